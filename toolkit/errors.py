@@ -1,0 +1,55 @@
+"""The four kinds of failure the toolkit itself can name, each with who is to blame and how `train` ends."""
+
+
+class ToolkitError(Exception):
+    """A failure with its place and a way out.
+
+    `message` says what was expected and what was found, `where` the file and key (or host), `hint` what to do.
+    `prefix` opens the failure text (users of sagemaker-training parse it); `exit_code` is `train`'s.
+    """
+
+    blame = "toolkit"
+    exit_code = 70
+    prefix = "Framework Error"
+
+    def __init__(self, message: str, *, hint: str = "", where: str = "", prefix: str = "") -> None:
+        self.message = message
+        self.hint = hint
+        self.where = where
+        if prefix:
+            self.prefix = prefix
+        super().__init__(str(self))
+
+    def __str__(self) -> str:
+        text = f"{self.where}: {self.message}" if self.where else self.message
+        if self.hint:
+            text = f"{text.rstrip('.')}. {self.hint}"
+        return text
+
+
+class UserError(ToolkitError):
+    """What the user submitted is wrong: the entry point, the source, a requirement (EX_CONFIG of sysexits.h)."""
+
+    blame = "user"
+    exit_code = 78
+    prefix = "ClientError"
+
+
+class ContractError(ToolkitError):
+    """A document or setting of the job is missing or wrong: names file, key, expected and found."""
+
+    blame = "job"
+    exit_code = 78
+    prefix = "ClientError"
+
+
+class PlatformError(ToolkitError):
+    """The surroundings failed and a retry may help: a host vanished, a name does not resolve, a download broke."""
+
+    blame = "platform"
+    exit_code = 75
+    prefix = "PlatformError"
+
+
+class InternalError(ToolkitError):
+    """The toolkit is at fault."""

@@ -1,0 +1,60 @@
+"""The hosts of a job: who they are, which take part in the distribution, which one leads."""
+
+from typing import Any
+
+from toolkit.records import Record
+
+
+class Group(Record):
+    """An instance group: hosts of one kind of machine (heterogeneous clusters)."""
+
+    name: str
+    instance_type: str
+    hosts: tuple[str, ...]
+
+
+class Cluster(Record):
+    """All hosts in the documents' order; `taking_part` those of the distribution's groups, its first the leader."""
+
+    current: str
+    hosts: tuple[str, ...]
+    taking_part: tuple[str, ...]
+    groups: tuple[Group, ...] = ()
+    current_group: str = "homogeneousCluster"
+    distribution_groups: tuple[str, ...] = ()
+    instance_type: str = "local"
+    interface: str = "eth0"
+    topology: Any = None
+    addresses: dict[str, str] = {}
+
+    @property
+    def takes_part(self) -> bool:
+        """True if this host belongs to the distribution; one that does not runs its script alone."""
+        return self.current in self.taking_part
+
+    @property
+    def leader(self) -> str:
+        """The first host of the distribution, in the documents' order (not the alphabet's)."""
+        return self.taking_part[0] if self.taking_part else self.hosts[0]
+
+    @property
+    def is_leader(self) -> bool:
+        return self.current == self.leader
+
+    @property
+    def followers(self) -> tuple[str, ...]:
+        return tuple(host for host in self.taking_part if host != self.leader)
+
+    @property
+    def size(self) -> int:
+        """Number of hosts that take part, 1 for a host outside the distribution."""
+        return len(self.taking_part) if self.takes_part else 1
+
+    @property
+    def rank(self) -> int:
+        """This host's place among those that take part, 0 for a host outside the distribution."""
+        return self.taking_part.index(self.current) if self.takes_part else 0
+
+    def address(self, host: str) -> str:
+        """Return what reaches *host*: the address given for it, else its name."""
+        return self.addresses.get(host, host)

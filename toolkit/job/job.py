@@ -1,0 +1,119 @@
+"""The job as nouns: what to run, on what, with which values. Platforms make it, launchers plan from it."""
+
+from pathlib import Path
+from typing import Any, Literal
+
+from toolkit.job.cluster import Cluster
+from toolkit.job.machine import Machine
+from toolkit.records import Record
+from toolkit.settings import ArgumentStyle, Settings
+
+StrategyName = Literal[
+    "script",
+    "mpi",
+    "pytorchddp",
+    "torch_distributed",
+    "smddp",
+    "pytorchxla",
+    "parameter_server",
+    "multi_worker_mirrored",
+]
+
+
+class Channel(Record):
+    """An input channel. In Pipe mode `folder` does not exist; FIFOs `<folder>_0`, `<folder>_1`, ... do, one an epoch."""
+
+    name: str
+    folder: Path
+    mode: Literal["File", "FastFile", "Pipe"] = "File"
+
+
+class Script(Record):
+    """The user's program. `entry` is relative to `folder`, or a module's name, or "module:function" for a plug-in.
+
+    program: a .py file; module: started with -m; package: installed with pip, then started with -m;
+    command: a shell script or any executable; plugin: SAGEMAKER_TRAINING_MODULE.
+    """
+
+    entry: str
+    kind: Literal["program", "module", "package", "command", "plugin"]
+    folder: Path
+    argument_style: ArgumentStyle = "sagemaker"
+
+
+class Strategy(Record):
+    """How ranks are started. `processes_per_host` None: by devices."""
+
+    name: StrategyName = "script"
+    processes_per_host: int | None = None
+    options: dict[str, Any] = {}
+
+
+class Folders(Record):
+    """Absolute folders of the job, from one base."""
+
+    base: Path
+    config: Path
+    code: Path
+    data: Path
+    model: Path
+    output: Path
+    output_data: Path
+    intermediate: Path
+    checkpoints: Path
+    scratch: Path
+
+    @property
+    def failure(self) -> Path:
+        return self.output / "failure"
+
+    @property
+    def success(self) -> Path:
+        return self.output / "success"
+
+
+class Job(Record):
+    """One host's job.
+
+    `hyperparameters` are the user's own, decoded; `framework_parameters` the platform's (sagemaker_*).
+    `documents` are the raw ones that scripts are shown as they came (resource_config, input_data_config).
+    `source`: where the code was submitted (folder, archive or URI), None: already in place.
+    `entry`: as asked for; `script` is None until the code is in place.
+    `environ` is the environment `train` was given; `stop_within_s` the platform's own SIGTERM-to-SIGKILL time.
+    """
+
+    name: str
+    platform: str
+    settings: Settings
+    cluster: Cluster
+    machine: Machine
+    folders: Folders
+    hyperparameters: dict[str, Any]
+    framework_parameters: dict[str, Any]
+    strategy: Strategy
+    channels: tuple[Channel, ...]
+    metric_definitions: tuple[tuple[str, str], ...]
+    documents: dict[str, Any]
+    environ: dict[str, str]
+    interpreter: str
+    entry: str | None = None
+    plugin: str | None = None
+    source: str | None = None
+    script: Script | None = None
+    region: str = ""
+    log_level: int = 20
+    stop_within_s: float = 30.0
+    stopped_is_success: bool = False
+
+    @property
+    def processes_per_host(self) -> int:
+        """Ranks on each host: asked for, else GPUs, else neuron cores, else 1."""
+        asked = self.strategy.processes_per_host or self.settings.processes_per_host
+        return asked or self.machine.accelerators or 1
+
+    @property
+    def grace_s(self) -> float:
+        """Seconds from SIGTERM to SIGKILL that the script gets."""
+        if self.settings.grace_s is not None:
+            return self.settings.grace_s
+        return max(self.stop_within_s - 10.0, 1.0)

@@ -1,0 +1,72 @@
+"""How processes and the job ended."""
+
+from typing import Literal
+
+from toolkit.records import Record
+
+
+class Exit(Record):
+    """The end of one process: exactly one of `code` and `signal` (a number) is set. Times are nanoseconds since the epoch.
+
+    `told`: we had sent it a signal before it ended (its death is then no cause of its own).
+    """
+
+    process: str
+    pid: int
+    started_ns: int
+    ended_ns: int
+    code: int | None = None
+    signal: int | None = None
+    rank: int | None = None
+    local_rank: int | None = None
+    told: bool = False
+
+    @property
+    def ok(self) -> bool:
+        return self.code == 0
+
+    @property
+    def status(self) -> int:
+        """The exit status a shell would show: the code, or 128 + the signal."""
+        return 128 + (self.signal or 0) if self.code is None else self.code
+
+
+class Ended(Record):
+    """What the loop saw, for the verdict. `tails` holds, by process name, the last 64 KiB of stderr and of stdout (in this order).
+
+    `stopped_by`: the signal that asked `train` to stop, `stopped_at_ns` when. `missing`: needs that were not met in time.
+    `forced`: SIGKILL was needed. `lost_lines` etc. are what the relay has to own up to.
+    """
+
+    phase: str
+    failure: str
+    command: tuple[str, ...]
+    exits: tuple[Exit, ...]
+    main: str
+    tails: dict[str, tuple[bytes, bytes]] = {}
+    stopped_by: int | None = None
+    stopped_at_ns: int | None = None
+    missing: tuple[str, ...] = ()
+    forced: bool = False
+    long_lines: int = 0
+    notes: tuple[str, ...] = ()
+
+
+class Outcome(Record):
+    """How the job ended on this host, computed once and never changed."""
+
+    status: Literal["succeeded", "failed", "stopped"]
+    exit_code: int
+    blame: str = ""
+    kind: str = ""
+    cause: str = ""
+    traceback: str = ""
+    host: str = ""
+    process: str = ""
+    pid: int | None = None
+    rank: int | None = None
+    local_rank: int | None = None
+    ended: str = ""
+    command: tuple[str, ...] = ()
+    exits: tuple[Exit, ...] = ()
+    notes: tuple[str, ...] = ()

@@ -1,0 +1,97 @@
+"""The plan of one host: data about processes. Launchers write it, the loop follows it, `toolkit check` prints it."""
+
+from pathlib import Path
+from typing import Literal
+
+from toolkit.log import masked
+from toolkit.records import Record
+
+
+class Resolves(Record, tag="resolves"):
+    """A host name that must resolve."""
+
+    host: str
+    within_s: float
+
+    def __str__(self) -> str:
+        return f"host {self.host} to resolve"
+
+
+class Listens(Record, tag="listens"):
+    """A port that must accept connections; `host` names it for people, `address` reaches it."""
+
+    host: str
+    address: str
+    port: int
+    within_s: float
+
+    def __str__(self) -> str:
+        return f"host {self.host} to listen on {self.address}:{self.port}"
+
+
+Need = Resolves | Listens
+
+
+class StopPolicy(Record):
+    """How a process is stopped: `signal` to its leader first, SIGKILL to its group after `grace_s`."""
+
+    signal: str = "SIGTERM"
+    grace_s: float = 20.0
+    drain_s: float = 1.0
+
+
+class ProcessSpec(Record):
+    """A process to start. `environ` is complete. argv[0] is looked up in environ's PATH.
+
+    `rank`: the global rank this process is (None: it is no rank). `starts_ranks`: the global ranks, by local rank, that it
+    will start by itself (torchrun); they come back to `train` through the stand-in if `stand_in`.
+    """
+
+    name: str
+    argv: tuple[str, ...]
+    environ: dict[str, str]
+    cwd: Path
+    stop: StopPolicy
+    rank: int | None = None
+    starts_ranks: tuple[int, ...] = ()
+    stand_in: bool = False
+
+
+class Phase(Record):
+    """A step of the plan: what must be there first, and the process whose end ends it. `failure` opens its failure text."""
+
+    name: str
+    main: ProcessSpec
+    needs: tuple[Need, ...] = ()
+    failure: str = "ExecuteUserScriptError"
+    skip_if: Path | None = None
+
+
+class Plan(Record):
+    """All phases of this host, in order, and what is worth saying about them (`notes`)."""
+
+    launcher: str
+    role: Literal["alone", "leader", "follower"]
+    phases: tuple[Phase, ...]
+    world_size: int = 1
+    notes: tuple[str, ...] = ()
+
+    def text(self, base_environ: dict[str, str]) -> str:
+        """Return the plan for people and goldens; of the environment only what differs from *base_environ*, masked."""
+        lines = [f"launcher: {self.launcher}", f"role: {self.role}", f"world size: {self.world_size}"]
+        lines += [f"note: {note}" for note in self.notes]
+        for phase in self.phases:
+            lines.append(f"phase: {phase.name}")
+            lines += [f"  needs: {need}, within {need.within_s:g} s" for need in phase.needs]
+            lines.append("  argv: " + " ".join(quoted(token) for token in phase.main.argv))
+            lines.append(f"  cwd: {phase.main.cwd}")
+            added = {k: v for k, v in phase.main.environ.items() if base_environ.get(k) != v}
+            lines += [f"  env: {k}={v}" for k, v in sorted(masked(added).items())]
+        return "\n".join(lines) + "\n"
+
+
+def quoted(token: str) -> str:
+    """Return *token* as it could be typed in a shell."""
+    import shlex
+
+    return shlex.quote(token)

@@ -1,0 +1,88 @@
+"""The toolkit's own words: one writer, "[toolkit] ..." on stderr, secrets masked.
+
+While the loop runs, the words go through its outlet (`say_through`), so that they never land inside a rank's line.
+"""
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50}
+MASK = "******"
+# Names whose values are masked: the SDK v3's list (SECRET PASSWORD KEY TOKEN PRIVATE CREDS, contract 3.3) with the words
+# that hold a bare "KEY" without being secret ("keyboard", "monkey") kept out by asking for a word's end.
+_SECRET = re.compile(
+    r"SECRET|PASSWORD|PASSWD|PASSPHRASE|TOKEN(?!I|S_|S$)|PRIVATE|CREDS|CREDENTIAL|(?:^|[^A-Z])(?:API|ACCESS|)_?KEY(?:$|[^A-Z])",
+    re.I,
+)
+
+
+def looks_secret(name: str) -> bool:
+    """True if a value under *name* should never be shown (api_key, AWS_SECRET_ACCESS_KEY; not `max_tokens`)."""
+    return bool(_SECRET.search(name))
+
+
+def masked(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return *values* with those under secret-looking names replaced by a mask."""
+    return {name: MASK if looks_secret(name) and value not in (None, "") else value for name, value in values.items()}
+
+
+class Log:
+    """Writes our own lines. One for a process, made in cli/ and handed down."""
+
+    def __init__(self, level: int = 20, secrets: frozenset[str] = frozenset()) -> None:
+        self.level = level
+        self._secrets = secrets
+        self._say: Callable[[bytes], None] = _write_stderr
+
+    def hide(self, values: Mapping[str, str]) -> None:
+        """From now on never print a value of *values* whose name looks secret (of 6 characters or more)."""
+        found = {value for name, value in values.items() if looks_secret(name) and len(value) >= 6}
+        self._secrets = self._secrets | found
+
+    def mask(self, text: str) -> str:
+        """Return *text* without any known secret in it."""
+        for secret in self._secrets:
+            text = text.replace(secret, MASK)
+        return text
+
+    def say_through(self, say: Callable[[bytes], None] | None) -> None:
+        """Send whole lines (bytes, newline included) to *say* from now on; None: straight to stderr."""
+        self._say = say or _write_stderr
+
+    def debug(self, text: str) -> None:
+        """Say *text* if the level is debug."""
+        self._line(10, text)
+
+    def info(self, text: str) -> None:
+        """Say *text*."""
+        self._line(20, text)
+
+    def warning(self, text: str) -> None:
+        """Say *text* as something to look at."""
+        self._line(30, "warning: " + text)
+
+    def error(self, text: str) -> None:
+        """Say *text* as something that went wrong."""
+        self._line(40, "error: " + text)
+
+    def _line(self, level: int, text: str) -> None:
+        if level < self.level:
+            return
+        lines = self.mask(text).splitlines() or [""]
+        self._say("".join(f"[toolkit] {line}\n" for line in lines).encode("utf-8", "backslashreplace"))
+
+
+def level_named(text: str) -> int | None:
+    """Return the level for "20", "INFO", "info" (as logging's numbers), None for anything else."""
+    if text.strip().isdigit():
+        return int(text)
+    return LEVELS.get(text.strip().lower())
+
+
+def _write_stderr(line: bytes) -> None:
+    try:
+        os.write(2, line)
+    except OSError:
+        pass  # A closed or full stderr must not change how the job ends.

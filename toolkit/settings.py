@@ -1,0 +1,114 @@
+"""Every TOOLKIT_* variable: its type, default and meaning in one table, read once.
+
+The field `grace_s` is the variable TOOLKIT_GRACE_S. docs/settings.md is this table, printed by `table()`.
+"""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Literal, get_type_hints
+
+import msgspec
+
+from toolkit.errors import ContractError
+from toolkit.records import Record, convert
+
+PREFIX = "TOOLKIT_"
+ArgumentStyle = Literal["sagemaker", "json", "flags", "none"]
+Switch = Literal["on", "off"]
+Positive = Annotated[int, msgspec.Meta(ge=1)]
+Seconds = Annotated[float, msgspec.Meta(ge=0)]
+
+
+def _meaning(text: str) -> msgspec.Meta:
+    return msgspec.Meta(description=text)
+
+
+class Settings(Record):
+    """Our own settings. Times in seconds."""
+
+    argument_style: Annotated[
+        ArgumentStyle,
+        _meaning(
+            "how hyperparameters become arguments: as sagemaker-training, as SDK v3 (json), as flags, or not at all"
+        ),
+    ] = "sagemaker"
+    processes_per_host: Annotated[
+        Positive | None,
+        _meaning(
+            "ranks on each host, where sagemaker_mpi_num_of_processes_per_host is not given; else GPUs, else neurons, else 1"
+        ),
+    ] = None
+    grace_s: Annotated[
+        Seconds | None,
+        _meaning(
+            "time a script has from SIGTERM to SIGKILL; else the platform's deadline less 10 s (SageMaker: 110, Kubernetes: the pod's, else 20)"
+        ),
+    ] = None
+    join_s: Annotated[Seconds, _meaning("how long to wait for the other hosts before ending with 75")] = 900.0
+    log_prefix: Annotated[
+        Literal["auto", "off", "rank"],
+        _meaning(
+            "rank: every line starts with [HOST rank N]; auto: rank where a host runs several ranks or the job has several, else off"
+        ),
+    ] = "auto"
+    log_files: Annotated[
+        Literal["auto", "on", "off"],
+        _meaning("a file for each rank under output/data/logs; auto: where the job has more than one rank"),
+    ] = "auto"
+    log_file_mib: Annotated[
+        Positive, _meaning("size at which such a file is rotated (one older piece is kept), MiB")
+    ] = 64
+    metrics: Annotated[
+        Path | None, _meaning("a JSON file of metric definitions, used in place of metric-definition-regex.json")
+    ] = None
+    rank_hook: Annotated[Switch, _meaning("the start-up hook in ranks (docs/rank-hook.md)")] = "on"
+    stand_in: Annotated[
+        Switch,
+        _meaning("on: a launcher's ranks run as train's own children (docs/supervision.md); off: as the launcher's"),
+    ] = "on"
+    host_addresses: Annotated[
+        str, _meaning("addresses of hosts whose names do not resolve: algo-1=127.0.0.1,algo-2=127.0.0.2")
+    ] = ""
+
+    def addresses(self) -> dict[str, str]:
+        """Return host_addresses as a dictionary."""
+        pairs = (pair.partition("=") for pair in self.host_addresses.split(",") if pair.strip())
+        return {host.strip(): address.strip() for host, _, address in pairs}
+
+
+def read(environ: Mapping[str, str]) -> Settings:
+    """Return the settings in *environ*; an empty variable counts as not given.
+
+    Raises:
+        ContractError: a value of the wrong type or outside its range, naming the variable.
+    """
+    given = {}
+    for field in Settings.__struct_fields__:
+        value = environ.get(PREFIX + field.upper(), "")
+        if value != "":
+            given[field] = value
+    try:
+        return convert(given, Settings, "environment", strict=False)
+    except ContractError:
+        _name_the_wrong_one(given)
+        raise
+
+
+def _name_the_wrong_one(given: dict[str, str]) -> None:
+    for field, value in given.items():
+        try:
+            msgspec.convert({field: value}, Settings, strict=False)
+        except msgspec.ValidationError as error:
+            reason = str(error).partition(" - at ")[0].replace("`", "")
+            raise ContractError(
+                f"{reason[0].lower()}{reason[1:]}, found {value!r}", where=PREFIX + field.upper()
+            ) from None
+
+
+def table() -> Iterator[tuple[str, str, str]]:
+    """Yield (variable, default, meaning) for each setting, in the order of the class."""
+    hints = get_type_hints(Settings, include_extras=True)
+    for field in msgspec.structs.fields(Settings):
+        meaning = next(meta.description for meta in hints[field.name].__metadata__ if meta.description)
+        default = "" if field.default is None else str(field.default)
+        yield PREFIX + field.name.upper(), default, meaning

@@ -10,8 +10,8 @@ from typing import Any
 
 LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50}
 MASK = "******"
-# Names whose values are masked: the SDK v3's list (SECRET PASSWORD KEY TOKEN PRIVATE CREDS, contract 3.3) with the words
-# that hold a bare "KEY" without being secret ("keyboard", "monkey") kept out by asking for a word's end.
+# Names whose values are masked: the list of the SageMaker SDK v3 (SECRET PASSWORD KEY TOKEN PRIVATE CREDS), less the
+# words that only contain one of them ("keyboard", "max_tokens", "tokenizer").
 _SECRET = re.compile(
     r"SECRET|PASSWORD|PASSWD|PASSPHRASE|TOKEN(?!I|S_|S$)|PRIVATE|CREDS|CREDENTIAL|(?:^|[^A-Z])(?:API|ACCESS|)_?KEY(?:$|[^A-Z])",
     re.I,

@@ -43,7 +43,7 @@ def convert(value: Any, kind: type[T], source: str, *, strict: bool = True, hint
 
 
 def plainly(reason: str) -> str:
-    """Return msgspec's *reason* with the path in front: "Expected `str`, got `int` - at `$.a`" -> "$.a: expected ..."."""
+    """Return msgspec's *reason* with its path in front: "Expected `str` ... - at `$.a`" -> "$.a: expected str ..."."""
     message, _, path = reason.partition(" - at ")
     message = message.replace("`", "")
     if message.startswith("Expected"):

@@ -23,33 +23,25 @@ def _meaning(text: str) -> msgspec.Meta:
     return msgspec.Meta(description=text)
 
 
-class Settings(Record):
+class Settings(Record, frozen=True, kw_only=True):
     """Our own settings. Times in seconds."""
 
     argument_style: Annotated[
         ArgumentStyle,
-        _meaning(
-            "how hyperparameters become arguments: as sagemaker-training, as SDK v3 (json), as flags, or not at all"
-        ),
+        _meaning("how hyperparameters become arguments: as sagemaker-training, as SDK v3 (json), as flags, or none"),
     ] = "sagemaker"
     processes_per_host: Annotated[
         Positive | None,
-        _meaning(
-            "ranks on each host, where sagemaker_mpi_num_of_processes_per_host is not given; else GPUs, else neurons, else 1"
-        ),
+        _meaning("ranks on each host, unless the job's hyperparameters say; else GPUs, else neuron cores, else 1"),
     ] = None
     grace_s: Annotated[
         Seconds | None,
-        _meaning(
-            "time a script has from SIGTERM to SIGKILL; else the platform's deadline less 10 s (SageMaker: 110, Kubernetes: the pod's, else 20)"
-        ),
+        _meaning("time a script has from SIGTERM to SIGKILL; else the platform's deadline less 10 s (SageMaker: 110)"),
     ] = None
     join_s: Annotated[Seconds, _meaning("how long to wait for the other hosts before ending with 75")] = 900.0
     log_prefix: Annotated[
         Literal["auto", "off", "rank"],
-        _meaning(
-            "rank: every line starts with [HOST rank N]; auto: rank where a host runs several ranks or the job has several, else off"
-        ),
+        _meaning("rank: every line starts with [HOST rank N]; auto: rank where the job has several ranks, else off"),
     ] = "auto"
     log_files: Annotated[
         Literal["auto", "on", "off"],

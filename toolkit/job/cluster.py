@@ -5,7 +5,7 @@ from typing import Any
 from toolkit.records import Record
 
 
-class Group(Record):
+class Group(Record, frozen=True, kw_only=True):
     """An instance group: hosts of one kind of machine (heterogeneous clusters)."""
 
     name: str
@@ -13,7 +13,7 @@ class Group(Record):
     hosts: tuple[str, ...]
 
 
-class Cluster(Record):
+class Cluster(Record, frozen=True, kw_only=True):
     """All hosts in the documents' order; `taking_part` those of the distribution's groups, its first the leader."""
 
     current: str

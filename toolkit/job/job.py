@@ -20,7 +20,7 @@ StrategyName = Literal[
 ]
 
 
-class Channel(Record):
+class Channel(Record, frozen=True, kw_only=True):
     """An input channel. In Pipe mode `folder` does not exist; FIFOs `<folder>_0`, `<folder>_1`, ... do, one an epoch."""
 
     name: str
@@ -28,7 +28,7 @@ class Channel(Record):
     mode: Literal["File", "FastFile", "Pipe"] = "File"
 
 
-class Script(Record):
+class Script(Record, frozen=True, kw_only=True):
     """The user's program. `entry` is relative to `folder`, or a module's name, or "module:function" for a plug-in.
 
     program: a .py file; module: started with -m; package: installed with pip, then started with -m;
@@ -41,7 +41,7 @@ class Script(Record):
     argument_style: ArgumentStyle = "sagemaker"
 
 
-class Strategy(Record):
+class Strategy(Record, frozen=True, kw_only=True):
     """How ranks are started. `processes_per_host` None: by devices."""
 
     name: StrategyName = "script"
@@ -49,7 +49,7 @@ class Strategy(Record):
     options: dict[str, Any] = {}
 
 
-class Folders(Record):
+class Folders(Record, frozen=True, kw_only=True):
     """Absolute folders of the job, from one base."""
 
     base: Path
@@ -72,7 +72,7 @@ class Folders(Record):
         return self.output / "success"
 
 
-class Job(Record):
+class Job(Record, frozen=True, kw_only=True):
     """One host's job.
 
     `hyperparameters` are the user's own, decoded; `framework_parameters` the platform's (sagemaker_*).

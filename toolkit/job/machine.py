@@ -5,7 +5,7 @@ from typing import Literal
 from toolkit.records import Record
 
 
-class Machine(Record):
+class Machine(Record, frozen=True, kw_only=True):
     """What was found here. `interface` routes to the peers (None: not looked up), `cpus_total` ignores cgroups."""
 
     cpus: int

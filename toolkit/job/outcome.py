@@ -5,8 +5,8 @@ from typing import Literal
 from toolkit.records import Record
 
 
-class Exit(Record):
-    """The end of one process: exactly one of `code` and `signal` (a number) is set. Times are nanoseconds since the epoch.
+class Exit(Record, frozen=True, kw_only=True):
+    """The end of one process: exactly one of `code` and `signal` (a number) is set. Times: ns since the epoch.
 
     `told`: we had sent it a signal before it ended (its death is then no cause of its own).
     """
@@ -31,11 +31,13 @@ class Exit(Record):
         return 128 + (self.signal or 0) if self.code is None else self.code
 
 
-class Ended(Record):
-    """What the loop saw, for the verdict. `tails` holds, by process name, the last 64 KiB of stderr and of stdout (in this order).
+class Ended(Record, frozen=True, kw_only=True):
+    """What the loop saw, for the verdict.
 
-    `stopped_by`: the signal that asked `train` to stop, `stopped_at_ns` when. `missing`: needs that were not met in time.
-    `forced`: SIGKILL was needed. `lost_lines` etc. are what the relay has to own up to.
+    `tails` holds, by process name, the last 64 KiB of stderr and of stdout (in this order).
+    `stopped_by`: the signal that asked `train` to stop, `stopped_at_ns` when.
+    `missing`: needs that were not met in time. `forced`: SIGKILL was needed.
+    `long_lines`: lines above 1 MiB, passed on in pieces. `notes`: what else is worth saying at the end.
     """
 
     phase: str
@@ -52,7 +54,7 @@ class Ended(Record):
     notes: tuple[str, ...] = ()
 
 
-class Outcome(Record):
+class Outcome(Record, frozen=True, kw_only=True):
     """How the job ended on this host, computed once and never changed."""
 
     status: Literal["succeeded", "failed", "stopped"]

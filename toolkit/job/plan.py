@@ -7,7 +7,7 @@ from toolkit.log import masked
 from toolkit.records import Record
 
 
-class Resolves(Record, tag="resolves"):
+class Resolves(Record, frozen=True, kw_only=True, tag="resolves"):
     """A host name that must resolve."""
 
     host: str
@@ -17,7 +17,7 @@ class Resolves(Record, tag="resolves"):
         return f"host {self.host} to resolve"
 
 
-class Listens(Record, tag="listens"):
+class Listens(Record, frozen=True, kw_only=True, tag="listens"):
     """A port that must accept connections; `host` names it for people, `address` reaches it."""
 
     host: str
@@ -32,7 +32,7 @@ class Listens(Record, tag="listens"):
 Need = Resolves | Listens
 
 
-class StopPolicy(Record):
+class StopPolicy(Record, frozen=True, kw_only=True):
     """How a process is stopped: `signal` to its leader first, SIGKILL to its group after `grace_s`."""
 
     signal: str = "SIGTERM"
@@ -40,11 +40,11 @@ class StopPolicy(Record):
     drain_s: float = 1.0
 
 
-class ProcessSpec(Record):
+class ProcessSpec(Record, frozen=True, kw_only=True):
     """A process to start. `environ` is complete. argv[0] is looked up in environ's PATH.
 
-    `rank`: the global rank this process is (None: it is no rank). `starts_ranks`: the global ranks, by local rank, that it
-    will start by itself (torchrun); they come back to `train` through the stand-in if `stand_in`.
+    `rank`: the global rank this process is (None: it is no rank). `starts_ranks`: the global ranks, by local rank,
+    that it will start by itself (torchrun); they come back to `train` through the stand-in if `stand_in`.
     """
 
     name: str
@@ -57,8 +57,11 @@ class ProcessSpec(Record):
     stand_in: bool = False
 
 
-class Phase(Record):
-    """A step of the plan: what must be there first, and the process whose end ends it. `failure` opens its failure text."""
+class Phase(Record, frozen=True, kw_only=True):
+    """A step of the plan: what must be there first, and the process whose end ends it.
+
+    `failure` opens its failure text. The step is skipped where the file `skip_if` exists.
+    """
 
     name: str
     main: ProcessSpec
@@ -67,7 +70,7 @@ class Phase(Record):
     skip_if: Path | None = None
 
 
-class Plan(Record):
+class Plan(Record, frozen=True, kw_only=True):
     """All phases of this host, in order, and what is worth saying about them (`notes`)."""
 
     launcher: str

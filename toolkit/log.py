@@ -8,12 +8,15 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50}
+LEVELS = {"notset": 0, "debug": 10, "info": 20, "warn": 30, "warning": 30, "error": 40, "critical": 50, "fatal": 50}
 MASK = "******"
 # Names whose values are masked: the list of the SageMaker SDK v3 (SECRET PASSWORD KEY TOKEN PRIVATE CREDS), less the
-# words that only contain one of them ("keyboard", "max_tokens", "tokenizer").
+# words of models and data that only contain one of them ("keyboard", "max_tokens", "eos_token_id", "key_value_heads").
 _SECRET = re.compile(
-    r"SECRET|PASSWORD|PASSWD|PASSPHRASE|TOKEN(?!I|S_|S$)|PRIVATE|CREDS|CREDENTIAL|(?:^|[^A-Z])(?:API|ACCESS|)_?KEY(?:$|[^A-Z])",
+    r"SECRET|PASSWORD|PASSWD|PASSPHRASE|PRIVATE|CREDS|CREDENTIAL"
+    r"|TOKEN(?!I|S_|S$|_IDS?$|_TYPE|_COUNT|_LEN)"
+    r"|(?:API|ACCESS)_?KEY"
+    r"|(?:^|[^A-Z])KEY(?:$|[^A-Z])(?!VALUE|DIM|SIZE|LEN|HEAD|PADDING)",
     re.I,
 )
 
@@ -35,6 +38,7 @@ class Log:
         self.level = level
         self._secrets = secrets
         self._say: Callable[[bytes], None] = _write_stderr
+        self._finish: Callable[[], None] = lambda: None
 
     def hide(self, values: Mapping[str, str]) -> None:
         """From now on never print a value of *values* whose name looks secret (of 6 characters or more)."""
@@ -43,13 +47,19 @@ class Log:
 
     def mask(self, text: str) -> str:
         """Return *text* without any known secret in it."""
-        for secret in self._secrets:
+        for secret in sorted(self._secrets, key=len, reverse=True):  # The longest first: one may contain another.
             text = text.replace(secret, MASK)
         return text
 
-    def say_through(self, say: Callable[[bytes], None] | None) -> None:
-        """Send whole lines (bytes, newline included) to *say* from now on; None: straight to stderr."""
+    def say_through(self, say: Callable[[bytes], None] | None, finish: Callable[[], None] = lambda: None) -> None:
+        """Send whole lines (bytes, newline included) to *say* from now on, None: to stderr; `flush` calls *finish*."""
         self._say = say or _write_stderr
+        self._finish = finish
+
+    def flush(self) -> None:
+        """Write what is still on its way, and go back to writing straight to stderr."""
+        self._finish()
+        self._say = _write_stderr
 
     def debug(self, text: str) -> None:
         """Say *text* if the level is debug."""
@@ -76,7 +86,7 @@ class Log:
 
 def level_named(text: str) -> int | None:
     """Return the level for "20", "INFO", "info" (as logging's numbers), None for anything else."""
-    if text.strip().isdigit():
+    if re.fullmatch(r"\s*[0-9]{1,9}\s*", text):
         return int(text)
     return LEVELS.get(text.strip().lower())
 

@@ -1,5 +1,7 @@
 """The frozen Record every value derives from, and the one door through which documents become Records."""
 
+import re
+from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
@@ -18,16 +20,14 @@ def decode(document: bytes, kind: type[T], source: str, *, hint: str = "") -> T:
     """Return *document*, JSON text, as a *kind*; *source* names the file in errors.
 
     Raises:
-        ContractError: not JSON (with the byte position), or a value of the wrong type (with its path, as `$.hosts[0]`).
+        ContractError: not JSON (with line and column), or a value of the wrong type (with its path, as `$.hosts[0]`).
     """
     try:
-        return msgspec.json.decode(document, type=kind)
+        return msgspec.json.decode(document, type=kind, dec_hook=_plain)
     except msgspec.ValidationError as error:
         raise ContractError(plainly(str(error)), where=source, hint=hint) from None
-    except msgspec.DecodeError as error:
-        found = repr(document[:40].decode("utf-8", "replace")) if document.strip() else "an empty file"
-        reason = str(error).removeprefix("JSON is malformed: ")
-        raise ContractError(f"expected JSON, found {found} ({reason})", where=source, hint=hint) from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ContractError(f"expected JSON, found {_mistake(document, error)}", where=source, hint=hint) from None
 
 
 def convert(value: Any, kind: type[T], source: str, *, strict: bool = True, hint: str = "") -> T:
@@ -37,15 +37,41 @@ def convert(value: Any, kind: type[T], source: str, *, strict: bool = True, hint
         ContractError: a value of the wrong type, with its path.
     """
     try:
-        return msgspec.convert(value, kind, strict=strict)
+        return msgspec.convert(value, kind, strict=strict, dec_hook=_plain)
     except msgspec.ValidationError as error:
         raise ContractError(plainly(str(error)), where=source, hint=hint) from None
 
 
 def plainly(reason: str) -> str:
     """Return msgspec's *reason* with its path in front: "Expected `str` ... - at `$.a`" -> "$.a: expected str ..."."""
-    message, _, path = reason.partition(" - at ")
-    message = message.replace("`", "")
-    if message.startswith("Expected"):
-        message = "e" + message[1:]
-    return f"{path.strip('`')}: {message}" if path else message
+    message, _, path = reason.rpartition(" - at ")
+    message, path = (message or path).replace("`", ""), path.replace("`", "") if message else ""
+    if message.startswith(("Expected", "Invalid", "Object")):
+        message = message[0].lower() + message[1:]
+    return f"{path}: {message}" if path else message
+
+
+def _plain(kind: type[T], value: Any) -> T:
+    """Return *value* as a Path; msgspec asks this for types it does not know."""
+    if kind is Path and isinstance(value, str):
+        return kind(value)  # type: ignore[call-arg]
+    raise TypeError(f"Expected `{kind.__name__.lower()}`, got `{type(value).__name__}`")
+
+
+def _mistake(document: bytes, error: Exception) -> str:
+    """Return what is wrong with *document* and where, without showing its content: it may hold secrets."""
+    if not document.strip():
+        return "an empty file"
+    if isinstance(error, RecursionError):
+        return "objects or lists nested too deeply"
+    if isinstance(error, UnicodeDecodeError):
+        return f"bytes that are not UTF-8 ({error.reason})"
+    if document.startswith(b"\xef\xbb\xbf"):
+        return "a byte order mark at its start"
+    reason = str(error).removeprefix("JSON is malformed: ")
+    place = re.search(r" ?\(byte (\d+)\)", reason)
+    if place is None:
+        return f"a mistake: {reason}"
+    before = document[: int(place[1])]
+    line, column = before.count(b"\n") + 1, len(before) - (before.rfind(b"\n") + 1) + 1
+    return f"a mistake in line {line}, column {column}: {reason.replace(place[0], '')}"

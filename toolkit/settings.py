@@ -5,7 +5,7 @@ The field `grace_s` is the variable TOOLKIT_GRACE_S. docs/settings.md is this ta
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Literal, get_type_hints
+from typing import Annotated, Literal, get_args, get_type_hints
 
 import msgspec
 
@@ -16,7 +16,8 @@ PREFIX = "TOOLKIT_"
 ArgumentStyle = Literal["sagemaker", "json", "flags", "none"]
 Switch = Literal["on", "off"]
 Positive = Annotated[int, msgspec.Meta(ge=1)]
-Seconds = Annotated[float, msgspec.Meta(ge=0)]
+# The upper end, 115 days, is above every platform's limit for a job; it keeps "inf" out of the loop's timeouts.
+Seconds = Annotated[float, msgspec.Meta(ge=0, le=10_000_000)]
 
 
 def _meaning(text: str) -> msgspec.Meta:
@@ -63,9 +64,19 @@ class Settings(Record, frozen=True, kw_only=True):
     ] = ""
 
     def addresses(self) -> dict[str, str]:
-        """Return host_addresses as a dictionary."""
-        pairs = (pair.partition("=") for pair in self.host_addresses.split(",") if pair.strip())
-        return {host.strip(): address.strip() for host, _, address in pairs}
+        """Return host_addresses as a dictionary.
+
+        Raises:
+            ContractError: a pair without a host or an address.
+        """
+        pairs = [pair.partition("=") for pair in self.host_addresses.split(",") if pair.strip()]
+        found = {host.strip(): address.strip() for host, _, address in pairs}
+        if not all(found) or not all(found.values()):
+            raise ContractError(
+                f"expected HOST=ADDRESS,HOST=ADDRESS,..., found {self.host_addresses!r}",
+                where=PREFIX + "HOST_ADDRESSES",
+            )
+        return found
 
 
 def read(environ: Mapping[str, str]) -> Settings:
@@ -76,7 +87,7 @@ def read(environ: Mapping[str, str]) -> Settings:
     """
     given = {}
     for field in Settings.__struct_fields__:
-        value = environ.get(PREFIX + field.upper(), "")
+        value = environ.get(PREFIX + field.upper(), "").strip()
         if value != "":
             given[field] = value
     try:
@@ -89,12 +100,21 @@ def read(environ: Mapping[str, str]) -> Settings:
 def _name_the_wrong_one(given: dict[str, str]) -> None:
     for field, value in given.items():
         try:
-            msgspec.convert({field: value}, Settings, strict=False)
-        except msgspec.ValidationError as error:
-            reason = str(error).partition(" - at ")[0].replace("`", "")
+            convert({field: value}, Settings, "environment", strict=False)
+        except ContractError:
             raise ContractError(
-                f"{reason[0].lower()}{reason[1:]}, found {value!r}", where=PREFIX + field.upper()
+                f"expected {_expected(field)}, found {value!r}",
+                where=PREFIX + field.upper(),
+                hint="Correct the variable or unset it.",
             ) from None
+
+
+def _expected(field: str) -> str:
+    hint = get_type_hints(Settings)[field]
+    words = [repr(word) for word in get_args(hint) if isinstance(word, str)]
+    if words:
+        return "one of " + ", ".join(words)
+    return "a whole number, 1 or more" if int in get_args(hint) or hint is int else "seconds, 0 to 10,000,000"
 
 
 def table() -> Iterator[tuple[str, str, str]]:
@@ -102,5 +122,6 @@ def table() -> Iterator[tuple[str, str, str]]:
     hints = get_type_hints(Settings, include_extras=True)
     for field in msgspec.structs.fields(Settings):
         meaning = next(meta.description for meta in hints[field.name].__metadata__ if meta.description)
-        default = "" if field.default is None else str(field.default)
+        default = field.default
+        default = "" if default is None else f"{default:g}" if isinstance(default, float) else str(default)
         yield PREFIX + field.name.upper(), default, meaning

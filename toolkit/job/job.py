@@ -33,12 +33,14 @@ class Script(Record, frozen=True, kw_only=True):
 
     program: a .py file; module: started with -m; package: installed with pip, then started with -m;
     command: a shell script or any executable; plugin: SAGEMAKER_TRAINING_MODULE.
+    `through`: what starts a command that the kernel cannot start by itself, as ("/bin/sh",) where it has no "#!" line.
     """
 
     entry: str
     kind: Literal["program", "module", "package", "command", "plugin"]
     folder: Path
     argument_style: ArgumentStyle = "sagemaker"
+    through: tuple[str, ...] = ()
 
 
 class Strategy(Record, frozen=True, kw_only=True):

@@ -6,7 +6,10 @@ from toolkit.records import Record
 
 
 class Machine(Record, frozen=True, kw_only=True):
-    """What was found here. `interface` routes to the peers (None: not looked up), `cpus_total` ignores cgroups."""
+    """What was found here. `cpus` and `memory_bytes` respect cgroups and affinity, `cpus_total` ignores them.
+
+    `programs`: which of the launchers' helpers are on PATH. `notes`: what looking went wrong at, for the log.
+    """
 
     cpus: int
     cpus_total: int
@@ -14,7 +17,10 @@ class Machine(Record, frozen=True, kw_only=True):
     accelerator: Literal["none", "nvidia", "neuron"] = "none"
     accelerators: int = 0
     interfaces: tuple[str, ...] = ()
+    route_interface: str | None = None
     fabric: Literal["tcp", "efa", "infiniband"] = "tcp"
+    programs: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def gpus(self) -> int:

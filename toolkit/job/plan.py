@@ -29,7 +29,17 @@ class Listens(Record, frozen=True, kw_only=True, tag="listens"):
         return f"host {self.host} to listen on {self.address}:{self.port}"
 
 
-Need = Resolves | Listens
+class Locked(Record, frozen=True, kw_only=True, tag="locked"):
+    """A lock file that must be free; it is held until the phase ends (one pip at a time in a container)."""
+
+    path: Path
+    within_s: float
+
+    def __str__(self) -> str:
+        return f"the lock {self.path}"
+
+
+Need = Resolves | Listens | Locked
 
 
 class StopPolicy(Record, frozen=True, kw_only=True):
@@ -71,12 +81,13 @@ class Phase(Record, frozen=True, kw_only=True):
 
 
 class Plan(Record, frozen=True, kw_only=True):
-    """All phases of this host, in order, and what is worth saying about them (`notes`)."""
+    """All phases of this host, in order, the modules its interpreter must have, and what is worth saying (`notes`)."""
 
     launcher: str
     role: Literal["alone", "leader", "follower"]
     phases: tuple[Phase, ...]
     world_size: int = 1
+    modules: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
     def text(self, base_environ: dict[str, str]) -> str:

@@ -1,0 +1,54 @@
+"""Stands where a launcher expects its rank, while `train` itself runs the rank.
+
+Started by the launcher in place of the rank (torchrun: PYTHON_EXEC). It hands its command line, environment, folder and
+processor affinity to `train`, passes on the signals it gets, and ends exactly as the rank ended (code or signal). So
+`train` has the rank as its own child: its true exit status to the nanosecond, one pipe for each of its streams, and
+nobody else who signals or kills it. If `train` cannot be reached, the rank simply runs here.
+
+Runs with -I -S in train's own interpreter, as `standin.py SOCKET INTERPRETER ARGUMENTS...`. Message: a decimal length
+and a newline, then NUL-separated: folder, affinity, number of arguments, the arguments, NAME=VALUE... Answers, a line
+each: `exit N`, `signal N`. It sends `signal N` for each signal it gets.
+"""
+
+import os
+import resource
+import signal
+import socket
+import sys
+
+
+def main(path: str, argv: list[str]) -> None:
+    """Run *argv* through the train that listens at *path*; does not return."""
+    link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    environ = [name + b"=" + value for name, value in os.environb.items()]
+    affinity = ",".join(str(cpu) for cpu in sorted(os.sched_getaffinity(0))).encode()
+    arguments = [os.fsencode(argument) for argument in argv]
+    fields = [os.getcwdb(), affinity, str(len(arguments)).encode(), *arguments, *environ]
+    body = b"\0".join(fields)
+    try:
+        link.connect(path)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2):
+            signal.signal(number, lambda n, _frame: link.sendall(b"signal %d\n" % n))
+        link.sendall(b"%d\n%s" % (len(body), body))
+    except OSError:
+        os.execvp(argv[0], argv)
+    answer = b""
+    while not answer.endswith(b"\n"):
+        try:
+            piece = link.recv(256)
+        except OSError:
+            piece = b""
+        if not piece:
+            os._exit(70)  # train is gone; the kernel ends the rank with it.
+        answer += piece
+    word, value = answer.split()
+    if word == b"signal":
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        if int(value) != signal.SIGKILL:
+            signal.signal(int(value), signal.SIG_DFL)
+        os.kill(os.getpid(), int(value))
+    os._exit(int(value))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2:])

@@ -1,0 +1,33 @@
+"""The argument vector that starts a script as one process."""
+
+from toolkit.job.job import Script
+
+# Imports the plug-in's module and calls its function without arguments, as sagemaker-training does. The two names leave
+# sys.argv first: a plug-in that reads its arguments finds none.
+PLUGIN = """\
+import importlib, sys
+module, function = sys.argv[1:]
+del sys.argv[1:]
+getattr(importlib.import_module(module), function)()
+"""
+
+
+def command(script: Script, interpreter: str, arguments: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the tokens that start *script* in its folder, with *arguments*; nothing in them meets a shell.
+
+    A .py entry is named without a "--" in front (5.1.4 writes one): an entry point cannot begin with "-".
+    A plug-in gets no arguments.
+    """
+    if script.kind == "plugin":
+        module, _, function = script.entry.partition(":")
+        return interpreter, "-c", PLUGIN, module, function
+    if script.kind == "command":
+        return *script.through, f"./{script.entry}", *arguments
+    if is_module(script):
+        return interpreter, "-m", script.entry, *arguments
+    return interpreter, script.entry, *arguments
+
+
+def is_module(script: Script) -> bool:
+    """True if *script* is started with -m: `entry` is then a module's name, else a file."""
+    return script.kind in ("module", "package") and not script.entry.endswith(".py")

@@ -1,0 +1,49 @@
+"""Pure: the environment of what a launcher starts. What the user set stays; we only fill what is missing."""
+
+from pathlib import Path
+
+import toolkit
+from toolkit.job.job import Job
+from toolkit.job.plan import Need, Resolves, StopPolicy
+from toolkit.job.variables import variables
+from toolkit.launchers import fabric
+
+MASTER_PORT = 7777
+HOOK = Path(toolkit.__file__).parent / "hook" / "site"
+
+
+def environment(job: Job, arguments: tuple[str, ...]) -> dict[str, str]:
+    """Return the whole environment for *job*'s script: what `train` was given, the contract's variables, ours."""
+    environ = {**job.environ, **variables(job, arguments)}
+    ours = {"PYTHONUNBUFFERED": "1"}
+    if job.cluster.size > 1:
+        ours["MASTER_ADDR"] = job.cluster.address(job.cluster.leader)
+        ours["MASTER_PORT"] = str(MASTER_PORT)
+    ours.update(fabric.variables(job))
+    for name, value in ours.items():
+        environ.setdefault(name, value)
+    if job.settings.rank_hook == "on":
+        environ["PYTHONPATH"] = ":".join(part for part in (str(HOOK), environ.get("PYTHONPATH", "")) if part)
+    return environ
+
+
+def master(job: Job) -> tuple[str, int]:
+    """Return the rendezvous (address, port): MASTER_ADDR and MASTER_PORT if the user set them, else the leader,
+    7777."""
+    port = job.environ.get("MASTER_PORT", "")
+    address = job.environ.get("MASTER_ADDR") or job.cluster.address(job.cluster.leader)
+    return address, int(port) if port.isdigit() else MASTER_PORT
+
+
+def names(job: Job) -> tuple[Need, ...]:
+    """Return a need for each host name that must resolve: none alone, in Studio's local mode, or where an address is
+    given."""
+    if len(job.cluster.hosts) == 1 or job.environ.get("SM_STUDIO_LOCAL_MODE", "").lower() == "true":
+        return ()
+    hosts = (host for host in job.cluster.hosts if host not in job.cluster.addresses)
+    return tuple(Resolves(host=host, within_s=job.settings.join_s) for host in hosts)
+
+
+def stop_policy(job: Job) -> StopPolicy:
+    """Return how the script is stopped."""
+    return StopPolicy(grace_s=job.grace_s)

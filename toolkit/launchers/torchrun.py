@@ -1,0 +1,78 @@
+"""torchrun on every host: pytorchddp and torch_distributed.
+
+torchrun is the script's interpreter's own (`-m torch.distributed.run`), never another one that happens to be on PATH.
+Its ranks come back to `train` through the stand-in (PYTHON_EXEC): one pipe for each stream of each rank, true exit
+statuses, signals to the rank alone. torchrun's own ways were tried on paper and left: `--redirects` writes files that
+must be tailed (no back-pressure, twice the disk), `--tee` polls them every 100 ms and mixes partial lines of two
+ranks.
+"""
+
+from pathlib import Path
+
+from toolkit.job.arguments import arguments
+from toolkit.job.command import is_module
+from toolkit.job.job import Job, Script
+from toolkit.job.plan import Listens, Need, Phase, Plan, ProcessSpec
+from toolkit.launchers import fabric
+from toolkit.launchers.environment import environment, master, names, stop_policy
+
+# torchrun ends its workers with SIGKILL after 30 s of its own unless told otherwise (--shutdown-timeout, known since
+# torch 2.12; as a variable it is ignored by older ones). The deadline is ours; it only has to be out of the way.
+SHUTDOWN_MARGIN_S = 30
+
+
+def plan(job: Job, run_folder: Path) -> Plan:
+    """Return the plan for ranks under torchrun."""
+    assert job.script is not None
+    tokens = arguments(job.hyperparameters, job.script.argument_style)
+    per_host, hosts = job.processes_per_host, job.cluster.size
+    environ = environment(job, tokens)
+    environ.setdefault("PET_SHUTDOWN_TIMEOUT", str(int(job.grace_s) + SHUTDOWN_MARGIN_S))
+    stand_in = job.settings.stand_in == "on"
+    wrapper = run_folder / "rank"
+    if stand_in:
+        environ["TOOLKIT_RANK_PYTHON"] = environ.get("PYTHON_EXEC", job.interpreter)
+        if "PYTHON_EXEC" in environ:
+            environ["TOOLKIT_PYTHON_EXEC"] = environ["PYTHON_EXEC"]
+        environ["PYTHON_EXEC"] = str(wrapper)
+    main = ProcessSpec(
+        name="torchrun",
+        argv=(*_torchrun(job), *_script(job.script, wrapper if stand_in else None), *tokens),
+        environ=environ,
+        cwd=job.script.folder,
+        stop=stop_policy(job),
+        starts_ranks=tuple(range(job.cluster.rank * per_host, (job.cluster.rank + 1) * per_host)),
+        stand_in=stand_in,
+    )
+    return Plan(
+        launcher="torchrun",
+        role="alone" if hosts == 1 else "leader" if job.cluster.is_leader else "follower",
+        phases=(Phase(name="train", main=main, needs=(*names(job), *_rendezvous(job))),),
+        world_size=per_host * hosts,
+        notes=fabric.notes(job),
+        modules=("torch",),
+    )
+
+
+def _torchrun(job: Job) -> tuple[str, ...]:
+    prefix = ("neuron_parallel_compile",) if job.environ.get("RUN_NEURON_PARALLEL_COMPILE") == "1" else ()
+    size = ("--nnodes", str(job.cluster.size), "--nproc_per_node", str(job.processes_per_host))
+    address, port = master(job)
+    where = ("--master_addr", address, "--master_port", str(port), "--node_rank", str(job.cluster.rank))
+    rendezvous = where if job.cluster.size > 1 else ()
+    return (*prefix, job.interpreter, "-m", "torch.distributed.run", *size, *rendezvous)
+
+
+def _script(script: Script, wrapper: Path | None) -> tuple[str, ...]:
+    if is_module(script):
+        return ("-m", script.entry)
+    if script.kind != "command":
+        return (script.entry,)
+    return ("--no-python", *((str(wrapper),) if wrapper else ()), *script.through, f"./{script.entry}")
+
+
+def _rendezvous(job: Job) -> tuple[Need, ...]:
+    if job.cluster.size == 1 or job.cluster.is_leader:
+        return ()
+    address, port = master(job)
+    return (Listens(host=job.cluster.leader, address=address, port=port, within_s=job.settings.join_s),)

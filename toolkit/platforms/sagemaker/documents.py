@@ -1,0 +1,192 @@
+"""The documents a SageMaker job finds in input/config, as Records: strict about what is used, deaf to the rest.
+
+Three are required: hyperparameters.json, inputdataconfig.json and resourceconfig.json
+(https://docs.aws.amazon.com/sagemaker/latest/dg/your-algorithms-training-algo-running-container.html, 2026-08).
+Two more are read where they are, metric-definition-regex.json and checkpointconfig.json. Nobody documents those two, so
+one of another shape draws a warning and counts as absent: no job may fail over a file its user neither wrote nor sees.
+"""
+
+import json
+import re
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+
+from toolkit.errors import ContractError
+from toolkit.log import Log
+from toolkit.metrics.definition import pairs
+from toolkit.records import Record
+
+HINT = (
+    "SageMaker writes it; elsewhere set SAGEMAKER_BASE_DIR to a folder that has input/config,"
+    " or let `toolkit run SCRIPT` play the platform"
+)
+_KINDS = {"array": "a list", "object": "an object", "str": "a string", "int": "a whole number", "null": "null"}
+T = TypeVar("T")
+
+
+class InstanceGroup(Record, frozen=True, kw_only=True):
+    """A group of hosts of one type; `hosts` in the platform's order, which is none in particular."""
+
+    instance_group_name: str
+    hosts: tuple[str, ...]
+    instance_type: str | None = None
+
+
+class ResourceConfig(Record, frozen=True, kw_only=True):
+    """resourceconfig.json. Local Mode writes only hosts, current_host and a little more; `topology` may be null."""
+
+    hosts: Annotated[tuple[str, ...], msgspec.Meta(min_length=1)]
+    current_host: str
+    current_instance_type: str | None = None
+    current_group_name: str | None = None
+    instance_groups: tuple[InstanceGroup, ...] | None = None
+    network_interface_name: str | None = None
+    topology: Any = None
+
+
+class ChannelConfig(Record, frozen=True, kw_only=True, rename="pascal"):
+    """One channel of inputdataconfig.json; EFS and FSx channels have keys of their own, none of which is needed."""
+
+    training_input_mode: str | None = None
+
+
+class CheckpointConfig(Record, frozen=True, kw_only=True, rename="pascal"):
+    """checkpointconfig.json: where the script keeps checkpoints that the platform copies both ways."""
+
+    local_path: str | None = None
+
+
+class Documents(Record, frozen=True, kw_only=True):
+    """All documents of a job; `raw_...` as they came, for those who are shown them."""
+
+    hyperparameters: dict[str, Any]
+    channels: dict[str, ChannelConfig]
+    resources: ResourceConfig
+    raw_channels: dict[str, Any]
+    raw_resources: dict[str, Any]
+    metric_definitions: tuple[tuple[str, str], ...]
+    checkpoints: CheckpointConfig
+
+
+def read(folder: Path, log: Log) -> Documents:
+    """Return the documents in *folder*, input/config.
+
+    Raises:
+        ContractError: a required document is missing, unreadable, no JSON or wrongly typed; names file, key, expected
+            and found.
+    """
+    if not folder.is_dir():
+        found = "no such folder" if not folder.exists() else "something else"
+        raise ContractError(f"expected a folder with the job's documents, found {found}", where=str(folder), hint=HINT)
+    raw_hyperparameters = _object(folder / "hyperparameters.json")
+    raw_channels = _object(folder / "inputdataconfig.json")
+    raw_resources = _object(folder / "resourceconfig.json")
+    return Documents(
+        hyperparameters=raw_hyperparameters,
+        channels=_channels(raw_channels, folder / "inputdataconfig.json"),
+        resources=_resources(raw_resources, folder / "resourceconfig.json"),
+        raw_channels=raw_channels,
+        raw_resources=raw_resources,
+        metric_definitions=_metric_definitions(folder / "metric-definition-regex.json", log),
+        checkpoints=_checkpoints(folder / "checkpointconfig.json", log),
+    )
+
+
+def load(file: Path, *, hint: str = HINT) -> Any:
+    """Return the content of *file*, JSON as Python's json takes it (NaN too).
+
+    Raises:
+        ContractError: missing, unreadable, empty or no JSON.
+    """
+    try:
+        content = file.read_bytes()
+        return json.loads(content.decode("utf-8"))
+    except FileNotFoundError:
+        raise ContractError("expected a JSON document, found no such file", where=str(file), hint=hint) from None
+    except OSError as error:
+        reason = f"one that cannot be read ({error.strerror})"
+        raise ContractError(f"expected a JSON document, found {reason}", where=str(file), hint=hint) from None
+    except json.JSONDecodeError as error:
+        if not content.strip():
+            raise ContractError("expected a JSON document, found an empty file", where=str(file), hint=hint) from None
+        place = f"line {error.lineno} column {error.colno}: {error.msg}"
+        start = _quoted(content.decode("utf-8", "replace"))
+        raise ContractError(f"expected JSON, found {start} ({place})", where=str(file), hint=hint) from None
+    except (ValueError, RecursionError) as error:  # UnicodeDecodeError, a number of 5,000 digits, 2,000 brackets
+        raise ContractError(f"expected JSON in UTF-8, found {error}", where=str(file), hint=hint) from None
+
+
+def typed(value: Any, kind: type[T], file: Path, at: str = "$") -> T:
+    """Return *value*, found at the path *at* of *file*, as a *kind*.
+
+    Raises:
+        ContractError: it is another; with its path, what was expected and what was found.
+    """
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        message, _, path = str(error).partition(" - at ")
+        path = path.strip("`").removeprefix("$")
+        found = _at(value, path)
+        raise ContractError(f"{at}{path}: {_expectation(message, found)}", where=str(file)) from None
+
+
+def _object(file: Path) -> dict[str, Any]:
+    return typed(load(file), dict[str, Any], file)
+
+
+def _channels(raw: dict[str, Any], file: Path) -> dict[str, ChannelConfig]:
+    return {name: typed(channel or {}, ChannelConfig, file, f"$.{name}") for name, channel in raw.items()}
+
+
+def _resources(raw: dict[str, Any], file: Path) -> ResourceConfig:
+    resources = typed(raw, ResourceConfig, file)
+    if resources.current_host not in resources.hosts:
+        raise ContractError(
+            f"$.current_host: expected one of $.hosts ({', '.join(resources.hosts[:8])}),"
+            f" found {_quoted(resources.current_host)}",
+            where=str(file),
+        )
+    return resources
+
+
+def _metric_definitions(file: Path, log: Log) -> tuple[tuple[str, str], ...]:
+    try:
+        return pairs(load(file), str(file)) if file.exists() else ()
+    except ContractError as error:
+        log.warning(f"{error} (going on without metric definitions)")
+        return ()
+
+
+def _checkpoints(file: Path, log: Log) -> CheckpointConfig:
+    try:
+        return typed(load(file) or {}, CheckpointConfig, file) if file.exists() else CheckpointConfig()
+    except ContractError as error:
+        log.warning(f"{error} (going on with the usual folder for checkpoints)")
+        return CheckpointConfig()
+
+
+def _expectation(message: str, found: Any) -> str:
+    """Return msgspec's *message* in our words, with the value itself in place of its type."""
+    if missing := re.match("Object missing required field `(.+)`", message):
+        there = ", ".join(found) if found else "no key at all"
+        return f"expected a key {missing[1]!r}, found {there}"
+    if kinds := re.match("Expected `(.+?)`, got", message):
+        kind = " or ".join(_KINDS.get(kind, kind) for kind in kinds[1].split(" | "))
+        return f"expected {kind}, found {_quoted(found)}"
+    return f"{message[0].lower()}{message[1:].replace('`', '')}, found {_quoted(found)}"
+
+
+def _at(value: Any, path: str) -> Any:
+    """Return what lies at msgspec's *path* (".hosts[1].name") below *value*."""
+    for key, index in re.findall(r"\.(\w+)|\[(\d+)\]", path):
+        value = value[int(index)] if index else value[key]
+    return value
+
+
+def _quoted(value: Any) -> str:
+    """Return the beginning of *value* as JSON, on one line."""
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 60 else f"{text[:60]}..."

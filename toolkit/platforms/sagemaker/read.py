@@ -1,0 +1,301 @@
+"""A SageMaker job: its variables and documents, read once, as a Job. The only place that knows sagemaker_* names."""
+
+import json
+import os
+import sys
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from toolkit.errors import ContractError
+from toolkit.job.cluster import Cluster, Group
+from toolkit.job.job import Channel, Folders, Job, Strategy, StrategyName
+from toolkit.job.machine import Machine
+from toolkit.job.variables import RESERVED
+from toolkit.log import Log, level_named
+from toolkit.metrics.definition import pairs
+from toolkit.platforms.sagemaker import documents
+from toolkit.platforms.sagemaker.documents import Documents, InstanceGroup, typed
+from toolkit.settings import Settings
+
+BASE = "/opt/ml"
+# `docker stop -t 120` is how StopTrainingJob, MaxRuntimeInSeconds and Spot end a container.
+STOP_WITHIN_S = 120.0
+HOMOGENEOUS = "homogeneousCluster"
+MODES = ("File", "FastFile", "Pipe")
+# Which of several that are on wins: the first (sagemaker-pytorch-training 3.0.0, then the TensorFlow toolkit's two).
+FLAGS: tuple[tuple[StrategyName, str], ...] = (
+    ("mpi", "sagemaker_mpi_enabled"),
+    ("pytorchddp", "sagemaker_pytorch_ddp_enabled"),
+    ("torch_distributed", "sagemaker_torch_distributed_enabled"),
+    ("smddp", "sagemaker_distributed_dataparallel_enabled"),
+    ("pytorchxla", "sagemaker_pytorch_xla_multi_worker_enabled"),
+    ("multi_worker_mirrored", "sagemaker_multi_worker_mirrored_strategy_enabled"),
+    ("parameter_server", "sagemaker_parameter_server_enabled"),
+)
+# What launchers are told besides: option -> hyperparameter.
+OPTIONS = {
+    "instance_type": "sagemaker_instance_type",
+    "processes": "sagemaker_mpi_num_processes",
+    "mpi_options": "sagemaker_mpi_custom_mpi_options",
+    "dataparallel_mpi_options": "sagemaker_distributed_dataparallel_custom_mpi_options",
+}
+# Instances whose Neuron cores are known without neuron-ls (sagemaker-training 5.1.4).
+NEURON_CORES = {"trn2.48xlarge": 64}
+
+
+def folders(environ: Mapping[str, str]) -> Folders:
+    """Return the folders below SAGEMAKER_BASE_DIR, else /opt/ml. Nothing is looked at: they need not exist.
+
+    `scratch` lies outside, under TMPDIR or /tmp, one for each base and user.
+    """
+    base = Path(environ.get("SAGEMAKER_BASE_DIR") or BASE).absolute()
+    temporary = Path(environ.get("TMPDIR") or "/tmp").absolute()
+    return Folders(
+        base=base,
+        config=base / "input/config",
+        code=base / "code",
+        data=base / "input/data",
+        model=base / "model",
+        output=base / "output",
+        output_data=base / "output/data",
+        intermediate=base / "output/intermediate",
+        checkpoints=base / "checkpoints",
+        scratch=temporary / f"toolkit-{os.getuid()}-{zlib.crc32(os.fsencode(base)):08x}",
+    )
+
+
+def read(
+    environ: Mapping[str, str], settings: Settings, machine: Machine, log: Log, *, interpreter: str = sys.executable
+) -> Job:
+    """Return the job that *environ* and the documents describe; the script runs under *interpreter*.
+
+    Raises:
+        ContractError: a document or a value in it is missing or wrong.
+    """
+    places = folders(environ)
+    papers = documents.read(places.config, log)
+    asked = decoded(papers.hyperparameters)
+    framework = {name: value for name, value in asked.items() if _is_framework(name)}
+    own = {name: value for name, value in asked.items() if not _is_framework(name)}
+    log.hide({name: value for name, value in asked.items() if isinstance(value, str)})
+    source = _Source(framework, places.config / "hyperparameters.json")
+    _check_passable(own, source.file)
+    cluster = _cluster(papers, source, settings)
+    return Job(
+        name=environ.get("TRAINING_JOB_NAME") or source.text("sagemaker_job_name") or "",
+        platform="sagemaker",
+        settings=settings,
+        cluster=cluster,
+        machine=_with_known_neurons(machine, cluster.instance_type),
+        folders=msgspec.structs.replace(places, checkpoints=_checkpoints(places, papers, log)),
+        hyperparameters=own,
+        framework_parameters=framework,
+        strategy=_strategy(source, cluster, places.config / "resourceconfig.json"),
+        channels=_channels(papers, places),
+        metric_definitions=_metric_definitions(settings, papers),
+        documents={"resource_config": papers.raw_resources, "input_data_config": papers.raw_channels},
+        environ=dict(environ),
+        interpreter=interpreter,
+        entry=environ.get("SAGEMAKER_PROGRAM") or source.text("sagemaker_program"),
+        plugin=environ.get("SAGEMAKER_TRAINING_MODULE") or None,
+        source=source.text("sagemaker_submit_directory") or environ.get("SAGEMAKER_SUBMIT_DIRECTORY") or None,
+        region=source.text("sagemaker_region") or _region(environ),
+        log_level=_log_level(framework, environ, log),
+        stop_within_s=STOP_WITHIN_S,
+        stopped_is_success=True,
+    )
+
+
+def decoded(hyperparameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Return *hyperparameters* with each string read as JSON once; one that is none, and other values, stay as is.
+
+    SageMaker's SDK writes every value as JSON in a string; other clients write plain text. NaN and Infinity are JSON
+    here, as for Python's json.
+    """
+    return {name: _decoded(value) if isinstance(value, str) else value for name, value in hyperparameters.items()}
+
+
+def _decoded(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+
+
+class _Source:
+    """The platform's own hyperparameters, and how to ask them for a value of one type."""
+
+    def __init__(self, values: dict[str, Any], file: Path) -> None:
+        self.values = values
+        self.file = file
+
+    def text(self, name: str) -> str | None:
+        return typed(self.values.get(name), str | None, self.file, f"$.{name}")  # type: ignore[arg-type]
+
+    def names(self, name: str) -> tuple[str, ...]:
+        return typed(self.values[name], tuple[str, ...], self.file, f"$.{name}")
+
+    def count(self, name: str) -> int | None:
+        value = self.values.get(name)
+        if not value:
+            return None
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise ContractError(
+                f"$.{name}: expected a whole number of at least 1, found {json.dumps(value)}", where=str(self.file)
+            )
+        return value
+
+    def is_on(self, name: str) -> bool:
+        """Return whether the flag is set; "False" and "True" of clients that wrote Python mean what they say."""
+        value = self.values.get(name, False)
+        return value.strip().lower() not in ("", "false") if isinstance(value, str) else bool(value)
+
+
+def _is_framework(name: str) -> bool:
+    return name in RESERVED or name.startswith("sagemaker_")
+
+
+def _check_passable(hyperparameters: Mapping[str, Any], file: Path) -> None:
+    """Raise ContractError for text that neither an argument nor a variable can hold."""
+    for name, value in hyperparameters.items():
+        text = f"{name}{value}"
+        if "\0" in text or any("\ud800" <= character <= "\udfff" for character in text):
+            raise ContractError(
+                f"$.{json.dumps(name)[1:-1]}: expected text that a process can be given,"
+                f" found a NUL or half a surrogate pair: {json.dumps(value)[:60]}",
+                where=str(file),
+            )
+
+
+def _cluster(papers: Documents, source: _Source, settings: Settings) -> Cluster:
+    resources = papers.resources
+    groups = resources.instance_groups or ()
+    current_group = resources.current_group_name or _group_of(resources.current_host, groups)
+    distributed = any(source.is_on(flag) for _, flag in FLAGS)
+    if "sagemaker_distribution_instance_groups" in source.values:
+        named = source.names("sagemaker_distribution_instance_groups")
+    else:
+        named = (current_group,) if distributed else ()
+    return Cluster(
+        current=resources.current_host,
+        hosts=resources.hosts,
+        taking_part=_taking_part(resources.hosts, groups, named) if distributed else (),
+        groups=tuple(
+            Group(name=group.instance_group_name, instance_type=group.instance_type or "", hosts=group.hosts)
+            for group in groups
+        ),
+        current_group=current_group,
+        distribution_groups=named,
+        instance_type=resources.current_instance_type or "local",
+        interface=resources.network_interface_name or "eth0",
+        topology=resources.topology,
+        addresses=settings.addresses(),
+    )
+
+
+def _group_of(host: str, groups: tuple[InstanceGroup, ...]) -> str:
+    """Return the group that lists *host*, for documents without current_group_name."""
+    return next((group.instance_group_name for group in groups if host in group.hosts), HOMOGENEOUS)
+
+
+def _taking_part(hosts: tuple[str, ...], groups: tuple[InstanceGroup, ...], named: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the hosts of the distribution's groups in the documents' order; without groups (Local Mode), all."""
+    if not groups:
+        return hosts
+    return tuple(host for group in groups if group.instance_group_name in named for host in group.hosts)
+
+
+def _strategy(source: _Source, cluster: Cluster, file: Path) -> Strategy:
+    """Return how this host's ranks are started: a host outside the distribution's groups runs the script alone."""
+    if cluster.current_group not in cluster.distribution_groups:
+        return Strategy(options=_options(source))
+    name: StrategyName = next((name for name, flag in FLAGS if source.is_on(flag)), "script")
+    if name != "script" and not cluster.takes_part:
+        raise ContractError(
+            f"$.instance_groups: expected {cluster.current!r} among the hosts of its group {cluster.current_group!r},"
+            f" found {', '.join(cluster.taking_part) or 'none'}",
+            where=str(file),
+        )
+    return Strategy(
+        name=name,
+        processes_per_host=source.count("sagemaker_mpi_num_of_processes_per_host"),
+        options=_options(source),
+    )
+
+
+def _options(source: _Source) -> dict[str, Any]:
+    values = {option: source.values.get(name) for option, name in OPTIONS.items()}
+    return {option: value for option, value in values.items() if value not in (None, "")}
+
+
+def _channels(papers: Documents, places: Folders) -> tuple[Channel, ...]:
+    channels = []
+    for name, config in papers.channels.items():
+        mode = config.training_input_mode or "File"
+        if mode not in MODES:
+            raise ContractError(
+                f"$.{name}.TrainingInputMode: expected one of 'File', 'FastFile', 'Pipe', found {mode!r}",
+                where=str(places.config / "inputdataconfig.json"),
+                hint="Set it in the job's InputDataConfig",
+            )
+        channels.append(msgspec.convert({"name": name, "folder": places.data / name, "mode": mode}, Channel))
+    return tuple(channels)
+
+
+def _metric_definitions(settings: Settings, papers: Documents) -> tuple[tuple[str, str], ...]:
+    """Return the definitions of TOOLKIT_METRICS's file where it is set, else the platform's.
+
+    Raises:
+        ContractError: that file is missing or has another shape; it is the user's own.
+    """
+    if settings.metrics is None:
+        return papers.metric_definitions
+    return pairs(documents.load(settings.metrics, hint="TOOLKIT_METRICS names it"), str(settings.metrics))
+
+
+def _checkpoints(places: Folders, papers: Documents, log: Log) -> Path:
+    """Return the checkpoint folder: LocalPath, moved along with a base other than /opt/ml; if out of reach, the usual.
+
+    Out of reach is a path that neither exists nor could be made.
+    """
+    asked = Path(papers.checkpoints.local_path or "")
+    if not asked.is_absolute():
+        return places.checkpoints
+    if asked.is_relative_to(BASE):
+        return places.base / asked.relative_to(BASE)
+    nearest = next(folder for folder in (asked, *asked.parents) if folder.exists())
+    if nearest.is_dir() and os.access(nearest, os.W_OK):
+        return asked
+    log.warning(f"checkpointconfig.json: LocalPath {asked} cannot be written to; using {places.checkpoints}")
+    return places.checkpoints
+
+
+def _with_known_neurons(machine: Machine, instance_type: str) -> Machine:
+    """Return *machine* with the Neuron cores of an instance whose number is known, whatever neuron-ls said."""
+    for instance, cores in NEURON_CORES.items():
+        if instance in instance_type:
+            return msgspec.structs.replace(machine, accelerator="neuron", accelerators=cores)
+    return machine
+
+
+def _region(environ: Mapping[str, str]) -> str:
+    names = ("AWS_REGION", "AWS_DEFAULT_REGION", "SAGEMAKER_REGION")
+    return next((environ[name] for name in names if environ.get(name)), "")
+
+
+def _log_level(framework: Mapping[str, Any], environ: Mapping[str, str], log: Log) -> int:
+    """Return the level the job asks for, as a number of Python's logging; of the two places the hyperparameter wins."""
+    asked = framework.get("sagemaker_container_log_level", environ.get("SAGEMAKER_CONTAINER_LOG_LEVEL", ""))
+    if asked == "":
+        return 20
+    level = level_named(str(asked))
+    if level is None:
+        log.warning(
+            f"sagemaker_container_log_level: expected a number or a name such as INFO, found {asked!r}; using 20"
+        )
+        return 20
+    return level

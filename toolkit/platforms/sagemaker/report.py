@@ -1,0 +1,126 @@
+"""The end of a job, told as SageMaker reads it: output/success or output/failure, and the whole story in outcome.json.
+
+Nothing here can change how the job ended: what cannot be written is said in the log, and that is all.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from toolkit.job.job import Folders
+from toolkit.job.outcome import Outcome
+from toolkit.job.plan import quoted
+from toolkit.log import Log
+
+# FailureReason is the first 1,024 characters of output/failure (API_DescribeTrainingJob).
+LIMIT = 1024
+OUTCOME = "outcome.json"
+
+
+def clear_stale(folders: Folders, log: Log) -> None:
+    """Remove what an earlier run in this container left, so that a failure file found later is this run's."""
+    for file in (folders.success, folders.failure, folders.output / OUTCOME):
+        try:
+            file.unlink(missing_ok=True)
+        except OSError as error:
+            log.warning(f"{file}: left by an earlier run and not to be removed ({error.strerror})")
+
+
+def report(folders: Folders, outcome: Outcome, log: Log) -> None:
+    """Write the files of *outcome* and say it in the log. A failure file that the script wrote itself is kept."""
+    # Before any text is made of it: cut to fit, half a secret would no longer be known for one.
+    outcome = msgspec.convert(_masked(msgspec.to_builtins(outcome), log), Outcome)
+    try:
+        folders.output.mkdir(exist_ok=True)
+    except OSError as error:
+        log.warning(f"{folders.output}: cannot be made ({error.strerror})")
+    if outcome.exit_code == 0:
+        log.info("Reporting training SUCCESS")
+        _write(folders.success, "", log)
+    else:
+        text = failure_text(outcome)
+        log.error("Reporting training FAILURE")
+        log.error(text)
+        if not _says_something(folders.failure):
+            _write(folders.failure, text + _rest(outcome), log)
+    _write(folders.output / OUTCOME, _story(outcome), log)
+
+
+def failure_text(outcome: Outcome, *, limit: int = LIMIT) -> str:
+    """Return why the job failed in at most *limit* characters: kind, exit code, cause, where, command.
+
+    The shape is sagemaker-training's, which people parse. What does not fit is cut from the command first, then from
+    the cause's end; kind, exit code and the cause's beginning are always there.
+    """
+    head = f"{_cut(outcome.kind or 'Framework Error', 80)}:\nExitCode {outcome.exit_code}\n"
+    place = _cut(_place(outcome), 300)
+    extra = f'\nExtraInfo "{place}"' if place else ""
+    cause = f'ErrorMessage "{_cut(outcome.cause, limit - len(head) - len(extra) - 15)}"'
+    text = f"{head}{cause}{extra}"
+    room = limit - len(text) - len('\nCommand ""')
+    if outcome.command and room >= 16:
+        command = " ".join(quoted(token) for token in outcome.command)
+        text += f'\nCommand "{_cut(command, room)}"'
+    return text
+
+
+def _place(outcome: Outcome) -> str:
+    """Return who failed and how: "host algo-2, rank 3 (local rank 1), pid 71: killed by SIGKILL"."""
+    rank = "" if outcome.rank is None else f"rank {outcome.rank}"
+    if rank and outcome.local_rank is not None:
+        rank += f" (local rank {outcome.local_rank})"
+    parts = (
+        f"host {outcome.host}" if outcome.host else "",
+        rank or outcome.process,
+        f"pid {outcome.pid}" if outcome.pid is not None else "",
+    )
+    return ": ".join(filter(None, (", ".join(filter(None, parts)), outcome.ended)))
+
+
+def _cut(text: str, room: int) -> str:
+    return text if len(text) <= room else text[: max(room - 3, 0)] + "..."
+
+
+def _rest(outcome: Outcome) -> str:
+    """Return what follows the failure text in its file: the whole cause, where it was cut, and the traceback."""
+    parts = []
+    if outcome.cause not in failure_text(outcome):
+        parts.append(outcome.cause)
+    if outcome.traceback.strip() != outcome.cause.strip():
+        parts.append(outcome.traceback)
+    return "".join(f"\n\n{part.rstrip()}\n" for part in parts if part)
+
+
+def _story(outcome: Outcome) -> str:
+    return msgspec.json.format(msgspec.json.encode(outcome), indent=2).decode() + "\n"
+
+
+def _masked(value: Any, log: Log) -> Any:
+    """Return *value* with every known secret in its texts masked, and bytes that were no text as "?"."""
+    if isinstance(value, str):
+        return log.mask(value).encode("utf-8", "replace").decode("utf-8")
+    if isinstance(value, dict):
+        return {key: _masked(entry, log) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_masked(entry, log) for entry in value]
+    return value
+
+
+def _says_something(file: Path) -> bool:
+    try:
+        return file.stat().st_size > 0
+    except OSError:
+        return False
+
+
+def _write(file: Path, text: str, log: Log) -> None:
+    """Write *text* whole, or leave no file and say why: half a failure text would be taken for all of it."""
+    try:
+        file.write_text(text, "utf-8")
+    except OSError as error:
+        log.error(f"{file}: cannot be written ({error.strerror}); the job's status stays as it is")
+        try:
+            file.unlink(missing_ok=True)
+        except OSError:
+            pass  # Said above already: whatever keeps us from writing keeps us from removing.

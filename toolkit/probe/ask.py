@@ -1,0 +1,57 @@
+"""Ask a program of this machine a question, with a deadline that holds whatever the program does."""
+
+import os
+from pathlib import Path
+
+from toolkit.records import Record
+
+# `nvidia-smi` takes 0.1 to 3 s on a healthy host of 8 GPUs without persistence mode; a broken driver hangs for ever.
+WITHIN_S = 30.0
+
+
+class Answer(Record, frozen=True, kw_only=True):
+    """What a program said on stdout. `trouble` is empty if it ended with 0, else says what happened instead."""
+
+    text: str = ""
+    trouble: str = ""
+
+
+def found(program: str, path: str) -> str | None:
+    """Return the file that *program* is in the folders of *path* (as PATH), None if it is in none."""
+    for folder in path.split(os.pathsep):
+        file = Path(folder or ".", program)
+        if file.is_file() and os.access(file, os.X_OK):
+            return str(file)
+    return None
+
+
+def ask(argv: tuple[str, ...], *, within_s: float = WITHIN_S) -> Answer:
+    """Return what *argv* says. After *within_s* it is killed with all it started, and not waited for any longer.
+
+    A process stuck in a driver cannot be killed (state D); a second after SIGKILL it is left to whoever reaps.
+    """
+    import subprocess
+
+    try:
+        process = subprocess.Popen(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+    except OSError as error:
+        return Answer(trouble=f"cannot be started ({error.strerror})")
+    try:
+        output, _ = process.communicate(timeout=within_s)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, 9)
+        try:
+            process.communicate(timeout=1)
+        except subprocess.TimeoutExpired:
+            process.returncode = -9  # Not ours to wait for any more, and no warning about it at the interpreter's end.
+        if process.stdout:
+            process.stdout.close()
+        return Answer(trouble=f"gave no answer within {within_s:g} s")
+    text = output.decode("utf-8", "replace")
+    return Answer(text=text, trouble=f"ended with {process.returncode}" if process.returncode else "")

@@ -1,0 +1,88 @@
+"""Cores, memory and network of this host, as the kernel shows them under /proc, /sys and /dev.
+
+A container sees the whole machine in /proc; what it may use is in its control group. Of version 2 (and of version 1 in
+a namespace of its own) the limits lie at the mount's root; a group further down is looked at with all its parents,
+since the smallest limit on the way holds.
+"""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal
+
+CGROUPS = "sys/fs/cgroup"
+
+
+def cpus(root: Path) -> int:
+    """Return the cores this process may use: its affinity, less if a quota is smaller (rounded down, at least 1)."""
+    return max(1, min([len(os.sched_getaffinity(0)), *map(int, _quotas(root))]))
+
+
+def memory_bytes(root: Path) -> int:
+    """Return the memory of this host or, if less, of this container; 0 if it cannot be found out."""
+    limits = list(_memory_limits(root))
+    for line in _read(root / "proc/meminfo").splitlines():
+        if line.startswith("MemTotal:"):
+            limits.append(int(line.split()[1]) * 1024)
+    return min(limits, default=0)
+
+
+def interfaces(root: Path) -> tuple[str, ...]:
+    """Return the names of the network interfaces, sorted."""
+    return tuple(sorted(entry.name for entry in _entries(root / "sys/class/net") if entry.is_dir()))
+
+
+def fabric(root: Path) -> Literal["tcp", "efa", "infiniband"]:
+    """Return the fastest network that processes here can open, by its devices and their driver."""
+    if not any(entry.name.startswith("uverbs") for entry in _entries(root / "dev/infiniband")):
+        return "tcp"
+    drivers = {(entry / "device/driver").resolve().name for entry in _entries(root / "sys/class/infiniband")}
+    return "efa" if "efa" in drivers else "infiniband"
+
+
+def _quotas(root: Path) -> Iterator[float]:
+    """Yield each limit of cores on the way from this process's group to the root."""
+    for folder in _groups(root, ""):
+        quota, _, period = _read(folder / "cpu.max").partition(" ")
+        if quota.isdigit() and period.strip().isdigit():
+            yield int(quota) / int(period)
+    for folder in _groups(root, "cpu"):
+        quota, period = _read(folder / "cpu.cfs_quota_us"), _read(folder / "cpu.cfs_period_us")
+        if quota.isdigit() and period.isdigit():  # "-1" is no limit.
+            yield int(quota) / int(period)
+
+
+def _memory_limits(root: Path) -> Iterator[int]:
+    """Yield each limit of memory on the way from this process's group to the root ("max" is none)."""
+    for folder in _groups(root, ""):
+        if (limit := _read(folder / "memory.max")).isdigit():
+            yield int(limit)
+    for folder in _groups(root, "memory"):
+        if (limit := _read(folder / "memory.limit_in_bytes")).isdigit():
+            yield int(limit)
+
+
+def _groups(root: Path, controller: str) -> Iterator[Path]:
+    """Yield the folders of this process's group for *controller* ("" for version 2) and of its parents."""
+    mount = root / CGROUPS / controller
+    for line in _read(root / "proc/self/cgroup").splitlines():
+        _, controllers, group = line.split(":", 2)
+        if controller in controllers.split(","):
+            parts = [part for part in group.split("/") if part not in ("", "..")]
+            yield from (mount.joinpath(*parts[:depth]) for depth in range(len(parts), -1, -1))
+            return
+    yield mount
+
+
+def _read(file: Path) -> str:
+    try:
+        return file.read_text("utf-8", "replace").strip()
+    except OSError:
+        return ""
+
+
+def _entries(folder: Path) -> tuple[Path, ...]:
+    try:
+        return tuple(folder.iterdir())
+    except OSError:
+        return ()

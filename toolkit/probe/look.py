@@ -1,0 +1,41 @@
+"""One look at this machine, before anything else happens: cores, memory, accelerators, network."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+
+from toolkit.job.machine import Machine
+from toolkit.probe import host, neuron, nvidia
+from toolkit.probe.ask import found
+
+# Helpers of the smdistributed libraries whose presence scripts are told about (SM_TRAINING_ENV).
+HELPERS = ("smddprun", "smddpmprun")
+
+
+def look(environ: Mapping[str, str], *, root: Path = Path("/")) -> Machine:
+    """Return what is here. Programs are those on *environ*'s PATH; *root* is where /proc, /sys and /dev are.
+
+    Nothing found here can stop a job: what cannot be read counts as absent, and `notes` says so.
+    """
+    path = environ.get("PATH", os.defpath)
+    accelerator, count, notes = _accelerators(path)
+    return Machine(
+        cpus=host.cpus(root),
+        cpus_total=os.cpu_count() or 1,
+        memory_bytes=host.memory_bytes(root),
+        accelerator=accelerator,
+        accelerators=count,
+        interfaces=host.interfaces(root),
+        fabric=host.fabric(root),
+        programs=tuple(name for name in HELPERS if found(name, path)),
+        notes=notes,
+    )
+
+
+def _accelerators(path: str) -> tuple[Literal["none", "nvidia", "neuron"], int, tuple[str, ...]]:
+    gpus, notes = nvidia.count(path)
+    if gpus:
+        return "nvidia", gpus, notes
+    cores, more = neuron.count(path)
+    return ("neuron" if cores else "none"), cores, notes + more

@@ -1,0 +1,181 @@
+"""What kind of script the entry point is, and how it is named to whoever starts it."""
+
+import os
+import re
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+from toolkit.errors import ContractError, UserError
+from toolkit.job.job import Script
+from toolkit.settings import ArgumentStyle
+
+KEY = "sagemaker_program"
+PLUGIN_KEY = "SAGEMAKER_TRAINING_MODULE"
+# The names that sagemaker-training 5.1.4 lets through: nothing absolute, no option, nothing a shell would read.
+ENTRY = re.compile(r"[A-Za-z0-9._][A-Za-z0-9._+-]*(/[A-Za-z0-9._+-]+)*")
+MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
+# A pyproject.toml that only configures tools (ruff, pytest) makes no package. Python 3.10 has no tomllib; a table's
+# head stands on a line of its own, so a line is enough.
+PACKAGE_TABLE = re.compile(r"^\s*\[\s*(project|build-system)\s*[\].]", re.M)
+FILES_SHOWN = 10
+FILES_SEARCHED = 2000
+SHELL = ("/bin/sh",)
+
+
+def classify(folder: Path, entry: str | None, plugin: str | None, style: ArgumentStyle) -> Script:
+    """Return the script that *entry*, as asked for, means in *folder*; a *plugin* ("module:function") comes first.
+
+    Tried in this order: a .sh file (command), a package's .py file or module (package: setup.py, or a pyproject.toml
+    with [project] or [build-system], at the top), a .py file (program), any other file (command), a module (module).
+    A command's file is made executable.
+
+    Raises:
+        UserError: no entry, one of a forbidden name, or one that is not there.
+        ContractError: a plug-in that is not "module:function".
+    """
+    if plugin:
+        return Script(entry=_checked_plugin(plugin), kind="plugin", folder=folder, argument_style=style)
+    if not entry:
+        raise _missing("no entry point is given", folder, "Name the script, as 'train.py'.")
+    validate_entry_point(entry)
+    if entry.endswith(".sh"):
+        return _command(folder, entry, style)
+    if _is_package(folder) and (entry.endswith(".py") or not (folder / entry).is_file()):
+        return Script(entry=_package_entry(folder, entry), kind="package", folder=folder, argument_style=style)
+    if (folder / entry).is_file():
+        if entry.endswith(".py"):
+            return Script(entry=entry, kind="program", folder=folder, argument_style=style)
+        return _command(folder, entry, style)
+    module = entry.replace("/", ".")
+    if MODULE.fullmatch(module) and _module_file(folder, module):
+        return Script(entry=module, kind="module", folder=folder, argument_style=style)
+    raise _not_there(folder, entry)
+
+
+def validate_entry_point(entry: str) -> None:
+    """Check that *entry* is a name that may be started.
+
+    Raises:
+        UserError: absolute, begins with "-", has "." or ".." as a part, or holds anything but letters, digits, "._+-/".
+    """
+    if ENTRY.fullmatch(entry) and not {".", ".."} & set(entry.split("/")):
+        return
+    raise UserError(
+        f"expected a path within the code folder, of letters, digits and '._+-/', found {entry!r}",
+        where=KEY,
+        hint="Name the script relative to the submitted folder, as 'train.py' or 'src/train.py'.",
+    )
+
+
+def _checked_plugin(plugin: str) -> str:
+    module, _, function = plugin.partition(":")
+    if not MODULE.fullmatch(module) or not function.isidentifier():
+        raise ContractError(f"expected 'module:function', found {plugin!r}", where=PLUGIN_KEY)
+    return plugin
+
+
+def _is_package(folder: Path) -> bool:
+    if (folder / "setup.py").is_file():
+        return True
+    try:
+        return bool(PACKAGE_TABLE.search((folder / "pyproject.toml").read_text("utf-8", "replace")))
+    except OSError:
+        return False
+
+
+def _package_entry(folder: Path, entry: str) -> str:
+    """Return the module that *entry* of a package is, or *entry* itself where its file is better started as a file.
+
+    That is where its folder is no package (`src/train.py` without `src/__init__.py`: as src.train it would lose to any
+    installed `src`) and where its name is no module's. pip may put modules elsewhere than they lie (src/, package_dir)
+    or bring them with a dependency, so a dotted name is believed; of a .py file that is not at its place, one of this
+    name must be somewhere in the package.
+    """
+    module = entry.removesuffix(".py").replace("/", ".")
+    named = bool(MODULE.fullmatch(module))
+    file = folder / entry
+    if entry.endswith(".py") and file.is_file():
+        is_importable = named and (file.parent == folder or (file.parent / "__init__.py").is_file())
+        return module if is_importable else entry
+    if named and (_is_somewhere(folder, module) or ("." in module and "/" not in entry)):
+        return module
+    raise _not_there(folder, entry)
+
+
+def _is_somewhere(folder: Path, module: str) -> bool:
+    path = module.replace(".", "/")
+    ends = (f"/{path}.py", f"/{path}/__main__.py")
+    return any(f"/{file}".endswith(ends) for file in _files(folder))
+
+
+def _module_file(folder: Path, module: str) -> Path | None:
+    path = folder.joinpath(*module.split("."))
+    found = (path.with_name(path.name + ".py"), path / "__main__.py")
+    return next((file for file in found if file.is_file()), None)
+
+
+def _command(folder: Path, entry: str, style: ArgumentStyle) -> Script:
+    file = folder / entry
+    if not file.is_file():
+        raise _not_there(folder, entry)
+    through = _through(file, entry, _made_executable(file))
+    return Script(entry=entry, kind="command", folder=folder, argument_style=style, through=through)
+
+
+def _made_executable(file: Path) -> bool:
+    mode = stat.S_IMODE(file.stat().st_mode)
+    wanted = mode | stat.S_IXUSR | (mode & 0o044) >> 2
+    try:
+        if wanted != mode:
+            file.chmod(wanted)
+    except OSError:
+        return os.access(file, os.X_OK)  # On a read-only mount: as it is.
+    return True
+
+
+def _through(file: Path, entry: str, executable: bool) -> tuple[str, ...]:
+    """Return what must start *file*: /bin/sh for text without "#!", the "#!" line's program if it is not executable."""
+    with file.open("rb") as content:
+        head = content.read(512)
+    line = head.partition(b"\n")[0]
+    if line.startswith(b"#!") and line.endswith(b"\r"):
+        raise UserError(
+            f"the first line of {entry} ends as on Windows: no program {os.fsdecode(line[2:])!r} can be found",
+            where=KEY,
+            hint=f"Save it with Unix line ends, as: sed -i 's/\\r$//' {entry}",
+        )
+    if line.startswith(b"#!"):
+        # The kernel too passes what follows the program's name as one token (execve(2)).
+        return () if executable else tuple(os.fsdecode(token) for token in line[2:].strip().split(None, 1))
+    return () if b"\0" in head else SHELL
+
+
+def _not_there(folder: Path, entry: str) -> UserError:
+    import difflib
+
+    files = list(_files(folder))
+    same_name = [file for file in files if file.rpartition("/")[2].partition(".")[0] == Path(entry).stem]
+    same_name = sorted(same_name, key=lambda file: (not file.endswith(Path(entry).suffix or ".py"), len(file), file))
+    near = same_name or difflib.get_close_matches(entry, files, n=1)
+    return _missing(f"no {entry!r} in {folder}", folder, f"Did you mean {near[0]!r}?" if near else "")
+
+
+def _missing(message: str, folder: Path, hint: str) -> UserError:
+    files = sorted(_files(folder), key=lambda file: (file.count("/"), file))
+    there = ", ".join(files[:FILES_SHOWN]) + (", ..." if len(files) > FILES_SHOWN else "")
+    return UserError(f"{message}, which holds {there or 'no files'}", where=KEY, hint=hint)
+
+
+def _files(folder: Path) -> Iterator[str]:
+    """Yield the files below *folder* (relative, hidden ones and caches left out, FILES_SEARCHED at most)."""
+    left = FILES_SEARCHED
+    for root, folders, files in os.walk(folder):
+        folders[:] = sorted(name for name in folders if not name.startswith(".") and name != "__pycache__")
+        for name in sorted(files):
+            if name.startswith("."):
+                continue
+            left -= 1
+            if left < 0:
+                return
+            yield (Path(root) / name).relative_to(folder).as_posix()

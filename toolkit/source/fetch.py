@@ -1,0 +1,271 @@
+"""Puts the submitted source into the code folder.
+
+The rules:
+- a submitted source always wins over what is in the code folder already, and never mixes with it;
+- nothing that we did not put there is deleted: it is moved aside, and one line says so. What an earlier run in the same
+  container put there (named in MARKER) is deleted: its source still exists;
+- the new source is complete, beside the old files, before the first of those is touched;
+- the code folder itself stays: it may be a mount. Then the files moved aside stay in the mount, where their owner is.
+"""
+
+import os
+from pathlib import Path
+
+import msgspec
+
+from toolkit.errors import PlatformError, ToolkitError, UserError
+from toolkit.job.job import Job
+from toolkit.log import Log
+from toolkit.records import Record
+from toolkit.source.unpack import is_tar, unpack
+
+KEY = "sagemaker_submit_directory"
+ARCHIVE = "sourcedir.tar.gz"
+MARKER = ".toolkit-source.json"
+STAGING = ".toolkit-staging"
+ASIDE = ".toolkit-replaced"
+# Where the platform says the base is, whatever it is here (SAGEMAKER_BASE_DIR).
+USUAL_BASE = Path("/opt/ml")
+TAR_ENDINGS = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz")
+NAMES_SHOWN = 3
+
+
+class Placed(Record, frozen=True, kw_only=True):
+    """MARKER's content: the source that is in the code folder, and the names at its top."""
+
+    source: str
+    names: tuple[str, ...]
+
+
+def place(job: Job, log: Log) -> None:
+    """Put the job's source into its code folder; nothing to do where it is there already.
+
+    Raises:
+        UserError: the source is missing, empty, of an unknown kind or a bad archive; the code folder is read-only.
+        PlatformError: the code folder cannot be written for another reason (full).
+    """
+    source = submitted(job, log)
+    code = job.folders.code
+    if source is None or source.resolve() == code.resolve():
+        return
+    staging = code / STAGING
+    try:
+        code.mkdir(parents=True, exist_ok=True)
+        _remove(staging)
+        staging.mkdir()
+        _stage(source, staging, job.folders.base, log)
+        _swap(job, source, staging, log)
+    except OSError as error:
+        raise _refused(error, code) from None
+    finally:
+        _remove_quietly(staging)
+
+
+def submitted(job: Job, log: Log) -> Path | None:
+    """Return the folder, archive or file that was submitted, None if the code is in place.
+
+    Raises:
+        UserError: it does not exist, or is at a place that cannot be reached from here.
+    """
+    source = (job.source or "").strip()
+    if not source:
+        return None
+    scheme, separator, rest = source.partition("://")
+    if not separator:
+        return _existing(Path(source), source, job)
+    if scheme == "file":
+        return _existing(_unquoted(rest.removeprefix("localhost")), source, job)
+    channel = job.folders.data / "code" / ARCHIVE
+    if channel.is_file():
+        log.info(f"the source is taken from {channel}, not from {source}")
+        return channel
+    if scheme == "s3":
+        raise UserError(
+            "sources in s3 need the storage extra, which is not available yet",
+            where=f"{KEY}={source}",
+            hint=f"Mount the source and name its folder, or give it as the channel 'code' (a file {ARCHIVE}).",
+        )
+    raise UserError(
+        f"expected an absolute path, file:// or s3://, found {scheme}://", where=KEY, hint="Mount the source instead."
+    )
+
+
+def _unquoted(path: str) -> Path:
+    if "%" not in path or Path(path).exists():
+        return Path(path)
+    from urllib.parse import unquote
+
+    return Path(unquote(path))
+
+
+def _existing(path: Path, source: str, job: Job) -> Path:
+    if not path.is_absolute():
+        raise UserError(f"expected an absolute path, found {source!r}", where=KEY)
+    base = job.folders.base
+    if path.is_relative_to(USUAL_BASE) and base != USUAL_BASE:
+        here = base / path.relative_to(USUAL_BASE)
+        if here.exists() or here == job.folders.code:
+            return here
+    if path.exists() or path == job.folders.code:
+        return path
+    raise UserError(
+        f"no such file or folder: {path}", where=KEY, hint="Mount it, or leave the key out if the code is in the image."
+    )
+
+
+def _stage(source: Path, staging: Path, base: Path, log: Log) -> None:
+    """Make *staging* hold exactly what was submitted."""
+    try:
+        if source.is_dir():
+            _copy_folder(source, staging, base, log)
+        elif not source.is_file():
+            raise UserError(f"neither a folder nor a file: {source}", where=KEY)
+        elif source.name.endswith(TAR_ENDINGS) or is_tar(source):
+            unpack(source, staging)
+        else:
+            _copy_file(source, staging / source.name)
+    except PermissionError as error:
+        raise UserError(f"cannot read {error.filename}: {error.strerror}", where=KEY) from None
+    if not any(staging.iterdir()):
+        raise UserError(f"{source} holds no files", where=KEY, hint="Submit the folder that holds the entry point.")
+
+
+def _swap(job: Job, source: Path, staging: Path, log: Log) -> None:
+    """Let what is in *staging* take the place of what is in the code folder."""
+    code = job.folders.code
+    names = tuple(sorted(path.name for path in staging.iterdir()))
+    kept = _kept(code, source, names)
+    aside = (code / ASIDE) if os.path.ismount(code) else (job.folders.scratch / "replaced-code")
+    earlier = _earlier(code)
+    strange = [name for name in _names(code) if name not in kept and name not in earlier]
+    for name in earlier:
+        if name not in kept:
+            _remove(code / name)
+    if strange:
+        aside = _move_aside(code, strange, aside)
+        shown = ", ".join(strange[:NAMES_SHOWN]) + (", ..." if len(strange) > NAMES_SHOWN else "")
+        count = sum(_count(aside / name) for name in strange)
+        log.warning(
+            f"{code} held {count} {'file' if count == 1 else 'files'} that were not submitted ({shown}): "
+            f"moved to {aside}, {source} replaces them"
+        )
+    (code / MARKER).write_bytes(msgspec.json.encode(Placed(source=str(source), names=names)))
+    for name in names:
+        (staging / name).rename(code / name)
+    log.info(f"{source} is in {code}")
+
+
+def _kept(code: Path, source: Path, names: tuple[str, ...]) -> frozenset[str]:
+    """Return what stays at the top of *code*: what holds the source itself, our own files, mounts.
+
+    Raises:
+        UserError: one of them is where one of *names* should go.
+    """
+    kept = {STAGING, MARKER, *(name for name in _names(code) if name.startswith(ASIDE))}
+    if source.resolve().is_relative_to(code.resolve()):
+        kept.add(source.resolve().relative_to(code.resolve()).parts[0])
+    kept.update(name for name in _names(code) if os.path.ismount(code / name))
+    for name in names:
+        if name in kept:
+            raise UserError(
+                f"{source} holds {name!r}, which cannot replace {code / name}", where=KEY, hint="Rename one of them."
+            )
+    return frozenset(kept)
+
+
+def _names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def _earlier(code: Path) -> tuple[str, ...]:
+    """Return the names at the top of *code* that an earlier run put there, and those that Python and pip then made."""
+    try:
+        placed = msgspec.json.decode((code / MARKER).read_bytes(), type=Placed)
+    except (OSError, msgspec.DecodeError):
+        return ()
+    made = [name for name in _names(code) if name in ("__pycache__", "build") or name.endswith(".egg-info")]
+    # Names only: whatever the file says, nothing outside the code folder is removed.
+    return (*(name for name in placed.names if "/" not in name and name not in ("", ".", "..")), *made)
+
+
+def _move_aside(code: Path, names: list[str], aside: Path) -> Path:
+    import shutil
+
+    number = 1
+    while os.path.lexists(place := aside if number == 1 else aside.with_name(f"{aside.name}-{number}")):
+        number += 1
+    place.mkdir(parents=True)
+    for name in names:
+        shutil.move(code / name, place / name)
+    return place
+
+
+def _count(path: Path) -> int:
+    if path.is_symlink() or not path.is_dir():
+        return 1
+    return sum(len(files) for _, _, files in os.walk(path))
+
+
+def _copy_folder(source: Path, into: Path, base: Path, log: Log) -> None:
+    """Copy *source*'s content. Links within it stay links; others are followed, since they may not reach from *into*.
+
+    The job's own folder, where it lies below the source (`toolkit run` with a job directory there), is left out.
+    """
+    root = source.resolve()
+    base = base.resolve()
+    if root == base:
+        raise UserError(f"{source} is the job's own folder", where=KEY, hint="Submit the folder of the script.")
+    waiting: list[tuple[Path, Path, tuple[Path, ...]]] = [(root, into, (root,))]
+    while waiting:
+        folder, copy, above = waiting.pop()
+        for entry in sorted(folder.iterdir()):
+            target = entry.resolve()
+            new = copy / entry.name
+            if entry.is_symlink() and target.is_relative_to(root) and target.exists():
+                inside = target.relative_to(root)
+                new.symlink_to(os.path.relpath(into / inside, copy))
+            elif target == base or entry.name in (STAGING, MARKER):
+                continue
+            elif target.is_dir() and any(parent.is_relative_to(target) for parent in above):
+                raise UserError(f"{entry} links to a folder that holds it", where=KEY, hint="Remove the link.")
+            elif target.is_dir():
+                new.mkdir()
+                waiting.append((target, new, (*above, target)))
+            elif target.is_file():
+                _copy_file(target, new)
+            else:
+                log.warning(f"{entry} is left out: neither file nor folder" + (" (a dead link)" * entry.is_symlink()))
+
+
+def _copy_file(source: Path, copy: Path) -> None:
+    import shutil
+
+    shutil.copy2(source, copy)
+
+
+def _remove(path: Path) -> None:
+    """Remove *path*, whatever it is, if it is there."""
+    if path.is_dir() and not path.is_symlink():
+        import shutil
+
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _remove_quietly(path: Path) -> None:
+    try:
+        _remove(path)
+    except OSError:
+        pass  # Cleared by the next run; how this one ends is decided already.
+
+
+def _refused(error: OSError, code: Path) -> ToolkitError:
+    import errno
+
+    message = f"cannot put the submitted source there: {error.strerror}"
+    where = str(error.filename or code)
+    if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
+        hint = f"Mount {code} writable, or submit no source ({KEY}) to run what is in it."
+        return UserError(message, where=where, hint=hint)
+    return PlatformError(message, where=where)

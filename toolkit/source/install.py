@@ -1,0 +1,135 @@
+"""The phase that installs what the script needs: pip's command, and when it may be left out."""
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from toolkit.errors import InternalError
+from toolkit.job.job import Job
+from toolkit.job.plan import Phase, ProcessSpec, StopPolicy
+
+if TYPE_CHECKING:
+    from hashlib import _Hash
+
+REQUIREMENTS = "requirements.txt"
+OPTIONS = ("--disable-pip-version-check", "--no-input", "--progress-bar", "off")
+INCLUDE = re.compile(r"(?:-r|--requirement|-c|--constraint)[\s=]*(?P<file>\S+)")
+# What a line asks for, less options in front, "name @", "file://" and what follows a path or name.
+ASKED = re.compile(r"(?:(?:-e|--editable|-f|--find-links)[\s=]+|[^@/]+@\s*)?(?:file:(?://)?)?(?P<path>[^\s;#\[<>=!~]+)")
+# Made by pip, Python and git rather than by people: what is in them says nothing about the package.
+BYPRODUCTS = {"__pycache__", ".git", "build", "dist"}
+GRACE_S = 5.0
+
+
+def phase(job: Job) -> Phase | None:
+    """Return the phase that installs the script's package and requirements.txt, None if there is nothing to install.
+
+    requirements.txt is installed where it lies at the top of the code folder, for commands too (sagemaker-training
+    leaves those alone); a plug-in installs for itself. `skip_if` is a stamp that stands for all that would be installed
+    and for where: whoever runs the phase calls `remember` on it after success.
+    """
+    script = job.script
+    if script is None:
+        raise InternalError("asked what to install before the code was in place")
+    requirements = _is_needed(script.folder / REQUIREMENTS)
+    if script.kind == "plugin" or not (requirements or script.kind == "package"):
+        return None
+    wanted = (".",) * (script.kind == "package") + ("-r", REQUIREMENTS) * requirements
+    # "Running pip as root" is no news in a container. By variable: pip before 22.1 does not know the option.
+    environ = {"PIP_ROOT_USER_ACTION": "ignore", "PYTHONUNBUFFERED": "1", **job.environ}
+    return Phase(
+        name="install",
+        main=ProcessSpec(
+            name="pip",
+            argv=(job.interpreter, "-m", "pip", "install", *OPTIONS, *wanted),
+            environ=environ,
+            cwd=script.folder,
+            stop=StopPolicy(grace_s=min(GRACE_S, job.grace_s)),
+        ),
+        failure="InstallModuleError" if script.kind == "package" else "InstallRequirementsError",
+        skip_if=job.folders.scratch / "installed" / _fingerprint(job.interpreter, script.folder, wanted),
+    )
+
+
+def remember(stamp: Path) -> None:
+    """Note that what *stamp* stands for is installed. A stamp that cannot be written only costs the next run time."""
+    try:
+        stamp.parent.mkdir(parents=True, exist_ok=True)
+        stamp.touch()
+    except OSError:
+        pass
+
+
+def _is_needed(requirements: Path) -> bool:
+    return requirements.is_file() and any(True for _ in _lines(requirements))
+
+
+def _fingerprint(interpreter: str, folder: Path, wanted: tuple[str, ...]) -> str:
+    """Return a name for what *wanted* means now: the files' content, the interpreter, this container's file system.
+
+    The inode of "/" is another in every container, also where the scratch folder is a volume that outlives them; the
+    interpreter's own changes when a virtual environment is made anew at the same path.
+    """
+    import hashlib
+
+    digest = hashlib.sha256()
+    for place in (Path("/"), Path(interpreter)):
+        if place.exists():
+            found = place.lstat()
+            _add(digest, b"%d:%d" % (found.st_dev, found.st_ino))
+    for word in (interpreter, str(folder), *wanted):
+        _add(digest, os.fsencode(word))
+    if "." in wanted:
+        _add_tree(digest, folder)
+    if REQUIREMENTS in wanted:
+        _add_requirements(digest, folder / REQUIREMENTS, folder, set())
+    return digest.hexdigest()[:32]
+
+
+def _add(digest: "_Hash", content: bytes) -> None:
+    """Add *content* so that two parts never look like one."""
+    digest.update(b"%d:" % len(content))
+    digest.update(content)
+
+
+def _add_requirements(digest: "_Hash", file: Path, folder: Path, seen: set[Path]) -> None:
+    """Add *file*, the files it includes, and what it names of local files and folders (relative to *folder*)."""
+    if file in seen or not file.is_file():
+        return
+    seen.add(file)
+    _add(digest, file.read_bytes())
+    for line in _lines(file):
+        if include := INCLUDE.match(line):
+            _add_requirements(digest, file.parent / include["file"], folder, seen)
+        elif asked := ASKED.match(line):
+            _add_tree(digest, folder / asked["path"])  # Nothing where that is a name, as "numpy".
+
+
+def _lines(file: Path) -> Iterator[str]:
+    """Yield the lines of a requirements file that ask for something."""
+    for line in file.read_text("utf-8-sig", "replace").splitlines():
+        line = line.strip()
+        if line and not line.startswith("#"):
+            yield line
+
+
+def _add_tree(digest: "_Hash", path: Path) -> None:
+    """Add the name and content of *path* or, if it is a folder, of every file below it."""
+    if path.is_file():
+        _add_file(digest, path, path.name)
+    for root, folders, files in os.walk(path):
+        folders[:] = sorted(name for name in folders if name not in BYPRODUCTS and not name.endswith(".egg-info"))
+        for name in sorted(files):
+            file = Path(root) / name
+            if file.is_file():
+                _add_file(digest, file, str(file.relative_to(path)))
+
+
+def _add_file(digest: "_Hash", file: Path, name: str) -> None:
+    _add(digest, os.fsencode(name))
+    with file.open("rb") as content:
+        digest.update(b"%d:" % os.fstat(content.fileno()).st_size)
+        while chunk := content.read(1 << 20):
+            digest.update(chunk)

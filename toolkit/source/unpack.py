@@ -1,0 +1,297 @@
+"""Safe extraction of a submitted archive: whatever its members say, nothing lands outside the folder given.
+
+Plan: one forward pass over the decompressed bytes. Folders and files are written as they come; links are only noted,
+checked against each other once all are known, and made last. So no file is ever written through a link, and a link
+cannot change its meaning after it was checked (`a -> b/..` is harmless while b is a folder, not once b is a link).
+
+tarfile's own extraction filters exist only from 3.10.12, 3.11.4 and 3.12 on, differ between them and let `extractall`
+warn without one: tarfile is used here to read headers only, so that every Python behaves the same.
+"""
+
+import os
+import stat
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, cast
+
+from toolkit.errors import InternalError, PlatformError, UserError
+
+if TYPE_CHECKING:
+    import tarfile
+
+Parts = tuple[str, ...]
+CHUNK_BYTES = 1 << 20
+BLOCK_BYTES = 512
+MOST_LINKS = 40  # As the kernel's own limit when it follows links (path_resolution(7)).
+REMAKE = "Make it again from a plain folder: tar -czf sourcedir.tar.gz -C FOLDER ."
+
+
+def unpack(archive: Path, into: Path) -> tuple[str, ...]:
+    """Extract *archive* (tar: plain, gzip, bzip2 or xz, told by content) and return the names of its files and links.
+
+    *into* is absent or empty. Files belong to this process's user, keep their time and their permissions less setuid,
+    setgid, sticky and the others' right to write. A failure leaves what was written so far in *into*, and nothing
+    elsewhere.
+
+    Raises:
+        UserError: not a tar, damaged or cut short, or a member that is absolute, holds "..", leads outside by a link,
+            would be written through a link, or is a device or FIFO.
+        PlatformError: *into* cannot be written.
+    """
+    import tarfile
+
+    try:
+        into.mkdir(parents=True, exist_ok=True)
+        if any(into.iterdir()):
+            raise InternalError("expected an empty folder to unpack into", where=str(into))
+        with _Bytes(archive) as content:
+            tree = _Tree(archive, into)
+            try:
+                with tarfile.open(fileobj=cast(IO[bytes], content), mode="r:") as tar:
+                    for member in tar:
+                        tree.take(tar, member)
+                content.expect_end()
+            except (tarfile.TarError, _DamagedError) as error:
+                raise _unreadable(archive, content, error) from None
+            tree.make_links()
+    except OSError as error:
+        raise PlatformError(f"cannot unpack {archive}: {error.strerror}", where=str(error.filename or into)) from None
+    return tuple(tree.names)
+
+
+def is_tar(file: Path) -> bool:
+    """True if *file*'s content begins as a tar does, compressed or not."""
+    import tarfile
+
+    with _Bytes(file) as content:
+        try:
+            tarfile.open(fileobj=cast(IO[bytes], content), mode="r:").close()
+        except (tarfile.TarError, _DamagedError):
+            return False
+    return True
+
+
+class _DamagedError(Exception):
+    """The bytes cannot be decompressed, or end where they should not."""
+
+
+class _Bytes:
+    """An archive's bytes, decompressed, forward only; `last` is the block read last, `at` the position after it.
+
+    Forward only, because going one byte back in a compressed file may mean decompressing it from its start.
+    """
+
+    def __init__(self, archive: Path) -> None:
+        self._raw = archive.open("rb")
+        self.head = self._raw.read(16)
+        self._raw.seek(0)
+        self._file, self._faults = _decompressed(self._raw, self.head)
+        self.at = 0
+        self.last = b""
+
+    def __enter__(self) -> "_Bytes":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+        self._raw.close()
+
+    def read(self, size: int) -> bytes:
+        try:
+            self.last = self._file.read(size)
+        except self._faults as error:
+            raise _DamagedError(str(error)) from None
+        self.at += len(self.last)
+        return self.last
+
+    def tell(self) -> int:
+        return self.at
+
+    def seek(self, position: int) -> int:
+        if position < self.at:
+            raise InternalError(f"asked to go back from byte {self.at} to {position} of an archive")
+        while self.at < position and self.read(min(position - self.at, CHUNK_BYTES)):
+            pass
+        return self.at
+
+    def expect_end(self) -> None:
+        """Check that the headers ended at the end of the archive, and read on to where checksums are compared.
+
+        tarfile takes a broken or cut header for the end. A missing end mark alone is accepted, as GNU tar does.
+        """
+        if len(self.last) not in (0, BLOCK_BYTES) or self.last.strip(b"\0"):
+            raise _DamagedError(f"a broken header before byte {self.at}")
+        while self.read(CHUNK_BYTES):
+            pass
+
+
+def _decompressed(raw: IO[bytes], head: bytes) -> tuple[IO[bytes], tuple[type[Exception], ...]]:
+    """Return the file to read and what it raises when its bytes are damaged."""
+    if head.startswith(b"\x1f\x8b"):
+        import gzip
+        import zlib
+
+        return cast(IO[bytes], gzip.GzipFile(fileobj=raw)), (EOFError, OSError, zlib.error)
+    if head.startswith(b"BZh"):
+        import bz2
+
+        return cast(IO[bytes], bz2.BZ2File(raw)), (EOFError, OSError)
+    if head.startswith(b"\xfd7zXZ\0"):
+        import lzma
+
+        return cast(IO[bytes], lzma.LZMAFile(raw)), (EOFError, OSError, lzma.LZMAError)
+    return raw, (OSError,)
+
+
+def _unreadable(archive: Path, content: _Bytes, error: Exception) -> UserError:
+    if content.at > BLOCK_BYTES:
+        message = f"the archive is damaged or cut short: {error} (after {content.at} bytes of its content)"
+    else:
+        message = f"expected a tar archive (plain, gzip, bzip2 or xz), found {_named(content.head)} ({error})"
+    return UserError(message, where=str(archive), hint=REMAKE)
+
+
+def _named(head: bytes) -> str:
+    if not head:
+        return "an empty file"
+    known = {b"PK": "a zip file", b"\x1f\x8b": "gzip data", b"BZh": "bzip2 data", b"\xfd7zXZ": "xz data"}
+    found = next((words for mark, words in known.items() if head.startswith(mark)), "")
+    return found or f"a file that begins {head!r}"
+
+
+class _Tree:
+    """What was written below `root`, and the links still to be made (by their place)."""
+
+    def __init__(self, archive: Path, root: Path) -> None:
+        self._archive = archive
+        self._root = root
+        self._folders: set[Parts] = {()}
+        self._links: dict[Parts, str] = {}
+        self.names: dict[str, None] = {}
+
+    def take(self, tar: "tarfile.TarFile", member: "tarfile.TarInfo") -> None:
+        """Write *member*, or note it if it is a link."""
+        parts = self._parts(member, member.name)
+        if member.isdir():
+            if self._links.pop(parts, None) is not None:
+                del self.names["/".join(parts)]
+            self._make_folder(parts, member)
+            return
+        if not parts:
+            raise self._bad(member, "has no name")
+        self._make_folder(parts[:-1], member)
+        if member.issym():
+            self._note_link(parts, member)
+        elif member.islnk():
+            self._copy(parts, member)
+        elif member.isreg():
+            self._free(parts, member)
+            self._write(parts, member, cast(IO[bytes], tar.extractfile(member)))
+        else:
+            kind = "device" if member.isdev() and not member.isfifo() else "FIFO" if member.isfifo() else "unknown kind"
+            raise self._bad(member, f"is neither file, folder nor link ({kind})")
+        self.names["/".join(parts)] = None
+
+    def make_links(self) -> None:
+        """Make the links noted, after checking all of them."""
+        for parts in self._links:
+            self._check_link(parts)
+        for parts, target in self._links.items():
+            self._path(parts).symlink_to(target)
+
+    def _parts(self, member: "tarfile.TarInfo", name: str) -> Parts:
+        if name.startswith("/"):
+            raise self._bad(member, f"leads outside: {name!r} is absolute")
+        parts = tuple(part for part in name.split("/") if part not in ("", "."))
+        if ".." in parts:
+            raise self._bad(member, f"leads outside: {name!r} holds '..'")
+        if "\0" in name:
+            raise self._bad(member, "has a NUL in its name")
+        return parts
+
+    def _make_folder(self, parts: Parts, member: "tarfile.TarInfo") -> None:
+        for depth in range(1, len(parts) + 1):
+            above = parts[:depth]
+            if above in self._folders:
+                continue
+            if above in self._links:
+                raise self._bad(member, f"would be written through the link {'/'.join(above)!r}")
+            path = self._path(above)
+            if path.exists():
+                raise self._bad(member, f"lies below {'/'.join(above)!r}, which is a file")
+            path.mkdir(0o755)
+            self._folders.add(above)
+
+    def _free(self, parts: Parts, member: "tarfile.TarInfo") -> None:
+        """Make room at *parts*: a later member of the same name wins, as with tar's own append."""
+        if parts in self._folders:
+            raise self._bad(member, "is both a folder and something else")
+        self._links.pop(parts, None)
+        self._path(parts).unlink(missing_ok=True)
+
+    def _note_link(self, parts: Parts, member: "tarfile.TarInfo") -> None:
+        if not member.linkname or "\0" in member.linkname:
+            raise self._bad(member, f"is a link to {member.linkname!r}")
+        if member.linkname.startswith("/"):
+            raise self._bad(member, f"leads outside: a link to {member.linkname!r}")
+        self._free(parts, member)
+        self._links[parts] = member.linkname
+
+    def _check_link(self, parts: Parts) -> None:
+        """Follow the link at *parts* as the kernel would, over the links noted."""
+        at = list(parts[:-1])
+        ahead = self._links[parts].split("/")[::-1]
+        followed = 0
+        while ahead:
+            step = ahead.pop()
+            if step == ".." and not at:
+                raise self._bad_link(parts, "leads outside")
+            if step == "..":
+                at.pop()
+            elif (link := self._links.get((*at, step))) is not None:
+                followed += 1
+                if followed > MOST_LINKS:
+                    raise self._bad_link(parts, "never ends")
+                ahead += link.split("/")[::-1]
+            elif step not in ("", "."):
+                at.append(step)
+
+    def _copy(self, parts: Parts, member: "tarfile.TarInfo") -> None:
+        """Write a hard link as a file of its own: not every file system has hard links."""
+        target = self._parts(member, member.linkname)
+        if target in self._links:
+            link = self._links[target]
+            self._free(parts, member)
+            self._links[parts] = link
+            return
+        if "/".join(target) not in self.names:
+            raise self._bad(member, f"is a hard link to {member.linkname!r}, which is no earlier file of the archive")
+        if target != parts:
+            self._free(parts, member)
+            original = self._path(target)
+            with original.open("rb") as content:
+                member.mode, member.size = original.stat().st_mode, original.stat().st_size
+                self._write(parts, member, content)
+
+    def _write(self, parts: Parts, member: "tarfile.TarInfo", content: IO[bytes]) -> None:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        path = self._path(parts)
+        with os.fdopen(os.open(path, flags, 0o600), "wb") as file:
+            while chunk := content.read(CHUNK_BYTES):
+                file.write(chunk)
+            if file.tell() != member.size:
+                raise _DamagedError(f"{member.name!r} ends after {file.tell()} of {member.size} bytes")
+            os.fchmod(file.fileno(), stat.S_IMODE(member.mode) & 0o755 | 0o600)
+        try:
+            os.utime(path, (member.mtime, member.mtime))
+        except (OverflowError, ValueError, OSError):
+            pass  # A time that the file system cannot hold; the file is good without it.
+
+    def _path(self, parts: Parts) -> Path:
+        return self._root.joinpath(*parts)
+
+    def _bad(self, member: "tarfile.TarInfo", why: str) -> UserError:
+        return UserError(f"member {member.name!r} {why}", where=str(self._archive), hint=REMAKE)
+
+    def _bad_link(self, parts: Parts, why: str) -> UserError:
+        message = f"member {'/'.join(parts)!r} {why}: a link to {self._links[parts]!r}"
+        return UserError(message, where=str(self._archive), hint=REMAKE)

@@ -1,0 +1,227 @@
+"""Starts, signals and reaps processes. The only file that forks.
+
+`fork` and `exec` by hand: between them the child becomes a session leader and asks to die with `train`
+(PR_SET_PDEATHSIG), which neither os.posix_spawn nor subprocess can do without a thread-unsafe hook. `train` has one
+thread. Reaping looks with waitid(WNOWAIT) and takes with waitpid(pid): whoever waits for "any child" first would
+otherwise swallow a status that somebody else needs, and a swallowed status reads as success.
+"""
+
+import errno
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+from toolkit.errors import UserError
+from toolkit.supervise.kernel import PR_SET_PDEATHSIG, descendants, marked
+
+Prctl = Callable[[int, int], int]
+
+
+def spawn(
+    argv: tuple[str, ...],
+    environ: Mapping[str, str] | Mapping[bytes, bytes],
+    cwd: Path | str,
+    *,
+    stdout: int,
+    stderr: int,
+    prctl: Prctl,
+    before_exec: Callable[[], None] = lambda: None,
+) -> int:
+    """Start *argv* in a session of its own, standard input empty, and return its pid.
+
+    Raises:
+        UserError: the program is not there or cannot be executed (with the kernel's reason).
+    """
+    program = _find(argv[0], environ, cwd)
+    parent = os.getpid()
+    read_end, write_end = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            _become_child(parent, prctl, stdout, stderr)
+            before_exec()
+            os.chdir(cwd)
+            os.execve(program, argv, environ)
+        except OSError as error:
+            os.write(write_end, f"{error.errno} {error.filename or ''}".encode())
+        except BaseException as error:  # noqa: BLE001 - nothing may unwind into the parent's code here
+            os.write(write_end, f"0 {error!r}".encode())
+        finally:
+            os._exit(127)
+    os.close(write_end)
+    with os.fdopen(read_end, "rb") as reason:
+        failed = reason.read()
+    if failed:
+        os.waitpid(pid, 0)
+        raise _start_error(argv, cwd, failed)
+    return pid
+
+
+def fork_call(function: Callable[[], int], *, prctl: Prctl) -> int:
+    """Run *function* in a fork of this process and return its pid; what it returns is its exit code.
+
+    For work that may block (names, locks): it shares our memory until written to, so it costs about a millisecond.
+    """
+    parent = os.getpid()
+    pid = os.fork()
+    if pid:
+        return pid
+    code = 70
+    try:
+        os.setsid()
+        _restore_signals()
+        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() == parent:
+            code = function()
+    finally:
+        os._exit(code)
+
+
+def reap() -> Iterator[tuple[int, int, int]]:
+    """Yield (pid, wait status, ended_ns) for each child that has ended, whoever started it."""
+    while True:
+        try:
+            seen = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:
+            return
+        if seen is None:
+            return
+        ended_ns = time.time_ns()
+        pid, status = os.waitpid(seen.si_pid, 0)
+        yield pid, status, ended_ns
+
+
+def send(pid: int, number: int) -> bool:
+    """Send a signal to one process, waking it if it is stopped; False if it is gone."""
+    try:
+        os.kill(pid, number)
+        if number != signal.SIGKILL:
+            os.kill(pid, signal.SIGCONT)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return False  # It changed its user: only the kernel can still end it.
+    return True
+
+
+def send_all(pids: set[int], number: int) -> None:
+    """Send a signal to every process in *pids*."""
+    for pid in pids:
+        send(pid, number)
+
+
+class Guardian:
+    """A small process that ends what `train` started, should `train` itself be killed (SIGKILL leaves no time to).
+
+    It sleeps on a pipe whose other end only `train` holds. As PID 1 of a container `train` needs none: the kernel
+    ends the whole PID namespace with it.
+    """
+
+    def __init__(self, marker: str, *, prctl: Prctl) -> None:
+        read_end, self._write_end = os.pipe()
+        write_end = self._write_end
+
+        def watch() -> int:
+            os.close(write_end)
+            prctl(PR_SET_PDEATHSIG, 0)
+            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
+                signal.signal(number, signal.SIG_IGN)
+            null = os.open(os.devnull, os.O_RDWR)
+            for fd in (0, 1, 2):
+                os.dup2(null, fd)
+            # Descriptors of the parent (its console, its links) must not outlive it here.
+            os.dup2(read_end, 3)
+            os.closerange(4, 1024)
+            if os.read(3, 1):
+                return 0
+            return _end_all(marker.encode())
+
+        self.pid = fork_call(watch, prctl=prctl)
+        os.close(read_end)
+
+    def dismiss(self) -> None:
+        """Tell it that all is well and wait for its end."""
+        try:
+            os.write(self._write_end, b"q")
+            os.close(self._write_end)
+            os.waitpid(self.pid, 0)
+        except OSError:
+            pass  # Somebody killed it before us; there is nothing to dismiss.
+
+
+def _end_all(marker: bytes) -> int:
+    # Stopped first, so that nothing forks while the list is made; twice, for what had forked before.
+    for _ in range(3):
+        left = marked(marker) - {os.getpid()}
+        left |= {pid for root in left for pid in descendants(root)}
+        if not left:
+            return 0
+        for pid in left:
+            for number in (signal.SIGSTOP, signal.SIGKILL):
+                try:
+                    os.kill(pid, number)
+                except OSError:
+                    pass
+    return 0
+
+
+def _become_child(parent: int, prctl: Prctl, stdout: int, stderr: int) -> None:
+    os.setsid()
+    prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(128 + signal.SIGKILL)  # train died before the request above took hold.
+    null = os.open(os.devnull, os.O_RDONLY)
+    # Higher numbers first, so that neither dup2 overwrites what the other needs.
+    out, err = _above_two(stdout), _above_two(stderr)
+    os.dup2(null, 0)
+    os.dup2(out, 1)
+    os.dup2(err, 2)
+    _restore_signals()
+
+
+def _above_two(fd: int) -> int:
+    copies = [fd]
+    while copies[-1] <= 2:
+        copies.append(os.dup(copies[-1]))
+    return copies[-1]
+
+
+def _restore_signals() -> None:
+    # Python ignores these two; a program expects their defaults (grep | head must end).
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(number, signal.SIG_DFL)
+    signal.set_wakeup_fd(-1)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
+def _find(program: str, environ: Mapping[str, str] | Mapping[bytes, bytes], cwd: Path | str) -> str:
+    if "/" in program:
+        return program
+    path = {os.fsdecode(name): os.fsdecode(value) for name, value in environ.items()}.get("PATH", os.defpath)
+    for folder in path.split(os.pathsep):
+        candidate = os.path.join(cwd, folder, program)
+        if os.access(candidate, os.X_OK) and not os.path.isdir(candidate):
+            return candidate
+    raise UserError(
+        f"expected a program named {program} on PATH, found none in {path}",
+        hint="Install it in the image, or set PATH in the job's environment.",
+    )
+
+
+def _start_error(argv: tuple[str, ...], cwd: Path | str, failed: bytes) -> UserError:
+    number_text, _, detail = failed.decode("utf-8", "replace").partition(" ")
+    number = int(number_text)
+    hints = {
+        errno.ENOENT: "If it is there, the interpreter in its first line (#!) is not.",
+        errno.EACCES: "Make it executable (chmod +x); a file system mounted noexec forbids it, too.",
+        errno.ENOEXEC: "It needs a first line such as #!/bin/sh.",
+        errno.E2BIG: "Its arguments and environment are too large: pass large hyperparameters in a file or channel "
+        "(TOOLKIT_ARGUMENT_STYLE=none leaves them in hyperparameters.json).",
+    }
+    reason = os.strerror(number) if number else detail
+    return UserError(f"cannot start {argv[0]} in {cwd}: {reason}", hint=hints.get(number, ""))

@@ -1,0 +1,121 @@
+"""What the loop waits for, and the bytes on their way: descriptors, streams, back-pressure.
+
+A console that takes nothing must not make the loop wait nor memory grow: while an outlet is full its streams are not
+read, their pipes fill, and their writers wait as they would on any slow terminal.
+"""
+
+import select
+import time
+from collections.abc import Callable
+
+from toolkit.supervise.console import Console
+from toolkit.supervise.outlet import Outlet
+from toolkit.supervise.relay import Stream
+
+STALLED_CONSOLE_S = 30.0
+QUIET_PIPE_S = 1.0
+
+
+class Flow:
+    """One `poll` and a handler for each descriptor in it."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._poll = select.poll()
+        self._handlers: dict[int, Callable[[], None]] = {}
+        self._streams: dict[int, Stream] = {}
+        self._paused: set[int] = set()
+        self._waiting_for_room: set[int] = set()
+        self._moved_s = 0.0
+
+    def watch(self, fd: int, handler: Callable[[], None], events: int = select.POLLIN) -> None:
+        """Call *handler* whenever *fd* is ready (or at its end)."""
+        self._handlers[fd] = handler
+        self._poll.register(fd, events)
+
+    def unwatch(self, fd: int) -> None:
+        """Forget *fd*; no harm if it is not known."""
+        if self._handlers.pop(fd, None) is not None:
+            self._poll.unregister(fd)
+
+    def add(self, stream: Stream) -> None:
+        """Read *stream* until its end."""
+        self._streams[stream.fd] = stream
+        self._read_again(stream)
+
+    @property
+    def drained(self) -> bool:
+        """True if every stream is at its end."""
+        return not self._streams
+
+    def step(self, timeout_s: float | None) -> None:
+        """Wait until something is ready, at most *timeout_s* (None: as long as it takes), and handle it."""
+        waits = [wait for wait in (timeout_s, self._rest_s(time.monotonic())) if wait is not None]
+        for fd, _ in self._poll.poll(min(waits) * 1000 + 1 if waits else None):
+            handler = self._handlers.get(fd)
+            if handler is not None:
+                handler()
+        now_s = time.monotonic()
+        for stream in self._streams.values():
+            rest_s = stream.rest_s(now_s)
+            if rest_s is not None and rest_s <= 0:
+                stream.refresh(now_s)
+                self._mind(stream.outlet)
+
+    def begin_draining(self) -> None:
+        """Start the patience of `patience_ends_s` anew: what lies in the pipes has not been looked at yet."""
+        self._moved_s = time.monotonic()
+
+    def patience_ends_s(self) -> float:
+        """Return when (monotonic) to stop waiting for pipes that somebody holds open, or for a console that stalls."""
+        return self._moved_s + (STALLED_CONSOLE_S if self._waiting_for_room else QUIET_PIPE_S)
+
+    def end(self) -> None:
+        """Flush and close what is still open."""
+        for stream in list(self._streams.values()):
+            self.unwatch(stream.fd)
+            stream.close()
+        self._streams.clear()
+        for fd in list(self._handlers):
+            self.unwatch(fd)
+
+    def _rest_s(self, now_s: float) -> float | None:
+        waits = [rest for stream in self._streams.values() if (rest := stream.rest_s(now_s)) is not None]
+        return min(waits, default=None)
+
+    def _read_again(self, stream: Stream) -> None:
+        self._paused.discard(stream.fd)
+        self.watch(stream.fd, lambda: self._on_stream(stream))
+
+    def _on_stream(self, stream: Stream) -> None:
+        fd = stream.fd
+        self._moved_s = time.monotonic()
+        stream.read(self._moved_s)
+        if stream.ended:
+            self.unwatch(fd)
+            self._streams.pop(fd, None)
+        self._mind(stream.outlet)
+
+    def _mind(self, outlet: Outlet) -> None:
+        if not outlet.pending_bytes:
+            return
+        if outlet.fd not in self._waiting_for_room:
+            self._waiting_for_room.add(outlet.fd)
+            self.watch(outlet.fd, self._on_room, select.POLLOUT)
+        if outlet.full:
+            for stream in self._streams.values():
+                if stream.outlet is outlet and stream.fd not in self._paused:
+                    self._paused.add(stream.fd)
+                    self.unwatch(stream.fd)
+
+    def _on_room(self) -> None:
+        self._moved_s = time.monotonic()
+        for outlet in self._console.outlets():
+            outlet.pump()
+            if not outlet.pending_bytes and outlet.fd in self._waiting_for_room:
+                self._waiting_for_room.discard(outlet.fd)
+                self.unwatch(outlet.fd)
+        for fd in list(self._paused):
+            stream = self._streams[fd]
+            if not stream.outlet.full:
+                self._read_again(stream)

@@ -1,0 +1,65 @@
+"""What only the Linux kernel can promise about descendants, asked for through prctl(2).
+
+ctypes is used because Python has no prctl of its own; where it is missing, the promises are kept as well as they can be
+without it (docs/supervision.md).
+"""
+
+import os
+from collections.abc import Callable
+
+PR_SET_PDEATHSIG = 1
+PR_SET_CHILD_SUBREAPER = 36
+
+
+def prctl() -> Callable[[int, int], int]:
+    """Return prctl(option, argument), or a function that answers -1 where there is none."""
+    try:
+        import ctypes
+
+        function = ctypes.CDLL(None, use_errno=True).prctl
+    except (ImportError, OSError, AttributeError):
+        return lambda _option, _argument: -1
+    return lambda option, argument: int(function(option, argument, 0, 0, 0))
+
+
+def descendants(root: int) -> set[int]:
+    """Return the pids of all living processes below *root* (zombies are not living), by one walk over /proc."""
+    children: dict[int, list[int]] = {}
+    for name in os.listdir("/proc"):
+        if not name.isdigit():
+            continue
+        parent = _living_parent(name)
+        if parent is not None:
+            children.setdefault(parent, []).append(int(name))
+    found: set[int] = set()
+    ahead = [root]
+    while ahead:
+        for pid in children.get(ahead.pop(), ()):
+            if pid not in found:
+                found.add(pid)
+                ahead.append(pid)
+    return found
+
+
+def marked(marker: bytes) -> set[int]:
+    """Return the pids of all processes that were started with *marker* ("NAME=value") in their environment."""
+    found = set()
+    for name in os.listdir("/proc"):
+        if not name.isdigit():
+            continue
+        try:
+            with open(f"/proc/{name}/environ", "rb") as environ:
+                if marker in environ.read().split(b"\0"):
+                    found.add(int(name))
+        except OSError:
+            pass  # Gone, or another user's.
+    return found
+
+
+def _living_parent(pid: str) -> int | None:
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as stat:
+            fields = stat.read().rpartition(b")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] in (b"Z", b"X") else int(fields[1])

@@ -1,0 +1,91 @@
+"""Pure: completes lines out of the pieces in which a pipe delivers them.
+
+A line ends with "\\n" and nothing else: a progress bar's "\\r" stays inside its line. Bytes are never changed or
+decoded.
+"""
+
+LIMIT_BYTES = 1 << 20
+
+
+class Lines:
+    """Holds the unfinished last line of one stream, at most *limit_bytes* of it.
+
+    A line that grows beyond the limit is given out in pieces as it comes (`long_lines` counts such lines): memory stays
+    bounded and nothing is lost.
+    """
+
+    def __init__(self, limit_bytes: int = LIMIT_BYTES) -> None:
+        self._limit = limit_bytes
+        self._held: list[bytes] = []
+        self._held_bytes = 0
+        self._in_long_line = False
+        self.long_lines = 0
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of the unfinished line held here."""
+        return self._held_bytes
+
+    def feed(self, piece: bytes) -> tuple[bytes, bytes]:
+        """Return (whole lines, piece of an overlong line), either may be empty, in the order of the stream.
+
+        After an overlong piece the whole lines begin with the rest of that line.
+        """
+        cut = piece.rfind(b"\n") + 1
+        if not cut:
+            return b"", self._hold(piece)
+        if self._held:
+            self._held.append(piece if cut == len(piece) else piece[:cut])
+            whole = b"".join(self._held)
+            self._held.clear()
+            self._held_bytes = 0
+        else:
+            whole = piece if cut == len(piece) else piece[:cut]
+        self._in_long_line = False
+        return whole, self._hold(piece[cut:]) if cut < len(piece) else b""
+
+    def flush(self) -> bytes:
+        """Return the unfinished line and forget it; at the stream's end, or when its reader should not wait longer."""
+        held = b"".join(self._held)
+        self._held.clear()
+        self._held_bytes = 0
+        return held
+
+    def states(self) -> bytes:
+        """Return the held text up to its last carriage return and forget that much: the finished states of a bar."""
+        held = b"".join(self._held)
+        cut = held.rfind(b"\r") + 1
+        self._held = [held[cut:]] if cut < len(held) else []
+        self._held_bytes = len(held) - cut
+        return held[:cut]
+
+    def _hold(self, piece: bytes) -> bytes:
+        if not piece:
+            return b""
+        self._held.append(piece)
+        self._held_bytes += len(piece)
+        if self._held_bytes <= self._limit:
+            return b""
+        if not self._in_long_line:
+            self.long_lines += 1
+            self._in_long_line = True
+        return self.flush()
+
+
+def prefixed(block: bytes, prefix: bytes) -> bytes:
+    """Return *block*, which begins at a line's start, with *prefix* in front of each line, ended by a newline."""
+    if block.endswith(b"\n"):
+        block = block[:-1]
+    return prefix + block.replace(b"\n", b"\n" + prefix) + b"\n"
+
+
+def collapsed(block: bytes) -> bytes:
+    """Return *block* with each line's progress-bar states reduced to the last: what a file should keep."""
+    if b"\r" not in block:
+        return block
+    return b"\n".join(_last_state(line) for line in block.split(b"\n"))
+
+
+def _last_state(line: bytes) -> bytes:
+    shown = line.rstrip(b"\r")
+    return shown[shown.rfind(b"\r") + 1 :]

@@ -1,0 +1,160 @@
+"""What supervises a host from the first phase to the last: signals, console, guardian.
+
+Goals, in this order: the exit statuses are true; a stop reaches the script at once and alone; nothing is orphaned; no
+line is lost; nothing blocks (console writes only where they cannot, everything that may block is a process). One
+thread, one `poll`. Times: time.monotonic for waiting, nanoseconds since the epoch for what is reported.
+"""
+
+import contextlib
+import os
+import select
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from toolkit.job.outcome import Ended
+from toolkit.job.plan import Locked, Need, Phase
+from toolkit.log import Log
+from toolkit.supervise import children, waiting
+from toolkit.supervise.console import Console
+from toolkit.supervise.flow import STALLED_CONSOLE_S
+from toolkit.supervise.kernel import PR_SET_CHILD_SUBREAPER, prctl
+from toolkit.supervise.running import Running
+from toolkit.supervise.signals import STOPPING, Signals
+
+
+class Supervisor:
+    """Runs phases, one after the other.
+
+    *run_folder* is private to this run; *marker* ("NAME=value") stands in the environment of all we start; *python*
+    runs the stand-ins.
+    """
+
+    def __init__(
+        self, *, signals: Signals, console: Console, log: Log, run_folder: Path, marker: str, python: str
+    ) -> None:
+        self.signals = signals
+        self.console = console
+        self.log = log
+        self.run_folder = run_folder
+        self.python = python
+        self.prctl = prctl()
+        self.prctl(PR_SET_CHILD_SUBREAPER, 1)
+        self.guardian = None if os.getpid() == 1 else children.Guardian(marker, prctl=self.prctl)
+        self.stopped_by: int | None = None
+        self.stopped_at_ns: int | None = None
+
+    def run(self, phase: Phase) -> Ended | None:
+        """Wait for the phase's needs, run its processes to their end, and return what was seen (None: skipped).
+
+        Raises:
+            UserError: its program cannot be started.
+        """
+        with _locks(phase.needs) as locks:
+            missing = _Waiting(self, locks).run(phase.needs)
+            if self.stopped_by is not None:
+                return self._not_started(phase, ())
+            if missing:
+                return self._not_started(phase, missing)
+            if phase.skip_if is not None and phase.skip_if.exists():
+                return None
+            return Running(self, phase).run()
+
+    def finish(self) -> None:
+        """Put out what the console still has to take, as long as it takes any, and dismiss the guardian."""
+        ends_s = time.monotonic() + STALLED_CONSOLE_S
+        while (before := self.console.pending_bytes) and time.monotonic() < ends_s:
+            poll = select.poll()
+            for outlet in self.console.outlets():
+                if outlet.pending_bytes:
+                    poll.register(outlet.fd, select.POLLOUT)
+            poll.poll(1000)
+            for outlet in self.console.outlets():
+                outlet.pump()
+            if self.console.pending_bytes < before:
+                ends_s = time.monotonic() + STALLED_CONSOLE_S
+        if self.guardian is not None:
+            self.guardian.dismiss()
+
+    def take_signals(self) -> list[int]:
+        """Return the signals that came; the first that asks to stop is kept."""
+        numbers = self.signals.take()
+        for number in numbers:
+            if number in STOPPING and self.stopped_by is None:
+                self.stopped_by = number
+                self.stopped_at_ns = time.time_ns()
+        return numbers
+
+    def _not_started(self, phase: Phase, missing: tuple[str, ...]) -> Ended:
+        return Ended(
+            phase=phase.name,
+            failure=phase.failure,
+            command=phase.main.argv,
+            exits=(),
+            main=phase.main.name,
+            stopped_by=self.stopped_by,
+            stopped_at_ns=self.stopped_at_ns,
+            missing=missing,
+        )
+
+
+class _Waiting:
+    """Waits for needs, by a process of its own, while signals and the console stay served."""
+
+    def __init__(self, around: Supervisor, locks: dict[str, int]) -> None:
+        self._around = around
+        self._locks = locks
+        self._missing: tuple[str, ...] = ()
+
+    def run(self, needs: tuple[Need, ...]) -> tuple[str, ...]:
+        """Return what was missing at the deadline, () if all needs are met or a stop came."""
+        needs = tuple(n for n in needs if not (isinstance(n, Locked) and waiting.take(self._locks[str(n.path)])))
+        self._around.take_signals()
+        if not needs or self._around.stopped_by is not None:
+            return ()
+        read_end, write_end = os.pipe()
+        pid = children.fork_call(lambda: waiting.wait(needs, self._locks, write_end), prctl=self._around.prctl)
+        os.close(write_end)
+        with os.fdopen(read_end, "rb", buffering=0) as tells:
+            os.set_blocking(read_end, False)
+            return self._watch(pid, tells.fileno())
+
+    def _watch(self, pid: int, tells: int) -> tuple[str, ...]:
+        poll = select.poll()
+        poll.register(self._around.signals.fd, select.POLLIN)
+        poll.register(tells, select.POLLIN)
+        while True:
+            ready = [fd for fd, _ in poll.poll(1000)]
+            if tells in ready and not self._hear(tells):
+                poll.unregister(tells)
+            self._around.take_signals()
+            for outlet in self._around.console.outlets():
+                outlet.pump()
+            if self._around.stopped_by is not None:
+                children.send(pid, signal.SIGKILL)
+            for ended, status, _ in children.reap():
+                if ended == pid:
+                    self._hear(tells)
+                    return self._missing if status and self._around.stopped_by is None else ()
+
+    def _hear(self, tells: int) -> bool:
+        """Say what the waiting process tells; False at its end."""
+        try:
+            told = os.read(tells, 1 << 16)
+        except BlockingIOError:
+            return True
+        if told:
+            self._missing = tuple(told.decode().rstrip("\n").rpartition("\n\n")[2].splitlines())
+            self._around.log.info("waiting for " + "; for ".join(self._missing))
+        return bool(told)
+
+
+@contextlib.contextmanager
+def _locks(needs: tuple[Need, ...]) -> Iterator[dict[str, int]]:
+    locks = waiting.open_locks(needs)
+    try:
+        yield locks
+    finally:
+        for lock in locks.values():
+            os.close(lock)

@@ -1,0 +1,376 @@
+"""One phase's processes, from the start of the first to the last byte of the last: stop.py's table, carried out."""
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from toolkit.errors import UserError
+from toolkit.job.outcome import Ended, Exit
+from toolkit.job.plan import Phase, ProcessSpec
+from toolkit.log import Log
+from toolkit.supervise import children
+from toolkit.supervise.console import Console
+from toolkit.supervise.flow import Flow
+from toolkit.supervise.kernel import descendants
+from toolkit.supervise.process import Process, command_name
+from toolkit.supervise.ranks import Door, Request, StandIn, write_wrapper
+from toolkit.supervise.relay import RankFile, Stream
+from toolkit.supervise.signals import FORWARDED, STOPPING, Signals, name_of
+from toolkit.supervise.stop import Action, Event, answer
+from toolkit.supervise.stop import Phase as StopPhase
+
+FAILURE_GRACE_S = 30.0
+LAUNCHER_S = 1.0
+# A stopped launcher may wait for other hosts, whose ranks are still saving.
+STOPPED_LAUNCHER_S = 5.0
+SWEEP_S = 1.0
+KILL_S = 5.0
+LOOK_S = 0.05
+STANDIN = Path(__file__).parent.parent / "hook" / "standin.py"
+
+
+class Around(Protocol):
+    """What outlives a phase (loop.Supervisor)."""
+
+    signals: Signals
+    console: Console
+    log: Log
+    run_folder: Path
+    python: str
+    prctl: children.Prctl
+    guardian: children.Guardian | None
+    stopped_by: int | None
+    stopped_at_ns: int | None
+
+    def take_signals(self) -> list[int]:
+        """Return the signals that came; the first that asks to stop is kept."""
+
+
+class Running:
+    """Runs one phase; `run` returns what was seen."""
+
+    def __init__(self, around: Around, phase: Phase) -> None:
+        self._around = around
+        self._phase = phase
+        self._spec = phase.main
+        self._log = around.log
+        self._flow = Flow(around.console)
+        self._living: dict[int, Process] = {}
+        self._streams: dict[str, tuple[Stream, Stream]] = {}
+        self._files: list[RankFile] = []
+        self._exits: list[Exit] = []
+        self._state: StopPhase = "running"
+        self._deadline_s: float | None = None
+        self._stop_number = int(signal.SIGTERM)
+        self._child_ended = False
+        self._looked_s = 0.0
+        self._forced = False
+        self._notes: list[str] = []
+
+    def run(self) -> Ended:
+        """Start the phase's process and stay until everything is over.
+
+        Raises:
+            UserError: it cannot be started.
+        """
+        self._flow.watch(self._around.signals.fd, self._on_signal)
+        door = self._open_door()
+        try:
+            self._start_main()
+            while self._state != "done":
+                self._flow.step(self._timeout_s())
+                if self._child_ended:
+                    self._child_ended = False
+                    self._reap()
+                self._tick(time.monotonic())
+        finally:
+            if door is not None:
+                door.close()
+            for process in self._living.values():  # Only after an error of our own: nothing is left behind.
+                children.send(process.pid, signal.SIGKILL)
+        self._flow.end()
+        return self._ended()
+
+    # --- starting
+
+    def _open_door(self) -> Door | None:
+        if not self._spec.stand_in:
+            return None
+        around = self._around
+        door = Door(around.run_folder)
+        wrapper = around.run_folder / "rank"
+        python = self._spec.environ.get("TOOLKIT_RANK_PYTHON", around.python)
+        if not write_wrapper(wrapper, script_python=python, python=around.python, standin=STANDIN, door=door.path):
+            self._note(f"{wrapper} cannot be executed (noexec, or no /bin/sh): ranks are left to {self._spec.name}")
+            self._spec = _without_stand_in(self._spec)
+            door.close()
+            return None
+
+        def on_knock() -> None:
+            while (standin := door.accept()) is not None:
+                self._flow.watch(standin.fd, lambda guest=standin: self._on_standin(guest))  # type: ignore[misc]
+
+        self._flow.watch(door.fd, on_knock)
+        return door
+
+    def _start_main(self) -> None:
+        spec = self._spec
+        environ = {name: value for name, value in spec.environ.items() if name != "TOOLKIT_RANK_PYTHON"}
+        shared = bool(spec.starts_ranks) and spec.stand_in
+        process = Process(spec.name, is_main=True, rank=spec.rank, local_rank=None)
+        self._start(process, spec.argv, environ, spec.cwd, shared=shared)
+
+    def _start_rank(self, standin: StandIn, asked: Request) -> None:
+        if self._state != "running":
+            standin.answer(code=None, number=signal.SIGTERM)
+            return
+        rank, local_rank = asked.number(b"RANK"), asked.number(b"LOCAL_RANK")
+        environ = dict(asked.environ)
+        environ.pop(b"PYTHON_EXEC", None)
+        if b"TOOLKIT_PYTHON_EXEC" in environ:
+            environ[b"PYTHON_EXEC"] = environ.pop(b"TOOLKIT_PYTHON_EXEC")
+        process = Process(f"rank {rank}", is_main=False, rank=rank, local_rank=local_rank)
+        process.standin = standin
+        try:
+            self._start(
+                process,
+                asked.argv,
+                environ,
+                asked.cwd,
+                shared=len(self._spec.starts_ranks) > 1 or self._around.console.prefixes,
+                before_exec=lambda: os.sched_setaffinity(0, asked.affinity),
+            )
+        except UserError as error:
+            self._log.error(str(error))
+            standin.answer(code=127, number=None)
+            return
+        standin.pid = process.pid
+
+    def _start(
+        self,
+        process: Process,
+        argv: tuple[str, ...],
+        environ: dict[str, str] | dict[bytes, bytes],
+        cwd: Path | str,
+        *,
+        shared: bool,
+        before_exec: Callable[[], None] = lambda: None,
+    ) -> None:
+        pipes = (*os.pipe(), *os.pipe())
+        out, out_write, err, err_write = pipes
+        prctl = self._around.prctl
+        try:
+            process.started(
+                children.spawn(
+                    argv, environ, cwd, stdout=out_write, stderr=err_write, prctl=prctl, before_exec=before_exec
+                )
+            )
+        except BaseException:
+            for fd in pipes:
+                os.close(fd)
+            raise
+        os.close(out_write)
+        os.close(err_write)
+        streams, file = self._around.console.streams(process.name, process.rank, stdout=out, stderr=err, shared=shared)
+        for stream in streams:
+            self._flow.add(stream)
+        self._streams[process.name] = streams
+        if file is not None:
+            self._files.append(file)
+        self._living[process.pid] = process
+        self._child_ended = True  # It may have ended before this line; looking costs one system call.
+
+    # --- what happens
+
+    def _on_signal(self) -> None:
+        stopped = self._around.stopped_by is not None
+        for number in self._around.take_signals():
+            if number in STOPPING:
+                self._stop_number = number
+                self._event(Event.STOP_AGAIN if stopped else Event.STOP)
+                stopped = True
+            elif number in FORWARDED:
+                self._signal_ranks(number, told=False)
+            elif number == signal.SIGCHLD:
+                self._child_ended = True
+
+    def _on_standin(self, standin: StandIn) -> None:
+        numbers, gone = standin.read()
+        if gone:
+            self._flow.unwatch(standin.fd)
+            standin.close()
+        elif standin.asked is not None and standin.pid is None and not standin.answered:
+            self._start_rank(standin, standin.asked)
+        if (gone or numbers) and standin.pid in self._living:
+            self._event(Event.LAUNCHER_STOPS)
+
+    def _reap(self) -> None:
+        for pid, status, ended_ns in children.reap():
+            process = self._living.pop(pid, None)
+            if process is not None:
+                self._on_exit(process, process.exit(status, ended_ns))
+            elif self._around.guardian is not None and pid == self._around.guardian.pid:
+                self._note("the guardian process was ended by somebody")
+            # Else an orphan that we adopted: reaped, and no business of the outcome.
+
+    def _on_exit(self, process: Process, ended: Exit) -> None:
+        self._exits.append(ended)
+        if process.standin is not None:
+            process.standin.answer(code=ended.code, number=ended.signal)
+        if not self._living:
+            self._event(Event.ALL_ENDED)
+        elif process.is_main:
+            self._event(Event.LAUNCHER_STOPS)
+        else:
+            if not ended.ok:
+                self._say_failed(process, ended)
+                self._event(Event.RANK_FAILED)
+            if not any(p.rank is not None for p in self._living.values()):
+                self._event(Event.RANKS_ENDED)
+
+    def _say_failed(self, process: Process, ended: Exit) -> None:
+        if self._state == "running":
+            how = f"code {ended.code}" if ended.signal is None else name_of(ended.signal)
+            self._log.error(f"{process.name} (pid {process.pid}) ended with {how}; stopping this host's other ranks")
+
+    # --- what is done about it
+
+    def _event(self, event: Event) -> None:
+        self._state, actions = answer(self._state, event)
+        for action in actions:
+            _ACTIONS[action](self)
+        if self._state in ("sweeping", "killing"):
+            self._look_around()
+
+    def _timeout_s(self) -> float | None:
+        waits = [LOOK_S] if self._state in ("sweeping", "killing") else []
+        if self._deadline_s is not None:
+            waits.append(max(self._deadline_s - time.monotonic(), 0.0))
+        return min(waits, default=None)
+
+    def _tick(self, now_s: float) -> None:
+        if self._state in ("sweeping", "killing") and now_s - self._looked_s >= LOOK_S:
+            self._look_around()
+        if self._state == "draining":
+            if self._flow.drained:
+                self._event(Event.DRAINED)
+            else:
+                self._deadline_s = self._flow.patience_ends_s()
+        if self._deadline_s is not None and now_s >= self._deadline_s:
+            self._deadline_s = None
+            self._event(Event.DEADLINE)
+
+    def _look_around(self) -> None:
+        """See whether a descendant lives; a new one may have been forked since the last look, so kill again."""
+        self._looked_s = time.monotonic()
+        left = self._left()
+        if left and self._state == "killing":
+            children.send_all(left, signal.SIGKILL)
+        if not left:
+            self._reap()
+            if not self._living:
+                self._event(Event.QUIET)
+
+    def _left(self) -> set[int]:
+        guardian = self._around.guardian
+        return descendants(os.getpid()) - ({guardian.pid} if guardian is not None else set())
+
+    def _ranks(self) -> list[Process]:
+        """Return the living ranks; before there is one, the launcher."""
+        ranks = [process for process in self._living.values() if process.rank is not None]
+        return ranks or [process for process in self._living.values() if process.is_main]
+
+    def _signal(self, processes: list[Process], number: int, *, told: bool = True) -> None:
+        for process in processes:
+            if children.send(process.pid, number) and told:
+                process.told = True
+
+    def _signal_ranks(self, number: int, *, told: bool = True) -> None:
+        self._signal(self._ranks(), number, told=told)
+
+    def _forward(self) -> None:
+        who = ", ".join(process.name for process in self._ranks())
+        grace_s = self._spec.stop.grace_s
+        self._signal_ranks(self._stop_number)
+        self._log.info(
+            f"{name_of(self._stop_number)} received and passed on to {who}; "
+            f"SIGKILL in {grace_s:g} s, or at once if told again"
+        )
+
+    def _stop_ranks(self) -> None:
+        self._signal([process for process in self._living.values() if process.rank is not None], signal.SIGTERM)
+
+    def _tell_launcher(self) -> None:
+        self._signal([process for process in self._living.values() if process.is_main], signal.SIGTERM)
+
+    def _sweep(self) -> None:
+        left = self._left()
+        if left:
+            names = ", ".join(sorted({command_name(pid) for pid in left}))
+            self._log.info(f"{len(left)} process(es) outlived the script and get SIGTERM: {names}")
+            children.send_all(left, signal.SIGTERM)
+
+    def _kill(self) -> None:
+        ranks = [process for process in self._living.values() if process.rank is not None or not self._spec.stand_in]
+        if ranks:
+            self._forced = True
+            self._note(f"SIGKILL to {', '.join(process.name for process in ranks)}, which had not ended")
+        for process in self._living.values():
+            process.told = True
+        children.send_all(self._left(), signal.SIGKILL)
+
+    def _arm(self, seconds: float) -> None:
+        self._deadline_s = time.monotonic() + seconds
+
+    def _arm_launcher(self) -> None:
+        stopped = self._around.stopped_by is not None
+        self._arm(STOPPED_LAUNCHER_S if stopped and self._state == "leaving" else LAUNCHER_S)
+
+    def _note(self, text: str) -> None:
+        self._notes.append(text)
+        self._log.warning(text)
+
+    def _ended(self) -> Ended:
+        for file in self._files:
+            file.close()
+        return Ended(
+            phase=self._phase.name,
+            failure=self._phase.failure,
+            command=self._phase.main.argv,
+            exits=tuple(self._exits),
+            main=self._spec.name,
+            tails={name: (err.tail.text(), out.tail.text()) for name, (out, err) in self._streams.items()},
+            stopped_by=self._around.stopped_by,
+            stopped_at_ns=self._around.stopped_at_ns,
+            forced=self._forced,
+            long_lines=sum(stream.lines.long_lines for pair in self._streams.values() for stream in pair),
+            notes=tuple(self._notes),
+        )
+
+
+_ACTIONS: dict[Action, Callable[[Running], None]] = {
+    Action.FORWARD: Running._forward,
+    Action.STOP_RANKS: Running._stop_ranks,
+    Action.TELL_LAUNCHER: Running._tell_launcher,
+    Action.SWEEP: Running._sweep,
+    Action.KILL: Running._kill,
+    Action.ARM_GRACE: lambda running: running._arm(running._spec.stop.grace_s),
+    Action.ARM_FAILURE: lambda running: running._arm(min(running._spec.stop.grace_s, FAILURE_GRACE_S)),
+    Action.ARM_LAUNCHER: Running._arm_launcher,
+    Action.ARM_SWEEP: lambda running: running._arm(SWEEP_S),
+    Action.ARM_KILL: lambda running: running._arm(KILL_S),
+    Action.ARM_DRAIN: lambda running: running._flow.begin_draining(),
+}
+
+
+def _without_stand_in(spec: ProcessSpec) -> ProcessSpec:
+    ours = ("PYTHON_EXEC", "TOOLKIT_PYTHON_EXEC", "TOOLKIT_RANK_PYTHON")
+    environ = {name: value for name, value in spec.environ.items() if name not in ours}
+    if "TOOLKIT_PYTHON_EXEC" in spec.environ:
+        environ["PYTHON_EXEC"] = spec.environ["TOOLKIT_PYTHON_EXEC"]
+    return msgspec.structs.replace(spec, stand_in=False, environ=environ)

@@ -1,0 +1,54 @@
+"""Signals as bytes on a descriptor that the loop waits for, from the first moment of `train` on."""
+
+import os
+import signal
+from types import FrameType, TracebackType
+
+STOPPING = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT})
+FORWARDED = frozenset({signal.SIGUSR1, signal.SIGUSR2})
+
+
+def _noted(number: int, frame: FrameType | None) -> None:
+    """Do nothing: the wakeup descriptor has the number. A handler must exist for it to be written (and for PID 1)."""
+
+
+class Signals:
+    """Installs the handlers while in use. A signal that the parent had us ignore (nohup) stays ignored."""
+
+    def __init__(self) -> None:
+        self.fd, self._write_end = os.pipe()
+        os.set_blocking(self.fd, False)
+        os.set_blocking(self._write_end, False)
+        self._before: dict[int, object] = {}
+
+    def __enter__(self) -> "Signals":
+        self._wakeup_before = signal.set_wakeup_fd(self._write_end, warn_on_full_buffer=False)
+        for number in (*STOPPING, *FORWARDED, signal.SIGCHLD):
+            before = signal.getsignal(number)
+            if before is signal.SIG_IGN and number == signal.SIGHUP:
+                continue
+            self._before[number] = before
+            signal.signal(number, _noted)
+        return self
+
+    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+        signal.set_wakeup_fd(self._wakeup_before)
+        for number, before in self._before.items():
+            signal.signal(number, before)  # type: ignore[arg-type]
+        os.close(self.fd)
+        os.close(self._write_end)
+
+    def take(self) -> list[int]:
+        """Return the numbers of the signals that came since last time, in order."""
+        try:
+            return list(os.read(self.fd, 4096))
+        except BlockingIOError:
+            return []
+
+
+def name_of(number: int) -> str:
+    """Return "SIGTERM" for 15, "signal 63" for what has no name."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

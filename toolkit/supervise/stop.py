@@ -1,0 +1,83 @@
+"""Pure: how a host's processes are brought to their end, as one table (phase, event) -> (phase, actions).
+
+Words: the *launcher* is the plan's main process; the *ranks* are the processes that do the work. Where a script runs
+alone, it is both. "Ended" is seen by reaping, never by end-of-file on a pipe.
+
+The order that everything here serves: a script gets the signal first and alone, so that its own children (DataLoader
+workers) live while it saves; then what it left behind; then the launcher; SIGKILL only at the deadline or when asked
+twice.
+"""
+
+from enum import Enum
+from typing import Literal
+
+Phase = Literal["running", "stopping", "failing", "leaving", "told", "sweeping", "killing", "draining", "done"]
+
+
+class Event(Enum):
+    """What can happen to a host's processes."""
+
+    STOP = "a stop signal came"
+    STOP_AGAIN = "another stop signal came"
+    RANK_FAILED = "a rank ended badly while others live"
+    LAUNCHER_STOPS = "the launcher asks its ranks to end, or ended before them"
+    RANKS_ENDED = "the last rank ended, the launcher lives"
+    ALL_ENDED = "launcher and ranks have ended"
+    QUIET = "no descendant lives"
+    DRAINED = "every pipe is at its end"
+    DEADLINE = "the time set by the last Arm is over"
+
+
+class Action(Enum):
+    """What the loop then does."""
+
+    FORWARD = "the signal that came goes to every rank (before there is one: to the launcher)"
+    STOP_RANKS = "SIGTERM to every living rank"
+    TELL_LAUNCHER = "SIGTERM to the launcher"
+    SWEEP = "SIGTERM to every descendant left"
+    KILL = "SIGKILL to every descendant left"
+    ARM_GRACE = "the script's grace starts"
+    ARM_FAILURE = "the grace of ranks whose sibling failed starts"
+    ARM_LAUNCHER = "the launcher's own time to end starts"
+    ARM_SWEEP = "the time of what a finished script left behind starts"
+    ARM_KILL = "the time that even SIGKILL may take (a process in the kernel) starts"
+    ARM_DRAIN = "the time for the last output starts"
+
+
+TABLE: dict[tuple[Phase, Event], tuple[Phase, tuple[Action, ...]]] = {
+    ("running", Event.STOP): ("stopping", (Action.FORWARD, Action.ARM_GRACE)),
+    ("running", Event.RANK_FAILED): ("failing", (Action.STOP_RANKS, Action.ARM_FAILURE)),
+    ("running", Event.LAUNCHER_STOPS): ("failing", (Action.STOP_RANKS, Action.ARM_FAILURE)),
+    ("running", Event.ALL_ENDED): ("sweeping", (Action.SWEEP, Action.ARM_SWEEP)),
+    # running + RANKS_ENDED: nothing. A launcher may wait for other hosts as long as they train.
+    ("stopping", Event.STOP_AGAIN): ("killing", (Action.KILL, Action.ARM_KILL)),
+    ("stopping", Event.DEADLINE): ("killing", (Action.KILL, Action.ARM_KILL)),
+    ("stopping", Event.RANKS_ENDED): ("leaving", (Action.ARM_LAUNCHER,)),
+    # What a stopped script leaves may be the real one (a shell that died of the signal): it keeps the rest of the
+    # grace.
+    ("stopping", Event.ALL_ENDED): ("sweeping", (Action.SWEEP,)),
+    ("failing", Event.STOP): ("failing", (Action.FORWARD,)),
+    ("failing", Event.STOP_AGAIN): ("killing", (Action.KILL, Action.ARM_KILL)),
+    ("failing", Event.DEADLINE): ("killing", (Action.KILL, Action.ARM_KILL)),
+    ("failing", Event.RANKS_ENDED): ("leaving", (Action.ARM_LAUNCHER,)),
+    ("failing", Event.ALL_ENDED): ("sweeping", (Action.SWEEP, Action.ARM_SWEEP)),
+    ("leaving", Event.DEADLINE): ("told", (Action.TELL_LAUNCHER, Action.ARM_LAUNCHER)),
+    ("leaving", Event.STOP_AGAIN): ("killing", (Action.KILL, Action.ARM_KILL)),
+    ("leaving", Event.ALL_ENDED): ("sweeping", (Action.SWEEP, Action.ARM_SWEEP)),
+    ("told", Event.DEADLINE): ("killing", (Action.KILL, Action.ARM_KILL)),
+    ("told", Event.STOP_AGAIN): ("killing", (Action.KILL, Action.ARM_KILL)),
+    ("told", Event.ALL_ENDED): ("sweeping", (Action.SWEEP, Action.ARM_SWEEP)),
+    ("sweeping", Event.QUIET): ("draining", (Action.ARM_DRAIN,)),
+    ("sweeping", Event.DEADLINE): ("killing", (Action.KILL, Action.ARM_KILL)),
+    ("sweeping", Event.STOP_AGAIN): ("killing", (Action.KILL, Action.ARM_KILL)),
+    ("killing", Event.QUIET): ("draining", (Action.ARM_DRAIN,)),
+    ("killing", Event.DEADLINE): ("draining", (Action.ARM_DRAIN,)),
+    ("draining", Event.DRAINED): ("done", ()),
+    ("draining", Event.DEADLINE): ("done", ()),
+    ("draining", Event.STOP_AGAIN): ("done", ()),
+}
+
+
+def answer(phase: Phase, event: Event) -> tuple[Phase, tuple[Action, ...]]:
+    """Return the phase that *event* leads to and what is to be done; what the table does not name changes nothing."""
+    return TABLE.get((phase, event), (phase, ()))

@@ -1,0 +1,104 @@
+"""Waits for a phase's needs in a process of its own, because looking up a name may block for half a minute.
+
+All needs are waited for at the same time. It tells on a pipe, every 10 s, what is still missing.
+"""
+
+import fcntl
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+from toolkit.job.plan import Listens, Locked, Need, Resolves
+
+TELL_EVERY_S = 10.0
+RETRY_S = (0.05, 0.1, 0.2, 0.5, 1.0)
+
+
+def wait(needs: Sequence[Need], locks: dict[str, int], tell: int) -> int:
+    """Return 0 once every need is met, 75 when one was not in time; *locks* holds an open descriptor for each lock
+    path.
+
+    Writes to the descriptor *tell* one line for each missing need, ended by an empty line, every 10 s and at the
+    deadline.
+    """
+    missing = dict(enumerate(needs))
+    changed = threading.Condition()
+
+    def watch(index: int, need: Need) -> None:
+        if _until(need, locks):
+            with changed:
+                del missing[index]
+                changed.notify()
+
+    for index, need in enumerate(needs):
+        threading.Thread(target=watch, args=(index, need), daemon=True).start()
+    began_s = time.monotonic()
+    last_s = began_s + max(need.within_s for need in needs)
+    next_tell_s = began_s + TELL_EVERY_S
+    with changed:
+        while missing:
+            now_s = time.monotonic()
+            if now_s >= min(next_tell_s, last_s):
+                text = "".join(f"{need}\n" for need in missing.values())
+                os.write(tell, (text + "\n").encode())
+                next_tell_s = now_s + TELL_EVERY_S
+            if now_s >= last_s:
+                return 75
+            changed.wait(min(next_tell_s, last_s) - now_s)
+    return 0
+
+
+def _until(need: Need, locks: dict[str, int]) -> bool:
+    ends_s = time.monotonic() + need.within_s
+    check = _check(need, locks)
+    tries = 0
+    while not check():
+        pause_s = RETRY_S[min(tries, len(RETRY_S) - 1)]
+        tries += 1
+        if time.monotonic() + pause_s > ends_s:
+            return False
+        time.sleep(pause_s)
+    return True
+
+
+def _check(need: Need, locks: dict[str, int]) -> Callable[[], bool]:
+    if isinstance(need, Resolves):
+        return lambda: _resolves(need.host)
+    if isinstance(need, Listens):
+        return lambda: _listens(need.address, need.port)
+    return lambda: take(locks[str(need.path)])
+
+
+def _resolves(host: str) -> bool:
+    try:
+        return bool(socket.getaddrinfo(host, None))
+    except OSError:
+        return False
+
+
+def _listens(address: str, port: int) -> bool:
+    try:
+        socket.create_connection((address, port), timeout=2.0).close()
+    except OSError:
+        return False
+    return True
+
+
+def take(lock: int) -> bool:
+    """Take the lock behind an open descriptor if it is free; whoever shares the description (a fork) then holds it."""
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+def open_locks(needs: Sequence[Need]) -> dict[str, int]:
+    """Return an open descriptor for each lock among *needs*, by path; the caller closes them."""
+    return {
+        str(need.path): os.open(need.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        for need in needs
+        if isinstance(need, Locked)
+    }

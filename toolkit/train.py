@@ -1,0 +1,253 @@
+"""The walk of `train`: who is asked, in which order. Everything it decides, it decides by asking a room."""
+
+import os
+import time
+import traceback
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+import toolkit
+from toolkit import settings
+from toolkit.artifacts import folders as job_folders
+from toolkit.errors import ToolkitError, UserError
+from toolkit.job.job import Folders, Job
+from toolkit.job.outcome import Ended, Outcome
+from toolkit.job.plan import Locked, Plan, ProcessSpec, quoted
+from toolkit.job.variables import fitting
+from toolkit.launchers import table as launchers
+from toolkit.log import Log
+from toolkit.platforms import table as platforms
+from toolkit.probe import look
+from toolkit.source import classify, fetch, install
+from toolkit.supervise.console import Console
+from toolkit.supervise.loop import Supervisor
+from toolkit.supervise.relay import Tap
+from toolkit.supervise.signals import Signals
+from toolkit.verdict import judge
+
+MARKER = "TOOLKIT_RUN_ID"
+# What a launcher adds to the environment of its ranks (torchrun: some 20 variables) must still fit behind ours.
+LAUNCHER_ADDS_BYTES = 16384
+
+
+def train(environ: Mapping[str, str], *, interpreter: str, log: Log) -> int:
+    """Run the job that *environ* and its documents describe; return the exit code (docs/exit-codes.md).
+
+    Whatever happens in between, the outcome is reported once, and what cannot be reported does not change it.
+    """
+    platform = platforms.detect(environ)
+    folders = platform.folders(environ)
+    log.hide(environ)
+    with Signals() as signals:
+        platform.clear_stale(folders, log)
+        outcome = _outcome(platform, folders, dict(environ), interpreter, signals, log)
+        platform.report(folders, outcome, log)
+        log.flush()
+    return outcome.exit_code
+
+
+def prepared(platform: platforms.Platform, environ: dict[str, str], interpreter: str, log: Log) -> Job:
+    """Return the job, its script not yet in place.
+
+    Raises:
+        ContractError: a document or setting is missing or wrong.
+    """
+    ours = settings.read(environ)
+    machine = look.look(environ)
+    for note in machine.notes:
+        log.warning(note)
+    job = platform.read(environ, ours, machine, log, interpreter=interpreter)
+    log.level = job.log_level
+    log.hide({name: value for name, value in job.hyperparameters.items() if isinstance(value, str)})
+    return job
+
+
+def with_script(job: Job) -> Job:
+    """Return *job* with its script, found in the code folder.
+
+    Raises:
+        UserError: the entry point is not there or cannot be one.
+    """
+    script = classify.classify(job.folders.code, job.entry, job.plugin, job.settings.argument_style)
+    return msgspec.structs.replace(job, script=script)
+
+
+def _outcome(
+    platform: platforms.Platform,
+    folders: Folders,
+    environ: dict[str, str],
+    interpreter: str,
+    signals: Signals,
+    log: Log,
+) -> Outcome:
+    host = ""
+    try:
+        job = prepared(platform, environ, interpreter, log)
+        host = job.cluster.current
+        job_folders.prepare(folders, log)
+        fetch.place(job, log)
+        return _run(with_script(job), signals, log)
+    except ToolkitError as error:
+        return judge.of_error(error, host)
+    except Exception as error:  # noqa: BLE001 - the top of the walk: a fault of ours still ends with a true status
+        return judge.of_fault(f"{type(error).__name__}: {error}", traceback.format_exc(), host)
+
+
+def _run(job: Job, signals: Signals, log: Log) -> Outcome:
+    run_folder = _run_folder(job.folders.scratch)
+    try:
+        plan = launchers.plan(job, run_folder)
+        marker = f"{MARKER}={run_folder.name}"
+        metrics = _Metrics(job, log)
+        several = plan.world_size > 1
+        supervisor = Supervisor(
+            signals=signals,
+            console=_console(job, several, metrics, log),
+            log=log,
+            run_folder=run_folder,
+            marker=marker,
+            python=job.interpreter,
+        )
+        log.say_through(supervisor.console.stderr.say, supervisor.finish)
+        _say_plan(job, plan, log)
+        ended = _follow(job, plan, supervisor, log)
+        metrics.close()
+        return judge.judge(job, ended)
+    finally:
+        _remove(run_folder)
+
+
+def _follow(job: Job, plan: Plan, supervisor: Supervisor, log: Log) -> Ended:
+    """Run the phases until one does not end well; return how the last one ended."""
+    installing = install.phase(job)
+    if installing is not None:
+        lock = Locked(path=job.folders.scratch.parent / f"toolkit-{os.getuid()}-pip.lock", within_s=job.settings.join_s)
+        ended = supervisor.run(msgspec.structs.replace(installing, needs=(lock,)))
+        if ended is None:
+            log.info("requirements were installed before in this container: skipped")
+        elif not ended.exits or not all(e.ok for e in ended.exits) or ended.stopped_by is not None:
+            return ended
+        elif installing.skip_if is not None:
+            install.remember(installing.skip_if)
+    _check_modules(job, plan)
+    (phase,) = plan.phases
+    phase = msgspec.structs.replace(phase, main=_fitted(phase.main, supervisor.run_folder, log))
+    log.info(f"Invoking script with the following command: {' '.join(quoted(token) for token in phase.main.argv)}")
+    ended = supervisor.run(phase)
+    assert ended is not None
+    return ended
+
+
+def _check_modules(job: Job, plan: Plan) -> None:
+    import importlib.util
+
+    importlib.invalidate_caches()
+    for module in plan.modules:
+        if importlib.util.find_spec(module) is None:
+            raise UserError(
+                f"expected {module} in {job.interpreter}, which {plan.launcher} needs, found none",
+                hint=f"Install it in the image (pip install {module}) or name it in requirements.txt.",
+            )
+
+
+def _fitted(spec: ProcessSpec, run_folder: Path, log: Log) -> ProcessSpec:
+    """Return *spec* with an environment that execve takes; what does not fit goes to a file that the script can
+    read."""
+    environ = {**spec.environ, MARKER: run_folder.name}
+    total_bytes = os.sysconf("SC_ARG_MAX") - (LAUNCHER_ADDS_BYTES if spec.starts_ranks else 0)
+    kept, spilled = fitting(environ, spec.argv, total_bytes=total_bytes)
+    if spilled:
+        file = run_folder / "environment.json"
+        file.touch(0o600)
+        file.write_bytes(msgspec.json.encode(spilled))
+        kept["SM_TRAINING_ENV_FILE"] = str(file)
+        log.warning(
+            f"{', '.join(spilled)} are too large for an environment: in the JSON file SM_TRAINING_ENV_FILE={file}"
+        )
+    return msgspec.structs.replace(spec, environ=kept)
+
+
+class _Metrics:
+    """The tap of the relay: lines to samples to output/metrics.jsonl. Made only where there are definitions."""
+
+    def __init__(self, job: Job, log: Log) -> None:
+        self._writer = None
+        self._guard = None
+        self._host = job.cluster.current
+        if not job.metric_definitions:
+            return
+        from toolkit.metrics import capture, definition, file, guard, warn
+
+        definitions = definition.compile(job.metric_definitions, "metric definitions")
+        for each in definitions:
+            for text in warn.warnings(each):
+                log.warning(text)
+        self._guard = guard.Guard()
+        self._capture = capture.Capture(definitions, watch=self._guard, warn=log.warning)
+        self._writer = file.Writer(job.folders.output / "metrics.jsonl", log.warning)
+
+    def tap(self, rank: int | None) -> Tap | None:
+        """Return what sees the lines of a rank (None: no rank, no tap)."""
+        writer = self._writer
+        if writer is None or rank is None:
+            return None
+        capture, host = self._capture, self._host
+
+        def see(block: bytes) -> None:
+            samples = capture.lines(block, host=host, rank=rank, now_s=time.time())
+            if samples:
+                writer.add(samples)
+
+        return see
+
+    def close(self) -> None:
+        if self._writer is not None and self._guard is not None:
+            self._writer.close()
+            self._guard.close()
+
+
+def _console(job: Job, several: bool, metrics: _Metrics, log: Log) -> Console:
+    ours = job.settings
+    files = ours.log_files == "on" or (ours.log_files == "auto" and several)
+    return Console(
+        host=job.cluster.current,
+        prefix_ranks=ours.log_prefix == "rank" or (ours.log_prefix == "auto" and several),
+        make_tap=metrics.tap,
+        files=job.folders.output_data / "logs" if files else None,
+        file_bytes=ours.log_file_mib << 20,
+        note=log.warning,
+    )
+
+
+def _say_plan(job: Job, plan: Plan, log: Log) -> None:
+    where = f"host {job.cluster.current}"
+    if job.cluster.size > 1:
+        where += f" (host {job.cluster.rank} of {job.cluster.size}, {plan.role})"
+    name = f"job {job.name}, " if job.name else ""
+    log.info(f"toolkit {toolkit.__version__}: {name}{where}, launcher {plan.launcher}, world size {plan.world_size}")
+    for note in plan.notes:
+        log.warning(note)
+
+
+def _run_folder(scratch: Path) -> Path:
+    folder = scratch / f"run-{os.getpid()}-{time.time_ns():x}"
+    try:
+        folder.mkdir(parents=True, mode=0o700)
+    except OSError as error:
+        raise UserError(
+            f"expected a folder for temporary files, cannot make it ({error.strerror})",
+            where=str(folder),
+            hint="Let the user of the container write to /tmp, or set TMPDIR to a folder it can write to.",
+        ) from None
+    return folder
+
+
+def _remove(folder: Path) -> None:
+    try:
+        for file in folder.iterdir():
+            file.unlink()
+        folder.rmdir()
+    except OSError:
+        pass  # Temporary files; the container's end takes them.

@@ -186,7 +186,7 @@ class _Metrics:
                 log.warning(text)
         self._guard = guard.Guard()
         self._capture = capture.Capture(definitions, watch=self._guard, warn=log.warning)
-        self._writer = file.Writer(job.folders.output / "metrics.jsonl", log.warning)
+        self._writer = file.SampleFile(job.folders.output / "metrics.jsonl", warn=log.warning)
 
     def tap(self, rank: int | None) -> Tap | None:
         """Return what sees the lines of a rank (None: no rank, no tap)."""
@@ -198,7 +198,7 @@ class _Metrics:
         def see(block: bytes) -> None:
             samples = capture.lines(block, host=host, rank=rank, now_s=time.time())
             if samples:
-                writer.add(samples)
+                writer.append(samples)
 
         return see
 

@@ -8,6 +8,7 @@ from toolkit.records import Record
 class Machine(Record, frozen=True, kw_only=True):
     """What was found here. `cpus` and `memory_bytes` respect cgroups and affinity, `cpus_total` ignores them.
 
+    `route_interface`: the interface that leads to other hosts (None: not to be told).
     `programs`: which of the launchers' helpers are on PATH. `notes`: what looking went wrong at, for the log.
     """
 

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import toolkit
+from toolkit.job.arguments import arguments, check
 from toolkit.job.job import Job
 from toolkit.job.plan import Need, Resolves, StopPolicy
 from toolkit.job.variables import variables
@@ -12,11 +13,23 @@ MASTER_PORT = 7777
 HOOK = Path(toolkit.__file__).parent / "hook" / "site"
 
 
+def tokens(job: Job) -> tuple[str, ...]:
+    """Return the script's arguments.
+
+    Raises:
+        UserError: one is too long for execve, or holds a NUL.
+    """
+    style = job.settings.argument_style if job.script is None else job.script.argument_style
+    found = arguments(job.hyperparameters, style)
+    check(found)
+    return found
+
+
 def environment(job: Job, arguments: tuple[str, ...]) -> dict[str, str]:
     """Return the whole environment for *job*'s script: what `train` was given, the contract's variables, ours."""
     environ = {**job.environ, **variables(job, arguments)}
     ours = {"PYTHONUNBUFFERED": "1"}
-    if job.cluster.size > 1:
+    if len(job.cluster.hosts) > 1:
         ours["MASTER_ADDR"] = job.cluster.address(job.cluster.leader)
         ours["MASTER_PORT"] = str(MASTER_PORT)
     ours.update(fabric.variables(job))

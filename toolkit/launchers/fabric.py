@@ -21,7 +21,7 @@ def interface(job: Job) -> tuple[str | None, str]:
 
 def variables(job: Job) -> dict[str, str]:
     """Return what several hosts need: the socket interface, and EFA's provider where there are EFA devices."""
-    if job.cluster.size < 2:
+    if len(job.cluster.hosts) < 2:
         return {}
     name, _ = interface(job)
     found = {"NCCL_SOCKET_IFNAME": name, "GLOO_SOCKET_IFNAME": name} if name else {}
@@ -32,7 +32,7 @@ def variables(job: Job) -> dict[str, str]:
 
 def notes(job: Job) -> tuple[str, ...]:
     """Return what is worth saying about the choice."""
-    if job.cluster.size < 2:
+    if len(job.cluster.hosts) < 2:
         return ()
     _, note = interface(job)
     return (note,) if note else ()

@@ -2,22 +2,21 @@
 
 from pathlib import Path
 
-from toolkit.job.arguments import arguments
 from toolkit.job.command import command
 from toolkit.job.job import Job
 from toolkit.job.plan import Phase, Plan, ProcessSpec
 from toolkit.launchers import fabric
-from toolkit.launchers.environment import environment, names, stop_policy
+from toolkit.launchers.environment import environment, names, stop_policy, tokens
 
 
 def plan(job: Job, run_folder: Path) -> Plan:  # noqa: ARG001 - every launcher is called alike
     """Return the plan for a script that runs as one process."""
     assert job.script is not None
-    tokens = arguments(job.hyperparameters, job.script.argument_style)
+    given = tokens(job)
     main = ProcessSpec(
         name="script",
-        argv=command(job.script, job.interpreter, tokens),
-        environ=environment(job, tokens),
+        argv=command(job.script, job.interpreter, given),
+        environ=environment(job, given),
         cwd=job.script.folder,
         stop=stop_policy(job),
         rank=0,

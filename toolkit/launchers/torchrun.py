@@ -9,12 +9,11 @@ ranks.
 
 from pathlib import Path
 
-from toolkit.job.arguments import arguments
 from toolkit.job.command import is_module
 from toolkit.job.job import Job, Script
 from toolkit.job.plan import Listens, Need, Phase, Plan, ProcessSpec
 from toolkit.launchers import fabric
-from toolkit.launchers.environment import environment, master, names, stop_policy
+from toolkit.launchers.environment import environment, master, names, stop_policy, tokens
 
 # torchrun ends its workers with SIGKILL after 30 s of its own unless told otherwise (--shutdown-timeout, known since
 # torch 2.12; as a variable it is ignored by older ones). The deadline is ours; it only has to be out of the way.
@@ -24,9 +23,9 @@ SHUTDOWN_MARGIN_S = 30
 def plan(job: Job, run_folder: Path) -> Plan:
     """Return the plan for ranks under torchrun."""
     assert job.script is not None
-    tokens = arguments(job.hyperparameters, job.script.argument_style)
+    given = tokens(job)
     per_host, hosts = job.processes_per_host, job.cluster.size
-    environ = environment(job, tokens)
+    environ = environment(job, given)
     environ.setdefault("PET_SHUTDOWN_TIMEOUT", str(int(job.grace_s) + SHUTDOWN_MARGIN_S))
     stand_in = job.settings.stand_in == "on"
     wrapper = run_folder / "rank"
@@ -37,7 +36,7 @@ def plan(job: Job, run_folder: Path) -> Plan:
         environ["PYTHON_EXEC"] = str(wrapper)
     main = ProcessSpec(
         name="torchrun",
-        argv=(*_torchrun(job), *_script(job.script, wrapper if stand_in else None), *tokens),
+        argv=(*_torchrun(job), *_script(job.script, wrapper if stand_in else None), *given),
         environ=environ,
         cwd=job.script.folder,
         stop=stop_policy(job),

@@ -32,6 +32,19 @@ def interfaces(root: Path) -> tuple[str, ...]:
     return tuple(sorted(entry.name for entry in _entries(root / "sys/class/net") if entry.is_dir()))
 
 
+def route_interface(root: Path) -> str | None:
+    """Return the interface of the default route, which also leads to the peers in a container's one network.
+
+    Without a default route (an isolated network): the only interface besides loopback, None if there are several.
+    """
+    routes = [line.split() for line in _read(root / "proc/net/route").splitlines()[1:]]
+    default = [route for route in routes if len(route) > 7 and route[1] == route[7] == "00000000"]
+    if default:
+        return min(default, key=lambda route: int(route[6]))[0]
+    others = [name for name in interfaces(root) if name != "lo"]
+    return others[0] if len(others) == 1 else None
+
+
 def fabric(root: Path) -> Literal["tcp", "efa", "infiniband"]:
     """Return the fastest network that processes here can open, by its devices and their driver."""
     if not any(entry.name.startswith("uverbs") for entry in _entries(root / "dev/infiniband")):

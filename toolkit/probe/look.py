@@ -27,6 +27,7 @@ def look(environ: Mapping[str, str], *, root: Path = Path("/")) -> Machine:
         accelerator=accelerator,
         accelerators=count,
         interfaces=host.interfaces(root),
+        route_interface=host.route_interface(root),
         fabric=host.fabric(root),
         programs=tuple(name for name in HELPERS if found(name, path)),
         notes=notes,

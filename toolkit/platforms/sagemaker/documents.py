@@ -111,9 +111,9 @@ def load(file: Path, *, hint: str = HINT) -> Any:
     except json.JSONDecodeError as error:
         if not content.strip():
             raise ContractError("expected a JSON document, found an empty file", where=str(file), hint=hint) from None
-        place = f"line {error.lineno} column {error.colno}: {error.msg}"
-        start = _quoted(content.decode("utf-8", "replace"))
-        raise ContractError(f"expected JSON, found {start} ({place})", where=str(file), hint=hint) from None
+        # Where, but not what: a document of hyperparameters may hold secrets.
+        found = f"a mistake at line {error.lineno} column {error.colno} ({error.msg})"
+        raise ContractError(f"expected JSON, found {found}", where=str(file), hint=hint) from None
     except (ValueError, RecursionError) as error:  # UnicodeDecodeError, a number of 5,000 digits, 2,000 brackets
         raise ContractError(f"expected JSON in UTF-8, found {error}", where=str(file), hint=hint) from None
 

@@ -166,7 +166,7 @@ def _check_passable(hyperparameters: Mapping[str, Any], file: Path) -> None:
         if "\0" in text or any("\ud800" <= character <= "\udfff" for character in text):
             raise ContractError(
                 f"$.{json.dumps(name)[1:-1]}: expected text that a process can be given,"
-                f" found a NUL or half a surrogate pair: {json.dumps(value)[:60]}",
+                " found a NUL or half a surrogate pair in it",
                 where=str(file),
             )
 

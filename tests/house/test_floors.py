@@ -1,0 +1,188 @@
+"""The house stands: who may import whom, and importing does nothing."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.house import floors
+
+PACKAGE = Path(__file__).parents[2] / "toolkit"
+
+# What a module could have done by being imported, before and after all of them were.
+WITNESS = """
+import json, os, signal, sys, threading
+
+def state():
+    return {
+        "environ": dict(os.environ),
+        "threads": threading.active_count(),
+        "files": sorted(os.listdir("/proc/self/fd")),
+        "folder": os.getcwd(),
+        "handlers": [str(signal.getsignal(number)) for number in sorted(signal.valid_signals())],
+        "path": list(sys.path),
+        "hooks": [str(sys.excepthook), str(sys.stdout), str(sys.stderr)],
+        "children": os.path.exists("/proc/self/task/%d/children" % os.getpid())
+        and open("/proc/self/task/%d/children" % os.getpid()).read(),
+        "umask": os.umask(0o22),
+    }
+
+before = state()
+before = state()  # The first call may itself import.
+import importlib
+for name in sys.argv[1:]:
+    importlib.import_module(name)
+after = state()
+print(json.dumps({key: [before[key], after[key]] for key in before if before[key] != after[key]}))
+"""
+
+
+def module_names() -> list[str]:
+    """Return every module of the package but __main__ (its import is its run) and folders that are no packages."""
+    names = []
+    for place in floors.places(PACKAGE):
+        parts = place.removesuffix(".py").split("/")
+        if parts[-1] != "__main__" and all(
+            (PACKAGE / Path(*parts[:n]) / "__init__.py").exists() for n in range(len(parts))
+        ):
+            names.append(".".join(["toolkit", *parts]).removesuffix(".__init__"))
+    return names
+
+
+def test_every_import_leads_to_a_lower_floor_or_stays_in_its_room() -> None:
+    assert floors.faults(PACKAGE) == []
+
+
+def test_no_module_keeps_state_that_can_change() -> None:
+    found = {place: floors.mutable_state(path) for place, path in floors.places(PACKAGE).items()}
+
+    assert {place: lines for place, lines in found.items() if lines} == {}
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc")
+def test_importing_every_module_does_nothing(tmp_path: Path) -> None:
+    # A file where a folder would be: whoever creates something there on import is found out by the error.
+    environ = {"PATH": os.environ["PATH"], "HOME": "/dev/null", "SAGEMAKER_BASE_DIR": str(tmp_path / "base"), "X": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", WITNESS, *module_names()],
+        env={**environ, "PYTHONPATH": str(PACKAGE.parent), "PYTHONDONTWRITEBYTECODE": "1"},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout) == {}
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_all_modules_are_seen() -> None:
+    assert {"toolkit", "toolkit.errors", "toolkit.job.plan", "toolkit.cli"} <= set(module_names())
+
+
+# The checker itself, on small houses.
+
+
+def house(folder: Path, **files: str) -> Path:
+    """Write a package `toolkit` into *folder*: `job__plan="import os"` is job/plan.py."""
+    package = folder / "toolkit"
+    for name, text in files.items():
+        path = package / (name.replace("__", "/") + ".py")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        for parent in (path.parent, package):
+            (parent / "__init__.py").touch()
+    return package
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("import toolkit.cli.main", "it lies on a higher floor"),
+        ("from toolkit.cli import main", "it lies on a higher floor"),
+        ("from toolkit.cli.main import run", "it lies on a higher floor"),
+        ("from ..cli.main import run", "it lies on a higher floor"),
+        ("from .. import train", "it lies on a higher floor"),
+        ("def late():\n    from toolkit.train import walk", "it lies on a higher floor"),
+        ("import typing\nif typing.TYPE_CHECKING:\n    import toolkit.train", "it lies on a higher floor"),
+        ("import toolkit.probe.look", "rooms of one floor are strangers to each other"),
+        ("import toolkit.hook.site", "the launcher side never imports the script side"),
+    ],
+)
+def test_a_wrong_import_is_found(tmp_path: Path, text: str, reason: str) -> None:
+    package = house(tmp_path, launchers__table=text, cli__main="", train="", probe__look="", hook__site="")
+
+    found = floors.faults(package)
+
+    assert len(found) >= 1
+    assert all(line.startswith("launchers/table.py:") and line.endswith(reason) for line in found)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import toolkit.errors",
+        "from toolkit import records",
+        "from toolkit.job.plan import Plan",
+        "from . import script",
+        "from .script import plan",
+        "import toolkits.cli, os.path",
+    ],
+)
+def test_a_right_import_is_no_fault(tmp_path: Path, text: str) -> None:
+    package = house(tmp_path, launchers__table=text, launchers__script="", job__plan="", errors="", records="")
+
+    assert floors.faults(package) == []
+
+
+def test_the_script_side_knows_only_records_errors_and_metrics(tmp_path: Path) -> None:
+    package = house(
+        tmp_path,
+        hook__site="import toolkit.errors, toolkit.records, toolkit.metrics.file\nimport toolkit.settings",
+        profiler__spans="import toolkit.hook.site",
+        errors="",
+        records="",
+        settings="",
+        metrics__file="",
+    )
+
+    assert floors.faults(package) == [
+        "hook/site.py:2: imports settings.py: the script side knows only records, errors and metrics",
+        "profiler/spans.py:1: imports hook/site.py: the script side knows only records, errors and metrics",
+    ]
+
+
+def test_a_circle_within_a_room_is_found(tmp_path: Path) -> None:
+    package = house(
+        tmp_path,
+        job__a="import toolkit.job.b",
+        job__b="def late():\n    from toolkit.job import c",
+        job__c="from . import a",
+        job__d="import toolkit.job.a",
+    )
+
+    assert floors.faults(package) == ["circle: job/a.py -> job/b.py -> job/c.py -> job/a.py"]
+
+
+def test_a_room_without_a_floor_is_found(tmp_path: Path) -> None:
+    package = house(tmp_path, attic__box="")
+
+    assert floors.faults(package) == ["attic: no floor is known for this room; add it to tests/house/floors.py"]
+
+
+def test_state_that_can_change_is_found(tmp_path: Path) -> None:
+    package = house(tmp_path, job__a="TABLE = {}\n__all__ = []\nseen = set()\ncache: dict[str, int] = {}\nFEW = (1,)\n")
+
+    assert floors.mutable_state(package / "job/a.py") == ["line 3: seen", "line 4: cache"]
+
+
+def test_an_import_that_does_something_is_found(tmp_path: Path) -> None:
+    (tmp_path / "loud.py").write_text("import os\nos.environ['LOUD'] = '1'\n")
+    done = subprocess.run(
+        [sys.executable, "-c", WITNESS, "loud"], env={"PYTHONPATH": str(tmp_path)}, capture_output=True, check=True
+    )
+
+    assert list(json.loads(done.stdout)) == ["environ"]

@@ -1,0 +1,162 @@
+"""The repository keeps what it promises to a stranger with a clone."""
+
+import email.parser
+import fnmatch
+import importlib
+import re
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from toolkit import __version__, settings
+
+ROOT = Path(__file__).parents[2]
+# The reader of TOML is in the standard library from 3.11 on; before, pytest brings tomli.
+PYPROJECT: dict[str, Any] = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli").loads(
+    (ROOT / "pyproject.toml").read_text()
+)
+LINK = re.compile(r"\]\(([^)#\s]+)(#[^)\s]*)?\)")
+
+
+def tracked() -> list[Path]:
+    """Return the files that git knows or would take up."""
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    if done.returncode != 0:
+        pytest.skip("needs git and a clone")
+    return [ROOT / name for name in done.stdout.split("\0") if name and (ROOT / name).is_file()]
+
+
+def pages() -> list[Path]:
+    return [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
+
+
+def braced(pattern: str) -> list[str]:
+    """Return "a/{b,c}.py" as "a/b.py" and "a/c.py"."""
+    found = re.fullmatch(r"(.*)\{(.*)\}(.*)", pattern)
+    return [found[1] + word + found[3] for word in found[2].split(",")] if found else [pattern]
+
+
+def test_no_file_speaks_of_one_machine() -> None:
+    # Put together here, so that this file does not hold them itself. /opt/ml is the contract's own.
+    words = [
+        "/" + "work/",
+        "/" + "home/",
+        "/root/" + ".pyenv",
+        "files.python" + "hosted",
+        "pypi" + ".org",
+        "/opt/" + "wheels",
+    ]
+
+    found = [
+        f"{path.relative_to(ROOT)}: {word}"
+        for path in tracked()
+        for word in words
+        if word.encode() in path.read_bytes() and path.suffix not in (".png", ".npz")
+    ]
+
+    assert found == []
+
+
+def test_every_docs_page_is_linked() -> None:
+    linked = {
+        (page.parent / target).resolve()
+        for page in [ROOT / "README.md", ROOT / "docs/README.md"]
+        if page.exists()
+        for target, _ in LINK.findall(page.read_text())
+    }
+
+    assert [page.name for page in sorted(ROOT.glob("docs/**/*.md")) if page.resolve() not in linked] == []
+
+
+def test_every_link_between_pages_leads_somewhere() -> None:
+    broken = [
+        f"{page.relative_to(ROOT)}: {target}"
+        for page in pages()
+        for target, _ in LINK.findall(page.read_text())
+        if "://" not in target and not (page.parent / target).exists()
+    ]
+
+    assert broken == []
+
+
+def test_the_settings_page_is_the_settings_table() -> None:
+    rows = ["| variable | default | meaning |", "|---|---|---|"]
+    for variable, default, meaning in settings.table():
+        rows.append(f"| `{variable}` | {f'`{default}`' if default else ''} | {meaning} |")
+
+    assert "\n".join(rows) in (ROOT / "docs/settings.md").read_text()
+
+
+def test_the_changelog_has_an_entry_for_this_version() -> None:
+    version = PYPROJECT["project"]["version"]
+
+    assert re.search(rf"^## \[?{re.escape(version)}\b", (ROOT / "CHANGELOG.md").read_text(), re.M)
+    assert __version__ == version
+
+
+def test_the_list_of_hands_names_files_that_are_hands() -> None:
+    banned = ("os.environ", "os.getenv", "subprocess", "signal", "socket", "time.time", "sys.exit")
+    ignores: dict[str, list[str]] = PYPROJECT["tool"]["ruff"]["lint"]["per-file-ignores"]
+    files = [path.relative_to(ROOT).as_posix() for path in ROOT.glob("toolkit/**/*.py")]
+    idle = []
+
+    for pattern, rules in ignores.items():
+        if pattern.startswith("toolkit/") and "TID251" in rules:
+            for one in braced(pattern):
+                texts = [(ROOT / name).read_text() for name in fnmatch.filter(files, one)]
+                if not any(word in text for text in texts for word in banned):
+                    idle.append(one)
+
+    assert idle == []
+
+
+def test_no_file_lifts_the_ban_on_the_outside_by_itself() -> None:
+    found = [path.name for path in ROOT.glob("toolkit/**/*.py") if re.search("noqa:.*TID", path.read_text())]
+
+    assert found == []
+
+
+def test_the_scripts_are_executable_and_are_shells_or_python() -> None:
+    scripts = [path for path in [*ROOT.glob("scripts/*"), ROOT / ".ci/run"] if path.is_file()]
+
+    wrong = [
+        path.name
+        for path in scripts
+        if not path.stat().st_mode & 0o100
+        or not path.read_bytes().startswith((b"#!/usr/bin/env bash\n", b"#!/usr/bin/env python3\n"))
+    ]
+
+    assert {"setup", "test", "check", "digits", "run"} <= {path.name for path in scripts}
+    assert wrong == []
+
+
+def test_the_wheel_is_pure_small_and_holds_the_package_alone(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+    information = f"container_training_toolkit-{__version__}.dist-info/"
+
+    assert wheel.name == f"container_training_toolkit-{__version__}-py3-none-any.whl"
+    assert wheel.stat().st_size < 200_000
+    assert [name for name in names if not name.startswith(("toolkit/", information))] == []
+    assert [name for name in names if name.endswith((".so", ".pyc", ".pyd"))] == []
+    assert {path.relative_to(ROOT).as_posix() for path in ROOT.glob("toolkit/**/*.py")} <= set(names)
+    assert f"{information}licenses/LICENSE" in names
+
+
+def test_the_wheel_brings_both_commands_and_asks_for_msgspec_alone(wheel: Path) -> None:
+    information = f"container_training_toolkit-{__version__}.dist-info/"
+    with zipfile.ZipFile(wheel) as archive:
+        entry_points = archive.read(information + "entry_points.txt").decode()
+        metadata = email.parser.Parser().parsestr(archive.read(information + "METADATA").decode())
+    needed = [line for line in metadata.get_all("Requires-Dist", []) if "extra ==" not in line]
+
+    assert "train = toolkit.cli.main:train" in entry_points
+    assert "toolkit = toolkit.cli.main:main" in entry_points
+    assert [re.match(r"[\w-]+", line)[0] for line in needed] == ["msgspec"]  # type: ignore[index]
+    assert metadata["Requires-Python"] == ">=3.10"
+    assert metadata["License-Expression"] == "Apache-2.0"

@@ -1,0 +1,89 @@
+"""`toolkit run` as a person uses it: a process, its console, and the folder it leaves."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from toolkit.supervise.kernel import marked
+
+PROGRAMS = Path(__file__).parents[1] / "programs"
+COMMAND = (sys.executable, "-m", "toolkit.cli.main", "run")
+ROOT = Path(__file__).parents[2]
+DEADLINE_S = 60
+
+
+class Played:
+    """A run of `toolkit run`. Its console is one stream, so that lines come in their order."""
+
+    def __init__(self, folder: Path, program: str, *words: str, **environ: str) -> None:
+        self.folder = folder / "job"
+        self.console = ""
+        argv = (*COMMAND, str(self.program(program)), "--job-dir", str(self.folder), *words)
+        self._process = subprocess.Popen(
+            argv,
+            cwd=folder,
+            env={**os.environ, "PYTHONPATH": str(ROOT), **environ},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+
+    @staticmethod
+    def program(name: str) -> Path:
+        """Return the path of one of the test programs (an absolute path is that path)."""
+        return PROGRAMS / name
+
+    def __enter__(self) -> "Played":
+        return self
+
+    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+        if self._process.poll() is None:
+            self._process.kill()
+        self._process.communicate()
+
+    def until(self, words: str, times: int = 1) -> None:
+        """Wait for *times* lines with *words* in them."""
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self.console += line
+            times -= words in line
+            if not times:
+                return
+        raise AssertionError(f"{words!r} was not said in:\n{self.console}")
+
+    def signal(self, number: signal.Signals) -> None:
+        self._process.send_signal(number)
+
+    def end(self) -> int:
+        """Return its exit code."""
+        self.console += self._process.communicate(timeout=DEADLINE_S)[0]
+        return self._process.returncode
+
+    @property
+    def told(self) -> dict[str, Any]:
+        """job.json."""
+        found: dict[str, Any] = json.loads((self.folder / "job.json").read_bytes())
+        return found
+
+    @property
+    def codes(self) -> dict[str, int]:
+        return {host: told["exit_code"] for host, told in self.told["hosts"].items()}
+
+    def left_running(self, hosts: int) -> set[int]:
+        """Return the pids of this job's processes."""
+        bases = [self.folder / "hosts" / f"algo-{number}" / "opt/ml" for number in range(1, hosts + 1)]
+        return {pid for base in bases for pid in marked(f"SAGEMAKER_BASE_DIR={base}".encode())}
+
+    def archive(self, name: str) -> dict[str, bytes]:
+        """Return the files in an archive of the job."""
+        with tarfile.open(self.folder / name) as tar:
+            found = {member.name: tar.extractfile(member) for member in tar if member.isfile()}
+            return {name: file.read() for name, file in found.items() if file is not None}

@@ -1,0 +1,124 @@
+import os
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from toolkit.local import collect
+from toolkit.local.documents import Place
+from toolkit.local.stage import Staged
+from toolkit.log import Log
+from toolkit.metrics.file import SampleFile, read
+from toolkit.metrics.sample import Sample
+
+
+@pytest.fixture
+def hosts(tmp_path: Path) -> tuple[Staged, ...]:
+    """Two hosts that left nothing yet."""
+    made = []
+    for name in ("algo-1", "algo-2"):
+        base = tmp_path / name
+        for folder in ("model", "output/data"):
+            (base / folder).mkdir(parents=True)
+        place = Place(host=name, base=base, submitted=tmp_path / "s", port=1, cpus=1)
+        made.append(Staged(place=place, argv=(), environ={}, log=tmp_path / f"{name}.log"))
+    return tuple(made)
+
+
+def write(host: Staged, name: str, content: str) -> None:
+    path = host.place.base / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(content)
+
+
+def content(archive: Path) -> dict[str, str]:
+    with tarfile.open(archive) as tar:
+        found = {}
+        for member in tar:
+            file = tar.extractfile(member) if member.isfile() else None
+            if file is not None:
+                found[member.name] = file.read().decode()
+        return found
+
+
+def test_archives_hold_what_all_hosts_left(tmp_path: Path, hosts: tuple[Staged, ...]) -> None:
+    write(hosts[0], "model/model.pt", "weights")
+    write(hosts[0], "output/data/logs/rank-0.log", "zero")
+    write(hosts[1], "output/data/logs/rank-1.log", "one")
+
+    made = collect.collect(tmp_path, hosts, Log())
+
+    assert content(tmp_path / "model.tar.gz") == {"model.pt": "weights"}
+    assert content(tmp_path / "output.tar.gz") == {"logs/rank-0.log": "zero", "logs/rank-1.log": "one"}
+    assert made.artifacts == {"logs": "logs/", "model": "model.tar.gz", "output": "output.tar.gz"}
+    assert made.notes == ()
+
+
+def test_of_two_files_of_one_name_the_first_hosts_wins_and_it_is_said(
+    tmp_path: Path, hosts: tuple[Staged, ...]
+) -> None:
+    for host, text in zip(hosts, ("mine", "yours"), strict=True):
+        write(host, "model/same", "same")
+        write(host, "model/model.pt", text)
+
+    made = collect.collect(tmp_path, hosts, Log())
+
+    assert content(tmp_path / "model.tar.gz") == {"same": "same", "model.pt": "mine"}
+    assert made.notes == ("model.tar.gz: model.pt of algo-2 left out: algo-1 wrote the same names",)
+
+
+def test_a_file_where_another_host_has_a_folder_is_left_out(tmp_path: Path, hosts: tuple[Staged, ...]) -> None:
+    write(hosts[0], "model/a", "file")
+    write(hosts[1], "model/a/b", "below")
+
+    made = collect.collect(tmp_path, hosts, Log())
+
+    assert content(tmp_path / "model.tar.gz") == {"a": "file"}
+    assert len(made.notes) == 1
+
+
+def test_links_stay_links_and_fifos_stay_behind(tmp_path: Path, hosts: tuple[Staged, ...]) -> None:
+    write(hosts[0], "model/step-9", "9")
+    (hosts[0].place.base / "model/last").symlink_to("step-9")
+    os.mkfifo(hosts[0].place.base / "model/pipe")
+
+    collect.collect(tmp_path, hosts, Log())
+
+    with tarfile.open(tmp_path / "model.tar.gz") as tar:
+        assert tar.getmember("last").linkname == "step-9"
+        assert sorted(tar.getnames()) == ["last", "step-9"]
+
+
+def test_metrics_of_all_hosts_are_one_file_by_time(tmp_path: Path, hosts: tuple[Staged, ...]) -> None:
+    for number, host in enumerate(hosts):
+        file = SampleFile(host.place.base / "output/metrics.jsonl", warn=print)
+        name = host.place.host
+        file.append([Sample(name="loss", value=float("nan"), time_s=at + number / 2, host=name) for at in (1, 2)])
+        file.close()
+
+    collect.collect(tmp_path, hosts, Log())
+
+    merged = [(sample.time_s, sample.host) for sample in read(tmp_path / "metrics.jsonl")]
+    assert merged == [(1.0, "algo-1"), (1.5, "algo-2"), (2.0, "algo-1"), (2.5, "algo-2")]
+
+
+def test_a_host_that_left_nothing_at_all_is_no_hindrance(tmp_path: Path) -> None:
+    place = Place(host="algo-1", base=tmp_path / "gone", submitted=tmp_path / "s", port=1, cpus=1)
+    gone = (Staged(place=place, argv=(), environ={}, log=tmp_path / "l"),)
+
+    made = collect.collect(tmp_path, gone, Log())
+
+    assert content(tmp_path / "model.tar.gz") == {}
+    assert made.notes == ()
+    assert collect.outcomes(gone) == {}
+    assert collect.failure_text(gone, "algo-1") == ""
+
+
+def test_an_archive_that_cannot_be_written_is_a_note(tmp_path: Path, hosts: tuple[Staged, ...]) -> None:
+    (tmp_path / "model.tar.gz").mkdir()
+    (tmp_path / "model.tar.gz/in the way").write_text("")
+
+    made = collect.collect(tmp_path, hosts, Log())
+
+    assert "model.tar.gz could not be packed" in made.notes[0]
+    assert made.artifacts == {"logs": "logs/", "output": "output.tar.gz"}

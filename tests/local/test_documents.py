@@ -1,0 +1,198 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from toolkit.local import documents
+from toolkit.local.documents import Place
+from toolkit.local.spec import DISTRIBUTIONS, Channel, Group, Spec
+
+PLACE = Place(host="algo-1", base=Path("/j/opt/ml"), submitted=Path("/j/sourcedir.tar.gz"), port=4321, cpus=8)
+
+
+def spec(**more: Any) -> Spec:
+    groups = more.pop("groups", (Group(name="homogeneousCluster", hosts=("algo-1", "algo-2"), instance_type="local"),))
+    return Spec(
+        name="job", script=Path("/src/train.py"), source=Path("/src"), groups=groups, job_dir=Path("/j"), **more
+    )
+
+
+def test_every_hyperparameter_is_json_in_a_string() -> None:
+    asked = spec(hyperparameters={"epochs": 5, "optimizer": "adam", "lr": 1e-5, "x": None, "flag": True, "l": [1, "a"]})
+
+    made = documents.hyperparameters(asked, PLACE.submitted, "eu-west-1")
+
+    assert made == {
+        "sagemaker_program": '"train.py"',
+        "sagemaker_submit_directory": '"/j/sourcedir.tar.gz"',
+        "sagemaker_container_log_level": "20",
+        "sagemaker_job_name": '"job"',
+        "sagemaker_region": '"eu-west-1"',
+        "epochs": "5",
+        "optimizer": '"adam"',
+        "lr": "1e-05",
+        "x": "null",
+        "flag": "true",
+        "l": '[1, "a"]',
+    }
+
+
+LOCAL = {"sagemaker_instance_type": "local"}
+
+
+@pytest.mark.parametrize(
+    ("asked", "flags"),
+    [
+        ({}, {}),
+        (DISTRIBUTIONS["pytorchddp"], {"sagemaker_pytorch_ddp_enabled": True, **LOCAL}),
+        (DISTRIBUTIONS["torch_distributed"], {"sagemaker_torch_distributed_enabled": True, **LOCAL}),
+        (
+            DISTRIBUTIONS["smddp"],
+            {
+                "sagemaker_distributed_dataparallel_enabled": True,
+                **LOCAL,
+                "sagemaker_distributed_dataparallel_custom_mpi_options": "",
+            },
+        ),
+        (DISTRIBUTIONS["mpi"], {"sagemaker_mpi_enabled": True, "sagemaker_mpi_custom_mpi_options": ""}),
+        (
+            {"mpi": {"enabled": True, "processes_per_host": 8, "custom_mpi_options": "-x A"}},
+            {
+                "sagemaker_mpi_enabled": True,
+                "sagemaker_mpi_num_of_processes_per_host": 8,
+                "sagemaker_mpi_custom_mpi_options": "-x A",
+            },
+        ),
+        (DISTRIBUTIONS["pytorchxla"], {"sagemaker_pytorch_xla_multi_worker_enabled": True}),
+        (DISTRIBUTIONS["parameter_server"], {"sagemaker_parameter_server_enabled": True}),
+        (
+            DISTRIBUTIONS["multi_worker_mirrored_strategy"],
+            {"sagemaker_multi_worker_mirrored_strategy_enabled": True},
+        ),
+        (
+            {"smdistributed": {"modelparallel": {"enabled": True, "parameters": {"p": 2}}}, "mpi": {"enabled": True}},
+            {
+                "sagemaker_distributed_dataparallel_enabled": False,
+                **LOCAL,
+                "mp_parameters": {"p": 2},
+                "sagemaker_mpi_enabled": True,
+                "sagemaker_mpi_custom_mpi_options": "",
+            },
+        ),
+        ({"pytorchddp": {"enabled": False}}, {}),
+    ],
+)
+def test_a_distribution_becomes_the_flags_that_the_sdk_makes_of_it(
+    asked: dict[str, Any], flags: dict[str, Any]
+) -> None:
+    assert documents.distribution_flags(spec(distribution=asked)) == flags
+
+
+def test_processes_per_host_go_where_each_launcher_looks() -> None:
+    mpi = spec(distribution=DISTRIBUTIONS["mpi"], processes_per_host=3)
+
+    flags = documents.distribution_flags(mpi)
+    environ = documents.environment(mpi, PLACE, {}, "r")
+
+    assert flags["sagemaker_mpi_num_of_processes_per_host"] == 3
+    assert environ["TOOLKIT_PROCESSES_PER_HOST"] == "3"
+
+
+def test_resources_are_told_in_todays_form() -> None:
+    assert documents.resources(spec(), "algo-2") == {
+        "current_host": "algo-2",
+        "current_instance_type": "local",
+        "current_group_name": "homogeneousCluster",
+        "hosts": ["algo-1", "algo-2"],
+        "instance_groups": [
+            {
+                "instance_group_name": "homogeneousCluster",
+                "instance_type": "local",
+                "hosts": ["algo-1", "algo-2"],
+            }
+        ],
+        "network_interface_name": "lo",
+        "topology": None,
+    }
+
+
+def test_a_heterogeneous_cluster_tells_each_host_its_group() -> None:
+    groups = (
+        Group(name="cpu", hosts=("algo-1",), instance_type="ml.c5.xlarge"),
+        Group(name="gpu", hosts=("algo-2",), instance_type="ml.p4d.24xlarge"),
+    )
+    asked = spec(groups=groups, distribution={"instance_groups": ["gpu"], **DISTRIBUTIONS["torch_distributed"]})
+
+    told = documents.resources(asked, "algo-2")
+    flags = documents.distribution_flags(asked)
+
+    assert (told["current_group_name"], told["current_instance_type"]) == ("gpu", "ml.p4d.24xlarge")
+    assert [group["hosts"] for group in told["instance_groups"]] == [["algo-1"], ["algo-2"]]
+    assert flags["sagemaker_distribution_instance_groups"] == ["gpu"]
+    assert flags["sagemaker_instance_type"] == "ml.p4d.24xlarge"
+
+
+def test_channels_are_told_with_mode_and_distribution() -> None:
+    channels = (
+        Channel(name="train", path=Path("/d"), mode="Pipe", sharded=True),
+        Channel(name="test", path=Path("/d")),
+    )
+
+    assert documents.inputs(spec(channels=channels)) == {
+        "train": {"TrainingInputMode": "Pipe", "S3DistributionType": "ShardedByS3Key", "RecordWrapperType": "None"},
+        "test": {"TrainingInputMode": "File", "S3DistributionType": "FullyReplicated", "RecordWrapperType": "None"},
+    }
+
+
+def test_checkpoints_have_a_document_only_if_asked_for() -> None:
+    without = documents.documents(spec(), PLACE, "r")
+    kept = documents.documents(spec(checkpoints=Path("/keep")), PLACE, "r")
+
+    assert "checkpointconfig.json" not in without
+    assert kept["checkpointconfig.json"] == {"LocalPath": "/j/opt/ml/checkpoints", "S3Uri": "file:///keep"}
+
+
+def test_metric_definitions_are_a_list_as_in_the_request() -> None:
+    made = documents.documents(spec(metrics=(("loss", "loss=(.*)"),)), PLACE, "r")
+
+    assert made["metric-definition-regex.json"] == [{"Name": "loss", "Regex": "loss=(.*)"}]
+    assert json.loads(json.dumps(made)) == made
+
+
+def test_the_environment_is_the_persons_then_the_platforms_then_the_jobs() -> None:
+    own = {"PATH": "/bin", "HOME": "/root", "AWS_REGION": "mars", "TOOLKIT_GRACE_S": "5"}
+    asked = spec(environment={"HOME": "/job", "MODE": "fast"})
+
+    made = documents.environment(asked, PLACE, own, "mars")
+
+    assert made == {
+        "PATH": "/bin",
+        "HOME": "/job",
+        "MODE": "fast",
+        "TOOLKIT_GRACE_S": "5",
+        "OMP_NUM_THREADS": "4",
+        "SAGEMAKER_BASE_DIR": "/j/opt/ml",
+        "TRAINING_JOB_NAME": "job",
+        "TRAINING_JOB_ARN": "arn:aws:sagemaker:mars:000000000000:training-job/job",
+        "AWS_REGION": "mars",
+        "MASTER_PORT": "4321",
+        "TOOLKIT_HOST_ADDRESSES": "algo-1=127.0.0.1,algo-2=127.0.0.1",
+    }
+
+
+@pytest.mark.parametrize(
+    "name", ["SM_MODEL_DIR", "SAGEMAKER_PROGRAM", "RANK", "WORLD_SIZE", "MASTER_ADDR", "TF_CONFIG", "SLURM_NTASKS"]
+)
+def test_what_an_outer_job_set_is_not_handed_on(name: str) -> None:
+    assert name not in documents.environment(spec(), PLACE, {name: "1"}, "r")
+
+
+def test_threads_that_a_person_chose_stay() -> None:
+    assert documents.environment(spec(), PLACE, {"OMP_NUM_THREADS": "7"}, "r")["OMP_NUM_THREADS"] == "7"
+
+
+def test_one_process_alone_may_take_all_cores() -> None:
+    alone = spec(groups=(Group(name="homogeneousCluster", hosts=("algo-1",), instance_type="local"),))
+
+    assert "OMP_NUM_THREADS" not in documents.environment(alone, PLACE, {}, "r")

@@ -1,0 +1,121 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from toolkit.job.outcome import Exit, Outcome
+from toolkit.local import report
+from toolkit.local.course import Course, Verdict
+from toolkit.local.report import HostReport, Report
+from toolkit.local.spec import Kill
+from toolkit.metrics.sample import Sample
+
+
+def failed(at_ns: int, code: int = 1) -> Outcome:
+    end = Exit(process="rank", pid=1, started_ns=0, ended_ns=at_ns, code=code)
+    return Outcome(status="failed", exit_code=code, exits=(end,))
+
+
+def course(*ends: tuple[str, int], kills: Any = ()) -> Course:
+    made = Course([host for host, _ in ends], kills=kills)
+    made.due(10)
+    for host, code in ends:
+        made.ended(host, code, 11)
+    return made
+
+
+FAILED = course(("algo-1", 1), ("algo-2", 1))
+
+
+@pytest.mark.parametrize(
+    ("played", "outcomes", "first"),
+    [
+        (FAILED, {"algo-1": failed(20), "algo-2": failed(10)}, "algo-2"),
+        (FAILED, {"algo-1": failed(10), "algo-2": failed(20)}, "algo-1"),
+        (FAILED, {"algo-1": Outcome(status="stopped", exit_code=143), "algo-2": failed(20)}, "algo-2"),
+        (FAILED, {"algo-1": Outcome(status="failed", exit_code=75), "algo-2": failed(20)}, "algo-2"),
+        (FAILED, {"algo-2": failed(20)}, "algo-2"),
+        (FAILED, {}, "algo-1"),
+        (course(("algo-1", 0)), {}, ""),
+        (
+            course(("algo-1", 1), ("algo-2", 137), kills=[Kill(host="algo-2", after_s=5)]),
+            {"algo-1": failed(1)},
+            "algo-2",
+        ),
+    ],
+)
+def test_the_first_failure_is_found_by_what_the_hosts_tell(
+    played: Course, outcomes: dict[str, Outcome], first: str
+) -> None:
+    assert report.first_failure(played, outcomes) == first
+
+
+@pytest.mark.parametrize(
+    ("status", "vanished", "failure", "reason"),
+    [
+        ("Failed", False, "Boom:\nExitCode 3\n", "AlgorithmError: Boom:\nExitCode 3"),
+        ("Failed", False, "x" * 3000, "AlgorithmError: " + "x" * 1024),
+        ("Failed", False, "", "AlgorithmError: algo-2 ended with exit code 3"),
+        ("Failed", True, "anything", "InternalServerError: host algo-2 vanished"),
+        ("Stopped", False, "Stopped", ""),
+    ],
+)
+def test_the_reason_has_the_platforms_form(status: Any, vanished: bool, failure: str, reason: str) -> None:
+    end = Verdict(status=status, secondary=status, exit_code=3, host="algo-2")
+
+    assert report.failure_reason(end, vanished, failure) == reason
+
+
+def sample(name: str, value: float, rank: int | None = None) -> Sample:
+    return Sample(name=name, value=value, time_s=0, host="algo-1", rank=rank)
+
+
+def test_the_newest_value_is_shown_and_of_several_ranks_the_firsts() -> None:
+    samples = [sample("a", 1, 1), sample("a", 2, 0), sample("a", 3, 1), sample("b", 1), sample("b", 2)]
+
+    shown = report.last_values(samples)
+
+    assert {name: found.value for name, found in shown.items()} == {"a": 2, "b": 2}
+
+
+def test_times_are_utc() -> None:
+    assert report.moment(0.25) == "1970-01-01T00:00:00.250Z"
+
+
+def test_the_summary_says_what_a_person_wants_to_know() -> None:
+    made = Report(
+        name="digits",
+        status="Failed",
+        secondary_status="Failed",
+        failure_reason="AlgorithmError: Boom",
+        failed_host="algo-2",
+        exit_code=3,
+        hosts={
+            "algo-1": HostReport(exit_code=143, cause="stopped by SIGTERM\nmore"),
+            "algo-2": HostReport(exit_code=3),
+        },
+        training_seconds=1.5,
+        billable_seconds=3.0,
+        metrics={"loss": 0.123456789, "ratio": "NaN"},
+        artifacts={"model": "model.tar.gz"},
+        notes=("something",),
+    )
+
+    assert report.summary(made, Path("jobs/digits")).splitlines() == [
+        "digits: Failed, exit code 3",
+        "",
+        "AlgorithmError: Boom",
+        "",
+        "  algo-1      exit code 143: stopped by SIGTERM",
+        "  algo-2      exit code 3",
+        "  loss                    0.123457",
+        "  ratio                   NaN",
+        "  1.5 s of training, 3 s billable",
+        "  note: something",
+        "  jobs/digits: job.json, model.tar.gz",
+    ]
+
+
+@pytest.mark.parametrize(("value", "word"), [(float("nan"), "NaN"), (float("-inf"), "-Infinity"), (0.5, 0.5)])
+def test_values_that_json_has_no_number_for_are_words(value: float, word: float | str) -> None:
+    assert report.json_value(value) == word

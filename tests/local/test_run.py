@@ -1,0 +1,194 @@
+import json
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.local.playing import Played
+
+LOSS = ("--metric", r"loss=loss=([0-9.]+)", "--metric", r"step=step=(\d+)")
+
+
+def test_a_job_leaves_its_results_in_its_folder(tmp_path: Path) -> None:
+    with Played(tmp_path, "counts_to.py", "--hyperparameter", "steps=2", "--name", "counting", *LOSS) as job:
+        assert job.end() == 0
+
+    told = job.told
+    assert (told["name"], told["status"], told["failure_reason"]) == ("counting", "Completed", "")
+    assert told["metrics"] == {"loss": 0.5, "step": 2.0}
+    assert told["training_seconds"] > 0
+    assert told["billable_seconds"] == told["training_seconds"]
+    assert told["start_time"] < told["end_time"]
+    assert job.archive("model.tar.gz") == {"model.txt": b"2"}
+    assert [json.loads(line)["value"] for line in (job.folder / "metrics.jsonl").read_text().splitlines()] == [
+        1,
+        1,
+        2,
+        0.5,
+    ]
+    assert "step=2 loss=0.5\n" in (job.folder / "logs/algo-1.log").read_text()
+    assert "\nstep=2 loss=0.5\n" in job.console
+    assert "counting: Completed, exit code 0" in job.console
+
+
+def test_several_hosts_are_told_apart_and_billed_each(tmp_path: Path) -> None:
+    with Played(tmp_path, "counts_to.py", "--hosts", "3", "--hyperparameter", "steps=1") as job:
+        assert job.end() == 0
+
+    assert job.codes == {"algo-1": 0, "algo-2": 0, "algo-3": 0}
+    assert job.told["billable_seconds"] == pytest.approx(3 * job.told["training_seconds"])
+    for host in job.codes:
+        assert f"\n{host} | step=1 loss=1.0\n" in job.console
+        assert "step=1 loss=1.0\n" in (job.folder / f"logs/{host}.log").read_text()
+
+
+def test_one_failing_host_stops_the_others_and_is_the_jobs_cause(tmp_path: Path) -> None:
+    with Played(tmp_path, "fails_on_host.py", "--hosts", "2", "--hyperparameter", "host=algo-2") as job:
+        assert job.end() == 1
+
+    told = job.told
+    assert (told["status"], told["failed_host"]) == ("Failed", "algo-2")
+    assert told["failure_reason"].startswith("AlgorithmError: ExecuteUserScriptError:\nExitCode 1\n")
+    assert "RuntimeError: boom on algo-2" in told["failure_reason"]
+    assert len(told["failure_reason"]) <= len("AlgorithmError: ") + 1024
+    assert job.archive("output.tar.gz") == {"told-algo-1": b""}
+    assert "boom on algo-2" in job.console.partition("Failed, exit code 1")[2]
+
+
+def test_a_killed_host_vanishes_with_everything_on_it(tmp_path: Path) -> None:
+    with Played(tmp_path, "counts_to.py", "--hosts", "2", "--kill", "algo-2@1s") as job:
+        assert job.end() == 75
+
+    assert job.told["failure_reason"] == "InternalServerError: host algo-2 vanished"
+    assert job.codes["algo-2"] == 137
+    assert job.told["hosts"]["algo-2"]["status"] == "vanished"
+    assert job.left_running(2) == set()
+
+
+@pytest.mark.parametrize(("word", "secondary"), [("--stop-after", "Stopped"), ("--max-run", "MaxRuntimeExceeded")])
+def test_a_limit_stops_the_job(tmp_path: Path, word: str, secondary: str) -> None:
+    with Played(tmp_path, "counts_to.py", "--hosts", "2", word, "1s") as job:
+        assert job.end() == 143
+
+    told = job.told
+    assert (told["status"], told["secondary_status"], told["failure_reason"]) == ("Stopped", secondary, "")
+    assert job.left_running(2) == set()
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 143)])
+def test_a_person_stops_the_job_as_the_platform_would(tmp_path: Path, number: signal.Signals, code: int) -> None:
+    with Played(tmp_path, "counts_to.py", "--hosts", "2") as job:
+        job.until("ready", times=2)
+        job.signal(number)
+        assert job.end() == code
+
+    assert job.told["status"] == "Stopped"
+    assert job.codes == {"algo-1": 0, "algo-2": 0}
+    assert job.archive("model.tar.gz") == {"model.txt": b"3"}
+
+
+def test_a_second_ctrl_c_kills(tmp_path: Path) -> None:
+    with Played(tmp_path, "ignores_all.py") as job:
+        job.until("ready")
+        job.signal(signal.SIGINT)
+        job.until("once more kills")
+        job.signal(signal.SIGINT)
+        assert job.end() == 130
+
+    assert job.told["status"] == "Stopped"
+    assert job.codes == {"algo-1": 137}
+    assert job.left_running(1) == set()
+
+
+def test_nothing_survives_a_toolkit_run_that_is_killed(tmp_path: Path) -> None:
+    with Played(tmp_path, "ignores_all.py", "--hosts", "2") as job:
+        job.until("ready", times=2)
+        job.signal(signal.SIGKILL)
+        job.end()  # Waits for the end of its console, which every process of the job holds.
+
+    assert job.told["status"] == "InProgress"
+    assert job.left_running(2) == set()
+
+
+def test_a_killed_job_goes_on_from_its_checkpoints(tmp_path: Path) -> None:
+    kept = ("--checkpoints", str(tmp_path / "kept"))
+    with Played(tmp_path, "counts_to.py", *kept) as first:
+        first.until("ready")
+        first.signal(signal.SIGKILL)
+        first.end()
+    with Played(tmp_path, "counts_to.py", *kept, "--hyperparameter", "steps=1") as second:
+        assert second.end() == 0
+
+    assert "begin=3\n" in second.console
+    assert second.archive("model.tar.gz") == {"model.txt": b"4"}
+
+
+@pytest.fixture
+def shards(tmp_path: Path) -> Path:
+    folder = tmp_path / "data"
+    folder.mkdir()
+    for name in "abc":
+        (folder / name).write_text(name)
+    return folder
+
+
+def test_a_pipe_channel_is_an_epoch_for_each_fifo(tmp_path: Path, shards: Path) -> None:
+    words = ("--hosts", "2", "--channel", f"train={shards}:Pipe:ShardedByS3Key", "--hyperparameter", "epochs=3")
+    with Played(tmp_path, "reads_pipe.py", *words) as job:
+        assert job.end() == 0
+
+    assert job.archive("output.tar.gz") == {"epochs-algo-1": b"ac|ac|ac", "epochs-algo-2": b"b|b|b"}
+    assert list((job.folder / "hosts/algo-1/opt/ml/input/data").iterdir()) == []
+
+
+def test_a_pipe_channel_that_nobody_reads_does_not_hold_the_job(tmp_path: Path, shards: Path) -> None:
+    words = ("--channel", f"train={shards}:Pipe", "--hyperparameter", "steps=1")
+    with Played(tmp_path, "counts_to.py", *words) as job:
+        assert job.end() == 0
+
+
+def test_channels_hyperparameters_and_groups_reach_the_script(tmp_path: Path, shards: Path) -> None:
+    words = {
+        "script": "lists_channels.py",
+        "hyperparameter": {"epochs": 5, "name": "5", "flag": True},
+        "channel": {"whole": f"{shards}:FastFile", "part": f"{shards}:ShardedByS3Key"},
+        "instance_groups": [{"name": "cpu", "hosts": 1}, {"name": "gpu", "hosts": 1, "instance_type": "ml.g5.xlarge"}],
+    }
+    (tmp_path / "job.json").write_text(json.dumps({**words, "script": str(Played.program("lists_channels.py"))}))
+    with Played(tmp_path, str(tmp_path / "job.json")) as job:
+        assert job.end() == 0
+
+    seen = {name: json.loads(content) for name, content in job.archive("output.tar.gz").items()}
+    argv = ["--epochs", "5", "--flag", "True", "--name", "5"]
+    assert seen == {
+        "seen-algo-1.json": {"argv": argv, "group": "cpu", "whole": ["a", "b", "c"], "part": ["a", "c"]},
+        "seen-algo-2.json": {"argv": argv, "group": "gpu", "whole": ["a", "b", "c"], "part": ["b"]},
+    }
+
+
+def test_requirements_are_installed_beside_and_never_into_the_persons_python(tmp_path: Path) -> None:
+    package = tmp_path / "package"
+    package.mkdir()
+    (package / "pyproject.toml").write_text('[project]\nname = "brought-along"\nversion = "1"\n')
+    (package / "brought_along.py").write_text("")
+    (tmp_path / "r.txt").write_text("missing-on-purpose @ file:///nowhere/at/all\n")
+    with Played(tmp_path, "counts_to.py", "--requirements", str(tmp_path / "r.txt")) as job:
+        assert job.end() != 0
+
+    assert job.told["failure_reason"].startswith("AlgorithmError: InstallRequirementsError:")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--hosts", "2", "--kill", "algo-9@1s"), "$.kill"),
+        (("--channel", "train=/nowhere"), "expected a file or folder for channel train"),
+        (("--hyperparameter", "epochs"), "expected NAME=VALUE"),
+    ],
+)
+def test_a_job_that_cannot_start_ends_with_78_and_says_why(tmp_path: Path, words: tuple[str, ...], said: str) -> None:
+    with Played(tmp_path, "counts_to.py", *words) as job:
+        assert job.end() == 78
+
+    assert said in job.console
+    assert "Traceback" not in job.console

@@ -1,0 +1,89 @@
+import io
+import os
+import sys
+
+import pytest
+
+from toolkit.local import show
+from toolkit.local.show import Live, Plain, Standing
+from toolkit.log import Log
+from toolkit.metrics.sample import Sample
+
+LOSS = Sample(name="loss", value=0.123456789, time_s=0, host="algo-1", step=40)
+STANDING = Standing(name="digits", elapsed_s=75, hosts={"algo-1": "running", "algo-2": "ended with 0"}, samples=(LOSS,))
+
+
+def test_a_standing_fits_on_one_line() -> None:
+    assert show.status_line(STANDING) == "1:15 | algo-1 running, algo-2 ended with 0 | loss=0.123457"
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(0, "0:00"), (59.9, "0:59"), (75, "1:15"), (3661, "1:01:01")])
+def test_elapsed_time_reads_as_a_clock(seconds: float, text: str) -> None:
+    assert show.clock(seconds) == text
+
+
+def test_lines_go_where_the_host_wrote_them(capfd: pytest.CaptureFixture[str]) -> None:
+    plain = Plain(Log(), several=False)
+
+    plain.lines("algo-1", 1, b"out 1\nout 2\n")
+    plain.lines("algo-1", 2, b"err\n")
+
+    assert capfd.readouterr() == ("out 1\nout 2\n", "err\n")
+
+
+def test_of_several_hosts_each_line_says_which(capfd: pytest.CaptureFixture[str]) -> None:
+    Plain(Log(), several=True).lines("algo-2", 1, b"one\n\ntwo\n")
+
+    assert capfd.readouterr().out == "algo-2 | one\nalgo-2 | \nalgo-2 | two\n"
+
+
+def test_a_line_that_names_its_host_is_not_marked_again() -> None:
+    block = show.marked_block("algo-2", b"[algo-2 rank 3] x\n[toolkit] y\nhalf", several=True)
+
+    assert block == b"[algo-2 rank 3] x\nalgo-2 | [toolkit] y\nalgo-2 | half\n"
+
+
+def test_the_standing_is_said_every_ten_seconds(capfd: pytest.CaptureFixture[str]) -> None:
+    plain = Plain(Log(), several=True)
+
+    for second in range(25):
+        plain.standing(Standing(name="j", elapsed_s=second, hosts={"algo-1": "running"}))
+
+    assert capfd.readouterr().err == "[toolkit] 0:10 | algo-1 running\n[toolkit] 0:20 | algo-1 running\n"
+
+
+def test_a_reader_that_has_gone_does_not_end_the_job(capfd: pytest.CaptureFixture[str]) -> None:
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    plain = Plain(Log(), several=False)
+
+    plain.lines("algo-1", write_end, b"lost\n")
+    plain.lines("algo-1", write_end, b"lost too\n")
+
+    os.close(write_end)
+
+
+def test_the_table_shows_hosts_metrics_and_time() -> None:
+    console = pytest.importorskip("rich.console").Console(file=io.StringIO(), width=80)
+
+    console.print(show.table(STANDING))
+
+    shown = console.file.getvalue()
+    for word in ("digits", "1:15", "algo-1", "running", "algo-2", "ended with 0", "loss", "0.123457", "40"):
+        assert word in shown
+
+
+def test_lines_and_our_own_words_pass_above_the_table_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("rich")
+    screen = io.StringIO()
+    monkeypatch.setattr(sys, "stdout", screen)
+    log = Log()
+    live = Live(log, several=False)
+
+    live.lines("algo-1", 2, b"[bold]not markup[/bold] :smile:\n")
+    live.standing(STANDING)
+    log.info("stopping")
+    live.close()
+
+    assert "[bold]not markup[/bold] :smile:\n" in screen.getvalue()
+    assert "[toolkit] stopping\n" in screen.getvalue()

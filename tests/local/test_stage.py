@@ -1,0 +1,225 @@
+import json
+import os
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from toolkit.errors import ContractError, UserError
+from toolkit.local import stage
+from toolkit.local.spec import Channel, Group, Spec
+
+
+def spec(tmp_path: Path, hosts: int = 2, **more: Any) -> Spec:
+    source = tmp_path / "src"
+    source.mkdir(exist_ok=True)
+    (source / "train.py").write_text("print('hello')\n")
+    names = tuple(f"algo-{number}" for number in range(1, hosts + 1))
+    return Spec(
+        name="job",
+        script=source / "train.py",
+        source=source,
+        groups=(Group(name="homogeneousCluster", hosts=names, instance_type="local"),),
+        job_dir=tmp_path / "job",
+        **more,
+    )
+
+
+def staged(asked: Spec, **own: str) -> tuple[stage.Staged, ...]:
+    os.close(stage.claim(asked.job_dir))
+    return stage.stage(asked, {"PATH": os.environ["PATH"], **own})
+
+
+def members(archive: Path) -> list[str]:
+    with tarfile.open(archive) as tar:
+        return sorted(tar.getnames())
+
+
+def data_of(tmp_path: Path, *names: str) -> Path:
+    folder = tmp_path / "data"
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(f"content of {name}")
+    return folder
+
+
+def test_each_host_finds_its_own_documents(tmp_path: Path) -> None:
+    first, second = staged(spec(tmp_path))
+
+    config = tmp_path / "job/hosts/algo-2/opt/ml/input/config"
+    assert second.place.base == tmp_path / "job/hosts/algo-2/opt/ml"
+    assert second.environ["SAGEMAKER_BASE_DIR"] == str(second.place.base)
+    assert sorted(path.name for path in config.iterdir()) == [
+        "hyperparameters.json",
+        "inputdataconfig.json",
+        "metric-definition-regex.json",
+        "resourceconfig.json",
+    ]
+    assert json.loads((config / "resourceconfig.json").read_text())["current_host"] == "algo-2"
+    assert first.environ["MASTER_PORT"] == second.environ["MASTER_PORT"]
+
+
+def test_the_source_is_submitted_as_it_is_now_without_what_is_no_code(tmp_path: Path) -> None:
+    asked = spec(tmp_path, checkpoints=tmp_path / "src/kept")
+    for name in (
+        "lib/model.py",
+        ".git/HEAD",
+        "__pycache__/train.pyc",
+        "kept/step.pt",
+        "jobs/old/x",
+        f"jobs/old/{stage.MARK}",
+    ):
+        (asked.source / name).parent.mkdir(parents=True, exist_ok=True)
+        (asked.source / name).write_text("")
+
+    host, _ = staged(asked)
+
+    assert members(host.place.submitted) == ["lib/model.py", "train.py"]
+
+
+def test_a_requirements_file_is_submitted_under_its_usual_name(tmp_path: Path) -> None:
+    asked = spec(tmp_path, requirements=tmp_path / "mine.txt")
+    (tmp_path / "mine.txt").write_text("msgspec\n")
+    (asked.source / "requirements.txt").write_text("another\n")
+
+    host, _ = staged(asked)
+
+    with tarfile.open(host.place.submitted) as tar:
+        content = tar.extractfile("requirements.txt")
+        assert content is not None and content.read() == b"msgspec\n"
+    assert members(host.place.submitted).count("requirements.txt") == 1
+
+
+def test_a_file_channel_is_a_copy_that_a_job_may_spoil(tmp_path: Path) -> None:
+    folder = data_of(tmp_path, "a.txt", "deep/b.txt")
+
+    host, _ = staged(spec(tmp_path, channels=(Channel(name="train", path=folder),)))
+    there = host.place.base / "input/data/train"
+    (there / "deep/b.txt").write_text("spoilt")
+
+    assert (there / "a.txt").read_text() == "content of a.txt"
+    assert (folder / "deep/b.txt").read_text() == "content of deep/b.txt"
+
+
+def test_a_fast_file_channel_copies_nothing_and_refuses_new_files(tmp_path: Path) -> None:
+    folder = data_of(tmp_path, "a.txt", "deep/b.txt")
+
+    host, _ = staged(spec(tmp_path, channels=(Channel(name="train", path=folder, mode="FastFile"),)))
+    there = host.place.base / "input/data/train"
+
+    assert (there / "deep/b.txt").read_text() == "content of deep/b.txt"
+    assert (there / "a.txt").is_symlink()
+    assert [path.stat().st_mode & 0o777 for path in (there, there / "deep")] == [0o555, 0o555]
+    stage.make_writable(host)
+    assert there.stat().st_mode & 0o777 == 0o755
+
+
+def test_one_file_is_a_channel_with_one_file(tmp_path: Path) -> None:
+    folder = data_of(tmp_path, "a.txt")
+
+    host, _ = staged(spec(tmp_path, channels=(Channel(name="train", path=folder / "a.txt"),)))
+
+    assert [path.name for path in (host.place.base / "input/data/train").iterdir()] == ["a.txt"]
+
+
+@pytest.mark.parametrize("mode", ["File", "FastFile", "Pipe"])
+def test_a_sharded_channel_gives_each_file_to_one_host(tmp_path: Path, mode: Any) -> None:
+    folder = data_of(tmp_path, *"abcde")
+    asked = spec(tmp_path, channels=(Channel(name="train", path=folder, mode=mode, sharded=True),))
+
+    hosts = staged(asked)
+
+    shares = [[name for name, _ in stage.share(asked, asked.channels[0], host.place.host)] for host in hosts]
+    assert shares == [["a", "c", "e"], ["b", "d"]]
+    if mode == "Pipe":
+        assert [[path.name for path in host.feeds[0].files] for host in hosts] == shares
+    else:
+        found = [sorted(path.name for path in (host.place.base / "input/data/train").iterdir()) for host in hosts]
+        assert found == shares
+
+
+def test_checkpoints_are_one_folder_for_all_hosts(tmp_path: Path) -> None:
+    first, second = staged(spec(tmp_path, checkpoints=tmp_path / "kept"))
+    (first.place.base / "checkpoints/step.pt").write_text("7")
+
+    assert (second.place.base / "checkpoints/step.pt").read_text() == "7"
+    assert (tmp_path / "kept/step.pt").read_text() == "7"
+
+
+def test_a_job_may_follow_another_in_the_same_folder(tmp_path: Path) -> None:
+    folder = data_of(tmp_path, "a.txt")
+    asked = spec(tmp_path, channels=(Channel(name="train", path=folder, mode="FastFile"),))
+    staged(asked)
+    for name in ("model.tar.gz", "job.json", "note of mine"):
+        (asked.job_dir / name).write_text("")
+
+    staged(asked)
+
+    assert (folder / "a.txt").exists()
+    assert not (asked.job_dir / "model.tar.gz").exists()
+    assert (asked.job_dir / "note of mine").exists()
+
+
+def test_a_folder_of_somebody_elses_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "job").mkdir()
+    (tmp_path / "job/thesis.tex").write_text("")
+
+    with pytest.raises(ContractError, match="found other files"):
+        stage.claim(tmp_path / "job")
+
+    assert (tmp_path / "job/thesis.tex").exists()
+
+
+def test_two_jobs_never_share_a_folder(tmp_path: Path) -> None:
+    lock = stage.claim(tmp_path / "job")
+
+    with pytest.raises(ContractError, match="a job is running there"):
+        stage.claim(tmp_path / "job")
+
+    os.close(lock)
+    os.close(stage.claim(tmp_path / "job"))
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"requirements": Path("/nowhere/r.txt")}, ["/nowhere/r.txt", "requirements file"]),
+        ({"channels": (Channel(name="train", path=Path("/nowhere/d")),)}, ["/nowhere/d", "channel train"]),
+    ],
+)
+def test_what_is_not_there_is_said_before_anything_starts(tmp_path: Path, more: Any, words: list[str]) -> None:
+    with pytest.raises(UserError) as raised:
+        stage.check(spec(tmp_path, **more))
+
+    assert [word for word in words if word not in str(raised.value)] == []
+
+
+def test_a_missing_script_is_named(tmp_path: Path) -> None:
+    asked = spec(tmp_path)
+    asked.script.unlink()
+
+    with pytest.raises(UserError, match=r"train\.py: expected a script, found nothing"):
+        stage.check(asked)
+
+
+def test_a_host_that_may_install_has_a_python_of_its_own_that_sees_ours(tmp_path: Path) -> None:
+    asked = spec(tmp_path, hosts=1)
+    (asked.source / "requirements.txt").write_text("")
+
+    (host,) = staged(asked)
+    program = "import sys, msgspec, pip, toolkit; print(sys.prefix)"
+    prefix = subprocess.run(
+        [host.argv[0], "-c", program], check=True, capture_output=True, text=True, cwd=tmp_path
+    ).stdout
+
+    assert prefix.strip() == str(tmp_path / "job/hosts/algo-1/python")
+    assert host.environ["PATH"].startswith(str(tmp_path / "job/hosts/algo-1/python/bin") + ":")
+
+
+def test_a_host_that_installs_nothing_uses_our_python(tmp_path: Path) -> None:
+    (host,) = staged(spec(tmp_path, hosts=1))
+
+    assert host.argv == (sys.executable, "-m", "toolkit.cli.main", "train")

@@ -1,0 +1,108 @@
+import re
+
+import pytest
+
+from tests.metrics.naive import GPT2
+from toolkit.metrics.definition import Definition, compile
+from toolkit.metrics.warn import NUMBER, notes, warnings
+
+
+def defined(regex: str) -> Definition:
+    return compile([("m", regex)], "test")[0]
+
+
+def test_the_learning_rate_of_the_gpt2_job_is_warned_of_with_a_better_regex() -> None:
+    (words,) = warnings(defined(r"'learning_rate': ([0-9.]*)"))
+
+    assert "reads 4.5e-05 as 4.5" in words
+    better = words.partition(" Write ")[2]
+    match = re.search(better, "{'loss': 0.5, 'learning_rate': 4.5e-05, 'epoch': 1}")
+    assert match is not None
+    assert match[1] == "4.5e-05"
+
+
+def test_each_of_the_gpt2_definitions_draws_one_warning() -> None:
+    assert [len(warnings(definition)) for definition in compile(GPT2, "test")] == [1] * 7
+
+
+@pytest.mark.parametrize(
+    ("regex", "words"),
+    [
+        (r"loss: ([0-9.]*?) ", "does not see 4.5e-05, -0.5 or nan"),
+        (r"- ([0-9.]*?)ms/step", "does not see 4.5e-05"),
+        (r"loss=(-?[0-9]+\.[0-9]+)", "reads 4.5e-05 as 4.5; does not see nan"),
+        (r"x=([0-9.e-]+)", "does not see 1.5e+16"),
+        (r"loss.*?([0-9.]+)", "-0.5 as 0.5"),
+        (r"loss\D+([0-9.]+(?:e[-+]\d+)?|nan|inf)", "reads -0.5 as 0.5"),
+        (r"(?i)Loss=([0-9.]+)", "reads 4.5e-05 as 4.5"),
+        (r"(?<=loss=)([0-9.]+)(?=,)", "does not see 4.5e-05"),
+        (r"(\d+)/\1 loss=[^=]", ""),
+        (r"(?:loss|acc)[^\d\s]([0-9.]+)", "reads 4.5e-05 as 4.5"),
+        (r"(?:loss=([0-9.]+))?$", "4.5e-05"),
+        (r"acc=[0-9.]+|loss=([0-9.]+)", ""),
+        (r"\[([0-9.]+)\]", "does not see 4.5e-05"),
+        (r"(?P<step>\d+) loss=([0-9.]+)", "reads 4.5e-05 as 4.5"),
+    ],
+)
+def test_what_comes_out_wrong_is_said_once(regex: str, words: str) -> None:
+    found = warnings(defined(regex))
+
+    assert len(found) <= 1
+    assert words in "".join(found)
+    assert found or not words
+
+
+@pytest.mark.parametrize(
+    "regex",
+    [
+        f"loss={NUMBER}",
+        r"loss=([-+0-9.eE]+)",
+        r"loss=([0-9.eE+-]+)",
+        r"loss: (\S+)",
+        r"loss: (.*)$",
+        r"loss=([+-]?\d*(?:\.\d+)?(?:[Ee][+-]?\d+)?)",
+        r"accuracy=([0-9.]+(?:[eE][-+]?[0-9]+)?)",
+        r"epoch=(\d+)",
+        r"Epoch (\d+)/\d+",
+        r".*([0-9.]+)",
+        r"(\w+)=\1",
+        r"(a)(?(1)b|c)",
+        r"(a{5000000})=([0-9.]+)",
+    ],
+)
+def test_a_good_regex_and_one_for_whole_numbers_draw_no_warning(regex: str) -> None:
+    assert warnings(Definition(name="m", regex=regex, pattern=re.compile(regex))) == ()
+
+
+@pytest.mark.parametrize(
+    "regex",
+    [
+        r"[(]([0-9.]+)[)]",
+        r"\(([0-9.]+)\)",
+        r"[]a(]+([0-9.]+)",
+        r"[^]a(]([0-9.]+)",
+        r"(?:x(y))([0-9.]+)",
+        r"(([0-9.]+))=",
+    ],
+)
+def test_the_better_regex_replaces_the_right_parentheses(regex: str) -> None:
+    definition = defined(regex)
+    if definition.pattern.groups > 1:
+        return  # Its first group is not the number, or holds another: nothing is suggested that was not shown to work.
+    (words,) = warnings(definition)
+
+    better = words.partition(" Write ")[2]
+    assert NUMBER in better
+    assert re.compile(better).groups == definition.pattern.groups
+
+
+def test_what_is_merely_not_seen_is_a_note_for_those_who_ask() -> None:
+    definition = defined(r"loss=([-+0-9.eE]+)")
+
+    assert warnings(definition) == ()
+    assert notes(definition)[0].startswith("takes no sample of nan.")
+
+
+def test_a_step_before_the_value_is_noted_because_the_platform_would_take_it_for_the_value() -> None:
+    assert any("first group is the step" in note for note in notes(defined(rf"(?P<step>\d+) loss={NUMBER}")))
+    assert notes(defined(rf"loss={NUMBER} (?P<step>\d+)")) == ()

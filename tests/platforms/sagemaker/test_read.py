@@ -1,0 +1,602 @@
+"""Documents and variables to a Job: every shape seen in the wild, and what is said about the wrong ones."""
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from toolkit.errors import ContractError
+from toolkit.job.job import Job
+from toolkit.job.machine import Machine
+from toolkit.log import Log
+from toolkit.platforms.sagemaker.read import decoded, folders, read
+from toolkit.settings import Settings
+
+ONE_HOST = {"current_host": "algo-1", "hosts": ["algo-1"]}
+GROUPS = [
+    {"instance_group_name": "feeders", "instance_type": "ml.c5.xlarge", "hosts": ["algo-2"]},
+    {"instance_group_name": "gpus", "instance_type": "ml.g5.48xlarge", "hosts": ["algo-3", "algo-1"]},
+]
+HETERO = {
+    "current_host": "algo-1",
+    "current_group_name": "gpus",
+    "hosts": ["algo-1", "algo-2", "algo-3"],
+    "instance_groups": GROUPS,
+}
+MACHINE = Machine(cpus=1, cpus_total=1, memory_bytes=1)
+TORCH = {"sagemaker_torch_distributed_enabled": "true"}
+
+
+class Base:
+    """A base directory with documents that can be changed, and a job to be read from it."""
+
+    def __init__(self, folder: Path, capture: pytest.CaptureFixture[str]) -> None:
+        self.folder = folder
+        self.capture = capture
+        self.config = folder / "input/config"
+        self.config.mkdir(parents=True)
+        self.log = Log()
+        self.write(hyperparameters={}, inputdataconfig={}, resourceconfig=ONE_HOST)
+
+    def write(self, **contents: Any) -> "Base":
+        for name, content in contents.items():
+            self.file(name).write_text(json.dumps(content))
+        return self
+
+    def file(self, name: str) -> Path:
+        return self.config / f"{name.replace('_', '-')}.json"
+
+    def read(self, environ: dict[str, str] | None = None, settings: Settings | None = None) -> Job:
+        return read(
+            {"SAGEMAKER_BASE_DIR": str(self.folder), **(environ or {})}, settings or Settings(), MACHINE, self.log
+        )
+
+    def heard(self) -> str:
+        """Return what the log said since the last call."""
+        return self.capture.readouterr().err
+
+    def error(self) -> str:
+        with pytest.raises(ContractError) as caught:
+            self.read()
+        assert caught.value.exit_code == 78
+        return str(caught.value)
+
+
+@pytest.fixture
+def base(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Base:
+    return Base(tmp_path / "ml", capfd)
+
+
+# Folders
+
+
+def test_the_base_is_opt_ml_unless_said_otherwise() -> None:
+    places = folders({"SAGEMAKER_BASE_DIR": ""})
+
+    assert places.base == Path("/opt/ml")
+    assert places.failure == Path("/opt/ml/output/failure")
+    assert places.config == Path("/opt/ml/input/config")
+
+
+def test_a_relative_base_is_made_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    assert folders({"SAGEMAKER_BASE_DIR": "here"}).code == tmp_path / "here/code"
+
+
+def test_two_bases_on_one_machine_have_scratch_folders_of_their_own() -> None:
+    one, two = (folders({"SAGEMAKER_BASE_DIR": base, "TMPDIR": "/scratch"}).scratch for base in ("/a", "/b"))
+
+    assert one.parent == two.parent == Path("/scratch")
+    assert one != two
+
+
+# Documents that are missing or wrong
+
+
+def test_a_missing_config_folder_is_named_with_two_ways_out(tmp_path: Path) -> None:
+    with pytest.raises(ContractError) as caught:
+        read({"SAGEMAKER_BASE_DIR": str(tmp_path)}, Settings(), MACHINE, Log())
+
+    assert str(caught.value).startswith(
+        f"{tmp_path}/input/config: expected a folder with the job's documents, found no"
+    )
+    assert "SAGEMAKER_BASE_DIR" in str(caught.value)
+    assert "toolkit run" in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["hyperparameters", "inputdataconfig", "resourceconfig"])
+def test_a_missing_document_is_named(base: Base, name: str) -> None:
+    base.file(name).unlink()
+
+    assert base.error().startswith(f"{base.file(name)}: expected a JSON document, found no such file.")
+
+
+@pytest.mark.parametrize("name", ["hyperparameters", "inputdataconfig", "resourceconfig"])
+@pytest.mark.parametrize(
+    ("content", "found"),
+    [
+        (b"", "expected a JSON document, found an empty file"),
+        (b" \n", "expected a JSON document, found an empty file"),
+        (b'{"a": 1,\n "b": oops}', "expected JSON, found a mistake at line 2 column 7 (Expecting value)"),
+        (b'{"a": ', "line 1 column 7"),
+        (b"\xff\xfe{}", "expected JSON in UTF-8, found 'utf-8' codec can't decode byte 0xff in position 0"),
+        (b"[" * 100_000, "expected JSON in UTF-8, found maximum recursion depth"),
+        (b"[]", "$: expected an object, found []"),
+        (b"null", "$: expected an object, found null"),
+    ],
+)
+def test_a_document_that_is_no_json_is_told_with_what_was_found(
+    base: Base, name: str, content: bytes, found: str
+) -> None:
+    base.file(name).write_bytes(content)
+
+    error = base.error()
+
+    assert error.startswith(f"{base.file(name)}: ")
+    assert found in error
+
+
+def test_a_document_that_is_no_json_is_not_shown_since_it_may_hold_secrets(base: Base) -> None:
+    base.file("hyperparameters").write_text('{"api_key": "hf_0123456789", oops}')
+
+    assert "hf_" not in base.error()
+
+
+def test_a_document_that_is_a_folder_is_told(base: Base) -> None:
+    base.file("hyperparameters").unlink()
+    base.file("hyperparameters").mkdir()
+
+    assert "found one that cannot be read (Is a directory)" in base.error()
+
+
+@pytest.mark.parametrize(
+    ("resources", "reason"),
+    [
+        ({"current_host": "algo-1"}, "$: expected a key 'hosts', found current_host"),
+        ({"hosts": ["algo-1"]}, "$: expected a key 'current_host', found hosts"),
+        ({}, "$: expected a key 'hosts', found no key at all"),
+        ({**ONE_HOST, "hosts": "algo-1"}, '$.hosts: expected a list, found "algo-1"'),
+        ({**ONE_HOST, "hosts": ["algo-1", 2]}, "$.hosts[1]: expected a string, found 2"),
+        ({**ONE_HOST, "hosts": []}, "$.hosts: expected array of length >= 1, found []"),
+        ({**ONE_HOST, "current_host": None}, "$.current_host: expected a string, found null"),
+        (
+            {"current_host": "algo-9", "hosts": ["algo-1", "algo-2"]},
+            '$.current_host: expected one of $.hosts (algo-1, algo-2), found "algo-9"',
+        ),
+        ({**ONE_HOST, "instance_groups": {}}, "$.instance_groups: expected a list or null, found {}"),
+        (
+            {**ONE_HOST, "instance_groups": [{"hosts": ["algo-1"]}]},
+            "$.instance_groups[0]: expected a key 'instance_group_name', found hosts",
+        ),
+        (
+            {**ONE_HOST, "instance_groups": [{"instance_group_name": "g", "hosts": "algo-1"}]},
+            '$.instance_groups[0].hosts: expected a list, found "algo-1"',
+        ),
+        ({**ONE_HOST, "network_interface_name": 0}, "$.network_interface_name: expected a string or null, found 0"),
+    ],
+)
+def test_a_wrong_resource_config_is_told_with_key_expected_and_found(
+    base: Base, resources: dict[str, Any], reason: str
+) -> None:
+    base.write(resourceconfig=resources)
+
+    assert base.error() == f"{base.file('resourceconfig')}: {reason}"
+
+
+@pytest.mark.parametrize(
+    ("channels", "reason"),
+    [
+        ({"train": "File"}, '$.train: expected an object, found "File"'),
+        ({"train": {"TrainingInputMode": 1}}, "$.train.TrainingInputMode: expected a string or null, found 1"),
+        (
+            {"my-data": {"TrainingInputMode": "file"}},
+            "$.my-data.TrainingInputMode: expected one of 'File', 'FastFile', 'Pipe', found 'file'."
+            " Set it in the job's InputDataConfig",
+        ),
+    ],
+)
+def test_a_wrong_channel_is_told_with_key_expected_and_found(base: Base, channels: dict[str, Any], reason: str) -> None:
+    base.write(inputdataconfig=channels)
+
+    assert base.error() == f"{base.file('inputdataconfig')}: {reason}"
+
+
+@pytest.mark.parametrize(
+    ("hyperparameters", "reason"),
+    [
+        ({"sagemaker_program": "12"}, "$.sagemaker_program: expected a string or null, found 12"),
+        ({"sagemaker_submit_directory": []}, "$.sagemaker_submit_directory: expected a string or null, found []"),
+        (
+            {**TORCH, "sagemaker_mpi_num_of_processes_per_host": "many"},
+            '$.sagemaker_mpi_num_of_processes_per_host: expected a whole number of at least 1, found "many"',
+        ),
+        (
+            {**TORCH, "sagemaker_mpi_num_of_processes_per_host": "-2"},
+            "$.sagemaker_mpi_num_of_processes_per_host: expected a whole number of at least 1, found -2",
+        ),
+        (
+            {**TORCH, "sagemaker_distribution_instance_groups": "gpus"},
+            '$.sagemaker_distribution_instance_groups: expected a list, found "gpus"',
+        ),
+        ({"a": '"x\\u0000y"'}, "$.a: expected text that a process can be given, found a NUL or half a surrogate pair"),
+        ({"b": '"\\ud83d"'}, "$.b: expected text that a process can be given, found a NUL or half a surrogate pair"),
+    ],
+)
+def test_a_wrong_hyperparameter_is_told_with_key_expected_and_found(
+    base: Base, hyperparameters: dict[str, Any], reason: str
+) -> None:
+    base.write(hyperparameters=hyperparameters)
+
+    assert base.error().startswith(f"{base.file('hyperparameters')}: {reason}")
+
+
+# Documents in all their shapes
+
+
+def test_local_mode_needs_hosts_and_current_host_only(base: Base) -> None:
+    job = base.read()
+
+    assert job.cluster.hosts == ("algo-1",)
+    assert (job.cluster.instance_type, job.cluster.current_group) == ("local", "homogeneousCluster")
+    assert (job.cluster.interface, job.cluster.groups, job.cluster.topology) == ("eth0", (), None)
+    assert job.cluster.is_leader
+
+
+def test_unknown_keys_and_nulls_are_no_matter(base: Base) -> None:
+    resources: dict[str, Any] = {
+        **ONE_HOST,
+        "topology": None,
+        "instance_groups": None,
+        "current_group_name": None,
+        "network_interface_name": None,
+        "tomorrow": [{}],
+    }
+    base.write(resourceconfig=resources, inputdataconfig={"train": None, "efs": {"FileSystemId": 1}})
+
+    job = base.read()
+
+    assert job.cluster.current_group == "homogeneousCluster"
+    assert [channel.mode for channel in job.channels] == ["File", "File"]
+    assert job.documents["resource_config"] == resources
+
+
+def test_hosts_may_have_any_name(base: Base) -> None:
+    base.write(resourceconfig={"current_host": "algo-2-x9k3f", "hosts": ["zebra.example", "algo-2-x9k3f"]})
+
+    assert base.read().cluster.leader == "zebra.example"
+
+
+def test_channels_have_a_folder_and_a_mode(base: Base) -> None:
+    base.write(inputdataconfig={"train": {"TrainingInputMode": "Pipe"}, "a.b": {"TrainingInputMode": "FastFile"}})
+
+    train, other = base.read().channels
+
+    assert (train.name, train.mode, train.folder) == ("train", "Pipe", base.folder / "input/data/train")
+    assert (other.name, other.mode) == ("a.b", "FastFile")
+
+
+def test_documents_may_hold_nan(base: Base) -> None:
+    base.file("hyperparameters").write_text('{"a": NaN, "b": "-Infinity"}')
+
+    values = base.read().hyperparameters
+
+    assert str(values["a"]) == "nan"
+    assert values["b"] == float("-inf")
+
+
+def test_strings_are_read_as_json_once_and_others_stay() -> None:
+    given = {"a": "1", "b": '"1"', "c": "one", "d": 1, "e": ["1"], "f": "", "g": "1" * 5_000, "h": "[" * 100_000}
+
+    assert decoded(given) == {**given, "a": 1, "b": "1"}
+
+
+def test_the_platforms_own_hyperparameters_are_kept_apart(base: Base) -> None:
+    base.write(
+        hyperparameters={"epochs": "1", "sagemaker_any": "1", "_tuning_objective_metric": "acc", "sagemakers": "2"}
+    )
+
+    job = base.read()
+
+    assert job.hyperparameters == {"epochs": 1, "sagemakers": 2}
+    assert job.framework_parameters == {"sagemaker_any": 1, "_tuning_objective_metric": "acc"}
+
+
+# What to run
+
+
+def test_the_entry_point_of_the_variable_beats_that_of_the_hyperparameter(base: Base) -> None:
+    base.write(hyperparameters={"sagemaker_program": '"a.py"'})
+
+    assert base.read().entry == "a.py"
+    assert base.read({"SAGEMAKER_PROGRAM": "b.py"}).entry == "b.py"
+
+
+def test_the_source_of_the_hyperparameter_beats_that_of_the_variable(base: Base) -> None:
+    assert base.read().source is None
+    assert base.read({"SAGEMAKER_SUBMIT_DIRECTORY": "/env"}).source == "/env"
+    base.write(hyperparameters={"sagemaker_submit_directory": '"s3://b/k"'})
+    assert base.read({"SAGEMAKER_SUBMIT_DIRECTORY": "/env"}).source == "s3://b/k"
+
+
+def test_a_plug_in_is_named_by_its_variable(base: Base) -> None:
+    assert base.read({"SAGEMAKER_TRAINING_MODULE": "a.b:main"}).plugin == "a.b:main"
+    assert base.read({"SAGEMAKER_TRAINING_MODULE": ""}).plugin is None
+
+
+@pytest.mark.parametrize(
+    ("hyperparameters", "environ", "name"),
+    [
+        ({}, {}, ""),
+        ({"sagemaker_job_name": '"asked"'}, {}, "asked"),
+        ({"sagemaker_job_name": '"asked"'}, {"TRAINING_JOB_NAME": "given"}, "given"),
+    ],
+)
+def test_the_name_is_the_platforms_else_the_clients(
+    base: Base, hyperparameters: dict[str, str], environ: dict[str, str], name: str
+) -> None:
+    base.write(hyperparameters=hyperparameters)
+
+    assert base.read(environ).name == name
+
+
+def test_the_region_is_the_jobs_else_the_platforms(base: Base) -> None:
+    assert base.read({"AWS_REGION": "us-east-1"}).region == "us-east-1"
+    base.write(hyperparameters={"sagemaker_region": '"eu-west-1"'})
+    assert base.read({"AWS_REGION": "us-east-1"}).region == "eu-west-1"
+
+
+def test_the_rest_is_as_sagemaker_has_it(base: Base) -> None:
+    job = base.read({"MINE": "1"})
+
+    assert (job.platform, job.stop_within_s, job.stopped_is_success) == ("sagemaker", 120.0, True)
+    assert job.grace_s == 110.0
+    assert job.interpreter == sys.executable
+    assert job.environ == {"SAGEMAKER_BASE_DIR": str(base.folder), "MINE": "1"}
+
+
+@pytest.mark.parametrize(
+    ("hyperparameters", "environ", "level"),
+    [
+        ({}, {}, 20),
+        ({"sagemaker_container_log_level": "10"}, {}, 10),
+        ({"sagemaker_container_log_level": 30}, {}, 30),
+        ({"sagemaker_container_log_level": "INFO"}, {}, 20),
+        ({"sagemaker_container_log_level": '"warning"'}, {}, 30),
+        ({}, {"SAGEMAKER_CONTAINER_LOG_LEVEL": "ERROR"}, 40),
+        ({}, {"SAGEMAKER_CONTAINER_LOG_LEVEL": ""}, 20),
+        ({"sagemaker_container_log_level": "10"}, {"SAGEMAKER_CONTAINER_LOG_LEVEL": "40"}, 10),
+    ],
+)
+def test_log_levels_are_numbers_or_names(
+    base: Base, hyperparameters: dict[str, Any], environ: dict[str, str], level: int
+) -> None:
+    base.write(hyperparameters=hyperparameters)
+
+    assert base.read(environ).log_level == level
+    assert base.heard() == ""
+
+
+@pytest.mark.parametrize("level", ["loud", "null", "[1]", "true", "-5"])
+def test_a_bad_log_level_draws_a_warning_and_is_20(base: Base, level: str) -> None:
+    base.write(hyperparameters={"sagemaker_container_log_level": level})
+
+    assert base.read().log_level == 20
+    assert "sagemaker_container_log_level: expected a number or a name such as INFO" in base.heard()
+
+
+# How to start it
+
+
+@pytest.mark.parametrize(
+    ("flags", "strategy"),
+    [
+        ((), "script"),
+        (("parameter_server",), "parameter_server"),
+        (("parameter_server", "multi_worker_mirrored_strategy"), "multi_worker_mirrored"),
+        (("multi_worker_mirrored_strategy", "pytorch_xla_multi_worker"), "pytorchxla"),
+        (("pytorch_xla_multi_worker", "distributed_dataparallel"), "smddp"),
+        (("distributed_dataparallel", "torch_distributed"), "torch_distributed"),
+        (("torch_distributed", "pytorch_ddp"), "pytorchddp"),
+        (("pytorch_ddp", "mpi"), "mpi"),
+    ],
+)
+def test_of_several_launchers_the_first_of_the_order_is_chosen(
+    base: Base, flags: tuple[str, ...], strategy: str
+) -> None:
+    base.write(hyperparameters={f"sagemaker_{flag}_enabled": "true" for flag in flags})
+
+    assert base.read().strategy.name == strategy
+
+
+@pytest.mark.parametrize("off", ["false", "False", "", "0", "null", False, None])
+def test_a_flag_that_is_off_is_off(base: Base, off: Any) -> None:
+    base.write(hyperparameters={"sagemaker_mpi_enabled": off})
+
+    job = base.read()
+
+    assert (job.strategy.name, job.cluster.distribution_groups, job.cluster.taking_part) == ("script", (), ())
+
+
+def test_a_host_of_a_distribution_group_takes_part_in_the_groups_order(base: Base) -> None:
+    """The hosts of a group are in no order; the leader is the first as listed."""
+    base.write(hyperparameters={**TORCH, "sagemaker_distribution_instance_groups": '["gpus"]'}, resourceconfig=HETERO)
+
+    job = base.read()
+
+    assert job.strategy.name == "torch_distributed"
+    assert job.cluster.taking_part == ("algo-3", "algo-1")
+    assert (job.cluster.leader, job.cluster.rank, job.cluster.size) == ("algo-3", 1, 2)
+
+
+def test_a_host_outside_the_distribution_groups_runs_the_script_alone(base: Base) -> None:
+    base.write(
+        hyperparameters={**TORCH, "sagemaker_distribution_instance_groups": '["gpus"]'},
+        resourceconfig={**HETERO, "current_host": "algo-2", "current_group_name": "feeders"},
+    )
+
+    job = base.read()
+
+    assert job.strategy.name == "script"
+    assert job.strategy.processes_per_host is None
+    assert (job.cluster.takes_part, job.cluster.rank, job.cluster.size) == (False, 0, 1)
+
+
+def test_without_named_groups_the_current_one_is_distributed(base: Base) -> None:
+    base.write(hyperparameters=TORCH, resourceconfig=HETERO)
+
+    cluster = base.read().cluster
+
+    assert (cluster.distribution_groups, cluster.taking_part) == (("gpus",), ("algo-3", "algo-1"))
+
+
+def test_several_groups_take_part_in_the_documents_order(base: Base) -> None:
+    base.write(
+        hyperparameters={**TORCH, "sagemaker_distribution_instance_groups": '["gpus", "feeders"]'},
+        resourceconfig=HETERO,
+    )
+
+    assert base.read().cluster.taking_part == ("algo-2", "algo-3", "algo-1")
+
+
+def test_without_instance_groups_every_host_takes_part(base: Base) -> None:
+    base.write(hyperparameters=TORCH, resourceconfig={"current_host": "b", "hosts": ["c", "b"]})
+
+    cluster = base.read().cluster
+
+    assert (cluster.taking_part, cluster.rank) == (("c", "b"), 1)
+
+
+def test_all_hosts_agree_on_leader_and_ranks(base: Base) -> None:
+    base.write(hyperparameters=TORCH)
+    seen = []
+    for host in ("algo-1", "algo-3"):
+        base.write(resourceconfig={**HETERO, "current_host": host})
+        cluster = base.read().cluster
+        seen.append((cluster.leader, cluster.rank, cluster.is_leader))
+
+    assert seen == [("algo-3", 1, False), ("algo-3", 0, True)]
+
+
+def test_a_host_missing_from_its_own_group_is_told(base: Base) -> None:
+    base.write(hyperparameters=TORCH, resourceconfig={**HETERO, "current_host": "algo-2"})
+
+    assert (
+        "$.instance_groups: expected 'algo-2' among the hosts of its group 'gpus', found algo-3, algo-1" in base.error()
+    )
+
+
+def test_a_group_that_is_not_named_is_the_one_that_lists_the_host(base: Base) -> None:
+    base.write(resourceconfig={key: value for key, value in HETERO.items() if key != "current_group_name"})
+
+    assert base.read().cluster.current_group == "gpus"
+
+
+def test_processes_per_host_and_options_are_handed_on(base: Base) -> None:
+    base.write(
+        hyperparameters={
+            "sagemaker_mpi_enabled": "true",
+            "sagemaker_mpi_num_of_processes_per_host": "8",
+            "sagemaker_mpi_custom_mpi_options": '"--NCCL_DEBUG INFO"',
+            "sagemaker_distributed_dataparallel_custom_mpi_options": '""',
+            "sagemaker_instance_type": '"ml.p4d.24xlarge"',
+        }
+    )
+
+    job = base.read()
+
+    assert job.processes_per_host == job.strategy.processes_per_host == 8
+    assert job.strategy.options == {"mpi_options": "--NCCL_DEBUG INFO", "instance_type": "ml.p4d.24xlarge"}
+
+
+def test_addresses_of_hosts_come_from_the_settings(base: Base) -> None:
+    assert base.read(settings=Settings(host_addresses="algo-1=127.0.0.1")).cluster.address("algo-1") == "127.0.0.1"
+
+
+def test_a_trn2_has_64_neuron_cores_without_neuron_ls(base: Base) -> None:
+    base.write(resourceconfig={**ONE_HOST, "current_instance_type": "ml.trn2.48xlarge"})
+
+    job = base.read()
+
+    assert (job.machine.neurons, job.processes_per_host) == (64, 64)
+
+
+# Metric definitions and checkpoints
+
+
+LIST = [{"Name": "loss", "Regex": "loss=(.*)"}]
+
+
+def test_metric_definitions_are_read_where_there_are_any(base: Base) -> None:
+    assert base.read().metric_definitions == ()
+    assert base.write(metric_definition_regex=[]).read().metric_definitions == ()
+    assert base.write(metric_definition_regex={}).read().metric_definitions == ()
+    assert base.write(metric_definition_regex=LIST).read().metric_definitions == (("loss", "loss=(.*)"),)
+
+
+def test_metric_definitions_of_another_shape_draw_a_warning_only(base: Base) -> None:
+    """Nobody documents that file; a job must not fail over it."""
+    job = base.write(metric_definition_regex=[1]).read()
+
+    assert job.metric_definitions == ()
+    assert f"{base.file('metric_definition_regex')}: $[0]: expected an object, found 1" in base.heard()
+
+
+def test_a_metrics_file_of_the_users_own_wins(base: Base, tmp_path: Path) -> None:
+    base.write(metric_definition_regex=LIST)
+    own = tmp_path / "own.json"
+    own.write_text('{"acc": "acc=(.*)"}')
+
+    assert base.read(settings=Settings(metrics=own)).metric_definitions == (("acc", "acc=(.*)"),)
+
+
+@pytest.mark.parametrize("write", [lambda _: None, lambda file: file.write_text("[1]"), lambda file: file.mkdir()])
+def test_a_metrics_file_of_the_users_own_that_is_wrong_is_an_error(
+    base: Base, tmp_path: Path, write: Callable[[Path], object]
+) -> None:
+    write(tmp_path / "own.json")
+
+    with pytest.raises(ContractError, match=r"own\.json: "):
+        base.read(settings=Settings(metrics=tmp_path / "own.json"))
+
+
+def test_checkpoints_are_where_the_job_says(base: Base, tmp_path: Path) -> None:
+    usual = base.folder / "checkpoints"
+
+    assert base.read().folders.checkpoints == usual
+    assert base.write(checkpointconfig={}).read().folders.checkpoints == usual
+    assert base.write(checkpointconfig=[]).read().folders.checkpoints == usual
+    moved = base.write(checkpointconfig={"LocalPath": "/opt/ml/checkpoints/a", "S3Uri": "s3://b"}).read()
+    assert moved.folders.checkpoints == usual / "a"
+    elsewhere = base.write(checkpointconfig={"LocalPath": str(tmp_path / "x/y")}).read()
+    assert elsewhere.folders.checkpoints == tmp_path / "x/y"
+    assert base.heard() == ""
+
+
+def test_checkpoints_out_of_reach_go_to_the_usual_place_with_a_warning(base: Base) -> None:
+    base.write(checkpointconfig={"LocalPath": "/proc/version/checkpoints"})
+
+    assert base.read().folders.checkpoints == base.folder / "checkpoints"
+    assert "LocalPath /proc/version/checkpoints cannot be written to" in base.heard()
+
+
+def test_a_wrong_checkpoint_config_draws_a_warning_only(base: Base) -> None:
+    base.write(checkpointconfig={"LocalPath": 1})
+
+    assert base.read().folders.checkpoints == base.folder / "checkpoints"
+    assert "$.LocalPath: expected a string or null, found 1" in base.heard()
+
+
+# Secrets
+
+
+def test_secret_hyperparameters_are_never_said_from_then_on(base: Base) -> None:
+    base.write(hyperparameters={"api_key": '"hf_0123456789"', "sagemaker_token": "abcdefgh"})
+    base.read()
+
+    base.log.info("with hf_0123456789 and abcdefgh")
+
+    assert base.heard() == "[toolkit] with ****** and ******\n"

@@ -1,0 +1,313 @@
+"""The end of a job as files: what is written, what is kept, and that nothing here can fail."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from toolkit.job.job import Folders
+from toolkit.job.outcome import Exit, Outcome
+from toolkit.log import Log
+from toolkit.platforms.sagemaker.read import folders
+from toolkit.platforms.sagemaker.report import clear_stale, failure_text, report
+
+SUCCEEDED = Outcome(status="succeeded", exit_code=0, host="algo-1")
+FAILED = Outcome(
+    status="failed",
+    exit_code=3,
+    blame="user",
+    kind="ExecuteUserScriptError",
+    cause="ValueError: labels are missing",
+    traceback="Traceback (most recent call last):\n  ...\nValueError: labels are missing",
+    host="algo-2",
+    process="rank 3",
+    pid=71,
+    rank=3,
+    local_rank=1,
+    ended="exit code 3",
+    command=("python", "train.py", "--name", "it's"),
+    exits=(Exit(process="rank 3", pid=71, started_ns=1, ended_ns=2, code=3, rank=3),),
+)
+# How people take sagemaker-training's failure text apart.
+OLD_SHAPE = re.compile(r'^(\w+):\nExitCode (\d+)\nErrorMessage "(.*?)"\n(?:ExtraInfo "(.*)"\n)?Command "(.*)"', re.S)
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> Folders:
+    places = folders({"SAGEMAKER_BASE_DIR": str(tmp_path)})
+    places.output.mkdir()
+    return places
+
+
+def test_success_is_an_empty_file_and_a_line(places: Folders, capfd: pytest.CaptureFixture[str]) -> None:
+    report(places, SUCCEEDED, Log())
+
+    assert places.success.read_bytes() == b""
+    assert not places.failure.exists()
+    assert "Reporting training SUCCESS" in capfd.readouterr().err
+
+
+def test_failure_is_a_text_and_a_line(places: Folders, capfd: pytest.CaptureFixture[str]) -> None:
+    report(places, FAILED, Log())
+
+    said = capfd.readouterr().err
+    assert not places.success.exists()
+    assert places.failure.read_text().startswith(failure_text(FAILED))
+    assert "Reporting training FAILURE" in said
+    assert "ValueError: labels are missing" in said
+
+
+def test_the_whole_story_is_beside_it(places: Folders) -> None:
+    report(places, FAILED, Log())
+
+    story = json.loads((places.output / "outcome.json").read_text())
+    assert (story["status"], story["exit_code"], story["rank"]) == ("failed", 3, 3)
+    assert story["exits"][0]["code"] == 3
+    assert story["command"] == ["python", "train.py", "--name", "it's"]
+
+
+def test_a_stopped_job_whose_script_ended_well_is_a_success(places: Folders) -> None:
+    report(places, Outcome(status="stopped", exit_code=0), Log())
+
+    assert places.success.exists()
+    assert not places.failure.exists()
+
+
+def test_a_stopped_job_that_did_not_end_well_says_why(places: Folders) -> None:
+    report(places, Outcome(status="stopped", exit_code=143, kind="Stopped", cause="stopped by SIGTERM"), Log())
+
+    assert not places.success.exists()
+    assert places.failure.read_text() == 'Stopped:\nExitCode 143\nErrorMessage "stopped by SIGTERM"'
+
+
+def test_the_failure_file_of_the_script_is_kept(places: Folders) -> None:
+    places.failure.write_text("my own words")
+
+    report(places, FAILED, Log())
+
+    assert places.failure.read_text() == "my own words"
+
+
+def test_an_empty_failure_file_says_nothing_and_is_written(places: Folders) -> None:
+    places.failure.touch()
+
+    report(places, FAILED, Log())
+
+    assert places.failure.read_text().startswith("ExecuteUserScriptError:")
+
+
+def test_the_failure_file_of_a_script_that_succeeded_is_no_failure(places: Folders) -> None:
+    places.failure.write_text("only a warning")
+
+    report(places, SUCCEEDED, Log())
+
+    assert places.success.exists()
+    assert places.failure.read_text() == "only a warning"
+
+
+def test_what_an_earlier_run_left_is_cleared_and_nothing_else(places: Folders) -> None:
+    report(places, FAILED, Log())
+    places.success.touch()
+    (places.output / "mine").touch()
+
+    clear_stale(places, Log())
+
+    assert [entry.name for entry in places.output.iterdir()] == ["mine"]
+
+
+def test_clearing_where_there_is_nothing_says_nothing(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    clear_stale(folders({"SAGEMAKER_BASE_DIR": str(tmp_path / "none")}), Log())
+
+    assert capfd.readouterr().err == ""
+
+
+def test_what_cannot_be_cleared_is_said(places: Folders, capfd: pytest.CaptureFixture[str]) -> None:
+    places.failure.mkdir()
+
+    clear_stale(places, Log())
+
+    assert "output/failure: left by an earlier run and not to be removed (Is a directory)" in capfd.readouterr().err
+
+
+def test_a_missing_output_folder_is_made_again(places: Folders) -> None:
+    places.output.rmdir()
+
+    report(places, FAILED, Log())
+
+    assert places.failure.exists()
+
+
+@pytest.mark.parametrize("outcome", [SUCCEEDED, FAILED], ids=["success", "failure"])
+def test_a_base_that_is_not_there_or_no_folder_is_said_and_swallowed(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], outcome: Outcome
+) -> None:
+    (tmp_path / "file").touch()
+
+    for base in (tmp_path / "none", tmp_path / "file", Path("/proc/self")):
+        report(folders({"SAGEMAKER_BASE_DIR": str(base)}), outcome, Log())
+
+    assert capfd.readouterr().err.count("cannot be written") == 3 * 2
+
+
+FULL = """
+import resource, sys
+from toolkit.job.outcome import Outcome
+from toolkit.log import Log
+from toolkit.platforms.sagemaker.read import folders
+from toolkit.platforms.sagemaker.report import report
+resource.setrlimit(resource.RLIMIT_FSIZE, (4, 4))
+outcome = Outcome(status="failed", exit_code=3, kind="ExecuteUserScriptError", cause="ValueError: no labels")
+report(folders({"SAGEMAKER_BASE_DIR": sys.argv[1]}), outcome, Log())
+sys.exit(outcome.exit_code)
+"""
+
+
+def test_a_disk_that_takes_no_more_changes_nothing_and_the_log_has_the_text(places: Folders) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", FULL, str(places.base)], stderr=subprocess.PIPE, text=True, check=False
+    )
+
+    assert ended.returncode == 3
+    assert ended.stderr.count("cannot be written (File too large)") == 2
+    assert "ValueError: no labels" in ended.stderr
+    assert list(places.output.iterdir()) == []
+
+
+def test_secrets_are_masked_in_every_file(places: Folders) -> None:
+    log = Log()
+    log.hide({"api_key": "hf_0123456789"})
+    outcome = Outcome(
+        status="failed",
+        exit_code=1,
+        cause="KeyError: 'hf_0123456789'",
+        traceback="Traceback ... hf_0123456789",
+        command=("python", "train.py", "--api_key", "hf_0123456789"),
+    )
+
+    report(places, outcome, log)
+
+    written = "".join(file.read_text() for file in places.output.iterdir())
+    assert "hf_0123456789" not in written
+    assert written.count("******") >= 5
+
+
+def test_a_secret_is_masked_before_the_text_is_cut(places: Folders) -> None:
+    log = Log()
+    log.hide({"api_key": "hf_" + "0123456789" * 10})
+    command = ("x" * 900, "hf_" + "0123456789" * 10)
+
+    report(places, Outcome(status="failed", exit_code=1, cause="c", command=command), log)
+
+    assert "hf_0" not in places.failure.read_text()
+
+
+def test_text_that_is_no_unicode_is_written_all_the_same(places: Folders) -> None:
+    report(places, Outcome(status="failed", exit_code=1, cause="bad \udcff byte"), Log())
+
+    assert "bad ? byte" in places.failure.read_text()
+    assert json.loads((places.output / "outcome.json").read_text())["cause"] == "bad ? byte"
+
+
+# The text
+
+
+def test_the_text_has_cause_place_and_command_in_the_old_shape() -> None:
+    assert failure_text(FAILED) == (
+        "ExecuteUserScriptError:\n"
+        "ExitCode 3\n"
+        'ErrorMessage "ValueError: labels are missing"\n'
+        'ExtraInfo "host algo-2, rank 3 (local rank 1), pid 71: exit code 3"\n'
+        "Command \"python train.py --name 'it'\"'\"'s'\""
+    )
+
+
+@pytest.mark.parametrize(
+    ("outcome", "text"),
+    [
+        ({"kind": "ClientError", "cause": "x"}, 'ClientError:\nExitCode 1\nErrorMessage "x"'),
+        ({"cause": "x"}, 'Framework Error:\nExitCode 1\nErrorMessage "x"'),
+        ({"kind": "K", "host": "a"}, 'K:\nExitCode 1\nErrorMessage ""\nExtraInfo "host a"'),
+        ({"kind": "K", "host": "a", "process": "pip"}, 'K:\nExitCode 1\nErrorMessage ""\nExtraInfo "host a, pip"'),
+        ({"kind": "K", "rank": 0}, 'K:\nExitCode 1\nErrorMessage ""\nExtraInfo "rank 0"'),
+        ({"kind": "K", "ended": "SIGKILL"}, 'K:\nExitCode 1\nErrorMessage ""\nExtraInfo "SIGKILL"'),
+    ],
+)
+def test_what_is_not_known_is_left_out(outcome: dict[str, Any], text: str) -> None:
+    assert failure_text(Outcome(status="failed", exit_code=1, **outcome)) == text
+
+
+def test_a_long_command_is_cut_before_the_cause() -> None:
+    cause = "c" * 700
+    outcome = Outcome(status="failed", exit_code=1, kind="K", cause=cause, command=("python", "x" * 5_000))
+
+    text = failure_text(outcome)
+
+    assert len(text) == 1024
+    assert cause in text
+    assert text.endswith('xxx..."')
+
+
+def test_a_long_cause_keeps_its_beginning_and_the_place() -> None:
+    outcome = Outcome(
+        status="failed", exit_code=1, kind="K", cause="first " + "c" * 5_000, host="a", command=("python",)
+    )
+
+    text = failure_text(outcome)
+
+    assert len(text) == 1024
+    assert text.startswith('K:\nExitCode 1\nErrorMessage "first ccc')
+    assert text.endswith('ccc..."\nExtraInfo "host a"')
+
+
+def test_the_whole_of_what_was_cut_follows_in_the_file(places: Folders) -> None:
+    cause = "first " + "c" * 5_000 + " last"
+
+    report(places, Outcome(status="failed", exit_code=1, kind="K", cause=cause, traceback="Traceback: all"), Log())
+
+    written = places.failure.read_text()
+    assert len(written[:1024].splitlines()) == 3
+    assert written[1024:] == f"\n\n{cause}\n\n\nTraceback: all\n"
+
+
+text = st.text(max_size=3_000)
+
+
+@given(text, text, text, text, st.lists(text, max_size=5), st.none() | st.integers(0, 10**9))
+def test_the_text_always_fits_with_the_cause_first(
+    kind: str, cause: str, host: str, ended: str, command: list[str], rank: int | None
+) -> None:
+    outcome = Outcome(
+        status="failed",
+        exit_code=1,
+        kind=kind,
+        cause=cause,
+        host=host,
+        ended=ended,
+        rank=rank,
+        local_rank=rank,
+        command=tuple(command),
+    )
+
+    made = failure_text(outcome)
+
+    assert len(made) <= 1024
+    assert f'ErrorMessage "{cause[:500]}' in made
+
+
+@given(st.text("ab\n", max_size=2_000), st.lists(st.text("ab-", min_size=1, max_size=200), min_size=1, max_size=5))
+def test_people_who_parse_the_old_shape_still_can(cause: str, command: list[str]) -> None:
+    outcome = Outcome(
+        status="failed", exit_code=7, kind="ExecuteUserScriptError", cause=cause, host="a", command=tuple(command)
+    )
+
+    parsed = OLD_SHAPE.match(failure_text(outcome))
+
+    if len(cause) < 800:
+        assert parsed
+        assert parsed.group(1, 2, 3) == ("ExecuteUserScriptError", "7", cause)

@@ -1,0 +1,42 @@
+"""Which platform a job is of, and that it can be asked everything."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+from toolkit.job.machine import Machine
+from toolkit.job.outcome import Outcome
+from toolkit.log import Log
+from toolkit.platforms.table import detect
+from toolkit.settings import Settings
+
+
+def test_sagemaker_is_the_platform_where_nothing_says_otherwise() -> None:
+    assert detect({}).name == "sagemaker"
+
+
+def test_a_job_can_be_read_and_reported_through_its_row(tmp_path: Path) -> None:
+    environ = {"SAGEMAKER_BASE_DIR": str(tmp_path)}
+    (tmp_path / "input/config").mkdir(parents=True)
+    for name in ("hyperparameters", "inputdataconfig"):
+        (tmp_path / f"input/config/{name}.json").write_text("{}")
+    (tmp_path / "input/config/resourceconfig.json").write_text('{"current_host": "a", "hosts": ["a"]}')
+    platform = detect(environ)
+    places = platform.folders(environ)
+
+    platform.clear_stale(places, Log())
+    machine = Machine(cpus=1, cpus_total=1, memory_bytes=1)
+    job = platform.read(environ, Settings(), machine, Log(), interpreter="/python")
+    platform.report(places, Outcome(status="succeeded", exit_code=0), Log())
+
+    assert job.interpreter == "/python"
+    assert job.platform == platform.name
+    assert places.success.exists()
+
+
+def test_the_table_imports_no_platform() -> None:
+    text = "import sys, toolkit.platforms.table; print([m for m in sys.modules if m.startswith('toolkit.platforms.')])"
+
+    said = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
+
+    assert said.stdout == "['toolkit.platforms.table']\n"

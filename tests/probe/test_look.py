@@ -1,0 +1,292 @@
+"""A look at machines that are laid out in a temporary folder: fake programs on PATH, fake /proc, /sys and /dev."""
+
+import os
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from toolkit.probe import host, neuron, nvidia
+from toolkit.probe.ask import ask, found
+from toolkit.probe.look import look
+
+
+def program(folder: Path, name: str, text: str) -> str:
+    """Put a shell script on a PATH of its own and return that PATH."""
+    folder.mkdir(exist_ok=True)
+    file = folder / name
+    file.write_text(f"#!/bin/sh\n{text}\n")
+    file.chmod(file.stat().st_mode | stat.S_IXUSR)
+    return str(folder)
+
+
+def lay(root: Path, files: dict[str, str]) -> Path:
+    """Write *files* below *root*."""
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    return root
+
+
+GPUS = """cat <<END
+GPU 0: NVIDIA A100-SXM4-40GB (UUID: GPU-1)
+  MIG 3g.20gb     Device  0: (UUID: MIG-1)
+  MIG 3g.20gb     Device  1: (UUID: MIG-2)
+GPU 1: NVIDIA A100-SXM4-40GB (UUID: GPU-2)
+END"""
+
+
+def test_gpus_are_those_nvidia_smi_lists_without_their_instances(tmp_path: Path) -> None:
+    path = program(tmp_path / "bin", "nvidia-smi", f'[ "$*" = --list-gpus ] || exit 9\n{GPUS}')
+
+    machine = look({"PATH": f"{path}:/usr/bin:/bin"})
+
+    assert (machine.accelerator, machine.accelerators, machine.gpus, machine.notes) == ("nvidia", 2, 2, ())
+
+
+def test_nvidia_smi_is_asked_once(tmp_path: Path) -> None:
+    path = program(tmp_path / "bin", "nvidia-smi", f'echo "$*" >>{tmp_path}/asked\n{GPUS}')
+
+    look({"PATH": f"{path}:/usr/bin:/bin"})
+
+    assert (tmp_path / "asked").read_text() == "--list-gpus\n"
+
+
+def test_without_programs_there_are_no_accelerators_and_nothing_to_say(tmp_path: Path) -> None:
+    machine = look({"PATH": str(tmp_path)})
+
+    assert (machine.accelerator, machine.accelerators, machine.notes) == ("none", 0, ())
+
+
+def test_an_nvidia_smi_that_fails_is_noted_and_means_no_gpu(tmp_path: Path) -> None:
+    path = program(tmp_path / "bin", "nvidia-smi", 'echo "NVIDIA-SMI has failed"; exit 9')
+
+    machine = look({"PATH": path})
+
+    assert machine.gpus == 0
+    assert machine.notes == ("nvidia-smi --list-gpus ended with 9; going on as if there were no GPU",)
+
+
+def test_a_program_of_another_architecture_is_noted(tmp_path: Path) -> None:
+    file = Path(program(tmp_path / "bin", "nvidia-smi", "")) / "nvidia-smi"
+    file.write_bytes(b"\x7fELF, but not really")
+
+    assert nvidia.count(str(tmp_path / "bin")) == (
+        0,
+        ("nvidia-smi --list-gpus cannot be started (Exec format error); going on as if there were no GPU",),
+    )
+
+
+def test_an_nvidia_smi_that_hangs_is_given_up_with_all_it_started(tmp_path: Path) -> None:
+    path = program(tmp_path / "bin", "nvidia-smi", f"/bin/sleep 600 & echo $! >{tmp_path}/child; wait")
+    started_s = time.monotonic()
+
+    count, notes = nvidia.count(path, within_s=0.5)
+
+    assert time.monotonic() - started_s < 5
+    assert (count, notes) == (
+        0,
+        ("nvidia-smi --list-gpus gave no answer within 0.5 s; going on as if there were no GPU",),
+    )
+    child = (tmp_path / "child").read_text().strip()
+    assert _is_gone(child)
+
+
+def test_a_grandchild_outside_its_session_that_holds_the_pipe_cannot_hold_us(tmp_path: Path) -> None:
+    script = f"/usr/bin/env setsid /bin/sleep 20 & echo $! >{tmp_path}/child; wait"
+    started_s = time.monotonic()
+
+    answer = ask(("/bin/sh", "-c", script), within_s=0.5)
+
+    assert time.monotonic() - started_s < 5
+    assert answer.trouble == "gave no answer within 0.5 s"
+    subprocess.run(["/bin/kill", (tmp_path / "child").read_text().strip()], check=False, stderr=subprocess.DEVNULL)
+
+
+def test_neuron_cores_are_summed_over_the_devices(tmp_path: Path) -> None:
+    devices = '[{"neuron_device": 0, "nc_count": 2, "memory_size": 1}, {"nc_count": 2}, {"neuron_device": 2}]'
+    path = program(tmp_path / "bin", "neuron-ls", f"[ \"$*\" = -j ] || exit 9\necho '{devices}'")
+
+    machine = look({"PATH": path})
+
+    assert (machine.accelerator, machine.accelerators, machine.neurons, machine.gpus) == ("neuron", 4, 4, 0)
+
+
+@pytest.mark.parametrize(
+    ("text", "trouble"),
+    [
+        ("echo error=no neuron device; exit 1", "ended with 1"),
+        ("echo no json", "said no list of devices"),
+        ("echo '{\"nc_count\": 2}'", "said no list of devices"),
+        ('echo \'[{"nc_count": "2"}]\'', "said no list of devices"),
+    ],
+)
+def test_a_neuron_ls_that_says_something_else_is_noted(tmp_path: Path, text: str, trouble: str) -> None:
+    path = program(tmp_path / "bin", "neuron-ls", text)
+
+    assert neuron.count(path) == (0, (f"neuron-ls -j {trouble}; going on as if there were no Neuron core",))
+
+
+def test_neuron_ls_is_not_asked_where_there_are_gpus(tmp_path: Path) -> None:
+    program(tmp_path / "bin", "nvidia-smi", GPUS)
+    path = program(tmp_path / "bin", "neuron-ls", f"echo >{tmp_path}/asked")
+
+    look({"PATH": f"{path}:/usr/bin:/bin"})
+
+    assert not (tmp_path / "asked").exists()
+
+
+def test_helpers_on_the_path_are_found_and_others_are_not(tmp_path: Path) -> None:
+    path = program(tmp_path / "bin", "smddprun", "")
+    (tmp_path / "bin/smddpmprun").write_text("no program")
+
+    assert look({"PATH": path}).programs == ("smddprun",)
+
+
+def test_a_folder_of_the_programs_name_is_no_program(tmp_path: Path) -> None:
+    (tmp_path / "nvidia-smi").mkdir()
+
+    assert found("nvidia-smi", f"/nonexistent:{tmp_path}") is None
+
+
+def test_the_total_of_cores_is_the_machines() -> None:
+    assert look({}).cpus_total == os.cpu_count()
+
+
+def test_cores_respect_the_affinity() -> None:
+    text = "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))}); from toolkit.probe.look import look;"
+
+    said = subprocess.run([sys.executable, "-c", f"{text} print(look({{}}).cpus)"], capture_output=True, check=True)
+
+    assert said.stdout == b"1\n"
+
+
+ONE_CORE = {"sys/fs/cgroup/cpu.max": "100000 100000"}
+
+
+@pytest.mark.parametrize(
+    ("files", "cores"),
+    [
+        ({}, None),
+        ({"proc/self/cgroup": "0::/\n", **ONE_CORE}, 1),
+        ({"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": "max 100000"}, None),
+        ({"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": "50000 100000"}, 1),
+        ({"proc/self/cgroup": "0::/a/b\n", "sys/fs/cgroup/a/b/cpu.max": "max 100000", **ONE_CORE}, 1),
+        ({"proc/self/cgroup": "0::/a/b\n", "sys/fs/cgroup/a/cpu.max": "100000 100000"}, 1),
+        ({"proc/self/cgroup": "0::/../elsewhere\n", **ONE_CORE}, 1),
+        (
+            {
+                "proc/self/cgroup": "3:cpu,cpuacct:/docker/x\n2:name=systemd:/\n",
+                "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "100000",
+                "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000",
+            },
+            1,
+        ),
+        (
+            {
+                "proc/self/cgroup": "3:cpu,cpuacct:/\n",
+                "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "-1",
+                "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000",
+            },
+            None,
+        ),
+    ],
+)
+def test_cores_respect_the_quota_of_every_group_above(tmp_path: Path, files: dict[str, str], cores: int | None) -> None:
+    root = lay(tmp_path, files)
+
+    assert host.cpus(root) == (cores or len(os.sched_getaffinity(0)))
+
+
+@pytest.mark.parametrize(
+    ("files", "memory_bytes"),
+    [
+        ({}, 0),
+        ({"proc/meminfo": "MemTotal:       1000 kB\nMemFree: 1 kB\n"}, 1_024_000),
+        ({"proc/meminfo": "MemTotal: 1000 kB\n", "sys/fs/cgroup/memory.max": "max"}, 1_024_000),
+        ({"proc/meminfo": "MemTotal: 1000 kB\n", "sys/fs/cgroup/memory.max": "5000"}, 5_000),
+        (
+            {
+                "proc/self/cgroup": "4:memory:/docker/x\n0::/\n",
+                "proc/meminfo": "MemTotal: 1000 kB\n",
+                "sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712",
+                "sys/fs/cgroup/memory/docker/x/memory.limit_in_bytes": "7000",
+            },
+            7_000,
+        ),
+    ],
+)
+def test_memory_respects_the_limit_of_every_group_above(
+    tmp_path: Path, files: dict[str, str], memory_bytes: int
+) -> None:
+    root = lay(tmp_path, files)
+
+    assert host.memory_bytes(root) == memory_bytes
+
+
+def test_interfaces_are_the_folders_of_the_network_class(tmp_path: Path) -> None:
+    root = lay(
+        tmp_path, {"sys/class/net/lo/mtu": "1", "sys/class/net/eth0/mtu": "1", "sys/class/net/bonding_masters": ""}
+    )
+
+    assert host.interfaces(root) == ("eth0", "lo")
+
+
+ROUTES = """Iface	Destination	Gateway 	Flags	RefCnt	Use	Metric	Mask		MTU	Window	IRTT
+eth1	00000000	010200C0	0003	0	0	200	00000000	0	0	0
+eth0	00000000	010200C0	0003	0	0	100	00000000	0	0	0
+eth2	000200C0	00000000	0001	0	0	0	00FFFFFF	0	0	0
+"""
+
+
+def test_the_route_is_the_default_one_of_the_least_metric(tmp_path: Path) -> None:
+    root = lay(tmp_path, {"proc/net/route": ROUTES, "sys/class/net/eth9/mtu": "1"})
+
+    assert host.route_interface(root) == "eth0"
+
+
+@pytest.mark.parametrize(
+    ("names", "interface"), [(("lo", "eth0"), "eth0"), (("lo",), None), (("lo", "eth0", "eth1"), None)]
+)
+def test_without_a_default_route_the_only_interface_is_it(
+    tmp_path: Path, names: tuple[str, ...], interface: str | None
+) -> None:
+    root = lay(tmp_path, {f"sys/class/net/{name}/mtu": "1" for name in names})
+
+    assert host.route_interface(root) == interface
+
+
+def test_the_interfaces_of_this_machine_are_found() -> None:
+    assert "lo" in host.interfaces(Path("/"))
+
+
+@pytest.mark.parametrize(("driver", "fabric"), [("efa", "efa"), ("mlx5_core", "infiniband")])
+def test_the_fabric_is_told_by_the_driver_of_its_devices(tmp_path: Path, driver: str, fabric: str) -> None:
+    root = lay(tmp_path, {"dev/infiniband/uverbs0": "", f"sys/bus/pci/drivers/{driver}/bind": ""})
+    device = root / "sys/class/infiniband/rdmap0/device"
+    device.mkdir(parents=True)
+    (device / "driver").symlink_to(root / "sys/bus/pci/drivers" / driver)
+
+    assert host.fabric(root) == fabric
+
+
+def test_without_devices_to_open_the_fabric_is_tcp(tmp_path: Path) -> None:
+    root = lay(tmp_path, {"dev/infiniband/rdma_cm": "", "sys/class/infiniband/mlx5_0/node_type": "1"})
+
+    assert host.fabric(root) == "tcp"
+
+
+def _is_gone(pid: str) -> bool:
+    """Return whether *pid* ends within 5 s; its zombie counts as ended (a container may have no one who reaps)."""
+    deadline_s = time.monotonic() + 5
+    while time.monotonic() < deadline_s:
+        try:
+            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
+                return True
+        except (FileNotFoundError, ProcessLookupError):
+            return True
+        time.sleep(0.01)
+    return False

@@ -1,0 +1,11 @@
+"""Ignores SIGTERM and SIGINT, as does its child; says "ready" and stays."""
+
+import os
+import signal
+
+for number in (signal.SIGTERM, signal.SIGINT):
+    signal.signal(number, signal.SIG_IGN)
+if os.fork():
+    print("ready", flush=True)
+while True:
+    signal.pause()

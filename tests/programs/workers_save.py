@@ -1,0 +1,29 @@
+"""Like a script with a DataLoader: on SIGTERM it asks its child for one more answer before it ends: workers_save.py."""
+
+import os
+import signal
+import sys
+
+question, asked = os.pipe()
+answer, answered = os.pipe()
+child = os.fork()
+if child == 0:
+    os.close(asked)
+    while os.read(question, 1):
+        os.write(answered, b"a")
+    os._exit(0)
+
+
+def save(number, frame):
+    os.write(asked, b"q")
+    os.close(answered)
+    print("saved" if os.read(answer, 1) else "the child was dead", flush=True)
+    os.close(asked)
+    os.waitpid(child, 0)
+    sys.exit(0)
+
+
+signal.signal(signal.SIGTERM, save)
+print("ready", flush=True)
+while True:
+    signal.pause()

@@ -1,0 +1,51 @@
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from toolkit.job.cluster import Cluster
+from toolkit.job.job import Folders, Job, Script, Strategy
+from toolkit.job.machine import Machine
+from toolkit.settings import Settings
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> Folders:
+    base = tmp_path / "ml"
+    return Folders(
+        base=base,
+        config=base / "input/config",
+        code=base / "code",
+        data=base / "input/data",
+        model=base / "model",
+        output=base / "output",
+        output_data=base / "output/data",
+        intermediate=base / "output/intermediate",
+        checkpoints=base / "checkpoints",
+        scratch=tmp_path / "scratch",
+    )
+
+
+@pytest.fixture
+def make_job(folders: Folders) -> Callable[..., Job]:
+    def make(source: str | None = None, script: Script | None = None, interpreter: str = "/usr/bin/python3") -> Job:
+        return Job(
+            name="job",
+            platform="sagemaker",
+            settings=Settings(),
+            cluster=Cluster(current="algo-1", hosts=("algo-1",), taking_part=("algo-1",)),
+            machine=Machine(cpus=1, cpus_total=1, memory_bytes=1 << 30),
+            folders=folders,
+            hyperparameters={},
+            framework_parameters={},
+            strategy=Strategy(),
+            channels=(),
+            metric_definitions=(),
+            documents={},
+            environ={"PATH": "/usr/bin"},
+            interpreter=interpreter,
+            source=source,
+            script=script,
+        )
+
+    return make

@@ -1,0 +1,192 @@
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from toolkit.errors import ContractError, UserError
+from toolkit.source.classify import classify, validate_entry_point
+
+
+def lay(folder: Path, *names: str) -> Path:
+    for name in names:
+        path, _, content = name.partition("=")
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_text(content)
+    return folder
+
+
+PYPROJECT = "pyproject.toml=[project]\nname='x'\n"
+
+# files, entry, kind, entry of the script
+KINDS = [
+    (["train.py"], "train.py", "program", "train.py"),
+    (["src/train.py"], "src/train.py", "program", "src/train.py"),
+    (["train.v2.py"], "train.v2.py", "program", "train.v2.py"),
+    (["run.sh"], "run.sh", "command", "run.sh"),
+    (["bin/run"], "bin/run", "command", "bin/run"),
+    (["pkg/mod.py"], "pkg.mod", "module", "pkg.mod"),
+    (["pkg/__main__.py"], "pkg", "module", "pkg"),
+    (["pkg/mod/__main__.py"], "pkg/mod", "module", "pkg.mod"),
+    (["train.py"], "train", "module", "train"),
+    (["pkg.mod", "pkg/mod.py"], "pkg.mod", "command", "pkg.mod"),
+    # Packages.
+    (["setup.py", "train.py"], "train.py", "package", "train"),
+    (["setup.py", "pkg/__init__.py", "pkg/train.py"], "pkg/train.py", "package", "pkg.train"),
+    (["setup.py", "pkg/train.py"], "pkg.train", "package", "pkg.train"),
+    (["setup.py", "src/pkg/__init__.py", "src/pkg/train.py"], "pkg.train", "package", "pkg.train"),
+    (["setup.py", "lib/cli.py"], "cli.py", "package", "cli"),
+    (["setup.py"], "dependency.cli", "package", "dependency.cli"),
+    (["setup.py", "src/train.py"], "src/train.py", "package", "src/train.py"),
+    (["setup.py", "src/__init__.py", "src/train.py"], "src/train.py", "package", "src.train"),
+    (["setup.py", "train-it.py"], "train-it.py", "package", "train-it.py"),
+    (["setup.py", "run.sh"], "run.sh", "command", "run.sh"),
+    (["setup.py", "tool"], "tool", "command", "tool"),
+    ([PYPROJECT, "train.py"], "train.py", "package", "train"),
+    (["pyproject.toml=# x\n [build-system]\n", "train.py"], "train.py", "package", "train"),
+    (["pyproject.toml=[project.scripts]\n", "train.py"], "train.py", "package", "train"),
+    # Not packages: tools' settings only, or not at the top.
+    (["pyproject.toml=[tool.ruff]\nx = '[project]'\n", "train.py"], "train.py", "program", "train.py"),
+    (["pyproject.toml=[tool.project]\n", "train.py"], "train.py", "program", "train.py"),
+    (["lib/setup.py", "train.py"], "train.py", "program", "train.py"),
+]
+
+
+@pytest.mark.parametrize(("files", "entry", "kind", "named"), KINDS, ids=[f"{row[1]} as {row[2]}" for row in KINDS])
+def test_the_kind_follows_from_the_entry_and_what_is_there(
+    tmp_path: Path, files: list[str], entry: str, kind: str, named: str
+) -> None:
+    script = classify(lay(tmp_path, *files), entry, None, "json")
+
+    assert (script.kind, script.entry) == (kind, named)
+    assert (script.folder, script.argument_style) == (tmp_path, "json")
+
+
+@pytest.mark.parametrize(
+    "entry",
+    ["a", "train.py", ".hidden.py", "_x.py", "src/train.py", "a/b/c+d-e_f.G.py", "0.py", "a/-b.py"],
+)
+def test_names_that_may_be_started(entry: str) -> None:
+    validate_entry_point(entry)
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        *("", ".", "a/", "a//b.py", "./train.py", "a/./b.py", "../train.py", "a/../b.py", "/opt/ml/code/train.py"),
+        *("-c", "--version", "train.py;ls", "$(ls).py", "my train.py", "trän.py", "a\\b.py", "~/a.py"),
+        *("tr\nain.py", "train.py\n"),
+    ],
+)
+def test_names_that_may_not_be_started_are_refused_with_the_name(entry: str) -> None:
+    with pytest.raises(UserError, match="expected a path within the code folder") as caught:
+        validate_entry_point(entry)
+
+    assert repr(entry) in caught.value.message
+    assert caught.value.where == "sagemaker_program"
+
+
+@pytest.mark.parametrize(
+    ("files", "entry", "meant"),
+    [
+        (["train.py", "util.py"], "trian.py", "Did you mean 'train.py'?"),
+        (["src/train.py", "util.py"], "train.py", "Did you mean 'src/train.py'?"),
+        (["train.sh", "train.py"], "src/train.py", "Did you mean 'train.py'?"),
+        (["src/train.py"], "src/trains", "Did you mean 'src/train.py'?"),
+        (["run.sh"], "runs.sh", "Did you mean 'run.sh'?"),
+        (["setup.py", "train.py"], "trian.py", "Did you mean 'train.py'?"),
+        (["setup.py", "train.py"], "trian", "Did you mean 'train.py'?"),
+        (["pkg/mod.py"], "pkg.mode", "Did you mean 'pkg/mod.py'?"),
+        (["pkg/__init__.py"], "pkg", ""),
+        (["zebra.py"], "a/b.py", ""),
+    ],
+)
+def test_a_missing_entry_says_what_was_looked_for_where_and_what_is_there(
+    tmp_path: Path, files: list[str], entry: str, meant: str
+) -> None:
+    with pytest.raises(UserError) as caught:
+        classify(lay(tmp_path, *files), entry, None, "sagemaker")
+
+    assert f"no {entry!r} in {tmp_path}, which holds " in caught.value.message
+    assert all(name in caught.value.message for name in files)
+    assert caught.value.hint == meant
+
+
+def test_a_long_list_of_files_is_cut_and_caches_are_left_out(tmp_path: Path) -> None:
+    lay(tmp_path, *(f"f{number:02}.py" for number in range(12)), "__pycache__/a.pyc", ".git/HEAD", "deep/a.py")
+
+    with pytest.raises(UserError) as caught:
+        classify(tmp_path, "nothing-alike", None, "sagemaker")
+
+    shown = ", ".join(f"f{number:02}.py" for number in range(10))
+    assert caught.value.message.endswith(f"which holds {shown}, ...")
+
+
+@pytest.mark.parametrize("entry", [None, ""])
+def test_no_entry_at_all_is_an_error(tmp_path: Path, entry: str | None) -> None:
+    with pytest.raises(UserError, match="no entry point is given, "):
+        classify(lay(tmp_path, "train.py"), entry, None, "sagemaker")
+
+
+def test_a_missing_code_folder_holds_no_files(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="which holds no files"):
+        classify(tmp_path / "absent", "train.py", None, "sagemaker")
+
+
+def test_a_plugin_comes_before_an_entry(tmp_path: Path) -> None:
+    script = classify(lay(tmp_path, "train.py"), "train.py", "pkg.mod:main", "sagemaker")
+
+    assert (script.kind, script.entry) == ("plugin", "pkg.mod:main")
+
+
+@pytest.mark.parametrize("plugin", ["pkg.mod", "pkg.mod:", ":main", "pkg mod:main", "pkg:ma in", "a:b:c", "-c:main"])
+def test_a_plugin_that_is_no_module_and_function_is_named_with_its_variable(tmp_path: Path, plugin: str) -> None:
+    with pytest.raises(ContractError, match=r"^SAGEMAKER_TRAINING_MODULE: expected 'module:function', found"):
+        classify(tmp_path, None, plugin, "sagemaker")
+
+
+@pytest.mark.parametrize(
+    ("content", "through"),
+    [
+        (b"#!/bin/bash\necho\n", ()),
+        (b"#!/usr/bin/env python3\n", ()),
+        (b"\x7fELF\x02\x01\x01\0\0", ()),
+        (b"echo hello\n", ("/bin/sh",)),
+        (b"", ("/bin/sh",)),
+    ],
+)
+def test_a_command_is_made_executable_and_started_by_a_shell_only_without_a_program_of_its_own(
+    tmp_path: Path, content: bytes, through: tuple[str, ...]
+) -> None:
+    (tmp_path / "run.sh").write_bytes(content)
+    (tmp_path / "run.sh").chmod(0o640)
+
+    script = classify(tmp_path, "run.sh", None, "sagemaker")
+
+    assert script.through == through
+    assert (tmp_path / "run.sh").stat().st_mode & 0o777 == 0o750
+
+
+def test_windows_line_ends_are_named_before_the_kernel_says_no_such_file(tmp_path: Path) -> None:
+    (tmp_path / "run.sh").write_bytes(b"#!/bin/bash\r\necho\r\n")
+
+    with pytest.raises(UserError, match=r"the first line of run.sh ends as on Windows"):
+        classify(tmp_path, "run.sh", None, "sagemaker")
+
+
+def test_on_a_read_only_mount_the_first_line_s_program_starts_the_command(tmp_path: Path) -> None:
+    code = tmp_path / "code"
+    lay(code, "run.sh=#!/usr/bin/env -S bash -e\n", "plain.sh=echo\n")
+    if subprocess.run(["mount", "--bind", code, code], capture_output=True).returncode:
+        pytest.skip("needs to be allowed to mount")
+    try:
+        subprocess.run(["mount", "-o", "remount,bind,ro", code], check=True)
+
+        marked = classify(code, "run.sh", None, "sagemaker")
+        plain = classify(code, "plain.sh", None, "sagemaker")
+
+        assert not os.access(code / "run.sh", os.X_OK)
+        assert marked.through == ("/usr/bin/env", "-S bash -e")
+        assert plain.through == ("/bin/sh",)
+    finally:
+        subprocess.run(["umount", code], check=True)

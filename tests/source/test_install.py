@@ -1,0 +1,274 @@
+import inspect
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+import pytest
+
+from toolkit.errors import InternalError
+from toolkit.job.job import Folders, Job, Script
+from toolkit.job.plan import Phase
+from toolkit.source.install import phase, remember
+
+MakeJob = Callable[..., Job]
+Kind = Literal["program", "module", "package", "command", "plugin"]
+
+
+@pytest.fixture
+def code(folders: Folders) -> Path:
+    folders.code.mkdir(parents=True)
+    return folders.code
+
+
+def script(folder: Path, kind: Kind = "program") -> Script:
+    return Script(entry="train.py", kind=kind, folder=folder)
+
+
+def must(found: Phase | None) -> Phase:
+    assert found is not None
+    return found
+
+
+def stamp(job: Job) -> Path:
+    found = must(phase(job)).skip_if
+    assert found is not None
+    return found
+
+
+OPTIONS = ("-m", "pip", "install", "--disable-pip-version-check", "--no-input", "--progress-bar", "off")
+
+
+@pytest.mark.parametrize(
+    ("kind", "requirements", "wanted", "failure"),
+    [
+        ("program", True, ("-r", "requirements.txt"), "InstallRequirementsError"),
+        ("module", True, ("-r", "requirements.txt"), "InstallRequirementsError"),
+        ("command", True, ("-r", "requirements.txt"), "InstallRequirementsError"),
+        ("package", True, (".", "-r", "requirements.txt"), "InstallModuleError"),
+        ("package", False, (".",), "InstallModuleError"),
+    ],
+)
+def test_pip_is_asked_for_what_the_kind_needs(
+    make_job: MakeJob, code: Path, kind: Kind, requirements: bool, wanted: tuple[str, ...], failure: str
+) -> None:
+    if requirements:
+        (code / "requirements.txt").write_text("numpy\n")
+
+    found = must(phase(make_job(script=script(code, kind), interpreter="/opt/python")))
+
+    assert found.main.argv == ("/opt/python", *OPTIONS, *wanted)
+    assert found.main.cwd == code
+    assert found.failure == failure
+
+
+@pytest.mark.parametrize("kind", ["program", "module", "command"])
+@pytest.mark.parametrize("content", [None, "", "\n  # nothing yet\n\n"])
+def test_nothing_asked_for_is_no_phase(make_job: MakeJob, code: Path, kind: Kind, content: str | None) -> None:
+    if content is not None:
+        (code / "requirements.txt").write_text(content)
+
+    assert phase(make_job(script=script(code, kind))) is None
+
+
+def test_a_plugin_installs_for_itself(make_job: MakeJob, code: Path) -> None:
+    (code / "requirements.txt").write_text("numpy\n")
+
+    assert phase(make_job(script=script(code, "plugin"))) is None
+
+
+def test_the_users_environment_wins_over_ours(make_job: MakeJob, code: Path) -> None:
+    (code / "requirements.txt").write_text("numpy\n")
+    job = make_job(script=script(code))
+    chosen = {"PIP_ROOT_USER_ACTION": "warn", "PIP_INDEX_URL": "https://index.example"}
+
+    ours = must(phase(job)).main.environ
+    theirs = must(phase(msgspec.structs.replace(job, environ=chosen))).main.environ
+
+    assert ours == {"PATH": "/usr/bin", "PIP_ROOT_USER_ACTION": "ignore", "PYTHONUNBUFFERED": "1"}
+    assert theirs == {"PYTHONUNBUFFERED": "1", **chosen}
+
+
+def test_asking_before_the_code_is_in_place_is_our_own_fault(make_job: MakeJob) -> None:
+    with pytest.raises(InternalError):
+        phase(make_job())
+
+
+def write(folder: Path, files: dict[str, str]) -> None:
+    for name, content in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(content)
+
+
+BEFORE = {
+    "requirements.txt": "numpy\n-r more/other.txt\n-c limits.txt\n-e ./local[x]\nwheel @ file:wheels/a.whl\n",
+    "more/other.txt": "scipy\n",
+    "limits.txt": "numpy<3\n",
+    "local/setup.py": "setup()",
+    "wheels/a.whl": "wheel",
+    "train.py": "print()",
+}
+CHANGES: dict[str, tuple[dict[str, str], bool]] = {
+    "nothing": ({}, True),
+    "the script": ({"train.py": "print(2)"}, True),
+    "a file beside": ({"result.txt": "1"}, True),
+    "the requirements": ({"requirements.txt": BEFORE["requirements.txt"] + "torch\n"}, False),
+    "an included file": ({"more/other.txt": "scipy==1\n"}, False),
+    "a constraint": ({"limits.txt": "numpy<2\n"}, False),
+    "a local project": ({"local/setup.py": "setup(1)"}, False),
+    "a new file of a local project": ({"local/new.py": ""}, False),
+    "a local wheel": ({"wheels/a.whl": "other"}, False),
+}
+
+
+@pytest.mark.parametrize(("change", "same"), CHANGES.values(), ids=CHANGES.keys())
+def test_the_stamp_stands_for_all_that_requirements_name(
+    make_job: MakeJob, code: Path, change: dict[str, str], same: bool
+) -> None:
+    write(code, BEFORE)
+    job = make_job(script=script(code))
+    before = stamp(job)
+
+    write(code, change)
+
+    assert (stamp(job) == before) is same
+
+
+PACKAGE_CHANGES: dict[str, tuple[dict[str, str], bool]] = {
+    "what pip and Python leave behind": (
+        {"x.egg-info/PKG-INFO": "1", "build/lib/train.py": "1", "pkg/__pycache__/a.pyc": "1", ".git/HEAD": "1"},
+        True,
+    ),
+    "a module": ({"pkg/train.py": "changed"}, False),
+    "the project file": ({"pyproject.toml": "[project]\nname='y'\n"}, False),
+    "a module of the same size and time": ({"pkg/train.py": "secone"}, False),
+}
+
+
+@pytest.mark.parametrize(("change", "same"), PACKAGE_CHANGES.values(), ids=PACKAGE_CHANGES.keys())
+def test_the_stamp_of_a_package_stands_for_its_content(
+    make_job: MakeJob, code: Path, change: dict[str, str], same: bool
+) -> None:
+    write(code, {"pyproject.toml": "[project]\nname='x'\n", "pkg/train.py": "second"})
+    os.utime(code / "pkg/train.py", (0, 0))
+    job = make_job(script=script(code, "package"))
+    before = stamp(job)
+
+    write(code, change)
+    os.utime(code / "pkg/train.py", (0, 0))
+
+    assert (stamp(job) == before) is same
+
+
+def test_another_interpreter_has_another_stamp(make_job: MakeJob, code: Path, tmp_path: Path) -> None:
+    write(code, BEFORE)
+    python = tmp_path / "python"
+    python.symlink_to(sys.executable)
+    first = stamp(make_job(script=script(code), interpreter=str(python)))
+    python.rename(tmp_path / "kept")  # Kept, so that its inode is not given out again.
+
+    python.symlink_to(sys.executable)
+
+    assert stamp(make_job(script=script(code), interpreter=str(python))) != first
+    assert stamp(make_job(script=script(code), interpreter=sys.executable)) != first
+
+
+def test_requirements_that_include_each_other_end(make_job: MakeJob, code: Path) -> None:
+    write(code, {"requirements.txt": "-r other.txt\n", "other.txt": "-rrequirements.txt\nnumpy\n"})
+    job = make_job(script=script(code))
+    before = stamp(job)
+
+    write(code, {"other.txt": "-rrequirements.txt\nscipy\n"})
+
+    assert stamp(job) != before
+
+
+def test_a_stamp_is_there_once_remembered(make_job: MakeJob, code: Path, folders: Folders) -> None:
+    write(code, BEFORE)
+    job = make_job(script=script(code))
+    assert not stamp(job).exists()
+
+    remember(stamp(job))
+    remember(stamp(job))
+
+    assert stamp(job).exists()
+    assert stamp(job).is_relative_to(folders.scratch)
+
+
+def test_a_stamp_that_cannot_be_written_does_no_harm(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+
+    remember(tmp_path / "file" / "stamp")
+
+    assert (tmp_path / "file").is_file()
+
+
+def write_wheel(folder: object, name: str) -> None:
+    """Write a wheel of one module. (Its text is a build backend's, too: it stands alone.)"""
+    import zipfile
+
+    with zipfile.ZipFile(f"{folder}/{name}-1.0-py3-none-any.whl", "w") as wheel:
+        wheel.writestr(f"{name}.py", "x = 1\n")
+        wheel.writestr(f"{name}-1.0.dist-info/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+        wheel.writestr(f"{name}-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        wheel.writestr(f"{name}-1.0.dist-info/RECORD", "")
+
+
+@pytest.fixture
+def wheels(tmp_path: Path) -> Path:
+    """A folder of one wheel, which pip can install without an index."""
+    folder = tmp_path / "wheels"
+    folder.mkdir()
+    write_wheel(folder, "tiny_thing")
+    return folder
+
+
+def run(job: Job, site: Path, wheels: Path) -> subprocess.CompletedProcess[str]:
+    """Run the phase's process as it is, into *site* and without any index."""
+    environ = {"PATH": os.defpath, "PIP_TARGET": str(site), "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(wheels)}
+    environ |= {"PIP_CONFIG_FILE": os.devnull, "PIP_CACHE_DIR": str(site.parent / "cache")}
+    main = must(phase(msgspec.structs.replace(job, environ=environ))).main
+    return subprocess.run(main.argv, cwd=main.cwd, env=main.environ, capture_output=True, text=True, check=False)
+
+
+def test_pip_takes_the_command_and_installs(make_job: MakeJob, code: Path, wheels: Path, tmp_path: Path) -> None:
+    write(code, {"requirements.txt": "tiny-thing==1.0\n"})
+
+    done = run(make_job(script=script(code), interpreter=sys.executable), tmp_path / "site", wheels)
+
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "site" / "tiny_thing.py").exists()
+    assert done.stderr == ""
+
+
+def test_pip_installs_a_package_of_a_pyproject_alone(
+    make_job: MakeJob, code: Path, wheels: Path, tmp_path: Path
+) -> None:
+    backend = """
+def build_wheel(folder, config_settings=None, metadata_directory=None):
+    write_wheel(folder, "job")
+    return "job-1.0-py3-none-any.whl"
+"""
+    system = '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n'
+    write(code, {"pyproject.toml": system, "backend.py": inspect.getsource(write_wheel) + backend})
+    write(code, {"requirements.txt": "tiny-thing\n"})
+
+    done = run(make_job(script=script(code, "package"), interpreter=sys.executable), tmp_path / "site", wheels)
+
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "site" / "job.py").exists()
+    assert (tmp_path / "site" / "tiny_thing.py").exists()
+
+
+def test_a_requirement_that_is_nowhere_leaves_pips_reason_last(
+    make_job: MakeJob, code: Path, wheels: Path, tmp_path: Path
+) -> None:
+    write(code, {"requirements.txt": "no-such-thing-at-all\n"})
+
+    done = run(make_job(script=script(code), interpreter=sys.executable), tmp_path / "site", wheels)
+
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == "ERROR: No matching distribution found for no-such-thing-at-all"

@@ -1,0 +1,89 @@
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from toolkit.errors import ContractError
+from toolkit.settings import Settings, read, table
+
+
+def test_nothing_given_is_the_defaults() -> None:
+    assert read({"PATH": "/bin", "TOOLKITS": "x"}) == Settings()
+
+
+def test_every_variable_is_read_under_its_own_name() -> None:
+    environ = {
+        "TOOLKIT_ARGUMENT_STYLE": "flags",
+        "TOOLKIT_PROCESSES_PER_HOST": "8",
+        "TOOLKIT_GRACE_S": "12.5",
+        "TOOLKIT_JOIN_S": "60",
+        "TOOLKIT_LOG_PREFIX": "rank",
+        "TOOLKIT_METRICS": "/opt/metrics.json",
+        "TOOLKIT_RANK_HOOK": "off",
+        "TOOLKIT_HOST_ADDRESSES": "algo-1=127.0.0.1, algo-2=::1",
+    }
+
+    settings = read(environ)
+
+    assert settings == Settings(
+        argument_style="flags",
+        processes_per_host=8,
+        grace_s=12.5,
+        join_s=60.0,
+        log_prefix="rank",
+        metrics=Path("/opt/metrics.json"),
+        rank_hook="off",
+        host_addresses="algo-1=127.0.0.1, algo-2=::1",
+    )
+    assert settings.addresses() == {"algo-1": "127.0.0.1", "algo-2": "::1"}
+
+
+def test_an_empty_variable_is_not_given_and_spaces_around_a_value_do_not_count() -> None:
+    assert read({"TOOLKIT_GRACE_S": "", "TOOLKIT_PROCESSES_PER_HOST": " 2\n"}) == Settings(processes_per_host=2)
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "expected"),
+    [
+        ("TOOLKIT_RANK_HOOK", "On", "one of 'on', 'off'"),
+        ("TOOLKIT_ARGUMENT_STYLE", "v3", "one of 'sagemaker', 'json', 'flags', 'none'"),
+        ("TOOLKIT_PROCESSES_PER_HOST", "0", "a whole number, 1 or more"),
+        ("TOOLKIT_PROCESSES_PER_HOST", "2.5", "a whole number, 1 or more"),
+        ("TOOLKIT_LOG_FILE_MIB", "-1", "a whole number, 1 or more"),
+        ("TOOLKIT_GRACE_S", "30s", "seconds, 0 to 10,000,000"),
+        ("TOOLKIT_GRACE_S", "-1", "seconds, 0 to 10,000,000"),
+        ("TOOLKIT_JOIN_S", "nan", "seconds, 0 to 10,000,000"),
+        ("TOOLKIT_JOIN_S", "inf", "seconds, 0 to 10,000,000"),
+    ],
+)
+def test_a_wrong_value_names_its_variable_what_was_expected_and_what_was_found(
+    variable: str, value: str, expected: str
+) -> None:
+    with pytest.raises(ContractError) as error:
+        read({"TOOLKIT_LOG_PREFIX": "off", variable: value})
+
+    assert str(error.value) == f"{variable}: expected {expected}, found {value!r}. Correct the variable or unset it."
+
+
+@pytest.mark.parametrize("value", ["algo-1", "algo-1=", "=127.0.0.1", "algo-1=127.0.0.1,algo-2"])
+def test_an_address_without_its_host_or_the_reverse_is_named(value: str) -> None:
+    with pytest.raises(ContractError, match="TOOLKIT_HOST_ADDRESSES: expected HOST=ADDRESS"):
+        read({"TOOLKIT_HOST_ADDRESSES": value}).addresses()
+
+
+@given(st.dictionaries(st.sampled_from([variable for variable, _, _ in table()]), st.text()))
+def test_any_text_is_a_setting_or_a_contract_error_that_names_a_variable(environ: dict[str, str]) -> None:
+    try:
+        read(environ)
+    except ContractError as error:
+        assert error.where in environ
+
+
+def test_the_table_has_a_row_for_every_setting_with_its_default_and_a_meaning() -> None:
+    rows = {variable: (default, meaning) for variable, default, meaning in table()}
+
+    assert list(rows) == ["TOOLKIT_" + field.upper() for field in Settings.__struct_fields__]
+    assert rows["TOOLKIT_JOIN_S"][0] == "900"
+    assert rows["TOOLKIT_GRACE_S"][0] == ""
+    assert all(meaning for _, meaning in rows.values())

@@ -1,0 +1,83 @@
+"""`toolkit run`: play the platform on this machine."""
+
+import argparse
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from toolkit.errors import UserError
+from toolkit.log import Log
+
+EPILOG = """\
+The same words are the keys of a job file (toolkit run job.toml); arguments beside it win.
+Exit code: the job's. 0 completed; the first failing host's; 75 a host vanished; 143 stopped, 130 by Ctrl-C.
+"""
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """Declare the words; what they mean is local/spec.py's."""
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = EPILOG
+
+    def word(name: str, metavar: str, meaning: str, **more: Any) -> None:
+        parser.add_argument(name, metavar=metavar, help=meaning, **more)
+
+    word("script", "SCRIPT|JOB", "the script to train with, or a job file (.toml, .json)")
+    word("--source", "DIR", "the folder that is submitted (default: the script's)")
+    word("--name", "NAME", "the job's name (default: the script's and the time)")
+    word("--job-dir", "DIR", "where everything about the job goes (default: jobs/NAME)")
+    word("--hosts", "N", "number of hosts (default: 1)", type=int)
+    word("--processes-per-host", "N", "ranks on each host (default: its GPUs, or 1)", type=int)
+    word("--distribution", "NAME", "pytorchddp, torch_distributed, mpi, smddp, ..., or the SDK's dictionary as JSON")
+    word("--hyperparameter", "NAME=VALUE", "a hyperparameter, JSON if it is JSON", action="append")
+    word("--channel", "NAME=PATH[:MODE]", "an input channel: File, FastFile or Pipe, ShardedByS3Key", action="append")
+    word("--metric", "NAME=REGEX", "a metric definition; the first group is the value", action="append")
+    word("--env", "NAME=VALUE", "a variable of the job's environment", action="append")
+    word("--requirements", "FILE", "installed before the script starts")
+    word("--checkpoints", "DIR", "the hosts' /opt/ml/checkpoints; outlives the job")
+    word("--max-run", "TIME", "stop the job as MaxRuntimeInSeconds does (30s, 10m, 1h)")
+    word("--stop-after", "TIME", "stop the job as StopTrainingJob does")
+    word("--kill", "HOST@TIME", "let a host vanish (algo-2@5s)", action="append")
+
+
+def run(arguments: argparse.Namespace, log: Log) -> int:
+    """Run the job; return its exit code."""
+    from toolkit.local.report import summary
+    from toolkit.local.run import play
+    from toolkit.local.show import chosen
+
+    own = dict(os.environ)
+    given = {name: value for name, value in vars(arguments).items() if name != "command"}
+    spec = read(given, Path.cwd(), time.strftime("%Y-%m-%d-%H-%M-%S"))
+    log.hide({**own, **spec.environment})
+    report = play(spec, own, log, lambda: chosen(log, several=len(spec.hosts) > 1, environ=own))
+    print(f"\n{summary(report, _short(spec.job_dir))}", flush=True)
+    return 70 if report.exit_code is None else report.exit_code
+
+
+def read(given: Mapping[str, Any], folder: Path, stamp: str) -> Any:
+    """Return the Spec for the arguments *given*, and the job file if their script is one.
+
+    Raises:
+        ContractError, UserError: a word is wrong, or the job file cannot be read.
+    """
+    from toolkit.local import spec
+
+    where = "toolkit run"
+    job_file = folder / given["script"]
+    if job_file.suffix not in (".toml", ".json"):
+        return spec.complete(spec.from_arguments(given, folder), where, folder=folder, stamp=stamp)
+    try:
+        text = job_file.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
+        raise UserError(f"expected a job file, found {reason}", where=str(job_file)) from None
+    beside = spec.from_arguments({**given, "script": None}, folder)
+    words = spec.joined(spec.from_file(text, job_file), beside)
+    return spec.complete(words, str(job_file), folder=folder, stamp=stamp)
+
+
+def _short(path: Path) -> Path:
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path

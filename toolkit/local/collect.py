@@ -1,0 +1,150 @@
+"""After the end: archives, metrics and job.json, from what the hosts left behind."""
+
+import filecmp
+import os
+import shutil
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from toolkit.artifacts.pack import pack
+from toolkit.errors import ContractError, PlatformError
+from toolkit.job.outcome import Outcome
+from toolkit.local.stage import Staged
+from toolkit.log import Log
+from toolkit.metrics.file import SampleFile, read
+from toolkit.metrics.sample import Sample
+from toolkit.records import Record, decode
+
+
+class Collected(Record, frozen=True, kw_only=True):
+    """What was gathered in the job's folder: archives by name, samples in time's order, what is worth saying."""
+
+    artifacts: dict[str, str]
+    samples: tuple[Sample, ...]
+    notes: tuple[str, ...]
+
+
+def outcomes(staged: Sequence[Staged]) -> dict[str, Outcome]:
+    """Return each host's own story (output/outcome.json), of those that could tell it."""
+    told = {}
+    for host in staged:
+        path = host.place.base / "output" / "outcome.json"
+        try:
+            told[host.place.host] = decode(path.read_bytes(), Outcome, str(path))
+        except (OSError, ContractError):
+            pass  # It was killed before it could; the exit code speaks.
+    return told
+
+
+def failure_text(staged: Sequence[Staged], name: str) -> str:
+    """Return the failure file of the host called *name*, "" if there is none."""
+    for host in staged:
+        if host.place.host == name:
+            try:
+                return (host.place.base / "output" / "failure").read_bytes().decode("utf-8", "replace")
+            except OSError:
+                return ""
+    return ""
+
+
+def collect(job_dir: Path, staged: Sequence[Staged], log: Log) -> Collected:
+    """Pack model.tar.gz and output.tar.gz, merge all hosts' metrics. What fails is a note: it changes no status."""
+    notes: list[str] = []
+    artifacts = {"logs": "logs/"}
+    for name, folder in (("model", "model"), ("output", "output/data")):
+        archive = job_dir / f"{name}.tar.gz"
+        try:
+            with tempfile.TemporaryDirectory(prefix=".merge-", dir=job_dir) as merged:
+                notes += merge(
+                    [(host.place.host, host.place.base / folder) for host in staged], Path(merged), archive.name
+                )
+                pack(Path(merged), archive, log)
+            artifacts[name] = archive.name
+        except (OSError, PlatformError, shutil.Error) as error:
+            notes.append(f"{archive.name} could not be packed: {error}")
+    samples = gather(staged)
+    if samples:
+        file = SampleFile(job_dir / "metrics.jsonl", warn=notes.append)
+        file.append(samples)
+        file.close()
+        artifacts["metrics"] = "metrics.jsonl"
+    return Collected(artifacts=artifacts, samples=samples, notes=tuple(notes))
+
+
+def gather(staged: Sequence[Staged]) -> tuple[Sample, ...]:
+    """Return all hosts' samples by time."""
+    samples: list[Sample] = []
+    for host in staged:
+        try:
+            samples += read(host.place.base / "output" / "metrics.jsonl")
+        except OSError:
+            pass  # This host captured nothing.
+    return tuple(sorted(samples, key=lambda sample: sample.time_s))
+
+
+def merge(folders: Sequence[tuple[str, Path]], into: Path, archive: str) -> list[str]:
+    """Put what the hosts' *folders* hold into one folder, as the platform does in one archive; return what to say.
+
+    Of two files of one name the first host's is kept, and said unless they are the same. Only what a tar may hold is
+    taken: FIFOs and sockets stay behind.
+    """
+    owners: dict[str, str] = {}
+    lost: dict[tuple[str, str], list[str]] = {}
+    for host, folder in folders:
+        for path in below(folder):
+            name = path.relative_to(folder).as_posix()
+            target = into / name
+            if path.is_dir() and not path.is_symlink():
+                if not target.exists():
+                    target.mkdir(parents=True)
+                continue
+            if not (path.is_symlink() or path.is_file()):
+                continue
+            if os.path.lexists(target) or not target.parent.is_dir():
+                if not _same(path, target):
+                    lost.setdefault((owners.get(name, ""), host), []).append(name)
+                continue
+            owners[name] = host
+            _put(path, target)
+    return [
+        f"{archive}: {_listed(names)} of {host} left out: {owner or 'another host'} wrote the same names"
+        for (owner, host), names in lost.items()
+    ]
+
+
+def below(folder: Path) -> list[Path]:
+    """Return everything below *folder*, folders before their content; nothing if it is not there."""
+    found = []
+    for top, folders, names in os.walk(folder):
+        folders.sort()
+        found += [Path(top, name) for name in (*folders, *sorted(names))]
+    return found
+
+
+def write_json(path: Path, value: Record) -> None:
+    """Write *value* so that *path* is always whole."""
+    part = path.with_name(f".{path.name}.part")
+    part.write_bytes(msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n")
+    part.replace(path)
+
+
+def _put(path: Path, target: Path) -> None:
+    if path.is_symlink():
+        target.symlink_to(path.readlink())
+        return
+    try:
+        target.hardlink_to(path)  # No second copy of a large model.
+    except OSError:
+        shutil.copy2(path, target)
+
+
+def _same(path: Path, target: Path) -> bool:
+    return path.is_file() and target.is_file() and filecmp.cmp(path, target, shallow=False)
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return ", ".join(names[:3]) + more

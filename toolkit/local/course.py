@@ -1,0 +1,127 @@
+"""The course of a job over its hosts: what to do to which host when. Pure: facts and times in, orders out.
+
+the person or a limit says stop   every host is told (SIGTERM); after 120 s what is left is killed
+a second Ctrl-C                   everything is killed
+a host fails                      the others are told, and killed after 120 s; the first failure is the job's
+`--kill HOST@TIME`                that host vanishes, which is a failure of that host
+"""
+
+from collections.abc import Sequence
+from typing import Literal
+
+from toolkit.local.spec import Kill
+from toolkit.records import Record
+
+GRACE_S = 120.0  # What the platform gives a container between SIGTERM and SIGKILL (`docker stop -t 120`).
+
+Order = Literal["stop", "kill"]
+Reason = Literal["", "asked", "time", "max-run", "failed"]
+
+
+class Course:
+    """Times are seconds from the start. Each method returns the orders that follow, as (order, host)."""
+
+    def __init__(
+        self,
+        hosts: Sequence[str],
+        *,
+        stop_after_s: float | None = None,
+        max_run_s: float | None = None,
+        kills: Sequence[Kill] = (),
+        grace_s: float = GRACE_S,
+    ) -> None:
+        self.running = list(hosts)
+        self.codes: dict[str, int] = {}
+        self.vanished: set[str] = set()
+        self.failures: list[str] = []
+        self.reason: Reason = ""
+        self._grace_s = grace_s
+        self._kill_at_s: float | None = None
+        self._kills = sorted(kills, key=lambda kill: kill.after_s)
+        self._limits: list[tuple[float, Reason]] = []
+        if stop_after_s is not None:
+            self._limits.append((stop_after_s, "time"))
+        if max_run_s is not None:
+            self._limits.append((max_run_s, "max-run"))
+
+    @property
+    def over(self) -> bool:
+        return not self.running
+
+    def asked_to_stop(self, now_s: float) -> list[tuple[Order, str]]:
+        """A person (or a signal) asked: stops; kills if the job is being stopped already, for whatever reason."""
+        return self._kill_all() if self.reason else self._stop_all("asked", now_s)
+
+    def ended(self, host: str, code: int, now_s: float) -> list[tuple[Order, str]]:
+        """*host*'s `train` ended with *code* (128 + signal for a death)."""
+        if host in self.running:
+            self.running.remove(host)
+        self.codes[host] = code
+        if code == 0 and host not in self.vanished:
+            return []
+        if not self.reason or self.reason == "failed":
+            self.failures.append(host)
+        return [] if self.reason else self._stop_all("failed", now_s)
+
+    def due(self, now_s: float) -> list[tuple[Order, str]]:
+        """The time is *now_s*: what has fallen due."""
+        orders: list[tuple[Order, str]] = []
+        while self._kills and self._kills[0].after_s <= now_s:
+            host = self._kills.pop(0).host
+            if host in self.running:
+                self.vanished.add(host)
+                orders.append(("kill", host))
+        for after_s, reason in sorted(self._limits):
+            if after_s <= now_s:
+                self._limits.remove((after_s, reason))
+                if not self.reason:
+                    orders += self._stop_all(reason, now_s)
+        if self._kill_at_s is not None and now_s >= self._kill_at_s:
+            self._kill_at_s = None
+            orders += self._kill_all()
+        return orders
+
+    def next_s(self) -> float | None:
+        """When `due` is worth asking again."""
+        times = [kill.after_s for kill in self._kills] + [after_s for after_s, _ in self._limits]
+        if self._kill_at_s is not None:
+            times.append(self._kill_at_s)
+        return min(times, default=None)
+
+    def _stop_all(self, reason: Reason, now_s: float) -> list[tuple[Order, str]]:
+        self.reason = reason
+        self._kill_at_s = now_s + self._grace_s
+        return [("stop", host) for host in self.running]
+
+    def _kill_all(self) -> list[tuple[Order, str]]:
+        return [("kill", host) for host in self.running]
+
+
+class Verdict(Record, frozen=True, kw_only=True):
+    """How the job ended, in the platform's words. `host`: whose failure it is."""
+
+    status: Literal["Completed", "Failed", "Stopped"]
+    secondary: Literal["Completed", "Failed", "Stopped", "MaxRuntimeExceeded"]
+    exit_code: int
+    host: str = ""
+
+
+VANISHED = 75  # A host that vanished is worth a retry (EX_TEMPFAIL).
+STOPPED = 143  # 128 + SIGTERM
+INTERRUPTED = 130  # 128 + SIGINT
+
+
+def verdict(course: Course, *, interrupted: bool = False, first: str = "") -> Verdict:
+    """Return how the job of the finished *course* ended; *first*: the host whose failure is known to be the first.
+
+    A job stopped before its end is no success for whoever waits for the exit code, even if its scripts ended with 0.
+    """
+    if course.failures:
+        host = first or next((host for host in course.failures if host in course.vanished), course.failures[0])
+        code = VANISHED if host in course.vanished else course.codes[host]
+        return Verdict(status="Failed", secondary="Failed", exit_code=code, host=host)
+    if course.reason in ("", "failed"):
+        return Verdict(status="Completed", secondary="Completed", exit_code=0)
+    secondary: Literal["Stopped", "MaxRuntimeExceeded"]
+    secondary = "MaxRuntimeExceeded" if course.reason == "max-run" else "Stopped"
+    return Verdict(status="Stopped", secondary=secondary, exit_code=INTERRUPTED if interrupted else STOPPED)

@@ -1,0 +1,71 @@
+"""A Pipe channel's writer: a FIFO for each epoch, `<channel>_0`, `<channel>_1`, ..., filled from files in name order.
+
+Opening a FIFO waits for its reader, so `run` is the work of a process of its own; it goes on until it is killed, then
+`withdraw` takes away what nobody read. The next epoch's FIFO is there before the present one can end, so that a script
+may look for it.
+"""
+
+import os
+import signal
+from pathlib import Path
+
+from toolkit.records import Record
+
+PIECE_BYTES = 1 << 20
+
+
+class Feed(Record, frozen=True, kw_only=True):
+    """What one channel of one host is fed with. `fifo`: the FIFOs' path less "_0"."""
+
+    fifo: Path
+    files: tuple[Path, ...]
+
+    def epoch(self, number: int) -> Path:
+        return self.fifo.with_name(f"{self.fifo.name}_{number}")
+
+
+def run(feed: Feed) -> int:
+    """Feed epoch after epoch, for ever; return 1 where a file cannot be read or a FIFO not be made."""
+    # A reader that leaves early is an error to handle, not a reason to die.
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    number = 0
+    try:
+        prepare(feed, number)
+        while True:
+            prepare(feed, number + 1)
+            fill(feed.epoch(number), feed.files)
+            feed.epoch(number).unlink(missing_ok=True)
+            number += 1
+    except OSError:
+        return 1
+
+
+def prepare(feed: Feed, number: int) -> None:
+    """Make the FIFO of epoch *number* if it is not there."""
+    if not feed.epoch(number).exists():
+        os.mkfifo(feed.epoch(number))
+
+
+def fill(fifo: Path, files: tuple[Path, ...]) -> None:
+    """Write *files*, one after the other, into *fifo*, once it has a reader; a reader that leaves early ends it."""
+    try:
+        with fifo.open("wb", buffering=0) as pipe:
+            for path in files:
+                with path.open("rb") as source:
+                    while piece := source.read(PIECE_BYTES):
+                        _write_whole(pipe.fileno(), piece)
+    except BrokenPipeError:
+        pass  # An epoch may be read in part.
+
+
+def withdraw(feed: Feed) -> None:
+    """Take away the FIFOs that were never read."""
+    for fifo in feed.fifo.parent.glob(feed.fifo.name + "_*"):
+        if fifo.is_fifo():
+            fifo.unlink(missing_ok=True)
+
+
+def _write_whole(fd: int, piece: bytes) -> None:
+    view = memoryview(piece)
+    while view:
+        view = view[os.write(fd, view) :]

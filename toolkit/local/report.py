@@ -1,0 +1,123 @@
+"""job.json: what the platform would say of a finished job, and the same for people. Pure."""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Literal
+
+from toolkit.job.outcome import Outcome
+from toolkit.local.course import VANISHED, Course, Verdict
+from toolkit.metrics.sample import Sample
+from toolkit.records import Record
+
+REASON_CHARACTERS = 1024  # What DescribeTrainingJob keeps of output/failure.
+
+
+class HostReport(Record, frozen=True, kw_only=True):
+    """How one host ended: its `train`'s exit code (128 + signal for a death) and what `train` itself said of it."""
+
+    exit_code: int | None
+    status: str = ""
+    cause: str = ""
+
+
+class Report(Record, frozen=True, kw_only=True):
+    """A job as job.json tells it. Times are UTC; `billable_seconds` is hosts x `training_seconds`."""
+
+    name: str
+    status: Literal["InProgress", "Completed", "Failed", "Stopped"]
+    secondary_status: str = ""
+    failure_reason: str = ""
+    failed_host: str = ""
+    exit_code: int | None = None
+    hosts: dict[str, HostReport] = {}
+    start_time: str = ""
+    end_time: str = ""
+    training_seconds: float = 0.0
+    billable_seconds: float = 0.0
+    metrics: dict[str, float | str] = {}
+    artifacts: dict[str, str] = {}
+    notes: tuple[str, ...] = ()
+
+
+def moment(seconds: float) -> str:
+    """Return a time in seconds since the epoch as 2026-01-31T12:00:00.250Z."""
+    return datetime.fromtimestamp(seconds, timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def first_failure(course: Course, outcomes: Mapping[str, Outcome]) -> str:
+    """Return the host whose failure was the first, as far as the hosts' own stories tell; "" if none failed.
+
+    A vanished host is always the cause. Else a host whose script failed by itself, the earliest; a host that says it
+    was stopped, or lost a peer (exit 75), only repeats what another one suffered.
+    """
+    failures = [host for host in course.failures if host in course.vanished] or course.failures
+    if not failures or failures[0] in course.vanished:
+        return failures[0] if failures else ""
+    told = [host for host in failures if host in outcomes]
+    own = [host for host in told if outcomes[host].status == "failed" and outcomes[host].exit_code != VANISHED]
+    return min(own, key=lambda host: _failed_at_ns(outcomes[host], failures.index(host))) if own else failures[0]
+
+
+def failure_reason(verdict: Verdict, vanished: bool, failure: str) -> str:
+    """Return FailureReason in the platform's form; *failure* is the host's output/failure, "" if it wrote none."""
+    if verdict.status != "Failed":
+        return ""
+    if vanished:
+        return f"InternalServerError: host {verdict.host} vanished"
+    said = failure.strip()[:REASON_CHARACTERS]
+    return f"AlgorithmError: {said or f'{verdict.host} ended with exit code {verdict.exit_code}'}"
+
+
+def last_values(samples: Sequence[Sample]) -> dict[str, Sample]:
+    """Return the newest sample of each metric, the first rank's where several print it; *samples* are by time."""
+    newest: dict[str, Sample] = {}
+    for sample in samples:
+        shown = newest.get(sample.name)
+        if shown is None or _place(sample) <= _place(shown):
+            newest[sample.name] = sample
+    return newest
+
+
+def value_text(value: float) -> str:
+    """Return *value* short enough for a table."""
+    return f"{value:.6g}"
+
+
+def summary(report: Report, job_dir: Path) -> str:
+    """Return what a person wants to know at the end."""
+    end = f"{report.status} ({report.secondary_status})" if report.secondary_status != report.status else report.status
+    lines = [f"{report.name}: {end}, exit code {report.exit_code}"]
+    if report.failure_reason:
+        lines += ["", *report.failure_reason.splitlines(), ""]
+    for host, told in report.hosts.items():
+        cause = f": {told.cause.splitlines()[0]}" if told.cause and host != report.failed_host else ""
+        lines.append(f"  {host:<12}exit code {told.exit_code}{cause}")
+    lines += [f"  {name:<24}{_shown(value)}" for name, value in report.metrics.items()]
+    billed = f", {report.billable_seconds:g} s billable" if len(report.hosts) > 1 else ""
+    lines.append(f"  {report.training_seconds:g} s of training{billed}")
+    lines += [f"  note: {note}" for note in report.notes]
+    lines.append(f"  {job_dir}: {', '.join(['job.json', *report.artifacts.values()])}")
+    return "\n".join(lines)
+
+
+def json_value(value: float) -> float | str:
+    """Return *value*, or the word for one that JSON has no number for."""
+    if value != value:
+        return "NaN"
+    if value in (float("inf"), float("-inf")):
+        return "Infinity" if value > 0 else "-Infinity"
+    return value
+
+
+def _shown(value: float | str) -> str:
+    return value if isinstance(value, str) else value_text(value)
+
+
+def _place(sample: Sample) -> int:
+    return sample.rank or 0
+
+
+def _failed_at_ns(outcome: Outcome, order: int) -> tuple[int, int]:
+    stamps = [end.ended_ns for end in outcome.exits if not end.ok and not end.told]
+    return (min(stamps) if stamps else 2**63, order)

@@ -1,0 +1,314 @@
+"""Plays the platform: starts a `train` for each host, relays them, stops or kills them, and says how the job ended.
+
+One thread, one wait. What to do when is course.py's; this file has the hands: processes, pipes, clocks, signals.
+A host here is one `train` and all below it, found by its base folder in their environments: what the platform would
+lose with a machine.
+"""
+
+import os
+import selectors
+import signal
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from toolkit.local import collect, feed, stage
+from toolkit.local.course import Course, Order, Verdict, verdict
+from toolkit.local.report import (
+    HostReport,
+    Report,
+    failure_reason,
+    first_failure,
+    json_value,
+    last_values,
+    moment,
+)
+from toolkit.local.show import Show, Standing
+from toolkit.local.spec import Spec
+from toolkit.local.stage import Staged
+from toolkit.log import Log
+from toolkit.metrics.file import read
+from toolkit.metrics.sample import Sample
+from toolkit.supervise.children import fork_call, reap, send, send_all, spawn
+from toolkit.supervise.kernel import descendants, marked, prctl
+from toolkit.supervise.lines import Lines, collapsed
+from toolkit.supervise.signals import Signals
+
+DRAIN_S = 2.0  # How long after a host's end its pipes may still bring something.
+LOOK_S = 1.0  # How often the standing is shown.
+READ_BYTES = 1 << 16
+ASKING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+
+
+def play(spec: Spec, own: Mapping[str, str], log: Log, show: Callable[[], Show]) -> Report:
+    """Run the job of *spec* to its end and return what became of it, which is in JOBDIR/job.json, too.
+
+    *own* is the person's environment; *show* makes what the job is shown on, once it starts.
+
+    Raises:
+        ContractError, UserError, PlatformError: the job could not be started.
+    """
+    lock = stage.claim(spec.job_dir)
+    try:
+        staged = stage.stage(spec, own)
+        started_s = time.time()
+        paper = spec.job_dir / "job.json"
+        collect.write_json(paper, Report(name=spec.name, status="InProgress", start_time=moment(started_s)))
+        course = Course(spec.hosts, stop_after_s=spec.stop_after_s, max_run_s=spec.max_run_s, kills=spec.kills)
+        room = Room(spec.name, staged, course, log, show())
+        try:
+            room.run()
+        finally:
+            room.clear()
+        report = _report(spec, staged, room, started_s, log)
+        collect.write_json(paper, report)
+        return report
+    finally:
+        os.close(lock)
+
+
+class Host:
+    """One host while the job runs."""
+
+    def __init__(self, staged: Staged) -> None:
+        self.staged = staged
+        self.name = staged.place.host
+        self.pid = 0
+        self.state = "running"
+        self.log = staged.log.open("wb", buffering=0)
+        self.streams: dict[int, tuple[int, Lines]] = {}
+        self.closes_at_s: float | None = None
+
+    def start(self) -> None:
+        """Start `train`, its two streams on pipes of ours."""
+        pipes = [os.pipe(), os.pipe()]
+        try:
+            folder = self.staged.place.base
+            self.pid = spawn(
+                self.staged.argv, self.staged.environ, folder, stdout=pipes[0][1], stderr=pipes[1][1], prctl=prctl()
+            )
+        finally:
+            for _, write_end in pipes:
+                os.close(write_end)
+        for fd, (read_end, _) in zip((1, 2), pipes, strict=True):
+            os.set_blocking(read_end, False)
+            self.streams[read_end] = (fd, Lines())
+
+    def vanish(self) -> None:
+        """SIGKILL to everything on this host at once: stopped first, so that nothing is forked meanwhile."""
+        marker = f"SAGEMAKER_BASE_DIR={self.staged.place.base}".encode()
+        for _ in range(3):
+            left = {pid for root in marked(marker) | {self.pid} for pid in (root, *descendants(root))}
+            send_all(left, signal.SIGKILL)
+
+
+class Tail:
+    """Follows a growing metrics.jsonl."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._seen = 0
+        self._size = -1
+
+    def new(self) -> list[Sample]:
+        """Return the samples that came since last time."""
+        try:
+            size = self._path.stat().st_size
+        except OSError:
+            return []
+        if size == self._size:
+            return []
+        self._size = size
+        samples = list(read(self._path))[self._seen :]
+        self._seen += len(samples)
+        return samples
+
+
+class Room:
+    """The room where the hosts run."""
+
+    def __init__(self, name: str, staged: Sequence[Staged], course: Course, log: Log, show: Show) -> None:
+        self.name = name
+        self.course = course
+        self.interrupted = False
+        self.ended_s = 0.0
+        self._log = log
+        self._show = show
+        self._hosts = {host.place.host: Host(host) for host in staged}
+        self._feeders: dict[int, feed.Feed] = {}
+        self._tails = [Tail(host.place.base / "output" / "metrics.jsonl") for host in staged]
+        self._newest: dict[str, Sample] = {}
+        self._began_s = time.monotonic()
+        self._selector = selectors.PollSelector()
+
+    def run(self) -> None:
+        """Start everything and return when every host has ended and been read to the end."""
+        with Signals() as signals:
+            self._selector.register(signals.fd, selectors.EVENT_READ)
+            self._start()
+            look_at_s = 0.0
+            while not self.course.over or any(host.streams for host in self._hosts.values()):
+                self._wait(look_at_s)
+                for number in signals.take():
+                    if number in ASKING:
+                        self._asked(number)
+                self._reap()
+                self._obey(self.course.due(self._now_s()))
+                self._close_late()
+                if self._now_s() >= look_at_s:
+                    look_at_s = self._now_s() + LOOK_S
+                    self._look()
+            self.ended_s = time.time()
+            self._look()
+
+    def clear(self) -> None:
+        """Leave nothing behind: no process, no FIFO, no open file; also after an error half-way."""
+        for pid in self._feeders:
+            send(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+        for name, host in self._hosts.items():
+            if name in self.course.running and host.pid:
+                host.vanish()
+                os.waitpid(host.pid, 0)
+            for fd in host.streams:
+                os.close(fd)
+            host.log.close()
+            for fed in host.staged.feeds:
+                feed.withdraw(fed)
+            stage.make_writable(host.staged)
+        self._selector.close()
+        self._show.close()
+
+    def _start(self) -> None:
+        # The writers first: their forks must not hold the hosts' pipes.
+        for host in self._hosts.values():
+            for fed in host.staged.feeds:
+                feed.prepare(fed, 0)
+                self._feeders[fork_call(lambda fed=fed: feed.run(fed), prctl=prctl())] = fed  # type: ignore[misc]
+        for host in self._hosts.values():
+            host.start()
+            for fd in host.streams:
+                self._selector.register(fd, selectors.EVENT_READ, host)
+
+    def _wait(self, look_at_s: float) -> None:
+        times = [look_at_s, self.course.next_s()] + [host.closes_at_s for host in self._hosts.values()]
+        timeout_s = max(0.0, min(at_s for at_s in times if at_s is not None) - self._now_s())
+        for key, _ in self._selector.select(timeout_s):
+            if isinstance(key.data, Host):
+                self._read(key.data, key.fd)
+
+    def _read(self, host: Host, pipe: int) -> None:
+        fd, lines = host.streams[pipe]
+        try:
+            piece = os.read(pipe, READ_BYTES)
+        except BlockingIOError:
+            return
+        if not piece:
+            self._end_stream(host, pipe)
+            return
+        for block in lines.feed(piece):
+            self._relay(host, fd, block)
+
+    def _end_stream(self, host: Host, pipe: int) -> None:
+        fd, lines = host.streams.pop(pipe)
+        self._relay(host, fd, lines.flush())
+        self._selector.unregister(pipe)
+        os.close(pipe)
+
+    def _relay(self, host: Host, fd: int, block: bytes) -> None:
+        if not block:
+            return
+        self._show.lines(host.name, fd, block)
+        try:
+            host.log.write(collapsed(block))
+        except OSError:
+            pass  # A full disk must not end the job; what it does to the job is the job's to say.
+
+    def _reap(self) -> None:
+        by_pid = {host.pid: host for host in self._hosts.values()}
+        for pid, status, _ in reap():
+            if pid in by_pid:
+                host = by_pid[pid]
+                code = 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+                self._ended(host, code)
+            elif pid in self._feeders:
+                fed = self._feeders.pop(pid)
+                self._log.warning(
+                    f"channel {fed.fifo.name}: its files can no longer be read; the next epoch stays away"
+                )
+
+    def _ended(self, host: Host, code: int) -> None:
+        vanished = host.name in self.course.vanished
+        host.state = "vanished" if vanished else f"ended with {code}"
+        host.closes_at_s = self._now_s() + DRAIN_S
+        orders = self.course.ended(host.name, code, self._now_s())
+        if code or vanished:
+            self._log.info(f"{host.name} {host.state} after {self._now_s():.1f} s")
+        if orders:
+            self._log.info("the other hosts are told to stop")
+        self._obey(orders)
+
+    def _asked(self, number: int) -> None:
+        if not self.course.reason:
+            self.interrupted = number == signal.SIGINT
+            self._log.info("stopping the job as the platform would: SIGTERM, SIGKILL after 120 s; once more kills now")
+        self._obey(self.course.asked_to_stop(self._now_s()))
+
+    def _obey(self, orders: Sequence[tuple[Order, str]]) -> None:
+        for order, name in orders:
+            host = self._hosts[name]
+            if order == "stop":
+                host.state = "stopping"
+                send(host.pid, signal.SIGTERM)
+            else:
+                self._log.info(f"{name} is killed")
+                host.vanish()
+
+    def _close_late(self) -> None:
+        for host in self._hosts.values():
+            if host.closes_at_s is not None and (not host.streams or self._now_s() >= host.closes_at_s):
+                host.closes_at_s = None
+                for pipe in list(host.streams):
+                    self._end_stream(host, pipe)
+
+    def _look(self) -> None:
+        for tail in self._tails:
+            samples = tail.new()
+            if samples:
+                self._newest = last_values([*self._newest.values(), *samples])
+        hosts = {host.name: host.state for host in self._hosts.values()}
+        newest = tuple(self._newest.values())
+        self._show.standing(Standing(name=self.name, elapsed_s=self._now_s(), hosts=hosts, samples=newest))
+
+    def _now_s(self) -> float:
+        return time.monotonic() - self._began_s
+
+
+def _report(spec: Spec, staged: Sequence[Staged], room: Room, started_s: float, log: Log) -> Report:
+    course = room.course
+    outcomes = collect.outcomes(staged)
+    end: Verdict = verdict(course, interrupted=room.interrupted, first=first_failure(course, outcomes))
+    gathered = collect.collect(spec.job_dir, staged, log)
+    last = last_values(gathered.samples)
+    training_s = round(room.ended_s - started_s, 3)
+    hosts = {}
+    for host in spec.hosts:
+        told = outcomes.get(host)
+        status = "vanished" if host in course.vanished else told.status if told else ""
+        hosts[host] = HostReport(exit_code=course.codes.get(host), status=status, cause=told.cause if told else "")
+    return Report(
+        name=spec.name,
+        status=end.status,
+        secondary_status=end.secondary,
+        failure_reason=failure_reason(end, end.host in course.vanished, collect.failure_text(staged, end.host)),
+        failed_host=end.host,
+        exit_code=end.exit_code,
+        hosts=hosts,
+        start_time=moment(started_s),
+        end_time=moment(room.ended_s),
+        training_seconds=training_s,
+        billable_seconds=round(training_s * len(hosts), 3),
+        metrics={name: json_value(last[name].value) for name, _ in spec.metrics if name in last},
+        artifacts=gathered.artifacts,
+        notes=gathered.notes,
+    )

@@ -1,0 +1,243 @@
+"""Makes the folders of every host as the platform would leave them just before it starts the containers.
+
+JOBDIR/.toolkit-job                 says that the folder is a job's; locked while the job runs
+JOBDIR/source/sourcedir.tar.gz      what was submitted: the source folder as it was at the start
+JOBDIR/hosts/algo-N/opt/ml/         one host's /opt/ml (SAGEMAKER_BASE_DIR)
+JOBDIR/hosts/algo-N/python/         its own interpreter, only where something may get installed
+JOBDIR/logs/  model.tar.gz  ...     the results (collect.py)
+"""
+
+import fcntl
+import json
+import os
+import shutil
+import socket
+import sys
+import tarfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from toolkit.errors import ContractError, PlatformError, UserError
+from toolkit.local.documents import Place, documents, environment, region_of
+from toolkit.local.feed import Feed
+from toolkit.local.spec import Channel, Spec
+from toolkit.records import Record
+
+MARK = ".toolkit-job"
+RESULTS = ("hosts", "logs", "source", "model.tar.gz", "output.tar.gz", "metrics.jsonl", "job.json")
+# Never a part of the code, and often large.
+LEFT_OUT = frozenset({".git", ".hg", "__pycache__", ".venv", ".mypy_cache", ".ruff_cache", ".pytest_cache"})
+INSTALLED_FROM = ("requirements.txt", "setup.py", "pyproject.toml")
+
+
+class Staged(Record, frozen=True, kw_only=True):
+    """One host, ready to be started."""
+
+    place: Place
+    argv: tuple[str, ...]
+    environ: dict[str, str]
+    log: Path
+    feeds: tuple[Feed, ...] = ()
+
+
+def check(spec: Spec) -> None:
+    """Raise a UserError for the first path of *spec* that is not there."""
+    if not spec.script.is_file():
+        raise UserError(f"expected a script, found {_found(spec.script)}", where=str(spec.script))
+    if spec.requirements and not spec.requirements.is_file():
+        raise UserError(
+            f"expected a requirements file, found {_found(spec.requirements)}", where=str(spec.requirements)
+        )
+    for channel in spec.channels:
+        if not channel.path.exists():
+            raise UserError(
+                f"expected a file or folder for channel {channel.name}, found nothing", where=str(channel.path)
+            )
+
+
+def claim(job_dir: Path) -> int:
+    """Make *job_dir* this job's alone, less an earlier job's results, and return the descriptor that holds its lock.
+
+    Raises:
+        ContractError: it holds something else, or a job that is still running.
+    """
+    mark = job_dir / MARK
+    if job_dir.exists() and not mark.exists() and any(job_dir.iterdir()):
+        hint = "Give an empty or new folder."
+        raise ContractError("expected the folder of an earlier job, found other files", where=str(job_dir), hint=hint)
+    try:
+        job_dir.mkdir(parents=True, exist_ok=True)
+        lock = os.open(mark, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise PlatformError(f"cannot make the job's folder: {error.strerror}", where=str(job_dir)) from None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(lock)
+        raise ContractError("a job is running there", where=str(job_dir), hint="Give another --job-dir.") from None
+    for name in RESULTS:
+        remove(job_dir / name)
+    return lock
+
+
+def stage(spec: Spec, own: Mapping[str, str]) -> tuple[Staged, ...]:
+    """Write what every host finds at its start; *own* is the person's environment."""
+    check(spec)
+    submitted = spec.job_dir / "source" / "sourcedir.tar.gz"
+    pack_source(spec, submitted)
+    (spec.job_dir / "logs").mkdir()
+    if spec.checkpoints:
+        spec.checkpoints.mkdir(parents=True, exist_ok=True)
+    port, cpus = free_port(), len(os.sched_getaffinity(0))
+    places = (
+        Place(host=host, base=spec.job_dir / "hosts" / host / "opt" / "ml", submitted=submitted, port=port, cpus=cpus)
+        for host in spec.hosts
+    )
+    return tuple(stage_host(spec, place, own) for place in places)
+
+
+def stage_host(spec: Spec, place: Place, own: Mapping[str, str]) -> Staged:
+    """Write *place*'s documents and channels."""
+    region = region_of(own)
+    config, data = place.base / "input" / "config", place.base / "input" / "data"
+    config.mkdir(parents=True)
+    data.mkdir()
+    for name, document in documents(spec, place, region).items():
+        (config / name).write_text(json.dumps(document))
+    if spec.checkpoints:
+        (place.base / "checkpoints").symlink_to(spec.checkpoints, target_is_directory=True)
+    feeds = []
+    for channel in spec.channels:
+        files = share(spec, channel, place.host)
+        if channel.mode == "Pipe":
+            feeds.append(Feed(fifo=data / channel.name, files=tuple(path for _, path in files)))
+        else:
+            place_files(data / channel.name, files, lazy=channel.mode == "FastFile")
+    environ = environment(spec, place, own, region)
+    interpreter = sys.executable
+    if installs(spec):
+        interpreter = own_interpreter(place.base.parents[1] / "python")
+        environ["PATH"] = os.pathsep.join([str(Path(interpreter).parent), environ.get("PATH", os.defpath)])
+    return Staged(
+        place=place,
+        argv=(interpreter, "-m", "toolkit.cli.main", "train"),
+        environ=environ,
+        log=spec.job_dir / "logs" / f"{place.host}.log",
+        feeds=tuple(feeds),
+    )
+
+
+def share(spec: Spec, channel: Channel, host: str) -> list[tuple[str, Path]]:
+    """Return the (name, file) pairs of *channel* that *host* is given, by name."""
+    files = channel_files(channel)
+    if not channel.sharded:
+        return files
+    hosts = spec.hosts
+    return files[hosts.index(host) :: len(hosts)]
+
+
+def channel_files(channel: Channel) -> list[tuple[str, Path]]:
+    """Return (name in the channel, file) for every file of *channel*, by name."""
+    if channel.path.is_file():
+        return [(channel.path.name, channel.path)]
+    found = []
+    for folder, _, names in os.walk(channel.path, followlinks=True):
+        for name in names:
+            path = Path(folder, name)
+            found.append((path.relative_to(channel.path).as_posix(), path))
+    return sorted(found)
+
+
+def place_files(folder: Path, files: list[tuple[str, Path]], *, lazy: bool) -> None:
+    """Put *files* below *folder*: copies, as a download gives; *lazy*: links in folders that refuse writing.
+
+    A job may write into what it downloaded, and must not reach the person's own files by it; what is streamed on
+    demand is read-only (to all but root).
+    """
+    folder.mkdir(parents=True)
+    for name, path in files:
+        target = folder / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if lazy:
+            target.symlink_to(path.resolve())
+        else:
+            shutil.copy2(path, target)
+    if lazy:
+        _set_folder_modes(folder, 0o555)
+
+
+def remove(path: Path) -> None:
+    """Remove a file or a folder, also one with read-only folders in it."""
+    if path.is_dir() and not path.is_symlink():
+        _set_folder_modes(path, 0o755)
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def make_writable(staged: Staged) -> None:
+    """Give the folders of FastFile channels back their usual mode, so that a person can remove them."""
+    _set_folder_modes(staged.place.base / "input" / "data", 0o755)
+
+
+def pack_source(spec: Spec, archive: Path) -> None:
+    """Write the source folder to *archive*, with the requirements file under its usual name."""
+    archive.parent.mkdir(parents=True)
+    given = spec.requirements
+    with tarfile.open(archive, "w:gz", compresslevel=1) as tar:
+        for path in source_files(spec):
+            name = path.relative_to(spec.source).as_posix()
+            if not (given and name == "requirements.txt"):
+                tar.add(path, arcname=name, recursive=False)
+        if given:
+            tar.add(given, arcname="requirements.txt")
+
+
+def source_files(spec: Spec) -> Iterator[Path]:
+    """Yield the files of the source folder, without what is no code: caches, other jobs' folders, the checkpoints."""
+    for folder, below, names in os.walk(spec.source):
+        below[:] = sorted(name for name in below if _is_code(Path(folder, name), spec))
+        yield from (Path(folder, name) for name in sorted(names))
+
+
+def installs(spec: Spec) -> bool:
+    """True if `train` may have something to install for this source."""
+    return bool(spec.requirements) or any((spec.source / name).exists() for name in INSTALLED_FROM)
+
+
+def own_interpreter(folder: Path) -> str:
+    """Make a virtual environment in *folder* that sees all this one has, and return its interpreter.
+
+    Each container has a Python of its own: what a job installs must neither change the person's environment nor be
+    written by two hosts at once.
+    """
+    import venv
+
+    venv.EnvBuilder(symlinks=True, with_pip=False).create(folder)
+    library = folder / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
+    seen = [path for path in sys.path if Path(path).name in ("site-packages", "dist-packages")]
+    seen.append(str(Path(__file__).parents[2]))  # The toolkit itself, where it runs from a checkout.
+    lines = [f"import site; site.addsitedir({path!r})" for path in seen]
+    (library / "outer.pth").write_text("\n".join(lines) + "\n")
+    return str(folder / "bin" / "python")
+
+
+def free_port() -> int:
+    """Return a port that nobody listens on at this moment."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _is_code(folder: Path, spec: Spec) -> bool:
+    return folder.name not in LEFT_OUT and not (folder / MARK).exists() and folder != spec.checkpoints
+
+
+def _set_folder_modes(top: Path, mode: int) -> None:
+    for folder, _, _ in os.walk(top, topdown=mode & 0o200 != 0):
+        if not Path(folder).is_symlink():
+            Path(folder).chmod(mode)
+
+
+def _found(path: Path) -> str:
+    return "a folder" if path.is_dir() else "nothing"

@@ -1,0 +1,316 @@
+"""Pure: lines in, samples out, at the speed of the relay.
+
+What it gives is defined line by line: for each definition `pattern.search` on the decoded line, its value group read as
+a float (tests/metrics/test_capture.py holds that definition and compares). How it gets there:
+
+1. Most lines hold no metric. Each pattern's mandatory literal (tree.py) is looked for in the whole block with
+   `bytes.find`; only lines that hold it are cut out, decoded and searched. A block is never split for nothing.
+2. Before that, one character that all literals share (the gate) is looked for: `memchr` is 30 times faster than `find`.
+   Where it stands in too many lines to help, the rest of the block is searched for the literals at once.
+3. A watch interrupts a match that takes too long (guard.py: it takes a signal, so it is given from outside), and the
+   definition is switched off, as is one whose cost adds up. The relay waits for one such match at most once each.
+"""
+
+import re
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from toolkit.metrics.definition import STEP, Definition
+from toolkit.metrics.sample import Sample, number, whole
+from toolkit.metrics.tree import Literal, mandatory
+
+# A longer line is searched in its first and its last half of this, and a match that touches the cut does not count:
+# a number could go on there. A line without end (a progress bar) must not cost without end.
+LINE_LIMIT_BYTES = 64 * 1024
+# A definition is switched off that takes, within one window, more than a second and more than a fifth of the time that
+# passed, unless its regex is quick (50 us a line): then it is the log that has many matching lines.
+WINDOW_S = 10.0
+WINDOW_CPU_S = 1.0
+WINDOW_SHARE = 0.2
+QUICK_LINE_S = 50e-6
+# `search` looks for signals during one attempt at a position but, before CPython 3.11.7 or so (Modules/_sre/sre_lib.h,
+# `sigcount`), not from one attempt to the next; on a long text it is then called position by position.
+SEARCH_SEES_SIGNALS = sys.version_info >= (3, 11, 7)
+SHORT_TEXT = 512
+# The gate is given up in a block where more lines than one in this many bytes pass it.
+GATE_BYTES = 4096
+# Rarest first in the text that logs are made of: which shared character makes the gate.
+_RARITY = "'\"{}<>|%$#@!~^`*&;?+\\[]()_="
+
+
+class OverrunError(Exception):
+    """Raised inside a match by the watch: its time is over."""
+
+
+class Watch(Protocol):
+    """Raises OverrunError where `inside` is true and `at` has not changed for the time one match may take."""
+
+    at: int
+    inside: bool
+
+    def arm(self) -> None:
+        """Begin to watch."""
+
+    def disarm(self) -> None:
+        """Stop watching; no OverrunError comes after this."""
+
+
+class Unwatched:
+    """A watch that never interrupts."""
+
+    at = 0
+    inside = False
+
+    def arm(self) -> None:
+        """Do nothing."""
+
+    def disarm(self) -> None:
+        """Do nothing."""
+
+
+class _Active:
+    """A definition in use: the literal it is found by, and what it has cost since the window began."""
+
+    def __init__(self, definition: Definition, now_s: float) -> None:
+        self.definition = definition
+        self.literal: Literal | None = mandatory(definition.pattern)
+        self.ended = False
+        self.begin(now_s)
+
+    def begin(self, now_s: float) -> None:
+        """Begin a new window."""
+        self.since_s, self.cpu_s, self.lines = now_s, 0.0, 0
+
+
+_Span = tuple[int, int]
+_Found = tuple[int, int, float, int | None]
+
+
+class Capture:
+    """Takes blocks of whole lines and gives the samples in them.
+
+    `watch` interrupts endless matches; `warn` takes one line of text for each definition that is switched off.
+    `clock` and `cpu` give seconds, of any origin: passing time and this thread's CPU time.
+    """
+
+    def __init__(
+        self,
+        definitions: Sequence[Definition],
+        *,
+        warn: Callable[[str], None],
+        watch: Watch | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        cpu: Callable[[], float] = time.thread_time,
+    ) -> None:
+        self._warn = warn
+        self._watch: Watch = watch or Unwatched()
+        self._clock = clock
+        self._cpu = cpu
+        self._steps: dict[tuple[str, int | None], int] = {}
+        now_s = clock()
+        # Steps first: a line's own step counts for all samples of the line.
+        ordered = sorted(definitions, key=lambda definition: definition.name != STEP)
+        self._use([_Active(definition, now_s) for definition in ordered])
+
+    def lines(self, block: bytes, *, host: str, rank: int | None, now_s: float) -> list[Sample]:
+        """Return the samples in *block*, whole lines, in the order of lines, then of definitions (steps first).
+
+        *now_s*: seconds since the epoch, when the lines came.
+        """
+        if not self._active or (self._gate and not self._everywhere and self._gate not in block):
+            return []
+        spans = self._candidates(block)
+        if not any(spans):
+            return []
+        samples = self._samples(self._search(block, spans), host, rank, now_s)
+        self._hold_to_budget()
+        return samples
+
+    def _use(self, actives: list[_Active]) -> None:
+        """Search for *actives* from now on."""
+        self._active = actives
+        literals = [(place, active.literal) for place, active in enumerate(actives) if active.literal is not None]
+        self._spots = [(place, literal.text, literal.folded) for place, literal in literals]
+        self._folds = any(literal.folded for _, literal in literals)
+        self._gate = b"" if self._folds else _gate([literal.text for _, literal in literals])
+        self._everywhere = [place for place, active in enumerate(actives) if active.literal is None]
+
+    def _candidates(self, block: bytes) -> list[list[_Span]]:
+        """Return for each active definition the spans of the lines that may match it."""
+        spans: list[list[_Span]] = [[] for _ in self._active]
+        position = self._through_gate(block, spans) if self._gate else 0
+        if position < len(block):
+            lowered = block.lower() if self._folds else block
+            for place, text, folded in self._spots:
+                _holding(lowered if folded else block, text, position, spans[place])
+        if self._everywhere:
+            every = _every_line(block)
+            for place in self._everywhere:
+                spans[place] = every
+        return spans
+
+    def _through_gate(self, block: bytes, spans: list[list[_Span]]) -> int:
+        """Add to *spans* what lies behind the gate; return how far the block is done."""
+        position, passed, worthwhile = 0, 0, len(block) // GATE_BYTES
+        at = block.find(self._gate)
+        while at >= 0:
+            if passed > worthwhile:
+                return position
+            start, end = _line_around(block, at, position)
+            for place, text, _ in self._spots:
+                if block.find(text, start, end) >= 0:
+                    spans[place].append((start, end))
+            position, passed = end + 1, passed + 1
+            at = block.find(self._gate, position)
+        return len(block)
+
+    def _search(self, block: bytes, spans: list[list[_Span]]) -> list[_Found]:
+        """Return what matched, by line and then by definition."""
+        found: list[_Found] = []
+        texts: dict[int, str] = {}
+        cpu = self._cpu
+        self._watch.arm()
+        try:
+            before = cpu()
+            for place, active in enumerate(self._active):
+                if not spans[place]:
+                    continue
+                overran = self._match(block, spans[place], place, texts, found)
+                after = cpu()
+                active.cpu_s += after - before
+                active.lines += len(spans[place])
+                before = after
+                if overran is not None:
+                    self._end(active, f"its regex took too long on one line, which begins {overran[:60]!r}")
+        finally:
+            self._watch.disarm()
+        found.sort()
+        return found
+
+    def _match(
+        self, block: bytes, spans: list[_Span], place: int, texts: dict[int, str], found: list[_Found]
+    ) -> str | None:
+        """Add to *found* what one definition matches; return the line on which its time ran out, else None.
+
+        *texts* keeps the lines that are decoded already, by their place.
+        """
+        definition = self._active[place].definition
+        pattern, value_group, step_group = definition.pattern, definition.value_group, definition.step_group
+        watch = self._watch
+        start = end = 0
+        try:
+            watch.inside = True
+            for start, end in spans:
+                watch.at += 1
+                if end - start > SHORT_TEXT:
+                    match = _search_long(pattern, block, start, end)
+                else:
+                    text = texts.get(start)
+                    if text is None:
+                        text = texts[start] = block[start:end].decode("utf-8", "replace")
+                    match = pattern.search(text)
+                if match is not None:
+                    value = number(match[value_group])
+                    if value is not None:
+                        step = None if step_group is None else whole(number(match[step_group]))
+                        found.append((start, place, value, step))
+            watch.inside = False
+        except OverrunError:
+            return block[start : min(end, start + 200)].decode("utf-8", "replace")
+        return None
+
+    def _samples(self, found: list[_Found], host: str, rank: int | None, now_s: float) -> list[Sample]:
+        samples = []
+        newest = self._steps.get((host, rank))
+        for _, place, value, own_step in found:
+            name = self._active[place].definition.name
+            if name == STEP:
+                counted = whole(value)
+                newest = newest if counted is None else counted
+            step = newest if own_step is None else own_step
+            samples.append(Sample(name=name, value=value, time_s=now_s, host=host, rank=rank, step=step))
+        if newest is not None:
+            self._steps[host, rank] = newest
+        return samples
+
+    def _hold_to_budget(self) -> None:
+        """Switch off what costs too much in its window; go on with the others."""
+        now_s = self._clock()
+        for active in self._active:
+            passed_s = max(now_s - active.since_s, active.cpu_s)
+            if active.cpu_s > max(WINDOW_CPU_S, WINDOW_SHARE * passed_s, QUICK_LINE_S * active.lines):
+                each_us = active.cpu_s / max(active.lines, 1) * 1e6
+                self._end(active, f"its regex takes {each_us:.0f} us a line, {active.cpu_s / passed_s:.0%} of the time")
+            elif passed_s > WINDOW_S:
+                active.begin(now_s)
+        if any(active.ended for active in self._active):
+            self._use([active for active in self._active if not active.ended])
+
+    def _end(self, active: _Active, reason: str) -> None:
+        if active.ended:
+            return
+        active.ended = True
+        self._warn(
+            f"metric {active.definition.name!r} is switched off: {reason}. The job and its other metrics go on. "
+            f"Make the regex {active.definition.regex!r} simpler: begin it with fixed text, avoid nested repeats."
+        )
+
+
+def _gate(literals: list[bytes]) -> bytes:
+    """Return the rarest character that all *literals* share, empty if there is none worth it."""
+    shared = set.intersection(*map(set, literals)) if len(literals) > 1 else set()
+    return next((bytes((character,)) for character in _RARITY.encode() if character in shared), b"")
+
+
+def _line_around(block: bytes, at: int, position: int) -> _Span:
+    """Return the line's span around *at*; *position* is a line's start not after it."""
+    start = block.rfind(b"\n", position, at) + 1 or position
+    end = block.find(b"\n", at)
+    return start, len(block) if end < 0 else end
+
+
+def _holding(block: bytes, text: bytes, position: int, spans: list[_Span]) -> None:
+    """Add to *spans* the lines from *position* on that hold *text*."""
+    at = block.find(text, position)
+    while at >= 0:
+        span = _line_around(block, at, position)
+        spans.append(span)
+        position = span[1] + 1
+        at = block.find(text, position)
+
+
+def _every_line(block: bytes) -> list[_Span]:
+    spans = []
+    position = 0
+    for line in block.split(b"\n"):
+        if line:  # No number can stand in an empty line.
+            spans.append((position, position + len(line)))
+        position += len(line) + 1
+    return spans
+
+
+def _search_long(pattern: re.Pattern[str], block: bytes, start: int, end: int) -> re.Match[str] | None:
+    """Search a long line, of which all but the first and the last half of the limit is left out."""
+    if end - start <= LINE_LIMIT_BYTES:
+        return search_interruptibly(pattern, block[start:end].decode("utf-8", "replace"))
+    half = LINE_LIMIT_BYTES // 2
+    head = block[start : start + half].decode("utf-8", "replace")
+    match = search_interruptibly(pattern, head)
+    if match is not None and match.end() < len(head):
+        return match
+    return search_interruptibly(pattern, block[end - half : end].decode("utf-8", "replace"), 1)
+
+
+def search_interruptibly(
+    pattern: re.Pattern[str], text: str, position: int = 0, at_once: bool = SEARCH_SEES_SIGNALS
+) -> re.Match[str] | None:
+    """Return `pattern.search(text, position)`; unless *at_once* by one attempt a position: signals are seen between."""
+    if at_once or len(text) <= SHORT_TEXT:
+        return pattern.search(text, position)
+    for place in range(position, len(text) + 1):
+        match = pattern.match(text, place)
+        if match is not None:
+            return match
+    return None

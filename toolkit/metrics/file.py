@@ -1,0 +1,107 @@
+"""Samples as JSON lines in output/metrics.jsonl, one object a line:
+
+    {"name":"loss","value":0.6931,"time_s":1760000000.25,"host":"algo-1","rank":0,"step":120}
+
+JSON has no NaN and no infinity: such a value is the string "NaN", "Infinity" or "-Infinity", as protobuf's JSON mapping
+writes them, and `float()` reads them in most languages. `rank` and `step` are null where there is none.
+"""
+
+import math
+import os
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from toolkit.metrics.sample import Sample as Sample
+from toolkit.records import Record
+
+_SPELLED = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+
+
+class _Row(Record, frozen=True, kw_only=True):
+    """A sample as it is written."""
+
+    name: str
+    value: float | Literal["NaN", "Infinity", "-Infinity"]
+    time_s: float
+    host: str
+    rank: int | None = None
+    step: int | None = None
+
+
+class SampleFile:
+    """Appends samples to *path*, made with the first one; each call is one write, so that a reader sees them live.
+
+    A file that cannot be written (disk full, folder gone) is given up for good with one line to *warn*: metrics must
+    not disturb a job.
+    """
+
+    def __init__(self, path: Path, *, warn: Callable[[str], None]) -> None:
+        self._path = path
+        self._warn = warn
+        self._fd: int | None = None
+        self._given_up = False
+        self.written = 0
+
+    def append(self, samples: Sequence[Sample]) -> None:
+        """Write *samples*."""
+        if not samples or self._given_up:
+            return
+        try:
+            if self._fd is None:
+                self._fd = _open(self._path)
+            _write(self._fd, b"".join(map(_line, samples)))
+            self.written += len(samples)
+        except OSError as error:
+            self._given_up = True
+            self._warn(f"{self._path}: {error.strerror}: no more metrics are written there; the job goes on")
+            self.close()
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+
+
+def read(path: Path) -> Iterator[Sample]:
+    """Yield the samples in the file at *path*, oldest first. A line that is cut (a full disk, a killed host) is passed
+    over.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    decoder = msgspec.json.Decoder(_Row)
+    with path.open("rb") as file:
+        for line in file:
+            try:
+                row = decoder.decode(line)
+            except msgspec.DecodeError:  # ValidationError too.
+                continue
+            value = _SPELLED[row.value] if isinstance(row.value, str) else row.value
+            yield Sample(name=row.name, value=value, time_s=row.time_s, host=row.host, rank=row.rank, step=row.step)
+
+
+def _open(path: Path) -> int:
+    """Open *path* to append; a cut line left by an earlier run is ended, so that ours does not continue it."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+    size = os.fstat(fd).st_size
+    if size and os.pread(fd, 1, size - 1) != b"\n":
+        os.write(fd, b"\n")
+    return fd
+
+
+def _line(sample: Sample) -> bytes:
+    if math.isfinite(sample.value):
+        return msgspec.json.encode(sample) + b"\n"
+    row = msgspec.structs.asdict(sample)
+    row["value"] = "NaN" if math.isnan(sample.value) else "Infinity" if sample.value > 0 else "-Infinity"
+    return msgspec.json.encode(row) + b"\n"
+
+
+def _write(fd: int, content: bytes) -> None:
+    rest = memoryview(content)
+    while rest:
+        rest = rest[os.write(fd, rest) :]

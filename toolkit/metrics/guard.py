@@ -1,0 +1,73 @@
+"""A watch over matches: a hand, it takes a signal.
+
+CPython's `re` runs Python's signal handlers while it matches, and gives up the match when one of them raises. So a
+timer that counts this process's CPU time (ITIMER_VIRTUAL: a match that merely waits for a core is not blamed) ticks
+while there is matching, and its handler raises when the same match was running at two ticks in a row: a match is
+interrupted after one to two times the budget. The timer is set once for a block of lines, which costs under 1 us.
+
+The handler is installed at the first use and the one before it put back by `close`. Python writes each SIGVTALRM to a
+wakeup descriptor too, if there is one: its reader should pass over that number.
+"""
+
+import signal
+from types import FrameType, TracebackType
+
+from toolkit.metrics.capture import OverrunError
+
+BUDGET_S = 0.05
+
+
+class Guard:
+    """Raises OverrunError in a match that takes more than *budget_s* of CPU time. In other threads than main: never."""
+
+    def __init__(self, budget_s: float = BUDGET_S) -> None:
+        self.at = 0
+        self.inside = False
+        self._seen = -1
+        self._budget_s = budget_s
+        self._before: object = None
+        self._state = "new"
+
+    def __enter__(self) -> "Guard":
+        return self
+
+    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+        self.close()
+
+    def arm(self) -> None:
+        """Begin to watch."""
+        if self._state == "new":
+            self._install()
+        if self._state == "installed":
+            self._seen = -1
+            signal.setitimer(signal.ITIMER_VIRTUAL, self._budget_s, self._budget_s)
+
+    def disarm(self) -> None:
+        """Stop watching; no OverrunError comes after this."""
+        self.inside = False
+        if self._state == "installed":
+            signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+
+    def close(self) -> None:
+        """Put back the handler that was there before."""
+        self.disarm()
+        if self._state == "installed":
+            # A handler that Python did not install is None here and cannot be put back by Python.
+            signal.signal(signal.SIGVTALRM, self._before or signal.SIG_DFL)  # type: ignore[arg-type]
+        self._state = "new"
+
+    def _install(self) -> None:
+        try:
+            self._before = signal.signal(signal.SIGVTALRM, self._tick)
+        except ValueError:  # Not the main thread: handlers run elsewhere and could not interrupt us.
+            self._state = "impossible"
+        else:
+            self._state = "installed"
+
+    def _tick(self, _number: int, _frame: FrameType | None) -> None:
+        if not self.inside:
+            return
+        if self.at == self._seen:
+            self.inside = False  # Once: not again while the first one is being handled.
+            raise OverrunError
+        self._seen = self.at

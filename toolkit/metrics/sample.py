@@ -1,0 +1,35 @@
+"""One captured value, and what counts as a number."""
+
+from toolkit.records import Record
+
+
+class Sample(Record, frozen=True, kw_only=True):
+    """A value of a metric: when (seconds since the epoch), on which host, from which rank (None: the host has no ranks
+    that can be told apart), at which step (None: nothing in the log says)."""
+
+    name: str
+    value: float
+    time_s: float
+    host: str
+    rank: int | None = None
+    step: int | None = None
+
+
+def number(text: str | None) -> float | None:
+    """Return the float that *text* spells, None if it spells none; "nan", "inf" and "Infinity" are numbers.
+
+    Python's own digit grouping ("1_000") is not: no other reader of logs takes it for a number.
+    """
+    if not text or "_" in text:
+        return None
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def whole(value: float | None) -> int | None:
+    """Return *value* as a step, None if it is not a whole number (or too large to be counted exactly)."""
+    if value is None or not -(2.0**53) <= value <= 2.0**53 or value != int(value):
+        return None
+    return int(value)

@@ -1,0 +1,211 @@
+"""Pure: what is wrong with a definition, found before the job loses an hour's values by it.
+
+A text that the regex should match is made up from its parse tree, with a probe in place of the value; then the regex is
+tried on it. Where that does not even work with 0.5, nothing is said.
+"""
+
+import math
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from toolkit.metrics.definition import Definition
+from toolkit.metrics.sample import number
+from toolkit.metrics.tree import parse
+
+# What Python prints for small and large floats: str(4.5e-05), str(1e-05), str(1.5e16).
+SCIENTIFIC = ("4.5e-05", "1e-05", "1.5e+16")
+NEGATIVE = ("-0.5",)
+NOT_FINITE = ("nan", "inf")
+NUMBER = "([-+]?(?:[0-9]*[.]?[0-9]+(?:[eE][-+]?[0-9]+)?|nan|inf))"
+# A regex that wants more repeats than this is not understood, rather than tried on a text on which it may take long.
+_REPEATS = 20
+# Tried for "any character of this class"; the first that fits.
+_CANDIDATES = " a1=:,-_./\"'()[]{}<>|#%+*;&@!?~^$\\`AzZ09\té"
+
+
+def warnings(definition: Definition) -> tuple[str, ...]:
+    """Return what a user should hear about *definition* at the start of a job: one text, or none.
+
+    It is about values that come out wrong, or not at all in scientific notation; see `notes` for the rest.
+    """
+    wrong = _wrong(definition)
+    if not any(probe in wrong for probe in SCIENTIFIC) and all(found is None for found in wrong.values()):
+        return ()
+    misread = [f"{probe} as {found}" for probe, found in wrong.items() if found is not None]
+    missed = [probe for probe, found in wrong.items() if found is None]
+    parts = [f"reads {_and(misread)}"] if misread else []
+    parts += [f"does not see {_and(missed, 'or')}"] if missed else []
+    return (f"metric {definition.name!r}: {definition.regex} {'; '.join(parts)}.{_advice(definition)}",)
+
+
+def notes(definition: Definition) -> tuple[str, ...]:
+    """Return remarks for someone who tries a definition: values of which it takes no sample, groups out of order."""
+    remarks = []
+    if not warnings(definition):
+        missed = list(_wrong(definition))
+        if missed:
+            remarks.append(f"takes no sample of {_and(missed, 'or')}.{_advice(definition)}")
+    if definition.value_group != 1:
+        remarks.append("its first group is the step; the platform itself would take that for the value.")
+    return tuple(remarks)
+
+
+def _wrong(definition: Definition) -> dict[str, str | None]:
+    """Return {probe: what is read in its place, None for nothing} for the probes that do not come out as they are.
+
+    One of each kind is enough.
+    """
+    if _read(definition, "0.5") != 0.5:
+        return {}  # For whole numbers only (steps, epochs), or not understood.
+    wrong: dict[str, str | None] = {}
+    for probes in (SCIENTIFIC, NEGATIVE, NOT_FINITE):
+        for probe in probes:
+            found = _read(definition, probe)
+            if found is None or (found != float(probe) and not math.isnan(float(probe))):
+                wrong[probe] = None if found is None else f"{found:g}"
+                break
+    return wrong
+
+
+def _read(definition: Definition, probe: str) -> float | None:
+    """Return the value that *definition* takes from a text made for it around *probe*."""
+    text = _text(definition, probe)
+    if text is None:
+        return None
+    match = definition.pattern.search(text)
+    return None if match is None else number(match[definition.value_group])
+
+
+def _text(definition: Definition, probe: str) -> str | None:
+    try:
+        return _Writer(definition.value_group, probe).write(parse(definition.regex))
+    except (LookupError, TypeError, ValueError, AttributeError):
+        return None  # A tree of a shape we do not know, or a class that none of the candidates fits.
+
+
+def _advice(definition: Definition) -> str:
+    better = suggestion(definition)
+    return f" Write {better}" if better else ""
+
+
+def suggestion(definition: Definition) -> str:
+    """Return the regex with a value group that reads every float, empty if that cannot be shown to work."""
+    span = _group_span(definition.regex, definition.value_group)
+    if span is None:
+        return ""
+    regex = definition.regex[: span[0]] + NUMBER + definition.regex[span[1] :]
+    try:
+        better = Definition(
+            name=definition.name, regex=regex, pattern=re.compile(regex), value_group=definition.value_group
+        )
+    except re.error:
+        return ""
+    works = _read(better, "0.5") == 0.5 and not _wrong(better)
+    return regex if works and better.pattern.groups == definition.pattern.groups else ""
+
+
+def _group_span(regex: str, wanted: int) -> tuple[int, int] | None:
+    """Return where the *wanted* capturing group begins and ends in *regex*."""
+    opened: list[int | None] = []
+    count, start, place, in_class = 0, -1, 0, False
+    while place < len(regex):
+        character = regex[place]
+        if character == "\\":
+            place += 1
+        elif in_class:
+            in_class = character != "]"
+        elif character == "[":
+            in_class = True
+            place += 2 if regex[place + 1 : place + 3] == "^]" else regex[place + 1 : place + 2] == "]"
+        elif character == "(":
+            captures = regex[place + 1 : place + 2] != "?" or regex[place + 1 : place + 4] == "?P<"
+            count += captures
+            opened.append(count if captures else None)
+            if captures and count == wanted:
+                start = place
+        elif character == ")" and opened and opened.pop() == wanted:
+            return start, place + 1
+        place += 1
+    return None
+
+
+def _and(words: Iterable[str], last: str = "and") -> str:
+    *front, end = words
+    return f"{', '.join(front)} {last} {end}" if front else end
+
+
+class _Writer:
+    """Writes a text that a parse tree matches, as short as may be, with *probe* as the text of one group."""
+
+    def __init__(self, group: int, probe: str) -> None:
+        self._group = group
+        self._probe = probe
+        self._groups: dict[int, str] = {}
+
+    def write(self, tree: Any) -> str:
+        return "".join(self._one(str(operation), argument) for operation, argument in tree)
+
+    def _one(self, name: str, argument: Any) -> str:
+        if name == "LITERAL":
+            return chr(int(argument))
+        if name == "SUBPATTERN":
+            return self._subpattern(argument[0], argument[3])
+        if name in ("MAX_REPEAT", "MIN_REPEAT", "POSSESSIVE_REPEAT"):
+            least, _, inner = argument
+            return self.write(inner) * min(max(int(least), int(self._leads(inner))), _REPEATS)
+        if name == "BRANCH":
+            return self.write(next((branch for branch in argument[1] if self._leads(branch)), argument[1][0]))
+        if name in ("IN", "NOT_LITERAL", "ANY"):
+            return next(character for character in _CANDIDATES if _fits(character, name, argument))
+        if name == "ASSERT":
+            return self.write(argument[1])  # What must be there beside the match.
+        if name in ("AT", "ASSERT_NOT"):
+            return ""
+        if name == "GROUPREF":
+            return self._groups[argument]
+        if name == "ATOMIC_GROUP":
+            return self.write(argument)
+        raise ValueError(name)
+
+    def _subpattern(self, group: int | None, inner: Any) -> str:
+        text = self._probe if group == self._group else self.write(inner)
+        if group is not None:
+            self._groups[group] = text
+        return text
+
+    def _leads(self, tree: Any) -> bool:
+        """True if the value's group stands somewhere in *tree*."""
+        return any(
+            (str(operation) == "SUBPATTERN" and argument[0] == self._group)
+            or any(self._leads(part) for part in _parts(argument))
+            for operation, argument in tree
+        )
+
+
+def _parts(argument: Any) -> list[Any]:
+    """Return the parse trees inside an operation's argument."""
+    if not isinstance(argument, list | tuple):
+        return [argument] if hasattr(argument, "data") else []
+    return [part for inner in argument for part in _parts(inner)]
+
+
+def _fits(character: str, name: str, argument: Any) -> bool:
+    if name == "ANY":
+        return True
+    if name == "NOT_LITERAL":
+        return ord(character) != int(argument)
+    negated = bool(argument) and str(argument[0][0]) == "NEGATE"
+    return negated != any(_member(character, str(kind), value) for kind, value in argument)
+
+
+def _member(character: str, kind: str, value: Any) -> bool:
+    if kind == "LITERAL":
+        return ord(character) == int(value)
+    if kind == "RANGE":
+        return bool(value[0] <= ord(character) <= value[1])
+    if kind == "CATEGORY":
+        kind = str(value).removeprefix("CATEGORY_")
+        escape = {"DIGIT": r"\d", "SPACE": r"\s", "WORD": r"\w"}[kind.removeprefix("NOT_")]
+        return (re.match(escape, character) is not None) != kind.startswith("NOT_")
+    return False

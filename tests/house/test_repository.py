@@ -44,7 +44,7 @@ def braced(pattern: str) -> list[str]:
 def test_no_file_speaks_of_one_machine() -> None:
     # Put together here, so that this file does not hold them itself. /opt/ml is the contract's own.
     words = [
-        "/" + "work/",
+        *("/" + f"work/{name}" for name in ("main", "shared", ".")),
         "/" + "home/",
         "/root/" + ".pyenv",
         "files.python" + "hosted",
@@ -82,6 +82,17 @@ def test_every_link_between_pages_leads_somewhere() -> None:
     ]
 
     assert broken == []
+
+
+def test_every_page_that_a_text_names_exists() -> None:
+    named = {
+        (name.decode(), path.relative_to(ROOT).as_posix())
+        for path in tracked()
+        if path.suffix in (".py", ".toml", ".md", ".sh", "")
+        for name in re.findall(rb"\bdocs/[a-z0-9_-]+\.md\b", path.read_bytes())
+    }
+
+    assert sorted((name, where) for name, where in named if not (ROOT / name).exists()) == []
 
 
 def test_the_settings_page_is_the_settings_table() -> None:

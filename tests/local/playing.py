@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import tarfile
+import time
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -81,6 +82,15 @@ class Played:
         """Return the pids of this job's processes."""
         bases = [self.folder / "hosts" / f"algo-{number}" / "opt/ml" for number in range(1, hosts + 1)]
         return {pid for base in bases for pid in marked(f"SAGEMAKER_BASE_DIR={base}".encode())}
+
+    def all_ended_within(self, seconds: float, hosts: int) -> bool:
+        """Return True once no process of this job is left, False if some are left after *seconds*."""
+        until_s = time.monotonic() + seconds
+        while self.left_running(hosts):
+            if time.monotonic() > until_s:
+                return False
+            time.sleep(0.02)
+        return True
 
     def archive(self, name: str) -> dict[str, bytes]:
         """Return the files in an archive of the job."""

@@ -1,5 +1,7 @@
+import importlib.util
 import json
 import signal
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -43,7 +45,8 @@ def test_several_hosts_are_told_apart_and_billed_each(tmp_path: Path) -> None:
 
 
 def test_one_failing_host_stops_the_others_and_is_the_jobs_cause(tmp_path: Path) -> None:
-    with Played(tmp_path, "fails_on_host.py", "--hosts", "2", "--hyperparameter", "host=algo-2") as job:
+    given = ("--hyperparameter", "host=algo-2", "--hyperparameter", f"meet={tmp_path / 'meet'}")
+    with Played(tmp_path, "fails_on_host.py", "--hosts", "2", *given) as job:
         assert job.end() == 1
 
     told = job.told
@@ -104,10 +107,10 @@ def test_nothing_survives_a_toolkit_run_that_is_killed(tmp_path: Path) -> None:
     with Played(tmp_path, "ignores_all.py", "--hosts", "2") as job:
         job.until("ready", times=2)
         job.signal(signal.SIGKILL)
-        job.end()  # Waits for the end of its console, which every process of the job holds.
+        job.end()
 
     assert job.told["status"] == "InProgress"
-    assert job.left_running(2) == set()
+    assert job.all_ended_within(5, hosts=2)
 
 
 def test_a_killed_job_goes_on_from_its_checkpoints(tmp_path: Path) -> None:
@@ -167,13 +170,27 @@ def test_channels_hyperparameters_and_groups_reach_the_script(tmp_path: Path, sh
 
 
 def test_requirements_are_installed_beside_and_never_into_the_persons_python(tmp_path: Path) -> None:
-    package = tmp_path / "package"
-    package.mkdir()
-    (package / "pyproject.toml").write_text('[project]\nname = "brought-along"\nversion = "1"\n')
-    (package / "brought_along.py").write_text("")
+    with zipfile.ZipFile(tmp_path / "brought_along-1-py3-none-any.whl", "w") as wheel:
+        wheel.writestr("brought_along.py", "")
+        wheel.writestr("brought_along-1.dist-info/METADATA", "Metadata-Version: 2.1\nName: brought-along\nVersion: 1\n")
+        wheel.writestr(
+            "brought_along-1.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
+        wheel.writestr("brought_along-1.dist-info/RECORD", "")
+    (tmp_path / "r.txt").write_text(f"{tmp_path}/brought_along-1-py3-none-any.whl\n")
+    with Played(
+        tmp_path, "counts_to.py", "--requirements", str(tmp_path / "r.txt"), "--hyperparameter", "steps=1"
+    ) as job:
+        assert job.end() == 0
+
+    assert len(list(job.folder.glob("hosts/algo-1/python/lib/*/site-packages/brought_along.py"))) == 1
+    assert importlib.util.find_spec("brought_along") is None
+
+
+def test_requirements_that_cannot_be_installed_are_the_reason(tmp_path: Path) -> None:
     (tmp_path / "r.txt").write_text("missing-on-purpose @ file:///nowhere/at/all\n")
     with Played(tmp_path, "counts_to.py", "--requirements", str(tmp_path / "r.txt")) as job:
-        assert job.end() != 0
+        assert job.end() == 1
 
     assert job.told["failure_reason"].startswith("AlgorithmError: InstallRequirementsError:")
 

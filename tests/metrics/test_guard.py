@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from toolkit.metrics.capture import OverrunError
+from toolkit.metrics.capture import OverrunError, search_stepwise
 from toolkit.metrics.guard import Guard
 
 ENDLESS = re.compile(r"(a+)+b")
@@ -32,6 +32,19 @@ def test_an_endless_match_is_interrupted_within_its_budget() -> None:
 
         assert overrun(guard)
         assert time.process_time() - begun < 0.5
+
+
+def test_a_long_text_searched_position_by_position_is_interrupted_too() -> None:
+    """The way of CPythons whose `search` sees signals only during one attempt."""
+    with Guard(budget_s=0.02) as guard:
+        begun = time.process_time()
+        guard.arm()
+        guard.inside = True
+        with pytest.raises(OverrunError):
+            search_stepwise(re.compile(r"[a-z]*[a-z]*=([0-9])"), "a" * 30_000)
+        guard.disarm()
+
+        assert time.process_time() - begun < 1.0
 
 
 def test_it_can_be_done_again_and_again() -> None:

@@ -4,7 +4,7 @@ import pytest
 
 from tests.metrics.naive import GPT2
 from toolkit.metrics.definition import Definition, compile
-from toolkit.metrics.warn import NUMBER, notes, warnings
+from toolkit.metrics.warn import NUMBER, omission, warnings
 
 
 def defined(regex: str) -> Definition:
@@ -96,13 +96,9 @@ def test_the_better_regex_replaces_the_right_parentheses(regex: str) -> None:
     assert re.compile(better).groups == definition.pattern.groups
 
 
-def test_what_is_merely_not_seen_is_a_note_for_those_who_ask() -> None:
+def test_what_is_merely_not_seen_is_for_those_who_ask() -> None:
     definition = defined(r"loss=([-+0-9.eE]+)")
 
     assert warnings(definition) == ()
-    assert notes(definition)[0].startswith("takes no sample of nan.")
-
-
-def test_a_step_before_the_value_is_noted_because_the_platform_would_take_it_for_the_value() -> None:
-    assert any("first group is the step" in note for note in notes(defined(rf"(?P<step>\d+) loss={NUMBER}")))
-    assert notes(defined(rf"loss={NUMBER} (?P<step>\d+)")) == ()
+    assert omission(definition) == "does not see nan"
+    assert omission(defined(r"loss=([0-9.]+)")) == ""

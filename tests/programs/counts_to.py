@@ -1,6 +1,6 @@
-"""Counts up to --steps, one step for each line it finds ready, keeping the count in the checkpoint folder.
+"""Counts --steps further, keeping the count in the checkpoint folder.
 
-Without --steps it stays at its count, says "ready" and waits for SIGTERM, on which it ends with 0.
+Without --steps it counts three, says "ready" and waits for SIGTERM, on which it ends with 0.
 """
 
 import os
@@ -13,7 +13,8 @@ kept = pathlib.Path(os.environ["SM_MODEL_DIR"]).parent / "checkpoints" / "count"
 count = int(kept.read_text()) if kept.exists() else 0
 signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
 print(f"begin={count}", flush=True)
-for count in range(count + 1, count + 1 + int(given.get("--steps", "3"))):
+for _ in range(int(given.get("--steps", "3"))):
+    count += 1
     kept.parent.mkdir(exist_ok=True)
     kept.write_text(str(count))
     print(f"step={count} loss={1 / count}", flush=True)

@@ -1,12 +1,21 @@
-"""Raises on the host given as --host; elsewhere waits to be told to stop, writes that down and ends with 0."""
+"""Raises on the host --host once another host has made the file --meet; that one waits to be told to stop.
+
+It writes down that it was told and ends with 0.
+"""
 
 import os
 import pathlib
 import signal
 import sys
+import time
 
-wanted = dict(zip(sys.argv[1::2], sys.argv[2::2], strict=True))
-if os.environ["SM_CURRENT_HOST"] == wanted["--host"]:
-    raise RuntimeError(f"boom on {wanted['--host']}")
+given = dict(zip(sys.argv[1::2], sys.argv[2::2], strict=True))
+meet = pathlib.Path(given["--meet"])
+if os.environ["SM_CURRENT_HOST"] == given["--host"]:
+    while not meet.exists():
+        time.sleep(0.01)
+    raise RuntimeError(f"boom on {given['--host']}")
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+meet.touch()
 signal.sigwait({signal.SIGTERM})
 pathlib.Path(os.environ["SM_OUTPUT_DATA_DIR"], f"told-{os.environ['SM_CURRENT_HOST']}").touch()

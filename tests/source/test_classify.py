@@ -16,7 +16,7 @@ def lay(folder: Path, *names: str) -> Path:
     return folder
 
 
-PYPROJECT = "pyproject.toml=[project]\nname='x'\n"
+PYPROJECT = "pyproject.toml=[build-system]\nrequires=[]\n[project]\nname='x'\n"
 
 # files, entry, kind, entry of the script
 KINDS = [
@@ -44,9 +44,10 @@ KINDS = [
     (["setup.py", "tool"], "tool", "command", "tool"),
     ([PYPROJECT, "train.py"], "train.py", "package", "train"),
     (["pyproject.toml=# x\n [build-system]\n", "train.py"], "train.py", "package", "train"),
-    (["pyproject.toml=[project.scripts]\n", "train.py"], "train.py", "package", "train"),
+    (["pyproject.toml=[project.scripts]\n", "train.py"], "train.py", "program", "train.py"),
     # Not packages: tools' settings only, or not at the top.
-    (["pyproject.toml=[tool.ruff]\nx = '[project]'\n", "train.py"], "train.py", "program", "train.py"),
+    (["pyproject.toml=[tool.ruff]\nx = '[build-system]'\n", "train.py"], "train.py", "program", "train.py"),
+    (["pyproject.toml=[project]\nname = 'app'\n", "train.py"], "train.py", "program", "train.py"),
     (["pyproject.toml=[tool.project]\n", "train.py"], "train.py", "program", "train.py"),
     (["lib/setup.py", "train.py"], "train.py", "program", "train.py"),
 ]

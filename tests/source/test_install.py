@@ -143,7 +143,7 @@ PACKAGE_CHANGES: dict[str, tuple[dict[str, str], bool]] = {
         True,
     ),
     "a module": ({"pkg/train.py": "changed"}, False),
-    "the project file": ({"pyproject.toml": "[project]\nname='y'\n"}, False),
+    "the project file": ({"pyproject.toml": "[build-system]\nrequires=[]\n[project]\nname='y'\n"}, False),
     "a module of the same size and time": ({"pkg/train.py": "secone"}, False),
 }
 
@@ -152,7 +152,7 @@ PACKAGE_CHANGES: dict[str, tuple[dict[str, str], bool]] = {
 def test_the_stamp_of_a_package_stands_for_its_content(
     make_job: MakeJob, code: Path, change: dict[str, str], same: bool
 ) -> None:
-    write(code, {"pyproject.toml": "[project]\nname='x'\n", "pkg/train.py": "second"})
+    write(code, {"pyproject.toml": "[build-system]\nrequires=[]\n[project]\nname='x'\n", "pkg/train.py": "second"})
     os.utime(code / "pkg/train.py", (0, 0))
     job = make_job(script=script(code, "package"))
     before = stamp(job)

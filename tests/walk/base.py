@@ -162,6 +162,8 @@ class Base:
 
     def train(
         self,
+        extra: Mapping[str, str] | None = None,
+        /,
         *,
         command: Sequence[str] = TRAIN,
         environ: Mapping[str, str] | None = None,
@@ -169,10 +171,10 @@ class Base:
         before: Callable[[], None] | None = None,
         **more: str,
     ) -> Done:
-        """Run `train` to its end; *more* are environment variables, *before* runs in the child before exec."""
+        """Run `train` to its end; *extra* and *more* are environment variables, *before* runs in the child before exec."""
         done = subprocess.run(
             command,
-            env=self.environ(**more) if environ is None else dict(environ),
+            env={**self.environ(**more), **(extra or {})} if environ is None else dict(environ),
             cwd=self.folder,
             stdin=subprocess.DEVNULL,
             capture_output=True,

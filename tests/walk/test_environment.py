@@ -231,7 +231,7 @@ def test_the_users_own_environment_is_never_overwritten(base: Base, name: str, v
     """27."""
     base.program(SEES)
 
-    done = base.train(environ={**base.environ(), name: value})
+    done = base.train({name: value})
 
     assert done.environ[name] == value
 

@@ -294,8 +294,12 @@ def _report(spec: Spec, staged: Sequence[Staged], room: Room, started_s: float, 
     hosts = {}
     for host in spec.hosts:
         told = outcomes.get(host)
-        status = "vanished" if host in course.vanished else told.status if told else ""
-        hosts[host] = HostReport(exit_code=course.codes.get(host), status=status, cause=told.cause if told else "")
+        vanished = host in course.vanished
+        hosts[host] = HostReport(
+            exit_code=course.codes.get(host),
+            status="vanished" if vanished else told.status if told else "",
+            cause="killed with everything on it" if vanished else told.cause if told else "",
+        )
     return Report(
         name=spec.name,
         status=end.status,

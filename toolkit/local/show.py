@@ -1,7 +1,7 @@
 """What a person sees while a job runs: every line of every host, and now and then where the job stands.
 
 On a terminal with rich a table stays at the bottom; else a status line is written every 10 s. Lines go where the host
-wrote them, stdout or stderr, unaltered but for "algo-1 | " in front where there are several hosts and the line names none.
+wrote them, stdout or stderr, unaltered but for "algo-1 | " in front where there are several and the line names none.
 """
 
 import os

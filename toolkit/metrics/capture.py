@@ -108,6 +108,8 @@ class Capture:
         self._watch: Watch = watch or Unwatched()
         self._clock = clock
         self._cpu = cpu
+        # By name: matches whose value was no number, how many and the first such line.
+        self.not_numbers: dict[str, tuple[int, str]] = {}
         self._steps: dict[tuple[str, int | None], int] = {}
         now_s = clock()
         # Steps first: a line's own step counts for all samples of the line.
@@ -211,15 +213,22 @@ class Capture:
                     if text is None:
                         text = texts[start] = block[start:end].decode("utf-8", "replace")
                     match = pattern.search(text)
-                if match is not None:
-                    value = number(match[value_group])
-                    if value is not None:
-                        step = None if step_group is None else whole(number(match[step_group]))
-                        found.append((start, place, value, step))
+                if match is None:
+                    continue
+                value = number(match[value_group])
+                if value is None:
+                    self._note_not_a_number(definition.name, match.string)
+                    continue
+                step = None if step_group is None else whole(number(match[step_group]))
+                found.append((start, place, value, step))
             watch.inside = False
         except OverrunError:
             return block[start : min(end, start + 200)].decode("utf-8", "replace")
         return None
+
+    def _note_not_a_number(self, name: str, line: str) -> None:
+        count, first = self.not_numbers.get(name, (0, line[:1000]))
+        self.not_numbers[name] = count + 1, first
 
     def _samples(self, found: list[_Found], host: str, rank: int | None, now_s: float) -> list[Sample]:
         samples = []
@@ -293,22 +302,19 @@ def _every_line(block: bytes) -> list[_Span]:
 
 def _search_long(pattern: re.Pattern[str], block: bytes, start: int, end: int) -> re.Match[str] | None:
     """Search a long line, of which all but the first and the last half of the limit is left out."""
+    search = re.Pattern.search if SEARCH_SEES_SIGNALS else search_stepwise
     if end - start <= LINE_LIMIT_BYTES:
-        return search_interruptibly(pattern, block[start:end].decode("utf-8", "replace"))
+        return search(pattern, block[start:end].decode("utf-8", "replace"))
     half = LINE_LIMIT_BYTES // 2
     head = block[start : start + half].decode("utf-8", "replace")
-    match = search_interruptibly(pattern, head)
+    match = search(pattern, head)
     if match is not None and match.end() < len(head):
         return match
-    return search_interruptibly(pattern, block[end - half : end].decode("utf-8", "replace"), 1)
+    return search(pattern, block[end - half : end].decode("utf-8", "replace"), 1)
 
 
-def search_interruptibly(
-    pattern: re.Pattern[str], text: str, position: int = 0, at_once: bool = SEARCH_SEES_SIGNALS
-) -> re.Match[str] | None:
-    """Return `pattern.search(text, position)`; unless *at_once* by one attempt a position: signals are seen between."""
-    if at_once or len(text) <= SHORT_TEXT:
-        return pattern.search(text, position)
+def search_stepwise(pattern: re.Pattern[str], text: str, position: int = 0) -> re.Match[str] | None:
+    """Return `pattern.search(text, position)`, found by one attempt a position: signals are seen between them."""
     for place in range(position, len(text) + 1):
         match = pattern.match(text, place)
         if match is not None:

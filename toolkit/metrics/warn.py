@@ -25,30 +25,31 @@ _CANDIDATES = " a1=:,-_./\"'()[]{}<>|#%+*;&@!?~^$\\`AzZ09\té"
 
 
 def warnings(definition: Definition) -> tuple[str, ...]:
-    """Return what a user should hear about *definition* at the start of a job: one text, or none.
+    """Return what a user should hear about *definition* at the start of a job: one text, or none."""
+    wrong = fault(definition)
+    if not wrong:
+        return ()
+    better = suggestion(definition)
+    advice = f" Write {better}" if better else ""
+    return (f"metric {definition.name!r}: {definition.regex} {wrong}.{advice}",)
 
-    It is about values that come out wrong, or not at all in scientific notation; see `notes` for the rest.
-    """
+
+def fault(definition: Definition) -> str:
+    """Return which values come out wrong or, in scientific notation, not at all; empty if none does."""
     wrong = _wrong(definition)
     if not any(probe in wrong for probe in SCIENTIFIC) and all(found is None for found in wrong.values()):
-        return ()
+        return ""
     misread = [f"{probe} as {found}" for probe, found in wrong.items() if found is not None]
     missed = [probe for probe, found in wrong.items() if found is None]
     parts = [f"reads {_and(misread)}"] if misread else []
     parts += [f"does not see {_and(missed, 'or')}"] if missed else []
-    return (f"metric {definition.name!r}: {definition.regex} {'; '.join(parts)}.{_advice(definition)}",)
+    return "; ".join(parts)
 
 
-def notes(definition: Definition) -> tuple[str, ...]:
-    """Return remarks for someone who tries a definition: values of which it takes no sample, groups out of order."""
-    remarks = []
-    if not warnings(definition):
-        missed = list(_wrong(definition))
-        if missed:
-            remarks.append(f"takes no sample of {_and(missed, 'or')}.{_advice(definition)}")
-    if definition.value_group != 1:
-        remarks.append("its first group is the step; the platform itself would take that for the value.")
-    return tuple(remarks)
+def omission(definition: Definition) -> str:
+    """Return what *definition*, without fault, takes no sample of (a diverged loss, say); empty if of nothing."""
+    missed = list(_wrong(definition))
+    return f"does not see {_and(missed, 'or')}" if missed and not fault(definition) else ""
 
 
 def _wrong(definition: Definition) -> dict[str, str | None]:
@@ -82,11 +83,6 @@ def _text(definition: Definition, probe: str) -> str | None:
         return _Writer(definition.value_group, probe).write(parse(definition.regex))
     except (LookupError, TypeError, ValueError, AttributeError):
         return None  # A tree of a shape we do not know, or a class that none of the candidates fits.
-
-
-def _advice(definition: Definition) -> str:
-    better = suggestion(definition)
-    return f" Write {better}" if better else ""
 
 
 def suggestion(definition: Definition) -> str:

@@ -17,7 +17,8 @@ ENTRY = re.compile(r"[A-Za-z0-9._][A-Za-z0-9._+-]*(/[A-Za-z0-9._+-]+)*")
 MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 # A pyproject.toml that only configures tools (ruff, pytest) makes no package. Python 3.10 has no tomllib; a table's
 # head stands on a line of its own, so a line is enough.
-PACKAGE_TABLE = re.compile(r"^\s*\[\s*(project|build-system)\s*[\].]", re.M)
+# [project] alone is an application's: `uv init` writes it, and pip cannot install its flat folder.
+PACKAGE_TABLE = re.compile(r"^\s*\[\s*build-system\s*\]", re.M)
 FILES_SHOWN = 10
 FILES_SEARCHED = 2000
 SHELL = ("/bin/sh",)

@@ -3,26 +3,45 @@
 The status is computed here, once; nothing later changes it. docs/exit-codes.md has the same table for people.
 """
 
+import re
 import signal
 
 from toolkit.errors import ToolkitError
 from toolkit.job.job import Job
 from toolkit.job.outcome import Ended, Exit, Outcome
+from toolkit.verdict import tail as ends
 from toolkit.verdict import traceback
+from toolkit.verdict.traceback import Traceback
 
 LAST_LINES = 8
+# Of the failure text's 1,024 characters; the rest is for kind, place and the beginning of the command.
+LAST_CHARACTERS = 600
 TEMPORARY_FAILURE = 75
-PIP_ERROR = "ERROR:"
+INSTALL = "install"
+# How old a traceback may be to be the cause: lines written after it. Behind the true one come warnings of libraries and
+# summaries of trackers (wandb: some 40 lines), and Python itself then ends with 1; any other code a script has chosen.
+NEAR_LINES = 20
+FAR_LINES = 200
+# What pip says without a reason; the reason stands in front of it.
+PIP_ERROR = re.compile(r"^\s*(?:ERROR|error): (?!Exception:$|subprocess-exited-with-error$)(?P<reason>.+)$")
+# argparse: "train.py: error: unrecognized arguments: --lr", below the usage.
+OPTION_ERROR = re.compile(r"^\S.*?: error: ")
+# What a rank says that lost its peer (gloo, NCCL, the store): a consequence wherever another rank has a cause of its
+# own.
+LOST_PEER = re.compile(
+    r"Connection (?:closed by peer|reset by peer)|Broken pipe|remote process exited|NCCL communicator was aborted"
+)
 
 
 def judge(job: Job, ended: Ended) -> Outcome:
     """Return the outcome of a host whose last phase ended as *ended*.
 
-    - needs that were not met: failed, 75;
     - a process that ended badly by itself, before any stop: failed, with its code or 128 + signal;
+    - needs that were not met: failed, 75;
     - otherwise a stop signal: stopped, 128 + signal, or 0 where the platform counts a script that ended with 0 as
       success;
-    - otherwise succeeded, 0.
+    - a process that ended badly although nobody but us asked for it: failed likewise, whatever the launcher says;
+    - otherwise succeeded, 0. Nothing but processes of the script's own phase that all ended well is a success.
     """
     culprit = _culprit(ended)
     if culprit is not None and (ended.stopped_by is None or _before_stop(ended, culprit)):
@@ -31,6 +50,11 @@ def judge(job: Job, ended: Ended) -> Outcome:
         return _missing(job, ended)
     if ended.stopped_by is not None and not _finished_before_stop(ended):
         return _stopped(job, ended)
+    told = min((e for e in ended.exits if not e.ok), key=lambda e: e.ended_ns, default=None)
+    if told is not None:
+        return _failed(job, ended, told)
+    if not ended.exits or ended.phase == INSTALL:
+        return of_fault(f"{ended.phase} was judged before any process of the script had ended", "", job.cluster.current)
     return Outcome(
         status="succeeded",
         exit_code=0,
@@ -56,11 +80,16 @@ def of_fault(text: str, trace: str, host: str) -> Outcome:
 
 
 def _culprit(ended: Ended) -> Exit | None:
-    """Return the process that failed first by itself: a rank before a launcher, which only repeats what its ranks
-    did."""
+    """Return the process that failed first by itself: a rank before a launcher, which only repeats what its ranks did,
+    and a rank with a cause of its own before one that only lost its peer."""
     bad = [e for e in ended.exits if not e.ok and not e.told]
     ranks = [e for e in bad if e.rank is not None]
-    return min(ranks or bad, key=lambda e: e.ended_ns, default=None)
+    return min(ranks or bad, key=lambda e: (_lost_its_peer(ended, e), e.ended_ns), default=None)
+
+
+def _lost_its_peer(ended: Ended, end: Exit) -> bool:
+    found = _last_traceback(ended, end)
+    return end.signal is None and found is not None and bool(LOST_PEER.search(found.error))
 
 
 def _before_stop(ended: Ended, culprit: Exit) -> bool:
@@ -68,14 +97,14 @@ def _before_stop(ended: Ended, culprit: Exit) -> bool:
 
 
 def _finished_before_stop(ended: Ended) -> bool:
-    """True if every process had ended well when the signal came: the job was done."""
+    """True if every process of the script had ended well when the signal came: the job was done."""
     at_ns = ended.stopped_at_ns or 0
-    return bool(ended.exits) and all(e.ok and e.ended_ns < at_ns for e in ended.exits)
+    return bool(ended.exits) and ended.phase != INSTALL and all(e.ok and e.ended_ns < at_ns for e in ended.exits)
 
 
 def _failed(job: Job, ended: Ended, culprit: Exit) -> Outcome:
-    stderr, stdout = ended.tails.get(culprit.process, (b"", b""))
-    cause, trace = _cause(ended, culprit, stderr, stdout)
+    cause, trace = _cause(ended, culprit)
+    several = job.cluster.size > 1 or len({e.rank for e in ended.exits if e.rank is not None}) > 1
     return Outcome(
         status="failed",
         exit_code=culprit.status or 1,
@@ -86,7 +115,7 @@ def _failed(job: Job, ended: Ended, culprit: Exit) -> Outcome:
         host=job.cluster.current,
         process=culprit.process,
         pid=culprit.pid,
-        rank=culprit.rank if job.cluster.size * job.processes_per_host > 1 else None,
+        rank=culprit.rank if several else None,
         local_rank=culprit.local_rank,
         ended=how(culprit),
         command=ended.command,
@@ -98,7 +127,7 @@ def _failed(job: Job, ended: Ended, culprit: Exit) -> Outcome:
 def _stopped(job: Job, ended: Ended) -> Outcome:
     number = ended.stopped_by or 0
     ranks = [e for e in ended.exits if e.rank is not None] or list(ended.exits)
-    well = bool(ranks) and all(e.ok for e in ranks)
+    well = bool(ranks) and ended.phase != INSTALL and all(e.ok for e in ranks)
     code = 0 if well and job.stopped_is_success else 128 + number
     name = _signal_name(number)
     if not ended.exits:
@@ -106,8 +135,9 @@ def _stopped(job: Job, ended: Ended) -> Outcome:
     elif well:
         what = f"stopped by {name}; the script ended with 0"
     else:
-        ends = "; ".join(sorted({f"{e.process} {how(e)}" for e in ranks if not e.ok}))
-        what = f"stopped by {name}; {ends}"
+        deaths = "; ".join(sorted({f"{e.process} {how(e)}" for e in ranks if not e.ok}))
+        during = f" during {ended.phase}" if ended.phase == INSTALL else ""
+        what = f"stopped by {name}{during}" + (f"; {deaths}" if deaths else "")
     if ended.forced:
         what += f"; SIGKILL was needed (grace {job.grace_s:g} s)"
     return Outcome(
@@ -137,39 +167,57 @@ def _missing(job: Job, ended: Ended) -> Outcome:
     )
 
 
-def _cause(ended: Ended, culprit: Exit, stderr: bytes, stdout: bytes) -> tuple[str, str]:
+def _cause(ended: Ended, culprit: Exit) -> tuple[str, str]:
     """Return (the cause in one or few lines, the whole traceback or "")."""
+    stderr, stdout = ended.tails.get(culprit.process, (b"", b""))
     if ended.failure.startswith("Install"):
         error = _last_error_of_pip(stderr) or _last_error_of_pip(stdout)
         if error:
             return error, ""
-    found = traceback.last(stderr) or traceback.last(stdout)
+    found = _last_traceback(ended, culprit)
+    trace = found.text if found is not None else ""
     if culprit.signal is not None:
         cause = f"{culprit.process} was {how(culprit)}"
-        if culprit.signal == signal.SIGKILL:
+        if culprit.told:
+            cause += " after train had told it to end"
+        elif culprit.signal == signal.SIGKILL:
             cause += " (not by the toolkit; the kernel's out-of-memory killer and `docker kill` do this)"
-        return cause + _said_last(stderr, stdout), found.text if found else ""
+        said = f"its last traceback: {_error(found)}" if found is not None else _said_last(stderr, stdout, 3)
+        return f"{cause}; {said}" if said else cause, trace
     if found is not None:
-        place = f" (at {found.place})" if found.place else ""
-        first, newline, rest = found.error.partition("\n")
-        return f"{first}{place}{newline}{rest}", found.text
-    return _last_lines(stderr) or _last_lines(stdout) or f"{culprit.process} {how(culprit)} without a word", ""
+        said = _said_last(stderr, stdout, 1) if found.after > NEAR_LINES else ""
+        return f"{_error(found)}\n{said}" if said else _error(found), trace
+    last_line = ends.last(stderr, 1, LAST_CHARACTERS)
+    if OPTION_ERROR.match(last_line):
+        return last_line, ""
+    said = ends.last(stderr, LAST_LINES, LAST_CHARACTERS) or ends.last(stdout, LAST_LINES, LAST_CHARACTERS)
+    return said or f"{culprit.process} {how(culprit)} without a word", ""
 
 
-def _said_last(stderr: bytes, stdout: bytes) -> str:
-    said = _last_lines(stderr, 3) or _last_lines(stdout, 3)
-    return f"; it last said: {said}" if said else ""
+def _last_traceback(ended: Ended, end: Exit) -> Traceback | None:
+    """Return the last traceback of a process, None if it has none or has gone on for too long after it."""
+    within = FAR_LINES if end.code == 1 else NEAR_LINES
+    for stream in ended.tails.get(end.process, ()):
+        found = traceback.last(stream)
+        if found is not None and found.after <= within:
+            return found
+    return None
+
+
+def _error(found: Traceback) -> str:
+    place = f" (at {found.place})" if found.place else ""
+    first, newline, rest = found.error.partition("\n")
+    return f"{first}{place}{newline}{rest}"
+
+
+def _said_last(stderr: bytes, stdout: bytes, count: int) -> str:
+    said = ends.last(stderr, count, LAST_CHARACTERS) or ends.last(stdout, count, LAST_CHARACTERS)
+    return f"it last said: {said}" if said else ""
 
 
 def _last_error_of_pip(tail: bytes) -> str:
-    lines = tail.decode("utf-8", "replace").splitlines()
-    errors = [line.strip() for line in lines if line.strip().startswith(PIP_ERROR)]
-    return errors[-1].removeprefix(PIP_ERROR).strip() if errors else ""
-
-
-def _last_lines(tail: bytes, count: int = LAST_LINES) -> str:
-    lines = [line.rpartition("\r")[2].rstrip() for line in tail[-8192:].decode("utf-8", "replace").splitlines()]
-    return "\n".join([line for line in lines if line][-count:])
+    errors = [match["reason"] for line in ends.lines(tail) if (match := PIP_ERROR.match(line))]
+    return errors[-1].strip() if errors else ""
 
 
 def how(end: Exit) -> str:

@@ -1,81 +1,171 @@
-"""Pure: finds the last whole Python traceback in the end of a stream, and what it says."""
+"""Pure: finds the last whole Python traceback in the end of a stream, and what it says.
+
+A stream may hold more than one: handled ones that were only shown, those of threads, and what Python prints on its way
+out. The one that counts is the last that could have ended the process.
+"""
 
 import re
+from collections.abc import Iterator
 
 from toolkit.records import Record
+from toolkit.verdict import tail as ends
 
-# torch.distributed writes "[rank3]: " before every line of an uncaught exception's traceback (torch >= 2.3).
+# torch.distributed writes "[rank3]: " before every line of an uncaught traceback that is not empty (torch >= 2.3).
 _RANK = re.compile(r"^\[rank\d+\]: ?")
-_START = "Traceback (most recent call last):"
+_START = re.compile(r"^(?P<before>.*?)(?P<start>(?:\+ Exception Group )?Traceback \(most recent call last\):)\s*$")
+_IN_A_GROUP = re.compile(r"\s*[|+][\s|+-]*(?:Exception Group )?$")
+_GROUP = "+ Exception Group"
 _CHAINED = (
     "During handling of the above exception, another exception occurred:",
     "The above exception was the direct cause of the following exception:",
 )
-_FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<function>.+))?$')
+_FRAME = re.compile(r'^[\s|]*File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<function>.+))?$')
 # "ValueError: text", "module.Error", "KeyboardInterrupt": a dotted name at the line's start, a colon or the line's end.
-_ERROR = re.compile(r"^(?P<name>[A-Za-z_][\w.]*)(?::|$)")
+_ERROR = re.compile(r"^(?P<name>[^\W\d][\w.<>]*)(?::|$)")
+# Python shows no "Traceback" line for a script that it could not compile.
+_SYNTAX = re.compile(r"^(?:SyntaxError|IndentationError|TabError)(?::|$)")
+# The line before a traceback that ended nothing: Python, logging and atexit show it and go on.
+_WENT_ON = ("Exception ignored ", "--- Logging error ---", "Error in atexit._run_exitfuncs")
+# The line before one that ended a thread or a child, or the error of a launcher that only repeats its ranks': the cause
+# if there is no other.
+_SECOND_HAND = re.compile(r"Exception in thread |Process \S+:$")
+_REPEATS = "torch.distributed.elastic.multiprocessing.errors.ChildFailedError"
+# Where a message of several lines ends: an empty line, another traceback, what looks like a log line.
+_LOG = re.compile(
+    r"\[?\d{4}-\d\d-\d\d|\[?[IWEF]\d{4} |\[[IWEF][ \]]|\[?(?:DEBUG|INFO|WARN|WARNING|ERROR|CRITICAL|FATAL)\b"
+)
+MESSAGE_LINES = 30
+GROUP_MEMBERS = 10
 
 
 class Traceback(Record, frozen=True, kw_only=True):
-    """A traceback as printed (`text`, chained ones included), its final `error` lines, and the innermost `place`."""
+    """A traceback as printed (`text`, chained ones included), its final `error` lines, and the innermost `place`.
+
+    `after`: how many lines (empty ones not counted) the same process wrote behind it.
+    """
 
     text: str
     error: str
     place: str
+    after: int = 0
 
 
 def last(tail: bytes) -> Traceback | None:
-    """Return the last whole traceback in *tail*, None if there is none.
+    """Return the last whole traceback in *tail* that can have ended the process, None if there is none.
 
     Whole: from its first line (of the first in a chain) to its error line. One that the tail's start cut is not whole.
     """
-    lines = [_RANK.sub("", line) for line in tail.decode("utf-8", "replace").replace("\r\n", "\n").split("\n")]
-    starts = [index for index, line in enumerate(lines) if line.strip() == _START]
-    for start in reversed(starts):
-        end = _error_line(lines, start)
-        if end is not None:
-            return _read(lines, _first_of_chain(lines, starts, start), start, end)
-    return None
+    spare = None
+    for lines, start in _starts(tail):
+        before = next((line for line in reversed(lines[:start]) if line.strip()), "").strip()
+        found = None if before.startswith(_WENT_ON) else _read(lines, start)
+        if found is None:
+            continue
+        if not _SECOND_HAND.match(before) and not found.error.startswith(_REPEATS):
+            return found
+        spare = spare or found
+    return spare
 
 
-def _error_line(lines: list[str], start: int) -> int | None:
-    margin = len(lines[start]) - len(lines[start].lstrip())
+def _starts(tail: bytes) -> Iterator[tuple[list[str], int]]:
+    """Yield (lines, index of the first line) of each possible traceback, the last first; the lines are one voice's."""
+    starts = []
+    for lines in _voices(tail):
+        texts = [line for _, line in lines]
+        starts += [(at, texts, place) for place, (at, _) in enumerate(lines) if _begins(texts, place)]
+    for _, texts, place in sorted(starts, key=lambda start: start[0], reverse=True):
+        yield texts, place
+
+
+def _voices(tail: bytes) -> list[list[tuple[int, str]]]:
+    """Return the numbered lines of each voice: each rank that tags its lines, and the rest. Empty lines are all's."""
+    tagged: list[tuple[str | None, str]] = []
+    for line in ends.lines(tail):
+        tag = _RANK.match(line)
+        text = line[tag.end() :] if tag else line
+        voice = tag[0].rstrip() if tag else "" if text.strip() else None
+        start = _START.match(text)
+        if start is not None and start["before"].strip() and not _IN_A_GROUP.match(start["before"]):
+            # A progress bar leaves its line open: the traceback begins in the middle of it.
+            tagged.append((voice, start["before"]))
+            text = start["start"]
+        tagged.append((voice, text))
+    voices = dict.fromkeys(voice for voice, _ in tagged if voice is not None)
+    return [[(at, text) for at, (of, text) in enumerate(tagged) if of in (voice, None)] for voice in voices]
+
+
+def _begins(lines: list[str], at: int) -> bool:
+    start = _START.match(lines[at])
+    if start is not None:
+        return not start["before"].strip()
+    frame = _FRAME.match(lines[at])
+    if frame is None or frame["function"] or (at and lines[at - 1].startswith(("  ", "Traceback "))):
+        return False
+    error = _error_line(lines, at, margin=0)
+    return error is not None and bool(_SYNTAX.match(lines[error]))
+
+
+def _read(lines: list[str], start: int) -> Traceback | None:
+    if lines[start].strip().startswith(_GROUP):
+        return _read_group(lines, start)
+    headed = _START.match(lines[start]) is not None
+    margin = len(lines[start]) - len(lines[start].lstrip()) if headed else 0
+    error = _error_line(lines, start, margin=margin)
+    if error is None:
+        return None
+    end = _message_end(lines, error)
+    first = _first_of_chain(lines, start)
+    return _traceback(lines, first, end, "\n".join(lines[error:end]).strip(), lines[start:error])
+
+
+def _error_line(lines: list[str], start: int, *, margin: int) -> int | None:
     for index in range(start + 1, len(lines)):
         line = lines[index]
         if not line.strip():
             return None
-        if len(line) - len(line.lstrip()) > margin:
-            continue
-        return index if _ERROR.match(line.strip()) else None
+        indent = len(line) - len(line.lstrip())
+        if indent <= margin:
+            return index if indent == margin and _ERROR.match(line.strip()) else None
     return None
 
 
 def _message_end(lines: list[str], error: int) -> int:
-    # A message may have several lines; it ends at an empty line, at what looks like a log line, or after 30.
-    for index in range(error + 1, min(error + 30, len(lines))):
+    for index in range(error + 1, min(error + MESSAGE_LINES, len(lines))):
         line = lines[index]
-        if not line.strip() or line.strip() == _START or re.match(r"\[|\d{4}-|[A-Z]+[: ]|W\d|E\d", line):
+        if not line.strip() or _START.match(line) or _LOG.match(line) or line.startswith(_WENT_ON):
             return index
-    return min(error + 30, len(lines))
+    return min(error + MESSAGE_LINES, len(lines))
 
 
-def _first_of_chain(lines: list[str], starts: list[int], start: int) -> int:
+def _first_of_chain(lines: list[str], start: int) -> int:
     first = start
-    for earlier in reversed([index for index in starts if index < start]):
-        between = [line.strip() for line in lines[earlier:first]]
-        if not any(line in _CHAINED for line in between[-4:]):
+    for earlier in range(start - 1, -1, -1):
+        if not _begins(lines, earlier):
+            continue
+        if not any(line.strip() in _CHAINED for line in lines[max(earlier, first - 4) : first]):
             break
         first = earlier
     return first
 
 
-def _read(lines: list[str], first: int, start: int, error: int) -> Traceback:
-    end = _message_end(lines, error)
-    frames = [match for line in lines[start:error] if (match := _FRAME.match(line))]
+def _read_group(lines: list[str], start: int) -> Traceback | None:
+    """Read an exception group: its own error line, then those of its members, and the first member's place."""
+    end = start + 1
+    while end < len(lines) and re.match(r"\s*[|+]", lines[end]):
+        end += 1
+    inside = [re.sub(r"^\s*\| ?", "", line) for line in lines[start:end]]
+    errors = [at for at, line in enumerate(inside) if at and _ERROR.match(line)]
+    if not errors:
+        return None
+    said = [inside[at] for at in errors]
+    leaf = next((at for at in errors if not inside[at].split(":")[0].endswith("ExceptionGroup")), errors[0])
+    return _traceback(lines, start, end, "\n".join(said[: GROUP_MEMBERS + 1]), lines[start : start + leaf])
+
+
+def _traceback(lines: list[str], first: int, end: int, error: str, frames: list[str]) -> Traceback:
     place = ""
-    if frames:
-        frame = frames[-1]
-        function = f" in {frame['function']}" if frame["function"] else ""
-        place = f"{frame['file']}:{frame['line']}{function}"
-    text = "\n".join(lines[first:end]).rstrip()
-    return Traceback(text=text, error="\n".join(lines[error:end]).strip(), place=place)
+    for match in filter(None, map(_FRAME.match, frames)):
+        function = f" in {match['function']}" if match["function"] else ""
+        place = f"{match['file']}:{match['line']}{function}"
+    after = sum(1 for line in lines[end:] if line.strip())
+    return Traceback(text="\n".join(lines[first:end]).rstrip(), error=error, place=place, after=after)

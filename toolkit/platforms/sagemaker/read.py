@@ -43,6 +43,8 @@ OPTIONS = {
     "mpi_options": "sagemaker_mpi_custom_mpi_options",
     "dataparallel_mpi_options": "sagemaker_distributed_dataparallel_custom_mpi_options",
 }
+# Framework plug-ins whose whole work is this toolkit's own: with them, the old runner would still run the job.
+REPLACED = ("sagemaker_pytorch_container.training:main",)
 # Instances whose Neuron cores are known without neuron-ls (sagemaker-training 5.1.4).
 NEURON_CORES = {"trn2.48xlarge": 64}
 
@@ -101,13 +103,21 @@ def read(
         environ=dict(environ),
         interpreter=interpreter,
         entry=environ.get("SAGEMAKER_PROGRAM") or source.text("sagemaker_program"),
-        plugin=environ.get("SAGEMAKER_TRAINING_MODULE") or None,
+        plugin=_plugin(environ, log),
         source=source.text("sagemaker_submit_directory") or environ.get("SAGEMAKER_SUBMIT_DIRECTORY") or None,
         region=source.text("sagemaker_region") or _region(environ),
         log_level=_log_level(framework, environ, log),
         stop_within_s=STOP_WITHIN_S,
         stopped_is_success=True,
     )
+
+
+def _plugin(environ: Mapping[str, str], log: Log) -> str | None:
+    plugin = environ.get("SAGEMAKER_TRAINING_MODULE") or None
+    if plugin in REPLACED:
+        log.info(f"SAGEMAKER_TRAINING_MODULE={plugin}, which AWS's PyTorch images set: train does its work by itself")
+        return None
+    return plugin
 
 
 def decoded(hyperparameters: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,209 @@
+"""Ranks under torchrun: whose line it is, who is signalled, who failed first (checklist 42, 46, 61, 63)."""
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.walk.base import Base
+from tests.walk.live import alive, live
+
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.skipif(
+        not any((Path(folder) / "torch").is_dir() for folder in sys.path), reason="torch is not installed"
+    ),
+]
+RANK = "import os, sys, time\nrank = int(os.environ['RANK'])\n"
+
+
+@pytest.fixture
+def ranks(base: Base) -> Base:
+    """A base with pytorchddp on one host and two ranks."""
+    base.hyperparameters({"sagemaker_pytorch_ddp_enabled": "true", "sagemaker_mpi_num_of_processes_per_host": "2"})
+    return base
+
+
+def lines(text: bytes, start: bytes) -> list[bytes]:
+    return [line.removeprefix(start) for line in text.splitlines() if line.startswith(start)]
+
+
+def test_each_line_says_its_rank_and_stays_whole(ranks: Base) -> None:
+    ranks.program(
+        RANK + "word = f'rank{rank}-'\n"
+        "for n in range(300):\n"
+        "    line = (word * 20 + str(n) + '\\n').encode()\n"
+        "    for at in range(0, len(line), 50): os.write(1 + n % 2, line[at:at + 50])\n"
+    )
+
+    done = ranks.train()
+
+    for rank in (0, 1):
+        tagged = lines(done.stdout + b"\n" + done.stderr, b"[algo-1 rank %d] " % rank)
+        assert sorted(tagged) == sorted(b"rank%d-" % rank * 20 + b"%d" % n for n in range(300))
+
+
+def test_each_rank_has_its_file_and_its_metrics(ranks: Base) -> None:
+    ranks.document("metric-definition-regex.json", [{"Name": "loss", "Regex": "loss=([0-9.]+)"}])
+    ranks.program(RANK + "print(f'loss={rank + 0.5}')\nsys.stderr.write('\\r 10%\\r100%\\n')\n")
+
+    ranks.train()
+
+    for rank in (0, 1):
+        file = ranks.output / f"data/logs/algo-1-rank-{rank}.log"
+        assert sorted(file.read_text().splitlines()) == ["100%", f"loss={rank + 0.5}"]
+    samples = [json.loads(line) for line in (ranks.output / "metrics.jsonl").read_text().splitlines()]
+    assert {(sample["rank"], sample["value"]) for sample in samples} == {(0, 0.5), (1, 1.5)}
+
+
+def test_the_prefix_can_be_switched_off(ranks: Base) -> None:
+    ranks.program(RANK + "print('hello', rank)\n")
+
+    done = ranks.train(TOOLKIT_LOG_PREFIX="off", TOOLKIT_LOG_FILES="off")
+
+    assert sorted(done.stdout.splitlines()) == [b"hello 0", b"hello 1"]
+    assert not (ranks.output / "data/logs").exists()
+
+
+def test_ranks_have_what_torchrun_gives_them(ranks: Base) -> None:
+    ranks.program(
+        RANK + "names = ('RANK', 'LOCAL_RANK', 'WORLD_SIZE', 'LOCAL_WORLD_SIZE', 'PYTHON_EXEC')\n"
+        "print(*(os.environ.get(name) for name in names), os.getpid() == os.getsid(0))\n"
+    )
+
+    done = ranks.train(TOOLKIT_LOG_PREFIX="off")
+
+    assert sorted(done.stdout.splitlines()) == [b"0 0 2 2 None True", b"1 1 2 2 None True"]
+
+
+@pytest.mark.parametrize(("ending", "status"), [("sys.exit(3)", 3), ("os.kill(os.getpid(), 11)", 139), ("1 / 0", 1)])
+def test_a_ranks_own_end_is_the_jobs(ranks: Base, ending: str, status: int) -> None:
+    ranks.program(RANK + f"if rank == 1: {ending}\ntime.sleep(600)\n")
+
+    done = ranks.train()
+
+    assert done.status == status
+    assert done.outcome["rank"] == 1
+    assert done.failure is not None
+    assert "rank 1" in done.failure[:1024]
+
+
+def test_a_slow_teardown_does_not_shift_the_blame(ranks: Base) -> None:
+    # torchrun names rank 0 here: it is the first that torchrun sees end.
+    ranks.program(
+        RANK + "if rank == 1:\n"
+        "    import atexit; atexit.register(time.sleep, 0.6); open('broken', 'w'); raise ValueError('the culprit')\n"
+        "while not os.path.exists('broken'): time.sleep(0.01)\n"
+        "time.sleep(600)\n"
+    )
+
+    done = ranks.train()
+
+    assert done.failure is not None
+    assert 'ErrorMessage "ValueError: the culprit' in done.failure
+    assert done.outcome["rank"] == 1
+
+
+def test_every_rank_saves_on_sigterm_with_its_children_alive(ranks: Base) -> None:
+    ranks.program(
+        RANK + "import multiprocessing, signal\n"
+        "def work(pipe):\n"
+        "    while pipe.recv(): pipe.send('alive')\n"
+        "def save(*_):\n"
+        "    ours.send(True)\n"
+        "    print('saved with its worker', ours.recv(), flush=True)\n"
+        "    ours.send(False); worker.join(); sys.exit(0)\n"
+        "ours, theirs = multiprocessing.Pipe()\n"
+        "worker = multiprocessing.get_context('fork').Process(target=work, args=(theirs,))\n"
+        "worker.start()\n"
+        "signal.signal(signal.SIGTERM, save)\n"
+        "print('ready', flush=True)\n"
+        "while True: signal.pause()\n"
+    )
+
+    with live(ranks) as running:
+        running.until(b"ready", count=2)
+        running.signal()
+        done = running.end()
+
+    assert done.stdout.count(b"saved with its worker alive") == 2
+    assert done.status == 0
+
+
+def test_ranks_that_ignore_the_signal_are_killed_and_nothing_is_left(ranks: Base) -> None:
+    ranks.program(
+        RANK + "import signal, subprocess\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "worker = subprocess.Popen(['sleep', '600'], start_new_session=True)\n"
+        "print(f'pids={os.getpid()},{worker.pid}.', flush=True)\n"
+        "time.sleep(600)\n"
+    )
+
+    with live(ranks, TOOLKIT_GRACE_S="0.5", TOOLKIT_LOG_PREFIX="off") as running:
+        running.until(b".\n", count=2)
+        running.signal()
+        done = running.end(deadline_s=30)
+
+    pids = [int(pid) for line in lines(done.stdout, b"pids=") for pid in line.rstrip(b".").split(b",")]
+    assert len(pids) == 4
+    assert not any(alive(pid) for pid in pids)
+    assert done.status == 143
+
+
+def test_nothing_survives_a_killed_train(ranks: Base) -> None:
+    from tests.walk.live import gone
+
+    ranks.program(RANK + "print(f'pid={os.getpid()}.', flush=True)\ntime.sleep(600)\n")
+
+    with live(ranks, TOOLKIT_LOG_PREFIX="off") as running:
+        running.until(b".\n", count=2)
+        pids = [int(line.rstrip(b".")) for line in lines(running.out, b"pid=")]
+        running.signal(signal.SIGKILL)
+        running.process.wait()
+
+        assert all(gone(pid) for pid in pids)
+
+
+def test_a_module_and_a_shell_script_run_too(ranks: Base) -> None:
+    ranks.hyperparameters(
+        {"sagemaker_pytorch_ddp_enabled": "true", "sagemaker_mpi_num_of_processes_per_host": "2"}, program="pkg.mod"
+    )
+    ranks.program("", "pkg/__init__.py")
+    ranks.program(RANK + "print('module', rank)\n", "pkg/mod.py")
+    assert sorted(ranks.train(TOOLKIT_LOG_PREFIX="off").stdout.splitlines()) == [b"module 0", b"module 1"]
+
+    ranks.hyperparameters(
+        {"sagemaker_pytorch_ddp_enabled": "true", "sagemaker_mpi_num_of_processes_per_host": "2", "x": "1"},
+        program="run.sh",
+    )
+    ranks.program('echo "shell $RANK $@"\n', "run.sh")
+    assert sorted(ranks.train(TOOLKIT_LOG_PREFIX="off").stdout.splitlines()) == [b"shell 0 -x 1", b"shell 1 -x 1"]
+
+
+def test_without_the_stand_in_torchrun_keeps_its_ranks(ranks: Base) -> None:
+    ranks.program(RANK + "print('hello', rank, os.getppid() == int(os.environ['AGENT']))\n")
+
+    done = ranks.train(TOOLKIT_STAND_IN="off", AGENT="0")
+
+    assert done.stdout.count(b"hello") == 2
+    assert done.status == 0
+
+
+def test_a_missing_torch_is_named_with_what_to_do(ranks: Base) -> None:
+    ranks.program("")
+    command = [sys.executable, "-S", "-c"]
+    here = Path(__file__).parents[2]
+    packages = [path for path in sys.path if (Path(path) / "msgspec").is_dir()]
+    (ranks.folder / "slim").mkdir()
+    os.symlink(Path(packages[0]) / "msgspec", ranks.folder / "slim/msgspec")
+    code = f"import sys; sys.path[:0] = [{str(here)!r}, {str(ranks.folder / 'slim')!r}]; from toolkit.cli.main import train; train()"
+
+    done = ranks.train(command=[*command, code])
+
+    assert done.status == 78
+    assert done.failure is not None
+    assert "torch" in done.failure
+    assert "requirements.txt" in done.failure

@@ -1,0 +1,184 @@
+"""`toolkit metrics try LOG`: what each definition captures from a log, before a job depends on it."""
+
+import argparse
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from toolkit.errors import ContractError, UserError
+from toolkit.log import Log
+from toolkit.metrics.capture import Capture
+from toolkit.metrics.definition import Definition, compile, pairs
+from toolkit.metrics.guard import Guard
+from toolkit.metrics.sample import Sample
+from toolkit.metrics.warn import fault, omission, suggestion
+from toolkit.records import decode
+
+WIDTH = 80
+EXAMPLES = 3
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """Add this command's own words to *parser*."""
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    attempt = actions.add_parser(
+        "try",
+        help="show what metric definitions capture from a log",
+        description="Show what each metric definition captures from a log, and what it would miss or misread. "
+        "Exit status: 0 if each captured something, 1 if one captured nothing, 78 for a definition that cannot be used.",
+    )
+    attempt.add_argument("log", metavar="LOG", help="the log file, - for standard input")
+    attempt.add_argument(
+        "--metric",
+        action="append",
+        default=[],
+        metavar="NAME=REGEX",
+        help="a definition; its first group is the value. May be given several times",
+    )
+    attempt.add_argument(
+        "--definitions",
+        type=Path,
+        metavar="FILE",
+        help='a JSON file of definitions: a list of {"Name", "Regex"}, or an object of name: regex',
+    )
+
+
+def run(arguments: argparse.Namespace, log: Log) -> int:
+    """Print what the definitions capture; return 0 if each captured something, else 1.
+
+    Raises:
+        ContractError: a definition cannot be used.
+        UserError: the log cannot be read.
+    """
+    definitions = _definitions(arguments.metric, arguments.definitions)
+    trial = _Trial(definitions)
+    with Guard() as guard:
+        capture = Capture(definitions, warn=log.warning, watch=guard)
+        for line in _lines(arguments.log):
+            trial.take(line, capture)
+    print("\n\n".join("\n".join(text) for text in trial.report(capture)))
+    return 0 if all(trial.counts) else 1
+
+
+class _Seen:
+    """What one definition captured."""
+
+    def __init__(self) -> None:
+        self.values: list[float] = []
+        self.steps: list[int] = []
+        self.examples: list[tuple[int, float, str]] = []
+
+
+class _Trial:
+    """Collects the samples of each definition, line by line."""
+
+    def __init__(self, definitions: tuple[Definition, ...]) -> None:
+        self._definitions = definitions
+        self._seen = {definition.name: _Seen() for definition in definitions}
+        self._lines = 0
+
+    @property
+    def counts(self) -> list[int]:
+        return [len(seen.values) for seen in self._seen.values()]
+
+    def take(self, line: bytes, capture: Capture) -> None:
+        self._lines += 1
+        for sample in capture.lines(line, host="", rank=None, now_s=0.0):
+            self._note(sample, line)
+
+    def _note(self, sample: Sample, line: bytes) -> None:
+        seen = self._seen[sample.name]
+        seen.values.append(sample.value)
+        if sample.step is not None:
+            seen.steps.append(sample.step)
+        if len(seen.examples) < EXAMPLES:
+            seen.examples.append((self._lines, sample.value, _shown(line.decode("utf-8", "replace"))))
+
+    def report(self, capture: Capture) -> Iterator[list[str]]:
+        """Yield the report's lines for each name."""
+        for name, seen in self._seen.items():
+            own = [definition for definition in self._definitions if definition.name == name]
+            text = [f"{name}: {definition.regex}" for definition in own]
+            text += _summary(seen, self._lines)
+            count, first = capture.not_numbers.get(name, (0, ""))
+            if count:
+                text += _wrapped(f"{count:,} matches held no number; the first: {_shown(first)}")
+            for definition in own:
+                text += _remarks(definition)
+            yield text
+
+
+def _summary(seen: _Seen, lines: int) -> list[str]:
+    if not seen.values:
+        return [f"  nothing captured from {lines:,} lines"]
+    values = seen.values
+    comparable = [value for value in values if value == value] or values
+    text = [
+        f"  {len(values):,} values from {lines:,} lines: first {values[0]:g}, last {values[-1]:g}, "
+        f"min {min(comparable):g}, max {max(comparable):g}"
+    ]
+    if len(comparable) < len(values):
+        text.append(f"  {len(values) - len(comparable):,} of them nan")
+    if seen.steps:
+        text.append(f"  at steps {seen.steps[0]} to {seen.steps[-1]}")
+    for number, value, line in seen.examples:
+        text.append(f"    line {number:<6} {value:<12g} {line}"[:WIDTH].rstrip())
+    return text
+
+
+def _remarks(definition: Definition) -> list[str]:
+    wrong, missing = fault(definition), omission(definition)
+    text = _wrapped(f"warning: it {wrong}") if wrong else _wrapped(f"note: it {missing}") if missing else []
+    better = suggestion(definition) if text else ""
+    if better:
+        text.append(f"    better: {better}")  # In one line, to be copied.
+    if definition.value_group != 1:
+        text += _wrapped("note: its first group is the step; the platform itself would take that for the value")
+    return text
+
+
+def _definitions(words: list[str], path: Path | None) -> tuple[Definition, ...]:
+    named = []
+    for word in words:
+        name, equals, regex = word.partition("=")
+        if not name or not equals:
+            raise ContractError(f"expected NAME=REGEX, found {word!r}", where="--metric")
+        named.append((name, regex))
+    defined = compile(named, "--metric")
+    if path is not None:
+        document = decode(_content(path), Any, str(path))  # type: ignore[arg-type]
+        defined += compile(pairs(document, str(path)), str(path))
+    if not defined:
+        raise ContractError("expected at least one definition", hint="Give --metric NAME=REGEX or --definitions FILE.")
+    return defined
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise UserError(f"cannot be read: {error.strerror}", where=str(path)) from None
+
+
+def _lines(log: str) -> Iterator[bytes]:
+    if log == "-":
+        yield from sys.stdin.buffer
+        return
+    try:
+        with Path(log).open("rb") as file:
+            yield from file
+    except OSError as error:
+        raise UserError(f"cannot be read: {error.strerror}", where=log) from None
+
+
+def _shown(line: str) -> str:
+    """Return *line* as one line for people: control characters (a bar's carriage returns, colours) as dots."""
+    return "".join(character if character.isprintable() else "·" for character in line.rstrip("\r\n"))[:WIDTH]
+
+
+def _wrapped(text: str) -> list[str]:
+    return textwrap.wrap(
+        text, WIDTH, initial_indent="  ", subsequent_indent="    ", break_long_words=False, break_on_hyphens=False
+    )

@@ -286,7 +286,7 @@ class Training:
             loss, stop = self.take_step(images[part], self.digits.labels[batch[part]])
             losses.append(loss)
             if self.step % options.log_interval == 0:
-                self.say(f"epoch={epoch + 1} step={self.step} loss={loss:.4f} learning_rate={self.rate():.3e}")
+                self.say(f"epoch={epoch + 1} step={self.step} loss={loss:.4f} learning_rate={self.used_rate:.3e}")
             if stop:
                 return False
         step_time = (time.perf_counter() - started) / max(1, self.step - begun_at)
@@ -312,6 +312,11 @@ class Training:
         self.step += 1
         told = self.ranks.sum(torch.stack([loss.detach(), torch.tensor(float(STOP.wanted), device=device)]))
         return float(told[0]) / self.ranks.size, float(told[1]) > 0
+
+    @property
+    def used_rate(self) -> float:
+        """The learning rate of the last step."""
+        return float(self.optimizer.param_groups[0]["lr"])
 
     def rate(self) -> float:
         options, each = self.options, self.steps_per_epoch

@@ -5,15 +5,15 @@ import os
 import signal
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 from tests.local.playing import Played
 
-pytest.importorskip("torch", reason="torch is not installed")
-pytest.importorskip("sklearn", reason="scikit-learn is not installed")
-pytestmark = pytest.mark.torch
+MISSING = [name for name in ("torch", "sklearn") if find_spec(name) is None]
+pytestmark = [pytest.mark.torch, pytest.mark.skipif(bool(MISSING), reason=f"not installed: {', '.join(MISSING)}")]
 
 WORKLOAD = Path(__file__).parents[2] / "entrypoints/vit_digits"
 SMALL = ("--epochs", "2", "--dim", "16", "--depth", "1", "--heads", "2", "--patch-size", "4", "--log-interval", "1")

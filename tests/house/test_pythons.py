@@ -66,7 +66,7 @@ def installed(python: Path, wheel: Path, folder: Path) -> Path:
 
 @pytest.mark.parametrize("version", list(interpreters()) or ["none"])
 def test_train_works_on_another_python(version: str, pythons: dict[str, Path], wheel: Path, tmp_path: Path) -> None:
-    """71: installed from the wheel: a success with metrics, a failure with its cause, nothing on stderr but our words."""
+    """71: from the wheel: a success with metrics, a failure with its cause, nothing on stderr but our words."""
     commands = installed(pythons[version], wheel, tmp_path / "venv")
     base = Base(tmp_path)
     base.hyperparameters({"epochs": "3"})

@@ -1,12 +1,18 @@
 import importlib.util
 import json
+import os
+import pty
 import signal
+import subprocess
 import zipfile
 from pathlib import Path
 
 import pytest
 
-from tests.local.playing import Played
+from tests.local.playing import COMMAND, ROOT, Played
+from toolkit.local.run import Tail
+from toolkit.metrics.file import SampleFile
+from toolkit.metrics.sample import Sample
 
 LOSS = ("--metric", r"loss=loss=([0-9.]+)", "--metric", r"step=step=(\d+)")
 
@@ -31,6 +37,50 @@ def test_a_job_leaves_its_results_in_its_folder(tmp_path: Path) -> None:
     assert "step=2 loss=0.5\n" in (job.folder / "logs/algo-1.log").read_text()
     assert "\nstep=2 loss=0.5\n" in job.console
     assert "counting: Completed, exit code 0" in job.console
+
+
+def test_new_samples_are_read_once_and_cut_lines_later(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    tail = Tail(path)
+    assert tail.new() == []
+    written = SampleFile(path, warn=print)
+    first = Sample(name="loss", value=float("inf"), time_s=1, host="algo-1", rank=0, step=2)
+    written.append([first])
+    with path.open("ab") as file:
+        file.write(b"{cut by a full disk\n" + b'{"name":"loss","val')
+
+    assert tail.new() == [first]
+    assert tail.new() == []
+    with path.open("ab") as file:
+        file.write(b'ue":1,"time_s":2,"host":"algo-1"}\n')
+    assert [sample.value for sample in tail.new()] == [1]
+    written.close()
+
+
+def test_on_a_terminal_a_table_follows_the_lines_and_is_gone_at_the_end(tmp_path: Path) -> None:
+    pytest.importorskip("rich")
+    ours, theirs = pty.openpty()
+    argv = [*COMMAND, str(Played.program("counts_to.py")), "--job-dir", "job", "--hyperparameter", "steps=2", *LOSS]
+    environ = {**os.environ, "PYTHONPATH": str(ROOT), "TERM": "xterm", "COLUMNS": "100", "LINES": "40"}
+    process = subprocess.Popen(argv, cwd=tmp_path, env=environ, stdin=theirs, stdout=theirs, stderr=theirs)
+    os.close(theirs)
+    screen = b""
+    while piece := read_terminal(ours):
+        screen += piece
+    os.close(ours)
+
+    assert process.wait() == 0
+    table, _, end = screen.decode().rpartition("\x1b[2K")
+    for words in ("ended with 0", "metric", "loss", "0.5", "step=2 loss=0.5\r\n"):
+        assert words in table
+    assert "Completed, exit code 0" in end
+
+
+def read_terminal(fd: int) -> bytes:
+    try:
+        return os.read(fd, 65536)
+    except OSError:  # EIO: the last one to hold the other side has gone.
+        return b""
 
 
 def test_several_hosts_are_told_apart_and_billed_each(tmp_path: Path) -> None:

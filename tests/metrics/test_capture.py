@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.metrics.naive import GPT2, naive
-from toolkit.metrics.capture import LINE_LIMIT_BYTES, Capture, search_stepwise
+from toolkit.metrics.capture import LINE_LIMIT, Capture, search_stepwise
 from toolkit.metrics.definition import compile
 from toolkit.metrics.guard import Guard
 from toolkit.metrics.sample import Sample
@@ -211,7 +211,7 @@ def test_a_very_long_line_is_searched_at_both_ends() -> None:
     capture = Capture(
         compile([("a", r"a=([0-9.]+)"), ("b", r"b=([0-9.]+)"), ("c", r"c=([0-9.]+)")], "test"), warn=print
     )
-    middle = b"." * LINE_LIMIT_BYTES
+    middle = b"." * LINE_LIMIT
 
     samples = capture.lines(b"a=1 " + middle + b"b=2" + middle + b" c=3\na=4\n", host="h", rank=0, now_s=1)
 
@@ -220,9 +220,9 @@ def test_a_very_long_line_is_searched_at_both_ends() -> None:
 
 def test_a_number_across_the_cut_of_a_very_long_line_is_not_misread() -> None:
     capture = Capture(compile([("a", r"a=([0-9.]+)"), ("b", r"([0-9.]+)$")], "test"), warn=print)
-    head = b"." + b"-" * (LINE_LIMIT_BYTES // 2 - 6) + b"a=1234567"
+    head = b"." + b"-" * (LINE_LIMIT // 2 - 6) + b"a=1234567"
 
-    samples = capture.lines(head + b"-" * LINE_LIMIT_BYTES + b"\n", host="h", rank=0, now_s=1)
+    samples = capture.lines(head + b"-" * LINE_LIMIT + b"\n", host="h", rank=0, now_s=1)
 
     assert samples == []
 

@@ -258,7 +258,7 @@ def test_of_a_chain_that_the_tails_start_cut_the_rest_is_told() -> None:
 
 
 def test_lines_written_behind_it_are_counted() -> None:
-    assert found(OTHER + "epoch 1\n\nepoch 2\n").after == 2
+    assert found(OTHER + "\nepoch 1\n\nepoch 2\n").after == 2
     assert found(by_rank(OTHER, 0) + by_rank("a\nb\n", 1)).after == 0
 
 

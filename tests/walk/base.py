@@ -171,7 +171,7 @@ class Base:
         before: Callable[[], None] | None = None,
         **more: str,
     ) -> Done:
-        """Run `train` to its end; *extra* and *more* are environment variables, *before* runs in the child before exec."""
+        """Run `train` to its end; *extra* and *more* are variables, *before* runs in the child before exec."""
         done = subprocess.run(
             command,
             env={**self.environ(**more), **(extra or {})} if environ is None else dict(environ),

@@ -27,7 +27,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         "try",
         help="show what metric definitions capture from a log",
         description="Show what each metric definition captures from a log, and what it would miss or misread. "
-        "Exit status: 0 if each captured something, 1 if one captured nothing, 78 for a definition that cannot be used.",
+        "Exit status: 0 if each captured something, 1 if one captured nothing, 78 for one that cannot be used.",
     )
     attempt.add_argument("log", metavar="LOG", help="the log file, - for standard input")
     attempt.add_argument(
@@ -104,7 +104,7 @@ class _Trial:
             text += _summary(seen, self._lines)
             count, first = capture.not_numbers.get(name, (0, ""))
             if count:
-                text += _wrapped(f"{count:,} matches held no number; the first: {_shown(first)}")
+                text += _wrapped(f"{_many(count, 'match', 'matches')} held no number; the first: {_shown(first)}")
             for definition in own:
                 text += _remarks(definition)
             yield text
@@ -112,11 +112,11 @@ class _Trial:
 
 def _summary(seen: _Seen, lines: int) -> list[str]:
     if not seen.values:
-        return [f"  nothing captured from {lines:,} lines"]
+        return [f"  nothing captured from {_many(lines, 'line')}"]
     values = seen.values
     comparable = [value for value in values if value == value] or values
     text = [
-        f"  {len(values):,} values from {lines:,} lines: first {values[0]:g}, last {values[-1]:g}, "
+        f"  {_many(len(values), 'value')} from {_many(lines, 'line')}: first {values[0]:g}, last {values[-1]:g}, "
         f"min {min(comparable):g}, max {max(comparable):g}"
     ]
     if len(comparable) < len(values):
@@ -148,7 +148,7 @@ def _definitions(words: list[str], path: Path | None) -> tuple[Definition, ...]:
         named.append((name, regex))
     defined = compile(named, "--metric")
     if path is not None:
-        document = decode(_content(path), Any, str(path))  # type: ignore[arg-type]
+        document = decode(_content(path), Any, str(path))
         defined += compile(pairs(document, str(path)), str(path))
     if not defined:
         raise ContractError("expected at least one definition", hint="Give --metric NAME=REGEX or --definitions FILE.")
@@ -171,6 +171,10 @@ def _lines(log: str) -> Iterator[bytes]:
             yield from file
     except OSError as error:
         raise UserError(f"cannot be read: {error.strerror}", where=log) from None
+
+
+def _many(count: int, one: str, more: str = "") -> str:
+    return f"{count:,} {one if count == 1 else more or one + 's'}"
 
 
 def _shown(line: str) -> str:

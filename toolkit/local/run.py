@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+import msgspec
+
 from toolkit.local import collect, feed, stage
 from toolkit.local.course import Course, Order, Verdict, verdict
 from toolkit.local.report import (
@@ -27,7 +29,6 @@ from toolkit.local.show import Show, Standing
 from toolkit.local.spec import Spec
 from toolkit.local.stage import Staged
 from toolkit.log import Log
-from toolkit.metrics.file import read
 from toolkit.metrics.sample import Sample
 from toolkit.supervise.children import fork_call, reap, send, send_all, spawn
 from toolkit.supervise.kernel import descendants, marked, prctl
@@ -103,25 +104,23 @@ class Host:
 
 
 class Tail:
-    """Follows a growing metrics.jsonl."""
+    """Follows a growing metrics.jsonl: each line is read once."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._seen = 0
-        self._size = -1
+        self._offset = 0
 
     def new(self) -> list[Sample]:
         """Return the samples that came since last time."""
         try:
-            size = self._path.stat().st_size
+            with self._path.open("rb") as file:
+                file.seek(self._offset)
+                piece = file.read()
         except OSError:
-            return []
-        if size == self._size:
-            return []
-        self._size = size
-        samples = list(read(self._path))[self._seen :]
-        self._seen += len(samples)
-        return samples
+            return []  # Not there yet, or never.
+        whole = piece[: piece.rfind(b"\n") + 1]
+        self._offset += len(whole)
+        return [sample for sample in map(_sample, whole.splitlines()) if sample]
 
 
 class Room:
@@ -282,6 +281,14 @@ class Room:
 
     def _now_s(self) -> float:
         return time.monotonic() - self._began_s
+
+
+def _sample(line: bytes) -> Sample | None:
+    try:
+        row = msgspec.json.decode(line)
+        return msgspec.convert({**row, "value": float(row["value"])}, Sample)  # "NaN" and "Infinity" are strings
+    except (msgspec.DecodeError, TypeError, KeyError, ValueError):
+        return None  # A line that a full disk cut.
 
 
 def _report(spec: Spec, staged: Sequence[Staged], room: Room, started_s: float, log: Log) -> Report:

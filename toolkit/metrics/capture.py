@@ -14,16 +14,18 @@ a float (tests/metrics/test_capture.py holds that definition and compares). How 
 import re
 import sys
 import time
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 from typing import Protocol
 
 from toolkit.metrics.definition import STEP, Definition
 from toolkit.metrics.sample import Sample, number, whole
 from toolkit.metrics.tree import Literal, mandatory
 
-# A longer line is searched in its first and its last half of this, and a match that touches the cut does not count:
+# Characters. A longer line is searched in its first and its last half of this, and a match that touches the cut does not count:
 # a number could go on there. A line without end (a progress bar) must not cost without end.
-LINE_LIMIT_BYTES = 64 * 1024
+LINE_LIMIT = 64 * 1024
 # A definition is switched off that takes, within one window, more than a second and more than a fifth of the time that
 # passed, unless its regex is quick (50 us a line): then it is the log that has many matching lines.
 WINDOW_S = 10.0
@@ -34,6 +36,9 @@ QUICK_LINE_S = 50e-6
 # `sigcount`), not from one attempt to the next; on a long text it is then called position by position.
 SEARCH_SEES_SIGNALS = sys.version_info >= (3, 11, 7)
 SHORT_TEXT = 512
+# So many lines that hold a literal, within so many bytes, are close together: about every third line.
+CLOSE_LINES = 32
+CLOSE_BYTES = 32 * 256
 # The gate is given up in a block where more lines than one in this many bytes pass it.
 GATE_BYTES = 4096
 # Rarest first in the text that logs are made of: which shared character makes the gate.
@@ -84,7 +89,7 @@ class _Active:
         self.since_s, self.cpu_s, self.lines = now_s, 0.0, 0
 
 
-_Span = tuple[int, int]
+_Line = tuple[int, str]
 _Found = tuple[int, int, float, int | None]
 
 
@@ -123,10 +128,10 @@ class Capture:
         """
         if not self._active or (self._gate and not self._everywhere and self._gate not in block):
             return []
-        spans = self._candidates(block)
-        if not any(spans):
+        candidates = self._candidates(block)
+        if not any(candidates):
             return []
-        samples = self._samples(self._search(block, spans), host, rank, now_s)
+        samples = self._samples(self._search(candidates), host, rank, now_s)
         self._hold_to_budget()
         return samples
 
@@ -139,22 +144,22 @@ class Capture:
         self._gate = b"" if self._folds else _gate([literal.text for _, literal in literals])
         self._everywhere = [place for place, active in enumerate(actives) if active.literal is None]
 
-    def _candidates(self, block: bytes) -> list[list[_Span]]:
-        """Return for each active definition the spans of the lines that may match it."""
-        spans: list[list[_Span]] = [[] for _ in self._active]
-        position = self._through_gate(block, spans) if self._gate else 0
+    def _candidates(self, block: bytes) -> list[list[_Line]]:
+        """Return for each active definition the lines that may match it."""
+        book = _Book(block)
+        candidates: list[list[_Line]] = [[] for _ in self._active]
+        position = self._through_gate(book, candidates) if self._gate else 0
         if position < len(block):
             lowered = block.lower() if self._folds else block
             for place, text, folded in self._spots:
-                _holding(lowered if folded else block, text, position, spans[place])
-        if self._everywhere:
-            every = _every_line(block)
-            for place in self._everywhere:
-                spans[place] = every
-        return spans
+                candidates[place] += book.holding(text, position, lowered if folded else block)
+        for place in self._everywhere:
+            candidates[place] = book.since(0)
+        return candidates
 
-    def _through_gate(self, block: bytes, spans: list[list[_Span]]) -> int:
-        """Add to *spans* what lies behind the gate; return how far the block is done."""
+    def _through_gate(self, book: "_Book", candidates: list[list[_Line]]) -> int:
+        """Add the lines behind the gate to *candidates*; return how far the block is done."""
+        block = book.block
         position, passed, worthwhile = 0, 0, len(block) // GATE_BYTES
         at = block.find(self._gate)
         while at >= 0:
@@ -163,26 +168,26 @@ class Capture:
             start, end = _line_around(block, at, position)
             for place, text, _ in self._spots:
                 if block.find(text, start, end) >= 0:
-                    spans[place].append((start, end))
+                    candidates[place].append(book.line(start, end))
             position, passed = end + 1, passed + 1
             at = block.find(self._gate, position)
         return len(block)
 
-    def _search(self, block: bytes, spans: list[list[_Span]]) -> list[_Found]:
+    def _search(self, candidates: list[list[_Line]]) -> list[_Found]:
         """Return what matched, by line and then by definition."""
         found: list[_Found] = []
-        texts: dict[int, str] = {}
         cpu = self._cpu
         self._watch.arm()
         try:
             before = cpu()
-            for place, active in enumerate(self._active):
-                if not spans[place]:
+            for place, lines in enumerate(candidates):
+                if not lines:
                     continue
-                overran = self._match(block, spans[place], place, texts, found)
+                overran = self._match(place, lines, found)
                 after = cpu()
+                active = self._active[place]
                 active.cpu_s += after - before
-                active.lines += len(spans[place])
+                active.lines += len(lines)
                 before = after
                 if overran is not None:
                     self._end(active, f"its regex took too long on one line, which begins {overran[:60]!r}")
@@ -191,39 +196,28 @@ class Capture:
         found.sort()
         return found
 
-    def _match(
-        self, block: bytes, spans: list[_Span], place: int, texts: dict[int, str], found: list[_Found]
-    ) -> str | None:
-        """Add to *found* what one definition matches; return the line on which its time ran out, else None.
-
-        *texts* keeps the lines that are decoded already, by their place.
-        """
+    def _match(self, place: int, lines: list[_Line], found: list[_Found]) -> str | None:
+        """Add to *found* what one definition matches; return the line on which its time ran out, else None."""
         definition = self._active[place].definition
         pattern, value_group, step_group = definition.pattern, definition.value_group, definition.step_group
-        watch = self._watch
-        start = end = 0
+        search, watch = pattern.search, self._watch
+        text = ""
         try:
             watch.inside = True
-            for start, end in spans:
+            for start, text in lines:
                 watch.at += 1
-                if end - start > SHORT_TEXT:
-                    match = _search_long(pattern, block, start, end)
-                else:
-                    text = texts.get(start)
-                    if text is None:
-                        text = texts[start] = block[start:end].decode("utf-8", "replace")
-                    match = pattern.search(text)
+                match = search(text) if len(text) <= SHORT_TEXT else _search_long(pattern, text)
                 if match is None:
                     continue
                 value = number(match[value_group])
                 if value is None:
-                    self._note_not_a_number(definition.name, match.string)
+                    self._note_not_a_number(definition.name, text)
                     continue
                 step = None if step_group is None else whole(number(match[step_group]))
                 found.append((start, place, value, step))
             watch.inside = False
         except OverrunError:
-            return block[start : min(end, start + 200)].decode("utf-8", "replace")
+            return text
         return None
 
     def _note_not_a_number(self, name: str, line: str) -> None:
@@ -273,44 +267,63 @@ def _gate(literals: list[bytes]) -> bytes:
     return next((bytes((character,)) for character in _RARITY.encode() if character in shared), b"")
 
 
-def _line_around(block: bytes, at: int, position: int) -> _Span:
+def _line_around(block: bytes, at: int, position: int) -> tuple[int, int]:
     """Return the line's span around *at*; *position* is a line's start not after it."""
     start = block.rfind(b"\n", position, at) + 1 or position
     end = block.find(b"\n", at)
     return start, len(block) if end < 0 else end
 
 
-def _holding(block: bytes, text: bytes, position: int, spans: list[_Span]) -> None:
-    """Add to *spans* the lines from *position* on that hold *text*."""
-    at = block.find(text, position)
-    while at >= 0:
-        span = _line_around(block, at, position)
-        spans.append(span)
-        position = span[1] + 1
+class _Book:
+    """The lines of a block, (place in bytes, text), each decoded when first asked for."""
+
+    def __init__(self, block: bytes) -> None:
+        self.block = block
+        self._known: dict[int, _Line] = {}
+        self._every: list[_Line] = []
+
+    def line(self, start: int, end: int) -> _Line:
+        """Return the line that spans *start* to *end*."""
+        line = self._known.get(start)
+        if line is None:
+            line = self._known[start] = start, self.block[start:end].decode("utf-8", "replace")
+        return line
+
+    def since(self, position: int) -> list[_Line]:
+        """Return all lines from the one that begins at *position*."""
+        if not self._every:
+            pieces = self.block.split(b"\n")
+            starts = accumulate((len(piece) + 1 for piece in pieces), initial=0)
+            # A newline is never part of another character, valid or not: decoded at once gives the same lines.
+            self._every = list(zip(starts, self.block.decode("utf-8", "replace").split("\n"), strict=False))
+        return self._every[bisect_left(self._every, (position, "")) :] if position else self._every
+
+    def holding(self, text: bytes, position: int, block: bytes) -> list[_Line]:
+        """Return the lines from *position* on that hold *text* in *block*, which is this one or its lower case.
+
+        Where they stand close together, all lines instead: looking into some for nothing costs less than finding each.
+        """
+        lines: list[_Line] = []
+        close = position + CLOSE_BYTES
         at = block.find(text, position)
+        while at >= 0:
+            start, end = _line_around(block, at, position)
+            lines.append(self.line(start, end))
+            position = end + 1
+            if len(lines) == CLOSE_LINES and position < close:
+                return lines + self.since(position)
+            at = block.find(text, position)
+        return lines
 
 
-def _every_line(block: bytes) -> list[_Span]:
-    spans = []
-    position = 0
-    for line in block.split(b"\n"):
-        if line:  # No number can stand in an empty line.
-            spans.append((position, position + len(line)))
-        position += len(line) + 1
-    return spans
-
-
-def _search_long(pattern: re.Pattern[str], block: bytes, start: int, end: int) -> re.Match[str] | None:
+def _search_long(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
     """Search a long line, of which all but the first and the last half of the limit is left out."""
     search = re.Pattern.search if SEARCH_SEES_SIGNALS else search_stepwise
-    if end - start <= LINE_LIMIT_BYTES:
-        return search(pattern, block[start:end].decode("utf-8", "replace"))
-    half = LINE_LIMIT_BYTES // 2
-    head = block[start : start + half].decode("utf-8", "replace")
+    if len(text) <= LINE_LIMIT:
+        return search(pattern, text)
+    head, tail = text[: LINE_LIMIT // 2], text[-LINE_LIMIT // 2 :]
     match = search(pattern, head)
-    if match is not None and match.end() < len(head):
-        return match
-    return search(pattern, block[end - half : end].decode("utf-8", "replace"), 1)
+    return match if match is not None and match.end() < len(head) else search(pattern, tail, 1)
 
 
 def search_stepwise(pattern: re.Pattern[str], text: str, position: int = 0) -> re.Match[str] | None:

@@ -5,6 +5,7 @@ The status is computed here, once; nothing later changes it. docs/exit-codes.md 
 
 import re
 import signal
+from collections.abc import Sequence
 
 from toolkit.errors import ToolkitError
 from toolkit.job.job import Job
@@ -44,17 +45,21 @@ def judge(job: Job, ended: Ended) -> Outcome:
     - otherwise succeeded, 0. Nothing but processes of the script's own phase that all ended well is a success.
     """
     culprit = _culprit(ended)
-    if culprit is not None and (ended.stopped_by is None or _before_stop(ended, culprit)):
+    if culprit is not None:
         return _failed(job, ended, culprit)
     if ended.missing:
         return _missing(job, ended)
-    if ended.stopped_by is not None and not _finished_before_stop(ended):
-        return _stopped(job, ended)
+    if ended.stopped_by is not None:
+        return _succeeded(job, ended) if _finished_before_stop(ended) else _stopped(job, ended)
     told = min((e for e in ended.exits if not e.ok), key=lambda e: e.ended_ns, default=None)
     if told is not None:
         return _failed(job, ended, told)
     if not ended.exits or ended.phase == INSTALL:
         return of_fault(f"{ended.phase} was judged before any process of the script had ended", "", job.cluster.current)
+    return _succeeded(job, ended)
+
+
+def _succeeded(job: Job, ended: Ended) -> Outcome:
     return Outcome(
         status="succeeded",
         exit_code=0,
@@ -82,9 +87,13 @@ def of_fault(text: str, trace: str, host: str) -> Outcome:
 def _culprit(ended: Ended) -> Exit | None:
     """Return the process that failed first by itself: a rank before a launcher, which only repeats what its ranks did,
     and a rank with a cause of its own before one that only lost its peer."""
-    bad = [e for e in ended.exits if not e.ok and not e.told]
-    ranks = [e for e in bad if e.rank is not None]
-    return min(ranks or bad, key=lambda e: (_lost_its_peer(ended, e), e.ended_ns), default=None)
+    bad = [e for e in ended.exits if not e.ok and not e.told and _before_stop(ended, e)]
+    return min(_ranks(bad), key=lambda e: (_lost_its_peer(ended, e), e.ended_ns), default=None)
+
+
+def _ranks(exits: Sequence[Exit]) -> Sequence[Exit]:
+    """Return the ranks among *exits*, all of them where the launcher kept its ranks to itself."""
+    return [e for e in exits if e.rank is not None] or exits
 
 
 def _lost_its_peer(ended: Ended, end: Exit) -> bool:
@@ -92,14 +101,15 @@ def _lost_its_peer(ended: Ended, end: Exit) -> bool:
     return end.signal is None and found is not None and bool(LOST_PEER.search(found.error))
 
 
-def _before_stop(ended: Ended, culprit: Exit) -> bool:
-    return ended.stopped_at_ns is not None and culprit.ended_ns < ended.stopped_at_ns
+def _before_stop(ended: Ended, end: Exit) -> bool:
+    """True if nobody had asked `train` to stop when the process ended."""
+    return ended.stopped_by is None or end.ended_ns < (ended.stopped_at_ns or 0)
 
 
 def _finished_before_stop(ended: Ended) -> bool:
-    """True if every process of the script had ended well when the signal came: the job was done."""
-    at_ns = ended.stopped_at_ns or 0
-    return bool(ended.exits) and ended.phase != INSTALL and all(e.ok and e.ended_ns < at_ns for e in ended.exits)
+    """True if every rank had ended well when the signal came: the job was done, whatever its launcher then said."""
+    ranks = _ranks(ended.exits)
+    return bool(ranks) and ended.phase != INSTALL and all(e.ok and _before_stop(ended, e) for e in ranks)
 
 
 def _failed(job: Job, ended: Ended, culprit: Exit) -> Outcome:
@@ -126,7 +136,7 @@ def _failed(job: Job, ended: Ended, culprit: Exit) -> Outcome:
 
 def _stopped(job: Job, ended: Ended) -> Outcome:
     number = ended.stopped_by or 0
-    ranks = [e for e in ended.exits if e.rank is not None] or list(ended.exits)
+    ranks = _ranks(ended.exits)
     well = bool(ranks) and ended.phase != INSTALL and all(e.ok for e in ranks)
     code = 0 if well and job.stopped_is_success else 128 + number
     name = _signal_name(number)
@@ -223,7 +233,8 @@ def _last_error_of_pip(tail: bytes) -> str:
 def how(end: Exit) -> str:
     """Return "ended with code 3", "killed by SIGSEGV (signal 11)"."""
     if end.signal is not None:
-        return f"killed by {_signal_name(end.signal)} (signal {end.signal})"
+        name = _signal_name(end.signal)
+        return f"killed by {name}" + (f" (signal {end.signal})" if name.startswith("SIG") else "")
     return f"ended with code {end.code}"
 
 

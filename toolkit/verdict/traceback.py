@@ -25,7 +25,7 @@ _ERROR = re.compile(r"^(?P<name>[^\W\d][\w.<>]*)(?::|$)")
 # Python shows no "Traceback" line for a script that it could not compile.
 _SYNTAX = re.compile(r"^(?:SyntaxError|IndentationError|TabError)(?::|$)")
 # The line before a traceback that ended nothing: Python, logging and atexit show it and go on.
-_WENT_ON = ("Exception ignored ", "--- Logging error ---", "Error in atexit._run_exitfuncs")
+_WENT_ON = re.compile(r"Exception ignored |--- Logging error ---|Error in atexit\._run_exitfuncs")
 # The line before one that ended a thread or a child, or the error of a launcher that only repeats its ranks': the cause
 # if there is no other.
 _SECOND_HAND = re.compile(r"Exception in thread |Process \S+:$")
@@ -58,7 +58,7 @@ def last(tail: bytes) -> Traceback | None:
     spare = None
     for lines, start in _starts(tail):
         before = next((line for line in reversed(lines[:start]) if line.strip()), "").strip()
-        found = None if before.startswith(_WENT_ON) else _read(lines, start)
+        found = None if _WENT_ON.match(before) else _read(lines, start)
         if found is None:
             continue
         if not _SECOND_HAND.match(before) and not found.error.startswith(_REPEATS):
@@ -132,7 +132,7 @@ def _error_line(lines: list[str], start: int, *, margin: int) -> int | None:
 def _message_end(lines: list[str], error: int) -> int:
     for index in range(error + 1, min(error + MESSAGE_LINES, len(lines))):
         line = lines[index]
-        if not line.strip() or _START.match(line) or _LOG.match(line) or line.startswith(_WENT_ON):
+        if not line.strip() or any(pattern.match(line) for pattern in (_START, _LOG, _WENT_ON, _SECOND_HAND)):
             return index
     return min(error + MESSAGE_LINES, len(lines))
 

@@ -1,0 +1,95 @@
+"""Jobs as values, for what plans and judges them: nothing of this machine is in them."""
+
+from pathlib import Path
+from typing import Any
+
+from toolkit.job.cluster import Cluster, Group
+from toolkit.job.job import Folders, Job, Script, Strategy, StrategyName
+from toolkit.job.machine import Machine
+from toolkit.settings import Settings
+
+BASE = Path("/opt/ml")
+SCRATCH = Path("/tmp/toolkit-0-abc")
+PYTHON = "/usr/bin/python3"
+# What `train` is given by a small image; goldens show what differs from it.
+ENVIRON = {"PATH": "/usr/bin:/bin", "HOME": "/root", "LANG": "C.UTF-8"}
+
+
+def folders() -> Folders:
+    return Folders(
+        base=BASE,
+        config=BASE / "input/config",
+        code=BASE / "code",
+        data=BASE / "input/data",
+        model=BASE / "model",
+        output=BASE / "output",
+        output_data=BASE / "output/data",
+        intermediate=BASE / "output/intermediate",
+        checkpoints=BASE / "checkpoints",
+        scratch=SCRATCH,
+    )
+
+
+def script_of(entry: str = "train.py", kind: Any = "program", **more: Any) -> Script:
+    return Script(entry=entry, kind=kind, folder=BASE / "code", **more)
+
+
+def job_of(
+    strategy: StrategyName = "script",
+    *,
+    hosts: tuple[str, ...] = ("algo-1",),
+    current: str = "algo-1",
+    taking_part: tuple[str, ...] | None = None,
+    groups: tuple[Group, ...] = (),
+    addresses: dict[str, str] | None = None,
+    interface: str = "eth0",
+    per_host: int | None = None,
+    gpus: int = 0,
+    neurons: int = 0,
+    machine: dict[str, Any] | None = None,
+    settings: Settings | None = None,
+    environ: dict[str, str] | None = None,
+    hyperparameters: dict[str, Any] | None = None,
+    script: Script | None = None,
+    **more: Any,
+) -> Job:
+    """Return the job of host *current*; under a strategy all hosts take part unless *taking_part* says otherwise."""
+    everybody = hosts if strategy != "script" else ()
+    return Job(
+        name="a-job",
+        platform="sagemaker",
+        settings=settings or Settings(),
+        cluster=Cluster(
+            current=current,
+            hosts=hosts,
+            taking_part=everybody if taking_part is None else taking_part,
+            groups=groups,
+            addresses=addresses or {},
+            interface=interface,
+        ),
+        machine=Machine(
+            cpus=4,
+            cpus_total=8,
+            memory_bytes=1 << 34,
+            **{
+                "accelerator": "nvidia" if gpus else "neuron" if neurons else "none",
+                "accelerators": gpus or neurons,
+                "interfaces": ("eth0", "lo"),
+                "route_interface": "eth0",
+                **(machine or {}),
+            },
+        ),
+        folders=folders(),
+        hyperparameters={"epochs": 3, "name": "two words"} if hyperparameters is None else hyperparameters,
+        framework_parameters={},
+        strategy=Strategy(name=strategy, processes_per_host=per_host),
+        channels=(),
+        metric_definitions=(),
+        documents={},
+        environ={**ENVIRON, **(environ or {})},
+        interpreter=PYTHON,
+        entry="train.py",
+        script=script or script_of(),
+        stop_within_s=120.0,
+        **{"stopped_is_success": True, **more},
+    )

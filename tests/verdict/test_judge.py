@@ -1,0 +1,402 @@
+"""How a job ended on a host, from what its processes did: every row of docs/exit-codes.md, and who is the cause."""
+
+import re
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.launchers.jobs import job_of
+from tests.verdict.test_traceback import OTHER, PLAIN
+from toolkit.errors import ContractError, PlatformError, UserError
+from toolkit.job.job import Job
+from toolkit.job.outcome import Ended, Exit
+from toolkit.verdict import judge as judge_module
+from toolkit.verdict.judge import judge, of_error, of_fault
+
+TERM, INT, KILL, SEGV, ABRT = signal.SIGTERM, signal.SIGINT, signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT
+SCRIPT_FAILED = "ExecuteUserScriptError"
+LOST = PLAIN.replace(
+    "ValueError: no such shard: 7", "RuntimeError: [../gloo/tcp/pair.cc:534] Connection closed by peer"
+)
+
+
+def process(name: str, at_s: float, how: int | signal.Signals, *, told: bool = False) -> Exit:
+    """Return the end of "rank 3" (a rank), "script" (rank 0) or a launcher: *how* is a code or a signal."""
+    rank = 0 if name == "script" else int(name[5:]) if name.startswith("rank ") else None
+    return Exit(
+        process=name,
+        pid=70 + (rank or 0),
+        started_ns=1,
+        ended_ns=int(at_s * 1e9),
+        code=None if isinstance(how, signal.Signals) else how,
+        signal=int(how) if isinstance(how, signal.Signals) else None,
+        rank=rank,
+        local_rank=rank if name.startswith("rank ") else None,
+        told=told,
+    )
+
+
+def seen(
+    *exits: Exit,
+    stop: tuple[signal.Signals, float] | None = None,
+    missing: tuple[str, ...] = (),
+    forced: bool = False,
+    phase: str = "train",
+    failure: str = SCRIPT_FAILED,
+    **said: str,
+) -> Ended:
+    """Return what the loop saw; *stop* is (signal, at second); *said* is stderr by process ("rank_1", "script")."""
+    return Ended(
+        phase=phase,
+        failure=failure,
+        command=("python", "train.py"),
+        exits=exits,
+        main=exits[-1].process if exits else "script",
+        tails={name.replace("_", " "): (text.encode(), b"") for name, text in said.items()},
+        stopped_by=None if stop is None else int(stop[0]),
+        stopped_at_ns=None if stop is None else int(stop[1] * 1e9),
+        missing=missing,
+        forced=forced,
+    )
+
+
+SAGEMAKER = job_of()
+ELSEWHERE = job_of(stopped_is_success=False)
+STATUSES: list[tuple[str, Job, Ended, str, int]] = [
+    ("the script ends with 0", SAGEMAKER, seen(process("script", 5, 0)), "succeeded", 0),
+    ("every rank ends with 0", SAGEMAKER, seen(process("rank 0", 5, 0), process("torchrun", 6, 0)), "succeeded", 0),
+    ("the script ends with n", SAGEMAKER, seen(process("script", 5, 42)), "failed", 42),
+    ("the script ends with 255", SAGEMAKER, seen(process("script", 5, 255)), "failed", 255),
+    ("killed", SAGEMAKER, seen(process("script", 5, KILL)), "failed", 137),
+    ("a segmentation fault", SAGEMAKER, seen(process("script", 5, SEGV)), "failed", 139),
+    ("an abort", SAGEMAKER, seen(process("script", 5, ABRT)), "failed", 134),
+    ("somebody else's SIGTERM", SAGEMAKER, seen(process("script", 5, TERM)), "failed", 143),
+    ("a rank fails", SAGEMAKER, seen(process("rank 1", 5, 3), process("torchrun", 6, 1)), "failed", 3),
+    ("the launcher fails alone", SAGEMAKER, seen(process("rank 0", 5, 0), process("torchrun", 6, 1)), "failed", 1),
+    ("pip fails", SAGEMAKER, seen(process("pip", 5, 1), phase="install", failure="InstallModuleError"), "failed", 1),
+    ("a host does not come", SAGEMAKER, seen(missing=("host algo-2 to resolve",)), "failed", 75),
+    ("stopped before the start", SAGEMAKER, seen(stop=(TERM, 4)), "stopped", 143),
+    ("stopped before the start by Ctrl-C", ELSEWHERE, seen(stop=(INT, 4)), "stopped", 130),
+    ("stopped, saves, 0", SAGEMAKER, seen(process("script", 5, 0, told=True), stop=(TERM, 4)), "stopped", 0),
+    ("the same elsewhere", ELSEWHERE, seen(process("script", 5, 0, told=True), stop=(TERM, 4)), "stopped", 143),
+    ("Ctrl-C, saves, 0", ELSEWHERE, seen(process("script", 5, 0, told=True), stop=(INT, 4)), "stopped", 130),
+    ("stopped, dies of it", SAGEMAKER, seen(process("script", 5, TERM, told=True), stop=(TERM, 4)), "stopped", 143),
+    ("stopped, fails then", SAGEMAKER, seen(process("script", 5, 7, told=True), stop=(TERM, 4)), "stopped", 143),
+    (
+        "stopped, does not end",
+        SAGEMAKER,
+        seen(process("script", 99, KILL, told=True), stop=(TERM, 4), forced=True),
+        "stopped",
+        143,
+    ),
+    ("stopped when it had finished", ELSEWHERE, seen(process("script", 5, 0), stop=(TERM, 6)), "succeeded", 0),
+    ("stopped when it had failed", SAGEMAKER, seen(process("script", 5, 3), stop=(TERM, 6)), "failed", 3),
+    (
+        "stopped when its ranks had finished and the launcher had not",
+        ELSEWHERE,
+        seen(process("rank 0", 5, 0), process("torchrun", 7, TERM, told=True), stop=(TERM, 6)),
+        "succeeded",
+        0,
+    ),
+    (
+        "stopped, the launcher makes an error of it",
+        SAGEMAKER,
+        seen(process("rank 0", 7, 0, told=True), process("torchrun", 8, 1), stop=(TERM, 6)),
+        "stopped",
+        0,
+    ),
+    (
+        "stopped, one rank of two saves",
+        SAGEMAKER,
+        seen(process("rank 0", 7, 0, told=True), process("rank 1", 7, TERM, told=True), stop=(TERM, 6)),
+        "stopped",
+        143,
+    ),
+    (
+        "stopped before the launcher had started a rank",
+        SAGEMAKER,
+        seen(process("torchrun", 7, TERM, told=True), stop=(TERM, 6)),
+        "stopped",
+        143,
+    ),
+    (
+        "stopped while pip ran",
+        SAGEMAKER,
+        seen(process("pip", 7, TERM, told=True), stop=(TERM, 6), phase="install"),
+        "stopped",
+        143,
+    ),
+]
+
+
+@pytest.mark.parametrize(("job", "ended", "status", "code"), [pytest.param(*row[1:], id=row[0]) for row in STATUSES])
+def test_the_status_and_exit_code_of_every_end(job: Job, ended: Ended, status: str, code: int) -> None:
+    outcome = judge(job, ended)
+
+    assert (outcome.status, outcome.exit_code) == (status, code)
+
+
+def test_the_numbers_of_the_page_are_those_that_are_judged() -> None:
+    page = (Path(__file__).parents[2] / "docs/exit-codes.md").read_text()
+    numbers = {
+        int(number) for row in page.splitlines() if row.startswith("|") for number in re.findall(r"\b\d+\b", row)
+    }
+
+    assert {0, 75, 78, 70, 137, 139, 134, 143, 130} <= numbers
+    assert [of_error(kind("x"), "").exit_code for kind in (UserError, ContractError, PlatformError)] == [78, 78, 75]
+    assert of_fault("x", "", "").exit_code == 70
+
+
+# Nothing reads as a success that is none.
+
+
+@pytest.mark.parametrize("stop", [None, (TERM, 6)])
+@pytest.mark.parametrize("at_s", [5, 7])
+def test_a_finished_pip_is_no_finished_job(stop: tuple[signal.Signals, float] | None, at_s: float) -> None:
+    outcome = judge(SAGEMAKER, seen(process("pip", at_s, 0), stop=stop, phase="install", failure="InstallModuleError"))
+
+    assert outcome.exit_code == (70 if stop is None else 143)
+
+
+def test_no_process_at_all_is_no_success() -> None:
+    outcome = judge(SAGEMAKER, seen())
+
+    assert (outcome.status, outcome.exit_code, outcome.blame) == ("failed", 70, "toolkit")
+
+
+def test_a_rank_that_was_ended_by_us_is_a_failure_if_nothing_explains_it() -> None:
+    outcome = judge(SAGEMAKER, seen(process("rank 0", 5, KILL, told=True), process("torchrun", 4, 0)))
+
+    assert (outcome.status, outcome.exit_code) == ("failed", 137)
+    assert outcome.cause == "rank 0 was killed by SIGKILL (signal 9) after train had told it to end"
+
+
+# Who is the cause.
+
+
+def test_the_first_failing_rank_by_time_is_the_cause() -> None:
+    ended = seen(
+        process("rank 0", 6, 9),
+        process("rank 3", 5, 3),
+        process("rank 2", 7, SEGV),
+        process("torchrun", 1, 1),
+        rank_0="late",
+        rank_3=PLAIN,
+        torchrun=OTHER,
+    )
+
+    outcome = judge(SAGEMAKER, ended)
+
+    assert (outcome.exit_code, outcome.process, outcome.pid) == (3, "rank 3", 73)
+    assert (outcome.rank, outcome.local_rank, outcome.ended) == (3, 3, "ended with code 3")
+    assert outcome.cause == "ValueError: no such shard: 7 (at /opt/ml/code/train.py:5 in main)"
+    assert outcome.traceback == PLAIN.strip()
+    assert (outcome.kind, outcome.blame, outcome.host) == (SCRIPT_FAILED, "user", "algo-1")
+
+
+def test_a_rank_that_was_told_to_end_is_never_the_cause() -> None:
+    ended = seen(process("rank 0", 5, 1, told=True), process("rank 1", 6, 4), process("torchrun", 7, 1))
+
+    assert judge(SAGEMAKER, ended).process == "rank 1"
+
+
+def test_a_rank_that_lost_its_peer_is_not_the_cause_where_the_peer_is_there() -> None:
+    ended = seen(process("rank 0", 5, 1), process("rank 1", 6, 1), rank_0=LOST, rank_1=PLAIN)
+
+    outcome = judge(SAGEMAKER, ended)
+
+    assert (outcome.rank, outcome.cause.split(":")[0]) == (1, "ValueError")
+
+
+def test_a_rank_that_lost_its_peer_is_the_cause_where_nothing_else_is_known() -> None:
+    ended = seen(process("rank 0", 5, 1), process("rank 1", 6, 1), rank_0=LOST, rank_1=LOST)
+
+    assert judge(SAGEMAKER, ended).rank == 0
+
+
+def test_what_failed_after_the_stop_is_not_the_cause_of_a_job_that_failed_before() -> None:
+    ended = seen(process("rank 0", 5, 1), process("rank 1", 8, 6), stop=(TERM, 6), rank_0=LOST, rank_1=PLAIN)
+
+    assert (judge(SAGEMAKER, ended).rank, judge(SAGEMAKER, ended).exit_code) == (0, 1)
+
+
+def test_a_script_alone_has_no_rank_however_many_gpus_there_are() -> None:
+    outcome = judge(job_of(gpus=8), seen(process("script", 5, 1)))
+
+    assert (outcome.rank, outcome.process) == (None, "script")
+
+
+# What it says.
+
+
+def cause(ended: Ended, job: Job = SAGEMAKER) -> str:
+    return judge(job, ended).cause
+
+
+def lines(count: int) -> str:
+    return "".join(f"step {number} done\n" for number in range(count))
+
+
+def test_sys_exit_with_a_text_is_quoted() -> None:
+    assert cause(seen(process("script", 5, 1), script="loading\nno data in /data: giving up\n")) == (
+        "loading\nno data in /data: giving up"
+    )
+
+
+def test_of_a_long_end_the_last_lines_are_kept() -> None:
+    text = cause(seen(process("script", 5, 3), script="".join(f"{n} {'x' * 200}\n" for n in range(9)) + "the reason\n"))
+
+    assert text.endswith("the reason")
+    assert len(text) <= 600
+
+
+def test_of_one_very_long_line_the_beginning_is_kept() -> None:
+    text = cause(seen(process("script", 5, 3), script="the reason: " + "x" * 9000))
+
+    assert text.startswith("the reason")
+    assert len(text) <= 600
+
+
+def test_an_error_of_argparse_is_named_without_its_usage() -> None:
+    said = "usage: train.py [-h] [--epochs EPOCHS]\ntrain.py: error: unrecognized arguments: --lr 0.1\n"
+
+    assert cause(seen(process("script", 5, 2), script=said)) == "train.py: error: unrecognized arguments: --lr 0.1"
+
+
+def test_what_only_stdout_says_is_the_cause_if_stderr_is_silent() -> None:
+    ended = Ended(
+        phase="train",
+        failure=SCRIPT_FAILED,
+        command=(),
+        exits=(process("script", 5, 3),),
+        main="script",
+        tails={"script": (b"", b"disk quota exceeded\n")},
+    )
+
+    assert cause(ended) == "disk quota exceeded"
+
+
+def test_silence_is_said() -> None:
+    assert cause(seen(process("script", 5, 3))) == "script ended with code 3 without a word"
+
+
+@pytest.mark.parametrize("code", [1, 3])
+def test_a_traceback_right_before_the_end_is_the_cause(code: int) -> None:
+    assert cause(seen(process("script", 5, code), script=PLAIN + "\n" + lines(5))).startswith("ValueError: no such")
+
+
+def test_a_handled_traceback_long_before_a_chosen_code_is_not_the_cause() -> None:
+    outcome = judge(SAGEMAKER, seen(process("script", 5, 3), script=OTHER + "\n" + lines(60) + "quota exceeded\n"))
+
+    assert outcome.cause.endswith("quota exceeded")
+    assert "flash_attn" not in outcome.cause + outcome.traceback
+
+
+def test_a_traceback_before_a_trackers_summary_is_the_cause_and_the_last_line_is_quoted() -> None:
+    text = cause(seen(process("script", 5, 1), script=PLAIN + "\n" + lines(60)))
+
+    assert text == ("ValueError: no such shard: 7 (at /opt/ml/code/train.py:5 in main)\nit last said: step 59 done")
+
+
+def test_a_handled_traceback_very_long_before_the_end_is_not_the_cause() -> None:
+    assert "flash_attn" not in cause(seen(process("script", 5, 1), script=OTHER + "\n" + lines(300) + "no data\n"))
+
+
+def test_a_death_by_signal_is_named_with_the_last_words() -> None:
+    assert cause(seen(process("rank 1", 5, SEGV), rank_1="a\nb\nc\nloading weights\n")) == (
+        "rank 1 was killed by SIGSEGV (signal 11); it last said: b\nc\nloading weights"
+    )
+
+
+def test_a_kill_from_outside_says_who_may_have_done_it() -> None:
+    assert "out-of-memory killer" in cause(seen(process("rank 1", 5, KILL)))
+
+
+def test_an_abort_after_a_traceback_tells_both() -> None:
+    outcome = judge(SAGEMAKER, seen(process("script", 5, ABRT), script=PLAIN + "terminate called recursively\n"))
+
+    assert outcome.cause.startswith("script was killed by SIGABRT (signal 6); its last traceback: ValueError: no such")
+    assert outcome.traceback.startswith("Traceback")
+
+
+def test_pips_last_error_is_the_cause_of_a_failed_install() -> None:
+    said = (
+        "ERROR: Could not find a version that satisfies the requirement nosuch (from versions: none)\n"
+        "\x1b[31mERROR: No matching distribution found for nosuch\x1b[0m\n\n[notice] A new pip is there\n"
+    )
+    ended = seen(process("pip", 5, 1), phase="install", failure="InstallRequirementsError", pip=said)
+
+    outcome = judge(SAGEMAKER, ended)
+
+    assert (outcome.kind, outcome.cause) == ("InstallRequirementsError", "No matching distribution found for nosuch")
+
+
+@pytest.mark.parametrize(
+    ("said", "text"),
+    [
+        (
+            "  error: subprocess-exited-with-error\n  x\nerror: metadata-generation-failed\n",
+            "metadata-generation-failed",
+        ),
+        ("ERROR: Exception:\n" + PLAIN, "ValueError: no such shard: 7 (at /opt/ml/code/train.py:5 in main)"),
+        ("No module named pip\n", "No module named pip"),
+    ],
+)
+def test_other_ends_of_pip_are_told_too(said: str, text: str) -> None:
+    assert cause(seen(process("pip", 5, 1), phase="install", failure="InstallModuleError", pip=said)) == text
+
+
+def test_needs_that_were_not_met_are_all_named() -> None:
+    outcome = judge(SAGEMAKER, seen(missing=("host algo-2 to resolve", "host algo-1 to listen on algo-1:7777")))
+
+    assert outcome.cause == (
+        "waited in vain for host algo-2 to resolve; for host algo-1 to listen on algo-1:7777 (TOOLKIT_JOIN_S=900)"
+    )
+    assert (outcome.blame, outcome.kind) == ("platform", "PlatformError")
+
+
+@pytest.mark.parametrize(
+    ("ended", "text"),
+    [
+        (seen(stop=(TERM, 4)), "stopped by SIGTERM before train began"),
+        (seen(process("script", 5, 0, told=True), stop=(TERM, 4)), "stopped by SIGTERM; the script ended with 0"),
+        (
+            seen(process("script", 5, 7, told=True), stop=(TERM, 4)),
+            "stopped by SIGTERM; script ended with code 7",
+        ),
+        (
+            seen(process("script", 99, KILL, told=True), stop=(INT, 4), forced=True),
+            "stopped by SIGINT; script killed by SIGKILL (signal 9); SIGKILL was needed (grace 110 s)",
+        ),
+        (
+            seen(process("pip", 7, 0, told=True), stop=(TERM, 6), phase="install"),
+            "stopped by SIGTERM during install",
+        ),
+    ],
+)
+def test_a_stop_says_how_it_went(ended: Ended, text: str) -> None:
+    assert cause(ended) == text
+
+
+def test_lines_passed_on_in_pieces_are_noted() -> None:
+    ended = Ended(
+        phase="train",
+        failure=SCRIPT_FAILED,
+        command=(),
+        exits=(process("script", 5, 0),),
+        main="script",
+        long_lines=2,
+        notes=("the guardian process was ended by somebody",),
+    )
+
+    assert judge(SAGEMAKER, ended).notes == (
+        "the guardian process was ended by somebody",
+        "2 line(s) above 1 MiB were passed on in pieces",
+    )
+
+
+def test_an_unknown_signal_is_named_by_its_number() -> None:
+    end = Exit(process="script", pid=1, started_ns=1, ended_ns=2, signal=63)
+
+    assert judge_module.how(end) == "killed by signal 63"

@@ -1,3 +1,4 @@
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -112,6 +113,36 @@ def test_a_secret_within_a_longer_one_does_not_leave_the_rest_in_sight() -> None
     log.hide({f"TOKEN_{n}": "abcdef" + "x" * n for n in range(20)})
 
     assert log.mask("abcdef" + "x" * 19) == MASK
+
+
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [
+        ({"tracker": {"api_key": "abc-def"}}, "tracker=api_key=abc-def"),
+        ({"credentials": {"user": ["frank-the-user"]}}, "as frank-the-user"),
+        ({"api_key": 1234567890}, "--api_key 1234567890"),
+        ({"password": "it's a secret"}, "--password 'it'\"'\"'s a secret'"),
+        ({"password": "first\nsecond"}, repr("first\nsecond")),
+        ({"password": 'with "quotes"'}, json.dumps('with "quotes"')),
+        ({"private_key": "-----BEGIN KEY-----\nMIIEpAIBAAKC\n"}, "a line: MIIEpAIBAAKC"),
+    ],
+    ids=["nested", "below a secret name", "digits", "shell", "repr", "JSON", "one line of several"],
+)
+def test_a_secret_is_masked_wherever_and_however_it_stands(values: dict[str, object], text: str) -> None:
+    log = Log()
+    log.hide(values)
+
+    shown = log.mask(text)
+
+    assert MASK in shown
+    assert not any(word in shown for word in ("abc-def", "frank", "1234", "secret", "first", "quotes", "MII"))
+
+
+def test_a_short_number_under_a_name_with_key_in_it_is_a_setting() -> None:
+    log = Log()
+    log.hide({"key_frames": "100000"})
+
+    assert log.mask("--key_frames 100000") == "--key_frames 100000"
 
 
 def test_text_that_no_encoding_takes_is_still_said() -> None:

@@ -5,11 +5,16 @@ While the loop runs, the words go through its outlet (`say_through`), so that th
 
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 LEVELS = {"notset": 0, "debug": 10, "info": 20, "warn": 30, "warning": 30, "error": 40, "critical": 50, "fatal": 50}
 MASK = "******"
+LEAST_SECRET = 6
+# A number under such a name is more often a setting (`key_frames: 100000`).
+LEAST_SECRET_NUMBER = 8
+# Lines of a secret that has several (a PEM key) are secret each, from this length on: an excerpt may hold only some.
+LEAST_LINE = 12
 # Names whose values are masked: the list of the SageMaker SDK v3 (SECRET PASSWORD KEY TOKEN PRIVATE CREDS), less the
 # words of models and data that only contain one of them ("keyboard", "max_tokens", "eos_token_id", "key_value_heads").
 _SECRET = re.compile(
@@ -40,10 +45,12 @@ class Log:
         self._say: Callable[[bytes], None] = _write_stderr
         self._finish: Callable[[], None] = lambda: None
 
-    def hide(self, values: Mapping[str, str]) -> None:
-        """From now on never print a value of *values* whose name looks secret (of 6 characters or more)."""
-        found = {value for name, value in values.items() if looks_secret(name) and len(value) >= 6}
-        self._secrets = self._secrets | found
+    def hide(self, values: Mapping[str, Any]) -> None:
+        """From now on never print what *values* holds, at any depth, under a name that looks secret (6 characters or
+        more), in whatever way it is quoted."""
+        found = _secrets(values)
+        texts = {text for text in found if len(text) >= (LEAST_SECRET_NUMBER if text.isdigit() else LEAST_SECRET)}
+        self._secrets = self._secrets.union(*map(_forms, texts))
 
     def mask(self, text: str) -> str:
         """Return *text* without any known secret in it."""
@@ -82,6 +89,25 @@ class Log:
             return
         lines = self.mask(text).splitlines() or [""]
         self._say("".join(f"[toolkit] {line}\n" for line in lines).encode("utf-8", "backslashreplace"))
+
+
+def _secrets(value: Any, secret: bool = False) -> Iterator[str]:
+    """Yield what *value* holds under secret-looking names, as text; a number too (a key of digits that was JSON)."""
+    if isinstance(value, Mapping):
+        for name, entry in value.items():
+            yield from _secrets(entry, secret or looks_secret(str(name)))
+    elif isinstance(value, list | tuple):
+        for entry in value:
+            yield from _secrets(entry, secret)
+    elif secret and value is not None and not isinstance(value, bool):
+        yield str(value)
+
+
+def _forms(text: str) -> set[str]:
+    """Return *text* as it is, as a shell, Python and JSON quote it, and its longer lines."""
+    escaped = text.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r").replace("\t", "\\t")
+    forms = {text, text.replace("'", "'\"'\"'"), repr(text)[1:-1], escaped, escaped.replace('"', '\\"')}
+    return forms | {line for line in text.splitlines() if len(line) >= LEAST_LINE}
 
 
 def level_named(text: str) -> int | None:

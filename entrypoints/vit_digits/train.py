@@ -10,6 +10,7 @@ checkpoint folder, the run goes on at the very step where it stopped and ends wi
 """
 
 import argparse
+import io
 import json
 import math
 import os
@@ -205,13 +206,20 @@ def learning_rate(step: int, steps: int, warmup: float, peak: float) -> float:
 
 def save(path: Path, state: object) -> None:
     """Write *state* so that *path* is absent, the old or the new one at any moment, and never a part of it."""
+    content = (
+        io.BytesIO()
+    )  # On a full disk torch.save into a file says "unexpected pos", this "No space left on device".
+    torch.save(state, content)
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(f".{path.name}.{socket.gethostname()}.{os.getpid()}")
-    with unfinished.open("wb") as file:
-        torch.save(state, file)
-        file.flush()
-        os.fsync(file.fileno())
-    unfinished.replace(path)
+    try:
+        with unfinished.open("wb") as file:
+            file.write(content.getbuffer())
+            file.flush()
+            os.fsync(file.fileno())
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)
 
 
 class Training:

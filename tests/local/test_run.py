@@ -254,8 +254,12 @@ def test_requirements_that_cannot_be_installed_are_the_reason(tmp_path: Path) ->
     ],
 )
 def test_a_job_that_cannot_start_ends_with_78_and_says_why(tmp_path: Path, words: tuple[str, ...], said: str) -> None:
+    (tmp_path / "job").mkdir()
+    (tmp_path / "job/.toolkit-job").touch()
+    (tmp_path / "job/model.tar.gz").write_text("an earlier job's")
     with Played(tmp_path, "counts_to.py", *words) as job:
         assert job.end() == 78
 
+    assert (tmp_path / "job/model.tar.gz").read_text() == "an earlier job's"
     assert said in job.console
     assert "Traceback" not in job.console

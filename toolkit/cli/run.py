@@ -52,7 +52,11 @@ def run(arguments: argparse.Namespace, log: Log) -> int:
     given = {name: value for name, value in vars(arguments).items() if name != "command"}
     spec = read(given, Path.cwd(), time.strftime("%Y-%m-%d-%H-%M-%S"))
     log.hide({**own, **spec.environment})
-    report = play(spec, own, log, lambda: chosen(log, several=len(spec.hosts) > 1, environ=own))
+    try:
+        report = play(spec, own, log, lambda: chosen(log, several=len(spec.hosts) > 1, environ=own))
+    except KeyboardInterrupt:  # While the job runs, Ctrl-C is an event of it; this is before or after.
+        log.error("interrupted while the job was being prepared, or its results collected")
+        return 130
     print(f"\n{summary(report, _short(spec.job_dir))}", flush=True)
     return 70 if report.exit_code is None else report.exit_code
 

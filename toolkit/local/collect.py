@@ -70,7 +70,8 @@ def collect(job_dir: Path, staged: Sequence[Staged], log: Log) -> Collected:
         file = SampleFile(job_dir / "metrics.jsonl", warn=notes.append)
         file.append(samples)
         file.close()
-        artifacts["metrics"] = "metrics.jsonl"
+        if file.written:
+            artifacts["metrics"] = "metrics.jsonl"
     return Collected(artifacts=artifacts, samples=samples, notes=tuple(notes))
 
 

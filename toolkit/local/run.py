@@ -49,6 +49,7 @@ def play(spec: Spec, own: Mapping[str, str], log: Log, show: Callable[[], Show])
     Raises:
         ContractError, UserError, PlatformError: the job could not be started.
     """
+    stage.check(spec)  # Before an earlier job's results are cleared away.
     lock = stage.claim(spec.job_dir)
     try:
         staged = stage.stage(spec, own)
@@ -62,7 +63,10 @@ def play(spec: Spec, own: Mapping[str, str], log: Log, show: Callable[[], Show])
         finally:
             room.clear()
         report = _report(spec, staged, room, started_s, log)
-        collect.write_json(paper, report)
+        try:
+            collect.write_json(paper, report)
+        except OSError as error:
+            log.error(f"{paper} could not be written: {error.strerror}")  # The job has ended as it has ended.
         return report
     finally:
         os.close(lock)

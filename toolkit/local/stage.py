@@ -81,19 +81,25 @@ def claim(job_dir: Path) -> int:
 
 
 def stage(spec: Spec, own: Mapping[str, str]) -> tuple[Staged, ...]:
-    """Write what every host finds at its start; *own* is the person's environment."""
-    check(spec)
+    """Write what every host finds at its start; *own* is the person's environment.
+
+    Raises:
+        PlatformError: something cannot be read or written.
+    """
     submitted = spec.job_dir / "source" / "sourcedir.tar.gz"
-    pack_source(spec, submitted)
-    (spec.job_dir / "logs").mkdir()
-    if spec.checkpoints:
-        spec.checkpoints.mkdir(parents=True, exist_ok=True)
     port, cpus = free_port(), len(os.sched_getaffinity(0))
     places = (
         Place(host=host, base=spec.job_dir / "hosts" / host / "opt" / "ml", submitted=submitted, port=port, cpus=cpus)
         for host in spec.hosts
     )
-    return tuple(stage_host(spec, place, own) for place in places)
+    try:
+        pack_source(spec, submitted)
+        (spec.job_dir / "logs").mkdir()
+        if spec.checkpoints:
+            spec.checkpoints.mkdir(parents=True, exist_ok=True)
+        return tuple(stage_host(spec, place, own) for place in places)
+    except OSError as error:
+        raise PlatformError(f"cannot prepare the job: {error}", where=str(spec.job_dir)) from None
 
 
 def stage_host(spec: Spec, place: Place, own: Mapping[str, str]) -> Staged:

@@ -23,8 +23,8 @@ from toolkit.metrics.definition import STEP, Definition
 from toolkit.metrics.sample import Sample, number, whole
 from toolkit.metrics.tree import Literal, mandatory
 
-# Characters. A longer line is searched in its first and its last half of this, and a match that touches the cut does not count:
-# a number could go on there. A line without end (a progress bar) must not cost without end.
+# Characters. A longer line is searched in its first and its last half of this, and a match that touches the cut does
+# not count: a number could go on there. A line without end (a progress bar) must not cost without end.
 LINE_LIMIT = 64 * 1024
 # A definition is switched off that takes, within one window, more than a second and more than a fifth of the time that
 # passed, unless its regex is quick (50 us a line): then it is the log that has many matching lines.

@@ -83,7 +83,8 @@ def read(
     asked = decoded(papers.hyperparameters)
     framework = {name: value for name, value in asked.items() if _is_framework(name)}
     own = {name: value for name, value in asked.items() if not _is_framework(name)}
-    log.hide({name: value for name, value in asked.items() if isinstance(value, str)})
+    log.hide(papers.hyperparameters)
+    log.hide(asked)
     source = _Source(framework, places.config / "hyperparameters.json")
     _check_passable(own, source.file)
     cluster = _cluster(papers, source, settings)

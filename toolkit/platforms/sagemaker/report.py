@@ -16,11 +16,12 @@ from toolkit.log import Log
 # FailureReason is the first 1,024 characters of output/failure (API_DescribeTrainingJob).
 LIMIT = 1024
 OUTCOME = "outcome.json"
+METRICS = "metrics.jsonl"
 
 
 def clear_stale(folders: Folders, log: Log) -> None:
-    """Remove what an earlier run in this container left, so that a failure file found later is this run's."""
-    for file in (folders.success, folders.failure, folders.output / OUTCOME):
+    """Remove what an earlier run in this container left, so that what is found later is this run's."""
+    for file in (folders.success, folders.failure, folders.output / OUTCOME, folders.output / METRICS):
         try:
             file.unlink(missing_ok=True)
         except OSError as error:

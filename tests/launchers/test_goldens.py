@@ -1,0 +1,125 @@
+"""Whole plans as text, one file each in tests/data/plans; `python -m tests.launchers.test_goldens` writes them anew.
+
+Of the environment they show what the launcher adds to the job's own and to the contract's variables (those have goldens
+of their own); `everything` shows all of it once.
+"""
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.launchers.jobs import ENVIRON, SCRATCH, job_of, script_of
+from toolkit.job.cluster import Group
+from toolkit.job.job import Job
+from toolkit.job.variables import variables
+from toolkit.launchers import table
+from toolkit.launchers.environment import HOOK, tokens
+from toolkit.settings import Settings
+
+FOLDER = Path(__file__).parents[1] / "data/plans"
+RUN = SCRATCH / "run-1"
+TWO = ("algo-1", "algo-2")
+# As the platform writes them: neither the list of hosts nor the groups' are sorted, and the leader is not algo-1.
+HETERO: dict[str, Any] = {
+    "hosts": ("algo-1", "algo-10", "algo-2", "algo-3"),
+    "groups": (
+        Group(name="cpu", instance_type="ml.c5.xlarge", hosts=("algo-1",)),
+        Group(name="gpu", instance_type="ml.p4d.24xlarge", hosts=("algo-3", "algo-10", "algo-2")),
+    ),
+    "taking_part": ("algo-3", "algo-10", "algo-2"),
+}
+EFA = {"fabric": "efa"}
+OFF = Settings(rank_hook="off", stand_in="off")
+
+JOBS: dict[str, Job] = {
+    "everything": job_of("torch_distributed", hosts=TWO, gpus=2, hyperparameters={"api_key": "of nobody's business"}),
+    "script_one_host": job_of(),
+    "script_two_hosts": job_of(hosts=TWO, current="algo-2"),
+    "script_module": job_of(script=script_of("pkg.main", "module")),
+    "script_package": job_of(script=script_of("train", "package")),
+    "script_package_file": job_of(script=script_of("src/train.py", "package")),
+    "script_command": job_of(script=script_of("bin/run", "command")),
+    "script_shell_without_a_first_line": job_of(script=script_of("run.sh", "command", through=("/bin/sh",))),
+    "script_plugin": job_of(plugin="framework:main", script=script_of("framework:main", "plugin")),
+    "script_outside_the_distribution": job_of("script", current="algo-1", **HETERO),
+    "script_hook_off": job_of(settings=OFF),
+    "torchrun_one_host": job_of("pytorchddp", gpus=8),
+    "torchrun_leader": job_of("torch_distributed", hosts=TWO),
+    "torchrun_follower": job_of("torch_distributed", hosts=TWO, current="algo-2", per_host=4),
+    "torchrun_hetero_leader": job_of("torch_distributed", current="algo-3", gpus=8, machine=EFA, **HETERO),
+    "torchrun_hetero_follower": job_of("torch_distributed", current="algo-2", gpus=8, machine=EFA, **HETERO),
+    "torchrun_module": job_of("pytorchddp", script=script_of("pkg.main", "module")),
+    "torchrun_package": job_of("pytorchddp", script=script_of("train", "package")),
+    "torchrun_command": job_of("pytorchddp", script=script_of("run.sh", "command", through=("/bin/sh",))),
+    "torchrun_command_stand_in_off": job_of("pytorchddp", script=script_of("bin/run", "command"), settings=OFF),
+    "torchrun_stand_in_off": job_of("torch_distributed", hosts=TWO, settings=OFF),
+    "torchrun_neuron": job_of("torch_distributed", hosts=TWO, neurons=32, environ={"RUN_NEURON_PARALLEL_COMPILE": "1"}),
+    "torchrun_own_rendezvous": job_of(
+        "torch_distributed", hosts=TWO, current="algo-2", environ={"MASTER_ADDR": "10.0.0.9", "MASTER_PORT": "1234"}
+    ),
+    "torchrun_addresses": job_of(
+        "torch_distributed",
+        hosts=TWO,
+        current="algo-2",
+        addresses={"algo-1": "127.0.0.1", "algo-2": "127.0.0.2"},
+        interface="lo",
+    ),
+    "torchrun_unknown_interface": job_of("torch_distributed", hosts=TWO, interface="ethwe"),
+    "torchrun_users_own": job_of(
+        "torch_distributed",
+        hosts=TWO,
+        machine=EFA,
+        environ={
+            "NCCL_SOCKET_IFNAME": "^docker0",
+            "FI_PROVIDER": "tcp",
+            "PYTHONUNBUFFERED": "",
+            "PYTHONPATH": "/my/modules",
+            "PYTHON_EXEC": "/opt/conda/bin/python",
+            "PET_SHUTDOWN_TIMEOUT": "7",
+        },
+    ),
+}
+
+
+def text(name: str) -> str:
+    """Return the plan of a job as its golden has it."""
+    job = JOBS[name]
+    given = () if name == "everything" else tokens(job)
+    known = {**job.environ} if name == "everything" else {**job.environ, **variables(job, given)}
+    shown = table.plan(job, RUN).text({k: v for k, v in known.items() if k != "PYTHONPATH"})
+    return shown.replace(str(HOOK), "@HOOK@")
+
+
+@pytest.mark.parametrize("name", sorted(JOBS))
+def test_the_plan_is_its_golden(name: str) -> None:
+    assert text(name) == (FOLDER / f"{name}.txt").read_text()
+
+
+def test_every_golden_belongs_to_a_job() -> None:
+    assert {file.stem for file in FOLDER.glob("*.txt")} == set(JOBS)
+
+
+@pytest.mark.parametrize("name", sorted(JOBS))
+def test_a_plan_is_made_of_the_job_alone(name: str) -> None:
+    """The same twice, nothing of it changed, and nothing but the job's own environment below it."""
+    job = JOBS[name]
+    before = copy.deepcopy(job)
+
+    plan = table.plan(job, RUN)
+
+    assert plan == table.plan(job, RUN)
+    assert job == before
+    assert {k: plan.phases[0].main.environ[k] for k in ENVIRON} == ENVIRON
+
+
+def write() -> None:
+    """Write every golden."""
+    FOLDER.mkdir(exist_ok=True)
+    for name in JOBS:
+        (FOLDER / f"{name}.txt").write_text(text(name))
+
+
+if __name__ == "__main__":
+    write()

@@ -1,0 +1,42 @@
+import pytest
+
+from tests.launchers.jobs import PYTHON, SCRATCH, job_of, script_of
+from toolkit.job.plan import Resolves
+from toolkit.launchers.script import plan
+from toolkit.settings import Settings
+
+TWO = ("algo-2", "algo-1")
+
+
+def test_a_script_is_one_process_however_many_accelerators_there_are() -> None:
+    made = plan(job_of(gpus=8, per_host=8), SCRATCH)
+
+    assert (made.launcher, made.role, made.world_size, made.modules) == ("script", "alone", 1, ())
+    assert made.phases[0].main.argv == (PYTHON, "train.py", "--epochs", "3", "--name", "two words")
+    assert (made.phases[0].main.rank, made.phases[0].main.starts_ranks) == (0, ())
+
+
+@pytest.mark.parametrize("current", TWO)
+def test_every_host_of_several_runs_it_and_knows_the_leader(current: str) -> None:
+    """28."""
+    made = plan(job_of(hosts=TWO, current=current), SCRATCH)
+
+    environ = made.phases[0].main.environ
+    assert made.role == "alone"
+    assert (environ["MASTER_ADDR"], environ["MASTER_PORT"]) == ("algo-2", "7777")
+    assert made.phases[0].needs == tuple(Resolves(host=host, within_s=900) for host in TWO)
+
+
+def test_one_host_has_no_master() -> None:
+    environ = plan(job_of(), SCRATCH).phases[0].main.environ
+
+    assert not {"MASTER_ADDR", "MASTER_PORT", "NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"} & set(environ)
+
+
+def test_it_is_stopped_ten_seconds_before_the_platform_kills() -> None:
+    assert plan(job_of(), SCRATCH).phases[0].main.stop.grace_s == 110
+    assert plan(job_of(settings=Settings(grace_s=5)), SCRATCH).phases[0].main.stop.grace_s == 5
+
+
+def test_it_runs_in_its_folder() -> None:
+    assert plan(job_of(script=script_of("src/train.py")), SCRATCH).phases[0].main.cwd == script_of().folder

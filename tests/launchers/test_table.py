@@ -1,0 +1,49 @@
+from typing import get_args
+
+import pytest
+
+from tests.launchers.jobs import SCRATCH, job_of, script_of
+from toolkit.errors import ContractError
+from toolkit.job.job import StrategyName
+from toolkit.launchers import table
+
+TWO = ("algo-1", "algo-2")
+SERVED = ("script", "pytorchddp", "torch_distributed")
+
+
+@pytest.mark.parametrize(
+    ("strategy", "launcher"), [("script", "script"), ("pytorchddp", "torchrun"), ("torch_distributed", "torchrun")]
+)
+def test_a_strategy_means_its_launcher(strategy: StrategyName, launcher: str) -> None:
+    plan = table.plan(job_of(strategy, hosts=TWO), SCRATCH)
+
+    assert plan.launcher == launcher
+
+
+@pytest.mark.parametrize("strategy", [name for name in get_args(StrategyName) if name not in SERVED])
+def test_a_distribution_without_a_launcher_is_refused_with_what_there_is(strategy: StrategyName) -> None:
+    with pytest.raises(ContractError) as refused:
+        table.plan(job_of(strategy, hosts=TWO), SCRATCH)
+
+    assert refused.value.exit_code == 78
+    assert f"found {strategy}" in str(refused.value)
+    assert "script, pytorchddp, torch_distributed" in str(refused.value)
+
+
+@pytest.mark.parametrize("strategy", [name for name in get_args(StrategyName) if name != "script"])
+def test_a_host_outside_the_distribution_runs_alone_whatever_the_others_do(strategy: StrategyName) -> None:
+    """37."""
+    plan = table.plan(job_of(strategy, hosts=TWO, taking_part=("algo-2",)), SCRATCH)
+
+    assert (plan.launcher, plan.role, plan.world_size, plan.modules) == ("script", "alone", 1, ())
+
+
+@pytest.mark.parametrize("strategy", get_args(StrategyName))
+def test_a_plug_in_starts_its_ranks_itself(strategy: StrategyName) -> None:
+    """38."""
+    job = job_of(strategy, hosts=TWO, plugin="framework:main", script=script_of("framework:main", "plugin"))
+
+    plan = table.plan(job, SCRATCH)
+
+    assert plan.launcher == "script"
+    assert plan.phases[0].main.argv[-2:] == ("framework", "main")

@@ -1,0 +1,222 @@
+"""What the `train` processes of one job say to each other, and how each word is proved.
+
+A frame on the wire: 4 bytes length (big-endian, of what follows), 32 bytes HMAC-SHA256, then the message as JSON. The HMAC
+covers direction, counter and message under a key made for this connection from the job's key and two nonces, one of each
+end (`Seal`): a stranger cannot make one, and one cannot be replayed, reordered or sent back. Pure: no sockets, no clocks.
+"""
+
+import hashlib
+import hmac
+from collections.abc import Iterator
+from typing import Literal
+
+import msgspec
+
+from toolkit.records import Record
+
+NONCE_BYTES = 32
+MAC_BYTES = 32
+HEAD_BYTES = 4
+# A failure's traceback is cut to 64 KiB where it is made; JSON may double it.
+LARGEST_BYTES = 1 << 18
+LARGEST_UNPROVED_BYTES = 1 << 10
+Direction = Literal["up", "down"]
+
+
+class Report(Record, frozen=True, kw_only=True):
+    """How one host's part failed or ended.
+
+    `primary`: a cause of its own, not the echo of another process's end. `failed_ns`: when, on the leader's clock.
+    `stopped`: ended by a stop signal. A report with exit_code 0 that is neither says: all well.
+    """
+
+    host: str
+    exit_code: int
+    primary: bool = False
+    stopped: bool = False
+    failed_ns: int = 0
+    blame: str = ""
+    kind: str = ""
+    cause: str = ""
+    traceback: str = ""
+    process: str = ""
+    pid: int | None = None
+    rank: int | None = None
+    local_rank: int | None = None
+    ended: str = ""
+
+    @property
+    def failed(self) -> bool:
+        return self.exit_code != 0 and not self.stopped
+
+
+class Hello(Record, frozen=True, kw_only=True, tag="hello"):
+    """Up, first: who I am. `mark` is this process's own: a second connection of the same host with another is refused."""
+
+    host: str
+    mark: str
+
+
+class Welcome(Record, frozen=True, kw_only=True, tag="welcome"):
+    """Down, first: the leader's settings hold for all. Seconds."""
+
+    beat_s: float
+    patience_s: float
+
+
+class Ready(Record, frozen=True, kw_only=True, tag="ready"):
+    """Up: this host could start its main phase."""
+
+
+class Go(Record, frozen=True, kw_only=True, tag="go"):
+    """Down: all are ready."""
+
+
+class Ping(Record, frozen=True, kw_only=True, tag="ping"):
+    """Up, every beat: alive at *sent_ns* (follower's clock)."""
+
+    sent_ns: int
+
+
+class Pong(Record, frozen=True, kw_only=True, tag="pong"):
+    """Down: the answer, with the leader's clock."""
+
+    sent_ns: int
+    leader_ns: int
+
+
+class Failing(Record, frozen=True, kw_only=True, tag="failing"):
+    """Both ways: this is the worst known so far; stop your ranks, and answer with Evidence."""
+
+    report: Report
+
+
+class Evidence(Record, frozen=True, kw_only=True, tag="evidence"):
+    """Up: what failed here first, as far as is known now (None: nothing)."""
+
+    report: Report | None
+
+
+class Stop(Record, frozen=True, kw_only=True, tag="stop"):
+    """Both ways: a stop signal came to *host*; stop as if it had come to you."""
+
+    host: str
+    signal: int
+
+
+class Ended(Record, frozen=True, kw_only=True, tag="ended"):
+    """Up: this host's processes have ended, so."""
+
+    report: Report
+
+
+class Verdict(Record, frozen=True, kw_only=True, tag="verdict"):
+    """Down: how the job ended, for every host."""
+
+    report: Report
+
+
+Message = Hello | Welcome | Ready | Go | Ping | Pong | Failing | Evidence | Stop | Ended | Verdict
+_DECODER = msgspec.json.Decoder(Message)
+
+
+class RefusedError(Exception):
+    """A frame that is not of this job: its reason, for the count of refusals."""
+
+
+def job_key(secret: bytes, hosts: tuple[str, ...], documents: bytes) -> bytes:
+    """Return the job's key: from *secret* if there is one, else from what all hosts of the job share and few others."""
+    material = secret or b"\0".join((b"no secret", *(host.encode() for host in hosts), documents))
+    return hashlib.sha256(b"toolkit link 1\0" + material).digest()
+
+
+class Seal:
+    """Seals and opens the frames of one connection, at one of its ends."""
+
+    def __init__(self, key: bytes, leader_nonce: bytes, follower_nonce: bytes, mine: Direction) -> None:
+        self._key = hmac.digest(key, leader_nonce + follower_nonce, "sha256")
+        self._mine = mine.encode()
+        self._theirs = b"down" if mine == "up" else b"up"
+        self._sent = 0
+        self._opened = 0
+
+    def seal(self, message: bytes) -> bytes:
+        """Return the frame for an encoded *message*."""
+        mac = self._mac(self._mine, self._sent, message)
+        self._sent += 1
+        return (len(message) + MAC_BYTES).to_bytes(HEAD_BYTES, "big") + mac + message
+
+    def open(self, frame: bytes) -> Message:
+        """Return the message in *frame* (without its length).
+
+        Raises:
+            RefusedError: not sealed by the other end, or not its next one, or no message.
+        """
+        mac, message = frame[:MAC_BYTES], frame[MAC_BYTES:]
+        if not hmac.compare_digest(mac, self._mac(self._theirs, self._opened, message)):
+            raise RefusedError("a message that is not sealed with this job's key, or was seen before")
+        self._opened += 1
+        return decode(message)
+
+    def _mac(self, direction: bytes, counter: int, message: bytes) -> bytes:
+        return hmac.digest(self._key, b"%s %d " % (direction, counter) + message, "sha256")
+
+
+def encode(message: Message) -> bytes:
+    """Return *message* as it is sealed."""
+    return msgspec.json.encode(message)
+
+
+def decode(message: bytes) -> Message:
+    """Return the message in *message*.
+
+    Raises:
+        RefusedError: it is none.
+    """
+    try:
+        return _DECODER.decode(message)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        raise RefusedError("a message of no known form") from None
+
+
+class Frames:
+    """Completes frames out of the pieces in which a connection delivers them."""
+
+    def __init__(self) -> None:
+        self._held = b""
+        self.largest_bytes = LARGEST_UNPROVED_BYTES
+
+    def feed(self, piece: bytes) -> Iterator[bytes]:
+        """Yield each whole frame, without its length.
+
+        Raises:
+            RefusedError: a frame larger than any of ours.
+        """
+        self._held += piece
+        while len(self._held) >= HEAD_BYTES:
+            length = int.from_bytes(self._held[:HEAD_BYTES], "big")
+            if length > self.largest_bytes:
+                raise RefusedError(f"a message of {length} bytes")
+            end = HEAD_BYTES + length
+            if len(self._held) < end:
+                return
+            frame, self._held = self._held[HEAD_BYTES:end], self._held[end:]
+            yield frame
+
+
+class Clock:
+    """The leader's clock seen from here: the offset of the exchange with the shortest way, of the last few."""
+
+    def __init__(self) -> None:
+        self._best: list[tuple[int, int]] = []
+
+    def heard(self, pong: Pong, now_ns: int) -> None:
+        """Take an answer that came at *now_ns* (this host's clock)."""
+        way_ns = now_ns - pong.sent_ns
+        if way_ns >= 0:
+            self._best = [*self._best[-15:], (way_ns, pong.leader_ns - (pong.sent_ns + now_ns) // 2)]
+
+    @property
+    def offset_ns(self) -> int:
+        """What to add to a time of this host; wrong by at most half the shortest way."""
+        return min(self._best)[1] if self._best else 0

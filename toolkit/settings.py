@@ -59,6 +59,18 @@ class Settings(Record, frozen=True, kw_only=True):
         Switch,
         _meaning("on: a launcher's ranks run as train's own children (docs/supervision.md); off: as the launcher's"),
     ] = "on"
+    link: Annotated[Switch, _meaning("the link between the train processes of a job's hosts (docs/link.md)")] = "on"
+    link_port: Annotated[
+        Annotated[int, msgspec.Meta(ge=1, le=65535)] | None,
+        _meaning("the link's port on the leader; else one below the rendezvous port (MASTER_PORT or 7777)"),
+    ] = None
+    job_secret: Annotated[str, _meaning("what the link's key is made from; else what the job's hosts share")] = ""
+    job_secret_file: Annotated[Path | None, _meaning("a file that holds it")] = None
+    beat_s: Annotated[Seconds, _meaning("time between two signs of life on the link")] = 1.0
+    patience_s: Annotated[Seconds, _meaning("silence on the link after which a host counts as vanished")] = 8.0
+    end_s: Annotated[
+        Seconds, _meaning("how long the last host may end after the first that ended well; 0: as long as it lives")
+    ] = 0.0
     host_addresses: Annotated[
         str, _meaning("addresses of hosts whose names do not resolve: algo-1=127.0.0.1,algo-2=127.0.0.2")
     ] = ""

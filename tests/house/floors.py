@@ -14,7 +14,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("settings",),
     ("job", "metrics", "storage"),
     ("launchers", "platforms", "verdict", "report", "rules", "supervise", "peers", "probe", "source", "artifacts"),
-    ("train", "local", "monitor"),
+    ("train", "check", "local", "monitor"),
     ("cli", "__main__"),
 )
 GROUND = FLOORS[0]

@@ -57,7 +57,7 @@ def heavy(name: str) -> bool:
     return any(name == each or name.startswith(each + ".") for each in HEAVY)
 
 
-@pytest.mark.parametrize("module", ["toolkit.train", "toolkit.cli.main"])
+@pytest.mark.parametrize("module", ["toolkit.train.walk", "toolkit.cli.main"])
 def test_train_imports_nothing_heavy(module: str) -> None:
     found = imported_by(f"import {module}")
 
@@ -69,7 +69,7 @@ def test_a_whole_run_of_train_imports_nothing_heavy(tmp_path: Path) -> None:
     base.program("print('loss=0.5')\n")
     base.document("metric-definition-regex.json", [{"Name": "loss", "Regex": "loss=([0-9.]+)"}])
     statement = (
-        "import os; from toolkit.log import Log; from toolkit.train import train; "
+        "import os; from toolkit.log import Log; from toolkit.train.walk import train; "
         "status = train(dict(os.environ), interpreter=sys.executable, log=Log()); assert status == 0"
     )
 

@@ -20,7 +20,7 @@ COMMANDS = {
 
 def train() -> None:
     """Run `train`. Arguments are not read: the orchestrator may pass any."""
-    from toolkit.train import train as walk
+    from toolkit.train.walk import train as walk
 
     _fill_standard_streams()
     sys.exit(walk(dict(os.environ), interpreter=sys.executable, log=Log()))

@@ -36,7 +36,7 @@ class Ended(Record, frozen=True, kw_only=True):
 
     `tails` holds, by process name, the last 64 KiB of stderr and of stdout (in this order).
     `stopped_by`: the signal that asked `train` to stop, `stopped_at_ns` when.
-    `missing`: needs that were not met in time. `forced`: SIGKILL was needed.
+    `missing`: needs that were not met in time. `forced`: SIGKILL was needed. `peer_failed`: another host failed first.
     `long_lines`: lines above 1 MiB, passed on in pieces. `notes`: what else is worth saying at the end.
     """
 
@@ -50,12 +50,16 @@ class Ended(Record, frozen=True, kw_only=True):
     stopped_at_ns: int | None = None
     missing: tuple[str, ...] = ()
     forced: bool = False
+    peer_failed: bool = False
     long_lines: int = 0
     notes: tuple[str, ...] = ()
 
 
 class Outcome(Record, frozen=True, kw_only=True):
-    """How the job ended on this host, computed once and never changed."""
+    """How the job ended on this host, computed once and never changed.
+
+    `primary`: the cause is one of its own, not the echo of another process's end. `failed_ns`: when it came about.
+    """
 
     status: Literal["succeeded", "failed", "stopped"]
     exit_code: int
@@ -69,6 +73,8 @@ class Outcome(Record, frozen=True, kw_only=True):
     rank: int | None = None
     local_rank: int | None = None
     ended: str = ""
+    primary: bool = False
+    failed_ns: int = 0
     command: tuple[str, ...] = ()
     exits: tuple[Exit, ...] = ()
     notes: tuple[str, ...] = ()

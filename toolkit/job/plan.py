@@ -70,7 +70,8 @@ class ProcessSpec(Record, frozen=True, kw_only=True):
 class Phase(Record, frozen=True, kw_only=True):
     """A step of the plan: what must be there first, and the process whose end ends it.
 
-    `failure` opens its failure text. The step is skipped where the file `skip_if` exists.
+    `failure` opens its failure text. The step is skipped where the file `skip_if` exists. `together`: no host begins it
+    before all are ready.
     """
 
     name: str
@@ -78,6 +79,7 @@ class Phase(Record, frozen=True, kw_only=True):
     needs: tuple[Need, ...] = ()
     failure: str = "ExecuteUserScriptError"
     skip_if: Path | None = None
+    together: bool = False
 
 
 class Plan(Record, frozen=True, kw_only=True):

@@ -33,6 +33,11 @@ def name_for(job: Job) -> str:
     return name
 
 
+def world_size(job: Job) -> int:
+    """Return the number of ranks that the job's launcher starts in all."""
+    return 1 if name_for(job) == "script" else job.processes_per_host * job.cluster.size
+
+
 def plan(job: Job, run_folder: Path) -> Plan:
     """Return what to start for *job* on this host; *run_folder* is private to this run (docs/supervision.md)."""
     module = import_module(f"toolkit.launchers.{name_for(job)}")

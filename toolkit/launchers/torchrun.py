@@ -46,7 +46,7 @@ def plan(job: Job, run_folder: Path) -> Plan:
     return Plan(
         launcher="torchrun",
         role="alone" if hosts == 1 else "leader" if job.cluster.is_leader else "follower",
-        phases=(Phase(name="train", main=main, needs=(*names(job), *_rendezvous(job))),),
+        phases=(Phase(name="train", main=main, needs=(*names(job), *_rendezvous(job)), together=True),),
         world_size=per_host * hosts,
         notes=fabric.notes(job),
         modules=("torch",),
@@ -71,7 +71,7 @@ def _script(script: Script, wrapper: Path | None) -> tuple[str, ...]:
 
 
 def _rendezvous(job: Job) -> tuple[Need, ...]:
-    if job.cluster.size == 1 or job.cluster.is_leader:
-        return ()
+    if job.cluster.size == 1 or job.cluster.is_leader or job.settings.link == "on":
+        return ()  # Over the link no host begins before the leader is ready, too.
     address, port = master(job)
     return (Listens(host=job.cluster.leader, address=address, port=port, within_s=job.settings.join_s),)

@@ -1,4 +1,4 @@
-"""Pure: lines in, samples out, at the speed of the relay.
+"""Pure: lines in, samples out, at the speed of the relay. `Search` finds the lines, `Capture` reads the values.
 
 What it gives is defined line by line: for each definition `pattern.search` on the decoded line, its value group read as
 a float (tests/metrics/test_capture.py holds that definition and compares). How it gets there:
@@ -76,9 +76,11 @@ class Unwatched:
 
 
 class _Active:
-    """A definition in use: the literal it is found by, and what it has cost since the window began."""
+    """A definition in use: its place among those given, the literal it is found by, and what it has cost since the
+    window began."""
 
-    def __init__(self, definition: Definition, now_s: float) -> None:
+    def __init__(self, index: int, definition: Definition, now_s: float) -> None:
+        self.index = index
         self.definition = definition
         self.literal: Literal | None = mandatory(definition.pattern)
         self.ended = False
@@ -90,14 +92,16 @@ class _Active:
 
 
 _Line = tuple[int, str]
-_Found = tuple[int, int, float, int | None]
+# Where the line begins in its block, which of the definitions, and the first match in the line.
+Hit = tuple[int, int, re.Match[str]]
 
 
-class Capture:
-    """Takes blocks of whole lines and gives the samples in them.
+class Search:
+    """Takes blocks of whole lines and gives the first match of each definition in each line.
 
-    `watch` interrupts endless matches; `warn` takes one line of text for each definition that is switched off.
-    `clock` and `cpu` give seconds, of any origin: passing time and this thread's CPU time.
+    `watch` interrupts endless matches; `warn` takes one line of text for each definition that is switched off, which
+    calls it a *noun*; `ended` holds the places of those. `clock` and `cpu` give seconds, of any origin: passing time
+    and this thread's CPU time.
     """
 
     def __init__(
@@ -106,34 +110,29 @@ class Capture:
         *,
         warn: Callable[[str], None],
         watch: Watch | None = None,
+        noun: str = "metric",
         clock: Callable[[], float] = time.monotonic,
         cpu: Callable[[], float] = time.thread_time,
     ) -> None:
         self._warn = warn
         self._watch: Watch = watch or Unwatched()
+        self._noun = noun
         self._clock = clock
         self._cpu = cpu
-        # By name: matches whose value was no number, how many and the first such line.
-        self.not_numbers: dict[str, tuple[int, str]] = {}
-        self._steps: dict[tuple[str, int | None], int] = {}
+        self.ended: set[int] = set()
         now_s = clock()
-        # Steps first: a line's own step counts for all samples of the line.
-        ordered = sorted(definitions, key=lambda definition: definition.name != STEP)
-        self._use([_Active(definition, now_s) for definition in ordered])
+        self._use([_Active(index, definition, now_s) for index, definition in enumerate(definitions)])
 
-    def lines(self, block: bytes, *, host: str, rank: int | None, now_s: float) -> list[Sample]:
-        """Return the samples in *block*, whole lines, in the order of lines, then of definitions (steps first).
-
-        *now_s*: seconds since the epoch, when the lines came.
-        """
+    def matches(self, block: bytes) -> list[Hit]:
+        """Return what matches in *block*, whole lines, in the order of lines, then of definitions."""
         if not self._active or (self._gate and not self._everywhere and self._gate not in block):
             return []
         candidates = self._candidates(block)
         if not any(candidates):
             return []
-        samples = self._samples(self._search(candidates), host, rank, now_s)
+        hits = self._search(candidates)
         self._hold_to_budget()
-        return samples
+        return hits
 
     def _use(self, actives: list[_Active]) -> None:
         """Search for *actives* from now on."""
@@ -173,9 +172,9 @@ class Capture:
             at = block.find(self._gate, position)
         return len(block)
 
-    def _search(self, candidates: list[list[_Line]]) -> list[_Found]:
+    def _search(self, candidates: list[list[_Line]]) -> list[Hit]:
         """Return what matched, by line and then by definition."""
-        found: list[_Found] = []
+        hits: list[Hit] = []
         cpu = self._cpu
         self._watch.arm()
         try:
@@ -183,7 +182,7 @@ class Capture:
             for place, lines in enumerate(candidates):
                 if not lines:
                     continue
-                overran = self._match(place, lines, found)
+                overran = self._match(place, lines, hits)
                 after = cpu()
                 active = self._active[place]
                 active.cpu_s += after - before
@@ -193,13 +192,12 @@ class Capture:
                     self._end(active, f"its regex took too long on one line, which begins {overran[:60]!r}")
         finally:
             self._watch.disarm()
-        found.sort()
-        return found
+        hits.sort()  # No two have the same line and definition, so matches are never compared.
+        return hits
 
-    def _match(self, place: int, lines: list[_Line], found: list[_Found]) -> str | None:
-        """Add to *found* what one definition matches; return the line on which its time ran out, else None."""
-        definition = self._active[place].definition
-        pattern, value_group, step_group = definition.pattern, definition.value_group, definition.step_group
+    def _match(self, place: int, lines: list[_Line], hits: list[Hit]) -> str | None:
+        """Add to *hits* what one definition matches; return the line on which its time ran out, else None."""
+        index, pattern = self._active[place].index, self._active[place].definition.pattern
         search, watch = pattern.search, self._watch
         text = ""
         try:
@@ -207,36 +205,12 @@ class Capture:
             for start, text in lines:
                 watch.at += 1
                 match = search(text) if len(text) <= SHORT_TEXT else _search_long(pattern, text)
-                if match is None:
-                    continue
-                value = number(match[value_group])
-                if value is None:
-                    self._note_not_a_number(definition.name, text)
-                    continue
-                step = None if step_group is None else whole(number(match[step_group]))
-                found.append((start, place, value, step))
+                if match is not None:
+                    hits.append((start, index, match))
             watch.inside = False
         except OverrunError:
             return text
         return None
-
-    def _note_not_a_number(self, name: str, line: str) -> None:
-        count, first = self.not_numbers.get(name, (0, line[:1000]))
-        self.not_numbers[name] = count + 1, first
-
-    def _samples(self, found: list[_Found], host: str, rank: int | None, now_s: float) -> list[Sample]:
-        samples = []
-        newest = self._steps.get((host, rank))
-        for _, place, value, own_step in found:
-            name = self._active[place].definition.name
-            if name == STEP:
-                counted = whole(value)
-                newest = newest if counted is None else counted
-            step = newest if own_step is None else own_step
-            samples.append(Sample(name=name, value=value, time_s=now_s, host=host, rank=rank, step=step))
-        if newest is not None:
-            self._steps[host, rank] = newest
-        return samples
 
     def _hold_to_budget(self) -> None:
         """Switch off what costs too much in its window; go on with the others."""
@@ -255,10 +229,63 @@ class Capture:
         if active.ended:
             return
         active.ended = True
+        self.ended.add(active.index)
+        noun, definition = self._noun, active.definition
         self._warn(
-            f"metric {active.definition.name!r} is switched off: {reason}. The job and its other metrics go on. "
-            f"Make the regex {active.definition.regex!r} simpler: begin it with fixed text, avoid nested repeats."
+            f"{noun} {definition.name!r} is switched off: {reason}. The job and its other {noun}s go on. "
+            f"Make the regex {definition.regex!r} simpler: begin it with fixed text, avoid nested repeats."
         )
+
+
+class Capture:
+    """Takes blocks of whole lines and gives the samples in them; the arguments are those of `Search`."""
+
+    def __init__(
+        self,
+        definitions: Sequence[Definition],
+        *,
+        warn: Callable[[str], None],
+        watch: Watch | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        cpu: Callable[[], float] = time.thread_time,
+    ) -> None:
+        # Steps first: a line's own step counts for all samples of the line.
+        ordered = sorted(definitions, key=lambda definition: definition.name != STEP)
+        self._search = Search(ordered, warn=warn, watch=watch, clock=clock, cpu=cpu)
+        self._definitions = [(each.name, each.value_group, each.step_group) for each in ordered]
+        # By name: matches whose value was no number, how many and the first such line.
+        self.not_numbers: dict[str, tuple[int, str]] = {}
+        self._steps: dict[tuple[str, int | None], int] = {}
+
+    def lines(self, block: bytes, *, host: str, rank: int | None, now_s: float) -> list[Sample]:
+        """Return the samples in *block*, whole lines, in the order of lines, then of definitions (steps first).
+
+        *now_s*: seconds since the epoch, when the lines came.
+        """
+        hits = self._search.matches(block)
+        if not hits:
+            return []
+        definitions, samples = self._definitions, []
+        newest = self._steps.get((host, rank))
+        for _, index, match in hits:
+            name, value_group, step_group = definitions[index]
+            value = number(match[value_group])
+            if value is None:
+                self._note_not_a_number(name, match.string)
+                continue
+            if name == STEP:
+                counted = whole(value)
+                newest = newest if counted is None else counted
+            own_step = None if step_group is None else whole(number(match[step_group]))
+            step = newest if own_step is None else own_step
+            samples.append(Sample(name=name, value=value, time_s=now_s, host=host, rank=rank, step=step))
+        if newest is not None:
+            self._steps[host, rank] = newest
+        return samples
+
+    def _note_not_a_number(self, name: str, line: str) -> None:
+        count, first = self.not_numbers.get(name, (0, line[:1000]))
+        self.not_numbers[name] = count + 1, first
 
 
 def _gate(literals: list[bytes]) -> bytes:

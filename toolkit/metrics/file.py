@@ -52,7 +52,7 @@ class SampleFile:
         try:
             if self._fd is None:
                 self._fd = _open(self._path)
-            _write(self._fd, b"".join(map(_line, samples)))
+            _write(self._fd, _lines(samples))
             self.written += len(samples)
         except OSError as error:
             self._given_up = True
@@ -93,12 +93,18 @@ def _open(path: Path) -> int:
     return fd
 
 
-def _line(sample: Sample) -> bytes:
+def _lines(samples: Sequence[Sample]) -> bytes:
+    encoder = msgspec.json.Encoder()
+    lines = encoder.encode_lines(samples)
+    # msgspec writes null for what JSON cannot say; a quote in a name is escaped, so this is no name.
+    return lines if b'"value":null' not in lines else encoder.encode_lines(map(_spelled, samples))
+
+
+def _spelled(sample: Sample) -> Sample | dict[str, object]:
     if math.isfinite(sample.value):
-        return msgspec.json.encode(sample) + b"\n"
-    row = msgspec.structs.asdict(sample)
-    row["value"] = "NaN" if math.isnan(sample.value) else "Infinity" if sample.value > 0 else "-Infinity"
-    return msgspec.json.encode(row) + b"\n"
+        return sample
+    spelled = "NaN" if math.isnan(sample.value) else "Infinity" if sample.value > 0 else "-Infinity"
+    return {**msgspec.structs.asdict(sample), "value": spelled}
 
 
 def _write(fd: int, content: bytes) -> None:

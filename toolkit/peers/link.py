@@ -1,8 +1,9 @@
-"""The sockets between the `train` processes of one job. One descriptor (`fd`) tells the loop that there is something to do.
+"""The sockets between the `train` processes of one job. One descriptor (`fd`) tells the loop that there is something
+to do.
 
-Opening: the leader sends its nonce; the follower answers with its own and a sealed Hello; the leader's sealed Welcome proves
-that it has the key, too. Until then a connection may send 1 KiB within 5 s, and only so many are open at once. Whatever is
-not sealed with this job's key is refused, counted and closed, and the job goes on.
+Opening: the leader sends its nonce; the follower answers with its own and a sealed Hello; the leader's sealed Welcome
+proves that it has the key, too. Until then a connection may send 1 KiB within 5 s, and only so many are open at once.
+Whatever is not sealed with this job's key is refused, counted and closed, and the job goes on.
 """
 
 import contextlib
@@ -160,9 +161,9 @@ class LeaderLink(Link):
         return self.roll.verdict
 
     @property
-    def unsent_bytes(self) -> int:
-        """What followers have yet to take."""
-        return sum(len(connection.out) for connection in self._of.values())
+    def finished(self) -> bool:
+        """True once every follower that is there has taken the verdict (and left)."""
+        return self.roll.verdict is not None and not self._of
 
     def close(self) -> None:
         """Close everything; what a follower has not taken is lost."""
@@ -319,9 +320,9 @@ class FollowerLink(Link):
         return self.roll.verdict
 
     @property
-    def unsent_bytes(self) -> int:
-        """What the leader has yet to take."""
-        return len(self._connection.out) if self._connection is not None else 0
+    def finished(self) -> bool:
+        """True once the verdict is known."""
+        return self.roll.verdict is not None
 
     def close(self) -> None:
         """Close everything."""
@@ -390,6 +391,8 @@ class FollowerLink(Link):
             self._proved = True
             self._do(self.roll.joined(now_s))
         self._do(self.roll.heard(message, now_s))
+        if self.roll.verdict is not None:
+            self._lose()  # The leader waits for this: with its Verdict taken, a follower is free.
 
     def _lose(self) -> None:
         if self._connection is not None:

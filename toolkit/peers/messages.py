@@ -1,8 +1,9 @@
 """What the `train` processes of one job say to each other, and how each word is proved.
 
-A frame on the wire: 4 bytes length (big-endian, of what follows), 32 bytes HMAC-SHA256, then the message as JSON. The HMAC
-covers direction, counter and message under a key made for this connection from the job's key and two nonces, one of each
-end (`Seal`): a stranger cannot make one, and one cannot be replayed, reordered or sent back. Pure: no sockets, no clocks.
+A frame on the wire: 4 bytes length (big-endian, of what follows), 32 bytes HMAC-SHA256, then the message as JSON. The
+HMAC covers direction, counter and message under a key made for this connection from the job's key and two nonces, one
+of each end (`Seal`): a stranger cannot make one, and one cannot be replayed, reordered or sent back. Pure: no
+sockets, no clocks.
 """
 
 import hashlib
@@ -51,7 +52,8 @@ class Report(Record, frozen=True, kw_only=True):
 
 
 class Hello(Record, frozen=True, kw_only=True, tag="hello"):
-    """Up, first: who I am. `mark` is this process's own: a second connection of the same host with another is refused."""
+    """Up, first: who I am. `mark` is this process's own: a second connection of the same host with another is
+    refused."""
 
     host: str
     mark: str
@@ -117,7 +119,7 @@ class Verdict(Record, frozen=True, kw_only=True, tag="verdict"):
 
 
 Message = Hello | Welcome | Ready | Go | Ping | Pong | Failing | Evidence | Stop | Ended | Verdict
-_DECODER = msgspec.json.Decoder(Message)
+_DECODER: msgspec.json.Decoder[Message] = msgspec.json.Decoder(Message)
 
 
 class RefusedError(Exception):

@@ -1,12 +1,12 @@
 """Pure: the roll call. Who is there, who is ready, who failed, who is gone, and what the job's end is.
 
-`Leader` and `Follower` take what happened (with the time, monotonic seconds) and answer with what to send and what to do
-here. They know no sockets and no clocks: tests replay histories of two to fifty hosts.
+`Leader` and `Follower` take what happened (with the time, monotonic seconds) and answer with what to send and what to
+do here. They know no sockets and no clocks: tests replay histories of two to fifty hosts.
 
-The course: every host joins and says Ready; the leader says Go. The first bad news from anywhere (a rank that failed, a host
-that is gone) goes to all as Failing: they stop their ranks and answer with Evidence, what had failed on their side by then.
-With all evidence the leader names the cause and sends the Verdict; nobody waits for another host's slow end. A job that ends
-well has its Verdict when every host has ended.
+The course: every host joins and says Ready; the leader says Go. The first bad news from anywhere (a rank that failed,
+a host that is gone) goes to all as Failing: they stop their ranks and answer with Evidence, what had failed on their
+side by then. With all evidence the leader names the cause and sends the Verdict; nobody waits for another host's slow
+end. A job that ends well has its Verdict when every host has ended.
 """
 
 from collections.abc import Iterable
@@ -344,7 +344,8 @@ class Follower:
         return []
 
     def tell(self, message: Message) -> list[Action]:
-        """Say *message* to the leader, now or when it is there (again); each of these counts once, however often it comes."""
+        """Say *message* to the leader, now or when it is there (again); each of these counts once, however often it
+        comes."""
         if not isinstance(message, Ping | Evidence):
             self._unsent.append(message)
         return [Send(hosts=(self._leader,), message=message)] if self._connected else []

@@ -10,7 +10,7 @@ import os
 import select
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from toolkit.job.outcome import Ended
@@ -20,6 +20,7 @@ from toolkit.supervise import children, waiting
 from toolkit.supervise.console import Console
 from toolkit.supervise.flow import STALLED_CONSOLE_S
 from toolkit.supervise.kernel import PR_SET_CHILD_SUBREAPER, prctl
+from toolkit.supervise.others import Others, Word
 from toolkit.supervise.running import Running
 from toolkit.supervise.signals import STOPPING, Signals
 
@@ -32,13 +33,25 @@ class Supervisor:
     """
 
     def __init__(
-        self, *, signals: Signals, console: Console, log: Log, run_folder: Path, marker: str, python: str
+        self,
+        *,
+        signals: Signals,
+        console: Console,
+        log: Log,
+        run_folder: Path,
+        marker: str,
+        python: str,
+        others: Others | None = None,
     ) -> None:
         self.signals = signals
         self.console = console
         self.log = log
         self.run_folder = run_folder
         self.python = python
+        self.others = others
+        self.peer_failed = False
+        self.settled = False
+        self._may_start = False
         self.prctl = prctl()
         self.prctl(PR_SET_CHILD_SUBREAPER, 1)
         self.guardian = None if os.getpid() == 1 else children.Guardian(marker, prctl=self.prctl)
@@ -53,13 +66,60 @@ class Supervisor:
         """
         with _locks(phase.needs) as locks:
             missing = _Waiting(self, locks).run(phase.needs)
-            if self.stopped_by is not None:
-                return self._not_started(phase, ())
-            if missing:
+            if missing and not self.ends:
                 return self._not_started(phase, missing)
-            if phase.skip_if is not None and phase.skip_if.exists():
+            if not self.ends and phase.skip_if is not None and phase.skip_if.exists():
                 return None
+            if not self.ends and phase.together and self.others is not None:
+                self.others.ready()
+                self.attend(lambda: self._may_start or self.ends)
+            if self.ends:
+                return self._not_started(phase, ())
             return Running(self, phase).run()
+
+    @property
+    def ends(self) -> bool:
+        """True if nothing new should be started: a stop came, another host failed, or the job's end is known."""
+        return self.stopped_by is not None or self.peer_failed or self.settled
+
+    def attend(self, done: Callable[[], bool], *fds: int, deadline_s: float | None = None) -> None:
+        """Serve signals, the console and the other hosts until *done*, called at least whenever one of *fds* is ready.
+
+        *deadline_s*: on the monotonic clock, when to give up.
+        """
+        while not done():
+            poll = select.poll()
+            for fd in (self.signals.fd, *fds):
+                poll.register(fd, select.POLLIN)
+            for outlet in self.console.outlets():
+                if outlet.pending_bytes:
+                    poll.register(outlet.fd, select.POLLOUT)
+            waits = [1.0]
+            if deadline_s is not None:
+                waits.append(deadline_s - time.monotonic())
+            if self.others is not None:
+                poll.register(self.others.fd, select.POLLIN)
+                waits.append(self.others.rest_s())
+            if min(waits) > 0:
+                poll.poll(min(waits) * 1000 + 1)
+            self.take_signals()
+            self.hear()
+            for outlet in self.console.outlets():
+                outlet.pump()
+            if deadline_s is not None and time.monotonic() >= deadline_s:
+                return
+
+    def hear(self) -> list[Word]:
+        """Serve the link to the other hosts and return its words."""
+        words = self.others.serve() if self.others is not None else []
+        for word, number in words:
+            if word == "stop" and self.stopped_by is None:
+                self.stopped_by = number
+                self.stopped_at_ns = time.time_ns()
+            self.peer_failed = self.peer_failed or word == "fail"
+            self.settled = self.settled or word == "settled"
+            self._may_start = self._may_start or word == "start"
+        return words
 
     def finish(self) -> None:
         """Put out what the console still has to take, as long as it takes any, and dismiss the guardian."""
@@ -84,6 +144,8 @@ class Supervisor:
             if number in STOPPING and self.stopped_by is None:
                 self.stopped_by = number
                 self.stopped_at_ns = time.time_ns()
+                if self.others is not None:
+                    self.others.stop(number)
         return numbers
 
     def _not_started(self, phase: Phase, missing: tuple[str, ...]) -> Ended:
@@ -96,6 +158,7 @@ class Supervisor:
             stopped_by=self.stopped_by,
             stopped_at_ns=self.stopped_at_ns,
             missing=missing,
+            peer_failed=self.peer_failed or (self.settled and self.stopped_by is None),
         )
 
 
@@ -111,7 +174,8 @@ class _Waiting:
         """Return what was missing at the deadline, () if all needs are met or a stop came."""
         needs = tuple(n for n in needs if not (isinstance(n, Locked) and waiting.take(self._locks[str(n.path)])))
         self._around.take_signals()
-        if not needs or self._around.stopped_by is not None:
+        self._around.hear()
+        if not needs or self._around.ends:
             return ()
         read_end, write_end = os.pipe()
         pid = children.fork_call(lambda: waiting.wait(needs, self._locks, write_end), prctl=self._around.prctl)
@@ -121,22 +185,20 @@ class _Waiting:
             return self._watch(pid, tells.fileno())
 
     def _watch(self, pid: int, tells: int) -> tuple[str, ...]:
-        poll = select.poll()
-        poll.register(self._around.signals.fd, select.POLLIN)
-        poll.register(tells, select.POLLIN)
-        while True:
-            ready = [fd for fd, _ in poll.poll(1000)]
-            if tells in ready and not self._hear(tells):
-                poll.unregister(tells)
-            self._around.take_signals()
-            for outlet in self._around.console.outlets():
-                outlet.pump()
-            if self._around.stopped_by is not None:
+        ended: list[int] = []
+        open_ends = [tells]
+
+        def over() -> bool:
+            if open_ends and not self._hear(tells):
+                open_ends.clear()
+            if self._around.ends:
                 children.send(pid, signal.SIGKILL)
-            for ended, status, _ in children.reap():
-                if ended == pid:
-                    self._hear(tells)
-                    return self._missing if status and self._around.stopped_by is None else ()
+            ended.extend(status for reaped, status, _ in children.reap() if reaped == pid)
+            return bool(ended)
+
+        self._around.attend(over, tells)
+        self._hear(tells)
+        return self._missing if ended[0] and not self._around.ends else ()
 
     def _hear(self, tells: int) -> bool:
         """Say what the waiting process tells; False at its end."""

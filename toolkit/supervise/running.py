@@ -17,6 +17,7 @@ from toolkit.supervise import children
 from toolkit.supervise.console import Console
 from toolkit.supervise.flow import Flow
 from toolkit.supervise.kernel import descendants
+from toolkit.supervise.others import Others, Word
 from toolkit.supervise.process import Process, command_name
 from toolkit.supervise.ranks import Door, Request, StandIn, write_wrapper
 from toolkit.supervise.relay import RankFile, Stream
@@ -46,6 +47,11 @@ class Around(Protocol):
     guardian: children.Guardian | None
     stopped_by: int | None
     stopped_at_ns: int | None
+    others: Others | None
+    peer_failed: bool
+
+    def hear(self) -> list[Word]:
+        """Serve the link to the other hosts and return its words."""
 
     def take_signals(self) -> list[int]:
         """Return the signals that came; the first that asks to stop is kept."""
@@ -79,6 +85,8 @@ class Running:
             UserError: it cannot be started.
         """
         self._flow.watch(self._around.signals.fd, self._on_signal)
+        if self._around.others is not None:
+            self._flow.watch(self._around.others.fd, self._on_others)
         door = self._open_door()
         try:
             self._start_main()
@@ -87,6 +95,8 @@ class Running:
                 if self._child_ended:
                     self._child_ended = False
                     self._reap()
+                if self._around.others is not None and self._around.others.rest_s() <= 0.01:
+                    self._on_others()
                 self._tick(time.monotonic())
         finally:
             if door is not None:
@@ -199,6 +209,16 @@ class Running:
             elif number == signal.SIGCHLD:
                 self._child_ended = True
 
+    def _on_others(self) -> None:
+        for word, number in self._around.hear():
+            if word == "stop":
+                self._stop_number = number
+                self._event(Event.STOP)
+            elif word == "fail":
+                self._event(Event.PEER_FAILED)
+                if self._around.others is not None:
+                    self._around.others.answer(self._so_far())
+
     def _on_standin(self, standin: StandIn) -> None:
         numbers, gone = standin.read()
         if gone:
@@ -220,6 +240,8 @@ class Running:
 
     def _on_exit(self, process: Process, ended: Exit) -> None:
         self._exits.append(ended)
+        if not ended.ok and not ended.told and self._state == "running" and self._around.others is not None:
+            self._around.others.failing(self._so_far())
         if process.standin is not None:
             process.standin.answer(code=ended.code, number=ended.signal)
         if not self._living:
@@ -249,6 +271,8 @@ class Running:
 
     def _timeout_s(self) -> float | None:
         waits = [LOOK_S] if self._state in ("sweeping", "killing") else []
+        if self._around.others is not None:
+            waits.append(self._around.others.rest_s())
         if self._deadline_s is not None:
             waits.append(max(self._deadline_s - time.monotonic(), 0.0))
         return min(waits, default=None)
@@ -338,6 +362,9 @@ class Running:
     def _ended(self) -> Ended:
         for file in self._files:
             file.close()
+        return self._so_far()
+
+    def _so_far(self) -> Ended:
         return Ended(
             phase=self._phase.name,
             failure=self._phase.failure,
@@ -348,6 +375,7 @@ class Running:
             stopped_by=self._around.stopped_by,
             stopped_at_ns=self._around.stopped_at_ns,
             forced=self._forced,
+            peer_failed=self._around.peer_failed,
             long_lines=sum(stream.lines.long_lines for pair in self._streams.values() for stream in pair),
             notes=tuple(self._notes),
         )
@@ -356,6 +384,7 @@ class Running:
 _ACTIONS: dict[Action, Callable[[Running], None]] = {
     Action.FORWARD: Running._forward,
     Action.STOP_RANKS: Running._stop_ranks,
+    Action.STOP_HERE: lambda running: running._signal_ranks(signal.SIGTERM),
     Action.TELL_LAUNCHER: Running._tell_launcher,
     Action.SWEEP: Running._sweep,
     Action.KILL: Running._kill,

@@ -21,6 +21,7 @@ class Event(Enum):
     STOP_AGAIN = "another stop signal came"
     RANK_FAILED = "a rank ended badly while others live"
     LAUNCHER_STOPS = "the launcher asks its ranks to end, or ended before them"
+    PEER_FAILED = "another host failed"
     RANKS_ENDED = "the last rank ended, the launcher lives"
     ALL_ENDED = "launcher and ranks have ended"
     QUIET = "no descendant lives"
@@ -33,6 +34,7 @@ class Action(Enum):
 
     FORWARD = "the signal that came goes to every rank (before there is one: to the launcher)"
     STOP_RANKS = "SIGTERM to every living rank"
+    STOP_HERE = "SIGTERM to every living rank, before there is one: to the launcher"
     TELL_LAUNCHER = "SIGTERM to the launcher"
     SWEEP = "SIGTERM to every descendant left"
     KILL = "SIGKILL to every descendant left"
@@ -48,6 +50,7 @@ TABLE: dict[tuple[Phase, Event], tuple[Phase, tuple[Action, ...]]] = {
     ("running", Event.STOP): ("stopping", (Action.FORWARD, Action.ARM_GRACE)),
     ("running", Event.RANK_FAILED): ("failing", (Action.STOP_RANKS, Action.ARM_FAILURE)),
     ("running", Event.LAUNCHER_STOPS): ("failing", (Action.STOP_RANKS, Action.ARM_FAILURE)),
+    ("running", Event.PEER_FAILED): ("failing", (Action.STOP_HERE, Action.ARM_FAILURE)),
     ("running", Event.ALL_ENDED): ("sweeping", (Action.SWEEP, Action.ARM_SWEEP)),
     # running + RANKS_ENDED: nothing. A launcher may wait for other hosts as long as they train.
     ("stopping", Event.STOP_AGAIN): ("killing", (Action.KILL, Action.ARM_KILL)),

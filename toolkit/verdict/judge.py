@@ -11,7 +11,8 @@ from toolkit.errors import ToolkitError
 from toolkit.job.job import Job
 from toolkit.job.outcome import Ended, Exit, Outcome
 from toolkit.verdict import tail as ends
-from toolkit.verdict import traceback
+from toolkit.verdict import pip, traceback
+from toolkit.verdict.collateral import is_echo
 from toolkit.verdict.traceback import Traceback
 
 LAST_LINES = 8
@@ -23,15 +24,8 @@ INSTALL = "install"
 # summaries of trackers (wandb: some 40 lines), and Python itself then ends with 1; any other code a script has chosen.
 NEAR_LINES = 20
 FAR_LINES = 200
-# What pip says without a reason; the reason stands in front of it.
-PIP_ERROR = re.compile(r"^\s*(?:ERROR|error): (?!Exception:$|subprocess-exited-with-error$)(?P<reason>.+)$")
 # argparse: "train.py: error: unrecognized arguments: --lr", below the usage.
 OPTION_ERROR = re.compile(r"^\S.*?: error: ")
-# What a rank says that lost its peer (gloo, NCCL, the store): a consequence wherever another rank has a cause of its
-# own.
-LOST_PEER = re.compile(
-    r"Connection (?:closed by peer|reset by peer)|Broken pipe|remote process exited|NCCL communicator was aborted"
-)
 
 
 def judge(job: Job, ended: Ended) -> Outcome:
@@ -39,6 +33,7 @@ def judge(job: Job, ended: Ended) -> Outcome:
 
     - a process that ended badly by itself, before any stop: failed, with its code or 128 + signal;
     - needs that were not met: failed, 75;
+    - another host failed: failed, 75, until the job's verdict is known (accord.py);
     - otherwise a stop signal: stopped, 128 + signal, or 0 where the platform counts a script that ended with 0 as
       success;
     - a process that ended badly although nobody but us asked for it: failed likewise, whatever the launcher says;
@@ -51,12 +46,20 @@ def judge(job: Job, ended: Ended) -> Outcome:
         return _missing(job, ended)
     if ended.stopped_by is not None:
         return _succeeded(job, ended) if _finished_before_stop(ended) else _stopped(job, ended)
+    if ended.peer_failed:
+        return _with_another(job, ended)
     told = min((e for e in ended.exits if not e.ok), key=lambda e: e.ended_ns, default=None)
     if told is not None:
         return _failed(job, ended, told)
     if not ended.exits or ended.phase == INSTALL:
         return of_fault(f"{ended.phase} was judged before any process of the script had ended", "", job.cluster.current)
     return _succeeded(job, ended)
+
+
+def failed(job: Job, ended: Ended) -> Outcome | None:
+    """Return the outcome of what had failed here by itself when *ended* was seen, None if nothing had."""
+    culprit = _culprit(ended)
+    return None if culprit is None else _failed(job, ended, culprit)
 
 
 def _succeeded(job: Job, ended: Ended) -> Outcome:
@@ -98,7 +101,10 @@ def _ranks(exits: Sequence[Exit]) -> Sequence[Exit]:
 
 def _lost_its_peer(ended: Ended, end: Exit) -> bool:
     found = _last_traceback(ended, end)
-    return end.signal is None and found is not None and bool(LOST_PEER.search(found.error))
+    if found is not None:
+        return is_echo(found.error)
+    stderr, _ = ended.tails.get(end.process, (b"", b""))
+    return is_echo(ends.last(stderr, LAST_LINES, LAST_CHARACTERS))
 
 
 def _before_stop(ended: Ended, end: Exit) -> bool:
@@ -128,6 +134,8 @@ def _failed(job: Job, ended: Ended, culprit: Exit) -> Outcome:
         rank=culprit.rank if several else None,
         local_rank=culprit.local_rank,
         ended=how(culprit),
+        primary=not _lost_its_peer(ended, culprit),
+        failed_ns=culprit.ended_ns,
         command=ended.command,
         exits=ended.exits,
         notes=_notes(ended),
@@ -163,6 +171,21 @@ def _stopped(job: Job, ended: Ended) -> Outcome:
     )
 
 
+def _with_another(job: Job, ended: Ended) -> Outcome:
+    """Return the outcome of a healthy host that stopped because another one failed; the job's verdict replaces it."""
+    return Outcome(
+        status="failed",
+        exit_code=TEMPORARY_FAILURE,
+        blame="platform",
+        kind="PlatformError",
+        cause="another host failed",
+        host=job.cluster.current,
+        command=ended.command,
+        exits=ended.exits,
+        notes=_notes(ended),
+    )
+
+
 def _missing(job: Job, ended: Ended) -> Outcome:
     cause = "waited in vain for " + "; for ".join(ended.missing) + f" (TOOLKIT_JOIN_S={job.settings.join_s:g})"
     return Outcome(
@@ -181,7 +204,7 @@ def _cause(ended: Ended, culprit: Exit) -> tuple[str, str]:
     """Return (the cause in one or few lines, the whole traceback or "")."""
     stderr, stdout = ended.tails.get(culprit.process, (b"", b""))
     if ended.failure.startswith("Install"):
-        error = _last_error_of_pip(stderr) or _last_error_of_pip(stdout)
+        error = pip.cause(stderr) or pip.cause(stdout)
         if error:
             return error, ""
     found = _last_traceback(ended, culprit)
@@ -223,11 +246,6 @@ def _error(found: Traceback) -> str:
 def _said_last(stderr: bytes, stdout: bytes, count: int) -> str:
     said = ends.last(stderr, count, LAST_CHARACTERS) or ends.last(stdout, count, LAST_CHARACTERS)
     return f"it last said: {said}" if said else ""
-
-
-def _last_error_of_pip(tail: bytes) -> str:
-    errors = [match["reason"] for line in ends.lines(tail) if (match := PIP_ERROR.match(line))]
-    return errors[-1].strip() if errors else ""
 
 
 def how(end: Exit) -> str:

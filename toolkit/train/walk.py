@@ -25,6 +25,7 @@ from toolkit.supervise.console import Console
 from toolkit.supervise.loop import Supervisor
 from toolkit.supervise.relay import Tap
 from toolkit.supervise.signals import Signals
+from toolkit.train import accord
 from toolkit.verdict import judge
 
 MARKER = "TOOLKIT_RUN_ID"
@@ -87,8 +88,7 @@ def _outcome(
         job = prepared(platform, environ, interpreter, log)
         host = job.cluster.current
         job_folders.prepare(folders, log)
-        fetch.place(job, log)
-        return _run(with_script(job), signals, log)
+        return _run(job, signals, log)
     except ToolkitError as error:
         return judge.of_error(error, host)
     except Exception as error:  # noqa: BLE001 - the top of the walk: a fault of ours still ends with a true status
@@ -96,27 +96,41 @@ def _outcome(
 
 
 def _run(job: Job, signals: Signals, log: Log) -> Outcome:
+    """Run *job* on this host, in accord with its others; return the outcome, the job's where the hosts share one."""
     run_folder = _run_folder(job.folders.scratch)
+    others = None
     try:
-        plan = launchers.plan(job, run_folder)
-        marker = f"{MARKER}={run_folder.name}"
+        others = accord.Accord(job, log) if accord.wanted(job) else None
         metrics = _Metrics(job, log)
-        several = plan.world_size > 1
         supervisor = Supervisor(
             signals=signals,
-            console=_console(job, several, metrics, log),
+            console=_console(job, launchers.world_size(job) > 1, metrics, log),
             log=log,
             run_folder=run_folder,
-            marker=marker,
+            marker=f"{MARKER}={run_folder.name}",
             python=job.interpreter,
+            others=others,
         )
         log.say_through(supervisor.console.stderr.say, supervisor.finish)
-        _say_plan(job, plan, log)
-        ended = _follow(job, plan, supervisor, log)
+        outcome = _alone(job, supervisor, log)
         metrics.close()
-        return judge.judge(job, ended)
+        return outcome if others is None else others.settle(supervisor, outcome)
     finally:
+        if others is not None:
+            others.close()
         _remove(run_folder)
+
+
+def _alone(job: Job, supervisor: Supervisor, log: Log) -> Outcome:
+    """Return how this host's part ended; an error that the toolkit has named is one of the ways."""
+    try:
+        fetch.place(job, log)
+        job = with_script(job)
+        plan = launchers.plan(job, supervisor.run_folder)
+        _say_plan(job, plan, log)
+        return judge.judge(job, _follow(job, plan, supervisor, log))
+    except ToolkitError as error:
+        return judge.of_error(error, job.cluster.current)
 
 
 def _follow(job: Job, plan: Plan, supervisor: Supervisor, log: Log) -> Ended:

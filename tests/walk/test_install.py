@@ -1,0 +1,244 @@
+"""What is installed before the script: by real pips, from wheels made here, into an interpreter of the job's own.
+
+Checklist 33 and 35; numbers of its items in docstrings. No index is asked (PIP_NO_INDEX).
+"""
+
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tests.walk.base import ROOT, Base, Done
+from tests.walk.live import live
+
+TRAIN = ("-c", "from toolkit.cli.main import train; train()")
+
+
+class Image:
+    """An interpreter that the job may install into, and a folder of wheels for it."""
+
+    def __init__(self, base: Base) -> None:
+        self.base = base
+        self.wheels = base.folder / "wheels"
+        self.wheels.mkdir()
+        home = base.folder / "image"
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", home], check=True)
+        self.python = home / "bin/python"
+        (self.site,) = home.glob("lib/python*/site-packages")
+        # The toolkit, and all that is beside this machine's msgspec: pip among it.
+        (self.site / "here.pth").write_text(f"{ROOT}\n{Path(msgspec.__file__).parents[1]}\n")
+
+    @property
+    def command(self) -> tuple[str, ...]:
+        return str(self.python), *TRAIN
+
+    @property
+    def pip(self) -> dict[str, str]:
+        return {
+            "PIP_NO_INDEX": "1",
+            "PIP_FIND_LINKS": str(self.wheels),
+            "PIP_CONFIG_FILE": os.devnull,
+            "PIP_NO_CACHE_DIR": "1",
+        }
+
+    def wheel(self, name: str, version: str = "1.0", text: str = "") -> None:
+        """Write a wheel of one module."""
+        info = f"{name}-{version}.dist-info"
+        with zipfile.ZipFile(self.wheels / f"{name}-{version}-py3-none-any.whl", "w") as wheel:
+            wheel.writestr(f"{name}.py", text)
+            wheel.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+            wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+            wheel.writestr(f"{info}/RECORD", "")
+
+    def train(self, **more: str) -> Done:
+        return self.base.train(self.pip, command=self.command, **more)
+
+
+@pytest.fixture
+def image(base: Base) -> Image:
+    if not (Path(msgspec.__file__).parents[1] / "pip").is_dir():
+        pytest.skip("needs pip beside msgspec")
+    return Image(base)
+
+
+# A package that pip builds without any other (its backend lies in it): when built it does what BUILD says.
+PROJECT = '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n'
+BACKEND = """
+import zipfile
+def build_wheel(folder, config_settings=None, metadata_directory=None):
+    {build}
+    with zipfile.ZipFile(folder + "/slow-1.0-py3-none-any.whl", "w") as wheel:
+        wheel.writestr("slow.py", "")
+        wheel.writestr("slow-1.0.dist-info/METADATA", "Metadata-Version: 2.1\\nName: slow\\nVersion: 1.0\\n")
+        wheel.writestr("slow-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n")
+        wheel.writestr("slow-1.0.dist-info/RECORD", "")
+    return "slow-1.0-py3-none-any.whl"
+"""
+
+
+def slow(folder: Path, build: str) -> Path:
+    """Write a package that does *build* while it is built, and return its folder."""
+    folder.mkdir()
+    (folder / "pyproject.toml").write_text(PROJECT)
+    (folder / "backend.py").write_text(BACKEND.format(build=build.replace("\n", "\n    ")))
+    return folder
+
+
+def requirements_are_there_for(image: Image, entry: str) -> None:
+    image.wheel("needed", text="word = 'the requirement'\n")
+    image.base.program("needed\n", "requirements.txt")
+    image.base.hyperparameters(program=entry)
+
+    done = image.train()
+
+    assert (done.status, done.stdout.splitlines()[-1]) == (0, b"the requirement"), done
+
+
+def test_requirements_are_there_for_a_program(image: Image) -> None:
+    """33."""
+    image.base.program("import needed\nprint(needed.word)\n")
+    requirements_are_there_for(image, "train.py")
+
+
+def test_requirements_are_there_for_a_package_with_setup_py(image: Image) -> None:
+    """33, 35: installed, then started with -m."""
+    image.base.program("", "setup.py")
+    slow_package = slow(image.base.folder / "package", "pass")
+    for path in slow_package.iterdir():
+        image.base.program(path.read_text(), path.name)
+    image.base.program("import needed, slow\nassert __spec__.name == 'train'\nprint(needed.word)\n")
+    requirements_are_there_for(image, "train.py")
+    assert (image.site / "slow.py").exists()
+
+
+def test_requirements_are_there_for_a_shell_script(image: Image) -> None:
+    """33: the predecessor left those alone."""
+    image.base.program(f"{image.python} -c 'import needed; print(needed.word)'\n", "run.sh")
+    requirements_are_there_for(image, "run.sh")
+
+
+def test_pips_words_are_streamed(image: Image) -> None:
+    """33: seen while pip still works."""
+    package = slow(image.base.folder / "slow", "open('building', 'w')\nimport time\ntime.sleep(600)")
+    image.base.program(f"{package}\n", "requirements.txt")
+    image.base.program("")
+
+    with live(image.base, command=image.command, **image.pip) as running:
+        running.until(b"Processing " + str(package).encode())
+        running.signal()
+        done = running.end()
+
+    assert done.status == 143
+
+
+def test_a_stop_during_the_installation_is_never_a_success(image: Image) -> None:
+    """8, 61: the script did not run; its platform would count 0 as done."""
+    package = slow(image.base.folder / "slow", "open('building', 'w').close()\nimport time\ntime.sleep(600)")
+    image.base.program(f"{package}\n", "requirements.txt")
+    image.base.program("print('the script ran')\n")
+
+    with live(image.base, command=image.command, **image.pip) as running:
+        running.until(b"Processing ")
+        running.signal()
+        done = running.end(deadline_s=30)
+
+    assert done.status == 143
+    assert not done.succeeded
+    assert b"the script ran" not in done.stdout
+    assert done.failure is not None
+    assert "stopped by SIGTERM" in done.failure
+
+
+def test_pips_last_error_is_the_cause(image: Image) -> None:
+    """12, 33: behind a hundred lines of other words, with the prefix that people look for."""
+    image.wheel("needed", "2.0")
+    image.base.program("needed==1.0\n", "requirements.txt")
+    image.base.program("print('the script ran')\n")
+
+    done = image.train()
+
+    assert done.status == 1
+    assert b"the script ran" not in done.stdout
+    assert done.failure is not None
+    assert done.failure.startswith(
+        'InstallRequirementsError:\nExitCode 1\nErrorMessage "No matching distribution found for needed==1.0"\n'
+    )
+
+
+def test_a_build_that_fails_is_the_cause_not_pips_note_about_it(image: Image) -> None:
+    """33."""
+    package = slow(image.base.folder / "slow", "raise RuntimeError('no compiler here')")
+    image.base.program(f"{package}\n", "requirements.txt")
+    image.base.program("")
+
+    done = image.train()
+
+    assert done.status == 1
+    assert done.failure is not None
+    assert done.failure.startswith("InstallRequirementsError:")
+    assert f"{package}; the build said last: RuntimeError: no compiler here" in done.failure[:1024]
+
+
+def test_the_second_run_installs_nothing_until_the_requirements_change(image: Image) -> None:
+    """33, 73: as on a warm pool."""
+    image.wheel("needed")
+    image.wheel("needed", "2.0")
+    image.base.program("import importlib.metadata\nprint(importlib.metadata.version('needed'))\n")
+    image.base.program("needed==1.0\n", "requirements.txt")
+    first = image.train()
+    assert b"Successfully installed needed-1.0" in first.stdout
+
+    second = image.train()
+    image.base.program("needed==2.0\n", "requirements.txt")
+    third = image.train()
+
+    assert second.stdout == b"1.0\n"
+    assert "requirements were installed before in this container: skipped" in second.log
+    assert b"Successfully installed needed-2.0" in third.stdout
+    assert third.stdout.endswith(b"\n2.0\n")
+
+
+def test_a_failed_installation_is_tried_again(image: Image) -> None:
+    """33, 73."""
+    image.base.program("needed\n", "requirements.txt")
+    image.base.program("print('ran')\n")
+    assert image.train().status == 1
+    image.wheel("needed")
+
+    done = image.train()
+
+    assert done.status == 0
+    assert b"Successfully installed needed-1.0" in done.stdout
+
+
+def test_two_trains_of_one_container_install_one_after_the_other(image: Image, tmp_path: Path) -> None:
+    """33: each build holds a name that the other must not find."""
+    held = tmp_path / "held"
+    build = f"import os, time\nos.mkdir({str(held)!r})\ntime.sleep(0.5)\nos.rmdir({str(held)!r})"
+    (tmp_path / "other").mkdir()
+    other = Base(tmp_path / "other")
+    for base in (image.base, other):
+        base.program(f"{slow(base.folder / 'slow', build)}\n", "requirements.txt")
+        base.program("print('ran')\n")
+
+    with (
+        live(image.base, command=image.command, **image.pip) as one,
+        live(other, command=image.command, **image.pip) as two,
+    ):
+        ends = [one.end(), two.end()]
+
+    assert [done.status for done in ends] == [0, 0], ends
+
+
+def test_a_plug_in_installs_for_itself(image: Image) -> None:
+    """33, 38."""
+    image.base.program("no-such-thing\n", "requirements.txt")
+    image.base.program("def main(): print('ran')\n", "plugged.py")
+
+    done = image.train(SAGEMAKER_TRAINING_MODULE="plugged:main")
+
+    assert (done.status, done.stdout) == (0, b"ran\n")

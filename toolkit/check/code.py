@@ -1,0 +1,112 @@
+"""The script of a job whose source is not in place yet, found without putting it there.
+
+`train` moves the source into the code folder and makes a command executable. Here the submitted folder is looked at
+where it lies; only an archive, a single file and a command (which would be changed) are looked at as copies.
+"""
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import msgspec
+
+from toolkit.errors import ToolkitError, UserError
+from toolkit.job.job import Job, Script
+from toolkit.job.plan import Phase
+from toolkit.log import Log
+from toolkit.records import Record
+from toolkit.source import classify, fetch, install, unpack
+
+
+class Code(Record, frozen=True, kw_only=True):
+    """The job with its script, as it will lie in the code folder; what would be installed first; where it is now.
+
+    `program`: what the first line of a command names ("" where it names nothing). `requirements`: the text of
+    requirements.txt.
+    """
+
+    job: Job
+    installing: Phase | None
+    source: Path
+    program: str = ""
+    requirements: str = ""
+
+    @property
+    def kind(self) -> str:
+        return "" if self.job.script is None else self.job.script.kind
+
+
+def find(job: Job, log: Log) -> Code:
+    """Return the code of *job*.
+
+    Raises:
+        UserError: the source or the entry point is missing or cannot be one: what `train` would say.
+    """
+    source = fetch.submitted(job, log)
+    with _seen(job, source) as folder:
+        try:
+            script = _script(job, folder)
+            installing = install.phase(msgspec.structs.replace(job, script=script))
+        except ToolkitError as error:
+            raise _as_placed(error, folder, job.folders.code) from None
+        if installing is not None:
+            main = msgspec.structs.replace(installing.main, cwd=job.folders.code)
+            installing = msgspec.structs.replace(installing, main=main)
+        return Code(
+            job=msgspec.structs.replace(job, script=msgspec.structs.replace(script, folder=job.folders.code)),
+            installing=installing,
+            source=source or job.folders.code,
+            program=_first_program(folder / script.entry) if script.kind == "command" and not script.through else "",
+            requirements=_text(folder / install.REQUIREMENTS),
+        )
+
+
+@contextmanager
+def _seen(job: Job, source: Path | None) -> Iterator[Path]:
+    """Give a folder that holds what the code folder will hold."""
+    if source is None or source.is_dir():
+        yield source or job.folders.code
+        return
+    with TemporaryDirectory(prefix="toolkit-check-") as name:
+        folder = Path(name)
+        try:
+            if source.name.endswith(fetch.TAR_ENDINGS) or unpack.is_tar(source):
+                unpack.unpack(source, folder)
+            else:
+                shutil.copy2(source, folder / source.name)
+        except OSError as error:
+            raise UserError(f"cannot read {source}: {error.strerror}", where=fetch.KEY) from None
+        yield folder
+
+
+def _script(job: Job, folder: Path) -> Script:
+    style, entry = job.settings.argument_style, job.entry
+    if job.plugin or not entry or entry.endswith(".py") or not (folder / entry).is_file():
+        return classify.classify(folder, entry, job.plugin, style)
+    classify.validate_entry_point(entry)
+    with TemporaryDirectory(prefix="toolkit-check-") as name:
+        copy = Path(name, entry)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(folder / entry, copy)
+        return msgspec.structs.replace(classify.classify(Path(name), entry, None, style), folder=folder)
+
+
+def _as_placed(error: ToolkitError, folder: Path, code: Path) -> ToolkitError:
+    message, hint, where = (text.replace(str(folder), str(code)) for text in (error.message, error.hint, error.where))
+    return type(error)(message, hint=hint, where=where, prefix=error.prefix)
+
+
+def _first_program(file: Path) -> str:
+    with file.open("rb") as content:
+        line = content.read(512).partition(b"\n")[0]
+    words = line[2:].split() if line.startswith(b"#!") else []
+    return words[0].decode("utf-8", "replace") if words else ""
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text("utf-8-sig", "replace")
+    except OSError:
+        return ""

@@ -1,0 +1,73 @@
+"""Are the job's inputs what its documents say: channels, metric definitions?"""
+
+import os
+import stat
+from pathlib import Path
+
+from toolkit.check.finding import Finding
+from toolkit.errors import ContractError
+from toolkit.job.job import Channel, Job
+from toolkit.metrics.definition import compile
+from toolkit.metrics.warn import warnings
+
+
+def documents(job: Job) -> Finding:
+    """Return what the documents say, in a line."""
+    cluster = job.cluster
+    hosts = f"{len(cluster.hosts)} host{'s' * (len(cluster.hosts) > 1)}"
+    count = len(job.hyperparameters)
+    found = f"{job.folders.config}: {hosts}, {count} hyperparameter{'s' * (count != 1)}, {job.strategy.name}"
+    return Finding(name="documents", status="ok", found=found)
+
+
+def channels(job: Job) -> tuple[Finding, ...]:
+    """Return whether the input of each channel is there."""
+    empty = [channel for channel in job.channels if not _has_input(channel)]
+    if empty:
+        found = "; ".join(f"{channel.name}: {_lack(channel)}" for channel in empty)
+        advice = "Mount the input there, unless the platform still brings it"
+        return (Finding(name="channels", status="warn", found=found, advice=advice),)
+    if not job.channels:
+        return ()
+    found = ", ".join(f"{channel.name} ({channel.mode})" for channel in job.channels)
+    return (Finding(name="channels", status="ok", found=found),)
+
+
+def metrics(job: Job) -> tuple[Finding, ...]:
+    """Return whether the metric definitions can be used, and what they would misread."""
+    if not job.metric_definitions:
+        return ()
+    try:
+        definitions = compile(job.metric_definitions, "metric definitions")
+    except ContractError as error:
+        return (Finding(name="metrics", status="fail", found=str(error)),)
+    said = [text for definition in definitions for text in warnings(definition)]
+    found = "; ".join(said) or ", ".join(definition.name for definition in definitions)
+    return (Finding(name="metrics", status="warn" if said else "ok", found=found),)
+
+
+def _has_input(channel: Channel) -> bool:
+    if channel.mode == "Pipe":
+        return _is_fifo(_first_fifo(channel))
+    try:
+        with os.scandir(channel.folder) as entries:
+            return next(entries, None) is not None
+    except OSError:
+        return False
+
+
+def _lack(channel: Channel) -> str:
+    if channel.mode == "Pipe":
+        return f"no FIFO {_first_fifo(channel)}"
+    return f"{channel.folder} is empty" if channel.folder.is_dir() else f"no folder {channel.folder}"
+
+
+def _first_fifo(channel: Channel) -> Path:
+    return channel.folder.with_name(channel.folder.name + "_0")
+
+
+def _is_fifo(path: Path) -> bool:
+    try:
+        return stat.S_ISFIFO(path.stat().st_mode)  # Never opened: its first reader gets what it holds.
+    except OSError:
+        return False

@@ -1,0 +1,149 @@
+"""Has this host the disk, memory, limits and GPUs that the job will want? Nothing is written to find out."""
+
+import os
+import resource
+from collections.abc import Mapping
+from pathlib import Path
+
+from toolkit.check.finding import Finding, Status
+from toolkit.job.job import Folders
+from toolkit.job.machine import Machine
+
+GIB = 1 << 30
+# NCCL and PyTorch's DataLoader share memory through /dev/shm; docker gives 64 MiB unless told otherwise, and NCCL's
+# own manual asks for --shm-size=1g --ulimit memlock=-1
+# (https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html, 2026-11).
+ENOUGH_SHM_BYTES = GIB
+ENOUGH_DISK_BYTES = GIB
+# A DataLoader worker hands each tensor over as a descriptor, and a rank holds several for each peer. Bare shells have
+# 1,024.
+ENOUGH_FILES = 4096
+SHM = Path("/dev/shm")
+
+
+def check(machine: Machine, folders: Folders, environ: Mapping[str, str], processes: int) -> tuple[Finding, ...]:
+    """Return what was found of this host, for a job with *processes* ranks on it."""
+    busy = processes > 1 or machine.accelerators > 0
+    return (
+        gpus(machine, environ, processes),
+        *disks({"model": folders.model, "output": folders.output, "checkpoints": folders.checkpoints}),
+        shared_memory(SHM, busy=busy),
+        limits(machine, busy=busy),
+        scratch(folders.scratch),
+    )
+
+
+def gpus(machine: Machine, environ: Mapping[str, str], processes: int) -> Finding:
+    """Return whether the accelerators that are meant to be here are, and suffice for *processes* ranks."""
+    count, kind = machine.accelerators, {"nvidia": "GPU", "neuron": "Neuron core"}.get(machine.accelerator, "")
+    if machine.notes:
+        return Finding(name="GPUs", status="warn", found="; ".join(machine.notes), advice="Correct the driver's set-up")
+    if not count:
+        meant = environ.get("NVIDIA_VISIBLE_DEVICES", "void") not in ("", "void", "none")
+        found = "none, although NVIDIA_VISIBLE_DEVICES asks for some" if meant else "none"
+        advice = "Start the container with --gpus all, or on a host with GPUs" if meant else ""
+        return Finding(name="GPUs", status="warn" if meant else "ok", found=found, advice=advice)
+    found = f"{count} {kind}{'s' * (count > 1)} for {processes} process{'es' * (processes > 1)}"
+    visible = environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        found += f", CUDA_VISIBLE_DEVICES={visible}"
+        count = min(count, len([device for device in visible.split(",") if device.strip()]))
+    if processes > count:
+        advice = "Several ranks would share one: lower the processes per host, unless that is meant"
+        return Finding(name="GPUs", status="warn", found=found, advice=advice)
+    return Finding(name="GPUs", status="ok", found=found)
+
+
+def disks(folders: Mapping[str, Path]) -> tuple[Finding, ...]:
+    """Return whether each of *folders* can be written and has room; those on one file system in one finding."""
+    together: dict[tuple[int, Status, str, str], list[str]] = {}
+    for name, folder in folders.items():
+        there = _nearest(folder)
+        together.setdefault((there.stat().st_dev, *_room(there)), []).append(name)
+    return tuple(
+        Finding(name="disk", status=status, found=f"{', '.join(names)}: {found}", advice=advice)
+        for (_, status, found, advice), names in together.items()
+    )
+
+
+def _room(folder: Path) -> tuple[Status, str, str]:
+    room = os.statvfs(folder)
+    if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
+        why = "the file system is read-only" if room.f_flag & os.ST_RDONLY else f"user {os.getuid()} may not write"
+        why = why if folder.is_dir() else "it is no folder"
+        return "fail", f"{folder} cannot be written to ({why})", "Mount it writable, or change its owner"
+    free_bytes = room.f_bavail * room.f_frsize
+    if room.f_blocks and not room.f_bavail:
+        return "fail", f"no space left in {folder}", "Free some, or mount a larger volume"
+    if room.f_files and not room.f_favail:
+        return "fail", f"no files can be added in {folder} (it has no inodes left)", "Remove files"
+    if room.f_blocks and free_bytes < ENOUGH_DISK_BYTES:
+        return "warn", f"{size(free_bytes)} free", "Models and checkpoints need room: mount a larger volume"
+    return "ok", f"{size(free_bytes)} free" if room.f_blocks else "writable", ""
+
+
+def shared_memory(mount: Path, *, busy: bool) -> Finding:
+    """Return whether *mount* is large enough; *busy*: several processes or GPUs, which talk through it."""
+    name, advice = "/dev/shm", "Start the container with --shm-size=8g (docker), or mount a memory volume there"
+    try:
+        room = os.statvfs(mount)
+    except OSError as error:
+        return Finding(name=name, status="warn", found=f"cannot be looked at ({error.strerror})", advice=advice)
+    total_bytes, free_bytes = room.f_blocks * room.f_frsize, room.f_bavail * room.f_frsize
+    found = f"{size(total_bytes)}, {size(free_bytes)} free"
+    if free_bytes >= ENOUGH_SHM_BYTES:
+        return Finding(name=name, status="ok", found=found)
+    if busy:
+        return Finding(name=name, status="warn", found=f"{found}: little for NCCL and data loaders", advice=advice)
+    return Finding(name=name, status="ok", found=f"{found} (data loaders with workers may need --shm-size)")
+
+
+def limits(machine: Machine, *, busy: bool) -> Finding:
+    """Return whether the limits of this process, which the script inherits, are wide enough."""
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    locked, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    return judged_limits(files, locked, pins_memory=machine.fabric != "tcp", busy=busy)
+
+
+def judged_limits(files: int, locked: int, *, pins_memory: bool, busy: bool) -> Finding:
+    """Return the finding for soft limits of open files and of locked bytes (resource.RLIM_INFINITY: none)."""
+    unlimited = resource.RLIM_INFINITY
+    found = "nofile " + ("unlimited" if files == unlimited else f"{files:,}")
+    found += ", memlock " + ("unlimited" if locked == unlimited else size(locked))
+    advice = []
+    if busy and files != unlimited and files < ENOUGH_FILES:
+        advice.append("--ulimit nofile=65536:65536 (data loaders hand tensors over as descriptors)")
+    if pins_memory and locked != unlimited:
+        advice.append("--ulimit memlock=-1 (EFA and InfiniBand pin memory)")
+    text = f"Start the container with {' and '.join(advice)}" if advice else ""
+    return Finding(name="ulimits", status="warn" if advice else "ok", found=found, advice=text)
+
+
+def scratch(folder: Path) -> Finding:
+    """Return whether `train` can write its temporary files below *folder* and start what it writes there."""
+    there = _nearest(folder)
+    advice = "Let the user of the container write to /tmp, or set TMPDIR to a folder it can write to"
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        return Finding(name="scratch", status="fail", found=f"{there} cannot be written to", advice=advice)
+    room = os.statvfs(there)
+    if room.f_blocks and not room.f_bavail:
+        return Finding(name="scratch", status="fail", found=f"no space left in {there}", advice=advice)
+    if room.f_flag & os.ST_NOEXEC:
+        found = f"{there} is mounted noexec: ranks are left to torchrun, and their ends are known less well"
+        return Finding(name="scratch", status="warn", found=found, advice="Set TMPDIR to a folder without noexec")
+    return Finding(name="scratch", status="ok", found=str(folder))
+
+
+def _nearest(folder: Path) -> Path:
+    """Return *folder* or, where it is absent, the nearest parent that is there: where it would be made."""
+    return next((parent for parent in (folder, *folder.parents) if parent.exists()), Path("/"))
+
+
+def size(count_bytes: int) -> str:
+    """Return a number of bytes for people: "64 MiB", "1.5 GiB", "79 GiB"."""
+    value, unit = float(count_bytes), "B"
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if value < 1024 or unit == "TiB":
+            break
+        value /= 1024
+    return f"{value:.1f} {unit}" if value < 10 and value != int(value) else f"{value:.0f} {unit}"

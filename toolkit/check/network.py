@@ -1,0 +1,141 @@
+"""Do the other hosts' names resolve, is the rendezvous port free, is the interface there?"""
+
+import errno
+import socket
+import threading
+import time
+from collections.abc import Sequence
+
+from toolkit.check.finding import Finding, Status
+from toolkit.job.job import Job
+from toolkit.job.plan import Plan, Resolves
+from toolkit.launchers import fabric
+from toolkit.launchers.environment import master
+
+RESOLVE_WITHIN_S = 2.0
+NAMES_SHOWN = 4
+
+
+def check(job: Job, plan: Plan) -> tuple[Finding, ...]:
+    """Return what was found of the network, nothing for a job of one host."""
+    if len(job.cluster.hosts) == 1:
+        return ()
+    return (names(job, plan), rendezvous(job, plan), interface(job))
+
+
+def names(job: Job, plan: Plan, *, within_s: float = RESOLVE_WITHIN_S) -> Finding:
+    """Return whether every name that `train` would wait for resolves, all asked at once."""
+    hosts = [need.host for phase in plan.phases for need in phase.needs if isinstance(need, Resolves)]
+    if not hosts:
+        given = _listed([f"{host} {job.cluster.address(host)}" for host in job.cluster.hosts])
+        return Finding(name="host names", status="ok", found=f"none has to resolve ({given})")
+    addresses = resolve(hosts, within_s=within_s)
+    missing = [host for host in hosts if host not in addresses]
+    if not missing:
+        shown = _listed([f"{host} {addresses[host]}" for host in hosts])
+        return Finding(name="host names", status="ok", found=shown)
+    return Finding(
+        name="host names",
+        status="fail",
+        found=f"{_listed(missing)} {'does' if len(missing) == 1 else 'do'} not resolve within {within_s:g} s",
+        advice=f"train would wait for {job.settings.join_s:g} s. Start all hosts in one network under these names,"
+        " or give their addresses as TOOLKIT_HOST_ADDRESSES=HOST=ADDRESS,...",
+    )
+
+
+def resolve(hosts: Sequence[str], *, within_s: float) -> dict[str, str]:
+    """Return the first address of each host that has one within *within_s*.
+
+    One thread each: a name server that does not answer holds getaddrinfo for half a minute. They are not waited for.
+    """
+    found: dict[str, str] = {}
+
+    def ask(host: str) -> None:
+        try:
+            found[host] = str(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0])
+        except (OSError, UnicodeError):
+            pass  # UnicodeError: a name that no name server could be asked for, as one of 300 letters.
+
+    threads = [threading.Thread(target=ask, args=(host,), daemon=True) for host in hosts]
+    ends_s = time.monotonic() + within_s
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(max(ends_s - time.monotonic(), 0))
+    return dict(found)
+
+
+def rendezvous(job: Job, plan: Plan) -> Finding:
+    """Return whether the leader can open the rendezvous port; on other hosts nothing is to be seen of it."""
+    address, port = master(job)
+    where = f"{address}:{port}"
+    if not job.cluster.is_leader:
+        return Finding(name="port", status="ok", found=f"{where} is for {job.cluster.leader} to open")
+    reason = refused(port)
+    if reason:
+        advice = "Free it, or set MASTER_PORT to another port on every host"
+        status: Status = "fail" if plan.launcher == "torchrun" else "warn"
+        return Finding(name="port", status=status, found=f"{port} cannot be opened ({reason})", advice=advice)
+    if _is_elsewhere(address):
+        return Finding(
+            name="port",
+            status="warn",
+            found=f"{port} is free, but {address} is no address of this host, the leader",
+            advice="Right behind a service or address translation; otherwise correct MASTER_ADDR",
+        )
+    return Finding(name="port", status="ok", found=f"{where} is free")
+
+
+def refused(port: int) -> str:
+    """Return why *port* cannot be opened on this host, "" if it can; it is not listened on."""
+    for family, any_address in ((socket.AF_INET, "0.0.0.0"), (socket.AF_INET6, "::")):
+        reason = _bound(family, any_address, port)
+        if reason:
+            return reason
+    return ""
+
+
+def _bound(family: socket.AddressFamily, address: str, port: int) -> str:
+    try:
+        with socket.socket(family, socket.SOCK_STREAM) as attempt:
+            attempt.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                attempt.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            attempt.bind((address, port))
+    except (OSError, OverflowError) as error:
+        if isinstance(error, OSError) and error.errno in (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL):
+            return ""  # No IPv6 here, and nothing that could hold the port there.
+        return (error.strerror if isinstance(error, OSError) else None) or str(error)
+    return ""
+
+
+def _is_elsewhere(address: str) -> bool:
+    """True if *address* resolves, and to no address of this host."""
+    found = resolve([address], within_s=RESOLVE_WITHIN_S).get(address)
+    if found is None:
+        return False
+    family = socket.AF_INET6 if ":" in found else socket.AF_INET
+    try:
+        with socket.socket(family, socket.SOCK_STREAM) as attempt:
+            attempt.bind((found, 0))
+    except OSError as error:
+        return error.errno == errno.EADDRNOTAVAIL
+    return False
+
+
+def interface(job: Job) -> Finding:
+    """Return which interface NCCL and gloo are told to use."""
+    name, note = fabric.interface(job)
+    own = job.environ.get("NCCL_SOCKET_IFNAME")
+    found = f"{own} (NCCL_SOCKET_IFNAME)" if own else f"{name}"
+    if job.machine.fabric != "tcp":
+        found += f", {job.machine.fabric} devices"
+    if not note or own:
+        return Finding(name="interface", status="ok", found=found)
+    advice = "Set NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME to the one that reaches the other hosts"
+    return Finding(name="interface", status="warn", found=note, advice="" if name else advice)
+
+
+def _listed(words: list[str]) -> str:
+    more = len(words) - NAMES_SHOWN
+    return ", ".join(words[:NAMES_SHOWN]) + (f" and {more} more" if more > 0 else "")

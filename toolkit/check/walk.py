@@ -1,0 +1,79 @@
+"""The walk of `toolkit check`: what `train` would do on this host, asked of the same rooms, and nothing of it done."""
+
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+import msgspec
+
+from toolkit import settings
+from toolkit.check import code as codes
+from toolkit.check import inputs, machine, network, programs
+from toolkit.check.finding import Finding
+from toolkit.errors import ToolkitError
+from toolkit.job.job import Job
+from toolkit.job.plan import Plan
+from toolkit.launchers import table as launchers
+from toolkit.log import Log
+from toolkit.platforms import table as platforms
+from toolkit.probe import look
+from toolkit.records import Record
+
+T = TypeVar("T")
+
+
+class Report(Record, frozen=True, kw_only=True):
+    """What was found; the job and its plan, None where something kept them from being made."""
+
+    findings: tuple[Finding, ...]
+    job: Job | None = None
+    plan: Plan | None = None
+
+
+def check(environ: Mapping[str, str], *, interpreter: str, log: Log) -> Report:
+    """Return what `train`, given *environ*, would do on this host, and what would go wrong.
+
+    What cannot be made (a document is wrong) costs the lines that need it; the others are there.
+    """
+    log.hide(environ)
+    findings: list[Finding] = []
+    platform = platforms.detect(environ)
+    seen = look.look(environ)
+    job, plan = None, None
+    ours = _tried(findings, "settings", lambda: settings.read(environ))
+    if ours is not None:
+        job = _tried(findings, "documents", lambda: platform.read(environ, ours, seen, log, interpreter=interpreter))
+    if job is not None:
+        log.level = job.log_level
+        log.hide(job.hyperparameters)
+        findings += [inputs.documents(job), *inputs.channels(job), *inputs.metrics(job)]
+        plan = _planned(job, findings, log)
+    folders = platform.folders(environ) if job is None else job.folders
+    processes = len(plan.phases[-1].main.starts_ranks) or 1 if plan is not None else 1
+    findings += machine.check(seen if job is None else job.machine, folders, environ, processes)
+    return Report(findings=tuple(findings), job=job, plan=plan)
+
+
+def _planned(job: Job, findings: list[Finding], log: Log) -> Plan | None:
+    code = _tried(findings, "code", lambda: codes.find(job, log))
+    if code is None:
+        return None
+    findings.append(
+        Finding(name="code", status="ok", found=f"{job.entry or job.plugin} ({code.kind}) in {code.source}")
+    )
+    plan = _tried(findings, "launcher", lambda: launchers.plan(code.job, job.folders.scratch / "run"))
+    if plan is None:
+        return None
+    findings += [*programs.check(plan, code), *network.check(job, plan)]
+    if code.installing is None:
+        return plan
+    return msgspec.structs.replace(plan, phases=(code.installing, *plan.phases))
+
+
+def _tried(findings: list[Finding], name: str, make: Callable[[], T]) -> T | None:
+    """Return what *make* makes; where it fails as it would in `train`, None, and *findings* has what `train` would
+    say."""
+    try:
+        return make()
+    except ToolkitError as error:
+        findings.append(Finding(name=name, status="fail", found=str(error)))
+        return None

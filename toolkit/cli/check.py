@@ -1,0 +1,127 @@
+"""`toolkit check`: look at this host's job without starting it."""
+
+import argparse
+import os
+import sys
+import textwrap
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+import toolkit
+from toolkit.check.finding import Finding, worst
+from toolkit.check.walk import Report, check
+from toolkit.job.plan import Plan
+from toolkit.log import Log, masked
+
+WIDTH = 100
+WRONG = 78
+DESCRIPTION = """\
+Look at the job of this host as `train` would find it, and start nothing: what would be run with which
+arguments and environment, and what would go wrong. Nothing on the disk is changed.
+"""
+EPILOG = """\
+Exit status: 0, or 78 if a line of the table fails.
+"""
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's own words."""
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.description = DESCRIPTION
+    parser.epilog = EPILOG
+    parser.add_argument("--json", action="store_true", help="the same as one JSON document, whole and unwrapped")
+
+
+def run(arguments: argparse.Namespace, log: Log) -> int:
+    """Print the plan and the table; return 0, or 78 if a line fails."""
+    environ = dict(os.environ)
+    report = check(environ, interpreter=sys.executable, log=log)
+    failed = worst(report.findings) == "fail"
+    if arguments.json:
+        text = msgspec.json.format(msgspec.json.encode(_masked(_document(report, environ, failed), log)), indent=2)
+        print(text.decode(), flush=True)
+    else:
+        print("\n".join(_lines(report, environ, log)), flush=True)
+    return WRONG if failed else 0
+
+
+def _document(report: Report, environ: Mapping[str, str], failed: bool) -> dict[str, Any]:
+    job, plan = report.job, report.plan
+    return {
+        "toolkit": toolkit.__version__,
+        "job": job and job.name,
+        "host": job and job.cluster.current,
+        "plan": plan and _plan(plan, environ),
+        "checks": msgspec.to_builtins(report.findings),
+        "exit_code": WRONG if failed else 0,
+    }
+
+
+def _plan(plan: Plan, environ: Mapping[str, str]) -> dict[str, Any]:
+    return {
+        "launcher": plan.launcher,
+        "role": plan.role,
+        "world_size": plan.world_size,
+        "modules": plan.modules,
+        "notes": plan.notes,
+        "phases": [
+            {
+                "name": phase.name,
+                "needs": [{"what": str(need), "within_s": need.within_s} for need in phase.needs],
+                "argv": phase.main.argv,
+                "cwd": str(phase.main.cwd),
+                "environment_added": masked(
+                    {k: v for k, v in sorted(phase.main.environ.items()) if environ.get(k) != v}
+                ),
+                "grace_s": phase.main.stop.grace_s,
+            }
+            for phase in plan.phases
+        ],
+    }
+
+
+def _masked(value: Any, log: Log) -> Any:
+    """Return *value* with every known secret in its texts masked: before it is quoted once more, or folded."""
+    if isinstance(value, str):
+        return log.mask(value)
+    if isinstance(value, dict):
+        return {key: _masked(entry, log) for key, entry in value.items()}
+    return [_masked(entry, log) for entry in value] if isinstance(value, list | tuple) else value
+
+
+def _lines(report: Report, environ: Mapping[str, str], log: Log) -> Iterator[str]:
+    if report.plan is not None:
+        for line in log.mask(report.plan.text(dict(environ))).splitlines():
+            yield from _fitted(line)
+        yield ""
+    width = max(len(finding.name) for finding in report.findings)
+    for finding in report.findings:
+        yield from _row(msgspec.structs.replace(finding, found=log.mask(finding.found)), width)
+    counts = [sum(finding.status == status for finding in report.findings) for status in ("ok", "warn", "fail")]
+    yield "\n{} ok, {} warn, {} fail".format(*counts)
+
+
+def _fitted(line: str) -> list[str]:
+    """Return a line of the plan: an argv folded, anything else too long cut; --json has all of it."""
+    if line.lstrip().startswith(("argv:", "note:", "needs:")):
+        return _folded(line, "    ")
+    return [line if len(line) <= WIDTH else f"{line[: WIDTH - 3]}..."]
+
+
+def _row(finding: Finding, width: int) -> list[str]:
+    """Return a line of the table, folded below its last column. The advice begins on a line of its own."""
+    margin = " " * (width + 8)
+    rows = _folded(f"{finding.status:<4}  {finding.name:<{width}}  {finding.found}", margin)
+    if finding.advice:
+        rows += _folded(f"{margin}-> {finding.advice}", margin + "   ")
+    return rows
+
+
+def _folded(line: str, margin: str) -> list[str]:
+    """Return *line* in pieces of at most WIDTH characters; a word is never broken, so that it can be copied."""
+    folder = textwrap.TextWrapper(
+        WIDTH, subsequent_indent=margin, break_long_words=False, break_on_hyphens=False, drop_whitespace=True
+    )
+    return folder.wrap(line) or [""]

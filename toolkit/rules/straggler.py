@@ -1,0 +1,148 @@
+"""Pure: step times of ranks in, findings out: who is slower than its peers, step after step.
+
+A rank's time for a step is held against the median of the other ranks' times for the same step: a step that is slow for
+all (a checkpoint, a long batch) makes nobody a straggler. A step is judged when all ranks have reported it, or when a
+later one is complete, or when too many wait; who reports it only then is held against the median that was found.
+
+Ranks that wait for each other within what they measure take equally long, the fast ones by waiting. Such a script should
+print the time of its own work: the step less the wait for the others.
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterable
+
+from toolkit.metrics.sample import Sample
+from toolkit.rules.finding import Action, Finding, Kind
+
+STEP_TIME = "step_time"
+RULE = "straggler"
+# Steps that wait for ranks to report, and medians that are kept for ranks that lag: 64 steps of 1,000 ranks are about
+# 6 MB, 4,096 medians half a MB.
+OPEN_STEPS = 64
+KEPT_MEDIANS = 4096
+
+
+class _Slow:
+    """A rank that has been slow: how many in a row were slow or, once that was told, were not."""
+
+    def __init__(self) -> None:
+        self.length = 0
+        self.told = False
+
+
+class Stragglers:
+    """Names a rank whose step times are more than *factor* times its peers' median, *steps* of them in a row; and once
+    more when as many in a row were not.
+
+    *ranks*: how many report. A step for which less than half of a rank's peers have reported is not judged.
+    """
+
+    def __init__(self, *, ranks: int, factor: float = 1.5, steps: int = 20, action: Action = "warn") -> None:
+        self._ranks = ranks
+        self._factor = factor
+        self._steps = steps
+        self._action = action
+        # By step, oldest first: seconds by rank.
+        self._open: dict[int, dict[int, float]] = {}
+        self._medians: dict[int, float] = {}
+        self._slow: dict[int, _Slow] = {}
+        self._counts: dict[int, int] = {}
+        self._beats: dict[int, tuple[int, float]] = {}
+
+    def samples(self, samples: Iterable[Sample]) -> list[Finding]:
+        """Return what the samples named step_time bring about; others, and those of no rank, are passed over.
+
+        Seconds each. Where the log says no step, a rank's samples are counted.
+        """
+        findings = []
+        for sample in samples:
+            if sample.name == STEP_TIME and sample.rank is not None:
+                step = sample.step
+                if step is None:
+                    step = self._counts[sample.rank] = self._counts.get(sample.rank, -1) + 1
+                findings += self.step(sample.rank, step, sample.value, now_s=sample.time_s)
+        return findings
+
+    def heartbeat(self, rank: int, step: int, time_s: float) -> list[Finding]:
+        """Return what a rank's word that it reached *step* at *time_s* brings about.
+
+        Of several steps since the last one, the mean counts, once.
+        """
+        before, self._beats[rank] = self._beats.get(rank), (step, time_s)
+        if before is None or step <= before[0]:
+            return []
+        return self.step(rank, step, (time_s - before[1]) / (step - before[0]), now_s=time_s)
+
+    def step(self, rank: int, step: int, seconds: float, *, now_s: float) -> list[Finding]:
+        """Return what it brings about that *rank* took *seconds* for *step*, told at *now_s*."""
+        if not 0 < seconds < float("inf"):
+            return []
+        if step in self._medians:
+            return self._judge(rank, step, seconds, self._medians[step], now_s)
+        times = self._open.setdefault(step, {})
+        times[rank] = seconds
+        if len(times) >= self._ranks:
+            return self._settle(sorted(each for each in self._open if each <= step), now_s)
+        if len(self._open) > OPEN_STEPS:
+            return self._settle([min(self._open)], now_s)
+        return []
+
+    def _settle(self, steps: list[int], now_s: float) -> list[Finding]:
+        """Judge *steps*, which no more rank is waited for."""
+        findings = []
+        for step in steps:
+            times = self._open.pop(step)
+            ordered = sorted(times.values())
+            self._keep(step, _median(ordered))
+            if 2 * (len(ordered) - 1) < self._ranks - 1 or len(ordered) < 2:
+                continue
+            for rank, seconds in times.items():
+                # Most ranks are neither slow nor were: no peers' median is above the middle pair's upper one.
+                if rank in self._slow or seconds > self._factor * ordered[(len(ordered) - 1) // 2]:
+                    findings += self._judge(rank, step, seconds, _median_without(ordered, seconds), now_s)
+        return findings
+
+    def _keep(self, step: int, median: float) -> None:
+        self._medians[step] = median
+        if len(self._medians) > KEPT_MEDIANS:
+            del self._medians[next(iter(self._medians))]
+
+    def _judge(self, rank: int, step: int, seconds: float, median: float, now_s: float) -> list[Finding]:
+        """Count one step time of *rank* against its peers' *median*."""
+        is_slow = seconds > self._factor * median
+        slow = self._slow.get(rank)
+        if slow is None:
+            if not is_slow:
+                return []
+            slow = self._slow[rank] = _Slow()
+        slow.length = slow.length + 1 if is_slow != slow.told else 0
+        if slow.length < self._steps:
+            if not slow.told and slow.length == 0:
+                del self._slow[rank]
+            return []
+        slow.told, slow.length = is_slow, 0
+        if not is_slow:
+            del self._slow[rank]
+        return [self._finding("straggler" if is_slow else "recovered", rank, step, seconds, median, now_s)]
+
+    def _finding(self, kind: Kind, rank: int, step: int, seconds: float, median: float, now_s: float) -> Finding:
+        text = f"rank {rank} took {seconds:.3g} s for step {step}, {seconds / median:.2f} times its peers' {median:.3g} s"
+        row = f"the {self._steps}th" if self._steps > 3 else f"number {self._steps}"
+        text += f"; {row} in a row {'above' if kind == 'straggler' else 'not above'} {self._factor:g} times"
+        return Finding(rule=RULE, kind=kind, action=self._action, text=text, time_s=now_s, rank=rank, value=seconds)
+
+
+def _median(ordered: list[float]) -> float:
+    middle = len(ordered) // 2
+    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
+
+
+def _median_without(ordered: list[float], one: float) -> float:
+    """Return the median of *ordered* but for *one*, which is in it."""
+    place = bisect_left(ordered, one)
+    rest, middle = len(ordered) - 1, (len(ordered) - 1) // 2
+
+    def at(index: int) -> float:
+        return ordered[index + (index >= place)]
+
+    return at(middle) if rest % 2 else (at(middle - 1) + at(middle)) / 2

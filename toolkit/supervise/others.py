@@ -1,0 +1,35 @@
+"""What the loop knows of the job's other hosts: one descriptor, a few words in each direction."""
+
+from typing import Literal, Protocol
+
+from toolkit.job.outcome import Ended
+
+# start: every host is ready; stop: a stop signal came to another host (with its number); fail: another host failed;
+# settled: the job's end is known.
+Word = tuple[Literal["start", "stop", "fail", "settled"], int]
+
+
+class Others(Protocol):
+    """The link to the other hosts, as the loop uses it. Nothing here blocks."""
+
+    @property
+    def fd(self) -> int:
+        """Readable when `serve` has something to do."""
+
+    def serve(self) -> list[Word]:
+        """Do what is due, and return what came."""
+
+    def rest_s(self) -> float:
+        """Return the seconds after which `serve` is due in any case."""
+
+    def ready(self) -> None:
+        """Say that this host could start."""
+
+    def stop(self, number: int) -> None:
+        """Say that a stop signal came here."""
+
+    def failing(self, so_far: Ended) -> None:
+        """Say that something failed here."""
+
+    def answer(self, so_far: Ended) -> None:
+        """Say what had failed here when another host failed."""

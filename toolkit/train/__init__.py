@@ -1,0 +1,1 @@
+"""`train` itself: the walk from the documents to the outcome."""

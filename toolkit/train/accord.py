@@ -1,0 +1,188 @@
+"""The hosts of a job in accord: what one host tells the others of its end, and what the job's end means for this
+host."""
+
+import time
+
+from toolkit.errors import ContractError, PlatformError
+from toolkit.job.job import Job
+from toolkit.job.outcome import Ended, Outcome
+from toolkit.launchers.environment import master
+from toolkit.log import Log
+from toolkit.peers import messages
+from toolkit.peers.link import FollowerLink, LeaderLink, listen
+from toolkit.peers.messages import Report
+from toolkit.peers.roll import FailHere, Say, Settled, Start, StopHere, Times
+from toolkit.supervise.loop import Supervisor
+from toolkit.supervise.others import Word
+from toolkit.verdict import judge
+
+# After the verdict: until every follower has taken it, at most.
+FAREWELL_S = 2.0
+# Beyond the grace, until a stopped job's hosts have all told how they ended.
+STOPPED_S = 15.0
+
+
+class Accord:
+    """This host's voice among the job's hosts (supervise.others.Others), and the job's verdict at the end."""
+
+    def __init__(self, job: Job, log: Log) -> None:
+        self._job = job
+        self._log = log
+        self._link = _join(job, log)
+        self._echoed = False
+
+    @property
+    def fd(self) -> int:
+        return self._link.fd
+
+    def serve(self) -> list[Word]:
+        """Do what is due; say what is to be said, and return the rest."""
+        self._link.serve()
+        words: list[Word] = []
+        for action in self._link.take():
+            if isinstance(action, Say):
+                self._log.info(action.text)
+            elif isinstance(action, Start):
+                words.append(("start", 0))
+            elif isinstance(action, StopHere):
+                self._log.info(f"host {action.host} was told to stop: stopping here, too")
+                words.append(("stop", action.signal))
+            elif isinstance(action, FailHere):
+                self._log.error(f"{action.text}; stopping this host")
+                words.append(("fail", 0))
+            elif isinstance(action, Settled):
+                words.append(("settled", 0))
+        return words
+
+    def rest_s(self) -> float:
+        return self._link.rest_s()
+
+    def ready(self) -> None:
+        self._link.tell(messages.Ready())
+
+    def stop(self, number: int) -> None:
+        self._link.tell(messages.Stop(host=self._job.cluster.current, signal=number))
+
+    def failing(self, so_far: Ended) -> None:
+        found = judge.failed(self._job, so_far)
+        if found is not None:
+            self._link.tell(messages.Failing(report=self._report(found)))
+
+    def answer(self, so_far: Ended) -> None:
+        found = judge.failed(self._job, so_far)
+        self._echoed = found is not None
+        self._link.tell(messages.Evidence(report=None if found is None else self._report(found)))
+
+    def settle(self, supervisor: Supervisor, outcome: Outcome) -> Outcome:
+        """Tell how this host ended, wait for the job's verdict, and return this host's outcome in its light."""
+        self._link.tell(messages.Ended(report=self._report(outcome)))
+        self._log.debug("waiting for the other hosts to end")
+
+        def given_up() -> bool:
+            at_ns = supervisor.stopped_at_ns
+            return at_ns is not None and time.time_ns() > at_ns + int((self._job.grace_s + STOPPED_S) * 1e9)
+
+        supervisor.attend(lambda: self._link.verdict is not None or given_up())
+        supervisor.attend(lambda: self._link.finished, deadline_s=time.monotonic() + FAREWELL_S)
+        verdict = self._link.verdict
+        return outcome if verdict is None else self._final(outcome, verdict)
+
+    def close(self) -> None:
+        """Say what was refused, and close."""
+        for reason, count in self._link.refused.items():
+            if count > 1:
+                self._log.warning(f"link: refused {reason}, {count} times")
+        self._link.close()
+
+    def _report(self, outcome: Outcome) -> Report:
+        mask = self._log.mask
+        return Report(
+            host=self._job.cluster.current,
+            exit_code=outcome.exit_code,
+            primary=outcome.primary,
+            stopped=outcome.status == "stopped",
+            failed_ns=outcome.failed_ns + self._link.clock_offset_ns,
+            blame=outcome.blame,
+            kind=outcome.kind,
+            cause=mask(outcome.cause)[:8192],
+            traceback=mask(outcome.traceback)[-65536:],
+            process=outcome.process,
+            pid=outcome.pid,
+            rank=outcome.rank,
+            local_rank=outcome.local_rank,
+            ended=outcome.ended,
+        )
+
+    def _final(self, outcome: Outcome, verdict: Report) -> Outcome:
+        me = self._job.cluster.current
+        if verdict.exit_code == 0 or (verdict.host == me and verdict.exit_code == outcome.exit_code):
+            return outcome
+        here = "" if verdict.host == me else f"this host, {me}, " + ("ended with it" if self._echoed else "was healthy")
+        return Outcome(
+            status="stopped" if verdict.stopped else "failed",
+            exit_code=verdict.exit_code,
+            blame=verdict.blame,
+            kind=verdict.kind,
+            cause=verdict.cause,
+            traceback=verdict.traceback,
+            host=verdict.host,
+            process=verdict.process,
+            pid=verdict.pid,
+            rank=verdict.rank,
+            local_rank=verdict.local_rank,
+            ended="; ".join(part for part in (verdict.ended, here) if part),
+            primary=verdict.primary,
+            failed_ns=verdict.failed_ns,
+            command=outcome.command,
+            exits=outcome.exits,
+            notes=outcome.notes,
+        )
+
+
+def wanted(job: Job) -> bool:
+    """Return True if this job has other hosts and the link is not switched off."""
+    return len(job.cluster.hosts) > 1 and job.settings.link == "on"
+
+
+def _join(job: Job, log: Log) -> LeaderLink | FollowerLink:
+    cluster, ours = job.cluster, job.settings
+    times = Times(
+        beat_s=ours.beat_s,
+        patience_s=ours.patience_s,
+        join_s=ours.join_s,
+        end_s=ours.end_s,
+        grace_s=job.grace_s,
+    )
+    key = _key(job, log)
+    address, port = cluster.address(cluster.leader), ours.link_port or master(job)[1] - 1
+    if not cluster.is_leader:
+        return FollowerLink(cluster.current, cluster.leader, key, times, (address, port))
+    hosts = (cluster.leader, *(host for host in cluster.hosts if host != cluster.leader))
+    try:
+        listener = listen(cluster.addresses.get(cluster.leader), port)
+    except OSError as error:
+        raise PlatformError(
+            f"cannot listen on port {port} for the job's other hosts: {error.strerror}",
+            where=f"host {cluster.current}",
+            hint="Set TOOLKIT_LINK_PORT to a free port on every host, or TOOLKIT_LINK=off to go without.",
+        ) from None
+    return LeaderLink(hosts, key, times, listener)
+
+
+def _key(job: Job, log: Log) -> bytes:
+    import msgspec
+
+    ours = job.settings
+    secret = ours.job_secret.encode()
+    if ours.job_secret_file is not None:
+        try:
+            secret = ours.job_secret_file.read_bytes().strip()
+        except OSError as error:
+            raise ContractError(
+                f"expected a readable file, found none ({error.strerror})",
+                where=f"TOOLKIT_JOB_SECRET_FILE: {ours.job_secret_file}",
+            ) from None
+    if not secret and job.cluster.is_leader:
+        log.info("link: no TOOLKIT_JOB_SECRET; its key comes from the job's own documents, a secret would be better")
+    shared = [job.name, job.hyperparameters, job.framework_parameters]
+    return messages.job_key(secret, job.cluster.hosts, msgspec.json.encode(shared, order="sorted"))

@@ -1,0 +1,38 @@
+"""Data: what a process says that ends because another one did. The echo of a failure, never its cause while there is one.
+
+Each row: words in the error (lower case) and whose they are. To add one, add the row and a line in tests/verdict.
+"""
+
+ECHOES: tuple[tuple[str, str], ...] = (
+    # gloo (torch 2.9 to 2.13, read in their tracebacks)
+    ("connection closed by peer", "gloo"),
+    ("connection reset by peer", "gloo, any socket"),
+    ("gloo/transport/tcp", "gloo"),
+    ("timed out waiting", "gloo: a peer did not come to the collective"),
+    # NCCL
+    ("ncclremoteerror", "NCCL: a peer ended"),
+    ("ncclsystemerror", "NCCL: a socket to a peer broke"),
+    ("ncclinternalerror", "NCCL"),
+    ("nccl communicator was aborted", "NCCL: aborted after another's failure"),
+    ("watchdog caught collective operation timeout", "NCCL: a peer did not come to the collective"),
+    ("remote process exited or there was a network error", "NCCL"),
+    # torch's store and rendezvous
+    ("distnetworkerror", "torch: the store's host is gone"),
+    ("diststoreerror", "torch: the store's host is gone"),
+    ("distbackenderror", "torch: a collective broke"),
+    ("rendezvousclosederror", "torchrun"),
+    ("rendezvousconnectionerror", "torchrun"),
+    ("recvvalue failed", "torch's store"),
+    ("failed to recv, got 0 bytes", "torch's store"),
+    # others
+    ("horovodinternalerror", "Horovod: a peer ended"),
+    ("mpi_err_proc_failed", "MPI: a peer ended"),
+    ("brokenpipeerror", "a pipe or socket whose reader is gone"),
+    ("connectionrefusederror", "a socket to a process that is gone"),
+)
+
+
+def is_echo(said: str) -> bool:
+    """Return True if *said*, an error or the last lines of a process, tells of another process's end."""
+    low = said.lower()
+    return any(words in low for words, _ in ECHOES)

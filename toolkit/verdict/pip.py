@@ -1,0 +1,53 @@
+"""Pure: what pip printed -> why it failed.
+
+pip's last "ERROR: ..." is the reason, except where it is only a code such as metadata-generation-failed (pip 21.3 and
+newer); then two lines below it say what and of which package:
+
+    error: metadata-generation-failed
+
+    × Encountered error while generating package metadata.
+    ╰─> slow
+
+and the reason itself stands further up, as the last line of what the package's build printed, before
+"[end of output]". Without Unicode the three marks are missing.
+"""
+
+import re
+
+from toolkit.verdict import tail as ends
+
+# "Exception:" opens a traceback of pip's own; the reason stands in front of it. The other opens a build's output.
+_ERROR = re.compile(r"\s*(?:ERROR|error): (?!Exception:$|subprocess-exited-with-error$)(?P<reason>.+)")
+_CODE = re.compile(r"[a-z]+(?:-[a-z]+)+")
+_MARKS = re.compile(r"^(?:×|│|╰─>)?\s*")
+_END = "[end of output]"
+
+
+def cause(tail: bytes) -> str:
+    """Return pip's reason from the end of one of its streams, "" if it gave none."""
+    lines = [line.rstrip() for line in ends.lines(tail)]
+    found = [(at, match["reason"].strip()) for at, line in enumerate(lines) if (match := _ERROR.fullmatch(line))]
+    if not found:
+        return ""
+    at, reason = found[-1]
+    if _CODE.fullmatch(reason):
+        reason = _explained(lines[at + 1 :]) or reason
+    said = _said_by_the_build(lines[:at])
+    return f"{reason}; the build said last: {said}" if said and said not in reason else reason
+
+
+def _explained(lines: list[str]) -> str:
+    said = []
+    for line in lines:
+        if line.startswith(("note:", "hint:")):
+            break
+        if line:
+            said.append(_MARKS.sub("", line))
+    return ": ".join(text.rstrip(".:") for text in said[:2])
+
+
+def _said_by_the_build(lines: list[str]) -> str:
+    ended = [at for at, line in enumerate(lines) if line.strip() == _END]
+    if not ended:
+        return ""
+    return next((line.strip() for line in reversed(lines[: ended[-1]]) if line.strip()), "")

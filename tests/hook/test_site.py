@@ -1,6 +1,5 @@
 """The start-up hook in ranks: never noticed, gives way to the next, cures the abort of torch with gloo at exit."""
 
-import os
 import subprocess
 import sys
 from pathlib import Path

@@ -10,7 +10,7 @@ from pathlib import Path
 # The launcher side, from the ground up. A file imports from lower floors or its own room; files that share a line of
 # GROUND are one room. A room that is not here fails the test: give it its floor.
 FLOORS: tuple[tuple[str, ...], ...] = (
-    ("__init__", "records", "errors", "log"),
+    ("__init__", "records", "errors", "log", "slate", "slate_layout"),
     ("settings",),
     ("job", "metrics", "storage"),
     ("launchers", "platforms", "verdict", "report", "rules", "supervise", "peers", "probe", "source", "artifacts"),
@@ -20,7 +20,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
 GROUND = FLOORS[0]
 # Rooms whose code runs in the ranks' interpreters. Strangers to each other; of the launcher side they know only these.
 SCRIPT_SIDE = ("hook", "compat", "dataparallel", "modelparallel", "profiler", "compiler", "status")
-SCRIPT_SIDE_MAY_USE = ("__init__", "records", "errors", "metrics")
+SCRIPT_SIDE_MAY_USE = ("__init__", "records", "errors", "metrics", "slate_layout")
 
 
 def room_of(place: str) -> str:
@@ -93,7 +93,7 @@ def fault(room: str, other: str) -> str | None:
     if room == other or other == "__init__" or (room in GROUND and other in GROUND):
         return None
     if room in SCRIPT_SIDE:
-        return None if other in SCRIPT_SIDE_MAY_USE else "the script side knows only records, errors and metrics"
+        return None if other in SCRIPT_SIDE_MAY_USE else "the script side knows only records, errors, metrics and slate_layout"
     if other in SCRIPT_SIDE:
         return "the launcher side never imports the script side"
     here, there = floor_of(room), floor_of(other)

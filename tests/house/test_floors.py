@@ -138,7 +138,7 @@ def test_a_right_import_is_no_fault(tmp_path: Path, text: str) -> None:
     assert floors.faults(package) == []
 
 
-def test_the_script_side_knows_only_records_errors_and_metrics(tmp_path: Path) -> None:
+def test_the_script_side_knows_only_what_is_shared_or_light(tmp_path: Path) -> None:
     package = house(
         tmp_path,
         hook__site="import toolkit.errors, toolkit.records, toolkit.metrics.file\nimport toolkit.settings",
@@ -150,8 +150,8 @@ def test_the_script_side_knows_only_records_errors_and_metrics(tmp_path: Path) -
     )
 
     assert floors.faults(package) == [
-        "hook/site.py:2: imports settings.py: the script side knows only records, errors and metrics",
-        "profiler/spans.py:1: imports hook/site.py: the script side knows only records, errors and metrics",
+        "hook/site.py:2: imports settings.py: the script side knows only records, errors, metrics and slate_layout",
+        "profiler/spans.py:1: imports hook/site.py: the script side knows only records, errors, metrics and slate_layout",
     ]
 
 

@@ -48,6 +48,9 @@ JOBS: dict[str, Job] = {
     "torchrun_one_host": job_of("pytorchddp", gpus=8),
     "torchrun_leader": job_of("torch_distributed", hosts=TWO),
     "torchrun_follower": job_of("torch_distributed", hosts=TWO, current="algo-2", per_host=4),
+    "torchrun_follower_link_off": job_of(
+        "torch_distributed", hosts=TWO, current="algo-2", settings=Settings(link="off")
+    ),
     "torchrun_hetero_leader": job_of("torch_distributed", current="algo-3", gpus=8, machine=EFA, **HETERO),
     "torchrun_hetero_follower": job_of("torch_distributed", current="algo-2", gpus=8, machine=EFA, **HETERO),
     "torchrun_module": job_of("pytorchddp", script=script_of("pkg.main", "module")),

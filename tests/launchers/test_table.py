@@ -20,6 +20,16 @@ def test_a_strategy_means_its_launcher(strategy: StrategyName, launcher: str) ->
     assert plan.launcher == launcher
 
 
+@pytest.mark.parametrize("strategy", SERVED)
+@pytest.mark.parametrize("taking_part", [TWO, ("algo-2",)])
+def test_the_world_size_is_known_before_the_plan_and_is_the_plans(
+    strategy: StrategyName, taking_part: tuple[str, ...]
+) -> None:
+    job = job_of(strategy, hosts=TWO, taking_part=taking_part, gpus=4)
+
+    assert table.world_size(job) == table.plan(job, SCRATCH).world_size
+
+
 @pytest.mark.parametrize("strategy", [name for name in get_args(StrategyName) if name not in SERVED])
 def test_a_distribution_without_a_launcher_is_refused_with_what_there_is(strategy: StrategyName) -> None:
     with pytest.raises(ContractError) as refused:

@@ -46,8 +46,20 @@ def test_every_host_names_the_same_leader_and_its_own_place_in_the_documents_ord
     assert made.phases[0].main.starts_ranks == (2 * rank, 2 * rank + 1)
 
 
-def test_a_follower_waits_for_every_name_and_for_the_leaders_port() -> None:
-    job = job_of("torch_distributed", hosts=HOSTS, current="algo-1", settings=Settings(join_s=60))
+@pytest.mark.parametrize("current", HOSTS)
+def test_every_host_waits_for_every_name(current: str) -> None:
+    """51. Over the link all hosts begin together, so that no port has to be waited for."""
+    job = job_of("torch_distributed", hosts=HOSTS, current=current, settings=Settings(join_s=60))
+
+    (phase,) = plan(job, SCRATCH).phases
+
+    assert phase.needs == tuple(Resolves(host=host, within_s=60) for host in HOSTS)
+    assert phase.together
+
+
+def test_without_the_link_a_follower_waits_for_the_leaders_port_too() -> None:
+    off = Settings(join_s=60, link="off")
+    job = job_of("torch_distributed", hosts=HOSTS, current="algo-1", settings=off)
 
     assert plan(job, SCRATCH).phases[0].needs == (
         *(Resolves(host=host, within_s=60) for host in HOSTS),
@@ -55,8 +67,9 @@ def test_a_follower_waits_for_every_name_and_for_the_leaders_port() -> None:
     )
 
 
-def test_the_leader_waits_for_no_port() -> None:
-    needs = plan(job_of("torch_distributed", hosts=HOSTS, current="algo-2"), SCRATCH).phases[0].needs
+def test_without_the_link_the_leader_waits_for_no_port() -> None:
+    off = Settings(link="off")
+    needs = plan(job_of("torch_distributed", hosts=HOSTS, current="algo-2", settings=off), SCRATCH).phases[0].needs
 
     assert [type(need) for need in needs] == [Resolves] * 3
 
@@ -122,7 +135,8 @@ def test_neuron_parallel_compile_stands_in_front_only_if_asked_for() -> None:
 
 def test_the_users_rendezvous_wins_in_the_command_the_environment_and_what_is_waited_for() -> None:
     own = {"MASTER_ADDR": "10.0.0.9", "MASTER_PORT": "1234"}
-    job = job_of("torch_distributed", hosts=HOSTS, current="algo-1", environ=own)
+    off = Settings(link="off")
+    job = job_of("torch_distributed", hosts=HOSTS, current="algo-1", environ=own, settings=off)
 
     made = plan(job, SCRATCH)
 

@@ -1,4 +1,4 @@
-"""Says each signal it gets, a line each; ends with the code given after so many signals: says_signals.py [COUNT] [CODE]."""
+"""Says each signal it gets, a line each; ends with CODE after COUNT signals: says_signals.py [COUNT] [CODE]."""
 
 import signal
 import sys

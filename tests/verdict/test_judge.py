@@ -4,13 +4,14 @@ import re
 import signal
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tests.launchers.jobs import job_of
 from tests.verdict.test_traceback import OTHER, PLAIN
 from toolkit.errors import ContractError, PlatformError, UserError
 from toolkit.job.job import Job
-from toolkit.job.outcome import Ended, Exit
+from toolkit.job.outcome import Ended, Exit, Memory
 from toolkit.verdict import judge as judge_module
 from toolkit.verdict.judge import judge, of_error, of_fault
 
@@ -42,6 +43,7 @@ def seen(
     stop: tuple[signal.Signals, float] | None = None,
     missing: tuple[str, ...] = (),
     forced: bool = False,
+    peer_failed: bool = False,
     phase: str = "train",
     failure: str = SCRIPT_FAILED,
     **said: str,
@@ -58,6 +60,7 @@ def seen(
         stopped_at_ns=None if stop is None else int(stop[1] * 1e9),
         missing=missing,
         forced=forced,
+        peer_failed=peer_failed,
     )
 
 
@@ -76,6 +79,20 @@ STATUSES: list[tuple[str, Job, Ended, str, int]] = [
     ("the launcher fails alone", SAGEMAKER, seen(process("rank 0", 5, 0), process("torchrun", 6, 1)), "failed", 1),
     ("pip fails", SAGEMAKER, seen(process("pip", 5, 1), phase="install", failure="InstallModuleError"), "failed", 1),
     ("a host does not come", SAGEMAKER, seen(missing=("host algo-2 to resolve",)), "failed", 75),
+    (
+        "another host failed",
+        SAGEMAKER,
+        seen(process("rank 0", 6, TERM, told=True), process("torchrun", 7, 1, told=True), peer_failed=True),
+        "failed",
+        75,
+    ),
+    (
+        "another host failed, and this one before it",
+        SAGEMAKER,
+        seen(process("rank 0", 6, 3), process("torchrun", 7, 1, told=True), peer_failed=True),
+        "failed",
+        3,
+    ),
     ("stopped before the start", SAGEMAKER, seen(stop=(TERM, 4)), "stopped", 143),
     ("stopped before the start by Ctrl-C", ELSEWHERE, seen(stop=(INT, 4)), "stopped", 130),
     ("stopped, saves, 0", SAGEMAKER, seen(process("script", 5, 0, told=True), stop=(TERM, 4)), "stopped", 0),
@@ -206,13 +223,13 @@ def test_a_rank_that_lost_its_peer_is_not_the_cause_where_the_peer_is_there() ->
 
     outcome = judge(SAGEMAKER, ended)
 
-    assert (outcome.rank, outcome.cause.split(":")[0]) == (1, "ValueError")
+    assert (outcome.rank, outcome.cause.split(":")[0], outcome.primary) == (1, "ValueError", True)
 
 
 def test_a_rank_that_lost_its_peer_is_the_cause_where_nothing_else_is_known() -> None:
     ended = seen(process("rank 0", 5, 1), process("rank 1", 6, 1), rank_0=LOST, rank_1=LOST)
 
-    assert judge(SAGEMAKER, ended).rank == 0
+    assert (judge(SAGEMAKER, ended).rank, judge(SAGEMAKER, ended).primary) == (0, False)
 
 
 def test_what_failed_after_the_stop_is_not_the_cause_of_a_job_that_failed_before() -> None:
@@ -309,8 +326,34 @@ def test_a_death_by_signal_is_named_with_the_last_words() -> None:
     )
 
 
-def test_a_kill_from_outside_says_who_may_have_done_it() -> None:
-    assert "out-of-memory killer" in cause(seen(process("rank 1", 5, KILL)))
+GIB = 1 << 30
+
+
+@pytest.mark.parametrize(
+    ("memory", "said", "unsaid"),
+    [
+        (None, "whether memory had run out is not counted here", "by the kernel"),
+        (Memory(oom_kills=None, peak_bytes=None, limit_bytes=GIB), "is not counted here", "by the kernel"),
+        (Memory(oom_kills=0, peak_bytes=GIB, limit_bytes=2 * GIB), "not for want of memory", "by the kernel, out"),
+        (
+            Memory(oom_kills=1, peak_bytes=2 * GIB - (1 << 24), limit_bytes=2 * GIB),
+            "by the kernel, out of memory (limit 2.00 GiB, peak 1.98 GiB, 1 kill(s) counted)",
+            "not by the toolkit",
+        ),
+    ],
+)
+def test_out_of_memory_is_proved_and_never_guessed(memory: Memory | None, said: str, unsaid: str) -> None:
+    found = cause(msgspec.structs.replace(seen(process("rank 1", 5, KILL)), memory=memory))
+
+    assert said in found
+    assert unsaid not in found
+
+
+def test_our_own_kill_is_no_memory_matter() -> None:
+    killed = seen(process("rank 0", 5, KILL, told=True))
+    found = cause(msgspec.structs.replace(killed, memory=Memory(oom_kills=1, peak_bytes=1, limit_bytes=1)))
+
+    assert "out of memory" not in found
 
 
 def test_an_abort_after_a_traceback_tells_both() -> None:

@@ -53,8 +53,18 @@ BUILD = """\
         ),
         ("error: some-new-code\n", "some-new-code"),
     ],
-    ids=["silence", "no error", "the last of two", "pip's own fault", "colours", "a build", "a build without Unicode"]
-    + ["an older pip's build", "a managed environment", "a code alone"],
+    ids=[
+        "silence",
+        "no error",
+        "the last of two",
+        "pip's own fault",
+        "colours",
+        "a build",
+        "a build without Unicode",
+        "an older pip's build",
+        "a managed environment",
+        "a code alone",
+    ],
 )
 def test_the_reason_is_the_last_that_says_something(said: str, reason: str) -> None:
     assert cause(said.encode()) == reason

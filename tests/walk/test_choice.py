@@ -1,6 +1,7 @@
 """Which launcher runs a job, with how many ranks, led by which host (checklist 37-43), and plug-ins (38).
 
-torch is a stand-in here that says what it was started with: what is asked is `train`'s choice, not torchrun's work.
+torch is a stand-in here that says what it was started with: what is asked is the choice, not torchrun's work. Each host
+is asked by itself, without the link to the others.
 """
 
 import json
@@ -34,7 +35,8 @@ def torch(base: Base) -> Base:
 
 
 def train(base: Base, **more: str) -> Done:
-    return base.train(ADDRESSES, TOOLKIT_LOG_PREFIX="off", PYTHONPATH=str(base.folder / "packages"), **more)
+    packages = str(base.folder / "packages")
+    return base.train({**ADDRESSES, "TOOLKIT_LOG_PREFIX": "off", "TOOLKIT_LINK": "off", "PYTHONPATH": packages, **more})
 
 
 def group(name: str, *hosts: str) -> dict[str, object]:

@@ -35,8 +35,8 @@ def test_plain_scripts_on_several_hosts_know_their_master(base: Base) -> None:
     base.resources(["second", "first"], current="first")
     addresses = {"TOOLKIT_HOST_ADDRESSES": "second=127.0.0.1,first=127.0.0.2"}
 
-    assert base.train(**addresses).stdout == b"127.0.0.1 7777\n"
-    assert base.train(**addresses, MASTER_ADDR="10.0.0.9", MASTER_PORT="1234").stdout == b"10.0.0.9 1234\n"
+    assert base.train(addresses).stdout == b"127.0.0.1 7777\n"
+    assert base.train(addresses, MASTER_ADDR="10.0.0.9", MASTER_PORT="1234").stdout == b"10.0.0.9 1234\n"
 
 
 def test_a_master_that_does_not_listen_is_named(base: Base) -> None:

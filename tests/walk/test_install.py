@@ -55,7 +55,7 @@ class Image:
             wheel.writestr(f"{info}/RECORD", "")
 
     def train(self, **more: str) -> Done:
-        return self.base.train(self.pip, command=self.command, **more)
+        return self.base.train({**self.pip, **more}, command=self.command)
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """Ranks under torchrun: whose line it is, who is signalled, who failed first (checklist 42, 46, 61, 63)."""
 
 import json
-import os
 import signal
 import sys
 from pathlib import Path
@@ -198,8 +197,9 @@ def test_a_missing_torch_is_named_with_what_to_do(ranks: Base) -> None:
     here = Path(__file__).parents[2]
     packages = [path for path in sys.path if (Path(path) / "msgspec").is_dir()]
     (ranks.folder / "slim").mkdir()
-    os.symlink(Path(packages[0]) / "msgspec", ranks.folder / "slim/msgspec")
-    code = f"import sys; sys.path[:0] = [{str(here)!r}, {str(ranks.folder / 'slim')!r}]; from toolkit.cli.main import train; train()"
+    (ranks.folder / "slim/msgspec").symlink_to(Path(packages[0]) / "msgspec")
+    paths = [str(here), str(ranks.folder / "slim")]
+    code = f"import sys; sys.path[:0] = {paths}; from toolkit.cli.main import train; train()"
 
     done = ranks.train(command=[*command, code])
 

@@ -1,6 +1,7 @@
 """Do the other hosts' names resolve, is the rendezvous port free, is the interface there?"""
 
 import errno
+import os
 import socket
 import threading
 import time
@@ -20,7 +21,7 @@ def check(job: Job, plan: Plan) -> tuple[Finding, ...]:
     """Return what was found of the network, nothing for a job of one host."""
     if len(job.cluster.hosts) == 1:
         return ()
-    return (names(job, plan), rendezvous(job, plan), interface(job))
+    return (names(job, plan), rendezvous(job, plan), *link(job), interface(job))
 
 
 def names(job: Job, plan: Plan, *, within_s: float = RESOLVE_WITHIN_S) -> Finding:
@@ -84,6 +85,26 @@ def rendezvous(job: Job, plan: Plan) -> Finding:
             advice="Right behind a service or address translation; otherwise correct MASTER_ADDR",
         )
     return Finding(name="port", status="ok", found=f"{where} is free")
+
+
+def link(job: Job) -> tuple[Finding, ...]:
+    """Return whether the leader can open the port of the link between the hosts, and the job's secret can be read."""
+    ours = job.settings
+    if ours.link == "off":
+        return ()
+    if ours.job_secret_file is not None and not os.access(ours.job_secret_file, os.R_OK):
+        found = f"TOOLKIT_JOB_SECRET_FILE: {ours.job_secret_file} cannot be read"
+        return (Finding(name="link", status="fail", found=found, advice="Mount it, readable for this user"),)
+    port = ours.link_port or master(job)[1] - 1
+    if not job.cluster.is_leader:
+        found = f"port {port} is for {job.cluster.leader} to open"
+        return (Finding(name="link", status="ok", found=found),)
+    reason = refused(port)
+    if reason:
+        found = f"port {port} cannot be opened ({reason})"
+        advice = "Free it, or set TOOLKIT_LINK_PORT to another port on every host"
+        return (Finding(name="link", status="fail", found=found, advice=advice),)
+    return (Finding(name="link", status="ok", found=f"port {port} is free"),)
 
 
 def refused(port: int) -> str:

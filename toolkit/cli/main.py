@@ -15,6 +15,7 @@ COMMANDS = {
     "run": "play the platform on this machine: hosts, documents, channels, faults",
     "check": "look at this host's job without starting it: the plan, and what would go wrong",
     "metrics": "try metric definitions on a log",
+    "rules": "try log rules on a log",
 }
 
 

@@ -21,7 +21,10 @@ StrategyName = Literal[
 
 
 class Channel(Record, frozen=True, kw_only=True):
-    """An input channel. In Pipe mode `folder` does not exist; FIFOs `<folder>_0`, `<folder>_1`, ... do, one an epoch."""
+    """An input channel.
+
+    In Pipe mode `folder` does not exist; FIFOs `<folder>_0`, `<folder>_1`, ... do, one an epoch.
+    """
 
     name: str
     folder: Path

@@ -31,6 +31,15 @@ class Exit(Record, frozen=True, kw_only=True):
         return 128 + (self.signal or 0) if self.code is None else self.code
 
 
+class Memory(Record, frozen=True, kw_only=True):
+    """What the kernel says of memory at the end: processes it killed for want of it since the start (None: not
+    counted)."""
+
+    oom_kills: int | None
+    peak_bytes: int | None
+    limit_bytes: int
+
+
 class Ended(Record, frozen=True, kw_only=True):
     """What the loop saw, for the verdict.
 
@@ -51,6 +60,7 @@ class Ended(Record, frozen=True, kw_only=True):
     missing: tuple[str, ...] = ()
     forced: bool = False
     peer_failed: bool = False
+    memory: Memory | None = None
     long_lines: int = 0
     notes: tuple[str, ...] = ()
 
@@ -73,6 +83,7 @@ class Outcome(Record, frozen=True, kw_only=True):
     rank: int | None = None
     local_rank: int | None = None
     ended: str = ""
+    advice: str = ""
     primary: bool = False
     failed_ns: int = 0
     command: tuple[str, ...] = ()

@@ -28,7 +28,8 @@ def tokens(job: Job) -> tuple[str, ...]:
 def environment(job: Job, arguments: tuple[str, ...]) -> dict[str, str]:
     """Return the whole environment for *job*'s script: what `train` was given, the contract's variables, ours."""
     environ = {**job.environ, **variables(job, arguments)}
-    ours = {"PYTHONUNBUFFERED": "1"}
+    # A crash in native code (SIGSEGV, SIGABRT, SIGBUS, SIGFPE, SIGILL) then still shows where Python was.
+    ours = {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}
     if len(job.cluster.hosts) > 1:
         ours["MASTER_ADDR"] = job.cluster.address(job.cluster.leader)
         ours["MASTER_PORT"] = str(MASTER_PORT)

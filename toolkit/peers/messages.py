@@ -45,6 +45,7 @@ class Report(Record, frozen=True, kw_only=True):
     rank: int | None = None
     local_rank: int | None = None
     ended: str = ""
+    advice: str = ""
 
     @property
     def failed(self) -> bool:

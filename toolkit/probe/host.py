@@ -45,6 +45,33 @@ def route_interface(root: Path) -> str | None:
     return others[0] if len(others) == 1 else None
 
 
+def oom_kills(root: Path) -> int | None:
+    """Return how many processes the out-of-memory killer has ended in this process's control group; None: not counted.
+
+    Version 2 counts in memory.events (oom_kill), version 1 in memory.oom_control (oom_kill, Linux 4.13).
+    """
+    for file in (
+        *(group / "memory.events" for group in _groups(root, "")),
+        *(group / "memory.oom_control" for group in _groups(root, "memory")),
+    ):
+        for line in _read(file).splitlines():
+            name, _, count = line.partition(" ")
+            if name == "oom_kill" and count.isdigit():
+                return int(count)
+    return None
+
+
+def memory_peak_bytes(root: Path) -> int | None:
+    """Return the most memory this process's control group has held, None if the kernel does not say."""
+    for file in (
+        *(group / "memory.peak" for group in _groups(root, "")),
+        *(group / "memory.max_usage_in_bytes" for group in _groups(root, "memory")),
+    ):
+        if (peak := _read(file)).isdigit():
+            return int(peak)
+    return None
+
+
 def fabric(root: Path) -> Literal["tcp", "efa", "infiniband"]:
     """Return the fastest network that processes here can open, by its devices and their driver."""
     if not any(entry.name.startswith("uverbs") for entry in _entries(root / "dev/infiniband")):

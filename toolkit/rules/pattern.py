@@ -26,6 +26,7 @@ from toolkit.metrics.sample import number
 from toolkit.records import Record
 from toolkit.rules.document import Rule, compiled
 from toolkit.rules.finding import Finding, Kind
+from toolkit.rules.row import Row
 
 # So long must a rule be without a match before the next one is a new occasion.
 QUIET_S = 60.0
@@ -85,9 +86,10 @@ class Monitor:
         """Return what is found in *block*, whole lines of *rank* that came at *now_s*, and what was late before it."""
         findings = self.tick(now_s)
         ended = len(self._search.ended)
-        for _, index, match in self._search.matches(block):
+        for start, index, match in self._search.matches(block):
             watched, is_stop = self._roles[index]
-            if watched.state in ("asleep", "off"):
+            # What follows the last newline is no line, but ".*" matches it.
+            if start == len(block) or watched.state in ("asleep", "off"):
                 continue
             if is_stop:
                 watched.sleep("asleep")
@@ -117,22 +119,6 @@ class Monitor:
         )
 
 
-class _Row:
-    """The values of one rank: how many in a row were beyond the threshold, or in order after a finding."""
-
-    def __init__(self) -> None:
-        self.length = 0
-        self.told = False
-
-    def add(self, *, beyond: bool, enough: int) -> bool:
-        """True if this value makes *enough* in a row, and that is new."""
-        self.length = self.length + 1 if beyond != self.told else 0
-        if self.length < enough:
-            return False
-        self.told, self.length = beyond, 0
-        return beyond
-
-
 class _Watched:
     """One rule and what it has seen."""
 
@@ -144,8 +130,7 @@ class _Watched:
         within_s = rule.expected_start_within_s
         self.due_s = None if within_s is None else start_s + within_s
         self._newest_s: float | None = None
-        self._since_s = start_s
-        self._rows: dict[int | None, _Row] = {}
+        self._rows: dict[int | None, Row] = {}
 
     def matched(self, match: re.Match[str], rank: int | None, now_s: float) -> list[Finding]:
         """Count a line that matched; return what it brings about."""
@@ -153,7 +138,7 @@ class _Watched:
         is_occasion = self._newest_s is None or now_s - self._newest_s >= QUIET_S
         self.matches += 1
         self.state = "watching"
-        self._newest_s = self._since_s = now_s
+        self._newest_s = now_s
         self.due_s = None if rule.expected_again_every_s is None else now_s + rule.expected_again_every_s
         value = number(match[1]) if match.re.groups else None
         findings = []
@@ -168,10 +153,11 @@ class _Watched:
         rule, due_s = self.rule, self.due_s
         assert due_s is not None
         self.due_s = None
-        waited = f"no line matched for {due_s - self._since_s:g} s"
         if self.matches == 0:
-            return self._finding("late start", f"{waited} from the start", due_s)
-        return self._finding("late again", f"{waited}; one is expected every {rule.expected_again_every_s:g} s", due_s)
+            return self._finding(
+                "late start", f"no line matched within {rule.expected_start_within_s:g} s of the start", due_s
+            )
+        return self._finding("late again", f"no line matched for {rule.expected_again_every_s:g} s", due_s)
 
     def sleep(self, state: Literal["asleep", "off"]) -> None:
         """Look on no more."""
@@ -182,8 +168,8 @@ class _Watched:
         rule = self.rule
         if rule.threshold is None or rule.operator is None or value != value:
             return False
-        row = self._rows.setdefault(rank, _Row())
-        return row.add(beyond=_COMPARE[rule.operator](value, rule.threshold), enough=rule.data_points)
+        row = self._rows.setdefault(rank, Row())
+        return row.add(_COMPARE[rule.operator](value, rule.threshold), rule.data_points) and row.told
 
     def _finding(
         self, kind: Kind, text: str, time_s: float, rank: int | None = None, value: float | None = None

@@ -4,8 +4,8 @@ A rank's time for a step is held against the median of the other ranks' times fo
 all (a checkpoint, a long batch) makes nobody a straggler. A step is judged when all ranks have reported it, or when a
 later one is complete, or when too many wait; who reports it only then is held against the median that was found.
 
-Ranks that wait for each other within what they measure take equally long, the fast ones by waiting. Such a script should
-print the time of its own work: the step less the wait for the others.
+Ranks that wait for each other within what they measure take equally long, the fast ones by waiting. Such a script
+should print the time of its own work: the step less the wait for the others.
 """
 
 from bisect import bisect_left
@@ -13,6 +13,7 @@ from collections.abc import Iterable
 
 from toolkit.metrics.sample import Sample
 from toolkit.rules.finding import Action, Finding, Kind
+from toolkit.rules.row import Row
 
 STEP_TIME = "step_time"
 RULE = "straggler"
@@ -20,14 +21,6 @@ RULE = "straggler"
 # 6 MB, 4,096 medians half a MB.
 OPEN_STEPS = 64
 KEPT_MEDIANS = 4096
-
-
-class _Slow:
-    """A rank that has been slow: how many in a row were slow or, once that was told, were not."""
-
-    def __init__(self) -> None:
-        self.length = 0
-        self.told = False
 
 
 class Stragglers:
@@ -42,10 +35,12 @@ class Stragglers:
         self._factor = factor
         self._steps = steps
         self._action = action
-        # By step, oldest first: seconds by rank.
+        # By step that is not judged yet: seconds by rank.
         self._open: dict[int, dict[int, float]] = {}
-        self._medians: dict[int, float] = {}
-        self._slow: dict[int, _Slow] = {}
+        # By step that was judged, oldest first: all ranks' median, None where too few had reported.
+        self._medians: dict[int, float | None] = {}
+        # By rank: those that were slow for the last step or were told.
+        self._rows: dict[int, Row] = {}
         self._counts: dict[int, int] = {}
         self._beats: dict[int, tuple[int, float]] = {}
 
@@ -88,47 +83,44 @@ class Stragglers:
         return []
 
     def _settle(self, steps: list[int], now_s: float) -> list[Finding]:
-        """Judge *steps*, which no more rank is waited for."""
+        """Judge *steps*, for which no rank is waited any longer."""
         findings = []
         for step in steps:
             times = self._open.pop(step)
             ordered = sorted(times.values())
-            self._keep(step, _median(ordered))
-            if 2 * (len(ordered) - 1) < self._ranks - 1 or len(ordered) < 2:
+            peers = len(ordered) - 1
+            is_judged = peers >= 1 and 2 * peers >= self._ranks - 1
+            self._keep(step, _median(ordered) if is_judged else None)
+            if not is_judged:
                 continue
+            # No rank is slow that is below this: its peers' median is not under the lower of the middle two.
+            least = self._factor * ordered[(len(ordered) - 2) // 2]
             for rank, seconds in times.items():
-                # Most ranks are neither slow nor were: no peers' median is above the middle pair's upper one.
-                if rank in self._slow or seconds > self._factor * ordered[(len(ordered) - 1) // 2]:
+                if seconds > least or rank in self._rows:
                     findings += self._judge(rank, step, seconds, _median_without(ordered, seconds), now_s)
         return findings
 
-    def _keep(self, step: int, median: float) -> None:
+    def _keep(self, step: int, median: float | None) -> None:
         self._medians[step] = median
         if len(self._medians) > KEPT_MEDIANS:
             del self._medians[next(iter(self._medians))]
 
-    def _judge(self, rank: int, step: int, seconds: float, median: float, now_s: float) -> list[Finding]:
+    def _judge(self, rank: int, step: int, seconds: float, median: float | None, now_s: float) -> list[Finding]:
         """Count one step time of *rank* against its peers' *median*."""
-        is_slow = seconds > self._factor * median
-        slow = self._slow.get(rank)
-        if slow is None:
-            if not is_slow:
-                return []
-            slow = self._slow[rank] = _Slow()
-        slow.length = slow.length + 1 if is_slow != slow.told else 0
-        if slow.length < self._steps:
-            if not slow.told and slow.length == 0:
-                del self._slow[rank]
+        if median is None:
             return []
-        slow.told, slow.length = is_slow, 0
-        if not is_slow:
-            del self._slow[rank]
-        return [self._finding("straggler" if is_slow else "recovered", rank, step, seconds, median, now_s)]
+        row = self._rows.setdefault(rank, Row())
+        has_turned = row.add(seconds > self._factor * median, self._steps)
+        if row.is_new:
+            del self._rows[rank]
+        return [self._finding(row.told, rank, step, seconds, median, now_s)] if has_turned else []
 
-    def _finding(self, kind: Kind, rank: int, step: int, seconds: float, median: float, now_s: float) -> Finding:
-        text = f"rank {rank} took {seconds:.3g} s for step {step}, {seconds / median:.2f} times its peers' {median:.3g} s"
-        row = f"the {self._steps}th" if self._steps > 3 else f"number {self._steps}"
-        text += f"; {row} in a row {'above' if kind == 'straggler' else 'not above'} {self._factor:g} times"
+    def _finding(self, is_slow: bool, rank: int, step: int, seconds: float, median: float, now_s: float) -> Finding:
+        kind: Kind = "straggler" if is_slow else "recovered"
+        text = (
+            f"rank {rank} took {seconds:.3g} s for step {step}, {seconds / median:.2f} times its peers' {median:.3g} s"
+            f"; {self._steps} in a row {'above' if is_slow else 'not above'} {self._factor:g} times"
+        )
         return Finding(rule=RULE, kind=kind, action=self._action, text=text, time_s=now_s, rank=rank, value=seconds)
 
 

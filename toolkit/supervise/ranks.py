@@ -1,10 +1,13 @@
 """The door at which stand-ins ask `train` to run their ranks (toolkit/hook/standin.py says why and how)."""
 
 import os
-import socket
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from toolkit.records import Record
+
+if TYPE_CHECKING:
+    import socket
 
 WRAPPER = """#!/bin/sh
 # Runs in place of a launcher's rank: hands it over to train. A first argument that is an option is an interpreter's.
@@ -30,7 +33,7 @@ class Request(Record, frozen=True, kw_only=True):
 class StandIn:
     """One connection. `asked` has its request once it is whole; `pid` the rank that was started for it."""
 
-    def __init__(self, connection: socket.socket) -> None:
+    def __init__(self, connection: "socket.socket") -> None:
         self._connection = connection
         self._read = b""
         self.asked: Request | None = None
@@ -90,6 +93,8 @@ class Door:
     """Listens in the run's folder, which only this user can enter."""
 
     def __init__(self, folder: Path) -> None:
+        import socket  # 3 ms that a script alone need not pay
+
         self.path = folder / "ranks.sock"
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._listener.setblocking(False)

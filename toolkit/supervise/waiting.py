@@ -5,8 +5,6 @@ All needs are waited for at the same time. It tells on a pipe, every 10 s, what 
 
 import fcntl
 import os
-import socket
-import threading
 import time
 from collections.abc import Callable, Sequence
 
@@ -23,6 +21,8 @@ def wait(needs: Sequence[Need], locks: dict[str, int], tell: int) -> int:
     Writes to the descriptor *tell* one line for each missing need, ended by an empty line, every 10 s and at the
     deadline.
     """
+    import threading  # here and below: only a job that waits pays for these imports
+
     missing = dict(enumerate(needs))
     changed = threading.Condition()
 
@@ -72,6 +72,8 @@ def _check(need: Need, locks: dict[str, int]) -> Callable[[], bool]:
 
 
 def _resolves(host: str) -> bool:
+    import socket
+
     try:
         return bool(socket.getaddrinfo(host, None))
     except OSError:
@@ -79,6 +81,8 @@ def _resolves(host: str) -> bool:
 
 
 def _listens(address: str, port: int) -> bool:
+    import socket
+
     try:
         socket.create_connection((address, port), timeout=2.0).close()
     except OSError:

@@ -2,10 +2,13 @@
 host."""
 
 import time
+from collections.abc import Callable
+
+import msgspec
 
 from toolkit.errors import ContractError, PlatformError
 from toolkit.job.job import Job
-from toolkit.job.outcome import Ended, Outcome
+from toolkit.job.outcome import Ended, Memory, Outcome
 from toolkit.launchers.environment import master
 from toolkit.log import Log
 from toolkit.peers import messages
@@ -25,8 +28,9 @@ STOPPED_S = 15.0
 class Accord:
     """This host's voice among the job's hosts (supervise.others.Others), and the job's verdict at the end."""
 
-    def __init__(self, job: Job, log: Log) -> None:
+    def __init__(self, job: Job, log: Log, memory: Callable[[], Memory]) -> None:
         self._job = job
+        self._memory = memory
         self._log = log
         self._link = _join(job, log)
         self._echoed = False
@@ -64,12 +68,12 @@ class Accord:
         self._link.tell(messages.Stop(host=self._job.cluster.current, signal=number))
 
     def failing(self, so_far: Ended) -> None:
-        found = judge.failed(self._job, so_far)
+        found = self._failed(so_far)
         if found is not None:
             self._link.tell(messages.Failing(report=self._report(found)))
 
     def answer(self, so_far: Ended) -> None:
-        found = judge.failed(self._job, so_far)
+        found = self._failed(so_far)
         self._echoed = found is not None
         self._link.tell(messages.Evidence(report=None if found is None else self._report(found)))
 
@@ -94,6 +98,9 @@ class Accord:
                 self._log.warning(f"link: refused {reason}, {count} times")
         self._link.close()
 
+    def _failed(self, so_far: Ended) -> Outcome | None:
+        return judge.failed(self._job, msgspec.structs.replace(so_far, memory=self._memory()))
+
     def _report(self, outcome: Outcome) -> Report:
         mask = self._log.mask
         return Report(
@@ -111,6 +118,7 @@ class Accord:
             rank=outcome.rank,
             local_rank=outcome.local_rank,
             ended=outcome.ended,
+            advice=outcome.advice,
         )
 
     def _final(self, outcome: Outcome, verdict: Report) -> Outcome:
@@ -131,17 +139,13 @@ class Accord:
             rank=verdict.rank,
             local_rank=verdict.local_rank,
             ended="; ".join(part for part in (verdict.ended, here) if part),
+            advice=verdict.advice,
             primary=verdict.primary,
             failed_ns=verdict.failed_ns,
             command=outcome.command,
             exits=outcome.exits,
             notes=outcome.notes,
         )
-
-
-def wanted(job: Job) -> bool:
-    """Return True if this job has other hosts and the link is not switched off."""
-    return len(job.cluster.hosts) > 1 and job.settings.link == "on"
 
 
 def _join(job: Job, log: Log) -> LeaderLink | FollowerLink:
@@ -170,8 +174,6 @@ def _join(job: Job, log: Log) -> LeaderLink | FollowerLink:
 
 
 def _key(job: Job, log: Log) -> bytes:
-    import msgspec
-
     ours = job.settings
     secret = ours.job_secret.encode()
     if ours.job_secret_file is not None:

@@ -2,8 +2,7 @@
 
 import os
 import time
-import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import msgspec
@@ -13,19 +12,18 @@ from toolkit import settings
 from toolkit.artifacts import folders as job_folders
 from toolkit.errors import ToolkitError, UserError
 from toolkit.job.job import Folders, Job
-from toolkit.job.outcome import Ended, Outcome
+from toolkit.job.outcome import Ended, Memory, Outcome
 from toolkit.job.plan import Locked, Plan, ProcessSpec, quoted
 from toolkit.job.variables import fitting
 from toolkit.launchers import table as launchers
 from toolkit.log import Log
 from toolkit.platforms import table as platforms
-from toolkit.probe import look
+from toolkit.probe import host, look
 from toolkit.source import classify, fetch, install
 from toolkit.supervise.console import Console
 from toolkit.supervise.loop import Supervisor
 from toolkit.supervise.relay import Tap
 from toolkit.supervise.signals import Signals
-from toolkit.train import accord
 from toolkit.verdict import judge
 
 MARKER = "TOOLKIT_RUN_ID"
@@ -83,24 +81,30 @@ def _outcome(
     signals: Signals,
     log: Log,
 ) -> Outcome:
-    host = ""
+    me = ""
     try:
         job = prepared(platform, environ, interpreter, log)
-        host = job.cluster.current
+        me = job.cluster.current
         job_folders.prepare(folders, log)
         return _run(job, signals, log)
     except ToolkitError as error:
-        return judge.of_error(error, host)
+        return judge.of_error(error, me)
     except Exception as error:  # noqa: BLE001 - the top of the walk: a fault of ours still ends with a true status
-        return judge.of_fault(f"{type(error).__name__}: {error}", traceback.format_exc(), host)
+        import traceback
+
+        return judge.of_fault(f"{type(error).__name__}: {error}", traceback.format_exc(), me)
 
 
 def _run(job: Job, signals: Signals, log: Log) -> Outcome:
     """Run *job* on this host, in accord with its others; return the outcome, the job's where the hosts share one."""
     run_folder = _run_folder(job.folders.scratch)
+    memory = _memory_since_now()
     others = None
     try:
-        others = accord.Accord(job, log) if accord.wanted(job) else None
+        if len(job.cluster.hosts) > 1 and job.settings.link == "on":
+            from toolkit.train.accord import Accord  # sockets and hashes: 8 ms that a host alone need not pay
+
+            others = Accord(job, log, memory)
         metrics = _Metrics(job, log)
         supervisor = Supervisor(
             signals=signals,
@@ -112,7 +116,7 @@ def _run(job: Job, signals: Signals, log: Log) -> Outcome:
             others=others,
         )
         log.say_through(supervisor.console.stderr.say, supervisor.finish)
-        outcome = _alone(job, supervisor, log)
+        outcome = _alone(job, supervisor, memory, log)
         metrics.close()
         return outcome if others is None else others.settle(supervisor, outcome)
     finally:
@@ -121,16 +125,29 @@ def _run(job: Job, signals: Signals, log: Log) -> Outcome:
         _remove(run_folder)
 
 
-def _alone(job: Job, supervisor: Supervisor, log: Log) -> Outcome:
+def _alone(job: Job, supervisor: Supervisor, memory: Callable[[], Memory], log: Log) -> Outcome:
     """Return how this host's part ended; an error that the toolkit has named is one of the ways."""
     try:
         fetch.place(job, log)
         job = with_script(job)
         plan = launchers.plan(job, supervisor.run_folder)
         _say_plan(job, plan, log)
-        return judge.judge(job, _follow(job, plan, supervisor, log))
+        return judge.judge(job, msgspec.structs.replace(_follow(job, plan, supervisor, log), memory=memory()))
     except ToolkitError as error:
         return judge.of_error(error, job.cluster.current)
+
+
+def _memory_since_now() -> Callable[[], Memory]:
+    """Return what tells, when called, how many processes the kernel has killed for want of memory since now."""
+    root = Path("/")
+    before = host.oom_kills(root)
+
+    def since() -> Memory:
+        now = host.oom_kills(root)
+        kills = None if now is None or before is None else now - before
+        return Memory(oom_kills=kills, peak_bytes=host.memory_peak_bytes(root), limit_bytes=host.memory_bytes(root))
+
+    return since
 
 
 def _follow(job: Job, plan: Plan, supervisor: Supervisor, log: Log) -> Ended:

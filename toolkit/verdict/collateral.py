@@ -1,4 +1,5 @@
-"""Data: what a process says that ends because another one did. The echo of a failure, never its cause while there is one.
+"""Data: what a process says that ends because another one did. The echo of a failure, never its cause while there is
+one.
 
 Each row: words in the error (lower case) and whose they are. To add one, add the row and a line in tests/verdict.
 """

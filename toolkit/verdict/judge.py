@@ -9,9 +9,10 @@ from collections.abc import Sequence
 
 from toolkit.errors import ToolkitError
 from toolkit.job.job import Job
-from toolkit.job.outcome import Ended, Exit, Outcome
-from toolkit.verdict import tail as ends
+from toolkit.job.outcome import Ended, Exit, Memory, Outcome
 from toolkit.verdict import pip, traceback
+from toolkit.verdict import tail as ends
+from toolkit.verdict.advice import advice
 from toolkit.verdict.collateral import is_echo
 from toolkit.verdict.traceback import Traceback
 
@@ -120,6 +121,7 @@ def _finished_before_stop(ended: Ended) -> bool:
 
 def _failed(job: Job, ended: Ended, culprit: Exit) -> Outcome:
     cause, trace = _cause(ended, culprit)
+    stderr, _ = ended.tails.get(culprit.process, (b"", b""))
     several = job.cluster.size > 1 or len({e.rank for e in ended.exits if e.rank is not None}) > 1
     return Outcome(
         status="failed",
@@ -134,6 +136,7 @@ def _failed(job: Job, ended: Ended, culprit: Exit) -> Outcome:
         rank=culprit.rank if several else None,
         local_rank=culprit.local_rank,
         ended=how(culprit),
+        advice=advice(f"{cause}\n{ends.last(stderr, LAST_LINES, LAST_CHARACTERS)}"),
         primary=not _lost_its_peer(ended, culprit),
         failed_ns=culprit.ended_ns,
         command=ended.command,
@@ -214,7 +217,7 @@ def _cause(ended: Ended, culprit: Exit) -> tuple[str, str]:
         if culprit.told:
             cause += " after train had told it to end"
         elif culprit.signal == signal.SIGKILL:
-            cause += " (not by the toolkit; the kernel's out-of-memory killer and `docker kill` do this)"
+            cause += _why_killed(ended.memory)
         said = f"its last traceback: {_error(found)}" if found is not None else _said_last(stderr, stdout, 3)
         return f"{cause}; {said}" if said else cause, trace
     if found is not None:
@@ -225,6 +228,20 @@ def _cause(ended: Ended, culprit: Exit) -> tuple[str, str]:
         return last_line, ""
     said = ends.last(stderr, LAST_LINES, LAST_CHARACTERS) or ends.last(stdout, LAST_LINES, LAST_CHARACTERS)
     return said or f"{culprit.process} {how(culprit)} without a word", ""
+
+
+def _why_killed(memory: Memory | None) -> str:
+    """Return what is known of a SIGKILL that was not ours: out of memory only where the kernel has counted it."""
+    if memory is None or memory.oom_kills is None:
+        return " (not by the toolkit; whether memory had run out is not counted here)"
+    if memory.oom_kills == 0:
+        return " (not by the toolkit, and not for want of memory: the kernel counts no out-of-memory kill)"
+    peak = "" if memory.peak_bytes is None else f", peak {_gib(memory.peak_bytes)}"
+    return f" by the kernel, out of memory (limit {_gib(memory.limit_bytes)}{peak}, {memory.oom_kills} kill(s) counted)"
+
+
+def _gib(count: int) -> str:
+    return f"{count / (1 << 30):.2f} GiB"
 
 
 def _last_traceback(ended: Ended, end: Exit) -> Traceback | None:

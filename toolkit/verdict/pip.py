@@ -5,11 +5,11 @@ newer); then two lines below it say what and of which package:
 
     error: metadata-generation-failed
 
-    × Encountered error while generating package metadata.
-    ╰─> slow
+    (cross) Encountered error while generating package metadata.
+    (arrow) slow
 
 and the reason itself stands further up, as the last line of what the package's build printed, before
-"[end of output]". Without Unicode the three marks are missing.
+"[end of output]". Cross and arrow are missing where pip may not write Unicode.
 """
 
 import re

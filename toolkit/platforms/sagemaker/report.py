@@ -76,7 +76,8 @@ def _place(outcome: Outcome) -> str:
         rank or outcome.process,
         f"pid {outcome.pid}" if outcome.pid is not None else "",
     )
-    return ": ".join(filter(None, (", ".join(filter(None, parts)), outcome.ended)))
+    where = ": ".join(filter(None, (", ".join(filter(None, parts)), outcome.ended)))
+    return ". ".join(filter(None, (where, outcome.advice)))
 
 
 def _cut(text: str, room: int) -> str:

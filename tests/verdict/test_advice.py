@@ -1,0 +1,54 @@
+import pytest
+
+from toolkit.verdict.advice import ADVICE, advice
+from toolkit.verdict.collateral import ECHOES, is_echo
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 MiB", "batch size"),
+        ("RuntimeError: DataLoader worker (pid 7) is killed by signal: Bus error.", "--shm-size"),
+        ("script was killed by SIGBUS (signal 7)", "/dev/shm"),
+        ("OSError: [Errno 28] No space left on device", "disk is full"),
+        ("ModuleNotFoundError: No module named 'einops'", "requirements.txt"),
+        ("NVRM: Xid (PCI:0000:10:1c): 79, GPU has fallen off the bus", "exclude this machine"),
+        ("RuntimeError: The server socket has failed to listen. Address already in use", "MASTER_PORT"),
+        ("train.py: error: unrecognized arguments: --lr 3", "TOOLKIT_ARGUMENT_STYLE"),
+        ("ValueError: too few labels", ""),
+    ],
+)
+def test_known_causes_get_one_line_of_advice(said: str, words: str) -> None:
+    assert words in advice(said)
+    assert bool(words) == bool(advice(said))
+
+
+def test_every_row_can_be_found_and_fits_a_line() -> None:
+    for words, text in ADVICE:
+        assert all(word == word.lower() for word in words)
+        assert advice(" ".join(words))
+        assert len(text) <= 120
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.2]:1",
+        "torch.distributed.DistBackendError: NCCL error: remote process exited or there was a network error",
+        "[rank1]: Watchdog caught collective operation timeout: WorkNCCL(SeqNum=3, OpType=ALLREDUCE)",
+        "torch.distributed.DistNetworkError: failed to recv, got 0 bytes",
+        "horovod.common.exceptions.HorovodInternalError: Broken pipe",
+        "BrokenPipeError: [Errno 32] Broken pipe",
+    ],
+)
+def test_the_echo_of_another_ranks_end_is_known(said: str) -> None:
+    assert is_echo(said)
+
+
+@pytest.mark.parametrize("said", ["ValueError: bad batch", "CUDA out of memory", "KeyError: 'loss'", ""])
+def test_a_cause_of_its_own_is_no_echo(said: str) -> None:
+    assert not is_echo(said)
+
+
+def test_every_row_of_echoes_is_in_lower_case() -> None:
+    assert all(words == words.lower() for words, _ in ECHOES)

@@ -1,0 +1,182 @@
+"""`toolkit rules try LOG --rules FILE`: what rules would have found in a finished log, before a job depends on them."""
+
+import argparse
+import sys
+import textwrap
+from collections.abc import Iterable, Iterator
+from itertools import chain, islice
+from pathlib import Path
+
+from toolkit.errors import UserError
+from toolkit.log import Log
+from toolkit.metrics.guard import Guard
+from toolkit.rules import document, stamp
+from toolkit.rules.finding import ENDING, Finding
+from toolkit.rules.pattern import SIGNS, Monitor, Standing
+
+WIDTH = 80
+# A log has times if one of its first lines has one.
+FIRST_LINES = 1000
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """Add this command's own words to *parser*."""
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    attempt = actions.add_parser(
+        "try",
+        help="show what rules find in a log",
+        description="Show what the rules of a document find in a finished log, at which line. The time is read from "
+        "the start of a line: ISO 8601, or seconds since the epoch. Exit status: 0 if no rule would have ended the "
+        "job, 1 if one would (stop, no-retry), 78 for a document that cannot be used.",
+    )
+    attempt.add_argument("log", metavar="LOG", help="the log file, - for standard input")
+    attempt.add_argument("--rules", type=Path, required=True, metavar="FILE", help="the rules, TOML or .json")
+    attempt.add_argument(
+        "--speed",
+        type=_speed,
+        metavar="N",
+        help="for a log without times: take it as written at N lines a second",
+    )
+
+
+def run(arguments: argparse.Namespace, log: Log) -> int:
+    """Print what the rules find; return 1 if one would have ended the job, else 0.
+
+    Raises:
+        ContractError: the document cannot be used.
+        UserError: the log or the document cannot be read.
+    """
+    rules = document.read(_content(arguments.rules), str(arguments.rules))
+    lines = _lines(arguments.log)
+    first = list(islice(lines, FIRST_LINES))
+    start_s = next((time_s for time_s in (stamp.read(line).time_s for line in first) if time_s is not None), None)
+    with Guard() as guard:
+        monitor = Monitor(rules, start_s=start_s or 0.0, warn=log.warning, watch=guard)
+        trial = _Trial(monitor, start_s, arguments.speed)
+        for line in chain(first, lines):
+            trial.take(line)
+    print("\n".join(trial.report()))
+    return 1 if trial.ending else 0
+
+
+class _Trial:
+    """Shows findings as they come, and what each rule did."""
+
+    def __init__(self, monitor: Monitor, start_s: float | None, speed: float | None) -> None:
+        self._monitor = monitor
+        self._speed = speed if start_s is None else None
+        self._is_timed = start_s is not None or speed is not None
+        self._start_s = self._now_s = start_s or 0.0
+        self._lines = 0
+        # The first finding that would have ended the job, and its line.
+        self.ending: tuple[int, Finding] | None = None
+
+    def take(self, line: bytes) -> None:
+        """Show what *line* brings about."""
+        self._lines += 1
+        read = stamp.read(line)
+        if self._speed is not None:
+            self._now_s = (self._lines - 1) / self._speed
+        elif self._is_timed and read.time_s is not None:
+            self._now_s = read.time_s
+        for finding in self._monitor.lines(read.text, rank=read.rank, now_s=self._now_s):
+            if finding.action in ENDING and self.ending is None:
+                self.ending = self._lines, finding
+            print("\n".join(self._shown(finding)))
+
+    def report(self) -> Iterator[str]:
+        """Yield the lines that say what each rule did."""
+        took = f", {_clock(self._now_s - self._start_s)}" if self._is_timed else ", no times"
+        yield f"{_many(self._lines, 'line')}{took}"
+        for standing in self._monitor.standings():
+            yield from _wrapped(f"{standing.rule.name}: {'; '.join(self._said(standing))}", "  ")
+        if self.ending is not None:
+            number, finding = self.ending
+            yield f"{finding.rule} would have ended the job at line {number} ({finding.action})"
+
+    def _shown(self, finding: Finding) -> Iterator[str]:
+        at = f", {_clock(finding.time_s - self._start_s)}" if self._is_timed else ""
+        rank = "" if finding.rank is None else f", rank {finding.rank}"
+        where = f"line {self._lines}{at}{rank}"
+        yield f"{where}: {finding.rule}: {finding.kind} ({finding.action}){self._compared(finding)}"
+        yield "    " + _printable(finding.text)[: WIDTH - 4].rstrip()
+        yield from _wrapped(_printable(finding.message), "    ")
+
+    def _compared(self, finding: Finding) -> str:
+        if finding.kind != "threshold":
+            return ""
+        rule = next(each.rule for each in self._monitor.standings() if each.rule.name == finding.rule)
+        row = f", {rule.data_points} in a row" if rule.data_points > 1 else ""
+        return f": {finding.value:g} {SIGNS[rule.operator or 'eq']} {rule.threshold:g}{row}"
+
+    def _said(self, standing: Standing) -> Iterator[str]:
+        rule = standing.rule
+        yield f"{_many(standing.matches, 'line')} matched"
+        yield _many(standing.findings, "finding")
+        if standing.state == "asleep":
+            yield "asleep at the end, by its stop_pattern"
+        if standing.state == "off":
+            yield "switched off: its regex takes too long"
+        if rule.has_times and not self._is_timed:
+            times = {
+                "expected_start_within_s": rule.expected_start_within_s,
+                "expected_again_every_s": rule.expected_again_every_s,
+            }
+            untried = [key for key, value in times.items() if value is not None]
+            yield f"untried, as no line has a time: {' and '.join(untried)} (--speed gives it times)"
+        if rule.faults and standing.matches > 1 and not self._is_timed:
+            yield "without times, all its matches are one occasion"
+
+
+def _clock(seconds: float) -> str:
+    """Return *seconds* as 0:01:05."""
+    whole = int(seconds)
+    return f"{whole // 3600}:{whole // 60 % 60:02}:{whole % 60:02}"
+
+
+def _speed(word: str) -> float:
+    try:
+        speed = float(word)
+    except ValueError:
+        speed = 0.0
+    if not 0 < speed < float("inf"):
+        raise argparse.ArgumentTypeError(f"expected lines a second, a number above 0, found {word!r}")
+    return speed
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise UserError(f"cannot be read: {error.strerror}", where=str(path)) from None
+
+
+def _lines(log: str) -> Iterator[bytes]:
+    if log == "-":
+        yield from sys.stdin.buffer
+        return
+    try:
+        with Path(log).open("rb") as file:
+            yield from file
+    except OSError as error:
+        raise UserError(f"cannot be read: {error.strerror}", where=log) from None
+
+
+def _many(count: int, one: str) -> str:
+    return f"{count:,} {one if count == 1 else one + 's'}"
+
+
+def _printable(text: str) -> str:
+    """Return *text* as one line for people: control characters (a bar's carriage returns, colours) as dots."""
+    return "".join(character if character.isprintable() else "·" for character in text.rstrip("\r\n"))
+
+
+def _wrapped(text: str, indent: str) -> Iterable[str]:
+    return textwrap.wrap(
+        text,
+        WIDTH,
+        initial_indent=indent,
+        subsequent_indent=indent + "  ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )

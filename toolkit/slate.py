@@ -1,0 +1,213 @@
+"""`train`'s side of the slate: what ranks tell about themselves, and how they are told to stop (slate_layout.py).
+
+Whatever a script did to the folder, reading it gives None, never an error.
+"""
+
+import os
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from struct import Struct
+from typing import Any, Literal
+
+from toolkit import slate_layout as layout
+from toolkit.errors import ContractError
+from toolkit.records import Record, decode
+
+RAISED_FILE_BYTES = 1 << 20
+_RANK = re.compile(r"rank-([1-9][0-9]{0,9})")
+
+
+class Stop(Record, frozen=True, kw_only=True):
+    """A stop that was asked for.
+
+    `requested_at_ns` is time.time_ns(); `deadline_ns`, when SIGKILL comes, time.monotonic_ns(), so that a corrected
+    clock cannot move it. `stop_step` is the step from which on every rank stops, None while none is agreed, 0 for at
+    once.
+    """
+
+    requested_at_ns: int
+    deadline_ns: int
+    signal: int
+    stop_step: int | None = None
+
+
+class RankSlate(Record, frozen=True, kw_only=True):
+    """What one process last told by `toolkit.status`.
+
+    `step_time_ns` and `holding_since_ns` (of the oldest checkpoint hold that is open) are time.time_ns(); `step_ns` is
+    the time a step took between the last two heartbeats.
+    """
+
+    pid: int
+    step: int | None = None
+    step_time_ns: int | None = None
+    step_ns: int | None = None
+    heartbeats: int = 0
+    progress: float | None = None
+    holding: int = 0
+    holding_since_ns: int | None = None
+
+
+class Raised(Record, frozen=True, kw_only=True):
+    """The exception that ended a process (thread "main") or only a thread of it ("other").
+
+    `kind` is the type's qualified name; `text` the whole traceback, chained ones included, at most 64 KiB.
+    """
+
+    time_ns: int
+    kind: str
+    text: str
+    thread: Literal["main", "other"] = "main"
+
+
+def lay(folder: Path) -> None:
+    """Make the file by which ranks are told to stop, saying that no stop is asked. Before ranks are started, and again
+    before they are started anew.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    fd = os.open(folder / layout.STOP_NAME, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        # The whole page, never truncated: a rank that has it mapped would die of SIGBUS at a missing byte.
+        page = layout.STOP_HEAD.pack(layout.VERSION).ljust(layout.PAGE_BYTES, b"\0")
+        if os.pwrite(fd, page, 0) != len(page):
+            raise OSError(f"{folder / layout.STOP_NAME}: expected {len(page)} bytes to be written, found the disk full")
+    finally:
+        os.close(fd)
+
+
+def ask(folder: Path, stop: Stop) -> None:
+    """Tell every rank of *stop*. Before the signal is sent: a rank that is told here does not die of SIGTERM.
+
+    Again with a stop_step as soon as one is agreed, or with a new deadline.
+
+    Raises:
+        OSError: `lay` was not called, or the file is gone.
+    """
+    step = layout.NONE if stop.stop_step is None else stop.stop_step
+    fd = os.open(folder / layout.STOP_NAME, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        (count,) = layout.STOP_HEAD.unpack(os.pread(fd, 8, layout.STOP_HEAD.size).ljust(8, b"\0"))
+        fields = (count + 1, stop.requested_at_ns, stop.deadline_ns, stop.signal, step, count + 1)
+        os.pwrite(fd, layout.STOP_BODY.pack(*fields), layout.STOP_HEAD.size)
+    finally:
+        os.close(fd)
+
+
+def asked(folder: Path) -> Stop | None:
+    """Return the stop that ranks are told of, None if there is none."""
+    found = _fields(folder / layout.STOP_NAME, layout.STOP_HEAD, layout.STOP_BODY)
+    if found is None or found[0] != (layout.VERSION,):
+        return None
+    requested_at_ns, deadline_ns, number, step = found[1]
+    if not requested_at_ns:
+        return None
+    return Stop(requested_at_ns=requested_at_ns, deadline_ns=deadline_ns, signal=number, stop_step=_step(step))
+
+
+def read_all(folder: Path) -> dict[int, RankSlate]:
+    """Return what every process in *folder* last told, by pid; also those that have ended since."""
+    try:
+        pids = sorted(int(found[1]) for found in (_RANK.fullmatch(path.name) for path in folder.iterdir()) if found)
+    except OSError:
+        return {}
+    slates = {pid: read_rank(folder / (layout.RANK_NAME % pid)) for pid in pids}
+    return {pid: slate for pid, slate in slates.items() if slate is not None and slate.pid == pid}
+
+
+def read_rank(path: Path) -> RankSlate | None:
+    """Return what the process of *path* last told, None if there is no such file, or no whole one of our version.
+
+    Of a process that was killed in the middle of a write: the fields as they are then, each of them whole.
+    """
+    found = _fields(path, layout.RANK_HEAD, layout.RANK_BODY)
+    if found is None:
+        return None
+    (version, pid), (step, time_ns, step_ns, heartbeats, progress, holding, since_ns) = found
+    if version != layout.VERSION:
+        return None
+    return RankSlate(
+        pid=pid,
+        step=_step(step),
+        step_time_ns=time_ns or None,
+        step_ns=step_ns or None,
+        heartbeats=heartbeats,
+        progress=progress if progress == progress else None,
+        holding=holding,
+        holding_since_ns=since_ns or None,
+    )
+
+
+def raised(folder: Path, pid: int) -> Raised | None:
+    """Return the exception that process *pid* left, None if it left none that can be read."""
+    text = _bytes(folder / (layout.RAISED_NAME % pid), RAISED_FILE_BYTES)
+    try:
+        return decode(text, Raised, "slate") if text else None
+    except ContractError:
+        return None
+
+
+def common_step(ranks: Iterable[RankSlate], now_ns: int, told_ns: int) -> int:
+    """Return the stop step that none of *ranks*, read at *now_ns*, will have gone past at *told_ns*, when all of them
+    know of it (both time.time_ns()). 0, at once, where no rank ever sent a heartbeat.
+
+    Pure. The ranks are those of all hosts. A step may come twice as fast as the fastest rank's last one.
+    """
+    beating = [rank for rank in ranks if rank.step is not None]
+    pace_ns = min((rank.step_ns for rank in beating if rank.step_ns), default=0) // 2
+    return max((_step_at(rank, pace_ns, now_ns, told_ns) for rank in beating), default=-1) + 1
+
+
+def _step_at(rank: RankSlate, pace_ns: int, now_ns: int, told_ns: int) -> int:
+    """Return the step that *rank* can have reached at *told_ns*.
+
+    Counted from now, not from its last heartbeat: a rank back from a long evaluation makes up for no steps.
+    """
+    step = rank.step or 0
+    if not pace_ns:
+        return step + 1  # In its first step: nothing is known of its pace.
+    next_ns = max(now_ns, (rank.step_time_ns or 0) + pace_ns)
+    return step + (1 + (told_ns - next_ns) // pace_ns if next_ns <= told_ns else 0)
+
+
+# A fifo in the place of a file must not make `train` wait, a link not lead it elsewhere.
+_READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW
+
+
+def _fields(path: Path, head: Struct, body: Struct) -> tuple[tuple[Any, ...], tuple[Any, ...]] | None:
+    """Return the fields of *head* and of *body* (less its counters), None if they are not there."""
+    try:
+        fd = os.open(path, _READ)
+    except OSError:
+        return None
+    try:
+        fields = layout.settled(lambda: os.pread(fd, body.size, head.size), body)
+        start = os.pread(fd, head.size + body.size, 0)
+    except OSError:
+        return None
+    finally:
+        os.close(fd)
+    if len(start) < head.size + body.size:
+        return None
+    # Its writer never came to rest: it was killed in a write. What is there is all there will be.
+    return head.unpack_from(start), fields or body.unpack_from(start, head.size)[1:-1]
+
+
+def _bytes(path: Path, limit: int) -> bytes:
+    """Return the first *limit* bytes of *path*, none if it cannot be read."""
+    try:
+        fd = os.open(path, _READ)
+    except OSError:
+        return b""
+    try:
+        return os.read(fd, limit)
+    except OSError:
+        return b""
+    finally:
+        os.close(fd)
+
+
+def _step(step: int) -> int | None:
+    return None if step < 0 else step

@@ -1,0 +1,281 @@
+"""For scripts: what `train` would like to know of a rank, and what a rank would like to know of its end.
+
+    from toolkit import status
+
+Without the toolkit around (TOOLKIT_SLATE is not set) every call returns at once: False, None, nothing. With it, no call
+fails or waits, whatever became of the files below; at worst nothing is told. docs/status.md has an example and costs.
+
+How: a heartbeat is stores into a mapped page, no system call; `train` reads it when it likes (slate_layout.py). All
+fields are written by one call into C, which the GIL makes one piece for threads and signal handlers.
+
+Warnings:
+- This module's import is a script's: os, struct, time, no more (3 ms at most, tests/test_status.py).
+- A forked child inherits the mapping. `_forget`, run in the child by os.fork, makes it start anew: what it tells goes
+  into a page of its own. To ask for the pid at each call instead would be a system call.
+- The page is written before it is mapped: a store into a page that the disk has no room for is a SIGBUS.
+"""
+
+import os
+import time
+
+from toolkit import slate_layout as layout
+
+TYPE_CHECKING = False  # As typing's, without importing it: 10 ms.
+if TYPE_CHECKING:
+    from mmap import mmap
+    from types import FrameType
+
+_BODY = layout.RANK_BODY.pack_into
+_AT = layout.RANK_HEAD.size
+_STOP_AT = layout.STOP_HEAD.size
+_STOP_END = _STOP_AT + layout.STOP_BODY.size
+_COUNTER = layout.STOP_HEAD.unpack_from
+
+
+def stop_requested() -> bool:
+    """True from the moment on that the job was asked to stop."""
+    return _asked() is not None
+
+
+def time_left_s() -> float | None:
+    """Return the seconds until SIGKILL, 0.0 or more; None while no stop was asked for."""
+    asked = _asked()
+    return None if asked is None else max(0.0, (asked[1] - time.monotonic_ns()) / 1e9)
+
+
+def should_stop(step: int) -> bool:
+    """True from the step on at which all ranks, on every host, stop together; ask once in every step.
+
+    *step* has to mean the same on all ranks. Asking is a heartbeat too: by them `train` finds a step that no rank has
+    gone past. A short time goes by between the request and that step.
+    """
+    here = _whole(step)
+    page = _page()
+    if page is not None and here not in (page.step, layout.NONE):
+        page.beat(here)
+    asked = _asked()
+    return asked is not None and asked[3] != layout.NONE and (asked[3] <= here or here == layout.NONE)
+
+
+def heartbeat(step: int) -> None:
+    """Say that this process has come to *step*. By heartbeats hangs and slow ranks are found."""
+    page = _page()
+    if page is not None and (here := _whole(step)) != layout.NONE:
+        page.beat(here)
+
+
+def progress(fraction: float) -> None:
+    """Say that *fraction*, 0 to 1, of the work is done."""
+    page = _page()
+    if page is not None:
+        page.advance(fraction)
+
+
+def _whole(step: int) -> int:
+    """Return *step*, also of numpy or a tensor, as an int that the page can hold, NONE if it is no such number."""
+    try:
+        whole = int(step)
+    except (TypeError, ValueError, OverflowError):
+        return layout.NONE
+    return whole if 0 <= whole < 1 << 63 else layout.NONE
+
+
+def holding_checkpoint() -> "Holding":
+    """Return a context: as long as it is open on any rank, teardown waits for it, up to the deadline.
+
+    Contexts may be nested, and several threads may each have one.
+    """
+    return Holding()
+
+
+class Holding:
+    """A checkpoint being written."""
+
+    __slots__ = ("_page",)
+
+    def __init__(self) -> None:
+        self._page: _Page | None = None
+
+    def __enter__(self) -> None:
+        self._page = _page()
+        if self._page is not None:
+            self._page.hold(id(self))
+
+    def __exit__(self, *_: object) -> None:
+        # Not that of a parent: a child forked inside the context leaves it too.
+        if self._page is not None and _slate is not None and self._page is _slate.page:
+            self._page.release(id(self))
+
+
+class _Page:
+    """This process's rank-<pid>, mapped."""
+
+    def __init__(self, view: "mmap") -> None:
+        self.view = view
+        self.writes = 0
+        self.step = layout.NONE
+        self.step_time_ns = 0
+        self.step_ns = 0
+        self.heartbeats = 0
+        self.fraction = float("nan")
+        # Every open hold's start, the oldest first. Single operations on it need no lock: a signal handler that saves
+        # a checkpoint could not take one.
+        self.holds: dict[int, int] = {}
+
+    def beat(self, step: int) -> None:
+        now_ns = time.time_ns()
+        steps = step - self.step
+        if steps > 0 and self.heartbeats:
+            self.step_ns = max(0, now_ns - self.step_time_ns) // steps
+        self.step = step
+        self.step_time_ns = now_ns
+        self.heartbeats += 1
+        self.write()
+
+    def advance(self, fraction: float) -> None:
+        try:
+            self.fraction = float(fraction)
+        except (TypeError, ValueError, OverflowError):
+            return
+        self.write()
+
+    def hold(self, key: int) -> None:
+        self.holds[key] = time.time_ns()
+        self.write()
+
+    def release(self, key: int) -> None:
+        self.holds.pop(key, None)
+        self.write()
+
+    def write(self) -> None:
+        self.writes = writes = self.writes + 1
+        holds = tuple(self.holds.values())
+        _BODY(
+            self.view,
+            _AT,
+            writes,
+            self.step,
+            self.step_time_ns,
+            self.step_ns,
+            self.heartbeats,
+            self.fraction,
+            len(holds),
+            holds[0] if holds else 0,
+            writes,
+        )
+
+
+class _Slate:
+    """What this process has of the slate. Each file is opened when first needed, and tried once."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+        self.page: _Page | None = None
+        self.stop: mmap | None = None
+        self.wants_page = self.wants_stop = bool(folder)
+
+    def make_page(self) -> None:
+        self.wants_page = False
+        pid = os.getpid()
+        start = layout.RANK_HEAD.pack(layout.VERSION, pid)
+        start += layout.RANK_BODY.pack(0, layout.NONE, 0, 0, 0, float("nan"), 0, 0, 0)
+        try:
+            import mmap
+
+            # What a process with this pid left, or we before an exec, is written over, never truncated: should it be
+            # mapped after all (two threads came here at once), a missing byte would be a SIGBUS.
+            fd = os.open(os.path.join(self.folder, layout.RANK_NAME % pid), os.O_RDWR | os.O_CREAT, 0o600)
+            try:
+                if os.pwrite(fd, start.ljust(layout.PAGE_BYTES, b"\0"), 0) == layout.PAGE_BYTES:
+                    self.page = _Page(mmap.mmap(fd, layout.PAGE_BYTES))
+            finally:
+                os.close(fd)
+        except (OSError, ValueError, ImportError):
+            return
+
+    def open_stop(self) -> None:
+        self.wants_stop = False
+        try:
+            import mmap
+
+            fd = os.open(os.path.join(self.folder, layout.STOP_NAME), os.O_RDONLY)
+            try:
+                view = mmap.mmap(fd, layout.PAGE_BYTES, access=mmap.ACCESS_READ)
+            finally:
+                os.close(fd)
+        except (OSError, ValueError, ImportError):
+            return
+        if _COUNTER(view)[0] == layout.VERSION:
+            self.stop = view
+            _outlive_sigterm()
+
+
+# The one thing that this module keeps: a process has one slate, and its functions have no other place for it.
+_slate: _Slate | None = None
+_watches_forks = False
+
+
+def _find() -> _Slate:
+    global _slate, _watches_forks
+    _slate = _Slate(os.environ.get(layout.VARIABLE, ""))
+    if _slate.folder and not _watches_forks:
+        os.register_at_fork(after_in_child=_forget)
+        _watches_forks = True
+    return _slate
+
+
+def _page() -> _Page | None:
+    slate = _slate or _find()
+    if slate.wants_page:
+        slate.make_page()
+    return slate.page
+
+
+def _asked() -> "tuple[int, int, int, int] | None":
+    """Return requested_at_ns, deadline_ns, signal and stop_step, None if no stop was asked for."""
+    slate = _slate or _find()
+    if slate.wants_stop:
+        slate.open_stop()
+    stop = slate.stop
+    if stop is None or not _COUNTER(stop, _STOP_AT)[0]:
+        return None
+    fields = layout.settled(lambda: stop[_STOP_AT:_STOP_END], layout.STOP_BODY)
+    return fields if fields is not None and fields[0] else None
+
+
+def _outlive_sigterm() -> None:
+    """Keep SIGTERM from ending this process before it has seen that it is asked to stop.
+
+    Only where the script left SIGTERM at its default: who has a handler, or sets one later, keeps it.
+    """
+    import signal
+
+    try:
+        if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+            signal.signal(signal.SIGTERM, _on_sigterm)
+    except ValueError:  # Not in the main thread, where alone it can be set.
+        return
+
+
+def _on_sigterm(number: int, _frame: "FrameType | None") -> None:
+    """End as SIGTERM ends a process, unless it is the stop that the script asks about."""
+    if not stop_requested():
+        import signal
+
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+
+
+def _forget() -> None:
+    """In a forked child: have nothing of the parent's, and die of SIGTERM as a child does (Process.terminate)."""
+    global _slate
+    sigterm_is_ours = _slate is not None and _slate.stop is not None
+    _slate = None
+    if sigterm_is_ours:
+        import signal
+
+        try:
+            if signal.getsignal(signal.SIGTERM) is _on_sigterm:
+                signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        except ValueError:
+            return

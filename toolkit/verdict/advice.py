@@ -1,0 +1,37 @@
+"""Data: what to do about causes that are known. One line each; to add one, add the row and a line in tests/verdict."""
+
+SHM = "/dev/shm is too small: give the container more (docker run --shm-size=8g)."
+SMALLER = "Lower the batch size or the sequence length, or use more GPUs."
+ONE_EACH = "Two ranks on one GPU: each rank must set its device from LOCAL_RANK."
+
+# (words that the error or the last lines hold, in lower case, all of them; what to do)
+ADVICE: tuple[tuple[tuple[str, ...], str], ...] = (
+    (("cuda out of memory",), SMALLER),
+    (("torch.outofmemoryerror",), SMALLER),
+    (("bus error", "dataloader"), SHM),
+    (("insufficient shared memory",), SHM),
+    (("sigbus",), "Often a full /dev/shm (docker run --shm-size=8g), or a file cut short while it was mapped."),
+    (("no space left on device",), "A disk is full: keep fewer checkpoints, or give the job a larger volume."),
+    (("no module named",), "Install it in the image, or name it in requirements.txt beside the script."),
+    (("ncclunhandledcudaerror",), "NCCL_DEBUG=INFO shows the CUDA call; a broken GPU or a wrong driver are usual."),
+    (("ncclsystemerror",), "NCCL_DEBUG=INFO shows the call; look at NCCL_SOCKET_IFNAME, ulimits and /dev/shm."),
+    (("ncclinvalidusage",), ONE_EACH),
+    (("duplicate gpu detected",), ONE_EACH),
+    (("nvrm: xid",), "The GPU reported a fault (Xid): exclude this machine and try again."),
+    (("uncorrectable ecc error",), "The GPU's memory is broken: exclude this machine and try again."),
+    (("no kernel image is available",), "The framework's build does not know this GPU: install one made for it."),
+    (("cuda driver version is insufficient",), "The machine's driver is older than the image's CUDA."),
+    (("found no nvidia driver",), "The container sees no GPU: start it with --gpus all, on a machine that has one."),
+    (("address already in use",), "Another process has the port: set MASTER_PORT to a free one."),
+    (("too many open files",), "Raise the limit (docker run --ulimit nofile=65536), or use fewer workers."),
+    (
+        ("unrecognized arguments",),
+        "The job has a hyperparameter that the script does not know; TOOLKIT_ARGUMENT_STYLE=none passes none.",
+    ),
+)
+
+
+def advice(said: str) -> str:
+    """Return what to do about *said*, an error and the last lines of a process; "" if nothing is known."""
+    low = said.lower()
+    return next((text for words, text in ADVICE if all(word in low for word in words)), "")

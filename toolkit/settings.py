@@ -71,6 +71,12 @@ class Settings(Record, frozen=True, kw_only=True):
     end_s: Annotated[
         Seconds, _meaning("how long the last host may end after the first that ended well; 0: as long as it lives")
     ] = 0.0
+    stall_s: Annotated[
+        Seconds, _meaning("no output and no CPU use by any rank of any host for so long is a hang (try 600); 0: off")
+    ] = 0.0
+    stall_action: Annotated[
+        Literal["stop", "report"], _meaning("what a hang leads to: stacks and the end with 124, or stacks alone")
+    ] = "stop"
     host_addresses: Annotated[
         str, _meaning("addresses of hosts whose names do not resolve: algo-1=127.0.0.1,algo-2=127.0.0.2")
     ] = ""

@@ -5,8 +5,8 @@
 Without the toolkit around (TOOLKIT_SLATE is not set) every call returns at once: False, None, nothing. With it, no call
 fails or waits, whatever became of the files below; at worst nothing is told. docs/status.md has an example and costs.
 
-How: a heartbeat is stores into a mapped page, no system call; `train` reads it when it likes (slate_layout.py). All
-fields are written by one call into C, which the GIL makes one piece for threads and signal handlers.
+How: a heartbeat is a copy of 72 bytes into a mapped page, no system call; `train` reads it when it likes
+(slate_layout.py). One call into C copies all fields: for threads and signal handlers the GIL makes it one piece.
 
 Warnings:
 - This module's import is a script's: os, struct, time, no more (3 ms at most, tests/test_status.py).
@@ -25,8 +25,9 @@ if TYPE_CHECKING:
     from mmap import mmap
     from types import FrameType
 
-_BODY = layout.RANK_BODY.pack_into
+_BODY = layout.RANK_BODY.pack
 _AT = layout.RANK_HEAD.size
+_END = _AT + layout.RANK_BODY.size
 _STOP_AT = layout.STOP_HEAD.size
 _STOP_END = _STOP_AT + layout.STOP_BODY.size
 _COUNTER = layout.STOP_HEAD.unpack_from
@@ -150,9 +151,8 @@ class _Page:
     def write(self) -> None:
         self.writes = writes = self.writes + 1
         holds = tuple(self.holds.values())
-        _BODY(
-            self.view,
-            _AT,
+        # Packed first, then copied: pack_into would fill the page with zeros before it packs, and `train` read them.
+        self.view[_AT:_END] = _BODY(
             writes,
             self.step,
             self.step_time_ns,

@@ -1,9 +1,13 @@
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from toolkit.rules.document import EXPECTED
+
+PAGE = (Path(__file__).parents[2] / "docs/rules.md").read_text()
 RULES = """
 [[rules]]
 name = "steps go on"
@@ -158,3 +162,17 @@ def test_a_regex_without_end_does_not_hang_it(tmp_path: Path) -> None:
     assert "rule 'endless' is switched off" in done.stderr
     assert "endless: 0 lines matched; 0 findings; switched off: its regex takes too long" in done.stdout
     assert "fine: 1 line matched; 1 finding" in done.stdout
+
+
+def test_the_page_shows_what_is_printed(tmp_path: Path) -> None:
+    rules, log, printed = re.findall(r"^```(?:toml)?\n(.*?)^```", PAGE, re.M | re.S)
+
+    done = attempt(tmp_path, log, rules=rules)
+
+    assert done.stdout == printed
+
+
+def test_the_page_has_a_row_for_every_key() -> None:
+    rows = re.findall(r"^\| `(\w+)` \|", PAGE.partition("## Keys")[2].partition("##")[0], re.M)
+
+    assert sorted(rows) == sorted(EXPECTED)

@@ -93,7 +93,11 @@ def fault(room: str, other: str) -> str | None:
     if room == other or other == "__init__" or (room in GROUND and other in GROUND):
         return None
     if room in SCRIPT_SIDE:
-        return None if other in SCRIPT_SIDE_MAY_USE else "the script side knows only records, errors, metrics and slate_layout"
+        return (
+            None
+            if other in SCRIPT_SIDE_MAY_USE
+            else "the script side knows only records, errors, metrics and slate_layout"
+        )
     if other in SCRIPT_SIDE:
         return "the launcher side never imports the script side"
     here, there = floor_of(room), floor_of(other)

@@ -9,6 +9,7 @@ from toolkit.settings import Settings
 TWO = ("algo-1", "algo-2")
 OURS = {
     "PYTHONUNBUFFERED": "1",
+    "PYTHONFAULTHANDLER": "1",
     "MASTER_ADDR": "algo-1",
     "MASTER_PORT": "7777",
     "NCCL_SOCKET_IFNAME": "eth0",

@@ -1,5 +1,5 @@
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolkit.metrics.guard import Guard
-from toolkit.rules.document import Rule
+from toolkit.rules.document import Rule, compiled
 from toolkit.rules.finding import Finding
 from toolkit.rules.pattern import SHOWN, Monitor
 
@@ -253,18 +253,26 @@ def test_further_ticks_change_nothing(gaps: list[tuple[float, str | None]], tick
     assert sorted(replay(monitor(*rules), [*more, (1e6, None)]), key=repr) == found
 
 
-def test_twenty_rules_cost_little_where_no_line_matches() -> None:
+def test_twenty_rules_cost_less_than_twenty_searches_where_no_line_matches() -> None:
     values = [
         {"name": f"r{number}", "pattern": rf"key{number}: (\d+)", "threshold": 1, "operator": "gt"}
         for number in range(19)
     ]
     watching = monitor(FAULT, *values)
+    patterns = [compiled(standing.rule.pattern) for standing in watching.standings()]
     block = b"INFO step 1234 of 99999: tokens read from shard 17, all is well here.\n" * 3000
 
-    each_ns = []
+    ours_s = cost_s(lambda: watching.lines(block, rank=0, now_s=1))
+    theirs_s = cost_s(lambda: [each.search(line) for line in block.decode().split("\n") for each in patterns])
+
+    assert ours_s < theirs_s  # Seen: 700 and 1,700 ns a line; 2 where the patterns share a rare character.
+
+
+def cost_s(work: Callable[[], object]) -> float:
+    """Return the seconds of CPU that *work* takes, the best of three."""
+    costs = []
     for _ in range(3):
         before = time.thread_time()
-        watching.lines(block, rank=0, now_s=1)
-        each_ns.append((time.thread_time() - before) / 3000 * 1e9)
-
-    assert min(each_ns) < 3000  # Seen: 700, so 1.4 million lines a second. Line by line it would be 8,000.
+        work()
+        costs.append(time.thread_time() - before)
+    return min(costs)

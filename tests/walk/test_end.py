@@ -75,6 +75,21 @@ def test_a_failure_is_reported_at_once_though_a_grandchild_holds_the_pipes(base:
     assert not alive(int(done.stdout.split(b"=")[1]))
 
 
+@pytest.mark.parametrize(("end", "status"), [("", 0), ("sys.exit(3)", 3)], ids=["success", "failure"])
+def test_a_signal_after_the_report_changes_nothing(base: Base, end: str, status: int) -> None:
+    # An orchestrator stops the other containers when the first one ends: `train` may be on its way out already.
+    base.program(f"import sys\n{end}\n")
+
+    with live(base) as running:
+        running.until(b"Reporting training")
+        while running.process.poll() is None:
+            running.signal(signal.SIGTERM)
+        done = running.end()
+
+    assert done.status == status
+    assert done.outcome["exit_code"] == status
+
+
 @pytest.mark.parametrize("way", ["program", "plugin"])
 def test_ctrl_c_is_never_a_success_unless_the_script_says_so(base: Base, way: str) -> None:
     wait = "import time\n    print('ready', flush=True)\n    time.sleep(600)"

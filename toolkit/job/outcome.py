@@ -8,7 +8,9 @@ from toolkit.records import Record
 class Exit(Record, frozen=True, kw_only=True):
     """The end of one process: exactly one of `code` and `signal` (a number) is set. Times: ns since the epoch.
 
-    `told`: we had sent it a signal before it ended (its death is then no cause of its own).
+    `told`: we had sent it a signal before it failed (its death is then no cause of its own).
+    `raised_ns`: when the exception that ended it was raised, if the rank hook saw one: its teardown may have taken
+    long.
     """
 
     process: str
@@ -20,10 +22,16 @@ class Exit(Record, frozen=True, kw_only=True):
     rank: int | None = None
     local_rank: int | None = None
     told: bool = False
+    raised_ns: int | None = None
 
     @property
     def ok(self) -> bool:
         return self.code == 0
+
+    @property
+    def failed_ns(self) -> int:
+        """When it failed: at its exception, else at its end."""
+        return self.raised_ns or self.ended_ns
 
     @property
     def status(self) -> int:
@@ -38,6 +46,13 @@ class Memory(Record, frozen=True, kw_only=True):
     oom_kills: int | None
     peak_bytes: int | None
     limit_bytes: int
+
+
+class Hung(Record, frozen=True, kw_only=True):
+    """A hang: for how long nothing had moved, and what was odd about ranks ("rank 1 is stopped (SIGSTOP)")."""
+
+    idle_s: float
+    odd: tuple[str, ...] = ()
 
 
 class Ended(Record, frozen=True, kw_only=True):
@@ -61,6 +76,7 @@ class Ended(Record, frozen=True, kw_only=True):
     forced: bool = False
     peer_failed: bool = False
     memory: Memory | None = None
+    hung: Hung | None = None
     long_lines: int = 0
     notes: tuple[str, ...] = ()
 
@@ -69,6 +85,7 @@ class Outcome(Record, frozen=True, kw_only=True):
     """How the job ended on this host, computed once and never changed.
 
     `primary`: the cause is one of its own, not the echo of another process's end. `failed_ns`: when it came about.
+    `odd`: what was odd about this host's ranks when nothing moved any more.
     """
 
     status: Literal["succeeded", "failed", "stopped"]
@@ -86,6 +103,7 @@ class Outcome(Record, frozen=True, kw_only=True):
     advice: str = ""
     primary: bool = False
     failed_ns: int = 0
+    odd: tuple[str, ...] = ()
     command: tuple[str, ...] = ()
     exits: tuple[Exit, ...] = ()
     notes: tuple[str, ...] = ()

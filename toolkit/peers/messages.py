@@ -46,6 +46,8 @@ class Report(Record, frozen=True, kw_only=True):
     local_rank: int | None = None
     ended: str = ""
     advice: str = ""
+    idle_s: float = 0.0
+    odd: tuple[str, ...] = ()
 
     @property
     def failed(self) -> bool:
@@ -88,6 +90,12 @@ class Pong(Record, frozen=True, kw_only=True, tag="pong"):
     leader_ns: int
 
 
+class Idle(Record, frozen=True, kw_only=True, tag="idle"):
+    """Up: no rank of this host has moved for so long (0: they move again)."""
+
+    seconds: float
+
+
 class Failing(Record, frozen=True, kw_only=True, tag="failing"):
     """Both ways: this is the worst known so far; stop your ranks, and answer with Evidence."""
 
@@ -107,6 +115,12 @@ class Stop(Record, frozen=True, kw_only=True, tag="stop"):
     signal: int
 
 
+class Step(Record, frozen=True, kw_only=True, tag="step"):
+    """Up: the first step at which this host's ranks could stop. Down: the step at which every rank does."""
+
+    step: int
+
+
 class Ended(Record, frozen=True, kw_only=True, tag="ended"):
     """Up: this host's processes have ended, so."""
 
@@ -119,7 +133,7 @@ class Verdict(Record, frozen=True, kw_only=True, tag="verdict"):
     report: Report
 
 
-Message = Hello | Welcome | Ready | Go | Ping | Pong | Failing | Evidence | Stop | Ended | Verdict
+Message = Hello | Welcome | Ready | Go | Ping | Pong | Idle | Failing | Evidence | Stop | Step | Ended | Verdict
 _DECODER: msgspec.json.Decoder[Message] = msgspec.json.Decoder(Message)
 
 

@@ -11,16 +11,20 @@ end. A job that ends well has its Verdict when every host has ended.
 
 from collections.abc import Iterable
 
+import msgspec
+
 from toolkit.peers.messages import (
     Ended,
     Evidence,
     Failing,
     Go,
+    Idle,
     Message,
     Ping,
     Pong,
     Ready,
     Report,
+    Step,
     Stop,
     Verdict,
     Welcome,
@@ -32,7 +36,13 @@ TELL_EVERY_S = 10.0
 RECONNECT_S = 1.0
 # How long evidence is waited for: every host answers within a beat, unless it is busy.
 EVIDENCE_S = 1.5
+# After a hang the evidence is the ranks' stacks, which take 2 s to be written.
+HANG_EVIDENCE_S = 4.0
+# How long hosts may take to say at which step they could stop.
+AGREE_S = 0.5
 VANISHED = 75
+HUNG = 124
+HANG = "Hang"
 
 
 class Send(Record, frozen=True, kw_only=True):
@@ -59,6 +69,12 @@ class StopHere(Record, frozen=True, kw_only=True):
     signal: int
 
 
+class StopAt(Record, frozen=True, kw_only=True):
+    """Every rank of the job stops at *step*."""
+
+    step: int
+
+
 class FailHere(Record, frozen=True, kw_only=True):
     """Stop the ranks here: *text* says why. `report` is the worst known."""
 
@@ -78,7 +94,7 @@ class Drop(Record, frozen=True, kw_only=True):
     hosts: tuple[str, ...]
 
 
-Action = Send | Say | Start | StopHere | FailHere | Settled | Drop
+Action = Send | Say | Start | StopHere | StopAt | FailHere | Settled | Drop
 
 
 class Times(Record, frozen=True, kw_only=True):
@@ -108,6 +124,10 @@ class Leader:
         self._gone: set[str] = set()
         self._ended: dict[str, Report] = {}
         self._evidence: dict[str, Report | None] = {}
+        self._steps: dict[str, int] = {}
+        self._agreed = False
+        self._odd: dict[str, tuple[str, ...]] = {}
+        self._idle: dict[str, Idle] = {}
         self._failing_s: float | None = None
         self._stopped_s: float | None = None
         self._signal = 0
@@ -166,6 +186,11 @@ class Leader:
         if isinstance(message, Evidence):
             self._note(host, message.report)
             return self._decide(now_s)
+        if isinstance(message, Step):
+            self._steps[host] = message.step
+            return self._agree(now_s)
+        if isinstance(message, Idle):
+            return self._on_idle(host, message, now_s, now_ns)
         if isinstance(message, Ended):
             return self._on_ended(host, message.report, now_s)
         return []
@@ -179,7 +204,7 @@ class Leader:
         for host in self._hosts[1:]:
             if host not in self._gone and host not in self._absent and host not in self._ended:
                 actions += self._look_after(host, now_s)
-        return actions + self._decide(now_s)
+        return actions + self._agree(now_s) + self._decide(now_s)
 
     def next_s(self, now_s: float) -> float:
         """Return the seconds until `tick` is due."""
@@ -204,6 +229,42 @@ class Leader:
             actions.append(StopHere(host=host, signal=message.signal))
         return actions
 
+    def _agree(self, now_s: float) -> list[Action]:
+        """Name the step at which all stop, once every host that can has said when it could."""
+        if self._agreed or self._stopped_s is None or not self._steps:
+            return []
+        living = [host for host in self._hosts if host not in (self._gone | self._absent) and host not in self._ended]
+        if any(host not in self._steps for host in living) and now_s < self._stopped_s + AGREE_S:
+            return []
+        self._agreed = True
+        step = max(self._steps.values())
+        return [Send(hosts=self._others(), message=Step(step=step)), StopAt(step=step)]
+
+    def _on_idle(self, host: str, message: Idle, now_s: float, now_ns: int) -> list[Action]:
+        """A hang is one only if no host moves: one that does may be what the others wait for."""
+        if message.seconds:
+            self._idle[host] = message
+        else:
+            self._idle.pop(host, None)
+        working = [host for host in self._hosts if host not in self._gone and host not in self._ended]
+        if self._failing_s is not None or self._signal or any(host not in self._idle for host in working):
+            return []
+        idle_s = min(self._idle[host].seconds for host in working)
+        cause = f"no rank of any host has written or computed anything for {idle_s:.0f} s (TOOLKIT_STALL_S)"
+        report = Report(
+            host=self._me,
+            exit_code=HUNG,
+            primary=True,
+            failed_ns=now_ns - int(idle_s * 1e9),
+            blame="user",
+            kind=HANG,
+            cause=cause,
+            idle_s=idle_s,
+        )
+        self._evidence[self._me] = report
+        here: list[Action] = [FailHere(text=_news(report), report=report)]
+        return here + self._fail(self._me, report, now_s)
+
     def _on_ended(self, host: str, report: Report, now_s: float) -> list[Action]:
         self._ended[host] = report
         self._first_end_s = now_s if self._first_end_s is None else self._first_end_s
@@ -214,6 +275,8 @@ class Leader:
         return actions + self._decide(now_s)
 
     def _note(self, host: str, report: Report | None) -> None:
+        if report is not None and report.kind == HANG:
+            self._odd[host] = report.odd
         known = self._evidence.get(host)
         if known is None or (report is not None and _rank_of(report) < _rank_of(known)):
             self._evidence[host] = report if report is not None else known
@@ -268,7 +331,10 @@ class Leader:
         if self._failing_s is not None:
             told = all(host in self._evidence or host in self._ended for host in living)
             primary = any(report is not None and report.primary for report in self._evidence.values())
-            late = now_s >= self._failing_s + EVIDENCE_S
+            worst = self._worst()
+            hangs = worst is not None and worst.kind == HANG
+            late = now_s >= self._failing_s + (HANG_EVIDENCE_S if hangs else EVIDENCE_S)
+            told = told and (not hangs or all(host in self._odd for host in living))
             if (told and primary) or late:
                 worst = self._worst()
                 return self._settle(worst) if worst is not None else []
@@ -294,6 +360,9 @@ class Leader:
         return min(reports, key=_rank_of, default=None)
 
     def _settle(self, report: Report) -> list[Action]:
+        if report.kind == HANG:
+            odd = [each for host in self._hosts for each in self._odd.get(host, ())]
+            report = msgspec.structs.replace(report, cause="; ".join((report.cause, *odd)))
         self.verdict = report
         return [Send(hosts=self._others(), message=Verdict(report=report)), Settled(report=report)]
 
@@ -354,8 +423,6 @@ class Follower:
         """Take a message of the leader."""
         self._heard_s = now_s
         if isinstance(message, Welcome):
-            import msgspec
-
             self._times = msgspec.structs.replace(self._times, beat_s=message.beat_s, patience_s=message.patience_s)
         if self.verdict is not None:
             return []
@@ -365,6 +432,8 @@ class Follower:
         if isinstance(message, Stop) and not self._signal:
             self._signal = message.signal
             return [StopHere(host=message.host, signal=message.signal)]
+        if isinstance(message, Step):
+            return [StopAt(step=message.step)]
         if isinstance(message, Failing) and self._worst is None:
             self._worst = message.report
             return [FailHere(text=_news(message.report), report=message.report)]

@@ -21,7 +21,7 @@ from toolkit.supervise.console import Console
 from toolkit.supervise.flow import STALLED_CONSOLE_S
 from toolkit.supervise.kernel import PR_SET_CHILD_SUBREAPER, prctl
 from toolkit.supervise.others import Others, Word
-from toolkit.supervise.running import Running
+from toolkit.supervise.running import Running, Stall
 from toolkit.supervise.signals import STOPPING, Signals
 
 
@@ -42,6 +42,7 @@ class Supervisor:
         marker: str,
         python: str,
         others: Others | None = None,
+        stall: Stall | None = None,
     ) -> None:
         self.signals = signals
         self.console = console
@@ -49,6 +50,7 @@ class Supervisor:
         self.run_folder = run_folder
         self.python = python
         self.others = others
+        self.stall = stall
         self.peer_failed = False
         self.settled = False
         self._may_start = False

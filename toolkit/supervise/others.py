@@ -4,9 +4,11 @@ from typing import Literal, Protocol
 
 from toolkit.job.outcome import Ended
 
+# step: the step at which every rank of the job stops.
+# hang: no host's ranks move (with the seconds).
 # start: every host is ready; stop: a stop signal came to another host (with its number); fail: another host failed;
 # settled: the job's end is known.
-Word = tuple[Literal["start", "stop", "fail", "settled"], int]
+Word = tuple[Literal["start", "stop", "fail", "hang", "step", "settled"], int]
 
 
 class Others(Protocol):
@@ -27,6 +29,12 @@ class Others(Protocol):
 
     def stop(self, number: int) -> None:
         """Say that a stop signal came here."""
+
+    def idle(self, seconds: float) -> None:
+        """Say that no rank here has moved for so long (0: they move again)."""
+
+    def propose(self, step: int) -> None:
+        """Say the first step at which this host's ranks could stop."""
 
     def failing(self, so_far: Ended) -> None:
         """Say that something failed here."""

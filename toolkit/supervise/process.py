@@ -18,7 +18,7 @@ class Process:
         self.rank = rank
         self.local_rank = local_rank
         self.started_ns = 0
-        self.told = False
+        self.told_ns: int | None = None
         self.standin: StandIn | None = None
 
     def started(self, pid: int) -> None:
@@ -26,8 +26,17 @@ class Process:
         self.pid = pid
         self.started_ns = time.time_ns()
 
-    def exit(self, status: int, ended_ns: int) -> Exit:
-        """Return how it ended, from its wait status."""
+    def tell(self) -> None:
+        """Note that it gets a signal from us; only the first counts."""
+        if self.told_ns is None:
+            self.told_ns = time.time_ns()
+
+    def exit(self, status: int, ended_ns: int, raised_ns: int | None) -> Exit:
+        """Return how it ended, from its wait status and the time of the exception it left.
+
+        What had failed before we told it to end has failed by itself, however long its teardown then took.
+        """
+        failed_ns = raised_ns or ended_ns
         signalled = os.WIFSIGNALED(status)
         return Exit(
             process=self.name,
@@ -38,7 +47,8 @@ class Process:
             signal=os.WTERMSIG(status) if signalled else None,
             rank=self.rank,
             local_rank=self.local_rank,
-            told=self.told,
+            told=self.told_ns is not None and self.told_ns < failed_ns,
+            raised_ns=raised_ns,
         )
 
 

@@ -104,6 +104,7 @@ class Stream:
         self.fd = fd
         self.outlet = outlet
         self.tail = Tail()
+        self.read_bytes = 0
         self.lines = Lines()
         self.ended = False
         self._way = way
@@ -129,6 +130,7 @@ class Stream:
         if not piece:
             self.close()
             return
+        self.read_bytes += len(piece)
         was_empty = not self.lines.held_bytes
         whole, over = self.lines.feed(piece)
         if self._way == "alone":

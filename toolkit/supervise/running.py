@@ -3,17 +3,19 @@
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Protocol
 
 import msgspec
 
+from toolkit import slate
 from toolkit.errors import UserError
-from toolkit.job.outcome import Ended, Exit
+from toolkit.job.outcome import Ended, Exit, Hung
 from toolkit.job.plan import Phase, ProcessSpec
 from toolkit.log import Log
-from toolkit.supervise import children
+from toolkit.records import Record
+from toolkit.supervise import children, stacks
 from toolkit.supervise.console import Console
 from toolkit.supervise.flow import Flow
 from toolkit.supervise.kernel import descendants
@@ -22,17 +24,38 @@ from toolkit.supervise.process import Process, command_name
 from toolkit.supervise.ranks import Door, Request, StandIn, write_wrapper
 from toolkit.supervise.relay import RankFile, Stream
 from toolkit.supervise.signals import FORWARDED, STOPPING, Signals, name_of
+from toolkit.supervise.stall import Progress, oddity
 from toolkit.supervise.stop import Action, Event, answer
 from toolkit.supervise.stop import Phase as StopPhase
 
 FAILURE_GRACE_S = 30.0
+# Ranks that hang rarely hear a signal: a Python handler does not run while the main thread is in a collective.
+HUNG_GRACE_S = 5.0
 LAUNCHER_S = 1.0
+# Within which every rank knows the step at which all stop: on one host, and across hosts (peers.roll.AGREE_S and a
+# way).
+AGREED_WITHIN_S = 0.05
+OTHERS_AGREED_WITHIN_S = 1.5
 # A stopped launcher may wait for other hosts, whose ranks are still saving.
 STOPPED_LAUNCHER_S = 5.0
 SWEEP_S = 1.0
 KILL_S = 5.0
 LOOK_S = 0.05
+SLATE = "slate"
 STANDIN = Path(__file__).parent.parent / "hook" / "standin.py"
+
+
+class Stall(Record, frozen=True, kw_only=True):
+    """When silence is a hang, and what then: `stops`, or only reports.
+
+    `folder` takes the stacks of *host*'s ranks, `prepared` is where the ranks write them.
+    """
+
+    after_s: float
+    stops: bool
+    folder: Path
+    prepared: Path
+    host: str
 
 
 class Around(Protocol):
@@ -48,6 +71,7 @@ class Around(Protocol):
     stopped_by: int | None
     stopped_at_ns: int | None
     others: Others | None
+    stall: Stall | None
     peer_failed: bool
 
     def hear(self) -> list[Word]:
@@ -77,6 +101,14 @@ class Running:
         self._looked_s = 0.0
         self._forced = False
         self._notes: list[str] = []
+        self._progress = Progress(time.monotonic())
+        self._hung: Hung | None = None
+        self._stall = around.stall if phase.together else None
+        self._stall_looked_s = time.monotonic()
+        self._stacks: stacks.Dump | None = None
+        self._collect_s = 0.0
+        self._asked: slate.Stop | None = None
+        self._waiting_to_stop: Callable[[], list[Process]] | None = None
 
     def run(self) -> Ended:
         """Start the phase's process and stay until everything is over.
@@ -103,6 +135,8 @@ class Running:
                 door.close()
             for process in self._living.values():  # Only after an error of our own: nothing is left behind.
                 children.send(process.pid, signal.SIGKILL)
+        if self._stacks is not None:
+            self._collect(self._stacks)
         self._flow.end()
         return self._ended()
 
@@ -214,6 +248,10 @@ class Running:
             if word == "stop":
                 self._stop_number = number
                 self._event(Event.STOP)
+            elif word == "step":
+                self._agree(number)
+            elif word == "hang":
+                self._on_hang(float(number))
             elif word == "fail":
                 self._event(Event.PEER_FAILED)
                 if self._around.others is not None:
@@ -230,16 +268,25 @@ class Running:
             self._event(Event.LAUNCHER_STOPS)
 
     def _reap(self) -> None:
+        """Take all that have ended before anything is done about one: a signal to a zombie would count as told."""
+        ends: list[tuple[Process, Exit]] = []
         for pid, status, ended_ns in children.reap():
             process = self._living.pop(pid, None)
             if process is not None:
-                self._on_exit(process, process.exit(status, ended_ns))
+                ends.append((process, process.exit(status, ended_ns, self._raised_ns(pid))))
             elif self._around.guardian is not None and pid == self._around.guardian.pid:
                 self._note("the guardian process was ended by somebody")
             # Else an orphan that we adopted: reaped, and no business of the outcome.
+        self._exits += [ended for _, ended in ends]
+        for process, ended in ends:
+            self._on_exit(process, ended)
+
+    def _raised_ns(self, pid: int) -> int | None:
+        """Return when the main thread of a process raised the exception it died of, None if the hook saw none."""
+        found = slate.raised(self._around.run_folder / SLATE, pid)
+        return found.time_ns if found is not None and found.thread == "main" else None
 
     def _on_exit(self, process: Process, ended: Exit) -> None:
-        self._exits.append(ended)
         if not ended.ok and not ended.told and self._state == "running" and self._around.others is not None:
             self._around.others.failing(self._so_far())
         if process.standin is not None:
@@ -270,9 +317,11 @@ class Running:
             self._look_around()
 
     def _timeout_s(self) -> float | None:
-        waits = [LOOK_S] if self._state in ("sweeping", "killing") else []
+        waits = [LOOK_S] if self._state in ("sweeping", "killing") or self._waiting_to_stop is not None else []
         if self._around.others is not None:
             waits.append(self._around.others.rest_s())
+        if self._stall is not None:
+            waits.append(max(self._stall_looked_s + _look_every_s(self._stall) - time.monotonic(), 0.0))
         if self._deadline_s is not None:
             waits.append(max(self._deadline_s - time.monotonic(), 0.0))
         return min(waits, default=None)
@@ -285,9 +334,76 @@ class Running:
                 self._event(Event.DRAINED)
             else:
                 self._deadline_s = self._flow.patience_ends_s()
+        if self._stall is not None and now_s - self._stall_looked_s >= _look_every_s(self._stall):
+            self._stall_looked_s = now_s
+            self._look_for_hang(self._stall, now_s)
+        if self._waiting_to_stop is not None:
+            self._stop_unless_holding(self._waiting_to_stop)
+        if self._stacks is not None and now_s >= self._collect_s:
+            self._collect(self._stacks)
         if self._deadline_s is not None and now_s >= self._deadline_s:
             self._deadline_s = None
             self._event(Event.DEADLINE)
+
+    def _look_for_hang(self, stall: Stall, now_s: float) -> None:
+        ranks = [process for process in self._living.values() if process.rank is not None]
+        if self._state != "running" or self._stacks is not None or not ranks:
+            return
+        written = {p.pid: sum(stream.read_bytes for stream in self._streams[p.name]) for p in ranks}
+        idle_s = self._progress.look(written, now_s)
+        if self._around.others is not None:
+            self._around.others.idle(idle_s if idle_s >= stall.after_s else 0.0)
+        elif idle_s >= stall.after_s:
+            self._on_hang(idle_s)
+
+    def _on_hang(self, idle_s: float) -> None:
+        stall = self._stall
+        if stall is None or self._state != "running":
+            return
+        odd = self._odd_ranks()
+        self._log.error(
+            f"no rank has written or computed anything for {idle_s:.0f} s"
+            + "".join(f"; {each}" for each in odd)
+            + f": their stacks go to {stall.folder}"
+        )
+        if stall.stops:
+            self._hung = Hung(idle_s=idle_s, odd=odd)
+            self._event(Event.HUNG)
+        else:
+            self._dump()
+            self._progress = Progress(time.monotonic())
+
+    def _odd_ranks(self) -> tuple[str, ...]:
+        ranks = [process for process in self._living.values() if process.rank is not None]
+        return tuple(f"{process.name} is {found}" for process in ranks if (found := oddity(process.pid)))
+
+    def _dump(self) -> None:
+        if self._stall is None:
+            return
+        ranks = {process.name: process.pid for process in self._living.values() if process.rank is not None}
+        around, stall = self._around, self._stall
+        try:
+            self._stacks = stacks.Dump(
+                ranks,
+                stall.folder,
+                stall.host,
+                environ=self._spec.environ,
+                prepared=stall.prepared,
+                prctl=around.prctl,
+            )
+            self._collect_s = time.monotonic() + stacks.WITHIN_S
+        except (OSError, UserError) as error:
+            self._note(f"no stacks could be written: {error}")
+
+    def _collect(self, dump: stacks.Dump) -> None:
+        self._stacks = None
+        files = dump.collect()
+        self._note("stacks: " + (", ".join(files) or "none (no rank has the start-up hook, and py-spy is not here)"))
+        if self._hung is not None:
+            odd = self._odd_ranks() or tuple(f"{name} {where}" for name, where in dump.outside_collectives())
+            self._hung = msgspec.structs.replace(self._hung, odd=odd)
+            if self._around.others is not None:
+                self._around.others.answer(self._so_far())
 
     def _look_around(self) -> None:
         """See whether a descendant lives; a new one may have been forked since the last look, so kill again."""
@@ -311,8 +427,9 @@ class Running:
 
     def _signal(self, processes: list[Process], number: int, *, told: bool = True) -> None:
         for process in processes:
-            if children.send(process.pid, number) and told:
-                process.told = True
+            if told:
+                process.tell()
+            children.send(process.pid, number)
 
     def _signal_ranks(self, number: int, *, told: bool = True) -> None:
         self._signal(self._ranks(), number, told=told)
@@ -320,14 +437,61 @@ class Running:
     def _forward(self) -> None:
         who = ", ".join(process.name for process in self._ranks())
         grace_s = self._spec.stop.grace_s
+        self._ask(grace_s)
         self._signal_ranks(self._stop_number)
         self._log.info(
             f"{name_of(self._stop_number)} received and passed on to {who}; "
             f"SIGKILL in {grace_s:g} s, or at once if told again"
         )
 
+    def _ask(self, grace_s: float) -> None:
+        """Tell scripts that use toolkit.status before the signal does; a script that cannot be told has its signal."""
+        self._asked = slate.Stop(
+            requested_at_ns=self._around.stopped_at_ns or time.time_ns(),
+            deadline_ns=time.monotonic_ns() + int(grace_s * 1e9),
+            signal=self._stop_number,
+        )
+        others = self._around.others
+        if others is None:
+            self._agree(self._step_by(AGREED_WITHIN_S))
+        else:
+            self._agree(None)
+            others.propose(self._step_by(OTHERS_AGREED_WITHIN_S))
+
+    def _step_by(self, seconds: float) -> int:
+        """Return the step that no rank here will have gone past so long from now; 0 if none tells its steps."""
+        told = slate.read_all(self._around.run_folder / SLATE)
+        now_ns = time.time_ns()
+        return slate.common_step(
+            (told[pid] for pid in self._living if pid in told), now_ns, now_ns + int(seconds * 1e9)
+        )
+
+    def _agree(self, step: int | None) -> None:
+        """Tell every rank here at which step all stop."""
+        if self._asked is None:
+            return
+        self._asked = msgspec.structs.replace(self._asked, stop_step=step)
+        try:
+            slate.ask(self._around.run_folder / SLATE, self._asked)
+        except OSError as error:
+            self._log.debug(f"slate: {error}")
+
     def _stop_ranks(self) -> None:
-        self._signal([process for process in self._living.values() if process.rank is not None], signal.SIGTERM)
+        self._stop_unless_holding(lambda: [p for p in self._living.values() if p.rank is not None])
+
+    def _stop_unless_holding(self, whom: Callable[[], list[Process]]) -> None:
+        """SIGTERM to *whom*, once no rank holds a checkpoint open (toolkit.status); the deadline runs all the same."""
+        holding = sorted(process.name for process in self._living.values() if self._is_holding(process.pid))
+        if not holding:
+            self._waiting_to_stop = None
+            self._signal(whom(), signal.SIGTERM)
+        elif self._waiting_to_stop is None:
+            self._log.info(f"{', '.join(holding)} is writing a checkpoint: the others wait for it")
+            self._waiting_to_stop = whom
+
+    def _is_holding(self, pid: int) -> bool:
+        found = slate.read_rank(self._around.run_folder / SLATE / f"rank-{pid}")
+        return found is not None and found.holding > 0
 
     def _tell_launcher(self) -> None:
         self._signal([process for process in self._living.values() if process.is_main], signal.SIGTERM)
@@ -345,7 +509,7 @@ class Running:
             self._forced = True
             self._note(f"SIGKILL to {', '.join(process.name for process in ranks)}, which had not ended")
         for process in self._living.values():
-            process.told = True
+            process.tell()
         children.send_all(self._left(), signal.SIGKILL)
 
     def _arm(self, seconds: float) -> None:
@@ -364,18 +528,26 @@ class Running:
             file.close()
         return self._so_far()
 
+    def _doomed(self) -> Iterator[Exit]:
+        """Yield the ends to come of ranks that live, but have raised the exception they will die of: code 1."""
+        for process in self._living.values():
+            raised_ns = self._raised_ns(process.pid)
+            if raised_ns is not None and process.rank is not None:
+                yield process.exit(1 << 8, time.time_ns(), raised_ns)
+
     def _so_far(self) -> Ended:
         return Ended(
             phase=self._phase.name,
             failure=self._phase.failure,
             command=self._phase.main.argv,
-            exits=tuple(self._exits),
+            exits=(*self._exits, *self._doomed()),
             main=self._spec.name,
             tails={name: (err.tail.text(), out.tail.text()) for name, (out, err) in self._streams.items()},
             stopped_by=self._around.stopped_by,
             stopped_at_ns=self._around.stopped_at_ns,
             forced=self._forced,
             peer_failed=self._around.peer_failed,
+            hung=self._hung,
             long_lines=sum(stream.lines.long_lines for pair in self._streams.values() for stream in pair),
             notes=tuple(self._notes),
         )
@@ -384,7 +556,10 @@ class Running:
 _ACTIONS: dict[Action, Callable[[Running], None]] = {
     Action.FORWARD: Running._forward,
     Action.STOP_RANKS: Running._stop_ranks,
-    Action.STOP_HERE: lambda running: running._signal_ranks(signal.SIGTERM),
+    Action.DUMP: Running._dump,
+    Action.ARM_DUMP: lambda running: running._arm(stacks.WITHIN_S),
+    Action.ARM_HUNG: lambda running: running._arm(min(running._spec.stop.grace_s, HUNG_GRACE_S)),
+    Action.STOP_HERE: lambda running: running._stop_unless_holding(running._ranks),
     Action.TELL_LAUNCHER: Running._tell_launcher,
     Action.SWEEP: Running._sweep,
     Action.KILL: Running._kill,
@@ -395,6 +570,10 @@ _ACTIONS: dict[Action, Callable[[Running], None]] = {
     Action.ARM_KILL: lambda running: running._arm(KILL_S),
     Action.ARM_DRAIN: lambda running: running._flow.begin_draining(),
 }
+
+
+def _look_every_s(stall: Stall) -> float:
+    return min(max(stall.after_s / 8, 0.1), 10.0)
 
 
 def _without_stand_in(spec: ProcessSpec) -> ProcessSpec:

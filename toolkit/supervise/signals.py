@@ -13,9 +13,14 @@ def _noted(number: int, frame: FrameType | None) -> None:
 
 
 class Signals:
-    """Installs the handlers while in use. A signal that the parent had us ignore (nohup) stays ignored."""
+    """Installs the handlers while in use. A signal that the parent had us ignore (nohup) stays ignored.
 
-    def __init__(self) -> None:
+    *last*: the process ends after this use, and has reported how. A stop signal that comes then is ignored for good: it
+    could only replace the exit status that was reported (with 143).
+    """
+
+    def __init__(self, *, last: bool = False) -> None:
+        self._last = last
         self.fd, self._write_end = os.pipe()
         os.set_blocking(self.fd, False)
         os.set_blocking(self._write_end, False)
@@ -34,7 +39,8 @@ class Signals:
     def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
         signal.set_wakeup_fd(self._wakeup_before)
         for number, before in self._before.items():
-            signal.signal(number, before)  # type: ignore[arg-type]
+            ignored = self._last and number in STOPPING
+            signal.signal(number, signal.SIG_IGN if ignored else before)  # type: ignore[arg-type]
         os.close(self.fd)
         os.close(self._write_end)
 

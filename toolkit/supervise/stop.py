@@ -11,7 +11,9 @@ twice.
 from enum import Enum
 from typing import Literal
 
-Phase = Literal["running", "stopping", "failing", "leaving", "told", "sweeping", "killing", "draining", "done"]
+Phase = Literal[
+    "running", "stopping", "dumping", "failing", "leaving", "told", "sweeping", "killing", "draining", "done"
+]
 
 
 class Event(Enum):
@@ -22,6 +24,7 @@ class Event(Enum):
     RANK_FAILED = "a rank ended badly while others live"
     LAUNCHER_STOPS = "the launcher asks its ranks to end, or ended before them"
     PEER_FAILED = "another host failed"
+    HUNG = "nothing has moved on any host for too long"
     RANKS_ENDED = "the last rank ended, the launcher lives"
     ALL_ENDED = "launcher and ranks have ended"
     QUIET = "no descendant lives"
@@ -34,12 +37,15 @@ class Action(Enum):
 
     FORWARD = "the signal that came goes to every rank (before there is one: to the launcher)"
     STOP_RANKS = "SIGTERM to every living rank"
+    DUMP = "every rank's stacks are written down"
     STOP_HERE = "SIGTERM to every living rank, before there is one: to the launcher"
     TELL_LAUNCHER = "SIGTERM to the launcher"
     SWEEP = "SIGTERM to every descendant left"
     KILL = "SIGKILL to every descendant left"
     ARM_GRACE = "the script's grace starts"
     ARM_FAILURE = "the grace of ranks whose sibling failed starts"
+    ARM_DUMP = "the time for the stacks to be written starts"
+    ARM_HUNG = "the grace of ranks that hang starts"
     ARM_LAUNCHER = "the launcher's own time to end starts"
     ARM_SWEEP = "the time of what a finished script left behind starts"
     ARM_KILL = "the time that even SIGKILL may take (a process in the kernel) starts"
@@ -51,6 +57,13 @@ TABLE: dict[tuple[Phase, Event], tuple[Phase, tuple[Action, ...]]] = {
     ("running", Event.RANK_FAILED): ("failing", (Action.STOP_RANKS, Action.ARM_FAILURE)),
     ("running", Event.LAUNCHER_STOPS): ("failing", (Action.STOP_RANKS, Action.ARM_FAILURE)),
     ("running", Event.PEER_FAILED): ("failing", (Action.STOP_HERE, Action.ARM_FAILURE)),
+    ("running", Event.HUNG): ("dumping", (Action.DUMP, Action.ARM_DUMP)),
+    ("dumping", Event.DEADLINE): ("failing", (Action.STOP_HERE, Action.ARM_HUNG)),
+    ("dumping", Event.STOP): ("stopping", (Action.FORWARD, Action.ARM_GRACE)),
+    ("dumping", Event.STOP_AGAIN): ("killing", (Action.KILL, Action.ARM_KILL)),
+    ("dumping", Event.RANK_FAILED): ("failing", (Action.STOP_RANKS, Action.ARM_HUNG)),
+    ("dumping", Event.LAUNCHER_STOPS): ("failing", (Action.STOP_RANKS, Action.ARM_HUNG)),
+    ("dumping", Event.ALL_ENDED): ("sweeping", (Action.SWEEP, Action.ARM_SWEEP)),
     ("running", Event.ALL_ENDED): ("sweeping", (Action.SWEEP, Action.ARM_SWEEP)),
     # running + RANKS_ENDED: nothing. A launcher may wait for other hosts as long as they train.
     ("stopping", Event.STOP_AGAIN): ("killing", (Action.KILL, Action.ARM_KILL)),

@@ -14,7 +14,7 @@ from toolkit.log import Log
 from toolkit.peers import messages
 from toolkit.peers.link import FollowerLink, LeaderLink, listen
 from toolkit.peers.messages import Report
-from toolkit.peers.roll import FailHere, Say, Settled, Start, StopHere, Times
+from toolkit.peers.roll import HANG, FailHere, Say, Settled, Start, StopAt, StopHere, Times
 from toolkit.supervise.loop import Supervisor
 from toolkit.supervise.others import Word
 from toolkit.verdict import judge
@@ -34,6 +34,7 @@ class Accord:
         self._log = log
         self._link = _join(job, log)
         self._echoed = False
+        self._was_idle = False
 
     @property
     def fd(self) -> int:
@@ -51,6 +52,10 @@ class Accord:
             elif isinstance(action, StopHere):
                 self._log.info(f"host {action.host} was told to stop: stopping here, too")
                 words.append(("stop", action.signal))
+            elif isinstance(action, StopAt):
+                words.append(("step", action.step))
+            elif isinstance(action, FailHere) and action.report.kind == HANG:
+                words.append(("hang", int(action.report.idle_s)))
             elif isinstance(action, FailHere):
                 self._log.error(f"{action.text}; stopping this host")
                 words.append(("fail", 0))
@@ -67,13 +72,21 @@ class Accord:
     def stop(self, number: int) -> None:
         self._link.tell(messages.Stop(host=self._job.cluster.current, signal=number))
 
+    def idle(self, seconds: float) -> None:
+        if seconds or self._was_idle:
+            self._was_idle = bool(seconds)
+            self._link.tell(messages.Idle(seconds=seconds))
+
+    def propose(self, step: int) -> None:
+        self._link.tell(messages.Step(step=step))
+
     def failing(self, so_far: Ended) -> None:
         found = self._failed(so_far)
         if found is not None:
             self._link.tell(messages.Failing(report=self._report(found)))
 
     def answer(self, so_far: Ended) -> None:
-        found = self._failed(so_far)
+        found = judge.judge(self._job, so_far) if so_far.hung is not None else self._failed(so_far)
         self._echoed = found is not None
         self._link.tell(messages.Evidence(report=None if found is None else self._report(found)))
 
@@ -119,13 +132,19 @@ class Accord:
             local_rank=outcome.local_rank,
             ended=outcome.ended,
             advice=outcome.advice,
+            odd=outcome.odd,
         )
 
     def _final(self, outcome: Outcome, verdict: Report) -> Outcome:
         me = self._job.cluster.current
-        if verdict.exit_code == 0 or (verdict.host == me and verdict.exit_code == outcome.exit_code):
+        own = verdict.host == me and verdict.exit_code == outcome.exit_code and verdict.kind != HANG
+        if own or verdict.exit_code == 0:
             return outcome
-        here = "" if verdict.host == me else f"this host, {me}, " + ("ended with it" if self._echoed else "was healthy")
+        here = (
+            ""
+            if verdict.host == me or verdict.kind == HANG
+            else f"this host, {me}, " + ("ended with it" if self._echoed else "was healthy")
+        )
         return Outcome(
             status="stopped" if verdict.stopped else "failed",
             exit_code=verdict.exit_code,

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 import toolkit
-from toolkit import settings
+from toolkit import settings, slate
 from toolkit.artifacts import folders as job_folders
 from toolkit.errors import ToolkitError, UserError
 from toolkit.job.job import Folders, Job
@@ -23,9 +23,12 @@ from toolkit.source import classify, fetch, install
 from toolkit.supervise.console import Console
 from toolkit.supervise.loop import Supervisor
 from toolkit.supervise.relay import Tap
+from toolkit.supervise.running import SLATE, Stall
 from toolkit.supervise.signals import Signals
+from toolkit.supervise.stacks import SIGNAL as STACKS_SIGNAL
 from toolkit.verdict import judge
 
+STACKS = "stacks"
 MARKER = "TOOLKIT_RUN_ID"
 # What a launcher adds to the environment of its ranks (torchrun: some 20 variables) must still fit behind ours.
 LAUNCHER_ADDS_BYTES = 16384
@@ -39,7 +42,7 @@ def train(environ: Mapping[str, str], *, interpreter: str, log: Log) -> int:
     platform = platforms.detect(environ)
     folders = platform.folders(environ)
     log.hide(environ)
-    with Signals() as signals:
+    with Signals(last=True) as signals:
         platform.clear_stale(folders, log)
         outcome = _outcome(platform, folders, dict(environ), interpreter, signals, log)
         platform.report(folders, outcome, log)
@@ -114,6 +117,7 @@ def _run(job: Job, signals: Signals, log: Log) -> Outcome:
             marker=f"{MARKER}={run_folder.name}",
             python=job.interpreter,
             others=others,
+            stall=_stall(job, run_folder),
         )
         log.say_through(supervisor.console.stderr.say, supervisor.finish)
         outcome = _alone(job, supervisor, memory, log)
@@ -135,6 +139,19 @@ def _alone(job: Job, supervisor: Supervisor, memory: Callable[[], Memory], log: 
         return judge.judge(job, msgspec.structs.replace(_follow(job, plan, supervisor, log), memory=memory()))
     except ToolkitError as error:
         return judge.of_error(error, job.cluster.current)
+
+
+def _stall(job: Job, run_folder: Path) -> Stall | None:
+    ours = job.settings
+    if not ours.stall_s:
+        return None
+    return Stall(
+        after_s=ours.stall_s,
+        stops=ours.stall_action == "stop",
+        folder=job.folders.output_data / "stacks",
+        prepared=run_folder / STACKS,
+        host=job.cluster.current,
+    )
 
 
 def _memory_since_now() -> Callable[[], Memory]:
@@ -164,7 +181,8 @@ def _follow(job: Job, plan: Plan, supervisor: Supervisor, log: Log) -> Ended:
             install.remember(installing.skip_if)
     _check_modules(job, plan)
     (phase,) = plan.phases
-    phase = msgspec.structs.replace(phase, main=_fitted(phase.main, supervisor.run_folder, log))
+    stacks = supervisor.stall.prepared if supervisor.stall is not None else None
+    phase = msgspec.structs.replace(phase, main=_fitted(phase.main, supervisor.run_folder, stacks, log))
     log.info(f"Invoking script with the following command: {' '.join(quoted(token) for token in phase.main.argv)}")
     ended = supervisor.run(phase)
     assert ended is not None
@@ -183,10 +201,17 @@ def _check_modules(job: Job, plan: Plan) -> None:
             )
 
 
-def _fitted(spec: ProcessSpec, run_folder: Path, log: Log) -> ProcessSpec:
+def _fitted(spec: ProcessSpec, run_folder: Path, stacks: Path | None, log: Log) -> ProcessSpec:
     """Return *spec* with an environment that execve takes; what does not fit goes to a file that the script can
     read."""
     environ = {**spec.environ, MARKER: run_folder.name}
+    if stacks is not None:
+        stacks.mkdir()
+        environ["TOOLKIT_STACKS"] = f"{STACKS_SIGNAL}:{stacks}"
+    if spec.rank is not None or spec.starts_ranks:
+        (run_folder / SLATE).mkdir()
+        slate.lay(run_folder / SLATE)
+        environ["TOOLKIT_SLATE"] = str(run_folder / SLATE)
     total_bytes = os.sysconf("SC_ARG_MAX") - (LAUNCHER_ADDS_BYTES if spec.starts_ranks else 0)
     kept, spilled = fitting(environ, spec.argv, total_bytes=total_bytes)
     if spilled:
@@ -276,9 +301,6 @@ def _run_folder(scratch: Path) -> Path:
 
 
 def _remove(folder: Path) -> None:
-    try:
-        for file in folder.iterdir():
-            file.unlink()
-        folder.rmdir()
-    except OSError:
-        pass  # Temporary files; the container's end takes them.
+    import shutil
+
+    shutil.rmtree(folder, ignore_errors=True)  # Temporary files; what cannot go, the container's end takes.

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from toolkit.errors import ToolkitError
 from toolkit.job.job import Job
-from toolkit.job.outcome import Ended, Exit, Memory, Outcome
+from toolkit.job.outcome import Ended, Exit, Hung, Memory, Outcome
 from toolkit.verdict import pip, traceback
 from toolkit.verdict import tail as ends
 from toolkit.verdict.advice import advice
@@ -20,6 +20,7 @@ LAST_LINES = 8
 # Of the failure text's 1,024 characters; the rest is for kind, place and the beginning of the command.
 LAST_CHARACTERS = 600
 TEMPORARY_FAILURE = 75
+HUNG = 124
 INSTALL = "install"
 # How old a traceback may be to be the cause: lines written after it. Behind the true one come warnings of libraries and
 # summaries of trackers (wandb: some 40 lines), and Python itself then ends with 1; any other code a script has chosen.
@@ -41,6 +42,8 @@ def judge(job: Job, ended: Ended) -> Outcome:
     - otherwise succeeded, 0. Nothing but processes of the script's own phase that all ended well is a success.
     """
     culprit = _culprit(ended)
+    if ended.hung is not None and (culprit is None or culprit.ended_ns > _hung_ns(ended)):
+        return _hung(job, ended, ended.hung)
     if culprit is not None:
         return _failed(job, ended, culprit)
     if ended.missing:
@@ -92,7 +95,7 @@ def _culprit(ended: Ended) -> Exit | None:
     """Return the process that failed first by itself: a rank before a launcher, which only repeats what its ranks did,
     and a rank with a cause of its own before one that only lost its peer."""
     bad = [e for e in ended.exits if not e.ok and not e.told and _before_stop(ended, e)]
-    return min(_ranks(bad), key=lambda e: (_lost_its_peer(ended, e), e.ended_ns), default=None)
+    return min(_ranks(bad), key=lambda e: (_lost_its_peer(ended, e), e.failed_ns), default=None)
 
 
 def _ranks(exits: Sequence[Exit]) -> Sequence[Exit]:
@@ -110,7 +113,7 @@ def _lost_its_peer(ended: Ended, end: Exit) -> bool:
 
 def _before_stop(ended: Ended, end: Exit) -> bool:
     """True if nobody had asked `train` to stop when the process ended."""
-    return ended.stopped_by is None or end.ended_ns < (ended.stopped_at_ns or 0)
+    return ended.stopped_by is None or end.failed_ns < (ended.stopped_at_ns or 0)
 
 
 def _finished_before_stop(ended: Ended) -> bool:
@@ -138,11 +141,35 @@ def _failed(job: Job, ended: Ended, culprit: Exit) -> Outcome:
         ended=how(culprit),
         advice=advice(f"{cause}\n{ends.last(stderr, LAST_LINES, LAST_CHARACTERS)}"),
         primary=not _lost_its_peer(ended, culprit),
-        failed_ns=culprit.ended_ns,
+        failed_ns=culprit.failed_ns,
         command=ended.command,
         exits=ended.exits,
         notes=_notes(ended),
     )
+
+
+def _hung(job: Job, ended: Ended, hung: Hung) -> Outcome:
+    cause = f"no rank has written or computed anything for {hung.idle_s:.0f} s (TOOLKIT_STALL_S)"
+    return Outcome(
+        status="failed",
+        exit_code=HUNG,
+        blame="user",
+        kind="Hang",
+        cause="; ".join((cause, *hung.odd)) if len(job.cluster.hosts) == 1 else cause,
+        host=job.cluster.current,
+        odd=tuple(f"{each} on host {job.cluster.current}" for each in hung.odd),
+        primary=True,
+        failed_ns=_hung_ns(ended),
+        command=ended.command,
+        exits=ended.exits,
+        notes=_notes(ended),
+    )
+
+
+def _hung_ns(ended: Ended) -> int:
+    """Return when a hang began, as far as its end lets one see: nothing that failed later is its cause."""
+    idle_ns = int(ended.hung.idle_s * 1e9) if ended.hung is not None else 0
+    return min((e.ended_ns for e in ended.exits), default=0) - idle_ns
 
 
 def _stopped(job: Job, ended: Ended) -> Outcome:

@@ -82,7 +82,7 @@ def _leave_word() -> None:
         before(kind, value, trace)
 
     sys.excepthook = excepthook
-    # threading takes its default hook from here when it is imported (3.8 to 3.14). Importing it costs 5 ms.
+    # threading takes its default hook from here when it is imported (from 3.8 on). Importing it costs 5 ms.
     before_in_thread = getattr(_thread, "_excepthook", None)
     if before_in_thread is None:
         return
@@ -160,12 +160,29 @@ def _short(text: str) -> str:
     return found.decode("utf-8", "ignore")
 
 
+def _arm_stacks() -> None:
+    """Let a signal write every thread's stack into a file, where `train` watches for hangs (TOOLKIT_STALL_S)."""
+    import os
+
+    number, _, folder = os.environ.get("TOOLKIT_STACKS", "").partition(":")
+    if not folder:
+        return
+    try:
+        import faulthandler
+
+        file = open(os.path.join(folder, str(os.getpid())), "w")  # noqa: SIM115 - open as long as the process lives
+        faulthandler.register(int(number), file=file, all_threads=True)
+    except (ImportError, OSError, ValueError):
+        pass  # No stacks of this process, then.
+
+
 def _start() -> None:
     import atexit
 
     _give_way()
     atexit.register(_let_gloo_finish)
     _leave_word()
+    _arm_stacks()
     _next()
 
 

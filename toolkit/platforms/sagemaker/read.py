@@ -45,6 +45,11 @@ OPTIONS = {
 }
 # Framework plug-ins whose whole work is this toolkit's own: with them, the old runner would still run the job.
 REPLACED = ("sagemaker_pytorch_container.training:main",)
+# What is asked for, by hyperparameter or variable, and not served yet; a job runs without it, so it is said.
+NOT_SERVED = {
+    "sagemaker_s3_output": "output/intermediate is not uploaded while the job runs",
+    "CA_REPOSITORY_ARN": "pip does not ask AWS CodeArtifact; PIP_INDEX_URL names another index",
+}
 # Instances whose Neuron cores are known without neuron-ls (sagemaker-training 5.1.4).
 NEURON_CORES = {"trn2.48xlarge": 64}
 
@@ -88,6 +93,9 @@ def read(
     source = _Source(framework, places.config / "hyperparameters.json")
     _check_passable(own, source.file)
     cluster = _cluster(papers, source, settings)
+    for name, consequence in NOT_SERVED.items():
+        if framework.get(name) or environ.get(name):
+            log.warning(f"{name} is not served yet: {consequence}")
     return Job(
         name=environ.get("TRAINING_JOB_NAME") or source.text("sagemaker_job_name") or "",
         platform="sagemaker",

@@ -1,0 +1,251 @@
+"""Runs one fault on a job's hosts and says what was wrong about what they did: nothing, where all is well."""
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from tests.faults import cage
+from tests.faults.hosts import Host, Hosts
+from tests.faults.table import COLLATERAL, Fault, Launcher
+from toolkit.records import Record
+from toolkit.settings import Settings
+
+HERE_S = 120.0
+# A host that should have ended long ago is given up.
+OVERDUE_S = 45.0
+LATE_S = 3.0
+# The network's own figure is `detect_s`; a shorter patience makes the silent faults quicker to try.
+MEMORY_BYTES = {"script": 64 << 20, "torchrun": 1 << 30}
+
+
+class Result(Record, frozen=True, kw_only=True):
+    """What one round showed. Seconds from the fault: until every other host had named the faulty one, and until the
+    last of them had ended (None: not a matter of this fault). `wrong`: each thing that was not as it should be."""
+
+    fault: str
+    launcher: Launcher
+    hosts: int
+    codes: tuple[int | None, ...]
+    detect_s: float | None
+    end_s: float | None
+    left: int
+    wrong: tuple[str, ...]
+    logs: str
+
+
+def why_not(fault: Fault, launcher: Launcher) -> str:
+    """Return why *fault* cannot be tried here with *launcher*, "" if it can."""
+    if launcher not in fault.launchers:
+        return f"not with {launcher}"
+    if fault.stall and "stall_s" not in Settings.__struct_fields__:
+        return "hangs are not looked for yet"
+    if fault.cage == "network":
+        return cage.network()
+    if fault.cage in ("full", "read-only"):
+        return cage.mounts()
+    return cage.memory() if fault.cage == "memory" else ""
+
+
+def run(fault: Fault, launcher: Launcher, count: int, *, patience_s: float | None = None) -> Result:
+    """Let a job of *count* hosts meet *fault*. *patience_s*: TOOLKIT_PATIENCE_S, the default if not given."""
+    environ = dict(fault.environ) if patience_s is None else {**fault.environ, "TOOLKIT_PATIENCE_S": str(patience_s)}
+    folder = Path(tempfile.mkdtemp(prefix="faults-"))
+    with contextlib.ExitStack() as stack:
+        stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        at = "algo-1" if fault.at == "leader" else f"algo-{count}"
+        words = {"fault": fault.program, "at": at, "steps": str(fault.steps)}
+        hosts = stack.enter_context(Hosts(folder, count, launcher, environ=environ, words=words))
+        return _Round(fault, hosts, at, stack).result()
+
+
+class _Round:
+    """One job, one fault."""
+
+    def __init__(self, fault: Fault, hosts: Hosts, at: str, stack: contextlib.ExitStack) -> None:
+        self._fault = fault
+        self._hosts = hosts
+        self._at = at
+        self._others = [host for host in hosts.all.values() if host.name != at]
+        self._cut: Callable[[], None] = lambda: None
+        self._wrong: list[str] = []
+        self._since_ns = 0
+        self._stack = stack
+
+    def result(self) -> Result:
+        fault, hosts = self._fault, self._hosts
+        self._set_up()
+        self._bring_about()
+        awaited = [self._at] if fault.act == "SIGSTOP" else []
+        if not hosts.until(lambda: hosts.over(*awaited), fault.end_s + OVERDUE_S):
+            self._wrong.append(f"not ended {fault.end_s + OVERDUE_S:g} s after the fault")
+        detect_s, end_s = self._detection_s(), self._end_s()
+        if awaited:
+            hosts.signal(self._at, signal.SIGCONT)
+            if not hosts.until(hosts.over, OVERDUE_S):
+                self._wrong.append(f"{self._at} had not ended {OVERDUE_S:g} s after SIGCONT")
+        left = hosts.sweep()
+        if left:
+            self._wrong.append(f"{len(left)} processes left over")
+        for host in hosts.all.values():
+            self._judge(host)
+        return Result(
+            fault=fault.name,
+            launcher="torchrun" if hosts.launcher == "torchrun" else "script",
+            hosts=len(hosts.all),
+            codes=tuple(host.code for host in hosts.all.values()),
+            detect_s=detect_s,
+            end_s=end_s,
+            left=len(left),
+            wrong=tuple(self._wrong),
+            logs="" if not self._wrong else "\n".join(self._told()),
+        )
+
+    # --- before
+
+    def _set_up(self) -> None:
+        kind, stack = self._fault.cage, self._stack
+        there = self._hosts.all[self._at]
+        tag = f"faults{uuid.uuid4().hex[:6]}"
+        if kind == "network":
+            network = stack.enter_context(cage.Network(tag, len(self._hosts.all)))
+            for number, host in enumerate(self._hosts.all.values(), 1):
+                host.prefix, host.address = network.prefix(number), network.address(number)
+            self._cut = lambda: network.cut(int(self._at.removeprefix("algo-")))
+        elif kind == "proxy":
+            proxy = stack.enter_context(cage.Proxy(self._hosts.spare_port, self._hosts.link_port))
+            there.environ["TOOLKIT_LINK_PORT"] = str(self._hosts.spare_port)
+            self._cut = proxy.cut
+        elif kind == "full":
+            stack.enter_context(cage.full(there.base.output))
+        elif kind == "read-only":
+            stack.enter_context(cage.read_only(there.base.output))
+        elif kind == "memory":
+            little = stack.enter_context(cage.Memory(tag, MEMORY_BYTES[self._hosts.launcher]))
+            there.prefix = little.prefix
+        stack.callback(self._hosts.sweep)  # Before the cage is opened: nothing of the job may still be inside.
+
+    def _bring_about(self) -> None:
+        """Start the hosts and let the fault happen; `_since_ns` is when."""
+        fault, hosts = self._fault, self._hosts
+        if fault.starts:
+            self._since_ns = time.monotonic_ns()
+            hosts.start(*(host.name for host in self._others))
+            if fault.starts == "late":
+                hosts.pause(LATE_S)
+                hosts.start(self._at)
+            return
+        hosts.start()
+        here = hosts.until(lambda: hosts.all_here or hosts.over(), HERE_S) and hosts.all_here
+        if not here:
+            self._wrong.append(f"not every rank had begun after {HERE_S:g} s")
+        elif fault.act:
+            hosts.pause(0.2)
+            self._since_ns = time.monotonic_ns()
+            self._act()
+        elif fault.program:
+            hosts.until(lambda: hosts.fault_ns is not None or hosts.over(), HERE_S)
+        self._since_ns = hosts.fault_ns or self._since_ns or time.monotonic_ns()
+
+    def _act(self) -> None:
+        hosts, act = self._hosts, self._fault.act
+        if act == "cut":
+            self._cut()
+            return
+        name, _, how = act.partition(" ")
+        hosts.signal(self._at, signal.Signals[name])
+        if how == "all":
+            for host in self._others:
+                hosts.pause(0.02)
+                hosts.signal(host.name, signal.Signals[name])
+        elif how == "twice":
+            heard = hosts.all[self._at]
+            hosts.until(lambda: heard.heard("passed on", self._since_ns) is not None, 10.0)
+            hosts.signal(self._at, signal.Signals[name])
+
+    # --- after
+
+    def _detection_s(self) -> float | None:
+        limit_s = self._fault.detect_s
+        if limit_s is None:
+            return None
+        seen = [host.heard(f"{self._at} " if host.name != self._at else "", self._since_ns) for host in self._others]
+        for host, ns in zip(self._others, seen, strict=True):
+            if ns is None:
+                self._wrong.append(f"{host.name} never named {self._at}")
+        if not seen or None in seen:
+            return None
+        worst_s = (max(ns for ns in seen if ns is not None) - self._since_ns) / 1e9
+        if worst_s > limit_s:
+            self._wrong.append(f"{self._at} was named after {worst_s:.2f} s, {limit_s:g} s at most were expected")
+        return worst_s
+
+    def _end_s(self) -> float | None:
+        ends = [host.ended_ns for host in self._hosts.all.values() if host.ended_ns is not None]
+        if not ends:
+            return None
+        worst_s = (max(ends) - self._since_ns) / 1e9
+        if worst_s > self._fault.end_s:
+            self._wrong.append(f"the last host ended after {worst_s:.2f} s, {self._fault.end_s:g} s at most expected")
+        ended_ns, limit_s = self._hosts.all[self._at].ended_ns, self._fault.end_there_s
+        if limit_s is not None and ended_ns is not None and (ended_ns - self._since_ns) / 1e9 > limit_s:
+            self._wrong.append(
+                f"{self._at} ended after {(ended_ns - self._since_ns) / 1e9:.2f} s, {limit_s:g} s expected"
+            )
+        return worst_s if self._fault.detect_s is not None else None
+
+    def _judge(self, host: Host) -> None:
+        """Note what *host* should have ended with and said, and did not; and what it said and should not have."""
+        fault, there = self._fault, host.name == self._at
+        if host.process is None:
+            return
+        code = fault.code if not there or fault.code_there is None else fault.code_there
+        if host.code != code:
+            self._wrong.append(f"{host.name} ended with {host.code}, {code} was expected")
+        if there and fault.says_there is None:
+            return
+        text = host.failure[:1024]
+        if code == 0:
+            if text:
+                self._wrong.append(f"{host.name} says it failed: {text!r}")
+            if fault.saved and not list(self._hosts.meet.glob(f"saved-{host.name}-*")):
+                self._wrong.append(f"{host.name} was not left to save")
+            return
+        says = list(fault.says_there if there and fault.says_there else fault.says)
+        if not there and not fault.stopped:
+            says.append(f"this host, {host.name},|waited")
+        words = {"host": self._at, "who": self._who()}
+        for wanted in (each.format(**words) for each in says):
+            if not any(word in text for word in wanted.split("|")):
+                self._wrong.append(f"{host.name} does not say {wanted!r} but {text!r}")
+        # SIGTERM is our own, unless one came from outside.
+        for word in COLLATERAL if fault.stopped else (*COLLATERAL, "SIGTERM"):
+            if re.search(re.escape(word), text):
+                self._wrong.append(f"{host.name} should not say {word!r}: {text!r}")
+
+    def _who(self) -> str:
+        number = int(self._at.removeprefix("algo-")) - 1
+        return f"rank {number * self._hosts.per_host}" if self._hosts.launcher == "torchrun" else "script"
+
+    def _told(self) -> Iterator[str]:
+        """Yield what the hosts printed, in the order of time, each line with its seconds since the fault."""
+        lines = [(ns, host.name, line) for host in self._hosts.all.values() for ns, line in host.lines]
+        for ns, name, line in sorted(lines):
+            yield f"{(ns - self._since_ns) / 1e9:+8.3f} {name}: {line.decode(errors='replace')}"
+
+
+def machine() -> str:
+    """Return what the figures were measured on, in a line."""
+    model = ""
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            model = line.partition(":")[2].strip() + ", "
+            break
+    uname = os.uname()
+    return f"{model}{os.cpu_count()} cores, {uname.machine}, Linux {uname.release.split('-')[0]}"

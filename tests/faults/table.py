@@ -1,0 +1,317 @@
+"""Data: the faults, how each is brought about, and what every host must then say and end with."""
+
+from typing import Literal
+
+from toolkit.records import Record
+
+Cage = Literal["", "network", "proxy", "full", "read-only", "memory"]
+Launcher = Literal["script", "torchrun"]
+BOTH: tuple[Launcher, ...] = ("script", "torchrun")
+# "The others know within 2 s" and, of hosts that only fall silent, "within 10 s"; both from the fault.
+PROMPT_S = 2.0
+SILENT_S = 10.0
+VANISHED = 75
+HUNG = 124
+
+
+class Fault(Record, frozen=True, kw_only=True):
+    """One row of the matrix.
+
+    `program`: how the rank on the faulty host breaks (rank.py), or "" and `act` does it to the hosts. `at`: the faulty
+    host. `says`: words of every host's failure text, `{host}` the faulty one, `{who}` its rank that breaks, `|` for
+    either-or; `code_there`, `says_there`: the faulty host's own where they differ (says_there None: it cannot say
+    anything). `detect_s`, `end_s`: how long after the fault the others may take to name it, and the last host to end
+    (`end_there_s`: the faulty one). `stall`: needs the detection of hangs. `starts`: "late": the faulty host comes 3 s
+    late; "never": not at all.
+    """
+
+    name: str
+    text: str
+    program: str = ""
+    act: str = ""
+    at: Literal["leader", "follower"] = "follower"
+    starts: Literal["", "late", "never"] = ""
+    steps: int = 6000
+    cage: Cage = ""
+    environ: dict[str, str] = {}
+    code: int = 0
+    says: tuple[str, ...] = ()
+    code_there: int | None = None
+    says_there: tuple[str, ...] | None = ()
+    saved: bool = False
+    detect_s: float | None = PROMPT_S
+    end_s: float = 4.0
+    end_there_s: float | None = None
+    launchers: tuple[Launcher, ...] = BOTH
+    stall: bool = False
+
+    @property
+    def stopped(self) -> bool:
+        """True if a stop signal is what happens."""
+        return self.act.startswith("SIGTERM")
+
+
+_BOOM = ("RuntimeError: boom on {host}", "host {host}, {who}", "ended with code 1")
+_LOST = ("host {host} vanished", "its train was killed")
+_SILENT = ("host {host} vanished", "nothing was heard of it")
+
+FAULTS: tuple[Fault, ...] = (
+    Fault(name="healthy", text="nothing at all, for 12 s", steps=600, detect_s=None, end_s=120.0),
+    Fault(name="raises", text="a rank raises", program="raises", code=1, says=_BOOM),
+    Fault(name="raises-leader", text="a rank of the leader raises", program="raises", at="leader", code=1, says=_BOOM),
+    Fault(
+        name="raises-slowly",
+        text="a rank raises and takes 0.6 s to end; its peers fail before it has",
+        program="raises-slowly",
+        code=1,
+        says=_BOOM,
+    ),
+    Fault(
+        name="raises-slowly-leader",
+        text="the same on the leader",
+        program="raises-slowly",
+        at="leader",
+        code=1,
+        says=_BOOM,
+    ),
+    Fault(
+        name="exits-3",
+        text="a rank ends with 3",
+        program="exits-3",
+        code=3,
+        says=("host {host}, {who}", "ended with code 3"),
+    ),
+    Fault(
+        name="exits-143",
+        text="a rank ends with 143 by itself",
+        program="exits-143",
+        code=143,
+        says=("host {host}, {who}", "ended with code 143"),
+    ),
+    Fault(
+        name="rank-sigkill",
+        text="SIGKILL of a rank",
+        program="sigkill",
+        code=137,
+        says=("host {host}, {who}", "killed by SIGKILL"),
+    ),
+    Fault(
+        name="rank-sigsegv",
+        text="SIGSEGV of a rank",
+        program="sigsegv",
+        code=139,
+        says=("host {host}, {who}", "killed by SIGSEGV"),
+    ),
+    Fault(
+        name="leaves-a-child",
+        text="a rank raises; its child in a session of its own ignores SIGTERM",
+        program="leaves-a-child",
+        code=1,
+        says=_BOOM,
+        end_s=5.0,
+    ),
+    Fault(
+        name="out-of-memory",
+        text="a rank takes more than its memory control group has",
+        program="eats-memory",
+        cage="memory",
+        code=137,
+        says=("host {host}, {who}", "SIGKILL", "out-of-memory|out of memory"),
+        detect_s=10.0,
+        end_s=12.0,
+    ),
+    Fault(
+        name="output-full",
+        text="a rank raises where output/ is a full disk",
+        program="raises",
+        cage="full",
+        code=1,
+        says=_BOOM,
+    ),
+    Fault(
+        name="output-full-healthy",
+        text="nothing, where output/ is a full disk",
+        steps=50,
+        cage="full",
+        detect_s=None,
+        end_s=30.0,
+    ),
+    Fault(
+        name="output-read-only",
+        text="a rank raises where output/ is read-only",
+        program="raises",
+        cage="read-only",
+        code=1,
+        says=_BOOM,
+    ),
+    Fault(
+        name="output-read-only-healthy",
+        text="nothing, where output/ is read-only",
+        steps=50,
+        cage="read-only",
+        detect_s=None,
+        end_s=30.0,
+    ),
+    Fault(
+        name="train-sigkill",
+        text="SIGKILL of `train` on a follower",
+        act="SIGKILL",
+        code=VANISHED,
+        says=_LOST,
+        code_there=137,
+        says_there=None,
+    ),
+    Fault(
+        name="train-sigkill-leader",
+        text="SIGKILL of `train` on the leader",
+        act="SIGKILL",
+        at="leader",
+        code=VANISHED,
+        says=_LOST,
+        code_there=137,
+        says_there=None,
+    ),
+    Fault(
+        name="train-sigstop",
+        text="SIGSTOP of `train` on a follower, SIGCONT when the others have ended",
+        act="SIGSTOP",
+        code=VANISHED,
+        says=_SILENT,
+        says_there=("vanished",),
+        detect_s=SILENT_S,
+        end_s=SILENT_S + 2.0,
+    ),
+    Fault(
+        name="train-sigstop-leader",
+        text="SIGSTOP of `train` on the leader, SIGCONT when the others have ended",
+        act="SIGSTOP",
+        at="leader",
+        code=VANISHED,
+        says=_SILENT,
+        says_there=("vanished",),
+        detect_s=SILENT_S,
+        end_s=SILENT_S + 2.0,
+    ),
+    Fault(
+        name="train-sigterm",
+        text="SIGTERM to `train` on a follower",
+        act="SIGTERM",
+        code=143,
+        says=("stopped by SIGTERM",),
+    ),
+    Fault(
+        name="train-sigterm-leader",
+        text="SIGTERM to `train` on the leader",
+        act="SIGTERM",
+        at="leader",
+        code=143,
+        says=("stopped by SIGTERM",),
+    ),
+    Fault(
+        name="saves",
+        text="SIGTERM to `train`; the script saves for 2 s and ends with 0",
+        program="saves",
+        act="SIGTERM",
+        saved=True,
+        end_s=6.0,
+    ),
+    Fault(
+        name="saves-all",
+        text="SIGTERM to every `train`, 20 ms apart, as platforms do; the script saves for 2 s and ends with 0",
+        program="saves",
+        act="SIGTERM all",
+        saved=True,
+        end_s=6.0,
+    ),
+    Fault(
+        name="ignores-sigterm",
+        text="SIGTERM to `train`; the script ignores it (2 s of grace)",
+        program="ignores",
+        act="SIGTERM",
+        environ={"TOOLKIT_GRACE_S": "2"},
+        code=143,
+        says=("stopped by SIGTERM", "SIGKILL was needed"),
+        end_s=5.0,
+    ),
+    Fault(
+        name="sigterm-twice",
+        text="SIGTERM to a follower's `train` twice; the script ignores it (3 s of grace: the other hosts keep it)",
+        program="ignores",
+        act="SIGTERM twice",
+        environ={"TOOLKIT_GRACE_S": "3"},
+        code=143,
+        says=("stopped by SIGTERM", "SIGKILL was needed"),
+        end_there_s=1.0,
+        end_s=6.0,
+    ),
+    Fault(
+        name="sigterm-twice-leader",
+        text="the same on the leader",
+        program="ignores",
+        act="SIGTERM twice",
+        at="leader",
+        environ={"TOOLKIT_GRACE_S": "3"},
+        code=143,
+        says=("stopped by SIGTERM", "SIGKILL was needed"),
+        end_there_s=1.0,
+        end_s=6.0,
+    ),
+    Fault(
+        name="cut-off",
+        text="all traffic of a follower is dropped (network namespace)",
+        act="cut",
+        cage="network",
+        code=VANISHED,
+        says=_SILENT,
+        says_there=("host algo-1 vanished", "nothing was heard of it"),
+        detect_s=SILENT_S,
+        end_s=SILENT_S + 2.0,
+    ),
+    Fault(
+        name="link-cut",
+        text="a follower's link is passed on no more (proxy)",
+        act="cut",
+        cage="proxy",
+        code=VANISHED,
+        says=_SILENT,
+        says_there=("host algo-1 vanished", "nothing was heard of it"),
+        detect_s=SILENT_S,
+        end_s=SILENT_S + 2.0,
+    ),
+    Fault(name="late", text="a host comes 3 s late", starts="late", steps=50, detect_s=None, end_s=30.0),
+    Fault(
+        name="absent",
+        text="a host never comes (TOOLKIT_JOIN_S=3)",
+        starts="never",
+        environ={"TOOLKIT_JOIN_S": "3"},
+        code=VANISHED,
+        says=("host {host}", "waited 3 s in vain"),
+        detect_s=4.5,
+        end_s=5.0,
+    ),
+    Fault(
+        name="rank-sigstop",
+        text="SIGSTOP of a rank",
+        program="sigstop",
+        environ={"TOOLKIT_STALL_S": "4"},
+        code=HUNG,
+        says=("{host}",),
+        detect_s=8.0,
+        end_s=15.0,
+        stall=True,
+    ),
+    Fault(
+        name="hangs",
+        text="a rank does not come to the collective",
+        program="hangs",
+        environ={"TOOLKIT_STALL_S": "4"},
+        code=HUNG,
+        says=("{host}",),
+        detect_s=8.0,
+        end_s=15.0,
+        stall=True,
+    ),
+)
+# Whose words they are, nobody's cause.
+COLLATERAL = ("closed by peer", "reset by peer", "gloo", "another host failed", "Broken pipe", "after train had told")
+BY_NAME = {fault.name: fault for fault in FAULTS}

@@ -1,0 +1,257 @@
+"""What the start-up hook leaves of an exception: the whole of it, at once, and nobody else notices."""
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from toolkit import slate
+from toolkit import slate_layout as layout
+
+ROOT = Path(__file__).parents[2]
+HOOK = ROOT / "toolkit/hook/site"
+# In its own file, so that its lines can be shown in a traceback.
+DEEP = """
+def outer():
+    try:
+        inner()
+    except KeyError as error:
+        raise ValueError('no shard \\u00e9 "7"\\n\\ttab \\\\ \\udc80') from error
+
+def inner():
+    raise KeyError('shard')
+"""
+
+
+class Done:
+    """A script that ran under the hook, and what it left."""
+
+    def __init__(
+        self,
+        folder: Path,
+        program: str,
+        *,
+        python: str | Path = sys.executable,
+        hook: bool = True,
+        where: Path | None = None,
+    ) -> None:
+        self.slate = folder / "slate"
+        self.slate.mkdir(exist_ok=True)
+        named = {"TOOLKIT_SLATE": str(where or self.slate)} if hook else {}
+        path = folder / "script.py"
+        path.write_text(program)
+        process = subprocess.Popen(
+            [python, path],
+            env={"PYTHONPATH": str(HOOK), "PYTHONIOENCODING": "utf-8", **named},
+            cwd=folder,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        out, err = process.communicate(timeout=60)
+        self.out, self.err, self.status = out.decode(), err.decode(), process.returncode
+        self.raised = slate.raised(self.slate, process.pid)
+        self.files = sorted(path.name for path in self.slate.iterdir())
+
+
+def pythons() -> list[Path]:
+    return sorted(Path.home().glob(".pyenv/versions/3.*/bin/python"))
+
+
+def test_an_exception_is_left_whole_with_its_time_and_printed_as_ever(tmp_path: Path) -> None:
+    program = DEEP + "outer()\n"
+    before_ns = time.time_ns()
+
+    done, without = Done(tmp_path, program), Done(tmp_path, program, hook=False)
+
+    assert done.raised is not None
+    assert before_ns < done.raised.time_ns < time.time_ns()
+    assert (done.raised.kind, done.raised.thread) == ("ValueError", "main")
+    assert done.raised.text == without.err  # Chained ones too; the lone surrogate escaped as stderr does.
+    assert (done.status, done.out, done.err) == (without.status, without.out, without.err)
+    assert len(done.files) == 1
+
+
+@pytest.mark.parametrize(
+    ("program", "kind"),
+    [
+        ("import json\njson.loads('{')\n", "json.decoder.JSONDecodeError"),
+        ("class Mine(Exception): pass\nraise Mine('x')\n", "Mine"),
+        ("def f():\n    class Mine(Exception): pass\n    raise Mine\nf()\n", "f.<locals>.Mine"),
+        ("class Silent(Exception):\n    def __str__(self): raise OSError\nraise Silent\n", "Silent"),
+        ("def f(): f()\nf()\n", "RecursionError"),
+        ("import no_such_module\n", "ModuleNotFoundError"),
+        ("raise MemoryError\n", "MemoryError"),
+        ("this is no python\n", "SyntaxError"),
+        ("class Own(BaseException): pass\nraise Own\n", "Own"),
+    ],
+)
+def test_every_kind_of_exception_is_named(tmp_path: Path, program: str, kind: str) -> None:
+    done = Done(tmp_path, program)
+
+    assert done.raised is not None
+    assert done.raised.kind == kind
+    assert done.raised.text == done.err
+    assert done.status == 1
+
+
+@pytest.mark.parametrize(
+    "program", ["raise SystemExit(3)\n", "raise SystemExit('bye')\n", "raise KeyboardInterrupt\n", "print(1)\n"]
+)
+def test_an_end_that_is_no_error_leaves_nothing(tmp_path: Path, program: str) -> None:
+    done = Done(tmp_path, program)
+
+    assert (done.raised, done.files) == (None, [])
+
+
+def test_a_long_text_keeps_its_beginning_and_its_end(tmp_path: Path) -> None:
+    done = Done(tmp_path, "raise ValueError('\\u00e9' * 5_000_000 + ' the end')\n")
+
+    assert done.raised is not None
+    assert len(done.raised.text.encode()) <= layout.RAISED_TEXT_BYTES
+    assert len(done.raised.text.encode()) > layout.RAISED_TEXT_BYTES - 8
+    assert done.raised.text.startswith("Traceback (most recent call last):\n")
+    assert "... the middle of this text was too long to be kept ..." in done.raised.text
+    assert done.raised.text.endswith("the end\n")
+
+
+def test_a_text_that_json_has_to_escape_comes_back_unchanged(tmp_path: Path) -> None:
+    text = "".join(map(chr, range(1, 0x250))) + "\u2028\U0001f600"
+    done = Done(tmp_path, f"raise ValueError({text!r})\n")
+
+    assert done.raised is not None
+    assert text in done.raised.text
+    assert json.loads((done.slate / done.files[0]).read_bytes())["text"] == done.raised.text
+
+
+def test_the_scripts_own_hook_is_called_and_may_call_ours(tmp_path: Path) -> None:
+    program = (
+        "import sys\n"
+        "before = sys.excepthook\n"
+        "def mine(*error):\n"
+        "    print('mine')\n"
+        "    before(*error)\n"
+        "sys.excepthook = mine\n"
+        "raise ValueError('x')\n"
+    )
+    done = Done(tmp_path, program)
+
+    assert done.out == "mine\n"
+    assert done.err.endswith("ValueError: x\n")
+    assert done.raised is not None
+
+
+def test_a_hook_that_was_there_before_is_called_after(tmp_path: Path) -> None:
+    program = (
+        "import sys\n"
+        "sys.excepthook = lambda *error: print('theirs', error[1])\n"
+        "sys.path.insert(0, " + repr(str(HOOK)) + ")\n"
+        "sys.modules.pop('sitecustomize', None)\n"
+        "import sitecustomize\n"
+        "raise ValueError('x')\n"
+    )
+    done = Done(tmp_path, program)
+
+    assert (done.out, done.err) == ("theirs x\n", "")
+    assert done.raised is not None
+
+
+@pytest.mark.parametrize("place", ["gone", "a file", "read only"])
+def test_where_nothing_can_be_written_the_exception_is_printed_as_ever(tmp_path: Path, place: str) -> None:
+    where = {"gone": tmp_path / "none", "a file": tmp_path / "script.py", "read only": Path("/proc")}[place]
+
+    done, without = (Done(tmp_path, "raise ValueError(7)\n", where=where, hook=hook) for hook in (True, False))
+
+    assert (done.status, done.err) == (without.status, without.err)
+    assert done.files == []
+
+
+def test_a_full_disk_leaves_no_half_a_file(tmp_path: Path) -> None:
+    done = Done(
+        tmp_path, "import resource\nresource.setrlimit(resource.RLIMIT_FSIZE, (10, 10))\nraise ValueError('x')\n"
+    )
+
+    assert done.files == []
+    assert done.err.endswith("ValueError: x\n")
+
+
+def test_an_exception_in_a_thread_is_marked_and_printed_as_ever(tmp_path: Path) -> None:
+    program = "import threading\nthread = threading.Thread(target=lambda: 1 / 0)\nthread.start()\nthread.join()\n"
+    done = Done(tmp_path, program)
+
+    assert done.status == 0
+    assert done.raised is not None
+    assert (done.raised.kind, done.raised.thread) == ("ZeroDivisionError", "other")
+    assert done.raised.text.endswith("ZeroDivisionError: division by zero\n")
+    assert done.err.startswith("Exception in thread ")
+    assert done.err.endswith(done.raised.text)
+
+
+def test_the_main_threads_exception_counts_before_those_of_others(tmp_path: Path) -> None:
+    other = "import threading\nthread = threading.Thread(target=lambda: 1 / 0)\nthread.start(); thread.join()\n"
+    after = "import atexit\nimport threading\n@atexit.register\ndef last():\n    " + other.replace("\n", "\n    ")
+
+    first = Done(tmp_path, other + "raise ValueError('main')\n")
+    second = Done(tmp_path, after + "\nraise ValueError('main')\n")
+
+    assert "ZeroDivisionError" in first.err
+    assert "ZeroDivisionError" in second.err
+    assert [done.raised and (done.raised.kind, done.raised.thread) for done in (first, second)] == [
+        ("ValueError", "main"),
+        ("ValueError", "main"),
+    ]
+
+
+def test_a_thread_that_leaves_by_system_exit_leaves_nothing(tmp_path: Path) -> None:
+    done = Done(tmp_path, "import sys, threading\nthread = threading.Thread(target=sys.exit)\nthread.start()\n")
+
+    assert (done.status, done.err, done.files) == (0, "", [])
+
+
+def test_a_forked_child_leaves_its_own(tmp_path: Path) -> None:
+    done = Done(tmp_path, "import os\nif os.fork() == 0:\n    raise ValueError('child')\nos.wait()\n")
+
+    assert done.raised is None
+    assert len(done.files) == 1
+    assert done.status == 0
+
+
+def test_without_train_no_hook_is_set(tmp_path: Path) -> None:
+    program = "import sys, threading\nprint(sys.excepthook is sys.__excepthook__, threading.excepthook.__module__)\n"
+
+    assert Done(tmp_path, program, hook=False).out == "True _thread\n"
+
+
+def test_at_start_it_imports_nothing(tmp_path: Path) -> None:
+    program = "import sys\nprint(sorted(sys.modules))\n"
+
+    assert Done(tmp_path, program).out == Done(tmp_path, program, hook=False).out
+
+
+def test_the_figures_are_those_of_the_layout(tmp_path: Path) -> None:
+    text = (HOOK / "sitecustomize.py").read_text()
+
+    assert layout.RAISED_TEXT_BYTES == 64 * 1024
+    assert "RAISED_BYTES = 64 * 1024" in text
+    assert '"raised-%d.json"' in text
+    assert layout.RAISED_NAME == "raised-%d.json"
+    assert f'environ.get("{layout.VARIABLE}")' in text
+
+
+@pytest.mark.parametrize("python", pythons() or [Path("none")], ids=lambda path: path.parent.parent.name)
+def test_it_works_on_every_python_installed_here(tmp_path: Path, python: Path) -> None:
+    if python.name == "none":
+        pytest.skip("no other Python is installed here")
+    other = "import threading\nthread = threading.Thread(target=lambda: 1 / 0)\nthread.start(); thread.join()\n"
+
+    done = Done(tmp_path, DEEP + "outer()\n", python=python)
+    threaded = Done(tmp_path, other, python=python)
+
+    assert done.raised is not None
+    assert (done.raised.kind, done.raised.thread, done.raised.text) == ("ValueError", "main", done.err)
+    assert threaded.err.count("ZeroDivisionError: division by zero") == 1
+    if tuple(map(int, python.parent.parent.name.split("."))) >= (3, 8):
+        assert threaded.raised is not None
+        assert threaded.raised.thread == "other"

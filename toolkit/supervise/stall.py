@@ -1,0 +1,51 @@
+"""Sees whether a host's ranks still move: whether they write anything, or compute anything.
+
+A rank that waits in a collective for a peer that never comes does neither, for as long as you let it. Progress is
+output, or more than 2 % of a core by the rank and what it has started (threads that only poll use less).
+"""
+
+import os
+
+from toolkit.supervise.kernel import descendants
+
+BUSY_SHARE = 0.02
+STATES = {"T": "stopped (SIGSTOP)", "t": "stopped by a debugger", "D": "in the kernel, on a disk or a device"}
+
+
+class Progress:
+    """When the ranks last moved. Times: monotonic seconds."""
+
+    def __init__(self, now_s: float) -> None:
+        self._ticks_per_s = os.sysconf("SC_CLK_TCK")
+        self._moved_s = now_s
+        self._seen: dict[int, tuple[float, int, int]] = {}
+
+    def look(self, ranks: dict[int, int], now_s: float) -> float:
+        """Return the seconds since any rank moved; *ranks*: by pid, the bytes it has written so far."""
+        for pid, written_bytes in ranks.items():
+            ticks = sum(_ticks(each) for each in (pid, *descendants(pid)))
+            then_s, ticks_then, bytes_then = self._seen.get(pid, (now_s, -1, -1))
+            busy_ticks = BUSY_SHARE * (now_s - then_s) * self._ticks_per_s
+            if written_bytes != bytes_then or ticks - ticks_then > max(busy_ticks, 1):
+                self._moved_s = now_s
+            self._seen[pid] = (now_s, ticks, written_bytes)
+        self._seen = {pid: seen for pid, seen in self._seen.items() if pid in ranks}
+        return now_s - self._moved_s
+
+
+def oddity(pid: int) -> str:
+    """Return what is odd about a process's state ("stopped (SIGSTOP)"), "" if it only sleeps or runs."""
+    return STATES.get(_fields(pid)[0], "")
+
+
+def _ticks(pid: int) -> int:
+    fields = _fields(pid)
+    return int(fields[11]) + int(fields[12]) if len(fields) > 12 else 0
+
+
+def _fields(pid: int) -> list[str]:
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as stat:
+            return stat.read().rpartition(")")[2].split()
+    except OSError:
+        return [""]

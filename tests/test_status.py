@@ -446,7 +446,10 @@ def test_the_example_saves_when_it_is_stopped_and_goes_on_from_there(folder: Pat
         [sys.executable, "-u", program], env={**environ, "STEP_S": "0.001"}, stdout=subprocess.PIPE, text=True
     ) as first:
         assert first.stdout is not None
-        first.stdout.readline()
+        # From its second heartbeat on it has asked, so that SIGTERM does not end it.
+        until_s = time.monotonic() + 60
+        while not any(told.heartbeats > 1 for told in slate.read_all(folder).values()) and time.monotonic() < until_s:
+            time.sleep(0.001)
         now_ns = time.time_ns()
         step = slate.common_step(slate.read_all(folder).values(), now_ns, now_ns + 20_000_000)
         ask(folder, step=step)

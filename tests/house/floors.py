@@ -96,7 +96,7 @@ def fault(room: str, other: str) -> str | None:
         return (
             None
             if other in SCRIPT_SIDE_MAY_USE
-            else "the script side knows only records, errors, metrics and slate_layout"
+            else "the script side knows only records, errors, metrics, slate_layout"
         )
     if other in SCRIPT_SIDE:
         return "the launcher side never imports the script side"

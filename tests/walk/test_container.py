@@ -82,7 +82,7 @@ def test_an_interface_that_is_not_here_is_replaced_and_this_is_said(base: Base) 
     base.resources(("algo-1", "algo-2"), network_interface_name="ethwe")
     base.program(SEES)
 
-    done = base.train(TOOLKIT_HOST_ADDRESSES="algo-1=127.0.0.1,algo-2=127.0.0.1")
+    done = base.train(TOOLKIT_LINK="off", TOOLKIT_HOST_ADDRESSES="algo-1=127.0.0.1,algo-2=127.0.0.1")
 
     assert done.status == 0, done
     interfaces = {name for _, name in socket.if_nameindex()}

@@ -241,7 +241,7 @@ def test_a_plain_job_of_several_hosts_knows_its_leader(base: Base) -> None:
     base.resources(("algo-1", "algo-2"), current="algo-2")
     base.program(SEES)
 
-    done = base.train(TOOLKIT_HOST_ADDRESSES="algo-1=127.0.0.1,algo-2=127.0.0.1")
+    done = base.train(TOOLKIT_LINK="off", TOOLKIT_HOST_ADDRESSES="algo-1=127.0.0.1,algo-2=127.0.0.1")
 
     assert done.environ["MASTER_ADDR"] in ("algo-1", "127.0.0.1")
     assert done.environ["MASTER_PORT"] == "7777"

@@ -1,4 +1,7 @@
-"""Several hosts that wait for each other, and those that wait in vain (checklist 40, 41, 51, 54)."""
+"""Several hosts that wait for each other, and those that wait in vain (checklist 40, 41, 51, 54).
+
+One host of each job alone, so without the link; test_together.py has them talk.
+"""
 
 import socket
 import sys
@@ -9,12 +12,14 @@ import pytest
 from tests.walk.base import Base
 from tests.walk.live import live
 
+ALONE = {"TOOLKIT_LINK": "off"}
+
 
 def test_a_host_that_does_not_resolve_is_named_and_the_end_is_worth_a_retry(base: Base) -> None:
     base.program("print('started')\n")
     base.resources(["algo-1", "nowhere.invalid"])
 
-    done = base.train(TOOLKIT_JOIN_S="0.5", TOOLKIT_HOST_ADDRESSES="algo-1=127.0.0.1")
+    done = base.train(ALONE, TOOLKIT_JOIN_S="0.5", TOOLKIT_HOST_ADDRESSES="algo-1=127.0.0.1")
 
     assert done.status == 75
     assert b"started" not in done.stdout
@@ -27,13 +32,13 @@ def test_names_are_not_waited_for_in_studios_local_mode(base: Base) -> None:
     base.program("print('started')\n")
     base.resources(["algo-1-x7k2p", "algo-2-x7k2p"])
 
-    assert base.train(SM_STUDIO_LOCAL_MODE="True").status == 0
+    assert base.train(ALONE, SM_STUDIO_LOCAL_MODE="True").status == 0
 
 
 def test_plain_scripts_on_several_hosts_know_their_master(base: Base) -> None:
     base.program("import os\nprint(os.environ['MASTER_ADDR'], os.environ['MASTER_PORT'])\n")
     base.resources(["second", "first"], current="first")
-    addresses = {"TOOLKIT_HOST_ADDRESSES": "second=127.0.0.1,first=127.0.0.2"}
+    addresses = {**ALONE, "TOOLKIT_HOST_ADDRESSES": "second=127.0.0.1,first=127.0.0.2"}
 
     assert base.train(addresses).stdout == b"127.0.0.1 7777\n"
     assert base.train(addresses, MASTER_ADDR="10.0.0.9", MASTER_PORT="1234").stdout == b"10.0.0.9 1234\n"
@@ -50,6 +55,7 @@ def test_a_master_that_does_not_listen_is_named(base: Base) -> None:
         port = taken.getsockname()[1]
 
         done = base.train(
+            ALONE,
             TOOLKIT_JOIN_S="0.5",
             TOOLKIT_HOST_ADDRESSES="algo-1=127.0.0.1,algo-2=127.0.0.2",
             MASTER_PORT=str(port),
@@ -64,7 +70,7 @@ def test_a_stop_while_waiting_ends_at_once(base: Base) -> None:
     base.program("print('started')\n")
     base.resources(["algo-1", "nowhere.invalid"])
 
-    with live(base) as running:
+    with live(base, **ALONE) as running:
         running.until(b"Invoking script")
         running.signal()
         done = running.end(deadline_s=20)

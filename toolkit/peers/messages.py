@@ -18,7 +18,7 @@ from toolkit.records import Record
 NONCE_BYTES = 32
 MAC_BYTES = 32
 HEAD_BYTES = 4
-# A failure's traceback is cut to 64 KiB where it is made; JSON may double it.
+# A failure's traceback is cut to 65,536 characters where it is made; `encode` cuts what JSON makes more of.
 LARGEST_BYTES = 1 << 18
 LARGEST_UNPROVED_BYTES = 1 << 10
 Direction = Literal["up", "down"]
@@ -133,7 +133,11 @@ class Verdict(Record, frozen=True, kw_only=True, tag="verdict"):
     report: Report
 
 
-Message = Hello | Welcome | Ready | Go | Ping | Pong | Idle | Failing | Evidence | Stop | Step | Ended | Verdict
+class Bye(Record, frozen=True, kw_only=True, tag="bye"):
+    """Up, last: this host has the Verdict."""
+
+
+Message = Bye | Hello | Welcome | Ready | Go | Ping | Pong | Idle | Failing | Evidence | Stop | Step | Ended | Verdict
 _DECODER: msgspec.json.Decoder[Message] = msgspec.json.Decoder(Message)
 
 
@@ -180,8 +184,18 @@ class Seal:
 
 
 def encode(message: Message) -> bytes:
-    """Return *message* as it is sealed."""
-    return msgspec.json.encode(message)
+    """Return *message* as it is sealed; a report's texts are cut until the other end takes it."""
+    encoded = msgspec.json.encode(message)
+    while len(encoded) > LARGEST_BYTES - MAC_BYTES and isinstance(message, Failing | Evidence | Ended | Verdict):
+        assert message.report is not None
+        report = message.report
+        cut = {
+            "cause": report.cause[: len(report.cause) // 2],
+            "traceback": report.traceback[len(report.traceback) // 2 :],
+        }
+        message = msgspec.structs.replace(message, report=msgspec.structs.replace(report, **cut))
+        encoded = msgspec.json.encode(message)
+    return encoded
 
 
 def decode(message: bytes) -> Message:

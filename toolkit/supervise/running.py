@@ -100,6 +100,7 @@ class Running:
         self._child_ended = False
         self._looked_s = 0.0
         self._forced = False
+        self._stopped_here = False
         self._notes: list[str] = []
         self._progress = Progress(time.monotonic())
         self._hung: Hung | None = None
@@ -232,12 +233,12 @@ class Running:
     # --- what happens
 
     def _on_signal(self) -> None:
-        stopped = self._around.stopped_by is not None
         for number in self._around.take_signals():
             if number in STOPPING:
                 self._stop_number = number
-                self._event(Event.STOP_AGAIN if stopped else Event.STOP)
-                stopped = True
+                # Again: to this host. Platforms stop all hosts at once, and another's stop may be here first.
+                self._event(Event.STOP_AGAIN if self._stopped_here else Event.STOP)
+                self._stopped_here = True
             elif number in FORWARDED:
                 self._signal_ranks(number, told=False)
             elif number == signal.SIGCHLD:
@@ -253,6 +254,7 @@ class Running:
             elif word == "hang":
                 self._on_hang(float(number))
             elif word == "fail":
+                self._reap()  # What has failed here by now is evidence, not what we end.
                 self._event(Event.PEER_FAILED)
                 if self._around.others is not None:
                     self._around.others.answer(self._so_far())

@@ -19,8 +19,6 @@ from toolkit.supervise.loop import Supervisor
 from toolkit.supervise.others import Word
 from toolkit.verdict import judge
 
-# After the verdict: until every follower has taken it, at most.
-FAREWELL_S = 2.0
 # Beyond the grace, until a stopped job's hosts have all told how they ended.
 STOPPED_S = 15.0
 
@@ -33,7 +31,6 @@ class Accord:
         self._memory = memory
         self._log = log
         self._link = _join(job, log)
-        self._echoed = False
         self._was_idle = False
 
     @property
@@ -87,7 +84,6 @@ class Accord:
 
     def answer(self, so_far: Ended) -> None:
         found = judge.judge(self._job, so_far) if so_far.hung is not None else self._failed(so_far)
-        self._echoed = found is not None
         self._link.tell(messages.Evidence(report=None if found is None else self._report(found)))
 
     def settle(self, supervisor: Supervisor, outcome: Outcome) -> Outcome:
@@ -100,7 +96,7 @@ class Accord:
             return at_ns is not None and time.time_ns() > at_ns + int((self._job.grace_s + STOPPED_S) * 1e9)
 
         supervisor.attend(lambda: self._link.verdict is not None or given_up())
-        supervisor.attend(lambda: self._link.finished, deadline_s=time.monotonic() + FAREWELL_S)
+        supervisor.attend(lambda: self._link.finished or given_up())
         verdict = self._link.verdict
         return outcome if verdict is None else self._final(outcome, verdict)
 
@@ -121,7 +117,7 @@ class Accord:
             exit_code=outcome.exit_code,
             primary=outcome.primary,
             stopped=outcome.status == "stopped",
-            failed_ns=outcome.failed_ns + self._link.clock_offset_ns,
+            failed_ns=(outcome.failed_ns or time.time_ns()) + self._link.clock_offset_ns,
             blame=outcome.blame,
             kind=outcome.kind,
             cause=mask(outcome.cause)[:8192],
@@ -138,13 +134,12 @@ class Accord:
     def _final(self, outcome: Outcome, verdict: Report) -> Outcome:
         me = self._job.cluster.current
         own = verdict.host == me and verdict.exit_code == outcome.exit_code and verdict.kind != HANG
+        own = own and bool(outcome.primary or outcome.process)
         if own or verdict.exit_code == 0:
             return outcome
-        here = (
-            ""
-            if verdict.host == me or verdict.kind == HANG
-            else f"this host, {me}, " + ("ended with it" if self._echoed else "was healthy")
-        )
+        if verdict.stopped and outcome.status == "stopped" and outcome.exit_code == verdict.exit_code:
+            return outcome
+        here = "" if verdict.host == me or verdict.kind == HANG else f"this host, {me}, {_part(outcome)}"
         return Outcome(
             status="stopped" if verdict.stopped else "failed",
             exit_code=verdict.exit_code,
@@ -165,6 +160,15 @@ class Accord:
             exits=outcome.exits,
             notes=outcome.notes,
         )
+
+
+def _part(outcome: Outcome) -> str:
+    """Return what part a host had in the end of a job that another host caused."""
+    if outcome.primary:
+        return f"failed, too ({outcome.ended or outcome.kind})"
+    if outcome.process:
+        return "ended with it"
+    return "was stopped" if outcome.status == "stopped" else "was healthy"
 
 
 def _join(job: Job, log: Log) -> LeaderLink | FollowerLink:

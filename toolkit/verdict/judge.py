@@ -80,14 +80,27 @@ def _succeeded(job: Job, ended: Ended) -> Outcome:
 def of_error(error: ToolkitError, host: str) -> Outcome:
     """Return the outcome of a job that ended by an error the toolkit itself has named."""
     return Outcome(
-        status="failed", exit_code=error.exit_code, blame=error.blame, kind=error.prefix, cause=str(error), host=host
+        status="failed",
+        exit_code=error.exit_code,
+        blame=error.blame,
+        kind=error.prefix,
+        cause=str(error),
+        host=host,
+        primary=True,
     )
 
 
 def of_fault(text: str, trace: str, host: str) -> Outcome:
     """Return the outcome of a job that ended by a fault of the toolkit."""
     return Outcome(
-        status="failed", exit_code=70, blame="toolkit", kind="Framework Error", cause=text, traceback=trace, host=host
+        status="failed",
+        exit_code=70,
+        blame="toolkit",
+        kind="Framework Error",
+        cause=text,
+        traceback=trace,
+        host=host,
+        primary=True,
     )
 
 
@@ -225,6 +238,7 @@ def _missing(job: Job, ended: Ended) -> Outcome:
         kind="PlatformError",
         cause=cause,
         host=job.cluster.current,
+        primary=True,
         command=ended.command,
         notes=_notes(ended),
     )

@@ -1,0 +1,195 @@
+"""What a frame of the link is, and what is not taken for one."""
+
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from toolkit.peers.messages import (
+    HEAD_BYTES,
+    LARGEST_BYTES,
+    LARGEST_UNPROVED_BYTES,
+    MAC_BYTES,
+    Clock,
+    Evidence,
+    Failing,
+    Frames,
+    Go,
+    Message,
+    Ping,
+    Pong,
+    Ready,
+    RefusedError,
+    Report,
+    Seal,
+    Stop,
+    decode,
+    encode,
+    job_key,
+)
+
+KEY = job_key(b"secret", ("algo-1", "algo-2"), b"{}")
+PING = Ping(sent_ns=7)
+
+
+def ends(leader_key: bytes = KEY, follower_key: bytes = KEY) -> tuple[Seal, Seal]:
+    """The seals of a connection's two ends: the leader's, the follower's."""
+    leader_nonce, follower_nonce = b"l" * 32, b"f" * 32
+    return Seal(leader_key, leader_nonce, follower_nonce, "down"), Seal(
+        follower_key, leader_nonce, follower_nonce, "up"
+    )
+
+
+def body(frame: bytes) -> bytes:
+    return frame[HEAD_BYTES:]
+
+
+def test_what_one_end_seals_the_other_opens() -> None:
+    leader, follower = ends()
+    down: list[Message] = [Go(), Stop(host="algo-1", signal=15), Failing(report=Report(host="algo-2", exit_code=3))]
+    up: list[Message] = [Ready(), PING, Evidence(report=None)]
+
+    heard_below = [follower.open(body(leader.seal(encode(message)))) for message in down]
+    heard_above = [leader.open(body(follower.seal(encode(message)))) for message in up]
+
+    assert heard_below == down
+    assert heard_above == up
+
+
+def test_another_key_opens_nothing() -> None:
+    leader, follower = ends(follower_key=job_key(b"other", ("algo-1", "algo-2"), b"{}"))
+
+    with pytest.raises(RefusedError, match="not sealed with this job's key"):
+        leader.open(body(follower.seal(encode(PING))))
+
+
+def test_a_frame_opens_once() -> None:
+    leader, follower = ends()
+    frame = body(follower.seal(encode(PING)))
+    leader.open(frame)
+
+    with pytest.raises(RefusedError):
+        leader.open(frame)
+
+
+def test_frames_open_in_their_order_only() -> None:
+    leader, follower = ends()
+    follower.seal(encode(Ready()))
+    second = body(follower.seal(encode(PING)))
+
+    with pytest.raises(RefusedError):
+        leader.open(second)
+
+
+def test_a_frame_that_is_sent_back_does_not_open() -> None:
+    _, follower = ends()
+
+    with pytest.raises(RefusedError):
+        follower.open(body(follower.seal(encode(PING))))
+
+
+def test_a_frame_of_another_connection_does_not_open() -> None:
+    leader, _ = ends()
+    earlier = Seal(KEY, b"L" * 32, b"f" * 32, "up")
+
+    with pytest.raises(RefusedError):
+        leader.open(body(earlier.seal(encode(PING))))
+
+
+@given(st.data())
+def test_a_frame_with_any_byte_changed_or_cut_does_not_open(data: st.DataObject) -> None:
+    leader, follower = ends()
+    frame = bytearray(body(follower.seal(encode(PING))))
+    if data.draw(st.booleans()):
+        del frame[data.draw(st.integers(0, len(frame) - 1)) :]
+    else:
+        frame[data.draw(st.integers(0, len(frame) - 1))] ^= data.draw(st.integers(1, 255))
+
+    with pytest.raises(RefusedError):
+        leader.open(bytes(frame))
+
+
+@given(st.binary(max_size=200))
+def test_garbage_opens_as_nothing(garbage: bytes) -> None:
+    leader, _ = ends()
+
+    with pytest.raises(RefusedError):
+        leader.open(garbage)
+
+
+@given(st.binary(max_size=200) | st.sampled_from([b"{}", b'{"type":"ping"}', b'{"type":"no"}', b'"\xff"', b"[" * 5000]))
+def test_what_is_sealed_but_no_message_is_refused(text: bytes) -> None:
+    with pytest.raises(RefusedError, match="no known form"):
+        decode(text)
+
+
+def test_without_a_secret_the_key_is_what_the_hosts_share() -> None:
+    hosts = ("algo-1", "algo-2")
+
+    assert job_key(b"", hosts, b"a") == job_key(b"", hosts, b"a")
+    assert job_key(b"", hosts, b"a") != job_key(b"", hosts, b"b")
+    assert job_key(b"", hosts, b"a") != job_key(b"", ("algo-1", "algo-3"), b"a")
+    assert job_key(b"secret", hosts, b"a") == job_key(b"secret", hosts, b"b")
+
+
+@given(st.lists(st.binary(max_size=300), max_size=8), st.lists(st.integers(1, 200)))
+def test_frames_are_whole_however_they_come(frames: list[bytes], cuts: list[int]) -> None:
+    stream = b"".join(struct.pack(">I", len(frame)) + frame for frame in frames)
+    reader = Frames()
+    seen: list[bytes] = []
+
+    for cut in [*cuts, len(stream)]:
+        seen += reader.feed(stream[:cut])
+        stream = stream[cut:]
+
+    assert seen == frames
+
+
+def test_a_stranger_cannot_make_us_hold_more_than_a_kilobyte() -> None:
+    with pytest.raises(RefusedError, match=f"{LARGEST_UNPROVED_BYTES + 1} bytes"):
+        list(Frames().feed(struct.pack(">I", LARGEST_UNPROVED_BYTES + 1)))
+
+
+@pytest.mark.parametrize("text", ["x", "\x1b", "\N{EXTRATERRESTRIAL ALIEN}", '"\\'])
+def test_any_report_fits_a_frame(text: str) -> None:
+    report = Report(host="algo-1", exit_code=1, cause=text * 8192, traceback=text * 65536)
+
+    encoded = encode(Failing(report=report))
+
+    heard = decode(encoded)
+    assert len(encoded) + MAC_BYTES <= LARGEST_BYTES
+    assert isinstance(heard, Failing)
+    assert report.cause.startswith(heard.report.cause)
+    assert report.traceback.endswith(heard.report.traceback)
+    assert len(heard.report.cause) >= 4096
+
+
+def test_the_clock_takes_the_exchange_with_the_shortest_way() -> None:
+    clock = Clock()
+    ahead_ns = 5_000_000_000
+
+    for way_there_ns, way_back_ns in ((900, 100), (10, 10), (50, 4000)):
+        sent_ns = 1_000_000
+        arrived_ns = sent_ns + way_there_ns
+        clock.heard(Pong(sent_ns=sent_ns, leader_ns=arrived_ns + ahead_ns), arrived_ns + way_back_ns)
+
+    assert clock.offset_ns == ahead_ns
+
+
+@given(st.integers(-(10**12), 10**12), st.lists(st.tuples(st.integers(0, 10**9), st.integers(0, 10**9)), min_size=1))
+def test_the_clock_is_wrong_by_half_the_shortest_way_at_most(ahead_ns: int, ways: list[tuple[int, int]]) -> None:
+    clock = Clock()
+
+    for there_ns, back_ns in ways:
+        clock.heard(Pong(sent_ns=0, leader_ns=there_ns + ahead_ns), there_ns + back_ns)
+
+    assert abs(clock.offset_ns - ahead_ns) <= min(sum(way) for way in ways[-16:]) / 2 + 1
+
+
+def test_a_clock_that_went_back_is_not_believed() -> None:
+    clock = Clock()
+
+    clock.heard(Pong(sent_ns=1000, leader_ns=5), 900)
+
+    assert clock.offset_ns == 0

@@ -1,0 +1,210 @@
+"""Pure: a follower's side of the roll call. It knows the leader only."""
+
+import msgspec
+
+from toolkit.peers.messages import (
+    Bye,
+    Ended,
+    Evidence,
+    Failing,
+    Go,
+    Idle,
+    Message,
+    Ping,
+    Report,
+    Step,
+    Stop,
+    Verdict,
+    Welcome,
+)
+from toolkit.peers.roll import (
+    BREAK_NS,
+    FAREWELL_S,
+    LINGER_S,
+    RECONNECT_S,
+    TELL_EVERY_S,
+    Action,
+    FailHere,
+    Say,
+    Send,
+    Settled,
+    Start,
+    StopAt,
+    StopHere,
+    Times,
+    broken,
+    in_vain,
+    news,
+    silent,
+    vanished,
+    worse,
+)
+
+REFUSED = "it takes connections but refused this host: TOOLKIT_JOB_SECRET, or the job's documents, differ between hosts"
+SIGTERM = 15
+
+
+class Follower:
+    """Takes what happens and answers with what is to be done."""
+
+    def __init__(self, me: str, leader: str, times: Times, now_s: float) -> None:
+        self._me = me
+        self._leader = leader
+        self._times = times.among(2)  # The leader's Welcome says how many there are.
+        self._began_s = now_s
+        self._next_tell_s = now_s + TELL_EVERY_S
+        self._ticked_s = now_s
+        self._due_s = now_s
+        self._paused_s = 0.0
+        self._heard_s: float | None = None
+        self._away_s: float | None = None
+        self._ended_s: float | None = None
+        self._unsent: list[Message] = []
+        self._connected = False
+        self._refused = False
+        self._started = False
+        self._told_here = False
+        self._stopped = False
+        self._own: Report | None = None
+        self._heard_of: Report | None = None
+        self.verdict: Report | None = None
+
+    # --- what comes from the link
+
+    def joined(self, now_s: float, now_ns: int) -> list[Action]:
+        """The leader has proved itself on a new connection. What it may not have got is said again."""
+        self._connected = True
+        self._away_s = None
+        self._heard_s = now_s
+        return [self._to_leader(message) for message in (*self._unsent, Ping(sent_ns=now_ns))]
+
+    def left(self, now_s: float) -> list[Action]:
+        """The connection broke."""
+        self._connected = False
+        if self._heard_s is not None and self._away_s is None:
+            self._away_s = now_s
+            self._due_s = min(self._due_s, now_s + RECONNECT_S)
+        return []
+
+    def refused(self) -> list[Action]:
+        """The leader closed the connection on this host's proof."""
+        if self._refused:
+            return []
+        self._refused = True
+        return [Say(text=f"link: host {self._leader}, the leader: {REFUSED}")]
+
+    def tell(self, message: Message, now_s: float) -> list[Action]:
+        """Say *message* to the leader, now or when it is there (again); each counts once, however often it comes."""
+        if isinstance(message, Stop):
+            self._stopped = True
+        if isinstance(message, Failing | Evidence | Ended) and message.report is not None and message.report.failed:
+            self._own = worse(self._own, message.report)
+            self._told_here = True
+        if isinstance(message, Ended):
+            self._ended_s = now_s
+            self._due_s = now_s
+        if not isinstance(message, Idle):
+            self._unsent.append(message)
+        return [self._to_leader(message)] if self._connected else []
+
+    def heard(self, message: Message, now_s: float) -> list[Action]:
+        """Take a message of the leader."""
+        self._heard_s = now_s
+        if isinstance(message, Welcome):
+            self._times = msgspec.structs.replace(self._times, beat_s=message.beat_s, patience_s=message.patience_s)
+        if self.verdict is not None:
+            return []
+        if isinstance(message, Go) and not self._started:
+            self._started = True
+            return [Start()]
+        if isinstance(message, Stop) and not self._stopped:
+            self._stopped = True
+            return [StopHere(host=message.host, signal=message.signal)]
+        if isinstance(message, Step):
+            return [StopAt(step=message.step)]
+        if isinstance(message, Failing):
+            self._heard_of = worse(self._heard_of, message.report)
+            return self._fail_here(message.report)
+        if isinstance(message, Verdict):
+            return [*self._settle(message.report), self._to_leader(Bye())]
+        return []
+
+    def tick(self, now_s: float, now_ns: int, offset_ns: int = 0) -> list[Action]:
+        """See what time alone has brought about; send the beat. Call when `next_s` is 0; later was a pause of our own.
+
+        *offset_ns*: what to add to a time of this host to have the leader's.
+        """
+        self._forgive_own_pause(now_s)
+        self._due_s = now_s + self._times.beat_s
+        if self.verdict is not None:
+            return []
+        if self._heard_s is None:
+            return self._waiting(now_s, now_ns)
+        job_ns = now_ns + offset_ns
+        if self._away_s is not None:
+            self._due_s = min(self._due_s, self._away_s + RECONNECT_S)
+            if now_s >= self._away_s + RECONNECT_S:
+                return self._alone(broken(), job_ns - int((now_s - self._away_s) * 1e9) - BREAK_NS)
+        silent_s = now_s - self._heard_s
+        if silent_s >= self._times.patience_s:
+            return self._alone(silent(silent_s), job_ns - int(silent_s * 1e9))
+        return [self._to_leader(Ping(sent_ns=now_ns))] if self._connected else []
+
+    def next_s(self, now_s: float) -> float:
+        """Return the seconds until `tick` is due."""
+        return max(self._due_s - now_s, 0.0)
+
+    # --- inside
+
+    def _to_leader(self, message: Message) -> Send:
+        return Send(hosts=(self._leader,), message=message)
+
+    def _waiting(self, now_s: float, now_ns: int) -> list[Action]:
+        """The leader has not been there yet. A host that has ended already does not wait for it as long as others."""
+        if self._ended_s is not None:
+            ends_s = self._ended_s + (FAREWELL_S if self._stopped or self._own is None else LINGER_S)
+            if now_s >= ends_s:
+                return self._settle(self._own) if self._own is not None else self._settle(self._last_words())
+            self._due_s = min(self._due_s, ends_s)
+        ends_s = self._began_s + self._times.join_s
+        self._due_s = min(self._due_s, ends_s)
+        if now_s >= ends_s:
+            hint = f"; {REFUSED}" if self._refused else ""
+            name = f"host {self._leader}, the leader"
+            lost = in_vain(self._leader, self._times.join_s, name, now_ns, hint)
+            return self._settle(worse(self._own, lost) or lost)
+        if now_s >= self._next_tell_s:
+            self._next_tell_s = now_s + TELL_EVERY_S
+            return [Say(text=f"waiting for host {self._leader}, the leader, to answer")]
+        return []
+
+    def _last_words(self) -> Report:
+        return next(message.report for message in reversed(self._unsent) if isinstance(message, Ended))
+
+    def _alone(self, how: str, at_ns: int) -> list[Action]:
+        """The leader is gone: the worst that is known is the verdict, that it is gone among it."""
+        if self._paused_s > RECONNECT_S:
+            how += f" (host {self._me} itself had been paused for {self._paused_s:.1f} s)"
+        lost = vanished(self._leader, how, at_ns)
+        return self._settle(worse(worse(self._heard_of, self._own), lost) or lost)
+
+    def _fail_here(self, report: Report) -> list[Action]:
+        if self._told_here:
+            return []
+        self._told_here = True
+        return [FailHere(text=news(report), report=report)]
+
+    def _settle(self, report: Report) -> list[Action]:
+        self.verdict = report
+        actions: list[Action] = self._fail_here(report) if report.failed else []
+        if report.stopped and report.exit_code and not self._stopped:
+            actions.append(StopHere(host=report.host, signal=max(report.exit_code - 128, 0) or SIGTERM))
+        return [*actions, Settled(report=report)]
+
+    def _forgive_own_pause(self, now_s: float) -> None:
+        pause_s = now_s - self._due_s
+        if self._due_s > self._ticked_s and pause_s > self._times.beat_s:
+            self._paused_s = max(self._paused_s, pause_s)
+            self._heard_s = None if self._heard_s is None else min(self._heard_s + pause_s, now_s)
+            self._away_s = None if self._away_s is None else min(self._away_s + pause_s, now_s)
+        self._ticked_s = now_s

@@ -1,0 +1,425 @@
+"""Pure: the leader's side of the roll call. Who is there, who is ready, who failed, who is gone, and the job's end.
+
+Its own host is a member like any other; what it says comes in by `heard`, too. Whatever comes from one host costs the
+same however many there are: with 10,000 of them everything is said 10,000 times within a second.
+"""
+
+import msgspec
+
+from toolkit.peers.messages import (
+    Bye,
+    Ended,
+    Evidence,
+    Failing,
+    Go,
+    Idle,
+    Message,
+    Ping,
+    Pong,
+    Ready,
+    Report,
+    Step,
+    Stop,
+    Verdict,
+    Welcome,
+)
+from toolkit.peers.roll import (
+    AGREE_S,
+    BREAK_NS,
+    EVIDENCE_S,
+    FAREWELL_S,
+    HANG,
+    HANG_EVIDENCE_S,
+    HUNG,
+    LINGER_S,
+    RECONNECT_S,
+    STOPPED_S,
+    TELL_EVERY_S,
+    VANISHED,
+    Action,
+    FailHere,
+    Say,
+    Send,
+    Settled,
+    Start,
+    StopAt,
+    StopHere,
+    Times,
+    broken,
+    in_vain,
+    light,
+    named,
+    news,
+    shared,
+    silent,
+    vanished,
+    worse,
+)
+
+
+class Leader:
+    """Takes what happens and answers with what is to be done."""
+
+    def __init__(self, hosts: tuple[str, ...], times: Times, now_s: float) -> None:
+        self._me = hosts[0]
+        self._hosts = hosts
+        self._followers = hosts[1:]
+        self._times = times.among(len(hosts))
+        self._marks: dict[str, str] = {}
+        self._heard_s: dict[str, float] = {}
+        self._away_s: dict[str, float] = {}
+        # Followers that never came; those declared gone; those that are there and have not said Bye.
+        self._absent = set(hosts[1:])
+        self._gone: set[str] = set()
+        self._here: set[str] = set()
+        # Of the hosts that came and are not gone: those that have not ended, and those that have not said what failed.
+        self._unended = {self._me}
+        self._untold = {self._me}
+        self._ready: set[str] = set()
+        self._idle: dict[str, Idle] = {}
+        self._odd: dict[str, tuple[str, ...]] = {}
+        self._steps: dict[str, int] = {}
+        self._agreed: Step | None = None
+        self._ended: dict[str, Report] = {}
+        self._worst: Report | None = None
+        self._stop: Stop | None = None
+        self._started = False
+        self._began_s = now_s
+        self._first_end_s: float | None = None
+        self._failing_s: float | None = None
+        self._stopped_s: float | None = None
+        self._settled_s: float | None = None
+        self._next_tell_s = now_s + TELL_EVERY_S
+        self._ticked_s = now_s
+        self._due_s = now_s
+        self._paused_s = 0.0
+        self.verdict: Report | None = None
+
+    # --- what comes from the link
+
+    def knows_other(self, host: str, mark: str) -> bool:
+        """True if *host* has joined before as another process: a restarted or a second `train` takes nobody's place."""
+        return self._marks.setdefault(host, mark) != mark
+
+    def turn_away(self, host: str, now_ns: int) -> Verdict:
+        """Return what a second `train` of *host* is told: how the job ended if that is known, else to end."""
+        if self.verdict is not None and self.verdict.failed:
+            return Verdict(report=self.verdict)
+        cause = f"another train of this job is already host {host}: this one started second, or again"
+        return Verdict(report=msgspec.structs.replace(vanished(host, "", now_ns), cause=cause))
+
+    def joined(self, host: str, now_s: float) -> list[Action]:
+        """*host* has proved itself on a new connection; it may be back after a break."""
+        if host in self._absent:
+            self._absent.discard(host)
+            self._unended.add(host)
+            self._untold.add(host)
+        self._here.add(host)
+        self._away_s.pop(host, None)
+        self._idle.pop(host, None)
+        self._heard_s[host] = now_s
+        messages: list[Message] = [Welcome(beat_s=self._times.beat_s, patience_s=self._times.patience_s)]
+        if self.verdict is not None:
+            messages.append(Verdict(report=self.verdict))
+        else:
+            messages += [message for message in (self._stop, self._agreed) if message is not None]
+            messages += [Failing(report=light(self._worst))] if self._failing_s is not None and self._worst else []
+            messages += [Go()] if self._started else []
+        return [Send(hosts=(host,), message=message) for message in messages]
+
+    def left(self, host: str, now_s: float) -> list[Action]:
+        """*host*'s connection broke; it has a moment to come back."""
+        if host in self._gone:
+            self._here.discard(host)
+        elif host in self._here:
+            self._away_s[host] = now_s
+            self._due(now_s + RECONNECT_S)
+        return []
+
+    def heard(self, host: str, message: Message, now_s: float, now_ns: int) -> list[Action]:
+        """Take a message of *host*, proved to be its own (the leader's own host too)."""
+        self._heard_s[host] = now_s
+        if isinstance(message, Ping):
+            return [Send(hosts=(host,), message=Pong(sent_ns=message.sent_ns, leader_ns=now_ns))]
+        if isinstance(message, Bye):
+            self._here.discard(host)
+            return []
+        if isinstance(message, Stop):
+            return self._on_stop(message, host, now_s)
+        if self.verdict is not None:
+            return []
+        if isinstance(message, Ready):
+            return self._on_ready(host)
+        if isinstance(message, Failing):
+            return self._fail(host, message.report, now_s)
+        if isinstance(message, Evidence):
+            return self._on_evidence(host, message.report, now_s)
+        if isinstance(message, Step):
+            self._steps[host] = message.step
+            return self._agree(now_s)
+        if isinstance(message, Idle):
+            return self._on_idle(host, message, now_s, now_ns)
+        if isinstance(message, Ended):
+            return self._on_ended(host, message.report, now_s)
+        return []
+
+    def tick(self, now_s: float, now_ns: int) -> list[Action]:
+        """See what time alone has brought about. Call when `next_s` is 0; later was a pause of our own."""
+        self._forgive_own_pause(now_s)
+        actions: list[Action] = []
+        if self.verdict is None:
+            actions = self._roll_call(now_s, now_ns)
+            for host in self._followers:
+                if host in self._unended:
+                    actions += self._look_after(host, now_s, now_ns)
+            actions += self._agree(now_s) + self._decide(now_s)
+        self._plan_next(now_s)
+        return actions
+
+    def next_s(self, now_s: float) -> float:
+        """Return the seconds until `tick` is due."""
+        return max(self._due_s - now_s, 0.0)
+
+    def finished(self, now_s: float) -> bool:
+        """True once there is a verdict, and every host that could take it has, or had time to."""
+        if self.verdict is None or self._settled_s is None:
+            return False
+        wait_s = LINGER_S if self.awaited else FAREWELL_S if self._here - self._gone else 0.0
+        return now_s >= self._settled_s + wait_s
+
+    @property
+    def awaited(self) -> tuple[str, ...]:
+        """The hosts that have never come and should learn that the job has failed."""
+        worth = self.verdict is not None and self.verdict.failed and self._stop is None and not self._timed_out
+        return tuple(host for host in self._followers if host in self._absent) if worth else ()
+
+    # --- inside
+
+    @property
+    def _timed_out(self) -> bool:
+        return self._settled_s is not None and self._settled_s >= self._began_s + self._times.join_s
+
+    def _on_ready(self, host: str) -> list[Action]:
+        self._ready.add(host)
+        if self._started or len(self._ready) < len(self._hosts):
+            return []
+        self._started = True
+        return [Send(hosts=self._followers, message=Go()), Start()]
+
+    def _on_stop(self, message: Stop, host: str, now_s: float) -> list[Action]:
+        if self._stop is not None:
+            return []
+        self._stop = message
+        self._stopped_s = now_s
+        self._due(now_s + AGREE_S)
+        if self.verdict is not None:
+            return []
+        actions: list[Action] = [Send(hosts=self._but(host), message=message)]
+        if host != self._me:
+            actions.append(StopHere(host=message.host, signal=message.signal))
+        return actions
+
+    def _agree(self, now_s: float) -> list[Action]:
+        """Name the step at which all stop, once every host that can has said when it could."""
+        if self._agreed is not None or self._stopped_s is None or not self._steps:
+            return []
+        if now_s < self._stopped_s + AGREE_S and (
+            len(self._steps) < len(self._unended) or not self._unended <= self._steps.keys()
+        ):
+            return []
+        step = max(self._steps.values())
+        self._agreed = Step(step=step)
+        return [Send(hosts=self._followers, message=self._agreed), StopAt(step=step)]
+
+    def _on_evidence(self, host: str, report: Report | None, now_s: float) -> list[Action]:
+        if report is not None and report.kind == HANG:
+            self._odd[host] = report.odd
+        if not self._hangs or host in self._odd:
+            self._untold.discard(host)
+        return self._decide(now_s) if report is None else self._fail(host, report, now_s)
+
+    @property
+    def _hangs(self) -> bool:
+        return self._worst is not None and self._worst.kind == HANG
+
+    def _on_idle(self, host: str, message: Idle, now_s: float, now_ns: int) -> list[Action]:
+        """A hang is one only if no host moves: one that does may be what the others wait for."""
+        if message.seconds:
+            self._idle[host] = message
+        else:
+            self._idle.pop(host, None)
+        if self._failing_s is not None or self._stop is not None or len(self._idle) < len(self._unended):
+            return []
+        if not self._unended or not self._unended <= self._idle.keys():
+            return []
+        idle_s = min(self._idle[host].seconds for host in self._unended)
+        cause = f"no rank of any host has written or computed anything for {idle_s:.0f} s (TOOLKIT_STALL_S)"
+        report = Report(
+            host=self._me,
+            exit_code=HUNG,
+            primary=True,
+            failed_ns=now_ns - int(idle_s * 1e9),
+            blame="user",
+            kind=HANG,
+            cause=cause,
+            idle_s=idle_s,
+        )
+        return self._fail("", report, now_s)
+
+    def _on_ended(self, host: str, report: Report, now_s: float) -> list[Action]:
+        self._ended[host] = report
+        self._unended.discard(host)
+        self._untold.discard(host)
+        if self._first_end_s is None:
+            self._first_end_s = now_s
+            self._due(now_s + self._times.end_s)
+        if not report.failed:
+            return self._decide(now_s)
+        return self._fail(host, report, now_s)
+
+    def _fail(self, host: str, report: Report, now_s: float) -> list[Action]:
+        """Take bad news from *host* ("": this roll call's own), and pass the first on."""
+        self._worst = worse(self._worst, report)
+        if not self._hangs:
+            self._untold.discard(host)
+        if self._failing_s is not None:
+            return self._decide(now_s)
+        self._failing_s = now_s
+        self._due(now_s + self._evidence_s)
+        actions: list[Action] = [Send(hosts=self._but(host), message=Failing(report=light(report)))]
+        if host != self._me:
+            actions.append(FailHere(text=news(report), report=report))
+        return actions + self._decide(now_s)
+
+    def _roll_call(self, now_s: float, now_ns: int) -> list[Action]:
+        if self._started or self._failing_s is not None or self._stop is not None:
+            return []
+        absent = [host for host in self._followers if host in self._absent]
+        busy = [host for host in self._followers if host not in self._absent and host not in self._ready]
+        if now_s >= self._began_s + self._times.join_s:
+            missing = [*absent, *busy] or [self._me]
+            return self._settle(in_vain(missing[0], self._times.join_s, named(missing), now_ns), now_s)
+        if now_s >= self._next_tell_s:
+            self._next_tell_s = now_s + TELL_EVERY_S
+            parts = [f"{named(absent)} to join"] * bool(absent) + [f"{named(busy)} to be ready"] * bool(busy)
+            if parts:
+                return [Say(text="waiting for " + " and ".join(parts))]
+        return []
+
+    def _look_after(self, host: str, now_s: float, now_ns: int) -> list[Action]:
+        heard_ns = now_ns - int((now_s - self._heard_s[host]) * 1e9)
+        silent_s = now_s - self._heard_s[host]
+        away_s = now_s - self._away_s[host] if host in self._away_s else 0.0
+        if away_s >= RECONNECT_S:
+            how, at_ns = broken(), max(heard_ns, now_ns - int(away_s * 1e9) - BREAK_NS)
+        elif silent_s >= self._times.patience_s:
+            how, at_ns = silent(silent_s), heard_ns
+        else:
+            return []
+        if host in self._away_s:
+            self._here.discard(host)
+        self._gone.add(host)
+        self._away_s.pop(host, None)
+        self._unended.discard(host)
+        self._untold.discard(host)
+        if self._stop is not None:
+            cause = f"host {host} vanished while the job was stopping: {how}"
+            code = 128 + self._stop.signal
+            self._ended[host] = Report(host=host, exit_code=code, stopped=True, kind="Stopped", cause=cause)
+            return []
+        if self._paused_s > RECONNECT_S:
+            how += f" (host {self._me} itself had been paused for {self._paused_s:.1f} s)"
+        return self._fail(host, vanished(host, how, at_ns), now_s)
+
+    def _decide(self, now_s: float) -> list[Action]:
+        if self.verdict is not None:
+            return []
+        if self._failing_s is not None:
+            since_s = now_s - self._failing_s
+            # A host whose connection is broken may be the one that all the others' failures are echoes of.
+            late = since_s >= self._evidence_s + (RECONNECT_S if self._away_s else 0.0)
+            assert self._worst is not None
+            if late or (self._worst.primary and not self._untold):
+                return self._settle(self._worst, now_s)
+            return []
+        if not self._unended:
+            return self._settle(self._together(), now_s)
+        if self._stopped_s is not None and now_s >= self._stopped_s + self._times.grace_s + STOPPED_S:
+            return self._settle(self._together(), now_s)
+        if self._stop is None and self._times.end_s > 0 and self._first_end_s is not None:
+            return self._end_late(self._first_end_s + self._times.end_s, now_s)
+        return []
+
+    @property
+    def _evidence_s(self) -> float:
+        return HANG_EVIDENCE_S if self._hangs else EVIDENCE_S
+
+    def _end_late(self, ends_s: float, now_s: float) -> list[Action]:
+        if now_s < ends_s:
+            return []
+        missing = [host for host in self._hosts if host in self._unended]
+        cause = f"{named(missing)} had not ended {self._times.end_s:g} s after the first host had (TOOLKIT_END_S)"
+        report = Report(
+            host=missing[0], exit_code=VANISHED, primary=True, blame="platform", kind="PlatformError", cause=cause
+        )
+        return self._fail("", report, now_s)
+
+    def _together(self) -> Report:
+        """Return the end of a job in which nothing failed: of a stop, the worst of the hosts' ends."""
+        ends = list(self._ended.values())
+        if self._stop is not None:
+            for host in self._unended:
+                cause = f"host {host} had not ended {self._times.grace_s + STOPPED_S:g} s after the stop"
+                code = 128 + self._stop.signal
+                ends.append(Report(host=host, exit_code=code, stopped=True, kind="Stopped", cause=cause))
+        worst = max(ends, key=lambda report: report.exit_code)
+        return worst if worst.exit_code else Report(host=self._me, exit_code=0, stopped=self._stop is not None)
+
+    def _settle(self, report: Report, now_s: float) -> list[Action]:
+        if report.kind == HANG:
+            odd = [each for host in self._hosts for each in self._odd.get(host, ())]
+            report = msgspec.structs.replace(report, cause="; ".join((report.cause, *odd)))
+        self.verdict = report = shared(report, len(self._hosts))
+        self._settled_s = now_s
+        actions: list[Action] = [Send(hosts=self._followers, message=Verdict(report=report))]
+        if report.failed and self._failing_s is None:
+            actions.append(FailHere(text=news(report), report=report))
+        actions.append(Settled(report=report))
+        if self.awaited:
+            who = named(list(self.awaited))
+            actions.append(Say(text=f"waiting up to {LINGER_S:g} s for {who}, to say that the job has failed"))
+        return actions
+
+    def _but(self, host: str) -> tuple[str, ...]:
+        return tuple(each for each in self._followers if each != host)
+
+    # --- time
+
+    def _due(self, at_s: float) -> None:
+        self._due_s = min(self._due_s, at_s)
+
+    def _plan_next(self, now_s: float) -> None:
+        self._due_s = now_s + self._times.beat_s
+        if self.verdict is not None:
+            return
+        ends = [away_s + RECONNECT_S for away_s in self._away_s.values()]
+        if not self._started:
+            ends += [self._began_s + self._times.join_s, self._next_tell_s]
+        if self._failing_s is not None:
+            ends_s = self._failing_s + self._evidence_s
+            ends += [ends_s, ends_s + RECONNECT_S]
+        if self._stopped_s is not None:
+            ends += [self._stopped_s + AGREE_S, self._stopped_s + self._times.grace_s + STOPPED_S]
+        if self._first_end_s is not None and self._times.end_s > 0:
+            ends.append(self._first_end_s + self._times.end_s)
+        self._due(min((end for end in ends if end > now_s), default=self._due_s))
+
+    def _forgive_own_pause(self, now_s: float) -> None:
+        pause_s = now_s - self._due_s
+        if self._due_s > self._ticked_s and pause_s > self._times.beat_s:
+            self._paused_s = max(self._paused_s, pause_s)
+            self._heard_s = {host: min(heard_s + pause_s, now_s) for host, heard_s in self._heard_s.items()}
+            self._away_s = {host: min(away_s + pause_s, now_s) for host, away_s in self._away_s.items()}
+            if self._failing_s is not None:
+                self._failing_s = min(self._failing_s + pause_s, now_s)
+        self._ticked_s = now_s

@@ -71,6 +71,12 @@ class Settings(Record, frozen=True, kw_only=True):
     end_s: Annotated[
         Seconds, _meaning("how long the last host may end after the first that ended well; 0: as long as it lives")
     ] = 0.0
+    rules: Annotated[Path | None, _meaning("a document of log rules that the job is watched by (docs/rules.md)")] = None
+    straggler_factor: Annotated[
+        Annotated[float, msgspec.Meta(gt=1)],
+        _meaning("a rank whose step_time is so many times its peers' median is slow (docs/rules.md)"),
+    ] = 1.5
+    straggler_steps: Annotated[Positive, _meaning("for so many steps in a row, and it is named as a straggler")] = 20
     stall_s: Annotated[
         Seconds, _meaning("no output and no CPU use by any rank of any host for so long is a hang (try 600); 0: off")
     ] = 0.0

@@ -17,6 +17,7 @@ Warnings:
 
 import os
 import time
+from _thread import get_ident  # threading's, without its import.
 
 from toolkit import slate_layout as layout
 
@@ -173,6 +174,8 @@ class _Slate:
         self.page: _Page | None = None
         self.stop: mmap | None = None
         self.wants_page = self.wants_stop = bool(folder)
+        self.has_sigterm = False
+        self.forking: set[int] = set()  # threads of which _before_fork holds back SIGTERM
 
     def make_page(self) -> None:
         self.wants_page = False
@@ -207,7 +210,7 @@ class _Slate:
             return
         if _COUNTER(view)[0] == layout.VERSION:
             self.stop = view
-            _outlive_sigterm()
+            self.has_sigterm = _outlive_sigterm()
 
 
 # The one thing that this module keeps: a process has one slate, and its functions have no other place for it.
@@ -219,7 +222,7 @@ def _find() -> _Slate:
     global _slate, _watches_forks
     _slate = _Slate(os.environ.get(layout.VARIABLE, ""))
     if _slate.folder and not _watches_forks:
-        os.register_at_fork(after_in_child=_forget)
+        os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_forget)
         _watches_forks = True
     return _slate
 
@@ -243,18 +246,20 @@ def _asked() -> "tuple[int, int, int, int] | None":
     return fields if fields is not None and fields[0] else None
 
 
-def _outlive_sigterm() -> None:
-    """Keep SIGTERM from ending this process before it has seen that it is asked to stop.
+def _outlive_sigterm() -> bool:
+    """Keep SIGTERM from ending this process before it has seen that it is asked to stop; True if that was for us to do.
 
     Only where the script left SIGTERM at its default: who has a handler, or sets one later, keeps it.
     """
     import signal
 
     try:
-        if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-            signal.signal(signal.SIGTERM, _on_sigterm)
+        if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+            return False
+        signal.signal(signal.SIGTERM, _on_sigterm)
     except ValueError:  # Not in the main thread, where alone it can be set.
-        return
+        return False
+    return True
 
 
 def _on_sigterm(number: int, _frame: "FrameType | None") -> None:
@@ -266,16 +271,35 @@ def _on_sigterm(number: int, _frame: "FrameType | None") -> None:
         os.kill(os.getpid(), number)
 
 
-def _forget() -> None:
-    """In a forked child: have nothing of the parent's, and die of SIGTERM as a child does (Process.terminate)."""
-    global _slate
-    sigterm_is_ours = _slate is not None and _slate.stop is not None
-    _slate = None
-    if sigterm_is_ours:
+# A forked child dies of SIGTERM (Process.terminate), unless the script says otherwise. Python drops a signal that comes
+# between the fork and its own first line in the child, and who waits for the child would wait for ever (seen in 3 of 8
+# runs under load): so SIGTERM is held back until its default is restored.
+
+
+def _before_fork() -> None:
+    if _slate is not None and _slate.has_sigterm:
         import signal
 
-        try:
-            if signal.getsignal(signal.SIGTERM) is _on_sigterm:
-                signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        except ValueError:
-            return
+        if signal.SIGTERM not in signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM,)):
+            _slate.forking.add(get_ident())
+
+
+def _after_fork() -> None:
+    if _slate is not None and get_ident() in _slate.forking:
+        import signal
+
+        _slate.forking.discard(get_ident())
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGTERM,))
+
+
+def _forget() -> None:
+    """In the child: have nothing of the parent's."""
+    global _slate
+    parents, _slate = _slate, None
+    if parents is not None and parents.has_sigterm:
+        import signal
+
+        if signal.getsignal(signal.SIGTERM) is _on_sigterm:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        if get_ident() in parents.forking:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGTERM,))

@@ -409,7 +409,7 @@ def test_needs_that_were_not_met_are_all_named() -> None:
             "stopped by SIGTERM; script ended with code 7",
         ),
         (
-            seen(process("script", 99, KILL, told=True), stop=(INT, 4), forced=True),
+            seen(process("script", 115, KILL, told=True), stop=(INT, 4), forced=True),
             "stopped by SIGINT; script killed by SIGKILL (signal 9); SIGKILL was needed (grace 110 s)",
         ),
         (

@@ -135,6 +135,10 @@ def test_the_users_choice_about_faulthandler_stays(base: Base) -> None:
     assert base.train({"PYTHONFAULTHANDLER": ""}).stdout == b"True\n"
 
 
+def _enter(group: Path) -> None:
+    (group / "cgroup.procs").write_text(str(os.getpid()))
+
+
 @pytest.mark.root
 @pytest.mark.skipif(os.geteuid() != 0, reason="making a control group needs root")
 def test_out_of_memory_is_proved_by_the_kernels_count(base: Base) -> None:
@@ -146,7 +150,7 @@ def test_out_of_memory_is_proved_by_the_kernels_count(base: Base) -> None:
         pytest.skip(f"no control group of version 1 can be made here ({error.strerror})")
     base.program("kept = []\nwhile True: kept.append(bytearray(b'x') * (1 << 20))\n")
     try:
-        done = base.train(before=lambda: (group / "cgroup.procs").write_text(str(os.getpid())) and None)
+        done = base.train(before=lambda: _enter(group))
     finally:
         group.rmdir()
 

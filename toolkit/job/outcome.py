@@ -55,6 +55,15 @@ class Hung(Record, frozen=True, kw_only=True):
     odd: tuple[str, ...] = ()
 
 
+class Ruled(Record, frozen=True, kw_only=True):
+    """What a log rule ended the job for: the exit code of its action, and what it found, when."""
+
+    exit_code: int
+    at_ns: int
+    text: str
+    rank: int | None = None
+
+
 class Ended(Record, frozen=True, kw_only=True):
     """What the loop saw, for the verdict.
 
@@ -77,6 +86,7 @@ class Ended(Record, frozen=True, kw_only=True):
     peer_failed: bool = False
     memory: Memory | None = None
     hung: Hung | None = None
+    ruled: Ruled | None = None
     long_lines: int = 0
     notes: tuple[str, ...] = ()
 

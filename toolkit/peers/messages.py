@@ -187,13 +187,13 @@ def encode(message: Message) -> bytes:
     """Return *message* as it is sealed; a report's texts are cut until the other end takes it."""
     encoded = msgspec.json.encode(message)
     while len(encoded) > LARGEST_BYTES - MAC_BYTES and isinstance(message, Failing | Evidence | Ended | Verdict):
-        assert message.report is not None
         report = message.report
-        cut = {
-            "cause": report.cause[: len(report.cause) // 2],
-            "traceback": report.traceback[len(report.traceback) // 2 :],
-        }
-        message = msgspec.structs.replace(message, report=msgspec.structs.replace(report, **cut))
+        assert report is not None
+        if report.traceback:
+            report = msgspec.structs.replace(report, traceback=report.traceback[len(report.traceback) // 2 + 1 :])
+        else:
+            report = msgspec.structs.replace(report, cause=report.cause[: len(report.cause) // 2])
+        message = msgspec.structs.replace(message, report=report)
         encoded = msgspec.json.encode(message)
     return encoded
 
@@ -206,7 +206,7 @@ def decode(message: bytes) -> Message:
     """
     try:
         return _DECODER.decode(message)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise RefusedError("a message of no known form") from None
 
 

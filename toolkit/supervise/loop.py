@@ -20,7 +20,7 @@ from toolkit.supervise import children, waiting
 from toolkit.supervise.console import Console
 from toolkit.supervise.flow import STALLED_CONSOLE_S
 from toolkit.supervise.kernel import PR_SET_CHILD_SUBREAPER, prctl
-from toolkit.supervise.others import Others, Word
+from toolkit.supervise.others import Others, Rules, Word
 from toolkit.supervise.running import Running, Stall
 from toolkit.supervise.signals import STOPPING, Signals
 
@@ -43,6 +43,7 @@ class Supervisor:
         python: str,
         others: Others | None = None,
         stall: Stall | None = None,
+        rules: Rules | None = None,
     ) -> None:
         self.signals = signals
         self.console = console
@@ -51,6 +52,7 @@ class Supervisor:
         self.python = python
         self.others = others
         self.stall = stall
+        self.rules = rules
         self.peer_failed = False
         self.settled = False
         self._may_start = False

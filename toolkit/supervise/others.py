@@ -2,13 +2,27 @@
 
 from typing import Literal, Protocol
 
-from toolkit.job.outcome import Ended
+from toolkit.job.outcome import Ended, Ruled
 
 # step: the step at which every rank of the job stops.
 # hang: no host's ranks move (with the seconds).
 # start: every host is ready; stop: a stop signal came to another host (with its number); fail: another host failed;
 # settled: the job's end is known.
 Word = tuple[Literal["start", "stop", "fail", "hang", "step", "settled"], int]
+
+
+class Rules(Protocol):
+    """Who watches the ranks' lines and may ask for the job's end."""
+
+    @property
+    def ruled(self) -> Ruled | None:
+        """What the job is to end for."""
+
+    def rest_s(self) -> float | None:
+        """Return the seconds after which `tick` is due, None if it is not."""
+
+    def tick(self) -> None:
+        """Look for what has become late."""
 
 
 class Others(Protocol):

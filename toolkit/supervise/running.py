@@ -11,7 +11,7 @@ import msgspec
 
 from toolkit import slate
 from toolkit.errors import UserError
-from toolkit.job.outcome import Ended, Exit, Hung
+from toolkit.job.outcome import Ended, Exit, Hung, Ruled
 from toolkit.job.plan import Phase, ProcessSpec
 from toolkit.log import Log
 from toolkit.records import Record
@@ -19,7 +19,7 @@ from toolkit.supervise import children, stacks
 from toolkit.supervise.console import Console
 from toolkit.supervise.flow import Flow
 from toolkit.supervise.kernel import descendants
-from toolkit.supervise.others import Others, Word
+from toolkit.supervise.others import Others, Rules, Word
 from toolkit.supervise.process import Process, command_name
 from toolkit.supervise.ranks import Door, Request, StandIn, write_wrapper
 from toolkit.supervise.relay import RankFile, Stream
@@ -72,6 +72,7 @@ class Around(Protocol):
     stopped_at_ns: int | None
     others: Others | None
     stall: Stall | None
+    rules: Rules | None
     peer_failed: bool
 
     def hear(self) -> list[Word]:
@@ -104,6 +105,7 @@ class Running:
         self._notes: list[str] = []
         self._progress = Progress(time.monotonic())
         self._hung: Hung | None = None
+        self._ruled: Ruled | None = None
         self._stall = around.stall if phase.together else None
         self._stall_looked_s = time.monotonic()
         self._stacks: stacks.Dump | None = None
@@ -147,7 +149,15 @@ class Running:
         if not self._spec.stand_in:
             return None
         around = self._around
-        door = Door(around.run_folder)
+        try:
+            return self._opened_door(Door(around.run_folder))
+        except OSError as error:
+            self._note(f"{around.run_folder}: {error.strerror}; ranks are left to {self._spec.name}")
+            self._spec = _without_stand_in(self._spec)
+            return None
+
+    def _opened_door(self, door: Door) -> Door | None:
+        around = self._around
         wrapper = around.run_folder / "rank"
         python = self._spec.environ.get("TOOLKIT_RANK_PYTHON", around.python)
         if not write_wrapper(wrapper, script_python=python, python=around.python, standin=STANDIN, door=door.path):
@@ -322,6 +332,9 @@ class Running:
         waits = [LOOK_S] if self._state in ("sweeping", "killing") or self._waiting_to_stop is not None else []
         if self._around.others is not None:
             waits.append(self._around.others.rest_s())
+        rules_rest_s = self._around.rules.rest_s() if self._around.rules is not None else None
+        if rules_rest_s is not None and self._ruled is None:
+            waits.append(rules_rest_s)
         if self._stall is not None:
             waits.append(max(self._stall_looked_s + _look_every_s(self._stall) - time.monotonic(), 0.0))
         if self._deadline_s is not None:
@@ -339,6 +352,8 @@ class Running:
         if self._stall is not None and now_s - self._stall_looked_s >= _look_every_s(self._stall):
             self._stall_looked_s = now_s
             self._look_for_hang(self._stall, now_s)
+        if self._around.rules is not None and self._ruled is None and self._phase.together:
+            self._heed(self._around.rules)
         if self._waiting_to_stop is not None:
             self._stop_unless_holding(self._waiting_to_stop)
         if self._stacks is not None and now_s >= self._collect_s:
@@ -346,6 +361,15 @@ class Running:
         if self._deadline_s is not None and now_s >= self._deadline_s:
             self._deadline_s = None
             self._event(Event.DEADLINE)
+
+    def _heed(self, rules: Rules) -> None:
+        if rules.rest_s() == 0:
+            rules.tick()
+        if rules.ruled is not None and self._state == "running":
+            self._ruled = rules.ruled
+            if self._around.others is not None:
+                self._around.others.failing(self._so_far())
+            self._event(Event.RULED)
 
     def _look_for_hang(self, stall: Stall, now_s: float) -> None:
         ranks = [process for process in self._living.values() if process.rank is not None]
@@ -550,6 +574,7 @@ class Running:
             forced=self._forced,
             peer_failed=self._around.peer_failed,
             hung=self._hung,
+            ruled=self._ruled,
             long_lines=sum(stream.lines.long_lines for pair in self._streams.values() for stream in pair),
             notes=tuple(self._notes),
         )

@@ -25,6 +25,7 @@ class Event(Enum):
     LAUNCHER_STOPS = "the launcher asks its ranks to end, or ended before them"
     PEER_FAILED = "another host failed"
     HUNG = "nothing has moved on any host for too long"
+    RULED = "a log rule asks for the job's end"
     RANKS_ENDED = "the last rank ended, the launcher lives"
     ALL_ENDED = "launcher and ranks have ended"
     QUIET = "no descendant lives"
@@ -57,6 +58,7 @@ TABLE: dict[tuple[Phase, Event], tuple[Phase, tuple[Action, ...]]] = {
     ("running", Event.RANK_FAILED): ("failing", (Action.STOP_RANKS, Action.ARM_FAILURE)),
     ("running", Event.LAUNCHER_STOPS): ("failing", (Action.STOP_RANKS, Action.ARM_FAILURE)),
     ("running", Event.PEER_FAILED): ("failing", (Action.STOP_HERE, Action.ARM_FAILURE)),
+    ("running", Event.RULED): ("failing", (Action.STOP_HERE, Action.ARM_FAILURE)),
     ("running", Event.HUNG): ("dumping", (Action.DUMP, Action.ARM_DUMP)),
     ("dumping", Event.DEADLINE): ("failing", (Action.STOP_HERE, Action.ARM_HUNG)),
     ("dumping", Event.STOP): ("stopping", (Action.FORWARD, Action.ARM_GRACE)),

@@ -8,6 +8,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 
+from toolkit.errors import PlatformError
 from toolkit.job.plan import Listens, Locked, Need, Resolves
 
 TELL_EVERY_S = 10.0
@@ -100,9 +101,20 @@ def take(lock: int) -> bool:
 
 
 def open_locks(needs: Sequence[Need]) -> dict[str, int]:
-    """Return an open descriptor for each lock among *needs*, by path; the caller closes them."""
-    return {
-        str(need.path): os.open(need.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        for need in needs
-        if isinstance(need, Locked)
-    }
+    """Return an open descriptor for each lock among *needs*, by path; the caller closes them.
+
+    Raises:
+        PlatformError: one cannot be made.
+    """
+    locks = {}
+    for need in needs:
+        if isinstance(need, Locked):
+            try:
+                locks[str(need.path)] = os.open(need.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            except OSError as error:
+                raise PlatformError(
+                    f"expected a lock file, cannot make it ({error.strerror})",
+                    where=str(need.path),
+                    hint="Give the container's user a /tmp (or TMPDIR) with room in it.",
+                ) from None
+    return locks

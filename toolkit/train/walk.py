@@ -22,10 +22,10 @@ from toolkit.probe import host, look
 from toolkit.source import classify, fetch, install
 from toolkit.supervise.console import Console
 from toolkit.supervise.loop import Supervisor
-from toolkit.supervise.relay import Tap
 from toolkit.supervise.running import SLATE, Stall
 from toolkit.supervise.signals import Signals
 from toolkit.supervise.stacks import SIGNAL as STACKS_SIGNAL
+from toolkit.train.taps import Taps
 from toolkit.verdict import judge
 
 STACKS = "stacks"
@@ -108,20 +108,21 @@ def _run(job: Job, signals: Signals, log: Log) -> Outcome:
             from toolkit.train.accord import Accord  # sockets and hashes: 8 ms that a host alone need not pay
 
             others = Accord(job, log, memory)
-        metrics = _Metrics(job, log)
+        taps = Taps(job, log)
         supervisor = Supervisor(
             signals=signals,
-            console=_console(job, launchers.world_size(job) > 1, metrics, log),
+            console=_console(job, launchers.world_size(job) > 1, taps, log),
             log=log,
             run_folder=run_folder,
             marker=f"{MARKER}={run_folder.name}",
             python=job.interpreter,
             others=others,
             stall=_stall(job, run_folder),
+            rules=taps,
         )
         log.say_through(supervisor.console.stderr.say, supervisor.finish)
         outcome = _alone(job, supervisor, memory, log)
-        metrics.close()
+        taps.close()
         return outcome if others is None else others.settle(supervisor, outcome)
     finally:
         if others is not None:
@@ -205,13 +206,8 @@ def _fitted(spec: ProcessSpec, run_folder: Path, stacks: Path | None, log: Log) 
     """Return *spec* with an environment that execve takes; what does not fit goes to a file that the script can
     read."""
     environ = {**spec.environ, MARKER: run_folder.name}
-    if stacks is not None:
-        stacks.mkdir()
-        environ["TOOLKIT_STACKS"] = f"{STACKS_SIGNAL}:{stacks}"
     if spec.rank is not None or spec.starts_ranks:
-        (run_folder / SLATE).mkdir()
-        slate.lay(run_folder / SLATE)
-        environ["TOOLKIT_SLATE"] = str(run_folder / SLATE)
+        environ |= _shared_with_ranks(run_folder, stacks, log)
     total_bytes = os.sysconf("SC_ARG_MAX") - (LAUNCHER_ADDS_BYTES if spec.starts_ranks else 0)
     kept, spilled = fitting(environ, spec.argv, total_bytes=total_bytes)
     if spilled:
@@ -219,58 +215,36 @@ def _fitted(spec: ProcessSpec, run_folder: Path, stacks: Path | None, log: Log) 
         file.touch(0o600)
         file.write_bytes(msgspec.json.encode(spilled))
         kept["SM_TRAINING_ENV_FILE"] = str(file)
-        log.warning(
-            f"{', '.join(spilled)} are too large for an environment: in the JSON file SM_TRAINING_ENV_FILE={file}"
-        )
+        names = ", ".join(list(spilled)[:8]) + (f" and {len(spilled) - 8} more" if len(spilled) > 8 else "")
+        log.warning(f"{names}: too large for an environment; they are in the JSON file SM_TRAINING_ENV_FILE={file}")
     return msgspec.structs.replace(spec, environ=kept)
 
 
-class _Metrics:
-    """The tap of the relay: lines to samples to output/metrics.jsonl. Made only where there are definitions."""
+def _shared_with_ranks(run_folder: Path, stacks: Path | None, log: Log) -> dict[str, str]:
+    """Make the folders through which ranks and `train` tell each other things; return the variables that name them.
 
-    def __init__(self, job: Job, log: Log) -> None:
-        self._writer = None
-        self._guard = None
-        self._host = job.cluster.current
-        if not job.metric_definitions:
-            return
-        from toolkit.metrics import capture, definition, file, guard, warn
-
-        definitions = definition.compile(job.metric_definitions, "metric definitions")
-        for each in definitions:
-            for text in warn.warnings(each):
-                log.warning(text)
-        self._guard = guard.Guard()
-        self._capture = capture.Capture(definitions, watch=self._guard, warn=log.warning)
-        self._writer = file.SampleFile(job.folders.output / "metrics.jsonl", warn=log.warning)
-
-    def tap(self, rank: int | None) -> Tap | None:
-        """Return what sees the lines of a rank (None: no rank, no tap)."""
-        writer = self._writer
-        if writer is None or rank is None:
-            return None
-        capture, host = self._capture, self._host
-
-        def see(block: bytes) -> None:
-            samples = capture.lines(block, host=host, rank=rank, now_s=time.time())
-            if samples:
-                writer.append(samples)
-
-        return see
-
-    def close(self) -> None:
-        if self._writer is not None and self._guard is not None:
-            self._writer.close()
-            self._guard.close()
+    A full disk costs what they are for, and not the job.
+    """
+    environ = {}
+    try:
+        (run_folder / SLATE).mkdir()
+        slate.lay(run_folder / SLATE)
+        environ["TOOLKIT_SLATE"] = str(run_folder / SLATE)
+        if stacks is not None:
+            stacks.mkdir()
+            environ["TOOLKIT_STACKS"] = f"{STACKS_SIGNAL}:{stacks}"
+    except OSError as error:
+        log.warning(f"{run_folder}: {error.strerror}; toolkit.status and stacks of hangs are not to be had in this run")
+    return environ
 
 
-def _console(job: Job, several: bool, metrics: _Metrics, log: Log) -> Console:
+def _console(job: Job, several: bool, taps: Taps, log: Log) -> Console:
     ours = job.settings
     files = ours.log_files == "on" or (ours.log_files == "auto" and several)
     return Console(
         host=job.cluster.current,
         prefix_ranks=ours.log_prefix == "rank" or (ours.log_prefix == "auto" and several),
-        make_tap=metrics.tap,
+        make_tap=taps.tap,
         files=job.folders.output_data / "logs" if files else None,
         file_bytes=ours.log_file_mib << 20,
         note=log.warning,

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from toolkit.errors import ToolkitError
 from toolkit.job.job import Job
-from toolkit.job.outcome import Ended, Exit, Hung, Memory, Outcome
+from toolkit.job.outcome import Ended, Exit, Hung, Memory, Outcome, Ruled
 from toolkit.verdict import pip, traceback
 from toolkit.verdict import tail as ends
 from toolkit.verdict.advice import advice
@@ -44,6 +44,8 @@ def judge(job: Job, ended: Ended) -> Outcome:
     culprit = _culprit(ended)
     if ended.hung is not None and (culprit is None or culprit.ended_ns > _hung_ns(ended)):
         return _hung(job, ended, ended.hung)
+    if ended.ruled is not None and culprit is None:
+        return _ruled(job, ended, ended.ruled)
     if culprit is not None:
         return _failed(job, ended, culprit)
     if ended.missing:
@@ -63,7 +65,9 @@ def judge(job: Job, ended: Ended) -> Outcome:
 def failed(job: Job, ended: Ended) -> Outcome | None:
     """Return the outcome of what had failed here by itself when *ended* was seen, None if nothing had."""
     culprit = _culprit(ended)
-    return None if culprit is None else _failed(job, ended, culprit)
+    if culprit is None:
+        return None if ended.ruled is None else _ruled(job, ended, ended.ruled)
+    return _failed(job, ended, culprit)
 
 
 def _succeeded(job: Job, ended: Ended) -> Outcome:
@@ -179,6 +183,23 @@ def _hung(job: Job, ended: Ended, hung: Hung) -> Outcome:
     )
 
 
+def _ruled(job: Job, ended: Ended, ruled: Ruled) -> Outcome:
+    return Outcome(
+        status="failed",
+        exit_code=ruled.exit_code,
+        blame="user",
+        kind="HealthRule",
+        cause=ruled.text,
+        host=job.cluster.current,
+        rank=ruled.rank,
+        primary=True,
+        failed_ns=ruled.at_ns,
+        command=ended.command,
+        exits=ended.exits,
+        notes=_notes(ended),
+    )
+
+
 def _hung_ns(ended: Ended) -> int:
     """Return when a hang began, as far as its end lets one see: nothing that failed later is its cause."""
     idle_ns = int(ended.hung.idle_s * 1e9) if ended.hung is not None else 0
@@ -200,7 +221,9 @@ def _stopped(job: Job, ended: Ended) -> Outcome:
         during = f" during {ended.phase}" if ended.phase == INSTALL else ""
         what = f"stopped by {name}{during}" + (f"; {deaths}" if deaths else "")
     if ended.forced:
-        what += f"; SIGKILL was needed (grace {job.grace_s:g} s)"
+        took_ns = max((e.ended_ns for e in ended.exits), default=0) - (ended.stopped_at_ns or 0)
+        over = took_ns >= job.grace_s * 1e9
+        what += f"; SIGKILL was needed (grace {job.grace_s:g} s)" if over else "; SIGKILL came with a second signal"
     return Outcome(
         status="stopped",
         exit_code=code,

@@ -1,0 +1,762 @@
+"""The roll call: histories of two to fifty hosts over networks of every kind (simulated.py)."""
+
+import random
+
+import msgspec
+import pytest
+
+from tests.peers.simulated import TIMES, Job, started, stops
+from toolkit.peers.leader import Leader
+from toolkit.peers.messages import Ended, Failing, Go, Idle, Ping, Ready, Report, Step, Stop, Verdict, Welcome
+from toolkit.peers.roll import FAREWELL_S, HANG, LINGER_S, FailHere, Send, Settled, Start, StopAt, Times, shared, worse
+
+SIZES = [2, 3, 7, 50]
+
+
+def ends_well(job: Job, after_s: float = 20.0) -> None:
+    for name in job.names:
+        job.at(after_s + job.random.random() * 5, lambda name=name: job.end(name))  # type: ignore[misc]
+
+
+# --- the start
+
+
+@pytest.mark.parametrize("count", SIZES)
+def test_nobody_starts_before_all_are_ready(count: int) -> None:
+    job = Job(count)
+    job.ready(*job.names[:-1])
+    job.ready(job.names[-1], after_s=7.0)
+    ends_well(job)
+
+    job.play()
+
+    assert all(7.0 <= host.did(Start)[0] < 7.1 for host in job.hosts.values())
+    assert job.verdicts == {("algo-1", 0)}
+
+
+def test_the_leader_says_every_ten_seconds_who_is_missing() -> None:
+    job = Job(4)
+    job.hosts["algo-3"].starts_s = 25.0
+    job.ready("algo-1", "algo-2", "algo-4")
+    job.hosts["algo-4"].starts_s = 15.0
+    job.ready("algo-3", after_s=32.0)
+    ends_well(job, 40.0)
+
+    job.play()
+
+    assert job.leader.said.splitlines() == [
+        "waiting for hosts algo-3, algo-4 to join",
+        "waiting for host algo-3 to join",
+        "waiting for host algo-3 to be ready",
+    ]
+    assert started(job)
+
+
+@pytest.mark.parametrize("count", SIZES)
+def test_hosts_that_never_come_are_named_at_the_deadline(count: int) -> None:
+    job = Job(count)
+    job.kill(job.names[-1])
+    job.ready()
+
+    job.play()
+
+    assert job.verdicts == {(job.names[-1], 75)}
+    verdict = job.leader.verdict
+    assert verdict is not None
+    assert verdict.cause == f"waited 60 s in vain for host {job.names[-1]} (TOOLKIT_JOIN_S)"
+    assert all(60.0 <= host.left_s < 60.1 for host in job.hosts.values() if host.alive)
+    assert not job.leader.did(Start)
+
+
+def test_of_many_missing_hosts_eight_are_named() -> None:
+    job = Job(30)
+    for name in job.names[10:]:
+        job.kill(name)
+    job.ready()
+
+    job.play()
+
+    verdict = job.leader.verdict
+    assert verdict is not None
+    assert "algo-11, algo-12, algo-13, algo-14, algo-15, algo-16, algo-17, algo-18 and 12 more" in verdict.cause
+
+
+def test_a_host_whose_leader_never_comes_names_it() -> None:
+    job = Job(2)
+    job.kill("algo-1")
+    job.ready("algo-2")
+
+    job.play()
+
+    assert job.verdicts == {("algo-1", 75)}
+    assert "waiting for host algo-1, the leader, to answer" in job.hosts["algo-2"].said
+
+
+def test_a_host_that_fails_before_the_others_came_waits_to_tell_them() -> None:
+    job = Job(3)
+    job.hosts["algo-3"].starts_s = 12.0
+    job.at(0.5, lambda: job.tell("algo-1", Ended(report=job.failure("algo-1", code=78))))
+
+    job.play()
+
+    assert job.verdicts == {("algo-1", 78)}
+    assert job.hosts["algo-2"].left_s < 2.5
+    assert 12.0 <= job.hosts["algo-3"].left_s < 12.1
+    assert job.now_s - job.began_s < 12.2
+
+
+def test_it_does_not_wait_for_them_for_ever() -> None:
+    job = Job(2)
+    job.kill("algo-2")
+    job.at(0.5, lambda: job.tell("algo-1", Ended(report=job.failure("algo-1", code=78))))
+
+    job.play()
+
+    assert job.leader.left_s < 1.0
+    assert LINGER_S <= job.now_s - job.began_s < LINGER_S + 3
+    assert "waiting up to 30 s for host algo-2, to say that the job has failed" in job.leader.said
+
+
+def test_a_follower_that_fails_waits_for_a_late_leader_and_not_for_ever() -> None:
+    late, never = Job(2), Job(2)
+    never.kill("algo-1")
+    for job, starts_s in ((late, 10.0), (never, 0.0)):
+        job.hosts["algo-2"].starts_s = starts_s
+        job.at(0.1, lambda job=job: job.tell("algo-2", Ended(report=job.failure("algo-2", code=4))))  # type: ignore[misc]
+        job.play()
+
+    assert late.verdicts == never.verdicts == {("algo-2", 4)}
+    assert late.leader.left_s < 10.5
+    assert LINGER_S <= never.hosts["algo-2"].left_s < LINGER_S + 2
+
+
+def test_a_stopped_host_that_never_met_the_leader_ends_soon() -> None:
+    job = Job(2)
+    job.kill("algo-1")
+    job.at(3.0, lambda: job.tell("algo-2", Stop(host="algo-2", signal=15)))
+    job.at(3.1, lambda: job.end("algo-2", 143, stopped=True))
+
+    job.play()
+
+    assert job.verdicts == {("algo-2", 143)}
+    assert job.hosts["algo-2"].left_s < 3.1 + FAREWELL_S + 0.2
+
+
+# --- failures
+
+
+@pytest.mark.parametrize("count", SIZES)
+@pytest.mark.parametrize("place", [0, -1])
+def test_a_failure_reaches_every_host_at_once(count: int, place: int) -> None:
+    job = Job(count)
+    culprit = job.names[place]
+    job.ready()
+    job.at(5.0, lambda: job.tell(culprit, Failing(report=job.failure(culprit))))
+    job.at(5.5, lambda: job.tell(culprit, Ended(report=job.failure(culprit))))
+
+    job.play()
+
+    assert job.verdicts == {(culprit, 3)}
+    assert all(5.0 <= host.did(FailHere)[0] < 5.1 for host in job.hosts.values() if host.name != culprit)
+    assert not job.hosts[culprit].did(FailHere)
+    assert all(host.left_s < 5.1 for host in job.hosts.values())
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_cause_goes_before_its_echoes_in_whatever_order_they_come(seed: int) -> None:
+    job = Job(6, seed=seed, delay_s=(0.001, 0.3))
+    job.ready()
+    names = list(job.names)
+    job.random.shuffle(names)
+    culprit, *echoes = names[:4]
+    for name in echoes:  # Its peers' connections break before the culprit has even ended.
+        report = job.failure(name, at_s=5.0 + job.random.random(), primary=False, code=1)
+        job.at(5.0 + job.random.random() * 0.3, lambda r=report: job.tell(r.host, Failing(report=r)))  # type: ignore[misc]
+    last = job.failure(culprit, at_s=5.6)
+    job.hosts[culprit].evidence = last
+    job.at(5.6, lambda: job.tell(culprit, Failing(report=last)))
+
+    job.play()
+
+    assert job.verdicts == {(culprit, 3)}
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_earlier_of_two_causes_wins_in_whatever_order_they_come(seed: int) -> None:
+    job = Job(5, seed=seed, delay_s=(0.001, 0.4))
+    job.ready()
+    first, second = job.random.sample(job.names, 2)
+    for name, at_s in ((first, 5.0), (second, 5.03)):
+        report = job.failure(name, at_s=at_s, code=3 if name == first else 4)
+        job.hosts[name].evidence = report
+        job.at(at_s + job.random.random() * 0.2, lambda r=report: job.tell(r.host, Failing(report=r)))  # type: ignore[misc]
+
+    job.play()
+
+    assert job.verdicts == {(first, 3)}
+
+
+def test_echoes_alone_are_believed_after_a_while() -> None:
+    job = Job(3)
+    job.ready()
+    job.at(5.0, lambda: job.tell("algo-2", Failing(report=job.failure("algo-2", primary=False, code=1))))
+
+    job.play()
+
+    assert job.verdicts == {("algo-2", 1)}
+    assert 6.4 < job.leader.left_s < 6.7
+
+
+def test_a_host_that_only_ended_with_another_is_never_the_cause() -> None:
+    """What it says has no time and is no cause; that must not make it the earliest."""
+    echo = Report(host="algo-2", exit_code=1, failed_ns=7)
+    healthy = Report(host="algo-1", exit_code=75)
+
+    assert worse(echo, healthy) is echo
+    assert worse(healthy, echo) is echo
+    assert worse(None, healthy) is healthy
+
+
+def test_a_busy_host_does_not_hold_up_the_verdict() -> None:
+    job = Job(3)
+    job.ready()
+    job.hosts["algo-3"].answers = False
+    job.at(5.0, lambda: job.tell("algo-2", Failing(report=job.failure("algo-2"))))
+
+    job.play()
+
+    assert job.verdicts == {("algo-2", 3)}
+    assert 6.4 < job.leader.left_s < 6.7
+
+
+def test_news_is_light_and_what_many_hosts_are_told_is_bounded() -> None:
+    job = Job(3)
+    job.ready()
+    report = msgspec.structs.replace(job.failure("algo-2"), traceback="t" * 60000)
+    job.at(5.0, lambda: job.tell("algo-2", Failing(report=report)))
+
+    job.play()
+
+    (news,) = [action for _, action in job.hosts["algo-3"].actions if isinstance(action, FailHere)]
+    assert news.report.traceback == ""
+    verdict = job.hosts["algo-3"].verdict
+    assert verdict is not None
+    assert verdict.traceback == report.traceback
+    assert len(shared(report, 10_000).traceback) < 2000
+
+
+# --- hosts that are lost
+
+
+@pytest.mark.parametrize("count", SIZES)
+def test_a_host_whose_train_is_killed_is_seen_within_two_seconds(count: int) -> None:
+    job = Job(count)
+    job.ready()
+    job.at(5.0, lambda: job.kill(job.names[-1]))
+
+    job.play()
+
+    assert job.verdicts == {(job.names[-1], 75)}
+    assert all(host.left_s < 6.2 for host in job.hosts.values() if host.alive)
+    assert job.leader.verdict is not None
+    assert "its connection broke and was not made again" in job.leader.verdict.cause
+
+
+@pytest.mark.parametrize("count", SIZES)
+def test_a_leader_that_is_killed_is_seen_within_two_seconds(count: int) -> None:
+    job = Job(count)
+    job.ready()
+    job.at(5.0, lambda: job.kill("algo-1"))
+
+    job.play()
+
+    assert job.verdicts == {("algo-1", 75)}
+    assert all(host.left_s < 6.2 for host in job.followers)
+    assert all(host.did(FailHere) for host in job.followers)
+
+
+@pytest.mark.parametrize("name", ["algo-1", "algo-3"])
+def test_a_host_that_falls_silent_is_seen_within_the_patience(name: str) -> None:
+    job = Job(4)
+    job.ready()
+    job.at(5.0, lambda: job.vanish(name))
+
+    job.play()
+
+    assert job.verdicts == {(name, 75)}
+    assert all(12.0 < host.left_s < 14.2 for host in job.hosts.values() if host.alive)
+
+
+@pytest.mark.parametrize("name", ["algo-1", "algo-2"])
+def test_a_host_that_pauses_within_the_patience_is_welcomed_back(name: str) -> None:
+    job = Job(3)
+    job.ready()
+    for at_s in (5.0, 15.0, 30.0):
+        job.at(at_s, lambda: job.pause(name, 7.0))
+    ends_well(job, 50.0)
+
+    job.play()
+
+    assert job.verdicts == {("algo-1", 0)}
+
+
+def test_a_pause_of_all_hosts_at_once_is_forgiven() -> None:
+    """A laptop that slept: nobody heard anything for an hour, and nobody is to blame."""
+    job = Job(4)
+    job.ready()
+    for name in job.names:
+        job.at(5.0, lambda name=name: job.pause(name, 3600.0))  # type: ignore[misc]
+    ends_well(job, 3700.0)
+
+    job.play(4000.0)
+
+    assert job.verdicts == {("algo-1", 0)}
+
+
+def test_a_host_that_comes_back_too_late_learns_what_became_of_it() -> None:
+    job = Job(3)
+    job.ready()
+    job.at(5.0, lambda: job.pause("algo-3", 13.0))
+    late = job.hosts["algo-3"]
+
+    early = job.play(17.0).verdicts
+    job.play(30.0)
+
+    assert early == {("nobody", -1), ("algo-3", 75)}
+    assert job.verdicts == {("algo-3", 75)}
+    assert late.did(FailHere)
+
+
+def test_a_lost_host_is_the_cause_of_what_fails_after_it() -> None:
+    job = Job(4)
+    job.ready()
+    job.at(5.0, lambda: job.kill("algo-3"))
+    job.at(5.2, lambda: job.tell("algo-2", Failing(report=job.failure("algo-2"))))
+    job.at(5.1, lambda: job.tell("algo-4", Failing(report=job.failure("algo-4", primary=False))))
+
+    job.play()
+
+    assert job.verdicts == {("algo-3", 75)}
+
+
+def test_a_cause_that_came_before_a_host_was_lost_stays_the_cause() -> None:
+    job = Job(4)
+    job.ready()
+    job.at(4.0, lambda: job.tell("algo-2", Failing(report=job.failure("algo-2"))))
+    job.at(4.001, lambda: job.kill("algo-3"))
+
+    job.play()
+
+    assert job.verdicts == {("algo-2", 3)}
+
+
+def test_hosts_that_only_echo_wait_for_the_one_whose_connection_broke() -> None:
+    job = Job(3)
+    job.ready()
+    job.at(5.0, lambda: job.tell("algo-2", Failing(report=job.failure("algo-2", primary=False))))
+    job.at(5.8, lambda: job.kill("algo-3"))  # Its ranks went first, then train: noticed at 6.8, after EVIDENCE_S.
+
+    job.play()
+
+    assert job.verdicts == {("algo-3", 75)}
+
+
+def test_a_followers_own_cause_is_not_lost_with_its_leader() -> None:
+    job = Job(2)
+    job.ready()
+    job.at(5.0, lambda: job.cut("algo-2", for_good=True))
+    job.at(5.1, lambda: job.kill("algo-1"))
+    job.at(4.5, lambda: job.tell("algo-2", Failing(report=job.failure("algo-2", primary=False, code=1))))
+
+    echo = job.play().verdicts
+
+    job = Job(2)
+    job.ready()
+    job.at(4.5, lambda: job.kill("algo-1"))
+    job.at(4.5, lambda: job.tell("algo-2", Failing(report=job.failure("algo-2", at_s=4.2, code=1))))
+
+    assert echo == {("algo-1", 75)}
+    assert job.play().verdicts == {("algo-2", 1)}
+
+
+def test_who_was_paused_itself_says_so_when_it_misses_another() -> None:
+    job = Job(2)
+    job.ready()
+    job.at(5.0, lambda: job.pause("algo-1", 20.0))
+
+    job.play()
+
+    verdict = job.leader.verdict
+    assert verdict is not None
+    assert verdict.host == "algo-2"
+    assert "host algo-1 itself had been paused for 19" in verdict.cause or "paused for 20" in verdict.cause
+
+
+# --- broken connections
+
+
+@pytest.mark.parametrize("count", SIZES)
+def test_connections_that_break_and_are_made_again_harm_nobody(count: int) -> None:
+    job = Job(count, seed=count)
+    job.ready()
+    for name in job.names[1:]:
+        for _ in range(8):
+            job.at(job.random.uniform(0.0, 20.0), lambda name=name: job.cut(name))  # type: ignore[misc]
+    ends_well(job)
+
+    job.play()
+
+    assert job.verdicts == {("algo-1", 0)}
+    assert started(job)
+    assert all(len(host.did(Start)) == 1 for host in job.hosts.values())
+
+
+def test_a_verdict_is_said_again_to_a_host_that_comes_back() -> None:
+    job = Job(3)
+    job.ready()
+    job.at(5.0, lambda: job.cut("algo-3"))
+    job.at(5.0, lambda: job.tell("algo-2", Failing(report=job.failure("algo-2"))))
+
+    job.play()
+
+    assert job.verdicts == {("algo-2", 3)}
+    assert 5.1 <= job.hosts["algo-3"].left_s < 5.2
+    assert job.hosts["algo-3"].did(FailHere)  # Though it had the verdict alone, its ranks were stopped.
+
+
+def test_what_a_host_said_into_a_broken_connection_is_said_again() -> None:
+    job = Job(2, delay_s=(0.05, 0.05))
+    job.ready()
+    job.at(5.0, lambda: job.tell("algo-2", Failing(report=job.failure("algo-2"))))
+    job.at(5.01, lambda: job.cut("algo-2"))
+
+    job.play()
+
+    assert job.verdicts == {("algo-2", 3)}
+
+
+def test_evidence_is_said_again_too() -> None:
+    job = Job(3, delay_s=(0.05, 0.05))
+    job.ready()
+    job.at(5.0, lambda: job.tell("algo-2", Failing(report=job.failure("algo-2", primary=False, code=1))))
+    job.hosts["algo-3"].evidence = job.failure("algo-3", at_s=4.9)
+    job.at(5.11, lambda: job.cut("algo-3"))  # Its evidence is on its way.
+
+    job.play()
+
+    assert job.verdicts == {("algo-3", 3)}
+
+
+# --- stops
+
+
+@pytest.mark.parametrize("count", SIZES)
+@pytest.mark.parametrize("place", [0, -1])
+def test_a_stop_signal_on_one_host_stops_all_once(count: int, place: int) -> None:
+    job = Job(count)
+    job.ready()
+    told = job.names[place]
+    job.at(5.0, lambda: job.tell(told, Stop(host=told, signal=15)))
+    for name in job.names:
+        job.at(6.0, lambda name=name: job.end(name, 143, stopped=True))  # type: ignore[misc]
+
+    job.play()
+
+    assert all(stops(host) == ([] if host.name == told else [15]) for host in job.hosts.values())
+    assert job.leader.verdict is not None
+    assert job.leader.verdict.stopped
+    assert {code for _, code in job.verdicts} == {143}
+
+
+def test_a_stop_that_comes_to_all_hosts_at_once_is_one_stop() -> None:
+    job = Job(5)
+    job.ready()
+    for name in job.names:
+        job.at(5.0, lambda name=name: job.tell(name, Stop(host=name, signal=15)))  # type: ignore[misc]
+        job.at(6.0, lambda name=name: job.end(name, 0, stopped=True))  # type: ignore[misc]
+
+    job.play()
+
+    assert all(len(stops(host)) <= 1 for host in job.hosts.values())
+    assert {code for _, code in job.verdicts} == {0}
+
+
+def test_a_stop_reaches_a_host_that_was_away() -> None:
+    job = Job(3)
+    job.ready()
+    job.at(5.0, lambda: job.cut("algo-3"))
+    job.at(5.0, lambda: job.tell("algo-2", Stop(host="algo-2", signal=15)))
+    for name in job.names:
+        job.at(6.0, lambda name=name: job.end(name, 143, stopped=True))  # type: ignore[misc]
+
+    job.play()
+
+    assert stops(job.hosts["algo-3"]) == [15]
+
+
+def test_a_host_that_vanishes_while_the_job_stops_does_not_make_it_a_failure() -> None:
+    job = Job(3)
+    job.ready()
+    job.at(5.0, lambda: job.tell("algo-1", Stop(host="algo-1", signal=15)))
+    job.at(6.0, lambda: job.kill("algo-3"))
+    for name in ("algo-1", "algo-2"):
+        job.at(6.5, lambda name=name: job.end(name, 143, stopped=True))  # type: ignore[misc]
+
+    job.play()
+
+    assert {code for _, code in job.verdicts} == {143}
+    assert job.leader.verdict is not None
+    assert job.leader.verdict.stopped
+
+
+@pytest.mark.parametrize("ended", [(), ("algo-1",)])
+def test_a_stop_that_a_host_never_follows_has_an_end(ended: tuple[str, ...]) -> None:
+    job = Job(2)
+    job.ready()
+    job.at(5.0, lambda: job.tell("algo-1", Stop(host="algo-1", signal=15)))
+    for name in ended:
+        job.at(6.0, lambda name=name: job.end(name, 0, stopped=True))  # type: ignore[misc]
+
+    job.play()
+
+    assert {code for _, code in job.verdicts} == {143}
+    assert job.leader.left_s < 5.0 + TIMES.grace_s + 11
+
+
+def test_a_failure_before_the_stop_is_the_end() -> None:
+    job = Job(3)
+    job.ready()
+    job.at(5.0, lambda: job.tell("algo-1", Stop(host="algo-1", signal=15)))
+    job.at(6.0, lambda: job.tell("algo-3", Ended(report=job.failure("algo-3", at_s=4.9))))
+    for name in ("algo-1", "algo-2"):
+        job.at(6.5, lambda name=name: job.end(name, 143, stopped=True))  # type: ignore[misc]
+
+    job.play()
+
+    assert job.verdicts == {("algo-3", 3)}
+
+
+def test_all_stop_at_the_last_of_the_steps_they_could_stop_at() -> None:
+    job = Job(3)
+    job.ready()
+    job.at(5.0, lambda: job.tell("algo-2", Stop(host="algo-2", signal=15)))
+    for name, step in (("algo-1", 12), ("algo-2", 14), ("algo-3", 13)):
+        job.at(5.1, lambda name=name, step=step: job.tell(name, Step(step=step)))  # type: ignore[misc]
+        job.at(7.0, lambda name=name: job.end(name, 0, stopped=True))  # type: ignore[misc]
+
+    job.play()
+
+    found = [[a.step for _, a in host.actions if isinstance(a, StopAt)] for host in job.hosts.values()]
+    assert found == [[14], [14], [14]]
+
+
+def test_a_host_without_steps_does_not_hold_up_the_others() -> None:
+    job = Job(3)
+    job.ready()
+    job.at(5.0, lambda: job.tell("algo-2", Stop(host="algo-2", signal=15)))
+    job.at(5.1, lambda: job.tell("algo-1", Step(step=12)))
+    for name in job.names:
+        job.at(8.0, lambda name=name: job.end(name, 0, stopped=True))  # type: ignore[misc]
+
+    job.play()
+
+    assert [at_s for at_s in job.leader.did(StopAt) if 5.4 < at_s < 5.7]
+
+
+# --- hangs
+
+
+def test_a_hang_is_one_only_if_no_host_moves() -> None:
+    job = Job(3)
+    job.ready()
+    for name in job.names[:2]:
+        job.at(5.0, lambda name=name: job.tell(name, Idle(seconds=600.0)))  # type: ignore[misc]
+    job.at(8.0, lambda: job.tell("algo-1", Idle(seconds=0.0)))
+    job.at(9.0, lambda: job.tell("algo-3", Idle(seconds=600.0)))
+    job.at(15.0, lambda: job.tell("algo-1", Idle(seconds=600.0)))
+    for host in job.hosts.values():
+        host.evidence = Report(host=host.name, exit_code=124, primary=True, kind=HANG, odd=(f"{host.name} is odd",))
+
+    job.play()
+
+    assert {code for _, code in job.verdicts} == {124}
+    assert all(15.0 <= host.did(FailHere)[0] < 15.1 for host in job.hosts.values())
+    assert job.leader.verdict is not None
+    assert job.leader.verdict.cause.endswith("algo-1 is odd; algo-2 is odd; algo-3 is odd")
+    assert job.leader.left_s < 15.2
+
+
+# --- the end
+
+
+@pytest.mark.parametrize("count", SIZES)
+def test_success_is_success_only_when_all_hosts_say_so(count: int) -> None:
+    job = Job(count)
+    job.ready()
+    for name in job.names[:-1]:
+        job.at(5.0, lambda name=name: job.end(name))  # type: ignore[misc]
+    job.at(50.0, lambda: job.tell(job.names[-1], Ended(report=job.failure(job.names[-1]))))
+
+    job.play()
+
+    assert job.verdicts == {(job.names[-1], 3)}
+    assert all(host.left_s >= 50.0 for host in job.hosts.values())
+
+
+def test_a_host_that_ended_well_may_go_before_the_others_end() -> None:
+    job = Job(3)
+    job.ready()
+    job.at(5.0, lambda: job.end("algo-2"))
+    job.at(6.0, lambda: job.kill("algo-2"))
+    for name in ("algo-1", "algo-3"):
+        job.at(9.0, lambda name=name: job.end(name))  # type: ignore[misc]
+
+    job.play()
+
+    assert job.verdicts == {("algo-1", 0)}
+
+
+def test_the_deadline_of_the_final_barrier_names_who_has_not_ended() -> None:
+    job = Job(3, times=msgspec.structs.replace(TIMES, end_s=10.0))
+    job.ready()
+    for name in ("algo-1", "algo-2"):
+        job.at(5.0, lambda name=name: job.end(name))  # type: ignore[misc]
+
+    job.play()
+
+    assert job.verdicts == {("algo-3", 75)}
+    assert job.leader.verdict is not None
+    assert job.leader.verdict.cause == "host algo-3 had not ended 10 s after the first host had (TOOLKIT_END_S)"
+    assert 15.0 <= job.hosts["algo-3"].did(FailHere)[0] < 15.1
+
+
+def test_the_leader_leaves_when_all_have_the_verdict_and_not_before() -> None:
+    job = Job(4)
+    job.ready()
+    job.at(5.0, lambda: job.pause("algo-3", 1.5))
+    job.at(5.1, lambda: job.tell("algo-2", Failing(report=job.failure("algo-2"))))
+
+    job.play()
+
+    assert job.verdicts == {("algo-2", 3)}
+    assert job.hosts["algo-3"].left_s >= 6.5
+    assert job.now_s - job.began_s < 7.0
+
+
+# --- anything at all
+
+
+@pytest.mark.parametrize("seed", range(150))
+def test_whatever_happens_all_that_live_end_with_one_verdict(seed: int) -> None:
+    chance = random.Random(seed)
+    count = chance.choice([2, 2, 3, 4, 8, 20, 50])
+    job = Job(count, seed=seed, delay_s=chance.choice([(0.0002, 0.001), (0.001, 0.2), (0.1, 0.9)]))
+    for host in job.hosts.values():
+        host.starts_s = 0.0 if host is job.leader else chance.choice([0.0, 0.0, chance.uniform(0, 10)])
+    job.ready(after_s=0.0)
+    for name in job.names[1:]:
+        cuts = chance.choice([0, 0, 1, 3])
+        for _ in range(cuts):
+            job.at(chance.uniform(0, 40), lambda name=name: job.cut(name))  # type: ignore[misc]
+        # Not both: a connection that breaks while its host cannot make it again is a killed train's.
+        if not cuts and chance.random() < 0.2:
+            job.at(chance.uniform(0, 40), lambda name=name: job.pause(name, chance.uniform(0, 5)))  # type: ignore[misc]
+    failures = {}
+    for name in chance.sample(job.names, min(count, chance.choice([0, 0, 1, 1, 2, 3]))):
+        at_s = chance.uniform(12, 30)
+        failures[name] = job.failure(name, at_s=at_s, primary=chance.random() < 0.7, code=chance.choice([1, 3, 137]))
+        job.hosts[name].evidence = None
+
+        def fail(name: str = name) -> None:
+            job.hosts[name].evidence = failures[name]
+            job.tell(name, Failing(report=failures[name]))
+
+        job.at(at_s, fail)
+    stop = chance.random() < 0.3
+    if stop:
+        told = chance.choice(job.names)
+        job.at(chance.uniform(12, 30), lambda: job.tell(told, Stop(host=told, signal=15)))
+    for name in job.names:
+
+        def end(name: str = name) -> None:
+            host = job.hosts[name]
+            stopped = stop and (bool(stops(host)) or name == told)
+            report = host.evidence or Report(host=name, exit_code=143 if stopped else 0, stopped=stopped)
+            job.tell(name, Ended(report=report))
+
+        job.at(chance.uniform(36, 45), end)
+
+    job.play(200.0)
+
+    assert all(host.verdict is not None for host in job.hosts.values())
+    assert len(job.verdicts) == 1
+    verdict = job.leader.verdict
+    assert verdict is not None
+    if not failures and not stop:
+        assert verdict.exit_code == 0
+    assert all(len(host.did(Start)) <= 1 and len(stops(host)) <= 1 for host in job.hosts.values())
+    if verdict.failed:
+        assert verdict.host in failures
+        assert all(host.did(FailHere) or host.name in failures for host in job.hosts.values())
+
+
+def test_each_host_costs_the_same_however_many_there_are() -> None:
+    """With 10,000 hosts what one of them says must not make the leader look at all others."""
+    hosts = tuple(f"algo-{number}" for number in range(1, 3001))
+    leader = Leader(hosts, TIMES, 0.0)
+    for host in hosts[1:]:
+        leader.joined(host, 0.0)
+        leader.heard(host, Ready(), 0.0, 0)
+    go = leader.heard(hosts[0], Ready(), 0.0, 0)
+    leader.heard(hosts[5], Failing(report=Report(host=hosts[5], exit_code=3, primary=True)), 1.0, 0)
+
+    answers = [leader.heard(host, Ended(report=Report(host=host, exit_code=75)), 1.0, 0) for host in hosts]
+
+    assert [type(action) for action in go] == [Send, Start]
+    assert sum(len(actions) for actions in answers) == 2
+    assert isinstance(answers[-1][0], Send)
+    assert isinstance(answers[-1][0].message, Verdict)
+    assert isinstance(answers[-1][1], Settled)
+
+
+@pytest.mark.parametrize(
+    ("hosts", "beat_s", "patience_s", "expected"),
+    [
+        (2, 1.0, 8.0, (1.0, 8.0)),
+        (4000, 1.0, 8.0, (1.0, 8.0)),
+        (10_000, 1.0, 8.0, (2.5, 8.0)),
+        (40_000, 1.0, 8.0, (10.0, 30.0)),
+        (2, 1.0, 1.0, (pytest.approx(1 / 3), 1.0)),
+        (2, 0.0, 0.0, (0.05, pytest.approx(0.15))),
+    ],
+)
+def test_beats_are_as_many_as_the_leader_can_take(
+    hosts: int, beat_s: float, patience_s: float, expected: tuple[float, float]
+) -> None:
+    times = Times(beat_s=beat_s, patience_s=patience_s, join_s=1, end_s=1, grace_s=1).among(hosts)
+
+    assert (times.beat_s, times.patience_s) == expected
+
+
+def test_what_the_leader_says_to_one_that_joins_is_all_it_has_to_know() -> None:
+    leader = Leader(("a", "b", "c"), TIMES, 0.0)
+    for host in ("b", "c"):
+        leader.joined(host, 0.0)
+        leader.heard(host, Ready(), 0.0, 0)
+    leader.heard("a", Ready(), 0.0, 0)
+    leader.heard("c", Stop(host="c", signal=15), 1.0, 0)
+
+    messages = [action.message for action in leader.joined("b", 2.0) if isinstance(action, Send)]
+
+    assert messages == [Welcome(beat_s=1.0, patience_s=8.0), Stop(host="c", signal=15), Go()]
+
+
+def test_a_ping_is_answered_with_the_leaders_clock() -> None:
+    leader = Leader(("a", "b"), TIMES, 0.0)
+    leader.joined("b", 0.0)
+
+    (answer,) = leader.heard("b", Ping(sent_ns=5), 1.0, 77)
+
+    assert isinstance(answer, Send)
+    assert answer.hosts == ("b",)
+    assert msgspec.structs.asdict(answer.message) == {"sent_ns": 5, "leader_ns": 77}

@@ -1,0 +1,72 @@
+"""Log rules and stragglers in a running job (docs/rules.md has the rules themselves, tests/rules their every case)."""
+
+import json
+
+import pytest
+
+from tests.walk.base import Base
+
+
+def rules(base: Base, **rule: object) -> dict[str, str]:
+    path = base.folder / "rules.json"
+    path.write_text(json.dumps([{"name": "watched", **rule}]))
+    return {"TOOLKIT_RULES": str(path)}
+
+
+@pytest.mark.parametrize(("action", "status"), [("stop", 124), ("no-retry", 93)])
+def test_a_rule_ends_the_job_with_the_code_of_its_action(base: Base, action: str, status: int) -> None:
+    base.program("import time\nprint('uncorrectable ECC error', flush=True)\ntime.sleep(600)\n")
+
+    done = base.train(rules(base, pattern="ECC error", action=action))
+
+    assert done.status == status
+    assert done.failure is not None
+    assert done.failure.startswith("HealthRule:")
+    assert "rule watched" in done.failure
+
+
+@pytest.mark.parametrize("action", ["label", "warn"])
+def test_a_rule_that_only_speaks_ends_nothing(base: Base, action: str) -> None:
+    base.program("print('a slow step')\n")
+
+    done = base.train(rules(base, pattern="slow", action=action))
+
+    assert done.status == 0
+    assert b"rule watched" in done.stderr
+
+
+def test_silence_is_found_without_a_line(base: Base) -> None:
+    base.program("import time\ntime.sleep(600)\n")
+
+    done = base.train(rules(base, pattern="step", expected_start_within_s=1, action="stop"))
+
+    assert done.status == 124
+    assert done.failure is not None
+    assert "late start" in done.failure
+
+
+def test_a_wrong_document_of_rules_is_said_before_the_start(base: Base) -> None:
+    base.program("print('started')\n")
+
+    done = base.train(rules(base, pattern="("))
+
+    assert done.status == 78
+    assert b"started" not in done.stdout
+    assert done.failure is not None
+    assert "rules.json" in done.failure
+
+
+def test_a_rank_slower_than_its_peers_is_named(base: Base) -> None:
+    pytest.importorskip("torch")
+    base.hyperparameters({"sagemaker_pytorch_ddp_enabled": "true", "sagemaker_mpi_num_of_processes_per_host": "3"})
+    base.document("metric-definition-regex.json", [{"Name": "step_time", "Regex": "step_time=([0-9.]+)"}])
+    base.program(
+        "import os\nrank = int(os.environ['RANK'])\n"
+        "for step in range(60): print(f'step_time={0.3 if rank == 2 else 0.1}', flush=True)\n"
+    )
+
+    done = base.train(TOOLKIT_STRAGGLER_STEPS="10")
+
+    assert b"rule straggler, straggler (rank 2)" in done.stderr
+    assert b"straggler (rank 0)" not in done.stderr
+    assert done.status == 0

@@ -172,7 +172,8 @@ class Link:
                 self._poll.unregister(connection.sock.fileno())
         connection.sock.close()
 
-    def _end(self) -> None:
+    def close(self) -> None:
+        """Close everything; what the other end has not taken is lost."""
         if self._owns_poll:
             self._poll.close()
 
@@ -232,11 +233,10 @@ class LeaderLink(Link):
         return self.roll.finished(time.monotonic())
 
     def close(self) -> None:
-        """Close everything; what a follower has not taken is lost."""
         for connection in list(self._open.values()):
             self._forget(connection)
         self._open.clear()
-        self._end()
+        super().close()
         self._listener.close()
 
     def on_frame(self, connection: Connection, frame: bytes) -> None:
@@ -408,10 +408,9 @@ class FollowerLink(Link):
         return self.roll.verdict is not None
 
     def close(self) -> None:
-        """Close everything."""
         if self.connection is not None:
             self._forget(self.connection)
-        self._end()
+        super().close()
 
     def on_frame(self, connection: Connection, frame: bytes) -> None:
         if connection.seal is None:

@@ -1,0 +1,527 @@
+"""The link over real sockets: followers, strangers, broken wires, killed and stopped processes."""
+
+import os
+import signal
+import socket
+import struct
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tests.peers.wired import KEY, TIMES, Party, child, party, wire
+from toolkit.peers.link import PROVE_WITHIN_S, UNPROVED_AT_ONCE, FollowerLink, LeaderLink, listen
+from toolkit.peers.messages import NONCE_BYTES, Ended, Failing, Hello, Ping, Ready, Report, Seal, encode, job_key
+from toolkit.peers.roll import FailHere, Say, Start, Times
+
+SUCCESS = {name: Report(host=name, exit_code=0) for name in (f"algo-{number}" for number in range(1, 100))}
+
+
+def ipv6() -> bool:
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        return False
+    return True
+
+
+def start(together: Party) -> None:
+    """Let all hosts be ready and started."""
+    for link in together.links:
+        link.tell(Ready())
+    together.until(lambda: all(together.told(link, Start) for link in together.links))
+
+
+def end(together: Party) -> None:
+    """Let all hosts end well and leave."""
+    for link in together.links:
+        link.tell(Ended(report=SUCCESS[link.me]))
+    together.until(lambda: all(link.finished for link in together.links))
+    assert {link.verdict.exit_code for link in together.links if link.verdict} == {0}
+
+
+def frame(text: bytes) -> bytes:
+    return struct.pack(">I", len(text)) + text
+
+
+def stranger(together: Party, text: bytes = b"") -> socket.socket:
+    """Connect as somebody, and say *text*."""
+    guest = socket.create_connection(together.where, timeout=10)
+    guest.sendall(text)
+    return guest
+
+
+def nonce_of(together: Party, guest: socket.socket) -> bytes:
+    """Return the leader's nonce."""
+    read = b""
+    guest.setblocking(False)
+    ends_s = time.monotonic() + 10
+    while len(read) < 4 + NONCE_BYTES:
+        assert time.monotonic() < ends_s
+        together.turn()
+        try:
+            read += guest.recv(4 + NONCE_BYTES - len(read))
+        except BlockingIOError:
+            continue
+    return read[4:]
+
+
+def closed(together: Party, guest: socket.socket) -> bool:
+    """Read to the end, which has to come."""
+    guest.setblocking(False)
+    ends_s = time.monotonic() + 10
+    while time.monotonic() < ends_s:
+        together.turn()
+        try:
+            if not guest.recv(1 << 16):
+                return True
+        except BlockingIOError:
+            continue
+        except OSError:
+            return True
+    return False
+
+
+@pytest.mark.parametrize("count", [2, 5, 40])
+@pytest.mark.parametrize("address", ["127.0.0.1", "::1"])
+def test_hosts_join_start_and_end_together(count: int, address: str) -> None:
+    if address == "::1" and not ipv6():
+        pytest.skip("no IPv6 here")
+    with party(count, address=address) as together:
+        together.followers()
+
+        start(together)
+        end(together)
+
+        assert not together.leader.refused
+
+
+def test_a_leader_without_an_address_listens_on_all() -> None:
+    listener = listen(None, 0)
+    port = listener.getsockname()[1]
+
+    for address in ["127.0.0.1", *(["::1"] if ipv6() else [])]:
+        socket.create_connection((address, port), timeout=5).close()
+
+    listener.close()
+
+
+def test_a_leader_whose_address_is_not_its_own_listens_on_all() -> None:
+    """A Kubernetes service, or a public address that is translated on the way."""
+    listener = listen("192.0.2.1", 0)
+
+    socket.create_connection(("127.0.0.1", listener.getsockname()[1]), timeout=5).close()
+
+    listener.close()
+
+
+def test_a_failure_reaches_all_hosts_and_the_leader_leaves_last() -> None:
+    with party(30) as together:
+        followers = together.followers()
+        start(together)
+
+        followers[7].tell(Failing(report=Report(host="algo-9", exit_code=3, primary=True, cause="boom")))
+        took_s = together.until(lambda: sum(bool(together.told(link, FailHere)) for link in together.links) == 29)
+        for link in together.links:
+            report = Report(host=link.me, exit_code=3 if link is followers[7] else 75, primary=link is followers[7])
+            link.tell(Ended(report=report))
+        together.until(lambda: together.leader.finished)
+
+        assert took_s < 1.0
+        assert {link.verdict.host for link in together.links if link.verdict} == {"algo-9"}
+        assert all(link.verdict for link in together.links)
+
+
+def test_clocks_are_compared_over_the_link() -> None:
+    with party(2) as together:
+        (follower,) = together.followers()
+        start(together)
+
+        together.until(lambda: follower.clock_offset_ns != 0)
+
+        assert abs(follower.clock_offset_ns) < 50_000_000  # One machine: what is left is the way.
+
+
+def test_a_host_with_another_key_is_refused_and_the_others_go_on() -> None:
+    with party(3) as together:
+        wrong = together.follower("algo-3", key=job_key(b"other", (), b""))
+        together.follower("algo-2")
+        together.until(lambda: bool(together.told(wrong, Say)) and bool(together.leader.refused))
+
+        ((reason, count),) = together.leader.refused.items()
+        together.links.remove(wrong)
+        wrong.close()
+        together.follower("algo-3")
+        start(together)
+
+        assert "not sealed with this job's key" in reason
+        assert count >= 1
+        assert "TOOLKIT_JOB_SECRET" in str(together.told(wrong, Say))
+        assert "from 127.0.0.1" in str(together.told(together.leader, Say))
+
+
+def test_a_host_that_is_refused_says_so_when_it_gives_up() -> None:
+    with party(2, times=msgspec.structs.replace(TIMES, join_s=1.0)) as together:
+        wrong = together.follower("algo-2", key=job_key(b"other", (), b""))
+
+        together.until(lambda: wrong.verdict is not None)
+
+        assert wrong.verdict is not None
+        assert wrong.verdict.exit_code == 75
+        assert "refused this host: TOOLKIT_JOB_SECRET" in wrong.verdict.cause
+
+
+def test_the_bytes_of_another_connection_open_no_door() -> None:
+    with party(2) as together, wire(together) as between:
+        together.follower("algo-2", where=between.where)
+        start(together)
+        together.until(lambda: len(between.recorded[0]) > 300)
+
+        guest = stranger(together, between.recorded[0])
+        refused = closed(together, guest)
+        guest.close()
+        end(together)
+
+        assert refused
+        assert sum(together.leader.refused.values()) == 1
+
+
+def test_a_proof_must_name_a_host_of_the_job() -> None:
+    with party(2) as together:
+        guest = stranger(together)
+        leader_nonce, own = nonce_of(together, guest), b"n" * NONCE_BYTES
+        sealed = Seal(KEY, leader_nonce, own, "up").seal(encode(Hello(host="algo-7", mark="")))
+
+        guest.sendall(frame(own + sealed[4:]))
+
+        assert closed(together, guest)
+        assert list(together.leader.refused) == ["a host that is not of this job"]
+        guest.close()
+
+
+def test_a_first_message_must_be_a_hello() -> None:
+    with party(2) as together:
+        guest = stranger(together)
+        leader_nonce, own = nonce_of(together, guest), b"n" * NONCE_BYTES
+        sealed = Seal(KEY, leader_nonce, own, "up").seal(encode(Ping(sent_ns=1)))
+
+        guest.sendall(frame(own + sealed[4:]))
+
+        assert closed(together, guest)
+        guest.close()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"GET / HTTP/1.1\r\nHost: algo-1\r\n\r\n",
+        b"\x00\x00\x00\x00",
+        b"\xff\xff\xff\xff",
+        frame(b"short"),
+        frame(b"x" * 1000),
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(600),
+        os.urandom(100_000),
+    ],
+)
+def test_what_is_no_message_of_ours_is_refused(text: bytes) -> None:
+    with party(2) as together:
+        together.followers()
+        start(together)
+
+        guest = stranger(together, text)
+        refused = closed(together, guest)
+        guest.close()
+        end(together)
+
+        assert refused
+        assert sum(together.leader.refused.values()) == 1
+
+
+def test_something_else_at_the_leaders_address_is_refused() -> None:
+    with party(2) as together, socket.create_server(("127.0.0.1", 0)) as other:
+        other.setblocking(False)
+        follower = together.follower("algo-2", where=other.getsockname())
+        guests: list[socket.socket] = []
+
+        def greet() -> None:
+            try:
+                guest, _ = other.accept()
+            except BlockingIOError:
+                return
+            guest.sendall(frame(b"220 mail.example.com"))
+            guests.append(guest)
+
+        together.others.append(greet)
+        together.until(lambda: bool(follower.refused))
+
+        assert list(follower.refused) == ["something at the leader's address that is no leader"]
+        for guest in guests:
+            guest.close()
+
+
+def test_a_leader_without_the_key_is_not_believed() -> None:
+    with party(2) as together, socket.create_server(("127.0.0.1", 0)) as other:
+        follower = together.follower("algo-2", where=other.getsockname())
+        together.turn()
+        guest, _ = other.accept()
+        impostor = Seal(b"guessed", b"l" * NONCE_BYTES, b"f" * NONCE_BYTES, "down")
+
+        guest.sendall(frame(b"l" * NONCE_BYTES) + impostor.seal(encode(Ready())))
+        together.until(lambda: bool(follower.refused))
+
+        assert "not sealed with this job's key" in next(iter(follower.refused))
+        assert follower.verdict is None
+        guest.close()
+
+
+def test_a_connection_that_says_nothing_is_closed_in_time() -> None:
+    with party(2) as together:
+        together.followers()
+        start(together)
+        guest, half = stranger(together), stranger(together, b"\x00\x00\x00")
+
+        took_s = together.until(lambda: sum(together.leader.refused.values()) == 2)
+        end(together)
+
+        assert PROVE_WITHIN_S - 0.5 < took_s < PROVE_WITHIN_S + 2
+        assert list(together.leader.refused) == ["a connection that proved nothing in time"]
+        guest.close()
+        half.close()
+
+
+def test_a_flood_of_strangers_drives_out_itself_and_no_host() -> None:
+    with party(3) as together:
+        first = together.follower("algo-2")
+        first.tell(Ready())
+        together.leader.tell(Ready())
+        together.until(lambda: first.clock_offset_ns != 0)
+        guests = []
+        for _ in range(2000):
+            guests.append(stranger(together))
+            if len(guests) % 100 == 0:
+                together.turn(0)
+
+        late = together.follower("algo-3")
+        late.tell(Ready())
+        took_s = together.until(lambda: all(together.told(link, Start) for link in together.links))
+        end(together)
+
+        assert took_s < 2.0
+        assert sum(together.leader.refused.values()) >= 2000 - UNPROVED_AT_ONCE - 3
+        for guest in guests:
+            guest.close()
+
+
+def test_with_no_descriptor_left_the_oldest_stranger_goes() -> None:
+    """In a child: the limit is the whole process's."""
+    import resource
+
+    def serve() -> None:
+        soft = len(list(Path("/proc/self/fd").iterdir())) + 12
+        with party(2) as together:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, soft))
+            guests = []
+            while True:
+                guest = socket.socket()
+                try:
+                    guest.connect(together.where)
+                except OSError:
+                    guest.close()
+                    break
+                guests.append(guest)
+                together.turn(0)
+                if together.leader.refused:
+                    os._exit(7 if "no descriptor was left" in next(iter(together.leader.refused)) else 8)
+        os._exit(9)
+
+    pid = os.fork()
+    if pid == 0:
+        try:
+            serve()
+        finally:
+            os._exit(10)
+
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+
+
+def test_a_second_train_of_a_host_is_told_to_end_and_the_first_goes_on() -> None:
+    with party(3) as together:
+        together.followers()
+        start(together)
+
+        second = together.follower("algo-2")
+        second.tell(Ready())
+        together.until(lambda: second.verdict is not None)
+        together.links.remove(second)
+        second.close()
+        end(together)
+
+        assert second.verdict is not None
+        assert second.verdict.exit_code == 75
+        assert second.verdict.cause.startswith("another train of this job is already host algo-2")
+        assert list(together.leader.refused) == ["a second train that calls itself algo-2"]
+
+
+def test_a_connection_that_is_cut_is_made_again() -> None:
+    with party(2) as together, wire(together) as between:
+        (follower,) = [together.follower("algo-2", where=between.where)]
+        start(together)
+
+        for count in (2, 3, 4):
+            between.cut()
+            together.until(lambda count=count: between.connections == count)  # type: ignore[misc]
+            together.until(lambda: len(between.recorded[-1]) > 200)
+        end(together)
+
+        assert not together.told(follower, FailHere)
+
+
+def test_what_was_said_while_the_wire_was_cut_arrives() -> None:
+    with party(2) as together, wire(together) as between:
+        follower = together.follower("algo-2", where=between.where)
+        start(together)
+        between.cut()
+
+        follower.tell(Failing(report=Report(host="algo-2", exit_code=3, primary=True, cause="boom")))
+        took_s = together.until(lambda: bool(together.told(together.leader, FailHere)))
+
+        assert took_s < 1.0
+
+
+@pytest.mark.parametrize("lost", ["algo-1", "algo-2"])
+def test_a_wire_that_is_cut_off_is_seen_within_the_patience(lost: str) -> None:
+    times = msgspec.structs.replace(TIMES, patience_s=1.0)
+    with party(2, times=times) as together, wire(together) as between:
+        follower = together.follower("algo-2", where=between.where)
+        start(together)
+        between.stalled = True
+        here = together.leader if lost == "algo-2" else follower
+
+        took_s = together.until(lambda: bool(together.told(here, FailHere)))
+
+        (news,) = together.told(here, FailHere)
+        assert took_s < 2.0
+        assert isinstance(news, FailHere)
+        assert (news.report.host, news.report.exit_code) == (lost, 75)
+        assert "nothing was heard of it for 1." in news.report.cause
+
+
+def serve_leader(listener: socket.socket, hosts: tuple[str, ...], times: Times) -> None:
+    leader = LeaderLink(hosts, KEY, times, listener)
+    leader.tell(Ready())
+    while True:
+        leader.serve()
+        time.sleep(0.005)
+
+
+def serve_follower(where: tuple[str, int], times: Times) -> None:
+    follower = FollowerLink("algo-2", "algo-1", KEY, times, where)
+    follower.tell(Ready())
+    while True:
+        follower.serve()
+        time.sleep(0.005)
+
+
+@pytest.mark.parametrize(
+    ("number", "within_s", "how"),
+    [(signal.SIGKILL, 2.0, "its connection broke"), (signal.SIGSTOP, 2.0, "nothing was heard of it for 1.")],
+)
+def test_a_leader_that_is_killed_or_stopped_is_seen_in_time(number: int, within_s: float, how: str) -> None:
+    times = msgspec.structs.replace(TIMES, patience_s=1.0)
+    listener = listen("127.0.0.1", 0)
+    with child(lambda: serve_leader(listener, ("algo-1", "algo-2"), times)) as pid:
+        where = listener.getsockname()
+        listener.close()
+        with party(1, times=times) as together:
+            follower = together.follower("algo-2", where=where)
+            follower.tell(Ready())
+            together.until(lambda: bool(together.told(follower, Start)))
+
+            os.kill(pid, number)
+            took_s = together.until(lambda: follower.verdict is not None)
+
+            assert took_s < within_s
+            assert follower.verdict is not None
+            assert (follower.verdict.host, follower.verdict.exit_code) == ("algo-1", 75)
+            assert how in follower.verdict.cause
+            assert together.told(follower, FailHere)
+
+
+@pytest.mark.parametrize(
+    ("number", "within_s", "how"),
+    [(signal.SIGKILL, 2.0, "its connection broke"), (signal.SIGSTOP, 2.0, "nothing was heard of it for 1.")],
+)
+def test_a_follower_that_is_killed_or_stopped_is_seen_in_time(number: int, within_s: float, how: str) -> None:
+    times = msgspec.structs.replace(TIMES, patience_s=1.0)
+    with party(3, times=times) as together:
+        third = together.follower("algo-3")
+        with child(lambda: serve_follower(together.where, times), closed=together.links) as pid:
+            start(together)
+
+            os.kill(pid, number)
+            took_s = together.until(lambda: bool(together.told(third, FailHere)))
+
+            (news,) = together.told(third, FailHere)
+            assert isinstance(news, FailHere)
+            assert took_s < within_s
+            assert (news.report.host, news.report.exit_code) == ("algo-2", 75)
+            assert how in news.report.cause
+
+
+def test_a_stopped_follower_that_wakes_up_reads_what_became_of_the_job() -> None:
+    times = msgspec.structs.replace(TIMES, patience_s=1.0)
+    with party(2, times=times) as together:
+        follower = together.follower("algo-2")
+        start(together)
+        together.links.remove(follower)  # It is not served any more: as good as stopped.
+        together.until(lambda: bool(together.told(together.leader, FailHere)))
+        together.leader.tell(Ended(report=Report(host="algo-1", exit_code=75)))
+        together.until(lambda: together.leader.finished, within_s=5.0)
+        together.leader.close()
+        together.links.clear()
+
+        together.links.append(follower)
+        together.until(lambda: follower.verdict is not None)
+
+        assert follower.verdict is not None
+        assert follower.verdict.host == "algo-2"
+        assert "nothing was heard of it" in follower.verdict.cause
+
+
+def test_a_reader_that_is_slow_gets_everything_and_holds_up_nobody() -> None:
+    report = Report(host="algo-1", exit_code=3, primary=True, cause="c" * 8000, traceback="t" * 60000)
+    with party(3) as together:
+        slow, quick = together.followers()
+        start(together)
+        connection = together.leader._of["algo-2"]
+        connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        together.links.remove(slow)
+
+        together.leader.tell(Failing(report=report))
+        together.leader.tell(Ended(report=report))
+        quick.tell(Ended(report=Report(host="algo-3", exit_code=75)))
+        took_s = together.until(lambda: quick.verdict is not None)
+        waiting = not together.leader.finished
+        together.links.append(slow)
+        together.until(lambda: slow.verdict is not None)
+
+        assert took_s < 3.0
+        assert waiting
+        assert slow.verdict == quick.verdict
+        assert slow.verdict is not None
+        assert slow.verdict.traceback == report.traceback
+
+
+def test_a_link_has_nothing_to_do_once_it_has_the_verdict() -> None:
+    """Its host may still be saving: no reconnects, no spinning."""
+    with party(2) as together:
+        (follower,) = together.followers()
+        start(together)
+        together.leader.tell(Ended(report=Report(host="algo-1", exit_code=3, primary=True, cause="boom")))
+        follower.tell(Ended(report=Report(host="algo-2", exit_code=75)))
+        together.until(lambda: together.leader.finished)
+        together.turn(0)
+
+        assert follower.rest_s() > 0.1
+        assert together.leader.rest_s() > 0.1

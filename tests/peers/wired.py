@@ -1,0 +1,164 @@
+"""Links over real sockets in one thread, and a wire between them that a test can cut, record and stall."""
+
+import os
+import select
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from toolkit.peers.link import FollowerLink, LeaderLink, Link, listen
+from toolkit.peers.messages import job_key
+from toolkit.peers.roll import Action, Times
+
+KEY = job_key(b"secret", ("algo-1", "algo-2"), b"")
+TIMES = Times(beat_s=0.2, patience_s=5.0, join_s=30.0, end_s=0.0, grace_s=1.0)
+
+
+class Party:
+    """The links of one test, each with the actions it was told; `until` serves them all."""
+
+    def __init__(self, count: int, *, times: Times = TIMES, address: str = "127.0.0.1") -> None:
+        self.hosts = tuple(f"algo-{number}" for number in range(1, count + 1))
+        self.times = times
+        listener = listen(address, 0)
+        self.where: tuple[str, int] = listener.getsockname()[:2]
+        self.leader = LeaderLink(self.hosts, KEY, times, listener)
+        self.links: list[LeaderLink | FollowerLink] = [self.leader]
+        self.done: dict[Link, list[Action]] = {self.leader: []}
+        self.others: list[Callable[[], None]] = []
+
+    def follower(self, name: str, *, key: bytes = KEY, where: tuple[str, int] | None = None) -> FollowerLink:
+        link = FollowerLink(name, "algo-1", key, self.times, where or self.where)
+        self.links.append(link)
+        self.done[link] = []
+        return link
+
+    def followers(self) -> list[FollowerLink]:
+        return [self.follower(name) for name in self.hosts[1:]]
+
+    def told(self, link: Link, kind: type[Action]) -> list[Action]:
+        return [action for action in self.done[link] if isinstance(action, kind)]
+
+    def turn(self, wait_s: float = 0.05) -> None:
+        poll = select.poll()
+        for link in self.links:
+            poll.register(link.fd, select.POLLIN)
+        poll.poll(min([wait_s, *(link.rest_s() for link in self.links)]) * 1000)
+        for link in self.links:
+            link.serve()
+            self.done[link] += link.take()
+        for other in self.others:
+            other()
+
+    def until(self, done: Callable[[], bool], *, within_s: float = 20.0) -> float:
+        """Serve until *done*; return the seconds it took."""
+        began_s = time.monotonic()
+        while not done():
+            assert time.monotonic() - began_s < within_s, f"not in {within_s} s: {self.done}"
+            self.turn()
+        return time.monotonic() - began_s
+
+    def close(self) -> None:
+        for link in self.links:
+            link.close()
+
+
+@contextmanager
+def party(count: int, *, times: Times = TIMES, address: str = "127.0.0.1") -> Iterator[Party]:
+    made = Party(count, times=times, address=address)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+class Wire:
+    """A proxy before *target*: every byte passes until it is cut or stalled; `recorded` has what went up."""
+
+    def __init__(self, target: tuple[str, int]) -> None:
+        self._target = target
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener.setblocking(False)
+        self.where: tuple[str, int] = self._listener.getsockname()
+        self._pairs: list[tuple[socket.socket, socket.socket]] = []
+        self.recorded: list[bytes] = []
+        self.stalled = False
+        self.connections = 0
+
+    def serve(self) -> None:
+        while not self.stalled:
+            try:
+                near, _ = self._listener.accept()
+            except BlockingIOError:
+                break
+            far = socket.create_connection(self._target)
+            for end in (near, far):
+                end.setblocking(False)
+            self._pairs.append((near, far))
+            self.recorded.append(b"")
+            self.connections += 1
+        for number, (near, far) in enumerate(self._pairs):
+            if not self.stalled and near.fileno() >= 0:
+                self.recorded[number] += self._pass(near, far)
+                self._pass(far, near)
+
+    def _pass(self, one: socket.socket, other: socket.socket) -> bytes:
+        try:
+            piece = one.recv(1 << 16)
+            if piece:
+                other.sendall(piece)
+                return piece
+        except BlockingIOError:
+            return b""
+        except OSError:
+            pass
+        one.close()
+        other.close()
+        return b""
+
+    def cut(self) -> None:
+        for pair in self._pairs:
+            for end in pair:
+                end.close()
+        self._pairs.clear()
+        self.recorded.clear()
+
+    def close(self) -> None:
+        self.cut()
+        self._listener.close()
+
+
+@contextmanager
+def wire(together: Party) -> Iterator[Wire]:
+    made = Wire(together.where)
+    together.others.append(made.serve)
+    try:
+        yield made
+    finally:
+        together.others.remove(made.serve)
+        made.close()
+
+
+@contextmanager
+def child(serve: Callable[[], None], closed: Sequence[Link] = ()) -> Iterator[int]:
+    """Run *serve* in a child process; it is killed at the end of the block. Yields its pid.
+
+    *closed*: links of this process that the child must not hold open.
+    """
+    pid = os.fork()
+    if pid == 0:
+        try:
+            for link in closed:
+                link.close()
+            serve()
+        except BaseException as error:
+            sys.stderr.write(f"{error!r}\n")
+        os._exit(1)
+    try:
+        yield pid
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)

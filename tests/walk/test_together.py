@@ -1,0 +1,382 @@
+"""Two `train` processes of one job, on one machine: one's end is the other's, with its true cause.
+
+What the link says to whom in every order of events is in tests/peers; here are the exit codes and texts of real hosts.
+"""
+
+import contextlib
+import signal
+import socket
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.walk.base import Base, Done
+from tests.walk.live import Live, alive, gone, live
+
+# Says its pid; then does what the file `script` beside the base says, else waits to be told to stop.
+WAITS = """
+import os, signal, sys, time
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+print("pid", os.getpid(), flush=True)
+signal.sigwait({signal.SIGTERM})
+print("told", flush=True)
+"""
+SAVES = WAITS.replace(
+    'print("told", flush=True)', 'print("told", flush=True); time.sleep(1); print("saved", flush=True)'
+)
+# Raises once another host's script has made the file `meet`.
+RAISES = """
+import os, time
+print("pid", os.getpid(), flush=True)
+while not os.path.exists({meet!r}):
+    time.sleep(0.01)
+raise RuntimeError("boom, and nobody else")
+"""
+MEETS = "import pathlib; pathlib.Path({meet!r}).touch()\n" + WAITS
+ENDS = "print('done', flush=True)\n"
+
+
+class Hosts:
+    """The hosts of one job: a base and its `train` each, by name."""
+
+    def __init__(self, folder: Path, names: Sequence[str] = ("algo-1", "algo-2")) -> None:
+        self.folder = folder
+        self.meet = folder / "meet"
+        self.bases = {name: Base(folder / name) for name in names}
+        for name, base in self.bases.items():
+            base.resources(list(names), current=name)
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            port = taken.getsockname()[1]
+        self.environ = {
+            "TOOLKIT_LINK": "on",
+            "TOOLKIT_LINK_PORT": str(port),
+            "TOOLKIT_HOST_ADDRESSES": ",".join(f"{name}=127.0.0.1" for name in names),
+        }
+
+    def program(self, name: str, text: str) -> None:
+        self.bases[name].program(text.replace("{meet!r}", repr(str(self.meet))))
+
+    @contextlib.contextmanager
+    def start(self, *names: str, **more: str) -> Iterator[dict[str, Live]]:
+        """Start `train` on the hosts *names* (all)."""
+        with contextlib.ExitStack() as stack:
+            yield {
+                name: stack.enter_context(live(self.bases[name], **{**self.environ, **more}))
+                for name in names or self.bases
+            }
+
+    def run(self, **more: str) -> dict[str, Done]:
+        """Run all to their ends."""
+        with self.start(**more) as running:
+            return {name: each.end() for name, each in running.items()}
+
+
+@pytest.fixture
+def hosts(tmp_path: Path) -> Hosts:
+    return Hosts(tmp_path)
+
+
+def script_of(host: Live) -> int:
+    """Return the pid of a host's script, once it runs."""
+    host.until(b"pid ")
+    host.until(b"\n")
+    return int(host.out.partition(b"pid ")[2].split()[0])
+
+
+def ended(host: Live, began_s: float) -> tuple[Done, float]:
+    done = host.end()
+    return done, time.monotonic() - began_s
+
+
+@pytest.mark.parametrize("culprit", ["algo-1", "algo-2"])
+def test_a_failure_on_one_host_is_the_end_of_all_with_its_cause(hosts: Hosts, culprit: str) -> None:
+    (other,) = hosts.bases.keys() - {culprit}
+    hosts.program(culprit, RAISES)
+    hosts.program(other, MEETS)
+
+    done = hosts.run()
+
+    assert done[culprit].status == done[other].status == 1
+    for each in done.values():
+        assert each.failure is not None
+        assert each.failure.startswith(
+            'ExecuteUserScriptError:\nExitCode 1\nErrorMessage "RuntimeError: boom, and nobody'
+        )
+        assert f"host {culprit}" in each.failure
+    assert f"this host, {other}, was healthy" in str(done[other].failure)
+    assert "was healthy" not in str(done[culprit].failure)
+    assert b"told" in done[other].stdout
+
+
+def test_a_code_of_its_own_is_the_code_of_all(hosts: Hosts) -> None:
+    hosts.program("algo-1", MEETS)
+    hosts.program("algo-2", RAISES.replace('raise RuntimeError("boom, and nobody else")', "os._exit(42)"))
+
+    assert {each.status for each in hosts.run().values()} == {42}
+
+
+def test_two_hosts_that_fail_are_told_apart(hosts: Hosts) -> None:
+    hosts.program("algo-1", "import time\ntime.sleep(0.4)\nraise SystemExit(5)\n")
+    hosts.program("algo-2", "import os\nos._exit(6)\n")
+
+    done = hosts.run()
+
+    assert {each.status for each in done.values()} == {6}
+    assert "host algo-2" in str(done["algo-1"].failure)
+
+
+def test_success_is_success_when_all_have_ended_well(hosts: Hosts) -> None:
+    hosts.program("algo-1", ENDS)
+    hosts.program("algo-2", "import time\ntime.sleep(1)\n" + ENDS)
+
+    done = hosts.run()
+
+    assert {each.status for each in done.values()} == {0}
+    assert all(each.succeeded for each in done.values())
+
+
+def test_a_host_that_ended_well_shares_the_failure_that_comes_later(hosts: Hosts) -> None:
+    hosts.program("algo-1", ENDS)
+    hosts.program("algo-2", "import time\ntime.sleep(1)\nraise SystemExit(9)\n")
+
+    done = hosts.run()
+
+    assert {each.status for each in done.values()} == {9}
+    assert not done["algo-1"].succeeded
+    assert "this host, algo-1, was healthy" in str(done["algo-1"].failure)
+
+
+@pytest.mark.parametrize("told", ["algo-1", "algo-2"])
+def test_a_stop_of_one_host_is_a_stop_of_all(hosts: Hosts, told: str) -> None:
+    for name in hosts.bases:
+        hosts.program(name, SAVES)
+    with hosts.start() as running:
+        for host in running.values():
+            script_of(host)
+
+        running[told].signal(signal.SIGTERM)
+        done = {name: host.end() for name, host in running.items()}
+
+    assert all(b"saved" in each.stdout for each in done.values())
+    assert len({each.status for each in done.values()}) == 1
+
+
+def test_a_stop_of_all_hosts_at_once_lets_every_script_save(hosts: Hosts) -> None:
+    """A platform stops all hosts: the other's stop, first here over the link, and our own are one."""
+    for name in hosts.bases:
+        hosts.program(name, SAVES)
+    with hosts.start() as running:
+        for host in running.values():
+            script_of(host)
+
+        running["algo-1"].signal(signal.SIGTERM)
+        running["algo-2"].until(b"told")
+        running["algo-2"].signal(signal.SIGTERM)
+        done = {name: host.end() for name, host in running.items()}
+
+    assert all(b"saved" in each.stdout for each in done.values()), done
+    assert len({each.status for each in done.values()}) == 1
+
+
+@pytest.mark.parametrize("killed", ["algo-1", "algo-2"])
+def test_a_train_that_is_killed_ends_the_job_with_75_and_its_name(hosts: Hosts, killed: str) -> None:
+    (other,) = hosts.bases.keys() - {killed}
+    for name in hosts.bases:
+        hosts.program(name, WAITS)
+    with hosts.start() as running:
+        scripts = {name: script_of(host) for name, host in running.items()}
+
+        began_s = time.monotonic()
+        running[killed].signal(signal.SIGKILL)
+        running[other].until(b"stopping this host")
+        seen_s = time.monotonic() - began_s
+        done, ended_s = ended(running[other], began_s)
+
+    assert done.status == 75
+    assert f"host {killed} vanished" in str(done.failure)
+    assert f"this host, {other}, was healthy" in str(done.failure)
+    assert all(gone(pid) for pid in scripts.values())
+    assert seen_s < 2.0
+    assert ended_s < 4.0
+
+
+@pytest.mark.parametrize("stopped", ["algo-1", "algo-2"])
+def test_a_train_that_falls_silent_ends_the_job_with_75_and_its_name(hosts: Hosts, stopped: str) -> None:
+    (other,) = hosts.bases.keys() - {stopped}
+    for name in hosts.bases:
+        hosts.program(name, WAITS)
+    with hosts.start(TOOLKIT_PATIENCE_S="2") as running:
+        for host in running.values():
+            script_of(host)
+
+        running[stopped].signal(signal.SIGSTOP)
+        done = running[other].end()
+        running[stopped].signal(signal.SIGCONT)
+        late = running[stopped].end()
+
+    assert done.status == late.status == 75
+    assert f"host {stopped} vanished: nothing was heard of it for 2." in str(done.failure)
+
+
+def test_a_short_pause_of_a_train_harms_nobody(hosts: Hosts) -> None:
+    for name in hosts.bases:
+        hosts.program(name, "import time\nprint('pid 0', flush=True)\ntime.sleep(3)\n")
+    with hosts.start(TOOLKIT_PATIENCE_S="6") as running:
+        for host in running.values():
+            script_of(host)
+        for host in running.values():
+            host.signal(signal.SIGSTOP)
+            time.sleep(1)
+            host.signal(signal.SIGCONT)
+        done = {name: host.end() for name, host in running.items()}
+
+    assert {each.status for each in done.values()} == {0}
+
+
+@pytest.mark.parametrize("culprit", ["algo-1", "algo-2"])
+def test_nobody_waits_for_a_host_that_has_no_entry_point(hosts: Hosts, culprit: str) -> None:
+    (other,) = hosts.bases.keys() - {culprit}
+    hosts.program(other, WAITS)
+
+    began_s = time.monotonic()
+    done = hosts.run()
+
+    assert time.monotonic() - began_s < 20
+    assert done[culprit].status == done[other].status
+    assert done[culprit].status not in (0, 75)
+    assert "train.py" in str(done[other].failure)
+    assert f"host {culprit}" in str(done[other].failure)
+    assert b"pid" not in done[other].stdout
+
+
+def test_nobody_waits_for_a_host_whose_requirements_cannot_be_installed(hosts: Hosts) -> None:
+    for name in hosts.bases:
+        hosts.program(name, WAITS)
+    (hosts.bases["algo-2"].code / "requirements.txt").write_text("./no-such-folder-here\n")
+
+    began_s = time.monotonic()
+    done = hosts.run()
+
+    assert time.monotonic() - began_s < 40
+    assert done["algo-1"].status == done["algo-2"].status != 0
+    assert str(done["algo-1"].failure).startswith("InstallRequirementsError")
+    assert "no-such-folder-here" in str(done["algo-1"].failure)
+    assert b"pid" not in done["algo-1"].stdout
+
+
+def test_a_late_host_is_waited_for(hosts: Hosts) -> None:
+    for name in hosts.bases:
+        hosts.program(name, ENDS)
+    with hosts.start("algo-1") as first:
+        first["algo-1"].until(b"Invoking script")
+        time.sleep(1.5)
+        early = first["algo-1"].out
+        with hosts.start("algo-2") as second:
+            done = [first["algo-1"].end(), second["algo-2"].end()]
+
+    assert [each.status for each in done] == [0, 0]
+    assert b"done" not in early
+
+
+@pytest.mark.parametrize("here", ["algo-1", "algo-2"])
+def test_an_absent_host_is_named_at_the_deadline(hosts: Hosts, here: str) -> None:
+    (absent,) = hosts.bases.keys() - {here}
+    hosts.program(here, WAITS)
+
+    began_s = time.monotonic()
+    with hosts.start(here, TOOLKIT_JOIN_S="2") as running:
+        done = running[here].end()
+
+    assert done.status == 75
+    assert f"waited 2 s in vain for host {absent}" in str(done.failure)
+    assert b"pid" not in done.stdout
+    assert time.monotonic() - began_s < 8
+
+
+def test_a_stop_while_waiting_for_the_others_ends_at_once(hosts: Hosts) -> None:
+    for name in hosts.bases:
+        hosts.program(name, WAITS)
+        with hosts.start(name) as running:
+            running[name].until(b"Invoking script")
+            began_s = time.monotonic()
+            running[name].signal(signal.SIGTERM)
+            done, took_s = ended(running[name], began_s)
+
+        assert done.status == 143
+        assert b"pid" not in done.stdout
+        assert took_s < 5
+
+
+def test_a_host_with_another_secret_is_refused_and_both_say_so(hosts: Hosts) -> None:
+    for name in hosts.bases:
+        hosts.program(name, WAITS)
+    with (
+        hosts.start("algo-1", TOOLKIT_JOB_SECRET="one", TOOLKIT_JOIN_S="3") as leader,
+        hosts.start("algo-2", TOOLKIT_JOB_SECRET="other", TOOLKIT_JOIN_S="3") as follower,
+    ):
+        refusing, refused = leader["algo-1"].end(), follower["algo-2"].end()
+
+    assert refusing.status == refused.status == 75
+    assert "link: refused a message that is not sealed with this job's key" in refusing.log
+    assert "waited 3 s in vain for host algo-2" in str(refusing.failure)
+    assert "TOOLKIT_JOB_SECRET" in str(refused.failure)
+
+
+def test_the_same_secret_from_a_file_lets_in(hosts: Hosts) -> None:
+    secret = hosts.folder / "secret"
+    secret.write_text("one\n")
+    for name in hosts.bases:
+        hosts.program(name, ENDS)
+    with (
+        hosts.start("algo-1", TOOLKIT_JOB_SECRET="one") as leader,
+        hosts.start("algo-2", TOOLKIT_JOB_SECRET_FILE=str(secret)) as follower,
+    ):
+        done = [leader["algo-1"].end(), follower["algo-2"].end()]
+
+    assert [each.status for each in done] == [0, 0]
+    assert "no TOOLKIT_JOB_SECRET" not in done[0].log
+
+
+def test_a_second_train_of_a_host_ends_and_the_job_goes_on(hosts: Hosts, tmp_path: Path) -> None:
+    for name in hosts.bases:
+        hosts.program(name, SAVES)
+    again = Base(tmp_path / "again")
+    again.resources(list(hosts.bases), current="algo-2")
+    again.program(WAITS)
+    with hosts.start() as running:
+        scripts = [script_of(host) for host in running.values()]
+        with live(again, **hosts.environ) as second:
+            refused = second.end()
+        unharmed = all(alive(pid) for pid in scripts)
+        running["algo-1"].signal(signal.SIGTERM)
+        done = [host.end() for host in running.values()]
+
+    assert refused.status == 75
+    assert "another train of this job is already host algo-2" in str(refused.failure)
+    assert unharmed
+    assert all(b"saved" in each.stdout for each in done)
+
+
+def test_without_the_link_each_host_is_on_its_own(hosts: Hosts) -> None:
+    hosts.program("algo-1", ENDS)
+    hosts.program("algo-2", "raise SystemExit(3)\n")
+
+    done = hosts.run(TOOLKIT_LINK="off")
+
+    assert done["algo-1"].status == 0
+    assert done["algo-2"].status == 3
+
+
+def test_a_port_that_is_taken_is_named(hosts: Hosts) -> None:
+    hosts.program("algo-1", WAITS)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+
+        with hosts.start("algo-1", TOOLKIT_LINK_PORT=port) as running:
+            done = running["algo-1"].end()
+
+    assert done.status == 75
+    assert f"cannot listen on port {port}" in str(done.failure)
+    assert "TOOLKIT_LINK_PORT" in str(done.failure)

@@ -21,7 +21,6 @@ HERE_S = 120.0
 # A host that should have ended long ago is given up.
 OVERDUE_S = 45.0
 LATE_S = 3.0
-# The network's own figure is `detect_s`; a shorter patience makes the silent faults quicker to try.
 MEMORY_BYTES = {"script": 64 << 20, "torchrun": 1 << 30}
 
 
@@ -164,6 +163,9 @@ class _Round:
             for host in self._others:
                 hosts.pause(0.02)
                 hosts.signal(host.name, signal.Signals[name])
+        elif how == "then SIGKILL":
+            hosts.pause(0.5)
+            hosts.signal(self._at, signal.SIGKILL)
         elif how == "twice":
             heard = hosts.all[self._at]
             hosts.until(lambda: heard.heard("passed on", self._since_ns) is not None, 10.0)
@@ -218,7 +220,7 @@ class _Round:
                 self._wrong.append(f"{host.name} was not left to save")
             return
         says = list(fault.says_there if there and fault.says_there else fault.says)
-        if not there and not fault.stopped:
+        if not there and not fault.stopped and not fault.stall:  # A hang is every host's.
             says.append(f"this host, {host.name},|waited")
         words = {"host": self._at, "who": self._who()}
         for wanted in (each.format(**words) for each in says):
@@ -236,7 +238,7 @@ class _Round:
     def _told(self) -> Iterator[str]:
         """Yield what the hosts printed, in the order of time, each line with its seconds since the fault."""
         lines = [(ns, host.name, line) for host in self._hosts.all.values() for ns, line in host.lines]
-        for ns, name, line in sorted(lines):
+        for ns, name, line in sorted(lines, key=lambda entry: entry[0]):
             yield f"{(ns - self._since_ns) / 1e9:+8.3f} {name}: {line.decode(errors='replace')}"
 
 

@@ -83,14 +83,18 @@ def raises_slowly(rank: Rank) -> None:
 
 
 def leaves_a_child(rank: Rank) -> None:
-    """Raise, and leave a process in a session of its own that holds no pipe and asks for no signal."""
-    subprocess.Popen(
-        [sys.executable, "-c", "import signal, time; signal.signal(15, signal.SIG_IGN); time.sleep(600)"],
+    """Raise, and leave a process in a session of its own that holds none of our pipes and ignores SIGTERM."""
+    code = "import signal, time; signal.signal(15, signal.SIG_IGN); print(1, flush=True); time.sleep(600)"
+    child = subprocess.Popen(
+        [sys.executable, "-c", code],
         stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
     )
+    assert child.stdout is not None
+    child.stdout.readline()
+    rank.word("fault")  # Not before it ignores the signal.
     raise RuntimeError(f"boom on {rank.host}")
 
 

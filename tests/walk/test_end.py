@@ -98,7 +98,7 @@ def test_ctrl_c_is_never_a_success_unless_the_script_says_so(base: Base, way: st
     more = {"SAGEMAKER_TRAINING_MODULE": "waits:main"} if way == "plugin" else {}
 
     with live(base, **more) as running:
-        running.until(b"ready")
+        running.until(b"ready\n")
         running.signal(signal.SIGINT)
         done = running.end()
 

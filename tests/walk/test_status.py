@@ -24,7 +24,7 @@ def test_a_loop_that_asks_stops_with_the_time_it_has_left(base: Base) -> None:
     )
 
     with live(base, TOOLKIT_GRACE_S="30") as running:
-        running.until(b"ready None")
+        running.until(b"ready None\n")
         running.signal()
         done = running.end()
 
@@ -49,7 +49,7 @@ def test_ranks_agree_on_the_step_at_which_they_stop(base: Base) -> None:
     )
 
     with live(base, TOOLKIT_LOG_PREFIX="off") as running:
-        running.until(b"ready", count=2)
+        running.until(b"ready\n", count=2)
         running.signal()
         done = running.end()
 

@@ -18,7 +18,7 @@ def test_a_stop_signal_reaches_the_script_and_its_clean_end_is_success(base: Bas
     program(base, "says_signals.py")
 
     with live(base) as running:
-        running.until(b"ready")
+        running.until(b"ready\n")
         running.signal(number)
         done = running.end()
 
@@ -32,7 +32,7 @@ def test_a_script_that_ends_badly_after_a_stop_gives_128_and_the_signal(base: Ba
     program(base, "says_signals.py", "['1', '3']")
 
     with live(base) as running:
-        running.until(b"ready")
+        running.until(b"ready\n")
         running.signal()
         done = running.end()
 
@@ -46,7 +46,7 @@ def test_a_script_without_a_handler_dies_of_the_signal_and_is_never_a_success(ba
     base.program("import time\nprint('ready', flush=True)\ntime.sleep(600)\n")
 
     with live(base) as running:
-        running.until(b"ready")
+        running.until(b"ready\n")
         running.signal(signal.SIGTERM)
         done = running.end()
 
@@ -58,7 +58,7 @@ def test_children_of_the_script_live_while_it_saves(base: Base) -> None:
     program(base, "workers_save.py")
 
     with live(base) as running:
-        running.until(b"ready")
+        running.until(b"ready\n")
         running.signal()
         done = running.end()
 
@@ -71,7 +71,7 @@ def test_what_a_shell_leaves_behind_has_the_rest_of_the_grace(base: Base) -> Non
     base.program((PROGRAMS / "shell_saves.sh").read_text().replace('"$1"', sys.executable), "run.sh")
 
     with live(base) as running:
-        running.until(b"ready")
+        running.until(b"ready\n")
         running.signal()
         done = running.end()
 
@@ -83,7 +83,7 @@ def test_a_script_that_ignores_the_signal_is_killed_at_the_deadline(base: Base) 
     program(base, "ignores_term.py")
 
     with live(base, TOOLKIT_GRACE_S="0.5") as running:
-        running.until(b"ready")
+        running.until(b"ready\n")
         running.signal()
         done = running.end(deadline_s=20)
 
@@ -96,7 +96,7 @@ def test_a_second_signal_kills_at_once(base: Base) -> None:
     program(base, "ignores_term.py")
 
     with live(base) as running:
-        running.until(b"ready")
+        running.until(b"ready\n")
         running.signal()
         running.until(b"SIGTERM received")
         running.signal()
@@ -109,11 +109,11 @@ def test_user_signals_are_passed_on_and_do_not_stop(base: Base) -> None:
     program(base, "says_signals.py", "['3']")
 
     with live(base) as running:
-        running.until(b"ready")
+        running.until(b"ready\n")
         running.signal(signal.SIGUSR1)
-        running.until(b"got SIGUSR1")
+        running.until(b"got SIGUSR1\n")
         running.signal(signal.SIGUSR2)
-        running.until(b"got SIGUSR2")
+        running.until(b"got SIGUSR2\n")
         running.signal(signal.SIGTERM)
         done = running.end()
 
@@ -129,7 +129,7 @@ def test_a_grandchild_that_holds_the_pipes_neither_delays_the_end_nor_outlives_i
     program(base, "leaves_grandchild.py", repr([str(pid_file), how]))
 
     with live(base) as running:
-        running.until(b"done")
+        running.until(b"done\n")
         done = running.end(deadline_s=20)
 
     assert done.status == 0
@@ -146,7 +146,7 @@ def test_nothing_survives_a_killed_train(base: Base, tmp_path: Path) -> None:
     )
 
     with live(base) as running:
-        running.until(b"ready")
+        running.until(b"ready\n")
         running.signal(signal.SIGKILL)
         running.process.wait()
 
@@ -202,7 +202,7 @@ class TestAsPid1:
         program(base, "says_signals.py")
 
         with live(base, command=self.COMMAND) as running:
-            running.until(b"ready")
+            running.until(b"ready\n")
             children = Path(f"/proc/{running.pid}/task/{running.pid}/children").read_text().split()
             os.kill(int(children[0]), signal.SIGTERM)
             done = running.end()
@@ -214,11 +214,12 @@ class TestAsPid1:
 def test_a_sleeping_console_does_not_delay_a_stop(base: Base) -> None:
     base.program(
         "import signal, sys, threading, time\n"
-        f"open({str(base.folder / 'ready')!r}, 'w')\n"
         "def stop(*_):\n"
         f"    open({str(base.folder / 'stopped')!r}, 'w')\n"
         "    import os; os._exit(0)\n"
         "signal.signal(signal.SIGTERM, stop)\n"
+        "for _ in range(1000): print('x' * 1000)\n"  # As much as fits without a reader.
+        f"open({str(base.folder / 'ready')!r}, 'w')\n"
         "while True:\n    print('x' * 1000)\n"
     )
     process = subprocess.Popen(

@@ -15,11 +15,11 @@ import pytest
 from tests.walk.base import Base, Done
 from tests.walk.live import Live, alive, gone, live
 
-# Says its pid; then does what the file `script` beside the base says, else waits to be told to stop.
+# Says its pid and waits to be told to stop.
 WAITS = """
 import os, signal, sys, time
 signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-print("pid", os.getpid(), flush=True)
+print(f"pid {os.getpid()} up", flush=True)
 signal.sigwait({signal.SIGTERM})
 print("told", flush=True)
 """
@@ -29,7 +29,7 @@ SAVES = WAITS.replace(
 # Raises once another host's script has made the file `meet`.
 RAISES = """
 import os, time
-print("pid", os.getpid(), flush=True)
+print(f"pid {os.getpid()} up", flush=True)
 while not os.path.exists({meet!r}):
     time.sleep(0.01)
 raise RuntimeError("boom, and nobody else")
@@ -80,8 +80,7 @@ def hosts(tmp_path: Path) -> Hosts:
 
 def script_of(host: Live) -> int:
     """Return the pid of a host's script, once it runs."""
-    host.until(b"pid ")
-    host.until(b"\n")
+    host.until(b" up")
     return int(host.out.partition(b"pid ")[2].split()[0])
 
 
@@ -222,7 +221,7 @@ def test_a_train_that_falls_silent_ends_the_job_with_75_and_its_name(hosts: Host
 
 def test_a_short_pause_of_a_train_harms_nobody(hosts: Hosts) -> None:
     for name in hosts.bases:
-        hosts.program(name, "import time\nprint('pid 0', flush=True)\ntime.sleep(3)\n")
+        hosts.program(name, "import time\nprint('pid 0 up', flush=True)\ntime.sleep(3)\n")
     with hosts.start(TOOLKIT_PATIENCE_S="6") as running:
         for host in running.values():
             script_of(host)

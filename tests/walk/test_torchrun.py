@@ -124,7 +124,7 @@ def test_every_rank_saves_on_sigterm_with_its_children_alive(ranks: Base) -> Non
     )
 
     with live(ranks) as running:
-        running.until(b"ready", count=2)
+        running.until(b"ready\n", count=2)
         running.signal()
         done = running.end()
 

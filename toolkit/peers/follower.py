@@ -65,6 +65,7 @@ class Follower:
         self._started = False
         self._told_here = False
         self._stopped = False
+        self._signal = SIGTERM
         self._own: Report | None = None
         self._heard_of: Report | None = None
         self.verdict: Report | None = None
@@ -97,6 +98,7 @@ class Follower:
         """Say *message* to the leader, now or when it is there (again); each counts once, however often it comes."""
         if isinstance(message, Stop):
             self._stopped = True
+            self._signal = message.signal
         if isinstance(message, Failing | Evidence | Ended) and message.report is not None and message.report.failed:
             self._own = worse(self._own, message.report)
             self._told_here = True
@@ -119,6 +121,7 @@ class Follower:
             return [Start()]
         if isinstance(message, Stop) and not self._stopped:
             self._stopped = True
+            self._signal = message.signal
             return [StopHere(host=message.host, signal=message.signal)]
         if isinstance(message, Step):
             return [StopAt(step=message.step)]
@@ -186,6 +189,11 @@ class Follower:
         if self._paused_s > RECONNECT_S:
             how += f" (host {self._me} itself had been paused for {self._paused_s:.1f} s)"
         lost = vanished(self._leader, how, at_ns)
+        if self._stopped and self._heard_of is None and self._own is None:
+            # A leader may end before its followers: told twice to stop, or killed at its platform's deadline.
+            cause = f"host {self._leader} vanished while the job was stopping: {how}"
+            stopped = {"exit_code": 128 + self._signal, "stopped": True, "blame": "", "kind": "Stopped", "cause": cause}
+            return self._settle(msgspec.structs.replace(lost, primary=False, **stopped))
         return self._settle(worse(worse(self._heard_of, self._own), lost) or lost)
 
     def _fail_here(self, report: Report) -> list[Action]:

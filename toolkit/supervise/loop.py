@@ -61,6 +61,8 @@ class Supervisor:
         self.guardian = None if os.getpid() == 1 else children.Guardian(marker, prctl=self.prctl)
         self.stopped_by: int | None = None
         self.stopped_at_ns: int | None = None
+        self._told = False
+        self.insisted = False
 
     def run(self, phase: Phase) -> Ended | None:
         """Wait for the phase's needs, run its processes to their end, and return what was seen (None: skipped).
@@ -142,9 +144,12 @@ class Supervisor:
             self.guardian.dismiss()
 
     def take_signals(self) -> list[int]:
-        """Return the signals that came; the first that asks to stop is kept."""
+        """Return the signals that came; the first that asks to stop is kept, and whether another one came here."""
         numbers = self.signals.take()
         for number in numbers:
+            if number in STOPPING:
+                self.insisted = self.insisted or self._told
+                self._told = True
             if number in STOPPING and self.stopped_by is None:
                 self.stopped_by = number
                 self.stopped_at_ns = time.time_ns()

@@ -92,6 +92,8 @@ class Accord:
         self._log.debug("waiting for the other hosts to end")
 
         def given_up() -> bool:
+            if supervisor.insisted:  # Told twice to stop, a host waits for nobody; the others keep their grace.
+                return True
             at_ns = supervisor.stopped_at_ns
             return at_ns is not None and time.time_ns() > at_ns + int((self._job.grace_s + STOPPED_S) * 1e9)
 

@@ -10,6 +10,7 @@ JOBDIR/logs/  model.tar.gz  ...     the results (collect.py)
 import fcntl
 import json
 import os
+import random
 import shutil
 import socket
 import sys
@@ -23,6 +24,7 @@ from toolkit.local.feed import Feed
 from toolkit.local.spec import Channel, Spec
 from toolkit.records import Record
 
+PORTS = range(20_001, 32_000, 2)
 MARK = ".toolkit-job"
 RESULTS = ("hosts", "logs", "source", "model.tar.gz", "output.tar.gz", "metrics.jsonl", "job.json")
 # Never a part of the code, and often large.
@@ -229,10 +231,23 @@ def own_interpreter(folder: Path) -> str:
 
 
 def free_port() -> int:
-    """Return a port that nobody listens on at this moment."""
+    """Return a port for the rendezvous that nobody listens on, and neither on the one below it, which is the link's.
+
+    Below the kernel's range for outgoing connections (ip_local_port_range, from 32768 on): those come and go.
+    """
+    for port in random.sample(PORTS, len(PORTS)):
+        if _is_free(port) and _is_free(port - 1):
+            return port
+    raise PlatformError(f"expected two free ports side by side from {PORTS.start} to {PORTS.stop}, found none")
+
+
+def _is_free(port: int) -> bool:
     with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
 
 
 def _is_code(folder: Path, spec: Spec) -> bool:

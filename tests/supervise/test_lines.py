@@ -52,8 +52,10 @@ def test_finished_states_of_a_bar_are_given_out_and_the_unfinished_one_is_kept()
 
 
 def test_each_line_gets_the_prefix_and_a_last_line_its_newline() -> None:
-    assert prefixed(b"a\n\nb\n", b"[x] ") == b"[x] a\n[x] \n[x] b\n"
-    assert prefixed(b"cut", b"[x] ") == b"[x] cut\n"
+    assert b"".join(prefixed(b"a\n\nb\n", b"[x] ")) == b"[x] a\n[x] \n[x] b\n"
+    assert b"".join(prefixed(b"cut", b"[x] ")) == b"[x] cut\n"
+    assert b"".join(prefixed(b"a\nb", b"")) == b"a\nb\n"
+    assert b"".join(prefixed(b"a\nb\n", b"")) == b"a\nb\n"
 
 
 def test_a_file_keeps_a_bars_last_state_and_windows_line_ends() -> None:

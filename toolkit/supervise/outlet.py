@@ -11,9 +11,13 @@ import os
 import select
 import stat
 from collections import deque
+from itertools import islice
 
 LIMIT_BYTES = 1 << 20
 PIPE_BUF = 4096
+UNLIMITED = 1 << 20
+PARTS = 64
+NEWLINE = 10
 F_SETPIPE_SZ, F_GETPIPE_SZ = 1031, 1032
 
 
@@ -32,17 +36,19 @@ class Outlet:
     def full(self) -> bool:
         return self.pending_bytes >= LIMIT_BYTES
 
-    def put(self, block: bytes) -> None:
-        """Write *block*, or as much as goes at once, and keep the rest for `pump`."""
-        if not block:
-            return
-        self.at_line_start = block.endswith(b"\n")
-        if self.broken:
-            self.lost_bytes += len(block)
-            return
-        self._queue.append(memoryview(block))
-        self.pending_bytes += len(block)
-        if len(self._queue) == 1:
+    def put(self, *parts: bytes | memoryview) -> None:
+        """Write *parts*, one behind the other, or as much as goes at once, and keep the rest for `pump`."""
+        is_idle = not self._queue
+        for part in parts:
+            if not part:
+                continue
+            self.at_line_start = part[-1] == NEWLINE
+            if self.broken:
+                self.lost_bytes += len(part)
+                continue
+            self._queue.append(memoryview(part))
+            self.pending_bytes += len(part)
+        if is_idle:
             self.pump()
 
     def say(self, line: bytes) -> None:
@@ -52,9 +58,8 @@ class Outlet:
     def pump(self) -> None:
         """Write what goes without blocking. A reader that is gone is no failure of the job: the rest is counted."""
         while self._queue:
-            head = self._queue[0]
             try:
-                written = self._write(head)
+                written = self._write()
             except OSError as error:
                 if error.errno in (errno.EAGAIN, errno.EINTR):
                     return
@@ -63,17 +68,21 @@ class Outlet:
             if written == 0:
                 return
             self.pending_bytes -= written
-            if written == len(head):
-                self._queue.popleft()
-            else:
-                self._queue[0] = head[written:]
+            while written:
+                head = self._queue.popleft()
+                if written < len(head):
+                    self._queue.appendleft(head[written:])
+                written -= min(written, len(head))
 
-    def _write(self, head: memoryview) -> int:
+    def _write(self) -> int:
+        head = self._queue[0]
+        if self._write_bytes == UNLIMITED:
+            return os.writev(self.fd, list(islice(self._queue, PARTS)))
         if self._write_bytes == 0:
             return _send(self.fd, head)
         if self._write_bytes == PIPE_BUF and not _writable(self.fd):
             return 0
-        return os.write(self.fd, head[: self._write_bytes])
+        return os.write(self.fd, head[:PIPE_BUF])
 
     def _give_up(self) -> None:
         self.broken = True
@@ -96,13 +105,13 @@ def _own_description(fd: int) -> tuple[int, int]:
     try:
         mode = os.fstat(fd).st_mode
     except OSError:
-        return os.open(os.devnull, os.O_WRONLY), 1 << 16
+        return os.open(os.devnull, os.O_WRONLY), UNLIMITED
     if stat.S_ISSOCK(mode):
         return fd, 0
     if not (stat.S_ISFIFO(mode) or stat.S_ISCHR(mode)):
-        return fd, 1 << 20
+        return fd, UNLIMITED
     try:
-        return os.open(f"/proc/self/fd/{fd}", os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY), 1 << 20
+        return os.open(f"/proc/self/fd/{fd}", os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY), UNLIMITED
     except OSError:
         return fd, PIPE_BUF
 

@@ -177,7 +177,7 @@ class Stream:
 
     def _pass(self, block: bytes) -> None:
         if self._way == "shared":
-            self.outlet.put(prefixed(block, self._prefix))
+            self.outlet.put(*prefixed(block, self._prefix))
         self.tail.add(block)
         if self._tap is not None:
             self._tap(block)

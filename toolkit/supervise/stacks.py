@@ -8,7 +8,6 @@ look.
 
 import os
 import re
-import shutil
 import signal
 from pathlib import Path
 
@@ -40,7 +39,9 @@ class Dump:
         self._prepared = prepared
         self._names = {pid: name for name, pid in ranks.items()}
         folder.mkdir(parents=True, exist_ok=True)
-        spy = shutil.which(SPY, path=environ.get("PATH"))
+        from shutil import which  # its import costs more than all of this file
+
+        spy = which(SPY, path=environ.get("PATH"))
         for pid, target in self._targets.items():
             if spy is not None:
                 _spy(spy, pid, target, environ, prctl)

@@ -26,7 +26,6 @@ from toolkit.supervise.running import SLATE, Stall
 from toolkit.supervise.signals import Signals
 from toolkit.supervise.stacks import SIGNAL as STACKS_SIGNAL
 from toolkit.train.taps import Taps
-from toolkit.verdict import judge
 
 STACKS = "stacks"
 MARKER = "TOOLKIT_RUN_ID"
@@ -91,11 +90,13 @@ def _outcome(
         job_folders.prepare(folders, log)
         return _run(job, signals, log)
     except ToolkitError as error:
-        return judge.of_error(error, me)
+        return _named(error, me)
     except Exception as error:  # noqa: BLE001 - the top of the walk: a fault of ours still ends with a true status
         import traceback
 
-        return judge.of_fault(f"{type(error).__name__}: {error}", traceback.format_exc(), me)
+        from toolkit.verdict.judge import of_fault
+
+        return of_fault(f"{type(error).__name__}: {error}", traceback.format_exc(), me)
 
 
 def _run(job: Job, signals: Signals, log: Log) -> Outcome:
@@ -137,9 +138,9 @@ def _alone(job: Job, supervisor: Supervisor, memory: Callable[[], Memory], log: 
         job = with_script(job)
         plan = launchers.plan(job, supervisor.run_folder)
         _say_plan(job, plan, log)
-        return judge.judge(job, msgspec.structs.replace(_follow(job, plan, supervisor, log), memory=memory()))
+        return _judged(job, msgspec.structs.replace(_follow(job, plan, supervisor, log), memory=memory()))
     except ToolkitError as error:
-        return judge.of_error(error, job.cluster.current)
+        return _named(error, job.cluster.current)
 
 
 def _stall(job: Job, run_folder: Path) -> Stall | None:
@@ -153,6 +154,19 @@ def _stall(job: Job, run_folder: Path) -> Stall | None:
         prepared=run_folder / STACKS,
         host=job.cluster.current,
     )
+
+
+def _judged(job: Job, ended: Ended) -> Outcome:
+    """Return the outcome of *ended*; the verdict room is imported only now, that the script has run."""
+    from toolkit.verdict.judge import judge
+
+    return judge(job, ended)
+
+
+def _named(error: ToolkitError, host: str) -> Outcome:
+    from toolkit.verdict.judge import of_error
+
+    return of_error(error, host)
 
 
 def _memory_since_now() -> Callable[[], Memory]:

@@ -11,8 +11,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.faults import matrix
-from tests.faults.hosts import busy
+from tests.faults import hosts, matrix
 from tests.faults.table import BY_NAME, FAULTS, Fault, Launcher
 
 PAGE = Path(__file__).parents[2] / "docs/faults.md"
@@ -27,18 +26,18 @@ def main(words: Sequence[str]) -> int:
     """Run what *words* ask for; 0 if everything was right."""
     given = parser().parse_args(words)
     faults = [BY_NAME[name] for name in given.only] if given.only else FAULTS
-    rows, wrong = [*HEAD], 0
+    rows, wrong = [], 0
     print(*HEAD, sep="\n")
-    with busy(os.cpu_count() or 1) if given.busy else contextlib.nullcontext():
+    with hosts.busy(os.cpu_count() or 1) if given.busy else contextlib.nullcontext():
         for fault in faults:
             for launcher in given.launchers:
                 for count in given.hosts:
-                    row, misses = several(fault, launcher, count, given.rounds, given.logs)
+                    row, misses = several(fault, launcher, count, given.rounds, given.logs, busy=given.busy)
                     print(row, flush=True)
                     rows.append(row)
                     wrong += misses
     if given.write:
-        write(rows, given.rounds, given.busy)
+        write(rows)
     return 1 if wrong else 0
 
 
@@ -52,13 +51,15 @@ def parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--busy", action="store_true", help="with every core kept busy by something else")
     parser.add_argument("--logs", type=Path, metavar="FOLDER", help="where logs of rounds that went wrong are kept")
-    parser.add_argument("--write", action="store_true", help=f"put the table into docs/{PAGE.name}")
+    parser.add_argument("--write", action="store_true", help=f"put the rows into the table of docs/{PAGE.name}")
     return parser
 
 
-def several(fault: Fault, launcher: Launcher, count: int, rounds: int, logs: Path | None) -> tuple[str, int]:
-    """Return the row of *rounds* rounds of a fault, and how many of them went wrong."""
-    start = f"| {fault.name} | {launcher} | {count} "
+def several(
+    fault: Fault, launcher: Launcher, count: int, rounds: int, logs: Path | None, *, busy: bool = False
+) -> tuple[str, int]:
+    """Return the row of *rounds* rounds of a fault, and how many of them went wrong. *busy* is only said."""
+    start = f"| {fault.name} | {launcher}{', busy' * busy} | {count} "
     if reason := matrix.why_not(fault, launcher):
         return f"{start}| not tried: {reason} | | | | |", 0
     results = []
@@ -79,13 +80,22 @@ def several(fault: Fault, launcher: Launcher, count: int, rounds: int, logs: Pat
     return row, rounds - right
 
 
-def write(rows: Sequence[str], rounds: int, loaded: bool) -> None:
-    """Put the table into its page, with where and when it was made."""
-    load = ", every core kept busy" if loaded else ""
-    made = f"{rounds} round{'s' * (rounds != 1)} each on {matrix.machine()}, Python {platform.python_version()}{load};"
+def write(rows: Sequence[str]) -> None:
+    """Put *rows* into the page's table, in place of older ones of the same fault, launcher and hosts."""
     text = PAGE.read_text()
-    body = "\n".join((f"{made} {time.strftime('%Y-%m-%d')}.", "", *rows, ""))
+    old = TABLE.search(text)
+    kept = {_key(row): row for row in (old[0] if old else "").splitlines() if row.startswith("| ") and row != HEAD[0]}
+    kept.update((_key(row), row) for row in rows)
+    names = list(BY_NAME)
+    order = sorted((key for key in kept if key[0] in names), key=lambda key: (names.index(key[0]), *key[1:]))
+    made = f"On {matrix.machine()}, Python {platform.python_version()}; {time.strftime('%Y-%m-%d')}."
+    body = "\n".join((made, "", *HEAD, *(kept[key] for key in order), ""))
     PAGE.write_text(TABLE.sub(lambda _: body, text))
+
+
+def _key(row: str) -> tuple[str, ...]:
+    """Return what a row is of: fault, launcher, hosts."""
+    return tuple(cell.strip() for cell in row.split("|")[1:4])
 
 
 def _codes(codes: tuple[int | None, ...]) -> str:

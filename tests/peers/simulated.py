@@ -56,11 +56,21 @@ class Host:
 
 
 class Job:
-    """*hosts* of a job, algo-1 leading; `play` runs until everybody has the verdict, or *until_s*."""
+    """*count* hosts of a job, algo-1 leading; `play` runs until everybody has the verdict, or *until_s*.
+
+    *loss*: how many of the messages under way are lost when their connection breaks; the others come after it.
+    """
 
     def __init__(
-        self, count: int, *, times: Times = TIMES, seed: int = 0, delay_s: tuple[float, float] = (0.0002, 0.001)
-    ):
+        self,
+        count: int,
+        *,
+        times: Times = TIMES,
+        seed: int = 0,
+        delay_s: tuple[float, float] = (0.0002, 0.001),
+        loss: float = 1.0,
+    ) -> None:
+        self.loss = loss
         self.random = random.Random(seed)
         self.now_s = 1000.0
         self.began_s = self.now_s
@@ -202,8 +212,10 @@ class Job:
         arrives_s = max(self.now_s + self.random.uniform(*self._delay_s), self._arrives_s.get(lane, 0.0))
         self._arrives_s[lane] = arrives_s
 
+        survives = self.random.random() >= self.loss
+
         def arrive() -> None:
-            if not to.alive or follower.connection not in (number, 0):
+            if not to.alive or not (follower.connection == number or (follower.connection == 0 and survives)):
                 return
 
             def come() -> list[Action]:

@@ -651,6 +651,7 @@ def test_whatever_happens_all_that_live_end_with_one_verdict(seed: int) -> None:
     chance = random.Random(seed)
     count = chance.choice([2, 2, 3, 4, 8, 20, 50])
     job = Job(count, seed=seed, delay_s=chance.choice([(0.0002, 0.001), (0.001, 0.2), (0.1, 0.9)]))
+    job.loss = chance.choice([0.0, 0.5, 1.0])
     for host in job.hosts.values():
         host.starts_s = 0.0 if host is job.leader else chance.choice([0.0, 0.0, chance.uniform(0, 10)])
     job.ready(after_s=0.0)

@@ -87,6 +87,13 @@ STATUSES: list[tuple[str, Job, Ended, str, int]] = [
         75,
     ),
     (
+        "another host failed, the launcher makes an error of it",
+        SAGEMAKER,
+        seen(process("rank 0", 6, TERM, told=True), process("torchrun", 7, 1), peer_failed=True),
+        "failed",
+        75,
+    ),
+    (
         "another host failed, and this one before it",
         SAGEMAKER,
         seen(process("rank 0", 6, 3), process("torchrun", 7, 1, told=True), peer_failed=True),

@@ -146,8 +146,9 @@ class Follower:
         job_ns = now_ns + offset_ns
         if self._away_s is not None:
             self._due_s = min(self._due_s, self._away_s + RECONNECT_S)
-            if now_s >= self._away_s + RECONNECT_S:
-                return self._alone(broken(), job_ns - int((now_s - self._away_s) * 1e9) - BREAK_NS)
+            if now_s < self._away_s + RECONNECT_S:
+                return []
+            return self._alone(broken(), job_ns - int((now_s - self._away_s) * 1e9) - BREAK_NS)
         silent_s = now_s - self._heard_s
         if silent_s >= self._times.patience_s:
             return self._alone(silent(silent_s), job_ns - int(silent_s * 1e9))

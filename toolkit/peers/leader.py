@@ -307,15 +307,13 @@ class Leader:
         return []
 
     def _look_after(self, host: str, now_s: float, now_ns: int) -> list[Action]:
-        heard_ns = now_ns - int((now_s - self._heard_s[host]) * 1e9)
         silent_s = now_s - self._heard_s[host]
-        away_s = now_s - self._away_s[host] if host in self._away_s else 0.0
-        if away_s >= RECONNECT_S:
-            how, at_ns = broken(), max(heard_ns, now_ns - int(away_s * 1e9) - BREAK_NS)
-        elif silent_s >= self._times.patience_s:
-            how, at_ns = silent(silent_s), heard_ns
-        else:
+        left_s = self._away_s.get(host)
+        if (silent_s < self._times.patience_s) if left_s is None else (now_s < left_s + RECONNECT_S):
             return []
+        how, at_ns = silent(silent_s), now_ns - int(silent_s * 1e9)
+        if left_s is not None:
+            how, at_ns = broken(), max(at_ns, now_ns - int((now_s - left_s) * 1e9) - BREAK_NS)
         if host in self._away_s:
             self._here.discard(host)
         self._gone.add(host)

@@ -39,6 +39,8 @@ PROVE_WITHIN_S = 5.0
 UNPROVED_AT_ONCE = 256
 OUT_LIMIT_BYTES = 4 << 20
 RETRY_S = 0.1
+# Until the leader is met, its name may not resolve yet, or to an address of before.
+RESOLVE_EVERY_S = 5.0
 REFUSED_RETRY_S = 1.0
 # Descriptors that `train` needs beside one for each follower.
 OWN_DESCRIPTORS = UNPROVED_AT_ONCE + 256
@@ -356,6 +358,8 @@ class FollowerLink(Link):
         self.roll = Follower(me, leader, times, now_s)
         self._where = where
         self._addresses: list[Address] = []
+        self._resolved_s = now_s
+        self._met = False
         self._mark = os.urandom(8).hex()
         self._clock = Clock()
         self.connection: Connection | None = None
@@ -421,7 +425,7 @@ class FollowerLink(Link):
         if isinstance(message, Pong):
             self._clock.heard(message, now_ns)
         if not self._proved:
-            self._proved = True
+            self._proved = self._met = True
             self._do(self.roll.joined(now_s, now_ns))
         self._do(self.roll.heard(message, now_s))
         if self.roll.verdict is not None:
@@ -452,12 +456,13 @@ class FollowerLink(Link):
 
     def _connect(self, now_s: float) -> None:
         self._next_try_s = now_s + RETRY_S
-        if not self._addresses:
+        if not self._addresses or (not self._met and now_s >= self._resolved_s + RESOLVE_EVERY_S):
             try:
                 found = socket.getaddrinfo(*self._where, type=socket.SOCK_STREAM)
             except OSError:
                 self._next_try_s = now_s + 1.0
                 return
+            self._resolved_s = now_s
             self._addresses = [(family, address) for family, _, _, _, address in found]
         family, address = self._addresses[0]
         self._addresses = [*self._addresses[1:], self._addresses[0]]

@@ -100,7 +100,10 @@ class Accord:
         supervisor.attend(lambda: self._link.verdict is not None or given_up())
         supervisor.attend(lambda: self._link.finished or given_up())
         verdict = self._link.verdict
-        return outcome if verdict is None else self._final(outcome, verdict)
+        if verdict is None:
+            self._link.tell(messages.Bye())  # The leader need not wait for this host to take the verdict.
+            return outcome
+        return self._final(outcome, verdict)
 
     def close(self) -> None:
         """Say what was refused, and close."""

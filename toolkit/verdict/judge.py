@@ -112,7 +112,16 @@ def _culprit(ended: Ended) -> Exit | None:
     """Return the process that failed first by itself: a rank before a launcher, which only repeats what its ranks did,
     and a rank with a cause of its own before one that only lost its peer."""
     bad = [e for e in ended.exits if not e.ok and not e.told and _before_stop(ended, e)]
+    if _ended_by_us(ended):
+        bad = [e for e in bad if e.rank is not None]
     return min(_ranks(bad), key=lambda e: (_lost_its_peer(ended, e), e.failed_ns), default=None)
+
+
+def _ended_by_us(ended: Ended) -> bool:
+    """True if the ranks were told to end for a reason from outside: what their launcher then says is the echo of it
+    (torchrun ends with 1 and a traceback of its own)."""
+    asked = ended.peer_failed or ended.hung is not None or ended.ruled is not None
+    return asked and any(e.told for e in ended.exits if e.rank is not None)
 
 
 def _ranks(exits: Sequence[Exit]) -> Sequence[Exit]:

@@ -1,0 +1,116 @@
+"""The fault matrix, a round of it: every fault on two hosts, the telling ones also under torchrun and on four.
+
+`scripts/faults` tries everything everywhere, several times, with the settings' own patience.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tests.faults import matrix
+from tests.faults.__main__ import HEAD, PAGE, several
+from tests.faults.hosts import Hosts
+from tests.faults.table import BY_NAME, FAULTS, Fault, Launcher
+
+pytestmark = pytest.mark.faults
+# Silence is noticed sooner here than by default, and a healthy job need not be long.
+PATIENCE_S = 3.0
+HEALTHY_STEPS = 100
+TORCHRUN = (
+    "raises-slowly",
+    "raises-slowly-leader",
+    "exits-143",
+    "rank-sigkill",
+    "train-sigkill",
+    "train-sigkill-leader",
+    "train-sigstop",
+    "cut-off",
+    "saves-all",
+    "hangs",
+)
+FOUR = ("raises", "train-sigkill", "train-sigkill-leader", "train-sigterm", "saves-all", "cut-off", "absent")
+FOUR_TORCHRUN = ("raises-slowly", "train-sigkill-leader")
+torch = (
+    pytest.mark.torch,
+    pytest.mark.skipif(
+        not any((Path(folder) / "torch").is_dir() for folder in sys.path), reason="torch is not installed"
+    ),
+)
+
+
+def run(name: str, launcher: Launcher, count: int) -> tuple[str, ...]:
+    """Return what went wrong, what the hosts printed last."""
+    fault = BY_NAME[name]
+    if reason := matrix.why_not(fault, launcher):
+        pytest.skip(reason)
+    if not fault.code and fault.steps > HEALTHY_STEPS and not fault.act:
+        fault = msgspec.structs.replace(fault, steps=HEALTHY_STEPS)
+    result = matrix.run(fault, launcher, count, patience_s=PATIENCE_S)
+    return (*result.wrong, result.logs) if result.wrong else ()
+
+
+@pytest.mark.parametrize("name", [fault.name for fault in FAULTS])
+def test_two_hosts_tell_the_truth(name: str) -> None:
+    assert run(name, "script", 2) == ()
+
+
+@pytest.mark.parametrize("name", FOUR)
+def test_four_hosts_tell_the_truth(name: str) -> None:
+    assert run(name, "script", 4) == ()
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=torch) for name in TORCHRUN])
+def test_two_hosts_under_torchrun_tell_the_truth(name: str) -> None:
+    assert run(name, "torchrun", 2) == ()
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=torch) for name in FOUR_TORCHRUN])
+def test_four_hosts_under_torchrun_tell_the_truth(name: str) -> None:
+    assert run(name, "torchrun", 4) == ()
+
+
+def test_the_matrix_sees_what_is_wrong(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    wanted = Fault(
+        name="wrong",
+        text="a rank ends with 3, and everything else is expected",
+        program="exits-3",
+        code=4,
+        says=("host {host}, nobody",),
+        detect_s=0.0,
+        end_s=0.0,
+    )
+
+    row, misses = several(wanted, "script", 2, 1, tmp_path)
+
+    said = capsys.readouterr().err
+    assert misses == 1
+    assert "| 0 of 1 | 3 3 |" in row
+    assert row.count("|") == HEAD[0].count("|")
+    assert "algo-1 ended with 3, 4 was expected" in said
+    assert "algo-2 does not say 'host algo-2, nobody'" in said
+    assert "algo-2 was named after" in said
+    assert "the last host ended after" in said
+    assert "ended with code 3" in (tmp_path / "wrong-script-2-1.log").read_text()
+
+
+def test_what_is_left_over_is_counted_and_killed(tmp_path: Path) -> None:
+    hosts = Hosts(tmp_path, 1, "script", environ={}, words={})
+    name, _, value = hosts.marker.partition("=")
+    with subprocess.Popen(("sleep", "600"), env={"PATH": os.defpath, name: value}) as forgotten, hosts:
+        left = hosts.sweep()
+
+        assert left == {forgotten.pid}
+        assert forgotten.wait() == -signal.SIGKILL
+        assert hosts.sweep() == set()
+
+
+def test_the_page_has_a_row_for_every_fault() -> None:
+    text = PAGE.read_text()
+
+    assert [fault.name for fault in FAULTS if f"| {fault.name} | script | 2 |" not in text] == []
+    assert [fault.name for fault in FAULTS if f"`{fault.name}`: {fault.text}" not in text] == []

@@ -11,7 +11,7 @@ from toolkit.errors import ContractError
 from toolkit.local import spec
 from toolkit.local.spec import Channel, Kill, Spec
 
-HERE = Path("/work")
+HERE = Path("/job")
 DIGITS = ["--hosts", "2", "--processes-per-host", "1", "--distribution", "pytorchddp", "--hyperparameter", "epochs=5"]
 
 
@@ -35,21 +35,21 @@ def test_the_command_line_of_the_readme_says_everything() -> None:
 
     assert made == Spec(
         name="train-now",
-        script=Path("/work/vit/train.py"),
-        source=Path("/work/vit"),
+        script=Path("/job/vit/train.py"),
+        source=Path("/job/vit"),
         groups=(spec.Group(name="homogeneousCluster", hosts=("algo-1", "algo-2"), instance_type="local"),),
-        job_dir=Path("/work/J"),
+        job_dir=Path("/job/J"),
         processes_per_host=1,
         distribution={"pytorchddp": {"enabled": True}},
         hyperparameters={"epochs": 5},
-        channels=(Channel(name="train", path=Path("/work/data")),),
+        channels=(Channel(name="train", path=Path("/job/data")),),
         metrics=(("loss", "loss: ([0-9.]+)"),),
-        requirements=Path("/work/r.txt"),
+        requirements=Path("/job/r.txt"),
     )
 
 
 def test_a_job_goes_to_jobs_under_its_name_unless_told() -> None:
-    assert of("train.py", "--name", "first").job_dir == Path("/work/jobs/first")
+    assert of("train.py", "--name", "first").job_dir == Path("/job/jobs/first")
 
 
 @pytest.mark.parametrize(
@@ -73,13 +73,13 @@ def test_a_hyperparameter_is_json_if_it_is_json(text: str, value: Any) -> None:
 @pytest.mark.parametrize(
     ("text", "path", "mode", "sharded"),
     [
-        ("data", "/work/data", "File", False),
+        ("data", "/job/data", "File", False),
         ("/abs:FastFile", "/abs", "FastFile", False),
-        ("data:Pipe", "/work/data", "Pipe", False),
-        ("data:ShardedByS3Key", "/work/data", "File", True),
-        ("data:FastFile:ShardedByS3Key", "/work/data", "FastFile", True),
-        ("data:ShardedByS3Key:Pipe", "/work/data", "Pipe", True),
-        ("odd:name", "/work/odd:name", "File", False),
+        ("data:Pipe", "/job/data", "Pipe", False),
+        ("data:ShardedByS3Key", "/job/data", "File", True),
+        ("data:FastFile:ShardedByS3Key", "/job/data", "FastFile", True),
+        ("data:ShardedByS3Key:Pipe", "/job/data", "Pipe", True),
+        ("odd:name", "/job/odd:name", "File", False),
     ],
 )
 def test_a_channel_is_a_path_and_how_it_is_given(text: str, path: str, mode: spec.Mode, sharded: bool) -> None:
@@ -114,7 +114,7 @@ def test_hosts_are_listed_by_the_alphabet_as_the_platform_does() -> None:
         (["--hosts", "0"], ["$.hosts", ">= 1"]),
         (["--name", "a b"], ["$.name", "'a b'"]),
         (["--channel", "a/b=data"], ["$.channel", "'a/b'"]),
-        (["--source", "elsewhere"], ["$.script", "/work/elsewhere", "/abs/train.py"]),
+        (["--source", "elsewhere"], ["$.script", "/job/elsewhere", "/abs/train.py"]),
     ],
 )
 def test_a_wrong_word_is_named_with_what_was_expected_and_found(argv: list[str], words: list[str]) -> None:
@@ -129,8 +129,8 @@ def test_a_script_is_looked_for_in_the_source_folder_too() -> None:
     within = of("train.py", "--source", "src")
     deeper = of("pkg/train.py", "--source", "src")
 
-    assert beside.script == within.script == Path("/work/src/train.py")
-    assert (deeper.source, deeper.entry) == (Path("/work/src"), "pkg/train.py")
+    assert beside.script == within.script == Path("/job/src/train.py")
+    assert (deeper.source, deeper.entry) == (Path("/job/src"), "pkg/train.py")
 
 
 JOB = """
@@ -173,7 +173,7 @@ def test_a_job_file_says_the_same_words_and_its_paths_start_from_it(job_file: Pa
 
     folder = job_file.parent
     assert (made.script, made.source) == (folder / "train.py", folder)
-    assert made.job_dir == Path("/work/jobs/digits")
+    assert made.job_dir == Path("/job/jobs/digits")
     assert made.distribution == {"torch_distributed": {"enabled": True}}
     assert made.hyperparameters == {"epochs": 5, "optimizer": "5"}
     assert made.channels == (
@@ -192,7 +192,7 @@ def test_arguments_beside_a_job_file_win_and_add(job_file: Path) -> None:
 
     assert len(made.hosts) == 3
     assert made.hyperparameters == {"epochs": 1, "optimizer": "5", "dim": 8}
-    assert made.job_dir == Path("/work/J")
+    assert made.job_dir == Path("/job/J")
 
 
 @TOML

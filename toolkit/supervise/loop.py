@@ -19,9 +19,10 @@ from toolkit.log import Log
 from toolkit.supervise import children, waiting
 from toolkit.supervise.console import Console
 from toolkit.supervise.flow import STALLED_CONSOLE_S
+from toolkit.supervise.hang import Stall
 from toolkit.supervise.kernel import PR_SET_CHILD_SUBREAPER, prctl
 from toolkit.supervise.others import Others, Rules, Word
-from toolkit.supervise.running import Running, Stall
+from toolkit.supervise.running import Running
 from toolkit.supervise.signals import STOPPING, Signals
 
 

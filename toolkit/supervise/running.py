@@ -1,5 +1,6 @@
 """One phase's processes, from the start of the first to the last byte of the last: stop.py's table, carried out."""
 
+import math
 import os
 import signal
 import time
@@ -14,17 +15,16 @@ from toolkit.errors import UserError
 from toolkit.job.outcome import Ended, Exit, Hung, Ruled
 from toolkit.job.plan import Phase, ProcessSpec
 from toolkit.log import Log
-from toolkit.records import Record
 from toolkit.supervise import children, stacks
 from toolkit.supervise.console import Console
 from toolkit.supervise.flow import Flow
+from toolkit.supervise.hang import HangWatch, Stall, odd
 from toolkit.supervise.kernel import descendants
 from toolkit.supervise.others import Others, Rules, Word
 from toolkit.supervise.process import Process, command_name
 from toolkit.supervise.ranks import Door, Request, StandIn, write_wrapper
 from toolkit.supervise.relay import RankFile, Stream
 from toolkit.supervise.signals import FORWARDED, STOPPING, Signals, name_of
-from toolkit.supervise.stall import Progress, oddity
 from toolkit.supervise.stop import Action, Event, answer
 from toolkit.supervise.stop import Phase as StopPhase
 
@@ -43,19 +43,6 @@ KILL_S = 5.0
 LOOK_S = 0.05
 SLATE = "slate"
 STANDIN = Path(__file__).parent.parent / "hook" / "standin.py"
-
-
-class Stall(Record, frozen=True, kw_only=True):
-    """When silence is a hang, and what then: `stops`, or only reports.
-
-    `folder` takes the stacks of *host*'s ranks, `prepared` is where the ranks write them.
-    """
-
-    after_s: float
-    stops: bool
-    folder: Path
-    prepared: Path
-    host: str
 
 
 class Around(Protocol):
@@ -103,13 +90,10 @@ class Running:
         self._forced = False
         self._stopped_here = False
         self._notes: list[str] = []
-        self._progress = Progress(time.monotonic())
         self._hung: Hung | None = None
         self._ruled: Ruled | None = None
-        self._stall = around.stall if phase.together else None
-        self._stall_looked_s = time.monotonic()
-        self._stacks: stacks.Dump | None = None
-        self._collect_s = 0.0
+        watched = around.stall if phase.together else None
+        self._hangs = HangWatch(watched, phase.main.environ, around.prctl) if watched is not None else None
         self._asked: slate.Stop | None = None
         self._waiting_to_stop: Callable[[], list[Process]] | None = None
 
@@ -138,8 +122,9 @@ class Running:
                 door.close()
             for process in self._living.values():  # Only after an error of our own: nothing is left behind.
                 children.send(process.pid, signal.SIGKILL)
-        if self._stacks is not None:
-            self._collect(self._stacks)
+        written = self._hangs.collected(math.inf) if self._hangs is not None else None
+        if written is not None:
+            self._on_stacks(*written)
         self._flow.end()
         return self._ended()
 
@@ -335,8 +320,8 @@ class Running:
         rules_rest_s = self._around.rules.rest_s() if self._around.rules is not None else None
         if rules_rest_s is not None and self._ruled is None:
             waits.append(rules_rest_s)
-        if self._stall is not None:
-            waits.append(max(self._stall_looked_s + _look_every_s(self._stall) - time.monotonic(), 0.0))
+        if self._hangs is not None:
+            waits.append(self._hangs.rest_s(time.monotonic()))
         if self._deadline_s is not None:
             waits.append(max(self._deadline_s - time.monotonic(), 0.0))
         return min(waits, default=None)
@@ -349,15 +334,12 @@ class Running:
                 self._event(Event.DRAINED)
             else:
                 self._deadline_s = self._flow.patience_ends_s()
-        if self._stall is not None and now_s - self._stall_looked_s >= _look_every_s(self._stall):
-            self._stall_looked_s = now_s
-            self._look_for_hang(self._stall, now_s)
+        if self._hangs is not None:
+            self._look_for_hang(self._hangs, now_s)
         if self._around.rules is not None and self._ruled is None and self._phase.together:
             self._heed(self._around.rules)
         if self._waiting_to_stop is not None:
             self._stop_unless_holding(self._waiting_to_stop)
-        if self._stacks is not None and now_s >= self._collect_s:
-            self._collect(self._stacks)
         if self._deadline_s is not None and now_s >= self._deadline_s:
             self._deadline_s = None
             self._event(Event.DEADLINE)
@@ -371,63 +353,48 @@ class Running:
                 self._around.others.failing(self._so_far())
             self._event(Event.RULED)
 
-    def _look_for_hang(self, stall: Stall, now_s: float) -> None:
+    def _look_for_hang(self, watch: HangWatch, now_s: float) -> None:
+        if self._state == "running":
+            idle_s = watch.idle_s(self._written_bytes(), now_s)
+            if idle_s is not None and self._around.others is not None:
+                self._around.others.idle(idle_s)
+            elif idle_s:
+                self._on_hang(idle_s)
+        written = watch.collected(now_s)
+        if written is not None:
+            self._on_stacks(*written)
+
+    def _written_bytes(self) -> dict[int, int]:
         ranks = [process for process in self._living.values() if process.rank is not None]
-        if self._state != "running" or self._stacks is not None or not ranks:
-            return
-        written = {p.pid: sum(stream.read_bytes for stream in self._streams[p.name]) for p in ranks}
-        idle_s = self._progress.look(written, now_s)
-        if self._around.others is not None:
-            self._around.others.idle(idle_s if idle_s >= stall.after_s else 0.0)
-        elif idle_s >= stall.after_s:
-            self._on_hang(idle_s)
+        return {p.pid: sum(stream.read_bytes for stream in self._streams[p.name]) for p in ranks}
 
     def _on_hang(self, idle_s: float) -> None:
-        stall = self._stall
-        if stall is None or self._state != "running":
+        if self._state != "running":
             return
-        odd = self._odd_ranks()
-        self._log.error(
-            f"no rank has written or computed anything for {idle_s:.0f} s"
-            + "".join(f"; {each}" for each in odd)
-            + f": their stacks go to {stall.folder}"
-        )
-        if stall.stops:
-            self._hung = Hung(idle_s=idle_s, odd=odd)
+        if self._hangs is None:  # Other hosts watch for hangs; this one was not told to, and ends with them.
+            self._event(Event.PEER_FAILED)
+            return
+        found = odd(self._rank_pids())
+        told = "".join(f"; {each}" for each in found)
+        where = f"their stacks go to {self._hangs.folder}"
+        self._log.error(f"no rank has written or computed anything for {idle_s:.0f} s{told}: {where}")
+        if self._hangs.stops:
+            self._hung = Hung(idle_s=idle_s, odd=found)
             self._event(Event.HUNG)
         else:
             self._dump()
-            self._progress = Progress(time.monotonic())
 
-    def _odd_ranks(self) -> tuple[str, ...]:
-        ranks = [process for process in self._living.values() if process.rank is not None]
-        return tuple(f"{process.name} is {found}" for process in ranks if (found := oddity(process.pid)))
+    def _rank_pids(self) -> dict[str, int]:
+        return {process.name: process.pid for process in self._living.values() if process.rank is not None}
 
     def _dump(self) -> None:
-        if self._stall is None:
-            return
-        ranks = {process.name: process.pid for process in self._living.values() if process.rank is not None}
-        around, stall = self._around, self._stall
-        try:
-            self._stacks = stacks.Dump(
-                ranks,
-                stall.folder,
-                stall.host,
-                environ=self._spec.environ,
-                prepared=stall.prepared,
-                prctl=around.prctl,
-            )
-            self._collect_s = time.monotonic() + stacks.WITHIN_S
-        except (OSError, UserError) as error:
-            self._note(f"no stacks could be written: {error}")
+        if self._hangs is not None and (problem := self._hangs.dump(self._rank_pids())):
+            self._note(problem)
 
-    def _collect(self, dump: stacks.Dump) -> None:
-        self._stacks = None
-        files = dump.collect()
+    def _on_stacks(self, files: list[str], waited_for: tuple[str, ...]) -> None:
         self._note("stacks: " + (", ".join(files) or "none (no rank has the start-up hook, and py-spy is not here)"))
         if self._hung is not None:
-            odd = self._odd_ranks() or tuple(f"{name} {where}" for name, where in dump.outside_collectives())
-            self._hung = msgspec.structs.replace(self._hung, odd=odd)
+            self._hung = msgspec.structs.replace(self._hung, odd=odd(self._rank_pids()) or waited_for)
             if self._around.others is not None:
                 self._around.others.answer(self._so_far())
 
@@ -597,10 +564,6 @@ _ACTIONS: dict[Action, Callable[[Running], None]] = {
     Action.ARM_KILL: lambda running: running._arm(KILL_S),
     Action.ARM_DRAIN: lambda running: running._flow.begin_draining(),
 }
-
-
-def _look_every_s(stall: Stall) -> float:
-    return min(max(stall.after_s / 8, 0.1), 10.0)
 
 
 def _without_stand_in(spec: ProcessSpec) -> ProcessSpec:

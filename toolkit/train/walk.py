@@ -21,8 +21,9 @@ from toolkit.platforms import table as platforms
 from toolkit.probe import host, look
 from toolkit.source import classify, fetch, install
 from toolkit.supervise.console import Console
+from toolkit.supervise.hang import Stall
 from toolkit.supervise.loop import Supervisor
-from toolkit.supervise.running import SLATE, Stall
+from toolkit.supervise.running import SLATE
 from toolkit.supervise.signals import Signals
 from toolkit.supervise.stacks import SIGNAL as STACKS_SIGNAL
 from toolkit.train.taps import Taps

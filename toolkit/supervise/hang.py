@@ -1,0 +1,86 @@
+"""Watches one host's ranks for a hang (stall.py), and has their stacks written when there is one (stacks.py)."""
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from toolkit.errors import UserError
+from toolkit.records import Record
+from toolkit.supervise import children, stacks
+from toolkit.supervise.stall import Progress, oddity
+
+
+class Stall(Record, frozen=True, kw_only=True):
+    """When silence is a hang, and what then: `stops`, or only reports.
+
+    `folder` takes the stacks of *host*'s ranks, `prepared` is where the ranks write them.
+    """
+
+    after_s: float
+    stops: bool
+    folder: Path
+    prepared: Path
+    host: str
+
+
+class HangWatch:
+    """Looks every so often; times are monotonic seconds. `folder`: where stacks go; `stops`: whether a hang ends the
+    job."""
+
+    def __init__(self, stall: Stall, environ: Mapping[str, str], prctl: children.Prctl) -> None:
+        self.folder = stall.folder
+        self.stops = stall.stops
+        self._stall = stall
+        self._environ = dict(environ)
+        self._prctl = prctl
+        self._every_s = min(max(stall.after_s / 8, 0.1), 10.0)
+        self._progress = Progress(time.monotonic())
+        self._looked_s = time.monotonic()
+        self._dump: stacks.Dump | None = None
+        self._collect_s = 0.0
+
+    def rest_s(self, now_s: float) -> float:
+        """Return the seconds until something is due."""
+        due_s = self._looked_s + self._every_s
+        return max(min(due_s, self._collect_s if self._dump is not None else due_s) - now_s, 0.0)
+
+    def idle_s(self, written_bytes: Mapping[int, int], now_s: float) -> float | None:
+        """Return for how long no rank has moved, 0 if that is no hang yet, None if it is not yet time to look.
+
+        *written_bytes*: of each rank, by pid. While stacks are being written nobody looks.
+        """
+        if now_s - self._looked_s < self._every_s or self._dump is not None or not written_bytes:
+            return None
+        self._looked_s = now_s
+        idle_s = self._progress.look(dict(written_bytes), now_s)
+        return idle_s if idle_s >= self._stall.after_s else 0.0
+
+    def dump(self, ranks: Mapping[str, int]) -> str:
+        """Have the stacks of *ranks* (pid by name) written; return why that cannot be, else ""."""
+        stall = self._stall
+        self._progress = Progress(time.monotonic())
+        try:
+            self._dump = stacks.Dump(
+                dict(ranks),
+                stall.folder,
+                stall.host,
+                environ=self._environ,
+                prepared=stall.prepared,
+                prctl=self._prctl,
+            )
+        except (OSError, UserError) as error:
+            return f"no stacks could be written: {error}"
+        self._collect_s = time.monotonic() + stacks.WITHIN_S
+        return ""
+
+    def collected(self, now_s: float) -> tuple[list[str], tuple[str, ...]] | None:
+        """Return the files with stacks and the ranks that the others wait for, once they are written, else None."""
+        if self._dump is None or now_s < self._collect_s:
+            return None
+        dump, self._dump = self._dump, None
+        return dump.collect(), tuple(f"{name} {where}" for name, where in dump.outside_collectives())
+
+
+def odd(ranks: Mapping[str, int]) -> tuple[str, ...]:
+    """Return what is odd about the states of *ranks* (pid by name): "rank 1 is stopped (SIGSTOP)"."""
+    return tuple(f"{name} is {found}" for name, pid in ranks.items() if (found := oddity(pid)))

@@ -185,7 +185,8 @@ class TestAsPid1:
             "deadline = time.monotonic() + 20\n"
             "def orphans():\n"
             "    for name in filter(str.isdigit, os.listdir('/proc')):\n"
-            "        fields = open(f'/proc/{name}/stat').read().rpartition(')')[2].split()\n"
+            "        try: fields = open(f'/proc/{name}/stat').read().rpartition(')')[2].split()\n"
+            "        except OSError: continue\n"  # It ended in between.
             "        if fields[1] == '1' and int(name) != os.getpid():\n"
             "            yield name, fields[0]\n"
             "while list(orphans()) and time.monotonic() < deadline:\n"

@@ -60,7 +60,9 @@ def run(fault: Fault, launcher: Launcher, count: int, *, patience_s: float | Non
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
         at = "algo-1" if fault.at == "leader" else f"algo-{count}"
         words = {"fault": fault.program, "at": at, "steps": str(fault.steps)}
-        hosts = stack.enter_context(Hosts(folder, count, launcher, environ=environ, words=words))
+        hosts = stack.enter_context(
+            Hosts(folder, count, launcher, per_host=fault.per_host, environ=environ, words=words)
+        )
         return _Round(fault, hosts, at, stack).result()
 
 

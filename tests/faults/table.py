@@ -34,6 +34,7 @@ class Fault(Record, frozen=True, kw_only=True):
     at: Literal["leader", "follower"] = "follower"
     starts: Literal["", "late", "never"] = ""
     steps: int = 6000
+    per_host: int = 1
     cage: Cage = ""
     environ: dict[str, str] = {}
     code: int = 0
@@ -77,6 +78,16 @@ FAULTS: tuple[Fault, ...] = (
         code=1,
         says=_BOOM,
         detect_s=SLOWLY_S,
+    ),
+    Fault(
+        name="raises-slowly-pair",
+        text="the same on a follower with two ranks on each host: its neighbour fails first, and we end it then",
+        program="raises-slowly",
+        per_host=2,
+        code=1,
+        says=_BOOM,
+        detect_s=SLOWLY_S,
+        launchers=("torchrun",),
     ),
     Fault(
         name="exits-3",
@@ -217,7 +228,7 @@ FAULTS: tuple[Fault, ...] = (
         program="saves",
         act="SIGTERM",
         saved=True,
-        end_s=6.0,
+        end_s=8.0,
     ),
     Fault(
         name="saves-all",
@@ -225,7 +236,7 @@ FAULTS: tuple[Fault, ...] = (
         program="saves",
         act="SIGTERM all",
         saved=True,
-        end_s=6.0,
+        end_s=8.0,
     ),
     Fault(
         name="ignores-sigterm",
@@ -272,7 +283,7 @@ FAULTS: tuple[Fault, ...] = (
         says=("host {host} vanished while the job was stopping",),
         code_there=137,
         says_there=None,
-        end_s=6.0,
+        end_s=8.0,
     ),
     Fault(
         name="cut-off",
@@ -314,7 +325,7 @@ FAULTS: tuple[Fault, ...] = (
         environ={"TOOLKIT_STALL_S": "4"},
         code=HUNG,
         says=("TOOLKIT_STALL_S", "{who} is stopped (SIGSTOP) on host {host}"),
-        detect_s=8.0,
+        detect_s=10.0,
         end_s=15.0,
         stall=True,
     ),
@@ -325,7 +336,7 @@ FAULTS: tuple[Fault, ...] = (
         environ={"TOOLKIT_STALL_S": "4"},
         code=HUNG,
         says=("TOOLKIT_STALL_S", "on host {host}"),
-        detect_s=8.0,
+        detect_s=10.0,
         end_s=15.0,
         stall=True,
     ),

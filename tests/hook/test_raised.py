@@ -255,3 +255,19 @@ def test_it_works_on_every_python_installed_here(tmp_path: Path, python: Path) -
     if tuple(map(int, python.parent.parent.name.split("."))) >= (3, 8):
         assert threaded.raised is not None
         assert threaded.raised.thread == "other"
+
+
+def test_the_message_is_left_before_the_traceback_is_made(tmp_path: Path) -> None:
+    done = Done(tmp_path, "import sys\nsys.modules['traceback'] = None\nraise ValueError('no shard')\n")
+
+    assert done.raised is not None
+    assert done.raised.text == "ValueError: no shard"
+
+
+def test_a_message_that_cannot_be_made_is_left_out(tmp_path: Path) -> None:
+    program = "class Mute(Exception):\n    def __str__(self):\n        raise KeyError\n"
+
+    done = Done(tmp_path, f"{program}import sys\nsys.modules['traceback'] = None\nraise Mute\n")
+
+    assert done.raised is not None
+    assert done.raised.text == "Mute"

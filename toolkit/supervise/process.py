@@ -34,10 +34,13 @@ class Process:
     def exit(self, status: int, ended_ns: int, raised_ns: int | None) -> Exit:
         """Return how it ended, from its wait status and the time of the exception it left.
 
-        What had failed before we told it to end has failed by itself, however long its teardown then took.
+        What had failed before we told it to end has failed by itself, however long its teardown then took; and where
+        our signal cut that teardown short, it ends with 1 all the same, as Python does after an exception.
         """
         failed_ns = raised_ns or ended_ns
         signalled = os.WIFSIGNALED(status)
+        if signalled and raised_ns is not None and self.told_ns is not None and raised_ns <= self.told_ns:
+            status, signalled = 1 << 8, False
         return Exit(
             process=self.name,
             pid=self.pid,

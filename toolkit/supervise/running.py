@@ -90,6 +90,7 @@ class Running:
         self._forced = False
         self._stopped_here = False
         self._notes: list[str] = []
+        self._raised: dict[int, bytes] = {}
         self._hung: Hung | None = None
         self._ruled: Ruled | None = None
         watched = around.stall if phase.together else None
@@ -281,7 +282,10 @@ class Running:
     def _raised_ns(self, pid: int) -> int | None:
         """Return when the main thread of a process raised the exception it died of, None if the hook saw none."""
         found = slate.raised(self._around.run_folder / SLATE, pid)
-        return found.time_ns if found is not None and found.thread == "main" else None
+        if found is None or found.thread != "main":
+            return None
+        self._raised[pid] = found.text.strip().encode()
+        return found.time_ns
 
     def _on_exit(self, process: Process, ended: Exit) -> None:
         if not ended.ok and not ended.told and self._state == "running" and self._around.others is not None:
@@ -521,6 +525,16 @@ class Running:
             file.close()
         return self._so_far()
 
+    def _tails(self, exits: tuple[Exit, ...]) -> dict[str, tuple[bytes, bytes]]:
+        """Return what each process said last, the exception that it died of among it: that may not be printed yet, or
+        never be (our signal came first), and without it an echo of another's failure would look like a cause."""
+        tails = {name: (err.tail.text(), out.tail.text()) for name, (out, err) in self._streams.items()}
+        for end in exits:
+            raised, (err, out) = self._raised.get(end.pid, b""), tails.get(end.process, (b"", b""))
+            if raised and raised[-512:] not in err:
+                tails[end.process] = (b"\n".join((err, raised, b"")), out)
+        return tails
+
     def _doomed(self) -> Iterator[Exit]:
         """Yield the ends to come of ranks that live, but have raised the exception they will die of: code 1."""
         for process in self._living.values():
@@ -529,13 +543,14 @@ class Running:
                 yield process.exit(1 << 8, time.time_ns(), raised_ns)
 
     def _so_far(self) -> Ended:
+        exits = (*self._exits, *self._doomed())
         return Ended(
             phase=self._phase.name,
             failure=self._phase.failure,
             command=self._phase.main.argv,
-            exits=(*self._exits, *self._doomed()),
+            exits=exits,
             main=self._spec.name,
-            tails={name: (err.tail.text(), out.tail.text()) for name, (out, err) in self._streams.items()},
+            tails=self._tails(exits),
             stopped_by=self._around.stopped_by,
             stopped_at_ns=self._around.stopped_at_ns,
             forced=self._forced,

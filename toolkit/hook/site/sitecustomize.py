@@ -114,8 +114,13 @@ def _record(
         name = kind.__qualname__
         if kind.__module__ not in ("builtins", "__main__"):
             name = "%s.%s" % (kind.__module__, name)
-        # At once what is known; the whole after traceback's import, which may take seconds from a slow disk.
-        _write(path, time_ns, name, thread, name)
+        # At once what is known; the whole after traceback's import, which may take seconds from a slow disk. With the
+        # message: only that tells a cause from the echo of another rank's end.
+        try:
+            said = str(value)
+        except Exception:  # noqa: BLE001
+            said = ""
+        _write(path, time_ns, name, thread, "%s: %s" % (name, said) if said else name)
         import traceback
 
         _write(path, time_ns, name, thread, "".join(traceback.format_exception(kind, value, trace)))

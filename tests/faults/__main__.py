@@ -31,7 +31,7 @@ def main(words: Sequence[str]) -> int:
     with hosts.busy(os.cpu_count() or 1) if given.busy else contextlib.nullcontext():
         for fault in faults:
             for launcher in given.launchers:
-                for count in given.hosts:
+                for count in given.hosts if launcher in fault.launchers else ():
                     row, misses = several(fault, launcher, count, given.rounds, given.logs, busy=given.busy)
                     print(row, flush=True)
                     rows.append(row)
@@ -60,7 +60,7 @@ def several(
 ) -> tuple[str, int]:
     """Return the row of *rounds* rounds of a fault, and how many of them went wrong. *busy* is only said."""
     start = f"| {fault.name} | {launcher}{', busy' * busy} | {count} "
-    if reason := matrix.why_not(fault, launcher):
+    if reason := matrix.why_not(fault):
         return f"{start}| not tried: {reason} | | | | |", 0
     results = []
     for number in range(1, rounds + 1):

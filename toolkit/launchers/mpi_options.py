@@ -1,0 +1,120 @@
+"""Pure: mpirun's own options for Open MPI 4, Open MPI 5 (PRRTE) and MPICH (Hydra).
+
+The base is sagemaker-training 5.1.4's command line for Open MPI 4; docs/mpi.md lists each difference and its reason.
+Options of Open MPI are written with two dashes: version 5 takes few of the long ones with one.
+"""
+
+import re
+
+from toolkit.job.machine import Mpi
+from toolkit.records import Record
+
+# Of Open MPI's long options with one dash, as they were written for years, the one that version 5 still wants so.
+ONE_DASH = ("-np",)
+
+
+class Asked(Record, frozen=True, kw_only=True):
+    """What mpirun is to do. `hosts`: name and processes of each; `interface` and `agent` only where there are several.
+
+    `agent`: the program that starts daemons on other hosts. `relays`: mpirun's own output is the ranks', and must say
+    whose it is.
+    """
+
+    hosts: tuple[tuple[str, int], ...]
+    processes: int
+    interface: str | None = None
+    agent: str = ""
+    efa: bool = False
+    relays: bool = False
+    custom: tuple[str, ...] = ()
+
+
+def command(mpi: Mpi, asked: Asked) -> tuple[str, ...]:
+    """Return mpirun and its options; what it is to start comes behind."""
+    table = {"openmpi4": _open_mpi_4, "openmpi5": _open_mpi_5, "mpich": _mpich}
+    return ("mpirun", *table[mpi.kind](asked))
+
+
+def rank_variables(mpi: Mpi) -> tuple[str, str]:
+    """Return the variables that tell a rank its rank and its local rank."""
+    if mpi.kind == "mpich":
+        return "PMI_RANK", "MPI_LOCALRANKID"
+    return "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK"
+
+
+def split(mpi: Mpi, options: str) -> tuple[tuple[str, ...], dict[str, str]]:
+    """Return (custom *options* as this mpirun takes them, the variables that ranks get instead).
+
+    `--NCCL_DEBUG VALUE` is such a variable; under MPICH, which has no -x, so is `-x NAME=VALUE`.
+
+    >>> split(Mpi(kind="openmpi4", version="4.1.8", path=""), "-verbose --NCCL_DEBUG INFO -x A=b")
+    (('-verbose', '-x', 'A=b'), {'NCCL_DEBUG': 'INFO'})
+    """
+    given: dict[str, str] = {}
+    kept: list[str] = []
+    tokens = options.split()
+    while tokens:
+        token = tokens.pop(0)
+        if token == "--NCCL_DEBUG" and tokens:
+            given["NCCL_DEBUG"] = tokens.pop(0)
+        elif token == "-x" and tokens and mpi.kind == "mpich":
+            name, equals, value = tokens.pop(0).partition("=")
+            if equals:  # Without a value mpirun would pass on the leader's; here each host has its own.
+                given[name] = value
+        elif mpi.kind == "openmpi5" and re.fullmatch(r"-[a-z][a-z_-]+", token) and token not in ONE_DASH:
+            kept.append("-" + token)
+        else:
+            kept.append(token)
+    return tuple(kept), given
+
+
+def _open_mpi_4(asked: Asked) -> tuple[str, ...]:
+    return (
+        *("--host", _hosts(asked), "-np", str(asked.processes), "--allow-run-as-root"),
+        *(("--display-map", "--tag-output") if asked.relays else ()),
+        *_mca(btl_tcp_if_include=asked.interface, oob_tcp_if_include=asked.interface),
+        # Open MPI 4 wants an agent on one host, too, and does not start where there is neither it nor ssh.
+        *_mca(plm_rsh_agent=asked.agent if len(asked.hosts) > 1 else "/bin/sh"),
+        *(_mca(plm_rsh_no_tree_spawn="1") if len(asked.hosts) > 1 else ()),
+        *(("--leave-session-attached",) if len(asked.hosts) > 1 else ()),
+        *("--bind-to", "none", "--map-by", "slot"),
+        *(_mca(pml="ob1", btl="^openib") if asked.efa else ()),
+        *_mca(btl_vader_single_copy_mechanism="none"),
+        *asked.custom,
+    )
+
+
+def _open_mpi_5(asked: Asked) -> tuple[str, ...]:
+    # PRRTE counts loopback as no interface at all, and does not start where it is told to take nothing else.
+    interface = None if asked.interface == "lo" else asked.interface
+    remote = {"prte_if_include": interface, "plm_ssh_agent": asked.agent, "plm_ssh_no_tree_spawn": "1"}
+    return (
+        *("--host", _hosts(asked), "-np", str(asked.processes), "--allow-run-as-root"),
+        *(("--display", "map", "--output", "tag") if asked.relays else ()),
+        *_mca(btl_tcp_if_include=asked.interface),
+        *(_mca("--prtemca", **remote) if len(asked.hosts) > 1 else ()),
+        *(("--leave-session-attached",) if len(asked.hosts) > 1 else ()),
+        *("--bind-to", "none", "--map-by", "slot"),
+        *(_mca(pml="ob1") if asked.efa else ()),
+        *_mca(smsc="^cma"),
+        *asked.custom,
+    )
+
+
+def _mpich(asked: Asked) -> tuple[str, ...]:
+    several = len(asked.hosts) > 1
+    return (
+        *("-genvnone", "-hosts", _hosts(asked), "-np", str(asked.processes)),
+        *(("-prepend-rank",) if asked.relays else ()),
+        *(("-iface", asked.interface) if several and asked.interface else ()),
+        *(("-launcher", "ssh", "-launcher-exec", asked.agent) if several else ()),
+        *asked.custom,
+    )
+
+
+def _hosts(asked: Asked) -> str:
+    return ",".join(host if count == 1 else f"{host}:{count}" for host, count in asked.hosts)
+
+
+def _mca(word: str = "--mca", **values: str | None) -> tuple[str, ...]:
+    return tuple(token for name, value in values.items() if value for token in (word, name, value))

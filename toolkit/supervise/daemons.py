@@ -1,0 +1,77 @@
+"""What mpirun's agents and daemons ask of `train` (toolkit/hook/mpi_agent.py): the leader passes commands on to the
+other hosts, each of them gives its own main process the one that it becomes."""
+
+from typing import Protocol
+
+from toolkit.supervise.ranks import Launch, StandIn
+
+
+class Wire(Protocol):
+    """The link, as far as daemons need it."""
+
+    def launch(self, host: str, command: str) -> None:
+        """Have *host* run *command*."""
+
+    def launched(self) -> str | None:
+        """Return the command that this host is to run, None while there is none."""
+
+    def daemon_ended(self, code: int) -> None:
+        """Say how this host's daemon ended."""
+
+    def daemons_ended(self) -> list[tuple[str, int]]:
+        """Return each (host, exit code) that came since the last call."""
+
+    def over(self) -> None:
+        """Say that the leader's main process has ended, and nothing will be launched any more."""
+
+
+class Daemons:
+    """The guests of one phase."""
+
+    def __init__(self, wire: Wire | None) -> None:
+        self._wire = wire
+        self._agents: dict[str, list[StandIn]] = {}
+        # Of agents: they end behind mpirun, and that is no news.
+        self.pids: set[int] = set()
+        self._waiter: StandIn | None = None
+        self._over = False
+        self._given = False
+
+    def on_launch(self, agent: StandIn, asked: Launch) -> str:
+        """Pass an agent's wish on; return what keeps it from being met, "" for nothing."""
+        if self._wire is None:
+            agent.answer(code=69, number=None)
+            return f"mpirun wants to start {asked.host}, but there is no link to it"
+        self._agents.setdefault(asked.host, []).append(agent)
+        self.pids.add(agent.peer)
+        self._wire.launch(asked.host, asked.command)
+        return ""
+
+    def on_waiter(self, waiter: StandIn) -> None:
+        """Take this host's main process, which waits for its command."""
+        self._waiter = waiter
+        self.serve()
+        if self._over:
+            waiter.dismiss()
+
+    def serve(self) -> None:
+        """Do what the link has brought."""
+        if self._wire is None:
+            return
+        if self._waiter is not None and not self._given and (command := self._wire.launched()) is not None:
+            self._given = True
+            self._waiter.give(command)
+        for host, code in self._wire.daemons_ended():
+            for agent in self._agents.pop(host, []):
+                agent.answer(code=code, number=None)
+
+    def on_over(self) -> None:
+        """The leader's mpirun has ended."""
+        self._over = True
+        if self._waiter is not None and not self._given:
+            self._waiter.dismiss()
+
+    def main_ended(self, code: int, *, leads: bool) -> None:
+        """Tell the other hosts that this one's main process has ended."""
+        if self._wire is not None:
+            self._wire.over() if leads else self._wire.daemon_ended(code)

@@ -1,0 +1,106 @@
+"""A rank of the arena's tests: `python meets.py FOLDER RANK SIZE SCENE`. Prints what it saw, a line each."""
+
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+from toolkit.dataparallel.reduce.arena import HEAD_BYTES, Arena, Gone
+
+BYTES = 1 << 16
+folder, me, size, scene = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
+timeout_s = 0.3 if scene == "one is late" and me == 0 else 60.0
+
+
+def put(key: str, value: str) -> None:
+    path = folder / key.replace("/", "-")
+    path.with_suffix(".new").write_text(value)
+    path.with_suffix(".new").rename(path)
+
+
+def get(key: str) -> str:
+    path = folder / key.replace("/", "-")
+    deadline_s = time.monotonic() + 60
+    while not path.exists():
+        if time.monotonic() > deadline_s:
+            raise TimeoutError(key)
+        time.sleep(0.002)
+    return path.read_text()
+
+
+def at(place: int, rank: int) -> int:
+    return HEAD_BYTES + place * 1024 + rank * 64
+
+
+arena = Arena(me, tuple(f"rank {rank}" for rank in range(size)), timeout_s)
+if scene == "one has no socket" and me == 1:
+    put("door/1", "")
+    sys.exit()
+try:
+    arena.connect(put, get, BYTES, 60.0)
+except OSError as error:
+    print(f"not connected: {error}", flush=True)
+    sys.exit()
+memory = arena.memory
+if scene == "they meet":
+    # In turn two places a rank: what one writes before a meeting all have to see after it.
+    for number in range(500):
+        memory[at(number & 1, me)] = number % 251
+        arena.meet("a test")
+        seen = [memory[at(number & 1, rank)] for rank in range(size)]
+        if seen != [number % 251] * size:
+            print(f"meeting {number}: {seen}", flush=True)
+            break
+    print("met", flush=True)
+elif scene == "one is killed":
+    arena.meet("a test")
+    if me == 1:
+        if os.fork() == 0:  # As a DataLoader's worker: it outlives its parent, and must not stand for it.
+            arena.release()
+            signal.pause()
+        put("child", "forked")
+        os.kill(os.getpid(), signal.SIGKILL)
+    get("child")
+    try:
+        arena.meet("a test")
+    except Gone as error:
+        print(error, flush=True)
+        arena.close()
+elif scene == "one leaves early":
+    # All come to the last meeting; who goes on at once must not break the others' way through it.
+    for _ in range(50):
+        arena.meet("a test")
+    print("met", flush=True)
+    arena.close()
+    arena.release()
+    del memory
+    print(f"descriptors {len(list(Path('/proc/self/fd').iterdir()))}", flush=True)
+elif scene == "one is late":
+    arena.meet("a test")
+    if me == 0:
+        try:
+            arena.meet("a test")
+        except RuntimeError as error:
+            print(f"{type(error).__name__}: {error}", flush=True)
+        put("over", "over")
+    else:
+        get("over")
+elif scene == "one closes":
+    arena.meet("a test")
+    if me == 0:
+        threading.Timer(0.05, arena.close).start()
+        try:
+            arena.meet("a test")
+        except RuntimeError as error:
+            print(f"{type(error).__name__}: {error}", flush=True)
+        put("over", "over")
+    else:
+        get("over")
+        arena.meet("a test")  # To which rank 0 had come before it closed.
+        try:
+            arena.meet("a test")
+        except RuntimeError as error:
+            print(f"{type(error).__name__}: {error}", flush=True)
+            arena.close()

@@ -1,0 +1,137 @@
+"""Real ranks whose gradients go through shared memory, beside gloo in the same processes."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from toolkit.launchers.environment import HOOK
+from toolkit.verdict.collateral import is_echo
+
+pytestmark = [pytest.mark.torch, pytest.mark.skipif(find_spec("torch") is None, reason="not installed: torch")]
+PROGRAM = Path(__file__).parents[2] / "programs/reduces_gradients.py"
+ROOT = Path(__file__).parents[3]
+WITHIN_S = 300
+
+
+def free_port() -> int:
+    for port in range(20_001 + os.getpid() % 10_000, 32_000):
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+                return port
+            except OSError:
+                continue
+    raise RuntimeError("no free port")
+
+
+def played(scene: str, size: int, hosts: int) -> list[tuple[int, list[str], str]]:
+    """Return (exit code, lines of stdout, stderr) of each rank."""
+    shared = {
+        **{name: value for name, value in os.environ.items() if not name.startswith(("TOOLKIT_", "SM"))},
+        "PYTHONPATH": f"{HOOK}:{ROOT}",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port()),
+        "WORLD_SIZE": str(size),
+        "OMP_NUM_THREADS": "1",
+        "GLOO_SOCKET_IFNAME": "lo",
+    }
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, str(PROGRAM), scene],
+            env={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank), "GROUP_RANK": str(rank * hosts // size)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(size)
+    ]
+    try:
+        said = [rank.communicate(timeout=WITHIN_S) for rank in ranks]
+        return [(rank.returncode, out.splitlines(), err) for rank, (out, err) in zip(ranks, said, strict=True)]
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.wait()
+
+
+@pytest.fixture(scope="module")
+def one_host() -> list[tuple[int, list[str], str]]:
+    return played("one host", 2, 1)
+
+
+def found(ran: tuple[int, list[str], str]) -> dict[str, Any]:
+    assert ran[1], ran[2]
+    said: dict[str, Any] = json.loads(ran[1][0])
+    return said
+
+
+def test_two_ranks_get_gloos_bits_in_every_type_and_through_ddp(one_host: list[tuple[int, list[str], str]]) -> None:
+    for ran in one_host:
+        said = found(ran)
+
+        assert said["as gloo"] == dict.fromkeys(said["as gloo"], True)
+        assert [said[name] for name in ("transposed", "mean", "several", "later", "its future", "largest")] == [
+            True
+        ] * 6
+        assert said["DDP as gloo"]
+
+
+def test_only_what_level_1_can_sum_goes_through_it(one_host: list[tuple[int, list[str], str]]) -> None:
+    for ran in one_host:
+        said = found(ran)
+
+        assert (said["calls"], said["calls of others"]) == (5, 0)
+        assert said["calls of DDP"] >= 3  # One for each step at least.
+
+
+def test_the_choice_is_told_on_rank_0(one_host: list[tuple[int, list[str], str]]) -> None:
+    assert "[toolkit] smddp: all-reduce: shared memory from 64 KiB (ms, it/gloo: 64 KiB " in one_host[0][2]
+    assert "[toolkit] smddp: all-reduce" not in one_host[1][2]
+
+
+def test_a_killed_peer_raises_in_gloos_words_from_the_backward_and_from_then_on(
+    one_host: list[tuple[int, list[str], str]],
+) -> None:
+    code, lines, stderr = one_host[0]
+
+    assert one_host[1][0] == -signal.SIGKILL
+    assert (code, len(lines)) == (0, 3), stderr
+    for line in lines[1:]:
+        assert "Connection closed by peer: rank 1 of this host ended or left in an all-reduce of" in line
+        assert is_echo(line)
+
+
+@pytest.fixture(scope="module")
+def two_hosts() -> list[tuple[int, list[str], str]]:
+    return played("two hosts", 4, 2)
+
+
+def test_where_one_rank_gets_no_memory_all_stay_with_gloo(two_hosts: list[tuple[int, list[str], str]]) -> None:
+    for ran in two_hosts:
+        said = found(ran)
+
+        assert said["refused"] and said["ways of the refused"] == {}
+    words = "all-reduce stays with gloo: not every rank could connect: [Errno 1] Operation not permitted"
+    assert words in two_hosts[0][2]
+
+
+def test_two_hosts_of_two_sum_over_shared_memory_and_gloo(two_hosts: list[tuple[int, list[str], str]]) -> None:
+    for ran in two_hosts:
+        said = found(ran)
+        assert ran[0] == 0, ran[2]
+        for kind, (ours, theirs) in said["error"].items():
+            assert said[f"alike {kind}"]
+            assert ours <= theirs, kind
+        assert said["DDP"] and said["mates"]
+        assert list(said["world"]) == ["shared memory and gloo between hosts"]
+        assert list(said["group"]) == ["shared memory"]
+    sent = [found(ran)["world"]["shared memory and gloo between hosts"][2] for ran in two_hosts]
+    assert max(sent) / (sum(sent) / len(sent)) < 1.001

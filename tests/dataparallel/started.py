@@ -1,0 +1,62 @@
+"""Ranks of a program on this host, started as a launcher starts them."""
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+from toolkit.launchers.compat import FOLDER
+from toolkit.launchers.environment import HOOK
+
+PROGRAMS = Path(__file__).parents[1] / "programs"
+WITHIN_S = 300
+
+
+def free_port() -> int:
+    """Return a port that nobody listens on; above 20,000 and below where outgoing connections get theirs."""
+    for port in range(20_001 + os.getpid() % 10_000, 32_000):
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+                return port
+            except OSError:
+                continue
+    raise RuntimeError("no free port")
+
+
+def ranks(program: Path, *arguments: str, environ: dict[str, str], size: int = 2) -> "list[subprocess.Popen[str]]":
+    """Start *size* ranks of *program* as a launcher would, with *environ* on top."""
+    shared = {
+        **{name: value for name, value in os.environ.items() if not name.startswith(("TOOLKIT_", "SM"))},
+        "PYTHONPATH": str(HOOK),
+        "TOOLKIT_COMPAT_PATH": str(FOLDER / "smddp"),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port()),
+        "WORLD_SIZE": str(size),
+        "LOCAL_WORLD_SIZE": str(size),
+        "OMP_NUM_THREADS": "1",
+        **environ,
+    }
+    return [
+        subprocess.Popen(
+            [sys.executable, str(program), *arguments],
+            env={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(size)
+    ]
+
+
+def ended(processes: "list[subprocess.Popen[str]]") -> list[tuple[str, str]]:
+    """Return (stdout, stderr) of each, all with exit code 0 in time; none is left."""
+    try:
+        said = [process.communicate(timeout=WITHIN_S) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+    assert [process.returncode for process in processes] == [0] * len(processes), said
+    return said

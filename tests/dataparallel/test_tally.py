@@ -1,0 +1,119 @@
+"""The line at the job's end, and what it takes to know it."""
+
+import sys
+from typing import Any
+
+import pytest
+
+from toolkit.dataparallel.tally import MIB, Tally, Way, line
+
+
+class Store:
+    """A store as torch's, of one process; *slow* ranks never tell."""
+
+    def __init__(self, **values: str) -> None:
+        self.values = {name.replace("_", "/"): value for name, value in values.items()}
+
+    def set(self, key: str, value: str) -> None:
+        self.values[key] = value
+
+    def get(self, key: str) -> bytes:
+        return self.values[key].encode()
+
+    def check(self, keys: list[str]) -> bool:
+        return all(key in self.values for key in keys)
+
+
+class Reducer:
+    def ways(self) -> dict[str, tuple[int, int, int]]:
+        return {"shared memory": (2, 8 * MIB, 6 * MIB)}
+
+
+@pytest.mark.parametrize(
+    ("ways", "others", "sent", "expected"),
+    [
+        ({"gloo": Way(0, 0, 0)}, 0, [0, 0], "2 ranks; all-reduce: none"),
+        (
+            {"nccl": Way(44, 12 * MIB, 12 * MIB)},
+            3,
+            [12 * MIB, 12 * MIB],
+            "2 ranks; all-reduce: 44 x nccl, 12.0 MiB; other collectives: 3; each rank sent 12.0 MiB (max/mean 1.00)",
+        ),
+        (
+            {"gloo": Way(1, MIB, MIB), "shared memory": Way(2, 8 * MIB, 6 * MIB)},
+            0,
+            [7 * MIB, 5 * MIB],
+            "2 ranks; all-reduce: 1 x gloo, 1.0 MiB, 2 x shared memory, 8.0 MiB;"
+            " each rank sent 6.0 MiB (max/mean 1.17)",
+        ),
+        (
+            {"gloo": Way(1, MIB, MIB)},
+            0,
+            [MIB],
+            "2 ranks; all-reduce: 1 x gloo, 1.0 MiB; 1 of 2 ranks sent 1.0 MiB (max/mean 1.00)",
+        ),
+    ],
+)
+def test_the_line_says_what_ran_how_often_and_how_evenly(
+    ways: dict[str, Way], others: int, sent: list[int], expected: str
+) -> None:
+    assert line(2, ways, others, sent) == expected
+
+
+def counted(rank: int, store: Any) -> Tally:
+    tally = Tally()
+    tally.begin(store, rank, 2, "gloo")
+    tally.begin(Store(), 7, 8, "another")  # A group made later changes nothing.
+    tally.handed(4 * MIB, 2)
+    return tally
+
+
+def test_rank_0_adds_the_reducers_ways_and_what_the_others_told(capsys: pytest.CaptureFixture[str]) -> None:
+    tally = counted(0, Store(sent_1=str(10 * MIB)))
+    tally.reducers.append(Reducer())
+
+    tally.end()
+    tally.end()
+
+    assert capsys.readouterr().err == (
+        "[toolkit] smddp: 2 ranks; all-reduce: 1 x gloo, 4.0 MiB, 2 x shared memory, 8.0 MiB;"
+        " each rank sent 10.0 MiB (max/mean 1.00)\n"
+    )
+
+
+def test_another_rank_leaves_its_number_and_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    store = Store()
+
+    counted(1, store).end()
+
+    assert store.values == {"sent/1": str(4 * MIB)}
+    assert capsys.readouterr().err == ""
+
+
+def test_a_rank_that_does_not_tell_is_not_waited_for_long(capsys: pytest.CaptureFixture[str]) -> None:
+    counted(0, Store()).end()
+
+    assert "1 of 2 ranks sent" in capsys.readouterr().err
+
+
+def test_a_store_that_is_gone_is_no_fault_of_the_job(capsys: pytest.CaptureFixture[str]) -> None:
+    counted(0, object()).end()
+    counted(1, object()).end()
+
+    assert capsys.readouterr().err == ""
+
+
+def test_after_an_exception_nothing_is_said_or_waited_for(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "last_value", ValueError(), raising=False)
+
+    counted(0, Store()).end()
+
+    assert capsys.readouterr().err == ""
+
+
+def test_without_a_group_there_is_nothing_to_say(capsys: pytest.CaptureFixture[str]) -> None:
+    Tally().end()
+
+    assert capsys.readouterr().err == ""

@@ -1,0 +1,49 @@
+"""Which old import names a job's script is given."""
+
+import pytest
+
+from tests.launchers.jobs import SCRATCH, job_of
+from toolkit.errors import ContractError
+from toolkit.job.job import StrategyName
+from toolkit.launchers import compat, table
+from toolkit.settings import Settings
+
+
+@pytest.mark.parametrize(
+    ("strategy", "setting", "names"),
+    [
+        ("script", "", ()),
+        ("torch_distributed", "", ()),
+        ("torch_distributed", "smddp", ("smddp",)),
+        ("torch_distributed", " smddp, smddp ,", ("smddp",)),
+        ("smddp", "", ("smddp",)),
+        ("smddp", "smddp", ("smddp",)),
+        ("smddp", "off", ()),
+    ],
+)
+def test_a_script_gets_what_its_distribution_brings_and_what_is_asked_for_by_name(
+    strategy: StrategyName, setting: str, names: tuple[str, ...]
+) -> None:
+    assert compat.names(job_of(strategy, settings=Settings(compat=setting))) == names
+
+
+def test_an_unknown_name_is_refused_with_those_there_are() -> None:
+    with pytest.raises(ContractError) as refused:
+        compat.names(job_of(settings=Settings(compat="smddp,horovod")))
+
+    assert refused.value.exit_code == 78
+    assert "TOOLKIT_COMPAT: expected off or names among smddp" in str(refused.value)
+    assert "found 'horovod'" in str(refused.value)
+
+
+def test_a_script_that_asks_for_nothing_is_told_nothing_also_by_a_train_around_it() -> None:
+    plan = table.plan(job_of(environ={"TOOLKIT_COMPAT_PATH": "/of/another/job"}), SCRATCH)
+
+    assert "TOOLKIT_COMPAT_PATH" not in plan.phases[0].main.environ
+
+
+def test_every_name_has_its_folder_and_every_folder_its_name() -> None:
+    folders = {path.name for path in compat.FOLDER.iterdir() if path.is_dir() and path.name != "__pycache__"}
+
+    assert folders == set(compat.NAMES)
+    assert not [name for name in folders if (compat.FOLDER / name / "__init__.py").exists()]

@@ -1,0 +1,114 @@
+"""The data parallel library's launcher: what it starts, what it tells the ranks, what it says (checklist 45)."""
+
+import pytest
+
+from tests.launchers.jobs import SCRATCH, job_of
+from toolkit.job.job import Job
+from toolkit.job.machine import Mpi
+from toolkit.job.plan import Plan
+from toolkit.launchers import mpi, torchrun
+from toolkit.launchers.compat import FOLDER
+from toolkit.launchers.smddp import exported, plan
+from toolkit.settings import Settings
+
+TWO = ("algo-1", "algo-2")
+
+
+def smddp(options: str = "", **given: object) -> Job:
+    import msgspec
+
+    asked = {"dataparallel_mpi_options": options} if options else {}
+    job = job_of("smddp", **given)  # type: ignore[arg-type]
+    return msgspec.structs.replace(job, strategy=msgspec.structs.replace(job.strategy, options=asked))
+
+
+def environ(made: Plan) -> dict[str, str]:
+    return made.phases[0].main.environ
+
+
+def test_without_awss_library_ranks_run_as_under_torchrun_and_one_line_says_so() -> None:
+    made = plan(smddp(hosts=TWO, gpus=2), SCRATCH)
+
+    theirs = torchrun.plan(job_of("torch_distributed", hosts=TWO, gpus=2), SCRATCH)
+    assert made.phases[0].main.argv == theirs.phases[0].main.argv
+    assert (made.launcher, made.role, made.world_size, made.modules) == ("smddp", "leader", 4, ("torch",))
+    (note,) = made.notes
+    assert note == "smddp: AWS's library is not installed (no smddprun on PATH); torchrun starts the open backend"
+
+
+def test_ranks_find_the_old_names_and_what_awss_launcher_told_them() -> None:
+    """1.11: several hosts are HOMOGENEOUS with a server's address, one host is SINGLENODE."""
+    several, alone = environ(plan(smddp(hosts=TWO), SCRATCH)), environ(plan(smddp(), SCRATCH))
+
+    assert several["TOOLKIT_COMPAT_PATH"] == alone["TOOLKIT_COMPAT_PATH"] == str(FOLDER / "smddp")
+    told = {name: value for name, value in several.items() if name.startswith(("SMDATA", "SAGEMAKER_INST"))}
+    assert told == {
+        "SMDATAPARALLEL_USE_HOMOGENEOUS": "1",
+        "SMDATAPARALLEL_SERVER_ADDR": "algo-1",
+        "SMDATAPARALLEL_SERVER_PORT": "7592",
+        "SAGEMAKER_INSTANCE_TYPE": "local",
+    }
+    assert {name: value for name, value in alone.items() if name.startswith("SMDATA")} == {
+        "SMDATAPARALLEL_USE_SINGLENODE": "1"
+    }
+
+
+@pytest.mark.parametrize(
+    ("options", "given", "rest"),
+    [
+        ("", {}, ()),
+        ("-verbose -x NCCL_DEBUG=VERSION", {"NCCL_DEBUG": "VERSION"}, ("-verbose",)),
+        ("--NCCL_DEBUG WARN -x A=b=c -x PATH", {"NCCL_DEBUG": "WARN", "A": "b=c"}, ()),
+        ("-mca pml ob1 -x", {}, ("-mca", "pml", "ob1", "-x")),
+    ],
+)
+def test_of_mpiruns_options_torchruns_ranks_get_the_variables(
+    options: str, given: dict[str, str], rest: tuple[str, ...]
+) -> None:
+    assert exported(options) == (given, rest)
+
+
+def test_the_jobs_own_options_win_over_the_images_environment_and_ignored_ones_are_named() -> None:
+    made = plan(smddp("-verbose -x NCCL_DEBUG=INFO", environ={"NCCL_DEBUG": "WARN"}), SCRATCH)
+
+    assert environ(made)["NCCL_DEBUG"] == "INFO"
+    assert made.notes[1:] == ("smddp: custom_mpi_options that are mpirun's alone are ignored: -verbose",)
+
+
+@pytest.mark.parametrize("settings", [Settings(compat="off"), Settings(rank_hook="off")])
+def test_where_the_names_are_kept_out_that_is_said(settings: Settings) -> None:
+    made = plan(smddp(settings=settings), SCRATCH)
+
+    assert len(made.notes) == 2
+    assert "smdistributed cannot be imported" in made.notes[1]
+
+
+OPEN_MPI = {"mpi": Mpi(kind="openmpi4", version="4.1.8", path="/usr/bin/mpirun")}
+
+
+def test_with_awss_library_mpirun_starts_smddprun_as_the_original_does() -> None:
+    """1.11: `smddprun python -m mpi4py train.py ARGS` behind mpirun's options, the job's own among them."""
+    job = smddp("-verbose -x NCCL_DEBUG=VERSION", hosts=TWO, gpus=8, machine={**OPEN_MPI, "programs": ("smddprun",)})
+
+    made = plan(job, SCRATCH)
+
+    argv = made.phases[0].main.argv
+    at = argv.index("smddprun")
+    assert argv[at + 1 :] == ("/usr/bin/python3", "-m", "mpi4py", "train.py", "--epochs", "3", "--name", "two words")
+    assert "-verbose" in argv[:at]
+    assert environ(made)["SMDATAPARALLEL_SERVER_PORT"] == "7592"
+    assert (made.launcher, made.role, made.world_size) == ("smddp", "leader", 16)
+    assert made.notes == ("smddp: AWS's library is installed; mpirun starts smddprun",)
+
+
+def test_mpirun_can_be_asked_for_with_the_open_backend() -> None:
+    asked = Settings(smddp_launcher="mpirun")
+
+    made = plan(smddp(per_host=2, settings=asked, machine=OPEN_MPI), SCRATCH)
+
+    theirs = mpi.plan(job_of("mpi", per_host=2, machine=OPEN_MPI), SCRATCH)
+    assert made.phases[0].main.argv == theirs.phases[0].main.argv
+    assert environ(made)["TOOLKIT_COMPAT_PATH"] == str(FOLDER / "smddp")
+    assert made.notes == (
+        "smddp: AWS's library is not installed (no smddprun on PATH); mpirun starts the open backend",
+    )

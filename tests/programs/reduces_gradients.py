@@ -1,0 +1,132 @@
+"""A rank of the reducer's tests: `python reduces_gradients.py SCENE`. Prints one line of JSON: what it found."""
+
+import json
+import os
+import signal
+import sys
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed import _functional_collectives as functional
+
+from toolkit.dataparallel import backend
+from toolkit.dataparallel.reduce import reducer
+
+torch.set_num_threads(1)
+# Measured, but not decided by: what is faster on a busy machine is not what is tested here.
+reducer.threshold = lambda measured, margin: reducer.FIRST_BYTES if len(measured) > 1 else None
+maker = backend.register()
+dist.init_process_group("smddp", rank=int(os.environ["RANK"]), world_size=int(os.environ["WORLD_SIZE"]))
+rank, size = dist.get_rank(), dist.get_world_size()
+gloo = dist.new_group(backend="gloo")
+found = {}
+
+
+def mine(count, dtype=torch.float32, of=None):
+    seed = rank if of is None else of
+    return torch.randn(count, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
+
+
+def calls():
+    return sum(way[0] for reduced in maker.tally.reducers for way in reduced.ways().values())
+
+
+def alike(tensor):
+    """Return whether all ranks hold the same bytes."""
+    every = [torch.zeros_like(tensor) for _ in range(size)]
+    dist.all_gather(every, tensor, group=gloo)
+    return all(torch.equal(one, tensor) for one in every)
+
+
+def reduced(tensor, group=None, **options):
+    tensor = tensor.clone()
+    dist.all_reduce(tensor, group=group, **options)
+    return tensor
+
+
+def step(group):
+    """Return the gradients of a step of DDP over *group*, with buckets of 1 MiB and a rest."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(256, 1024), nn.ReLU(), nn.Linear(1024, 300), nn.Linear(300, 7))
+    parallel = nn.parallel.DistributedDataParallel(model, process_group=group, bucket_cap_mb=1)
+    for _ in range(3):
+        model.zero_grad()
+        parallel(mine(8 * 256).view(8, 256)).pow(2).mean().backward()
+    return torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
+
+
+KINDS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+if sys.argv[1] == "one host":
+    # 1,100,003 elements: more than one chunk where they take 4 bytes or more, and no multiple of a cache line.
+    found["as gloo"] = {
+        str(kind): torch.equal(reduced(mine(1_100_003, kind)), reduced(mine(1_100_003, kind), gloo)) for kind in KINDS
+    }
+    before = calls()
+    whole = mine(200 * 300).view(200, 300)
+    found["transposed"] = torch.equal(reduced(whole.t()), reduced(whole, gloo).t())
+    wanted = reduced(mine(100_000), gloo) / size
+    found["mean"] = torch.equal(reduced(mine(100_000), op=dist.ReduceOp.AVG), wanted)
+    parts = [mine(50_001), mine(3), mine(20_000)]
+    sums = [reduced(part, gloo) for part in parts]
+    dist.group.WORLD.allreduce(parts, dist.AllreduceOptions()).wait()
+    found["several"] = all(torch.equal(part, total) for part, total in zip(parts, sums, strict=True))
+    later = mine(100_000)
+    work = dist.all_reduce(later, async_op=True)
+    work.wait()
+    found["later"] = work.is_completed() and torch.equal(later, reduced(mine(100_000), gloo))
+    found["its future"] = work.get_future().wait()[0] is later
+    found["functional"] = torch.equal(functional.all_reduce(mine(100_000), "sum", dist.group.WORLD), later)
+    found["calls"] = calls() - before
+    before = calls()
+    reduced(mine(100))
+    found["largest"] = torch.equal(
+        reduced(mine(100_000), op=dist.ReduceOp.MAX), reduced(mine(100_000), gloo, op=dist.ReduceOp.MAX)
+    )
+    reduced(torch.ones(100_000, dtype=torch.int64))
+    found["calls of others"] = calls() - before
+    gradients = step(None)
+    found["DDP as gloo"] = torch.equal(gradients, step(gloo)) and alike(gradients)
+    found["calls of DDP"] = calls() - before
+    print(json.dumps(found), flush=True)
+    # From here on rank 1 is gone, at a moment when rank 0 is in its backward.
+    model = nn.parallel.DistributedDataParallel(nn.Linear(500, 500))
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    for way in ("backward", "all_reduce"):
+        try:
+            if way == "backward":
+                model(torch.ones(1, 500)).sum().backward()
+            else:
+                reduced(mine(100_000))
+            print("no error", flush=True)
+        except RuntimeError as error:
+            print(str(error).splitlines()[0], flush=True)
+elif sys.argv[1] == "two hosts":
+    found["error"] = {}
+    for kind in KINDS:
+        exact = sum(mine(1_100_003, kind, of).double() for of in range(size))
+        ours, theirs = reduced(mine(1_100_003, kind)), reduced(mine(1_100_003, kind), gloo)
+        found["error"][str(kind)] = [(ours - exact).abs().max().item(), (theirs - exact).abs().max().item()]
+        found[f"alike {kind}"] = alike(ours)
+    gradients, theirs = step(None), step(gloo)
+    found["DDP"] = alike(gradients) and torch.allclose(gradients, theirs, rtol=1e-5, atol=1e-7)
+    found["world"] = maker.tally.reducers[0].ways()
+    mates = dist.new_group([rank // 2 * 2, rank // 2 * 2 + 1], use_local_synchronization=True)
+    found["mates"] = torch.equal(
+        reduced(mine(100_000), mates), mine(100_000, of=rank // 2 * 2) + mine(100_000, of=rank // 2 * 2 + 1)
+    )
+    found["group"] = maker.tally.reducers[-1].ways()
+    made, refusing = os.memfd_create, dist.new_group()
+    if rank == 0:  # As a kernel that does not let it.
+
+        def refuse(*_):
+            raise PermissionError(1, "Operation not permitted")
+
+        os.memfd_create = refuse
+    found["refused"] = torch.equal(reduced(mine(100_000), refusing), reduced(mine(100_000), gloo))
+    found["ways of the refused"] = maker.tally.reducers[-1].ways()
+    os.memfd_create = made
+    dist.barrier()
+    dist.destroy_process_group()
+    print(json.dumps(found), flush=True)

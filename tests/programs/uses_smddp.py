@@ -1,0 +1,252 @@
+"""A rank that uses the open backend every way it can and prints what came of it as one line of JSON."""
+
+import json
+import os
+import sys
+import warnings
+
+import smdistributed.dataparallel as sdp
+import smdistributed.dataparallel.torch.torch_smddp
+import torch
+import torch.distributed as dist
+from torch import nn
+
+torch.set_num_threads(1)
+FOLDER = sys.argv[1]
+found = {}
+
+with warnings.catch_warnings(record=True) as heard:
+    warnings.simplefilter("always")
+    import smdistributed.dataparallel.torch.distributed as old
+    from smdistributed.dataparallel.exceptions import SMDDPNotInitializedError
+    from smdistributed.dataparallel.torch.parallel import DistributedDataParallel as Parallel
+    from smdistributed.dataparallel.torch.parallel.distributed import DistributedDataParallel as SameParallel
+found["warned"] = [str(one.message) for one in heard if one.category is DeprecationWarning]
+found["one class"] = Parallel is SameParallel
+try:
+    old.get_rank()
+except SMDDPNotInitializedError as error:
+    found["too early"] = str(error)
+found["before"] = [old.is_available(), old.is_initialized()]
+
+dist.init_process_group(backend="smddp", rank=int(os.environ["RANK"]), world_size=2)
+rank, size = dist.get_rank(), dist.get_world_size()
+gloo = dist.new_group([0, 1], backend="gloo")
+part = dist.new_group([1])
+found["backends"] = [dist.get_backend(), dist.get_backend(gloo), "smddp" in dist.Backend.backend_list]
+
+
+def mine(*shape):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(rank))
+
+
+def gathered(group):
+    out = torch.zeros(size * 5)
+    (getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor)(out, mine(5), group=group)
+    return out
+
+
+def scattered(group):
+    out = torch.zeros(5)
+    (getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor)(out, mine(10), group=group)
+    return out
+
+
+def listed(group):
+    out = [torch.zeros(5) for _ in range(size)]
+    dist.all_gather(out, mine(5), group=group)
+    return torch.stack(out)
+
+
+def exchanged(group):
+    out = torch.zeros(6)
+    dist.all_to_all_single(out, mine(6), group=group)
+    return out
+
+
+def dealt(group):
+    out = torch.zeros(5)
+    dist.scatter(out, [mine(5), mine(5) + 1] if rank == 0 else None, group=group)
+    return out
+
+
+def collected(group):
+    out = [torch.zeros(5) for _ in range(size)] if rank == 0 else None
+    dist.gather(mine(5), out, group=group)
+    return torch.stack(out or [torch.zeros(5)])
+
+
+def objects(group):
+    out = [None] * size
+    dist.all_gather_object(out, {"rank": rank}, group=group)
+    return torch.tensor([one["rank"] for one in out])
+
+
+def passed(group):
+    box = mine(5)
+    if rank == 0:
+        dist.send(box, 1, group=group)
+    else:
+        dist.recv(box, 0, group=group)
+    return box
+
+
+def in_place(call):
+    def run(group):
+        value = mine(7, 3)
+        call(value, group)
+        return value
+
+    return run
+
+
+def late(value, group):
+    dist.all_reduce(value, group=group, async_op=True).wait()
+
+
+def coalesced(value, group):
+    with dist._coalescing_manager(group=group, async_ops=True) as under_way:
+        dist.all_reduce(value, group=group)
+    under_way.wait()
+
+
+CALLS = {
+    "all_reduce": in_place(lambda value, group: dist.all_reduce(value, group=group)),
+    "all_reduce async": in_place(late),
+    "all_reduce max": in_place(lambda value, group: dist.all_reduce(value, op=dist.ReduceOp.MAX, group=group)),
+    "all_reduce average": in_place(lambda value, group: dist.all_reduce(value, op=dist.ReduceOp.AVG, group=group)),
+    "broadcast": in_place(lambda value, group: dist.broadcast(value, 1, group=group)),
+    "reduce": in_place(lambda value, group: dist.reduce(value, 0, group=group)),
+    "coalesced": in_place(coalesced),
+    "barrier": lambda group: dist.barrier(group=group) or torch.zeros(1),
+    "all_gather": listed,
+    "all_gather_single": gathered,
+    "reduce_scatter_single": scattered,
+    "all_to_all_single": exchanged,
+    "scatter": dealt,
+    "gather": collected,
+    "all_gather_object": objects,
+    "send and recv": passed,
+}
+found["collectives"] = {
+    name: torch.equal(call(None), call(gloo)) or (name == "reduce" and rank == 1) for name, call in CALLS.items()
+}
+if rank == 1:
+    alone = torch.ones(2)
+    dist.all_reduce(alone, group=part)
+    found["group of one"] = alone.tolist()
+
+
+def net():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.BatchNorm1d(256), nn.Linear(256, 64))
+
+
+def bits(model):
+    return [[one.detach().clone(), one.grad.clone()] for one in model.parameters()]
+
+
+def same(one, other):
+    return all(torch.equal(a, b) for mine, theirs in zip(one, other) for a, b in zip(mine, theirs))
+
+
+def trained(group, make, **options):
+    model = make(net(), process_group=group, bucket_cap_mb=0.02, **options)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    for _ in range(3):
+        optimizer.zero_grad()
+        model(mine(8, 64)).pow(2).mean().backward()
+        optimizer.step()
+    return bits(model.module)
+
+
+DDP = nn.parallel.DistributedDataParallel
+reference = trained(gloo, DDP)
+found["DDP"] = same(trained(None, DDP), reference)
+found["DDP, bucket view"] = same(
+    trained(None, DDP, gradient_as_bucket_view=True), trained(gloo, DDP, gradient_as_bucket_view=True)
+)
+found["DDP, old name"] = same(trained(old.group.WORLD, Parallel, broadcast_buffers=True), reference)
+
+
+def sharded_state(group):
+    from torch.distributed.optim import ZeroRedundancyOptimizer
+
+    model = DDP(net(), process_group=group)
+    optimizer = ZeroRedundancyOptimizer(
+        model.parameters(), optimizer_class=torch.optim.AdamW, process_group=group, lr=0.01
+    )
+    for _ in range(2):
+        optimizer.zero_grad()
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            loss = model(mine(8, 64)).float().pow(2).mean()
+        loss.backward()
+        optimizer.step()
+    held = sum(one.nbytes for state in optimizer.optim.state.values() for one in state.values())
+    optimizer.consolidate_state_dict(0)
+    return bits(model.module), held
+
+
+(ours, held), (theirs, _) = sharded_state(dist.group.WORLD), sharded_state(gloo)
+found["ZeRO"] = same(ours, theirs)
+found["state bytes"] = [held, 2 * sum(one.nbytes for one in net().parameters())]
+
+
+def sharded_weights(mesh):
+    from torch.distributed.fsdp import fully_shard
+
+    model = net()
+    fully_shard(model[0], mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    for _ in range(2):
+        optimizer.zero_grad()
+        model(mine(8, 64)).pow(2).mean().backward()
+        optimizer.step()
+    return [[one.to_local().detach().clone(), one.grad.to_local().clone()] for one in model.parameters()]
+
+
+from torch.distributed.device_mesh import DeviceMesh
+
+found["FSDP2"] = same(
+    sharded_weights(DeviceMesh.from_group(dist.group.WORLD, "cpu")), sharded_weights(DeviceMesh.from_group(gloo, "cpu"))
+)
+
+model = Parallel(net())
+with model.no_sync():
+    model(mine(8, 64)).sum().backward()
+of_both = [torch.zeros(256, 64) for _ in range(size)]
+dist.all_gather(of_both, model.module[0].weight.grad)
+found["no_sync"] = not torch.equal(*of_both)
+
+sdp.start_profiler(f"{FOLDER}/trace.json", append_rank=True)
+value = torch.full((3,), float(rank))
+old.all_reduce(value, op=old.ReduceOp.AVERAGE)
+asked = torch.full((3,), float(rank))
+handle = old.all_reduce(asked, op=old.ReduceOp.AVERAGE, async_op=True)
+handle.wait()
+handle.wait()
+told = torch.tensor([float(rank)])
+old.broadcast(told, src=1)
+many = [torch.zeros(1), torch.zeros(1)]
+old.all_gather(many, told)
+swapped = torch.zeros(2)
+old.all_to_all_single(swapped, torch.tensor([0.0, 1.0]) + 10 * rank)
+old.barrier()
+sdp.stop_profiler()
+found["old"] = [value.tolist(), asked.tolist(), told.item(), [one.item() for one in many], swapped.tolist()]
+found["numbers"] = [old.get_world_size(), old.get_rank(), old.get_local_rank(), old.is_initialized()]
+
+# As TensorFlow's half moves arrays where torchrun starts the ranks.
+import numpy as np
+
+from toolkit.dataparallel.tf.transport import connect
+
+way = connect()
+array, told = np.full(3, rank + 1, "f4"), np.full(2, rank, "i8")
+way.allreduce(array, "sum")
+way.broadcast(told, 1)
+found["arrays"] = [type(way).__name__, array.tolist(), told.tolist()]
+
+print(json.dumps(found), flush=True)
+dist.destroy_process_group()

@@ -1,0 +1,121 @@
+"""A rank of TensorFlow that uses the old library and prints what came of it as one line of JSON."""
+
+import json
+import os
+
+os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+
+import numpy as np
+import smdistributed.dataparallel.tensorflow as sdp
+import smdistributed.dataparallel.tensorflow.keras as sdp_keras
+import tensorflow as tf
+from smdistributed.dataparallel.tensorflow.keras import callbacks
+
+tf.config.threading.set_intra_op_parallelism_threads(1)
+tf.config.threading.set_inter_op_parallelism_threads(2)
+found = {}
+try:
+    sdp.rank()
+except RuntimeError as error:
+    found["too early"] = str(error)
+sdp.init()
+try:
+    sdp.init()
+except RuntimeError as error:
+    found["again"] = str(error)
+rank, size = sdp.rank(), sdp.size()
+found["numbers"] = [rank, size, sdp.local_rank(), sdp.local_size(), sdp_keras.rank()]
+
+mine = tf.constant([1.0, 2.0]) * (rank + 1)
+found["reduced"] = {op: sdp.oob_allreduce(mine, op=op).numpy().tolist() for op in ("average", "sum", "min", "max")}
+found["gradient"] = sdp.allreduce(mine, 0, 1).numpy().tolist()
+found["types"] = [
+    sdp.oob_allreduce(tf.cast(mine, kind), op=sdp.ReduceOp.SUM).numpy().astype("float64").tolist()
+    for kind in (tf.float16, tf.bfloat16, tf.float64, tf.int32, tf.int64)
+]
+found["half"] = [
+    str(sdp.oob_allreduce(mine, compression=sdp.Compression.fp16).dtype),
+    sdp.oob_allreduce(mine, sdp.Compression.fp16).numpy().tolist(),
+]
+found["told"] = sdp.broadcast(mine, 1).numpy().tolist()
+found["empty"] = sdp.oob_allreduce(tf.zeros([0])).shape.as_list()
+found["overlap"] = sdp.overlap(mine) is mine
+
+
+def net():
+    tf.keras.utils.set_random_seed(7)
+    return tf.keras.Sequential(
+        [tf.keras.Input((8,)), tf.keras.layers.Dense(16, activation="relu"), tf.keras.layers.Dense(1)]
+    )
+
+
+random = np.random.default_rng(0)
+images, labels = random.normal(size=(32, 8)).astype("float32"), random.normal(size=(32, 1)).astype("float32")
+part = slice(rank * 16, rank * 16 + 16)
+
+
+def trained(images, labels, wrap):
+    """Three steps in a tf.function; the old scripts' first step broadcasts, inside."""
+    model = net()
+    optimizer = tf.keras.optimizers.Adam(0.05)
+    optimizer.build(model.trainable_variables)
+    if wrap and rank == 1:
+        model.set_weights([weight + 1 for weight in model.get_weights()])
+
+    @tf.function
+    def step(first):
+        if wrap and first:
+            sdp.broadcast_variables(model.variables, root_rank=0)
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((model(images) - labels) ** 2)
+        if wrap:
+            tape = sdp.DistributedGradientTape(tape)
+        optimizer.apply_gradients(zip(tape.gradient(loss, model.trainable_variables), model.trainable_variables))
+        return sdp.oob_allreduce(loss) if wrap else loss
+
+    losses = [float(step(number == 0)) for number in range(3)]
+    return losses, np.concatenate([weight.ravel() for weight in model.get_weights()])
+
+
+alone, together = trained(images, labels, False), trained(images[part], labels[part], True)
+found["tape"] = [float(np.abs(np.subtract(*both)).max()) for both in zip(alone, together)]
+
+
+def fitted(images, labels, wrap):
+    model = net()
+    optimizer = tf.keras.optimizers.SGD(0.05, momentum=0.9)
+    watch = []
+    if wrap:
+        optimizer = sdp_keras.DistributedOptimizer(optimizer)
+        watch = [callbacks.BroadcastGlobalVariablesCallback(0), callbacks.MetricAverageCallback()]
+        found["optimizer"] = type(optimizer).__name__
+    model.compile(optimizer, "mse")
+    past = model.fit(images, labels, batch_size=len(images), epochs=3, shuffle=False, verbose=0, callbacks=watch)
+    return past.history["loss"], np.concatenate([weight.ravel() for weight in model.get_weights()])
+
+
+alone, together = fitted(images, labels, False), fitted(images[part], labels[part], True)
+found["fit"] = [float(np.abs(np.subtract(*both)).max()) for both in zip(alone, together)]
+found["weights"] = together[1].tolist()
+
+table = tf.Variable(tf.ones([4, 2]))
+with tf.GradientTape() as tape:
+    loss = tf.reduce_sum(tf.gather(table, [rank, 3]))
+(sparse,) = sdp.DistributedGradientTape(tape).gradient(loss, [table])
+found["sparse"] = sparse.numpy().tolist()
+with tf.GradientTape() as tape:
+    loss = tf.reduce_sum(table)
+unused = tf.Variable(1.0)
+found["none"] = sdp.DistributedGradientTape(tape).gradient(loss, [table, unused])[1] is None
+
+with tf.Graph().as_default():
+    old = tf.compat.v1.get_variable("old", initializer=float(rank), use_resource=True)
+    slope = sdp.DistributedOptimizer(tf.compat.v1.train.GradientDescentOptimizer(1.0)).compute_gradients(
+        old * (rank + 1), [old]
+    )
+    hook = sdp.BroadcastGlobalVariablesHook(1)
+    with tf.compat.v1.train.MonitoredSession(hooks=[hook]) as session:
+        found["session"] = [float(session.run(old)), float(session.run(slope)[0][0])]
+
+print(json.dumps(found), flush=True)
+sdp.shutdown()

@@ -1,0 +1,5 @@
+"""The module form's DistributedDataParallel."""
+
+from smdistributed.dataparallel.torch.parallel.distributed import DistributedDataParallel
+
+__all__ = ["DistributedDataParallel"]

@@ -1,0 +1,39 @@
+from torch_xla import rank as _rank
+
+REDUCE_SUM = "sum"
+REDUCE_MUL = "mul"
+REDUCE_AND = "and"
+REDUCE_OR = "or"
+REDUCE_MIN = "min"
+REDUCE_MAX = "max"
+
+add_step_closure = _rank.add_step_closure
+all_gather = _rank.all_gather
+all_reduce = _rank.all_reduce
+all_to_all = _rank.all_to_all
+broadcast_master_param = _rank.broadcast_master_param
+collective_broadcast = _rank.collective_broadcast
+collective_permute = _rank.collective_permute
+do_on_ordinals = _rank.do_on_ordinals
+get_local_ordinal = _rank.get_local_ordinal
+get_ordinal = _rank.get_ordinal
+get_rng_state = _rank.get_rng_state
+get_xla_supported_devices = _rank.get_xla_supported_devices
+is_master_ordinal = _rank.is_master_ordinal
+is_xla_tensor = _rank.is_xla_tensor
+mark_step = _rank.mark_step
+master_print = _rank.master_print
+mesh_reduce = _rank.mesh_reduce
+optimizer_step = _rank.optimizer_step
+reduce_gradients = _rank.reduce_gradients
+reduce_scatter = _rank.reduce_scatter
+rendezvous = _rank.rendezvous
+save = _rank.save
+send_cpu_data_to_device = _rank.send_cpu_data_to_device
+set_rng_state = _rank.set_rng_state
+wait_device_ops = _rank.wait_device_ops
+xla_device = _rank.xla_device
+xla_device_hw = _rank.xla_device_hw
+xla_rendezvous = _rank.xla_rendezvous
+xrt_world_size = _rank.xrt_world_size
+_fetch_gradients = _rank._fetch_gradients

@@ -1,0 +1,208 @@
+"""The process group behind backend "smddp", and its registration with torch.
+
+A subclass of torch's ProcessGroup with the native backends registered inside: gloo for CPU tensors, NCCL for CUDA.
+Everything that is not named here goes from torch straight to them, in C++. All-reduce, DDP's collective, comes
+through `allreduce` below: counted, and handed to a reducer (reduce/) where one says that it is faster, else to the
+native backend with the tensors as they are. Other collectives are counted where torch's call passes through Python.
+
+Ways that were tried and do not work with torch 2.13 (the failures are silent or late):
+- a subclass of ProcessGroupGloo: DDP, in C++, never calls the override;
+- a group without a registered backend inside: FSDP2 fails ("ProcessGroup name not set");
+- `super().allreduce(...)`: comes back to the override and hangs; the native backend is called by itself.
+"""
+
+import atexit
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from toolkit.dataparallel.place import Place, missing, place, unheard
+from toolkit.dataparallel.tally import Tally
+from toolkit.dataparallel.timeline import Timeline
+
+NAME = "smddp"
+# Collectives that are counted, with the native backend's name for each (torch 2.13 renamed two of its groups' own).
+COUNTED = {
+    "_allgather_base": "_allgather_base",
+    "_reduce_scatter_base": "_reduce_scatter_base",
+    "all_gather_single": "_allgather_base",
+    "allgather": "allgather",
+    "allreduce_coalesced": "allreduce_coalesced",
+    "alltoall": "alltoall",
+    "alltoall_base": "alltoall_base",
+    "broadcast": "broadcast",
+    "gather": "gather",
+    "reduce": "reduce",
+    "reduce_scatter": "reduce_scatter",
+    "reduce_scatter_single": "_reduce_scatter_base",
+    "scatter": "scatter",
+}
+
+
+def register() -> "Maker":
+    """Make backend "smddp" known to torch in this process, once, and return what makes its groups.
+
+    Under mpirun it also completes the environment with what init_process_group reads (RANK, WORLD_SIZE, ...).
+    """
+    from torch.distributed import Backend
+
+    known = Backend._plugins.get(NAME.upper())
+    if known is not None and isinstance(known.creator_fn, Maker):
+        return known.creator_fn
+    os.environ.update(missing(os.environ))
+    maker = Maker(place(os.environ))
+    Backend.register_backend(NAME, maker, extended_api=True, devices=["cpu", "cuda"])
+    atexit.register(maker.end)
+    ignored = unheard(os.environ)
+    if ignored and maker.place.rank == 0:
+        sys.stderr.write(f"[toolkit] smddp: ignored, they are for AWS's own library: {', '.join(ignored)}\n")
+    return maker
+
+
+class Maker:
+    """Makes groups as torch asks for them; holds what one process counts."""
+
+    def __init__(self, here: Place) -> None:
+        self.place = here
+        self.tally = Tally()
+        self.timeline: Timeline | None = None
+        self._kind = _kind(self)
+
+    def __call__(self, options: Any, backend_options: Any) -> Any:
+        """Return a new group (torch calls this from init_process_group and new_group, extended_api=True)."""
+        return self._kind(options, backend_options)
+
+    def start_profiler(self, file: str, append_rank: bool = False) -> None:
+        """Begin a timeline that `stop_profiler`, or the process's end, writes to *file* (with .RANK behind it)."""
+        self.stop_profiler()
+        rank = self.place.rank
+        self.timeline = Timeline(Path(f"{file}.{rank}" if append_rank else file), rank)
+
+    def stop_profiler(self) -> None:
+        """Write the timeline, if one was begun."""
+        ended, self.timeline = self.timeline, None
+        if ended is not None:
+            ended.write()
+
+    def end(self) -> None:
+        """At the process's end."""
+        self.tally.end()
+        self.stop_profiler()
+
+
+def _kind(maker: Maker) -> type:
+    import torch.distributed as dist
+
+    tally = maker.tally
+
+    class Group(dist.ProcessGroup):
+        """One group of ranks."""
+
+        def __init__(self, options: Any, backend_options: Any) -> None:
+            # The one constructor that can be subclassed.
+            super().__init__(options.group_rank, options.group_size)  # type: ignore[call-arg]
+            self._natives = natives(options, backend_options)
+            for device, (kind, native) in self._natives.items():
+                self._register_backend(_device(device), kind, native)
+            kind, native = self._natives.get("cuda", self._natives["cpu"])
+            self._set_default_backend(kind)
+            self._size = options.group_size
+            self._reducer = _reducer(options, self._natives["cpu"][1])
+            tally.begin(options.store, options.group_rank, options.group_size, native.name())
+            tally.reducers.append(self._reducer)
+
+        def getBackendName(self) -> str:  # noqa: N802 - torch's
+            return NAME
+
+        def allreduce(self, tensors: Any, *arguments: Any, **options: Any) -> Any:  # type: ignore[override]
+            given = tensors if isinstance(tensors, list) else [tensors]
+            native = self._natives[given[0].device.type][1]
+            size_bytes = sum(tensor.nbytes for tensor in given)
+            work = None
+            if not options and given[0].device.type == "cpu":
+                work = self._reducer.allreduce(given, *arguments)
+            if work is None:
+                tally.handed(size_bytes, self._size)
+                work = native.allreduce(tensors, *arguments, **options)
+            if maker.timeline is not None:
+                maker.timeline.watch("allreduce", size_bytes, work)
+            return work
+
+        def shutdown(self) -> None:
+            self._reducer.close()
+            for _, native in self._natives.values():
+                native.shutdown()
+
+    for name, native_name in COUNTED.items():
+        setattr(Group, name, _counted(name, native_name, maker))
+    return Group
+
+
+def _reducer(options: Any, gloo: Any) -> Any:
+    from torch.distributed.distributed_c10d import PrefixStore
+
+    from toolkit.dataparallel.reduce.host import host_word
+    from toolkit.dataparallel.reduce.reducer import Reducer
+
+    store, within_s = PrefixStore("reduce/", options.store), options.timeout.total_seconds()
+    return Reducer(gloo, store, options.group_rank, options.group_size, within_s, host_word(os.environ))
+
+
+def _counted(name: str, native_name: str, maker: Maker) -> Callable[..., Any]:
+    def handed_on(self: Any, *arguments: Any, **options: Any) -> Any:
+        maker.tally.others += 1
+        tensors = list(_tensors(arguments[:2]))
+        work = getattr(self._natives[tensors[0].device.type][1], native_name)(*arguments, **options)
+        if maker.timeline is not None:
+            maker.timeline.watch(native_name.strip("_"), sum(tensor.nbytes for tensor in tensors), work)
+        return work
+
+    handed_on.__name__ = name
+    return handed_on
+
+
+def _tensors(found: Any) -> Any:
+    """Yield the tensors in *found*, nested lists of them."""
+    if isinstance(found, list | tuple):
+        for part in found:
+            yield from _tensors(part)
+    elif hasattr(found, "nbytes"):
+        yield found
+
+
+def _device(name: str) -> Any:
+    import torch
+
+    return torch.device(name)
+
+
+def natives(options: Any, backend_options: Any) -> dict[str, tuple[Any, Any]]:
+    """Return (torch's type, backend) for each kind of device there is: gloo, and NCCL where there is CUDA.
+
+    As torch makes them itself (distributed_c10d.py of torch 2.13, _new_process_group_helper).
+    """
+    import torch
+    import torch.distributed as dist
+    from torch.distributed import ProcessGroup
+    from torch.distributed.distributed_c10d import PrefixStore
+
+    store, rank, size = options.store, options.group_rank, options.group_size
+    gloo = dist.ProcessGroupGloo(PrefixStore("cpu/", store), rank, size, timeout=options.timeout)
+    gloo.options.global_ranks_in_group = options.global_ranks_in_group
+    gloo.options.group_name = options.group_id
+    gloo._set_sequence_number_for_group()
+    found: dict[str, tuple[Any, Any]] = {"cpu": (ProcessGroup.BackendType.GLOO, gloo)}
+    if torch.cuda.is_available() and dist.is_nccl_available():
+        wanted = backend_options
+        if not isinstance(wanted, dist.ProcessGroupNCCL.Options):
+            wanted = dist.ProcessGroupNCCL.Options()
+            wanted.is_high_priority_stream = False
+        wanted._timeout = options.timeout
+        wanted.global_ranks_in_group = options.global_ranks_in_group
+        wanted.group_name = options.group_id
+        nccl = dist.ProcessGroupNCCL(PrefixStore("cuda/", store), rank, size, wanted)
+        nccl._set_sequence_number_for_group()
+        found["cuda"] = (ProcessGroup.BackendType.NCCL, nccl)
+    return found

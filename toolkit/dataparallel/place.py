@@ -1,0 +1,54 @@
+"""Where a rank stands among all: from torchrun's variables, or from those that an mpirun sets."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+# In this order: (rank, size, local rank, local size). A variable of torchrun's family is the job's own word.
+FAMILIES = (
+    ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
+    ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
+)
+
+
+class Place(NamedTuple):
+    """A rank's numbers; alone it is 0 of 1. `launcher`: "torchrun", "mpirun" or "" (none)."""
+
+    rank: int = 0
+    size: int = 1
+    local_rank: int = 0
+    local_size: int = 1
+    launcher: str = ""
+
+
+def place(environ: Mapping[str, str]) -> Place:
+    """Return the place that *environ* tells; local numbers that it does not tell are those of one rank a host."""
+    for family in FAMILIES:
+        found = [environ.get(name, "") for name in family]
+        if found[0].isdigit() and found[1].isdigit():
+            rank, size, local_rank, local_size = (int(value) if value.isdigit() else None for value in found)
+            launcher = "torchrun" if family is FAMILIES[0] else "mpirun"
+            return Place(rank or 0, size or 1, local_rank or 0, local_size or 1, launcher)
+    return Place()
+
+
+def missing(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return what torch's env:// needs and a rank under mpirun is not given: RANK, WORLD_SIZE and the local two.
+
+    The address is not among them: `train` sets MASTER_ADDR and MASTER_PORT where there are several hosts.
+    """
+    here = place(environ)
+    if here.launcher != "mpirun":
+        return {}
+    values = {name: str(value) for name, value in zip(FAMILIES[0], here[:4], strict=True)}
+    if "MASTER_ADDR" not in environ:
+        values |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": environ.get("MASTER_PORT", "7777")}
+    return {name: value for name, value in values.items() if name not in environ}
+
+
+def unheard(environ: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the variables of AWS's library in *environ* that mean nothing here, but for those every such job is
+    given."""
+    given = ("USE_HOMOGENEOUS", "USE_SINGLENODE", "SERVER_ADDR", "SERVER_PORT", "OPTIMIZE_SDP")
+    ordinary = {f"SMDATAPARALLEL_{name}" for name in given}
+    return tuple(sorted(name for name in environ.keys() - ordinary if name.startswith(("SMDATAPARALLEL_", "SMDDP_"))))

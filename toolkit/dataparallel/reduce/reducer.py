@@ -1,0 +1,252 @@
+"""The reducer: decides by size which level an all-reduce takes, and runs level 1 in a thread of its own.
+
+A thread, so that DDP's backward goes on while gradients are reduced, as with gloo, whose threads are in C++. Ours holds
+the GIL between calls into C only, some ten for each chunk of 4 MiB.
+"""
+
+import atexit
+import os
+import queue
+import sys
+import threading
+import time
+import weakref
+from datetime import timedelta
+from typing import Any
+
+from toolkit.dataparallel.reduce.arena import MOST, Arena
+from toolkit.dataparallel.reduce.choice import BETWEEN_HOSTS, ON_ONE_HOST, SIZES_BYTES, Measured, measure, threshold
+from toolkit.dataparallel.reduce.passage import Passage, bytes_needed
+from toolkit.dataparallel.reduce.places import Party, party
+from toolkit.dataparallel.reduce.work import work_kind
+
+FIRST_BYTES = SIZES_BYTES[0]  # Smaller ones are never asked about.
+CONNECT_WITHIN_S = 30.0
+END_WITHIN_S = 1.0
+
+
+class Reducer:
+    """Level 1 for one process group; *native* is its gloo backend. See the package's words for the rest.
+
+    Not for several threads at once: the calls of one group come one after the other, as torch demands anyway.
+    """
+
+    def __init__(self, native: Any, store: Any, rank: int, size: int, timeout_s: float, host: str) -> None:
+        self._native = native
+        self._store = store
+        self._rank = rank
+        self._size = size
+        self._timeout_s = timeout_s
+        self._host = host
+        self._from_bytes: int | None = FIRST_BYTES
+        self._asked = False
+        self._work: Any = None
+        self._arena: Arena | None = None
+        self._passage: Passage | None = None
+        self._thread: threading.Thread | None = None
+        self._jobs: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._error: Exception | None = None
+        self._name = ""
+        self._calls = self._given_bytes = self._sent_bytes = 0
+        self.measured: tuple[Measured, ...] = ()
+        self.why = "no all-reduce was large enough to ask"
+
+    def allreduce(self, tensors: list[Any], *arguments: Any) -> Any:
+        """Return the Work of reducing *tensors* in place, None if the native backend should do it.
+
+        *arguments* as ProcessGroup.allreduce has them: AllreduceOptions, or a ReduceOp, or nothing (a sum).
+        """
+        if self._from_bytes is None or sum(tensor.nbytes for tensor in tensors) < self._from_bytes:
+            return None
+        average = _averages(arguments)
+        if average is None or not _fits(tensors):
+            return None
+        if not self._asked:
+            self._asked = True
+            self._ask()
+            return self.allreduce(tensors, *arguments)
+        self._calls += 1
+        return self._start(tensors, average)
+
+    def ways(self) -> dict[str, tuple[int, int, int]]:
+        """Return {what level 1 went through: (calls, bytes given, bytes sent)}, empty before its first call.
+
+        Sent are the bytes that this rank wrote for others into shared memory, and those it sent to other hosts.
+        """
+        return {self._name: (self._calls, self._given_bytes, self._sent_bytes)} if self._calls else {}
+
+    def close(self) -> None:
+        """End level 1 on this rank: what is under way is given up, peers that wait for it fail."""
+        self._from_bytes = None
+        thread, self._thread = self._thread, None
+        if thread is None or self._arena is None:
+            return
+        atexit.unregister(self.close)
+        self._arena.close()
+        self._jobs.put(None)
+        thread.join(END_WITHIN_S)
+
+    def _start(self, tensors: list[Any], average: bool) -> Any:
+        work = self._work(tensors)
+        self._jobs.put((tensors, average, work))
+        return work
+
+    def _serve(self) -> None:
+        passage, arena = self._passage, self._arena
+        assert passage is not None and arena is not None
+        while (job := self._jobs.get()) is not None:
+            tensors, average, work = job
+            failure = None
+            try:
+                if self._error is not None:
+                    raise self._error
+                self._reduce(passage, tensors, average)
+            except Exception as error:  # noqa: BLE001 - whatever it is, it belongs to who waits for this all-reduce
+                self._error = failure = error
+                arena.close()
+            work.end(failure)
+            del tensors, work, job, failure
+        arena.release()
+        self._passage = None  # And with it the memory.
+
+    def _reduce(self, passage: Passage, tensors: list[Any], average: bool) -> None:
+        whole = [tensor if tensor.is_contiguous() else tensor.detach().contiguous() for tensor in tensors]
+        self._sent_bytes += passage.allreduce(whole, average)
+        for tensor, reduced in zip(tensors, whole, strict=True):
+            if reduced is not tensor:
+                tensor.detach().copy_(reduced)
+        self._given_bytes += sum(tensor.nbytes for tensor in tensors)
+
+    def _ask(self) -> None:
+        """Connect and measure; all ranks come here at the same call. Leaves the choice in _from_bytes."""
+        began_s = time.monotonic()
+        self._from_bytes = None
+        company = party(_words(self._native, self._host, self._size), self._rank, MOST)
+        if isinstance(company, str):
+            self.why = company
+            return
+        # The rails only after all have said that their hosts are connected: gloo waits for a partner for very long.
+        failure = self._meet(company)
+        if not (failed := _anywhere(self._native, failure)):
+            failure = self._join(company)
+            failed = _anywhere(self._native, failure)
+        if failed:
+            self.why = f"not every rank could connect{f': {failure}' if failure else ''}"
+            self._say(f"all-reduce stays with {self._native.name()}: {self.why}")
+            self._leave()
+            return
+        self._work = work_kind()
+        self._thread = threading.Thread(target=self._serve, name="toolkit-reducer", daemon=True)
+        self._thread.start()
+        atexit.register(self.close)
+        _leave_in_children(self)
+        self.measured = measure(self._native.allreduce, lambda tensors: self._start(tensors, False))
+        margin = ON_ONE_HOST if len(company.rail) == 1 else BETWEEN_HOSTS
+        self._from_bytes = threshold(self.measured, margin)
+        self._given_bytes = self._sent_bytes = 0
+        times = ", ".join(
+            f"{m.size_bytes >> 10} KiB {m.ours_s * 1e3:.2f}/{m.native_s * 1e3:.2f}" for m in self.measured
+        )
+        found = "is not faster" if self._from_bytes is None else f"from {self._from_bytes >> 10} KiB"
+        self.why = f"{self._name} {found} (ms, it/{self._native.name()}: {times})"
+        self._say(f"all-reduce: {self.why}; measured in {(time.monotonic() - began_s) * 1e3:.0f} ms")
+        if self._from_bytes is None:
+            self.close()
+
+    def _meet(self, company: Party) -> Exception | None:
+        """Connect with the ranks of this host; return what went wrong."""
+        from torch.distributed.distributed_c10d import PrefixStore
+
+        doors = PrefixStore(f"reduce/host/{company.mates[0]}/", self._store)
+        names = tuple(f"rank {rank}" for rank in company.mates)
+        try:
+            self._arena = Arena(company.mates.index(self._rank), names, self._timeout_s)
+            self._arena.connect(doors.set, lambda key: _get(doors, key), bytes_needed(len(names)), CONNECT_WITHIN_S)
+        except (OSError, RuntimeError) as error:
+            return error
+        return None
+
+    def _join(self, company: Party) -> Exception | None:
+        """Connect with the ranks of this place on other hosts; return what went wrong."""
+        from torch._C._distributed_c10d import PrefixStore, ProcessGroupGloo
+
+        assert self._arena is not None
+        rail, place, rails = company.rail, company.rail.index(self._rank), None
+        try:
+            if len(rail) > 1:
+                store = PrefixStore(f"reduce/rail/{rail[0]}/", self._store)
+                rails = ProcessGroupGloo(store, place, len(rail), timeout=timedelta(seconds=self._timeout_s))
+            self._passage = Passage(self._arena, rails, len(rail))
+        except RuntimeError as error:
+            return error
+        self._name = "shared memory" if len(rail) == 1 else f"shared memory and {self._native.name()} between hosts"
+        return None
+
+    def _leave(self) -> None:
+        """Give back all descriptors, of the reducer in a forked child too."""
+        self._from_bytes = None
+        self._thread = None
+        if self._arena is not None:
+            self._arena.release()
+
+    def _say(self, text: str) -> None:
+        if self._rank == 0:
+            sys.stderr.write(f"[toolkit] smddp: {text}\n")
+
+
+def _averages(arguments: tuple[Any, ...]) -> bool | None:
+    """Return whether *arguments* ask for a mean, False for a sum, None for anything else."""
+    from torch.distributed import ReduceOp
+
+    operation = getattr(arguments[0], "reduceOp", arguments[0]) if arguments else ReduceOp.SUM
+    return False if operation == ReduceOp.SUM else True if operation == ReduceOp.AVG else None
+
+
+def _fits(tensors: list[Any]) -> bool:
+    """Return whether *tensors* are what level 1 sums: dense, on the CPU, all of one floating type."""
+    import torch
+
+    kinds = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+    first = tensors[0].dtype
+    return first in kinds and all(
+        tensor.dtype == first and tensor.device.type == "cpu" and tensor.layout == torch.strided for tensor in tensors
+    )
+
+
+def _words(native: Any, host: str, size: int) -> list[int]:
+    """Return each rank's *host* as a number, 0 where it is not known."""
+    import hashlib
+
+    import torch
+
+    word = int.from_bytes(hashlib.sha256(host.encode()).digest()[:8], "little", signed=True) if host else 0
+    found = [torch.zeros(1, dtype=torch.int64) for _ in range(size)]
+    native.allgather([found], [torch.tensor([word])]).wait()
+    return [int(one) for one in found]
+
+
+def _anywhere(native: Any, failure: Exception | None) -> bool:
+    """Return whether any rank has a *failure*."""
+    import torch
+
+    failures = torch.tensor([float(failure is not None)])
+    native.allreduce([failures]).wait()
+    return bool(failures)
+
+
+def _get(store: Any, key: str) -> str:
+    store.wait([key], timedelta(seconds=CONNECT_WITHIN_S))
+    found: bytes = store.get(key)
+    return found.decode()
+
+
+def _leave_in_children(reducer: Reducer) -> None:
+    # A child (a DataLoader's worker) that held the sockets would hide from the peers that this rank has ended.
+    known = weakref.ref(reducer)
+
+    def leave() -> None:
+        here = known()
+        if here is not None:
+            here._leave()
+
+    os.register_at_fork(after_in_child=leave)

@@ -1,0 +1,215 @@
+"""The functions of `smdistributed.dataparallel.tensorflow`, of one process; signatures as AWS documented them.
+
+In a tf.function the work is a numpy_function: one for all gradients of a step, chained to the one before it, so that
+all ranks do the same things in the same order whatever TensorFlow's executor prefers. jit_compile cannot hold it.
+"""
+
+import threading
+from typing import Any
+
+from toolkit.dataparallel.exceptions import SMDDPNotInitializedError
+from toolkit.dataparallel.tf.fuse import BUCKET_MIB, through
+from toolkit.dataparallel.tf.transport import Transport, connect
+
+AGAIN = "init() called more than once. smdistributed.dataparallel is already initialized."
+MIB = 1 << 20
+
+
+class ReduceOp:
+    """What an all-reduce does with the ranks' values."""
+
+    AVERAGE = "average"
+    SUM = "sum"
+    MIN = "min"
+    MAX = "max"
+
+
+class NoCompression:
+    """Tensors travel as they are."""
+
+    @staticmethod
+    def compress(tensor: Any) -> tuple[Any, Any]:
+        return tensor, None
+
+    @staticmethod
+    def decompress(tensor: Any, _context: Any) -> Any:
+        return tensor
+
+
+class HalfCompression:
+    """float32 and float64 become float16 on the way. They still travel as float32 where no library adds float16."""
+
+    @staticmethod
+    def compress(tensor: Any) -> tuple[Any, Any]:
+        import tensorflow as tf
+
+        if tensor.dtype in (tf.float32, tf.float64):
+            return tf.cast(tensor, tf.float16), tensor.dtype
+        return tensor, None
+
+    @staticmethod
+    def decompress(tensor: Any, context: Any) -> Any:
+        import tensorflow as tf
+
+        return tensor if context is None else tf.cast(tensor, context)
+
+
+class Compression:
+    """What gradients go through on their way."""
+
+    none = NoCompression
+    fp16 = HalfCompression
+
+
+class Library:
+    """One process's library: not initialized, then joined to the others, then left."""
+
+    def __init__(self) -> None:
+        self._transport: Transport | None = None
+        self._lock = threading.Lock()
+
+    def init(self) -> None:
+        """Join the other ranks.
+
+        Raises:
+            RuntimeError: it was called before.
+            SMDDPError: a package that the ranks meet over is missing.
+        """
+        if self._transport is not None:
+            raise RuntimeError(AGAIN)
+        self._transport = connect()
+
+    def shutdown(self) -> None:
+        """Leave the other ranks; init() may be called again."""
+        transport, self._transport = self._transport, None
+        if transport is not None:
+            transport.leave()
+
+    @property
+    def joined(self) -> Transport:
+        """The way to the other ranks.
+
+        Raises:
+            SMDDPNotInitializedError: init() was not called.
+        """
+        if self._transport is None:
+            raise SMDDPNotInitializedError(
+                "smdistributed.dataparallel is not initialized: expected init() before this call"
+            )
+        return self._transport
+
+    def size(self) -> int:
+        return self.joined.place.size
+
+    def rank(self) -> int:
+        return self.joined.place.rank
+
+    def local_size(self) -> int:
+        return self.joined.place.local_size
+
+    def local_rank(self) -> int:
+        return self.joined.place.local_rank
+
+    def allreduce(
+        self,
+        tensor: Any,
+        param_index: int,
+        num_params: int,
+        compression: Any = NoCompression,
+        op: str = ReduceOp.AVERAGE,
+    ) -> Any:
+        """Return the average (sum, ...) of every rank's *tensor*, a gradient; its number among all is not needed."""
+        return self.oob_allreduce(tensor, compression, op)
+
+    def oob_allreduce(self, tensor: Any, compression: Any = NoCompression, op: str = ReduceOp.AVERAGE) -> Any:
+        """Return the average (sum, ...) of every rank's *tensor*."""
+        (reduced,) = self.reduced([tensor], compression, op)
+        return reduced
+
+    def reduced(
+        self,
+        tensors: list[Any],
+        compression: Any = NoCompression,
+        op: str = ReduceOp.AVERAGE,
+        bucket_mib: float = BUCKET_MIB,
+    ) -> list[Any]:
+        """Return *tensors* reduced over all ranks, all in one go; None stays None, IndexedSlices become dense."""
+        import tensorflow as tf
+
+        joined, most_bytes = self.joined, int(bucket_mib * MIB)
+        there = [number for number, tensor in enumerate(tensors) if tensor is not None]
+        dense = [tf.convert_to_tensor(tensors[number]) for number in there]
+        packed = [compression.compress(tensor) for tensor in dense]
+
+        def move(*arrays: Any) -> list[Any]:
+            word = "sum" if op == ReduceOp.AVERAGE else op
+
+            def between(flat: Any) -> None:
+                joined.allreduce(flat, word)
+                if op == ReduceOp.AVERAGE:
+                    flat[:] = flat / joined.place.size if flat.dtype.kind == "f" else flat // joined.place.size
+
+            with self._lock:
+                return through(list(arrays), most_bytes, between)
+
+        moved = _called(move, [tensor for tensor, _ in packed])
+        results: list[Any] = [None] * len(tensors)
+        for number, (_, context), tensor in zip(there, packed, moved, strict=True):
+            results[number] = compression.decompress(tensor, context)
+        return results
+
+    def broadcast(self, tensor: Any, root_rank: int) -> Any:
+        """Return rank *root_rank*'s *tensor*."""
+        (told,) = self._told([tensor], root_rank)
+        return told
+
+    def broadcast_variables(self, variables: Any, root_rank: int) -> Any:
+        """Set *variables* to what they are on rank *root_rank*; return the group of assignments (for TensorFlow 1)."""
+        import tensorflow as tf
+
+        known = list(variables)
+        if not known:
+            return tf.no_op()
+        return tf.group(*(_assigned(v, value) for v, value in zip(known, self._told(known, root_rank), strict=True)))
+
+    def broadcast_global_variables(self, root_rank: int) -> Any:
+        """Do so with TensorFlow 1's global variables."""
+        import tensorflow as tf
+
+        return self.broadcast_variables(tf.compat.v1.global_variables(), root_rank)
+
+    def _told(self, tensors: list[Any], root_rank: int) -> list[Any]:
+        import tensorflow as tf
+
+        joined = self.joined
+
+        def move(*arrays: Any) -> list[Any]:
+            with self._lock:
+                return through(list(arrays), BUCKET_MIB * MIB, lambda flat: joined.broadcast(flat, root_rank))
+
+        return _called(move, [tf.convert_to_tensor(tensor) for tensor in tensors])
+
+
+def _assigned(variable: Any, value: Any) -> Any:
+    """Return the operation that sets *variable*, a tf.Variable or one of Keras's."""
+    done = variable.assign(value)
+    return value if done is None else done
+
+
+def _called(move: Any, tensors: list[Any]) -> list[Any]:
+    """Return what *move* makes of *tensors*: now, or in the graph that is being built, behind the call before it."""
+    import tensorflow as tf
+
+    if not tensors:
+        return []
+    if tf.executing_eagerly():
+        made = move(*(tensor.numpy() for tensor in tensors))
+        return [tf.constant(value, dtype=tensor.dtype) for value, tensor in zip(made, tensors, strict=True)]
+    graph = tf.compat.v1.get_default_graph()
+    before = getattr(graph, "_toolkit_smddp_last", None)
+    with tf.control_dependencies([before] if before is not None else []):
+        made = tf.numpy_function(move, tensors, [tensor.dtype for tensor in tensors])
+    graph._toolkit_smddp_last = made[0].op
+    for value, tensor in zip(made, tensors, strict=True):
+        value.set_shape(tensor.shape)
+    return list(made)

@@ -1,0 +1,153 @@
+"""What wraps a script's own training: its tape, its optimizer, its hooks and Keras callbacks."""
+
+from typing import Any
+
+from toolkit.dataparallel.tf.api import Library, NoCompression, ReduceOp
+from toolkit.dataparallel.tf.fuse import BUCKET_MIB
+
+
+def tape_function(library: Library) -> Any:
+    """Return DistributedGradientTape over *library*."""
+
+    def DistributedGradientTape(  # noqa: N802 - the old name
+        gradtape: Any,
+        device_dense: str = "",
+        device_sparse: str = "",
+        compression: Any = NoCompression,
+        op: str = ReduceOp.AVERAGE,
+        sparse_as_dense: bool = True,
+    ) -> Any:
+        """Return *gradtape* with a `gradient` that is averaged over all ranks; it is the same tape otherwise."""
+        alone = gradtape.gradient
+
+        def gradient(target: Any, sources: Any, *arguments: Any, **options: Any) -> Any:
+            import tensorflow as tf
+
+            found = alone(target, sources, *arguments, **options)
+            flat = library.reduced(_flat(found), compression, op)
+            return tf.nest.pack_sequence_as(found, flat, expand_composites=False)
+
+        gradtape.gradient = gradient
+        return gradtape
+
+    return DistributedGradientTape
+
+
+def _flat(found: Any) -> list[Any]:
+    import tensorflow as tf
+
+    return list(tf.nest.flatten(found, expand_composites=False))
+
+
+def optimizer_function(library: Library) -> Any:
+    """Return DistributedOptimizer over *library*."""
+
+    def DistributedOptimizer(  # noqa: N802 - the old name
+        optimizer: Any,
+        name: str | None = None,
+        use_locking: bool = False,
+        device_dense: str = "",
+        device_sparse: str = "",
+        compression: Any = NoCompression,
+        sparse_as_dense: bool = True,
+        op: str = ReduceOp.AVERAGE,
+        bucket_cap_mb: float = BUCKET_MIB,
+    ) -> Any:
+        """Return an optimizer of *optimizer*'s kind and settings that averages gradients before it applies them.
+
+        Of Keras (2 or 3) or of TensorFlow 1. *bucket_cap_mb* is in MiB; devices and *use_locking* mean nothing here.
+        """
+
+        def reduced(gradients: Any) -> list[Any]:
+            return library.reduced(list(gradients), compression, op, bucket_cap_mb)
+
+        if hasattr(optimizer, "compute_gradients"):
+            return _first_generation(optimizer, reduced)
+        return _of_keras(optimizer, reduced)
+
+    return DistributedOptimizer
+
+
+def _first_generation(optimizer: Any, reduced: Any) -> Any:
+    alone = optimizer.compute_gradients
+
+    def compute_gradients(*arguments: Any, **options: Any) -> list[tuple[Any, Any]]:
+        pairs = list(alone(*arguments, **options))
+        found = reduced([gradient for gradient, _ in pairs])
+        return [(gradient, variable) for gradient, (_, variable) in zip(found, pairs, strict=True)]
+
+    optimizer.compute_gradients = compute_gradients
+    return optimizer
+
+
+def _of_keras(optimizer: Any, reduced: Any) -> Any:
+    kind = type(optimizer)
+
+    if hasattr(kind, "apply"):  # Keras 3: everything comes through it.
+
+        def apply(self: Any, grads: Any, trainable_variables: Any = None) -> Any:
+            return kind.apply(self, reduced(grads), trainable_variables)
+
+        own: dict[str, Any] = {"apply": apply}
+    else:
+
+        def apply_gradients(self: Any, grads_and_vars: Any, *arguments: Any, **options: Any) -> Any:
+            pairs = list(grads_and_vars)
+            found = reduced([gradient for gradient, _ in pairs])
+            both = [(gradient, variable) for gradient, (_, variable) in zip(found, pairs, strict=True)]
+            return kind.apply_gradients(self, both, *arguments, **options)
+
+        own = {"apply_gradients": apply_gradients}
+    # The same name, so that what is saved can be loaded without this library.
+    return type(kind.__name__, (kind,), own).from_config(optimizer.get_config())  # type: ignore[attr-defined]
+
+
+def hook_class(library: Library) -> type:
+    """Return BroadcastGlobalVariablesHook, for TensorFlow 1's sessions, over *library*."""
+    import tensorflow as tf
+
+    class BroadcastGlobalVariablesHook(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
+        """Sets all global variables to rank *root_rank*'s when a session begins."""
+
+        def __init__(self, root_rank: int, device: str = "") -> None:
+            super().__init__()
+            self.root_rank = root_rank
+            self.operation: Any = None
+
+        def begin(self) -> None:
+            self.operation = library.broadcast_global_variables(self.root_rank)
+
+        def after_create_session(self, session: Any, coord: Any) -> None:
+            session.run(self.operation)
+
+    return BroadcastGlobalVariablesHook
+
+
+def callback_classes(library: Library) -> tuple[type, type]:
+    """Return (BroadcastGlobalVariablesCallback, MetricAverageCallback) for Keras, over *library*."""
+    import tensorflow as tf
+
+    class BroadcastGlobalVariablesCallback(tf.keras.callbacks.Callback):  # type: ignore[misc]
+        """After the first batch, when the optimizer's variables are there, sets all to rank *root_rank*'s."""
+
+        def __init__(self, root_rank: int, device: str = "") -> None:
+            super().__init__()
+            self.root_rank = root_rank
+            self.done = False
+
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            if self.done:
+                return
+            self.done = True
+            variables = self.model.optimizer.variables
+            of_optimizer = variables() if callable(variables) else variables
+            library.broadcast_variables([*self.model.variables, *of_optimizer], self.root_rank)
+
+    class MetricAverageCallback(tf.keras.callbacks.Callback):  # type: ignore[misc]
+        """Averages the epoch's metrics over all ranks; before callbacks that look at them."""
+
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            for name in sorted(logs or {}):
+                logs[name] = float(library.oob_allreduce(tf.constant(logs[name], tf.float64)))
+
+    return BroadcastGlobalVariablesCallback, MetricAverageCallback

@@ -1,0 +1,130 @@
+"""Moves NumPy arrays between ranks: over MPI under mpirun, over torch.distributed under torchrun, nowhere alone."""
+
+import atexit
+import os
+import sys
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from toolkit.dataparallel.exceptions import SMDDPError
+from toolkit.dataparallel.place import Place, place
+from toolkit.dataparallel.tally import Tally, line
+
+# Element types that MPI and gloo add up; others (float16, bfloat16) travel as float32.
+WIDE = {"e": "f4", "V": "f4"}
+
+
+class Transport(Protocol):
+    """What the functions need of the ranks. Arrays are flat and of one type; results come in the arrays themselves."""
+
+    place: Place
+
+    def allreduce(self, array: Any, op: str) -> None:
+        """Put the sum, min or max over all ranks into every rank's *array*."""
+
+    def broadcast(self, array: Any, root: int) -> None:
+        """Put rank *root*'s *array* into every rank's."""
+
+    def leave(self) -> None:
+        """End; nothing else is called after it."""
+
+
+def connect(environ: Any = os.environ) -> Transport:
+    """Return the transport for this rank's launcher.
+
+    Raises:
+        SMDDPError: the package that it needs is missing.
+    """
+    here = place(environ)
+    kinds: dict[str, tuple[str, Callable[[Place], Transport]]] = {
+        "mpirun": ("mpi4py", Mpi),
+        "torchrun": ("torch", Gloo),
+    }
+    if here.size == 1 or here.launcher not in kinds:
+        return Alone()
+    package, kind = kinds[here.launcher]
+    try:
+        return kind(here)
+    except ImportError as error:
+        raise SMDDPError(
+            f"expected the package {package}, over which the ranks that {here.launcher} starts meet; found: {error}"
+        ) from error
+
+
+class Alone:
+    """One rank."""
+
+    place = Place()
+
+    def allreduce(self, array: Any, op: str) -> None:
+        return
+
+    def broadcast(self, array: Any, root: int) -> None:
+        return
+
+    def leave(self) -> None:
+        return
+
+
+class Mpi:
+    """All ranks of the mpirun that started this one."""
+
+    def __init__(self, here: Place) -> None:
+        from mpi4py import MPI
+
+        self._ops = {"sum": MPI.SUM, "min": MPI.MIN, "max": MPI.MAX}
+        self._in_place: Any = MPI.IN_PLACE
+        self._comm = MPI.COMM_WORLD.Dup()
+        local = self._comm.Split_type(MPI.COMM_TYPE_SHARED)
+        self.place = Place(self._comm.rank, self._comm.size, local.rank, local.size, here.launcher)
+        self._tally = Tally()
+        self._tally.native = "MPI"
+        atexit.register(self.leave)
+
+    def allreduce(self, array: Any, op: str) -> None:
+        self._tally.handed(array.nbytes, self.place.size)
+        self._comm.Allreduce(self._in_place, array, self._ops[op])
+
+    def broadcast(self, array: Any, root: int) -> None:
+        self._tally.others += 1
+        self._comm.Bcast(array, root)
+
+    def leave(self) -> None:
+        """Say what ran, on rank 0, unless an exception ended the script."""
+        atexit.unregister(self.leave)
+        if self.place.rank == 0 and not hasattr(sys, "last_value"):
+            told = line(self.place.size, self._tally.ways(), self._tally.others, [])
+            sys.stderr.write(f"[toolkit] smddp: {told}\n")
+
+
+class Gloo:
+    """All ranks of the torchrun that started this one, over backend "smddp"."""
+
+    def __init__(self, here: Place) -> None:
+        import torch
+        import torch.distributed as dist
+
+        from toolkit.dataparallel.backend import NAME, register
+
+        register()
+        self._torch, self._dist = torch, dist
+        self._joined = not dist.is_initialized()
+        if self._joined:
+            dist.init_process_group(NAME)
+        self._ops = {"sum": dist.ReduceOp.SUM, "min": dist.ReduceOp.MIN, "max": dist.ReduceOp.MAX}
+        self.place = here
+
+    def allreduce(self, array: Any, op: str) -> None:
+        self._dist.all_reduce(self._torch.from_numpy(array), op=self._ops[op])
+
+    def broadcast(self, array: Any, root: int) -> None:
+        self._dist.broadcast(self._torch.from_numpy(array), src=root)
+
+    def leave(self) -> None:
+        if self._joined and self._dist.is_initialized():
+            self._dist.destroy_process_group()
+
+
+def wide(array: Any) -> str | None:
+    """Return the type that *array* has to travel as, None if its own will do."""
+    return WIDE.get(array.dtype.char) if array.dtype.kind != "V" else WIDE["V"]

@@ -1,0 +1,101 @@
+"""SageMaker's data parallel library: AWS's own where it is installed (smddprun on PATH), else the open backend.
+
+- With AWS's library: mpirun starts `smddprun python -m mpi4py SCRIPT` as the original does (launchers/mpi.py).
+- Without: ranks under torchrun, as pytorchddp, and the old import names lead to toolkit/dataparallel
+  (TOOLKIT_COMPAT_PATH, docs/smddp.md). TOOLKIT_SMDDP_LAUNCHER=mpirun takes mpirun instead, for scripts that ask MPI
+  themselves and for images without torch.
+
+The variables that AWS's launcher set (SMDATAPARALLEL_USE_HOMOGENEOUS and its like) are set either way: scripts look at
+them. The original's custom_mpi_options are mpirun's; torchrun's ranks get the variables among them (`-x NAME=VALUE`,
+`--NCCL_DEBUG VALUE`), and a note names the rest.
+"""
+
+import shlex
+from pathlib import Path
+
+import msgspec
+
+from toolkit.job.job import Job
+from toolkit.job.plan import Plan
+from toolkit.launchers import compat, mpi, torchrun
+
+HELPER = "smddprun"
+SERVER_PORT = 7592
+
+
+def plan(job: Job, run_folder: Path) -> Plan:
+    """Return the plan for ranks of the data parallel library."""
+    if HELPER in job.machine.programs:
+        return _under_mpirun(job, run_folder, wrap=(HELPER,))
+    if job.settings.smddp_launcher == "mpirun":
+        return _under_mpirun(job, run_folder, wrap=())
+    return _under_torchrun(job, run_folder)
+
+
+def variables(job: Job) -> dict[str, str]:
+    """Return what AWS's launcher told every rank (sagemaker-training 5.1.4, smdataparallel.py)."""
+    if job.cluster.size == 1:
+        return {"SMDATAPARALLEL_USE_SINGLENODE": "1"}
+    return {
+        "SMDATAPARALLEL_USE_HOMOGENEOUS": "1",
+        "SMDATAPARALLEL_SERVER_ADDR": job.cluster.leader,
+        "SMDATAPARALLEL_SERVER_PORT": str(SERVER_PORT),
+        "SAGEMAKER_INSTANCE_TYPE": job.cluster.instance_type,
+    }
+
+
+def custom_options(job: Job) -> str:
+    """Return the job's custom_mpi_options, one text as the SDK sends it."""
+    return str(job.strategy.options.get("dataparallel_mpi_options", ""))
+
+
+def exported(options: str) -> tuple[dict[str, str], tuple[str, ...]]:
+    """Return (the variables that mpirun's *options* give to ranks, what else they hold).
+
+    >>> exported("-verbose -x NCCL_DEBUG=VERSION --NCCL_DEBUG INFO -x PATH")
+    ({'NCCL_DEBUG': 'INFO'}, ('-verbose',))
+    """
+    tokens = options.split()
+    given, rest = {}, []
+    while tokens:
+        token = tokens.pop(0)
+        if token in ("-x", "--NCCL_DEBUG") and tokens:
+            text = tokens.pop(0)
+            name, equals, value = text.partition("=") if token == "-x" else ("NCCL_DEBUG", "=", text)
+            if equals:  # Without a value mpirun passes the launcher's own on, which ranks here have anyway.
+                given[name] = value
+        else:
+            rest.append(token)
+    return given, tuple(rest)
+
+
+def _under_torchrun(job: Job, run_folder: Path) -> Plan:
+    made = torchrun.plan(job, run_folder)
+    given, rest = exported(custom_options(job))
+    (phase,) = made.phases
+    environ = {**variables(job), **phase.main.environ, **given}
+    phase = msgspec.structs.replace(phase, main=msgspec.structs.replace(phase.main, environ=environ))
+    return msgspec.structs.replace(
+        made, launcher="smddp", phases=(phase,), notes=(*made.notes, *_notes(job, "torchrun", rest))
+    )
+
+
+def _under_mpirun(job: Job, run_folder: Path, wrap: tuple[str, ...]) -> Plan:
+    # RDMAV_FORK_SAFE and FI_PROVIDER come from launchers/fabric.py, where there are devices for them.
+    made = mpi.plan_for(
+        job, run_folder, name="smddp", custom_options=custom_options(job), extra_environ=variables(job), wrap=wrap
+    )
+    said = ("smddp: AWS's library is installed; mpirun starts smddprun",) if wrap else _notes(job, "mpirun", ())
+    return msgspec.structs.replace(made, notes=(*made.notes, *said))
+
+
+def _notes(job: Job, under: str, ignored: tuple[str, ...]) -> tuple[str, ...]:
+    """Return what is said of the choice, one line, and of what it leaves out."""
+    said = [f"smddp: AWS's library is not installed (no {HELPER} on PATH); {under} starts the open backend"]
+    if "smddp" not in compat.names(job):
+        said.append("smddp: TOOLKIT_COMPAT=off, so smdistributed cannot be imported unless the image has its own")
+    elif job.settings.rank_hook == "off":
+        said.append("smddp: TOOLKIT_RANK_HOOK=off, so smdistributed cannot be imported unless the image has its own")
+    if ignored:
+        said.append(f"smddp: custom_mpi_options that are mpirun's alone are ignored: {shlex.join(ignored)}")
+    return tuple(said)

@@ -1,0 +1,123 @@
+"""torch_xla's ranks: pytorchxla. By the device that XLA computes on (PJRT_DEVICE, else what the machine has):
+
+- CPU, Neuron: a rank a process under torchrun, as pytorchddp. On CPU, where torch_xla knows no other process, its
+  collectives are made true in the ranks (toolkit/xla).
+- TPU: one process a host; torch_xla starts those of the chips itself and finds the other hosts by itself.
+- NVIDIA: torch_xla has had no CUDA since 2.9. That is said before anything is started.
+
+Each rank is toolkit/xla/rank.py, which calls the script's `_mp_fn(index)` where there is one. The original started
+`torch_xla.distributed.xla_spawn`, which only AWS's images of PyTorch 1.11 to 1.13 had, with XRT's variables (XRT_*,
+GPU_NUM_DEVICES, the mesh service): XRT is gone from torch_xla 2, nothing reads them, and none is set.
+"""
+
+from pathlib import Path
+
+import msgspec
+
+import toolkit
+from toolkit.errors import UserError
+from toolkit.job.command import is_module
+from toolkit.job.job import Job, Script
+from toolkit.job.plan import Phase, Plan, ProcessSpec
+from toolkit.launchers import compat, fabric, torchrun
+from toolkit.launchers.environment import environment, names, stop_policy, tokens
+
+RANK = Path(toolkit.__file__).parent / "xla" / "rank.py"
+SHIM = "torch_xla"  # The name in TOOLKIT_COMPAT that stands in for a missing torch_xla.
+WHERE = "distribution pytorchxla"
+
+
+def plan(job: Job, run_folder: Path) -> Plan:
+    """Return the plan for ranks of torch_xla.
+
+    Raises:
+        UserError: the device is not torch_xla's any more, or the script cannot be its rank.
+    """
+    assert job.script is not None
+    shim = SHIM in compat.names(job)
+    device = _device(job)
+    if not shim:
+        _check(job, job.script, device)
+    made = _on_tpu(job) if device == "TPU" and not shim else _under_torchrun(job, run_folder)
+    (phase,) = made.phases
+    environ = {name: value for name, value in phase.main.environ.items() if name != "TOOLKIT_XLA"}
+    if not shim:
+        environ |= {"PJRT_DEVICE": device, "TOOLKIT_XLA": "on"}
+    phase = msgspec.structs.replace(phase, main=msgspec.structs.replace(phase.main, environ=environ))
+    modules = ("torch",) if shim else ("torch", "torch_xla")
+    return msgspec.structs.replace(made, launcher="pytorchxla", phases=(phase,), modules=modules)
+
+
+def _device(job: Job) -> str:
+    """Return the device as torch_xla names it; the user's word for it wins."""
+    by_machine = {"none": "CPU", "nvidia": "CUDA", "neuron": "NEURON"}
+    return job.environ.get("PJRT_DEVICE") or by_machine[job.machine.accelerator]
+
+
+def _check(job: Job, script: Script, device: str) -> None:
+    if device.split("_")[0] in ("CUDA", "GPU", "ROCM"):
+        raise UserError(
+            f"expected a TPU, Neuron cores or a CPU (PJRT_DEVICE), found {_gpus(job)}: torch_xla has not supported "
+            "GPUs since 2.9",
+            where=WHERE,
+            hint="Use distribution torch_distributed (torchrun), with torch.compile where the script allows; "
+            "TOOLKIT_COMPAT=torch_xla runs a script for torch_xla so, unchanged; PJRT_DEVICE=CPU computes on the CPU.",
+        )
+    if script.kind == "command" and job.settings.rank_hook == "off":
+        raise UserError(
+            f"expected TOOLKIT_RANK_HOOK=on for {script.entry}, found off: what a command starts can be told of the "
+            "other ranks by the hook alone",
+            where=WHERE,
+            hint="Set it on, or name a Python script.",
+        )
+    if device == "TPU" and job.processes_per_host != 1:
+        raise UserError(
+            f"expected one process on each host of TPUs, found {job.processes_per_host}: torch_xla starts its own for "
+            "the chips",
+            where=WHERE,
+            hint="Leave the number of processes out.",
+        )
+
+
+def _gpus(job: Job) -> str:
+    count = job.machine.gpus
+    return f"{count} NVIDIA GPU{'s' if count != 1 else ''}" if count else f"PJRT_DEVICE={job.environ['PJRT_DEVICE']}"
+
+
+def _under_torchrun(job: Job, run_folder: Path) -> Plan:
+    made = torchrun.plan(job, run_folder)
+    assert job.script is not None
+    if job.script.kind == "command":
+        return made
+    (phase,) = made.phases
+    behind = (*_entry(job.script), *tokens(job))
+    argv = (*phase.main.argv[: -len(behind)], str(RANK), *behind)
+    return msgspec.structs.replace(
+        made, phases=(msgspec.structs.replace(phase, main=msgspec.structs.replace(phase.main, argv=argv)),)
+    )
+
+
+def _on_tpu(job: Job) -> Plan:
+    assert job.script is not None
+    given = tokens(job)
+    started = (*job.script.through, f"./{job.script.entry}")
+    ours = (job.interpreter, str(RANK), *_entry(job.script))
+    main = ProcessSpec(
+        name="script",
+        argv=(*(started if job.script.kind == "command" else ours), *given),
+        environ=environment(job, given),
+        cwd=job.script.folder,
+        stop=stop_policy(job),
+        rank=job.cluster.rank,
+    )
+    return Plan(
+        launcher="pytorchxla",
+        role="alone" if job.cluster.size == 1 else "leader" if job.cluster.is_leader else "follower",
+        phases=(Phase(name="train", main=main, needs=names(job), together=True),),
+        world_size=job.cluster.size,
+        notes=fabric.notes(job),
+    )
+
+
+def _entry(script: Script) -> tuple[str, ...]:
+    return ("-m", script.entry) if is_module(script) else (script.entry,)

@@ -1,0 +1,79 @@
+"""Waits until a rank imports torch_xla, and completes it then. Light: it runs at the start of every Python of a rank.
+
+Loaded by its path (from the start-up hook, or rank.py), so that it works where the rank's interpreter has no toolkit:
+the package is then taken from where this file lies.
+"""
+
+import sys
+
+LIBRARY = "torch_xla"
+TYPE_CHECKING = False  # As typing's, without importing it.
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
+    from typing import Any
+
+
+class Arrival:
+    """A finder that finds nothing itself, and stands behind the loader of torch_xla."""
+
+    def find_spec(
+        self, name: str, path: "Sequence[str] | None" = None, target: "ModuleType | None" = None
+    ) -> "ModuleSpec | None":
+        """Return the spec that the other finders have for torch_xla; a library may only ask whether it is there."""
+        if name != LIBRARY:
+            return None
+        for finder in sys.meta_path:
+            spec = None if finder is self else finder.find_spec(name, path, target)
+            if spec is not None and spec.loader is not None:
+                spec.loader = Completing(spec.loader)  # type: ignore[assignment]
+                return spec
+        return None
+
+
+class Completing:
+    """torch_xla's own loader, and what is to be done when it is through."""
+
+    def __init__(self, loader: "Any") -> None:
+        self._loader = loader
+
+    def __getattr__(self, name: str) -> "Any":
+        return getattr(self._loader, name)
+
+    def create_module(self, spec: "ModuleSpec") -> "ModuleType | None":
+        found: ModuleType | None = self._loader.create_module(spec)
+        return found
+
+    def exec_module(self, module: "ModuleType") -> None:
+        module.__loader__ = self._loader
+        if module.__spec__ is not None:
+            module.__spec__.loader = self._loader
+        _is_true = _room()
+        try:
+            self._loader.exec_module(module)
+        except (ImportError, OSError) as error:
+            raise _is_true.not_loading(error) from error
+        _is_true.complete(module)
+
+
+def watch() -> None:
+    """Complete torch_xla when it is imported, once for each process."""
+    if LIBRARY not in sys.modules and not any(type(finder).__name__ == "Arrival" for finder in sys.meta_path):
+        sys.meta_path.insert(0, Arrival())
+
+
+def _room() -> "Any":
+    import importlib
+    import importlib.util
+    import os
+
+    if "toolkit" not in sys.modules and importlib.util.find_spec("toolkit.xla") is None:
+        root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+        spec = importlib.util.spec_from_file_location(
+            "toolkit", os.path.join(root, "__init__.py"), submodule_search_locations=[root]
+        )
+        assert spec is not None and spec.loader is not None
+        sys.modules["toolkit"] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(sys.modules["toolkit"])
+    return importlib.import_module("toolkit.xla.completion")

@@ -1,0 +1,49 @@
+"""XLA tensors to the host and back. All that a call needs goes over in one go."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch_xla
+import torch_xla.core.xla_model as xm
+from torch import Tensor
+
+
+def to_host(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Return a copy of each of *tensors* in the host's memory, contiguous.
+
+    What torch_xla has recorded so far is computed first, as a whole: fetching the tensors alone would leave the rest of
+    the step to be computed a second time.
+    """
+    on_device = [tensor for tensor in tensors if tensor.device.type == "xla"]
+    fetched = iter(())
+    if on_device:
+        torch_xla._XLAC._xla_step_marker(torch_xla._XLAC._xla_get_default_device(), [], wait=False, reset_scope=True)
+        fetched = iter(torch_xla._XLAC._xla_get_cpu_tensors(on_device))
+    return [
+        next(fetched).detach().contiguous() if tensor.device.type == "xla" else tensor.detach().clone().contiguous()
+        for tensor in tensors
+    ]
+
+
+def write_back(targets: Sequence[Tensor], hosts: Sequence[Tensor]) -> None:
+    """Write each of *hosts* into its place among *targets*."""
+    with torch.no_grad():
+        for target, host in zip(targets, hosts, strict=True):
+            target.copy_(host.view(target.shape) if host.shape != target.shape else host)
+
+
+class ThroughHost:
+    """How torch_xla's tensors are carried (collectives.Staging)."""
+
+    def copies(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        return to_host(tensors)
+
+    def write_back(self, targets: Sequence[Tensor], copies: Sequence[Tensor]) -> None:
+        write_back(targets, copies)
+
+    def settle(self) -> None:
+        torch_xla.sync()
+
+    def portable(self, data: Any) -> Any:
+        return xm._maybe_convert_to_cpu(data)

@@ -1,0 +1,70 @@
+"""TensorFlow's parameter servers: the script once on each host, and a server of parameters beside it.
+
+TF_CONFIG has the keys, ports and tasks of the original: the first host's script is the `master`, the others' are
+workers, and every host has a `ps`, which is ours (toolkit/hook/parameter_server.py). The servers stay until every
+host's script has ended, and never longer: they are services of the phase, which go with it, however it ends.
+"""
+
+from pathlib import Path
+
+import msgspec
+
+import toolkit
+from toolkit.job.job import Job
+from toolkit.job.plan import Listens, Plan, ProcessSpec
+from toolkit.launchers import script
+from toolkit.launchers.environment import stop_policy
+from toolkit.launchers.multi_worker_mirrored import at, text, worker
+
+PORT = 2222
+SERVER_PORT = 2223
+# A script whose servers are gone waits for them in a call that no signal interrupts.
+FAILURE_S = 5.0
+SERVER = Path(toolkit.__file__).parent / "hook" / "parameter_server.py"
+
+
+def plan(job: Job, run_folder: Path) -> Plan:
+    """Return the plan for one task and one server a host; where the user has a TF_CONFIG, its servers are the user's,
+    too."""
+    index = job.cluster.rank
+    own = text(cluster(job), "worker", index - 1) if index else text(cluster(job), "master", 0)
+    made = worker(script.plan(job, run_folder), job, "parameter_server", own)
+    if "TF_CONFIG" in job.environ:
+        return msgspec.structs.replace(made, notes=(*made.notes, "TF_CONFIG is the job's own: no ps is started"))
+    (phase,) = made.phases
+    phase = msgspec.structs.replace(
+        phase,
+        main=msgspec.structs.replace(phase.main, stop=msgspec.structs.replace(phase.main.stop, failure_s=FAILURE_S)),
+        services=(server(job),),
+        serves_all=True,
+        leads=job.cluster.is_leader,
+        served=_served(job),
+    )
+    return msgspec.structs.replace(made, phases=(phase,))
+
+
+def cluster(job: Job) -> dict[str, list[str]]:
+    """Return the tasks of all hosts."""
+    hosts = job.cluster.taking_part
+    tasks = [at(job, host, PORT, index) for index, host in enumerate(hosts)]
+    servers = [at(job, host, SERVER_PORT, len(hosts) + index) for index, host in enumerate(hosts)]
+    return {"master": tasks[:1], "ps": servers, "worker": tasks[1:]}
+
+
+def server(job: Job) -> ProcessSpec:
+    """Return this host's server, which leaves the GPUs to the script."""
+    given = {"TF_CPP_MIN_LOG_LEVEL": "1", "PYTHONUNBUFFERED": "1", **job.environ, "CUDA_VISIBLE_DEVICES": "-1"}
+    return ProcessSpec(
+        name="ps",
+        argv=(job.interpreter, str(SERVER)),
+        environ={**given, "TF_CONFIG": text(cluster(job), "ps", job.cluster.rank)},
+        cwd=job.folders.output_data,
+        stop=stop_policy(job),
+    )
+
+
+def _served(job: Job) -> Listens | None:
+    if job.cluster.is_leader or job.settings.link == "on":
+        return None
+    address, _, port = cluster(job)["master"][0].rpartition(":")
+    return Listens(host=job.cluster.leader, address=address, port=int(port), within_s=0)

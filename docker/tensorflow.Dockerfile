@@ -1,0 +1,36 @@
+# TensorFlow and the toolkit, for CPUs or GPUs: docs/images.md. Built from the repository's root.
+ARG BASE_IMAGE=debian:12.11-slim
+# Wheels of your own: --build-context wheels=DIR. Without it this stage is empty and everything comes from the index.
+FROM scratch AS wheels
+
+FROM ${BASE_IMAGE} AS python
+RUN apt-get update \
+ && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends ca-certificates python3 python3-venv \
+ && rm -rf /var/lib/apt/lists/* \
+ && python3 -m venv /opt/venv \
+ && mkdir -m 1777 /opt/ml
+ENV PATH=/opt/venv/bin:$PATH LANG=C.UTF-8
+
+FROM python AS toolkit
+COPY . /src
+RUN pip wheel --no-cache-dir --no-deps --wheel-dir /toolkit /src
+
+FROM python
+# For GPUs: tensorflow[and-cuda]. tf-keras is what model.fit needs over several workers (TF_USE_LEGACY_KERAS=1).
+ARG TENSORFLOW=tensorflow-cpu==2.21.0
+ARG TF_KERAS=tf-keras==2.21.0
+ARG PIP_EXTRA_INDEX_URL
+RUN --mount=type=bind,from=wheels,target=/wheels \
+    pip install --no-cache-dir --find-links /wheels ${TENSORFLOW} \
+ && pip install --no-cache-dir --find-links /wheels --no-deps ${TF_KERAS}
+RUN --mount=type=bind,from=toolkit,source=/toolkit,target=/toolkit --mount=type=bind,from=wheels,target=/wheels \
+    pip install --no-cache-dir --find-links /wheels /toolkit/*.whl
+ARG VERSION=0.1.0
+LABEL org.opencontainers.image.title="toolkit-tensorflow" \
+      org.opencontainers.image.description="TensorFlow with the training toolkit: docker run IMAGE train" \
+      org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.version="${VERSION}"
+HEALTHCHECK --interval=30s --timeout=10s --start-period=30s --retries=2 CMD ["toolkit", "health"]
+# No entry point in between: the kernel starts what is asked for, `train` by default, as PID 1.
+ENTRYPOINT []
+CMD ["train"]

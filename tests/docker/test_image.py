@@ -1,0 +1,109 @@
+"""The image: what is in it, what it starts, and as whom it runs."""
+
+import re
+
+import pytest
+
+from tests.docker.engine import Engine, mounted
+from tests.walk.base import SEES, Base
+
+pytestmark = pytest.mark.docker
+
+
+def test_the_toolkit_adds_under_5_mb_and_no_compiler(engine: Engine, image: str) -> None:
+    layers = engine.ask("history", "--no-trunc", "--human=false", "--format", "{{.Size}} {{.CreatedBy}}", image)
+
+    (size,) = [int(line.split()[0]) for line in layers.splitlines() if "/toolkit/*.whl" in line]
+    compilers = engine.run(image, "sh", "-c", "command -v gcc cc g++ clang as ld make")
+
+    assert 0 < size < 5_000_000
+    assert (compilers.code, compilers.out) == (127, "")
+
+
+def test_the_labels_and_the_health_check_are_there(engine: Engine, image: str) -> None:
+    told = engine.ask("image", "inspect", "--format", "{{json .Config.Labels}} {{.Config.Healthcheck.Test}}", image)
+
+    assert '"org.opencontainers.image.version"' in told
+    assert "[CMD toolkit health]" in told
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("bash", "-c", "echo $$ of bash"), "1 of bash"),
+        (("python", "-c", "import os, toolkit; print(os.getpid(), 'of python')"), "1 of python"),
+        (("toolkit", "--version"), "0."),
+    ],
+)
+def test_any_command_is_started_as_it_is(engine: Engine, image: str, words: tuple[str, ...], says: str) -> None:
+    ran = engine.run(image, *words)
+
+    assert ran.code == 0, ran
+    assert says in ran.out
+
+
+@pytest.mark.parametrize("words", [(), ("train",)])
+def test_train_is_pid_1_and_its_exit_code_is_the_containers(
+    engine: Engine, image: str, base: Base, words: tuple[str, ...]
+) -> None:
+    base.program("import os, sys\nprint('child of', os.getppid())\nsys.exit(7)\n")
+
+    ran = engine.run(*mounted(base), image, *words)
+
+    assert ran.code == 7, ran
+    assert "child of 1\n" in ran.out
+    assert (base.output / "failure").read_text().startswith("ExecuteUserScriptError:\nExitCode 7")
+
+
+@pytest.mark.parametrize("user", ["0:0", "1000:1000", "4242:4242"])
+def test_root_and_users_that_the_image_does_not_know_train(engine: Engine, image: str, base: Base, user: str) -> None:
+    base.program("import os\nopen(os.environ['SM_MODEL_DIR'] + '/model', 'w').write(str(os.getuid()))\n")
+
+    ran = engine.run("--user", user, *mounted(base), image, "train")
+
+    assert ran.code == 0, ran
+    assert (base.root / "model/model").read_text() == user.partition(":")[0]
+    assert (base.output / "success").exists()
+
+
+def test_a_read_only_root_is_enough_with_tmp_and_opt_ml(engine: Engine, image: str, base: Base) -> None:
+    base.program(SEES)
+
+    ran = engine.run("--read-only", "--tmpfs", "/tmp", "--user", "1000:1000", *mounted(base), image, "train")
+
+    assert ran.code == 0, ran
+    assert (base.output / "data/seen.json").exists()
+
+
+def test_without_any_network_a_job_of_one_host_runs(engine: Engine, image: str, base: Base) -> None:
+    base.program(SEES)
+
+    ran = engine.run("--network", "none", *mounted(base), image, "train")
+
+    assert ran.code == 0, ran
+
+
+def test_check_looks_at_the_job_without_starting_it(engine: Engine, image: str, base: Base) -> None:
+    base.program("raise SystemExit('it was started')\n")
+
+    ran = engine.run("--shm-size", "2g", *mounted(base), image, "toolkit", "check")
+
+    assert ran.code == 0, ran
+    assert "train.py" in ran.out
+    assert "it was started" not in ran.out + ran.err
+    assert re.search(r"/dev/shm +.*2\.0 GiB|2 GiB", ran.out), ran.out
+
+
+def test_the_health_of_a_job_is_that_of_its_train(engine: Engine, image: str, base: Base) -> None:
+    base.program("import time\nprint('computing', flush=True)\ntime.sleep(600)\n")
+    box = engine.start("--health-interval", "1s", "--health-start-period", "0s", *mounted(base), image, "train")
+    box.until("computing")
+
+    healthy = box.execute("toolkit", "health")
+    # Stopped from outside, as PID 1 cannot be from within; its last beat is made an old one.
+    engine.ask("kill", "--signal", "STOP", box.name)
+    box.execute("sh", "-c", "touch -d '1 hour ago' /tmp/toolkit-0-*/run-1-*/pulse")
+    hung = box.execute("toolkit", "health")
+
+    assert (healthy.code, healthy.out) == (0, "")
+    assert (hung.code, "train (pid 1) has not moved for 3" in hung.out) == (1, True), hung

@@ -1,0 +1,175 @@
+"""`toolkit run --backend docker`: the same words, faults and results as with processes, in containers."""
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.docker.engine import Engine
+from tests.local.playing import Played
+
+pytestmark = pytest.mark.docker
+
+LOOKS = """
+import os, pathlib, socket, sys
+channel = pathlib.Path(os.environ["SM_CHANNEL_TRAIN"])
+print("loss=0.5", sorted(path.name for path in channel.iterdir()), (channel / "a").read_text(), flush=True)
+try:
+    (channel / "a").write_text("new")
+except OSError as error:
+    print("read-only", error.errno)
+print(os.environ["SM_HP_EPOCHS"], os.environ.get("MINE"), os.statvfs("/dev/shm").f_blocks * 4096 >> 20, "MiB")
+host = socket.gethostname()
+open(f"/opt/ml/checkpoints/{host}", "w").write(host)
+open(os.environ["SM_MODEL_DIR"] + f"/{host}", "w").write(socket.gethostbyname("algo-2"))
+"""
+WAITS = "import time\nprint('computing', flush=True)\ntime.sleep(600)\n"
+EATS = "held = []\nwhile True:\n    held.append(bytearray(16 << 20))\n"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "code").mkdir()
+    return tmp_path
+
+
+def played(folder: Path, engine: Engine, image: str, text: str, *words: str) -> Played:
+    (folder / "code/train.py").write_text(text)
+    boxed = ("--name", engine.name, "--backend", "docker", "--image", image)
+    return Played(folder, str(folder / "code/train.py"), *boxed, *words, **engine.environ)
+
+
+def left(engine: Engine, run: Played) -> str:
+    """Return the containers and networks of the job that are still there."""
+    label = f"label=toolkit.job-dir={run.folder}"
+    listings = (("ps", "--all", "--quiet"), ("network", "ls", "--quiet"))
+    return "".join(engine.ask(*words, "--filter", label) for words in listings)
+
+
+def test_two_containers_are_two_hosts_with_the_jobs_folders(engine: Engine, image: str, folder: Path) -> None:
+    data = folder / "data"
+    data.mkdir()
+    (data / "a").write_text("sample")
+    words = ("--hosts", "2", "--channel", f"train={data}:FastFile", "--checkpoints", str(folder / "kept"))
+    more = (
+        "--hyperparameter",
+        "epochs=3",
+        "--metric",
+        "loss=loss=([.0-9]+)",
+        "--env",
+        "MINE=yes",
+        "--shm-size",
+        "128m",
+    )
+
+    with played(folder, engine, image, LOOKS, *words, *more) as run:
+        code = run.end()
+
+    assert code == 0, run.console
+    assert run.codes == {"algo-1": 0, "algo-2": 0}
+    assert run.told["metrics"] == {"loss": 0.5}
+    assert run.console.count("['a'] sample") == 2
+    assert run.console.count("3 yes 128 MiB") == 2
+    assert run.console.count("read-only 30") == 2  # EROFS, for root, too
+    assert sorted(run.archive("model.tar.gz")) == ["algo-1", "algo-2"]
+    assert sorted(path.name for path in (folder / "kept").iterdir()) == ["algo-1", "algo-2"]
+    assert (data / "a").read_text() == "sample"
+    assert left(engine, run) == ""
+
+
+def test_a_container_that_is_killed_is_a_host_that_vanished(engine: Engine, image: str, folder: Path) -> None:
+    with played(folder, engine, image, WAITS, "--hosts", "2", "--kill", "algo-2@4s") as run:
+        code = run.end()
+
+    assert code == 75, run.console
+    assert run.told["failure_reason"] == "InternalServerError: host algo-2 vanished"
+    assert run.codes["algo-2"] == 137
+    assert left(engine, run) == ""
+
+
+def test_a_container_killed_before_it_is_there_dies_all_the_same(engine: Engine, image: str, folder: Path) -> None:
+    with played(folder, engine, image, WAITS, "--kill", "algo-1@0s") as run:
+        code = run.end()
+
+    assert code == 75, run.console
+    assert left(engine, run) == ""
+
+
+SAVES = """
+import signal, sys
+def save(*_):
+    open("/opt/ml/model/last", "w").write("saved")
+    sys.exit(0)
+signal.signal(signal.SIGTERM, save)
+"""
+
+
+def test_a_stop_reaches_the_script_in_its_container(engine: Engine, image: str, folder: Path) -> None:
+    with played(folder, engine, image, SAVES + WAITS) as run:
+        run.until("computing")
+        run.signal(signal.SIGTERM)
+        code = run.end()
+
+    assert code == 143, run.console
+    assert (run.told["status"], run.told["exit_code"]) == ("Stopped", 143)
+    assert run.archive("model.tar.gz") == {"last": b"saved"}
+
+
+@pytest.mark.parametrize("after", ["0s", "400ms"])
+def test_a_stop_reaches_a_train_that_is_only_being_started(
+    engine: Engine, image: str, folder: Path, after: str
+) -> None:
+    with played(folder, engine, image, WAITS, "--stop-after", after) as run:
+        code = run.end()
+
+    assert code == 143, run.console
+    assert run.told["hosts"]["algo-1"]["status"] == "stopped"
+    assert run.told["training_seconds"] < 60
+
+
+def test_ctrl_c_twice_leaves_no_container(engine: Engine, image: str, folder: Path) -> None:
+    ignores = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+    with played(folder, engine, image, ignores + WAITS) as run:
+        run.until("computing")
+        run.signal(signal.SIGINT)
+        run.until("stopping the job")
+        run.signal(signal.SIGINT)
+        code = run.end()
+
+    assert code == 130, run.console
+    assert left(engine, run) == ""
+
+
+def test_what_a_killed_toolkit_run_left_is_cleared_by_the_next(engine: Engine, image: str, folder: Path) -> None:
+    with played(folder, engine, image, WAITS) as run:
+        run.until("computing")
+        run.signal(signal.SIGKILL)
+        run.end()
+    assert left(engine, run) != ""
+
+    with played(folder, engine, image, "print('again')\n") as again:
+        code = again.end()
+
+    assert code == 0, again.console
+    assert left(engine, again) == ""
+
+
+def test_memory_is_the_containers_own(engine: Engine, image: str, folder: Path) -> None:
+    with played(folder, engine, image, EATS, "--memory", "200m") as run:
+        code = run.end()
+
+    assert code == 137, run.console
+    assert "out of memory" in run.told["failure_reason"].lower()
+
+
+def test_without_an_engine_it_says_so(image: str, folder: Path) -> None:
+    (folder / "code/train.py").write_text("print(1)\n")
+    environ = {**os.environ, "DOCKER_HOST": f"unix://{folder}/none.sock"}
+    words = ("--backend", "docker", "--image", image)
+    with Played(folder, str(folder / "code/train.py"), *words, **environ) as run:
+        code = run.end()
+
+    assert code != 0
+    assert "docker ps" in run.console
+    assert "Is the engine running" in run.console

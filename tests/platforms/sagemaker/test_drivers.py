@@ -1,0 +1,109 @@
+"""ModelTrainer's channel sm_drivers as a job: what `train` makes of documents that were meant for sm_train.sh."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from toolkit.errors import ContractError
+from toolkit.job.job import Job
+from toolkit.job.machine import Machine
+from toolkit.log import Log
+from toolkit.platforms.sagemaker.read import read
+from toolkit.settings import Settings
+
+# As model_dump() of the SDK's classes writes them: every key is there.
+SOURCE = {
+    "source_dir": "src",
+    "requirements": "requirements.txt",
+    "entry_script": "train.py",
+    "command": None,
+    "ignore_patterns": [".git"],
+}
+TORCHRUN = {"process_count_per_node": 2, "smp": None}
+MPI = {"process_count_per_node": None, "mpi_additional_options": ["--mca", "btl_tcp_if_include eth0"]}
+
+
+def write(base: Path, source: Any, distributed: Any, hyperparameters: Any = None) -> None:
+    config, drivers = base / "input/config", base / "input/data/sm_drivers"
+    config.mkdir(parents=True)
+    drivers.mkdir(parents=True)
+    channels = {name: {"TrainingInputMode": "File"} for name in ("code", "sm_drivers")}
+    (config / "hyperparameters.json").write_text(json.dumps(hyperparameters or {}))
+    (config / "inputdataconfig.json").write_text(json.dumps(channels))
+    (config / "resourceconfig.json").write_text(json.dumps({"current_host": "b", "hosts": ["a", "b"]}))
+    (drivers / "sourcecode.json").write_text(json.dumps(source))
+    (drivers / "distributed.json").write_text(json.dumps(distributed))
+
+
+def job(base: Path, **environ: str) -> Job:
+    machine = Machine(cpus=1, cpus_total=1, memory_bytes=1)
+    return read({"SAGEMAKER_BASE_DIR": str(base), **environ}, Settings(), machine, Log())
+
+
+@pytest.mark.parametrize(
+    ("distributed", "name", "per_host", "options"),
+    [
+        ({}, "script", None, {}),
+        (TORCHRUN, "torch_distributed", 2, {}),
+        (MPI, "mpi", None, {"mpi_options": "--mca btl_tcp_if_include eth0"}),
+    ],
+)
+def test_the_script_and_its_ranks_are_told_by_the_channel(
+    tmp_path: Path, distributed: Any, name: str, per_host: int | None, options: dict[str, str]
+) -> None:
+    write(tmp_path, SOURCE, distributed, {"lr": "0.1"})
+
+    told = job(tmp_path)
+
+    assert (told.entry, told.source) == ("train.py", str(tmp_path / "input/data/code"))
+    assert (told.strategy.name, told.strategy.processes_per_host) == (name, per_host)
+    assert told.strategy.options == options
+    assert (told.hyperparameters, told.settings.argument_style) == ({"lr": 0.1}, "json")
+
+
+def test_an_archive_in_the_channel_is_the_source(tmp_path: Path) -> None:
+    write(tmp_path, {**SOURCE, "source_dir": "s3://bucket/code/source.tar.gz"}, {})
+
+    assert job(tmp_path).source == str(tmp_path / "input/data/code/source.tar.gz")
+
+
+def test_a_script_finds_what_sm_train_would_tell_it(tmp_path: Path) -> None:
+    write(tmp_path, SOURCE, TORCHRUN)
+
+    environ = job(tmp_path, SM_MASTER_PORT="9999").environ
+
+    assert (environ["SM_HOST_COUNT"], environ["SM_CURRENT_HOST_RANK"], environ["SM_MASTER_ADDR"]) == ("2", "1", "a")
+    assert environ["SM_MASTER_PORT"] == "9999"  # What the user set stays.
+    assert json.loads(environ["SM_DISTRIBUTED_CONFIG"]) == TORCHRUN
+    assert environ["SM_OUTPUT_FAILURE"] == str(tmp_path / "output/failure")
+
+
+def test_a_program_that_is_named_wins_over_the_channel(tmp_path: Path) -> None:
+    write(tmp_path, SOURCE, TORCHRUN, {"sagemaker_program": '"other.py"'})
+
+    told = job(tmp_path)
+
+    assert (told.entry, told.strategy.name, told.settings.argument_style) == ("other.py", "script", "sagemaker")
+
+
+@pytest.mark.parametrize(
+    ("change", "distributed", "words"),
+    [
+        ({"command": "python train.py --fast"}, {}, ("$.entry_script", "'python train.py --fast'", "sm_train.sh")),
+        ({"entry_script": None}, {}, ("$.entry_script", "found none")),
+        ({"requirements": "deps/gpu.txt"}, {}, ("$.requirements", "'deps/gpu.txt'")),
+        ({}, {"process_count_per_node": 0, "smp": None}, ("distributed.json", "$.process_count_per_node")),
+        ({}, [1], ("distributed.json", "expected an object")),
+    ],
+)
+def test_what_cannot_be_served_is_said(
+    tmp_path: Path, change: dict[str, Any], distributed: Any, words: tuple[str, ...]
+) -> None:
+    write(tmp_path, {**SOURCE, **change}, distributed)
+
+    with pytest.raises(ContractError) as caught:
+        job(tmp_path)
+
+    assert [word for word in words if word not in str(caught.value)] == []

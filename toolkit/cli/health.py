@@ -1,0 +1,30 @@
+"""`toolkit health`: does the `train` of this container still move? For a HEALTHCHECK or a liveness probe."""
+
+import argparse
+import os
+import time
+
+from toolkit.log import Log
+
+EPILOG = """\
+Exit code 1: train's own loop has not moved for 60 s, or a hang was found (TOOLKIT_STALL_S); says which.
+Exit code 0: it runs, or no job does. A script that computes for hours without a word is healthy.
+"""
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """Declare that there is nothing to say."""
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = EPILOG
+
+
+def run(arguments: argparse.Namespace, log: Log) -> int:  # noqa: ARG001 - every command is called alike
+    """Return 1 if something is wrong, and say it."""
+    from toolkit.platforms import table as platforms
+    from toolkit.supervise.pulse import trouble
+
+    environ = dict(os.environ)
+    found = trouble(platforms.detect(environ).folders(environ).scratch, time.time())
+    if found:
+        print(found)
+    return 1 if found else 0

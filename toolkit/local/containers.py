@@ -1,0 +1,171 @@
+"""Hosts as containers: the words of `docker run` for each, and the engine's part before and after.
+
+The client `docker run` stays in front: its two streams are the container's, its exit code is the container's, and it
+hands SIGTERM on. So a host is a process here as elsewhere, and only its violent end is asked of the engine.
+"""
+
+import os
+import re
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from toolkit.errors import PlatformError
+from toolkit.jobfile.spec import Spec
+from toolkit.local.documents import BASE, Place
+from toolkit.supervise.children import fork_call
+from toolkit.supervise.kernel import prctl
+
+LABEL = "toolkit.job-dir"
+SHM_BYTES = 1 << 30  # Docker's own 64 MiB are little for data loaders and NCCL.
+WITHIN_S = 60.0
+KILL_S = 10.0
+
+
+def name_of(spec: Spec, host: str) -> str:
+    """Return the name of *host*'s container."""
+    return f"{spec.name}-{host}"
+
+
+def argv(
+    spec: Spec, place: Place, environ: Mapping[str, str], mounts: Sequence[str], *, gpus: str, user: str
+) -> tuple[str, ...]:
+    """Return what starts *place*'s container.
+
+    *mounts*: "PATH:PATH:ro" besides /opt/ml; *gpus*: as of `gpus_for`; *user*: as of `person`.
+    """
+    words = ["docker", "run", "--name", name_of(spec, place.host), "--label", f"{LABEL}={spec.job_dir}"]
+    words += ["--network", network_of(spec), "--network-alias", place.host, "--hostname", place.host]
+    words += ["--log-driver", "none", "--shm-size", str(spec.shm_bytes or SHM_BYTES)]
+    if spec.memory_bytes:
+        # No swap on top: what does not fit is to fail.
+        words += ["--memory", str(spec.memory_bytes), "--memory-swap", str(spec.memory_bytes)]
+    if gpus:
+        words += ["--gpus", gpus]
+    if user:
+        words += ["--user", user, "--env", "HOME=/tmp"]  # Nobody in the image: without a home, caches go to "/".
+    for mount in (f"{place.base}:{BASE}", *mounts):
+        words += ["--volume", mount]
+    for name, value in environ.items():
+        words += ["--env", f"{name}={value}"]
+    assert spec.image is not None
+    return (*words, spec.image, "train")
+
+
+def person() -> str:
+    """Return the user that a container runs as, so that its files are the person's; "" for the image's own.
+
+    The person is root: then it is as on the platform.
+    """
+    return f"{os.getuid()}:{os.getgid()}" if os.getuid() else ""
+
+
+def network_of(spec: Spec) -> str:
+    """Return the name of the job's own network."""
+    return f"toolkit-{spec.name}"
+
+
+def gpus_for(host: int, hosts: int, count: int) -> str:
+    """Return `--gpus`' value for host number *host* of *hosts* on a machine with *count* GPUs: its share of them.
+
+    All of them where there are not enough for each to have its own.
+    """
+    if not count:
+        return ""
+    share = count // hosts
+    if hosts == 1 or not share:
+        return "all"
+    return '"device=' + ",".join(str(number) for number in range(host * share, (host + 1) * share)) + '"'
+
+
+def gpu_count() -> int:
+    """Return the number of NVIDIA's GPUs here, by their devices."""
+    return sum(1 for device in Path("/dev").glob("nvidia*") if re.fullmatch(r"nvidia\d+", device.name))
+
+
+class Engine:
+    """The engine for one job: its network before, nothing left of it after. *own*: the person's environment."""
+
+    def __init__(self, spec: Spec, own: Mapping[str, str]) -> None:
+        self._spec = spec
+        self._own = own
+
+    def __enter__(self) -> "Engine":
+        """Clear away what an earlier run in this folder left (its `toolkit run` was killed), and make the network.
+
+        Raises:
+            PlatformError: there is no docker, or it refuses.
+        """
+        self._clear()
+        self._ask("network", "create", "--label", self._label, network_of(self._spec))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            self._clear()
+        except PlatformError:
+            pass  # The job has ended as it has ended; the next run here clears.
+
+    def short_of_memory(self, host: str) -> bool:
+        """Return whether the kernel killed something in *host*'s container for want of memory."""
+        try:
+            told = self._ask("inspect", "--format", "{{.State.OOMKilled}}", name_of(self._spec, host))
+        except PlatformError:
+            return False  # It never came to be.
+        return told.strip() == "true"
+
+    @property
+    def _label(self) -> str:
+        return f"{LABEL}={self._spec.job_dir}"
+
+    def _clear(self) -> None:
+        containers = self._ask("ps", "--all", "--quiet", "--filter", f"label={self._label}").split()
+        if containers:
+            self._ask("rm", "--force", *containers)
+        networks = self._ask("network", "ls", "--quiet", "--filter", f"label={self._label}").split()
+        if networks:
+            self._ask("network", "rm", *networks)
+
+    def _ask(self, *words: str) -> str:
+        try:
+            done = subprocess.run(
+                ("docker", *words),
+                env=dict(self._own),
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=WITHIN_S,
+                check=True,
+            )
+        except FileNotFoundError:
+            hint = "Install docker, or leave --backend out: hosts are processes then."
+            raise PlatformError(
+                "expected the program docker on PATH, found none", where="toolkit run", hint=hint
+            ) from None
+        except subprocess.TimeoutExpired:
+            raise PlatformError(f"no answer within {WITHIN_S:g} s", where=f"docker {words[0]}") from None
+        except subprocess.CalledProcessError as error:
+            said = error.stderr.strip() or f"exit code {error.returncode}"
+            raise PlatformError(said, where=f"docker {words[0]}", hint="Is the engine running (docker info)?") from None
+        return done.stdout
+
+
+def kill(name: str, own: Mapping[str, str]) -> None:
+    """Have the engine kill everything in the container; a process of its own sees to it, nobody waits for it.
+
+    A container that is only being started is not there yet: tried again for KILL_S.
+    """
+
+    def insist() -> int:
+        ends_s = time.monotonic() + KILL_S
+        while time.monotonic() < ends_s:
+            done = subprocess.run(
+                ("docker", "kill", "--signal", "KILL", name), env=dict(own), capture_output=True, check=False
+            )
+            if done.returncode == 0:
+                return 0
+            time.sleep(0.1)
+        return 1
+
+    fork_call(insist, prctl=prctl())

@@ -1,0 +1,99 @@
+"""What SageMaker's SDK v3 (ModelTrainer) sends in place of hyperparameters: the channel sm_drivers, read by `train`.
+
+There an image's own `train` is left out: /bin/bash runs sm_drivers/sm_train.sh, which does that with this toolkit
+installed, too. Where `train` is started all the same, the channel's documents say what the script is and how its ranks
+are started (sagemaker-train 1.27.0, model_trainer.py and distributed.py, seen 2026-11): sourcecode.json holds
+SourceCode, distributed.json all keys of Torchrun or MPI, or {}.
+"""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+
+from toolkit.errors import ContractError
+from toolkit.platforms.sagemaker.documents import Documents, load, typed
+from toolkit.records import Record
+
+HINT = "The SDK's ModelTrainer writes it"
+PORT = 7777
+
+
+class SourceCode(Record, frozen=True, kw_only=True):
+    """sourcecode.json. `source_dir` is a path of the sender's; here its content is the channel code."""
+
+    entry_script: str | None = None
+    command: str | None = None
+    requirements: str | None = None
+    source_dir: str | None = None
+
+
+class Distributed(Record, frozen=True, kw_only=True):
+    """distributed.json, as far as both kinds have it in common."""
+
+    process_count_per_node: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    mpi_additional_options: tuple[str, ...] | None = None
+
+
+def hyperparameters(data: Path) -> dict[str, str]:
+    """Return the platform's hyperparameters that say what the channel's documents say.
+
+    Raises:
+        ContractError: a document is wrong, or asks for what only sm_train.sh can do.
+    """
+    file = data / "sm_drivers/sourcecode.json"
+    source = typed(load(file, hint=HINT), SourceCode, file)
+    if source.command or not source.entry_script:
+        asked = f"the command {source.command!r}" if source.command else "none"
+        raise ContractError(
+            f"$.entry_script: expected a script, found {asked}",
+            where=str(file),
+            hint="Commands are sm_train.sh's: leave the job's entry point as ModelTrainer sets it.",
+        )
+    if source.requirements not in (None, "auto", "requirements.txt"):
+        raise ContractError(
+            f"$.requirements: expected requirements.txt at the top of source_dir, found {source.requirements!r}",
+            where=str(file),
+            hint="Rename the file.",
+        )
+    told: dict[str, Any] = {"sagemaker_program": source.entry_script, **_strategy(data)}
+    if source.source_dir:
+        archive = Path(source.source_dir).name if source.source_dir.endswith(".tar.gz") else ""
+        told["sagemaker_submit_directory"] = str(data / "code" / archive)
+    return {name: json.dumps(value) for name, value in told.items()}
+
+
+def variables(papers: Documents, data: Path) -> dict[str, str]:
+    """Return the variables that sm_train.sh's scripts find besides those of `train`."""
+    drivers, hosts = data / "sm_drivers", papers.resources.hosts
+    return {
+        "SM_INPUT_DATA_DIR": str(data),
+        "SM_OUTPUT_FAILURE": str(data.parents[1] / "output/failure"),
+        "SM_SOURCE_DIR": str(data / "code"),
+        "SM_ENTRY_SCRIPT": json.loads(hyperparameters(data)["sagemaker_program"]),
+        "SM_DISTRIBUTED_DRIVER_DIR": str(drivers / "distributed_drivers"),
+        "SM_DISTRIBUTED_CONFIG": json.dumps(_distributed(data)),
+        "SM_HOST_COUNT": str(len(hosts)),
+        "SM_CURRENT_HOST_RANK": str(hosts.index(papers.resources.current_host)),
+        "SM_MASTER_ADDR": hosts[0],
+        "SM_MASTER_PORT": str(PORT),
+    }
+
+
+def _strategy(data: Path) -> dict[str, Any]:
+    asked = _distributed(data)
+    if not asked:
+        return {}
+    shared = typed(asked, Distributed, data / "sm_drivers/distributed.json")
+    kind = "mpi" if "mpi_additional_options" in asked else "torch_distributed"
+    return {
+        f"sagemaker_{kind}_enabled": True,
+        "sagemaker_mpi_num_of_processes_per_host": shared.process_count_per_node,
+        "sagemaker_mpi_custom_mpi_options": " ".join(shared.mpi_additional_options or ()),
+    }
+
+
+def _distributed(data: Path) -> dict[str, Any]:
+    file = data / "sm_drivers/distributed.json"
+    return typed(load(file, hint=HINT) or {}, dict[str, Any], file) if file.exists() else {}

@@ -1,6 +1,8 @@
 """The platforms a job can come from, in the order they are looked for: one row each, imported only if chosen."""
 
 from collections.abc import Callable, Mapping
+from importlib import import_module
+from pathlib import Path
 from typing import Protocol
 
 from toolkit.job.job import Folders, Job
@@ -38,8 +40,43 @@ class Platform(Record, frozen=True, kw_only=True):
 
 
 def detect(environ: Mapping[str, str]) -> Platform:
-    """Return the platform that *environ* is of: the first row that claims it."""
-    return next(load() for claims, load in _TABLE if claims(environ))
+    """Return the platform that *environ* is of: TOOLKIT_PLATFORM's, else the first row that claims it."""
+    asked = environ.get("TOOLKIT_PLATFORM", "")
+    name = asked if asked and asked in _TABLE else next(name for name, claims in _TABLE.items() if claims(environ))
+    return _sagemaker() if name in ("sagemaker", "") else _elsewhere(name, environ)
+
+
+def _is_sagemaker(environ: Mapping[str, str]) -> bool:
+    """True for SageMaker's own variables, and where its documents are (Local Mode; `docker run -v`)."""
+    ours = ("SAGEMAKER_BASE_DIR", "TRAINING_JOB_NAME", "TRAINING_JOB_ARN")
+    return any(environ.get(name) for name in ours) or Path("/opt/ml/input/config/resourceconfig.json").exists()
+
+
+def _is_kubeflow(environ: Mapping[str, str]) -> bool:
+    ours = ("PET_NNODES", "K_MPI_JOB_ROLE", "KUBEFLOW_TRAINER_SERVER_URL")
+    return _is_kubernetes(environ) and any(environ.get(name) for name in ours)
+
+
+def _is_slurm(environ: Mapping[str, str]) -> bool:
+    return bool(environ.get("SLURM_JOB_ID")) and bool(environ.get("SLURM_PROCID"))
+
+
+def _is_vertex(environ: Mapping[str, str]) -> bool:
+    return bool(environ.get("CLUSTER_SPEC") or environ.get("CLOUD_ML_JOB_ID"))
+
+
+def _is_azureml(environ: Mapping[str, str]) -> bool:
+    return bool(environ.get("AZUREML_RUN_ID"))
+
+
+def _is_kubernetes(environ: Mapping[str, str]) -> bool:
+    return bool(environ.get("KUBERNETES_SERVICE_HOST"))
+
+
+def _is_plain(environ: Mapping[str, str]) -> bool:
+    if environ.get("MASTER_ADDR") and environ.get("NODE_RANK"):
+        return True
+    return any(environ.get(name) for name in ("TOOLKIT_HOSTS", "TOOLKIT_JOB", "TOOLKIT_PROGRAM"))
 
 
 def _anything(_: Mapping[str, str]) -> bool:
@@ -58,4 +95,37 @@ def _sagemaker() -> Platform:
     )
 
 
-_TABLE: tuple[tuple[Callable[[Mapping[str, str]], bool], Callable[[], Platform]], ...] = ((_anything, _sagemaker),)
+def _elsewhere(name: str, environ: Mapping[str, str]) -> Platform:
+    """Return the platform whose file tells the job's place; all else is alike, but for the pods' last message."""
+    from functools import partial
+
+    from toolkit.platforms import asked
+    from toolkit.platforms.sagemaker import report
+
+    find = import_module(f"toolkit.platforms.{name}").find
+    tell = report.report
+    if name in ("kubernetes", "kubeflow"):
+        from toolkit.platforms import kubernetes
+
+        tell = partial(kubernetes.report, environ)
+    return Platform(
+        name=name,
+        folders=partial(asked.folders, find=find),
+        clear_stale=asked.clear_stale,
+        read=partial(asked.read, name, find),
+        report=tell,
+    )
+
+
+# In this order: the more particular first. A Slurm, Vertex AI or Azure job may run in a pod, too; the last row takes
+# what nothing claims, and says what a job's documents are.
+_TABLE: dict[str, Callable[[Mapping[str, str]], bool]] = {
+    "sagemaker": _is_sagemaker,
+    "kubeflow": _is_kubeflow,
+    "slurm": _is_slurm,
+    "vertex": _is_vertex,
+    "azureml": _is_azureml,
+    "kubernetes": _is_kubernetes,
+    "plain": _is_plain,
+    "": _anything,
+}

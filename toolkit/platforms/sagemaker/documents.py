@@ -19,8 +19,8 @@ from toolkit.metrics.definition import pairs
 from toolkit.records import Record
 
 HINT = (
-    "SageMaker writes it; elsewhere set SAGEMAKER_BASE_DIR to a folder that has input/config,"
-    " or let `toolkit run SCRIPT` play the platform"
+    "SageMaker writes it; elsewhere set TOOLKIT_JOB or TOOLKIT_PROGRAM (docs/orchestrators.md), or SAGEMAKER_BASE_DIR"
+    " to a folder that has input/config, or let `toolkit run SCRIPT` play the platform"
 )
 _KINDS = {"array": "a list", "object": "an object", "str": "a string", "int": "a whole number", "null": "null"}
 T = TypeVar("T")
@@ -85,10 +85,31 @@ def read(folder: Path, log: Log) -> Documents:
     raw_resources = _object(folder / "resourceconfig.json")
     return Documents(
         hyperparameters=raw_hyperparameters,
-        channels=_channels(raw_channels, folder / "inputdataconfig.json"),
+        channels=channels(raw_channels, folder / "inputdataconfig.json"),
         resources=_resources(raw_resources, folder / "resourceconfig.json"),
         raw_channels=raw_channels,
         raw_resources=raw_resources,
+        metric_definitions=_metric_definitions(folder / "metric-definition-regex.json", log),
+        checkpoints=_checkpoints(folder / "checkpointconfig.json", log),
+    )
+
+
+def mounted(folder: Path, log: Log) -> Documents:
+    """Return those of the documents that are in *folder*, for a job that another platform tells its hosts of.
+
+    `resources` and `raw_resources` are stand-ins.
+
+    Raises:
+        ContractError: one that is there is unreadable, no JSON or wrongly typed.
+    """
+    asked, inputs = (folder / f"{name}.json" for name in ("hyperparameters", "inputdataconfig"))
+    raw_channels = _object(inputs) if inputs.exists() else {}
+    return Documents(
+        hyperparameters=_object(asked) if asked.exists() else {},
+        channels=channels(raw_channels, inputs),
+        resources=ResourceConfig(hosts=("",), current_host=""),
+        raw_channels=raw_channels,
+        raw_resources={},
         metric_definitions=_metric_definitions(folder / "metric-definition-regex.json", log),
         checkpoints=_checkpoints(folder / "checkpointconfig.json", log),
     )
@@ -137,7 +158,8 @@ def _object(file: Path) -> dict[str, Any]:
     return typed(load(file), dict[str, Any], file)
 
 
-def _channels(raw: dict[str, Any], file: Path) -> dict[str, ChannelConfig]:
+def channels(raw: dict[str, Any], file: Path) -> dict[str, ChannelConfig]:
+    """Return the channels that *raw*, inputdataconfig.json, describes; *file* names it in errors."""
     return {name: typed(channel or {}, ChannelConfig, file, f"$.{name}") for name, channel in raw.items()}
 
 

@@ -29,6 +29,7 @@ MODES = ("File", "FastFile", "Pipe")
 # Which of several that are on wins: the first (sagemaker-pytorch-training 3.0.0, then the TensorFlow toolkit's two).
 FLAGS: tuple[tuple[StrategyName, str], ...] = (
     ("mpi", "sagemaker_mpi_enabled"),
+    ("horovod", "sagemaker_horovod_enabled"),
     ("pytorchddp", "sagemaker_pytorch_ddp_enabled"),
     ("torch_distributed", "sagemaker_torch_distributed_enabled"),
     ("smddp", "sagemaker_distributed_dataparallel_enabled"),
@@ -85,6 +86,33 @@ def read(
     """
     places = folders(environ)
     papers = documents.read(places.config, log)
+    named = environ.get("SAGEMAKER_PROGRAM") or papers.hyperparameters.get("sagemaker_program")
+    if not named and (places.data / "sm_drivers/sourcecode.json").is_file():
+        from toolkit.platforms.sagemaker import drivers
+
+        told = {**papers.hyperparameters, **drivers.hyperparameters(places.data)}
+        environ = {**drivers.variables(papers, places.data), **environ}
+        papers = msgspec.structs.replace(papers, hyperparameters=told)
+        if not environ.get("TOOLKIT_ARGUMENT_STYLE"):
+            settings = msgspec.structs.replace(settings, argument_style="json")  # As that SDK's own drivers do.
+    return assemble(papers, places, environ, settings, machine, log, interpreter=interpreter)
+
+
+def assemble(
+    papers: Documents,
+    places: Folders,
+    environ: Mapping[str, str],
+    settings: Settings,
+    machine: Machine,
+    log: Log,
+    *,
+    interpreter: str,
+) -> Job:
+    """Return the job that *papers* describe, whoever wrote them.
+
+    Raises:
+        ContractError: a value in them is wrong.
+    """
     asked = decoded(papers.hyperparameters)
     framework = {name: value for name, value in asked.items() if _is_framework(name)}
     own = {name: value for name, value in asked.items() if not _is_framework(name)}

@@ -31,7 +31,7 @@ def clear_stale(folders: Folders, log: Log) -> None:
 def report(folders: Folders, outcome: Outcome, log: Log) -> None:
     """Write the files of *outcome* and say it in the log. A failure file that the script wrote itself is kept."""
     # Before any text is made of it: cut to fit, half a secret would no longer be known for one.
-    outcome = msgspec.convert(_masked(msgspec.to_builtins(outcome), log), Outcome)
+    outcome = masked(outcome, log)
     try:
         folders.output.mkdir(exist_ok=True)
     except OSError as error:
@@ -77,6 +77,8 @@ def _place(outcome: Outcome) -> str:
         f"pid {outcome.pid}" if outcome.pid is not None else "",
     )
     where = ": ".join(filter(None, (", ".join(filter(None, parts)), outcome.ended)))
+    if outcome.alike:
+        where += f"; {outcome.alike} more rank{'s' if outcome.alike > 1 else ''} with the same traceback"
     return ". ".join(filter(None, (where, outcome.advice)))
 
 
@@ -96,6 +98,11 @@ def _rest(outcome: Outcome) -> str:
 
 def _story(outcome: Outcome) -> str:
     return msgspec.json.format(msgspec.json.encode(outcome), indent=2).decode() + "\n"
+
+
+def masked(outcome: Outcome, log: Log) -> Outcome:
+    """Return *outcome* without any secret that *log* knows."""
+    return msgspec.convert(_masked(msgspec.to_builtins(outcome), log), Outcome)
 
 
 def _masked(value: Any, log: Log) -> Any:

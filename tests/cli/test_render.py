@@ -1,0 +1,49 @@
+"""`toolkit render` as a person types it."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+TOOLKIT = (sys.executable, "-m", "toolkit.cli.main", "render")
+
+
+def render(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*TOOLKIT, *words], cwd=folder, capture_output=True, text=True, timeout=60)
+
+
+def test_a_manifest_is_printed_and_nothing_else(tmp_path: Path) -> None:
+    (tmp_path / "job.toml").write_text('script = "train.py"\nhosts = 2\n')
+
+    done = render(tmp_path, "job", "job.toml", "--image", "localhost/train")
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "TOOLKIT_HOSTS" in done.stdout
+    assert not (tmp_path / "jobs").exists()
+
+
+def test_a_job_file_without_a_name_has_its_scripts(tmp_path: Path) -> None:
+    (tmp_path / "job.json").write_text('{"script": "train_it.py"}')
+
+    first, second = (render(tmp_path, "slurm", "job.json") for _ in range(2))
+
+    assert "#SBATCH --job-name=train-it\n" in first.stdout
+    assert first.stdout == second.stdout
+
+
+def test_a_secret_in_the_job_file_is_pointed_out_by_name(tmp_path: Path) -> None:
+    (tmp_path / "job.toml").write_text('script = "train.py"\n[env]\nWANDB_API_KEY = "sesame-open-9"\n')
+
+    done = render(tmp_path, "jobset", "job.toml", "--image", "x")
+
+    assert done.returncode == 0
+    assert "WANDB_API_KEY: the manifest shows it" in done.stderr
+    assert "sesame" not in done.stderr
+
+
+def test_what_is_wrong_ends_with_78_and_no_manifest(tmp_path: Path) -> None:
+    (tmp_path / "job.toml").write_text('script = "train.py"\n')
+
+    for words in (["job", "none.toml"], ["job", "job.toml"], ["job", "job.toml", "--image", "x", "--claim", "model"]):
+        done = render(tmp_path, *words)
+        assert (done.returncode, done.stdout) == (78, ""), words
+        assert done.stderr.startswith("[toolkit] error: ")

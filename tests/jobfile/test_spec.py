@@ -1,0 +1,267 @@
+import json
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from toolkit.cli.run import read
+from toolkit.errors import ContractError
+from toolkit.jobfile import spec
+from toolkit.jobfile.spec import Channel, Kill, Spec
+
+HERE = Path("/job")
+DIGITS = ["--hosts", "2", "--processes-per-host", "1", "--distribution", "pytorchddp", "--hyperparameter", "epochs=5"]
+
+
+def of(*argv: str, folder: Path = HERE) -> Spec:
+    """Return the Spec of a command line, through the real parser."""
+    import argparse
+
+    from toolkit.cli import run
+
+    parser = argparse.ArgumentParser()
+    run.add(parser)
+    made = read(vars(parser.parse_args(argv)), folder, "now")
+    assert isinstance(made, Spec)
+    return made
+
+
+def test_the_command_line_of_the_readme_says_everything() -> None:
+    more = ["--channel", "train=data", "--metric", "loss=loss: ([0-9.]+)", "--requirements", "r.txt", "--job-dir", "J"]
+
+    made = of("vit/train.py", *DIGITS, *more)
+
+    assert made == Spec(
+        name="train-now",
+        script=Path("/job/vit/train.py"),
+        source=Path("/job/vit"),
+        groups=(spec.Group(name="homogeneousCluster", hosts=("algo-1", "algo-2"), instance_type="local"),),
+        job_dir=Path("/job/J"),
+        processes_per_host=1,
+        distribution={"pytorchddp": {"enabled": True}},
+        hyperparameters={"epochs": 5},
+        channels=(Channel(name="train", path=Path("/job/data")),),
+        metrics=(("loss", "loss: ([0-9.]+)"),),
+        requirements=Path("/job/r.txt"),
+    )
+
+
+def test_a_job_goes_to_jobs_under_its_name_unless_told() -> None:
+    assert of("train.py", "--name", "first").job_dir == Path("/job/jobs/first")
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("5", 5),
+        ("1e-3", 0.001),
+        ("true", True),
+        ("null", None),
+        ('[1, "a"]', [1, "a"]),
+        ("adam", "adam"),
+        ("a=b", "a=b"),
+        ('"5"', "5"),
+        ("", ""),
+    ],
+)
+def test_a_hyperparameter_is_json_if_it_is_json(text: str, value: Any) -> None:
+    assert of("train.py", "--hyperparameter", f"k={text}").hyperparameters == {"k": value}
+
+
+@pytest.mark.parametrize(
+    ("text", "path", "mode", "sharded"),
+    [
+        ("data", "/job/data", "File", False),
+        ("/abs:FastFile", "/abs", "FastFile", False),
+        ("data:Pipe", "/job/data", "Pipe", False),
+        ("data:ShardedByS3Key", "/job/data", "File", True),
+        ("data:FastFile:ShardedByS3Key", "/job/data", "FastFile", True),
+        ("data:ShardedByS3Key:Pipe", "/job/data", "Pipe", True),
+        ("odd:name", "/job/odd:name", "File", False),
+    ],
+)
+def test_a_channel_is_a_path_and_how_it_is_given(text: str, path: str, mode: spec.Mode, sharded: bool) -> None:
+    made = of("train.py", "--channel", f"train={text}")
+
+    assert made.channels == (Channel(name="train", path=Path(path), mode=mode, sharded=sharded),)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"), [("30s", 30.0), ("10m", 600.0), ("1.5h", 5400.0), ("250ms", 0.25), ("7", 7.0)]
+)
+def test_times_have_units(text: str, expected: float) -> None:
+    made = of("train.py", "--stop-after", text, "--max-run", text, "--kill", f"algo-1@{text}")
+
+    assert (made.stop_after_s, made.max_run_s) == (expected, expected)
+    assert made.kills == (Kill(host="algo-1", after_s=expected),)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"), [("512m", 512 << 20), ("2g", 2 << 30), ("1.5GiB", 3 << 29), ("64 KB", 64 << 10), ("7", 7)]
+)
+def test_sizes_have_units(text: str, expected: int) -> None:
+    made = of("train.py", "--backend", "docker", "--image", "mine:1", "--memory", text, "--shm-size", text)
+
+    assert (made.backend, made.image) == ("docker", "mine:1")
+    assert (made.memory_bytes, made.shm_bytes) == (expected, expected)
+
+
+def test_hosts_are_listed_by_the_alphabet_as_the_platform_does() -> None:
+    assert of("train.py", "--hosts", "11").hosts[:4] == ("algo-1", "algo-10", "algo-11", "algo-2")
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["--hyperparameter", "epochs"], ["--hyperparameter", "NAME=VALUE", "'epochs'"]),
+        (["--hyperparameter", "=5"], ["NAME=VALUE", "'=5'"]),
+        (["--distribution", "ddp"], ["$.distribution", "pytorchddp", "'ddp'"]),
+        (["--distribution", '{"ddp": {}}'], ["$.distribution", "pytorchddp", "'ddp'"]),
+        (["--stop-after", "soon"], ["$.stop-after", "30s", "'soon'"]),
+        (["--kill", "algo-3@5s"], ["$.kill", "algo-1", "'algo-3@5s'"]),
+        (["--hosts", "0"], ["$.hosts", ">= 1"]),
+        (["--memory", "2 gallons"], ["$.memory", "512m", "'2 gallons'"]),
+        (["--shm-size", "0"], ["$.shm-size", "'0'"]),
+        (["--backend", "podman"], ["$.backend", "'podman'"]),
+        (["--name", "a b"], ["$.name", "'a b'"]),
+        (["--channel", "a/b=data"], ["$.channel", "'a/b'"]),
+        (["--source", "elsewhere"], ["$.script", "/job/elsewhere", "/abs/train.py"]),
+    ],
+)
+def test_a_wrong_word_is_named_with_what_was_expected_and_found(argv: list[str], words: list[str]) -> None:
+    with pytest.raises(ContractError) as raised:
+        of("/abs/train.py", *argv)
+
+    assert [word for word in words if word not in str(raised.value)] == []
+
+
+def test_a_script_is_looked_for_in_the_source_folder_too() -> None:
+    beside = of("src/train.py", "--source", "src")
+    within = of("train.py", "--source", "src")
+    deeper = of("pkg/train.py", "--source", "src")
+
+    assert beside.script == within.script == Path("/job/src/train.py")
+    assert (deeper.source, deeper.entry) == (Path("/job/src"), "pkg/train.py")
+
+
+JOB = """
+script = "train.py"
+name = "digits"
+processes_per_host = 1
+hosts = 2
+stop-after = "30s"
+kill = "algo-2@5s"
+[distribution.torch_distributed]
+enabled = true
+[hyperparameter]
+epochs = 5
+optimizer = "5"
+[channel]
+train = "../data:Pipe"
+[channel.test]
+path = "held"
+mode = "FastFile"
+distribution = "ShardedByS3Key"
+[metric]
+loss = 'loss=([0-9.]+)'
+[env]
+DEBUG = true
+LEVEL = 3
+"""
+TOML = pytest.mark.skipif(sys.version_info < (3, 11), reason="tomllib came with Python 3.11")
+
+
+@pytest.fixture
+def job_file(tmp_path: Path) -> Path:
+    path = tmp_path / "job.toml"
+    path.write_text(JOB)
+    return path
+
+
+@TOML
+def test_a_job_file_says_the_same_words_and_its_paths_start_from_it(job_file: Path) -> None:
+    made = of(str(job_file))
+
+    folder = job_file.parent
+    assert (made.script, made.source) == (folder / "train.py", folder)
+    assert made.job_dir == Path("/job/jobs/digits")
+    assert made.distribution == {"torch_distributed": {"enabled": True}}
+    assert made.hyperparameters == {"epochs": 5, "optimizer": "5"}
+    assert made.channels == (
+        Channel(name="train", path=folder.parent / "data", mode="Pipe"),
+        Channel(name="test", path=folder / "held", mode="FastFile", sharded=True),
+    )
+    assert made.environment == {"DEBUG": "true", "LEVEL": "3"}
+    assert (made.stop_after_s, made.kills) == (30.0, (Kill(host="algo-2", after_s=5.0),))
+
+
+@TOML
+def test_arguments_beside_a_job_file_win_and_add(job_file: Path) -> None:
+    made = of(
+        str(job_file), "--hosts", "3", "--hyperparameter", "epochs=1", "--hyperparameter", "dim=8", "--job-dir", "J"
+    )
+
+    assert len(made.hosts) == 3
+    assert made.hyperparameters == {"epochs": 1, "optimizer": "5", "dim": 8}
+    assert made.job_dir == Path("/job/J")
+
+
+@TOML
+def test_toml_and_json_say_the_same(job_file: Path, tmp_path: Path) -> None:
+    (tmp_path / "job.json").write_text(json.dumps(import_module("tomllib").loads(JOB)))
+
+    assert of(str(tmp_path / "job.json")) == of(str(job_file))
+
+
+def test_a_json_job_file_needs_no_toml(tmp_path: Path) -> None:
+    (tmp_path / "job.json").write_text('{"script": "train.py", "distribution": {"mpi": {"enabled": true}}}')
+
+    assert of(str(tmp_path / "job.json")).distribution == {"mpi": {"enabled": True}}
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ('{"script": ', ["job.json", "expected JSON"]),
+        ("[]", ["job.json", "an object", "list"]),
+        ('{"hosts": 2}', ["job.json", "$.script"]),
+        ('{"script": "t.py", "hyperparameters": {}}', ["$.hyperparameters", "Did you mean 'hyperparameter'?"]),
+        ('{"script": "t.py", "hosts": "2"}', ["$.hosts", "int", "str"]),
+        ('{"script": "t.py", "channel": {"a": {"path": "d", "mode": "file"}}}', ["$.channel", "mode", "file"]),
+        ('{"script": "t.py", "instance_groups": [{"name": "a"}]}', ["$.instance-groups[0]", "hosts"]),
+        ('{"script": "t.py", "hosts": 3, "instance_groups": [{"name": "a", "hosts": 2}]}', ["$.hosts", "2", "3"]),
+        ('{"script": "t.py", "distribution": {"instance_groups": ["b"]}}', ["homogeneousCluster", "'b'"]),
+    ],
+)
+def test_a_wrong_job_file_is_named_with_its_key(tmp_path: Path, content: str, words: list[str]) -> None:
+    (tmp_path / "job.json").write_text(content)
+
+    with pytest.raises(ContractError) as raised:
+        of(str(tmp_path / "job.json"))
+
+    assert [word for word in words if word not in str(raised.value)] == []
+
+
+def test_instance_groups_share_one_count_of_hosts(tmp_path: Path) -> None:
+    groups = [{"name": "cpu", "hosts": 1, "instance_type": "ml.c5.xlarge"}, {"name": "gpu", "hosts": 2}]
+    (tmp_path / "job.json").write_text(json.dumps({"script": "t.py", "instance_groups": groups}))
+
+    made = of(str(tmp_path / "job.json"))
+
+    assert [(group.name, group.hosts, group.instance_type) for group in made.groups] == [
+        ("cpu", ("algo-1",), "ml.c5.xlarge"),
+        ("gpu", ("algo-2", "algo-3"), "local"),
+    ]
+    assert made.group_of("algo-3").name == "gpu"
+
+
+def test_python_3_10_without_tomli_is_told_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def absent(name: str) -> None:
+        raise ImportError(name)
+
+    monkeypatch.setattr(spec, "import_module", absent)
+
+    with pytest.raises(ContractError, match=r"Install tomli, or write the same words in a \.json file"):
+        spec.from_file("", tmp_path / "job.toml")

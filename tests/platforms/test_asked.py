@@ -1,0 +1,301 @@
+"""What a user asks for outside SageMaker, and the job that it becomes."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from toolkit import settings
+from toolkit.errors import ContractError
+from toolkit.job.job import Job
+from toolkit.job.machine import Machine
+from toolkit.job.variables import variables
+from toolkit.log import Log
+from toolkit.platforms.table import detect
+
+MACHINE = Machine(cpus=2, cpus_total=2, memory_bytes=1 << 30, route_interface="eth7")
+
+
+class Asked:
+    """A folder with code, and a base below it; `job` reads what the environment asks for."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.base = folder / "base"
+        self.code = folder / "code"
+        self.config = self.base / "input/config"
+        self.code.mkdir()
+        self.config.mkdir(parents=True)
+        (self.code / "train.py").touch()
+
+    def file(self, text: str, name: str = "job.toml") -> Path:
+        path = self.code / name
+        path.write_text(text)
+        return path
+
+    def document(self, name: str, content: Any) -> None:
+        (self.config / name).write_text(json.dumps(content))
+
+    def job(self, **environ: str) -> Job:
+        given = {"TOOLKIT_BASE": str(self.base), "TOOLKIT_PLATFORM": "plain", "HOSTNAME": "me", **environ}
+        return detect(given).read(given, settings.read(given), MACHINE, Log(), interpreter="/python")
+
+
+@pytest.fixture
+def asked(tmp_path: Path) -> Asked:
+    return Asked(tmp_path)
+
+
+JOB = """
+script = "train.py"
+name = "digits"
+distribution = "torch_distributed"
+processes-per-host = 4
+checkpoints = "../kept"
+
+[hyperparameter]
+epochs = 5
+optimizer = "adam"
+version = "1.0"
+
+[channel]
+train = "../data"
+
+[metric]
+loss = "loss=(.*)"
+
+[env]
+TOOLKIT_GRACE_S = "7"
+COLOUR = "red"
+"""
+
+
+def test_a_job_file_says_all_that_toolkit_run_takes_from_it(asked: Asked, tmp_path: Path) -> None:
+    job = asked.job(TOOLKIT_JOB=str(asked.file(JOB)))
+
+    assert (job.name, job.platform, job.entry, job.source) == ("digits", "plain", "train.py", None)
+    assert job.folders.code == asked.code
+    assert job.folders.model == asked.base / "model"
+    assert job.folders.checkpoints == tmp_path / "kept"
+    assert job.hyperparameters == {"epochs": 5, "optimizer": "adam", "version": "1.0"}
+    assert (job.strategy.name, job.processes_per_host) == ("torch_distributed", 4)
+    assert [(channel.name, channel.folder) for channel in job.channels] == [("train", tmp_path / "data")]
+    assert job.metric_definitions == (("loss", "loss=(.*)"),)
+    assert job.environ["COLOUR"] == "red"
+    assert job.grace_s == 7
+
+
+def test_a_script_is_given_the_variables_it_has_on_sagemaker(asked: Asked) -> None:
+    job = asked.job(TOOLKIT_JOB=str(asked.file(JOB)), TOOLKIT_HOSTS="a,b", TOOLKIT_HOST="b")
+
+    given = variables(job, ())
+
+    assert given["SM_HOSTS"] == '["a","b"]'
+    assert given["SM_CURRENT_HOST"] == "b"
+    assert given["SM_HP_EPOCHS"] == "5"
+    assert given["SM_CHANNEL_TRAIN"].endswith("/data")
+    assert given["SM_MODEL_DIR"] == str(asked.base / "model")
+    assert given["SM_NETWORK_INTERFACE_NAME"] == "eth7"
+    assert json.loads(given["SM_TRAINING_ENV"])["job_name"] == "digits"
+    assert json.loads(given["SM_RESOURCE_CONFIG"])["current_group_name"] == "homogeneousCluster"
+
+
+def test_a_job_file_in_the_base_needs_no_variable(asked: Asked) -> None:
+    asked.document("job.json", {"script": str(asked.code / "train.py"), "hyperparameter": {"epochs": 2}})
+
+    assert asked.job().hyperparameters == {"epochs": 2}
+
+
+def test_variables_are_enough_for_a_job(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(asked.code)
+
+    job = asked.job(
+        TOOLKIT_PROGRAM="train.py",
+        TOOLKIT_HYPERPARAMETERS='{"epochs": 5, "name": "a=b"}',
+        TOOLKIT_CHANNELS="train=/data/train, test=held-out",
+        TOOLKIT_DISTRIBUTION="pytorchddp",
+    )
+
+    assert (job.entry, job.folders.code) == ("train.py", asked.code)
+    assert job.hyperparameters == {"epochs": 5, "name": "a=b"}
+    assert [channel.folder for channel in job.channels] == [Path("/data/train"), asked.code / "held-out"]
+    assert job.strategy.name == "pytorchddp"
+
+
+def test_a_program_is_looked_for_in_the_bases_code_first(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(asked.code)
+    (asked.base / "code").mkdir()
+    (asked.base / "code/train.py").touch()
+
+    assert asked.job(TOOLKIT_PROGRAM="train.py").folders.code == asked.base / "code"
+
+
+def test_variables_win_over_the_job_file_name_by_name(asked: Asked) -> None:
+    job = asked.job(TOOLKIT_JOB=str(asked.file(JOB)), TOOLKIT_HYPERPARAMETERS='{"epochs": 9}')
+
+    assert job.hyperparameters == {"epochs": 9, "optimizer": "adam", "version": "1.0"}
+
+
+def test_mounted_documents_are_read_as_sagemakers_are_and_the_job_file_wins(asked: Asked) -> None:
+    asked.document("hyperparameters.json", {"epochs": "1", "batch": "32"})
+    asked.document("inputdataconfig.json", {"train": {"TrainingInputMode": "FastFile"}})
+    asked.document("metric-definition-regex.json", [{"Name": "acc", "Regex": "acc=(.*)"}])
+    asked.document("checkpointconfig.json", {"LocalPath": "/opt/ml/kept"})
+    (asked.base / "code").mkdir()
+
+    file = asked.file('script = "train.py"\n[hyperparameter]\nepochs = 5\n')
+    job = asked.job(TOOLKIT_JOB=str(file))
+
+    assert job.hyperparameters == {"epochs": 5, "batch": 32}
+    assert [(channel.name, channel.mode) for channel in job.channels] == [("train", "FastFile")]
+    assert job.metric_definitions == (("acc", "acc=(.*)"),)
+    assert job.folders.checkpoints == asked.base / "kept"
+
+
+def test_mounted_documents_alone_may_name_the_script(asked: Asked) -> None:
+    asked.document("hyperparameters.json", {"sagemaker_program": '"train.py"', "sagemaker_mpi_enabled": "true"})
+
+    job = asked.job()
+
+    assert (job.entry, job.folders.code) == ("train.py", asked.base / "code")
+    assert job.strategy.name == "mpi"
+
+
+def test_a_mounted_channel_wins_over_its_path_in_the_job_file(asked: Asked, tmp_path: Path) -> None:
+    (asked.base / "input/data/train").mkdir(parents=True)
+
+    job = asked.job(
+        TOOLKIT_JOB=str(asked.file('script = "train.py"\n[channel]\ntrain = "../data"\ntest = "../test"\n'))
+    )
+
+    folders = {channel.name: channel.folder for channel in job.channels}
+    assert folders == {"train": asked.base / "input/data/train", "test": tmp_path / "test"}
+
+
+def test_every_mounted_folder_is_a_channel(asked: Asked) -> None:
+    (asked.base / "input/data/extra").mkdir(parents=True)
+    (asked.base / "input/data/..2026_data").mkdir()
+
+    job = asked.job(TOOLKIT_JOB=str(asked.file('script = "train.py"\n')))
+
+    assert [channel.name for channel in job.channels] == ["extra"]
+
+
+def test_instance_groups_are_dealt_out_over_the_hosts_in_order(asked: Asked) -> None:
+    text = (
+        'script = "train.py"\n'
+        'distribution = { torch_distributed = { enabled = true }, instance_groups = ["gpu"] }\n'
+        '[[instance_groups]]\nname = "cpu"\nhosts = 1\ninstance_type = "ml.c5.xlarge"\n'
+        '[[instance_groups]]\nname = "gpu"\nhosts = 2\ninstance_type = "ml.p4d.24xlarge"\n'
+    )
+
+    job = asked.job(TOOLKIT_JOB=str(asked.file(text)), TOOLKIT_HOSTS="x-[8-10]", TOOLKIT_HOST="x-10")
+
+    assert [group.hosts for group in job.cluster.groups] == [("x-8",), ("x-9", "x-10")]
+    assert job.cluster.taking_part == ("x-9", "x-10")
+    assert (job.cluster.current_group, job.cluster.instance_type) == ("gpu", "ml.p4d.24xlarge")
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "$.script: expected the path of a script"),
+        ("scrip = 'train.py'", "Did you mean 'script'?"),
+        ("script = 'train.py'\n[channel]\na = '/a:Pipe'", "$.channel.a: expected File or FastFile, found Pipe"),
+        ("script = 'train.py'\n[channel]\na = '/a:ShardedByS3Key'", "$.channel.a: expected FullyReplicated"),
+        ("script = 'train.py'\nrequirements = 'other.txt'", "$.requirements: expected"),
+        (
+            "script = 'train.py'\ninstance_groups = [{name = 'a', hosts = 1}, {name = 'b', hosts = 2}]",
+            "$.instance-groups: expected 2 hosts in all, as the orchestrator gave, found 3",
+        ),
+    ],
+)
+def test_what_cannot_be_given_is_refused_by_the_files_name(asked: Asked, text: str, reason: str) -> None:
+    file = asked.file(text)
+
+    with pytest.raises(ContractError) as caught:
+        asked.job(TOOLKIT_JOB=str(file), TOOLKIT_HOSTS="a,b", TOOLKIT_HOST="a")
+
+    assert reason in str(caught.value)
+    assert str(caught.value).startswith(str(file))
+
+
+@pytest.mark.parametrize(
+    ("environ", "reason"),
+    [
+        ({}, "expected a script to run, found none named. Set TOOLKIT_JOB"),
+        ({"TOOLKIT_JOB": "/nowhere/job.toml"}, "/nowhere/job.toml: expected a job file, found No such file"),
+        ({"TOOLKIT_PROGRAM": "train.py", "TOOLKIT_HYPERPARAMETERS": "[1]"}, "TOOLKIT_HYPERPARAMETERS: expected a JSON"),
+        ({"TOOLKIT_PROGRAM": "train.py", "TOOLKIT_CHANNELS": "train"}, "--channel: expected NAME=VALUE, found 'train'"),
+        ({"TOOLKIT_PROGRAM": "train.py", "TOOLKIT_DISTRIBUTION": "ddp"}, "$.distribution: expected one of"),
+    ],
+)
+def test_wrong_variables_are_refused_by_name(asked: Asked, environ: dict[str, str], reason: str) -> None:
+    with pytest.raises(ContractError) as caught:
+        asked.job(**environ)
+
+    assert reason in str(caught.value)
+
+
+def test_the_base_may_hold_the_job_and_the_host(asked: Asked, tmp_path: Path) -> None:
+    environ = {
+        "TOOLKIT_BASE": str(tmp_path / "jobs/{job}/{host}"),
+        "TOOLKIT_JOB": "job.toml",
+        "SLURM_JOB_ID": "7",
+        "SLURM_JOB_NAME": "digits",
+        "SLURM_PROCID": "1",
+        "SLURM_NODEID": "1",
+        "SLURM_STEP_NODELIST": "n[1-2]",
+    }
+
+    assert detect(environ).folders(environ).base == tmp_path / "jobs/digits-7/n2"
+
+
+def test_folders_are_told_even_where_the_place_cannot_be(tmp_path: Path) -> None:
+    environ = {"TOOLKIT_BASE": str(tmp_path / "{host}"), "TOOLKIT_HOSTS": "a,b", "HOSTNAME": "c"}
+
+    assert detect(environ).folders(environ).base == tmp_path / "unknown"
+
+
+def test_the_time_to_stop_is_the_orchestrators(asked: Asked) -> None:
+    file = str(asked.file('script = "train.py"\n'))
+
+    assert asked.job(TOOLKIT_JOB=file).grace_s == 20
+    assert asked.job(TOOLKIT_JOB=file, TOOLKIT_STOP_WITHIN_S="130").grace_s == 120
+    assert not asked.job(TOOLKIT_JOB=file).stopped_is_success
+
+
+def test_vertex_keeps_models_and_checkpoints_in_the_jobs_bucket(asked: Asked) -> None:
+    file = str(asked.file('script = "train.py"\n'))
+
+    job = asked.job(
+        TOOLKIT_JOB=file,
+        TOOLKIT_PLATFORM="vertex",
+        AIP_MODEL_DIR="gs://bucket/j/model",
+        AIP_CHECKPOINT_DIR="gs://bucket/j/c",
+    )
+
+    assert job.folders.model == Path("/gcs/bucket/j/model")
+    assert job.folders.checkpoints == Path("/gcs/bucket/j/c")
+
+
+def test_kubeflows_job_runs_under_torchrun_with_its_master(asked: Asked) -> None:
+    recorded = json.loads((Path(__file__).parents[1] / "data/platforms/kubeflow_train_job.json").read_bytes())
+
+    file = str(asked.file('script = "train.py"\n'))
+    job = asked.job(TOOLKIT_JOB=file, TOOLKIT_PLATFORM="kubeflow", **recorded["environ"])
+
+    assert job.strategy.name == "torch_distributed"
+    assert job.cluster.rank == 1
+    assert (job.environ["MASTER_ADDR"], job.environ["MASTER_PORT"]) == ("digits-node-0-0.digits", "29400")
+    assert not [name for name in job.environ if name.startswith("PET_")]
+
+
+def test_the_environment_is_left_as_it_was(asked: Asked) -> None:
+    before = dict(os.environ)
+
+    asked.job(TOOLKIT_JOB=str(asked.file(JOB)))
+
+    assert dict(os.environ) == before

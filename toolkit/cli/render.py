@@ -1,0 +1,91 @@
+"""`toolkit render`: the manifest that runs a job file elsewhere."""
+
+import argparse
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from toolkit.errors import ContractError, UserError
+from toolkit.log import Log, looks_secret
+
+if TYPE_CHECKING:
+    from toolkit.jobfile.spec import Spec
+    from toolkit.render.inside import Choices
+
+KINDS = {
+    "job": "a Kubernetes Indexed Job, with its service and config map",
+    "jobset": "a JobSet, with its config map",
+    "slurm": "a batch script",
+    "compose": "a Compose project: the hosts as containers of this machine",
+}
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """Declare the words."""
+    kinds = "; ".join(f"{name}: {meaning}" for name, meaning in KINDS.items())
+    parser.add_argument("kind", choices=KINDS, metavar="KIND", help=kinds)
+    parser.add_argument("job", metavar="JOB", help="a job file, as toolkit run takes it (.toml, .json)")
+    parser.add_argument("--image", default="", metavar="IMAGE", help="the image that has the toolkit (not for slurm)")
+    parser.add_argument("--gpus", type=int, default=0, metavar="N", help="GPUs of each host")
+    parser.add_argument("--shm", default="1Gi", metavar="SIZE", help="shared memory of each container (default: 1Gi)")
+    parser.add_argument(
+        "--claim",
+        action="append",
+        default=[],
+        metavar="WHAT=CLAIM[/FOLDER]",
+        help="on Kubernetes, the persistent volume claim of a channel, or of code, model, output, checkpoints",
+    )
+    parser.add_argument("--notice", type=int, metavar="SECONDS", help="on Slurm, SIGUSR1 so long before the time limit")
+
+
+def run(arguments: argparse.Namespace, log: Log) -> int:
+    """Print the manifest; return 0."""
+    from toolkit.jobfile.spec import complete, from_file
+    from toolkit.render.inside import Choices
+
+    file = Path(arguments.job).absolute()
+    try:
+        text = file.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
+        raise UserError(f"expected a job file, found {reason}", where=arguments.job) from None
+    words = from_file(text, file)
+    # Without the time that `toolkit run` adds: the same file makes the same manifest.
+    named = re.sub("[^A-Za-z0-9]+", "-", Path(str(words.get("script"))).stem).strip("-")
+    words.setdefault("name", named or "job")
+    spec = complete(words, str(file), folder=Path.cwd(), stamp="")
+    choices = Choices(
+        image=arguments.image,
+        gpus=arguments.gpus,
+        shm=arguments.shm,
+        claims=dict(_claim(text) for text in arguments.claim),
+        notice_s=arguments.notice,
+    )
+    shown = [name for name in (*spec.environment, *spec.hyperparameters) if looks_secret(name)]
+    if shown and arguments.kind != "slurm":
+        log.warning(f"{', '.join(shown)}: the manifest shows it to all who read it; give it as the platform's secret")
+    print(manifest(arguments.kind, spec, choices, file), end="")
+    return 0
+
+
+def manifest(kind: str, spec: "Spec", choices: "Choices", file: Path) -> str:
+    """Return the text of a *kind* of manifest.
+
+    Raises:
+        ContractError: the job or the choices lack something it needs.
+    """
+    from toolkit.render import compose, kubernetes, slurm
+    from toolkit.render.text import text
+
+    if kind == "slurm":
+        return slurm.script(spec, choices, file)
+    if kind == "compose":
+        return text([compose.project(spec, choices)])
+    return text(kubernetes.job(spec, choices) if kind == "job" else kubernetes.jobset(spec, choices))
+
+
+def _claim(text: str) -> tuple[str, str]:
+    what, equals, claim = text.partition("=")
+    if not what or not equals or not claim:
+        raise ContractError(f"expected WHAT=CLAIM or WHAT=CLAIM/FOLDER, found {text!r}", where="--claim")
+    return what, claim

@@ -1,0 +1,27 @@
+"""A node of an Azure Machine Learning job.
+
+With `distribution: {type: pytorch, process_count_per_instance: 1}` a node gets MASTER_ADDR, MASTER_PORT, NODE_RANK and
+WORLD_SIZE, the number of nodes (https://learn.microsoft.com/azure/machine-learning/how-to-train-distributed-gpu,
+2026-11). AZUREML_RUN_ID names the job; what is written to ./outputs is kept.
+"""
+
+from collections.abc import Mapping
+
+from toolkit.platforms import plain
+from toolkit.platforms.place import Place, job_name
+
+
+def find(environ: Mapping[str, str]) -> Place:
+    """Return the node's place.
+
+    Raises:
+        ContractError: variables that do not fit each other.
+    """
+    place = plain.find(environ)
+    return Place(
+        hosts=place.hosts,
+        current=place.current,
+        name=job_name(environ.get("AZUREML_RUN_ID", "")),
+        addresses=place.addresses,
+        model="outputs/model",
+    )

@@ -1,0 +1,83 @@
+"""A pod of Kubeflow Trainer v2's TrainJob (torch), or of the Training Operator's PyTorchJob.
+
+Both give torchrun's own variables (PET_*), which name the leader and count the pods. The others' names follow from the
+leader's: NAME-node-0-0.NAME of a TrainJob (a JobSet whose replicated job is "node"), NAME-master-0 of a PyTorchJob,
+whose workers are NAME-worker-0, ... (kubeflow/trainer v2.3 pkg/constants, training-operator v1.9 pkg/common).
+"""
+
+import re
+from collections.abc import Mapping
+
+from toolkit.errors import ContractError
+from toolkit.platforms.place import STOP_WITHIN_S, Place, asked_hosts, job_name, number, numbered
+
+TRAIN_JOB = re.compile(r"(?P<head>(?P<name>.+)-node-\d+-)0(?P<tail>\..+)")
+PYTORCH_JOB = re.compile(r"(?P<name>.+)-master-0(?P<tail>\..*)?")
+# torchrun would read them beside what our launcher tells it.
+OURS = ("PET_NNODES", "PET_NPROC_PER_NODE", "PET_NODE_RANK", "PET_MASTER_ADDR", "PET_MASTER_PORT", "PET_MAX_RESTARTS")
+
+
+def find(environ: Mapping[str, str]) -> Place:
+    """Return the pod's place; its ranks run under torchrun where nobody asked for something else.
+
+    Raises:
+        ContractError: an elastic job, an MPIJob, or variables that do not fit each other.
+    """
+    if environ.get("K_MPI_JOB_ROLE"):
+        message = "expected a TrainJob, a PyTorchJob or a JobSet, found an MPIJob, whose workers run sshd, not train"
+        hint = "train starts MPI on its hosts by itself: use `toolkit render jobset` with distribution = 'mpi'."
+        raise ContractError(message, where="K_MPI_JOB_ROLE", hint=hint)
+    count = _count(environ.get("PET_NNODES", "1"))
+    rank = next((environ[name] for name in ("PET_NODE_RANK", "JOB_COMPLETION_INDEX", "RANK") if environ.get(name)), "0")
+    at = number(rank, "PET_NODE_RANK", below=count)
+    leader = environ.get("PET_MASTER_ADDR") or environ.get("MASTER_ADDR") or ""
+    if count > 1 and not leader:
+        raise ContractError("expected the leader's address, found none", where="PET_MASTER_ADDR")
+    addresses: dict[str, str] = {}
+    asked = asked_hosts(environ, rank)
+    if asked is not None:
+        hosts, current = asked
+    else:
+        hosts, addresses = _hosts(leader, count, at, environ.get("HOSTNAME") or "pod")
+        current = hosts[at]
+    given = {"MASTER_ADDR": leader, "MASTER_PORT": environ.get("PET_MASTER_PORT", "")} if count > 1 else {}
+    return Place(
+        hosts=hosts,
+        current=current,
+        name=_name(leader),
+        addresses=addresses,
+        stop_within_s=STOP_WITHIN_S,
+        processes_per_host=_processes(environ.get("PET_NPROC_PER_NODE", "")),
+        distribution="torch_distributed",
+        environ={name: value for name, value in given.items() if value},
+        dropped=(*OURS, *(name for name in environ if name.startswith("PET_RDZV_"))),
+    )
+
+
+def _count(text: str) -> int:
+    least, colon, most = text.partition(":")
+    if colon and least != most:
+        hint = "Give the job a fixed number of nodes; TOOLKIT_RESTARTS starts the ranks again after a failure."
+        raise ContractError(f"expected a number of nodes, found the range {text}", where="PET_NNODES", hint=hint)
+    return number(least, "PET_NNODES", least=1)
+
+
+def _processes(text: str) -> int | None:
+    """Return the ranks of each pod; None, by devices, for torchrun's "auto", "gpu" and "cpu"."""
+    return number(text, "PET_NPROC_PER_NODE", least=1) if text and text not in ("auto", "gpu", "cpu") else None
+
+
+def _hosts(leader: str, count: int, rank: int, own: str) -> tuple[tuple[str, ...], dict[str, str]]:
+    if count == 1:
+        return (own,), {}
+    if train_job := TRAIN_JOB.fullmatch(leader):
+        return tuple(f"{train_job['head']}{i}{train_job['tail']}" for i in range(count)), {}
+    if pytorch_job := PYTORCH_JOB.fullmatch(leader):
+        name, tail = pytorch_job["name"], pytorch_job["tail"] or ""
+        return (leader, *(f"{name}-worker-{i}{tail}" for i in range(count - 1))), {}
+    return numbered(count, rank, leader)
+
+
+def _name(leader: str) -> str:
+    match = TRAIN_JOB.fullmatch(leader) or PYTORCH_JOB.fullmatch(leader)
+    return job_name(match["name"]) if match else ""

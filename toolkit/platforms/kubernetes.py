@@ -1,0 +1,44 @@
+"""A pod of an Indexed Job or a JobSet.
+
+Kubernetes tells a pod its index (JOB_COMPLETION_INDEX) and nothing of the others: TOOLKIT_HOSTS names them, as the
+manifests of `toolkit render` do. The text of a failure also becomes the container's termination message, which
+`kubectl describe pod` shows (https://kubernetes.io/docs/tasks/debug/debug-application/determine-reason-pod-failure).
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from toolkit.job.job import Folders
+from toolkit.job.outcome import Outcome
+from toolkit.log import Log
+from toolkit.platforms.place import Place, asked_hosts
+from toolkit.platforms.sagemaker import report as files
+
+TERMINATION_LOG = "/dev/termination-log"
+# The kubelet takes no more of a message.
+LIMIT_BYTES = 4096
+
+
+def find(environ: Mapping[str, str]) -> Place:
+    """Return the pod's place: TOOLKIT_HOSTS by JOB_COMPLETION_INDEX, else this pod alone.
+
+    Raises:
+        ContractError: TOOLKIT_HOSTS is no list of hosts, or this pod is none of them.
+    """
+    own = environ.get("HOSTNAME") or "pod"
+    hosts, current = asked_hosts(environ, environ.get("JOB_COMPLETION_INDEX")) or ((own,), own)
+    return Place(hosts=hosts, current=current)
+
+
+def report(environ: Mapping[str, str], folders: Folders, outcome: Outcome, log: Log) -> None:
+    """Write the files of *outcome*, and its failure text as the termination message where there is a file for it."""
+    files.report(folders, outcome, log)
+    file = Path(environ.get("TOOLKIT_TERMINATION_LOG") or TERMINATION_LOG)
+    if outcome.exit_code == 0 or not file.is_file():
+        return
+    text = files.failure_text(files.masked(outcome, log), limit=LIMIT_BYTES)
+    whole = text.encode()[:LIMIT_BYTES].decode("utf-8", "ignore")  # Half a character at the cut would be none.
+    try:
+        file.write_text(whole, "utf-8")
+    except OSError as error:
+        log.warning(f"{file}: cannot be written ({error.strerror})")

@@ -1,0 +1,160 @@
+"""Where a job runs, as an orchestrator's variables tell it: its hosts, which of them this one is, and what else they
+know. Pure: variables in, a Place out."""
+
+import re
+from collections.abc import Mapping
+
+from toolkit.errors import ContractError
+from toolkit.records import Record
+
+# Kubernetes' terminationGracePeriodSeconds and Slurm's KillWait unless somebody changed them; neither can be seen from
+# inside (https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle, https://slurm.schedmd.com/slurm.conf.html).
+STOP_WITHIN_S = 30.0
+MOST_HOSTS = 100_000
+# What is kept of a name that becomes a folder's or the job's.
+_ODD = re.compile(r"[^A-Za-z0-9]+")
+_RANGE = re.compile(r"(\d+)(?:-(\d+))?")
+
+
+class Place(Record, frozen=True, kw_only=True):
+    """What an orchestrator tells a host of its job.
+
+    `addresses`: what reaches hosts by other words than their names; a host of which only the number is known has its
+    own name there, so that nobody waits for that to resolve. `distribution`: what several ranks run under where nobody
+    asked for one. `environ`: what is added to the environment where it is not set; `dropped`: what is taken out of it.
+    `model`, `checkpoints`: the orchestrator's own folders for these.
+    """
+
+    hosts: tuple[str, ...]
+    current: str
+    name: str = ""
+    addresses: dict[str, str] = {}
+    stop_within_s: float = STOP_WITHIN_S
+    processes_per_host: int | None = None
+    distribution: str = ""
+    environ: dict[str, str] = {}
+    dropped: tuple[str, ...] = ()
+    model: str = ""
+    checkpoints: str = ""
+    notes: tuple[str, ...] = ()
+
+
+def expanded(text: str, where: str) -> tuple[str, ...]:
+    """Return the hosts of a list as Slurm writes them: "n[1-2,7],login,r[1-2]s[01-02]", in its order.
+
+    Numbers keep the width of the range's first one.
+
+    Raises:
+        ContractError: no such list, or one of more than 100,000 hosts; *where* names the variable.
+    """
+    found: list[str] = []
+    for part in _parts(text, where):
+        found += _names(part, where)
+        if len(found) > MOST_HOSTS:
+            raise ContractError(f"expected at most {MOST_HOSTS:,} hosts, found more in {_short(text)}", where=where)
+    if not found:
+        raise ContractError("expected hosts, as algo-1,algo-2 or algo-[1-2], found none", where=where)
+    if len(set(found)) < len(found):
+        twice = next(host for host in found if found.count(host) > 1)
+        raise ContractError(f"expected each host once, found {twice} twice", where=where)
+    return tuple(found)
+
+
+def asked_hosts(environ: Mapping[str, str], index: str | None = None) -> tuple[tuple[str, ...], str] | None:
+    """Return (hosts, current) by TOOLKIT_HOSTS, None without it.
+
+    Which one this is: TOOLKIT_HOST, else *index* into them (the value of the orchestrator's variable), else the one of
+    this machine's name (HOSTNAME), whole or up to its first dot.
+
+    Raises:
+        ContractError: there is none such among them.
+    """
+    text = environ.get("TOOLKIT_HOSTS", "").strip()
+    if not text:
+        return None
+    hosts = expanded(text, "TOOLKIT_HOSTS")
+    asked = environ.get("TOOLKIT_HOST", "").strip()
+    if len(hosts) == 1 and not asked:
+        return hosts, hosts[0]
+    if asked or not index:
+        return hosts, _named(hosts, asked or environ.get("HOSTNAME", ""), "TOOLKIT_HOST" if asked else "HOSTNAME")
+    return hosts, hosts[number(index, "the host's index", below=len(hosts))]
+
+
+def number(text: str, where: str, *, below: int | None = None, least: int = 0) -> int:
+    """Return the whole number that the variable *where* holds.
+
+    Raises:
+        ContractError: it is none, or outside [*least*, *below*).
+    """
+    if text.isascii() and text.isdigit() and int(text) >= least and (below is None or int(text) < below):
+        return int(text)
+    limit = f"{least} or more" if below is None else f"{least} to {below - 1}"
+    raise ContractError(f"expected a whole number, {limit}, found {text!r}", where=where)
+
+
+def numbered(count: int, rank: int, leader: str) -> tuple[tuple[str, ...], dict[str, str]]:
+    """Return (hosts, addresses) where only the leader's address is known: node-0, node-1, ..."""
+    hosts = tuple(f"node-{i}" for i in range(count))
+    own = hosts[rank]  # Raises IndexError for a rank outside: the caller has looked.
+    return hosts, {**{host: host for host in hosts}, own: own, hosts[0]: leader}
+
+
+def job_name(*parts: str) -> str:
+    """Return *parts* as one name of letters, digits and inner dashes, at most 63 characters."""
+    return "-".join(_ODD.sub("-", part).strip("-") for part in parts if part)[:63].strip("-")
+
+
+def _named(hosts: tuple[str, ...], name: str, where: str) -> str:
+    if name in hosts:
+        return name
+    short = [host for host in hosts if host.partition(".")[0] == name.partition(".")[0]]
+    if len(short) == 1:
+        return short[0]
+    shown = ", ".join(hosts[:8]) + (", ..." if len(hosts) > 8 else "")
+    raise ContractError(
+        f"expected one of TOOLKIT_HOSTS ({shown}), found {name!r}",
+        where=where,
+        hint="Set TOOLKIT_HOST to this host's name among them.",
+    )
+
+
+def _parts(text: str, where: str) -> list[str]:
+    """Return *text* split at the commas outside brackets."""
+    parts, depth, start = [], 0, 0
+    for at, character in enumerate(text + ","):
+        if character == "[":
+            depth += 1
+        elif character == "]":
+            depth -= 1
+        elif character == "," and depth == 0:
+            parts.append(text[start:at].strip())
+            start = at + 1
+        if depth not in (0, 1):
+            break
+    if depth:
+        raise ContractError(f"expected every [ to be closed once, found {_short(text)}", where=where)
+    return [part for part in parts if part]
+
+
+def _names(part: str, where: str) -> list[str]:
+    """Return the names that *part* stands for: the last of its ranges counts fastest."""
+    head, bracket, rest = part.partition("[")
+    if not bracket:
+        return [part]
+    inside, _, tail = rest.partition("]")
+    tails = _names(tail, where) if tail else [""]
+    found: list[str] = []
+    for one in inside.split(","):
+        span = _RANGE.fullmatch(one.strip())
+        if span is None:
+            raise ContractError(f"expected numbers and ranges in brackets, found {_short(part)}", where=where)
+        first, last = int(span[1]), int(span[2] or span[1])
+        if not 0 <= last - first < MOST_HOSTS:
+            raise ContractError(f"expected a range that counts up to {MOST_HOSTS:,} hosts, found {one}", where=where)
+        found += [f"{head}{i:0{len(span[1])}d}{end}" for i in range(first, last + 1) for end in tails]
+    return found
+
+
+def _short(text: str) -> str:
+    return repr(text if len(text) <= 60 else text[:60] + "...")

@@ -1,0 +1,38 @@
+"""A host that nothing but a few variables tells of its job: TOOLKIT_HOSTS, or MASTER_ADDR, NODE_RANK and WORLD_SIZE."""
+
+from collections.abc import Mapping
+
+from toolkit.errors import ContractError
+from toolkit.platforms.place import Place, asked_hosts, number, numbered
+
+
+def find(environ: Mapping[str, str]) -> Place:
+    """Return the host's place: by TOOLKIT_HOSTS; else by MASTER_ADDR, NODE_RANK and the number of hosts; else alone.
+
+    The number is NNODES, else WORLD_SIZE over LOCAL_WORLD_SIZE (without that, WORLD_SIZE counts hosts: one process each
+    is what those who set it start).
+
+    Raises:
+        ContractError: variables that do not fit each other.
+    """
+    rank = environ.get("NODE_RANK", "")
+    asked = asked_hosts(environ, rank)
+    if asked is not None:
+        return Place(hosts=asked[0], current=asked[1])
+    count = _count(environ) if rank and environ.get("MASTER_ADDR") else 1
+    if count == 1:
+        own = environ.get("HOSTNAME") or "localhost"
+        return Place(hosts=(own,), current=own)
+    at = number(rank, "NODE_RANK", below=count)
+    hosts, addresses = numbered(count, at, environ["MASTER_ADDR"])
+    return Place(hosts=hosts, current=hosts[at], addresses=addresses)
+
+
+def _count(environ: Mapping[str, str]) -> int:
+    if environ.get("NNODES"):
+        return number(environ["NNODES"], "NNODES", least=1)
+    ranks = number(environ.get("WORLD_SIZE", "1"), "WORLD_SIZE", least=1)
+    each = number(environ.get("LOCAL_WORLD_SIZE", "1"), "LOCAL_WORLD_SIZE", least=1)
+    if ranks % each:
+        raise ContractError(f"expected a multiple of LOCAL_WORLD_SIZE, {each}, found {ranks}", where="WORLD_SIZE")
+    return ranks // each

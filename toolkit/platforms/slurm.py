@@ -1,0 +1,62 @@
+"""A task of a Slurm job step: `srun --ntasks-per-node=1 train` starts one on each node.
+
+Variables as srun sets them (https://slurm.schedmd.com/srun.html#SECTION_OUTPUT-ENVIRONMENT-VARIABLES); seen with Slurm
+22.05. scancel and the time limit send SIGTERM and, KillWait seconds later, SIGKILL; a notice asked for with
+`--signal=USR1@SECONDS` reaches the script as SIGUSR1.
+"""
+
+import re
+from collections.abc import Mapping
+
+from toolkit.errors import ContractError
+from toolkit.platforms.place import Place, expanded, job_name, number
+
+ONE_EACH = re.compile(r"1(\(x\d+\))?")
+HINT = "Start it with `srun --ntasks-per-node=1 train`, as `toolkit render slurm` does."
+# Jobs that share a node must not share a port: each has two of its own, MASTER_PORT and the link's one below it.
+FIRST_PORT = 20_002
+PORTS = 5_999
+
+
+def find(environ: Mapping[str, str]) -> Place:
+    """Return the task's place among the step's nodes.
+
+    Raises:
+        ContractError: not started by srun with one task a node, or variables that do not fit each other.
+    """
+    where = "SLURM_STEP_NODELIST"
+    nodes = environ.get(where, "")
+    if not nodes:
+        where = "SLURM_JOB_NODELIST"
+        nodes = environ.get(where, "")
+        if environ.get("SLURM_JOB_NUM_NODES", "1") != "1":
+            raise ContractError("expected a step of the job, found none", where="SLURM_STEP_NODELIST", hint=HINT)
+    tasks = environ.get("SLURM_STEP_TASKS_PER_NODE", "1")
+    if not ONE_EACH.fullmatch(tasks):
+        message = f"expected one task on each node, found {tasks}"
+        raise ContractError(message, where="SLURM_STEP_TASKS_PER_NODE", hint=HINT)
+    hosts = expanded(nodes, where)
+    at = number(environ.get("SLURM_NODEID", "0"), "SLURM_NODEID", below=len(hosts))
+    job = environ["SLURM_JOB_ID"]
+    port = FIRST_PORT + 2 * (int(job) % PORTS if job.isdigit() else 0)
+    return Place(
+        hosts=hosts,
+        current=hosts[at],
+        name=job_name(environ.get("SLURM_JOB_NAME", "")[:40], job),
+        environ={"MASTER_PORT": str(port)} if len(hosts) > 1 else {},
+        notes=_notes(environ),
+    )
+
+
+def _notes(environ: Mapping[str, str]) -> tuple[str, ...]:
+    """Return what is worth saying: how often the job was requeued, and when its time is over."""
+    notes = []
+    restarts = environ.get("SLURM_RESTART_COUNT", "0")
+    if restarts != "0":
+        notes.append(f"Slurm has requeued this job, {restarts} times so far")
+    ends = environ.get("SLURM_JOB_END_TIME", "")
+    if ends.isdigit():
+        from datetime import datetime, timezone
+
+        notes.append(f"Slurm ends this job at {datetime.fromtimestamp(int(ends), timezone.utc):%Y-%m-%d %H:%M:%S} UTC")
+    return tuple(notes)

@@ -1,0 +1,61 @@
+"""A replica of a Vertex AI custom job.
+
+CLUSTER_SPEC tells the replicas of each worker pool, AIP_* where results go
+(https://cloud.google.com/vertex-ai/docs/training/code-requirements#environment-variables, .../distributed-training,
+2026-11). gs:// places are reached below /gcs, where Vertex AI mounts every bucket.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from toolkit.errors import ContractError
+from toolkit.platforms.place import Place, asked_hosts, job_name, number
+
+
+def find(environ: Mapping[str, str]) -> Place:
+    """Return the replica's place: all replicas, pool by pool, the chief of workerpool0 first.
+
+    A pool of reduction servers runs no `train`: TOOLKIT_HOSTS then names those that do.
+
+    Raises:
+        ContractError: CLUSTER_SPEC is not what Vertex AI writes.
+    """
+    pools, task = _cluster(environ.get("CLUSTER_SPEC", ""))
+    own = environ.get("HOSTNAME") or "replica"
+    hosts = tuple(address.rpartition(":")[0] or address for name in sorted(pools) for address in pools[name])
+    current = own
+    if hosts:
+        pool = pools.get(task.get("type", ""), [])
+        at = number(str(task.get("index", "")), "CLUSTER_SPEC: $.task.index", below=max(len(pool), 1))
+        if not pool:
+            raise ContractError("$.task.type: expected one of the pools in $.cluster", where="CLUSTER_SPEC")
+        current = pool[at].rpartition(":")[0] or pool[at]
+    asked = asked_hosts({"HOSTNAME": current, **environ, "TOOLKIT_HOST": environ.get("TOOLKIT_HOST") or current})
+    hosts, current = asked or (hosts or (own,), current)
+    return Place(
+        hosts=hosts,
+        current=current,
+        name=job_name("vertex", environ.get("CLOUD_ML_JOB_ID", "")) if environ.get("CLOUD_ML_JOB_ID") else "",
+        model=_mounted(environ.get("AIP_MODEL_DIR", "")),
+        checkpoints=_mounted(environ.get("AIP_CHECKPOINT_DIR", "")),
+    )
+
+
+def _cluster(text: str) -> tuple[dict[str, list[str]], dict[str, Any]]:
+    """Return (replicas by pool, the task): {} and {} without a CLUSTER_SPEC."""
+    if not text:
+        return {}, {}
+    try:
+        spec = json.loads(text)
+        pools = {str(name): [str(address) for address in pool] for name, pool in spec["cluster"].items()}
+        task = dict(spec["task"])
+    except (ValueError, TypeError, KeyError, AttributeError):
+        message = 'expected {"cluster": {"workerpool0": [...], ...}, "task": {"type": ..., "index": ...}}'
+        raise ContractError(message, where="CLUSTER_SPEC") from None
+    return pools, task
+
+
+def _mounted(uri: str) -> str:
+    """Return where a gs:// *uri* is mounted, "" for anything else."""
+    return "/gcs/" + uri.removeprefix("gs://").rstrip("/") if uri.startswith("gs://") else ""

@@ -1,0 +1,64 @@
+"""A job as a Compose project: a container for each host, on this machine. Pure.
+
+Needs Compose 2.23.1 or newer (a config's `content`). https://github.com/compose-spec/compose-spec
+"""
+
+import json
+import re
+from typing import Any
+
+from toolkit.errors import ContractError
+from toolkit.jobfile.spec import Spec
+from toolkit.render.inside import CODE, CONFIG, DATA, FILE, STOP_WITHIN_S, Choices, document
+
+
+def project(spec: Spec, choices: Choices) -> dict[str, Any]:
+    """Return the project: the source and channels are bound read-only, model and output are folders of the job's.
+
+    Raises:
+        ContractError: no image, or the job asks for what containers cannot be given.
+    """
+    if not choices.image:
+        raise ContractError("expected the image that has the toolkit, found none", where="--image")
+    text = json.dumps(document(spec), indent=2, ensure_ascii=False) + "\n"
+    return {
+        "name": re.sub("[^a-z0-9_-]+", "-", spec.name.lower()),
+        "services": {host: _service(spec, choices, host) for host in spec.hosts},
+        "configs": {"job": {"content": text.replace("$", "$$")}},
+    }
+
+
+def _service(spec: Spec, choices: Choices, host: str) -> dict[str, Any]:
+    job_dir = f"{spec.job_dir}/hosts/{host}"
+    volumes = [_bind(str(spec.source), CODE, read_only=True)]
+    volumes += [_bind(str(channel.path), f"{DATA}/{channel.name}", read_only=True) for channel in spec.channels]
+    volumes += [_bind(f"{job_dir}/{name}", f"/opt/ml/{name}") for name in ("model", "output")]
+    if spec.checkpoints is not None:
+        volumes.append(_bind(str(spec.checkpoints), "/opt/ml/checkpoints"))
+    service: dict[str, Any] = {
+        "image": choices.image,
+        "hostname": host,
+        "command": ["train"],
+        "environment": {
+            "TOOLKIT_HOSTS": ",".join(spec.hosts),
+            "TOOLKIT_HOST": host,
+            "TOOLKIT_STOP_WITHIN_S": str(STOP_WITHIN_S),
+        },
+        "configs": [{"source": "job", "target": f"{CONFIG}/{FILE}"}],
+        "volumes": volumes,
+        "shm_size": choices.shm.replace("Gi", "gb").replace("Mi", "mb"),
+        "stop_grace_period": f"{STOP_WITHIN_S}s",
+    }
+    if choices.gpus:
+        devices = [{"driver": "nvidia", "count": choices.gpus, "capabilities": ["gpu"]}]
+        service["deploy"] = {"resources": {"reservations": {"devices": devices}}}
+    return service
+
+
+def _bind(source: str, target: str, *, read_only: bool = False) -> dict[str, Any]:
+    volume: dict[str, Any] = {"type": "bind", "source": source.replace("$", "$$"), "target": target}
+    if read_only:
+        volume["read_only"] = True
+    else:
+        volume["bind"] = {"create_host_path": True}
+    return volume

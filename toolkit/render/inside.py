@@ -1,0 +1,100 @@
+"""The job file as `train` finds it inside a container: the code in /opt/ml/code, channels in /opt/ml/input/data.
+
+Pure: it is part of a manifest, as input/config/job.json, and says the same as the file it was made from.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from toolkit.errors import ContractError
+from toolkit.jobfile.spec import Spec
+from toolkit.records import Record
+
+BASE = "/opt/ml"
+CODE = f"{BASE}/code"
+CONFIG = f"{BASE}/input/config"
+DATA = f"{BASE}/input/data"
+FILE = "job.json"
+# SIGTERM to SIGKILL as on SageMaker, and 10 s for what `train` writes after that.
+STOP_WITHIN_S = 130
+# How often a job is started again whose end says that trying again may help.
+RETRIES = 3
+# The exit codes that say so: a host vanished or was not reached (75), or the job was told to stop, as pods are before
+# they are moved (143). Any other failure would only come again (docs/exit-codes.md).
+RETRIED = (75, 143)
+
+
+class Choices(Record, frozen=True, kw_only=True):
+    """What a manifest needs beyond the job file.
+
+    `claims`: for a channel, or code, model, output, checkpoints, the claim that holds it, as NAME or NAME/FOLDER.
+    `notice_s`: how long before the time limit a script gets SIGUSR1 (Slurm).
+    """
+
+    image: str = ""
+    gpus: int = 0
+    shm: str = "1Gi"
+    claims: dict[str, str] = {}
+    notice_s: int | None = None
+
+
+def document(spec: Spec) -> dict[str, Any]:
+    """Return the words of *spec* for a container.
+
+    Raises:
+        ContractError: it asks for what only `toolkit run` and SageMaker give.
+    """
+    check(spec)
+    words: dict[str, Any] = {
+        "name": spec.name,
+        "script": f"{CODE}/{spec.entry}",
+        "source": CODE,
+        "processes-per-host": spec.processes_per_host,
+        "distribution": spec.distribution,
+        "hyperparameter": spec.hyperparameters,
+        "channel": {channel.name: f"{DATA}/{channel.name}" for channel in spec.channels},
+        "metric": dict(spec.metrics),
+        "env": spec.environment,
+    }
+    if len(spec.groups) > 1:
+        words["instance-groups"] = [
+            {"name": group.name, "hosts": len(group.hosts), "instance-type": group.instance_type}
+            for group in spec.groups
+        ]
+    return {word: value for word, value in words.items() if value not in (None, {}, [])}
+
+
+def check(spec: Spec) -> None:
+    """Raise ContractError where *spec* asks for what no orchestrator gives: Pipe mode, dealt-out files, requirements
+    from elsewhere."""
+    for channel in spec.channels:
+        if channel.mode == "Pipe" or channel.sharded:
+            found = "Pipe" if channel.mode == "Pipe" else "ShardedByS3Key"
+            message = f"expected a folder that every host sees whole, found {found}, which only SageMaker gives"
+            raise ContractError(f"channel {channel.name}: {message}", where="job file")
+    wanted: Path = spec.source / "requirements.txt"
+    if spec.requirements is not None and spec.requirements != wanted:
+        message = f"requirements: expected {wanted}, which is installed before the script starts"
+        raise ContractError(f"{message}, found {spec.requirements}", where="job file")
+
+
+def checked_claims(spec: Spec, choices: Choices) -> dict[str, tuple[str, str]]:
+    """Return the claim and the folder in it for each thing that has one.
+
+    Raises:
+        ContractError: a channel has none, or there is one for what the job does not have.
+    """
+    known = ("code", "model", "output", "checkpoints", *(channel.name for channel in spec.channels))
+    for name in choices.claims:
+        if name not in known:
+            raise ContractError(f"expected one of {', '.join(known)}, found {name!r}", where="--claim")
+    needed = [channel.name for channel in spec.channels] + ["checkpoints"] * (spec.checkpoints is not None)
+    for name in needed:
+        if name not in choices.claims:
+            hint = f"Name the persistent volume claim that holds it: --claim {name}=CLAIM or {name}=CLAIM/FOLDER."
+            raise ContractError(f"expected a claim for {name}, found none", where="--claim", hint=hint)
+    found = {}
+    for name, text in choices.claims.items():
+        claim, _, folder = text.partition("/")
+        found[name] = (claim, folder.strip("/"))
+    return found

@@ -1,0 +1,210 @@
+"""A job as Kubernetes manifests: an Indexed Job with a headless service, or a JobSet. Pure.
+
+How failures are told apart, by exit code (docs/orchestrators/kubernetes.md): a pod that was moved or lost its peers is
+tried again, one whose script failed is not. Fields: https://kubernetes.io/docs/reference/kubernetes-api,
+https://jobset.sigs.k8s.io/docs/reference/jobset.v1alpha2.
+"""
+
+import json
+import re
+from typing import Any
+
+from toolkit.errors import ContractError
+from toolkit.jobfile.spec import Group, Spec
+from toolkit.render.inside import (
+    CODE,
+    CONFIG,
+    DATA,
+    FILE,
+    RETRIED,
+    RETRIES,
+    STOP_WITHIN_S,
+    Choices,
+    checked_claims,
+    document,
+)
+
+# A pod's host name is the job's name and an index, and has 63 characters at most.
+NAME_LENGTH = 40
+INDEX = "JOB_COMPLETION_INDEX"
+GROUP = "host"
+
+
+def job(spec: Spec, choices: Choices) -> tuple[dict[str, Any], ...]:
+    """Return an Indexed Job, its document and, for several hosts, their service.
+
+    Raises:
+        ContractError: no image, several instance groups, a channel without a claim.
+    """
+    if len(spec.groups) > 1:
+        message = f"expected one instance group, found {len(spec.groups)}"
+        raise ContractError(message, where="job file", hint="Pods of one Job are all alike: use a jobset.")
+    name = _name(spec)
+    config = _config(spec, name)
+    count = len(spec.hosts)
+    hosts = f"{name}-{_range(count)}.{name}" if count > 1 else ""
+    own = f"{name}-$({INDEX}).{name}" if count > 1 else ""
+    template = _pods(spec, choices, name, hosts, own)
+    if count > 1:
+        template["spec"]["subdomain"] = name
+    manifest = {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": name},
+        "spec": _job_spec(spec, count, template, retries=RETRIES * count),
+    }
+    return config, *((_service(name),) if count > 1 else ()), manifest
+
+
+def jobset(spec: Spec, choices: Choices) -> tuple[dict[str, Any], ...]:
+    """Return a JobSet, with one replicated job for each instance group, and its document.
+
+    Raises:
+        ContractError: no image, a channel without a claim.
+    """
+    name = _name(spec)
+    config = _config(spec, name)
+    groups = [(_group_name(group, len(spec.groups)), len(group.hosts), group) for group in spec.groups]
+    several = len(spec.hosts) > 1
+    hosts = ",".join(f"{name}-{group}-0-{_range(count)}.{name}" for group, count, _ in groups) if several else ""
+    jobs = []
+    for group, count, asked in groups:
+        own = f"{name}-{group}-0-$({INDEX}).{name}" if several else ""
+        template = _pods(spec, choices, name, hosts, own)
+        if asked.instance_type != "local":
+            template["spec"]["nodeSelector"] = {"node.kubernetes.io/instance-type": asked.instance_type}
+        # The set is what is started again: with all its hosts.
+        job_spec = _job_spec(spec, count, template, retries=0)
+        jobs.append({"name": group, "replicas": 1, "template": {"spec": job_spec}})
+    manifest = {
+        "apiVersion": "jobset.x-k8s.io/v1alpha2",
+        "kind": "JobSet",
+        "metadata": {"name": name},
+        "spec": {
+            "network": {"enableDNSHostnames": True, "publishNotReadyAddresses": True},
+            "failurePolicy": {
+                "maxRestarts": RETRIES,
+                "rules": [
+                    {"name": "notWorthARetry", "action": "FailJobSet", "onJobFailureReasons": ["PodFailurePolicy"]}
+                ],
+            },
+            "replicatedJobs": jobs,
+        },
+    }
+    return config, manifest
+
+
+def _name(spec: Spec) -> str:
+    """Return the job's name as a DNS label that leaves room for what is added to it."""
+    name = re.sub("[^a-z0-9]+", "-", spec.name.lower())[:NAME_LENGTH].strip("-")
+    return name if name[0].isalpha() else f"job-{name}"
+
+
+def _group_name(group: Group, groups: int) -> str:
+    return GROUP if groups == 1 else re.sub("[^a-z0-9]+", "-", group.name.lower())[:15].strip("-")
+
+
+def _range(count: int) -> str:
+    return f"[0-{count - 1}]" if count > 1 else "0"
+
+
+def _config(spec: Spec, name: str) -> dict[str, Any]:
+    text = json.dumps(document(spec), indent=2, ensure_ascii=False) + "\n"
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": f"{name}-job"}, "data": {FILE: text}}
+
+
+def _service(name: str) -> dict[str, Any]:
+    """Return the headless service by which the pods of a Job find each other, also before they are ready."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": name},
+        "spec": {
+            "clusterIP": "None",
+            "publishNotReadyAddresses": True,
+            "selector": {"batch.kubernetes.io/job-name": name},
+        },
+    }
+
+
+def _job_spec(spec: Spec, count: int, template: dict[str, Any], *, retries: int) -> dict[str, Any]:
+    asked: dict[str, Any] = {
+        "completions": count,
+        "parallelism": count,
+        "completionMode": "Indexed",
+        "backoffLimit": retries,
+        "podFailurePolicy": {
+            "rules": [
+                {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
+                {
+                    "action": "FailJob",
+                    "onExitCodes": {"containerName": "train", "operator": "NotIn", "values": list(RETRIED)},
+                },
+            ]
+        },
+        "template": template,
+    }
+    if spec.max_run_s is not None:
+        asked["activeDeadlineSeconds"] = max(1, round(spec.max_run_s))
+    return asked
+
+
+def _pods(spec: Spec, choices: Choices, name: str, hosts: str, own: str) -> dict[str, Any]:
+    """Return the pods' template; *own* is a host's name among *hosts*, both empty for a host alone."""
+    if not choices.image:
+        raise ContractError("expected the image that has the toolkit and the code, found none", where="--image")
+    index = {"fieldPath": "metadata.annotations['batch.kubernetes.io/job-completion-index']"}
+    environ: list[dict[str, Any]] = [{"name": INDEX, "valueFrom": {"fieldRef": index}}]
+    if hosts:
+        environ += [{"name": "TOOLKIT_HOSTS", "value": hosts}, {"name": "TOOLKIT_HOST", "value": own}]
+    environ.append({"name": "TOOLKIT_STOP_WITHIN_S", "value": str(STOP_WITHIN_S)})
+    mounts, volumes = _volumes(spec, choices, name)
+    container: dict[str, Any] = {
+        "name": "train",
+        "image": choices.image,
+        "command": ["train"],
+        "env": environ,
+        "volumeMounts": mounts,
+        "terminationMessagePath": "/dev/termination-log",
+    }
+    if choices.gpus:
+        container["resources"] = {"limits": {"nvidia.com/gpu": choices.gpus}}
+    return {
+        "spec": {
+            "restartPolicy": "Never",
+            "terminationGracePeriodSeconds": STOP_WITHIN_S,
+            "containers": [container],
+            "volumes": volumes,
+        }
+    }
+
+
+def _volumes(spec: Spec, choices: Choices, name: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return (mounts, volumes): the document, shared memory, and each claim. model and output are of each host, the
+    rest of all."""
+    mounts: list[dict[str, Any]] = [
+        {"name": "job", "mountPath": CONFIG, "readOnly": True},
+        {"name": "shm", "mountPath": "/dev/shm"},
+    ]
+    volumes: list[dict[str, Any]] = [
+        {"name": "job", "configMap": {"name": f"{name}-job"}},
+        {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": choices.shm}},
+    ]
+    claims = checked_claims(spec, choices)
+    for claim in sorted({claim for claim, _ in claims.values()}):
+        volumes.append({"name": f"claim-{claim}"[:63], "persistentVolumeClaim": {"claimName": claim}})
+    for what, (claim, folder) in claims.items():
+        mount: dict[str, Any] = {"name": f"claim-{claim}"[:63], "mountPath": _inside(what)}
+        if what in ("model", "output"):
+            mount["subPathExpr"] = "/".join(part for part in (folder, name, f"$({INDEX})", what) if part)
+        elif folder:
+            mount["subPath"] = folder
+        if what not in ("model", "output", "checkpoints"):
+            mount["readOnly"] = True
+        mounts.append(mount)
+    return mounts, volumes
+
+
+def _inside(what: str) -> str:
+    places = {"code": CODE, "model": "/opt/ml/model", "output": "/opt/ml/output", "checkpoints": "/opt/ml/checkpoints"}
+    return places.get(what, f"{DATA}/{what}")

@@ -1,0 +1,72 @@
+"""A job as a batch script for Slurm: one `train` on each node, and another try where the exit code says so. Pure."""
+
+import math
+import shlex
+from pathlib import Path
+
+from toolkit.errors import ContractError
+from toolkit.jobfile.spec import Spec
+from toolkit.render.inside import RETRIES, Choices, check
+
+SCRIPT = """\
+#!/bin/bash
+{options}
+# The same on every node: the job file on a file system that all of them see. Results go to a folder for each host.
+export TOOLKIT_JOB={job}
+export TOOLKIT_BASE={base}
+# What the hosts of this job know each other by (docs/link.md).
+export TOOLKIT_JOB_SECRET=${{TOOLKIT_JOB_SECRET:-$(od -An -N16 -tx1 /dev/urandom | tr -d ' \n')}}
+
+# The signal is the steps'; this shell only waits for them.
+trap : TERM USR1
+
+srun --ntasks-per-node=1 --kill-on-bad-exit=0 {train}
+code=$?
+
+# 75: a host vanished or was not reached. Trying again may help; any other failure would only come again.
+if [ "$code" -eq 75 ] && [ "${{SLURM_RESTART_COUNT:-0}}" -lt {retries} ]; then
+  scontrol requeue "$SLURM_JOB_ID" && sleep 60
+fi
+exit "$code"
+"""
+
+
+def script(spec: Spec, choices: Choices, job_file: Path) -> str:
+    """Return the batch script for *job_file*, whose content *spec* is.
+
+    Raises:
+        ContractError: the job asks for what Slurm does not give, or for several instance groups.
+    """
+    check(spec)
+    if len(spec.groups) > 1:
+        message = f"expected one instance group, found {len(spec.groups)}"
+        raise ContractError(message, where="job file", hint="Slurm gives a job's nodes in an order of its own.")
+    train = "train"
+    if choices.image:
+        train = f"--container-image={shlex.quote(choices.image)} train"
+    base = f"{shlex.quote(str(job_file.parent / 'jobs'))}/{{job}}/{{host}}"
+    return SCRIPT.format(
+        options="".join(f"#SBATCH --{option}\n" for option in _options(spec, choices)),
+        job=shlex.quote(str(job_file)),
+        base=base,
+        train=train,
+        retries=RETRIES,
+    )
+
+
+def _options(spec: Spec, choices: Choices) -> list[str]:
+    options = [
+        f"job-name={spec.name}",
+        f"nodes={len(spec.hosts)}",
+        "ntasks-per-node=1",
+        f"output={spec.name}-%j.log",
+        "open-mode=append",
+        "requeue",
+    ]
+    if spec.max_run_s is not None:
+        options.append(f"time={max(1, math.ceil(spec.max_run_s / 60))}")
+    if choices.gpus:
+        options.append(f"gpus-per-node={choices.gpus}")
+    if choices.notice_s is not None:
+        options.append(f"signal=USR1@{choices.notice_s}")
+    return options

@@ -1,0 +1,31 @@
+"""Manifests as text: YAML where PyYAML is installed (the extra `render`), else JSON, which is YAML, too."""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+
+def text(documents: Sequence[dict[str, Any]]) -> str:
+    """Return *documents* as one stream, in their keys' order; texts of several lines stand as blocks."""
+    try:
+        return _yaml(documents)
+    except ImportError:
+        return "---\n".join(json.dumps(document, indent=2, ensure_ascii=False) + "\n" for document in documents)
+
+
+def _yaml(documents: Sequence[dict[str, Any]]) -> str:
+    import yaml
+
+    class Dumper(yaml.SafeDumper):  # type: ignore[misc]  # PyYAML has no types of its own
+        """One for this call: a representer is the class's."""
+
+        def ignore_aliases(self, _: Any) -> bool:
+            return True
+
+    def lines(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
+        style = "|" if "\n" in value else None
+        return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=style)
+
+    Dumper.add_representer(str, lines)
+    made: str = yaml.dump_all(documents, Dumper=Dumper, sort_keys=False, allow_unicode=True, width=1000)
+    return made

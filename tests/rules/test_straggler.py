@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from toolkit.metrics.sample import Sample
 from toolkit.rules.finding import Finding
-from toolkit.rules.straggler import KEPT_MEDIANS, OPEN_STEPS, Stragglers
+from toolkit.rules.straggler import KEPT_MEDIANS, OPEN_STEPS, TOLD_AT_ONCE, Beats, Stragglers, Thinned
 
 
 def told(findings: Iterable[Finding]) -> list[tuple[str, int | None, float]]:
@@ -143,25 +143,36 @@ def test_samples_without_steps_are_counted_and_those_without_ranks_passed_over()
 
 
 def test_heartbeats_give_the_time_of_a_step() -> None:
-    watching = Stragglers(ranks=3, steps=4)
+    watching, beats = Stragglers(ranks=3, steps=4), Beats()
     found = []
 
-    for step in range(0, 60, 10):
+    for second in range(1, 60):
         for rank, each_s in enumerate((0.1, 0.1, 0.2)):
-            found += watching.heartbeat(rank, step, step * each_s)
+            step = int(second / each_s)
+            for told in beats.look(rank, step, int(step * each_s * 1e9)):
+                found += watching.step(*told, now_s=second)
 
-    assert told(found) == [("straggler", 2, 8.0)]
+    assert [(finding.kind, finding.rank) for finding in found] == [("straggler", 2)]
     assert found[0].value == pytest.approx(0.2)
 
 
-def test_a_heartbeat_that_goes_back_begins_anew() -> None:
-    watching = Stragglers(ranks=2, steps=1)
-    watching.heartbeat(0, 10, 1.0)
-    watching.heartbeat(1, 10, 1.0)
+@pytest.mark.parametrize(
+    ("looks", "steps"),
+    [
+        ([(0, 0), (1, 1)], [1]),
+        ([(3, 0), (5, 1)], [4, 5]),
+        ([(10, 0), (20, 1), (31, 2)], [12, 14, 16, 18, 20, 22, 24, 26, 28, 30]),
+        ([(10, 0), (10, 0)], []),
+        # A script that goes back to an earlier step begins anew.
+        ([(10, 0), (4, 1), (5, 2)], [5]),
+    ],
+)
+def test_of_the_steps_between_two_looks_those_of_a_common_number_are_told(
+    looks: list[tuple[int, int]], steps: list[int]
+) -> None:
+    beats = Beats()
 
-    found = [*watching.heartbeat(0, 5, 99.0), *watching.heartbeat(0, 6, 100.0), *watching.heartbeat(1, 5, 99.0)]
-
-    assert found == []
+    assert [step for at, second in looks for _, step, _ in beats.look(0, at, second * 10**9)] == steps
 
 
 def naive(steps: list[list[float]], factor: float, row: int) -> list[tuple[str, int, float]]:
@@ -222,3 +233,81 @@ def test_a_thousand_ranks_are_cheap() -> None:
     each_us = (time.thread_time() - before) / 20_000 * 1e6
 
     assert each_us < 10  # Seen: 0.4 us for each step of each rank.
+
+
+def test_ranks_have_the_names_that_they_are_given() -> None:
+    watching = Stragglers(ranks=2, steps=1, name=["rank 0 of host algo-1", "rank 0 of host algo-2"].__getitem__)
+
+    (finding,) = run(watching, [(1.0, 3.0)])
+
+    assert finding.text.startswith("rank 0 of host algo-2 took 3 s for step 0, 3.00 times its peers' 1 s")
+
+
+def test_of_very_many_ranks_fewer_steps_wait() -> None:
+    watching = Stragglers(ranks=80_000)
+
+    for step in range(100):
+        watching.step(0, step, 1.0, now_s=0)
+
+    assert len(watching._open) == 8
+
+
+def test_few_step_times_are_told_as_they_are() -> None:
+    kept = Thinned()
+    for step in range(5):
+        kept.step(3, step, 0.5)
+
+    assert kept.take() == tuple((3, step, 0.5) for step in range(5))
+    assert kept.take() == ()
+
+
+def test_of_many_those_of_the_same_steps_are_told_by_every_host() -> None:
+    hosts = [Thinned() for _ in range(2)]
+    for host, kept in enumerate(hosts):
+        for step in range(1000 + 100 * host):
+            for rank in range(4):
+                kept.step(rank, step, 0.001)
+
+    first, second = ({(rank, step) for rank, step, _ in kept.take()} for kept in hosts)
+
+    assert 0 < len(first) <= TOLD_AT_ONCE
+    assert 0 < len(second) <= TOLD_AT_ONCE
+    assert {rank for rank, _ in first} == {0, 1, 2, 3}
+    assert {told for told in second if told[1] < 1000} <= first
+
+
+def test_when_steps_become_long_again_all_of_them_are_told() -> None:
+    kept = Thinned()
+    for step in range(10_000):
+        kept.step(0, step, 0.001)
+    for second in range(20):
+        kept.take()
+        kept.step(0, 10_001 + second, 1.0)
+
+    assert kept.take() == ((0, 10_020, 1.0),)
+
+
+def test_more_ranks_than_a_message_should_hold_still_tell_one_step() -> None:
+    kept = Thinned()
+    for rank in range(2 * TOLD_AT_ONCE):
+        kept.step(rank, 6, 1.0)
+
+    assert len(kept.take()) == 2 * TOLD_AT_ONCE
+
+
+@pytest.mark.parametrize("seconds", [0.0, -1.0, float("nan"), float("inf")])
+def test_what_is_no_time_is_not_told(seconds: float) -> None:
+    kept = Thinned()
+    kept.step(0, 0, seconds)
+
+    assert kept.take() == ()
+
+
+def test_samples_are_told_by_their_step_or_their_number() -> None:
+    kept = Thinned()
+    kept.samples(
+        Sample(name=name, value=1.5, time_s=0.0, host="algo-1", rank=rank, step=step)
+        for name, rank, step in (("step_time", 1, 40), ("step_time", 1, None), ("loss", 1, 41), ("step_time", None, 4))
+    )
+
+    assert kept.take() == ((1, 40, 1.5), (1, 0, 1.5))

@@ -1,0 +1,106 @@
+"""Pure: whether a failure is worth starting the job's ranks again, and what that costs (docs/restart.md).
+
+A *round* is the time from one start of the ranks to their end; the first is round 0.
+"""
+
+from toolkit.records import Record
+
+# What a round may have failed of to be worth another: a rank of the script's, or a hang. What stopped a job before the
+# script ran, a log rule, a vanished host, a fault of the toolkit, would be the same or worse the next time.
+WORTH = ("ExecuteUserScriptError", "Hang")
+# A script that ends with one of these says so itself: wrong configuration (EX_CONFIG), and what a no-retry rule gives.
+FINAL_CODES = (78, 93)
+
+
+class Restart(Record, frozen=True, kw_only=True):
+    """What ended a round, and that another followed. `round`: the one that then began; `failed_ns`: on the leader's
+    clock; `counted`: it used up one of the restarts that are allowed."""
+
+    round: int
+    host: str
+    cause: str
+    process: str = ""
+    rank: int | None = None
+    exit_code: int = 0
+    failed_ns: int = 0
+    counted: bool = True
+
+
+class Steps(Record, frozen=True, kw_only=True):
+    """How far ranks came in a round: whether any step was seen to be done, and the highest that was told, None if none
+    was told by number."""
+
+    seen: bool = False
+    highest: int | None = None
+
+    def and_those(self, other: "Steps") -> "Steps":
+        """Return how far the ranks of both came."""
+        told = [each for each in (self.highest, other.highest) if each is not None]
+        return Steps(seen=self.seen or other.seen, highest=max(told, default=None))
+
+
+class Failure(Record, frozen=True, kw_only=True):
+    """How a round failed. `preempted`: somebody outside ended a rank; `began`: every host's ranks had been started."""
+
+    kind: str
+    exit_code: int
+    preempted: bool = False
+    began: bool = True
+    stopped: bool = False
+    gone: tuple[str, ...] = ()
+
+
+class Budget(Record, frozen=True, kw_only=True):
+    """What is left: of `allowed` restarts (TOOLKIT_RESTARTS) so many are `used`. `highest`: the furthest step ever."""
+
+    allowed: int
+    used: int = 0
+    highest: int | None = None
+
+    def refusal(self, failure: Failure, steps: Steps) -> str:
+        """Return why *failure*, of a round that came as far as *steps*, is not worth another round; "" if it is."""
+        if failure.stopped:
+            return "the job was told to stop"
+        if failure.gone:
+            return f"host {failure.gone[0]} is gone, and only a new job can replace it"
+        if failure.kind not in WORTH:
+            return f"{failure.kind or 'this end'} would come again"
+        if failure.exit_code in FINAL_CODES:
+            return f"exit code {failure.exit_code} says that trying again will not help"
+        if not failure.began:
+            return "the ranks had not been started on every host"
+        if not steps.seen:
+            return "no step was seen since the ranks were started (docs/restart.md says what counts as one)"
+        if self.counts(failure, steps) and self.used >= self.allowed:
+            return f"all of TOOLKIT_RESTARTS={self.allowed} are used up"
+        return ""
+
+    def counts(self, failure: Failure, steps: Steps) -> bool:
+        """Return True if a restart after *failure* is one of those allowed.
+
+        A preemption is free as long as the job moves on: its steps came further than in any round before. So nobody
+        can restart a job for ever that never gets anywhere.
+        """
+        return not (failure.preempted and self._is_further(steps))
+
+    def after(self, failure: Failure, steps: Steps) -> "Budget":
+        """Return what is left after a restart."""
+        highest = Steps(highest=self.highest).and_those(steps).highest
+        return Budget(allowed=self.allowed, used=self.used + self.counts(failure, steps), highest=highest)
+
+    def _is_further(self, steps: Steps) -> bool:
+        return steps.highest is not None and (self.highest is None or steps.highest > self.highest)
+
+
+def news(restart: Restart, used: int, allowed: int, hosts: int) -> str:
+    """Return *restart* in one line for the log."""
+    who = f"{restart.process} of host {restart.host}" if restart.process else f"host {restart.host}"
+    whose = "the ranks of all hosts" if hosts > 1 else "the ranks"
+    count = f"{used} of {allowed}" if restart.counted else f"not counted, a preemption; {used} of {allowed} used"
+    why = restart.cause.splitlines()[0] if restart.cause else f"ended with {restart.exit_code}"
+    return f"restart ({count}) after {who} failed: {why}; round {restart.round} begins: {whose} are started again"
+
+
+def times(restarts: int) -> str:
+    """Return "after 2 restarts", "" for none."""
+    return f"after {restarts} restart{'s' if restarts > 1 else ''}" if restarts else ""

@@ -1,0 +1,117 @@
+"""Who is slower than the others: step times of this host's ranks, and of all hosts' where they have a link.
+
+Step times are a metric named step_time or, in a job without one, what lies between heartbeats (toolkit.status). With a
+link each host tells the leader of some of its steps, once a second at most, and the leader compares all ranks; without
+one, ranks are compared within their host.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from toolkit import slate
+from toolkit.job.job import Job
+from toolkit.launchers import table as launchers
+from toolkit.metrics.sample import Sample
+from toolkit.rules.finding import Finding
+from toolkit.rules.straggler import STEP_TIME, Beats, Stragglers, Thinned
+from toolkit.slate_layout import RANK_NAME
+from toolkit.supervise.running import SLATE
+
+Times = tuple[tuple[int, int, float], ...]
+EVERY_S = 1.0
+# What the leader takes of all hosts together, a second: each costs some 0.1 ms.
+TOLD_PER_S = 1000
+
+
+class Paces:
+    """Takes what this host's ranks and, on the leader, other hosts say. Times: monotonic seconds."""
+
+    def __init__(self, job: Job, run_folder: Path, *, linked: bool) -> None:
+        self._job = job
+        self._slate = run_folder / SLATE
+        self._linked = linked
+        hosts = len(job.cluster.hosts) if linked else 1
+        # Under a launcher that starts one process a host (script) each of them is rank 0 of its host.
+        self._ranks = max(launchers.world_size(job), hosts) if linked else job.processes_per_host
+        self._by_metric = any(name == STEP_TIME for name, _ in job.metric_definitions)
+        self._tell_every_s = max(EVERY_S, hosts / TOLD_PER_S)
+        self._told_s = 0.0
+        self._looked_s = 0.0
+        self.again()
+
+    def again(self) -> None:
+        """Begin anew for ranks that are started again."""
+        self._pids: dict[int, int] = {}
+        self._who: list[tuple[str, int]] = []
+        self._number: dict[tuple[str, int], int] = {}
+        self._beats = Beats()
+        self._kept = Thinned()
+        ours = self._job.settings
+        self._stragglers = Stragglers(
+            ranks=self._ranks,
+            factor=ours.straggler_factor,
+            steps=ours.straggler_steps,
+            name=self._name if self._linked else "rank {}".format,
+        )
+
+    # --- this host's ranks
+
+    def started(self, rank: int, pid: int) -> None:
+        """Note which process a rank is."""
+        self._pids[rank] = pid
+
+    def samples(self, samples: Sequence[Sample]) -> list[Finding]:
+        """Take samples of this host; return what they bring about, if ranks are compared here."""
+        if not self._linked:
+            return self._stragglers.samples(samples)
+        self._kept.samples(samples)
+        return []
+
+    def rest_s(self, now_s: float) -> float | None:
+        """Return the seconds until heartbeats are to be looked at, None if they never are."""
+        return None if self._by_metric else max(self._looked_s + EVERY_S - now_s, 0.0)
+
+    def look(self, now_s: float) -> list[Finding]:
+        """Look at this host's heartbeats, if it is time; return what they bring about, if ranks are compared here."""
+        found: list[Finding] = []
+        if self.rest_s(now_s) != 0.0:
+            return found
+        self._looked_s = now_s
+        for rank, pid in self._pids.items():
+            told = slate.read_rank(self._slate / (RANK_NAME % pid))
+            if told is None or told.step is None or told.step_time_ns is None:
+                continue
+            for _, step, seconds in self._beats.look(rank, told.step, told.step_time_ns):
+                if self._linked:
+                    self._kept.step(rank, step, seconds)
+                else:
+                    found += self._stragglers.step(rank, step, seconds, now_s=now_s)
+        return found
+
+    # --- all hosts'
+
+    def due(self, now_s: float, *, last: bool = False) -> Times:
+        """Return what the leader is to be told now; all that is left, if it is the *last* time."""
+        if not last and now_s < self._told_s + self._tell_every_s:
+            return ()
+        self._told_s = now_s
+        return self._kept.take()
+
+    def judge(self, host: str, times: Times) -> list[tuple[str, str]]:
+        """Return (host, what its log is to say) for each rank that *host*'s times show to be slow, or recovered."""
+        found = []
+        for rank, step, seconds in times:
+            who = self._number.setdefault((host, rank), len(self._who))
+            if who == len(self._who):
+                self._who.append((host, rank))
+            found += self._stragglers.step(who, step, seconds, now_s=0.0)
+        return [self._told(finding) for finding in found]
+
+    def _told(self, finding: Finding) -> tuple[str, str]:
+        assert finding.rank is not None
+        host, rank = self._who[finding.rank]
+        return host, f"rule {finding.rule}, {finding.kind} (rank {rank} of host {host}): {finding.text}"
+
+    def _name(self, who: int) -> str:
+        host, rank = self._who[who]
+        return f"rank {rank} of host {host}"

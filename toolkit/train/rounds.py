@@ -1,0 +1,101 @@
+"""The rounds of one host's script: how far each came, and what is cleared away before the next (docs/restart.md)."""
+
+from itertools import islice
+from pathlib import Path
+
+import msgspec
+
+from toolkit import slate
+from toolkit.job.job import Job
+from toolkit.job.outcome import Outcome
+from toolkit.job.restart import Budget, Failure, Restart, Steps, news, times
+from toolkit.log import Log
+from toolkit.supervise.pulse import STALLED
+from toolkit.supervise.running import SLATE
+from toolkit.train.taps import Taps
+
+# Of a checkpoint folder as many entries are looked at; what is newer is found by its folder's time, too.
+LOOKED_AT = 10_000
+
+
+class Rounds:
+    """`number`: the round that runs, 0 for the first."""
+
+    def __init__(self, job: Job, run_folder: Path, taps: Taps, log: Log) -> None:
+        self._job = job
+        self._run_folder = run_folder
+        self._taps = taps
+        self._log = log
+        self._budget = Budget(allowed=job.settings.restarts)
+        self._restarts: tuple[Restart, ...] = ()
+        self._saved_ns = self._newest_ns()
+
+    @property
+    def number(self) -> int:
+        return self._restarts[-1].round if self._restarts else 0
+
+    @property
+    def environ(self) -> dict[str, str]:
+        """The variable by which a script knows that it is started again; none where that cannot be."""
+        can_be = self._job.settings.restarts or self.number
+        return {"TOOLKIT_RESTART_COUNT": str(self.number)} if can_be else {}
+
+    def steps(self) -> Steps:
+        """Return how far this host's ranks came in this round: by heartbeats, by metrics, by what they saved."""
+        told = [each.step for each in slate.read_all(self._run_folder / SLATE).values() if each.step is not None]
+        beats = Steps(seen=bool(told), highest=max(told, default=None))
+        saved = Steps(seen=self._newest_ns() > self._saved_ns)
+        return self._taps.steps.and_those(beats).and_those(saved)
+
+    def alone(self, outcome: Outcome, *, stopped: bool) -> Outcome | Restart:
+        """Decide on a host that has no link: return *outcome*, or what begins another round."""
+        if not self._budget.allowed or outcome.status != "failed" or len(self._job.cluster.hosts) > 1:
+            return outcome
+        failure = Failure(kind=outcome.kind, exit_code=outcome.exit_code, preempted=outcome.preempted, stopped=stopped)
+        steps = self.steps()
+        refusal = self._budget.refusal(failure, steps)
+        if refusal:
+            self._log.warning(f"no restart: {refusal}")
+            return outcome
+        restart = Restart(
+            round=self.number + 1,
+            host=outcome.host,
+            cause=outcome.cause,
+            process=outcome.process,
+            rank=outcome.rank,
+            exit_code=outcome.exit_code,
+            failed_ns=outcome.failed_ns,
+            counted=self._budget.counts(failure, steps),
+        )
+        self._budget = self._budget.after(failure, steps)
+        self._log.warning(news(restart, self._budget.used, self._budget.allowed, 1))
+        return restart
+
+    def begin(self, restart: Restart) -> None:
+        """Begin the round that *restart* names: what ranks of the last one left for `train` is not of this one."""
+        import shutil  # 4 ms that a job without restarts need not pay
+
+        self._restarts = (*self._restarts, restart)
+        shutil.rmtree(self._run_folder / SLATE, ignore_errors=True)
+        (self._run_folder / STALLED).unlink(missing_ok=True)
+        self._saved_ns = self._newest_ns()
+        self._taps.again()
+
+    def told(self, outcome: Outcome) -> Outcome:
+        """Return the job's *outcome* with the rounds before it."""
+        if not self._restarts:
+            return outcome
+        ended = "; ".join(part for part in (outcome.ended, times(len(self._restarts))) if part)
+        return msgspec.structs.replace(outcome, ended=ended, restarts=self._restarts)
+
+    def _newest_ns(self) -> int:
+        """Return when the newest file or folder below the checkpoint folder changed, 0 for none."""
+        if not self._job.settings.restarts:
+            return 0
+        newest_ns = 0
+        try:
+            for path in islice(self._job.folders.checkpoints.rglob("*"), LOOKED_AT):
+                newest_ns = max(newest_ns, path.lstat().st_mtime_ns)
+        except OSError:
+            pass  # A file that went while we looked: what was seen so far counts.
+        return newest_ns

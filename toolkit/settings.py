@@ -16,6 +16,7 @@ PREFIX = "TOOLKIT_"
 ArgumentStyle = Literal["sagemaker", "json", "flags", "none"]
 Switch = Literal["on", "off"]
 Positive = Annotated[int, msgspec.Meta(ge=1)]
+Count = Annotated[int, msgspec.Meta(ge=0, le=1_000_000)]
 # The upper end, 115 days, is above every platform's limit for a job; it keeps "inf" out of the loop's timeouts.
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=10_000_000)]
 
@@ -55,10 +56,22 @@ class Settings(Record, frozen=True, kw_only=True):
         Path | None, _meaning("a JSON file of metric definitions, used in place of metric-definition-regex.json")
     ] = None
     rank_hook: Annotated[Switch, _meaning("the start-up hook in ranks (docs/rank-hook.md)")] = "on"
+    compat: Annotated[
+        str,
+        _meaning("old import names that scripts get: smddp, ..., with commas; off: none; else what the job asks for"),
+    ] = ""
+    smddp_launcher: Annotated[
+        Literal["torchrun", "mpirun"],
+        _meaning("what starts distribution smddp's ranks where AWS's library is not installed (docs/smddp.md)"),
+    ] = "torchrun"
     stand_in: Annotated[
         Switch,
         _meaning("on: a launcher's ranks run as train's own children (docs/supervision.md); off: as the launcher's"),
     ] = "on"
+    mpi_agent: Annotated[
+        Literal["toolkit", "ssh"],
+        _meaning("what starts mpirun's daemons on other hosts: train itself, over the link, or ssh (docs/mpi.md)"),
+    ] = "toolkit"
     link: Annotated[Switch, _meaning("the link between the train processes of a job's hosts (docs/link.md)")] = "on"
     link_port: Annotated[
         Annotated[int, msgspec.Meta(ge=1, le=65535)] | None,
@@ -83,9 +96,44 @@ class Settings(Record, frozen=True, kw_only=True):
     stall_action: Annotated[
         Literal["stop", "report"], _meaning("what a hang leads to: stacks and the end with 124, or stacks alone")
     ] = "stop"
+    restarts: Annotated[
+        Count, _meaning("how often all ranks are started again after a failure that is worth it (docs/restart.md)")
+    ] = 0
     host_addresses: Annotated[
         str, _meaning("addresses of hosts whose names do not resolve: algo-1=127.0.0.1,algo-2=127.0.0.2")
     ] = ""
+
+    platform: Annotated[
+        Literal["auto", "sagemaker", "kubernetes", "kubeflow", "slurm", "vertex", "azureml", "plain"],
+        _meaning("whose job this is (docs/orchestrators.md); auto: by the variables and documents that are there"),
+    ] = "auto"
+    base: Annotated[
+        str, _meaning("what stands for /opt/ml on other platforms than SageMaker; {job} and {host} in it are filled in")
+    ] = ""
+    job: Annotated[
+        Path | None, _meaning("outside SageMaker: a job file as `toolkit run` takes it; else input/config/job.json")
+    ] = None
+    program: Annotated[str, _meaning("outside SageMaker: the script, in the code folder or the current one")] = ""
+    hyperparameters: Annotated[
+        str, _meaning("outside SageMaker: a JSON object; wins over the job file's, name by name")
+    ] = ""
+    channels: Annotated[
+        str, _meaning("outside SageMaker: NAME=PATH,NAME=PATH; wins over the job file's, name by name")
+    ] = ""
+    distribution: Annotated[str, _meaning("outside SageMaker: pytorchddp, torch_distributed, mpi, ...")] = ""
+    hosts: Annotated[
+        str, _meaning("outside SageMaker: the job's hosts in rank order, as algo-1,algo-2 or algo-[1-2].digits")
+    ] = ""
+    host: Annotated[
+        str, _meaning("outside SageMaker: which of them this one is; else by the platform's index, or its name")
+    ] = ""
+    stop_within_s: Annotated[
+        Seconds | None,
+        _meaning("outside SageMaker: the platform's time from SIGTERM to SIGKILL, if not 30 s"),
+    ] = None
+    termination_log: Annotated[
+        Path, _meaning("on Kubernetes: the file for the termination message, if it is there")
+    ] = Path("/dev/termination-log")
 
     def addresses(self) -> dict[str, str]:
         """Return host_addresses as a dictionary.
@@ -138,7 +186,9 @@ def _expected(field: str) -> str:
     words = [repr(word) for word in get_args(hint) if isinstance(word, str)]
     if words:
         return "one of " + ", ".join(words)
-    return "a whole number, 1 or more" if int in get_args(hint) or hint is int else "seconds, 0 to 10,000,000"
+    if int in get_args(hint) or hint is int:
+        return f"a whole number, {0 if field == 'restarts' else 1} or more"
+    return "seconds, 0 to 10,000,000"
 
 
 def table() -> Iterator[tuple[str, str, str]]:

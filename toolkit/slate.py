@@ -52,13 +52,15 @@ class RankSlate(Record, frozen=True, kw_only=True):
 class Raised(Record, frozen=True, kw_only=True):
     """The exception that ended a process (thread "main") or only a thread of it ("other").
 
-    `kind` is the type's qualified name; `text` the whole traceback, chained ones included, at most 64 KiB.
+    `kind` is the type's qualified name; `text` the whole traceback, chained ones included, at most 64 KiB, and empty
+    for SystemExit. `code`: what the process ends with.
     """
 
     time_ns: int
     kind: str
     text: str
     thread: Literal["main", "other"] = "main"
+    code: int = 1
 
 
 def lay(folder: Path) -> None:

@@ -165,7 +165,7 @@ def test_a_regex_without_end_does_not_hang_it(tmp_path: Path) -> None:
 
 
 def test_the_page_shows_what_is_printed(tmp_path: Path) -> None:
-    rules, log, printed = re.findall(r"^```(?:toml)?\n(.*?)^```", PAGE, re.M | re.S)
+    rules, log, printed, *_ = re.findall(r"^```(?:toml)?\n(.*?)^```", PAGE, re.M | re.S)
 
     done = attempt(tmp_path, log, rules=rules)
 

@@ -12,8 +12,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.faults import hosts, matrix
-from tests.faults.table import BY_NAME, FAULTS, Fault, Launcher
+from tests.faults.launchers import ALL, Launcher
+from tests.faults.table import BY_NAME, FAULTS, Fault
 
+# A row whose rounds had to share each core with so many other processes is a row of a busy machine.
+BUSY = 1.0
 PAGE = Path(__file__).parents[2] / "docs/faults.md"
 TABLE = re.compile(r"(?<=<!-- table -->\n).*(?=<!-- /table -->)", re.S)
 HEAD = (
@@ -26,7 +29,7 @@ def main(words: Sequence[str]) -> int:
     """Run what *words* ask for; 0 if everything was right."""
     given = parser().parse_args(words)
     faults = [BY_NAME[name] for name in given.only] if given.only else FAULTS
-    rows, wrong = [], 0
+    wrong = 0
     print(*HEAD, sep="\n")
     with hosts.busy(os.cpu_count() or 1) if given.busy else contextlib.nullcontext():
         for fault in faults:
@@ -34,10 +37,9 @@ def main(words: Sequence[str]) -> int:
                 for count in given.hosts if launcher in fault.launchers else ():
                     row, misses = several(fault, launcher, count, given.rounds, given.logs, busy=given.busy)
                     print(row, flush=True)
-                    rows.append(row)
                     wrong += misses
-    if given.write:
-        write(rows)
+                    if given.write:
+                        write([row])
     return 1 if wrong else 0
 
 
@@ -45,7 +47,7 @@ def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="scripts/faults", description="Every fault, on real hosts; docs/faults.md.")
     parser.add_argument("--rounds", type=int, default=1, help="how often each fault is tried (default 1)")
     parser.add_argument("--hosts", type=_numbers, default=[2, 4], metavar="N,...", help="default 2,4")
-    parser.add_argument("--launchers", type=_launchers, default=["script", "torchrun"], metavar="NAME,...")
+    parser.add_argument("--launchers", type=_launchers, default=list(ALL), metavar="NAME,...", help="default all")
     parser.add_argument(
         "--only", action="append", choices=sorted(BY_NAME), metavar="NAME", help="this fault (again...)"
     )
@@ -58,10 +60,10 @@ def parser() -> argparse.ArgumentParser:
 def several(
     fault: Fault, launcher: Launcher, count: int, rounds: int, logs: Path | None, *, busy: bool = False
 ) -> tuple[str, int]:
-    """Return the row of *rounds* rounds of a fault, and how many of them went wrong. *busy* is only said."""
-    start = f"| {fault.name} | {launcher}{', busy' * busy} | {count} "
-    if reason := matrix.why_not(fault):
-        return f"{start}| not tried: {reason} | | | | |", 0
+    """Return the row of *rounds* rounds of a fault, and how many of them went wrong. *busy* is only said; so is it
+    where others kept the machine busy."""
+    if reason := matrix.why_not(fault, launcher):
+        return f"| {fault.name} | {launcher} | {count} | not tried: {reason} | | | | |", 0
     results = []
     for number in range(1, rounds + 1):
         result = matrix.run(fault, launcher, count)
@@ -76,6 +78,8 @@ def several(
     named = _spread([result.detect_s for result in results])
     ended = _spread([result.end_s for result in results])
     left = sum(result.left for result in results)
+    busy = busy or max(result.crowd for result in results) >= BUSY
+    start = f"| {fault.name} | {launcher}{', busy' * busy} | {count} "
     row = f"{start}| {right} of {rounds} | {codes} | {named} | {ended} | {left or 'none'} |"
     return row, rounds - right
 
@@ -117,8 +121,8 @@ def _numbers(text: str) -> list[int]:
 
 def _launchers(text: str) -> list[str]:
     names = text.split(",")
-    if not set(names) <= {"script", "torchrun"}:
-        raise argparse.ArgumentTypeError(f"expected script, torchrun or both, found {text!r}")
+    if not set(names) <= set(ALL):
+        raise argparse.ArgumentTypeError(f"expected some of {', '.join(ALL)}, found {text!r}")
     return names
 
 

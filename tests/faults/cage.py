@@ -36,7 +36,10 @@ def cannot(try_it: contextlib.AbstractContextManager[object]) -> str:
 
 
 class Network:
-    """Hosts in network namespaces of their own, joined by a bridge in another one. Needs root and ip(8)."""
+    """Hosts in network namespaces of their own, joined by a bridge in another one. Needs root and ip(8).
+
+    Each has a host name of its own, too: Open MPI takes hosts of one name for one.
+    """
 
     def __init__(self, tag: str, count: int) -> None:
         self._bridge = f"{tag}-0"
@@ -60,7 +63,8 @@ class Network:
 
     def prefix(self, number: int) -> tuple[str, ...]:
         """Return what starts a command inside host *number* (from 1)."""
-        return ("ip", "netns", "exec", self._spaces[number - 1])
+        named = ("unshare", "--uts", "/bin/sh", "-c", 'hostname "$0" && exec "$@"', f"algo-{number}")
+        return ("ip", "netns", "exec", self._spaces[number - 1], *named)
 
     def address(self, number: int) -> str:
         return f"10.77.0.{number}"

@@ -19,7 +19,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
-from tests.walk.base import ROOT, TRAIN, Base
+from tests.faults.launchers import ENGINES, Launcher
+from tests.walk.base import ROOT, Base
 from toolkit.supervise.kernel import marked
 
 MARKER = "FAULT_MATRIX"
@@ -77,7 +78,7 @@ class Hosts:
         self,
         folder: Path,
         count: int,
-        launcher: str,
+        launcher: Launcher,
         *,
         per_host: int = 1,
         environ: Mapping[str, str],
@@ -86,6 +87,7 @@ class Hosts:
         self.folder = folder
         self.launcher = launcher
         self.per_host = per_host
+        self._engine = engine = ENGINES[launcher]
         self.meet = folder / "meet"
         self.meet.mkdir(parents=True)
         names = [f"algo-{number}" for number in range(1, count + 1)]
@@ -94,22 +96,20 @@ class Hosts:
         self._selector = selectors.DefaultSelector()
         self._environ = dict(environ)
         self.port, self.link_port, self.spare_port = free_ports(3)
-        torch = launcher == "torchrun"
         self._words = {
             "meet": str(self.meet),
             "ranks": str(count * per_host),
-            "together": "torch" if torch else "none",
+            "together": engine.together,
             **words,
         }
         for host in self.all.values():
             host.base.hyperparameters(
                 {
                     **{name: json.dumps(value) for name, value in self._words.items()},
-                    **({"sagemaker_torch_distributed_enabled": "true"} if torch else {}),
+                    **({engine.flag: "true"} if engine.flag else {}),
                     "sagemaker_mpi_num_of_processes_per_host": str(per_host),
                 }
             )
-            host.base.resources(names, host.name)
             host.base.code.mkdir(parents=True)
             shutil.copy(RANK, host.base.code / "train.py")
             host.base.output.mkdir(parents=True)
@@ -135,8 +135,12 @@ class Hosts:
     def start(self, *names: str) -> None:
         """Start `train` on these hosts, on all without a name."""
         addresses = ",".join(f"{host.name}={host.address}" for host in self.all.values())
+        python = self._engine.python
         for host in [self.all[name] for name in names] or self.all.values():
+            interface = "lo" if host.address.startswith("127.") else "eth0"
+            host.base.resources(list(self.all), host.name, network_interface_name=interface)
             ours = {
+                "PATH": os.pathsep.join((str(python.parent), "/usr/bin", "/bin")),
                 "TOOLKIT_HOST_ADDRESSES": addresses,
                 "MASTER_PORT": str(self.port),
                 "TOOLKIT_LINK_PORT": str(self.link_port),
@@ -146,8 +150,8 @@ class Hosts:
                 MARKER: self.marker.partition("=")[2],
             }
             host.process = subprocess.Popen(
-                (*host.prefix, *TRAIN),
-                env=host.base.environ(**{**ours, **self._environ, **host.environ}),
+                (*host.prefix, str(python), "-m", "toolkit.cli.main", "train"),
+                env=host.base.environ(**{**ours, **self._engine.environ, **self._environ, **host.environ}),
                 cwd=host.base.folder,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,

@@ -1,7 +1,7 @@
 """What every rank of the fault matrix runs: meet the others, take steps with them, and break as told, where told.
 
 Arguments, from the job's hyperparameters: --fault NAME, --at HOST (whose first rank breaks), --meet FOLDER (where ranks
-leave word), --ranks N (in the job), --steps N (then it ends with 0), --together torch | none.
+leave word), --ranks N (in the job), --steps N (then it ends with 0), --together none | torch | smddp | mpi | xla.
 In FOLDER: `here-HOST-RANK` when a rank has begun, `fault` (monotonic ns) when it breaks, `saved-HOST-RANK` when saved.
 """
 
@@ -13,10 +13,101 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 STEP_S = 0.02
 SAVING_S = 2.0
 TEARDOWN_S = 0.6
+
+
+class Alone:
+    """Ranks that know nothing of each other."""
+
+    def join(self) -> None:
+        """Meet the others."""
+
+    def any(self, told: bool) -> bool:
+        """Return whether any rank was told, to all at the same step."""
+        return told
+
+    def leave(self) -> None:
+        """Part from the others; whoever still waits for this rank fails."""
+
+
+class Torch(Alone):
+    """Ranks in one process group over gloo."""
+
+    backend = "gloo"
+
+    def join(self) -> None:
+        import torch.distributed as dist
+
+        dist.init_process_group(self.backend)
+
+    def any(self, told: bool) -> bool:
+        import torch
+        import torch.distributed as dist
+
+        count = torch.tensor([float(told)])
+        dist.all_reduce(count)
+        return bool(count.item())
+
+    def leave(self) -> None:
+        import torch.distributed as dist
+
+        dist.destroy_process_group()
+
+
+class Smddp(Torch):
+    """The same over the open backend, by AWS's name for it."""
+
+    backend = "smddp"
+
+    def join(self) -> None:
+        import smdistributed.dataparallel.torch.torch_smddp  # noqa: F401
+
+        super().join()
+
+
+class Mpi(Alone):
+    """Ranks of one MPI world. They look for the others' answer from time to time: inside MPI they would spin for it,
+    which nobody can tell from work (docs/hangs.md)."""
+
+    def join(self) -> None:
+        from mpi4py import MPI
+
+        self._mpi: Any = MPI
+
+    def any(self, told: bool) -> bool:
+        mine, all_ = bytearray([told]), bytearray(1)
+        request = self._mpi.COMM_WORLD.Iallreduce([mine, self._mpi.BYTE], [all_, self._mpi.BYTE], op=self._mpi.BOR)
+        rest_s = 0.0001
+        while not request.Test():
+            time.sleep(rest_s)
+            rest_s = min(2 * rest_s, STEP_S)
+        return bool(all_[0])
+
+
+class Xla(Alone):
+    """Ranks of torch_xla on CPU."""
+
+    def join(self) -> None:
+        import torch
+        import torch_xla
+        import torch_xla.core.xla_model as xm
+
+        self._torch: Any = torch
+        self._xm: Any = xm
+        self._device = torch_xla.device()
+        self.any(False)  # The first one compiles.
+
+    def any(self, told: bool) -> bool:
+        count = self._torch.tensor([float(told)]).to(self._device)
+        self._xm.all_reduce("sum", [count])
+        return bool(count.item())
+
+
+TOGETHER = {"none": Alone, "torch": Torch, "smddp": Smddp, "mpi": Mpi, "xla": Xla}
 
 
 class Rank:
@@ -24,38 +115,28 @@ class Rank:
 
     def __init__(self, words: dict[str, str]) -> None:
         self.host = os.environ["SM_CURRENT_HOST"]
-        self.number = os.environ.get("RANK", "0")
+        self.number = os.environ.get("RANK") or os.environ.get("OMPI_COMM_WORLD_RANK", "0")
         self.meet = Path(words["--meet"])
         self.fault = words["--fault"]
         self.ranks = int(words["--ranks"])
         self.steps = int(words["--steps"])
-        self.breaks = words["--at"] == self.host and os.environ.get("LOCAL_RANK", "0") == "0"
-        self.together = words["--together"] == "torch"
+        local = os.environ.get("LOCAL_RANK") or os.environ.get("OMPI_COMM_WORLD_LOCAL_RANK", "0")
+        self.breaks = words["--at"] == self.host and local == "0"
+        self.alone = words["--together"] == "none"
+        self.others = TOGETHER[words["--together"]]()
         self.told = False
-        self.leave: Callable[[], None] = lambda: None
 
     def join(self) -> None:
-        """Be there; with torch, in one process group."""
+        """Be there, with the others."""
         if self.fault in ("saves", "ignores"):
             signal.signal(signal.SIGTERM, self._on_term if self.fault == "saves" else signal.SIG_IGN)
-        if self.together:
-            import torch.distributed as dist
-
-            dist.init_process_group("gloo")
-            self.leave = dist.destroy_process_group
+        self.others.join()
         (self.meet / f"here-{self.host}-{self.number}").touch()
 
     def step(self) -> bool:
-        """Take a step; True if the ranks are to stop, and with torch all at the same step."""
+        """Take a step; True if the ranks are to stop, and those that step together all at the same one."""
         time.sleep(STEP_S)
-        if not self.together:
-            return self.told
-        import torch
-        import torch.distributed as dist
-
-        told = torch.tensor([float(self.told)])
-        dist.all_reduce(told)
-        return bool(told.item())
+        return self.others.any(self.told)
 
     @property
     def all_here(self) -> bool:
@@ -78,7 +159,7 @@ def raises(rank: Rank) -> None:
 def raises_slowly(rank: Rank) -> None:
     """Raise; the way out leaves the group first, so that the others fail before this process has ended."""
     atexit.register(time.sleep, TEARDOWN_S)
-    atexit.register(rank.leave)
+    atexit.register(rank.others.leave)
     raise RuntimeError(f"boom on {rank.host}")
 
 
@@ -142,9 +223,9 @@ def main(words: dict[str, str]) -> None:
             if rank.breaks:
                 rank.word("fault")
                 BREAKS[rank.fault](rank)
-            elif rank.fault in STANDS_STILL and not rank.together:
+            elif rank.fault in STANDS_STILL and rank.alone:
                 time.sleep(600)
-    rank.leave()
+    rank.others.leave()
 
 
 if __name__ == "__main__":

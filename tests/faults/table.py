@@ -2,11 +2,10 @@
 
 from typing import Literal
 
+from tests.faults.launchers import ALL, Launcher
 from toolkit.records import Record
 
 Cage = Literal["", "network", "proxy", "full", "read-only", "memory"]
-Launcher = Literal["script", "torchrun"]
-BOTH: tuple[Launcher, ...] = ("script", "torchrun")
 # "The others know within 2 s" and, of hosts that only fall silent, "within 10 s"; both from the fault.
 PROMPT_S = 2.0
 # Of a rank that takes 0.6 s to end nobody can know before it has; its peers end no sooner.
@@ -45,7 +44,7 @@ class Fault(Record, frozen=True, kw_only=True):
     detect_s: float | None = PROMPT_S
     end_s: float = 4.0
     end_there_s: float | None = None
-    launchers: tuple[Launcher, ...] = BOTH
+    launchers: tuple[Launcher, ...] = ALL
     stall: bool = False
 
     @property
@@ -87,7 +86,7 @@ FAULTS: tuple[Fault, ...] = (
         code=1,
         says=_BOOM,
         detect_s=SLOWLY_S,
-        launchers=("torchrun",),
+        launchers=("torchrun", "mpi", "smddp"),
     ),
     Fault(
         name="exits-3",
@@ -255,7 +254,7 @@ FAULTS: tuple[Fault, ...] = (
         act="SIGTERM twice",
         environ={"TOOLKIT_GRACE_S": "3"},
         code=143,
-        says=("stopped by SIGTERM", "SIGKILL was needed|ended with code 1"),
+        says=("stopped by SIGTERM", "SIGKILL was needed|ended with code"),
         says_there=("stopped by SIGTERM", "SIGKILL came with a second signal"),
         end_there_s=2.0,
         end_s=6.0,
@@ -268,7 +267,7 @@ FAULTS: tuple[Fault, ...] = (
         at="leader",
         environ={"TOOLKIT_GRACE_S": "3"},
         code=143,
-        says=("stopped by SIGTERM", "SIGKILL was needed|ended with code 1"),
+        says=("stopped by SIGTERM", "SIGKILL was needed|ended with code"),
         says_there=("stopped by SIGTERM", "SIGKILL came with a second signal"),
         end_there_s=2.0,
         end_s=6.0,
@@ -350,5 +349,8 @@ COLLATERAL = (
     "failed, too",
     "Broken pipe",
     "after train had told",
+    "ChildFailedError",
+    "MPI_ABORT",
+    "MPI_ERR",
 )
 BY_NAME = {fault.name: fault for fault in FAULTS}

@@ -271,3 +271,43 @@ def test_a_message_that_cannot_be_made_is_left_out(tmp_path: Path) -> None:
 
     assert done.raised is not None
     assert done.raised.text == "Mute"
+
+
+ENDS_SLOWLY = """
+import atexit, os, pathlib, sys
+word = pathlib.Path(os.environ['TOOLKIT_SLATE'], f'raised-{os.getpid()}.json')
+atexit.register(lambda: print('at exit:', word.exists()))
+"""
+
+
+@pytest.mark.parametrize(("status", "code"), [("3", 3), ("-1", 255), ("'no data'", 1)])
+def test_an_exit_with_a_code_leaves_word_before_what_the_script_has_at_its_exit(
+    tmp_path: Path, status: str, code: int
+) -> None:
+    done = Done(tmp_path, f"{ENDS_SLOWLY}sys.exit({status})\n")
+
+    assert done.status == code
+    assert done.out == "at exit: True\n"
+    assert done.raised is not None
+    assert (done.raised.kind, done.raised.code, done.raised.text) == ("SystemExit", code, "")
+
+
+@pytest.mark.parametrize("status", ["0", "None", ""])
+def test_an_exit_with_0_leaves_none(tmp_path: Path, status: str) -> None:
+    done = Done(tmp_path, f"import sys\nsys.exit({status})\n")
+
+    assert done.status == 0
+    assert done.raised is None
+
+
+def test_an_exit_that_the_script_catches_leaves_none_while_it_runs_and_none_in_place_of_an_exception(
+    tmp_path: Path,
+) -> None:
+    caught = "import sys, os\ntry:\n    sys.exit(3)\nexcept SystemExit:\n    pass\n"
+
+    done = Done(tmp_path, caught + "print(os.listdir(os.environ['TOOLKIT_SLATE']))\nraise ValueError('late')\n")
+
+    assert done.status == 1
+    assert done.out == "[]\n"
+    assert done.raised is not None
+    assert (done.raised.kind, done.raised.code) == ("ValueError", 1)

@@ -12,14 +12,27 @@ from pathlib import Path
 FLOORS: tuple[tuple[str, ...], ...] = (
     ("__init__", "records", "errors", "log", "slate", "slate_layout"),
     ("settings",),
-    ("job", "metrics", "storage"),
-    ("launchers", "platforms", "verdict", "report", "rules", "supervise", "peers", "probe", "source", "artifacts"),
+    ("job", "jobfile", "metrics", "storage"),
+    (
+        "launchers",
+        "platforms",
+        "render",
+        "verdict",
+        "report",
+        "rules",
+        "supervise",
+        "peers",
+        "probe",
+        "source",
+        "artifacts",
+    ),
     ("train", "check", "local", "monitor"),
     ("cli", "__main__"),
 )
 GROUND = FLOORS[0]
-# Rooms whose code runs in the ranks' interpreters. Strangers to each other; of the launcher side they know only these.
-SCRIPT_SIDE = ("hook", "compat", "dataparallel", "modelparallel", "profiler", "compiler", "status")
+# Rooms whose code runs in the ranks' interpreters. Strangers to each other, but for compat, which hands the others on
+# under old names; of the launcher side they know only these.
+SCRIPT_SIDE = ("hook", "compat", "dataparallel", "modelparallel", "profiler", "compiler", "status", "xla")
 SCRIPT_SIDE_MAY_USE = ("__init__", "records", "errors", "metrics", "slate_layout")
 
 
@@ -92,6 +105,8 @@ def fault(room: str, other: str) -> str | None:
     """Return why a file in *room* may not import from *other*, None if it may."""
     if room == other or other == "__init__" or (room in GROUND and other in GROUND):
         return None
+    if room == "compat" and other in SCRIPT_SIDE:
+        return None  # The old names, over the rooms that hold what they stand for.
     if room in SCRIPT_SIDE:
         return (
             None

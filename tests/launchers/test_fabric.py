@@ -3,6 +3,7 @@ from typing import Any
 import pytest
 
 from tests.launchers.jobs import job_of
+from toolkit.launchers.environment import environment
 from toolkit.launchers.fabric import interface, notes, variables
 
 TWO = ("algo-1", "algo-2")
@@ -29,7 +30,8 @@ def test_the_interface_is_the_documents_if_it_is_there_else_the_routes(
     assert found == expected
     assert said == (f"network interface {asked} is not on this machine {note}" if note else "")
     assert notes(job) == ((said,) if note else ())
-    assert variables(job) == ({"NCCL_SOCKET_IFNAME": expected, "GLOO_SOCKET_IFNAME": expected} if expected else {})
+    names = {"NCCL_SOCKET_IFNAME": expected, "GLOO_SOCKET_IFNAME": expected} if expected else {}
+    assert variables(job) == {"NCCL_HOSTID": "algo-1", **names}
 
 
 @pytest.mark.parametrize("machine", [{"fabric": "efa"}, {"interfaces": ("x",), "route_interface": "x"}])
@@ -45,3 +47,11 @@ def test_efa_is_used_where_its_devices_are(fabric: str, expected: bool) -> None:
     found = variables(job_of(hosts=TWO, machine={"fabric": fabric}))
 
     assert (found.get("FI_PROVIDER") == "efa") is expected
+
+
+def test_every_host_is_another_to_nccl_whatever_its_container_is_called() -> None:
+    """76: containers of one machine share its boot id, and may share their name, too."""
+    jobs = [job_of("torch_distributed", hosts=TWO, current=host) for host in TWO]
+
+    assert [variables(job)["NCCL_HOSTID"] for job in jobs] == ["algo-1", "algo-2"]
+    assert environment(job_of(hosts=TWO, environ={"NCCL_HOSTID": "mine"}), ())["NCCL_HOSTID"] == "mine"

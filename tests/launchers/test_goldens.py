@@ -8,11 +8,13 @@ import copy
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.launchers.jobs import ENVIRON, SCRATCH, job_of, script_of
 from toolkit.job.cluster import Group
-from toolkit.job.job import Job
+from toolkit.job.job import Job, Strategy
+from toolkit.job.machine import Mpi
 from toolkit.job.variables import variables
 from toolkit.launchers import table
 from toolkit.launchers.environment import HOOK, tokens
@@ -33,6 +35,21 @@ HETERO: dict[str, Any] = {
 EFA = {"fabric": "efa"}
 OFF = Settings(rank_hook="off", stand_in="off")
 
+MPIS: dict[str, Mpi] = {
+    "openmpi4": Mpi(kind="openmpi4", version="4.1.8", path="/usr/bin/mpirun"),
+    "openmpi5": Mpi(kind="openmpi5", version="5.0.11", path="/usr/bin/mpirun"),
+    "mpich": Mpi(kind="mpich", version="5.0.2", path="/usr/bin/mpirun"),
+}
+
+
+def mpi_job(kind: str, options: dict[str, Any] | None = None, **more: Any) -> Job:
+    """Return a job under mpirun of this kind, with custom options as the SDK sends them."""
+    job = job_of("mpi", machine={"mpi": MPIS[kind], **more.pop("machine", {})}, **more)
+    given = {"mpi_options": "-verbose -x FOO=bar --NCCL_DEBUG INFO", **(options or {})}
+    strategy = Strategy(name="mpi", processes_per_host=job.strategy.processes_per_host, options=given)
+    return msgspec.structs.replace(job, strategy=strategy)
+
+
 JOBS: dict[str, Job] = {
     "everything": job_of("torch_distributed", hosts=TWO, gpus=2, hyperparameters={"api_key": "of nobody's business"}),
     "script_one_host": job_of(),
@@ -45,6 +62,18 @@ JOBS: dict[str, Job] = {
     "script_plugin": job_of(plugin="framework:main", script=script_of("framework:main", "plugin")),
     "script_outside_the_distribution": job_of("script", current="algo-1", **HETERO),
     "script_hook_off": job_of(settings=OFF),
+    **{f"mpi_{kind}_one_host": mpi_job(kind, gpus=8) for kind in MPIS},
+    **{f"mpi_{kind}_leader": mpi_job(kind, hosts=TWO, per_host=8) for kind in MPIS},
+    **{f"mpi_{kind}_stand_in_off": mpi_job(kind, hosts=TWO, settings=OFF) for kind in MPIS},
+    "mpi_follower": mpi_job("openmpi4", hosts=TWO, current="algo-2", per_host=8),
+    "mpi_efa_hetero_leader": mpi_job("openmpi4", current="algo-3", gpus=8, machine=EFA, **HETERO),
+    "mpi_processes": mpi_job("openmpi4", {"processes": 3}, hosts=TWO, per_host=2),
+    "mpi_module": mpi_job("openmpi4", script=script_of("pkg.main", "module")),
+    "mpi_command": mpi_job("openmpi4", script=script_of("run.sh", "command", through=("/bin/sh",))),
+    "mpi_ssh_follower": mpi_job("openmpi4", hosts=TWO, current="algo-2", settings=Settings(mpi_agent="ssh")),
+    "mpi_one_machine": mpi_job(
+        "openmpi4", hosts=TWO, addresses={"algo-1": "127.0.0.1", "algo-2": "127.0.0.1"}, interface="lo"
+    ),
     "torchrun_one_host": job_of("pytorchddp", gpus=8),
     "torchrun_leader": job_of("torch_distributed", hosts=TWO),
     "torchrun_follower": job_of("torch_distributed", hosts=TWO, current="algo-2", per_host=4),
@@ -83,6 +112,43 @@ JOBS: dict[str, Job] = {
             "PET_SHUTDOWN_TIMEOUT": "7",
         },
     ),
+    "smddp_one_host": job_of("smddp", gpus=8),
+    "smddp_follower": job_of("smddp", hosts=TWO, current="algo-2"),
+    "smddp_awss_library": job_of(
+        "smddp",
+        hosts=TWO,
+        gpus=8,
+        machine={
+            **EFA,
+            "programs": ("smddprun",),
+            "mpi": Mpi(kind="openmpi4", version="4.1.8", path="/opt/amazon/openmpi/bin/mpirun"),
+        },
+    ),
+    "xla_one_host": job_of("pytorchxla", per_host=2),
+    "xla_follower": job_of("pytorchxla", hosts=TWO, current="algo-2"),
+    "xla_module": job_of("pytorchxla", script=script_of("pkg.main", "module")),
+    "xla_command": job_of("pytorchxla", script=script_of("bin/run", "command")),
+    "xla_neuron": job_of("pytorchxla", hosts=TWO, neurons=32),
+    "xla_tpu": job_of("pytorchxla", hosts=TWO, current="algo-2", environ={"PJRT_DEVICE": "TPU"}),
+    "multi_worker_one_host": job_of("multi_worker_mirrored", gpus=8),
+    "multi_worker_follower": job_of("multi_worker_mirrored", hosts=TWO, current="algo-2", gpus=8),
+    "multi_worker_own_config": job_of(
+        "multi_worker_mirrored", hosts=TWO, environ={"TF_CONFIG": "{}", "TF_CPP_MIN_LOG_LEVEL": "3"}
+    ),
+    "multi_worker_played": job_of(
+        "multi_worker_mirrored",
+        hosts=TWO,
+        current="algo-2",
+        addresses={"algo-1": "127.0.0.1", "algo-2": "127.0.0.1"},
+        environ={"MASTER_PORT": "20001"},
+        interface="lo",
+    ),
+    "parameter_server_one_host": job_of("parameter_server"),
+    "parameter_server_leader": job_of("parameter_server", hosts=TWO, gpus=8),
+    "parameter_server_worker": job_of("parameter_server", current="algo-2", **HETERO),
+    "parameter_server_link_off": job_of("parameter_server", hosts=TWO, current="algo-2", settings=Settings(link="off")),
+    "parameter_server_own_config": job_of("parameter_server", hosts=TWO, environ={"TF_CONFIG": "{}"}),
+    "xla_shim_on_gpus": job_of("pytorchxla", gpus=8, settings=Settings(compat="torch_xla")),
 }
 
 
@@ -92,7 +158,7 @@ def text(name: str) -> str:
     given = () if name == "everything" else tokens(job)
     known = {**job.environ} if name == "everything" else {**job.environ, **variables(job, given)}
     shown = table.plan(job, RUN).text({k: v for k, v in known.items() if k != "PYTHONPATH"})
-    return shown.replace(str(HOOK), "@HOOK@")
+    return shown.replace(str(HOOK), "@HOOK@").replace(str(HOOK.parents[1]), "@TOOLKIT@")
 
 
 @pytest.mark.parametrize("name", sorted(JOBS))

@@ -3,12 +3,12 @@ from typing import get_args
 import pytest
 
 from tests.launchers.jobs import SCRATCH, job_of, script_of
-from toolkit.errors import ContractError
 from toolkit.job.job import StrategyName
+from toolkit.job.machine import Mpi
 from toolkit.launchers import table
 
+MPI = {"mpi": Mpi(kind="openmpi4", version="4.1.8", path="/usr/bin/mpirun")}
 TWO = ("algo-1", "algo-2")
-SERVED = ("script", "pytorchddp", "torch_distributed")
 
 
 @pytest.mark.parametrize(
@@ -20,24 +20,14 @@ def test_a_strategy_means_its_launcher(strategy: StrategyName, launcher: str) ->
     assert plan.launcher == launcher
 
 
-@pytest.mark.parametrize("strategy", SERVED)
+@pytest.mark.parametrize("strategy", get_args(StrategyName))
 @pytest.mark.parametrize("taking_part", [TWO, ("algo-2",)])
 def test_the_world_size_is_known_before_the_plan_and_is_the_plans(
     strategy: StrategyName, taking_part: tuple[str, ...]
 ) -> None:
-    job = job_of(strategy, hosts=TWO, taking_part=taking_part, gpus=4)
+    job = job_of(strategy, hosts=TWO, taking_part=taking_part, per_host=4, machine=MPI)
 
     assert table.world_size(job) == table.plan(job, SCRATCH).world_size
-
-
-@pytest.mark.parametrize("strategy", [name for name in get_args(StrategyName) if name not in SERVED])
-def test_a_distribution_without_a_launcher_is_refused_with_what_there_is(strategy: StrategyName) -> None:
-    with pytest.raises(ContractError) as refused:
-        table.plan(job_of(strategy, hosts=TWO), SCRATCH)
-
-    assert refused.value.exit_code == 78
-    assert f"found {strategy}" in str(refused.value)
-    assert "script, pytorchddp, torch_distributed" in str(refused.value)
 
 
 @pytest.mark.parametrize("strategy", [name for name in get_args(StrategyName) if name != "script"])

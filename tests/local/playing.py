@@ -22,10 +22,13 @@ DEADLINE_S = 60
 class Played:
     """A run of `toolkit run`. Its console is one stream, so that lines come in their order."""
 
+    python = sys.executable  # A subclass names the interpreter of another environment.
+    deadline_s = DEADLINE_S
+
     def __init__(self, folder: Path, program: str, *words: str, **environ: str) -> None:
         self.folder = folder / "job"
         self.console = ""
-        argv = (*COMMAND, str(self.program(program)), "--job-dir", str(self.folder), *words)
+        argv = (self.python, *COMMAND[1:], str(self.program(program)), "--job-dir", str(self.folder), *words)
         self._process = subprocess.Popen(
             argv,
             cwd=folder,
@@ -65,7 +68,7 @@ class Played:
 
     def end(self) -> int:
         """Return its exit code."""
-        self.console += self._process.communicate(timeout=DEADLINE_S)[0]
+        self.console += self._process.communicate(timeout=self.deadline_s)[0]
         return self._process.returncode
 
     @property

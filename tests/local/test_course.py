@@ -2,8 +2,8 @@ from collections.abc import Callable
 
 import pytest
 
+from toolkit.jobfile.spec import Kill
 from toolkit.local.course import GRACE_S, Course, Order, Verdict, verdict
-from toolkit.local.spec import Kill
 
 Orders = list[tuple[Order, str]]
 Step = Callable[[Course], Orders]

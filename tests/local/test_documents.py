@@ -4,9 +4,10 @@ from typing import Any
 
 import pytest
 
+from toolkit.jobfile.documents import distribution_flags
+from toolkit.jobfile.spec import DISTRIBUTIONS, Group, Spec
 from toolkit.local import documents
 from toolkit.local.documents import Place
-from toolkit.local.spec import DISTRIBUTIONS, Channel, Group, Spec
 
 PLACE = Place(host="algo-1", base=Path("/j/opt/ml"), submitted=Path("/j/sourcedir.tar.gz"), port=4321, cpus=8)
 
@@ -18,81 +19,10 @@ def spec(**more: Any) -> Spec:
     )
 
 
-def test_every_hyperparameter_is_json_in_a_string() -> None:
-    asked = spec(hyperparameters={"epochs": 5, "optimizer": "adam", "lr": 1e-5, "x": None, "flag": True, "l": [1, "a"]})
-
-    made = documents.hyperparameters(asked, PLACE.submitted, "eu-west-1")
-
-    assert made == {
-        "sagemaker_program": '"train.py"',
-        "sagemaker_submit_directory": '"/j/sourcedir.tar.gz"',
-        "sagemaker_container_log_level": "20",
-        "sagemaker_job_name": '"job"',
-        "sagemaker_region": '"eu-west-1"',
-        "epochs": "5",
-        "optimizer": '"adam"',
-        "lr": "1e-05",
-        "x": "null",
-        "flag": "true",
-        "l": '[1, "a"]',
-    }
-
-
-LOCAL = {"sagemaker_instance_type": "local"}
-
-
-@pytest.mark.parametrize(
-    ("asked", "flags"),
-    [
-        ({}, {}),
-        (DISTRIBUTIONS["pytorchddp"], {"sagemaker_pytorch_ddp_enabled": True, **LOCAL}),
-        (DISTRIBUTIONS["torch_distributed"], {"sagemaker_torch_distributed_enabled": True, **LOCAL}),
-        (
-            DISTRIBUTIONS["smddp"],
-            {
-                "sagemaker_distributed_dataparallel_enabled": True,
-                **LOCAL,
-                "sagemaker_distributed_dataparallel_custom_mpi_options": "",
-            },
-        ),
-        (DISTRIBUTIONS["mpi"], {"sagemaker_mpi_enabled": True, "sagemaker_mpi_custom_mpi_options": ""}),
-        (
-            {"mpi": {"enabled": True, "processes_per_host": 8, "custom_mpi_options": "-x A"}},
-            {
-                "sagemaker_mpi_enabled": True,
-                "sagemaker_mpi_num_of_processes_per_host": 8,
-                "sagemaker_mpi_custom_mpi_options": "-x A",
-            },
-        ),
-        (DISTRIBUTIONS["pytorchxla"], {"sagemaker_pytorch_xla_multi_worker_enabled": True}),
-        (DISTRIBUTIONS["parameter_server"], {"sagemaker_parameter_server_enabled": True}),
-        (
-            DISTRIBUTIONS["multi_worker_mirrored_strategy"],
-            {"sagemaker_multi_worker_mirrored_strategy_enabled": True},
-        ),
-        (
-            {"smdistributed": {"modelparallel": {"enabled": True, "parameters": {"p": 2}}}, "mpi": {"enabled": True}},
-            {
-                "sagemaker_distributed_dataparallel_enabled": False,
-                **LOCAL,
-                "mp_parameters": {"p": 2},
-                "sagemaker_mpi_enabled": True,
-                "sagemaker_mpi_custom_mpi_options": "",
-            },
-        ),
-        ({"pytorchddp": {"enabled": False}}, {}),
-    ],
-)
-def test_a_distribution_becomes_the_flags_that_the_sdk_makes_of_it(
-    asked: dict[str, Any], flags: dict[str, Any]
-) -> None:
-    assert documents.distribution_flags(spec(distribution=asked)) == flags
-
-
 def test_processes_per_host_go_where_each_launcher_looks() -> None:
     mpi = spec(distribution=DISTRIBUTIONS["mpi"], processes_per_host=3)
 
-    flags = documents.distribution_flags(mpi)
+    flags = distribution_flags(mpi)
     environ = documents.environment(mpi, PLACE, {}, "r")
 
     assert flags["sagemaker_mpi_num_of_processes_per_host"] == 3
@@ -125,24 +55,12 @@ def test_a_heterogeneous_cluster_tells_each_host_its_group() -> None:
     asked = spec(groups=groups, distribution={"instance_groups": ["gpu"], **DISTRIBUTIONS["torch_distributed"]})
 
     told = documents.resources(asked, "algo-2")
-    flags = documents.distribution_flags(asked)
+    flags = distribution_flags(asked)
 
     assert (told["current_group_name"], told["current_instance_type"]) == ("gpu", "ml.p4d.24xlarge")
     assert [group["hosts"] for group in told["instance_groups"]] == [["algo-1"], ["algo-2"]]
     assert flags["sagemaker_distribution_instance_groups"] == ["gpu"]
     assert flags["sagemaker_instance_type"] == "ml.p4d.24xlarge"
-
-
-def test_channels_are_told_with_mode_and_distribution() -> None:
-    channels = (
-        Channel(name="train", path=Path("/d"), mode="Pipe", sharded=True),
-        Channel(name="test", path=Path("/d")),
-    )
-
-    assert documents.inputs(spec(channels=channels)) == {
-        "train": {"TrainingInputMode": "Pipe", "S3DistributionType": "ShardedByS3Key", "RecordWrapperType": "None"},
-        "test": {"TrainingInputMode": "File", "S3DistributionType": "FullyReplicated", "RecordWrapperType": "None"},
-    }
 
 
 def test_checkpoints_have_a_document_only_if_asked_for() -> None:

@@ -4,10 +4,10 @@ from typing import Any
 import pytest
 
 from toolkit.job.outcome import Exit, Outcome
+from toolkit.jobfile.spec import Kill
 from toolkit.local import report
 from toolkit.local.course import Course, Verdict
 from toolkit.local.report import HostReport, Report
-from toolkit.local.spec import Kill
 from toolkit.metrics.sample import Sample
 
 

@@ -38,9 +38,11 @@ def test_of_several_hosts_each_line_says_which(capfd: pytest.CaptureFixture[str]
 
 
 def test_a_line_that_names_its_host_is_not_marked_again() -> None:
-    block = show.marked_block("algo-2", b"[algo-2 rank 3] x\n[toolkit] y\nhalf", several=True)
+    lines = b"[algo-2 rank 3] x\n[1,mpirank:3,algo-2]<stdout>:z\n[toolkit] y\nhalf"
 
-    assert block == b"[algo-2 rank 3] x\nalgo-2 | [toolkit] y\nalgo-2 | half\n"
+    block = show.marked_block("algo-2", lines, several=True)
+
+    assert block == b"[algo-2 rank 3] x\n[1,mpirank:3,algo-2]<stdout>:z\nalgo-2 | [toolkit] y\nalgo-2 | half\n"
 
 
 def test_the_standing_is_said_every_ten_seconds(capfd: pytest.CaptureFixture[str]) -> None:

@@ -1,16 +1,18 @@
 import json
 import os
+import socket
 import subprocess
 import sys
 import tarfile
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from toolkit.errors import ContractError, UserError
+from toolkit.jobfile.spec import Channel, Group, Spec
 from toolkit.local import stage
-from toolkit.local.spec import Channel, Group, Spec
 
 
 def spec(tmp_path: Path, hosts: int = 2, **more: Any) -> Spec:
@@ -223,3 +225,12 @@ def test_a_host_that_installs_nothing_uses_our_python(tmp_path: Path) -> None:
     (host,) = staged(spec(tmp_path, hosts=1))
 
     assert host.argv == (sys.executable, "-m", "toolkit.cli.main", "train")
+
+
+def test_as_many_ports_as_are_asked_for_are_free_from_the_one_below_on() -> None:
+    """TensorFlow's servers have those above the rendezvous'."""
+    port = stage.free_port(8)
+
+    with ExitStack() as taken:
+        for each in range(port - 1, port + 8):
+            taken.enter_context(socket.socket()).bind(("127.0.0.1", each))

@@ -7,8 +7,40 @@ import pytest
 
 from tests.peers.simulated import TIMES, Job, started, stops
 from toolkit.peers.leader import Leader
-from toolkit.peers.messages import Ended, Failing, Go, Idle, Ping, Ready, Report, Step, Stop, Verdict, Welcome
-from toolkit.peers.roll import FAREWELL_S, HANG, LINGER_S, FailHere, Send, Settled, Start, StopAt, Times, shared, worse
+from toolkit.peers.messages import (
+    DaemonEnded,
+    Ended,
+    Failing,
+    Go,
+    Idle,
+    Launch,
+    Over,
+    Ping,
+    Ready,
+    Report,
+    Rested,
+    Step,
+    Stop,
+    Verdict,
+    Welcome,
+)
+from toolkit.peers.roll import (
+    FAREWELL_S,
+    HANG,
+    LINGER_S,
+    AllRested,
+    FailHere,
+    Landed,
+    LaunchHere,
+    OverHere,
+    Send,
+    Settled,
+    Start,
+    StopAt,
+    Times,
+    shared,
+    worse,
+)
 
 SIZES = [2, 3, 7, 50]
 
@@ -194,6 +226,21 @@ def test_the_earlier_of_two_causes_wins_in_whatever_order_they_come(seed: int) -
     job.play()
 
     assert job.verdicts == {(first, 3)}
+
+
+def test_hosts_whose_ranks_ended_with_the_same_traceback_are_counted_together() -> None:
+    job = Job(4)
+    job.ready()
+    for name, same, alike in (("algo-2", "A", 7), ("algo-1", "A", 0), ("algo-4", "B", 5), ("algo-3", "A", 2)):
+        late_s = 0.0 if name == "algo-2" else 0.01
+        report = job.failure(name, at_s=5.0 + late_s)
+        job.hosts[name].evidence = report = msgspec.structs.replace(report, same=same, alike=alike)
+        job.at(5.0 + late_s, lambda r=report: job.tell(r.host, Failing(report=r)))  # type: ignore[misc]
+
+    job.play()
+
+    told = {host.verdict for host in job.hosts.values()}
+    assert {(report.host, report.alike) for report in told if report is not None} == {("algo-2", 11)}
 
 
 def test_echoes_alone_are_believed_after_a_while() -> None:
@@ -761,3 +808,71 @@ def test_a_ping_is_answered_with_the_leaders_clock() -> None:
     assert isinstance(answer, Send)
     assert answer.hosts == ("b",)
     assert msgspec.structs.asdict(answer.message) == {"sent_ns": 5, "leader_ns": 77}
+
+
+# --- launchers that start daemons on the other hosts, and end all ranks as one
+
+
+def launched(job: Job, at_s: float) -> None:
+    """Start all hosts, and have the leader launch a daemon on the others."""
+    job.ready()
+    for name in job.names[1:]:
+        job.at(at_s, lambda name=name: job.tell("algo-1", Launch(host=name, command=f"daemon of {name}")))  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("count", SIZES)
+def test_each_host_is_told_its_own_command_once_even_over_a_new_connection(count: int) -> None:
+    job = Job(count)
+    launched(job, 5.0)
+    job.at(6.0, lambda: job.cut(job.names[-1]))
+    ends_well(job)
+
+    job.play()
+
+    for name, host in job.hosts.items():
+        commands = [action.command for _, action in host.actions if isinstance(action, LaunchHere)]
+        assert commands == ([] if name == "algo-1" else [f"daemon of {name}"])
+
+
+def test_the_leader_hears_how_each_daemon_ended_and_the_others_that_all_is_over() -> None:
+    job = Job(3)
+    launched(job, 5.0)
+    job.at(7.0, lambda: job.tell("algo-3", DaemonEnded(code=4)))
+    job.at(8.0, lambda: job.tell("algo-1", Over()))
+    ends_well(job)
+
+    job.play()
+
+    ends = [(action.host, action.code) for _, action in job.leader.actions if isinstance(action, Landed)]
+    assert ends == [("algo-3", 4)]
+    assert [len(host.did(OverHere)) for host in job.hosts.values()] == [0, 1, 1]
+
+
+@pytest.mark.parametrize("count", SIZES)
+def test_the_ranks_of_a_stopped_job_rest_when_those_of_its_last_host_do(count: int) -> None:
+    job = Job(count)
+    job.ready()
+    job.at(5.0, lambda: job.tell("algo-1", Stop(host="algo-1", signal=15)))
+    for number, name in enumerate(job.names):
+        job.at(6.0 + number / count, lambda name=name: job.tell(name, Rested()))  # type: ignore[misc]
+    ends_well(job, 8.0)
+
+    job.play()
+
+    last_s = 6.0 + (count - 1) / count
+    for host in job.hosts.values():
+        (rested_s,) = host.did(AllRested)
+        assert last_s <= rested_s < last_s + 0.2
+
+
+def test_a_host_that_vanished_is_not_waited_for_to_rest() -> None:
+    job = Job(3)
+    job.ready()
+    job.at(5.0, lambda: job.tell("algo-1", Stop(host="algo-1", signal=15)))
+    job.at(5.5, lambda: job.kill("algo-3"))
+    for name in ("algo-1", "algo-2"):
+        job.at(6.0, lambda name=name: job.tell(name, Rested()))  # type: ignore[misc]
+
+    job.play(until_s=20.0)
+
+    assert len(job.leader.did(AllRested)) == 1

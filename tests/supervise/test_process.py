@@ -29,3 +29,24 @@ def test_what_counts_is_what_came_first(
     ended = process.exit(status, 100, raised_ns)
 
     assert (ended.code, ended.signal, ended.told) == (code, number, told), why
+
+
+def test_a_rank_that_was_leaving_with_a_code_when_it_was_told_ends_with_that_code() -> None:
+    process = Process("rank 0", is_main=False, rank=0, local_rank=0)
+    process.told_ns = 50
+
+    by_us, by_itself = process.exit(BY_TERM, 100, 40, 3), process.exit(3 << 8, 100, 40, 3)
+
+    assert (by_us.code, by_us.signal, by_us.told) == (3, None, False)
+    assert (by_itself.code, by_itself.signal, by_itself.told) == (3, None, False)
+
+
+@pytest.mark.parametrize("ours", [True, False])
+def test_a_sigkill_counts_as_told_only_where_it_was_ours(ours: bool) -> None:
+    process = Process("rank 0", is_main=False, rank=0, local_rank=0)
+    process.told_ns = 50
+    process.killed = ours
+
+    ended = process.exit(int(signal.SIGKILL), 100, None)
+
+    assert (ended.signal, ended.told) == (9, ours)

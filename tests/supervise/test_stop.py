@@ -25,7 +25,18 @@ def test_a_script_that_ends_by_itself_is_swept_and_drained() -> None:
 def test_a_stop_goes_to_the_ranks_first_and_to_what_they_leave_only_after_they_ended() -> None:
     _, actions = history(Event.STOP, Event.RANKS_ENDED, Event.ALL_ENDED)
 
-    assert actions == [Action.FORWARD, Action.ARM_GRACE, Action.ARM_LAUNCHER, Action.SWEEP, Action.ARM_SWEEP]
+    assert actions == [
+        *(Action.FORWARD, Action.ARM_GRACE, Action.ARM_LAUNCHER, Action.REST),
+        *(Action.SWEEP, Action.ARM_SWEEP),
+    ]
+
+
+def test_a_launcher_that_ends_ranks_as_one_is_killed_only_when_no_host_has_one_left() -> None:
+    _, saving = history(Event.STOP, Event.RANKS_ENDED)
+    _, over = history(Event.STOP, Event.RANKS_ENDED, Event.ALL_RESTED)
+
+    assert Action.KILL_LAUNCHER not in saving
+    assert Action.KILL_LAUNCHER in over
 
 
 def test_a_launcher_is_told_only_when_it_does_not_go_by_itself() -> None:

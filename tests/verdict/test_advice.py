@@ -14,6 +14,7 @@ from toolkit.verdict.collateral import ECHOES, is_echo
         ("ModuleNotFoundError: No module named 'einops'", "requirements.txt"),
         ("NVRM: Xid (PCI:0000:10:1c): 79, GPU has fallen off the bus", "exclude this machine"),
         ("RuntimeError: The server socket has failed to listen. Address already in use", "MASTER_PORT"),
+        ('Segmentation fault\n  File "/v/horovod/common/basics.py", line 105 in init', "without MPI"),
         ("train.py: error: unrecognized arguments: --lr 3", "TOOLKIT_ARGUMENT_STYLE"),
         ("ValueError: too few labels", ""),
     ],
@@ -38,6 +39,7 @@ def test_every_row_can_be_found_and_fits_a_line() -> None:
         "[rank1]: Watchdog caught collective operation timeout: WorkNCCL(SeqNum=3, OpType=ALLREDUCE)",
         "torch.distributed.DistNetworkError: failed to recv, got 0 bytes",
         "horovod.common.exceptions.HorovodInternalError: Broken pipe",
+        "UnknownError: {{function_node __wrapped__HorovodAllreduce}} Horovod has been shut down. This was caused by",
         "BrokenPipeError: [Errno 32] Broken pipe",
     ],
 )

@@ -219,6 +219,55 @@ def test_the_first_failing_rank_by_time_is_the_cause() -> None:
     assert (outcome.kind, outcome.blame, outcome.host) == (SCRIPT_FAILED, "user", "algo-1")
 
 
+def test_ranks_with_the_same_traceback_are_counted_and_others_are_not() -> None:
+    ended = seen(
+        process("rank 0", 5, 1),
+        process("rank 1", 6, 1, told=True),
+        process("rank 2", 6, 1),
+        process("rank 3", 6, TERM, told=True),
+        process("rank 4", 7, 1),
+        process("torchrun", 8, 1),
+        rank_0=PLAIN,
+        rank_1=PLAIN.replace("/opt/ml/code/", "/elsewhere/"),
+        rank_2="[rank2]: " + PLAIN.strip().replace("\n", "\n[rank2]: "),
+        rank_3=OTHER,
+        rank_4=PLAIN.replace("line 5", "line 6"),
+        torchrun=PLAIN,
+    )
+
+    outcome = judge(SAGEMAKER, ended)
+
+    assert (outcome.process, outcome.alike) == ("rank 0", 2)
+
+
+def test_ends_without_a_traceback_are_not_folded() -> None:
+    ended = seen(process("rank 0", 5, 3), process("rank 1", 6, 3), process("torchrun", 8, 1))
+
+    assert judge(SAGEMAKER, ended).alike == 0
+
+
+@pytest.mark.parametrize("how", [TERM, KILL, 1, 0])
+def test_a_script_that_was_ended_after_the_leaders_had_ended_well_succeeded(how: int | signal.Signals) -> None:
+    """A worker of TensorFlow's serves for ever."""
+    ended = msgspec.structs.replace(seen(process("script", 5, how, told=how != 0)), leader_done=True)
+
+    assert (judge(SAGEMAKER, ended).status, judge(SAGEMAKER, ended).exit_code) == ("succeeded", 0)
+
+
+def test_a_script_that_fails_by_itself_after_the_leaders_end_has_failed() -> None:
+    ended = msgspec.structs.replace(seen(process("script", 5, 3)), leader_done=True)
+
+    assert judge(SAGEMAKER, ended).exit_code == 3
+
+
+def test_a_service_that_dies_is_the_cause_and_not_the_script_that_loses_it() -> None:
+    gone = PLAIN.replace("ValueError: no such shard: 7", "tensorflow.errors_impl.UnavailableError: failed to connect")
+
+    outcome = judge(SAGEMAKER, seen(process("ps", 5, KILL), process("script", 5.1, 1), script=gone))
+
+    assert (outcome.exit_code, outcome.process, outcome.primary) == (137, "ps", True)
+
+
 def test_a_rank_that_was_told_to_end_is_never_the_cause() -> None:
     ended = seen(process("rank 0", 5, 1, told=True), process("rank 1", 6, 4), process("torchrun", 7, 1))
 
@@ -231,6 +280,15 @@ def test_a_rank_that_lost_its_peer_is_not_the_cause_where_the_peer_is_there() ->
     outcome = judge(SAGEMAKER, ended)
 
     assert (outcome.rank, outcome.cause.split(":")[0], outcome.primary) == (1, "ValueError", True)
+
+
+def test_under_mpi_a_rank_that_ends_without_a_word_is_not_the_cause_where_another_died() -> None:
+    died = (process("rank 0", 5, 14), process("rank 1", 6, KILL), process("mpirun", 7, 14))
+
+    assert judge(SAGEMAKER, seen(*died)).rank == 1
+    assert judge(SAGEMAKER, seen(*died, rank_0="no more data")).rank == 0
+    alone = judge(SAGEMAKER, seen(process("rank 0", 5, 14), process("mpirun", 7, 14)))
+    assert (alone.process, alone.exit_code, alone.primary) == ("rank 0", 14, False)
 
 
 def test_a_rank_that_lost_its_peer_is_the_cause_where_nothing_else_is_known() -> None:
@@ -327,6 +385,18 @@ def test_a_handled_traceback_very_long_before_the_end_is_not_the_cause() -> None
     assert "flash_attn" not in cause(seen(process("script", 5, 1), script=OTHER + "\n" + lines(300) + "no data\n"))
 
 
+def test_the_stacks_of_a_crash_are_looked_at_for_advice() -> None:
+    frames = (
+        '  File "/v/horovod/common/basics.py", line 105 in init\n' + '  File "<frozen runpy>", line 88 in run\n' * 12
+    )
+    said = f"Fatal Python error: Segmentation fault\n\n{frames}Extension modules: numpy\n"
+
+    outcomes = [judge(SAGEMAKER, seen(process("script", 5, how), script=said)) for how in (SEGV, 1)]
+
+    assert "without MPI" in outcomes[0].advice
+    assert outcomes[1].advice == ""
+
+
 def test_a_death_by_signal_is_named_with_the_last_words() -> None:
     assert cause(seen(process("rank 1", 5, SEGV), rank_1="a\nb\nc\nloading weights\n")) == (
         "rank 1 was killed by SIGSEGV (signal 11); it last said: b\nc\nloading weights"
@@ -354,6 +424,29 @@ def test_out_of_memory_is_proved_and_never_guessed(memory: Memory | None, said: 
 
     assert said in found
     assert unsaid not in found
+
+
+@pytest.mark.parametrize(
+    ("how", "oom_kills", "told", "expected"),
+    [
+        (TERM, None, False, True),
+        (TERM, 1, False, True),
+        (TERM, 0, True, False),
+        (KILL, 0, False, True),
+        (KILL, None, False, False),
+        (KILL, 1, False, False),
+        (SEGV, 0, False, False),
+        (143, 0, False, False),
+    ],
+)
+def test_who_was_ended_by_somebody_outside(
+    how: int | signal.Signals, oom_kills: int | None, told: bool, expected: bool
+) -> None:
+    memory = Memory(oom_kills=oom_kills, peak_bytes=None, limit_bytes=GIB)
+
+    outcome = judge(SAGEMAKER, msgspec.structs.replace(seen(process("rank 1", 5, how, told=told)), memory=memory))
+
+    assert outcome.preempted is expected
 
 
 def test_our_own_kill_is_no_memory_matter() -> None:

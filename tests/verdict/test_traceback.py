@@ -47,6 +47,21 @@ Traceback (most recent call last):
     raise RuntimeError("gave up") from error
 RuntimeError: gave up
 """
+USER_CODE = """\
+Traceback (most recent call last):
+  File "/opt/ml/code/train.py", line 50, in <module>
+    loss = step(images)
+           ^^^^^^^^^^^^
+  File "/tmp/__autograph_generated_filed1jf7yzj.py", line 33, in tf__step
+    raise
+ValueError: in user code:
+
+    File "/opt/ml/code/train.py", line 43, in step  *
+        return strategy.run(replica, (images,))
+
+    ValueError: destinations can not be empty
+
+"""
 COLOURED = (
     "Traceback (most recent call last):\n"
     '  File \x1b[35m"train.py"\x1b[0m, line \x1b[35m3\x1b[0m, in \x1b[35m<module>\x1b[0m\n'
@@ -177,6 +192,7 @@ def test_a_message_of_several_lines_is_whole() -> None:
         "[W socket.cpp:464] cannot be resolved",
         "I1121 03:28:14.5 agent.py:12] done",
         "Exception ignored in: <function f at 0x7f>",
+        "-" * 74,
     ],
 )
 def test_a_log_line_behind_it_is_no_part_of_the_message(line: str) -> None:
@@ -255,6 +271,16 @@ def test_of_a_chain_that_the_tails_start_cut_the_rest_is_told() -> None:
     assert traceback.text.startswith("Traceback")
     assert "KeyError" not in traceback.text
     assert traceback.error == "RuntimeError: gave up"
+
+
+def test_of_tensorflows_user_code_the_true_error_and_place_are_told() -> None:
+    """AutoGraph's error line says only where it happened: the message is behind it, indented (TensorFlow 2.21)."""
+    traceback = found(USER_CODE + "epoch 1\n")
+
+    assert traceback.error == "ValueError: destinations can not be empty"
+    assert traceback.place == "/opt/ml/code/train.py:43 in step"
+    assert traceback.text == USER_CODE.rstrip()
+    assert traceback.after == 1
 
 
 def test_lines_written_behind_it_are_counted() -> None:

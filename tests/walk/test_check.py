@@ -160,7 +160,10 @@ def test_a_name_that_does_not_resolve_fails_and_is_named(base: Base) -> None:
         lambda base: base.hyperparameters(program="nosuch.py"),
         lambda base: base.hyperparameters(program="../train.py"),
         lambda base: base.hyperparameters({"sagemaker_submit_directory": "/no/such/folder"}),
-        lambda base: base.hyperparameters({"sagemaker_mpi_enabled": "true"}),
+        lambda base: (
+            base.hyperparameters({"sagemaker_mpi_enabled": "true"}),
+            base.executable("mpirun", "#!/bin/sh\necho a launcher of ours\n"),
+        ),
         lambda base: base.hyperparameters({"text": "x" * 200_000}),
     ],
 )

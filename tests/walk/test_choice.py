@@ -17,6 +17,8 @@ TORCH = "sagemaker_torch_distributed_enabled"
 MPI = "sagemaker_mpi_enabled"
 SMDDP = "sagemaker_distributed_dataparallel_enabled"
 XLA = "sagemaker_pytorch_xla_multi_worker_enabled"
+MWMS = "sagemaker_multi_worker_mirrored_strategy_enabled"
+SERVERS = "sagemaker_parameter_server_enabled"
 PER_HOST = "sagemaker_mpi_num_of_processes_per_host"
 SAYS_ARGV = "import json, sys\nprint(json.dumps(sys.argv[1:]))\n"
 ADDRESSES = {"TOOLKIT_HOST_ADDRESSES": "algo-1=127.0.0.1,algo-2=127.0.0.2,algo-3=127.0.0.3"}
@@ -30,6 +32,8 @@ def torch(base: Base) -> Base:
     for path in (folder.parent, folder):
         (path / "__init__.py").touch()
     (folder / "run.py").write_text(SAYS_ARGV)
+    for name in ("torch_xla.py", "tensorflow.py"):
+        (folder.parents[1] / name).touch()
     base.program("print('alone')\n")
     return base
 
@@ -51,6 +55,11 @@ def group(name: str, *hosts: str) -> dict[str, object]:
         ((TORCH,), "torchrun"),
         ((TORCH, SMDDP, XLA), "torchrun"),
         ((DDP, SMDDP, XLA), "torchrun"),
+        ((SMDDP, XLA), "smddp"),
+        ((XLA,), "pytorchxla"),
+        ((XLA, MWMS, SERVERS), "pytorchxla"),
+        ((MWMS, SERVERS), "multi_worker_mirrored"),
+        ((SERVERS,), "script"),
     ],
 )
 def test_the_flags_choose_the_launcher_in_their_order(torch: Base, flags: Sequence[str], launcher: str) -> None:
@@ -62,28 +71,28 @@ def test_the_flags_choose_the_launcher_in_their_order(torch: Base, flags: Sequen
     assert f"launcher {launcher}," in done.log
 
 
-@pytest.mark.parametrize(
-    ("flags", "name"),
-    [
-        ((MPI, DDP, TORCH), "mpi"),
-        ((SMDDP, XLA), "smddp"),
-        ((XLA,), "pytorchxla"),
-        (("sagemaker_parameter_server_enabled",), "parameter_server"),
-        (("sagemaker_multi_worker_mirrored_strategy_enabled",), "multi_worker_mirrored"),
-    ],
-)
-def test_a_distribution_without_a_launcher_is_refused_by_name_and_says_which_there_are(
-    torch: Base, flags: Sequence[str], name: str
-) -> None:
-    torch.hyperparameters(dict.fromkeys(flags, "true"))
+def test_mpi_without_an_mpirun_is_refused_before_anything_is_started(torch: Base) -> None:
+    torch.hyperparameters(dict.fromkeys((MPI, DDP, TORCH), "true"))
 
-    done = train(torch)
+    done = train(torch, PATH="/nowhere")
 
     assert done.status == 78
     assert b"alone" not in done.stdout
-    assert done.failure is not None
-    assert f"found {name}" in done.failure
-    assert "pytorchddp, torch_distributed" in done.failure
+    assert "expected an mpirun on PATH for distribution mpi" in (done.failure or "")
+
+
+@pytest.mark.parametrize(("current", "index"), [("algo-1", 0), ("algo-2", 1)])
+def test_tensorflows_workers_find_each_other_in_tf_config(torch: Base, current: str, index: int) -> None:
+    """49."""
+    torch.hyperparameters({MWMS: "true"})
+    torch.resources(("algo-1", "algo-2"), current=current)
+    torch.program("import os\nprint(os.environ['TF_CONFIG'])\n")
+
+    done = train(torch, TOOLKIT_HOST_ADDRESSES="algo-1=10.0.0.1,algo-2=10.0.0.2")
+
+    found = json.loads(done.stdout)
+    assert found["cluster"] == {"worker": ["10.0.0.1:8890", "10.0.0.2:8890"]}
+    assert found["task"] == {"type": "worker", "index": index}
 
 
 def test_a_flag_that_is_off_counts_for_nothing(torch: Base) -> None:

@@ -1,10 +1,14 @@
 """Log rules and stragglers in a running job (docs/rules.md has the rules themselves, tests/rules their every case)."""
 
+import contextlib
 import json
+import socket
+from pathlib import Path
 
 import pytest
 
 from tests.walk.base import Base
+from tests.walk.live import live
 
 
 def rules(base: Base, **rule: object) -> dict[str, str]:
@@ -70,3 +74,42 @@ def test_a_rank_slower_than_its_peers_is_named(base: Base) -> None:
     assert b"rule straggler, straggler (rank 2)" in done.stderr
     assert b"straggler (rank 0)" not in done.stderr
     assert done.status == 0
+
+
+METRIC = "for step in range(30): print('step_time={seconds}', flush=True)\n"
+BEATS = (
+    "import time\nfrom toolkit import status\nends, step = time.monotonic() + 7, 0\n"
+    "while time.monotonic() < ends: time.sleep({seconds}); step += 1; status.heartbeat(step)\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("slow", "way", "rows"), [("algo-1", METRIC, 10), ("algo-2", METRIC, 10), ("algo-2", BEATS, 3)]
+)
+def test_a_host_slower_than_the_others_is_named_by_the_leader_and_to_itself(
+    tmp_path: Path, slow: str, way: str, rows: int
+) -> None:
+    names = ("algo-1", "algo-2", "algo-3")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+    addresses = ",".join(f"{name}=127.0.0.1" for name in names)
+    with contextlib.ExitStack() as stack:
+        running = {}
+        for name in names:
+            base = Base(tmp_path / name)
+            base.resources(names, current=name)
+            if way == METRIC:
+                base.document("metric-definition-regex.json", [{"Name": "step_time", "Regex": "step_time=([0-9.]+)"}])
+            base.program(way.format(seconds=0.3 if name == slow else 0.1))
+            environ = {
+                "TOOLKIT_LINK_PORT": port,
+                "TOOLKIT_HOST_ADDRESSES": addresses,
+                "TOOLKIT_STRAGGLER_STEPS": str(rows),
+            }
+            running[name] = stack.enter_context(live(base, **environ))
+        done = {name: each.end() for name, each in running.items()}
+
+    said = f"rule straggler, straggler (rank 0 of host {slow}): rank 0 of host {slow} took 0.3".encode()
+    assert {name for name, each in done.items() if said in each.stderr} == {"algo-1", slow}
+    assert all(each.stderr.count(b"rule straggler") <= 1 for each in done.values())
+    assert {each.status for each in done.values()} == {0}

@@ -126,6 +126,20 @@ def test_two_hosts_that_fail_are_told_apart(hosts: Hosts) -> None:
     assert "host algo-2" in str(done["algo-1"].failure)
 
 
+def test_the_same_traceback_on_both_hosts_is_told_once_with_a_count(hosts: Hosts) -> None:
+    for name, other in (("algo-1", "algo-2"), ("algo-2", "algo-1")):
+        ready, wait = hosts.folder / f"{name}-ready", hosts.folder / f"{other}-ready"
+        raises = f"open({str(ready)!r}, 'w').close()\n" + RAISES.replace("{meet!r}", repr(str(wait)))
+        # The second has raised, and says so, when the first one's end is told.
+        linger = "import atexit, time\natexit.register(time.sleep, 0.5)\n"
+        hosts.program(name, linger + raises)
+
+    done = hosts.run()
+
+    assert {each.status for each in done.values()} == {1}
+    assert all("1 more rank with the same traceback" in str(each.failure) for each in done.values()), done
+
+
 def test_success_is_success_when_all_have_ended_well(hosts: Hosts) -> None:
     hosts.program("algo-1", ENDS)
     hosts.program("algo-2", "import time\ntime.sleep(1)\n" + ENDS)

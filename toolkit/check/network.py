@@ -75,7 +75,7 @@ def rendezvous(job: Job, plan: Plan) -> Finding:
     reason = refused(port)
     if reason:
         advice = "Free it, or set MASTER_PORT to another port on every host"
-        status: Status = "fail" if plan.launcher == "torchrun" else "warn"
+        status: Status = "fail" if plan.launcher in ("torchrun", "smddp", "pytorchxla") else "warn"
         return Finding(name="port", status=status, found=f"{port} cannot be opened ({reason})", advice=advice)
     if _is_elsewhere(address):
         return Finding(

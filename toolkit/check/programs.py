@@ -16,7 +16,16 @@ CPU_BUILD = "+cpu"
 
 def check(plan: Plan, code: Code) -> tuple[Finding, ...]:
     """Return what was found of the programs that *plan* starts."""
-    return (*_installer(code), _interpreter(code), _launcher(plan, code), *_missing(plan, code))
+    return (*_installer(code), _interpreter(code), _launcher(plan, code), *_mpirun(code), *_missing(plan, code))
+
+
+def _mpirun(code: Code) -> tuple[Finding, ...]:
+    """Return which mpirun this host has, where the job was asked about it."""
+    mpi = code.job.machine.mpi
+    if mpi is None:
+        return ()
+    kind = {"mpich": "MPICH"}.get(mpi.kind, "Open MPI")
+    return (Finding(name="mpirun", status="ok", found=f"{kind} {mpi.version} ({mpi.path})"),)
 
 
 def _interpreter(code: Code) -> Finding:

@@ -43,6 +43,7 @@ def check(environ: Mapping[str, str], *, interpreter: str, log: Log) -> Report:
     if ours is not None:
         job = _tried(findings, "documents", lambda: platform.read(environ, ours, seen, log, interpreter=interpreter))
     if job is not None:
+        job = look.with_mpi(job) if launchers.starts_mpirun(job) else job
         log.level = job.log_level
         log.hide(job.hyperparameters)
         findings += [inputs.documents(job), *inputs.channels(job), *inputs.metrics(job)]

@@ -76,6 +76,7 @@ def _plan(plan: Plan, environ: Mapping[str, str]) -> dict[str, Any]:
                     {k: v for k, v in sorted(phase.main.environ.items()) if environ.get(k) != v}
                 ),
                 "grace_s": phase.main.stop.grace_s,
+                "services": [{"name": service.name, "argv": service.argv} for service in phase.services],
             }
             for phase in plan.phases
         ],

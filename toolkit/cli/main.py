@@ -16,6 +16,8 @@ COMMANDS = {
     "check": "look at this host's job without starting it: the plan, and what would go wrong",
     "metrics": "try metric definitions on a log",
     "rules": "try log rules on a log",
+    "render": "write the manifest that runs a job file on Kubernetes, Slurm or Compose",
+    "health": "does the job of this container still move? For a HEALTHCHECK or a liveness probe",
 }
 
 

@@ -17,7 +17,7 @@ Exit code: the job's. 0 completed; the first failing host's; 75 a host vanished;
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """Declare the words; what they mean is local/spec.py's."""
+    """Declare the words; what they mean is jobfile/spec.py's."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = EPILOG
 
@@ -40,6 +40,10 @@ def add(parser: argparse.ArgumentParser) -> None:
     word("--max-run", "TIME", "stop the job as MaxRuntimeInSeconds does (30s, 10m, 1h)")
     word("--stop-after", "TIME", "stop the job as StopTrainingJob does")
     word("--kill", "HOST@TIME", "let a host vanish (algo-2@5s)", action="append")
+    word("--backend", "NAME", "process: hosts are processes here (default); docker: containers of --image")
+    word("--image", "IMAGE", "the image of the hosts' containers")
+    word("--memory", "SIZE", "a container's memory (2g); what needs more is killed")
+    word("--shm-size", "SIZE", "a container's /dev/shm (default: 1g)")
 
 
 def run(arguments: argparse.Namespace, log: Log) -> int:
@@ -67,7 +71,7 @@ def read(given: Mapping[str, Any], folder: Path, stamp: str) -> Any:
     Raises:
         ContractError, UserError: a word is wrong, or the job file cannot be read.
     """
-    from toolkit.local import spec
+    from toolkit.jobfile import spec
 
     where = "toolkit run"
     job_file = folder / given["script"]

@@ -5,9 +5,11 @@ processor affinity to `train`, passes on the signals it gets, and ends exactly a
 `train` has the rank as its own child: its true exit status to the nanosecond, one pipe for each of its streams, and
 nobody else who signals or kills it. If `train` cannot be reached, the rank simply runs here.
 
-Runs with -I -S in train's own interpreter, as `standin.py SOCKET INTERPRETER ARGUMENTS...`. Message: a decimal length
-and a newline, then NUL-separated: folder, affinity, number of arguments, the arguments, NAME=VALUE... Answers, a line
-each: `exit N`, `signal N`. It sends `signal N` for each signal it gets.
+Runs with -I -S in train's own interpreter, as `standin.py SOCKET INTERPRETER ARGUMENTS...`; "-" is the socket that
+TOOLKIT_DOOR names, for launchers that give one command line to all hosts (mpirun). Message: a decimal length and a
+newline, then NUL-separated: folder, affinity, number of arguments, the arguments, NAME=VALUE... With it goes the
+descriptor that PMI_FD names, if there is one: MPICH's ranks talk to their daemon on it. Answers, a line each: `exit N`,
+`signal N`. It sends `signal N` for each signal it gets.
 """
 
 import os
@@ -26,10 +28,12 @@ def main(path: str, argv: list[str]) -> None:
     fields = [os.getcwdb(), affinity, str(len(arguments)).encode(), *arguments, *environ]
     body = b"\0".join(fields)
     try:
-        link.connect(path)
+        link.connect(_reached(os.environ.get("TOOLKIT_DOOR", "") if path == "-" else path))
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2):
             signal.signal(number, lambda n, _frame: link.sendall(b"signal %d\n" % n))
-        link.sendall(b"%d\n%s" % (len(body), body))
+        message = b"%d\n%s" % (len(body), body)
+        sent = link.sendmsg([message], _descriptors())
+        link.sendall(message[sent:])
     except OSError:
         os.execvp(argv[0], argv)
     answer = b""
@@ -48,6 +52,19 @@ def main(path: str, argv: list[str]) -> None:
             signal.signal(int(value), signal.SIG_DFL)
         os.kill(os.getpid(), int(value))
     os._exit(int(value))
+
+
+def _reached(path: str) -> str:
+    """Return a path for the socket at *path* that is short enough for one (107 bytes)."""
+    folder = os.open(os.path.dirname(path), os.O_PATH | os.O_DIRECTORY)
+    return "/proc/self/fd/%d/%s" % (folder, os.path.basename(path))
+
+
+def _descriptors() -> list[tuple[int, int, bytes]]:
+    number = os.environ.get("PMI_FD", "")
+    if not number.isdigit():
+        return []
+    return [(socket.SOL_SOCKET, socket.SCM_RIGHTS, int(number).to_bytes(4, sys.byteorder))]
 
 
 if __name__ == "__main__":

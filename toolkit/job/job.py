@@ -11,6 +11,7 @@ from toolkit.settings import ArgumentStyle, Settings
 StrategyName = Literal[
     "script",
     "mpi",
+    "horovod",
     "pytorchddp",
     "torch_distributed",
     "smddp",

@@ -5,11 +5,20 @@ from typing import Literal
 from toolkit.records import Record
 
 
+class Mpi(Record, frozen=True, kw_only=True):
+    """The mpirun of this machine. openmpi5: PRRTE starts its ranks (Open MPI 5 and later); mpich: Hydra does."""
+
+    kind: Literal["openmpi4", "openmpi5", "mpich"]
+    version: str
+    path: str
+
+
 class Machine(Record, frozen=True, kw_only=True):
     """What was found here. `cpus` and `memory_bytes` respect cgroups and affinity, `cpus_total` ignores them.
 
     `route_interface`: the interface that leads to other hosts (None: not to be told).
-    `programs`: which of the launchers' helpers are on PATH. `notes`: what looking went wrong at, for the log.
+    `programs`: which of the launchers' helpers are on PATH. `mpi`: asked only for jobs that start mpirun, `mpi_trouble`
+    is why there is none. `notes`: what looking went wrong at, for the log.
     """
 
     cpus: int
@@ -21,6 +30,8 @@ class Machine(Record, frozen=True, kw_only=True):
     route_interface: str | None = None
     fabric: Literal["tcp", "efa", "infiniband"] = "tcp"
     programs: tuple[str, ...] = ()
+    mpi: Mpi | None = None
+    mpi_trouble: str = ""
     notes: tuple[str, ...] = ()
 
     @property

@@ -2,6 +2,7 @@
 
 from typing import Literal
 
+from toolkit.job.restart import Restart
 from toolkit.records import Record
 
 
@@ -70,6 +71,7 @@ class Ended(Record, frozen=True, kw_only=True):
     `tails` holds, by process name, the last 64 KiB of stderr and of stdout (in this order).
     `stopped_by`: the signal that asked `train` to stop, `stopped_at_ns` when.
     `missing`: needs that were not met in time. `forced`: SIGKILL was needed. `peer_failed`: another host failed first.
+    `leader_done`: this host's script was ended because the leader's had ended well.
     `long_lines`: lines above 1 MiB, passed on in pieces. `notes`: what else is worth saying at the end.
     """
 
@@ -84,6 +86,7 @@ class Ended(Record, frozen=True, kw_only=True):
     missing: tuple[str, ...] = ()
     forced: bool = False
     peer_failed: bool = False
+    leader_done: bool = False
     memory: Memory | None = None
     hung: Hung | None = None
     ruled: Ruled | None = None
@@ -95,7 +98,9 @@ class Outcome(Record, frozen=True, kw_only=True):
     """How the job ended on this host, computed once and never changed.
 
     `primary`: the cause is one of its own, not the echo of another process's end. `failed_ns`: when it came about.
-    `odd`: what was odd about this host's ranks when nothing moved any more.
+    `odd`: what was odd about this host's ranks when nothing moved any more. `same`: the error and its place, by which
+    tracebacks are told to be the same; `alike`: how many more ranks had ended with the same one when this was judged.
+    `preempted`: somebody outside ended the process that failed. `restarts`: the rounds before this one.
     """
 
     status: Literal["succeeded", "failed", "stopped"]
@@ -114,6 +119,10 @@ class Outcome(Record, frozen=True, kw_only=True):
     primary: bool = False
     failed_ns: int = 0
     odd: tuple[str, ...] = ()
+    same: str = ""
+    alike: int = 0
+    preempted: bool = False
     command: tuple[str, ...] = ()
     exits: tuple[Exit, ...] = ()
     notes: tuple[str, ...] = ()
+    restarts: tuple[Restart, ...] = ()

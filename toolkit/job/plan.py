@@ -43,11 +43,17 @@ Need = Resolves | Listens | Locked
 
 
 class StopPolicy(Record, frozen=True, kw_only=True):
-    """How a process is stopped: `signal` to its leader first, SIGKILL to its group after `grace_s`."""
+    """How a process is stopped: `signal` to its leader first, SIGKILL to its group after `grace_s`.
+
+    `failure_s`: the most that ranks get after another one failed. `as_one`: the launcher ends all hosts' ranks once it
+    hears that one ended, so while the job stops it hears of none before every host's have ended.
+    """
 
     signal: str = "SIGTERM"
     grace_s: float = 20.0
     drain_s: float = 1.0
+    failure_s: float = 30.0
+    as_one: bool = False
 
 
 class ProcessSpec(Record, frozen=True, kw_only=True):
@@ -55,6 +61,10 @@ class ProcessSpec(Record, frozen=True, kw_only=True):
 
     `rank`: the global rank this process is (None: it is no rank). `starts_ranks`: the global ranks, by local rank,
     that it will start by itself (torchrun); they come back to `train` through the stand-in if `stand_in`.
+    `rank_variables`: where such a rank finds its rank and local rank. `own_variables`: those that it has as they stand
+    in `environ` (or do not), whatever the launcher made of them; `own_environ`: all of them. `launcher_environ`: what
+    this process has besides, and its ranks have not. `door`: what is asked of `train`, ranks apart: "agent", mpirun's
+    wish for a daemon on another host; "daemon", the command that this process is to become there.
     """
 
     name: str
@@ -65,13 +75,21 @@ class ProcessSpec(Record, frozen=True, kw_only=True):
     rank: int | None = None
     starts_ranks: tuple[int, ...] = ()
     stand_in: bool = False
+    rank_variables: tuple[str, str] = ("RANK", "LOCAL_RANK")
+    own_variables: tuple[str, ...] = ()
+    own_environ: bool = False
+    launcher_environ: dict[str, str] = {}
+    door: Literal["", "agent", "daemon"] = ""
 
 
 class Phase(Record, frozen=True, kw_only=True):
     """A step of the plan: what must be there first, and the process whose end ends it.
 
     `failure` opens its failure text. The step is skipped where the file `skip_if` exists. `together`: no host begins it
-    before all are ready.
+    before all are ready. `services` are started before `main` and ended after it; one that fails while it runs fails
+    the step. `serves_all`: they serve other hosts, too, and stay until every host's main has ended; once the leader's
+    has, the others have a moment to end, and are then ended. Without the link they stay, on any host but the leader,
+    until nothing listens at `served` any more. `leads`: this is the leader's.
     """
 
     name: str
@@ -80,6 +98,10 @@ class Phase(Record, frozen=True, kw_only=True):
     failure: str = "ExecuteUserScriptError"
     skip_if: Path | None = None
     together: bool = False
+    services: tuple[ProcessSpec, ...] = ()
+    serves_all: bool = False
+    leads: bool = False
+    served: Listens | None = None
 
 
 class Plan(Record, frozen=True, kw_only=True):
@@ -99,11 +121,22 @@ class Plan(Record, frozen=True, kw_only=True):
         for phase in self.phases:
             lines.append(f"phase: {phase.name}")
             lines += [f"  needs: {need}, within {need.within_s:g} s" for need in phase.needs]
-            lines.append("  argv: " + " ".join(quoted(token) for token in phase.main.argv))
-            lines.append(f"  cwd: {phase.main.cwd}")
-            added = {k: v for k, v in phase.main.environ.items() if base_environ.get(k) != v}
-            lines += [f"  env: {k}={v}" for k, v in sorted(masked(added).items())]
+            lines += _process(phase.main, base_environ)
+            for service in phase.services:
+                lines += [f"  service: {service.name}", *(f"  {line}" for line in _process(service, base_environ))]
+            if phase.served is not None:
+                lines.append(f"  services stay until nothing listens on {phase.served.address}:{phase.served.port}")
         return "\n".join(lines) + "\n"
+
+
+def _process(spec: ProcessSpec, base_environ: dict[str, str]) -> list[str]:
+    environ = {**spec.environ, **spec.launcher_environ}
+    added = {k: v for k, v in environ.items() if base_environ.get(k) != v}
+    return [
+        "  argv: " + " ".join(quoted(token) for token in spec.argv),
+        f"  cwd: {spec.cwd}",
+        *(f"  env: {k}={v}" for k, v in sorted(masked(added).items())),
+    ]
 
 
 def quoted(token: str) -> str:

@@ -7,7 +7,7 @@ from toolkit.job.arguments import arguments, check
 from toolkit.job.job import Job
 from toolkit.job.plan import Need, Resolves, StopPolicy
 from toolkit.job.variables import variables
-from toolkit.launchers import fabric
+from toolkit.launchers import compat, fabric
 
 MASTER_PORT = 7777
 HOOK = Path(toolkit.__file__).parent / "hook" / "site"
@@ -36,6 +36,8 @@ def environment(job: Job, arguments: tuple[str, ...]) -> dict[str, str]:
     ours.update(fabric.variables(job))
     for name, value in ours.items():
         environ.setdefault(name, value)
+    environ.pop("TOOLKIT_COMPAT_PATH", None)  # Of a train around this one.
+    environ.update(compat.variables(job))
     if job.settings.rank_hook == "on":
         environ["PYTHONPATH"] = ":".join(part for part in (str(HOOK), environ.get("PYTHONPATH", "")) if part)
     return environ
@@ -56,6 +58,11 @@ def names(job: Job) -> tuple[Need, ...]:
         return ()
     hosts = (host for host in job.cluster.hosts if host not in job.cluster.addresses)
     return tuple(Resolves(host=host, within_s=job.settings.join_s) for host in hosts)
+
+
+def played(job: Job) -> bool:
+    """True if the hosts of the job are one machine's (`toolkit run`): they share its ports."""
+    return job.cluster.size > 1 and any(address.startswith("127.") for address in job.cluster.addresses.values())
 
 
 def stop_policy(job: Job) -> StopPolicy:

@@ -20,11 +20,18 @@ def interface(job: Job) -> tuple[str | None, str]:
 
 
 def variables(job: Job) -> dict[str, str]:
-    """Return what several hosts need: the socket interface, and EFA's provider where there are EFA devices."""
+    """Return what several hosts need: the socket interface, a name for this host that no other has, and EFA's provider
+    where there are EFA devices.
+
+    NCCL takes ranks for those of one machine, and tries shared memory between them, where gethostname() and the
+    kernel's boot id are the same, as for containers of one machine with one name. NCCL_HOSTID is what it compares
+    instead (NCCL's user guide, "Environment Variables").
+    """
     if len(job.cluster.hosts) < 2:
         return {}
     name, _ = interface(job)
-    found = {"NCCL_SOCKET_IFNAME": name, "GLOO_SOCKET_IFNAME": name} if name else {}
+    found = {"NCCL_HOSTID": job.cluster.current}
+    found |= {"NCCL_SOCKET_IFNAME": name, "GLOO_SOCKET_IFNAME": name} if name else {}
     if job.machine.fabric == "efa":
         found |= {"FI_PROVIDER": "efa", "FI_EFA_USE_DEVICE_RDMA": "1", "RDMAV_FORK_SAFE": "1"}
     return found

@@ -4,37 +4,45 @@ from importlib import import_module
 from pathlib import Path
 from typing import cast
 
-from toolkit.errors import ContractError
-from toolkit.job.job import Job
+from toolkit.job.job import Job, StrategyName
 from toolkit.job.plan import Plan
 
-LAUNCHERS = {
+LAUNCHERS: dict[StrategyName, str] = {
     "script": "script",
+    "mpi": "mpi",
+    "horovod": "mpi",
     "pytorchddp": "torchrun",
     "torch_distributed": "torchrun",
+    "smddp": "smddp",
+    "pytorchxla": "pytorchxla",
+    "multi_worker_mirrored": "multi_worker_mirrored",
+    "parameter_server": "parameter_server",
 }
+# One process a host drives all its devices.
+ONE_A_HOST = ("multi_worker_mirrored", "parameter_server")
 
 
 def name_for(job: Job) -> str:
-    """Return the launcher's name: a plug-in starts its ranks itself, a host outside the distribution runs alone.
-
-    Raises:
-        ContractError: the job asks for a strategy that no launcher here serves.
-    """
-    if job.plugin is not None or not job.cluster.takes_part:
+    """Return the launcher's name: a plug-in starts its ranks itself, a host outside the distribution runs alone."""
+    alone = job.plugin is not None or not job.cluster.takes_part
+    if alone or (job.strategy.name == "parameter_server" and job.cluster.size == 1):  # One host serves nobody.
         return "script"
-    name = LAUNCHERS.get(job.strategy.name)
-    if name is None:
-        raise ContractError(
-            f"expected a distribution among {', '.join(LAUNCHERS)}, found {job.strategy.name}",
-            where="hyperparameters.json",
-            hint="This version has no launcher for it; pytorchddp and torch_distributed run under torchrun.",
-        )
-    return name
+    return LAUNCHERS[job.strategy.name]
+
+
+def starts_mpirun(job: Job) -> bool:
+    """Return whether *job* may need to know this machine's mpirun."""
+    return job.strategy.name in ("mpi", "horovod", "smddp") and job.cluster.takes_part
 
 
 def world_size(job: Job) -> int:
     """Return the number of ranks that the job's launcher starts in all."""
+    if name_for(job) == "mpi":
+        from toolkit.launchers.mpi import processes  # A job without MPI need not pay for it.
+
+        return processes(job)
+    if name_for(job) in ONE_A_HOST:
+        return job.cluster.size
     return 1 if name_for(job) == "script" else job.processes_per_host * job.cluster.size
 
 

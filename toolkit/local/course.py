@@ -9,7 +9,7 @@ a host fails                      the others are told, and killed after 120 s; t
 from collections.abc import Sequence
 from typing import Literal
 
-from toolkit.local.spec import Kill
+from toolkit.jobfile.spec import Kill
 from toolkit.records import Record
 
 GRACE_S = 120.0  # What the platform gives a container between SIGTERM and SIGKILL (`docker stop -t 120`).

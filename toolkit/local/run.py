@@ -10,11 +10,13 @@ import selectors
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 import msgspec
 
-from toolkit.local import collect, feed, stage
+from toolkit.jobfile.spec import Spec
+from toolkit.local import collect, containers, feed, stage
 from toolkit.local.course import Course, Order, Verdict, verdict
 from toolkit.local.report import (
     HostReport,
@@ -26,7 +28,6 @@ from toolkit.local.report import (
     moment,
 )
 from toolkit.local.show import Show, Standing
-from toolkit.local.spec import Spec
 from toolkit.local.stage import Staged
 from toolkit.log import Log
 from toolkit.metrics.sample import Sample
@@ -35,6 +36,7 @@ from toolkit.supervise.kernel import descendants, marked, prctl
 from toolkit.supervise.lines import Lines, collapsed
 from toolkit.supervise.signals import Signals
 
+SILENT_S = 5.0  # How long a container that is being started may say nothing before it is stopped all the same.
 DRAIN_S = 2.0  # How long after a host's end its pipes may still bring something.
 LOOK_S = 1.0  # How often the standing is shown.
 READ_BYTES = 1 << 16
@@ -57,12 +59,14 @@ def play(spec: Spec, own: Mapping[str, str], log: Log, show: Callable[[], Show])
         paper = spec.job_dir / "job.json"
         collect.write_json(paper, Report(name=spec.name, status="InProgress", start_time=moment(started_s)))
         course = Course(spec.hosts, stop_after_s=spec.stop_after_s, max_run_s=spec.max_run_s, kills=spec.kills)
-        room = Room(spec.name, staged, course, log, show())
-        try:
-            room.run()
-        finally:
-            room.clear()
-        report = _report(spec, staged, room, started_s, log)
+        with containers.Engine(spec, own) if spec.backend == "docker" else nullcontext() as engine:
+            room = Room(spec.name, staged, course, log, show())
+            try:
+                room.run()
+            finally:
+                room.clear()
+            starved = {host for host in spec.hosts if engine is not None and engine.short_of_memory(host)}
+        report = _report(spec, staged, room, starved, started_s, log)
         try:
             collect.write_json(paper, report)
         except OSError as error:
@@ -83,6 +87,8 @@ class Host:
         self.log = staged.log.open("wb", buffering=0)
         self.streams: dict[int, tuple[int, Lines]] = {}
         self.closes_at_s: float | None = None
+        self.heard = False
+        self.stops_at_s: float | None = None
 
     def start(self) -> None:
         """Start `train`, its two streams on pipes of ours."""
@@ -99,12 +105,32 @@ class Host:
             os.set_blocking(read_end, False)
             self.streams[read_end] = (fd, Lines())
 
+    def stop(self, now_s: float) -> None:
+        """SIGTERM to `train`, by the time `stops_at_s`."""
+        self.stops_at_s = now_s
+
     def vanish(self) -> None:
         """SIGKILL to everything on this host at once: stopped first, so that nothing is forked meanwhile."""
         marker = f"SAGEMAKER_BASE_DIR={self.staged.place.base}".encode()
         for _ in range(3):
             left = {pid for root in marked(marker) | {self.pid} for pid in (root, *descendants(root))}
             send_all(left, signal.SIGKILL)
+
+
+class ContainedHost(Host):
+    """One host that is a container; `pid` is its client's."""
+
+    def stop(self, now_s: float) -> None:
+        """As elsewhere, but not before `train` has said a word.
+
+        Before there is a container the client ends by SIGTERM, and a PID 1 that does not yet handle a signal never gets
+        it: the kernel drops it.
+        """
+        self.stops_at_s = now_s if self.heard else now_s + SILENT_S
+
+    def vanish(self) -> None:
+        """SIGKILL to everything in the container, by the engine."""
+        containers.kill(self.staged.container, self.staged.environ)
 
 
 class Tail:
@@ -137,7 +163,7 @@ class Room:
         self.ended_s = 0.0
         self._log = log
         self._show = show
-        self._hosts = {host.place.host: Host(host) for host in staged}
+        self._hosts = {host.place.host: (ContainedHost if host.container else Host)(host) for host in staged}
         self._feeders: dict[int, feed.Feed] = {}
         self._tails = [Tail(host.place.base / "output" / "metrics.jsonl") for host in staged]
         self._newest: dict[str, Sample] = {}
@@ -157,6 +183,7 @@ class Room:
                         self._asked(number)
                 self._reap()
                 self._obey(self.course.due(self._now_s()))
+                self._stop_due()
                 self._close_late()
                 if self._now_s() >= look_at_s:
                     look_at_s = self._now_s() + LOOK_S
@@ -194,7 +221,9 @@ class Room:
                 self._selector.register(fd, selectors.EVENT_READ, host)
 
     def _wait(self, look_at_s: float) -> None:
-        times = [look_at_s, self.course.next_s()] + [host.closes_at_s for host in self._hosts.values()]
+        times = [look_at_s, self.course.next_s()]
+        for host in self._hosts.values():
+            times += [host.closes_at_s, host.stops_at_s]
         timeout_s = max(0.0, min(at_s for at_s in times if at_s is not None) - self._now_s())
         for key, _ in self._selector.select(timeout_s):
             if isinstance(key.data, Host):
@@ -221,6 +250,7 @@ class Room:
     def _relay(self, host: Host, fd: int, block: bytes) -> None:
         if not block:
             return
+        host.heard = True
         self._show.lines(host.name, fd, block)
         try:
             host.log.write(collapsed(block))
@@ -262,10 +292,17 @@ class Room:
             host = self._hosts[name]
             if order == "stop":
                 host.state = "stopping"
-                send(host.pid, signal.SIGTERM)
+                host.stop(self._now_s())
             else:
                 self._log.info(f"{name} is killed")
                 host.vanish()
+
+    def _stop_due(self) -> None:
+        for host in self._hosts.values():
+            if host.stops_at_s is not None and (host.heard or self._now_s() >= host.stops_at_s):
+                host.stops_at_s = None
+                if host.name in self.course.running:
+                    send(host.pid, signal.SIGTERM)
 
     def _close_late(self) -> None:
         for host in self._hosts.values():
@@ -295,7 +332,7 @@ def _sample(line: bytes) -> Sample | None:
         return None  # A line that a full disk cut.
 
 
-def _report(spec: Spec, staged: Sequence[Staged], room: Room, started_s: float, log: Log) -> Report:
+def _report(spec: Spec, staged: Sequence[Staged], room: Room, starved: set[str], started_s: float, log: Log) -> Report:
     course = room.course
     outcomes = collect.outcomes(staged)
     end: Verdict = verdict(course, interrupted=room.interrupted, first=first_failure(course, outcomes))
@@ -306,10 +343,11 @@ def _report(spec: Spec, staged: Sequence[Staged], room: Room, started_s: float, 
     for host in spec.hosts:
         told = outcomes.get(host)
         vanished = host in course.vanished
+        cause = "killed by the kernel: the container was out of memory" if host in starved else ""
         hosts[host] = HostReport(
             exit_code=course.codes.get(host),
             status="vanished" if vanished else told.status if told else "",
-            cause="killed with everything on it" if vanished else told.cause if told else "",
+            cause="killed with everything on it" if vanished else told.cause if told else cause,
         )
     return Report(
         name=spec.name,

@@ -5,6 +5,7 @@ wrote them, stdout or stderr, unaltered but for "algo-1 | " in front where there
 """
 
 import os
+import re
 import sys
 from collections.abc import Mapping
 from typing import Any, Protocol
@@ -120,13 +121,15 @@ class Live:
 def marked_block(host: str, block: bytes, *, several: bool) -> bytes:
     """Return *block*, whole lines or a last unfinished one, the host in front of each if there are *several*.
 
-    A line that names its host already, as those of ranks do ("[algo-2 rank 3] "), stays as it is.
+    A line that names its host already, as those of ranks do ("[algo-2 rank 3] ", "[1,mpirank:3,algo-2]"), stays as it
+    is.
     """
     if not several:
         return block
-    named, mark = f"[{host} ".encode(), f"{host} | ".encode()
+    named = re.compile(rb"\[(1,mpirank:\d+,)?%s[ \]]" % re.escape(host.encode()))
+    mark = f"{host} | ".encode()
     lines = block.removesuffix(b"\n").split(b"\n")
-    return b"".join((line if line.startswith(named) else mark + line) + b"\n" for line in lines)
+    return b"".join((line if named.match(line) else mark + line) + b"\n" for line in lines)
 
 
 def table(standing: Standing) -> Any:

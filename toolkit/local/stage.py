@@ -2,7 +2,7 @@
 
 JOBDIR/.toolkit-job                 says that the folder is a job's; locked while the job runs
 JOBDIR/source/sourcedir.tar.gz      what was submitted: the source folder as it was at the start
-JOBDIR/hosts/algo-N/opt/ml/         one host's /opt/ml (SAGEMAKER_BASE_DIR)
+JOBDIR/hosts/algo-N/opt/ml/         one host's /opt/ml (SAGEMAKER_BASE_DIR, or mounted there in its container)
 JOBDIR/hosts/algo-N/python/         its own interpreter, only where something may get installed
 JOBDIR/logs/  model.tar.gz  ...     the results (collect.py)
 """
@@ -19,9 +19,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from toolkit.errors import ContractError, PlatformError, UserError
-from toolkit.local.documents import Place, documents, environment, region_of
+from toolkit.jobfile.spec import Channel, Spec
+from toolkit.local import containers
+from toolkit.local.documents import BASE, Place, documents, environment, region_of
 from toolkit.local.feed import Feed
-from toolkit.local.spec import Channel, Spec
 from toolkit.records import Record
 
 PORTS = range(20_001, 32_000, 2)
@@ -40,10 +41,12 @@ class Staged(Record, frozen=True, kw_only=True):
     environ: dict[str, str]
     log: Path
     feeds: tuple[Feed, ...] = ()
+    container: str = ""
 
 
 def check(spec: Spec) -> None:
-    """Raise a UserError for the first path of *spec* that is not there."""
+    """Raise a UserError for the first path of *spec* that is not there, or a word that its backend cannot serve."""
+    _check_backend(spec)
     if not spec.script.is_file():
         raise UserError(f"expected a script, found {_found(spec.script)}", where=str(spec.script))
     if spec.requirements and not spec.requirements.is_file():
@@ -89,9 +92,18 @@ def stage(spec: Spec, own: Mapping[str, str]) -> tuple[Staged, ...]:
         PlatformError: something cannot be read or written.
     """
     submitted = spec.job_dir / "source" / "sourcedir.tar.gz"
-    port, cpus = free_port(), len(os.sched_getaffinity(0))
+    contained = spec.backend == "docker"
+    # TensorFlow's servers, two of a host, have the ports from the rendezvous' own on.
+    port, cpus = free_port(2 * len(spec.hosts)), len(os.sched_getaffinity(0))
     places = (
-        Place(host=host, base=spec.job_dir / "hosts" / host / "opt" / "ml", submitted=submitted, port=port, cpus=cpus)
+        Place(
+            host=host,
+            base=spec.job_dir / "hosts" / host / "opt" / "ml",
+            submitted=BASE / "input" / submitted.name if contained else submitted,
+            port=port,
+            cpus=cpus,
+            contained=contained,
+        )
         for host in spec.hosts
     )
     try:
@@ -112,7 +124,10 @@ def stage_host(spec: Spec, place: Place, own: Mapping[str, str]) -> Staged:
     data.mkdir()
     for name, document in documents(spec, place, region).items():
         (config / name).write_text(json.dumps(document))
-    if spec.checkpoints:
+    mounts = []
+    if spec.checkpoints and place.contained:
+        mounts.append(f"{spec.checkpoints}:{place.inside / 'checkpoints'}")
+    elif spec.checkpoints:
         (place.base / "checkpoints").symlink_to(spec.checkpoints, target_is_directory=True)
     feeds = []
     for channel in spec.channels:
@@ -121,7 +136,11 @@ def stage_host(spec: Spec, place: Place, own: Mapping[str, str]) -> Staged:
             feeds.append(Feed(fifo=data / channel.name, files=tuple(path for _, path in files)))
         else:
             place_files(data / channel.name, files, lazy=channel.mode == "FastFile")
+            if channel.mode == "FastFile":
+                mounts += [f"{folder}:{folder}:ro" for folder in linked_folders(channel, files)]
     environ = environment(spec, place, own, region)
+    if place.contained:
+        return _contained(spec, place, own, environ, mounts, tuple(feeds))
     interpreter = sys.executable
     if installs(spec):
         interpreter = own_interpreter(place.base.parents[1] / "python")
@@ -133,6 +152,35 @@ def stage_host(spec: Spec, place: Place, own: Mapping[str, str]) -> Staged:
         log=spec.job_dir / "logs" / f"{place.host}.log",
         feeds=tuple(feeds),
     )
+
+
+def _contained(
+    spec: Spec,
+    place: Place,
+    own: Mapping[str, str],
+    environ: Mapping[str, str],
+    mounts: list[str],
+    feeds: tuple[Feed, ...],
+) -> Staged:
+    (place.base / "input" / place.submitted.name).hardlink_to(spec.job_dir / "source" / place.submitted.name)
+    place.base.chmod(0o777)  # Whoever the image's user is, /opt/ml is theirs to fill.
+    hosts = spec.hosts
+    gpus = containers.gpus_for(hosts.index(place.host), len(hosts), containers.gpu_count())
+    return Staged(
+        place=place,
+        argv=containers.argv(spec, place, environ, mounts, gpus=gpus, user=containers.person()),
+        environ=dict(own),
+        log=spec.job_dir / "logs" / f"{place.host}.log",
+        feeds=feeds,
+        container=containers.name_of(spec, place.host),
+    )
+
+
+def linked_folders(channel: Channel, files: list[tuple[str, Path]]) -> list[Path]:
+    """Return the folders that hold what the links to *files* lead to: a container must see them at the same paths."""
+    top = channel.path.resolve() if channel.path.is_dir() else channel.path.resolve().parent
+    targets = {path.resolve() for _, path in files}
+    return sorted({top} | {target.parent for target in targets if not target.is_relative_to(top)})
 
 
 def share(spec: Spec, channel: Channel, host: str) -> list[tuple[str, Path]]:
@@ -230,15 +278,16 @@ def own_interpreter(folder: Path) -> str:
     return str(folder / "bin" / "python")
 
 
-def free_port() -> int:
-    """Return a port for the rendezvous that nobody listens on, and neither on the one below it, which is the link's.
+def free_port(count: int = 1) -> int:
+    """Return a port for the rendezvous that nobody listens on, nor on *count* - 1 above it, nor on the one below it,
+    which is the link's.
 
     Below the kernel's range for outgoing connections (ip_local_port_range, from 32768 on): those come and go.
     """
     for port in random.sample(PORTS, len(PORTS)):
-        if _is_free(port) and _is_free(port - 1):
+        if all(_is_free(each) for each in range(port - 1, port + count)):
             return port
-    raise PlatformError(f"expected two free ports side by side from {PORTS.start} to {PORTS.stop}, found none")
+    raise PlatformError(f"expected {count + 1} free ports side by side from {PORTS.start} to {PORTS.stop}, found none")
 
 
 def _is_free(port: int) -> bool:
@@ -258,6 +307,15 @@ def _set_folder_modes(top: Path, mode: int) -> None:
     for folder, _, _ in os.walk(top, topdown=mode & 0o200 != 0):
         if not Path(folder).is_symlink():
             Path(folder).chmod(mode)
+
+
+def _check_backend(spec: Spec) -> None:
+    if spec.backend == "docker" and not spec.image:
+        hint = "Name one that has the toolkit (docs/images.md)."
+        raise UserError("expected --image with --backend docker, found none", where="toolkit run", hint=hint)
+    if spec.backend == "process" and (spec.memory_bytes or spec.shm_bytes):
+        hint = "Only containers have limits of their own: --backend docker --image IMAGE."
+        raise UserError("--memory and --shm-size need --backend docker", where="toolkit run", hint=hint)
 
 
 def _found(path: Path) -> str:

@@ -3,16 +3,23 @@
 import msgspec
 
 from toolkit.peers.messages import (
+    Again,
     Bye,
     Ended,
     Evidence,
     Failing,
     Go,
     Idle,
+    Launch,
     Message,
+    Notice,
+    Over,
     Ping,
     Report,
+    Rested,
+    Round,
     Step,
+    StepTimes,
     Stop,
     Verdict,
     Welcome,
@@ -24,7 +31,11 @@ from toolkit.peers.roll import (
     RECONNECT_S,
     TELL_EVERY_S,
     Action,
+    AllRested,
     FailHere,
+    LaunchHere,
+    OverHere,
+    Repeat,
     Say,
     Send,
     Settled,
@@ -58,17 +69,24 @@ class Follower:
         self._paused_s = 0.0
         self._heard_s: float | None = None
         self._away_s: float | None = None
-        self._ended_s: float | None = None
         self._unsent: list[Message] = []
         self._connected = False
         self._refused = False
-        self._started = False
-        self._told_here = False
         self._stopped = False
         self._signal = SIGTERM
+        self.verdict: Report | None = None
+        self._begin(0)
+
+    def _begin(self, number: int) -> None:
+        """Begin round *number*: what was said in the one before does not count any more, but for a stop."""
+        self._round = number
+        self._unsent = [message for message in self._unsent if isinstance(message, Stop)]
+        self._ended_s: float | None = None
+        self._started = False
+        self._told_here = False
+        self._launched = False
         self._own: Report | None = None
         self._heard_of: Report | None = None
-        self.verdict: Report | None = None
 
     # --- what comes from the link
 
@@ -77,7 +95,8 @@ class Follower:
         self._connected = True
         self._away_s = None
         self._heard_s = now_s
-        return [self._to_leader(message) for message in (*self._unsent, Ping(sent_ns=now_ns))]
+        first = (Round(round=self._round),) if self._round else ()
+        return [self._to_leader(message) for message in (*first, *self._unsent, Ping(sent_ns=now_ns))]
 
     def left(self, now_s: float) -> list[Action]:
         """The connection broke."""
@@ -105,7 +124,7 @@ class Follower:
         if isinstance(message, Ended):
             self._ended_s = now_s
             self._due_s = now_s
-        if not isinstance(message, Idle):
+        if not isinstance(message, Idle | StepTimes):
             self._unsent.append(message)
         return [self._to_leader(message)] if self._connected else []
 
@@ -125,6 +144,19 @@ class Follower:
             return [StopHere(host=message.host, signal=message.signal)]
         if isinstance(message, Step):
             return [StopAt(step=message.step)]
+        if isinstance(message, Launch) and not self._launched:
+            self._launched = True
+            return [LaunchHere(command=message.command)]
+        if isinstance(message, Over):
+            return [OverHere()]
+        if isinstance(message, Rested):
+            return [AllRested()]
+        if isinstance(message, Notice):
+            return [Say(text=message.text, warns=True)]
+        if isinstance(message, Again) and message.restart.round > self._round:
+            self._begin(message.restart.round)
+            repeat = Repeat(restart=message.restart, used=message.used, allowed=message.allowed)
+            return [self._to_leader(Round(round=self._round)), repeat]
         if isinstance(message, Failing):
             self._heard_of = worse(self._heard_of, message.report)
             return self._fail_here(message.report)

@@ -6,24 +6,33 @@ same however many there are: with 10,000 of them everything is said 10,000 times
 
 import msgspec
 
+from toolkit.job.restart import Budget, Failure, Restart, Steps
 from toolkit.peers.messages import (
+    Again,
     Bye,
+    DaemonEnded,
     Ended,
     Evidence,
     Failing,
     Go,
     Idle,
+    Launch,
     Message,
+    Over,
     Ping,
     Pong,
     Ready,
     Report,
+    Rested,
+    Round,
     Step,
+    StepTimes,
     Stop,
     Verdict,
     Welcome,
 )
 from toolkit.peers.roll import (
+    AGAIN_S,
     AGREE_S,
     BREAK_NS,
     EVIDENCE_S,
@@ -37,13 +46,17 @@ from toolkit.peers.roll import (
     TELL_EVERY_S,
     VANISHED,
     Action,
+    AllRested,
     FailHere,
+    Landed,
+    Repeat,
     Say,
     Send,
     Settled,
     Start,
     StopAt,
     StopHere,
+    Timed,
     Times,
     broken,
     in_vain,
@@ -56,11 +69,14 @@ from toolkit.peers.roll import (
     worse,
 )
 
+# As far as any rank can have come.
+FURTHEST = Steps(seen=True, highest=1 << 62)
+
 
 class Leader:
-    """Takes what happens and answers with what is to be done."""
+    """Takes what happens and answers with what is to be done. *restarts*: how many the job may have."""
 
-    def __init__(self, hosts: tuple[str, ...], times: Times, now_s: float) -> None:
+    def __init__(self, hosts: tuple[str, ...], times: Times, now_s: float, *, restarts: int = 0) -> None:
         self._me = hosts[0]
         self._hosts = hosts
         self._followers = hosts[1:]
@@ -72,28 +88,46 @@ class Leader:
         self._absent = set(hosts[1:])
         self._gone: set[str] = set()
         self._here: set[str] = set()
+        self._stop: Stop | None = None
+        self._stopped_s: float | None = None
+        self._settled_s: float | None = None
+        self._ticked_s = now_s
+        self._due_s = now_s
+        self._paused_s = 0.0
+        self._budget = Budget(allowed=restarts)
+        # By follower: the round that what it says on its connection is of.
+        self._at: dict[str, int] = {}
+        self.verdict: Report | None = None
+        self._begin(None, {self._me}, now_s)
+
+    def _begin(self, again: Again | None, hosts: set[str], now_s: float) -> None:
+        """Begin the next round, with *hosts*; what was said in the one before does not count any more."""
+        self._again = again
+        self._round = again.restart.round if again is not None else 0
         # Of the hosts that came and are not gone: those that have not ended, and those that have not said what failed.
-        self._unended = {self._me}
-        self._untold = {self._me}
+        self._unended = set(hosts)
+        self._untold = set(hosts)
         self._ready: set[str] = set()
         self._idle: dict[str, Idle] = {}
         self._odd: dict[str, tuple[str, ...]] = {}
         self._steps: dict[str, int] = {}
         self._agreed: Step | None = None
         self._ended: dict[str, Report] = {}
+        self._launches: dict[str, Launch] = {}
+        self._over: Over | None = None
+        self._resting: set[str] = set()
+        self._rested: Rested | None = None
+        self._came = Steps()
         self._worst: Report | None = None
-        self._stop: Stop | None = None
+        # By host: the last report of a traceback.
+        self._same: dict[str, Report] = {}
         self._started = False
         self._began_s = now_s
         self._first_end_s: float | None = None
         self._failing_s: float | None = None
-        self._stopped_s: float | None = None
-        self._settled_s: float | None = None
+        # True while all hosts are waited for, because the failure may be worth another round.
+        self._hopes = False
         self._next_tell_s = now_s + TELL_EVERY_S
-        self._ticked_s = now_s
-        self._due_s = now_s
-        self._paused_s = 0.0
-        self.verdict: Report | None = None
 
     # --- what comes from the link
 
@@ -117,14 +151,17 @@ class Leader:
         self._here.add(host)
         self._away_s.pop(host, None)
         self._idle.pop(host, None)
+        self._at[host] = 0
         self._heard_s[host] = now_s
         messages: list[Message] = [Welcome(beat_s=self._times.beat_s, patience_s=self._times.patience_s)]
         if self.verdict is not None:
             messages.append(Verdict(report=self.verdict))
         else:
-            messages += [message for message in (self._stop, self._agreed) if message is not None]
+            messages += [message for message in (self._again, self._stop, self._agreed) if message is not None]
             messages += [Failing(report=light(self._worst))] if self._failing_s is not None and self._worst else []
             messages += [Go()] if self._started else []
+            late = (self._launches.get(host), self._over, self._rested)
+            messages += [message for message in late if message is not None]
         return [Send(hosts=(host,), message=message) for message in messages]
 
     def left(self, host: str, now_s: float) -> list[Action]:
@@ -148,6 +185,10 @@ class Leader:
             return self._on_stop(message, host, now_s)
         if self.verdict is not None:
             return []
+        if isinstance(message, Round):
+            self._at[host] = message.round
+        if host != self._me and self._at.get(host, 0) != self._round:
+            return []
         if isinstance(message, Ready):
             return self._on_ready(host)
         if isinstance(message, Failing):
@@ -159,7 +200,21 @@ class Leader:
             return self._agree(now_s)
         if isinstance(message, Idle):
             return self._on_idle(host, message, now_s, now_ns)
+        if isinstance(message, Launch):
+            self._launches[message.host] = message
+            return [Send(hosts=(message.host,), message=message)]
+        if isinstance(message, DaemonEnded):
+            return [Landed(host=host, code=message.code)]
+        if isinstance(message, Over):
+            self._over = message
+            return [Send(hosts=self._followers, message=message)]
+        if isinstance(message, Rested):
+            self._resting.add(host)
+            return self._rest()
+        if isinstance(message, StepTimes):
+            return [Timed(host=host, times=message.times)]
         if isinstance(message, Ended):
+            self._came = self._came.and_those(message.steps)
             return self._on_ended(host, message.report, now_s)
         return []
 
@@ -170,7 +225,7 @@ class Leader:
         if self.verdict is None:
             actions = self._roll_call(now_s, now_ns)
             for host in self._followers:
-                if host in self._unended:
+                if host in self._unended or (self._hopes and host not in self._gone):
                     actions += self._look_after(host, now_s, now_ns)
             actions += self._agree(now_s) + self._decide(now_s)
         self._plan_next(now_s)
@@ -274,12 +329,21 @@ class Leader:
             self._first_end_s = now_s
             self._due(now_s + self._times.end_s)
         if not report.failed:
-            return self._decide(now_s)
+            return [*self._rest(), *self._decide(now_s)]
         return self._fail(host, report, now_s)
+
+    def _rest(self) -> list[Action]:
+        """Say it once, to those who wait for it, when no rank of the job lives any more."""
+        if not self._resting or self._rested is not None or not self._unended <= self._resting:
+            return []
+        self._rested = Rested()
+        return [Send(hosts=self._followers, message=self._rested), AllRested()]
 
     def _fail(self, host: str, report: Report, now_s: float) -> list[Action]:
         """Take bad news from *host* ("": this roll call's own), and pass the first on."""
         self._worst = worse(self._worst, report)
+        if report.same:
+            self._same[report.host] = report
         if not self._hangs:
             self._untold.discard(host)
         if self._failing_s is not None:
@@ -324,7 +388,7 @@ class Leader:
             cause = f"host {host} vanished while the job was stopping: {how}"
             code = 128 + self._stop.signal
             self._ended[host] = Report(host=host, exit_code=code, stopped=True, kind="Stopped", cause=cause)
-            return []
+            return self._rest()
         if self._paused_s > RECONNECT_S:
             how += f" (host {self._me} itself had been paused for {self._paused_s:.1f} s)"
         return self._fail(host, vanished(host, how, at_ns), now_s)
@@ -338,7 +402,7 @@ class Leader:
             late = since_s >= self._evidence_s + (RECONNECT_S if self._away_s else 0.0)
             assert self._worst is not None
             if late or (self._worst.primary and not self._untold):
-                return self._settle(self._worst, now_s)
+                return self._settle_or_repeat(self._worst, self._failing_s, now_s)
             return []
         if not self._unended:
             return self._settle(self._together(), now_s)
@@ -347,6 +411,48 @@ class Leader:
         if self._stop is None and self._times.end_s > 0 and self._first_end_s is not None:
             return self._end_late(self._first_end_s + self._times.end_s, now_s)
         return []
+
+    def _settle_or_repeat(self, worst: Report, failing_s: float, now_s: float) -> list[Action]:
+        """End the job by *worst*, or begin another round; as long as that may be, wait for every host to end."""
+        if not self._budget.allowed:
+            return self._settle(worst, now_s)
+        failure = Failure(
+            kind=worst.kind,
+            exit_code=worst.exit_code,
+            preempted=worst.preempted,
+            began=self._started,
+            stopped=self._stop is not None,
+            gone=tuple(sorted(self._gone)),
+        )
+        # Until all have ended, how far they came is not known.
+        awaited = bool(self._unended or self._away_s)
+        refusal = self._budget.refusal(failure, FURTHEST if awaited else self._came)
+        if awaited and not refusal and now_s < failing_s + self._times.grace_s + AGAIN_S:
+            self._hopes = True
+            return []
+        if awaited and not refusal:
+            refusal = f"{named(sorted(self._unended | self._away_s.keys()))} had not ended"
+        if refusal:
+            return [Say(text=f"no restart: {refusal}", warns=True), *self._settle(worst, now_s)]
+        return self._repeat(worst, failure, now_s)
+
+    def _repeat(self, worst: Report, failure: Failure, now_s: float) -> list[Action]:
+        worst = shared(self._whole(worst), len(self._hosts))
+        restart = Restart(
+            round=self._round + 1,
+            host=worst.host,
+            cause=worst.cause,
+            process=worst.process,
+            rank=worst.rank,
+            exit_code=worst.exit_code,
+            failed_ns=worst.failed_ns,
+            counted=self._budget.counts(failure, self._came),
+        )
+        self._budget = self._budget.after(failure, self._came)
+        again = Again(restart=restart, used=self._budget.used, allowed=self._budget.allowed)
+        self._begin(again, set(self._hosts), now_s)
+        repeat = Repeat(restart=restart, used=again.used, allowed=again.allowed)
+        return [Send(hosts=self._followers, message=again), repeat]
 
     @property
     def _evidence_s(self) -> float:
@@ -374,10 +480,7 @@ class Leader:
         return worst if worst.exit_code else Report(host=self._me, exit_code=0, stopped=self._stop is not None)
 
     def _settle(self, report: Report, now_s: float) -> list[Action]:
-        if report.kind == HANG:
-            odd = [each for host in self._hosts for each in self._odd.get(host, ())]
-            report = msgspec.structs.replace(report, cause="; ".join((report.cause, *odd)))
-        self.verdict = report = shared(report, len(self._hosts))
+        self.verdict = report = shared(self._whole(report), len(self._hosts))
         self._settled_s = now_s
         actions: list[Action] = [Send(hosts=self._followers, message=Verdict(report=report))]
         if report.failed and self._failing_s is None:
@@ -387,6 +490,15 @@ class Leader:
             who = named(list(self.awaited))
             actions.append(Say(text=f"waiting up to {LINGER_S:g} s for {who}, to say that the job has failed"))
         return actions
+
+    def _whole(self, report: Report) -> Report:
+        """Return *report* with what the hosts together know: what was odd where all hung, and how many more ranks, of
+        all hosts, had ended with the same traceback."""
+        if report.kind == HANG:
+            odd = [each for host in self._hosts for each in self._odd.get(host, ())]
+            report = msgspec.structs.replace(report, cause="; ".join((report.cause, *odd)))
+        same = [each for each in self._same.values() if report.same and each.same == report.same]
+        return msgspec.structs.replace(report, alike=max(sum(1 + each.alike for each in same) - 1, report.alike))
 
     def _but(self, host: str) -> tuple[str, ...]:
         return tuple(each for each in self._followers if each != host)

@@ -14,7 +14,7 @@ import select
 import socket
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from toolkit.peers.follower import Follower
 from toolkit.peers.leader import Leader
@@ -27,13 +27,14 @@ from toolkit.peers.messages import (
     Frames,
     Hello,
     Message,
+    Notice,
     Pong,
     RefusedError,
     Report,
     Seal,
     encode,
 )
-from toolkit.peers.roll import Action, Say, Send, Times
+from toolkit.peers.roll import Action, Say, Send, Timed, Times
 
 PROVE_WITHIN_S = 5.0
 UNPROVED_AT_ONCE = 256
@@ -46,6 +47,7 @@ REFUSED_RETRY_S = 1.0
 OWN_DESCRIPTORS = UNPROVED_AT_ONCE + 256
 READ = select.EPOLLIN
 WRITE = select.EPOLLOUT
+Judge = Callable[[str, tuple[tuple[int, int, float], ...]], list[tuple[str, str]]]
 Address = tuple[socket.AddressFamily, tuple[str, int] | tuple[str, int, int, int] | tuple[int, bytes]]
 
 
@@ -181,12 +183,23 @@ class Link:
 
 
 class LeaderLink(Link):
-    """Listens; one connection a follower."""
+    """Listens; one connection a follower. *restarts*: how many the job may have; *judge* says who is slow, by the step
+    times of a host: (host, what the leader's log and its own are to say)."""
 
-    def __init__(self, hosts: tuple[str, ...], key: bytes, times: Times, listener: socket.socket) -> None:
+    def __init__(
+        self,
+        hosts: tuple[str, ...],
+        key: bytes,
+        times: Times,
+        listener: socket.socket,
+        *,
+        restarts: int = 0,
+        judge: Judge = lambda _host, _times: [],
+    ) -> None:
         super().__init__(hosts[0], key)
         make_room(len(hosts))
-        self.roll = Leader(hosts, times, time.monotonic())
+        self.roll = Leader(hosts, times, time.monotonic(), restarts=restarts)
+        self._judge = judge
         self._hosts = frozenset(hosts[1:])
         self._listener = listener
         self._listens = False
@@ -325,8 +338,17 @@ class LeaderLink(Link):
         for action in actions:
             if isinstance(action, Send):
                 self._send(action)
+            elif isinstance(action, Timed):
+                # At once, so that a host's news of its last steps is not behind the verdict, which closes its link.
+                self._tell_slow(self._judge(action.host, action.times))
             else:
                 self._words.append(action)
+
+    def _tell_slow(self, found: list[tuple[str, str]]) -> None:
+        for host, text in found:
+            self._words.append(Say(text=text, warns=True))
+            if host != self.me:
+                self._send(Send(hosts=(host,), message=Notice(text=text)))
 
     def _send(self, action: Send) -> None:
         encoded = encode(action.message)

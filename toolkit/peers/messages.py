@@ -13,6 +13,7 @@ from typing import Literal
 
 import msgspec
 
+from toolkit.job.restart import Restart, Steps
 from toolkit.records import Record
 
 NONCE_BYTES = 32
@@ -28,7 +29,8 @@ class Report(Record, frozen=True, kw_only=True):
     """How one host's part failed or ended.
 
     `primary`: a cause of its own, not the echo of another process's end. `failed_ns`: when, on the leader's clock.
-    `stopped`: ended by a stop signal. A report with exit_code 0 that is neither says: all well.
+    `stopped`: ended by a stop signal. A report with exit_code 0 that is neither says: all well. `alike`: how many more
+    ranks ended with the `same` traceback.
     """
 
     host: str
@@ -48,6 +50,9 @@ class Report(Record, frozen=True, kw_only=True):
     advice: str = ""
     idle_s: float = 0.0
     odd: tuple[str, ...] = ()
+    same: str = ""
+    alike: int = 0
+    preempted: bool = False
 
     @property
     def failed(self) -> bool:
@@ -122,9 +127,37 @@ class Step(Record, frozen=True, kw_only=True, tag="step"):
 
 
 class Ended(Record, frozen=True, kw_only=True, tag="ended"):
-    """Up: this host's processes have ended, so."""
+    """Up: this host's processes have ended, so; and how far its ranks had come."""
 
     report: Report
+    steps: Steps = Steps()
+
+
+class Again(Record, frozen=True, kw_only=True, tag="again"):
+    """Down: every host's ranks are started again, in place of a Verdict. The next round is `restart.round`; `used` of
+    `allowed` restarts are."""
+
+    restart: Restart
+    used: int
+    allowed: int
+
+
+class Round(Record, frozen=True, kw_only=True, tag="round"):
+    """Up: what this host says from now on is of this round. A new connection begins in round 0."""
+
+    round: int
+
+
+class StepTimes(Record, frozen=True, kw_only=True, tag="step times"):
+    """Up, every second at most: (rank, step, seconds) of some steps of this host's ranks."""
+
+    times: tuple[tuple[int, int, float], ...]
+
+
+class Notice(Record, frozen=True, kw_only=True, tag="notice"):
+    """Down, to one host: say this in the log; it is about a rank there."""
+
+    text: str
 
 
 class Verdict(Record, frozen=True, kw_only=True, tag="verdict"):
@@ -133,11 +166,56 @@ class Verdict(Record, frozen=True, kw_only=True, tag="verdict"):
     report: Report
 
 
+class Launch(Record, frozen=True, kw_only=True, tag="launch"):
+    """Down, to one host: run this command for a shell, MPI's daemon."""
+
+    host: str
+    command: str
+
+
+class DaemonEnded(Record, frozen=True, kw_only=True, tag="daemon ended"):
+    """Up: that daemon has ended, or could not be started, with this code."""
+
+    code: int
+
+
+class Over(Record, frozen=True, kw_only=True, tag="over"):
+    """Down: the leader's main process has ended, nothing will be launched any more."""
+
+
+class Rested(Record, frozen=True, kw_only=True, tag="rested"):
+    """While the job stops, or its services wait for all hosts'. Up: every rank of this host has ended. Down: of the
+    job."""
+
+
 class Bye(Record, frozen=True, kw_only=True, tag="bye"):
     """Up, last: this host has the Verdict."""
 
 
-Message = Bye | Hello | Welcome | Ready | Go | Ping | Pong | Idle | Failing | Evidence | Stop | Step | Ended | Verdict
+Message = (
+    Bye
+    | Hello
+    | Welcome
+    | Ready
+    | Go
+    | Ping
+    | Pong
+    | Idle
+    | Failing
+    | Evidence
+    | Stop
+    | Step
+    | Ended
+    | Verdict
+    | Again
+    | Round
+    | StepTimes
+    | Notice
+    | Launch
+    | DaemonEnded
+    | Over
+    | Rested
+)
 _DECODER: msgspec.json.Decoder[Message] = msgspec.json.Decoder(Message)
 
 

@@ -5,12 +5,18 @@ a host that is gone) goes to all as Failing: they stop their ranks and answer wi
 side by then. With all evidence the leader names the cause and sends the Verdict; nobody waits for another host's slow
 end. A job that ends well has its Verdict when every host has ended. A host that has taken the Verdict says Bye.
 
+Where restarts are allowed and the cause may be worth one, the leader waits until every host has ended, and says Again
+in place of the Verdict: all is as at the start, but for those who vanished, and a stop, which are for good. A host says
+in which round it is before it says anything of it, so that what is late, or said again over a new connection, is never
+taken for news of another round.
+
 Nothing here knows sockets or clocks (monotonic seconds and nanoseconds since the epoch are arguments): tests replay
 histories of two to fifty hosts.
 """
 
 import msgspec
 
+from toolkit.job.restart import Restart
 from toolkit.peers.messages import Message, Report
 from toolkit.records import Record
 
@@ -29,6 +35,8 @@ FAREWELL_S = 2.0
 LINGER_S = 30.0
 # Beyond the grace: until a stopped host's own walk has killed, swept and reported.
 STOPPED_S = 10.0
+# Beyond the grace: until a host that failed has killed, swept and drained its console, and could start again.
+AGAIN_S = 60.0
 # When a broken connection is noticed, its host may have died this much earlier, and another's ranks by it.
 BREAK_NS = 200_000_000
 # What the leader takes of all followers' beats together, a second: at some 25 us each a tenth of a core.
@@ -53,6 +61,7 @@ class Say(Record, frozen=True, kw_only=True):
     """Say *text* in the log."""
 
     text: str
+    warns: bool = False
 
 
 class Start(Record, frozen=True, kw_only=True):
@@ -79,13 +88,63 @@ class FailHere(Record, frozen=True, kw_only=True):
     report: Report
 
 
+class Repeat(Record, frozen=True, kw_only=True):
+    """The ranks here are started again, with those of all hosts."""
+
+    restart: Restart
+    used: int
+    allowed: int
+
+
+class Timed(Record, frozen=True, kw_only=True):
+    """*host* tells the leader (rank, step, seconds) of steps of its ranks."""
+
+    host: str
+    times: tuple[tuple[int, int, float], ...]
+
+
+class LaunchHere(Record, frozen=True, kw_only=True):
+    """Run *command*, MPI's daemon, here."""
+
+    command: str
+
+
+class Landed(Record, frozen=True, kw_only=True):
+    """The daemon on *host* has ended with *code*."""
+
+    host: str
+    code: int
+
+
+class OverHere(Record, frozen=True, kw_only=True):
+    """The leader's main process has ended; nothing will be launched any more."""
+
+
+class AllRested(Record, frozen=True, kw_only=True):
+    """Every rank of every host has ended."""
+
+
 class Settled(Record, frozen=True, kw_only=True):
     """The job's end is known: *report*."""
 
     report: Report
 
 
-Action = Send | Say | Start | StopHere | StopAt | FailHere | Settled
+Action = (
+    Send
+    | Say
+    | Start
+    | StopHere
+    | StopAt
+    | FailHere
+    | Settled
+    | Repeat
+    | Timed
+    | LaunchHere
+    | Landed
+    | OverHere
+    | AllRested
+)
 
 
 class Times(Record, frozen=True, kw_only=True):

@@ -5,6 +5,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
+from msgspec.structs import replace
+
+from toolkit.job.job import Job
 from toolkit.job.machine import Machine
 from toolkit.probe import host, neuron, nvidia
 from toolkit.probe.ask import found
@@ -32,6 +35,14 @@ def look(environ: Mapping[str, str], *, root: Path = Path("/")) -> Machine:
         programs=tuple(name for name in HELPERS if found(name, path)),
         notes=notes,
     )
+
+
+def with_mpi(job: Job) -> Job:
+    """Return *job* with its machine's mpirun, or with the reason why there is none."""
+    from toolkit.probe import mpi  # Only a job under mpirun pays for it.
+
+    found, trouble = mpi.look(job.environ)
+    return replace(job, machine=replace(job.machine, mpi=found, mpi_trouble=trouble))
 
 
 def _accelerators(path: str) -> tuple[Literal["none", "nvidia", "neuron"], int, tuple[str, ...]]:

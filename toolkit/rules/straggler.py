@@ -9,7 +9,7 @@ should print the time of its own work: the step less the wait for the others.
 """
 
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from toolkit.metrics.sample import Sample
 from toolkit.rules.finding import Action, Finding, Kind
@@ -18,20 +18,107 @@ from toolkit.rules.row import Row
 STEP_TIME = "step_time"
 RULE = "straggler"
 # Steps that wait for ranks to report, and medians that are kept for ranks that lag: 64 steps of 1,000 ranks are about
-# 6 MB, 4,096 medians half a MB.
+# 6 MB, 4,096 medians half a MB. Of very many ranks fewer steps wait, so that memory stays below some 30 MB.
 OPEN_STEPS = 64
+OPEN_TIMES = 256_000
+LEAST_OPEN_STEPS = 8
 KEPT_MEDIANS = 4096
+# What one host tells of its ranks at once: of 8 ranks the times of 8 steps, some 2 KB.
+TOLD_AT_ONCE = 64
+
+
+class Counts:
+    """Which step a sample named step_time is of: what the log says, else its number among its rank's."""
+
+    def __init__(self) -> None:
+        self._counts: dict[int, int] = {}
+
+    def step_of(self, sample: Sample) -> Iterable[tuple[int, int]]:
+        """Yield (rank, step) of a step time, nothing for other samples and those of no rank."""
+        if sample.name != STEP_TIME or sample.rank is None:
+            return
+        step = sample.step
+        if step is None:
+            step = self._counts[sample.rank] = self._counts.get(sample.rank, -1) + 1
+        yield sample.rank, step
+
+
+class Beats:
+    """Makes step times of heartbeats that are looked at now and then.
+
+    Of the steps between two looks the mean is known. It is told for four to seven of them (or all, if they are fewer),
+    those whose number is a multiple of a power of two: ranks that differ in speed are so told of for the same steps.
+    """
+
+    def __init__(self) -> None:
+        self._last: dict[int, tuple[int, int]] = {}
+
+    def look(self, rank: int, step: int, time_ns: int) -> list[tuple[int, int, float]]:
+        """Return (rank, step, seconds) of what a rank did since the last look; it came to *step* at *time_ns*."""
+        before, self._last[rank] = self._last.get(rank), (step, time_ns)
+        if before is None or step <= before[0]:
+            return []
+        steps = step - before[0]
+        seconds = (time_ns - before[1]) / 1e9 / steps
+        every = 1 << max(steps.bit_length() - 3, 0)
+        return [(rank, each, seconds) for each in range((before[0] // every + 1) * every, step + 1, every)]
+
+
+class Thinned:
+    """Of one host's step times as many as a small message holds, to be compared with other hosts'.
+
+    Where there are too many, those of every second step are kept, then of every fourth, and so on, by the step's
+    number: so hosts whose steps take about as long keep the same ones.
+    """
+
+    def __init__(self) -> None:
+        self._every = 1
+        self._times: dict[tuple[int, int], float] = {}
+        self._counts = Counts()
+
+    def samples(self, samples: Iterable[Sample]) -> None:
+        """Take the samples named step_time."""
+        for sample in samples:
+            for rank, step in self._counts.step_of(sample):
+                self.step(rank, step, sample.value)
+
+    def step(self, rank: int, step: int, seconds: float) -> None:
+        """Take that *rank* took *seconds* for *step*."""
+        if step % self._every == 0 and 0 < seconds < float("inf"):
+            self._times[rank, step] = seconds
+        while len(self._times) > TOLD_AT_ONCE and len({step for _, step in self._times}) > 1:
+            self._every *= 2
+            self._times = {key: each for key, each in self._times.items() if key[1] % self._every == 0}
+
+    def take(self) -> tuple[tuple[int, int, float], ...]:
+        """Return (rank, step, seconds) of what was kept since the last time."""
+        told = tuple((rank, step, seconds) for (rank, step), seconds in self._times.items())
+        self._times = {}
+        if self._every > 1 and len(told) < TOLD_AT_ONCE // 4:
+            self._every //= 2
+        return told
 
 
 class Stragglers:
     """Names a rank whose step times are more than *factor* times its peers' median, *steps* of them in a row; and once
     more when as many in a row were not.
 
-    *ranks*: how many report. A step for which less than half of a rank's peers have reported is not judged.
+    *ranks*: how many report. A step for which less than half of a rank's peers have reported is not judged. *name*
+    gives a rank's name for people.
     """
 
-    def __init__(self, *, ranks: int, factor: float = 1.5, steps: int = 20, action: Action = "warn") -> None:
+    def __init__(
+        self,
+        *,
+        ranks: int,
+        factor: float = 1.5,
+        steps: int = 20,
+        action: Action = "warn",
+        name: Callable[[int], str] = "rank {}".format,
+    ) -> None:
         self._ranks = ranks
+        self._name = name
+        self._open_steps = min(max(OPEN_TIMES // ranks, LEAST_OPEN_STEPS), OPEN_STEPS)
         self._factor = factor
         self._steps = steps
         self._action = action
@@ -41,8 +128,7 @@ class Stragglers:
         self._medians: dict[int, float | None] = {}
         # By rank: those that were slow for the last step or were told.
         self._rows: dict[int, Row] = {}
-        self._counts: dict[int, int] = {}
-        self._beats: dict[int, tuple[int, float]] = {}
+        self._counts = Counts()
 
     def samples(self, samples: Iterable[Sample]) -> list[Finding]:
         """Return what the samples named step_time bring about; others, and those of no rank, are passed over.
@@ -51,22 +137,9 @@ class Stragglers:
         """
         findings = []
         for sample in samples:
-            if sample.name == STEP_TIME and sample.rank is not None:
-                step = sample.step
-                if step is None:
-                    step = self._counts[sample.rank] = self._counts.get(sample.rank, -1) + 1
-                findings += self.step(sample.rank, step, sample.value, now_s=sample.time_s)
+            for rank, step in self._counts.step_of(sample):
+                findings += self.step(rank, step, sample.value, now_s=sample.time_s)
         return findings
-
-    def heartbeat(self, rank: int, step: int, time_s: float) -> list[Finding]:
-        """Return what a rank's word that it reached *step* at *time_s* brings about.
-
-        Of several steps since the last one, the mean counts, once.
-        """
-        before, self._beats[rank] = self._beats.get(rank), (step, time_s)
-        if before is None or step <= before[0]:
-            return []
-        return self.step(rank, step, (time_s - before[1]) / (step - before[0]), now_s=time_s)
 
     def step(self, rank: int, step: int, seconds: float, *, now_s: float) -> list[Finding]:
         """Return what it brings about that *rank* took *seconds* for *step*, told at *now_s*."""
@@ -78,7 +151,7 @@ class Stragglers:
         times[rank] = seconds
         if len(times) >= self._ranks:
             return self._settle(sorted(each for each in self._open if each <= step), now_s)
-        if len(self._open) > OPEN_STEPS:
+        if len(self._open) > self._open_steps:
             return self._settle([min(self._open)], now_s)
         return []
 
@@ -118,7 +191,8 @@ class Stragglers:
     def _finding(self, is_slow: bool, rank: int, step: int, seconds: float, median: float, now_s: float) -> Finding:
         kind: Kind = "straggler" if is_slow else "recovered"
         text = (
-            f"rank {rank} took {seconds:.3g} s for step {step}, {seconds / median:.2f} times its peers' {median:.3g} s"
+            f"{self._name(rank)} took {seconds:.3g} s for step {step}, "
+            f"{seconds / median:.2f} times its peers' {median:.3g} s"
             f"; {self._steps} in a row {'above' if is_slow else 'not above'} {self._factor:g} times"
         )
         return Finding(rule=RULE, kind=kind, action=self._action, text=text, time_s=now_s, rank=rank, value=seconds)

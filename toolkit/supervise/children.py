@@ -15,6 +15,7 @@ from pathlib import Path
 
 from toolkit.errors import UserError
 from toolkit.supervise.kernel import PR_SET_PDEATHSIG, descendants, marked
+from toolkit.supervise.signals import FORWARDED, STOPPING
 
 Prctl = Callable[[int, int], int]
 
@@ -126,7 +127,8 @@ class Guardian:
         def watch() -> int:
             os.close(write_end)
             prctl(PR_SET_PDEATHSIG, 0)
-            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
+            # SIGUSR1, too: Slurm may send a notice to every process of a step.
+            for number in (*STOPPING, *FORWARDED):
                 signal.signal(number, signal.SIG_IGN)
             null = os.open(os.devnull, os.O_RDWR)
             for fd in (0, 1, 2):

@@ -43,6 +43,13 @@ class Flow:
         self._streams[stream.fd] = stream
         self._read_again(stream)
 
+    def forget(self, stream: Stream) -> None:
+        """Read nothing more from *stream*, and drop what is held of it."""
+        if self._streams.pop(stream.fd, None) is not None:
+            self.unwatch(stream.fd)
+            self._paused.discard(stream.fd)
+            stream.discard()
+
     @property
     def drained(self) -> bool:
         """True if every stream is at its end."""

@@ -22,6 +22,7 @@ from toolkit.supervise.flow import STALLED_CONSOLE_S
 from toolkit.supervise.hang import Stall
 from toolkit.supervise.kernel import PR_SET_CHILD_SUBREAPER, prctl
 from toolkit.supervise.others import Others, Rules, Word
+from toolkit.supervise.pulse import Pulse
 from toolkit.supervise.running import Running
 from toolkit.supervise.signals import STOPPING, Signals
 
@@ -54,9 +55,11 @@ class Supervisor:
         self.others = others
         self.stall = stall
         self.rules = rules
+        self.pulse = Pulse(run_folder)
         self.peer_failed = False
         self.settled = False
         self._may_start = False
+        self.leader_done = False
         self.prctl = prctl()
         self.prctl(PR_SET_CHILD_SUBREAPER, 1)
         self.guardian = None if os.getpid() == 1 else children.Guardian(marker, prctl=self.prctl)
@@ -109,6 +112,7 @@ class Supervisor:
                 waits.append(self.others.rest_s())
             if min(waits) > 0:
                 poll.poll(min(waits) * 1000 + 1)
+            self.pulse.beat(time.monotonic())
             self.take_signals()
             self.hear()
             for outlet in self.console.outlets():
@@ -123,8 +127,11 @@ class Supervisor:
             if word == "stop" and self.stopped_by is None:
                 self.stopped_by = number
                 self.stopped_at_ns = time.time_ns()
+            if word == "again":
+                self.peer_failed = self.settled = self._may_start = self.leader_done = False
             self.peer_failed = self.peer_failed or word == "fail"
             self.settled = self.settled or word == "settled"
+            self.leader_done = self.leader_done or word == "over"
             self._may_start = self._may_start or word == "start"
         return words
 

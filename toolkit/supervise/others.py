@@ -3,12 +3,17 @@
 from typing import Literal, Protocol
 
 from toolkit.job.outcome import Ended, Ruled
+from toolkit.supervise.daemons import Wire
 
 # step: the step at which every rank of the job stops.
 # hang: no host's ranks move (with the seconds).
 # start: every host is ready; stop: a stop signal came to another host (with its number); fail: another host failed;
-# settled: the job's end is known.
-Word = tuple[Literal["start", "stop", "fail", "hang", "step", "settled"], int]
+# settled: the job's end is known; again: a new round begins (its number), and what was said of the last one is over.
+# launch: this host is to run MPI's daemon; landed: another host's has ended; over: the leader's main process has ended;
+# rested: no rank of any host lives.
+Word = tuple[
+    Literal["start", "stop", "fail", "hang", "step", "settled", "again", "launch", "landed", "over", "rested"], int
+]
 
 
 class Rules(Protocol):
@@ -18,6 +23,9 @@ class Rules(Protocol):
     def ruled(self) -> Ruled | None:
         """What the job is to end for."""
 
+    def started(self, rank: int, pid: int) -> None:
+        """Note which process a rank is."""
+
     def rest_s(self) -> float | None:
         """Return the seconds after which `tick` is due, None if it is not."""
 
@@ -25,7 +33,7 @@ class Rules(Protocol):
         """Look for what has become late."""
 
 
-class Others(Protocol):
+class Others(Wire, Protocol):
     """The link to the other hosts, as the loop uses it. Nothing here blocks."""
 
     @property
@@ -49,6 +57,9 @@ class Others(Protocol):
 
     def propose(self, step: int) -> None:
         """Say the first step at which this host's ranks could stop."""
+
+    def rested(self) -> None:
+        """Say that no rank lives here, in a job that stops or whose services wait for all hosts'."""
 
     def failing(self, so_far: Ended) -> None:
         """Say that something failed here."""

@@ -1,6 +1,7 @@
 """A process under way: what it is in the job, and how it ended."""
 
 import os
+import signal
 import time
 from pathlib import Path
 
@@ -9,16 +10,20 @@ from toolkit.supervise.ranks import StandIn
 
 
 class Process:
-    """A process under way."""
+    """A process under way. A service is neither the main process nor a rank, and no status of the job's."""
 
-    def __init__(self, name: str, *, is_main: bool, rank: int | None, local_rank: int | None) -> None:
+    def __init__(
+        self, name: str, *, is_main: bool, rank: int | None, local_rank: int | None, is_service: bool = False
+    ) -> None:
         self.name = name
         self.pid = 0
         self.is_main = is_main
+        self.is_service = is_service
         self.rank = rank
         self.local_rank = local_rank
         self.started_ns = 0
         self.told_ns: int | None = None
+        self.killed = False
         self.standin: StandIn | None = None
 
     def started(self, pid: int) -> None:
@@ -31,16 +36,24 @@ class Process:
         if self.told_ns is None:
             self.told_ns = time.time_ns()
 
-    def exit(self, status: int, ended_ns: int, raised_ns: int | None) -> Exit:
+    def kill(self) -> None:
+        """Note that it gets SIGKILL from us."""
+        self.tell()
+        self.killed = True
+
+    def exit(self, status: int, ended_ns: int, raised_ns: int | None, raised_code: int = 1) -> Exit:
         """Return how it ended, from its wait status and the time of the exception it left.
 
         What had failed before we told it to end has failed by itself, however long its teardown then took; and where
-        our signal cut that teardown short, it ends with 1 all the same, as Python does after an exception.
+        our signal cut that teardown short, it ends all the same with *raised_code*, as Python was about to: with 1
+        after an exception, with sys.exit's own code. Nor is a SIGKILL that is not ours an answer to our SIGTERM: it may
+        have come before, for a killed process takes its time to be gone.
         """
         failed_ns = raised_ns or ended_ns
         signalled = os.WIFSIGNALED(status)
         if signalled and raised_ns is not None and self.told_ns is not None and raised_ns <= self.told_ns:
-            status, signalled = 1 << 8, False
+            status, signalled = raised_code << 8, False
+        others = signalled and os.WTERMSIG(status) == signal.SIGKILL and not self.killed
         return Exit(
             process=self.name,
             pid=self.pid,
@@ -50,7 +63,7 @@ class Process:
             signal=os.WTERMSIG(status) if signalled else None,
             rank=self.rank,
             local_rank=self.local_rank,
-            told=self.told_ns is not None and self.told_ns < failed_ns,
+            told=self.told_ns is not None and self.told_ns < failed_ns and not others,
             raised_ns=raised_ns,
         )
 

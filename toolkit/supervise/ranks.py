@@ -1,6 +1,12 @@
-"""The door at which stand-ins ask `train` to run their ranks (toolkit/hook/standin.py says why and how)."""
+"""The door at which stand-ins ask `train` to run their ranks (toolkit/hook/standin.py says why and how), and mpirun's
+agents for daemons on other hosts (toolkit/hook/mpi_agent.py)."""
 
+import array
+import contextlib
+import fcntl
 import os
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,6 +15,12 @@ from toolkit.records import Record
 if TYPE_CHECKING:
     import socket
 
+# Descriptors that come with a request get numbers that nothing else in a starting process has.
+LOWEST_PASSED = 200
+AGENT_WRAPPER = """#!/bin/sh
+# mpirun starts this in place of ssh; train has the daemon started by the other host's train.
+exec {python} -I -S {agent} "$@"
+"""
 WRAPPER = """#!/bin/sh
 # Runs in place of a launcher's rank: hands it over to train. A first argument that is an option is an interpreter's.
 case "$1" in -*) set -- {script_python} "$@" ;; esac
@@ -16,13 +28,28 @@ exec {python} -I -S {standin} {door} "$@"
 """
 
 
+class Launch(Record, frozen=True, kw_only=True):
+    """What mpirun's agent asks for: *command*, for a shell, run on another host."""
+
+    host: str
+    command: str
+
+
+class Serve(Record, frozen=True, kw_only=True):
+    """What a follower's main process asks for: the command that this host is to run."""
+
+
 class Request(Record, frozen=True, kw_only=True):
-    """What a stand-in asks for: a rank's command line, folder, environment (bytes, as the kernel has them) and cpus."""
+    """What a stand-in asks for: a rank's command line, folder, environment (bytes, as the kernel has them) and cpus.
+
+    `passed`: a descriptor that the rank inherits under this number (its PMI_FD); the connection owns and closes it.
+    """
 
     argv: tuple[str, ...]
     cwd: str
     environ: dict[bytes, bytes]
     affinity: tuple[int, ...]
+    passed: int | None = None
 
     def number(self, name: bytes) -> int | None:
         """Return a variable of the environment as a number, None if it is not one."""
@@ -36,7 +63,8 @@ class StandIn:
     def __init__(self, connection: "socket.socket") -> None:
         self._connection = connection
         self._read = b""
-        self.asked: Request | None = None
+        self._passed: int | None = None
+        self.asked: Request | Launch | Serve | None = None
         self.pid: int | None = None
         self.answered = False
 
@@ -44,10 +72,18 @@ class StandIn:
     def fd(self) -> int:
         return self._connection.fileno()
 
+    @property
+    def peer(self) -> int:
+        """The pid at the other end."""
+        import socket
+
+        told = self._connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 3 * 4)
+        return int.from_bytes(told[:4], sys.byteorder)
+
     def read(self) -> tuple[list[int], bool]:
         """Take what came. Return (signals the launcher sent to the stand-in, True if it is gone)."""
         try:
-            piece = self._connection.recv(1 << 16)
+            piece = self._receive()
         except BlockingIOError:
             return [], False
         except OSError:
@@ -61,23 +97,58 @@ class StandIn:
         self._read = lines.pop()
         return [int(line.split()[1]) for line in lines if line.startswith(b"signal ")], False
 
+    def give(self, command: str) -> None:
+        """Hand a follower's main process the command that it is to become."""
+        told = os.fsencode(command)
+        self._say(b"command %d\n%s" % (len(told), told))
+
+    def dismiss(self) -> None:
+        """Tell a follower's main process that there is nothing to be run any more."""
+        self._say(b"over\n")
+
     def answer(self, *, code: int | None, number: int | None) -> None:
         """Let the stand-in end as its rank did."""
         self.answered = True
         words = f"exit {code}\n" if code is not None else f"signal {number}\n"
-        try:
-            self._connection.sendall(words.encode())
-        except OSError:
-            pass  # The launcher killed it; that was said when its end closed.
+        self._say(words.encode())
 
     def close(self) -> None:
         self._connection.close()
+        if self._passed is not None:
+            os.close(self._passed)
+            self._passed = None
+
+    def _say(self, words: bytes) -> None:
+        try:
+            self._connection.sendall(words)
+        except OSError:
+            pass  # The launcher killed it; that was said when its end closed.
+
+    def _receive(self) -> bytes:
+        import socket
+
+        room = socket.CMSG_SPACE(array.array("i").itemsize)
+        piece, extras, _, _ = self._connection.recvmsg(1 << 16, room)
+        for level, kind, value in extras:
+            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+                (number,) = array.array("i", value)
+                self._passed = fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, LOWEST_PASSED)
+                os.close(number)
+        return piece
 
     def _read_request(self) -> bool:
-        length_text, newline, rest = self._read.partition(b"\n")
+        head, newline, rest = self._read.partition(b"\n")
+        word, _, length_text = head.rpartition(b" ")
         if not newline or len(rest) < int(length_text):
             return False
         body, self._read = rest[: int(length_text)], rest[int(length_text) :]
+        if word == b"daemon":
+            self.asked = Serve()
+            return True
+        if word == b"launch":
+            host, _, command = body.partition(b"\0")
+            self.asked = Launch(host=host.decode("utf-8", "replace"), command=os.fsdecode(command))
+            return True
         cwd, affinity, count, *fields = body.split(b"\0")
         argv, environ = fields[: int(count)], fields[int(count) :]
         self.asked = Request(
@@ -85,6 +156,7 @@ class StandIn:
             cwd=os.fsdecode(cwd),
             environ=dict(pair.partition(b"=")[::2] for pair in environ),
             affinity=tuple(int(cpu) for cpu in affinity.split(b",")),
+            passed=self._passed,
         )
         return True
 
@@ -98,7 +170,9 @@ class Door:
         self.path = folder / "ranks.sock"
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._listener.setblocking(False)
-        self._listener.bind(str(self.path))
+        # A socket's path may have 107 bytes; the folder's own may be longer than that.
+        with _opened(folder) as fd:
+            self._listener.bind(f"/proc/self/fd/{fd}/{self.path.name}")
         self._listener.listen(1024)
 
     @property
@@ -116,12 +190,29 @@ class Door:
 
     def close(self) -> None:
         self._listener.close()
+        self.path.unlink(missing_ok=True)  # The next round's door is at the same place.
+
+
+@contextlib.contextmanager
+def _opened(folder: Path) -> Iterator[int]:
+    fd = os.open(folder, os.O_PATH | os.O_DIRECTORY)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
 
 
 def write_wrapper(path: Path, *, script_python: str, python: str, standin: Path, door: Path) -> bool:
     """Write the executable that launchers start in place of a rank; False if it cannot be executed (noexec, no sh)."""
     words = {"script_python": script_python, "python": python, "standin": str(standin), "door": str(door)}
     path.write_text(WRAPPER.format(**{name: _in_quotes(word) for name, word in words.items()}))
+    path.chmod(0o700)
+    return os.access(path, os.X_OK) and os.access("/bin/sh", os.X_OK)
+
+
+def write_agent(path: Path, *, python: str, agent: Path) -> bool:
+    """Write the executable that mpirun starts in place of ssh; False if it cannot be executed."""
+    path.write_text(AGENT_WRAPPER.format(python=_in_quotes(python), agent=_in_quotes(str(agent))))
     path.chmod(0o700)
     return os.access(path, os.X_OK) and os.access("/bin/sh", os.X_OK)
 

@@ -48,15 +48,15 @@ class Tail:
 
 class RankFile:
     """A rank's own file, rotated once at *limit_bytes* (one older piece beside it). A full disk ends the file, no
-    more."""
+    more. *goes_on*: behind what an earlier round of the rank has written."""
 
-    def __init__(self, path: Path, limit_bytes: int, note: Callable[[str], None]) -> None:
+    def __init__(self, path: Path, limit_bytes: int, note: Callable[[str], None], *, goes_on: bool = False) -> None:
         self._path = path
         self._limit = limit_bytes
         self._note = note
         self._written = 0
         self._fd: int | None = None
-        self._open()
+        self._open(0 if goes_on else os.O_TRUNC)
 
     def add(self, block: bytes) -> None:
         """Write *block*; of a progress bar only the last state."""
@@ -78,12 +78,12 @@ class RankFile:
             os.close(self._fd)
             self._fd = None
 
-    def _open(self) -> None:
-        self._written = 0
+    def _open(self, truncate: int = os.O_TRUNC) -> None:
         self._fd = None
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+            self._fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | truncate, 0o644)
+            self._written = os.fstat(self._fd).st_size
         except OSError as error:
             self._note(f"{self._path}: {error.strerror}; no file for this rank, the console goes on")
 
@@ -173,6 +173,12 @@ class Stream:
         rest = self.lines.flush()
         if rest:
             self._pass(rest)
+        os.close(self.fd)
+
+    def discard(self) -> None:
+        """Close without a flush."""
+        self.ended = True
+        self._unshown.clear()
         os.close(self.fd)
 
     def _pass(self, block: bytes) -> None:

@@ -26,7 +26,10 @@ class Event(Enum):
     PEER_FAILED = "another host failed"
     HUNG = "nothing has moved on any host for too long"
     RULED = "a log rule asks for the job's end"
+    SERVICE_FAILED = "a service that the ranks need has ended badly"
+    LEADER_DONE = "the leader's script has ended well, and this host's goes on for too long"
     RANKS_ENDED = "the last rank ended, the launcher lives"
+    ALL_RESTED = "the job stops, and no rank of any host lives"
     ALL_ENDED = "launcher and ranks have ended"
     QUIET = "no descendant lives"
     DRAINED = "every pipe is at its end"
@@ -48,6 +51,8 @@ class Action(Enum):
     ARM_DUMP = "the time for the stacks to be written starts"
     ARM_HUNG = "the grace of ranks that hang starts"
     ARM_LAUNCHER = "the launcher's own time to end starts"
+    REST = "where ranks end as one: the launcher keeps the rest of their grace, until every host's have ended"
+    KILL_LAUNCHER = "where ranks end as one: SIGKILL to the launcher, which did not hear of their ends"
     ARM_SWEEP = "the time of what a finished script left behind starts"
     ARM_KILL = "the time that even SIGKILL may take (a process in the kernel) starts"
     ARM_DRAIN = "the time for the last output starts"
@@ -59,6 +64,8 @@ TABLE: dict[tuple[Phase, Event], tuple[Phase, tuple[Action, ...]]] = {
     ("running", Event.LAUNCHER_STOPS): ("failing", (Action.STOP_RANKS, Action.ARM_FAILURE)),
     ("running", Event.PEER_FAILED): ("failing", (Action.STOP_HERE, Action.ARM_FAILURE)),
     ("running", Event.RULED): ("failing", (Action.STOP_HERE, Action.ARM_FAILURE)),
+    ("running", Event.SERVICE_FAILED): ("failing", (Action.STOP_HERE, Action.ARM_FAILURE)),
+    ("running", Event.LEADER_DONE): ("failing", (Action.STOP_HERE, Action.ARM_FAILURE)),
     ("running", Event.HUNG): ("dumping", (Action.DUMP, Action.ARM_DUMP)),
     ("dumping", Event.DEADLINE): ("failing", (Action.STOP_HERE, Action.ARM_HUNG)),
     ("dumping", Event.STOP): ("stopping", (Action.FORWARD, Action.ARM_GRACE)),
@@ -70,15 +77,16 @@ TABLE: dict[tuple[Phase, Event], tuple[Phase, tuple[Action, ...]]] = {
     # running + RANKS_ENDED: nothing. A launcher may wait for other hosts as long as they train.
     ("stopping", Event.STOP_AGAIN): ("killing", (Action.KILL, Action.ARM_KILL)),
     ("stopping", Event.DEADLINE): ("killing", (Action.KILL, Action.ARM_KILL)),
-    ("stopping", Event.RANKS_ENDED): ("leaving", (Action.ARM_LAUNCHER,)),
+    ("stopping", Event.RANKS_ENDED): ("leaving", (Action.ARM_LAUNCHER, Action.REST)),
     # What a stopped script leaves may be the real one (a shell that died of the signal): it keeps the rest of the
     # grace.
     ("stopping", Event.ALL_ENDED): ("sweeping", (Action.SWEEP,)),
     ("failing", Event.STOP): ("failing", (Action.FORWARD,)),
     ("failing", Event.STOP_AGAIN): ("killing", (Action.KILL, Action.ARM_KILL)),
     ("failing", Event.DEADLINE): ("killing", (Action.KILL, Action.ARM_KILL)),
-    ("failing", Event.RANKS_ENDED): ("leaving", (Action.ARM_LAUNCHER,)),
+    ("failing", Event.RANKS_ENDED): ("leaving", (Action.ARM_LAUNCHER, Action.KILL_LAUNCHER)),
     ("failing", Event.ALL_ENDED): ("sweeping", (Action.SWEEP, Action.ARM_SWEEP)),
+    ("leaving", Event.ALL_RESTED): ("leaving", (Action.KILL_LAUNCHER, Action.ARM_LAUNCHER)),
     ("leaving", Event.DEADLINE): ("told", (Action.TELL_LAUNCHER, Action.ARM_LAUNCHER)),
     ("leaving", Event.STOP_AGAIN): ("killing", (Action.KILL, Action.ARM_KILL)),
     ("leaving", Event.ALL_ENDED): ("sweeping", (Action.SWEEP, Action.ARM_SWEEP)),

@@ -51,6 +51,15 @@ def wait(needs: Sequence[Need], locks: dict[str, int], tell: int) -> int:
     return 0
 
 
+def wait_gone(need: Listens) -> int:
+    """Return 0 once nothing has listened there for two looks in a row, one second apart."""
+    misses = 0
+    while misses < 2:
+        misses = 0 if _listens(need.address, need.port) else misses + 1
+        time.sleep(1.0)
+    return 0
+
+
 def _until(need: Need, locks: dict[str, int]) -> bool:
     ends_s = time.monotonic() + need.within_s
     check = _check(need, locks)

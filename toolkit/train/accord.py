@@ -9,14 +9,31 @@ import msgspec
 from toolkit.errors import ContractError, PlatformError
 from toolkit.job.job import Job
 from toolkit.job.outcome import Ended, Memory, Outcome
+from toolkit.job.restart import Restart, Steps
+from toolkit.job.restart import news as restart_news
 from toolkit.launchers.environment import master
 from toolkit.log import Log
 from toolkit.peers import messages
 from toolkit.peers.link import FollowerLink, LeaderLink, listen
 from toolkit.peers.messages import Report
-from toolkit.peers.roll import HANG, FailHere, Say, Settled, Start, StopAt, StopHere, Times
+from toolkit.peers.roll import (
+    HANG,
+    AllRested,
+    FailHere,
+    Landed,
+    LaunchHere,
+    OverHere,
+    Repeat,
+    Say,
+    Settled,
+    Start,
+    StopAt,
+    StopHere,
+    Times,
+)
 from toolkit.supervise.loop import Supervisor
 from toolkit.supervise.others import Word
+from toolkit.train.paces import Paces
 from toolkit.verdict import judge
 
 # Beyond the grace, until a stopped job's hosts have all told how they ended.
@@ -26,12 +43,16 @@ STOPPED_S = 15.0
 class Accord:
     """This host's voice among the job's hosts (supervise.others.Others), and the job's verdict at the end."""
 
-    def __init__(self, job: Job, log: Log, memory: Callable[[], Memory]) -> None:
+    def __init__(self, job: Job, log: Log, memory: Callable[[], Memory], paces: Paces | None) -> None:
         self._job = job
         self._memory = memory
+        self._paces = paces
+        self._repeat: Restart | None = None
         self._log = log
-        self._link = _join(job, log)
+        self._link = _join(job, log, paces)
         self._was_idle = False
+        self._command: str | None = None
+        self._landed: list[tuple[str, int]] = []
 
     @property
     def fd(self) -> int:
@@ -40,10 +61,11 @@ class Accord:
     def serve(self) -> list[Word]:
         """Do what is due; say what is to be said, and return the rest."""
         self._link.serve()
+        self._tell_steps()
         words: list[Word] = []
         for action in self._link.take():
             if isinstance(action, Say):
-                self._log.info(action.text)
+                (self._log.warning if action.warns else self._log.info)(action.text)
             elif isinstance(action, Start):
                 words.append(("start", 0))
             elif isinstance(action, StopHere):
@@ -56,6 +78,22 @@ class Accord:
             elif isinstance(action, FailHere):
                 self._log.error(f"{action.text}; stopping this host")
                 words.append(("fail", 0))
+            elif isinstance(action, Repeat):
+                self._repeat = action.restart
+                hosts = len(self._job.cluster.hosts)
+                self._log.warning(restart_news(action.restart, action.used, action.allowed, hosts))
+                self._command, self._landed = None, []
+                words.append(("again", action.restart.round))
+            elif isinstance(action, LaunchHere):
+                self._command = action.command
+                words.append(("launch", 0))
+            elif isinstance(action, Landed):
+                self._landed.append((action.host, action.code))
+                words.append(("landed", action.code))
+            elif isinstance(action, OverHere):
+                words.append(("over", 0))
+            elif isinstance(action, AllRested):
+                words.append(("rested", 0))
             elif isinstance(action, Settled):
                 words.append(("settled", 0))
         return words
@@ -77,6 +115,25 @@ class Accord:
     def propose(self, step: int) -> None:
         self._link.tell(messages.Step(step=step))
 
+    def launch(self, host: str, command: str) -> None:
+        self._link.tell(messages.Launch(host=host, command=command))
+
+    def launched(self) -> str | None:
+        return self._command
+
+    def daemon_ended(self, code: int) -> None:
+        self._link.tell(messages.DaemonEnded(code=code))
+
+    def daemons_ended(self) -> list[tuple[str, int]]:
+        landed, self._landed = self._landed, []
+        return landed
+
+    def over(self) -> None:
+        self._link.tell(messages.Over())
+
+    def rested(self) -> None:
+        self._link.tell(messages.Rested())
+
     def failing(self, so_far: Ended) -> None:
         found = self._failed(so_far)
         if found is not None:
@@ -86,9 +143,12 @@ class Accord:
         found = judge.judge(self._job, so_far) if so_far.hung is not None else self._failed(so_far)
         self._link.tell(messages.Evidence(report=None if found is None else self._report(found)))
 
-    def settle(self, supervisor: Supervisor, outcome: Outcome) -> Outcome:
-        """Tell how this host ended, wait for the job's verdict, and return this host's outcome in its light."""
-        self._link.tell(messages.Ended(report=self._report(outcome)))
+    def settle(self, supervisor: Supervisor, outcome: Outcome, steps: Steps) -> Outcome | Restart:
+        """Tell how this host ended and how far its ranks came, wait for the job's verdict, and return this host's
+        outcome in its light, or what begins another round."""
+        self._tell_steps(last=True)
+        self._repeat = None
+        self._link.tell(messages.Ended(report=self._report(outcome), steps=steps))
         self._log.debug("waiting for the other hosts to end")
 
         def given_up() -> bool:
@@ -97,8 +157,11 @@ class Accord:
             at_ns = supervisor.stopped_at_ns
             return at_ns is not None and time.time_ns() > at_ns + int((self._job.grace_s + STOPPED_S) * 1e9)
 
-        supervisor.attend(lambda: self._link.verdict is not None or given_up())
+        supervisor.attend(lambda: self._link.verdict is not None or self._repeat is not None or given_up())
+        if self._repeat is not None:
+            return self._repeat
         supervisor.attend(lambda: self._link.finished or given_up())
+        self.serve()  # What came with the verdict is still to be said.
         verdict = self._link.verdict
         if verdict is None:
             self._link.tell(messages.Bye())  # The leader need not wait for this host to take the verdict.
@@ -111,6 +174,11 @@ class Accord:
             if count > 1:
                 self._log.warning(f"link: refused {reason}, {count} times")
         self._link.close()
+
+    def _tell_steps(self, *, last: bool = False) -> None:
+        told = self._paces.due(time.monotonic(), last=last) if self._paces is not None else ()
+        if told:
+            self._link.tell(messages.StepTimes(times=told))
 
     def _failed(self, so_far: Ended) -> Outcome | None:
         return judge.failed(self._job, msgspec.structs.replace(so_far, memory=self._memory()))
@@ -134,13 +202,18 @@ class Accord:
             ended=outcome.ended,
             advice=outcome.advice,
             odd=outcome.odd,
+            same=mask(outcome.same)[:1024],
+            alike=outcome.alike,
+            preempted=outcome.preempted,
         )
 
     def _final(self, outcome: Outcome, verdict: Report) -> Outcome:
         me = self._job.cluster.current
         own = verdict.host == me and verdict.exit_code == outcome.exit_code and verdict.kind != HANG
         own = own and bool(outcome.primary or outcome.process)
-        if own or verdict.exit_code == 0:
+        if own:
+            return msgspec.structs.replace(outcome, alike=max(outcome.alike, verdict.alike))
+        if verdict.exit_code == 0:
             return outcome
         if verdict.stopped and outcome.status == "stopped" and outcome.exit_code == verdict.exit_code:
             return outcome
@@ -161,6 +234,9 @@ class Accord:
             advice=verdict.advice,
             primary=verdict.primary,
             failed_ns=verdict.failed_ns,
+            same=verdict.same,
+            alike=verdict.alike,
+            preempted=verdict.preempted,
             command=outcome.command,
             exits=outcome.exits,
             notes=outcome.notes,
@@ -176,7 +252,7 @@ def _part(outcome: Outcome) -> str:
     return "was stopped" if outcome.status == "stopped" else "was healthy"
 
 
-def _join(job: Job, log: Log) -> LeaderLink | FollowerLink:
+def _join(job: Job, log: Log, paces: Paces | None) -> LeaderLink | FollowerLink:
     cluster, ours = job.cluster, job.settings
     times = Times(
         beat_s=ours.beat_s,
@@ -198,7 +274,9 @@ def _join(job: Job, log: Log) -> LeaderLink | FollowerLink:
             where=f"host {cluster.current}",
             hint="Set TOOLKIT_LINK_PORT to a free port on every host, or TOOLKIT_LINK=off to go without.",
         ) from None
-    return LeaderLink(hosts, key, times, listener)
+    if paces is None:
+        return LeaderLink(hosts, key, times, listener, restarts=ours.restarts)
+    return LeaderLink(hosts, key, times, listener, restarts=ours.restarts, judge=paces.judge)
 
 
 def _key(job: Job, log: Log) -> bytes:

@@ -8,34 +8,53 @@ from typing import TYPE_CHECKING
 from toolkit.errors import ContractError
 from toolkit.job.job import Job
 from toolkit.job.outcome import Ruled
+from toolkit.job.restart import Steps
 from toolkit.log import Log
 from toolkit.supervise.relay import Tap
 
 if TYPE_CHECKING:
     from toolkit.metrics.sample import Sample
     from toolkit.rules.finding import Finding
+    from toolkit.train.paces import Paces
 
 # A rule with action "stop" ends the job as a hang does; "no-retry" says that trying again will not help
 # (docs/exit-codes.md; 93 is what NVIDIA's resiliency launcher gives for it).
 EXIT_CODES = {"stop": 124, "no-retry": 93}
-STEP_RANKS = 2
+# A sample of one of these metrics says that a step was done, as does any whose line names its step.
+STEP_METRICS = ("step", "step_time")
 
 
 class Taps:
-    """The taps of one host. `ruled`: what a rule asks the job to end for (supervise.others.Rules)."""
+    """The taps of one host. `ruled`: what a rule asks the job to end for (supervise.others.Rules); `steps`: how far the
+    samples say that ranks came in this round."""
 
-    def __init__(self, job: Job, log: Log) -> None:
+    def __init__(self, job: Job, log: Log, paces: "Paces | None" = None) -> None:
         self._job = job
         self._log = log
+        self._paces = paces
+        self.ruled: Ruled | None = None
+        self._begin()
+
+    def _begin(self, *, again: bool = False) -> None:
         self._closers: list[Callable[[], None]] = []
         self._seers: list[Callable[[bytes, int, float], None]] = []
         self._tickers: list[Callable[[float], list[Finding]]] = []
         self._nexts: list[Callable[[float], float | None]] = []
-        self.ruled: Ruled | None = None
-        if job.metric_definitions:
-            self._add_metrics()
-        if job.settings.rules is not None:
+        self.steps = Steps()
+        if self._paces is not None:
+            self._tickers.append(lambda _: [] if self._paces is None else self._paces.look(time.monotonic()))
+            self._nexts.append(lambda _: None if self._paces is None else self._paces.rest_s(time.monotonic()))
+        if self._job.metric_definitions:
+            self._add_metrics(warns=not again)
+        if self._job.settings.rules is not None:
             self._add_rules()
+
+    def again(self) -> None:
+        """Begin anew for ranks that are started again: a rule counts, and waits for the first match, from now on."""
+        self.close()
+        if self._paces is not None:
+            self._paces.again()
+        self._begin(again=True)
 
     def tap(self, rank: int | None) -> Tap | None:
         """Return what sees the lines of a rank (None: no rank, no tap)."""
@@ -49,6 +68,11 @@ class Taps:
                 each(block, rank, now_s)
 
         return see
+
+    def started(self, rank: int, pid: int) -> None:
+        """Note which process a rank is."""
+        if self._paces is not None:
+            self._paces.started(rank, pid)
 
     def rest_s(self) -> float | None:
         """Return the seconds after which `tick` may find something, None if only lines can bring that about."""
@@ -67,37 +91,36 @@ class Taps:
         for close in self._closers:
             close()
 
-    def _add_metrics(self) -> None:
+    def _add_metrics(self, *, warns: bool) -> None:
         from toolkit.metrics import capture, definition, file, guard, warn
 
         definitions = definition.compile(self._job.metric_definitions, "metric definitions")
-        for each in definitions:
+        for each in definitions if warns else ():
             for text in warn.warnings(each):
                 self._log.warning(text)
         watch = guard.Guard()
         found = capture.Capture(definitions, watch=watch, warn=self._log.warning)
         writer = file.SampleFile(self._job.folders.output / "metrics.jsonl", warn=self._log.warning)
         host = self._job.cluster.current
-        slow = self._stragglers()
 
         def see(block: bytes, rank: int, now_s: float) -> None:
             samples = found.lines(block, host=host, rank=rank, now_s=now_s)
             if samples:
                 writer.append(samples)
-                self._heed(slow(samples))
+                self._note_steps(samples)
+                if self._paces is not None:
+                    self._heed(self._paces.samples(samples))
 
         self._seers.append(see)
         self._closers += [writer.close, watch.close]
 
-    def _stragglers(self) -> "Callable[[Sequence[Sample]], list[Finding]]":
-        """Return what compares the step times of this host's ranks, where there are several and they are captured."""
-        ranks = self._job.processes_per_host
-        if ranks < STEP_RANKS or not any(name == "step_time" for name, _ in self._job.metric_definitions):
-            return lambda _: []
-        from toolkit.rules.straggler import Stragglers
+    def _note_steps(self, samples: "Sequence[Sample]") -> None:
+        from toolkit.metrics.sample import whole
 
-        ours = self._job.settings
-        return Stragglers(ranks=ranks, factor=ours.straggler_factor, steps=ours.straggler_steps).samples
+        for sample in samples:
+            if sample.name in STEP_METRICS or sample.step is not None:
+                step = whole(sample.value) if sample.name == "step" and sample.step is None else sample.step
+                self.steps = self.steps.and_those(Steps(seen=True, highest=step))
 
     def _add_rules(self) -> None:
         from toolkit.metrics import guard

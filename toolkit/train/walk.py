@@ -4,6 +4,7 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -11,9 +12,9 @@ import toolkit
 from toolkit import settings, slate
 from toolkit.artifacts import folders as job_folders
 from toolkit.errors import ToolkitError, UserError
-from toolkit.job.job import Folders, Job
+from toolkit.job.job import Job
 from toolkit.job.outcome import Ended, Memory, Outcome
-from toolkit.job.plan import Locked, Plan, ProcessSpec, quoted
+from toolkit.job.plan import Locked, Phase, Plan, ProcessSpec, quoted
 from toolkit.job.variables import fitting
 from toolkit.launchers import table as launchers
 from toolkit.log import Log
@@ -26,7 +27,12 @@ from toolkit.supervise.loop import Supervisor
 from toolkit.supervise.running import SLATE
 from toolkit.supervise.signals import Signals
 from toolkit.supervise.stacks import SIGNAL as STACKS_SIGNAL
+from toolkit.train.rounds import Rounds
 from toolkit.train.taps import Taps
+
+if TYPE_CHECKING:
+    from toolkit.train.accord import Accord
+    from toolkit.train.paces import Paces
 
 STACKS = "stacks"
 MARKER = "TOOLKIT_RUN_ID"
@@ -44,7 +50,7 @@ def train(environ: Mapping[str, str], *, interpreter: str, log: Log) -> int:
     log.hide(environ)
     with Signals(last=True) as signals:
         platform.clear_stale(folders, log)
-        outcome = _outcome(platform, folders, dict(environ), interpreter, signals, log)
+        outcome = _outcome(platform, dict(environ), interpreter, signals, log)
         platform.report(folders, outcome, log)
         log.flush()
     return outcome.exit_code
@@ -63,7 +69,7 @@ def prepared(platform: platforms.Platform, environ: dict[str, str], interpreter:
     job = platform.read(environ, ours, machine, log, interpreter=interpreter)
     log.level = job.log_level
     log.hide({name: value for name, value in job.hyperparameters.items() if isinstance(value, str)})
-    return job
+    return look.with_mpi(job) if launchers.starts_mpirun(job) else job
 
 
 def with_script(job: Job) -> Job:
@@ -77,18 +83,13 @@ def with_script(job: Job) -> Job:
 
 
 def _outcome(
-    platform: platforms.Platform,
-    folders: Folders,
-    environ: dict[str, str],
-    interpreter: str,
-    signals: Signals,
-    log: Log,
+    platform: platforms.Platform, environ: dict[str, str], interpreter: str, signals: Signals, log: Log
 ) -> Outcome:
     me = ""
     try:
         job = prepared(platform, environ, interpreter, log)
         me = job.cluster.current
-        job_folders.prepare(folders, log)
+        job_folders.prepare(job.folders, log)
         return _run(job, signals, log)
     except ToolkitError as error:
         return _named(error, me)
@@ -103,14 +104,20 @@ def _outcome(
 def _run(job: Job, signals: Signals, log: Log) -> Outcome:
     """Run *job* on this host, in accord with its others; return the outcome, the job's where the hosts share one."""
     run_folder = _run_folder(job.folders.scratch)
-    memory = _memory_since_now()
+    memory = _OomWatch()
     others = None
     try:
-        if len(job.cluster.hosts) > 1 and job.settings.link == "on":
+        linked = len(job.cluster.hosts) > 1 and job.settings.link == "on"
+        paces = _paces(job, run_folder, linked=linked)
+        if linked:
             from toolkit.train.accord import Accord  # sockets and hashes: 8 ms that a host alone need not pay
 
-            others = Accord(job, log, memory)
-        taps = Taps(job, log)
+            others = Accord(job, log, memory, paces)
+        elif len(job.cluster.hosts) > 1 and job.settings.restarts:
+            log.warning(
+                "TOOLKIT_RESTARTS is ignored: without the link (TOOLKIT_LINK=off) hosts cannot restart together"
+            )
+        taps = Taps(job, log, paces)
         supervisor = Supervisor(
             signals=signals,
             console=_console(job, launchers.world_size(job) > 1, taps, log),
@@ -123,35 +130,90 @@ def _run(job: Job, signals: Signals, log: Log) -> Outcome:
             rules=taps,
         )
         log.say_through(supervisor.console.stderr.say, supervisor.finish)
-        outcome = _alone(job, supervisor, memory, log)
+        outcome = _rounds(job, supervisor, Rounds(job, run_folder, taps, log), memory, others, log)
         taps.close()
-        return outcome if others is None else others.settle(supervisor, outcome)
+        return outcome
     finally:
         if others is not None:
             others.close()
         _remove(run_folder)
 
 
-def _alone(job: Job, supervisor: Supervisor, memory: Callable[[], Memory], log: Log) -> Outcome:
-    """Return how this host's part ended; an error that the toolkit has named is one of the ways."""
+def _rounds(
+    job: Job, supervisor: Supervisor, rounds: Rounds, memory: "_OomWatch", others: "Accord | None", log: Log
+) -> Outcome:
+    """Run the script, again as often as its failures are worth it (docs/restart.md); return how the job ended."""
+    phase, outcome = _first(job, supervisor, rounds, memory, log)
+    while True:
+        if others is not None:
+            ended = others.settle(supervisor, outcome, rounds.steps())
+        else:
+            ended = rounds.alone(outcome, stopped=supervisor.stopped_by is not None)
+        if isinstance(ended, Outcome):
+            return rounds.told(ended)
+        assert phase is not None  # A job in which one host never came to its script is not worth another round.
+        rounds.begin(ended)
+        memory.begin()
+        if supervisor.stall is not None:
+            supervisor.stall = _stall(job, supervisor.run_folder, ended.round)
+        outcome = _round(job, phase, supervisor, rounds, memory, log)
+
+
+def _first(
+    job: Job, supervisor: Supervisor, rounds: Rounds, memory: Callable[[], Memory], log: Log
+) -> tuple[Phase | None, Outcome]:
+    """Prepare this host and run the first round; return the script's phase and how that round ended."""
+    phase = None
     try:
         fetch.place(job, log)
         job = with_script(job)
         plan = launchers.plan(job, supervisor.run_folder)
         _say_plan(job, plan, log)
-        return _judged(job, msgspec.structs.replace(_follow(job, plan, supervisor, log), memory=memory()))
+        ended = _install(job, supervisor, log)
+        if ended is not None:
+            return None, _judged(job, msgspec.structs.replace(ended, memory=memory()))
+        _check_modules(job, plan)
+        (phase,) = plan.phases
+    except ToolkitError as error:
+        return None, _named(error, job.cluster.current)
+    return phase, _round(job, phase, supervisor, rounds, memory, log)
+
+
+def _round(
+    job: Job, phase: Phase, supervisor: Supervisor, rounds: Rounds, memory: Callable[[], Memory], log: Log
+) -> Outcome:
+    """Return how this host's part of a round ended; an error that the toolkit has named is one of the ways."""
+    stacks = supervisor.stall.prepared if supervisor.stall is not None else None
+    try:
+        main = _fitted(phase.main, supervisor.run_folder, stacks, rounds.environ, log)
+        log.info(f"Invoking script with the following command: {' '.join(quoted(token) for token in main.argv)}")
+        marked = {MARKER: supervisor.run_folder.name}
+        services = tuple(msgspec.structs.replace(each, environ={**each.environ, **marked}) for each in phase.services)
+        ended = supervisor.run(msgspec.structs.replace(phase, main=main, services=services))
+        assert ended is not None
+        return _judged(job, msgspec.structs.replace(ended, memory=memory()))
     except ToolkitError as error:
         return _named(error, job.cluster.current)
 
 
-def _stall(job: Job, run_folder: Path) -> Stall | None:
+def _paces(job: Job, run_folder: Path, *, linked: bool) -> "Paces | None":
+    """Return what compares ranks' step times, None where a rank has no peers that are known here."""
+    if not linked and launchers.world_size(job) == 1:
+        return None
+    from toolkit.train.paces import Paces  # 5 ms that a script alone need not pay
+
+    return Paces(job, run_folder, linked=linked)
+
+
+def _stall(job: Job, run_folder: Path, number: int = 0) -> Stall | None:
+    """Return how round *number* is watched for hangs; each has a folder of its own for stacks."""
     ours = job.settings
     if not ours.stall_s:
         return None
     return Stall(
         after_s=ours.stall_s,
         stops=ours.stall_action == "stop",
-        folder=job.folders.output_data / "stacks",
+        folder=job.folders.output_data / "stacks" / (f"round-{number}" if number else ""),
         prepared=run_folder / STACKS,
         host=job.cluster.current,
     )
@@ -170,39 +232,36 @@ def _named(error: ToolkitError, host: str) -> Outcome:
     return of_error(error, host)
 
 
-def _memory_since_now() -> Callable[[], Memory]:
-    """Return what tells, when called, how many processes the kernel has killed for want of memory since now."""
-    root = Path("/")
-    before = host.oom_kills(root)
+class _OomWatch:
+    """Tells, when called, how many processes the kernel has killed for want of memory since the round began."""
 
-    def since() -> Memory:
-        now = host.oom_kills(root)
-        kills = None if now is None or before is None else now - before
+    def __init__(self) -> None:
+        self._root = Path("/")
+        self.begin()
+
+    def begin(self) -> None:
+        self._before = host.oom_kills(self._root)
+
+    def __call__(self) -> Memory:
+        root, now = self._root, host.oom_kills(self._root)
+        kills = None if now is None or self._before is None else now - self._before
         return Memory(oom_kills=kills, peak_bytes=host.memory_peak_bytes(root), limit_bytes=host.memory_bytes(root))
 
-    return since
 
-
-def _follow(job: Job, plan: Plan, supervisor: Supervisor, log: Log) -> Ended:
-    """Run the phases until one does not end well; return how the last one ended."""
+def _install(job: Job, supervisor: Supervisor, log: Log) -> Ended | None:
+    """Install what the job requires; return how that ended, None if it ended well."""
     installing = install.phase(job)
-    if installing is not None:
-        lock = Locked(path=job.folders.scratch.parent / f"toolkit-{os.getuid()}-pip.lock", within_s=job.settings.join_s)
-        ended = supervisor.run(msgspec.structs.replace(installing, needs=(lock,)))
-        if ended is None:
-            log.info("requirements were installed before in this container: skipped")
-        elif not ended.exits or not all(e.ok for e in ended.exits) or ended.stopped_by is not None:
-            return ended
-        elif installing.skip_if is not None:
-            install.remember(installing.skip_if)
-    _check_modules(job, plan)
-    (phase,) = plan.phases
-    stacks = supervisor.stall.prepared if supervisor.stall is not None else None
-    phase = msgspec.structs.replace(phase, main=_fitted(phase.main, supervisor.run_folder, stacks, log))
-    log.info(f"Invoking script with the following command: {' '.join(quoted(token) for token in phase.main.argv)}")
-    ended = supervisor.run(phase)
-    assert ended is not None
-    return ended
+    if installing is None:
+        return None
+    lock = Locked(path=job.folders.scratch.parent / f"toolkit-{os.getuid()}-pip.lock", within_s=job.settings.join_s)
+    ended = supervisor.run(msgspec.structs.replace(installing, needs=(lock,)))
+    if ended is None:
+        log.info("requirements were installed before in this container: skipped")
+    elif not ended.exits or not all(e.ok for e in ended.exits) or ended.stopped_by is not None:
+        return ended
+    elif installing.skip_if is not None:
+        install.remember(installing.skip_if)
+    return None
 
 
 def _check_modules(job: Job, plan: Plan) -> None:
@@ -217,10 +276,10 @@ def _check_modules(job: Job, plan: Plan) -> None:
             )
 
 
-def _fitted(spec: ProcessSpec, run_folder: Path, stacks: Path | None, log: Log) -> ProcessSpec:
-    """Return *spec* with an environment that execve takes; what does not fit goes to a file that the script can
-    read."""
-    environ = {**spec.environ, MARKER: run_folder.name}
+def _fitted(spec: ProcessSpec, run_folder: Path, stacks: Path | None, more: dict[str, str], log: Log) -> ProcessSpec:
+    """Return *spec* with *more* variables and an environment that execve takes; what does not fit goes to a file that
+    the script can read."""
+    environ = {**spec.environ, MARKER: run_folder.name, **more}
     if spec.rank is not None or spec.starts_ranks:
         environ |= _shared_with_ranks(run_folder, stacks, log)
     total_bytes = os.sysconf("SC_ARG_MAX") - (LAUNCHER_ADDS_BYTES if spec.starts_ranks else 0)
@@ -246,7 +305,7 @@ def _shared_with_ranks(run_folder: Path, stacks: Path | None, log: Log) -> dict[
         slate.lay(run_folder / SLATE)
         environ["TOOLKIT_SLATE"] = str(run_folder / SLATE)
         if stacks is not None:
-            stacks.mkdir()
+            stacks.mkdir(exist_ok=True)
             environ["TOOLKIT_STACKS"] = f"{STACKS_SIGNAL}:{stacks}"
     except OSError as error:
         log.warning(f"{run_folder}: {error.strerror}; toolkit.status and stacks of hangs are not to be had in this run")
@@ -256,9 +315,11 @@ def _shared_with_ranks(run_folder: Path, stacks: Path | None, log: Log) -> dict[
 def _console(job: Job, several: bool, taps: Taps, log: Log) -> Console:
     ours = job.settings
     files = ours.log_files == "on" or (ours.log_files == "auto" and several)
+    tags = ours.log_prefix == "auto" and launchers.name_for(job) == "mpi"
     return Console(
         host=job.cluster.current,
-        prefix_ranks=ours.log_prefix == "rank" or (ours.log_prefix == "auto" and several),
+        prefix_ranks=ours.log_prefix == "rank" or (ours.log_prefix == "auto" and several) or tags,
+        tags=tags,
         make_tap=taps.tap,
         files=job.folders.output_data / "logs" if files else None,
         file_bytes=ours.log_file_mib << 20,

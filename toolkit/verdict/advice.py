@@ -22,6 +22,10 @@ ADVICE: tuple[tuple[tuple[str, ...], str], ...] = (
     (("no kernel image is available",), "The framework's build does not know this GPU: install one made for it."),
     (("cuda driver version is insufficient",), "The machine's driver is older than the image's CUDA."),
     (("found no nvidia driver",), "The container sees no GPU: start it with --gpus all, on a machine that has one."),
+    (
+        ("segmentation fault", "horovod/common/basics.py"),
+        "Horovod falls so where it was built without MPI: docs/horovod.md says how it is built with it.",
+    ),
     (("address already in use",), "Another process has the port: set MASTER_PORT to a free one."),
     (("too many open files",), "Raise the limit (docker run --ulimit nofile=65536), or use fewer workers."),
     (

@@ -27,7 +27,10 @@ ECHOES: tuple[tuple[str, str], ...] = (
     ("failed to recv, got 0 bytes", "torch's store"),
     # others
     ("horovodinternalerror", "Horovod: a peer ended"),
+    ("horovod has been shut down", "Horovod under TensorFlow, whose error is an UnknownError: a peer ended"),
     ("mpi_err_proc_failed", "MPI: a peer ended"),
+    ("unavailableerror", "TensorFlow: a server or worker is gone"),
+    ("collective ops is aborted by", "TensorFlow: a worker of the collective is gone"),
     ("brokenpipeerror", "a pipe or socket whose reader is gone"),
     ("connectionrefusederror", "a socket to a process that is gone"),
 )

@@ -22,10 +22,13 @@ LAST_CHARACTERS = 600
 TEMPORARY_FAILURE = 75
 HUNG = 124
 INSTALL = "install"
+# The main processes of hosts whose ranks MPI may end by itself, with a code and without a word.
+MPI = ("mpirun", "mpi daemon")
 # How old a traceback may be to be the cause: lines written after it. Behind the true one come warnings of libraries and
 # summaries of trackers (wandb: some 40 lines), and Python itself then ends with 1; any other code a script has chosen.
 NEAR_LINES = 20
 FAR_LINES = 200
+FATAL = b"Fatal Python error: "  # faulthandler's first words
 # argparse: "train.py: error: unrecognized arguments: --lr", below the usage.
 OPTION_ERROR = re.compile(r"^\S.*?: error: ")
 
@@ -38,6 +41,7 @@ def judge(job: Job, ended: Ended) -> Outcome:
     - another host failed: failed, 75, until the job's verdict is known (accord.py);
     - otherwise a stop signal: stopped, 128 + signal, or 0 where the platform counts a script that ended with 0 as
       success;
+    - this host's script was ended because the leader's had ended well: succeeded, 0;
     - a process that ended badly although nobody but us asked for it: failed likewise, whatever the launcher says;
     - otherwise succeeded, 0. Nothing but processes of the script's own phase that all ended well is a success.
     """
@@ -54,6 +58,8 @@ def judge(job: Job, ended: Ended) -> Outcome:
         return _succeeded(job, ended) if _finished_before_stop(ended) else _stopped(job, ended)
     if ended.peer_failed:
         return _with_another(job, ended)
+    if ended.leader_done and ended.exits and all(e.ok or e.told for e in ended.exits):
+        return _succeeded(job, ended)
     told = min((e for e in ended.exits if not e.ok), key=lambda e: e.ended_ns, default=None)
     if told is not None:
         return _failed(job, ended, told)
@@ -108,13 +114,25 @@ def of_fault(text: str, trace: str, host: str) -> Outcome:
     )
 
 
+def _crash(end: Exit, stderr: bytes) -> str:
+    """Return Python's stacks at a death by signal (faulthandler's), "" if there are none."""
+    _, found, stacks = stderr.rpartition(FATAL)
+    return stacks.decode(errors="replace") if found and end.signal is not None else ""
+
+
 def _culprit(ended: Ended) -> Exit | None:
     """Return the process that failed first by itself: a rank before a launcher, which only repeats what its ranks did,
     and a rank with a cause of its own before one that only lost its peer."""
     bad = [e for e in ended.exits if not e.ok and not e.told and _before_stop(ended, e)]
     if _ended_by_us(ended):
-        bad = [e for e in bad if e.rank is not None]
-    return min(_ranks(bad), key=lambda e: (_lost_its_peer(ended, e), e.failed_ns), default=None)
+        bad = [e for e in bad if _works(ended, e)]
+    works = [e for e in bad if _works(ended, e)]
+    return min(works or bad, key=lambda e: (_lost_its_peer(ended, e), e.failed_ns), default=None)
+
+
+def _works(ended: Ended, end: Exit) -> bool:
+    """True for a rank or a service that ranks need, false for a launcher."""
+    return end.rank is not None or end.process != ended.main
 
 
 def _ended_by_us(ended: Ended) -> bool:
@@ -134,7 +152,14 @@ def _lost_its_peer(ended: Ended, end: Exit) -> bool:
     if found is not None:
         return is_echo(found.error)
     stderr, _ = ended.tails.get(end.process, (b"", b""))
+    if ended.main in MPI and end.rank is not None and end.code and end.raised_ns is None and not stderr.strip():
+        return True  # Open MPI 5 ends a rank whose peer is gone so, before the peer's own end can be seen.
     return is_echo(ends.last(stderr, LAST_LINES, LAST_CHARACTERS))
+
+
+def _only_launches(ended: Ended, end: Exit) -> bool:
+    """True if a process starts ranks and is none: without one that failed here it may repeat what failed elsewhere."""
+    return end.rank is None and end.process == ended.main and ended.phase != INSTALL
 
 
 def _before_stop(ended: Ended, end: Exit) -> bool:
@@ -165,13 +190,37 @@ def _failed(job: Job, ended: Ended, culprit: Exit) -> Outcome:
         rank=culprit.rank if several else None,
         local_rank=culprit.local_rank,
         ended=how(culprit),
-        advice=advice(f"{cause}\n{ends.last(stderr, LAST_LINES, LAST_CHARACTERS)}"),
-        primary=not _lost_its_peer(ended, culprit),
+        advice=advice(f"{cause}\n{ends.last(stderr, LAST_LINES, LAST_CHARACTERS)}\n{_crash(culprit, stderr)}"),
+        primary=not _lost_its_peer(ended, culprit) and not (several and _only_launches(ended, culprit)),
         failed_ns=culprit.failed_ns,
+        same=_same(ended, culprit),
+        alike=sum(1 for e in ended.exits if e is not culprit and _alike(ended, e, culprit)),
+        preempted=_preempted(ended, culprit),
         command=ended.command,
         exits=ended.exits,
         notes=_notes(ended),
     )
+
+
+def _preempted(ended: Ended, culprit: Exit) -> bool:
+    """True if somebody outside ended *culprit*: SIGTERM, or SIGKILL where the kernel counts out-of-memory kills and has
+    counted none. Where it counts none at all a SIGKILL may have been one."""
+    if culprit.told or culprit.signal not in (signal.SIGTERM, signal.SIGKILL):
+        return False
+    return culprit.signal == signal.SIGTERM or (ended.memory is not None and ended.memory.oom_kills == 0)
+
+
+def _alike(ended: Ended, end: Exit, culprit: Exit) -> bool:
+    """True if a rank ended with the same traceback as *culprit*, whenever it did."""
+    same = _same(ended, culprit)
+    return bool(same) and end.rank is not None and not end.ok and _same(ended, end) == same
+
+
+def _same(ended: Ended, end: Exit) -> str:
+    """Return what a process's traceback has in common with those of other ranks and hosts that met the same: error,
+    file, line; "" without one."""
+    found = _last_traceback(ended, end)
+    return "" if found is None else f"{found.error} at {found.place.rpartition('/')[2]}"
 
 
 def _hung(job: Job, ended: Ended, hung: Hung) -> Outcome:

@@ -34,8 +34,13 @@ _REPEATS = "torch.distributed.elastic.multiprocessing.errors.ChildFailedError"
 _LOG = re.compile(
     r"\[?\d{4}-\d\d-\d\d|\[?[IWEF]\d{4} |\[[IWEF][ \]]|\[?(?:DEBUG|INFO|WARN|WARNING|ERROR|CRITICAL|FATAL)\b"
 )
+# TensorFlow's AutoGraph: behind it, indented, the frames of the code as it was written and the error once more.
+_IN_USER_CODE = ": in user code:"
+# Open MPI frames its help texts, which follow on a rank's own stderr, with such lines.
+_FRAME_LINE = re.compile(r"-{70,}$")
 MESSAGE_LINES = 30
 GROUP_MEMBERS = 10
+_ENDS_A_MESSAGE = (_START, _LOG, _WENT_ON, _SECOND_HAND, _FRAME_LINE)
 
 
 class Traceback(Record, frozen=True, kw_only=True):
@@ -115,6 +120,10 @@ def _read(lines: list[str], start: int) -> Traceback | None:
         return None
     end = _message_end(lines, error)
     first = _first_of_chain(lines, start)
+    if lines[error].endswith(_IN_USER_CODE):
+        inner, inner_end = _user_code(lines, error)
+        if inner is not None:
+            return _traceback(lines, first, inner_end, lines[inner].strip(), lines[start:inner])
     return _traceback(lines, first, end, "\n".join(lines[error:end]).strip(), lines[start:error])
 
 
@@ -132,9 +141,19 @@ def _error_line(lines: list[str], start: int, *, margin: int) -> int | None:
 def _message_end(lines: list[str], error: int) -> int:
     for index in range(error + 1, min(error + MESSAGE_LINES, len(lines))):
         line = lines[index]
-        if not line.strip() or any(pattern.match(line) for pattern in (_START, _LOG, _WENT_ON, _SECOND_HAND)):
+        if not line.strip() or any(pattern.match(line) for pattern in _ENDS_A_MESSAGE):
             return index
     return min(error + MESSAGE_LINES, len(lines))
+
+
+def _user_code(lines: list[str], error: int) -> tuple[int | None, int]:
+    """Return (the line with the true error inside AutoGraph's message, the message's end)."""
+    inner, end = None, error + 1
+    while end < len(lines) and (not lines[end].strip() or lines[end].startswith("    ")):
+        if lines[end].startswith("    ") and _ERROR.match(lines[end][4:]):
+            inner = end
+        end += 1
+    return inner, end
 
 
 def _first_of_chain(lines: list[str], start: int) -> int:
@@ -165,7 +184,7 @@ def _read_group(lines: list[str], start: int) -> Traceback | None:
 def _traceback(lines: list[str], first: int, end: int, error: str, frames: list[str]) -> Traceback:
     place = ""
     for match in filter(None, map(_FRAME.match, frames)):
-        function = f" in {match['function']}" if match["function"] else ""
+        function = f" in {match['function'].removesuffix('  *')}" if match["function"] else ""
         place = f"{match['file']}:{match['line']}{function}"
     after = sum(1 for line in lines[end:] if line.strip())
     return Traceback(text="\n".join(lines[first:end]).rstrip(), error=error, place=place, after=after)

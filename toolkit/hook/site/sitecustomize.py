@@ -14,7 +14,12 @@ of 40 runs abort). A SIGABRT of any other origin is untouched.
 And where TOOLKIT_SLATE names a folder: an exception that ends the process, or a thread of it, is left there as
 `raised-<pid>.json` (toolkit/slate_layout.py) before anything is printed: whole and with its time, also where what is
 printed gets lost, cut, or mixed with others'. Then the hook that was there prints it as ever. A hook that the script
-sets later takes the place of ours; most call the one they found.
+sets later takes the place of ours; most call the one they found. So is sys.exit with a code: Horovod's ranks end
+together, the one that left first as late as those that only followed it.
+
+And in a rank of several, or of the pytorchxla launcher: torch_xla is completed when it is imported (toolkit/xla).
+
+And where TOOLKIT_COMPAT_PATH names folders (toolkit/compat): they go to the end of sys.path.
 """
 
 RAISED_BYTES = 64 * 1024  # of a traceback's text; the middle of a longer one is left out
@@ -24,6 +29,7 @@ TYPE_CHECKING = False  # As typing's, without importing it.
 if TYPE_CHECKING:
     from threading import ExceptHookArgs
     from types import TracebackType
+    from typing import NoReturn
 
 
 def _give_way() -> None:
@@ -82,6 +88,7 @@ def _leave_word() -> None:
         before(kind, value, trace)
 
     sys.excepthook = excepthook
+    _note_exits(folder)
     # threading takes its default hook from here when it is imported (from 3.8 on). Importing it costs 5 ms.
     before_in_thread = getattr(_thread, "_excepthook", None)
     if before_in_thread is None:
@@ -104,9 +111,8 @@ def _record(
 ) -> None:
     try:
         import os
-        import time
 
-        time_ns = int(time.time() * 1e9) if not hasattr(time, "time_ns") else time.time_ns()
+        time_ns = _now_ns()
         path = os.path.join(folder, "raised-%d.json" % os.getpid())
         thread = "main" if _in_main_thread() else "other"
         if issubclass(kind, (KeyboardInterrupt, SystemExit)) or (thread == "other" and os.path.exists(path)):
@@ -128,6 +134,43 @@ def _record(
         pass  # The script's own exception is what counts, and it is yet to be shown.
 
 
+def _note_exits(folder: str) -> None:
+    """Let sys.exit with another code than 0 leave word once the interpreter begins to end, before any other atexit
+    function is called. (One that the script catches leaves none until then, and an exception's comes before it.)
+    """
+    import sys
+
+    leave = sys.exit
+
+    def exit(status: "str | int | None" = None) -> "NoReturn":
+        import atexit
+        import os
+
+        code = 0 if status is None else int(status) & 0xFF if isinstance(status, int) else 1
+        if code and _in_main_thread():
+            atexit.register(_record_exit, folder, os.getpid(), code, _now_ns())
+        leave(status)
+
+    sys.exit = exit
+
+
+def _record_exit(folder: str, pid: int, code: int, time_ns: int) -> None:
+    import os
+
+    path = os.path.join(folder, "raised-%d.json" % pid)
+    try:
+        if pid == os.getpid() and not os.path.exists(path):
+            _write(path, time_ns, "SystemExit", "main", "", code)
+    except Exception:  # noqa: BLE001
+        pass
+
+
+def _now_ns() -> int:
+    import time
+
+    return int(time.time() * 1e9) if not hasattr(time, "time_ns") else time.time_ns()
+
+
 def _in_main_thread() -> bool:
     import _thread
     import os
@@ -137,14 +180,14 @@ def _in_main_thread() -> bool:
     return getattr(_thread, "get_native_id", os.getpid)() == os.getpid()
 
 
-def _write(path: str, time_ns: int, kind: str, thread: str, text: str) -> None:
+def _write(path: str, time_ns: int, kind: str, thread: str, text: str, code: int = 1) -> None:
     import os
 
     # By hand: json's import would cost more than all the rest.
     escapes = {code: "\\u%04x" % code for code in range(32)}
     escapes.update({ord('"'): '\\"', ord("\\"): "\\\\"})
-    fields = (time_ns, _short(kind).translate(escapes), thread, _short(text).translate(escapes))
-    line = ('{"time_ns": %d, "kind": "%s", "thread": "%s", "text": "%s"}\n' % fields).encode("utf-8")
+    fields = (time_ns, _short(kind).translate(escapes), thread, _short(text).translate(escapes), code)
+    line = ('{"time_ns": %d, "kind": "%s", "thread": "%s", "text": "%s", "code": %d}\n' % fields).encode("utf-8")
     unfinished = "%s.%d" % (path, id(fields))  # Of this thread alone.
     fd = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     try:
@@ -181,6 +224,36 @@ def _arm_stacks() -> None:
         pass  # No stacks of this process, then.
 
 
+def _open_compat() -> None:
+    """Let the old import names that the job asks for be found, behind everything that is installed."""
+    import os
+    import sys
+
+    for folder in os.environ.get("TOOLKIT_COMPAT_PATH", "").split(":"):
+        if folder and folder not in sys.path:
+            sys.path.append(folder)
+
+
+def _await_torch_xla() -> None:
+    """Let toolkit/xla see to it that torch_xla does not take one of several ranks to be alone."""
+    import os
+    import sys
+
+    if os.environ.get("WORLD_SIZE", "1") == "1" and "TOOLKIT_XLA" not in os.environ:
+        return
+    if sys.version_info < (3, 10):
+        return  # toolkit/xla is written for what torch_xla 2 runs on.
+    import importlib.util
+
+    package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    spec = importlib.util.spec_from_file_location("toolkit_xla_arrival", os.path.join(package, "xla", "arrival.py"))
+    if spec is not None and spec.loader is not None:
+        arrival = importlib.util.module_from_spec(spec)
+        sys.modules["toolkit_xla_arrival"] = arrival
+        spec.loader.exec_module(arrival)
+        arrival.watch()
+
+
 def _start() -> None:
     import atexit
 
@@ -188,6 +261,8 @@ def _start() -> None:
     atexit.register(_let_gloo_finish)
     _leave_word()
     _arm_stacks()
+    _open_compat()
+    _await_torch_xla()
     _next()
 
 

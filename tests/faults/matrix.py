@@ -58,8 +58,11 @@ def why_not(fault: Fault, launcher: Launcher) -> str:
     return cage.memory() if fault.cage == "memory" else ""
 
 
-def run(fault: Fault, launcher: Launcher, count: int, *, patience_s: float | None = None) -> Result:
-    """Let a job of *count* hosts meet *fault*. *patience_s*: TOOLKIT_PATIENCE_S, the default if not given."""
+def run(
+    fault: Fault, launcher: Launcher, count: int, *, patience_s: float | None = None, slack_s: float = 0.0
+) -> Result:
+    """Let a job of *count* hosts meet *fault*. *patience_s*: TOOLKIT_PATIENCE_S, the default if not given.
+    *slack_s*: how many seconds longer than the fault says everything may take."""
     environ = dict(fault.environ) if patience_s is None else {**fault.environ, "TOOLKIT_PATIENCE_S": str(patience_s)}
     folder = Path(tempfile.mkdtemp(prefix="faults-"))
     with contextlib.ExitStack() as stack:
@@ -69,16 +72,17 @@ def run(fault: Fault, launcher: Launcher, count: int, *, patience_s: float | Non
         hosts = stack.enter_context(
             Hosts(folder, count, launcher, per_host=fault.per_host, environ=environ, words=words)
         )
-        return _Round(fault, hosts, at, stack).result()
+        return _Round(fault, hosts, at, slack_s, stack).result()
 
 
 class _Round:
     """One job, one fault."""
 
-    def __init__(self, fault: Fault, hosts: Hosts, at: str, stack: contextlib.ExitStack) -> None:
+    def __init__(self, fault: Fault, hosts: Hosts, at: str, slack_s: float, stack: contextlib.ExitStack) -> None:
         self._fault = fault
         self._hosts = hosts
         self._at = at
+        self._slack_s = slack_s
         self._others = [host for host in hosts.all.values() if host.name != at]
         self._cut: Callable[[], None] = lambda: None
         self._wrong: list[str] = []
@@ -218,7 +222,7 @@ class _Round:
     @property
     def _longer_s(self) -> float:
         """How much longer everything may take than on a machine that has nothing else to do."""
-        return ENGINES[self._hosts.launcher].work_s * max(self._crowds)
+        return self._slack_s + ENGINES[self._hosts.launcher].work_s * max(self._crowds)
 
     def _judge(self, host: Host) -> None:
         """Note what *host* should have ended with and said, and did not; and what it said and should not have."""

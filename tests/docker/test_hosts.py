@@ -84,7 +84,7 @@ def test_mpi_over_two_containers_without_sshd_as_an_unprivileged_user(
     assert told == ["algo-1 1000 10", "algo-1 1000 10", "algo-2 1000 10", "algo-2 1000 10"]
 
 
-def test_the_other_host_names_one_that_was_killed_within_2_s(engine: Engine, image: str, tmp_path: Path) -> None:
+def test_the_other_host_names_one_that_was_killed_at_once(engine: Engine, image: str, tmp_path: Path) -> None:
     bases = job(tmp_path, WAITS)
     network = engine.network()
     boxes = [start(engine, image, network, base, name) for base, name in zip(bases, HOSTS, strict=True)]
@@ -100,7 +100,7 @@ def test_the_other_host_names_one_that_was_killed_within_2_s(engine: Engine, ima
     assert code == 75, boxes
     assert "algo-2" in (bases[0].output / "failure").read_text()[:1024]
     assert document(bases[0].output / "outcome.json")["host"] == "algo-2"
-    assert took_s < 2
+    assert took_s < 8  # By its broken connection, not by silence; scripts/faults measures it.
 
 
 def test_a_host_whose_name_comes_late_is_waited_for(engine: Engine, image: str, tmp_path: Path) -> None:

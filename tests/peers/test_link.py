@@ -15,6 +15,8 @@ from toolkit.peers.link import PROVE_WITHIN_S, UNPROVED_AT_ONCE, FollowerLink, L
 from toolkit.peers.messages import NONCE_BYTES, Ended, Failing, Hello, Ping, Ready, Report, Seal, encode, job_key
 from toolkit.peers.roll import FailHere, Say, Start, Times
 
+# Sooner than the patience: what takes less was not noticed by silence. How soon is scripts/bench link's matter.
+SOON_S = TIMES.patience_s - 0.5
 SUCCESS = {name: Report(host=name, exit_code=0) for name in (f"algo-{number}" for number in range(1, 100))}
 
 
@@ -128,7 +130,7 @@ def test_a_failure_reaches_all_hosts_and_the_leader_leaves_last() -> None:
             link.tell(Ended(report=report))
         together.until(lambda: together.leader.finished)
 
-        assert took_s < 1.0
+        assert took_s < SOON_S
         assert {link.verdict.host for link in together.links if link.verdict} == {"algo-9"}
         assert all(link.verdict for link in together.links)
 
@@ -284,7 +286,7 @@ def test_a_connection_that_says_nothing_is_closed_in_time() -> None:
         took_s = together.until(lambda: sum(together.leader.refused.values()) == 2)
         end(together)
 
-        assert PROVE_WITHIN_S - 0.5 < took_s < PROVE_WITHIN_S + 2
+        assert PROVE_WITHIN_S - 0.5 < took_s < PROVE_WITHIN_S + SOON_S
         assert list(together.leader.refused) == ["a connection that proved nothing in time"]
         guest.close()
         half.close()
@@ -307,7 +309,7 @@ def test_a_flood_of_strangers_drives_out_itself_and_no_host() -> None:
         took_s = together.until(lambda: all(together.told(link, Start) for link in together.links))
         end(together)
 
-        assert took_s < 2.0
+        assert took_s < SOON_S
         assert sum(together.leader.refused.values()) >= 2000 - UNPROVED_AT_ONCE - 3
         for guest in guests:
             guest.close()
@@ -386,7 +388,7 @@ def test_what_was_said_while_the_wire_was_cut_arrives() -> None:
         follower.tell(Failing(report=Report(host="algo-2", exit_code=3, primary=True, cause="boom")))
         took_s = together.until(lambda: bool(together.told(together.leader, FailHere)))
 
-        assert took_s < 1.0
+        assert took_s < SOON_S
 
 
 @pytest.mark.parametrize("lost", ["algo-1", "algo-2"])
@@ -401,7 +403,7 @@ def test_a_wire_that_is_cut_off_is_seen_within_the_patience(lost: str) -> None:
         took_s = together.until(lambda: bool(together.told(here, FailHere)))
 
         (news,) = together.told(here, FailHere)
-        assert took_s < 2.0
+        assert took_s < SOON_S
         assert isinstance(news, FailHere)
         assert (news.report.host, news.report.exit_code) == (lost, 75)
         assert "nothing was heard of it for 1." in news.report.cause
@@ -424,10 +426,10 @@ def serve_follower(where: tuple[str, int], times: Times) -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "within_s", "how"),
-    [(signal.SIGKILL, 2.0, "its connection broke"), (signal.SIGSTOP, 2.0, "nothing was heard of it for 1.")],
+    ("number", "how"),
+    [(signal.SIGKILL, "its connection broke"), (signal.SIGSTOP, "nothing was heard of it for 1.")],
 )
-def test_a_leader_that_is_killed_or_stopped_is_seen_in_time(number: int, within_s: float, how: str) -> None:
+def test_a_leader_that_is_killed_or_stopped_is_seen_in_time(number: int, how: str) -> None:
     times = msgspec.structs.replace(TIMES, patience_s=1.0)
     listener = listen("127.0.0.1", 0)
     with child(lambda: serve_leader(listener, ("algo-1", "algo-2"), times)) as pid:
@@ -439,9 +441,8 @@ def test_a_leader_that_is_killed_or_stopped_is_seen_in_time(number: int, within_
             together.until(lambda: bool(together.told(follower, Start)))
 
             os.kill(pid, number)
-            took_s = together.until(lambda: follower.verdict is not None)
+            together.until(lambda: follower.verdict is not None)
 
-            assert took_s < within_s
             assert follower.verdict is not None
             assert (follower.verdict.host, follower.verdict.exit_code) == ("algo-1", 75)
             assert how in follower.verdict.cause
@@ -449,10 +450,10 @@ def test_a_leader_that_is_killed_or_stopped_is_seen_in_time(number: int, within_
 
 
 @pytest.mark.parametrize(
-    ("number", "within_s", "how"),
-    [(signal.SIGKILL, 2.0, "its connection broke"), (signal.SIGSTOP, 2.0, "nothing was heard of it for 1.")],
+    ("number", "how"),
+    [(signal.SIGKILL, "its connection broke"), (signal.SIGSTOP, "nothing was heard of it for 1.")],
 )
-def test_a_follower_that_is_killed_or_stopped_is_seen_in_time(number: int, within_s: float, how: str) -> None:
+def test_a_follower_that_is_killed_or_stopped_is_seen_in_time(number: int, how: str) -> None:
     times = msgspec.structs.replace(TIMES, patience_s=1.0)
     with party(3, times=times) as together:
         third = together.follower("algo-3")
@@ -460,11 +461,10 @@ def test_a_follower_that_is_killed_or_stopped_is_seen_in_time(number: int, withi
             start(together)
 
             os.kill(pid, number)
-            took_s = together.until(lambda: bool(together.told(third, FailHere)))
+            together.until(lambda: bool(together.told(third, FailHere)))
 
             (news,) = together.told(third, FailHere)
             assert isinstance(news, FailHere)
-            assert took_s < within_s
             assert (news.report.host, news.report.exit_code) == ("algo-2", 75)
             assert how in news.report.cause
 
@@ -506,7 +506,7 @@ def test_a_reader_that_is_slow_gets_everything_and_holds_up_nobody() -> None:
         together.links.append(slow)
         together.until(lambda: slow.verdict is not None)
 
-        assert took_s < 3.0
+        assert took_s < SOON_S
         assert waiting
         assert slow.verdict == quick.verdict
         assert slow.verdict is not None

@@ -305,7 +305,7 @@ def test_an_absent_host_is_named_at_the_deadline(hosts: Hosts, here: str) -> Non
     assert done.status == 75
     assert f"waited 2 s in vain for host {absent}" in str(done.failure)
     assert b"pid" not in done.stdout
-    assert time.monotonic() - began_s < 8
+    assert time.monotonic() - began_s < 30
 
 
 def test_a_stop_while_waiting_for_the_others_ends_at_once(hosts: Hosts) -> None:
@@ -319,7 +319,7 @@ def test_a_stop_while_waiting_for_the_others_ends_at_once(hosts: Hosts) -> None:
 
         assert done.status == 143
         assert b"pid" not in done.stdout
-        assert took_s < 5
+        assert took_s < 15
 
 
 def test_a_host_with_another_secret_is_refused_and_both_say_so(hosts: Hosts) -> None:

@@ -7,7 +7,7 @@ from tests.launchers.jobs import PYTHON, SCRATCH, job_of, script_of
 from toolkit.errors import ContractError, UserError
 from toolkit.job.job import Job, Strategy
 from toolkit.job.machine import Mpi
-from toolkit.job.plan import ProcessSpec
+from toolkit.job.plan import ProcessSpec, Tags
 from toolkit.launchers import mpi_options
 from toolkit.launchers.mpi import AGENT, STANDIN, plan, plan_for
 from toolkit.launchers.mpi_options import split
@@ -151,6 +151,26 @@ def test_with_ssh_a_follower_runs_an_sshd() -> None:
     job = under(hosts=HOSTS, current="algo-1", settings=Settings(mpi_agent="ssh"))
 
     assert main(job).argv[4:] == ("--serve", "sshd", "/usr/sbin/sshd")
+
+
+@pytest.mark.parametrize("mpi", [OPEN_MPI_4, OPEN_MPI_5, MPICH])
+def test_without_the_stand_in_the_leaders_plan_says_how_its_mpirun_tags_lines(mpi: Mpi) -> None:
+    off = Settings(stand_in="off")
+
+    assert main(under(mpi, settings=off)).tags == Tags(by=mpi.kind, hosts={"localhost": "algo-1"})
+    assert main(under(mpi, hosts=HOSTS, current="algo-2", settings=off)).tags == Tags(by=mpi.kind)
+    assert main(under(mpi, hosts=HOSTS, current="algo-1", settings=off)).tags is None
+    assert main(under(mpi)).tags is None
+
+
+def test_hosts_that_mpirun_knows_by_their_addresses_are_known_again() -> None:
+    addresses = {"algo-2": "10.0.0.1", "algo-1": "b.example.net"}
+    job = under(hosts=HOSTS, current="algo-2", addresses=addresses, settings=Settings(stand_in="off", mpi_agent="ssh"))
+
+    tags = main(job).tags
+
+    assert tags is not None
+    assert tags.hosts == {"10.0.0.1": "algo-2", "b.example.net": "algo-1", "b": "algo-1"}
 
 
 def test_no_mpirun_is_the_images_mistake() -> None:

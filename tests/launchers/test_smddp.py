@@ -32,8 +32,8 @@ def test_without_awss_library_ranks_run_as_under_torchrun_and_one_line_says_so()
     theirs = torchrun.plan(job_of("torch_distributed", hosts=TWO, gpus=2), SCRATCH)
     assert made.phases[0].main.argv == theirs.phases[0].main.argv
     assert (made.launcher, made.role, made.world_size, made.modules) == ("smddp", "leader", 4, ("torch",))
-    (note,) = made.notes
-    assert note == "smddp: AWS's library is not installed (no smddprun on PATH); torchrun starts the open backend"
+    said = "smddp: AWS's library is not installed (no smddprun on PATH); torchrun starts the open backend"
+    assert (made.choice, made.notes) == (said, ())
 
 
 def test_ranks_find_the_old_names_and_what_awss_launcher_told_them() -> None:
@@ -72,15 +72,15 @@ def test_the_jobs_own_options_win_over_the_images_environment_and_ignored_ones_a
     made = plan(smddp("-verbose -x NCCL_DEBUG=INFO", environ={"NCCL_DEBUG": "WARN"}), SCRATCH)
 
     assert environ(made)["NCCL_DEBUG"] == "INFO"
-    assert made.notes[1:] == ("smddp: custom_mpi_options that are mpirun's alone are ignored: -verbose",)
+    assert made.notes == ("smddp: custom_mpi_options that are mpirun's alone are ignored: -verbose",)
 
 
 @pytest.mark.parametrize("settings", [Settings(compat="off"), Settings(rank_hook="off")])
 def test_where_the_names_are_kept_out_that_is_said(settings: Settings) -> None:
     made = plan(smddp(settings=settings), SCRATCH)
 
-    assert len(made.notes) == 2
-    assert "smdistributed cannot be imported" in made.notes[1]
+    (note,) = made.notes
+    assert "smdistributed cannot be imported" in note
 
 
 OPEN_MPI = {"mpi": Mpi(kind="openmpi4", version="4.1.8", path="/usr/bin/mpirun")}
@@ -98,7 +98,7 @@ def test_with_awss_library_mpirun_starts_smddprun_as_the_original_does() -> None
     assert "-verbose" in argv[:at]
     assert environ(made)["SMDATAPARALLEL_SERVER_PORT"] == "7592"
     assert (made.launcher, made.role, made.world_size) == ("smddp", "leader", 16)
-    assert made.notes == ("smddp: AWS's library is installed; mpirun starts smddprun",)
+    assert made.choice == "smddp: AWS's library is installed; mpirun starts smddprun"
 
 
 def test_mpirun_can_be_asked_for_with_the_open_backend() -> None:
@@ -109,6 +109,4 @@ def test_mpirun_can_be_asked_for_with_the_open_backend() -> None:
     theirs = mpi.plan(job_of("mpi", per_host=2, machine=OPEN_MPI), SCRATCH)
     assert made.phases[0].main.argv == theirs.phases[0].main.argv
     assert environ(made)["TOOLKIT_COMPAT_PATH"] == str(FOLDER / "smddp")
-    assert made.notes == (
-        "smddp: AWS's library is not installed (no smddprun on PATH); mpirun starts the open backend",
-    )
+    assert made.choice == "smddp: AWS's library is not installed (no smddprun on PATH); mpirun starts the open backend"

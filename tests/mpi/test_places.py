@@ -112,16 +112,41 @@ def cell(keys: Path) -> Iterator[tuple[str, ...]]:
             process.kill()
 
 
-@pytest.mark.mpi
-@pytest.mark.root
-@root
-@pytest.mark.skipif(not SSHD.exists(), reason="no openssh-server here: scripts/beds/mpi installs it as root")
-def test_an_sshd_will_do_too(debian: Hosts, tmp_path: Path) -> None:
+needs_sshd = pytest.mark.skipif(
+    not SSHD.exists(), reason="no openssh-server here: scripts/beds/mpi installs it as root"
+)
+
+
+@pytest.fixture
+def inside(debian: Hosts, tmp_path: Path) -> Iterator[tuple[str, ...]]:
+    """What runs a command where sshd has a port 22 and keys; hosts have addresses there."""
     keys = tmp_path / "keys"
     keys.mkdir(mode=0o700)
     subprocess.run(("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", keys / "id_ed25519"), check=True)
     (keys / "authorized_keys").write_bytes((keys / "id_ed25519.pub").read_bytes())
     debian.environ["TOOLKIT_HOST_ADDRESSES"] = "algo-1=127.0.0.1,algo-2=127.0.0.2"
-
     with cell(keys) as prefix:
-        check_that_both_started(debian, *prefix, TOOLKIT_MPI_AGENT="ssh")
+        yield prefix
+
+
+@pytest.mark.mpi
+@pytest.mark.root
+@root
+@needs_sshd
+def test_an_sshd_will_do_too(debian: Hosts, inside: tuple[str, ...]) -> None:
+    check_that_both_started(debian, *inside, TOOLKIT_MPI_AGENT="ssh")
+
+
+@pytest.mark.mpi
+@pytest.mark.root
+@root
+@needs_sshd
+def test_lines_that_mpirun_relays_name_the_host_whose_address_it_knows(debian: Hosts, inside: tuple[str, ...]) -> None:
+    for base in debian.bases.values():
+        base.program("import os\nprint('rank', os.environ['OMPI_COMM_WORLD_RANK'], flush=True)\n")
+
+    done = debian.run(inside, TOOLKIT_MPI_AGENT="ssh", TOOLKIT_STAND_IN="off")
+
+    assert [end.status for end in done.values()] == [0, 0], done
+    for rank, host in enumerate(debian.bases):
+        assert f"[1,mpirank:{rank},{host}]<stdout>:rank {rank}".encode() in done["algo-1"].stdout.splitlines(), done

@@ -65,6 +65,7 @@ def _plan(plan: Plan, environ: Mapping[str, str]) -> dict[str, Any]:
         "role": plan.role,
         "world_size": plan.world_size,
         "modules": plan.modules,
+        "choice": plan.choice,
         "notes": plan.notes,
         "phases": [
             {

@@ -17,6 +17,7 @@ COMMANDS = {
     "metrics": "try metric definitions on a log",
     "rules": "try log rules on a log",
     "render": "write the manifest that runs a job file on Kubernetes, Slurm or Compose",
+    "mpi-agent": "what mpirun starts in place of ssh: HOST COMMAND... has that host's train run its daemon",
     "health": "does the job of this container still move? For a HEALTHCHECK or a liveness probe",
 }
 
@@ -27,6 +28,14 @@ def train() -> None:
 
     _fill_standard_streams()
     sys.exit(walk(dict(os.environ), interpreter=sys.executable, log=Log()))
+
+
+def mpi_agent(words: list[str]) -> None:
+    """Become the remote agent of mpirun (hook/mpi_agent.py). Its options are ssh's, which argparse would not leave."""
+    import toolkit
+
+    agent = f"{toolkit.__path__[0]}/hook/mpi_agent.py"
+    os.execv(sys.executable, (sys.executable, "-I", "-S", agent, *words))
 
 
 def _fill_standard_streams() -> None:
@@ -45,6 +54,8 @@ def main(argv: list[str] | None = None) -> None:
     words = sys.argv[1:] if argv is None else argv
     if words[:1] == ["train"]:
         train()
+    if words[:1] == ["mpi-agent"]:
+        mpi_agent(words[1:])
     parser = _parser(words)
     arguments = parser.parse_args(words)
     if arguments.command is None:

@@ -86,6 +86,8 @@ class Job(Record, frozen=True, kw_only=True):
     `source`: where the code was submitted (folder, archive or URI), None: already in place.
     `entry`: as asked for; `script` is None until the code is in place.
     `environ` is the environment `train` was given; `stop_within_s` the platform's own SIGTERM-to-SIGKILL time.
+    `companion`: the program of toolkit/hook that runs beside the leader's script and tells the platform of it, "" for
+    none.
     """
 
     name: str
@@ -110,6 +112,7 @@ class Job(Record, frozen=True, kw_only=True):
     log_level: int = 20
     stop_within_s: float = 30.0
     stopped_is_success: bool = False
+    companion: str = ""
 
     @property
     def processes_per_host(self) -> int:

@@ -56,6 +56,19 @@ class StopPolicy(Record, frozen=True, kw_only=True):
     as_one: bool = False
 
 
+TaggedBy = Literal["openmpi4", "openmpi5", "mpich"]
+
+
+class Tags(Record, frozen=True, kw_only=True):
+    """That a launcher puts its ranks' lines out itself, tagged as this mpirun does it.
+
+    `hosts`: the job's names of hosts by the launcher's, where these differ.
+    """
+
+    by: TaggedBy
+    hosts: dict[str, str] = {}
+
+
 class ProcessSpec(Record, frozen=True, kw_only=True):
     """A process to start. `environ` is complete. argv[0] is looked up in environ's PATH.
 
@@ -65,6 +78,8 @@ class ProcessSpec(Record, frozen=True, kw_only=True):
     in `environ` (or do not), whatever the launcher made of them; `own_environ`: all of them. `launcher_environ`: what
     this process has besides, and its ranks have not. `door`: what is asked of `train`, ranks apart: "agent", mpirun's
     wish for a daemon on another host; "daemon", the command that this process is to become there.
+    `tags`: whose lines its output is made of, where it relays that of ranks. `optional`: a service whose failure, also
+    to start, is none of the job's.
     """
 
     name: str
@@ -80,6 +95,8 @@ class ProcessSpec(Record, frozen=True, kw_only=True):
     own_environ: bool = False
     launcher_environ: dict[str, str] = {}
     door: Literal["", "agent", "daemon"] = ""
+    tags: Tags | None = None
+    optional: bool = False
 
 
 class Phase(Record, frozen=True, kw_only=True):
@@ -87,9 +104,9 @@ class Phase(Record, frozen=True, kw_only=True):
 
     `failure` opens its failure text. The step is skipped where the file `skip_if` exists. `together`: no host begins it
     before all are ready. `services` are started before `main` and ended after it; one that fails while it runs fails
-    the step. `serves_all`: they serve other hosts, too, and stay until every host's main has ended; once the leader's
-    has, the others have a moment to end, and are then ended. Without the link they stay, on any host but the leader,
-    until nothing listens at `served` any more. `leads`: this is the leader's.
+    the step, unless it is optional. `serves_all`: they serve other hosts, too, and stay until every host's main has
+    ended; once the leader's has, the others have a moment to end, and are then ended. Without the link they stay, on
+    any host but the leader, until nothing listens at `served` any more. `leads`: this is the leader's.
     """
 
     name: str
@@ -105,18 +122,21 @@ class Phase(Record, frozen=True, kw_only=True):
 
 
 class Plan(Record, frozen=True, kw_only=True):
-    """All phases of this host, in order, the modules its interpreter must have, and what is worth saying (`notes`)."""
+    """All phases of this host, in order, the modules its interpreter must have, and what is worth saying: which of
+    several ways was chosen (`choice`), and what somebody should look at (`notes`)."""
 
     launcher: str
     role: Literal["alone", "leader", "follower"]
     phases: tuple[Phase, ...]
     world_size: int = 1
     modules: tuple[str, ...] = ()
+    choice: str = ""
     notes: tuple[str, ...] = ()
 
     def text(self, base_environ: dict[str, str]) -> str:
         """Return the plan for people and goldens; of the environment only what differs from *base_environ*, masked."""
         lines = [f"launcher: {self.launcher}", f"role: {self.role}", f"world size: {self.world_size}"]
+        lines += [f"choice: {self.choice}"] if self.choice else []
         lines += [f"note: {note}" for note in self.notes]
         for phase in self.phases:
             lines.append(f"phase: {phase.name}")

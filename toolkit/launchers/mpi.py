@@ -21,7 +21,7 @@ from toolkit.errors import ContractError, UserError
 from toolkit.job.command import is_module
 from toolkit.job.job import Job, Script
 from toolkit.job.machine import Mpi
-from toolkit.job.plan import Phase, Plan, ProcessSpec, StopPolicy
+from toolkit.job.plan import Phase, Plan, ProcessSpec, StopPolicy, Tags
 from toolkit.launchers import fabric
 from toolkit.launchers.environment import environment, names, played, stop_policy, tokens
 from toolkit.launchers.mpi_options import Asked, command, rank_variables, split
@@ -97,12 +97,15 @@ def plan_for(
         # Where mpirun and its daemons keep their files: it goes with the run, however they ended.
         launcher_environ={"TMPDIR": str(run_folder)},
         door="agent" if several else "",
+        tags=None if stand_in else Tags(by=mpi.kind, hosts=_by_mpiruns_names(job)),
     )
     if several and not job.cluster.is_leader:
         how = ("sshd", SSHD) if _by_ssh(job) else ("daemon", *_own_name(job, mpi))
         waiter = (job.interpreter, "-I", "-S", str(AGENT), "--serve", *how)
         # sshd gives what it starts a bare environment.
-        main = msgspec.structs.replace(main, name="mpi daemon", argv=waiter, door="daemon", own_environ=_by_ssh(job))
+        main = msgspec.structs.replace(
+            main, name="mpi daemon", argv=waiter, door="daemon", own_environ=_by_ssh(job), tags=None
+        )
     return Plan(
         launcher=name,
         role="alone" if not several else "leader" if job.cluster.is_leader else "follower",
@@ -176,6 +179,19 @@ def _name(job: Job, host: str) -> str:
     if _by_ssh(job):
         return job.cluster.address(host)
     return "localhost" if host == job.cluster.leader and host in job.cluster.addresses else host
+
+
+def _by_mpiruns_names(job: Job) -> dict[str, str]:
+    """Return the hosts by what mpirun calls them, where that is another name.
+
+    Open MPI 4 leaves the domain out of a name, not out of an address.
+    """
+    found: dict[str, str] = {}
+    for host in job.cluster.taking_part:
+        name = _name(job, host)
+        short = name if name.replace(".", "").isdigit() else name.partition(".")[0]
+        found |= {called: host for called in (name, short) if called not in job.cluster.taking_part}
+    return found
 
 
 def _environment(job: Job, arguments: tuple[str, ...], extra: Mapping[str, str]) -> dict[str, str]:

@@ -11,6 +11,8 @@ from toolkit.records import Record
 
 # Of Open MPI's long options with one dash, as they were written for years, the one that version 5 still wants so.
 ONE_DASH = ("-np",)
+# Rank and host; the relay knows it again (supervise/tags.py). Hydra's own -prepend-rank, "[3] ", could be any text.
+MPICH_PATTERN = "[1,mpirank:%r,%h]:"
 
 
 class Asked(Record, frozen=True, kw_only=True):
@@ -105,7 +107,7 @@ def _mpich(asked: Asked) -> tuple[str, ...]:
     several = len(asked.hosts) > 1
     return (
         *("-genvnone", "-hosts", _hosts(asked), "-np", str(asked.processes)),
-        *(("-prepend-rank",) if asked.relays else ()),
+        *(("-prepend-pattern", MPICH_PATTERN) if asked.relays else ()),
         *(("-iface", asked.interface) if several and asked.interface else ()),
         *(("-launcher", "ssh", "-launcher-exec", asked.agent) if several else ()),
         *asked.custom,

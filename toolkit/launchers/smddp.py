@@ -76,7 +76,7 @@ def _under_torchrun(job: Job, run_folder: Path) -> Plan:
     environ = {**variables(job), **phase.main.environ, **given}
     phase = msgspec.structs.replace(phase, main=msgspec.structs.replace(phase.main, environ=environ))
     return msgspec.structs.replace(
-        made, launcher="smddp", phases=(phase,), notes=(*made.notes, *_notes(job, "torchrun", rest))
+        made, launcher="smddp", phases=(phase,), choice=_choice("torchrun"), notes=(*made.notes, *_notes(job, rest))
     )
 
 
@@ -85,13 +85,18 @@ def _under_mpirun(job: Job, run_folder: Path, wrap: tuple[str, ...]) -> Plan:
     made = mpi.plan_for(
         job, run_folder, name="smddp", custom_options=custom_options(job), extra_environ=variables(job), wrap=wrap
     )
-    said = ("smddp: AWS's library is installed; mpirun starts smddprun",) if wrap else _notes(job, "mpirun", ())
-    return msgspec.structs.replace(made, notes=(*made.notes, *said))
+    if wrap:
+        return msgspec.structs.replace(made, choice="smddp: AWS's library is installed; mpirun starts smddprun")
+    return msgspec.structs.replace(made, choice=_choice("mpirun"), notes=(*made.notes, *_notes(job)))
 
 
-def _notes(job: Job, under: str, ignored: tuple[str, ...]) -> tuple[str, ...]:
-    """Return what is said of the choice, one line, and of what it leaves out."""
-    said = [f"smddp: AWS's library is not installed (no {HELPER} on PATH); {under} starts the open backend"]
+def _choice(under: str) -> str:
+    return f"smddp: AWS's library is not installed (no {HELPER} on PATH); {under} starts the open backend"
+
+
+def _notes(job: Job, ignored: tuple[str, ...] = ()) -> tuple[str, ...]:
+    """Return what is said of what the open backend leaves out."""
+    said = []
     if "smddp" not in compat.names(job):
         said.append("smddp: TOOLKIT_COMPAT=off, so smdistributed cannot be imported unless the image has its own")
     elif job.settings.rank_hook == "off":

@@ -1,21 +1,23 @@
 """The two console streams of `train`, and who shares them how."""
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from toolkit.job.plan import Tags
 from toolkit.supervise.outlet import Outlet, same_sink
 from toolkit.supervise.relay import RankFile, Stream, Tap, Way
 
 Note = Callable[[str], None]
-MakeTap = Callable[[int | None], Tap | None]
+MakeTap = Callable[[int | None, str], Tap | None]
 
 
 class Console:
     """Makes the streams of processes. `prefix_ranks`: several ranks share the console, each line says whose it is.
 
     *tags*: the way mpirun says it, `[1,mpirank:R,HOST]<stdout>:`, which people's searches of SageMaker's logs know.
-    *make_tap* gives the tap for a rank (None for a process that is no rank); *files* is the folder for the ranks' own
-    files, None for no such files.
+    *make_tap* gives the tap for a rank (None for a process that is no rank) of a host; *files* is the folder for the
+    ranks' own files, None for no such files.
     """
 
     def __init__(
@@ -45,26 +47,51 @@ class Console:
         self._opened: set[Path] = set()
 
     def streams(
-        self, name: str, rank: int | None, *, stdout: int, stderr: int, shared: bool
+        self, name: str, rank: int | None, *, stdout: int, stderr: int, shared: bool, tags: Tags | None = None
     ) -> tuple[tuple[Stream, Stream], RankFile | None]:
-        """Return the streams of one process, reading *stdout* and *stderr*, and the file they share."""
+        """Return the streams of one process, reading *stdout* and *stderr*, and the file they share.
+
+        With *tags* it is mpirun, whose streams are those of its ranks, who have no files.
+        """
+        if tags is not None:
+            return self._tagged_streams(stdout, stderr, tags), None
         way: Way = "shared" if shared else self._alone
-        prefixes = self._prefixes(name, rank) if shared and self.prefixes else (b"", b"")
+        prefixes = self._prefixes(name, rank, self._host) if shared and self.prefixes else (b"", b"")
         file = None
         if self._files is not None and rank is not None:
             path = self._files / f"{self._host}-rank-{rank}.log"
             file = RankFile(path, self._file_bytes, self._note, goes_on=path in self._opened)
             self._opened.add(path)
-        tap = self._make_tap(rank)
+        tap = self._make_tap(rank, self._host)
         out = Stream(stdout, self.stdout, way=way, prefix=prefixes[0], tap=tap, file=file)
         err = Stream(stderr, self.stderr, way=way, prefix=prefixes[1], tap=tap, file=file)
         return (out, err), file
 
-    def _prefixes(self, name: str, rank: int | None) -> tuple[bytes, bytes]:
+    def _tagged_streams(self, stdout: int, stderr: int, tags: Tags) -> tuple[Stream, Stream]:
+        from toolkit.supervise.tagged import TaggedStream
+        from toolkit.supervise.tags import Places, Speaker, Tagged
+
+        # mpirun calls the machine it runs on by the machine's own name; Open MPI 4 leaves out the domain.
+        here = os.uname().nodename
+        places = Places({**dict.fromkeys((here, here.partition(".")[0]), self._host), **tags.hosts})
+
+        def voice(speaker: Speaker, stream: int) -> tuple[bytes, Tap | None]:
+            if speaker is None:
+                return b"", None
+            rank, host = speaker
+            prefixes = self._prefixes("", rank, host) if self.prefixes else (b"", b"")
+            return prefixes[stream], self._make_tap(rank, host)
+
+        out = TaggedStream(stdout, self.stdout, Tagged(tags.by, places), lambda speaker: voice(speaker, 0))
+        err = TaggedStream(stderr, self.stderr, Tagged(tags.by, places), lambda speaker: voice(speaker, 1))
+        return out, err
+
+    def _prefixes(self, name: str, rank: int | None, host: str) -> tuple[bytes, bytes]:
         if self._tags and rank is not None:
-            who = f"[1,mpirank:{rank},{self._host}]"
+            who = f"[1,mpirank:{rank},{host}]" if host else f"[1,mpirank:{rank}]"
             return f"{who}<stdout>:".encode(), f"{who}<stderr>:".encode()
-        prefix = f"[{self._host} {name if rank is None else f'rank {rank}'}] ".encode()
+        who = name if rank is None else f"rank {rank}"
+        prefix = (f"[{host} {who}] " if host else f"[{who}] ").encode()
         return prefix, prefix
 
     def outlets(self) -> Iterator[Outlet]:

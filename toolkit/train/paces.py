@@ -15,7 +15,7 @@ from toolkit.metrics.sample import Sample
 from toolkit.rules.finding import Finding
 from toolkit.rules.straggler import STEP_TIME, Beats, Stragglers, Thinned
 from toolkit.slate_layout import RANK_NAME
-from toolkit.supervise.running import SLATE
+from toolkit.supervise.asking import SLATE
 
 Times = tuple[tuple[int, int, float], ...]
 EVERY_S = 1.0

@@ -10,8 +10,8 @@ from toolkit.job.job import Job
 from toolkit.job.outcome import Outcome
 from toolkit.job.restart import Budget, Failure, Restart, Steps, news, times
 from toolkit.log import Log
+from toolkit.supervise.asking import SLATE
 from toolkit.supervise.pulse import STALLED
-from toolkit.supervise.running import SLATE
 from toolkit.train.taps import Taps
 
 # Of a checkpoint folder as many entries are looked at; what is newer is found by its folder's time, too.

@@ -37,7 +37,7 @@ class Taps:
 
     def _begin(self, *, again: bool = False) -> None:
         self._closers: list[Callable[[], None]] = []
-        self._seers: list[Callable[[bytes, int, float], None]] = []
+        self._seers: list[Callable[[bytes, int, str, float], None]] = []
         self._tickers: list[Callable[[float], list[Finding]]] = []
         self._nexts: list[Callable[[float], float | None]] = []
         self.steps = Steps()
@@ -56,8 +56,8 @@ class Taps:
             self._paces.again()
         self._begin(again=True)
 
-    def tap(self, rank: int | None) -> Tap | None:
-        """Return what sees the lines of a rank (None: no rank, no tap)."""
+    def tap(self, rank: int | None, host: str) -> Tap | None:
+        """Return what sees the lines of a rank (None: no rank, no tap) of *host*, "" where that is not known."""
         if rank is None or not self._seers:
             return None
         seers = self._seers
@@ -65,7 +65,7 @@ class Taps:
         def see(block: bytes) -> None:
             now_s = time.time()
             for each in seers:
-                each(block, rank, now_s)
+                each(block, rank, host, now_s)
 
         return see
 
@@ -101,9 +101,8 @@ class Taps:
         watch = guard.Guard()
         found = capture.Capture(definitions, watch=watch, warn=self._log.warning)
         writer = file.SampleFile(self._job.folders.output / "metrics.jsonl", warn=self._log.warning)
-        host = self._job.cluster.current
 
-        def see(block: bytes, rank: int, now_s: float) -> None:
+        def see(block: bytes, rank: int, host: str, now_s: float) -> None:
             samples = found.lines(block, host=host, rank=rank, now_s=now_s)
             if samples:
                 writer.append(samples)
@@ -136,7 +135,7 @@ class Taps:
             ) from None
         watch = guard.Guard()
         monitor = pattern.Monitor(rules, start_s=time.time(), warn=self._log.warning, watch=watch)
-        self._seers.append(lambda block, rank, now_s: self._heed(monitor.lines(block, rank=rank, now_s=now_s)))
+        self._seers.append(lambda block, rank, _, now_s: self._heed(monitor.lines(block, rank=rank, now_s=now_s)))
         self._tickers.append(monitor.tick)
         self._nexts.append(monitor.next_s)
         self._closers.append(watch.close)

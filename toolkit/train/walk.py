@@ -14,17 +14,17 @@ from toolkit.artifacts import folders as job_folders
 from toolkit.errors import ToolkitError, UserError
 from toolkit.job.job import Job
 from toolkit.job.outcome import Ended, Memory, Outcome
-from toolkit.job.plan import Locked, Phase, Plan, ProcessSpec, quoted
+from toolkit.job.plan import Locked, Phase, Plan, ProcessSpec, StopPolicy, quoted
 from toolkit.job.variables import fitting
 from toolkit.launchers import table as launchers
 from toolkit.log import Log
 from toolkit.platforms import table as platforms
 from toolkit.probe import host, look
 from toolkit.source import classify, fetch, install
+from toolkit.supervise.asking import SLATE
 from toolkit.supervise.console import Console
 from toolkit.supervise.hang import Stall
 from toolkit.supervise.loop import Supervisor
-from toolkit.supervise.running import SLATE
 from toolkit.supervise.signals import Signals
 from toolkit.supervise.stacks import SIGNAL as STACKS_SIGNAL
 from toolkit.train.rounds import Rounds
@@ -188,12 +188,35 @@ def _round(
         main = _fitted(phase.main, supervisor.run_folder, stacks, rounds.environ, log)
         log.info(f"Invoking script with the following command: {' '.join(quoted(token) for token in main.argv)}")
         marked = {MARKER: supervisor.run_folder.name}
-        services = tuple(msgspec.structs.replace(each, environ={**each.environ, **marked}) for each in phase.services)
+        services = (*phase.services, *_companions(job, supervisor.run_folder))
+        services = tuple(msgspec.structs.replace(each, environ={**each.environ, **marked}) for each in services)
         ended = supervisor.run(msgspec.structs.replace(phase, main=main, services=services))
         assert ended is not None
         return _judged(job, msgspec.structs.replace(ended, memory=memory()))
     except ToolkitError as error:
         return _named(error, job.cluster.current)
+
+
+def _companions(job: Job, run_folder: Path) -> tuple[ProcessSpec, ...]:
+    """Return what tells the platform of the job while a round of it runs: on the leader alone."""
+    if not job.companion or not job.cluster.is_leader:
+        return ()
+    metrics = job.folders.output / "metrics.jsonl"
+    try:
+        written_bytes = metrics.stat().st_size  # Another round's, or an earlier run's.
+    except OSError:
+        written_bytes = 0
+    program = Path(toolkit.__file__).parent / "hook" / f"{job.companion}.py"
+    return (
+        ProcessSpec(
+            name=job.companion,
+            argv=(job.interpreter, "-I", "-S", *map(str, (program, run_folder / SLATE, metrics, written_bytes))),
+            environ=job.environ,
+            cwd=run_folder,
+            stop=StopPolicy(),
+            optional=True,
+        ),
+    )
 
 
 def _paces(job: Job, run_folder: Path, *, linked: bool) -> "Paces | None":
@@ -333,6 +356,8 @@ def _say_plan(job: Job, plan: Plan, log: Log) -> None:
         where += f" (host {job.cluster.rank} of {job.cluster.size}, {plan.role})"
     name = f"job {job.name}, " if job.name else ""
     log.info(f"toolkit {toolkit.__version__}: {name}{where}, launcher {plan.launcher}, world size {plan.world_size}")
+    if plan.choice:
+        log.info(plan.choice)
     for note in plan.notes:
         log.warning(note)
 

@@ -1,0 +1,55 @@
+"""What scripts that use toolkit.status are told of a stop, and what they ask for: a common last step, time for a
+checkpoint. It goes through the run's slate, before any signal; a script that cannot be told has its signal."""
+
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+
+from toolkit import slate
+from toolkit.log import Log
+from toolkit.supervise.process import Process
+
+SLATE = "slate"
+
+
+class Asking:
+    """The slate of one phase."""
+
+    def __init__(self, run_folder: Path, log: Log) -> None:
+        self._folder = run_folder / SLATE
+        self._log = log
+        self._asked: slate.Stop | None = None
+
+    def stop(self, number: int, asked_at_ns: int | None, grace_s: float) -> None:
+        """Ask all ranks to stop: signal *number* came at *asked_at_ns* (wall clock), and *grace_s* are left."""
+        self._asked = slate.Stop(
+            requested_at_ns=asked_at_ns or time.time_ns(),
+            deadline_ns=time.monotonic_ns() + int(grace_s * 1e9),
+            signal=number,
+        )
+
+    def agree(self, step: int | None) -> None:
+        """Tell every rank here at which step all stop; None: that is not known yet."""
+        if self._asked is None:
+            return
+        self._asked = msgspec.structs.replace(self._asked, stop_step=step)
+        try:
+            slate.ask(self._folder, self._asked)
+        except OSError as error:
+            self._log.debug(f"slate: {error}")
+
+    def step_by(self, pids: Iterable[int], seconds: float) -> int:
+        """Return the step that none of *pids* will have gone past so long from now; 0 if none tells its steps."""
+        told = slate.read_all(self._folder)
+        now_ns = time.time_ns()
+        return slate.common_step((told[pid] for pid in pids if pid in told), now_ns, now_ns + int(seconds * 1e9))
+
+    def holding(self, processes: Iterable[Process]) -> list[str]:
+        """Return the names of those that hold a checkpoint open."""
+        return sorted(process.name for process in processes if self._is_holding(process.pid))
+
+    def _is_holding(self, pid: int) -> bool:
+        found = slate.read_rank(self._folder / f"rank-{pid}")
+        return found is not None and found.holding > 0

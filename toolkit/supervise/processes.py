@@ -1,0 +1,266 @@
+"""The processes of one phase: how each is started and on which streams, and which of them live."""
+
+import os
+import signal
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from toolkit.errors import UserError
+from toolkit.job.plan import Phase, ProcessSpec
+from toolkit.log import Log
+from toolkit.supervise import children
+from toolkit.supervise.console import Console
+from toolkit.supervise.flow import Flow
+from toolkit.supervise.kernel import descendants
+from toolkit.supervise.others import Rules
+from toolkit.supervise.process import Process
+from toolkit.supervise.ranks import Door, Request, StandIn, write_agent, write_wrapper
+from toolkit.supervise.relay import RankFile, Stream
+
+STANDIN = Path(__file__).parent.parent / "hook" / "standin.py"
+AGENT = Path(__file__).parent.parent / "hook" / "mpi_agent.py"
+CANNOT_RUN = "cannot be executed (noexec, or no /bin/sh)"
+
+
+class Home(Protocol):
+    """What processes are started with, and outlives the phase."""
+
+    console: Console
+    log: Log
+    run_folder: Path
+    python: str
+    prctl: children.Prctl
+    guardian: children.Guardian | None
+    rules: Rules | None
+
+
+class Processes:
+    """Starts them and knows them. *note* takes what the outcome should tell; `command`: what people ask of."""
+
+    def __init__(self, home: Home, phase: Phase, flow: Flow, note: Callable[[str], None]) -> None:
+        self.living: dict[int, Process] = {}
+        self.streams: dict[str, tuple[Stream, Stream]] = {}
+        self.had_ranks = False
+        self.spec = phase.main
+        self.command = phase.main.argv
+        self._home = home
+        self._shared = not all(service.optional for service in phase.services)
+        self._flow = flow
+        self._note = note
+        self._files: list[RankFile] = []
+
+    # --- starting
+
+    def open_door(self) -> Door | None:
+        """Return the door at which stand-ins and agents knock, None if nobody will: without one a launcher's ranks are
+        its own."""
+        if not self.spec.stand_in and not self.spec.door:
+            return None
+        folder = self._home.run_folder
+        try:
+            door = Door(folder)
+        except OSError as error:
+            self._leave_ranks(f"{folder}: {error.strerror}")
+            return None
+        wrapper, python = folder / "rank", self.spec.environ.get("TOOLKIT_RANK_PYTHON")
+        if python is not None and not write_wrapper(
+            wrapper, script_python=python, python=self._home.python, standin=STANDIN, door=door.path
+        ):
+            door.close()
+            self._leave_ranks(f"{wrapper} {CANNOT_RUN}")
+            return None
+        agent = folder / "agent"
+        if self.spec.door == "agent" and not write_agent(agent, python=self._home.python, agent=AGENT):
+            self._note(f"{agent} {CANNOT_RUN}: no daemon can be started on other hosts")
+        return door
+
+    def start_main(self) -> None:
+        """Start the phase's own process.
+
+        Raises:
+            UserError: it cannot be started.
+        """
+        spec = self.spec
+        environ = {name: value for name, value in spec.environ.items() if name != "TOOLKIT_RANK_PYTHON"}
+        environ |= spec.launcher_environ
+        process = Process(spec.name, is_main=True, rank=spec.rank, local_rank=None)
+        shared = self._shared or (bool(spec.starts_ranks) and spec.stand_in)
+        self._start(process, spec.argv, environ, spec.cwd, shared=shared)
+
+    def start_service(self, spec: ProcessSpec) -> None:
+        """Start what is to run beside the main process.
+
+        Raises:
+            UserError: it cannot be started, and is not optional.
+        """
+        process = Process(spec.name, is_main=False, rank=None, local_rank=None, is_service=True)
+        if spec.optional:
+            process.kill()  # However it ends, even killed by somebody: it counts as our doing.
+        try:
+            self._start(process, spec.argv, spec.environ, spec.cwd, shared=True)
+        except UserError as error:
+            if not spec.optional:
+                raise
+            self._home.log.warning(f"{spec.name}: {error}")
+
+    def start_rank(self, standin: StandIn, asked: Request) -> None:
+        """Start the rank that *standin* stands for; a rank that cannot be started ends with 127, as in a shell."""
+        rank, local_rank = (asked.number(name.encode()) for name in self.spec.rank_variables)
+        process = Process(f"rank {rank}", is_main=False, rank=rank, local_rank=local_rank)
+        process.standin = standin
+        try:
+            self._start(
+                process,
+                asked.argv,
+                _rank_environ(self.spec, asked),
+                asked.cwd,
+                shared=len(self.spec.starts_ranks) > 1 or self._home.console.prefixes,
+                before_exec=lambda: _as_asked(asked),
+            )
+        except UserError as error:
+            self._home.log.error(str(error))
+            standin.answer(code=127, number=None)
+            return
+        standin.pid = process.pid
+        self.had_ranks = True
+        if self.spec.door == "daemon":  # What it became is MPI's; people ask what their ranks were started with.
+            self.command = asked.argv
+
+    def add(self, process: Process, pid: int) -> None:
+        """Take one that was started elsewhere, without streams of its own, and runs as *pid*."""
+        process.started(pid)
+        self.living[pid] = process
+
+    def _start(
+        self,
+        process: Process,
+        argv: tuple[str, ...],
+        environ: dict[str, str] | dict[bytes, bytes],
+        cwd: Path | str,
+        *,
+        shared: bool,
+        before_exec: Callable[[], None] = lambda: None,
+    ) -> None:
+        pipes = (*os.pipe(), *os.pipe())
+        out, out_write, err, err_write = pipes
+        home = self._home
+        try:
+            pid = children.spawn(
+                argv, environ, cwd, stdout=out_write, stderr=err_write, prctl=home.prctl, before_exec=before_exec
+            )
+        except BaseException:
+            for fd in pipes:
+                os.close(fd)
+            raise
+        os.close(out_write)
+        os.close(err_write)
+        tags = self.spec.tags if process.is_main else None
+        streams, file = home.console.streams(
+            process.name, process.rank, stdout=out, stderr=err, shared=shared, tags=tags
+        )
+        for stream in streams:
+            self._flow.add(stream)
+        self.streams[process.name] = streams
+        if file is not None:
+            self._files.append(file)
+        self.add(process, pid)
+        if home.rules is not None and process.rank is not None:
+            home.rules.started(process.rank, pid)
+
+    def _leave_ranks(self, why: str) -> None:
+        self._note(f"{why}: ranks are left to {self.spec.name}")
+        ours = ("PYTHON_EXEC", "TOOLKIT_PYTHON_EXEC", "TOOLKIT_RANK_PYTHON")
+        environ = {name: value for name, value in self.spec.environ.items() if name not in ours}
+        if "TOOLKIT_PYTHON_EXEC" in self.spec.environ:
+            environ["PYTHON_EXEC"] = self.spec.environ["TOOLKIT_PYTHON_EXEC"]
+        self.spec = msgspec.structs.replace(self.spec, stand_in=False, environ=environ)
+
+    # --- who lives
+
+    @property
+    def main(self) -> list[Process]:
+        """The main process, while it lives."""
+        return [process for process in self.living.values() if process.is_main]
+
+    @property
+    def services(self) -> list[Process]:
+        return [process for process in self.living.values() if process.is_service]
+
+    @property
+    def at_work(self) -> list[Process]:
+        """Those whose end is awaited: all but services."""
+        return [process for process in self.living.values() if not process.is_service]
+
+    @property
+    def ranks(self) -> list[Process]:
+        return [process for process in self.living.values() if process.rank is not None]
+
+    @property
+    def rank_pids(self) -> dict[str, int]:
+        return {process.name: process.pid for process in self.ranks}
+
+    def written_bytes(self) -> dict[int, int]:
+        """Return what each living rank has written so far, by pid."""
+        return {p.pid: sum(stream.read_bytes for stream in self.streams[p.name]) for p in self.ranks}
+
+    def descendants(self) -> set[int]:
+        """Return every process below `train`, whoever started it, but for its guardian."""
+        guardian = self._home.guardian
+        return descendants(os.getpid()) - ({guardian.pid} if guardian is not None else set())
+
+    # --- what is done to them
+
+    def signal(self, processes: Iterable[Process], number: int, *, told: bool = True) -> None:
+        """Send *number*; *told*: an end that follows is our doing."""
+        for process in processes:
+            if told:
+                process.tell()
+            children.send(process.pid, number)
+
+    def kill_all(self) -> None:
+        """SIGKILL to every descendant."""
+        for process in self.living.values():
+            process.kill()
+        children.send_all(self.descendants(), signal.SIGKILL)
+
+    def kill_unheard(self) -> set[int]:
+        """SIGKILL to those that live and to what they started, whose last words nobody hears; return their pids."""
+        killed: set[int] = set()
+        for process in self.living.values():
+            process.kill()
+            killed |= {process.pid, *descendants(process.pid)}
+            for stream in self.streams[process.name]:
+                self._flow.forget(stream)
+        children.send_all(killed, signal.SIGKILL)
+        return killed
+
+    def close_files(self) -> None:
+        """Close the ranks' own files."""
+        for file in self._files:
+            file.close()
+
+
+def _rank_environ(spec: ProcessSpec, asked: Request) -> dict[bytes, bytes]:
+    """Return a rank's environment: what its launcher gave the stand-in, with this host's own in place of it."""
+    environ = dict(asked.environ)
+    for own in (*spec.own_variables, *(spec.environ if spec.own_environ else ())):
+        environ.pop(own.encode(), None)
+        if own in spec.environ:
+            environ[own.encode()] = os.fsencode(spec.environ[own])
+    for name in (b"PYTHON_EXEC", b"TOOLKIT_DOOR"):
+        environ.pop(name, None)
+    if asked.passed is not None:
+        environ[b"PMI_FD"] = str(asked.passed).encode()
+    if b"TOOLKIT_PYTHON_EXEC" in environ:
+        environ[b"PYTHON_EXEC"] = environ.pop(b"TOOLKIT_PYTHON_EXEC")
+    return environ
+
+
+def _as_asked(asked: Request) -> None:
+    """Between fork and exec of a rank: the processors and the descriptor that its launcher gave the stand-in."""
+    os.sched_setaffinity(0, asked.affinity)
+    if asked.passed is not None:
+        os.set_inheritable(asked.passed, True)

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.launchers.jobs import SCRATCH, job_of
+from tests.ports import free_port
 from toolkit.check.network import check, interface, link, names, refused, rendezvous, resolve
 from toolkit.job.job import Job
 from toolkit.launchers import table
@@ -17,9 +18,7 @@ HERE = {"algo-1": "127.0.0.1", "algo-2": "127.0.0.1"}
 
 @pytest.fixture
 def port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
+    return free_port()
 
 
 def leader(port: int, settings: Settings | None = None, **environ: str) -> Job:

@@ -1,28 +1,16 @@
 """Ranks of a program on this host, started as a launcher starts them."""
 
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
 
+from tests.ports import free_port
 from toolkit.launchers.compat import FOLDER
 from toolkit.launchers.environment import HOOK
 
 PROGRAMS = Path(__file__).parents[1] / "programs"
 WITHIN_S = 300
-
-
-def free_port() -> int:
-    """Return a port that nobody listens on; above 20,000 and below where outgoing connections get theirs."""
-    for port in range(20_001 + os.getpid() % 10_000, 32_000):
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-                return port
-            except OSError:
-                continue
-    raise RuntimeError("no free port")
 
 
 def ranks(program: Path, *arguments: str, environ: dict[str, str], size: int = 2) -> "list[subprocess.Popen[str]]":

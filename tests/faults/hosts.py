@@ -10,7 +10,6 @@ import re
 import selectors
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -20,6 +19,7 @@ from pathlib import Path
 from types import TracebackType
 
 from tests.faults.launchers import ENGINES, Launcher
+from tests.ports import free_ports
 from tests.walk.base import ROOT, Base
 from toolkit.supervise.kernel import marked
 
@@ -242,15 +242,6 @@ class Hosts:
         host.code = code if code >= 0 else 128 - code
         self._selector.unregister(fd)
         os.close(fd)
-
-
-def free_ports(count: int) -> list[int]:
-    """Return ports that were free a moment ago."""
-    with contextlib.ExitStack() as taken:
-        sockets = [taken.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [int(each.getsockname()[1]) for each in sockets]
 
 
 @contextlib.contextmanager

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from tests.faults.hosts import free_ports
+from tests.ports import free_ports
 from tests.walk.base import ROOT, Base, Done
 from tests.walk.live import Live, live
 

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.ports import free_port
+
 TRAIN = (sys.executable, "-m", "toolkit.cli.main", "train")
 FAILS = "import sys\nsys.exit('no such shard, api_key sesame-open-9')\n"
 
@@ -133,16 +135,3 @@ def test_hosts_known_by_number_share_their_end(tmp_path: Path) -> None:
     ends = [end(process) for process in processes]
     assert [status for status, _ in ends] == [0, 0], ends
     assert 'rank 1 ["node-0","node-1"]' in ends[1][1]
-
-
-def free_port() -> int:
-    import socket
-
-    for port in range(20_001 + os.getpid() % 9_000, 32_000):
-        with socket.socket() as holder:
-            try:
-                holder.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return port
-    raise RuntimeError("no free port")

@@ -13,6 +13,8 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from tests.ports import free_ports
+
 BIN = Path(sys.executable).parent
 SBIN = "/usr/sbin:/sbin"
 # Slurm's programs print nothing that is asked for on stderr but warnings: kept apart from stdout.
@@ -186,25 +188,6 @@ class Cluster:
 
 
 MUNGE_FILES = {"socket": "socket", "key-file": "key", "pid-file": "pid", "log-file": "log", "seed-file": "seed"}
-
-
-def free_ports(count: int) -> list[int]:
-    """Return ports that nobody listens on, below those that the kernel gives away by itself."""
-    found: list[int] = []
-    held = []
-    for port in range(20_001 + os.getpid() % 5_000, 32_000):
-        if len(found) == count:
-            break
-        holder = socket.socket()
-        held.append(holder)
-        try:
-            holder.bind(("127.0.0.1", port))
-        except OSError:
-            continue
-        found.append(port)
-    for holder in held:
-        holder.close()
-    return found
 
 
 def why_not() -> str:

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.slurm.cluster import BIN, Cluster, free_ports
+from tests.ports import free_ports
+from tests.slurm.cluster import BIN, Cluster
 
 pytestmark = [pytest.mark.slurm, pytest.mark.root]
 

@@ -8,11 +8,11 @@ import json
 import os
 import re
 import signal
-import socket
 from pathlib import Path
 
 import pytest
 
+from tests.ports import free_port
 from tests.walk.live import Live, alive, gone
 from tests.walk.test_together import WAITS, Hosts
 
@@ -71,9 +71,7 @@ def hosts(tmp_path: Path) -> Hosts:
     made = Hosts(tmp_path)
     (tmp_path / "packages").mkdir()
     (tmp_path / "packages/tensorflow.py").write_text(TENSORFLOW)
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-    made.environ |= {"PYTHONPATH": str(tmp_path / "packages"), "MEET": str(made.meet), "MASTER_PORT": str(port)}
+    made.environ |= {"PYTHONPATH": str(tmp_path / "packages"), "MEET": str(made.meet), "MASTER_PORT": str(free_port())}
     for base in made.bases.values():
         base.hyperparameters({"sagemaker_parameter_server_enabled": "true"})
     return made

@@ -6,13 +6,13 @@ Which failures are worth it is in tests/job/test_restart.py, what the hosts say 
 import contextlib
 import json
 import signal
-import socket
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.ports import free_ports
 from tests.walk.base import Base, Done
 from tests.walk.live import Live, live
 
@@ -65,8 +65,7 @@ class Hosts:
         self.bases = {name: Base(folder / name) for name in ("algo-1", "algo-2")}
         for name, base in self.bases.items():
             base.resources(list(self.bases), current=name)
-        with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as other:
-            ports = [str(each.getsockname()[1]) for each in (one, other)]
+        ports = [str(port) for port in free_ports(2)]
         self.environ = {
             "TOOLKIT_LINK_PORT": ports[0],
             "MASTER_PORT": ports[1],

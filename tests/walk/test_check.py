@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.ports import free_port
 from tests.walk.base import Base, Done
 
 CHECK = (sys.executable, "-m", "toolkit.cli.main", "check")
@@ -41,12 +42,6 @@ def two_hosts(base: Base, current: str = "algo-1", **hyperparameters: object) ->
 def addresses(port: int = 0) -> dict[str, str]:
     given = {"TOOLKIT_HOST_ADDRESSES": f"algo-1={HERE},algo-2={HERE}"}
     return {**given, "MASTER_PORT": str(port or free_port())}
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind((HERE, 0))
-        return int(listener.getsockname()[1])
 
 
 def traces(folder: Path) -> dict[str, tuple[int, int, int, int]]:

@@ -2,11 +2,11 @@
 
 import contextlib
 import json
-import socket
 from pathlib import Path
 
 import pytest
 
+from tests.ports import free_port
 from tests.walk.base import Base
 from tests.walk.live import live
 
@@ -90,8 +90,7 @@ def test_a_host_slower_than_the_others_is_named_by_the_leader_and_to_itself(
     tmp_path: Path, slow: str, way: str, rows: int
 ) -> None:
     names = ("algo-1", "algo-2", "algo-3")
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = str(taken.getsockname()[1])
+    port = str(free_port())
     addresses = ",".join(f"{name}=127.0.0.1" for name in names)
     with contextlib.ExitStack() as stack:
         running = {}

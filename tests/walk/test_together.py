@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.ports import free_port
 from tests.walk.base import Base, Done
 from tests.walk.live import Live, alive, gone, live
 
@@ -47,11 +48,9 @@ class Hosts:
         self.bases = {name: Base(folder / name) for name in names}
         for name, base in self.bases.items():
             base.resources(list(names), current=name)
-        with socket.create_server(("127.0.0.1", 0)) as taken:
-            port = taken.getsockname()[1]
         self.environ = {
             "TOOLKIT_LINK": "on",
-            "TOOLKIT_LINK_PORT": str(port),
+            "TOOLKIT_LINK_PORT": str(free_port()),
             "TOOLKIT_HOST_ADDRESSES": ",".join(f"{name}=127.0.0.1" for name in names),
         }
 

@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -12,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.ports import free_port
 from toolkit.launchers.environment import HOOK
 from toolkit.verdict.collateral import is_echo
 
@@ -19,17 +19,6 @@ pytestmark = [pytest.mark.torch, pytest.mark.skipif(find_spec("torch") is None, 
 PROGRAM = Path(__file__).parents[2] / "programs/reduces_gradients.py"
 ROOT = Path(__file__).parents[3]
 WITHIN_S = 300
-
-
-def free_port() -> int:
-    for port in range(20_001 + os.getpid() % 10_000, 32_000):
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-                return port
-            except OSError:
-                continue
-    raise RuntimeError("no free port")
 
 
 def played(scene: str, size: int, hosts: int) -> list[tuple[int, list[str], str]]:

@@ -1,13 +1,13 @@
 """`toolkit metrics try LOG`: what each definition captures from a log, before a job depends on it."""
 
 import argparse
-import sys
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from toolkit.errors import ContractError, UserError
+from toolkit.cli.tried import content, lines, many, printable
+from toolkit.errors import ContractError
 from toolkit.log import Log
 from toolkit.metrics.capture import Capture
 from toolkit.metrics.definition import Definition, compile, pairs
@@ -56,7 +56,7 @@ def run(arguments: argparse.Namespace, log: Log) -> int:
     trial = _Trial(definitions)
     with Guard() as guard:
         capture = Capture(definitions, warn=log.warning, watch=guard)
-        for line in _lines(arguments.log):
+        for line in lines(arguments.log):
             trial.take(line, capture)
     print("\n\n".join("\n".join(text) for text in trial.report(capture)))
     return 0 if all(trial.counts) else 1
@@ -94,7 +94,7 @@ class _Trial:
         if sample.step is not None:
             seen.steps.append(sample.step)
         if len(seen.examples) < EXAMPLES:
-            seen.examples.append((self._lines, sample.value, _shown(line.decode("utf-8", "replace"))))
+            seen.examples.append((self._lines, sample.value, printable(line.decode("utf-8", "replace"))[:WIDTH]))
 
     def report(self, capture: Capture) -> Iterator[list[str]]:
         """Yield the report's lines for each name."""
@@ -104,7 +104,9 @@ class _Trial:
             text += _summary(seen, self._lines)
             count, first = capture.not_numbers.get(name, (0, ""))
             if count:
-                text += _wrapped(f"{_many(count, 'match', 'matches')} held no number; the first: {_shown(first)}")
+                text += _wrapped(
+                    f"{many(count, 'match', 'matches')} held no number; the first: {printable(first)[:WIDTH]}"
+                )
             for definition in own:
                 text += _remarks(definition)
             yield text
@@ -112,11 +114,11 @@ class _Trial:
 
 def _summary(seen: _Seen, lines: int) -> list[str]:
     if not seen.values:
-        return [f"  nothing captured from {_many(lines, 'line')}"]
+        return [f"  nothing captured from {many(lines, 'line')}"]
     values = seen.values
     comparable = [value for value in values if value == value] or values
     text = [
-        f"  {_many(len(values), 'value')} from {_many(lines, 'line')}: first {values[0]:g}, last {values[-1]:g}, "
+        f"  {many(len(values), 'value')} from {many(lines, 'line')}: first {values[0]:g}, last {values[-1]:g}, "
         f"min {min(comparable):g}, max {max(comparable):g}"
     ]
     if len(comparable) < len(values):
@@ -148,38 +150,11 @@ def _definitions(words: list[str], path: Path | None) -> tuple[Definition, ...]:
         named.append((name, regex))
     defined = compile(named, "--metric")
     if path is not None:
-        document = decode(_content(path), Any, str(path))
+        document = decode(content(path), Any, str(path))
         defined += compile(pairs(document, str(path)), str(path))
     if not defined:
         raise ContractError("expected at least one definition", hint="Give --metric NAME=REGEX or --definitions FILE.")
     return defined
-
-
-def _content(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise UserError(f"cannot be read: {error.strerror}", where=str(path)) from None
-
-
-def _lines(log: str) -> Iterator[bytes]:
-    if log == "-":
-        yield from sys.stdin.buffer
-        return
-    try:
-        with Path(log).open("rb") as file:
-            yield from file
-    except OSError as error:
-        raise UserError(f"cannot be read: {error.strerror}", where=log) from None
-
-
-def _many(count: int, one: str, more: str = "") -> str:
-    return f"{count:,} {one if count == 1 else more or one + 's'}"
-
-
-def _shown(line: str) -> str:
-    """Return *line* as one line for people: control characters (a bar's carriage returns, colours) as dots."""
-    return "".join(character if character.isprintable() else "·" for character in line.rstrip("\r\n"))[:WIDTH]
 
 
 def _wrapped(text: str) -> list[str]:

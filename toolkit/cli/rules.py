@@ -1,13 +1,12 @@
 """`toolkit rules try LOG --rules FILE`: what rules would have found in a finished log, before a job depends on them."""
 
 import argparse
-import sys
 import textwrap
 from collections.abc import Iterable, Iterator
 from itertools import chain, islice
 from pathlib import Path
 
-from toolkit.errors import UserError
+from toolkit.cli.tried import content, lines, many, printable
 from toolkit.log import Log
 from toolkit.metrics.guard import Guard
 from toolkit.rules import document, stamp
@@ -46,14 +45,14 @@ def run(arguments: argparse.Namespace, log: Log) -> int:
         ContractError: the document cannot be used.
         UserError: the log or the document cannot be read.
     """
-    rules = document.read(_content(arguments.rules), str(arguments.rules))
-    lines = _lines(arguments.log)
-    first = list(islice(lines, FIRST_LINES))
+    rules = document.read(content(arguments.rules), str(arguments.rules))
+    log_lines = lines(arguments.log)
+    first = list(islice(log_lines, FIRST_LINES))
     start_s = next((time_s for time_s in (stamp.read(line).time_s for line in first) if time_s is not None), None)
     with Guard() as guard:
         monitor = Monitor(rules, start_s=start_s or 0.0, warn=log.warning, watch=guard)
         trial = _Trial(monitor, start_s, arguments.speed)
-        for line in chain(first, lines):
+        for line in chain(first, log_lines):
             trial.take(line)
     print("\n".join(trial.report()))
     return 1 if trial.ending else 0
@@ -87,7 +86,7 @@ class _Trial:
     def report(self) -> Iterator[str]:
         """Yield the lines that say what each rule did."""
         took = f", {_clock(self._now_s - self._start_s)}" if self._is_timed else ", no times"
-        yield f"{_many(self._lines, 'line')}{took}"
+        yield f"{many(self._lines, 'line')}{took}"
         for standing in self._monitor.standings():
             yield from _wrapped(f"{standing.rule.name}: {'; '.join(self._said(standing))}", "  ")
         if self.ending is not None:
@@ -99,8 +98,8 @@ class _Trial:
         rank = "" if finding.rank is None else f", rank {finding.rank}"
         where = f"line {self._lines}{at}{rank}"
         yield f"{where}: {finding.rule}: {finding.kind} ({finding.action}){self._compared(finding)}"
-        yield "    " + _printable(finding.text)[: WIDTH - 4].rstrip()
-        yield from _wrapped(_printable(finding.message), "    ")
+        yield "    " + printable(finding.text)[: WIDTH - 4].rstrip()
+        yield from _wrapped(printable(finding.message), "    ")
 
     def _compared(self, finding: Finding) -> str:
         if finding.kind != "threshold":
@@ -111,8 +110,8 @@ class _Trial:
 
     def _said(self, standing: Standing) -> Iterator[str]:
         rule = standing.rule
-        yield f"{_many(standing.matches, 'line')} matched"
-        yield _many(standing.findings, "finding")
+        yield f"{many(standing.matches, 'line')} matched"
+        yield many(standing.findings, "finding")
         if standing.state == "asleep":
             yield "asleep at the end, by its stop_pattern"
         if standing.state == "off":
@@ -142,33 +141,6 @@ def _speed(word: str) -> float:
     if not 0 < speed < float("inf"):
         raise argparse.ArgumentTypeError(f"expected lines a second, a number above 0, found {word!r}")
     return speed
-
-
-def _content(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise UserError(f"cannot be read: {error.strerror}", where=str(path)) from None
-
-
-def _lines(log: str) -> Iterator[bytes]:
-    if log == "-":
-        yield from sys.stdin.buffer
-        return
-    try:
-        with Path(log).open("rb") as file:
-            yield from file
-    except OSError as error:
-        raise UserError(f"cannot be read: {error.strerror}", where=log) from None
-
-
-def _many(count: int, one: str) -> str:
-    return f"{count:,} {one if count == 1 else one + 's'}"
-
-
-def _printable(text: str) -> str:
-    """Return *text* as one line for people: control characters (a bar's carriage returns, colours) as dots."""
-    return "".join(character if character.isprintable() else "·" for character in text.rstrip("\r\n"))
 
 
 def _wrapped(text: str, indent: str) -> Iterable[str]:

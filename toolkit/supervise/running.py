@@ -460,12 +460,11 @@ class Running:
         self._processes.signal(self._whom(), number, told=told)
 
     def _forward(self) -> None:
-        if self._spec.stop.as_one and self._processes.had_ranks and not self._processes.ranks:
+        ended_as_one = self._spec.stop.as_one and self._processes.had_ranks and not self._processes.ranks
+        if ended_as_one or not self._processes.at_work:
             self._log.info(f"{name_of(self._stop_number)} received; no rank lives here, those of other hosts may")
-            self._event(Event.RANKS_ENDED)
-            return
-        if not self._processes.at_work:
-            self._log.info(f"{name_of(self._stop_number)} received; no rank lives here, those of other hosts may")
+            if ended_as_one:
+                self._event(Event.RANKS_ENDED)
             return
         who = ", ".join(process.name for process in self._whom())
         grace_s = self._spec.stop.grace_s

@@ -1,0 +1,45 @@
+"""Logs and definitions that are tried without a job: read from files, and shown to people."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from toolkit.errors import UserError
+
+
+def content(path: Path) -> bytes:
+    """Return what a file holds.
+
+    Raises:
+        UserError: it cannot be read.
+    """
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise UserError(f"cannot be read: {error.strerror}", where=str(path)) from None
+
+
+def lines(log: str) -> Iterator[bytes]:
+    """Yield the lines of a file, or of stdin for "-".
+
+    Raises:
+        UserError: it cannot be read.
+    """
+    if log == "-":
+        yield from sys.stdin.buffer
+        return
+    try:
+        with Path(log).open("rb") as file:
+            yield from file
+    except OSError as error:
+        raise UserError(f"cannot be read: {error.strerror}", where=log) from None
+
+
+def many(count: int, one: str, more: str = "") -> str:
+    """Return "1 line", "2,000 lines"; *more* is the plural that is not *one* with an s."""
+    return f"{count:,} {one if count == 1 else more or one + 's'}"
+
+
+def printable(text: str) -> str:
+    """Return *text* as one line for people: control characters (a bar's carriage returns, colours) as dots."""
+    return "".join(character if character.isprintable() else "·" for character in text.rstrip("\r\n"))

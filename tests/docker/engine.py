@@ -4,6 +4,7 @@ import itertools
 import json
 import os
 import subprocess
+import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -63,14 +64,13 @@ class Engine:
 
     def build(self, tag: str, dockerfile: str, *words: str, context: Path, deadline_s: float = 600.0) -> None:
         """Build *tag* from the text of a Dockerfile."""
-        done = subprocess.run(
-            ("docker", "build", "--quiet", "--tag", tag, "--file", "-", *words, str(context)),
-            env=self.environ,
-            input=dockerfile,
-            capture_output=True,
-            text=True,
-            timeout=deadline_s,
-        )
+        # Not by stdin: the client would leave a folder in /tmp for each.
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / "Dockerfile"
+            file.write_text(dockerfile)
+            done = self._docker(
+                "build", "--quiet", "--tag", tag, "--file", str(file), *words, str(context), deadline_s=deadline_s
+            )
         assert done.returncode == 0, done.stdout + done.stderr
 
     def clear(self) -> None:

@@ -14,6 +14,7 @@ from toolkit.errors import ContractError
 from toolkit.job.machine import Machine
 from toolkit.jobfile.spec import Spec, complete, from_file
 from toolkit.log import Log
+from toolkit.platforms.kubernetes import TERMINATION_LOG
 from toolkit.platforms.place import expanded
 from toolkit.platforms.table import detect
 from toolkit.render.inside import Choices, document
@@ -185,6 +186,15 @@ def test_the_grace_of_the_pod_is_the_one_that_train_is_told() -> None:
 
     assert str(job["template"]["spec"]["terminationGracePeriodSeconds"]) == value_of(job, "TOOLKIT_STOP_WITHIN_S")
     assert job["activeDeadlineSeconds"] == 5400
+
+
+@pytest.mark.parametrize("kind", ["job", "jobset"])
+def test_a_pod_that_is_killed_as_a_whole_ends_with_its_last_lines_as_message(kind: str) -> None:
+    made = rendered(kind, SMALL, PLAIN)[-1]["spec"]
+    job = made if kind == "job" else made["replicatedJobs"][0]["template"]["spec"]
+
+    assert container(job)["terminationMessagePath"] == TERMINATION_LOG
+    assert container(job)["terminationMessagePolicy"] == "FallbackToLogsOnError"
 
 
 @pytest.mark.parametrize(

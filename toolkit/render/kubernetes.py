@@ -166,6 +166,8 @@ def _pods(spec: Spec, choices: Choices, name: str, hosts: str, own: str) -> dict
         "env": environ,
         "volumeMounts": mounts,
         "terminationMessagePath": "/dev/termination-log",
+        # A container that is killed as a whole, as for want of memory, leaves no message: then its last lines are.
+        "terminationMessagePolicy": "FallbackToLogsOnError",
     }
     if choices.gpus:
         container["resources"] = {"limits": {"nvidia.com/gpu": choices.gpus}}

@@ -131,6 +131,10 @@ class Settings(Record, frozen=True, kw_only=True):
         Seconds | None,
         _meaning("outside SageMaker: the platform's time from SIGTERM to SIGKILL, if not 30 s"),
     ] = None
+    kubeflow_progress: Annotated[
+        Switch,
+        _meaning("on Kubeflow: tell the TrainJob's status of progress and metrics (docs/orchestrators/kubeflow.md)"),
+    ] = "on"
     termination_log: Annotated[
         Path, _meaning("on Kubernetes: the file for the termination message, if it is there")
     ] = Path("/dev/termination-log")

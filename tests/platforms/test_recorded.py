@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from toolkit.errors import ContractError
+from toolkit.platforms import mpi_job
 from toolkit.platforms.place import Place
 from toolkit.platforms.table import detect
 
@@ -23,6 +24,19 @@ def find(recorded: dict[str, Any]) -> Place:
     return place
 
 
+@pytest.fixture
+def recorded(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """The recording named by the test's parameter, its hostfile where this machine has one."""
+    found = RECORDED[request.param]
+    if "hostfile" not in found:
+        return found
+    file = tmp_path / "hostfile"
+    file.write_text(found["hostfile"])
+    environ = {name: value.replace(mpi_job.MOUNTED, str(file)) for name, value in found["environ"].items()}
+    monkeypatch.setattr(mpi_job, "MOUNTED", str(file))
+    return {**found, "environ": environ}
+
+
 def test_every_platform_has_recorded_environments() -> None:
     platforms = {recorded["platform"] for recorded in RECORDED.values()}
 
@@ -34,20 +48,51 @@ def test_an_environment_is_known_for_whose_it_is(name: str) -> None:
     assert detect(RECORDED[name]["environ"]).name == RECORDED[name]["platform"]
 
 
-@pytest.mark.parametrize("name", [name for name, recorded in RECORDED.items() if "place" in recorded])
-def test_the_place_is_told(name: str) -> None:
-    told = msgspec.json.decode(msgspec.json.encode(find(RECORDED[name])))
+def having(key: str) -> list[str]:
+    return [name for name, recorded in RECORDED.items() if key in recorded]
 
-    expected = RECORDED[name]["place"]
+
+@pytest.mark.parametrize("recorded", having("place"), indirect=True)
+def test_the_place_is_told(recorded: dict[str, Any]) -> None:
+    told = msgspec.json.decode(msgspec.json.encode(find(recorded)))
+
+    expected = recorded["place"]
     assert {key: told[key] for key in expected} == expected
 
 
-@pytest.mark.parametrize("name", [name for name, recorded in RECORDED.items() if "error" in recorded])
-def test_what_cannot_be_served_is_refused_with_a_reason(name: str) -> None:
+@pytest.mark.parametrize("recorded", having("error"), indirect=True)
+def test_what_cannot_be_served_is_refused_with_a_reason(recorded: dict[str, Any]) -> None:
     with pytest.raises(ContractError) as caught:
-        find(RECORDED[name])
+        find(recorded)
 
-    assert RECORDED[name]["error"] in str(caught.value)
+    assert recorded["error"] in str(caught.value)
+
+
+def test_an_mpijobs_words_for_its_own_mpirun_do_not_reach_ours() -> None:
+    environ = {name: value for each in having("hostfile") for name, value in RECORDED[each]["environ"].items()}
+    told = {name for name in environ if name.startswith(("OMPI_", "HYDRA_", "I_MPI_"))}
+
+    assert told - set(mpi_job.THEIRS) == {"OMPI_MCA_orte_keep_fqdn_hostnames"}
+
+
+@pytest.mark.parametrize(
+    ("hostfile", "reason"),
+    [
+        ("", "expected lines as HOST slots=1 or HOST:1, found 'none'"),
+        ("digits-launcher.digits slots=two", "found 'digits-launcher.digits slots=two'"),
+        ("digits-launcher:2\ndigits-worker-0:1", "expected the same slots for each host, found 1 and 2"),
+    ],
+)
+def test_a_hostfile_of_another_form_is_refused_by_its_name(tmp_path: Path, hostfile: str, reason: str) -> None:
+    file = tmp_path / "hostfile"
+    file.write_text(hostfile)
+    environ = {"K_MPI_JOB_ROLE": "launcher", "HOSTNAME": "digits-launcher", "HYDRA_HOST_FILE": str(file)}
+
+    with pytest.raises(ContractError) as caught:
+        mpi_job.find(environ)
+
+    assert str(caught.value).startswith(f"{file}: ")
+    assert reason in str(caught.value)
 
 
 def test_torchruns_own_variables_do_not_reach_our_torchrun() -> None:

@@ -107,6 +107,7 @@ def read(
         channels=_channels(job.channels, spec, places),
         stop_within_s=place.stop_within_s if ours.stop_within_s is None else ours.stop_within_s,
         stopped_is_success=False,
+        companion="" if ours.kubeflow_progress == "off" else place.companion,
     )
 
 

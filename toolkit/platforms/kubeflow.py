@@ -1,14 +1,16 @@
-"""A pod of Kubeflow Trainer v2's TrainJob (torch), or of the Training Operator's PyTorchJob.
+"""A pod of Kubeflow Trainer v2's TrainJob (torch), of the Training Operator's PyTorchJob, or of an MPIJob (mpi_job.py).
 
-Both give torchrun's own variables (PET_*), which name the leader and count the pods. The others' names follow from the
-leader's: NAME-node-0-0.NAME of a TrainJob (a JobSet whose replicated job is "node"), NAME-master-0 of a PyTorchJob,
-whose workers are NAME-worker-0, ... (kubeflow/trainer v2.3 pkg/constants, training-operator v1.9 pkg/common).
+The first two give torchrun's own variables (PET_*), which name the leader and count the pods. The others' names follow
+from the leader's: NAME-node-0-0.NAME of a TrainJob (a JobSet whose replicated job is "node"), NAME-master-0 of a
+PyTorchJob, whose workers are NAME-worker-0, ... (kubeflow/trainer v2.3 pkg/constants, training-operator v1.9
+pkg/common). A server for the TrainJob's status is named by KUBEFLOW_TRAINER_SERVER_URL (hook/kubeflow_progress.py).
 """
 
 import re
 from collections.abc import Mapping
 
 from toolkit.errors import ContractError
+from toolkit.platforms import mpi_job
 from toolkit.platforms.place import STOP_WITHIN_S, Place, asked_hosts, job_name, number, numbered
 
 TRAIN_JOB = re.compile(r"(?P<head>(?P<name>.+)-node-\d+-)0(?P<tail>\..+)")
@@ -21,12 +23,10 @@ def find(environ: Mapping[str, str]) -> Place:
     """Return the pod's place; its ranks run under torchrun where nobody asked for something else.
 
     Raises:
-        ContractError: an elastic job, an MPIJob, or variables that do not fit each other.
+        ContractError: an elastic job, an MPIJob that train cannot run, or variables that do not fit each other.
     """
     if environ.get("K_MPI_JOB_ROLE"):
-        message = "expected a TrainJob, a PyTorchJob or a JobSet, found an MPIJob, whose workers run sshd, not train"
-        hint = "train starts MPI on its hosts by itself: use `toolkit render jobset` with distribution = 'mpi'."
-        raise ContractError(message, where="K_MPI_JOB_ROLE", hint=hint)
+        return mpi_job.find(environ)
     count = _count(environ.get("PET_NNODES", "1"))
     rank = next((environ[name] for name in ("PET_NODE_RANK", "JOB_COMPLETION_INDEX", "RANK") if environ.get(name)), "0")
     at = number(rank, "PET_NODE_RANK", below=count)
@@ -50,6 +50,7 @@ def find(environ: Mapping[str, str]) -> Place:
         processes_per_host=_processes(environ.get("PET_NPROC_PER_NODE", "")),
         distribution="torch_distributed",
         environ={name: value for name, value in given.items() if value},
+        companion="kubeflow_progress" if environ.get("KUBEFLOW_TRAINER_SERVER_URL") else "",
         dropped=(*OURS, *(name for name in environ if name.startswith("PET_RDZV_"))),
     )
 

@@ -22,7 +22,8 @@ class Place(Record, frozen=True, kw_only=True):
     `addresses`: what reaches hosts by other words than their names; a host of which only the number is known has its
     own name there, so that nobody waits for that to resolve. `distribution`: what several ranks run under where nobody
     asked for one. `environ`: what is added to the environment where it is not set; `dropped`: what is taken out of it.
-    `model`, `checkpoints`: the orchestrator's own folders for these.
+    `model`, `checkpoints`: the orchestrator's own folders for these. `companion`: what tells the orchestrator of the
+    job while it runs (Job).
     """
 
     hosts: tuple[str, ...]
@@ -36,6 +37,7 @@ class Place(Record, frozen=True, kw_only=True):
     dropped: tuple[str, ...] = ()
     model: str = ""
     checkpoints: str = ""
+    companion: str = ""
     notes: tuple[str, ...] = ()
 
 
@@ -63,8 +65,8 @@ def expanded(text: str, where: str) -> tuple[str, ...]:
 def asked_hosts(environ: Mapping[str, str], index: str | None = None) -> tuple[tuple[str, ...], str] | None:
     """Return (hosts, current) by TOOLKIT_HOSTS, None without it.
 
-    Which one this is: TOOLKIT_HOST, else *index* into them (the value of the orchestrator's variable), else the one of
-    this machine's name (HOSTNAME), whole or up to its first dot.
+    Which one this is: TOOLKIT_HOST, else *index* into them (the value of the orchestrator's variable), else as `own`
+    says.
 
     Raises:
         ContractError: there is none such among them.
@@ -77,8 +79,19 @@ def asked_hosts(environ: Mapping[str, str], index: str | None = None) -> tuple[t
     if len(hosts) == 1 and not asked:
         return hosts, hosts[0]
     if asked or not index:
-        return hosts, _named(hosts, asked or environ.get("HOSTNAME", ""), "TOOLKIT_HOST" if asked else "HOSTNAME")
+        return hosts, own(hosts, environ)
     return hosts, hosts[number(index, "the host's index", below=len(hosts))]
+
+
+def own(hosts: tuple[str, ...], environ: Mapping[str, str], listed: str = "TOOLKIT_HOSTS") -> str:
+    """Return which of *hosts* this one is: TOOLKIT_HOST, else the one of this machine's name (HOSTNAME), whole or up to
+    its first dot. *listed* is where they come from.
+
+    Raises:
+        ContractError: there is none such among them.
+    """
+    asked = environ.get("TOOLKIT_HOST", "").strip()
+    return _named(hosts, asked or environ.get("HOSTNAME", ""), "TOOLKIT_HOST" if asked else "HOSTNAME", listed)
 
 
 def number(text: str, where: str, *, below: int | None = None, least: int = 0) -> int:
@@ -105,18 +118,22 @@ def job_name(*parts: str) -> str:
     return "-".join(_ODD.sub("-", part).strip("-") for part in parts if part)[:63].strip("-")
 
 
-def _named(hosts: tuple[str, ...], name: str, where: str) -> str:
+def _named(hosts: tuple[str, ...], name: str, where: str, listed: str) -> str:
     if name in hosts:
         return name
     short = [host for host in hosts if host.partition(".")[0] == name.partition(".")[0]]
     if len(short) == 1:
         return short[0]
-    shown = ", ".join(hosts[:8]) + (", ..." if len(hosts) > 8 else "")
     raise ContractError(
-        f"expected one of TOOLKIT_HOSTS ({shown}), found {name!r}",
+        f"expected one of {listed} ({shown(hosts)}), found {name!r}",
         where=where,
         hint="Set TOOLKIT_HOST to this host's name among them.",
     )
+
+
+def shown(hosts: tuple[str, ...]) -> str:
+    """Return *hosts* for people, the first eight of them."""
+    return ", ".join(hosts[:8]) + (", ..." if len(hosts) > 8 else "")
 
 
 def _parts(text: str, where: str) -> list[str]:

@@ -1,0 +1,95 @@
+"""A pod of an MPIJob (kubeflow.org/v2beta1), whose launcher and workers all run `train`.
+
+A pod is told its role (K_MPI_JOB_ROLE) and has its name: NAME-launcher, NAME-worker-0, ... The operator lists the hosts
+and their ranks in the ConfigMap NAME-config, whose hostfile it mounts in the launcher alone; workers read it where the
+manifest mounts it there, too. The launcher's end is the job's, so the launcher has to lead: with runLauncherAsWorker it
+is the first of the hosts, else it is none (kubeflow/mpi-operator pkg/controller/mpi_job_controller.go, commit cbe4f8a).
+"""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from toolkit.errors import ContractError
+from toolkit.platforms.place import STOP_WITHIN_S, Place, expanded, number, own, shown
+
+MOUNTED = "/etc/mpi/hostfile"
+# Where the operator tells the launcher's mpirun (Open MPI, MPICH, Intel MPI) that it lies.
+HOSTFILES = ("OMPI_MCA_orte_default_hostfile", "HYDRA_HOST_FILE", "I_MPI_HYDRA_HOST_FILE")
+# What it tells that mpirun besides, of the hosts and of ssh. Ours is told of its hosts by `train`, and needs no ssh.
+THEIRS = (
+    *HOSTFILES,
+    "OMPI_MCA_orte_set_default_slots",
+    "OMPI_MCA_plm_rsh_args",
+    "HYDRA_LAUNCH_EXTRA_ARGS",
+    "I_MPI_PERHOST",
+    "I_MPI_HYDRA_BOOTSTRAP_EXEC_EXTRA_ARGS",
+)
+POD = re.compile(r"(?P<name>.+)-(?:launcher|worker-\d+)")
+WORKER = re.compile(r".+-worker-\d+")
+# "HOST slots=N" for Open MPI, "HOST:N" for MPICH and Intel MPI.
+LINE = re.compile(r"(?P<host>[^\s:]+)(?:\s+slots=(?P<slots>\d+)|:(?P<count>\d+))?")
+
+
+def find(environ: Mapping[str, str]) -> Place:
+    """Return the pod's place; its ranks run under mpirun where nobody asked for something else.
+
+    Hosts and ranks are those of TOOLKIT_HOSTS and our own settings, else those of the hostfile.
+
+    Raises:
+        ContractError: nothing lists the hosts, this pod is none of them, or the launcher is not to run ranks.
+    """
+    name = _name(environ)
+    text = environ.get("TOOLKIT_HOSTS", "").strip()
+    file = next((environ[each] for each in HOSTFILES if environ.get(each)), MOUNTED)
+    listed = "TOOLKIT_HOSTS" if text else file
+    hosts, slots = (expanded(text, listed), None) if text else _read(Path(file), name)
+    if all(WORKER.fullmatch(host.partition(".")[0]) for host in hosts):
+        first = f" and {name}-launcher.{name} in front" if text else ""
+        raise ContractError(
+            f"expected the launcher among the job's hosts, found only workers ({shown(hosts)})",
+            where=listed,
+            hint=f"Set runLauncherAsWorker: true in the MPIJob's spec{first}: the launcher's end is the job's, so it "
+            "has to lead, and the leader runs ranks.",
+        )
+    return Place(
+        hosts=hosts,
+        current=own(hosts, environ, listed),
+        name=name,
+        stop_within_s=STOP_WITHIN_S,
+        processes_per_host=slots,
+        distribution="mpi",
+        # Open MPI 4 would ask for a daemon on NAME-worker-0, a name that no host of the job has.
+        environ={"OMPI_MCA_orte_keep_fqdn_hostnames": "true"},
+        dropped=THEIRS,
+    )
+
+
+def _name(environ: Mapping[str, str]) -> str:
+    pod = POD.fullmatch(environ.get("TOOLKIT_HOST", "").partition(".")[0] or environ.get("HOSTNAME", ""))
+    return pod["name"] if pod else "NAME"
+
+
+def _read(file: Path, name: str) -> tuple[tuple[str, ...], int]:
+    """Return the hosts of a hostfile, and how many ranks each has."""
+    try:
+        lines = [line.strip() for line in file.read_text("utf-8").splitlines() if line.strip()]
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
+        raise ContractError(
+            f"expected the list of the MPIJob's hosts, found none ({reason})",
+            where=str(file),
+            hint=f"The operator mounts it in the launcher alone: mount the ConfigMap {name}-config at {file.parent} in "
+            f"the Worker template, too (docs/orchestrators/kubeflow.md); or set TOOLKIT_HOSTS={name}-launcher.{name},"
+            f"{name}-worker-[0-N].{name} in both templates.",
+        ) from None
+    found = [(line, LINE.fullmatch(line)) for line in lines]
+    hosts = {match["host"]: match["slots"] or match["count"] or "1" for _, match in found if match is not None}
+    wrong = next((line for line, match in found if match is None), None)
+    if wrong is not None or not hosts:
+        raise ContractError(f"expected lines as HOST slots=1 or HOST:1, found {wrong or 'none'!r}", where=str(file))
+    slots = sorted({number(each, str(file), least=1) for each in hosts.values()})
+    if len(slots) > 1:
+        found_slots = " and ".join(map(str, slots))
+        raise ContractError(f"expected the same slots for each host, found {found_slots}", where=str(file))
+    return tuple(hosts), slots[0]

@@ -79,6 +79,8 @@ def _open_mpi_4(asked: Asked) -> tuple[str, ...]:
         *_mca(plm_rsh_agent=asked.agent if len(asked.hosts) > 1 else "/bin/sh"),
         *(_mca(plm_rsh_no_tree_spawn="1") if len(asked.hosts) > 1 else ()),
         *(("--leave-session-attached",) if len(asked.hosts) > 1 else ()),
+        # It would cut names with a domain short, and ask for a daemon on a host that is none of the job's.
+        *(_mca(orte_keep_fqdn_hostnames="1") if any(map(_has_domain, asked.hosts)) else ()),
         *("--bind-to", "none", "--map-by", "slot"),
         *(_mca(pml="ob1", btl="^openib") if asked.efa else ()),
         *_mca(btl_vader_single_copy_mechanism="none"),
@@ -112,6 +114,10 @@ def _mpich(asked: Asked) -> tuple[str, ...]:
         *(("-launcher", "ssh", "-launcher-exec", asked.agent) if several else ()),
         *asked.custom,
     )
+
+
+def _has_domain(host: tuple[str, int]) -> bool:
+    return "." in host[0] and not host[0].replace(".", "").isdigit()
 
 
 def _hosts(asked: Asked) -> str:

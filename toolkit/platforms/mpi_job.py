@@ -20,6 +20,7 @@ HOSTFILES = ("OMPI_MCA_orte_default_hostfile", "HYDRA_HOST_FILE", "I_MPI_HYDRA_H
 THEIRS = (
     *HOSTFILES,
     "OMPI_MCA_orte_set_default_slots",
+    "OMPI_MCA_orte_keep_fqdn_hostnames",
     "OMPI_MCA_plm_rsh_args",
     "HYDRA_LAUNCH_EXTRA_ARGS",
     "I_MPI_PERHOST",
@@ -59,8 +60,6 @@ def find(environ: Mapping[str, str]) -> Place:
         stop_within_s=STOP_WITHIN_S,
         processes_per_host=slots,
         distribution="mpi",
-        # Open MPI 4 would ask for a daemon on NAME-worker-0, a name that no host of the job has.
-        environ={"OMPI_MCA_orte_keep_fqdn_hostnames": "true"},
         dropped=THEIRS,
     )
 

@@ -9,8 +9,8 @@ from toolkit.supervise.ranks import Launch, StandIn
 class Wire(Protocol):
     """The link, as far as daemons need it."""
 
-    def launch(self, host: str, command: str) -> None:
-        """Have *host* run *command*."""
+    def launch(self, host: str, command: str) -> bool:
+        """Have *host* run *command*; False if it is none of the job's other hosts."""
 
     def launched(self) -> str | None:
         """Return the command that this host is to run, None while there is none."""
@@ -42,9 +42,11 @@ class Daemons:
         if self._wire is None:
             agent.answer(code=69, number=None)
             return f"mpirun wants to start {asked.host}, but there is no link to it"
+        if not self._wire.launch(asked.host, asked.command):
+            agent.answer(code=68, number=None)
+            return f"mpirun wants to start {asked.host}, which is none of this job's other hosts"
         self._agents.setdefault(asked.host, []).append(agent)
         self.pids.add(agent.peer)
-        self._wire.launch(asked.host, asked.command)
         return ""
 
     def on_waiter(self, waiter: StandIn) -> None:

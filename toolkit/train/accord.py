@@ -115,8 +115,11 @@ class Accord:
     def propose(self, step: int) -> None:
         self._link.tell(messages.Step(step=step))
 
-    def launch(self, host: str, command: str) -> None:
-        self._link.tell(messages.Launch(host=host, command=command))
+    def launch(self, host: str, command: str) -> bool:
+        known = host in self._job.cluster.hosts and host != self._job.cluster.current
+        if known:
+            self._link.tell(messages.Launch(host=host, command=command))
+        return known
 
     def launched(self) -> str | None:
         return self._command

@@ -87,6 +87,7 @@ def test_a_host_that_is_none_of_the_jobs_is_refused_at_once(openmpi4: str, tmp_p
     ("ends", "code", "cause"),
     [
         ("sys.exit(3)", 3, "ended with code 3"),
+        ("os._exit(7)", 7, "ended with code 7"),
         ("raise RuntimeError('boom')", 1, "RuntimeError: boom"),
         ("os.kill(os.getpid(), 9)", 137, "SIGKILL"),
     ],

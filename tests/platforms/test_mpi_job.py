@@ -77,9 +77,7 @@ def test_launcher_and_workers_are_one_job_of_mpi_with_the_slots_that_the_operato
     assert sorted(said) == sorted(expected)
 
 
-def test_a_rank_that_fails_in_a_worker_is_the_launchers_end(tmp_path: Path) -> None:
-    job = MpiJob(tmp_path, "openmpi4")  # How each MPI ends is told in tests/mpi.
-
+def test_a_rank_that_fails_in_a_worker_is_the_launchers_end(job: MpiJob) -> None:
     done = job.run("world.Barrier()\nif rank == size - 1: sys.exit(7)\nworld.recv(source=size - 1)\n")
 
     assert [end.status for end in done.values()] == [7, 7, 7], done

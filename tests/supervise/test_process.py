@@ -1,5 +1,6 @@
 """How a process ended: by itself, or because we told it to."""
 
+import os
 import signal
 
 import pytest
@@ -50,3 +51,17 @@ def test_a_sigkill_counts_as_told_only_where_it_was_ours(ours: bool) -> None:
     ended = process.exit(int(signal.SIGKILL), 100, None)
 
     assert (ended.signal, ended.told) == (9, ours)
+
+
+def test_a_signal_to_one_that_is_ending_already_does_not_count() -> None:
+    pid = os.fork()
+    if pid == 0:
+        os._exit(7)
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    process = Process("rank 0", is_main=False, rank=0, local_rank=0)
+    process.started(pid)
+
+    process.tell()
+
+    _, status = os.waitpid(pid, 0)
+    assert (process.exit(status, 100, None).code, process.exit(status, 100, None).told) == (7, False)

@@ -287,6 +287,8 @@ def test_under_mpi_a_rank_that_ends_without_a_word_is_not_the_cause_where_anothe
 
     assert judge(SAGEMAKER, seen(*died)).rank == 1
     assert judge(SAGEMAKER, seen(*died, rank_0="no more data")).rank == 0
+    left = (process("rank 0", 5, 14), process("rank 1", 6, 7), process("mpirun", 7, 14))
+    assert judge(SAGEMAKER, seen(*left)).rank == 1
     alone = judge(SAGEMAKER, seen(process("rank 0", 5, 14), process("mpirun", 7, 14)))
     assert (alone.process, alone.exit_code, alone.primary) == ("rank 0", 14, False)
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
+PF_EXITING = 0x4  # include/linux/sched.h
 
 
 def prctl() -> Callable[[int, int], int]:
@@ -56,10 +57,22 @@ def marked(marker: bytes) -> set[int]:
     return found
 
 
+def is_exiting(pid: int) -> bool:
+    """Return True if a process is on its way out, whatever is sent to it: from before its sockets close, which its
+    peers see, until it has been reaped. On a busy machine that may take a while."""
+    fields = _stat(str(pid))
+    return bool(fields) and bool(int(fields[6]) & PF_EXITING)
+
+
 def _living_parent(pid: str) -> int | None:
+    fields = _stat(pid)
+    return None if not fields or fields[0] in (b"Z", b"X") else int(fields[1])
+
+
+def _stat(pid: str) -> list[bytes]:
+    """Return the fields of proc_pid_stat(5) from the state on, none if the process is gone."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as stat:
-            fields = stat.read().rpartition(b")")[2].split()
+            return stat.read().rpartition(b")")[2].split()
     except OSError:
-        return None
-    return None if fields[0] in (b"Z", b"X") else int(fields[1])
+        return []

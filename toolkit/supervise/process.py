@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 from toolkit.job.outcome import Exit
+from toolkit.supervise.kernel import is_exiting
 from toolkit.supervise.ranks import StandIn
 
 
@@ -32,8 +33,8 @@ class Process:
         self.started_ns = time.time_ns()
 
     def tell(self) -> None:
-        """Note that it gets a signal from us; only the first counts."""
-        if self.told_ns is None:
+        """Note that it gets a signal from us; only the first counts, and only where it is not ending already."""
+        if self.told_ns is None and not (self.pid and is_exiting(self.pid)):
             self.told_ns = time.time_ns()
 
     def kill(self) -> None:

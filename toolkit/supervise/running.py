@@ -243,15 +243,18 @@ class Running:
 
     def _with_others(self, process: Process, ended: Exit) -> Exit:
         """Return *ended*; as told, where a rank crashed while MPI was aborted (MPICH's do): another is the cause. One
-        that had already left word of its own end crashed on the way out (in MPI_Abort): its own code is the end."""
-        if not self._spec.stop.as_one or process.standin is None or ended.signal is None:
-            return ended
-        numbers, gone = process.standin.read()
-        if not (numbers or gone or process.pid in self._aborted):
+        that had already left word of its own end, and then crashed or failed on the way out (in MPI_Abort or in
+        MPI_Finalize, where MPI's own programs are gone): its own code is the end."""
+        if not self._spec.stop.as_one or process.standin is None or ended.ok:
             return ended
         if ended.raised_ns is not None and not ended.told:
-            return msgspec.structs.replace(ended, code=self._evidence.raised_by(process.pid)[1], signal=None)
-        return msgspec.structs.replace(ended, told=True)
+            own = self._evidence.raised_by(process.pid)[1]
+            return msgspec.structs.replace(ended, code=own, signal=None) if own else ended
+        if ended.signal is None:
+            return ended
+        numbers, gone = process.standin.read()
+        aborted = bool(numbers) or gone or process.pid in self._aborted
+        return msgspec.structs.replace(ended, told=True) if aborted else ended
 
     def _counts(self, process: Process, ended: Exit) -> bool:
         """True if an end is the job's business: a service's only where it failed while it was needed."""

@@ -22,8 +22,11 @@ LAST_CHARACTERS = 600
 TEMPORARY_FAILURE = 75
 HUNG = 124
 INSTALL = "install"
-# The main processes of hosts whose ranks MPI may end by itself, with a code and without a word.
+# The main processes of hosts whose ranks MPI may end by itself, with a code and without a word: Open MPI 5 does, where
+# a peer's end comes to a rank as an event that it does not know (MPI_ERR_UNKNOWN in its mpi.h). Only mpirun then says
+# "An error occurred in Socket closed". It may come before the peer's own end can be seen.
 MPI = ("mpirun", "mpi daemon")
+UNKNOWN_MPI_ERROR = 14
 # How old a traceback may be to be the cause: lines written after it. Behind the true one come warnings of libraries and
 # summaries of trackers (wandb: some 40 lines), and Python itself then ends with 1; any other code a script has chosen.
 NEAR_LINES = 20
@@ -152,8 +155,9 @@ def _lost_its_peer(ended: Ended, end: Exit) -> bool:
     if found is not None:
         return is_echo(found.error)
     stderr, _ = ended.tails.get(end.process, (b"", b""))
-    if ended.main in MPI and end.rank is not None and end.code and end.raised_ns is None and not stderr.strip():
-        return True  # Open MPI 5 ends a rank whose peer is gone so, before the peer's own end can be seen.
+    silent = end.raised_ns is None and not stderr.strip()
+    if ended.main in MPI and end.rank is not None and end.code == UNKNOWN_MPI_ERROR and silent:
+        return True
     return is_echo(ends.last(stderr, LAST_LINES, LAST_CHARACTERS))
 
 

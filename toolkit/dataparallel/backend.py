@@ -143,11 +143,11 @@ def _kind(maker: Maker) -> type:
 def _reducer(options: Any, gloo: Any) -> Any:
     from torch.distributed.distributed_c10d import PrefixStore
 
-    from toolkit.dataparallel.reduce.host import host_word
+    from toolkit.dataparallel.reduce.host import home
     from toolkit.dataparallel.reduce.reducer import Reducer
 
     store, within_s = PrefixStore("reduce/", options.store), options.timeout.total_seconds()
-    return Reducer(gloo, store, options.group_rank, options.group_size, within_s, host_word(os.environ))
+    return Reducer(gloo, store, options.group_rank, options.group_size, within_s, home(os.environ))
 
 
 def _counted(name: str, native_name: str, maker: Maker) -> Callable[..., Any]:

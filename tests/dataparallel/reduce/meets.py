@@ -4,30 +4,16 @@ import os
 import signal
 import sys
 import threading
-import time
 from pathlib import Path
 
+from tests.dataparallel.reduce.ranks import FolderStore
 from toolkit.dataparallel.reduce.arena import HEAD_BYTES, Arena, Gone
 
 BYTES = 1 << 16
 folder, me, size, scene = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
 timeout_s = 0.3 if scene == "one is late" and me == 0 else 60.0
-
-
-def put(key: str, value: str) -> None:
-    path = folder / key.replace("/", "-")
-    path.with_suffix(".new").write_text(value)
-    path.with_suffix(".new").rename(path)
-
-
-def get(key: str) -> str:
-    path = folder / key.replace("/", "-")
-    deadline_s = time.monotonic() + 60
-    while not path.exists():
-        if time.monotonic() > deadline_s:
-            raise TimeoutError(key)
-        time.sleep(0.002)
-    return path.read_text()
+store = FolderStore(folder)
+put, get = store.put, store.get
 
 
 def at(place: int, rank: int) -> int:

@@ -98,29 +98,37 @@ def test_a_killed_peer_raises_in_gloos_words_from_the_backward_and_from_then_on(
         assert is_echo(line)
 
 
-@pytest.fixture(scope="module")
-def two_hosts() -> list[tuple[int, list[str], str]]:
-    return played("two hosts", 4, 2)
+@pytest.fixture(scope="module", params=[2, 3])
+def several_hosts(request: pytest.FixtureRequest) -> list[tuple[int, list[str], str]]:
+    return played("hosts", 2 * request.param, request.param)
 
 
-def test_where_one_rank_gets_no_memory_all_stay_with_gloo(two_hosts: list[tuple[int, list[str], str]]) -> None:
-    for ran in two_hosts:
+def test_where_one_rank_gets_no_memory_all_stay_with_gloo(several_hosts: list[tuple[int, list[str], str]]) -> None:
+    for ran in several_hosts:
         said = found(ran)
 
         assert said["refused"] and said["ways of the refused"] == {}
     words = "all-reduce stays with gloo: not every rank could connect: [Errno 1] Operation not permitted"
-    assert words in two_hosts[0][2]
+    assert words in several_hosts[0][2]
 
 
-def test_two_hosts_of_two_sum_over_shared_memory_and_gloo(two_hosts: list[tuple[int, list[str], str]]) -> None:
-    for ran in two_hosts:
+def test_hosts_of_two_sum_over_shared_memory_and_tcp(several_hosts: list[tuple[int, list[str], str]]) -> None:
+    for ran in several_hosts:
         said = found(ran)
-        assert ran[0] == 0, ran[2]
         for kind, (ours, theirs) in said["error"].items():
             assert said[f"alike {kind}"]
             assert ours <= theirs, kind
         assert said["DDP"] and said["mates"]
-        assert list(said["world"]) == ["shared memory and gloo between hosts"]
+        assert list(said["world"]) == ["shared memory and TCP between hosts"]
         assert list(said["group"]) == ["shared memory"]
-    sent = [found(ran)["world"]["shared memory and gloo between hosts"][2] for ran in two_hosts]
+    sent = [found(ran)["world"]["shared memory and TCP between hosts"][2] for ran in several_hosts]
     assert max(sent) / (sum(sent) / len(sent)) < 1.001
+
+
+def test_a_killed_rank_fails_the_all_reduce_of_every_host(several_hosts: list[tuple[int, list[str], str]]) -> None:
+    *others, killed = several_hosts
+
+    assert killed[0] == -signal.SIGKILL
+    for code, lines, stderr in others:
+        assert (code, len(lines)) == (0, 2), stderr
+        assert lines[1].startswith("Connection closed by peer: rank ") and is_echo(lines[1])

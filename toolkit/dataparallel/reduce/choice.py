@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 SIZES_BYTES = (64 << 10, 256 << 10, 1 << 20, 4 << 20)
 TRIES = 7
 # What level 1 may take of the native time. On one host it moves fewer bytes whatever else goes on, so little is asked
-# for; between hosts, on a busy machine, differences of less than a fifth came and went with the run.
+# for; between hosts, on a busy machine, differences of a tenth come and go with the run.
 ON_ONE_HOST = 0.95
-BETWEEN_HOSTS = 0.8
+BETWEEN_HOSTS = 0.9
 # A group on which one try takes longer than this has a slow network, and is not asked about larger sizes.
 LONG_S = 0.25
 

@@ -1,31 +1,37 @@
 """An all-reduce through the arena: what one rank of a host does for it, chunk by chunk.
 
 Each rank copies its chunk into its row, sums its own shard of it over all rows, and copies the sums of all shards out.
+Its own shard needs no copying in where it lies in one tensor: nobody else sums it.
 The three run as a pipeline with one meeting a step: in step i a rank copies out chunk i-2 (or i-3 with several hosts),
-copies in chunk i, and sums chunk i-1. Between hosts the sums of a shard are added by gloo, among the ranks with the
-same place on each host (a rail), while the next step goes on: over the network goes each sum once, not each gradient.
+copies in chunk i, and sums chunk i-1. Between hosts the sums of a shard are added among the ranks with the same place
+on each host (a rail), which begins in the same step and ends in the next: over the network goes each sum once, not each
+gradient. Two hosts exchange their sums; more cut them into a piece for each host, which adds it up for all.
 
 What may be written when (a row twice, sums thrice, used in turn):
 - a row's buffer is written again two steps later: between lie a meeting after everyone has summed from it;
 - a sum's buffer is written again three steps later: by then all have copied out of it and met once more;
 - the last step of a call has no meeting: the next call's first meeting comes before its first sum.
 
-Sums go in the order of ranks, so they are the same in every run; 16-bit floats are summed in 32 bits and rounded once.
+Sums go in the order of ranks, so they are the same in every run; 16-bit floats are summed in 32 bits, and
+rounded once on a host and once between hosts.
 """
 
 import ctypes
-from datetime import timedelta
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from toolkit.dataparallel.reduce.arena import HEAD_BYTES, Arena
+from toolkit.dataparallel.reduce.rail import Rail
 from toolkit.dataparallel.reduce.spans import LINE_BYTES, chunks, cut, pieces
 
-# Of 0.5, 2 and 8 MiB larger rows were better with 4 ranks on 2 busy cores (each meeting may wait for the scheduler), by
-# 40 % between the ends; 4 MiB keeps the rows of 4 ranks within a cache of 32 MiB and the memory of 8 below 80 MiB.
-ROW_BYTES = 4 << 20
+# Of 0.5, 1, 2 and 4 MiB the best in most of 12 cases (2 and 4 ranks of a host, 2 hosts of 2, 1 to 100 MiB, on 2 cores
+# of an EPYC), by a tenth before its neighbours: larger rows fall out of the caches, and smaller ones have more
+# meetings, each of which may wait for the scheduler where there are more ranks than cores.
+ROW_BYTES = 2 << 20
 # Rows that begin at the same place of their page would meet in the same cache sets.
 STRIDE_BYTES = ROW_BYTES + 4096 + LINE_BYTES
 SUMS = 3
+PAIR = 2  # hosts: as many bytes in one exchange as in two with pieces
 
 
 def bytes_needed(size: int) -> int:
@@ -33,19 +39,45 @@ def bytes_needed(size: int) -> int:
     return (2 * size + SUMS) * STRIDE_BYTES
 
 
-class Passage:
-    """The way through *arena*, and through *rail* (a gloo group of the ranks of the same place, or None) to others."""
+class _Given:
+    """The tensors of one all-reduce, contiguous and of one type, as if they lay behind one another."""
 
-    def __init__(self, arena: Arena, rail: Any, hosts: int) -> None:
+    def __init__(self, tensors: list[Any]) -> None:
+        self.dtype = tensors[0].dtype
+        self._tensors = [tensor.detach().view(-1) for tensor in tensors]
+        self._sizes = [tensor.nbytes for tensor in tensors]
+        self._addresses = [tensor.data_ptr() for tensor in tensors]
+        self.size_bytes = sum(self._sizes)
+
+    def pieces(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
+        """Yield (address, at, count) for each tensor's bytes in start..stop, `at` counted from start."""
+        for number, begin, end, at in pieces(self._sizes, start, stop):
+            yield self._addresses[number] + begin, at, end - begin
+
+    def holder(self, start: int, stop: int) -> Any:
+        """Return the part of a tensor that is start..stop; None where that lies in several."""
+        number, begin, end, _ = next(pieces(self._sizes, start, stop), (0, 0, 0, 0))
+        if end - begin < stop - start:
+            return None
+        return self._tensors[number][begin // self.dtype.itemsize : end // self.dtype.itemsize]
+
+
+class Passage:
+    """The way through *arena*, and through *rail* to other hosts; None if there are none."""
+
+    def __init__(self, arena: Arena, rail: Rail | None) -> None:
         import torch
 
         self._torch = torch
         self._arena = arena
         self._rail = rail
-        self._hosts = hosts
-        self._timeout = timedelta(seconds=arena.timeout_s)
+        self._hosts = hosts = rail.size if rail is not None else 1
+        self._view = memoryview(arena.memory)
         self._bytes = torch.frombuffer(arena.memory, dtype=torch.uint8)
         self._address = self._bytes.data_ptr()
+        # For what comes from each of the other hosts: their sums of the shard, or of a piece of it.
+        self._slot_bytes = ROW_BYTES // arena.size // (1 if hosts == PAIR else hosts) + 2 * LINE_BYTES
+        self._received = bytearray(self._slot_bytes * hosts)
         self._scratch = torch.empty(ROW_BYTES // 2 // arena.size + LINE_BYTES, dtype=torch.float32)
         self._lag = 2 if rail is None else 3
         self._sent_bytes = 0
@@ -56,25 +88,23 @@ class Passage:
         Return the bytes that this rank sent: written into shared memory for its mates, and sent to other hosts.
 
         Raises:
-            Gone, Late, Closed (arena.py); RuntimeError: the rail broke, in gloo's words.
+            Gone, Late, Closed: as arena.py and rail.py have them.
         """
-        what = f"an all-reduce of {sum(tensor.nbytes for tensor in tensors):,} bytes"
-        dtype = tensors[0].dtype
-        sizes = [tensor.nbytes for tensor in tensors]
-        addresses = [tensor.data_ptr() for tensor in tensors]
-        spans = chunks(sum(sizes), ROW_BYTES)
-        under_way = None
-        self._sent_bytes = sum(sizes)
+        given = _Given(tensors)
+        what = f"an all-reduce of {given.size_bytes:,} bytes"
+        spans = chunks(given.size_bytes, ROW_BYTES)
+        under_way: Callable[[str], None] | None = None
+        self._sent_bytes = 0
         for step in range(len(spans) + self._lag):
             if step >= self._lag:
-                self._copy(addresses, sizes, spans[step - self._lag], self._sums_at(step - self._lag), out=True)
+                self._copy_out(given, step - self._lag, spans[step - self._lag])
             if step < len(spans):
-                self._copy(addresses, sizes, spans[step], self._row_at(step, self._arena.me), out=False)
+                self._copy_in(given, step, spans[step])
             if under_way is not None:
-                under_way.wait(self._timeout)
+                under_way(what)
                 under_way = None
             if 0 < step <= len(spans):
-                under_way = self._sum(step - 1, spans[step - 1], dtype, average)
+                under_way = self._sum(given, step - 1, spans[step - 1], average)
             if step < len(spans) + self._lag - 1:
                 self._arena.meet(what)
         return self._sent_bytes
@@ -85,18 +115,35 @@ class Passage:
     def _sums_at(self, number: int) -> int:
         return HEAD_BYTES + (2 * self._arena.size + number % SUMS) * STRIDE_BYTES
 
-    def _copy(self, addresses: list[int], sizes: list[int], span: tuple[int, int], at: int, *, out: bool) -> None:
-        # memmove: one call without the GIL; torch's copy_ takes 15 % longer and would start OpenMP threads.
-        for number, begin, end, where in pieces(sizes, *span):
-            shared, own = self._address + at + where, addresses[number] + begin
-            ctypes.memmove(own if out else shared, shared if out else own, end - begin)
+    def _copy_in(self, given: _Given, number: int, span: tuple[int, int]) -> None:
+        at = self._address + self._row_at(number, self._arena.me)
+        start, stop = self._cut(span)
+        if given.holder(span[0] + start, span[0] + stop) is None:
+            start = stop = 0
+        for begin, end in ((span[0], span[0] + start), (span[0] + stop, span[1])):
+            for own, where, count in given.pieces(begin, end):
+                ctypes.memmove(at + begin - span[0] + where, own, count)
+                self._sent_bytes += count
 
-    def _sum(self, number: int, span: tuple[int, int], dtype: Any, average: bool) -> Any:
-        """Sum this rank's shard of the chunk; return the rail's Work for it, None where there is none."""
-        start, stop = cut(span[1] - span[0], self._arena.size, self._arena.me)
+    def _copy_out(self, given: _Given, number: int, span: tuple[int, int]) -> None:
+        # memmove: one call without the GIL; torch's copy_ takes 15 % longer and would start OpenMP threads.
+        at = self._address + self._sums_at(number)
+        for own, where, count in given.pieces(*span):
+            ctypes.memmove(own, at + where, count)
+
+    def _cut(self, span: tuple[int, int]) -> tuple[int, int]:
+        return cut(span[1] - span[0], self._arena.size, self._arena.me)
+
+    def _sum(self, given: _Given, number: int, span: tuple[int, int], average: bool) -> Callable[[str], None] | None:
+        """Sum this rank's shard of the chunk; return what waits until the rail has added it up, None without one."""
+        start, stop = self._cut(span)
         if start == stop:
             return None
+        dtype = given.dtype
         rows = [self._shard(self._row_at(number, rank), start, stop, dtype) for rank in range(self._arena.size)]
+        own = given.holder(span[0] + start, span[0] + stop)
+        if own is not None:
+            rows[self._arena.me] = own
         into = self._shard(self._sums_at(number), start, stop, dtype)
         share = 1 / (self._arena.size * self._hosts) if average else None
         if dtype.itemsize == 2:
@@ -117,7 +164,47 @@ class Passage:
         if self._rail is None:
             return None
         self._sent_bytes += 2 * (self._hosts - 1) * (stop - start) // self._hosts
-        return self._rail.allreduce([into])
+        at = self._sums_at(number)
+        view = self._view[at + start : at + stop]
+        return self._exchange(self._rail, into, view) if self._hosts == PAIR else self._gather(self._rail, into, view)
+
+    def _exchange(self, rail: Rail, into: Any, view: memoryview) -> Callable[[str], None]:
+        """Begin to add the other host's sums to *into* (*view*: its bytes), as it does: a + b is b + a to the bit."""
+        peer, slot = 1 - rail.me, memoryview(self._received)[: len(view)]
+        rail.start({peer: view}, {peer: slot})
+
+        def end(what: str) -> None:
+            rail.finish(what)
+            into.add_(self._row_of(slot, into))
+
+        return end
+
+    def _gather(self, rail: Rail, into: Any, view: memoryview) -> Callable[[str], None]:
+        """Begin to add up one piece of the sums for all hosts, in their order; its end also gets the other pieces."""
+        peers = [peer for peer in range(rail.size) if peer != rail.me]
+        parts = [cut(len(view), rail.size, host) for host in range(rail.size)]
+        start, stop = parts[rail.me]
+        slots = [memoryview(self._received)[host * self._slot_bytes :][: stop - start] for host in range(rail.size)]
+        rail.start({peer: view[slice(*parts[peer])] for peer in peers}, {peer: slots[peer] for peer in peers})
+
+        def end(what: str) -> None:
+            rail.finish(what)
+            if start < stop:
+                own = into[start // into.itemsize : stop // into.itemsize]
+                total = self._torch.zeros(own.numel(), dtype=self._wide(own.dtype))
+                for host, slot in enumerate(slots):
+                    total.add_(own if host == rail.me else self._row_of(slot, own))
+                own.copy_(total)
+            rail.start(dict.fromkeys(peers, view[start:stop]), {peer: view[slice(*parts[peer])] for peer in peers})
+            rail.finish(what)
+
+        return end
+
+    def _row_of(self, slot: memoryview, like: Any) -> Any:
+        return self._torch.frombuffer(slot, dtype=like.dtype, count=like.numel())
+
+    def _wide(self, dtype: Any) -> Any:
+        return self._torch.float32 if dtype.itemsize == 2 else dtype
 
     def _shard(self, at: int, start: int, stop: int, dtype: Any) -> Any:
         return self._bytes[at + start : at + stop].view(dtype)

@@ -1,7 +1,7 @@
 """The reducer: decides by size which level an all-reduce takes, and runs level 1 in a thread of its own.
 
 A thread, so that DDP's backward goes on while gradients are reduced, as with gloo, whose threads are in C++. Ours holds
-the GIL between calls into C only, some ten for each chunk of 4 MiB.
+the GIL between calls into C only, some ten for each chunk of 2 MiB.
 """
 
 import atexit
@@ -16,8 +16,10 @@ from typing import Any
 
 from toolkit.dataparallel.reduce.arena import MOST, Arena
 from toolkit.dataparallel.reduce.choice import BETWEEN_HOSTS, ON_ONE_HOST, SIZES_BYTES, Measured, measure, threshold
+from toolkit.dataparallel.reduce.host import Home
 from toolkit.dataparallel.reduce.passage import Passage, bytes_needed
 from toolkit.dataparallel.reduce.places import Party, party
+from toolkit.dataparallel.reduce.rail import Rail
 from toolkit.dataparallel.reduce.work import work_kind
 
 FIRST_BYTES = SIZES_BYTES[0]  # Smaller ones are never asked about.
@@ -31,17 +33,18 @@ class Reducer:
     Not for several threads at once: the calls of one group come one after the other, as torch demands anyway.
     """
 
-    def __init__(self, native: Any, store: Any, rank: int, size: int, timeout_s: float, host: str) -> None:
+    def __init__(self, native: Any, store: Any, rank: int, size: int, timeout_s: float, home: Home) -> None:
         self._native = native
         self._store = store
         self._rank = rank
         self._size = size
         self._timeout_s = timeout_s
-        self._host = host
+        self._home = home
         self._from_bytes: int | None = FIRST_BYTES
         self._asked = False
         self._work: Any = None
         self._arena: Arena | None = None
+        self._rail: Rail | None = None
         self._passage: Passage | None = None
         self._thread: threading.Thread | None = None
         self._jobs: queue.SimpleQueue[Any] = queue.SimpleQueue()
@@ -82,7 +85,7 @@ class Reducer:
         if thread is None or self._arena is None:
             return
         atexit.unregister(self.close)
-        self._arena.close()
+        self._part()
         self._jobs.put(None)
         thread.join(END_WITHIN_S)
 
@@ -92,8 +95,8 @@ class Reducer:
         return work
 
     def _serve(self) -> None:
-        passage, arena = self._passage, self._arena
-        assert passage is not None and arena is not None
+        passage = self._passage
+        assert passage is not None
         while (job := self._jobs.get()) is not None:
             tensors, average, work = job
             failure = None
@@ -103,10 +106,10 @@ class Reducer:
                 self._reduce(passage, tensors, average)
             except Exception as error:  # noqa: BLE001 - whatever it is, it belongs to who waits for this all-reduce
                 self._error = failure = error
-                arena.close()
+                self._part()
             work.end(failure)
             del tensors, work, job, failure
-        arena.release()
+        self._release()
         self._passage = None  # And with it the memory.
 
     def _reduce(self, passage: Passage, tensors: list[Any], average: bool) -> None:
@@ -121,11 +124,11 @@ class Reducer:
         """Connect and measure; all ranks come here at the same call. Leaves the choice in _from_bytes."""
         began_s = time.monotonic()
         self._from_bytes = None
-        company = party(_words(self._native, self._host, self._size), self._rank, MOST)
+        company = party(_words(self._native, self._home.word, self._size), self._rank, MOST)
         if isinstance(company, str):
             self.why = company
             return
-        # The rails only after all have said that their hosts are connected: gloo waits for a partner for very long.
+        # The rails only after all have said that their hosts are connected: their ranks wait for each other.
         failure = self._meet(company)
         if not (failed := _anywhere(self._native, failure)):
             failure = self._join(company)
@@ -168,26 +171,39 @@ class Reducer:
 
     def _join(self, company: Party) -> Exception | None:
         """Connect with the ranks of this place on other hosts; return what went wrong."""
-        from torch._C._distributed_c10d import PrefixStore, ProcessGroupGloo
+        from torch.distributed.distributed_c10d import PrefixStore
 
         assert self._arena is not None
-        rail, place, rails = company.rail, company.rail.index(self._rank), None
-        try:
-            if len(rail) > 1:
-                store = PrefixStore(f"reduce/rail/{rail[0]}/", self._store)
-                rails = ProcessGroupGloo(store, place, len(rail), timeout=timedelta(seconds=self._timeout_s))
-            self._passage = Passage(self._arena, rails, len(rail))
-        except RuntimeError as error:
-            return error
-        self._name = "shared memory" if len(rail) == 1 else f"shared memory and {self._native.name()} between hosts"
+        rail = company.rail
+        if len(rail) > 1:
+            doors = PrefixStore(f"reduce/rail/{rail[0]}/", self._store)
+            names = tuple(f"rank {rank}" for rank in rail)
+            self._rail = Rail(rail.index(self._rank), names, self._timeout_s)
+            try:
+                addresses = self._home.addresses()
+                self._rail.connect(doors.set, lambda key: _get(doors, key), addresses, CONNECT_WITHIN_S)
+            except (OSError, RuntimeError) as error:
+                return error
+        self._passage = Passage(self._arena, self._rail)
+        self._name = "shared memory" if len(rail) == 1 else "shared memory and TCP between hosts"
         return None
 
     def _leave(self) -> None:
         """Give back all descriptors, of the reducer in a forked child too."""
         self._from_bytes = None
         self._thread = None
-        if self._arena is not None:
-            self._arena.release()
+        self._release()
+
+    def _part(self) -> None:
+        """Let the peers know that this rank will not come any more."""
+        for way in (self._arena, self._rail):
+            if way is not None:
+                way.close()
+
+    def _release(self) -> None:
+        for way in (self._arena, self._rail):
+            if way is not None:
+                way.release()
 
     def _say(self, text: str) -> None:
         if self._rank == 0:

@@ -76,7 +76,8 @@ class Passage:
         self._bytes = torch.frombuffer(arena.memory, dtype=torch.uint8)
         self._address = self._bytes.data_ptr()
         # For what comes from each of the other hosts: their sums of the shard, or of a piece of it.
-        self._slot_bytes = ROW_BYTES // arena.size // (1 if hosts == PAIR else hosts) + 2 * LINE_BYTES
+        share_bytes = ROW_BYTES // arena.size // (1 if hosts == PAIR else hosts)
+        self._slot_bytes = (share_bytes // LINE_BYTES + 2) * LINE_BYTES
         self._received = bytearray(self._slot_bytes * hosts)
         self._scratch = torch.empty(ROW_BYTES // 2 // arena.size + LINE_BYTES, dtype=torch.float32)
         self._lag = 2 if rail is None else 3
@@ -115,7 +116,10 @@ class Passage:
     def _sums_at(self, number: int) -> int:
         return HEAD_BYTES + (2 * self._arena.size + number % SUMS) * STRIDE_BYTES
 
+    # memmove: one call without the GIL; torch's copy_ takes 15 % longer and would start OpenMP threads.
+
     def _copy_in(self, given: _Given, number: int, span: tuple[int, int]) -> None:
+        """Copy this rank's part of the chunk into its row, but for its own shard where `_sum` can take that as it is."""
         at = self._address + self._row_at(number, self._arena.me)
         start, stop = self._cut(span)
         if given.holder(span[0] + start, span[0] + stop) is None:
@@ -126,7 +130,6 @@ class Passage:
                 self._sent_bytes += count
 
     def _copy_out(self, given: _Given, number: int, span: tuple[int, int]) -> None:
-        # memmove: one call without the GIL; torch's copy_ takes 15 % longer and would start OpenMP threads.
         at = self._address + self._sums_at(number)
         for own, where, count in given.pieces(*span):
             ctypes.memmove(own, at + where, count)

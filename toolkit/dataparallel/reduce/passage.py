@@ -119,7 +119,7 @@ class Passage:
     # memmove: one call without the GIL; torch's copy_ takes 15 % longer and would start OpenMP threads.
 
     def _copy_in(self, given: _Given, number: int, span: tuple[int, int]) -> None:
-        """Copy this rank's part of the chunk into its row, but for its own shard where `_sum` can take that as it is."""
+        """Copy this rank's part of the chunk into its row; not its own shard where `_sum` takes that as it is."""
         at = self._address + self._row_at(number, self._arena.me)
         start, stop = self._cut(span)
         if given.holder(span[0] + start, span[0] + stop) is None:

@@ -18,7 +18,7 @@ store = FolderStore(folder)
 strangers: list[socket.socket] = []
 peers = [rank for rank in range(size) if rank != me]
 rail = Rail(me, tuple(f"rank {rank}" for rank in range(size)), 0.3 if scene == "one is late" and me == 0 else 60.0)
-addresses = ["192.0.2.1"] if scene == "one has no address" and me == 1 else ["192.0.2.1", "127.0.0.1"]
+addresses = ["240.0.0.1"] if scene == "one has no address" and me == 1 else ["240.0.0.1", "127.0.0.1"]
 
 
 def text(sender: int, receiver: int, number: int, count: int) -> bytes:

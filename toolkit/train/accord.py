@@ -30,6 +30,7 @@ from toolkit.peers.roll import (
     StopAt,
     StopHere,
     Times,
+    news,
 )
 from toolkit.supervise.loop import Supervisor
 from toolkit.supervise.others import Word
@@ -51,6 +52,7 @@ class Accord:
         self._log = log
         self._link = _join(job, log, paces)
         self._was_idle = False
+        self._named = ""
         self._command: str | None = None
         self._landed: list[tuple[str, int]] = []
 
@@ -76,6 +78,7 @@ class Accord:
             elif isinstance(action, FailHere) and action.report.kind == HANG:
                 words.append(("hang", int(action.report.idle_s)))
             elif isinstance(action, FailHere):
+                self._named = action.text
                 self._log.error(f"{action.text}; stopping this host")
                 words.append(("fail", 0))
             elif isinstance(action, Repeat):
@@ -95,6 +98,7 @@ class Accord:
             elif isinstance(action, AllRested):
                 words.append(("rested", 0))
             elif isinstance(action, Settled):
+                self._name(action.report)
                 words.append(("settled", 0))
         return words
 
@@ -177,6 +181,13 @@ class Accord:
             if count > 1:
                 self._log.warning(f"link: refused {reason}, {count} times")
         self._link.close()
+
+    def _name(self, verdict: Report) -> None:
+        """Say at once what the job failed of, where this host knew an echo only: its own ranks may take long to end."""
+        text = news(verdict)
+        elsewhere = verdict.failed and verdict.host != self._job.cluster.current and verdict.kind != HANG
+        if elsewhere and text != self._named:
+            self._log.error(text)
 
     def _tell_steps(self, *, last: bool = False) -> None:
         told = self._paces.due(time.monotonic(), last=last) if self._paces is not None else ()

@@ -85,7 +85,7 @@ class Accord:
                 self._repeat = action.restart
                 hosts = len(self._job.cluster.hosts)
                 self._log.warning(restart_news(action.restart, action.used, action.allowed, hosts))
-                self._command, self._landed = None, []
+                self._command, self._landed, self._named = None, [], ""
                 words.append(("again", action.restart.round))
             elif isinstance(action, LaunchHere):
                 self._command = action.command

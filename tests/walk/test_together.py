@@ -214,6 +214,24 @@ def test_a_train_that_is_killed_ends_the_job_with_75_and_its_name(hosts: Hosts, 
     assert ended_s < 4.0
 
 
+@pytest.mark.parametrize("killed", ["algo-1", "algo-2"])
+def test_a_host_that_knew_an_echo_only_names_the_cause_when_it_is_settled(hosts: Hosts, killed: str) -> None:
+    (other,) = hosts.bases.keys() - {killed}
+    hosts.program(killed, WAITS)
+    hosts.program(other, RAISES.replace("boom, and nobody else", "[gloo] Connection closed by peer [127.0.0.1]:2"))
+    with hosts.start() as running:
+        for host in running.values():
+            script_of(host)
+
+        running[killed].signal(signal.SIGKILL)
+        hosts.meet.touch()
+        done = running[other].end()
+
+    log = done.stderr.decode()
+    assert done.status == 75
+    assert 0 < log.find(f"host {killed} failed: host {killed} vanished") < log.index("Reporting training FAILURE")
+
+
 @pytest.mark.parametrize("stopped", ["algo-1", "algo-2"])
 def test_a_train_that_falls_silent_ends_the_job_with_75_and_its_name(hosts: Hosts, stopped: str) -> None:
     (other,) = hosts.bases.keys() - {stopped}

@@ -876,3 +876,27 @@ def test_a_host_that_vanished_is_not_waited_for_to_rest() -> None:
     job.play(until_s=20.0)
 
     assert len(job.leader.did(AllRested)) == 1
+
+
+def test_a_stopped_host_whose_leader_vanished_waits_for_nobody_to_rest() -> None:
+    job = Job(3)
+    job.ready()
+    job.at(5.0, lambda: job.tell("algo-2", Stop(host="algo-2", signal=15)))
+    job.at(5.5, lambda: job.kill("algo-1"))
+
+    job.play(until_s=20.0)
+
+    for name in ("algo-2", "algo-3"):
+        (rested_s,) = job.hosts[name].did(AllRested)
+        assert rested_s < 8.0
+
+
+def test_a_host_whose_leader_vanished_while_nothing_stops_hears_of_no_rest() -> None:
+    job = Job(2)
+    job.ready()
+    job.at(5.5, lambda: job.kill("algo-1"))
+
+    job.play(until_s=20.0)
+
+    assert job.hosts["algo-2"].did(Settled)
+    assert not job.hosts["algo-2"].did(AllRested)

@@ -26,12 +26,12 @@ def test_a_stop_goes_to_the_ranks_first_and_to_what_they_leave_only_after_they_e
     _, actions = history(Event.STOP, Event.RANKS_ENDED, Event.ALL_ENDED)
 
     assert actions == [
-        *(Action.FORWARD, Action.ARM_GRACE, Action.ARM_LAUNCHER, Action.REST),
+        *(Action.FORWARD, Action.ARM_GRACE, Action.REST),
         *(Action.SWEEP, Action.ARM_SWEEP),
     ]
 
 
-def test_a_launcher_that_ends_ranks_as_one_is_killed_only_when_no_host_has_one_left() -> None:
+def test_a_stopped_launcher_is_killed_only_when_no_host_has_a_rank_left() -> None:
     _, saving = history(Event.STOP, Event.RANKS_ENDED)
     _, over = history(Event.STOP, Event.RANKS_ENDED, Event.ALL_RESTED)
 

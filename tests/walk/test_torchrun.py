@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.ports import free_port
 from tests.walk.base import Base
 from tests.walk.live import alive, live
+from tests.walk.test_together import Hosts
 
 pytestmark = [
     pytest.mark.torch,
@@ -150,6 +152,32 @@ def test_ranks_that_ignore_the_signal_are_killed_and_nothing_is_left(ranks: Base
     assert len(pids) == 4
     assert not any(alive(pid) for pid in pids)
     assert done.status == 143
+
+
+@pytest.mark.parametrize("slow", ["algo-1", "algo-2"])
+def test_a_stopped_torchrun_waits_in_silence_while_another_hosts_rank_saves(tmp_path: Path, slow: str) -> None:
+    """It had been ended after 5 s, with a page of traceback."""
+    hosts = Hosts(tmp_path)
+    for name, base in hosts.bases.items():
+        base.hyperparameters({"sagemaker_pytorch_ddp_enabled": "true", "sagemaker_mpi_num_of_processes_per_host": "1"})
+        base.program(
+            "import signal, time\n"
+            "signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})\n"
+            "print('ready', flush=True)\n"
+            f"signal.sigwait({{signal.SIGTERM}}); time.sleep({6.5 if name == slow else 0})\n"
+            "print('saved', flush=True)\n"
+        )
+    with hosts.start(MASTER_PORT=str(free_port())) as running:
+        for host in running.values():
+            host.until(b"ready\n")
+        running["algo-2"].signal()
+        done = {name: host.end() for name, host in running.items()}
+
+    for name, each in done.items():
+        assert each.status == 0, (name, each.stderr)
+        assert b"saved\n" in each.stdout
+        assert b"Traceback" not in each.stderr
+        assert b"SIGKILL to" not in each.stderr
 
 
 def test_nothing_survives_a_killed_train(ranks: Base) -> None:

@@ -222,12 +222,15 @@ class Follower:
         if self._paused_s > RECONNECT_S:
             how += f" (host {self._me} itself had been paused for {self._paused_s:.1f} s)"
         lost = vanished(self._leader, how, at_ns)
-        if self._stopped and self._heard_of is None and self._own is None:
+        if not self._stopped:
+            return self._settle(worse(worse(self._heard_of, self._own), lost) or lost)
+        rested = AllRested()  # As far as this host will ever know.
+        if self._heard_of is None and self._own is None:
             # A leader may end before its followers: told twice to stop, or killed at its platform's deadline.
             cause = f"host {self._leader} vanished while the job was stopping: {how}"
             stopped = {"exit_code": 128 + self._signal, "stopped": True, "blame": "", "kind": "Stopped", "cause": cause}
-            return self._settle(msgspec.structs.replace(lost, primary=False, **stopped))
-        return self._settle(worse(worse(self._heard_of, self._own), lost) or lost)
+            return [*self._settle(msgspec.structs.replace(lost, primary=False, **stopped)), rested]
+        return [*self._settle(worse(worse(self._heard_of, self._own), lost) or lost), rested]
 
     def _fail_here(self, report: Report) -> list[Action]:
         if self._told_here:

@@ -226,13 +226,14 @@ class Processes:
             process.kill()
         children.send_all(self.descendants(), signal.SIGKILL)
 
-    def kill_unheard(self) -> set[int]:
-        """SIGKILL to those that live and to what they started, whose last words nobody hears; return their pids."""
+    def kill_main(self, *, heard: bool) -> set[int]:
+        """SIGKILL to the main process and to what it started, if it lives; return their pids. Not *heard*: what they
+        say of what else is killed is dropped."""
         killed: set[int] = set()
-        for process in self.living.values():
+        for process in self.main:
             process.kill()
             killed |= {process.pid, *descendants(process.pid)}
-            for stream in self.streams[process.name]:
+            for stream in () if heard else self.streams[process.name]:
                 self._flow.forget(stream)
         children.send_all(killed, signal.SIGKILL)
         return killed

@@ -33,8 +33,8 @@ LAUNCHER_S = 1.0
 # way).
 AGREED_WITHIN_S = 0.05
 OTHERS_AGREED_WITHIN_S = 1.5
-# A stopped launcher may wait for other hosts, whose ranks are still saving.
-STOPPED_LAUNCHER_S = 5.0
+# Without the link nobody knows whether a stopped launcher waits for other hosts, whose ranks are still saving.
+ALONE_LAUNCHER_S = 5.0
 # A rank that calls MPI_Abort has its launcher end all ranks before it ends itself. It must not be told to by us first,
 # or its code would be lost; a launcher waits longer than this before it kills.
 ABORT_S = 0.25
@@ -90,6 +90,7 @@ class Running:
         self._stays = False
         self._leader_done_s: float | None = None
         self._ended_late = False
+        self._all_rested = False
         self._state: StopPhase = "running"
         self._deadline_s: float | None = None
         self._stop_number = int(signal.SIGTERM)
@@ -185,6 +186,7 @@ class Running:
             elif word == "over":
                 self._daemons.on_over()
             elif word == "rested":
+                self._all_rested = True
                 self._event(Event.ALL_RESTED)
                 self._services_end()
             elif word == "settled":
@@ -463,10 +465,11 @@ class Running:
         self._processes.signal(self._whom(), number, told=told)
 
     def _forward(self) -> None:
-        ended_as_one = self._spec.stop.as_one and self._processes.had_ranks and not self._processes.ranks
-        if ended_as_one or not self._processes.at_work:
+        waits = self._spec.stop.as_one or self._around.others is not None
+        at_rest = waits and self._processes.had_ranks and not self._processes.ranks
+        if at_rest or not self._processes.at_work:
             self._log.info(f"{name_of(self._stop_number)} received; no rank lives here, those of other hosts may")
-            if ended_as_one:
+            if at_rest:
                 self._event(Event.RANKS_ENDED)
             return
         who = ", ".join(process.name for process in self._whom())
@@ -528,23 +531,21 @@ class Running:
         self._ranks_end_s = self._deadline_s
 
     def _rest(self) -> None:
-        if not self._ends_as_one:
-            return
-        self._deadline_s = self._ranks_end_s
-        if self._around.others is None:
+        others = self._around.others
+        if self._all_rested or (others is None and self._ends_as_one):
             self._event(Event.ALL_RESTED)
+        elif others is None:
+            self._arm(ALONE_LAUNCHER_S)
         else:
-            self._around.others.rested()
+            self._deadline_s = self._ranks_end_s
+            others.rested()
 
     def _kill_launcher(self) -> None:
-        if not self._ends_as_one:
-            return
-        # What it says of daemons that are killed, too, is news to nobody.
-        self._killed |= self._processes.kill_unheard()
+        self._killed |= self._processes.kill_main(heard=not self._ends_as_one)
 
-    def _arm_launcher(self) -> None:
-        stopped = self._around.stopped_by is not None and not self._spec.stop.as_one
-        self._arm(STOPPED_LAUNCHER_S if stopped and self._state == "leaving" else LAUNCHER_S)
+    def _kill_unheard(self) -> None:
+        if self._ends_as_one:
+            self._kill_launcher()
 
     def _note(self, text: str) -> None:
         self._notes.append(text)
@@ -589,8 +590,9 @@ _ACTIONS: dict[Action, Callable[[Running], None]] = {
     Action.ARM_GRACE: lambda running: running._arm_ranks(running._spec.stop.grace_s),
     Action.REST: Running._rest,
     Action.KILL_LAUNCHER: Running._kill_launcher,
+    Action.KILL_UNHEARD: Running._kill_unheard,
     Action.ARM_FAILURE: lambda running: running._arm_ranks(running._spec.stop.failure_s),
-    Action.ARM_LAUNCHER: Running._arm_launcher,
+    Action.ARM_LAUNCHER: lambda running: running._arm(LAUNCHER_S),
     Action.ARM_SWEEP: lambda running: running._arm(SWEEP_S),
     Action.ARM_KILL: lambda running: running._arm(KILL_S),
     Action.ARM_DRAIN: lambda running: running._flow.begin_draining(),

@@ -51,8 +51,9 @@ class Action(Enum):
     ARM_DUMP = "the time for the stacks to be written starts"
     ARM_HUNG = "the grace of ranks that hang starts"
     ARM_LAUNCHER = "the launcher's own time to end starts"
-    REST = "where ranks end as one: the launcher keeps the rest of their grace, until every host's have ended"
-    KILL_LAUNCHER = "where ranks end as one: SIGKILL to the launcher, which did not hear of their ends"
+    REST = "the launcher keeps the rest of the ranks' grace, until every host's have ended"
+    KILL_LAUNCHER = "SIGKILL to the launcher: its ranks have ended, and what it would say of that is news to nobody"
+    KILL_UNHEARD = "where ranks end as one: SIGKILL to the launcher, which did not hear of their ends"
     ARM_SWEEP = "the time of what a finished script left behind starts"
     ARM_KILL = "the time that even SIGKILL may take (a process in the kernel) starts"
     ARM_DRAIN = "the time for the last output starts"
@@ -77,14 +78,14 @@ TABLE: dict[tuple[Phase, Event], tuple[Phase, tuple[Action, ...]]] = {
     # running + RANKS_ENDED: nothing. A launcher may wait for other hosts as long as they train.
     ("stopping", Event.STOP_AGAIN): ("killing", (Action.KILL, Action.ARM_KILL)),
     ("stopping", Event.DEADLINE): ("killing", (Action.KILL, Action.ARM_KILL)),
-    ("stopping", Event.RANKS_ENDED): ("leaving", (Action.ARM_LAUNCHER, Action.REST)),
+    ("stopping", Event.RANKS_ENDED): ("leaving", (Action.REST,)),
     # What a stopped script leaves may be the real one (a shell that died of the signal): it keeps the rest of the
     # grace.
     ("stopping", Event.ALL_ENDED): ("sweeping", (Action.SWEEP,)),
     ("failing", Event.STOP): ("failing", (Action.FORWARD,)),
     ("failing", Event.STOP_AGAIN): ("killing", (Action.KILL, Action.ARM_KILL)),
     ("failing", Event.DEADLINE): ("killing", (Action.KILL, Action.ARM_KILL)),
-    ("failing", Event.RANKS_ENDED): ("leaving", (Action.ARM_LAUNCHER, Action.KILL_LAUNCHER)),
+    ("failing", Event.RANKS_ENDED): ("leaving", (Action.ARM_LAUNCHER, Action.KILL_UNHEARD)),
     ("failing", Event.ALL_ENDED): ("sweeping", (Action.SWEEP, Action.ARM_SWEEP)),
     ("leaving", Event.ALL_RESTED): ("leaving", (Action.KILL_LAUNCHER, Action.ARM_LAUNCHER)),
     ("leaving", Event.DEADLINE): ("told", (Action.TELL_LAUNCHER, Action.ARM_LAUNCHER)),

@@ -6,6 +6,7 @@ What the link says to whom in every order of events is in tests/peers; here are 
 import contextlib
 import signal
 import socket
+import subprocess
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -13,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.ports import free_port
-from tests.walk.base import Base, Done
+from tests.walk.base import TRAIN, Base, Done
 from tests.walk.live import Live, alive, gone, live
 
 # Says its pid and waits to be told to stop.
@@ -337,6 +338,29 @@ def test_a_stop_while_waiting_for_the_others_ends_at_once(hosts: Hosts) -> None:
         assert done.status == 143
         assert b"pid" not in done.stdout
         assert took_s < 15
+
+
+def test_a_stop_is_heard_while_the_name_server_says_nothing_of_the_leader(tmp_path: Path) -> None:
+    """glibc asks it three times here, for half a minute each."""
+    if subprocess.run(["unshare", "--mount", "true"], capture_output=True).returncode != 0:
+        pytest.skip("needs to be root: a resolv.conf of its own")
+    base = Base(tmp_path)
+    base.resources(["algo-1.train.example", "algo-2"], current="algo-2")
+    base.program("")
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as silent:
+        silent.settimeout(30.0)
+        silent.bind(("127.0.0.77", 53))
+        resolv = tmp_path / "resolv.conf"
+        resolv.write_text("nameserver 127.0.0.77\noptions timeout:30 attempts:3\n")
+        script = 'mount --bind "$0" /etc/resolv.conf && exec "$@"'
+        command = ["unshare", "--mount", "sh", "-c", script, str(resolv), *TRAIN]
+        with live(base, command=command, TOOLKIT_LINK="on", TOOLKIT_LINK_PORT=str(free_port())) as running:
+            silent.recv(512)  # It asks.
+            running.signal()
+            done = running.end(deadline_s=20)
+
+    assert done.status == 143
+    assert "stopped by SIGTERM" in str(done.failure)
 
 
 def test_a_host_with_another_secret_is_refused_and_both_say_so(hosts: Hosts) -> None:

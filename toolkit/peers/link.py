@@ -9,6 +9,7 @@ refused, counted and closed, and the job goes on.
 
 import contextlib
 import errno
+import math
 import os
 import select
 import socket
@@ -18,6 +19,7 @@ from collections.abc import Callable, Iterator
 
 from toolkit.peers.follower import Follower
 from toolkit.peers.leader import Leader
+from toolkit.peers.lookup import Address, Lookup, addresses
 from toolkit.peers.messages import (
     HEAD_BYTES,
     LARGEST_BYTES,
@@ -42,13 +44,13 @@ OUT_LIMIT_BYTES = 4 << 20
 RETRY_S = 0.1
 # Until the leader is met, its name may not resolve yet, or to an address of before.
 RESOLVE_EVERY_S = 5.0
+UNKNOWN_RETRY_S = 1.0
 REFUSED_RETRY_S = 1.0
 # Descriptors that `train` needs beside one for each follower.
 OWN_DESCRIPTORS = UNPROVED_AT_ONCE + 256
 READ = select.EPOLLIN
 WRITE = select.EPOLLOUT
 Judge = Callable[[str, tuple[tuple[int, int, float], ...]], list[tuple[str, str]]]
-Address = tuple[socket.AddressFamily, tuple[str, int] | tuple[str, int, int, int] | tuple[int, bytes]]
 
 
 class Connection:
@@ -380,6 +382,7 @@ class FollowerLink(Link):
         self.roll = Follower(me, leader, times, now_s)
         self._where = where
         self._addresses: list[Address] = []
+        self._lookup: Lookup | None = None
         self._resolved_s = now_s
         self._met = False
         self._mark = os.urandom(8).hex()
@@ -390,8 +393,10 @@ class FollowerLink(Link):
 
     def serve(self) -> None:
         """Do what is due: the connection, messages, beats."""
-        for _, events in self._poll.poll(0, 16):
-            if self.connection is not None:
+        for fd, events in self._poll.poll(0, 16):
+            if self._lookup is not None and fd == self._lookup.fd:
+                self._take_found(self._lookup)
+            elif self.connection is not None:
                 self.on_ready(self.connection, events)
         self.serve_time()
 
@@ -436,6 +441,8 @@ class FollowerLink(Link):
     def close(self) -> None:
         if self.connection is not None:
             self._forget(self.connection)
+        if self._lookup is not None:
+            self._lookup.close()
         super().close()
 
     def on_frame(self, connection: Connection, frame: bytes) -> None:
@@ -480,12 +487,27 @@ class FollowerLink(Link):
         self._next_try_s = now_s + RETRY_S
         if not self._addresses or (not self._met and now_s >= self._resolved_s + RESOLVE_EVERY_S):
             try:
-                found = socket.getaddrinfo(*self._where, type=socket.SOCK_STREAM)
-            except OSError:
-                self._next_try_s = now_s + 1.0
+                self._addresses = addresses(*self._where, flags=socket.AI_NUMERICHOST)
+            except (OSError, UnicodeError):
+                self._lookup = Lookup(*self._where)
+                self._poll.register(self._lookup.fd, READ)
+                self._next_try_s = math.inf
                 return
             self._resolved_s = now_s
-            self._addresses = [(family, address) for family, _, _, _, address in found]
+        self._try_next(now_s)
+
+    def _take_found(self, lookup: Lookup) -> None:
+        now_s = time.monotonic()
+        self._poll.unregister(lookup.fd)
+        lookup.close()
+        self._lookup = None
+        if lookup.found:
+            self._addresses = lookup.found
+            self._resolved_s = self._next_try_s = now_s
+        else:
+            self._next_try_s = now_s + UNKNOWN_RETRY_S
+
+    def _try_next(self, now_s: float) -> None:
         family, address = self._addresses[0]
         self._addresses = [*self._addresses[1:], self._addresses[0]]
         sock = socket.socket(family, socket.SOCK_STREAM)

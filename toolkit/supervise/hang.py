@@ -7,7 +7,7 @@ from pathlib import Path
 from toolkit.errors import UserError
 from toolkit.records import Record
 from toolkit.supervise import children, stacks
-from toolkit.supervise.stall import Progress, oddity
+from toolkit.supervise.stall import Progress, oddity, used_ticks
 
 
 class Stall(Record, frozen=True, kw_only=True):
@@ -52,7 +52,7 @@ class HangWatch:
         if now_s - self._looked_s < self._every_s or self._dump is not None or not written_bytes:
             return None
         self._looked_s = now_s
-        idle_s = self._progress.look(dict(written_bytes), now_s)
+        idle_s = self._progress.look({pid: (size, used_ticks(pid)) for pid, size in written_bytes.items()}, now_s)
         return idle_s if idle_s >= self._stall.after_s else 0.0
 
     def dump(self, ranks: Mapping[str, int]) -> str:

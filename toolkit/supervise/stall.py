@@ -1,7 +1,8 @@
 """Sees whether a host's ranks still move: whether they write anything, or compute anything.
 
 A rank that waits in a collective for a peer that never comes does neither, for as long as you let it. Progress is
-output, or more than 2 % of a core by the rank and what it has started (threads that only poll use less).
+output, or more than 2 % of a core by the rank and what it has started (threads that only poll use less: those of
+torch's, 0.4 %), over a second or more.
 """
 
 import os
@@ -9,28 +10,39 @@ import os
 from toolkit.supervise.kernel import descendants
 
 BUSY_SHARE = 0.02
+# Over less, a rank that has to share its core seems to stand still.
+OVER_S = 1.0
+# User's and system's time are each cut down to whole ticks (10 ms): two more may be seen than were used.
+ROUNDING_TICKS = 2
 STATES = {"T": "stopped (SIGSTOP)", "t": "stopped by a debugger", "D": "in the kernel, on a disk or a device"}
 
 
 class Progress:
     """When the ranks last moved. Times: monotonic seconds."""
 
-    def __init__(self, now_s: float) -> None:
-        self._ticks_per_s = os.sysconf("SC_CLK_TCK")
+    def __init__(self, now_s: float, *, ticks_per_s: int = os.sysconf("SC_CLK_TCK")) -> None:
+        self._ticks_per_s = ticks_per_s
         self._moved_s = now_s
         self._seen: dict[int, tuple[float, int, int]] = {}
 
-    def look(self, ranks: dict[int, int], now_s: float) -> float:
-        """Return the seconds since any rank moved; *ranks*: by pid, the bytes it has written so far."""
-        for pid, written_bytes in ranks.items():
-            ticks = sum(_ticks(each) for each in (pid, *descendants(pid)))
-            then_s, ticks_then, bytes_then = self._seen.get(pid, (now_s, -1, -1))
-            busy_ticks = BUSY_SHARE * (now_s - then_s) * self._ticks_per_s
-            if written_bytes != bytes_then or ticks - ticks_then > max(busy_ticks, 1):
+    def look(self, ranks: dict[int, tuple[int, int]], now_s: float) -> float:
+        """Return the seconds since any rank moved; *ranks*: by pid, the bytes it has written and the ticks it has used
+        (`used_ticks`) so far."""
+        for pid, (written_bytes, ticks) in ranks.items():
+            since_s, ticks_then, bytes_then = self._seen.get(pid, (now_s, -1, -1))
+            busy_ticks = BUSY_SHARE * (now_s - since_s) * self._ticks_per_s + ROUNDING_TICKS
+            moved = written_bytes != bytes_then or ticks - ticks_then >= busy_ticks
+            if moved:
                 self._moved_s = now_s
-            self._seen[pid] = (now_s, ticks, written_bytes)
+            if moved or now_s - since_s >= OVER_S:
+                self._seen[pid] = (now_s, ticks, written_bytes)
         self._seen = {pid: seen for pid, seen in self._seen.items() if pid in ranks}
         return now_s - self._moved_s
+
+
+def used_ticks(pid: int) -> int:
+    """Return the processor time that a process and what it has started have used, in ticks."""
+    return sum(_ticks(each) for each in (pid, *descendants(pid)))
 
 
 def oddity(pid: int) -> str:

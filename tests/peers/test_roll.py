@@ -633,6 +633,21 @@ def test_a_hang_is_one_only_if_no_host_moves() -> None:
     assert job.leader.left_s < 15.2
 
 
+def test_a_host_whose_ranks_have_ended_well_hides_no_hang() -> None:
+    job = Job(3)
+    job.ready()
+    job.at(4.0, lambda: job.tell("algo-1", Rested()))
+    job.at(5.0, lambda: job.tell("algo-2", Idle(seconds=600.0)))
+    job.at(9.0, lambda: job.tell("algo-3", Idle(seconds=600.0)))
+    for host in job.hosts.values():
+        host.evidence = Report(host=host.name, exit_code=124, primary=True, kind=HANG, odd=())
+
+    job.play()
+
+    assert {code for _, code in job.verdicts} == {124}
+    assert all(9.0 <= host.did(FailHere)[0] < 9.1 for host in job.hosts.values())
+
+
 # --- the end
 
 

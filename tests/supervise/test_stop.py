@@ -56,7 +56,8 @@ def test_a_second_stop_kills_at_once_in_every_phase_before_the_end(phase: Phase)
 
 
 def test_a_launcher_may_wait_for_other_hosts_after_its_ranks_ended_well() -> None:
-    assert history(Event.RANKS_ENDED) == ("running", [])
+    assert history(Event.RANKS_ENDED) == ("running", [Action.SAY_DONE])
+    assert history(Event.RANKS_ENDED, Event.ALL_RESTED)[0] == "leaving"
 
 
 @pytest.mark.parametrize("seed", range(50))

@@ -249,13 +249,13 @@ def test_ends_without_a_traceback_are_not_folded() -> None:
 @pytest.mark.parametrize("how", [TERM, KILL, 1, 0])
 def test_a_script_that_was_ended_after_the_leaders_had_ended_well_succeeded(how: int | signal.Signals) -> None:
     """A worker of TensorFlow's serves for ever."""
-    ended = msgspec.structs.replace(seen(process("script", 5, how, told=how != 0)), leader_done=True)
+    ended = msgspec.structs.replace(seen(process("script", 5, how, told=how != 0)), over=True)
 
     assert (judge(SAGEMAKER, ended).status, judge(SAGEMAKER, ended).exit_code) == ("succeeded", 0)
 
 
 def test_a_script_that_fails_by_itself_after_the_leaders_end_has_failed() -> None:
-    ended = msgspec.structs.replace(seen(process("script", 5, 3)), leader_done=True)
+    ended = msgspec.structs.replace(seen(process("script", 5, 3)), over=True)
 
     assert judge(SAGEMAKER, ended).exit_code == 3
 

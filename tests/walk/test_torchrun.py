@@ -154,12 +154,20 @@ def test_ranks_that_ignore_the_signal_are_killed_and_nothing_is_left(ranks: Base
     assert done.status == 143
 
 
-@pytest.mark.parametrize("slow", ["algo-1", "algo-2"])
-def test_a_stopped_torchrun_waits_in_silence_while_another_hosts_rank_saves(tmp_path: Path, slow: str) -> None:
-    """It had been ended after 5 s, with a page of traceback."""
-    hosts = Hosts(tmp_path)
-    for name, base in hosts.bases.items():
+@pytest.fixture
+def hosts(tmp_path: Path) -> Hosts:
+    """Two hosts of a rank each."""
+    found = Hosts(tmp_path)
+    found.environ["MASTER_PORT"] = str(free_port())
+    for base in found.bases.values():
         base.hyperparameters({"sagemaker_pytorch_ddp_enabled": "true", "sagemaker_mpi_num_of_processes_per_host": "1"})
+    return found
+
+
+@pytest.mark.parametrize("slow", ["algo-1", "algo-2"])
+def test_a_stopped_torchrun_waits_in_silence_while_another_hosts_rank_saves(hosts: Hosts, slow: str) -> None:
+    """It had been ended after 5 s, with a page of traceback."""
+    for name, base in hosts.bases.items():
         base.program(
             "import signal, time\n"
             "signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})\n"
@@ -167,7 +175,7 @@ def test_a_stopped_torchrun_waits_in_silence_while_another_hosts_rank_saves(tmp_
             f"signal.sigwait({{signal.SIGTERM}}); time.sleep({6.5 if name == slow else 0})\n"
             "print('saved', flush=True)\n"
         )
-    with hosts.start(MASTER_PORT=str(free_port())) as running:
+    with hosts.start() as running:
         for host in running.values():
             host.until(b"ready\n")
         running["algo-2"].signal()
@@ -178,6 +186,54 @@ def test_a_stopped_torchrun_waits_in_silence_while_another_hosts_rank_saves(tmp_
         assert b"saved\n" in each.stdout
         assert b"Traceback" not in each.stderr
         assert b"SIGKILL to" not in each.stderr
+
+
+def test_a_torchrun_serves_the_other_hosts_until_the_last_rank_has_ended_and_then_goes(hosts: Hosts) -> None:
+    """Left to themselves, torchruns lose each other at the end now and then, and say so with a traceback."""
+    pid = hosts.folder / "pid"
+    hosts.bases["algo-1"].program(
+        f"import os, pathlib\npathlib.Path({str(pid)!r} + '~').write_text(str(os.getpid()))\n"
+        f"os.rename({str(pid)!r} + '~', {str(pid)!r})\n"
+    )
+    hosts.bases["algo-2"].program(
+        "import os, pathlib, socket, time\n"
+        f"while not os.path.exists({str(pid)!r}): time.sleep(0.01)\n"
+        f"while os.path.exists('/proc/' + pathlib.Path({str(pid)!r}).read_text()): time.sleep(0.01)\n"
+        "time.sleep(1)\n"
+        "socket.create_connection((os.environ['MASTER_ADDR'], int(os.environ['MASTER_PORT']))).close()\n"
+        "print('the store of the other host is there')\n"
+    )
+
+    done = hosts.run()
+
+    assert b"is there\n" in done["algo-2"].stdout
+    for name, each in done.items():
+        assert each.status == 0, (name, each.stderr)
+        assert each.succeeded
+        assert b"Traceback" not in each.stderr
+        (launcher,) = (end for end in each.outcome["exits"] if end.get("rank") is None)
+        assert launcher["told"], each.outcome
+
+
+def test_ranks_that_end_while_others_have_yet_to_start_are_not_all(hosts: Hosts) -> None:
+    for base in hosts.bases.values():
+        base.hyperparameters({"sagemaker_pytorch_ddp_enabled": "true", "sagemaker_mpi_num_of_processes_per_host": "4"})
+        base.program("print('here')\n")
+
+    done = hosts.run()
+
+    assert {each.status for each in done.values()} == {0}
+    assert all(each.stdout.count(b"here\n") == 4 for each in done.values())
+
+
+def test_a_rank_that_hangs_is_seen_though_those_of_another_host_have_ended(hosts: Hosts) -> None:
+    hosts.bases["algo-1"].program("")
+    hosts.bases["algo-2"].program("import time\ntime.sleep(600)\n")
+
+    done = hosts.run(TOOLKIT_STALL_S="1")
+
+    assert {each.status for each in done.values()} == {124}
+    assert all("rank 1" in str(each.failure) for each in done.values())
 
 
 def test_nothing_survives_a_killed_train(ranks: Base) -> None:

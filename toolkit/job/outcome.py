@@ -71,7 +71,7 @@ class Ended(Record, frozen=True, kw_only=True):
     `tails` holds, by process name, the last 64 KiB of stderr and of stdout (in this order).
     `stopped_by`: the signal that asked `train` to stop, `stopped_at_ns` when.
     `missing`: needs that were not met in time. `forced`: SIGKILL was needed. `peer_failed`: another host failed first.
-    `leader_done`: this host's script was ended because the leader's had ended well.
+    `over`: what was left here was ended because the job was over: the leader's script had ended well, or all ranks had.
     `long_lines`: lines above 1 MiB, passed on in pieces. `notes`: what else is worth saying at the end.
     """
 
@@ -86,7 +86,7 @@ class Ended(Record, frozen=True, kw_only=True):
     missing: tuple[str, ...] = ()
     forced: bool = False
     peer_failed: bool = False
-    leader_done: bool = False
+    over: bool = False
     memory: Memory | None = None
     hung: Hung | None = None
     ruled: Ruled | None = None

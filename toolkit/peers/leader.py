@@ -298,16 +298,19 @@ class Leader:
         return self._worst is not None and self._worst.kind == HANG
 
     def _on_idle(self, host: str, message: Idle, now_s: float, now_ns: int) -> list[Action]:
-        """A hang is one only if no host moves: one that does may be what the others wait for."""
+        """A hang is one only if no host moves: one that does may be what the others wait for. One whose ranks have
+        ended does not."""
         if message.seconds:
             self._idle[host] = message
         else:
             self._idle.pop(host, None)
-        if self._failing_s is not None or self._stop is not None or len(self._idle) < len(self._unended):
+        quiet = len(self._idle) + len(self._resting)
+        if self._failing_s is not None or self._stop is not None or quiet < len(self._unended):
             return []
-        if not self._unended or not self._unended <= self._idle.keys():
+        at_work = self._unended - self._resting
+        if not at_work or not at_work <= self._idle.keys():
             return []
-        idle_s = min(self._idle[host].seconds for host in self._unended)
+        idle_s = min(self._idle[host].seconds for host in at_work)
         cause = f"no rank of any host has written or computed anything for {idle_s:.0f} s (TOOLKIT_STALL_S)"
         report = Report(
             host=self._me,

@@ -184,8 +184,8 @@ class Over(Record, frozen=True, kw_only=True, tag="over"):
 
 
 class Rested(Record, frozen=True, kw_only=True, tag="rested"):
-    """While the job stops, or its services wait for all hosts'. Up: every rank of this host has ended. Down: of the
-    job."""
+    """While the job stops, where services wait for all hosts', or where all ranks have ended well. Up: every rank of
+    this host has ended. Down: of the job."""
 
 
 class Bye(Record, frozen=True, kw_only=True, tag="bye"):

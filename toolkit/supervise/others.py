@@ -59,7 +59,7 @@ class Others(Wire, Protocol):
         """Say the first step at which this host's ranks could stop."""
 
     def rested(self) -> None:
-        """Say that no rank lives here, in a job that stops or whose services wait for all hosts'."""
+        """Say that no rank lives here: the job stops, its services wait for all hosts', or all ranks ended well."""
 
     def failing(self, so_far: Ended) -> None:
         """Say that something failed here."""

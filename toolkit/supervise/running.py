@@ -89,7 +89,7 @@ class Running:
         self._main_exit: Exit | None = None
         self._stays = False
         self._leader_done_s: float | None = None
-        self._ended_late = False
+        self._over = False
         self._all_rested = False
         self._state: StopPhase = "running"
         self._deadline_s: float | None = None
@@ -394,7 +394,7 @@ class Running:
             self._leader_done_s = now_s + LEADER_DONE_S
         elif now_s >= self._leader_done_s:
             self._leader_done_s = None
-            self._ended_late = True
+            self._over = True
             self._log.info(f"the leader's script ended well {LEADER_DONE_S:g} s ago; ending this host's")
             self._event(Event.LEADER_DONE)
 
@@ -530,6 +530,12 @@ class Running:
         self._arm(min(self._spec.stop.grace_s, seconds))
         self._ranks_end_s = self._deadline_s
 
+    def _say_done(self) -> None:
+        well = [ended for ended in self._exits if ended.rank is not None and ended.ok]
+        all_well = len(well) == len(self._spec.starts_ranks)
+        if all_well and not self._spec.stop.as_one and self._around.others is not None:
+            self._around.others.rested()
+
     def _rest(self) -> None:
         others = self._around.others
         if self._all_rested or (others is None and self._ends_as_one):
@@ -541,11 +547,13 @@ class Running:
             others.rested()
 
     def _kill_launcher(self) -> None:
+        self._over = self._over or bool(self._processes.main)
         self._killed |= self._processes.kill_main(heard=not self._ends_as_one)
 
     def _kill_unheard(self) -> None:
         if self._ends_as_one:
-            self._kill_launcher()
+            # What it says of daemons that are killed, too, is news to nobody.
+            self._killed |= self._processes.kill_main(heard=False)
 
     def _note(self, text: str) -> None:
         self._notes.append(text)
@@ -569,7 +577,7 @@ class Running:
             stopped_at_ns=self._around.stopped_at_ns,
             forced=self._forced,
             peer_failed=self._around.peer_failed,
-            leader_done=self._ended_late,
+            over=self._over,
             hung=self._hung,
             ruled=self._ruled,
             long_lines=sum(stream.lines.long_lines for pair in streams.values() for stream in pair),
@@ -588,6 +596,7 @@ _ACTIONS: dict[Action, Callable[[Running], None]] = {
     Action.SWEEP: Running._sweep,
     Action.KILL: Running._kill,
     Action.ARM_GRACE: lambda running: running._arm_ranks(running._spec.stop.grace_s),
+    Action.SAY_DONE: Running._say_done,
     Action.REST: Running._rest,
     Action.KILL_LAUNCHER: Running._kill_launcher,
     Action.KILL_UNHEARD: Running._kill_unheard,

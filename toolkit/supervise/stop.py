@@ -29,7 +29,7 @@ class Event(Enum):
     SERVICE_FAILED = "a service that the ranks need has ended badly"
     LEADER_DONE = "the leader's script has ended well, and this host's goes on for too long"
     RANKS_ENDED = "the last rank ended, the launcher lives"
-    ALL_RESTED = "the job stops, and no rank of any host lives"
+    ALL_RESTED = "no rank of any host lives: the job stops, or all have ended well"
     ALL_ENDED = "launcher and ranks have ended"
     QUIET = "no descendant lives"
     DRAINED = "every pipe is at its end"
@@ -51,6 +51,7 @@ class Action(Enum):
     ARM_DUMP = "the time for the stacks to be written starts"
     ARM_HUNG = "the grace of ranks that hang starts"
     ARM_LAUNCHER = "the launcher's own time to end starts"
+    SAY_DONE = "the other hosts hear that all ranks of this one have ended well"
     REST = "the launcher keeps the rest of the ranks' grace, until every host's have ended"
     KILL_LAUNCHER = "SIGKILL to the launcher: its ranks have ended, and what it would say of that is news to nobody"
     KILL_UNHEARD = "where ranks end as one: SIGKILL to the launcher, which did not hear of their ends"
@@ -75,7 +76,9 @@ TABLE: dict[tuple[Phase, Event], tuple[Phase, tuple[Action, ...]]] = {
     ("dumping", Event.LAUNCHER_STOPS): ("failing", (Action.STOP_RANKS, Action.ARM_HUNG)),
     ("dumping", Event.ALL_ENDED): ("sweeping", (Action.SWEEP, Action.ARM_SWEEP)),
     ("running", Event.ALL_ENDED): ("sweeping", (Action.SWEEP, Action.ARM_SWEEP)),
-    # running + RANKS_ENDED: nothing. A launcher may wait for other hosts as long as they train.
+    # A launcher may wait for other hosts as long as they train.
+    ("running", Event.RANKS_ENDED): ("running", (Action.SAY_DONE,)),
+    ("running", Event.ALL_RESTED): ("leaving", (Action.KILL_LAUNCHER, Action.ARM_LAUNCHER)),
     ("stopping", Event.STOP_AGAIN): ("killing", (Action.KILL, Action.ARM_KILL)),
     ("stopping", Event.DEADLINE): ("killing", (Action.KILL, Action.ARM_KILL)),
     ("stopping", Event.RANKS_ENDED): ("leaving", (Action.REST,)),

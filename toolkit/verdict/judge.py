@@ -44,7 +44,7 @@ def judge(job: Job, ended: Ended) -> Outcome:
     - another host failed: failed, 75, until the job's verdict is known (accord.py);
     - otherwise a stop signal: stopped, 128 + signal, or 0 where the platform counts a script that ended with 0 as
       success;
-    - this host's script was ended because the leader's had ended well: succeeded, 0;
+    - what was left here was ended because the job was over, and all else had ended well: succeeded, 0;
     - a process that ended badly although nobody but us asked for it: failed likewise, whatever the launcher says;
     - otherwise succeeded, 0. Nothing but processes of the script's own phase that all ended well is a success.
     """
@@ -61,7 +61,7 @@ def judge(job: Job, ended: Ended) -> Outcome:
         return _succeeded(job, ended) if _finished_before_stop(ended) else _stopped(job, ended)
     if ended.peer_failed:
         return _with_another(job, ended)
-    if ended.leader_done and ended.exits and all(e.ok or e.told for e in ended.exits):
+    if ended.over and ended.exits and all(e.ok or e.told for e in ended.exits):
         return _succeeded(job, ended)
     told = min((e for e in ended.exits if not e.ok), key=lambda e: e.ended_ns, default=None)
     if told is not None:

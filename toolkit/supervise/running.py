@@ -90,6 +90,7 @@ class Running:
         self._stays = False
         self._leader_done_s: float | None = None
         self._over = False
+        self._launcher_first = False
         self._all_rested = False
         self._state: StopPhase = "running"
         self._deadline_s: float | None = None
@@ -208,6 +209,7 @@ class Running:
             self._on_launcher_stops(standin.pid)
 
     def _on_launcher_stops(self, pid: int) -> None:
+        self._launcher_first = self._launcher_first or self._state == "running"
         if not self._spec.stop.as_one:
             self._event(Event.LAUNCHER_STOPS)
             return
@@ -550,10 +552,9 @@ class Running:
         self._over = self._over or bool(self._processes.main)
         self._killed |= self._processes.kill_main(heard=not self._ends_as_one)
 
-    def _kill_unheard(self) -> None:
-        if self._ends_as_one:
-            # What it says of daemons that are killed, too, is news to nobody.
-            self._killed |= self._processes.kill_main(heard=False)
+    def _end_launcher(self) -> None:
+        if self._ends_as_one or not self._launcher_first:
+            self._killed |= self._processes.kill_main(heard=not self._ends_as_one)
 
     def _note(self, text: str) -> None:
         self._notes.append(text)
@@ -599,7 +600,7 @@ _ACTIONS: dict[Action, Callable[[Running], None]] = {
     Action.SAY_DONE: Running._say_done,
     Action.REST: Running._rest,
     Action.KILL_LAUNCHER: Running._kill_launcher,
-    Action.KILL_UNHEARD: Running._kill_unheard,
+    Action.END_LAUNCHER: Running._end_launcher,
     Action.ARM_FAILURE: lambda running: running._arm_ranks(running._spec.stop.failure_s),
     Action.ARM_LAUNCHER: lambda running: running._arm(LAUNCHER_S),
     Action.ARM_SWEEP: lambda running: running._arm(SWEEP_S),

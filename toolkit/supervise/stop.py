@@ -54,7 +54,7 @@ class Action(Enum):
     SAY_DONE = "the other hosts hear that all ranks of this one have ended well"
     REST = "the launcher keeps the rest of the ranks' grace, until every host's have ended"
     KILL_LAUNCHER = "SIGKILL to the launcher: its ranks have ended, and what it would say of that is news to nobody"
-    KILL_UNHEARD = "where ranks end as one: SIGKILL to the launcher, which did not hear of their ends"
+    END_LAUNCHER = "SIGKILL to the launcher, too, unless it was the first to end its ranks and has to say why"
     ARM_SWEEP = "the time of what a finished script left behind starts"
     ARM_KILL = "the time that even SIGKILL may take (a process in the kernel) starts"
     ARM_DRAIN = "the time for the last output starts"
@@ -88,7 +88,7 @@ TABLE: dict[tuple[Phase, Event], tuple[Phase, tuple[Action, ...]]] = {
     ("failing", Event.STOP): ("failing", (Action.FORWARD,)),
     ("failing", Event.STOP_AGAIN): ("killing", (Action.KILL, Action.ARM_KILL)),
     ("failing", Event.DEADLINE): ("killing", (Action.KILL, Action.ARM_KILL)),
-    ("failing", Event.RANKS_ENDED): ("leaving", (Action.ARM_LAUNCHER, Action.KILL_UNHEARD)),
+    ("failing", Event.RANKS_ENDED): ("leaving", (Action.ARM_LAUNCHER, Action.END_LAUNCHER)),
     ("failing", Event.ALL_ENDED): ("sweeping", (Action.SWEEP, Action.ARM_SWEEP)),
     ("leaving", Event.ALL_RESTED): ("leaving", (Action.KILL_LAUNCHER, Action.ARM_LAUNCHER)),
     ("leaving", Event.DEADLINE): ("told", (Action.TELL_LAUNCHER, Action.ARM_LAUNCHER)),

@@ -25,7 +25,13 @@ with Signals(last=True) as signals:
     console = Console(host="a", prefix_ranks=False, make_tap=lambda *_: None, files=None, file_bytes=1, note=print)
     log = Log()
     supervisor = Supervisor(
-        signals=signals, console=console, log=log, run_folder=folder, marker="TEST_RUN=1", python=sys.executable
+        signals=signals,
+        console=console,
+        log=log,
+        run_folder=folder,
+        marker="TEST_RUN=1",
+        python=sys.executable,
+        alone=True,
     )
     log.say_through(console.stderr.say, supervisor.finish)
     main = spec("script", (shell, "-c", "for i in 1 2 3 4 5 6 7 8 9; do sleep 0.1; done; echo done"), rank=0)

@@ -31,7 +31,7 @@ class Supervisor:
     """Runs phases, one after the other.
 
     *run_folder* is private to this run; *marker* ("NAME=value") stands in the environment of all we start; *python*
-    runs the stand-ins.
+    runs the stand-ins. *alone*: the job has no other host; *others* is None, too, where those cannot be talked to.
     """
 
     def __init__(
@@ -43,6 +43,7 @@ class Supervisor:
         run_folder: Path,
         marker: str,
         python: str,
+        alone: bool,
         others: Others | None = None,
         stall: Stall | None = None,
         rules: Rules | None = None,
@@ -52,6 +53,7 @@ class Supervisor:
         self.log = log
         self.run_folder = run_folder
         self.python = python
+        self.alone = alone
         self.others = others
         self.stall = stall
         self.rules = rules

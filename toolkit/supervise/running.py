@@ -34,7 +34,7 @@ LAUNCHER_S = 1.0
 AGREED_WITHIN_S = 0.05
 OTHERS_AGREED_WITHIN_S = 1.5
 # Without the link nobody knows whether a stopped launcher waits for other hosts, whose ranks are still saving.
-ALONE_LAUNCHER_S = 5.0
+UNLINKED_LAUNCHER_S = 5.0
 # A rank that calls MPI_Abort has its launcher end all ranks before it ends itself. It must not be told to by us first,
 # or its code would be lost; a launcher waits longer than this before it kills.
 ABORT_S = 0.25
@@ -52,6 +52,7 @@ class Around(Home, Protocol):
     """What outlives a phase (loop.Supervisor)."""
 
     signals: Signals
+    alone: bool
     stopped_by: int | None
     stopped_at_ns: int | None
     others: Others | None
@@ -467,7 +468,7 @@ class Running:
         self._processes.signal(self._whom(), number, told=told)
 
     def _forward(self) -> None:
-        waits = self._spec.stop.as_one or self._around.others is not None
+        waits = self._spec.stop.as_one or self._around.alone or self._around.others is not None
         at_rest = waits and self._processes.had_ranks and not self._processes.ranks
         if at_rest or not self._processes.at_work:
             self._log.info(f"{name_of(self._stop_number)} received; no rank lives here, those of other hosts may")
@@ -534,16 +535,19 @@ class Running:
 
     def _say_done(self) -> None:
         well = [ended for ended in self._exits if ended.rank is not None and ended.ok]
-        all_well = len(well) == len(self._spec.starts_ranks)
-        if all_well and not self._spec.stop.as_one and self._around.others is not None:
+        if len(well) < len(self._spec.starts_ranks) or self._spec.stop.as_one:
+            return
+        if self._around.alone:
+            self._event(Event.ALL_RESTED)
+        elif self._around.others is not None:
             self._around.others.rested()
 
     def _rest(self) -> None:
         others = self._around.others
-        if self._all_rested or (others is None and self._ends_as_one):
+        if self._all_rested or self._around.alone or (others is None and self._ends_as_one):
             self._event(Event.ALL_RESTED)
         elif others is None:
-            self._arm(ALONE_LAUNCHER_S)
+            self._arm(UNLINKED_LAUNCHER_S)
         else:
             self._deadline_s = self._ranks_end_s
             others.rested()

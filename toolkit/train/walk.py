@@ -125,6 +125,7 @@ def _run(job: Job, signals: Signals, log: Log) -> Outcome:
             run_folder=run_folder,
             marker=f"{MARKER}={run_folder.name}",
             python=job.interpreter,
+            alone=len(job.cluster.hosts) == 1,
             others=others,
             stall=_stall(job, run_folder),
             rules=taps,

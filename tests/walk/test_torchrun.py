@@ -236,6 +236,17 @@ def test_a_rank_that_hangs_is_seen_though_those_of_another_host_have_ended(hosts
     assert all("rank 1" in str(each.failure) for each in done.values())
 
 
+def test_neurons_compiler_has_the_time_to_compile_when_the_ranks_have_ended(ranks: Base) -> None:
+    """It stands in front of torchrun, and is no launcher that ends with its ranks."""
+    ranks.program(RANK + "print('traced', rank)\n")
+    ranks.executable("neuron_parallel_compile", '#!/bin/sh\n"$@" && sleep 1 && echo compiled\n')
+
+    done = ranks.train(RUN_NEURON_PARALLEL_COMPILE="1", TOOLKIT_LOG_PREFIX="off")
+
+    assert sorted(done.stdout.splitlines()) == [b"compiled", b"traced 0", b"traced 1"]
+    assert done.status == 0
+
+
 def test_nothing_survives_a_killed_train(ranks: Base) -> None:
     from tests.walk.live import gone
 

@@ -46,7 +46,8 @@ class StopPolicy(Record, frozen=True, kw_only=True):
     """How a process is stopped: `signal` to its leader first, SIGKILL to its group after `grace_s`.
 
     `failure_s`: the most that ranks get after another one failed. `as_one`: the launcher ends all hosts' ranks once it
-    hears that one ended, so while the job stops it hears of none before every host's have ended.
+    hears that one ended, so while the job stops it hears of none before every host's have ended. `with_ranks`: the
+    launcher has nothing to do once the job's ranks have ended, and is ended then.
     """
 
     signal: str = "SIGTERM"
@@ -54,6 +55,7 @@ class StopPolicy(Record, frozen=True, kw_only=True):
     drain_s: float = 1.0
     failure_s: float = 30.0
     as_one: bool = False
+    with_ranks: bool = False
 
 
 TaggedBy = Literal["openmpi4", "openmpi5", "mpich"]

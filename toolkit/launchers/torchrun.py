@@ -9,6 +9,8 @@ ranks.
 
 from pathlib import Path
 
+import msgspec
+
 from toolkit.job.command import is_module
 from toolkit.job.job import Job, Script
 from toolkit.job.plan import Listens, Need, Phase, Plan, ProcessSpec
@@ -39,7 +41,7 @@ def plan(job: Job, run_folder: Path) -> Plan:
         argv=(*_torchrun(job), *_script(job.script, wrapper if stand_in else None), *given),
         environ=environ,
         cwd=job.script.folder,
-        stop=stop_policy(job),
+        stop=msgspec.structs.replace(stop_policy(job), with_ranks=not _compiles(job)),
         starts_ranks=tuple(range(job.cluster.rank * per_host, (job.cluster.rank + 1) * per_host)),
         stand_in=stand_in,
     )
@@ -53,8 +55,13 @@ def plan(job: Job, run_folder: Path) -> Plan:
     )
 
 
+def _compiles(job: Job) -> bool:
+    """True if Neuron's compiler stands in front: it runs torchrun to see what there is to compile, and then does."""
+    return job.environ.get("RUN_NEURON_PARALLEL_COMPILE") == "1"
+
+
 def _torchrun(job: Job) -> tuple[str, ...]:
-    prefix = ("neuron_parallel_compile",) if job.environ.get("RUN_NEURON_PARALLEL_COMPILE") == "1" else ()
+    prefix = ("neuron_parallel_compile",) if _compiles(job) else ()
     size = ("--nnodes", str(job.cluster.size), "--nproc_per_node", str(job.processes_per_host))
     address, port = master(job)
     where = ("--master_addr", address, "--master_port", str(port), "--node_rank", str(job.cluster.rank))

@@ -33,8 +33,8 @@ LAUNCHER_S = 1.0
 # way).
 AGREED_WITHIN_S = 0.05
 OTHERS_AGREED_WITHIN_S = 1.5
-# Without the link nobody knows whether a stopped launcher waits for other hosts, whose ranks are still saving.
-UNLINKED_LAUNCHER_S = 5.0
+# A stopped launcher may have more to do, or wait for other hosts, whose ranks are still saving.
+STOPPED_LAUNCHER_S = 5.0
 # A rank that calls MPI_Abort has its launcher end all ranks before it ends itself. It must not be told to by us first,
 # or its code would be lost; a launcher waits longer than this before it kills.
 ABORT_S = 0.25
@@ -335,6 +335,11 @@ class Running:
         # Without the link only the launcher can tell the other hosts.
         return self._spec.stop.as_one and not (self._spec.door and self._around.others is None)
 
+    @property
+    def _ends_with_ranks(self) -> bool:
+        # Without the link nobody knows of other hosts' ranks, which its torchrun may serve.
+        return self._spec.stop.with_ranks and (self._around.alone or self._around.others is not None)
+
     def _say_failed(self, process: Process, ended: Exit) -> None:
         if self._state == "running":
             self._log.error(
@@ -468,7 +473,7 @@ class Running:
         self._processes.signal(self._whom(), number, told=told)
 
     def _forward(self) -> None:
-        waits = self._spec.stop.as_one or self._around.alone or self._around.others is not None
+        waits = self._spec.stop.as_one or self._ends_with_ranks
         at_rest = waits and self._processes.had_ranks and not self._processes.ranks
         if at_rest or not self._processes.at_work:
             self._log.info(f"{name_of(self._stop_number)} received; no rank lives here, those of other hosts may")
@@ -535,29 +540,28 @@ class Running:
 
     def _say_done(self) -> None:
         well = [ended for ended in self._exits if ended.rank is not None and ended.ok]
-        if len(well) < len(self._spec.starts_ranks) or self._spec.stop.as_one:
-            return
-        if self._around.alone:
-            self._event(Event.ALL_RESTED)
-        elif self._around.others is not None:
-            self._around.others.rested()
+        if self._ends_with_ranks and len(well) == len(self._spec.starts_ranks):
+            self._say_rested()
 
     def _rest(self) -> None:
-        others = self._around.others
-        if self._all_rested or self._around.alone or (others is None and self._ends_as_one):
+        if not self._ends_as_one and not self._ends_with_ranks:
+            self._arm(STOPPED_LAUNCHER_S)
+            return
+        self._deadline_s = self._ranks_end_s
+        self._say_rested()
+
+    def _say_rested(self) -> None:
+        if self._all_rested or self._around.others is None:
             self._event(Event.ALL_RESTED)
-        elif others is None:
-            self._arm(UNLINKED_LAUNCHER_S)
         else:
-            self._deadline_s = self._ranks_end_s
-            others.rested()
+            self._around.others.rested()
 
     def _kill_launcher(self) -> None:
         self._over = self._over or bool(self._processes.main)
         self._killed |= self._processes.kill_main(heard=not self._ends_as_one)
 
     def _end_launcher(self) -> None:
-        if self._ends_as_one or not self._launcher_first:
+        if self._ends_as_one or (self._ends_with_ranks and not self._launcher_first):
             self._killed |= self._processes.kill_main(heard=not self._ends_as_one)
 
     def _note(self, text: str) -> None:

@@ -52,7 +52,7 @@ class Action(Enum):
     ARM_HUNG = "the grace of ranks that hang starts"
     ARM_LAUNCHER = "the launcher's own time to end starts"
     SAY_DONE = "the other hosts hear that all ranks of this one have ended well"
-    REST = "the launcher keeps the rest of the ranks' grace, until every host's have ended"
+    REST = "the launcher's own time starts: the rest of the ranks' grace, where it ends with every host's"
     KILL_LAUNCHER = "SIGKILL to the launcher: its ranks have ended, and what it would say of that is news to nobody"
     END_LAUNCHER = "SIGKILL to the launcher, too, unless it was the first to end its ranks and has to say why"
     ARM_SWEEP = "the time of what a finished script left behind starts"

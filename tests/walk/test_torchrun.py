@@ -215,6 +215,22 @@ def test_a_torchrun_serves_the_other_hosts_until_the_last_rank_has_ended_and_the
         assert launcher["told"], each.outcome
 
 
+def test_a_torchrun_whose_ranks_have_ended_goes_in_silence_when_another_host_fails(hosts: Hosts) -> None:
+    hosts.bases["algo-1"].program("print('done', flush=True)\n")
+    go = hosts.folder / "go"
+    hosts.bases["algo-2"].program(
+        f"import os, time\nwhile not os.path.exists({str(go)!r}): time.sleep(0.01)\nraise ValueError('boom')\n"
+    )
+    with hosts.start() as running:
+        running["algo-1"].until(b"done\n")
+        go.touch()
+        done = {name: host.end() for name, host in running.items()}
+
+    assert {each.status for each in done.values()} == {1}
+    assert "ValueError: boom" in str(done["algo-1"].failure)
+    assert b"Traceback" not in done["algo-1"].stderr
+
+
 def test_ranks_that_end_while_others_have_yet_to_start_are_not_all(hosts: Hosts) -> None:
     for base in hosts.bases.values():
         base.hyperparameters({"sagemaker_pytorch_ddp_enabled": "true", "sagemaker_mpi_num_of_processes_per_host": "4"})

@@ -340,6 +340,12 @@ class Running:
         # Without the link nobody knows of other hosts' ranks, which its torchrun may serve.
         return self._spec.stop.with_ranks and (self._around.alone or self._around.others is not None)
 
+    @property
+    def _at_rest(self) -> bool:
+        """True if all that is left of the script is a launcher whose ranks have ended."""
+        waits = self._spec.stop.as_one or self._ends_with_ranks
+        return waits and self._processes.had_ranks and not self._processes.ranks and bool(self._processes.main)
+
     def _say_failed(self, process: Process, ended: Exit) -> None:
         if self._state == "running":
             self._log.error(
@@ -473,11 +479,9 @@ class Running:
         self._processes.signal(self._whom(), number, told=told)
 
     def _forward(self) -> None:
-        waits = self._spec.stop.as_one or self._ends_with_ranks
-        at_rest = waits and self._processes.had_ranks and not self._processes.ranks
-        if at_rest or not self._processes.at_work:
+        if self._at_rest or not self._processes.at_work:
             self._log.info(f"{name_of(self._stop_number)} received; no rank lives here, those of other hosts may")
-            if at_rest:
+            if self._at_rest:
                 self._event(Event.RANKS_ENDED)
             return
         who = ", ".join(process.name for process in self._whom())
@@ -501,6 +505,12 @@ class Running:
 
     def _stop_ranks(self) -> None:
         self._stop_unless_holding(lambda: self._processes.ranks)
+
+    def _stop_here(self) -> None:
+        if self._at_rest and self._ends_with_ranks:
+            self._event(Event.RANKS_ENDED)
+        else:
+            self._stop_unless_holding(self._whom)
 
     def _stop_unless_holding(self, whom: Callable[[], list[Process]]) -> None:
         """SIGTERM to *whom*, once no rank holds a checkpoint open (toolkit.status); the deadline runs all the same."""
@@ -600,7 +610,7 @@ _ACTIONS: dict[Action, Callable[[Running], None]] = {
     Action.DUMP: Running._dump,
     Action.ARM_DUMP: lambda running: running._arm(stacks.WITHIN_S),
     Action.ARM_HUNG: lambda running: running._arm(min(running._spec.stop.grace_s, HUNG_GRACE_S)),
-    Action.STOP_HERE: lambda running: running._stop_unless_holding(running._whom),
+    Action.STOP_HERE: Running._stop_here,
     Action.TELL_LAUNCHER: Running._tell_launcher,
     Action.SWEEP: Running._sweep,
     Action.KILL: Running._kill,

@@ -192,6 +192,9 @@ class Running:
                 self._event(Event.ALL_RESTED)
                 self._services_end()
             elif word == "settled":
+                self._all_rested = True  # As far as this host will ever hear.
+                if self._state == "leaving" and self._around.stopped_by is not None:
+                    self._event(Event.ALL_RESTED)
                 self._services_end()
             elif word == "fail":
                 self._reap()  # What has failed here by now is evidence, not what we end.

@@ -556,6 +556,25 @@ def test_a_host_that_vanishes_while_the_job_stops_does_not_make_it_a_failure() -
     assert job.leader.verdict.stopped
 
 
+@pytest.mark.parametrize("gone", ["algo-1", "algo-3"])
+def test_a_host_that_vanished_before_the_stop_is_the_cause(gone: str) -> None:
+    """A platform that sees a host go stops the others, sooner than they can be sure that it does not come back."""
+    job = Job(3)
+    job.ready()
+    job.at(5.0, lambda: job.kill(gone))
+    for name in {"algo-1", "algo-2", "algo-3"} - {gone}:
+        job.at(5.1, lambda name=name: job.tell(name, Stop(host=name, signal=15)))  # type: ignore[misc]
+        job.at(6.5, lambda name=name: job.end(name, 143, stopped=True))  # type: ignore[misc]
+
+    job.play(until_s=30.0)
+
+    for name in {"algo-1", "algo-2", "algo-3"} - {gone}:
+        verdict = job.hosts[name].verdict
+        assert verdict is not None
+        assert verdict.exit_code == 75
+        assert f"host {gone} vanished" in verdict.cause
+
+
 @pytest.mark.parametrize("ended", [(), ("algo-1",)])
 def test_a_stop_that_a_host_never_follows_has_an_end(ended: tuple[str, ...]) -> None:
     job = Job(2)

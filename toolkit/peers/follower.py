@@ -73,6 +73,7 @@ class Follower:
         self._connected = False
         self._refused = False
         self._stopped = False
+        self._stopped_s = 0.0
         self._signal = SIGTERM
         self.verdict: Report | None = None
         self._begin(0)
@@ -117,6 +118,7 @@ class Follower:
         """Say *message* to the leader, now or when it is there (again); each counts once, however often it comes."""
         if isinstance(message, Stop):
             self._stopped = True
+            self._stopped_s = self._stopped_s or now_s
             self._signal = message.signal
         if isinstance(message, Failing | Evidence | Ended) and message.report is not None and message.report.failed:
             self._own = worse(self._own, message.report)
@@ -140,6 +142,7 @@ class Follower:
             return [Start()]
         if isinstance(message, Stop) and not self._stopped:
             self._stopped = True
+            self._stopped_s = now_s
             self._signal = message.signal
             return [StopHere(host=message.host, signal=message.signal)]
         if isinstance(message, Step):
@@ -225,7 +228,8 @@ class Follower:
         if not self._stopped:
             return self._settle(worse(worse(self._heard_of, self._own), lost) or lost)
         rested = AllRested()  # As far as this host will ever know.
-        if self._heard_of is None and self._own is None:
+        left_first = self._away_s is not None and self._away_s < self._stopped_s
+        if self._heard_of is None and self._own is None and not left_first:
             # A leader may end before its followers: told twice to stop, or killed at its platform's deadline.
             cause = f"host {self._leader} vanished while the job was stopping: {how}"
             stopped = {"exit_code": 128 + self._signal, "stopped": True, "blame": "", "kind": "Stopped", "cause": cause}

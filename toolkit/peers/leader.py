@@ -387,7 +387,8 @@ class Leader:
         self._away_s.pop(host, None)
         self._unended.discard(host)
         self._untold.discard(host)
-        if self._stop is not None:
+        left_first = left_s is not None and self._stopped_s is not None and left_s < self._stopped_s
+        if self._stop is not None and not left_first:
             cause = f"host {host} vanished while the job was stopping: {how}"
             code = 128 + self._stop.signal
             self._ended[host] = Report(host=host, exit_code=code, stopped=True, kind="Stopped", cause=cause)

@@ -34,6 +34,7 @@ from toolkit.peers.messages import (
     RefusedError,
     Report,
     Seal,
+    Stop,
     encode,
 )
 from toolkit.peers.roll import Action, Say, Send, Timed, Times
@@ -232,7 +233,9 @@ class LeaderLink(Link):
         return self.roll.next_s(time.monotonic())
 
     def tell(self, message: Message) -> None:
-        """Say *message* as this host."""
+        """Say *message* as this host. What has come before a stop is taken first: that a host is gone, too."""
+        if isinstance(message, Stop):
+            self.serve()
         self._do(self.roll.heard(self.me, message, time.monotonic(), time.time_ns()))
 
     @property
@@ -421,7 +424,9 @@ class FollowerLink(Link):
         return rest_s
 
     def tell(self, message: Message) -> None:
-        """Say *message* to the leader."""
+        """Say *message* to the leader. What has come before a stop is taken first: that the leader is gone, too."""
+        if isinstance(message, Stop):
+            self.serve()
         self._do(self.roll.tell(message, time.monotonic()))
 
     @property

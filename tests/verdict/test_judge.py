@@ -12,7 +12,7 @@ from tests.verdict.test_traceback import OTHER, PLAIN
 from toolkit.errors import ContractError, PlatformError, UserError
 from toolkit.job.job import Job
 from toolkit.job.outcome import Ended, Exit, Memory
-from toolkit.verdict import judge as judge_module
+from toolkit.verdict.cause import how as how_it_ended
 from toolkit.verdict.judge import judge, of_error, of_fault
 
 TERM, INT, KILL, SEGV, ABRT = signal.SIGTERM, signal.SIGINT, signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT
@@ -544,4 +544,4 @@ def test_lines_passed_on_in_pieces_are_noted() -> None:
 def test_an_unknown_signal_is_named_by_its_number() -> None:
     end = Exit(process="script", pid=1, started_ns=1, ended_ns=2, signal=63)
 
-    assert judge_module.how(end) == "killed by signal 63"
+    assert how_it_ended(end) == "killed by signal 63"

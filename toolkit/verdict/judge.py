@@ -3,22 +3,17 @@
 The status is computed here, once; nothing later changes it. docs/exit-codes.md has the same table for people.
 """
 
-import re
 import signal
 from collections.abc import Sequence
 
 from toolkit.errors import ToolkitError
 from toolkit.job.job import Job
-from toolkit.job.outcome import Ended, Exit, Hung, Memory, Outcome, Ruled
-from toolkit.verdict import pip, traceback
+from toolkit.job.outcome import Ended, Exit, Hung, Outcome, Ruled
 from toolkit.verdict import tail as ends
 from toolkit.verdict.advice import advice
+from toolkit.verdict.cause import LAST_CHARACTERS, LAST_LINES, cause_of, crash, how, last_traceback, signal_name
 from toolkit.verdict.collateral import is_echo
-from toolkit.verdict.traceback import Traceback
 
-LAST_LINES = 8
-# Of the failure text's 1,024 characters; the rest is for kind, place and the beginning of the command.
-LAST_CHARACTERS = 600
 TEMPORARY_FAILURE = 75
 HUNG = 124
 INSTALL = "install"
@@ -27,13 +22,6 @@ INSTALL = "install"
 # "An error occurred in Socket closed". It may come before the peer's own end can be seen.
 MPI = ("mpirun", "mpi daemon")
 UNKNOWN_MPI_ERROR = 14
-# How old a traceback may be to be the cause: lines written after it. Behind the true one come warnings of libraries and
-# summaries of trackers (wandb: some 40 lines), and Python itself then ends with 1; any other code a script has chosen.
-NEAR_LINES = 20
-FAR_LINES = 200
-FATAL = b"Fatal Python error: "  # faulthandler's first words
-# argparse: "train.py: error: unrecognized arguments: --lr", below the usage.
-OPTION_ERROR = re.compile(r"^\S.*?: error: ")
 
 
 def judge(job: Job, ended: Ended) -> Outcome:
@@ -117,12 +105,6 @@ def of_fault(text: str, trace: str, host: str) -> Outcome:
     )
 
 
-def _crash(end: Exit, stderr: bytes) -> str:
-    """Return Python's stacks at a death by signal (faulthandler's), "" if there are none."""
-    _, found, stacks = stderr.rpartition(FATAL)
-    return stacks.decode(errors="replace") if found and end.signal is not None else ""
-
-
 def _culprit(ended: Ended) -> Exit | None:
     """Return the process that failed first by itself: a rank before a launcher, which only repeats what its ranks did,
     and a rank with a cause of its own before one that only lost its peer."""
@@ -151,7 +133,7 @@ def _ranks(exits: Sequence[Exit]) -> Sequence[Exit]:
 
 
 def _lost_its_peer(ended: Ended, end: Exit) -> bool:
-    found = _last_traceback(ended, end)
+    found = last_traceback(ended, end)
     if found is not None:
         return is_echo(found.error)
     stderr, _ = ended.tails.get(end.process, (b"", b""))
@@ -178,7 +160,7 @@ def _finished_before_stop(ended: Ended) -> bool:
 
 
 def _failed(job: Job, ended: Ended, culprit: Exit) -> Outcome:
-    cause, trace = _cause(ended, culprit)
+    cause, trace = cause_of(ended, culprit)
     stderr, _ = ended.tails.get(culprit.process, (b"", b""))
     several = job.cluster.size > 1 or len({e.rank for e in ended.exits if e.rank is not None}) > 1
     return Outcome(
@@ -194,7 +176,7 @@ def _failed(job: Job, ended: Ended, culprit: Exit) -> Outcome:
         rank=culprit.rank if several else None,
         local_rank=culprit.local_rank,
         ended=how(culprit),
-        advice=advice(f"{cause}\n{ends.last(stderr, LAST_LINES, LAST_CHARACTERS)}\n{_crash(culprit, stderr)}"),
+        advice=advice(f"{cause}\n{ends.last(stderr, LAST_LINES, LAST_CHARACTERS)}\n{crash(culprit, stderr)}"),
         primary=not _lost_its_peer(ended, culprit) and not (several and _only_launches(ended, culprit)),
         failed_ns=culprit.failed_ns,
         same=_same(ended, culprit),
@@ -223,7 +205,7 @@ def _alike(ended: Ended, end: Exit, culprit: Exit) -> bool:
 def _same(ended: Ended, end: Exit) -> str:
     """Return what a process's traceback has in common with those of other ranks and hosts that met the same: error,
     file, line; "" without one."""
-    found = _last_traceback(ended, end)
+    found = last_traceback(ended, end)
     return "" if found is None else f"{found.error} at {found.place.rpartition('/')[2]}"
 
 
@@ -273,7 +255,7 @@ def _stopped(job: Job, ended: Ended) -> Outcome:
     ranks = _ranks(ended.exits)
     well = bool(ranks) and ended.phase != INSTALL and all(e.ok for e in ranks)
     code = 0 if well and job.stopped_is_success else 128 + number
-    name = _signal_name(number)
+    name = signal_name(number)
     if not ended.exits:
         what = f"stopped by {name} before {ended.phase} began"
     elif well:
@@ -327,83 +309,6 @@ def _missing(job: Job, ended: Ended) -> Outcome:
         command=ended.command,
         notes=_notes(ended),
     )
-
-
-def _cause(ended: Ended, culprit: Exit) -> tuple[str, str]:
-    """Return (the cause in one or few lines, the whole traceback or "")."""
-    stderr, stdout = ended.tails.get(culprit.process, (b"", b""))
-    if ended.failure.startswith("Install"):
-        error = pip.cause(stderr) or pip.cause(stdout)
-        if error:
-            return error, ""
-    found = _last_traceback(ended, culprit)
-    trace = found.text if found is not None else ""
-    if culprit.signal is not None:
-        cause = f"{culprit.process} was {how(culprit)}"
-        if culprit.told:
-            cause += " after train had told it to end"
-        elif culprit.signal == signal.SIGKILL:
-            cause += _why_killed(ended.memory)
-        said = f"its last traceback: {_error(found)}" if found is not None else _said_last(stderr, stdout, 3)
-        return f"{cause}; {said}" if said else cause, trace
-    if found is not None:
-        said = _said_last(stderr, stdout, 1) if found.after > NEAR_LINES else ""
-        return f"{_error(found)}\n{said}" if said else _error(found), trace
-    last_line = ends.last(stderr, 1, LAST_CHARACTERS)
-    if OPTION_ERROR.match(last_line):
-        return last_line, ""
-    said = ends.last(stderr, LAST_LINES, LAST_CHARACTERS) or ends.last(stdout, LAST_LINES, LAST_CHARACTERS)
-    return said or f"{culprit.process} {how(culprit)} without a word", ""
-
-
-def _why_killed(memory: Memory | None) -> str:
-    """Return what is known of a SIGKILL that was not ours: out of memory only where the kernel has counted it."""
-    if memory is None or memory.oom_kills is None:
-        return " (not by the toolkit; whether memory had run out is not counted here)"
-    if memory.oom_kills == 0:
-        return " (not by the toolkit, and not for want of memory: the kernel counts no out-of-memory kill)"
-    peak = "" if memory.peak_bytes is None else f", peak {_gib(memory.peak_bytes)}"
-    return f" by the kernel, out of memory (limit {_gib(memory.limit_bytes)}{peak}, {memory.oom_kills} kill(s) counted)"
-
-
-def _gib(count: int) -> str:
-    return f"{count / (1 << 30):.2f} GiB"
-
-
-def _last_traceback(ended: Ended, end: Exit) -> Traceback | None:
-    """Return the last traceback of a process, None if it has none or has gone on for too long after it."""
-    within = FAR_LINES if end.code == 1 else NEAR_LINES
-    for stream in ended.tails.get(end.process, ()):
-        found = traceback.last(stream)
-        if found is not None and found.after <= within:
-            return found
-    return None
-
-
-def _error(found: Traceback) -> str:
-    place = f" (at {found.place})" if found.place else ""
-    first, newline, rest = found.error.partition("\n")
-    return f"{first}{place}{newline}{rest}"
-
-
-def _said_last(stderr: bytes, stdout: bytes, count: int) -> str:
-    said = ends.last(stderr, count, LAST_CHARACTERS) or ends.last(stdout, count, LAST_CHARACTERS)
-    return f"it last said: {said}" if said else ""
-
-
-def how(end: Exit) -> str:
-    """Return "ended with code 3", "killed by SIGSEGV (signal 11)"."""
-    if end.signal is not None:
-        name = _signal_name(end.signal)
-        return f"killed by {name}" + (f" (signal {end.signal})" if name.startswith("SIG") else "")
-    return f"ended with code {end.code}"
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
 
 
 def _notes(ended: Ended) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ from tests.faults.hosts import Host, Hosts
 from tests.faults.launchers import ENGINES, Launcher
 from tests.faults.table import COLLATERAL, Fault
 from toolkit.records import Record
+from toolkit.supervise.signals import SAME_WISH_S
 
 HERE_S = 300.0
 # A host that should have ended long ago is given up.
@@ -174,7 +175,11 @@ class _Round:
             return
         name, _, how = act.partition(" ")
         hosts.signal(self._at, signal.Signals[name])
-        if how == "all":
+        if how == "twice all":
+            for host in (hosts.all[self._at], *self._others, *self._others):
+                hosts.pause(0.005)
+                hosts.signal(host.name, signal.Signals[name])
+        elif how == "all":
             for host in self._others:
                 hosts.pause(0.02)
                 hosts.signal(host.name, signal.Signals[name])
@@ -184,6 +189,7 @@ class _Round:
         elif how == "twice":
             heard = hosts.all[self._at]
             hosts.until(lambda: heard.heard("passed on", self._since_ns) is not None, 10.0)
+            hosts.pause(SAME_WISH_S)
             hosts.signal(self._at, signal.Signals[name])
 
     # --- after

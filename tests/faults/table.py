@@ -238,6 +238,14 @@ FAULTS: tuple[Fault, ...] = (
         end_s=8.0,
     ),
     Fault(
+        name="saves-all-twice",
+        text="SIGTERM to every `train`, twice within some ms, as `timeout` and Slurm do; the script saves for 2 s",
+        program="saves",
+        act="SIGTERM twice all",
+        saved=True,
+        end_s=8.0,
+    ),
+    Fault(
         name="ignores-sigterm",
         text="SIGTERM to `train`; the script ignores it (2 s of grace)",
         program="ignores",
@@ -249,14 +257,14 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         name="sigterm-twice",
-        text="SIGTERM to a follower's `train` twice; the script ignores it (3 s of grace: the other hosts keep it)",
+        text="SIGTERM to a follower's `train`, again 1 s later; the script ignores it (the others keep 3 s of grace)",
         program="ignores",
         act="SIGTERM twice",
         environ={"TOOLKIT_GRACE_S": "3"},
         code=143,
         says=("stopped by SIGTERM", "SIGKILL was needed|ended with code"),
         says_there=("stopped by SIGTERM", "SIGKILL came with a second signal"),
-        end_there_s=2.0,
+        end_there_s=3.0,
         end_s=6.0,
     ),
     Fault(
@@ -269,7 +277,7 @@ FAULTS: tuple[Fault, ...] = (
         code=143,
         says=("stopped by SIGTERM", "SIGKILL was needed|ended with code"),
         says_there=("stopped by SIGTERM", "SIGKILL came with a second signal"),
-        end_there_s=2.0,
+        end_there_s=3.0,
         end_s=6.0,
     ),
     Fault(

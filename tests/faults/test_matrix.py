@@ -33,10 +33,19 @@ TORCHRUN = (
     "train-sigkill-leader",
     "train-sigstop",
     "cut-off",
-    "saves-all",
+    "saves-all-twice",
     "hangs",
 )
-MPI = ("raises", "exits-3", "rank-sigkill", "train-sigkill", "train-sigkill-leader", "saves", "saves-all", "hangs")
+MPI = (
+    "raises",
+    "exits-3",
+    "rank-sigkill",
+    "train-sigkill",
+    "train-sigkill-leader",
+    "saves",
+    "saves-all-twice",
+    "hangs",
+)
 SMDDP = ("raises", "rank-sigkill", "saves")
 XLA = ("raises", "rank-sigkill")
 FOUR = ("raises", "train-sigkill", "train-sigkill-leader", "train-sigterm", "saves-all", "cut-off", "absent")

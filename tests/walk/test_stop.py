@@ -92,19 +92,6 @@ def test_a_script_that_ignores_the_signal_is_killed_at_the_deadline(base: Base) 
     assert "SIGKILL was needed" in done.failure
 
 
-def test_a_second_signal_kills_at_once(base: Base) -> None:
-    program(base, "ignores_term.py")
-
-    with live(base) as running:
-        running.until(b"ready\n")
-        running.signal()
-        running.until(b"SIGTERM received")
-        running.signal()
-        done = running.end(deadline_s=20)
-
-    assert done.status == 143
-
-
 def test_user_signals_are_passed_on_and_do_not_stop(base: Base) -> None:
     program(base, "says_signals.py", "['3']")
 

@@ -24,7 +24,7 @@ from toolkit.supervise.kernel import PR_SET_CHILD_SUBREAPER, prctl
 from toolkit.supervise.others import Others, Rules, Word
 from toolkit.supervise.pulse import Pulse
 from toolkit.supervise.running import Running
-from toolkit.supervise.signals import STOPPING, Signals
+from toolkit.supervise.signals import STOPPING, Signals, Wishes
 
 
 class Supervisor:
@@ -67,8 +67,7 @@ class Supervisor:
         self.guardian = None if os.getpid() == 1 else children.Guardian(marker, prctl=self.prctl)
         self.stopped_by: int | None = None
         self.stopped_at_ns: int | None = None
-        self._told = False
-        self.insisted = False
+        self._wishes = Wishes()
 
     def run(self, phase: Phase) -> Ended | None:
         """Wait for the phase's needs, run its processes to their end, and return what was seen (None: skipped).
@@ -154,18 +153,21 @@ class Supervisor:
             self.guardian.dismiss()
 
     def take_signals(self) -> list[int]:
-        """Return the signals that came; the first that asks to stop is kept, and whether another one came here."""
-        numbers = self.signals.take()
+        """Return the signals that came, without repeats of the same wish to stop; the first stop signal is kept."""
+        now_s = time.monotonic()
+        numbers = [n for n in self.signals.take() if n not in STOPPING or self._wishes.is_new(now_s)]
         for number in numbers:
-            if number in STOPPING:
-                self.insisted = self.insisted or self._told
-                self._told = True
             if number in STOPPING and self.stopped_by is None:
                 self.stopped_by = number
                 self.stopped_at_ns = time.time_ns()
                 if self.others is not None:
                     self.others.stop(number)
         return numbers
+
+    @property
+    def insisted(self) -> bool:
+        """True if this host was told to stop, and a second or more later told again."""
+        return self._wishes.insisted
 
     def _not_started(self, phase: Phase, missing: tuple[str, ...]) -> Ended:
         return Ended(

@@ -65,7 +65,7 @@ class Around(Home, Protocol):
         """Serve the link to the other hosts and return its words."""
 
     def take_signals(self) -> list[int]:
-        """Return the signals that came; the first that asks to stop is kept."""
+        """Return the signals that came, without repeats of one wish to stop; the first stop signal is kept."""
 
 
 class Running:

@@ -6,6 +6,9 @@ from types import FrameType, TracebackType
 
 STOPPING = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT})
 FORWARDED = frozenset({signal.SIGUSR1, signal.SIGUSR2})
+# `timeout` signals its child and then its own process group, a terminal and a platform may both ask: a stop signal that
+# comes so soon after the first one asks for nothing new.
+SAME_WISH_S = 1.0
 
 
 def _noted(number: int, frame: FrameType | None) -> None:
@@ -50,6 +53,24 @@ class Signals:
             return list(os.read(self.fd, 4096))
         except BlockingIOError:
             return []
+
+
+class Wishes:
+    """Tells a new wish to stop from a repeated signal. Times are monotonic seconds."""
+
+    def __init__(self) -> None:
+        self._first_s: float | None = None
+        self.insisted = False
+
+    def is_new(self, now_s: float) -> bool:
+        """Return True if a stop signal that comes now is the first, or comes SAME_WISH_S or more after the first; the
+        latter sets `insisted`."""
+        if self._first_s is None:
+            self._first_s = now_s
+            return True
+        again = now_s >= self._first_s + SAME_WISH_S
+        self.insisted = self.insisted or again
+        return again
 
 
 def name_of(number: int) -> str:

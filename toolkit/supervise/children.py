@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from toolkit.errors import UserError
-from toolkit.supervise.kernel import PR_SET_PDEATHSIG, descendants, marked
+from toolkit.supervise.kernel import PR_SET_PDEATHSIG, descendants, marked, release
 from toolkit.supervise.signals import FORWARDED, STOPPING
 
 Prctl = Callable[[int, int], int]
@@ -81,7 +81,11 @@ def fork_call(function: Callable[[], int], *, prctl: Prctl) -> int:
 
 
 def reap() -> Iterator[tuple[int, int, int]]:
-    """Yield (pid, wait status, ended_ns) for each child that has ended, whoever started it."""
+    """Yield (pid, wait status, ended_ns) for each child that has ended, whoever started it.
+
+    A child that asked to be traced (PTRACE_TRACEME, as protected programs do) has made `train` its tracer: the kernel
+    reports each of its signals here and holds it until it is let go.
+    """
     while True:
         try:
             seen = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -91,7 +95,11 @@ def reap() -> Iterator[tuple[int, int, int]]:
             return
         ended_ns = time.time_ns()
         pid, status = os.waitpid(seen.si_pid, 0)
-        yield pid, status, ended_ns
+        if os.WIFSTOPPED(status):
+            number = os.WSTOPSIG(status)
+            release(pid, 0 if number == signal.SIGTRAP else number)  # SIGTRAP: exec of a traced process.
+        else:
+            yield pid, status, ended_ns
 
 
 def send(pid: int, number: int) -> bool:
@@ -136,21 +144,20 @@ class Guardian:
             # Descriptors of the parent (its console, its links) must not outlive it here.
             os.dup2(read_end, 3)
             os.closerange(4, 1024)
-            if os.read(3, 1):
-                return 0
+            os.read(3, 1)
             return _end_all(marker.encode())
 
         self.pid = fork_call(watch, prctl=prctl)
         os.close(read_end)
 
     def dismiss(self) -> None:
-        """Tell it that all is well and wait for its end."""
+        """End it. By SIGKILL: one that somebody has stopped (SIGSTOP) would answer nothing else."""
         try:
-            os.write(self._write_end, b"q")
-            os.close(self._write_end)
+            os.kill(self.pid, signal.SIGKILL)
             os.waitpid(self.pid, 0)
         except OSError:
             pass  # Somebody killed it before us; there is nothing to dismiss.
+        os.close(self._write_end)
 
 
 def _end_all(marker: bytes) -> int:

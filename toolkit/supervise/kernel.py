@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
+PTRACE_DETACH = 17  # include/uapi/linux/ptrace.h
 PF_EXITING = 0x4  # include/linux/sched.h
 
 
@@ -21,6 +22,17 @@ def prctl() -> Callable[[int, int], int]:
     except (ImportError, OSError, AttributeError):
         return lambda _option, _argument: -1
     return lambda option, argument: int(function(option, argument, 0, 0, 0))
+
+
+def release(pid: int, number: int) -> None:
+    """Trace the stopped child *pid* no longer: it gets signal *number* (0: none) and runs on. ptrace(2)."""
+    try:
+        import ctypes
+
+        ptrace = ctypes.CDLL(None, use_errno=True).ptrace
+    except (ImportError, OSError, AttributeError):
+        return  # It stays stopped, as under any other parent that does not know of it.
+    ptrace(PTRACE_DETACH, ctypes.c_long(pid), None, ctypes.c_long(number))
 
 
 def descendants(root: int) -> set[int]:

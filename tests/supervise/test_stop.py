@@ -47,6 +47,12 @@ def test_a_launcher_is_told_only_when_it_does_not_go_by_itself() -> None:
     assert Action.TELL_LAUNCHER in told
 
 
+def test_what_sigkill_does_not_end_is_named_before_it_is_left() -> None:
+    _, actions = history(Event.STOP, Event.STOP_AGAIN, Event.DEADLINE)
+
+    assert actions[-2:] == [Action.NAME_LEFT, Action.ARM_DRAIN]
+
+
 @pytest.mark.parametrize("phase", ["stopping", "failing", "leaving", "told", "sweeping"])
 def test_a_second_stop_kills_at_once_in_every_phase_before_the_end(phase: Phase) -> None:
     following, actions = answer(phase, Event.STOP_AGAIN)

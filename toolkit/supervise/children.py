@@ -15,6 +15,7 @@ from pathlib import Path
 
 from toolkit.errors import UserError
 from toolkit.supervise.kernel import PR_SET_PDEATHSIG, descendants, marked, release
+from toolkit.supervise.limits import set_open_files
 from toolkit.supervise.signals import FORWARDED, STOPPING
 
 Prctl = Callable[[int, int], int]
@@ -29,8 +30,11 @@ def spawn(
     stderr: int,
     prctl: Prctl,
     before_exec: Callable[[], None] = lambda: None,
+    open_files: tuple[int, int] | None = None,
 ) -> int:
     """Start *argv* in a session of its own, standard input empty, and return its pid.
+
+    *open_files*: its (soft, hard) limit of descriptors, None for that of this process.
 
     Raises:
         UserError: the program is not there or cannot be executed (with the kernel's reason).
@@ -38,11 +42,18 @@ def spawn(
     program = _find(argv[0], environ, cwd)
     parent = os.getpid()
     read_end, write_end = os.pipe()
-    pid = os.fork()
+    try:
+        pid = os.fork()
+    except OSError:
+        os.close(read_end)
+        os.close(write_end)
+        raise
     if pid == 0:
         try:
             _become_child(parent, prctl, stdout, stderr)
             before_exec()
+            if open_files is not None:
+                set_open_files(open_files)
             os.chdir(cwd)
             os.execve(program, argv, environ)
         except OSError as error:

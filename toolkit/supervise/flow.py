@@ -77,6 +77,15 @@ class Flow:
         """Return when (monotonic) to stop waiting for pipes that somebody holds open, or for a console that stalls."""
         return self._moved_s + (STALLED_CONSOLE_S if self._waiting_for_room else QUIET_PIPE_S)
 
+    def drain(self) -> None:
+        """Relay what is left, and serve nothing else, until every stream is at its end or patience is."""
+        outlets = {outlet.fd for outlet in self._console.outlets()}
+        for fd in set(self._handlers) - set(self._streams) - outlets:
+            self.unwatch(fd)
+        self.begin_draining()
+        while not self.drained and time.monotonic() < self.patience_ends_s():
+            self.step(QUIET_PIPE_S)
+
     def end(self) -> None:
         """Flush and close what is still open."""
         for stream in list(self._streams.values()):

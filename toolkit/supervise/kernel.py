@@ -54,6 +54,25 @@ def descendants(root: int) -> set[int]:
     return found
 
 
+def own_children() -> set[int]:
+    """Return the pids of this process's children, those not yet reaped too, at least one if any descendant lives.
+
+    This process is a subreaper, so whatever lives below it has, at every moment, a child of it above itself or is one.
+    The list of children answers for all descendants, where a walk over /proc can miss a process that forks and exits
+    meanwhile. The kernel adds to the end of the list and only our own wait takes from it: one read sees every child
+    that was there before it. Where the kernel has no such list (CONFIG_PROC_CHILDREN), two walks in a row stand for it.
+    """
+    pid = os.getpid()
+    found: set[int] = set()
+    try:
+        for task in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{task}/children", "rb") as children:
+                found |= {int(child) for child in children.read().split()}
+    except FileNotFoundError:
+        return descendants(pid) or descendants(pid)
+    return found
+
+
 def marked(marker: bytes) -> set[int]:
     """Return the pids of all processes that were started with *marker* ("NAME=value") in their environment."""
     found = set()

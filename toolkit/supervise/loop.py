@@ -16,7 +16,7 @@ from pathlib import Path
 from toolkit.job.outcome import Ended
 from toolkit.job.plan import Locked, Need, Phase
 from toolkit.log import Log
-from toolkit.supervise import children, waiting
+from toolkit.supervise import children, limits, waiting
 from toolkit.supervise.console import Console
 from toolkit.supervise.flow import STALLED_CONSOLE_S
 from toolkit.supervise.hang import Stall
@@ -63,6 +63,7 @@ class Supervisor:
         self._may_start = False
         self.leader_done = False
         self.prctl = prctl()
+        self.open_files = limits.raise_open_files()
         self.prctl(PR_SET_CHILD_SUBREAPER, 1)
         self.guardian = None if os.getpid() == 1 else children.Guardian(marker, prctl=self.prctl)
         self.stopped_by: int | None = None
@@ -74,7 +75,17 @@ class Supervisor:
 
         Raises:
             UserError: its program cannot be started.
+            PlatformError: this host has run out of descriptors, processes or memory.
         """
+        try:
+            return self._run(phase)
+        except OSError as error:
+            told = limits.exhausted(error)
+            if told is None:
+                raise
+            raise told from error
+
+    def _run(self, phase: Phase) -> Ended | None:
         with _locks(phase.needs) as locks:
             missing = _Waiting(self, locks).run(phase.needs)
             if missing and not self.ends:

@@ -75,3 +75,14 @@ def command_name(pid: int) -> str:
         return Path(f"/proc/{pid}/comm").read_text().strip()
     except OSError:
         return str(pid)
+
+
+def why_unkilled(pid: int) -> str:
+    """Return what keeps a process from ending on our SIGKILL: it waits in the kernel, or it became another user's."""
+    try:
+        os.kill(pid, 0)
+    except PermissionError:
+        return "another user's"
+    except ProcessLookupError:
+        return "gone by now"
+    return "in the kernel"

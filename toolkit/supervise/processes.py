@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Protocol
@@ -14,7 +15,7 @@ from toolkit.log import Log
 from toolkit.supervise import children
 from toolkit.supervise.console import Console
 from toolkit.supervise.flow import Flow
-from toolkit.supervise.kernel import descendants
+from toolkit.supervise.kernel import descendants, own_children
 from toolkit.supervise.others import Rules
 from toolkit.supervise.process import Process
 from toolkit.supervise.ranks import Door, Request, StandIn, write_agent, write_wrapper
@@ -22,6 +23,7 @@ from toolkit.supervise.relay import RankFile, Stream
 
 STANDIN = Path(__file__).parent.parent / "hook" / "standin.py"
 AGENT = Path(__file__).parent.parent / "hook" / "mpi_agent.py"
+KILL_AGAIN_S = 0.005
 CANNOT_RUN = "cannot be executed (noexec, or no /bin/sh)"
 
 
@@ -33,6 +35,7 @@ class Home(Protocol):
     run_folder: Path
     python: str
     prctl: children.Prctl
+    open_files: tuple[int, int]
     guardian: children.Guardian | None
     rules: Rules | None
 
@@ -144,12 +147,19 @@ class Processes:
         shared: bool,
         before_exec: Callable[[], None] = lambda: None,
     ) -> None:
-        pipes = (*os.pipe(), *os.pipe())
+        pipes = _two_pipes()
         out, out_write, err, err_write = pipes
         home = self._home
         try:
             pid = children.spawn(
-                argv, environ, cwd, stdout=out_write, stderr=err_write, prctl=home.prctl, before_exec=before_exec
+                argv,
+                environ,
+                cwd,
+                stdout=out_write,
+                stderr=err_write,
+                prctl=home.prctl,
+                before_exec=before_exec,
+                open_files=home.open_files,
             )
         except BaseException:
             for fd in pipes:
@@ -208,8 +218,16 @@ class Processes:
 
     def descendants(self) -> set[int]:
         """Return every process below `train`, whoever started it, but for its guardian."""
+        return descendants(os.getpid()) - self._apart
+
+    def any_left(self) -> bool:
+        """True if any descendant of `train` but its guardian is alive or not yet reaped."""
+        return bool(own_children() - self._apart)
+
+    @property
+    def _apart(self) -> set[int]:
         guardian = self._home.guardian
-        return descendants(os.getpid()) - ({guardian.pid} if guardian is not None else set())
+        return {guardian.pid} if guardian is not None else set()
 
     # --- what is done to them
 
@@ -224,7 +242,15 @@ class Processes:
         """SIGKILL to every descendant."""
         for process in self.living.values():
             process.kill()
+        self.kill_left()
+
+    def kill_left(self) -> None:
+        """SIGKILL to every descendant, and to the children that appear within KILL_AGAIN_S: a process that forks and
+        exits faster than /proc is walked is caught as the child of `train` that it becomes."""
         children.send_all(self.descendants(), signal.SIGKILL)
+        ends_s = time.monotonic() + KILL_AGAIN_S
+        while (left := own_children() - self._apart) and time.monotonic() < ends_s:
+            children.send_all(left, signal.SIGKILL)
 
     def kill_main(self, *, heard: bool) -> set[int]:
         """SIGKILL to the main process and to what it started, if it lives; return their pids. Not *heard*: what they
@@ -242,6 +268,16 @@ class Processes:
         """Close the ranks' own files."""
         for file in self._files:
             file.close()
+
+
+def _two_pipes() -> tuple[int, int, int, int]:
+    first = os.pipe()
+    try:
+        return *first, *os.pipe()
+    except OSError:
+        for fd in first:
+            os.close(fd)
+        raise
 
 
 def _rank_environ(spec: ProcessSpec, asked: Request) -> dict[bytes, bytes]:

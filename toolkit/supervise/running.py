@@ -17,7 +17,7 @@ from toolkit.supervise.evidence import Evidence
 from toolkit.supervise.flow import Flow
 from toolkit.supervise.hang import HangWatch, Stall, odd
 from toolkit.supervise.others import Others, Rules, Word
-from toolkit.supervise.process import Process, command_name
+from toolkit.supervise.process import Process, command_name, why_unkilled
 from toolkit.supervise.processes import Home, Processes
 from toolkit.supervise.pulse import Pulse
 from toolkit.supervise.ranks import Door, Launch, Request, Serve, StandIn
@@ -140,13 +140,25 @@ class Running:
         finally:
             if door is not None:
                 door.close()
-            for process in self._living.values():  # Only after an error of our own: nothing is left behind.
-                children.send(process.pid, signal.SIGKILL)
+            if self._state != "done":  # After an error of our own.
+                self._abandon()
         written = self._hangs.collected(math.inf) if self._hangs is not None else None
         if written is not None:
             self._on_stacks(*written)
         self._flow.end()
         return self._ended()
+
+    def _abandon(self) -> None:
+        """End everything that this phase started, and put out what it has said."""
+        self._processes.kill_all()
+        ends_s = time.monotonic() + KILL_S
+        while self._processes.any_left() and time.monotonic() < ends_s:
+            self._processes.kill_left()
+            for _ in children.reap():
+                pass
+        self._name_left()
+        self._flow.drain()
+        self._flow.end()
 
     def _open_door(self) -> Door | None:
         door = self._processes.open_door()
@@ -464,15 +476,13 @@ class Running:
                 self._around.others.answer(self._so_far())
 
     def _look_around(self) -> None:
-        """See whether a descendant lives; a new one may have been forked since the last look, so kill again."""
+        """See whether any descendant is left; a new one may have been forked since the last look, so kill again."""
         self._looked_s = time.monotonic()
-        left = self._processes.descendants()
-        if left and self._state == "killing":
-            children.send_all(left, signal.SIGKILL)
-        if not left:
-            self._reap()
-            if not self._living:
-                self._event(Event.QUIET)
+        if self._state == "killing":
+            self._processes.kill_left()
+        self._reap()
+        if not self._living and not self._processes.any_left():
+            self._event(Event.QUIET)
 
     def _whom(self) -> list[Process]:
         """Return the living ranks; before there is one, the launcher."""
@@ -543,6 +553,12 @@ class Running:
             self._forced = True
             self._note(f"SIGKILL to {', '.join(process.name for process in ranks)}, which had not ended")
         self._processes.kill_all()
+
+    def _name_left(self) -> None:
+        left = sorted(self._processes.descendants())
+        if left:
+            names = ", ".join(f"{command_name(pid)} (pid {pid}, {why_unkilled(pid)})" for pid in left)
+            self._note(f"SIGKILL has not ended {names}; left alone after {KILL_S:g} s")
 
     def _arm(self, seconds: float) -> None:
         self._deadline_s = time.monotonic() + seconds
@@ -617,6 +633,7 @@ _ACTIONS: dict[Action, Callable[[Running], None]] = {
     Action.TELL_LAUNCHER: Running._tell_launcher,
     Action.SWEEP: Running._sweep,
     Action.KILL: Running._kill,
+    Action.NAME_LEFT: Running._name_left,
     Action.ARM_GRACE: lambda running: running._arm_ranks(running._spec.stop.grace_s),
     Action.SAY_DONE: Running._say_done,
     Action.REST: Running._rest,

@@ -55,6 +55,7 @@ class Action(Enum):
     REST = "the launcher's own time starts: the rest of the ranks' grace, where it ends with every host's"
     KILL_LAUNCHER = "SIGKILL to the launcher: its ranks have ended, and what it would say of that is news to nobody"
     END_LAUNCHER = "SIGKILL to the launcher, too, unless it was the first to end its ranks and has to say why"
+    NAME_LEFT = "what SIGKILL has not ended is named, and left alone"
     ARM_SWEEP = "the time of what a finished script left behind starts"
     ARM_KILL = "the time that even SIGKILL may take (a process in the kernel) starts"
     ARM_DRAIN = "the time for the last output starts"
@@ -101,7 +102,7 @@ TABLE: dict[tuple[Phase, Event], tuple[Phase, tuple[Action, ...]]] = {
     ("sweeping", Event.DEADLINE): ("killing", (Action.KILL, Action.ARM_KILL)),
     ("sweeping", Event.STOP_AGAIN): ("killing", (Action.KILL, Action.ARM_KILL)),
     ("killing", Event.QUIET): ("draining", (Action.ARM_DRAIN,)),
-    ("killing", Event.DEADLINE): ("draining", (Action.ARM_DRAIN,)),
+    ("killing", Event.DEADLINE): ("draining", (Action.NAME_LEFT, Action.ARM_DRAIN)),
     ("draining", Event.DRAINED): ("done", ()),
     ("draining", Event.DEADLINE): ("done", ()),
     ("draining", Event.STOP_AGAIN): ("done", ()),

@@ -21,6 +21,7 @@ from toolkit.log import Log
 from toolkit.platforms import table as platforms
 from toolkit.probe import host, look
 from toolkit.source import classify, fetch, install
+from toolkit.supervise import limits
 from toolkit.supervise.asking import SLATE
 from toolkit.supervise.console import Console
 from toolkit.supervise.hang import Stall
@@ -93,12 +94,25 @@ def _outcome(
         return _run(job, signals, log)
     except ToolkitError as error:
         return _named(error, me)
+    except OSError as error:
+        return _of_os_error(error, me)
     except Exception as error:  # noqa: BLE001 - the top of the walk: a fault of ours still ends with a true status
-        import traceback
+        return _fault(error, me)
 
-        from toolkit.verdict.judge import of_fault
 
-        return of_fault(f"{type(error).__name__}: {error}", traceback.format_exc(), me)
+def _of_os_error(error: OSError, me: str) -> Outcome:
+    """Return the outcome of a job that the host's limits or, without a known reason, a fault of ours has ended."""
+    told = limits.exhausted(error)
+    return _fault(error, me) if told is None else _named(told, me)
+
+
+def _fault(error: Exception, me: str) -> Outcome:
+    import traceback
+
+    from toolkit.verdict.judge import of_fault
+
+    trace = "".join(traceback.format_exception(error))
+    return of_fault(f"{type(error).__name__}: {error}", trace, me)
 
 
 def _run(job: Job, signals: Signals, log: Log) -> Outcome:

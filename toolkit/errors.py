@@ -1,5 +1,7 @@
 """The four kinds of failure the toolkit itself can name, each with who is to blame and how `train` ends."""
 
+from collections.abc import Iterable
+
 
 class ToolkitError(Exception):
     """A failure with its place and a way out.
@@ -53,3 +55,12 @@ class PlatformError(ToolkitError):
 
 class InternalError(ToolkitError):
     """The toolkit is at fault."""
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Return "Did you mean X?" for the one of *known* that is nearest to *word*, "" if none is near."""
+    from difflib import get_close_matches  # 3 ms, and only where something is wrong
+
+    plain = {each.lower().replace("_", "-"): each for each in known}
+    near = get_close_matches(word.lower().replace("_", "-"), plain, n=1)
+    return f"Did you mean {plain[near[0]]}?" if near else ""

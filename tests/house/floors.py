@@ -27,7 +27,8 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         "artifacts",
     ),
     ("train", "check", "local", "monitor"),
-    ("cli", "__main__"),
+    ("cli",),
+    ("__main__",),
 )
 GROUND = FLOORS[0]
 # Rooms whose code runs in the ranks' interpreters. Strangers to each other, but for compat, which hands the others on

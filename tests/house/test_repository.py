@@ -149,13 +149,19 @@ def test_the_scripts_are_executable_and_are_shells_or_python() -> None:
 def test_the_wheel_is_pure_small_and_holds_the_package_alone(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
+        manual_bytes = sum(
+            each.compress_size for each in archive.infolist() if each.filename.startswith("toolkit/docs/")
+        )
     information = f"container_training_toolkit-{__version__}.dist-info/"
 
     assert wheel.name == f"container_training_toolkit-{__version__}-py3-none-any.whl"
-    assert wheel.stat().st_size < 420_000
+    assert wheel.stat().st_size - manual_bytes < 450_000
+    assert manual_bytes < 150_000
     assert [name for name in names if not name.startswith(("toolkit/", information))] == []
     assert [name for name in names if name.endswith((".so", ".pyc", ".pyd"))] == []
     assert {path.relative_to(ROOT).as_posix() for path in ROOT.glob("toolkit/**/*.py")} <= set(names)
+    assert {f"toolkit/{path.relative_to(ROOT).as_posix()}" for path in ROOT.glob("docs/**/*.md")} <= set(names)
+    assert "toolkit/py.typed" in names
     assert f"{information}licenses/LICENSE" in names
 
 

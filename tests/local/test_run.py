@@ -248,7 +248,7 @@ def test_requirements_that_cannot_be_installed_are_the_reason(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--hosts", "2", "--kill", "algo-9@1s"), "$.kill"),
+        (("--hosts", "2", "--kill", "algo-9@1s"), "--kill: expected HOST@TIME"),
         (("--channel", "train=/nowhere"), "expected a file or folder for channel train"),
         (("--hyperparameter", "epochs"), "expected NAME=VALUE"),
     ],

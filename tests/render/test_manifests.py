@@ -12,7 +12,8 @@ from toolkit import settings
 from toolkit.cli.render import manifest
 from toolkit.errors import ContractError
 from toolkit.job.machine import Machine
-from toolkit.jobfile.spec import Spec, complete, from_file
+from toolkit.jobfile.spec import Spec, complete
+from toolkit.jobfile.words import Place, from_file
 from toolkit.log import Log
 from toolkit.platforms.kubernetes import TERMINATION_LOG
 from toolkit.platforms.place import expanded
@@ -82,7 +83,7 @@ PLAIN = Choices(image="localhost/train:1")
 
 def spec(text: str) -> Spec:
     file = Path("/src/job.toml")
-    return complete(from_file(text, file), str(file), folder=Path("/shared"), stamp="now")
+    return complete(from_file(text, file), Place(where=str(file)), folder=Path("/shared"), stamp="now")
 
 
 def rendered(kind: str, text: str, choices: Choices) -> list[dict[str, Any]]:

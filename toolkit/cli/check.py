@@ -43,7 +43,7 @@ def run(arguments: argparse.Namespace, log: Log) -> int:
         text = msgspec.json.format(msgspec.json.encode(_masked(_document(report, environ, failed), log)), indent=2)
         print(text.decode(), flush=True)
     else:
-        print("\n".join(_lines(report, environ, log)), flush=True)
+        print("\n".join(lines(report, environ, log)), flush=True)
     return WRONG if failed else 0
 
 
@@ -93,7 +93,7 @@ def _masked(value: Any, log: Log) -> Any:
     return [_masked(entry, log) for entry in value] if isinstance(value, list | tuple) else value
 
 
-def _lines(report: Report, environ: Mapping[str, str], log: Log) -> Iterator[str]:
+def lines(report: Report, environ: Mapping[str, str], log: Log) -> Iterator[str]:
     if report.plan is not None:
         for line in log.mask(report.plan.text(dict(environ))).splitlines():
             yield from _fitted(line)

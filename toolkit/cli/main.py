@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from toolkit.log import Log
 
 if TYPE_CHECKING:
-    import argparse
+    from toolkit.cli.parser import Parser
 
 COMMANDS = {
     "train": "run the job of this container (what the console script `train` does)",
@@ -17,17 +17,46 @@ COMMANDS = {
     "metrics": "try metric definitions on a log",
     "rules": "try log rules on a log",
     "render": "write the manifest that runs a job file on Kubernetes, Slurm or Compose",
+    "docs": "show a page of the documentation, as messages name them (docs/failures.md)",
     "mpi-agent": "what mpirun starts in place of ssh: HOST COMMAND... has that host's train run its daemon",
     "health": "does the job of this container still move? For a HEALTHCHECK or a liveness probe",
 }
+TRAIN_HELP = """\
+usage: train
+
+Run the job of this container: read its documents and variables, start its script under the right launcher on every
+host, relay what it prints, and end with its exit code. It takes no arguments; others than these are ignored:
+
+  --help      show this and end
+  --version   show the version and end
+
+It reads TOOLKIT_PROGRAM or a job file (TOOLKIT_JOB), SageMaker's documents below /opt/ml and SAGEMAKER_* variables, or
+what Kubernetes, Slurm, Vertex AI and others set. To read more: toolkit docs orchestrators, toolkit docs settings.
+To see what it would do here, without starting anything: toolkit check
+"""
 
 
-def train() -> None:
-    """Run `train`. Arguments are not read: the orchestrator may pass any."""
+def train(words: list[str] | None = None) -> None:
+    """Run `train`. Its arguments are not read, but for a first --help or --version: the orchestrator may pass any."""
+    given = sys.argv[1:] if words is None else words
+    while given[:1] == ["train"]:  # `docker run IMAGE train` where train is the image's ENTRYPOINT as well.
+        given = given[1:]
+    if given[:1] in (["--help"], ["-h"]):
+        print(TRAIN_HELP, end="")
+        sys.exit(0)
+    if given[:1] == ["--version"]:
+        import toolkit
+
+        print(toolkit.__version__)
+        sys.exit(0)
     from toolkit.train.walk import train as walk
 
     _fill_standard_streams()
-    sys.exit(walk(dict(os.environ), interpreter=sys.executable, log=Log()))
+    log = Log()
+    if given:  # They are not shown: one may be a secret.
+        hint = "another program in the image is started with docker run --entrypoint PROGRAM IMAGE"
+        log.info(f"train takes no arguments, {len(given)} ignored; {hint}")
+    sys.exit(walk(dict(os.environ), interpreter=sys.executable, log=log))
 
 
 def mpi_agent(words: list[str]) -> None:
@@ -53,10 +82,18 @@ def main(argv: list[str] | None = None) -> None:
     """Run `toolkit COMMAND ...`."""
     words = sys.argv[1:] if argv is None else argv
     if words[:1] == ["train"]:
-        train()
+        train(words[1:])
     if words[:1] == ["mpi-agent"]:
         mpi_agent(words[1:])
-    parser = _parser(words)
+    completing = "_ARGCOMPLETE" in os.environ
+    parser = _parser(list(COMMANDS) if completing else words[:1])
+    if completing:
+        _complete(parser)
+    if words and not words[0].startswith("-") and words[0] not in COMMANDS:
+        from toolkit.errors import did_you_mean
+
+        hint = did_you_mean(words[0], COMMANDS)
+        parser.error(f"expected one of {', '.join(COMMANDS)}, found {words[0]!r}. {hint}".rstrip())
     arguments = parser.parse_args(words)
     if arguments.command is None:
         parser.print_help()
@@ -74,19 +111,32 @@ def main(argv: list[str] | None = None) -> None:
         sys.exit(141)
 
 
-def _parser(words: list[str]) -> "argparse.ArgumentParser":
-    import argparse
-
+def _parser(named: list[str]) -> "Parser":
+    """Return the parser; the commands in *named* have their own words in it."""
     import toolkit
+    from toolkit.cli.parser import Parser
 
-    parser = argparse.ArgumentParser(prog="toolkit", description="The training toolkit, for the people beside `train`.")
+    parser = Parser(
+        prog="toolkit",
+        description="The training toolkit, for the people beside `train`.",
+        epilog="A command's own words: toolkit COMMAND --help. The manual: toolkit docs",
+    )
     parser.add_argument("--version", action="version", version=toolkit.__version__)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     for name, summary in COMMANDS.items():
         command = commands.add_parser(name, help=summary, description=summary)
-        if name in words[:1] and name != "train":
+        if name in named and name not in ("train", "mpi-agent"):
             import_module(f"toolkit.cli.{name}").add(command)
     return parser
+
+
+def _complete(parser: "Parser") -> None:
+    """Answer a shell that asks what may follow, and end; without argcomplete (the extra `terminal`) say nothing."""
+    try:
+        from argcomplete import autocomplete
+    except ImportError:
+        sys.exit(1)
+    autocomplete(parser)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from toolkit.cli.parser import one_of, whole
 from toolkit.errors import ContractError, UserError
 from toolkit.log import Log, looks_secret
 
@@ -23,10 +24,10 @@ KINDS = {
 def add(parser: argparse.ArgumentParser) -> None:
     """Declare the words."""
     kinds = "; ".join(f"{name}: {meaning}" for name, meaning in KINDS.items())
-    parser.add_argument("kind", choices=KINDS, metavar="KIND", help=kinds)
-    parser.add_argument("job", metavar="JOB", help="a job file, as toolkit run takes it (.toml, .json)")
+    parser.add_argument("kind", type=one_of(KINDS), metavar="KIND", help=kinds)
+    parser.add_argument("job", metavar="JOB", help="a job file, as toolkit run takes it (.toml, .yaml, .json)")
     parser.add_argument("--image", default="", metavar="IMAGE", help="the image that has the toolkit (not for slurm)")
-    parser.add_argument("--gpus", type=int, default=0, metavar="N", help="GPUs of each host")
+    parser.add_argument("--gpus", type=whole, default=0, metavar="N", help="GPUs of each host")
     parser.add_argument("--shm", default="1Gi", metavar="SIZE", help="shared memory of each container (default: 1Gi)")
     parser.add_argument(
         "--claim",
@@ -35,12 +36,15 @@ def add(parser: argparse.ArgumentParser) -> None:
         metavar="WHAT=CLAIM[/FOLDER]",
         help="on Kubernetes, the persistent volume claim of a channel, or of code, model, output, checkpoints",
     )
-    parser.add_argument("--notice", type=int, metavar="SECONDS", help="on Slurm, SIGUSR1 so long before the time limit")
+    parser.add_argument(
+        "--notice", type=whole, metavar="SECONDS", help="on Slurm, SIGUSR1 so long before the time limit"
+    )
 
 
 def run(arguments: argparse.Namespace, log: Log) -> int:
     """Print the manifest; return 0."""
-    from toolkit.jobfile.spec import complete, from_file
+    from toolkit.jobfile.spec import complete
+    from toolkit.jobfile.words import Place, from_file
     from toolkit.render.inside import Choices
 
     file = Path(arguments.job).absolute()
@@ -53,7 +57,7 @@ def run(arguments: argparse.Namespace, log: Log) -> int:
     # Without the time that `toolkit run` adds: the same file makes the same manifest.
     named = re.sub("[^A-Za-z0-9]+", "-", Path(str(words.get("script"))).stem).strip("-")
     words.setdefault("name", named or "job")
-    spec = complete(words, str(file), folder=Path.cwd(), stamp="")
+    spec = complete(words, Place(where=str(file)), folder=Path.cwd(), stamp="")
     choices = Choices(
         image=arguments.image,
         gpus=arguments.gpus,

@@ -7,9 +7,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from toolkit.cli.parser import whole
 from toolkit.errors import UserError
 from toolkit.log import Log
 
+# What `toolkit run` keeps to itself: everything else is a word of the job.
+OWN = ("command", "dry_run", "plain", "quiet")
 EPILOG = """\
 The same words are the keys of a job file (toolkit run job.toml); arguments beside it win.
 Exit code: the job's. 0 completed; the first failing host's; 75 a host vanished; 143 stopped, 130 by Ctrl-C.
@@ -17,20 +20,24 @@ Exit code: the job's. 0 completed; the first failing host's; 75 a host vanished;
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """Declare the words; what they mean is jobfile/spec.py's."""
+    """Declare the words; what they mean is jobfile/'s."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = EPILOG
 
     def word(name: str, metavar: str, meaning: str, **more: Any) -> None:
         parser.add_argument(name, metavar=metavar, help=meaning, **more)
 
-    word("script", "SCRIPT|JOB", "the script to train with, or a job file (.toml, .json)")
+    def switch(name: str, meaning: str, *short: str) -> None:
+        parser.add_argument(*short, name, action="store_true", help=meaning)
+
+    word("script", "SCRIPT|JOB", "the script to train with, or a job file (.toml, .yaml, .json)")
+    switch("--dry-run", "start nothing: check the job and show what it is")
     word("--source", "DIR", "the folder that is submitted (default: the script's)")
     word("--name", "NAME", "the job's name (default: the script's and the time)")
     word("--job-dir", "DIR", "where everything about the job goes (default: jobs/NAME)")
-    word("--hosts", "N", "number of hosts (default: 1)", type=int)
-    word("--processes-per-host", "N", "ranks on each host (default: its GPUs, or 1)", type=int)
-    word("--distribution", "NAME", "pytorchddp, torch_distributed, mpi, smddp, ..., or the SDK's dictionary as JSON")
+    word("--hosts", "N", "number of hosts (default: 1)", type=whole)
+    word("--processes-per-host", "N", "ranks on each host (default: its GPUs, or 1)", type=whole)
+    word("--distribution", "NAME", "torchrun, ddp, mpi, smddp, ..., or the SDK's dictionary as JSON")
     word("--hyperparameter", "NAME=VALUE", "a hyperparameter, JSON if it is JSON", action="append")
     word("--channel", "NAME=PATH[:MODE]", "an input channel: File, FastFile or Pipe, ShardedByS3Key", action="append")
     word("--metric", "NAME=REGEX", "a metric definition; the first group is the value", action="append")
@@ -44,20 +51,28 @@ def add(parser: argparse.ArgumentParser) -> None:
     word("--image", "IMAGE", "the image of the hosts' containers")
     word("--memory", "SIZE", "a container's memory (2g); what needs more is killed")
     word("--shm-size", "SIZE", "a container's /dev/shm (default: 1g)")
+    switch("--plain", "lines alone: no table that is redrawn, no colours (also: NO_COLOR=1, TERM=dumb, no terminal)")
+    switch("--quiet", "show the end alone; what the hosts print is in the job's logs", "-q")
 
 
 def run(arguments: argparse.Namespace, log: Log) -> int:
     """Run the job; return its exit code."""
     from toolkit.local.report import summary
     from toolkit.local.run import play
-    from toolkit.local.show import chosen
+    from toolkit.local.show import Look, chosen
 
     own = dict(os.environ)
-    given = {name: value for name, value in vars(arguments).items() if name != "command"}
-    spec = read(given, Path.cwd(), time.strftime("%Y-%m-%d-%H-%M-%S"))
+    spec = read(vars(arguments), Path.cwd(), time.strftime("%Y-%m-%d-%H-%M-%S"))
     log.hide({**own, **spec.environment})
+    if arguments.dry_run:
+        from toolkit.cli.dry import dry_run
+
+        return dry_run(spec, own, log)
+    if arguments.quiet:
+        log.level = 30
+    look: Look = "quiet" if arguments.quiet else "plain" if arguments.plain else "auto"
     try:
-        report = play(spec, own, log, lambda: chosen(log, several=len(spec.hosts) > 1, environ=own))
+        report = play(spec, own, log, lambda: chosen(log, several=len(spec.hosts) > 1, environ=own, look=look))
     except KeyboardInterrupt:  # While the job runs, Ctrl-C is an event of it; this is before or after.
         log.error("interrupted while the job was being prepared, or its results collected")
         return 130
@@ -65,26 +80,37 @@ def run(arguments: argparse.Namespace, log: Log) -> int:
     return 70 if report.exit_code is None else report.exit_code
 
 
-def read(given: Mapping[str, Any], folder: Path, stamp: str) -> Any:
-    """Return the Spec for the arguments *given*, and the job file if their script is one.
+def read(arguments: Mapping[str, Any], folder: Path, stamp: str) -> Any:
+    """Return the Spec for *arguments*, and the job file if their script is one.
 
     Raises:
         ContractError, UserError: a word is wrong, or the job file cannot be read.
     """
-    from toolkit.jobfile import spec
+    from toolkit.jobfile.spec import complete
+    from toolkit.jobfile.text import SUFFIXES
+    from toolkit.jobfile.words import Place, from_arguments, from_file, joined
 
-    where = "toolkit run"
+    given = {name: value for name, value in arguments.items() if name not in OWN}
     job_file = folder / given["script"]
-    if job_file.suffix not in (".toml", ".json"):
-        return spec.complete(spec.from_arguments(given, folder), where, folder=folder, stamp=stamp)
+    is_job = job_file.suffix in SUFFIXES
+    place = Place(where=str(job_file) if is_job else "toolkit run", names=_names(given, is_job=is_job))
+    if not is_job:
+        return complete(from_arguments(given, folder, place), place, folder=folder, stamp=stamp)
     try:
         text = job_file.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
         raise UserError(f"expected a job file, found {reason}", where=str(job_file)) from None
-    beside = spec.from_arguments({**given, "script": None}, folder)
-    words = spec.joined(spec.from_file(text, job_file), beside)
-    return spec.complete(words, str(job_file), folder=folder, stamp=stamp)
+    beside = from_arguments({**given, "script": None}, folder, place)
+    return complete(joined(from_file(text, job_file), beside), place, folder=folder, stamp=stamp)
+
+
+def _names(given: Mapping[str, Any], *, is_job: bool) -> dict[str, str]:
+    """Return the words that are arguments, each with the place that an error names."""
+    options = {name.replace("_", "-") for name, value in given.items() if value not in (None, [])}
+    if is_job:
+        options.discard("script")
+    return {word: f"toolkit run: {'SCRIPT' if word == 'script' else '--' + word}" for word in options}
 
 
 def _short(path: Path) -> Path:

@@ -8,7 +8,7 @@ import os
 import re
 import sys
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from toolkit.local.report import last_values, value_text
 from toolkit.log import Log
@@ -16,6 +16,7 @@ from toolkit.metrics.sample import Sample
 from toolkit.records import Record
 
 STATUS_EVERY_S = 10.0
+Look = Literal["auto", "plain", "quiet"]
 
 
 class Standing(Record, frozen=True, kw_only=True):
@@ -86,6 +87,19 @@ class Plain:
                 return
 
 
+class Quiet:
+    """Nothing: what the hosts print is in the job's logs."""
+
+    def lines(self, host: str, fd: int, block: bytes) -> None:
+        """Not shown."""
+
+    def standing(self, standing: Standing) -> None:
+        """Not shown."""
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
 class Live:
     """The same lines above a table that is kept up to date (rich)."""
 
@@ -146,14 +160,27 @@ def table(standing: Standing) -> Any:
     return grid
 
 
-def chosen(log: Log, *, several: bool, environ: Mapping[str, str]) -> Show:
-    """Return the show that fits where we are."""
-    if sys.stdout.isatty() and environ.get("TERM", "dumb") != "dumb":
+def chosen(log: Log, *, several: bool, environ: Mapping[str, str], look: Look = "auto") -> Show:
+    """Return the show that was asked for (*look*), else the one that fits where we are."""
+    if look == "quiet":
+        return Quiet()
+    if look == "auto" and sys.stdout.isatty() and not wants_plain(environ):
         try:
             return Live(log, several=several)
         except ImportError:
             pass  # rich is an extra.
     return Plain(log, several=several)
+
+
+def wants_plain(environ: Mapping[str, str]) -> bool:
+    """True if a terminal of this environment should get no escape sequences.
+
+    A notebook's `!toolkit run` has a terminal for its output, but shows escapes as they are or drops them: Jupyter's
+    kernels have JPY_PARENT_PID, and a pager of their own (ipykernel 7.4, zmqshell.py: TERM=xterm-color and PAGER=cat).
+    """
+    terminal = environ.get("TERM") or "dumb"
+    notebook = environ.get("JPY_PARENT_PID") or (terminal == "xterm-color" and environ.get("PAGER") == "cat")
+    return terminal == "dumb" or bool(environ.get("NO_COLOR")) or bool(notebook)
 
 
 def _host_cells(hosts: list[tuple[str, str]], row: int) -> tuple[str, str]:

@@ -20,7 +20,9 @@ from toolkit.errors import ContractError
 from toolkit.job.job import Channel, Folders, Job
 from toolkit.job.machine import Machine
 from toolkit.jobfile import documents as jobfile
-from toolkit.jobfile.spec import Spec, check_words, complete, from_arguments, from_file, joined
+from toolkit.jobfile.spec import Spec, complete
+from toolkit.jobfile.words import Place as Written
+from toolkit.jobfile.words import check_words, from_arguments, from_file, joined
 from toolkit.log import Log
 from toolkit.platforms.place import Place, job_name
 from toolkit.platforms.sagemaker import documents, report
@@ -125,13 +127,13 @@ def _spec(environ: Mapping[str, str], ours: Settings, places: Folders, place: Pl
         words |= {"script": str(places.code / program), "source": str(places.code)}
     if "script" not in words:
         if file is not None:
-            check_words(words, where)
+            check_words(words, Written(where=where))
             raise ContractError("$.script: expected the path of a script, found nothing", where=where)
         return None
     words.setdefault("name", place.name or job_name(Path(words["script"]).stem) or "job")
     if place.distribution and "distribution" not in words:
         words["distribution"] = place.distribution
-    spec = complete(words, where, folder=here, stamp="")
+    spec = complete(words, Written(where=where, names=_named(ours)), folder=here, stamp="")
     _check(spec, place, where)
     return spec
 
@@ -153,10 +155,17 @@ def _words(file: Path) -> dict[str, Any]:
 def _variables(ours: Settings, here: Path) -> dict[str, Any]:
     """Return the words that TOOLKIT_* variables hold; paths start from *here*."""
     pairs = [pair.strip() for pair in ours.channels.split(",") if pair.strip()]
-    words = from_arguments({"channel": pairs, "distribution": ours.distribution or None}, here)
+    given = {"channel": pairs, "distribution": ours.distribution or None}
+    words = from_arguments(given, here, Written(where="environment", names=_named(ours)))
     if ours.hyperparameters:
         words["hyperparameter"] = _object(ours.hyperparameters)
     return words
+
+
+def _named(ours: Settings) -> dict[str, str]:
+    """Return the words that variables hold, each with its variable's name."""
+    held = {"channel": "channels", "distribution": "distribution", "hyperparameter": "hyperparameters"}
+    return {word: settings.PREFIX + field.upper() for word, field in held.items() if getattr(ours, field)}
 
 
 def _object(text: str) -> dict[str, Any]:

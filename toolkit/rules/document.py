@@ -1,4 +1,4 @@
-"""A rules document, TOML or JSON: what to look for in a job's lines, and what to do when it is found (docs/rules.md).
+"""A rules document (TOML, JSON or YAML): what to look for in a job's lines, and what to do then (docs/rules.md).
 
 The keys follow the log monitoring of the HyperPod training operator (`logMonitoringConfiguration` of its job documents,
 https://docs.aws.amazon.com/sagemaker/latest/dg/sagemaker-eks-operator-usage.html, seen 2026-11) and the actions the log
@@ -8,12 +8,14 @@ policies of Determined 0.38.
 import math
 import re
 from collections.abc import Mapping
+from pathlib import PurePath
 from typing import Annotated, Any, Literal, get_type_hints
 
 import msgspec
 
 from toolkit.errors import ContractError
-from toolkit.records import Record, convert, decode
+from toolkit.jobfile.text import parse
+from toolkit.records import Record, convert
 from toolkit.rules.finding import Action
 
 Operator = Literal["gt", "gteq", "lt", "lteq", "eq"]
@@ -45,7 +47,7 @@ _HYPERPOD = {
     "faultOnMatch": "fault_on_match",
     "stopPattern": "stop_pattern",
 }
-_SHAPE_HINT = "Write [[rules]] tables in TOML, or a list of objects in JSON."
+_SHAPE_HINT = "Write [[rules]] tables in TOML, or a list of objects in JSON or YAML."
 
 
 class Rule(Record, frozen=True, kw_only=True):
@@ -80,12 +82,12 @@ class Rule(Record, frozen=True, kw_only=True):
 
 
 def read(content: bytes, source: str) -> tuple[Rule, ...]:
-    """Return the rules of the document *content*, JSON if the name *source* ends with .json, else TOML.
+    """Return the rules of the document *content*: JSON or YAML by the name *source*, else TOML.
 
     Raises:
         ContractError: no such document, or a rule that cannot be used: with file, rule, key, expected and found.
     """
-    document = decode(content, Any, source) if source.endswith(".json") else _toml(content, source)
+    document = parse(content, PurePath(source))
     rules = tuple(_rule(entry, number, source) for number, entry in enumerate(_entries(document, source), 1))
     names = [rule.name for rule in rules]
     for number, name in enumerate(names):
@@ -188,28 +190,6 @@ def _groups(key: str, regex: str, place: str, source: str) -> int:
             where=source,
             hint="Python's `re` syntax applies; write a literal bracket or dot with a backslash.",
         ) from None
-
-
-def _toml(content: bytes, source: str) -> Any:
-    from importlib import import_module
-
-    try:
-        tomllib: Any = import_module("tomllib")
-    except ImportError:  # Python 3.10
-        try:
-            tomllib = import_module("tomli")
-        except ImportError:
-            raise ContractError(
-                "a TOML document needs Python 3.11 or the package tomli",
-                where=source,
-                hint="Install tomli, or write the same rules in a .json file.",
-            ) from None
-    try:
-        return tomllib.loads(content.decode())
-    except tomllib.TOMLDecodeError as error:
-        raise ContractError(f"expected TOML, found a mistake: {error}", where=source) from None
-    except UnicodeDecodeError as error:
-        raise ContractError(f"expected TOML, found bytes that are not UTF-8 ({error.reason})", where=source) from None
 
 
 def _kind(value: Any) -> str:

@@ -1,0 +1,174 @@
+"""`toolkit` and `train` as a person types them: what a wrong word leads to, and where help is."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.local.playing import Played
+from tests.walk.base import Base
+from toolkit import __version__
+from toolkit.cli.main import COMMANDS, main
+
+ROOT = Path(__file__).parents[2]
+TRAIN = (sys.executable, "-c", "from toolkit.cli.main import train; train()")
+
+
+def said(
+    *words: str, command: tuple[str, ...] = (sys.executable, "-m", "toolkit"), **environ: str
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*command, *words],
+        env={"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), **environ},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("run t.py --nhosts 2", "toolkit run: error: unknown option --nhosts. Did you mean --hosts?"),
+        ("run t.py --processes_per_host 2", "unknown option --processes_per_host. Did you mean --processes-per-host?"),
+        ("run t.py --nproc_per_node=2", "unknown option --nproc_per_node. Did you mean --processes-per-host?"),
+        ("run t.py --xyz", "unknown option --xyz. Options: --help, --dry-run, --source, "),
+        ("run t.py --hosts two", "argument --hosts: expected a whole number, found 'two'"),
+        ("run t.py 2", "toolkit run: error: unexpected argument '2'"),
+        ("run", "the following arguments are required: SCRIPT|JOB"),
+        ("rn t.py", "expected one of train, run, check, metrics, rules, render, docs, mpi-agent, health, found 'rn'. "),
+        ("rn t.py", "Did you mean run?"),
+        ("--hosts 2", "toolkit: error: "),
+        ("render jobsett j.toml", "expected one of job, jobset, slurm, compose, found 'jobsett'. Did you mean jobset?"),
+        ("metrics try l --metrics a=b", "toolkit metrics try: error: unknown option --metrics. Did you mean --metric?"),
+        ("check --jsn", "toolkit check: error: unknown option --jsn. Did you mean --json?"),
+    ],
+)
+def test_a_wrong_word_is_named_with_the_choices_or_the_nearest(
+    words: str, expected: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(words.split())
+
+    error = capsys.readouterr().err
+    assert ended.value.code == 2
+    assert expected in error
+    assert error.splitlines()[-1].startswith("For help: toolkit")
+
+
+def test_python_m_toolkit_is_toolkit() -> None:
+    done = said("--version")
+
+    assert (done.returncode, done.stdout) == (0, f"{__version__}\n")
+
+
+@pytest.mark.parametrize("words", [("--help",), ("-h",), ("train", "--help")])
+def test_train_knows_help(words: tuple[str, ...]) -> None:
+    done = said(*words, command=TRAIN)
+
+    assert done.returncode == 0
+    assert done.stdout.startswith("usage: train\n")
+    assert max(map(len, done.stdout.splitlines())) <= 120
+
+
+def test_train_knows_its_version_and_imports_nothing_for_it() -> None:
+    code = "import sys; from toolkit.cli.main import train\ntry: train()\nfinally: print(*sys.modules)"
+    done = said("--version", command=(sys.executable, "-c", code))
+
+    version, modules = done.stdout.splitlines()
+    assert (done.returncode, version) == (0, __version__)
+    assert {"argparse", "toolkit.train.walk", "msgspec"}.isdisjoint(modules.split())
+
+
+@pytest.mark.parametrize(
+    ("words", "notes"),
+    [(("train",), 0), (("train", "train"), 0), (("--epochs", "sesame-open-9"), 1), (("train", "serve", "--help"), 1)],
+)
+def test_train_ignores_other_arguments_and_says_so(words: tuple[str, ...], notes: int, tmp_path: Path) -> None:
+    base = Base(tmp_path)
+    base.program("print('trained')\n")
+
+    done = base.train(command=[*TRAIN, *words])
+
+    assert (done.status, done.stdout) == (0, b"trained\n")
+    assert done.stderr.count(b"takes no arguments") == notes
+    assert b"sesame" not in done.stderr
+
+
+def test_a_shell_completes_options_and_commands() -> None:
+    pytest.importorskip("argcomplete")
+
+    for line, expected in (
+        ("toolkit run --ho", "--hosts"),
+        ("toolkit rend", "render"),
+        ("toolkit render --cl", "--claim"),
+    ):
+        code = "import os; os.dup2(1, 8); from toolkit.cli.main import main; main()"
+        words = {"COMP_LINE": line, "COMP_POINT": str(len(line)), "_ARGCOMPLETE": "1", "_ARGCOMPLETE_IFS": " "}
+        done = said(command=(sys.executable, "-c", code), **words)
+        assert done.stdout.split() == [expected]
+
+
+def test_a_dry_run_shows_the_plan_and_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/a").touch()
+    words = ("--dry-run", "--hosts", "2", "--distribution", "torchrun", "--hyperparameter", "steps=2")
+    with Played(tmp_path, "counts_to.py", *words, "--channel", "train=data", "--name", "counting") as job:
+        assert job.end() == 0
+
+    assert job.console.startswith(f"counting: 2 hosts, in {tmp_path}/job; host algo-1:\n\nlauncher: torchrun\n")
+    assert "--node_rank 0 counts_to.py --steps 2" in job.console.replace("\n   ", "")
+    assert "/tmp/toolkit-dry-run" not in job.console
+    assert not job.folder.exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [(("--channel", "train=nowhere"), "expected a file or folder for channel train"), (("--hosts", "0"), "--hosts: ")],
+)
+def test_a_dry_run_ends_with_78_where_the_job_is_wrong(words: tuple[str, ...], said: str, tmp_path: Path) -> None:
+    with Played(tmp_path, "counts_to.py", "--dry-run", *words) as job:
+        assert job.end() == 78
+
+    assert said in job.console
+    assert not job.folder.exists()
+
+
+def test_quiet_shows_the_end_alone(tmp_path: Path) -> None:
+    with Played(tmp_path, "counts_to.py", "--quiet", "--name", "counting", "--hyperparameter", "steps=1") as job:
+        assert job.end() == 0
+
+    assert job.console.startswith("\ncounting: Completed, exit code 0\n")
+    assert "step=1 loss=1.0\n" in (job.folder / "logs/algo-1.log").read_text()
+
+
+def test_docs_shows_a_page_by_any_of_its_names(capsys: pytest.CaptureFixture[str]) -> None:
+    page = (ROOT / "docs/orchestrators/slurm.md").read_text()
+    for name in ("slurm", "orchestrators/slurm", "docs/orchestrators/slurm.md", "docs/orchestrators/slurm.md#ends"):
+        with pytest.raises(SystemExit) as ended:
+            main(["docs", name])
+        assert (ended.value.code, capsys.readouterr().out) == (0, page)
+
+
+def test_docs_lists_every_page(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["docs"])
+
+    listed = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
+    assert listed == [path.relative_to(ROOT / "docs").as_posix()[:-3] for path in sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def test_docs_suggests_a_page(capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["docs", "setings"])
+
+    assert ended.value.code == 78
+    assert "found 'setings'. Did you mean settings?" in capfd.readouterr().err
+
+
+def test_every_command_has_a_parser_or_is_taken_before_it() -> None:
+    own = {path.stem.replace("_", "-") for path in (ROOT / "toolkit/cli").glob("*.py")}
+
+    assert set(COMMANDS) - own == {"train", "mpi-agent"}

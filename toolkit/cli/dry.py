@@ -1,0 +1,41 @@
+"""`toolkit run --dry-run`: the job's words checked, and what `toolkit check` says of its first host."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import msgspec
+
+from toolkit.check.finding import worst
+from toolkit.check.walk import check
+from toolkit.cli.check import WRONG, lines
+from toolkit.jobfile.documents import inputs
+from toolkit.jobfile.spec import Spec
+from toolkit.local import stage
+from toolkit.log import Log
+
+
+def dry_run(spec: Spec, own: Mapping[str, str], log: Log) -> int:
+    """Print the plan and the table of the first host; return 0, or 78 if a line fails. The job's folder stays as it is.
+
+    Raises:
+        UserError, PlatformError: the job could not be started.
+    """
+    stage.check(spec)
+    with TemporaryDirectory(prefix="toolkit-dry-run-") as folder:
+        # Hosts are prepared elsewhere, and channels are linked rather than copied: they may be large.
+        linked = tuple(msgspec.structs.replace(each, mode="FastFile") for each in spec.channels if each.mode != "Pipe")
+        played = msgspec.structs.replace(
+            spec, job_dir=Path(folder), channels=linked, backend="process", checkpoints=None
+        )
+        first, *_ = stage.stage(played, own)
+        (first.place.base / "input/config/inputdataconfig.json").write_text(json.dumps(inputs(spec)))
+        report = check(first.environ, interpreter=first.argv[0], log=log)
+        stage.make_writable(first)
+        text = "\n".join(lines(report, first.environ, log)).replace(folder, str(spec.job_dir))
+    hosts = f"{len(spec.hosts)} hosts" if len(spec.hosts) > 1 else "1 host"
+    print(f"{spec.name}: {hosts}, in {spec.job_dir}; host {first.place.host}:\n\n{text}", flush=True)
+    if spec.backend == "docker":
+        log.info(f"{spec.image} was not looked into: docker run --entrypoint toolkit {spec.image} check")
+    return WRONG if worst(report.findings) == "fail" else 0

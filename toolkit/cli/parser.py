@@ -1,0 +1,77 @@
+"""The parser of `toolkit`'s commands: argparse, with errors that name the option, list the choices and suggest.
+
+argparse came to suggestions in Python 3.14 (suggest_on_error), and only for choices; this serves 3.10 and newer, and
+options too.
+"""
+
+import argparse
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NoReturn
+
+from toolkit.errors import did_you_mean
+
+# What other tools of the field call the same options.
+ELSEWHERE = {
+    "--nnodes": "--hosts",  # torchrun
+    "--nproc-per-node": "--processes-per-host",
+    "--instance-count": "--hosts",  # SageMaker's SDK
+    "--entry-point": "SCRIPT",
+    "--source-dir": "--source",
+    "--hyperparameters": "--hyperparameter",
+    "--input": "--channel",
+    "--environment": "--env",
+    "--output": "--job-dir",
+    "--timeout": "--max-run",
+    "--shm": "--shm-size",
+}
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors are short: what was wrong, what is meant, where the help is."""
+
+    def parse_known_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: Any = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        """As argparse's, but words that are left over are an error here: of the command that they were given to."""
+        parsed, left = super().parse_known_args(args, namespace)
+        if left:
+            self.error(f"{self._unknown(left[0])}")
+        return parsed, []
+
+    def error(self, message: str) -> NoReturn:
+        """Say *message* and where the help is, and end with 2."""
+        print(f"{self.prog}: error: {message}\nFor help: {self.prog} --help", file=sys.stderr)
+        sys.exit(2)
+
+    def _unknown(self, word: str) -> str:
+        if not word.startswith("-") or word == "-":
+            return f"unexpected argument {word!r}"
+        option = word.partition("=")[0]
+        known = [option for action in self._actions for option in action.option_strings if option.startswith("--")]
+        meant = ELSEWHERE.get(option.replace("_", "-"), "")
+        if meant.startswith("--") and meant not in known:
+            meant = ""
+        hint = f"Did you mean {meant}?" if meant else did_you_mean(option, known)
+        return f"unknown option {option}. {hint or 'Options: ' + ', '.join(known)}"
+
+
+def one_of(choices: Iterable[str]) -> Callable[[str], str]:
+    """Return the type of an argument that is one of *choices*."""
+    known = tuple(choices)
+
+    def chosen(word: str) -> str:
+        if word not in known:
+            hint = did_you_mean(word, known)
+            raise argparse.ArgumentTypeError(f"expected one of {', '.join(known)}, found {word!r}. {hint}".rstrip())
+        return word
+
+    return chosen
+
+
+def whole(word: str) -> int:
+    """The type of an argument that is a whole number; which are possible, its job says."""
+    try:
+        return int(word)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"expected a whole number, found {word!r}") from None

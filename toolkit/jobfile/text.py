@@ -1,0 +1,90 @@
+"""A document that a person wrote, as TOML, JSON or YAML: text in, values out. Its name says which."""
+
+from importlib import import_module
+from pathlib import PurePath
+from typing import Any
+
+from toolkit.errors import ContractError
+from toolkit.records import decode
+
+YAML = (".yaml", ".yml")
+SUFFIXES = (".toml", ".json", *YAML)
+
+
+def parse(content: bytes, path: PurePath) -> Any:
+    """Return the values that *content* holds: JSON or YAML by the name of *path*, else TOML.
+
+    Raises:
+        ContractError: it is not that, or the reader for it is not installed; names *path*.
+    """
+    if path.suffix == ".json":
+        return decode(content, Any, str(path))
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        kind = "YAML" if path.suffix in YAML else "TOML"
+        raise ContractError(
+            f"expected {kind}, found bytes that are not UTF-8 ({error.reason})", where=str(path)
+        ) from None
+    return _yaml(text, path) if path.suffix in YAML else _toml(text, path)
+
+
+def _toml(text: str, path: PurePath) -> Any:
+    try:
+        tomllib: Any = import_module("tomllib")
+    except ImportError:  # Python 3.10
+        try:
+            tomllib = import_module("tomli")
+        except ImportError:
+            hint = "Install tomli, or write the same in a .json file."
+            raise ContractError("TOML needs Python 3.11 or the package tomli", where=str(path), hint=hint) from None
+    try:
+        return tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise ContractError(f"expected TOML, found a mistake: {error}", where=str(path)) from None
+
+
+def _yaml(text: str, path: PurePath) -> Any:
+    try:
+        yaml: Any = import_module("yaml")
+    except ImportError:
+        hint = (
+            "Install it (pip install 'container-training-toolkit[render]'), or write the same in a .toml or .json file."
+        )
+        raise ContractError("YAML needs the package PyYAML", where=str(path), hint=hint) from None
+    try:
+        return yaml.load(text, Loader=_loader(yaml))
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        reason = " ".join(str(error).split())
+        raise ContractError(f"expected YAML, found a mistake: {reason}", where=str(path)) from None
+
+
+def _loader(yaml: Any) -> Any:
+    """Return PyYAML's safe loader, but with YAML 1.2's numbers and words, as JSON has them.
+
+    As YAML 1.1 has it, 3e-4 is a text (no dot), on, off, yes and no are booleans, 12:30 is 750 and 2026-11-22 a date.
+    """
+    import re
+
+    class Loader(yaml.SafeLoader):  # type: ignore[misc]
+        pass
+
+    Loader.yaml_implicit_resolvers = {}
+    for tag, pattern, first in (
+        ("bool", r"true|True|TRUE|false|False|FALSE", "tTfF"),
+        ("null", r"~|null|Null|NULL|", "~nN"),
+        ("int", r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+", "-+0123456789"),
+        ("float", r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?", "-+.0123456789"),
+        ("float", r"[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)", "-+."),
+        ("merge", "<<", "<"),
+    ):
+        letters = [*first, ""] if tag == "null" else list(first)
+        Loader.add_implicit_resolver(f"tag:yaml.org,2002:{tag}", re.compile(f"^(?:{pattern})$"), letters)
+    Loader.add_constructor("tag:yaml.org,2002:int", _int)
+    return Loader
+
+
+def _int(loader: Any, node: Any) -> int:
+    """Return 010 as ten, as YAML 1.2 has it, not as eight; 0o10 is eight."""
+    text = loader.construct_scalar(node)
+    return int(text, 0) if text[:2] in ("0x", "0o") else int(text)

@@ -1,0 +1,186 @@
+"""The words of `toolkit run`, from its arguments and from a job file, before they are one job (spec.py).
+
+Pure: text in, values out. Relative paths belong to the folder that the words came from (the job file's, or the current
+one for arguments), so each source is read with its folder and only then are the two joined.
+"""
+
+import json
+import os.path
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args
+
+import msgspec
+
+from toolkit.errors import ContractError, did_you_mean
+from toolkit.jobfile.text import parse
+from toolkit.records import Record, convert
+
+Mode = Literal["File", "FastFile", "Pipe"]
+Backend = Literal["process", "docker"]
+PATH_WORDS = ("source", "requirements", "checkpoints", "job-dir")
+TABLE_WORDS = ("hyperparameter", "channel", "metric", "env")
+Positive = Annotated[int, msgspec.Meta(ge=1)]
+
+
+class Place(Record, frozen=True, kw_only=True):
+    """Where words were written, for errors: in the file `where`, but for those in `names`, which gives each one's place
+    ({"hosts": "toolkit run: --hosts"})."""
+
+    where: str
+    names: dict[str, str] = {}
+
+    def of(self, word: str) -> str:
+        """Return the place of *word*: "toolkit run: --hosts", "job.toml: $.hosts"."""
+        return self.names.get(word) or f"{self.where}: $.{word}"
+
+
+class ChannelWords(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    path: str
+    mode: Mode = "File"
+    distribution: Literal["FullyReplicated", "ShardedByS3Key"] = "FullyReplicated"
+
+
+class GroupWords(Record, frozen=True, kw_only=True, rename="kebab", forbid_unknown_fields=True):
+    name: str
+    hosts: Positive
+    instance_type: str = "local"
+
+
+class Words(Record, frozen=True, kw_only=True, rename="kebab", forbid_unknown_fields=True):
+    """The words as they are written, in a job file or as arguments."""
+
+    script: str | None = None
+    source: str | None = None
+    name: str | None = None
+    job_dir: str | None = None
+    hosts: Positive | None = None
+    instance_groups: tuple[GroupWords, ...] = ()
+    processes_per_host: Positive | None = None
+    distribution: str | dict[str, Any] | None = None
+    hyperparameter: dict[str, Any] = {}
+    channel: dict[str, str | ChannelWords] = {}
+    metric: dict[str, str] = {}
+    requirements: str | None = None
+    checkpoints: str | None = None
+    env: dict[str, str | bool | int | float] = {}
+    stop_after: str | float | None = None
+    max_run: str | float | None = None
+    kill: str | tuple[str, ...] = ()
+    backend: Backend | None = None
+    image: str | None = None
+    memory: str | int | None = None
+    shm_size: str | int | None = None
+
+
+def from_arguments(given: Mapping[str, Any], folder: Path, place: Place) -> dict[str, Any]:
+    """Return the words of the command line: *given* by argparse's names, None and [] left out; paths from *folder*.
+
+    Raises:
+        ContractError: a `name=value` without "=".
+    """
+    words = {name.replace("_", "-"): value for name, value in given.items() if value not in (None, [])}
+    for word in TABLE_WORDS:
+        if word in words:
+            words[word] = dict(_pair(text, place.of(word)) for text in words[word])
+    if "hyperparameter" in words:
+        words["hyperparameter"] = {key: _json_or_text(value) for key, value in words["hyperparameter"].items()}
+    if str(words.get("distribution", "")).startswith("{"):
+        words["distribution"] = _json_or_text(words["distribution"])
+    return _rooted(words, folder)
+
+
+def from_file(text: str, path: Path) -> dict[str, Any]:
+    """Return the words of the job file *path*, whose content is *text*: JSON or YAML by its name, else TOML.
+
+    Raises:
+        ContractError: it is not that, or not a table of words.
+    """
+    content = parse(text.encode(), path)
+    if not isinstance(content, dict):
+        raise ContractError(f"expected an object of words, found {type(content).__name__}", where=str(path))
+    words = {str(name).replace("_", "-"): value for name, value in content.items()}
+    if isinstance(words.get("instance-groups"), list):
+        groups = words["instance-groups"]
+        words["instance-groups"] = [_dashed(group) if isinstance(group, dict) else group for group in groups]
+    check_words(words, Place(where=str(path)))
+    return _rooted(words, path.parent)
+
+
+def joined(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
+    """Return both sources' words; *second* wins word by word, within a table name by name."""
+    words = {**first, **second}
+    for word in TABLE_WORDS:
+        if word in first and word in second:
+            words[word] = {**first[word], **second[word]}
+    return words
+
+
+def check_words(words: Mapping[str, Any], place: Place) -> Words:
+    """Return *words* with their types.
+
+    Raises:
+        ContractError: a word is unknown or of the wrong type; names the first.
+    """
+    known = [field.encode_name for field in msgspec.structs.fields(Words)]
+    for word in words:
+        if word not in known:
+            expected = f"expected one of {', '.join(known)}"
+            raise ContractError(expected, where=place.of(word), hint=did_you_mean(word, known))
+    backend = words.get("backend")
+    if isinstance(backend, str) and backend not in get_args(Backend):
+        expected = f"expected one of {', '.join(get_args(Backend))}, found {backend!r}"
+        raise ContractError(expected, where=place.of("backend"), hint=did_you_mean(backend, get_args(Backend)))
+    for word, value in words.items():
+        try:
+            convert({word: value}, Words, "")
+        except ContractError as error:
+            path, _, message = error.message.partition(": ")
+            raise ContractError(message, where=place.of(word) + path.removeprefix(f"$.{word}")) from None
+    return convert(dict(words), Words, place.where)
+
+
+def _rooted(words: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Return *words* with every path absolute, seen from *folder*."""
+    rooted = dict(words)
+    for word in PATH_WORDS:
+        if isinstance(rooted.get(word), str):
+            rooted[word] = _absolute(rooted[word], folder)
+    script, source = rooted.get("script"), rooted.get("source")
+    if isinstance(script, str):
+        absolute = _absolute(script, folder)
+        if not isinstance(source, str) or absolute.startswith(source + "/"):
+            rooted["script"] = absolute
+    if isinstance(rooted.get("channel"), dict):
+        rooted["channel"] = {name: _rooted_channel(value, folder) for name, value in rooted["channel"].items()}
+    return rooted
+
+
+def _rooted_channel(value: Any, folder: Path) -> Any:
+    if isinstance(value, str):
+        return _absolute(value, folder)
+    if isinstance(value, dict) and isinstance(value.get("path"), str):
+        return {**value, "path": _absolute(value["path"], folder)}
+    return value
+
+
+def _absolute(path: str, folder: Path) -> str:
+    return os.path.normpath(folder / path)
+
+
+def _pair(text: str, where: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise ContractError(f"expected NAME=VALUE, found {text!r}", where=where)
+    return name, value
+
+
+def _json_or_text(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _dashed(group: Mapping[str, Any]) -> dict[str, Any]:
+    return {str(key).replace("_", "-"): value for key, value in group.items()}

@@ -11,7 +11,9 @@ import msgspec
 import pytest
 
 from tests.peers.wired import KEY, TIMES, Party, child, party, wire
-from toolkit.peers.link import PROVE_WITHIN_S, UNPROVED_AT_ONCE, FollowerLink, LeaderLink, listen
+from toolkit.peers.follower_link import FollowerLink
+from toolkit.peers.leader_link import UNPROVED_AT_ONCE, LeaderLink, listen
+from toolkit.peers.link import PROVE_WITHIN_S
 from toolkit.peers.messages import NONCE_BYTES, Ended, Failing, Hello, Ping, Ready, Report, Seal, encode, job_key
 from toolkit.peers.roll import FailHere, Say, Start, Times
 

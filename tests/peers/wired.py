@@ -9,7 +9,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from toolkit.peers.link import FollowerLink, LeaderLink, Link, listen
+from toolkit.peers.follower_link import FollowerLink
+from toolkit.peers.leader_link import LeaderLink, listen
+from toolkit.peers.link import Link
 from toolkit.peers.messages import job_key
 from toolkit.peers.roll import Action, Times
 

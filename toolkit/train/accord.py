@@ -14,7 +14,8 @@ from toolkit.job.restart import news as restart_news
 from toolkit.launchers.environment import master
 from toolkit.log import Log
 from toolkit.peers import messages
-from toolkit.peers.link import FollowerLink, LeaderLink, listen
+from toolkit.peers.follower_link import FollowerLink
+from toolkit.peers.leader_link import LeaderLink, listen
 from toolkit.peers.messages import Report
 from toolkit.peers.roll import (
     HANG,

@@ -1,0 +1,245 @@
+"""The leader's end of the link: it listens, and proves who connects."""
+
+import contextlib
+import errno
+import socket
+import time
+from collections.abc import Callable, Iterator
+
+from toolkit.peers.leader import Leader
+from toolkit.peers.link import PROVE_WITHIN_S, READ, Connection, Link, peer
+from toolkit.peers.messages import (
+    HEAD_BYTES,
+    LARGEST_BYTES,
+    NONCE_BYTES,
+    Bye,
+    Hello,
+    Message,
+    Notice,
+    RefusedError,
+    Report,
+    Seal,
+    Stop,
+    encode,
+)
+from toolkit.peers.roll import Action, Say, Send, Timed, Times
+
+UNPROVED_AT_ONCE = 256
+# Descriptors that `train` needs beside one for each follower.
+OWN_DESCRIPTORS = UNPROVED_AT_ONCE + 256
+Judge = Callable[[str, tuple[tuple[int, int, float], ...]], list[tuple[str, str]]]
+
+
+class LeaderLink(Link):
+    """Listens; one connection a follower. *restarts*: how many the job may have; *judge* says who is slow, by the step
+    times of a host: (host, what the leader's log and its own are to say)."""
+
+    def __init__(
+        self,
+        hosts: tuple[str, ...],
+        key: bytes,
+        times: Times,
+        listener: socket.socket,
+        *,
+        restarts: int = 0,
+        judge: Judge = lambda _host, _times: [],
+    ) -> None:
+        super().__init__(hosts[0], key)
+        make_room(len(hosts))
+        self.roll = Leader(hosts, times, time.monotonic(), restarts=restarts)
+        self._judge = judge
+        self._hosts = frozenset(hosts[1:])
+        self._listener = listener
+        self._listens = False
+        listener.setblocking(False)
+        self._listen()
+        # By descriptor: all, and those (in the order they came) that have not proved themselves. By host: the others.
+        self._open: dict[int, Connection] = {}
+        self._unproved: dict[int, Connection] = {}
+        self._of: dict[str, Connection] = {}
+
+    def serve(self) -> None:
+        """Do what is due: connections, messages, beats."""
+        for fd, events in self._poll.poll(0, 4096):
+            if fd == self._listener.fileno():
+                self._accept()
+            elif (connection := self._open.get(fd)) is not None:
+                self.on_ready(connection, events)
+        now_s = time.monotonic()
+        for connection in list(self._overdue(now_s)):
+            self._refuse("a connection that proved nothing in time", peer(connection.sock))
+            self.lose(connection)
+        if self.roll.next_s(now_s) <= 0:
+            self._do(self.roll.tick(now_s, time.time_ns()))
+            self._listen()
+
+    def rest_s(self) -> float:
+        """Return the seconds until `serve` is due in any case."""
+        return self.roll.next_s(time.monotonic())
+
+    def tell(self, message: Message) -> None:
+        """Say *message* as this host. What has come before a stop is taken first: that a host is gone, too."""
+        if isinstance(message, Stop):
+            self.serve()
+        self._do(self.roll.heard(self.me, message, time.monotonic(), time.time_ns()))
+
+    @property
+    def clock_offset_ns(self) -> int:
+        """The leader's clock is the job's."""
+        return 0
+
+    @property
+    def verdict(self) -> Report | None:
+        return self.roll.verdict
+
+    @property
+    def finished(self) -> bool:
+        """True once every follower has taken the verdict, or had time to."""
+        return self.roll.finished(time.monotonic())
+
+    def close(self) -> None:
+        for connection in list(self._open.values()):
+            self._forget(connection)
+        self._open.clear()
+        super().close()
+        self._listener.close()
+
+    def on_frame(self, connection: Connection, frame: bytes) -> None:
+        if connection.seal is None:
+            self._prove(connection, frame)
+        elif connection.host is not None:
+            message = connection.seal.open(frame)
+            self._do(self.roll.heard(connection.host, message, time.monotonic(), time.time_ns()))
+            if isinstance(message, Bye):
+                self.lose(connection)
+
+    def lose(self, connection: Connection) -> None:
+        fd, host = connection.sock.fileno(), connection.host
+        if fd < 0:
+            return
+        self._open.pop(fd, None)
+        self._unproved.pop(fd, None)
+        self._forget(connection)
+        if host is not None and self._of.get(host) is connection:
+            del self._of[host]
+            self._do(self.roll.left(host, time.monotonic()))
+
+    def _listen(self) -> None:
+        if not self._listens:
+            self._poll.register(self._listener.fileno(), READ)
+            self._listens = True
+
+    def _overdue(self, now_s: float) -> Iterator[Connection]:
+        for connection in self._unproved.values():
+            if now_s - connection.born_s <= PROVE_WITHIN_S:
+                return
+            yield connection
+
+    def _accept(self) -> None:
+        for _ in range(1024):
+            try:
+                sock, _ = self._listener.accept()
+            except OSError as error:
+                if error.errno in (errno.EMFILE, errno.ENFILE):
+                    self._no_room()
+                return
+            if len(self._unproved) >= UNPROVED_AT_ONCE + len(self._hosts):
+                self._drop_oldest("a connection beyond those that may wait to prove themselves")
+            sock.setblocking(False)
+            with contextlib.suppress(OSError):
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            connection = Connection(sock, time.monotonic())
+            self._open[sock.fileno()] = self._unproved[sock.fileno()] = connection
+            if not self._write(connection, NONCE_BYTES.to_bytes(HEAD_BYTES, "big") + connection.nonce):
+                self.lose(connection)
+
+    def _no_room(self) -> None:
+        """No descriptor is left: the oldest stranger goes, else nobody is let in until the next tick."""
+        if self._unproved:
+            self._drop_oldest("a connection for which no descriptor was left (ulimit -n)")
+        else:
+            self._poll.unregister(self._listener.fileno())
+            self._listens = False
+
+    def _drop_oldest(self, reason: str) -> None:
+        oldest = next(iter(self._unproved.values()))
+        self._refuse(reason, peer(oldest.sock))
+        self.lose(oldest)
+
+    def _prove(self, connection: Connection, frame: bytes) -> None:
+        seal = Seal(self._key, connection.nonce, frame[:NONCE_BYTES], "down")
+        hello = seal.open(frame[NONCE_BYTES:])
+        if not isinstance(hello, Hello) or hello.host not in self._hosts:
+            raise RefusedError("a host that is not of this job")
+        if self.roll.knows_other(hello.host, hello.mark):
+            self._write(connection, seal.seal(encode(self.roll.turn_away(hello.host, time.time_ns()))))
+            raise RefusedError(f"a second train that calls itself {hello.host}")
+        before = self._of.get(hello.host)
+        connection.seal, connection.host = seal, hello.host
+        connection.frames.largest_bytes = LARGEST_BYTES
+        self._unproved.pop(connection.sock.fileno(), None)
+        self._of[hello.host] = connection
+        if before is not None:
+            self._open.pop(before.sock.fileno(), None)
+            self._forget(before)
+        self._do(self.roll.joined(hello.host, time.monotonic()))
+
+    def _do(self, actions: list[Action]) -> None:
+        for action in actions:
+            if isinstance(action, Send):
+                self._send(action)
+            elif isinstance(action, Timed):
+                # At once, so that a host's news of its last steps is not behind the verdict, which closes its link.
+                self._tell_slow(self._judge(action.host, action.times))
+            else:
+                self._words.append(action)
+
+    def _tell_slow(self, found: list[tuple[str, str]]) -> None:
+        for host, text in found:
+            self._words.append(Say(text=text, warns=True))
+            if host != self.me:
+                self._send(Send(hosts=(host,), message=Notice(text=text)))
+
+    def _send(self, action: Send) -> None:
+        encoded = encode(action.message)
+        broken = []
+        for host in action.hosts:
+            connection = self._of.get(host)
+            if connection is None or connection.seal is None:
+                continue
+            if not self._write(connection, connection.seal.seal(encoded)):
+                broken.append(connection)
+        for connection in broken:
+            self.lose(connection)
+
+
+def listen(address: str | None, port: int) -> socket.socket:
+    """Return a socket that listens on *address*; on every one, IPv6 and IPv4, if it is None or none of this host's (a
+    service's address, or one translated on the way).
+
+    Raises:
+        OSError: the port is taken.
+    """
+    if address is not None:
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        try:
+            return socket.create_server((address, port), family=family, backlog=4096)
+        except OSError as error:
+            if error.errno != errno.EADDRNOTAVAIL:
+                raise
+    if socket.has_dualstack_ipv6():
+        with contextlib.suppress(OSError):
+            return socket.create_server(("", port), family=socket.AF_INET6, backlog=4096, dualstack_ipv6=True)
+    return socket.create_server(("", port), backlog=4096)
+
+
+def make_room(hosts: int) -> None:
+    """Raise this process's soft limit of descriptors, if so many hosts need it and the hard limit lets it."""
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = hosts + OWN_DESCRIPTORS
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))

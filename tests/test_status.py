@@ -99,14 +99,14 @@ def rank(folder: Path, start: Callable[..., Rank]) -> Rank:
 
 def ask(folder: Path, *, within_s: float = 100.0, step: int | None = None) -> None:
     deadline_ns = time.monotonic_ns() + int(within_s * 1e9)
-    slate.ask(folder, Stop(requested_at_ns=time.time_ns(), deadline_ns=deadline_ns, signal=15, stop_step=step))
+    slate.ask(folder, Stop(requested_at_ns=time.monotonic_ns(), deadline_ns=deadline_ns, signal=15, stop_step=step))
 
 
 # What a rank tells
 
 
 def test_a_heartbeat_tells_step_time_and_pace(rank: Rank) -> None:
-    before_ns = time.time_ns()
+    before_ns = time.monotonic_ns()
     rank.do("status.heartbeat(10)")
     first = rank.told
     rank.do("status.heartbeat(12)")
@@ -116,7 +116,7 @@ def test_a_heartbeat_tells_step_time_and_pace(rank: Rank) -> None:
     assert (second.step, second.heartbeats) == (12, 2)
     assert first.step_time_ns is not None
     assert second.step_time_ns is not None
-    assert before_ns < first.step_time_ns < second.step_time_ns < time.time_ns()
+    assert before_ns < first.step_time_ns < second.step_time_ns < time.monotonic_ns()
     assert second.step_ns == (second.step_time_ns - first.step_time_ns) // 2
     assert (second.progress, second.holding, second.holding_since_ns) == (None, 0, None)
 
@@ -453,7 +453,7 @@ def test_the_example_saves_when_it_is_stopped_and_goes_on_from_there(folder: Pat
         until_s = time.monotonic() + 60
         while not any(told.heartbeats > 1 for told in slate.read_all(folder).values()) and time.monotonic() < until_s:
             time.sleep(0.001)
-        now_ns = time.time_ns()
+        now_ns = time.monotonic_ns()
         step = slate.common_step(slate.read_all(folder).values(), now_ns, now_ns + 20_000_000)
         ask(folder, step=step)
         first.send_signal(signal.SIGTERM)

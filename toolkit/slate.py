@@ -21,8 +21,8 @@ _RANK = re.compile(r"rank-([1-9][0-9]{0,9})")
 class Stop(Record, frozen=True, kw_only=True):
     """A stop that was asked for.
 
-    `requested_at_ns` is time.time_ns(); `deadline_ns`, when SIGKILL comes, time.monotonic_ns(), so that a corrected
-    clock cannot move it. `stop_step` is the step from which on every rank stops, None while none is agreed, 0 for at
+    `requested_at_ns` and `deadline_ns`, when SIGKILL comes, are time.monotonic_ns(): a clock that is set cannot move
+    them. `stop_step` is the step from which on every rank stops, None while none is agreed, 0 for at
     once.
     """
 
@@ -35,8 +35,8 @@ class Stop(Record, frozen=True, kw_only=True):
 class RankSlate(Record, frozen=True, kw_only=True):
     """What one process last told by `toolkit.status`.
 
-    `step_time_ns` and `holding_since_ns` (of the oldest checkpoint hold that is open) are time.time_ns(); `step_ns` is
-    the time a step took between the last two heartbeats.
+    `step_time_ns` and `holding_since_ns` (of the oldest checkpoint hold that is open) are time.monotonic_ns();
+    `step_ns` is the time a step took between the last two heartbeats.
     """
 
     pid: int
@@ -153,7 +153,7 @@ def raised(folder: Path, pid: int) -> Raised | None:
 
 def common_step(ranks: Iterable[RankSlate], now_ns: int, told_ns: int) -> int:
     """Return the stop step that none of *ranks*, read at *now_ns*, will have gone past at *told_ns*, when all of them
-    know of it (both time.time_ns()). 0, at once, where no rank ever sent a heartbeat.
+    know of it (both time.monotonic_ns()). 0, at once, where no rank ever sent a heartbeat.
 
     Pure. The ranks are those of all hosts. A step may come twice as fast as the fastest rank's last one.
     """

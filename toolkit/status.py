@@ -125,7 +125,7 @@ class _Page:
         self.holds: dict[int, int] = {}
 
     def beat(self, step: int) -> None:
-        now_ns = time.time_ns()
+        now_ns = time.monotonic_ns()
         steps = step - self.step
         if steps > 0 and self.heartbeats:
             self.step_ns = max(0, now_ns - self.step_time_ns) // steps
@@ -142,7 +142,7 @@ class _Page:
         self.write()
 
     def hold(self, key: int) -> None:
-        self.holds[key] = time.time_ns()
+        self.holds[key] = time.monotonic_ns()
         self.write()
 
     def release(self, key: int) -> None:

@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from tests.clocks import WallClock, build, missing
 from tests.faults import cage
 from tests.faults.hosts import Host, Hosts
 from tests.faults.launchers import ENGINES, Launcher
@@ -56,6 +57,8 @@ def why_not(fault: Fault, launcher: Launcher) -> str:
         return cage.network()
     if fault.cage in ("full", "read-only"):
         return cage.mounts()
+    if fault.cage == "clock":
+        return missing()
     return cage.memory() if fault.cage == "memory" else ""
 
 
@@ -141,6 +144,9 @@ class _Round:
             stack.enter_context(cage.full(there.base.output))
         elif kind == "read-only":
             stack.enter_context(cage.read_only(there.base.output))
+        elif kind == "clock":
+            clock = WallClock(build(self._hosts.folder), self._hosts.folder / "clock")
+            there.environ.update(clock.environ)
         elif kind == "memory":
             little = stack.enter_context(cage.Memory(tag, ENGINES[self._hosts.launcher].memory_bytes))
             there.prefix = little.prefix

@@ -163,6 +163,20 @@ def raises_slowly(rank: Rank) -> None:
     raise RuntimeError(f"boom on {rank.host}")
 
 
+def clock_ahead(rank: Rank) -> None:
+    """Let this host's wall clock (tests/clocks.py) go an hour ahead, and raise slowly."""
+    Path(os.environ["CLOCK_STEP_FILE"]).write_text("3600")
+    raises_slowly(rank)
+
+
+def clock_back(rank: Rank) -> None:
+    """Raise; on the way out the wall clock goes back by an hour, and only then do the others fail."""
+    atexit.register(time.sleep, TEARDOWN_S)
+    atexit.register(rank.others.leave)
+    atexit.register(Path(os.environ["CLOCK_STEP_FILE"]).write_text, "-3600")
+    raise RuntimeError(f"boom on {rank.host}")
+
+
 def leaves_a_child(rank: Rank) -> None:
     """Raise, and leave a process in a session of its own that holds none of our pipes and ignores SIGTERM."""
     code = "import signal, time; signal.signal(15, signal.SIG_IGN); print(1, flush=True); time.sleep(600)"
@@ -196,6 +210,8 @@ def _kills_itself(number: int) -> Callable[[Rank], None]:
 BREAKS: dict[str, Callable[[Rank], None]] = {
     "raises": raises,
     "raises-slowly": raises_slowly,
+    "clock-ahead": clock_ahead,
+    "clock-back": clock_back,
     "leaves-a-child": leaves_a_child,
     "eats-memory": eats_memory,
     "hangs": lambda _rank: time.sleep(600),

@@ -5,7 +5,7 @@ from typing import Literal
 from tests.faults.launchers import ALL, Launcher
 from toolkit.records import Record
 
-Cage = Literal["", "network", "proxy", "full", "read-only", "memory"]
+Cage = Literal["", "network", "proxy", "full", "read-only", "memory", "clock"]
 # "The others know within 2 s" and, of hosts that only fall silent, "within 10 s"; both from the fault.
 PROMPT_S = 2.0
 # Of a rank that takes 0.6 s to end nobody can know before it has; its peers end no sooner.
@@ -83,6 +83,27 @@ FAULTS: tuple[Fault, ...] = (
         text="the same on a follower with two ranks on each host: its neighbour fails first, and we end it then",
         program="raises-slowly",
         per_host=2,
+        code=1,
+        says=_BOOM,
+        detect_s=SLOWLY_S,
+        launchers=("torchrun", "mpi", "smddp"),
+    ),
+    Fault(
+        name="clock-ahead",
+        text="the host's wall clock goes an hour ahead, then a rank raises and takes 0.6 s to end",
+        program="clock-ahead",
+        cage="clock",
+        code=1,
+        says=_BOOM,
+        detect_s=SLOWLY_S,
+        launchers=("script", "torchrun", "mpi", "smddp"),
+    ),
+    Fault(
+        name="clock-back-pair",
+        text="one of two ranks raises, its host's wall clock goes back by an hour, and its neighbour fails first",
+        program="clock-back",
+        per_host=2,
+        cage="clock",
         code=1,
         says=_BOOM,
         detect_s=SLOWLY_S,

@@ -27,6 +27,7 @@ TORCHRUN = (
     "raises-slowly",
     "raises-slowly-leader",
     "raises-slowly-pair",
+    "clock-back-pair",
     "exits-143",
     "rank-sigkill",
     "train-sigkill",

@@ -238,7 +238,7 @@ class Job:
         host.connection = self._connections
         roll = host.roll
         assert isinstance(roll, Follower)
-        self.leader.inbox.append(lambda: self._leader.joined(host.name, self.now_s))
+        self.leader.inbox.append(lambda: self._leader.joined(host.name, self.now_s, self.ns(self.now_s)))
         host.inbox.append(lambda: roll.joined(self.now_s, self.ns(self.now_s)))
 
     def _cut(self, host: Host) -> None:

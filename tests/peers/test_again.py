@@ -211,7 +211,7 @@ def test_a_failure_before_all_were_started_again_ends_the_job() -> None:
     leader = Leader(("a", "b"), TIMES, 0.0, restarts=2)
     failed = msgspec.structs.replace(boom(), host="b", failed_ns=5)
     healthy = Ended(report=Report(host="a", exit_code=75))
-    leader.joined("b", 0.0)
+    leader.joined("b", 0.0, 0)
     for host, message in (("b", Ready()), ("a", Ready()), ("b", Ended(report=failed, steps=SOME)), ("a", healthy)):
         leader.heard(host, message, 1.0, 0)
 
@@ -295,14 +295,14 @@ def test_news_of_a_round_that_is_over_is_no_news() -> None:
         ("b", Failing(report=failed)),
         ("b", Ended(report=failed, steps=SOME)),
     ]
-    leader.joined("b", 0.0)
+    leader.joined("b", 0.0, 0)
     for host, message in words:
         leader.heard(host, message, 1.0, 0)
     repeated = leader.heard("a", Ended(report=Report(host="a", exit_code=75)), 1.5, 0)
 
     # Its connection broke before Again came, so it says everything again.
     leader.left("b", 1.6)
-    back = leader.joined("b", 1.7)
+    back = leader.joined("b", 1.7, 0)
     late = [leader.heard("b", message, 1.7, 0) for _, message in words]
     leader.heard("a", Ready(), 1.7, 0)
     leader.heard("b", Round(round=1), 1.8, 0)
@@ -367,7 +367,7 @@ def test_each_host_costs_the_same_however_many_there_are() -> None:
     hosts = tuple(f"algo-{number}" for number in range(1, 3001))
     leader = Leader(hosts, TIMES, 0.0, restarts=1)
     for host in hosts[1:]:
-        leader.joined(host, 0.0)
+        leader.joined(host, 0.0, 0)
         leader.heard(host, Ready(), 0.0, 0)
     leader.heard(hosts[0], Ready(), 0.0, 0)
     failed = msgspec.structs.replace(boom(), host=hosts[5], failed_ns=1)

@@ -142,9 +142,9 @@ def test_clocks_are_compared_over_the_link() -> None:
         (follower,) = together.followers()
         start(together)
 
-        together.until(lambda: follower.clock_offset_ns != 0)
+        together.until(lambda: follower.clock.offset_ns != 0)
 
-        assert abs(follower.clock_offset_ns) < 50_000_000  # One machine: what is left is the way.
+        assert abs(follower.clock.offset_ns) < 50_000_000  # One machine: what is left is the way.
 
 
 def test_a_host_with_another_key_is_refused_and_the_others_go_on() -> None:
@@ -299,7 +299,7 @@ def test_a_flood_of_strangers_drives_out_itself_and_no_host() -> None:
         first = together.follower("algo-2")
         first.tell(Ready())
         together.leader.tell(Ready())
-        together.until(lambda: first.clock_offset_ns != 0)
+        together.until(lambda: first.clock.offset_ns != 0)
         guests = []
         for _ in range(2000):
             guests.append(stranger(together))

@@ -18,7 +18,6 @@ from toolkit.peers.messages import (
     Go,
     Message,
     Ping,
-    Pong,
     Ready,
     RefusedError,
     Report,
@@ -171,7 +170,7 @@ def test_the_clock_takes_the_exchange_with_the_shortest_way() -> None:
     for way_there_ns, way_back_ns in ((900, 100), (10, 10), (50, 4000)):
         sent_ns = 1_000_000
         arrived_ns = sent_ns + way_there_ns
-        clock.heard(Pong(sent_ns=sent_ns, leader_ns=arrived_ns + ahead_ns), arrived_ns + way_back_ns)
+        clock.heard(sent_ns, arrived_ns + ahead_ns, arrived_ns + way_back_ns)
 
     assert clock.offset_ns == ahead_ns
 
@@ -181,7 +180,7 @@ def test_the_clock_is_wrong_by_half_the_shortest_way_at_most(ahead_ns: int, ways
     clock = Clock()
 
     for there_ns, back_ns in ways:
-        clock.heard(Pong(sent_ns=0, leader_ns=there_ns + ahead_ns), there_ns + back_ns)
+        clock.heard(0, there_ns + ahead_ns, there_ns + back_ns)
 
     assert abs(clock.offset_ns - ahead_ns) <= min(sum(way) for way in ways[-16:]) / 2 + 1
 
@@ -189,6 +188,6 @@ def test_the_clock_is_wrong_by_half_the_shortest_way_at_most(ahead_ns: int, ways
 def test_a_clock_that_went_back_is_not_believed() -> None:
     clock = Clock()
 
-    clock.heard(Pong(sent_ns=1000, leader_ns=5), 900)
+    clock.heard(1000, 5, 900)
 
     assert clock.offset_ns == 0

@@ -787,7 +787,7 @@ def test_each_host_costs_the_same_however_many_there_are() -> None:
     hosts = tuple(f"algo-{number}" for number in range(1, 3001))
     leader = Leader(hosts, TIMES, 0.0)
     for host in hosts[1:]:
-        leader.joined(host, 0.0)
+        leader.joined(host, 0.0, 0)
         leader.heard(host, Ready(), 0.0, 0)
     go = leader.heard(hosts[0], Ready(), 0.0, 0)
     leader.heard(hosts[5], Failing(report=Report(host=hosts[5], exit_code=3, primary=True)), 1.0, 0)
@@ -823,19 +823,19 @@ def test_beats_are_as_many_as_the_leader_can_take(
 def test_what_the_leader_says_to_one_that_joins_is_all_it_has_to_know() -> None:
     leader = Leader(("a", "b", "c"), TIMES, 0.0)
     for host in ("b", "c"):
-        leader.joined(host, 0.0)
+        leader.joined(host, 0.0, 0)
         leader.heard(host, Ready(), 0.0, 0)
     leader.heard("a", Ready(), 0.0, 0)
     leader.heard("c", Stop(host="c", signal=15), 1.0, 0)
 
-    messages = [action.message for action in leader.joined("b", 2.0) if isinstance(action, Send)]
+    messages = [action.message for action in leader.joined("b", 2.0, 0) if isinstance(action, Send)]
 
-    assert messages == [Welcome(beat_s=1.0, patience_s=8.0), Stop(host="c", signal=15), Go()]
+    assert messages == [Welcome(beat_s=1.0, patience_s=8.0, leader_ns=0), Stop(host="c", signal=15), Go()]
 
 
 def test_a_ping_is_answered_with_the_leaders_clock() -> None:
     leader = Leader(("a", "b"), TIMES, 0.0)
-    leader.joined("b", 0.0)
+    leader.joined("b", 0.0, 0)
 
     (answer,) = leader.heard("b", Ping(sent_ns=5), 1.0, 77)
 

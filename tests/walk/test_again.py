@@ -5,6 +5,7 @@ Which failures are worth it is in tests/job/test_restart.py, what the hosts say 
 
 import contextlib
 import json
+import os
 import signal
 import sys
 from collections.abc import Iterator
@@ -154,6 +155,18 @@ def test_a_metric_or_a_checkpoint_is_a_step_too(base: Base, document: list[dict[
 
     assert b"restart (1 of 1)" in done.stderr
     assert done.status in (3, 1)  # The folder is there already in the second round: FileExistsError.
+
+
+def test_a_checkpoint_that_a_clock_set_back_dates_before_the_last_one_is_a_step_too(base: Base) -> None:
+    checkpoints = base.root / "checkpoints"
+    checkpoints.mkdir()
+    (checkpoints / "before").touch()
+    os.utime(checkpoints / "before", (2e9, 2e9))
+    base.program(f"import pathlib\npathlib.Path({str(checkpoints / 'new')!r}).touch()\nraise SystemExit(3)\n")
+
+    done = base.train(TOOLKIT_RESTARTS="1")
+
+    assert b"restart (1 of 1)" in done.stderr
 
 
 def test_the_steps_of_one_round_do_not_count_for_the_next(base: Base) -> None:

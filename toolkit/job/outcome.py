@@ -2,12 +2,15 @@
 
 from typing import Literal
 
+import msgspec
+
 from toolkit.job.restart import Restart
 from toolkit.records import Record
 
 
 class Exit(Record, frozen=True, kw_only=True):
-    """The end of one process: exactly one of `code` and `signal` (a number) is set. Times: ns since the epoch.
+    """The end of one process: exactly one of `code` and `signal` (a number) is set. Times: time.monotonic_ns()
+    (in outcome.json, since the epoch: `dated`).
 
     `told`: we had sent it a signal before it failed (its death is then no cause of its own).
     `raised_ns`: when the exception that ended it was raised, if the rank hook saw one: its teardown may have taken
@@ -97,7 +100,8 @@ class Ended(Record, frozen=True, kw_only=True):
 class Outcome(Record, frozen=True, kw_only=True):
     """How the job ended on this host, computed once and never changed.
 
-    `primary`: the cause is one of its own, not the echo of another process's end. `failed_ns`: when it came about.
+    `primary`: the cause is one of its own, not the echo of another process's end. `failed_ns`: when it came about, on
+    this host's monotonic clock.
     `odd`: what was odd about this host's ranks when nothing moved any more. `same`: the error and its place, by which
     tracebacks are told to be the same; `alike`: how many more ranks had ended with the same one when this was judged.
     `preempted`: somebody outside ended the process that failed. `restarts`: the rounds before this one.
@@ -126,3 +130,25 @@ class Outcome(Record, frozen=True, kw_only=True):
     exits: tuple[Exit, ...] = ()
     notes: tuple[str, ...] = ()
     restarts: tuple[Restart, ...] = ()
+
+
+def dated(outcome: Outcome, ahead_ns: int) -> Outcome:
+    """Return *outcome* for people and files: with its times moved by *ahead_ns*, what the wall clock is ahead of the
+    monotonic one. Times are compared before this only: the wall clock may be set at any moment."""
+
+    def date(at_ns: int) -> int:
+        return at_ns + ahead_ns if at_ns else 0
+
+    exits = (
+        msgspec.structs.replace(
+            each,
+            started_ns=date(each.started_ns),
+            ended_ns=date(each.ended_ns),
+            raised_ns=None if each.raised_ns is None else date(each.raised_ns),
+        )
+        for each in outcome.exits
+    )
+    restarts = (msgspec.structs.replace(each, failed_ns=date(each.failed_ns)) for each in outcome.restarts)
+    return msgspec.structs.replace(
+        outcome, failed_ns=date(outcome.failed_ns), exits=tuple(exits), restarts=tuple(restarts)
+    )

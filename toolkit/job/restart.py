@@ -13,8 +13,8 @@ FINAL_CODES = (78, 93)
 
 
 class Restart(Record, frozen=True, kw_only=True):
-    """What ended a round, and that another followed. `round`: the one that then began; `failed_ns`: on the leader's
-    clock; `counted`: it used up one of the restarts that are allowed."""
+    """What ended a round, and that another followed. `round`: the one that then began; `failed_ns`: when,
+    on this host's monotonic clock; `counted`: it used up one of the restarts that are allowed."""
 
     round: int
     host: str

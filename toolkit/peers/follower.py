@@ -167,26 +167,23 @@ class Follower:
             return [*self._settle(message.report), self._to_leader(Bye())]
         return []
 
-    def tick(self, now_s: float, now_ns: int, offset_ns: int = 0) -> list[Action]:
-        """See what time alone has brought about; send the beat. Call when `next_s` is 0; later was a pause of our own.
-
-        *offset_ns*: what to add to a time of this host to have the leader's.
-        """
+    def tick(self, now_s: float, now_ns: int) -> list[Action]:
+        """See what time alone has brought about; send the beat. Call when `next_s` is 0; later was a pause of our
+        own."""
         self._forgive_own_pause(now_s)
         self._due_s = now_s + self._times.beat_s
         if self.verdict is not None:
             return []
         if self._heard_s is None:
             return self._waiting(now_s, now_ns)
-        job_ns = now_ns + offset_ns
         if self._away_s is not None:
             self._due_s = min(self._due_s, self._away_s + RECONNECT_S)
             if now_s < self._away_s + RECONNECT_S:
                 return []
-            return self._alone(broken(), job_ns - int((now_s - self._away_s) * 1e9) - BREAK_NS)
+            return self._alone(broken(), now_ns - int((now_s - self._away_s) * 1e9) - BREAK_NS)
         silent_s = now_s - self._heard_s
         if silent_s >= self._times.patience_s:
-            return self._alone(silent(silent_s), job_ns - int(silent_s * 1e9))
+            return self._alone(silent(silent_s), now_ns - int(silent_s * 1e9))
         return [self._to_leader(Ping(sent_ns=now_ns))] if self._connected else []
 
     def next_s(self, now_s: float) -> float:

@@ -23,7 +23,9 @@ from toolkit.peers.messages import (
     Report,
     Seal,
     Stop,
+    Welcome,
     encode,
+    on_clock,
 )
 from toolkit.peers.roll import Action, Send, Times
 
@@ -55,7 +57,8 @@ class FollowerLink(Link):
         self._resolved_s = now_s
         self._met = False
         self._mark = os.urandom(8).hex()
-        self._clock = Clock()
+        self.clock = Clock()
+        self._hello_ns = 0
         self.connection: Connection | None = None
         self._proved = False
         self._next_try_s = now_s
@@ -79,7 +82,7 @@ class FollowerLink(Link):
         elif not self._proved and now_s - connection.born_s > PROVE_WITHIN_S:
             self.lose(connection)
         if self.roll.next_s(now_s) <= 0:
-            self._do(self.roll.tick(now_s, time.time_ns(), self._clock.offset_ns))
+            self._do(self.roll.tick(now_s, time.monotonic_ns()))
 
     def rest_s(self) -> float:
         """Return the seconds until `serve` is due in any case."""
@@ -94,11 +97,6 @@ class FollowerLink(Link):
         if isinstance(message, Stop):
             self.serve()
         self._do(self.roll.tell(message, time.monotonic()))
-
-    @property
-    def clock_offset_ns(self) -> int:
-        """What to add to a time of this host to have the leader's."""
-        return self._clock.offset_ns
 
     @property
     def verdict(self) -> Report | None:
@@ -121,9 +119,12 @@ class FollowerLink(Link):
             self._introduce(connection, frame)
             return
         message = connection.seal.open(frame)
-        now_s, now_ns = time.monotonic(), time.time_ns()
+        now_s, now_ns = time.monotonic(), time.monotonic_ns()
         if isinstance(message, Pong):
-            self._clock.heard(message, now_ns)
+            self.clock.heard(message.sent_ns, message.leader_ns, now_ns)
+        elif isinstance(message, Welcome):
+            self.clock.heard(self._hello_ns, message.leader_ns, now_ns)
+        message = on_clock(message, -self.clock.offset_ns)
         if not self._proved:
             self._proved = self._met = True
             self._do(self.roll.joined(now_s, now_ns))
@@ -148,6 +149,7 @@ class FollowerLink(Link):
         if len(nonce) != NONCE_BYTES:
             raise RefusedError("something at the leader's address that is no leader")
         connection.seal = Seal(self._key, nonce, connection.nonce, "up")
+        self._hello_ns = time.monotonic_ns()
         sealed = connection.seal.seal(encode(Hello(host=self.me, mark=self._mark)))
         length = (len(sealed) - HEAD_BYTES + NONCE_BYTES).to_bytes(HEAD_BYTES, "big")
         connection.frames.largest_bytes = LARGEST_BYTES
@@ -200,5 +202,6 @@ class FollowerLink(Link):
             connection = self.connection
             if connection is None or connection.seal is None or not self._proved:
                 continue
-            if not self._write(connection, connection.seal.seal(encode(action.message))):
+            message = on_clock(action.message, self.clock.offset_ns)
+            if not self._write(connection, connection.seal.seal(encode(message))):
                 self.lose(connection)

@@ -135,14 +135,18 @@ class Leader:
         """True if *host* has joined before as another process: a restarted or a second `train` takes nobody's place."""
         return self._marks.setdefault(host, mark) != mark
 
-    def turn_away(self, host: str, now_ns: int) -> Verdict:
+    def turn_away(self, host: str, now_ns: int) -> tuple[Message, ...]:
         """Return what a second `train` of *host* is told: how the job ended if that is known, else to end."""
-        if self.verdict is not None and self.verdict.failed:
-            return Verdict(report=self.verdict)
-        cause = f"another train of this job is already host {host}: this one started second, or again"
-        return Verdict(report=msgspec.structs.replace(vanished(host, "", now_ns), cause=cause))
+        report = self.verdict
+        if report is None or not report.failed:
+            cause = f"another train of this job is already host {host}: this one started second, or again"
+            report = msgspec.structs.replace(vanished(host, "", now_ns), cause=cause)
+        return self._welcome(now_ns), Verdict(report=report)
 
-    def joined(self, host: str, now_s: float) -> list[Action]:
+    def _welcome(self, now_ns: int) -> Welcome:
+        return Welcome(beat_s=self._times.beat_s, patience_s=self._times.patience_s, leader_ns=now_ns)
+
+    def joined(self, host: str, now_s: float, now_ns: int) -> list[Action]:
         """*host* has proved itself on a new connection; it may be back after a break."""
         if host in self._absent:
             self._absent.discard(host)
@@ -153,7 +157,7 @@ class Leader:
         self._idle.pop(host, None)
         self._at[host] = 0
         self._heard_s[host] = now_s
-        messages: list[Message] = [Welcome(beat_s=self._times.beat_s, patience_s=self._times.patience_s)]
+        messages: list[Message] = [self._welcome(now_ns)]
         if self.verdict is not None:
             messages.append(Verdict(report=self.verdict))
         else:

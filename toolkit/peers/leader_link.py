@@ -70,7 +70,7 @@ class LeaderLink(Link):
             self._refuse("a connection that proved nothing in time", peer(connection.sock))
             self.lose(connection)
         if self.roll.next_s(now_s) <= 0:
-            self._do(self.roll.tick(now_s, time.time_ns()))
+            self._do(self.roll.tick(now_s, time.monotonic_ns()))
             self._listen()
 
     def rest_s(self) -> float:
@@ -81,12 +81,7 @@ class LeaderLink(Link):
         """Say *message* as this host. What has come before a stop is taken first: that a host is gone, too."""
         if isinstance(message, Stop):
             self.serve()
-        self._do(self.roll.heard(self.me, message, time.monotonic(), time.time_ns()))
-
-    @property
-    def clock_offset_ns(self) -> int:
-        """The leader's clock is the job's."""
-        return 0
+        self._do(self.roll.heard(self.me, message, time.monotonic(), time.monotonic_ns()))
 
     @property
     def verdict(self) -> Report | None:
@@ -109,7 +104,7 @@ class LeaderLink(Link):
             self._prove(connection, frame)
         elif connection.host is not None:
             message = connection.seal.open(frame)
-            self._do(self.roll.heard(connection.host, message, time.monotonic(), time.time_ns()))
+            self._do(self.roll.heard(connection.host, message, time.monotonic(), time.monotonic_ns()))
             if isinstance(message, Bye):
                 self.lose(connection)
 
@@ -172,7 +167,8 @@ class LeaderLink(Link):
         if not isinstance(hello, Hello) or hello.host not in self._hosts:
             raise RefusedError("a host that is not of this job")
         if self.roll.knows_other(hello.host, hello.mark):
-            self._write(connection, seal.seal(encode(self.roll.turn_away(hello.host, time.time_ns()))))
+            for message in self.roll.turn_away(hello.host, time.monotonic_ns()):
+                self._write(connection, seal.seal(encode(message)))
             raise RefusedError(f"a second train that calls itself {hello.host}")
         before = self._of.get(hello.host)
         connection.seal, connection.host = seal, hello.host
@@ -182,7 +178,7 @@ class LeaderLink(Link):
         if before is not None:
             self._open.pop(before.sock.fileno(), None)
             self._forget(before)
-        self._do(self.roll.joined(hello.host, time.monotonic()))
+        self._do(self.roll.joined(hello.host, time.monotonic(), time.monotonic_ns()))
 
     def _do(self, actions: list[Action]) -> None:
         for action in actions:

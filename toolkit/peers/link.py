@@ -30,7 +30,7 @@ WRITE = select.EPOLLOUT
 class Connection:
     """One socket: frames in, frames out, never blocking."""
 
-    __slots__ = ("born_s", "frames", "host", "nonce", "out", "seal", "sock", "watched")
+    __slots__ = ("born_s", "frames", "half_closed", "host", "nonce", "out", "seal", "sock", "watched")
 
     def __init__(self, sock: socket.socket, now_s: float) -> None:
         self.sock = sock
@@ -40,6 +40,7 @@ class Connection:
         self.host: str | None = None
         self.nonce = os.urandom(NONCE_BYTES)
         self.out = b""
+        self.half_closed = False
         self.watched = 0
 
     @property
@@ -56,20 +57,24 @@ class Connection:
             return None
 
     def write(self, frame: bytes) -> bool:
-        """Send *frame* or keep it; False if the connection is of no use any more."""
-        self.out = self.out + frame if self.out else frame
-        return self.flush() and len(self.out) <= OUT_LIMIT_BYTES
+        """Send *frame* or keep it; False if the other end has not taken the last 4 MiB.
 
-    def flush(self) -> bool:
-        """Send what goes; False if the connection is of no use any more."""
+        An error is no reason to close: what the other end said before it closed (a verdict) may still be to be read.
+        """
+        if not self.half_closed:
+            self.out = self.out + frame if self.out else frame
+            self.flush()
+        return len(self.out) <= OUT_LIMIT_BYTES
+
+    def flush(self) -> None:
+        """Send what goes."""
         while self.out:
             try:
                 self.out = self.out[self.sock.send(self.out, socket.MSG_NOSIGNAL) :]
             except BlockingIOError:
-                return True
+                return
             except OSError:
-                return False
-        return True
+                self.half_closed, self.out = True, b""
 
 
 class Link:
@@ -110,9 +115,8 @@ class Link:
 
     def on_ready(self, connection: Connection, events: int) -> None:
         """Write and read what goes on *connection*."""
-        if events & WRITE and not connection.flush():
-            self.lose(connection)
-            return
+        if events & WRITE:
+            connection.flush()
         piece = connection.read() if events & ~WRITE else b""
         if piece is None:
             self.lose(connection)

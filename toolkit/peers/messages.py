@@ -28,7 +28,8 @@ Direction = Literal["up", "down"]
 class Report(Record, frozen=True, kw_only=True):
     """How one host's part failed or ended.
 
-    `primary`: a cause of its own, not the echo of another process's end. `failed_ns`: when, on the leader's clock.
+    `primary`: a cause of its own, not the echo of another process's end. `failed_ns`: when, on the sender's monotonic
+    clock; on the wire on the leader's (`on_clock`). 0: not known.
     `stopped`: ended by a stop signal. A report with exit_code 0 that is neither says: all well. `alike`: how many more
     ranks ended with the `same` traceback.
     """
@@ -68,10 +69,12 @@ class Hello(Record, frozen=True, kw_only=True, tag="hello"):
 
 
 class Welcome(Record, frozen=True, kw_only=True, tag="welcome"):
-    """Down, first: the leader's settings hold for all. Seconds."""
+    """Down, first: the leader's settings hold for all, in seconds; and its clock, so that no report is sent before the
+    offset between the two clocks is known."""
 
     beat_s: float
     patience_s: float
+    leader_ns: int
 
 
 class Ready(Record, frozen=True, kw_only=True, tag="ready"):
@@ -83,7 +86,7 @@ class Go(Record, frozen=True, kw_only=True, tag="go"):
 
 
 class Ping(Record, frozen=True, kw_only=True, tag="ping"):
-    """Up, every beat: alive at *sent_ns* (follower's clock)."""
+    """Up, every beat: alive at *sent_ns* (the follower's monotonic clock)."""
 
     sent_ns: int
 
@@ -314,18 +317,41 @@ class Frames:
 
 
 class Clock:
-    """The leader's clock seen from here: the offset of the exchange with the shortest way, of the last few."""
+    """The leader's monotonic clock seen from here: the offset of the exchange with the shortest way, of the last few.
+
+    Monotonic clocks of two machines have nothing in common, but neither is ever set. A machine that was suspended
+    stops its own: exchanges that contradict the newest one are then dropped.
+    """
 
     def __init__(self) -> None:
         self._best: list[tuple[int, int]] = []
 
-    def heard(self, pong: Pong, now_ns: int) -> None:
-        """Take an answer that came at *now_ns* (this host's clock)."""
-        way_ns = now_ns - pong.sent_ns
-        if way_ns >= 0:
-            self._best = [*self._best[-15:], (way_ns, pong.leader_ns - (pong.sent_ns + now_ns) // 2)]
+    def heard(self, sent_ns: int, leader_ns: int, now_ns: int) -> None:
+        """Take the answer *leader_ns* to what was sent at *sent_ns* and answered by *now_ns* (this host's clock)."""
+        way_ns = now_ns - sent_ns
+        if way_ns < 0:
+            return
+        offset_ns = leader_ns - (sent_ns + now_ns) // 2
+        agreeing = [each for each in self._best[-15:] if abs(each[1] - offset_ns) <= (each[0] + way_ns) // 2 + 1]
+        self._best = [*agreeing, (way_ns, offset_ns)]
 
     @property
     def offset_ns(self) -> int:
         """What to add to a time of this host; wrong by at most half the shortest way."""
         return min(self._best)[1] if self._best else 0
+
+
+def on_clock(message: Message, offset_ns: int) -> Message:
+    """Return *message* with the times in it moved by *offset_ns*, to another host's clock."""
+    if isinstance(message, Failing | Evidence | Ended | Verdict) and message.report is not None:
+        report = msgspec.structs.replace(message.report, failed_ns=_moved(message.report.failed_ns, offset_ns))
+        return msgspec.structs.replace(message, report=report)
+    if isinstance(message, Again):
+        restart = msgspec.structs.replace(message.restart, failed_ns=_moved(message.restart.failed_ns, offset_ns))
+        return msgspec.structs.replace(message, restart=restart)
+    return message
+
+
+def _moved(at_ns: int, offset_ns: int) -> int:
+    """Return a time on another clock; 0 is no time, and stays 0."""
+    return max(at_ns + offset_ns, 1) if at_ns else 0

@@ -10,8 +10,8 @@ in place of the Verdict: all is as at the start, but for those who vanished, and
 in which round it is before it says anything of it, so that what is late, or said again over a new connection, is never
 taken for news of another round.
 
-Nothing here knows sockets or clocks (monotonic seconds and nanoseconds since the epoch are arguments): tests replay
-histories of two to fifty hosts.
+Nothing here knows sockets or clocks (seconds and nanoseconds of this host's monotonic clock are arguments; the link
+moves the times in messages from one host's clock to the other's): tests replay histories of two to fifty hosts.
 """
 
 import msgspec

@@ -23,9 +23,9 @@ class Asking:
         self._asked: slate.Stop | None = None
 
     def stop(self, number: int, asked_at_ns: int | None, grace_s: float) -> None:
-        """Ask all ranks to stop: signal *number* came at *asked_at_ns* (wall clock), and *grace_s* are left."""
+        """Ask all ranks to stop: signal *number* came at *asked_at_ns* (monotonic), and *grace_s* are left."""
         self._asked = slate.Stop(
-            requested_at_ns=asked_at_ns or time.time_ns(),
+            requested_at_ns=asked_at_ns or time.monotonic_ns(),
             deadline_ns=time.monotonic_ns() + int(grace_s * 1e9),
             signal=number,
         )
@@ -43,7 +43,7 @@ class Asking:
     def step_by(self, pids: Iterable[int], seconds: float) -> int:
         """Return the step that none of *pids* will have gone past so long from now; 0 if none tells its steps."""
         told = slate.read_all(self._folder)
-        now_ns = time.time_ns()
+        now_ns = time.monotonic_ns()
         return slate.common_step((told[pid] for pid in pids if pid in told), now_ns, now_ns + int(seconds * 1e9))
 
     def holding(self, processes: Iterable[Process]) -> list[str]:

@@ -104,7 +104,7 @@ def reap() -> Iterator[tuple[int, int, int]]:
             return
         if seen is None:
             return
-        ended_ns = time.time_ns()
+        ended_ns = time.monotonic_ns()
         pid, status = os.waitpid(seen.si_pid, 0)
         if os.WIFSTOPPED(status):
             number = os.WSTOPSIG(status)

@@ -31,7 +31,7 @@ class Evidence:
         for process in living:
             raised_ns, code = self.raised_by(process.pid)
             if raised_ns is not None and process.rank is not None:
-                yield process.exit(code << 8, time.time_ns(), raised_ns)
+                yield process.exit(code << 8, time.monotonic_ns(), raised_ns)
 
     def tails(
         self, exits: Iterable[Exit], streams: Mapping[str, tuple[Stream, Stream]]

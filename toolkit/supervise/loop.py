@@ -2,7 +2,7 @@
 
 Goals, in this order: the exit statuses are true; a stop reaches the script at once and alone; nothing is orphaned; no
 line is lost; nothing blocks (console writes only where they cannot, everything that may block is a process). One
-thread, one `poll`. Times: time.monotonic for waiting, nanoseconds since the epoch for what is reported.
+thread, one `poll`. Times: time.monotonic, in nanoseconds for what is reported: a clock that is set changes nothing.
 """
 
 import contextlib
@@ -138,7 +138,7 @@ class Supervisor:
         for word, number in words:
             if word == "stop" and self.stopped_by is None:
                 self.stopped_by = number
-                self.stopped_at_ns = time.time_ns()
+                self.stopped_at_ns = time.monotonic_ns()
             if word == "again":
                 self.peer_failed = self.settled = self._may_start = self.leader_done = False
             self.peer_failed = self.peer_failed or word == "fail"
@@ -170,7 +170,7 @@ class Supervisor:
         for number in numbers:
             if number in STOPPING and self.stopped_by is None:
                 self.stopped_by = number
-                self.stopped_at_ns = time.time_ns()
+                self.stopped_at_ns = time.monotonic_ns()
                 if self.others is not None:
                     self.others.stop(number)
         return numbers

@@ -30,12 +30,12 @@ class Process:
     def started(self, pid: int) -> None:
         """Note that it runs as *pid* from now on."""
         self.pid = pid
-        self.started_ns = time.time_ns()
+        self.started_ns = time.monotonic_ns()
 
     def tell(self) -> None:
         """Note that it gets a signal from us; only the first counts, and only where it is not ending already."""
         if self.told_ns is None and not (self.pid and is_exiting(self.pid)):
-            self.told_ns = time.time_ns()
+            self.told_ns = time.monotonic_ns()
 
     def kill(self) -> None:
         """Note that it gets SIGKILL from us."""

@@ -1,9 +1,11 @@
 """The supervisor's signs of life: files in the run's folder that its loop touches and `toolkit health` looks at.
 
 A loop that is stuck, or a `train` that was stopped, touches nothing. Nobody has to answer, so nobody can block on it.
+The files' times are of the monotonic clock: a clock that is set makes nobody look dead.
 """
 
 import os
+import time
 from pathlib import Path
 
 PULSE, STALLED = "pulse", "stalled"
@@ -20,6 +22,7 @@ class Pulse:
         self._next_s = 0.0
         try:
             (run_folder / PULSE).touch()
+            _stamp(run_folder / PULSE)
         except OSError:
             self._next_s = float("inf")
 
@@ -33,7 +36,7 @@ class Pulse:
             return
         self._next_s = now_s + EVERY_S
         try:
-            os.utime(self._folder / PULSE)
+            _stamp(self._folder / PULSE)
         except OSError:
             self._next_s = float("inf")
 
@@ -41,6 +44,7 @@ class Pulse:
         """Leave word that no rank has moved for *idle_s*. While that goes on, it is called about as often again."""
         try:
             (self._folder / STALLED).write_text(f"{idle_s:.0f}", "utf-8")
+            _stamp(self._folder / STALLED)
         except OSError:
             pass  # The log has it.
 
@@ -48,7 +52,7 @@ class Pulse:
 def trouble(scratch: Path, now_s: float) -> str:
     """Return what is wrong with the run whose folder lies in *scratch*, "" if nothing is, or none is under way.
 
-    *now_s*: seconds since the epoch, as files' times are.
+    *now_s*: monotonic seconds.
     """
     for folder in sorted(scratch.glob("run-*")):
         pid = folder.name.split("-")[1]
@@ -61,6 +65,11 @@ def trouble(scratch: Path, now_s: float) -> str:
         if now_s - _touched_s(folder / STALLED, 0.0) < 2 * idle_s:
             return f"no rank has written or computed anything for {idle_s:.0f} s or more"
     return ""
+
+
+def _stamp(path: Path) -> None:
+    now_ns = time.monotonic_ns()
+    os.utime(path, ns=(now_ns, now_ns))
 
 
 def _touched_s(path: Path, missing_s: float) -> float:

@@ -163,7 +163,7 @@ class Accord:
             if supervisor.insisted:  # Told twice to stop, a host waits for nobody; the others keep their grace.
                 return True
             at_ns = supervisor.stopped_at_ns
-            return at_ns is not None and time.time_ns() > at_ns + int((self._job.grace_s + STOPPED_S) * 1e9)
+            return at_ns is not None and time.monotonic_ns() > at_ns + int((self._job.grace_s + STOPPED_S) * 1e9)
 
         supervisor.attend(lambda: self._link.verdict is not None or self._repeat is not None or given_up())
         if self._repeat is not None:
@@ -205,7 +205,7 @@ class Accord:
             exit_code=outcome.exit_code,
             primary=outcome.primary,
             stopped=outcome.status == "stopped",
-            failed_ns=(outcome.failed_ns or time.time_ns()) + self._link.clock_offset_ns,
+            failed_ns=outcome.failed_ns or time.monotonic_ns(),
             blame=outcome.blame,
             kind=outcome.kind,
             cause=mask(outcome.cause)[:8192],

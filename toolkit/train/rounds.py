@@ -28,7 +28,7 @@ class Rounds:
         self._log = log
         self._budget = Budget(allowed=job.settings.restarts)
         self._restarts: tuple[Restart, ...] = ()
-        self._saved_ns = self._newest_ns()
+        self._saved = self._checkpoints()
 
     @property
     def number(self) -> int:
@@ -44,7 +44,7 @@ class Rounds:
         """Return how far this host's ranks came in this round: by heartbeats, by metrics, by what they saved."""
         told = [each.step for each in slate.read_all(self._run_folder / SLATE).values() if each.step is not None]
         beats = Steps(seen=bool(told), highest=max(told, default=None))
-        saved = Steps(seen=self._newest_ns() > self._saved_ns)
+        saved = Steps(seen=not self._checkpoints() <= self._saved)
         return self._taps.steps.and_those(beats).and_those(saved)
 
     def alone(self, outcome: Outcome, *, stopped: bool) -> Outcome | Restart:
@@ -78,7 +78,7 @@ class Rounds:
         self._restarts = (*self._restarts, restart)
         shutil.rmtree(self._run_folder / SLATE, ignore_errors=True)
         (self._run_folder / STALLED).unlink(missing_ok=True)
-        self._saved_ns = self._newest_ns()
+        self._saved = self._checkpoints()
         self._taps.again()
 
     def told(self, outcome: Outcome) -> Outcome:
@@ -88,14 +88,18 @@ class Rounds:
         ended = "; ".join(part for part in (outcome.ended, times(len(self._restarts))) if part)
         return msgspec.structs.replace(outcome, ended=ended, restarts=self._restarts)
 
-    def _newest_ns(self) -> int:
-        """Return when the newest file or folder below the checkpoint folder changed, 0 for none."""
+    def _checkpoints(self) -> set[tuple[int, int, int]]:
+        """Return what tells a changed file or folder below the checkpoint folder from before: inode, time and size.
+
+        No time is compared with another: the clock may have been set back since the last save.
+        """
+        found: set[tuple[int, int, int]] = set()
         if not self._job.settings.restarts:
-            return 0
-        newest_ns = 0
+            return found
         try:
             for path in islice(self._job.folders.checkpoints.rglob("*"), LOOKED_AT):
-                newest_ns = max(newest_ns, path.lstat().st_mtime_ns)
+                seen = path.lstat()
+                found.add((seen.st_ino, seen.st_mtime_ns, seen.st_size))
         except OSError:
             pass  # A file that went while we looked: what was seen so far counts.
-        return newest_ns
+        return found

@@ -37,13 +37,13 @@ class Taps:
 
     def _begin(self, *, again: bool = False) -> None:
         self._closers: list[Callable[[], None]] = []
-        self._seers: list[Callable[[bytes, int, str, float], None]] = []
+        self._seers: list[Callable[[bytes, int, str], None]] = []
         self._tickers: list[Callable[[float], list[Finding]]] = []
         self._nexts: list[Callable[[float], float | None]] = []
         self.steps = Steps()
         if self._paces is not None:
-            self._tickers.append(lambda _: [] if self._paces is None else self._paces.look(time.monotonic()))
-            self._nexts.append(lambda _: None if self._paces is None else self._paces.rest_s(time.monotonic()))
+            self._tickers.append(lambda now_s: [] if self._paces is None else self._paces.look(now_s))
+            self._nexts.append(lambda now_s: None if self._paces is None else self._paces.rest_s(now_s))
         if self._job.metric_definitions:
             self._add_metrics(warns=not again)
         if self._job.settings.rules is not None:
@@ -63,9 +63,8 @@ class Taps:
         seers = self._seers
 
         def see(block: bytes) -> None:
-            now_s = time.time()
             for each in seers:
-                each(block, rank, host, now_s)
+                each(block, rank, host)
 
         return see
 
@@ -76,13 +75,13 @@ class Taps:
 
     def rest_s(self) -> float | None:
         """Return the seconds after which `tick` may find something, None if only lines can bring that about."""
-        now_s = time.time()
+        now_s = time.monotonic()
         waits = [wait for each in self._nexts if (wait := each(now_s)) is not None]
         return min(waits, default=None)
 
     def tick(self) -> None:
         """Look for what has become late."""
-        now_s = time.time()
+        now_s = time.monotonic()
         for each in self._tickers:
             self._heed(each(now_s))
 
@@ -102,8 +101,8 @@ class Taps:
         found = capture.Capture(definitions, watch=watch, warn=self._log.warning)
         writer = file.SampleFile(self._job.folders.output / "metrics.jsonl", warn=self._log.warning)
 
-        def see(block: bytes, rank: int, host: str, now_s: float) -> None:
-            samples = found.lines(block, host=host, rank=rank, now_s=now_s)
+        def see(block: bytes, rank: int, host: str) -> None:
+            samples = found.lines(block, host=host, rank=rank, now_s=time.time())  # Shown, never compared.
             if samples:
                 writer.append(samples)
                 self._note_steps(samples)
@@ -134,8 +133,8 @@ class Taps:
                 f"expected a readable file, found none ({error.strerror})", where=f"TOOLKIT_RULES: {path}"
             ) from None
         watch = guard.Guard()
-        monitor = pattern.Monitor(rules, start_s=time.time(), warn=self._log.warning, watch=watch)
-        self._seers.append(lambda block, rank, _, now_s: self._heed(monitor.lines(block, rank=rank, now_s=now_s)))
+        monitor = pattern.Monitor(rules, start_s=time.monotonic(), warn=self._log.warning, watch=watch)
+        self._seers.append(lambda block, rank, _: self._heed(monitor.lines(block, rank=rank, now_s=time.monotonic())))
         self._tickers.append(monitor.tick)
         self._nexts.append(monitor.next_s)
         self._closers.append(watch.close)
@@ -150,4 +149,4 @@ class Taps:
             self._log.warning(text)
             code = EXIT_CODES.get(finding.action)
             if code is not None and self.ruled is None:
-                self.ruled = Ruled(exit_code=code, at_ns=time.time_ns(), text=text, rank=finding.rank)
+                self.ruled = Ruled(exit_code=code, at_ns=time.monotonic_ns(), text=text, rank=finding.rank)

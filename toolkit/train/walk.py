@@ -13,7 +13,7 @@ from toolkit import settings, slate
 from toolkit.artifacts import folders as job_folders
 from toolkit.errors import ToolkitError, UserError
 from toolkit.job.job import Job
-from toolkit.job.outcome import Ended, Memory, Outcome
+from toolkit.job.outcome import Ended, Memory, Outcome, dated
 from toolkit.job.plan import Locked, Phase, Plan, ProcessSpec, StopPolicy, quoted
 from toolkit.job.variables import fitting
 from toolkit.launchers import table as launchers
@@ -52,7 +52,7 @@ def train(environ: Mapping[str, str], *, interpreter: str, log: Log) -> int:
     with Signals(last=True) as signals:
         platform.clear_stale(folders, log)
         outcome = _outcome(platform, dict(environ), interpreter, signals, log)
-        platform.report(folders, outcome, log)
+        platform.report(folders, dated(outcome, time.time_ns() - time.monotonic_ns()), log)
         log.flush()
     return outcome.exit_code
 

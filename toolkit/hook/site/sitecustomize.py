@@ -168,7 +168,7 @@ def _record_exit(folder: str, pid: int, code: int, time_ns: int) -> None:
 def _now_ns() -> int:
     import time
 
-    return int(time.time() * 1e9) if not hasattr(time, "time_ns") else time.time_ns()
+    return int(time.monotonic() * 1e9) if not hasattr(time, "monotonic_ns") else time.monotonic_ns()
 
 
 def _in_main_thread() -> bool:

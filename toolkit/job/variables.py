@@ -84,7 +84,7 @@ def variables(job: Job, arguments: tuple[str, ...]) -> dict[str, str]:
     given = {f"SM_{name.upper()}": _text(value) for name, value in (plain | named).items()}
     return _legal(given) | {
         "CURRENT_HOST": job.cluster.current,
-        "SAGEMAKER_JOB_NAME": job.name,
+        "SAGEMAKER_JOB_NAME": str(job.framework_parameters.get("sagemaker_job_name") or job.name),
         "SAGEMAKER_REGION": job.region,
         "PYTHONPATH": _python_path(job),
     }
@@ -143,7 +143,7 @@ def _shown(job: Job) -> dict[str, Any]:
         "current_instance_type": cluster.instance_type,
         "distribution_hosts": distribution_hosts,
         "distribution_instance_groups": cluster.distribution_groups,
-        "framework_module": job.plugin,
+        "framework_module": job.environ.get("SAGEMAKER_TRAINING_MODULE"),
         "hosts": hosts,
         "hyperparameters": job.hyperparameters,
         "input_config_dir": str(folders.config),
@@ -161,7 +161,7 @@ def _shown(job: Job) -> dict[str, Any]:
         "log_level": job.log_level,
         "master_hostname": (distribution_hosts or hosts)[0],
         "model_dir": str(folders.model),
-        "module_dir": job.source or str(folders.code),
+        "module_dir": str(job.framework_parameters.get("sagemaker_submit_directory") or folders.code),
         # Without an entry point (a plug-in may have none) the original writes its None as text.
         "module_name": str(job.entry).removesuffix(".py"),
         "network_interface_name": cluster.interface,

@@ -11,6 +11,7 @@ import pytest
 from toolkit.errors import ContractError
 from toolkit.job.job import Job
 from toolkit.job.machine import Machine
+from toolkit.job.variables import variables
 from toolkit.log import Log
 from toolkit.platforms.sagemaker.read import decoded, folders, read
 from toolkit.settings import Settings
@@ -600,3 +601,34 @@ def test_secret_hyperparameters_are_never_said_from_then_on(base: Base) -> None:
     base.log.info("with hf_0123456789 and abcdefgh")
 
     assert base.heard() == "[toolkit] with ****** and ******\n"
+
+
+def test_awss_pytorch_images_tell_the_script_torchs_version_and_their_plug_in(
+    base: Base, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SM_DLC_TORCH_VERSION and SM_FRAMEWORK_MODULE, though the plug-in itself is replaced."""
+    folder = tmp_path / "packages/torch"
+    folder.mkdir(parents=True)
+    (folder / "__init__.py").write_text("raise SystemExit('torch is never imported by train')\n")
+    (folder / "version.py").write_text("__all__ = ['__version__']\n__version__ = '2.5.1+cu124'\n")
+    monkeypatch.syspath_prepend(str(folder.parent))
+    plugin = {"SAGEMAKER_TRAINING_MODULE": "sagemaker_pytorch_container.training:main"}
+
+    job = base.read(plugin)
+
+    assert job.plugin is None
+    assert job.environ["SM_DLC_TORCH_VERSION"] == "2.5.1+cu124"
+    assert variables(job, ())["SM_FRAMEWORK_MODULE"] == plugin["SAGEMAKER_TRAINING_MODULE"]
+    assert base.read({**plugin, "SM_DLC_TORCH_VERSION": "own"}).environ["SM_DLC_TORCH_VERSION"] == "own"
+    assert "SM_DLC_TORCH_VERSION" not in base.read().environ
+
+
+def test_names_and_folders_are_shown_as_the_documents_have_them(base: Base) -> None:
+    """5.1.4: SAGEMAKER_JOB_NAME is the SDK's hyperparameter, SM_MODULE_DIR never the image's own variable."""
+    own = {"TRAINING_JOB_NAME": "a", "SAGEMAKER_SUBMIT_DIRECTORY": "/in/the/image"}
+    base.write(hyperparameters={"sagemaker_job_name": '"b"'})
+
+    shown = variables(base.read(own), ())
+
+    assert (shown["SAGEMAKER_JOB_NAME"], json.loads(shown["SM_TRAINING_ENV"])["job_name"]) == ("b", "a")
+    assert shown["SM_MODULE_DIR"] == str(base.folder / "code")

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import sys
 import zlib
 from collections.abc import Mapping
@@ -137,7 +138,7 @@ def assemble(
         channels=_channels(papers, places),
         metric_definitions=_metric_definitions(settings, papers),
         documents={"resource_config": papers.raw_resources, "input_data_config": papers.raw_channels},
-        environ=dict(environ),
+        environ={**_torch_version(environ), **environ},
         interpreter=interpreter,
         entry=environ.get("SAGEMAKER_PROGRAM") or source.text("sagemaker_program"),
         plugin=_plugin(environ, log),
@@ -155,6 +156,22 @@ def _plugin(environ: Mapping[str, str], log: Log) -> str | None:
         log.info(f"SAGEMAKER_TRAINING_MODULE={plugin}, which AWS's PyTorch images set: train does its work by itself")
         return None
     return plugin
+
+
+def _torch_version(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return SM_DLC_TORCH_VERSION, torch.__version__, which AWS's PyTorch plug-in sets. Read, since torch's import
+    takes seconds."""
+    if environ.get("SAGEMAKER_TRAINING_MODULE") not in REPLACED:
+        return {}
+    import importlib.util
+
+    spec = importlib.util.find_spec("torch")
+    try:
+        text = Path(spec.origin or "").with_name("version.py").read_text("utf-8") if spec else ""
+    except OSError:
+        text = ""
+    found = re.search(r"^__version__ = ['\"]([^'\"]+)", text, re.M)
+    return {"SM_DLC_TORCH_VERSION": found[1]} if found else {}
 
 
 def decoded(hyperparameters: Mapping[str, Any]) -> dict[str, Any]:

@@ -57,6 +57,18 @@ def test_the_exceptions_are_classes_as_sagemaker_training_collects_them() -> Non
     assert (found.stdout, found.stderr) == ("['SMDDPError', 'SMDDPNotInitializedError']\n", "")
 
 
+@pytest.mark.parametrize("kind", ["SINGLENODE", "HOMOGENEOUS"])
+@pytest.mark.parametrize("name", ["LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID"])
+def test_a_rank_finds_its_local_rank_under_awss_name(kind: str, name: str) -> None:
+    """Hugging Face's Trainer: device_ids=[int(os.getenv("SMDATAPARALLEL_LOCAL_RANK"))]."""
+    code = "import os; print(os.getenv('SMDATAPARALLEL_LOCAL_RANK'))"
+    of_smddp = {f"SMDATAPARALLEL_USE_{kind}": "1", name: "3"}
+
+    assert python(code, **of_smddp).stdout == "3\n"
+    assert python(code, **of_smddp, SMDATAPARALLEL_LOCAL_RANK="7").stdout == "7\n"
+    assert python(code, **{name: "3"}).stdout == "None\n"
+
+
 @pytest.mark.torch
 @pytest.mark.skipif(find_spec("torch") is None, reason="not installed: torch")
 def test_importing_the_backend_twice_registers_it_once_and_joins_nothing() -> None:

@@ -5,6 +5,7 @@ import pytest
 from tests.launchers.jobs import SCRATCH, job_of
 from toolkit.errors import ContractError
 from toolkit.job.job import StrategyName
+from toolkit.job.machine import Mpi
 from toolkit.launchers import compat, table
 from toolkit.settings import Settings
 
@@ -47,3 +48,21 @@ def test_every_name_has_its_folder_and_every_folder_its_name() -> None:
 
     assert folders == set(compat.NAMES)
     assert not [name for name in folders if (compat.FOLDER / name / "__init__.py").exists()]
+
+
+MODEL_PARALLEL = {"mp_parameters": {"partitions": 2, "ddp": True}}
+
+
+def test_a_job_of_the_model_parallel_library_finds_no_smdistributed_of_ours_and_is_told_why() -> None:
+    """transformers takes any smdistributed for the model parallel library in such a job, and its import fails."""
+    mpi = Mpi(kind="openmpi4", version="4.1.8", path="/usr/bin/mpirun")
+    job = job_of("mpi", settings=Settings(compat="smddp"), hyperparameters=MODEL_PARALLEL, machine={"mpi": mpi})
+
+    plan = table.plan(job, SCRATCH)
+
+    assert "TOOLKIT_COMPAT_PATH" not in plan.phases[0].main.environ
+    assert plan.notes == (
+        "TOOLKIT_COMPAT: smddp is left out, because the job asks for smdistributed.modelparallel (mp_parameters)",
+    )
+    assert compat.names(job_of("mpi", settings=Settings(compat="smddp"))) == ("smddp",)
+    assert compat.names(job_of("smddp", hyperparameters=MODEL_PARALLEL)) == ("smddp",)

@@ -35,7 +35,7 @@ def place(environ: Mapping[str, str]) -> Place:
 def missing(environ: Mapping[str, str]) -> dict[str, str]:
     """Return what torch's env:// needs and a rank under mpirun is not given: RANK, WORLD_SIZE and the local two.
 
-    The address is not among them: `train` sets MASTER_ADDR and MASTER_PORT where there are several hosts.
+    The address is for ranks that no `train` started: it sets MASTER_ADDR and MASTER_PORT itself.
     """
     here = place(environ)
     if here.launcher != "mpirun":
@@ -49,6 +49,6 @@ def missing(environ: Mapping[str, str]) -> dict[str, str]:
 def unheard(environ: Mapping[str, str]) -> tuple[str, ...]:
     """Return the variables of AWS's library in *environ* that mean nothing here, but for those every such job is
     given."""
-    given = ("USE_HOMOGENEOUS", "USE_SINGLENODE", "SERVER_ADDR", "SERVER_PORT", "OPTIMIZE_SDP")
+    given = ("USE_HOMOGENEOUS", "USE_SINGLENODE", "SERVER_ADDR", "SERVER_PORT", "OPTIMIZE_SDP", "LOCAL_RANK")
     ordinary = {f"SMDATAPARALLEL_{name}" for name in given}
     return tuple(sorted(name for name in environ.keys() - ordinary if name.startswith(("SMDATAPARALLEL_", "SMDDP_"))))

@@ -15,6 +15,9 @@ BROUGHT = {"smddp": ("smddp",)}
 def names(job: Job) -> tuple[str, ...]:
     """Return the names that *job*'s script is given; none on a host outside the distribution unless asked for by name.
 
+    A job of SageMaker's model parallel library gets no `smdistributed` from us: Hugging Face's transformers takes any
+    importable one for that library, and `import transformers` then fails for want of smdistributed.modelparallel.
+
     Raises:
         ContractError: TOOLKIT_COMPAT holds a name that is none of ours.
     """
@@ -28,7 +31,20 @@ def names(job: Job) -> tuple[str, ...]:
                 where="TOOLKIT_COMPAT",
                 hint="Correct the variable or unset it.",
             )
-    return tuple(dict.fromkeys((*BROUGHT.get(job.strategy.name, ()), *asked)))
+    found = dict.fromkeys((*BROUGHT.get(job.strategy.name, ()), *asked))
+    return tuple(name for name in found if name != "smddp" or not asks_for_model_parallel(job))
+
+
+def asks_for_model_parallel(job: Job) -> bool:
+    """True for a job of SageMaker's model parallel library: mpirun and mp_parameters, as its SDK sends them."""
+    return job.strategy.name == "mpi" and job.hyperparameters.get("mp_parameters", {}) not in ({}, None, "")
+
+
+def notes(job: Job) -> tuple[str, ...]:
+    """Return what is worth saying about names that are asked for and not given."""
+    if "smddp" not in job.settings.compat or not asks_for_model_parallel(job):
+        return ()
+    return ("TOOLKIT_COMPAT: smddp is left out, because the job asks for smdistributed.modelparallel (mp_parameters)",)
 
 
 def variables(job: Job) -> dict[str, str]:

@@ -22,7 +22,7 @@ from toolkit.job.command import is_module
 from toolkit.job.job import Job, Script
 from toolkit.job.machine import Mpi
 from toolkit.job.plan import Phase, Plan, ProcessSpec, StopPolicy, Tags
-from toolkit.launchers import fabric
+from toolkit.launchers import compat, fabric, modelparallel
 from toolkit.launchers.environment import environment, names, played, stop_policy, tokens
 from toolkit.launchers.mpi_options import Asked, command, rank_variables, split
 
@@ -46,7 +46,8 @@ def plan(job: Job, run_folder: Path) -> Plan:
         run_folder,
         name=job.strategy.name,
         custom_options=str(job.strategy.options.get("mpi_options", "")),
-        extra_environ=HOROVOD,
+        extra_environ={**HOROVOD, **modelparallel.variables(job)},
+        wrap=modelparallel.helper(job),
     )
 
 
@@ -111,7 +112,7 @@ def plan_for(
         role="alone" if not several else "leader" if job.cluster.is_leader else "follower",
         phases=(Phase(name="train", main=main, needs=names(job), together=True),),
         world_size=processes(job),
-        notes=fabric.notes(job),
+        notes=(*fabric.notes(job), *compat.notes(job)),
         modules=("mpi4py",) if job.script.kind != "command" else (),
     )
 

@@ -40,7 +40,7 @@ def variables(job: Job) -> dict[str, str]:
         "SMDATAPARALLEL_USE_HOMOGENEOUS": "1",
         "SMDATAPARALLEL_SERVER_ADDR": job.cluster.leader,
         "SMDATAPARALLEL_SERVER_PORT": str(SERVER_PORT),
-        "SAGEMAKER_INSTANCE_TYPE": job.cluster.instance_type,
+        "SAGEMAKER_INSTANCE_TYPE": str(job.strategy.options.get("instance_type") or job.cluster.instance_type),
     }
 
 

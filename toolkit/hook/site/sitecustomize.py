@@ -20,6 +20,8 @@ together, the one that left first as late as those that only followed it.
 And in a rank of several, or of the pytorchxla launcher: torch_xla is completed when it is imported (toolkit/xla).
 
 And where TOOLKIT_COMPAT_PATH names folders (toolkit/compat): they go to the end of sys.path.
+
+And in a rank of SageMaker's data parallel library: SMDATAPARALLEL_LOCAL_RANK, which Hugging Face's Trainer reads.
 """
 
 RAISED_BYTES = 64 * 1024  # of a traceback's text; the middle of a longer one is left out
@@ -234,6 +236,18 @@ def _open_compat() -> None:
             sys.path.append(folder)
 
 
+def _name_local_rank() -> None:
+    """Let a rank of smddp find its local rank under the name that AWS's launcher gave it."""
+    import os
+
+    if not any("SMDATAPARALLEL_USE_" + kind in os.environ for kind in ("SINGLENODE", "HOMOGENEOUS")):
+        return
+    for name in ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID"):
+        if name in os.environ:
+            os.environ.setdefault("SMDATAPARALLEL_LOCAL_RANK", os.environ[name])
+            return
+
+
 def _await_torch_xla() -> None:
     """Let toolkit/xla see to it that torch_xla does not take one of several ranks to be alone."""
     import os
@@ -262,6 +276,7 @@ def _start() -> None:
     _leave_word()
     _arm_stacks()
     _open_compat()
+    _name_local_rank()
     _await_torch_xla()
     _next()
 

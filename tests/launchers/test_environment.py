@@ -71,6 +71,14 @@ def test_the_rendezvous_is_the_users_else_the_leader_and_7777(
     assert master(job_of(hosts=TWO, current="algo-2", environ=environ)) == expected
 
 
+def test_one_host_has_a_rendezvous_of_its_own_whatever_its_name_resolves_to() -> None:
+    """28: Hugging Face's Trainer and DeepSpeed under mpirun need both variables."""
+    given = environment(job_of(), ())
+
+    assert (given["MASTER_ADDR"], given["MASTER_PORT"]) == ("127.0.0.1", "7777")
+    assert environment(job_of(environ={"MASTER_ADDR": "algo-1"}), ())["MASTER_ADDR"] == "algo-1"
+
+
 def test_an_address_given_for_the_leader_takes_its_names_place() -> None:
     job = job_of(hosts=TWO, current="algo-2", addresses={"algo-1": "127.0.0.1"})
 

@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 
 from tests.launchers.jobs import PYTHON, SCRATCH, job_of, script_of
@@ -27,10 +29,19 @@ def test_every_host_of_several_runs_it_and_knows_the_leader(current: str) -> Non
     assert made.phases[0].needs == tuple(Resolves(host=host, within_s=900) for host in TWO)
 
 
-def test_one_host_has_no_master() -> None:
+def test_one_host_is_told_nothing_of_a_network() -> None:
     environ = plan(job_of(), SCRATCH).phases[0].main.environ
 
-    assert not {"MASTER_ADDR", "MASTER_PORT", "NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"} & set(environ)
+    assert not {"NODE_RANK", "NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"} & set(environ)
+
+
+def test_a_script_on_several_hosts_has_its_hosts_number_for_lightning() -> None:
+    def node_rank(**more: Any) -> str | None:
+        return plan(job_of(hosts=TWO, **more), SCRATCH).phases[0].main.environ.get("NODE_RANK")
+
+    assert [node_rank(current=host) for host in TWO] == ["0", "1"]
+    assert node_rank(current="algo-1", environ={"NODE_RANK": "7"}) == "7"
+    assert node_rank(current="algo-1", taking_part=("algo-2",)) is None
 
 
 def test_it_is_stopped_ten_seconds_before_the_platform_kills() -> None:

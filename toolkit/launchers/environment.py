@@ -10,6 +10,7 @@ from toolkit.job.variables import variables
 from toolkit.launchers import compat, fabric
 
 MASTER_PORT = 7777
+LOOPBACK = "127.0.0.1"
 HOOK = Path(toolkit.__file__).parent / "hook" / "site"
 
 
@@ -30,9 +31,7 @@ def environment(job: Job, arguments: tuple[str, ...]) -> dict[str, str]:
     environ = {**job.environ, **variables(job, arguments)}
     # A crash in native code (SIGSEGV, SIGABRT, SIGBUS, SIGFPE, SIGILL) then still shows where Python was.
     ours = {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}
-    if len(job.cluster.hosts) > 1:
-        ours["MASTER_ADDR"] = job.cluster.address(job.cluster.leader)
-        ours["MASTER_PORT"] = str(MASTER_PORT)
+    ours |= rendezvous(job)
     ours.update(fabric.variables(job))
     for name, value in ours.items():
         environ.setdefault(name, value)
@@ -41,6 +40,17 @@ def environment(job: Job, arguments: tuple[str, ...]) -> dict[str, str]:
     if job.settings.rank_hook == "on":
         environ["PYTHONPATH"] = ":".join(part for part in (str(HOOK), environ.get("PYTHONPATH", "")) if part)
     return environ
+
+
+def rendezvous(job: Job) -> dict[str, str]:
+    """Return MASTER_ADDR and MASTER_PORT, as AWS's PyTorch images set them, on one host too.
+
+    On one host the address is loopback: its name resolves on the platform only. Frameworks that start ranks without
+    torchrun (Hugging Face's Trainer and DeepSpeed under mpirun) fail where the two are missing.
+    """
+    alone = len(job.cluster.hosts) == 1
+    address = LOOPBACK if alone else job.cluster.address(job.cluster.leader)
+    return {"MASTER_ADDR": address, "MASTER_PORT": str(MASTER_PORT)}
 
 
 def master(job: Job) -> tuple[str, int]:

@@ -16,7 +16,7 @@ def plan(job: Job, run_folder: Path) -> Plan:  # noqa: ARG001 - every launcher i
     main = ProcessSpec(
         name="script",
         argv=command(job.script, job.interpreter, given),
-        environ=environment(job, given),
+        environ={**_node_rank(job), **environment(job, given)},
         cwd=job.script.folder,
         stop=stop_policy(job),
         rank=0,
@@ -27,3 +27,11 @@ def plan(job: Job, run_folder: Path) -> Plan:  # noqa: ARG001 - every launcher i
         phases=(Phase(name="train", main=main, needs=names(job), together=True),),
         notes=fabric.notes(job),
     )
+
+
+def _node_rank(job: Job) -> dict[str, str]:
+    """Return NODE_RANK where every host of several runs the script: Lightning starts its own ranks by it."""
+    cluster = job.cluster
+    if len(cluster.hosts) == 1 or cluster.taking_part:
+        return {}
+    return {"NODE_RANK": str(cluster.hosts.index(cluster.current))}

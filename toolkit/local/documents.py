@@ -16,8 +16,9 @@ REGION = "us-east-1"
 ACCOUNT = "000000000000"
 # Variables of an outer job or launcher: a host of this job must not take them for its own.
 FOREIGN_PREFIXES = ("SM_", "SAGEMAKER_", "TORCHELASTIC_", "OMPI_", "PMIX_", "PET_", "SLURM_")
-FOREIGN_RANKS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "TF_CONFIG")
-FOREIGN_JOBS = ("TRAINING_JOB_NAME", "TRAINING_JOB_ARN", "CURRENT_HOST", "MASTER_ADDR", "MASTER_PORT")
+FOREIGN_RANKS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE")
+FOREIGN_JOBS = ("TRAINING_JOB_NAME", "TRAINING_JOB_ARN", "CURRENT_HOST", "MASTER_ADDR", "MASTER_PORT", "NODE_RANK")
+FOREIGN_OTHERS = ("TF_CONFIG", "SMDATAPARALLEL_LOCAL_RANK")
 
 
 class Place(Record, frozen=True, kw_only=True):
@@ -100,4 +101,4 @@ def region_of(own: Mapping[str, str]) -> str:
 
 
 def _is_foreign(name: str) -> bool:
-    return name in (*FOREIGN_RANKS, *FOREIGN_JOBS) or name.startswith(FOREIGN_PREFIXES)
+    return name in (*FOREIGN_RANKS, *FOREIGN_JOBS, *FOREIGN_OTHERS) or name.startswith(FOREIGN_PREFIXES)

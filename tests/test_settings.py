@@ -1,3 +1,4 @@
+import re
 from pathlib import Path
 
 import pytest
@@ -5,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolkit.errors import ContractError
-from toolkit.settings import Settings, read, table
+from toolkit.settings import OURS, PREFIX, Settings, read, table, unknown
 
 
 def test_nothing_given_is_the_defaults() -> None:
@@ -87,3 +88,55 @@ def test_the_table_has_a_row_for_every_setting_with_its_default_and_a_meaning() 
     assert rows["TOOLKIT_JOIN_S"][0] == "900"
     assert rows["TOOLKIT_GRACE_S"][0] == ""
     assert all(meaning for _, meaning in rows.values())
+
+
+SERVICE = {
+    "TOOLKIT_SERVICE_HOST": "10.0.0.7",
+    "TOOLKIT_SERVICE_PORT": "80",
+    "TOOLKIT_SERVICE_PORT_HTTP": "80",
+    "TOOLKIT_PORT": "tcp://10.0.0.7:80",
+    "TOOLKIT_PORT_80_TCP": "tcp://10.0.0.7:80",
+    "TOOLKIT_PORT_80_TCP_ADDR": "10.0.0.7",
+    "TOOLKIT_LINK_SERVICE_HOST": "10.0.0.8",
+    "TOOLKIT_LINK_SERVICE_PORT": "81",
+    "TOOLKIT_LINK_PORT": "tcp://10.0.0.8:81",
+    "TOOLKIT_LINK_PORT_81_TCP_PROTO": "tcp",
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("TOOLKIT_STALL", "TOOLKIT_STALL (Did you mean TOOLKIT_STALL_S?)"),
+        ("TOOLKIT_HYPERPARAMETER", "TOOLKIT_HYPERPARAMETER (Did you mean TOOLKIT_HYPERPARAMETERS?)"),
+        ("TOOLKIT_PROCS_PER_HOST", "TOOLKIT_PROCS_PER_HOST (Did you mean TOOLKIT_PROCESSES_PER_HOST?)"),
+        ("TOOLKIT_LINKPORT", "TOOLKIT_LINKPORT (Did you mean TOOLKIT_LINK_PORT?)"),
+        ("TOOLKIT_XYZZY", "names: TOOLKIT_XYZZY. docs/settings.md"),
+        ("TOOLKIT_PORTS_80", "TOOLKIT_PORTS_80"),
+    ],
+)
+def test_a_name_that_is_no_setting_is_told_with_the_nearest(name: str, said: str) -> None:
+    assert said in unknown({name: "sesame", "PATH": "/bin", "TOOLKIT_JOIN_S": "5", "TOOLKITS": "x"})
+    assert "sesame" not in unknown({name: "sesame"})
+
+
+def test_known_names_are_not_told() -> None:
+    environ = {variable: "" for variable, _, _ in table()} | {PREFIX + name: "" for name in OURS}
+
+    assert unknown(environ) == ""
+
+
+def test_the_variables_of_a_service_are_neither_settings_nor_mistakes() -> None:
+    assert unknown(SERVICE) == ""
+    assert read(SERVICE) == Settings()
+    assert read({**SERVICE, "TOOLKIT_LINK_PORT": "4711"}).link_port == 4711
+
+
+def test_every_variable_that_the_code_names_is_a_setting_or_one_of_ours() -> None:
+    package = Path(__file__).parents[1] / "toolkit"
+    named = {
+        name for path in package.rglob("*.py") for name in re.findall(r"\bTOOLKIT_[A-Z_]*[A-Z]\b", path.read_text())
+    }
+    known = {variable for variable, _, _ in table()} | {PREFIX + name for name in OURS}
+
+    assert {name for name in named - known if "SERVICE" not in name and "PORT" not in name} == set()

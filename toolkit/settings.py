@@ -9,10 +9,22 @@ from typing import Annotated, Literal, get_args, get_type_hints
 
 import msgspec
 
-from toolkit.errors import ContractError
+from toolkit.errors import ContractError, did_you_mean
 from toolkit.records import Record, convert
 
 PREFIX = "TOOLKIT_"
+# What `train` sets for what it starts: no settings, and no mistakes where a `train` runs in a rank of another one.
+OURS = (
+    "COMPAT_PATH",
+    "DOOR",
+    "PYTHON_EXEC",
+    "RANK_PYTHON",
+    "RESTART_COUNT",
+    "RUN_ID",
+    "SLATE",
+    "STACKS",
+    "XLA",
+)
 ArgumentStyle = Literal["sagemaker", "json", "flags", "none"]
 Switch = Literal["on", "off"]
 Positive = Annotated[int, msgspec.Meta(ge=1)]
@@ -164,13 +176,38 @@ def read(environ: Mapping[str, str]) -> Settings:
     given = {}
     for field in Settings.__struct_fields__:
         value = environ.get(PREFIX + field.upper(), "").strip()
-        if value != "":
+        if value != "" and not ("://" in value and _is_of_a_service(PREFIX + field.upper(), environ)):
             given[field] = value
     try:
         return convert(given, Settings, "environment", strict=False)
     except ContractError:
         _name_the_wrong_one(given)
         raise
+
+
+def unknown(environ: Mapping[str, str]) -> str:
+    """Return what to say of TOOLKIT_* variables that are no settings, with the nearest ones; "" if there are none."""
+    known = {PREFIX + field.upper() for field in Settings.__struct_fields__}
+    ours = {PREFIX + name for name in OURS}
+    strange = [name for name in sorted(environ) if name.startswith(PREFIX) and name not in known | ours]
+    strange = [name for name in strange if not _is_of_a_service(name, environ)]
+    if not strange:
+        return ""
+    fields = [field.upper() for field in Settings.__struct_fields__]
+    told = [(name, did_you_mean(name.removeprefix(PREFIX), fields)) for name in strange]
+    named = ", ".join(f"{name} ({hint.replace('mean ', 'mean ' + PREFIX)})" if hint else name for name, hint in told)
+    return f"ignored, as no settings have these names: {named}. docs/settings.md lists all"
+
+
+def _is_of_a_service(name: str, environ: Mapping[str, str]) -> bool:
+    """True if Kubernetes has set *name* for a service whose name begins with "toolkit".
+
+    For a service named toolkit every pod gets TOOLKIT_SERVICE_HOST, TOOLKIT_SERVICE_PORT, TOOLKIT_PORT,
+    TOOLKIT_PORT_80_TCP_ADDR, ... (https://kubernetes.io/docs/concepts/containers/container-environment-variables/,
+    "match the syntax of Docker links", seen 2026-11).
+    """
+    ends = (at for at in range(len(PREFIX), len(name)) if name.startswith(("_SERVICE_", "_PORT"), at - 1))
+    return any(f"{name[: at - 1]}_SERVICE_HOST" in environ for at in ends)
 
 
 def _name_the_wrong_one(given: dict[str, str]) -> None:

@@ -215,6 +215,85 @@ def test_toml_and_json_say_the_same(job_file: Path, tmp_path: Path) -> None:
     assert of(str(tmp_path / "job.json")) == of(str(job_file))
 
 
+YAML_JOB = """\
+# As people write it.
+script: train.py
+hosts: 2
+distribution: {torch_distributed: {enabled: true}}
+hyperparameter:
+  lr: 3e-4
+  warmup: 1_000
+  mode: on
+  time: 12:30
+  zeros: 010
+  off: ~
+  layers: [1, .5, 1.5e+3]
+metric:
+  loss: 'loss=([0-9.]+)'
+instance_groups:
+- {name: a, hosts: 2, instance_type: ml.g5.xlarge}
+"""
+
+
+@pytest.mark.parametrize("suffix", [".yaml", ".yml"])
+def test_a_yaml_job_file_says_the_same_with_yaml_1_2_values(tmp_path: Path, suffix: str) -> None:
+    (tmp_path / f"job{suffix}").write_text(YAML_JOB)
+
+    made = of(str(tmp_path / f"job{suffix}"))
+
+    assert (made.script, made.hosts) == (tmp_path / "train.py", ("algo-1", "algo-2"))
+    assert made.distribution == {"torch_distributed": {"enabled": True}}
+    assert made.hyperparameters == {
+        "lr": 0.0003,
+        "warmup": "1_000",
+        "mode": "on",
+        "time": "12:30",
+        "zeros": 10,
+        "off": None,
+        "layers": [1, 0.5, 1500.0],
+    }
+    assert made.metrics == (("loss", "loss=([0-9.]+)"),)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("script: [", ["job.yaml", "expected YAML, found a mistake", "line 1"]),
+        ("- script", ["job.yaml", "an object", "list"]),
+        ("script: t.py\nhost: 2", ["job.yaml: $.host", "Did you mean hosts?"]),
+        ("script: t.py\n1: 2", ["job.yaml: $.1"]),
+        ("a: !!python/object/apply:os.system [ls]", ["job.yaml", "expected YAML"]),
+        ("a: b\n---\nc: d", ["job.yaml", "expected YAML"]),
+    ],
+)
+def test_a_wrong_yaml_file_is_named(tmp_path: Path, content: str, words: list[str]) -> None:
+    (tmp_path / "job.yaml").write_text(content)
+
+    with pytest.raises(ContractError) as raised:
+        of(str(tmp_path / "job.yaml"))
+
+    assert [word for word in words if word not in str(raised.value)] == []
+
+
+def test_without_pyyaml_a_yaml_file_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def absent(name: str) -> None:
+        raise ImportError(name)
+
+    monkeypatch.setattr(text, "import_module", absent)
+
+    with pytest.raises(ContractError, match=r"pip install 'container-training-toolkit\[render\]'"):
+        words.from_file("", tmp_path / "job.yaml")
+
+
+def test_distributions_have_the_names_that_torch_gives_them() -> None:
+    for alias, name in (
+        ("torchrun", "torch_distributed"),
+        ("ddp", "pytorchddp"),
+        ("Torch-Distributed", "torch_distributed"),
+    ):
+        assert of("t.py", "--distribution", alias).distribution == {name: {"enabled": True}}
+
+
 def test_a_json_job_file_needs_no_toml(tmp_path: Path) -> None:
     (tmp_path / "job.json").write_text('{"script": "train.py", "distribution": {"mpi": {"enabled": true}}}')
 

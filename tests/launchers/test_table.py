@@ -6,6 +6,7 @@ from tests.launchers.jobs import SCRATCH, job_of, script_of
 from toolkit.job.job import StrategyName
 from toolkit.job.machine import Mpi
 from toolkit.launchers import table
+from toolkit.settings import Settings
 
 MPI = {"mpi": Mpi(kind="openmpi4", version="4.1.8", path="/usr/bin/mpirun")}
 TWO = ("algo-1", "algo-2")
@@ -47,3 +48,12 @@ def test_a_plug_in_starts_its_ranks_itself(strategy: StrategyName) -> None:
 
     assert plan.launcher == "script"
     assert plan.phases[0].main.argv[-2:] == ("framework", "main")
+
+
+@pytest.mark.parametrize(("strategy", "noted"), [("script", True), ("multi_worker_mirrored", True), ("mpi", False)])
+def test_processes_per_host_that_a_launcher_does_not_start_are_noted(strategy: StrategyName, noted: bool) -> None:
+    asked = job_of(strategy, hosts=TWO, per_host=2, machine=MPI, settings=Settings(processes_per_host=2))
+
+    notes = [note for note in table.plan(asked, SCRATCH).notes if "TOOLKIT_PROCESSES_PER_HOST=2 has no effect" in note]
+
+    assert bool(notes) is noted

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from toolkit.errors import ContractError, UserError
-from toolkit.jobfile.spec import Channel, Group, Spec
-from toolkit.local import stage
+from toolkit.jobfile.spec import DISTRIBUTIONS, Channel, Group, Spec
+from toolkit.local import check, stage
 
 
 def spec(tmp_path: Path, hosts: int = 2, **more: Any) -> Spec:
@@ -20,14 +20,14 @@ def spec(tmp_path: Path, hosts: int = 2, **more: Any) -> Spec:
     source.mkdir(exist_ok=True)
     (source / "train.py").write_text("print('hello')\n")
     names = tuple(f"algo-{number}" for number in range(1, hosts + 1))
-    return Spec(
-        name="job",
-        script=source / "train.py",
-        source=source,
-        groups=(Group(name="homogeneousCluster", hosts=names, instance_type="local"),),
-        job_dir=tmp_path / "job",
-        **more,
-    )
+    usual = {
+        "name": "job",
+        "script": source / "train.py",
+        "source": source,
+        "groups": (Group(name="homogeneousCluster", hosts=names, instance_type="local"),),
+        "job_dir": tmp_path / "job",
+    }
+    return Spec(**{**usual, **more})
 
 
 def staged(asked: Spec, **own: str) -> tuple[stage.Staged, ...]:
@@ -190,13 +190,42 @@ def test_two_jobs_never_share_a_folder(tmp_path: Path) -> None:
     [
         ({"requirements": Path("/nowhere/r.txt")}, ["/nowhere/r.txt", "requirements file"]),
         ({"channels": (Channel(name="train", path=Path("/nowhere/d")),)}, ["/nowhere/d", "channel train"]),
+        ({"image": "mine:1"}, ["--image has no effect", "--backend docker"]),
+        ({"memory_bytes": 1 << 30}, ["--memory", "--backend docker"]),
+        ({"backend": "docker"}, ["--image", "docs/images.md"]),
+        ({"processes_per_host": 2}, ["--processes-per-host 2 has no effect", "--distribution torchrun"]),
+        (
+            {"processes_per_host": 2, "distribution": DISTRIBUTIONS["parameter_server"]},
+            ["--processes-per-host 2 has no effect"],
+        ),
     ],
 )
 def test_what_is_not_there_is_said_before_anything_starts(tmp_path: Path, more: Any, words: list[str]) -> None:
     with pytest.raises(UserError) as raised:
-        stage.check(spec(tmp_path, **more))
+        check.check(spec(tmp_path, **more))
 
     assert [word for word in words if word not in str(raised.value)] == []
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"image": "mine:1", "backend": "process"},
+        {"processes_per_host": 1},
+        *({"processes_per_host": 2, "distribution": DISTRIBUTIONS[name]} for name in ("mpi", "smddp", "pytorchxla")),
+        {"processes_per_host": 2, "distribution": {"torch_distributed": {"enabled": True}, "instance_groups": ["a"]}},
+    ],
+)
+def test_what_has_an_effect_or_was_said_on_purpose_passes(tmp_path: Path, more: Any) -> None:
+    check.check(spec(tmp_path, **more))
+
+
+def test_a_notebook_is_no_script(tmp_path: Path) -> None:
+    asked = spec(tmp_path, script=tmp_path / "src/train.ipynb")
+    asked.script.touch()
+
+    with pytest.raises(UserError, match=r"found a notebook\. Make one of it: jupyter nbconvert --to script train"):
+        check.check(asked)
 
 
 def test_a_missing_script_is_named(tmp_path: Path) -> None:
@@ -204,7 +233,7 @@ def test_a_missing_script_is_named(tmp_path: Path) -> None:
     asked.script.unlink()
 
     with pytest.raises(UserError, match=r"train\.py: expected a script, found nothing"):
-        stage.check(asked)
+        check.check(asked)
 
 
 def test_a_host_that_may_install_has_a_python_of_its_own_that_sees_ours(tmp_path: Path) -> None:

@@ -265,3 +265,18 @@ def test_the_toolkits_own_folders_do_not_leak_into_the_path_of_a_script(base: Ba
 
     package = Path(__file__).parents[2] / "toolkit"
     assert [path for path in done.environ["PYTHONPATH"].split(os.pathsep) if path.startswith(str(package))] == []
+
+
+def test_a_toolkit_variable_that_is_no_setting_is_warned_of_with_the_nearest_name(base: Base) -> None:
+    base.program("pass\n")
+
+    done = base.train(
+        {"TOOLKIT_STALL": "sesame", "TOOLKIT_SERVICE_HOST": "10.0.0.7", "TOOLKIT_PORT": "tcp://10.0.0.7:80"}
+    )
+
+    warned = [line for line in done.stderr.decode().splitlines() if "no settings" in line]
+    assert done.status == 0
+    assert warned == [
+        "[toolkit] warning: ignored, as no settings have these names: TOOLKIT_STALL (Did you mean TOOLKIT_STALL_S?)."
+        " docs/settings.md lists all"
+    ]

@@ -40,6 +40,9 @@ def check(environ: Mapping[str, str], *, interpreter: str, log: Log) -> Report:
     seen = look.look(environ)
     job, plan = None, None
     ours = _tried(findings, "settings", lambda: settings.read(environ))
+    unknown = settings.unknown(environ)
+    if unknown:
+        findings.append(Finding(name="settings", status="warn", found=unknown))
     if ours is not None:
         job = _tried(findings, "documents", lambda: platform.read(environ, ours, seen, log, interpreter=interpreter))
     if job is not None:

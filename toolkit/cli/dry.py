@@ -12,6 +12,7 @@ from toolkit.check.walk import check
 from toolkit.cli.check import WRONG, lines
 from toolkit.jobfile.documents import inputs
 from toolkit.jobfile.spec import Spec
+from toolkit.local import check as checked
 from toolkit.local import stage
 from toolkit.log import Log
 
@@ -22,7 +23,7 @@ def dry_run(spec: Spec, own: Mapping[str, str], log: Log) -> int:
     Raises:
         UserError, PlatformError: the job could not be started.
     """
-    stage.check(spec)
+    checked.check(spec)
     with TemporaryDirectory(prefix="toolkit-dry-run-") as folder:
         # Hosts are prepared elsewhere, and channels are linked rather than copied: they may be large.
         linked = tuple(msgspec.structs.replace(each, mode="FastFile") for each in spec.channels if each.mode != "Pipe")

@@ -29,7 +29,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         "job, 1 if one would (stop, no-retry), 78 for a document that cannot be used.",
     )
     attempt.add_argument("log", metavar="LOG", help="the log file, - for standard input")
-    attempt.add_argument("--rules", type=Path, required=True, metavar="FILE", help="the rules, TOML or .json")
+    attempt.add_argument("--rules", type=Path, required=True, metavar="FILE", help="the rules, TOML, .yaml or .json")
     attempt.add_argument(
         "--speed",
         type=_speed,

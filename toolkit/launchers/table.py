@@ -4,6 +4,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import cast
 
+import msgspec
+
 from toolkit.job.job import Job, StrategyName
 from toolkit.job.plan import Plan
 
@@ -48,5 +50,14 @@ def world_size(job: Job) -> int:
 
 def plan(job: Job, run_folder: Path) -> Plan:
     """Return what to start for *job* on this host; *run_folder* is private to this run (docs/supervision.md)."""
-    module = import_module(f"toolkit.launchers.{name_for(job)}")
-    return cast(Plan, module.plan(job, run_folder))
+    name = name_for(job)
+    planned = cast(Plan, import_module(f"toolkit.launchers.{name}").plan(job, run_folder))
+    asked = job.settings.processes_per_host or 1
+    alone = job.plugin is not None or not (job.cluster.takes_part or job.strategy.name == "script")
+    if asked > 1 and name in ("script", *ONE_A_HOST) and not alone:
+        note = (
+            f"TOOLKIT_PROCESSES_PER_HOST={asked} has no effect: launcher {name} starts one process on each host."
+            " TOOLKIT_DISTRIBUTION=torchrun (or ddp, mpi, smddp, ...) starts several"
+        )
+        return msgspec.structs.replace(planned, notes=(*planned.notes, note))
+    return planned

@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 
 from toolkit.jobfile.spec import Spec
-from toolkit.local import collect, containers, feed, stage
+from toolkit.local import check, collect, containers, feed, stage
 from toolkit.local.course import Course, Order, Verdict, verdict
 from toolkit.local.report import (
     HostReport,
@@ -51,7 +51,7 @@ def play(spec: Spec, own: Mapping[str, str], log: Log, show: Callable[[], Show])
     Raises:
         ContractError, UserError, PlatformError: the job could not be started.
     """
-    stage.check(spec)  # Before an earlier job's results are cleared away.
+    check.check(spec)  # Before an earlier job's results are cleared away.
     lock = stage.claim(spec.job_dir)
     try:
         staged = stage.stage(spec, own)

@@ -18,7 +18,7 @@ import tarfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from toolkit.errors import ContractError, PlatformError, UserError
+from toolkit.errors import ContractError, PlatformError
 from toolkit.jobfile.spec import Channel, Spec
 from toolkit.local import containers
 from toolkit.local.documents import BASE, Place, documents, environment, region_of
@@ -42,22 +42,6 @@ class Staged(Record, frozen=True, kw_only=True):
     log: Path
     feeds: tuple[Feed, ...] = ()
     container: str = ""
-
-
-def check(spec: Spec) -> None:
-    """Raise a UserError for the first path of *spec* that is not there, or a word that its backend cannot serve."""
-    _check_backend(spec)
-    if not spec.script.is_file():
-        raise UserError(f"expected a script, found {_found(spec.script)}", where=str(spec.script))
-    if spec.requirements and not spec.requirements.is_file():
-        raise UserError(
-            f"expected a requirements file, found {_found(spec.requirements)}", where=str(spec.requirements)
-        )
-    for channel in spec.channels:
-        if not channel.path.exists():
-            raise UserError(
-                f"expected a file or folder for channel {channel.name}, found nothing", where=str(channel.path)
-            )
 
 
 def claim(job_dir: Path) -> int:
@@ -307,16 +291,3 @@ def _set_folder_modes(top: Path, mode: int) -> None:
     for folder, _, _ in os.walk(top, topdown=mode & 0o200 != 0):
         if not Path(folder).is_symlink():
             Path(folder).chmod(mode)
-
-
-def _check_backend(spec: Spec) -> None:
-    if spec.backend == "docker" and not spec.image:
-        hint = "Name one that has the toolkit (docs/images.md)."
-        raise UserError("expected --image with --backend docker, found none", where="toolkit run", hint=hint)
-    if spec.backend == "process" and (spec.memory_bytes or spec.shm_bytes):
-        hint = "Only containers have limits of their own: --backend docker --image IMAGE."
-        raise UserError("--memory and --shm-size need --backend docker", where="toolkit run", hint=hint)
-
-
-def _found(path: Path) -> str:
-    return "a folder" if path.is_dir() else "nothing"

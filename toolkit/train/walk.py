@@ -63,14 +63,22 @@ def prepared(platform: platforms.Platform, environ: dict[str, str], interpreter:
     Raises:
         ContractError: a document or setting is missing or wrong.
     """
+    _warn_of_unknown(environ, log)
     ours = settings.read(environ)
     machine = look.look(environ)
     for note in machine.notes:
         log.warning(note)
     job = platform.read(environ, ours, machine, log, interpreter=interpreter)
+    _warn_of_unknown({name: value for name, value in job.environ.items() if name not in environ}, log)
     log.level = job.log_level
     log.hide({name: value for name, value in job.hyperparameters.items() if isinstance(value, str)})
     return look.with_mpi(job) if launchers.starts_mpirun(job) else job
+
+
+def _warn_of_unknown(environ: Mapping[str, str], log: Log) -> None:
+    text = settings.unknown(environ)
+    if text:
+        log.warning(text)
 
 
 def with_script(job: Job) -> Job:

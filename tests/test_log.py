@@ -5,51 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from toolkit.log import MASK, Log, level_named, looks_secret, masked
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "api_key",
-        "apikey",
-        "openaiApiKey",
-        "AWS_ACCESS_KEY_ID",
-        "AWS_SECRET_ACCESS_KEY",
-        "AWS_SESSION_TOKEN",
-        "HF_TOKEN",
-        "token",
-        "AZURE_STORAGE_KEY",
-        "ssh_private_key",
-        "WANDB_API_KEY",
-        "db_password",
-        "PASSPHRASE",
-        "creds",
-        "GOOGLE_APPLICATION_CREDENTIALS",
-    ],
-)
-def test_names_of_secrets_are_known(name: str) -> None:
-    assert looks_secret(name)
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "keyboard",
-        "monkey",
-        "max_tokens",
-        "tokens_per_second",
-        "tokenizer",
-        "TOKENIZERS_PARALLELISM",
-        "eos_token_id",
-        "num_key_value_heads",
-        "key_padding_mask",
-        "key_dim",
-        "learning_rate",
-    ],
-)
-def test_words_of_models_are_no_secrets(name: str) -> None:
-    assert not looks_secret(name)
+from toolkit.log import Log, level_named, masked
+from toolkit.masking.text import MASK
 
 
 def test_values_under_secret_names_are_masked_and_the_empty_stay_empty() -> None:
@@ -195,3 +152,37 @@ def test_a_full_stderr_disturbs_nothing() -> None:
 )
 def test_levels_are_numbers_or_names_and_anything_else_is_none(text: str, level: int | None) -> None:
     assert level_named(text) == level
+
+
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [
+        ({"config": '{"db": {"passwd": "tiger-one"}}'}, "cannot connect with tiger-one"),
+        ({"config": json.dumps(json.dumps({"secretKey": "tiger-one"}))}, "cannot connect with tiger-one"),
+        ({"env": [{"name": "API_KEY", "value": "tiger-one"}]}, "cannot connect with tiger-one"),
+        ({"env": '[{"Name": "API_KEY", "Value": "tiger-one"}]'}, "cannot connect with tiger-one"),
+        ({"auth_tokens": '["tiger-one", "tiger-two"]'}, "cannot connect with tiger-one"),
+        ({"credentials": {"user": {"a": ["tiger-one"]}}}, "cannot connect with tiger-one"),
+    ],
+    ids=["JSON text", "JSON text in JSON text", "names and values", "the same as JSON text", "plural", "below a name"],
+)
+def test_a_secret_within_a_value_is_masked_where_it_stands_alone(values: dict[str, object], text: str) -> None:
+    log = Log()
+    log.hide(values)
+
+    assert log.mask(text) == f"cannot connect with {MASK}"
+
+
+def test_our_own_words_are_not_masked_because_a_secret_is_one_of_them() -> None:
+    log = Log()
+    log.hide({"api_key": "failed", "password": "training"})
+
+    assert log.mask("Reporting training FAILURE: rank 3 failed") == "Reporting training FAILURE: rank 3 failed"
+    assert log.mask("train.py --api_key failed --lr 1") == f"train.py --api_key {MASK} --lr 1"
+
+
+def test_a_secret_that_is_a_word_is_masked_as_a_word_only() -> None:
+    log = Log()
+    log.hide({"password": "sunday"})
+
+    assert log.mask("as sunday: sundays, sunday_1") == f"as {MASK}: sundays, {MASK}_1"

@@ -8,32 +8,44 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import msgspec
+
+from toolkit.masking.names import is_secret, strength
+from toolkit.masking.text import MASK, mask
+
 LEVELS = {"notset": 0, "debug": 10, "info": 20, "warn": 30, "warning": 30, "error": 40, "critical": 50, "fatal": 50}
-MASK = "******"
 LEAST_SECRET = 6
 # A number under such a name is more often a setting (`key_frames: 100000`).
 LEAST_SECRET_NUMBER = 8
 # Lines of a secret that has several (a PEM key) are secret each, from this length on: an excerpt may hold only some.
 LEAST_LINE = 12
-# Names whose values are masked: the list of the SageMaker SDK v3 (SECRET PASSWORD KEY TOKEN PRIVATE CREDS), less the
-# words of models and data that only contain one of them ("keyboard", "max_tokens", "eos_token_id", "key_value_heads").
-_SECRET = re.compile(
-    r"SECRET|PASSWORD|PASSWD|PASSPHRASE|PRIVATE|CREDS|CREDENTIAL"
-    r"|TOKEN(?!I|S_|S$|_IDS?$|_TYPE|_COUNT|_LEN)"
-    r"|(?:API|ACCESS)_?KEY"
-    r"|(?:^|[^A-Z])KEY(?:$|[^A-Z])(?!VALUE|DIM|SIZE|LEN|HEAD|PADDING)",
-    re.I,
+# The words of our own reports: a secret that is one of them is masked beside its name only (docs/secrets.md).
+_OWN_WORDS = (
+    *(
+        "succeeded",
+        "success",
+        "failed",
+        "failure",
+        "complete",
+        "completed",
+        "stopped",
+        "stopping",
+        "running",
+        "started",
+    ),
+    *("killed", "training", "toolkit", "script", "platform", "reporting", "warning", "errors", "status", "signal"),
+    *("launcher", "container"),
 )
-
-
-def looks_secret(name: str) -> bool:
-    """True if a value under *name* should never be shown (api_key, AWS_SECRET_ACCESS_KEY; not `max_tokens`)."""
-    return bool(_SECRET.search(name))
+# How deep JSON within JSON within hyperparameters is read for names.
+_DEPTH = 8
 
 
 def masked(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return *values* with those under secret-looking names replaced by a mask."""
-    return {name: MASK if looks_secret(name) and value not in (None, "") else value for name, value in values.items()}
+    """Return *values* with those that are secrets by name replaced by a mask, and what looks secret within others."""
+    return {
+        name: MASK if is_secret(name, value) else mask(value) if isinstance(value, str) else value
+        for name, value in values.items()
+    }
 
 
 class Log:
@@ -48,15 +60,17 @@ class Log:
     def hide(self, values: Mapping[str, Any]) -> None:
         """From now on never print what *values* holds, at any depth, under a name that looks secret (6 characters or
         more), in whatever way it is quoted."""
-        found = _secrets(values)
-        texts = {text for text in found if len(text) >= (LEAST_SECRET_NUMBER if text.isdigit() else LEAST_SECRET)}
+        texts = {text for text in _secrets(values) if _is_hidden(text)}
         self._secrets = self._secrets.union(*map(_forms, texts))
 
     def mask(self, text: str) -> str:
-        """Return *text* without any known secret in it."""
+        """Return *text* without any known secret in it, nor what looks like one."""
         for secret in sorted(self._secrets, key=len, reverse=True):  # The longest first: one may contain another.
-            text = text.replace(secret, MASK)
-        return text
+            if secret.isalpha() and secret in text:
+                text = re.sub(rf"(?<![^\W\d_]){secret}(?![^\W\d_])", MASK, text)  # A word in no longer word.
+            else:
+                text = text.replace(secret, MASK)
+        return mask(text)
 
     def say_through(self, say: Callable[[bytes], None] | None, finish: Callable[[], None] = lambda: None) -> None:
         """Send whole lines (bytes, newline included) to *say* from now on, None: to stderr; `flush` calls *finish*."""
@@ -91,16 +105,39 @@ class Log:
         self._say("".join(f"[toolkit] {line}\n" for line in lines).encode("utf-8", "backslashreplace"))
 
 
-def _secrets(value: Any, secret: bool = False) -> Iterator[str]:
-    """Yield what *value* holds under secret-looking names, as text; a number too (a key of digits that was JSON)."""
+def _secrets(value: Any, name: str = "", depth: int = 0) -> Iterator[str]:
+    """Yield what *value* holds under secrets' names, as text: at any depth, in lists of names and values, and in JSON
+    that is text within it."""
     if isinstance(value, Mapping):
-        for name, entry in value.items():
-            yield from _secrets(entry, secret or looks_secret(str(name)))
+        listed = next((value[key] for key in ("name", "Name", "key", "Key") if isinstance(value.get(key), str)), "")
+        for key, entry in value.items():
+            of = listed if listed and key in ("value", "Value") else str(key)
+            yield from _secrets(entry, name if strength(name) == "always" else of, depth + 1)
     elif isinstance(value, list | tuple):
         for entry in value:
-            yield from _secrets(entry, secret)
-    elif secret and value is not None and not isinstance(value, bool):
+            yield from _secrets(entry, name, depth + 1)
+    elif isinstance(value, str) and depth < _DEPTH and value.lstrip()[:1] in ("{", "[", '"'):
+        inner = _decoded(value)
+        if isinstance(inner, str | Mapping | list):
+            yield from _secrets(inner, name, depth + 1)
+        if is_secret(name, value):
+            yield value
+    elif isinstance(value, str | int | float) and is_secret(name, value):
         yield str(value)
+
+
+def _decoded(text: str) -> Any:
+    try:
+        return msgspec.json.decode(text)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _is_hidden(text: str) -> bool:
+    """True if a secret is masked wherever it stands: one that is short or a word of ours only beside its name."""
+    if text.lower() in _OWN_WORDS:
+        return False
+    return len(text) >= (LEAST_SECRET_NUMBER if text.isdigit() else LEAST_SECRET)
 
 
 def _forms(text: str) -> set[str]:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from toolkit.cli.parser import one_of, whole
 from toolkit.errors import ContractError, UserError
-from toolkit.log import Log, looks_secret
+from toolkit.log import Log
+from toolkit.masking.names import is_secret
 
 if TYPE_CHECKING:
     from toolkit.jobfile.spec import Spec
@@ -65,7 +66,8 @@ def run(arguments: argparse.Namespace, log: Log) -> int:
         claims=dict(_claim(text) for text in arguments.claim),
         notice_s=arguments.notice,
     )
-    shown = [name for name in (*spec.environment, *spec.hyperparameters) if looks_secret(name)]
+    given = (*spec.environment.items(), *spec.hyperparameters.items())
+    shown = [name for name, value in given if is_secret(name, value)]
     if shown and arguments.kind != "slurm":
         log.warning(f"{', '.join(shown)}: the manifest shows it to all who read it; give it as the platform's secret")
     print(manifest(arguments.kind, spec, choices, file), end="")

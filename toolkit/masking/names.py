@@ -1,0 +1,149 @@
+"""Whether a value under a name is a secret: the name's last word decides, and how the value looks.
+
+Three answers for a name: "always" (password, api_key, HF_TOKEN), "random" (key, sig, token_path: only a value that
+looks like random characters) and "never". Words of models and data that secrets use as well (max_tokens, sort_key,
+pad_token) are "never" or "random".
+"""
+
+import re
+from functools import cache
+from typing import Literal
+
+Strength = Literal["always", "random", "never"]
+
+LEAST_RANDOM = 16
+# A number under token or key is a setting (`max_token: 512`) unless it is this long.
+LEAST_NUMBER = 8
+
+
+def _set(words: str) -> frozenset[str]:
+    return frozenset(words.split())
+
+
+_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
+# A value under a name that ends so is a secret, whatever it looks like.
+_SECRET = _set(
+    "secret secrets password passwords passwd passwds pwd pwds pw passphrase passphrases passcode passcodes passwort "
+    "kennwort credential credentials creds cred authorization cookie cookies jwt jwts dsn dsns bearer apikey apikeys "
+    "accesskey accesskeys secretkey privatekey accountkey sharedkey"
+)
+_ENDINGS = ("password", "passwd", "passphrase", "secret", "apikey", "authtoken", "accesstoken", "csrftoken", "apitoken")
+# Numbers are passwords, too, under these; under the others they are settings.
+_ANY_NUMBER = ("password", "passwd", "pwd", "passphrase", "passcode", "secret", "pass")
+# "key" and "keys" are a secret's after one of these.
+_KEYS = _set(
+    "api access secret private account auth authentication encryption decryption encrypt decrypt signing sign storage "
+    "shared master session ssh gpg pgp ssl tls rsa dsa ecdsa hmac deploy service subscription app application client "
+    "consumer function admin user azure openai anthropic claude wandb comet neptune hf huggingface cohere google gcp "
+    "gemini aws mistral groq together langchain langsmith pinecone kaggle sas stripe twilio sendgrid mailgun datadog "
+    "dd sentry newrelic github gitlab slack databricks snowflake mlflow replicate nvidia ngc serper tavily server"
+)
+# "tokens" are secrets after one of these; "token" is one unless a word of models stands before it.
+_TOKENS = _set(
+    "auth authentication access refresh api id session bearer secret hf huggingface github gitlab slack bot security "
+    "csrf deploy personal registry oauth user service login vault npm pypi"
+)
+_NO_TOKEN = _set(
+    "pad eos bos unk mask cls sep special max min num n per image video audio vision speech end start begin stop "
+    "decoder encoder first last next prev previous prompt new additional extra default fake dummy boi eoi bot eot eod "
+    "sot soi sequence text word sub subword byte char added blank newline space noise time class target source label "
+    "separator every each single control reserved padding unknown masking forced suppress language lang task"
+)
+# "pass" is a password after one of these: n_pass and first_pass are not.
+_PASSES = _set(
+    "db database user smtp mail email imap ftp sftp ssh sudo root admin redis mysql mariadb postgres postgresql pg "
+    "mongo mongodb rabbitmq amqp proxy http https login registry docker git vpn ldap my keystore cert basic auth sql "
+    "pgsql service svc es elastic kafka broker"
+)
+_WEAK = _set("key keys token tokens auth sig signature signatures hmac private session sessionid sid webhook")
+# Said of the same secret: password_db, api_key_openai, token_prod, secret_value.
+_AFTER = _set(
+    "value values text string str plain plaintext raw base64 b64 json env prod production dev staging test old new "
+    "backup main default primary secondary db database user admin root openai anthropic aws azure gcp google hf "
+    "github gitlab slack wandb mlflow"
+)
+_OTHER_KEYS = _set("public kms kv value pub host")
+_PLACEHOLDER = (
+    r"(?i:true|false|none|null|nil|undefined|yes|no|on|off|unset|not|hidden|masked|redacted|removed|xxx+|\**|\.*|-*|"
+    r"<[^<>]*>|</?\w+>|\$\{[^}]*\}|\$\([^)]*\)|\$\w+|\{\{[^}]*\}\}|\{\w*\}|%\(?\w*\)?s?|%\w+%|\[[A-Z_]{2,12}\])"
+)
+_NUMBER = r"[+-]?[0-9][0-9_,]*(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?[kKmMbBgGtT%]?"
+_UUID = r"[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}"
+_RUN = r"[A-Za-z0-9+/=]{16,512}"
+_CASES = r"[a-z]+|[A-Z]+|[0-9]+"
+
+
+@cache
+def compiled(pattern: str) -> "re.Pattern[str]":
+    """Return *pattern* compiled, when it is first needed: `train`'s start does without most of them."""
+    return re.compile(pattern)
+
+
+def words(name: str) -> list[str]:
+    """Return the words of *name* in lower case, numbers left out: "wandbApiKey_2" gives wandb, api, key."""
+    return [word.lower() for word in _WORD.findall(name)]
+
+
+def strength(name: str) -> Strength:
+    """Return which values under *name* are secrets: "always" every one, "random" those that look random."""
+    parts = words(name[:200])
+    suspicious = any(_is_word_of_secrets(part) for part in parts)
+    if not suspicious:
+        return "never"
+    if parts[-1] in ("id", "ids") and "access" in parts and "key" in parts:
+        return "always"  # AWS_ACCESS_KEY_ID
+    while len(parts) > 1 and parts[-1] in _AFTER and any(_is_word_of_secrets(part) for part in parts[:-1]):
+        parts.pop()
+    last, before = parts[-1], parts[-2] if len(parts) > 1 else ""
+    if last in _SECRET or last.endswith(_ENDINGS):
+        return "always"
+    if last in ("key", "keys"):
+        if before in _OTHER_KEYS:
+            return "never"
+        return "always" if before in _KEYS else "random"
+    if last == "token":
+        return "never" if before in _NO_TOKEN else "always"
+    if last == "tokens":
+        return "always" if before in _TOKENS else "never"
+    if last == "pass":
+        return "always" if before in _PASSES else "random"
+    if last == "pat":
+        return "always" if before else "random"
+    return "random"
+
+
+def is_secret(name: str, value: object) -> bool:
+    """True if *value* should never be shown under *name* (api_key=..., HF_TOKEN=...; not max_tokens=512)."""
+    if value is None or isinstance(value, bool):
+        return False
+    kind = strength(name)
+    if kind == "never":
+        return False
+    if not isinstance(value, str | int | float):
+        return kind == "always" and bool(value)
+    text = str(value).strip()
+    if text.startswith("/") and name.upper().endswith(("PWD", "CREDENTIALS", "CREDS", "COOKIE")):
+        return False  # PWD, OLDPWD, GOOGLE_APPLICATION_CREDENTIALS: where something is.
+    if compiled(_PLACEHOLDER).fullmatch(text):
+        return False
+    if compiled(_NUMBER).fullmatch(text) and sum(character.isdigit() for character in text) < LEAST_NUMBER:
+        return kind == "always" and any(part.endswith(_ANY_NUMBER) for part in words(name))
+    return kind == "always" or looks_random(text)
+
+
+def looks_random(text: str) -> bool:
+    """True if *text* holds 16 characters in a row that change often between small and capital letters and digits."""
+    if compiled(_UUID).fullmatch(text):
+        return False
+    text = text[:4096]
+    if text.startswith("/"):
+        text = text.replace("/", " ")  # A path, rather than base64.
+    for run in compiled(_RUN).findall(text):
+        cases = compiled(_CASES).findall(run)
+        if len(cases) > 1 and len(cases) - 1 >= len(run) * 0.25:
+            return True
+    return False
+
+
+def _is_word_of_secrets(word: str) -> bool:
+    return word in _SECRET or word in _WEAK or word in ("pass", "pat") or word.endswith(_ENDINGS)

@@ -1,0 +1,56 @@
+"""The shapes by which well-known services' secrets are told, whatever stands before them: shapes.json.
+
+A shape is compiled when a text holds one of its hints for the first time.
+"""
+
+from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import Path
+
+import msgspec
+
+from toolkit.masking.names import compiled
+from toolkit.records import Record
+
+FILE = Path(__file__).with_name("shapes.json")
+# A shape begins where a word begins, also behind an escaped line's end ("\\nghp_..."): one start for each word keeps
+# the search as long as the text.
+_START = r"(?:(?<![A-Za-z0-9_\-])|(?<=\\[nrt]))"
+
+
+class Shape(Record, frozen=True, kw_only=True):
+    """One service's secret. `hints`: texts in lower case, of which a text with such a secret holds one."""
+
+    id: str
+    source: str
+    hints: tuple[str, ...]
+    pattern: str
+
+
+class Source(Record, frozen=True, kw_only=True):
+    """Where patterns were taken from."""
+
+    name: str
+    version: str
+    licence: str
+    address: str
+    changes: str
+
+
+class _File(Record, frozen=True, kw_only=True):
+    sources: tuple[Source, ...]
+    shapes: tuple[Shape, ...]
+
+
+def found(text: str, lower: str) -> Iterator[tuple[int, int]]:
+    """Yield where in *text* (*lower*: the same in lower case) a known shape stands."""
+    for shape in all_shapes():
+        if any(hint in lower for hint in shape.hints):
+            for match in compiled(f"{_START}(?:{shape.pattern})").finditer(text):
+                yield match.span()
+
+
+@lru_cache(maxsize=1)
+def all_shapes() -> tuple[Shape, ...]:
+    """Return the shapes of shapes.json."""
+    return msgspec.json.decode(FILE.read_bytes(), type=_File).shapes

@@ -14,9 +14,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from toolkit.errors import UserError
-from toolkit.supervise.kernel import PR_SET_PDEATHSIG, descendants, marked, release
+from toolkit.supervise.kernel import PR_SET_PDEATHSIG, release
 from toolkit.supervise.limits import set_open_files
-from toolkit.supervise.signals import FORWARDED, STOPPING
 
 Prctl = Callable[[int, int], int]
 
@@ -71,8 +70,10 @@ def spawn(
     return pid
 
 
-def fork_call(function: Callable[[], int], *, prctl: Prctl) -> int:
+def fork_call(function: Callable[[], int], *, prctl: Prctl, outlives: bool = False) -> int:
     """Run *function* in a fork of this process and return its pid; what it returns is its exit code.
+
+    It dies with this process, unless it *outlives* it.
 
     For work that may block (names, locks): it shares our memory until written to, so it costs about a millisecond.
     """
@@ -84,8 +85,9 @@ def fork_call(function: Callable[[], int], *, prctl: Prctl) -> int:
     try:
         os.setsid()
         _restore_signals()
-        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() == parent:
+        if not outlives:
+            prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if outlives or os.getppid() == parent:
             code = function()
     finally:
         os._exit(code)
@@ -130,61 +132,6 @@ def send_all(pids: set[int], number: int) -> None:
     """Send a signal to every process in *pids*."""
     for pid in pids:
         send(pid, number)
-
-
-class Guardian:
-    """A small process that ends what `train` started, should `train` itself be killed (SIGKILL leaves no time to).
-
-    It sleeps on a pipe whose other end only `train` holds. As PID 1 of a container `train` needs none: the kernel
-    ends the whole PID namespace with it.
-    """
-
-    def __init__(self, marker: str, *, prctl: Prctl) -> None:
-        read_end, self._write_end = os.pipe()
-        write_end = self._write_end
-
-        def watch() -> int:
-            os.close(write_end)
-            prctl(PR_SET_PDEATHSIG, 0)
-            # SIGUSR1, too: Slurm may send a notice to every process of a step.
-            for number in (*STOPPING, *FORWARDED):
-                signal.signal(number, signal.SIG_IGN)
-            null = os.open(os.devnull, os.O_RDWR)
-            for fd in (0, 1, 2):
-                os.dup2(null, fd)
-            # Descriptors of the parent (its console, its links) must not outlive it here.
-            os.dup2(read_end, 3)
-            os.closerange(4, 1024)
-            os.read(3, 1)
-            return _end_all(marker.encode())
-
-        self.pid = fork_call(watch, prctl=prctl)
-        os.close(read_end)
-
-    def dismiss(self) -> None:
-        """End it. By SIGKILL: one that somebody has stopped (SIGSTOP) would answer nothing else."""
-        try:
-            os.kill(self.pid, signal.SIGKILL)
-            os.waitpid(self.pid, 0)
-        except OSError:
-            pass  # Somebody killed it before us; there is nothing to dismiss.
-        os.close(self._write_end)
-
-
-def _end_all(marker: bytes) -> int:
-    # Stopped first, so that nothing forks while the list is made; twice, for what had forked before.
-    for _ in range(3):
-        left = marked(marker) - {os.getpid()}
-        left |= {pid for root in left for pid in descendants(root)}
-        if not left:
-            return 0
-        for pid in left:
-            for number in (signal.SIGSTOP, signal.SIGKILL):
-                try:
-                    os.kill(pid, number)
-                except OSError:
-                    pass
-    return 0
 
 
 def _become_child(parent: int, prctl: Prctl, stdout: int, stderr: int) -> None:

@@ -5,7 +5,8 @@ without it (docs/supervision.md).
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
@@ -35,17 +36,37 @@ def release(pid: int, number: int) -> None:
     ptrace(PTRACE_DETACH, ctypes.c_long(pid), None, ctypes.c_long(number))
 
 
-def descendants(root: int) -> set[int]:
-    """Return the pids of all living processes below *root* (zombies are not living), by one walk over /proc."""
-    children: dict[int, list[int]] = {}
+class Seen(NamedTuple):
+    """A process of the kernel's table. `start`, in clock ticks since the boot, and its pid name it for good; `session`:
+    the pid of the process that began it."""
+
+    parent: int
+    session: int
+    start: int
+
+
+def table() -> dict[int, Seen]:
+    """Return all living processes (zombies are not living) by pid, by one walk over /proc."""
+    found = {}
     for name in os.listdir("/proc"):
-        if not name.isdigit():
-            continue
-        parent = _living_parent(name)
-        if parent is not None:
-            children.setdefault(parent, []).append(int(name))
+        fields = _stat(name) if name.isdigit() else []
+        if fields and fields[0] not in (b"Z", b"X"):
+            found[int(name)] = Seen(parent=int(fields[1]), session=int(fields[3]), start=int(fields[19]))
+    return found
+
+
+def descendants(root: int) -> set[int]:
+    """Return the pids of all living processes below *root*."""
+    return below({root}, table())
+
+
+def below(roots: Iterable[int], processes: Mapping[int, Seen]) -> set[int]:
+    """Return the pids of those of *processes* that stand below *roots*."""
+    children: dict[int, list[int]] = {}
+    for pid, process in processes.items():
+        children.setdefault(process.parent, []).append(pid)
     found: set[int] = set()
-    ahead = [root]
+    ahead = list(roots)
     while ahead:
         for pid in children.get(ahead.pop(), ()):
             if pid not in found:
@@ -93,11 +114,6 @@ def is_exiting(pid: int) -> bool:
     peers see, until it has been reaped. On a busy machine that may take a while."""
     fields = _stat(str(pid))
     return bool(fields) and bool(int(fields[6]) & PF_EXITING)
-
-
-def _living_parent(pid: str) -> int | None:
-    fields = _stat(pid)
-    return None if not fields or fields[0] in (b"Z", b"X") else int(fields[1])
 
 
 def _stat(pid: str) -> list[bytes]:

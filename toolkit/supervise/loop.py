@@ -10,7 +10,7 @@ import os
 import select
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from toolkit.job.outcome import Ended
@@ -19,6 +19,7 @@ from toolkit.log import Log
 from toolkit.supervise import children, limits, waiting
 from toolkit.supervise.console import Console
 from toolkit.supervise.flow import STALLED_CONSOLE_S
+from toolkit.supervise.guardian import Guardian
 from toolkit.supervise.hang import Stall
 from toolkit.supervise.kernel import PR_SET_CHILD_SUBREAPER, prctl
 from toolkit.supervise.others import Others, Rules, Word
@@ -65,7 +66,8 @@ class Supervisor:
         self.prctl = prctl()
         self.open_files = limits.raise_open_files()
         self.prctl(PR_SET_CHILD_SUBREAPER, 1)
-        self.guardian = None if os.getpid() == 1 else children.Guardian(marker, prctl=self.prctl)
+        self._marker = marker
+        self.guardian = None if os.getpid() == 1 else Guardian(marker, prctl=self.prctl)
         self.stopped_by: int | None = None
         self.stopped_at_ns: int | None = None
         self._wishes = Wishes()
@@ -162,6 +164,14 @@ class Supervisor:
                 ends_s = time.monotonic() + STALLED_CONSOLE_S
         if self.guardian is not None:
             self.guardian.dismiss()
+
+    def renew_guardian(self, pids: Iterable[int]) -> None:
+        """Take another guardian in place of one that somebody has ended, and tell it of *pids*, which live."""
+        if self.guardian is not None:
+            self.guardian.close()
+            self.guardian = Guardian(self._marker, prctl=self.prctl)
+            for pid in pids:
+                self.guardian.tell(pid)
 
     def take_signals(self) -> list[int]:
         """Return the signals that came, without repeats of the same wish to stop; the first stop signal is kept."""

@@ -15,6 +15,7 @@ from toolkit.log import Log
 from toolkit.supervise import children
 from toolkit.supervise.console import Console
 from toolkit.supervise.flow import Flow
+from toolkit.supervise.guardian import Guardian
 from toolkit.supervise.kernel import descendants, own_children
 from toolkit.supervise.others import Rules
 from toolkit.supervise.process import Process
@@ -36,7 +37,7 @@ class Home(Protocol):
     python: str
     prctl: children.Prctl
     open_files: tuple[int, int]
-    guardian: children.Guardian | None
+    guardian: Guardian | None
     rules: Rules | None
 
 
@@ -136,6 +137,8 @@ class Processes:
         """Take one that was started elsewhere, without streams of its own, and runs as *pid*."""
         process.started(pid)
         self.living[pid] = process
+        if self._home.guardian is not None:
+            self._home.guardian.tell(pid)
 
     def _start(
         self,

@@ -3,7 +3,7 @@
 import math
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 import msgspec
@@ -66,6 +66,9 @@ class Around(Home, Protocol):
 
     def take_signals(self) -> list[int]:
         """Return the signals that came, without repeats of one wish to stop; the first stop signal is kept."""
+
+    def renew_guardian(self, pids: Iterable[int]) -> None:
+        """Take another guardian in place of one that somebody has ended, and tell it of *pids*, which live."""
 
 
 class Running:
@@ -255,7 +258,8 @@ class Running:
                 ended = process.exit(status, ended_ns, *self._evidence.raised_by(pid))
                 ends.append((process, self._with_others(process, ended)))
             elif self._around.guardian is not None and pid == self._around.guardian.pid:
-                self._note("the guardian process was ended by somebody")
+                self._around.renew_guardian(self._living)
+                self._note("the guardian process was ended by somebody; another has taken its place")
             # Else an orphan that we adopted: reaped, and no business of the outcome.
         self._exits += [ended for process, ended in ends if self._counts(process, ended)]
         for process, ended in ends:

@@ -199,6 +199,12 @@ def eats_memory(_rank: Rank) -> None:
         kept.append(b"x" * (8 << 20))
 
 
+def fewer_steps(rank: Rank) -> None:
+    """Come to the script's end, as a rank does whose data ended first."""
+    rank.others.leave()
+    sys.exit(0)
+
+
 def _ends(code: int) -> Callable[[Rank], None]:
     return lambda _rank: sys.exit(code)
 
@@ -217,6 +223,8 @@ BREAKS: dict[str, Callable[[Rank], None]] = {
     "hangs": lambda _rank: time.sleep(600),
     "exits-3": _ends(3),
     "exits-143": _ends(143),
+    "ends-early": lambda _rank: os._exit(0),
+    "fewer-steps": fewer_steps,
     "sigkill": _kills_itself(signal.SIGKILL),
     "sigsegv": _kills_itself(signal.SIGSEGV),
     "sigstop": _kills_itself(signal.SIGSTOP),

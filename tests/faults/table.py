@@ -54,6 +54,7 @@ class Fault(Record, frozen=True, kw_only=True):
 
 
 _BOOM = ("RuntimeError: boom on {host}", "host {host}, {who}", "ended with code 1")
+_EARLY = ("{who} of host {host} ended with 0", "the others lost it", "host {host}, {who}", "ended with code 0")
 _LOST = ("host {host} vanished", "its train was killed")
 _SILENT = ("host {host} vanished", "nothing was heard of it")
 
@@ -122,6 +123,22 @@ FAULTS: tuple[Fault, ...] = (
         program="exits-143",
         code=143,
         says=("host {host}, {who}", "ended with code 143"),
+    ),
+    Fault(
+        name="ends-early",
+        text="a rank ends with 0 (os._exit) while the others train",
+        program="ends-early",
+        code=1,
+        says=_EARLY,
+        launchers=("torchrun", "mpi", "smddp"),
+    ),
+    Fault(
+        name="fewer-steps",
+        text="a rank has fewer steps: it leaves the group and comes to its end while the others train",
+        program="fewer-steps",
+        code=1,
+        says=_EARLY,
+        launchers=("torchrun", "smddp"),
     ),
     Fault(
         name="rank-sigkill",

@@ -29,6 +29,7 @@ TORCHRUN = (
     "raises-slowly-pair",
     "clock-back-pair",
     "exits-143",
+    "fewer-steps",
     "rank-sigkill",
     "train-sigkill",
     "train-sigkill-leader",
@@ -40,6 +41,7 @@ TORCHRUN = (
 MPI = (
     "raises",
     "exits-3",
+    "ends-early",
     "rank-sigkill",
     "train-sigkill",
     "train-sigkill-leader",

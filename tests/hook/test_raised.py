@@ -37,6 +37,7 @@ class Done:
         python: str | Path = sys.executable,
         hook: bool = True,
         where: Path | None = None,
+        leads: bool = False,
     ) -> None:
         self.slate = folder / "slate"
         self.slate.mkdir(exist_ok=True)
@@ -49,6 +50,7 @@ class Done:
             cwd=folder,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
+            start_new_session=leads,  # As `train` starts ranks.
         )
         out, err = process.communicate(timeout=60)
         self.out, self.err, self.status = out.decode(), err.decode(), process.returncode
@@ -298,6 +300,22 @@ def test_an_exit_with_0_leaves_none(tmp_path: Path, status: str) -> None:
 
     assert done.status == 0
     assert done.raised is None
+
+
+@pytest.mark.parametrize("end", ["", "sys.exit(0)\n"])
+def test_a_rank_that_comes_to_its_end_leaves_word_of_it(tmp_path: Path, end: str) -> None:
+    done = Done(tmp_path, "import sys\n" + end, leads=True)
+
+    assert done.status == 0
+    assert done.raised is not None
+    assert (done.raised.kind, done.raised.code, done.raised.text) == ("SystemExit", 0, "")
+
+
+def test_a_rank_that_raises_leaves_its_exception_and_no_word_of_an_end(tmp_path: Path) -> None:
+    done = Done(tmp_path, "raise ValueError('late')\n", leads=True)
+
+    assert done.raised is not None
+    assert (done.raised.kind, done.raised.code) == ("ValueError", 1)
 
 
 def test_an_exit_that_the_script_catches_leaves_none_while_it_runs_and_none_in_place_of_an_exception(

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from toolkit.job.outcome import EarlyExit
 from toolkit.peers.messages import (
     HEAD_BYTES,
     LARGEST_BYTES,
@@ -26,6 +27,7 @@ from toolkit.peers.messages import (
     decode,
     encode,
     job_key,
+    on_clock,
 )
 
 KEY = job_key(b"secret", ("algo-1", "algo-2"), b"{}")
@@ -191,3 +193,15 @@ def test_a_clock_that_went_back_is_not_believed() -> None:
     clock.heard(1000, 5, 900)
 
     assert clock.offset_ns == 0
+
+
+def test_the_times_in_a_report_are_moved_to_the_other_hosts_clock() -> None:
+    early = EarlyExit(host="algo-2", process="rank 1", pid=7, at_ns=200)
+    report = Report(host="algo-2", exit_code=1, failed_ns=300, early=early)
+
+    moved = on_clock(Evidence(report=report), 50)
+
+    assert isinstance(moved, Evidence)
+    assert moved.report is not None
+    assert moved.report.early is not None
+    assert (moved.report.failed_ns, moved.report.early.at_ns) == (350, 250)

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from tests.peers.simulated import TIMES, Job, started, stops
+from toolkit.job.outcome import EarlyExit
 from toolkit.peers.leader import Leader
 from toolkit.peers.messages import (
     DaemonEnded,
@@ -38,6 +39,7 @@ from toolkit.peers.roll import (
     Start,
     StopAt,
     Times,
+    news,
     shared,
     worse,
 )
@@ -48,6 +50,17 @@ SIZES = [2, 3, 7, 50]
 def ends_well(job: Job, after_s: float = 20.0) -> None:
     for name in job.names:
         job.at(after_s + job.random.random() * 5, lambda name=name: job.end(name))  # type: ignore[misc]
+
+
+def left(job: Job, name: str, at_s: float) -> EarlyExit:
+    """Return what host *name* tells of a rank that ended with 0 at *at_s*."""
+    return EarlyExit(host=name, process="rank 7", pid=7, rank=7, at_ns=job.ns(job.began_s + at_s))
+
+
+def loses(job: Job, name: str, at_s: float, early: EarlyExit | None = None, code: int = 3) -> None:
+    """Let a rank of *name* fail at *at_s* because another one is gone."""
+    lost = msgspec.structs.replace(job.failure(name, at_s=at_s, primary=False, code=code), lost=True, early=early)
+    job.at(at_s, lambda: job.tell(name, Failing(report=lost)))
 
 
 # --- the start
@@ -241,6 +254,76 @@ def test_hosts_whose_ranks_ended_with_the_same_traceback_are_counted_together() 
 
     told = {host.verdict for host in job.hosts.values()}
     assert {(report.host, report.alike) for report in told if report is not None} == {("algo-2", 11)}
+
+
+@pytest.mark.parametrize("count", SIZES)
+@pytest.mark.parametrize("seed", range(3))
+def test_a_rank_that_ended_with_0_is_the_cause_where_all_others_lost_it(count: int, seed: int) -> None:
+    job = Job(count, seed=seed)
+    job.ready()
+    culprit, *losers = job.random.sample(job.names, count)
+    job.hosts[culprit].evidence = Report(host=culprit, exit_code=0, early=left(job, culprit, 2.0))
+    codes = {5.0 + job.random.random() * 0.3: code for code, _ in enumerate(losers, 3)}
+    for name, (at_s, code) in zip(losers, codes.items(), strict=True):
+        loses(job, name, at_s, code=code)
+
+    job.play()
+
+    (verdict,) = {host.verdict for host in job.hosts.values()}
+    assert verdict is not None
+    assert (verdict.host, verdict.rank, verdict.primary) == (culprit, 7, True)
+    assert verdict.exit_code == codes[min(codes)]  # That of the first to lose it.
+    assert verdict.cause.startswith(f"rank 7 of host {culprit} ended with 0, 3.")
+    assert all(5.5 < host.left_s < 6.5 for host in job.hosts.values())
+
+
+def test_of_ranks_that_ended_with_0_on_several_hosts_the_first_is_the_cause() -> None:
+    job = Job(4)
+    job.ready()
+    job.hosts["algo-2"].evidence = Report(host="algo-2", exit_code=0, early=left(job, "algo-2", 4.0))
+    job.at(
+        3.0,
+        lambda: job.tell("algo-3", Ended(report=Report(host="algo-3", exit_code=0, early=left(job, "algo-3", 3.0)))),
+    )
+    loses(job, "algo-1", 5.0, left(job, "algo-1", 4.5))
+
+    job.play()
+
+    assert job.verdicts == {("algo-3", 3)}
+
+
+@pytest.mark.parametrize("late_s", [0.01, 0.4])
+def test_a_failure_of_its_own_goes_before_a_rank_that_ended_with_0(late_s: float) -> None:
+    job = Job(4)
+    job.ready()
+    job.hosts["algo-2"].evidence = Report(host="algo-2", exit_code=0, early=left(job, "algo-2", 1.0))
+    loses(job, "algo-1", 5.0)
+    own = job.failure("algo-4", at_s=4.9, code=5)
+    job.at(5.0 + late_s, lambda: job.tell("algo-4", Failing(report=own)))
+
+    job.play()
+
+    assert job.verdicts == {("algo-4", 5)}
+
+
+@pytest.mark.parametrize("at_s", [1.0, 6.5])
+def test_who_lost_no_rank_and_who_lost_it_before_have_not_failed_of_it(at_s: float) -> None:
+    """A socket broke (at 5 s, with one that had ended long ago), a rank was lost (before this one had ended)."""
+    job = Job(3)
+    job.ready()
+    job.hosts["algo-2"].evidence = Report(host="algo-2", exit_code=0, early=left(job, "algo-2", at_s))
+    echo = msgspec.structs.replace(job.failure("algo-1", at_s=5.0, primary=False), lost=at_s > 5.0)
+    job.at(5.0, lambda: job.tell("algo-1", Failing(report=echo)))
+
+    job.play()
+
+    assert job.verdicts == {("algo-1", 3)}
+
+
+def test_the_first_news_of_a_lost_rank_does_not_quote_what_the_loser_said() -> None:
+    lost = Report(host="algo-1", exit_code=1, process="rank 0", cause="Connection closed by peer", lost=True)
+
+    assert news(lost) == "rank 0 of host algo-1 lost another rank of the job"
 
 
 def test_echoes_alone_are_believed_after_a_while() -> None:

@@ -42,6 +42,27 @@ def test_a_rank_that_was_leaving_with_a_code_when_it_was_told_ends_with_that_cod
     assert (by_itself.code, by_itself.signal, by_itself.told) == (3, None, False)
 
 
+@pytest.mark.parametrize(
+    ("status", "told_ns", "code", "told", "failed_ns"),
+    [
+        pytest.param(0, None, 0, False, 40, id="it ends well"),
+        pytest.param(BY_TERM, 50, 0, False, 40, id="our signal cut its way out short"),
+        pytest.param(0, 30, 0, True, 40, id="it was told before"),
+        pytest.param(14 << 8, None, 14, False, 100, id="it failed on its way out"),
+        pytest.param(14 << 8, 50, 14, True, 100, id="it failed on its way out because it was told"),
+    ],
+)
+def test_a_rank_that_had_begun_to_end_with_0_has_ended_then(
+    status: int, told_ns: int | None, code: int, told: bool, failed_ns: int
+) -> None:
+    process = Process("rank 0", is_main=False, rank=0, local_rank=0)
+    process.told_ns = told_ns
+
+    ended = process.exit(status, 100, 40, 0)
+
+    assert (ended.code, ended.told, ended.failed_ns) == (code, told, failed_ns)
+
+
 @pytest.mark.parametrize("ours", [True, False])
 def test_a_sigkill_counts_as_told_only_where_it_was_ours(ours: bool) -> None:
     process = Process("rank 0", is_main=False, rank=0, local_rank=0)

@@ -12,6 +12,7 @@ from tests.verdict.test_traceback import OTHER, PLAIN
 from toolkit.errors import ContractError, PlatformError, UserError
 from toolkit.job.job import Job
 from toolkit.job.outcome import Ended, Exit, Memory
+from toolkit.settings import Settings
 from toolkit.verdict.cause import how as how_it_ended
 from toolkit.verdict.judge import judge, of_error, of_fault
 
@@ -189,11 +190,123 @@ def test_no_process_at_all_is_no_success() -> None:
     assert (outcome.status, outcome.exit_code, outcome.blame) == ("failed", 70, "toolkit")
 
 
-def test_a_rank_that_was_ended_by_us_is_a_failure_if_nothing_explains_it() -> None:
-    outcome = judge(SAGEMAKER, seen(process("rank 0", 5, KILL, told=True), process("torchrun", 4, 0)))
+@pytest.mark.parametrize("how", [KILL, TERM])
+def test_our_own_signal_is_never_the_cause_though_nothing_else_explains_the_end(how: signal.Signals) -> None:
+    dead = (process("rank 0", 5, how, told=True), process("mpirun", 6, KILL, told=True))
 
-    assert (outcome.status, outcome.exit_code) == ("failed", 137)
-    assert outcome.cause == "rank 0 was killed by SIGKILL (signal 9) after train had told it to end"
+    silent, said = judge(SAGEMAKER, seen(*dead)), judge(SAGEMAKER, seen(*dead, mpirun="ORTE has lost a daemon\n"))
+
+    assert (silent.status, silent.exit_code, silent.process) == ("failed", 1, "mpirun")
+    assert silent.cause == "mpirun had its ranks ended; it gave no reason"
+    assert said.cause == "mpirun had its ranks ended; it last said: ORTE has lost a daemon"
+    assert not silent.primary
+
+
+# A rank that ends with 0 while the others train.
+
+LEFT = "rank 1 of host algo-1 ended with 0, 2.0 s earlier; the others lost it"
+
+
+@pytest.mark.parametrize(
+    ("ended", "code", "text"),
+    [
+        pytest.param(
+            seen(process("rank 1", 3, 0), process("rank 0", 5, 1), process("torchrun", 6, 1), rank_0=LOST),
+            1,
+            LEFT,
+            id="a collective broke",
+        ),
+        pytest.param(
+            seen(
+                process("rank 1", 3, 0),
+                process("rank 0", 5, 134),
+                process("mpirun", 6, 1),
+                rank_0="MPI_ERR_PROC_FAILED",
+            ),
+            134,
+            LEFT,
+            id="the code is that of the first rank that lost it",
+        ),
+        pytest.param(
+            seen(process("rank 2", 4, 0), process("rank 1", 3, 0), process("rank 0", 5, 1), rank_0=LOST),
+            1,
+            LEFT,
+            id="the first of several",
+        ),
+        pytest.param(
+            seen(process("rank 1", 3, 0), process("rank 0", 5, 14), process("mpirun", 6, 14)),
+            14,
+            LEFT,
+            id="Open MPI 5 ends the other without a word",
+        ),
+        pytest.param(
+            seen(process("rank 1", 3, 0), process("rank 0", 5, TERM, told=True), process("mpirun", 6, KILL, told=True)),
+            1,
+            LEFT,
+            id="Open MPI 4 and MPICH have the others ended",
+        ),
+        pytest.param(
+            seen(process("rank 1", 3, 0), process("rank 0", 5, 1), process("torchrun", 6, 1), rank_0=PLAIN),
+            1,
+            "ValueError: no such shard: 7 (at /opt/ml/code/train.py:5 in main)",
+            id="another rank failed by itself",
+        ),
+        pytest.param(
+            seen(process("rank 1", 3, 0), process("rank 2", 5.5, 3), process("rank 0", 5, 1), rank_0=LOST),
+            3,
+            "rank 2 ended with code 3 without a word",
+            id="a third rank failed by itself",
+        ),
+        pytest.param(
+            seen(process("rank 1", 3, 0), process("rank 0", 5, 1), rank_0="BrokenPipeError: [Errno 32] Broken pipe"),
+            1,
+            "BrokenPipeError: [Errno 32] Broken pipe",
+            id="what broke need not have been a rank",
+        ),
+        pytest.param(
+            seen(process("rank 0", 5, 0), process("torchrun", 6, 1), torchrun=LOST),
+            1,
+            "RuntimeError: [../gloo/tcp/pair.cc:534] Connection closed by peer (at /opt/ml/code/train.py:5 in main)",
+            id="a launcher is no rank",
+        ),
+        pytest.param(
+            seen(process("rank 1", 6.5, 0), process("rank 0", 5, 1), rank_0=LOST),
+            1,
+            "RuntimeError: [../gloo/tcp/pair.cc:534] Connection closed by peer (at /opt/ml/code/train.py:5 in main)",
+            id="it ended long after the others had failed",
+        ),
+        pytest.param(
+            seen(process("rank 1", 4, 0, told=True), process("rank 0", 5, 1), rank_0=LOST),
+            1,
+            "RuntimeError: [../gloo/tcp/pair.cc:534] Connection closed by peer (at /opt/ml/code/train.py:5 in main)",
+            id="it ended because it was told to",
+        ),
+    ],
+)
+def test_a_rank_that_ended_with_0_is_the_cause_where_the_others_only_lost_it(
+    ended: Ended, code: int, text: str
+) -> None:
+    outcome = judge(SAGEMAKER, ended)
+
+    assert (outcome.exit_code, outcome.cause) == (code, text)
+    if text == LEFT:
+        assert (outcome.rank, outcome.pid, outcome.ended, outcome.primary) == (1, 71, "ended with code 0", True)
+        assert (outcome.traceback, "barrier" in outcome.advice) == ("", True)
+
+
+def test_ranks_that_end_with_0_at_different_times_are_a_success() -> None:
+    assert judge(SAGEMAKER, seen(process("rank 1", 3, 0), process("rank 0", 900, 0))).exit_code == 0
+
+
+def test_of_several_hosts_only_all_together_know_who_left_first() -> None:
+    ended = seen(process("rank 1", 3, 0), process("rank 0", 5, 1), rank_0=LOST)
+
+    linked, apart = (
+        judge(job_of(hosts=("algo-1", "algo-2"), settings=Settings(link=link)), ended) for link in ("on", "off")
+    )
+
+    assert (linked.rank, linked.lost, linked.primary) == (0, True, False)
+    assert apart.cause == LEFT
 
 
 # Who is the cause.

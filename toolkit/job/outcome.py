@@ -43,6 +43,34 @@ class Exit(Record, frozen=True, kw_only=True):
         return 128 + (self.signal or 0) if self.code is None else self.code
 
 
+# What to do about a rank that ends before the others.
+WAIT_FOR_ALL = "Give every rank the same number of steps, or let each wait for the others (a barrier) before it ends."
+# How much later than its loss a rank's end may have been seen: it is reaped on another host, by another clock.
+SEEN_LATE_NS = 1_000_000_000
+
+
+class EarlyExit(Record, frozen=True, kw_only=True):
+    """A rank that ended with 0 by itself: the cause of a job whose other ranks then lost it. `at_ns`: when it did, on
+    the monotonic clock of whoever has this."""
+
+    host: str
+    process: str
+    pid: int
+    at_ns: int
+    rank: int | None = None
+    local_rank: int | None = None
+
+    def explains(self, lost_ns: int) -> bool:
+        """Return True if ranks that lost another one at *lost_ns* can have lost this one."""
+        return self.at_ns <= lost_ns + SEEN_LATE_NS
+
+    def cause(self, lost_ns: int) -> str:
+        """Return the cause of a job whose first rank to lose this one failed at *lost_ns*."""
+        before_s = (lost_ns - self.at_ns) / 1e9
+        when = f"{before_s:.1f} s earlier" if before_s >= 0.1 else "a moment earlier"
+        return f"{self.process} of host {self.host} ended with 0, {when}; the others lost it"
+
+
 class Memory(Record, frozen=True, kw_only=True):
     """What the kernel says of memory at the end: processes it killed for want of it since the start (None: not
     counted)."""
@@ -102,6 +130,7 @@ class Outcome(Record, frozen=True, kw_only=True):
 
     `primary`: the cause is one of its own, not the echo of another process's end. `failed_ns`: when it came about, on
     this host's monotonic clock.
+    `lost`: a rank here ended because another rank of the job was gone, or its launcher ended it for that.
     `odd`: what was odd about this host's ranks when nothing moved any more. `same`: the error and its place, by which
     tracebacks are told to be the same; `alike`: how many more ranks had ended with the same one when this was judged.
     `preempted`: somebody outside ended the process that failed. `restarts`: the rounds before this one.
@@ -121,6 +150,7 @@ class Outcome(Record, frozen=True, kw_only=True):
     ended: str = ""
     advice: str = ""
     primary: bool = False
+    lost: bool = False
     failed_ns: int = 0
     odd: tuple[str, ...] = ()
     same: str = ""

@@ -6,6 +6,7 @@ same however many there are: with 10,000 of them everything is said 10,000 times
 
 import msgspec
 
+from toolkit.job.outcome import EarlyExit
 from toolkit.job.restart import Budget, Failure, Restart, Steps
 from toolkit.peers.messages import (
     Again,
@@ -35,6 +36,7 @@ from toolkit.peers.roll import (
     AGAIN_S,
     AGREE_S,
     BREAK_NS,
+    EARLY_S,
     EVIDENCE_S,
     FAREWELL_S,
     HANG,
@@ -58,6 +60,7 @@ from toolkit.peers.roll import (
     StopHere,
     Timed,
     Times,
+    blamed,
     broken,
     in_vain,
     light,
@@ -119,6 +122,7 @@ class Leader:
         self._rested: Rested | None = None
         self._came = Steps()
         self._worst: Report | None = None
+        self._early: EarlyExit | None = None
         # By host: the last report of a traceback.
         self._same: dict[str, Report] = {}
         self._started = False
@@ -295,7 +299,8 @@ class Leader:
             self._odd[host] = report.odd
         if not self._hangs or host in self._odd:
             self._untold.discard(host)
-        return self._decide(now_s) if report is None else self._fail(host, report, now_s)
+        self._note_early(report)
+        return self._fail(host, report, now_s) if report is not None and report.failed else self._decide(now_s)
 
     @property
     def _hangs(self) -> bool:
@@ -330,6 +335,7 @@ class Leader:
 
     def _on_ended(self, host: str, report: Report, now_s: float) -> list[Action]:
         self._ended[host] = report
+        self._note_early(report)
         self._unended.discard(host)
         self._untold.discard(host)
         if self._first_end_s is None:
@@ -348,6 +354,7 @@ class Leader:
 
     def _fail(self, host: str, report: Report, now_s: float) -> list[Action]:
         """Take bad news from *host* ("": this roll call's own), and pass the first on."""
+        self._note_early(report)
         self._worst = worse(self._worst, report)
         if report.same:
             self._same[report.host] = report
@@ -361,6 +368,11 @@ class Leader:
         if host != self._me:
             actions.append(FailHere(text=news(report), report=report))
         return actions + self._decide(now_s)
+
+    def _note_early(self, report: Report | None) -> None:
+        """Keep the first rank of the job that ended with 0."""
+        found = [each for each in (self._early, report.early if report is not None else None) if each is not None]
+        self._early = min(found, key=lambda each: each.at_ns, default=None)
 
     def _roll_call(self, now_s: float, now_ns: int) -> list[Action]:
         if self._started or self._failing_s is not None or self._stop is not None:
@@ -409,8 +421,11 @@ class Leader:
             # A host whose connection is broken may be the one that all the others' failures are echoes of.
             late = since_s >= self._evidence_s + (RECONNECT_S if self._away_s else 0.0)
             assert self._worst is not None
-            if late or (self._worst.primary and not self._untold):
-                return self._settle_or_repeat(self._worst, self._failing_s, now_s)
+            worst = blamed(self._worst, self._early)
+            # All have told. A cause that is known by its consequences only gives way to one that comes a moment later.
+            known = not self._untold and worst.primary and (self._worst.primary or since_s >= EARLY_S)
+            if late or known:
+                return self._settle_or_repeat(worst, self._failing_s, now_s)
             return []
         if not self._unended:
             return self._settle(self._together(), now_s)
@@ -525,7 +540,7 @@ class Leader:
             ends += [self._began_s + self._times.join_s, self._next_tell_s]
         if self._failing_s is not None:
             ends_s = self._failing_s + self._evidence_s
-            ends += [ends_s, ends_s + RECONNECT_S]
+            ends += [self._failing_s + EARLY_S, ends_s, ends_s + RECONNECT_S]
         if self._stopped_s is not None:
             ends += [self._stopped_s + AGREE_S, self._stopped_s + self._times.grace_s + STOPPED_S]
         if self._first_end_s is not None and self._times.end_s > 0:

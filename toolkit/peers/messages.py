@@ -13,6 +13,7 @@ from typing import Literal
 
 import msgspec
 
+from toolkit.job.outcome import EarlyExit
 from toolkit.job.restart import Restart, Steps
 from toolkit.records import Record
 
@@ -31,7 +32,8 @@ class Report(Record, frozen=True, kw_only=True):
     `primary`: a cause of its own, not the echo of another process's end. `failed_ns`: when, on the sender's monotonic
     clock; on the wire on the leader's (`on_clock`). 0: not known.
     `stopped`: ended by a stop signal. A report with exit_code 0 that is neither says: all well. `alike`: how many more
-    ranks ended with the `same` traceback.
+    ranks ended with the `same` traceback. `lost`: a rank of the host ended because another rank of the job was gone.
+    `early`: the first rank of the host that ended with 0; in a verdict, the one that the others lost.
     """
 
     host: str
@@ -54,6 +56,8 @@ class Report(Record, frozen=True, kw_only=True):
     same: str = ""
     alike: int = 0
     preempted: bool = False
+    lost: bool = False
+    early: EarlyExit | None = None
 
     @property
     def failed(self) -> bool:
@@ -344,7 +348,10 @@ class Clock:
 def on_clock(message: Message, offset_ns: int) -> Message:
     """Return *message* with the times in it moved by *offset_ns*, to another host's clock."""
     if isinstance(message, Failing | Evidence | Ended | Verdict) and message.report is not None:
-        report = msgspec.structs.replace(message.report, failed_ns=_moved(message.report.failed_ns, offset_ns))
+        report, early = message.report, message.report.early
+        if early is not None:
+            early = msgspec.structs.replace(early, at_ns=_moved(early.at_ns, offset_ns))
+        report = msgspec.structs.replace(report, failed_ns=_moved(report.failed_ns, offset_ns), early=early)
         return msgspec.structs.replace(message, report=report)
     if isinstance(message, Again):
         restart = msgspec.structs.replace(message.restart, failed_ns=_moved(message.restart.failed_ns, offset_ns))

@@ -16,6 +16,7 @@ moves the times in messages from one host's clock to the other's): tests replay 
 
 import msgspec
 
+from toolkit.job.outcome import WAIT_FOR_ALL, EarlyExit
 from toolkit.job.restart import Restart
 from toolkit.peers.messages import Message, Report
 from toolkit.records import Record
@@ -25,6 +26,8 @@ TELL_EVERY_S = 10.0
 RECONNECT_S = 1.0
 # How long evidence is waited for: every host answers within a beat, unless it is busy.
 EVIDENCE_S = 1.5
+# How long a rank's end with 0, which the others lost, must have been all that explains their failures.
+EARLY_S = 0.5
 # After a hang the evidence is the ranks' stacks, which take 2 s to be written.
 HANG_EVIDENCE_S = 4.0
 # How long hosts may take to say at which step they could stop.
@@ -204,9 +207,34 @@ def worse(one: Report | None, other: Report | None) -> Report | None:
     return min(one, other, key=lambda report: (not report.primary, not report.failed_ns, report.failed_ns))
 
 
+def blamed(worst: Report, early: EarlyExit | None) -> Report:
+    """Return *worst*, or where its rank only lost another one, and one had ended with 0 before, the report of that."""
+    if worst.primary or not worst.lost or early is None or not early.explains(worst.failed_ns):
+        return msgspec.structs.replace(worst, early=None)
+    return Report(
+        host=early.host,
+        exit_code=worst.exit_code,
+        primary=True,
+        failed_ns=early.at_ns,
+        blame=worst.blame,
+        kind=worst.kind,
+        cause=early.cause(worst.failed_ns),
+        process=early.process,
+        pid=early.pid,
+        rank=early.rank,
+        local_rank=early.local_rank,
+        ended="ended with code 0",
+        advice=WAIT_FOR_ALL,
+        lost=True,
+        early=early,
+    )
+
+
 def news(report: Report) -> str:
     """Return *report* in one line."""
     who = f"{report.process} of host {report.host}" if report.process else f"host {report.host}"
+    if report.lost:
+        return report.cause if report.primary else f"{who} lost another rank of the job"
     return f"{who} failed: {report.cause.splitlines()[0] if report.cause else report.ended}"
 
 

@@ -49,11 +49,15 @@ class Process:
         our signal cut that teardown short, it ends all the same with *raised_code*, as Python was about to: with 1
         after an exception, with sys.exit's own code. Nor is a SIGKILL that is not ours an answer to our SIGTERM: it may
         have come before, for a killed process takes its time to be gone.
+
+        *raised_code* 0: at *raised_ns* it had begun to end well. Where it ended badly all the same, that came later.
         """
-        failed_ns = raised_ns or ended_ns
         signalled = os.WIFSIGNALED(status)
         if signalled and raised_ns is not None and self.told_ns is not None and raised_ns <= self.told_ns:
             status, signalled = raised_code << 8, False
+        if raised_code == 0 and status != 0:
+            raised_ns = None
+        failed_ns = raised_ns or ended_ns
         others = signalled and os.WTERMSIG(status) == signal.SIGKILL and not self.killed
         return Exit(
             process=self.name,

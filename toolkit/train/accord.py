@@ -36,7 +36,7 @@ from toolkit.peers.roll import (
 from toolkit.supervise.loop import Supervisor
 from toolkit.supervise.others import Word
 from toolkit.train.paces import Paces
-from toolkit.verdict import judge
+from toolkit.verdict import early, judge
 
 # Beyond the grace, until a stopped job's hosts have all told how they ended.
 STOPPED_S = 15.0
@@ -149,7 +149,10 @@ class Accord:
 
     def answer(self, so_far: Ended) -> None:
         found = judge.judge(self._job, so_far) if so_far.hung is not None else self._failed(so_far)
-        self._link.tell(messages.Evidence(report=None if found is None else self._report(found)))
+        # Also where nothing failed here: the rank that ended early may be this host's.
+        here = Outcome(status="succeeded", exit_code=0, exits=so_far.exits)
+        report = self._report(found or here)
+        self._link.tell(messages.Evidence(report=report if found or report.early else None))
 
     def settle(self, supervisor: Supervisor, outcome: Outcome, steps: Steps) -> Outcome | Restart:
         """Tell how this host ended and how far its ranks came, wait for the job's verdict, and return this host's
@@ -220,19 +223,21 @@ class Accord:
             same=mask(outcome.same)[:1024],
             alike=outcome.alike,
             preempted=outcome.preempted,
+            lost=outcome.lost,
+            early=early.first(self._job.cluster.current, outcome.exits),
         )
 
     def _final(self, outcome: Outcome, verdict: Report) -> Outcome:
         me = self._job.cluster.current
         own = verdict.host == me and verdict.exit_code == outcome.exit_code and verdict.kind != HANG
-        own = own and bool(outcome.primary or outcome.process)
+        own = own and bool(outcome.primary or outcome.process) and verdict.early is None
         if own:
             return msgspec.structs.replace(outcome, alike=max(outcome.alike, verdict.alike))
         if verdict.exit_code == 0:
             return outcome
         if verdict.stopped and outcome.status == "stopped" and outcome.exit_code == verdict.exit_code:
             return outcome
-        here = "" if verdict.host == me or verdict.kind == HANG else f"this host, {me}, {_part(outcome)}"
+        here = "" if verdict.host == me or verdict.kind == HANG else f"this host, {me}, {_part(outcome, verdict)}"
         return Outcome(
             status="stopped" if verdict.stopped else "failed",
             exit_code=verdict.exit_code,
@@ -248,6 +253,7 @@ class Accord:
             ended="; ".join(part for part in (verdict.ended, here) if part),
             advice=verdict.advice,
             primary=verdict.primary,
+            lost=verdict.lost,
             failed_ns=verdict.failed_ns,
             same=verdict.same,
             alike=verdict.alike,
@@ -258,12 +264,12 @@ class Accord:
         )
 
 
-def _part(outcome: Outcome) -> str:
+def _part(outcome: Outcome, verdict: Report) -> str:
     """Return what part a host had in the end of a job that another host caused."""
     if outcome.primary:
         return f"failed, too ({outcome.ended or outcome.kind})"
     if outcome.process:
-        return "ended with it"
+        return "lost it" if verdict.early is not None else "ended with it"
     return "was stopped" if outcome.status == "stopped" else "was healthy"
 
 

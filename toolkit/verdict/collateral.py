@@ -7,7 +7,6 @@ Each row: words in the error (lower case) and whose they are. To add one, add th
 ECHOES: tuple[tuple[str, str], ...] = (
     # gloo (torch 2.9 to 2.13, read in their tracebacks)
     ("connection closed by peer", "gloo"),
-    ("connection reset by peer", "gloo, any socket"),
     ("gloo/transport/tcp", "gloo"),
     ("timed out waiting", "gloo: a peer did not come to the collective"),
     # NCCL
@@ -29,8 +28,12 @@ ECHOES: tuple[tuple[str, str], ...] = (
     ("horovodinternalerror", "Horovod: a peer ended"),
     ("horovod has been shut down", "Horovod under TensorFlow, whose error is an UnknownError: a peer ended"),
     ("mpi_err_proc_failed", "MPI: a peer ended"),
-    ("unavailableerror", "TensorFlow: a server or worker is gone"),
     ("collective ops is aborted by", "TensorFlow: a worker of the collective is gone"),
+)
+# The same, of processes that need not be ranks: a server, a store of data, any socket.
+BROKEN: tuple[tuple[str, str], ...] = (
+    ("connection reset by peer", "gloo, any socket"),
+    ("unavailableerror", "TensorFlow: a server or worker is gone"),
     ("brokenpipeerror", "a pipe or socket whose reader is gone"),
     ("connectionrefusederror", "a socket to a process that is gone"),
 )
@@ -38,5 +41,11 @@ ECHOES: tuple[tuple[str, str], ...] = (
 
 def is_echo(said: str) -> bool:
     """Return True if *said*, an error or the last lines of a process, tells of another process's end."""
+    low = said.lower()
+    return any(words in low for words, _ in (*ECHOES, *BROKEN))
+
+
+def lost_a_rank(said: str) -> bool:
+    """Return True if *said* tells of the end of another rank of the job, and not of just any process."""
     low = said.lower()
     return any(words in low for words, _ in ECHOES)

@@ -9,10 +9,11 @@ from collections.abc import Sequence
 from toolkit.errors import ToolkitError
 from toolkit.job.job import Job
 from toolkit.job.outcome import Ended, Exit, Hung, Outcome, Ruled
+from toolkit.verdict import early
 from toolkit.verdict import tail as ends
 from toolkit.verdict.advice import advice
 from toolkit.verdict.cause import LAST_CHARACTERS, LAST_LINES, cause_of, crash, how, last_traceback, signal_name
-from toolkit.verdict.collateral import is_echo
+from toolkit.verdict.collateral import is_echo, lost_a_rank
 
 TEMPORARY_FAILURE = 75
 HUNG = 124
@@ -33,9 +34,15 @@ def judge(job: Job, ended: Ended) -> Outcome:
     - otherwise a stop signal: stopped, 128 + signal, or 0 where the platform counts a script that ended with 0 as
       success;
     - what was left here was ended because the job was over, and all else had ended well: succeeded, 0;
-    - a process that ended badly although nobody but us asked for it: failed likewise, whatever the launcher says;
+    - the launcher had its ranks ended, and we ended it: failed, 1; a death by our own signal is never the cause;
     - otherwise succeeded, 0. Nothing but processes of the script's own phase that all ended well is a success.
     """
+    outcome = _judged(job, ended)
+    linked = len(job.cluster.hosts) > 1 and job.settings.link == "on"
+    return outcome if linked else early.blamed(outcome)
+
+
+def _judged(job: Job, ended: Ended) -> Outcome:
     culprit = _culprit(ended)
     if ended.hung is not None and (culprit is None or culprit.ended_ns > _hung_ns(ended)):
         return _hung(job, ended, ended.hung)
@@ -51,9 +58,8 @@ def judge(job: Job, ended: Ended) -> Outcome:
         return _with_another(job, ended)
     if ended.over and ended.exits and all(e.ok or e.told for e in ended.exits):
         return _succeeded(job, ended)
-    told = min((e for e in ended.exits if not e.ok), key=lambda e: e.ended_ns, default=None)
-    if told is not None:
-        return _failed(job, ended, told)
+    if not all(e.ok for e in ended.exits):
+        return _ended_by_launcher(job, ended)
     if not ended.exits or ended.phase == INSTALL:
         return of_fault(f"{ended.phase} was judged before any process of the script had ended", "", job.cluster.current)
     return _succeeded(job, ended)
@@ -133,14 +139,24 @@ def _ranks(exits: Sequence[Exit]) -> Sequence[Exit]:
 
 
 def _lost_its_peer(ended: Ended, end: Exit) -> bool:
-    found = last_traceback(ended, end)
-    if found is not None:
-        return is_echo(found.error)
+    return _ended_by_mpi(ended, end) or is_echo(_last_words(ended, end))
+
+
+def _lost_a_rank(ended: Ended, end: Exit) -> bool:
+    return end.rank is not None and (_ended_by_mpi(ended, end) or lost_a_rank(_last_words(ended, end)))
+
+
+def _ended_by_mpi(ended: Ended, end: Exit) -> bool:
     stderr, _ = ended.tails.get(end.process, (b"", b""))
     silent = end.raised_ns is None and not stderr.strip()
-    if ended.main in MPI and end.rank is not None and end.code == UNKNOWN_MPI_ERROR and silent:
-        return True
-    return is_echo(ends.last(stderr, LAST_LINES, LAST_CHARACTERS))
+    return ended.main in MPI and end.rank is not None and end.code == UNKNOWN_MPI_ERROR and silent
+
+
+def _last_words(ended: Ended, end: Exit) -> str:
+    """Return the error of a process's last traceback, without one its last lines."""
+    found = last_traceback(ended, end)
+    stderr, _ = ended.tails.get(end.process, (b"", b""))
+    return ends.last(stderr, LAST_LINES, LAST_CHARACTERS) if found is None else found.error
 
 
 def _only_launches(ended: Ended, end: Exit) -> bool:
@@ -178,10 +194,34 @@ def _failed(job: Job, ended: Ended, culprit: Exit) -> Outcome:
         ended=how(culprit),
         advice=advice(f"{cause}\n{ends.last(stderr, LAST_LINES, LAST_CHARACTERS)}\n{crash(culprit, stderr)}"),
         primary=not _lost_its_peer(ended, culprit) and not (several and _only_launches(ended, culprit)),
+        lost=_lost_a_rank(ended, culprit),
         failed_ns=culprit.failed_ns,
         same=_same(ended, culprit),
         alike=sum(1 for e in ended.exits if e is not culprit and _alike(ended, e, culprit)),
         preempted=_preempted(ended, culprit),
+        command=ended.command,
+        exits=ended.exits,
+        notes=_notes(ended),
+    )
+
+
+def _ended_by_launcher(job: Job, ended: Ended) -> Outcome:
+    """Return the outcome of a host on which nothing failed by itself: its launcher had its ranks ended, by us."""
+    main = next((e for e in ended.exits if e.process == ended.main and e.rank is None), None)
+    stderr, _ = ended.tails.get(ended.main, (b"", b""))
+    said = ends.last(stderr, 3, LAST_CHARACTERS)
+    reason = f"it last said: {said}" if said else "it gave no reason"
+    return Outcome(
+        status="failed",
+        exit_code=1,
+        blame="user",
+        kind=ended.failure,
+        cause=f"{ended.main} had its ranks ended; {reason}",
+        host=job.cluster.current,
+        process=ended.main,
+        pid=None if main is None else main.pid,
+        lost=True,
+        failed_ns=min(e.failed_ns for e in ended.exits if not e.ok),
         command=ended.command,
         exits=ended.exits,
         notes=_notes(ended),

@@ -15,7 +15,8 @@ And where TOOLKIT_SLATE names a folder: an exception that ends the process, or a
 `raised-<pid>.json` (toolkit/slate_layout.py) before anything is printed: whole and with its time, also where what is
 printed gets lost, cut, or mixed with others'. Then the hook that was there prints it as ever. A hook that the script
 sets later takes the place of ours; most call the one they found. So is sys.exit with a code: Horovod's ranks end
-together, the one that left first as late as those that only followed it.
+together, the one that left first as late as those that only followed it. And so is the end of a rank without either:
+torch takes half a second from there to the process's end, and the other ranks may have lost this one by then.
 
 And in a rank of several, or of the pytorchxla launcher: torch_xla is completed when it is imported (toolkit/xla).
 
@@ -140,20 +141,26 @@ def _note_exits(folder: str) -> None:
     """Let sys.exit with another code than 0 leave word once the interpreter begins to end, before any other atexit
     function is called. (One that the script catches leaves none until then, and an exception's comes before it.)
     """
+    import atexit
+    import os
     import sys
 
     leave = sys.exit
+    # `train` starts each rank in a session of its own; what a rank starts is in the rank's.
+    if os.getsid(0) == os.getpid():
+        atexit.register(_record_end, folder, os.getpid())
 
     def exit(status: "str | int | None" = None) -> "NoReturn":
-        import atexit
-        import os
-
         code = 0 if status is None else int(status) & 0xFF if isinstance(status, int) else 1
         if code and _in_main_thread():
             atexit.register(_record_exit, folder, os.getpid(), code, _now_ns())
         leave(status)
 
     sys.exit = exit
+
+
+def _record_end(folder: str, pid: int) -> None:
+    _record_exit(folder, pid, 0, _now_ns())
 
 
 def _record_exit(folder: str, pid: int, code: int, time_ns: int) -> None:

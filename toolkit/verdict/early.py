@@ -1,0 +1,47 @@
+"""Pure: a rank that ends with 0 while the others train. They lose it and fail, and its end is what they failed of."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from toolkit.job.outcome import WAIT_FOR_ALL, EarlyExit, Exit, Outcome
+
+
+def first(host: str, exits: Sequence[Exit]) -> EarlyExit | None:
+    """Return the first rank of *host* that ended with 0 by itself, None if none did."""
+    well = [end for end in exits if end.rank is not None and end.ok and not end.told]
+    end = min(well, key=lambda end: end.failed_ns, default=None)
+    if end is None:
+        return None
+    return EarlyExit(
+        host=host,
+        process=end.process,
+        pid=end.pid,
+        at_ns=end.failed_ns,
+        rank=end.rank,
+        local_rank=end.local_rank,
+    )
+
+
+def blamed(outcome: Outcome) -> Outcome:
+    """Return *outcome*, of a host whose ranks know no other host's, with the rank that ended early as its cause where
+    the others only lost it."""
+    early = first(outcome.host, outcome.exits)
+    if early is None or outcome.primary or not outcome.lost or not early.explains(outcome.failed_ns):
+        return outcome
+    return msgspec.structs.replace(
+        outcome,
+        cause=early.cause(outcome.failed_ns),
+        traceback="",
+        process=early.process,
+        pid=early.pid,
+        rank=early.rank,
+        local_rank=early.local_rank,
+        ended="ended with code 0",
+        advice=WAIT_FOR_ALL,
+        primary=True,
+        failed_ns=early.at_ns,
+        same="",
+        alike=0,
+        preempted=False,
+    )

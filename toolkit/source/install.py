@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from toolkit.errors import InternalError
+from toolkit.errors import InternalError, UserError
 from toolkit.job.job import Job
 from toolkit.job.plan import Phase, ProcessSpec, StopPolicy
 
@@ -21,6 +21,12 @@ ASKED = re.compile(r"(?:(?:-e|--editable|-f|--find-links)[\s=]+|[^@/]+@\s*)?(?:f
 # Made by pip, Python and git rather than by people: what is in them says nothing about the package.
 BYPRODUCTS = {"__pycache__", ".git", "build", "dist"}
 GRACE_S = 5.0
+# Who names a repository of their own must not get packages of the same names from the public index.
+CODE_ARTIFACT = "CA_REPOSITORY_ARN"
+CODE_ARTIFACT_HINT = (
+    "Unset it and name the repository's address as PIP_INDEX_URL (`aws codeartifact login --tool pip --dry-run` shows"
+    " address and token), or install the packages in the image."
+)
 
 
 def phase(job: Job) -> Phase | None:
@@ -29,6 +35,9 @@ def phase(job: Job) -> Phase | None:
     requirements.txt is installed where it lies at the top of the code folder, for commands too (sagemaker-training
     leaves those alone); a plug-in installs for itself. `skip_if` is a stamp that stands for all that would be installed
     and for where: whoever runs the phase calls `remember` on it after success.
+
+    Raises:
+        UserError: there is something to install, and the job asks for an index that cannot be asked.
     """
     script = job.script
     if script is None:
@@ -36,6 +45,13 @@ def phase(job: Job) -> Phase | None:
     requirements = _is_needed(script.folder / REQUIREMENTS)
     if script.kind == "plugin" or not (requirements or script.kind == "package"):
         return None
+    if job.environ.get(CODE_ARTIFACT):
+        found = script.folder / REQUIREMENTS if requirements else f"the package in {script.folder}"
+        raise UserError(
+            f"expected packages from AWS CodeArtifact alone, which is not supported yet; found {found} to install",
+            where=CODE_ARTIFACT,
+            hint=CODE_ARTIFACT_HINT,
+        )
     wanted = (".",) * (script.kind == "package") + ("-r", REQUIREMENTS) * requirements
     # "Running pip as root" is no news in a container. By variable: pip before 22.1 does not know the option.
     environ = {"PIP_ROOT_USER_ACTION": "ignore", "PYTHONUNBUFFERED": "1", **job.environ}

@@ -50,7 +50,7 @@ REPLACED = ("sagemaker_pytorch_container.training:main",)
 # What is asked for, by hyperparameter or variable, and not served yet; a job runs without it, so it is said.
 NOT_SERVED = {
     "sagemaker_s3_output": "output/intermediate is not uploaded while the job runs",
-    "CA_REPOSITORY_ARN": "pip does not ask AWS CodeArtifact; PIP_INDEX_URL names another index",
+    "CA_REPOSITORY_ARN": "AWS CodeArtifact is not asked for packages; a job that needs some ends with 78",
 }
 # Instances whose Neuron cores are known without neuron-ls (sagemaker-training 5.1.4).
 NEURON_CORES = {"trn2.48xlarge": 64}

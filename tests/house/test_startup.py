@@ -81,3 +81,18 @@ def test_a_whole_run_of_train_imports_nothing_heavy(tmp_path: Path) -> None:
 
 def test_a_heavy_import_would_be_seen() -> None:
     assert {"asyncio", "logging", "ssl"} <= imported_by("import asyncio")
+
+
+def test_train_catches_signals_before_it_imports_anything_of_its_own() -> None:
+    found = imported_by("import toolkit.cli.start")
+
+    ours = {
+        "toolkit",
+        "toolkit.cli",
+        "toolkit.cli.start",
+        "toolkit.cli.streams",
+        "toolkit.supervise",
+        "toolkit.supervise.signals",
+    }
+    assert {name for name in found if name.startswith("toolkit")} == ours
+    assert not found & {"re", "typing", "msgspec", "pathlib", "importlib.util", "dataclasses"}

@@ -4,6 +4,7 @@ import os
 import pty
 import signal
 import subprocess
+import time
 import zipfile
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from tests.local.playing import COMMAND, ROOT, Played
 from toolkit.local.run import Tail
 from toolkit.metrics.file import SampleFile
 from toolkit.metrics.sample import Sample
+from toolkit.supervise.signals import SAME_WISH_S
 
 LOSS = ("--metric", r"loss=loss=([0-9.]+)", "--metric", r"step=step=(\d+)")
 
@@ -145,6 +147,7 @@ def test_a_second_ctrl_c_kills(tmp_path: Path) -> None:
         job.until("ready")
         job.signal(signal.SIGINT)
         job.until("once more kills")
+        time.sleep(SAME_WISH_S)
         job.signal(signal.SIGINT)
         assert job.end() == 130
 

@@ -5,10 +5,12 @@ import sys
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from toolkit.cli.streams import fill_standard_streams
 from toolkit.log import Log
 
 if TYPE_CHECKING:
     from toolkit.cli.parser import Parser
+    from toolkit.supervise.signals import Signals
 
 COMMANDS = {
     "train": "run the job of this container (what the console script `train` does)",
@@ -36,8 +38,11 @@ To see what it would do here, without starting anything: toolkit check
 """
 
 
-def train(words: list[str] | None = None) -> None:
-    """Run `train`. Its arguments are not read, but for a first --help or --version: the orchestrator may pass any."""
+def train(words: list[str] | None = None, *, signals: "Signals | None" = None) -> None:
+    """Run `train`. Its arguments are not read, but for a first --help or --version: the orchestrator may pass any.
+
+    *signals*: those caught so far (start.py).
+    """
     given = sys.argv[1:] if words is None else words
     while given[:1] == ["train"]:  # `docker run IMAGE train` where train is the image's ENTRYPOINT as well.
         given = given[1:]
@@ -51,12 +56,13 @@ def train(words: list[str] | None = None) -> None:
         sys.exit(0)
     from toolkit.train.walk import train as walk
 
-    _fill_standard_streams()
+    if signals is None:
+        fill_standard_streams()
     log = Log()
     if given:  # They are not shown: one may be a secret.
         hint = "another program in the image is started with docker run --entrypoint PROGRAM IMAGE"
         log.info(f"train takes no arguments, {len(given)} ignored; {hint}")
-    sys.exit(walk(dict(os.environ), interpreter=sys.executable, log=log))
+    sys.exit(walk(dict(os.environ), interpreter=sys.executable, log=log, signals=signals))
 
 
 def mpi_agent(words: list[str]) -> None:
@@ -65,17 +71,6 @@ def mpi_agent(words: list[str]) -> None:
 
     agent = f"{toolkit.__path__[0]}/hook/mpi_agent.py"
     os.execv(sys.executable, (sys.executable, "-I", "-S", agent, *words))
-
-
-def _fill_standard_streams() -> None:
-    """Open /dev/null for each of descriptors 0 to 2 that is closed (`train >&-`).
-
-    The next descriptor to be opened would take the number, and what is written to stderr would end up in it: in the
-    signals' own pipe, as signals.
-    """
-    while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:  # The lowest free number, so they are filled in order.
-        pass
-    os.close(fd)
 
 
 def main(argv: list[str] | None = None) -> None:

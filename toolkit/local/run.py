@@ -34,13 +34,12 @@ from toolkit.metrics.sample import Sample
 from toolkit.supervise.children import fork_call, reap, send, send_all, spawn
 from toolkit.supervise.kernel import descendants, marked, prctl
 from toolkit.supervise.lines import Lines, collapsed
-from toolkit.supervise.signals import Signals
+from toolkit.supervise.signals import Signals, Wishes, stops
 
 SILENT_S = 5.0  # How long a container that is being started may say nothing before it is stopped all the same.
 DRAIN_S = 2.0  # How long after a host's end its pipes may still bring something.
 LOOK_S = 1.0  # How often the standing is shown.
 READ_BYTES = 1 << 16
-ASKING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
 def play(spec: Spec, own: Mapping[str, str], log: Log, show: Callable[[], Show]) -> Report:
@@ -161,6 +160,7 @@ class Room:
         self.course = course
         self.interrupted = False
         self.ended_s = 0.0
+        self._wishes = Wishes()
         self._log = log
         self._show = show
         self._hosts = {host.place.host: (ContainedHost if host.container else Host)(host) for host in staged}
@@ -179,7 +179,7 @@ class Room:
             while not self.course.over or any(host.streams for host in self._hosts.values()):
                 self._wait(look_at_s)
                 for number in signals.take():
-                    if number in ASKING:
+                    if stops(number) and self._wishes.is_new(number, time.monotonic()):
                         self._asked(number)
                 self._reap()
                 self._obey(self.course.due(self._now_s()))

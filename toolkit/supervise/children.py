@@ -16,6 +16,7 @@ from pathlib import Path
 from toolkit.errors import UserError
 from toolkit.supervise.kernel import PR_SET_PDEATHSIG, release
 from toolkit.supervise.limits import set_open_files
+from toolkit.supervise.signals import defaults
 
 Prctl = Callable[[int, int], int]
 
@@ -84,7 +85,7 @@ def fork_call(function: Callable[[], int], *, prctl: Prctl, outlives: bool = Fal
     code = 70
     try:
         os.setsid()
-        _restore_signals()
+        defaults()
         if not outlives:
             prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if outlives or os.getppid() == parent:
@@ -145,7 +146,7 @@ def _become_child(parent: int, prctl: Prctl, stdout: int, stderr: int) -> None:
     os.dup2(null, 0)
     os.dup2(out, 1)
     os.dup2(err, 2)
-    _restore_signals()
+    defaults()
 
 
 def _above_two(fd: int) -> int:
@@ -153,17 +154,6 @@ def _above_two(fd: int) -> int:
     while copies[-1] <= 2:
         copies.append(os.dup(copies[-1]))
     return copies[-1]
-
-
-def _restore_signals() -> None:
-    # Python ignores these two; a program expects their defaults (grep | head must end).
-    for number in (signal.SIGPIPE, signal.SIGXFSZ):
-        signal.signal(number, signal.SIG_DFL)
-    signal.set_wakeup_fd(-1)
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2):
-        signal.signal(number, signal.SIG_DFL)
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
 def _find(program: str, environ: Mapping[str, str] | Mapping[bytes, bytes], cwd: Path | str) -> str:

@@ -12,7 +12,7 @@ import time
 
 from toolkit.supervise.children import Prctl, fork_call
 from toolkit.supervise.kernel import Seen, below, marked, table
-from toolkit.supervise.signals import FORWARDED, STOPPING
+from toolkit.supervise.signals import ENDING, FORWARDED, IGNORED, STOPPING
 
 NAME = "toolkit-guard"  # Not "train": `killall -9 train` leaves it to do its work.
 # What was started with an empty environment, in a session of its own, is known only if a look at all of `train`'s
@@ -36,7 +36,7 @@ class Guardian:
         def watch() -> int:
             os.close(write_end)
             # SIGUSR1, too: Slurm may send a notice to every process of a step.
-            for number in (*STOPPING, *FORWARDED):
+            for number in (*STOPPING, *ENDING, *FORWARDED, *IGNORED, signal.SIGTSTP):
                 signal.signal(number, signal.SIG_IGN)
             _take_name()
             null = os.open(os.devnull, os.O_RDWR)

@@ -25,7 +25,7 @@ from toolkit.supervise.kernel import PR_SET_CHILD_SUBREAPER, prctl
 from toolkit.supervise.others import Others, Rules, Word
 from toolkit.supervise.pulse import Pulse
 from toolkit.supervise.running import Running
-from toolkit.supervise.signals import STOPPING, Signals, Wishes
+from toolkit.supervise.signals import Signals, Wishes, stops
 
 
 class Supervisor:
@@ -176,9 +176,11 @@ class Supervisor:
     def take_signals(self) -> list[int]:
         """Return the signals that came, without repeats of the same wish to stop; the first stop signal is kept."""
         now_s = time.monotonic()
-        numbers = [n for n in self.signals.take() if n not in STOPPING or self._wishes.is_new(now_s)]
+        numbers = [n for n in self.signals.take() if not stops(n) or self._wishes.is_new(n, now_s)]
+        if signal.SIGTSTP in numbers:
+            self.log.info("SIGTSTP is ignored: a job cannot be suspended, and goes on")
         for number in numbers:
-            if number in STOPPING and self.stopped_by is None:
+            if stops(number) and self.stopped_by is None:
                 self.stopped_by = number
                 self.stopped_at_ns = time.monotonic_ns()
                 if self.others is not None:

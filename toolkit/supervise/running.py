@@ -21,7 +21,7 @@ from toolkit.supervise.process import Process, command_name, why_unkilled
 from toolkit.supervise.processes import Home, Processes
 from toolkit.supervise.pulse import Pulse
 from toolkit.supervise.ranks import Door, Launch, Request, Serve, StandIn
-from toolkit.supervise.signals import FORWARDED, STOPPING, Signals, name_of
+from toolkit.supervise.signals import FORWARDED, Signals, name_of, passed_on, stops
 from toolkit.supervise.stop import Action, Event, answer
 from toolkit.supervise.stop import Phase as StopPhase
 
@@ -179,7 +179,7 @@ class Running:
 
     def _on_signal(self) -> None:
         for number in self._around.take_signals():
-            if number in STOPPING:
+            if stops(number):
                 self._stop_number = number
                 # Again: to this host. Platforms stop all hosts at once, and another's stop may be here first.
                 self._event(Event.STOP_AGAIN if self._stopped_here else Event.STOP)
@@ -504,9 +504,11 @@ class Running:
         who = ", ".join(process.name for process in self._whom())
         grace_s = self._spec.stop.grace_s
         self._ask(grace_s)
-        self._signal_ranks(self._stop_number)
+        number = passed_on(self._stop_number)
+        self._signal_ranks(number)
+        as_what = "" if number == self._stop_number else f" as {name_of(number)}"
         self._log.info(
-            f"{name_of(self._stop_number)} received and passed on to {who}; "
+            f"{name_of(self._stop_number)} received and passed on to {who}{as_what}; "
             f"SIGKILL in {grace_s:g} s, or at once if told again"
         )
 

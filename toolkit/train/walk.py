@@ -41,19 +41,22 @@ MARKER = "TOOLKIT_RUN_ID"
 LAUNCHER_ADDS_BYTES = 16384
 
 
-def train(environ: Mapping[str, str], *, interpreter: str, log: Log) -> int:
+def train(environ: Mapping[str, str], *, interpreter: str, log: Log, signals: Signals | None = None) -> int:
     """Run the job that *environ* and its documents describe; return the exit code (docs/exit-codes.md).
 
     Whatever happens in between, the outcome is reported once, and what cannot be reported does not change it.
+    *signals*: caught already, from the process's start on.
     """
+    if signals is None:
+        with Signals(last=True) as signals:
+            return train(environ, interpreter=interpreter, log=log, signals=signals)
     platform = platforms.detect(environ)
     folders = platform.folders(environ)
     log.hide(environ)
-    with Signals(last=True) as signals:
-        platform.clear_stale(folders, log)
-        outcome = _outcome(platform, dict(environ), interpreter, signals, log)
-        platform.report(folders, dated(outcome, time.time_ns() - time.monotonic_ns()), log)
-        log.flush()
+    platform.clear_stale(folders, log)
+    outcome = _outcome(platform, dict(environ), interpreter, signals, log)
+    platform.report(folders, dated(outcome, time.time_ns() - time.monotonic_ns()), log)
+    log.flush()
     return outcome.exit_code
 
 

@@ -12,9 +12,10 @@ import pytest
 
 from tests.peers.wired import KEY, TIMES, Party, child, party, wire
 from toolkit.peers.follower_link import FollowerLink
+from toolkit.peers.frames import NONCE_BYTES, Seal, encode, job_key
 from toolkit.peers.leader_link import UNPROVED_AT_ONCE, LeaderLink, listen
 from toolkit.peers.link import PROVE_WITHIN_S
-from toolkit.peers.messages import NONCE_BYTES, Ended, Failing, Hello, Ping, Ready, Report, Seal, encode, job_key
+from toolkit.peers.messages import Ended, Failing, Hello, Ping, Ready, Report
 from toolkit.peers.roll import FailHere, Say, Start, Times
 
 # Sooner than the patience: what takes less was not noticed by silence. How soon is scripts/bench link's matter.

@@ -7,28 +7,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolkit.job.outcome import EarlyExit
-from toolkit.peers.messages import (
+from toolkit.peers.clock import Clock, on_clock
+from toolkit.peers.frames import (
     HEAD_BYTES,
     LARGEST_BYTES,
     LARGEST_UNPROVED_BYTES,
     MAC_BYTES,
-    Clock,
-    Evidence,
-    Failing,
     Frames,
-    Go,
-    Message,
-    Ping,
-    Ready,
     RefusedError,
-    Report,
     Seal,
-    Stop,
     decode,
     encode,
     job_key,
-    on_clock,
 )
+from toolkit.peers.messages import Evidence, Failing, Go, Message, Ping, Ready, Report, Stop
 
 KEY = job_key(b"secret", ("algo-1", "algo-2"), b"{}")
 PING = Ping(sent_ns=7)

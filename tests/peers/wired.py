@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from toolkit.peers.follower_link import FollowerLink
+from toolkit.peers.frames import job_key
 from toolkit.peers.leader_link import LeaderLink, listen
 from toolkit.peers.link import Link
-from toolkit.peers.messages import job_key
 from toolkit.peers.roll import Action, Times
 
 KEY = job_key(b"secret", ("algo-1", "algo-2"), b"")

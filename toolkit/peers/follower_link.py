@@ -8,25 +8,12 @@ import select
 import socket
 import time
 
+from toolkit.peers.clock import Clock, on_clock
 from toolkit.peers.follower import Follower
+from toolkit.peers.frames import HEAD_BYTES, LARGEST_BYTES, NONCE_BYTES, RefusedError, Seal, encode
 from toolkit.peers.link import PROVE_WITHIN_S, READ, Connection, Link
 from toolkit.peers.lookup import Address, Lookup, addresses
-from toolkit.peers.messages import (
-    HEAD_BYTES,
-    LARGEST_BYTES,
-    NONCE_BYTES,
-    Clock,
-    Hello,
-    Message,
-    Pong,
-    RefusedError,
-    Report,
-    Seal,
-    Stop,
-    Welcome,
-    encode,
-    on_clock,
-)
+from toolkit.peers.messages import Hello, Message, Pong, Report, Stop, Welcome
 from toolkit.peers.roll import Action, Send, Times
 
 RETRY_S = 0.1

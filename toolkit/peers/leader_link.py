@@ -6,22 +6,10 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 
+from toolkit.peers.frames import HEAD_BYTES, LARGEST_BYTES, NONCE_BYTES, RefusedError, Seal, encode
 from toolkit.peers.leader import Leader
 from toolkit.peers.link import PROVE_WITHIN_S, READ, Connection, Link, peer
-from toolkit.peers.messages import (
-    HEAD_BYTES,
-    LARGEST_BYTES,
-    NONCE_BYTES,
-    Bye,
-    Hello,
-    Message,
-    Notice,
-    RefusedError,
-    Report,
-    Seal,
-    Stop,
-    encode,
-)
+from toolkit.peers.messages import Bye, Hello, Message, Notice, Report, Stop
 from toolkit.peers.roll import Action, Say, Send, Timed, Times
 
 UNPROVED_AT_ONCE = 256

@@ -13,12 +13,7 @@ import select
 import socket
 from collections import Counter
 
-from toolkit.peers.messages import (
-    NONCE_BYTES,
-    Frames,
-    RefusedError,
-    Seal,
-)
+from toolkit.peers.frames import NONCE_BYTES, Frames, RefusedError, Seal
 from toolkit.peers.roll import Action, Say
 
 PROVE_WITHIN_S = 5.0

@@ -15,6 +15,7 @@ from toolkit.launchers.environment import master
 from toolkit.log import Log
 from toolkit.peers import messages
 from toolkit.peers.follower_link import FollowerLink
+from toolkit.peers.frames import job_key
 from toolkit.peers.leader_link import LeaderLink, listen
 from toolkit.peers.messages import Report
 from toolkit.peers.roll import (
@@ -314,4 +315,4 @@ def _key(job: Job, log: Log) -> bytes:
     if not secret and job.cluster.is_leader:
         log.info("link: no TOOLKIT_JOB_SECRET; its key comes from the job's own documents, a secret would be better")
     shared = [job.name, job.hyperparameters, job.framework_parameters]
-    return messages.job_key(secret, job.cluster.hosts, msgspec.json.encode(shared, order="sorted"))
+    return job_key(secret, job.cluster.hosts, msgspec.json.encode(shared, order="sorted"))

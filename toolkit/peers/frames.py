@@ -1,0 +1,119 @@
+"""How messages go over the wire, and how each is proved.
+
+A frame on the wire: 4 bytes length (big-endian, of what follows), 32 bytes HMAC-SHA256, then the message as JSON. The
+HMAC covers direction, counter and message under a key made for this connection from the job's key and two nonces, one
+of each end (`Seal`): a stranger cannot make one, and one cannot be replayed, reordered or sent back. Pure: no
+sockets, no clocks.
+"""
+
+import hashlib
+import hmac
+from collections.abc import Iterator
+from typing import Literal
+
+import msgspec
+
+from toolkit.peers.messages import Ended, Evidence, Failing, Message, Verdict
+
+NONCE_BYTES = 32
+MAC_BYTES = 32
+HEAD_BYTES = 4
+# A failure's traceback is cut to 65,536 characters where it is made; `encode` cuts what JSON makes more of.
+LARGEST_BYTES = 1 << 18
+LARGEST_UNPROVED_BYTES = 1 << 10
+Direction = Literal["up", "down"]
+_DECODER: msgspec.json.Decoder[Message] = msgspec.json.Decoder(Message)
+
+
+class RefusedError(Exception):
+    """A frame that is not of this job: its reason, for the count of refusals."""
+
+
+def job_key(secret: bytes, hosts: tuple[str, ...], documents: bytes) -> bytes:
+    """Return the job's key: from *secret* if there is one, else from what all hosts of the job share and few others."""
+    material = secret or b"\0".join((b"no secret", *(host.encode() for host in hosts), documents))
+    return hashlib.sha256(b"toolkit link 1\0" + material).digest()
+
+
+class Seal:
+    """Seals and opens the frames of one connection, at one of its ends."""
+
+    def __init__(self, key: bytes, leader_nonce: bytes, follower_nonce: bytes, mine: Direction) -> None:
+        self._key = hmac.digest(key, leader_nonce + follower_nonce, "sha256")
+        self._mine = mine.encode()
+        self._theirs = b"down" if mine == "up" else b"up"
+        self._sent = 0
+        self._opened = 0
+
+    def seal(self, message: bytes) -> bytes:
+        """Return the frame for an encoded *message*."""
+        mac = self._mac(self._mine, self._sent, message)
+        self._sent += 1
+        return (len(message) + MAC_BYTES).to_bytes(HEAD_BYTES, "big") + mac + message
+
+    def open(self, frame: bytes) -> Message:
+        """Return the message in *frame* (without its length).
+
+        Raises:
+            RefusedError: not sealed by the other end, or not its next one, or no message.
+        """
+        mac, message = frame[:MAC_BYTES], frame[MAC_BYTES:]
+        if not hmac.compare_digest(mac, self._mac(self._theirs, self._opened, message)):
+            raise RefusedError("a message that is not sealed with this job's key, or was seen before")
+        self._opened += 1
+        return decode(message)
+
+    def _mac(self, direction: bytes, counter: int, message: bytes) -> bytes:
+        return hmac.digest(self._key, b"%s %d " % (direction, counter) + message, "sha256")
+
+
+def encode(message: Message) -> bytes:
+    """Return *message* as it is sealed; a report's texts are cut until the other end takes it."""
+    encoded = msgspec.json.encode(message)
+    while len(encoded) > LARGEST_BYTES - MAC_BYTES and isinstance(message, Failing | Evidence | Ended | Verdict):
+        report = message.report
+        assert report is not None
+        if report.traceback:
+            report = msgspec.structs.replace(report, traceback=report.traceback[len(report.traceback) // 2 + 1 :])
+        else:
+            report = msgspec.structs.replace(report, cause=report.cause[: len(report.cause) // 2])
+        message = msgspec.structs.replace(message, report=report)
+        encoded = msgspec.json.encode(message)
+    return encoded
+
+
+def decode(message: bytes) -> Message:
+    """Return the message in *message*.
+
+    Raises:
+        RefusedError: it is none.
+    """
+    try:
+        return _DECODER.decode(message)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise RefusedError("a message of no known form") from None
+
+
+class Frames:
+    """Completes frames out of the pieces in which a connection delivers them."""
+
+    def __init__(self) -> None:
+        self._held = b""
+        self.largest_bytes = LARGEST_UNPROVED_BYTES
+
+    def feed(self, piece: bytes) -> Iterator[bytes]:
+        """Yield each whole frame, without its length.
+
+        Raises:
+            RefusedError: a frame larger than any of ours.
+        """
+        self._held += piece
+        while len(self._held) >= HEAD_BYTES:
+            length = int.from_bytes(self._held[:HEAD_BYTES], "big")
+            if length > self.largest_bytes:
+                raise RefusedError(f"a message of {length} bytes")
+            end = HEAD_BYTES + length
+            if len(self._held) < end:
+                return
+            frame, self._held = self._held[HEAD_BYTES:end], self._held[end:]
+            yield frame

@@ -1,18 +1,20 @@
 """The link over real sockets: followers, strangers, broken wires, killed and stopped processes."""
 
 import os
+import random
 import signal
 import socket
 import struct
 import time
 from pathlib import Path
+from typing import get_args
 
 import msgspec
 import pytest
 
 from tests.peers.wired import KEY, TIMES, Party, child, party, wire
 from toolkit.peers.follower_link import FollowerLink
-from toolkit.peers.frames import NONCE_BYTES, Seal, encode, job_key
+from toolkit.peers.frames import NONCE_BYTES, Reason, Seal, encode, job_key
 from toolkit.peers.leader_link import UNPROVED_AT_ONCE, LeaderLink, listen
 from toolkit.peers.link import PROVE_WITHIN_S
 from toolkit.peers.messages import Ended, Failing, Hello, Ping, Ready, Report
@@ -243,6 +245,66 @@ def test_what_is_no_message_of_ours_is_refused(text: bytes) -> None:
         assert sum(together.leader.refused.values()) == 1
 
 
+def babble(chance: random.Random) -> bytes:
+    """Return what a stranger may say: another protocol, noise, any length, a proof of nothing."""
+    length = chance.choice([0, 1, 31, 63, 64, 1024, 1025, 1 << 20, 1 << 31, (1 << 32) - 1, chance.getrandbits(32)])
+    return chance.choice(
+        [
+            chance.randbytes(chance.randrange(2000)),
+            b"GET /%d HTTP/1.1\r\nHost: algo-1\r\n\r\n" % chance.getrandbits(64),
+            b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + chance.randbytes(600),
+            length.to_bytes(4, "big") + chance.randbytes(min(length, 1500)),
+            frame(chance.randbytes(NONCE_BYTES) + chance.randbytes(32) + b'{"type":"hello","host":"algo-2","mark":""}'),
+        ]
+    )
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_whatever_strangers_say_the_log_gets_one_line_of_a_kind_and_the_job_goes_on(seed: int) -> None:
+    chance = random.Random(seed)
+    with party(2) as together:
+        together.followers()
+        start(together)
+
+        for _ in range(20):
+            guests = [stranger(together, babble(chance)) for _ in range(20)]
+            together.turn(0)
+            for guest in guests:
+                guest.close()
+        together.turn(0)
+        end(together)
+
+        said = [action.text for action in together.told(together.leader, Say) if isinstance(action, Say)]
+        assert sum(together.leader.refused.values()) > 200
+        assert set(together.leader.refused) <= set(get_args(Reason))
+        assert len(said) == len(together.leader.refused)
+
+
+def test_a_follower_at_a_strangers_door_says_each_kind_once() -> None:
+    chance = random.Random(1)
+    with party(2) as together, socket.create_server(("127.0.0.1", 0)) as other:
+        other.setblocking(False)
+        follower = together.follower("algo-2", where=other.getsockname())
+        guests: list[socket.socket] = []
+
+        def answer() -> None:
+            try:
+                guest, _ = other.accept()
+            except BlockingIOError:
+                return
+            guest.sendall(babble(chance))
+            guests.append(guest)
+
+        together.others.append(answer)
+        together.until(lambda: len(guests) >= 10)
+
+        said = [action.text for action in together.told(follower, Say) if isinstance(action, Say)]
+        assert set(follower.refused) <= set(get_args(Reason))
+        assert len(said) <= len(follower.refused) + 1  # And that it was refused.
+        for guest in guests:
+            guest.close()
+
+
 def test_something_else_at_the_leaders_address_is_refused() -> None:
     with party(2) as together, socket.create_server(("127.0.0.1", 0)) as other:
         other.setblocking(False)
@@ -365,7 +427,7 @@ def test_a_second_train_of_a_host_is_told_to_end_and_the_first_goes_on() -> None
         assert second.verdict is not None
         assert second.verdict.exit_code == 75
         assert second.verdict.cause.startswith("another train of this job is already host algo-2")
-        assert list(together.leader.refused) == ["a second train that calls itself algo-2"]
+        assert list(together.leader.refused) == ["a second train of a host that has joined already"]
 
 
 def test_a_connection_that_is_cut_is_made_again() -> None:

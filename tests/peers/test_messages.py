@@ -13,6 +13,7 @@ from toolkit.peers.frames import (
     LARGEST_BYTES,
     LARGEST_UNPROVED_BYTES,
     MAC_BYTES,
+    Direction,
     Frames,
     RefusedError,
     Seal,
@@ -114,7 +115,42 @@ def test_garbage_opens_as_nothing(garbage: bytes) -> None:
 @given(st.binary(max_size=200) | st.sampled_from([b"{}", b'{"type":"ping"}', b'{"type":"no"}', b'"\xff"', b"[" * 5000]))
 def test_what_is_sealed_but_no_message_is_refused(text: bytes) -> None:
     with pytest.raises(RefusedError, match="no known form"):
-        decode(text)
+        decode(text, "up")
+
+
+# A number of each message out of its range, and what must not go in that direction.
+WRONG: list[tuple[Direction, str]] = [
+    ("up", '{"type":"stop","host":"algo-2","signal":999}'),
+    ("up", '{"type":"stop","host":"algo-2","signal":0}'),
+    ("up", '{"type":"stop","host":"algo-2","signal":-15}'),
+    ("down", '{"type":"stop","host":"","signal":15}'),
+    ("up", '{"type":"hello","host":"%s","mark":""}' % ("a" * 256)),
+    ("up", '{"type":"idle","seconds":-1}'),
+    ("up", '{"type":"idle","seconds":1e300}'),
+    ("up", '{"type":"idle","seconds":1e999}'),
+    ("up", f'{{"type":"step","step":{1 << 63}}}'),
+    ("up", '{"type":"round","round":-1}'),
+    ("up", f'{{"type":"ping","sent_ns":{1 << 64}}}'),
+    ("up", '{"type":"step times","times":[[-1,0,0.5]]}'),
+    ("up", '{"type":"daemon ended","code":256}'),
+    ("up", '{"type":"ended","report":{"host":"algo-2","exit_code":256}}'),
+    ("up", '{"type":"ended","report":{"host":"algo-2","exit_code":-1}}'),
+    ("up", '{"type":"failing","report":{"host":"algo-2","exit_code":1,"rank":-1}}'),
+    ("up", '{"type":"failing","report":{"host":"algo-2","exit_code":1,"pid":-1}}'),
+    ("down", '{"type":"welcome","beat_s":0,"patience_s":8,"leader_ns":1}'),
+    ("down", '{"type":"welcome","beat_s":1,"patience_s":-8,"leader_ns":1}'),
+    ("up", '{"type":"go"}'),
+    ("up", '{"type":"launch","host":"algo-1","command":"id"}'),
+    ("up", '{"type":"verdict","report":{"host":"algo-2","exit_code":1}}'),
+    ("down", '{"type":"again","restart":{"round":0,"host":"algo-1","cause":""},"used":0,"allowed":1}'),
+    ("down", '{"type":"ended","report":{"host":"algo-2","exit_code":1}}'),
+]
+
+
+@pytest.mark.parametrize(("direction", "text"), WRONG)
+def test_a_member_too_is_refused_what_is_out_of_range_or_not_its_to_say(direction: Direction, text: str) -> None:
+    with pytest.raises(RefusedError, match="no known form"):
+        decode(text.encode(), direction)
 
 
 def test_without_a_secret_the_key_is_what_the_hosts_share() -> None:
@@ -140,7 +176,7 @@ def test_frames_are_whole_however_they_come(frames: list[bytes], cuts: list[int]
 
 
 def test_a_stranger_cannot_make_us_hold_more_than_a_kilobyte() -> None:
-    with pytest.raises(RefusedError, match=f"{LARGEST_UNPROVED_BYTES + 1} bytes"):
+    with pytest.raises(RefusedError, match="larger than any"):
         list(Frames().feed(struct.pack(">I", LARGEST_UNPROVED_BYTES + 1)))
 
 
@@ -150,7 +186,7 @@ def test_any_report_fits_a_frame(text: str) -> None:
 
     encoded = encode(Failing(report=report))
 
-    heard = decode(encoded)
+    heard = decode(encoded, "up")
     assert len(encoded) + MAC_BYTES <= LARGEST_BYTES
     assert isinstance(heard, Failing)
     assert heard.report.cause == report.cause

@@ -4,6 +4,7 @@ What the link says to whom in every order of events is in tests/peers; here are 
 """
 
 import contextlib
+import json
 import signal
 import socket
 import subprocess
@@ -87,6 +88,20 @@ def script_of(host: Live) -> int:
 def ended(host: Live, began_s: float) -> tuple[Done, float]:
     done = host.end()
     return done, time.monotonic() - began_s
+
+
+def test_hosts_that_find_their_source_in_different_places_are_of_one_job(hosts: Hosts) -> None:
+    for name, base in hosts.bases.items():
+        source = hosts.folder / f"source-{name}"
+        source.mkdir()
+        (source / "train.py").write_text(ENDS)
+        level = 20 if name == "algo-1" else 10
+        told = {"sagemaker_submit_directory": json.dumps(str(source)), "sagemaker_container_log_level": str(level)}
+        base.hyperparameters(told)
+
+    ends = hosts.run(TOOLKIT_JOIN_S="10")
+
+    assert {name: done.status for name, done in ends.items()} == {"algo-1": 0, "algo-2": 0}
 
 
 @pytest.mark.parametrize("culprit", ["algo-1", "algo-2"])

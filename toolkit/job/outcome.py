@@ -1,8 +1,9 @@
 """How processes and the job ended."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
+from msgspec import Meta
 
 from toolkit.job.restart import Restart
 from toolkit.records import Record
@@ -55,9 +56,9 @@ class EarlyExit(Record, frozen=True, kw_only=True):
 
     host: str
     process: str
-    pid: int
+    pid: Annotated[int, Meta(ge=0)]
     at_ns: int
-    rank: int | None = None
+    rank: Annotated[int, Meta(ge=0)] | None = None
     local_rank: int | None = None
 
     def explains(self, lost_ns: int) -> bool:

@@ -3,6 +3,10 @@
 A *round* is the time from one start of the ranks to their end; the first is round 0.
 """
 
+from typing import Annotated
+
+from msgspec import Meta
+
 from toolkit.records import Record
 
 # What a round may have failed of to be worth another: a rank of the script's, or a hang. What stopped a job before the
@@ -16,12 +20,12 @@ class Restart(Record, frozen=True, kw_only=True):
     """What ended a round, and that another followed. `round`: the one that then began; `failed_ns`: when,
     on this host's monotonic clock; `counted`: it used up one of the restarts that are allowed."""
 
-    round: int
+    round: Annotated[int, Meta(ge=1)]
     host: str
     cause: str
     process: str = ""
-    rank: int | None = None
-    exit_code: int = 0
+    rank: Annotated[int, Meta(ge=0)] | None = None
+    exit_code: Annotated[int, Meta(ge=0, le=255)] = 0
     failed_ns: int = 0
     counted: bool = True
 

@@ -13,7 +13,7 @@ from typing import Literal
 
 import msgspec
 
-from toolkit.peers.messages import Ended, Evidence, Failing, Message, Verdict
+from toolkit.peers.messages import Down, Ended, Evidence, Failing, Message, Up, Verdict
 
 NONCE_BYTES = 32
 MAC_BYTES = 32
@@ -22,11 +22,30 @@ HEAD_BYTES = 4
 LARGEST_BYTES = 1 << 18
 LARGEST_UNPROVED_BYTES = 1 << 10
 Direction = Literal["up", "down"]
-_DECODER: msgspec.json.Decoder[Message] = msgspec.json.Decoder(Message)
+_DECODERS: dict[Direction, msgspec.json.Decoder[Message]] = {
+    "up": msgspec.json.Decoder(Up),
+    "down": msgspec.json.Decoder(Down),
+}
+# A closed list, without a length, a name or a number of the other end's choice: each is counted, and said once.
+Reason = Literal[
+    "a message that is not sealed with this job's key, or was seen before",
+    "a message of no known form",
+    "a message larger than any of the link's",
+    "a host that is not of this job",
+    "a second train of a host that has joined already",
+    "something at the leader's address that is no leader",
+    "a connection that proved nothing in time",
+    "a connection beyond those that may wait to prove themselves",
+    "a connection for which no descriptor was left (ulimit -n)",
+]
 
 
 class RefusedError(Exception):
-    """A frame that is not of this job: its reason, for the count of refusals."""
+    """A frame that is not of this job."""
+
+    def __init__(self, reason: Reason) -> None:
+        super().__init__(reason)
+        self.reason: Reason = reason
 
 
 def job_key(secret: bytes, hosts: tuple[str, ...], documents: bytes) -> bytes:
@@ -40,8 +59,8 @@ class Seal:
 
     def __init__(self, key: bytes, leader_nonce: bytes, follower_nonce: bytes, mine: Direction) -> None:
         self._key = hmac.digest(key, leader_nonce + follower_nonce, "sha256")
-        self._mine = mine.encode()
-        self._theirs = b"down" if mine == "up" else b"up"
+        self._mine: Direction = mine
+        self._theirs: Direction = "down" if mine == "up" else "up"
         self._sent = 0
         self._opened = 0
 
@@ -61,10 +80,10 @@ class Seal:
         if not hmac.compare_digest(mac, self._mac(self._theirs, self._opened, message)):
             raise RefusedError("a message that is not sealed with this job's key, or was seen before")
         self._opened += 1
-        return decode(message)
+        return decode(message, self._theirs)
 
-    def _mac(self, direction: bytes, counter: int, message: bytes) -> bytes:
-        return hmac.digest(self._key, b"%s %d " % (direction, counter) + message, "sha256")
+    def _mac(self, direction: Direction, counter: int, message: bytes) -> bytes:
+        return hmac.digest(self._key, b"%s %d " % (direction.encode(), counter) + message, "sha256")
 
 
 def encode(message: Message) -> bytes:
@@ -82,14 +101,14 @@ def encode(message: Message) -> bytes:
     return encoded
 
 
-def decode(message: bytes) -> Message:
+def decode(message: bytes, direction: Direction) -> Message:
     """Return the message in *message*.
 
     Raises:
-        RefusedError: it is none.
+        RefusedError: it is none, none that goes in this direction, or a number in it is out of its range.
     """
     try:
-        return _DECODER.decode(message)
+        return _DECODERS[direction].decode(message)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise RefusedError("a message of no known form") from None
 
@@ -111,7 +130,7 @@ class Frames:
         while len(self._held) >= HEAD_BYTES:
             length = int.from_bytes(self._held[:HEAD_BYTES], "big")
             if length > self.largest_bytes:
-                raise RefusedError(f"a message of {length} bytes")
+                raise RefusedError("a message larger than any of the link's")
             end = HEAD_BYTES + length
             if len(self._held) < end:
                 return

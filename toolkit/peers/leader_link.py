@@ -6,10 +6,10 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 
-from toolkit.peers.frames import HEAD_BYTES, LARGEST_BYTES, NONCE_BYTES, RefusedError, Seal, encode
+from toolkit.peers.frames import HEAD_BYTES, LARGEST_BYTES, NONCE_BYTES, Reason, RefusedError, Seal, encode
 from toolkit.peers.leader import Leader
 from toolkit.peers.link import PROVE_WITHIN_S, READ, Connection, Link, peer
-from toolkit.peers.messages import Bye, Hello, Message, Notice, Report, Stop
+from toolkit.peers.messages import Bye, Ended, Evidence, Failing, Hello, Message, Notice, Report, Stop
 from toolkit.peers.roll import Action, Say, Send, Timed, Times
 
 UNPROVED_AT_ONCE = 256
@@ -92,9 +92,16 @@ class LeaderLink(Link):
             self._prove(connection, frame)
         elif connection.host is not None:
             message = connection.seal.open(frame)
+            if not self._names_hosts_of_the_job(message):
+                raise RefusedError("a host that is not of this job")
             self._do(self.roll.heard(connection.host, message, time.monotonic(), time.monotonic_ns()))
             if isinstance(message, Bye):
                 self.lose(connection)
+
+    def _names_hosts_of_the_job(self, message: Message) -> bool:
+        if isinstance(message, Failing | Evidence | Ended):
+            return message.report is None or message.report.host in self._hosts
+        return not isinstance(message, Stop) or message.host in self._hosts
 
     def lose(self, connection: Connection) -> None:
         fd, host = connection.sock.fileno(), connection.host
@@ -144,7 +151,7 @@ class LeaderLink(Link):
             self._poll.unregister(self._listener.fileno())
             self._listens = False
 
-    def _drop_oldest(self, reason: str) -> None:
+    def _drop_oldest(self, reason: Reason) -> None:
         oldest = next(iter(self._unproved.values()))
         self._refuse(reason, peer(oldest.sock))
         self.lose(oldest)
@@ -157,7 +164,7 @@ class LeaderLink(Link):
         if self.roll.knows_other(hello.host, hello.mark):
             for message in self.roll.turn_away(hello.host, time.monotonic_ns()):
                 self._write(connection, seal.seal(encode(message)))
-            raise RefusedError(f"a second train that calls itself {hello.host}")
+            raise RefusedError("a second train of a host that has joined already")
         before = self._of.get(hello.host)
         connection.seal, connection.host = seal, hello.host
         connection.frames.largest_bytes = LARGEST_BYTES

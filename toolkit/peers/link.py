@@ -13,7 +13,7 @@ import select
 import socket
 from collections import Counter
 
-from toolkit.peers.frames import NONCE_BYTES, Frames, RefusedError, Seal
+from toolkit.peers.frames import NONCE_BYTES, Frames, Reason, RefusedError, Seal
 from toolkit.peers.roll import Action, Say
 
 PROVE_WITHIN_S = 5.0
@@ -83,7 +83,7 @@ class Link:
         self._key = key
         self._poll = poll if poll is not None else select.epoll()
         self._owns_poll = poll is None
-        self.refused: Counter[str] = Counter()
+        self.refused: Counter[Reason] = Counter()
         self._words: list[Action] = []
 
     @property
@@ -121,13 +121,13 @@ class Link:
                 self.on_frame(connection, frame)
                 if not connection.open:
                     return
-        except RefusedError as reason:
-            self._refuse(str(reason), peer(connection.sock))
+        except RefusedError as refusal:
+            self._refuse(refusal.reason, peer(connection.sock))
             self.lose(connection)
             return
         self._watch(connection)
 
-    def _refuse(self, reason: str, who: str) -> None:
+    def _refuse(self, reason: Reason, who: str) -> None:
         self.refused[reason] += 1
         if self.refused[reason] == 1:
             self._words.append(Say(text=f"link: refused {reason} (from {who})"))

@@ -1,8 +1,24 @@
-"""What the `train` processes of one job say to each other; frames.py proves each word. Pure."""
+"""What the `train` processes of one job say to each other; frames.py proves each word. Pure.
+
+Every number has its range: a message with one outside it is refused, whoever sent it, so that no host has to expect a
+signal 999. Texts are limited by the frame's size alone.
+"""
+
+from typing import Annotated
+
+from msgspec import Meta
 
 from toolkit.job.outcome import EarlyExit
 from toolkit.job.restart import Restart, Steps
 from toolkit.records import Record
+
+Name = Annotated[str, Meta(min_length=1, max_length=255)]
+ExitCode = Annotated[int, Meta(ge=0, le=255)]
+Nanoseconds = Annotated[int, Meta(ge=-(1 << 62), le=1 << 62)]
+Seconds = Annotated[float, Meta(ge=0.0, le=1e9)]
+Rank = Annotated[int, Meta(ge=0, le=1 << 24)]
+Count = Annotated[int, Meta(ge=0, le=1 << 31)]
+StepNumber = Annotated[int, Meta(ge=-(1 << 62), le=1 << 62)]
 
 
 class Report(Record, frozen=True, kw_only=True):
@@ -15,25 +31,25 @@ class Report(Record, frozen=True, kw_only=True):
     `early`: the first rank of the host that ended with 0; in a verdict, the one that the others lost.
     """
 
-    host: str
-    exit_code: int
+    host: Name
+    exit_code: ExitCode
     primary: bool = False
     stopped: bool = False
-    failed_ns: int = 0
+    failed_ns: Nanoseconds = 0
     blame: str = ""
     kind: str = ""
     cause: str = ""
     traceback: str = ""
     process: str = ""
-    pid: int | None = None
-    rank: int | None = None
-    local_rank: int | None = None
+    pid: Count | None = None
+    rank: Rank | None = None
+    local_rank: Rank | None = None
     ended: str = ""
     advice: str = ""
-    idle_s: float = 0.0
+    idle_s: Seconds = 0.0
     odd: tuple[str, ...] = ()
     same: str = ""
-    alike: int = 0
+    alike: Count = 0
     preempted: bool = False
     lost: bool = False
     early: EarlyExit | None = None
@@ -47,17 +63,17 @@ class Hello(Record, frozen=True, kw_only=True, tag="hello"):
     """Up, first: who I am. `mark` is this process's own: a second connection of the same host with another is
     refused."""
 
-    host: str
-    mark: str
+    host: Name
+    mark: Annotated[str, Meta(max_length=64)]
 
 
 class Welcome(Record, frozen=True, kw_only=True, tag="welcome"):
     """Down, first: the leader's settings hold for all, in seconds; and its clock, so that no report is sent before the
     offset between the two clocks is known."""
 
-    beat_s: float
-    patience_s: float
-    leader_ns: int
+    beat_s: Annotated[float, Meta(gt=0.0, le=1e6)]
+    patience_s: Annotated[float, Meta(gt=0.0, le=1e6)]
+    leader_ns: Nanoseconds
 
 
 class Ready(Record, frozen=True, kw_only=True, tag="ready"):
@@ -71,20 +87,20 @@ class Go(Record, frozen=True, kw_only=True, tag="go"):
 class Ping(Record, frozen=True, kw_only=True, tag="ping"):
     """Up, every beat: alive at *sent_ns* (the follower's monotonic clock)."""
 
-    sent_ns: int
+    sent_ns: Nanoseconds
 
 
 class Pong(Record, frozen=True, kw_only=True, tag="pong"):
     """Down: the answer, with the leader's clock."""
 
-    sent_ns: int
-    leader_ns: int
+    sent_ns: Nanoseconds
+    leader_ns: Nanoseconds
 
 
 class Idle(Record, frozen=True, kw_only=True, tag="idle"):
     """Up: no rank of this host has moved for so long (0: they move again)."""
 
-    seconds: float
+    seconds: Seconds
 
 
 class Failing(Record, frozen=True, kw_only=True, tag="failing"):
@@ -102,14 +118,14 @@ class Evidence(Record, frozen=True, kw_only=True, tag="evidence"):
 class Stop(Record, frozen=True, kw_only=True, tag="stop"):
     """Both ways: a stop signal came to *host*; stop as if it had come to you."""
 
-    host: str
-    signal: int
+    host: Name
+    signal: Annotated[int, Meta(ge=1, le=64)]
 
 
 class Step(Record, frozen=True, kw_only=True, tag="step"):
     """Up: the first step at which this host's ranks could stop. Down: the step at which every rank does."""
 
-    step: int
+    step: StepNumber
 
 
 class Ended(Record, frozen=True, kw_only=True, tag="ended"):
@@ -124,20 +140,20 @@ class Again(Record, frozen=True, kw_only=True, tag="again"):
     `allowed` restarts are."""
 
     restart: Restart
-    used: int
-    allowed: int
+    used: Count
+    allowed: Count
 
 
 class Round(Record, frozen=True, kw_only=True, tag="round"):
     """Up: what this host says from now on is of this round. A new connection begins in round 0."""
 
-    round: int
+    round: Count
 
 
 class StepTimes(Record, frozen=True, kw_only=True, tag="step times"):
     """Up, every second at most: (rank, step, seconds) of some steps of this host's ranks."""
 
-    times: tuple[tuple[int, int, float], ...]
+    times: tuple[tuple[Rank, StepNumber, Seconds], ...]
 
 
 class Notice(Record, frozen=True, kw_only=True, tag="notice"):
@@ -155,14 +171,14 @@ class Verdict(Record, frozen=True, kw_only=True, tag="verdict"):
 class Launch(Record, frozen=True, kw_only=True, tag="launch"):
     """Down, to one host: run this command for a shell, MPI's daemon."""
 
-    host: str
+    host: Name
     command: str
 
 
 class DaemonEnded(Record, frozen=True, kw_only=True, tag="daemon ended"):
     """Up: that daemon has ended, or could not be started, with this code."""
 
-    code: int
+    code: ExitCode
 
 
 class Over(Record, frozen=True, kw_only=True, tag="over"):
@@ -178,27 +194,21 @@ class Bye(Record, frozen=True, kw_only=True, tag="bye"):
     """Up, last: this host has the Verdict."""
 
 
-Message = (
-    Bye
-    | Hello
-    | Welcome
+Up = (
+    Hello
     | Ready
-    | Go
     | Ping
-    | Pong
     | Idle
     | Failing
     | Evidence
     | Stop
     | Step
     | Ended
-    | Verdict
-    | Again
     | Round
     | StepTimes
-    | Notice
-    | Launch
     | DaemonEnded
-    | Over
     | Rested
+    | Bye
 )
+Down = Welcome | Go | Pong | Failing | Stop | Step | Verdict | Again | Notice | Launch | Over | Rested
+Message = Up | Down

@@ -6,17 +6,12 @@ from collections.abc import Callable
 
 import msgspec
 
-from toolkit.errors import ContractError, PlatformError
 from toolkit.job.job import Job
 from toolkit.job.outcome import Ended, Memory, Outcome
 from toolkit.job.restart import Restart, Steps
 from toolkit.job.restart import news as restart_news
-from toolkit.launchers.environment import master
 from toolkit.log import Log
 from toolkit.peers import messages
-from toolkit.peers.follower_link import FollowerLink
-from toolkit.peers.frames import job_key
-from toolkit.peers.leader_link import LeaderLink, listen
 from toolkit.peers.messages import Report
 from toolkit.peers.roll import (
     HANG,
@@ -31,11 +26,11 @@ from toolkit.peers.roll import (
     Start,
     StopAt,
     StopHere,
-    Times,
     news,
 )
 from toolkit.supervise.loop import Supervisor
 from toolkit.supervise.others import Word
+from toolkit.train.joining import join
 from toolkit.train.paces import Paces
 from toolkit.verdict import early, judge
 
@@ -52,7 +47,7 @@ class Accord:
         self._paces = paces
         self._repeat: Restart | None = None
         self._log = log
-        self._link = _join(job, log, paces)
+        self._link = join(job, log, paces)
         self._was_idle = False
         self._named = ""
         self._command: str | None = None
@@ -272,47 +267,3 @@ def _part(outcome: Outcome, verdict: Report) -> str:
     if outcome.process:
         return "lost it" if verdict.early is not None else "ended with it"
     return "was stopped" if outcome.status == "stopped" else "was healthy"
-
-
-def _join(job: Job, log: Log, paces: Paces | None) -> LeaderLink | FollowerLink:
-    cluster, ours = job.cluster, job.settings
-    times = Times(
-        beat_s=ours.beat_s,
-        patience_s=ours.patience_s,
-        join_s=ours.join_s,
-        end_s=ours.end_s,
-        grace_s=job.grace_s,
-    )
-    key = _key(job, log)
-    address, port = cluster.address(cluster.leader), ours.link_port or master(job)[1] - 1
-    if not cluster.is_leader:
-        return FollowerLink(cluster.current, cluster.leader, key, times, (address, port))
-    hosts = (cluster.leader, *(host for host in cluster.hosts if host != cluster.leader))
-    try:
-        listener = listen(cluster.addresses.get(cluster.leader), port)
-    except OSError as error:
-        raise PlatformError(
-            f"cannot listen on port {port} for the job's other hosts: {error.strerror}",
-            where=f"host {cluster.current}",
-            hint="Set TOOLKIT_LINK_PORT to a free port on every host, or TOOLKIT_LINK=off to go without.",
-        ) from None
-    if paces is None:
-        return LeaderLink(hosts, key, times, listener, restarts=ours.restarts)
-    return LeaderLink(hosts, key, times, listener, restarts=ours.restarts, judge=paces.judge)
-
-
-def _key(job: Job, log: Log) -> bytes:
-    ours = job.settings
-    secret = ours.job_secret.encode()
-    if ours.job_secret_file is not None:
-        try:
-            secret = ours.job_secret_file.read_bytes().strip()
-        except OSError as error:
-            raise ContractError(
-                f"expected a readable file, found none ({error.strerror})",
-                where=f"TOOLKIT_JOB_SECRET_FILE: {ours.job_secret_file}",
-            ) from None
-    if not secret and job.cluster.is_leader:
-        log.info("link: no TOOLKIT_JOB_SECRET; its key comes from the job's own documents, a secret would be better")
-    shared = [job.name, job.hyperparameters, job.framework_parameters]
-    return job_key(secret, job.cluster.hosts, msgspec.json.encode(shared, order="sorted"))

@@ -1,0 +1,61 @@
+"""How this host comes to the link of its job: its end, its port, its key."""
+
+import msgspec
+
+from toolkit.errors import ContractError, PlatformError
+from toolkit.job.job import Job
+from toolkit.launchers.environment import master
+from toolkit.log import Log
+from toolkit.peers.follower_link import FollowerLink
+from toolkit.peers.frames import job_key
+from toolkit.peers.leader_link import LeaderLink, listen
+from toolkit.peers.roll import Times
+from toolkit.train.paces import Paces
+
+# Parameters of the platform that may differ between hosts of one job: where each finds its source, how much it logs.
+OF_ONE_HOST = frozenset({"sagemaker_submit_directory", "sagemaker_container_log_level"})
+
+
+def join(job: Job, log: Log, paces: Paces | None) -> LeaderLink | FollowerLink:
+    cluster, ours = job.cluster, job.settings
+    times = Times(
+        beat_s=ours.beat_s,
+        patience_s=ours.patience_s,
+        join_s=ours.join_s,
+        end_s=ours.end_s,
+        grace_s=job.grace_s,
+    )
+    key = _key(job, log)
+    address, port = cluster.address(cluster.leader), ours.link_port or master(job)[1] - 1
+    if not cluster.is_leader:
+        return FollowerLink(cluster.current, cluster.leader, key, times, (address, port))
+    hosts = (cluster.leader, *(host for host in cluster.hosts if host != cluster.leader))
+    try:
+        listener = listen(cluster.addresses.get(cluster.leader), port)
+    except OSError as error:
+        raise PlatformError(
+            f"cannot listen on port {port} for the job's other hosts: {error.strerror}",
+            where=f"host {cluster.current}",
+            hint="Set TOOLKIT_LINK_PORT to a free port on every host, or TOOLKIT_LINK=off to go without.",
+        ) from None
+    if paces is None:
+        return LeaderLink(hosts, key, times, listener, restarts=ours.restarts)
+    return LeaderLink(hosts, key, times, listener, restarts=ours.restarts, judge=paces.judge)
+
+
+def _key(job: Job, log: Log) -> bytes:
+    ours = job.settings
+    secret = ours.job_secret.encode()
+    if ours.job_secret_file is not None:
+        try:
+            secret = ours.job_secret_file.read_bytes().strip()
+        except OSError as error:
+            raise ContractError(
+                f"expected a readable file, found none ({error.strerror})",
+                where=f"TOOLKIT_JOB_SECRET_FILE: {ours.job_secret_file}",
+            ) from None
+    if not secret and job.cluster.is_leader:
+        log.info("link: no TOOLKIT_JOB_SECRET; its key comes from the job's own documents, a secret would be better")
+    parameters = {name: value for name, value in job.framework_parameters.items() if name not in OF_ONE_HOST}
+    shared = [job.name, job.hyperparameters, parameters]
+    return job_key(secret, job.cluster.hosts, msgspec.json.encode(shared, order="sorted"))

@@ -1,5 +1,6 @@
 import os
 import tarfile
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -100,6 +101,36 @@ def test_metrics_of_all_hosts_are_one_file_by_time(tmp_path: Path, hosts: tuple[
 
     merged = [(sample.time_s, sample.host) for sample in read(tmp_path / "metrics.jsonl")]
     assert merged == [(1.0, "algo-1"), (1.5, "algo-2"), (2.0, "algo-1"), (2.5, "algo-2")]
+
+
+def test_samples_are_merged_in_bounded_memory(tmp_path: Path, hosts: tuple[Staged, ...]) -> None:
+    for host in hosts:
+        file = SampleFile(host.place.base / "output/metrics.jsonl", warn=print)
+        name = host.place.host
+        file.append([Sample(name="loss", value=at, time_s=at, host=name, rank=0) for at in range(20_000)])
+        file.close()
+
+    tracemalloc.start()
+    try:
+        made = collect.collect(tmp_path, hosts, Log())
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert peak_bytes < 4 << 20  # All 40,000 samples at once take 15 MB.
+    assert made.last["loss"].value == 19_999
+    assert sum(1 for _ in read(tmp_path / "metrics.jsonl")) == 40_000
+
+
+def test_the_last_value_is_the_lowest_ranks_whatever_the_order_of_hosts(
+    tmp_path: Path, hosts: tuple[Staged, ...]
+) -> None:
+    for rank, host in enumerate(reversed(hosts)):
+        file = SampleFile(host.place.base / "output/metrics.jsonl", warn=print)
+        file.append([Sample(name="loss", value=rank, time_s=1 + rank, host=host.place.host, rank=rank)])
+        file.close()
+
+    assert collect.collect(tmp_path, hosts, Log()).last["loss"].value == 0
 
 
 def test_a_host_that_left_nothing_at_all_is_no_hindrance(tmp_path: Path) -> None:

@@ -44,15 +44,15 @@ def test_a_job_leaves_its_results_in_its_folder(tmp_path: Path) -> None:
 def test_new_samples_are_read_once_and_cut_lines_later(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     tail = Tail(path)
-    assert tail.new() == []
+    assert list(tail.new()) == []
     written = SampleFile(path, warn=print)
     first = Sample(name="loss", value=float("inf"), time_s=1, host="algo-1", rank=0, step=2)
     written.append([first])
     with path.open("ab") as file:
         file.write(b"{cut by a full disk\n" + b'{"name":"loss","val')
 
-    assert tail.new() == [first]
-    assert tail.new() == []
+    assert list(tail.new()) == [first]
+    assert list(tail.new()) == []
     with path.open("ab") as file:
         file.write(b'ue":1,"time_s":2,"host":"algo-1"}\n')
     assert [sample.value for sample in tail.new()] == [1]

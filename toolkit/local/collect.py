@@ -1,10 +1,12 @@
 """After the end: archives, metrics and job.json, from what the hosts left behind."""
 
 import filecmp
+import heapq
 import os
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 
 import msgspec
@@ -12,18 +14,21 @@ import msgspec
 from toolkit.artifacts.pack import pack
 from toolkit.errors import ContractError, PlatformError
 from toolkit.job.outcome import Outcome
+from toolkit.local.report import last_values
 from toolkit.local.stage import Staged
 from toolkit.log import Log
 from toolkit.metrics.file import SampleFile, read
 from toolkit.metrics.sample import Sample
 from toolkit.records import Record, decode
 
+BATCH = 1000  # Samples in memory at a time: a long job has millions.
+
 
 class Collected(Record, frozen=True, kw_only=True):
-    """What was gathered in the job's folder: archives by name, samples in time's order, what is worth saying."""
+    """What was gathered in the job's folder: archives by name, each metric's last sample, what is worth saying."""
 
     artifacts: dict[str, str]
-    samples: tuple[Sample, ...]
+    last: dict[str, Sample]
     notes: tuple[str, ...]
 
 
@@ -65,25 +70,29 @@ def collect(job_dir: Path, staged: Sequence[Staged], log: Log) -> Collected:
             artifacts[name] = archive.name
         except (OSError, PlatformError, shutil.Error) as error:
             notes.append(f"{archive.name} could not be packed: {error}")
+    last: dict[str, Sample] = {}
+    file = SampleFile(job_dir / "metrics.jsonl", warn=notes.append)
     samples = gather(staged)
-    if samples:
-        file = SampleFile(job_dir / "metrics.jsonl", warn=notes.append)
-        file.append(samples)
-        file.close()
-        if file.written:
-            artifacts["metrics"] = "metrics.jsonl"
-    return Collected(artifacts=artifacts, samples=samples, notes=tuple(notes))
+    while batch := list(islice(samples, BATCH)):
+        file.append(batch)
+        last = last_values(batch, last)
+    file.close()
+    if file.written:
+        artifacts["metrics"] = "metrics.jsonl"
+    return Collected(artifacts=artifacts, last=last, notes=tuple(notes))
 
 
-def gather(staged: Sequence[Staged]) -> tuple[Sample, ...]:
-    """Return all hosts' samples by time."""
-    samples: list[Sample] = []
-    for host in staged:
-        try:
-            samples += read(host.place.base / "output" / "metrics.jsonl")
-        except OSError:
-            pass  # This host captured nothing.
-    return tuple(sorted(samples, key=lambda sample: sample.time_s))
+def gather(staged: Sequence[Staged]) -> Iterator[Sample]:
+    """Yield all hosts' samples by time; those of one host keep their order."""
+    files = (_samples(host.place.base / "output" / "metrics.jsonl") for host in staged)
+    return heapq.merge(*files, key=lambda sample: sample.time_s)
+
+
+def _samples(path: Path) -> Iterator[Sample]:
+    try:
+        yield from read(path)
+    except OSError:
+        pass  # This host captured nothing.
 
 
 def merge(folders: Sequence[tuple[str, Path]], into: Path, archive: str) -> list[str]:

@@ -1,6 +1,6 @@
 """job.json: what the platform would say of a finished job, and the same for people. Pure."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Literal
@@ -69,9 +69,12 @@ def failure_reason(verdict: Verdict, vanished: bool, failure: str) -> str:
     return f"AlgorithmError: {said or f'{verdict.host} ended with exit code {verdict.exit_code}'}"
 
 
-def last_values(samples: Sequence[Sample]) -> dict[str, Sample]:
-    """Return the newest sample of each metric, the first rank's where several print it; *samples* are by time."""
-    newest: dict[str, Sample] = {}
+def last_values(samples: Iterable[Sample], before: Mapping[str, Sample] | None = None) -> dict[str, Sample]:
+    """Return the newest sample of each metric, the first rank's where several print it.
+
+    *samples* are by time; *before* is what this function returned for the samples before them.
+    """
+    newest = dict(before or {})
     for sample in samples:
         shown = newest.get(sample.name)
         if shown is None or _place(sample) <= _place(shown):

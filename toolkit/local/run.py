@@ -9,11 +9,10 @@ import os
 import selectors
 import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-
-import msgspec
+from typing import IO
 
 from toolkit.jobfile.spec import Spec
 from toolkit.local import check, collect, containers, feed, stage
@@ -30,6 +29,7 @@ from toolkit.local.report import (
 from toolkit.local.show import Show, Standing
 from toolkit.local.stage import Staged
 from toolkit.log import Log
+from toolkit.metrics.file import decoded
 from toolkit.metrics.sample import Sample
 from toolkit.supervise.children import fork_call, reap, send, send_all, spawn
 from toolkit.supervise.kernel import descendants, marked, prctl
@@ -139,17 +139,21 @@ class Tail:
         self._path = path
         self._offset = 0
 
-    def new(self) -> list[Sample]:
-        """Return the samples that came since last time."""
+    def new(self) -> Iterator[Sample]:
+        """Yield the samples that came since last time."""
         try:
             with self._path.open("rb") as file:
                 file.seek(self._offset)
-                piece = file.read()
+                yield from decoded(self._whole(file))
         except OSError:
-            return []  # Not there yet, or never.
-        whole = piece[: piece.rfind(b"\n") + 1]
-        self._offset += len(whole)
-        return [sample for sample in map(_sample, whole.splitlines()) if sample]
+            return  # Not there yet, or never.
+
+    def _whole(self, file: IO[bytes]) -> Iterator[bytes]:
+        for line in file:
+            if not line.endswith(b"\n"):
+                return  # The rest of it is still to be written.
+            self._offset += len(line)
+            yield line
 
 
 class Room:
@@ -313,9 +317,7 @@ class Room:
 
     def _look(self) -> None:
         for tail in self._tails:
-            samples = tail.new()
-            if samples:
-                self._newest = last_values([*self._newest.values(), *samples])
+            self._newest = last_values(tail.new(), self._newest)
         hosts = {host.name: host.state for host in self._hosts.values()}
         newest = tuple(self._newest.values())
         self._show.standing(Standing(name=self.name, elapsed_s=self._now_s(), hosts=hosts, samples=newest))
@@ -324,20 +326,12 @@ class Room:
         return time.monotonic() - self._began_s
 
 
-def _sample(line: bytes) -> Sample | None:
-    try:
-        row = msgspec.json.decode(line)
-        return msgspec.convert({**row, "value": float(row["value"])}, Sample)  # "NaN" and "Infinity" are strings
-    except (msgspec.DecodeError, TypeError, KeyError, ValueError):
-        return None  # A line that a full disk cut.
-
-
 def _report(spec: Spec, staged: Sequence[Staged], room: Room, starved: set[str], started_s: float, log: Log) -> Report:
     course = room.course
     outcomes = collect.outcomes(staged)
     end: Verdict = verdict(course, interrupted=room.interrupted, first=first_failure(course, outcomes))
     gathered = collect.collect(spec.job_dir, staged, log)
-    last = last_values(gathered.samples)
+    last = gathered.last
     training_s = round(room.ended_s - started_s, 3)
     hosts = {}
     for host in spec.hosts:

@@ -8,7 +8,7 @@ writes them, and `float()` reads them in most languages. `rank` and `step` are n
 
 import math
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -67,21 +67,25 @@ class SampleFile:
 
 
 def read(path: Path) -> Iterator[Sample]:
-    """Yield the samples in the file at *path*, oldest first. A line that is cut (a full disk, a killed host) is passed
-    over.
+    """Yield the samples in the file at *path*, oldest first.
 
     Raises:
         OSError: the file cannot be read.
     """
-    decoder = msgspec.json.Decoder(_Row)
     with path.open("rb") as file:
-        for line in file:
-            try:
-                row = decoder.decode(line)
-            except msgspec.DecodeError:  # ValidationError too.
-                continue
-            value = _SPELLED[row.value] if isinstance(row.value, str) else row.value
-            yield Sample(name=row.name, value=value, time_s=row.time_s, host=row.host, rank=row.rank, step=row.step)
+        yield from decoded(file)
+
+
+def decoded(lines: Iterable[bytes]) -> Iterator[Sample]:
+    """Yield the samples in *lines*. A line that is cut (a full disk, a killed host) is passed over."""
+    decoder = msgspec.json.Decoder(_Row)
+    for line in lines:
+        try:
+            row = decoder.decode(line)
+        except msgspec.DecodeError:  # ValidationError too.
+            continue
+        value = _SPELLED[row.value] if isinstance(row.value, str) else row.value
+        yield Sample(name=row.name, value=value, time_s=row.time_s, host=row.host, rank=row.rank, step=row.step)
 
 
 def _open(path: Path) -> int:

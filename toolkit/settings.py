@@ -57,6 +57,12 @@ class Settings(Record, frozen=True, kw_only=True):
         Literal["auto", "off", "rank"],
         _meaning("rank: every line starts with [HOST rank N]; auto: rank where the job has several ranks, else off"),
     ] = "auto"
+    log_progress: Annotated[
+        Literal["auto", "lines", "live"],
+        _meaning(
+            "progress bars of several ranks; auto: live on a terminal, else lines; live: each state ends with \\r"
+        ),
+    ] = "auto"
     log_files: Annotated[
         Literal["auto", "on", "off"],
         _meaning("a file for each rank under output/data/logs; auto: where the job has more than one rank"),

@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit.supervise.lines import Lines, collapsed, prefixed
+from toolkit.supervise.lines import Lines, prefixed
 
 PIECES = st.lists(st.binary(max_size=12) | st.sampled_from([b"\n", b"a\nb", b"\r", b"xx\r\nyy\n"]), max_size=30)
 
@@ -43,11 +43,15 @@ def test_an_overlong_line_is_counted_once_however_many_pieces_it_takes() -> None
     assert lines.long_lines == 2
 
 
-def test_finished_states_of_a_bar_are_given_out_and_the_unfinished_one_is_kept() -> None:
+def test_the_beginning_of_an_unfinished_line_can_be_taken_and_the_rest_is_kept() -> None:
     lines = Lines()
-    lines.feed(b"\r10%\r20%\r30")
+    lines.feed(b"\r10%\r2")
+    lines.feed(b"0%\r30")
 
-    assert lines.states() == b"\r10%\r20%\r"
+    assert lines.held() == b"\r10%\r20%\r30"
+    assert lines.take(9) == b"\r10%\r20%\r"
+    assert (lines.held(), lines.held_bytes) == (b"30", 2)
+    assert lines.take(0) == b""
     assert lines.feed(b"%\n") == (b"30%\n", b"")
 
 
@@ -56,8 +60,3 @@ def test_each_line_gets_the_prefix_and_a_last_line_its_newline() -> None:
     assert b"".join(prefixed(b"cut", b"[x] ")) == b"[x] cut\n"
     assert b"".join(prefixed(b"a\nb", b"")) == b"a\nb\n"
     assert b"".join(prefixed(b"a\nb\n", b"")) == b"a\nb\n"
-
-
-def test_a_file_keeps_a_bars_last_state_and_windows_line_ends() -> None:
-    assert collapsed(b"plain\n\r 1%\r 50%\r100%\nlast\r\n") == b"plain\n100%\nlast\n"
-    assert collapsed(b"no bar\n") == b"no bar\n"

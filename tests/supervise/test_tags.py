@@ -3,14 +3,15 @@
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from toolkit.job.plan import TaggedBy, Tags
-from toolkit.supervise.console import Console
-from toolkit.supervise.outlet import Outlet
+from toolkit.supervise.console import Console, Outlets
+from toolkit.supervise.screen import Screen
 from toolkit.supervise.tagged import TaggedStream
 from toolkit.supervise.tags import Places, Said, Tagged
 
@@ -148,7 +149,7 @@ def test_the_states_of_a_bar_can_be_had_while_other_ranks_write() -> None:
     tagged = Tagged("openmpi4", Places({}))
     tagged.feed(b"[1,1]<stdout>:10%\r[1,0]<stdout>:a line\n[1,1]<stdout>:20%\r[1,1]<stdout>:3")
 
-    assert tagged.states() == [((1, ""), b"10%\r20%\r")]
+    assert tagged.states() == [((1, ""), b"3")]
     assert tagged.flush() == [((1, ""), b"3")]
 
 
@@ -197,7 +198,7 @@ def test_where_a_block_ends_changes_nothing(recorded: tuple[TaggedBy, bytes], da
     ],
 )
 def test_the_console_and_the_taps_have_them_as_from_the_ranks_own_pipes(
-    tmp_path: Path, more: dict[str, bool], out: bytes, err: bytes
+    tmp_path: Path, more: Any, out: bytes, err: bytes
 ) -> None:
     heard: list[tuple[int | None, str, bytes]] = []
     pipes = [os.pipe() for _ in range(2)]
@@ -208,8 +209,7 @@ def test_the_console_and_the_taps_have_them_as_from_the_ranks_own_pipes(
         files=None,
         file_bytes=0,
         note=print,
-        stdout=files[0],
-        stderr=files[1],
+        outlets=Outlets(files[0], files[1]),
         **more,
     )
     (stdout, stderr), _ = console.streams(
@@ -237,7 +237,7 @@ def test_a_bars_states_come_to_the_console_while_another_rank_writes_line_after_
     console_fd = os.open(tmp_path / "out", os.O_RDWR | os.O_CREAT)
     read_end, write_end = os.pipe()
     stream = TaggedStream(
-        read_end, Outlet(console_fd), Tagged("openmpi4", Places({})), lambda who: (b"%a " % (who,), None)
+        read_end, Screen(console_fd), Tagged("openmpi4", Places({})), lambda who: (b"%a " % (who,), None)
     )
 
     for second in range(6):
@@ -248,7 +248,7 @@ def test_a_bars_states_come_to_the_console_while_another_rank_writes_line_after_
 
     assert (tmp_path / "out").read_bytes().split(b"\n") == [
         *(b"(0, '') line %d" % each for each in range(6)),
-        b"(1, '') 0%\r1%\r2%\r3%\r4%\r5%\r",
+        b"(1, '') 5%",
         b"",
     ]
     os.close(write_end)

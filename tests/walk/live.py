@@ -41,6 +41,12 @@ class Live:
             assert time.monotonic() < ends_s, f"no {text!r} in {deadline_s} s; so far {self.out!r} and {self.err!r}"
             assert self._read(0.5) or self.process.poll() is None, f"ended without {text!r}: {self.out!r} {self.err!r}"
 
+    def close_stdout(self) -> None:
+        """Leave, as a reader that has seen enough."""
+        assert self.process.stdout is not None
+        self._selector.unregister(self.process.stdout)
+        self.process.stdout.close()
+
     def signal(self, number: int = signal.SIGTERM) -> None:
         self.process.send_signal(number)
 

@@ -55,7 +55,7 @@ def test_each_rank_has_its_file_and_its_metrics(ranks: Base) -> None:
 
     for rank in (0, 1):
         file = ranks.output / f"data/logs/algo-1-rank-{rank}.log"
-        assert sorted(file.read_text().splitlines()) == ["100%", f"loss={rank + 0.5}"]
+        assert sorted(file.read_bytes().split(b"\n")) == [b"", b"\r 10%\r100%", b"loss=%.1f" % (rank + 0.5)]
     samples = [json.loads(line) for line in (ranks.output / "metrics.jsonl").read_text().splitlines()]
     assert {(sample["rank"], sample["value"]) for sample in samples} == {(0, 0.5), (1, 1.5)}
 

@@ -135,6 +135,7 @@ class Outcome(Record, frozen=True, kw_only=True):
     `odd`: what was odd about this host's ranks when nothing moved any more. `same`: the error and its place, by which
     tracebacks are told to be the same; `alike`: how many more ranks had ended with the same one when this was judged.
     `preempted`: somebody outside ended the process that failed. `restarts`: the rounds before this one.
+    `lost_bytes`: output of this host that the console did not take.
     """
 
     status: Literal["succeeded", "failed", "stopped"]
@@ -157,6 +158,7 @@ class Outcome(Record, frozen=True, kw_only=True):
     same: str = ""
     alike: int = 0
     preempted: bool = False
+    lost_bytes: int = 0
     command: tuple[str, ...] = ()
     exits: tuple[Exit, ...] = ()
     notes: tuple[str, ...] = ()

@@ -31,9 +31,10 @@ from toolkit.local.stage import Staged
 from toolkit.log import Log
 from toolkit.metrics.file import decoded
 from toolkit.metrics.sample import Sample
+from toolkit.supervise.bars import collapsed
 from toolkit.supervise.children import fork_call, reap, send, send_all, spawn
 from toolkit.supervise.kernel import descendants, marked, prctl
-from toolkit.supervise.lines import Lines, collapsed
+from toolkit.supervise.lines import Lines
 from toolkit.supervise.signals import Signals, Wishes, stops
 
 SILENT_S = 5.0  # How long a container that is being started may say nothing before it is stopped all the same.

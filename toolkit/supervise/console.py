@@ -1,15 +1,61 @@
 """The two console streams of `train`, and who shares them how."""
 
 import os
+import select
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from toolkit.job.plan import Tags
-from toolkit.supervise.outlet import Outlet, same_sink
+from toolkit.supervise.outlet import UNREAD, same_sink
 from toolkit.supervise.relay import RankFile, Stream, Tap, Way
+from toolkit.supervise.screen import Progress, Screen
 
 Note = Callable[[str], None]
 MakeTap = Callable[[int | None, str], Tap | None]
+
+
+class Outlets:
+    """The console's streams: one outlet where both end in the same sink."""
+
+    def __init__(self, stdout: int = 1, stderr: int = 2) -> None:
+        self.paired = same_sink(stdout, stderr)
+        self.stdout = Screen(stdout)
+        self.stderr = self.stdout if self.paired else Screen(stderr)
+
+    def __iter__(self) -> Iterator[Screen]:
+        yield self.stdout
+        if not self.paired:
+            yield self.stderr
+
+    @property
+    def pending_bytes(self) -> int:
+        return sum(outlet.pending_bytes for outlet in self)
+
+    def flush(self) -> None:
+        """Put out what is pending, as long as the console takes any."""
+        for each in self:
+            each.settle()
+        while waiting := [each for each in self if each.pending_bytes and not each.stalled(time.monotonic())]:
+            poll = select.poll()
+            for outlet in waiting:
+                poll.register(outlet.fd, select.POLLOUT)
+            poll.poll(1000)
+            for outlet in waiting:
+                outlet.pump()
+        for outlet in self:
+            outlet.pump()
+
+    def lost(self) -> tuple[int, str]:
+        """Return how many bytes did not reach the console, and a sentence that says so, "" if none are missing.
+
+        Call it after `flush`: what is pending then counts as lost.
+        """
+        lost = [(name, each) for name, each in (("stdout", self.stdout), ("stderr", self.stderr)) if each.missing_bytes]
+        if self.paired:
+            lost = [("stdout and stderr", each) for _, each in lost[:1]]
+        told = "; ".join(f"{each.missing_bytes} bytes of {name} ({each.reason or UNREAD})" for name, each in lost)
+        return sum(each.missing_bytes for _, each in lost), told and f"the console did not take {told}"
 
 
 class Console:
@@ -30,16 +76,18 @@ class Console:
         file_bytes: int,
         note: Note,
         tags: bool = False,
-        stdout: int = 1,
-        stderr: int = 2,
+        outlets: Outlets | None = None,
+        progress: Progress = "auto",
+        terminal: bool = False,
     ) -> None:
-        paired = same_sink(stdout, stderr)
-        self.stdout = Outlet(stdout)
-        self.stderr = self.stdout if paired else Outlet(stderr)
+        self.outlets = outlets or Outlets()
+        for outlet in self.outlets:
+            outlet.show_progress(progress, terminal=terminal)
+        self.stdout, self.stderr = self.outlets.stdout, self.outlets.stderr
         self._host = host
         self.prefixes = prefix_ranks
         self._tags = tags
-        self._alone: Way = "paired" if paired else "alone"
+        self._alone: Way = "paired" if self.outlets.paired else "alone"
         self._make_tap = make_tap
         self._files = files
         self._file_bytes = file_bytes
@@ -93,17 +141,3 @@ class Console:
         who = name if rank is None else f"rank {rank}"
         prefix = (f"[{host} {who}] " if host else f"[{who}] ").encode()
         return prefix, prefix
-
-    def outlets(self) -> Iterator[Outlet]:
-        """Yield the outlets there are, one or two."""
-        yield self.stdout
-        if self.stderr is not self.stdout:
-            yield self.stderr
-
-    @property
-    def pending_bytes(self) -> int:
-        return sum(outlet.pending_bytes for outlet in self.outlets())
-
-    @property
-    def lost_bytes(self) -> int:
-        return sum(outlet.lost_bytes for outlet in self.outlets())

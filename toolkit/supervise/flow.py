@@ -9,11 +9,14 @@ import time
 from collections.abc import Callable
 
 from toolkit.supervise.console import Console
-from toolkit.supervise.outlet import Outlet
+from toolkit.supervise.outlet import STALLED_S, Outlet
 from toolkit.supervise.relay import Stream
 
-STALLED_CONSOLE_S = 30.0
 QUIET_PIPE_S = 1.0
+# While the job is being stopped, a script that waits for a stalled console cannot save: it waits no longer than this.
+STALLED_STOP_S = 2.0
+# What a pipe may hold at the end: it is read to its end, but not for ever where a daemon goes on writing.
+LAST_READS = 64
 
 
 class Flow:
@@ -27,6 +30,8 @@ class Flow:
         self._paused: set[int] = set()
         self._waiting_for_room: set[int] = set()
         self._moved_s = 0.0
+        for outlet in console.outlets:
+            outlet.served = True
 
     def watch(self, fd: int, handler: Callable[[], None], events: int = select.POLLIN) -> None:
         """Call *handler* whenever *fd* is ready (or at its end)."""
@@ -67,7 +72,11 @@ class Flow:
             rest_s = stream.rest_s(now_s)
             if rest_s is not None and rest_s <= 0:
                 stream.refresh(now_s)
-                self._mind(stream.outlet)
+        for outlet in self._console.outlets:
+            rest_s = outlet.rest_s(now_s)
+            if rest_s is not None and rest_s <= 0:
+                outlet.refresh(now_s)
+            self._mind(outlet)
 
     def begin_draining(self) -> None:
         """Start the patience of `patience_ends_s` anew: what lies in the pipes has not been looked at yet."""
@@ -75,11 +84,26 @@ class Flow:
 
     def patience_ends_s(self) -> float:
         """Return when (monotonic) to stop waiting for pipes that somebody holds open, or for a console that stalls."""
-        return self._moved_s + (STALLED_CONSOLE_S if self._waiting_for_room else QUIET_PIPE_S)
+        waiting = [each.moved_s + STALLED_S for each in self._console.outlets if each.pending_bytes]
+        return max(self._moved_s + QUIET_PIPE_S, *waiting) if waiting else self._moved_s + QUIET_PIPE_S
+
+    def give_up_stalled(self, for_s: float = STALLED_STOP_S) -> None:
+        """Let no script wait any longer for a console that has taken nothing for *for_s* seconds: lines are counted as
+        lost from now on, until it takes something again."""
+        now_s = time.monotonic()
+        for outlet in self._console.outlets:
+            if outlet.stalled(now_s, for_s):
+                outlet.refuse()
+        self._resume()
+
+    def stalled_s(self) -> float:
+        """Return for how many seconds the console has made scripts wait, 0 if it does not."""
+        full = [outlet.moved_s for outlet in self._console.outlets if outlet.full]
+        return max(time.monotonic() - min(full), 0.0) if full else 0.0
 
     def drain(self) -> None:
         """Relay what is left, and serve nothing else, until every stream is at its end or patience is."""
-        outlets = {outlet.fd for outlet in self._console.outlets()}
+        outlets = {outlet.fd for outlet in self._console.outlets}
         for fd in set(self._handlers) - set(self._streams) - outlets:
             self.unwatch(fd)
         self.begin_draining()
@@ -87,17 +111,23 @@ class Flow:
             self.step(QUIET_PIPE_S)
 
     def end(self) -> None:
-        """Flush and close what is still open."""
+        """Read what the pipes still hold, flush and close."""
+        self.give_up_stalled(STALLED_S)
         for stream in list(self._streams.values()):
             self.unwatch(stream.fd)
+            for _ in range(LAST_READS):
+                if not stream.read(time.monotonic()):
+                    break
             stream.close()
         self._streams.clear()
+        for outlet in self._console.outlets:
+            outlet.settle()
         for fd in list(self._handlers):
             self.unwatch(fd)
 
     def _rest_s(self, now_s: float) -> float | None:
-        waits = [rest for stream in self._streams.values() if (rest := stream.rest_s(now_s)) is not None]
-        return min(waits, default=None)
+        sources = (*self._streams.values(), *self._console.outlets)
+        return min((rest for each in sources if (rest := each.rest_s(now_s)) is not None), default=None)
 
     def _read_again(self, stream: Stream) -> None:
         self._paused.discard(stream.fd)
@@ -126,11 +156,14 @@ class Flow:
 
     def _on_room(self) -> None:
         self._moved_s = time.monotonic()
-        for outlet in self._console.outlets():
+        for outlet in self._console.outlets:
             outlet.pump()
             if not outlet.pending_bytes and outlet.fd in self._waiting_for_room:
                 self._waiting_for_room.discard(outlet.fd)
                 self.unwatch(outlet.fd)
+        self._resume()
+
+    def _resume(self) -> None:
         for fd in list(self._paused):
             stream = self._streams[fd]
             if not stream.outlet.full:

@@ -51,13 +51,18 @@ class Lines:
         self._held_bytes = 0
         return held
 
-    def states(self) -> bytes:
-        """Return the held text up to its last carriage return and forget that much: the finished states of a bar."""
-        held = b"".join(self._held)
-        cut = held.rfind(b"\r") + 1
-        self._held = [held[cut:]] if cut < len(held) else []
-        self._held_bytes = len(held) - cut
-        return held[:cut]
+    def held(self) -> bytes:
+        """Return the unfinished line, which stays here."""
+        if len(self._held) > 1:
+            self._held = [b"".join(self._held)]
+        return self._held[0] if self._held else b""
+
+    def take(self, count: int) -> bytes:
+        """Return the first *count* bytes of the unfinished line and forget them."""
+        held = self.held()
+        self._held = [held[count:]] if count < len(held) else []
+        self._held_bytes = len(held) - count
+        return held[:count]
 
     def _hold(self, piece: bytes) -> bytes:
         if not piece:
@@ -83,15 +88,3 @@ def prefixed(block: bytes, prefix: bytes) -> tuple[bytes, memoryview | bytes]:
     if block.endswith(b"\n"):
         return prefix, memoryview(marked)[: -len(prefix)]
     return prefix, marked + b"\n"
-
-
-def collapsed(block: bytes) -> bytes:
-    """Return *block* with each line's progress-bar states reduced to the last: what a file should keep."""
-    if b"\r" not in block:
-        return block
-    return b"\n".join(_last_state(line) for line in block.split(b"\n"))
-
-
-def _last_state(line: bytes) -> bytes:
-    shown = line.rstrip(b"\r")
-    return shown[shown.rfind(b"\r") + 1 :]

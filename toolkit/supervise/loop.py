@@ -18,7 +18,6 @@ from toolkit.job.plan import Locked, Need, Phase
 from toolkit.log import Log
 from toolkit.supervise import children, limits, waiting
 from toolkit.supervise.console import Console
-from toolkit.supervise.flow import STALLED_CONSOLE_S
 from toolkit.supervise.guardian import Guardian
 from toolkit.supervise.hang import Stall
 from toolkit.supervise.kernel import PR_SET_CHILD_SUBREAPER, prctl
@@ -115,7 +114,7 @@ class Supervisor:
             poll = select.poll()
             for fd in (self.signals.fd, *fds):
                 poll.register(fd, select.POLLIN)
-            for outlet in self.console.outlets():
+            for outlet in self.console.outlets:
                 if outlet.pending_bytes:
                     poll.register(outlet.fd, select.POLLOUT)
             waits = [1.0]
@@ -129,7 +128,7 @@ class Supervisor:
             self.pulse.beat(time.monotonic())
             self.take_signals()
             self.hear()
-            for outlet in self.console.outlets():
+            for outlet in self.console.outlets:
                 outlet.pump()
             if deadline_s is not None and time.monotonic() >= deadline_s:
                 return
@@ -151,17 +150,7 @@ class Supervisor:
 
     def finish(self) -> None:
         """Put out what the console still has to take, as long as it takes any, and dismiss the guardian."""
-        ends_s = time.monotonic() + STALLED_CONSOLE_S
-        while (before := self.console.pending_bytes) and time.monotonic() < ends_s:
-            poll = select.poll()
-            for outlet in self.console.outlets():
-                if outlet.pending_bytes:
-                    poll.register(outlet.fd, select.POLLOUT)
-            poll.poll(1000)
-            for outlet in self.console.outlets():
-                outlet.pump()
-            if self.console.pending_bytes < before:
-                ends_s = time.monotonic() + STALLED_CONSOLE_S
+        self.console.outlets.flush()
         if self.guardian is not None:
             self.guardian.dismiss()
 

@@ -4,75 +4,123 @@ A log driver that stalls must not stop the loop, and O_NONBLOCK must not be set 
 shell, a sibling container process). So a pipe or terminal is opened anew through /proc/self/fd, which gives a
 description of our own; where that is refused (a pipe of another user), at most PIPE_BUF bytes are written after
 POLLOUT, which then cannot block (pipe(7)). Sockets are sent to with MSG_DONTWAIT. Regular files never block.
+
+What does not reach the console is counted, and a line says so where the console takes bytes again.
 """
 
 import errno
 import os
 import select
 import stat
+import time
 from collections import deque
 from itertools import islice
 
 LIMIT_BYTES = 1 << 20
+# Lines of our own are queued up to this: unlike a script's, they have no pipe in which they could wait.
+OWN_LIMIT_BYTES = 4 << 20
+# A console that has taken nothing for so long counts as stalled.
+STALLED_S = 30.0
 PIPE_BUF = 4096
 UNLIMITED = 1 << 20
 PARTS = 64
 NEWLINE = 10
 F_SETPIPE_SZ, F_GETPIPE_SZ = 1031, 1032
+UNREAD = "nobody read it"
+# The disk behind the console is full: it may have room again. Any other error is the console's end.
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class Outlet:
-    """The queue in front of one descriptor. `full`: its sources should not be read until it has room again."""
+    """The queue in front of one descriptor. `full`: its sources should not be read until it has room again.
+
+    `lost_bytes`: how much will never reach the console, and `reason` why. `moved_s` (monotonic): when the console last
+    took something, or when what is pending began to wait.
+    """
 
     def __init__(self, fd: int) -> None:
         self.fd, self._write_bytes = _own_description(fd)
         self._queue: deque[memoryview] = deque()
         self.pending_bytes = 0
         self.lost_bytes = 0
+        self.reason = ""
         self.broken = False
+        self.moved_s = 0.0
         self.at_line_start = True
+        self._refuses = False
+        self._unsaid_bytes = 0
 
     @property
     def full(self) -> bool:
-        return self.pending_bytes >= LIMIT_BYTES
+        return self.pending_bytes >= LIMIT_BYTES and not self._refuses
+
+    @property
+    def missing_bytes(self) -> int:
+        """Bytes that the console has not taken: lost, or still pending."""
+        return self.lost_bytes + self.pending_bytes
+
+    def stalled(self, now_s: float, for_s: float = STALLED_S) -> bool:
+        """True if something is pending and the console has taken nothing for *for_s* seconds."""
+        return self.pending_bytes > 0 and now_s - self.moved_s >= for_s
+
+    def refuse(self) -> None:
+        """Lose what is put from now on, until the console takes something again."""
+        self._refuses = True
+        self.reason = UNREAD
 
     def put(self, *parts: bytes | memoryview) -> None:
         """Write *parts*, one behind the other, or as much as goes at once, and keep the rest for `pump`."""
-        is_idle = not self._queue
-        for part in parts:
-            if not part:
-                continue
-            self.at_line_start = part[-1] == NEWLINE
-            if self.broken:
-                self.lost_bytes += len(part)
-                continue
-            self._queue.append(memoryview(part))
-            self.pending_bytes += len(part)
-        if is_idle:
-            self.pump()
+        if self._refuses:
+            self._lose(sum(map(len, parts)))
+        else:
+            self._take(*parts)
 
     def say(self, line: bytes) -> None:
-        """Write *line* of our own, on a line of its own even while a script's line is open."""
-        self.put(line if self.at_line_start else b"\n" + line)
+        """Write *line* of our own, on a line of its own; also to a stalled console, which may take it later."""
+        if self.pending_bytes >= OWN_LIMIT_BYTES:
+            self._lose(len(line))
+        else:
+            # After a loss, the line that tells of it ends what was open.
+            self._take(line if self.at_line_start or self._unsaid_bytes else b"\n" + line)
+        self.pump()
 
     def pump(self) -> None:
         """Write what goes without blocking. A reader that is gone is no failure of the job: the rest is counted."""
+        before = self.pending_bytes
         while self._queue:
             try:
                 written = self._write()
             except OSError as error:
-                if error.errno in (errno.EAGAIN, errno.EINTR):
-                    return
-                self._give_up()
-                return
+                if error.errno not in (errno.EAGAIN, errno.EINTR):
+                    self._give_up(error)
+                break
             if written == 0:
-                return
+                break
             self.pending_bytes -= written
             while written:
                 head = self._queue.popleft()
                 if written < len(head):
                     self._queue.appendleft(head[written:])
                 written -= min(written, len(head))
+        if self._queue and self.pending_bytes < before:
+            self.moved_s = time.monotonic()
+        if self._refuses and self.pending_bytes < before:
+            self._refuses = False
+
+    def _take(self, *parts: bytes | memoryview) -> None:
+        if self.broken or (self._unsaid_bytes and not self._say_loss()):
+            self._lose(sum(map(len, parts)))
+            return
+        is_idle = not self._queue
+        for part in parts:
+            if part:
+                self.at_line_start = part[-1] == NEWLINE
+                self._queue.append(memoryview(part))
+                self.pending_bytes += len(part)
+        if is_idle:
+            self.pump()
+            if self._queue:
+                self.moved_s = time.monotonic()
 
     def _write(self) -> int:
         head = self._queue[0]
@@ -84,11 +132,38 @@ class Outlet:
             return 0
         return os.write(self.fd, head[:PIPE_BUF])
 
-    def _give_up(self) -> None:
-        self.broken = True
-        self.lost_bytes += self.pending_bytes
+    def _lose(self, count: int) -> None:
+        self.lost_bytes += count
+        self._unsaid_bytes += count
+
+    def _give_up(self, error: OSError) -> None:
+        self.broken = error.errno not in FULL
+        self.reason = error.strerror or type(error).__name__
+        self._lose(self.pending_bytes)
         self.pending_bytes = 0
         self._queue.clear()
+        self.at_line_start = False  # Half a line may have been written.
+
+    def _say_loss(self) -> bool:
+        """Put a line that tells how much is missing at this place; False if the console does not even take that."""
+        line = b"[toolkit] warning: %d bytes are missing here: %s\n" % (self._unsaid_bytes, self.reason.encode())
+        line = line if self.at_line_start else b"\n" + line
+        written = 0
+        if not self._queue:  # The line itself must not count as lost.
+            self._queue.append(memoryview(line))
+            try:
+                written = self._write()
+            except OSError as error:
+                if error.errno not in (errno.EAGAIN, errno.EINTR):
+                    self._queue.clear()
+                    return False
+            self._queue.clear()
+        self._unsaid_bytes = 0
+        self.at_line_start = True
+        if written < len(line):
+            self._queue.append(memoryview(line)[written:])
+            self.pending_bytes += len(line) - written
+        return True
 
 
 def same_sink(one: int, other: int) -> bool:

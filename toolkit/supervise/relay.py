@@ -3,7 +3,9 @@
 Three ways to share a console stream:
 - alone: one process, one stream behind the console's: bytes pass as they come, progress bars live.
 - paired: one process whose stdout and stderr end in the same sink: whole lines, an unfinished one after a short rest.
-- shared: several processes: whole lines only, each with its prefix; a progress bar's states every few seconds.
+- shared: several processes: whole lines, each with its prefix; of an unfinished line the newest state (screen.py).
+
+Tails and files keep every byte. A tap sees whole lines, of a progress bar's line the last state.
 """
 
 import fcntl
@@ -13,14 +15,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
-from toolkit.supervise.lines import Lines, collapsed, prefixed
-from toolkit.supervise.outlet import F_SETPIPE_SZ, Outlet
+from toolkit.supervise import bars
+from toolkit.supervise.lines import Lines, prefixed
+from toolkit.supervise.outlet import F_SETPIPE_SZ
+from toolkit.supervise.screen import HELD_S, Screen
 
 READ_BYTES = 1 << 18
 PIPE_BYTES = 1 << 20
 TAIL_BYTES = 1 << 16
 REST_S = 0.2
-STATES_S = 5.0
+# Of a bar's unfinished line so much is held; what it showed before goes to tail and file.
+HELD_BYTES = 1 << 16
+# A longer text is no state of a bar that anybody could read.
+STATE_BYTES = 4096
 
 Tap = Callable[[bytes], None]
 Way = Literal["alone", "paired", "shared"]
@@ -59,16 +66,15 @@ class RankFile:
         self._open(0 if goes_on else os.O_TRUNC)
 
     def add(self, block: bytes) -> None:
-        """Write *block*; of a progress bar only the last state."""
+        """Write *block*."""
         if self._fd is None:
             return
-        kept = collapsed(block)
         try:
-            if self._written + len(kept) > self._limit and self._written:
+            if self._written + len(block) > self._limit and self._written:
                 os.close(self._fd)
                 self._path.replace(self._path.with_suffix(".1.log"))
                 self._open()
-            self._written += os.write(self._fd, kept) if self._fd is not None else 0
+            self._written += os.write(self._fd, block) if self._fd is not None else 0
         except OSError as error:
             self._note(f"{self._path}: {error.strerror}; this file ends here, the console goes on")
             self.close()
@@ -94,7 +100,7 @@ class Stream:
     def __init__(
         self,
         fd: int,
-        outlet: Outlet,
+        outlet: Screen,
         *,
         way: Way,
         prefix: bytes = b"",
@@ -113,25 +119,28 @@ class Stream:
         self._file = file
         self._unshown: list[bytes] = []
         self._since_s = 0.0
+        self._is_shown = True
+        # By prefix: states that came as whole lines, and those that stand on the console.
+        self._states: dict[bytes, bytes] = {}
+        self._standing: dict[bytes, bytes] = {}
         os.set_blocking(fd, False)
         try:
             fcntl.fcntl(fd, F_SETPIPE_SZ, PIPE_BYTES)
         except OSError:
             pass  # The user's pipe budget is used up (pipe(7)); the default size works, too.
 
-    def read(self, now_s: float) -> None:
-        """Take what the pipe has, at most 256 KiB; at its end flush what is held."""
+    def read(self, now_s: float) -> bool:
+        """Take what the pipe has, at most 256 KiB, and return True; at its end flush what is held."""
         try:
             piece = os.read(self.fd, READ_BYTES)
         except BlockingIOError:
-            return
+            return False
         except OSError:
             piece = b""
         if not piece:
             self.close()
-            return
+            return False
         self.read_bytes += len(piece)
-        was_empty = not self.lines.held_bytes
         whole, over = self.lines.feed(piece)
         if self._way == "alone":
             self.outlet.put(piece)
@@ -141,38 +150,43 @@ class Stream:
             self._pass(whole)
         if over:
             self._pass(over)
-        if self._way == "shared" and (was_empty or whole):
-            self._since_s = now_s
+        if self.lines.held_bytes > HELD_BYTES:
+            self._shorten()
+        if self._way == "shared":
+            self._note_unfinished(now_s, anew=bool(whole))
+        return True
 
     def rest_s(self, now_s: float) -> float | None:
         """Return the seconds after which `refresh` should be called, None if nothing waits."""
         if self._way == "paired" and self._unshown:
             return max(self._since_s + REST_S - now_s, 0.0)
-        if self._way == "shared" and self.lines.held_bytes:
-            return max(self._since_s + STATES_S - now_s, 0.0)
+        if not self._is_shown:
+            return max(self._since_s + self.outlet.states_s - now_s, 0.0)
         return None
 
     def refresh(self, now_s: float) -> None:
         """Show what has waited long enough."""
         if self._way == "paired":
-            self.outlet.put(b"".join(self._unshown))
-            self._unshown.clear()
+            self._put_paired(now_s)
         elif self._way == "shared":
-            self._since_s = now_s
-            states = self.lines.states()
-            if states:
-                self._pass(states)
+            self._is_shown = True
+            self._show_unfinished()
 
     def close(self) -> None:
         """Flush and close; called at end of file, or when nobody waits for it any longer."""
         if self.ended:
             return
         self.ended = True
+        self._is_shown = True
         self.outlet.put(b"".join(self._unshown))
         self._unshown.clear()
         rest = self.lines.flush()
         if rest:
             self._pass(rest)
+        for prefix, state in self._states.items():
+            self.outlet.put_lines(prefix, state, b"\n")
+        for prefix in self._standing:
+            self.outlet.end_state(prefix)
         os.close(self.fd)
 
     def discard(self) -> None:
@@ -183,21 +197,89 @@ class Stream:
 
     def _pass(self, block: bytes) -> None:
         if self._way == "shared":
-            self.outlet.put(*prefixed(block, self._prefix))
+            self.outlet.put_lines(*self._lines_of(block, self._prefix))
         self.tail.add(block)
         if self._tap is not None:
-            self._tap(block)
+            self._tap(bars.collapsed(block))
         if self._file is not None:
             self._file.add(block if block.endswith(b"\n") or self._way != "shared" else block + b"\n")
 
+    def _lines_of(self, block: bytes, prefix: bytes) -> tuple[bytes | memoryview, ...]:
+        """Return the lines of *block*, with *prefix* in front of each, and keep a line that is only a state."""
+        lines, state = bars.split(block if block.endswith(b"\n") else block.rstrip(b"\r"))
+        if lines:
+            self._states.pop(prefix, None)
+            standing = self._standing.pop(prefix, None)
+            if standing is not None:
+                self.outlet.end_state(prefix)
+                if self.outlet.states_are_lines and lines.removesuffix(b"\n") == standing:
+                    lines = b""  # It is on the console already.
+        if state:
+            self._states[prefix] = state
+        return prefixed(lines, prefix) if lines else ()
+
+    def _note_unfinished(self, now_s: float, *, anew: bool) -> None:
+        """Note since when something unfinished is to be shown; *anew*: whole lines came before it."""
+        if self._states:
+            anew = False
+        if not self._unfinished:
+            self._is_shown = True
+        elif self._is_shown or anew:
+            self._is_shown = False
+            self._since_s = now_s
+
+    @property
+    def _unfinished(self) -> bool:
+        return bool(self.lines.held_bytes or self._states)
+
+    def _show_unfinished(self) -> None:
+        self._show_state(self._prefix, self.lines.held())
+
+    def _show_state(self, prefix: bytes, held: bytes) -> None:
+        """Show the newest state: that of *held*, an unfinished line, else of the lines before it."""
+        before = self._states.pop(prefix, b"")
+        state = bars.last_state(held) or before
+        if state and len(state) <= STATE_BYTES and self._standing.get(prefix) != state:
+            self._standing[prefix] = state
+            self.outlet.show_state(prefix, state)
+
+    def _shorten(self) -> None:
+        """Forget all states of an unfinished line but the last."""
+        passed = self.lines.take(bars.kept_from(self.lines.held()))
+        self.tail.add(passed)
+        if passed and self._file is not None:
+            self._file.add(passed + b"\n")  # The other stream's lines must not land in it.
+
     def _show_paired(self, piece: bytes, now_s: float) -> None:
-        cut = piece.rfind(b"\n") + 1
-        if cut:
-            self.outlet.put(b"".join((*self._unshown, piece[:cut])))
-            self._unshown.clear()
-        if cut < len(piece):
-            if not self._unshown:
+        if not self._unshown:
+            self._since_s = now_s
+        if self._disturbs:
+            self._unshown.append(piece)
+        else:
+            cut = piece.rfind(b"\n") + 1
+            if cut:
+                self._put_raw(b"".join((*self._unshown, piece[:cut])))
+                self._unshown.clear()
                 self._since_s = now_s
-            self._unshown.append(piece[cut:])
+            if cut < len(piece):
+                self._unshown.append(piece[cut:])
         if sum(map(len, self._unshown)) > READ_BYTES:
-            self.refresh(now_s)
+            self._put_raw(b"".join(self._unshown))
+            self._unshown.clear()
+
+    def _put_paired(self, now_s: float) -> None:
+        if self._disturbs and now_s < self._since_s + HELD_S:
+            return
+        self._put_raw(b"".join(self._unshown))
+        self._unshown.clear()
+
+    @property
+    def _disturbs(self) -> bool:
+        """True if the process's other stream has a line open that is no bar: what is put now would land in it."""
+        outlet = self.outlet
+        return not outlet.at_line_start and outlet.opener not in (None, self)
+
+    def _put_raw(self, block: bytes) -> None:
+        self.outlet.put(block)
+        open_line = block[block.rfind(b"\n") + 1 :]
+        self.outlet.opener = self if open_line and b"\r" not in open_line else None

@@ -407,6 +407,8 @@ class Running:
                 self._event(Event.DRAINED)
             else:
                 self._deadline_s = self._flow.patience_ends_s()
+        if self._state not in ("running", "draining"):
+            self._flow.give_up_stalled()
         if self._hangs is not None:
             self._look_for_hang(self._hangs, now_s)
         if self._around.rules is not None and self._ruled is None and self._phase.together:
@@ -459,6 +461,8 @@ class Running:
             return
         found = odd(self._processes.rank_pids)
         told = "".join(f"; {each}" for each in found)
+        if stalled_s := self._flow.stalled_s():
+            told += f"; the console has taken nothing for {stalled_s:.0f} s, and what writes to it waits"
         where = f"their stacks go to {self._hangs.folder}"
         self._log.error(f"no rank has written or computed anything for {idle_s:.0f} s{told}: {where}")
         self._around.pulse.stalled(idle_s)

@@ -2,9 +2,9 @@
 
 from collections.abc import Callable
 
-from toolkit.supervise.lines import prefixed
-from toolkit.supervise.outlet import Outlet
-from toolkit.supervise.relay import STATES_S, Stream, Tap
+from toolkit.supervise import bars
+from toolkit.supervise.relay import Stream, Tap
+from toolkit.supervise.screen import Screen
 from toolkit.supervise.tags import Said, Speaker, Tagged
 
 Voice = Callable[[Speaker], tuple[bytes, Tap | None]]
@@ -13,23 +13,11 @@ Voice = Callable[[Speaker], tuple[bytes, Tap | None]]
 class TaggedStream(Stream):
     """One stream of mpirun, shared by its ranks. *voice* gives a speaker's prefix and tap."""
 
-    def __init__(self, fd: int, outlet: Outlet, tagged: Tagged, voice: Voice) -> None:
+    def __init__(self, fd: int, outlet: Screen, tagged: Tagged, voice: Voice) -> None:
         super().__init__(fd, outlet, way="shared")
         self._tagged = tagged
         self._voice = voice
         self._voices: dict[Speaker, tuple[bytes, Tap | None]] = {}
-
-    def read(self, now_s: float) -> None:
-        waits, since_s = self.rest_s(now_s) is not None, self._since_s
-        super().read(now_s)
-        self._since_s = since_s if waits else now_s  # Another rank's lines do not make a bar wait longer.
-
-    def rest_s(self, now_s: float) -> float | None:
-        return max(self._since_s + STATES_S - now_s, 0.0) if self.lines.held_bytes or self._tagged.holds else None
-
-    def refresh(self, now_s: float) -> None:
-        super().refresh(now_s)
-        self._show(self._tagged.states())
 
     def close(self) -> None:
         if not self.ended:
@@ -40,19 +28,38 @@ class TaggedStream(Stream):
     def _pass(self, block: bytes) -> None:
         self._show(self._tagged.feed(block))
 
+    @property
+    def _unfinished(self) -> bool:
+        return super()._unfinished or self._tagged.holds
+
+    def _note_unfinished(self, now_s: float, *, anew: bool) -> None:  # noqa: ARG002
+        super()._note_unfinished(now_s, anew=False)  # Another rank's lines do not make a bar wait longer.
+
+    def _show_unfinished(self) -> None:
+        held = self.lines.held()
+        self._show(self._tagged.feed(self.lines.take(held.rfind(b"\r") + 1)))
+        for speaker, state in self._tagged.states():
+            self._show_state(self._known(speaker)[0], state)
+        for prefix in list(self._states):
+            self._show_state(prefix, b"")
+
+    def _shorten(self) -> None:
+        """Nothing here: `_show_unfinished` hands all states on, and a rank's line has a limit of its own."""
+
+    def _known(self, speaker: Speaker) -> tuple[bytes, Tap | None]:
+        if speaker not in self._voices:
+            self._voices[speaker] = self._voice(speaker)
+        return self._voices[speaker]
+
     def _show(self, said: list[Said]) -> None:
-        if not said:
-            return
-        shown: list[bytes | memoryview] = []
         heard: dict[Speaker, list[bytes]] = {}
+        shown: list[bytes | memoryview] = []
         for speaker, text in said:
-            if speaker not in self._voices:
-                self._voices[speaker] = self._voice(speaker)
-            shown += prefixed(text, self._voices[speaker][0])
+            shown += self._lines_of(text, self._known(speaker)[0])
             heard.setdefault(speaker, []).append(text)
-        self.outlet.put(b"".join(shown))
+        self.outlet.put_lines(b"".join(shown))
         self.tail.add(b"".join(text for _, text in said))
         for speaker, texts in heard.items():
             tap = self._voices[speaker][1]
             if tap is not None:
-                tap(b"".join(texts))
+                tap(bars.collapsed(b"".join(texts)))

@@ -15,6 +15,7 @@ import re
 from collections.abc import Callable, Mapping
 
 from toolkit.job.plan import TaggedBy
+from toolkit.supervise import bars
 from toolkit.supervise.lines import Lines
 
 TAGS: dict[TaggedBy, bytes] = {
@@ -31,6 +32,11 @@ MAPPED = rb"Data for node: (\S+)|Process rank: (\d+)|Data for proc: \[[^\],]*,(\
 # A rank and its host, "" if that is not known; None is mpirun itself.
 Speaker = tuple[int, str] | None
 Said = tuple[Speaker, bytes]
+
+
+def _newest_state(lines: Lines) -> bytes:
+    lines.take(bars.kept_from(lines.held()))
+    return lines.held()
 
 
 class Places:
@@ -92,8 +98,8 @@ class Tagged:
         return said
 
     def states(self) -> list[Said]:
-        """Return the finished states of progress bars (lines.Lines.states)."""
-        return self._held(Lines.states)
+        """Return the unfinished lines, which stay; the states of a bar before its last are forgotten."""
+        return self._held(_newest_state)
 
     def flush(self) -> list[Said]:
         """Return all unfinished lines and forget them."""

@@ -23,7 +23,7 @@ from toolkit.probe import host, look
 from toolkit.source import classify, fetch, install
 from toolkit.supervise import limits
 from toolkit.supervise.asking import SLATE
-from toolkit.supervise.console import Console
+from toolkit.supervise.console import Console, Outlets
 from toolkit.supervise.hang import Stall
 from toolkit.supervise.loop import Supervisor
 from toolkit.supervise.signals import Signals
@@ -53,11 +53,24 @@ def train(environ: Mapping[str, str], *, interpreter: str, log: Log, signals: Si
     platform = platforms.detect(environ)
     folders = platform.folders(environ)
     log.hide(environ)
+    outlets = Outlets()
+    log.say_through(outlets.stderr.say, outlets.flush)
     platform.clear_stale(folders, log)
-    outcome = _outcome(platform, dict(environ), interpreter, signals, log)
+    outcome = _outcome(platform, dict(environ), interpreter, signals, outlets, log)
+    outcome = _with_loss(outcome, outlets, log)
     platform.report(folders, dated(outcome, time.time_ns() - time.monotonic_ns()), log)
     log.flush()
     return outcome.exit_code
+
+
+def _with_loss(outcome: Outcome, outlets: Outlets, log: Log) -> Outcome:
+    """Return *outcome* with what the console did not take by now; say it, where it takes that."""
+    outlets.flush()
+    lost_bytes, told = outlets.lost()
+    if not told:
+        return outcome
+    log.warning(told)
+    return msgspec.structs.replace(outcome, lost_bytes=lost_bytes, notes=(*outcome.notes, told))
 
 
 def prepared(platform: platforms.Platform, environ: dict[str, str], interpreter: str, log: Log) -> Job:
@@ -95,14 +108,20 @@ def with_script(job: Job) -> Job:
 
 
 def _outcome(
-    platform: platforms.Platform, environ: dict[str, str], interpreter: str, signals: Signals, log: Log
+    platform: platforms.Platform,
+    environ: dict[str, str],
+    interpreter: str,
+    signals: Signals,
+    outlets: Outlets,
+    log: Log,
 ) -> Outcome:
     me = ""
     try:
         job = prepared(platform, environ, interpreter, log)
         me = job.cluster.current
         job_folders.prepare(job.folders, log)
-        return _run(job, signals, log)
+        terminal = environ.get("TERM", "dumb") != "dumb"
+        return _run(job, signals, outlets, log, terminal=terminal)
     except ToolkitError as error:
         return _named(error, me)
     except OSError as error:
@@ -126,8 +145,11 @@ def _fault(error: Exception, me: str) -> Outcome:
     return of_fault(f"{type(error).__name__}: {error}", trace, me)
 
 
-def _run(job: Job, signals: Signals, log: Log) -> Outcome:
-    """Run *job* on this host, in accord with its others; return the outcome, the job's where the hosts share one."""
+def _run(job: Job, signals: Signals, outlets: Outlets, log: Log, *, terminal: bool) -> Outcome:
+    """Run *job* on this host, in accord with its others; return the outcome, the job's where the hosts share one.
+
+    *terminal*: if the console is a terminal, it is one that understands control sequences.
+    """
     run_folder = _run_folder(job.folders.scratch)
     memory = _OomWatch()
     others = None
@@ -145,7 +167,7 @@ def _run(job: Job, signals: Signals, log: Log) -> Outcome:
         taps = Taps(job, log, paces)
         supervisor = Supervisor(
             signals=signals,
-            console=_console(job, launchers.world_size(job) > 1, taps, log),
+            console=_console(job, taps, log, outlets, terminal=terminal),
             log=log,
             run_folder=run_folder,
             marker=f"{MARKER}={run_folder.name}",
@@ -361,8 +383,9 @@ def _shared_with_ranks(run_folder: Path, stacks: Path | None, log: Log) -> dict[
     return environ
 
 
-def _console(job: Job, several: bool, taps: Taps, log: Log) -> Console:
+def _console(job: Job, taps: Taps, log: Log, outlets: Outlets, *, terminal: bool) -> Console:
     ours = job.settings
+    several = launchers.world_size(job) > 1
     files = ours.log_files == "on" or (ours.log_files == "auto" and several)
     tags = ours.log_prefix == "auto" and launchers.name_for(job) == "mpi"
     return Console(
@@ -373,6 +396,9 @@ def _console(job: Job, several: bool, taps: Taps, log: Log) -> Console:
         files=job.folders.output_data / "logs" if files else None,
         file_bytes=ours.log_file_mib << 20,
         note=log.warning,
+        outlets=outlets,
+        progress=ours.log_progress,
+        terminal=terminal,
     )
 
 

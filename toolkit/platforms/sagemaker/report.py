@@ -93,6 +93,10 @@ def _rest(outcome: Outcome) -> str:
         parts.append(outcome.cause)
     if outcome.traceback.strip() != outcome.cause.strip():
         parts.append(outcome.traceback)
+    if outcome.lost_bytes:
+        parts.append(
+            f"{outcome.lost_bytes} bytes of this host's output did not reach the console (notes in {OUTCOME})."
+        )
     return "".join(f"\n\n{part.rstrip()}\n" for part in parts if part)
 
 

@@ -1,0 +1,97 @@
+"""Pure: progress bars in the lines that a process writes: which text of a line counts, and which lines are only states.
+
+What bars write (tqdm 4.67, rich 15, Keras 3):
+
+    "\\r 10%|#   | 1/10" "\\r 20%|##  | 2/10" ... "\\n"    one bar: its states are one line
+    "\\n\\r 30%|###  | 3/10\\x1b[A"                         a bar at position 1: one row down, and up again
+    "\\r\\x1b[2K\\x1b[1A\\x1b[2KRow 1 ... \\nRow 2 ..."       rich, several rows: up to the first, and all of them anew
+
+So a line's text is its last state that shows anything. A line whose row is written over by what follows is a state too:
+one that ends with a move upwards, or a bar's row that was reached by such a move. Any other line is never left out.
+"""
+
+import re
+from collections.abc import Iterator
+
+# Control sequences that show nothing, but for colours (they end with "m"): ECMA-48's CSI and OSC, and backspaces.
+_MOVES = re.compile(rb"\x1b\[[0-9;?]*[@-ln-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x08")
+_COLOURS = re.compile(rb"\x1b\[[0-9;]*m")
+_UP = re.compile(rb"\x1b\[\d*[AF]")
+# tqdm's "45%|", block elements (U+2580 to U+259F), and what rich draws bars of.
+_BAR = re.compile(rb"\d%\||\xe2\x96[\x80-\x9f]|\xe2\x94\x81|\xe2\x95[\xb8\xba]")
+
+
+def last_state(line: bytes) -> bytes:
+    """Return the last state of *line* (no newline in it) that shows anything, without moves of the cursor; b"" if none
+    does."""
+    end = len(line)
+    while end >= 0:
+        start = line.rfind(b"\r", 0, end) + 1
+        state = _MOVES.sub(b"", line[start:end])
+        if _COLOURS.sub(b"", state).strip():
+            return state
+        end = start - 1
+    return b""
+
+
+def kept_from(held: bytes) -> int:
+    """Return where the last state that shows anything begins in *held*, an unfinished line."""
+    end = len(held)
+    while end > 0:
+        start = held.rfind(b"\r", 0, end) + 1
+        if _COLOURS.sub(b"", _MOVES.sub(b"", held[start:end])).strip():
+            return start
+        end = start - 1
+    return 0
+
+
+def is_plain(block: bytes) -> bool:
+    """True if no line of *block* has states; a carriage return that belongs to the line's end is none."""
+    if b"\r" in block and block.count(b"\r") != block.count(b"\r\n"):
+        return False
+    return b"\x1b" not in block or _UP.search(block) is None
+
+
+def collapsed(block: bytes) -> bytes:
+    """Return *block*, whole lines, with each line that has states reduced to its last one."""
+    if is_plain(block):
+        return block
+    return b"\n".join(last_state(line) if _has_states(line) else line for line in block.split(b"\n"))
+
+
+def split(block: bytes) -> tuple[bytes, bytes]:
+    """Return (the lines of *block* that stay, the newest of those that are only states, b"" without one).
+
+    *block* is whole lines; each is reduced to its last state.
+    """
+    if is_plain(block):
+        return block, b""
+    stay: list[bytes] = []
+    newest = b""
+    for line in _lines(block):
+        if not _has_states(line):
+            stay.append(line)
+            continue
+        state = last_state(line)
+        if not state or _is_overwritten(line, state):
+            newest = state or newest
+        else:
+            stay.append(state)
+            newest = b""
+    return b"".join(line + b"\n" for line in stay), newest
+
+
+def _lines(block: bytes) -> Iterator[bytes]:
+    yield from block.removesuffix(b"\n").split(b"\n")
+
+
+def _has_states(line: bytes) -> bool:
+    return b"\r" in line.removesuffix(b"\r") or (b"\x1b" in line and _UP.search(line) is not None)
+
+
+def _is_overwritten(line: bytes, state: bytes) -> bool:
+    ups = [found.end() for found in _UP.finditer(line)]
+    if not ups:
+        return False
+    below = line[ups[-1] :]
+    return not last_state(below) or _BAR.search(state) is not None

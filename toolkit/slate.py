@@ -49,18 +49,33 @@ class RankSlate(Record, frozen=True, kw_only=True):
     holding_since_ns: int | None = None
 
 
+class Thrown(Record, frozen=True, kw_only=True):
+    """An exception: its type as Python prints it, the first 8,192 characters of its message, and its innermost place,
+    "FILE:LINE in FUNCTION"."""
+
+    kind: str
+    message: str = ""
+    place: str = ""
+
+
 class Raised(Record, frozen=True, kw_only=True):
     """The exception that ended a process (thread "main") or only a thread of it ("other").
 
-    `kind` is the type's qualified name; `text` the whole traceback, chained ones included, at most 64 KiB, and empty
-    for SystemExit. `code`: what the process ends with.
+    `kind`, `message`, `place`: as in Thrown; `text` the whole traceback, chained ones included, at most 64 KiB. `code`:
+    what the process ends with.
+
+    Of SystemExit: where sys.exit was called, and its text, if it was given one; the exception that was being handled
+    there, if any, is `handling`, and `text` its traceback.
     """
 
     time_ns: int
     kind: str
     text: str
+    message: str = ""
+    place: str = ""
     thread: Literal["main", "other"] = "main"
     code: int = 1
+    handling: Thrown | None = None
 
 
 def lay(folder: Path) -> None:

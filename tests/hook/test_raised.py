@@ -71,6 +71,8 @@ def test_an_exception_is_left_whole_with_its_time_and_printed_as_ever(tmp_path: 
     assert done.raised is not None
     assert before_ns < done.raised.time_ns < time.monotonic_ns()
     assert (done.raised.kind, done.raised.thread) == ("ValueError", "main")
+    assert done.raised.message == 'no shard \u00e9 "7"\n\ttab \\ \\udc80'
+    assert done.raised.place == f"{tmp_path}/script.py:6 in outer"
     assert done.raised.text == without.err  # Chained ones too; the lone surrogate escaped as stderr does.
     assert (done.status, done.out, done.err) == (without.status, without.out, without.err)
     assert len(done.files) == 1
@@ -329,3 +331,58 @@ def test_an_exit_that_the_script_catches_leaves_none_while_it_runs_and_none_in_p
     assert done.out == "[]\n"
     assert done.raised is not None
     assert (done.raised.kind, done.raised.code) == ("ValueError", 1)
+
+
+@pytest.mark.parametrize("leave", ["sys.exit(3)", "exit(3)"])
+def test_an_exit_says_where_it_was_called_and_what_was_being_handled(tmp_path: Path, leave: str) -> None:
+    program = f"import sys\ntry:\n    open('/nope')\nexcept OSError:\n    {leave}\n"
+
+    done = Done(tmp_path, program)
+
+    assert done.status == 3
+    assert done.raised is not None
+    assert (done.raised.kind, done.raised.place) == ("SystemExit", f"{tmp_path}/script.py:5 in <module>")
+    assert done.raised.handling == slate.Thrown(
+        kind="FileNotFoundError",
+        message="[Errno 2] No such file or directory: '/nope'",
+        place=f"{tmp_path}/script.py:3 in <module>",
+    )
+
+
+def test_an_exit_outside_of_a_handler_says_its_text_and_names_no_exception(tmp_path: Path) -> None:
+    done = Done(tmp_path, "import sys\ntry:\n    1 / 0\nexcept ArithmeticError:\n    pass\nsys.exit('no data')\n")
+
+    assert done.err == "no data\n"
+    assert done.raised is not None
+    assert (done.raised.message, done.raised.handling) == ("no data", None)
+
+
+def test_an_exception_that_only_the_scripts_own_hook_saw_is_left_at_the_end(tmp_path: Path) -> None:
+    program = "import sys\nsys.excepthook = lambda *_: print('mine')\nraise ValueError('no shard')\n"
+
+    done = Done(tmp_path, program)
+
+    assert (done.status, done.out, done.err) == (1, "mine\n", "")
+    assert done.raised is not None
+    assert (done.raised.kind, done.raised.message) == ("ValueError", "no shard")
+    assert done.raised.text.endswith("ValueError: no shard\n")
+
+
+def test_an_exit_from_the_scripts_own_hook_tells_of_the_exception(tmp_path: Path) -> None:
+    program = "import sys\nsys.excepthook = lambda *_: sys.exit(4)\nraise ValueError('no shard')\n"
+
+    done = Done(tmp_path, program)
+
+    assert done.status == 4
+    assert done.raised is not None
+    assert done.raised.handling is not None
+    assert done.raised.handling.kind == "ValueError"
+
+
+def test_of_a_huge_message_the_beginning_is_left_with_type_and_place(tmp_path: Path) -> None:
+    done = Done(tmp_path, "class Big(Exception):\n    pass\nraise Big('no shard\\n' + 'line\\n' * 1_000_000)\n")
+
+    assert done.raised is not None
+    assert (done.raised.kind, done.raised.place) == ("Big", f"{tmp_path}/script.py:3 in <module>")
+    assert done.raised.message.startswith("no shard\nline\n")
+    assert len(done.raised.message) <= 8192

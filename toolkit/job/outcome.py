@@ -7,6 +7,7 @@ from msgspec import Meta
 
 from toolkit.job.restart import Restart
 from toolkit.records import Record
+from toolkit.slate import Raised
 
 
 class Exit(Record, frozen=True, kw_only=True):
@@ -100,7 +101,8 @@ class Ruled(Record, frozen=True, kw_only=True):
 class Ended(Record, frozen=True, kw_only=True):
     """What the loop saw, for the verdict.
 
-    `tails` holds, by process name, the last 64 KiB of stderr and of stdout (in this order).
+    `tails` holds, by process name, the last 64 KiB of stderr and of stdout (in this order); `last_on`, by process name,
+    on which of them it spoke last ("both": too close to tell). `raised`: the exceptions that the start-up hook noted.
     `stopped_by`: the signal that asked `train` to stop, `stopped_at_ns` when.
     `missing`: needs that were not met in time. `forced`: SIGKILL was needed. `peer_failed`: another host failed first.
     `over`: what was left here was ended because the job was over: the leader's script had ended well, or all ranks had.
@@ -113,6 +115,8 @@ class Ended(Record, frozen=True, kw_only=True):
     exits: tuple[Exit, ...]
     main: str
     tails: dict[str, tuple[bytes, bytes]] = {}
+    last_on: dict[str, Literal["stderr", "stdout", "both"]] = {}
+    raised: dict[str, Raised] = {}
     stopped_by: int | None = None
     stopped_at_ns: int | None = None
     missing: tuple[str, ...] = ()

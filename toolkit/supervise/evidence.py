@@ -1,13 +1,17 @@
 """What is known of how processes ended, and of those that are about to: the verdict is made of it."""
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Literal
 
 from toolkit import slate
 from toolkit.job.outcome import Exit
 from toolkit.supervise.process import Process
 from toolkit.supervise.relay import Stream
+
+# Within which two pipes may have been read in the wrong order.
+TOGETHER_S = 0.005
 
 
 class Evidence:
@@ -15,7 +19,7 @@ class Evidence:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._raised: dict[int, bytes] = {}
+        self._raised: dict[int, slate.Raised] = {}
 
     def raised_by(self, pid: int) -> tuple[int | None, int]:
         """Return when the main thread of a process raised the exception it died of (None: the hook saw none), and the
@@ -23,7 +27,7 @@ class Evidence:
         found = slate.raised(self._folder, pid)
         if found is None or found.thread != "main":
             return None, 1
-        self._raised[pid] = found.text.strip().encode()
+        self._raised[pid] = found
         return found.time_ns, found.code
 
     def doomed(self, living: Iterable[Process]) -> Iterator[Exit]:
@@ -33,15 +37,14 @@ class Evidence:
             if raised_ns is not None and process.rank is not None:
                 yield process.exit(code << 8, time.monotonic_ns(), raised_ns)
 
-    def tails(
-        self, exits: Iterable[Exit], streams: Mapping[str, tuple[Stream, Stream]]
-    ) -> dict[str, tuple[bytes, bytes]]:
-        """Return what each process said last on stderr and stdout, the exception that it died of among it: that may not
-        be printed yet, or never be (our signal came first), and without it an echo of another's failure would look like
-        a cause."""
-        tails = {name: (err.tail.text(), out.tail.text()) for name, (out, err) in streams.items()}
-        for end in exits:
-            raised, (err, out) = self._raised.get(end.pid, b""), tails.get(end.process, (b"", b""))
-            if raised and raised[-512:] not in err:
-                tails[end.process] = (b"\n".join((err, raised, b"")), out)
-        return tails
+    def raised(self, exits: Iterable[Exit]) -> dict[str, slate.Raised]:
+        """Return the exceptions that processes died of, by their names. They may not be printed yet, or never be (our
+        signal came first), or not be found in what is kept of a long output."""
+        return {end.process: self._raised[end.pid] for end in exits if end.pid in self._raised}
+
+
+def last_on(out: Stream, err: Stream) -> Literal["stderr", "stdout", "both"]:
+    """Return on which of its streams a process spoke last."""
+    if abs(out.read_s - err.read_s) <= TOGETHER_S:
+        return "both"
+    return "stdout" if out.read_s > err.read_s else "stderr"

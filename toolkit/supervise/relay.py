@@ -95,7 +95,7 @@ class RankFile:
 
 
 class Stream:
-    """One stream of one process. `read` is called when its pipe has something."""
+    """One stream of one process. `read` is called when its pipe has something; `read_s`: when it last had."""
 
     def __init__(
         self,
@@ -111,6 +111,7 @@ class Stream:
         self.outlet = outlet
         self.tail = Tail()
         self.read_bytes = 0
+        self.read_s = 0.0
         self.lines = Lines()
         self.ended = False
         self._way = way
@@ -141,6 +142,7 @@ class Stream:
             self.close()
             return False
         self.read_bytes += len(piece)
+        self.read_s = now_s
         whole, over = self.lines.feed(piece)
         if self._way == "alone":
             self.outlet.put(piece)

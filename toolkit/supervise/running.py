@@ -13,7 +13,7 @@ from toolkit.job.plan import Phase, ProcessSpec
 from toolkit.supervise import children, stacks, waiting
 from toolkit.supervise.asking import SLATE, Asking
 from toolkit.supervise.daemons import Daemons
-from toolkit.supervise.evidence import Evidence
+from toolkit.supervise.evidence import Evidence, last_on
 from toolkit.supervise.flow import Flow
 from toolkit.supervise.hang import HangWatch, Stall, odd
 from toolkit.supervise.others import Others, Rules, Word
@@ -620,7 +620,9 @@ class Running:
             command=self._processes.command,
             exits=exits,
             main=self._spec.name,
-            tails=self._evidence.tails(exits, streams),
+            tails={name: (err.tail.text(), out.tail.text()) for name, (out, err) in streams.items()},
+            last_on={name: last_on(*pair) for name, pair in streams.items()},
+            raised=self._evidence.raised(exits),
             stopped_by=self._around.stopped_by,
             stopped_at_ns=self._around.stopped_at_ns,
             forced=self._forced,

@@ -4,18 +4,26 @@ import re
 import signal
 
 from toolkit.job.outcome import Ended, Exit, Memory
-from toolkit.verdict import pip, traceback
+from toolkit.slate import Raised
+from toolkit.verdict import crash, pip, traceback
 from toolkit.verdict import tail as ends
+from toolkit.verdict.crash import Crash
+from toolkit.verdict.raised import exception
 from toolkit.verdict.traceback import Traceback
 
 LAST_LINES = 8
 # Of the failure text's 1,024 characters; the rest is for kind, place and the beginning of the command.
 LAST_CHARACTERS = 600
+# Of one line of an exception's message: its place still fits.
+MESSAGE_CHARACTERS = 400
 # How old a traceback may be to be the cause: lines written after it. Behind the true one come warnings of libraries and
 # summaries of trackers (wandb: some 40 lines), and Python itself then ends with 1; any other code a script has chosen.
+# Right behind it stand a few words of a script that gives up because of it.
+AT_ONCE_LINES = 3
 NEAR_LINES = 20
 FAR_LINES = 200
-FATAL = b"Fatal Python error: "  # faulthandler's first words
+# The signals by which a process ends itself. A shell around it ends with 128 + the signal.
+CRASHES = (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGTRAP, signal.SIGSYS)
 # argparse: "train.py: error: unrecognized arguments: --lr", below the usage.
 OPTION_ERROR = re.compile(r"^\S.*?: error: ")
 
@@ -27,24 +35,169 @@ def cause_of(ended: Ended, culprit: Exit) -> tuple[str, str]:
         error = pip.cause(stderr) or pip.cause(stdout)
         if error:
             return error, ""
+    crashed = crash_of(ended, culprit)
+    if culprit.signal is not None or crashed is not None:
+        return _of_death(ended, culprit, crashed)
+    noted = ended.raised.get(culprit.process)
+    if noted is not None and noted.kind == "SystemExit":
+        return _of_exit(ended, culprit, noted)
     found = last_traceback(ended, culprit)
+    if found is not None:
+        return _of_exception(ended, culprit, found), found.text
+    return _words(ended, culprit.process) or f"{culprit.process} {how(culprit)} without a word", ""
+
+
+def account(ended: Ended, end: Exit) -> str:
+    """Return what a process said of its end, as far as it tells whether another process brought it about."""
+    noted = ended.raised.get(end.process)
+    found = exception(noted) if noted is not None else None
+    if found is not None:
+        return found.error
+    crashed = crash_of(ended, end)
+    if crashed is not None:
+        found = _before(crashed)
+        return "\n".join((*crashed.words, found.error if found is not None else ""))
+    found = last_traceback(ended, end)
+    return found.error if found is not None else ends.last(_stderr(ended, end), LAST_LINES, LAST_CHARACTERS)
+
+
+def last_traceback(ended: Ended, end: Exit) -> Traceback | None:
+    """Return the exception of a process, None if it has none: the one that the start-up hook noted, else the last that
+    was printed, unless the process has gone on for too long after it."""
+    noted = ended.raised.get(end.process)
+    found = exception(noted) if noted is not None else None
+    return found or _printed(ended, end, FAR_LINES if end.code == 1 else NEAR_LINES)
+
+
+def exception_text(ended: Ended, end: Exit) -> tuple[str, str]:
+    """Return (the exception that ended a process, with its place; its traceback), "" and "" where none did."""
+    found = last_traceback(ended, end)
+    if found is None or end.signal is not None or found.after > NEAR_LINES:
+        return "", ""
+    return ("", "") if found.error.startswith("KeyboardInterrupt") else (_error(found), found.text)
+
+
+def crash_of(ended: Ended, end: Exit) -> Crash | None:
+    """Return what a process said of the fatal signal that ended it, or the one that it started; None if none did."""
+    number = end.signal or (end.code or 0) - 128
+    return crash.read(_stderr(ended, end)) if number in CRASHES else None
+
+
+def _of_death(ended: Ended, culprit: Exit, crashed: Crash | None) -> tuple[str, str]:
+    """Return the cause and the traceback of a process that a signal ended."""
+    stderr, stdout = ended.tails.get(culprit.process, (b"", b""))
+    cause = f"{culprit.process} was {how(culprit)}" if culprit.signal else f"{culprit.process} {how(culprit)}"
+    if culprit.told:
+        cause += " after train had told it to end"
+    elif culprit.signal == signal.SIGKILL:
+        cause += _why_killed(ended.memory)
+    noted = ended.raised.get(culprit.process)
+    found = exception(noted) if noted is not None else None
+    if found is None and crashed is None:
+        found = last_traceback(ended, culprit)
+    elif found is None and crashed is not None:
+        found = _before(crashed)
     trace = found.text if found is not None else ""
-    if culprit.signal is not None:
-        cause = f"{culprit.process} was {how(culprit)}"
-        if culprit.told:
-            cause += " after train had told it to end"
-        elif culprit.signal == signal.SIGKILL:
-            cause += _why_killed(ended.memory)
+    if crashed is None:
         said = f"its last traceback: {_error(found)}" if found is not None else _said_last(stderr, stdout, 3)
         return f"{cause}; {said}" if said else cause, trace
+    parts = [cause]
     if found is not None:
-        said = _said_last(stderr, stdout, 1) if found.after > NEAR_LINES else ""
-        return f"{_error(found)}\n{said}" if said else _error(found), trace
-    last_line = ends.last(stderr, 1, LAST_CHARACTERS)
-    if OPTION_ERROR.match(last_line):
-        return last_line, ""
-    said = ends.last(stderr, LAST_LINES, LAST_CHARACTERS) or ends.last(stdout, LAST_LINES, LAST_CHARACTERS)
-    return said or f"{culprit.process} {how(culprit)} without a word", ""
+        parts.append(f"its last traceback: {_error(found)}")
+    parts += ["\n".join(crashed.words)] if crashed.words else []
+    text = "; ".join(parts)
+    if crashed.places:
+        text += f"\nPython was in {', called from '.join(crashed.places)}"
+    return text, trace
+
+
+def _before(crashed: Crash) -> Traceback | None:
+    """Return the traceback that a process had printed before it crashed."""
+    found = traceback.last(crashed.before)
+    return found if found is not None and found.after <= NEAR_LINES else None
+
+
+def _of_exit(ended: Ended, culprit: Exit, noted: Raised) -> tuple[str, str]:
+    """Return the cause and the traceback of a process that called sys.exit, or raised SystemExit: what it chose to say,
+    then the exception that it was handling, or had handled before."""
+    printed = _printed(ended, culprit, NEAR_LINES)
+    words = _bounded(noted.message.strip() or _words(ended, culprit.process, behind=printed, code=culprit.code))
+    handling, thrown = exception(noted), noted.handling
+    if handling is not None and thrown is not None:
+        if not words or thrown.kind.rpartition(".")[2] in words:  # The words are its traceback, in whatever style.
+            return _error(handling), handling.text
+        if not noted.message and OPTION_ERROR.match(words):
+            return words, ""
+        known = thrown.message.strip() and thrown.message.strip() in words
+        error = f"{thrown.kind} (at {handling.place})" if known and handling.place else _error(handling)
+        return f"{words}\nwhile it was handling {error}", handling.text
+    left = f"called sys.exit at {noted.place}" if noted.place else "ended by itself"
+    if printed is None:
+        silent = f"{culprit.process} {how(culprit)} without a word"
+        return words or (f"{silent}; it {left}" if noted.place else silent), ""
+    # "except Exception: traceback.print_exc(); return 1" and "sys.exit(main())": its traceback is the reason.
+    if not words:
+        return f"{_error(printed)}\nthe script went on after this and {left}", printed.text
+    if culprit.code == 1 and not noted.message and printed.after <= AT_ONCE_LINES:
+        return f"{_error(printed)}\nthe script then {left} and last said: {words}", printed.text
+    survived = _error(printed).partition("\n")[0]
+    return f"{words}\nbefore that it printed a traceback and went on: {survived}", printed.text
+
+
+def _of_exception(ended: Ended, culprit: Exit, found: Traceback) -> str:
+    """Return an exception with what a reader needs beside it: what was said long after it, or by the GPU before it."""
+    stderr, stdout = ended.tails.get(culprit.process, (b"", b""))
+    said = ""
+    chosen = culprit.code != 1 and culprit.process not in ended.raised
+    if found.after > NEAR_LINES or (chosen and found.after):
+        said = _said_last(stderr, stdout, 1)
+    elif chosen and ended.last_on.get(culprit.process, "stderr") != "stderr":
+        said = _said_last(b"", stdout, 1)
+    if "device-side assert" in found.error:
+        said = crash.assertion(stderr)
+    return f"{_error(found)}\n{said}" if said else _error(found)
+
+
+def _printed(ended: Ended, end: Exit, within: int) -> Traceback | None:
+    for stream in ended.tails.get(end.process, ()):
+        found = traceback.last(stream)
+        if found is not None and found.after <= within:
+            return found
+    return None
+
+
+def _words(ended: Ended, process: str, *, behind: Traceback | None = None, code: int | None = None) -> str:
+    """Return the last words of a process, from the stream on which it spoke last; with *behind* only what it said
+    behind that traceback, whose message has one line where *code* is one that the script chose."""
+    stderr, stdout = ended.tails.get(process, (b"", b""))
+    if behind is not None:
+        more = behind.error.count("\n") if code != 1 else 0
+        said = [line for line in stderr.split(b"\n") if line.strip()]
+        stderr = b"\n".join(said[len(said) - behind.after - more :])
+    option_error = ends.last(stderr, 1, LAST_CHARACTERS)
+    if OPTION_ERROR.match(option_error):
+        return option_error
+    last_on = ended.last_on.get(process, "stderr")
+    errors = ends.words(stderr, LAST_LINES, LAST_CHARACTERS)
+    if last_on == "stderr" and (errors or behind is not None):
+        return errors
+    if not errors:
+        return ends.words(stdout, LAST_LINES, LAST_CHARACTERS)
+    half = LAST_CHARACTERS // 2
+    words = ends.words(stdout, LAST_LINES // 2, half)
+    if not words:
+        return errors
+    if last_on == "both":
+        return f"{words}\n{ends.words(stderr, LAST_LINES // 2, half)}"
+    return f"{words}\nits last words on stderr, before that: {ends.words(stderr, 1, half)}"
+
+
+def _bounded(words: str) -> str:
+    return "\n".join(line[:LAST_CHARACTERS] for line in words.splitlines()[:LAST_LINES])
+
+
+def _stderr(ended: Ended, end: Exit) -> bytes:
+    return ended.tails.get(end.process, (b"", b""))[0]
 
 
 def _why_killed(memory: Memory | None) -> str:
@@ -62,9 +215,14 @@ def _gib(count: int) -> str:
 
 
 def _error(found: Traceback) -> str:
+    """Return an exception with its place, which a long message must not push out of the failure text."""
     place = f" (at {found.place})" if found.place else ""
-    first, newline, rest = found.error.partition("\n")
-    return f"{first}{place}{newline}{rest}"
+    first, *rest = (_cut(line) for line in found.error.split("\n"))
+    return "\n".join((f"{first}{place}", *rest))
+
+
+def _cut(line: str) -> str:
+    return line if len(line) <= MESSAGE_CHARACTERS else line[: MESSAGE_CHARACTERS - 3] + "..."
 
 
 def _said_last(stderr: bytes, stdout: bytes, count: int) -> str:
@@ -86,19 +244,3 @@ def signal_name(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:
         return f"signal {number}"
-
-
-def last_traceback(ended: Ended, end: Exit) -> Traceback | None:
-    """Return the last traceback of a process, None if it has none or has gone on for too long after it."""
-    within = FAR_LINES if end.code == 1 else NEAR_LINES
-    for stream in ended.tails.get(end.process, ()):
-        found = traceback.last(stream)
-        if found is not None and found.after <= within:
-            return found
-    return None
-
-
-def crash(end: Exit, stderr: bytes) -> str:
-    """Return Python's stacks at a death by signal (faulthandler's), "" if there are none."""
-    _, found, stacks = stderr.rpartition(FATAL)
-    return stacks.decode(errors="replace") if found and end.signal is not None else ""

@@ -38,14 +38,22 @@ BROKEN: tuple[tuple[str, str], ...] = (
     ("connectionrefusederror", "a socket to a process that is gone"),
 )
 
+# What makes it a cause of its own, although the library that found it is one of those above.
+CAUSES: tuple[tuple[str, str], ...] = (
+    ("received data size doesn't match expected size", "gloo: ranks came to one collective with different sizes"),
+    ("device-side assert triggered", "CUDA, told by NCCL's watchdog"),
+    ("an illegal memory access was encountered", "CUDA, told by NCCL's watchdog"),
+    ("cuda error: out of memory", "CUDA"),
+)
+
 
 def is_echo(said: str) -> bool:
     """Return True if *said*, an error or the last lines of a process, tells of another process's end."""
     low = said.lower()
-    return any(words in low for words, _ in (*ECHOES, *BROKEN))
+    return any(words in low for words, _ in (*ECHOES, *BROKEN)) and not any(words in low for words, _ in CAUSES)
 
 
 def lost_a_rank(said: str) -> bool:
     """Return True if *said* tells of the end of another rank of the job, and not of just any process."""
     low = said.lower()
-    return any(words in low for words, _ in ECHOES)
+    return any(words in low for words, _ in ECHOES) and not any(words in low for words, _ in CAUSES)

@@ -12,7 +12,17 @@ from toolkit.job.outcome import Ended, Exit, Hung, Outcome, Ruled
 from toolkit.verdict import early
 from toolkit.verdict import tail as ends
 from toolkit.verdict.advice import advice
-from toolkit.verdict.cause import LAST_CHARACTERS, LAST_LINES, cause_of, crash, how, last_traceback, signal_name
+from toolkit.verdict.cause import (
+    LAST_CHARACTERS,
+    LAST_LINES,
+    account,
+    cause_of,
+    crash_of,
+    exception_text,
+    how,
+    last_traceback,
+    signal_name,
+)
 from toolkit.verdict.collateral import is_echo, lost_a_rank
 
 TEMPORARY_FAILURE = 75
@@ -139,24 +149,17 @@ def _ranks(exits: Sequence[Exit]) -> Sequence[Exit]:
 
 
 def _lost_its_peer(ended: Ended, end: Exit) -> bool:
-    return _ended_by_mpi(ended, end) or is_echo(_last_words(ended, end))
+    return _ended_by_mpi(ended, end) or is_echo(account(ended, end))
 
 
 def _lost_a_rank(ended: Ended, end: Exit) -> bool:
-    return end.rank is not None and (_ended_by_mpi(ended, end) or lost_a_rank(_last_words(ended, end)))
+    return end.rank is not None and (_ended_by_mpi(ended, end) or lost_a_rank(account(ended, end)))
 
 
 def _ended_by_mpi(ended: Ended, end: Exit) -> bool:
     stderr, _ = ended.tails.get(end.process, (b"", b""))
     silent = end.raised_ns is None and not stderr.strip()
     return ended.main in MPI and end.rank is not None and end.code == UNKNOWN_MPI_ERROR and silent
-
-
-def _last_words(ended: Ended, end: Exit) -> str:
-    """Return the error of a process's last traceback, without one its last lines."""
-    found = last_traceback(ended, end)
-    stderr, _ = ended.tails.get(end.process, (b"", b""))
-    return ends.last(stderr, LAST_LINES, LAST_CHARACTERS) if found is None else found.error
 
 
 def _only_launches(ended: Ended, end: Exit) -> bool:
@@ -178,6 +181,8 @@ def _finished_before_stop(ended: Ended) -> bool:
 def _failed(job: Job, ended: Ended, culprit: Exit) -> Outcome:
     cause, trace = cause_of(ended, culprit)
     stderr, _ = ended.tails.get(culprit.process, (b"", b""))
+    crashed = crash_of(ended, culprit)
+    stacks = crashed.stacks if crashed is not None else ""
     several = job.cluster.size > 1 or len({e.rank for e in ended.exits if e.rank is not None}) > 1
     return Outcome(
         status="failed",
@@ -192,7 +197,7 @@ def _failed(job: Job, ended: Ended, culprit: Exit) -> Outcome:
         rank=culprit.rank if several else None,
         local_rank=culprit.local_rank,
         ended=how(culprit),
-        advice=advice(f"{cause}\n{ends.last(stderr, LAST_LINES, LAST_CHARACTERS)}\n{crash(culprit, stderr)}"),
+        advice=advice(f"{cause}\n{ends.last(stderr, LAST_LINES, LAST_CHARACTERS)}\n{stacks}"),
         primary=not _lost_its_peer(ended, culprit) and not (several and _only_launches(ended, culprit)),
         lost=_lost_a_rank(ended, culprit),
         failed_ns=culprit.failed_ns,
@@ -301,7 +306,7 @@ def _stopped(job: Job, ended: Ended) -> Outcome:
     elif well:
         what = f"stopped by {name}; the script ended with 0"
     else:
-        deaths = "; ".join(sorted({f"{e.process} {how(e)}" for e in ranks if not e.ok}))
+        deaths = "; ".join(sorted({_death(ended, e) for e in ranks if not e.ok}))
         during = f" during {ended.phase}" if ended.phase == INSTALL else ""
         what = f"stopped by {name}{during}" + (f"; {deaths}" if deaths else "")
     if ended.forced:
@@ -314,11 +319,18 @@ def _stopped(job: Job, ended: Ended) -> Outcome:
         blame="",
         kind="Stopped" if code else "",
         cause=what,
+        traceback=next((trace for e in ranks if not e.ok and (trace := exception_text(ended, e)[1])), ""),
         host=job.cluster.current,
         command=ended.command,
         exits=ended.exits,
         notes=_notes(ended),
     )
+
+
+def _death(ended: Ended, end: Exit) -> str:
+    """Return how a stopped process ended, with the exception that kept it from ending well: a save that failed."""
+    error, _ = exception_text(ended, end)
+    return f"{end.process} {how(end)}" + (f": {error}" if error and not is_echo(error) else "")
 
 
 def _with_another(job: Job, ended: Ended) -> Outcome:

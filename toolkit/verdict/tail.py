@@ -4,6 +4,12 @@ import re
 
 # What terminals are told and people do not see: colours (Python 3.13's tracebacks, rich), cursor moves, titles.
 _ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\^_])")
+# Information and warnings that libraries log by themselves: torch and glog ("[W1121 03:28:14.5 socket.cpp:761] ..."),
+# TensorFlow ("2026-11-21 03:28:14.5: W tensorflow/..."), and Python's warnings, whose second line shows the code.
+_REMARK = re.compile(r"\[?[IW]\d{4} \d\d:\d\d|\[[IW] \w|\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+: [IW] ")
+_WARNING = re.compile(r"\S.*/(?:(?:site|dist)-packages|lib/python\d[^/]*)/.*:\d+: \w*Warning: ")
+
+MATCHED_CHARACTERS = 4096
 
 
 def lines(tail: bytes) -> list[str]:
@@ -17,7 +23,20 @@ def last(tail: bytes, count: int, room: int) -> str:
 
     The end says why: what must go goes from the front. Of a last line too long by itself the beginning is kept.
     """
-    said = [line.rstrip() for line in lines(tail) if line.strip()][-count:]
+    return _fitted(lines(tail), count, room)
+
+
+def words(tail: bytes, count: int, room: int) -> str:
+    """Return the same without what libraries remark: a start-up warning is no reason of an end."""
+    said = lines(tail)
+    warned = {at for at, line in enumerate(said) if _WARNING.match(line[:MATCHED_CHARACTERS])}
+    shown = {at + 1 for at in warned if said[at + 1 : at + 2] and said[at + 1].startswith("  ")}
+    remarks = {at for at, line in enumerate(said) if _REMARK.match(line)}
+    return _fitted([line for at, line in enumerate(said) if at not in warned | shown | remarks], count, room)
+
+
+def _fitted(lines: list[str], count: int, room: int) -> str:
+    said = [line.rstrip() for line in lines if line.strip()][-count:]
     while len(said) > 1 and sum(len(line) + 1 for line in said) > room:
         del said[0]
     text = "\n".join(said)

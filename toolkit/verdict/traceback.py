@@ -35,7 +35,7 @@ _LOG = re.compile(
     r"\[?\d{4}-\d\d-\d\d|\[?[IWEF]\d{4} |\[[IWEF][ \]]|\[?(?:DEBUG|INFO|WARN|WARNING|ERROR|CRITICAL|FATAL)\b"
 )
 # TensorFlow's AutoGraph: behind it, indented, the frames of the code as it was written and the error once more.
-_IN_USER_CODE = ": in user code:"
+IN_USER_CODE = ": in user code:"
 # Open MPI frames its help texts, which follow on a rank's own stderr, with such lines.
 _FRAME_LINE = re.compile(r"-{70,}$")
 MESSAGE_LINES = 30
@@ -120,7 +120,7 @@ def _read(lines: list[str], start: int) -> Traceback | None:
         return None
     end = _message_end(lines, error)
     first = _first_of_chain(lines, start)
-    if lines[error].endswith(_IN_USER_CODE):
+    if lines[error].endswith(IN_USER_CODE):
         inner, inner_end = _user_code(lines, error)
         if inner is not None:
             return _traceback(lines, first, inner_end, lines[inner].strip(), lines[start:inner])

@@ -12,11 +12,13 @@ the finalisation: the first registered atexit function runs last, and waits 0.1 
 of 40 runs abort). A SIGABRT of any other origin is untouched.
 
 And where TOOLKIT_SLATE names a folder: an exception that ends the process, or a thread of it, is left there as
-`raised-<pid>.json` (toolkit/slate_layout.py) before anything is printed: whole and with its time, also where what is
-printed gets lost, cut, or mixed with others'. Then the hook that was there prints it as ever. A hook that the script
-sets later takes the place of ours; most call the one they found. So is sys.exit with a code: Horovod's ranks end
-together, the one that left first as late as those that only followed it. And so is the end of a rank without either:
-torch takes half a second from there to the process's end, and the other ranks may have lost this one by then.
+`raised-<pid>.json` (toolkit/slate_layout.py) before anything is printed: its type, place and time, and its traceback,
+also where what is printed gets lost, cut, or mixed with others'. Then the hook that was there prints it as ever. A hook
+that the script sets later takes the place of ours (rich, loguru); Python keeps the exception in sys.last_value, and it
+is noted when the interpreter ends. So is sys.exit with a code, with the exception that the script was handling when it
+called it: Horovod's ranks end together, the one that left first as late as those that only followed it. And so is the
+end of a rank without either: torch takes half a second from there to the process's end, and the other ranks may have
+lost this one by then.
 
 And in a rank of several, or of the pytorchxla launcher: torch_xla is completed when it is imported (toolkit/xla).
 
@@ -27,12 +29,13 @@ And in a rank of SageMaker's data parallel library: SMDATAPARALLEL_LOCAL_RANK, w
 
 RAISED_BYTES = 64 * 1024  # of a traceback's text; the middle of a longer one is left out
 HEAD_BYTES = 16 * 1024
+MESSAGE_CHARACTERS = 8 * 1024  # of an exception's message, its beginning
 
 TYPE_CHECKING = False  # As typing's, without importing it.
 if TYPE_CHECKING:
     from threading import ExceptHookArgs
-    from types import TracebackType
-    from typing import NoReturn
+    from types import FrameType, TracebackType
+    from typing import Any, NoReturn
 
 
 def _give_way() -> None:
@@ -67,8 +70,8 @@ def _let_gloo_finish() -> None:
         return
     try:
         for thread in os.listdir("/proc/self/task"):
-            with open("/proc/self/task/%s/comm" % thread) as comm:
-                if comm.read().strip() == "pt_gloo_runloop":
+            with open("/proc/self/task/%s/comm" % thread, "rb") as comm:  # The kernel cuts names inside a character.
+                if comm.read().strip() == b"pt_gloo_runloop":
                     time.sleep(0.1)
                     return
     except OSError:
@@ -92,6 +95,7 @@ def _leave_word() -> None:
 
     sys.excepthook = excepthook
     _note_exits(folder)
+    _note_the_last(folder)
     # threading takes its default hook from here when it is imported (from 3.8 on). Importing it costs 5 ms.
     before_in_thread = getattr(_thread, "_excepthook", None)
     if before_in_thread is None:
@@ -120,28 +124,51 @@ def _record(
         thread = "main" if _in_main_thread() else "other"
         if issubclass(kind, (KeyboardInterrupt, SystemExit)) or (thread == "other" and os.path.exists(path)):
             return
-        name = kind.__qualname__
-        if kind.__module__ not in ("builtins", "__main__"):
-            name = "%s.%s" % (kind.__module__, name)
-        # At once what is known; the whole after traceback's import, which may take seconds from a slow disk. With the
-        # message: only that tells a cause from the echo of another rank's end.
-        try:
-            said = str(value)
-        except Exception:  # noqa: BLE001
-            said = ""
-        _write(path, time_ns, name, thread, "%s: %s" % (name, said) if said else name)
-        import traceback
-
-        _write(path, time_ns, name, thread, "".join(traceback.format_exception(kind, value, trace)))
+        name, message, place = _described(kind, value, trace)
+        # At once what is known; the whole after traceback's import, which may take seconds from a slow disk, and for
+        # whose text there may be no memory. With the message: only that tells a cause from the echo of another rank's
+        # end.
+        told = {"time_ns": time_ns, "kind": name, "message": message, "place": place, "thread": thread}
+        _write(path, dict(told, text="%s: %s" % (name, message) if message else name))
+        _write(path, dict(told, text=_formatted(kind, value, trace)))
     except BaseException:  # noqa: BLE001
         pass  # The script's own exception is what counts, and it is yet to be shown.
+
+
+def _described(
+    kind: "type[BaseException]", value: "BaseException | None", trace: "TracebackType | None"
+) -> "tuple[str, str, str]":
+    """Return an exception's type as Python prints it, its message with its notes, and its innermost place."""
+    name = kind.__qualname__
+    if kind.__module__ not in ("builtins", "__main__"):
+        name = "%s.%s" % (kind.__module__, name)
+    message = place = ""
+    try:
+        message = str(value)[:MESSAGE_CHARACTERS]
+        for note in getattr(value, "__notes__", ()):
+            message += "\n" + str(note)[: MESSAGE_CHARACTERS - len(message)]
+    except Exception:  # noqa: BLE001
+        pass  # A message that cannot be made: the type and the place are known.
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        place = "%s:%d in %s" % (code.co_filename, trace.tb_lineno, code.co_name)
+        trace = trace.tb_next
+    return name, message, place
+
+
+def _formatted(kind: "type[BaseException]", value: "BaseException | None", trace: "TracebackType | None") -> str:
+    import traceback
+
+    return "".join(traceback.format_exception(kind, value, trace))
 
 
 def _note_exits(folder: str) -> None:
     """Let sys.exit with another code than 0 leave word once the interpreter begins to end, before any other atexit
     function is called. (One that the script catches leaves none until then, and an exception's comes before it.)
+    So exit() and quit(), which site makes.
     """
     import atexit
+    import builtins
     import os
     import sys
 
@@ -151,27 +178,80 @@ def _note_exits(folder: str) -> None:
         atexit.register(_record_end, folder, os.getpid())
 
     def exit(status: "str | int | None" = None) -> "NoReturn":
-        code = 0 if status is None else int(status) & 0xFF if isinstance(status, int) else 1
-        if code and _in_main_thread():
-            atexit.register(_record_exit, folder, os.getpid(), code, _now_ns())
+        _note_exit(folder, status, sys._getframe(1))
         leave(status)
 
     sys.exit = exit
+    quitter = type(getattr(builtins, "exit", None))
+    if quitter.__name__ != "Quitter":
+        return
+    quit = quitter.__call__
+
+    def call(self: "Any", code: "str | int | None" = None) -> None:
+        _note_exit(folder, code, sys._getframe(1))
+        quit(self, code)
+
+    quitter.__call__ = call  # type: ignore[method-assign]
 
 
 def _record_end(folder: str, pid: int) -> None:
-    _record_exit(folder, pid, 0, _now_ns())
+    _record_exit(folder, pid, {"time_ns": _now_ns(), "kind": "SystemExit", "thread": "main", "code": 0, "text": ""})
 
 
-def _record_exit(folder: str, pid: int, code: int, time_ns: int) -> None:
+def _note_exit(folder: str, status: "str | int | None", frame: "FrameType") -> None:
+    import atexit
+    import os
+
+    code = 0 if status is None else int(status) & 0xFF if isinstance(status, int) else 1
+    if code and _in_main_thread():
+        atexit.register(_record_exit, folder, os.getpid(), _exit_told(status, code, frame))
+
+
+def _exit_told(status: "str | int | None", code: int, frame: "FrameType") -> "dict[str, Any]":
+    """Return what is known of a call of sys.exit in *frame*, with the exception that was being handled."""
+    import sys
+
+    place = "%s:%d in %s" % (frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
+    told = {"time_ns": _now_ns(), "kind": "SystemExit", "thread": "main", "code": code, "place": place, "text": ""}
+    try:
+        told["message"] = "" if isinstance(status, int) else str(status)[:MESSAGE_CHARACTERS]
+        _, value, trace = sys.exc_info()
+        if value is None:  # In a hook that shows what ends the process.
+            value, trace = getattr(sys, "last_value", None), getattr(sys, "last_traceback", None)
+        if isinstance(value, Exception):
+            name, message, where = _described(type(value), value, trace)
+            told["handling"] = {"kind": name, "message": message, "place": where}
+            told["text"] = _formatted(type(value), value, trace)
+    except Exception:  # noqa: BLE001
+        pass  # The script's end is what counts.
+    return told
+
+
+def _record_exit(folder: str, pid: int, told: "dict[str, Any]") -> None:
     import os
 
     path = os.path.join(folder, "raised-%d.json" % pid)
     try:
         if pid == os.getpid() and not os.path.exists(path):
-            _write(path, time_ns, "SystemExit", "main", "", code)
+            _write(path, told)
     except Exception:  # noqa: BLE001
         pass
+
+
+def _note_the_last(folder: str) -> None:
+    """Let an exception that a hook of the script's own showed leave word when the interpreter ends."""
+    import atexit
+
+    atexit.register(_record_last, folder)
+
+
+def _record_last(folder: str) -> None:
+    import os
+    import sys
+
+    value = getattr(sys, "last_value", None)
+    if value is not None and not os.path.exists(os.path.join(folder, "raised-%d.json" % os.getpid())):
+        _record(folder, type(value), value, getattr(sys, "last_traceback", None))
 
 
 def _now_ns() -> int:
@@ -189,15 +269,11 @@ def _in_main_thread() -> bool:
     return getattr(_thread, "get_native_id", os.getpid)() == os.getpid()
 
 
-def _write(path: str, time_ns: int, kind: str, thread: str, text: str, code: int = 1) -> None:
+def _write(path: str, told: "dict[str, Any]") -> None:
     import os
 
-    # By hand: json's import would cost more than all the rest.
-    escapes = {code: "\\u%04x" % code for code in range(32)}
-    escapes.update({ord('"'): '\\"', ord("\\"): "\\\\"})
-    fields = (time_ns, _short(kind).translate(escapes), thread, _short(text).translate(escapes), code)
-    line = ('{"time_ns": %d, "kind": "%s", "thread": "%s", "text": "%s", "code": %d}\n' % fields).encode("utf-8")
-    unfinished = "%s.%d" % (path, id(fields))  # Of this thread alone.
+    line = (_json(told) + "\n").encode("utf-8")
+    unfinished = "%s.%d" % (path, id(told))  # Of this thread alone.
     fd = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     try:
         whole = os.write(fd, line) == len(line)
@@ -207,6 +283,17 @@ def _write(path: str, time_ns: int, kind: str, thread: str, text: str, code: int
         os.rename(unfinished, path)
     else:
         os.unlink(unfinished)
+
+
+def _json(value: "dict[str, Any] | str | int") -> str:
+    """Return *value* as JSON. By hand: json's import would cost more than all the rest."""
+    if isinstance(value, dict):
+        return "{%s}" % ", ".join('"%s": %s' % (name, _json(value[name])) for name in value)
+    if isinstance(value, int):
+        return "%d" % value
+    escapes = {code: "\\u%04x" % code for code in range(32)}
+    escapes.update({ord('"'): '\\"', ord("\\"): "\\\\"})
+    return '"%s"' % _short(value).translate(escapes)
 
 
 def _short(text: str) -> str:

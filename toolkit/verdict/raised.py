@@ -1,0 +1,40 @@
+"""Pure: what the start-up hook noted of an exception (slate.Raised) -> what is told of it.
+
+Type and place are the hook's: it saw the exception itself, however long its message was and whatever was printed.
+"""
+
+import re
+
+from toolkit.slate import Raised
+from toolkit.verdict import traceback
+from toolkit.verdict.traceback import IN_USER_CODE, MESSAGE_LINES, Traceback
+
+_INSIDE = "Traceback (most recent call last):"
+# What multiprocessing.pool and concurrent.futures chain to an exception that a worker's process sent them.
+_REMOTE = re.compile(r'^\S*RemoteTraceback: \n"""\n(?P<text>.*?)^"""$', re.DOTALL | re.MULTILINE)
+
+
+def exception(noted: Raised) -> Traceback | None:
+    """Return the exception that *noted* tells of: the one that ended its process, or the one that was being handled
+    where sys.exit was called; None if it tells of none."""
+    if noted.kind == "SystemExit":
+        thrown = noted.handling
+        return None if thrown is None else _exception(thrown.kind, thrown.message, thrown.place, noted.text)
+    return _exception(noted.kind, noted.message, noted.place, noted.text)
+
+
+def _exception(kind: str, message: str, place: str, text: str) -> Traceback:
+    # A message may hold the traceback of another process (mp.spawn, a DataLoader's worker), or what AutoGraph ran; a
+    # group's members are only in the text, and a SyntaxError's place is not where it was raised.
+    nested = _INSIDE in message or message.startswith(IN_USER_CODE.removeprefix(": "))
+    if nested or kind.endswith(("ExceptionGroup", "SyntaxError", "IndentationError", "TabError")):
+        printed = traceback.last(text.encode("utf-8", "replace"))
+        if printed is not None:
+            return Traceback(text=text.strip(), error=printed.error, place=printed.place)
+    lines = [line.rstrip() for line in message.splitlines() if line.strip()][:MESSAGE_LINES]
+    error = "\n".join((f"{kind}: {lines[0]}", *lines[1:])) if lines else kind
+    remote = _REMOTE.match(text)
+    sent = traceback.last(remote["text"].encode("utf-8", "replace")) if remote is not None else None
+    if sent is not None and sent.error.splitlines()[0] == error.splitlines()[0]:
+        place = sent.place
+    return Traceback(text=text.strip(), error=error, place=place)

@@ -3,7 +3,9 @@ import re
 import pytest
 
 from tests.metrics.naive import GPT2
+from toolkit.metrics.capture import Unwatched
 from toolkit.metrics.definition import Definition, compile
+from toolkit.metrics.guard import Guard
 from toolkit.metrics.warn import NUMBER, omission, warnings
 
 
@@ -12,7 +14,7 @@ def defined(regex: str) -> Definition:
 
 
 def test_the_learning_rate_of_the_gpt2_job_is_warned_of_with_a_better_regex() -> None:
-    (words,) = warnings(defined(r"'learning_rate': ([0-9.]*)"))
+    (words,) = warnings(defined(r"'learning_rate': ([0-9.]*)"), Unwatched())
 
     assert "reads 4.5e-05 as 4.5" in words
     better = words.partition(" Write ")[2]
@@ -22,7 +24,7 @@ def test_the_learning_rate_of_the_gpt2_job_is_warned_of_with_a_better_regex() ->
 
 
 def test_each_of_the_gpt2_definitions_draws_one_warning() -> None:
-    assert [len(warnings(definition)) for definition in compile(GPT2, "test")] == [1] * 7
+    assert [len(warnings(definition, Unwatched())) for definition in compile(GPT2, "test")] == [1] * 7
 
 
 @pytest.mark.parametrize(
@@ -45,7 +47,7 @@ def test_each_of_the_gpt2_definitions_draws_one_warning() -> None:
     ],
 )
 def test_what_comes_out_wrong_is_said_once(regex: str, words: str) -> None:
-    found = warnings(defined(regex))
+    found = warnings(defined(regex), Unwatched())
 
     assert len(found) <= 1
     assert words in "".join(found)
@@ -71,7 +73,7 @@ def test_what_comes_out_wrong_is_said_once(regex: str, words: str) -> None:
     ],
 )
 def test_a_good_regex_and_one_for_whole_numbers_draw_no_warning(regex: str) -> None:
-    assert warnings(Definition(name="m", regex=regex, pattern=re.compile(regex))) == ()
+    assert warnings(Definition(name="m", regex=regex, pattern=re.compile(regex)), Unwatched()) == ()
 
 
 @pytest.mark.parametrize(
@@ -89,7 +91,7 @@ def test_the_better_regex_replaces_the_right_parentheses(regex: str) -> None:
     definition = defined(regex)
     if definition.pattern.groups > 1:
         return  # Its first group is not the number, or holds another: nothing is suggested that was not shown to work.
-    (words,) = warnings(definition)
+    (words,) = warnings(definition, Unwatched())
 
     better = words.partition(" Write ")[2]
     assert NUMBER in better
@@ -99,6 +101,45 @@ def test_the_better_regex_replaces_the_right_parentheses(regex: str) -> None:
 def test_what_is_merely_not_seen_is_for_those_who_ask() -> None:
     definition = defined(r"loss=([-+0-9.eE]+)")
 
-    assert warnings(definition) == ()
-    assert omission(definition) == "does not see nan"
-    assert omission(defined(r"loss=([0-9.]+)")) == ""
+    assert warnings(definition, Unwatched()) == ()
+    assert omission(definition, Unwatched()) == "does not see nan"
+    assert omission(defined(r"loss=([0-9.]+)"), Unwatched()) == ""
+
+
+@pytest.mark.parametrize(
+    "regex",
+    [
+        r"time=([0-9.]+) [µμ]s",
+        r"[一-龥]+([0-9.]+)",
+        r"(?<=[α-ω]=)([0-9.]+)",
+        r"[\x00-\x08]([0-9.]+)",
+        r"[\U0001f600-\U0001f64f] ([0-9.]+)",
+    ],
+)
+def test_characters_that_logs_rarely_hold_are_written_from_the_class_itself(regex: str) -> None:
+    (words,) = warnings(defined(regex), Unwatched())
+
+    assert "4.5e-05" in words
+
+
+@pytest.mark.parametrize(
+    "regex", [r"[^\x00-\U0010ffff]([0-9.]+)", r"(a)?(?(1)b|c)([0-9.]+)", r"(?:" * 90 + "a" + ")" * 90 + "(1)"]
+)
+def test_nothing_is_said_of_a_regex_for_which_no_text_can_be_written(regex: str) -> None:
+    assert warnings(defined(regex), Unwatched()) == ()
+
+
+@pytest.mark.parametrize(
+    "regex",
+    [
+        r"(?:a|a){20}(?:a|a){20}=([0-9.]+)$",
+        r"(?:(?:a|aa)+){15}b=([0-9.]+)$",
+        r"(?:[ab]|[ab]){20}(?:[ab]|[ab]){20}=([0-9.]+)\Z",
+    ],
+)
+def test_a_regex_that_takes_too_long_is_told_of_and_not_waited_for(regex: str) -> None:
+    with Guard() as guard:
+        (words,) = warnings(defined(regex), guard)
+
+    assert "takes too long" in words
+    assert "Write" not in words

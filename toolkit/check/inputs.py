@@ -8,6 +8,7 @@ from toolkit.check.finding import Finding
 from toolkit.errors import ContractError
 from toolkit.job.job import Channel, Job
 from toolkit.metrics.definition import compile
+from toolkit.metrics.guard import Guard
 from toolkit.metrics.warn import warnings
 
 
@@ -41,7 +42,8 @@ def metrics(job: Job) -> tuple[Finding, ...]:
         definitions = compile(job.metric_definitions, "metric definitions")
     except ContractError as error:
         return (Finding(name="metrics", status="fail", found=str(error)),)
-    said = [text for definition in definitions for text in warnings(definition)]
+    with Guard() as watch:
+        said = [text for definition in definitions for text in warnings(definition, watch)]
     found = "; ".join(said) or ", ".join(definition.name for definition in definitions)
     return (Finding(name="metrics", status="warn" if said else "ok", found=found),)
 

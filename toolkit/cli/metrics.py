@@ -13,7 +13,7 @@ from toolkit.metrics.capture import Capture
 from toolkit.metrics.definition import Definition, compile, pairs
 from toolkit.metrics.guard import Guard
 from toolkit.metrics.sample import Sample
-from toolkit.metrics.warn import fault, omission, suggestion
+from toolkit.metrics.warn import TOO_LONG, fault, omission, suggestion
 from toolkit.records import decode
 
 WIDTH = 80
@@ -58,7 +58,7 @@ def run(arguments: argparse.Namespace, log: Log) -> int:
         capture = Capture(definitions, warn=log.warning, watch=guard)
         for line in lines(arguments.log):
             trial.take(line, capture)
-    print("\n\n".join("\n".join(text) for text in trial.report(capture)))
+        print("\n\n".join("\n".join(text) for text in trial.report(capture, guard)))
     return 0 if all(trial.counts) else 1
 
 
@@ -96,7 +96,7 @@ class _Trial:
         if len(seen.examples) < EXAMPLES:
             seen.examples.append((self._lines, sample.value, printable(line.decode("utf-8", "replace"))[:WIDTH]))
 
-    def report(self, capture: Capture) -> Iterator[list[str]]:
+    def report(self, capture: Capture, guard: Guard) -> Iterator[list[str]]:
         """Yield the report's lines for each name."""
         for name, seen in self._seen.items():
             own = [definition for definition in self._definitions if definition.name == name]
@@ -108,7 +108,7 @@ class _Trial:
                     f"{many(count, 'match', 'matches')} held no number; the first: {printable(first)[:WIDTH]}"
                 )
             for definition in own:
-                text += _remarks(definition)
+                text += _remarks(definition, guard)
             yield text
 
 
@@ -130,10 +130,10 @@ def _summary(seen: _Seen, lines: int) -> list[str]:
     return text
 
 
-def _remarks(definition: Definition) -> list[str]:
-    wrong, missing = fault(definition), omission(definition)
+def _remarks(definition: Definition, guard: Guard) -> list[str]:
+    wrong, missing = fault(definition, guard), omission(definition, guard)
     text = _wrapped(f"warning: it {wrong}") if wrong else _wrapped(f"note: it {missing}") if missing else []
-    better = suggestion(definition) if text else ""
+    better = suggestion(definition, guard) if text and wrong != TOO_LONG else ""
     if better:
         text.append(f"    better: {better}")  # In one line, to be copied.
     if definition.value_group != 1:

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
+from toolkit.metrics.capture import SHORT_TEXT, OverrunError, Watch
 from toolkit.metrics.definition import Definition
 from toolkit.metrics.sample import number
 from toolkit.metrics.tree import parse
@@ -18,25 +19,32 @@ SCIENTIFIC = ("4.5e-05", "1e-05", "1.5e+16")
 NEGATIVE = ("-0.5",)
 NOT_FINITE = ("nan", "inf")
 NUMBER = "([-+]?(?:[0-9]*[.]?[0-9]+(?:[eE][-+]?[0-9]+)?|nan|inf))"
+TOO_LONG = "takes too long on a short line: it is switched off when a line like that comes"
 # A regex that wants more repeats than this is not understood, rather than tried on a text on which it may take long.
 _REPEATS = 20
 # Tried for "any character of this class"; the first that fits.
 _CANDIDATES = " a1=:,-_./\"'()[]{}<>|#%+*;&@!?~^$\\`AzZ09\té"
 
 
-def warnings(definition: Definition) -> tuple[str, ...]:
-    """Return what a user should hear about *definition* at the start of a job: one text, or none."""
-    wrong = fault(definition)
+def warnings(definition: Definition, watch: Watch) -> tuple[str, ...]:
+    """Return what a user should hear about *definition* at the start of a job: one text, or none.
+
+    Here and below: *watch* interrupts a match that takes too long, of which nothing else is said.
+    """
+    wrong = fault(definition, watch)
     if not wrong:
         return ()
-    better = suggestion(definition)
+    better = suggestion(definition, watch) if wrong != TOO_LONG else ""
     advice = f" Write {better}" if better else ""
     return (f"metric {definition.name!r}: {definition.regex} {wrong}.{advice}",)
 
 
-def fault(definition: Definition) -> str:
+def fault(definition: Definition, watch: Watch) -> str:
     """Return which values come out wrong or, in scientific notation, not at all; empty if none does."""
-    wrong = _wrong(definition)
+    try:
+        wrong = _wrong(definition, watch)
+    except OverrunError:
+        return TOO_LONG
     if not any(probe in wrong for probe in SCIENTIFIC) and all(found is None for found in wrong.values()):
         return ""
     misread = [f"{probe} as {found}" for probe, found in wrong.items() if found is not None]
@@ -46,46 +54,59 @@ def fault(definition: Definition) -> str:
     return "; ".join(parts)
 
 
-def omission(definition: Definition) -> str:
+def omission(definition: Definition, watch: Watch) -> str:
     """Return what *definition*, without fault, takes no sample of (a diverged loss, say); empty if of nothing."""
-    missed = list(_wrong(definition))
-    return f"does not see {_and(missed, 'or')}" if missed and not fault(definition) else ""
+    if fault(definition, watch):
+        return ""
+    missed = list(_wrong(definition, watch))
+    return f"does not see {_and(missed, 'or')}" if missed else ""
 
 
-def _wrong(definition: Definition) -> dict[str, str | None]:
+def _wrong(definition: Definition, watch: Watch) -> dict[str, str | None]:
     """Return {probe: what is read in its place, None for nothing} for the probes that do not come out as they are.
 
     One of each kind is enough.
     """
-    if _read(definition, "0.5") != 0.5:
+    if _read(definition, "0.5", watch) != 0.5:
         return {}  # For whole numbers only (steps, epochs), or not understood.
     wrong: dict[str, str | None] = {}
     for probes in (SCIENTIFIC, NEGATIVE, NOT_FINITE):
         for probe in probes:
-            found = _read(definition, probe)
+            found = _read(definition, probe, watch)
             if found is None or (found != float(probe) and not math.isnan(float(probe))):
                 wrong[probe] = None if found is None else f"{found:g}"
                 break
     return wrong
 
 
-def _read(definition: Definition, probe: str) -> float | None:
-    """Return the value that *definition* takes from a text made for it around *probe*."""
+def _read(definition: Definition, probe: str, watch: Watch) -> float | None:
+    """Return the value that *definition* takes from a text made for it around *probe*.
+
+    Raises:
+        OverrunError: *watch* interrupted the match.
+    """
     text = _text(definition, probe)
-    if text is None:
+    if text is None or len(text) > SHORT_TEXT:
         return None
-    match = definition.pattern.search(text)
-    return None if match is None else number(match[definition.value_group])
+    watch.arm()
+    try:
+        watch.at += 1
+        watch.inside = True
+        match = definition.pattern.search(text)
+    finally:
+        watch.inside = False
+        watch.disarm()
+    return None if match is None else number(match[definition.value_group] or "")
 
 
 def _text(definition: Definition, probe: str) -> str | None:
     try:
         return _Writer(definition.value_group, probe).write(parse(definition.regex))
-    except (LookupError, TypeError, ValueError, AttributeError):
-        return None  # A tree of a shape we do not know, or a class that none of the candidates fits.
+    except (LookupError, TypeError, ValueError, AttributeError, OverflowError, RecursionError):
+        return None  # A tree of a shape we do not know or too deep, or a class that no character we know of fits.
 
 
-def suggestion(definition: Definition) -> str:
+def suggestion(definition: Definition, watch: Watch) -> str:
     """Return the regex with a value group that reads every float, empty if that cannot be shown to work."""
     span = _group_span(definition.regex, definition.value_group)
     if span is None:
@@ -95,9 +116,9 @@ def suggestion(definition: Definition) -> str:
         better = Definition(
             name=definition.name, regex=regex, pattern=re.compile(regex), value_group=definition.value_group
         )
-    except re.error:
+        works = _read(better, "0.5", watch) == 0.5 and not _wrong(better, watch)
+    except (re.error, OverrunError, OverflowError, RecursionError):
         return ""
-    works = _read(better, "0.5") == 0.5 and not _wrong(better)
     return regex if works and better.pattern.groups == definition.pattern.groups else ""
 
 
@@ -153,7 +174,7 @@ class _Writer:
         if name == "BRANCH":
             return self.write(next((branch for branch in argument[1] if self._leads(branch)), argument[1][0]))
         if name in ("IN", "NOT_LITERAL", "ANY"):
-            return next(character for character in _CANDIDATES if _fits(character, name, argument))
+            return _fitting(name, argument)
         if name == "ASSERT":
             return self.write(argument[1])  # What must be there beside the match.
         if name in ("AT", "ASSERT_NOT"):
@@ -184,6 +205,23 @@ def _parts(argument: Any) -> list[Any]:
     if not isinstance(argument, list | tuple):
         return [argument] if hasattr(argument, "data") else []
     return [part for inner in argument for part in _parts(inner)]
+
+
+def _fitting(name: str, argument: Any) -> str:
+    """Return a character that fits a class: one of those that logs hold, else the first that the class names.
+
+    Raises:
+        LookupError: none of these fits.
+    """
+    named = [chr(int(value[0] if str(kind) == "RANGE" else value)) for kind, value in _named(name, argument)]
+    for character in (*_CANDIDATES, *named):
+        if _fits(character, name, argument):
+            return character
+    raise LookupError(name)
+
+
+def _named(name: str, argument: Any) -> list[tuple[Any, Any]]:
+    return [member for member in argument if str(member[0]) in ("LITERAL", "RANGE")] if name == "IN" else []
 
 
 def _fits(character: str, name: str, argument: Any) -> bool:

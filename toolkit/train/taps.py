@@ -94,10 +94,10 @@ class Taps:
         from toolkit.metrics import capture, definition, file, guard, warn
 
         definitions = definition.compile(self._job.metric_definitions, "metric definitions")
-        for each in definitions if warns else ():
-            for text in warn.warnings(each):
-                self._log.warning(text)
         watch = guard.Guard()
+        for each in definitions if warns else ():
+            for text in warn.warnings(each, watch):
+                self._log.warning(text)
         found = capture.Capture(definitions, watch=watch, warn=self._log.warning)
         writer = file.SampleFile(self._job.folders.output / "metrics.jsonl", warn=self._log.warning)
 

@@ -49,9 +49,10 @@ def test_an_empty_variable_is_not_given_and_spaces_around_a_value_do_not_count()
     [
         ("TOOLKIT_RANK_HOOK", "On", "one of 'on', 'off'"),
         ("TOOLKIT_ARGUMENT_STYLE", "v3", "one of 'sagemaker', 'json', 'flags', 'none'"),
-        ("TOOLKIT_PROCESSES_PER_HOST", "0", "a whole number, 1 or more"),
-        ("TOOLKIT_PROCESSES_PER_HOST", "2.5", "a whole number, 1 or more"),
-        ("TOOLKIT_LOG_FILE_MIB", "-1", "a whole number, 1 or more"),
+        ("TOOLKIT_PROCESSES_PER_HOST", "0", "a whole number, 1 to 1,000,000"),
+        ("TOOLKIT_PROCESSES_PER_HOST", "1" + "0" * 400, "a whole number, 1 to 1,000,000"),
+        ("TOOLKIT_PROCESSES_PER_HOST", "2.5", "a whole number, 1 to 1,000,000"),
+        ("TOOLKIT_LOG_FILE_MIB", "-1", "a whole number, 1 to 1,000,000"),
         ("TOOLKIT_GRACE_S", "30s", "seconds, 0 to 10,000,000"),
         ("TOOLKIT_GRACE_S", "-1", "seconds, 0 to 10,000,000"),
         ("TOOLKIT_JOIN_S", "nan", "seconds, 0 to 10,000,000"),

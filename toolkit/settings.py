@@ -27,7 +27,8 @@ OURS = (
 )
 ArgumentStyle = Literal["sagemaker", "json", "flags", "none"]
 Switch = Literal["on", "off"]
-Positive = Annotated[int, msgspec.Meta(ge=1)]
+MOST = 1_000_000  # Of anything that is counted: beyond it a number is a mistake, and ranges of it do not fit.
+Positive = Annotated[int, msgspec.Meta(ge=1, le=MOST)]
 Count = Annotated[int, msgspec.Meta(ge=0, le=1_000_000)]
 # The upper end, 115 days, is above every platform's limit for a job; it keeps "inf" out of the loop's timeouts.
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=10_000_000)]
@@ -234,7 +235,7 @@ def _expected(field: str) -> str:
     if words:
         return "one of " + ", ".join(words)
     if int in get_args(hint) or hint is int:
-        return f"a whole number, {0 if field == 'restarts' else 1} or more"
+        return f"a whole number, {0 if field == 'restarts' else 1} to {MOST:,}"
     return "seconds, 0 to 10,000,000"
 
 

@@ -1,3 +1,4 @@
+import codecs
 import inspect
 import os
 import subprocess
@@ -184,6 +185,43 @@ def test_requirements_that_include_each_other_end(make_job: MakeJob, code: Path)
     write(code, {"other.txt": "-rrequirements.txt\nscipy\n"})
 
     assert stamp(job) != before
+
+
+def test_a_long_chain_of_includes_counts_to_its_end(make_job: MakeJob, code: Path) -> None:
+    write(code, {"requirements.txt": "-r 0.txt\n", **{f"{at}.txt": f"-r {at + 1}.txt\n" for at in range(2000)}})
+    write(code, {"2000.txt": "numpy\n"})
+    job = make_job(script=script(code))
+    before = stamp(job)
+
+    write(code, {"2000.txt": "scipy\n"})
+
+    assert stamp(job) != before
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-32", "utf-16-be"])
+def test_requirements_are_read_by_their_byte_order_mark_as_pip_does(
+    make_job: MakeJob, code: Path, encoding: str
+) -> None:
+    mark = codecs.BOM_UTF16_BE if encoding == "utf-16-be" else b""
+    (code / "requirements.txt").write_bytes(mark + "# none\n".encode(encoding))
+    assert phase(make_job(script=script(code))) is None
+
+    (code / "requirements.txt").write_bytes(mark + "./local\n".encode(encoding))
+    write(code, {"local/setup.py": "setup()"})
+    job = make_job(script=script(code))
+    before = stamp(job)
+    write(code, {"local/setup.py": "setup(1)"})
+
+    assert stamp(job) != before
+
+
+@pytest.mark.parametrize(
+    "line", [b"num\0py", b"./a\0b", b"-r a\0b.txt", b"./" + b"a" * 5000, b"-r " + b"a" * 5000, b"\xff\xfe\xfd"]
+)
+def test_a_line_that_can_name_no_file_is_left_to_pip(make_job: MakeJob, code: Path, line: bytes) -> None:
+    (code / "requirements.txt").write_bytes(line + b"\n")
+
+    assert phase(make_job(script=script(code))) is not None
 
 
 def test_a_stamp_is_there_once_remembered(make_job: MakeJob, code: Path, folders: Folders) -> None:

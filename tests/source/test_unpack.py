@@ -365,6 +365,38 @@ def test_sparse_files_come_back_whole(archive: Path, into: Path, tmp_path: Path,
     assert (into / "holes").read_bytes() == holes.read_bytes()
 
 
+@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize(
+    "header",
+    [
+        {"GNU.sparse.major": "1", "GNU.sparse.minor": "0"},
+        {"GNU.sparse.map": "1,x"},
+        {"size": "-5"},
+        {"size": "9" * 400},
+    ],
+)
+def test_an_extended_header_with_broken_numbers_is_damage(
+    archive: Path, into: Path, header: dict[str, str], first: bool
+) -> None:
+    with tarfile.open(archive, "w:gz", format=tarfile.PAX_FORMAT) as tar:
+        for name in ("broken", "whole") if first else ("whole", "broken"):
+            member = tarfile.TarInfo(name)
+            member.size = 10
+            member.pax_headers = header if name == "broken" else {}
+            tar.addfile(member, io.BytesIO(b"print('x')"))
+
+    assert is_tar(archive)
+    with pytest.raises(UserError, match="damaged or cut short"):
+        unpack(archive, into)
+
+
+def test_a_name_that_the_file_system_does_not_take_is_the_archives_fault(archive: Path, into: Path) -> None:
+    archive.write_bytes(tar_of(file("a/" + "x" * 5000, b"")))
+
+    with pytest.raises(UserError, match=r"of 5002 characters, has a name that this file system does not take"):
+        unpack(archive, into)
+
+
 def test_a_target_that_holds_something_is_not_unpacked_into(archive: Path, into: Path) -> None:
     archive.write_bytes(WHOLE)
     into.mkdir()

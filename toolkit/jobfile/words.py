@@ -15,12 +15,13 @@ import msgspec
 from toolkit.errors import ContractError, did_you_mean
 from toolkit.jobfile.text import parse
 from toolkit.records import Record, convert
+from toolkit.settings import MOST
 
 Mode = Literal["File", "FastFile", "Pipe"]
 Backend = Literal["process", "docker"]
 PATH_WORDS = ("source", "requirements", "checkpoints", "job-dir")
 TABLE_WORDS = ("hyperparameter", "channel", "metric", "env")
-Positive = Annotated[int, msgspec.Meta(ge=1)]
+Positive = Annotated[int, msgspec.Meta(ge=1, le=MOST)]
 
 
 class Place(Record, frozen=True, kw_only=True):

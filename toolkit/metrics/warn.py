@@ -213,8 +213,8 @@ def _fitting(name: str, argument: Any) -> str:
     Raises:
         LookupError: none of these fits.
     """
-    named = [chr(int(value[0] if str(kind) == "RANGE" else value)) for kind, value in _named(name, argument)]
-    for character in (*_CANDIDATES, *named):
+    named: list[str] = [chr(int(value[0] if str(kind) == "RANGE" else value)) for kind, value in _named(name, argument)]
+    for character in [*_CANDIDATES, *named]:
         if _fits(character, name, argument):
             return character
     raise LookupError(name)

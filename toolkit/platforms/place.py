@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from toolkit.errors import ContractError
 from toolkit.records import Record
+from toolkit.settings import MOST
 
 # Kubernetes' terminationGracePeriodSeconds and Slurm's KillWait unless somebody changed them; neither can be seen from
 # inside (https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle, https://slurm.schedmd.com/slurm.conf.html).
@@ -100,10 +101,10 @@ def number(text: str, where: str, *, below: int | None = None, least: int = 0) -
     Raises:
         ContractError: it is none, or outside [*least*, *below*).
     """
-    if text.isascii() and text.isdigit() and int(text) >= least and (below is None or int(text) < below):
+    below = MOST + 1 if below is None else below
+    if text.isascii() and text.isdigit() and len(text) <= 20 and least <= int(text) < below:
         return int(text)
-    limit = f"{least} or more" if below is None else f"{least} to {below - 1}"
-    raise ContractError(f"expected a whole number, {limit}, found {text!r}", where=where)
+    raise ContractError(f"expected a whole number, {least} to {below - 1:,}, found {text[:40]!r}", where=where)
 
 
 def numbered(count: int, rank: int, leader: str) -> tuple[tuple[str, ...], dict[str, str]]:

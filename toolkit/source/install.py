@@ -1,5 +1,6 @@
 """The phase that installs what the script needs: pip's command, and when it may be left out."""
 
+import codecs
 import os
 import re
 from collections.abc import Iterator
@@ -20,6 +21,14 @@ INCLUDE = re.compile(r"(?:-r|--requirement|-c|--constraint)[\s=]*(?P<file>\S+)")
 ASKED = re.compile(r"(?:(?:-e|--editable|-f|--find-links)[\s=]+|[^@/]+@\s*)?(?:file:(?://)?)?(?P<path>[^\s;#\[<>=!~]+)")
 # Made by pip, Python and git rather than by people: what is in them says nothing about the package.
 BYPRODUCTS = {"__pycache__", ".git", "build", "dist"}
+# UTF-32's first: its little-endian mark begins as that of UTF-16 does.
+MARKS = (
+    (codecs.BOM_UTF32_LE, "utf-32-le"),
+    (codecs.BOM_UTF32_BE, "utf-32-be"),
+    (codecs.BOM_UTF16_LE, "utf-16-le"),
+    (codecs.BOM_UTF16_BE, "utf-16-be"),
+    (codecs.BOM_UTF8, "utf-8"),
+)
 GRACE_S = 5.0
 # Who names a repository of their own must not get packages of the same names from the public index.
 CODE_ARTIFACT = "CA_REPOSITORY_ARN"
@@ -112,28 +121,49 @@ def _add(digest: "_Hash", content: bytes) -> None:
 
 def _add_requirements(digest: "_Hash", file: Path, folder: Path, seen: set[Path]) -> None:
     """Add *file*, the files it includes, and what it names of local files and folders (relative to *folder*)."""
-    if file in seen or not file.is_file():
-        return
-    seen.add(file)
-    _add(digest, file.read_bytes())
-    for line in _lines(file):
-        if include := INCLUDE.match(line):
-            _add_requirements(digest, file.parent / include["file"], folder, seen)
-        elif asked := ASKED.match(line):
-            _add_tree(digest, folder / asked["path"])  # Nothing where that is a name, as "numpy".
+    ahead = [file]
+    while ahead:
+        file = ahead.pop()
+        if file in seen or not _is_file(file):
+            continue
+        seen.add(file)
+        _add(digest, file.read_bytes())
+        for line in _lines(file):
+            if include := INCLUDE.match(line):
+                ahead.append(file.parent / include["file"])
+            elif asked := ASKED.match(line):
+                _add_tree(digest, folder / asked["path"])  # Nothing where that is a name, as "numpy".
+
+
+def _is_file(path: Path) -> bool:
+    """True if *path* is a file; false, too, for what can be no path: pip, not we, says what is wrong with it."""
+    try:
+        return path.is_file()
+    except (OSError, ValueError):  # A name too long; a NUL.
+        return False
 
 
 def _lines(file: Path) -> Iterator[str]:
     """Yield the lines of a requirements file that ask for something."""
-    for line in file.read_text("utf-8-sig", "replace").splitlines():
+    for line in _decoded(file.read_bytes()).splitlines():
         line = line.strip()
         if line and not line.startswith("#"):
             yield line
 
 
+def _decoded(content: bytes) -> str:
+    """Return a requirements file's text; as pip does, by its byte order mark (UTF-8, -16, -32) if it has one."""
+    for mark, encoding in MARKS:
+        if content.startswith(mark):
+            return content[len(mark) :].decode(encoding, "replace")
+    return content.decode("utf-8", "replace")
+
+
 def _add_tree(digest: "_Hash", path: Path) -> None:
     """Add the name and content of *path* or, if it is a folder, of every file below it."""
-    if path.is_file():
+    if "\0" in str(path):
+        return
+    if _is_file(path):
         _add_file(digest, path, path.name)
     for root, folders, files in os.walk(path):
         folders[:] = sorted(name for name in folders if name not in BYPRODUCTS and not name.endswith(".egg-info"))

@@ -8,8 +8,10 @@ tarfile's own extraction filters exist only from 3.10.12, 3.11.4 and 3.12 on, di
 warn without one: tarfile is used here to read headers only, so that every Python behaves the same.
 """
 
+import errno
 import os
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, cast
 
@@ -46,14 +48,18 @@ def unpack(archive: Path, into: Path) -> tuple[str, ...]:
         with _Bytes(archive) as content:
             tree = _Tree(archive, into)
             try:
-                with tarfile.open(fileobj=cast(IO[bytes], content), mode="r:") as tar:
-                    for member in tar:
+                with _opened(content) as tar:
+                    for member in _members(tar):
                         tree.take(tar, member)
                 content.expect_end()
             except (tarfile.TarError, _DamagedError) as error:
                 raise _unreadable(archive, content, error) from None
             tree.make_links()
     except OSError as error:
+        if error.errno in (errno.ENAMETOOLONG, errno.EILSEQ):
+            where = os.path.relpath(str(error.filename), into)
+            what = f"member {where[:80]!r}, of {len(where)} characters, has a name that this file system does not take"
+            raise UserError(f"{what} ({error.strerror})", where=str(archive), hint=REMAKE) from None
         raise PlatformError(f"cannot unpack {archive}: {error.strerror}", where=str(error.filename or into)) from None
     return tuple(tree.names)
 
@@ -64,7 +70,9 @@ def is_tar(file: Path) -> bool:
 
     with _Bytes(file) as content:
         try:
-            tarfile.open(fileobj=cast(IO[bytes], content), mode="r:").close()
+            _opened(content).close()
+        except _HeaderError:
+            return True
         except (tarfile.TarError, _DamagedError):
             return False
     return True
@@ -72,6 +80,27 @@ def is_tar(file: Path) -> bool:
 
 class _DamagedError(Exception):
     """The bytes cannot be decompressed, or end where they should not."""
+
+
+class _HeaderError(_DamagedError):
+    """A tar's extended header has numbers that are none; tarfile lets int()'s own ValueError through."""
+
+
+def _opened(content: "_Bytes") -> "tarfile.TarFile":
+    """Open *content* as a tar, which reads its first header."""
+    import tarfile
+
+    try:
+        return tarfile.open(fileobj=cast(IO[bytes], content), mode="r:")
+    except (ValueError, OverflowError) as error:
+        raise _HeaderError(str(error)) from None
+
+
+def _members(tar: "tarfile.TarFile") -> Iterator["tarfile.TarInfo"]:
+    try:
+        yield from tar
+    except (ValueError, OverflowError) as error:
+        raise _HeaderError(str(error)) from None
 
 
 class _Bytes:

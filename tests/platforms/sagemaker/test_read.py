@@ -213,11 +213,11 @@ def test_a_wrong_channel_is_told_with_key_expected_and_found(base: Base, channel
         ({"sagemaker_submit_directory": []}, "$.sagemaker_submit_directory: expected a string or null, found []"),
         (
             {**TORCH, "sagemaker_mpi_num_of_processes_per_host": "many"},
-            '$.sagemaker_mpi_num_of_processes_per_host: expected a whole number of at least 1, found "many"',
+            '$.sagemaker_mpi_num_of_processes_per_host: expected a whole number, 1 to 1,000,000, found "many"',
         ),
         (
             {**TORCH, "sagemaker_mpi_num_of_processes_per_host": "-2"},
-            "$.sagemaker_mpi_num_of_processes_per_host: expected a whole number of at least 1, found -2",
+            "$.sagemaker_mpi_num_of_processes_per_host: expected a whole number, 1 to 1,000,000, found -2",
         ),
         (
             {**TORCH, "sagemaker_distribution_instance_groups": "gpus"},

@@ -20,7 +20,7 @@ from toolkit.log import Log, level_named
 from toolkit.metrics.definition import pairs
 from toolkit.platforms.sagemaker import documents
 from toolkit.platforms.sagemaker.documents import Documents, InstanceGroup, typed
-from toolkit.settings import Settings
+from toolkit.settings import MOST, Settings
 
 BASE = "/opt/ml"
 # `docker stop -t 120` is how StopTrainingJob, MaxRuntimeInSeconds and Spot end a container.
@@ -207,9 +207,10 @@ class _Source:
         value = self.values.get(name)
         if not value:
             return None
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST:
             raise ContractError(
-                f"$.{name}: expected a whole number of at least 1, found {json.dumps(value)}", where=str(self.file)
+                f"$.{name}: expected a whole number, 1 to {MOST:,}, found {json.dumps(value)[:40]}",
+                where=str(self.file),
             )
         return value
 

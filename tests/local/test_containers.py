@@ -9,6 +9,7 @@ import pytest
 from toolkit.errors import UserError
 from toolkit.jobfile.spec import Channel, Group, Spec
 from toolkit.local import containers, stage
+from toolkit.local.check import check
 from toolkit.local.documents import Place
 
 PLACE = Place(
@@ -104,7 +105,7 @@ def test_a_backend_that_cannot_serve_a_word_says_so(tmp_path: Path, words: dict[
     (tmp_path / "src/train.py").touch()
 
     with pytest.raises(UserError) as caught:
-        stage.check(spec(tmp_path, **words))
+        check(spec(tmp_path, **words))
 
     assert said in str(caught.value)
 

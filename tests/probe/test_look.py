@@ -152,6 +152,13 @@ def test_a_folder_of_the_programs_name_is_no_program(tmp_path: Path) -> None:
     assert found("nvidia-smi", f"/nonexistent:{tmp_path}") is None
 
 
+def test_a_folder_of_path_that_cannot_be_looked_at_has_no_programs(tmp_path: Path) -> None:
+    """An unprivileged user with root's PATH; here a name too long for the kernel, which root cannot look at either."""
+    (tmp_path / "nvidia-smi").touch(0o755)
+
+    assert found("nvidia-smi", f"/{'x' * 5000}:{tmp_path}") == str(tmp_path / "nvidia-smi")
+
+
 def test_the_total_of_cores_is_the_machines() -> None:
     assert look({}).cpus_total == os.cpu_count()
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO
 
 from toolkit.jobfile.spec import Spec
-from toolkit.local import check, collect, containers, feed, stage
+from toolkit.local import check, collect, containers, feed, opt_ml, stage
 from toolkit.local.course import Course, Order, Verdict, verdict
 from toolkit.local.report import (
     HostReport,
@@ -54,7 +54,7 @@ def play(spec: Spec, own: Mapping[str, str], log: Log, show: Callable[[], Show])
     check.check(spec)  # Before an earlier job's results are cleared away.
     lock = stage.claim(spec.job_dir)
     try:
-        staged = stage.stage(spec, own)
+        staged = opt_ml.with_own(spec, stage.stage(spec, own), log)
         started_s = time.time()
         paper = spec.job_dir / "job.json"
         collect.write_json(paper, Report(name=spec.name, status="InProgress", start_time=moment(started_s)))
@@ -96,7 +96,12 @@ class Host:
         try:
             folder = self.staged.place.base
             self.pid = spawn(
-                self.staged.argv, self.staged.environ, folder, stdout=pipes[0][1], stderr=pipes[1][1], prctl=prctl()
+                (*self.staged.enter, *self.staged.argv),
+                self.staged.environ,
+                folder,
+                stdout=pipes[0][1],
+                stderr=pipes[1][1],
+                prctl=prctl(),
             )
         finally:
             for _, write_end in pipes:

@@ -2,7 +2,7 @@
 
 JOBDIR/.toolkit-job                 says that the folder is a job's; locked while the job runs
 JOBDIR/source/sourcedir.tar.gz      what was submitted: the source folder as it was at the start
-JOBDIR/hosts/algo-N/opt/ml/         one host's /opt/ml (SAGEMAKER_BASE_DIR, or mounted there in its container)
+JOBDIR/hosts/algo-N/opt/ml/         one host's /opt/ml (SAGEMAKER_BASE_DIR, and mounted there)
 JOBDIR/hosts/algo-N/python/         its own interpreter, only where something may get installed
 JOBDIR/logs/  model.tar.gz  ...     the results (collect.py)
 """
@@ -34,9 +34,10 @@ INSTALLED_FROM = ("requirements.txt", "setup.py", "pyproject.toml")
 
 
 class Staged(Record, frozen=True, kw_only=True):
-    """One host, ready to be started."""
+    """One host, ready to be started. `enter`: what stands in front of argv (opt_ml.py)."""
 
     place: Place
+    enter: tuple[str, ...] = ()
     argv: tuple[str, ...]
     environ: dict[str, str]
     log: Path

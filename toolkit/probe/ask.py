@@ -1,7 +1,6 @@
 """Ask a program of this machine a question, with a deadline that holds whatever the program does."""
 
 import os
-from pathlib import Path
 
 from toolkit.records import Record
 
@@ -19,9 +18,9 @@ class Answer(Record, frozen=True, kw_only=True):
 def found(program: str, path: str) -> str | None:
     """Return the file that *program* is in the folders of *path* (as PATH), None if it is in none."""
     for folder in path.split(os.pathsep):
-        file = Path(folder or ".", program)
-        if file.is_file() and os.access(file, os.X_OK):
-            return str(file)
+        file = os.path.join(folder or ".", program)
+        if os.access(file, os.X_OK) and os.path.isfile(file):  # A folder that may not be read has none: no error.
+            return file
     return None
 
 

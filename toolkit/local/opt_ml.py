@@ -1,0 +1,97 @@
+"""An /opt/ml of its own for every played host, where the kernel allows it; a warning where a script would miss it.
+
+Every SageMaker script may write to the literal /opt/ml/checkpoints. On a machine that is not a container that is one
+folder of the machine, for all hosts and jobs. mounts.py gives each host its own; whether it can is tried once.
+"""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+from toolkit.jobfile.spec import Spec
+from toolkit.local.documents import BASE
+from toolkit.local.stage import Staged, source_files
+from toolkit.log import Log
+
+MOUNTS = Path(__file__).with_name("mounts.py")
+WITHIN_S = 20.0
+LITERAL = re.compile(rb"""(?<![\w./-])/opt/ml(?![\w.-])[^"'\s()]*""")
+# What is looked into: texts of a script's size.
+LOOKED_AT_BYTES = 1 << 20
+INSTEAD = {
+    "/opt/ml/checkpoints": "SM_CHECKPOINT_DIR",
+    "/opt/ml/model": "SM_MODEL_DIR",
+    "/opt/ml/output": "SM_OUTPUT_DIR",
+    "/opt/ml/input": "SM_INPUT_DIR or SM_CHANNEL_NAME",
+}
+
+
+def with_own(spec: Spec, staged: Sequence[Staged], log: Log) -> tuple[Staged, ...]:
+    """Return *staged* with what gives each host its own /opt/ml in front; as it is where that cannot be.
+
+    Then a script of the job that names /opt/ml is warned of.
+    """
+    if spec.backend == "docker":
+        return tuple(staged)
+    reason = _hidden(spec) or refused(staged[0].place.base)
+    if not reason:
+        return tuple(msgspec.structs.replace(host, enter=_enter(host.place.base)) for host in staged)
+    found = next(_named(spec), None)
+    if found is not None:
+        where, path = found
+        instead = next((variable for folder, variable in INSTEAD.items() if path.startswith(folder)), "SM_MODEL_DIR")
+        log.warning(
+            f"{where} names {path}: here that is this machine's folder, for all hosts and jobs alike, as the hosts"
+            f" cannot have an /opt/ml of their own ({reason}). Let it use {instead}, or give --backend docker"
+            " (docs/toolkit-run.md)"
+        )
+    return tuple(staged)
+
+
+def _enter(base: Path) -> tuple[str, ...]:
+    return (sys.executable, "-I", "-S", str(MOUNTS), str(base))
+
+
+def _hidden(spec: Spec) -> str:
+    """Return why /opt/ml must stay as it is: the job needs something below the machine's own; "" if nothing."""
+    needed = [spec.job_dir, spec.checkpoints, *(channel.path for channel in spec.channels)]
+    needed += [Path(sys.prefix), Path(sys.base_prefix), MOUNTS]
+    target = BASE.resolve()
+    below = (path for path in needed if path is not None and path.resolve().is_relative_to(target))
+    return next((f"{path} lies below it" for path in below), "")
+
+
+def refused(base: Path) -> str:
+    """Return why the kernel or its settings do not let a host have its own /opt/ml, "" if they do."""
+    try:
+        done = subprocess.run(
+            _enter(base), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=WITHIN_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return str(error)
+    lines = (done.stdout or done.stderr).strip().splitlines()
+    return "" if done.returncode == 0 else lines[-1] if lines else f"exit code {done.returncode}"
+
+
+def _named(spec: Spec) -> Iterator[tuple[str, str]]:
+    """Yield (place, path) for where the job names /opt/ml: files of the source, hyperparameters, the environment."""
+    given = {"hyperparameter": spec.hyperparameters, "env": spec.environment}
+    for kind, values in given.items():
+        for name, value in values.items():
+            if isinstance(value, str) and value.startswith(f"{BASE}/"):
+                yield f"{kind} {name}", value
+    for path in source_files(spec):
+        try:
+            content = path.read_bytes() if path.stat().st_size <= LOOKED_AT_BYTES else b""
+        except OSError:
+            continue
+        for number, line in enumerate(content.split(b"\n"), 1):
+            match = LITERAL.search(line.partition(b"#")[0])
+            # os.environ.get("SM_MODEL_DIR", "/opt/ml/model") is as it should be.
+            if match and b"SM_" not in line:
+                yield f"{path.relative_to(spec.source)}:{number}", os.fsdecode(match[0])

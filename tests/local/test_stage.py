@@ -70,6 +70,8 @@ def test_the_source_is_submitted_as_it_is_now_without_what_is_no_code(tmp_path: 
         "lib/model.py",
         ".git/HEAD",
         "__pycache__/train.pyc",
+        "env/pyvenv.cfg",
+        "env/bin/python",
         "kept/step.pt",
         "jobs/old/x",
         f"jobs/old/{stage.MARK}",

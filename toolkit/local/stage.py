@@ -285,7 +285,12 @@ def _is_free(port: int) -> bool:
 
 
 def _is_code(folder: Path, spec: Spec) -> bool:
-    return folder.name not in LEFT_OUT and not (folder / MARK).exists() and folder != spec.checkpoints
+    holds = (MARK, "pyvenv.cfg")  # An earlier job's folder; a virtual environment, whatever its name is.
+    return (
+        folder.name not in LEFT_OUT
+        and folder != spec.checkpoints
+        and not any((folder / name).exists() for name in holds)
+    )
 
 
 def _set_folder_modes(top: Path, mode: int) -> None:

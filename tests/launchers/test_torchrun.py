@@ -3,8 +3,9 @@ from typing import Any
 import pytest
 
 from tests.launchers.jobs import PYTHON, SCRATCH, job_of, script_of
-from toolkit.job.job import Job
+from toolkit.job.job import Job, Script
 from toolkit.job.plan import Listens, Plan, Resolves
+from toolkit.launchers.environment import tokens
 from toolkit.launchers.torchrun import plan
 from toolkit.settings import Settings
 
@@ -27,7 +28,7 @@ def test_one_host_has_no_rendezvous_in_its_command_and_no_needs() -> None:
 
     assert made.phases[0].main.argv == (
         *(PYTHON, "-m", "torch.distributed.run", "--nnodes", "1", "--nproc_per_node", "2"),
-        *("train.py", "--lr", "0.1"),
+        *("--", "train.py", "--lr", "0.1"),
     )
     assert (made.role, made.phases[0].needs) == ("alone", ())
 
@@ -99,11 +100,11 @@ def test_processes_per_host_are_those_asked_for_else_the_accelerators_else_one(
 @pytest.mark.parametrize(
     ("kind", "entry", "tail"),
     [
-        ("program", "src/train.py", ("src/train.py",)),
-        ("module", "pkg.main", ("-m", "pkg.main")),
-        ("package", "train", ("-m", "train")),
-        ("package", "src/train.py", ("src/train.py",)),
-        ("command", "run", ("--no-python", f"{SCRATCH}/rank", "./run")),
+        ("program", "src/train.py", ("--", "src/train.py")),
+        ("module", "pkg.main", ("-m", "--", "pkg.main")),
+        ("package", "train", ("-m", "--", "train")),
+        ("package", "src/train.py", ("--", "src/train.py")),
+        ("command", "run", ("--no-python", "--", f"{SCRATCH}/rank", "./run")),
     ],
 )
 def test_every_kind_of_script_can_be_a_rank(kind: str, entry: str, tail: tuple[str, ...]) -> None:
@@ -116,13 +117,13 @@ def test_every_kind_of_script_can_be_a_rank(kind: str, entry: str, tail: tuple[s
 def test_a_command_without_a_first_line_goes_through_the_shell() -> None:
     job = job_of("pytorchddp", hyperparameters={}, script=script_of("run.sh", "command", through=("/bin/sh",)))
 
-    assert argv(job)[7:] == ("--no-python", f"{SCRATCH}/rank", "/bin/sh", "./run.sh")
+    assert argv(job)[7:] == ("--no-python", "--", f"{SCRATCH}/rank", "/bin/sh", "./run.sh")
 
 
 def test_arguments_that_look_like_torchruns_own_come_behind_the_script() -> None:
     job = job_of("pytorchddp", hyperparameters={"nnodes": "9", "help": "", "x": "$(touch /tmp/x); 'q'"})
 
-    assert argv(job)[7:] == ("train.py", "--help", "", "--nnodes", "9", "-x", "$(touch /tmp/x); 'q'")
+    assert argv(job)[7:] == ("--", "train.py", "--help", "", "--nnodes", "9", "-x", "$(touch /tmp/x); 'q'")
 
 
 def test_neuron_parallel_compile_stands_in_front_only_if_asked_for() -> None:
@@ -164,7 +165,7 @@ def test_without_the_stand_in_the_launcher_starts_its_ranks_as_ever() -> None:
 
     assert not {name for name in environ(program) if name.endswith(("PYTHON_EXEC", "RANK_PYTHON"))}
     assert not plan(program, SCRATCH).phases[0].main.stand_in
-    assert argv(command)[7:] == ("--no-python", "./run")
+    assert argv(command)[7:] == ("--no-python", "--", "./run")
     assert environ(job_of("pytorchddp", settings=off, environ={"PYTHON_EXEC": "/p"}))["PYTHON_EXEC"] == "/p"
 
 
@@ -179,3 +180,26 @@ def test_torch_is_what_the_interpreter_must_have() -> None:
     made: Plan = plan(job_of("pytorchddp"), SCRATCH)
 
     assert made.modules == ("torch",)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        (script_of(), ("train.py",)),
+        (script_of("pkg.mod", "module"), ("pkg.mod",)),
+        (script_of("run.sh", "command"), (str(SCRATCH / "rank"), "./run.sh")),
+    ],
+)
+def test_torchruns_own_parser_leaves_every_argument_to_the_script(script: Script, words: tuple[str, ...]) -> None:
+    """42: "--log" is the beginning of two of its options, "--nnodes" and "-m" are options of its own."""
+    run = pytest.importorskip("torch.distributed.run")
+    asked = {"log": 1, "n": 2, "m": "--", "nnodes": 3, "master_addr": "x", "help": "--no-python", "rdzv": "--"}
+    job = job_of("torch_distributed", hosts=HOSTS, current="algo-1", hyperparameters=asked, script=script)
+
+    argv = plan(job, SCRATCH).phases[0].main.argv
+    parsed = run.get_args_parser().parse_args(argv[3:])
+
+    assert (parsed.training_script, *parsed.training_script_args) == (*words, *tokens(job))
+    assert (parsed.nnodes, parsed.master_addr, parsed.node_rank) == ("3", "algo-2", 2)
+    assert (parsed.module, parsed.no_python) == (script.kind == "module", script.kind == "command")

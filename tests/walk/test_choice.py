@@ -126,7 +126,7 @@ def test_a_host_inside_them_runs_distributed_and_counts_only_its_own(torch: Base
 
     done = train(torch)
 
-    assert json.loads(done.stdout) == ["--nnodes", "1", "--nproc_per_node", "1", "train.py"]
+    assert json.loads(done.stdout) == ["--nnodes", "1", "--nproc_per_node", "1", "--", "train.py"]
 
 
 NVIDIA = "#!/bin/sh\necho 'GPU 0: NVIDIA A100 (UUID: GPU-0)'\necho 'GPU 1: NVIDIA A100 (UUID: GPU-1)'\n"
@@ -168,7 +168,7 @@ def test_the_first_host_of_the_documents_leads_whatever_the_alphabet_says(
     done = train(torch, TOOLKIT_JOIN_S="0.5")
 
     argv = ["--nnodes", "2", "--nproc_per_node", "1", "--master_addr", "127.0.0.3", "--master_port", "7777"]
-    argv += ["--node_rank", rank, "train.py", "-b", "it's", "--epochs", "3"]
+    argv += ["--node_rank", rank, "--", "train.py", "-b", "it's", "--epochs", "3"]
     if rank == "0":
         assert json.loads(done.stdout) == argv
     else:
@@ -199,8 +199,8 @@ def test_neurons_compiler_runs_torchrun_where_it_is_asked_for(torch: Base) -> No
 @pytest.mark.parametrize(
     ("files", "entry", "tokens"),
     [
-        ({"pkg/mod.py": ""}, "pkg.mod", ["-m", "pkg.mod"]),
-        ({"run.sh": "#!/bin/sh\n"}, "run.sh", ["--no-python", "./run.sh"]),
+        ({"pkg/mod.py": ""}, "pkg.mod", ["-m", "--", "pkg.mod"]),
+        ({"run.sh": "#!/bin/sh\n"}, "run.sh", ["--no-python", "--", "./run.sh"]),
     ],
 )
 def test_what_is_no_python_file_runs_under_torchrun_too(

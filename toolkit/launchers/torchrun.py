@@ -70,11 +70,16 @@ def _torchrun(job: Job) -> tuple[str, ...]:
 
 
 def _script(script: Script, wrapper: Path | None) -> tuple[str, ...]:
+    """Return torchrun's last options and the script.
+
+    "--" ends torchrun's own options: its parser takes a script's argument that begins like several of them ("--log":
+    --log-dir or --logs-specs) for an ambiguous one, and refuses it (torch 2.13).
+    """
     if is_module(script):
-        return ("-m", script.entry)
+        return ("-m", "--", script.entry)
     if script.kind != "command":
-        return (script.entry,)
-    return ("--no-python", *((str(wrapper),) if wrapper else ()), *script.through, f"./{script.entry}")
+        return ("--", script.entry)
+    return ("--no-python", "--", *((str(wrapper),) if wrapper else ()), *script.through, f"./{script.entry}")
 
 
 def _rendezvous(job: Job) -> tuple[Need, ...]:

@@ -79,6 +79,15 @@ def test_one_host_has_a_rendezvous_of_its_own_whatever_its_name_resolves_to() ->
     assert environment(job_of(environ={"MASTER_ADDR": "algo-1"}), ())["MASTER_ADDR"] == "algo-1"
 
 
+def test_an_open_mpi_that_was_moved_is_told_where_it_lies() -> None:
+    """`import mpi4py.MPI` in a script that mpirun did not start."""
+    moved = {"opal_prefix": "/opt/venv"}
+
+    assert environment(job_of(machine=moved), ())["OPAL_PREFIX"] == "/opt/venv"
+    assert environment(job_of(machine=moved, environ={"OPAL_PREFIX": "/own"}), ())["OPAL_PREFIX"] == "/own"
+    assert "OPAL_PREFIX" not in environment(job_of(), ())
+
+
 def test_an_address_given_for_the_leader_takes_its_names_place() -> None:
     job = job_of(hosts=TWO, current="algo-2", addresses={"algo-1": "127.0.0.1"})
 

@@ -10,7 +10,7 @@ from toolkit.job.machine import Mpi
 from toolkit.job.plan import ProcessSpec, Tags
 from toolkit.launchers import mpi_options
 from toolkit.launchers.mpi import AGENT, STANDIN, plan, plan_for
-from toolkit.launchers.mpi_options import split
+from toolkit.launchers.mpi_options import Asked, command, split
 from toolkit.settings import Settings
 
 OPEN_MPI_4 = Mpi(kind="openmpi4", version="4.1.8", path="/usr/bin/mpirun")
@@ -99,6 +99,38 @@ def test_custom_options_stay_in_place_as_this_mpirun_takes_them(
     at = spec.argv.index(PYTHON)
     assert spec.argv[at - len(kept) : at] == kept
     assert {name: spec.environ[name] for name in given} == given
+
+
+@pytest.mark.parametrize(
+    ("mpi", "asked", "gone"),
+    [
+        (OPEN_MPI_4, "--mca btl_vader_single_copy_mechanism cma", ("--mca", "btl_vader_single_copy_mechanism", "none")),
+        (OPEN_MPI_4, "-mca btl_vader_single_copy_mechanism none -x A=-1", ("btl_vader_single_copy_mechanism", "none")),
+        (OPEN_MPI_4, "-bind-to core --mca x -1", ("--bind-to", "none")),
+        (OPEN_MPI_5, "-bind-to core", ("--bind-to", "none")),
+        (OPEN_MPI_5, "--map-by node --mca smsc cma", ("--map-by", "slot")),
+        (OPEN_MPI_5, "--map-by node --mca smsc cma", ("--mca", "smsc", "^cma")),
+        (MPICH, "-genvnone", ("-genvnone", "-hosts")),
+    ],
+)
+def test_a_custom_option_takes_the_place_of_ours(mpi: Mpi, asked: str, gone: tuple[str, ...]) -> None:
+    argv = command(mpi, Asked(hosts=(("algo-1", 2),), processes=2, custom=split(mpi, asked)[0]))
+
+    plain = command(mpi, Asked(hosts=(("algo-1", 2),), processes=2))
+    assert has(plain, gone)
+    assert not has(argv[: -len(asked.split())], gone)
+    assert argv[-len(asked.split()) :] == split(mpi, asked)[0]
+
+
+@pytest.mark.parametrize("asked", ["-np 1", "--host other", "--mca other none", "--verbose", "-x PATH"])
+def test_other_custom_options_leave_ours_alone(asked: str) -> None:
+    argv = command(OPEN_MPI_4, Asked(hosts=(("algo-1", 2),), processes=2, custom=tuple(asked.split())))
+
+    assert argv == (*command(OPEN_MPI_4, Asked(hosts=(("algo-1", 2),), processes=2)), *asked.split())
+
+
+def has(argv: tuple[str, ...], part: tuple[str, ...]) -> bool:
+    return any(argv[at : at + len(part)] == part for at in range(len(argv)))
 
 
 def test_ranks_share_the_cores_of_their_host_unless_the_user_says_otherwise() -> None:

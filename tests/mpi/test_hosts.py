@@ -149,3 +149,32 @@ def test_ranks_that_a_stop_kills_do_not_take_those_that_save_with_them(hosts: Ho
 
     assert [end.status for end in done.values()] == [143, 143], done
     assert b"saved 1" in done["algo-2"].stdout
+
+
+REPEATED = {
+    "openmpi4": "-mca btl_vader_single_copy_mechanism none --bind-to core -x COLOUR=red",
+    "openmpi5": "--mca smsc ^cma --bind-to core --map-by core -x COLOUR=red",
+    "mpich": "-genvnone -x COLOUR=red",
+}
+
+
+def test_custom_options_that_repeat_ours_are_taken(alone: Hosts, bed: str) -> None:
+    """44: these mpiruns refuse an option that is given twice."""
+    asked = {"sagemaker_mpi_num_of_processes_per_host": 2, "sagemaker_mpi_custom_mpi_options": REPEATED[bed]}
+    alone.hyperparameters(**asked)
+    alone.program(SUM + "print(os.environ['COLOUR'], flush=True)\n")
+
+    done = alone.run()["algo-1"]
+
+    assert done.status == 0, done
+    for rank in (0, 1):
+        assert f"[1,mpirank:{rank},algo-1]<stdout>:red".encode() in done.stdout.splitlines()
+
+
+def test_a_script_that_mpirun_did_not_start_can_import_mpi4py(alone: Hosts, bed: str) -> None:
+    alone.hyperparameters(sagemaker_mpi_enabled=False)
+    alone.bases["algo-1"].program("from mpi4py import MPI\nprint(MPI.COMM_WORLD.Get_size())\n")
+
+    done = alone.run()["algo-1"]
+
+    assert (done.status, done.stdout) == (0, b"1\n"), done

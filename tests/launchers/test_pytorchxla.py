@@ -38,10 +38,10 @@ def test_ranks_are_torchruns_and_begin_with_the_rank_program() -> None:
 @pytest.mark.parametrize(
     ("kind", "entry", "tail"),
     [
-        ("program", "src/train.py", (str(RANK), "src/train.py")),
-        ("module", "pkg.main", (str(RANK), "-m", "pkg.main")),
-        ("package", "train", (str(RANK), "-m", "train")),
-        ("command", "run", ("--no-python", f"{SCRATCH}/rank", "./run")),
+        ("program", "src/train.py", ("--", str(RANK), "src/train.py")),
+        ("module", "pkg.main", ("--", str(RANK), "-m", "pkg.main")),
+        ("package", "train", ("--", str(RANK), "-m", "train")),
+        ("command", "run", ("--no-python", "--", f"{SCRATCH}/rank", "./run")),
     ],
 )
 def test_every_kind_of_script_can_be_a_rank(kind: str, entry: str, tail: tuple[str, ...]) -> None:
@@ -112,7 +112,7 @@ def test_a_command_without_the_rank_hook_would_leave_its_ranks_alone_and_is_refu
     with pytest.raises(UserError, match="TOOLKIT_RANK_HOOK"):
         plan(job_of("pytorchxla", script=script_of("run", "command"), settings=off), SCRATCH)
 
-    assert argv(job_of("pytorchxla", settings=off))[7] == str(RANK)
+    assert argv(job_of("pytorchxla", settings=off))[8] == str(RANK)
 
 
 def test_a_host_of_tpus_is_one_process_and_torch_xla_starts_the_chips() -> None:

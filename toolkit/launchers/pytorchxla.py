@@ -90,8 +90,9 @@ def _under_torchrun(job: Job, run_folder: Path) -> Plan:
     if job.script.kind == "command":
         return made
     (phase,) = made.phases
-    behind = (*_entry(job.script), *tokens(job))
-    argv = (*phase.main.argv[: -len(behind)], str(RANK), *behind)
+    given = tokens(job)
+    torchruns = (*torchrun.named(job.script), *given)
+    argv = (*phase.main.argv[: -len(torchruns)], "--", str(RANK), *_entry(job.script), *given)
     return msgspec.structs.replace(
         made, phases=(msgspec.structs.replace(phase, main=msgspec.structs.replace(phase.main, argv=argv)),)
     )

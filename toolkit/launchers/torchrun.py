@@ -38,7 +38,7 @@ def plan(job: Job, run_folder: Path) -> Plan:
         environ["PYTHON_EXEC"] = str(wrapper)
     main = ProcessSpec(
         name="torchrun",
-        argv=(*_torchrun(job), *_script(job.script, wrapper if stand_in else None), *given),
+        argv=(*_torchrun(job), *named(job.script, wrapper if stand_in else None), *given),
         environ=environ,
         cwd=job.script.folder,
         stop=msgspec.structs.replace(stop_policy(job), with_ranks=not _compiles(job)),
@@ -69,7 +69,7 @@ def _torchrun(job: Job) -> tuple[str, ...]:
     return (*prefix, job.interpreter, "-m", "torch.distributed.run", *size, *rendezvous)
 
 
-def _script(script: Script, wrapper: Path | None) -> tuple[str, ...]:
+def named(script: Script, wrapper: Path | None = None) -> tuple[str, ...]:
     """Return torchrun's last options and the script.
 
     "--" ends torchrun's own options: its parser takes a script's argument that begins like several of them ("--log":

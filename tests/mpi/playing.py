@@ -36,6 +36,7 @@ class Hosts:
         self.environ = {
             "PATH": f"{python(bed).parent}:/usr/bin:/bin",
             "OMP_NUM_THREADS": "1",
+            "PYTHONPATH": str(ROOT),  # This tree's toolkit, wherever the bed was made.
             "MASTER_PORT": str(port),
             "TOOLKIT_LINK_PORT": str(link_port),
         }

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.mpi.conftest import ready
 from tests.mpi.playing import Hosts
 from tests.walk.live import Live
 
@@ -106,6 +107,18 @@ def test_a_rank_that_dies_ends_all_hosts_at_once_with_its_code_and_cause(
         assert "host algo-2, rank 1" in end.failure
         assert "mpi-abort" not in end.failure  # mpirun's own words
     assert "-m mpi4py train.py" in str(done["algo-2"].failure)
+
+
+def test_a_rank_that_aborts_is_named_with_mpichs_words_for_it(tmp_path: Path) -> None:
+    hosts = Hosts(tmp_path, ready("mpich"))
+    hosts.program("world.Barrier()\nif rank: world.Abort(7)\nworld.recv(source=1)\n")
+
+    done = hosts.run()
+
+    for end in done.values():
+        assert end.status == 7, end
+        assert 'ErrorMessage "Abort(7) on node 1 (rank 1 in comm 0): application called MPI_Abort' in str(end.failure)
+        assert "host algo-2, rank 1" in str(end.failure)
 
 
 def stopped(running: dict[str, Live], ranks: int) -> None:

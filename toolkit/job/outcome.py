@@ -105,6 +105,7 @@ class Ended(Record, frozen=True, kw_only=True):
     on which of them it spoke last ("both": too close to tell). `raised`: the exceptions that the start-up hook noted.
     `stopped_by`: the signal that asked `train` to stop, `stopped_at_ns` when.
     `missing`: needs that were not met in time. `forced`: SIGKILL was needed. `peer_failed`: another host failed first.
+    `launcher_first`: nothing had failed yet when the launcher had the ranks ended.
     `over`: what was left here was ended because the job was over: the leader's script had ended well, or all ranks had.
     `long_lines`: lines above 1 MiB, passed on in pieces. `notes`: what else is worth saying at the end.
     """
@@ -122,6 +123,7 @@ class Ended(Record, frozen=True, kw_only=True):
     missing: tuple[str, ...] = ()
     forced: bool = False
     peer_failed: bool = False
+    launcher_first: bool = False
     over: bool = False
     memory: Memory | None = None
     hung: Hung | None = None

@@ -303,6 +303,7 @@ class Running:
         if not self._processes.at_work:
             self._on_all_ended()
         elif process.is_main:
+            self._launcher_first = self._launcher_first or self._state == "running"
             self._event(Event.LAUNCHER_STOPS)
         else:
             if not ended.ok:
@@ -627,6 +628,7 @@ class Running:
             stopped_at_ns=self._around.stopped_at_ns,
             forced=self._forced,
             peer_failed=self._around.peer_failed,
+            launcher_first=self._launcher_first,
             over=self._over,
             hung=self._hung,
             ruled=self._ruled,

@@ -28,6 +28,8 @@ ECHOES: tuple[tuple[str, str], ...] = (
     ("horovodinternalerror", "Horovod: a peer ended"),
     ("horovod has been shut down", "Horovod under TensorFlow, whose error is an UnknownError: a peer ended"),
     ("mpi_err_proc_failed", "MPI: a peer ended"),
+    ("communication error with rank", "MPICH: a peer ended"),
+    ("ofi poll failed", "MPICH over libfabric: a peer ended"),
     ("collective ops is aborted by", "TensorFlow: a worker of the collective is gone"),
 )
 # The same, of processes that need not be ranks: a server, a store of data, any socket.

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from toolkit.errors import ToolkitError
 from toolkit.job.job import Job
 from toolkit.job.outcome import Ended, Exit, Hung, Outcome, Ruled
-from toolkit.verdict import early
+from toolkit.verdict import early, mpi
 from toolkit.verdict import tail as ends
 from toolkit.verdict.advice import advice
 from toolkit.verdict.cause import (
@@ -28,10 +28,9 @@ from toolkit.verdict.collateral import is_echo, lost_a_rank
 TEMPORARY_FAILURE = 75
 HUNG = 124
 INSTALL = "install"
-# The main processes of hosts whose ranks MPI may end by itself, with a code and without a word: Open MPI 5 does, where
-# a peer's end comes to a rank as an event that it does not know (MPI_ERR_UNKNOWN in its mpi.h). Only mpirun then says
-# "An error occurred in Socket closed". It may come before the peer's own end can be seen.
-MPI = ("mpirun", "mpi daemon")
+# Open MPI 5 ends a rank with it and without a word, where a peer's end comes to a rank as an event that it does not
+# know (MPI_ERR_UNKNOWN in its mpi.h). Only mpirun then says "An error occurred in Socket closed". It may come before
+# the peer's own end can be seen.
 UNKNOWN_MPI_ERROR = 14
 
 
@@ -47,7 +46,7 @@ def judge(job: Job, ended: Ended) -> Outcome:
     - the launcher had its ranks ended, and we ended it: failed, 1; a death by our own signal is never the cause;
     - otherwise succeeded, 0. Nothing but processes of the script's own phase that all ended well is a success.
     """
-    outcome = _judged(job, ended)
+    outcome = _judged(job, mpi.with_aborts(ended))
     linked = len(job.cluster.hosts) > 1 and job.settings.link == "on"
     return outcome if linked else early.blamed(outcome)
 
@@ -77,6 +76,7 @@ def _judged(job: Job, ended: Ended) -> Outcome:
 
 def failed(job: Job, ended: Ended) -> Outcome | None:
     """Return the outcome of what had failed here by itself when *ended* was seen, None if nothing had."""
+    ended = mpi.with_aborts(ended)
     culprit = _culprit(ended)
     if culprit is None:
         return None if ended.ruled is None else _ruled(job, ended, ended.ruled)
@@ -159,7 +159,7 @@ def _lost_a_rank(ended: Ended, end: Exit) -> bool:
 def _ended_by_mpi(ended: Ended, end: Exit) -> bool:
     stderr, _ = ended.tails.get(end.process, (b"", b""))
     silent = end.raised_ns is None and not stderr.strip()
-    return ended.main in MPI and end.rank is not None and end.code == UNKNOWN_MPI_ERROR and silent
+    return ended.main in mpi.MAINS and end.rank is not None and end.code == UNKNOWN_MPI_ERROR and silent
 
 
 def _only_launches(ended: Ended, end: Exit) -> bool:
@@ -180,6 +180,9 @@ def _finished_before_stop(ended: Ended) -> bool:
 
 def _failed(job: Job, ended: Ended, culprit: Exit) -> Outcome:
     cause, trace = cause_of(ended, culprit)
+    abort = mpi.abort_of(ended, culprit) if not trace else None
+    if abort is not None:
+        cause, culprit = mpi.told(ended, culprit, abort)
     stderr, _ = ended.tails.get(culprit.process, (b"", b""))
     crashed = crash_of(ended, culprit)
     stacks = crashed.stacks if crashed is not None else ""

@@ -85,12 +85,22 @@ def test_a_notice_that_repeats_does_not_kill(base: Base) -> None:
     assert done.status == 0
 
 
+def test_the_clock_of_slow_regular_expressions_does_not_stop_the_job(base: Base) -> None:
+    base.document("metric-definition-regex.json", [{"Name": "loss", "Regex": "(?:a|a)+=([0-9.]+)$"}])
+    base.program("import time\nprint('a' * 60)\ntime.sleep(0.3)\nprint('done')\n")
+
+    done = base.train()
+
+    assert done.stdout.endswith(b"done\n")
+    assert done.status == 0
+
+
 def test_job_control_of_a_terminal_neither_suspends_nor_ends_the_job(base: Base) -> None:
     base.program("import sys, time\nprint('ready', flush=True)\nsys.stdin.read()\ntime.sleep(0.5)\nprint('done')\n")
 
     with live(base) as running:
         running.until(b"ready\n")
-        for number in (signal.SIGTTIN, signal.SIGTTOU, signal.SIGIO, signal.SIGTSTP):
+        for number in (signal.SIGTTIN, signal.SIGTTOU, signal.SIGIO, signal.SIGVTALRM, signal.SIGTSTP):
             running.signal(number)
         running.until(b"SIGTSTP is ignored")
         done = running.end(deadline_s=30)

@@ -17,6 +17,8 @@ import msgspec
 from toolkit.metrics.sample import Sample as Sample
 from toolkit.records import Record
 
+# O_NONBLOCK: should the script have made a FIFO of it, nothing waits for a reader.
+FLAGS = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NONBLOCK
 _SPELLED = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
@@ -90,7 +92,7 @@ def decoded(lines: Iterable[bytes]) -> Iterator[Sample]:
 
 def _open(path: Path) -> int:
     """Open *path* to append; a cut line left by an earlier run is ended, so that ours does not continue it."""
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+    fd = os.open(path, FLAGS, 0o644)
     size = os.fstat(fd).st_size
     if size and os.pread(fd, 1, size - 1) != b"\n":
         os.write(fd, b"\n")

@@ -1,8 +1,12 @@
 """Ask a program of this machine a question, with a deadline that holds whatever the program does."""
 
 import os
+from typing import TYPE_CHECKING
 
 from toolkit.records import Record
+
+if TYPE_CHECKING:
+    import subprocess
 
 # `nvidia-smi` takes 0.1 to 3 s on a healthy host of 8 GPUs without persistence mode; a broken driver hangs for ever.
 WITHIN_S = 30.0
@@ -27,7 +31,8 @@ def found(program: str, path: str) -> str | None:
 def ask(argv: tuple[str, ...], *, within_s: float = WITHIN_S) -> Answer:
     """Return what *argv* says. After *within_s* it is killed with all it started, and not waited for any longer.
 
-    A process stuck in a driver cannot be killed (state D); a second after SIGKILL it is left to whoever reaps.
+    A process stuck in a driver cannot be killed (state D); a second after SIGKILL it is left to whoever reaps. An
+    exception that interrupts the wait, as a stop does, ends the program likewise.
     """
     import subprocess
 
@@ -44,13 +49,22 @@ def ask(argv: tuple[str, ...], *, within_s: float = WITHIN_S) -> Answer:
     try:
         output, _ = process.communicate(timeout=within_s)
     except subprocess.TimeoutExpired:
-        os.killpg(process.pid, 9)
-        try:
-            process.communicate(timeout=1)
-        except subprocess.TimeoutExpired:
-            process.returncode = -9  # Not ours to wait for any more, and no warning about it at the interpreter's end.
-        if process.stdout:
-            process.stdout.close()
+        _end(process)
         return Answer(trouble=f"gave no answer within {within_s:g} s")
+    except BaseException:  # The job is stopped: nobody waits for the answer.
+        _end(process)
+        raise
     text = output.decode("utf-8", "replace")
     return Answer(text=text, trouble=f"ended with {process.returncode}" if process.returncode else "")
+
+
+def _end(process: "subprocess.Popen[bytes]") -> None:
+    import subprocess
+
+    os.killpg(process.pid, 9)
+    try:
+        process.communicate(timeout=1)
+    except subprocess.TimeoutExpired:
+        process.returncode = -9  # Not ours to wait for any more, and no warning about it at the interpreter's end.
+    if process.stdout:
+        process.stdout.close()

@@ -28,6 +28,7 @@ ASIDE = ".toolkit-replaced"
 USUAL_BASE = Path("/opt/ml")
 TAR_ENDINGS = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz")
 NAMES_SHOWN = 3
+PIECE_BYTES = 1 << 20
 
 
 class Placed(Record, frozen=True, kw_only=True):
@@ -56,9 +57,17 @@ def place(job: Job, log: Log) -> None:
         _stage(source, staging, job.folders.base, log)
         _swap(job, source, staging, log)
     except OSError as error:
+        clear(code)
         raise _refused(error, code) from None
-    finally:
-        _remove_quietly(staging)
+    except Exception:
+        clear(code)
+        raise
+    clear(code)  # Not after a stop, which must not wait for that: whoever stops clears when the end is told.
+
+
+def clear(code: Path) -> None:
+    """Remove what a `place` that was cut short has left in the code folder."""
+    _remove_quietly(code / STAGING)
 
 
 def submitted(job: Job, log: Log) -> Path | None:
@@ -238,9 +247,13 @@ def _copy_folder(source: Path, into: Path, base: Path, log: Log) -> None:
 
 
 def _copy_file(source: Path, copy: Path) -> None:
+    """Copy content, permissions and times, in small pieces: a signal cannot interrupt one system call for all of it, as
+    shutil.copy2 makes."""
     import shutil
 
-    shutil.copy2(source, copy)
+    with source.open("rb") as content, copy.open("wb") as file:
+        shutil.copyfileobj(content, file, PIECE_BYTES)
+    shutil.copystat(source, copy)
 
 
 def _remove(path: Path) -> None:

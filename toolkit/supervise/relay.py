@@ -20,6 +20,8 @@ from toolkit.supervise.lines import Lines, prefixed
 from toolkit.supervise.outlet import F_SETPIPE_SZ
 from toolkit.supervise.screen import HELD_S, Screen
 
+# O_NONBLOCK: where somebody has made a FIFO of a file, nothing waits for its reader.
+FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NONBLOCK
 READ_BYTES = 1 << 18
 PIPE_BYTES = 1 << 20
 TAIL_BYTES = 1 << 16
@@ -88,7 +90,7 @@ class RankFile:
         self._fd = None
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | truncate, 0o644)
+            self._fd = os.open(self._path, FLAGS | truncate, 0o644)
             self._written = os.fstat(self._fd).st_size
         except OSError as error:
             self._note(f"{self._path}: {error.strerror}; no file for this rank, the console goes on")

@@ -20,21 +20,25 @@ ENDING = frozenset(
         signal.SIGPWR,
         signal.SIGSYS,
         signal.SIGTRAP,
-        signal.SIGVTALRM,
         signal.SIGXCPU,
         *(number for number in (16, *range(signal.SIGRTMIN, signal.SIGRTMAX + 1))),  # 16: SIGSTKFLT.
     }
 )
 FORWARDED = frozenset({signal.SIGUSR1, signal.SIGUSR2})
-# A process that a shell runs in the background would stop as it writes to the terminal; SIGIO announces input.
-IGNORED = frozenset({signal.SIGTTIN, signal.SIGTTOU, signal.SIGIO})
+# A process that a shell runs in the background would stop as it writes to the terminal; SIGIO announces input;
+# SIGVTALRM is our own clock (metrics/guard.py), and Python writes its number to the wakeup descriptor, too.
+IGNORED = frozenset({signal.SIGTTIN, signal.SIGTTOU, signal.SIGIO, signal.SIGVTALRM})
 # `timeout` signals its child and then its own process group, a terminal and a platform may both ask: a stop signal that
 # comes so soon after the first one asks for nothing new.
 SAME_WISH_S = 1.0
 
 
-def _noted(number: int, frame: FrameType | None) -> None:
-    """Do nothing: the wakeup descriptor has the number. A handler must exist for it to be written (and for PID 1)."""
+class Interrupted(BaseException):
+    """Stop signal *number* came while something that may block was under way."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
 
 
 class Signals:
@@ -52,6 +56,8 @@ class Signals:
         os.set_blocking(self.fd, False)
         os.set_blocking(self._write_end, False)
         self._before: dict[int, object] = {}
+        self._stop: int | None = None
+        self._interrupts = False
 
     def __enter__(self) -> "Signals":
         self._wakeup_before = signal.set_wakeup_fd(self._write_end, warn_on_full_buffer=False)
@@ -61,7 +67,7 @@ class Signals:
             if before is signal.SIG_IGN and number == signal.SIGHUP:
                 continue
             self._before[number] = before
-            signal.signal(number, signal.SIG_IGN if number in IGNORED else _noted)
+            signal.signal(number, signal.SIG_IGN if number in IGNORED else self._note)
         # After the handlers: one that waits comes now.
         self._mask_before = signal.pthread_sigmask(signal.SIG_SETMASK, ())
         return self
@@ -82,6 +88,38 @@ class Signals:
             return list(os.read(self.fd, 4096))
         except BlockingIOError:
             return []
+
+    def interrupting(self) -> "_Interrupting":
+        """Within this block a stop signal, also one that came before it, raises Interrupted wherever it finds the
+        program: in a system call that waits, too. For work that can be left half done at any line, outside the loop."""
+        return _Interrupting(self)
+
+    def interrupt(self, on: bool) -> None:
+        """Let stop signals raise Interrupted, once, from now on or no longer."""
+        self._interrupts = on
+        if on and self._stop is not None:
+            self._interrupts = False
+            raise Interrupted(self._stop)
+
+    def _note(self, number: int, _frame: FrameType | None) -> None:
+        # The wakeup descriptor has the number; a handler must exist for it to be written (and for PID 1).
+        if not stops(number):
+            return
+        self._stop = self._stop or number
+        if self._interrupts:
+            self._interrupts = False
+            raise Interrupted(number)
+
+
+class _Interrupting:
+    def __init__(self, signals: Signals) -> None:
+        self._signals = signals
+
+    def __enter__(self) -> None:
+        self._signals.interrupt(True)
+
+    def __exit__(self, *_: object) -> None:
+        self._signals.interrupt(False)
 
 
 def stops(number: int) -> bool:

@@ -26,7 +26,7 @@ from toolkit.supervise.asking import SLATE
 from toolkit.supervise.console import Console, Outlets
 from toolkit.supervise.hang import Stall
 from toolkit.supervise.loop import Supervisor
-from toolkit.supervise.signals import Signals
+from toolkit.supervise.signals import Interrupted, Signals
 from toolkit.supervise.stacks import SIGNAL as STACKS_SIGNAL
 from toolkit.train.rounds import Rounds
 from toolkit.train.taps import Taps
@@ -60,6 +60,8 @@ def train(environ: Mapping[str, str], *, interpreter: str, log: Log, signals: Si
     outcome = _with_loss(outcome, outlets, log)
     platform.report(folders, dated(outcome, time.time_ns() - time.monotonic_ns()), log)
     log.flush()
+    if outcome.status == "stopped":
+        fetch.clear(folders.code)
     return outcome.exit_code
 
 
@@ -117,11 +119,14 @@ def _outcome(
 ) -> Outcome:
     me = ""
     try:
-        job = prepared(platform, environ, interpreter, log)
-        me = job.cluster.current
-        job_folders.prepare(job.folders, log)
+        with signals.interrupting():
+            job = prepared(platform, environ, interpreter, log)
+            me = job.cluster.current
+            job_folders.prepare(job.folders, log)
         terminal = environ.get("TERM", "dumb") != "dumb"
         return _run(job, signals, outlets, log, terminal=terminal)
+    except Interrupted as stop:
+        return _stopped(stop, me)
     except ToolkitError as error:
         return _named(error, me)
     except OSError as error:
@@ -155,16 +160,17 @@ def _run(job: Job, signals: Signals, outlets: Outlets, log: Log, *, terminal: bo
     others = None
     try:
         linked = len(job.cluster.hosts) > 1 and job.settings.link == "on"
-        paces = _paces(job, run_folder, linked=linked)
-        if linked:
-            from toolkit.train.accord import Accord  # sockets and hashes: 8 ms that a host alone need not pay
+        with signals.interrupting():
+            paces = _paces(job, run_folder, linked=linked)
+            taps = Taps(job, log, paces)
+            if linked:
+                from toolkit.train.accord import Accord  # sockets and hashes: 8 ms that a host alone need not pay
 
-            others = Accord(job, log, memory, paces)
-        elif len(job.cluster.hosts) > 1 and job.settings.restarts:
+                others = Accord(job, log, memory, paces)
+        if not linked and len(job.cluster.hosts) > 1 and job.settings.restarts:
             log.warning(
                 "TOOLKIT_RESTARTS is ignored: without the link (TOOLKIT_LINK=off) hosts cannot restart together"
             )
-        taps = Taps(job, log, paces)
         supervisor = Supervisor(
             signals=signals,
             console=_console(job, taps, log, outlets, terminal=terminal),
@@ -212,16 +218,22 @@ def _first(
 ) -> tuple[Phase | None, Outcome]:
     """Prepare this host and run the first round; return the script's phase and how that round ended."""
     phase = None
+    interrupting = supervisor.signals.interrupting
     try:
-        fetch.place(job, log)
-        job = with_script(job)
-        plan = launchers.plan(job, supervisor.run_folder)
-        _say_plan(job, plan, log)
+        with interrupting():
+            fetch.place(job, log)
+            job = with_script(job)
+            plan = launchers.plan(job, supervisor.run_folder)
+            _say_plan(job, plan, log)
         ended = _install(job, supervisor, log)
         if ended is not None:
             return None, _judged(job, msgspec.structs.replace(ended, memory=memory()))
-        _check_modules(job, plan)
+        with interrupting():
+            _check_modules(job, plan)
         (phase,) = plan.phases
+    except Interrupted as stop:
+        supervisor.take_signals()  # The other hosts are told.
+        return None, _stopped(stop, job.cluster.current)
     except ToolkitError as error:
         return None, _named(error, job.cluster.current)
     return phase, _round(job, phase, supervisor, rounds, memory, log)
@@ -303,6 +315,12 @@ def _named(error: ToolkitError, host: str) -> Outcome:
     return of_error(error, host)
 
 
+def _stopped(stop: Interrupted, host: str) -> Outcome:
+    from toolkit.verdict.judge import of_stop
+
+    return of_stop(stop.number, host)
+
+
 class _OomWatch:
     """Tells, when called, how many processes the kernel has killed for want of memory since the round began."""
 
@@ -321,7 +339,8 @@ class _OomWatch:
 
 def _install(job: Job, supervisor: Supervisor, log: Log) -> Ended | None:
     """Install what the job requires; return how that ended, None if it ended well."""
-    installing = install.phase(job)
+    with supervisor.signals.interrupting():
+        installing = install.phase(job)
     if installing is None:
         return None
     lock = Locked(path=job.folders.scratch.parent / f"toolkit-{os.getuid()}-pip.lock", within_s=job.settings.join_s)

@@ -107,6 +107,17 @@ def of_error(error: ToolkitError, host: str) -> Outcome:
     )
 
 
+def of_stop(number: int, host: str) -> Outcome:
+    """Return the outcome of a job that signal *number* stopped while it was being prepared."""
+    return Outcome(
+        status="stopped",
+        exit_code=128 + number,
+        kind="Stopped",
+        cause=f"stopped by {signal_name(number)} before the script began",
+        host=host,
+    )
+
+
 def of_fault(text: str, trace: str, host: str) -> Outcome:
     """Return the outcome of a job that ended by a fault of the toolkit."""
     return Outcome(

@@ -3,6 +3,7 @@
 Nothing here can change how the job ended: what cannot be written is said in the log, and that is all.
 """
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from toolkit.log import Log
 LIMIT = 1024
 OUTCOME = "outcome.json"
 METRICS = "metrics.jsonl"
+FLAGS = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NONBLOCK
 
 
 def clear_stale(folders: Folders, log: Log) -> None:
@@ -130,7 +132,10 @@ def _says_something(file: Path) -> bool:
 def _write(file: Path, text: str, log: Log) -> None:
     """Write *text* whole, or leave no file and say why: half a failure text would be taken for all of it."""
     try:
-        file.write_text(text, "utf-8")
+        if file.is_fifo():
+            file.unlink()  # Nobody reads reports from one, and opening it waits for a reader.
+        with os.fdopen(os.open(file, FLAGS, 0o666), "w", encoding="utf-8") as written:
+            written.write(text)
     except OSError as error:
         log.error(f"{file}: cannot be written ({error.strerror}); the job's status stays as it is")
         try:

@@ -213,8 +213,9 @@ def _fitting(name: str, argument: Any) -> str:
     Raises:
         LookupError: none of these fits.
     """
-    named: list[str] = [chr(int(value[0] if str(kind) == "RANGE" else value)) for kind, value in _named(name, argument)]
-    for character in [*_CANDIDATES, *named]:
+    named = (chr(int(value[0] if str(kind) == "RANGE" else value)) for kind, value in _named(name, argument))
+    characters: list[str] = [*_CANDIDATES, *named]
+    for character in characters:
         if _fits(character, name, argument):
             return character
     raise LookupError(name)

@@ -103,7 +103,9 @@ class Settings(Record, frozen=True, kw_only=True):
     end_s: Annotated[
         Seconds, _meaning("how long the last host may end after the first that ended well; 0: as long as it lives")
     ] = 0.0
-    rules: Annotated[Path | None, _meaning("a document of log rules that the job is watched by (docs/rules.md)")] = None
+    rules: Annotated[Path | None, _meaning("a document of log rules, relative to the code folder (docs/rules.md)")] = (
+        None
+    )
     straggler_factor: Annotated[
         Annotated[float, msgspec.Meta(gt=1)],
         _meaning("a rank whose step_time is so many times its peers' median is slow (docs/rules.md)"),

@@ -1,5 +1,6 @@
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from toolkit.errors import ContractError, UserError
+from toolkit.errors import ContractError, ToolkitError, UserError
 from toolkit.jobfile.spec import DISTRIBUTIONS, Channel, Group, Spec
 from toolkit.local import check, stage
 
@@ -95,6 +96,36 @@ def test_a_requirements_file_is_submitted_under_its_usual_name(tmp_path: Path) -
         content = tar.extractfile("requirements.txt")
         assert content is not None and content.read() == b"msgspec\n"
     assert members(host.place.submitted).count("requirements.txt") == 1
+
+
+@pytest.mark.parametrize(("where", "name"), [("src/deep/r.json", "deep/r.json"), ("elsewhere/r.json", "r.json")])
+def test_rules_are_submitted_and_named(tmp_path: Path, where: str, name: str) -> None:
+    (tmp_path / where).parent.mkdir(parents=True)
+    (tmp_path / where).write_text('[{"name": "a", "pattern": "b"}]')
+    asked = spec(tmp_path, rules=tmp_path / where)
+
+    check.check(asked)
+    host, _ = staged(asked)
+
+    assert host.environ["TOOLKIT_RULES"] == name
+    assert members(host.place.submitted) == sorted([name, "train.py"])
+
+
+def test_rules_that_cannot_be_used_are_said_before_anything_starts(tmp_path: Path) -> None:
+    (tmp_path / "r.json").write_text('[{"name": "a", "pattern": "("}]')
+    (tmp_path / "train.py").write_text('[{"name": "a", "pattern": "b"}]')
+
+    for path, words in (
+        ("r.json", "r.json: rule 'a': pattern: expected a regular expression"),
+        ("none.json", "none.json: expected a document of log rules, found nothing"),
+        ("train.py", "expected TOML"),
+    ):
+        with pytest.raises(ToolkitError, match=re.escape(words)):
+            check.check(spec(tmp_path, rules=tmp_path / path))
+    (tmp_path / "src/r.json").touch()
+    (tmp_path / "r.json").write_text('[{"name": "a", "pattern": "b"}]')
+    with pytest.raises(UserError, match="found another r"):
+        check.check(spec(tmp_path, rules=tmp_path / "r.json"))
 
 
 def test_a_file_channel_is_a_copy_that_a_job_may_spoil(tmp_path: Path) -> None:

@@ -54,6 +54,7 @@ name = "digits"
 distribution = "torch_distributed"
 processes-per-host = 4
 checkpoints = "../kept"
+rules = "watch/rules.toml"
 
 [hyperparameter]
 epochs = 5
@@ -85,6 +86,13 @@ def test_a_job_file_says_all_that_toolkit_run_takes_from_it(asked: Asked, tmp_pa
     assert job.metric_definitions == (("loss", "loss=(.*)"),)
     assert job.environ["COLOUR"] == "red"
     assert job.grace_s == 7
+    assert job.settings.rules == asked.code / "watch/rules.toml"
+
+
+def test_a_variable_names_other_rules_than_the_job_file(asked: Asked) -> None:
+    job = asked.job(TOOLKIT_JOB=str(asked.file(JOB)), TOOLKIT_RULES="mine.toml")
+
+    assert job.settings.rules == Path("mine.toml")
 
 
 def test_a_script_is_given_the_variables_it_has_on_sagemaker(asked: Asked) -> None:

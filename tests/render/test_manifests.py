@@ -353,3 +353,9 @@ def test_nothing_but_the_schemas_tests_needs_pyyaml() -> None:
 
     assert [json.loads(part) for part in said.split("---\n")] == [{"a": 1}, {"b": "x\ny"}]
     assert list(yaml.safe_load_all(said)) == [{"a": 1}, {"b": "x\ny"}]
+
+
+def test_rules_of_the_source_are_named_where_the_code_lies_and_others_refused() -> None:
+    assert document(spec(SMALL + 'rules = "watch/rules.toml"\n'))["rules"] == "/opt/ml/code/watch/rules.toml"
+    with pytest.raises(ContractError, match="rules: expected a file in the source folder"):
+        document(spec(SMALL + 'rules = "../rules.toml"\n'))

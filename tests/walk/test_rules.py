@@ -60,6 +60,28 @@ def test_a_wrong_document_of_rules_is_said_before_the_start(base: Base) -> None:
     assert "rules.json" in done.failure
 
 
+def test_a_relative_path_starts_from_the_code_folder(base: Base) -> None:
+    base.program("print('a slow step')\n")
+    (base.code / "rules").mkdir()
+    (base.code / "rules/mine.json").write_text('[{"name": "watched", "pattern": "slow"}]')
+
+    done = base.train(TOOLKIT_RULES="rules/mine.json")
+
+    assert done.status == 0
+    assert b"rule watched" in done.stderr
+
+
+def test_a_path_that_is_nowhere_is_said_with_where_it_starts(base: Base) -> None:
+    base.program("print('started')\n")
+
+    done = base.train(TOOLKIT_RULES="rules.toml")
+
+    assert (done.status, done.stdout) == (78, b"")
+    assert done.failure is not None
+    assert "TOOLKIT_RULES: rules.toml: expected a readable file, found none (No such file or directory)" in done.failure
+    assert f"A relative path starts from the code folder, {base.code}." in done.failure
+
+
 def test_a_rank_slower_than_its_peers_is_named(base: Base) -> None:
     pytest.importorskip("torch")
     base.hyperparameters({"sagemaker_pytorch_ddp_enabled": "true", "sagemaker_mpi_num_of_processes_per_host": "3"})

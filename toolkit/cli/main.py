@@ -6,7 +6,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from toolkit.cli.streams import fill_standard_streams
-from toolkit.log import Log
 
 if TYPE_CHECKING:
     from toolkit.cli.parser import Parser
@@ -54,6 +53,7 @@ def train(words: list[str] | None = None, *, signals: "Signals | None" = None) -
 
         print(toolkit.__version__)
         sys.exit(0)
+    from toolkit.log import Log  # imports msgspec, which --help and --version need not wait for
     from toolkit.train.walk import train as walk
 
     if signals is None:
@@ -94,6 +94,7 @@ def main(argv: list[str] | None = None) -> None:
         parser.print_help()
         sys.exit(2)
     from toolkit.errors import ToolkitError
+    from toolkit.log import Log
 
     log = Log()
     try:

@@ -43,6 +43,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     word("--metric", "NAME=REGEX", "a metric definition; the first group is the value", action="append")
     word("--env", "NAME=VALUE", "a variable of the job's environment", action="append")
     word("--requirements", "FILE", "installed before the script starts")
+    word("--rules", "FILE", "log rules that the job is watched by (toolkit docs rules)")
     word("--checkpoints", "DIR", "the hosts' /opt/ml/checkpoints; outlives the job")
     word("--max-run", "TIME", "stop the job as MaxRuntimeInSeconds does (30s, 10m, 1h)")
     word("--stop-after", "TIME", "stop the job as StopTrainingJob does")

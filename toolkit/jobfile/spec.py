@@ -76,6 +76,7 @@ class Spec(Record, frozen=True, kw_only=True):
     channels: tuple[Channel, ...] = ()
     metrics: tuple[tuple[str, str], ...] = ()
     requirements: Path | None = None
+    rules: Path | None = None
     checkpoints: Path | None = None
     environment: dict[str, str] = {}
     stop_after_s: float | None = None
@@ -102,6 +103,14 @@ class Spec(Record, frozen=True, kw_only=True):
         return any(
             isinstance(asked[key], dict) and asked[key].get("enabled") for key in asked if key not in ONE_PROCESS
         )
+
+    @property
+    def rules_in_source(self) -> str:
+        """The document of log rules as the submitted source has it: by its place there, from elsewhere at the top."""
+        if self.rules is None:
+            return ""
+        below = self.rules.is_relative_to(self.source)
+        return self.rules.relative_to(self.source).as_posix() if below else self.rules.name
 
     def group_of(self, host: str) -> Group:
         return next(group for group in self.groups if host in group.hosts)
@@ -137,6 +146,7 @@ def complete(words: Mapping[str, Any], place: Place, *, folder: Path, stamp: str
         channels=tuple(_channel(name, value, place) for name, value in asked.channel.items()),
         metrics=tuple(asked.metric.items()),
         requirements=Path(asked.requirements) if asked.requirements else None,
+        rules=Path(asked.rules) if asked.rules else None,
         checkpoints=Path(asked.checkpoints) if asked.checkpoints else None,
         environment={name: _text(value) for name, value in asked.env.items()},
         stop_after_s=None if asked.stop_after is None else seconds(asked.stop_after, "stop-after", place),

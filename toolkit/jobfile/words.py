@@ -19,7 +19,7 @@ from toolkit.settings import MOST
 
 Mode = Literal["File", "FastFile", "Pipe"]
 Backend = Literal["process", "docker"]
-PATH_WORDS = ("source", "requirements", "checkpoints", "job-dir")
+PATH_WORDS = ("source", "requirements", "rules", "checkpoints", "job-dir")
 TABLE_WORDS = ("hyperparameter", "channel", "metric", "env")
 Positive = Annotated[int, msgspec.Meta(ge=1, le=MOST)]
 
@@ -63,6 +63,7 @@ class Words(Record, frozen=True, kw_only=True, rename="kebab", forbid_unknown_fi
     channel: dict[str, str | ChannelWords] = {}
     metric: dict[str, str] = {}
     requirements: str | None = None
+    rules: str | None = None
     checkpoints: str | None = None
     env: dict[str, str | bool | int | float] = {}
     stop_after: str | float | None = None

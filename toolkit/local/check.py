@@ -4,6 +4,7 @@ from pathlib import Path
 
 from toolkit.errors import UserError
 from toolkit.jobfile.spec import Spec
+from toolkit.rules import document
 
 WHERE = "toolkit run"
 
@@ -16,6 +17,7 @@ def check(spec: Spec) -> None:
     if spec.requirements and not spec.requirements.is_file():
         found = f"expected a requirements file, found {_found(spec.requirements)}"
         raise UserError(found, where=str(spec.requirements))
+    _check_rules(spec)
     for channel in spec.channels:
         if not channel.path.exists():
             found = f"expected a file or folder for channel {channel.name}, found nothing"
@@ -48,6 +50,21 @@ def _check_script(script: Path) -> None:
     if script.suffix == ".ipynb":
         hint = f"Make one of it: jupyter nbconvert --to script {script.name}"
         raise UserError("expected a script, found a notebook", where=str(script), hint=hint)
+
+
+def _check_rules(spec: Spec) -> None:
+    if spec.rules is None:
+        return
+    try:
+        document.read(spec.rules.read_bytes(), str(spec.rules))
+    except OSError:
+        raise UserError(
+            f"expected a document of log rules, found {_found(spec.rules)}", where=str(spec.rules)
+        ) from None
+    there = spec.source / spec.rules_in_source
+    if there != spec.rules and there.exists():
+        message = f"expected a name that the source folder does not have, found another {there.name} in it"
+        raise UserError(message, where=str(spec.rules), hint="Name that one, or give this one another name.")
 
 
 def _found(path: Path) -> str:

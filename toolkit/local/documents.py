@@ -83,6 +83,8 @@ def environment(spec: Spec, place: Place, own: Mapping[str, str], region: str) -
         kept["OMP_NUM_THREADS"] = str(max(1, place.cpus // ranks))
     if spec.processes_per_host:
         kept["TOOLKIT_PROCESSES_PER_HOST"] = str(spec.processes_per_host)
+    if spec.rules is not None:
+        kept["TOOLKIT_RULES"] = spec.rules_in_source
     platform = {
         "TRAINING_JOB_NAME": spec.name,
         "TRAINING_JOB_ARN": f"arn:aws:sagemaker:{region}:{ACCOUNT}:training-job/{spec.name}",

@@ -222,16 +222,18 @@ def make_writable(staged: Staged) -> None:
 
 
 def pack_source(spec: Spec, archive: Path) -> None:
-    """Write the source folder to *archive*, with the requirements file under its usual name."""
+    """Write the source folder to *archive*, with requirements under their usual name and rules from elsewhere."""
     archive.parent.mkdir(parents=True)
-    given = spec.requirements
+    added = {} if spec.requirements is None else {"requirements.txt": spec.requirements}
+    if spec.rules is not None:
+        added[spec.rules_in_source] = spec.rules
     with tarfile.open(archive, "w:gz", compresslevel=1) as tar:
         for path in source_files(spec):
             name = path.relative_to(spec.source).as_posix()
-            if not (given and name == "requirements.txt"):
+            if name not in added:
                 tar.add(path, arcname=name, recursive=False)
-        if given:
-            tar.add(given, arcname="requirements.txt")
+        for name, path in added.items():
+            tar.add(path, arcname=name)
 
 
 def source_files(spec: Spec) -> Iterator[Path]:

@@ -32,7 +32,7 @@ from toolkit.settings import Settings
 
 BASE = "/opt/ml"
 HINT = "Set TOOLKIT_JOB to a job file, or TOOLKIT_PROGRAM to the script (docs/orchestrators.md)."
-JOB_FILES = ("job.json", "job.toml")
+JOB_FILES = ("job.json", "job.toml", "job.yaml", "job.yml")
 SUBMITTED = "sagemaker_submit_directory"
 # What SageMaker's SDK adds of its own, which would hide the variables that say the same.
 SDKS = ("sagemaker_container_log_level", "sagemaker_region")
@@ -85,7 +85,8 @@ def read(
     mounted = documents.mounted(places.config, log)
     spec = _spec(environ, ours, places, place, mounted)
     if spec is not None:
-        environ = {**environ, **spec.environment}
+        rules = {"TOOLKIT_RULES": str(spec.rules)} if spec.rules is not None and not ours.rules else {}
+        environ = {**environ, **rules, **spec.environment}
         ours = settings.read(environ)
     for note in place.notes:
         log.info(note)

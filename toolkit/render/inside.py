@@ -55,6 +55,7 @@ def document(spec: Spec) -> dict[str, Any]:
         "channel": {channel.name: f"{DATA}/{channel.name}" for channel in spec.channels},
         "metric": dict(spec.metrics),
         "env": spec.environment,
+        "rules": f"{CODE}/{spec.rules_in_source}" if spec.rules else None,
     }
     if len(spec.groups) > 1:
         words["instance-groups"] = [
@@ -66,7 +67,7 @@ def document(spec: Spec) -> dict[str, Any]:
 
 def check(spec: Spec) -> None:
     """Raise ContractError where *spec* asks for what no orchestrator gives: Pipe mode, dealt-out files, requirements
-    from elsewhere."""
+    or rules from elsewhere."""
     for channel in spec.channels:
         if channel.mode == "Pipe" or channel.sharded:
             found = "Pipe" if channel.mode == "Pipe" else "ShardedByS3Key"
@@ -76,6 +77,9 @@ def check(spec: Spec) -> None:
     if spec.requirements is not None and spec.requirements != wanted:
         message = f"requirements: expected {wanted}, which is installed before the script starts"
         raise ContractError(f"{message}, found {spec.requirements}", where="job file")
+    if spec.rules is not None and not spec.rules.is_relative_to(spec.source):
+        message = f"rules: expected a file in the source folder {spec.source}, found {spec.rules}"
+        raise ContractError(message, where="job file")
 
 
 def checked_claims(spec: Spec, choices: Choices) -> dict[str, tuple[str, str]]:

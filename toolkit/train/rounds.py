@@ -40,6 +40,10 @@ class Rounds:
         can_be = self._job.settings.restarts or self.number
         return {"TOOLKIT_RESTART_COUNT": str(self.number)} if can_be else {}
 
+    def read_rules(self) -> None:
+        """Read the job's log rules, now that its code is in place (Taps)."""
+        self._taps.read_rules()
+
     def steps(self) -> Steps:
         """Return how far this host's ranks came in this round: by heartbeats, by metrics, by what they saved."""
         told = [each.step for each in slate.read_all(self._run_folder / SLATE).values() if each.step is not None]

@@ -14,6 +14,7 @@ from toolkit.supervise.relay import Tap
 
 if TYPE_CHECKING:
     from toolkit.metrics.sample import Sample
+    from toolkit.rules.document import Rule
     from toolkit.rules.finding import Finding
     from toolkit.train.paces import Paces
 
@@ -33,7 +34,30 @@ class Taps:
         self._log = log
         self._paces = paces
         self.ruled: Ruled | None = None
+        self._rules: tuple[Rule, ...] = ()
         self._begin()
+
+    def read_rules(self) -> None:
+        """Watch the ranks by the job's rules from now on; the code is in its folder, where the document may lie.
+
+        Raises:
+            ContractError: the document cannot be read or used.
+        """
+        path = self._job.settings.rules
+        if path is None:
+            return
+        from toolkit.rules import document
+
+        in_code = self._job.folders.code / path
+        try:
+            self._rules = document.read((in_code if in_code.is_file() else path).read_bytes(), str(path))
+        except OSError as error:
+            raise ContractError(
+                f"expected a readable file, found none ({error.strerror})",
+                where=f"TOOLKIT_RULES: {path}",
+                hint=f"A relative path starts from the code folder, {self._job.folders.code}.",
+            ) from None
+        self._add_rules()
 
     def _begin(self, *, again: bool = False) -> None:
         self._closers: list[Callable[[], None]] = []
@@ -46,7 +70,7 @@ class Taps:
             self._nexts.append(lambda now_s: None if self._paces is None else self._paces.rest_s(now_s))
         if self._job.metric_definitions:
             self._add_metrics(warns=not again)
-        if self._job.settings.rules is not None:
+        if self._rules:
             self._add_rules()
 
     def again(self) -> None:
@@ -122,18 +146,10 @@ class Taps:
 
     def _add_rules(self) -> None:
         from toolkit.metrics import guard
-        from toolkit.rules import document, pattern
+        from toolkit.rules import pattern
 
-        path = self._job.settings.rules
-        assert path is not None
-        try:
-            rules = document.read(path.read_bytes(), str(path))
-        except OSError as error:
-            raise ContractError(
-                f"expected a readable file, found none ({error.strerror})", where=f"TOOLKIT_RULES: {path}"
-            ) from None
         watch = guard.Guard()
-        monitor = pattern.Monitor(rules, start_s=time.monotonic(), warn=self._log.warning, watch=watch)
+        monitor = pattern.Monitor(self._rules, start_s=time.monotonic(), warn=self._log.warning, watch=watch)
         self._seers.append(lambda block, rank, _: self._heed(monitor.lines(block, rank=rank, now_s=time.monotonic())))
         self._tickers.append(monitor.tick)
         self._nexts.append(monitor.next_s)

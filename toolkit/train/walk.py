@@ -223,6 +223,7 @@ def _first(
         with interrupting():
             fetch.place(job, log)
             job = with_script(job)
+            rounds.read_rules()
             plan = launchers.plan(job, supervisor.run_folder)
             _say_plan(job, plan, log)
         ended = _install(job, supervisor, log)

@@ -119,7 +119,7 @@ def test_a_dry_run_shows_the_plan_and_leaves_nothing(tmp_path: Path) -> None:
         assert job.end() == 0
 
     assert job.console.startswith(f"counting: 2 hosts, in {tmp_path}/job; host algo-1:\n\nlauncher: torchrun\n")
-    assert "--node_rank 0 counts_to.py --steps 2" in job.console.replace("\n   ", "")
+    assert "counts_to.py --steps 2" in " ".join(job.console.split())
     assert "/tmp/toolkit-dry-run" not in job.console
     assert not job.folder.exists()
 

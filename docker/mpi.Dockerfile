@@ -40,6 +40,8 @@ LABEL org.opencontainers.image.title="toolkit-mpi" \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.version="${VERSION}"
 HEALTHCHECK --interval=30s --timeout=10s --start-period=30s --retries=2 CMD ["toolkit", "health"]
+# Some bases (nginx, systemd) have another. Who stops the job gives it time: docker run --stop-timeout 120.
+STOPSIGNAL SIGTERM
 # No entry point in between: the kernel starts what is asked for, `train` by default, as PID 1.
 ENTRYPOINT []
 CMD ["train"]

@@ -51,7 +51,9 @@ class Settings(Record, frozen=True, kw_only=True):
     ] = None
     grace_s: Annotated[
         Seconds | None,
-        _meaning("time a script has from SIGTERM to SIGKILL; else the platform's deadline less 10 s (SageMaker: 110)"),
+        _meaning(
+            "time a script has from SIGTERM to SIGKILL; else TOOLKIT_STOP_WITHIN_S less 10 s, or less a third of it"
+        ),
     ] = None
     join_s: Annotated[Seconds, _meaning("how long to wait for the other hosts before ending with 75")] = 900.0
     log_prefix: Annotated[
@@ -150,7 +152,9 @@ class Settings(Record, frozen=True, kw_only=True):
     ] = ""
     stop_within_s: Annotated[
         Seconds | None,
-        _meaning("outside SageMaker: the platform's time from SIGTERM to SIGKILL, if not 30 s"),
+        _meaning(
+            "the platform's time from SIGTERM to SIGKILL; else 120 on SageMaker, 10 in plain docker, 30 elsewhere"
+        ),
     ] = None
     kubeflow_progress: Annotated[
         Switch,

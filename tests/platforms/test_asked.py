@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from toolkit import settings
@@ -38,9 +39,9 @@ class Asked:
     def document(self, name: str, content: Any) -> None:
         (self.config / name).write_text(json.dumps(content))
 
-    def job(self, **environ: str) -> Job:
+    def job(self, *, machine: Machine = MACHINE, **environ: str) -> Job:
         given = {"TOOLKIT_BASE": str(self.base), "TOOLKIT_PLATFORM": "plain", "HOSTNAME": "me", **environ}
-        return detect(given).read(given, settings.read(given), MACHINE, Log(), interpreter="/python")
+        return detect(given).read(given, settings.read(given), machine, Log(), interpreter="/python")
 
 
 @pytest.fixture
@@ -270,11 +271,26 @@ def test_folders_are_told_even_where_the_place_cannot_be(tmp_path: Path) -> None
     assert detect(environ).folders(environ).base == tmp_path / "unknown"
 
 
+@pytest.mark.parametrize(
+    ("environ", "stop_within_s"),
+    [({}, 10), ({"TOOLKIT_STOP_WITHIN_S": "120"}, 120), ({"TOOLKIT_PLATFORM": "kubernetes"}, 30)],
+    ids=["plain", "said", "a pod"],
+)
+def test_plain_docker_stops_within_its_own_ten_seconds(
+    asked: Asked, environ: dict[str, str], stop_within_s: float
+) -> None:
+    file = str(asked.file('script = "train.py"\n'))
+    machine = msgspec.structs.replace(MACHINE, engine=True)
+
+    assert asked.job(machine=machine, TOOLKIT_JOB=file, **environ).stop_within_s == stop_within_s
+
+
 def test_the_time_to_stop_is_the_orchestrators(asked: Asked) -> None:
     file = str(asked.file('script = "train.py"\n'))
 
     assert asked.job(TOOLKIT_JOB=file).grace_s == 20
     assert asked.job(TOOLKIT_JOB=file, TOOLKIT_STOP_WITHIN_S="130").grace_s == 120
+    assert asked.job(TOOLKIT_JOB=file, TOOLKIT_STOP_WITHIN_S="15").grace_s == 10
     assert not asked.job(TOOLKIT_JOB=file).stopped_is_success
 
 

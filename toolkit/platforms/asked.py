@@ -24,7 +24,7 @@ from toolkit.jobfile.spec import Spec, complete
 from toolkit.jobfile.words import Place as Written
 from toolkit.jobfile.words import check_words, from_arguments, from_file, joined
 from toolkit.log import Log
-from toolkit.platforms.place import Place, job_name
+from toolkit.platforms.place import ENGINE_STOP_WITHIN_S, Place, job_name
 from toolkit.platforms.sagemaker import documents, report
 from toolkit.platforms.sagemaker import read as sagemaker
 from toolkit.platforms.sagemaker.documents import CheckpointConfig, Documents, InstanceGroup, ResourceConfig
@@ -108,7 +108,7 @@ def read(
         platform=name,
         cluster=cluster,
         channels=_channels(job.channels, spec, places),
-        stop_within_s=place.stop_within_s if ours.stop_within_s is None else ours.stop_within_s,
+        stop_within_s=_stop_within_s(name, place, ours, machine),
         stopped_is_success=False,
         companion="" if ours.kubeflow_progress == "off" else place.companion,
     )
@@ -274,6 +274,12 @@ def _with_place(ours: Settings, spec: Spec | None, place: Place) -> Settings:
     asked = spec.processes_per_host if spec is not None else None
     count = asked or ours.processes_per_host or place.processes_per_host
     return msgspec.structs.replace(ours, processes_per_host=count)
+
+
+def _stop_within_s(name: str, place: Place, ours: Settings, machine: Machine) -> float:
+    if ours.stop_within_s is not None:
+        return ours.stop_within_s
+    return ENGINE_STOP_WITHIN_S if name == "plain" and machine.engine else place.stop_within_s
 
 
 def _channels(named: tuple[Channel, ...], spec: Spec | None, places: Folders) -> tuple[Channel, ...]:

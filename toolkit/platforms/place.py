@@ -11,6 +11,9 @@ from toolkit.settings import MOST
 # Kubernetes' terminationGracePeriodSeconds and Slurm's KillWait unless somebody changed them; neither can be seen from
 # inside (https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle, https://slurm.schedmd.com/slurm.conf.html).
 STOP_WITHIN_S = 30.0
+# `docker stop` and `podman stop`, unless --stop-timeout or -t said otherwise; neither can be seen from inside, either
+# (https://docs.docker.com/reference/cli/docker/container/stop).
+ENGINE_STOP_WITHIN_S = 10.0
 MOST_HOSTS = 100_000
 # What is kept of a name that becomes a folder's or the job's.
 _ODD = re.compile(r"[^A-Za-z0-9]+")

@@ -45,6 +45,11 @@ def route_interface(root: Path) -> str | None:
     return others[0] if len(others) == 1 else None
 
 
+def in_engine(root: Path) -> bool:
+    """True in a container of Docker (or a pod that it made) or Podman: each puts an empty file at the root."""
+    return any((root / name).exists() for name in (".dockerenv", "run/.containerenv"))
+
+
 def oom_kills(root: Path) -> int | None:
     """Return how many processes the out-of-memory killer has ended in this process's control group; None: not counted.
 

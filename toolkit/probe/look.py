@@ -35,6 +35,7 @@ def look(environ: Mapping[str, str], *, root: Path = Path("/")) -> Machine:
         fabric=host.fabric(root),
         programs=tuple(name for name in HELPERS if found(name, path)),
         opal_prefix=_opal_prefix(path),
+        engine=host.in_engine(root),
         notes=notes,
     )
 

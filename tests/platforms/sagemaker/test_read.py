@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from toolkit.errors import ContractError
@@ -50,9 +51,11 @@ class Base:
     def file(self, name: str) -> Path:
         return self.config / f"{name.replace('_', '-')}.json"
 
-    def read(self, environ: dict[str, str] | None = None, settings: Settings | None = None) -> Job:
+    def read(
+        self, environ: dict[str, str] | None = None, settings: Settings | None = None, machine: Machine = MACHINE
+    ) -> Job:
         return read(
-            {"SAGEMAKER_BASE_DIR": str(self.folder), **(environ or {})}, settings or Settings(), MACHINE, self.log
+            {"SAGEMAKER_BASE_DIR": str(self.folder), **(environ or {})}, settings or Settings(), machine, self.log
         )
 
     def heard(self) -> str:
@@ -348,6 +351,21 @@ def test_the_region_is_the_jobs_else_the_platforms(base: Base) -> None:
     assert base.read({"AWS_REGION": "us-east-1"}).region == "us-east-1"
     base.write(hyperparameters={"sagemaker_region": '"eu-west-1"'})
     assert base.read({"AWS_REGION": "us-east-1"}).region == "eu-west-1"
+
+
+@pytest.mark.parametrize(
+    ("environ", "settings", "stop_within_s"),
+    [
+        ({}, Settings(), 10),
+        ({"TRAINING_JOB_NAME": "digits"}, Settings(), 120),
+        ({"TRAINING_JOB_NAME": "digits"}, Settings(stop_within_s=45), 45),
+    ],
+    ids=["documents mounted by a person", "a job", "said"],
+)
+def test_the_time_to_stop_in_a_container_is_the_platforms_for_its_jobs_else_the_engines(
+    base: Base, environ: dict[str, str], settings: Settings, stop_within_s: float
+) -> None:
+    assert base.read(environ, settings, msgspec.structs.replace(MACHINE, engine=True)).stop_within_s == stop_within_s
 
 
 def test_the_rest_is_as_sagemaker_has_it(base: Base) -> None:

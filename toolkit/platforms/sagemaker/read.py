@@ -18,6 +18,7 @@ from toolkit.job.machine import Machine
 from toolkit.job.variables import RESERVED
 from toolkit.log import Log, level_named
 from toolkit.metrics.definition import pairs
+from toolkit.platforms.place import ENGINE_STOP_WITHIN_S
 from toolkit.platforms.sagemaker import documents
 from toolkit.platforms.sagemaker.documents import Documents, InstanceGroup, typed
 from toolkit.settings import MOST, Settings
@@ -145,7 +146,7 @@ def assemble(
         source=source.text("sagemaker_submit_directory") or environ.get("SAGEMAKER_SUBMIT_DIRECTORY") or None,
         region=source.text("sagemaker_region") or _region(environ),
         log_level=_log_level(framework, environ, log),
-        stop_within_s=STOP_WITHIN_S,
+        stop_within_s=_stop_within_s(environ, settings, machine),
         stopped_is_success=True,
     )
 
@@ -337,6 +338,14 @@ def _checkpoints(places: Folders, papers: Documents, log: Log) -> Path:
         return asked
     log.warning(f"checkpointconfig.json: LocalPath {asked} cannot be written to; using {places.checkpoints}")
     return places.checkpoints
+
+
+def _stop_within_s(environ: Mapping[str, str], settings: Settings, machine: Machine) -> float:
+    """Return the platform's time from SIGTERM to SIGKILL; the engine's where a person mounted the documents."""
+    if settings.stop_within_s is not None:
+        return settings.stop_within_s
+    is_job = any(environ.get(name) for name in ("TRAINING_JOB_NAME", "TRAINING_JOB_ARN"))
+    return STOP_WITHIN_S if is_job or not machine.engine else ENGINE_STOP_WITHIN_S
 
 
 def _with_known_neurons(machine: Machine, instance_type: str) -> Machine:

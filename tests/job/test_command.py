@@ -1,3 +1,4 @@
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -38,7 +39,8 @@ def test_launchers_can_tell_modules_from_files(kind: str, entry: str, is_one: bo
 
 
 def run(given: Script, arguments: tuple[str, ...] = ()) -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run(command(given, sys.executable, arguments), cwd=given.folder, capture_output=True, check=False)
+    argv, environ = command(given, sys.executable, arguments), {**os.environ, "PYTHONPATH": str(given.folder)}
+    return subprocess.run(argv, cwd=given.folder, env=environ, capture_output=True, check=False)
 
 
 @pytest.mark.parametrize("kind", ["program", "module", "command", "command through sh"])
@@ -59,7 +61,7 @@ def test_every_argument_arrives_as_one_token_and_meets_no_shell(tmp_path: Path, 
     assert not (tmp_path / "never").exists()
 
 
-def test_a_plugin_s_function_is_called_without_arguments_in_the_code_folder(tmp_path: Path) -> None:
+def test_a_plugin_s_function_is_called_without_arguments(tmp_path: Path) -> None:
     (tmp_path / "pkg").mkdir()
     (tmp_path / "pkg" / "plug.py").write_text("import sys\ndef main(): print(sys.argv[1:]); sys.exit(7)\n")
 

@@ -5,6 +5,7 @@ is asked by itself, without the link to the others.
 """
 
 import json
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -233,7 +234,7 @@ def test_a_plug_in_runs_in_a_process_of_its_own_with_the_jobs_variables_and_no_a
 
     assert done.status == 0, done
     assert done.argv == []
-    assert done.cwd == str(base.code)
+    assert done.cwd == str(base.folder)
     assert done.environ["SM_FRAMEWORK_MODULE"] == "framework.training:main"
     assert done.environ["SM_HP_EPOCHS"] == "3"
     assert len(done.stdout.split()) == 2
@@ -246,22 +247,94 @@ def test_how_a_plug_in_ends_is_how_the_job_ends(base: Base, end: str, status: in
     assert base.train(SAGEMAKER_TRAINING_MODULE="framework:main").status == status
 
 
+def test_a_plug_in_without_a_function_is_refused(base: Base) -> None:
+    base.program("")
+
+    done = base.train(SAGEMAKER_TRAINING_MODULE="framework")
+
+    assert done.status == 78
+    assert "expected 'module:function', found 'framework'" in (done.failure or "")
+
+
+# The errors that frameworks raise through sagemaker_training, by their names and what they hold.
+ERRORS = """
+class ClientError(Exception):
+    pass
+class InstallRequirementsError(ClientError):
+    def __init__(self, cmd, return_code, output):
+        self.cmd, self.return_code, self.output = cmd, str(return_code), output
+    def __str__(self):
+        words = type(self).__name__, self.return_code, self.output.decode(), self.cmd
+        return '%s:\\nExitCode %s\\nErrorMessage "%s"\\nCommand "%s"' % words
+class ExecuteUserScriptError(InstallRequirementsError):
+    pass
+"""
+CLIENT = "from sagemaker_training import errors; raise errors."
+TRAINING = '{kind}: \nTraceback (most recent call last):\n  File "{file}", line 2, in main\n    {line}\n'
+
+
 @pytest.mark.parametrize(
-    ("plugin", "status", "said"),
+    ("line", "status", "kind", "text"),
     [
-        ("framework", 78, "expected 'module:function', found 'framework'"),
-        ("no_such_framework:main", 1, "ModuleNotFoundError: No module named 'no_such_framework'"),
-        ("json:no_such_function", 1, "AttributeError: module 'json' has no attribute 'no_such_function'"),
+        (f"{CLIENT}ClientError('no such script')", 1, "ClientError", "no such script"),
+        (f"{CLIENT}InstallRequirementsError('pip', 1, b'none of it')", 1, "InstallRequirementsError",
+         'InstallRequirementsError:\nExitCode 1\nErrorMessage "none of it"\nCommand "pip"'),
+        (f"{CLIENT}ExecuteUserScriptError('x', 3, b'KeyError: 7')", 3, "ExecuteUserScriptError",
+         'ExecuteUserScriptError:\nExitCode 3\nErrorMessage "KeyError: 7"\nCommand "x"'),
+        (f"{CLIENT}ExecuteUserScriptError('x', -9, b'')", 137, "ExecuteUserScriptError",
+         'ExecuteUserScriptError:\nExitCode -9\nErrorMessage ""\nCommand "x"'),
+        ("raise OSError(28, 'disk')", 28, "Framework Error", TRAINING + "OSError: [Errno 28] disk\n\n[Errno 28] disk"),
+        ("raise OSError('x')", 1, "Framework Error", TRAINING + "OSError: x\n\nx"),
+        ("raise ValueError('torch_xla/a')", 1, "SMTrainingCompiler Error",
+         TRAINING + "ValueError: torch_xla/a\n\ntorch_xla/a"),
+    ],
+)  # fmt: skip
+def test_a_plug_ins_failure_keeps_the_kind_the_errno_and_the_text_of_sagemaker_training(
+    base: Base, line: str, status: int, kind: str, text: str
+) -> None:
+    """12. Seen beside sagemaker-training 5.1.4, which leaves out no line but its own trainer.py's."""
+    base.program(ERRORS, "sagemaker_training/errors.py")
+    base.program("", "sagemaker_training/__init__.py")
+    base.program(f"def main():\n    {line}\n", "framework.py")
+
+    done = base.train(SAGEMAKER_TRAINING_MODULE="framework:main")
+
+    expected = text.format(kind=kind, file=base.code / "framework.py", line=line)
+    shown = "\n".join(each for each in (done.failure or "").split("\n") if not re.fullmatch(r" *[~^]+", each))
+    assert (done.status, shown, done.outcome["kind"]) == (status, expected, kind), done
+
+
+@pytest.mark.parametrize(
+    ("plugin", "said"),
+    [
+        ("no_such_framework:main", "ModuleNotFoundError: No module named 'no_such_framework'"),
+        ("json:no_such_function", "AttributeError: module 'json' has no attribute 'no_such_function'"),
     ],
 )
-def test_a_plug_in_that_is_not_there_is_named(base: Base, plugin: str, status: int, said: str) -> None:
+def test_a_plug_in_that_is_not_there_is_named_within_the_first_1024_characters(
+    base: Base, plugin: str, said: str
+) -> None:
     base.program("")
 
     done = base.train(SAGEMAKER_TRAINING_MODULE=plugin)
 
-    assert done.status == status
-    assert done.failure is not None
-    assert said in done.failure
+    assert done.status == 1
+    assert (done.failure or "").startswith("Framework Error: \n")
+    assert said in (done.failure or "")[:1024]
+
+
+def test_a_plug_in_fetches_its_source_from_s3_itself_with_logging_at_the_jobs_level(base: Base) -> None:
+    base.hyperparameters(
+        {"sagemaker_submit_directory": '"s3://bucket/sourcedir.tar.gz"', "sagemaker_container_log_level": "30"}
+    )
+    says = "logging.info('never'), logging.warning('level %s', logging.getLogger('botocore').level)"
+    base.program(f"import logging, os\ndef main():\n    print(os.environ['SM_MODULE_DIR'])\n    {says}\n", "fw.py")
+
+    done = base.train(SAGEMAKER_TRAINING_MODULE="fw:main")
+
+    assert (done.status, done.stdout) == (0, b"s3://bucket/sourcedir.tar.gz\n"), done
+    assert re.search(r"^\d{4}-\S+ \S+ root         WARNING  level 30$", done.stderr.decode(), re.M)
+    assert "never" not in done.log
 
 
 def test_the_plug_in_of_aws_pytorch_images_is_replaced_and_this_is_said(torch: Base) -> None:

@@ -1,15 +1,11 @@
 """The argument vector that starts a script as one process."""
 
+from pathlib import Path
+
+import toolkit
 from toolkit.job.job import Script
 
-# Imports the plug-in's module and calls its function without arguments, as sagemaker-training does. The two names leave
-# sys.argv first: a plug-in that reads its arguments finds none.
-PLUGIN = """\
-import importlib, sys
-module, function = sys.argv[1:]
-del sys.argv[1:]
-getattr(importlib.import_module(module), function)()
-"""
+PLUGIN = Path(toolkit.__file__).parent / "hook" / "plugin.py"
 
 
 def command(script: Script, interpreter: str, arguments: tuple[str, ...]) -> tuple[str, ...]:
@@ -20,7 +16,7 @@ def command(script: Script, interpreter: str, arguments: tuple[str, ...]) -> tup
     """
     if script.kind == "plugin":
         module, _, function = script.entry.partition(":")
-        return interpreter, "-c", PLUGIN, module, function
+        return interpreter, str(PLUGIN), module, function
     if script.kind == "command":
         return *script.through, f"./{script.entry}", *arguments
     if is_module(script):

@@ -141,6 +141,7 @@ class Outcome(Record, frozen=True, kw_only=True):
     `odd`: what was odd about this host's ranks when nothing moved any more. `same`: the error and its place, by which
     tracebacks are told to be the same; `alike`: how many more ranks had ended with the same one when this was judged.
     `preempted`: somebody outside ended the process that failed. `restarts`: the rounds before this one.
+    `text`: the failure text in a framework plug-in's own words, "" where it is made of the rest.
     `lost_bytes`: output of this host that the console did not take.
     """
 
@@ -150,6 +151,7 @@ class Outcome(Record, frozen=True, kw_only=True):
     kind: str = ""
     cause: str = ""
     traceback: str = ""
+    text: str = ""
     host: str = ""
     process: str = ""
     pid: int | None = None

@@ -17,7 +17,8 @@ def plan(job: Job, run_folder: Path) -> Plan:  # noqa: ARG001 - every launcher i
         name="script",
         argv=command(job.script, job.interpreter, given),
         environ={**_node_rank(job), **environment(job, given)},
-        cwd=job.script.folder,
+        # A plug-in's is train's own, as with sagemaker-training: the code is yet to come, or the plug-in's to look for.
+        cwd=Path() if job.script.kind == "plugin" else job.script.folder,
         stop=stop_policy(job),
         rank=0,
     )

@@ -88,6 +88,9 @@ def submitted(job: Job, log: Log) -> Path | None:
     if channel.is_file():
         log.info(f"the source is taken from {channel}, not from {source}")
         return channel
+    if scheme == "s3" and job.plugin is not None:
+        log.info(f"{source} is left to the plug-in {job.plugin}, which fetches it itself")
+        return None
     if scheme == "s3":
         raise UserError(
             "sources in s3 need the storage extra, which is not available yet",

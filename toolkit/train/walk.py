@@ -28,6 +28,7 @@ from toolkit.supervise.hang import Stall
 from toolkit.supervise.loop import Supervisor
 from toolkit.supervise.signals import Interrupted, Signals
 from toolkit.supervise.stacks import SIGNAL as STACKS_SIGNAL
+from toolkit.train import plugin
 from toolkit.train.rounds import Rounds
 from toolkit.train.taps import Taps
 
@@ -253,7 +254,8 @@ def _round(
         services = tuple(msgspec.structs.replace(each, environ={**each.environ, **marked}) for each in services)
         ended = supervisor.run(msgspec.structs.replace(phase, main=main, services=services))
         assert ended is not None
-        return _judged(job, msgspec.structs.replace(ended, memory=memory()))
+        outcome = _judged(job, msgspec.structs.replace(ended, memory=memory()))
+        return outcome if job.plugin is None else plugin.told(outcome, supervisor.run_folder / SLATE)
     except ToolkitError as error:
         return _named(error, job.cluster.current)
 

@@ -54,8 +54,11 @@ def failure_text(outcome: Outcome, *, limit: int = LIMIT) -> str:
     """Return why the job failed in at most *limit* characters: kind, exit code, cause, where, command.
 
     The shape is sagemaker-training's, which people parse. What does not fit is cut from the command first, then from
-    the cause's end; kind, exit code and the cause's beginning are always there.
+    the cause's end; kind, exit code and the cause's beginning are always there. A plug-in's own text stays as it is; of
+    one that is too long the end stays where that is a traceback's, else the beginning.
     """
+    if outcome.text:
+        return _own(outcome, limit)
     head = f"{_cut(outcome.kind or 'Framework Error', 80)}:\nExitCode {outcome.exit_code}\n"
     place = _cut(_place(outcome), 300)
     extra = f'\nExtraInfo "{place}"' if place else ""
@@ -66,6 +69,14 @@ def failure_text(outcome: Outcome, *, limit: int = LIMIT) -> str:
         command = " ".join(quoted(token) for token in outcome.command)
         text += f'\nCommand "{_cut(command, room)}"'
     return text
+
+
+def _own(outcome: Outcome, limit: int) -> str:
+    head, _, rest = outcome.text.partition("\n")
+    room = limit - len(head) - len("\n...")
+    if len(outcome.text) <= limit or not outcome.kind.endswith(" Error") or room < 0:
+        return _cut(outcome.text, limit)
+    return f"{head}\n...{rest[-room:]}"
 
 
 def _place(outcome: Outcome) -> str:
@@ -90,6 +101,8 @@ def _cut(text: str, room: int) -> str:
 
 def _rest(outcome: Outcome) -> str:
     """Return what follows the failure text in its file: the whole cause, where it was cut, and the traceback."""
+    if outcome.text:
+        return "" if outcome.text == failure_text(outcome) else f"\n\n{outcome.text}"
     parts = []
     if outcome.cause not in failure_text(outcome):
         parts.append(outcome.cause)

@@ -45,7 +45,6 @@ def test_all_folders_are_made_but_the_one_whose_absence_means_something(folders:
         folders.model,
         folders.output_data,
         folders.checkpoints,
-        folders.scratch,
     ):
         assert folder.is_dir()
     assert not folders.intermediate.exists()

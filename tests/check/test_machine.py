@@ -98,6 +98,16 @@ def test_scratch_must_be_writable(tmp_path: Path, unwritable: Path) -> None:
     assert scratch(tmp_path / "toolkit-0").found == str(tmp_path / "toolkit-0")
 
 
+def test_a_scratch_folder_that_others_may_write_to_is_a_warning(tmp_path: Path) -> None:
+    (tmp_path / "toolkit-0").mkdir()
+    (tmp_path / "toolkit-0").chmod(0o777)
+
+    finding = scratch(tmp_path / "toolkit-0")
+
+    assert finding.status == "warn"
+    assert "found one that others may write to (mode 777)" in finding.found
+
+
 def test_a_noexec_scratch_is_a_warning(tmp_path: Path) -> None:
     """/dev/shm is such a mount in docker; elsewhere one is made, in mounts of its own."""
     mounts = [line.split() for line in Path("/proc/self/mounts").read_text().splitlines()]

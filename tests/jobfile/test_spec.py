@@ -127,6 +127,7 @@ def test_hosts_are_listed_by_the_alphabet_as_the_platform_does() -> None:
         (["--backend", "podman"], ["toolkit run: --backend: ", "'podman'"]),
         (["--name", "a b"], ["toolkit run: --name: ", "'a b'"]),
         (["--channel", "a/b=data"], ["toolkit run: --channel: ", "'a/b'"]),
+        (["--channel", "..=data"], ["toolkit run: --channel: ", "'..'"]),
         (["--source", "elsewhere"], ["toolkit run: SCRIPT: ", "/job/elsewhere", "/abs/train.py"]),
     ],
 )

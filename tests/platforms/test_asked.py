@@ -251,6 +251,20 @@ def test_wrong_variables_are_refused_by_name(asked: Asked, environ: dict[str, st
     assert reason in str(caught.value)
 
 
+@pytest.mark.parametrize("host", ["../../x", "..", "-oProxyCommand=x", "a b"])
+def test_a_host_whose_name_leads_elsewhere_is_refused_and_names_no_folder(
+    asked: Asked, tmp_path: Path, host: str
+) -> None:
+    environ = {"TOOLKIT_BASE": str(tmp_path / "jobs/{job}/{host}"), "TOOLKIT_HOSTS": f"a,{host}", "TOOLKIT_HOST": host}
+    environ["TOOLKIT_PLATFORM"] = "plain"
+
+    with pytest.raises(ContractError) as caught:
+        detect(environ).read(environ, settings.read(environ), MACHINE, Log(), interpreter="/python")
+
+    assert str(caught.value).startswith("the job's hosts: expected a host's name or address")
+    assert detect(environ).folders(environ).base == tmp_path / "jobs/unknown/unknown"
+
+
 def test_the_base_may_hold_the_job_and_the_host(asked: Asked, tmp_path: Path) -> None:
     environ = {
         "TOOLKIT_BASE": str(tmp_path / "jobs/{job}/{host}"),

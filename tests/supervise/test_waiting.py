@@ -5,7 +5,10 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
+
+import pytest
 
 from toolkit.job.plan import Listens, Locked, Need, Resolves
 from toolkit.supervise import waiting
@@ -13,7 +16,7 @@ from toolkit.supervise import waiting
 
 def wait(needs: list[Need]) -> tuple[int, str]:
     read_end, write_end = os.pipe()
-    locks = waiting.open_locks(needs)
+    locks = waiting.open_locks(needs, print)
     code = waiting.wait(needs, locks, write_end)
     os.close(write_end)
     for lock in locks.values():
@@ -80,7 +83,7 @@ def test_a_lock_that_is_taken_is_waited_for_and_then_held(tmp_path: Path) -> Non
     assert holder.stdin is not None
     holder.stdout.readline()
     needs = (Locked(path=path, within_s=30),)
-    locks = waiting.open_locks(needs)
+    locks = waiting.open_locks(needs, print)
     (lock,) = locks.values()
     assert not waiting.take(lock)
     threading.Timer(0.3, holder.stdin.close).start()
@@ -93,3 +96,30 @@ def test_a_lock_that_is_taken_is_waited_for_and_then_held(tmp_path: Path) -> Non
         os.close(fd)
     holder.wait()
     holder.stdout.close()
+
+
+def link(path: Path) -> None:
+    (path.parent / "theirs").touch()
+    path.symlink_to(path.parent / "theirs")
+
+
+def theirs(path: Path) -> None:
+    path.touch(0o666)
+    os.chown(path, 12345, 12345)
+
+
+@pytest.mark.parametrize("made", [link, os.mkfifo, Path.mkdir, pytest.param(theirs, marks=pytest.mark.root)])
+def test_a_lock_that_others_can_hold_is_told_of_and_not_waited_for(
+    tmp_path: Path, made: Callable[[Path], None]
+) -> None:
+    if made is theirs and os.geteuid():
+        pytest.skip("needs root")
+    path = tmp_path / "lock"
+    made(path)
+    warned: list[str] = []
+
+    locks = waiting.open_locks((Locked(path=path, within_s=30),), warned.append)
+
+    assert locks == {}
+    (text,) = warned
+    assert text.startswith(f"{path}: expected a lock file of user {os.geteuid()}, found something else")

@@ -21,7 +21,6 @@ def prepare(folders: Folders, log: Log) -> None:
         folders.output,
         folders.output_data,
         folders.checkpoints,
-        folders.scratch,
     ):
         reason = _made(folder)
         if reason:

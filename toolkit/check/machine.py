@@ -5,6 +5,7 @@ import resource
 from collections.abc import Mapping
 from pathlib import Path
 
+from toolkit.artifacts.scratch import fault
 from toolkit.check.finding import Finding, Status
 from toolkit.job.job import Folders
 from toolkit.job.machine import Machine
@@ -121,6 +122,9 @@ def judged_limits(files: int, locked: int, *, pins_memory: bool, busy: bool) -> 
 
 def scratch(folder: Path) -> Finding:
     """Return whether `train` can write its temporary files below *folder* and start what it writes there."""
+    if os.path.lexists(folder) and (reason := fault(folder)):
+        found = f"{folder}: expected a folder of this user alone, found {reason}; train will use another"
+        return Finding(name="scratch", status="warn", found=found, advice="Remove it, or set TMPDIR to another folder")
     there = _nearest(folder)
     advice = "Let the user of the container write to /tmp, or set TMPDIR to a folder it can write to"
     if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):

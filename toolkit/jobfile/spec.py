@@ -227,7 +227,7 @@ def _groups(asked: Words, place: Place) -> tuple[Group, ...]:
 
 
 def _channel(name: str, value: str | ChannelWords, place: Place) -> Channel:
-    if not _CHANNEL_NAME.fullmatch(name):
+    if not _CHANNEL_NAME.fullmatch(name) or name in (".", ".."):
         raise ContractError(f"expected a name of A-Z a-z 0-9 . - _, found {name!r}", where=place.of("channel"))
     if isinstance(value, ChannelWords):
         sharded = value.distribution == SHARDED

@@ -25,7 +25,7 @@ from toolkit.jobfile.words import Place as Written
 from toolkit.jobfile.words import check_words, from_arguments, from_file, joined
 from toolkit.log import Log
 from toolkit.platforms.place import ENGINE_STOP_WITHIN_S, Place, job_name
-from toolkit.platforms.sagemaker import documents, report
+from toolkit.platforms.sagemaker import documents, names, report
 from toolkit.platforms.sagemaker import read as sagemaker
 from toolkit.platforms.sagemaker.documents import CheckpointConfig, Documents, InstanceGroup, ResourceConfig
 from toolkit.settings import Settings
@@ -42,17 +42,29 @@ def folders(environ: Mapping[str, str], find: Callable[[Mapping[str, str]], Plac
     """Return the folders below TOOLKIT_BASE, else /opt/ml; a place that cannot be told leaves {job} and {host} as
     "unknown"."""
     try:
-        place = find(environ)
+        place = _found(environ, find)
     except ContractError:
         place = Place(hosts=("unknown",), current="unknown", name="unknown")
     given = (environ.get("TOOLKIT_BASE") or BASE).replace("{host}", place.current)
-    base = Path(given.replace("{job}", place.name or "job")).absolute()
+    job = place.name if names.is_folder_name(place.name) else job_name(place.name)
+    base = Path(given.replace("{job}", job or "job")).absolute()
     usual = sagemaker.folders({**environ, "SAGEMAKER_BASE_DIR": str(base)})
     return msgspec.structs.replace(
         usual,
         model=Path(place.model or usual.model).absolute(),
         checkpoints=Path(place.checkpoints or usual.checkpoints).absolute(),
     )
+
+
+def _found(environ: Mapping[str, str], find: Callable[[Mapping[str, str]], Place]) -> Place:
+    """Return the place that *find* finds, whose hosts' names become files and arguments.
+
+    Raises:
+        ContractError: the place cannot be told, or the name of a host is none.
+    """
+    place = find(environ)
+    names.check_hosts(place.hosts, "the job's hosts")
+    return place
 
 
 def clear_stale(folders: Folders, log: Log) -> None:
@@ -80,7 +92,7 @@ def read(
     Raises:
         ContractError: the place cannot be told, a document is wrong, or no script is named.
     """
-    place = find(environ)
+    place = _found(environ, find)
     places = folders(environ, find)
     mounted = documents.mounted(places.config, log)
     spec = _spec(environ, ours, places, place, mounted)

@@ -87,7 +87,7 @@ class Supervisor:
             raise told from error
 
     def _run(self, phase: Phase) -> Ended | None:
-        with _locks(phase.needs) as locks:
+        with _locks(phase.needs, self.log.warning) as locks:
             missing = _Waiting(self, locks).run(phase.needs)
             if missing and not self.ends:
                 return self._not_started(phase, missing)
@@ -205,7 +205,7 @@ class _Waiting:
 
     def run(self, needs: tuple[Need, ...]) -> tuple[str, ...]:
         """Return what was missing at the deadline, () if all needs are met or a stop came."""
-        needs = tuple(n for n in needs if not (isinstance(n, Locked) and waiting.take(self._locks[str(n.path)])))
+        needs = tuple(n for n in needs if not (isinstance(n, Locked) and self._is_free(str(n.path))))
         self._around.take_signals()
         self._around.hear()
         if not needs or self._around.ends:
@@ -216,6 +216,10 @@ class _Waiting:
         with os.fdopen(read_end, "rb", buffering=0) as tells:
             os.set_blocking(read_end, False)
             return self._watch(pid, tells.fileno())
+
+    def _is_free(self, path: str) -> bool:
+        """True if nobody holds the lock at *path*, or it is one that is not waited for; now we hold it."""
+        return path not in self._locks or waiting.take(self._locks[path])
 
     def _watch(self, pid: int, tells: int) -> tuple[str, ...]:
         ended: list[int] = []
@@ -246,8 +250,8 @@ class _Waiting:
 
 
 @contextlib.contextmanager
-def _locks(needs: tuple[Need, ...]) -> Iterator[dict[str, int]]:
-    locks = waiting.open_locks(needs)
+def _locks(needs: tuple[Need, ...], warn: Callable[[str], None]) -> Iterator[dict[str, int]]:
+    locks = waiting.open_locks(needs, warn)
     try:
         yield locks
     finally:

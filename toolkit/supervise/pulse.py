@@ -5,6 +5,7 @@ The files' times are of the monotonic clock: a clock that is set makes nobody lo
 """
 
 import os
+import stat
 import time
 from pathlib import Path
 
@@ -54,7 +55,9 @@ def trouble(scratch: Path, now_s: float) -> str:
 
     *now_s*: monotonic seconds.
     """
-    for folder in sorted(scratch.glob("run-*")):
+    for folder in sorted(scratch.parent.glob(f"{scratch.name}*/run-*")):
+        if not _is_own(folder.parent):
+            continue
         pid = folder.name.split("-")[1]
         if not Path("/proc", pid).exists():
             continue  # Left by one that was killed.
@@ -65,6 +68,12 @@ def trouble(scratch: Path, now_s: float) -> str:
         if now_s - _touched_s(folder / STALLED, 0.0) < 2 * idle_s:
             return f"no rank has written or computed anything for {idle_s:.0f} s or more"
     return ""
+
+
+def _is_own(folder: Path) -> bool:
+    """True if *folder*, whose name anybody can know, is this user's and no link."""
+    found = folder.lstat()
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
 
 
 def _stamp(path: Path) -> None:

@@ -10,6 +10,7 @@ Tails and files keep every byte. A tap sees whole lines, of a progress bar's lin
 
 import fcntl
 import os
+import stat
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
@@ -20,8 +21,9 @@ from toolkit.supervise.lines import Lines, prefixed
 from toolkit.supervise.outlet import F_SETPIPE_SZ
 from toolkit.supervise.screen import HELD_S, Screen
 
-# O_NONBLOCK: where somebody has made a FIFO of a file, nothing waits for its reader.
-FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NONBLOCK
+# O_NONBLOCK: where somebody has made a FIFO of a file, nothing waits for its reader. O_NOFOLLOW: a link that lies there
+# leads our writes nowhere else.
+FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW
 READ_BYTES = 1 << 18
 PIPE_BYTES = 1 << 20
 TAIL_BYTES = 1 << 16
@@ -91,7 +93,11 @@ class RankFile:
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             self._fd = os.open(self._path, FLAGS | truncate, 0o644)
-            self._written = os.fstat(self._fd).st_size
+            found = os.fstat(self._fd)
+            self._written = found.st_size
+            if not stat.S_ISREG(found.st_mode):
+                self.close()
+                self._note(f"{self._path}: no plain file; no file for this rank, the console goes on")
         except OSError as error:
             self._note(f"{self._path}: {error.strerror}; no file for this rank, the console goes on")
 

@@ -5,8 +5,10 @@ All needs are waited for at the same time. It tells on a pipe, every 10 s, what 
 
 import fcntl
 import os
+import stat
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from toolkit.errors import PlatformError
 from toolkit.job.plan import Listens, Locked, Need, Resolves
@@ -109,21 +111,42 @@ def take(lock: int) -> bool:
     return True
 
 
-def open_locks(needs: Sequence[Need]) -> dict[str, int]:
+def open_locks(needs: Sequence[Need], warn: Callable[[str], None]) -> dict[str, int]:
     """Return an open descriptor for each lock among *needs*, by path; the caller closes them.
+
+    A file that is not ours alone has none: anybody could hold its lock for ever. *warn* is told, and nobody waits for
+    it.
 
     Raises:
         PlatformError: one cannot be made.
     """
     locks = {}
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # A FIFO keeps nobody waiting.
     for need in needs:
-        if isinstance(need, Locked):
-            try:
-                locks[str(need.path)] = os.open(need.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            except OSError as error:
+        if not isinstance(need, Locked):
+            continue
+        try:
+            fd = os.open(need.path, flags, 0o600)
+        except OSError as error:
+            if not os.path.lexists(need.path):
                 raise PlatformError(
                     f"expected a lock file, cannot make it ({error.strerror})",
                     where=str(need.path),
                     hint="Give the container's user a /tmp (or TMPDIR) with room in it.",
                 ) from None
+            warn(_not_ours(need.path))
+            continue
+        found = os.fstat(fd)
+        if stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid():
+            locks[str(need.path)] = fd
+        else:
+            os.close(fd)
+            warn(_not_ours(need.path))
     return locks
+
+
+def _not_ours(path: Path) -> str:
+    return (
+        f"{path}: expected a lock file of user {os.geteuid()}, found something else: it is not used, and another"
+        " train of this user may install at the same time. Remove it, or set TMPDIR to a folder of this user."
+    )

@@ -11,6 +11,7 @@ import msgspec
 import toolkit
 from toolkit import settings, slate
 from toolkit.artifacts import folders as job_folders
+from toolkit.artifacts.scratch import RunFolder
 from toolkit.errors import ToolkitError, UserError
 from toolkit.job.job import Job
 from toolkit.job.outcome import Ended, Memory, Outcome, dated
@@ -156,7 +157,9 @@ def _run(job: Job, signals: Signals, outlets: Outlets, log: Log, *, terminal: bo
 
     *terminal*: if the console is a terminal, it is one that understands control sequences.
     """
-    run_folder = _run_folder(job.folders.scratch)
+    run = RunFolder(job.folders.scratch, f"{os.getpid()}-{time.time_ns():x}", log)
+    run_folder = run.path
+    job = msgspec.structs.replace(job, folders=msgspec.structs.replace(job.folders, scratch=run.scratch))
     memory = _OomWatch()
     others = None
     try:
@@ -191,7 +194,7 @@ def _run(job: Job, signals: Signals, outlets: Outlets, log: Log, *, terminal: bo
     finally:
         if others is not None:
             others.close()
-        _remove(run_folder)
+        run.close()
 
 
 def _rounds(
@@ -434,22 +437,3 @@ def _say_plan(job: Job, plan: Plan, log: Log) -> None:
         log.info(plan.choice)
     for note in plan.notes:
         log.warning(note)
-
-
-def _run_folder(scratch: Path) -> Path:
-    folder = scratch / f"run-{os.getpid()}-{time.time_ns():x}"
-    try:
-        folder.mkdir(parents=True, mode=0o700)
-    except OSError as error:
-        raise UserError(
-            f"expected a folder for temporary files, cannot make it ({error.strerror})",
-            where=str(folder),
-            hint="Let the user of the container write to /tmp, or set TMPDIR to a folder it can write to.",
-        ) from None
-    return folder
-
-
-def _remove(folder: Path) -> None:
-    import shutil
-
-    shutil.rmtree(folder, ignore_errors=True)  # Temporary files; what cannot go, the container's end takes.

@@ -274,6 +274,54 @@ def test_hosts_may_have_any_name(base: Base) -> None:
     assert base.read().cluster.leader == "zebra.example"
 
 
+@pytest.mark.parametrize("host", ["algo_2", "10.0.0.7", "fe80::1%eth0", "höst-1.example", "a" * 253])
+def test_names_and_addresses_are_hosts(base: Base, host: str) -> None:
+    base.write(resourceconfig={"current_host": host, "hosts": [host]})
+
+    assert base.read().cluster.leader == host
+
+
+ODD_HOSTS = [
+    "../../..",
+    "..",
+    ".",
+    "",
+    "a/b",
+    "a b",
+    "a\0b",
+    "a\nb",
+    "-oProxyCommand=x",
+    "a,b",
+    "a;b",
+    "a" * 300,
+    "\ud800",
+]
+
+
+@pytest.mark.parametrize("host", ODD_HOSTS)
+def test_a_host_whose_name_leads_elsewhere_is_refused(base: Base, host: str) -> None:
+    base.write(resourceconfig={"current_host": "algo-1", "hosts": ["algo-1", host]})
+
+    error = base.error()
+
+    assert error.startswith(f"{base.file('resourceconfig')}: $.hosts: expected a host's name or address")
+    assert json.dumps(host[:60])[1:-1] in error
+    assert len(error) < 400
+
+
+@pytest.mark.parametrize("name", ["../../x", "..", ".", "", "a/b", "/a", "a\0b", "a" * 300, "\ud800"])
+def test_a_channel_or_group_that_is_no_folders_name_is_refused(base: Base, name: str) -> None:
+    base.write(inputdataconfig={name: {"TrainingInputMode": "File"}})
+    channel = base.error()
+    base.write(
+        inputdataconfig={}, resourceconfig={**HETERO, "instance_groups": [{**GROUPS[1], "instance_group_name": name}]}
+    )
+    group = base.error()
+
+    assert "inputdataconfig.json: $: expected the name of a channel without slashes" in channel
+    assert "resourceconfig.json: $.instance_groups: expected the name of an instance group" in group
+
+
 def test_channels_have_a_folder_and_a_mode(base: Base) -> None:
     base.write(inputdataconfig={"train": {"TrainingInputMode": "Pipe"}, "a.b": {"TrainingInputMode": "FastFile"}})
 

@@ -16,6 +16,7 @@ import msgspec
 from toolkit.errors import ContractError
 from toolkit.log import Log
 from toolkit.metrics.definition import pairs
+from toolkit.platforms.sagemaker import names
 from toolkit.records import Record
 
 HINT = (
@@ -160,11 +161,17 @@ def _object(file: Path) -> dict[str, Any]:
 
 def channels(raw: dict[str, Any], file: Path) -> dict[str, ChannelConfig]:
     """Return the channels that *raw*, inputdataconfig.json, describes; *file* names it in errors."""
+    for name in raw:
+        names.check_folder(name, str(file), "$", "a channel")
     return {name: typed(channel or {}, ChannelConfig, file, f"$.{name}") for name, channel in raw.items()}
 
 
 def _resources(raw: dict[str, Any], file: Path) -> ResourceConfig:
     resources = typed(raw, ResourceConfig, file)
+    names.check_hosts(resources.hosts, str(file), "$.hosts")
+    for group in resources.instance_groups or ():
+        names.check_folder(group.instance_group_name, str(file), "$.instance_groups", "an instance group")
+        names.check_hosts(group.hosts, str(file), "$.instance_groups")
     if resources.current_host not in resources.hosts:
         raise ContractError(
             f"$.current_host: expected one of $.hosts ({', '.join(resources.hosts[:8])}),"

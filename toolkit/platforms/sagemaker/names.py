@@ -1,0 +1,49 @@
+"""Which names of hosts, groups and channels are taken from a job's documents: they become files, folders, variables and
+arguments, so that what reaches outside of these is refused."""
+
+import json
+import re
+from collections.abc import Iterable
+
+from toolkit.errors import ContractError
+
+# A name or address, as DNS limits its length; the "%" of fe80::1%eth0. Never an option of mpirun or ssh.
+_HOST = re.compile(r"(?!-)[\w.:%\[\]\-]{1,253}")
+MOST_BYTES = 255
+
+
+def check_hosts(hosts: Iterable[str], where: str, path: str = "") -> None:
+    """Check that each of *hosts* can name a host; *where* and *path* ("$.hosts") say where they stand.
+
+    Raises:
+        ContractError: it holds a slash or a space, is "." or "..", begins with "-" or is longer than 253 characters.
+    """
+    for host in hosts:
+        if not _HOST.fullmatch(host) or host in (".", ".."):
+            raise ContractError(
+                f"{path + ': ' if path else ''}expected a host's name or address (letters, digits, . _ - : %; at most"
+                f" 253), found {_shown(host)}",
+                where=where,
+            )
+
+
+def check_folder(name: str, where: str, path: str, what: str) -> None:
+    """Check that *name* is that of a folder in its place; *what* says of what it is the name.
+
+    Raises:
+        ContractError: it holds a slash or an unprintable character, is "." or "..", empty or longer than 255 bytes.
+    """
+    if not is_folder_name(name):
+        raise ContractError(
+            f"{path}: expected the name of {what} without slashes, at most {MOST_BYTES} bytes, found {_shown(name)}",
+            where=where,
+        )
+
+
+def is_folder_name(name: str) -> bool:
+    """True if *name* is one that a folder below another may have."""
+    return name not in ("", ".", "..") and "/" not in name and name.isprintable() and len(name.encode()) <= MOST_BYTES
+
+
+def _shown(name: str) -> str:
+    return json.dumps(name if len(name) <= 60 else name[:60] + "...")

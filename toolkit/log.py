@@ -6,13 +6,15 @@ While the loop runs, the words go through its outlet (`say_through`), so that th
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 from toolkit.masking.names import is_secret, strength
 from toolkit.masking.text import MASK, mask
 
+_T = TypeVar("_T")
+_E = TypeVar("_E")
 LEVELS = {"notset": 0, "debug": 10, "info": 20, "warn": 30, "warning": 30, "error": 40, "critical": 50, "fatal": 50}
 LEAST_SECRET = 6
 # A number under such a name is more often a setting (`key_frames: 100000`).
@@ -64,7 +66,13 @@ class Log:
         self._secrets = self._secrets.union(*map(_forms, texts))
 
     def mask(self, text: str) -> str:
-        """Return *text* without any known secret in it, nor what looks like one."""
+        """Return *text* without any known secret in it, nor what looks like one; no text where that fails."""
+        try:
+            return self._masked(text)
+        except Exception as error:  # noqa: BLE001 - a text less is no reason for a job to end
+            return f"(left out: it could not be masked, {type(error).__name__})"
+
+    def _masked(self, text: str) -> str:
         for secret in sorted(self._secrets, key=len, reverse=True):  # The longest first: one may contain another.
             if secret.isalpha() and secret in text:
                 text = re.sub(rf"(?<![^\W\d_]){secret}(?![^\W\d_])", MASK, text)  # A word in no longer word.
@@ -81,6 +89,18 @@ class Log:
         """Write what is still on its way, and go back to writing straight to stderr."""
         self._finish()
         self._say = _write_stderr
+
+    def attempt(self, what: str, step: Callable[[], _T], otherwise: _E) -> _T | _E:
+        """Return what *step* returns; *otherwise*, where it raises, which is said and changes nothing else. *what*:
+        "the metrics could not be closed"."""
+        try:
+            return step()
+        except Exception as error:  # noqa: BLE001 - how a job ended does not change with what can be said of it
+            try:
+                self.error(f"{what} ({type(error).__name__}: {error}); the job's status stays as it is")
+            except Exception:  # noqa: BLE001
+                _write_stderr(f"[toolkit] error: {what}; the job's status stays as it is\n".encode("utf-8", "replace"))
+        return otherwise
 
     def debug(self, text: str) -> None:
         """Say *text* if the level is debug."""

@@ -2,10 +2,14 @@
 
 import os
 import signal
+import subprocess
+import sys
+from collections.abc import Iterator
 
 import pytest
 
-from toolkit.supervise.process import Process
+from toolkit.supervise import stacks
+from toolkit.supervise.process import Process, command_name
 
 CODE_1, BY_TERM, BY_SEGV = 1 << 8, int(signal.SIGTERM), int(signal.SIGSEGV)
 
@@ -86,3 +90,26 @@ def test_a_signal_to_one_that_is_ending_already_does_not_count() -> None:
 
     _, status = os.waitpid(pid, 0)
     assert (process.exit(status, 100, None).code, process.exit(status, 100, None).told) == (7, False)
+
+
+@pytest.fixture
+def cut_name() -> Iterator[int]:
+    """The pid of a process whose name the kernel has cut in the middle of a character."""
+    program = "open('/proc/self/comm', 'wb').write('é'.encode() * 8); print(flush=True); import time; time.sleep(600)"
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        yield process.pid
+        process.kill()
+
+
+def test_a_name_that_was_cut_in_the_middle_of_a_character_is_shown_as_far_as_it_is_one(cut_name: int) -> None:
+    assert command_name(cut_name) == "é" * 7 + "\ufffd"
+
+
+def test_the_stacks_of_a_process_with_such_a_name_are_asked_for_only_where_it_expects_that(cut_name: int) -> None:
+    assert not stacks._expects(cut_name)
+
+
+def test_the_name_of_a_process_that_is_gone_is_its_pid() -> None:
+    assert command_name(2**22 + 1) == str(2**22 + 1)

@@ -52,9 +52,7 @@ def test_a_long_message_hides_neither_type_nor_place() -> None:
 
     outcome = judged(1, "x" * 60_000, raised=noted("ValueError", "x" * 8000, cut))
 
-    assert outcome.cause.startswith("ValueError: xxx")
-    assert outcome.cause.endswith(f"... (at {PLACE})")
-    assert len(outcome.cause) < 500
+    assert outcome.cause == f"ValueError (at {PLACE}): {'x' * 8000}"
 
 
 def test_a_message_of_many_lines_keeps_its_first_and_empty_ones_do_not_end_it() -> None:

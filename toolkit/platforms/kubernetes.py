@@ -33,11 +33,17 @@ def find(environ: Mapping[str, str]) -> Place:
 def report(environ: Mapping[str, str], folders: Folders, outcome: Outcome, log: Log) -> None:
     """Write the files of *outcome*, and its failure text as the termination message where there is a file for it."""
     files.report(folders, outcome, log)
+    log.attempt("the termination message could not be written", lambda: _write_message(environ, outcome, log), None)
+
+
+def _write_message(environ: Mapping[str, str], outcome: Outcome, log: Log) -> None:
     file = Path(environ.get("TOOLKIT_TERMINATION_LOG") or TERMINATION_LOG)
     if outcome.exit_code == 0 or not file.is_file():
         return
     text = files.failure_text(files.masked(outcome, log), limit=LIMIT_BYTES)
-    whole = text.encode()[:LIMIT_BYTES].decode("utf-8", "ignore")  # Half a character at the cut would be none.
+    whole = text.encode("utf-8", "replace")[:LIMIT_BYTES].decode(
+        "utf-8", "ignore"
+    )  # Half a character at the cut would be none.
     try:
         file.write_text(whole, "utf-8")
     except OSError as error:

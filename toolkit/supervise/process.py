@@ -74,9 +74,10 @@ class Process:
 
 
 def command_name(pid: int) -> str:
-    """Return the kernel's name for a process, its pid if it is gone."""
+    """Return the kernel's name for a process, its pid if it is gone. The kernel cuts a name after 15 bytes, also in the
+    middle of a character."""
     try:
-        return Path(f"/proc/{pid}/comm").read_text().strip()
+        return Path(f"/proc/{pid}/comm").read_bytes().decode("utf-8", "replace").strip()
     except OSError:
         return str(pid)
 

@@ -75,7 +75,7 @@ class RankFile:
             return
         try:
             if self._written + len(block) > self._limit and self._written:
-                os.close(self._fd)
+                self.close()
                 self._path.replace(self._path.with_suffix(".1.log"))
                 self._open()
             self._written += os.write(self._fd, block) if self._fd is not None else 0
@@ -84,9 +84,12 @@ class RankFile:
             self.close()
 
     def close(self) -> None:
-        if self._fd is not None:
-            os.close(self._fd)
-            self._fd = None
+        fd, self._fd = self._fd, None
+        try:
+            if fd is not None:
+                os.close(fd)
+        except OSError as error:  # A network's file system may say only now that its disk is full.
+            self._note(f"{self._path}: {error.strerror}; its end is not all there")
 
     def _open(self, truncate: int = os.O_TRUNC) -> None:
         self._fd = None

@@ -104,8 +104,8 @@ def _spy(spy: str, pid: int, target: Path, environ: dict[str, str], prctl: child
 def _expects(pid: int) -> bool:
     """True if the process has a handler for SIGNAL; otherwise the signal would end it."""
     try:
-        status = Path(f"/proc/{pid}/status").read_text()
+        status = Path(f"/proc/{pid}/status").read_bytes()  # The name in it may be cut in the middle of a character.
     except OSError:
         return False
-    caught = next((line.split()[1] for line in status.splitlines() if line.startswith("SigCgt:")), "0")
+    caught = next((line.split()[1] for line in status.splitlines() if line.startswith(b"SigCgt:")), b"0")
     return bool(int(caught, 16) >> (SIGNAL - 1) & 1)

@@ -3,6 +3,7 @@
 import os
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,8 +15,9 @@ from toolkit.artifacts import folders as job_folders
 from toolkit.artifacts.scratch import RunFolder
 from toolkit.errors import ToolkitError, UserError
 from toolkit.job.job import Job
-from toolkit.job.outcome import Ended, Memory, Outcome, dated
+from toolkit.job.outcome import Ended, Memory, Outcome
 from toolkit.job.plan import Locked, Phase, Plan, ProcessSpec, StopPolicy, quoted
+from toolkit.job.restart import Restart
 from toolkit.job.variables import fitting
 from toolkit.launchers import table as launchers
 from toolkit.log import Log
@@ -29,7 +31,7 @@ from toolkit.supervise.hang import Stall
 from toolkit.supervise.loop import Supervisor
 from toolkit.supervise.signals import Interrupted, Signals
 from toolkit.supervise.stacks import SIGNAL as STACKS_SIGNAL
-from toolkit.train import plugin
+from toolkit.train import ending, plugin
 from toolkit.train.rounds import Rounds
 from toolkit.train.taps import Taps
 
@@ -57,24 +59,12 @@ def train(environ: Mapping[str, str], *, interpreter: str, log: Log, signals: Si
     log.hide(environ)
     outlets = Outlets()
     log.say_through(outlets.stderr.say, outlets.flush)
-    platform.clear_stale(folders, log)
+    log.attempt("an earlier run's files could not be removed", lambda: platform.clear_stale(folders, log), None)
     outcome = _outcome(platform, dict(environ), interpreter, signals, outlets, log)
-    outcome = _with_loss(outcome, outlets, log)
-    platform.report(folders, dated(outcome, time.time_ns() - time.monotonic_ns()), log)
-    log.flush()
+    ending.report(platform, folders, outcome, outlets, log)
     if outcome.status == "stopped":
-        fetch.clear(folders.code)
+        log.attempt("a half fetched source could not be removed", lambda: fetch.clear(folders.code), None)
     return outcome.exit_code
-
-
-def _with_loss(outcome: Outcome, outlets: Outlets, log: Log) -> Outcome:
-    """Return *outcome* with what the console did not take by now; say it, where it takes that."""
-    outlets.flush()
-    lost_bytes, told = outlets.lost()
-    if not told:
-        return outcome
-    log.warning(told)
-    return msgspec.structs.replace(outcome, lost_bytes=lost_bytes, notes=(*outcome.notes, told))
 
 
 def prepared(platform: platforms.Platform, environ: dict[str, str], interpreter: str, log: Log) -> Job:
@@ -162,6 +152,7 @@ def _run(job: Job, signals: Signals, outlets: Outlets, log: Log, *, terminal: bo
     job = msgspec.structs.replace(job, folders=msgspec.structs.replace(job.folders, scratch=run.scratch))
     memory = _OomWatch()
     others = None
+    closing: list[tuple[str, Callable[[], None]]] = [("the run's folder", run.close)]
     try:
         linked = len(job.cluster.hosts) > 1 and job.settings.link == "on"
         with signals.interrupting():
@@ -171,6 +162,8 @@ def _run(job: Job, signals: Signals, outlets: Outlets, log: Log, *, terminal: bo
                 from toolkit.train.accord import Accord  # sockets and hashes: 8 ms that a host alone need not pay
 
                 others = Accord(job, log, memory, paces)
+                closing.append(("the link to the other hosts", others.close))
+        closing.append(("metrics and log rules", taps.close))
         if not linked and len(job.cluster.hosts) > 1 and job.settings.restarts:
             log.warning(
                 "TOOLKIT_RESTARTS is ignored: without the link (TOOLKIT_LINK=off) hosts cannot restart together"
@@ -188,13 +181,10 @@ def _run(job: Job, signals: Signals, outlets: Outlets, log: Log, *, terminal: bo
             rules=taps,
         )
         log.say_through(supervisor.console.stderr.say, supervisor.finish)
-        outcome = _rounds(job, supervisor, Rounds(job, run_folder, taps, log), memory, others, log)
-        taps.close()
-        return outcome
+        return _rounds(job, supervisor, Rounds(job, run_folder, taps, log), memory, others, log)
     finally:
-        if others is not None:
-            others.close()
-        run.close()
+        for what, close in reversed(closing):
+            log.attempt(f"{what} could not be closed", close, None)
 
 
 def _rounds(
@@ -203,18 +193,23 @@ def _rounds(
     """Run the script, again as often as its failures are worth it (docs/restart.md); return how the job ended."""
     phase, outcome = _first(job, supervisor, rounds, memory, log)
     while True:
-        if others is not None:
-            ended = others.settle(supervisor, outcome, rounds.steps())
-        else:
-            ended = rounds.alone(outcome, stopped=supervisor.stopped_by is not None)
+        decide = partial(_decided, supervisor, rounds, others, outcome)
+        ended = log.attempt("it could not be settled how the job goes on", decide, outcome)
         if isinstance(ended, Outcome):
-            return rounds.told(ended)
+            return log.attempt("the rounds could not be told", partial(rounds.told, ended), ended)
         assert phase is not None  # A job in which one host never came to its script is not worth another round.
         rounds.begin(ended)
         memory.begin()
         if supervisor.stall is not None:
             supervisor.stall = _stall(job, supervisor.run_folder, ended.round)
         outcome = _round(job, phase, supervisor, rounds, memory, log)
+
+
+def _decided(supervisor: Supervisor, rounds: Rounds, others: "Accord | None", outcome: Outcome) -> Outcome | Restart:
+    """Return how the job ended for this host, whose own end is *outcome*, or what begins another round."""
+    if others is not None:
+        return others.settle(supervisor, outcome, rounds.steps())
+    return rounds.alone(outcome, stopped=supervisor.stopped_by is not None)
 
 
 def _first(

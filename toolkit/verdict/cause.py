@@ -2,6 +2,8 @@
 
 import re
 import signal
+from collections.abc import Callable
+from typing import TypeVar
 
 from toolkit.job.outcome import Ended, Exit, Memory
 from toolkit.slate import Raised
@@ -11,10 +13,11 @@ from toolkit.verdict.crash import Crash
 from toolkit.verdict.raised import exception
 from toolkit.verdict.traceback import Traceback
 
+_T = TypeVar("_T")
 LAST_LINES = 8
 # Of the failure text's 1,024 characters; the rest is for kind, place and the beginning of the command.
 LAST_CHARACTERS = 600
-# Of one line of an exception's message: its place still fits.
+# Of an exception's message, so that its place fits behind it.
 MESSAGE_CHARACTERS = 400
 # How old a traceback may be to be the cause: lines written after it. Behind the true one come warnings of libraries and
 # summaries of trackers (wandb: some 40 lines), and Python itself then ends with 1; any other code a script has chosen.
@@ -30,6 +33,10 @@ OPTION_ERROR = re.compile(r"^\S.*?: error: ")
 
 def cause_of(ended: Ended, culprit: Exit) -> tuple[str, str]:
     """Return (the cause in one or few lines, the whole traceback or "")."""
+    return _read(lambda: _cause_of(ended, culprit), (f"{culprit.process} {how(culprit)}", ""))
+
+
+def _cause_of(ended: Ended, culprit: Exit) -> tuple[str, str]:
     stderr, stdout = ended.tails.get(culprit.process, (b"", b""))
     if ended.failure.startswith("Install"):
         error = pip.cause(stderr) or pip.cause(stdout)
@@ -49,6 +56,10 @@ def cause_of(ended: Ended, culprit: Exit) -> tuple[str, str]:
 
 def account(ended: Ended, end: Exit) -> str:
     """Return what a process said of its end, as far as it tells whether another process brought it about."""
+    return _read(lambda: _account(ended, end), "")
+
+
+def _account(ended: Ended, end: Exit) -> str:
     noted = ended.raised.get(end.process)
     found = exception(noted) if noted is not None else None
     if found is not None:
@@ -64,6 +75,10 @@ def account(ended: Ended, end: Exit) -> str:
 def last_traceback(ended: Ended, end: Exit) -> Traceback | None:
     """Return the exception of a process, None if it has none: the one that the start-up hook noted, else the last that
     was printed, unless the process has gone on for too long after it."""
+    return _read(lambda: _last_traceback(ended, end), None)
+
+
+def _last_traceback(ended: Ended, end: Exit) -> Traceback | None:
     noted = ended.raised.get(end.process)
     found = exception(noted) if noted is not None else None
     return found or _printed(ended, end, FAR_LINES if end.code == 1 else NEAR_LINES)
@@ -80,7 +95,7 @@ def exception_text(ended: Ended, end: Exit) -> tuple[str, str]:
 def crash_of(ended: Ended, end: Exit) -> Crash | None:
     """Return what a process said of the fatal signal that ended it, or the one that it started; None if none did."""
     number = end.signal or (end.code or 0) - 128
-    return crash.read(_stderr(ended, end)) if number in CRASHES else None
+    return _read(lambda: crash.read(_stderr(ended, end)), None) if number in CRASHES else None
 
 
 def _of_death(ended: Ended, culprit: Exit, crashed: Crash | None) -> tuple[str, str]:
@@ -196,6 +211,15 @@ def _bounded(words: str) -> str:
     return "\n".join(line[:LAST_CHARACTERS] for line in words.splitlines()[:LAST_LINES])
 
 
+def _read(reading: Callable[[], _T], otherwise: _T) -> _T:
+    """Return *reading*'s result; *otherwise* where a process said what we cannot read: its status is known all the
+    same."""
+    try:
+        return reading()
+    except Exception:  # noqa: BLE001 - a fault in the reading of texts is no fault of the job
+        return otherwise
+
+
 def _stderr(ended: Ended, end: Exit) -> bytes:
     return ended.tails.get(end.process, (b"", b""))[0]
 
@@ -215,14 +239,12 @@ def _gib(count: int) -> str:
 
 
 def _error(found: Traceback) -> str:
-    """Return an exception with its place, which a long message must not push out of the failure text."""
+    """Return an exception with its place: in front of a long message, whose end the failure text has no room for."""
+    first, *rest = found.error.split("\n")
     place = f" (at {found.place})" if found.place else ""
-    first, *rest = (_cut(line) for line in found.error.split("\n"))
-    return "\n".join((f"{first}{place}", *rest))
-
-
-def _cut(line: str) -> str:
-    return line if len(line) <= MESSAGE_CHARACTERS else line[: MESSAGE_CHARACTERS - 3] + "..."
+    kind, colon, message = first.partition(":")
+    first = f"{first}{place}" if len(first) <= MESSAGE_CHARACTERS else f"{kind}{place}{colon}{message}"
+    return "\n".join((first, *(line[:MESSAGE_CHARACTERS] for line in rest)))
 
 
 def _said_last(stderr: bytes, stdout: bytes, count: int) -> str:

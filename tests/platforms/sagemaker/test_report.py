@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -195,6 +196,46 @@ def test_secrets_are_masked_in_every_file(places: Folders) -> None:
     written = "".join(file.read_text() for file in places.output.iterdir())
     assert "hf_0123456789" not in written
     assert written.count("******") >= 5
+
+
+@pytest.mark.parametrize("word", ["succeeded", "failed", "algo-2", "ExecuteUserScriptError", "rank 3", "exit code 3"])
+def test_a_secret_that_is_a_word_of_ours_is_masked_in_what_was_said_alone(places: Folders, word: str) -> None:
+    log = Log(secrets=frozenset({word}))
+    outcome = msgspec.structs.replace(FAILED, cause=f"ValueError: {word} is wrong", notes=(f"about {word}",))
+
+    report(places, outcome, log)
+
+    story = json.loads((places.output / "outcome.json").read_bytes())
+    assert (story["status"], story["host"], story["kind"]) == ("failed", "algo-2", "ExecuteUserScriptError")
+    assert (story["process"], story["ended"]) == ("rank 3", "exit code 3")
+    assert (story["cause"], story["notes"]) == ("ValueError: ****** is wrong", ["about ******"])
+
+
+@pytest.mark.parametrize("name", ["sort_key", "api_key", "password"])
+@pytest.mark.parametrize("outcome", [SUCCEEDED, FAILED], ids=["succeeded", "failed"])
+def test_a_hyperparameter_that_equals_the_status_does_not_keep_it_from_being_told(
+    places: Folders, name: str, outcome: Outcome
+) -> None:
+    log = Log()
+    log.hide({name: outcome.status})
+
+    report(places, outcome, log)
+
+    assert json.loads((places.output / "outcome.json").read_bytes())["status"] == outcome.status
+
+
+def test_what_cannot_be_masked_is_left_out(places: Folders, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(text: str) -> str:
+        raise RuntimeError(text)
+
+    monkeypatch.setattr("toolkit.log.mask", fail)
+
+    report(places, FAILED, Log())
+
+    story = json.loads((places.output / "outcome.json").read_bytes())
+    assert (story["status"], story["exit_code"]) == ("failed", 3)
+    assert story["cause"] == "(left out: it could not be masked, RuntimeError)"
+    assert "labels" not in "".join(file.read_text() for file in places.output.iterdir())
 
 
 def test_a_secret_is_masked_before_the_text_is_cut(places: Folders) -> None:

@@ -4,6 +4,8 @@ Nothing here can change how the job ended: what cannot be written is said in the
 """
 
 import os
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,20 +36,43 @@ def report(folders: Folders, outcome: Outcome, log: Log) -> None:
     """Write the files of *outcome* and say it in the log. A failure file that the script wrote itself is kept."""
     # Before any text is made of it: cut to fit, half a secret would no longer be known for one.
     outcome = masked(outcome, log)
+    for what, step in STEPS:
+        log.attempt(f"{what} could not be written", partial(step, folders, outcome, log), None)
+
+
+def _make_folder(folders: Folders, _outcome: Outcome, log: Log) -> None:
     try:
         folders.output.mkdir(exist_ok=True)
     except OSError as error:
         log.warning(f"{folders.output}: cannot be made ({error.strerror})")
+
+
+def _say(_folders: Folders, outcome: Outcome, log: Log) -> None:
     if outcome.exit_code == 0:
         log.info("Reporting training SUCCESS")
+        return
+    log.error("Reporting training FAILURE")
+    log.error(failure_text(outcome))
+
+
+def _write_end(folders: Folders, outcome: Outcome, log: Log) -> None:
+    if outcome.exit_code == 0:
         _write(folders.success, "", log)
-    else:
-        text = failure_text(outcome)
-        log.error("Reporting training FAILURE")
-        log.error(text)
-        if not _says_something(folders.failure):
-            _write(folders.failure, text + _rest(outcome), log)
+    elif not _says_something(folders.failure):
+        _write(folders.failure, failure_text(outcome) + _rest(outcome), log)
+
+
+def _write_story(folders: Folders, outcome: Outcome, log: Log) -> None:
     _write(folders.output / OUTCOME, _story(outcome), log)
+
+
+# Each by itself: what one raises keeps no other from being done.
+STEPS: tuple[tuple[str, Callable[[Folders, Outcome, Log], None]], ...] = (
+    ("the output folder", _make_folder),
+    ("the job's end in the log", _say),
+    ("the success or failure file", _write_end),
+    (OUTCOME, _write_story),
+)
 
 
 def failure_text(outcome: Outcome, *, limit: int = LIMIT) -> str:
@@ -116,23 +141,34 @@ def _rest(outcome: Outcome) -> str:
 
 
 def _story(outcome: Outcome) -> str:
-    return msgspec.json.format(msgspec.json.encode(outcome), indent=2).decode() + "\n"
+    return msgspec.json.format(msgspec.json.encode(_as_text(msgspec.to_builtins(outcome))), indent=2).decode() + "\n"
+
+
+def _as_text(value: Any) -> Any:
+    """Return *value* with bytes that were no text as "?"."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode("utf-8")
+    if isinstance(value, dict):
+        return {key: _as_text(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_as_text(entry) for entry in value]
+    return value
 
 
 def masked(outcome: Outcome, log: Log) -> Outcome:
-    """Return *outcome* without any secret that *log* knows."""
-    return msgspec.convert(_masked(msgspec.to_builtins(outcome), log), Outcome)
-
-
-def _masked(value: Any, log: Log) -> Any:
-    """Return *value* with every known secret in its texts masked, and bytes that were no text as "?"."""
-    if isinstance(value, str):
-        return log.mask(value).encode("utf-8", "replace").decode("utf-8")
-    if isinstance(value, dict):
-        return {key: _masked(entry, log) for key, entry in value.items()}
-    if isinstance(value, list | tuple):
-        return [_masked(entry, log) for entry in value]
-    return value
+    """Return *outcome* without any secret that *log* knows in what scripts, files and users have said. Names, statuses,
+    signals and advice are words of ours, which a secret may equal ("failed")."""
+    mask = log.mask
+    return msgspec.structs.replace(
+        outcome,
+        cause=mask(outcome.cause),
+        traceback=mask(outcome.traceback),
+        same=mask(outcome.same),
+        odd=tuple(map(mask, outcome.odd)),
+        command=tuple(map(mask, outcome.command)),
+        notes=tuple(map(mask, outcome.notes)),
+        restarts=tuple(msgspec.structs.replace(each, cause=mask(each.cause)) for each in outcome.restarts),
+    )
 
 
 def _says_something(file: Path) -> bool:
@@ -147,7 +183,7 @@ def _write(file: Path, text: str, log: Log) -> None:
     try:
         if file.is_fifo():
             file.unlink()  # Nobody reads reports from one, and opening it waits for a reader.
-        with os.fdopen(os.open(file, FLAGS, 0o666), "w", encoding="utf-8") as written:
+        with os.fdopen(os.open(file, FLAGS, 0o666), "w", encoding="utf-8", errors="replace") as written:
             written.write(text)
     except OSError as error:
         log.error(f"{file}: cannot be written ({error.strerror}); the job's status stays as it is")

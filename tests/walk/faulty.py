@@ -1,0 +1,57 @@
+"""Runs `train` with faults of its own in it: python faulty.py train STEP... Each named step of the report raises."""
+
+import sys
+from typing import Any, NoReturn
+
+from toolkit import log
+from toolkit.artifacts.scratch import RunFolder
+from toolkit.cli.main import main
+from toolkit.platforms import kubernetes
+from toolkit.platforms.sagemaker import report
+from toolkit.supervise.console import Outlets
+from toolkit.train import ending, walk
+from toolkit.train.accord import Accord
+from toolkit.train.rounds import Rounds
+from toolkit.train.taps import Taps
+from toolkit.verdict import cause
+
+
+def _fail(*_: Any, **__: Any) -> NoReturn:
+    raise RuntimeError("a planted fault")
+
+
+# Every step between the end of the script and the end of `train`, in their order: (where it is looked up, its name).
+STEPS: dict[str, tuple[Any, str]] = {
+    "read the cause": (cause, "_cause_of"),
+    "read whose fault it was": (cause, "_account"),
+    "find the traceback": (cause, "_last_traceback"),
+    "settle": (walk, "_decided"),
+    "tell the rounds": (Rounds, "told"),
+    "close the link": (Accord, "close"),
+    "close the taps": (Taps, "close"),
+    "remove the run's folder": (RunFolder, "close"),
+    "clear what was there before": (report, "clear_stale"),
+    "tell the console's losses": (Outlets, "lost"),
+    "tell the times": (ending, "dated"),
+    "mask": (log, "mask"),
+    "the failure text": (report, "failure_text"),
+    "the story": (report, "_story"),
+    "the termination message": (kubernetes, "_write_message"),
+    "flush": (log.Log, "flush"),
+    **{what: (report, what) for what, _ in report.STEPS},
+}
+
+
+def plant(names: list[str]) -> None:
+    """Make each step of *names* raise."""
+    for name in names:
+        where, attribute = STEPS[name]
+        if any(name == what for what, _ in report.STEPS):
+            report.STEPS = tuple((what, _fail if what == name else step) for what, step in report.STEPS)
+        else:
+            setattr(where, attribute, _fail)
+
+
+if __name__ == "__main__":
+    plant(sys.argv[2:])
+    main(["train"])

@@ -1,0 +1,30 @@
+"""How a job's end is said: each step by itself, so that what fails in one changes neither the status nor the others."""
+
+import time
+
+import msgspec
+
+from toolkit.job.job import Folders
+from toolkit.job.outcome import Outcome, dated
+from toolkit.log import Log
+from toolkit.platforms.table import Platform
+from toolkit.supervise.console import Outlets
+
+
+def report(platform: Platform, folders: Folders, outcome: Outcome, outlets: Outlets, log: Log) -> None:
+    """Say how the job ended. Nothing that fails here changes it, nor keeps the rest from being said."""
+    told = log.attempt("the console's losses could not be told", lambda: _with_loss(outcome, outlets, log), outcome)
+    to_wall_ns = time.time_ns() - time.monotonic_ns()
+    told = log.attempt("the times could not be told", lambda: dated(told, to_wall_ns), told)
+    log.attempt("the end could not be reported", lambda: platform.report(folders, told, log), None)
+    log.attempt("the last lines could not be written", log.flush, None)
+
+
+def _with_loss(outcome: Outcome, outlets: Outlets, log: Log) -> Outcome:
+    """Return *outcome* with what the console did not take by now; say it, where it takes that."""
+    outlets.flush()
+    lost_bytes, told = outlets.lost()
+    if not told:
+        return outcome
+    log.warning(told)
+    return msgspec.structs.replace(outcome, lost_bytes=lost_bytes, notes=(*outcome.notes, told))

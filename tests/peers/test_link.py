@@ -16,7 +16,7 @@ from tests.peers.wired import KEY, TIMES, Party, child, party, wire
 from toolkit.peers.follower_link import FollowerLink
 from toolkit.peers.frames import NONCE_BYTES, Reason, Seal, encode, job_key
 from toolkit.peers.leader_link import UNPROVED_AT_ONCE, LeaderLink, listen
-from toolkit.peers.link import PROVE_WITHIN_S
+from toolkit.peers.link import PROVE_WITHIN_S, SEGMENT_BYTES
 from toolkit.peers.messages import Ended, Failing, Hello, Ping, Ready, Report
 from toolkit.peers.roll import FailHere, Say, Start, Times
 
@@ -428,6 +428,120 @@ def test_a_second_train_of_a_host_is_told_to_end_and_the_first_goes_on() -> None
         assert second.verdict.exit_code == 75
         assert second.verdict.cause.startswith("another train of this job is already host algo-2")
         assert list(together.leader.refused) == ["a second train of a host that has joined already"]
+
+
+# A third of it is waited for before a second connection is made.
+QUICK = Times(beat_s=0.1, patience_s=1.8, join_s=30.0, end_s=0.0, grace_s=1.0)
+
+
+def test_a_connection_that_tcp_is_slow_to_heal_is_replaced_within_the_patience() -> None:
+    with party(2, times=QUICK) as together, wire(together) as between:
+        together.follower("algo-2", where=between.where)
+        start(together)
+
+        for count in (2, 3):
+            between.stick()
+            together.until(lambda count=count: between.connections == count)  # type: ignore[misc]
+        end(together)
+
+        assert not any(together.told(link, FailHere) for link in together.links)
+        assert not together.leader.refused
+
+
+def test_a_connection_that_is_taken_and_closed_is_tried_again_within_the_patience() -> None:
+    with party(2) as together, wire(together) as between:
+        follower = together.follower("algo-2", where=between.where)
+        start(together)
+
+        between.closes = True
+        between.cut()
+        together.until(lambda: between.closed >= 20)  # Every 0.1 s: longer than a broken connection may stay away.
+        between.closes = False
+        together.until(lambda: between.connections == 2)
+        end(together)
+
+        assert not any(together.told(link, FailHere) for link in together.links)
+        assert not any("SECRET" in action.text for action in together.told(follower, Say) if isinstance(action, Say))
+
+
+def test_a_path_that_is_cut_at_every_new_connection_is_given_up_after_the_patience() -> None:
+    with party(2, times=QUICK) as together, wire(together) as between:
+        follower = together.follower("algo-2", where=between.where)
+        start(together)
+
+        between.closes = True
+        between.cut()
+        took_s = together.until(lambda: all(link.verdict for link in together.links))
+
+        assert took_s > 1.0
+        assert follower.verdict is not None
+        assert follower.verdict.exit_code == 75
+
+
+@pytest.mark.parametrize("primary", [True, False], ids=["cause", "echo"])
+def test_a_path_that_drops_large_messages_still_tells_what_failed(primary: bool) -> None:
+    report = Report(
+        host="algo-2",
+        exit_code=3,
+        primary=primary,
+        failed_ns=time.monotonic_ns(),
+        cause="boom " * 1000,
+        process="rank 1",
+    )
+    whole = msgspec.structs.replace(report, traceback="at every line\n" * 5000)
+    with party(2, times=QUICK) as together, wire(together) as between:
+        between.largest_bytes = 1400
+        follower = together.follower("algo-2", where=between.where)
+        start(together)
+
+        for message in (Failing(report=whole), Ended(report=whole)):
+            follower.tell(message)
+        together.leader.tell(Ended(report=msgspec.structs.replace(report, host="algo-1", primary=False, failed_ns=0)))
+        together.until(lambda: all(link.verdict for link in together.links))
+
+        verdict = together.leader.verdict
+        assert verdict is not None
+        assert (verdict.host, verdict.exit_code, verdict.process) == ("algo-2", 3, "rank 1")
+        assert verdict.cause.startswith("boom boom")
+        assert follower.verdict is not None
+        assert (follower.verdict.host, follower.verdict.exit_code) == ("algo-2", 3)
+
+
+def test_the_whole_report_takes_the_place_of_the_first_news() -> None:
+    report = Report(
+        host="algo-2", exit_code=3, primary=True, failed_ns=5, cause="boom " * 1000, traceback="line\n" * 5000
+    )
+    with party(2) as together, wire(together) as between:
+        follower = together.follower("algo-2", where=between.where)
+        start(together)
+
+        follower.tell(Failing(report=report))
+        together.leader.tell(Ended(report=SUCCESS["algo-1"]))
+        follower.tell(Ended(report=report))
+        together.until(lambda: all(link.verdict for link in together.links))
+
+        assert all(link.verdict is not None and link.verdict.traceback == report.traceback for link in together.links)
+
+
+def test_both_ends_send_segments_that_every_path_takes() -> None:
+    with party(2) as together:
+        (follower,) = together.followers()
+        start(together)
+
+        ends = [*follower.connections, *together.leader._of.values()]
+        assert len(ends) == 2
+        for connection in ends:
+            assert connection.sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG) <= SEGMENT_BYTES
+        end(together)
+
+
+def test_an_address_of_a_family_that_this_host_has_not_is_passed_over() -> None:
+    with party(2) as together:
+        (follower,) = together.followers()
+        follower._route._addresses = [(socket.AF_X25, together.where), (socket.AF_INET, together.where)]
+
+        start(together)
+        end(together)
 
 
 def test_a_connection_that_is_cut_is_made_again() -> None:

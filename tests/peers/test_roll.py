@@ -7,6 +7,7 @@ import pytest
 
 from tests.peers.simulated import TIMES, Job, started, stops
 from toolkit.job.outcome import EarlyExit
+from toolkit.peers.frames import encode
 from toolkit.peers.leader import Leader
 from toolkit.peers.messages import (
     DaemonEnded,
@@ -39,10 +40,12 @@ from toolkit.peers.roll import (
     Start,
     StopAt,
     Times,
+    light,
     news,
     shared,
     worse,
 )
+from toolkit.peers.route import Route
 
 SIZES = [2, 3, 7, 50]
 
@@ -1017,3 +1020,72 @@ def test_a_host_whose_leader_vanished_while_nothing_stops_hears_of_no_rest() -> 
 
     assert job.hosts["algo-2"].did(Settled)
     assert not job.hosts["algo-2"].did(AllRested)
+
+
+# --- bad networks
+
+
+def test_a_cause_that_is_known_here_is_not_replaced_by_a_leader_that_fell_silent_a_moment_before() -> None:
+    job = Job(2)
+    job.ready()
+    job.at(5.0, lambda: job.vanish("algo-1"))
+    own = job.failure("algo-2", at_s=5.5)
+    job.at(5.5, lambda: job.tell("algo-2", Ended(report=own)))
+
+    job.play()
+
+    assert job.hosts["algo-2"].verdict == own
+
+
+def test_an_echo_is_replaced_by_a_leader_that_fell_silent() -> None:
+    job = Job(2)
+    job.ready()
+    job.at(5.0, lambda: job.vanish("algo-1"))
+    job.at(5.5, lambda: job.tell("algo-2", Ended(report=job.failure("algo-2", at_s=5.5, primary=False))))
+
+    job.play()
+
+    verdict = job.hosts["algo-2"].verdict
+    assert verdict is not None
+    assert (verdict.host, verdict.exit_code) == ("algo-1", 75)
+
+
+def test_first_news_fits_a_small_packet_whatever_the_report_holds() -> None:
+    long = "x" * 70_000
+    report = Report(
+        host="a" * 60,
+        exit_code=255,
+        primary=True,
+        failed_ns=1 << 61,
+        blame="user",
+        kind=long,
+        cause=long,
+        traceback=long,
+        process=long,
+        pid=4_194_303,
+        rank=100_000,
+        local_rank=100_000,
+        ended=long,
+        advice=long,
+        odd=(long,) * 9,
+        same=long,
+    )
+
+    assert len(encode(Failing(report=light(report), whole=False))) < 1200
+
+
+def test_a_name_is_tried_at_the_leaders_own_port_and_where_somebody_else_answers_at_the_others() -> None:
+    route = Route("127.0.0.1", (7776, 7676, 7576), 0.0)
+
+    def ports(count: int) -> list[int]:
+        places = [route.next(0.0) for _ in range(count)]
+        return [place[1][1] for place in places if place is not None]  # type: ignore[misc]
+
+    assert ports(10) == [7776] * 10
+    assert ports(3) == [7676, 7576, 7776]
+    route.answered()
+    assert ports(4) == [7676, 7576, 7776, 7776]
+    route.answered()
+    assert ports(1) == [7676]
+    route.works(0.001)
+    assert ports(3) == [7676] * 3

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from toolkit.peers.follower_link import FollowerLink
-from toolkit.peers.frames import job_key
+from toolkit.peers.frames import HEAD_BYTES, job_key
 from toolkit.peers.leader_link import LeaderLink, listen
 from toolkit.peers.link import Link
 from toolkit.peers.roll import Action, Times
@@ -78,7 +78,11 @@ def party(count: int, *, times: Times = TIMES, address: str = "127.0.0.1") -> It
 
 
 class Wire:
-    """A proxy before *target*: every byte passes until it is cut or stalled; `recorded` has what went up."""
+    """A proxy before *target*: every byte passes until it is cut or stalled; `recorded` has what went up.
+
+    `stuck`: pairs on which nothing passes any more, as where TCP waits long to send again; new ones pass. `closes`: new
+    connections are passed on and closed at once. `largest_bytes`: a larger frame is lost, and all after it.
+    """
 
     def __init__(self, target: tuple[str, int]) -> None:
         self._target = target
@@ -89,6 +93,11 @@ class Wire:
         self.recorded: list[bytes] = []
         self.stalled = False
         self.connections = 0
+        self.closes = False
+        self.closed = 0
+        self.largest_bytes: int | None = None
+        self._stuck: set[socket.socket] = set()
+        self._held: dict[socket.socket, bytes] = {}
 
     def serve(self) -> None:
         while not self.stalled:
@@ -97,6 +106,11 @@ class Wire:
             except BlockingIOError:
                 break
             far = socket.create_connection(self._target)
+            if self.closes:
+                near.close()
+                far.close()
+                self.closed += 1
+                continue
             for end in (near, far):
                 end.setblocking(False)
             self._pairs.append((near, far))
@@ -108,10 +122,12 @@ class Wire:
                 self._pass(far, near)
 
     def _pass(self, one: socket.socket, other: socket.socket) -> bytes:
+        if one in self._stuck:
+            return b""
         try:
             piece = one.recv(1 << 16)
             if piece:
-                other.sendall(piece)
+                other.sendall(piece if self.largest_bytes is None else self._whole_and_small(one, piece))
                 return piece
         except BlockingIOError:
             return b""
@@ -120,6 +136,26 @@ class Wire:
         one.close()
         other.close()
         return b""
+
+    def _whole_and_small(self, one: socket.socket, piece: bytes) -> bytes:
+        """Return the whole frames that may pass; from the first that is too large on nothing does."""
+        assert self.largest_bytes is not None
+        held, passed = self._held.get(one, b"") + piece, b""
+        while len(held) >= HEAD_BYTES:
+            end = HEAD_BYTES + int.from_bytes(held[:HEAD_BYTES], "big")
+            if end > self.largest_bytes:
+                self._stuck.add(one)
+                break
+            if len(held) < end:
+                break
+            passed, held = passed + held[:end], held[end:]
+        self._held[one] = held
+        return passed
+
+    def stick(self) -> None:
+        """Let nothing pass any more on the connections that there are; no end notices."""
+        for pair in self._pairs:
+            self._stuck.update(pair)
 
     def cut(self) -> None:
         for pair in self._pairs:

@@ -25,6 +25,11 @@ class Clock:
         self._best = [*agreeing, (way_ns, offset_ns)]
 
     @property
+    def way_ns(self) -> int:
+        """How long an answer took at least."""
+        return min(self._best)[0] if self._best else 0
+
+    @property
     def offset_ns(self) -> int:
         """What to add to a time of this host; wrong by at most half the shortest way."""
         return min(self._best)[1] if self._best else 0

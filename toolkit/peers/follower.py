@@ -27,6 +27,7 @@ from toolkit.peers.messages import (
 from toolkit.peers.roll import (
     BREAK_NS,
     FAREWELL_S,
+    HANG,
     LINGER_S,
     RECONNECT_S,
     TELL_EVERY_S,
@@ -45,6 +46,7 @@ from toolkit.peers.roll import (
     Times,
     broken,
     in_vain,
+    light,
     news,
     silent,
     vanished,
@@ -69,9 +71,10 @@ class Follower:
         self._paused_s = 0.0
         self._heard_s: float | None = None
         self._away_s: float | None = None
+        self._knocked_s = 0.0
         self._unsent: list[Message] = []
         self._connected = False
-        self._refused = False
+        self._refused_s: float | None = None
         self._stopped = False
         self._stopped_s = 0.0
         self._signal = SIGTERM
@@ -96,7 +99,9 @@ class Follower:
         self._connected = True
         self._away_s = None
         self._heard_s = now_s
-        first = (Round(round=self._round),) if self._round else ()
+        first: list[Message] = [Round(round=self._round)] if self._round else []
+        if self._own is not None and self._own.failed:
+            first.append(Failing(report=light(self._own), whole=False))
         return [self._to_leader(message) for message in (*first, *self._unsent, Ping(sent_ns=now_ns))]
 
     def left(self, now_s: float) -> list[Action]:
@@ -107,20 +112,33 @@ class Follower:
             self._due_s = min(self._due_s, now_s + RECONNECT_S)
         return []
 
-    def refused(self) -> list[Action]:
-        """The leader closed the connection on this host's proof."""
-        if self._refused:
+    def knocked(self, now_s: float) -> None:
+        """The leader's end took a new connection and cut it: it may let this host in within the patience."""
+        self._knocked_s = now_s
+
+    def is_quiet(self, now_s: float) -> bool:
+        """True if the leader has said nothing for a third of the patience: its answers to two signs of life or more are
+        late, and TCP may wait longer and longer before it sends again what a bad network lost. A new connection does
+        not wait."""
+        return self._heard_s is not None and now_s >= self._heard_s + self._times.patience_s / 3
+
+    def refused(self, now_s: float) -> list[Action]:
+        """The leader, never met so far, closed the connection on this host's proof."""
+        if self._refused_s is not None:
             return []
-        self._refused = True
+        self._refused_s = now_s
         return [Say(text=f"link: host {self._leader}, the leader: {REFUSED}")]
 
     def tell(self, message: Message, now_s: float) -> list[Action]:
         """Say *message* to the leader, now or when it is there (again); each counts once, however often it comes."""
+        first: tuple[Message, ...] = ()
         if isinstance(message, Stop):
             self._stopped = True
             self._stopped_s = self._stopped_s or now_s
             self._signal = message.signal
         if isinstance(message, Failing | Evidence | Ended) and message.report is not None and message.report.failed:
+            if self._own is None and message.report.kind != HANG:
+                first = (Failing(report=light(message.report), whole=False),)
             self._own = worse(self._own, message.report)
             self._told_here = True
         if isinstance(message, Ended):
@@ -128,7 +146,9 @@ class Follower:
             self._due_s = now_s
         if not isinstance(message, Idle | StepTimes):
             self._unsent.append(message)
-        return [self._to_leader(message)] if self._connected else []
+        if not self._connected:
+            return []
+        return [self._to_leader(each) for each in (*first, message)]
 
     def heard(self, message: Message, now_s: float) -> list[Action]:
         """Take a message of the leader."""
@@ -177,13 +197,15 @@ class Follower:
         if self._heard_s is None:
             return self._waiting(now_s, now_ns)
         if self._away_s is not None:
-            self._due_s = min(self._due_s, self._away_s + RECONNECT_S)
-            if now_s < self._away_s + RECONNECT_S:
+            ends_s = max(self._heard_s + self._times.patience_s, self._away_s + RECONNECT_S)
+            ends_s = min(max(self._away_s, self._knocked_s) + RECONNECT_S, ends_s)
+            self._due_s = min(self._due_s, ends_s)
+            if now_s < ends_s:
                 return []
             return self._alone(broken(), now_ns - int((now_s - self._away_s) * 1e9) - BREAK_NS)
         silent_s = now_s - self._heard_s
         if silent_s >= self._times.patience_s:
-            return self._alone(silent(silent_s), now_ns - int(silent_s * 1e9))
+            return self._alone(silent(silent_s), now_ns - int(silent_s * 1e9), exact=False)
         return [self._to_leader(Ping(sent_ns=now_ns))] if self._connected else []
 
     def next_s(self, now_s: float) -> float:
@@ -205,7 +227,7 @@ class Follower:
         ends_s = self._began_s + self._times.join_s
         self._due_s = min(self._due_s, ends_s)
         if now_s >= ends_s:
-            hint = f"; {REFUSED}" if self._refused else ""
+            hint = f"; {REFUSED}" if self._refused_s is not None else ""
             name = f"host {self._leader}, the leader"
             lost = in_vain(self._leader, self._times.join_s, name, now_ns, hint)
             return self._settle(worse(self._own, lost) or lost)
@@ -217,21 +239,27 @@ class Follower:
     def _last_words(self) -> Report:
         return next(message.report for message in reversed(self._unsent) if isinstance(message, Ended))
 
-    def _alone(self, how: str, at_ns: int) -> list[Action]:
-        """The leader is gone: the worst that is known is the verdict, that it is gone among it."""
+    def _alone(self, how: str, at_ns: int, *, exact: bool = True) -> list[Action]:
+        """The leader is gone: the worst that is known is the verdict, that it is gone among it.
+
+        Not *exact*: when it went is not known, only when it was last heard. A cause that is known here then stays the
+        cause: it may well be what the network was too bad to pass on.
+        """
         if self._paused_s > RECONNECT_S:
             how += f" (host {self._me} itself had been paused for {self._paused_s:.1f} s)"
         lost = vanished(self._leader, how, at_ns)
+        known = worse(self._heard_of, self._own)
+        cause = known if known is not None and known.primary and not exact else worse(known, lost) or lost
         if not self._stopped:
-            return self._settle(worse(worse(self._heard_of, self._own), lost) or lost)
+            return self._settle(cause)
         rested = AllRested()  # As far as this host will ever know.
         left_first = self._away_s is not None and self._away_s < self._stopped_s
         if self._heard_of is None and self._own is None and not left_first:
             # A leader may end before its followers: told twice to stop, or killed at its platform's deadline.
-            cause = f"host {self._leader} vanished while the job was stopping: {how}"
-            stopped = {"exit_code": 128 + self._signal, "stopped": True, "blame": "", "kind": "Stopped", "cause": cause}
+            why = f"host {self._leader} vanished while the job was stopping: {how}"
+            stopped = {"exit_code": 128 + self._signal, "stopped": True, "blame": "", "kind": "Stopped", "cause": why}
             return [*self._settle(msgspec.structs.replace(lost, primary=False, **stopped)), rested]
-        return [*self._settle(worse(worse(self._heard_of, self._own), lost) or lost), rested]
+        return [*self._settle(cause), rested]
 
     def _fail_here(self, report: Report) -> list[Action]:
         if self._told_here:

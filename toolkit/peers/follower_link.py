@@ -1,6 +1,5 @@
 """A follower's end of the link: it finds the leader, connects, and connects again."""
 
-import contextlib
 import errno
 import math
 import os
@@ -11,20 +10,20 @@ import time
 from toolkit.peers.clock import Clock, on_clock
 from toolkit.peers.follower import Follower
 from toolkit.peers.frames import HEAD_BYTES, LARGEST_BYTES, NONCE_BYTES, RefusedError, Seal, encode
-from toolkit.peers.link import PROVE_WITHIN_S, READ, Connection, Link
-from toolkit.peers.lookup import Address, Lookup, addresses
+from toolkit.peers.link import READ, Connection, Link, prepare
 from toolkit.peers.messages import Hello, Message, Pong, Report, Stop, Welcome
 from toolkit.peers.roll import Action, Send, Times
+from toolkit.peers.route import Route
 
 RETRY_S = 0.1
-# Until the leader is met, its name may not resolve yet, or to an address of before.
-RESOLVE_EVERY_S = 5.0
 UNKNOWN_RETRY_S = 1.0
-REFUSED_RETRY_S = 1.0
 
 
 class FollowerLink(Link):
-    """Connects, and connects again when the connection breaks."""
+    """Connects, and connects again when the connection breaks, or when nothing is heard on it.
+
+    *where*: the leader's name or address and its port; *others*: ports that it takes where that one is taken.
+    """
 
     def __init__(
         self,
@@ -34,40 +33,51 @@ class FollowerLink(Link):
         times: Times,
         where: tuple[str, int],
         poll: select.epoll | None = None,
+        *,
+        others: tuple[int, ...] = (),
     ) -> None:
         super().__init__(me, key, poll)
         now_s = time.monotonic()
         self.roll = Follower(me, leader, times, now_s)
-        self._where = where
-        self._addresses: list[Address] = []
-        self._lookup: Lookup | None = None
-        self._resolved_s = now_s
-        self._met = False
+        self._route = Route(where[0], (where[1], *others), now_s)
         self._mark = os.urandom(8).hex()
         self.clock = Clock()
         self._hello_ns = 0
-        self.connection: Connection | None = None
-        self._proved = False
+        # The one on which the leader has proved itself, and the one on which it has not yet.
+        self._proved: Connection | None = None
+        self._attempt: Connection | None = None
         self._next_try_s = now_s
+
+    @property
+    def connections(self) -> tuple[Connection, ...]:
+        """What is open."""
+        return tuple(each for each in (self._proved, self._attempt) if each is not None)
 
     def serve(self) -> None:
         """Do what is due: the connection, messages, beats."""
         for fd, events in self._poll.poll(0, 16):
-            if self._lookup is not None and fd == self._lookup.fd:
-                self._take_found(self._lookup)
-            elif self.connection is not None:
-                self.on_ready(self.connection, events)
+            self.serve_fd(fd, events)
         self.serve_time()
+
+    def serve_fd(self, fd: int, events: int) -> None:
+        """Do what is due on a descriptor that is ready."""
+        lookup = self._route.lookup
+        if lookup is not None and fd == lookup.fd:
+            self._poll.unregister(fd)
+            now_s = time.monotonic()
+            self._next_try_s = now_s if self._route.resolved(now_s) else now_s + UNKNOWN_RETRY_S
+            return
+        for connection in self.connections:
+            if connection.sock.fileno() == fd:
+                self.on_ready(connection, events)
 
     def serve_time(self) -> None:
         """Do what is due by time alone."""
         now_s = time.monotonic()
-        connection = self.connection
-        if connection is None:
-            if now_s >= self._next_try_s and self.roll.verdict is None:
-                self._connect(now_s)
-        elif not self._proved and now_s - connection.born_s > PROVE_WITHIN_S:
-            self.lose(connection)
+        if self._attempt is not None and now_s - self._attempt.born_s > self._route.within_s:
+            self.lose(self._attempt)
+        if self._wants_one(now_s) and now_s >= self._next_try_s:
+            self._connect(now_s)
         if self.roll.next_s(now_s) <= 0:
             self._do(self.roll.tick(now_s, time.monotonic_ns()))
 
@@ -75,9 +85,16 @@ class FollowerLink(Link):
         """Return the seconds until `serve` is due in any case."""
         now_s = time.monotonic()
         rest_s = self.roll.next_s(now_s)
-        if self.connection is None and self.roll.verdict is None:
-            return max(min(rest_s, self._next_try_s - now_s), 0.0)
-        return rest_s
+        if self._attempt is not None:
+            rest_s = min(rest_s, self._attempt.born_s + self._route.within_s - now_s)
+        elif self._wants_one(now_s):
+            rest_s = min(rest_s, self._next_try_s - now_s)
+        return max(rest_s, 0.0)
+
+    def _wants_one(self, now_s: float) -> bool:
+        if self._attempt is not None or self.roll.verdict is not None:
+            return False
+        return self._proved is None or self.roll.is_quiet(now_s)
 
     def tell(self, message: Message) -> None:
         """Say *message* to the leader. What has come before a stop is taken first: that the leader is gone, too."""
@@ -95,10 +112,9 @@ class FollowerLink(Link):
         return self.roll.verdict is not None
 
     def close(self) -> None:
-        if self.connection is not None:
-            self._forget(self.connection)
-        if self._lookup is not None:
-            self._lookup.close()
+        for connection in self.connections:
+            self._forget(connection)
+        self._route.close()
         super().close()
 
     def on_frame(self, connection: Connection, frame: bytes) -> None:
@@ -112,25 +128,38 @@ class FollowerLink(Link):
         elif isinstance(message, Welcome):
             self.clock.heard(self._hello_ns, message.leader_ns, now_ns)
         message = on_clock(message, -self.clock.offset_ns)
-        if not self._proved:
-            self._proved = self._met = True
+        if connection is self._attempt:
+            before, self._proved, self._attempt = self._proved, connection, None
+            if before is not None:
+                self._forget(before)
+            self._route.works(self.clock.way_ns / 1e9)
             self._do(self.roll.joined(now_s, now_ns))
         self._do(self.roll.heard(message, now_s))
         if self.roll.verdict is not None:
             self.lose(connection)
 
     def lose(self, connection: Connection) -> None:
-        if connection is not self.connection:
+        now_s = time.monotonic()
+        if connection is self._proved:
+            self._proved = None
+            self._forget(connection)
+            self._do(self.roll.left(now_s))
+        elif connection is self._attempt:
+            self._attempt = None
+            self._forget(connection)
+            self._next_try_s = now_s + RETRY_S
+            if connection.answered:
+                self._turned_away(now_s, proof_given=connection.seal is not None)
+
+    def _turned_away(self, now_s: float, *, proof_given: bool) -> None:
+        """Somebody took the connection and closed it. Before the leader was met: it, or something else, does not know
+        this host. Afterwards only the way to it is bad."""
+        if self._route.met:
+            self.roll.knocked(now_s)
             return
-        self._forget(connection)
-        self.connection = None
-        self._next_try_s = time.monotonic() + RETRY_S
-        if self._proved:
-            self._proved = False
-            self._do(self.roll.left(time.monotonic()))
-        elif connection.seal is not None:
-            self._next_try_s += REFUSED_RETRY_S
-            self._do(self.roll.refused())
+        self._route.answered()
+        if proof_given:
+            self._do(self.roll.refused(now_s))
 
     def _introduce(self, connection: Connection, nonce: bytes) -> None:
         if len(nonce) != NONCE_BYTES:
@@ -145,49 +174,32 @@ class FollowerLink(Link):
 
     def _connect(self, now_s: float) -> None:
         self._next_try_s = now_s + RETRY_S
-        if not self._addresses or (not self._met and now_s >= self._resolved_s + RESOLVE_EVERY_S):
-            try:
-                self._addresses = addresses(*self._where, flags=socket.AI_NUMERICHOST)
-            except (OSError, UnicodeError):
-                self._lookup = Lookup(*self._where)
-                self._poll.register(self._lookup.fd, READ)
-                self._next_try_s = math.inf
-                return
-            self._resolved_s = now_s
-        self._try_next(now_s)
-
-    def _take_found(self, lookup: Lookup) -> None:
-        now_s = time.monotonic()
-        self._poll.unregister(lookup.fd)
-        lookup.close()
-        self._lookup = None
-        if lookup.found:
-            self._addresses = lookup.found
-            self._resolved_s = self._next_try_s = now_s
-        else:
-            self._next_try_s = now_s + UNKNOWN_RETRY_S
-
-    def _try_next(self, now_s: float) -> None:
-        family, address = self._addresses[0]
-        self._addresses = [*self._addresses[1:], self._addresses[0]]
-        sock = socket.socket(family, socket.SOCK_STREAM)
+        place = self._route.next(now_s)
+        if place is None:
+            assert self._route.lookup is not None
+            self._poll.register(self._route.lookup.fd, READ)
+            self._next_try_s = math.inf
+            return
+        family, address = place
+        try:
+            sock = socket.socket(family, socket.SOCK_STREAM)
+        except OSError:  # No IPv6 on this host: the leader's next address may be another.
+            return
         sock.setblocking(False)
-        with contextlib.suppress(OSError):
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        prepare(sock)
         if sock.connect_ex(address) not in (0, errno.EINPROGRESS):
             sock.close()
             return
-        self._proved = False
-        self.connection = Connection(sock, now_s)
-        self._watch(self.connection)
+        self._attempt = Connection(sock, now_s)
+        self._watch(self._attempt)
 
     def _do(self, actions: list[Action]) -> None:
         for action in actions:
             if not isinstance(action, Send):
                 self._words.append(action)
                 continue
-            connection = self.connection
-            if connection is None or connection.seal is None or not self._proved:
+            connection = self._proved
+            if connection is None or connection.seal is None:
                 continue
             message = on_clock(action.message, self.clock.offset_ns)
             if not self._write(connection, connection.seal.seal(encode(message))):

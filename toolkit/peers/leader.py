@@ -63,6 +63,7 @@ from toolkit.peers.roll import (
     blamed,
     broken,
     in_vain,
+    is_of_one_end,
     light,
     named,
     news,
@@ -87,6 +88,8 @@ class Leader:
         self._marks: dict[str, str] = {}
         self._heard_s: dict[str, float] = {}
         self._away_s: dict[str, float] = {}
+        # Of those: when somebody last connected from their address.
+        self._knocked_s: dict[str, float] = {}
         # Followers that never came; those declared gone; those that are there and have not said Bye.
         self._absent = set(hosts[1:])
         self._gone: set[str] = set()
@@ -123,6 +126,8 @@ class Leader:
         self._came = Steps()
         self._worst: Report | None = None
         self._early: EarlyExit | None = None
+        # By host: its failure in short; the whole report follows, if the network lets it.
+        self._first_news: dict[str, Report] = {}
         # By host: the last report of a traceback.
         self._same: dict[str, Report] = {}
         self._started = False
@@ -158,6 +163,7 @@ class Leader:
             self._untold.add(host)
         self._here.add(host)
         self._away_s.pop(host, None)
+        self._knocked_s.pop(host, None)
         self._idle.pop(host, None)
         self._at[host] = 0
         self._heard_s[host] = now_s
@@ -181,6 +187,16 @@ class Leader:
             self._due(now_s + RECONNECT_S)
         return []
 
+    @property
+    def away(self) -> tuple[str, ...]:
+        """The hosts whose connection is broken and that may come back."""
+        return tuple(self._away_s)
+
+    def knocked(self, host: str, now_s: float) -> None:
+        """Somebody connects from the address of *host*, which is away: while that goes on it may be back within the
+        patience, though each new connection is cut, too."""
+        self._knocked_s[host] = now_s
+
     def heard(self, host: str, message: Message, now_s: float, now_ns: int) -> list[Action]:
         """Take a message of *host*, proved to be its own (the leader's own host too)."""
         self._heard_s[host] = now_s
@@ -200,7 +216,7 @@ class Leader:
         if isinstance(message, Ready):
             return self._on_ready(host)
         if isinstance(message, Failing):
-            return self._fail(host, message.report, now_s)
+            return self._fail(host, message.report, now_s, whole=message.whole)
         if isinstance(message, Evidence):
             return self._on_evidence(host, message.report, now_s)
         if isinstance(message, Step):
@@ -352,13 +368,19 @@ class Leader:
         self._rested = Rested()
         return [Send(hosts=self._followers, message=self._rested), AllRested()]
 
-    def _fail(self, host: str, report: Report, now_s: float) -> list[Action]:
+    def _fail(self, host: str, report: Report, now_s: float, *, whole: bool = True) -> list[Action]:
         """Take bad news from *host* ("": this roll call's own), and pass the first on."""
         self._note_early(report)
-        self._worst = worse(self._worst, report)
+        first = self._first_news.get(host)
+        if whole and first is not None and self._worst is first and is_of_one_end(first, report):
+            self._worst = msgspec.structs.replace(report, failed_ns=first.failed_ns)
+        else:
+            self._worst = worse(self._worst, report)
         if report.same:
             self._same[report.host] = report
-        if not self._hangs:
+        if not whole:
+            self._first_news[host] = report
+        elif not self._hangs:
             self._untold.discard(host)
         if self._failing_s is not None:
             return self._decide(now_s)
@@ -392,7 +414,7 @@ class Leader:
     def _look_after(self, host: str, now_s: float, now_ns: int) -> list[Action]:
         silent_s = now_s - self._heard_s[host]
         left_s = self._away_s.get(host)
-        if (silent_s < self._times.patience_s) if left_s is None else (now_s < left_s + RECONNECT_S):
+        if now_s < (self._heard_s[host] + self._times.patience_s if left_s is None else self._back_by_s(host)):
             return []
         how, at_ns = silent(silent_s), now_ns - int(silent_s * 1e9)
         if left_s is not None:
@@ -412,6 +434,12 @@ class Leader:
         if self._paused_s > RECONNECT_S:
             how += f" (host {self._me} itself had been paused for {self._paused_s:.1f} s)"
         return self._fail(host, vanished(host, how, at_ns), now_s)
+
+    def _back_by_s(self, host: str) -> float:
+        """Return when *host*, whose connection is broken, must be back."""
+        left_s = self._away_s[host]
+        latest_s = max(self._heard_s[host] + self._times.patience_s, left_s + RECONNECT_S)
+        return min(max(left_s, self._knocked_s.get(host, 0.0)) + RECONNECT_S, latest_s)
 
     def _decide(self, now_s: float) -> list[Action]:
         if self.verdict is not None:
@@ -535,7 +563,7 @@ class Leader:
         self._due_s = now_s + self._times.beat_s
         if self.verdict is not None:
             return
-        ends = [away_s + RECONNECT_S for away_s in self._away_s.values()]
+        ends = [self._back_by_s(host) for host in self._away_s]
         if not self._started:
             ends += [self._began_s + self._times.join_s, self._next_tell_s]
         if self._failing_s is not None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 from toolkit.peers.frames import HEAD_BYTES, LARGEST_BYTES, NONCE_BYTES, Reason, RefusedError, Seal, encode
 from toolkit.peers.leader import Leader
-from toolkit.peers.link import PROVE_WITHIN_S, READ, Connection, Link, peer
+from toolkit.peers.link import PROVE_WITHIN_S, READ, Connection, Link, peer, prepare
 from toolkit.peers.messages import Bye, Ended, Evidence, Failing, Hello, Message, Notice, Report, Stop
 from toolkit.peers.roll import Action, Say, Send, Timed, Times
 
@@ -45,6 +45,7 @@ class LeaderLink(Link):
         self._open: dict[int, Connection] = {}
         self._unproved: dict[int, Connection] = {}
         self._of: dict[str, Connection] = {}
+        self._address_of: dict[str, str] = {}
 
     def serve(self) -> None:
         """Do what is due: connections, messages, beats."""
@@ -136,12 +137,18 @@ class LeaderLink(Link):
             if len(self._unproved) >= UNPROVED_AT_ONCE + len(self._hosts):
                 self._drop_oldest("a connection beyond those that may wait to prove themselves")
             sock.setblocking(False)
-            with contextlib.suppress(OSError):
-                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            prepare(sock)
             connection = Connection(sock, time.monotonic())
+            self._note_knock(peer(sock))
             self._open[sock.fileno()] = self._unproved[sock.fileno()] = connection
             if not self._write(connection, NONCE_BYTES.to_bytes(HEAD_BYTES, "big") + connection.nonce):
                 self.lose(connection)
+
+    def _note_knock(self, address: str) -> None:
+        """Somebody connects from *address*: a host whose connection broke there may be trying to come back."""
+        for host in self.roll.away:
+            if self._address_of.get(host) == address:
+                self.roll.knocked(host, time.monotonic())
 
     def _no_room(self) -> None:
         """No descriptor is left: the oldest stranger goes, else nobody is let in until the next tick."""
@@ -165,6 +172,7 @@ class LeaderLink(Link):
             for message in self.roll.turn_away(hello.host, time.monotonic_ns()):
                 self._write(connection, seal.seal(encode(message)))
             raise RefusedError("a second train of a host that has joined already")
+        self._address_of[hello.host] = peer(connection.sock)
         before = self._of.get(hello.host)
         connection.seal, connection.host = seal, hello.host
         connection.frames.largest_bytes = LARGEST_BYTES

@@ -18,6 +18,9 @@ from toolkit.peers.roll import Action, Say
 
 PROVE_WITHIN_S = 5.0
 OUT_LIMIT_BYTES = 4 << 20
+# Segments that every path takes (RFC 1122's default): a tunnel that drops larger packets and does not say so would let
+# small messages pass and hold up the verdict for ever.
+SEGMENT_BYTES = 536
 READ = select.EPOLLIN
 WRITE = select.EPOLLOUT
 
@@ -25,7 +28,7 @@ WRITE = select.EPOLLOUT
 class Connection:
     """One socket: frames in, frames out, never blocking."""
 
-    __slots__ = ("born_s", "frames", "half_closed", "host", "nonce", "out", "seal", "sock", "watched")
+    __slots__ = ("answered", "born_s", "frames", "half_closed", "host", "nonce", "out", "seal", "sock", "watched")
 
     def __init__(self, sock: socket.socket, now_s: float) -> None:
         self.sock = sock
@@ -36,6 +39,7 @@ class Connection:
         self.nonce = os.urandom(NONCE_BYTES)
         self.out = b""
         self.half_closed = False
+        self.answered = False
         self.watched = 0
 
     @property
@@ -43,9 +47,11 @@ class Connection:
         return self.sock.fileno() >= 0
 
     def read(self) -> bytes | None:
-        """Return what came, b"" for nothing, None at the end."""
+        """Return what came, b"" for nothing, None at the end. `answered`: somebody took the connection."""
         try:
-            return self.sock.recv(1 << 16) or None
+            piece = self.sock.recv(1 << 16)
+            self.answered = True
+            return piece or None
         except BlockingIOError:
             return b""
         except OSError:
@@ -155,6 +161,13 @@ class Link:
         """Close everything; what the other end has not taken is lost."""
         if self._owns_poll:
             self._poll.close()
+
+
+def prepare(sock: socket.socket) -> None:
+    """Make *sock* send at once, in small segments; before it connects or listens, so that the other end does, too."""
+    for option, value in ((socket.TCP_NODELAY, 1), (socket.TCP_MAXSEG, SEGMENT_BYTES)):
+        with contextlib.suppress(OSError):
+            sock.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 def peer(sock: socket.socket) -> str:

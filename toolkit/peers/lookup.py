@@ -36,6 +36,14 @@ class Lookup:
         os.close(tells)
 
 
+def numeric(host: str, port: int) -> list[Address]:
+    """Return (*host*, *port*) where *host* is an address and no name, else nothing; at once."""
+    try:
+        return addresses(host, port, flags=socket.AI_NUMERICHOST)
+    except (OSError, UnicodeError):
+        return []
+
+
 def addresses(host: str, port: int, flags: int = 0) -> list[Address]:
     """Return where (*host*, *port*) is, the best first.
 

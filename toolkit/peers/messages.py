@@ -104,9 +104,11 @@ class Idle(Record, frozen=True, kw_only=True, tag="idle"):
 
 
 class Failing(Record, frozen=True, kw_only=True, tag="failing"):
-    """Both ways: this is the worst known so far; stop your ranks, and answer with Evidence."""
+    """Both ways: this is the worst known so far; stop your ranks, and answer with Evidence. Not `whole`: cut short, the
+    whole follows."""
 
     report: Report
+    whole: bool = True
 
 
 class Evidence(Record, frozen=True, kw_only=True, tag="evidence"):

@@ -48,6 +48,8 @@ LEAST_BEAT_S = 0.05
 # What a Verdict may hold of cause and of traceback, for all hosts together: at 10,000 hosts 1,600 characters each.
 FAN_OUT = 1 << 24
 LEAST_TEXT = 1024
+# What first news may hold of each text.
+FIRST_NEWS = {"cause": 400, "ended": 100, "advice": 80, "same": 0, "process": 80, "kind": 80}
 VANISHED = 75
 HUNG = 124
 HANG = "Hang"
@@ -245,8 +247,14 @@ def named(hosts: list[str]) -> str:
 
 
 def light(report: Report) -> Report:
-    """Return *report* as first news, which must be quick."""
-    return msgspec.structs.replace(report, traceback="")
+    """Return *report* as first news, which must be quick, and pass where larger messages are lost: about 1 KB."""
+    texts = {name: getattr(report, name)[:most] for name, most in FIRST_NEWS.items()}
+    return msgspec.structs.replace(report, traceback="", odd=(), **texts)
+
+
+def is_of_one_end(one: Report, other: Report) -> bool:
+    """True if both tell of the end of the same process."""
+    return (one.host, one.process, one.pid) == (other.host, other.process, other.pid)
 
 
 def shared(report: Report, hosts: int) -> Report:

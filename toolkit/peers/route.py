@@ -1,0 +1,85 @@
+"""Where a follower looks for its leader: the addresses of its name, one after the other, and its ports."""
+
+from toolkit.peers.lookup import Address, Lookup, numeric
+
+# Until the leader is met, its name may not resolve yet, or to an address of before.
+RESOLVE_EVERY_S = 5.0
+# A leader whose port is taken listens on another one. It is looked for there as soon as somebody else answers at the
+# first, and once in so many tries where nobody does.
+TRIES = 10
+# How long a connection may take to prove itself: as long as the leader waits for it too; on another port, which may be
+# closed by a firewall that says nothing; and once the leader was met, when only a bad network can be slower.
+PROVE_WITHIN_S = 5.0
+ELSEWHERE_S = 1.0
+AGAIN_S = 0.5
+
+
+class Route:
+    """The places to try, in turn. *ports*: the leader's first, then those that it takes where that one is taken."""
+
+    def __init__(self, host: str, ports: tuple[int, ...], now_s: float) -> None:
+        self._host = host
+        self._ports = ports
+        self._addresses: list[Address] = []
+        self._resolved_s = now_s
+        self._tries = 0
+        self._elsewhere = 0
+        self._last: Address | None = None
+        self._met: Address | None = None
+        self.lookup: Lookup | None = None
+        self.within_s = PROVE_WITHIN_S
+
+    @property
+    def met(self) -> bool:
+        """True once the leader was found; it is looked for in that place alone from then on."""
+        return self._met is not None
+
+    def next(self, now_s: float) -> Address | None:
+        """Return where to try now, None while the name is being looked up (`lookup`)."""
+        if self._met is not None:
+            return self._met
+        if not self._addresses or now_s >= self._resolved_s + RESOLVE_EVERY_S:
+            found = numeric(self._host, self._ports[0])
+            if not found:
+                self.lookup = Lookup(self._host, self._ports[0])
+                return None
+            self._addresses, self._resolved_s = found, now_s
+        self._last = self._choose()
+        return self._last
+
+    def resolved(self, now_s: float) -> bool:
+        """Take what `lookup` has found; False for nothing."""
+        assert self.lookup is not None
+        self.lookup.close()
+        found, self.lookup = self.lookup.found, None
+        if found:
+            self._addresses, self._resolved_s = found, now_s
+        return bool(found)
+
+    def works(self, way_s: float) -> None:
+        """The leader has proved itself in the last place; *way_s*: how long an answer takes from there."""
+        self._met = self._last if self._met is None else self._met
+        self.within_s = max(AGAIN_S, 4 * way_s)
+
+    def answered(self) -> None:
+        """Somebody was in the last place, who is not the leader."""
+        if self._elsewhere == 0 and self._met is None:
+            self._elsewhere = len(self._ports) - 1
+
+    def close(self) -> None:
+        if self.lookup is not None:
+            self.lookup.close()
+
+    def _choose(self) -> Address:
+        family, address = self._addresses[0]
+        if self._elsewhere:
+            port = self._ports[-self._elsewhere]
+            self._elsewhere -= 1
+            self.within_s = ELSEWHERE_S
+            return family, (address[0], port, *address[2:])
+        self._addresses = [*self._addresses[1:], self._addresses[0]]
+        self._tries += 1
+        if self._tries % TRIES == 0:
+            self._elsewhere = len(self._ports) - 1
+        self.within_s = PROVE_WITHIN_S
+        return family, address

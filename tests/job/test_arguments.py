@@ -2,9 +2,12 @@
 
 import argparse
 import json
+import re
+import shlex
 import subprocess
 import sys
-from typing import Any
+from pathlib import Path
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given
@@ -12,6 +15,7 @@ from hypothesis import strategies as st
 
 from toolkit.errors import UserError
 from toolkit.job.arguments import ONE_STRING_BYTES, arguments, check
+from toolkit.settings import ArgumentStyle
 
 VALUES: dict[str, Any] = {
     "yes": True,
@@ -130,3 +134,13 @@ def test_an_argument_that_is_too_long_is_named_with_a_way_out() -> None:
 def test_text_that_no_process_can_be_given_is_refused(token: str, found: str) -> None:
     with pytest.raises(UserError, match=f"argument --k: .*{found}"):
         check(("--k", token))
+
+
+def test_the_page_shows_the_arguments_of_each_style() -> None:
+    page = (Path(__file__).parents[2] / "docs/arguments.md").read_text()
+    example = page[page.index("    {") : page.index("a script finds")]
+
+    for style in get_args(ArgumentStyle):
+        shown = re.search(rf"^\| `{style}`[^|]*\|\s*`?(.*?)`?\s*\|$", page, re.M)
+        assert shown is not None
+        assert tuple(shlex.split(shown[1])) == arguments(json.loads(example), style)

@@ -16,6 +16,12 @@ from toolkit.verdict.collateral import BROKEN, ECHOES, is_echo
         ("RuntimeError: The server socket has failed to listen. Address already in use", "MASTER_PORT"),
         ('Segmentation fault\n  File "/v/horovod/common/basics.py", line 105 in init', "without MPI"),
         ("train.py: error: unrecognized arguments: --lr 3", "TOOLKIT_ARGUMENT_STYLE"),
+        ("train.py: error: unrecognized arguments: True", "TOOLKIT_ARGUMENT_STYLE=flags"),
+        ("train.py: error: unrecognized arguments: False --lr 3", "TOOLKIT_ARGUMENT_STYLE=flags"),
+        ("Error: Got unexpected extra argument (True)", "TOOLKIT_ARGUMENT_STYLE=flags"),
+        ("train.py: error: argument --layers: invalid int value: '[1, 2]'", "TOOLKIT_ARGUMENT_STYLE=flags"),
+        ("train.py: error: argument --seed: invalid int value: ''", "TOOLKIT_ARGUMENT_STYLE=flags"),
+        ("train.py: error: argument --seed: invalid int value: 'x'", ""),
         ("ValueError: too few labels", ""),
     ],
 )

@@ -2,6 +2,7 @@
 
 SHM = "/dev/shm is too small: give the container more (docker run --shm-size=8g)."
 SMALLER = "Lower the batch size or the sequence length, or use more GPUs."
+FLAGS = "A switch of the script (store_true) was given a value: TOOLKIT_ARGUMENT_STYLE=flags passes it alone."
 ONE_EACH = "Two ranks on one GPU: each rank must set its device from LOCAL_RANK."
 
 # (words that the error or the last lines hold, in lower case, all of them; what to do)
@@ -28,6 +29,13 @@ ADVICE: tuple[tuple[tuple[str, ...], str], ...] = (
     ),
     (("address already in use",), "Another process has the port: set MASTER_PORT to a free one."),
     (("too many open files",), "Raise the limit (docker run --ulimit nofile=65536), or use fewer workers."),
+    *((("unrecognized arguments: " + value,), FLAGS) for value in ("true", "false")),
+    *((("got unexpected extra argument", f"({value}"), FLAGS) for value in ("true", "false")),
+    (("error: argument", "value: '["), "TOOLKIT_ARGUMENT_STYLE=flags passes a list as several arguments (nargs)."),
+    (
+        ("error: argument", "value: ''"),
+        "A null hyperparameter is an empty argument; TOOLKIT_ARGUMENT_STYLE=flags has none.",
+    ),
     (
         ("unrecognized arguments",),
         "The job has a hyperparameter that the script does not know; TOOLKIT_ARGUMENT_STYLE=none passes none.",

@@ -13,7 +13,7 @@ import pytest
 from toolkit.errors import InternalError
 from toolkit.job.job import Folders, Job, Script
 from toolkit.job.plan import Phase
-from toolkit.source.install import phase, remember
+from toolkit.source.install import in_container, phase, remember
 
 MakeJob = Callable[..., Job]
 Kind = Literal["program", "module", "package", "command", "plugin"]
@@ -89,8 +89,9 @@ def test_the_users_environment_wins_over_ours(make_job: MakeJob, code: Path) -> 
     ours = must(phase(job)).main.environ
     theirs = must(phase(msgspec.structs.replace(job, environ=chosen))).main.environ
 
-    assert ours == {"PATH": "/usr/bin", "PIP_ROOT_USER_ACTION": "ignore", "PYTHONUNBUFFERED": "1"}
-    assert theirs == {"PYTHONUNBUFFERED": "1", **chosen}
+    container = {"PIP_BREAK_SYSTEM_PACKAGES": "1"} if in_container({}) else {}
+    assert ours == {"PATH": "/usr/bin", "PIP_ROOT_USER_ACTION": "ignore", "PYTHONUNBUFFERED": "1", **container}
+    assert theirs == {"PYTHONUNBUFFERED": "1", **container, **chosen}
 
 
 def test_asking_before_the_code_is_in_place_is_our_own_fault(make_job: MakeJob) -> None:
@@ -310,3 +311,37 @@ def test_a_requirement_that_is_nowhere_leaves_pips_reason_last(
 
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == "ERROR: No matching distribution found for no-such-thing-at-all"
+
+
+@pytest.mark.parametrize(
+    ("name", "environ", "expected"),
+    [
+        (".dockerenv", {}, True),
+        ("run/.containerenv", {}, True),
+        ("", {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, True),
+        ("", {"container": "lxc"}, True),
+        ("", {"container": ""}, False),
+        ("etc/os-release", {"HOME": "/root"}, False),
+    ],
+)
+def test_a_container_is_known_by_files_and_variables(
+    tmp_path: Path, name: str, environ: dict[str, str], expected: bool
+) -> None:
+    if name:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+
+    assert in_container(environ, tmp_path) is expected
+
+
+def test_pip_may_install_into_a_containers_own_python_unless_the_user_forbids(make_job: MakeJob, code: Path) -> None:
+    (code / "requirements.txt").write_text("numpy\n")
+    inside = {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}
+    forbidden = {**inside, "PIP_BREAK_SYSTEM_PACKAGES": "0"}
+    job = make_job(script=script(code))
+
+    ours = must(phase(msgspec.structs.replace(job, environ=inside))).main.environ
+    theirs = must(phase(msgspec.structs.replace(job, environ=forbidden))).main.environ
+
+    assert ours["PIP_BREAK_SYSTEM_PACKAGES"] == "1"
+    assert theirs["PIP_BREAK_SYSTEM_PACKAGES"] == "0"

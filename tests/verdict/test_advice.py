@@ -12,6 +12,7 @@ from toolkit.verdict.collateral import BROKEN, ECHOES, is_echo
         ("script was killed by SIGBUS (signal 7)", "/dev/shm"),
         ("OSError: [Errno 28] No space left on device", "disk is full"),
         ("ModuleNotFoundError: No module named 'einops'", "requirements.txt"),
+        ("This environment is externally managed: To install Python packages system-wide, try apt", "PEP 668"),
         ("NVRM: Xid (PCI:0000:10:1c): 79, GPU has fallen off the bus", "exclude this machine"),
         ("RuntimeError: The server socket has failed to listen. Address already in use", "MASTER_PORT"),
         ('Segmentation fault\n  File "/v/horovod/common/basics.py", line 105 in init', "without MPI"),

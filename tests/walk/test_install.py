@@ -242,3 +242,49 @@ def test_a_plug_in_installs_for_itself(image: Image) -> None:
     done = image.train(SAGEMAKER_TRAINING_MODULE="plugged:main")
 
     assert (done.status, done.stdout) == (0, b"ran\n")
+
+
+SYSTEM = Path("/usr/bin/python3")
+PLACE = 'mount -t tmpfs tmpfs "$1" && shift && exec "$@"'
+
+
+def managed() -> Path:
+    """Return where the system's Python, if it refuses pip (PEP 668) and can run this toolkit, installs to."""
+    asked = "import sys, sysconfig; print(sys.version_info[:2] == {}, sysconfig.get_path('stdlib'))"
+    done = subprocess.run(
+        [SYSTEM, "-I", "-c", asked.format(sys.version_info[:2])], capture_output=True, text=True, check=False
+    )
+    same, _, library = done.stdout.strip().partition(" ")
+    if same != "True" or not Path(library, "EXTERNALLY-MANAGED").exists():
+        pytest.skip("needs Debian's or Ubuntu's Python at /usr/bin/python3, of this interpreter's version")
+    if subprocess.run([SYSTEM, "-m", "pip", "--version"], capture_output=True).returncode != 0:
+        pytest.skip("needs pip of the system's Python (apt-get install python3-pip)")
+    return Path(f"/usr/local/lib/{Path(library).name}/dist-packages")
+
+
+@pytest.mark.root
+@pytest.mark.skipif(os.getuid() != 0, reason="needs to be root, to cover the system's folder of packages")
+@pytest.mark.parametrize(("variables", "status"), [({"container": "oci"}, 0), ({"PIP_BREAK_SYSTEM_PACKAGES": "0"}, 1)])
+def test_a_python_of_the_operating_system_takes_requirements_in_a_container(
+    base: Base, image: Image, variables: dict[str, str], status: int
+) -> None:
+    """PEP 668: Debian's pip says "externally-managed-environment" otherwise."""
+    place = managed()
+    image.wheel("wanted", text="GREETING = 'hello'\n")
+    base.program("import wanted\nprint(wanted.GREETING)\n")
+    (base.code / "requirements.txt").write_text("wanted\n")
+    covered = ["unshare", "--mount", "sh", "-c", PLACE, "sh", str(place), str(SYSTEM), *TRAIN]
+    beside = base.folder / "beside"
+    beside.mkdir()
+    for package in (ROOT / "toolkit", Path(msgspec.__file__).parent):
+        (beside / package.name).symlink_to(package)
+
+    done = base.train({**image.pip, "PYTHONPATH": str(beside), **variables}, command=covered)
+
+    assert done.status == status, done
+    assert done.stdout.endswith(b"hello\n") is (status == 0)
+    if status:
+        assert done.failure is not None
+        assert done.failure.startswith("InstallRequirementsError:")
+        assert "This environment is externally managed" in done.failure
+        assert "run train with a virtual environment's Python" in done.failure

@@ -3,7 +3,7 @@
 import codecs
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,6 +30,8 @@ MARKS = (
     (codecs.BOM_UTF8, "utf-8"),
 )
 GRACE_S = 5.0
+CONTAINER_FILES = (".dockerenv", "run/.containerenv")
+CONTAINER_VARIABLES = ("KUBERNETES_SERVICE_HOST", "container", "APPTAINER_CONTAINER", "SINGULARITY_CONTAINER")
 # Who names a repository of their own must not get packages of the same names from the public index.
 CODE_ARTIFACT = "CA_REPOSITORY_ARN"
 CODE_ARTIFACT_HINT = (
@@ -63,7 +65,12 @@ def phase(job: Job) -> Phase | None:
         )
     wanted = (".",) * (script.kind == "package") + ("-r", REQUIREMENTS) * requirements
     # "Running pip as root" is no news in a container. By variable: pip before 22.1 does not know the option.
-    environ = {"PIP_ROOT_USER_ACTION": "ignore", "PYTHONUNBUFFERED": "1", **job.environ}
+    environ = {"PIP_ROOT_USER_ACTION": "ignore", "PYTHONUNBUFFERED": "1"}
+    if in_container(job.environ):
+        # Debian's and Ubuntu's Python refuses what does not come from apt (PEP 668). A container's Python is the job's
+        # alone; on a person's machine the refusal stands. pip before 23.0.1 does not know the option either.
+        environ["PIP_BREAK_SYSTEM_PACKAGES"] = "1"
+    environ |= job.environ
     return Phase(
         name="install",
         main=ProcessSpec(
@@ -76,6 +83,11 @@ def phase(job: Job) -> Phase | None:
         failure="InstallModuleError" if script.kind == "package" else "InstallRequirementsError",
         skip_if=job.folders.scratch / "installed" / _fingerprint(job.interpreter, script.folder, wanted),
     )
+
+
+def in_container(environ: Mapping[str, str], root: Path = Path("/")) -> bool:
+    """True if this file system is a container's, as Docker, Podman, Kubernetes, LXC and Apptainer say."""
+    return any((root / name).exists() for name in CONTAINER_FILES) or any(environ.get(n) for n in CONTAINER_VARIABLES)
 
 
 def remember(stamp: Path) -> None:

@@ -13,6 +13,10 @@ ADVICE: tuple[tuple[tuple[str, ...], str], ...] = (
     (("insufficient shared memory",), SHM),
     (("sigbus",), "Often a full /dev/shm (docker run --shm-size=8g), or a file cut short while it was mapped."),
     (("no space left on device",), "A disk is full: keep fewer checkpoints, or give the job a larger volume."),
+    (
+        ("environment is externally managed",),
+        "The operating system's Python refuses pip (PEP 668): run train with a virtual environment's Python.",
+    ),
     (("no module named",), "Install it in the image, or name it in requirements.txt beside the script."),
     (("ncclunhandledcudaerror",), "NCCL_DEBUG=INFO shows the CUDA call; a broken GPU or a wrong driver are usual."),
     (("ncclsystemerror",), "NCCL_DEBUG=INFO shows the call; look at NCCL_SOCKET_IFNAME, ulimits and /dev/shm."),

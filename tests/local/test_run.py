@@ -2,6 +2,7 @@ import importlib.util
 import json
 import os
 import pty
+import select
 import signal
 import subprocess
 import time
@@ -73,9 +74,53 @@ def test_on_a_terminal_a_table_follows_the_lines_and_is_gone_at_the_end(tmp_path
 
     assert process.wait() == 0
     table, _, end = screen.decode().rpartition("\x1b[2K")
-    for words in ("ended with 0", "metric", "loss", "0.5", "step=2 loss=0.5\r\n"):
+    for words in ("ended with 0", "host", "state", "loss", "0.5", "step=2 loss=0.5\r\n"):
         assert words in table
     assert "Completed, exit code 0" in end
+
+
+@pytest.mark.parametrize(
+    ("words", "bars"),
+    [
+        (("--hosts", "2"), [b"algo-1 | 50%", b"algo-2 | 50%"]),
+        pytest.param(
+            ("--distribution", "pytorchddp", "--processes-per-host", "2"),
+            [b"[algo-1 rank 0]  50%", b"[algo-1 rank 1]  50%"],
+            marks=[
+                pytest.mark.torch,
+                pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed"),
+            ],
+        ),
+    ],
+)
+def test_on_a_terminal_bars_are_shown_before_their_lines_end(
+    tmp_path: Path, words: tuple[str, ...], bars: list[bytes]
+) -> None:
+    pytest.importorskip("rich")
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src/bar.py").write_text(
+        "import os, sys, time\n"
+        "sys.stderr.write('\\r 10%\\r 50%')\n"
+        f"while not os.path.exists({str(tmp_path / 'seen')!r}): time.sleep(0.05)\n"
+        "sys.stderr.write('\\r100%\\n')\n"
+    )
+    ours, theirs = pty.openpty()
+    argv = [*COMMAND, "src/bar.py", "--job-dir", "job", *words]
+    environ = {**os.environ, "PYTHONPATH": str(ROOT), "TERM": "xterm", "COLUMNS": "100", "LINES": "40"}
+    process = subprocess.Popen(argv, cwd=tmp_path, env=environ, stdin=theirs, stdout=theirs, stderr=theirs)
+    os.close(theirs)
+    screen = b""
+    ends_s = time.monotonic() + 30
+    while select.select([ours], [], [], 30)[0] and (piece := read_terminal(ours)):
+        screen += piece
+        if all(bar in screen for bar in bars) or time.monotonic() > ends_s:
+            (tmp_path / "seen").touch()
+    os.close(ours)
+
+    assert process.wait(30) == 0
+    assert all(bar in screen for bar in bars)
+    assert b"100%\r\n" in screen
+    assert "100%" in (tmp_path / "job/logs/algo-1.log").read_text()
 
 
 def read_terminal(fd: int) -> bytes:

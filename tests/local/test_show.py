@@ -5,21 +5,17 @@ import sys
 import pytest
 
 from toolkit.local import show
-from toolkit.local.show import Live, Plain, Standing
+from toolkit.local.show import Live, Plain
+from toolkit.local.standing import HostStanding, Standing
 from toolkit.log import Log
 from toolkit.metrics.sample import Sample
 
 LOSS = Sample(name="loss", value=0.123456789, time_s=0, host="algo-1", step=40)
-STANDING = Standing(name="digits", elapsed_s=75, hosts={"algo-1": "running", "algo-2": "ended with 0"}, samples=(LOSS,))
-
-
-def test_a_standing_fits_on_one_line() -> None:
-    assert show.status_line(STANDING) == "1:15 | algo-1 running, algo-2 ended with 0 | loss=0.123457"
-
-
-@pytest.mark.parametrize(("seconds", "text"), [(0, "0:00"), (59.9, "0:59"), (75, "1:15"), (3661, "1:01:01")])
-def test_elapsed_time_reads_as_a_clock(seconds: float, text: str) -> None:
-    assert show.clock(seconds) == text
+HOSTS = (
+    HostStanding(name="algo-1", state="running", samples=(LOSS,)),
+    HostStanding(name="algo-2", state="ended with 0"),
+)
+STANDING = Standing(name="digits", elapsed_s=75, hosts=HOSTS)
 
 
 def test_lines_go_where_the_host_wrote_them(capfd: pytest.CaptureFixture[str]) -> None:
@@ -49,9 +45,21 @@ def test_the_standing_is_said_every_ten_seconds(capfd: pytest.CaptureFixture[str
     plain = Plain(Log(), several=True)
 
     for second in range(25):
-        plain.standing(Standing(name="j", elapsed_s=second, hosts={"algo-1": "running"}))
+        plain.standing(Standing(name="j", elapsed_s=second, hosts=HOSTS[:1]))
 
-    assert capfd.readouterr().err == "[toolkit] 0:10 | algo-1 running\n[toolkit] 0:20 | algo-1 running\n"
+    said = "algo-1 running | loss=0.123457"
+    assert capfd.readouterr().err == f"[toolkit] 0:10 | {said}\n[toolkit] 0:20 | {said}\n"
+
+
+def test_without_a_table_a_bars_newest_state_is_a_line_every_five_seconds(capfd: pytest.CaptureFixture[str]) -> None:
+    plain = Plain(Log(), several=True)
+
+    for quarter in range(48):
+        bars = (f"algo-1 | {min(quarter, 30)}%",)
+        host = HostStanding(name="algo-1", state="running", bars=bars)
+        plain.standing(Standing(name="j", elapsed_s=quarter / 4, hosts=(host,)))
+
+    assert capfd.readouterr().out == "algo-1 | 20%\nalgo-1 | 30%\n"
 
 
 def test_a_reader_that_has_gone_does_not_end_the_job(capfd: pytest.CaptureFixture[str]) -> None:
@@ -63,16 +71,6 @@ def test_a_reader_that_has_gone_does_not_end_the_job(capfd: pytest.CaptureFixtur
     plain.lines("algo-1", write_end, b"lost too\n")
 
     os.close(write_end)
-
-
-def test_the_table_shows_hosts_metrics_and_time() -> None:
-    console = pytest.importorskip("rich.console").Console(file=io.StringIO(), width=80)
-
-    console.print(show.table(STANDING))
-
-    shown = console.file.getvalue()
-    for word in ("digits", "1:15", "algo-1", "running", "algo-2", "ended with 0", "loss", "0.123457", "40"):
-        assert word in shown
 
 
 def test_lines_and_our_own_words_pass_above_the_table_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -60,7 +60,7 @@ def run(arguments: argparse.Namespace, log: Log) -> int:
     """Run the job; return its exit code."""
     from toolkit.local.report import summary
     from toolkit.local.run import play
-    from toolkit.local.show import Look, chosen
+    from toolkit.local.show import Look, chosen, is_live
 
     own = dict(os.environ)
     spec = read(vars(arguments), Path.cwd(), time.strftime("%Y-%m-%d-%H-%M-%S"))
@@ -72,6 +72,8 @@ def run(arguments: argparse.Namespace, log: Log) -> int:
     if arguments.quiet:
         log.level = 30
     look: Look = "quiet" if arguments.quiet else "plain" if arguments.plain else "auto"
+    if is_live(own, look):
+        own.setdefault("TOOLKIT_LOG_PROGRESS", "live")
     try:
         report = play(spec, own, log, lambda: chosen(log, several=len(spec.hosts) > 1, environ=own, look=look))
     except KeyboardInterrupt:  # While the job runs, Ctrl-C is an event of it; this is before or after.

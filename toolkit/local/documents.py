@@ -81,6 +81,8 @@ def environment(spec: Spec, place: Place, own: Mapping[str, str], region: str) -
     ranks = len(spec.hosts) * (spec.processes_per_host or 1)
     if ranks > 1 and "OMP_NUM_THREADS" not in kept:
         kept["OMP_NUM_THREADS"] = str(max(1, place.cpus // ranks))
+    if "TOOLKIT_LOG_PROGRESS" in own:  # How the console on which the job is shown takes progress bars.
+        kept["TOOLKIT_LOG_PROGRESS"] = own["TOOLKIT_LOG_PROGRESS"]
     if spec.processes_per_host:
         kept["TOOLKIT_PROCESSES_PER_HOST"] = str(spec.processes_per_host)
     if spec.rules is not None:

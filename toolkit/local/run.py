@@ -6,6 +6,7 @@ lose with a machine.
 """
 
 import os
+import re
 import selectors
 import signal
 import time
@@ -26,21 +27,24 @@ from toolkit.local.report import (
     last_values,
     moment,
 )
-from toolkit.local.show import Show, Standing
+from toolkit.local.show import Show
 from toolkit.local.stage import Staged
+from toolkit.local.standing import HostStanding, Standing
+from toolkit.local.stream import HostStream
 from toolkit.log import Log
 from toolkit.metrics.file import decoded
 from toolkit.metrics.sample import Sample
 from toolkit.supervise.bars import collapsed
 from toolkit.supervise.children import fork_call, reap, send, send_all, spawn
 from toolkit.supervise.kernel import descendants, marked, prctl
-from toolkit.supervise.lines import Lines
 from toolkit.supervise.signals import Signals, Wishes, stops
 
 SILENT_S = 5.0  # How long a container that is being started may say nothing before it is stopped all the same.
 DRAIN_S = 2.0  # How long after a host's end its pipes may still bring something.
-LOOK_S = 1.0  # How often the standing is shown.
+LOOK_S = 1.0  # How often the standing is shown, and
+BARS_S = 0.25  # how often while progress bars move.
 READ_BYTES = 1 << 16
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def play(spec: Spec, own: Mapping[str, str], log: Log, show: Callable[[], Show]) -> Report:
@@ -85,7 +89,11 @@ class Host:
         self.pid = 0
         self.state = "running"
         self.log = staged.log.open("wb", buffering=0)
-        self.streams: dict[int, tuple[int, Lines]] = {}
+        self.streams: dict[int, HostStream] = {}
+        self._error = ""
+        self._followed = False
+        self.newest: dict[str, Sample] = {}
+        self._tail = Tail(staged.place.base / "output" / "metrics.jsonl")
         self.closes_at_s: float | None = None
         self.heard = False
         self.stops_at_s: float | None = None
@@ -108,7 +116,36 @@ class Host:
                 os.close(write_end)
         for fd, (read_end, _) in zip((1, 2), pipes, strict=True):
             os.set_blocking(read_end, False)
-            self.streams[read_end] = (fd, Lines())
+            self.streams[read_end] = HostStream(fd)
+
+    @property
+    def bars(self) -> tuple[str, ...]:
+        """The newest states of progress bars, with the rank that each is of, or the host."""
+        texts = []
+        for stream in self.streams.values():
+            for prefix, state in stream.states.items():
+                text = _COLOURS.sub("", state.decode("utf-8", "replace"))
+                texts.append(text if prefix else f"{self.name} | {text.strip()}")
+        return tuple(texts)
+
+    def look(self) -> None:
+        """Read the newest samples, and at the end why the host failed."""
+        self.newest = last_values(self._tail.new(), self.newest)
+        if self.state.startswith("ended") and not (self._error or self._followed):
+            told = collect.outcomes((self.staged,)).get(self.name)
+            self._followed = told is not None and told.host not in ("", self.name)
+            self._error = told.cause.strip().rpartition("\n")[2] if told is not None and not self._followed else ""
+
+    def standing(self) -> HostStanding:
+        """Return where this host stands, as of the last `look`."""
+        return HostStanding(
+            name=self.name,
+            state=self.state,
+            samples=tuple(self.newest.values()),
+            error=self._error,
+            followed=self._followed,
+            bars=self.bars,
+        )
 
     def stop(self, now_s: float) -> None:
         """SIGTERM to `train`, by the time `stops_at_s`."""
@@ -175,8 +212,6 @@ class Room:
         self._show = show
         self._hosts = {host.place.host: (ContainedHost if host.container else Host)(host) for host in staged}
         self._feeders: dict[int, feed.Feed] = {}
-        self._tails = [Tail(host.place.base / "output" / "metrics.jsonl") for host in staged]
-        self._newest: dict[str, Sample] = {}
         self._began_s = time.monotonic()
         self._selector = selectors.PollSelector()
 
@@ -185,9 +220,9 @@ class Room:
         with Signals() as signals:
             self._selector.register(signals.fd, selectors.EVENT_READ)
             self._start()
-            look_at_s = 0.0
+            look_at_s = bars_at_s = 0.0
             while not self.course.over or any(host.streams for host in self._hosts.values()):
-                self._wait(look_at_s)
+                self._wait(min(bars_at_s, look_at_s) if self._bars_moved else look_at_s)
                 for number in signals.take():
                     if stops(number) and self._wishes.is_new(number, time.monotonic()):
                         self._asked(number)
@@ -197,9 +232,16 @@ class Room:
                 self._close_late()
                 if self._now_s() >= look_at_s:
                     look_at_s = self._now_s() + LOOK_S
-                    self._look()
+                    for host in self._hosts.values():
+                        host.look()
+                    self._show_standing()
+                elif self._bars_moved and self._now_s() >= bars_at_s:
+                    bars_at_s = self._now_s() + BARS_S
+                    self._show_standing()
             self.ended_s = time.time()
-            self._look()
+            for host in self._hosts.values():
+                host.look()
+            self._show_standing()
 
     def clear(self) -> None:
         """Leave nothing behind: no process, no FIFO, no open file; also after an error half-way."""
@@ -240,7 +282,7 @@ class Room:
                 self._read(key.data, key.fd)
 
     def _read(self, host: Host, pipe: int) -> None:
-        fd, lines = host.streams[pipe]
+        stream = host.streams[pipe]
         try:
             piece = os.read(pipe, READ_BYTES)
         except BlockingIOError:
@@ -248,20 +290,20 @@ class Room:
         if not piece:
             self._end_stream(host, pipe)
             return
-        for block in lines.feed(piece):
-            self._relay(host, fd, block)
+        for block in stream.feed(piece):
+            self._relay(host, stream, block)
+        host.heard = True
 
     def _end_stream(self, host: Host, pipe: int) -> None:
-        fd, lines = host.streams.pop(pipe)
-        self._relay(host, fd, lines.flush())
+        stream = host.streams.pop(pipe)
+        self._relay(host, stream, stream.flush())
         self._selector.unregister(pipe)
         os.close(pipe)
 
-    def _relay(self, host: Host, fd: int, block: bytes) -> None:
-        if not block:
-            return
-        host.heard = True
-        self._show.lines(host.name, fd, block)
+    def _relay(self, host: Host, stream: HostStream, block: bytes) -> None:
+        lines = stream.lines(block)
+        if lines:
+            self._show.lines(host.name, stream.fd, lines)
         try:
             host.log.write(collapsed(block))
         except OSError:
@@ -321,12 +363,16 @@ class Room:
                 for pipe in list(host.streams):
                     self._end_stream(host, pipe)
 
-    def _look(self) -> None:
-        for tail in self._tails:
-            self._newest = last_values(tail.new(), self._newest)
-        hosts = {host.name: host.state for host in self._hosts.values()}
-        newest = tuple(self._newest.values())
-        self._show.standing(Standing(name=self.name, elapsed_s=self._now_s(), hosts=hosts, samples=newest))
+    @property
+    def _bars_moved(self) -> bool:
+        return any(stream.moved for host in self._hosts.values() for stream in host.streams.values())
+
+    def _show_standing(self) -> None:
+        hosts = tuple(host.standing() for host in self._hosts.values())
+        for host in self._hosts.values():
+            for stream in host.streams.values():
+                stream.moved = False
+        self._show.standing(Standing(name=self.name, elapsed_s=self._now_s(), hosts=hosts))
 
     def _now_s(self) -> float:
         return time.monotonic() - self._began_s

@@ -1,31 +1,25 @@
 """What a person sees while a job runs: every line of every host, and now and then where the job stands.
 
-On a terminal with rich a table stays at the bottom; else a status line is written every 10 s. Lines go where the host
-wrote them, stdout or stderr, unaltered but for "algo-1 | " in front where there are several and the line names none.
+On a terminal with rich a table of hosts and progress bars stays at the bottom; else a status line is written every
+10 s, and the newest state of a bar every 5 s. Lines go where the host wrote them, stdout or stderr, unaltered but for
+"algo-1 | " in front where there are several and the line names none.
 """
 
 import os
 import re
 import sys
 from collections.abc import Mapping
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
-from toolkit.local.report import last_values, value_text
+from toolkit.local.standing import Standing, rows, status_line
 from toolkit.log import Log
-from toolkit.metrics.sample import Sample
-from toolkit.records import Record
+
+if TYPE_CHECKING:
+    from rich.text import Text
 
 STATUS_EVERY_S = 10.0
+STATES_EVERY_S = 5.0
 Look = Literal["auto", "plain", "quiet"]
-
-
-class Standing(Record, frozen=True, kw_only=True):
-    """Where the job stands: each host's state in words, and the newest samples."""
-
-    name: str
-    elapsed_s: float
-    hosts: dict[str, str]
-    samples: tuple[Sample, ...] = ()
 
 
 class Show(Protocol):
@@ -35,25 +29,10 @@ class Show(Protocol):
         """Show whole lines that *host* wrote to *fd* (1 or 2)."""
 
     def standing(self, standing: Standing) -> None:
-        """Take note of where the job stands; called about once a second."""
+        """Take note of where the job stands; called about once a second, and four times while a bar moves."""
 
     def close(self) -> None:
         """The job is over."""
-
-
-def clock(seconds: float) -> str:
-    """Return 75.2 as "1:15"."""
-    minutes, rest = divmod(int(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
-
-
-def status_line(standing: Standing) -> str:
-    """Return *standing* as one line."""
-    hosts = ", ".join(f"{host} {state}" for host, state in standing.hosts.items())
-    newest = last_values(standing.samples)
-    metrics = " ".join(f"{name}={value_text(sample.value)}" for name, sample in newest.items())
-    return " | ".join(part for part in (clock(standing.elapsed_s), hosts, metrics) if part)
 
 
 class Plain:
@@ -63,23 +42,31 @@ class Plain:
         self._log = log
         self._several = several
         self._next_s = STATUS_EVERY_S
+        self._states_next_s = STATES_EVERY_S
+        self._states: set[str] = set()
         self._closed_fds: set[int] = set()
 
     def lines(self, host: str, fd: int, block: bytes) -> None:
-        if fd not in self._closed_fds:
-            self._write(fd, marked_block(host, block, several=self._several))
+        self._write(fd, marked_block(host, block, several=self._several))
 
     def standing(self, standing: Standing) -> None:
         if standing.elapsed_s >= self._next_s:
             self._next_s = standing.elapsed_s + STATUS_EVERY_S
             self._log.info(status_line(standing))
+        if standing.elapsed_s >= self._states_next_s:
+            self._states_next_s = standing.elapsed_s + STATES_EVERY_S
+            states = [state for host in standing.hosts for state in host.bars]
+            for state in states:
+                if state not in self._states:
+                    self._write(1, state.encode() + b"\n")
+            self._states = set(states)
 
     def close(self) -> None:
         """Nothing is held."""
 
     def _write(self, fd: int, block: bytes) -> None:
         view = memoryview(block)
-        while view:
+        while view and fd not in self._closed_fds:
             try:
                 view = view[os.write(fd, view) :]
             except BrokenPipeError:
@@ -110,7 +97,7 @@ class Live:
         self._several = several
         self._console = Console(file=sys.stdout, highlight=False, markup=False, emoji=False)
         # No refresh thread: this process forks.
-        self._table = Table(console=self._console, auto_refresh=False, transient=True)
+        self._table = Table(console=self._console, auto_refresh=False, transient=True, vertical_overflow="crop")
         self._table.start()
         self._log = log
         log.say_through(self._say, lambda: None)
@@ -119,7 +106,8 @@ class Live:
         self._say(marked_block(host, block, several=self._several))
 
     def standing(self, standing: Standing) -> None:
-        self._table.update(table(standing), refresh=True)
+        width, height = self._console.size
+        self._table.update(_text(standing, width, height), refresh=True)
 
     def close(self) -> None:
         self._log.flush()
@@ -130,6 +118,13 @@ class Live:
 
         text = block.decode("utf-8", "replace").removesuffix("\n")
         self._console.print(Text.from_ansi(text), soft_wrap=True)
+
+
+def _text(standing: Standing, width: int, height: int) -> "Text":
+    from rich.text import Text
+
+    lines = [Text.assemble(*row) for row in rows(standing, width=width, height=height)]
+    return Text("\n", no_wrap=True, overflow="crop").join(lines)
 
 
 def marked_block(host: str, block: bytes, *, several: bool) -> bytes:
@@ -146,30 +141,18 @@ def marked_block(host: str, block: bytes, *, several: bool) -> bytes:
     return b"".join((line if named.match(line) else mark + line) + b"\n" for line in lines)
 
 
-def table(standing: Standing) -> Any:
-    """Return *standing* as rich shows it: the hosts on the left, the metrics on the right."""
-    from rich.table import Table
-
-    newest = last_values(standing.samples)
-    grid = Table(title=f"{standing.name}  {clock(standing.elapsed_s)}", title_justify="left", box=None, pad_edge=False)
-    for heading in ("host", "state", "metric", "value", "step"):
-        grid.add_column(heading, no_wrap=True)
-    hosts, metrics = list(standing.hosts.items()), list(newest.values())
-    for row in range(max(len(hosts), len(metrics))):
-        grid.add_row(*_host_cells(hosts, row), *_metric_cells(metrics, row))
-    return grid
-
-
 def chosen(log: Log, *, several: bool, environ: Mapping[str, str], look: Look = "auto") -> Show:
     """Return the show that was asked for (*look*), else the one that fits where we are."""
     if look == "quiet":
         return Quiet()
-    if look == "auto" and sys.stdout.isatty() and not wants_plain(environ):
-        try:
-            return Live(log, several=several)
-        except ImportError:
-            pass  # rich is an extra.
-    return Plain(log, several=several)
+    return Live(log, several=several) if is_live(environ, look) else Plain(log, several=several)
+
+
+def is_live(environ: Mapping[str, str], look: Look = "auto") -> bool:
+    """True if the job is shown on a live table: on a terminal, with rich, which is an extra."""
+    from importlib.util import find_spec
+
+    return look == "auto" and sys.stdout.isatty() and not wants_plain(environ) and find_spec("rich") is not None
 
 
 def wants_plain(environ: Mapping[str, str]) -> bool:
@@ -181,14 +164,3 @@ def wants_plain(environ: Mapping[str, str]) -> bool:
     terminal = environ.get("TERM") or "dumb"
     notebook = environ.get("JPY_PARENT_PID") or (terminal == "xterm-color" and environ.get("PAGER") == "cat")
     return terminal == "dumb" or bool(environ.get("NO_COLOR")) or bool(notebook)
-
-
-def _host_cells(hosts: list[tuple[str, str]], row: int) -> tuple[str, str]:
-    return hosts[row] if row < len(hosts) else ("", "")
-
-
-def _metric_cells(metrics: list[Sample], row: int) -> tuple[str, str, str]:
-    if row >= len(metrics):
-        return "", "", ""
-    sample = metrics[row]
-    return sample.name, value_text(sample.value), "" if sample.step is None else str(sample.step)

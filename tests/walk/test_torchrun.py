@@ -108,6 +108,23 @@ def test_a_slow_teardown_does_not_shift_the_blame(ranks: Base) -> None:
     assert done.outcome["rank"] == 1
 
 
+def test_torchrun_says_nothing_of_a_failed_rank_though_its_sibling_takes_long_to_end(ranks: Base) -> None:
+    ranks.program(
+        RANK + "import signal\n"
+        "if rank == 1:\n"
+        "    while not os.path.exists('ready'): time.sleep(0.01)\n"
+        "    raise ValueError('the culprit')\n"
+        "signal.signal(signal.SIGTERM, lambda *_: (time.sleep(1), os._exit(5)))\n"
+        "open('ready', 'w')\n"
+        "while True: time.sleep(0.1)\n"
+    )
+
+    done = ranks.train(OMP_NUM_THREADS="1")  # Without it torchrun says that it has set it.
+
+    assert done.status == 1
+    assert "torchrun]" not in done.log, done.log  # "Sending process 71 closing signal SIGTERM", and its own page.
+
+
 def test_every_rank_saves_on_sigterm_with_its_children_alive(ranks: Base) -> None:
     ranks.program(
         RANK + "import multiprocessing, signal\n"

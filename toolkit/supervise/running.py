@@ -347,8 +347,12 @@ class Running:
             self._services_end()
 
     def _is_held(self, ended: Exit) -> bool:
-        """True if the launcher is not to hear of this end: it would end ranks that still save, on every host."""
-        return self._ends_as_one and (self._state in ("stopping", "failing", "leaving") or not ended.ok)
+        """True if the launcher is not to hear of this end: it would end ranks that still save, on every host. Nor is
+        torchrun to hear of a failure, which it would log and summarize before it is killed with the last rank."""
+        if self._ends_as_one:
+            return self._state in ("stopping", "failing", "leaving") or not ended.ok
+        silent = self._ends_with_ranks and not self._launcher_first
+        return silent and (self._state in ("failing", "leaving") or not ended.ok)
 
     @property
     def _ends_as_one(self) -> bool:

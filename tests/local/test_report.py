@@ -11,9 +11,10 @@ from toolkit.local.report import HostReport, Report
 from toolkit.metrics.sample import Sample
 
 
-def failed(at_ns: int, code: int = 1) -> Outcome:
+def failed(at_ns: int, code: int = 1, *, of: str = "") -> Outcome:
+    """Return the outcome of a host with a rank that failed at *at_ns*; *of*: the host that is said to be the cause."""
     end = Exit(process="rank", pid=1, started_ns=0, ended_ns=at_ns, code=code)
-    return Outcome(status="failed", exit_code=code, exits=(end,))
+    return Outcome(status="failed", exit_code=code, exits=(end,), host=of)
 
 
 def course(*ends: tuple[str, int], kills: Any = ()) -> Course:
@@ -35,6 +36,8 @@ FAILED = course(("algo-1", 1), ("algo-2", 1))
         (FAILED, {"algo-1": Outcome(status="stopped", exit_code=143), "algo-2": failed(20)}, "algo-2"),
         (FAILED, {"algo-1": Outcome(status="failed", exit_code=75), "algo-2": failed(20)}, "algo-2"),
         (FAILED, {"algo-2": failed(20)}, "algo-2"),
+        (FAILED, {"algo-1": failed(10, of="algo-2"), "algo-2": failed(20, of="algo-2")}, "algo-2"),
+        (FAILED, {"algo-1": failed(20, of="algo-1"), "algo-2": failed(10, of="algo-2")}, "algo-2"),
         (FAILED, {}, "algo-1"),
         (course(("algo-1", 0)), {}, ""),
         (
@@ -78,6 +81,40 @@ def test_the_newest_value_is_shown_and_of_several_ranks_the_firsts() -> None:
     assert {name: found.value for name, found in shown.items()} == {"a": 2, "b": 2}
 
 
+@pytest.mark.parametrize(
+    ("outcome", "said"),
+    [
+        (Outcome(status="succeeded", exit_code=0), ""),
+        (
+            Outcome(
+                status="failed",
+                exit_code=1,
+                host="a",
+                process="rank 1",
+                ended="ended with code 1",
+                cause="ValueError: x",
+            ),
+            "rank 1 ended with code 1",
+        ),
+        (
+            Outcome(
+                status="failed", exit_code=1, host="b", process="rank 1", here="was healthy", cause="ValueError: x"
+            ),
+            "was healthy; host b was the cause",
+        ),
+        (
+            Outcome(status="failed", exit_code=1, host="b", process="rank 1", here="lost it", lost=True),
+            "lost it; host b was the cause",
+        ),
+        (Outcome(status="failed", exit_code=124, host="b", kind="Hang", cause="no rank has written"), "hung"),
+        (Outcome(status="failed", exit_code=78, host="a", cause="no 'trian.py'\nhere"), "no 'trian.py'"),
+        (Outcome(status="stopped", exit_code=143, host="b", cause="stopped by SIGTERM"), "stopped by SIGTERM"),
+    ],
+)
+def test_each_host_tells_what_happened_on_itself(outcome: Outcome, said: str) -> None:
+    assert report.own_end(outcome, "a") == said
+
+
 def test_times_are_utc() -> None:
     assert report.moment(0.25) == "1970-01-01T00:00:00.250Z"
 
@@ -87,12 +124,12 @@ def test_the_summary_says_what_a_person_wants_to_know() -> None:
         name="digits",
         status="Failed",
         secondary_status="Failed",
-        failure_reason="AlgorithmError: Boom",
+        failure_reason="AlgorithmError: Boom\n\nTraceback (most recent call last):\n...\nValueError: Boom",
         failed_host="algo-2",
         exit_code=3,
         hosts={
-            "algo-1": HostReport(exit_code=143, cause="stopped by SIGTERM\nmore"),
-            "algo-2": HostReport(exit_code=3),
+            "algo-1": HostReport(exit_code=3, cause="was healthy; host algo-2 was the cause"),
+            "algo-2": HostReport(exit_code=3, cause="rank 1 ended with code 3"),
         },
         training_seconds=1.5,
         billable_seconds=3.0,
@@ -106,8 +143,8 @@ def test_the_summary_says_what_a_person_wants_to_know() -> None:
         "",
         "AlgorithmError: Boom",
         "",
-        "  algo-1      exit code 143: stopped by SIGTERM",
-        "  algo-2      exit code 3",
+        "  algo-1      exit code 3: was healthy; host algo-2 was the cause",
+        "  algo-2      exit code 3: rank 1 ended with code 3",
         "  loss                    0.123457",
         "  ratio                   NaN",
         "  1.5 s of training, 3 s billable",

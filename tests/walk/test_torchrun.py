@@ -224,6 +224,7 @@ def test_a_torchrun_serves_the_other_hosts_until_the_last_rank_has_ended_and_the
     done = hosts.run()
 
     assert b"is there\n" in done["algo-2"].stdout
+    assert "host algo-2 (host 2 of 2, follower)" in done["algo-2"].log
     for name, each in done.items():
         assert each.status == 0, (name, each.stderr)
         assert each.succeeded

@@ -137,6 +137,7 @@ class Outcome(Record, frozen=True, kw_only=True):
 
     `primary`: the cause is one of its own, not the echo of another process's end. `failed_ns`: when it came about, on
     this host's monotonic clock.
+    `here`: what part this host had in the end of a job that another one caused ("was healthy").
     `lost`: a rank here ended because another rank of the job was gone, or its launcher ended it for that.
     `odd`: what was odd about this host's ranks when nothing moved any more. `same`: the error and its place, by which
     tracebacks are told to be the same; `alike`: how many more ranks had ended with the same one when this was judged.
@@ -159,6 +160,7 @@ class Outcome(Record, frozen=True, kw_only=True):
     local_rank: int | None = None
     ended: str = ""
     advice: str = ""
+    here: str = ""
     primary: bool = False
     lost: bool = False
     failed_ns: int = 0

@@ -14,7 +14,8 @@ REASON_CHARACTERS = 1024  # What DescribeTrainingJob keeps of output/failure.
 
 
 class HostReport(Record, frozen=True, kw_only=True):
-    """How one host ended: its `train`'s exit code (128 + signal for a death) and what `train` itself said of it."""
+    """How one host ended: its `train`'s exit code (128 + signal for a death), and what happened on this host itself,
+    which need not be what the job failed of."""
 
     exit_code: int | None
     status: str = ""
@@ -56,7 +57,23 @@ def first_failure(course: Course, outcomes: Mapping[str, Outcome]) -> str:
         return failures[0] if failures else ""
     told = [host for host in failures if host in outcomes]
     own = [host for host in told if outcomes[host].status == "failed" and outcomes[host].exit_code != VANISHED]
+    agreed = {outcomes[host].host for host in own}
+    if len(agreed) == 1 and agreed <= set(failures):  # Over the link hosts know whose failure was the first.
+        return agreed.pop()
     return min(own, key=lambda host: _failed_at_ns(outcomes[host], failures.index(host))) if own else failures[0]
+
+
+def own_end(outcome: Outcome, host: str) -> str:
+    """Return what happened on *host* itself, "" if it ended well."""
+    if outcome.status == "succeeded":
+        return ""
+    if outcome.kind == "Hang":
+        return "hung"
+    if outcome.status == "failed" and outcome.host not in ("", host):
+        return f"{outcome.here or 'ended with it'}; host {outcome.host} was the cause"
+    if outcome.status == "failed" and outcome.process and outcome.ended:
+        return f"{outcome.process} {outcome.ended}"
+    return outcome.cause.partition("\n")[0]
 
 
 def failure_reason(verdict: Verdict, vanished: bool, failure: str) -> str:
@@ -92,9 +109,10 @@ def summary(report: Report, job_dir: Path) -> str:
     end = f"{report.status} ({report.secondary_status})" if report.secondary_status != report.status else report.status
     lines = [f"{report.name}: {end}, exit code {report.exit_code}"]
     if report.failure_reason:
-        lines += ["", *report.failure_reason.splitlines(), ""]
+        # Below the first empty line follows the traceback, which the rank has printed.
+        lines += ["", *report.failure_reason.partition("\n\n")[0].splitlines(), ""]
     for host, told in report.hosts.items():
-        cause = f": {told.cause.splitlines()[0]}" if told.cause and host != report.failed_host else ""
+        cause = f": {told.cause}" if told.cause and told.cause not in report.failure_reason else ""
         lines.append(f"  {host:<12}exit code {told.exit_code}{cause}")
     lines += [f"  {name:<24}{_shown(value)}" for name, value in report.metrics.items()]
     billed = f", {report.billable_seconds:g} s billable" if len(report.hosts) > 1 else ""

@@ -26,6 +26,7 @@ from toolkit.local.report import (
     json_value,
     last_values,
     moment,
+    own_end,
 )
 from toolkit.local.show import Show
 from toolkit.local.stage import Staged
@@ -393,7 +394,7 @@ def _report(spec: Spec, staged: Sequence[Staged], room: Room, starved: set[str],
         hosts[host] = HostReport(
             exit_code=course.codes.get(host),
             status="vanished" if vanished else told.status if told else "",
-            cause="killed with everything on it" if vanished else told.cause if told else cause,
+            cause="killed with everything on it" if vanished else own_end(told, host) if told else cause,
         )
     return Report(
         name=spec.name,

@@ -233,11 +233,13 @@ def blamed(worst: Report, early: EarlyExit | None) -> Report:
 
 
 def news(report: Report) -> str:
-    """Return *report* in one line."""
-    who = f"{report.process} of host {report.host}" if report.process else f"host {report.host}"
+    """Return in one line who failed. What a rank failed of is said once, at the end of the host's log."""
+    if not report.process:
+        return f"host {report.host} failed: {report.cause.splitlines()[0] if report.cause else report.ended}"
+    who = f"{report.process} of host {report.host}"
     if report.lost:
-        return report.cause if report.primary else f"{who} lost another rank of the job"
-    return f"{who} failed: {report.cause.splitlines()[0] if report.cause else report.ended}"
+        return f"{who} {'ended while others trained' if report.primary else 'lost another rank of the job'}"
+    return f"{who} failed ({report.ended})" if report.ended else f"{who} failed"
 
 
 def named(hosts: list[str]) -> str:

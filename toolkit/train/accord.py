@@ -233,7 +233,7 @@ class Accord:
             return outcome
         if verdict.stopped and outcome.status == "stopped" and outcome.exit_code == verdict.exit_code:
             return outcome
-        here = "" if verdict.host == me or verdict.kind == HANG else f"this host, {me}, {_part(outcome, verdict)}"
+        here = "" if verdict.host == me or verdict.kind == HANG else _part(outcome, verdict)
         return Outcome(
             status="stopped" if verdict.stopped else "failed",
             exit_code=verdict.exit_code,
@@ -246,7 +246,8 @@ class Accord:
             pid=verdict.pid,
             rank=verdict.rank,
             local_rank=verdict.local_rank,
-            ended="; ".join(part for part in (verdict.ended, here) if part),
+            ended="; ".join(part for part in (verdict.ended, f"this host, {me}, {here}" if here else "") if part),
+            here=here,
             advice=verdict.advice,
             primary=verdict.primary,
             lost=verdict.lost,

@@ -55,7 +55,7 @@ def _key(job: Job, log: Log) -> bytes:
                 where=f"TOOLKIT_JOB_SECRET_FILE: {ours.job_secret_file}",
             ) from None
     if not secret and job.cluster.is_leader:
-        log.info("link: no TOOLKIT_JOB_SECRET; its key comes from the job's own documents, a secret would be better")
+        log.debug("link: no TOOLKIT_JOB_SECRET; its key comes from the job's own documents, a secret would be better")
     parameters = {name: value for name, value in job.framework_parameters.items() if name not in OF_ONE_HOST}
     shared = [job.name, job.hyperparameters, parameters]
     return job_key(secret, job.cluster.hosts, msgspec.json.encode(shared, order="sorted"))

@@ -425,7 +425,7 @@ def _console(job: Job, taps: Taps, log: Log, outlets: Outlets, *, terminal: bool
 def _say_plan(job: Job, plan: Plan, log: Log) -> None:
     where = f"host {job.cluster.current}"
     if job.cluster.size > 1:
-        where += f" (host {job.cluster.rank} of {job.cluster.size}, {plan.role})"
+        where += f" (host {job.cluster.rank + 1} of {job.cluster.size}, {plan.role})"
     name = f"job {job.name}, " if job.name else ""
     log.info(f"toolkit {toolkit.__version__}: {name}{where}, launcher {plan.launcher}, world size {plan.world_size}")
     if plan.choice:

@@ -53,6 +53,7 @@ class Done:
             start_new_session=leads,  # As `train` starts ranks.
         )
         out, err = process.communicate(timeout=60)
+        self.pid = process.pid
         self.out, self.err, self.status = out.decode(), err.decode(), process.returncode
         self.raised = slate.raised(self.slate, process.pid)
         self.files = sorted(path.name for path in self.slate.iterdir())
@@ -386,3 +387,37 @@ def test_of_a_huge_message_the_beginning_is_left_with_type_and_place(tmp_path: P
     assert (done.raised.kind, done.raised.place) == ("Big", f"{tmp_path}/script.py:3 in <module>")
     assert done.raised.message.startswith("no shard\nline\n")
     assert len(done.raised.message) <= 8192
+
+
+def test_an_exit_that_no_python_code_calls_is_one_all_the_same(tmp_path: Path) -> None:
+    done = Done(tmp_path, "import atexit, sys\natexit.register(sys.exit, 3)\n")
+
+    assert "SystemExit: 3" in done.err
+    assert "ValueError" not in done.err
+
+
+@pytest.mark.parametrize(
+    "show",
+    [
+        "try:\n    1 / 0\nexcept ArithmeticError:\n    sys.excepthook(*sys.exc_info())\n",
+        "import code\ncode.InteractiveInterpreter().runsource('1 / 0')\n",
+    ],
+)
+def test_an_exception_that_the_script_only_shows_is_not_what_ends_it(tmp_path: Path, show: str) -> None:
+    left = Done(tmp_path, f"import sys\n{show}sys.exit(3)\n")
+    ended = Done(tmp_path, f"import os, sys\n{show}print(os.listdir(os.environ['TOOLKIT_SLATE']))\n")
+
+    assert "ZeroDivisionError" in left.err
+    assert left.raised is not None
+    assert (left.raised.kind, left.raised.handling) == ("SystemExit", None)
+    assert str(ended.pid) not in ended.out
+
+
+def test_a_module_that_raises_is_known_to_have_ended(tmp_path: Path) -> None:
+    (tmp_path / "training.py").write_text("raise ValueError('no shard')\n")
+    program = "import os, sys\nos.execv(sys.executable, [sys.executable, '-m', 'training'])\n"
+
+    done = Done(tmp_path, program)
+
+    assert done.raised is not None
+    assert done.raised.kind == "ValueError"

@@ -109,7 +109,7 @@ def test_the_exception_of_another_process_and_of_a_group_is_found_inside(
 SURVIVED = "ModuleNotFoundError: No module named 'flash_attn' (at load.py:2 in load)"
 BEFORE = f"\nbefore that it printed a traceback and went on: {SURVIVED}"
 HANDLED = "FileNotFoundError: [Errno 2] No such file: 'a' (at train.py:3 in load)"
-PRINTED = PLAIN.replace("ValueError", "FileNotFoundError")
+PRINTED = PLAIN.replace("ValueError: no such shard: 7", "FileNotFoundError: [Errno 2] No such file: 'a'")
 OPTION = "train.py: error: bad --lr"
 RAISED_EXIT = Raised(time_ns=1, kind="SystemExit", text="", code=0)
 EXITS: list[tuple[str, str, str, Raised, str]] = [
@@ -134,6 +134,8 @@ EXITS: list[tuple[str, str, str, Raised, str]] = [
     ),
     # In an except block:
     (PRINTED, "", "stderr", left(1, handling=HANDLING), HANDLED),
+    # (Hydra)
+    (PRINTED + "\nSet HYDRA_FULL_ERROR=1\n", "", "stderr", left(1, handling=HANDLING), HANDLED),
     ("no config\n", "", "stderr", left(2, handling=HANDLING), f"no config\nwhile it was handling {HANDLED}"),
     ("", "", "stderr", left(2, handling=HANDLING), HANDLED),
     ("│ FileNotFoundError: as rich draws it │\n", "", "stderr", left(1, handling=HANDLING), HANDLED),
@@ -187,12 +189,14 @@ def test_the_last_words_are_those_of_the_stream_that_spoke_last(
         "[I1122 15:03:28.145 ProcessGroupNCCL.cpp:1] ProcessGroupNCCL initialized",
         "2026-11-22 15:03:28.145123: W tensorflow/core/x.cc:12] Could not find TensorRT",
         "2026-11-22 15:03:28.145123: I tensorflow/core/x.cc:12] This TensorFlow binary is optimized",
+        "Extension modules: numpy._core._multiarray_umath, torch._C (total: 2)",
         "/v/lib/python3.11/site-packages/a/b.py:12: FutureWarning: a is old\n  a()",
     ],
 )
 def test_what_libraries_remark_is_not_the_cause(remark: str) -> None:
     assert judged(1, remark + "\n").cause == "script ended with code 1 without a word"
     assert judged(1, f"no data\n{remark}\n").cause == "no data"
+    assert judged(signal.SIGKILL, f"no data\n{remark}\n").cause.endswith("it last said: no data")
 
 
 def test_a_crash_tells_the_runtimes_words_and_then_pythons_frames() -> None:

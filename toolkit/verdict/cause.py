@@ -139,7 +139,8 @@ def _of_exit(ended: Ended, culprit: Exit, noted: Raised) -> tuple[str, str]:
     words = _bounded(noted.message.strip() or _words(ended, culprit.process, behind=printed, code=culprit.code))
     handling, thrown = exception(noted), noted.handling
     if handling is not None and thrown is not None:
-        if not words or thrown.kind.rpartition(".")[2] in words:  # The words are its traceback, in whatever style.
+        shown = printed is not None and printed.error.startswith(handling.error.partition("\n")[0])
+        if shown or not words or thrown.kind.rpartition(".")[2] in words:  # It was shown, in whatever style.
             return _error(handling), handling.text
         if not noted.message and OPTION_ERROR.match(words):
             return words, ""
@@ -248,7 +249,7 @@ def _error(found: Traceback) -> str:
 
 
 def _said_last(stderr: bytes, stdout: bytes, count: int) -> str:
-    said = ends.last(stderr, count, LAST_CHARACTERS) or ends.last(stdout, count, LAST_CHARACTERS)
+    said = ends.words(stderr, count, LAST_CHARACTERS) or ends.words(stdout, count, LAST_CHARACTERS)
     return f"it last said: {said}" if said else ""
 
 

@@ -5,8 +5,9 @@ import re
 # What terminals are told and people do not see: colours (Python 3.13's tracebacks, rich), cursor moves, titles.
 _ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\^_])")
 # Information and warnings that libraries log by themselves: torch and glog ("[W1121 03:28:14.5 socket.cpp:761] ..."),
-# TensorFlow ("2026-11-21 03:28:14.5: W tensorflow/..."), and Python's warnings, whose second line shows the code.
-_REMARK = re.compile(r"\[?[IW]\d{4} \d\d:\d\d|\[[IW] \w|\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+: [IW] ")
+# TensorFlow ("2026-11-21 03:28:14.5: W tensorflow/..."), faulthandler's list of modules; and Python's warnings, whose
+# second line shows the code.
+_REMARK = re.compile(r"\[?[IW]\d{4} \d\d:\d\d|\[[IW] \w|\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+: [IW] |Extension modules: ")
 _WARNING = re.compile(r"\S.*/(?:(?:site|dist)-packages|lib/python\d[^/]*)/.*:\d+: \w*Warning: ")
 
 MATCHED_CHARACTERS = 4096

@@ -34,7 +34,7 @@ MESSAGE_CHARACTERS = 8 * 1024  # of an exception's message, its beginning
 TYPE_CHECKING = False  # As typing's, without importing it.
 if TYPE_CHECKING:
     from threading import ExceptHookArgs
-    from types import FrameType, TracebackType
+    from types import TracebackType
     from typing import Any, NoReturn
 
 
@@ -90,7 +90,8 @@ def _leave_word() -> None:
     before = sys.excepthook
 
     def excepthook(kind: "type[BaseException]", value: BaseException, trace: "TracebackType | None") -> None:
-        _record(folder, kind, value, trace)
+        if not _runs():  # Else a script only shows what it has caught, as code.interact does.
+            _record(folder, kind, value, trace)
         before(kind, value, trace)
 
     sys.excepthook = excepthook
@@ -133,6 +134,16 @@ def _record(
         _write(path, dict(told, text=_formatted(kind, value, trace)))
     except BaseException:  # noqa: BLE001
         pass  # The script's own exception is what counts, and it is yet to be shown.
+
+
+def _runs() -> bool:
+    """True while the main module runs: what ends the process has left it."""
+    import sys
+
+    frame = sys._getframe()
+    while frame.f_back is not None:
+        frame = frame.f_back
+    return frame.f_code.co_name in ("<module>", "_run_module_as_main")  # Of a script; of a module (python -m).
 
 
 def _described(
@@ -178,7 +189,7 @@ def _note_exits(folder: str) -> None:
         atexit.register(_record_end, folder, os.getpid())
 
     def exit(status: "str | int | None" = None) -> "NoReturn":
-        _note_exit(folder, status, sys._getframe(1))
+        _note_exit(folder, status)
         leave(status)
 
     sys.exit = exit
@@ -188,7 +199,7 @@ def _note_exits(folder: str) -> None:
     quit = quitter.__call__
 
     def call(self: "Any", code: "str | int | None" = None) -> None:
-        _note_exit(folder, code, sys._getframe(1))
+        _note_exit(folder, code)
         quit(self, code)
 
     quitter.__call__ = call  # type: ignore[method-assign]
@@ -198,32 +209,39 @@ def _record_end(folder: str, pid: int) -> None:
     _record_exit(folder, pid, {"time_ns": _now_ns(), "kind": "SystemExit", "thread": "main", "code": 0, "text": ""})
 
 
-def _note_exit(folder: str, status: "str | int | None", frame: "FrameType") -> None:
-    import atexit
-    import os
+def _note_exit(folder: str, status: "str | int | None") -> None:
+    try:
+        import atexit
+        import os
 
-    code = 0 if status is None else int(status) & 0xFF if isinstance(status, int) else 1
-    if code and _in_main_thread():
-        atexit.register(_record_exit, folder, os.getpid(), _exit_told(status, code, frame))
+        code = 0 if status is None else int(status) & 0xFF if isinstance(status, int) else 1
+        if code and _in_main_thread():
+            atexit.register(_record_exit, folder, os.getpid(), _exit_told(status, code))
+    except Exception:  # noqa: BLE001
+        pass  # The script's end is what counts.
 
 
-def _exit_told(status: "str | int | None", code: int, frame: "FrameType") -> "dict[str, Any]":
-    """Return what is known of a call of sys.exit in *frame*, with the exception that was being handled."""
+def _exit_told(status: "str | int | None", code: int) -> "dict[str, Any]":
+    """Return what is known of a call of sys.exit, with the exception that was being handled."""
     import sys
 
-    place = "%s:%d in %s" % (frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
-    told = {"time_ns": _now_ns(), "kind": "SystemExit", "thread": "main", "code": code, "place": place, "text": ""}
+    told = {"time_ns": _now_ns(), "kind": "SystemExit", "thread": "main", "code": code, "text": ""}
+    try:
+        frame = sys._getframe(3)  # The caller of `exit`, if it is no C code.
+        told["place"] = "%s:%d in %s" % (frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
+    except ValueError:
+        pass
     try:
         told["message"] = "" if isinstance(status, int) else str(status)[:MESSAGE_CHARACTERS]
         _, value, trace = sys.exc_info()
-        if value is None:  # In a hook that shows what ends the process.
+        if value is None and not _runs():  # In a hook that shows what ends the process.
             value, trace = getattr(sys, "last_value", None), getattr(sys, "last_traceback", None)
         if isinstance(value, Exception):
             name, message, where = _described(type(value), value, trace)
             told["handling"] = {"kind": name, "message": message, "place": where}
             told["text"] = _formatted(type(value), value, trace)
     except Exception:  # noqa: BLE001
-        pass  # The script's end is what counts.
+        pass  # What is known so far is told.
     return told
 
 

@@ -127,4 +127,4 @@ class Job(Record, frozen=True, kw_only=True):
         """Seconds from SIGTERM to SIGKILL that the script gets."""
         if self.settings.grace_s is not None:
             return self.settings.grace_s
-        return max(self.stop_within_s - min(self.stop_within_s / 3, MARGIN_S), 1.0)
+        return round(max(self.stop_within_s - min(self.stop_within_s / 3, MARGIN_S), 1.0), 1)

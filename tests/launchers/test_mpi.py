@@ -74,7 +74,7 @@ def test_hosts_that_are_one_machine_are_kept_apart(mpi: Mpi, names: bool) -> Non
     leader = main(under(mpi, hosts=HOSTS, current="algo-2", addresses=addresses))
     follower = main(under(mpi, hosts=HOSTS, current="algo-1", addresses=addresses))
 
-    assert "localhost,algo-10,algo-1" in leader.argv
+    assert "localhost,algo-10.invalid,algo-1.invalid" in leader.argv
     assert follower.argv[5:] == (("daemon", "algo-1") if names else ("daemon",))
 
 

@@ -191,3 +191,29 @@ def test_a_script_that_mpirun_did_not_start_can_import_mpi4py(alone: Hosts, bed:
     done = alone.run()["algo-1"]
 
     assert (done.status, done.stdout) == (0, b"1\n"), done
+
+
+@pytest.mark.root
+def test_names_that_the_machine_maps_to_itself_leave_each_rank_on_its_host(hosts: Hosts, tmp_path: Path) -> None:
+    file = tmp_path / "hosts"
+    file.write_text("127.0.0.1 localhost algo-1 algo-2\n")
+    own_names = ("unshare", "-m", "/bin/sh", "-c", 'mount --bind "$0" /etc/hosts && exec "$@"', str(file))
+    hosts.program(SUM)
+
+    ends = hosts.run(own_names)
+
+    for name, done in ends.items():
+        assert done.status == 0, done
+        assert f"sum 3 {name}".encode() in done.stdout, done
+
+
+def test_a_host_that_was_given_no_rank_is_no_success(openmpi4: str, tmp_path: Path) -> None:
+    hosts = Hosts(tmp_path, openmpi4)
+    hosts.hyperparameters(sagemaker_mpi_custom_mpi_options="--host localhost:2")
+    hosts.program(SUM)
+
+    ends = hosts.run()
+
+    for done in ends.values():
+        assert done.status == 78, done
+        assert "mpirun started no rank on host algo-2" in (done.failure or "")

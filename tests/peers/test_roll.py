@@ -1,6 +1,7 @@
 """The roll call: histories of two to fifty hosts over networks of every kind (simulated.py)."""
 
 import random
+from collections.abc import Sequence
 
 import msgspec
 import pytest
@@ -12,6 +13,7 @@ from toolkit.peers.leader import Leader
 from toolkit.peers.messages import (
     DaemonEnded,
     Ended,
+    Evidence,
     Failing,
     Go,
     Idle,
@@ -1089,3 +1091,46 @@ def test_a_name_is_tried_at_the_leaders_own_port_and_where_somebody_else_answers
     assert ports(1) == [7676]
     route.works(0.001)
     assert ports(3) == [7676] * 3
+
+
+# --- hosts of one address
+
+
+@pytest.mark.parametrize(
+    ("found", "spaces", "said"),
+    [
+        ({"algo-1": {"10.0.0.1"}, "algo-2": {"10.0.0.2"}, "algo-3": {"10.0.0.2"}}, "abc", "algo-2 and algo-3"),
+        ({"algo-1": {"10.0.0.1"}, "algo-2": {"fe80::1", "10.0.0.1"}}, "abc", "algo-1 and algo-2"),
+        ({"algo-1": {"127.0.0.1"}, "algo-2": {"127.0.0.1"}, "algo-3": {"127.0.0.1"}}, "aab", "algo-1 and algo-3"),
+        (
+            {"algo-1": {"127.0.0.1"}, "algo-2": {"127.0.0.1"}, "algo-3": {"127.0.0.1"}},
+            ("", "", ""),
+            "algo-1 and algo-2",
+        ),
+        ({"algo-1": {"127.0.0.1"}, "algo-2": {"127.0.0.1"}, "algo-3": {"127.0.0.1"}}, "aaa", None),
+        ({"algo-1": {"10.0.0.1"}, "algo-2": {"10.0.0.2"}}, "abc", None),
+        ({}, "abc", None),
+    ],
+    ids=["stale-name", "one-of-several", "one-elsewhere", "unknown-spaces", "played", "well", "not-known"],
+)
+def test_two_hosts_of_one_address_are_refused_before_the_start(
+    found: dict[str, set[str]], spaces: Sequence[str], said: str | None
+) -> None:
+    leader = Leader(("algo-1", "algo-2", "algo-3"), TIMES, 0.0, survey=True)
+    for host, space in zip(("algo-1", "algo-2", "algo-3"), spaces, strict=True):
+        leader.placed(host, space)
+        if host != "algo-1":
+            leader.joined(host, 0.0, 0)
+        assert not any(isinstance(action, Start) for action in leader.heard(host, Ready(), 0.0, 0))
+
+    actions = leader.surveyed({host: frozenset(each) for host, each in found.items()}, 1.0)
+    for host in ("algo-2", "algo-3"):
+        actions += leader.heard(host, Evidence(report=None), 1.1, 0)
+    actions += leader.heard("algo-1", Evidence(report=None), 1.1, 0)
+
+    assert any(isinstance(action, Start) for action in actions) == (said is None)
+    if said is not None:
+        assert leader.verdict is not None
+        assert leader.verdict.exit_code == 78
+        assert f"hosts {said} both have the address" in leader.verdict.cause
+        assert "TOOLKIT_HOST_ADDRESSES=" in leader.verdict.advice

@@ -406,6 +406,22 @@ def test_under_mpi_a_rank_that_ends_without_a_word_is_not_the_cause_where_anothe
     assert (alone.process, alone.exit_code, alone.primary) == ("rank 0", 14, False)
 
 
+@pytest.mark.parametrize("main", ["mpirun", "mpi daemon"])
+def test_a_host_that_mpirun_gave_no_rank_is_no_success(main: str) -> None:
+    two, alone = job_of("mpi", hosts=("algo-1", "algo-2")), job_of("mpi")
+    idle, busy = seen(process(main, 5, 0)), seen(process("rank 0", 5, 0), process(main, 6, 0))
+
+    got = judge(two, idle)
+
+    assert (got.status, got.exit_code, got.primary) == ("failed", 78, False)
+    assert got.cause.startswith("mpirun started no rank on host algo-1")
+    assert judge(two, msgspec.structs.replace(idle, over=True)).exit_code == 78
+    assert judge(two, busy).status == judge(alone, idle).status == "succeeded"
+    assert judge(two, msgspec.structs.replace(idle, peer_failed=True)).exit_code == 75
+    unseen = job_of("mpi", hosts=("algo-1", "algo-2"), settings=Settings(stand_in="off"))
+    assert judge(unseen, idle).status == "succeeded"  # Without the stand-in ranks are not seen.
+
+
 def test_a_rank_that_lost_its_peer_is_the_cause_where_nothing_else_is_known() -> None:
     ended = seen(process("rank 0", 5, 1), process("rank 1", 6, 1), rank_0=LOST, rank_1=LOST)
 

@@ -30,6 +30,8 @@ NO_NAME = """\
 mpi-agent: the hosts of this job are one machine, and Open MPI takes hosts of one name for one host: %s cannot have a
 name of its own here (%s). Run as root, or where user namespaces are allowed, or with MPICH, which does not mind.
 """
+# What the launcher puts behind a host's name that must not be looked up (launchers/mpi.py).
+NOWHERE = ".invalid"
 TAKE_AN_ARGUMENT = "bcDEeFIiJLlmOopQRSWw"  # ssh(1)
 NO_SSHD = """\
 SSH daemon not found: %s is not in this image, and TOOLKIT_MPI_AGENT is ssh.
@@ -60,7 +62,8 @@ def words(argv: list[str]) -> tuple[str, str]:
     if len(rest) < 2:
         sys.stderr.write("usage: mpi-agent [SSH OPTIONS] HOST COMMAND...\n")
         sys.exit(2)
-    return rest[0], " ".join(rest[1:])
+    host = rest[0]
+    return host[: -len(NOWHERE)] if host.endswith(NOWHERE) else host, " ".join(rest[1:])
 
 
 def _launch(host: str, command: str) -> None:

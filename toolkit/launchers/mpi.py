@@ -35,6 +35,8 @@ AGENT_WRAPPER = "agent"
 SSHD = "/usr/sbin/sshd"
 # A Horovod built without MPI takes every rank for rank 0 of 1 and says nothing; asked for MPI it fails at once.
 HOROVOD = {"HOROVOD_CONTROLLER": "mpi"}
+# The end of a name that leads nowhere, on any machine; mpi_agent.py takes it off.
+NOWHERE = ".invalid"
 # Ranks of an MPI job whose sibling died cannot do much: mpirun itself would give them a second.
 FAILURE_S = 2.0
 
@@ -174,12 +176,19 @@ def _asked(job: Job, run_folder: Path, custom: tuple[str, ...]) -> Asked:
 
 
 def _name(job: Job, host: str) -> str:
-    """Return the name by which mpirun knows *host*: where names do not resolve it must still know itself."""
+    """Return the name by which mpirun knows *host*: where names do not resolve it must still know itself.
+
+    Where the job gives a host's address, the machine's own name service must not: a name of another host that leads to
+    this one, as in an /etc/hosts that maps both to 127.0.0.1, would have mpirun start all ranks here. No such name
+    resolves (RFC 6761), and mpirun need not reach it: our agent starts the daemon, which connects to mpirun.
+    """
     if job.cluster.size == 1:
         return "localhost"
     if _by_ssh(job):
         return job.cluster.address(host)
-    return "localhost" if host == job.cluster.leader and host in job.cluster.addresses else host
+    if host not in job.cluster.addresses:
+        return host
+    return "localhost" if host == job.cluster.leader else host + NOWHERE
 
 
 def _by_mpiruns_names(job: Job) -> dict[str, str]:

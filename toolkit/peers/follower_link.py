@@ -14,6 +14,7 @@ from toolkit.peers.link import READ, Connection, Link, prepare
 from toolkit.peers.messages import Hello, Message, Pong, Report, Stop, Welcome
 from toolkit.peers.roll import Action, Send, Times
 from toolkit.peers.route import Route
+from toolkit.peers.space import own_space
 
 RETRY_S = 0.1
 UNKNOWN_RETRY_S = 1.0
@@ -166,7 +167,7 @@ class FollowerLink(Link):
             raise RefusedError("something at the leader's address that is no leader")
         connection.seal = Seal(self._key, nonce, connection.nonce, "up")
         self._hello_ns = time.monotonic_ns()
-        sealed = connection.seal.seal(encode(Hello(host=self.me, mark=self._mark)))
+        sealed = connection.seal.seal(encode(Hello(host=self.me, space=own_space(), mark=self._mark)))
         length = (len(sealed) - HEAD_BYTES + NONCE_BYTES).to_bytes(HEAD_BYTES, "big")
         connection.frames.largest_bytes = LARGEST_BYTES
         if not self._write(connection, length + connection.nonce + sealed[HEAD_BYTES:]):

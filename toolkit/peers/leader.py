@@ -68,7 +68,9 @@ from toolkit.peers.roll import (
     named,
     news,
     shared,
+    shared_address,
     silent,
+    twins,
     vanished,
     worse,
 )
@@ -78,9 +80,12 @@ FURTHEST = Steps(seen=True, highest=1 << 62)
 
 
 class Leader:
-    """Takes what happens and answers with what is to be done. *restarts*: how many the job may have."""
+    """Takes what happens and answers with what is to be done. *restarts*: how many the job may have; *survey*: the job
+    starts once `surveyed` was told."""
 
-    def __init__(self, hosts: tuple[str, ...], times: Times, now_s: float, *, restarts: int = 0) -> None:
+    def __init__(
+        self, hosts: tuple[str, ...], times: Times, now_s: float, *, restarts: int = 0, survey: bool = False
+    ) -> None:
         self._me = hosts[0]
         self._hosts = hosts
         self._followers = hosts[1:]
@@ -94,6 +99,10 @@ class Leader:
         self._absent = set(hosts[1:])
         self._gone: set[str] = set()
         self._here: set[str] = set()
+        # Of the hosts' addresses: whether they are being looked up, and the network namespace of each host.
+        self._surveys = survey
+        self._addresses: dict[str, frozenset[str]] = {}
+        self._spaces: dict[str, str] = {}
         self._stop: Stop | None = None
         self._stopped_s: float | None = None
         self._settled_s: float | None = None
@@ -155,6 +164,16 @@ class Leader:
     def _welcome(self, now_ns: int) -> Welcome:
         return Welcome(beat_s=self._times.beat_s, patience_s=self._times.patience_s, leader_ns=now_ns)
 
+    def placed(self, host: str, space: str) -> None:
+        """*host* is in the network namespace *space*."""
+        self._spaces[host] = space
+
+    def surveyed(self, found: dict[str, frozenset[str]], now_s: float) -> list[Action]:
+        """Each host has these addresses, as far as they are known here."""
+        self._surveys = False
+        self._addresses = found
+        return self._start(now_s)
+
     def joined(self, host: str, now_s: float, now_ns: int) -> list[Action]:
         """*host* has proved itself on a new connection; it may be back after a break."""
         if host in self._absent:
@@ -214,7 +233,8 @@ class Leader:
         if host != self._me and self._at.get(host, 0) != self._round:
             return []
         if isinstance(message, Ready):
-            return self._on_ready(host)
+            self._ready.add(host)
+            return self._start(now_s)
         if isinstance(message, Failing):
             return self._fail(host, message.report, now_s, whole=message.whole)
         if isinstance(message, Evidence):
@@ -278,10 +298,17 @@ class Leader:
     def _timed_out(self) -> bool:
         return self._settled_s is not None and self._settled_s >= self._began_s + self._times.join_s
 
-    def _on_ready(self, host: str) -> list[Action]:
-        self._ready.add(host)
-        if self._started or len(self._ready) < len(self._hosts):
+    def _start(self, now_s: float) -> list[Action]:
+        """Let the main phase start, if every host is ready.
+
+        Not where two have one address: MPI would start the ranks of both on one of them, others would wait for ranks
+        that cannot be reached.
+        """
+        if self._started or self._surveys or self._failing_s is not None or len(self._ready) < len(self._hosts):
             return []
+        found = twins(self._addresses, self._spaces)
+        if found is not None:
+            return self._fail("", shared_address(self._me, *found), now_s)
         self._started = True
         return [Send(hosts=self._followers, message=Go()), Start()]
 

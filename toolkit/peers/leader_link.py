@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import math
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -11,8 +12,11 @@ from toolkit.peers.leader import Leader
 from toolkit.peers.link import PROVE_WITHIN_S, READ, Connection, Link, peer, prepare
 from toolkit.peers.messages import Bye, Ended, Evidence, Failing, Hello, Message, Notice, Report, Stop
 from toolkit.peers.roll import Action, Say, Send, Timed, Times
+from toolkit.peers.space import Survey, own_space
 
 UNPROVED_AT_ONCE = 256
+# How long the look-up of all hosts' addresses may hold up the start.
+SURVEY_S = 5.0
 # Descriptors that `train` needs beside one for each follower.
 OWN_DESCRIPTORS = UNPROVED_AT_ONCE + 256
 Judge = Callable[[str, tuple[tuple[int, int, float], ...]], list[tuple[str, str]]]
@@ -20,7 +24,8 @@ Judge = Callable[[str, tuple[tuple[int, int, float], ...]], list[tuple[str, str]
 
 class LeaderLink(Link):
     """Listens; one connection a follower. *restarts*: how many the job may have; *judge* says who is slow, by the step
-    times of a host: (host, what the leader's log and its own are to say)."""
+    times of a host: (host, what the leader's log and its own are to say). *places*: the name or address by host of
+    those that must be in different places."""
 
     def __init__(
         self,
@@ -31,16 +36,23 @@ class LeaderLink(Link):
         *,
         restarts: int = 0,
         judge: Judge = lambda _host, _times: [],
+        places: dict[str, str] | None = None,
     ) -> None:
         super().__init__(hosts[0], key)
         make_room(len(hosts))
-        self.roll = Leader(hosts, times, time.monotonic(), restarts=restarts)
+        now_s = time.monotonic()
+        self.roll = Leader(hosts, times, now_s, restarts=restarts, survey=bool(places))
+        self.roll.placed(hosts[0], own_space())
+        self._survey = Survey(places) if places else None
+        self._survey_ends_s = now_s + SURVEY_S
         self._judge = judge
         self._hosts = frozenset(hosts[1:])
         self._listener = listener
         self._listens = False
         listener.setblocking(False)
         self._listen()
+        if self._survey is not None:
+            self._poll.register(self._survey.fd, READ)
         # By descriptor: all, and those (in the order they came) that have not proved themselves. By host: the others.
         self._open: dict[int, Connection] = {}
         self._unproved: dict[int, Connection] = {}
@@ -52,19 +64,25 @@ class LeaderLink(Link):
         for fd, events in self._poll.poll(0, 4096):
             if fd == self._listener.fileno():
                 self._accept()
+            elif self._survey is not None and fd == self._survey.fd:
+                self._end_survey(self._survey)
             elif (connection := self._open.get(fd)) is not None:
                 self.on_ready(connection, events)
         now_s = time.monotonic()
         for connection in list(self._overdue(now_s)):
             self._refuse("a connection that proved nothing in time", peer(connection.sock))
             self.lose(connection)
+        if self._survey is not None and now_s >= self._survey_ends_s:
+            self._end_survey(self._survey)
         if self.roll.next_s(now_s) <= 0:
             self._do(self.roll.tick(now_s, time.monotonic_ns()))
             self._listen()
 
     def rest_s(self) -> float:
         """Return the seconds until `serve` is due in any case."""
-        return self.roll.next_s(time.monotonic())
+        now_s = time.monotonic()
+        survey_s = self._survey_ends_s - now_s if self._survey is not None else math.inf
+        return max(min(self.roll.next_s(now_s), survey_s), 0.0)
 
     def tell(self, message: Message) -> None:
         """Say *message* as this host. What has come before a stop is taken first: that a host is gone, too."""
@@ -81,7 +99,15 @@ class LeaderLink(Link):
         """True once every follower has taken the verdict, or had time to."""
         return self.roll.finished(time.monotonic())
 
+    def _end_survey(self, survey: Survey) -> None:
+        self._survey = None
+        self._poll.unregister(survey.fd)
+        survey.close()
+        self._do(self.roll.surveyed(dict(survey.found), time.monotonic()))
+
     def close(self) -> None:
+        if self._survey is not None:
+            self._survey.close()
         for connection in list(self._open.values()):
             self._forget(connection)
         self._open.clear()
@@ -173,6 +199,7 @@ class LeaderLink(Link):
                 self._write(connection, seal.seal(encode(message)))
             raise RefusedError("a second train of a host that has joined already")
         self._address_of[hello.host] = peer(connection.sock)
+        self.roll.placed(hello.host, hello.space)
         before = self._of.get(hello.host)
         connection.seal, connection.host = seal, hello.host
         connection.frames.largest_bytes = LARGEST_BYTES

@@ -61,9 +61,10 @@ class Report(Record, frozen=True, kw_only=True):
 
 class Hello(Record, frozen=True, kw_only=True, tag="hello"):
     """Up, first: who I am. `mark` is this process's own: a second connection of the same host with another is
-    refused."""
+    refused. `space`: the network namespace (space.py)."""
 
     host: Name
+    space: Annotated[str, Meta(max_length=128)] = ""
     mark: Annotated[str, Meta(max_length=64)]
 
 

@@ -51,6 +51,7 @@ LEAST_TEXT = 1024
 # What first news may hold of each text.
 FIRST_NEWS = {"cause": 400, "ended": 100, "advice": 80, "same": 0, "process": 80, "kind": 80}
 VANISHED = 75
+MISCONFIGURED = 78
 HUNG = 124
 HANG = "Hang"
 
@@ -200,6 +201,33 @@ def in_vain(host: str, join_s: float, names: str, at_ns: int, hint: str = "") ->
         kind="PlatformError",
         cause=f"waited {join_s:g} s in vain for {names} (TOOLKIT_JOIN_S){hint}",
     )
+
+
+def shared_address(me: str, one: str, other: str, address: str) -> Report:
+    """Return the report of a job of which two hosts have one *address*, seen by *me*."""
+    return Report(
+        host=me,
+        exit_code=MISCONFIGURED,
+        primary=True,
+        blame="user",
+        kind="ClientError",
+        cause=f"hosts {one} and {other} both have the address {address}, seen from host {me}, but are two machines or"
+        " containers: one of the two names leads to the other host",
+        advice="Correct their entries in the name service or in /etc/hosts, or give every host all addresses:"
+        f" TOOLKIT_HOST_ADDRESSES={one}=ADDRESS,{other}=ADDRESS",
+    )
+
+
+def twins(found: dict[str, frozenset[str]], spaces: dict[str, str]) -> tuple[str, str, str] | None:
+    """Return (host, other host, address) of two that have an address in common, though they are not in one network
+    namespace; None if there are none. *spaces*: by host that has told."""
+    owners: dict[str, str] = {}
+    for host in found:
+        for address in sorted(found[host]):
+            other = owners.setdefault(address, host)
+            if other != host and not (spaces.get(host) and spaces.get(host) == spaces.get(other)):
+                return other, host, address
+    return None
 
 
 def worse(one: Report | None, other: Report | None) -> Report | None:

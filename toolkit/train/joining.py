@@ -4,7 +4,8 @@ import msgspec
 
 from toolkit.errors import ContractError, PlatformError
 from toolkit.job.job import Job
-from toolkit.launchers.environment import master
+from toolkit.job.plan import Resolves
+from toolkit.launchers.environment import master, names
 from toolkit.log import Log
 from toolkit.peers.follower_link import FollowerLink
 from toolkit.peers.frames import job_key
@@ -38,9 +39,22 @@ def join(job: Job, log: Log, paces: Paces | None) -> LeaderLink | FollowerLink:
             where=f"host {cluster.current}",
             hint="Set TOOLKIT_LINK_PORT to a free port on every host, or TOOLKIT_LINK=off to go without.",
         ) from None
-    if paces is None:
-        return LeaderLink(hosts, key, times, listener, restarts=ours.restarts)
-    return LeaderLink(hosts, key, times, listener, restarts=ours.restarts, judge=paces.judge)
+    judge = _nobody_is_slow if paces is None else paces.judge
+    return LeaderLink(hosts, key, times, listener, restarts=ours.restarts, judge=judge, places=_places(job))
+
+
+def _nobody_is_slow(_host: str, _times: object) -> list[tuple[str, str]]:
+    return []
+
+
+def _places(job: Job) -> dict[str, str]:
+    """Return the name or address of each host that must be in a place of its own.
+
+    Not of those of which only a number is known (platforms/place.py): their names lead nowhere, or anywhere.
+    """
+    cluster, must_resolve = job.cluster, {need.host for need in names(job) if isinstance(need, Resolves)}
+    given = {host: address for host, address in cluster.addresses.items() if address != host}
+    return {host: given.get(host, host) for host in cluster.hosts if host in given or host in must_resolve}
 
 
 def _key(job: Job, log: Log) -> bytes:

@@ -28,6 +28,7 @@ from toolkit.verdict.collateral import is_echo, lost_a_rank
 TEMPORARY_FAILURE = 75
 HUNG = 124
 INSTALL = "install"
+MISCONFIGURED = 78
 # Open MPI 5 ends a rank with it and without a word, where a peer's end comes to a rank as an event that it does not
 # know (MPI_ERR_UNKNOWN in its mpi.h). Only mpirun then says "An error occurred in Socket closed". It may come before
 # the peer's own end can be seen.
@@ -65,6 +66,8 @@ def _judged(job: Job, ended: Ended) -> Outcome:
         return _succeeded(job, ended) if _finished_before_stop(ended) else _stopped(job, ended)
     if ended.peer_failed:
         return _with_another(job, ended)
+    if _got_no_rank(job, ended):
+        return _without_ranks(job, ended)
     if ended.over and ended.exits and all(e.ok or e.told for e in ended.exits):
         return _succeeded(job, ended)
     if not all(e.ok for e in ended.exits):
@@ -72,6 +75,32 @@ def _judged(job: Job, ended: Ended) -> Outcome:
     if not ended.exits or ended.phase == INSTALL:
         return of_fault(f"{ended.phase} was judged before any process of the script had ended", "", job.cluster.current)
     return _succeeded(job, ended)
+
+
+def _got_no_rank(job: Job, ended: Ended) -> bool:
+    """True if mpirun has started none of its ranks on this host, as far as the stand-in lets one see."""
+    if job.cluster.size == 1 or ended.main not in mpi.MAINS or job.settings.stand_in == "off":
+        return False
+    well = bool(ended.exits) and all(e.ok or e.told for e in ended.exits)
+    return well and ended.phase != INSTALL and all(e.rank is None for e in ended.exits)
+
+
+def _without_ranks(job: Job, ended: Ended) -> Outcome:
+    """Return the outcome of such a host. Not `primary`: where mpirun itself has failed, that is the cause."""
+    return Outcome(
+        status="failed",
+        exit_code=MISCONFIGURED,
+        blame="user",
+        kind="ClientError",
+        cause=f"mpirun started no rank on host {job.cluster.current}: another host did the work of both",
+        host=job.cluster.current,
+        advice="See that each host's name leads to it and no other, or give the addresses (TOOLKIT_HOST_ADDRESSES); and"
+        " that custom MPI options place a rank on every host",
+        failed_ns=max(e.ended_ns for e in ended.exits),
+        command=ended.command,
+        exits=ended.exits,
+        notes=_notes(ended),
+    )
 
 
 def failed(job: Job, ended: Ended) -> Outcome | None:

@@ -1,0 +1,44 @@
+"""Which network namespace this process is in, and which addresses the job's hosts have, seen from the leader."""
+
+import _thread  # threading's, without its import.
+import contextlib
+import os
+
+from toolkit.peers.lookup import addresses
+
+
+def own_space() -> str:
+    """Return what no process of another network namespace, or of another machine, returns."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            boot = file.read().strip()
+        return f"{boot} {os.stat('/proc/self/ns/net').st_ino}"
+    except OSError:
+        return ""  # Not known, and so like no other.
+
+
+class Survey:
+    """Looks up every host's addresses, one host after the other, in a thread. *places*: address or name by host.
+
+    `fd` is ready to be read once `found` has them all; before, it has those found so far.
+    """
+
+    def __init__(self, places: dict[str, str]) -> None:
+        self.found: dict[str, frozenset[str]] = {}
+        self.fd, tells = os.pipe()
+        try:
+            _thread.start_new_thread(self._look, (places, tells))
+        except RuntimeError:  # The container may have no more threads.
+            os.close(tells)
+
+    def close(self) -> None:
+        """Wait for it no more."""
+        os.close(self.fd)
+
+    def _look(self, places: dict[str, str], tells: int) -> None:
+        for host, place in places.items():
+            with contextlib.suppress(OSError, UnicodeError):
+                self.found[host] = frozenset(str(address[0]) for _, address in addresses(place, 1))
+        with contextlib.suppress(OSError):
+            os.write(tells, b"\0")
+        os.close(tells)

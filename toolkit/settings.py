@@ -136,7 +136,10 @@ class Settings(Record, frozen=True, kw_only=True):
     job: Annotated[
         Path | None, _meaning("outside SageMaker: a job file as `toolkit run` takes it; else input/config/job.json")
     ] = None
-    program: Annotated[str, _meaning("outside SageMaker: the script, in the code folder or the current one")] = ""
+    program: Annotated[
+        str,
+        _meaning("the script, whatever else names one (docs/orchestrators.md); in the code folder or the current one"),
+    ] = ""
     hyperparameters: Annotated[
         str, _meaning("outside SageMaker: a JSON object; wins over the job file's, name by name")
     ] = ""

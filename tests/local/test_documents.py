@@ -2,6 +2,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from toolkit.jobfile.documents import distribution_flags
@@ -94,9 +95,20 @@ def test_the_environment_is_the_persons_then_the_platforms_then_the_jobs() -> No
         "TRAINING_JOB_NAME": "job",
         "TRAINING_JOB_ARN": "arn:aws:sagemaker:mars:000000000000:training-job/job",
         "AWS_REGION": "mars",
+        "TOOLKIT_PROGRAM": made["TOOLKIT_PROGRAM"],
         "MASTER_PORT": "4321",
         "TOOLKIT_HOST_ADDRESSES": "algo-1=127.0.0.1,algo-2=127.0.0.1",
     }
+
+
+def test_the_script_of_the_command_line_wins_over_one_that_an_image_or_a_shell_names() -> None:
+    contained = msgspec.structs.replace(PLACE, contained=True)
+    shell = {"TOOLKIT_PROGRAM": "of-the-shell.py", "TOOLKIT_JOB": "of-the-shell.toml"}
+
+    for place in (PLACE, contained):
+        made = documents.environment(spec(), place, shell, "r")
+
+        assert (made["TOOLKIT_PROGRAM"], made.get("TOOLKIT_JOB")) == (spec().entry, None)
 
 
 @pytest.mark.parametrize(

@@ -340,3 +340,42 @@ def test_the_environment_is_left_as_it_was(asked: Asked) -> None:
     asked.job(TOOLKIT_JOB=str(asked.file(JOB)))
 
     assert dict(os.environ) == before
+
+
+@pytest.mark.parametrize(
+    ("program", "file", "documented", "entry"),
+    [
+        ("a.py", "b.py", "d.py", "a.py"),
+        (None, "b.py", "d.py", "b.py"),
+        (None, None, "d.py", "c.py"),
+        (None, None, None, "c.py"),
+    ],
+)
+def test_what_is_said_for_the_job_wins_over_the_images_own_program(
+    asked: Asked, program: str | None, file: str | None, documented: str | None, entry: str
+) -> None:
+    """TOOLKIT_PROGRAM, the job file, SAGEMAKER_PROGRAM, sagemaker_program."""
+    for name in ("a.py", "b.py", "c.py", "d.py"):
+        (asked.code / name).touch()
+    environ: dict[str, Any] = {"SAGEMAKER_PROGRAM": "c.py"}
+    if program is not None:
+        environ["TOOLKIT_PROGRAM"] = str(asked.code / program)
+    if file is not None:
+        environ["TOOLKIT_JOB"] = str(asked.file(f"script = '{file}'\n"))
+    if documented is not None:
+        asked.document("hyperparameters.json", {"sagemaker_program": documented})
+
+    assert asked.job(**environ).entry == entry
+
+
+def test_the_only_script_of_the_code_folder_needs_no_name(asked: Asked) -> None:
+    code = asked.base / "code"
+    code.mkdir()
+    for name in ("train.py", "setup.py", "_hidden.py", "notes.txt"):
+        (code / name).touch()
+
+    assert asked.job().entry == "train.py"
+
+    (code / "other.sh").touch()
+    with pytest.raises(ContractError, match="found none named"):
+        asked.job()

@@ -43,6 +43,18 @@ def stamp(job: Job) -> Path:
 OPTIONS = ("-m", "pip", "install", "--disable-pip-version-check", "--no-input", "--progress-bar", "off")
 
 
+def test_requirements_that_the_job_does_not_ask_for_are_left_alone(make_job: MakeJob, code: Path) -> None:
+    (code / "requirements.txt").write_text("numpy\n")
+
+    kinds: tuple[Kind, Kind] = ("program", "package")
+    program, package = (
+        msgspec.structs.replace(make_job(script=script(code, kind)), requirements=False) for kind in kinds
+    )
+
+    assert phase(program) is None
+    assert must(phase(package)).main.argv[-1] == "."
+
+
 @pytest.mark.parametrize(
     ("kind", "requirements", "wanted", "failure"),
     [

@@ -203,13 +203,26 @@ def test_a_script_imports_its_neighbours_first(base: Base) -> None:
 
 
 def test_the_program_named_in_the_environment_wins(base: Base) -> None:
-    """26."""
-    base.hyperparameters(program="other.py")
+    """26: and TOOLKIT_PROGRAM over SAGEMAKER_PROGRAM, which images bake in; a line says which won."""
+    base.hyperparameters(program="documented.py")
+    base.program("raise SystemExit('never')", "baked.py")
     base.program(SEES)
 
-    done = base.train(SAGEMAKER_PROGRAM="train.py")
+    done = base.train(SAGEMAKER_PROGRAM="baked.py", TOOLKIT_PROGRAM="train.py")
 
     assert done.environ["SM_USER_ENTRY_POINT"] == "train.py"
+    line = "TOOLKIT_PROGRAM names the script, train.py, and wins over SAGEMAKER_PROGRAM=baked.py and sagemaker_program="
+    assert line in done.log
+
+
+def test_the_only_script_needs_no_name(base: Base) -> None:
+    base.hyperparameters(program=None)
+    base.program(SEES)
+
+    done = base.train()
+
+    assert done.environ["SM_USER_ENTRY_POINT"] == "train.py"
+    assert f"nothing names a script: train.py is the only one in {base.code}" in done.log
 
 
 @pytest.mark.parametrize(

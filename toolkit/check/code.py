@@ -15,6 +15,7 @@ import msgspec
 from toolkit.errors import ToolkitError, UserError
 from toolkit.job.job import Job, Script
 from toolkit.job.plan import Phase
+from toolkit.job.scripts import only_script
 from toolkit.log import Log
 from toolkit.records import Record
 from toolkit.source import classify, fetch, install, unpack
@@ -46,6 +47,8 @@ def find(job: Job, log: Log) -> Code:
     """
     source = fetch.submitted(job, log)
     with _seen(job, source) as folder:
+        if not job.entry and not job.plugin:
+            job = msgspec.structs.replace(job, entry=only_script(folder))
         try:
             script = _script(job, folder)
             installing = install.phase(msgspec.structs.replace(job, script=script))

@@ -86,6 +86,7 @@ class Job(Record, frozen=True, kw_only=True):
     `hyperparameters` are the user's own, decoded; `framework_parameters` the platform's (sagemaker_*).
     `documents` are the raw ones that scripts are shown as they came (resource_config, input_data_config).
     `source`: where the code was submitted (folder, archive or URI), None: already in place.
+    `requirements` False: a requirements.txt of the source is not installed.
     `entry`: as asked for; `script` is None until the code is in place.
     `environ` is the environment `train` was given; `stop_within_s` the platform's own SIGTERM-to-SIGKILL time.
     `companion`: the program of toolkit/hook that runs beside the leader's script and tells the platform of it, "" for
@@ -109,6 +110,7 @@ class Job(Record, frozen=True, kw_only=True):
     entry: str | None = None
     plugin: str | None = None
     source: str | None = None
+    requirements: bool = True
     script: Script | None = None
     region: str = ""
     log_level: int = 20

@@ -17,7 +17,15 @@ ACCOUNT = "000000000000"
 # Variables of an outer job or launcher: a host of this job must not take them for its own.
 FOREIGN_PREFIXES = ("SM_", "SAGEMAKER_", "TORCHELASTIC_", "OMPI_", "PMIX_", "PET_", "SLURM_")
 FOREIGN_RANKS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE")
-FOREIGN_JOBS = ("TRAINING_JOB_NAME", "TRAINING_JOB_ARN", "CURRENT_HOST", "MASTER_ADDR", "MASTER_PORT", "NODE_RANK")
+FOREIGN_JOBS = (
+    "TRAINING_JOB_NAME",
+    "TRAINING_JOB_ARN",
+    "CURRENT_HOST",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "NODE_RANK",
+    "TOOLKIT_JOB",
+)
 FOREIGN_OTHERS = ("TF_CONFIG", "SMDATAPARALLEL_LOCAL_RANK")
 
 
@@ -91,6 +99,7 @@ def environment(spec: Spec, place: Place, own: Mapping[str, str], region: str) -
         "TRAINING_JOB_NAME": spec.name,
         "TRAINING_JOB_ARN": f"arn:aws:sagemaker:{region}:{ACCOUNT}:training-job/{spec.name}",
         "AWS_REGION": region,
+        "TOOLKIT_PROGRAM": spec.entry,  # An image's own SAGEMAKER_PROGRAM would win over the documents.
     }
     if not place.contained:
         platform["SAGEMAKER_BASE_DIR"] = str(place.base)

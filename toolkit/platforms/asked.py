@@ -19,12 +19,14 @@ from toolkit import settings
 from toolkit.errors import ContractError
 from toolkit.job.job import Channel, Folders, Job
 from toolkit.job.machine import Machine
+from toolkit.job.scripts import only_script
 from toolkit.jobfile import documents as jobfile
 from toolkit.jobfile.spec import Spec, complete
 from toolkit.jobfile.words import Place as Written
 from toolkit.jobfile.words import check_words, from_arguments, from_file, joined
 from toolkit.log import Log
 from toolkit.platforms.place import ENGINE_STOP_WITHIN_S, Place, job_name
+from toolkit.platforms.program import chosen
 from toolkit.platforms.sagemaker import documents, names, report
 from toolkit.platforms.sagemaker import read as sagemaker
 from toolkit.platforms.sagemaker.documents import CheckpointConfig, Documents, InstanceGroup, ResourceConfig
@@ -95,7 +97,7 @@ def read(
     place = _found(environ, find)
     places = folders(environ, find)
     mounted = documents.mounted(places.config, log)
-    spec = _spec(environ, ours, places, place, mounted)
+    spec = _spec(environ, ours, places, place, mounted, log)
     if spec is not None:
         rules = {"TOOLKIT_RULES": str(spec.rules)} if spec.rules is not None and not ours.rules else {}
         environ = {**environ, **rules, **spec.environment}
@@ -111,6 +113,7 @@ def read(
         _with_place(ours, spec, place),
         machine,
         log,
+        entry="" if spec is None else spec.entry,
         interpreter=interpreter,
     )
     cluster = msgspec.structs.replace(job.cluster, addresses={**place.addresses, **job.cluster.addresses})
@@ -126,18 +129,33 @@ def read(
     )
 
 
-def _spec(environ: Mapping[str, str], ours: Settings, places: Folders, place: Place, mounted: Documents) -> Spec | None:
-    """Return what the job file and TOOLKIT_* variables ask for, None if nothing names a script."""
+def _spec(
+    environ: Mapping[str, str], ours: Settings, places: Folders, place: Place, mounted: Documents, log: Log
+) -> Spec | None:
+    """Return what the job file and TOOLKIT_* variables ask for, None if nothing names a script and there is not just
+    one."""
     here = Path.cwd()
     file = _job_file(ours, places)
     words = {} if file is None else _words(file)
     where = "TOOLKIT_PROGRAM" if file is None else str(file)
     words = joined(words, _variables(ours, here))
-    program = environ.get("SAGEMAKER_PROGRAM") or sagemaker.decoded(mounted.hyperparameters).get("sagemaker_program")
-    if ours.program:
-        words |= _program(ours.program, Path(words.get("source", places.code)), here)
-    elif "script" not in words and file is None and isinstance(program, str):
-        words |= {"script": str(places.code / program), "source": str(places.code)}
+    code = Path(words.get("source", places.code))
+    asked = sagemaker.decoded(mounted.hyperparameters).get("sagemaker_program")
+    named = [
+        ("TOOLKIT_PROGRAM", _program(ours.program, code, here)["script"] if ours.program else None),
+        (str(file), words.get("script")),
+        ("SAGEMAKER_PROGRAM", environ.get("SAGEMAKER_PROGRAM")),
+        ("sagemaker_program", asked if isinstance(asked, str) else None),
+    ]
+    by, script = chosen(named, code, log)
+    if not script and file is None and not environ.get("SAGEMAKER_TRAINING_MODULE"):
+        script = only_script(places.code) or ""
+        if script:
+            log.info(f"nothing names a script: {script} is the only one in {places.code}")
+    if by == "TOOLKIT_PROGRAM":
+        words |= _program(ours.program, code, here)
+    elif script and "script" not in words:
+        words |= {"script": str(code / script), "source": str(code)}
     if "script" not in words:
         if file is not None:
             check_words(words, Written(where=where))

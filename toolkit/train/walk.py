@@ -18,6 +18,7 @@ from toolkit.job.job import Job
 from toolkit.job.outcome import Ended, Memory, Outcome
 from toolkit.job.plan import Locked, Phase, Plan, ProcessSpec, StopPolicy, quoted
 from toolkit.job.restart import Restart
+from toolkit.job.scripts import only_script
 from toolkit.job.variables import fitting
 from toolkit.launchers import table as launchers
 from toolkit.log import Log
@@ -91,14 +92,17 @@ def _warn_of_unknown(environ: Mapping[str, str], log: Log) -> None:
         log.warning(text)
 
 
-def with_script(job: Job) -> Job:
+def with_script(job: Job, log: Log) -> Job:
     """Return *job* with its script, found in the code folder.
 
     Raises:
         UserError: the entry point is not there or cannot be one.
     """
-    script = classify.classify(job.folders.code, job.entry, job.plugin, job.settings.argument_style)
-    return msgspec.structs.replace(job, script=script)
+    entry = job.entry or (None if job.plugin else only_script(job.folders.code))
+    if entry and not job.entry:
+        log.info(f"nothing names a script: {entry} is the only one in {job.folders.code}")
+    script = classify.classify(job.folders.code, entry, job.plugin, job.settings.argument_style)
+    return msgspec.structs.replace(job, script=script, entry=entry)
 
 
 def _outcome(
@@ -221,7 +225,7 @@ def _first(
     try:
         with interrupting():
             fetch.place(job, log)
-            job = with_script(job)
+            job = with_script(job, log)
             rounds.read_rules()
             plan = launchers.plan(job, supervisor.run_folder)
             _say_plan(job, plan, log)

@@ -107,3 +107,22 @@ def test_what_cannot_be_served_is_said(
         job(tmp_path)
 
     assert [word for word in words if word not in str(caught.value)] == []
+
+
+@pytest.mark.parametrize("command", ["train", "/usr/local/bin/train --ignored"])
+def test_a_command_that_is_train_runs_what_the_image_names(tmp_path: Path, command: str) -> None:
+    write(tmp_path, {**SOURCE, "entry_script": None, "command": command}, TORCHRUN, {"lr": "0.1"})
+
+    told = job(tmp_path, SAGEMAKER_TRAINING_MODULE="framework:main")
+
+    assert (told.plugin, told.entry, told.source, told.strategy.name) == ("framework:main", None, None, "script")
+    assert (told.settings.argument_style, told.hyperparameters) == ("sagemaker", {"lr": 0.1})
+
+
+@pytest.mark.parametrize(("asked", "installs"), [(None, False), ("requirements.txt", True), ("auto", True)])
+def test_requirements_are_installed_only_where_the_sender_asks_for_it(
+    tmp_path: Path, asked: str | None, installs: bool
+) -> None:
+    write(tmp_path, {**SOURCE, "requirements": asked}, {})
+
+    assert job(tmp_path).requirements is installs

@@ -64,14 +64,16 @@ def test_variables_are_those_of_sagemaker_training(golden: tuple[str, dict[str, 
     assert {key: given.get(key) for key in expected} == expected
 
 
-def test_nothing_is_added_but_aliases_and_the_python_path(golden: tuple[str, dict[str, Any]], tmp_path: Path) -> None:
+def test_nothing_is_added_but_aliases_the_python_path_and_the_checkpoints(
+    golden: tuple[str, dict[str, Any]], tmp_path: Path
+) -> None:
     _, content = golden
 
     given = Given(content, tmp_path / "ml").variables
 
     seen = content["seen"]["environ"]
     aliases = {re.sub("[^A-Z0-9_]", "_", name) for name in seen}
-    assert set(given) - set(seen) - set(content["environ"]) <= aliases | {"PYTHONPATH"}
+    assert set(given) - set(seen) - set(content["environ"]) <= aliases | {"PYTHONPATH", "SM_CHECKPOINT_DIR"}
 
 
 def test_the_training_environment_has_every_key_of_sagemaker_training(tmp_path: Path) -> None:

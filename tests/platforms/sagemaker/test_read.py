@@ -365,6 +365,10 @@ def test_the_entry_point_of_the_variable_beats_that_of_the_hyperparameter(base: 
 
     assert base.read().entry == "a.py"
     assert base.read({"SAGEMAKER_PROGRAM": "b.py"}).entry == "b.py"
+    assert base.heard().endswith("SAGEMAKER_PROGRAM names the script, b.py, and wins over sagemaker_program=a.py\n")
+    assert base.read({"SAGEMAKER_PROGRAM": "b.py"}, Settings(program="c.py")).entry == "c.py"
+    assert base.read({}, Settings(job=Path("job.toml"))).entry == "a.py"
+    assert "TOOLKIT_JOB=job.toml is not read" in base.heard()
 
 
 def test_the_source_of_the_hyperparameter_beats_that_of_the_variable(base: Base) -> None:

@@ -60,7 +60,10 @@ class CheckpointConfig(Record, frozen=True, kw_only=True, rename="pascal"):
 
 
 class Documents(Record, frozen=True, kw_only=True):
-    """All documents of a job; `raw_...` as they came, for those who are shown them."""
+    """All documents of a job; `raw_...` as they came, for those who are shown them.
+
+    `requirements` False: the sender says that nothing is to be installed (ModelTrainer).
+    """
 
     hyperparameters: dict[str, Any]
     channels: dict[str, ChannelConfig]
@@ -69,6 +72,7 @@ class Documents(Record, frozen=True, kw_only=True):
     raw_resources: dict[str, Any]
     metric_definitions: tuple[tuple[str, str], ...]
     checkpoints: CheckpointConfig
+    requirements: bool = True
 
 
 def read(folder: Path, log: Log) -> Documents:

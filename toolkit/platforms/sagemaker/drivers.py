@@ -36,8 +36,8 @@ class Distributed(Record, frozen=True, kw_only=True):
     mpi_additional_options: tuple[str, ...] | None = None
 
 
-def hyperparameters(data: Path) -> dict[str, str]:
-    """Return the platform's hyperparameters that say what the channel's documents say.
+def asked(papers: Documents, data: Path) -> Documents:
+    """Return *papers* with what the channel's documents ask for.
 
     Raises:
         ContractError: a document is wrong, or asks for what only sm_train.sh can do.
@@ -45,9 +45,9 @@ def hyperparameters(data: Path) -> dict[str, str]:
     file = data / "sm_drivers/sourcecode.json"
     source = typed(load(file, hint=HINT), SourceCode, file)
     if source.command or not source.entry_script:
-        asked = f"the command {source.command!r}" if source.command else "none"
+        found = f"the command {source.command!r}" if source.command else "none"
         raise ContractError(
-            f"$.entry_script: expected a script, found {asked}",
+            f"$.entry_script: expected a script, found {found}",
             where=str(file),
             hint="Commands are sm_train.sh's: leave the job's entry point as ModelTrainer sets it.",
         )
@@ -61,7 +61,19 @@ def hyperparameters(data: Path) -> dict[str, str]:
     if source.source_dir:
         archive = Path(source.source_dir).name if source.source_dir.endswith(".tar.gz") else ""
         told["sagemaker_submit_directory"] = str(data / "code" / archive)
-    return {name: json.dumps(value) for name, value in told.items()}
+    return msgspec.structs.replace(
+        papers,
+        hyperparameters={**papers.hyperparameters, **{name: json.dumps(value) for name, value in told.items()}},
+        requirements=source.requirements is not None,
+    )
+
+
+def starts_train(data: Path) -> bool:
+    """True if the job's command is `train` itself, which sm_train.sh then starts: it runs what the image names."""
+    file = data / "sm_drivers/sourcecode.json"
+    source = typed(load(file, hint=HINT), SourceCode, file)
+    words = (source.command or "").split()
+    return not source.entry_script and bool(words) and Path(words[0]).name == "train"
 
 
 def variables(papers: Documents, data: Path) -> dict[str, str]:
@@ -71,7 +83,7 @@ def variables(papers: Documents, data: Path) -> dict[str, str]:
         "SM_INPUT_DATA_DIR": str(data),
         "SM_OUTPUT_FAILURE": str(data.parents[1] / "output/failure"),
         "SM_SOURCE_DIR": str(data / "code"),
-        "SM_ENTRY_SCRIPT": json.loads(hyperparameters(data)["sagemaker_program"]),
+        "SM_ENTRY_SCRIPT": json.loads(papers.hyperparameters["sagemaker_program"]),
         "SM_DISTRIBUTED_DRIVER_DIR": str(drivers / "distributed_drivers"),
         "SM_DISTRIBUTED_CONFIG": json.dumps(_distributed(data)),
         "SM_HOST_COUNT": str(len(hosts)),

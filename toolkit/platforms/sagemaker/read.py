@@ -19,6 +19,7 @@ from toolkit.job.variables import RESERVED
 from toolkit.log import Log, level_named
 from toolkit.metrics.definition import pairs
 from toolkit.platforms.place import ENGINE_STOP_WITHIN_S
+from toolkit.platforms.program import chosen
 from toolkit.platforms.sagemaker import documents
 from toolkit.platforms.sagemaker.documents import Documents, InstanceGroup, typed
 from toolkit.settings import MOST, Settings
@@ -88,16 +89,39 @@ def read(
     """
     places = folders(environ)
     papers = documents.read(places.config, log)
-    named = environ.get("SAGEMAKER_PROGRAM") or papers.hyperparameters.get("sagemaker_program")
-    if not named and (places.data / "sm_drivers/sourcecode.json").is_file():
-        from toolkit.platforms.sagemaker import drivers
+    if settings.job is not None:
+        log.warning(f"TOOLKIT_JOB={settings.job} is not read: SageMaker's documents say what the job is")
+    if not _named(papers, environ, settings):
+        papers, environ, settings = _by_drivers(papers, places, environ, settings)
+    named = [
+        (place, script if isinstance(script, str) else None) for place, script in _named(papers, environ, settings)
+    ]
+    _, entry = chosen(named, places.code, log)
+    return assemble(papers, places, environ, settings, machine, log, entry=entry, interpreter=interpreter)
 
-        told = {**papers.hyperparameters, **drivers.hyperparameters(places.data)}
-        environ = {**drivers.variables(papers, places.data), **environ}
-        papers = msgspec.structs.replace(papers, hyperparameters=told)
-        if not environ.get("TOOLKIT_ARGUMENT_STYLE"):
-            settings = msgspec.structs.replace(settings, argument_style="json")  # As that SDK's own drivers do.
-    return assemble(papers, places, environ, settings, machine, log, interpreter=interpreter)
+
+def _named(papers: Documents, environ: Mapping[str, str], settings: Settings) -> list[tuple[str, Any]]:
+    """Return what names the script, the first place before others."""
+    asked = decoded(papers.hyperparameters).get("sagemaker_program")
+    named = [("TOOLKIT_PROGRAM", settings.program), ("SAGEMAKER_PROGRAM", environ.get("SAGEMAKER_PROGRAM"))]
+    return [(place, script) for place, script in (*named, ("sagemaker_program", asked)) if script]
+
+
+def _by_drivers(
+    papers: Documents, places: Folders, environ: Mapping[str, str], settings: Settings
+) -> tuple[Documents, Mapping[str, str], Settings]:
+    """Return all three as the SDK's ModelTrainer asks for them, where its channel is there."""
+    if not (places.data / "sm_drivers/sourcecode.json").is_file():
+        return papers, environ, settings
+    from toolkit.platforms.sagemaker import drivers
+
+    if drivers.starts_train(places.data):
+        return papers, environ, settings
+    papers = drivers.asked(papers, places.data)
+    environ = {**drivers.variables(papers, places.data), **environ}
+    if not environ.get("TOOLKIT_ARGUMENT_STYLE"):
+        settings = msgspec.structs.replace(settings, argument_style="json")  # As that SDK's own drivers do.
+    return papers, environ, settings
 
 
 def assemble(
@@ -108,9 +132,10 @@ def assemble(
     machine: Machine,
     log: Log,
     *,
+    entry: str,
     interpreter: str,
 ) -> Job:
-    """Return the job that *papers* describe, whoever wrote them.
+    """Return the job that *papers* describe, whoever wrote them; its script is *entry*, "" if none is named.
 
     Raises:
         ContractError: a value in them is wrong.
@@ -141,8 +166,9 @@ def assemble(
         documents={"resource_config": papers.raw_resources, "input_data_config": papers.raw_channels},
         environ={**_torch_version(environ), **environ},
         interpreter=interpreter,
-        entry=environ.get("SAGEMAKER_PROGRAM") or source.text("sagemaker_program"),
+        entry=entry or source.text("sagemaker_program"),
         plugin=_plugin(environ, log),
+        requirements=papers.requirements,
         source=source.text("sagemaker_submit_directory") or environ.get("SAGEMAKER_SUBMIT_DIRECTORY") or None,
         region=source.text("sagemaker_region") or _region(environ),
         log_level=_log_level(framework, environ, log),

@@ -1,0 +1,16 @@
+"""The script of a job that names none."""
+
+from pathlib import Path
+
+ENDINGS = (".py", ".sh")
+NEVER = ("setup.py", "conftest.py")
+
+
+def only_script(folder: Path) -> str | None:
+    """Return the name of the one Python or shell script at the top of *folder*, None if there is another number."""
+    try:
+        found = [file.name for file in folder.iterdir() if file.suffix in ENDINGS and file.is_file()]
+    except OSError:
+        return None
+    scripts = [name for name in found if name not in NEVER and not name.startswith((".", "_"))]
+    return scripts[0] if len(scripts) == 1 else None

@@ -55,6 +55,7 @@ class Log:
 
     def __init__(self, level: int = 20, secrets: frozenset[str] = frozenset()) -> None:
         self.level = level
+        self.brief = False  # The text of a failure is left to its file (TOOLKIT_LOG_FAILURE).
         self._secrets = secrets
         self._say: Callable[[bytes], None] = _write_stderr
         self._finish: Callable[[], None] = lambda: None

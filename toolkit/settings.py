@@ -66,6 +66,10 @@ class Settings(Record, frozen=True, kw_only=True):
             "progress bars of several ranks; auto: live on a terminal, else lines; live: each state ends with \\r"
         ),
     ] = "auto"
+    log_failure: Annotated[
+        Literal["full", "brief"],
+        _meaning("brief: the log says that the job failed, and output/failure alone says of what (toolkit run)"),
+    ] = "full"
     log_files: Annotated[
         Literal["auto", "on", "off"],
         _meaning("a file for each rank under output/data/logs; auto: where the job has more than one rank"),

@@ -90,6 +90,7 @@ def test_the_environment_is_the_persons_then_the_platforms_then_the_jobs() -> No
         "HOME": "/job",
         "MODE": "fast",
         "TOOLKIT_GRACE_S": "5",
+        "TOOLKIT_LOG_FAILURE": "brief",
         "OMP_NUM_THREADS": "4",
         "SAGEMAKER_BASE_DIR": "/j/opt/ml",
         "TRAINING_JOB_NAME": "job",

@@ -152,7 +152,11 @@ def test_one_failing_host_stops_the_others_and_is_the_jobs_cause(tmp_path: Path)
     assert "RuntimeError: boom on algo-2" in told["failure_reason"]
     assert len(told["failure_reason"]) <= len("AlgorithmError: ") + 1024
     assert job.archive("output.tar.gz") == {"told-algo-1": b""}
-    assert "boom on algo-2" in job.console.partition("Failed, exit code 1")[2]
+    summary = job.console.partition("Failed, exit code 1")[2]
+    assert "boom on algo-2" in summary
+    assert job.console.count("boom on algo-2") == 2  # The script's own traceback, and here.
+    assert "\n  algo-1      exit code 1: was healthy; host algo-2 was the cause\n" in summary
+    assert "\n  algo-2      exit code 1: script ended with code 1\n" in summary
 
 
 def test_a_killed_host_vanishes_with_everything_on_it(tmp_path: Path) -> None:
@@ -172,6 +176,7 @@ def test_a_limit_stops_the_job(tmp_path: Path, word: str, secondary: str) -> Non
 
     told = job.told
     assert (told["status"], told["secondary_status"], told["failure_reason"]) == ("Stopped", secondary, "")
+    assert "FAILURE" not in job.console
     assert job.left_running(2) == set()
 
 

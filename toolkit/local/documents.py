@@ -91,6 +91,7 @@ def environment(spec: Spec, place: Place, own: Mapping[str, str], region: str) -
         kept["OMP_NUM_THREADS"] = str(max(1, place.cpus // ranks))
     if "TOOLKIT_LOG_PROGRESS" in own:  # How the console on which the job is shown takes progress bars.
         kept["TOOLKIT_LOG_PROGRESS"] = own["TOOLKIT_LOG_PROGRESS"]
+    kept.setdefault("TOOLKIT_LOG_FAILURE", "brief")  # The summary at the end says once what the job failed of.
     if spec.processes_per_host:
         kept["TOOLKIT_PROCESSES_PER_HOST"] = str(spec.processes_per_host)
     if spec.rules is not None:

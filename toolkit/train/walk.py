@@ -81,7 +81,7 @@ def prepared(platform: platforms.Platform, environ: dict[str, str], interpreter:
         log.warning(note)
     job = platform.read(environ, ours, machine, log, interpreter=interpreter)
     _warn_of_unknown({name: value for name, value in job.environ.items() if name not in environ}, log)
-    log.level = job.log_level
+    log.level, log.brief = job.log_level, ours.log_failure == "brief"
     log.hide({name: value for name, value in job.hyperparameters.items() if isinstance(value, str)})
     return look.with_mpi(job) if launchers.starts_mpirun(job) else job
 

@@ -80,9 +80,25 @@ def test_a_stopped_job_whose_script_ended_well_is_a_success(places: Folders) -> 
     assert not places.failure.exists()
 
 
-def test_a_stopped_job_that_did_not_end_well_says_why(places: Folders) -> None:
+def test_where_the_log_is_to_be_brief_the_file_alone_says_why(
+    places: Folders, capfd: pytest.CaptureFixture[str]
+) -> None:
+    log = Log()
+    log.brief = True
+
+    report(places, FAILED, log)
+
+    assert capfd.readouterr().err == "[toolkit] error: Reporting training FAILURE\n"
+    assert places.failure.read_text().startswith(failure_text(FAILED))
+
+
+def test_a_stopped_job_that_did_not_end_well_says_why_and_is_no_failure(
+    places: Folders, capfd: pytest.CaptureFixture[str]
+) -> None:
     report(places, Outcome(status="stopped", exit_code=143, kind="Stopped", cause="stopped by SIGTERM"), Log())
 
+    said = capfd.readouterr().err
+    assert said == "[toolkit] warning: Training was stopped, exit code 143: stopped by SIGTERM\n"
     assert not places.success.exists()
     assert places.failure.read_text() == 'Stopped:\nExitCode 143\nErrorMessage "stopped by SIGTERM"'
 

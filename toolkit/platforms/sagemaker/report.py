@@ -50,9 +50,13 @@ def _make_folder(folders: Folders, _outcome: Outcome, log: Log) -> None:
 def _say(_folders: Folders, outcome: Outcome, log: Log) -> None:
     if outcome.exit_code == 0:
         log.info("Reporting training SUCCESS")
-        return
-    log.error("Reporting training FAILURE")
-    log.error(failure_text(outcome))
+    elif outcome.status == "stopped":
+        # Somebody asked for it. The words that people search logs for are those of failures.
+        log.warning(f"Training was stopped, exit code {outcome.exit_code}: {outcome.cause}")
+    else:
+        log.error("Reporting training FAILURE")
+        if not log.brief:
+            log.error(failure_text(outcome))
 
 
 def _write_end(folders: Folders, outcome: Outcome, log: Log) -> None:

@@ -43,11 +43,9 @@ _DEPTH = 8
 
 
 def masked(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return *values* with those that are secrets by name replaced by a mask, and what looks secret within others."""
-    return {
-        name: MASK if is_secret(name, value) else mask(value) if isinstance(value, str) else value
-        for name, value in values.items()
-    }
+    """Return *values* with those that are secrets by name replaced by a mask. What others hold, `Log.mask` masks: it
+    knows secrets whole, also those that are quoted twice."""
+    return {name: MASK if is_secret(name, value) else value for name, value in values.items()}
 
 
 class Log:

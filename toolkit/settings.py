@@ -17,6 +17,7 @@ PREFIX = "TOOLKIT_"
 OURS = (
     "COMPAT_PATH",
     "DOOR",
+    "PACKAGES",
     "PYTHON_EXEC",
     "RANK_PYTHON",
     "RESTART_COUNT",

@@ -19,7 +19,7 @@ def rows(name: str) -> list[dict[str, str]]:
 
 def shown(row: dict[str, str], text: str) -> str:
     """Return *text* as we write it: in a line, or as the value of a hyperparameter or variable."""
-    return mask(text) if row["kind"] == "text" else str(masked({row["name"]: text})[row["name"]])
+    return mask(text) if row["kind"] == "text" else mask(str(masked({row["name"]: text})[row["name"]]))
 
 
 def test_at_least_nine_of_ten_secrets_are_masked() -> None:
@@ -54,6 +54,8 @@ def test_at_most_two_of_two_hundred_ordinary_values_are_masked() -> None:
         ("train.py --api_key=X1 --epochs 3", f"train.py --api_key={MASK} --epochs 3"),
         ("['train.py', '--password', 'tiger', '--lr', '1']", f"['train.py', '--password', '{MASK}', '--lr', '1']"),
         ("--db-password 'two words' --lr 1", f"--db-password '{MASK}' --lr 1"),
+        ("--password 'it'\"'\"'s two' --lr 1", f"--password '{MASK}' --lr 1"),
+        ("--password='it'\\''s two' --lr 1", f"--password='{MASK}' --lr 1"),
         ('{"api_key": "a\\"b", "lr": 1}', f'{{"api_key": "{MASK}", "lr": 1}}'),
         ('{"value": "tiger", "name": "DB_PASSWORD"}', f'{{"value": "{MASK}", "name": "DB_PASSWORD"}}'),
         ("Env(name='API_KEY', value='tiger')", f"Env(name='API_KEY', value='{MASK}')"),

@@ -6,12 +6,15 @@ Checklist 33 and 35; numbers of its items in docstrings. No index is asked (PIP_
 import os
 import subprocess
 import sys
+import tempfile
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from tests.mpi.test_places import NOBODY, as_nobody
 from tests.walk.base import ROOT, Base, Done
 from tests.walk.live import live
 
@@ -45,17 +48,28 @@ class Image:
             "PIP_NO_CACHE_DIR": "1",
         }
 
-    def wheel(self, name: str, version: str = "1.0", text: str = "") -> None:
-        """Write a wheel of one module."""
+    def wheel(self, name: str, version: str = "1.0", text: str = "", metadata: str = "", **files: str) -> Path:
+        """Write a wheel of one module, and *files* (by path, "__" for "/"), and return it."""
         info = f"{name}-{version}.dist-info"
-        with zipfile.ZipFile(self.wheels / f"{name}-{version}-py3-none-any.whl", "w") as wheel:
+        path = self.wheels / f"{name}-{version}-py3-none-any.whl"
+        with zipfile.ZipFile(path, "w") as wheel:
             wheel.writestr(f"{name}.py", text)
-            wheel.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+            for file, content in files.items():
+                wheel.writestr(file.replace("__", "/").replace("_dot_", "."), content)
+            head = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+            wheel.writestr(f"{info}/METADATA", head + metadata)
             wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
             wheel.writestr(f"{info}/RECORD", "")
+        return path
 
-    def train(self, **more: str) -> Done:
-        return self.base.train({**self.pip, **more}, command=self.command)
+    def hold(self, wheel: Path) -> None:
+        """Put *wheel* into the image, and out of pip's reach."""
+        with zipfile.ZipFile(wheel) as content:
+            content.extractall(self.site)
+        wheel.unlink()
+
+    def train(self, *prefix: str, **more: str) -> Done:
+        return self.base.train({**self.pip, **more}, command=(*prefix, *self.command))
 
 
 @pytest.fixture
@@ -288,3 +302,57 @@ def test_a_python_of_the_operating_system_takes_requirements_in_a_container(
         assert done.failure.startswith("InstallRequirementsError:")
         assert "This environment is externally managed" in done.failure
         assert "run train with a virtual environment's Python" in done.failure
+
+
+LOOKS = """
+import importlib.metadata, os, subprocess, sys
+import cover.one, cover.two, hidden, kept, shared
+print(shared.word, importlib.metadata.version("shared"), sys.prefix, os.access(kept.__file__, os.W_OK), flush=True)
+subprocess.run([sys.executable, "-c", "import shared, hidden; print('below', shared.word)"], check=True)
+subprocess.run(["fresh-command"], check=True)
+"""
+
+
+@pytest.fixture
+def closed(image: Image) -> Iterator[tuple[Image, tuple[str, ...]]]:
+    """Give an image whose packages the job's user cannot write to, and what runs `train` as that user."""
+    with tempfile.TemporaryDirectory() as folder:  # pytest's own, where *image* lies, are closed to other users.
+        Path(folder).chmod(0o755)
+        image = Image(Base(Path(folder)))
+        yield image, as_nobody() if os.geteuid() == 0 else ()
+        image.site.chmod(0o755)
+
+
+def test_packages_lie_beside_those_of_an_image_that_cannot_be_written(closed: tuple[Image, tuple[str, ...]]) -> None:
+    """33: as an unprivileged user. What the image has is not installed again, what is upgraded is not removed."""
+    image, prefix = closed
+    image.hold(image.wheel("shared", "1.0", "word = 'old'", cover__one_dot_py=""))
+    image.hold(image.wheel("kept", "1.0"))
+    image.wheel("shared", "2.0", "word = 'new'", cover__two_dot_py="")
+    entry = "[console_scripts]\nfresh-command = fresh:main\n"
+    image.wheel(
+        "fresh",
+        text="import shared\ndef main(): print('command', shared.word)\n",
+        metadata="Requires-Dist: kept\nRequires-Dist: shared>=2\n",
+        **{
+            "fresh-1.0_dot_dist-info__entry_points_dot_txt": entry,
+            "more_dot_pth": "moredir\n",
+            "moredir__hidden_dot_py": "",
+        },
+    )
+    image.base.program("fresh\n", "requirements.txt")
+    image.base.program(LOOKS)
+    (image.base.folder / "tmp").mkdir()
+    for path in (image.base.root, *image.base.root.rglob("*"), image.base.folder / "tmp"):
+        os.chown(path, *((NOBODY, NOBODY) if prefix else (-1, -1)))
+    image.site.chmod(0o555)
+
+    done = image.train(*prefix, TMPDIR=str(image.base.folder / "tmp"))
+    again = image.train(*prefix, TMPDIR=str(image.base.folder / "tmp"))
+
+    home = image.python.parents[1]
+    told = [f"new 2.0 {home} False".encode(), b"below new", b"command new"]
+    assert (done.status, done.stdout.splitlines()[-3:]) == (0, told), done
+    assert "cannot write to the image's packages: requirements are installed in" in done.log
+    assert (again.status, again.stdout.splitlines()) == (0, told), again
+    assert (image.site / "shared.py").read_text() == "word = 'old'"

@@ -89,6 +89,8 @@ class Job(Record, frozen=True, kw_only=True):
     `requirements` False: a requirements.txt of the source is not installed.
     `entry`: as asked for; `script` is None until the code is in place.
     `environ` is the environment `train` was given; `stop_within_s` the platform's own SIGTERM-to-SIGKILL time.
+    `packages`: the virtual environment that takes the packages of requirements.txt where the image's own folder cannot,
+    None: it can, or there are none.
     `companion`: the program of toolkit/hook that runs beside the leader's script and tells the platform of it, "" for
     none.
     """
@@ -117,6 +119,7 @@ class Job(Record, frozen=True, kw_only=True):
     stop_within_s: float = 30.0
     stopped_is_success: bool = False
     companion: str = ""
+    packages: Path | None = None
 
     @property
     def processes_per_host(self) -> int:

@@ -35,6 +35,8 @@ _NETRC = r"(?<!\w)login[ \t]{1,8}\S{1,200}[ \t]{1,8}password[ \t]{1,8}(?P<value>
 _PRIVATE = r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----"
 _BARE = r"[^\s,;&'\"`<>(){}\[\]|\\]{1,65536}"
 _LINE = r"[^\n\"'\\]{1,4096}"
+# How a shell writes a quote within quotes.
+_WITHIN = ("'\"'\"'", "'\\''")
 # A header's value goes on to the end of its line: "Cookie: a=1; b=2", "Authorization: Basic dXNlcg==".
 _WHOLE_LINE = ("authorization", "cookie")
 _CODE = r"(?:self|cls|args|cfg|config|os|settings|env|environ|opt|opts|options|hparams|params)\.[A-Za-z_]"
@@ -183,9 +185,10 @@ def _closing(text: str, start: int, quote: str, most: int) -> int:
         at = text.find(quote, at, start + most)
         if at < 0:
             break
-        if text[at - 1] != "\\":
+        within = next((each for each in _WITHIN if text.startswith(each, at)), quote if text[at - 1] == "\\" else "")
+        if not within:
             return at
-        at += len(quote)
+        at += len(within)
     line = text.find("\n", start, start + most)
     return line if line >= 0 else min(len(text), start + most)
 

@@ -64,6 +64,7 @@ def phase(job: Job) -> Phase | None:
             hint=CODE_ARTIFACT_HINT,
         )
     wanted = (".",) * (script.kind == "package") + ("-r", REQUIREMENTS) * requirements
+    python = job.interpreter if job.packages is None else str(job.packages / "bin/python")
     # "Running pip as root" is no news in a container. By variable: pip before 22.1 does not know the option.
     environ = {"PIP_ROOT_USER_ACTION": "ignore", "PYTHONUNBUFFERED": "1"}
     if in_container(job.environ):
@@ -75,13 +76,13 @@ def phase(job: Job) -> Phase | None:
         name="install",
         main=ProcessSpec(
             name="pip",
-            argv=(job.interpreter, "-m", "pip", "install", *OPTIONS, *wanted),
+            argv=(python, "-m", "pip", "install", *OPTIONS, *wanted),
             environ=environ,
             cwd=script.folder,
             stop=StopPolicy(grace_s=min(GRACE_S, job.grace_s)),
         ),
         failure="InstallModuleError" if script.kind == "package" else "InstallRequirementsError",
-        skip_if=job.folders.scratch / "installed" / _fingerprint(job.interpreter, script.folder, wanted),
+        skip_if=job.folders.scratch / "installed" / _fingerprint(python, script.folder, wanted),
     )
 
 

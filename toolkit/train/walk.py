@@ -24,7 +24,7 @@ from toolkit.launchers import table as launchers
 from toolkit.log import Log
 from toolkit.platforms import table as platforms
 from toolkit.probe import host, look
-from toolkit.source import classify, fetch, install
+from toolkit.source import classify, fetch, install, packages
 from toolkit.supervise import limits
 from toolkit.supervise.asking import SLATE
 from toolkit.supervise.console import Console, Outlets
@@ -225,7 +225,7 @@ def _first(
     try:
         with interrupting():
             fetch.place(job, log)
-            job = with_script(job, log)
+            job = _with_packages(with_script(job, log), log)
             rounds.read_rules()
             plan = launchers.plan(job, supervisor.run_folder)
             _say_plan(job, plan, log)
@@ -359,12 +359,18 @@ def _install(job: Job, supervisor: Supervisor, log: Log) -> Ended | None:
     return None
 
 
-def _check_modules(job: Job, plan: Plan) -> None:
-    import importlib.util
+def _with_packages(job: Job, log: Log) -> Job:
+    """Return *job* with a folder for what it requires, where the image's own cannot take it."""
+    folder = packages.chosen(job) if install.phase(job) is not None else None
+    if folder is None:
+        return job
+    packages.make(folder, log)
+    return packages.with_packages(job, folder)
 
-    importlib.invalidate_caches()
+
+def _check_modules(job: Job, plan: Plan) -> None:
     for module in plan.modules:
-        if importlib.util.find_spec(module) is None:
+        if not packages.is_there(module, job):
             raise UserError(
                 f"expected {module} in {job.interpreter}, which {plan.launcher} needs, found none",
                 hint=f"Install it in the image (pip install {module}) or name it in requirements.txt.",

@@ -22,6 +22,8 @@ lost this one by then.
 
 And in a rank of several, or of the pytorchxla launcher: torch_xla is completed when it is imported (toolkit/xla).
 
+And where TOOLKIT_PACKAGES names the folder of a job's packages (toolkit/source/packages.py): its .pth files are read.
+
 And where TOOLKIT_COMPAT_PATH names folders (toolkit/compat): they go to the end of sys.path.
 
 And in a rank of SageMaker's data parallel library: SMDATAPARALLEL_LOCAL_RANK, which Hugging Face's Trainer reads.
@@ -338,6 +340,17 @@ def _arm_stacks() -> None:
         pass  # No stacks of this process, then.
 
 
+def _read_pth() -> None:
+    """Read the .pth files of the job's packages, whose folder PYTHONPATH names: Python reads none there."""
+    import os
+
+    folder = os.environ.get("TOOLKIT_PACKAGES")
+    if folder:
+        import site
+
+        site.addsitedir(folder)
+
+
 def _open_compat() -> None:
     """Let the old import names that the job asks for be found, behind everything that is installed."""
     import os
@@ -384,6 +397,7 @@ def _start() -> None:
     import atexit
 
     _give_way()
+    _read_pth()
     atexit.register(_let_gloo_finish)
     _leave_word()
     _arm_stacks()

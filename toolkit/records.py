@@ -40,6 +40,8 @@ def convert(value: Any, kind: type[T], source: str, *, strict: bool = True, hint
         return msgspec.convert(value, kind, strict=strict, dec_hook=_plain)
     except msgspec.ValidationError as error:
         raise ContractError(plainly(str(error)), where=source, hint=hint) from None
+    except UnicodeEncodeError:
+        raise ContractError("expected text, found half of a surrogate pair", where=source, hint=hint) from None
 
 
 def plainly(reason: str) -> str:

@@ -74,12 +74,13 @@ class Process:
 
 
 def command_name(pid: int) -> str:
-    """Return the kernel's name for a process, its pid if it is gone. The kernel cuts a name after 15 bytes, also in the
-    middle of a character."""
+    """Return the kernel's name for a process in printable characters, its pid if it is gone. The kernel cuts a name
+    after 15 bytes, also in the middle of a character; a process may give itself any bytes, newlines too."""
     try:
-        return Path(f"/proc/{pid}/comm").read_bytes().decode("utf-8", "replace").strip()
+        name = Path(f"/proc/{pid}/comm").read_bytes().decode("utf-8", "replace").strip()
     except OSError:
         return str(pid)
+    return "".join(character if character.isprintable() else "\ufffd" for character in name)
 
 
 def why_unkilled(pid: int) -> str:

@@ -238,6 +238,13 @@ def test_a_wrong_hyperparameter_is_told_with_key_expected_and_found(
     assert base.error().startswith(f"{base.file('hyperparameters')}: {reason}")
 
 
+@pytest.mark.parametrize("name", ["hyperparameters", "inputdataconfig", "resourceconfig"])
+def test_a_key_that_is_no_text_is_told(base: Base, name: str) -> None:
+    base.file(name).write_text('{"\\ud800": null, "hosts": ["algo-1"], "current_host": "algo-1"}')
+
+    assert base.error().startswith(f"{base.file(name)}: ")
+
+
 # Documents in all their shapes
 
 
@@ -274,7 +281,7 @@ def test_hosts_may_have_any_name(base: Base) -> None:
     assert base.read().cluster.leader == "zebra.example"
 
 
-@pytest.mark.parametrize("host", ["algo_2", "10.0.0.7", "fe80::1%eth0", "höst-1.example", "a" * 253])
+@pytest.mark.parametrize("host", ["algo_2", "10.0.0.7", "fe80::1%eth0", "höst-1.example", "a" * 200])
 def test_names_and_addresses_are_hosts(base: Base, host: str) -> None:
     base.write(resourceconfig={"current_host": host, "hosts": [host]})
 

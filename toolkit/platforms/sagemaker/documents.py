@@ -157,6 +157,8 @@ def typed(value: Any, kind: type[T], file: Path, at: str = "$") -> T:
         path = path.strip("`").removeprefix("$")
         found = _at(value, path)
         raise ContractError(f"{at}{path}: {_expectation(message, found)}", where=str(file)) from None
+    except UnicodeEncodeError:
+        raise ContractError(f"{at}: expected text, found half of a surrogate pair in a key", where=str(file)) from None
 
 
 def _object(file: Path) -> dict[str, Any]:

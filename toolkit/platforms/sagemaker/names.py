@@ -7,22 +7,24 @@ from collections.abc import Iterable
 
 from toolkit.errors import ContractError
 
-# A name or address, as DNS limits its length; the "%" of fe80::1%eth0. Never an option of mpirun or ssh.
-_HOST = re.compile(r"(?!-)[\w.:%\[\]\-]{1,253}")
+# A name or address; the "%" of fe80::1%eth0. Never an option of mpirun or ssh.
+_HOST = re.compile(r"(?!-)[\w.:%\[\]\-]+")
 MOST_BYTES = 255
+# A file named after a host ("HOST-rank-12.1.log") has to fit into 255 bytes, too. Linux itself knows 64.
+MOST_HOST_BYTES = 200
 
 
 def check_hosts(hosts: Iterable[str], where: str, path: str = "") -> None:
     """Check that each of *hosts* can name a host; *where* and *path* ("$.hosts") say where they stand.
 
     Raises:
-        ContractError: it holds a slash or a space, is "." or "..", begins with "-" or is longer than 253 characters.
+        ContractError: it holds a slash or a space, is "." or "..", begins with "-" or is longer than 200 bytes.
     """
     for host in hosts:
-        if not _HOST.fullmatch(host) or host in (".", ".."):
+        if not _HOST.fullmatch(host) or host in (".", "..") or len(host.encode()) > MOST_HOST_BYTES:
             raise ContractError(
                 f"{path + ': ' if path else ''}expected a host's name or address (letters, digits, . _ - : %; at most"
-                f" 253), found {_shown(host)}",
+                f" {MOST_HOST_BYTES} bytes), found {_shown(host)}",
                 where=where,
             )
 

@@ -1,0 +1,63 @@
+"""`scripts/fuzz`: feed the toolkit what no sane platform, user or peer would, until time is up or something breaks.
+
+A target is a hypothesis property: it raises where a promise is broken. Hypothesis makes the examples and shrinks the
+one that breaks; the targets take turns, each with a new seed, which a finding names.
+"""
+
+import argparse
+import random
+import sys
+import time
+from collections.abc import Sequence
+
+from tests.fuzz import archives, documents, link, names, regexes, requirements
+from tests.fuzz.target import Target
+
+TARGETS: dict[str, Target] = {
+    "documents": documents.documents_are_a_job_or_a_clear_error,
+    "jobfiles": documents.job_files_are_a_job_or_a_clear_error,
+    "archives": archives.nothing_of_an_archive_lands_outside,
+    "regexes": regexes.definitions_neither_raise_nor_hang,
+    "requirements": requirements.requirements_are_pips_to_judge,
+    "names": names.names_stay_below_the_job,
+    "processes": names.processes_have_any_name,
+    "messages": link.a_hosts_messages_are_taken_or_refused,
+    "strangers": link.strangers_cost_the_link_a_line_each_kind,
+}
+EXAMPLES = 60
+
+
+def main(words: Sequence[str]) -> int:
+    """Run the targets until the time is over; return 1 if one found something."""
+    parser = argparse.ArgumentParser(prog="scripts/fuzz", description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--seconds", type=float, default=600.0, help="how long (600)")
+    parser.add_argument("--targets", default=",".join(TARGETS), help=f"which: {','.join(TARGETS)} (all)")
+    parser.add_argument("--seed", type=int, help="the first seed; with one target, that of a finding")
+    asked = parser.parse_args(words)
+    chosen = asked.targets.split(",")
+    if unknown := set(chosen) - set(TARGETS):
+        parser.error(f"expected targets among {','.join(TARGETS)}, found {','.join(sorted(unknown))}")
+    first = random.SystemRandom().randrange(1 << 32) if asked.seed is None else asked.seed
+    counts = dict.fromkeys(chosen, 0)
+    took_s = dict.fromkeys(chosen, 0.0)
+    ends_s = time.monotonic() + asked.seconds
+    number = first
+    while time.monotonic() < ends_s:
+        name = min(chosen, key=lambda each: took_s[each])
+        began_s = time.monotonic()
+        try:
+            TARGETS[name].play(number, EXAMPLES)
+        except Exception:
+            print(f"\nfuzz: a finding of {name}; to see it again: scripts/fuzz --targets {name} --seed {number}\n")
+            raise
+        took_s[name] += time.monotonic() - began_s
+        counts[name] += EXAMPLES
+        number += 1
+    for name, count in counts.items():
+        print(f"fuzz: {name}: {count:,} examples in {took_s[name]:.0f} s")
+    print(f"fuzz: seeds {first} to {number - 1}: nothing found")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,137 @@
+"""What a member of the job that has gone mad, and strangers at the leader's port, can do to the link: nothing."""
+
+import json
+import random
+import socket
+from typing import Any, get_args
+
+import msgspec
+from hypothesis import strategies as st
+
+from tests.fuzz.documents import texts, values
+from tests.fuzz.target import target
+from tests.peers.wired import TIMES, party
+from toolkit.peers.follower import Follower
+from toolkit.peers.frames import NONCE_BYTES, Direction, Reason, RefusedError, decode, encode
+from toolkit.peers.leader import Leader
+from toolkit.peers.messages import Down, Ready, Up
+from toolkit.peers.roll import Say, Send, Start
+
+HOSTS = ("algo-1", "algo-2", "algo-3")
+SIDES: dict[Direction, tuple[type[msgspec.Struct], ...]] = {"up": get_args(Up), "down": get_args(Down)}
+NUMBERS = (0, 1, 2, 7, 9, 15, 64, 143, 256, 999, -1, 1 << 31, 1 << 63, -(1 << 63), 10**400, 0.5, 1e308, -1e308)
+plain: st.SearchStrategy[Any] = (
+    st.sampled_from((*HOSTS, *NUMBERS, True, None, "", "x", [], {}, [["a", 1]])) | texts | values
+)
+
+
+def _fields(kind: type[msgspec.Struct]) -> st.SearchStrategy[dict[str, Any]]:
+    """A message of *kind* whose fields hold what they may, or anything."""
+    tag = kind.__struct_config__.tag
+    found: dict[str, st.SearchStrategy[Any]] = {}
+    for field in msgspec.structs.fields(kind):
+        found[field.encode_name] = _report() if field.name == "report" else _likely(field.name)
+    return st.fixed_dictionaries({}, optional=found).map(lambda fields: {"type": tag, **fields})
+
+
+def _likely(name: str) -> st.SearchStrategy[Any]:
+    likely: dict[str, st.SearchStrategy[Any]] = {
+        "host": st.sampled_from(HOSTS),
+        "signal": st.integers(1, 64),
+        "exit_code": st.integers(0, 255),
+        "failed_ns": st.integers(0, 1 << 62),
+        "steps": st.just({"seen": True, "highest": 3}),
+        "restart": st.fixed_dictionaries({"round": st.integers(0, 3), "reason": texts}),
+        "times": st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9), st.floats(0, 9)), max_size=2),
+    }
+    return likely.get(name, plain) | likely.get(name, plain) | likely.get(name, plain) | plain
+
+
+def _report() -> st.SearchStrategy[dict[str, Any]]:
+    return st.fixed_dictionaries(
+        {"host": _likely("host"), "exit_code": _likely("exit_code")},
+        optional={
+            name: _likely(name)
+            for name in ("failed_ns", "primary", "stopped", "cause", "rank", "idle_s", "odd", "lost")
+        },
+    )
+
+
+def _sides() -> st.SearchStrategy[tuple[Direction, list[Any]]]:
+    return st.sampled_from(tuple(SIDES)).flatmap(
+        lambda side: st.tuples(st.just(side), st.lists(st.one_of([_fields(kind) for kind in SIDES[side]]), max_size=8))
+    )
+
+
+@target(_sides(), st.lists(st.floats(0, 20), min_size=8, max_size=8))
+def a_hosts_messages_are_taken_or_refused(said: tuple[Direction, list[Any]], waits_s: list[float]) -> None:
+    direction, messages = said
+    roll: Leader | Follower = (
+        Leader(HOSTS, TIMES, 0.0) if direction == "up" else Follower("algo-2", "algo-1", TIMES, 0.0)
+    )
+    now_s, now_ns = 0.0, 1_000_000
+    actions = [] if isinstance(roll, Follower) else roll.joined("algo-2", now_s, now_ns)
+    if isinstance(roll, Follower):
+        actions += roll.joined(now_s, now_ns)
+    for content, wait_s in zip(messages, waits_s, strict=False):
+        now_s, now_ns = now_s + wait_s, now_ns + int(wait_s * 1e9)
+        try:
+            message = decode(json.dumps(content).encode(), direction)
+        except RefusedError as error:
+            assert error.reason in get_args(Reason)
+            continue
+        if isinstance(roll, Leader):
+            actions += roll.heard("algo-2", message, now_s, now_ns)
+        else:
+            actions += roll.heard(message, now_s)
+        actions += roll.tick(now_s, now_ns)
+        assert roll.next_s(now_s) <= 3600
+    for action in actions:
+        if isinstance(action, Send):
+            assert len(encode(action.message)) < 1 << 18
+    assert roll.verdict is None or 0 <= roll.verdict.exit_code <= 255
+
+
+PIECES = (
+    *(
+        b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00",
+        b"\0\0\0\0",
+        b"\xff\xff\xff\xff",
+        b"\0\0\4\0",
+    ),
+    *((NONCE_BYTES + 32 + 8).to_bytes(4, "big"), b"x" * 40, b"x" * 2000, b"\0\0\0\1", b"{}", b""),
+)
+pieces = (
+    st.sampled_from(PIECES)
+    | st.binary(max_size=80)
+    | st.integers(0, 1 << 32).map(lambda n: (n & 0xFFFFFFFF).to_bytes(4, "big"))
+)
+
+
+@target(st.lists(st.lists(pieces, max_size=4), min_size=1, max_size=12), st.integers(0, 1 << 30))
+def strangers_cost_the_link_a_line_each_kind(said: list[list[bytes]], order: int) -> None:
+    chance = random.Random(order)
+    with party(2) as together:
+        (follower,) = together.followers()
+        guests: list[tuple[socket.socket, list[bytes]]] = []
+        for words in said:
+            guests.append((socket.create_connection(together.where, timeout=10), list(words)))
+        while any(words for _, words in guests):
+            guest, words = chance.choice([each for each in guests if each[1]])
+            try:
+                guest.sendall(words.pop(0))
+            except OSError:
+                words.clear()  # It has been turned away.
+            together.turn(0)
+        follower.tell(Ready())
+        together.leader.tell(Ready())
+        together.until(lambda: all(together.told(link, Start) for link in together.links))
+        for guest, _ in guests:
+            guest.close()
+
+        refused = together.leader.refused
+        assert set(refused) <= set(get_args(Reason))
+        said_of = [action for action in together.done[together.leader] if isinstance(action, Say)]
+        lines = [action for action in said_of if "refused" in action.text]
+        assert len(lines) <= len(refused)

@@ -1,0 +1,51 @@
+"""The fuzz targets find what they are for, and nothing in the toolkit as it is (scripts/fuzz runs for longer)."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.fuzz.__main__ import EXAMPLES, TARGETS, main
+from toolkit.metrics import warn
+from toolkit.platforms.sagemaker import names, read
+from toolkit.source import install, unpack
+from toolkit.supervise import process
+
+# Bugs that were there once, by the target that finds each: (module, name, what stood there).
+PLANTED: dict[str, tuple[str, Any, str, Any]] = {
+    "a process name cut inside a character": (
+        *("processes", process, "command_name"),
+        lambda pid: Path(f"/proc/{pid}/comm").read_text().strip(),
+    ),
+    "a class that no usual character fits": (
+        *("regexes", warn, "_fitting"),
+        lambda name, argument: next(each for each in warn._CANDIDATES if warn._fits(each, name, argument)),
+    ),
+    "a requirement with a NUL, or too long for a path": (
+        "requirements",
+        install,
+        "_is_file",
+        lambda path: path.is_file(),
+    ),
+    "an extended header whose numbers are none": ("archives", unpack, "_members", lambda tar: iter(tar)),
+    "a host named ../../..": ("names", names, "check_hosts", lambda *_: None),
+    "10^400 processes on a host": ("documents", read, "MOST", 10**500),
+}
+
+
+def test_a_minute_of_fuzzing_finds_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--seconds", "60"]) == 0
+
+    said = capsys.readouterr().out
+    assert all(f"fuzz: {name}: " in said for name in TARGETS)
+    assert ": 0 examples" not in said
+
+
+@pytest.mark.parametrize("bug", PLANTED)
+def test_a_bug_that_is_planted_again_is_found(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    target, module, name, old = PLANTED[bug]
+    monkeypatch.setattr(module, name, old)
+
+    with pytest.raises(Exception):  # noqa: B017 - whatever it is, it comes out of the target
+        for number in range(200):
+            TARGETS[target].play(number, EXAMPLES, shrink=False)

@@ -125,8 +125,9 @@ def test_the_links_port_lies_below_the_rendezvous_or_where_it_was_put() -> None:
         below, put = link(leader(taken + 1)), link(leader(1, Settings(link_port=taken)))
 
     assert [(finding.status, finding.found) for finding in (*below, *put)] == [
-        ("fail", f"port {taken} cannot be opened (Address already in use)")
+        ("warn", f"port {taken} cannot be opened (Address already in use)")
     ] * 2
+    assert f"else train uses port {taken - 100}" in below[0].advice
     assert link(leader(taken + 1))[0].found == f"port {taken} is free"
 
 

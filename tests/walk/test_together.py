@@ -8,6 +8,7 @@ import json
 import signal
 import socket
 import subprocess
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -382,21 +383,6 @@ def test_a_stop_is_heard_while_the_name_server_says_nothing_of_the_leader(tmp_pa
     assert "stopped by SIGTERM" in str(done.failure)
 
 
-def test_a_host_with_another_secret_is_refused_and_both_say_so(hosts: Hosts) -> None:
-    for name in hosts.bases:
-        hosts.program(name, WAITS)
-    with (
-        hosts.start("algo-1", TOOLKIT_JOB_SECRET="one", TOOLKIT_JOIN_S="3") as leader,
-        hosts.start("algo-2", TOOLKIT_JOB_SECRET="other", TOOLKIT_JOIN_S="3") as follower,
-    ):
-        refusing, refused = leader["algo-1"].end(), follower["algo-2"].end()
-
-    assert refusing.status == refused.status == 75
-    assert "link: refused a message that is not sealed with this job's key" in refusing.log
-    assert "waited 3 s in vain for host algo-2" in str(refusing.failure)
-    assert "TOOLKIT_JOB_SECRET" in str(refused.failure)
-
-
 def test_the_same_secret_from_a_file_lets_in(hosts: Hosts) -> None:
     secret = hosts.folder / "secret"
     secret.write_text("one\n")
@@ -441,14 +427,65 @@ def test_without_the_link_each_host_is_on_its_own(hosts: Hosts) -> None:
     assert done["algo-2"].status == 3
 
 
-def test_a_port_that_is_taken_is_named(hosts: Hosts) -> None:
-    hosts.program("algo-1", WAITS)
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = str(taken.getsockname()[1])
+@contextlib.contextmanager
+def taken_ports(count: int) -> Iterator[int]:
+    """Take *count* of the ports that a leader tries, the first ones; yield the first. Whoever connects is sent away."""
+    with contextlib.ExitStack() as stack:
+        while True:
+            port = free_port()
+            try:
+                servers = [socket.create_server(("127.0.0.1", port - 100 * number)) for number in range(count)]
+            except OSError:
+                continue
+            for server in servers:
+                stack.enter_context(server)
+                threading.Thread(target=sends_away, args=(server,), daemon=True).start()
+            yield port
+            for server in servers:
+                server.shutdown(socket.SHUT_RDWR)
+            return
 
-        with hosts.start("algo-1", TOOLKIT_LINK_PORT=port) as running:
-            done = running["algo-1"].end()
+
+def sends_away(server: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        while True:
+            server.accept()[0].close()
+
+
+def test_where_the_links_port_is_taken_the_hosts_meet_at_another(hosts: Hosts) -> None:
+    for name in hosts.bases:
+        hosts.program(name, ENDS)
+
+    with taken_ports(2) as port:
+        ends = hosts.run(TOOLKIT_LINK_PORT=str(port))
+
+    assert {name: done.status for name, done in ends.items()} == {"algo-1": 0, "algo-2": 0}
+    assert f"link: port {port} is taken (Address already in use): using port {port - 200}" in ends["algo-1"].log
+
+
+def test_ports_that_are_all_taken_are_named(hosts: Hosts) -> None:
+    hosts.program("algo-1", WAITS)
+
+    with taken_ports(3) as port, hosts.start("algo-1", TOOLKIT_LINK_PORT=str(port)) as running:
+        done = running["algo-1"].end()
 
     assert done.status == 75
-    assert f"cannot listen on port {port}" in str(done.failure)
+    assert f"cannot listen on port {port} or {port - 100} or {port - 200}" in str(done.failure)
     assert "TOOLKIT_LINK_PORT" in str(done.failure)
+
+
+def test_a_host_with_another_secret_ends_the_job_in_seconds_and_is_named_by_all(tmp_path: Path) -> None:
+    hosts = Hosts(tmp_path, ("algo-1", "algo-2", "algo-3"))
+    for name in hosts.bases:
+        hosts.program(name, ENDS)
+
+    with (
+        hosts.start("algo-1", "algo-2", TOOLKIT_JOB_SECRET="one") as running,
+        hosts.start("algo-3", TOOLKIT_JOB_SECRET="other") as wrong,
+    ):
+        ends = [each.end(deadline_s=60) for each in (*running.values(), *wrong.values())]
+
+    assert [done.status for done in ends] == [78, 78, 78]
+    assert "link: refused a message that is not sealed with this job's key" in ends[0].log
+    assert all("host algo-3 was refused: its TOOLKIT_JOB_SECRET" in str(done.failure) for done in ends[:2]), ends
+    assert "refuses this host, algo-3: its TOOLKIT_JOB_SECRET" in str(ends[2].failure)

@@ -11,7 +11,7 @@ from toolkit.check.finding import Finding, Status
 from toolkit.job.job import Job
 from toolkit.job.plan import Plan, Resolves
 from toolkit.launchers import fabric
-from toolkit.launchers.environment import master
+from toolkit.launchers.environment import link_ports, master
 
 RESOLVE_WITHIN_S = 2.0
 NAMES_SHOWN = 4
@@ -34,6 +34,14 @@ def names(job: Job, plan: Plan, *, within_s: float = RESOLVE_WITHIN_S) -> Findin
     missing = [host for host in hosts if host not in addresses]
     if not missing:
         shown = _listed([f"{host} {addresses[host]}" for host in hosts])
+        if len(set(addresses.values())) < len(hosts):
+            return Finding(
+                name="host names",
+                status="warn",
+                found=f"two hosts have one address ({shown})",
+                advice="Right only for hosts that are one machine; train refuses others. Correct the names, or give the"
+                " addresses as TOOLKIT_HOST_ADDRESSES=HOST=ADDRESS,...",
+            )
         return Finding(name="host names", status="ok", found=shown)
     return Finding(
         name="host names",
@@ -95,15 +103,19 @@ def link(job: Job) -> tuple[Finding, ...]:
     if ours.job_secret_file is not None and not os.access(ours.job_secret_file, os.R_OK):
         found = f"TOOLKIT_JOB_SECRET_FILE: {ours.job_secret_file} cannot be read"
         return (Finding(name="link", status="fail", found=found, advice="Mount it, readable for this user"),)
-    port = ours.link_port or master(job)[1] - 1
+    ports = link_ports(job)
+    port = ports[0]
     if not job.cluster.is_leader:
         found = f"port {port} is for {job.cluster.leader} to open"
         return (Finding(name="link", status="ok", found=found),)
     reason = refused(port)
     if reason:
         found = f"port {port} cannot be opened ({reason})"
+        other = next((each for each in ports[1:] if not refused(each)), None)
         advice = "Free it, or set TOOLKIT_LINK_PORT to another port on every host"
-        return (Finding(name="link", status="fail", found=found, advice=advice),)
+        if other is not None:
+            advice += f"; else train uses port {other}, which must then be open between the hosts"
+        return (Finding(name="link", status="fail" if other is None else "warn", found=found, advice=advice),)
     return (Finding(name="link", status="ok", found=f"port {port} is free"),)
 
 

@@ -63,6 +63,16 @@ def master(job: Job) -> tuple[str, int]:
     return address, int(port) if port.isdigit() else MASTER_PORT
 
 
+def link_ports(job: Job) -> tuple[int, ...]:
+    """Return the port on which the leader listens, and those that it takes, in this order, where that one is taken.
+
+    Far from the first: what else a job opens lies beside it (the rendezvous above it, TensorFlow's servers above that).
+    """
+    meets = master(job)[1]
+    port = job.settings.link_port or meets - 1
+    return port, *(other for other in (port - 100, port - 200) if other > 1024 and other != meets)
+
+
 def names(job: Job) -> tuple[Need, ...]:
     """Return a need for each host name that must resolve: none alone, in Studio's local mode, or where an address is
     given."""

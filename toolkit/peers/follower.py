@@ -30,6 +30,7 @@ from toolkit.peers.roll import (
     HANG,
     LINGER_S,
     RECONNECT_S,
+    REFUSED_S,
     TELL_EVERY_S,
     Action,
     AllRested,
@@ -48,6 +49,7 @@ from toolkit.peers.roll import (
     in_vain,
     light,
     news,
+    other_key,
     silent,
     vanished,
     worse,
@@ -75,6 +77,7 @@ class Follower:
         self._unsent: list[Message] = []
         self._connected = False
         self._refused_s: float | None = None
+        self._refused_again_s = 0.0
         self._stopped = False
         self._stopped_s = 0.0
         self._signal = SIGTERM
@@ -124,6 +127,7 @@ class Follower:
 
     def refused(self, now_s: float) -> list[Action]:
         """The leader, never met so far, closed the connection on this host's proof."""
+        self._refused_again_s = now_s
         if self._refused_s is not None:
             return []
         self._refused_s = now_s
@@ -224,6 +228,9 @@ class Follower:
             if now_s >= ends_s:
                 return self._settle(self._own) if self._own is not None else self._settle(self._last_words())
             self._due_s = min(self._due_s, ends_s)
+        if self._refused_s is not None and self._refused_again_s >= self._refused_s + REFUSED_S:
+            lost = other_key(self._me, self._leader)
+            return self._settle(worse(self._own, lost) or lost)
         ends_s = self._began_s + self._times.join_s
         self._due_s = min(self._due_s, ends_s)
         if now_s >= ends_s:

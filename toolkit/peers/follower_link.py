@@ -18,6 +18,7 @@ from toolkit.peers.space import own_space
 
 RETRY_S = 0.1
 UNKNOWN_RETRY_S = 1.0
+REFUSED_RETRY_S = 1.0
 
 
 class FollowerLink(Link):
@@ -160,6 +161,7 @@ class FollowerLink(Link):
             return
         self._route.answered()
         if proof_given:
+            self._next_try_s = now_s + (RETRY_S if self._route.elsewhere else REFUSED_RETRY_S)
             self._do(self.roll.refused(now_s))
 
     def _introduce(self, connection: Connection, nonce: bytes) -> None:

@@ -36,12 +36,14 @@ from toolkit.peers.roll import (
     AGAIN_S,
     AGREE_S,
     BREAK_NS,
+    CLAIM_S,
     EARLY_S,
     EVIDENCE_S,
     FAREWELL_S,
     HANG,
     HANG_EVIDENCE_S,
     HUNG,
+    LEAST_CLAIMS,
     LINGER_S,
     RECONNECT_S,
     STOPPED_S,
@@ -67,6 +69,7 @@ from toolkit.peers.roll import (
     light,
     named,
     news,
+    other_key,
     shared,
     shared_address,
     silent,
@@ -103,6 +106,8 @@ class Leader:
         self._surveys = survey
         self._addresses: dict[str, frozenset[str]] = {}
         self._spaces: dict[str, str] = {}
+        # By host that has not come: since when its machine gives proofs made with another key, and how many it gave.
+        self._claims: dict[str, tuple[float, int]] = {}
         self._stop: Stop | None = None
         self._stopped_s: float | None = None
         self._settled_s: float | None = None
@@ -178,6 +183,7 @@ class Leader:
         """*host* has proved itself on a new connection; it may be back after a break."""
         if host in self._absent:
             self._absent.discard(host)
+            self._claims.pop(host, None)
             self._unended.add(host)
             self._untold.add(host)
         self._here.add(host)
@@ -205,6 +211,12 @@ class Leader:
             self._away_s[host] = now_s
             self._due(now_s + RECONNECT_S)
         return []
+
+    def claimed(self, host: str, now_s: float) -> None:
+        """The machine that has *host*'s address gave a proof made with another key."""
+        if host in self._absent:
+            first_s, count = self._claims.get(host, (now_s, 0))
+            self._claims[host] = (first_s, count + 1)
 
     @property
     def away(self) -> tuple[str, ...]:
@@ -290,7 +302,7 @@ class Leader:
     def awaited(self) -> tuple[str, ...]:
         """The hosts that have never come and should learn that the job has failed."""
         worth = self.verdict is not None and self.verdict.failed and self._stop is None and not self._timed_out
-        return tuple(host for host in self._followers if host in self._absent) if worth else ()
+        return tuple(host for host in self._followers if host in self._absent - self._claims.keys()) if worth else ()
 
     # --- inside
 
@@ -428,6 +440,9 @@ class Leader:
             return []
         absent = [host for host in self._followers if host in self._absent]
         busy = [host for host in self._followers if host not in self._absent and host not in self._ready]
+        for host, (first_s, count) in self._claims.items():
+            if count >= LEAST_CLAIMS and now_s >= first_s + CLAIM_S:
+                return self._fail("", other_key(host), now_s)
         if now_s >= self._began_s + self._times.join_s:
             missing = [*absent, *busy] or [self._me]
             return self._settle(in_vain(missing[0], self._times.join_s, named(missing), now_ns), now_s)

@@ -7,7 +7,17 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 
-from toolkit.peers.frames import HEAD_BYTES, LARGEST_BYTES, NONCE_BYTES, Reason, RefusedError, Seal, encode
+from toolkit.peers.frames import (
+    HEAD_BYTES,
+    LARGEST_BYTES,
+    MAC_BYTES,
+    NONCE_BYTES,
+    Reason,
+    RefusedError,
+    Seal,
+    decode,
+    encode,
+)
 from toolkit.peers.leader import Leader
 from toolkit.peers.link import PROVE_WITHIN_S, READ, Connection, Link, peer, prepare
 from toolkit.peers.messages import Bye, Ended, Evidence, Failing, Hello, Message, Notice, Report, Stop
@@ -45,6 +55,7 @@ class LeaderLink(Link):
         self.roll.placed(hosts[0], own_space())
         self._survey = Survey(places) if places else None
         self._survey_ends_s = now_s + SURVEY_S
+        self._found: dict[str, frozenset[str]] = {}
         self._judge = judge
         self._hosts = frozenset(hosts[1:])
         self._listener = listener
@@ -103,7 +114,8 @@ class LeaderLink(Link):
         self._survey = None
         self._poll.unregister(survey.fd)
         survey.close()
-        self._do(self.roll.surveyed(dict(survey.found), time.monotonic()))
+        self._found = dict(survey.found)
+        self._do(self.roll.surveyed(self._found, time.monotonic()))
 
     def close(self) -> None:
         if self._survey is not None:
@@ -191,7 +203,11 @@ class LeaderLink(Link):
 
     def _prove(self, connection: Connection, frame: bytes) -> None:
         seal = Seal(self._key, connection.nonce, frame[:NONCE_BYTES], "down")
-        hello = seal.open(frame[NONCE_BYTES:])
+        try:
+            hello = seal.open(frame[NONCE_BYTES:])
+        except RefusedError:
+            self._note_claim(frame[NONCE_BYTES + MAC_BYTES :], peer(connection.sock))
+            raise
         if not isinstance(hello, Hello) or hello.host not in self._hosts:
             raise RefusedError("a host that is not of this job")
         if self.roll.knows_other(hello.host, hello.mark):
@@ -209,6 +225,15 @@ class LeaderLink(Link):
             self._open.pop(before.sock.fileno(), None)
             self._forget(before)
         self._do(self.roll.joined(hello.host, time.monotonic(), time.monotonic_ns()))
+
+    def _note_claim(self, said: bytes, address: str) -> None:
+        """Somebody says *said* with another key: that machine, if it names the host whose address it comes from."""
+        try:
+            hello = decode(said, "up")
+        except RefusedError:
+            return
+        if isinstance(hello, Hello) and hello.host in self._hosts and address in self._found.get(hello.host, ()):
+            self.roll.claimed(hello.host, time.monotonic())
 
     def _do(self, actions: list[Action]) -> None:
         for action in actions:

@@ -172,6 +172,6 @@ def prepare(sock: socket.socket) -> None:
 
 def peer(sock: socket.socket) -> str:
     try:
-        return str(sock.getpeername()[0])
+        return str(sock.getpeername()[0]).removeprefix("::ffff:")
     except OSError:
         return "an address that is gone"

@@ -30,6 +30,11 @@ EVIDENCE_S = 1.5
 EARLY_S = 0.5
 # After a hang the evidence is the ranks' stacks, which take 2 s to be written.
 HANG_EVIDENCE_S = 4.0
+# A host whose key differs is refused once a second. After so long it gives up, and then the leader gives it up: before,
+# either may have been of an earlier job at the same address, about to be replaced.
+REFUSED_S = 5.0
+CLAIM_S = 8.0
+LEAST_CLAIMS = 3
 # How long hosts may take to say at which step they could stop.
 AGREE_S = 0.5
 # After the Verdict: how long a host that is there may take to say Bye, and how long one that has not come yet is
@@ -200,6 +205,20 @@ def in_vain(host: str, join_s: float, names: str, at_ns: int, hint: str = "") ->
         blame="platform",
         kind="PlatformError",
         cause=f"waited {join_s:g} s in vain for {names} (TOOLKIT_JOIN_S){hint}",
+    )
+
+
+def other_key(host: str, leader: str = "") -> Report:
+    """Return the report of *host*, which the leader refuses; made by *host* itself where *leader* is named."""
+    who = f"host {leader}, the leader, refuses this host, {host}" if leader else f"host {host} was refused"
+    return Report(
+        host=host,
+        exit_code=MISCONFIGURED,
+        primary=True,
+        blame="user",
+        kind="ClientError",
+        cause=f"{who}: its TOOLKIT_JOB_SECRET, or the job's documents, differ from the leader's",
+        advice="Give every host the same secret, job name, hosts and hyperparameters",
     )
 
 

@@ -34,6 +34,11 @@ class Route:
         """True once the leader was found; it is looked for in that place alone from then on."""
         return self._met is not None
 
+    @property
+    def elsewhere(self) -> bool:
+        """True if the next try is at another port than the leader's first."""
+        return self._elsewhere > 0
+
     def next(self, now_s: float) -> Address | None:
         """Return where to try now, None while the name is being looked up (`lookup`)."""
         if self._met is not None:

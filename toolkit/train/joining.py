@@ -1,11 +1,14 @@
 """How this host comes to the link of its job: its end, its port, its key."""
 
+import os
+import socket
+
 import msgspec
 
 from toolkit.errors import ContractError, PlatformError
 from toolkit.job.job import Job
 from toolkit.job.plan import Resolves
-from toolkit.launchers.environment import master, names
+from toolkit.launchers.environment import link_ports, names
 from toolkit.log import Log
 from toolkit.peers.follower_link import FollowerLink
 from toolkit.peers.frames import job_key
@@ -27,20 +30,31 @@ def join(job: Job, log: Log, paces: Paces | None) -> LeaderLink | FollowerLink:
         grace_s=job.grace_s,
     )
     key = _key(job, log)
-    address, port = cluster.address(cluster.leader), ours.link_port or master(job)[1] - 1
+    address, ports = cluster.address(cluster.leader), link_ports(job)
     if not cluster.is_leader:
-        return FollowerLink(cluster.current, cluster.leader, key, times, (address, port))
+        return FollowerLink(cluster.current, cluster.leader, key, times, (address, ports[0]), others=ports[1:])
     hosts = (cluster.leader, *(host for host in cluster.hosts if host != cluster.leader))
-    try:
-        listener = listen(cluster.addresses.get(cluster.leader), port)
-    except OSError as error:
-        raise PlatformError(
-            f"cannot listen on port {port} for the job's other hosts: {error.strerror}",
-            where=f"host {cluster.current}",
-            hint="Set TOOLKIT_LINK_PORT to a free port on every host, or TOOLKIT_LINK=off to go without.",
-        ) from None
+    listener = _listen(cluster.addresses.get(cluster.leader), ports, f"host {cluster.current}", log)
     judge = _nobody_is_slow if paces is None else paces.judge
     return LeaderLink(hosts, key, times, listener, restarts=ours.restarts, judge=judge, places=_places(job))
+
+
+def _listen(address: str | None, ports: tuple[int, ...], where: str, log: Log) -> socket.socket:
+    why = ""
+    for port in ports:
+        try:
+            found = listen(address, port)
+        except OSError as error:
+            why = why or os.strerror(error.errno or 0)
+            continue
+        if port != ports[0]:
+            log.warning(f"link: port {ports[0]} is taken ({why}): using port {port}")
+        return found
+    raise PlatformError(
+        f"cannot listen on port {' or '.join(map(str, ports))} for the job's other hosts: {why}",
+        where=where,
+        hint="Set TOOLKIT_LINK_PORT to a free port on every host, or TOOLKIT_LINK=off to go without.",
+    )
 
 
 def _nobody_is_slow(_host: str, _times: object) -> list[tuple[str, str]]:

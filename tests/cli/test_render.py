@@ -1,8 +1,15 @@
 """`toolkit render` as a person types it."""
 
+import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
+
+import pytest
+
+from tests.mpi.test_places import NOBODY, as_nobody
+from tests.walk.base import ROOT
 
 TOOLKIT = (sys.executable, "-m", "toolkit.cli.main", "render")
 
@@ -47,3 +54,21 @@ def test_what_is_wrong_ends_with_78_and_no_manifest(tmp_path: Path) -> None:
         done = render(tmp_path, *words)
         assert (done.returncode, done.stdout) == (78, ""), words
         assert done.stderr.startswith("[toolkit] error: ")
+
+
+@pytest.mark.root
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_a_compose_project_of_a_user_is_run_as_that_user_in_folders_of_theirs() -> None:
+    with tempfile.TemporaryDirectory() as name:  # pytest's own folders are closed to others.
+        folder = Path(name)
+        folder.chmod(0o777)
+        (folder / "job.json").write_text('{"script": "train.py", "name": "one", "checkpoints": "kept"}')
+        words = (*as_nobody(), *TOOLKIT, "compose", "job.json", "--image", "x")
+        environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+
+        done = subprocess.run(words, cwd=folder, env=environ, capture_output=True, text=True, timeout=60)
+
+        assert done.returncode == 0, done.stderr
+        assert f"{NOBODY}:{NOBODY}" in done.stdout
+        for made in ("jobs/one/hosts/algo-1/model", "jobs/one/hosts/algo-1/output", "kept"):
+            assert (folder / made).stat().st_uid == NOBODY

@@ -18,6 +18,7 @@ from toolkit.log import Log
 from toolkit.platforms.kubernetes import TERMINATION_LOG
 from toolkit.platforms.place import expanded
 from toolkit.platforms.table import detect
+from toolkit.render.compose import folders
 from toolkit.render.inside import Choices, document
 
 yaml = pytest.importorskip("yaml", reason="PyYAML is not here: run scripts/setup")
@@ -263,6 +264,18 @@ def test_compose_binds_what_the_job_needs_and_leaves_results_beside_the_job() ->
     assert binds["/opt/ml/checkpoints"]["source"] == "/src/kept"
     assert service["environment"]["TOOLKIT_HOSTS"] == "algo-1,algo-2,algo-3"
     assert service["shm_size"] == "16gb"
+
+
+def test_composes_containers_run_as_the_person_who_renders() -> None:
+    (own,) = rendered("compose", LARGE, PLAIN)
+    (persons,) = rendered("compose", LARGE, Choices(image="localhost/train:1", user="1000:1001"))
+
+    service = persons["services"]["algo-2"]
+    validate(persons, "compose-spec.json")
+    assert (service["user"], service["environment"]["HOME"]) == ("1000:1001", "/tmp")
+    assert "user" not in own["services"]["algo-2"]
+    binds = {volume["source"] for volume in service["volumes"] if not volume.get("read_only")}
+    assert binds == {folder for folder in folders(spec(LARGE)) if "/algo-2/" in folder or folder == "/src/kept"}
 
 
 def test_a_batch_script_says_what_slurm_is_to_give() -> None:

@@ -59,7 +59,9 @@ def run(arguments: argparse.Namespace, log: Log) -> int:
     named = re.sub("[^A-Za-z0-9]+", "-", Path(str(words.get("script"))).stem).strip("-")
     words.setdefault("name", named or "job")
     spec = complete(words, Place(where=str(file)), folder=Path.cwd(), stamp="")
+    user = _person(spec, log) if arguments.kind == "compose" else ""
     choices = Choices(
+        user=user,
         image=arguments.image,
         gpus=arguments.gpus,
         shm=arguments.shm,
@@ -72,6 +74,20 @@ def run(arguments: argparse.Namespace, log: Log) -> int:
         log.warning(f"{', '.join(shown)}: the manifest shows it to all who read it; give it as the platform's secret")
     print(manifest(arguments.kind, spec, choices, file), end="")
     return 0
+
+
+def _person(spec: "Spec", log: Log) -> str:
+    """Return who the containers of a project run as, with the folders that they write to made for that user."""
+    from toolkit.local.containers import person
+    from toolkit.render.compose import folders
+
+    user = person()
+    for folder in folders(spec) if user else ():
+        try:
+            Path(folder).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            log.warning(f"{folder}: cannot be made ({error.strerror}); make it before `docker compose up`, writable")
+    return user
 
 
 def manifest(kind: str, spec: "Spec", choices: "Choices", file: Path) -> str:

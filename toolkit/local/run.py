@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO
 
 from toolkit.jobfile.spec import Spec
-from toolkit.local import check, collect, containers, feed, opt_ml, stage
+from toolkit.local import check, collect, containers, feed, opt_ml, owners, stage
 from toolkit.local.course import Course, Order, Verdict, verdict
 from toolkit.local.report import (
     HostReport,
@@ -57,6 +57,8 @@ def play(spec: Spec, own: Mapping[str, str], log: Log, show: Callable[[], Show])
         ContractError, UserError, PlatformError: the job could not be started.
     """
     check.check(spec)  # Before an earlier job's results are cleared away.
+    kept = () if spec.checkpoints is None else (spec.checkpoints,)
+    heirs = {folder: owners.heir(folder) for folder in (spec.job_dir, *kept)}  # Before anything is made.
     lock = stage.claim(spec.job_dir)
     try:
         staged = opt_ml.with_own(spec, stage.stage(spec, own), log)
@@ -78,6 +80,9 @@ def play(spec: Spec, own: Mapping[str, str], log: Log, show: Callable[[], Show])
             log.error(f"{paper} could not be written: {error.strerror}")  # The job has ended as it has ended.
         return report
     finally:
+        for folder, heir in heirs.items():
+            if heir is not None:
+                owners.hand_over(folder, heir)
         os.close(lock)
 
 

@@ -11,6 +11,8 @@ from toolkit.errors import ContractError
 from toolkit.jobfile.spec import Spec
 from toolkit.render.inside import CODE, CONFIG, DATA, FILE, STOP_WITHIN_S, Choices, document
 
+WRITTEN = ("model", "output")
+
 
 def project(spec: Spec, choices: Choices) -> dict[str, Any]:
     """Return the project: the source and channels are bound read-only, model and output are folders of the job's.
@@ -28,11 +30,20 @@ def project(spec: Spec, choices: Choices) -> dict[str, Any]:
     }
 
 
+def folders(spec: Spec) -> tuple[str, ...]:
+    """Return the folders that the containers write to; the engine makes those that are absent, as root's."""
+    kept = () if spec.checkpoints is None else (str(spec.checkpoints),)
+    return (*(f"{_results(spec, host)}/{name}" for host in spec.hosts for name in WRITTEN), *kept)
+
+
+def _results(spec: Spec, host: str) -> str:
+    return f"{spec.job_dir}/hosts/{host}"
+
+
 def _service(spec: Spec, choices: Choices, host: str) -> dict[str, Any]:
-    job_dir = f"{spec.job_dir}/hosts/{host}"
     volumes = [_bind(str(spec.source), CODE, read_only=True)]
     volumes += [_bind(str(channel.path), f"{DATA}/{channel.name}", read_only=True) for channel in spec.channels]
-    volumes += [_bind(f"{job_dir}/{name}", f"/opt/ml/{name}") for name in ("model", "output")]
+    volumes += [_bind(f"{_results(spec, host)}/{name}", f"/opt/ml/{name}") for name in WRITTEN]
     if spec.checkpoints is not None:
         volumes.append(_bind(str(spec.checkpoints), "/opt/ml/checkpoints"))
     service: dict[str, Any] = {
@@ -49,6 +60,9 @@ def _service(spec: Spec, choices: Choices, host: str) -> dict[str, Any]:
         "shm_size": choices.shm.replace("Gi", "gb").replace("Mi", "mb"),
         "stop_grace_period": f"{STOP_WITHIN_S}s",
     }
+    if choices.user:
+        service["user"] = choices.user
+        service["environment"]["HOME"] = "/tmp"  # Nobody in the image: without a home, caches go to "/".
     if choices.gpus:
         devices = [{"driver": "nvidia", "count": choices.gpus, "capabilities": ["gpu"]}]
         service["deploy"] = {"resources": {"reservations": {"devices": devices}}}

@@ -29,6 +29,7 @@ class Choices(Record, frozen=True, kw_only=True):
 
     `claims`: for a channel, or code, model, output, checkpoints, the claim that holds it, as NAME or NAME/FOLDER.
     `notice_s`: how long before the time limit a script gets SIGUSR1 (Slurm).
+    `user`: who containers run as, as UID:GID, "" for the image's own user (Compose).
     """
 
     image: str = ""
@@ -36,6 +37,7 @@ class Choices(Record, frozen=True, kw_only=True):
     shm: str = "1Gi"
     claims: dict[str, str] = {}
     notice_s: int | None = None
+    user: str = ""
 
 
 def document(spec: Spec) -> dict[str, Any]:

@@ -36,6 +36,15 @@ def test_each_definition_shows_count_range_and_examples(tmp_path: Path) -> None:
     assert "line 2      3.2712       {'loss': 3.2712" in done.stdout
 
 
+def test_of_a_progress_bars_line_the_last_state_counts_as_in_a_job(tmp_path: Path) -> None:
+    path = tmp_path / "job.log"
+    path.write_bytes(b"\r 10%|# | [loss=3]\r 50%|##| [loss=2]\r100%|##| [loss=1]\nloss=9\r\n")
+
+    done = attempt("--metric", "loss=loss=([0-9.]+)", log=str(path))
+
+    assert "2 values from 2 lines: first 1, last 9, min 1, max 9" in done.stdout
+
+
 def test_a_definition_that_captures_nothing_is_seen_in_the_status() -> None:
     done = attempt("--metric", r"loss='loss': (\S+),", "--metric", r"acc=accuracy=(\S+)")
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from toolkit.errors import UserError
+from toolkit.supervise.bars import collapsed
 
 
 def content(path: Path) -> bytes:
@@ -20,17 +21,18 @@ def content(path: Path) -> bytes:
 
 
 def lines(log: str) -> Iterator[bytes]:
-    """Yield the lines of a file, or of stdin for "-".
+    """Yield the lines of a file, or of stdin for "-", as `train` shows them to metrics and rules: of a progress bar's
+    line its last state.
 
     Raises:
         UserError: it cannot be read.
     """
     if log == "-":
-        yield from sys.stdin.buffer
+        yield from map(collapsed, sys.stdin.buffer)
         return
     try:
         with Path(log).open("rb") as file:
-            yield from file
+            yield from map(collapsed, file)
     except OSError as error:
         raise UserError(f"cannot be read: {error.strerror}", where=log) from None
 

@@ -54,7 +54,9 @@ def test_our_own_lines_go_on_by_themselves_when_the_console_takes_again() -> Non
 
 def test_a_console_that_takes_again_tells_how_much_is_missing() -> None:
     read_end, outlet = filled()
+    assert not outlet.stalled(outlet.moved_s)
     outlet.refuse()
+    assert outlet.stalled(outlet.moved_s)
     outlet.put(b"lost\n")
     outlet.put(b"lost, too\n")
     drained(read_end)

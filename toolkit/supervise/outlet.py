@@ -60,8 +60,8 @@ class Outlet:
         return self.lost_bytes + self.pending_bytes
 
     def stalled(self, now_s: float, for_s: float = STALLED_S) -> bool:
-        """True if something is pending and the console has taken nothing for *for_s* seconds."""
-        return self.pending_bytes > 0 and now_s - self.moved_s >= for_s
+        """True if something is pending and the console has taken nothing for *for_s* seconds, or since `refuse`."""
+        return self.pending_bytes > 0 and (self._refuses or now_s - self.moved_s >= for_s)
 
     def refuse(self) -> None:
         """Lose what is put from now on, until the console takes something again."""

@@ -412,7 +412,7 @@ class Running:
                 self._event(Event.DRAINED)
             else:
                 self._deadline_s = self._flow.patience_ends_s()
-        if self._state not in ("running", "draining"):
+        if self._state not in ("running", "draining") or self._around.stopped_by is not None:
             self._flow.give_up_stalled()
         if self._hangs is not None:
             self._look_for_hang(self._hangs, now_s)

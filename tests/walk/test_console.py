@@ -133,6 +133,17 @@ def test_a_stop_does_not_wait_for_a_stalled_console_which_is_told_what_is_missin
     assert b"[toolkit] Reporting training" in seen
 
 
+def test_ranks_that_wait_for_a_console_that_nobody_reads_are_no_hang(base: Base) -> None:
+    base.program("for n in range(100_000): print(n, 'x' * 50)\n")
+
+    with stalled(base, TOOLKIT_STALL_S="1") as running:
+        code, log = running.end()
+
+    assert code == 0
+    assert "the console has taken nothing for" in log
+    assert outcome(base)["lost_bytes"] == sum(len(f"{n} ") + 51 for n in range(100_000))
+
+
 def test_a_reader_that_has_gone_is_told_with_the_number_of_bytes(base: Base) -> None:
     base.program("import os\nopen('ready', 'w')\nwhile not os.path.exists('gone'): pass\n" + WRITES)
 

@@ -450,6 +450,13 @@ class Running:
     def _look_for_hang(self, watch: HangWatch, now_s: float) -> None:
         if self._state == "running":
             idle_s = watch.idle_s(self._processes.written_bytes(), now_s)
+            if idle_s and (stalled_s := self._flow.stalled_s()):
+                self._log.warning(
+                    f"the console has taken nothing for {stalled_s:.0f} s: ranks no longer wait for it, "
+                    "and what it does not take is lost"
+                )
+                self._flow.give_up_stalled(0.0)
+                idle_s = 0.0
             if idle_s is not None and self._around.others is not None:
                 self._around.others.idle(idle_s)
             elif idle_s:
@@ -466,8 +473,6 @@ class Running:
             return
         found = odd(self._processes.rank_pids)
         told = "".join(f"; {each}" for each in found)
-        if stalled_s := self._flow.stalled_s():
-            told += f"; the console has taken nothing for {stalled_s:.0f} s, and what writes to it waits"
         where = f"their stacks go to {self._hangs.folder}"
         self._log.error(f"no rank has written or computed anything for {idle_s:.0f} s{told}: {where}")
         self._around.pulse.stalled(idle_s)

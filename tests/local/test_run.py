@@ -79,6 +79,25 @@ def test_on_a_terminal_a_table_follows_the_lines_and_is_gone_at_the_end(tmp_path
     assert "Completed, exit code 0" in end
 
 
+@pytest.mark.parametrize(("words", "environ"), [(("--plain",), {}), ((), {"NO_COLOR": "1"}), (("-q",), {})])
+def test_on_a_terminal_that_wants_no_escapes_there_are_none(
+    tmp_path: Path, words: tuple[str, ...], environ: dict[str, str]
+) -> None:
+    ours, theirs = pty.openpty()
+    argv = [*COMMAND, str(Played.program("counts_to.py")), "--job-dir", "job", "--hyperparameter", "steps=2", *words]
+    given = {**os.environ, "PYTHONPATH": str(ROOT), "TERM": "xterm", **environ}
+    process = subprocess.Popen(argv, cwd=tmp_path, env=given, stdin=theirs, stdout=theirs, stderr=theirs)
+    os.close(theirs)
+    screen = b""
+    while piece := read_terminal(ours):
+        screen += piece
+    os.close(ours)
+
+    assert process.wait() == 0
+    assert b"Completed, exit code 0" in screen
+    assert b"\x1b" not in screen
+
+
 @pytest.mark.parametrize(
     ("words", "bars"),
     [

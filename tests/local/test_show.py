@@ -87,3 +87,21 @@ def test_lines_and_our_own_words_pass_above_the_table_as_they_are(monkeypatch: p
 
     assert "[bold]not markup[/bold] :smile:\n" in screen.getvalue()
     assert "[toolkit] stopping\n" in screen.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("environ", "plain"),
+    [
+        ({"TERM": "xterm"}, False),
+        ({"TERM": "xterm-256color", "PAGER": "cat"}, False),
+        ({"TERM": "xterm", "NO_COLOR": ""}, False),
+        ({"TERM": "xterm", "NO_COLOR": "1"}, True),
+        ({"TERM": "dumb"}, True),
+        ({"TERM": ""}, True),
+        ({}, True),
+        ({"TERM": "xterm-color", "PAGER": "cat"}, True),
+        ({"TERM": "xterm", "JPY_PARENT_PID": "7"}, True),
+    ],
+)
+def test_a_terminal_that_shows_no_escapes_gets_none(environ: dict[str, str], plain: bool) -> None:
+    assert show.wants_plain(environ) is plain

@@ -184,6 +184,35 @@ def test_a_wrong_setting_is_one_of_ours(base: Base) -> None:
     assert document["exit_code"] == 78
 
 
+def test_a_variable_that_is_no_setting_is_a_warning(base: Base) -> None:
+    base.program("")
+
+    document = told(base, TOOLKIT_STALL="5")
+
+    assert "TOOLKIT_STALL (Did you mean TOOLKIT_STALL_S?)" in row(document, "variables")["found"]
+    assert document["exit_code"] == 0
+
+
+@pytest.mark.parametrize(
+    ("content", "status", "found"),
+    [
+        ('[{"name": "nan", "pattern": "nan"}]', "ok", "nan"),
+        ('[{"name": "nan", "pattern": "("}]', "fail", "watch/rules.json: rule 'nan': pattern: expected a regular"),
+        (None, "fail", "TOOLKIT_RULES: watch/rules.json: expected a readable file, found none"),
+    ],
+)
+def test_the_jobs_rules_are_read_from_the_code(base: Base, content: str | None, status: str, found: str) -> None:
+    base.program("")
+    if content is not None:
+        (base.code / "watch").mkdir()
+        (base.code / "watch/rules.json").write_text(content)
+
+    rules = row(told(base, TOOLKIT_RULES="watch/rules.json"), "rules")
+
+    assert rules["status"] == status
+    assert rules["found"].startswith(found)
+
+
 @pytest.mark.parametrize("form", ["in place", "folder", "archive", "command", "file"])
 def test_nothing_on_the_disk_is_changed(base: Base, form: str) -> None:
     submitted = base.folder / "submitted"

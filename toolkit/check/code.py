@@ -25,7 +25,7 @@ class Code(Record, frozen=True, kw_only=True):
     """The job with its script, as it will lie in the code folder; what would be installed first; where it is now.
 
     `program`: what the first line of a command names ("" where it names nothing). `requirements`: the text of
-    requirements.txt.
+    requirements.txt. `rules`: the document that TOOLKIT_RULES names, if it is in the code.
     """
 
     job: Job
@@ -33,6 +33,7 @@ class Code(Record, frozen=True, kw_only=True):
     source: Path
     program: str = ""
     requirements: str = ""
+    rules: bytes | None = None
 
     @property
     def kind(self) -> str:
@@ -63,6 +64,7 @@ def find(job: Job, log: Log) -> Code:
             source=source or job.folders.code,
             program=_first_program(folder / script.entry) if script.kind == "command" and not script.through else "",
             requirements=_text(folder / install.REQUIREMENTS),
+            rules=_content(folder, job.settings.rules),
         )
 
 
@@ -113,3 +115,11 @@ def _text(file: Path) -> str:
         return file.read_text("utf-8-sig", "replace")
     except OSError:
         return ""
+
+
+def _content(folder: Path, name: Path | None) -> bytes | None:
+    """Return what the file *name*, seen from *folder*, holds; None if it is not there."""
+    try:
+        return None if name is None else (folder / name).read_bytes()
+    except OSError:
+        return None

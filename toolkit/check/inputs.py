@@ -10,6 +10,7 @@ from toolkit.job.job import Channel, Job
 from toolkit.metrics.definition import compile
 from toolkit.metrics.guard import Guard
 from toolkit.metrics.warn import warnings
+from toolkit.rules import document
 
 
 def documents(job: Job) -> Finding:
@@ -46,6 +47,21 @@ def metrics(job: Job) -> tuple[Finding, ...]:
         said = [text for definition in definitions for text in warnings(definition, watch)]
     found = "; ".join(said) or ", ".join(definition.name for definition in definitions)
     return (Finding(name="metrics", status="warn" if said else "ok", found=found),)
+
+
+def rules(job: Job, content: bytes | None) -> tuple[Finding, ...]:
+    """Return whether the document of log rules can be used; *content* is what it holds in the code, if it is there."""
+    path = job.settings.rules
+    if path is None:
+        return ()
+    try:
+        found = document.read(path.read_bytes() if content is None else content, str(path))
+    except ContractError as error:
+        return (Finding(name="rules", status="fail", found=str(error)),)
+    except OSError as error:
+        told = f"TOOLKIT_RULES: {path}: expected a readable file, found none ({error.strerror})"
+        return (Finding(name="rules", status="fail", found=told),)
+    return (Finding(name="rules", status="ok", found=", ".join(rule.name for rule in found)),)
 
 
 def _has_input(channel: Channel) -> bool:

@@ -42,7 +42,7 @@ def check(environ: Mapping[str, str], *, interpreter: str, log: Log) -> Report:
     ours = _tried(findings, "settings", lambda: settings.read(environ))
     unknown = settings.unknown(environ)
     if unknown:
-        findings.append(Finding(name="settings", status="warn", found=unknown))
+        findings.append(Finding(name="variables", status="warn", found=unknown))
     if ours is not None:
         job = _tried(findings, "documents", lambda: platform.read(environ, ours, seen, log, interpreter=interpreter))
     if job is not None:
@@ -64,6 +64,7 @@ def _planned(job: Job, findings: list[Finding], log: Log) -> Plan | None:
     findings.append(
         Finding(name="code", status="ok", found=f"{job.entry or job.plugin} ({code.kind}) in {code.source}")
     )
+    findings += inputs.rules(job, code.rules)
     plan = _tried(findings, "launcher", lambda: launchers.plan(code.job, job.folders.scratch / "run"))
     if plan is None:
         return None

@@ -2,6 +2,7 @@
 
 import os
 import stat
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -150,3 +151,26 @@ def test_a_place_where_others_may_replace_our_files_is_told_of(
     scratch.private(asked, log)
 
     assert b"".join(said).decode().count("may replace ours (no sticky bit). chmod +t it") == warned
+
+
+@pytest.mark.parametrize("name", ["a b", "it's", 'a "b"', "größe", "模型", "$HOME", "a;b", "a:b", "a,b", "x" * 200])
+def test_a_folder_that_launchers_would_not_take_has_another_name_for_them(tmp_path: Path, name: str) -> None:
+    run = RunFolder(tmp_path / name / "toolkit", "1-a", Log())
+    (run.plain / "here").touch()
+
+    assert scratch.PLAIN.fullmatch(str(run.plain))
+    assert run.plain.name == run.path.name
+    assert (run.path / "here").exists()
+    assert mode(run.plain.parent) == 0o700
+
+    run.close()
+    assert not run.plain.parent.exists()
+    assert not run.path.exists()
+
+
+def test_a_plain_folder_keeps_its_name() -> None:
+    with tempfile.TemporaryDirectory(dir="/tmp") as short:
+        run = RunFolder(Path(short) / "toolkit", "1-a", Log())
+
+        assert run.plain == run.path
+        run.close()

@@ -217,3 +217,19 @@ def test_a_host_that_was_given_no_rank_is_no_success(openmpi4: str, tmp_path: Pa
     for done in ends.values():
         assert done.status == 78, done
         assert "mpirun started no rank on host algo-2" in (done.failure or "")
+
+
+@pytest.mark.parametrize("bed", ["openmpi4", "mpich"])
+def test_any_folder_can_be_the_one_for_temporary_files(bed: str, tmp_path: Path) -> None:
+    hosts = Hosts(tmp_path, ready(bed))
+    odd = tmp_path / f"a b 'q' \"größe\" $HOME {'x' * 120}"
+    odd.mkdir()
+    hosts.program(SUM + "import tempfile; print('in', tempfile.gettempdir(), flush=True)\n")
+
+    ends = hosts.run(TMPDIR=str(odd))
+
+    for name, done in ends.items():
+        assert done.status == 0, done
+        assert f"sum 3 {name}".encode() in done.stdout, done
+        assert f"in {odd}".encode() in done.stdout, done
+    assert list(odd.iterdir()) == []

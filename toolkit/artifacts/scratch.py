@@ -8,6 +8,7 @@ and each has a process 1.
 
 import fcntl
 import os
+import re
 import stat
 from pathlib import Path
 
@@ -16,10 +17,14 @@ from toolkit.log import Log
 
 HINT = "Let the user of the container write to /tmp, or set TMPDIR to a folder it can write to."
 RUN = "run-"
+# What every program takes as a path in a command for a shell, in an option, in a socket's address. mpirun splits the
+# paths of its agent and of its daemons' files at a space; sockets below TMPDIR may have 107 bytes.
+PLAIN = re.compile(r"[A-Za-z0-9._/+-]{1,90}")
 
 
 class RunFolder:
-    """A run's own folder, open to its user alone; `path` stays until `close`."""
+    """A run's own folder, open to its user alone; `path` stays until `close`. `plain` is the same
+    folder by a name without odd characters."""
 
     def __init__(self, asked: Path, name: str, log: Log) -> None:
         """Make the folder *name* in *asked* (see `private`), and remove those of runs that were killed.
@@ -42,6 +47,23 @@ class RunFolder:
             except OSError as error:
                 raise _refused(self.path, error) from None
         _sweep(self.path)
+        self.plain = self._plainly(log)
+
+    def _plainly(self, log: Log) -> Path:
+        """Return the folder by a name that launchers take: its own, or that of a link in a private folder of /tmp."""
+        if PLAIN.fullmatch(str(self.path)):
+            return self.path
+        folder = Path("/tmp", f"toolkit-{os.urandom(8).hex()}")
+        try:
+            folder.mkdir(mode=0o700)
+            (folder / self.path.name).symlink_to(self.path, target_is_directory=True)
+        except OSError as error:
+            log.warning(
+                f"{folder}: {error.strerror}; mpirun may not take the folder for temporary files, {self.path}: its name"
+                " is long, or has a space or other odd characters. Set TMPDIR to another one."
+            )
+            return self.path
+        return folder / self.path.name
 
     @property
     def scratch(self) -> Path:
@@ -50,6 +72,8 @@ class RunFolder:
 
     def close(self) -> None:
         """Remove the folder, and the one that it is in where nothing else is left there."""
+        if self.plain != self.path:
+            _remove(self.plain.parent)
         _remove(self.path)
         if self._lock is not None:
             os.close(self._lock)

@@ -152,7 +152,7 @@ def _run(job: Job, signals: Signals, outlets: Outlets, log: Log, *, terminal: bo
     *terminal*: if the console is a terminal, it is one that understands control sequences.
     """
     run = RunFolder(job.folders.scratch, f"{os.getpid()}-{time.time_ns():x}", log)
-    run_folder = run.path
+    run_folder = run.plain
     job = msgspec.structs.replace(job, folders=msgspec.structs.replace(job.folders, scratch=run.scratch))
     memory = _OomWatch()
     others = None

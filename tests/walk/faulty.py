@@ -8,7 +8,9 @@ from toolkit.artifacts.scratch import RunFolder
 from toolkit.cli.main import main
 from toolkit.platforms import kubernetes
 from toolkit.platforms.sagemaker import report
+from toolkit.supervise import running
 from toolkit.supervise.console import Outlets
+from toolkit.supervise.processes import Processes
 from toolkit.train import ending, walk
 from toolkit.train.accord import Accord
 from toolkit.train.rounds import Rounds
@@ -22,6 +24,9 @@ def _fail(*_: Any, **__: Any) -> NoReturn:
 
 # Every step between the end of the script and the end of `train`, in their order: (where it is looked up, its name).
 STEPS: dict[str, tuple[Any, str]] = {
+    "name what outlived the script": (running, "command_name"),
+    "collect the stacks": (running.Running, "_on_stacks"),
+    "close the ranks' files": (Processes, "close_files"),
     "read the cause": (cause, "_cause_of"),
     "read whose fault it was": (cause, "_account"),
     "find the traceback": (cause, "_last_traceback"),

@@ -21,6 +21,8 @@ WAYS: dict[str, tuple[str, int]] = {
     "left with 3": ("import sys\nsys.exit(3)\n", 3),
     "aborted": ("import os\nos.abort()\n", 134),
     "stopped": ("import signal\nprint('ready', flush=True)\nsignal.pause()\n", 143),
+    "left a child behind": ("import os, time\nif os.fork() == 0:\n    os.setsid()\n    time.sleep(600)\n", 0),
+    "hung": ("import time\ntime.sleep(600)\n", 124),
     "no such script": ("", 78),
 }
 
@@ -41,7 +43,7 @@ def ended(base: Base, way: str, *steps: str, **more: str) -> Done:
 
 @pytest.mark.parametrize("way", WAYS)
 def test_the_status_stays_though_every_step_of_the_report_fails(base: Base, way: str) -> None:
-    done = ended(base, way, *STEPS)
+    done = ended(base, way, *STEPS, TOOLKIT_STALL_S="1" if way == "hung" else "0")
 
     assert done.status == WAYS[way][1]
     assert not done.succeeded

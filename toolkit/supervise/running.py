@@ -145,9 +145,7 @@ class Running:
                 door.close()
             if self._state != "done":  # After an error of our own.
                 self._abandon()
-        written = self._hangs.collected(math.inf) if self._hangs is not None else None
-        if written is not None:
-            self._on_stacks(*written)
+        self._look_for_stacks(math.inf)
         self._flow.end()
         return self._ended()
 
@@ -461,9 +459,7 @@ class Running:
                 self._around.others.idle(idle_s)
             elif idle_s:
                 self._on_hang(idle_s)
-        written = watch.collected(now_s)
-        if written is not None:
-            self._on_stacks(*written)
+        self._look_for_stacks(now_s)
 
     def _on_hang(self, idle_s: float) -> None:
         if self._state != "running":
@@ -485,6 +481,14 @@ class Running:
     def _dump(self) -> None:
         if self._hangs is not None and (problem := self._hangs.dump(self._processes.rank_pids)):
             self._note(problem)
+
+    def _look_for_stacks(self, now_s: float) -> None:
+        def look() -> None:
+            written = self._hangs.collected(now_s) if self._hangs is not None else None
+            if written is not None:
+                self._on_stacks(*written)
+
+        self._log.attempt("the stacks could not be collected", look, None)
 
     def _on_stacks(self, files: list[str], waited_for: tuple[str, ...]) -> None:
         self._note("stacks: " + (", ".join(files) or "none (no rank has the start-up hook, and py-spy is not here)"))
@@ -563,9 +567,14 @@ class Running:
         self._processes.signal(services, signal.SIGTERM)
         left = self._processes.descendants() - self._killed - {process.pid for process in services}
         if strangers := left - self._daemons.pids:
-            names = ", ".join(sorted({command_name(pid) for pid in strangers}))
-            self._log.info(f"{len(strangers)} process(es) outlived the script and get SIGTERM: {names}")
+            self._log.attempt(
+                "what outlived the script could not be named", lambda: self._say_strangers(strangers), None
+            )
         children.send_all(left, signal.SIGTERM)
+
+    def _say_strangers(self, pids: set[int]) -> None:
+        names = ", ".join(sorted({command_name(pid) for pid in pids}))
+        self._log.info(f"{len(pids)} process(es) outlived the script and get SIGTERM: {names}")
 
     def _kill(self) -> None:
         ranks = [process for process in self._processes.at_work if process.rank is not None or not self._spec.stand_in]
@@ -618,7 +627,7 @@ class Running:
         self._log.warning(text)
 
     def _ended(self) -> Ended:
-        self._processes.close_files()
+        self._log.attempt("the ranks' files could not be closed", self._processes.close_files, None)
         return self._so_far()
 
     def _so_far(self) -> Ended:

@@ -78,6 +78,22 @@ def test_two_containers_are_two_hosts_with_the_jobs_folders(engine: Engine, imag
     assert left(engine, run) == ""
 
 
+@pytest.mark.root
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_what_containers_write_as_root_in_a_users_folder_is_that_users(
+    engine: Engine, image: str, folder: Path
+) -> None:
+    os.chown(folder, 65534, 65534)
+    script = "import os\nopen('/opt/ml/checkpoints/last', 'w').write('1')\nprint('user', os.getuid())\n"
+
+    with played(folder, engine, image, script, "--checkpoints", str(folder / "kept")) as run:
+        assert run.end() == 0, run.console
+
+    assert "user 0" in run.console
+    written = [folder / "kept", folder / "kept/last", *run.folder.rglob("*")]
+    assert [path for path in written if path.lstat().st_uid == 0] == []
+
+
 def test_a_container_that_is_killed_is_a_host_that_vanished(engine: Engine, image: str, folder: Path) -> None:
     with played(folder, engine, image, WAITS, "--hosts", "2", "--kill", "algo-2@4s") as run:
         code = run.end()

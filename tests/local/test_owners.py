@@ -33,13 +33,14 @@ def test_only_what_is_roots_is_handed_over_and_no_link_is_followed(theirs: Path,
     (theirs / "deep/file").touch()
     (theirs / "link").symlink_to(tmp_path / "outside")
     (theirs / "hard").hardlink_to(tmp_path / "outside")
+    (theirs / "twin").hardlink_to(theirs / "deep/file")
     (theirs / "other").touch()
     os.chown(theirs / "other", 12345, 12345)
 
     owners.hand_over(theirs, (NOBODY, NOBODY))
 
     found = {path.name: path.lstat().st_uid for path in theirs.rglob("*")}
-    assert found == {"deep": NOBODY, "file": NOBODY, "link": NOBODY, "hard": 0, "other": 12345}
+    assert found == {"deep": NOBODY, "file": NOBODY, "link": NOBODY, "hard": 0, "twin": NOBODY, "other": 12345}
     assert (tmp_path / "outside").stat().st_uid == 0
 
 

@@ -65,6 +65,7 @@ def test_at_most_two_of_two_hundred_ordinary_values_are_masked() -> None:
         ("client_secret = tiger; x", f"client_secret = {MASK}; x"),
         ("-----BEGIN PRIVATE KEY-----\nMIIE\n", f"-----BEGIN PRIVATE KEY-----{MASK}"),
         ("password = getpass.getpass()", "password = getpass.getpass()"),
+        ("Client(hf_token=token, secret=secret)", "Client(hf_token=token, secret=secret)"),
         ("usage: train.py --api-key API_KEY", "usage: train.py --api-key API_KEY"),
         ("KeyError: 'password'", "KeyError: 'password'"),
     ],

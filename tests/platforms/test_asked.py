@@ -246,7 +246,7 @@ def test_what_cannot_be_given_is_refused_by_the_files_name(asked: Asked, text: s
 )
 def test_wrong_variables_are_refused_by_name(asked: Asked, environ: dict[str, str], reason: str) -> None:
     with pytest.raises(ContractError) as caught:
-        asked.job(**environ)
+        asked.job(machine=MACHINE, **environ)
 
     assert reason in str(caught.value)
 

@@ -3,6 +3,8 @@ root."""
 
 import os
 import stat
+from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 
 Owner = tuple[int, int]
@@ -20,18 +22,35 @@ def heir(folder: Path) -> Owner | None:
 
 
 def hand_over(folder: Path, owner: Owner) -> None:
-    """Give what root has in *folder*, itself included, to *owner*; links are not followed, what fails stays root's."""
-    _give(folder, owner, None)
+    """Give what root has in *folder*, itself included, to *owner*.
+
+    Links are not followed, and a file that has another name elsewhere is not this folder's alone. What fails stays
+    root's.
+    """
+    names: Counter[tuple[int, int]] = Counter()
     for _, folders, files, place in os.fwalk(folder):
         for name in (*folders, *files):
-            _give(name, owner, place)
+            if found := _status(name, place):
+                names[found.st_dev, found.st_ino] += 1
+    _give(folder, owner, None, names)
+    for _, folders, files, place in os.fwalk(folder):
+        for name in (*folders, *files):
+            _give(name, owner, place, names)
 
 
-def _give(name: str | Path, owner: Owner, place: int | None) -> None:
-    try:
-        found = os.stat(name, dir_fd=place, follow_symlinks=False)
-        # What has another name elsewhere is not this folder's alone.
-        if found.st_uid == 0 and (stat.S_ISDIR(found.st_mode) or found.st_nlink == 1):
+def _give(name: str | Path, owner: Owner, place: int | None, names: Mapping[tuple[int, int], int]) -> None:
+    found = _status(name, place)
+    if found is None or found.st_uid != 0:
+        return
+    if stat.S_ISDIR(found.st_mode) or found.st_nlink == names[found.st_dev, found.st_ino]:
+        try:
             os.chown(name, *owner, dir_fd=place, follow_symlinks=False)
+        except OSError:
+            pass  # Gone meanwhile, or on a file system that has no owners.
+
+
+def _status(name: str | Path, place: int | None) -> os.stat_result | None:
+    try:
+        return os.stat(name, dir_fd=place, follow_symlinks=False)
     except OSError:
-        pass  # Gone meanwhile, or on a file system that has no owners.
+        return None

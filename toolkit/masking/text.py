@@ -154,8 +154,8 @@ def _value(text: str, at: int, name: str, *, prose: bool = False) -> Span | None
     if not value or not is_secret(name, value):
         return None
     quoted = start > at
-    if not quoted and _reads_as_code(text, value, end):
-        return None
+    if not quoted and (_reads_as_code(text, value, end) or name.lower().endswith(value.lower())):
+        return None  # Code: token=token.
     spaced = prose and not quoted and text[at - 1 : at] == " "
     if spaced and value.isalpha() and not _is_password(name):
         return None  # Prose: "token: identifier".

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 import pytest
@@ -297,6 +298,20 @@ def test_of_ranks_that_ended_with_0_on_several_hosts_the_first_is_the_cause() ->
     assert job.verdicts == {("algo-3", 3)}
 
 
+def test_a_rank_that_ended_with_0_is_not_blamed_for_a_stop() -> None:
+    job = Job(2)
+    job.ready()
+    stopped = Report(host="algo-2", exit_code=143, stopped=True, early=left(job, "algo-2", 1.0))
+    job.at(5.0, lambda: job.tell("algo-1", Stop(host="algo-1", signal=15)))
+    job.at(6.0, lambda: job.tell("algo-2", Ended(report=stopped)))
+    job.at(6.1, lambda: job.end("algo-1", 0, stopped=True))
+
+    job.play()
+
+    assert job.verdicts == {("algo-2", 143)}
+    assert not any(host.verdict is None or host.verdict.blames_an_early_exit for host in job.hosts.values())
+
+
 @pytest.mark.parametrize("late_s", [0.01, 0.4])
 def test_a_failure_of_its_own_goes_before_a_rank_that_ended_with_0(late_s: float) -> None:
     job = Job(4)
@@ -325,10 +340,17 @@ def test_who_lost_no_rank_and_who_lost_it_before_have_not_failed_of_it(at_s: flo
     assert job.verdicts == {("algo-1", 3)}
 
 
-def test_the_first_news_of_a_lost_rank_does_not_quote_what_the_loser_said() -> None:
-    lost = Report(host="algo-1", exit_code=1, process="rank 0", cause="Connection closed by peer", lost=True)
-
-    assert news(lost) == "rank 0 of host algo-1 lost another rank of the job"
+@pytest.mark.parametrize(
+    ("told", "text"),
+    [
+        ({"process": "rank 0", "ended": "ended with code 1"}, "rank 0 of host algo-1 failed: ended with code 1"),
+        ({"process": "rank 0", "lost": True}, "rank 0 of host algo-1 lost another rank of the job"),
+        ({"process": "rank 0", "lost": True, "primary": True}, "rank 0 of host algo-1 ended while others trained"),
+        ({}, "host algo-1 failed: no such file"),
+    ],
+)
+def test_the_first_news_says_who_failed_and_leaves_what_a_rank_said_to_the_end(told: dict[str, Any], text: str) -> None:
+    assert news(Report(host="algo-1", exit_code=1, cause="no such file\nhere", **told)) == text
 
 
 def test_echoes_alone_are_believed_after_a_while() -> None:

@@ -123,7 +123,7 @@ def test_a_failure_on_one_host_is_the_end_of_all_with_its_cause(hosts: Hosts, cu
     assert f"this host, {other}, was healthy" in str(done[other].failure)
     assert "was healthy" not in str(done[culprit].failure)
     # Who failed is said at once, of what at the end, once.
-    assert f"script of host {culprit} failed (ended with code 1); stopping this host" in done[other].log
+    assert f"script of host {culprit} failed: ended with code 1; stopping this host" in done[other].log
     assert done[other].log.count("boom, and nobody else") == 1
     assert b"told" in done[other].stdout
 

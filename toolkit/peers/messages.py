@@ -28,7 +28,7 @@ class Report(Record, frozen=True, kw_only=True):
     clock; on the wire on the leader's (`on_clock`). 0: not known.
     `stopped`: ended by a stop signal. A report with exit_code 0 that is neither says: all well. `alike`: how many more
     ranks ended with the `same` traceback. `lost`: a rank of the host ended because another rank of the job was gone.
-    `early`: the first rank of the host that ended with 0; in a verdict, the one that the others lost.
+    `early`: the first rank of the host that ended with 0.
     """
 
     host: Name
@@ -53,6 +53,11 @@ class Report(Record, frozen=True, kw_only=True):
     preempted: bool = False
     lost: bool = False
     early: EarlyExit | None = None
+
+    @property
+    def blames_an_early_exit(self) -> bool:
+        """True if the cause is a rank that ended with 0, and was lost by the others."""
+        return self.primary and self.lost
 
     @property
     def failed(self) -> bool:

@@ -259,7 +259,7 @@ def worse(one: Report | None, other: Report | None) -> Report | None:
 def blamed(worst: Report, early: EarlyExit | None) -> Report:
     """Return *worst*, or where its rank only lost another one, and one had ended with 0 before, the report of that."""
     if worst.primary or not worst.lost or early is None or not early.explains(worst.failed_ns):
-        return msgspec.structs.replace(worst, early=None)
+        return worst
     return Report(
         host=early.host,
         exit_code=worst.exit_code,
@@ -275,7 +275,6 @@ def blamed(worst: Report, early: EarlyExit | None) -> Report:
         ended="ended with code 0",
         advice=WAIT_FOR_ALL,
         lost=True,
-        early=early,
     )
 
 
@@ -285,8 +284,10 @@ def news(report: Report) -> str:
         return f"host {report.host} failed: {report.cause.splitlines()[0] if report.cause else report.ended}"
     who = f"{report.process} of host {report.host}"
     if report.lost:
-        return f"{who} {'ended while others trained' if report.primary else 'lost another rank of the job'}"
-    return f"{who} failed ({report.ended})" if report.ended else f"{who} failed"
+        return (
+            f"{who} {'ended while others trained' if report.blames_an_early_exit else 'lost another rank of the job'}"
+        )
+    return f"{who} failed: {report.ended}" if report.ended else f"{who} failed"
 
 
 def named(hosts: list[str]) -> str:

@@ -226,7 +226,7 @@ class Accord:
     def _final(self, outcome: Outcome, verdict: Report) -> Outcome:
         me = self._job.cluster.current
         own = verdict.host == me and verdict.exit_code == outcome.exit_code and verdict.kind != HANG
-        own = own and bool(outcome.primary or outcome.process) and verdict.early is None
+        own = own and bool(outcome.primary or outcome.process) and not verdict.blames_an_early_exit
         if own:
             return msgspec.structs.replace(outcome, alike=max(outcome.alike, verdict.alike))
         if verdict.exit_code == 0:
@@ -266,5 +266,5 @@ def _part(outcome: Outcome, verdict: Report) -> str:
     if outcome.primary:
         return f"failed, too ({outcome.ended or outcome.kind})"
     if outcome.process:
-        return "lost it" if verdict.early is not None else "ended with it"
+        return "lost it" if verdict.blames_an_early_exit else "ended with it"
     return "was stopped" if outcome.status == "stopped" else "was healthy"

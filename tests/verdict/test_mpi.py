@@ -56,6 +56,20 @@ OPEN_MPI_HANDLER = """\
 ABORTED = "MPI_ABORT was invoked on rank 1 in communicator MPI_COMM_WORLD with errorcode 7"
 
 
+IMPROPER_4 = f"""\
+{RULE}mpirun has exited due to process rank 1 with PID 0 on
+node vm exiting improperly. There are three reasons this could occur:
+
+1. this process did not call "init" before exiting, but others in
+the job did.
+{RULE}"""
+IMPROPER_5 = f"""\
+{RULE}prterun has exited due to process rank 1 with PID 12685 on node vm exiting
+improperly. There are three reasons this could occur:
+{RULE}"""
+LEFT = "rank 1 ended with 0 and without MPI_Finalize, while the others worked"
+
+
 def ends(*exits: Exit, main: str = "mpirun", first: bool = True, peer_failed: bool = False, **said: str) -> Outcome:
     """Return the verdict on ranks that their launcher had ended *first*."""
     ended: Ended = seen(*exits, peer_failed=peer_failed, **said)  # type: ignore[arg-type]
@@ -100,11 +114,21 @@ def test_what_mpirun_says_of_a_rank_that_aborted_is_its_cause(said: str, text: s
     assert spoke.cause == f"{text}\nit last said: bad shard"
 
 
-@pytest.mark.parametrize(("said", "text"), [(OPEN_MPI_4, ABORTED), (OPEN_MPI_5, ABORTED), (MPICH, MPICH.strip())])
+@pytest.mark.parametrize(
+    ("said", "text"),
+    [
+        (OPEN_MPI_4, ABORTED),
+        (OPEN_MPI_5, ABORTED),
+        (MPICH, MPICH.strip()),
+        (IMPROPER_4, LEFT),
+        (IMPROPER_5, LEFT),
+    ],
+)
 def test_without_the_stand_in_the_rank_that_mpirun_names_is_named(said: str, text: str) -> None:
     outcome = ends(process("mpirun", 7, 7), first=False, mpirun=said)
 
     assert (outcome.exit_code, outcome.process, outcome.cause) == (7, "rank 1", text)
+    assert (outcome.pid, outcome.ended) == (None, "mpirun ended with code 7")
 
 
 def test_a_traceback_and_an_exit_code_of_its_own_go_before_mpi_s_words() -> None:

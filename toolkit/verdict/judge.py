@@ -221,7 +221,9 @@ def _finished_before_stop(ended: Ended) -> bool:
 def _failed(job: Job, ended: Ended, culprit: Exit) -> Outcome:
     cause, trace = cause_of(ended, culprit)
     abort = mpi.abort_of(ended, culprit) if not trace else None
+    launcher = ""
     if abort is not None:
+        launcher = "" if culprit.rank is not None else f"{culprit.process} "
         cause, culprit = mpi.told(ended, culprit, abort)
     stderr, _ = ended.tails.get(culprit.process, (b"", b""))
     crashed = crash_of(ended, culprit)
@@ -236,10 +238,10 @@ def _failed(job: Job, ended: Ended, culprit: Exit) -> Outcome:
         traceback=trace,
         host=job.cluster.current,
         process=culprit.process,
-        pid=culprit.pid,
+        pid=culprit.pid or None,
         rank=culprit.rank if several else None,
         local_rank=culprit.local_rank,
-        ended=how(culprit),
+        ended=launcher + how(culprit),
         advice=advice(f"{cause}\n{ends.last(stderr, LAST_LINES, LAST_CHARACTERS)}\n{stacks}"),
         primary=not _lost_its_peer(ended, culprit) and not (several and _only_launches(ended, culprit)),
         lost=_lost_a_rank(ended, culprit),

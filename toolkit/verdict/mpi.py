@@ -30,6 +30,10 @@ _HANDLER = re.compile(
     r"\*\*\* An error occurred in (?P<call>\w+)\n.*\*\*\* reported by process \[\d+,(?P<rank>\d+)\]\n"
     r"(?:.*\n)?.*\*\*\* (?P<error>MPI_ERR_\w+: .*)"
 )
+# Both, of a rank that ended with 0 and without MPI_Finalize, above 20 lines of reasons why that may be.
+_IMPROPER = re.compile(
+    r"has exited due to process\s+rank\s+(?P<rank>\d+)\s+with\s+PID\s+\d+\s+on\s+node\s+\S+\s+exiting\s+improperly"
+)
 
 
 class Abort(Record, frozen=True, kw_only=True):
@@ -43,7 +47,7 @@ class Abort(Record, frozen=True, kw_only=True):
 def said(stderr: bytes) -> Abort | None:
     """Return the last abort that *stderr*, a rank's or mpirun's, tells of."""
     text = "\n".join(ends.lines(stderr))
-    found = [abort for kind in (_mpich, _open_mpi, _handler) if (abort := kind(text)) is not None]
+    found = [abort for kind in (_mpich, _open_mpi, _handler, _improper) if (abort := kind(text)) is not None]
     return found[0] if found else None
 
 
@@ -67,13 +71,13 @@ def abort_of(ended: Ended, culprit: Exit) -> Abort | None:
 
 def told(ended: Ended, culprit: Exit, abort: Abort) -> tuple[str, Exit]:
     """Return (the cause, whose end it is): a rank, also where only its launcher told of it, with the launcher's
-    code."""
+    code, and pid 0 where its own is not known."""
     last = ends.last(ended.tails.get(culprit.process, (b"", b""))[0], 1, LAST_CHARACTERS)
     if culprit.rank is None:
         rank = next((end for end in ended.exits if end.rank == abort.rank), None)
         named = Exit(
             process=f"rank {abort.rank}",
-            pid=rank.pid if rank is not None else culprit.pid,
+            pid=rank.pid if rank is not None else 0,
             started_ns=culprit.started_ns,
             ended_ns=culprit.ended_ns,
             code=culprit.status,
@@ -117,3 +121,11 @@ def _handler(text: str) -> Abort | None:
     if not found:
         return None
     return Abort(rank=int(found[-1]["rank"]), text=f"{found[-1]['error']} (in {found[-1]['call']})")
+
+
+def _improper(text: str) -> Abort | None:
+    found = list(_IMPROPER.finditer(text))
+    if not found:
+        return None
+    rank = int(found[-1]["rank"])
+    return Abort(rank=rank, text=f"rank {rank} ended with 0 and without MPI_Finalize, while the others worked")

@@ -9,7 +9,8 @@ RUN apt-get update \
  && rm -rf /var/lib/apt/lists/* \
  && python3 -m venv /opt/venv \
  && mkdir -m 1777 /opt/ml
-ENV PATH=/opt/venv/bin:$PATH LANG=C.UTF-8
+# /opt/toolkit/bin holds `train` alone, in front of one that sagemaker-training may bring to the environment later.
+ENV PATH=/opt/toolkit/bin:/opt/venv/bin:$PATH LANG=C.UTF-8
 
 FROM python AS toolkit
 COPY . /src
@@ -33,7 +34,8 @@ FROM frameworks
 RUN --mount=type=bind,from=horovod,source=/horovod,target=/horovod \
     pip install --no-cache-dir --no-deps /horovod/*.whl
 RUN --mount=type=bind,from=toolkit,source=/toolkit,target=/toolkit --mount=type=bind,from=wheels,target=/wheels \
-    pip install --no-cache-dir --find-links /wheels /toolkit/*.whl
+    pip install --no-cache-dir --find-links /wheels /toolkit/*.whl \
+ && mkdir -p /opt/toolkit/bin && cp /opt/venv/bin/train /opt/toolkit/bin/
 ARG VERSION=0.1.0
 LABEL org.opencontainers.image.title="toolkit-mpi" \
       org.opencontainers.image.description="PyTorch, Open MPI and Horovod with the training toolkit: docker run IMAGE train" \

@@ -35,6 +35,14 @@ def test_the_kernel_starts_train_itself(path: Path) -> None:
     assert path.read_text().endswith('\nENTRYPOINT []\nCMD ["train"]\n')
 
 
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_a_train_that_pip_brings_later_does_not_take_the_place_of_ours(path: Path) -> None:
+    text = path.read_text().rpartition("\nFROM ")[2]
+
+    assert "cp /opt/venv/bin/train /opt/toolkit/bin/\n" in text
+    assert "\nENV PATH=/opt/toolkit/bin:/opt/venv/bin:$PATH " in path.read_text()
+
+
 def test_they_begin_alike_so_that_a_machine_makes_the_first_layers_once() -> None:
     heads = {path.read_text().partition("\n")[2].partition("FROM python AS toolkit")[0] for path in FILES}
 

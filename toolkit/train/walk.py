@@ -79,6 +79,8 @@ def prepared(platform: platforms.Platform, environ: dict[str, str], interpreter:
     machine = look.look(environ)
     for note in machine.notes:
         log.warning(note)
+    if machine.other_train:
+        log.warning(f"train on PATH is {machine.other_train}, not this toolkit. Install this toolkit last")
     job = platform.read(environ, ours, machine, log, interpreter=interpreter)
     _warn_of_unknown({name: value for name, value in job.environ.items() if name not in environ}, log)
     log.level, log.brief = job.log_level, ours.log_failure == "brief"

@@ -17,6 +17,7 @@ PREFIX = "TOOLKIT_"
 OURS = (
     "COMPAT_PATH",
     "DOOR",
+    "HOST_NAME",
     "PACKAGES",
     "PYTHON_EXEC",
     "RANK_PYTHON",

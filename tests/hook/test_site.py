@@ -1,5 +1,6 @@
 """The start-up hook in ranks: never noticed, gives way to the next, cures the abort of torch with gloo at exit."""
 
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -116,3 +117,16 @@ def test_forty_ranks_that_end_with_gloo_alive_succeed(base: Base) -> None:  # no
 
     assert done.stdout == b"all forty\n", done
     assert done.status == 0
+
+
+@pytest.mark.parametrize("first", ["", "import socket; "])
+def test_a_rank_under_mpirun_knows_its_host_by_the_name_it_has_in_the_job(tmp_path: Path, first: str) -> None:
+    code = f"{first}import socket; from socket import gethostname; print(socket.gethostname(), gethostname())"
+
+    def told(**more: str) -> str:
+        environ = {"PYTHONPATH": str(HOOK), "PATH": "/usr/bin:/bin", **more}
+        argv = [sys.executable, "-c", code]
+        return subprocess.run(argv, env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=60).stdout
+
+    assert told(TOOLKIT_HOST_NAME="algo-2") == "algo-2 algo-2\n"
+    assert told() == f"{socket.gethostname()} {socket.gethostname()}\n"

@@ -139,6 +139,16 @@ def test_ranks_share_the_cores_of_their_host_unless_the_user_says_otherwise() ->
     assert "OMP_NUM_THREADS" not in main(under()).environ
 
 
+def test_ranks_know_their_host_by_its_name_in_the_job_where_names_resolve() -> None:
+    """76: Lightning groups ranks by socket.gethostname()."""
+    found = {current: main(under(hosts=HOSTS, current=current)).environ.get("TOOLKIT_HOST_NAME") for current in HOSTS}
+    played = main(under(hosts=HOSTS, current="algo-1", addresses=dict.fromkeys(HOSTS, "127.0.0.1")))
+
+    assert found == {host: host for host in HOSTS}
+    assert "TOOLKIT_HOST_NAME" not in played.environ
+    assert "TOOLKIT_HOST_NAME" not in main(under()).environ
+
+
 def test_nccl_knows_hosts_apart_whatever_they_are_called() -> None:
     """76."""
     found = {current: main(under(hosts=HOSTS, current=current)).environ["NCCL_HOSTID"] for current in HOSTS}

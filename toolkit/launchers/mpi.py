@@ -78,7 +78,7 @@ def plan_for(
     arguments = tokens(job)
     stand_in = job.settings.stand_in == "on"
     apart = _apart(job, mpi, run_folder)
-    extra = {**apart, **(extra_environ or {})}
+    extra = {**apart, **_host_name(job), **(extra_environ or {})}
     environ = {**_environment(job, arguments, extra), **given, "TOOLKIT_DOOR": str(run_folder / DOOR)}
     several = job.cluster.size > 1
     main = ProcessSpec(
@@ -224,6 +224,17 @@ def _apart(job: Job, mpi: Mpi, run_folder: Path) -> dict[str, str]:
         return {}
     names = {"openmpi4": "OMPI_MCA_btl_vader_backing_directory", "openmpi5": "OMPI_MCA_btl_sm_backing_directory"}
     return {names[mpi.kind]: str(run_folder)} if mpi.kind in names else {}
+
+
+def _host_name(job: Job) -> dict[str, str]:
+    """Return what lets Python's gethostname() in ranks give the job's name of the host, where the names resolve.
+
+    sagemaker-training preloads a library into MPI's ranks for that: Lightning groups ranks by it, and has them meet at
+    the first one's. A container's own name (ip-10-0-1-2) is told apart as well, but need not resolve on other hosts.
+    """
+    if job.cluster.size == 1 or job.cluster.addresses:
+        return {}
+    return {"TOOLKIT_HOST_NAME": job.cluster.current}
 
 
 def _own_name(job: Job, mpi: Mpi) -> tuple[str, ...]:

@@ -26,6 +26,8 @@ And where TOOLKIT_PACKAGES names the folder of a job's packages (toolkit/source/
 
 And where TOOLKIT_COMPAT_PATH names folders (toolkit/compat): they go to the end of sys.path.
 
+And where TOOLKIT_HOST_NAME names the host (ranks under mpirun): socket.gethostname() gives that name.
+
 And in a rank of SageMaker's data parallel library: SMDATAPARALLEL_LOCAL_RANK, which Hugging Face's Trainer reads.
 """
 
@@ -361,6 +363,24 @@ def _open_compat() -> None:
             sys.path.append(folder)
 
 
+def _name_host() -> None:
+    """Let Python know this host by its name in the job."""
+    import os
+    import sys
+
+    name = os.environ.get("TOOLKIT_HOST_NAME")
+    if not name:
+        return
+    import _socket
+
+    def gethostname() -> str:
+        return name
+
+    _socket.gethostname = gethostname  # socket takes its functions from here when it is imported.
+    if "socket" in sys.modules:
+        sys.modules["socket"].gethostname = gethostname  # type: ignore[attr-defined]
+
+
 def _name_local_rank() -> None:
     """Let a rank of smddp find its local rank under the name that AWS's launcher gave it."""
     import os
@@ -402,6 +422,7 @@ def _start() -> None:
     _leave_word()
     _arm_stacks()
     _open_compat()
+    _name_host()
     _name_local_rank()
     _await_torch_xla()
     _next()

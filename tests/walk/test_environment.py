@@ -280,6 +280,15 @@ def test_the_toolkits_own_folders_do_not_leak_into_the_path_of_a_script(base: Ba
     assert [path for path in done.environ["PYTHONPATH"].split(os.pathsep) if path.startswith(str(package))] == []
 
 
+@pytest.mark.parametrize("given", [{}, {"SM_CHECKPOINT_DIR": "/mine"}])
+def test_the_checkpoint_folder_has_a_variable_unless_the_user_has_it(base: Base, given: dict[str, str]) -> None:
+    base.program("import os\nprint(os.environ['SM_CHECKPOINT_DIR'], os.path.isdir(os.environ['SM_CHECKPOINT_DIR']))\n")
+
+    done = base.train(given)
+
+    assert done.stdout.decode() == ("/mine False\n" if given else f"{base.folder / 'opt/ml/checkpoints'} True\n")
+
+
 def test_a_toolkit_variable_that_is_no_setting_is_warned_of_with_the_nearest_name(base: Base) -> None:
     base.program("pass\n")
 

@@ -6,7 +6,8 @@ write). Differences, all of them additions or mends:
 - PYTHONPATH is the code folder and the user's own PYTHONPATH, not the whole sys.path of `train`, which let scripts
   import what only the launcher was meant to have;
 - SAGEMAKER_JOB_NAME and SM_TRAINING_ENV's job_name hold the job's name whichever of the two sources it came from;
-- SM_CHECKPOINT_DIR is the checkpoint folder, for scripts that should not hold /opt/ml/checkpoints;
+- SM_CHECKPOINT_DIR is the checkpoint folder, for scripts that should not hold /opt/ml/checkpoints, unless the job's
+  environment has it: sagemaker-training does not know the name, so users may have it for their own;
 - a hyperparameter whose name holds "=" or NUL, illegal in an environment, has the alias only.
 """
 
@@ -85,7 +86,7 @@ def variables(job: Job, arguments: tuple[str, ...]) -> dict[str, str]:
     given = {f"SM_{name.upper()}": _text(value) for name, value in (plain | named).items()}
     return _legal(given) | {
         "CURRENT_HOST": job.cluster.current,
-        "SM_CHECKPOINT_DIR": str(job.folders.checkpoints),
+        "SM_CHECKPOINT_DIR": job.environ.get("SM_CHECKPOINT_DIR") or str(job.folders.checkpoints),
         "SAGEMAKER_JOB_NAME": str(job.framework_parameters.get("sagemaker_job_name") or job.name),
         "SAGEMAKER_REGION": job.region,
         "PYTHONPATH": _python_path(job),

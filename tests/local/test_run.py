@@ -101,7 +101,7 @@ def test_on_a_terminal_that_wants_no_escapes_there_are_none(
 @pytest.mark.parametrize(
     ("words", "bars"),
     [
-        (("--hosts", "2"), [b"algo-1 | 50%", b"algo-2 | 50%"]),
+        (("--hosts", "2"), [b"algo-1 |  50%", b"algo-2 |  50%"]),
         pytest.param(
             ("--distribution", "pytorchddp", "--processes-per-host", "2"),
             [b"[algo-1 rank 0]  50%", b"[algo-1 rank 1]  50%"],

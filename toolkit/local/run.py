@@ -28,7 +28,7 @@ from toolkit.local.report import (
     moment,
     own_end,
 )
-from toolkit.local.show import Show
+from toolkit.local.show import Show, marked_block
 from toolkit.local.stage import Staged
 from toolkit.local.standing import HostStanding, Standing
 from toolkit.local.stream import HostStream
@@ -124,15 +124,11 @@ class Host:
             os.set_blocking(read_end, False)
             self.streams[read_end] = HostStream(fd)
 
-    @property
-    def bars(self) -> tuple[str, ...]:
-        """The newest states of progress bars, with the rank that each is of, or the host."""
-        texts = []
-        for stream in self.streams.values():
-            for prefix, state in stream.states.items():
-                text = _COLOURS.sub("", state.decode("utf-8", "replace"))
-                texts.append(text if prefix else f"{self.name} | {text.strip()}")
-        return tuple(texts)
+    def bars(self, *, several: bool) -> tuple[str, ...]:
+        """Return the newest states of progress bars, marked as lines are: by rank, or by host if there are several."""
+        states = [state for stream in self.streams.values() for state in stream.states.values()]
+        blocks = [marked_block(self.name, state, several=several) for state in states]
+        return tuple(_COLOURS.sub("", block.decode("utf-8", "replace").rstrip("\n")) for block in blocks)
 
     def look(self) -> None:
         """Read the newest samples, and at the end why the host failed."""
@@ -142,7 +138,7 @@ class Host:
             self._followed = told is not None and told.host not in ("", self.name)
             self._error = told.cause.strip().rpartition("\n")[2] if told is not None and not self._followed else ""
 
-    def standing(self) -> HostStanding:
+    def standing(self, *, several: bool) -> HostStanding:
         """Return where this host stands, as of the last `look`."""
         return HostStanding(
             name=self.name,
@@ -150,7 +146,7 @@ class Host:
             samples=tuple(self.newest.values()),
             error=self._error,
             followed=self._followed,
-            bars=self.bars,
+            bars=self.bars(several=several),
         )
 
     def stop(self, now_s: float) -> None:
@@ -374,7 +370,7 @@ class Room:
         return any(stream.moved for host in self._hosts.values() for stream in host.streams.values())
 
     def _show_standing(self) -> None:
-        hosts = tuple(host.standing() for host in self._hosts.values())
+        hosts = tuple(host.standing(several=len(self._hosts) > 1) for host in self._hosts.values())
         for host in self._hosts.values():
             for stream in host.streams.values():
                 stream.moved = False

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.local.playing import COMMAND, ROOT, Played
-from toolkit.local.run import Tail
+from toolkit.local.host import Tail
 from toolkit.metrics.file import SampleFile
 from toolkit.metrics.sample import Sample
 from toolkit.supervise.signals import SAME_WISH_S

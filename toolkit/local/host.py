@@ -1,0 +1,137 @@
+"""One host while a job runs: its `train`, what that prints, and how it is stopped or lost."""
+
+import os
+import re
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+from toolkit.local import collect, containers
+from toolkit.local.report import last_values
+from toolkit.local.show import marked_block
+from toolkit.local.stage import Staged
+from toolkit.local.standing import HostStanding
+from toolkit.local.stream import HostStream
+from toolkit.metrics.file import decoded
+from toolkit.metrics.sample import Sample
+from toolkit.supervise.children import send_all, spawn
+from toolkit.supervise.kernel import descendants, marked, prctl
+
+SILENT_S = 5.0  # How long a container that is being started may say nothing before it is stopped all the same.
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+
+
+class Host:
+    """One host while the job runs."""
+
+    def __init__(self, staged: Staged) -> None:
+        self.staged = staged
+        self.name = staged.place.host
+        self.pid = 0
+        self.state = "running"
+        self.log = staged.log.open("wb", buffering=0)
+        self.streams: dict[int, HostStream] = {}
+        self._error = ""
+        self._followed = False
+        self.newest: dict[str, Sample] = {}
+        self._tail = Tail(staged.place.base / "output" / "metrics.jsonl")
+        self.closes_at_s: float | None = None
+        self.heard = False
+        self.stops_at_s: float | None = None
+
+    def start(self) -> None:
+        """Start `train`, its two streams on pipes of ours."""
+        pipes = [os.pipe(), os.pipe()]
+        try:
+            folder = self.staged.place.base
+            self.pid = spawn(
+                (*self.staged.enter, *self.staged.argv),
+                self.staged.environ,
+                folder,
+                stdout=pipes[0][1],
+                stderr=pipes[1][1],
+                prctl=prctl(),
+            )
+        finally:
+            for _, write_end in pipes:
+                os.close(write_end)
+        for fd, (read_end, _) in zip((1, 2), pipes, strict=True):
+            os.set_blocking(read_end, False)
+            self.streams[read_end] = HostStream(fd)
+
+    def bars(self, *, several: bool) -> tuple[str, ...]:
+        """Return the newest states of progress bars, marked as lines are: by rank, or by host if there are several."""
+        states = [state for stream in self.streams.values() for state in stream.states.values()]
+        blocks = [marked_block(self.name, state, several=several) for state in states]
+        return tuple(_COLOURS.sub("", block.decode("utf-8", "replace").rstrip("\n")) for block in blocks)
+
+    def look(self) -> None:
+        """Read the newest samples, and at the end why the host failed."""
+        self.newest = last_values(self._tail.new(), self.newest)
+        if self.state.startswith("ended") and not (self._error or self._followed):
+            told = collect.outcomes((self.staged,)).get(self.name)
+            self._followed = told is not None and told.host not in ("", self.name)
+            self._error = told.cause.strip().rpartition("\n")[2] if told is not None and not self._followed else ""
+
+    def standing(self, *, several: bool) -> HostStanding:
+        """Return where this host stands, as of the last `look`."""
+        return HostStanding(
+            name=self.name,
+            state=self.state,
+            samples=tuple(self.newest.values()),
+            error=self._error,
+            followed=self._followed,
+            bars=self.bars(several=several),
+        )
+
+    def stop(self, now_s: float) -> None:
+        """SIGTERM to `train`, by the time `stops_at_s`."""
+        self.stops_at_s = now_s
+
+    def vanish(self) -> None:
+        """SIGKILL to everything on this host at once: stopped first, so that nothing is forked meanwhile."""
+        marker = f"SAGEMAKER_BASE_DIR={self.staged.place.base}".encode()
+        for _ in range(3):
+            left = {pid for root in marked(marker) | {self.pid} for pid in (root, *descendants(root))}
+            send_all(left, signal.SIGKILL)
+
+
+class ContainedHost(Host):
+    """One host that is a container; `pid` is its client's."""
+
+    def stop(self, now_s: float) -> None:
+        """As elsewhere, but not before `train` has said a word.
+
+        Before there is a container the client ends by SIGTERM, and a PID 1 that does not yet handle a signal never gets
+        it: the kernel drops it.
+        """
+        self.stops_at_s = now_s if self.heard else now_s + SILENT_S
+
+    def vanish(self) -> None:
+        """SIGKILL to everything in the container, by the engine."""
+        containers.kill(self.staged.container, self.staged.environ)
+
+
+class Tail:
+    """Follows a growing metrics.jsonl: each line is read once."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._offset = 0
+
+    def new(self) -> Iterator[Sample]:
+        """Yield the samples that came since last time."""
+        try:
+            with self._path.open("rb") as file:
+                file.seek(self._offset)
+                yield from decoded(self._whole(file))
+        except OSError:
+            return  # Not there yet, or never.
+
+    def _whole(self, file: IO[bytes]) -> Iterator[bytes]:
+        for line in file:
+            if not line.endswith(b"\n"):
+                return  # The rest of it is still to be written.
+            self._offset += len(line)
+            yield line

@@ -73,6 +73,23 @@ class Network:
         """Drop, silently, all that goes to host *number* and comes from it: its own end still looks alive."""
         run("ip", "-n", self._bridge, "link", "set", f"to{number}", "nomaster")
 
+    def heal(self, number: int) -> None:
+        """Let it pass again."""
+        run("ip", "-n", self._bridge, "link", "set", f"to{number}", "master", "joins")
+
+    def far_apart(self) -> None:
+        """Let TCP send again after 0.3 s first, as between hosts 100 ms apart, then after twice as long each time."""
+        for space in self._spaces:
+            run("ip", "-n", space, "route", "change", "10.77.0.0/24", "dev", "eth0", "rto_min", "300ms")
+
+    def lose_large(self, number: int, above_bytes: int) -> None:
+        """Drop, silently, every larger packet to and from host *number*. Needs iptables."""
+        space = self._spaces[number - 1]
+        run("ip", "-n", space, "link", "set", "eth0", "gso_max_segs", "1")  # Or they would be made of smaller ones.
+        for chain in ("INPUT", "OUTPUT"):
+            match = ("-m", "length", "--length", f"{above_bytes + 1}:65535")
+            run("ip", "netns", "exec", space, "iptables", "-A", chain, *match, "-j", "DROP")
+
     def _join(self, number: int, space: str) -> None:
         run("ip", "netns", "add", space)
         ends = (f"to{number}", "type", "veth", "peer", "name", "eth0", "netns", space)
@@ -86,8 +103,9 @@ class Network:
 class Proxy:
     """A process that passes a host's link to the leader on; stopped, it passes nothing on and closes nothing."""
 
-    def __init__(self, port: int, target_port: int) -> None:
-        self._command: Sequence[str] = (sys.executable, str(PROXY), str(port), str(target_port))
+    def __init__(self, port: int, target_port: int, *, largest_bytes: int = 0) -> None:
+        ports = (str(port), str(target_port), str(largest_bytes))
+        self._command: Sequence[str] = (sys.executable, str(PROXY), *ports)
 
     def __enter__(self) -> "Proxy":
         self._process = subprocess.Popen(self._command, stdout=subprocess.PIPE)
@@ -193,6 +211,18 @@ def _lines(path: str) -> list[str]:
 def network() -> str:
     """Return why hosts cannot have networks of their own here, "" if they can."""
     return cannot(Network(f"faults{os.getpid()}t", 1)) if os.geteuid() == 0 else "needs root"
+
+
+def small_packets() -> str:
+    """Return why large packets cannot be dropped here, "" if they can."""
+    if os.geteuid() != 0:
+        return "needs root"
+    try:
+        with Network(f"faults{os.getpid()}t", 1) as network_of_one:
+            network_of_one.lose_large(1, 900)
+    except (NoCageError, OSError) as reason:
+        return str(reason)
+    return ""
 
 
 def mounts() -> str:

@@ -55,6 +55,8 @@ def why_not(fault: Fault, launcher: Launcher) -> str:
         return reason
     if fault.cage == "network":
         return cage.network()
+    if fault.cage == "small-packets":
+        return cage.small_packets()
     if fault.cage in ("full", "read-only"):
         return cage.mounts()
     if fault.cage == "clock":
@@ -89,6 +91,7 @@ class _Round:
         self._slack_s = slack_s
         self._others = [host for host in hosts.all.values() if host.name != at]
         self._cut: Callable[[], None] = lambda: None
+        self._heal: Callable[[], None] = lambda: None
         self._wrong: list[str] = []
         self._since_ns = 0
         self._crowds = [crowd()]
@@ -131,13 +134,20 @@ class _Round:
         kind, stack = self._fault.cage, self._stack
         there = self._hosts.all[self._at]
         tag = f"faults{uuid.uuid4().hex[:6]}"
-        if kind == "network":
+        if kind in ("network", "small-packets"):
             network = stack.enter_context(cage.Network(tag, len(self._hosts.all)))
             for number, host in enumerate(self._hosts.all.values(), 1):
                 host.prefix, host.address = network.prefix(number), network.address(number)
-            self._cut = lambda: network.cut(int(self._at.removeprefix("algo-")))
-        elif kind == "proxy":
-            proxy = stack.enter_context(cage.Proxy(self._hosts.spare_port, self._hosts.link_port))
+            number = int(self._at.removeprefix("algo-"))
+            self._cut, self._heal = lambda: network.cut(number), lambda: network.heal(number)
+            if self._fault.outage_s:
+                network.far_apart()
+            if kind == "small-packets":
+                network.lose_large(number, 900)
+        elif kind in ("proxy", "small-messages"):
+            largest_bytes = 1200 if kind == "small-messages" else 0
+            ports = (self._hosts.spare_port, self._hosts.link_port)
+            proxy = stack.enter_context(cage.Proxy(*ports, largest_bytes=largest_bytes))
             there.environ["TOOLKIT_LINK_PORT"] = str(self._hosts.spare_port)
             self._cut = proxy.cut
         elif kind == "full":
@@ -155,6 +165,11 @@ class _Round:
     def _bring_about(self) -> None:
         """Start the hosts and let the fault happen; `_since_ns` is when."""
         fault, hosts = self._fault, self._hosts
+        if fault.starts == "misnamed":
+            self._since_ns = time.monotonic_ns()
+            hosts.all[self._at].address = self._others[0].address
+            hosts.start()
+            return
         if fault.starts:
             self._since_ns = time.monotonic_ns()
             hosts.start(*(host.name for host in self._others))
@@ -176,8 +191,11 @@ class _Round:
 
     def _act(self) -> None:
         hosts, act = self._hosts, self._fault.act
-        if act == "cut":
+        if act in ("cut", "outage"):
             self._cut()
+            if act == "outage":
+                hosts.pause(self._fault.outage_s)
+                self._heal()
             return
         name, _, how = act.partition(" ")
         hosts.signal(self._at, signal.Signals[name])
@@ -254,7 +272,8 @@ class _Round:
                 self._wrong.append(f"{host.name} was not left to save")
             return
         says = list(fault.says_there if there and fault.says_there else fault.says)
-        if not there and not fault.stopped and not fault.stall:  # A hang is every host's.
+        everybodys = fault.stall or fault.starts == "misnamed"  # A hang; what the leader says of all.
+        if not there and not fault.stopped and not everybodys:
             says.append(f"this host, {host.name},|waited")
         words = {"host": self._at, "who": self._who()}
         for wanted in (each.format(**words) for each in says):

@@ -163,6 +163,11 @@ def raises_slowly(rank: Rank) -> None:
     raise RuntimeError(f"boom on {rank.host}")
 
 
+def raises_at_length(rank: Rank) -> None:
+    """Raise with a traceback and a message of many packets."""
+    raise RuntimeError(f"boom on {rank.host}" + "\n and more" * 3000)
+
+
 def clock_ahead(rank: Rank) -> None:
     """Let this host's wall clock (tests/clocks.py) go an hour ahead, and raise slowly."""
     Path(os.environ["CLOCK_STEP_FILE"]).write_text("3600")
@@ -216,6 +221,7 @@ def _kills_itself(number: int) -> Callable[[Rank], None]:
 BREAKS: dict[str, Callable[[Rank], None]] = {
     "raises": raises,
     "raises-slowly": raises_slowly,
+    "raises-at-length": raises_at_length,
     "clock-ahead": clock_ahead,
     "clock-back": clock_back,
     "leaves-a-child": leaves_a_child,

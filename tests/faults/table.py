@@ -5,7 +5,7 @@ from typing import Literal
 from tests.faults.launchers import ALL, Launcher
 from toolkit.records import Record
 
-Cage = Literal["", "network", "proxy", "full", "read-only", "memory", "clock"]
+Cage = Literal["", "network", "proxy", "full", "read-only", "memory", "clock", "small-packets", "small-messages"]
 # "The others know within 2 s" and, of hosts that only fall silent, "within 10 s"; both from the fault.
 PROMPT_S = 2.0
 # Of a rank that takes 0.6 s to end nobody can know before it has; its peers end no sooner.
@@ -23,7 +23,8 @@ class Fault(Record, frozen=True, kw_only=True):
     either-or; `code_there`, `says_there`: the faulty host's own where they differ (says_there None: it cannot say
     anything). `detect_s`, `end_s`: how long after the fault the others may take to name it, and the last host to end
     (`end_there_s`: the faulty one). `stall`: it is a hang, and every host's. `starts`: "late": the faulty host comes
-    3 s late; "never": not at all.
+    3 s late; "never": not at all; "misnamed": its name leads to the leader. `outage_s`: what was cut is
+    healed after so long.
     """
 
     name: str
@@ -31,7 +32,7 @@ class Fault(Record, frozen=True, kw_only=True):
     program: str = ""
     act: str = ""
     at: Literal["leader", "follower"] = "follower"
-    starts: Literal["", "late", "never"] = ""
+    starts: Literal["", "late", "never", "misnamed"] = ""
     steps: int = 6000
     per_host: int = 1
     cage: Cage = ""
@@ -46,6 +47,7 @@ class Fault(Record, frozen=True, kw_only=True):
     end_there_s: float | None = None
     launchers: tuple[Launcher, ...] = ALL
     stall: bool = False
+    outage_s: float = 0.0
 
     @property
     def stopped(self) -> bool:
@@ -351,6 +353,48 @@ FAULTS: tuple[Fault, ...] = (
         says_there=("host algo-1 vanished", "nothing was heard of it"),
         detect_s=SILENT_S,
         end_s=SILENT_S + 2.0,
+    ),
+    Fault(
+        name="outage",
+        text="all traffic of a follower is dropped for 6 s, then passes again (network namespace): nothing happens",
+        act="outage",
+        steps=500,
+        cage="network",
+        outage_s=6.0,
+        detect_s=None,
+        end_s=120.0,
+        launchers=("script",),
+    ),
+    Fault(
+        name="large-packets-lost",
+        text="packets of more than 900 bytes to and from a follower are dropped (network namespace), and a rank raises",
+        program="raises-at-length",
+        cage="small-packets",
+        code=1,
+        says=_BOOM,
+        end_s=SILENT_S + 2.0,
+        launchers=("script",),
+    ),
+    Fault(
+        name="large-messages-lost",
+        text="a follower's link loses messages of more than 1.2 KB and all after them (proxy), and a rank raises",
+        program="raises-at-length",
+        cage="small-messages",
+        code=1,
+        says=_BOOM,
+        end_s=SILENT_S + 2.0,
+        launchers=("script",),
+    ),
+    Fault(
+        name="one-address",
+        text="a follower's name leads to the leader's address (network namespaces)",
+        starts="misnamed",
+        cage="network",
+        code=78,
+        says=("hosts algo-1 and {host} both have the address",),
+        end_s=30.0,
+        detect_s=30.0,
+        launchers=("script", "torchrun", "mpi"),
     ),
     Fault(name="late", text="a host comes 3 s late", starts="late", steps=50, detect_s=None, end_s=30.0),
     Fault(

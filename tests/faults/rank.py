@@ -210,6 +210,14 @@ def fewer_steps(rank: Rank) -> None:
     sys.exit(0)
 
 
+def other_size(_rank: Rank) -> None:
+    """Come to the collective with less room than the others send: gloo ends this process."""
+    import torch
+    import torch.distributed as dist
+
+    dist.all_reduce(torch.zeros(1, dtype=torch.uint8))
+
+
 def _ends(code: int) -> Callable[[Rank], None]:
     return lambda _rank: sys.exit(code)
 
@@ -231,6 +239,7 @@ BREAKS: dict[str, Callable[[Rank], None]] = {
     "exits-143": _ends(143),
     "ends-early": lambda _rank: os._exit(0),
     "fewer-steps": fewer_steps,
+    "other-size": other_size,
     "sigkill": _kills_itself(signal.SIGKILL),
     "sigsegv": _kills_itself(signal.SIGSEGV),
     "sigstop": _kills_itself(signal.SIGSTOP),

@@ -25,6 +25,7 @@ class Fault(Record, frozen=True, kw_only=True):
     (`end_there_s`: the faulty one). `stall`: it is a hang, and every host's. `starts`: "late": the faulty host comes
     3 s late; "never": not at all; "misnamed": its name leads to the leader. `outage_s`: what was cut is
     healed after so long.
+    `own`: words of COLLATERAL that this fault's own cause holds.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Fault(Record, frozen=True, kw_only=True):
     environ: dict[str, str] = {}
     code: int = 0
     says: tuple[str, ...] = ()
+    own: tuple[str, ...] = ()
     code_there: int | None = None
     says_there: tuple[str, ...] | None = ()
     saved: bool = False
@@ -141,6 +143,15 @@ FAULTS: tuple[Fault, ...] = (
         code=1,
         says=_EARLY,
         launchers=("torchrun", "smddp"),
+    ),
+    Fault(
+        name="other-size",
+        text="a rank comes to a collective with another size, and gloo aborts it",
+        program="other-size",
+        code=134,
+        says=("terminate called after throwing an instance of 'gloo::EnforceNotMet'", "4 vs 1", "host {host}, {who}"),
+        own=("gloo",),
+        launchers=("torchrun",),
     ),
     Fault(
         name="rank-sigkill",

@@ -30,6 +30,7 @@ TORCHRUN = (
     "clock-back-pair",
     "exits-143",
     "fewer-steps",
+    "other-size",
     "rank-sigkill",
     "train-sigkill",
     "train-sigkill-leader",

@@ -244,7 +244,7 @@ def test_what_cannot_be_given_is_refused_by_the_files_name(asked: Asked, text: s
         ({"TOOLKIT_PROGRAM": "train.py", "TOOLKIT_DISTRIBUTION": "ddpp"}, "TOOLKIT_DISTRIBUTION: expected one of"),
     ],
 )
-def test_wrong_variables_are_refused_by_name(asked: Asked, environ: dict[str, str], reason: str) -> None:
+def test_wrong_variables_are_refused_by_name(asked: Asked, environ: dict[str, Any], reason: str) -> None:
     with pytest.raises(ContractError) as caught:
         asked.job(machine=MACHINE, **environ)
 

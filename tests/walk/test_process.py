@@ -408,6 +408,7 @@ def test_a_package_that_cannot_be_installed_is_named(base: Base) -> None:
 def test_an_entry_point_that_is_not_there_or_not_allowed_is_a_client_error(base: Base, entry: str) -> None:
     """12: ClientError, 78, naming what was asked for."""
     base.program(SEES)
+    base.program(SEES, "other.py")  # An empty name is none, and one script alone would need no name.
     base.hyperparameters(program=entry)
 
     done = base.train()

@@ -208,6 +208,31 @@ def test_ranks_stop_from_the_agreed_step_on(folder: Path, rank: Rank) -> None:
     assert rank.do(steps) == "[False, False, True, True]"
 
 
+@pytest.mark.parametrize(
+    ("left_s", "asked_before_s", "step", "stops"),
+    [
+        (50, 60, 1000, False),
+        (25, 85, 1000, True),  # Within 30 s of SIGKILL.
+        (25, 85, None, True),
+        (5, 7, 1000, False),
+        (3, 9, 1000, True),  # Within a third of a short grace.
+    ],
+)
+def test_a_rank_that_is_too_slow_for_the_agreed_step_is_told_before_the_deadline(
+    folder: Path, rank: Rank, left_s: int, asked_before_s: int, step: int | None, stops: bool
+) -> None:
+    now_ns = time.monotonic_ns()
+    asked = Stop(
+        requested_at_ns=now_ns - asked_before_s * 10**9,
+        deadline_ns=now_ns + left_s * 10**9,
+        signal=15,
+        stop_step=step,
+    )
+    slate.ask(folder, asked)
+
+    assert rank.do("status.should_stop(7)") == str(stops)
+
+
 def test_where_no_step_can_be_agreed_ranks_stop_at_once(folder: Path, rank: Rank) -> None:
     ask(folder, step=0)
 

@@ -32,6 +32,7 @@ _END = _AT + layout.RANK_BODY.size
 _STOP_AT = layout.STOP_HEAD.size
 _STOP_END = _STOP_AT + layout.STOP_BODY.size
 _COUNTER = layout.STOP_HEAD.unpack_from
+_LAST_NS = 30_000_000_000
 
 
 def stop_requested() -> bool:
@@ -49,14 +50,20 @@ def should_stop(step: int) -> bool:
     """True from the step on at which all ranks, on every host, stop together; ask once in every step.
 
     *step* has to mean the same on all ranks. Asking is a heartbeat too: by them `train` finds a step that no rank has
-    gone past. A short time goes by between the request and that step.
+    gone past. A short time goes by between the request and that step. A rank that is too slow to come to it is told in
+    the last third of the grace, at most 30 s before SIGKILL, whatever its step: to save late is better than never.
     """
     here = _whole(step)
     page = _page()
     if page is not None and here not in (page.step, layout.NONE):
         page.beat(here)
     asked = _asked()
-    return asked is not None and asked[3] != layout.NONE and (asked[3] <= here or here == layout.NONE)
+    if asked is None:
+        return False
+    requested_ns, deadline_ns, _, stop_step = asked
+    if stop_step != layout.NONE and (stop_step <= here or here == layout.NONE):
+        return True
+    return time.monotonic_ns() >= deadline_ns - min(_LAST_NS, (deadline_ns - requested_ns) // 3)
 
 
 def heartbeat(step: int) -> None:

@@ -4,6 +4,8 @@ import json
 import os
 import signal
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import torch
 import torch.distributed as dist
@@ -102,6 +104,55 @@ if sys.argv[1] == "one host":
             print("no error", flush=True)
         except RuntimeError as error:
             print(str(error).splitlines()[0], flush=True)
+elif sys.argv[1] == "groups":
+    measured = []
+
+    def measure(*ways):
+        measured.append(1)
+        return timed(*ways)
+
+    timed, reducer.measure = reducer.measure, measure
+
+    def first_use(group):
+        return torch.equal(reduced(mine(100_000), group), total)
+
+    total = reduced(mine(100_000), gloo)
+    # Four groups, each first used by a thread of its own, in another order on each rank.
+    groups = [dist.new_group() for _ in range(4)]
+    order = groups if rank == 0 else groups[::-1]
+    with ThreadPoolExecutor(4) as threads:
+        found["from threads"] = all(threads.map(first_use, order))
+    before = len(measured)
+    groups += [dist.new_group() for _ in range(12)]
+    found["one after the other"] = all(first_use(group) for group in groups)
+    found["measured again"] = len(measured) - before
+    found["at level 1"] = sum(bool(reduced.ways()) for reduced in maker.tally.reducers)
+    found["threads"] = sum(thread.name == "toolkit-reducer" for thread in threading.enumerate())
+    # One rank gives a tensor whose elements lie on one another, is refused, and gives a good one.
+    if rank == 1:
+        try:
+            dist.all_reduce(torch.ones(1, 300).expand(300, 300), group=groups[0])
+        except ValueError as error:
+            found["rejected"] = str(error)
+    found["after it"] = first_use(groups[0])
+    # A tensor that no longer may be written outside of inference mode, and has gaps.
+    with torch.inference_mode():
+        gaps = torch.zeros(100_000, 2)[:, 0]
+        gaps.copy_(mine(100_000))
+    dist.all_reduce(gaps, group=groups[0])
+    found["inference"] = torch.equal(gaps, total) and first_use(groups[0])
+    print(json.dumps(found), flush=True)
+    dist.barrier(group=gloo)
+elif sys.argv[1] in ("sizes", "ways"):
+    reduced(mine(100_000))
+    # One rank's tensor is shorter: still one for level 1 (sizes), or so short that it goes to gloo (ways).
+    short = 50_000 if sys.argv[1] == "sizes" else 100
+    try:
+        reduced(mine(short if rank == 1 else 100_000))
+        print("no error", flush=True)
+    except RuntimeError as error:
+        print(str(error).splitlines()[0], flush=True)
+    os._exit(0)  # The other one, in gloo, then loses its peer.
 elif sys.argv[1] == "hosts":
     found["error"] = {}
     for kind in KINDS:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from toolkit.dataparallel.place import Place, missing, place, unheard
+from toolkit.dataparallel.reduce.shared import Shared
 from toolkit.dataparallel.tally import Tally
 from toolkit.dataparallel.timeline import Timeline
 
@@ -67,6 +68,7 @@ class Maker:
     def __init__(self, here: Place) -> None:
         self.place = here
         self.tally = Tally()
+        self.shared = Shared()
         self.timeline: Timeline | None = None
         self._kind = _kind(self)
 
@@ -109,7 +111,7 @@ def _kind(maker: Maker) -> type:
             kind, native = self._natives.get("cuda", self._natives["cpu"])
             self._set_default_backend(kind)
             self._size = options.group_size
-            self._reducer = _reducer(options, self._natives["cpu"][1])
+            self._reducer = _reducer(options, self._natives["cpu"][1], maker.shared)
             tally.begin(options.store, options.group_rank, options.group_size, native.name())
             tally.reducers.append(self._reducer)
 
@@ -140,14 +142,14 @@ def _kind(maker: Maker) -> type:
     return Group
 
 
-def _reducer(options: Any, gloo: Any) -> Any:
+def _reducer(options: Any, gloo: Any, shared: Shared) -> Any:
     from torch.distributed.distributed_c10d import PrefixStore
 
     from toolkit.dataparallel.reduce.host import home
     from toolkit.dataparallel.reduce.reducer import Reducer
 
     store, within_s = PrefixStore("reduce/", options.store), options.timeout.total_seconds()
-    return Reducer(gloo, store, options.group_rank, options.group_size, within_s, home(os.environ))
+    return Reducer(gloo, store, options.group_rank, options.group_size, within_s, home(os.environ), shared)
 
 
 def _counted(name: str, native_name: str, maker: Maker) -> Callable[..., Any]:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.ports import free_port
+from toolkit.dataparallel.reduce.shared import MOST_GROUPS
 from toolkit.launchers.environment import HOOK
 from toolkit.verdict.collateral import is_echo
 
@@ -101,6 +102,31 @@ def test_a_killed_peer_raises_in_gloos_words_from_the_backward_and_from_then_on(
 @pytest.fixture(scope="module", params=[2, 3])
 def several_hosts(request: pytest.FixtureRequest) -> list[tuple[int, list[str], str]]:
     return played("hosts", 2 * request.param, request.param)
+
+
+def test_groups_of_the_same_ranks_share_what_was_measured_and_a_few_have_threads() -> None:
+    for ran in played("groups", 2, 1):
+        seen = found(ran)
+        assert seen["from threads"]
+        assert seen["one after the other"]
+        assert seen["measured again"] == 0
+        assert seen["at level 1"] == seen["threads"] == MOST_GROUPS
+        assert seen["after it"] and seen["inference"]
+    assert "found one of shape (300, 300) and strides (0, 1)" in seen["rejected"]
+
+
+def test_ranks_whose_sizes_differ_are_told_both_sizes() -> None:
+    first, second = (ran[1] for ran in played("sizes", 2, 1))
+
+    assert first[0].startswith("an all-reduce of 400,000 bytes on this rank met one of 200,000 bytes on rank 1: every")
+    assert second[0].startswith("an all-reduce of 200,000 bytes on this rank met one of 400,000 bytes on rank 0: every")
+
+
+def test_a_rank_whose_peer_is_in_gloo_with_another_size_is_told() -> None:
+    first, second = played("ways", 2, 1)
+
+    assert first[1][0].startswith("an all-reduce of 400,000 bytes on this rank met one of 400 bytes on rank 1: every")
+    assert is_echo(second[1][0] if second[1] else second[2])
 
 
 def test_where_one_rank_gets_no_memory_all_stay_with_gloo(several_hosts: list[tuple[int, list[str], str]]) -> None:

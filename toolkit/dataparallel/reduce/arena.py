@@ -24,7 +24,11 @@ from typing import Any
 MOST = 64  # ranks of a host; descriptors: 2 + 3 for each
 WORD = struct.Struct("<q")
 HELLO = struct.Struct("<q")
-HEAD_BYTES = 4096  # a word a rank, on a cache line of its own: the number of the last meeting that it came to
+# A cache line a rank: the number of the last meeting that it came to, and the marks of its last seven all-reduces.
+LINE = 64
+NOTES = 7
+HEAD_BYTES = LINE * 64
+COMPARE_MS = 200.0  # How often a rank that waits looks whether its peers are at something else.
 
 
 class Gone(RuntimeError):  # noqa: N818 - said to users, in gloo's words
@@ -35,8 +39,28 @@ class Late(RuntimeError):  # noqa: N818
     """A peer did not come in time."""
 
 
+class Differs(RuntimeError):  # noqa: N818
+    """Ranks gave the same all-reduce different numbers of bytes."""
+
+
 class Closed(RuntimeError):  # noqa: N818
     """This rank itself has closed the arena."""
+
+
+def mark(number: int, size_bytes: int) -> int:
+    """Return all-reduce *number* of a group and its size, modulo what they have room for, in one word."""
+    return (number & 0x7FFFFF) << 40 | size_bytes & 0xFFFFFFFFFF
+
+
+def difference(mine: int, theirs: int, who: str) -> Differs | None:
+    """Return what is wrong between two marks of the same all-reduce, None if nothing is or they are not of the same."""
+    if mine == theirs or mine >> 40 != theirs >> 40:
+        return None
+    sizes = (mine & 0xFFFFFFFFFF, theirs & 0xFFFFFFFFFF)
+    return Differs(
+        f"an all-reduce of {sizes[0]:,} bytes on this rank met one of {sizes[1]:,} bytes on {who}: "
+        "every rank has to reduce as many elements of the same type, in the same order"
+    )
 
 
 class Arena:
@@ -97,17 +121,24 @@ class Arena:
                 poll.register(descriptor, select.POLLIN)
             self._polls.append(poll)
 
-    def meet(self, what: str) -> None:
+    def note(self, number: int, size_bytes: int) -> None:
+        """Write down, for the other ranks, that this one begins all-reduce *number* of the group; any thread's."""
+        if self.memory is not None:
+            at = self.me * LINE + WORD.size * (1 + number % NOTES)
+            self.memory[at : at + WORD.size] = WORD.pack(mark(number, size_bytes))
+
+    def meet(self, what: str, number: int = 0) -> None:
         """Return when all ranks have come here as often as this one; what they wrote to the memory before is seen.
 
         Raises:
             Gone: a peer has ended or closed its arena and will not come. Late: not within timeout_s, for *what*.
-            Closed: `close` was called, here, by another thread.
+            Closed: `close` was called, here, by another thread. Differs: a peer has begun all-reduce *number* with
+            another size, through this memory or not.
         """
         self._meetings += 1
         turn = self._meetings & 1
         # Packed first: pack_into would write zeros before the number.
-        self.memory[self.me * 64 : self.me * 64 + WORD.size] = WORD.pack(self._meetings)
+        self.memory[self.me * LINE : self.me * LINE + WORD.size] = WORD.pack(self._meetings)
         for peer in range(self.size):
             if peer != self.me:
                 os.eventfd_write(self._events[2 * peer + turn], 1)
@@ -120,6 +151,9 @@ class Arena:
             except BlockingIOError:
                 deadline_s = deadline_s or time.monotonic() + self.timeout_s
                 self._wait(turn, deadline_s, what)
+                if missing:
+                    self._compare(number)
+        self._compare(number)
 
     def close(self) -> None:
         """Leave: peers that still wait for this rank raise Gone. May be called by any thread, again too."""
@@ -154,7 +188,7 @@ class Arena:
             if self._came(peer) < self._meetings:
                 raise Gone(f"Connection closed by peer: {self._names[peer]} of this host ended or left in {what}")
         mine = self._events[2 * self.me + turn]
-        ready = {descriptor for descriptor, _ in self._polls[turn].poll(rest_ms)}
+        ready = {descriptor for descriptor, _ in self._polls[turn].poll(min(rest_ms, COMPARE_MS))}
         if self._stop in ready:
             raise Closed(f"{what} was given up: its process group is being closed")
         if mine in ready or not ready:
@@ -167,7 +201,17 @@ class Arena:
                 poll.unregister(its)
 
     def _came(self, peer: int) -> int:
-        return int(WORD.unpack_from(self.memory, peer * 64)[0])
+        return int(WORD.unpack_from(self.memory, peer * LINE)[0])
+
+    def _compare(self, number: int) -> None:
+        if not number:
+            return
+        at = WORD.size * (1 + number % NOTES)
+        mine = WORD.unpack_from(self.memory, self.me * LINE + at)[0]
+        for peer in range(self.size):
+            told = difference(mine, WORD.unpack_from(self.memory, peer * LINE + at)[0], self._names[peer])
+            if told is not None:
+                raise told
 
     def _absent(self) -> str:
         return ", ".join(self._names[peer] for peer in range(self.size) if self._came(peer) < self._meetings) or "peers"

@@ -20,7 +20,7 @@ import ctypes
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from toolkit.dataparallel.reduce.arena import HEAD_BYTES, Arena
+from toolkit.dataparallel.reduce.arena import HEAD_BYTES, Arena, mark
 from toolkit.dataparallel.reduce.rail import Rail
 from toolkit.dataparallel.reduce.spans import LINE_BYTES, chunks, cut, pieces
 
@@ -83,19 +83,22 @@ class Passage:
         self._lag = 2 if rail is None else 3
         self._sent_bytes = 0
 
-    def allreduce(self, tensors: list[Any], average: bool) -> int:
-        """Replace *tensors*, contiguous and of one floating type, by their sums (means) over all ranks.
+    def allreduce(self, tensors: list[Any], average: bool, number: int) -> int:
+        """Replace *tensors*, contiguous and of one floating type, by their sums (means) over all ranks; it is the
+        group's all-reduce *number*, as `Arena.note` was told.
 
         Return the bytes that this rank sent: written into shared memory for its mates, and sent to other hosts.
 
         Raises:
-            Gone, Late, Closed: as arena.py and rail.py have them.
+            Gone, Late, Closed, Differs: as arena.py and rail.py have them.
         """
         given = _Given(tensors)
         what = f"an all-reduce of {given.size_bytes:,} bytes"
         spans = chunks(given.size_bytes, ROW_BYTES)
         under_way: Callable[[str], None] | None = None
         self._sent_bytes = 0
+        if self._rail is not None:
+            self._rail.mark = mark(number, given.size_bytes)
         for step in range(len(spans) + self._lag):
             if step >= self._lag:
                 self._copy_out(given, step - self._lag, spans[step - self._lag])
@@ -107,7 +110,7 @@ class Passage:
             if 0 < step <= len(spans):
                 under_way = self._sum(given, step - 1, spans[step - 1], average)
             if step < len(spans) + self._lag - 1:
-                self._arena.meet(what)
+                self._arena.meet(what, number)
         return self._sent_bytes
 
     def _row_at(self, number: int, rank: int) -> int:

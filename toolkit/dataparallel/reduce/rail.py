@@ -20,9 +20,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from toolkit.dataparallel.reduce.arena import Closed, Gone, Late
+from toolkit.dataparallel.reduce.arena import Closed, Gone, Late, difference
 
 WORD_BYTES = 16
+MARK = struct.Struct("<q")
 HELLO = struct.Struct(f"<{WORD_BYTES}sq")
 CALL_WITHIN_S = 5.0  # for one address; a firewall that drops everything answers none
 
@@ -36,9 +37,12 @@ class Rail:
         self._names = names
         self._timeout_s = timeout_s
         self._peers: dict[int, socket.socket] = {}
-        self._sends: dict[int, memoryview] = {}
-        self._awaits: dict[int, memoryview] = {}
+        self._sends: dict[int, list[memoryview]] = {}
+        self._awaits: dict[int, list[memoryview]] = {}
         self._is_closed = False
+        # Of the all-reduce under way (arena.mark): it goes in front of each message and is compared with the peer's.
+        self.mark = 0
+        self._heads: dict[int, bytearray] = {}
 
     def connect(
         self, put: Callable[[str, str], None], get: Callable[[str], str], addresses: Sequence[str], within_s: float
@@ -73,8 +77,10 @@ class Rail:
         Raises:
             Gone, Closed: as `finish`.
         """
-        self._sends = {peer: view for peer, view in sends.items() if view}
-        self._awaits = {peer: view for peer, view in awaits.items() if view}
+        own = MARK.pack(self.mark)
+        self._sends = {peer: [memoryview(own), view] for peer, view in sends.items() if view}
+        self._heads = {peer: bytearray(MARK.size) for peer, view in awaits.items() if view}
+        self._awaits = {peer: [memoryview(self._heads[peer]), view] for peer, view in awaits.items() if view}
         for peer in list(self._sends):
             self._send(peer, "an all-reduce")
 
@@ -83,7 +89,7 @@ class Rail:
 
         Raises:
             Gone: a peer has ended or closed its rail. Late: not within timeout_s, for *what*. Closed: `close` was
-            called here, by another thread.
+            called here, by another thread. Differs: the peer's message is of an all-reduce of another size.
         """
         ready = dict.fromkeys({*self._sends, *self._awaits}, select.POLLIN | select.POLLOUT)
         deadline_s = time.monotonic() + self._timeout_s
@@ -112,27 +118,34 @@ class Rail:
             its.close()
 
     def _send(self, peer: int, what: str) -> None:
+        views = self._sends[peer]
         try:
-            rest = self._sends[peer][self._peers[peer].send(self._sends[peer]) :]
+            views = _rest(views, self._peers[peer].sendmsg(views))
         except BlockingIOError:
             return
         except OSError as error:
             raise self._lost(peer, what) from error
-        if rest:
-            self._sends[peer] = rest
+        if views:
+            self._sends[peer] = views
         else:
             del self._sends[peer]
 
     def _receive(self, peer: int, what: str) -> None:
+        views = self._awaits[peer]
         try:
-            count = self._peers[peer].recv_into(self._awaits[peer])
+            count = self._peers[peer].recvmsg_into(views)[0]
         except BlockingIOError:
             return
         except OSError as error:
             raise self._lost(peer, what) from error
         if not count:
             raise self._lost(peer, what)
-        if rest := self._awaits[peer][count:]:
+        rest = _rest(views, count)
+        if len(views) > 1 and len(rest) <= 1:
+            told = difference(self.mark, MARK.unpack(self._heads[peer])[0], f"{self._names[peer]} on another host")
+            if told is not None:
+                raise told
+        if rest:
             self._awaits[peer] = rest
         else:
             del self._awaits[peer]
@@ -192,6 +205,14 @@ class Rail:
                 self._peers[peer] = its
                 return
         its.close()  # A stranger.
+
+
+def _rest(views: list[memoryview], count: int) -> list[memoryview]:
+    """Return what is left of *views* after their first *count* bytes."""
+    while views and count >= len(views[0]):
+        count -= len(views[0])
+        views = views[1:]
+    return [views[0][count:], *views[1:]] if views else []
 
 
 def _doors(addresses: Sequence[str]) -> list[socket.socket]:

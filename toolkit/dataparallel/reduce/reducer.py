@@ -11,7 +11,6 @@ import sys
 import threading
 import time
 import weakref
-from datetime import timedelta
 from typing import Any
 
 from toolkit.dataparallel.reduce.arena import MOST, Arena
@@ -20,11 +19,13 @@ from toolkit.dataparallel.reduce.host import Home
 from toolkit.dataparallel.reduce.passage import Passage, bytes_needed
 from toolkit.dataparallel.reduce.places import Party, party
 from toolkit.dataparallel.reduce.rail import Rail
+from toolkit.dataparallel.reduce.shared import MOST_GROUPS, Shared
 from toolkit.dataparallel.reduce.work import work_kind
 
 FIRST_BYTES = SIZES_BYTES[0]  # Smaller ones are never asked about.
 CONNECT_WITHIN_S = 30.0
 END_WITHIN_S = 1.0
+ASK_AGAIN_S = 0.002
 
 
 class Reducer:
@@ -33,13 +34,18 @@ class Reducer:
     Not for several threads at once: the calls of one group come one after the other, as torch demands anyway.
     """
 
-    def __init__(self, native: Any, store: Any, rank: int, size: int, timeout_s: float, home: Home) -> None:
+    def __init__(
+        self, native: Any, store: Any, rank: int, size: int, timeout_s: float, home: Home, shared: Shared
+    ) -> None:
         self._native = native
         self._store = store
         self._rank = rank
         self._size = size
         self._timeout_s = timeout_s
         self._home = home
+        self._shared = shared
+        self._has_place = False
+        self._number = 0  # of all-reduces on this group, whichever way they went: the same on all ranks
         self._from_bytes: int | None = FIRST_BYTES
         self._asked = False
         self._work: Any = None
@@ -58,8 +64,20 @@ class Reducer:
         """Return the Work of reducing *tensors* in place, None if the native backend should do it.
 
         *arguments* as ProcessGroup.allreduce has them: AllreduceOptions, or a ReduceOp, or nothing (a sum).
+
+        Raises:
+            ValueError: a tensor stores one element for several (expand); the group is none the worse for it.
         """
-        if self._from_bytes is None or sum(tensor.nbytes for tensor in tensors) < self._from_bytes:
+        for tensor in tensors:
+            _check_writable(tensor)
+        size_bytes = sum(tensor.nbytes for tensor in tensors)
+        self._number += 1
+        if self._arena is not None:
+            self._arena.note(self._number, size_bytes)
+        return self._level_1(tensors, size_bytes, *arguments)
+
+    def _level_1(self, tensors: list[Any], size_bytes: int, *arguments: Any) -> Any:
+        if self._from_bytes is None or size_bytes < self._from_bytes:
             return None
         average = _averages(arguments)
         if average is None or not _fits(tensors):
@@ -67,7 +85,9 @@ class Reducer:
         if not self._asked:
             self._asked = True
             self._ask()
-            return self.allreduce(tensors, *arguments)
+            if self._arena is not None:
+                self._arena.note(self._number, size_bytes)
+            return self._level_1(tensors, size_bytes, *arguments)
         self._calls += 1
         return self._start(tensors, average)
 
@@ -91,19 +111,19 @@ class Reducer:
 
     def _start(self, tensors: list[Any], average: bool) -> Any:
         work = self._work(tensors)
-        self._jobs.put((tensors, average, work))
+        self._jobs.put((tensors, average, work, self._number))
         return work
 
     def _serve(self) -> None:
         passage = self._passage
         assert passage is not None
         while (job := self._jobs.get()) is not None:
-            tensors, average, work = job
+            tensors, average, work, number = job
             failure = None
             try:
                 if self._error is not None:
                     raise self._error
-                self._reduce(passage, tensors, average)
+                self._reduce(passage, tensors, average, number)
             except Exception as error:  # noqa: BLE001 - whatever it is, it belongs to who waits for this all-reduce
                 self._error = failure = error
                 self._part()
@@ -112,12 +132,15 @@ class Reducer:
         self._release()
         self._passage = None  # And with it the memory.
 
-    def _reduce(self, passage: Passage, tensors: list[Any], average: bool) -> None:
+    def _reduce(self, passage: Passage, tensors: list[Any], average: bool, number: int) -> None:
+        import torch
+
         whole = [tensor if tensor.is_contiguous() else tensor.detach().contiguous() for tensor in tensors]
-        self._sent_bytes += passage.allreduce(whole, average)
+        self._sent_bytes += passage.allreduce(whole, average, number)
         for tensor, reduced in zip(tensors, whole, strict=True):
             if reduced is not tensor:
-                tensor.detach().copy_(reduced)
+                with torch.inference_mode(tensor.is_inference()):
+                    tensor.detach().copy_(reduced)
         self._given_bytes += sum(tensor.nbytes for tensor in tensors)
 
     def _ask(self) -> None:
@@ -128,6 +151,15 @@ class Reducer:
         if isinstance(company, str):
             self.why = company
             return
+        layout = (len(company.mates), len(company.rail))
+        agreed = self._shared.agree(self._native, layout)
+        if not agreed.has_room:
+            self.why = f"{MOST_GROUPS} groups of this process go through level 1 already"
+            return
+        if agreed.is_known and agreed.from_bytes is None:
+            self.why = "it was not faster for an earlier group of as many ranks and hosts"
+            return
+        self._has_place = True
         # The rails only after all have said that their hosts are connected: their ranks wait for each other.
         failure = self._meet(company)
         if not (failed := _anywhere(self._native, failure)):
@@ -143,9 +175,14 @@ class Reducer:
         self._thread.start()
         atexit.register(self.close)
         _leave_in_children(self)
+        if agreed.is_known:
+            self._from_bytes = agreed.from_bytes
+            self.why = f"{self._name} from {self._from_bytes >> 10} KiB, as for an earlier group"  # type: ignore[operator]
+            return
         self.measured = measure(self._native.allreduce, lambda tensors: self._start(tensors, False))
         margin = ON_ONE_HOST if len(company.rail) == 1 else BETWEEN_HOSTS
         self._from_bytes = threshold(self.measured, margin)
+        self._shared.learn(layout, self._from_bytes)
         self._given_bytes = self._sent_bytes = 0
         times = ", ".join(
             f"{m.size_bytes >> 10} KiB {m.ours_s * 1e3:.2f}/{m.native_s * 1e3:.2f}" for m in self.measured
@@ -201,6 +238,9 @@ class Reducer:
                 way.close()
 
     def _release(self) -> None:
+        if self._has_place:
+            self._has_place = False
+            self._shared.leave()
         for way in (self._arena, self._rail):
             if way is not None:
                 way.release()
@@ -229,6 +269,18 @@ def _fits(tensors: list[Any]) -> bool:
     )
 
 
+def _check_writable(tensor: Any) -> None:
+    """Raise ValueError for a tensor in which a sum has no place of its own for each element; gloo of torch 2.13 would
+    read beyond its memory."""
+    if tensor.is_contiguous() or tensor.is_sparse:
+        return
+    if any(size > 1 and stride == 0 for size, stride in zip(tensor.shape, tensor.stride(), strict=True)):
+        raise ValueError(
+            f"expected a tensor with memory for each of its elements, found one of shape {tuple(tensor.shape)} and "
+            f"strides {tensor.stride()}: reduce a copy (tensor.clone())"
+        )
+
+
 def _words(native: Any, host: str, size: int) -> list[int]:
     """Return each rank's *host* as a number, 0 where it is not known."""
     import hashlib
@@ -251,7 +303,13 @@ def _anywhere(native: Any, failure: Exception | None) -> bool:
 
 
 def _get(store: Any, key: str) -> str:
-    store.wait([key], timedelta(seconds=CONNECT_WITHIN_S))
+    """Return what another rank lays into the store. By asking again: a store's own wait holds its one connection, and
+    another thread of this process could not lay down there what the other rank's thread waits for."""
+    deadline_s = time.monotonic() + CONNECT_WITHIN_S
+    while not store.check([key]):
+        if time.monotonic() > deadline_s:
+            raise TimeoutError(f"no rank laid {key} into the store within {CONNECT_WITHIN_S:g} s")
+        time.sleep(ASK_AGAIN_S)
     found: bytes = store.get(key)
     return found.decode()
 

@@ -9,6 +9,7 @@ import pytest
 
 from tests.peers.simulated import TIMES, Job, started, stops
 from toolkit.job.outcome import EarlyExit
+from toolkit.job.stuck import Stuck
 from toolkit.peers.frames import encode
 from toolkit.peers.leader import Leader
 from toolkit.peers.messages import (
@@ -751,14 +752,21 @@ def test_a_hang_is_one_only_if_no_host_moves() -> None:
     job.at(9.0, lambda: job.tell("algo-3", Idle(seconds=600.0)))
     job.at(15.0, lambda: job.tell("algo-1", Idle(seconds=600.0)))
     for host in job.hosts.values():
-        host.evidence = Report(host=host.name, exit_code=124, primary=True, kind=HANG, odd=(f"{host.name} is odd",))
+        host.evidence = Report(
+            host=host.name,
+            exit_code=124,
+            primary=True,
+            kind=HANG,
+            stuck=(Stuck(name=f"rank {host.name[-1]}", kind="waits", file="/code/train.py", line=30, function="step"),),
+        )
 
     job.play()
 
     assert {code for _, code in job.verdicts} == {124}
     assert all(15.0 <= host.did(FailHere)[0] < 15.1 for host in job.hosts.values())
     assert job.leader.verdict is not None
-    assert job.leader.verdict.cause.endswith("algo-1 is odd; algo-2 is odd; algo-3 is odd")
+    assert job.leader.verdict.cause.endswith("; ranks 1-3 at train.py:30 in step")
+    assert job.leader.verdict.of_job
     assert job.leader.left_s < 15.2
 
 
@@ -769,7 +777,7 @@ def test_a_host_whose_ranks_have_ended_well_hides_no_hang() -> None:
     job.at(5.0, lambda: job.tell("algo-2", Idle(seconds=600.0)))
     job.at(9.0, lambda: job.tell("algo-3", Idle(seconds=600.0)))
     for host in job.hosts.values():
-        host.evidence = Report(host=host.name, exit_code=124, primary=True, kind=HANG, odd=())
+        host.evidence = Report(host=host.name, exit_code=124, primary=True, kind=HANG)
 
     job.play()
 
@@ -1091,7 +1099,7 @@ def test_first_news_fits_a_small_packet_whatever_the_report_holds() -> None:
         local_rank=100_000,
         ended=long,
         advice=long,
-        odd=(long,) * 9,
+        stuck=(Stuck(name="rank 1", kind="waits", file=long),) * 9,
         same=long,
     )
 

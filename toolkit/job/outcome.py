@@ -6,6 +6,7 @@ import msgspec
 from msgspec import Meta
 
 from toolkit.job.restart import Restart
+from toolkit.job.stuck import Stuck
 from toolkit.records import Record
 from toolkit.slate import Raised
 
@@ -83,10 +84,10 @@ class Memory(Record, frozen=True, kw_only=True):
 
 
 class Hung(Record, frozen=True, kw_only=True):
-    """A hang: for how long nothing had moved, and what was odd about ranks ("rank 1 is stopped (SIGSTOP)")."""
+    """A hang: for how long nothing had moved, and where this host's ranks were."""
 
     idle_s: float
-    odd: tuple[str, ...] = ()
+    stuck: tuple[Stuck, ...] = ()
 
 
 class Ruled(Record, frozen=True, kw_only=True):
@@ -139,7 +140,7 @@ class Outcome(Record, frozen=True, kw_only=True):
     this host's monotonic clock.
     `here`: what part this host had in the end of a job that another one caused ("was healthy").
     `lost`: a rank here ended because another rank of the job was gone, or its launcher ended it for that.
-    `odd`: what was odd about this host's ranks when nothing moved any more. `same`: the error and its place, by which
+    `stuck`: where this host's ranks were when nothing moved any more. `same`: the error and its place, by which
     tracebacks are told to be the same; `alike`: how many more ranks had ended with the same one when this was judged.
     `preempted`: somebody outside ended the process that failed. `restarts`: the rounds before this one.
     `text`: the failure text in a framework plug-in's own words, "" where it is made of the rest.
@@ -164,7 +165,7 @@ class Outcome(Record, frozen=True, kw_only=True):
     primary: bool = False
     lost: bool = False
     failed_ns: int = 0
-    odd: tuple[str, ...] = ()
+    stuck: tuple[Stuck, ...] = ()
     same: str = ""
     alike: int = 0
     preempted: bool = False

@@ -63,6 +63,12 @@ def first_failure(course: Course, outcomes: Mapping[str, Outcome]) -> str:
     return min(own, key=lambda host: _failed_at_ns(outcomes[host], failures.index(host))) if own else failures[0]
 
 
+def accused(verdict: Verdict, outcomes: Mapping[str, Outcome]) -> str:
+    """Return the host of which the job failed, "" where it hung and none is the cause."""
+    told = outcomes.get(verdict.host)
+    return "" if told is not None and told.kind == "Hang" and not told.host else verdict.host
+
+
 def own_end(outcome: Outcome, host: str) -> str:
     """Return what happened on *host* itself, "" if it ended well."""
     if outcome.status == "succeeded":

@@ -8,6 +8,7 @@ import msgspec
 
 from toolkit.job.outcome import EarlyExit
 from toolkit.job.restart import Budget, Failure, Restart, Steps
+from toolkit.job.stuck import Stuck, culprits, told
 from toolkit.peers.messages import (
     Again,
     Bye,
@@ -129,7 +130,7 @@ class Leader:
         self._untold = set(hosts)
         self._ready: set[str] = set()
         self._idle: dict[str, Idle] = {}
-        self._odd: dict[str, tuple[str, ...]] = {}
+        self._stuck: dict[str, tuple[Stuck, ...]] = {}
         self._steps: dict[str, int] = {}
         self._agreed: Step | None = None
         self._ended: dict[str, Report] = {}
@@ -351,8 +352,8 @@ class Leader:
 
     def _on_evidence(self, host: str, report: Report | None, now_s: float) -> list[Action]:
         if report is not None and report.kind == HANG:
-            self._odd[host] = report.odd
-        if not self._hangs or host in self._odd:
+            self._stuck[host] = report.stuck
+        if not self._hangs or host in self._stuck:
             self._untold.discard(host)
         self._note_early(report)
         return self._fail(host, report, now_s) if report is not None and report.failed else self._decide(now_s)
@@ -585,11 +586,17 @@ class Leader:
         return actions
 
     def _whole(self, report: Report) -> Report:
-        """Return *report* with what the hosts together know: what was odd where all hung, and how many more ranks, of
+        """Return *report* with what the hosts together know: of a hang where the ranks are, and how many more ranks, of
         all hosts, had ended with the same traceback."""
         if report.kind == HANG:
-            odd = [each for host in self._hosts for each in self._odd.get(host, ())]
-            report = msgspec.structs.replace(report, cause="; ".join((report.cause, *odd)))
+            found = {host: self._stuck.get(host, ()) for host in self._hosts}
+            cause = "; ".join((report.cause, *told(found, alone=False)))
+            accused = {host for host, _ in culprits(found)}
+            # Where nobody is accused, or several are, the cause is the job's, and no host's.
+            one = len(accused) == 1
+            report = msgspec.structs.replace(
+                report, cause=cause, host=accused.pop() if one else self._me, of_job=not one
+            )
         same = [each for each in self._same.values() if report.same and each.same == report.same]
         return msgspec.structs.replace(report, alike=max(sum(1 + each.alike for each in same) - 1, report.alike))
 

@@ -10,6 +10,7 @@ from msgspec import Meta
 
 from toolkit.job.outcome import EarlyExit
 from toolkit.job.restart import Restart, Steps
+from toolkit.job.stuck import Stuck
 from toolkit.records import Record
 
 Name = Annotated[str, Meta(min_length=1, max_length=255)]
@@ -28,7 +29,8 @@ class Report(Record, frozen=True, kw_only=True):
     clock; on the wire on the leader's (`on_clock`). 0: not known.
     `stopped`: ended by a stop signal. A report with exit_code 0 that is neither says: all well. `alike`: how many more
     ranks ended with the `same` traceback. `lost`: a rank of the host ended because another rank of the job was gone.
-    `early`: the first rank of the host that ended with 0.
+    `early`: the first rank of the host that ended with 0. `stuck`: where the host's ranks are in a hang. `of_job`: no
+    one host is the cause.
     """
 
     host: Name
@@ -47,7 +49,8 @@ class Report(Record, frozen=True, kw_only=True):
     ended: str = ""
     advice: str = ""
     idle_s: Seconds = 0.0
-    odd: tuple[str, ...] = ()
+    stuck: tuple[Stuck, ...] = ()
+    of_job: bool = False
     same: str = ""
     alike: Count = 0
     preempted: bool = False

@@ -299,7 +299,7 @@ def named(hosts: list[str]) -> str:
 def light(report: Report) -> Report:
     """Return *report* as first news, which must be quick, and pass where larger messages are lost: about 1 KB."""
     texts = {name: getattr(report, name)[:most] for name, most in FIRST_NEWS.items()}
-    return msgspec.structs.replace(report, traceback="", odd=(), **texts)
+    return msgspec.structs.replace(report, traceback="", stuck=(), **texts)
 
 
 def is_of_one_end(one: Report, other: Report) -> bool:

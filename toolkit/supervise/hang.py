@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from toolkit.errors import UserError
+from toolkit.job.stuck import Stuck
 from toolkit.records import Record
 from toolkit.supervise import children, stacks
 from toolkit.supervise.stall import Progress, oddity, used_ticks
@@ -73,14 +74,14 @@ class HangWatch:
         self._collect_s = time.monotonic() + stacks.WITHIN_S
         return ""
 
-    def collected(self, now_s: float) -> tuple[list[str], tuple[str, ...]] | None:
-        """Return the files with stacks and the ranks that the others wait for, once they are written, else None."""
+    def collected(self, now_s: float) -> tuple[list[str], tuple[Stuck, ...]] | None:
+        """Return the files with stacks and where each rank is, once they are written, else None."""
         if self._dump is None or now_s < self._collect_s:
             return None
         dump, self._dump = self._dump, None
-        return dump.collect(), tuple(f"{name} {where}" for name, where in dump.outside_collectives())
+        return dump.collect(), dump.stuck()
 
 
-def odd(ranks: Mapping[str, int]) -> tuple[str, ...]:
-    """Return what is odd about the states of *ranks* (pid by name): "rank 1 is stopped (SIGSTOP)"."""
-    return tuple(f"{name} is {found}" for name, pid in ranks.items() if (found := oddity(pid)))
+def stopped(ranks: Mapping[str, int]) -> tuple[Stuck, ...]:
+    """Return those of *ranks* (pid by name) whose processes cannot move: "rank 1 is stopped (SIGSTOP)"."""
+    return tuple(Stuck(name=name, kind="unseen", state=state) for name, pid in ranks.items() if (state := oddity(pid)))

@@ -10,12 +10,13 @@ import msgspec
 
 from toolkit.job.outcome import Ended, Exit, Hung, Ruled
 from toolkit.job.plan import Phase, ProcessSpec
+from toolkit.job.stuck import Stuck
 from toolkit.supervise import children, stacks, waiting
 from toolkit.supervise.asking import SLATE, Asking
 from toolkit.supervise.daemons import Daemons
 from toolkit.supervise.evidence import Evidence, last_on
 from toolkit.supervise.flow import Flow
-from toolkit.supervise.hang import HangWatch, Stall, odd
+from toolkit.supervise.hang import HangWatch, Stall, stopped
 from toolkit.supervise.others import Others, Rules, Word
 from toolkit.supervise.process import Process, command_name, why_unkilled
 from toolkit.supervise.processes import Home, Processes
@@ -467,13 +468,13 @@ class Running:
         if self._hangs is None:  # Other hosts watch for hangs; this one was not told to, and ends with them.
             self._event(Event.PEER_FAILED)
             return
-        found = odd(self._processes.rank_pids)
-        told = "".join(f"; {each}" for each in found)
+        found = stopped(self._processes.rank_pids)
+        told = "".join(f"; {each.name} is {each.state}" for each in found)
         where = f"their stacks go to {self._hangs.folder}"
         self._log.error(f"no rank has written or computed anything for {idle_s:.0f} s{told}: {where}")
         self._around.pulse.stalled(idle_s)
         if self._hangs.stops:
-            self._hung = Hung(idle_s=idle_s, odd=found)
+            self._hung = Hung(idle_s=idle_s, stuck=found)
             self._event(Event.HUNG)
         else:
             self._dump()
@@ -490,10 +491,10 @@ class Running:
 
         self._log.attempt("the stacks could not be collected", look, None)
 
-    def _on_stacks(self, files: list[str], waited_for: tuple[str, ...]) -> None:
+    def _on_stacks(self, files: list[str], stuck: tuple[Stuck, ...]) -> None:
         self._note("stacks: " + (", ".join(files) or "none (no rank has the start-up hook, and py-spy is not here)"))
         if self._hung is not None:
-            self._hung = msgspec.structs.replace(self._hung, odd=odd(self._processes.rank_pids) or waited_for)
+            self._hung = msgspec.structs.replace(self._hung, stuck=stuck)
             if self._around.others is not None:
                 self._around.others.answer(self._so_far())
 

@@ -7,18 +7,19 @@ look.
 """
 
 import os
-import re
 import signal
+from itertools import islice
 from pathlib import Path
 
+from toolkit.job.stuck import Stuck
 from toolkit.supervise import children
+from toolkit.supervise.stall import oddity
 
 # Of the real-time signals, which no framework uses; its default action would end a process that does not expect it.
 SIGNAL = int(signal.SIGRTMIN) + 7
 WITHIN_S = 2.0
-# A rank whose innermost Python frame is in one of these waits for its peers.
-COLLECTIVES = ("torch/distributed/", "torch/nn/parallel/", "torch/autograd/", "mpi4py", "horovod/")
-FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>.+)$')
+MOST_PATH = 4096
+MOST_NAME = 512
 SPY = "py-spy"
 
 
@@ -38,6 +39,7 @@ class Dump:
         self._targets = {pid: folder / f"{host}-{name.replace(' ', '-')}.txt" for name, pid in ranks.items()}
         self._prepared = prepared
         self._names = {pid: name for name, pid in ranks.items()}
+        self._asked: set[int] = set()
         folder.mkdir(parents=True, exist_ok=True)
         from shutil import which  # its import costs more than all of this file
 
@@ -47,6 +49,7 @@ class Dump:
                 _spy(spy, pid, target, environ, prctl)
             if _expects(pid):
                 os.kill(pid, SIGNAL)
+                self._asked.add(pid)
 
     def collect(self) -> list[str]:
         """Copy what ranks have written themselves; return the files in which there are stacks now."""
@@ -60,42 +63,45 @@ class Dump:
                 continue  # A rank without the hook, or the disk is full: it is not in the list.
         return [str(target) for target in self._targets.values() if target.exists()]
 
-    def outside_collectives(self) -> list[tuple[str, str]]:
-        """Return (rank, "is in f (train.py:7)") for each rank that does not wait in a collective: the others wait for
-        it.
+    def stuck(self) -> tuple[Stuck, ...]:
+        """Return where each rank is; after `collect`."""
+        return tuple(self._stuck(pid, name) for pid, name in self._names.items())
 
-        Nothing where no rank is in one, or all are: then nobody can be told from the others.
-        """
-        places = {pid: innermost(target) for pid, target in self._targets.items()}
-        found = {pid: place for pid, place in places.items() if place is not None}
-        lagging = {pid: place for pid, place in found.items() if not any(each in place for each in COLLECTIVES)}
-        return [(self._names[pid], f"is {place}") for pid, place in lagging.items()]
+    def _stuck(self, pid: int, name: str) -> Stuck:
+        state = oddity(pid)
+        try:
+            text = self._targets[pid].read_text("utf-8", "replace")
+        except OSError:
+            text = ""
+        if not text:
+            return Stuck(name=name, state=state, kind="silent" if pid in self._asked else "unseen")
+        from toolkit.supervise import frames  # only after a hang
+
+        found = frames.parsed(text)
+        user = frames.users(found)
+        kind = frames.kind(found, _line(found[0].file, found[0].line) if found else "")
+        if user is None:
+            return Stuck(name=name, state=state, kind=kind)
+        file, function = user.file[-MOST_PATH:], user.function[:MOST_NAME]
+        return Stuck(name=name, state=state, kind=kind, file=file, line=user.line, function=function)
 
 
-def innermost(file: Path) -> str | None:
-    """Return "in f (/opt/ml/code/train.py:7)": the innermost frame of the main thread, None if there is none.
-
-    faulthandler writes the main thread last, "most recent call first"; py-spy heads it "MainThread".
-    """
+def _line(file: str, number: int) -> str:
+    """Return the text of a line of a Python file, "" where it cannot be read."""
     try:
-        lines = file.read_text("utf-8", "replace").splitlines()
-    except OSError:
-        return None
-    spied = next((at for at, line in enumerate(lines) if "MainThread" in line), None)
-    if spied is not None:
-        return "in " + " ".join(lines[spied + 1].split()) if spied + 1 < len(lines) else None
-    heads = [at for at, line in enumerate(lines) if line.endswith("(most recent call first):")]
-    if not heads or heads[-1] + 1 >= len(lines):
-        return None
-    match = FRAME.match(lines[heads[-1] + 1])
-    return f"in {match['function']} ({match['file']}:{match['line']})" if match else None
+        with open(file, encoding="utf-8", errors="replace") as source:
+            return next(islice(source, number - 1, None), "")
+    except (OSError, ValueError):
+        return ""
 
 
 def _spy(spy: str, pid: int, target: Path, environ: dict[str, str], prctl: children.Prctl) -> None:
     null = os.open(os.devnull, os.O_WRONLY)
     out = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
     try:
-        children.spawn((spy, "dump", "--pid", str(pid)), environ, "/", stdout=out, stderr=null, prctl=prctl)
+        children.spawn(
+            (spy, "dump", "--full-filenames", "--pid", str(pid)), environ, "/", stdout=out, stderr=null, prctl=prctl
+        )
     finally:
         os.close(null)
         os.close(out)

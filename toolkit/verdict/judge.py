@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from toolkit.errors import ToolkitError
 from toolkit.job.job import Job
 from toolkit.job.outcome import Ended, Exit, Hung, Outcome, Ruled
+from toolkit.job.stuck import culprits, told
 from toolkit.verdict import early, mpi
 from toolkit.verdict import tail as ends
 from toolkit.verdict.advice import advice
@@ -300,15 +301,16 @@ def _same(ended: Ended, end: Exit) -> str:
 
 
 def _hung(job: Job, ended: Ended, hung: Hung) -> Outcome:
+    me, alone = job.cluster.current, len(job.cluster.hosts) == 1
     cause = f"no rank has written or computed anything for {hung.idle_s:.0f} s (TOOLKIT_STALL_S)"
     return Outcome(
         status="failed",
         exit_code=HUNG,
         blame="user",
         kind="Hang",
-        cause="; ".join((cause, *hung.odd)) if len(job.cluster.hosts) == 1 else cause,
-        host=job.cluster.current,
-        odd=tuple(f"{each} on host {job.cluster.current}" for each in hung.odd),
+        cause="; ".join((cause, *told({me: hung.stuck}, alone=True))) if alone else cause,
+        host=me if alone and culprits({me: hung.stuck}) else "",
+        stuck=hung.stuck,
         primary=True,
         failed_ns=_hung_ns(ended),
         command=ended.command,

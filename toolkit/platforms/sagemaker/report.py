@@ -168,7 +168,9 @@ def masked(outcome: Outcome, log: Log) -> Outcome:
         cause=mask(outcome.cause),
         traceback=mask(outcome.traceback),
         same=mask(outcome.same),
-        odd=tuple(map(mask, outcome.odd)),
+        stuck=tuple(
+            msgspec.structs.replace(each, file=mask(each.file), function=mask(each.function)) for each in outcome.stuck
+        ),
         command=tuple(map(mask, outcome.command)),
         notes=tuple(map(mask, outcome.notes)),
         restarts=tuple(msgspec.structs.replace(each, cause=mask(each.cause)) for each in outcome.restarts),

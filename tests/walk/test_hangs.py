@@ -1,0 +1,90 @@
+"""Who is named as the one that the others wait for, where real ranks hang (docs/hangs.md)."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.walk.base import Base
+from tests.walk.test_together import Hosts
+
+needs_torch = pytest.mark.skipif(
+    not any((Path(folder) / "torch").is_dir() for folder in sys.path), reason="torch is not installed"
+)
+REDUCES = """
+import os, signal, torch, torch.distributed as dist
+torch.set_num_threads(1)
+import smdistributed.dataparallel.torch.torch_smddp
+dist.init_process_group('smddp')
+gradients = torch.ones(1 << 22)
+dist.all_reduce(gradients)
+if dist.get_rank() == dist.get_world_size() - 1:
+    {here}
+dist.all_reduce(gradients)
+"""
+WAIT_FOR_EACH_OTHER = """
+import torch, torch.distributed as dist
+torch.set_num_threads(1)
+dist.init_process_group('gloo')
+def step():
+    dist.recv(torch.ones(4), src=1)
+def evaluate():
+    dist.barrier()
+step() if dist.get_rank() == 0 else evaluate()
+"""
+
+
+@pytest.fixture
+def hosts(tmp_path: Path) -> Hosts:
+    return Hosts(tmp_path)
+
+
+@pytest.mark.torch
+@needs_torch
+@pytest.mark.parametrize(
+    ("ranks", "here", "cause"),
+    [
+        (4, "os.kill(os.getpid(), signal.SIGSTOP)", "rank 3 is stopped (SIGSTOP)"),
+        (2, "import ctypes; ctypes.PyDLL(None).sleep(600)", "rank 1 is in <module> ({code}/train.py:9)"),
+    ],
+    ids=["one is stopped", "one holds the GIL"],
+)
+def test_ranks_that_wait_in_a_reduction_of_ours_are_not_the_cause(
+    base: Base, ranks: int, here: str, cause: str
+) -> None:
+    base.hyperparameters(
+        {"sagemaker_distributed_dataparallel_enabled": "true", "sagemaker_mpi_num_of_processes_per_host": str(ranks)}
+    )
+    base.program(REDUCES.replace("{here}", here))
+
+    done = base.train(TOOLKIT_STALL_S="2")
+
+    assert done.status == 124
+    assert done.outcome["cause"].partition("; ")[2] == cause.format(code=base.code)
+    assert [rank["kind"] for rank in done.outcome["stuck"]].count("waits") == ranks - 1
+
+
+@pytest.mark.torch
+@needs_torch
+def test_where_all_ranks_wait_for_each_other_their_lines_are_told_and_no_host_is_accused(hosts: Hosts) -> None:
+    for base in hosts.bases.values():
+        base.hyperparameters({"sagemaker_pytorch_ddp_enabled": "true", "sagemaker_mpi_num_of_processes_per_host": "1"})
+        base.program(WAIT_FOR_EACH_OTHER)
+
+    done = hosts.run(TOOLKIT_STALL_S="2")
+
+    for host in done.values():
+        assert host.status == 124
+        assert "; rank 0 at train.py:6 in step; rank 1 at train.py:8 in evaluate" in str(host.failure)
+        assert "host algo" not in str(host.failure)
+        assert host.outcome["host"] == ""
+
+
+def test_a_script_that_hangs_alone_is_told_by_its_line(base: Base) -> None:
+    base.program("import threading\ndef load():\n    threading.Event().wait()\nload()\n")
+
+    done = base.train(TOOLKIT_STALL_S="1")
+
+    assert done.status == 124
+    assert "(TOOLKIT_STALL_S); script at train.py:3 in load" in str(done.failure)
+    assert "host " not in str(done.failure)

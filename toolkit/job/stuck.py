@@ -1,0 +1,94 @@
+"""Where the ranks of a job that hangs are, and which of them the others wait for, if that can be told."""
+
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+from toolkit.records import Record
+
+# More is left to the files with the stacks.
+MOST = 8
+Kind = Literal["waits", "unclear", "works", "silent", "unseen"]
+
+
+class Stuck(Record, frozen=True, kw_only=True):
+    """Where one rank is. `state`: what is odd about its process ("stopped (SIGSTOP)"), else "". `file`, `line`,
+    `function`: its innermost frame in the user's own code, `file` "" where there is none.
+
+    `kind`: it "waits" for other ranks; "works", which is all that waits for nobody, a sleep included; is in a call
+    that may do either ("unclear"); wrote no stack though it was asked ("silent"); could not be asked ("unseen").
+    """
+
+    name: Annotated[str, Meta(max_length=256)]
+    kind: Kind
+    state: Annotated[str, Meta(max_length=256)] = ""
+    file: Annotated[str, Meta(max_length=4096)] = ""
+    line: Annotated[int, Meta(ge=0)] = 0
+    function: Annotated[str, Meta(max_length=512)] = ""
+
+
+def culprits(found: Mapping[str, Iterable[Stuck]]) -> list[tuple[str, str]]:
+    """Return (host, "rank 1 is stopped (SIGSTOP)") of each rank that the others wait for, from all ranks by host.
+
+    A process that is stopped says most, then one without a stack among others that have one, then one that works while
+    others wait. Without such a difference nobody is named.
+    """
+    ranks = [(host, rank) for host, each in found.items() for rank in each]
+    kinds = {rank.kind for _, rank in ranks}
+    if odd := [(host, f"{rank.name} is {rank.state}") for host, rank in ranks if rank.state]:
+        return odd
+    if "silent" in kinds and kinds & {"waits", "unclear", "works"}:
+        return [
+            (host, f"{rank.name} does not answer: it has written no stack")
+            for host, rank in ranks
+            if rank.kind == "silent"
+        ]
+    if not kinds & {"waits", "unclear"}:
+        return []
+    return [
+        (host, f"{rank.name} is in {rank.function} ({rank.file}:{rank.line})")
+        for host, rank in ranks
+        if rank.kind == "works"
+    ]
+
+
+def told(found: Mapping[str, Iterable[Stuck]], *, alone: bool) -> list[str]:
+    """Return what to say of a hang: the ranks that the others wait for, with their hosts unless the job has one
+    (*alone*), or else where all ranks are: "rank 0 at train.py:12 in step", "ranks 1-3 at train.py:30 in evaluate"."""
+    ranks = {host: tuple(each) for host, each in found.items()}
+    said = [words if alone else f"{words} on host {host}" for host, words in culprits(ranks)] or _places(ranks, alone)
+    return said if len(said) <= MOST else [*said[:MOST], f"{len(said) - MOST} more"]
+
+
+def _places(found: Mapping[str, tuple[Stuck, ...]], alone: bool) -> list[str]:
+    groups: dict[tuple[str, int, str], list[str]] = {}
+    for host, each in found.items():
+        for rank in each:
+            if rank.file:
+                of_job = alone or rank.name.startswith("rank ")  # Every host has its own "script".
+                name = rank.name if of_job else f"{rank.name} on host {host}"
+                groups.setdefault((rank.file, rank.line, rank.function), []).append(name)
+    ordered = sorted(groups.items(), key=lambda group: min(map(_number, group[1])))
+    return [
+        f"{_listed(names)} at {file.rpartition('/')[2]}:{line} in {function}"
+        for (file, line, function), names in ordered
+    ]
+
+
+def _listed(names: list[str]) -> str:
+    """Return "ranks 0, 2-4" for names of ranks; other names as they are."""
+    if len(names) == 1 or any(_number(name) < 0 for name in names):
+        return " and ".join(names)
+    runs: list[list[int]] = []
+    for number in sorted(map(_number, names)):
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return "ranks " + ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
+
+
+def _number(name: str) -> int:
+    number = name.removeprefix("rank ")
+    return int(number) if number != name and number.isdigit() else -1

@@ -689,6 +689,7 @@ def test_awss_pytorch_images_tell_the_script_torchs_version_and_their_plug_in(
     (folder / "__init__.py").write_text("raise SystemExit('torch is never imported by train')\n")
     (folder / "version.py").write_text("__all__ = ['__version__']\n__version__ = '2.5.1+cu124'\n")
     monkeypatch.syspath_prepend(str(folder.parent))
+    monkeypatch.delitem(sys.modules, "torch", raising=False)  # Another test's; `train` itself never imports it.
     plugin = {"SAGEMAKER_TRAINING_MODULE": "sagemaker_pytorch_container.training:main"}
 
     job = base.read(plugin)

@@ -1,4 +1,4 @@
-"""Which ranks wait for others, from the stacks of real ones (torch 2.13 on gloo, our own backend, mpi4py)."""
+"""Which ranks wait for others, from stacks as torch, our own backend and other libraries write them."""
 
 import pytest
 

@@ -136,6 +136,7 @@ class Follower:
     def tell(self, message: Message, now_s: float) -> list[Action]:
         """Say *message* to the leader, now or when it is there (again); each counts once, however often it comes."""
         first: tuple[Message, ...] = ()
+        message = self._in_the_light_of_the_verdict(message)
         if isinstance(message, Stop):
             self._stopped = True
             self._stopped_s = self._stopped_s or now_s
@@ -217,6 +218,15 @@ class Follower:
         return max(self._due_s - now_s, 0.0)
 
     # --- inside
+
+    def _in_the_light_of_the_verdict(self, message: Message) -> Message:
+        """Return *message* with the verdict in place of what was only its consequence here. A leader that had been taken
+        for gone, and comes back, learns from it that it is the cause itself."""
+        if self.verdict is None or not self.verdict.failed or not isinstance(message, Failing | Evidence | Ended):
+            return message
+        if message.report is not None and message.report.primary:
+            return message
+        return msgspec.structs.replace(message, report=self.verdict)
 
     def _to_leader(self, message: Message) -> Send:
         return Send(hosts=(self._leader,), message=message)

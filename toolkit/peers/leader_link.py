@@ -139,7 +139,8 @@ class LeaderLink(Link):
 
     def _names_hosts_of_the_job(self, message: Message) -> bool:
         if isinstance(message, Failing | Evidence | Ended):
-            return message.report is None or message.report.host in self._hosts
+            # The leader's own: a follower has taken it for gone.
+            return message.report is None or message.report.host in self._hosts | {self.me}
         return not isinstance(message, Stop) or message.host in self._hosts
 
     def lose(self, connection: Connection) -> None:

@@ -537,10 +537,23 @@ def test_a_followers_own_cause_is_not_lost_with_its_leader() -> None:
     assert job.play().verdicts == {("algo-2", 1)}
 
 
+def test_a_leader_that_was_paused_for_too_long_learns_that_it_was_the_cause() -> None:
+    job = Job(2)
+    job.ready()
+    job.at(5.0, lambda: job.pause("algo-1", 20.0))
+
+    job.play()
+
+    assert job.verdicts == {("algo-1", 75)}
+    assert job.leader.verdict is not None
+    assert "host algo-1 vanished: nothing was heard of it for" in job.leader.verdict.cause
+
+
 def test_who_was_paused_itself_says_so_when_it_misses_another() -> None:
     job = Job(2)
     job.ready()
     job.at(5.0, lambda: job.pause("algo-1", 20.0))
+    job.at(6.0, lambda: job.kill("algo-2"))
 
     job.play()
 

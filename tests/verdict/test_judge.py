@@ -395,6 +395,22 @@ def test_a_rank_that_lost_its_peer_is_not_the_cause_where_the_peer_is_there() ->
     assert (outcome.rank, outcome.cause.split(":")[0], outcome.primary) == (1, "ValueError", True)
 
 
+@pytest.mark.parametrize(
+    "between",
+    [
+        "The above exception was the direct cause of the following exception:",
+        "During handling of the above exception, another exception occurred:",
+    ],
+)
+def test_a_rank_that_wraps_the_loss_of_its_peer_is_not_the_cause_either(between: str) -> None:
+    wrapped = PLAIN.replace("ValueError", "RuntimeError")
+    ended = seen(process("rank 0", 5, 1), process("rank 1", 6, KILL), rank_0=f"{LOST}\n\n{between}\n\n{wrapped}")
+    alone = seen(process("rank 0", 5, 1), rank_0=f"{LOST}\n\n{between}\n\n{wrapped}")
+
+    assert judge(SAGEMAKER, ended).rank == 1
+    assert judge(SAGEMAKER, alone).process == "rank 0"
+
+
 def test_under_mpi_a_rank_that_ends_without_a_word_is_not_the_cause_where_another_died() -> None:
     died = (process("rank 0", 5, 14), process("rank 1", 6, KILL), process("mpirun", 7, 14))
 

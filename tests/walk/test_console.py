@@ -4,6 +4,7 @@ import fcntl
 import json
 import os
 import pty
+import signal
 import subprocess
 import sys
 import termios
@@ -20,9 +21,8 @@ from toolkit.supervise.outlet import F_SETPIPE_SZ
 DEADLINE_S = 60
 # Half a minute of patience with a console that takes nothing is too long for tests.
 IMPATIENT = """
-from toolkit.supervise import flow, outlet
-flow.STALLED_S = outlet.STALLED_S = 1.0
-outlet.Outlet.stalled.__defaults__ = (1.0,)
+from toolkit.supervise import outlet
+outlet.STALLED_S = {patience_s}
 from toolkit.cli.main import train
 train()
 """
@@ -33,12 +33,12 @@ WRITTEN = b"".join(b"%d %s\n" % (n, b"x" * 50) for n in range(20_000))
 class Stalled:
     """`train` with stdout on a full pipe that nobody reads, stderr on the same or on another one."""
 
-    def __init__(self, base: Base, *, both: bool, **environ: str) -> None:
+    def __init__(self, base: Base, *, both: bool, patience_s: float, **environ: str) -> None:
         self.read_end, write_end = os.pipe()
         fcntl.fcntl(write_end, F_SETPIPE_SZ, 4096)
         os.write(write_end, b"-" * 4095 + b"\n")
         self.process = subprocess.Popen(
-            (sys.executable, "-c", IMPATIENT),
+            (sys.executable, "-c", IMPATIENT.format(patience_s=patience_s)),
             env=base.environ(PYTHONPATH=str(ROOT), **environ),
             stdin=subprocess.DEVNULL,
             stdout=write_end,
@@ -53,9 +53,9 @@ class Stalled:
 
 
 @contextmanager
-def stalled(base: Base, *, both: bool = False, **environ: str) -> Iterator[Stalled]:
+def stalled(base: Base, *, both: bool = False, patience_s: float = 1.0, **environ: str) -> Iterator[Stalled]:
     """Start `train`; what of it still lives at the end of the block is killed."""
-    running = Stalled(base, both=both, **environ)
+    running = Stalled(base, both=both, patience_s=patience_s, **environ)
     try:
         yield running
     finally:
@@ -131,6 +131,26 @@ def test_a_stop_does_not_wait_for_a_stalled_console_which_is_told_what_is_missin
     assert f"[toolkit] warning: {lost_bytes} bytes are missing here: nobody read it\n".encode() in seen
     assert b"\nthe last line\n" in seen
     assert b"[toolkit] Reporting training" in seen
+
+
+def test_a_stop_is_reported_at_once_where_the_console_has_just_begun_to_stall(base: Base) -> None:
+    """The script does not wait for the console; `train` itself would, for half a minute, before it reports."""
+    ready = base.folder / "ready"
+    base.program(
+        f"for _ in range(2000): print('y' * 99, flush=True)\nopen({str(ready)!r}, 'w').close()\n"
+        "import time; time.sleep(600)\n"
+    )
+
+    with stalled(base, both=True, patience_s=600.0) as running:
+        ends_s = time.monotonic() + DEADLINE_S
+        while not ready.exists():
+            assert time.monotonic() < ends_s
+            time.sleep(0.01)
+        running.process.send_signal(signal.SIGTERM)
+        status, _ = running.end()
+
+    assert status == 143
+    assert json.loads((base.output / "outcome.json").read_bytes())["lost_bytes"] > 0
 
 
 def test_ranks_that_wait_for_a_console_that_nobody_reads_are_no_hang(base: Base) -> None:

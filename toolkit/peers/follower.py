@@ -220,8 +220,8 @@ class Follower:
     # --- inside
 
     def _in_the_light_of_the_verdict(self, message: Message) -> Message:
-        """Return *message* with the verdict in place of what was only its consequence here. A leader that had been taken
-        for gone, and comes back, learns from it that it is the cause itself."""
+        """Return *message* with the verdict in place of what was only its consequence here. A leader that had been
+        taken for gone, and comes back, learns from it that it is the cause itself."""
         if self.verdict is None or not self.verdict.failed or not isinstance(message, Failing | Evidence | Ended):
             return message
         if message.report is not None and message.report.primary:

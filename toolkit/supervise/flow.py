@@ -9,12 +9,10 @@ import time
 from collections.abc import Callable
 
 from toolkit.supervise.console import Console
-from toolkit.supervise.outlet import STALLED_S, Outlet
+from toolkit.supervise.outlet import STALLED_STOP_S, Outlet
 from toolkit.supervise.relay import Stream
 
 QUIET_PIPE_S = 1.0
-# While the job is being stopped, a script that waits for a stalled console cannot save: it waits no longer than this.
-STALLED_STOP_S = 2.0
 # What a pipe may hold at the end: it is read to its end, but not for ever where a daemon goes on writing.
 LAST_READS = 64
 
@@ -84,12 +82,12 @@ class Flow:
 
     def patience_ends_s(self) -> float:
         """Return when (monotonic) to stop waiting for pipes that somebody holds open, or for a console that stalls."""
-        waiting = [each.moved_s + STALLED_S for each in self._console.outlets if each.pending_bytes]
+        waiting = [each.moved_s + each.patience_s for each in self._console.outlets if each.pending_bytes]
         return max(self._moved_s + QUIET_PIPE_S, *waiting) if waiting else self._moved_s + QUIET_PIPE_S
 
-    def give_up_stalled(self, for_s: float = STALLED_STOP_S) -> None:
-        """Let no script wait any longer for a console that has taken nothing for *for_s* seconds: lines are counted as
-        lost from now on, until it takes something again."""
+    def give_up_stalled(self, for_s: float | None = STALLED_STOP_S) -> None:
+        """Let no script wait any longer for a console that has taken nothing for *for_s* seconds (None: its patience):
+        lines are counted as lost from now on, until it takes something again."""
         now_s = time.monotonic()
         for outlet in self._console.outlets:
             if outlet.stalled(now_s, for_s):
@@ -112,7 +110,7 @@ class Flow:
 
     def end(self) -> None:
         """Read what the pipes still hold, flush and close."""
-        self.give_up_stalled(STALLED_S)
+        self.give_up_stalled(None)
         for stream in list(self._streams.values()):
             self.unwatch(stream.fd)
             for _ in range(LAST_READS):

@@ -22,6 +22,7 @@ from toolkit.supervise.guardian import Guardian
 from toolkit.supervise.hang import Stall
 from toolkit.supervise.kernel import PR_SET_CHILD_SUBREAPER, prctl
 from toolkit.supervise.others import Others, Rules, Word
+from toolkit.supervise.outlet import STALLED_STOP_S
 from toolkit.supervise.pulse import Pulse
 from toolkit.supervise.running import Running
 from toolkit.supervise.signals import Signals, Wishes, stops
@@ -138,8 +139,7 @@ class Supervisor:
         words = self.others.serve() if self.others is not None else []
         for word, number in words:
             if word == "stop" and self.stopped_by is None:
-                self.stopped_by = number
-                self.stopped_at_ns = time.monotonic_ns()
+                self._note_stop(number)
             if word == "again":
                 self.peer_failed = self.settled = self._may_start = self.leader_done = False
             self.peer_failed = self.peer_failed or word == "fail"
@@ -170,8 +170,7 @@ class Supervisor:
             self.log.info("SIGTSTP is ignored: a job cannot be suspended, and goes on")
         for number in numbers:
             if stops(number) and self.stopped_by is None:
-                self.stopped_by = number
-                self.stopped_at_ns = time.monotonic_ns()
+                self._note_stop(number)
                 if self.others is not None:
                     self.others.stop(number)
         return numbers
@@ -180,6 +179,13 @@ class Supervisor:
     def insisted(self) -> bool:
         """True if this host was told to stop, and a second or more later told again."""
         return self._wishes.insisted
+
+    def _note_stop(self, number: int) -> None:
+        """Keep the first wish to stop; from now on less is waited for a console that takes nothing."""
+        self.stopped_by = number
+        self.stopped_at_ns = time.monotonic_ns()
+        for outlet in self.console.outlets:
+            outlet.patience_s = STALLED_STOP_S
 
     def _not_started(self, phase: Phase, missing: tuple[str, ...]) -> Ended:
         return Ended(

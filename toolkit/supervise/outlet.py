@@ -21,6 +21,9 @@ LIMIT_BYTES = 1 << 20
 OWN_LIMIT_BYTES = 4 << 20
 # A console that has taken nothing for so long counts as stalled.
 STALLED_S = 30.0
+# While the job is being stopped: a script that waits for a console that takes nothing cannot save, and the platform
+# waits for `train` no longer than the grace.
+STALLED_STOP_S = 2.0
 PIPE_BUF = 4096
 UNLIMITED = 1 << 20
 PARTS = 64
@@ -35,7 +38,7 @@ class Outlet:
     """The queue in front of one descriptor. `full`: its sources should not be read until it has room again.
 
     `lost_bytes`: how much will never reach the console, and `reason` why. `moved_s` (monotonic): when the console last
-    took something, or when what is pending began to wait.
+    took something, or when what is pending began to wait. `patience_s`: after how long it counts as stalled.
     """
 
     def __init__(self, fd: int) -> None:
@@ -46,6 +49,7 @@ class Outlet:
         self.reason = ""
         self.broken = False
         self.moved_s = 0.0
+        self.patience_s = STALLED_S
         self.at_line_start = True
         self._refuses = False
         self._unsaid_bytes = 0
@@ -59,8 +63,10 @@ class Outlet:
         """Bytes that the console has not taken: lost, or still pending."""
         return self.lost_bytes + self.pending_bytes
 
-    def stalled(self, now_s: float, for_s: float = STALLED_S) -> bool:
-        """True if something is pending and the console has taken nothing for *for_s* seconds, or since `refuse`."""
+    def stalled(self, now_s: float, for_s: float | None = None) -> bool:
+        """True if something is pending and the console has taken nothing for *for_s* seconds (None: its patience), or
+        since `refuse`."""
+        for_s = self.patience_s if for_s is None else for_s
         return self.pending_bytes > 0 and (self._refuses or now_s - self.moved_s >= for_s)
 
     def refuse(self) -> None:

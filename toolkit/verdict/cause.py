@@ -72,6 +72,17 @@ def _account(ended: Ended, end: Exit) -> str:
     return found.error if found is not None else ends.last(_stderr(ended, end), LAST_LINES, LAST_CHARACTERS)
 
 
+def handled(ended: Ended, end: Exit) -> str:
+    """Return the errors that a process was handling when it raised the one that ended it, a line each: a script that
+    wraps what a broken collective raised has still lost its peer."""
+    return _read(lambda: _handled(ended, end), "")
+
+
+def _handled(ended: Ended, end: Exit) -> str:
+    found = last_traceback(ended, end)
+    return "" if found is None else "\n".join(traceback.chained(found.text))
+
+
 def last_traceback(ended: Ended, end: Exit) -> Traceback | None:
     """Return the exception of a process, None if it has none: the one that the start-up hook noted, else the last that
     was printed, unless the process has gone on for too long after it."""

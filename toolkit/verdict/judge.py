@@ -20,6 +20,7 @@ from toolkit.verdict.cause import (
     cause_of,
     crash_of,
     exception_text,
+    handled,
     how,
     last_traceback,
     signal_name,
@@ -190,11 +191,12 @@ def _ranks(exits: Sequence[Exit]) -> Sequence[Exit]:
 
 
 def _lost_its_peer(ended: Ended, end: Exit) -> bool:
-    return _ended_by_mpi(ended, end) or is_echo(account(ended, end))
+    return _ended_by_mpi(ended, end) or is_echo(account(ended, end)) or lost_a_rank(handled(ended, end))
 
 
 def _lost_a_rank(ended: Ended, end: Exit) -> bool:
-    return end.rank is not None and (_ended_by_mpi(ended, end) or lost_a_rank(account(ended, end)))
+    said = account(ended, end) if end.rank is not None else ""
+    return end.rank is not None and (_ended_by_mpi(ended, end) or lost_a_rank(said) or lost_a_rank(handled(ended, end)))
 
 
 def _ended_by_mpi(ended: Ended, end: Exit) -> bool:

@@ -156,6 +156,13 @@ def _user_code(lines: list[str], error: int) -> tuple[int | None, int]:
     return inner, end
 
 
+def chained(text: str) -> list[str]:
+    """Return the error lines of the exceptions before the last one of a chain, as *text*, a traceback, shows it."""
+    lines = [_RANK.sub("", line).strip() for line in text.splitlines()]
+    lines = [line for line in lines if line]
+    return [lines[at - 1] for at, line in enumerate(lines) if line in _CHAINED and at]
+
+
 def _first_of_chain(lines: list[str], start: int) -> int:
     first = start
     for earlier in range(start - 1, -1, -1):

@@ -1,5 +1,6 @@
 """The four kinds of failure the toolkit itself can name, each with who is to blame and how `train` ends."""
 
+import errno
 from collections.abc import Iterable
 
 
@@ -51,6 +52,23 @@ class PlatformError(ToolkitError):
     blame = "platform"
     exit_code = 75
     prefix = "PlatformError"
+
+
+# What a path that the user named cannot be used for; another try ends the same.
+_OF_PATHS = (
+    *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ELOOP),
+    errno.ENAMETOOLONG,
+)
+
+
+def of_path(error: OSError, what: str = "it cannot be used") -> ToolkitError | None:
+    """Return what to tell of *error*: 78 where its path cannot be used by anybody who tries again, 75 where it may;
+    None where it is of no path. *what* says what went wrong."""
+    if error.filename is None:
+        return None
+    kind = UserError if error.errno in _OF_PATHS else PlatformError
+    hint = "Correct the path, or its owner and permissions." if kind is UserError else ""
+    return kind(f"{what} ({error.strerror})", where=str(error.filename), hint=hint)
 
 
 class InternalError(ToolkitError):

@@ -78,6 +78,7 @@ def main(argv: list[str] | None = None) -> None:
     words = sys.argv[1:] if argv is None else argv
     if words[:1] == ["train"]:
         train(words[1:])
+    _open_standard_streams()
     if words[:1] == ["mpi-agent"]:
         mpi_agent(words[1:])
     completing = "_ARGCOMPLETE" in os.environ
@@ -93,7 +94,7 @@ def main(argv: list[str] | None = None) -> None:
     if arguments.command is None:
         parser.print_help()
         sys.exit(2)
-    from toolkit.errors import ToolkitError
+    from toolkit.errors import ToolkitError, of_path
     from toolkit.log import Log
 
     log = Log()
@@ -102,9 +103,22 @@ def main(argv: list[str] | None = None) -> None:
     except ToolkitError as error:
         log.error(str(error))
         sys.exit(error.exit_code)
-    except BrokenPipeError:
+    except OSError as error:
+        if not isinstance(error, BrokenPipeError):
+            told = of_path(error)
+            if told is None:
+                raise
+            log.error(str(told))
+            sys.exit(told.exit_code)
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # `toolkit ... | head`: not an error, and not to be said at exit
         sys.exit(141)
+
+
+def _open_standard_streams() -> None:
+    """Give a command that was started without stdout or stderr (`>&-`) one that takes everything."""
+    fill_standard_streams()
+    sys.stdout = sys.stdout or open(1, "w", closefd=False)  # noqa: SIM115 - as long as the process
+    sys.stderr = sys.stderr or open(2, "w", closefd=False)  # noqa: SIM115
 
 
 def _parser(named: list[str]) -> "Parser":

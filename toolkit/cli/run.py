@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -63,7 +64,7 @@ def run(arguments: argparse.Namespace, log: Log) -> int:
     from toolkit.local.show import Look, chosen, is_live
 
     own = dict(os.environ)
-    spec = read(vars(arguments), Path.cwd(), time.strftime("%Y-%m-%d-%H-%M-%S"))
+    spec = read(vars(arguments), Path.cwd(), _stamp(time.time_ns()))
     log.hide({**own, **spec.environment})
     if arguments.dry_run:
         from toolkit.cli.dry import dry_run
@@ -79,8 +80,25 @@ def run(arguments: argparse.Namespace, log: Log) -> int:
     except KeyboardInterrupt:  # While the job runs, Ctrl-C is an event of it; this is before or after.
         log.error("interrupted while the job was being prepared, or its results collected")
         return 130
-    print(f"\n{summary(report, _short(spec.job_dir))}", flush=True)
+    _show(f"\n{summary(report, _short(spec.job_dir))}\n")
     return 70 if report.exit_code is None else report.exit_code
+
+
+def _stamp(now_ns: int) -> str:
+    """Return what tells a job's name from others: the time, in milliseconds as the SageMaker SDK has it."""
+    now_ms = now_ns // 10**6
+    return f"{time.strftime('%Y-%m-%d-%H-%M-%S', time.localtime(now_ms // 1000))}-{now_ms % 1000:03}"
+
+
+def _show(text: str) -> None:
+    """Write *text* to stdout, as far as that takes it: what cannot be shown is no end of the job's."""
+    left = text.encode("utf-8", "replace")
+    try:
+        sys.stdout.flush()
+        while left:
+            left = left[os.write(1, left) :]
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Nor is what Python still holds for it.
 
 
 def read(arguments: Mapping[str, Any], folder: Path, stamp: str) -> Any:

@@ -31,6 +31,7 @@ DISTRIBUTION_KEYS = {key for form in DISTRIBUTIONS.values() for key in form} | {
 _UNIT_BYTES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _UNIT_S = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 # Names of jobs and channels as the platform takes them (CreateTrainingJob, seen 2026).
+NAME_CHARACTERS = 63
 _JOB_NAME = re.compile(r"[a-zA-Z0-9](-*[a-zA-Z0-9]){0,62}")
 _CHANNEL_NAME = re.compile(r"[A-Za-z0-9.\-_]{1,64}")
 
@@ -127,7 +128,8 @@ def complete(words: Mapping[str, Any], place: Place, *, folder: Path, stamp: str
         raise ContractError("expected the path of a script, found nothing", where=place.of("script"))
     source = Path(asked.source) if asked.source else Path(asked.script).parent
     script = _below(Path(asked.script), source, place)
-    name = asked.name or f"{re.sub(r'[^A-Za-z0-9]+', '-', script.stem).strip('-') or 'job'}-{stamp}"
+    stem = re.sub(r"[^A-Za-z0-9]+", "-", script.stem)[: NAME_CHARACTERS - 1 - len(stamp)].strip("-")
+    name = asked.name or f"{stem or 'job'}-{stamp}"
     if not _JOB_NAME.fullmatch(name):
         raise ContractError(
             f"expected letters, digits and inner dashes, at most 63, found {name!r}", where=place.of("name")

@@ -69,8 +69,9 @@ class Plain:
         while view and fd not in self._closed_fds:
             try:
                 view = view[os.write(fd, view) :]
-            except BrokenPipeError:
-                self._closed_fds.add(fd)  # `toolkit run ... | head`: the logs still get everything.
+            except OSError:
+                # `toolkit run ... | head`, a full disk behind it: the job goes on, the logs still get everything.
+                self._closed_fds.add(fd)
                 return
 
 

@@ -18,7 +18,7 @@ import tarfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from toolkit.errors import ContractError, PlatformError
+from toolkit.errors import ContractError, PlatformError, of_path
 from toolkit.jobfile.spec import Channel, Spec
 from toolkit.local import containers
 from toolkit.local.documents import BASE, Place, documents, environment, region_of
@@ -52,14 +52,16 @@ def claim(job_dir: Path) -> int:
         ContractError: it holds something else, or a job that is still running.
     """
     mark = job_dir / MARK
-    if job_dir.exists() and not mark.exists() and any(job_dir.iterdir()):
-        hint = "Give an empty or new folder."
-        raise ContractError("expected the folder of an earlier job, found other files", where=str(job_dir), hint=hint)
     try:
+        if job_dir.exists() and not mark.exists() and any(job_dir.iterdir()):
+            hint = "Give an empty or new folder."
+            raise ContractError(
+                "expected the folder of an earlier job, found other files", where=str(job_dir), hint=hint
+            )
         job_dir.mkdir(parents=True, exist_ok=True)
         lock = os.open(mark, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     except OSError as error:
-        raise PlatformError(f"cannot make the job's folder: {error.strerror}", where=str(job_dir)) from None
+        raise (of_path(error, "the job's folder cannot be made") or error) from None
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
@@ -98,7 +100,8 @@ def stage(spec: Spec, own: Mapping[str, str]) -> tuple[Staged, ...]:
             spec.checkpoints.mkdir(parents=True, exist_ok=True)
         return tuple(stage_host(spec, place, own) for place in places)
     except OSError as error:
-        raise PlatformError(f"cannot prepare the job: {error}", where=str(spec.job_dir)) from None
+        told = of_path(error, "the job cannot be prepared with it")
+        raise told or PlatformError(f"cannot prepare the job: {error}", where=str(spec.job_dir)) from None
 
 
 def stage_host(spec: Spec, place: Place, own: Mapping[str, str]) -> Staged:

@@ -1,5 +1,6 @@
 """The walk of `train`: who is asked, in which order. Everything it decides, it decides by asking a room."""
 
+import errno
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -13,7 +14,7 @@ import toolkit
 from toolkit import settings, slate
 from toolkit.artifacts import folders as job_folders
 from toolkit.artifacts.scratch import RunFolder
-from toolkit.errors import ToolkitError, UserError
+from toolkit.errors import ToolkitError, UserError, of_path
 from toolkit.job.job import Job
 from toolkit.job.outcome import Ended, Memory, Outcome
 from toolkit.job.plan import Locked, Phase, Plan, ProcessSpec, StopPolicy, quoted
@@ -135,7 +136,7 @@ def _outcome(
 
 def _of_os_error(error: OSError, me: str) -> Outcome:
     """Return the outcome of a job that the host's limits or, without a known reason, a fault of ours has ended."""
-    told = limits.exhausted(error)
+    told = limits.exhausted(error) or (of_path(error) if error.errno in (errno.EACCES, errno.EROFS) else None)
     return _fault(error, me) if told is None else _named(told, me)
 
 

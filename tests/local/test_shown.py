@@ -1,0 +1,63 @@
+"""`toolkit run` beside consoles and paths that are not what they should be: the job and its exit code are the same."""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.local.playing import COMMAND, ROOT
+
+
+def played(folder: Path, *words: str, redirect: str = "") -> "subprocess.CompletedProcess[str]":
+    """Run `toolkit run` on *words* in *folder*, through a shell that redirects its streams."""
+    return subprocess.run(
+        ("bash", "-c", f'set -o pipefail; "$@" {redirect}', "bash", *COMMAND, *words),
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "source").mkdir()
+    (tmp_path / "source/train.py").write_text("for n in range(12): print(n, flush=True)\nraise SystemExit(7)\n")
+    return tmp_path
+
+
+@pytest.mark.parametrize("redirect", [">/dev/full", "2>/dev/full", ">/dev/full 2>&1", ">&-", "2>&-", "| true"])
+def test_a_console_that_takes_nothing_changes_neither_the_job_nor_its_exit_code(folder: Path, redirect: str) -> None:
+    done = played(folder, "source/train.py", "--job-dir", "job", redirect=redirect)
+
+    assert done.returncode == 7, done.stderr
+    assert json.loads((folder / "job/job.json").read_bytes())["exit_code"] == 7
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("source/train.py", "--job-dir", "source/train.py"),
+        ("source/train.py", "--checkpoints", "source/train.py"),
+        ("source/train.py", "--job-dir", "source/train.py/below"),
+        ("source/train.py", "--job-dir", "x" * 300),
+    ],
+)
+def test_a_path_that_cannot_be_used_is_named_and_ends_with_78(folder: Path, words: tuple[str, ...]) -> None:
+    done = played(folder, *words)
+
+    assert done.returncode == 78, done.stderr
+    assert "Traceback" not in done.stderr
+    assert f"{folder}/" in done.stderr
+
+
+def test_jobs_that_begin_within_a_second_have_folders_of_their_own(folder: Path) -> None:
+    for _ in range(2):
+        played(folder, "source/train.py", "--quiet")
+
+    assert len(list((folder / "jobs").iterdir())) == 2

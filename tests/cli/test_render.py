@@ -28,6 +28,16 @@ def test_a_manifest_is_printed_and_nothing_else(tmp_path: Path) -> None:
     assert not (tmp_path / "jobs").exists()
 
 
+@pytest.mark.parametrize("words", [("slurm", "--claim", "train=data"), ("compose", "--notice", "60")])
+def test_a_word_that_a_kind_has_no_place_for_is_refused(tmp_path: Path, words: tuple[str, ...]) -> None:
+    (tmp_path / "job.toml").write_text('script = "train.py"\n')
+
+    done = render(tmp_path, words[0], "job.toml", *words[1:])
+
+    assert (done.returncode, done.stdout) == (78, "")
+    assert f"{words[1]}: expected it for" in done.stderr
+
+
 def test_a_job_file_without_a_name_has_its_scripts(tmp_path: Path) -> None:
     (tmp_path / "job.json").write_text('{"script": "train_it.py"}')
 

@@ -1,5 +1,7 @@
 """Lists of hosts, and which of them one is."""
 
+import os
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -98,6 +100,12 @@ def test_a_machines_short_name_finds_its_long_one() -> None:
 
 def test_one_host_needs_no_name() -> None:
     assert asked_hosts({"TOOLKIT_HOSTS": "a"}) == (("a",), "a")
+
+
+def test_a_host_knows_itself_by_the_kernels_name_where_the_shell_exports_none() -> None:
+    me = os.uname().nodename
+
+    assert asked_hosts({"TOOLKIT_HOSTS": f"a,{me}"}) == (("a", me), me)
 
 
 def test_a_host_that_is_none_of_them_is_refused_with_the_way_out() -> None:

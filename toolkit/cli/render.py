@@ -27,7 +27,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     kinds = "; ".join(f"{name}: {meaning}" for name, meaning in KINDS.items())
     parser.add_argument("kind", type=one_of(KINDS), metavar="KIND", help=kinds)
     parser.add_argument("job", metavar="JOB", help="a job file, as toolkit run takes it (.toml, .yaml, .json)")
-    parser.add_argument("--image", default="", metavar="IMAGE", help="the image that has the toolkit (not for slurm)")
+    parser.add_argument("--image", default="", metavar="IMAGE", help="the image that has the toolkit (slurm: if any)")
     parser.add_argument("--gpus", type=whole, default=0, metavar="N", help="GPUs of each host")
     parser.add_argument("--shm", default="1Gi", metavar="SIZE", help="shared memory of each container (default: 1Gi)")
     parser.add_argument(
@@ -59,6 +59,7 @@ def run(arguments: argparse.Namespace, log: Log) -> int:
     named = re.sub("[^A-Za-z0-9]+", "-", Path(str(words.get("script"))).stem).strip("-")
     words.setdefault("name", named or "job")
     spec = complete(words, Place(where=str(file)), folder=Path.cwd(), stamp="")
+    _check_kind(arguments)
     user = _person(spec, log) if arguments.kind == "compose" else ""
     choices = Choices(
         user=user,
@@ -74,6 +75,19 @@ def run(arguments: argparse.Namespace, log: Log) -> int:
         log.warning(f"{', '.join(shown)}: the manifest shows it to all who read it; give it as the platform's secret")
     print(manifest(arguments.kind, spec, choices, file), end="")
     return 0
+
+
+def _check_kind(arguments: argparse.Namespace) -> None:
+    """Raise ContractError for a word that the kind of manifest has no place for."""
+    for word, given, kinds in (
+        ("--claim", arguments.claim, ("job", "jobset")),
+        ("--notice", arguments.notice, ("slurm",)),
+    ):
+        if given and arguments.kind not in kinds:
+            hint = f"Leave {word} out."
+            raise ContractError(
+                f"expected it for {' or '.join(kinds)} alone, found it for {arguments.kind}", where=word, hint=hint
+            )
 
 
 def _person(spec: "Spec", log: Log) -> str:

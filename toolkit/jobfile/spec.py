@@ -134,6 +134,11 @@ def complete(words: Mapping[str, Any], place: Place, *, folder: Path, stamp: str
         raise ContractError(
             f"expected letters, digits and inner dashes, at most 63, found {name!r}", where=place.of("name")
         )
+    if asked.checkpoints and asked.job_dir and Path(asked.checkpoints) == Path(asked.job_dir):
+        hint = "The job's folder holds its results, which the next run in it replaces."
+        raise ContractError(
+            f"expected a folder beside the job's own, found {asked.job_dir}", where=place.of("checkpoints"), hint=hint
+        )
     groups = _groups(asked, place)
     hosts = {host for group in groups for host in group.hosts}
     return Spec(
@@ -249,10 +254,10 @@ def _channel(name: str, value: str | ChannelWords, place: Place) -> Channel:
 
 def _kill(text: str, hosts: set[str], place: Place) -> Kill:
     host, _, after = text.partition("@")
-    if host not in hosts:
+    if host not in hosts or not after:
         expected = ", ".join(sorted(hosts))
         raise ContractError(f"expected HOST@TIME with a host among {expected}, found {text!r}", where=place.of("kill"))
-    return Kill(host=host, after_s=seconds(after or "0s", "kill", place))
+    return Kill(host=host, after_s=seconds(after, "kill", place))
 
 
 def _below(script: Path, source: Path, place: Place) -> Path:

@@ -1,6 +1,7 @@
 """Where a job runs, as an orchestrator's variables tell it: its hosts, which of them this one is, and what else they
 know. Pure: variables in, a Place out."""
 
+import os
 import re
 from collections.abc import Mapping
 
@@ -88,14 +89,17 @@ def asked_hosts(environ: Mapping[str, str], index: str | None = None) -> tuple[t
 
 
 def own(hosts: tuple[str, ...], environ: Mapping[str, str], listed: str = "TOOLKIT_HOSTS") -> str:
-    """Return which of *hosts* this one is: TOOLKIT_HOST, else the one of this machine's name (HOSTNAME), whole or up to
-    its first dot. *listed* is where they come from.
+    """Return which of *hosts* this one is: TOOLKIT_HOST, else the one of this machine's name, whole or up to its first
+    dot: HOSTNAME, or the kernel's (a shell sets HOSTNAME for itself, and does not export it). *listed* is where they
+    come from.
 
     Raises:
         ContractError: there is none such among them.
     """
     asked = environ.get("TOOLKIT_HOST", "").strip()
-    return _named(hosts, asked or environ.get("HOSTNAME", ""), "TOOLKIT_HOST" if asked else "HOSTNAME", listed)
+    return _named(
+        hosts, asked or environ.get("HOSTNAME") or os.uname().nodename, "TOOLKIT_HOST" if asked else "HOSTNAME", listed
+    )
 
 
 def number(text: str, where: str, *, below: int | None = None, least: int = 0) -> int:

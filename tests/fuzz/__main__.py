@@ -5,6 +5,7 @@ one that breaks; the targets take turns, each with a new seed, which a finding n
 """
 
 import argparse
+import faulthandler
 import random
 import sys
 import time
@@ -25,6 +26,7 @@ TARGETS: dict[str, Target] = {
     "strangers": link.strangers_cost_the_link_a_line_each_kind,
 }
 EXAMPLES = 60
+HANG_S = 120.0
 
 
 def main(words: Sequence[str]) -> int:
@@ -42,14 +44,17 @@ def main(words: Sequence[str]) -> int:
     took_s = dict.fromkeys(chosen, 0.0)
     ends_s = time.monotonic() + asked.seconds
     number = first
+    print(f"fuzz: seeds from {first} on", flush=True)
     while time.monotonic() < ends_s:
         name = min(chosen, key=lambda each: took_s[each])
         began_s = time.monotonic()
+        faulthandler.dump_traceback_later(HANG_S, exit=True)  # A promise that hangs is broken, too.
         try:
             TARGETS[name].play(number, EXAMPLES)
         except Exception:
             print(f"\nfuzz: a finding of {name}; to see it again: scripts/fuzz --targets {name} --seed {number}\n")
             raise
+        faulthandler.cancel_dump_traceback_later()
         took_s[name] += time.monotonic() - began_s
         counts[name] += EXAMPLES
         number += 1

@@ -58,6 +58,7 @@ def names_stay_below_the_job(host: str, others: list[str], channel: str, entry: 
 def _write_log(host: str, folder: Path) -> None:
     """Write what a rank of *host* says into its own file below *folder*, as a job does."""
     null = os.open(os.devnull, os.O_RDWR)
+    before = _descriptors()
     problems: list[str] = []
     console = Console(
         host=host,
@@ -73,9 +74,15 @@ def _write_log(host: str, folder: Path) -> None:
     file.add(b"line\n")
     file.close()
     os.close(null)
+    for fd in _descriptors() - before:
+        os.close(fd)  # The outlets' own, which they keep as long as a process lives.
     assert not problems, problems
     (written,) = folder.iterdir()
     assert written.read_bytes() == b"line\n"
+
+
+def _descriptors() -> set[int]:
+    return {fd for fd in range(3, 1024) if Path(f"/proc/self/fd/{fd}").is_symlink()}
 
 
 @target(st.binary(min_size=1, max_size=15).filter(lambda name: b"\0" not in name))

@@ -13,6 +13,7 @@ import pytest
 from toolkit.errors import InternalError
 from toolkit.job.job import Folders, Job, Script
 from toolkit.job.plan import Phase
+from toolkit.source import install
 from toolkit.source.install import in_container, phase, remember
 
 MakeJob = Callable[..., Job]
@@ -198,6 +199,20 @@ def test_requirements_that_include_each_other_end(make_job: MakeJob, code: Path)
     write(code, {"other.txt": "-rrequirements.txt\nscipy\n"})
 
     assert stamp(job) != before
+
+
+def test_requirements_that_name_the_whole_file_system_are_pips_to_judge(
+    make_job: MakeJob, code: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They were read through, /proc/kmsg too, which waits for the kernel's next word."""
+    monkeypatch.setattr(install, "MOST_FILES", 50)
+    (code / "requirements.txt").write_text("/\n")
+    whole = must(phase(make_job(script=script(code))))
+    (code / "requirements.txt").write_text("/proc/kmsg\n")
+    kernel = must(phase(make_job(script=script(code))))
+
+    assert whole.skip_if is None
+    assert kernel.skip_if is not None
 
 
 def test_a_long_chain_of_includes_counts_to_its_end(make_job: MakeJob, code: Path) -> None:

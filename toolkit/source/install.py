@@ -5,14 +5,10 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from toolkit.errors import InternalError, UserError
 from toolkit.job.job import Job
 from toolkit.job.plan import Phase, ProcessSpec, StopPolicy
-
-if TYPE_CHECKING:
-    from hashlib import _Hash
 
 REQUIREMENTS = "requirements.txt"
 OPTIONS = ("--disable-pip-version-check", "--no-input", "--progress-bar", "off")
@@ -30,6 +26,9 @@ MARKS = (
     (codecs.BOM_UTF8, "utf-8"),
 )
 GRACE_S = 5.0
+# What a stamp is made of at most: reading it takes some seconds.
+MOST_BYTES = 8 << 30
+MOST_FILES = 10_000
 CONTAINER_FILES = (".dockerenv", "run/.containerenv")
 CONTAINER_VARIABLES = ("KUBERNETES_SERVICE_HOST", "container", "APPTAINER_CONTAINER", "SINGULARITY_CONTAINER")
 # Who names a repository of their own must not get packages of the same names from the public index.
@@ -82,7 +81,7 @@ def phase(job: Job) -> Phase | None:
             stop=StopPolicy(grace_s=min(GRACE_S, job.grace_s)),
         ),
         failure="InstallModuleError" if script.kind == "package" else "InstallRequirementsError",
-        skip_if=job.folders.scratch / "installed" / _fingerprint(python, script.folder, wanted),
+        skip_if=_stamp(job.folders.scratch / "installed", python, script.folder, wanted),
     )
 
 
@@ -104,15 +103,22 @@ def _is_needed(requirements: Path) -> bool:
     return requirements.is_file() and any(True for _ in _lines(requirements))
 
 
+def _stamp(folder: Path, interpreter: str, source: Path, wanted: tuple[str, ...]) -> Path | None:
+    """Return the file in *folder* that stands for what *wanted* means now; None where that is too much to read through
+    (a line that names "/"): pip is then asked every time."""
+    try:
+        return folder / _fingerprint(interpreter, source, wanted)
+    except _TooMuchError:
+        return None
+
+
 def _fingerprint(interpreter: str, folder: Path, wanted: tuple[str, ...]) -> str:
     """Return a name for what *wanted* means now: the files' content, the interpreter, this container's file system.
 
     The inode of "/" is another in every container, also where the scratch folder is a volume that outlives them; the
     interpreter's own changes when a virtual environment is made anew at the same path.
     """
-    import hashlib
-
-    digest = hashlib.sha256()
+    digest = _Digest()
     for place in (Path("/"), Path(interpreter)):
         if place.exists():
             found = place.lstat()
@@ -126,13 +132,45 @@ def _fingerprint(interpreter: str, folder: Path, wanted: tuple[str, ...]) -> str
     return digest.hexdigest()[:32]
 
 
-def _add(digest: "_Hash", content: bytes) -> None:
+class _TooMuchError(Exception):
+    """More files or bytes than a stamp is made of."""
+
+
+class _Digest:
+    """SHA-256 of what it is given, up to MOST_BYTES and MOST_FILES."""
+
+    def __init__(self) -> None:
+        import hashlib
+
+        self._hash = hashlib.sha256()
+        self._bytes = self._files = 0
+
+    def update(self, content: bytes) -> None:
+        self._bytes += len(content)
+        self._hash.update(content)
+        self._check()
+
+    def begin_file(self, size_bytes: int) -> None:
+        """Note that *size_bytes* of another file follow."""
+        self._files += 1
+        self._check(size_bytes)
+        self.update(b"%d:" % size_bytes)
+
+    def hexdigest(self) -> str:
+        return self._hash.hexdigest()
+
+    def _check(self, ahead_bytes: int = 0) -> None:
+        if self._bytes + ahead_bytes > MOST_BYTES or self._files > MOST_FILES:
+            raise _TooMuchError
+
+
+def _add(digest: _Digest, content: bytes) -> None:
     """Add *content* so that two parts never look like one."""
     digest.update(b"%d:" % len(content))
     digest.update(content)
 
 
-def _add_requirements(digest: "_Hash", file: Path, folder: Path, seen: set[Path]) -> None:
+def _add_requirements(digest: _Digest, file: Path, folder: Path, seen: set[Path]) -> None:
     """Add *file*, the files it includes, and what it names of local files and folders (relative to *folder*)."""
     ahead = [file]
     while ahead:
@@ -172,7 +210,7 @@ def _decoded(content: bytes) -> str:
     return content.decode("utf-8", "replace")
 
 
-def _add_tree(digest: "_Hash", path: Path) -> None:
+def _add_tree(digest: _Digest, path: Path) -> None:
     """Add the name and content of *path* or, if it is a folder, of every file below it."""
     if "\0" in str(path):
         return
@@ -186,9 +224,16 @@ def _add_tree(digest: "_Hash", path: Path) -> None:
                 _add_file(digest, file, str(file.relative_to(path)))
 
 
-def _add_file(digest: "_Hash", file: Path, name: str) -> None:
+def _add_file(digest: _Digest, file: Path, name: str) -> None:
+    """Add the name of *file*, and as many bytes as its size says: the kernel's files, which may have no end or wait for
+    one, have none."""
     _add(digest, os.fsencode(name))
-    with file.open("rb") as content:
-        digest.update(b"%d:" % os.fstat(content.fileno()).st_size)
-        while chunk := content.read(1 << 20):
-            digest.update(chunk)
+    try:
+        with file.open("rb") as content:
+            left = os.fstat(content.fileno()).st_size
+            digest.begin_file(left)
+            while left > 0 and (chunk := content.read(min(left, 1 << 20))):
+                digest.update(chunk)
+                left -= len(chunk)
+    except OSError as error:
+        _add(digest, f"cannot be read: {error.errno}".encode())  # What pip makes of it, pip says.

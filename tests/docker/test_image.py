@@ -100,10 +100,11 @@ def test_the_health_of_a_job_is_that_of_its_train(engine: Engine, image: str, ba
     box.until("computing")
 
     healthy = box.execute("toolkit", "health")
-    # Stopped from outside, as PID 1 cannot be from within; its last beat is made an old one.
+    # Stopped from outside, as PID 1 cannot be from within. Its last beat is set to when the machine started (the file's
+    # time is of the monotonic clock).
     engine.ask("kill", "--signal", "STOP", box.name)
-    box.execute("sh", "-c", "touch -d '1 hour ago' /tmp/toolkit-0-*/run-1-*/pulse")
+    box.execute("sh", "-c", "touch -d @0 /tmp/toolkit-0-*/run-1-*/pulse")
     hung = box.execute("toolkit", "health")
 
     assert (healthy.code, healthy.out) == (0, "")
-    assert (hung.code, "train (pid 1) has not moved for 3" in hung.out) == (1, True), hung
+    assert (hung.code, "train (pid 1) has not moved for " in hung.out) == (1, True), hung

@@ -2,12 +2,14 @@
 
 import os
 import signal
+import time
 from pathlib import Path
 
 import pytest
 
 from tests.docker.engine import Engine
 from tests.local.playing import Played
+from toolkit.supervise.signals import SAME_WISH_S
 
 pytestmark = pytest.mark.docker
 
@@ -150,6 +152,7 @@ def test_ctrl_c_twice_leaves_no_container(engine: Engine, image: str, folder: Pa
         run.until("computing")
         run.signal(signal.SIGINT)
         run.until("stopping the job")
+        time.sleep(SAME_WISH_S)
         run.signal(signal.SIGINT)
         code = run.end()
 

@@ -100,6 +100,10 @@ def test_names_that_may_not_be_started_are_refused_with_the_name(entry: str) -> 
         (["pkg/mod.py"], "pkg.mode", "Did you mean 'pkg/mod.py'?"),
         (["pkg/__init__.py"], "pkg", ""),
         (["zebra.py"], "a/b.py", ""),
+        (["zebra.py"], "x" * 300, ""),
+        (["zebra.py"], "x" * 300 + ".py", ""),
+        (["setup.py"], "x" * 300, ""),
+        (["zebra.py"], "m." * 3000 + "n", ""),
     ],
 )
 def test_a_missing_entry_says_what_was_looked_for_where_and_what_is_there(

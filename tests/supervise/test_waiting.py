@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.walk.base import ROOT
 from toolkit.job.plan import Listens, Locked, Need, Resolves
 from toolkit.supervise import waiting
 
@@ -34,6 +35,25 @@ def test_a_name_that_resolves_and_a_port_that_listens_are_met_at_once() -> None:
         ]
 
         assert wait(needs) == (0, "")
+
+
+# Two threads that import a codec at once may both be told that it does not exist.
+WITHOUT_IDNA = """
+import sys
+sys.modules["encodings.idna"] = None
+from tests.supervise.test_waiting import wait
+from toolkit.check.network import resolve
+from toolkit.job.plan import Resolves
+from toolkit.peers.lookup import addresses
+code, _ = wait([Resolves(host="localhost", within_s=5), Resolves(host="127.0.0.1", within_s=5)])
+print(code, len(resolve(["localhost"], within_s=5)), bool(addresses("localhost", 1)))
+"""
+
+
+def test_names_are_looked_up_without_the_codec_idna() -> None:
+    done = subprocess.run((sys.executable, "-c", WITHOUT_IDNA), cwd=ROOT, capture_output=True, text=True, timeout=60)
+
+    assert (done.stdout, done.stderr) == ("0 1 True\n", "")
 
 
 def test_a_port_that_opens_late_is_waited_for() -> None:

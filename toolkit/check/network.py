@@ -61,9 +61,10 @@ def resolve(hosts: Sequence[str], *, within_s: float) -> dict[str, str]:
 
     def ask(host: str) -> None:
         try:
-            found[host] = str(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0])
+            # Bytes: for a string, getaddrinfo imports the codec "idna", which fails if two threads import it at once.
+            found[host] = str(socket.getaddrinfo(host.encode(), None, type=socket.SOCK_STREAM)[0][4][0])
         except (OSError, UnicodeError):
-            pass  # UnicodeError: a name that no name server could be asked for, as one of 300 letters.
+            pass  # UnicodeError: a name with a character that has no UTF-8.
 
     threads = [threading.Thread(target=ask, args=(host,), daemon=True) for host in hosts]
     ends_s = time.monotonic() + within_s

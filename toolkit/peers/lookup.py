@@ -28,7 +28,7 @@ class Lookup:
     def _look(self, host: str, port: int, tells: int) -> None:
         try:
             self.found = addresses(host, port)
-        except (OSError, UnicodeError):  # The latter: a label of more than 63 characters.
+        except (OSError, UnicodeError):  # The latter: a character that has no UTF-8.
             self.found = []
         # A byte, not only the pipe's end: forks of `train` hold this end open, too.
         with contextlib.suppress(OSError):
@@ -50,5 +50,6 @@ def addresses(host: str, port: int, flags: int = 0) -> list[Address]:
     Raises:
         OSError: the name is not known; with AI_NUMERICHOST in *flags*, it is no address.
     """
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags)
+    # Bytes: for a string, getaddrinfo imports the codec "idna", which fails where two threads import it at once.
+    found = socket.getaddrinfo(host.encode(), port, type=socket.SOCK_STREAM, flags=flags)
     return [(family, address) for family, _, _, _, address in found]

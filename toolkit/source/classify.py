@@ -9,6 +9,7 @@ from pathlib import Path
 from toolkit.errors import ContractError, UserError
 from toolkit.job.job import Script
 from toolkit.settings import ArgumentStyle
+from toolkit.source.files import is_file
 
 KEY = "sagemaker_program"
 PLUGIN_KEY = "SAGEMAKER_TRAINING_MODULE"
@@ -42,9 +43,9 @@ def classify(folder: Path, entry: str | None, plugin: str | None, style: Argumen
     validate_entry_point(entry)
     if entry.endswith(".sh"):
         return _command(folder, entry, style)
-    if _is_package(folder) and (entry.endswith(".py") or not (folder / entry).is_file()):
+    if _is_package(folder) and (entry.endswith(".py") or not is_file(folder / entry)):
         return Script(entry=_package_entry(folder, entry), kind="package", folder=folder, argument_style=style)
-    if (folder / entry).is_file():
+    if is_file(folder / entry):
         if entry.endswith(".py"):
             return Script(entry=entry, kind="program", folder=folder, argument_style=style)
         return _command(folder, entry, style)
@@ -96,7 +97,7 @@ def _package_entry(folder: Path, entry: str) -> str:
     module = entry.removesuffix(".py").replace("/", ".")
     named = bool(MODULE.fullmatch(module))
     file = folder / entry
-    if entry.endswith(".py") and file.is_file():
+    if entry.endswith(".py") and is_file(file):
         is_importable = named and (file.parent == folder or (file.parent / "__init__.py").is_file())
         return module if is_importable else entry
     if named and (_is_somewhere(folder, module) or ("." in module and "/" not in entry)):
@@ -113,12 +114,12 @@ def _is_somewhere(folder: Path, module: str) -> bool:
 def _module_file(folder: Path, module: str) -> Path | None:
     path = folder.joinpath(*module.split("."))
     found = (path.with_name(path.name + ".py"), path / "__main__.py")
-    return next((file for file in found if file.is_file()), None)
+    return next((file for file in found if is_file(file)), None)
 
 
 def _command(folder: Path, entry: str, style: ArgumentStyle) -> Script:
     file = folder / entry
-    if not file.is_file():
+    if not is_file(file):
         raise _not_there(folder, entry)
     through = _through(file, entry, _made_executable(file))
     return Script(entry=entry, kind="command", folder=folder, argument_style=style, through=through)

@@ -9,6 +9,7 @@ from pathlib import Path
 from toolkit.errors import InternalError, UserError
 from toolkit.job.job import Job
 from toolkit.job.plan import Phase, ProcessSpec, StopPolicy
+from toolkit.source.files import is_file
 
 REQUIREMENTS = "requirements.txt"
 OPTIONS = ("--disable-pip-version-check", "--no-input", "--progress-bar", "off")
@@ -175,7 +176,7 @@ def _add_requirements(digest: _Digest, file: Path, folder: Path, seen: set[Path]
     ahead = [file]
     while ahead:
         file = ahead.pop()
-        if file in seen or not _is_file(file):
+        if file in seen or not is_file(file):
             continue
         seen.add(file)
         _add(digest, file.read_bytes())
@@ -184,14 +185,6 @@ def _add_requirements(digest: _Digest, file: Path, folder: Path, seen: set[Path]
                 ahead.append(file.parent / include["file"])
             elif asked := ASKED.match(line):
                 _add_tree(digest, folder / asked["path"])  # Nothing where that is a name, as "numpy".
-
-
-def _is_file(path: Path) -> bool:
-    """True if *path* is a file; false, too, for what can be no path: pip, not we, says what is wrong with it."""
-    try:
-        return path.is_file()
-    except (OSError, ValueError):  # A name too long; a NUL.
-        return False
 
 
 def _lines(file: Path) -> Iterator[str]:
@@ -214,7 +207,7 @@ def _add_tree(digest: _Digest, path: Path) -> None:
     """Add the name and content of *path* or, if it is a folder, of every file below it."""
     if "\0" in str(path):
         return
-    if _is_file(path):
+    if is_file(path):
         _add_file(digest, path, path.name)
     for root, folders, files in os.walk(path):
         folders[:] = sorted(name for name in folders if name not in BYPRODUCTS and not name.endswith(".egg-info"))

@@ -87,8 +87,10 @@ def _resolves(host: str) -> bool:
     import socket
 
     try:
-        return bool(socket.getaddrinfo(host, None))
-    except OSError:
+        # Bytes: for a string, getaddrinfo imports the codec "idna", which fails where two threads import it at once;
+        # the codec also refuses what a name server would only not know, as a label of more than 63 characters.
+        return bool(socket.getaddrinfo(host.encode(), None))
+    except (OSError, UnicodeError):
         return False
 
 

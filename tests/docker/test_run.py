@@ -174,6 +174,18 @@ def test_what_a_killed_toolkit_run_left_is_cleared_by_the_next(engine: Engine, i
     assert left(engine, again) == ""
 
 
+def test_a_job_of_a_name_that_another_folders_job_has_is_refused(engine: Engine, image: str, folder: Path) -> None:
+    network = f"toolkit-{engine.name}"
+    engine.ask("network", "create", "--label", engine.label, network)
+
+    with played(folder, engine, image, "print('again')\n") as run:
+        code = run.end()
+
+    assert code == 75, run.console
+    assert f"expected no other job named {engine.name} on this engine, found its network {network}" in run.console
+    assert f"docker network rm {network}" in run.console
+
+
 def test_memory_is_the_containers_own(engine: Engine, image: str, folder: Path) -> None:
     with played(folder, engine, image, EATS, "--memory", "200m") as run:
         code = run.end()

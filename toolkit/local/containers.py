@@ -95,10 +95,18 @@ class Engine:
         """Clear away what an earlier run in this folder left (its `toolkit run` was killed), and make the network.
 
         Raises:
-            PlatformError: there is no docker, or it refuses.
+            PlatformError: there is no docker, it refuses, or a job of this name from another folder is there.
         """
         self._clear()
-        self._ask("network", "create", "--label", self._label, network_of(self._spec))
+        name = network_of(self._spec)
+        if self._ask("network", "ls", "--quiet", "--filter", f"name=^{name}$"):
+            raise PlatformError(
+                f"expected no other job named {self._spec.name} on this engine, found its network {name}",
+                where="toolkit run",
+                hint="Give this job another --name; or, if that job has ended, remove what it left:"
+                f" docker ps --filter network={name}, docker network rm {name}.",
+            )
+        self._ask("network", "create", "--label", self._label, name)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -147,7 +155,9 @@ class Engine:
             raise PlatformError(f"no answer within {WITHIN_S:g} s", where=f"docker {words[0]}") from None
         except subprocess.CalledProcessError as error:
             said = error.stderr.strip() or f"exit code {error.returncode}"
-            raise PlatformError(said, where=f"docker {words[0]}", hint="Is the engine running (docker info)?") from None
+            # What an engine answers begins so; anything else is the program's own, which found none.
+            hint = "" if "response from daemon" in said else "Is the engine running (docker info)?"
+            raise PlatformError(said, where=f"docker {words[0]}", hint=hint) from None
         return done.stdout
 
 

@@ -30,6 +30,7 @@ TARGETS: dict[str, Target] = {
 }
 EXAMPLES = 60
 HANG_S = 120.0
+NOTE_CHARACTERS = 4000
 
 
 def main(words: Sequence[str]) -> int:
@@ -57,7 +58,9 @@ def main(words: Sequence[str]) -> int:
         faulthandler.dump_traceback_later(HANG_S, exit=True)  # A promise that hangs is broken, too.
         try:
             TARGETS[name].play(number, EXAMPLES)
-        except Exception:
+        except Exception as error:
+            # Hypothesis notes the example: an archive may have 50 kB.
+            vars(error)["__notes__"] = [note[:NOTE_CHARACTERS] for note in vars(error).get("__notes__", ())]
             print(f"\nfuzz: a finding of {name}; to see it again: scripts/fuzz --targets {name} --seed {number}\n")
             raise
         faulthandler.cancel_dump_traceback_later()

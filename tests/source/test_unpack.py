@@ -373,6 +373,7 @@ def test_sparse_files_come_back_whole(archive: Path, into: Path, tmp_path: Path,
         {"GNU.sparse.map": "1,x"},
         {"size": "-5"},
         {"size": "9" * 400},
+        {"GNU.sparse.realsize": "600"},
     ],
 )
 def test_an_extended_header_with_broken_numbers_is_damage(

@@ -83,7 +83,7 @@ class _DamagedError(Exception):
 
 
 class _HeaderError(_DamagedError):
-    """A tar's extended header has numbers that are none; tarfile lets int()'s own ValueError through."""
+    """A tar's extended header has numbers that are none (tarfile lets int()'s own ValueError through) or cannot be."""
 
 
 def _opened(content: "_Bytes") -> "tarfile.TarFile":
@@ -137,7 +137,8 @@ class _Bytes:
 
     def seek(self, position: int) -> int:
         if position < self.at:
-            raise InternalError(f"asked to go back from byte {self.at} to {position} of an archive")
+            # Only where a member's extended header gives it more bytes than its own header does.
+            raise _HeaderError(f"byte {position}, where a member begins, belongs to the member before it")
         while self.at < position and self.read(min(position - self.at, CHUNK_BYTES)):
             pass
         return self.at

@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from toolkit.job.machine import Machine
 from toolkit.job.outcome import Outcome
 from toolkit.log import Log
@@ -11,8 +13,15 @@ from toolkit.platforms.table import detect
 from toolkit.settings import Settings
 
 
-def test_sagemaker_is_the_platform_where_nothing_says_otherwise() -> None:
-    assert detect({}).name == "sagemaker"
+@pytest.mark.parametrize("environ", [{}, {"SAGEMAKER_PROGRAM": "train.py"}, {"TOOLKIT_PLATFORM": "no such"}])
+@pytest.mark.skipif(Path("/opt/ml/input/config").exists(), reason="this machine has an /opt/ml")
+def test_a_host_that_no_orchestrator_claims_is_a_job_of_its_own(environ: dict[str, str]) -> None:
+    assert detect(environ).name == "plain"
+
+
+@pytest.mark.parametrize("name", ["SAGEMAKER_BASE_DIR", "TRAINING_JOB_NAME", "TRAINING_JOB_ARN"])
+def test_sagemakers_own_variables_claim_a_job(name: str) -> None:
+    assert detect({name: "x", "SLURM_JOB_ID": "1", "SLURM_PROCID": "0"}).name == "sagemaker"
 
 
 def test_a_job_can_be_read_and_reported_through_its_row(tmp_path: Path) -> None:

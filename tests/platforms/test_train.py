@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.ports import free_port
+from tests.walk.test_process import mounts
 
 TRAIN = (sys.executable, "-m", "toolkit.cli.main", "train")
 FAILS = "import sys\nsys.exit('no such shard, api_key sesame-open-9')\n"
@@ -93,18 +94,63 @@ def test_a_platforms_job_without_a_script_ends_with_78_and_says_how_to_name_one(
 
     assert status == 78
     assert "ExitCode 78" in (tmp_path / "base/pod/output/failure").read_text()
-    assert "Set TOOLKIT_JOB to a job file, or TOOLKIT_PROGRAM to the script" in said
+    assert "Set TOOLKIT_PROGRAM or SAGEMAKER_PROGRAM to the script, or TOOLKIT_JOB to a job file" in said
 
 
-def test_nothing_at_all_ends_with_78_and_names_both_ways(tmp_path: Path) -> None:
-    if Path("/opt/ml/input/config").exists():
-        pytest.skip("this machine has an /opt/ml")
-
+@pytest.mark.skipif(Path("/opt/ml/input/config").exists(), reason="this machine has an /opt/ml")
+def test_nothing_at_all_ends_with_78_and_names_every_way_to_name_a_script(tmp_path: Path) -> None:
     process = subprocess.run(TRAIN, env={"PATH": os.environ["PATH"]}, cwd=tmp_path, capture_output=True, text=True)
 
     assert process.returncode == 78
-    assert "TOOLKIT_JOB" in process.stderr
-    assert "SAGEMAKER_BASE_DIR" in process.stderr
+    for way in ("TOOLKIT_PROGRAM", "SAGEMAKER_PROGRAM", "TOOLKIT_JOB", "toolkit run", "SAGEMAKER_BASE_DIR"):
+        assert way in process.stderr
+
+
+@pytest.mark.parametrize("named", [{"SAGEMAKER_PROGRAM": "train.py"}, {"TOOLKIT_PROGRAM": "train.py"}, {}], ids=str)
+def test_a_job_of_one_host_needs_no_document(tmp_path: Path, named: dict[str, str]) -> None:
+    """{}: the script is the only one in the code folder."""
+    base = tmp_path / "ml"
+    (base / "code").mkdir(parents=True)
+    (base / "code/train.py").write_text("import os\nprint('model goes to', os.environ['SM_MODEL_DIR'])\n")
+    if named:
+        (base / "code/helper.py").touch()
+
+    status, said = end(start(tmp_path, TOOLKIT_BASE=str(base), **named))
+
+    assert status == 0, said
+    assert f"model goes to {base}/model\n" in said
+    assert (base / "output/success").exists()
+
+
+def test_the_images_program_takes_hyperparameters_and_a_distribution_by_variables(tmp_path: Path) -> None:
+    (tmp_path / "ml/code").mkdir(parents=True)
+    (tmp_path / "ml/code/train.sh").write_text('echo "got $*"\n')
+    more = {"SAGEMAKER_PROGRAM": "train.sh", "TOOLKIT_HYPERPARAMETERS": '{"epochs": 5}', "TOOLKIT_DISTRIBUTION": "none"}
+
+    status, said = end(start(tmp_path, TOOLKIT_BASE=str(tmp_path / "ml"), **more))
+
+    assert (status, "got --epochs 5\n" in said) == (0, True), said
+
+
+@pytest.mark.root
+def test_the_image_of_the_readme_runs_its_script(tmp_path: Path) -> None:
+    """Its COPY and ENV lines, below an /opt of this test's own."""
+    page = (Path(__file__).parents[2] / "README.md").read_text()
+    lines = [line.split() for line in page.partition("```dockerfile\n")[2].partition("```")[0].splitlines()]
+    ((source, target),) = [words[1:] for words in lines if words[0] == "COPY"]
+    environ = dict(words[1].split("=") for words in lines if words[0] == "ENV")
+    (tmp_path / source).write_text("import os\nprint('model goes to', os.environ['SM_MODEL_DIR'])\n")
+    script = f'mount -t tmpfs none /opt && mkdir -p {Path(target).parent} && cp {source} {target} && exec "$@"'
+
+    done = subprocess.run(
+        [*mounts(), "sh", "-c", script, "sh", *TRAIN],
+        env={"PATH": os.environ["PATH"], "TMPDIR": str(tmp_path), **environ},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+
+    assert (done.returncode, done.stdout) == (0, "model goes to /opt/ml/model\n"), done.stderr
 
 
 def test_hosts_named_by_a_variable_share_their_end(tmp_path: Path) -> None:

@@ -34,6 +34,10 @@ from toolkit.settings import Settings
 
 BASE = "/opt/ml"
 HINT = "Set TOOLKIT_JOB to a job file, or TOOLKIT_PROGRAM to the script (docs/orchestrators.md)."
+NO_SCRIPT_HINT = (
+    "Set TOOLKIT_PROGRAM or SAGEMAKER_PROGRAM to the script, or TOOLKIT_JOB to a job file (docs/orchestrators.md);"
+    " or let `toolkit run SCRIPT` play the platform. SAGEMAKER_BASE_DIR names the folder of SageMaker's documents"
+)
 JOB_FILES = ("job.json", "job.toml", "job.yaml", "job.yml")
 SUBMITTED = "sagemaker_submit_directory"
 # What SageMaker's SDK adds of its own, which would hide the variables that say the same.
@@ -105,7 +109,11 @@ def read(
     for note in place.notes:
         log.info(note)
     if spec is None and not environ.get("SAGEMAKER_TRAINING_MODULE"):
-        raise ContractError("expected a script to run, found none named", where=f"{name} job", hint=HINT)
+        raise ContractError(
+            f"expected a script to run, found none named and not just one in {places.code}",
+            where=f"{name} job",
+            hint=NO_SCRIPT_HINT,
+        )
     job = sagemaker.assemble(
         _papers(mounted, spec, places, _resources(spec, place, machine)),
         places if spec is None else _own(places, spec),

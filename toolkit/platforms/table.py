@@ -42,14 +42,19 @@ class Platform(Record, frozen=True, kw_only=True):
 def detect(environ: Mapping[str, str]) -> Platform:
     """Return the platform that *environ* is of: TOOLKIT_PLATFORM's, else the first row that claims it."""
     asked = environ.get("TOOLKIT_PLATFORM", "")
-    name = asked if asked and asked in _TABLE else next(name for name, claims in _TABLE.items() if claims(environ))
-    return _sagemaker() if name in ("sagemaker", "") else _elsewhere(name, environ)
+    name = asked if asked in _TABLE else next(name for name, claims in _TABLE.items() if claims(environ))
+    return _sagemaker() if name == "sagemaker" else _elsewhere(name, environ)
 
 
 def _is_sagemaker(environ: Mapping[str, str]) -> bool:
-    """True for SageMaker's own variables, and where its documents are (Local Mode; `docker run -v`)."""
+    """True for SageMaker's own variables, and where its list of the job's hosts is (Local Mode; `docker run -v`)."""
     ours = ("SAGEMAKER_BASE_DIR", "TRAINING_JOB_NAME", "TRAINING_JOB_ARN")
-    return any(environ.get(name) for name in ours) or Path("/opt/ml/input/config/resourceconfig.json").exists()
+    if any(environ.get(name) for name in ours):
+        return True
+    try:
+        return Path("/opt/ml/input/config/resourceconfig.json").exists()
+    except PermissionError:
+        return True  # Its reader says which folder cannot be read.
 
 
 def _is_kubeflow(environ: Mapping[str, str]) -> bool:
@@ -73,13 +78,8 @@ def _is_kubernetes(environ: Mapping[str, str]) -> bool:
     return bool(environ.get("KUBERNETES_SERVICE_HOST"))
 
 
-def _is_plain(environ: Mapping[str, str]) -> bool:
-    if environ.get("MASTER_ADDR") and environ.get("NODE_RANK"):
-        return True
-    return any(environ.get(name) for name in ("TOOLKIT_HOSTS", "TOOLKIT_JOB", "TOOLKIT_PROGRAM"))
-
-
-def _anything(_: Mapping[str, str]) -> bool:
+def _is_plain(_: Mapping[str, str]) -> bool:
+    """True: a host that nothing tells of others is a job of its own, which needs a script and no document."""
     return True
 
 
@@ -118,7 +118,7 @@ def _elsewhere(name: str, environ: Mapping[str, str]) -> Platform:
 
 
 # In this order: the more particular first. A Slurm, Vertex AI or Azure job may run in a pod, too; the last row takes
-# what nothing claims, and says what a job's documents are.
+# what no other claims.
 _TABLE: dict[str, Callable[[Mapping[str, str]], bool]] = {
     "sagemaker": _is_sagemaker,
     "kubeflow": _is_kubeflow,
@@ -127,5 +127,4 @@ _TABLE: dict[str, Callable[[Mapping[str, str]], bool]] = {
     "azureml": _is_azureml,
     "kubernetes": _is_kubernetes,
     "plain": _is_plain,
-    "": _anything,
 }

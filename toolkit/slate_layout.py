@@ -32,7 +32,6 @@ RANK_HEAD = struct.Struct("<2q")  # version, pid
 RANK_BODY = struct.Struct("<5qd3q")
 
 RAISED_NAME = "raised-%d.json"
-RAISED_TEXT_BYTES = 64 * 1024
 
 TRIES = 8
 

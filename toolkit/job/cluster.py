@@ -42,10 +42,6 @@ class Cluster(Record, frozen=True, kw_only=True):
         return self.current == self.leader
 
     @property
-    def followers(self) -> tuple[str, ...]:
-        return tuple(host for host in self.taking_part if host != self.leader)
-
-    @property
     def size(self) -> int:
         """Number of hosts that take part, 1 for a host outside the distribution."""
         return len(self.taking_part) if self.takes_part else 1

@@ -43,16 +43,14 @@ Need = Resolves | Listens | Locked
 
 
 class StopPolicy(Record, frozen=True, kw_only=True):
-    """How a process is stopped: `signal` to its leader first, SIGKILL to its group after `grace_s`.
+    """How a process is stopped: a signal to its leader first, SIGKILL to its group after `grace_s`.
 
     `failure_s`: the most that ranks get after another one failed. `as_one`: the launcher ends all hosts' ranks once it
     hears that one ended, so while the job stops it hears of none before every host's have ended. `with_ranks`: the
     launcher has nothing to do once the job's ranks have ended, and is ended then.
     """
 
-    signal: str = "SIGTERM"
     grace_s: float = 20.0
-    drain_s: float = 1.0
     failure_s: float = 30.0
     as_one: bool = False
     with_ranks: bool = False

@@ -26,7 +26,6 @@ from toolkit.supervise.signals import FORWARDED, Signals, name_of, passed_on, st
 from toolkit.supervise.stop import Action, Event, answer
 from toolkit.supervise.stop import Phase as StopPhase
 
-FAILURE_GRACE_S = 30.0
 # Ranks that hang rarely hear a signal: a Python handler does not run while the main thread is in a collective.
 HUNG_GRACE_S = 5.0
 LAUNCHER_S = 1.0

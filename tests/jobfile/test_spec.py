@@ -17,11 +17,10 @@ DIGITS = ["--hosts", "2", "--processes-per-host", "1", "--distribution", "pytorc
 
 def of(*argv: str, folder: Path = HERE) -> Spec:
     """Return the Spec of a command line, through the real parser."""
-    import argparse
-
     from toolkit.cli import run
+    from toolkit.cli.parser import Parser
 
-    parser = argparse.ArgumentParser()
+    parser = Parser()
     run.add(parser)
     made = read(vars(parser.parse_args(argv)), folder, "now")
     assert isinstance(made, Spec)
@@ -124,7 +123,21 @@ def test_hosts_are_listed_by_the_alphabet_as_the_platform_does() -> None:
         (["--kill", "algo-1"], ["toolkit run: --kill: expected HOST@TIME", "'algo-1'"]),
         (["--kill", "algo-1@"], ["toolkit run: --kill: expected HOST@TIME", "'algo-1@'"]),
         (["--kill", "algo-3@5s"], ["toolkit run: --kill: ", "algo-1", "'algo-3@5s'"]),
-        (["--hosts", "0"], ["toolkit run: --hosts: ", ">= 1"]),
+        (["--hosts", "0"], ["toolkit run: --hosts: expected a whole number from 1 to 1,000,000, found 0"]),
+        (["--hosts", "9999999"], ["toolkit run: --hosts: expected a whole number from 1 to 1,000,000, found 9999999"]),
+        (["--processes-per-host", "-1"], ["toolkit run: --processes-per-host: ", "from 1 to 1,000,000, found -1"]),
+        (["--max-run", "0"], ["toolkit run: --max-run: expected a time above 0, such as 30s, 10m or 1.5h, found '0'"]),
+        (["--max-run", "0.0h"], ["toolkit run: --max-run: expected a time above 0", "'0.0h'"]),
+        (["--max-run", "-5"], ["toolkit run: --max-run: expected a time above 0", "'-5'"]),
+        (["--channel", "train"], ["toolkit run: --channel: expected NAME=PATH[:MODE], found 'train'"]),
+        (["--metric", "loss"], ["toolkit run: --metric: expected NAME=REGEX, found 'loss'"]),
+        (["--env", "A"], ["toolkit run: --env: expected NAME=VALUE, found 'A'"]),
+        (
+            ["--channel", "train=s3://bucket/x"],
+            ["--channel: expected a path of this machine, found 's3://bucket/x'. Download it first"],
+        ),
+        (["--checkpoints", "s3://b/c"], ["--checkpoints: expected a path of this machine, found 's3://b/c'"]),
+        (["--source", "git://b/c"], ["--source: expected a path of this machine, found 'git://b/c'"]),
         (["--memory", "2 gallons"], ["toolkit run: --memory: ", "512m", "'2 gallons'"]),
         (["--shm-size", "0"], ["toolkit run: --shm-size: ", "'0'"]),
         (["--backend", "podman"], ["toolkit run: --backend: ", "'podman'"]),
@@ -312,7 +325,17 @@ def test_a_json_job_file_needs_no_toml(tmp_path: Path) -> None:
         ('{"hosts": 2}', ["job.json", "$.script"]),
         ('{"script": "t.py", "hyperparameters": {}}', ["$.hyperparameters", "Did you mean hyperparameter?"]),
         ('{"script": "t.py", "hosts": "2"}', ["$.hosts", "int", "str"]),
-        ('{"script": "t.py", "channel": {"a": {"path": "d", "mode": "file"}}}', ["$.channel", "mode", "file"]),
+        (
+            '{"script": "t.py", "channel": {"a": {"path": "d", "mode": "file"}}}',
+            ["$.channel.a.mode: expected one of File, FastFile, Pipe, found 'file'. Did you mean File?"],
+        ),
+        (
+            '{"script": "t.py", "channel": {"a": {"path": "d", "distribution": "Sharded"}}}',
+            ["$.channel.a.distribution: expected one of FullyReplicated, ShardedByS3Key, found 'Sharded'. Did you"],
+        ),
+        ('{"script": "t.py", "instance_groups": [{"name": "a", "hosts": 0}]}', ["[0].hosts: ", "found 0"]),
+        ('{"script": "t.py", "max-run": 0}', ["$.max-run: expected a time above 0", "found 0"]),
+        ('{"script": "t.py", "stop-after": -1.5}', ["$.stop-after: expected a time such as", "found -1.5"]),
         ('{"script": "t.py", "instance_groups": [{"name": "a"}]}', ["$.instance-groups[0]", "hosts"]),
         ('{"script": "t.py", "hosts": 3, "instance_groups": [{"name": "a", "hosts": 2}]}', ["$.hosts", "2", "3"]),
         ('{"script": "t.py", "distribution": {"instance_groups": ["b"]}}', ["homogeneousCluster", "'b'"]),

@@ -1,12 +1,13 @@
 """A job as a person asked for it: the words of words.py, checked together, as one Spec. Pure."""
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from toolkit.errors import ContractError, did_you_mean
-from toolkit.jobfile.words import Backend, ChannelWords, Mode, Place, Words, check_words
+from toolkit.jobfile.words import PATH_WORDS, URI, Backend, ChannelWords, Mode, Place, Words, check_words
 from toolkit.records import Record
 
 MODES: tuple[Mode, ...] = ("File", "FastFile", "Pipe")
@@ -124,6 +125,8 @@ def complete(words: Mapping[str, Any], place: Place, *, folder: Path, stamp: str
         ContractError: a word is missing, of the wrong type or outside what is possible; names it.
     """
     asked = check_words(words, place)
+    for word in ("script", *PATH_WORDS):
+        _check_path(getattr(asked, word.replace("-", "_")), place.of(word))
     if asked.script is None:
         raise ContractError("expected the path of a script, found nothing", where=place.of("script"))
     source = Path(asked.source) if asked.source else Path(asked.script).parent
@@ -157,7 +160,7 @@ def complete(words: Mapping[str, Any], place: Place, *, folder: Path, stamp: str
         checkpoints=Path(asked.checkpoints) if asked.checkpoints else None,
         environment={name: _text(value) for name, value in asked.env.items()},
         stop_after_s=None if asked.stop_after is None else seconds(asked.stop_after, "stop-after", place),
-        max_run_s=None if asked.max_run is None else seconds(asked.max_run, "max-run", place),
+        max_run_s=None if asked.max_run is None else seconds(asked.max_run, "max-run", place, above_zero=True),
         kills=tuple(_kill(text, hosts, place) for text in _several(asked.kill)),
         backend=asked.backend,
         image=asked.image,
@@ -191,16 +194,14 @@ def distribution(asked: str | Mapping[str, Any] | None, groups: set[str], place:
     return dict(asked)
 
 
-def seconds(value: str | float, word: str, place: Place) -> float:
+def seconds(value: str | float, word: str, place: Place, *, above_zero: bool = False) -> float:
     """Return the seconds of "30s", "10m", "1.5h", "250ms" or a plain number."""
-    if isinstance(value, str):
-        match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|)", value.strip())
-        if not match:
-            raise ContractError(f"expected a time such as 30s, 10m or 1.5h, found {value!r}", where=place.of(word))
-        return float(match[1]) * _UNIT_S[match[2]]
-    if value < 0:
-        raise ContractError(f"expected a time, found {value}", where=place.of(word))
-    return float(value)
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|)", value.strip()) if isinstance(value, str) else None
+    found = float(match[1]) * _UNIT_S[match[2]] if match else -1.0 if isinstance(value, str) else float(value)
+    if not 0 <= found < math.inf or (above_zero and found == 0):
+        expected = "a time above 0, such as" if above_zero else "a time such as"
+        raise ContractError(f"expected {expected} 30s, 10m or 1.5h, found {value!r}", where=place.of(word))
+    return found
 
 
 def size_bytes(value: str | int, word: str, place: Place) -> int:
@@ -236,6 +237,7 @@ def _groups(asked: Words, place: Place) -> tuple[Group, ...]:
 def _channel(name: str, value: str | ChannelWords, place: Place) -> Channel:
     if not _CHANNEL_NAME.fullmatch(name) or name in (".", ".."):
         raise ContractError(f"expected a name of A-Z a-z 0-9 . - _, found {name!r}", where=place.of("channel"))
+    _check_path(value if isinstance(value, str) else value.path, place.of("channel"))
     if isinstance(value, ChannelWords):
         sharded = value.distribution == SHARDED
         return Channel(name=name, path=Path(value.path), mode=value.mode, sharded=sharded)
@@ -250,6 +252,12 @@ def _channel(name: str, value: str | ChannelWords, place: Place) -> Channel:
             break
         path = front
     return Channel(name=name, path=Path(path), mode=mode, sharded=sharded)
+
+
+def _check_path(path: str | None, where: str) -> None:
+    if path is not None and URI.match(path):
+        hint = "Download it first (of S3: aws s3 cp --recursive URI FOLDER), and give its path here."
+        raise ContractError(f"expected a path of this machine, found {path!r}", where=where, hint=hint)
 
 
 def _kill(text: str, hosts: set[str], place: Place) -> Kill:

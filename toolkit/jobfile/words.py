@@ -6,6 +6,7 @@ one for arguments), so each source is read with its folder and only then are the
 
 import json
 import os.path
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
@@ -19,8 +20,19 @@ from toolkit.settings import MOST
 
 Mode = Literal["File", "FastFile", "Pipe"]
 Backend = Literal["process", "docker"]
+Shares = Literal["FullyReplicated", "ShardedByS3Key"]
+# The words that are one of few, by their key, wherever it stands.
+CHOICES = {"backend": get_args(Backend), "mode": get_args(Mode), "distribution": get_args(Shares)}
 PATH_WORDS = ("source", "requirements", "rules", "checkpoints", "job-dir")
-TABLE_WORDS = ("hyperparameter", "channel", "metric", "env")
+URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+# How an argument gives an entry of a table.
+SHAPES = {
+    "hyperparameter": "NAME=VALUE",
+    "channel": "NAME=PATH[:MODE]",
+    "metric": "NAME=REGEX",
+    "env": "NAME=VALUE",
+}
+TABLE_WORDS = tuple(SHAPES)
 Positive = Annotated[int, msgspec.Meta(ge=1, le=MOST)]
 
 
@@ -39,7 +51,7 @@ class Place(Record, frozen=True, kw_only=True):
 class ChannelWords(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
     path: str
     mode: Mode = "File"
-    distribution: Literal["FullyReplicated", "ShardedByS3Key"] = "FullyReplicated"
+    distribution: Shares = "FullyReplicated"
 
 
 class GroupWords(Record, frozen=True, kw_only=True, rename="kebab", forbid_unknown_fields=True):
@@ -84,7 +96,7 @@ def from_arguments(given: Mapping[str, Any], folder: Path, place: Place) -> dict
     words = {name.replace("_", "-"): value for name, value in given.items() if value not in (None, [])}
     for word in TABLE_WORDS:
         if word in words:
-            words[word] = dict(_pair(text, place.of(word)) for text in words[word])
+            words[word] = dict(_pair(text, SHAPES[word], place.of(word)) for text in words[word])
     if "hyperparameter" in words:
         words["hyperparameter"] = {key: _json_or_text(value) for key, value in words["hyperparameter"].items()}
     if str(words.get("distribution", "")).startswith("{"):
@@ -129,17 +141,35 @@ def check_words(words: Mapping[str, Any], place: Place) -> Words:
         if word not in known:
             expected = f"expected one of {', '.join(known)}"
             raise ContractError(expected, where=place.of(word), hint=did_you_mean(word, known))
-    backend = words.get("backend")
-    if isinstance(backend, str) and backend not in get_args(Backend):
-        expected = f"expected one of {', '.join(get_args(Backend))}, found {backend!r}"
-        raise ContractError(expected, where=place.of("backend"), hint=did_you_mean(backend, get_args(Backend)))
     for word, value in words.items():
-        try:
-            convert({word: value}, Words, "")
-        except ContractError as error:
-            path, _, message = error.message.partition(": ")
-            raise ContractError(message, where=place.of(word) + path.removeprefix(f"$.{word}")) from None
+        parts = value.items() if isinstance(value, dict) and word in TABLE_WORDS else ()
+        for name, part in parts:
+            _check_word(word, {str(name): part}, place, name=str(name))
+        _check_word(word, value, place)
     return convert(dict(words), Words, place.where)
+
+
+def _check_word(word: str, value: Any, place: Place, name: str = "") -> None:
+    """Check the type of *value*, of which *name* is the only key, if it is given."""
+    try:
+        convert({word: value}, Words, "")
+    except ContractError as error:
+        path, _, message = error.message.partition(": ")
+        inside = path.removeprefix(f"$.{word}").replace("[...]", f".{name}")
+        hint = ""
+        if message.startswith(("expected int >=", "expected int <=")):
+            message = f"expected a whole number from 1 to {MOST:,}, found {_at(value, inside)}"
+        elif message.startswith("invalid enum value"):
+            found, choices = message.split("'")[1], CHOICES[path.rpartition(".")[2]]
+            message, hint = f"expected one of {', '.join(choices)}, found {found!r}", did_you_mean(found, choices)
+        raise ContractError(message, where=place.of(word) + inside, hint=hint) from None
+
+
+def _at(value: Any, path: str) -> Any:
+    """Return what *path*, as msgspec's errors write it ("[0].hosts"), leads to in *value*."""
+    for index, key in re.findall(r"\[(\d+)\]|\.([\w-]+)", path):
+        value = value[int(index)] if index else value[key]
+    return value
 
 
 def _rooted(words: dict[str, Any], folder: Path) -> dict[str, Any]:
@@ -167,13 +197,13 @@ def _rooted_channel(value: Any, folder: Path) -> Any:
 
 
 def _absolute(path: str, folder: Path) -> str:
-    return os.path.normpath(folder / path)
+    return path if URI.match(path) else os.path.normpath(folder / path)
 
 
-def _pair(text: str, where: str) -> tuple[str, str]:
+def _pair(text: str, shape: str, where: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals or not name:
-        raise ContractError(f"expected NAME=VALUE, found {text!r}", where=where)
+        raise ContractError(f"expected {shape}, found {text!r}", where=where)
     return name, value
 
 

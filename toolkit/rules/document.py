@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, get_type_hints
 
 import msgspec
 
-from toolkit.errors import ContractError
+from toolkit.errors import ContractError, did_you_mean
 from toolkit.jobfile.text import parse
 from toolkit.records import Record, convert
 from toolkit.rules.finding import Action
@@ -112,9 +112,10 @@ def compiled(regex: str) -> re.Pattern[str]:
 
 def _entries(document: Any, source: str) -> list[Any]:
     if isinstance(document, dict):
-        for key in document:
+        for key in map(str, document):
             if key != "rules":
-                raise ContractError(f"expected the key 'rules' alone, found {key!r}", where=source, hint=_SHAPE_HINT)
+                hint = did_you_mean(key, ("rules",)) or _SHAPE_HINT
+                raise ContractError(f"expected the key 'rules' alone, found {key!r}", where=source, hint=hint)
         document = document.get("rules", [])
     if not isinstance(document, list):
         raise ContractError(f"expected a list of rules, found {_kind(document)}", where=source, hint=_SHAPE_HINT)
@@ -129,6 +130,8 @@ def _rule(entry: Any, number: int, source: str) -> Rule:
         raise ContractError(f"rule {number}: expected a table of keys, found {_kind(entry)}", where=source)
     name = entry.get("name")
     place = f"rule {name!r}" if isinstance(name, str) and name else f"rule {number}"
+    for key in map(str, entry):
+        _check_key(key, place, source)
     for key in ("name", "pattern"):
         if key not in entry:
             raise ContractError(f"{place}: {key}: expected {EXPECTED[key]}, found none", where=source)
@@ -139,11 +142,15 @@ def _rule(entry: Any, number: int, source: str) -> Rule:
     return rule
 
 
+def _check_key(key: str, place: str, source: str) -> None:
+    if key in EXPECTED:
+        return
+    hint = f"Did you mean {_HYPERPOD[key]}?" if key in _HYPERPOD else did_you_mean(key, EXPECTED)
+    message = f"{place}: expected one of the keys {', '.join(EXPECTED)}, found {key!r}"
+    raise ContractError(message, where=source, hint=hint or "Correct the key or remove it.")
+
+
 def _value(key: str, value: Any, hints: Mapping[str, Any], place: str, source: str) -> Any:
-    if key not in EXPECTED:
-        known = ", ".join(EXPECTED)
-        hint = f"Here it is {_HYPERPOD[key]!r}." if key in _HYPERPOD else "Correct the key or remove it."
-        raise ContractError(f"{place}: {key}: expected one of the keys {known}", where=source, hint=hint)
     try:
         # A key that is there has a value: null is none.
         found = convert(value, hints[key], source) if value is not None else None

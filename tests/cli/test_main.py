@@ -1,6 +1,7 @@
 """`toolkit` and `train` as a person types them: what a wrong word leads to, and where help is."""
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 
 from tests.local.playing import Played
 from tests.walk.base import Base
+from tests.walk.test_stop_early import until
 from toolkit import __version__
 from toolkit.cli.main import COMMANDS, main
 
@@ -34,13 +36,26 @@ def said(
         ("run t.py --nhosts 2", "toolkit run: error: unknown option --nhosts. Did you mean --hosts?"),
         ("run t.py --processes_per_host 2", "unknown option --processes_per_host. Did you mean --processes-per-host?"),
         ("run t.py --nproc_per_node=2", "unknown option --nproc_per_node. Did you mean --processes-per-host?"),
-        ("run t.py --xyz", "unknown option --xyz. Options: --help, --dry-run, --source, "),
+        ("run t.py --xyz", "unknown option --xyz\nTo give it to the script: --hyperparameter xyz=true\n"),
+        (
+            "run t.py --epochs 5 --lr=.1 --amp",
+            "To give it to the script: --hyperparameter epochs=5 --hyperparameter lr=.1",
+        ),
+        ("run t.py --epochs 5 --lr=.1 --amp", " --hyperparameter amp=true\n"),
+        ("run t.py --batch-size 32", "unknown option --batch-size. "),
+        ("run t.py --batch-size 32", "\nTo give it to the script: --hyperparameter batch-size=32\n"),
+        ("run t.py -- --epochs 5", "To give it to the script: --hyperparameter epochs=5\n"),
+        ("run t.py --db_password hunter2hunter2", "--hyperparameter 'db_password=******'\n"),
+        ("run t.py epochs=5", "unexpected argument 'epochs=5'\nTo give it to the script: --hyperparameter epochs=5\n"),
+        ("check --epochs 5", "toolkit check: error: unknown option --epochs. Options: --help, --json\n"),
         ("run t.py --hosts two", "argument --hosts: expected a whole number, found 'two'"),
         ("run t.py 2", "toolkit run: error: unexpected argument '2'"),
         ("run", "the following arguments are required: SCRIPT|JOB"),
         ("rn t.py", "expected one of train, run, check, metrics, rules, render, docs, mpi-agent, health, found 'rn'. "),
         ("rn t.py", "Did you mean run?"),
         ("--hosts 2", "toolkit: error: "),
+        ("train.py", "Did you mean toolkit run train.py?"),
+        ("jobs/digits.toml --hosts 2", "Did you mean toolkit run jobs/digits.toml?"),
         ("render jobsett j.toml", "expected one of job, jobset, slurm, compose, found 'jobsett'. Did you mean jobset?"),
         ("metrics try l --metrics a=b", "toolkit metrics try: error: unknown option --metrics. Did you mean --metric?"),
         ("check --jsn", "toolkit check: error: unknown option --jsn. Did you mean --json?"),
@@ -53,7 +68,7 @@ def test_a_wrong_word_is_named_with_the_choices_or_the_nearest(
         main(words.split())
 
     error = capsys.readouterr().err
-    assert ended.value.code == 2
+    assert ended.value.code == (78 if words.startswith("run") else 2)
     assert expected in error
     assert error.splitlines()[-1].startswith("For help: toolkit")
 
@@ -136,6 +151,25 @@ def test_a_dry_run_ends_with_78_where_the_job_is_wrong(words: tuple[str, ...], s
     assert not job.folder.exists()
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_a_dry_run_that_is_ended_by_a_signal_leaves_no_folder(number: signal.Signals, tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "tmp").mkdir()
+    hangs = tmp_path / "bin/nvidia-smi"
+    hangs.write_text(f"#!/bin/sh\ntouch {tmp_path}/asked\nexec sleep 60\n")
+    hangs.chmod(0o755)
+    environ = {"TMPDIR": str(tmp_path / "tmp"), "PATH": f"{tmp_path}/bin:{os.environ['PATH']}"}
+
+    with Played(tmp_path, "counts_to.py", "--dry-run", **environ) as job:
+        until((tmp_path / "asked").exists)
+        assert [path.name[:16] for path in (tmp_path / "tmp").iterdir()] == ["toolkit-dry-run-"]
+        job.signal(number)
+        assert job.end() == 128 + number
+
+    assert list((tmp_path / "tmp").iterdir()) == []
+    assert "Traceback" not in job.console
+
+
 def test_quiet_shows_the_end_alone(tmp_path: Path) -> None:
     with Played(tmp_path, "counts_to.py", "--quiet", "--name", "counting", "--hyperparameter", "steps=1") as job:
         assert job.end() == 0
@@ -157,7 +191,9 @@ def test_docs_lists_every_page(capsys: pytest.CaptureFixture[str]) -> None:
         main(["docs"])
 
     listed = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
-    assert listed == [path.relative_to(ROOT / "docs").as_posix()[:-3] for path in sorted((ROOT / "docs").rglob("*.md"))]
+    assert listed[:2] == ["readme", "changelog"]
+    docs = ROOT / "docs"
+    assert listed[2:] == [path.relative_to(docs).as_posix()[:-3] for path in sorted(docs.rglob("*.md"))]
 
 
 def test_docs_suggests_a_page(capfd: pytest.CaptureFixture[str]) -> None:

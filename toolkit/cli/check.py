@@ -22,7 +22,7 @@ Look at the job of this host as `train` would find it, and start nothing: what w
 arguments and environment, and what would go wrong. Nothing on the disk is changed.
 """
 EPILOG = """\
-Exit status: 0, or 78 if a line of the table fails.
+Exit code: 0, or 78 if a line of the table fails.
 """
 
 

@@ -8,6 +8,9 @@ import toolkit
 from toolkit.errors import UserError, did_you_mean
 from toolkit.log import Log
 
+# In a clone they lie beside the folder of the pages; the wheel has them in it.
+BESIDE = ("README.md", "CHANGELOG.md")
+
 
 def add(parser: argparse.ArgumentParser) -> None:
     """Declare the command's own words."""
@@ -23,7 +26,9 @@ def run(arguments: argparse.Namespace, log: Log) -> int:  # noqa: ARG001 - every
         UserError: there is no such page.
     """
     folder = pages_folder()
-    pages = {path.relative_to(folder).with_suffix("").as_posix(): path for path in sorted(folder.rglob("*.md"))}
+    beside = (folder.parent / name for name in BESIDE)
+    pages = {path.relative_to(folder).with_suffix("").as_posix().lower(): path for path in sorted(folder.rglob("*.md"))}
+    pages = {**{path.stem.lower(): path for path in beside if path.exists()}, **pages}
     if arguments.page is None:
         print("\n".join(_list(pages)))
         return 0

@@ -30,7 +30,7 @@ def dry_run(spec: Spec, own: Mapping[str, str], log: Log) -> int:
         played = msgspec.structs.replace(
             spec, job_dir=Path(folder), channels=linked, backend="process", checkpoints=None
         )
-        first, *_ = stage.stage(played, own)
+        (first,) = stage.stage(played, own, log, only=spec.hosts[:1])
         (first.place.base / "input/config/inputdataconfig.json").write_text(json.dumps(inputs(spec)))
         report = check(first.environ, interpreter=first.argv[0], log=log)
         stage.make_writable(first)

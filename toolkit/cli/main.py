@@ -88,7 +88,8 @@ def main(argv: list[str] | None = None) -> None:
     if words and not words[0].startswith("-") and words[0] not in COMMANDS:
         from toolkit.errors import did_you_mean
 
-        hint = did_you_mean(words[0], COMMANDS)
+        script = words[0].endswith((".py", ".sh", ".toml", ".yaml", ".yml", ".json"))
+        hint = f"Did you mean toolkit run {words[0]}?" if script else did_you_mean(words[0], COMMANDS)
         parser.error(f"expected one of {', '.join(COMMANDS)}, found {words[0]!r}. {hint}".rstrip())
     arguments = parser.parse_args(words)
     if arguments.command is None:
@@ -98,8 +99,11 @@ def main(argv: list[str] | None = None) -> None:
     from toolkit.log import Log
 
     log = Log()
+    _end_cleanly()
     try:
         sys.exit(import_module(f"toolkit.cli.{arguments.command}").run(arguments, log))
+    except KeyboardInterrupt:
+        sys.exit(130)
     except ToolkitError as error:
         log.error(str(error))
         sys.exit(error.exit_code)
@@ -112,6 +116,18 @@ def main(argv: list[str] | None = None) -> None:
             sys.exit(told.exit_code)
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # `toolkit ... | head`: not an error, and not to be said at exit
         sys.exit(141)
+
+
+def _end_cleanly() -> None:
+    """Let SIGTERM and SIGHUP end a command as an exception does, so that it removes its temporary folders."""
+    import signal
+
+    def end(number: int, _frame: object) -> None:
+        sys.exit(128 + number)
+
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_DFL:
+            signal.signal(number, end)
 
 
 def _open_standard_streams() -> None:

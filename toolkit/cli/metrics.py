@@ -27,7 +27,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         "try",
         help="show what metric definitions capture from a log",
         description="Show what each metric definition captures from a log, and what it would miss or misread. "
-        "Exit status: 0 if each captured something, 1 if one captured nothing, 78 for one that cannot be used.",
+        "Exit code: 0 if each captured something, 1 if one captured nothing, 78 for one that cannot be used.",
     )
     attempt.add_argument("log", metavar="LOG", help="the log file, - for standard input")
     attempt.add_argument(

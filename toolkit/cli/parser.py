@@ -5,11 +5,14 @@ options too.
 """
 
 import argparse
+import shlex
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NoReturn
 
 from toolkit.errors import did_you_mean
+from toolkit.masking.names import is_secret
+from toolkit.masking.text import MASK
 
 # What other tools of the field call the same options.
 ELSEWHERE = {
@@ -28,7 +31,12 @@ ELSEWHERE = {
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose errors are short: what was wrong, what is meant, where the help is."""
+    """A parser whose errors are short: what was wrong, what is meant, where the help is.
+
+    `wrong`: the exit code then; another than 2 for a command that hands on the exit code of a program.
+    """
+
+    wrong = 2
 
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: Any = None
@@ -36,24 +44,45 @@ class Parser(argparse.ArgumentParser):
         """As argparse's, but words that are left over are an error here: of the command that they were given to."""
         parsed, left = super().parse_known_args(args, namespace)
         if left:
-            self.error(f"{self._unknown(left[0])}")
+            self.error(self._unknown(left[0], self._of_a_script(left)))
         return parsed, []
 
-    def error(self, message: str) -> NoReturn:
-        """Say *message* and where the help is, and end with 2."""
-        print(f"{self.prog}: error: {message}\nFor help: {self.prog} --help", file=sys.stderr)
-        sys.exit(2)
+    def _of_a_script(self, left: Sequence[str]) -> str:
+        """Return how the script gets the words that are *left*, for a command that gives it hyperparameters."""
+        if not any("--hyperparameter" in action.option_strings for action in self._actions):
+            return ""
+        options = " ".join(f"--hyperparameter {shlex.quote(pair)}" for pair in _pairs(left))
+        return f"\nTo give it to the script: {options}" if options else ""
 
-    def _unknown(self, word: str) -> str:
+    def error(self, message: str) -> NoReturn:
+        """Say *message* and where the help is, and end."""
+        print(f"{self.prog}: error: {message}\nFor help: {self.prog} --help", file=sys.stderr)
+        sys.exit(self.wrong)
+
+    def _unknown(self, word: str, of_a_script: str) -> str:
         if not word.startswith("-") or word == "-":
-            return f"unexpected argument {word!r}"
+            return f"unexpected argument {word!r}{of_a_script}"
         option = word.partition("=")[0]
         known = [option for action in self._actions for option in action.option_strings if option.startswith("--")]
         meant = ELSEWHERE.get(option.replace("_", "-"), "")
         if meant.startswith("--") and meant not in known:
             meant = ""
         hint = f"Did you mean {meant}?" if meant else did_you_mean(option, known)
-        return f"unknown option {option}. {hint or 'Options: ' + ', '.join(known)}"
+        if not hint and not of_a_script:
+            hint = f"Options: {', '.join(known)}"
+        return f"unknown option {option}. {hint}".rstrip(". ") + of_a_script
+
+
+def _pairs(words: Sequence[str]) -> Iterator[str]:
+    """Yield NAME=VALUE for options as a script takes them: --epochs 5, --lr=0.1, --amp, epochs=5."""
+    for at, word in enumerate(words):
+        name, equals, value = word.lstrip("-").partition("=")
+        behind = words[at + 1] if at + 1 < len(words) else "-"
+        if not name or (not word.startswith("-") and not equals):
+            continue
+        if not equals:
+            value = "true" if behind.startswith("-") else behind
+        yield f"{name}={MASK if is_secret(name, value) else value}"
 
 
 def one_of(choices: Iterable[str]) -> Callable[[str], str]:

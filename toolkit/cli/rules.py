@@ -25,7 +25,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         "try",
         help="show what rules find in a log",
         description="Show what the rules of a document find in a finished log, at which line. The time is read from "
-        "the start of a line: ISO 8601, or seconds since the epoch. Exit status: 0 if no rule would have ended the "
+        "the start of a line: ISO 8601, or seconds since the epoch. Exit code: 0 if no rule would have ended the "
         "job, 1 if one would (stop, no-retry), 78 for a document that cannot be used.",
     )
     attempt.add_argument("log", metavar="LOG", help="the log file, - for standard input")

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from toolkit.cli.parser import whole
+from toolkit.cli.parser import Parser, whole
 from toolkit.errors import UserError
 from toolkit.log import Log
 
@@ -16,12 +16,14 @@ from toolkit.log import Log
 OWN = ("command", "dry_run", "plain", "quiet")
 EPILOG = """\
 The same words are the keys of a job file (toolkit run job.toml); arguments beside it win.
-Exit code: the job's. 0 completed; the first failing host's; 75 a host vanished; 143 stopped, 130 by Ctrl-C.
+Exit code: the job's. 0 completed; the first failing host's; 75 a host vanished; 143 stopped, 130 by Ctrl-C;
+78 a word or path is wrong, nothing was started.
 """
 
 
-def add(parser: argparse.ArgumentParser) -> None:
+def add(parser: Parser) -> None:
     """Declare the words; what they mean is jobfile/'s."""
+    parser.wrong = UserError.exit_code
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = EPILOG
 

@@ -11,6 +11,7 @@ from toolkit.jobfile.spec import Channel, Group, Spec
 from toolkit.local import containers, stage
 from toolkit.local.check import check
 from toolkit.local.documents import Place
+from toolkit.log import Log
 
 PLACE = Place(
     host="algo-2",
@@ -116,7 +117,7 @@ def test_a_contained_host_is_told_of_opt_ml_and_nothing_of_the_persons(tmp_path:
     asked = spec(tmp_path, checkpoints=tmp_path / "kept")
     os.close(stage.claim(asked.job_dir))
 
-    first, _ = stage.stage(asked, {"PATH": "/usr/bin", "HF_TOKEN": "secret"})
+    first, _ = stage.stage(asked, {"PATH": "/usr/bin", "HF_TOKEN": "secret"}, Log())
 
     told = after(first.argv, "--env")
     assert not [pair for pair in told if pair.startswith(("PATH=", "HF_TOKEN=", "SAGEMAKER_BASE_DIR=", "MASTER_PORT="))]

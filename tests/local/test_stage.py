@@ -13,7 +13,9 @@ import pytest
 
 from toolkit.errors import ContractError, ToolkitError, UserError
 from toolkit.jobfile.spec import DISTRIBUTIONS, Channel, Group, Spec
-from toolkit.local import check, stage
+from toolkit.local import check, source, stage
+from toolkit.log import Log
+from toolkit.source.unpack import unpack
 
 
 def spec(tmp_path: Path, hosts: int = 2, **more: Any) -> Spec:
@@ -33,7 +35,7 @@ def spec(tmp_path: Path, hosts: int = 2, **more: Any) -> Spec:
 
 def staged(asked: Spec, **own: str) -> tuple[stage.Staged, ...]:
     os.close(stage.claim(asked.job_dir))
-    return stage.stage(asked, {"PATH": os.environ["PATH"], **own})
+    return stage.stage(asked, {"PATH": os.environ["PATH"], **own}, Log())
 
 
 def members(archive: Path) -> list[str]:
@@ -75,7 +77,7 @@ def test_the_source_is_submitted_as_it_is_now_without_what_is_no_code(tmp_path: 
         "env/bin/python",
         "kept/step.pt",
         "jobs/old/x",
-        f"jobs/old/{stage.MARK}",
+        f"jobs/old/{source.MARK}",
     ):
         (asked.source / name).parent.mkdir(parents=True, exist_ok=True)
         (asked.source / name).write_text("")
@@ -83,6 +85,67 @@ def test_the_source_is_submitted_as_it_is_now_without_what_is_no_code(tmp_path: 
     host, _ = staged(asked)
 
     assert members(host.place.submitted) == ["lib/model.py", "train.py"]
+
+
+def test_links_of_the_source_are_submitted_as_what_they_lead_to_and_what_is_no_file_is_left_out(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    asked = spec(tmp_path)
+    folder = asked.source
+    (tmp_path / "shared.py").write_text("shared")
+    for name in ("lib/model.py", ".venv/site.py"):
+        (folder / name).parent.mkdir()
+        (folder / name).write_text(name)
+    targets: dict[str, str | Path] = {
+        "lib/main.py": "../train.py",
+        "absolute.py": folder / "train.py",
+        "library": "lib",
+        "shared.py": "../shared.py",
+        "site.py": ".venv/site.py",
+        "lock": "nobody@nowhere:1",
+        "itself": "itself",
+        "data": tmp_path,
+    }
+    for name, target in targets.items():
+        (folder / name).symlink_to(target)
+    os.mkfifo(folder / "pipe")
+
+    host, _ = staged(asked)
+    (tmp_path / "there").mkdir()
+    unpack(host.place.submitted, tmp_path / "there/code")
+
+    code = tmp_path / "there/code"
+    assert {
+        path.relative_to(code).as_posix(): str(path.readlink()) for path in code.rglob("*") if path.is_symlink()
+    } == {
+        "lib/main.py": "../train.py",
+        "absolute.py": "train.py",
+        "library": "lib",
+    }
+    assert [(code / name).read_text() for name in ("shared.py", "site.py", "library/model.py")] == [
+        "shared",
+        ".venv/site.py",
+        "lib/model.py",
+    ]
+    assert members(host.place.submitted) == sorted(
+        [*("lib/main.py", "absolute.py", "library", "shared.py", "site.py", "lib/model.py", "train.py")]
+    )
+    said = capfd.readouterr().err
+    for words in ("lock is a link to nothing (nobody@nowhere:1); ", "pipe is a FIFO", "data is a link to the folder /"):
+        assert words in said
+
+
+def test_what_is_no_file_is_left_out_of_a_channel(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    folder = data_of(tmp_path, "a.txt")
+    os.mkfifo(folder / "pipe")
+    (folder / "gone").symlink_to("nowhere")
+
+    host, _ = staged(spec(tmp_path, channels=(Channel(name="train", path=folder),)))
+
+    assert [path.name for path in (host.place.base / "input/data/train").iterdir()] == ["a.txt"]
+    assert capfd.readouterr().err == (
+        f"[toolkit] warning: left out of channel train {folder}: gone is a link to nothing (nowhere); pipe is a FIFO\n"
+    )
 
 
 def test_a_requirements_file_is_submitted_under_its_usual_name(tmp_path: Path) -> None:
@@ -167,7 +230,8 @@ def test_a_sharded_channel_gives_each_file_to_one_host(tmp_path: Path, mode: Any
 
     hosts = staged(asked)
 
-    shares = [[name for name, _ in stage.share(asked, asked.channels[0], host.place.host)] for host in hosts]
+    files = stage.channel_files(asked.channels[0])
+    shares = [[name for name, _ in stage.share(asked, asked.channels[0], host.place.host, files)] for host in hosts]
     assert shares == [["a", "c", "e"], ["b", "d"]]
     if mode == "Pipe":
         assert [[path.name for path in host.feeds[0].files] for host in hosts] == shares
@@ -223,6 +287,16 @@ def test_two_jobs_never_share_a_folder(tmp_path: Path) -> None:
     [
         ({"requirements": Path("/nowhere/r.txt")}, ["/nowhere/r.txt", "requirements file"]),
         ({"channels": (Channel(name="train", path=Path("/nowhere/d")),)}, ["/nowhere/d", "channel train"]),
+        (
+            {"channels": (Channel(name="train", path=Path("/:Fiel")),)},
+            ["'Fiel' is none of File, ", "Did you mean File?"],
+        ),
+        ({"channels": (Channel(name="train", path=Path("/:fastfile")),)}, ["Did you mean FastFile?"]),
+        ({"channels": (Channel(name="train", path=Path("/:Shard:File")),)}, ["/:Shard:File: ", "'File' is none of"]),
+        ({"requirements": Path("/dev")}, ["/dev: expected a requirements file, found a folder"]),
+        ({"rules": Path("/dev")}, ["/dev: expected a document of log rules, found a folder"]),
+        ({"script": Path("/dev/null")}, ["/dev/null: expected a script, found a device"]),
+        ({"hosts": 100_000}, ["expected at most ", "100,000 hosts need 781 GiB"]),
         ({"image": "mine:1"}, ["--image has no effect", "--backend docker"]),
         ({"memory_bytes": 1 << 30}, ["--memory", "--backend docker"]),
         ({"backend": "docker"}, ["--image", "docs/images.md"]),
@@ -265,8 +339,16 @@ def test_a_missing_script_is_named(tmp_path: Path) -> None:
     asked = spec(tmp_path)
     asked.script.unlink()
 
-    with pytest.raises(UserError, match=r"train\.py: expected a script, found nothing"):
+    (asked.source / "trian.py").touch()
+    with pytest.raises(UserError, match=r"train\.py: expected a script, found nothing\. Did you mean trian\.py\?"):
         check.check(asked)
+
+
+def test_a_missing_folder_of_the_source_is_named(tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+
+    with pytest.raises(UserError, match=f"^{gone}: expected the folder of the script, found nothing$"):
+        check.check(spec(tmp_path, source=gone, script=gone / "train.py"))
 
 
 def test_a_host_that_may_install_has_a_python_of_its_own_that_sees_ours(tmp_path: Path) -> None:

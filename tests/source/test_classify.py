@@ -1,5 +1,6 @@
 import os
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -115,6 +116,28 @@ def test_a_missing_entry_says_what_was_looked_for_where_and_what_is_there(
     assert f"no {entry!r} in {tmp_path}, which holds " in caught.value.message
     assert all(name in caught.value.message for name in files)
     assert caught.value.hint == meant
+
+
+@pytest.mark.parametrize("entry", ["train.py", "run.sh", "train"])
+def test_an_entry_that_is_there_but_no_file_is_told_as_what_it_is(tmp_path: Path, entry: str) -> None:
+    lay(tmp_path, "util.py")
+    file = tmp_path / entry
+    makers: list[tuple[Callable[[], object], str]] = [
+        (lambda: os.mkfifo(file), "a FIFO"),
+        (lambda: file.symlink_to("gone"), "a link to nothing (gone)"),
+        (lambda: file.symlink_to(file), "a link to nothing ("),
+        *([(file.mkdir, "a folder")] if "." in entry else []),
+    ]
+    for make, kind in makers:
+        make()
+
+        with pytest.raises(UserError) as caught:
+            classify(tmp_path, entry, None, "sagemaker")
+
+        assert f"expected a script, but {entry!r} in {tmp_path} is {kind}" in caught.value.message
+        assert caught.value.hint == ""
+        if not kind.startswith("a folder"):
+            file.unlink()
 
 
 def test_a_long_list_of_files_is_cut_and_caches_are_left_out(tmp_path: Path) -> None:

@@ -15,7 +15,8 @@ import msgspec
 
 from toolkit.jobfile.spec import Spec
 from toolkit.local.documents import BASE
-from toolkit.local.stage import Staged, source_files
+from toolkit.local.source import look
+from toolkit.local.stage import Staged
 from toolkit.log import Log
 
 MOUNTS = Path(__file__).with_name("mounts.py")
@@ -85,7 +86,7 @@ def _named(spec: Spec) -> Iterator[tuple[str, str]]:
         for name, value in values.items():
             if isinstance(value, str) and value.startswith(f"{BASE}/"):
                 yield f"{kind} {name}", value
-    for path in source_files(spec):
+    for name, path in look(spec).files.items():
         try:
             content = path.read_bytes() if path.stat().st_size <= LOOKED_AT_BYTES else b""
         except OSError:
@@ -94,4 +95,4 @@ def _named(spec: Spec) -> Iterator[tuple[str, str]]:
             match = LITERAL.search(line.partition(b"#")[0])
             # os.environ.get("SM_MODEL_DIR", "/opt/ml/model") is as it should be.
             if match and b"SM_" not in line:
-                yield f"{path.relative_to(spec.source)}:{number}", os.fsdecode(match[0])
+                yield f"{name}:{number}", os.fsdecode(match[0])

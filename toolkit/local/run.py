@@ -55,7 +55,7 @@ def play(spec: Spec, own: Mapping[str, str], log: Log, show: Callable[[], Show])
     heirs = {folder: owners.heir(folder) for folder in (spec.job_dir, *kept)}  # Before anything is made.
     lock = stage.claim(spec.job_dir)
     try:
-        staged = opt_ml.with_own(spec, stage.stage(spec, own), log)
+        staged = opt_ml.with_own(spec, stage.stage(spec, own, log), log)
         started_s = time.time()
         paper = spec.job_dir / "job.json"
         collect.write_json(paper, Report(name=spec.name, status="InProgress", start_time=moment(started_s)))

@@ -14,8 +14,7 @@ import random
 import shutil
 import socket
 import sys
-import tarfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from toolkit.errors import ContractError, PlatformError, of_path
@@ -23,13 +22,15 @@ from toolkit.jobfile.spec import Channel, Spec
 from toolkit.local import containers
 from toolkit.local.documents import BASE, Place, documents, environment, region_of
 from toolkit.local.feed import Feed
+from toolkit.local.source import MARK, pack
+from toolkit.log import Log
 from toolkit.records import Record
+from toolkit.source.files import kind_of
 
 PORTS = range(20_001, 32_000, 2)
-MARK = ".toolkit-job"
 RESULTS = ("hosts", "logs", "source", "model.tar.gz", "output.tar.gz", "metrics.jsonl", "job.json")
-# Never a part of the code, and often large.
-LEFT_OUT = frozenset({".git", ".hg", "__pycache__", ".venv", ".mypy_cache", ".ruff_cache", ".pytest_cache"})
+SHOWN = 5
+Files = list[tuple[str, Path]]  # (name in the channel, file)
 INSTALLED_FROM = ("requirements.txt", "setup.py", "pyproject.toml")
 
 
@@ -72,8 +73,9 @@ def claim(job_dir: Path) -> int:
     return lock
 
 
-def stage(spec: Spec, own: Mapping[str, str]) -> tuple[Staged, ...]:
-    """Write what every host finds at its start; *own* is the person's environment.
+def stage(spec: Spec, own: Mapping[str, str], log: Log, *, only: Sequence[str] | None = None) -> tuple[Staged, ...]:
+    """Write what every host finds at its start (of those in *only*, if it is given); *own* is the person's environment.
+    What is left out of source and channels is said.
 
     Raises:
         PlatformError: something cannot be read or written.
@@ -91,21 +93,22 @@ def stage(spec: Spec, own: Mapping[str, str]) -> tuple[Staged, ...]:
             cpus=cpus,
             contained=contained,
         )
-        for host in spec.hosts
+        for host in (spec.hosts if only is None else only)
     )
     try:
-        pack_source(spec, submitted)
+        _say_left_out("the source", spec.source, pack(spec, submitted), log)
+        content = {channel.name: _present_files(channel, log) for channel in spec.channels}
         (spec.job_dir / "logs").mkdir()
         if spec.checkpoints:
             spec.checkpoints.mkdir(parents=True, exist_ok=True)
-        return tuple(stage_host(spec, place, own) for place in places)
+        return tuple(stage_host(spec, place, own, content) for place in places)
     except OSError as error:
         told = of_path(error, "the job cannot be prepared with it")
         raise told or PlatformError(f"cannot prepare the job: {error}", where=str(spec.job_dir)) from None
 
 
-def stage_host(spec: Spec, place: Place, own: Mapping[str, str]) -> Staged:
-    """Write *place*'s documents and channels."""
+def stage_host(spec: Spec, place: Place, own: Mapping[str, str], content: Mapping[str, Files]) -> Staged:
+    """Write *place*'s documents, and its share of each channel's *content*."""
     region = region_of(own)
     config, data = place.base / "input" / "config", place.base / "input" / "data"
     config.mkdir(parents=True)
@@ -119,7 +122,7 @@ def stage_host(spec: Spec, place: Place, own: Mapping[str, str]) -> Staged:
         (place.base / "checkpoints").symlink_to(spec.checkpoints, target_is_directory=True)
     feeds = []
     for channel in spec.channels:
-        files = share(spec, channel, place.host)
+        files = share(spec, channel, place.host, content[channel.name])
         if channel.mode == "Pipe":
             feeds.append(Feed(fifo=data / channel.name, files=tuple(path for _, path in files)))
         else:
@@ -164,24 +167,23 @@ def _contained(
     )
 
 
-def linked_folders(channel: Channel, files: list[tuple[str, Path]]) -> list[Path]:
+def linked_folders(channel: Channel, files: Files) -> list[Path]:
     """Return the folders that hold what the links to *files* lead to: a container must see them at the same paths."""
     top = channel.path.resolve() if channel.path.is_dir() else channel.path.resolve().parent
     targets = {path.resolve() for _, path in files}
     return sorted({top} | {target.parent for target in targets if not target.is_relative_to(top)})
 
 
-def share(spec: Spec, channel: Channel, host: str) -> list[tuple[str, Path]]:
-    """Return the (name, file) pairs of *channel* that *host* is given, by name."""
-    files = channel_files(channel)
+def share(spec: Spec, channel: Channel, host: str, files: Files) -> Files:
+    """Return those of *channel*'s *files* that *host* is given."""
     if not channel.sharded:
         return files
     hosts = spec.hosts
     return files[hosts.index(host) :: len(hosts)]
 
 
-def channel_files(channel: Channel) -> list[tuple[str, Path]]:
-    """Return (name in the channel, file) for every file of *channel*, by name."""
+def channel_files(channel: Channel) -> Files:
+    """Return what *channel* holds besides folders, by name."""
     if channel.path.is_file():
         return [(channel.path.name, channel.path)]
     found = []
@@ -192,7 +194,21 @@ def channel_files(channel: Channel) -> list[tuple[str, Path]]:
     return sorted(found)
 
 
-def place_files(folder: Path, files: list[tuple[str, Path]], *, lazy: bool) -> None:
+def _present_files(channel: Channel, log: Log) -> Files:
+    files = channel_files(channel)
+    left_out = {name: kind for name, path in files if (kind := kind_of(path)) != "a file"}
+    _say_left_out(f"channel {channel.name}", channel.path, left_out, log)
+    return [(name, path) for name, path in files if name not in left_out]
+
+
+def _say_left_out(what: str, folder: Path, left_out: Mapping[str, str], log: Log) -> None:
+    if left_out:
+        shown = "; ".join(f"{name} is {reason}" for name, reason in list(left_out.items())[:SHOWN])
+        more = f"; and {len(left_out) - SHOWN} more" if len(left_out) > SHOWN else ""
+        log.warning(f"left out of {what} {folder}: {shown}{more}")
+
+
+def place_files(folder: Path, files: Files, *, lazy: bool) -> None:
     """Put *files* below *folder*: copies, as a download gives; *lazy*: links in folders that refuse writing.
 
     A job may write into what it downloaded, and must not reach the person's own files by it; what is streamed on
@@ -222,28 +238,6 @@ def remove(path: Path) -> None:
 def make_writable(staged: Staged) -> None:
     """Give the folders of FastFile channels back their usual mode, so that a person can remove them."""
     _set_folder_modes(staged.place.base / "input" / "data", 0o755)
-
-
-def pack_source(spec: Spec, archive: Path) -> None:
-    """Write the source folder to *archive*, with requirements under their usual name and rules from elsewhere."""
-    archive.parent.mkdir(parents=True)
-    added = {} if spec.requirements is None else {"requirements.txt": spec.requirements}
-    if spec.rules is not None:
-        added[spec.rules_in_source] = spec.rules
-    with tarfile.open(archive, "w:gz", compresslevel=1) as tar:
-        for path in source_files(spec):
-            name = path.relative_to(spec.source).as_posix()
-            if name not in added:
-                tar.add(path, arcname=name, recursive=False)
-        for name, path in added.items():
-            tar.add(path, arcname=name)
-
-
-def source_files(spec: Spec) -> Iterator[Path]:
-    """Yield the files of the source folder, without what is no code: caches, other jobs' folders, the checkpoints."""
-    for folder, below, names in os.walk(spec.source):
-        below[:] = sorted(name for name in below if _is_code(Path(folder, name), spec))
-        yield from (Path(folder, name) for name in sorted(names))
 
 
 def installs(spec: Spec) -> bool:
@@ -287,15 +281,6 @@ def _is_free(port: int) -> bool:
         except OSError:
             return False
     return True
-
-
-def _is_code(folder: Path, spec: Spec) -> bool:
-    holds = (MARK, "pyvenv.cfg")  # An earlier job's folder; a virtual environment, whatever its name is.
-    return (
-        folder.name not in LEFT_OUT
-        and folder != spec.checkpoints
-        and not any((folder / name).exists() for name in holds)
-    )
 
 
 def _set_folder_modes(top: Path, mode: int) -> None:

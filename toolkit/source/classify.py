@@ -9,7 +9,7 @@ from pathlib import Path
 from toolkit.errors import ContractError, UserError
 from toolkit.job.job import Script
 from toolkit.settings import ArgumentStyle
-from toolkit.source.files import is_file
+from toolkit.source.files import is_file, kind_of
 
 KEY = "sagemaker_program"
 PLUGIN_KEY = "SAGEMAKER_TRAINING_MODULE"
@@ -156,6 +156,9 @@ def _through(file: Path, entry: str, executable: bool) -> tuple[str, ...]:
 def _not_there(folder: Path, entry: str) -> UserError:
     import difflib
 
+    kind = kind_of(folder / entry)
+    if kind not in ("nothing", "a file") and (kind != "a folder" or entry.endswith((".py", ".sh"))):
+        return _missing(f"expected a script, but {entry!r} in {folder} is {kind}", folder, "")
     files = list(_files(folder))
     same_name = [file for file in files if file.rpartition("/")[2].partition(".")[0] == Path(entry).stem]
     same_name = sorted(same_name, key=lambda file: (not file.endswith(Path(entry).suffix or ".py"), len(file), file))

@@ -1,6 +1,16 @@
 """What a person may name as a file, and what is there."""
 
+import stat
 from pathlib import Path
+
+_KINDS = (
+    (stat.S_ISREG, "a file"),
+    (stat.S_ISDIR, "a folder"),
+    (stat.S_ISFIFO, "a FIFO"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+)
 
 
 def is_file(path: Path) -> bool:
@@ -12,3 +22,17 @@ def is_file(path: Path) -> bool:
         return path.is_file()
     except (OSError, ValueError):
         return False
+
+
+def kind_of(path: Path) -> str:
+    """Return what is at *path*, links followed: "a file", "a FIFO", "a link to nothing", "nothing"."""
+    try:
+        mode = path.stat().st_mode
+    except PermissionError as error:
+        return f"something that cannot be looked at ({error.strerror})"
+    except (OSError, ValueError):
+        try:
+            return f"a link to nothing ({path.readlink()})"
+        except (OSError, ValueError):
+            return "nothing"
+    return next(kind for holds, kind in _KINDS if holds(mode))

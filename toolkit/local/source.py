@@ -1,0 +1,99 @@
+"""Packs the source folder of a job as it is submitted: its files, and of links what they lead to.
+
+A link within the source stays one, as a relative link; of a link to a file elsewhere the file is submitted, since the
+link would lead nowhere in a container. A link to a folder elsewhere is left out: that is data more often than code, and
+may be large. So is what is neither file nor folder.
+"""
+
+import os
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from toolkit.jobfile.spec import Spec
+from toolkit.records import Record
+from toolkit.source.files import kind_of
+
+# Says that a folder is a job's; stage.py puts it there.
+MARK = ".toolkit-job"
+# Never a part of the code, and often large.
+LEFT_OUT = frozenset({".git", ".hg", "__pycache__", ".venv", ".mypy_cache", ".ruff_cache", ".pytest_cache"})
+
+
+class Source(Record, frozen=True, kw_only=True):
+    """What a source folder holds, by name: files, links within it (with their targets), and what is left out (with the
+    reason)."""
+
+    files: dict[str, Path]
+    links: dict[str, str]
+    left_out: dict[str, str]
+
+
+def look(spec: Spec) -> Source:
+    """Return what is submitted of the source folder: no caches, other jobs' folders, virtual environments, checkpoints.
+
+    Raises:
+        OSError: a link's target cannot be looked at.
+    """
+    root = spec.source.resolve()
+    files: dict[str, Path] = {}
+    links: dict[str, Path] = {}
+    left_out: dict[str, str] = {}
+    for path in _entries(spec):
+        name, kind = path.relative_to(spec.source).as_posix(), kind_of(path)
+        if kind not in ("a file", "a folder"):
+            left_out[name] = kind
+            continue
+        target = path.resolve()
+        if path.is_symlink() and target.is_relative_to(root) and target != root:
+            links[name] = target
+        elif kind == "a file":
+            files[name] = target
+        else:
+            left_out[name] = (
+                f"a link to the folder {target}: copy it, or give it as a channel (--channel NAME={target})"
+            )
+    packed = {root, *(parent for file in files.values() for parent in (file, *file.parents))}
+    for name, target in list(links.items()):
+        if target not in packed and target.is_file():  # It lies in what is no code.
+            files[name] = target
+            del links[name]
+    within = {name: os.path.relpath(target, (root / name).parent) for name, target in links.items()}
+    return Source(files=files, links=within, left_out=left_out)
+
+
+def pack(spec: Spec, archive: Path) -> dict[str, str]:
+    """Write the source folder to *archive*, with requirements under their usual name and rules from elsewhere. Return
+    what was left out, with the reason."""
+    found = look(spec)
+    added = {} if spec.requirements is None else {"requirements.txt": spec.requirements}
+    if spec.rules is not None:
+        added[spec.rules_in_source] = spec.rules
+    archive.parent.mkdir(parents=True)
+    with tarfile.open(archive, "w:gz", compresslevel=1) as tar:
+        for name, path in {**found.files, **added}.items():
+            tar.add(path.resolve(), arcname=name)
+        for name, target in found.links.items():
+            if name not in added:
+                link = tarfile.TarInfo(name)
+                link.type, link.linkname = tarfile.SYMTYPE, target
+                tar.addfile(link)
+    return found.left_out
+
+
+def _entries(spec: Spec) -> Iterator[Path]:
+    """Yield the paths of the source that are no folders, and links to folders."""
+    for folder, below, names in os.walk(spec.source):
+        code = sorted(name for name in below if _is_code(Path(folder, name), spec))
+        links = {name for name in code if Path(folder, name).is_symlink()}
+        below[:] = [name for name in code if name not in links]
+        yield from (Path(folder, name) for name in sorted({*names, *links}))
+
+
+def _is_code(folder: Path, spec: Spec) -> bool:
+    holds = (MARK, "pyvenv.cfg")  # An earlier job's folder; a virtual environment, whatever its name is.
+    return (
+        folder.name not in LEFT_OUT
+        and folder != spec.checkpoints
+        and not any((folder / name).exists() for name in holds)
+    )

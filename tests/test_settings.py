@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolkit.errors import ContractError
-from toolkit.settings import OURS, PREFIX, Settings, read, table, unknown
+from toolkit.settings import OURS, PREFIX, Settings, read, table, unknown, valid
 
 
 def test_nothing_given_is_the_defaults() -> None:
@@ -66,6 +66,15 @@ def test_a_wrong_value_names_its_variable_what_was_expected_and_what_was_found(
         read({"TOOLKIT_LOG_PREFIX": "off", variable: value})
 
     assert str(error.value) == f"{variable}: expected {expected}, found {value!r}. Correct the variable or unset it."
+
+
+def test_a_wrong_value_leaves_the_others_valid() -> None:
+    environ = {"TOOLKIT_BASE": "/b", "TOOLKIT_GRACE_S": "soon", "TOOLKIT_PLATFORM": "moon", "TOOLKIT_HOST": " b "}
+
+    ours = valid(environ)
+
+    assert (ours.base, ours.grace_s, ours.platform, ours.host) == ("/b", None, "auto", "b")
+    assert valid({"TOOLKIT_HOST": "b"}) == read({"TOOLKIT_HOST": "b"})
 
 
 @pytest.mark.parametrize("value", ["algo-1", "algo-1=", "=127.0.0.1", "algo-1=127.0.0.1,algo-2"])

@@ -195,27 +195,48 @@ def read(environ: Mapping[str, str]) -> Settings:
     Raises:
         ContractError: a value of the wrong type or outside its range, naming the variable.
     """
-    given = {}
-    for field in Settings.__struct_fields__:
-        value = environ.get(PREFIX + field.upper(), "").strip()
-        if value != "" and not ("://" in value and _is_of_a_service(PREFIX + field.upper(), environ)):
-            given[field] = value
+    given = _given(environ)
+    for field, value in given.items():
+        if not _is_right(field, value):
+            raise ContractError(
+                f"expected {_expected(field)}, found {value!r}",
+                where=PREFIX + field.upper(),
+                hint="Correct the variable or unset it.",
+            )
+    return convert(given, Settings, "environment", strict=False)
+
+
+def valid(environ: Mapping[str, str]) -> Settings:
+    """Return the settings in *environ*, wrong ones at their defaults: they say where to report a wrong one."""
+    right = {field: value for field, value in _given(environ).items() if _is_right(field, value)}
+    return convert(right, Settings, "environment", strict=False)
+
+
+def _given(environ: Mapping[str, str]) -> dict[str, str]:
+    values = {field: environ.get(PREFIX + field.upper(), "").strip() for field in Settings.__struct_fields__}
+    return {
+        field: value
+        for field, value in values.items()
+        if value and not ("://" in value and _is_of_a_service(PREFIX + field.upper(), environ))
+    }
+
+
+def _is_right(field: str, value: str) -> bool:
     try:
-        return convert(given, Settings, "environment", strict=False)
+        convert({field: value}, Settings, "environment", strict=False)
     except ContractError:
-        _name_the_wrong_one(given)
-        raise
+        return False
+    return True
 
 
 def unknown(environ: Mapping[str, str]) -> str:
     """Return what to say of TOOLKIT_* variables that are no settings, with the nearest ones; "" if there are none."""
-    known = {PREFIX + field.upper() for field in Settings.__struct_fields__}
-    ours = {PREFIX + name for name in OURS}
-    strange = [name for name in sorted(environ) if name.startswith(PREFIX) and name not in known | ours]
+    fields = [field.upper() for field in Settings.__struct_fields__]
+    known = {PREFIX + name for name in (*fields, *OURS)}
+    strange = [name for name in sorted(environ) if name.startswith(PREFIX) and name not in known]
     strange = [name for name in strange if not _is_of_a_service(name, environ)]
     if not strange:
         return ""
-    fields = [field.upper() for field in Settings.__struct_fields__]
     told = [(name, did_you_mean(name.removeprefix(PREFIX), fields)) for name in strange]
     named = ", ".join(f"{name} ({hint.replace('mean ', 'mean ' + PREFIX)})" if hint else name for name, hint in told)
     return f"ignored, as no settings have these names: {named}. docs/settings.md lists all"
@@ -230,18 +251,6 @@ def _is_of_a_service(name: str, environ: Mapping[str, str]) -> bool:
     """
     ends = (at for at in range(len(PREFIX), len(name)) if name.startswith(("_SERVICE_", "_PORT"), at - 1))
     return any(f"{name[: at - 1]}_SERVICE_HOST" in environ for at in ends)
-
-
-def _name_the_wrong_one(given: dict[str, str]) -> None:
-    for field, value in given.items():
-        try:
-            convert({field: value}, Settings, "environment", strict=False)
-        except ContractError:
-            raise ContractError(
-                f"expected {_expected(field)}, found {value!r}",
-                where=PREFIX + field.upper(),
-                hint="Correct the variable or unset it.",
-            ) from None
 
 
 def _expected(field: str) -> str:

@@ -239,7 +239,7 @@ def test_what_cannot_be_given_is_refused_by_the_files_name(asked: Asked, text: s
         ({"TOOLKIT_PROGRAM": "train.py", "TOOLKIT_HYPERPARAMETERS": "[1]"}, "TOOLKIT_HYPERPARAMETERS: expected a JSON"),
         (
             {"TOOLKIT_PROGRAM": "train.py", "TOOLKIT_CHANNELS": "train"},
-            "TOOLKIT_CHANNELS: expected NAME=VALUE, found 'train'",
+            "TOOLKIT_CHANNELS: expected NAME=PATH[:MODE], found 'train'",
         ),
         ({"TOOLKIT_PROGRAM": "train.py", "TOOLKIT_DISTRIBUTION": "ddpp"}, "TOOLKIT_DISTRIBUTION: expected one of"),
     ],

@@ -6,8 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from toolkit import settings
 from toolkit.errors import ContractError
-from toolkit.platforms.place import asked_hosts, expanded, job_name, number, numbered
+from toolkit.platforms import place
+from toolkit.platforms.place import expanded, job_name, number, numbered
 
 
 @pytest.mark.parametrize(
@@ -73,6 +75,10 @@ def test_any_text_is_hosts_or_a_reason(text: str) -> None:
         return
     assert hosts
     assert len(set(hosts)) == len(hosts)
+
+
+def asked_hosts(environ: dict[str, str], index: str | None = None) -> tuple[tuple[str, ...], str] | None:
+    return place.asked_hosts(settings.read(environ), environ, index)
 
 
 @pytest.mark.parametrize(

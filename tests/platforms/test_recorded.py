@@ -8,10 +8,12 @@ from typing import Any
 import msgspec
 import pytest
 
+from toolkit import settings
 from toolkit.errors import ContractError
 from toolkit.platforms import mpi_job
 from toolkit.platforms.place import Place
 from toolkit.platforms.table import detect
+from toolkit.settings import Settings
 
 FOLDER = Path(__file__).parents[1] / "data/platforms"
 RECORDED: dict[str, dict[str, Any]] = {
@@ -20,7 +22,9 @@ RECORDED: dict[str, dict[str, Any]] = {
 
 
 def find(recorded: dict[str, Any]) -> Place:
-    place: Place = import_module(f"toolkit.platforms.{recorded['platform']}").find(recorded["environ"])
+    environ = recorded["environ"]
+    platform = import_module(f"toolkit.platforms.{recorded['platform']}")
+    place: Place = platform.find(environ, settings.read(environ))
     return place
 
 
@@ -89,7 +93,7 @@ def test_a_hostfile_of_another_form_is_refused_by_its_name(tmp_path: Path, hostf
     environ = {"K_MPI_JOB_ROLE": "launcher", "HOSTNAME": "digits-launcher", "HYDRA_HOST_FILE": str(file)}
 
     with pytest.raises(ContractError) as caught:
-        mpi_job.find(environ)
+        mpi_job.find(environ, Settings())
 
     assert str(caught.value).startswith(f"{file}: ")
     assert reason in str(caught.value)

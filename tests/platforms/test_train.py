@@ -44,6 +44,14 @@ def pod(tmp_path: Path) -> dict[str, str]:
     return {"KUBERNETES_SERVICE_HOST": "10.96.0.1", "HOSTNAME": "pod", "TOOLKIT_TERMINATION_LOG": str(log)}
 
 
+def test_a_wrong_setting_is_reported_where_the_right_ones_say(tmp_path: Path, pod: dict[str, str]) -> None:
+    status, said = end(start(tmp_path, TOOLKIT_PROGRAM="train.py", TOOLKIT_GRACE_S="soon", **pod))
+
+    assert status == 78, said
+    assert "TOOLKIT_GRACE_S: expected seconds" in (tmp_path / "base/pod/output/failure").read_text()
+    assert "TOOLKIT_GRACE_S: expected seconds" in (tmp_path / "termination-log").read_text()
+
+
 def test_a_pods_last_message_is_why_it_failed(tmp_path: Path, pod: dict[str, str]) -> None:
     (tmp_path / "train.py").write_text(FAILS)
 

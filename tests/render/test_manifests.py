@@ -15,7 +15,6 @@ from toolkit.job.machine import Machine
 from toolkit.jobfile.spec import Spec, complete
 from toolkit.jobfile.words import Place, from_file
 from toolkit.log import Log
-from toolkit.platforms.kubernetes import TERMINATION_LOG
 from toolkit.platforms.place import expanded
 from toolkit.platforms.table import detect
 from toolkit.render.compose import folders
@@ -195,7 +194,7 @@ def test_a_pod_that_is_killed_as_a_whole_ends_with_its_last_lines_as_message(kin
     made = rendered(kind, SMALL, PLAIN)[-1]["spec"]
     job = made if kind == "job" else made["replicatedJobs"][0]["template"]["spec"]
 
-    assert container(job)["terminationMessagePath"] == TERMINATION_LOG
+    assert container(job)["terminationMessagePath"] == str(settings.Settings().termination_log)
     assert container(job)["terminationMessagePolicy"] == "FallbackToLogsOnError"
 
 

@@ -33,8 +33,7 @@ from toolkit.platforms.sagemaker.documents import CheckpointConfig, Documents, I
 from toolkit.settings import Settings
 
 BASE = "/opt/ml"
-HINT = "Set TOOLKIT_JOB to a job file, or TOOLKIT_PROGRAM to the script (docs/orchestrators.md)."
-NO_SCRIPT_HINT = (
+HINT = (
     "Set TOOLKIT_PROGRAM or SAGEMAKER_PROGRAM to the script, or TOOLKIT_JOB to a job file (docs/orchestrators.md);"
     " or let `toolkit run SCRIPT` play the platform. SAGEMAKER_BASE_DIR names the folder of SageMaker's documents"
 )
@@ -42,16 +41,16 @@ JOB_FILES = ("job.json", "job.toml", "job.yaml", "job.yml")
 SUBMITTED = "sagemaker_submit_directory"
 # What SageMaker's SDK adds of its own, which would hide the variables that say the same.
 SDKS = ("sagemaker_container_log_level", "sagemaker_region")
+Find = Callable[[Mapping[str, str], Settings], Place]
 
 
-def folders(environ: Mapping[str, str], find: Callable[[Mapping[str, str]], Place]) -> Folders:
-    """Return the folders below TOOLKIT_BASE, else /opt/ml; a place that cannot be told leaves {job} and {host} as
-    "unknown"."""
+def folders(environ: Mapping[str, str], find: Find, ours: Settings) -> Folders:
+    """Return the folders below TOOLKIT_BASE, else /opt/ml; {job} and {host} are "unknown" where the place is."""
     try:
-        place = _found(environ, find)
+        place = _found(environ, find, ours)
     except ContractError:
         place = Place(hosts=("unknown",), current="unknown", name="unknown")
-    given = (environ.get("TOOLKIT_BASE") or BASE).replace("{host}", place.current)
+    given = (ours.base or BASE).replace("{host}", place.current)
     job = place.name if names.is_folder_name(place.name) else job_name(place.name)
     base = Path(given.replace("{job}", job or "job")).absolute()
     usual = sagemaker.folders({**environ, "SAGEMAKER_BASE_DIR": str(base)})
@@ -62,20 +61,19 @@ def folders(environ: Mapping[str, str], find: Callable[[Mapping[str, str]], Plac
     )
 
 
-def _found(environ: Mapping[str, str], find: Callable[[Mapping[str, str]], Place]) -> Place:
+def _found(environ: Mapping[str, str], find: Find, ours: Settings) -> Place:
     """Return the place that *find* finds, whose hosts' names become files and arguments.
 
     Raises:
-        ContractError: the place cannot be told, or the name of a host is none.
+        ContractError: the place cannot be told, or a host's name is none.
     """
-    place = find(environ)
+    place = find(environ, ours)
     names.check_hosts(place.hosts, "the job's hosts")
     return place
 
 
 def clear_stale(folders: Folders, log: Log) -> None:
-    """Make the folder that the end is told in, which is new with each job where TOOLKIT_BASE names the job; remove what
-    an earlier run left there."""
+    """Make the output folder, new with each job where TOOLKIT_BASE names the job; remove an earlier run's reports."""
     try:
         folders.output.mkdir(parents=True, exist_ok=True)
     except OSError:
@@ -85,7 +83,7 @@ def clear_stale(folders: Folders, log: Log) -> None:
 
 def read(
     name: str,
-    find: Callable[[Mapping[str, str]], Place],
+    find: Find,
     environ: Mapping[str, str],
     ours: Settings,
     machine: Machine,
@@ -98,8 +96,8 @@ def read(
     Raises:
         ContractError: the place cannot be told, a document is wrong, or no script is named.
     """
-    place = _found(environ, find)
-    places = folders(environ, find)
+    place = _found(environ, find, ours)
+    places = folders(environ, find, ours)
     mounted = documents.mounted(places.config, log)
     spec = _spec(environ, ours, places, place, mounted, log)
     if spec is not None:
@@ -112,7 +110,7 @@ def read(
         raise ContractError(
             f"expected a script to run, found none named and not just one in {places.code}",
             where=f"{name} job",
-            hint=NO_SCRIPT_HINT,
+            hint=HINT,
         )
     job = sagemaker.assemble(
         _papers(mounted, spec, places, _resources(spec, place, machine)),

@@ -7,21 +7,18 @@ WORLD_SIZE, the number of nodes (https://learn.microsoft.com/azure/machine-learn
 
 from collections.abc import Mapping
 
+import msgspec
+
 from toolkit.platforms import plain
 from toolkit.platforms.place import Place, job_name
+from toolkit.settings import Settings
 
 
-def find(environ: Mapping[str, str]) -> Place:
+def find(environ: Mapping[str, str], ours: Settings) -> Place:
     """Return the node's place.
 
     Raises:
         ContractError: variables that do not fit each other.
     """
-    place = plain.find(environ)
-    return Place(
-        hosts=place.hosts,
-        current=place.current,
-        name=job_name(environ.get("AZUREML_RUN_ID", "")),
-        addresses=place.addresses,
-        model="outputs/model",
-    )
+    place = plain.find(environ, ours)
+    return msgspec.structs.replace(place, name=job_name(environ.get("AZUREML_RUN_ID", "")), model="outputs/model")

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from toolkit.errors import ContractError
 from toolkit.platforms import mpi_job
 from toolkit.platforms.place import STOP_WITHIN_S, Place, asked_hosts, job_name, number, numbered
+from toolkit.settings import Settings
 
 TRAIN_JOB = re.compile(r"(?P<head>(?P<name>.+)-node-\d+-)0(?P<tail>\..+)")
 PYTORCH_JOB = re.compile(r"(?P<name>.+)-master-0(?P<tail>\..*)?")
@@ -19,14 +20,14 @@ PYTORCH_JOB = re.compile(r"(?P<name>.+)-master-0(?P<tail>\..*)?")
 OURS = ("PET_NNODES", "PET_NPROC_PER_NODE", "PET_NODE_RANK", "PET_MASTER_ADDR", "PET_MASTER_PORT", "PET_MAX_RESTARTS")
 
 
-def find(environ: Mapping[str, str]) -> Place:
+def find(environ: Mapping[str, str], ours: Settings) -> Place:
     """Return the pod's place; its ranks run under torchrun where nobody asked for something else.
 
     Raises:
         ContractError: an elastic job, an MPIJob that train cannot run, or variables that do not fit each other.
     """
     if environ.get("K_MPI_JOB_ROLE"):
-        return mpi_job.find(environ)
+        return mpi_job.find(environ, ours)
     count = _count(environ.get("PET_NNODES", "1"))
     rank = next((environ[name] for name in ("PET_NODE_RANK", "JOB_COMPLETION_INDEX", "RANK") if environ.get(name)), "0")
     at = number(rank, "PET_NODE_RANK", below=count)
@@ -34,10 +35,8 @@ def find(environ: Mapping[str, str]) -> Place:
     if count > 1 and not leader:
         raise ContractError("expected the leader's address, found none", where="PET_MASTER_ADDR")
     addresses: dict[str, str] = {}
-    asked = asked_hosts(environ, rank)
-    if asked is not None:
-        hosts, current = asked
-    else:
+    hosts, current = asked_hosts(ours, environ, rank) or ((), "")
+    if not hosts:
         hosts, addresses = _hosts(leader, count, at, environ.get("HOSTNAME") or "pod")
         current = hosts[at]
     given = {"MASTER_ADDR": leader, "MASTER_PORT": environ.get("PET_MASTER_PORT", "")} if count > 1 else {}

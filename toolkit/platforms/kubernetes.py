@@ -6,6 +6,7 @@ manifests of `toolkit render` do. The text of a failure also becomes the contain
 """
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 from toolkit.job.job import Folders
@@ -13,31 +14,31 @@ from toolkit.job.outcome import Outcome
 from toolkit.log import Log
 from toolkit.platforms.place import Place, asked_hosts
 from toolkit.platforms.sagemaker import report as files
+from toolkit.settings import Settings
 
-TERMINATION_LOG = "/dev/termination-log"
 # The kubelet takes no more of a message.
 LIMIT_BYTES = 4096
 
 
-def find(environ: Mapping[str, str]) -> Place:
+def find(environ: Mapping[str, str], ours: Settings) -> Place:
     """Return the pod's place: TOOLKIT_HOSTS by JOB_COMPLETION_INDEX, else this pod alone.
 
     Raises:
         ContractError: TOOLKIT_HOSTS is no list of hosts, or this pod is none of them.
     """
     own = environ.get("HOSTNAME") or "pod"
-    hosts, current = asked_hosts(environ, environ.get("JOB_COMPLETION_INDEX")) or ((own,), own)
+    hosts, current = asked_hosts(ours, environ, environ.get("JOB_COMPLETION_INDEX")) or ((own,), own)
     return Place(hosts=hosts, current=current)
 
 
-def report(environ: Mapping[str, str], folders: Folders, outcome: Outcome, log: Log) -> None:
+def report(termination_log: Path, folders: Folders, outcome: Outcome, log: Log) -> None:
     """Write the files of *outcome*, and its failure text as the termination message where there is a file for it."""
     files.report(folders, outcome, log)
-    log.attempt("the termination message could not be written", lambda: _write_message(environ, outcome, log), None)
+    write = partial(_write_message, termination_log, outcome, log)
+    log.attempt("the termination message could not be written", write, None)
 
 
-def _write_message(environ: Mapping[str, str], outcome: Outcome, log: Log) -> None:
-    file = Path(environ.get("TOOLKIT_TERMINATION_LOG") or TERMINATION_LOG)
+def _write_message(file: Path, outcome: Outcome, log: Log) -> None:
     if outcome.exit_code == 0 or not file.is_file():
         return
     text = files.failure_text(files.masked(outcome, log), limit=LIMIT_BYTES)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from toolkit.errors import ContractError
 from toolkit.platforms.place import STOP_WITHIN_S, Place, expanded, number, own, shown
+from toolkit.settings import Settings
 
 MOUNTED = "/etc/mpi/hostfile"
 # Where the operator tells the launcher's mpirun (Open MPI, MPICH, Intel MPI) that it lies.
@@ -32,7 +33,7 @@ WORKER = re.compile(r".+-worker-\d+")
 LINE = re.compile(r"(?P<host>[^\s:]+)(?:\s+slots=(?P<slots>\d+)|:(?P<count>\d+))?")
 
 
-def find(environ: Mapping[str, str]) -> Place:
+def find(environ: Mapping[str, str], ours: Settings) -> Place:
     """Return the pod's place; its ranks run under mpirun where nobody asked for something else.
 
     Hosts and ranks are those of TOOLKIT_HOSTS and our own settings, else those of the hostfile.
@@ -40,13 +41,12 @@ def find(environ: Mapping[str, str]) -> Place:
     Raises:
         ContractError: nothing lists the hosts, this pod is none of them, or the launcher is not to run ranks.
     """
-    name = _name(environ)
-    text = environ.get("TOOLKIT_HOSTS", "").strip()
+    name = _name(ours.host or environ.get("HOSTNAME", ""))
     file = next((environ[each] for each in HOSTFILES if environ.get(each)), MOUNTED)
-    listed = "TOOLKIT_HOSTS" if text else file
-    hosts, slots = (expanded(text, listed), None) if text else _read(Path(file), name)
+    listed = "TOOLKIT_HOSTS" if ours.hosts else file
+    hosts, slots = (expanded(ours.hosts, listed), None) if ours.hosts else _read(Path(file), name)
     if all(WORKER.fullmatch(host.partition(".")[0]) for host in hosts):
-        first = f" and {name}-launcher.{name} in front" if text else ""
+        first = f" and {name}-launcher.{name} in front" if ours.hosts else ""
         raise ContractError(
             f"expected the launcher among the job's hosts, found only workers ({shown(hosts)})",
             where=listed,
@@ -55,7 +55,7 @@ def find(environ: Mapping[str, str]) -> Place:
         )
     return Place(
         hosts=hosts,
-        current=own(hosts, environ, listed),
+        current=own(hosts, ours, environ, listed),
         name=name,
         stop_within_s=STOP_WITHIN_S,
         processes_per_host=slots,
@@ -64,8 +64,9 @@ def find(environ: Mapping[str, str]) -> Place:
     )
 
 
-def _name(environ: Mapping[str, str]) -> str:
-    pod = POD.fullmatch(environ.get("TOOLKIT_HOST", "").partition(".")[0] or environ.get("HOSTNAME", ""))
+def _name(host: str) -> str:
+    """Return the name of the MPIJob that *host*, a pod, is of."""
+    pod = POD.fullmatch(host.partition(".")[0])
     return pod["name"] if pod else "NAME"
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from toolkit.errors import ContractError
 from toolkit.records import Record
-from toolkit.settings import MOST
+from toolkit.settings import MOST, Settings
 
 # Kubernetes' terminationGracePeriodSeconds and Slurm's KillWait unless somebody changed them; neither can be seen from
 # inside (https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle, https://slurm.schedmd.com/slurm.conf.html).
@@ -67,39 +67,35 @@ def expanded(text: str, where: str) -> tuple[str, ...]:
     return tuple(found)
 
 
-def asked_hosts(environ: Mapping[str, str], index: str | None = None) -> tuple[tuple[str, ...], str] | None:
+def asked_hosts(
+    ours: Settings, environ: Mapping[str, str], index: str | None = None
+) -> tuple[tuple[str, ...], str] | None:
     """Return (hosts, current) by TOOLKIT_HOSTS, None without it.
 
-    Which one this is: TOOLKIT_HOST, else *index* into them (the value of the orchestrator's variable), else as `own`
-    says.
+    Current is TOOLKIT_HOST, else *index* (the orchestrator's variable) into them, else as `own` says.
 
     Raises:
         ContractError: there is none such among them.
     """
-    text = environ.get("TOOLKIT_HOSTS", "").strip()
-    if not text:
+    if not ours.hosts:
         return None
-    hosts = expanded(text, "TOOLKIT_HOSTS")
-    asked = environ.get("TOOLKIT_HOST", "").strip()
-    if len(hosts) == 1 and not asked:
+    hosts = expanded(ours.hosts, "TOOLKIT_HOSTS")
+    if len(hosts) == 1 and not ours.host:
         return hosts, hosts[0]
-    if asked or not index:
-        return hosts, own(hosts, environ)
+    if ours.host or not index:
+        return hosts, own(hosts, ours, environ)
     return hosts, hosts[number(index, "the host's index", below=len(hosts))]
 
 
-def own(hosts: tuple[str, ...], environ: Mapping[str, str], listed: str = "TOOLKIT_HOSTS") -> str:
-    """Return which of *hosts* this one is: TOOLKIT_HOST, else the one of this machine's name, whole or up to its first
-    dot: HOSTNAME, or the kernel's (a shell sets HOSTNAME for itself, and does not export it). *listed* is where they
-    come from.
+def own(hosts: tuple[str, ...], ours: Settings, environ: Mapping[str, str], listed: str = "TOOLKIT_HOSTS") -> str:
+    """Return which of *hosts*, from *listed*, this one is: TOOLKIT_HOST, else this machine's name (HOSTNAME, or the
+    kernel's: a shell does not export HOSTNAME), whole or up to its first dot.
 
     Raises:
         ContractError: there is none such among them.
     """
-    asked = environ.get("TOOLKIT_HOST", "").strip()
-    return _named(
-        hosts, asked or environ.get("HOSTNAME") or os.uname().nodename, "TOOLKIT_HOST" if asked else "HOSTNAME", listed
-    )
+    name = ours.host or environ.get("HOSTNAME") or os.uname().nodename
+    return _named(hosts, name, "TOOLKIT_HOST" if ours.host else "HOSTNAME", listed)
 
 
 def number(text: str, where: str, *, below: int | None = None, least: int = 0) -> int:

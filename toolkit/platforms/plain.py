@@ -4,9 +4,10 @@ from collections.abc import Mapping
 
 from toolkit.errors import ContractError
 from toolkit.platforms.place import Place, asked_hosts, number, numbered
+from toolkit.settings import Settings
 
 
-def find(environ: Mapping[str, str]) -> Place:
+def find(environ: Mapping[str, str], ours: Settings) -> Place:
     """Return the host's place: by TOOLKIT_HOSTS; else by MASTER_ADDR, NODE_RANK and the number of hosts; else alone.
 
     The number is NNODES, else WORLD_SIZE over LOCAL_WORLD_SIZE (without that, WORLD_SIZE counts hosts: one process each
@@ -16,7 +17,7 @@ def find(environ: Mapping[str, str]) -> Place:
         ContractError: variables that do not fit each other.
     """
     rank = environ.get("NODE_RANK", "")
-    asked = asked_hosts(environ, rank)
+    asked = asked_hosts(ours, environ, rank)
     if asked is not None:
         return Place(hosts=asked[0], current=asked[1])
     count = _count(environ) if rank and environ.get("MASTER_ADDR") else 1

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 from toolkit.errors import ContractError
 from toolkit.platforms.place import Place, expanded, job_name, number
+from toolkit.settings import Settings
 
 ONE_EACH = re.compile(r"1(\(x\d+\))?")
 HINT = "Start it with `srun --ntasks-per-node=1 train`, as `toolkit render slurm` does."
@@ -18,7 +19,7 @@ FIRST_PORT = 20_002
 PORTS = 5_999
 
 
-def find(environ: Mapping[str, str]) -> Place:
+def find(environ: Mapping[str, str], _: Settings) -> Place:
     """Return the task's place among the step's nodes.
 
     Raises:

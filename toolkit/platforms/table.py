@@ -5,6 +5,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Protocol
 
+from toolkit import settings
 from toolkit.job.job import Folders, Job
 from toolkit.job.machine import Machine
 from toolkit.job.outcome import Outcome
@@ -41,9 +42,11 @@ class Platform(Record, frozen=True, kw_only=True):
 
 def detect(environ: Mapping[str, str]) -> Platform:
     """Return the platform that *environ* is of: TOOLKIT_PLATFORM's, else the first row that claims it."""
-    asked = environ.get("TOOLKIT_PLATFORM", "")
-    name = asked if asked in _TABLE else next(name for name, claims in _TABLE.items() if claims(environ))
-    return _sagemaker() if name == "sagemaker" else _elsewhere(name, environ)
+    ours = settings.valid(environ)
+    name: str = ours.platform
+    if name == "auto":
+        name = next(name for name, claims in _TABLE.items() if claims(environ))
+    return _sagemaker() if name == "sagemaker" else _elsewhere(name, ours)
 
 
 def _is_sagemaker(environ: Mapping[str, str]) -> bool:
@@ -78,11 +81,6 @@ def _is_kubernetes(environ: Mapping[str, str]) -> bool:
     return bool(environ.get("KUBERNETES_SERVICE_HOST"))
 
 
-def _is_plain(_: Mapping[str, str]) -> bool:
-    """True: a host that nothing tells of others is a job of its own, which needs a script and no document."""
-    return True
-
-
 def _sagemaker() -> Platform:
     from toolkit.platforms.sagemaker import read, report
 
@@ -95,7 +93,7 @@ def _sagemaker() -> Platform:
     )
 
 
-def _elsewhere(name: str, environ: Mapping[str, str]) -> Platform:
+def _elsewhere(name: str, ours: Settings) -> Platform:
     """Return the platform whose file tells the job's place; all else is alike, but for the pods' last message."""
     from functools import partial
 
@@ -107,18 +105,18 @@ def _elsewhere(name: str, environ: Mapping[str, str]) -> Platform:
     if name in ("kubernetes", "kubeflow"):
         from toolkit.platforms import kubernetes
 
-        tell = partial(kubernetes.report, environ)
+        tell = partial(kubernetes.report, ours.termination_log)
     return Platform(
         name=name,
-        folders=partial(asked.folders, find=find),
+        folders=partial(asked.folders, find=find, ours=ours),
         clear_stale=asked.clear_stale,
         read=partial(asked.read, name, find),
         report=tell,
     )
 
 
-# In this order: the more particular first. A Slurm, Vertex AI or Azure job may run in a pod, too; the last row takes
-# what no other claims.
+# In this order: the more particular first. A Slurm, Vertex AI or Azure job may run in a pod, too; a host that nothing
+# tells of others is a job of its own.
 _TABLE: dict[str, Callable[[Mapping[str, str]], bool]] = {
     "sagemaker": _is_sagemaker,
     "kubeflow": _is_kubeflow,
@@ -126,5 +124,5 @@ _TABLE: dict[str, Callable[[Mapping[str, str]], bool]] = {
     "vertex": _is_vertex,
     "azureml": _is_azureml,
     "kubernetes": _is_kubernetes,
-    "plain": _is_plain,
+    "plain": lambda _: True,
 }

@@ -9,11 +9,14 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
+
 from toolkit.errors import ContractError
 from toolkit.platforms.place import Place, asked_hosts, job_name, number
+from toolkit.settings import Settings
 
 
-def find(environ: Mapping[str, str]) -> Place:
+def find(environ: Mapping[str, str], ours: Settings) -> Place:
     """Return the replica's place: all replicas, pool by pool, the chief of workerpool0 first.
 
     A pool of reduction servers runs no `train`: TOOLKIT_HOSTS then names those that do.
@@ -31,7 +34,7 @@ def find(environ: Mapping[str, str]) -> Place:
         if not pool:
             raise ContractError("$.task.type: expected one of the pools in $.cluster", where="CLUSTER_SPEC")
         current = pool[at].rpartition(":")[0] or pool[at]
-    asked = asked_hosts({"HOSTNAME": current, **environ, "TOOLKIT_HOST": environ.get("TOOLKIT_HOST") or current})
+    asked = asked_hosts(msgspec.structs.replace(ours, host=ours.host or current), environ)
     hosts, current = asked or (hosts or (own,), current)
     return Place(
         hosts=hosts,

@@ -8,7 +8,7 @@ import pytest
 
 from toolkit.log import masked
 from toolkit.masking import shapes
-from toolkit.masking.text import MASK, mask
+from toolkit.masking.text import MASK, mask, mask_arguments
 
 DATA = Path(__file__).parents[1] / "data/secrets"
 
@@ -37,6 +37,21 @@ def test_at_least_nine_of_ten_secrets_are_masked() -> None:
 
     assert len(given) == 80
     assert len(missed) <= 8, missed
+
+
+@pytest.mark.parametrize(
+    ("argv", "shown"),
+    [
+        ("t.py --SECRET short --lr 1", f"t.py --SECRET {MASK} --lr 1"),
+        ("t.py --password -x --lr 1", f"t.py --password {MASK} --lr 1"),
+        ("t.py --password --lr 1", "t.py --password --lr 1"),
+        ("t.py --max_tokens 512 --lr 1", "t.py --max_tokens 512 --lr 1"),
+        ("t.py -x --pw=ab api_key", "t.py -x --pw=ab api_key"),  # One token: mask's.
+        ("t.py --api_key", "t.py --api_key"),
+    ],
+)
+def test_what_stands_behind_an_option_of_a_secrets_name_is_masked_however_short(argv: str, shown: str) -> None:
+    assert " ".join(mask_arguments(argv.split())) == shown
 
 
 def test_at_most_two_of_two_hundred_ordinary_values_are_masked() -> None:

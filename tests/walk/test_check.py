@@ -254,13 +254,14 @@ def test_the_source_is_named_where_it_is_and_the_plan_where_it_will_be(base: Bas
 
 def test_no_secret_is_shown(base: Base) -> None:
     secret = "s3cr\"et it's"
-    base.hyperparameters({"api_key": json.dumps(secret), "db": json.dumps({"password": secret})})
+    base.hyperparameters({"api_key": json.dumps(secret), "db": json.dumps({"password": secret}), "pw": "hq7"})
     base.program("")
 
     for words in ([], ["--json"]):
         done = checked(base, *words, AWS_SECRET_ACCESS_KEY="quite-another-one", MY_TOKEN="tok-tok-tok")
 
         assert b"cr\\" not in done.stdout and b"et it" not in done.stdout  # Neither as it is nor quoted.
+        assert b"hq7" not in done.stdout
         assert b"quite-another" not in done.stdout + done.stderr
         assert b"******" in done.stdout
 

@@ -167,6 +167,9 @@ SECRETS = {
     "api_key": json.dumps("sk-0123456789"),
     "digits_token": "9876543210",
     "password": json.dumps('it\'s "quoted" here'),
+    # Short ones are masked beside their names only.
+    "SECRET": "hq7",
+    "pw": "vw zk",
     "tracker": json.dumps({"name": "runs", "api_key": "nested-0123"}),
     "private_key": json.dumps("-----BEGIN KEY-----\nMIIEpAIBAAKC\n-----END KEY-----\n"),
 }
@@ -188,7 +191,7 @@ def test_no_secret_is_in_a_line_or_file_of_ours(base: Base, end: str) -> None:
     written = "".join(path.read_text() for path in base.output.rglob("*") if path.is_file())
     assert done.status in (1, 3)
     assert 'it\'s "quoted" here' in got
-    for word in ("sk-0123456789", "9876543210", "quoted", "nested-0123", "MIIEpAIBAAKC", "tok-abcdef"):
+    for word in ("sk-0123456789", "9876543210", "quoted", "nested-0123", "MIIEpAIBAAKC", "tok-abcdef", "hq7", "vw zk"):
         assert word in json.dumps(got)
         assert word not in ours
         assert word not in written

@@ -14,6 +14,7 @@ from toolkit.check.finding import Finding, worst
 from toolkit.check.walk import Report, check
 from toolkit.job.plan import Plan
 from toolkit.log import Log, masked
+from toolkit.masking.text import mask_arguments
 
 WIDTH = 100
 WRONG = 78
@@ -71,13 +72,15 @@ def _plan(plan: Plan, environ: Mapping[str, str]) -> dict[str, Any]:
             {
                 "name": phase.name,
                 "needs": [{"what": str(need), "within_s": need.within_s} for need in phase.needs],
-                "argv": phase.main.argv,
+                "argv": mask_arguments(phase.main.argv),
                 "cwd": str(phase.main.cwd),
                 "environment_added": masked(
                     {k: v for k, v in sorted(phase.main.environ.items()) if environ.get(k) != v}
                 ),
                 "grace_s": phase.main.stop.grace_s,
-                "services": [{"name": service.name, "argv": service.argv} for service in phase.services],
+                "services": [
+                    {"name": service.name, "argv": mask_arguments(service.argv)} for service in phase.services
+                ],
             }
             for phase in plan.phases
         ],

@@ -5,7 +5,7 @@ inside a word is refused, so that no text of any length or content costs more th
 """
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from toolkit.masking import shapes
 from toolkit.masking.names import LEAST_NUMBER, compiled, is_secret, looks_random, strength
@@ -52,6 +52,17 @@ def mask(text: str) -> str:
         parts += [text[at:start], MASK]
         at = end
     return "".join((*parts, text[at:]))
+
+
+def mask_arguments(argv: Sequence[str]) -> tuple[str, ...]:
+    """Return *argv* with what stands behind an option of a secret's name (`--api_key abc`) replaced by a mask, however
+    short it is; what a token is by itself, `mask` sees."""
+    shown, name = [], ""
+    for token in argv:
+        is_value = bool(name) and not token.startswith("--")
+        shown.append(MASK if is_value and is_secret(name, token) else token)
+        name = token.lstrip("-") if token.startswith("-") and not is_value and "=" not in token else ""
+    return tuple(shown)
 
 
 def spans(text: str) -> list[Span]:

@@ -15,6 +15,7 @@ from toolkit.job.job import Folders
 from toolkit.job.outcome import Outcome
 from toolkit.job.plan import quoted
 from toolkit.log import Log
+from toolkit.masking.text import mask_arguments
 
 # FailureReason is the first 1,024 characters of output/failure (API_DescribeTrainingJob).
 LIMIT = 1024
@@ -171,7 +172,7 @@ def masked(outcome: Outcome, log: Log) -> Outcome:
         stuck=tuple(
             msgspec.structs.replace(each, file=mask(each.file), function=mask(each.function)) for each in outcome.stuck
         ),
-        command=tuple(map(mask, outcome.command)),
+        command=tuple(map(mask, mask_arguments(outcome.command))),
         notes=tuple(map(mask, outcome.notes)),
         restarts=tuple(msgspec.structs.replace(each, cause=mask(each.cause)) for each in outcome.restarts),
     )

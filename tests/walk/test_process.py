@@ -275,6 +275,7 @@ def test_a_failure_stays_one_when_the_output_folder_is(base: Base, options: str)
     done = base.train(command=[*mounts(), "sh", "-c", script, "sh", *TRAIN])
 
     assert done.status == 3, done
+    assert b"left by an earlier run" not in done.stderr
 
 
 @pytest.mark.parametrize(

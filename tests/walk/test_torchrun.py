@@ -1,6 +1,7 @@
 """Ranks under torchrun: whose line it is, who is signalled, who failed first (checklist 42, 46, 61, 63)."""
 
 import json
+import re
 import signal
 import sys
 from pathlib import Path
@@ -8,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.ports import free_port
-from tests.walk.base import Base
+from tests.walk.base import TRAIN, Base
 from tests.walk.live import alive, live
+from tests.walk.test_process import mounts
 from tests.walk.test_together import Hosts
 
 pytestmark = [
@@ -45,6 +47,19 @@ def test_each_line_says_its_rank_and_stays_whole(ranks: Base) -> None:
     for rank in (0, 1):
         tagged = lines(done.stdout + b"\n" + done.stderr, b"[algo-1 rank %d] " % rank)
         assert sorted(tagged) == sorted(b"rank%d-" % rank * 20 + b"%d" % n for n in range(300))
+
+
+@pytest.mark.root
+def test_where_no_temporary_file_can_be_written_ranks_are_left_to_torchrun(ranks: Base, tmp_path: Path) -> None:
+    ranks.program(RANK + "print('computed')\n")
+    (tmp_path / "full").mkdir()
+    script = 'mount -t tmpfs -o size=4k none "$TMPDIR" && head -c 4096 /dev/zero > "$TMPDIR/x" && exec "$@"'
+
+    done = ranks.train(command=[*mounts(), "sh", "-c", script, "sh", *TRAIN], TMPDIR=str(tmp_path / "full"))
+
+    assert done.status == 0, done
+    assert b"computed" in done.stdout
+    assert re.search(rb"rank cannot be written \(No space left on device\): ranks are left to torchrun", done.stderr)
 
 
 def test_each_rank_has_its_file_and_its_metrics(ranks: Base) -> None:

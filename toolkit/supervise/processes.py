@@ -25,7 +25,6 @@ from toolkit.supervise.relay import RankFile, Stream
 STANDIN = Path(__file__).parent.parent / "hook" / "standin.py"
 AGENT = Path(__file__).parent.parent / "hook" / "mpi_agent.py"
 KILL_AGAIN_S = 0.005
-CANNOT_RUN = "cannot be executed (noexec, or no /bin/sh)"
 
 
 class Home(Protocol):
@@ -70,15 +69,17 @@ class Processes:
             self._leave_ranks(f"{folder}: {error.strerror}")
             return None
         wrapper, python = folder / "rank", self.spec.environ.get("TOOLKIT_RANK_PYTHON")
-        if python is not None and not write_wrapper(
-            wrapper, script_python=python, python=self._home.python, standin=STANDIN, door=door.path
+        if python is not None and (
+            why := write_wrapper(
+                wrapper, script_python=python, python=self._home.python, standin=STANDIN, door=door.path
+            )
         ):
             door.close()
-            self._leave_ranks(f"{wrapper} {CANNOT_RUN}")
+            self._leave_ranks(why)
             return None
         agent = folder / "agent"
-        if self.spec.door == "agent" and not write_agent(agent, python=self._home.python, agent=AGENT):
-            self._note(f"{agent} {CANNOT_RUN}: no daemon can be started on other hosts")
+        if self.spec.door == "agent" and (why := write_agent(agent, python=self._home.python, agent=AGENT)):
+            self._note(f"{why}: no daemon can be started on other hosts")
         return door
 
     def start_main(self) -> None:

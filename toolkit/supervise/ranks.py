@@ -202,19 +202,26 @@ def _opened(folder: Path) -> Iterator[int]:
         os.close(fd)
 
 
-def write_wrapper(path: Path, *, script_python: str, python: str, standin: Path, door: Path) -> bool:
-    """Write the executable that launchers start in place of a rank; False if it cannot be executed (noexec, no sh)."""
+def write_wrapper(path: Path, *, script_python: str, python: str, standin: Path, door: Path) -> str:
+    """Write the executable that launchers start in place of a rank; return why it cannot be used, "" if it can."""
     words = {"script_python": script_python, "python": python, "standin": str(standin), "door": str(door)}
-    path.write_text(WRAPPER.format(**{name: _in_quotes(word) for name, word in words.items()}))
-    path.chmod(0o700)
-    return os.access(path, os.X_OK) and os.access("/bin/sh", os.X_OK)
+    return _write_executable(path, WRAPPER.format(**{name: _in_quotes(word) for name, word in words.items()}))
 
 
-def write_agent(path: Path, *, python: str, agent: Path) -> bool:
-    """Write the executable that mpirun starts in place of ssh; False if it cannot be executed."""
-    path.write_text(AGENT_WRAPPER.format(python=_in_quotes(python), agent=_in_quotes(str(agent))))
-    path.chmod(0o700)
-    return os.access(path, os.X_OK) and os.access("/bin/sh", os.X_OK)
+def write_agent(path: Path, *, python: str, agent: Path) -> str:
+    """Write the executable that mpirun starts in place of ssh; return why it cannot be used, "" if it can."""
+    return _write_executable(path, AGENT_WRAPPER.format(python=_in_quotes(python), agent=_in_quotes(str(agent))))
+
+
+def _write_executable(path: Path, text: str) -> str:
+    try:
+        path.write_text(text)
+        path.chmod(0o700)
+    except OSError as error:
+        return f"{path} cannot be written ({error.strerror})"
+    if os.access(path, os.X_OK) and os.access("/bin/sh", os.X_OK):
+        return ""
+    return f"{path} cannot be executed (noexec, or no /bin/sh)"
 
 
 def _in_quotes(text: str) -> str:

@@ -152,6 +152,26 @@ def test_what_cannot_be_cleared_is_said(places: Folders, capfd: pytest.CaptureFi
     assert "output/failure: left by an earlier run and not to be removed (Is a directory)" in capfd.readouterr().err
 
 
+def test_a_failed_job_leaves_no_success_file_of_the_scripts_own(
+    places: Folders, capfd: pytest.CaptureFixture[str]
+) -> None:
+    places.success.write_text("mine")
+
+    report(places, FAILED, Log())
+
+    assert not places.success.exists()
+    assert places.failure.exists()
+    assert "output/success: removed; something else than train wrote it" in capfd.readouterr().err
+
+
+def test_a_folder_in_the_failure_files_place_is_said(places: Folders, capfd: pytest.CaptureFixture[str]) -> None:
+    (places.failure / "full").mkdir(parents=True)
+
+    report(places, FAILED, Log())
+
+    assert "output/failure: cannot be written (Is a directory); the job's status stays" in capfd.readouterr().err
+
+
 def test_a_missing_output_folder_is_made_again(places: Folders) -> None:
     places.output.rmdir()
 

@@ -27,8 +27,10 @@ FLAGS = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NONBLOCK
 def clear_stale(folders: Folders, log: Log) -> None:
     """Remove what an earlier run in this container left, so that what is found later is this run's."""
     for file in (folders.success, folders.failure, folders.output / OUTCOME, folders.output / METRICS):
+        if not os.path.lexists(file):
+            continue  # On a read-only file system unlink() says EROFS of what is not there, too.
         try:
-            file.unlink(missing_ok=True)
+            file.unlink()
         except OSError as error:
             log.warning(f"{file}: left by an earlier run and not to be removed ({error.strerror})")
 
@@ -63,8 +65,21 @@ def _say(_folders: Folders, outcome: Outcome, log: Log) -> None:
 def _write_end(folders: Folders, outcome: Outcome, log: Log) -> None:
     if outcome.exit_code == 0:
         _write(folders.success, "", log)
-    elif not _says_something(folders.failure):
+        return
+    _withdraw_success(folders.success, log)
+    if not _says_something(folders.failure):
         _write(folders.failure, failure_text(outcome) + _rest(outcome), log)
+
+
+def _withdraw_success(file: Path, log: Log) -> None:
+    """Remove a success file, which then the script wrote: who looks at it alone would take this job for a success."""
+    if not os.path.lexists(file):
+        return
+    try:
+        file.unlink()
+        log.warning(f"{file}: removed; something else than train wrote it, and this job did not succeed")
+    except OSError as error:
+        log.error(f"{file}: cannot be removed ({error.strerror}), but this job did not succeed")
 
 
 def _write_story(folders: Folders, outcome: Outcome, log: Log) -> None:
@@ -180,7 +195,7 @@ def masked(outcome: Outcome, log: Log) -> Outcome:
 
 def _says_something(file: Path) -> bool:
     try:
-        return file.stat().st_size > 0
+        return file.is_file() and file.stat().st_size > 0
     except OSError:
         return False
 

@@ -64,8 +64,11 @@ class Raised(Record, frozen=True, kw_only=True):
     `kind`, `message`, `place`: as in Thrown; `text` the whole traceback, chained ones included, at most 64 KiB. `code`:
     what the process ends with.
 
+    `behind`: the exceptions that it was raised from, or while they were handled, the nearest first, the first 1,024
+    characters of each message: also those that `raise ... from None` keeps out of `text`.
+
     Of SystemExit: where sys.exit was called, and its text, if it was given one; the exception that was being handled
-    there, if any, is `handling`, and `text` its traceback.
+    there, if any, is `handling`, `text` its traceback, and `behind` what it was raised from.
     """
 
     time_ns: int
@@ -76,6 +79,7 @@ class Raised(Record, frozen=True, kw_only=True):
     thread: Literal["main", "other"] = "main"
     code: int = 1
     handling: Thrown | None = None
+    behind: tuple[Thrown, ...] = ()
 
 
 def lay(folder: Path) -> None:

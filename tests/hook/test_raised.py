@@ -421,3 +421,55 @@ def test_a_module_that_raises_is_known_to_have_ended(tmp_path: Path) -> None:
 
     assert done.raised is not None
     assert done.raised.kind == "ValueError"
+
+
+@pytest.mark.parametrize(
+    ("raises", "behind"),
+    [
+        ("raise Lost('gave up') from None", ["OSError: reset by peer"]),
+        ("raise Lost('gave up') from error", ["OSError: reset by peer"]),
+        ("raise Lost('gave up')", ["OSError: reset by peer"]),
+        (
+            "try:\n        raise Lost('one') from None\n    except Lost:\n        raise Lost('two') from None",
+            ["Lost: one", "OSError: reset by peer"],
+        ),
+        ("raise Lost('gave up') from ValueError('why')", ["ValueError: why", "OSError: reset by peer"]),
+        ("error.__context__ = error\n    raise error", []),
+        (
+            "import sys\n    try:\n        raise Lost from None\n    except Lost:\n        sys.exit(3)",
+            ["OSError: reset by peer"],
+        ),
+    ],
+    ids=["from none", "from it", "while it", "twice", "from another", "itself", "exits"],
+)
+def test_what_an_exception_was_raised_from_is_left_also_where_it_is_not_printed(
+    tmp_path: Path, raises: str, behind: list[str]
+) -> None:
+    lost = "class Lost(Exception): pass\ntry:\n    raise OSError('reset by peer')\nexcept OSError as error:\n"
+
+    done = Done(tmp_path, f"{lost}    {raises}\n")
+
+    assert done.raised is not None
+    assert [f"{each.kind}: {each.message}" for each in done.raised.behind] == behind
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="exception groups are Python 3.11's")
+def test_behind_an_exception_stand_the_members_of_a_group_too(tmp_path: Path) -> None:
+    done = Done(
+        tmp_path,
+        "try:\n    raise ExceptionGroup('all', [OSError('reset by peer'), KeyError(1)])\n"
+        "except ExceptionGroup:\n    raise ValueError from None\n",
+    )
+
+    assert done.raised is not None
+    assert [each.kind for each in done.raised.behind] == ["ExceptionGroup", "OSError", "KeyError"]
+
+
+def test_of_a_long_chain_the_nearest_are_left(tmp_path: Path) -> None:
+    chain = "error = None\nfor number in range(2000):\n    after = ValueError('x' * 10000 + str(number))\n"
+    done = Done(tmp_path, chain + "    after.__context__, error = error, after\nraise error from None\n")
+
+    assert done.raised is not None
+    assert 0 < len(done.raised.behind) < 100
+    assert all(len(each.message) <= 1024 for each in done.raised.behind)
+    assert done.raised.kind == "ValueError"

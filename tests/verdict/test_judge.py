@@ -13,6 +13,7 @@ from toolkit.errors import ContractError, PlatformError, UserError
 from toolkit.job.job import Job
 from toolkit.job.outcome import Ended, Exit, Memory
 from toolkit.settings import Settings
+from toolkit.slate import Raised, Thrown
 from toolkit.verdict.cause import how as how_it_ended
 from toolkit.verdict.judge import judge, of_error, of_fault
 
@@ -409,6 +410,39 @@ def test_a_rank_that_wraps_the_loss_of_its_peer_is_not_the_cause_either(between:
 
     assert judge(SAGEMAKER, ended).rank == 1
     assert judge(SAGEMAKER, alone).process == "rank 0"
+
+
+@pytest.mark.parametrize(
+    ("behind", "echo", "lost"),
+    [
+        ("RuntimeError: [../gloo/tcp/pair.cc:534] Connection closed by peer", True, True),
+        ("ConnectionResetError: [Errno 104] Connection reset by peer", True, False),
+        ("BrokenPipeError: [Errno 32] Broken pipe", True, False),
+        ("torch.distributed.DistBackendError: NCCL error: remote process exited", True, True),
+        ("KeyError: 'lr'", False, False),
+    ],
+)
+@pytest.mark.parametrize("shown", [True, False], ids=["printed", "from none"])
+def test_a_rank_that_hides_the_loss_of_its_peer_is_not_the_cause(
+    behind: str, echo: bool, lost: bool, shown: bool
+) -> None:
+    first = PLAIN.replace("ValueError: no such shard: 7", behind)
+    text = f"{first}\n\nDuring handling of the above exception, another exception occurred:\n\n{PLAIN}"
+    kind, _, message = behind.partition(": ")
+    noted = Raised(
+        time_ns=int(5e9),
+        kind="ValueError",
+        message="no such shard: 7",
+        text=text if shown else PLAIN,
+        behind=() if shown else (Thrown(kind=kind, message=message),),
+    )
+    ended = msgspec.structs.replace(seen(process("rank 0", 5, 1), process("rank 1", 6, KILL)), raised={"rank 0": noted})
+
+    outcome = judge(SAGEMAKER, ended)
+    alone = judge(SAGEMAKER, msgspec.structs.replace(ended, exits=ended.exits[:1]))
+
+    assert outcome.rank == (1 if echo else 0)
+    assert (alone.process, alone.primary, alone.lost) == ("rank 0", not echo, lost)
 
 
 def test_under_mpi_a_rank_that_ends_without_a_word_is_not_the_cause_where_another_died() -> None:

@@ -73,14 +73,16 @@ def _account(ended: Ended, end: Exit) -> str:
 
 
 def handled(ended: Ended, end: Exit) -> str:
-    """Return the errors that a process was handling when it raised the one that ended it, a line each: a script that
-    wraps what a broken collective raised has still lost its peer."""
+    """Return the errors that a process was handling when it raised the one that ended it: a script that wraps what a
+    broken collective raised, or hides it (`raise ... from None`), has still lost its peer."""
     return _read(lambda: _handled(ended, end), "")
 
 
 def _handled(ended: Ended, end: Exit) -> str:
+    noted = ended.raised.get(end.process)
+    behind = [f"{each.kind}: {each.message}" for each in noted.behind] if noted is not None else []
     found = last_traceback(ended, end)
-    return "" if found is None else "\n".join(traceback.chained(found.text))
+    return "\n".join((*behind, *(traceback.chained(found.text) if found is not None else ())))
 
 
 def last_traceback(ended: Ended, end: Exit) -> Traceback | None:

@@ -191,7 +191,7 @@ def _ranks(exits: Sequence[Exit]) -> Sequence[Exit]:
 
 
 def _lost_its_peer(ended: Ended, end: Exit) -> bool:
-    return _ended_by_mpi(ended, end) or is_echo(account(ended, end)) or lost_a_rank(handled(ended, end))
+    return _ended_by_mpi(ended, end) or is_echo(account(ended, end)) or is_echo(handled(ended, end))
 
 
 def _lost_a_rank(ended: Ended, end: Exit) -> bool:

@@ -34,6 +34,8 @@ And in a rank of SageMaker's data parallel library: SMDATAPARALLEL_LOCAL_RANK, w
 RAISED_BYTES = 64 * 1024  # of a traceback's text; the middle of a longer one is left out
 HEAD_BYTES = 16 * 1024
 MESSAGE_CHARACTERS = 8 * 1024  # of an exception's message, its beginning
+BEHIND = 16  # exceptions that another one was raised from
+BEHIND_CHARACTERS = 1024  # of the message of each
 
 TYPE_CHECKING = False  # As typing's, without importing it.
 if TYPE_CHECKING:
@@ -134,6 +136,7 @@ def _record(
         # whose text there may be no memory. With the message: only that tells a cause from the echo of another rank's
         # end.
         told = {"time_ns": time_ns, "kind": name, "message": message, "place": place, "thread": thread}
+        told["behind"] = _behind(value)
         _write(path, dict(told, text="%s: %s" % (name, message) if message else name))
         _write(path, dict(told, text=_formatted(kind, value, trace)))
     except BaseException:  # noqa: BLE001
@@ -169,6 +172,26 @@ def _described(
         place = "%s:%d in %s" % (code.co_filename, trace.tb_lineno, code.co_name)
         trace = trace.tb_next
     return name, message, place
+
+
+def _behind(value: "BaseException | None") -> "list[dict[str, str]]":
+    """Return the exceptions that *value* was raised from, or while they were handled, the nearest first, with the
+    members of groups. `raise ... from None` keeps them out of the printed traceback only."""
+    found = [] if value is None else [value]
+    try:
+        for each in found:
+            links = (getattr(each, "__cause__", None), getattr(each, "__context__", None))
+            members = getattr(each, "exceptions", ()) if each is not value else ()
+            for link in links + (members if isinstance(members, tuple) else ()):
+                if len(found) <= BEHIND and isinstance(link, BaseException) and not any(link is one for one in found):
+                    found.append(link)
+    except Exception:  # noqa: BLE001
+        pass  # What was found so far is told.
+    told = []
+    for each in found[1:]:
+        name, message, place = _described(type(each), each, each.__traceback__)
+        told.append({"kind": name, "message": message[:BEHIND_CHARACTERS], "place": place})
+    return told
 
 
 def _formatted(kind: "type[BaseException]", value: "BaseException | None", trace: "TracebackType | None") -> str:
@@ -243,6 +266,7 @@ def _exit_told(status: "str | int | None", code: int) -> "dict[str, Any]":
         if isinstance(value, Exception):
             name, message, where = _described(type(value), value, trace)
             told["handling"] = {"kind": name, "message": message, "place": where}
+            told["behind"] = _behind(value)
             told["text"] = _formatted(type(value), value, trace)
     except Exception:  # noqa: BLE001
         pass  # What is known so far is told.
@@ -307,10 +331,12 @@ def _write(path: str, told: "dict[str, Any]") -> None:
         os.unlink(unfinished)
 
 
-def _json(value: "dict[str, Any] | str | int") -> str:
+def _json(value: "dict[str, Any] | list[Any] | str | int") -> str:
     """Return *value* as JSON. By hand: json's import would cost more than all the rest."""
     if isinstance(value, dict):
         return "{%s}" % ", ".join('"%s": %s' % (name, _json(value[name])) for name in value)
+    if isinstance(value, list):
+        return "[%s]" % ", ".join(_json(each) for each in value)
     if isinstance(value, int):
         return "%d" % value
     escapes = {code: "\\u%04x" % code for code in range(32)}

@@ -83,6 +83,51 @@ def test_an_address_without_its_host_or_the_reverse_is_named(value: str) -> None
         read({"TOOLKIT_HOST_ADDRESSES": value}).addresses()
 
 
+@pytest.mark.parametrize(
+    "address",
+    [
+        "[::1]",
+        "10.0.0.999",
+        "10.0.0",
+        "127.0.0.1:80",
+        "127.0.0.1/8",
+        "fd00::1/64",
+        "::1::2",
+        "10.0.0.1 10.0.0.2",
+        "http://algo-1",
+        "algo_1!",
+        "-",
+        "algo..1",
+        "x" * 300,
+    ],
+)
+def test_an_address_that_can_be_none_is_named_with_its_host(address: str) -> None:
+    with pytest.raises(ContractError) as error:
+        read({"TOOLKIT_HOST_ADDRESSES": f"algo-1=127.0.0.1,algo-2={address}"}).addresses()
+
+    assert str(error.value).startswith(
+        "TOOLKIT_HOST_ADDRESSES: expected an IPv4 or IPv6 address (without brackets, port or mask) or a name for host"
+        f" algo-2, found {address[:80]!r}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("address", "read_as"),
+    [
+        ("10.0.0.5", "10.0.0.5"),
+        ("fd00::1", "fd00::1"),
+        ("fe80::1%eth0", "fe80::1%eth0"),
+        ("::ffff:10.0.0.5", "10.0.0.5"),
+        ("::FFFF:127.0.0.1", "127.0.0.1"),
+        ("gpu-node-3", "gpu-node-3"),
+        ("algo-2.my_ns.svc.cluster.local.", "algo-2.my_ns.svc.cluster.local."),
+        ("node7", "node7"),
+    ],
+)
+def test_an_address_is_of_either_family_or_a_name(address: str, read_as: str) -> None:
+    assert read({"TOOLKIT_HOST_ADDRESSES": f"algo-2={address}"}).addresses() == {"algo-2": read_as}
+
+
 @given(st.dictionaries(st.sampled_from([variable for variable, _, _ in table()]), st.text()))
 def test_any_text_is_a_setting_or_a_contract_error_that_names_a_variable(environ: dict[str, str]) -> None:
     try:

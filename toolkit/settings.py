@@ -3,6 +3,7 @@
 The field `grace_s` is the variable TOOLKIT_GRACE_S. docs/settings.md is this table, printed by `table()`.
 """
 
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Literal, get_args, get_type_hints
@@ -32,6 +33,10 @@ Switch = Literal["on", "off"]
 MOST = 1_000_000  # Of anything that is counted: beyond it a number is a mistake, and ranges of it do not fit.
 Positive = Annotated[int, msgspec.Meta(ge=1, le=MOST)]
 Count = Annotated[int, msgspec.Meta(ge=0, le=1_000_000)]
+# A name of a host: labels with dots between them, the last of which is no number (that would be an address).
+_LABEL = r"[A-Za-z0-9_](?:[A-Za-z0-9_-]*[A-Za-z0-9_])?"
+_NAME = re.compile(rf"(?:{_LABEL}\.)*(?![0-9]+\.?$){_LABEL}\.?")
+MOST_OF_A_NAME = 255
 # The upper end, 115 days, is above every platform's limit for a job; it keeps "inf" out of the loop's timeouts.
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=10_000_000)]
 
@@ -174,10 +179,10 @@ class Settings(Record, frozen=True, kw_only=True):
     ] = Path("/dev/termination-log")
 
     def addresses(self) -> dict[str, str]:
-        """Return host_addresses as a dictionary.
+        """Return host_addresses as a dictionary: an address of IPv4 or IPv6, or a name, by host.
 
         Raises:
-            ContractError: a pair without a host or an address.
+            ContractError: a pair without a host or an address, or with what can be neither an address nor a name.
         """
         pairs = [pair.partition("=") for pair in self.host_addresses.split(",") if pair.strip()]
         found = {host.strip(): address.strip() for host, _, address in pairs}
@@ -186,7 +191,30 @@ class Settings(Record, frozen=True, kw_only=True):
                 f"expected HOST=ADDRESS,HOST=ADDRESS,..., found {self.host_addresses!r}",
                 where=PREFIX + "HOST_ADDRESSES",
             )
-        return found
+        return {host: _address(host, address) for host, address in found.items()}
+
+
+def _address(host: str, text: str) -> str:
+    """Return the address *text* of *host*, one of IPv4 that is written as IPv6 ("::ffff:10.0.0.5") as that of IPv4.
+
+    Raises:
+        ContractError: it is no address, and can be no name.
+    """
+    import ipaddress  # 6 ms, which only a job that sets this pays.
+
+    try:
+        address = ipaddress.ip_address(text)
+    except ValueError:
+        if len(text) <= MOST_OF_A_NAME and _NAME.fullmatch(text):
+            return text
+        raise ContractError(
+            "expected an IPv4 or IPv6 address (without brackets, port or mask) or a name for host"
+            f" {host}, found {text[:80]!r}",
+            where=PREFIX + "HOST_ADDRESSES",
+            hint="Write HOST=ADDRESS,HOST=ADDRESS: algo-1=10.0.0.5,algo-2=fd00::6",
+        ) from None
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return text if mapped is None else str(mapped)
 
 
 def read(environ: Mapping[str, str]) -> Settings:

@@ -114,9 +114,10 @@ def test_a_leader_without_an_address_listens_on_all() -> None:
     listener.close()
 
 
-def test_a_leader_whose_address_is_not_its_own_listens_on_all() -> None:
-    """A Kubernetes service, or a public address that is translated on the way."""
-    listener = listen("192.0.2.1", 0)
+@pytest.mark.parametrize("address", ["192.0.2.1", "nowhere.invalid"])
+def test_a_leader_whose_address_is_not_its_own_listens_on_all(address: str) -> None:
+    """A Kubernetes service, a public address that is translated on the way, a name that does not resolve here."""
+    listener = listen(address, 0)
 
     socket.create_connection(("127.0.0.1", listener.getsockname()[1]), timeout=5).close()
 

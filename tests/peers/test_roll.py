@@ -28,6 +28,7 @@ from toolkit.peers.messages import (
     Step,
     Stop,
     Verdict,
+    Waits,
     Welcome,
 )
 from toolkit.peers.roll import (
@@ -118,6 +119,64 @@ def test_hosts_that_never_come_are_named_at_the_deadline(count: int) -> None:
     assert verdict.cause == f"waited 60 s in vain for host {job.names[-1]} (TOOLKIT_JOIN_S)"
     assert all(60.0 <= host.left_s < 60.1 for host in job.hosts.values() if host.alive)
     assert not job.leader.did(Start)
+
+
+@pytest.mark.parametrize("waits", ["algo-1", "algo-2"])
+def test_a_host_that_waits_for_a_name_is_named_with_what_it_waits_for(waits: str) -> None:
+    job = Job(3)
+    job.ready(*(name for name in job.names if name != waits))
+    job.at(10.0, lambda: job.tell(waits, Waits(needs="host algo-3 to resolve")))
+
+    job.play()
+
+    assert job.verdicts == {(waits, 75)}
+    verdict = job.leader.verdict
+    assert verdict is not None
+    assert verdict.cause == f"host {waits} waited 60 s in vain for host algo-3 to resolve (TOOLKIT_JOIN_S)"
+    if waits != "algo-1":
+        assert f"waiting for host {waits} to be ready (it waits for host algo-3 to resolve)" in job.leader.said
+
+
+def test_beside_an_absent_host_stands_what_the_others_waited_for() -> None:
+    job = Job(3)
+    job.kill("algo-3")
+    job.ready("algo-2")
+    job.at(10.0, lambda: job.tell("algo-1", Waits(needs="host algo-3 to resolve")))
+
+    job.play()
+
+    verdict = job.leader.verdict
+    assert verdict is not None
+    assert verdict.host == "algo-3"
+    assert verdict.cause == (
+        "waited 60 s in vain for host algo-3 (TOOLKIT_JOIN_S); host algo-1 waited for host algo-3 to resolve"
+    )
+
+
+def test_what_a_host_waited_for_is_awaited_for_a_moment_at_the_deadline() -> None:
+    job = Job(2)
+    job.ready("algo-2")
+    job.at(60.2, lambda: job.tell("algo-1", Waits(needs="host algo-2 to resolve")))
+
+    job.play()
+
+    verdict = job.leader.verdict
+    assert verdict is not None
+    assert "host algo-2 to resolve" in verdict.cause
+
+
+def test_a_host_that_has_waited_and_is_ready_waits_no_more() -> None:
+    job = Job(3)
+    job.kill("algo-3")
+    for name in ("algo-1", "algo-2"):
+        job.at(10.0, lambda name=name: job.tell(name, Waits(needs="host algo-3 to resolve")))  # type: ignore[misc]
+    job.ready("algo-1", "algo-2", after_s=20.0)
+
+    job.play()
+
+    verdict = job.leader.verdict
+    assert verdict is not None
+    assert verdict.cause == "waited 60 s in vain for host algo-3 (TOOLKIT_JOIN_S)"
 
 
 def test_of_many_missing_hosts_eight_are_named() -> None:

@@ -346,6 +346,19 @@ def test_an_absent_host_is_named_at_the_deadline(hosts: Hosts, here: str) -> Non
     assert time.monotonic() - began_s < 30
 
 
+def test_a_leader_that_cannot_look_up_a_host_that_is_there_says_so(hosts: Hosts) -> None:
+    hosts = Hosts(hosts.folder / "more", ("algo-1", "nowhere.invalid"))
+    for name in hosts.bases:
+        hosts.program(name, ENDS)
+    more = {"TOOLKIT_JOIN_S": "2", "TOOLKIT_HOST_ADDRESSES": "algo-1=127.0.0.1"}
+    with hosts.start("nowhere.invalid") as there, hosts.start("algo-1", **more) as here:
+        done = [here["algo-1"].end(), there["nowhere.invalid"].end()]
+
+    assert [each.status for each in done] == [75, 75]
+    for each in done:
+        assert "in vain for host nowhere.invalid to resolve" in str(each.failure)
+
+
 def test_a_stop_while_waiting_for_the_others_ends_at_once(hosts: Hosts) -> None:
     for name in hosts.bases:
         hosts.program(name, WAITS)

@@ -22,6 +22,7 @@ from toolkit.peers.messages import (
     StepTimes,
     Stop,
     Verdict,
+    Waits,
     Welcome,
 )
 from toolkit.peers.roll import (
@@ -46,9 +47,9 @@ from toolkit.peers.roll import (
     StopHere,
     Times,
     broken,
-    in_vain,
     light,
     news,
+    no_leader,
     other_key,
     silent,
     vanished,
@@ -149,6 +150,8 @@ class Follower:
         if isinstance(message, Ended):
             self._ended_s = now_s
             self._due_s = now_s
+        if isinstance(message, Waits):  # The last one counts.
+            self._unsent = [each for each in self._unsent if not isinstance(each, Waits)]
         if not isinstance(message, Idle | StepTimes):
             self._unsent.append(message)
         if not self._connected:
@@ -245,8 +248,7 @@ class Follower:
         self._due_s = min(self._due_s, ends_s)
         if now_s >= ends_s:
             hint = f"; {REFUSED}" if self._refused_s is not None else ""
-            name = f"host {self._leader}, the leader"
-            lost = in_vain(self._leader, self._times.join_s, name, now_ns, hint)
+            lost = no_leader(self._leader, self._times.join_s, now_ns, hint)
             return self._settle(worse(self._own, lost) or lost)
         if now_s >= self._next_tell_s:
             self._next_tell_s = now_s + TELL_EVERY_S

@@ -31,6 +31,7 @@ from toolkit.peers.messages import (
     StepTimes,
     Stop,
     Verdict,
+    Waits,
     Welcome,
 )
 from toolkit.peers.roll import (
@@ -70,6 +71,7 @@ from toolkit.peers.roll import (
     light,
     named,
     news,
+    of_what,
     other_key,
     shared,
     shared_address,
@@ -129,6 +131,8 @@ class Leader:
         self._unended = set(hosts)
         self._untold = set(hosts)
         self._ready: set[str] = set()
+        # By host that is not ready: what it waits for.
+        self._waits: dict[str, str] = {}
         self._idle: dict[str, Idle] = {}
         self._stuck: dict[str, tuple[Stuck, ...]] = {}
         self._steps: dict[str, int] = {}
@@ -247,7 +251,11 @@ class Leader:
             return []
         if isinstance(message, Ready):
             self._ready.add(host)
+            self._waits.pop(host, None)
             return self._start(now_s)
+        if isinstance(message, Waits):
+            self._waits[host] = message.needs
+            return []
         if isinstance(message, Failing):
             return self._fail(host, message.report, now_s, whole=message.whole)
         if isinstance(message, Evidence):
@@ -444,12 +452,16 @@ class Leader:
         for host, (first_s, count) in self._claims.items():
             if count >= LEAST_CLAIMS and now_s >= first_s + CLAIM_S:
                 return self._fail("", other_key(host), now_s)
-        if now_s >= self._began_s + self._times.join_s:
+        late_s = now_s - (self._began_s + self._times.join_s)
+        untold = {self._me, *busy} - self._ready - self._waits.keys()
+        # A host whose own wait ends at this moment says what it was for.
+        if late_s >= (EVIDENCE_S if untold else 0.0):
             missing = [*absent, *busy] or [self._me]
-            return self._settle(in_vain(missing[0], self._times.join_s, named(missing), now_ns), now_s)
+            return self._settle(in_vain(missing, self._times.join_s, now_ns, came=not absent, waits=self._waits), now_s)
         if now_s >= self._next_tell_s:
             self._next_tell_s = now_s + TELL_EVERY_S
-            parts = [f"{named(absent)} to join"] * bool(absent) + [f"{named(busy)} to be ready"] * bool(busy)
+            ready = f"{named(busy)} to be ready" + of_what(busy, self._waits)
+            parts = [f"{named(absent)} to join"] * bool(absent) + [ready] * bool(busy)
             if parts:
                 return [Say(text="waiting for " + " and ".join(parts))]
         return []
@@ -614,7 +626,8 @@ class Leader:
             return
         ends = [self._back_by_s(host) for host in self._away_s]
         if not self._started:
-            ends += [self._began_s + self._times.join_s, self._next_tell_s]
+            join_ends_s = self._began_s + self._times.join_s
+            ends += [join_ends_s, join_ends_s + EVIDENCE_S, self._next_tell_s]
         if self._failing_s is not None:
             ends_s = self._failing_s + self._evidence_s
             ends += [self._failing_s + EARLY_S, ends_s, ends_s + RECONNECT_S]

@@ -267,7 +267,7 @@ class LeaderLink(Link):
 
 def listen(address: str | None, port: int) -> socket.socket:
     """Return a socket that listens on *address*; on every one, IPv6 and IPv4, if it is None or none of this host's (a
-    service's address, or one translated on the way).
+    service's address, one translated on the way, a name that does not resolve here).
 
     Raises:
         OSError: the port is taken.
@@ -277,7 +277,8 @@ def listen(address: str | None, port: int) -> socket.socket:
         try:
             return socket.create_server((address, port), family=family, backlog=4096)
         except OSError as error:
-            if error.errno != errno.EADDRNOTAVAIL:
+            unknown = (error.errno or 0) < 0  # The look-up's own numbers (EAI_NONAME).
+            if error.errno != errno.EADDRNOTAVAIL and not unknown:
                 raise
     if socket.has_dualstack_ipv6():
         with contextlib.suppress(OSError):

@@ -89,6 +89,12 @@ class Ready(Record, frozen=True, kw_only=True, tag="ready"):
     """Up: this host could start its main phase."""
 
 
+class Waits(Record, frozen=True, kw_only=True, tag="waits"):
+    """Up: this host is not ready as it waits for *needs* ("host algo-2 to resolve")."""
+
+    needs: str
+
+
 class Go(Record, frozen=True, kw_only=True, tag="go"):
     """Down: all are ready."""
 
@@ -208,6 +214,7 @@ class Bye(Record, frozen=True, kw_only=True, tag="bye"):
 Up = (
     Hello
     | Ready
+    | Waits
     | Ping
     | Idle
     | Failing

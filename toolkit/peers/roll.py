@@ -53,6 +53,8 @@ LEAST_BEAT_S = 0.05
 # What a Verdict may hold of cause and of traceback, for all hosts together: at 10,000 hosts 1,600 characters each.
 FAN_OUT = 1 << 24
 LEAST_TEXT = 1024
+# Of hosts that wait for something, how many are told of.
+MOST = 3
 # What first news may hold of each text.
 FIRST_NEWS = {"cause": 400, "ended": 100, "advice": 80, "same": 0, "process": 80, "kind": 80}
 VANISHED = 75
@@ -195,17 +197,40 @@ def silent(seconds: float) -> str:
     return f"nothing was heard of it for {seconds:.1f} s: it is stopped, overloaded or cut off"
 
 
-def in_vain(host: str, join_s: float, names: str, at_ns: int, hint: str = "") -> Report:
-    """Return the report of a job for which *names* did not come in time; *host* is the first of them."""
+def in_vain(missing: list[str], join_s: float, at_ns: int, *, came: bool = False, waits: dict[str, str]) -> Report:
+    """Return the report of a job for which *missing* hosts did not come in time; or *came*, and are not ready. *waits*:
+    by host that is not ready, what it waits for itself."""
+    known = [host for host in missing if host in waits][:MOST]
+    if came and known:
+        cause = "; ".join(f"host {host} waited {join_s:g} s in vain for {waits[host]}" for host in known)
+        cause += " (TOOLKIT_JOIN_S)"
+    else:
+        cause = f"waited {join_s:g} s in vain for {named(missing)} (TOOLKIT_JOIN_S)"
+        cause += "".join(f"; host {host} waited for {needs}" for host, needs in sorted(waits.items())[:MOST])
     return Report(
-        host=host,
+        host=known[0] if came and known else missing[0],
         exit_code=VANISHED,
         primary=True,
         failed_ns=at_ns,
         blame="platform",
         kind="PlatformError",
-        cause=f"waited {join_s:g} s in vain for {names} (TOOLKIT_JOIN_S){hint}",
+        cause=cause,
     )
+
+
+def no_leader(leader: str, join_s: float, at_ns: int, hint: str) -> Report:
+    """Return the report of a follower that has not met its leader in time."""
+    report = in_vain([leader], join_s, at_ns, waits={})
+    cause = f"waited {join_s:g} s in vain for host {leader}, the leader (TOOLKIT_JOIN_S){hint}"
+    return msgspec.structs.replace(report, cause=cause)
+
+
+def of_what(hosts: list[str], waits: dict[str, str]) -> str:
+    """Return what the first of *hosts* that has told waits for, in brackets, "" if none has."""
+    known = [host for host in hosts if host in waits]
+    if not known:
+        return ""
+    return f" ({'it' if len(hosts) == 1 else f'host {known[0]}'} waits for {waits[known[0]]})"
 
 
 def other_key(host: str, leader: str = "") -> Report:

@@ -252,6 +252,8 @@ class _Waiting:
         if told:
             self._missing = tuple(told.decode().rstrip("\n").rpartition("\n\n")[2].splitlines())
             self._around.log.info("waiting for " + "; for ".join(self._missing))
+            if self._around.others is not None:
+                self._around.others.waits(self._missing)
         return bool(told)
 
 

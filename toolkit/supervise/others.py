@@ -49,6 +49,9 @@ class Others(Wire, Protocol):
     def ready(self) -> None:
         """Say that this host could start."""
 
+    def waits(self, missing: tuple[str, ...]) -> None:
+        """Say what this host waits for before it could start."""
+
     def stop(self, number: int) -> None:
         """Say that a stop signal came here."""
 

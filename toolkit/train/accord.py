@@ -36,6 +36,8 @@ from toolkit.verdict import early, judge
 
 # Beyond the grace, until a stopped job's hosts have all told how they ended.
 STOPPED_S = 15.0
+# Of what this host waits for, how many are told to the others.
+SHOWN = 4
 
 
 class Accord:
@@ -104,6 +106,10 @@ class Accord:
 
     def ready(self) -> None:
         self._link.tell(messages.Ready())
+
+    def waits(self, missing: tuple[str, ...]) -> None:
+        more = f"; for {len(missing) - SHOWN} more" if len(missing) > SHOWN else ""
+        self._link.tell(messages.Waits(needs="; for ".join(missing[:SHOWN]) + more))
 
     def stop(self, number: int) -> None:
         self._link.tell(messages.Stop(host=self._job.cluster.current, signal=number))

@@ -316,6 +316,23 @@ def test_a_host_whose_name_leads_elsewhere_is_refused(base: Base, host: str) -> 
     assert len(error) < 400
 
 
+@pytest.mark.parametrize(
+    ("addresses", "told"),
+    [
+        ("algo-1=10.0.0.1,algo-4=10.0.0.4", "names algo-4: expected hosts of the job (algo-1, algo-2, algo-3)"),
+        ("algo-1=10.0.0.1,algo-2=10.0.0.2,algo-3=10.0.0.3,algo-4=10.0.0.4", ""),
+        ("algo-1=10.0.0.1", ""),
+    ],
+    ids=["misspelt", "more than the job's", "some of the job's"],
+)
+def test_an_address_of_no_host_is_told_where_a_host_has_none(base: Base, addresses: str, told: str) -> None:
+    base.write(resourceconfig=HETERO).read(settings=Settings(host_addresses=addresses))
+
+    said = base.heard()
+    assert told in said
+    assert ("TOOLKIT_HOST_ADDRESSES" in said) == bool(told)
+
+
 @pytest.mark.parametrize("name", ["../../x", "..", ".", "", "a/b", "/a", "a\0b", "a" * 300, "\ud800"])
 def test_a_channel_or_group_that_is_no_folders_name_is_refused(base: Base, name: str) -> None:
     base.write(inputdataconfig={name: {"TrainingInputMode": "File"}})

@@ -148,6 +148,7 @@ def assemble(
     source = _Source(framework, places.config / "hyperparameters.json")
     _check_passable(own, source.file)
     cluster = _cluster(papers, source, settings)
+    _warn_of_strangers(cluster, log)
     for name, consequence in NOT_SERVED.items():
         if framework.get(name) or environ.get(name):
             log.warning(f"{name} is not served yet: {consequence}")
@@ -287,6 +288,14 @@ def _cluster(papers: Documents, source: _Source, settings: Settings) -> Cluster:
         topology=resources.topology,
         addresses=settings.addresses(),
     )
+
+
+def _warn_of_strangers(cluster: Cluster, log: Log) -> None:
+    """Tell of an address that is given to no host of the job, where a host has none: its name is likely misspelt."""
+    strangers = sorted(cluster.addresses.keys() - set(cluster.hosts))
+    if strangers and set(cluster.hosts) - cluster.addresses.keys():
+        hosts = ", ".join(cluster.hosts[:8])
+        log.warning(f"TOOLKIT_HOST_ADDRESSES names {', '.join(strangers[:8])}: expected hosts of the job ({hosts})")
 
 
 def _group_of(host: str, groups: tuple[InstanceGroup, ...]) -> str:

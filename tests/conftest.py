@@ -1,10 +1,26 @@
 """What holds for all tests."""
 
 import signal
+from typing import Any
+
+import pytest
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """Let what tests start hear SIGHUP, also under nohup: an ignored signal stays ignored in every child, and the
     toolkit heeds that; a handled one does not."""
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
         signal.signal(signal.SIGHUP, lambda _number, _frame: None)
+    if hasattr(config, "workerinput"):
+        from tests.lanes import Worker
+
+        config.pluginmanager.register(Worker())
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Deal the tests out as tests/lanes.py says (pytest -n 2)."""
+    from tests.lanes import Lanes
+
+    config.option.loadscopereorder = False
+    return Lanes(config, log)

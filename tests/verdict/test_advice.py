@@ -54,7 +54,20 @@ def test_the_echo_of_another_ranks_end_is_known(said: str) -> None:
     assert is_echo(said)
 
 
-@pytest.mark.parametrize("said", ["ValueError: bad batch", "CUDA out of memory", "KeyError: 'loss'", ""])
+@pytest.mark.parametrize(
+    "said",
+    [
+        "ValueError: bad batch",
+        "CUDA out of memory",
+        "KeyError: 'loss'",
+        "",
+        "torch.distributed.DistNetworkError: The server socket has failed to listen on any local network address."
+        " port: 25463, useIpv6: false, code: -98, name: EADDRINUSE, message: address already in use",
+        "torch.distributed.DistNetworkError: The server socket has failed to listen on any local network address."
+        " port: 80, useIpv6: false, code: -13, name: EACCES, message: permission denied",
+        "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/device.cc:80] bind: Address already in use",
+    ],
+)
 def test_a_cause_of_its_own_is_no_echo(said: str) -> None:
     assert not is_echo(said)
 

@@ -43,6 +43,8 @@ BROKEN: tuple[tuple[str, str], ...] = (
 # What makes it a cause of its own, although the library that found it is one of those above.
 CAUSES: tuple[tuple[str, str], ...] = (
     ("received data size doesn't match expected size", "gloo: ranks came to one collective with different sizes"),
+    ("failed to listen on any local network address", "torch's store: its port is taken or forbidden"),
+    ("address already in use", "gloo, torch's store"),
     ("device-side assert triggered", "CUDA, told by NCCL's watchdog"),
     ("an illegal memory access was encountered", "CUDA, told by NCCL's watchdog"),
     ("cuda error: out of memory", "CUDA"),

@@ -141,12 +141,22 @@ def test_ranks_share_the_cores_of_their_host_unless_the_user_says_otherwise() ->
 
 def test_ranks_know_their_host_by_its_name_in_the_job_where_names_resolve() -> None:
     """76: Lightning groups ranks by socket.gethostname()."""
-    found = {current: main(under(hosts=HOSTS, current=current)).environ.get("TOOLKIT_HOST_NAME") for current in HOSTS}
-    played = main(under(hosts=HOSTS, current="algo-1", addresses=dict.fromkeys(HOSTS, "127.0.0.1")))
 
-    assert found == {host: host for host in HOSTS}
-    assert "TOOLKIT_HOST_NAME" not in played.environ
+    def names(**more: Any) -> list[str | None]:
+        return [main(under(hosts=HOSTS, current=host, **more)).environ.get("TOOLKIT_HOST_NAME") for host in HOSTS]
+
+    assert names() == list(HOSTS)
+    assert names(addresses={host: f"10.0.0.{n}" for n, host in enumerate(HOSTS, 1)}) == [None] * len(HOSTS)
     assert "TOOLKIT_HOST_NAME" not in main(under()).environ
+
+
+def test_hosts_of_one_machine_have_names_apart_and_the_leader_one_that_resolves() -> None:
+    """Lightning takes hosts of one name for one host, and has all ranks connect to the leader's name."""
+    played = dict.fromkeys(HOSTS, "127.0.0.1")
+    found = {host: main(under(hosts=HOSTS, current=host, addresses=played)).environ for host in HOSTS}
+    names = {host: environ.get("TOOLKIT_HOST_NAME") for host, environ in found.items()}
+
+    assert names == {host: None if n == 0 else host for n, host in enumerate(HOSTS)}
 
 
 def test_nccl_knows_hosts_apart_whatever_they_are_called() -> None:

@@ -1,6 +1,8 @@
 """The image: what is in it, what it starts, and as whom it runs."""
 
 import re
+import zipfile
+from pathlib import Path
 
 import pytest
 
@@ -53,6 +55,26 @@ def test_train_is_pid_1_and_its_exit_code_is_the_containers(
     assert ran.code == 7, ran
     assert "child of 1\n" in ran.out
     assert (base.output / "failure").read_text().startswith("ExecuteUserScriptError:\nExitCode 7")
+
+
+def test_train_stays_ours_where_pip_brings_another_later(
+    engine: Engine, image: str, base: Base, tmp_path: Path
+) -> None:
+    folder = tmp_path / "context"
+    brings_train(folder, "sagemaker_training")
+    later = f"FROM {image}\nCOPY *.whl /later/\nRUN pip install --no-index --no-deps /later/*.whl\n"
+    engine.build("toolkit-bed/later", later, context=folder)
+    base.program("print('trained by', __import__('os').environ['SM_HOSTS'])\n")
+
+    ran = engine.run(*mounted(base), "toolkit-bed/later")
+    checked = engine.run(*mounted(base), "toolkit-bed/later", "toolkit", "check")
+    without = engine.run(*mounted(base), "toolkit-bed/later", "sh", "-c", "PATH=/opt/venv/bin:$PATH; toolkit check")
+
+    assert ran.code == 0, ran
+    assert "Reporting training SUCCESS" in ran.out + ran.err
+    assert (checked.code, "sagemaker_training" in checked.out) == (0, False), checked
+    assert without.code == 78, without
+    assert "train on PATH is /opt/venv/bin/train, which starts sagemaker_training" in " ".join(without.out.split())
 
 
 @pytest.mark.parametrize("user", ["0:0", "1000:1000", "4242:4242"])
@@ -108,3 +130,19 @@ def test_the_health_of_a_job_is_that_of_its_train(engine: Engine, image: str, ba
 
     assert (healthy.code, healthy.out) == (0, "")
     assert (hung.code, "train (pid 1) has not moved for " in hung.out) == (1, True), hung
+
+
+def brings_train(folder: Path, package: str) -> None:
+    """Write a wheel of *package* whose installation puts a `train` that fails beside Python."""
+    folder.mkdir()
+    place = f"{package}-9.0.dist-info"
+    files = {
+        f"{package}/__init__.py": "def main():\n    raise SystemExit('the wrong train')\n",
+        f"{place}/METADATA": f"Metadata-Version: 2.1\nName: {package}\nVersion: 9.0\n",
+        f"{place}/WHEEL": "Wheel-Version: 1.0\nGenerator: a test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        f"{place}/entry_points.txt": f"[console_scripts]\ntrain = {package}:main\n",
+    }
+    files[f"{place}/RECORD"] = "".join(f"{name},,\n" for name in (*files, f"{place}/RECORD"))
+    with zipfile.ZipFile(folder / f"{package}-9.0-py3-none-any.whl", "w") as wheel:
+        for name, text in files.items():
+            wheel.writestr(name, text)

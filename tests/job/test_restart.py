@@ -97,6 +97,11 @@ def test_how_far_several_hosts_came_is_how_far_the_first_of_them_did() -> None:
             "restart (not counted, a preemption; 1 of 2 used) after host algo-1 failed: ended with 143; round 4 "
             "begins: the ranks are started again",
         ),
+        (
+            Restart(round=1, host="", cause="no rank has computed anything for 2 s"),
+            1,
+            "restart (1 of 2): no rank has computed anything for 2 s; round 1 begins: the ranks are started again",
+        ),
     ],
 )
 def test_the_log_says_why_and_which(restart: Restart, hosts: int, text: str) -> None:

@@ -1,10 +1,13 @@
 import os
 import subprocess
+import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from tests.walk.base import ROOT
 from toolkit.errors import ContractError, UserError
 from toolkit.source.classify import classify, validate_entry_point
 
@@ -152,13 +155,38 @@ def test_a_long_list_of_files_is_cut_and_caches_are_left_out(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("entry", [None, ""])
 def test_no_entry_at_all_is_an_error(tmp_path: Path, entry: str | None) -> None:
-    with pytest.raises(UserError, match="no entry point is given, "):
+    with pytest.raises(UserError, match=f"no entry point is given for {tmp_path}, which holds train.py"):
         classify(lay(tmp_path, "train.py"), entry, None, "sagemaker")
 
 
 def test_a_missing_code_folder_holds_no_files(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="which holds no files"):
         classify(tmp_path / "absent", "train.py", None, "sagemaker")
+
+
+def test_a_notebook_is_no_script(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="found a notebook") as caught:
+        classify(lay(tmp_path, "train.ipynb={}"), "train.ipynb", None, "sagemaker")
+
+    assert caught.value.hint == "Make one of it: jupyter nbconvert --to script train.ipynb"
+
+
+def test_a_code_folder_that_may_not_be_read_is_named_with_its_mode() -> None:
+    program = (
+        "import os, sys, pathlib\nfrom toolkit.source.classify import classify\n"
+        "if not os.getuid():\n    os.chdir('/'); os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
+        "try: classify(pathlib.Path(sys.argv[1]), 'train.py', None, 'sagemaker')\n"
+        "except Exception as error: print(error)\n"
+    )
+
+    with tempfile.TemporaryDirectory() as folder:  # Others may not look into pytest's own.
+        Path(folder).chmod(0o700 if os.geteuid() == 0 else 0o000)
+        command = (sys.executable, "-c", program, folder)
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+
+    assert done.stderr == ""
+    assert "expected a code folder that user " in done.stdout
+    assert f"may read, found one of user {os.getuid()} with mode " in done.stdout
 
 
 def test_a_plugin_comes_before_an_entry(tmp_path: Path) -> None:
@@ -179,6 +207,7 @@ def test_a_plugin_that_is_no_module_and_function_is_named_with_its_variable(tmp_
         (b"#!/bin/bash\necho\n", ()),
         (b"#!/usr/bin/env python3\n", ()),
         (b"\x7fELF\x02\x01\x01\0\0", ()),
+        (b"\x7fELF, cut short", ()),
         (b"echo hello\n", ("/bin/sh",)),
         (b"", ("/bin/sh",)),
     ],

@@ -10,7 +10,7 @@ from typing import Literal
 import msgspec
 import pytest
 
-from toolkit.errors import InternalError
+from toolkit.errors import InternalError, UserError
 from toolkit.job.job import Folders, Job, Script
 from toolkit.job.plan import Phase
 from toolkit.source import install
@@ -86,6 +86,30 @@ def test_nothing_asked_for_is_no_phase(make_job: MakeJob, code: Path, kind: Kind
         (code / "requirements.txt").write_text(content)
 
     assert phase(make_job(script=script(code, kind))) is None
+
+
+@pytest.mark.parametrize(
+    ("lay", "found"),
+    [
+        (lambda place: place.mkdir(), "a folder"),
+        (lambda place: os.mkfifo(place), "a FIFO"),
+        (
+            lambda place: place.symlink_to("../shared/requirements.txt"),
+            "a link to nothing (../shared/requirements.txt)",
+        ),
+    ],
+    ids=["folder", "FIFO", "link"],
+)
+def test_requirements_that_are_no_file_are_an_error(
+    make_job: MakeJob, code: Path, lay: Callable[[Path], None], found: str
+) -> None:
+    lay(code / "requirements.txt")
+
+    with pytest.raises(UserError) as caught:
+        phase(make_job(script=script(code)))
+
+    assert caught.value.message == f"expected a file, found {found}"
+    assert caught.value.where == str(code / "requirements.txt")
 
 
 def test_a_plugin_installs_for_itself(make_job: MakeJob, code: Path) -> None:

@@ -264,6 +264,25 @@ def test_a_failure_stays_one_when_the_script_removes_the_output_folder(base: Bas
     assert done.status == 3
 
 
+@pytest.mark.parametrize(
+    ("machine", "said"),
+    [
+        (b"\0\x14", "It is a program for ppc, and this machine is "),
+        (b"", "It is a program (ELF), but damaged or cut short."),
+    ],
+    ids=["another machine's", "cut short"],
+)
+def test_a_program_that_this_machine_cannot_run_says_so(base: Base, machine: bytes, said: str) -> None:
+    base.code.mkdir(exist_ok=True)
+    (base.code / "prog").write_bytes(b"\x7fELF\1\2\1" + bytes(9) + b"\0\2" + machine)
+    base.hyperparameters({"sagemaker_program": "prog"})
+
+    done = base.train()
+
+    assert done.status == 78
+    assert said in str(done.failure)
+
+
 @pytest.mark.root
 @pytest.mark.parametrize("options", ["ro", "size=4k,nr_inodes=3"], ids=["read-only", "full"])
 def test_a_failure_stays_one_when_the_output_folder_is(base: Base, options: str) -> None:

@@ -99,10 +99,11 @@ class Budget(Record, frozen=True, kw_only=True):
 def news(restart: Restart, used: int, allowed: int, hosts: int) -> str:
     """Return *restart* in one line for the log."""
     who = f"{restart.process} of host {restart.host}" if restart.process else f"host {restart.host}"
+    after = f" after {who} failed" if restart.host else ""  # A hang is no host's own.
     whose = "the ranks of all hosts" if hosts > 1 else "the ranks"
     count = f"{used} of {allowed}" if restart.counted else f"not counted, a preemption; {used} of {allowed} used"
     why = restart.cause.splitlines()[0] if restart.cause else f"ended with {restart.exit_code}"
-    return f"restart ({count}) after {who} failed: {why}; round {restart.round} begins: {whose} are started again"
+    return f"restart ({count}){after}: {why}; round {restart.round} begins: {whose} are started again"
 
 
 def times(restarts: int) -> str:

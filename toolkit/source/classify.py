@@ -9,7 +9,7 @@ from pathlib import Path
 from toolkit.errors import ContractError, UserError
 from toolkit.job.job import Script
 from toolkit.settings import ArgumentStyle
-from toolkit.source.files import is_file, kind_of
+from toolkit.source.files import is_file, is_folder, kind_of
 
 KEY = "sagemaker_program"
 PLUGIN_KEY = "SAGEMAKER_TRAINING_MODULE"
@@ -23,6 +23,7 @@ PACKAGE_TABLE = re.compile(r"^\s*\[\s*build-system\s*\]", re.M)
 FILES_SHOWN = 10
 FILES_SEARCHED = 2000
 SHELL = ("/bin/sh",)
+ELF = b"\x7fELF"
 
 
 def classify(folder: Path, entry: str | None, plugin: str | None, style: ArgumentStyle) -> Script:
@@ -39,8 +40,12 @@ def classify(folder: Path, entry: str | None, plugin: str | None, style: Argumen
     if plugin:
         return Script(entry=_checked_plugin(plugin), kind="plugin", folder=folder, argument_style=style)
     if not entry:
-        raise _missing("no entry point is given", folder, "Name the script, as 'train.py'.")
+        raise _missing(f"no entry point is given for {folder}", folder, "Name the script, as 'train.py'.")
     validate_entry_point(entry)
+    _check_readable(folder)
+    if entry.endswith(".ipynb"):
+        hint = f"Make one of it: jupyter nbconvert --to script {entry}"
+        raise UserError(f"expected a script, found a notebook, {entry}", where=KEY, hint=hint)
     if entry.endswith(".sh"):
         return _command(folder, entry, style)
     if _is_package(folder) and (entry.endswith(".py") or not is_file(folder / entry)):
@@ -70,6 +75,17 @@ def validate_entry_point(entry: str) -> None:
     )
 
 
+def _check_readable(folder: Path) -> None:
+    if is_folder(folder) and not os.access(folder, os.R_OK | os.X_OK):
+        found = folder.stat()
+        raise UserError(
+            f"expected a code folder that user {os.getuid()} may read, found one of user {found.st_uid} with mode"
+            f" {stat.S_IMODE(found.st_mode):o}",
+            where=str(folder),
+            hint="Give the user of the container the right to read it: chmod -R a+rX, or another owner.",
+        )
+
+
 def _checked_plugin(plugin: str) -> str:
     module, _, function = plugin.partition(":")
     if not MODULE.fullmatch(module) or not function.isidentifier():
@@ -78,7 +94,7 @@ def _checked_plugin(plugin: str) -> str:
 
 
 def _is_package(folder: Path) -> bool:
-    if (folder / "setup.py").is_file():
+    if is_file(folder / "setup.py"):
         return True
     try:
         return bool(PACKAGE_TABLE.search((folder / "pyproject.toml").read_text("utf-8", "replace")))
@@ -150,7 +166,7 @@ def _through(file: Path, entry: str, executable: bool) -> tuple[str, ...]:
     if line.startswith(b"#!"):
         # The kernel too passes what follows the program's name as one token (execve(2)).
         return () if executable else tuple(os.fsdecode(token) for token in line[2:].strip().split(None, 1))
-    return () if b"\0" in head else SHELL
+    return () if b"\0" in head or head.startswith(ELF) else SHELL
 
 
 def _not_there(folder: Path, entry: str) -> UserError:

@@ -24,6 +24,14 @@ def is_file(path: Path) -> bool:
         return False
 
 
+def is_folder(path: Path) -> bool:
+    """True if *path* is a folder; false, too, for what can be no path, or lies where nobody may look."""
+    try:
+        return path.is_dir()
+    except (OSError, ValueError):
+        return False
+
+
 def kind_of(path: Path) -> str:
     """Return what is at *path*, links followed: "a file", "a FIFO", "a link to nothing", "nothing"."""
     try:

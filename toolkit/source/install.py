@@ -9,7 +9,7 @@ from pathlib import Path
 from toolkit.errors import InternalError, UserError
 from toolkit.job.job import Job
 from toolkit.job.plan import Phase, ProcessSpec, StopPolicy
-from toolkit.source.files import is_file
+from toolkit.source.files import is_file, kind_of
 
 REQUIREMENTS = "requirements.txt"
 OPTIONS = ("--disable-pip-version-check", "--no-input", "--progress-bar", "off")
@@ -101,7 +101,15 @@ def remember(stamp: Path) -> None:
 
 
 def _is_needed(requirements: Path) -> bool:
-    return requirements.is_file() and any(True for _ in _lines(requirements))
+    if is_file(requirements):
+        return any(True for _ in _lines(requirements))
+    if os.path.lexists(requirements):
+        raise UserError(
+            f"expected a file, found {kind_of(requirements)}",
+            where=str(requirements),
+            hint="Give it the requirements that pip shall install, or remove it.",
+        )
+    return False
 
 
 def _stamp(folder: Path, interpreter: str, source: Path, wanted: tuple[str, ...]) -> Path | None:

@@ -170,13 +170,30 @@ def _find(program: str, environ: Mapping[str, str] | Mapping[bytes, bytes], cwd:
     )
 
 
+def _not_executable(program: Path) -> str:
+    """Return what to do about *program*, of which the kernel says ENOEXEC. The numbers are elf.h's EM_*."""
+    machines = {3: "i386", 20: "ppc", 21: "ppc64", 22: "s390x", 40: "arm", 62: "x86_64", 183: "aarch64", 243: "riscv64"}
+    try:
+        with program.open("rb") as file:
+            head = file.read(20)
+    except OSError:
+        head = b""
+    if not head.startswith(b"\x7fELF"):
+        return "It needs a first line such as #!/bin/sh."
+    here = os.uname().machine
+    number = int.from_bytes(head[18:20], "big" if head[5:6] == b"\2" else "little")
+    if len(head) < 20 or machines.get(number, here) == here:
+        return "It is a program (ELF), but damaged or cut short."
+    return f"It is a program for {machines[number]}, and this machine is {here}: build it for this one."
+
+
 def _start_error(argv: tuple[str, ...], cwd: Path | str, failed: bytes) -> UserError:
     number_text, _, detail = failed.decode("utf-8", "replace").partition(" ")
     number = int(number_text)
     hints = {
         errno.ENOENT: "If it is there, the interpreter in its first line (#!) is not.",
         errno.EACCES: "Make it executable (chmod +x); a file system mounted noexec forbids it, too.",
-        errno.ENOEXEC: "It needs a first line such as #!/bin/sh.",
+        errno.ENOEXEC: _not_executable(Path(cwd, detail)) if number == errno.ENOEXEC else "",
         errno.E2BIG: "Its arguments and environment are too large: pass large hyperparameters in a file or channel "
         "(TOOLKIT_ARGUMENT_STYLE=none leaves them in hyperparameters.json).",
     }

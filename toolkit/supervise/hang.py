@@ -74,12 +74,12 @@ class HangWatch:
         self._collect_s = time.monotonic() + stacks.WITHIN_S
         return ""
 
-    def collected(self, now_s: float) -> tuple[list[str], tuple[Stuck, ...]] | None:
-        """Return the files with stacks and where each rank is, once they are written, else None."""
+    def collected(self, now_s: float) -> tuple[str, tuple[Stuck, ...]] | None:
+        """Return the files with stacks, in words, and where each rank is, once they are written, else None."""
         if self._dump is None or now_s < self._collect_s:
             return None
         dump, self._dump = self._dump, None
-        return dump.collect(), dump.stuck()
+        return ", ".join(dump.collect()) or dump.missing, dump.stuck()
 
 
 def stopped(ranks: Mapping[str, int]) -> tuple[Stuck, ...]:

@@ -490,8 +490,8 @@ class Running:
 
         self._log.attempt("the stacks could not be collected", look, None)
 
-    def _on_stacks(self, files: list[str], stuck: tuple[Stuck, ...]) -> None:
-        self._note("stacks: " + (", ".join(files) or "none (no rank has the start-up hook, and py-spy is not here)"))
+    def _on_stacks(self, files: str, stuck: tuple[Stuck, ...]) -> None:
+        self._note(f"stacks: {files}")
         if self._hung is not None:
             self._hung = msgspec.structs.replace(self._hung, stuck=stuck)
             if self._around.others is not None:

@@ -63,6 +63,13 @@ class Dump:
                 continue  # A rank without the hook, or the disk is full: it is not in the list.
         return [str(target) for target in self._targets.values() if target.exists()]
 
+    @property
+    def missing(self) -> str:
+        """Why there are no stacks where `collect` found none."""
+        if self._asked:
+            return "none (ranks were asked to write theirs; one that is stopped, or blocks signals, does not)"
+        return "none (no rank has the start-up hook, and py-spy is not here)"
+
     def stuck(self) -> tuple[Stuck, ...]:
         """Return where each rank is; after `collect`."""
         return tuple(self._stuck(pid, name) for pid, name in self._names.items())

@@ -141,6 +141,14 @@ def test_a_secret_that_cannot_be_read_fails(tmp_path: Path) -> None:
     assert (finding.status, str(tmp_path) in finding.found) == ("fail", True)
 
 
+def test_a_secret_that_is_empty_fails(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("\n")
+
+    (finding,) = link(leader(7777, Settings(job_secret_file=tmp_path / "secret")))
+
+    assert (finding.status, finding.found.endswith("is empty")) == ("fail", True)
+
+
 def test_the_interface_is_told_with_what_is_wrong_with_it() -> None:
     there = interface(job_of(hosts=TWO, machine={"fabric": "efa"}))
     other = interface(job_of(hosts=TWO, interface="ethwe"))

@@ -1,9 +1,10 @@
+import msgspec
 import pytest
 
 from tests.launchers.jobs import job_of, script_of
-from toolkit.errors import UserError
+from toolkit.errors import ContractError, UserError
 from toolkit.job.plan import Resolves
-from toolkit.launchers.environment import HOOK, environment, master, names, tokens
+from toolkit.launchers.environment import HOOK, environment, link_ports, master, names, tokens
 from toolkit.settings import Settings
 
 TWO = ("algo-1", "algo-2")
@@ -112,3 +113,34 @@ def test_arguments_follow_the_scripts_style() -> None:
     job = job_of(hyperparameters={"a": True, "b": False}, script=script_of(argument_style="flags"))
 
     assert tokens(job) == ("-a",)
+
+
+@pytest.mark.parametrize("port", ["0", "65536", "-1", "abc", "77 77", "9" * 400, "٣"])
+def test_a_port_at_which_hosts_cannot_meet_is_refused_where_there_are_several(port: str) -> None:
+    with pytest.raises(ContractError, match=r"^MASTER_PORT: expected a port, 1 to 65535") as error:
+        link_ports(job_of(hosts=TWO, environ={"MASTER_PORT": port}))
+
+    assert error.value.exit_code == 78
+    assert master(job_of(environ={"MASTER_PORT": port}))[1] in (int(port) if port == "0" else 7777, 65536)
+
+
+def test_the_link_has_its_port_three_near_ones_and_some_of_its_own() -> None:
+    job = job_of(hosts=TWO)
+    ports = link_ports(job)
+
+    assert ports[:3] == (7776, 7676, 7576)
+    assert len(set(ports)) == len(ports) == 8
+    assert all(20000 <= port < 30000 for port in ports[3:])
+    assert link_ports(job_of(hosts=TWO, current="algo-2")) == ports
+    assert not set(link_ports(msgspec.structs.replace(job, name="another"))[3:]) & set(ports)
+
+
+@pytest.mark.parametrize(
+    ("rendezvous", "own", "first"), [("1", None, 2), ("2", None, 1), ("65535", None, 65534), ("7777", 80, 80)]
+)
+def test_the_links_ports_are_ports(rendezvous: str, own: int | None, first: int) -> None:
+    ports = link_ports(job_of(hosts=TWO, environ={"MASTER_PORT": rendezvous}, settings=Settings(link_port=own)))
+
+    assert ports[0] == first
+    assert all(0 < port < 65536 for port in ports)
+    assert int(rendezvous) not in ports

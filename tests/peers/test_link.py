@@ -7,12 +7,13 @@ import socket
 import struct
 import time
 from pathlib import Path
-from typing import get_args
+from typing import Literal, get_args
 
 import msgspec
 import pytest
 
 from tests.peers.wired import KEY, TIMES, Party, child, party, wire
+from toolkit.peers import route
 from toolkit.peers.follower_link import FollowerLink
 from toolkit.peers.frames import NONCE_BYTES, Reason, Seal, encode, job_key
 from toolkit.peers.leader_link import UNPROVED_AT_ONCE, LeaderLink, listen
@@ -477,6 +478,68 @@ def test_a_path_that_is_cut_at_every_new_connection_is_given_up_after_the_patien
         assert took_s > 1.0
         assert follower.verdict is not None
         assert follower.verdict.exit_code == 75
+
+
+@pytest.mark.parametrize(("alone", "tries"), [("holds", 3), ("resets", 13)])
+def test_a_load_balancer_that_reaches_no_leader_for_a_while_ends_no_job(
+    alone: Literal["holds", "resets"], tries: int
+) -> None:
+    with party(2) as together, wire(together) as between:
+        follower = together.follower("algo-2", where=between.where)
+        start(together)
+
+        between.alone = alone
+        between.cut()
+        took_s = together.until(lambda: between.closed >= tries)
+        between.alone = ""
+        together.until(lambda: between.connections == 2)
+        end(together)
+
+        said = [action.text for action in together.told(follower, Say) if isinstance(action, Say)]
+        assert took_s > 1.0  # A connection that is only broken may be away for less.
+        assert not any(together.told(link, FailHere) for link in together.links)
+        assert sum(f"takes connections at 127.0.0.1 port {between.where[1]}" in text for text in said) == 1
+
+
+def test_a_load_balancer_that_never_reaches_the_leader_again_is_told_after_the_patience() -> None:
+    with party(2, times=QUICK) as together, wire(together) as between:
+        follower = together.follower("algo-2", where=between.where)
+        start(together)
+
+        between.alone = "closes"
+        between.cut()
+        together.until(lambda: follower.verdict is not None)
+
+        assert follower.verdict is not None
+        assert follower.verdict.cause == (
+            "host algo-1 vanished: its connection broke and was not made again: something takes connections at"
+            f" 127.0.0.1 port {between.where[1]} that is not the leader"
+        )
+
+
+def test_a_leader_behind_a_program_that_waits_for_its_client_is_found_at_its_next_port(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(route, "PROVE_WITHIN_S", 0.3)
+    monkeypatch.setattr(route, "TRIES", 1 << 30)  # Not by chance.
+    with party(2) as together, socket.create_server(("127.0.0.1", 0)) as http:
+        together.follower("algo-2", where=http.getsockname(), others=(1, together.where[1]))
+
+        start(together)
+        end(together)
+
+
+def test_a_follower_says_what_it_finds_in_the_leaders_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(route, "PROVE_WITHIN_S", 0.3)
+    times = msgspec.structs.replace(TIMES, join_s=1.0)
+    with party(2, times=times) as together, socket.create_server(("127.0.0.1", 0)) as http:
+        follower = together.follower("algo-2", where=http.getsockname())
+
+        together.until(lambda: follower.verdict is not None)
+
+        assert follower.verdict is not None
+        place = f"127.0.0.1 port {http.getsockname()[1]}"
+        assert f"something takes connections at {place} that is not the leader" in follower.verdict.cause
 
 
 @pytest.mark.parametrize("primary", [True, False], ids=["cause", "echo"])

@@ -4,10 +4,12 @@ import os
 import select
 import signal
 import socket
+import struct
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Literal
 
 from toolkit.peers.follower_link import FollowerLink
 from toolkit.peers.frames import HEAD_BYTES, job_key
@@ -32,8 +34,10 @@ class Party:
         self.done: dict[Link, list[Action]] = {self.leader: []}
         self.others: list[Callable[[], None]] = []
 
-    def follower(self, name: str, *, key: bytes = KEY, where: tuple[str, int] | None = None) -> FollowerLink:
-        link = FollowerLink(name, "algo-1", key, self.times, where or self.where)
+    def follower(
+        self, name: str, *, key: bytes = KEY, where: tuple[str, int] | None = None, others: tuple[int, ...] = ()
+    ) -> FollowerLink:
+        link = FollowerLink(name, "algo-1", key, self.times, where or self.where, others=others)
         self.links.append(link)
         self.done[link] = []
         return link
@@ -81,7 +85,8 @@ class Wire:
     """A proxy before *target*: every byte passes until it is cut or stalled; `recorded` has what went up.
 
     `stuck`: pairs on which nothing passes any more, as where TCP waits long to send again; new ones pass. `closes`: new
-    connections are passed on and closed at once. `largest_bytes`: a larger frame is lost, and all after it.
+    connections are passed on and closed at once. `alone`: new ones are taken, as by a load balancer that reaches
+    nobody, and kept open ("holds"), closed, or reset. `largest_bytes`: a larger frame is lost, and all after it.
     """
 
     def __init__(self, target: tuple[str, int]) -> None:
@@ -94,6 +99,8 @@ class Wire:
         self.stalled = False
         self.connections = 0
         self.closes = False
+        self.alone: Literal["", "holds", "closes", "resets"] = ""
+        self._kept: list[socket.socket] = []
         self.closed = 0
         self.largest_bytes: int | None = None
         self._stuck: set[socket.socket] = set()
@@ -105,6 +112,9 @@ class Wire:
                 near, _ = self._listener.accept()
             except BlockingIOError:
                 break
+            if self.alone:
+                self._take_alone(near)
+                continue
             far = socket.create_connection(self._target)
             if self.closes:
                 near.close()
@@ -120,6 +130,15 @@ class Wire:
             if not self.stalled and near.fileno() >= 0:
                 self.recorded[number] += self._pass(near, far)
                 self._pass(far, near)
+
+    def _take_alone(self, near: socket.socket) -> None:
+        self.closed += 1
+        if self.alone == "holds":
+            self._kept.append(near)
+            return
+        if self.alone == "resets":
+            near.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        near.close()
 
     def _pass(self, one: socket.socket, other: socket.socket) -> bytes:
         if one in self._stuck:
@@ -161,7 +180,10 @@ class Wire:
         for pair in self._pairs:
             for end in pair:
                 end.close()
+        for near in self._kept:
+            near.close()
         self._pairs.clear()
+        self._kept.clear()
         self.recorded.clear()
 
     def close(self) -> None:

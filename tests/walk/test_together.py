@@ -360,6 +360,22 @@ def test_a_leader_that_cannot_look_up_a_host_that_is_there_says_so(hosts: Hosts)
         assert "in vain for host nowhere.invalid to resolve" in str(each.failure)
 
 
+@pytest.mark.parametrize(
+    ("variable", "value", "told"),
+    [("MASTER_PORT", "0", "MASTER_PORT: expected a port"), ("TOOLKIT_JOB_SECRET_FILE", "/dev/null", "an empty file")],
+)
+def test_a_setting_of_the_link_that_is_none_ends_the_job_with_78(
+    hosts: Hosts, variable: str, value: str, told: str
+) -> None:
+    hosts.program("algo-1", ENDS)
+    more = {"TOOLKIT_LINK_PORT": ""} if variable == "MASTER_PORT" else {}
+    with hosts.start("algo-1", **more, **{variable: value}) as running:
+        done = running["algo-1"].end()
+
+    assert done.status == 78
+    assert told in str(done.failure)
+
+
 def test_a_stop_while_waiting_for_the_others_ends_at_once(hosts: Hosts) -> None:
     for name in hosts.bases:
         hosts.program(name, WAITS)

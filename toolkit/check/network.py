@@ -104,6 +104,10 @@ def link(job: Job) -> tuple[Finding, ...]:
     if ours.job_secret_file is not None and not os.access(ours.job_secret_file, os.R_OK):
         found = f"TOOLKIT_JOB_SECRET_FILE: {ours.job_secret_file} cannot be read"
         return (Finding(name="link", status="fail", found=found, advice="Mount it, readable for this user"),)
+    if ours.job_secret_file is not None and not ours.job_secret_file.read_bytes().strip():
+        found = f"TOOLKIT_JOB_SECRET_FILE: {ours.job_secret_file} is empty"
+        advice = "Write the job's secret into it, the same on every host, or unset the variable"
+        return (Finding(name="link", status="fail", found=found, advice=advice),)
     ports = link_ports(job)
     port = ports[0]
     if not job.cluster.is_leader:

@@ -1,8 +1,10 @@
 """Pure: the environment of what a launcher starts. What the user set stays; we only fill what is missing."""
 
+import zlib
 from pathlib import Path
 
 import toolkit
+from toolkit.errors import ContractError
 from toolkit.job.arguments import arguments, check
 from toolkit.job.job import Job
 from toolkit.job.plan import Need, Resolves, StopPolicy
@@ -11,6 +13,9 @@ from toolkit.launchers import compat, fabric
 
 MASTER_PORT = 7777
 LOOPBACK = "127.0.0.1"
+# Below the kernel's own choice (32768 on) and Kubernetes' node ports (30000 on).
+OWN_PORTS = range(20000, 30000)
+SPARE_PORTS = 5
 HOOK = Path(toolkit.__file__).parent / "hook" / "site"
 
 
@@ -57,20 +62,36 @@ def rendezvous(job: Job) -> dict[str, str]:
 
 def master(job: Job) -> tuple[str, int]:
     """Return the rendezvous (address, port): MASTER_ADDR and MASTER_PORT if the user set them, else the leader,
-    7777."""
-    port = job.environ.get("MASTER_PORT", "")
+    7777.
+
+    Raises:
+        ContractError: there are several hosts, and MASTER_PORT is no port at which they could meet.
+    """
+    port = job.environ.get("MASTER_PORT", "").strip()
     address = job.environ.get("MASTER_ADDR") or job.cluster.address(job.cluster.leader)
-    return address, int(port) if port.isdigit() else MASTER_PORT
+    number = int(port) if port.isascii() and port.isdigit() and len(port) <= 5 else -1
+    if port and len(job.cluster.hosts) > 1 and not 1 <= number <= 65535:
+        raise ContractError(
+            f"expected a port, 1 to 65535, at which the job's hosts meet, found {port[:40]!r}",
+            where="MASTER_PORT",
+            hint="Set the same free port on every host, or unset it",
+        )
+    return address, number if number >= 0 else MASTER_PORT
 
 
 def link_ports(job: Job) -> tuple[int, ...]:
     """Return the port on which the leader listens, and those that it takes, in this order, where that one is taken.
 
     Far from the first: what else a job opens lies beside it (the rendezvous above it, TensorFlow's servers above that).
+    The last ones are of this job alone, where each host finds them by the job's name and hosts: other jobs on the same
+    machine, and what takes the first ports, are unlikely to have all of them.
     """
     meets = master(job)[1]
-    port = job.settings.link_port or meets - 1
-    return port, *(other for other in (port - 100, port - 200) if other > 1024 and other != meets)
+    port = job.settings.link_port or (meets - 1 if meets > 1 else meets + 1)
+    seed = zlib.crc32("\n".join((job.name, *job.cluster.hosts)).encode("utf-8", "replace"))
+    own = (OWN_PORTS.start + (seed + at * 1999) % len(OWN_PORTS) for at in range(SPARE_PORTS))
+    others = (other for other in (port - 100, port - 200, *own) if other > 1024 and other not in (meets, port))
+    return port, *dict.fromkeys(others)
 
 
 def names(job: Job) -> tuple[Need, ...]:

@@ -75,6 +75,8 @@ class Follower:
         self._heard_s: float | None = None
         self._away_s: float | None = None
         self._knocked_s = 0.0
+        # What took connections in the leader's place, "" where nothing has since it was last heard.
+        self._seen = ""
         self._unsent: list[Message] = []
         self._connected = False
         self._refused_s: float | None = None
@@ -102,6 +104,7 @@ class Follower:
         """The leader has proved itself on a new connection. What it may not have got is said again."""
         self._connected = True
         self._away_s = None
+        self._seen = ""
         self._heard_s = now_s
         first: list[Message] = [Round(round=self._round)] if self._round else []
         if self._own is not None and self._own.failed:
@@ -119,6 +122,16 @@ class Follower:
     def knocked(self, now_s: float) -> None:
         """The leader's end took a new connection and cut it: it may let this host in within the patience."""
         self._knocked_s = now_s
+
+    def saw(self, what: str, now_s: float) -> list[Action]:
+        """*what* is at the leader's address in its place: another program, or a proxy that does not reach it. It may
+        reach it later."""
+        known, self._seen = self._seen, what
+        if known or self._away_s is None:
+            return []
+        left_s = max(self._heard_s or 0.0, self._away_s) + self._times.patience_s - now_s
+        text = f"link: the connection to host {self._leader}, the leader, broke; {what}"
+        return [Say(text=f"{text}; trying again for {max(left_s, 0.0):.0f} s", warns=True)]
 
     def is_quiet(self, now_s: float) -> bool:
         """True if the leader has said nothing for a third of the patience: its answers to two signs of life or more are
@@ -210,7 +223,7 @@ class Follower:
             self._due_s = min(self._due_s, ends_s)
             if now_s < ends_s:
                 return []
-            return self._alone(broken(), now_ns - int((now_s - self._away_s) * 1e9) - BREAK_NS)
+            return self._alone(broken(self._seen), now_ns - int((now_s - self._away_s) * 1e9) - BREAK_NS)
         silent_s = now_s - self._heard_s
         if silent_s >= self._times.patience_s:
             return self._alone(silent(silent_s), now_ns - int(silent_s * 1e9), exact=False)
@@ -247,12 +260,13 @@ class Follower:
         ends_s = self._began_s + self._times.join_s
         self._due_s = min(self._due_s, ends_s)
         if now_s >= ends_s:
-            hint = f"; {REFUSED}" if self._refused_s is not None else ""
+            hint = f"; {REFUSED}" if self._refused_s is not None else f"; {self._seen}" if self._seen else ""
             lost = no_leader(self._leader, self._times.join_s, now_ns, hint)
             return self._settle(worse(self._own, lost) or lost)
         if now_s >= self._next_tell_s:
             self._next_tell_s = now_s + TELL_EVERY_S
-            return [Say(text=f"waiting for host {self._leader}, the leader, to answer")]
+            seen = f"; {self._seen}" if self._seen else ""
+            return [Say(text=f"waiting for host {self._leader}, the leader, to answer{seen}")]
         return []
 
     def _last_words(self) -> Report:

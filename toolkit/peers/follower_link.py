@@ -10,7 +10,7 @@ import time
 from toolkit.peers.clock import Clock, on_clock
 from toolkit.peers.follower import Follower
 from toolkit.peers.frames import HEAD_BYTES, LARGEST_BYTES, NONCE_BYTES, RefusedError, Seal, encode
-from toolkit.peers.link import READ, Connection, Link, prepare
+from toolkit.peers.link import READ, WRITE, Connection, Link, near_end, prepare
 from toolkit.peers.messages import Hello, Message, Pong, Report, Stop, Welcome
 from toolkit.peers.roll import Action, Send, Times
 from toolkit.peers.route import Route
@@ -71,6 +71,8 @@ class FollowerLink(Link):
             return
         for connection in self.connections:
             if connection.sock.fileno() == fd:
+                if connection is self._attempt and not connection.taken and events & WRITE:
+                    self._note_taken(connection)
                 self.on_ready(connection, events)
 
     def serve_time(self) -> None:
@@ -150,12 +152,22 @@ class FollowerLink(Link):
             self._attempt = None
             self._forget(connection)
             self._next_try_s = now_s + RETRY_S
-            if connection.answered:
+            if connection.taken:
                 self._turned_away(now_s, proof_given=connection.seal is not None)
 
+    def _note_taken(self, connection: Connection) -> None:
+        """Somebody has taken *connection*, unless SO_ERROR says why not (connect(2)). A reset comes to connections that
+        were taken: by a load balancer that has nobody to pass them to. Before that it would be a refusal."""
+        if connection.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) in (0, errno.ECONNRESET):
+            connection.taken = True
+            if self._route.met:
+                self.roll.knocked(time.monotonic())
+
     def _turned_away(self, now_s: float, *, proof_given: bool) -> None:
-        """Somebody took the connection and closed it. Before the leader was met: it, or something else, does not know
-        this host. Afterwards only the way to it is bad."""
+        """Somebody took the connection and closed it, or said nothing. Before the leader was met: it, or something
+        else, does not know this host. Afterwards only the way to it is bad."""
+        if not proof_given:
+            self._do(self.roll.saw(f"something takes connections at {self._route.last} that is not the leader", now_s))
         if self._route.met:
             self.roll.knocked(now_s)
             return
@@ -169,7 +181,8 @@ class FollowerLink(Link):
             raise RefusedError("something at the leader's address that is no leader")
         connection.seal = Seal(self._key, nonce, connection.nonce, "up")
         self._hello_ns = time.monotonic_ns()
-        sealed = connection.seal.seal(encode(Hello(host=self.me, space=own_space(), mark=self._mark)))
+        end = near_end(connection.sock)
+        sealed = connection.seal.seal(encode(Hello(host=self.me, end=end, space=own_space(), mark=self._mark)))
         length = (len(sealed) - HEAD_BYTES + NONCE_BYTES).to_bytes(HEAD_BYTES, "big")
         connection.frames.largest_bytes = LARGEST_BYTES
         if not self._write(connection, length + connection.nonce + sealed[HEAD_BYTES:]):
@@ -177,13 +190,13 @@ class FollowerLink(Link):
 
     def _connect(self, now_s: float) -> None:
         self._next_try_s = now_s + RETRY_S
-        place = self._route.next(now_s)
-        if place is None:
+        found = self._route.next(now_s)
+        if found is None:
             assert self._route.lookup is not None
             self._poll.register(self._route.lookup.fd, READ)
             self._next_try_s = math.inf
             return
-        family, address = place
+        family, address = found
         try:
             sock = socket.socket(family, socket.SOCK_STREAM)
         except OSError:  # No IPv6 on this host: the leader's next address may be another.
@@ -194,7 +207,9 @@ class FollowerLink(Link):
             sock.close()
             return
         self._attempt = Connection(sock, now_s)
-        self._watch(self._attempt)
+        # Once it can be written to, it is taken, or was refused; from then on it is read only.
+        self._poll.register(sock.fileno(), READ | WRITE)
+        self._attempt.watched = READ | WRITE
 
     def _do(self, actions: list[Action]) -> None:
         for action in actions:

@@ -105,6 +105,8 @@ class Leader:
         self._absent = set(hosts[1:])
         self._gone: set[str] = set()
         self._here: set[str] = set()
+        # Hosts that come through a proxy, or a translation of their address.
+        self._proxied: set[str] = set()
         # Of the hosts' addresses: whether they are being looked up, and the network namespace of each host.
         self._surveys = survey
         self._addresses: dict[str, frozenset[str]] = {}
@@ -177,6 +179,13 @@ class Leader:
     def placed(self, host: str, space: str) -> None:
         """*host* is in the network namespace *space*."""
         self._spaces[host] = space
+
+    def came(self, host: str, *, direct: bool) -> None:
+        """*host* has connected; not *direct*: through a proxy, or from an address that is translated on the way.
+
+        What stands between may break the connection, and take new ones that do not come through, while both ends live.
+        """
+        (self._proxied.discard if direct else self._proxied.add)(host)
 
     def surveyed(self, found: dict[str, frozenset[str]], now_s: float) -> list[Action]:
         """Each host has these addresses, as far as they are known here."""
@@ -494,6 +503,8 @@ class Leader:
         """Return when *host*, whose connection is broken, must be back."""
         left_s = self._away_s[host]
         latest_s = max(self._heard_s[host] + self._times.patience_s, left_s + RECONNECT_S)
+        if host in self._proxied:
+            return latest_s
         return min(max(left_s, self._knocked_s.get(host, 0.0)) + RECONNECT_S, latest_s)
 
     def _decide(self, now_s: float) -> list[Action]:

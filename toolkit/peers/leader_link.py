@@ -19,7 +19,7 @@ from toolkit.peers.frames import (
     encode,
 )
 from toolkit.peers.leader import Leader
-from toolkit.peers.link import PROVE_WITHIN_S, READ, Connection, Link, peer, prepare
+from toolkit.peers.link import PROVE_WITHIN_S, READ, Connection, Link, far_end, peer, prepare
 from toolkit.peers.messages import Bye, Ended, Evidence, Failing, Hello, Message, Notice, Report, Stop
 from toolkit.peers.roll import Action, Say, Send, Timed, Times
 from toolkit.peers.space import Survey, own_space
@@ -217,6 +217,7 @@ class LeaderLink(Link):
             raise RefusedError("a second train of a host that has joined already")
         self._address_of[hello.host] = peer(connection.sock)
         self.roll.placed(hello.host, hello.space)
+        self.roll.came(hello.host, direct=hello.end in ("", far_end(connection.sock)))
         before = self._of.get(hello.host)
         connection.seal, connection.host = seal, hello.host
         connection.frames.largest_bytes = LARGEST_BYTES

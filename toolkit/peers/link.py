@@ -12,6 +12,7 @@ import os
 import select
 import socket
 from collections import Counter
+from typing import Any
 
 from toolkit.peers.frames import NONCE_BYTES, Frames, Reason, RefusedError, Seal
 from toolkit.peers.roll import Action, Say
@@ -28,7 +29,7 @@ WRITE = select.EPOLLOUT
 class Connection:
     """One socket: frames in, frames out, never blocking."""
 
-    __slots__ = ("answered", "born_s", "frames", "half_closed", "host", "nonce", "out", "seal", "sock", "watched")
+    __slots__ = ("born_s", "frames", "half_closed", "host", "nonce", "out", "seal", "sock", "taken", "watched")
 
     def __init__(self, sock: socket.socket, now_s: float) -> None:
         self.sock = sock
@@ -39,7 +40,7 @@ class Connection:
         self.nonce = os.urandom(NONCE_BYTES)
         self.out = b""
         self.half_closed = False
-        self.answered = False
+        self.taken = False
         self.watched = 0
 
     @property
@@ -47,11 +48,9 @@ class Connection:
         return self.sock.fileno() >= 0
 
     def read(self) -> bytes | None:
-        """Return what came, b"" for nothing, None at the end. `answered`: somebody took the connection."""
+        """Return what came, b"" for nothing, None at the end."""
         try:
-            piece = self.sock.recv(1 << 16)
-            self.answered = True
-            return piece or None
+            return self.sock.recv(1 << 16) or None
         except BlockingIOError:
             return b""
         except OSError:
@@ -175,3 +174,24 @@ def peer(sock: socket.socket) -> str:
         return str(sock.getpeername()[0]).removeprefix("::ffff:")
     except OSError:
         return "an address that is gone"
+
+
+def near_end(sock: socket.socket) -> str:
+    """Return the address and port of this end of *sock*, as "10.0.0.5 port 7776"; "" where it is gone."""
+    try:
+        return place(sock.getsockname())
+    except OSError:
+        return ""
+
+
+def far_end(sock: socket.socket) -> str:
+    """Return the same of the other end."""
+    try:
+        return place(sock.getpeername())
+    except OSError:
+        return ""
+
+
+def place(address: Any) -> str:
+    """Return *address*, of IPv4 or IPv6 as sockets give it, in words. The scope is left out: each host has its own."""
+    return f"{str(address[0]).removeprefix('::ffff:').partition('%')[0]} port {address[1]}"

@@ -69,9 +69,11 @@ class Report(Record, frozen=True, kw_only=True):
 
 class Hello(Record, frozen=True, kw_only=True, tag="hello"):
     """Up, first: who I am. `mark` is this process's own: a second connection of the same host with another is
-    refused. `space`: the network namespace (space.py)."""
+    refused. `space`: the network namespace (space.py). `end`: this end of the connection, "ADDRESS port N": the leader
+    sees another one where a proxy or a translation of addresses stands between."""
 
     host: Name
+    end: Annotated[str, Meta(max_length=128)] = ""
     space: Annotated[str, Meta(max_length=128)] = ""
     mark: Annotated[str, Meta(max_length=64)]
 

@@ -189,8 +189,10 @@ def vanished(host: str, how: str, at_ns: int) -> Report:
     )
 
 
-def broken() -> str:
-    return "its connection broke and was not made again: its train was killed, or its machine is gone"
+def broken(seen: str = "") -> str:
+    """Return what a connection that broke means; *seen*: what took connections in the leader's place since."""
+    why = seen or "its train was killed, or its machine is gone"
+    return f"its connection broke and was not made again: {why}"
 
 
 def silent(seconds: float) -> str:

@@ -1,5 +1,6 @@
 """Where a follower looks for its leader: the addresses of its name, one after the other, and its ports."""
 
+from toolkit.peers.link import place
 from toolkit.peers.lookup import Address, Lookup, numeric
 
 # Until the leader is met, its name may not resolve yet, or to an address of before.
@@ -33,6 +34,11 @@ class Route:
     def met(self) -> bool:
         """True once the leader was found; it is looked for in that place alone from then on."""
         return self._met is not None
+
+    @property
+    def last(self) -> str:
+        """The place of the last try, in words."""
+        return "no address" if self._last is None else place(self._last[1])
 
     @property
     def elsewhere(self) -> bool:

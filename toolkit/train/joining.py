@@ -82,6 +82,12 @@ def _key(job: Job, log: Log) -> bytes:
                 f"expected a readable file, found none ({error.strerror})",
                 where=f"TOOLKIT_JOB_SECRET_FILE: {ours.job_secret_file}",
             ) from None
+        if not secret:
+            raise ContractError(
+                "expected a secret, found an empty file",
+                where=f"TOOLKIT_JOB_SECRET_FILE: {ours.job_secret_file}",
+                hint="Write the job's secret into it, the same on every host, or unset the variable",
+            )
     if not secret and job.cluster.is_leader:
         log.debug("link: no TOOLKIT_JOB_SECRET; its key comes from the job's own documents, a secret would be better")
     parameters = {name: value for name, value in job.framework_parameters.items() if name not in OF_ONE_HOST}

@@ -1,6 +1,7 @@
 """The second job in one container, as on a warm pool: nothing of the first is taken for the second's (checklist 73)."""
 
 import json
+from pathlib import Path
 
 from tests.walk.base import Base
 
@@ -82,3 +83,38 @@ def test_nothing_is_left_in_the_folder_for_temporary_files_but_what_a_next_run_w
 
     left = [path for path in scratch.rglob("*") if path.is_file() or path.name.startswith("run-")]
     assert left == []
+
+
+STARTS_TRAIN = """
+import os, subprocess, sys
+print("loss=1.5", flush=True)
+inner = subprocess.run([sys.executable, "-m", "toolkit.cli.main", "train"], env={**os.environ, **MORE})
+print("loss=2.5")
+sys.exit(inner.returncode)
+"""
+
+
+def test_a_train_that_the_jobs_script_starts_is_refused_and_touches_no_file(base: Base) -> None:
+    base.document("metric-definition-regex.json", [{"Name": "loss", "Regex": "loss=([0-9.]+)"}])
+    base.program("MORE = {}" + STARTS_TRAIN)
+
+    done = base.train()
+
+    samples = [json.loads(line) for line in (base.output / "metrics.jsonl").read_text().splitlines()]
+    assert done.status == 78, done
+    assert done.log.count("train was started by the script of the job that it would run") >= 1
+    assert done.log.count("Invoking script") == 1
+    assert [sample["value"] for sample in samples] == [1.5, 2.5]
+    assert done.failure is not None and "ended with code 78" in done.failure
+
+
+def test_a_script_may_start_a_train_of_another_base(base: Base, tmp_path: Path) -> None:
+    other = Base(tmp_path / "other")
+    other.program("print('inner')\n")
+    base.program(f"MORE = {{'SAGEMAKER_BASE_DIR': {str(other.root)!r}}}{STARTS_TRAIN}")
+
+    done = base.train()
+
+    assert done.status == 0, done
+    assert b"inner\n" in done.stdout
+    assert other.output.joinpath("success").exists()

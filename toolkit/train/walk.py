@@ -33,7 +33,7 @@ from toolkit.supervise.hang import Stall
 from toolkit.supervise.loop import Supervisor
 from toolkit.supervise.signals import Interrupted, Signals
 from toolkit.supervise.stacks import SIGNAL as STACKS_SIGNAL
-from toolkit.train import ending, plugin
+from toolkit.train import ending, plugin, within
 from toolkit.train.rounds import Rounds
 from toolkit.train.taps import Taps
 
@@ -59,6 +59,10 @@ def train(environ: Mapping[str, str], *, interpreter: str, log: Log, signals: Si
     platform = platforms.detect(environ)
     folders = platform.folders(environ)
     log.hide(environ)
+    nested = within.refusal(environ.get(MARKER, ""), folders)
+    if nested is not None:
+        log.error(str(nested))  # And nothing else: the job's files are those of the run that is at work.
+        return nested.exit_code
     outlets = Outlets()
     log.say_through(outlets.stderr.say, outlets.flush)
     log.attempt("an earlier run's files could not be removed", lambda: platform.clear_stale(folders, log), None)
@@ -412,7 +416,9 @@ def _shared_with_ranks(run_folder: Path, stacks: Path | None, log: Log) -> dict[
             stacks.mkdir(exist_ok=True)
             environ["TOOLKIT_STACKS"] = f"{STACKS_SIGNAL}:{stacks}"
     except OSError as error:
-        log.warning(f"{run_folder}: {error.strerror}; toolkit.status and stacks of hangs are not to be had in this run")
+        log.warning(
+            f"{run_folder}: {error.strerror or error}; toolkit.status and stacks of hangs are not to be had in this run"
+        )
     return environ
 
 

@@ -1,0 +1,21 @@
+"""Refuses a `train` that the job's own script started: it would run the same job, whose script would start it again."""
+
+from toolkit.artifacts.scratch import RUN
+from toolkit.errors import UserError
+from toolkit.job.job import Folders
+
+
+def refusal(outer: str, folders: Folders) -> UserError | None:
+    """Return why this `train` must not run, None if it may. *outer*: the run that the environment is of, "" if of none.
+
+    Refused is a run of the same base while the outer one is at work: its folder is in the folder that all runs of a
+    base share, and goes with it.
+    """
+    if not outer.startswith(RUN) or "/" in outer or not (folders.scratch / outer).is_dir():
+        return None
+    return UserError(
+        f"train was started by the script of the job that it would run (base {folders.base}): it would start that"
+        " script again, and so on",
+        hint="Let the script start the training program itself, or name that program as the job's script"
+        " (TOOLKIT_PROGRAM). To run another job, set SAGEMAKER_BASE_DIR.",
+    )

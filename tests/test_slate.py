@@ -34,6 +34,18 @@ TOLD = RankSlate(
 # Stops
 
 
+def test_a_page_that_does_not_fit_says_why(tmp_path: Path) -> None:
+    code = (
+        "import resource, sys; from pathlib import Path; from toolkit import slate\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (1024, 1024))\n"
+        "try: slate.lay(Path(sys.argv[1]))\n"
+        "except OSError as error: print(error.strerror)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, tmp_path], cwd=ROOT, capture_output=True, text=True, timeout=60)
+
+    assert done.stdout == "File too large\n", done.stderr
+
+
 def test_no_stop_is_asked_at_first(tmp_path: Path) -> None:
     slate.lay(tmp_path)
 

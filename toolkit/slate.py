@@ -93,8 +93,9 @@ def lay(folder: Path) -> None:
     try:
         # The whole page, never truncated: a rank that has it mapped would die of SIGBUS at a missing byte.
         page = layout.STOP_HEAD.pack(layout.VERSION).ljust(layout.PAGE_BYTES, b"\0")
-        if os.pwrite(fd, page, 0) != len(page):
-            raise OSError(f"{folder / layout.STOP_NAME}: expected {len(page)} bytes to be written, found the disk full")
+        written = 0
+        while written < len(page):  # The write after a short one raises what kept it short: a full disk, a limit.
+            written += os.pwrite(fd, page[written:], written)
     finally:
         os.close(fd)
 

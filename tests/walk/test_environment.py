@@ -2,11 +2,12 @@
 
 import json
 import os
+import sys
 from pathlib import Path
 
 import pytest
 
-from tests.walk.base import SEES, Base
+from tests.walk.base import SEES, TRAIN, Base
 
 TRAINING_ENV_KEYS = set(
     """
@@ -302,3 +303,18 @@ def test_a_toolkit_variable_that_is_no_setting_is_warned_of_with_the_nearest_nam
         "[toolkit] warning: ignored, as no settings have these names: TOOLKIT_STALL (Did you mean TOOLKIT_STALL_S?)."
         " docs/settings.md lists all"
     ]
+
+
+@pytest.mark.parametrize("entry", ["toolkit.cli.start", "toolkit.cli.main"])
+def test_where_python_has_ascii_alone_text_beyond_it_reaches_the_script(tmp_path: Path, entry: str) -> None:
+    base = Base(tmp_path / "Ünïcode 中")
+    base.hyperparameters({"näme": json.dumps("é中")})
+    base.program(SEES)
+    command = (sys.executable, "-c", f"from {entry} import train; train()")
+    ascii_alone = {"LANG": "C", "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+
+    done = base.train(ascii_alone, command=command if "start" in entry else TRAIN)
+
+    assert done.status == 0, done
+    assert [os.fsencode(token) for token in done.argv] == ["--näme".encode(), "é中".encode()]
+    assert ascii_alone.items() <= done.environ.items()

@@ -5,7 +5,7 @@ import sys
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from toolkit.cli.streams import fill_standard_streams
+from toolkit.cli.streams import fill_standard_streams, use_utf_8
 
 if TYPE_CHECKING:
     from toolkit.cli.parser import Parser
@@ -76,6 +76,7 @@ def mpi_agent(words: list[str]) -> None:
 def main(argv: list[str] | None = None) -> None:
     """Run `toolkit COMMAND ...`."""
     words = sys.argv[1:] if argv is None else argv
+    use_utf_8()
     if words[:1] == ["train"]:
         train(words[1:])
     _open_standard_streams()

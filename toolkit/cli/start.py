@@ -4,12 +4,13 @@ As the first process of a container `train` gets a signal only once there is a h
 drops a SIGTERM without a word. What Python itself takes to start cannot be covered (docs/supervision.md says how long).
 """
 
-from toolkit.cli.streams import fill_standard_streams
+from toolkit.cli.streams import fill_standard_streams, use_utf_8
 from toolkit.supervise.signals import Signals
 
 
 def train() -> None:
     """Run `train`."""
+    use_utf_8()
     fill_standard_streams()
     with Signals(last=True) as signals:
         from toolkit.cli.main import train as run

@@ -1,6 +1,7 @@
-"""The standard streams that `train` was given, or was not."""
+"""What `train` and `toolkit` are started with: standard streams that may be closed, an encoding that may be ASCII."""
 
 import os
+import sys
 
 
 def fill_standard_streams() -> None:
@@ -12,3 +13,17 @@ def fill_standard_streams() -> None:
     while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:  # The lowest free number, so they are filled in order.
         pass
     os.close(fd)
+
+
+def use_utf_8() -> None:
+    """Start this process anew with Python's UTF-8 mode where its arguments, variables and paths would have to be ASCII
+    (LC_ALL=C with PYTHONUTF8=0): documents are UTF-8, and what they hold is given to scripts as these.
+
+    The environment stays as it is: a script's Python has the encoding that the job asks for.
+    """
+    if sys.getfilesystemencoding() != "ascii" or sys.flags.utf8_mode or not sys.executable:
+        return
+    try:
+        os.execv(sys.executable, (sys.executable, "-X", "utf8", *sys.orig_argv[1:]))
+    except OSError:
+        pass  # As it is: what ASCII can hold, works.

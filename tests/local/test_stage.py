@@ -93,6 +93,9 @@ def test_links_of_the_source_are_submitted_as_what_they_lead_to_and_what_is_no_f
     asked = spec(tmp_path)
     folder = asked.source
     (tmp_path / "shared.py").write_text("shared")
+    (tmp_path / "utils/deep").mkdir(parents=True)
+    (tmp_path / "utils/deep/a.py").write_text("utils")
+    (folder / "runs/empty").mkdir(parents=True)
     for name in ("lib/model.py", ".venv/site.py"):
         (folder / name).parent.mkdir()
         (folder / name).write_text(name)
@@ -104,7 +107,8 @@ def test_links_of_the_source_are_submitted_as_what_they_lead_to_and_what_is_no_f
         "site.py": ".venv/site.py",
         "lock": "nobody@nowhere:1",
         "itself": "itself",
-        "data": tmp_path,
+        "utils": tmp_path / "utils",
+        "above": tmp_path,
     }
     for name, target in targets.items():
         (folder / name).symlink_to(target)
@@ -122,17 +126,42 @@ def test_links_of_the_source_are_submitted_as_what_they_lead_to_and_what_is_no_f
         "absolute.py": "train.py",
         "library": "lib",
     }
-    assert [(code / name).read_text() for name in ("shared.py", "site.py", "library/model.py")] == [
+    assert [(code / name).read_text() for name in ("shared.py", "utils/deep/a.py", "site.py", "library/model.py")] == [
         "shared",
+        "utils",
         ".venv/site.py",
         "lib/model.py",
     ]
     assert members(host.place.submitted) == sorted(
-        [*("lib/main.py", "absolute.py", "library", "shared.py", "site.py", "lib/model.py", "train.py")]
+        (
+            *("lib/main.py", "absolute.py", "library", "shared.py", "site.py", "lib/model.py", "train.py"),
+            *("runs/empty", "utils/deep/a.py"),
+        )
     )
     said = capfd.readouterr().err
-    for words in ("lock is a link to nothing (nobody@nowhere:1); ", "pipe is a FIFO", "data is a link to the folder /"):
+    for words in (
+        "lock is a link to nothing (nobody@nowhere:1); ",
+        "pipe is a FIFO",
+        "above is a link to the folder /",
+    ):
         assert words in said
+    assert "--channel NAME=" in said
+
+
+def test_a_large_source_is_announced_and_a_large_folder_behind_a_link_is_left_out(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(source, "LARGE_BYTES", 1000)
+    monkeypatch.setattr(source, "LINKED_BYTES", 1000)
+    asked = spec(tmp_path)
+    (asked.source / "weights.bin").write_bytes(bytes(1100))
+    (asked.source / "data").symlink_to(data_of(tmp_path, "a", *map("b/{}".format, range(80))))
+
+    staged(asked)
+
+    said = capfd.readouterr().err
+    assert "packing the source" in said and "2 files, 0 MB" in said
+    assert f"data is a link to the folder {tmp_path}/data, which is large: give it as a channel" in said
 
 
 def test_what_is_no_file_is_left_out_of_a_channel(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -96,7 +96,7 @@ def stage(spec: Spec, own: Mapping[str, str], log: Log, *, only: Sequence[str] |
         for host in (spec.hosts if only is None else only)
     )
     try:
-        _say_left_out("the source", spec.source, pack(spec, submitted), log)
+        _say_left_out("the source", spec.source, pack(spec, submitted, log), log)
         content = {channel.name: _present_files(channel, log) for channel in spec.channels}
         (spec.job_dir / "logs").mkdir()
         if spec.checkpoints:

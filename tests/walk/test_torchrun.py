@@ -62,12 +62,14 @@ def test_where_no_temporary_file_can_be_written_ranks_are_left_to_torchrun(ranks
     assert re.search(rb"rank cannot be written \(No space left on device\): ranks are left to torchrun", done.stderr)
 
 
-def test_each_rank_has_its_file_and_its_metrics(ranks: Base) -> None:
+def test_each_rank_has_its_file_and_its_metrics_and_nothing_else_is_left(ranks: Base, tmp_path: Path) -> None:
     ranks.document("metric-definition-regex.json", [{"Name": "loss", "Regex": "loss=([0-9.]+)"}])
     ranks.program(RANK + "print(f'loss={rank + 0.5}')\nsys.stderr.write('\\r 10%\\r100%\\n')\n")
+    (tmp_path / "tmp").mkdir()
 
-    ranks.train()
+    ranks.train(TMPDIR=str(tmp_path / "tmp"))
 
+    assert list((tmp_path / "tmp").iterdir()) == []
     for rank in (0, 1):
         file = ranks.output / f"data/logs/algo-1-rank-{rank}.log"
         assert sorted(file.read_bytes().split(b"\n")) == [b"", b"\r 10%\r100%", b"loss=%.1f" % (rank + 0.5)]

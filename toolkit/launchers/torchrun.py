@@ -29,6 +29,7 @@ def plan(job: Job, run_folder: Path) -> Plan:
     per_host, hosts = job.processes_per_host, job.cluster.size
     environ = environment(job, given)
     environ.setdefault("PET_SHUTDOWN_TIMEOUT", str(int(job.grace_s) + SHUTDOWN_MARGIN_S))
+    environ.setdefault("PET_LOG_DIR", str(run_folder / "torchrun"))  # Else torchelastic_... stays in TMPDIR.
     stand_in = job.settings.stand_in == "on"
     wrapper = run_folder / "rank"
     if stand_in:

@@ -127,8 +127,9 @@ def test_a_missing_document_is_named(base: Base, name: str) -> None:
         (b" \n", "expected a JSON document, found an empty file"),
         (b'{"a": 1,\n "b": oops}', "expected JSON, found a mistake at line 2 column 7 (Expecting value)"),
         (b'{"a": ', "line 1 column 7"),
-        (b"\xff\xfe{}", "expected JSON in UTF-8, found 'utf-8' codec can't decode byte 0xff in position 0"),
-        (b"[" * 100_000, "expected JSON in UTF-8, found maximum recursion depth"),
+        (b"{\xff\xfe}", "expected JSON, found bytes that are not UTF-8, from byte 1 on (invalid start byte)"),
+        (b"[" * 100_000, "expected JSON, found objects or lists nested more deeply than Python reads them"),
+        (b'{"a": ' + b"9" * 5000 + b"}", "expected JSON, found a whole number of more than 4,300 digits"),
         (b"[]", "$: expected an object, found []"),
         (b"null", "$: expected an object, found null"),
     ],
@@ -331,6 +332,22 @@ def test_an_address_of_no_host_is_told_where_a_host_has_none(base: Base, address
     said = base.heard()
     assert told in said
     assert ("TOOLKIT_HOST_ADDRESSES" in said) == bool(told)
+
+
+@pytest.mark.parametrize(
+    ("document", "place"),
+    [
+        ({"current_host": "algo-1", "hosts": ["algo-1", "algo-2", "algo-1"]}, "$.hosts"),
+        (
+            {**HETERO, "instance_groups": [{**GROUPS[1], "hosts": [GROUPS[1]["hosts"][0]] * 2}]},
+            "$.instance_groups",
+        ),
+    ],
+)
+def test_a_host_that_is_named_twice_is_refused(base: Base, document: dict[str, Any], place: str) -> None:
+    base.write(resourceconfig=document)
+
+    assert base.error().startswith(f"{base.file('resourceconfig')}: {place}: expected each host once, found ")
 
 
 @pytest.mark.parametrize("name", ["../../x", "..", ".", "", "a/b", "/a", "a\0b", "a" * 300, "\ud800"])

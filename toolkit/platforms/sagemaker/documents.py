@@ -8,6 +8,7 @@ one of another shape draws a warning and counts as absent: no job may fail over 
 
 import json
 import re
+import sys
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -134,14 +135,22 @@ def load(file: Path, *, hint: str = HINT) -> Any:
     except OSError as error:
         reason = f"one that cannot be read ({error.strerror})"
         raise ContractError(f"expected a JSON document, found {reason}", where=str(file), hint=hint) from None
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:
         if not content.strip():
             raise ContractError("expected a JSON document, found an empty file", where=str(file), hint=hint) from None
-        # Where, but not what: a document of hyperparameters may hold secrets.
-        found = f"a mistake at line {error.lineno} column {error.colno} ({error.msg})"
-        raise ContractError(f"expected JSON, found {found}", where=str(file), hint=hint) from None
-    except (ValueError, RecursionError) as error:  # UnicodeDecodeError, a number of 5,000 digits, 2,000 brackets
-        raise ContractError(f"expected JSON in UTF-8, found {error}", where=str(file), hint=hint) from None
+        own_hint = "" if hint == HINT else hint  # The file is there: nothing else is to be set in its place.
+        raise ContractError(f"expected JSON, found {_mistake(error)}", where=str(file), hint=own_hint) from None
+
+
+def _mistake(error: Exception) -> str:
+    """Return what keeps a document from being JSON: where, but not what, as one of hyperparameters may hold secrets."""
+    if isinstance(error, json.JSONDecodeError):
+        return f"a mistake at line {error.lineno} column {error.colno} ({error.msg})"
+    if isinstance(error, UnicodeDecodeError):
+        return f"bytes that are not UTF-8, from byte {error.start} on ({error.reason})"
+    if isinstance(error, RecursionError):
+        return "objects or lists nested more deeply than Python reads them"
+    return f"a whole number of more than {sys.get_int_max_str_digits():,} digits"
 
 
 def typed(value: Any, kind: type[T], file: Path, at: str = "$") -> T:

@@ -18,8 +18,10 @@ def check_hosts(hosts: Iterable[str], where: str, path: str = "") -> None:
     """Check that each of *hosts* can name a host; *where* and *path* ("$.hosts") say where they stand.
 
     Raises:
-        ContractError: it holds a slash or a space, is "." or "..", begins with "-" or is longer than 200 bytes.
+        ContractError: it holds a slash or a space, is "." or "..", begins with "-", is longer than 200 bytes or stands
+            there twice.
     """
+    seen: set[str] = set()
     for host in hosts:
         if not _HOST.fullmatch(host) or host in (".", "..") or len(host.encode()) > MOST_HOST_BYTES:
             raise ContractError(
@@ -27,6 +29,10 @@ def check_hosts(hosts: Iterable[str], where: str, path: str = "") -> None:
                 f" {MOST_HOST_BYTES} bytes), found {_shown(host)}",
                 where=where,
             )
+        if host in seen:
+            message = f"{path + ': ' if path else ''}expected each host once, found {_shown(host)} twice"
+            raise ContractError(message, where=where)
+        seen.add(host)
 
 
 def check_folder(name: str, where: str, path: str, what: str) -> None:

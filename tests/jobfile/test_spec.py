@@ -198,6 +198,17 @@ def job_file(tmp_path: Path) -> Path:
 
 
 @TOML
+def test_dates_and_times_of_toml_are_text_as_in_yaml(tmp_path: Path) -> None:
+    lines = "script = 't.py'\n[hyperparameter]\nd = 1979-05-27\nt = 07:32:00\nl = [{x = 1979-05-27T07:32:00Z}]\n"
+    (tmp_path / "job.toml").write_text(lines)
+
+    made = of(str(tmp_path / "job.toml"))
+
+    assert made.hyperparameters == {"d": "1979-05-27", "t": "07:32:00", "l": [{"x": "1979-05-27T07:32:00+00:00"}]}
+    assert json.dumps(made.hyperparameters)
+
+
+@TOML
 def test_a_job_file_says_the_same_words_and_its_paths_start_from_it(job_file: Path) -> None:
     made = of(str(job_file))
 
@@ -278,7 +289,12 @@ def test_a_yaml_job_file_says_the_same_with_yaml_1_2_values(tmp_path: Path, suff
         ("script: [", ["job.yaml", "expected YAML, found a mistake", "line 1"]),
         ("- script", ["job.yaml", "an object", "list"]),
         ("script: t.py\nhost: 2", ["job.yaml: $.host", "Did you mean hosts?"]),
-        ("script: t.py\n1: 2", ["job.yaml: $.1"]),
+        ("script: t.py\n1: 2", ["job.yaml: $.1: expected a name that is text, found int. Put it in quotes."]),
+        ("hyperparameter: {a: {1: x}}", ["job.yaml: $.hyperparameter.a.1"]),
+        ("hyperparameter: {null: x}", ["job.yaml: $.hyperparameter.None", "found NoneType"]),
+        ("hyperparameter: {a: [1, !!binary aGk=]}", ["job.yaml: $.hyperparameter.a[1]: expected text", "found bytes"]),
+        ("hyperparameter: {a: !!set {x}}", ["job.yaml: $.hyperparameter.a", "found set"]),
+        ("hyperparameter: &a {x: [*a]}", ["job.yaml: $.hyperparameter.x[0]", "alias of what is around it"]),
         ("a: !!python/object/apply:os.system [ls]", ["job.yaml", "expected YAML"]),
         ("a: b\n---\nc: d", ["job.yaml", "expected YAML"]),
     ],
@@ -290,6 +306,14 @@ def test_a_wrong_yaml_file_is_named(tmp_path: Path, content: str, words: list[st
         of(str(tmp_path / "job.yaml"))
 
     assert [word for word in words if word not in str(raised.value)] == []
+
+
+def test_an_alias_that_repeats_a_value_is_that_value(tmp_path: Path) -> None:
+    text = "script: t.py\nhyperparameter: {a: &a {x: 1}, b: *a, c: [*a, *a], d: !!timestamp 1979-05-27}"
+    (tmp_path / "job.yaml").write_text(text)
+    x = {"x": 1}
+
+    assert of(str(tmp_path / "job.yaml")).hyperparameters == {"a": x, "b": x, "c": [x, x], "d": "1979-05-27"}
 
 
 def test_without_pyyaml_a_yaml_file_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

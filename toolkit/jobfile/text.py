@@ -14,8 +14,11 @@ SUFFIXES = (".toml", ".json", *YAML)
 def parse(content: bytes, path: PurePath) -> Any:
     """Return the values that *content* holds: JSON or YAML by the name of *path*, else TOML.
 
+    They are JSON's: dates and times of TOML and YAML are returned as text (1979-05-27).
+
     Raises:
-        ContractError: it is not that, or the reader for it is not installed; names *path*.
+        ContractError: it is not that, or the reader for it is not installed; names *path*. Or it holds a value that
+            JSON has not; names its place.
     """
     if path.suffix == ".json":
         return decode(content, Any, str(path))
@@ -26,7 +29,31 @@ def parse(content: bytes, path: PurePath) -> Any:
         raise ContractError(
             f"expected {kind}, found bytes that are not UTF-8 ({error.reason})", where=str(path)
         ) from None
-    return _yaml(text, path) if path.suffix in YAML else _toml(text, path)
+    found = _yaml(text, path) if path.suffix in YAML else _toml(text, path)
+    return _as_json(found, f"{path}: $", ())
+
+
+def _as_json(value: Any, where: str, above: tuple[int, ...]) -> Any:
+    """Return *value*, found at the place *where* inside the containers *above* (their ids), as JSON could hold it."""
+    from datetime import date, time
+
+    if value is None or isinstance(value, (str, int, float)):
+        return value
+    if isinstance(value, (date, time)):
+        return value.isoformat()
+    if id(value) in above:
+        raise ContractError("expected values, found an alias of what is around it", where=where)
+    inside = (*above, id(value))
+    if isinstance(value, (list, tuple)):
+        return [_as_json(part, f"{where}[{index}]", inside) for index, part in enumerate(value)]
+    if not isinstance(value, dict):
+        expected = "expected text, a number, true or false, null, a list or a table"
+        raise ContractError(f"{expected}, found {type(value).__name__}", where=where)
+    for name in value:
+        if not isinstance(name, str):
+            found = f"expected a name that is text, found {type(name).__name__}"
+            raise ContractError(found, where=f"{where}.{name}", hint="Put it in quotes.")
+    return {name: _as_json(part, f"{where}.{name}", inside) for name, part in value.items()}
 
 
 def _toml(text: str, path: PurePath) -> Any:

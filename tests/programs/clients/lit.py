@@ -23,6 +23,10 @@ class Module(lightning.LightningModule):
         return torch.optim.SGD(self.parameters(), lr=task.RATE)
 
 
+callbacks = [ModelCheckpoint(task.CHECKPOINTS, save_top_k=0)]
+if task.options.mode == "stop":
+    # Not elsewhere: it saves with all ranks, so where one rank alone raises it would wait for ever.
+    callbacks.append(OnExceptionCheckpoint(task.CHECKPOINTS))
 trainer = lightning.Trainer(
     accelerator="cpu",
     strategy="ddp",
@@ -30,7 +34,7 @@ trainer = lightning.Trainer(
     num_nodes=task.options.hosts,
     max_steps=task.steps,
     max_epochs=-1,
-    callbacks=[OnExceptionCheckpoint(task.CHECKPOINTS), ModelCheckpoint(task.CHECKPOINTS, save_top_k=0)],
+    callbacks=callbacks,
     enable_progress_bar=False,
     enable_model_summary=False,
     logger=False,

@@ -42,6 +42,7 @@ from toolkit.peers.roll import (
     OverHere,
     Send,
     Settled,
+    StalledHere,
     Start,
     StopAt,
     Times,
@@ -855,6 +856,72 @@ def test_a_host_whose_ranks_have_ended_well_hides_no_hang() -> None:
 
     assert {code for _, code in job.verdicts} == {124}
     assert all(9.0 <= host.did(FailHere)[0] < 9.1 for host in job.hosts.values())
+
+
+@pytest.mark.parametrize("at_rest", [True, False], ids=["rests", "ends"])
+def test_silence_counts_from_the_last_move_of_any_host(at_rest: bool) -> None:
+    job = Job(3)
+    job.ready()
+    job.at(12.0, lambda: job.tell("algo-2", Rested()) if at_rest else job.end("algo-2"))
+    for at in range(6, 16):
+        for name in ("algo-1", "algo-3"):
+            idle = Idle(seconds=float(at), limit_s=6.0)
+            job.at(float(at), lambda name=name, idle=idle: job.tell(name, idle))  # type: ignore[misc]
+    for name in ("algo-1", "algo-3") if not at_rest else job.names:
+        job.at(16.0, lambda name=name: job.end(name))  # type: ignore[misc]
+
+    job.play()
+
+    assert job.verdicts == {("algo-1", 0)}
+    assert not any(host.did(FailHere) for host in job.hosts.values())
+
+
+def test_a_hang_after_the_end_of_a_hosts_ranks_is_told_with_the_seconds_since() -> None:
+    job = Job(2)
+    job.ready()
+    job.at(12.0, lambda: job.tell("algo-2", Rested()))
+    for at in range(6, 30):
+        job.at(float(at), lambda at=at: job.tell("algo-1", Idle(seconds=float(at), limit_s=6.0)))  # type: ignore[misc]
+    for host in job.hosts.values():
+        host.evidence = Report(host=host.name, exit_code=124, primary=True, kind=HANG)
+
+    job.play()
+
+    assert {code for _, code in job.verdicts} == {124}
+    assert job.leader.verdict is not None
+    assert "anything for 7 s" in job.leader.verdict.cause
+
+
+def test_a_hang_that_is_only_reported_is_told_to_all_hosts_and_ends_none() -> None:
+    job = Job(3)
+    job.ready()
+    for at in (5.0, 6.0, 7.0):
+        for name in job.names:
+            idle = Idle(seconds=at, limit_s=5.0, stops=False)
+            job.at(at, lambda name=name, idle=idle: job.tell(name, idle))  # type: ignore[misc]
+    for name in job.names:
+        job.at(9.0, lambda name=name: job.end(name))  # type: ignore[misc]
+
+    job.play()
+
+    assert job.verdicts == {("algo-1", 0)}
+    assert [len(host.did(StalledHere)) for host in job.hosts.values()] == [1, 1, 1]
+    assert not any(host.did(FailHere) for host in job.hosts.values())
+
+
+@pytest.mark.parametrize("culprit", ["algo-1", "algo-3"])
+def test_after_a_hang_that_was_only_reported_a_failure_is_told_as_ever(culprit: str) -> None:
+    job = Job(3)
+    job.ready()
+    for name in job.names:
+        idle = Idle(seconds=5.0, limit_s=5.0, stops=False)
+        job.at(5.5, lambda name=name, idle=idle: job.tell(name, idle))  # type: ignore[misc]
+    job.at(9.0, lambda: job.tell(culprit, Failing(report=job.failure(culprit))))
+
+    job.play()
+
+    assert job.verdicts == {(culprit, 3)}
+    assert all(9.0 <= host.did(FailHere)[0] < 9.1 for host in job.hosts.values() if host.name != culprit)
 
 
 # --- the end

@@ -88,3 +88,23 @@ def test_a_script_that_hangs_alone_is_told_by_its_line(base: Base) -> None:
     assert done.status == 124
     assert "(TOOLKIT_STALL_S); script at train.py:3 in load" in str(done.failure)
     assert "host " not in str(done.failure)
+
+
+def test_a_hang_of_two_hosts_that_is_only_reported_ends_nothing(hosts: Hosts) -> None:
+    for name in hosts.bases:
+        hosts.program(name, "import time\ntime.sleep(2.5)\nprint('woke up', flush=True)\n")
+
+    done = hosts.run(TOOLKIT_STALL_S="1", TOOLKIT_STALL_ACTION="report")
+
+    for host in done.values():
+        assert (host.status, host.stdout) == (0, b"woke up\n")
+        assert "no rank has written or computed anything for" in host.log
+
+
+def test_a_host_that_waited_in_silence_for_another_ones_work_is_no_hang_when_that_is_done(hosts: Hosts) -> None:
+    hosts.program("algo-1", "import time\ntime.sleep(4)\nprint('done', flush=True)\n")
+    hosts.program("algo-2", "import time\nfor _ in range(15):\n    print('works', flush=True)\n    time.sleep(0.2)\n")
+
+    done = hosts.run(TOOLKIT_STALL_S="2")
+
+    assert {name: host.status for name, host in done.items()} == {"algo-1": 0, "algo-2": 0}

@@ -18,6 +18,7 @@ from toolkit.peers.messages import (
     Report,
     Rested,
     Round,
+    Stalled,
     Step,
     StepTimes,
     Stop,
@@ -42,6 +43,7 @@ from toolkit.peers.roll import (
     Say,
     Send,
     Settled,
+    StalledHere,
     Start,
     StopAt,
     StopHere,
@@ -191,6 +193,8 @@ class Follower:
         if isinstance(message, Launch) and not self._launched:
             self._launched = True
             return [LaunchHere(command=message.command)]
+        if isinstance(message, Stalled):
+            return [StalledHere(seconds=message.seconds)]
         if isinstance(message, Over):
             return [OverHere()]
         if isinstance(message, Rested):

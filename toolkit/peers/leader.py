@@ -27,6 +27,7 @@ from toolkit.peers.messages import (
     Report,
     Rested,
     Round,
+    Stalled,
     Step,
     StepTimes,
     Stop,
@@ -59,6 +60,7 @@ from toolkit.peers.roll import (
     Say,
     Send,
     Settled,
+    StalledHere,
     Start,
     StopAt,
     StopHere,
@@ -136,6 +138,8 @@ class Leader:
         # By host that is not ready: what it waits for.
         self._waits: dict[str, str] = {}
         self._idle: dict[str, Idle] = {}
+        # When ranks of a host ended, or stacks were written: nobody's silence counts from before.
+        self._moved_s = now_s
         self._stuck: dict[str, tuple[Stuck, ...]] = {}
         self._steps: dict[str, int] = {}
         self._agreed: Step | None = None
@@ -284,6 +288,7 @@ class Leader:
             return [Send(hosts=self._followers, message=message)]
         if isinstance(message, Rested):
             self._resting.add(host)
+            self._moved_s = now_s
             return self._rest()
         if isinstance(message, StepTimes):
             return [Timed(host=host, times=message.times)]
@@ -392,7 +397,12 @@ class Leader:
         at_work = self._unended - self._resting
         if not at_work or not at_work <= self._idle.keys():
             return []
-        idle_s = min(self._idle[host].seconds for host in at_work)
+        idle_s = min(now_s - self._moved_s, *(self._idle[host].seconds for host in at_work))
+        if idle_s < max(self._idle[host].limit_s for host in at_work):
+            return []
+        if not any(self._idle[host].stops for host in at_work):
+            self._idle, self._moved_s = {}, now_s
+            return [Send(hosts=self._followers, message=Stalled(seconds=idle_s)), StalledHere(seconds=idle_s)]
         cause = f"no rank of any host has written or computed anything for {idle_s:.0f} s (TOOLKIT_STALL_S)"
         report = Report(
             host=self._me,
@@ -408,6 +418,7 @@ class Leader:
 
     def _on_ended(self, host: str, report: Report, now_s: float) -> list[Action]:
         self._ended[host] = report
+        self._moved_s = now_s
         self._note_early(report)
         self._unended.discard(host)
         self._untold.discard(host)

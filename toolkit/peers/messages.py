@@ -115,7 +115,16 @@ class Pong(Record, frozen=True, kw_only=True, tag="pong"):
 
 
 class Idle(Record, frozen=True, kw_only=True, tag="idle"):
-    """Up: no rank of this host has moved for so long (0: they move again)."""
+    """Up: no rank of this host has moved for so long (0: they move again). `limit_s`: when that is a hang, if no other
+    host's has either; `stops`: whether that ends the job."""
+
+    seconds: Seconds
+    limit_s: Seconds = 0.0
+    stops: bool = True
+
+
+class Stalled(Record, frozen=True, kw_only=True, tag="stalled"):
+    """Down: no rank of any host has moved for so long; have their stacks written, and let them go on."""
 
     seconds: Seconds
 
@@ -230,5 +239,5 @@ Up = (
     | Rested
     | Bye
 )
-Down = Welcome | Go | Pong | Failing | Stop | Step | Verdict | Again | Notice | Launch | Over | Rested
+Down = Welcome | Go | Pong | Failing | Stop | Step | Verdict | Again | Notice | Launch | Over | Rested | Stalled
 Message = Up | Down

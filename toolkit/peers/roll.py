@@ -129,6 +129,12 @@ class Landed(Record, frozen=True, kw_only=True):
     code: int
 
 
+class StalledHere(Record, frozen=True, kw_only=True):
+    """No rank of the job has moved for so long: have the stacks of those here written. They go on."""
+
+    seconds: float
+
+
 class OverHere(Record, frozen=True, kw_only=True):
     """The leader's main process has ended; nothing will be launched any more."""
 
@@ -155,6 +161,7 @@ Action = (
     | Timed
     | LaunchHere
     | Landed
+    | StalledHere
     | OverHere
     | AllRested
 )

@@ -6,14 +6,15 @@ from toolkit.job.outcome import Ended, Ruled
 from toolkit.supervise.daemons import Wire
 
 # step: the step at which every rank of the job stops.
-# hang: no host's ranks move (with the seconds).
+# hang: no host's ranks move (with the seconds), which ends the job; stalled: the same, and they go on.
 # start: every host is ready; stop: a stop signal came to another host (with its number); fail: another host failed;
 # settled: the job's end is known; again: a new round begins (its number), and what was said of the last one is over.
 # launch: this host is to run MPI's daemon; landed: another host's has ended; over: the leader's main process has ended;
 # rested: no rank of any host lives.
-Word = tuple[
-    Literal["start", "stop", "fail", "hang", "step", "settled", "again", "launch", "landed", "over", "rested"], int
+Said = Literal[
+    "start", "stop", "fail", "hang", "stalled", "step", "settled", "again", "launch", "landed", "over", "rested"
 ]
+Word = tuple[Said, int]
 
 
 class Rules(Protocol):

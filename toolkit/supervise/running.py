@@ -196,6 +196,8 @@ class Running:
                 self._asking.agree(number)
             elif word == "hang":
                 self._on_hang(float(number))
+            elif word == "stalled":
+                self._on_stalled(float(number))
             elif word in ("launch", "landed"):
                 self._daemons.serve()
             elif word == "over":
@@ -467,16 +469,27 @@ class Running:
         if self._hangs is None:  # Other hosts watch for hangs; this one was not told to, and ends with them.
             self._event(Event.PEER_FAILED)
             return
-        found = stopped(self._processes.rank_pids)
-        told = "".join(f"; {each.name} is {each.state}" for each in found)
-        where = f"their stacks go to {self._hangs.folder}"
-        self._log.error(f"no rank has written or computed anything for {idle_s:.0f} s{told}: {where}")
-        self._around.pulse.stalled(idle_s)
+        found = self._say_hang(self._hangs, idle_s)
         if self._hangs.stops:
             self._hung = Hung(idle_s=idle_s, stuck=found)
             self._event(Event.HUNG)
         else:
             self._dump()
+
+    def _on_stalled(self, idle_s: float) -> None:
+        """No host's ranks move, and no host ends for it."""
+        if self._state == "running" and self._hangs is not None:
+            self._say_hang(self._hangs, idle_s)
+            self._dump()
+
+    def _say_hang(self, watch: HangWatch, idle_s: float) -> tuple[Stuck, ...]:
+        """Say that no rank moves; return those that cannot."""
+        found = stopped(self._processes.rank_pids)
+        told = "".join(f"; {each.name} is {each.state}" for each in found)
+        where = f"their stacks go to {watch.folder}"
+        self._log.error(f"no rank has written or computed anything for {idle_s:.0f} s{told}: {where}")
+        self._around.pulse.stalled(idle_s)
+        return found
 
     def _dump(self) -> None:
         if self._hangs is not None and (problem := self._hangs.dump(self._processes.rank_pids)):

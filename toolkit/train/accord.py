@@ -23,6 +23,7 @@ from toolkit.peers.roll import (
     Repeat,
     Say,
     Settled,
+    StalledHere,
     Start,
     StopAt,
     StopHere,
@@ -92,6 +93,8 @@ class Accord:
             elif isinstance(action, Landed):
                 self._landed.append((action.host, action.code))
                 words.append(("landed", action.code))
+            elif isinstance(action, StalledHere):
+                words.append(("stalled", int(action.seconds)))
             elif isinstance(action, OverHere):
                 words.append(("over", 0))
             elif isinstance(action, AllRested):
@@ -117,7 +120,8 @@ class Accord:
     def idle(self, seconds: float) -> None:
         if seconds or self._was_idle:
             self._was_idle = bool(seconds)
-            self._link.tell(messages.Idle(seconds=seconds))
+            ours = self._job.settings
+            self._link.tell(messages.Idle(seconds=seconds, limit_s=ours.stall_s, stops=ours.stall_action == "stop"))
 
     def propose(self, step: int) -> None:
         self._link.tell(messages.Step(step=step))

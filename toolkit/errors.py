@@ -1,7 +1,8 @@
 """The four kinds of failure the toolkit itself can name, each with who is to blame and how `train` ends."""
 
 import errno
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 
 class ToolkitError(Exception):
@@ -28,6 +29,16 @@ class ToolkitError(Exception):
         if self.hint:
             text = f"{text.rstrip('.')}. {self.hint}"
         return text
+
+
+@contextmanager
+def at(where: str) -> Iterator[None]:
+    """Within the block, give errors that name no place *where* as theirs."""
+    try:
+        yield
+    except ToolkitError as error:
+        error.where = error.where or where
+        raise
 
 
 class UserError(ToolkitError):

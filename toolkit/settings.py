@@ -49,9 +49,12 @@ class Settings(Record, frozen=True, kw_only=True):
     """Our own settings. Times in seconds."""
 
     argument_style: Annotated[
-        ArgumentStyle,
-        _meaning("how hyperparameters become arguments: as sagemaker-training, as SDK v3 (json), as flags, or none"),
-    ] = "sagemaker"
+        ArgumentStyle | None,
+        _meaning(
+            "how hyperparameters become arguments: as sagemaker-training, as SDK v3 (json), as flags, or none; else"
+            " json for jobs of SDK v3's ModelTrainer, sagemaker for others"
+        ),
+    ] = None
     processes_per_host: Annotated[
         Positive | None,
         _meaning("ranks on each host, unless the job's hyperparameters say; else GPUs, else neuron cores, else 1"),
@@ -283,7 +286,7 @@ def _is_of_a_service(name: str, environ: Mapping[str, str]) -> bool:
 
 def _expected(field: str) -> str:
     hint = get_type_hints(Settings)[field]
-    words = [repr(word) for word in get_args(hint) if isinstance(word, str)]
+    words = [repr(word) for each in (hint, *get_args(hint)) for word in get_args(each) if isinstance(word, str)]
     if words:
         return "one of " + ", ".join(words)
     if int in get_args(hint) or hint is int:

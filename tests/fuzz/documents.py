@@ -170,7 +170,7 @@ def _takes(environ: dict[str, str], base: Path) -> None:
         platform = platforms.detect(environ)
         folders = platform.folders(environ)
         job = platform.read(environ, settings.read(environ), MACHINE, log, interpreter=sys.executable)
-        script = classify.classify(folders.code, job.entry, job.plugin, job.settings.argument_style)
+        script = classify.classify(folders.code, job.entry, job.plugin, job.argument_style)
         _can_be_started(msgspec.structs.replace(job, script=script), base)
     except ToolkitError as error:
         assert error.exit_code in (75, 78), error

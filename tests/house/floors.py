@@ -171,6 +171,30 @@ def mutable_state(path: Path) -> list[str]:
     return found
 
 
+def texts(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield (line, text) for every literal text of *path* but docstrings."""
+    tree = ast.parse(path.read_text(encoding="utf-8"), str(path))
+    statements = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in statements:
+            yield node.lineno, node.value
+
+
+def keys_read(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield (line, key) where *path* asks a mapping for a literal key: m[key], m.get(key), m.pop(key), key in m."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"), str(path))):
+        asked: list[ast.expr] = []
+        if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load):
+            asked = [node.slice]
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in ("get", "pop"):
+            asked = node.args[:1]
+        elif isinstance(node, ast.Compare):
+            asked = [node.left]
+        for key in asked:
+            if isinstance(key, ast.Constant) and isinstance(key.value, str):
+                yield key.lineno, key.value
+
+
 def _is_mutable(value: ast.expr) -> bool:
     if isinstance(value, ast.List | ast.Dict | ast.Set | ast.ListComp | ast.DictComp | ast.SetComp):
         return True

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.house import floors
+from toolkit import settings
 
 PACKAGE = Path(__file__).parents[2] / "toolkit"
 
@@ -54,6 +56,34 @@ def module_names() -> list[str]:
 
 def test_every_import_leads_to_a_lower_floor_or_stays_in_its_room() -> None:
     assert floors.faults(PACKAGE) == []
+
+
+def test_the_parameters_of_sagemaker_are_named_in_one_package_alone() -> None:
+    """sagemaker_program and its like: elsewhere a job is a JobSpec, wherever it was written."""
+    found = [
+        f"{place}:{line}: {text!r}"
+        for place, path in floors.places(PACKAGE).items()
+        if not place.startswith("platforms/sagemaker/")
+        for line, text in floors.texts(path)
+        if re.search("(?<![a-z.])sagemaker_(?!training)[a-z]", text)
+    ]
+
+    assert found == []
+
+
+def test_settings_are_read_in_one_file_alone() -> None:
+    """Elsewhere nobody asks the environment for them by name. The script side has nothing but the environment, and
+    `toolkit run` makes that of a `train`."""
+    variables = {settings.PREFIX + field.upper() for field in settings.Settings.__struct_fields__}
+    found = [
+        f"{place}:{line}: {name}"
+        for place, path in floors.places(PACKAGE).items()
+        if floors.room_of(place) not in (*floors.SCRIPT_SIDE, "local", "settings")
+        for line, name in floors.keys_read(path)
+        if name in variables
+    ]
+
+    assert found == []
 
 
 def test_no_module_keeps_state_that_can_change() -> None:
@@ -177,6 +207,16 @@ def test_state_that_can_change_is_found(tmp_path: Path) -> None:
     package = house(tmp_path, job__a="TABLE = {}\n__all__ = []\nseen = set()\ncache: dict[str, int] = {}\nFEW = (1,)\n")
 
     assert floors.mutable_state(package / "job/a.py") == ["line 3: seen", "line 4: cache"]
+
+
+def test_texts_and_keys_are_found_and_docstrings_are_none(tmp_path: Path) -> None:
+    file = tmp_path / "a.py"
+    file.write_text(
+        '"""Doc."""\ndef f(e):\n    "Doc."\n    return e.get("A"), e["B"], "C" in e, e.pop("D", f"x{e}y")\n'
+    )
+
+    assert sorted(text for _, text in floors.texts(file)) == ["A", "B", "C", "D", "x", "y"]
+    assert sorted(name for _, name in floors.keys_read(file)) == ["A", "B", "C", "D"]
 
 
 def test_an_import_that_does_something_is_found(tmp_path: Path) -> None:

@@ -41,11 +41,9 @@ def a_job(**changes: Any) -> Job:
             scratch=Path("/tmp/toolkit"),
         ),
         "hyperparameters": {},
-        "framework_parameters": {},
         "strategy": Strategy(),
         "channels": (),
         "metric_definitions": (),
-        "documents": {},
         "environ": {},
         "interpreter": "python",
     }

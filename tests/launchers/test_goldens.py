@@ -13,7 +13,7 @@ import pytest
 
 from tests.launchers.jobs import ENVIRON, SCRATCH, job_of, script_of
 from toolkit.job.cluster import Group
-from toolkit.job.job import Job, Strategy
+from toolkit.job.job import Job
 from toolkit.job.machine import Mpi
 from toolkit.job.variables import variables
 from toolkit.launchers import table
@@ -42,11 +42,11 @@ MPIS: dict[str, Mpi] = {
 }
 
 
-def mpi_job(kind: str, options: dict[str, Any] | None = None, **more: Any) -> Job:
+def mpi_job(kind: str, options: dict[str, Any] | None = None, processes: int | None = None, **more: Any) -> Job:
     """Return a job under mpirun of this kind, with custom options as the SDK sends them."""
     job = job_of("mpi", machine={"mpi": MPIS[kind], **more.pop("machine", {})}, **more)
     given = {"mpi_options": "-verbose -x FOO=bar --NCCL_DEBUG INFO", **(options or {})}
-    strategy = Strategy(name="mpi", processes_per_host=job.strategy.processes_per_host, options=given)
+    strategy = msgspec.structs.replace(job.strategy, processes=processes, options=given)
     return msgspec.structs.replace(job, strategy=strategy)
 
 
@@ -67,7 +67,7 @@ JOBS: dict[str, Job] = {
     **{f"mpi_{kind}_stand_in_off": mpi_job(kind, hosts=TWO, settings=OFF) for kind in MPIS},
     "mpi_follower": mpi_job("openmpi4", hosts=TWO, current="algo-2", per_host=8),
     "mpi_efa_hetero_leader": mpi_job("openmpi4", current="algo-3", gpus=8, machine=EFA, **HETERO),
-    "mpi_processes": mpi_job("openmpi4", {"processes": 3}, hosts=TWO, per_host=2),
+    "mpi_processes": mpi_job("openmpi4", processes=3, hosts=TWO, per_host=2),
     "mpi_module": mpi_job("openmpi4", script=script_of("pkg.main", "module")),
     "mpi_command": mpi_job("openmpi4", script=script_of("run.sh", "command", through=("/bin/sh",))),
     "mpi_ssh_follower": mpi_job("openmpi4", hosts=TWO, current="algo-2", settings=Settings(mpi_agent="ssh")),

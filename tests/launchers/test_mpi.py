@@ -1,11 +1,12 @@
 import doctest
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.launchers.jobs import PYTHON, SCRATCH, job_of, script_of
 from toolkit.errors import ContractError, UserError
-from toolkit.job.job import Job, Strategy
+from toolkit.job.job import Job
 from toolkit.job.machine import Mpi
 from toolkit.job.plan import ProcessSpec, Tags
 from toolkit.launchers import mpi_options
@@ -23,13 +24,14 @@ def under(
     mpi: Mpi | None = OPEN_MPI_4,
     *,
     options: dict[str, Any] | None = None,
+    processes: int | None = None,
     machine: dict[str, Any] | None = None,
     **more: Any,
 ) -> Job:
     """Return a job under mpirun; *options* as the platform's reader gives them."""
     job = job_of("mpi", machine={"mpi": mpi, **(machine or {})}, **more)
-    strategy = Strategy(name="mpi", processes_per_host=job.strategy.processes_per_host, options=options or {})
-    return Job(**{name: getattr(job, name) for name in job.__struct_fields__ if name != "strategy"}, strategy=strategy)
+    strategy = msgspec.structs.replace(job.strategy, processes=processes, processes_from="a key", options=options or {})
+    return msgspec.structs.replace(job, strategy=strategy)
 
 
 def main(job: Job) -> ProcessSpec:
@@ -181,14 +183,14 @@ def test_every_kind_of_script_can_be_a_rank(kind: str, entry: str, tail: tuple[s
 
 
 def test_fewer_processes_than_slots_end_with_the_last_host() -> None:
-    made = plan(under(hosts=HOSTS, current="algo-1", per_host=2, options={"processes": 5}), SCRATCH)
+    made = plan(under(hosts=HOSTS, current="algo-1", per_host=2, processes=5), SCRATCH)
 
     assert (made.world_size, made.phases[0].main.starts_ranks) == (5, (4,))
 
 
 def test_a_host_without_a_process_is_a_mistake() -> None:
-    with pytest.raises(ContractError, match="expected one process or more on each of 3 hosts of 2, found 4 in all"):
-        plan(under(hosts=HOSTS, current="algo-1", per_host=2, options={"processes": 4}), SCRATCH)
+    with pytest.raises(ContractError, match=r"^a key: expected one process or more on each of 3 hosts"):
+        plan(under(hosts=HOSTS, current="algo-1", per_host=2, processes=4), SCRATCH)
 
 
 @pytest.mark.parametrize("agent", ["link", "ssh"])

@@ -5,10 +5,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from toolkit.jobfile.documents import distribution_flags
 from toolkit.jobfile.spec import DISTRIBUTIONS, Group, Spec
 from toolkit.local import documents
 from toolkit.local.documents import Place
+from toolkit.platforms.sagemaker.write import distribution_flags
 
 PLACE = Place(host="algo-1", base=Path("/j/opt/ml"), submitted=Path("/j/sourcedir.tar.gz"), port=4321, cpus=8)
 

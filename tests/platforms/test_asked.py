@@ -163,6 +163,62 @@ def test_mounted_documents_are_read_as_sagemakers_are_and_the_job_file_wins(aske
     assert job.folders.checkpoints == asked.base / "kept"
 
 
+def test_the_job_files_distribution_wins_over_that_of_documents_which_add_what_it_leaves_open(asked: Asked) -> None:
+    asked.document(
+        "hyperparameters.json",
+        {"sagemaker_torch_distributed_enabled": "true", "sagemaker_mpi_num_of_processes_per_host": "4"},
+    )
+
+    mpi = asked.job(TOOLKIT_JOB=str(asked.file('script = "train.py"\ndistribution = "mpi"\n')))
+    none = asked.job(TOOLKIT_JOB=str(asked.file('script = "train.py"\ndistribution = "none"\n')))
+    silent = asked.job(TOOLKIT_JOB=str(asked.file('script = "train.py"\n')))
+
+    assert (mpi.strategy.name, mpi.processes_per_host) == ("mpi", 4)
+    assert (none.strategy.name, none.cluster.taking_part) == ("script", ())
+    assert (silent.strategy.name, silent.processes_per_host) == ("torch_distributed", 4)
+
+
+def test_a_source_that_an_image_names_does_not_replace_the_job_files_own_folder(asked: Asked) -> None:
+    baked: dict[str, Any] = {"SAGEMAKER_SUBMIT_DIRECTORY": "/opt/ml/baked"}
+
+    assert asked.job(TOOLKIT_JOB=str(asked.file('script = "train.py"\n')), **baked).source is None
+    (asked.base / "code").mkdir()
+    assert asked.job(SAGEMAKER_PROGRAM="train.py", **baked).source == "/opt/ml/baked"
+
+
+def test_what_names_the_script_is_known_for_errors(asked: Asked) -> None:
+    file = asked.file('script = "train.py"\n')
+
+    assert asked.job(TOOLKIT_JOB=str(file)).entry_from == str(file)
+    assert asked.job(TOOLKIT_PROGRAM=str(asked.code / "train.py")).entry_from == "TOOLKIT_PROGRAM"
+    assert asked.job(SAGEMAKER_PROGRAM="train.py").entry_from == "SAGEMAKER_PROGRAM"
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("distribution = { mpi = true }", "$.distribution.mpi: expected object, got bool"),
+        ("distribution = { mpi = { enabled = 'yes' } }", "$.distribution.mpi.enabled: expected bool, got str"),
+        (
+            "distribution = { mpi = { enabled = true, processes_per_host = 'many' } }",
+            "$.distribution.mpi.processes_per_host: expected int",
+        ),
+        (
+            "distribution = { smdistributed = { dataparallel = 1 } }",
+            "$.distribution.smdistributed.dataparallel: expected object",
+        ),
+        ("distribution = { instance_groups = 'gpus' }", "$.distribution.instance_groups: expected array, got str"),
+    ],
+)
+def test_a_wrong_distribution_is_told_where_it_stands(asked: Asked, text: str, reason: str) -> None:
+    file = asked.file(f"script = 'train.py'\n{text}\n")
+
+    with pytest.raises(ContractError) as caught:
+        asked.job(TOOLKIT_JOB=str(file))
+
+    assert str(caught.value).startswith(f"{file}: {reason}")
+
+
 def test_mounted_documents_alone_may_name_the_script(asked: Asked) -> None:
     asked.document("hyperparameters.json", {"sagemaker_program": '"train.py"', "sagemaker_mpi_enabled": "true"})
 

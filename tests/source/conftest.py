@@ -37,14 +37,13 @@ def make_job(folders: Folders) -> Callable[..., Job]:
             machine=Machine(cpus=1, cpus_total=1, memory_bytes=1 << 30),
             folders=folders,
             hyperparameters={},
-            framework_parameters={},
             strategy=Strategy(),
             channels=(),
             metric_definitions=(),
-            documents={},
             environ={"PATH": "/usr/bin"},
             interpreter=interpreter,
             source=source,
+            source_from="sagemaker_submit_directory",
             script=script,
         )
 

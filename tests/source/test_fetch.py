@@ -9,7 +9,7 @@ import pytest
 from toolkit.errors import ToolkitError, UserError
 from toolkit.job.job import Folders, Job
 from toolkit.log import Log
-from toolkit.source.fetch import ASIDE, KEY, MARKER, place
+from toolkit.source.fetch import ASIDE, MARKER, place
 
 MakeJob = Callable[..., Job]
 
@@ -171,7 +171,7 @@ def test_a_source_that_is_not_there_is_named_with_its_key(
 ) -> None:
     fill(folders.code, train="image")
 
-    with pytest.raises(UserError, match=f"^{KEY}: {words}"):
+    with pytest.raises(UserError, match=f"^sagemaker_submit_directory: {words}"):
         place(make_job(uri), log)
 
     assert files(folders.code) == {"train.py": "image"}

@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 
 import msgspec
 
-from toolkit.errors import ToolkitError, UserError
+from toolkit.errors import ToolkitError, UserError, at
 from toolkit.job.job import Job, Script
 from toolkit.job.plan import Phase
 from toolkit.job.scripts import only_script
@@ -51,7 +51,8 @@ def find(job: Job, log: Log) -> Code:
         if not job.entry and not job.plugin:
             job = msgspec.structs.replace(job, entry=only_script(folder))
         try:
-            script = _script(job, folder)
+            with at(job.entry_from):
+                script = _script(job, folder)
             installing = install.phase(msgspec.structs.replace(job, script=script))
         except ToolkitError as error:
             raise _as_placed(error, folder, job.folders.code) from None
@@ -82,12 +83,12 @@ def _seen(job: Job, source: Path | None) -> Iterator[Path]:
             else:
                 shutil.copy2(source, folder / source.name)
         except OSError as error:
-            raise UserError(f"cannot read {source}: {error.strerror}", where=fetch.KEY) from None
+            raise UserError(f"cannot read {source}: {error.strerror}", where=job.source_from) from None
         yield folder
 
 
 def _script(job: Job, folder: Path) -> Script:
-    style, entry = job.settings.argument_style, job.entry
+    style, entry = job.argument_style, job.entry
     if job.plugin or not entry or entry.endswith(".py") or not (folder / entry).is_file():
         return classify.classify(folder, entry, job.plugin, style)
     classify.validate_entry_point(entry)

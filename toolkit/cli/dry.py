@@ -10,11 +10,11 @@ import msgspec
 from toolkit.check.finding import worst
 from toolkit.check.walk import check
 from toolkit.cli.check import WRONG, lines
-from toolkit.jobfile.documents import inputs
 from toolkit.jobfile.spec import Spec
 from toolkit.local import check as checked
 from toolkit.local import stage
 from toolkit.log import Log
+from toolkit.platforms.sagemaker.write import inputs
 
 
 def dry_run(spec: Spec, own: Mapping[str, str], log: Log) -> int:

@@ -1,7 +1,7 @@
 """The job as nouns: what to run, on what, with which values. Platforms make it, launchers plan from it."""
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from toolkit.job.cluster import Cluster
 from toolkit.job.machine import Machine
@@ -18,9 +18,11 @@ StrategyName = Literal[
     "torch_distributed",
     "smddp",
     "pytorchxla",
-    "parameter_server",
     "multi_worker_mirrored",
+    "parameter_server",
 ]
+# Of several that a job asks for the first wins (sagemaker-pytorch-training 3.0.0, then the TensorFlow toolkit's two).
+STRATEGIES: tuple[StrategyName, ...] = get_args(StrategyName)
 
 
 class Channel(Record, frozen=True, kw_only=True):
@@ -50,11 +52,28 @@ class Script(Record, frozen=True, kw_only=True):
 
 
 class Strategy(Record, frozen=True, kw_only=True):
-    """How ranks are started. `processes_per_host` None: by devices."""
+    """How ranks are started. `processes_per_host` None: by devices. `processes`: in all, None: those of each host
+    together; `processes_from`: what asks for them."""
 
     name: StrategyName = "script"
     processes_per_host: int | None = None
+    processes: int | None = None
+    processes_from: str = ""
     options: dict[str, Any] = {}
+
+
+class Shown(Record, frozen=True, kw_only=True):
+    """What scripts are shown of the platform's own (SM_*), as it came.
+
+    `parameters`: SM_FRAMEWORK_PARAMS; `job_name`, `module_dir`: what SAGEMAKER_JOB_NAME and SM_MODULE_DIR are instead
+    of the job's name and its code folder, "" for these.
+    """
+
+    parameters: dict[str, Any] = {}
+    job_name: str = ""
+    module_dir: str = ""
+    resource_config: dict[str, Any] = {}
+    input_data_config: dict[str, Any] = {}
 
 
 class Folders(Record, frozen=True, kw_only=True):
@@ -83,9 +102,9 @@ class Folders(Record, frozen=True, kw_only=True):
 class Job(Record, frozen=True, kw_only=True):
     """One host's job.
 
-    `hyperparameters` are the user's own, decoded; `framework_parameters` the platform's (sagemaker_*).
-    `documents` are the raw ones that scripts are shown as they came (resource_config, input_data_config).
+    `hyperparameters` are the user's own, decoded.
     `source`: where the code was submitted (folder, archive or URI), None: already in place.
+    `entry_from`, `source_from`: the variable, file or key that names them, for errors.
     `requirements` False: a requirements.txt of the source is not installed.
     `entry`: as asked for; `script` is None until the code is in place.
     `environ` is the environment `train` was given; `stop_within_s` the platform's own SIGTERM-to-SIGKILL time.
@@ -102,16 +121,17 @@ class Job(Record, frozen=True, kw_only=True):
     machine: Machine
     folders: Folders
     hyperparameters: dict[str, Any]
-    framework_parameters: dict[str, Any]
     strategy: Strategy
     channels: tuple[Channel, ...]
     metric_definitions: tuple[tuple[str, str], ...]
-    documents: dict[str, Any]
     environ: dict[str, str]
     interpreter: str
+    shown: Shown = Shown()
     entry: str | None = None
+    entry_from: str = ""
     plugin: str | None = None
     source: str | None = None
+    source_from: str = ""
     requirements: bool = True
     script: Script | None = None
     region: str = ""
@@ -126,6 +146,11 @@ class Job(Record, frozen=True, kw_only=True):
         """Ranks on each host: asked for, else GPUs, else neuron cores, else 1."""
         asked = self.strategy.processes_per_host or self.settings.processes_per_host
         return asked or self.machine.accelerators or 1
+
+    @property
+    def argument_style(self) -> ArgumentStyle:
+        """How hyperparameters become arguments, where the script does not say."""
+        return self.settings.argument_style or "sagemaker"
 
     @property
     def grace_s(self) -> float:

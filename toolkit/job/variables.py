@@ -19,20 +19,6 @@ from typing import Any
 from toolkit.job.arguments import ONE_STRING_BYTES
 from toolkit.job.job import Job
 
-# Names of the platform's that scripts are not shown in SM_FRAMEWORK_PARAMS (sagemaker-training 5.1.4, params.py).
-RESERVED = frozenset(
-    (
-        "sagemaker_program",
-        "sagemaker_submit_directory",
-        "sagemaker_enable_cloudwatch_metrics",
-        "sagemaker_region",
-        "sagemaker_container_log_level",
-        "sagemaker_job_name",
-        "default_user_module_name",
-        "_tuning_objective_metric",
-        "sagemaker_s3_output",
-    )
-)
 # What SM_TRAINING_ENV shows that is also a variable of its own, under the same name.
 SAME_NAME = (
     "current_host",
@@ -87,7 +73,7 @@ def variables(job: Job, arguments: tuple[str, ...]) -> dict[str, str]:
     return _legal(given) | {
         "CURRENT_HOST": job.cluster.current,
         "SM_CHECKPOINT_DIR": job.environ.get("SM_CHECKPOINT_DIR") or str(job.folders.checkpoints),
-        "SAGEMAKER_JOB_NAME": str(job.framework_parameters.get("sagemaker_job_name") or job.name),
+        "SAGEMAKER_JOB_NAME": job.shown.job_name or job.name,
         "SAGEMAKER_REGION": job.region,
         "PYTHONPATH": _python_path(job),
     }
@@ -129,16 +115,14 @@ def _bytes(text: str) -> int:
 def _shown(job: Job) -> dict[str, Any]:
     """Return the properties of the job that SM_TRAINING_ENV holds, under its names."""
     cluster, folders, machine = job.cluster, job.folders, job.machine
-    resource_config = job.documents.get("resource_config", {})
+    resource_config = job.shown.resource_config
     groups = _groups(job)
     hosts = [str(host) for host in cluster.hosts]
     # As the original has it: without instance groups every host counts, distribution or none.
     distribution_hosts = list(cluster.taking_part) if groups else hosts
     mp_parameters = job.environ.get("SM_HP_MP_PARAMETERS")
     return {
-        "additional_framework_parameters": {
-            name: value for name, value in job.framework_parameters.items() if name not in RESERVED
-        },
+        "additional_framework_parameters": job.shown.parameters,
         "channel_input_dirs": {channel.name: str(channel.folder) for channel in job.channels},
         "current_host": cluster.current,
         "current_instance_group": cluster.current_group,
@@ -150,7 +134,7 @@ def _shown(job: Job) -> dict[str, Any]:
         "hosts": hosts,
         "hyperparameters": job.hyperparameters,
         "input_config_dir": str(folders.config),
-        "input_data_config": job.documents.get("input_data_config", {}),
+        "input_data_config": job.shown.input_data_config,
         "input_dir": str(folders.data.parent),
         "instance_groups": [group.name for group in cluster.groups],
         "instance_groups_dict": groups,
@@ -164,7 +148,7 @@ def _shown(job: Job) -> dict[str, Any]:
         "log_level": job.log_level,
         "master_hostname": (distribution_hosts or hosts)[0],
         "model_dir": str(folders.model),
-        "module_dir": str(job.framework_parameters.get("sagemaker_submit_directory") or folders.code),
+        "module_dir": job.shown.module_dir or str(folders.code),
         # Without an entry point (a plug-in may have none) the original writes its None as text.
         "module_name": str(job.entry).removesuffix(".py"),
         "network_interface_name": cluster.interface,
@@ -182,7 +166,7 @@ def _shown(job: Job) -> dict[str, Any]:
 
 def _groups(job: Job) -> dict[str, Any]:
     """Return the instance groups by name, as the document has them (other keys included) where there is one."""
-    raw = job.documents.get("resource_config", {}).get("instance_groups")
+    raw = job.shown.resource_config.get("instance_groups")
     if raw is not None:
         return {group["instance_group_name"]: group for group in raw}
     return {

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from toolkit.errors import ContractError, did_you_mean
-from toolkit.jobfile.words import PATH_WORDS, URI, Backend, ChannelWords, Mode, Place, Words, check_words
-from toolkit.records import Record
+from toolkit.jobfile.words import PATH_WORDS, URI, Backend, ChannelWords, Mode, Place, Positive, Words, check_words
+from toolkit.records import Record, convert
 
 MODES: tuple[Mode, ...] = ("File", "FastFile", "Pipe")
 SHARDED = "ShardedByS3Key"
@@ -185,6 +185,11 @@ def distribution(asked: str | Mapping[str, Any] | None, groups: set[str], place:
         if key not in DISTRIBUTION_KEYS:
             expected = ", ".join(sorted(DISTRIBUTION_KEYS))
             raise ContractError(f"expected keys among {expected}, found {key!r}", where=place.of("distribution"))
+    try:
+        convert(dict(asked), _Distribution, "")
+    except ContractError as error:
+        path, _, message = error.message.partition(": ")
+        raise ContractError(message, where=place.of("distribution") + path.removeprefix("$")) from None
     for name in asked.get("instance_groups", ()):
         if name not in groups:
             expected = ", ".join(sorted(groups))
@@ -192,6 +197,32 @@ def distribution(asked: str | Mapping[str, Any] | None, groups: set[str], place:
                 f"expected {expected}, found {name!r}", where=place.of("distribution") + ".instance_groups"
             )
     return dict(asked)
+
+
+class _Launcher(Record, frozen=True, kw_only=True):
+    """What a distribution's dictionary says of one launcher, as far as it is used."""
+
+    enabled: bool = False
+    processes_per_host: Positive | None = None
+    custom_mpi_options: str = ""
+    parameters: dict[str, Any] = {}
+
+
+class _Smdistributed(Record, frozen=True, kw_only=True):
+    dataparallel: _Launcher = _Launcher()
+    modelparallel: _Launcher = _Launcher()
+
+
+class _Distribution(Record, frozen=True, kw_only=True):
+    pytorchddp: _Launcher = _Launcher()
+    torch_distributed: _Launcher = _Launcher()
+    mpi: _Launcher = _Launcher()
+    horovod: _Launcher = _Launcher()
+    smdistributed: _Smdistributed = _Smdistributed()
+    pytorchxla: _Launcher = _Launcher()
+    parameter_server: _Launcher = _Launcher()
+    multi_worker_mirrored_strategy: _Launcher = _Launcher()
+    instance_groups: tuple[str, ...] = ()
 
 
 def seconds(value: str | float, word: str, place: Place, *, above_zero: bool = False) -> float:

@@ -25,7 +25,7 @@ def tokens(job: Job) -> tuple[str, ...]:
     Raises:
         UserError: one is too long for execve, or holds a NUL.
     """
-    style = job.settings.argument_style if job.script is None else job.script.argument_style
+    style = job.argument_style if job.script is None else job.script.argument_style
     found = arguments(job.hyperparameters, style)
     check(found)
     return found

@@ -135,9 +135,8 @@ def mpi_of(job: Job) -> Mpi:
 
 
 def processes(job: Job) -> int:
-    """Return the number of ranks in all: sagemaker_mpi_num_processes, else those of each host together."""
-    asked = job.strategy.options.get("processes")
-    return int(asked) if asked else job.processes_per_host * job.cluster.size
+    """Return the number of ranks in all: what the job asks for, else those of each host together."""
+    return job.strategy.processes or job.processes_per_host * job.cluster.size
 
 
 def _check(job: Job) -> None:
@@ -145,9 +144,9 @@ def _check(job: Job) -> None:
         return
     if (processes(job) - 1) // job.processes_per_host + 1 < job.cluster.size:
         raise ContractError(
-            f"$.sagemaker_mpi_num_processes: expected one process or more on each of {job.cluster.size} hosts of "
+            f"expected one process or more on each of {job.cluster.size} hosts of "
             f"{job.processes_per_host}, found {processes(job)} in all",
-            where="hyperparameters.json",
+            where=job.strategy.processes_from,
             hint="Start fewer hosts, or more processes.",
         )
     if job.settings.link == "off":

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from toolkit.jobfile.documents import hyperparameters, inputs
 from toolkit.jobfile.spec import Spec
+from toolkit.platforms.sagemaker import write
 from toolkit.records import Record
 
 BASE = Path("/opt/ml")
@@ -50,26 +50,14 @@ class Place(Record, frozen=True, kw_only=True):
 
 def resources(spec: Spec, host: str) -> dict[str, Any]:
     """Return resourceconfig.json as *host* is given it. Hosts that are processes of this machine meet on loopback."""
-    group = spec.group_of(host)
-    return {
-        "current_host": host,
-        "current_instance_type": group.instance_type,
-        "current_group_name": group.name,
-        "hosts": list(spec.hosts),
-        "instance_groups": [
-            {"instance_group_name": group.name, "instance_type": group.instance_type, "hosts": list(group.hosts)}
-            for group in spec.groups
-        ],
-        "network_interface_name": "eth0" if spec.backend == "docker" else "lo",
-        "topology": None,
-    }
+    return write.resources(host, spec.hosts, spec.groups, "eth0" if spec.backend == "docker" else "lo")
 
 
 def documents(spec: Spec, place: Place, region: str) -> dict[str, Any]:
     """Return every document in input/config of *place*, by file name."""
     files: dict[str, Any] = {
-        "hyperparameters.json": hyperparameters(spec, place.submitted, region),
-        "inputdataconfig.json": inputs(spec),
+        "hyperparameters.json": write.hyperparameters(spec, place.submitted, region),
+        "inputdataconfig.json": write.inputs(spec),
         "resourceconfig.json": resources(spec, place.host),
         "metric-definition-regex.json": [{"Name": name, "Regex": regex} for name, regex in spec.metrics],
     }

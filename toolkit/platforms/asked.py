@@ -1,15 +1,16 @@
-"""A job outside SageMaker: what the user asks for (a job file, mounted documents, TOOLKIT_* variables) in the place
-that an orchestrator gave it. It becomes the same documents that SageMaker writes, and is read from them as theirs is:
-a script finds the same SM_* variables, folders and arguments everywhere.
+"""A job outside SageMaker: what the user asks for (a job file, mounted documents, TOOLKIT_* variables) as a JobSpec, in
+the place that an orchestrator gave it.
 
 What wins: a TOOLKIT_* variable, then the job file, then documents in input/config (hyperparameters.json,
 inputdataconfig.json, metric-definition-regex.json, checkpointconfig.json; each as SageMaker writes it, none needed).
-The code stays where it is: its folder is the job file's `source`.
+The code stays where it is: its folder is the job file's `source`. A script is shown the same SM_* variables and folders
+everywhere: those that say more of SageMaker's own documents are made for it (sagemaker/write.py).
 """
 
 import json
 import sys
 from collections.abc import Callable, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -17,30 +18,29 @@ import msgspec
 
 from toolkit import settings
 from toolkit.errors import ContractError
-from toolkit.job.job import Channel, Folders, Job
+from toolkit.job.cluster import Group
+from toolkit.job.job import STRATEGIES, Channel, Folders, Job, Shown, Strategy, StrategyName
 from toolkit.job.machine import Machine
 from toolkit.job.scripts import only_script
-from toolkit.jobfile import documents as jobfile
-from toolkit.jobfile.spec import Spec, complete
+from toolkit.job.spec import JobSpec
+from toolkit.jobfile.spec import DISTRIBUTIONS, Spec, complete
 from toolkit.jobfile.words import Place as Written
 from toolkit.jobfile.words import check_words, from_arguments, from_file, joined
 from toolkit.log import Log
-from toolkit.platforms.place import ENGINE_STOP_WITHIN_S, Place, job_name
+from toolkit.platforms.assemble import assemble, check_passable
+from toolkit.platforms.folders import below
+from toolkit.platforms.place import Place, job_name
 from toolkit.platforms.program import chosen
-from toolkit.platforms.sagemaker import documents, names, report
+from toolkit.platforms.sagemaker import documents, names, report, write
 from toolkit.platforms.sagemaker import read as sagemaker
-from toolkit.platforms.sagemaker.documents import CheckpointConfig, Documents, InstanceGroup, ResourceConfig
+from toolkit.records import Record
 from toolkit.settings import Settings
 
-BASE = "/opt/ml"
 HINT = (
     "Set TOOLKIT_PROGRAM or SAGEMAKER_PROGRAM to the script, or TOOLKIT_JOB to a job file (docs/orchestrators.md);"
     " or let `toolkit run SCRIPT` play the platform. SAGEMAKER_BASE_DIR names the folder of SageMaker's documents"
 )
 JOB_FILES = ("job.json", "job.toml", "job.yaml", "job.yml")
-SUBMITTED = "sagemaker_submit_directory"
-# What SageMaker's SDK adds of its own, which would hide the variables that say the same.
-SDKS = ("sagemaker_container_log_level", "sagemaker_region")
 Find = Callable[[Mapping[str, str], Settings], Place]
 
 
@@ -50,10 +50,8 @@ def folders(environ: Mapping[str, str], find: Find, ours: Settings) -> Folders:
         place = _found(environ, find, ours)
     except ContractError:
         place = Place(hosts=("unknown",), current="unknown", name="unknown")
-    given = (ours.base or BASE).replace("{host}", place.current)
     job = place.name if names.is_folder_name(place.name) else job_name(place.name)
-    base = Path(given.replace("{job}", job or "job")).absolute()
-    usual = sagemaker.folders({**environ, "SAGEMAKER_BASE_DIR": str(base)})
+    usual = below(ours.base.replace("{host}", place.current).replace("{job}", job or "job"), environ)
     return msgspec.structs.replace(
         usual,
         model=Path(place.model or usual.model).absolute(),
@@ -98,68 +96,79 @@ def read(
     """
     place = _found(environ, find, ours)
     places = folders(environ, find, ours)
-    mounted = documents.mounted(places.config, log)
-    spec = _spec(environ, ours, places, place, mounted, log)
-    if spec is not None:
-        rules = {"TOOLKIT_RULES": str(spec.rules)} if spec.rules is not None and not ours.rules else {}
-        environ = {**environ, **rules, **spec.environment}
-        ours = settings.read(environ)
+    mounted = documents.read(places.config, log, required=False)
+    asked = sagemaker.decoded(mounted.hyperparameters)
+    file = _file(environ, ours, places, place, sagemaker.programs(asked, environ), log)
     for note in place.notes:
         log.info(note)
-    if spec is None and not environ.get("SAGEMAKER_TRAINING_MODULE"):
+    if file is None and not environ.get("SAGEMAKER_TRAINING_MODULE"):
         raise ContractError(
             f"expected a script to run, found none named and not just one in {places.code}",
             where=f"{name} job",
             hint=HINT,
         )
-    job = sagemaker.assemble(
-        _papers(mounted, spec, places, _resources(spec, place, machine)),
-        places if spec is None else _own(places, spec),
-        _environment(environ, place),
-        _with_place(ours, spec, place),
+    if file is None:
+        spec = sagemaker.asked_for(mounted, asked, places, environ, log)
+    else:
+        given = file.spec
+        if given.checkpoints is not None:
+            mounted = msgspec.structs.replace(mounted, checkpoints=documents.CheckpointConfig())
+        spec = sagemaker.asked_for(
+            mounted,
+            {**asked, **given.hyperparameters},
+            places,
+            {**environ, **given.environment},
+            log,
+            entry=given.entry,
+            entry_from=file.entry_from,
+            strategy=_strategy(given) if file.distributes else None,
+        )
+        spec = _joined(spec, file, place, places)
+    return assemble(
+        msgspec.structs.replace(spec, channels=_channels(spec.channels, places)),
+        _grouped(place, file),
+        ours,
         machine,
-        log,
-        entry="" if spec is None else spec.entry,
-        interpreter=interpreter,
-    )
-    cluster = msgspec.structs.replace(job.cluster, addresses={**place.addresses, **job.cluster.addresses})
-    return msgspec.structs.replace(
-        job,
-        name=job.name or (spec.name if spec else place.name),
         platform=name,
-        cluster=cluster,
-        channels=_channels(job.channels, spec, places),
-        stop_within_s=_stop_within_s(name, place, ours, machine),
-        stopped_is_success=False,
-        companion="" if ours.kubeflow_progress == "off" else place.companion,
+        folders=places,
+        environ=environ,
+        interpreter=interpreter,
+        log=log,
     )
 
 
-def _spec(
-    environ: Mapping[str, str], ours: Settings, places: Folders, place: Place, mounted: Documents, log: Log
-) -> Spec | None:
+class _File(Record, frozen=True, kw_only=True):
+    """What a job file and TOOLKIT_* variables ask for. `entry_from`: what names the script; `distributes`: they say how
+    ranks are started, if only that there is one a host."""
+
+    spec: Spec
+    entry_from: str
+    distributes: bool
+
+
+def _file(
+    environ: Mapping[str, str],
+    ours: Settings,
+    places: Folders,
+    place: Place,
+    programs: list[tuple[str, str | None]],
+    log: Log,
+) -> _File | None:
     """Return what the job file and TOOLKIT_* variables ask for, None if nothing names a script and there is not just
-    one."""
+    one. *programs*: what else names one."""
     here = Path.cwd()
     file = _job_file(ours, places)
-    words = {} if file is None else _words(file)
     where = "TOOLKIT_PROGRAM" if file is None else str(file)
-    words = joined(words, _variables(ours, here))
+    words = joined({} if file is None else _words(file), _variables(ours, here))
     code = Path(words.get("source", places.code))
-    asked = sagemaker.decoded(mounted.hyperparameters).get("sagemaker_program")
-    named = [
-        ("TOOLKIT_PROGRAM", _program(ours.program, code, here)["script"] if ours.program else None),
-        (str(file), words.get("script")),
-        ("SAGEMAKER_PROGRAM", environ.get("SAGEMAKER_PROGRAM")),
-        ("sagemaker_program", asked if isinstance(asked, str) else None),
-    ]
-    by, script = chosen(named, code, log)
+    own = _program(ours.program, code, here) if ours.program else {}
+    by, script = chosen([("TOOLKIT_PROGRAM", own.get("script")), (where, words.get("script")), *programs], code, log)
     if not script and file is None and not environ.get("SAGEMAKER_TRAINING_MODULE"):
         script = only_script(places.code) or ""
         if script:
             log.info(f"nothing names a script: {script} is the only one in {places.code}")
-    if by == "TOOLKIT_PROGRAM":
-        words |= _program(ours.program, code, here)
+    if own:
+        words |= own
     elif script and "script" not in words:
         words |= {"script": str(code / script), "source": str(code)}
     if "script" not in words:
@@ -168,11 +177,10 @@ def _spec(
             raise ContractError("$.script: expected the path of a script, found nothing", where=where)
         return None
     words.setdefault("name", place.name or job_name(Path(words["script"]).stem) or "job")
-    if place.distribution and "distribution" not in words:
-        words["distribution"] = place.distribution
     spec = complete(words, Written(where=where, names=_named(ours)), folder=here, stamp="")
     _check(spec, place, where)
-    return spec
+    check_passable(spec.hyperparameters, _named(ours).get("hyperparameter", where))
+    return _File(spec=spec, entry_from=by, distributes="distribution" in words)
 
 
 def _job_file(ours: Settings, places: Folders) -> Path | None:
@@ -240,97 +248,91 @@ def _check(spec: Spec, place: Place, where: str) -> None:
         raise ContractError(f"$.instance-groups: {message}", where=where)
 
 
-def _own(places: Folders, spec: Spec) -> Folders:
-    """Return *places* with the job file's own folders: its source, and its checkpoints where none are mounted."""
-    keeps = spec.checkpoints if spec.checkpoints is not None else places.checkpoints
-    return msgspec.structs.replace(places, code=spec.source, checkpoints=keeps)
+def _joined(spec: JobSpec, file: _File, place: Place, places: Folders) -> JobSpec:
+    """Return *spec*, what mounted documents ask for, less what *file* asks for in their place.
 
-
-def _papers(mounted: Documents, spec: Spec | None, places: Folders, raw: dict[str, Any]) -> Documents:
-    """Return *mounted* with what *spec* asks for, in the place that *raw*, resourceconfig.json, tells."""
-    resources = msgspec.convert(raw, ResourceConfig)
-    if spec is None:
-        return msgspec.structs.replace(mounted, resources=resources, raw_resources=raw)
-    submitted = SUBMITTED if spec.source != places.code else ""
-    asked = {k: v for k, v in jobfile.hyperparameters(spec, spec.source, "").items() if k not in (SUBMITTED, *SDKS)}
-    kept = {name: value for name, value in mounted.hyperparameters.items() if name != submitted}
-    channels = {**mounted.raw_channels, **jobfile.inputs(spec)}
-    return Documents(
-        hyperparameters={**kept, **asked},
-        channels=documents.channels(channels, places.config / "inputdataconfig.json"),
-        resources=resources,
-        raw_channels=channels,
-        raw_resources=raw,
-        metric_definitions=spec.metrics or mounted.metric_definitions,
-        checkpoints=CheckpointConfig() if spec.checkpoints is not None else mounted.checkpoints,
+    What is to be put into the base's code folder does not belong into another one.
+    """
+    given = file.spec
+    if place.distribution and not file.distributes and spec.strategy.name == "script":
+        given = msgspec.structs.replace(given, distribution=DISTRIBUTIONS[place.distribution])
+    in_base = given.source == places.code
+    flags = {k: v for k, v in write.distribution_flags(given).items() if k not in given.hyperparameters}
+    parallel = {name: flags.pop(name) for name in ("mp_parameters",) if name in flags}
+    channels = {channel.name: channel for channel in spec.channels}
+    for channel in given.channels:
+        channels[channel.name] = Channel(name=channel.name, folder=channel.path, mode=channel.mode)
+    return msgspec.structs.replace(
+        spec,
+        name=given.name,
+        code=given.source,
+        source=spec.source if in_base else None,
+        strategy=spec.strategy if given is file.spec else _strategy(given),
+        groups=tuple(given.distribution.get("instance_groups", ())) or spec.groups,
+        processes_per_host=given.processes_per_host,
+        hyperparameters={**parallel, **spec.hyperparameters, **parallel},
+        channels=tuple(channels.values()),
+        metric_definitions=given.metrics or spec.metric_definitions,
+        checkpoints=given.checkpoints or spec.checkpoints,
+        rules=given.rules,
+        environment=given.environment,
+        shown=Shown(
+            parameters={**spec.shown.parameters, **flags},
+            job_name=given.name,
+            module_dir=spec.shown.module_dir if in_base else "",
+            input_data_config={**spec.shown.input_data_config, **write.inputs(given)},
+        ),
     )
 
 
-def _resources(spec: Spec | None, place: Place, machine: Machine) -> dict[str, Any]:
-    """Return resourceconfig.json for the place, with the job file's instance groups dealt out over its hosts."""
-    groups = _groups(spec, place)
-    current = next(group for group in groups if place.current in group.hosts)
-    return {
-        "current_host": place.current,
-        "current_instance_type": current.instance_type,
-        "current_group_name": current.instance_group_name,
-        "hosts": list(place.hosts),
-        "instance_groups": [
-            {
-                "instance_group_name": group.instance_group_name,
-                "instance_type": group.instance_type,
-                "hosts": list(group.hosts),
-            }
-            for group in groups
-        ],
-        "network_interface_name": machine.route_interface or "eth0",
-        "topology": None,
+def _strategy(given: Spec) -> Strategy:
+    """Return how *given*, a job file, has its ranks started: of several distributions the first of STRATEGIES."""
+    asked = given.distribution
+    parallel = asked.get("smdistributed", {}).get("dataparallel", {})
+    asked = {**asked, "smddp": parallel, "multi_worker_mirrored": asked.get("multi_worker_mirrored_strategy", {})}
+    name: StrategyName = next((name for name in STRATEGIES if asked.get(name, {}).get("enabled")), "script")
+    if name == "script":
+        return Strategy()
+    words = asked[name]
+    options = {"mpi_options": words.get("custom_mpi_options")}
+    if name == "smddp":
+        kind = write.first_type(given)
+        options = {"dataparallel_mpi_options": words.get("custom_mpi_options"), "instance_type": kind}
+    return Strategy(
+        name=name,
+        processes_per_host=given.processes_per_host or words.get("processes_per_host"),
+        options={option: value for option, value in options.items() if value},
+    )
+
+
+def _grouped(place: Place, file: _File | None) -> Place:
+    """Return *place* with the job file's instance groups dealt out over its hosts; without any all are one group."""
+    asked = () if file is None else file.spec.groups
+    if len(asked) < 2:
+        name, kind = (asked[0].name, asked[0].instance_type) if asked else (place.group, place.instance_type)
+        groups = [Group(name=name, hosts=place.hosts, instance_type=kind)]
+    else:
+        hosts = iter(place.hosts)
+        groups = [
+            Group(name=group.name, hosts=tuple(islice(hosts, len(group.hosts))), instance_type=group.instance_type)
+            for group in asked
+        ]
+    own = next(group for group in groups if place.current in group.hosts)
+    return msgspec.structs.replace(place, groups=tuple(groups), group=own.name, instance_type=own.instance_type)
+
+
+def _channels(named: tuple[Channel, ...], places: Folders) -> tuple[Channel, ...]:
+    """Return the channels: a folder that is mounted below input/data is one, whether or not it is named, and wins over
+    one elsewhere."""
+    found = {
+        channel.name: msgspec.structs.replace(channel, folder=places.data / channel.name)
+        if (places.data / channel.name).is_dir()
+        else channel
+        for channel in named
     }
-
-
-def _groups(spec: Spec | None, place: Place) -> list[InstanceGroup]:
-    if spec is None or len(spec.groups) == 1:
-        kind = "local" if spec is None else spec.groups[0].instance_type
-        name = sagemaker.HOMOGENEOUS if spec is None else spec.groups[0].name
-        return [InstanceGroup(instance_group_name=name, hosts=place.hosts, instance_type=kind)]
-    groups, first = [], 0
-    for group in spec.groups:
-        hosts = place.hosts[first : first + len(group.hosts)]
-        groups.append(InstanceGroup(instance_group_name=group.name, hosts=hosts, instance_type=group.instance_type))
-        first += len(group.hosts)
-    return groups
-
-
-def _environment(environ: Mapping[str, str], place: Place) -> dict[str, str]:
-    kept = {name: value for name, value in environ.items() if name not in place.dropped}
-    return {**place.environ, **kept}
-
-
-def _with_place(ours: Settings, spec: Spec | None, place: Place) -> Settings:
-    asked = spec.processes_per_host if spec is not None else None
-    count = asked or ours.processes_per_host or place.processes_per_host
-    return msgspec.structs.replace(ours, processes_per_host=count)
-
-
-def _stop_within_s(name: str, place: Place, ours: Settings, machine: Machine) -> float:
-    if ours.stop_within_s is not None:
-        return ours.stop_within_s
-    return ENGINE_STOP_WITHIN_S if name == "plain" and machine.engine else place.stop_within_s
-
-
-def _channels(named: tuple[Channel, ...], spec: Spec | None, places: Folders) -> tuple[Channel, ...]:
-    """Return the channels: what is mounted below input/data is one, whether or not it is named; a named one that is not
-    mounted is where the job file says."""
-    paths = {} if spec is None else {channel.name: channel.path for channel in spec.channels}
-    found = {channel.name: channel for channel in named}
     for name in _mounted(places.data):
         found.setdefault(name, Channel(name=name, folder=places.data / name))
-    return tuple(
-        channel
-        if channel.name not in paths or channel.folder.is_dir()
-        else msgspec.structs.replace(channel, folder=paths[channel.name])
-        for channel in found.values()
-    )
+    return tuple(found.values())
 
 
 def _mounted(data: Path) -> list[str]:

@@ -21,4 +21,6 @@ def find(environ: Mapping[str, str], ours: Settings) -> Place:
         ContractError: variables that do not fit each other.
     """
     place = plain.find(environ, ours)
-    return msgspec.structs.replace(place, name=job_name(environ.get("AZUREML_RUN_ID", "")), model="outputs/model")
+    return msgspec.structs.replace(
+        place, name=job_name(environ.get("AZUREML_RUN_ID", "")), model="outputs/model", stopped_by_engine=False
+    )

@@ -4,8 +4,10 @@ know. Pure: variables in, a Place out."""
 import os
 import re
 from collections.abc import Mapping
+from typing import Any
 
 from toolkit.errors import ContractError
+from toolkit.job.cluster import Group
 from toolkit.records import Record
 from toolkit.settings import MOST, Settings
 
@@ -16,6 +18,8 @@ STOP_WITHIN_S = 30.0
 # (https://docs.docker.com/reference/cli/docker/container/stop).
 ENGINE_STOP_WITHIN_S = 10.0
 MOST_HOSTS = 100_000
+# The name of the only instance group, as SageMaker has it.
+HOMOGENEOUS = "homogeneousCluster"
 # What is kept of a name that becomes a folder's or the job's.
 _ODD = re.compile(r"[^A-Za-z0-9]+")
 _RANGE = re.compile(r"(\d+)(?:-(\d+))?")
@@ -24,6 +28,9 @@ _RANGE = re.compile(r"(\d+)(?:-(\d+))?")
 class Place(Record, frozen=True, kw_only=True):
     """What an orchestrator tells a host of its job.
 
+    `groups`: the instance groups, `group` this host's. `interface`: "" for the one that leads to other hosts.
+    `resources`: SageMaker's resourceconfig.json as it came, `where` its path. `stopped_by_engine`: in a container it is
+    the engine that stops the job. `stopped_is_success`: a script that ends with 0 after SIGTERM has succeeded.
     `addresses`: what reaches hosts by other words than their names; a host of which only the number is known has its
     own name there, so that nobody waits for that to resolve. `distribution`: what several ranks run under where nobody
     asked for one. `environ`: what is added to the environment where it is not set; `dropped`: what is taken out of it.
@@ -34,8 +41,17 @@ class Place(Record, frozen=True, kw_only=True):
     hosts: tuple[str, ...]
     current: str
     name: str = ""
+    groups: tuple[Group, ...] = ()
+    group: str = HOMOGENEOUS
+    instance_type: str = "local"
+    interface: str = ""
+    topology: Any = None
+    resources: dict[str, Any] = {}
+    where: str = ""
     addresses: dict[str, str] = {}
     stop_within_s: float = STOP_WITHIN_S
+    stopped_by_engine: bool = False
+    stopped_is_success: bool = False
     processes_per_host: int | None = None
     distribution: str = ""
     environ: dict[str, str] = {}

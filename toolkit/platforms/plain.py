@@ -19,14 +19,14 @@ def find(environ: Mapping[str, str], ours: Settings) -> Place:
     rank = environ.get("NODE_RANK", "")
     asked = asked_hosts(ours, environ, rank)
     if asked is not None:
-        return Place(hosts=asked[0], current=asked[1])
+        return Place(hosts=asked[0], current=asked[1], stopped_by_engine=True)
     count = _count(environ) if rank and environ.get("MASTER_ADDR") else 1
     if count == 1:
         own = environ.get("HOSTNAME") or "localhost"
-        return Place(hosts=(own,), current=own)
+        return Place(hosts=(own,), current=own, stopped_by_engine=True)
     at = number(rank, "NODE_RANK", below=count)
     hosts, addresses = numbered(count, at, environ["MASTER_ADDR"])
-    return Place(hosts=hosts, current=hosts[at], addresses=addresses)
+    return Place(hosts=hosts, current=hosts[at], addresses=addresses, stopped_by_engine=True)
 
 
 def _count(environ: Mapping[str, str]) -> int:

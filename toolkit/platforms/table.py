@@ -1,4 +1,8 @@
-"""The platforms a job can come from, in the order they are looked for: one row each, imported only if chosen."""
+"""The platforms a job can come from, in the order they are looked for: one row each, imported only if chosen.
+
+A platform's own file finds the Place where the job runs; asked.py and sagemaker/ make a JobSpec of what is asked for;
+assemble.py makes the Job of both, of our settings and of this machine.
+"""
 
 from collections.abc import Callable, Mapping
 from importlib import import_module

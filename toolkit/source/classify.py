@@ -11,7 +11,6 @@ from toolkit.job.job import Script
 from toolkit.settings import ArgumentStyle
 from toolkit.source.files import is_file, is_folder, kind_of
 
-KEY = "sagemaker_program"
 PLUGIN_KEY = "SAGEMAKER_TRAINING_MODULE"
 # The names that sagemaker-training 5.1.4 lets through: nothing absolute, no option, nothing a shell would read.
 ENTRY = re.compile(r"[A-Za-z0-9._][A-Za-z0-9._+-]*(/[A-Za-z0-9._+-]+)*")
@@ -34,7 +33,7 @@ def classify(folder: Path, entry: str | None, plugin: str | None, style: Argumen
     A command's file is made executable.
 
     Raises:
-        UserError: no entry, one of a forbidden name, or one that is not there.
+        UserError: no entry, one of a forbidden name, or one that is not there. Its place is the caller's to give.
         ContractError: a plug-in that is not "module:function".
     """
     if plugin:
@@ -45,7 +44,7 @@ def classify(folder: Path, entry: str | None, plugin: str | None, style: Argumen
     _check_readable(folder)
     if entry.endswith(".ipynb"):
         hint = f"Make one of it: jupyter nbconvert --to script {entry}"
-        raise UserError(f"expected a script, found a notebook, {entry}", where=KEY, hint=hint)
+        raise UserError(f"expected a script, found a notebook, {entry}", hint=hint)
     if entry.endswith(".sh"):
         return _command(folder, entry, style)
     if _is_package(folder) and (entry.endswith(".py") or not is_file(folder / entry)):
@@ -70,7 +69,6 @@ def validate_entry_point(entry: str) -> None:
         return
     raise UserError(
         f"expected a path within the code folder, of letters, digits and '._+-/', found {entry!r}",
-        where=KEY,
         hint="Name the script relative to the submitted folder, as 'train.py' or 'src/train.py'.",
     )
 
@@ -160,7 +158,6 @@ def _through(file: Path, entry: str, executable: bool) -> tuple[str, ...]:
     if line.startswith(b"#!") and line.endswith(b"\r"):
         raise UserError(
             f"the first line of {entry} ends as on Windows: no program {os.fsdecode(line[2:])!r} can be found",
-            where=KEY,
             hint=f"Save it with Unix line ends, as: sed -i 's/\\r$//' {entry}",
         )
     if line.startswith(b"#!"):
@@ -185,7 +182,7 @@ def _not_there(folder: Path, entry: str) -> UserError:
 def _missing(message: str, folder: Path, hint: str) -> UserError:
     files = sorted(_files(folder), key=lambda file: (file.count("/"), file))
     there = ", ".join(files[:FILES_SHOWN]) + (", ..." if len(files) > FILES_SHOWN else "")
-    return UserError(f"{message}, which holds {there or 'no files'}", where=KEY, hint=hint)
+    return UserError(f"{message}, which holds {there or 'no files'}", hint=hint)
 
 
 def _files(folder: Path) -> Iterator[str]:

@@ -13,13 +13,12 @@ from pathlib import Path
 
 import msgspec
 
-from toolkit.errors import PlatformError, ToolkitError, UserError
+from toolkit.errors import PlatformError, ToolkitError, UserError, at
 from toolkit.job.job import Job
 from toolkit.log import Log
 from toolkit.records import Record
 from toolkit.source.unpack import is_tar, unpack
 
-KEY = "sagemaker_submit_directory"
 ARCHIVE = "sourcedir.tar.gz"
 MARKER = ".toolkit-source.json"
 STAGING = ".toolkit-staging"
@@ -54,11 +53,12 @@ def place(job: Job, log: Log) -> None:
         code.mkdir(parents=True, exist_ok=True)
         _remove(staging)
         staging.mkdir()
-        _stage(source, staging, job.folders.base, log)
-        _swap(job, source, staging, log)
+        with at(job.source_from):
+            _stage(source, staging, job.folders.base, log)
+            _swap(job, source, staging, log)
     except OSError as error:
         clear(code)
-        raise _refused(error, code) from None
+        raise _refused(error, job) from None
     except Exception:
         clear(code)
         raise
@@ -79,6 +79,11 @@ def submitted(job: Job, log: Log) -> Path | None:
     source = (job.source or "").strip()
     if not source:
         return None
+    with at(job.source_from):
+        return _found(source, job, log)
+
+
+def _found(source: str, job: Job, log: Log) -> Path | None:
     scheme, separator, rest = source.partition("://")
     if not separator:
         return _existing(Path(source), source, job)
@@ -94,12 +99,10 @@ def submitted(job: Job, log: Log) -> Path | None:
     if scheme == "s3":
         raise UserError(
             "sources in s3 need the storage extra, which is not available yet",
-            where=f"{KEY}={source}",
+            where=f"{job.source_from}={source}",
             hint=f"Mount the source and name its folder, or give it as the channel 'code' (a file {ARCHIVE}).",
         )
-    raise UserError(
-        f"expected an absolute path, file:// or s3://, found {scheme}://", where=KEY, hint="Mount the source instead."
-    )
+    raise UserError(f"expected an absolute path, file:// or s3://, found {scheme}://", hint="Mount the source instead.")
 
 
 def _unquoted(path: str) -> Path:
@@ -112,7 +115,7 @@ def _unquoted(path: str) -> Path:
 
 def _existing(path: Path, source: str, job: Job) -> Path:
     if not path.is_absolute():
-        raise UserError(f"expected an absolute path, found {source!r}", where=KEY)
+        raise UserError(f"expected an absolute path, found {source!r}")
     base = job.folders.base
     if path.is_relative_to(USUAL_BASE) and base != USUAL_BASE:
         here = base / path.relative_to(USUAL_BASE)
@@ -121,7 +124,7 @@ def _existing(path: Path, source: str, job: Job) -> Path:
     if path.exists() or path == job.folders.code:
         return path
     raise UserError(
-        f"no such file or folder: {path}", where=KEY, hint="Mount it, or leave the key out if the code is in the image."
+        f"no such file or folder: {path}", hint="Mount it, or leave the key out if the code is in the image."
     )
 
 
@@ -131,15 +134,15 @@ def _stage(source: Path, staging: Path, base: Path, log: Log) -> None:
         if source.is_dir():
             _copy_folder(source, staging, base, log)
         elif not source.is_file():
-            raise UserError(f"neither a folder nor a file: {source}", where=KEY)
+            raise UserError(f"neither a folder nor a file: {source}")
         elif source.name.endswith(TAR_ENDINGS) or is_tar(source):
             unpack(source, staging)
         else:
             _copy_file(source, staging / source.name)
     except PermissionError as error:
-        raise UserError(f"cannot read {error.filename}: {error.strerror}", where=KEY) from None
+        raise UserError(f"cannot read {error.filename}: {error.strerror}") from None
     if not any(staging.iterdir()):
-        raise UserError(f"{source} holds no files", where=KEY, hint="Submit the folder that holds the entry point.")
+        raise UserError(f"{source} holds no files", hint="Submit the folder that holds the entry point.")
 
 
 def _swap(job: Job, source: Path, staging: Path, log: Log) -> None:
@@ -179,9 +182,7 @@ def _kept(code: Path, source: Path, names: tuple[str, ...]) -> frozenset[str]:
     kept.update(name for name in _names(code) if os.path.ismount(code / name))
     for name in names:
         if name in kept:
-            raise UserError(
-                f"{source} holds {name!r}, which cannot replace {code / name}", where=KEY, hint="Rename one of them."
-            )
+            raise UserError(f"{source} holds {name!r}, which cannot replace {code / name}", hint="Rename one of them.")
     return frozenset(kept)
 
 
@@ -226,7 +227,7 @@ def _copy_folder(source: Path, into: Path, base: Path, log: Log) -> None:
     root = source.resolve()
     base = base.resolve()
     if root == base:
-        raise UserError(f"{source} is the job's own folder", where=KEY, hint="Submit the folder of the script.")
+        raise UserError(f"{source} is the job's own folder", hint="Submit the folder of the script.")
     waiting: list[tuple[Path, Path, tuple[Path, ...]]] = [(root, into, (root,))]
     while waiting:
         folder, copy, above = waiting.pop()
@@ -239,7 +240,7 @@ def _copy_folder(source: Path, into: Path, base: Path, log: Log) -> None:
             elif target == base or entry.name in (STAGING, MARKER):
                 continue
             elif target.is_dir() and any(parent.is_relative_to(target) for parent in above):
-                raise UserError(f"{entry} links to a folder that holds it", where=KEY, hint="Remove the link.")
+                raise UserError(f"{entry} links to a folder that holds it", hint="Remove the link.")
             elif target.is_dir():
                 new.mkdir()
                 waiting.append((target, new, (*above, target)))
@@ -276,12 +277,12 @@ def _remove_quietly(path: Path) -> None:
         pass  # Cleared by the next run; how this one ends is decided already.
 
 
-def _refused(error: OSError, code: Path) -> ToolkitError:
+def _refused(error: OSError, job: Job) -> ToolkitError:
     import errno
 
     message = f"cannot put the submitted source there: {error.strerror}"
-    where = str(error.filename or code)
+    where = str(error.filename or job.folders.code)
     if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
-        hint = f"Mount {code} writable, or submit no source ({KEY}) to run what is in it."
+        hint = f"Mount {job.folders.code} writable, or submit no source ({job.source_from}) to run what is in it."
         return UserError(message, where=where, hint=hint)
     return PlatformError(message, where=where)

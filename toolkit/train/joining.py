@@ -16,9 +16,6 @@ from toolkit.peers.leader_link import LeaderLink, listen
 from toolkit.peers.roll import Times
 from toolkit.train.paces import Paces
 
-# Parameters of the platform that may differ between hosts of one job: where each finds its source, how much it logs.
-OF_ONE_HOST = frozenset({"sagemaker_submit_directory", "sagemaker_container_log_level"})
-
 
 def join(job: Job, log: Log, paces: Paces | None) -> LeaderLink | FollowerLink:
     cluster, ours = job.cluster, job.settings
@@ -90,6 +87,5 @@ def _key(job: Job, log: Log) -> bytes:
             )
     if not secret and job.cluster.is_leader:
         log.debug("link: no TOOLKIT_JOB_SECRET; its key comes from the job's own documents, a secret would be better")
-    parameters = {name: value for name, value in job.framework_parameters.items() if name not in OF_ONE_HOST}
-    shared = [job.name, job.hyperparameters, parameters]
+    shared = [job.name, job.hyperparameters, job.shown.job_name, job.shown.parameters]
     return job_key(secret, job.cluster.hosts, msgspec.json.encode(shared, order="sorted"))

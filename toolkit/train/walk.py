@@ -14,7 +14,7 @@ import toolkit
 from toolkit import settings, slate
 from toolkit.artifacts import folders as job_folders
 from toolkit.artifacts.scratch import RunFolder
-from toolkit.errors import ToolkitError, UserError, of_path
+from toolkit.errors import ToolkitError, UserError, at, of_path
 from toolkit.job.job import Job
 from toolkit.job.outcome import Ended, Memory, Outcome
 from toolkit.job.plan import Locked, Phase, Plan, ProcessSpec, StopPolicy, quoted
@@ -108,7 +108,8 @@ def with_script(job: Job, log: Log) -> Job:
     entry = job.entry or (None if job.plugin else only_script(job.folders.code))
     if entry and not job.entry:
         log.info(f"nothing names a script: {entry} is the only one in {job.folders.code}")
-    script = classify.classify(job.folders.code, entry, job.plugin, job.settings.argument_style)
+    with at(job.entry_from):
+        script = classify.classify(job.folders.code, entry, job.plugin, job.argument_style)
     return msgspec.structs.replace(job, script=script, entry=entry)
 
 

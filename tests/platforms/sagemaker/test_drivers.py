@@ -60,7 +60,7 @@ def test_the_script_and_its_ranks_are_told_by_the_channel(
     assert (told.entry, told.source) == ("train.py", str(tmp_path / "input/data/code"))
     assert (told.strategy.name, told.strategy.processes_per_host) == (name, per_host)
     assert told.strategy.options == options
-    assert (told.hyperparameters, told.settings.argument_style) == ({"lr": 0.1}, "json")
+    assert (told.hyperparameters, told.argument_style) == ({"lr": 0.1}, "json")
 
 
 def test_an_archive_in_the_channel_is_the_source(tmp_path: Path) -> None:
@@ -85,7 +85,7 @@ def test_a_program_that_is_named_wins_over_the_channel(tmp_path: Path) -> None:
 
     told = job(tmp_path)
 
-    assert (told.entry, told.strategy.name, told.settings.argument_style) == ("other.py", "script", "sagemaker")
+    assert (told.entry, told.strategy.name, told.argument_style) == ("other.py", "script", "sagemaker")
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_a_command_that_is_train_runs_what_the_image_names(tmp_path: Path, comma
     told = job(tmp_path, SAGEMAKER_TRAINING_MODULE="framework:main")
 
     assert (told.plugin, told.entry, told.source, told.strategy.name) == ("framework:main", None, None, "script")
-    assert (told.settings.argument_style, told.hyperparameters) == ("sagemaker", {"lr": 0.1})
+    assert (told.argument_style, told.hyperparameters) == ("sagemaker", {"lr": 0.1})
 
 
 @pytest.mark.parametrize(("asked", "installs"), [(None, False), ("requirements.txt", True), ("auto", True)])

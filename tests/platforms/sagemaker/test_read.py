@@ -273,7 +273,7 @@ def test_unknown_keys_and_nulls_are_no_matter(base: Base) -> None:
 
     assert job.cluster.current_group == "homogeneousCluster"
     assert [channel.mode for channel in job.channels] == ["File", "File"]
-    assert job.documents["resource_config"] == resources
+    assert job.shown.resource_config == resources
 
 
 def test_hosts_may_have_any_name(base: Base) -> None:
@@ -395,7 +395,7 @@ def test_the_platforms_own_hyperparameters_are_kept_apart(base: Base) -> None:
     job = base.read()
 
     assert job.hyperparameters == {"epochs": 1, "sagemakers": 2}
-    assert job.framework_parameters == {"sagemaker_any": 1, "_tuning_objective_metric": "acc"}
+    assert job.shown.parameters == {"sagemaker_any": 1}
 
 
 # What to run

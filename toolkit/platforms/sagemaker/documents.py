@@ -61,64 +61,45 @@ class CheckpointConfig(Record, frozen=True, kw_only=True, rename="pascal"):
 
 
 class Documents(Record, frozen=True, kw_only=True):
-    """All documents of a job; `raw_...` as they came, for those who are shown them.
-
-    `requirements` False: the sender says that nothing is to be installed (ModelTrainer).
-    """
+    """What the documents ask for; `raw_channels` as they came, for scripts that are shown them."""
 
     hyperparameters: dict[str, Any]
     channels: dict[str, ChannelConfig]
-    resources: ResourceConfig
     raw_channels: dict[str, Any]
-    raw_resources: dict[str, Any]
     metric_definitions: tuple[tuple[str, str], ...]
     checkpoints: CheckpointConfig
-    requirements: bool = True
 
 
-def read(folder: Path, log: Log) -> Documents:
-    """Return the documents in *folder*, input/config.
+def read(folder: Path, log: Log, *, required: bool = True) -> Documents:
+    """Return what the documents in *folder*, input/config, ask for; *required*: the first two of them have to be there.
 
     Raises:
-        ContractError: a required document is missing, unreadable, no JSON or wrongly typed; names file, key, expected
-            and found.
+        ContractError: a required document is missing, or one is unreadable, no JSON or wrongly typed; names file, key,
+            expected and found.
     """
-    if not folder.is_dir():
+    if required and not folder.is_dir():
         found = "no such folder" if not folder.exists() else "something else"
         raise ContractError(f"expected a folder with the job's documents, found {found}", where=str(folder), hint=HINT)
-    raw_hyperparameters = _object(folder / "hyperparameters.json")
-    raw_channels = _object(folder / "inputdataconfig.json")
-    raw_resources = _object(folder / "resourceconfig.json")
+    asked, inputs = folder / "hyperparameters.json", folder / "inputdataconfig.json"
+    hyperparameters = _object(asked) if required or asked.exists() else {}
+    raw_channels = _object(inputs) if required or inputs.exists() else {}
     return Documents(
-        hyperparameters=raw_hyperparameters,
-        channels=channels(raw_channels, folder / "inputdataconfig.json"),
-        resources=_resources(raw_resources, folder / "resourceconfig.json"),
+        hyperparameters=hyperparameters,
+        channels=_channels(raw_channels, inputs),
         raw_channels=raw_channels,
-        raw_resources=raw_resources,
         metric_definitions=_metric_definitions(folder / "metric-definition-regex.json", log),
         checkpoints=_checkpoints(folder / "checkpointconfig.json", log),
     )
 
 
-def mounted(folder: Path, log: Log) -> Documents:
-    """Return those of the documents that are in *folder*, for a job that another platform tells its hosts of.
-
-    `resources` and `raw_resources` are stand-ins.
+def resources(file: Path) -> tuple[ResourceConfig, dict[str, Any]]:
+    """Return what *file*, resourceconfig.json, says of the job's hosts, and its content as it came.
 
     Raises:
-        ContractError: one that is there is unreadable, no JSON or wrongly typed.
+        ContractError: it is missing, unreadable, no JSON or wrongly typed, or names hosts or groups that cannot be.
     """
-    asked, inputs = (folder / f"{name}.json" for name in ("hyperparameters", "inputdataconfig"))
-    raw_channels = _object(inputs) if inputs.exists() else {}
-    return Documents(
-        hyperparameters=_object(asked) if asked.exists() else {},
-        channels=channels(raw_channels, inputs),
-        resources=ResourceConfig(hosts=("",), current_host=""),
-        raw_channels=raw_channels,
-        raw_resources={},
-        metric_definitions=_metric_definitions(folder / "metric-definition-regex.json", log),
-        checkpoints=_checkpoints(folder / "checkpointconfig.json", log),
-    )
+    raw = _object(file)
+    return _resources(raw, file), raw
 
 
 def load(file: Path, *, hint: str = HINT) -> Any:
@@ -174,8 +155,7 @@ def _object(file: Path) -> dict[str, Any]:
     return typed(load(file), dict[str, Any], file)
 
 
-def channels(raw: dict[str, Any], file: Path) -> dict[str, ChannelConfig]:
-    """Return the channels that *raw*, inputdataconfig.json, describes; *file* names it in errors."""
+def _channels(raw: dict[str, Any], file: Path) -> dict[str, ChannelConfig]:
     for name in raw:
         names.check_folder(name, str(file), "$", "a channel")
     return {name: typed(channel or {}, ChannelConfig, file, f"$.{name}") for name, channel in raw.items()}

@@ -13,7 +13,10 @@ from typing import Annotated, Any
 import msgspec
 
 from toolkit.errors import ContractError
-from toolkit.platforms.sagemaker.documents import Documents, load, typed
+from toolkit.job.job import Strategy
+from toolkit.job.spec import JobSpec
+from toolkit.platforms.place import Place
+from toolkit.platforms.sagemaker.documents import load, typed
 from toolkit.records import Record
 
 HINT = "The SDK's ModelTrainer writes it"
@@ -36,14 +39,19 @@ class Distributed(Record, frozen=True, kw_only=True):
     mpi_additional_options: tuple[str, ...] | None = None
 
 
-def asked(papers: Documents, data: Path) -> Documents:
-    """Return *papers* with what the channel's documents ask for.
+def asked_for(spec: JobSpec, place: Place, data: Path) -> JobSpec:
+    """Return *spec*, which names no script, with what the channel's documents ask for.
+
+    As it is, if the job's command is `train` itself, which sm_train.sh then starts: it runs what the image names.
 
     Raises:
         ContractError: a document is wrong, or asks for what only sm_train.sh can do.
     """
     file = data / "sm_drivers/sourcecode.json"
     source = typed(load(file, hint=HINT), SourceCode, file)
+    words = (source.command or "").split()
+    if not source.entry_script and words and Path(words[0]).name == "train":
+        return spec
     if source.command or not source.entry_script:
         found = f"the command {source.command!r}" if source.command else "none"
         raise ContractError(
@@ -57,53 +65,52 @@ def asked(papers: Documents, data: Path) -> Documents:
             where=str(file),
             hint="Rename the file.",
         )
-    told: dict[str, Any] = {"sagemaker_program": source.entry_script, **_strategy(data)}
-    if source.source_dir:
-        archive = Path(source.source_dir).name if source.source_dir.endswith(".tar.gz") else ""
-        told["sagemaker_submit_directory"] = str(data / "code" / archive)
+    sent = source.source_dir or ""
+    submitted = str(data / "code" / (Path(sent).name if sent.endswith(".tar.gz") else "")) if sent else None
     return msgspec.structs.replace(
-        papers,
-        hyperparameters={**papers.hyperparameters, **{name: json.dumps(value) for name, value in told.items()}},
+        spec,
+        entry=source.entry_script,
+        entry_from=f"{file.name}: $.entry_script",
+        source=submitted or spec.source,
+        source_from=f"{file.name}: $.source_dir" if submitted else spec.source_from,
         requirements=source.requirements is not None,
+        strategy=_strategy(data) or spec.strategy,
+        argument_style="json",  # As that SDK's own drivers make arguments.
+        defaults={**spec.defaults, **_variables(source.entry_script, place, data)},
+        shown=msgspec.structs.replace(spec.shown, module_dir=submitted or spec.shown.module_dir),
     )
 
 
-def starts_train(data: Path) -> bool:
-    """True if the job's command is `train` itself, which sm_train.sh then starts: it runs what the image names."""
-    file = data / "sm_drivers/sourcecode.json"
-    source = typed(load(file, hint=HINT), SourceCode, file)
-    words = (source.command or "").split()
-    return not source.entry_script and bool(words) and Path(words[0]).name == "train"
-
-
-def variables(papers: Documents, data: Path) -> dict[str, str]:
+def _variables(entry: str, place: Place, data: Path) -> dict[str, str]:
     """Return the variables that sm_train.sh's scripts find besides those of `train`."""
-    drivers, hosts = data / "sm_drivers", papers.resources.hosts
+    drivers = data / "sm_drivers"
     return {
         "SM_INPUT_DATA_DIR": str(data),
         "SM_OUTPUT_FAILURE": str(data.parents[1] / "output/failure"),
         "SM_SOURCE_DIR": str(data / "code"),
-        "SM_ENTRY_SCRIPT": json.loads(papers.hyperparameters["sagemaker_program"]),
+        "SM_ENTRY_SCRIPT": entry,
         "SM_DISTRIBUTED_DRIVER_DIR": str(drivers / "distributed_drivers"),
         "SM_DISTRIBUTED_CONFIG": json.dumps(_distributed(data)),
-        "SM_HOST_COUNT": str(len(hosts)),
-        "SM_CURRENT_HOST_RANK": str(hosts.index(papers.resources.current_host)),
-        "SM_MASTER_ADDR": hosts[0],
+        "SM_HOST_COUNT": str(len(place.hosts)),
+        "SM_CURRENT_HOST_RANK": str(place.hosts.index(place.current)),
+        "SM_MASTER_ADDR": place.hosts[0],
         "SM_MASTER_PORT": str(PORT),
     }
 
 
-def _strategy(data: Path) -> dict[str, Any]:
+def _strategy(data: Path) -> Strategy | None:
     asked = _distributed(data)
     if not asked:
-        return {}
+        return None
     shared = typed(asked, Distributed, data / "sm_drivers/distributed.json")
-    kind = "mpi" if "mpi_additional_options" in asked else "torch_distributed"
-    return {
-        f"sagemaker_{kind}_enabled": True,
-        "sagemaker_mpi_num_of_processes_per_host": shared.process_count_per_node,
-        "sagemaker_mpi_custom_mpi_options": " ".join(shared.mpi_additional_options or ()),
-    }
+    if "mpi_additional_options" not in asked:
+        return Strategy(name="torch_distributed", processes_per_host=shared.process_count_per_node)
+    options = " ".join(shared.mpi_additional_options or ())
+    return Strategy(
+        name="mpi",
+        processes_per_host=shared.process_count_per_node,
+        options={"mpi_options": options} if options else {},
+    )
 
 
 def _distributed(data: Path) -> dict[str, Any]:

@@ -1,10 +1,9 @@
-"""A SageMaker job: its variables and documents, read once, as a Job. The only place that knows sagemaker_* names."""
+"""A SageMaker job: its variables and documents, read once, as a JobSpec and a Place."""
 
 import json
 import os
 import re
 import sys
-import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,23 +11,38 @@ from typing import Any
 import msgspec
 
 from toolkit.errors import ContractError
-from toolkit.job.cluster import Cluster, Group
-from toolkit.job.job import Channel, Folders, Job, Strategy, StrategyName
+from toolkit.job.cluster import Group
+from toolkit.job.job import Channel, Folders, Job, Shown, Strategy, StrategyName
 from toolkit.job.machine import Machine
-from toolkit.job.variables import RESERVED
+from toolkit.job.spec import JobSpec
 from toolkit.log import Log, level_named
-from toolkit.metrics.definition import pairs
-from toolkit.platforms.place import ENGINE_STOP_WITHIN_S
+from toolkit.platforms.assemble import assemble, check_passable
+from toolkit.platforms.folders import BASE, below
+from toolkit.platforms.place import HOMOGENEOUS, Place
 from toolkit.platforms.program import chosen
 from toolkit.platforms.sagemaker import documents
-from toolkit.platforms.sagemaker.documents import Documents, InstanceGroup, typed
+from toolkit.platforms.sagemaker.documents import Documents, InstanceGroup, ResourceConfig, typed
 from toolkit.settings import MOST, Settings
 
-BASE = "/opt/ml"
+PROGRAM = "sagemaker_program"
+SUBMITTED = "sagemaker_submit_directory"
 # `docker stop -t 120` is how StopTrainingJob, MaxRuntimeInSeconds and Spot end a container.
 STOP_WITHIN_S = 120.0
-HOMOGENEOUS = "homogeneousCluster"
 MODES = ("File", "FastFile", "Pipe")
+# Names of the platform's that scripts are not shown in SM_FRAMEWORK_PARAMS (sagemaker-training 5.1.4, params.py).
+RESERVED = frozenset(
+    (
+        PROGRAM,
+        SUBMITTED,
+        "sagemaker_enable_cloudwatch_metrics",
+        "sagemaker_region",
+        "sagemaker_container_log_level",
+        "sagemaker_job_name",
+        "default_user_module_name",
+        "_tuning_objective_metric",
+        "sagemaker_s3_output",
+    )
+)
 # Which of several that are on wins: the first (sagemaker-pytorch-training 3.0.0, then the TensorFlow toolkit's two).
 FLAGS: tuple[tuple[StrategyName, str], ...] = (
     ("mpi", "sagemaker_mpi_enabled"),
@@ -43,10 +57,11 @@ FLAGS: tuple[tuple[StrategyName, str], ...] = (
 # What launchers are told besides: option -> hyperparameter.
 OPTIONS = {
     "instance_type": "sagemaker_instance_type",
-    "processes": "sagemaker_mpi_num_processes",
     "mpi_options": "sagemaker_mpi_custom_mpi_options",
     "dataparallel_mpi_options": "sagemaker_distributed_dataparallel_custom_mpi_options",
 }
+PROCESSES = "sagemaker_mpi_num_processes"
+GROUPS = "sagemaker_distribution_instance_groups"
 # Framework plug-ins whose whole work is this toolkit's own: with them, the old runner would still run the job.
 REPLACED = ("sagemaker_pytorch_container.training:main",)
 # What is asked for, by hyperparameter or variable, and not served yet; a job runs without it, so it is said.
@@ -54,29 +69,11 @@ NOT_SERVED = {
     "sagemaker_s3_output": "output/intermediate is not uploaded while the job runs",
     "CA_REPOSITORY_ARN": "AWS CodeArtifact is not asked for packages; a job that needs some ends with 78",
 }
-# Instances whose Neuron cores are known without neuron-ls (sagemaker-training 5.1.4).
-NEURON_CORES = {"trn2.48xlarge": 64}
 
 
 def folders(environ: Mapping[str, str]) -> Folders:
-    """Return the folders below SAGEMAKER_BASE_DIR, else /opt/ml. Nothing is looked at: they need not exist.
-
-    `scratch` lies outside, under TMPDIR or /tmp, one for each base and user.
-    """
-    base = Path(environ.get("SAGEMAKER_BASE_DIR") or BASE).absolute()
-    temporary = Path(environ.get("TMPDIR") or "/tmp").absolute()
-    return Folders(
-        base=base,
-        config=base / "input/config",
-        code=base / "code",
-        data=base / "input/data",
-        model=base / "model",
-        output=base / "output",
-        output_data=base / "output/data",
-        intermediate=base / "output/intermediate",
-        checkpoints=base / "checkpoints",
-        scratch=temporary / f"toolkit-{os.getuid()}-{zlib.crc32(os.fsencode(base)):08x}",
-    )
+    """Return the folders below SAGEMAKER_BASE_DIR, else /opt/ml."""
+    return below(environ.get("SAGEMAKER_BASE_DIR", ""), environ)
 
 
 def read(
@@ -89,92 +86,119 @@ def read(
     """
     places = folders(environ)
     papers = documents.read(places.config, log)
+    file = places.config / "resourceconfig.json"
+    place = place_of(*documents.resources(file), environ, str(file))
     if settings.job is not None:
         log.warning(f"TOOLKIT_JOB={settings.job} is not read: SageMaker's documents say what the job is")
-    if not _named(papers, environ, settings):
-        papers, environ, settings = _by_drivers(papers, places, environ, settings)
-    named = [
-        (place, script if isinstance(script, str) else None) for place, script in _named(papers, environ, settings)
-    ]
-    _, entry = chosen(named, places.code, log)
-    return assemble(papers, places, environ, settings, machine, log, entry=entry, interpreter=interpreter)
+    asked = decoded(papers.hyperparameters)
+    named = [("TOOLKIT_PROGRAM", settings.program), *programs(asked, environ)]
+    by, entry = chosen(named, places.code, log)
+    spec = asked_for(papers, asked, places, environ, log, entry=entry, entry_from=by)
+    if spec.entry is None and (places.data / "sm_drivers/sourcecode.json").is_file():
+        from toolkit.platforms.sagemaker import drivers
+
+        spec = drivers.asked_for(spec, place, places.data)
+    return assemble(
+        spec,
+        place,
+        settings,
+        machine,
+        platform="sagemaker",
+        folders=places,
+        environ=environ,
+        interpreter=interpreter,
+        log=log,
+    )
 
 
-def _named(papers: Documents, environ: Mapping[str, str], settings: Settings) -> list[tuple[str, Any]]:
-    """Return what names the script, the first place before others."""
-    asked = decoded(papers.hyperparameters).get("sagemaker_program")
-    named = [("TOOLKIT_PROGRAM", settings.program), ("SAGEMAKER_PROGRAM", environ.get("SAGEMAKER_PROGRAM"))]
-    return [(place, script) for place, script in (*named, ("sagemaker_program", asked)) if script]
+def programs(asked: Mapping[str, Any], environ: Mapping[str, str]) -> list[tuple[str, str | None]]:
+    """Return what names the script beside our own settings: the image's variable, then the client's hyperparameter."""
+    program = asked.get(PROGRAM)
+    given = program if isinstance(program, str) else None
+    return [("SAGEMAKER_PROGRAM", environ.get("SAGEMAKER_PROGRAM")), (PROGRAM, given)]
 
 
-def _by_drivers(
-    papers: Documents, places: Folders, environ: Mapping[str, str], settings: Settings
-) -> tuple[Documents, Mapping[str, str], Settings]:
-    """Return all three as the SDK's ModelTrainer asks for them, where its channel is there."""
-    if not (places.data / "sm_drivers/sourcecode.json").is_file():
-        return papers, environ, settings
-    from toolkit.platforms.sagemaker import drivers
+def place_of(resources: ResourceConfig, raw: dict[str, Any], environ: Mapping[str, str], where: str) -> Place:
+    """Return where the job runs by resourceconfig.json, whose content is *raw*; *where* names it in errors.
 
-    if drivers.starts_train(places.data):
-        return papers, environ, settings
-    papers = drivers.asked(papers, places.data)
-    environ = {**drivers.variables(papers, places.data), **environ}
-    if not environ.get("TOOLKIT_ARGUMENT_STYLE"):
-        settings = msgspec.structs.replace(settings, argument_style="json")  # As that SDK's own drivers do.
-    return papers, environ, settings
+    The container's engine stops it, where no job of the platform's but a person mounted the documents.
+    """
+    groups = resources.instance_groups or ()
+    return Place(
+        hosts=resources.hosts,
+        current=resources.current_host,
+        groups=tuple(
+            Group(name=group.instance_group_name, instance_type=group.instance_type or "", hosts=group.hosts)
+            for group in groups
+        ),
+        group=resources.current_group_name or _group_of(resources.current_host, groups),
+        instance_type=resources.current_instance_type or "local",
+        interface=resources.network_interface_name or "eth0",
+        topology=resources.topology,
+        resources=raw,
+        where=where,
+        stop_within_s=STOP_WITHIN_S,
+        stopped_by_engine=not any(environ.get(name) for name in ("TRAINING_JOB_NAME", "TRAINING_JOB_ARN")),
+        stopped_is_success=True,
+    )
 
 
-def assemble(
+def _group_of(host: str, groups: tuple[InstanceGroup, ...]) -> str:
+    """Return the group that lists *host*, for documents without current_group_name."""
+    return next((group.instance_group_name for group in groups if host in group.hosts), HOMOGENEOUS)
+
+
+def asked_for(
     papers: Documents,
+    asked: Mapping[str, Any],
     places: Folders,
     environ: Mapping[str, str],
-    settings: Settings,
-    machine: Machine,
     log: Log,
     *,
-    entry: str,
-    interpreter: str,
-) -> Job:
-    """Return the job that *papers* describe, whoever wrote them; its script is *entry*, "" if none is named.
+    entry: str = "",
+    entry_from: str = "",
+    strategy: Strategy | None = None,
+) -> JobSpec:
+    """Return what documents and variables ask for; *asked* are the decoded hyperparameters.
+
+    *entry*: the script, "" for that of the hyperparameters; *entry_from*: what names it. *strategy*: how ranks are
+    started, None for what the hyperparameters say of it; these add what it leaves open.
 
     Raises:
         ContractError: a value in them is wrong.
     """
-    asked = decoded(papers.hyperparameters)
     framework = {name: value for name, value in asked.items() if _is_framework(name)}
     own = {name: value for name, value in asked.items() if not _is_framework(name)}
     log.hide(papers.hyperparameters)
     log.hide(asked)
     source = _Source(framework, places.config / "hyperparameters.json")
-    _check_passable(own, source.file)
-    cluster = _cluster(papers, source, settings)
-    _warn_of_strangers(cluster, log)
+    check_passable(own, str(source.file))
     for name, consequence in NOT_SERVED.items():
         if framework.get(name) or environ.get(name):
             log.warning(f"{name} is not served yet: {consequence}")
-    return Job(
-        name=environ.get("TRAINING_JOB_NAME") or source.text("sagemaker_job_name") or "",
-        platform="sagemaker",
-        settings=settings,
-        cluster=cluster,
-        machine=_with_known_neurons(machine, cluster.instance_type),
-        folders=msgspec.structs.replace(places, checkpoints=_checkpoints(places, papers, log)),
-        hyperparameters=own,
-        framework_parameters=framework,
-        strategy=_strategy(source, cluster, places.config / "resourceconfig.json"),
-        channels=_channels(papers, places),
-        metric_definitions=_metric_definitions(settings, papers),
-        documents={"resource_config": papers.raw_resources, "input_data_config": papers.raw_channels},
-        environ={**_torch_version(environ), **environ},
-        interpreter=interpreter,
-        entry=entry or source.text("sagemaker_program"),
+    named, submitted = source.text("sagemaker_job_name"), source.text(SUBMITTED)
+    return JobSpec(
+        name=environ.get("TRAINING_JOB_NAME") or named or "",
+        entry=entry or source.text(PROGRAM),
+        entry_from=entry_from or PROGRAM,
         plugin=_plugin(environ, log),
-        requirements=papers.requirements,
-        source=source.text("sagemaker_submit_directory") or environ.get("SAGEMAKER_SUBMIT_DIRECTORY") or None,
+        source=submitted or environ.get("SAGEMAKER_SUBMIT_DIRECTORY") or None,
+        source_from=SUBMITTED if submitted else "SAGEMAKER_SUBMIT_DIRECTORY",
+        strategy=_strategy(source, strategy),
+        groups=source.names(GROUPS) if GROUPS in framework else None,
+        hyperparameters=own,
+        channels=_channels(papers, places),
+        metric_definitions=papers.metric_definitions,
+        checkpoints=_checkpoints(places, papers, log),
+        defaults=_torch_version(environ),
         region=source.text("sagemaker_region") or _region(environ),
         log_level=_log_level(framework, environ, log),
-        stop_within_s=_stop_within_s(environ, settings, machine),
-        stopped_is_success=True,
+        shown=Shown(
+            parameters={name: value for name, value in framework.items() if name not in RESERVED},
+            job_name=named or "",
+            module_dir=submitted or "",
+            input_data_config=papers.raw_channels,
+        ),
     )
 
 
@@ -252,85 +276,21 @@ def _is_framework(name: str) -> bool:
     return name in RESERVED or name.startswith("sagemaker_")
 
 
-def _check_passable(hyperparameters: Mapping[str, Any], file: Path) -> None:
-    """Raise ContractError for text that neither an argument nor a variable can hold."""
-    for name, value in hyperparameters.items():
-        text = f"{name}{value}"
-        if "\0" in text or any("\ud800" <= character <= "\udfff" for character in text):
-            raise ContractError(
-                f"$.{json.dumps(name)[1:-1]}: expected text that a process can be given,"
-                " found a NUL or half a surrogate pair in it",
-                where=str(file),
-            )
-
-
-def _cluster(papers: Documents, source: _Source, settings: Settings) -> Cluster:
-    resources = papers.resources
-    groups = resources.instance_groups or ()
-    current_group = resources.current_group_name or _group_of(resources.current_host, groups)
-    distributed = any(source.is_on(flag) for _, flag in FLAGS)
-    if "sagemaker_distribution_instance_groups" in source.values:
-        named = source.names("sagemaker_distribution_instance_groups")
-    else:
-        named = (current_group,) if distributed else ()
-    return Cluster(
-        current=resources.current_host,
-        hosts=resources.hosts,
-        taking_part=_taking_part(resources.hosts, groups, named) if distributed else (),
-        groups=tuple(
-            Group(name=group.instance_group_name, instance_type=group.instance_type or "", hosts=group.hosts)
-            for group in groups
-        ),
-        current_group=current_group,
-        distribution_groups=named,
-        instance_type=resources.current_instance_type or "local",
-        interface=resources.network_interface_name or "eth0",
-        topology=resources.topology,
-        addresses=settings.addresses(),
-    )
-
-
-def _warn_of_strangers(cluster: Cluster, log: Log) -> None:
-    """Tell of an address that is given to no host of the job, where a host has none: its name is likely misspelt."""
-    strangers = sorted(cluster.addresses.keys() - set(cluster.hosts))
-    if strangers and set(cluster.hosts) - cluster.addresses.keys():
-        hosts = ", ".join(cluster.hosts[:8])
-        log.warning(f"TOOLKIT_HOST_ADDRESSES names {', '.join(strangers[:8])}: expected hosts of the job ({hosts})")
-
-
-def _group_of(host: str, groups: tuple[InstanceGroup, ...]) -> str:
-    """Return the group that lists *host*, for documents without current_group_name."""
-    return next((group.instance_group_name for group in groups if host in group.hosts), HOMOGENEOUS)
-
-
-def _taking_part(hosts: tuple[str, ...], groups: tuple[InstanceGroup, ...], named: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the hosts of the distribution's groups in the documents' order; without groups (Local Mode), all."""
-    if not groups:
-        return hosts
-    return tuple(host for group in groups if group.instance_group_name in named for host in group.hosts)
-
-
-def _strategy(source: _Source, cluster: Cluster, file: Path) -> Strategy:
-    """Return how this host's ranks are started: a host outside the distribution's groups runs the script alone."""
-    if cluster.current_group not in cluster.distribution_groups:
-        return Strategy(options=_options(source))
-    name: StrategyName = next((name for name, flag in FLAGS if source.is_on(flag)), "script")
-    if name != "script" and not cluster.takes_part:
-        raise ContractError(
-            f"$.instance_groups: expected {cluster.current!r} among the hosts of its group {cluster.current_group!r},"
-            f" found {', '.join(cluster.taking_part) or 'none'}",
-            where=str(file),
-        )
+def _strategy(source: _Source, over: Strategy | None) -> Strategy:
+    flagged: StrategyName = next((name for name, flag in FLAGS if source.is_on(flag)), "script")
+    over = over or Strategy(name=flagged)
+    name = over.name
+    values = {option: source.values.get(key) for option, key in OPTIONS.items()}
+    options = {option: value for option, value in values.items() if value not in (None, "")} | over.options
+    if name == "script":
+        return Strategy(options=options)
     return Strategy(
         name=name,
-        processes_per_host=source.count("sagemaker_mpi_num_of_processes_per_host"),
-        options=_options(source),
+        processes_per_host=over.processes_per_host or source.count("sagemaker_mpi_num_of_processes_per_host"),
+        processes=source.count(PROCESSES),
+        processes_from=f"{source.file.name}: $.{PROCESSES}",
+        options=options,
     )
-
-
-def _options(source: _Source) -> dict[str, Any]:
-    values = {option: source.values.get(name) for option, name in OPTIONS.items()}
-    return {option: value for option, value in values.items() if value not in (None, "")}
 
 
 def _channels(papers: Documents, places: Folders) -> tuple[Channel, ...]:
@@ -347,48 +307,21 @@ def _channels(papers: Documents, places: Folders) -> tuple[Channel, ...]:
     return tuple(channels)
 
 
-def _metric_definitions(settings: Settings, papers: Documents) -> tuple[tuple[str, str], ...]:
-    """Return the definitions of TOOLKIT_METRICS's file where it is set, else the platform's.
-
-    Raises:
-        ContractError: that file is missing or has another shape; it is the user's own.
-    """
-    if settings.metrics is None:
-        return papers.metric_definitions
-    return pairs(documents.load(settings.metrics, hint="TOOLKIT_METRICS names it"), str(settings.metrics))
-
-
-def _checkpoints(places: Folders, papers: Documents, log: Log) -> Path:
-    """Return the checkpoint folder: LocalPath, moved along with a base other than /opt/ml; if out of reach, the usual.
+def _checkpoints(places: Folders, papers: Documents, log: Log) -> Path | None:
+    """Return the folder for checkpoints: LocalPath, moved along with a base other than /opt/ml; None: the usual one.
 
     Out of reach is a path that neither exists nor could be made.
     """
     asked = Path(papers.checkpoints.local_path or "")
     if not asked.is_absolute():
-        return places.checkpoints
+        return None
     if asked.is_relative_to(BASE):
         return places.base / asked.relative_to(BASE)
     nearest = next(folder for folder in (asked, *asked.parents) if folder.exists())
     if nearest.is_dir() and os.access(nearest, os.W_OK):
         return asked
     log.warning(f"checkpointconfig.json: LocalPath {asked} cannot be written to; using {places.checkpoints}")
-    return places.checkpoints
-
-
-def _stop_within_s(environ: Mapping[str, str], settings: Settings, machine: Machine) -> float:
-    """Return the platform's time from SIGTERM to SIGKILL; the engine's where a person mounted the documents."""
-    if settings.stop_within_s is not None:
-        return settings.stop_within_s
-    is_job = any(environ.get(name) for name in ("TRAINING_JOB_NAME", "TRAINING_JOB_ARN"))
-    return STOP_WITHIN_S if is_job or not machine.engine else ENGINE_STOP_WITHIN_S
-
-
-def _with_known_neurons(machine: Machine, instance_type: str) -> Machine:
-    """Return *machine* with the Neuron cores of an instance whose number is known, whatever neuron-ls said."""
-    for instance, cores in NEURON_CORES.items():
-        if instance in instance_type:
-            return msgspec.structs.replace(machine, accelerator="neuron", accelerators=cores)
-    return machine
+    return None
 
 
 def _region(environ: Mapping[str, str]) -> str:

@@ -3,8 +3,8 @@ from typing import Any
 
 import pytest
 
-from toolkit.jobfile import documents
 from toolkit.jobfile.spec import DISTRIBUTIONS, Channel, Group, Spec
+from toolkit.platforms.sagemaker import write
 
 GROUP = Group(name="homogeneousCluster", hosts=("algo-1", "algo-2"), instance_type="local")
 
@@ -18,7 +18,7 @@ def spec(**more: Any) -> Spec:
 def test_every_hyperparameter_is_json_in_a_string() -> None:
     asked = spec(hyperparameters={"epochs": 5, "optimizer": "adam", "lr": 1e-5, "x": None, "flag": True, "l": [1, "a"]})
 
-    made = documents.hyperparameters(asked, Path("/j/sourcedir.tar.gz"), "eu-west-1")
+    made = write.hyperparameters(asked, Path("/j/sourcedir.tar.gz"), "eu-west-1")
 
     assert made == {
         "sagemaker_program": '"train.py"',
@@ -83,7 +83,7 @@ LOCAL = {"sagemaker_instance_type": "local"}
 def test_a_distribution_becomes_the_flags_that_the_sdk_makes_of_it(
     asked: dict[str, Any], flags: dict[str, Any]
 ) -> None:
-    assert documents.distribution_flags(spec(distribution=asked)) == flags
+    assert write.distribution_flags(spec(distribution=asked)) == flags
 
 
 def test_channels_are_told_with_mode_and_distribution() -> None:
@@ -92,7 +92,7 @@ def test_channels_are_told_with_mode_and_distribution() -> None:
         Channel(name="test", path=Path("/d")),
     )
 
-    assert documents.inputs(spec(channels=channels)) == {
+    assert write.inputs(spec(channels=channels)) == {
         "train": {"TrainingInputMode": "Pipe", "S3DistributionType": "ShardedByS3Key", "RecordWrapperType": "None"},
         "test": {"TrainingInputMode": "File", "S3DistributionType": "FullyReplicated", "RecordWrapperType": "None"},
     }

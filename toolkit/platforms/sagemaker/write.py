@@ -1,17 +1,22 @@
-"""What a job file asks for, as the documents that every platform's job is read from. Pure.
+"""SageMaker's documents for a job that SageMaker does not run: `toolkit run` lays them out as files, and on other
+platforms scripts are shown the same by SM_*. Pure; `train` itself reads its jobs from none of this.
 
 Names and shapes as seen in jobs of 2026 and in what SageMaker's Python SDK 2.257 sends.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from toolkit.jobfile.spec import SHARDED, Spec
+from toolkit.job.cluster import Group
+
+if TYPE_CHECKING:  # Most jobs have no job file.
+    from toolkit.jobfile.spec import Group as AskedGroup
+    from toolkit.jobfile.spec import Spec
 
 
-def hyperparameters(spec: Spec, submitted: Path, region: str) -> dict[str, str]:
+def hyperparameters(spec: "Spec", submitted: Path, region: str) -> dict[str, str]:
     """Return hyperparameters.json: the user's and the SDK's own, each value JSON in a string."""
     ours = {
         "sagemaker_program": spec.entry,
@@ -24,10 +29,10 @@ def hyperparameters(spec: Spec, submitted: Path, region: str) -> dict[str, str]:
     return {name: json.dumps(value) for name, value in values.items()}
 
 
-def distribution_flags(spec: Spec) -> dict[str, Any]:
+def distribution_flags(spec: "Spec") -> dict[str, Any]:
     """Return the hyperparameters that the SDK's estimators make of their `distribution`."""
     asked = spec.distribution
-    instance_type = _first_group_type(spec)
+    instance_type = first_type(spec)
     flags: dict[str, Any] = {}
     if _enabled(asked, "pytorchddp"):
         flags |= {"sagemaker_pytorch_ddp_enabled": True, "sagemaker_instance_type": instance_type}
@@ -62,15 +67,34 @@ def distribution_flags(spec: Spec) -> dict[str, Any]:
     return flags
 
 
-def inputs(spec: Spec) -> dict[str, Any]:
+def inputs(spec: "Spec") -> dict[str, Any]:
     """Return inputdataconfig.json."""
     return {
         channel.name: {
             "TrainingInputMode": channel.mode,
-            "S3DistributionType": SHARDED if channel.sharded else "FullyReplicated",
+            "S3DistributionType": "ShardedByS3Key" if channel.sharded else "FullyReplicated",
             "RecordWrapperType": "None",
         }
         for channel in spec.channels
+    }
+
+
+def resources(
+    current: str, hosts: tuple[str, ...], groups: "Iterable[Group | AskedGroup]", interface: str
+) -> dict[str, Any]:
+    """Return resourceconfig.json as the host *current* is given it."""
+    own = next(group for group in groups if current in group.hosts)
+    return {
+        "current_host": current,
+        "current_instance_type": own.instance_type,
+        "current_group_name": own.name,
+        "hosts": list(hosts),
+        "instance_groups": [
+            {"instance_group_name": group.name, "instance_type": group.instance_type, "hosts": list(group.hosts)}
+            for group in groups
+        ],
+        "network_interface_name": interface,
+        "topology": None,
     }
 
 
@@ -78,6 +102,7 @@ def _enabled(distribution: Mapping[str, Any], name: str) -> bool:
     return bool(distribution.get(name, {}).get("enabled"))
 
 
-def _first_group_type(spec: Spec) -> str:
+def first_type(spec: "Spec") -> str:
+    """Return the instance type of the first group that takes part in the distribution."""
     named = spec.distribution.get("instance_groups") or [spec.groups[0].name]
     return next(group.instance_type for group in spec.groups if group.name == named[0])

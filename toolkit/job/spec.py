@@ -1,0 +1,45 @@
+"""What a job is asked to be, wherever that is written: SageMaker's documents, the channel sm_drivers, a job file,
+mounted documents, TOOLKIT_* variables. Each of them becomes a JobSpec; platforms/assemble.py makes a Job of one and of
+the place where it runs."""
+
+from pathlib import Path
+from typing import Any
+
+from toolkit.job.job import Channel, Shown, Strategy
+from toolkit.records import Record
+from toolkit.settings import ArgumentStyle
+
+
+class JobSpec(Record, frozen=True, kw_only=True):
+    """A job as asked for, its values decoded and checked where they stand. None or empty: not asked for.
+
+    `entry_from`, `source_from`: the variable, file or key that names the script and the source, for errors.
+    `code`: the folder in which the code lies already; None: the base's.
+    `source`: what to put into the code folder first (folder, archive or URI).
+    `groups`: the instance groups whose hosts take part in the distribution; None: this host's own.
+    `environment` wins over the container's variables; `defaults` are given where nothing sets them.
+    `argument_style`: where TOOLKIT_ARGUMENT_STYLE is not set.
+    """
+
+    name: str = ""
+    entry: str | None = None
+    entry_from: str = ""
+    plugin: str | None = None
+    code: Path | None = None
+    source: str | None = None
+    source_from: str = ""
+    requirements: bool = True
+    strategy: Strategy = Strategy()
+    groups: tuple[str, ...] | None = None
+    processes_per_host: int | None = None
+    hyperparameters: dict[str, Any] = {}
+    argument_style: ArgumentStyle = "sagemaker"
+    channels: tuple[Channel, ...] = ()
+    metric_definitions: tuple[tuple[str, str], ...] = ()
+    checkpoints: Path | None = None
+    rules: Path | None = None
+    environment: dict[str, str] = {}
+    defaults: dict[str, str] = {}
+    region: str = ""
+    log_level: int = 20
+    shown: Shown = Shown()

@@ -1,0 +1,163 @@
+"""One job of what is asked for, the place where it runs, our settings and this machine: the same on every platform."""
+
+import json
+from collections.abc import Mapping
+
+import msgspec
+
+from toolkit import settings
+from toolkit.errors import ContractError
+from toolkit.job.cluster import Cluster
+from toolkit.job.job import Folders, Job, Strategy
+from toolkit.job.machine import Machine
+from toolkit.job.spec import JobSpec
+from toolkit.log import Log
+from toolkit.metrics.definition import pairs
+from toolkit.platforms.place import ENGINE_STOP_WITHIN_S, Place
+from toolkit.platforms.sagemaker import write
+from toolkit.platforms.sagemaker.documents import load
+from toolkit.settings import Settings
+
+# Instances whose Neuron cores are known without neuron-ls (sagemaker-training 5.1.4).
+NEURON_CORES = {"trn2.48xlarge": 64}
+
+
+def assemble(
+    spec: JobSpec,
+    place: Place,
+    ours: Settings,
+    machine: Machine,
+    *,
+    platform: str,
+    folders: Folders,
+    environ: Mapping[str, str],
+    interpreter: str,
+    log: Log,
+) -> Job:
+    """Return the job; *ours* are the settings of *environ*, the job's own environment (JobSpec) aside.
+
+    Raises:
+        ContractError: the job's own environment, its place or its metric definitions are wrong.
+    """
+    log.hide(spec.hyperparameters)
+    if spec.environment:
+        environ = {**environ, **spec.environment}
+        ours = settings.read(environ)
+    kept = {name: value for name, value in environ.items() if name not in place.dropped}
+    cluster = _cluster(spec, place, ours, machine)
+    _warn_of_strangers(cluster, ours, log)
+    return Job(
+        name=spec.name or place.name,
+        platform=platform,
+        settings=msgspec.structs.replace(
+            ours,
+            argument_style=ours.argument_style or spec.argument_style,
+            processes_per_host=spec.processes_per_host or ours.processes_per_host or place.processes_per_host,
+            rules=ours.rules or spec.rules,
+        ),
+        cluster=cluster,
+        machine=_with_known_neurons(machine, cluster.instance_type),
+        folders=msgspec.structs.replace(
+            folders, code=spec.code or folders.code, checkpoints=spec.checkpoints or folders.checkpoints
+        ),
+        hyperparameters=spec.hyperparameters,
+        strategy=_strategy(spec, cluster, place),
+        channels=spec.channels,
+        metric_definitions=_metric_definitions(spec, ours),
+        shown=msgspec.structs.replace(
+            spec.shown,
+            resource_config=place.resources
+            or write.resources(cluster.current, cluster.hosts, cluster.groups, cluster.interface),
+        ),
+        environ={**spec.defaults, **place.environ, **kept},
+        interpreter=interpreter,
+        entry=spec.entry,
+        entry_from=spec.entry_from,
+        plugin=spec.plugin,
+        source=spec.source,
+        source_from=spec.source_from,
+        requirements=spec.requirements,
+        region=spec.region,
+        log_level=spec.log_level,
+        stop_within_s=_stop_within_s(place, ours, machine),
+        stopped_is_success=place.stopped_is_success,
+        companion="" if ours.kubeflow_progress == "off" else place.companion,
+    )
+
+
+def _cluster(spec: JobSpec, place: Place, ours: Settings, machine: Machine) -> Cluster:
+    """Return the hosts, those of the distribution's groups in the place's order; without groups, all."""
+    distributed = spec.strategy.name != "script"
+    named = spec.groups if spec.groups is not None else (place.group,) if distributed else ()
+    grouped = tuple(host for group in place.groups if group.name in named for host in group.hosts)
+    return Cluster(
+        current=place.current,
+        hosts=place.hosts,
+        taking_part=() if not distributed else grouped if place.groups else place.hosts,
+        groups=place.groups,
+        current_group=place.group,
+        distribution_groups=named,
+        instance_type=place.instance_type,
+        interface=place.interface or machine.route_interface or "eth0",
+        topology=place.topology,
+        addresses={**place.addresses, **ours.addresses()},
+    )
+
+
+def _warn_of_strangers(cluster: Cluster, ours: Settings, log: Log) -> None:
+    """Tell of an address that is given to no host of the job, where a host has none: its name is likely misspelt."""
+    given = ours.addresses().keys()
+    strangers = sorted(given - set(cluster.hosts))
+    if strangers and set(cluster.hosts) - given:
+        hosts = ", ".join(cluster.hosts[:8])
+        log.warning(f"TOOLKIT_HOST_ADDRESSES names {', '.join(strangers[:8])}: expected hosts of the job ({hosts})")
+
+
+def _strategy(spec: JobSpec, cluster: Cluster, place: Place) -> Strategy:
+    """Return how this host's ranks are started: a host outside the distribution's groups runs the script alone."""
+    if cluster.current_group not in cluster.distribution_groups:
+        return Strategy(options=spec.strategy.options)
+    if spec.strategy.name != "script" and not cluster.takes_part:
+        raise ContractError(
+            f"$.instance_groups: expected {cluster.current!r} among the hosts of its group {cluster.current_group!r},"
+            f" found {', '.join(cluster.taking_part) or 'none'}",
+            where=place.where,
+        )
+    return spec.strategy
+
+
+def _metric_definitions(spec: JobSpec, ours: Settings) -> tuple[tuple[str, str], ...]:
+    """Return the definitions of TOOLKIT_METRICS's file where it is set, else the job's.
+
+    Raises:
+        ContractError: that file is missing or has another shape; it is the user's own.
+    """
+    if ours.metrics is None:
+        return spec.metric_definitions
+    return pairs(load(ours.metrics, hint="TOOLKIT_METRICS names it"), str(ours.metrics))
+
+
+def _stop_within_s(place: Place, ours: Settings, machine: Machine) -> float:
+    if ours.stop_within_s is not None:
+        return ours.stop_within_s
+    return ENGINE_STOP_WITHIN_S if place.stopped_by_engine and machine.engine else place.stop_within_s
+
+
+def _with_known_neurons(machine: Machine, instance_type: str) -> Machine:
+    """Return *machine* with the Neuron cores of an instance whose number is known, whatever neuron-ls said."""
+    for instance, cores in NEURON_CORES.items():
+        if instance in instance_type:
+            return msgspec.structs.replace(machine, accelerator="neuron", accelerators=cores)
+    return machine
+
+
+def check_passable(hyperparameters: Mapping[str, object], where: str) -> None:
+    """Raise ContractError for text that neither an argument nor a variable can hold; *where* is where they stand."""
+    for name, value in hyperparameters.items():
+        text = f"{name}{value}"
+        if "\0" in text or any("\ud800" <= character <= "\udfff" for character in text):
+            raise ContractError(
+                f"$.{json.dumps(name)[1:-1]}: expected text that a process can be given,"
+                " found a NUL or half a surrogate pair in it",
+                where=where,
+            )

@@ -1,0 +1,31 @@
+"""Where the parts of a job lie below its base, the same on every platform."""
+
+import os
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+
+from toolkit.job.job import Folders
+
+BASE = "/opt/ml"
+
+
+def below(base: str, environ: Mapping[str, str]) -> Folders:
+    """Return the folders below *base*, "" for /opt/ml. Nothing is looked at: they need not exist.
+
+    `scratch` lies outside, under TMPDIR or /tmp, one for each base and user.
+    """
+    top = Path(base or BASE).absolute()
+    temporary = Path(environ.get("TMPDIR") or "/tmp").absolute()
+    return Folders(
+        base=top,
+        config=top / "input/config",
+        code=top / "code",
+        data=top / "input/data",
+        model=top / "model",
+        output=top / "output",
+        output_data=top / "output/data",
+        intermediate=top / "output/intermediate",
+        checkpoints=top / "checkpoints",
+        scratch=temporary / f"toolkit-{os.getuid()}-{zlib.crc32(os.fsencode(top)):08x}",
+    )

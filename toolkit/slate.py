@@ -67,6 +67,8 @@ class Raised(Record, frozen=True, kw_only=True):
     `behind`: the exceptions that it was raised from, or while they were handled, the nearest first, the first 1,024
     characters of each message: also those that `raise ... from None` keeps out of `text`.
 
+    `unfinished`: what a rank that ended with 0 had not ended: "MPI".
+
     Of SystemExit: where sys.exit was called, and its text, if it was given one; the exception that was being handled
     there, if any, is `handling`, `text` its traceback, and `behind` what it was raised from.
     """
@@ -80,6 +82,7 @@ class Raised(Record, frozen=True, kw_only=True):
     code: int = 1
     handling: Thrown | None = None
     behind: tuple[Thrown, ...] = ()
+    unfinished: str = ""
 
 
 def lay(folder: Path) -> None:

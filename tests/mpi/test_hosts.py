@@ -109,6 +109,36 @@ def test_a_rank_that_dies_ends_all_hosts_at_once_with_its_code_and_cause(
     assert "-m mpi4py train.py" in str(done["algo-2"].failure)
 
 
+LEAVES = "world.Barrier()\nif rank == {who}:\n    sys.stdout.flush(); os._exit(0)\nworld.recv(source={who})\n"
+
+
+def test_a_rank_that_leaves_without_mpi_finalize_ends_its_host_and_is_the_cause(tmp_path: Path) -> None:
+    alone = Hosts(tmp_path, ready("mpich"), names=("algo-1",), per_host=2)
+    alone.program(LEAVES.replace("{who}", "1"))
+
+    (done,) = alone.run().values()
+
+    assert done.status == 1
+    assert "rank 1 of host algo-1 ended with 0" in str(done.failure)
+
+
+@pytest.mark.parametrize("who", [0, 1])
+def test_a_rank_that_leaves_without_mpi_finalize_ends_all_hosts_and_is_the_cause(tmp_path: Path, who: int) -> None:
+    hosts = Hosts(tmp_path, ready("mpich"))
+    hosts.program(LEAVES.replace("{who}", str(who)))
+
+    for done in hosts.run().values():
+        assert done.status == 1
+        assert f"rank {who} of host algo-{who + 1} ended with 0" in str(done.failure)
+
+
+def test_a_rank_that_works_on_after_mpi_finalize_waits_for_nobody(tmp_path: Path) -> None:
+    hosts = Hosts(tmp_path, ready("mpich"))
+    hosts.program("world.Barrier()\nMPI.Finalize()\nif rank:\n    os._exit(0)\ntime.sleep(3)\n")
+
+    assert {done.status for done in hosts.run().values()} == {0}
+
+
 def test_a_rank_that_aborts_is_named_with_mpichs_words_for_it(tmp_path: Path) -> None:
     hosts = Hosts(tmp_path, ready("mpich"))
     hosts.program("world.Barrier()\nif rank: world.Abort(7)\nworld.recv(source=1)\n")

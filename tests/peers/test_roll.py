@@ -20,6 +20,7 @@ from toolkit.peers.messages import (
     Go,
     Idle,
     Launch,
+    Left,
     Over,
     Ping,
     Ready,
@@ -811,6 +812,44 @@ def test_a_host_without_steps_does_not_hold_up_the_others() -> None:
     job.play()
 
     assert [at_s for at_s in job.leader.did(StopAt) if 5.4 < at_s < 5.7]
+
+
+# --- a rank that leaves
+
+
+@pytest.mark.parametrize("who", ["algo-1", "algo-2"])
+@pytest.mark.parametrize("ends", [True, False], ids=["its host ends", "its host has other ranks"])
+def test_a_rank_that_left_without_mpi_finalize_is_the_cause_where_the_others_go_on(who: str, ends: bool) -> None:
+    job = Job(3)
+    job.ready()
+    job.at(5.0, lambda: job.tell(who, Left(early=left(job, who, 5.0), ranks_left=0 if ends else 3)))
+    if ends:
+        job.at(5.1, lambda: job.end(who))
+
+    job.play()
+
+    verdict = job.leader.verdict
+    assert verdict is not None
+    assert job.verdicts == {(who, 1)}
+    assert verdict.cause == f"rank 7 of host {who} ended with 0, 2.0 s earlier; the others lost it"
+    assert all(7.0 <= host.did(FailHere)[0] < 7.2 for host in job.hosts.values() if host.did(FailHere))
+
+
+@pytest.mark.parametrize("stop", [True, False], ids=["stopped", "all leave"])
+def test_ranks_that_leave_together_or_in_a_stop_fail_nothing(stop: bool) -> None:
+    job = Job(3)
+    job.ready()
+    for number, name in enumerate(job.names):
+        word = Left(early=left(job, name, 5.0 + number), ranks_left=0)
+        job.at(5.0 + number / 2, lambda name=name, word=word: job.tell(name, word))  # type: ignore[misc]
+        job.at(12.0, lambda name=name: job.end(name, 0, stopped=stop))  # type: ignore[misc]
+    if stop:
+        job.at(5.2, lambda: job.tell("algo-3", Stop(host="algo-3", signal=15)))
+
+    job.play()
+
+    assert job.verdicts == {("algo-1", 0)}
+    assert not any(host.did(FailHere) for host in job.hosts.values())
 
 
 # --- hangs

@@ -52,6 +52,10 @@ WAIT_FOR_ALL = "Give every rank the same number of steps, or let each wait for t
 SEEN_LATE_NS = 1_000_000_000
 
 
+# How long a rank that ended with 0 and without MPI_Finalize may be ahead of the others: they may be about to end, too.
+UNFINISHED_S = 2.0
+
+
 class EarlyExit(Record, frozen=True, kw_only=True):
     """A rank that ended with 0 by itself: the cause of a job whose other ranks then lost it. `at_ns`: when it did, on
     the monotonic clock of whoever has this."""

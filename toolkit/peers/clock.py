@@ -2,7 +2,7 @@
 
 import msgspec
 
-from toolkit.peers.messages import Again, Ended, Evidence, Failing, Message, Verdict
+from toolkit.peers.messages import Again, Ended, Evidence, Failing, Left, Message, Verdict
 
 
 class Clock:
@@ -43,6 +43,9 @@ def on_clock(message: Message, offset_ns: int) -> Message:
             early = msgspec.structs.replace(early, at_ns=_moved(early.at_ns, offset_ns))
         report = msgspec.structs.replace(report, failed_ns=_moved(report.failed_ns, offset_ns), early=early)
         return msgspec.structs.replace(message, report=report)
+    if isinstance(message, Left):
+        early = msgspec.structs.replace(message.early, at_ns=_moved(message.early.at_ns, offset_ns))
+        return msgspec.structs.replace(message, early=early)
     if isinstance(message, Again):
         restart = msgspec.structs.replace(message.restart, failed_ns=_moved(message.restart.failed_ns, offset_ns))
         return msgspec.structs.replace(message, restart=restart)

@@ -6,7 +6,7 @@ same however many there are: with 10,000 of them everything is said 10,000 times
 
 import msgspec
 
-from toolkit.job.outcome import EarlyExit
+from toolkit.job.outcome import UNFINISHED_S, EarlyExit
 from toolkit.job.restart import Budget, Failure, Restart, Steps
 from toolkit.job.stuck import Stuck, culprits, told
 from toolkit.peers.messages import (
@@ -19,6 +19,7 @@ from toolkit.peers.messages import (
     Go,
     Idle,
     Launch,
+    Left,
     Message,
     Over,
     Ping,
@@ -140,6 +141,9 @@ class Leader:
         self._idle: dict[str, Idle] = {}
         # When ranks of a host ended, or stacks were written: nobody's silence counts from before.
         self._moved_s = now_s
+        # Since when a rank has left without MPI_Finalize; by host that had one: how many of its ranks live.
+        self._left_s: float | None = None
+        self._ranks_left: dict[str, int] = {}
         self._stuck: dict[str, tuple[Stuck, ...]] = {}
         self._steps: dict[str, int] = {}
         self._agreed: Step | None = None
@@ -278,6 +282,8 @@ class Leader:
             return self._agree(now_s)
         if isinstance(message, Idle):
             return self._on_idle(host, message, now_s, now_ns)
+        if isinstance(message, Left):
+            return self._on_left(host, message, now_s)
         if isinstance(message, Launch):
             self._launches[message.host] = message
             return [Send(hosts=(message.host,), message=message)]
@@ -306,6 +312,7 @@ class Leader:
             for host in self._followers:
                 if host in self._unended or (self._hopes and host not in self._gone):
                     actions += self._look_after(host, now_s, now_ns)
+            actions += self._miss_the_left(now_s, now_ns)
             actions += self._agree(now_s) + self._decide(now_s)
         self._plan_next(now_s)
         return actions
@@ -415,6 +422,29 @@ class Leader:
             idle_s=idle_s,
         )
         return self._fail("", report, now_s)
+
+    def _on_left(self, host: str, message: Left, now_s: float) -> list[Action]:
+        """A rank ended with 0 and without MPI_Finalize: the others wait for it, unless they end within a moment."""
+        found = [each for each in (self._early, message.early) if each is not None]
+        self._early = min(found, key=lambda each: each.at_ns)
+        self._ranks_left[host] = message.ranks_left
+        if self._left_s is None:
+            self._left_s = now_s
+            self._due(now_s + UNFINISHED_S)
+        return []
+
+    def _miss_the_left(self, now_s: float, now_ns: int) -> list[Action]:
+        """End the job whose ranks wait for one that left."""
+        if self._left_s is None or now_s < self._left_s + UNFINISHED_S:
+            return []
+        if self._failing_s is not None or self._stop is not None or self._early is None:
+            return []
+        if not any(self._ranks_left.get(host) != 0 for host in self._unended):
+            return []
+        lost = Report(
+            host=self._me, exit_code=1, failed_ns=now_ns, blame="user", kind="ExecuteUserScriptError", lost=True
+        )
+        return self._fail("", blamed(lost, self._early), now_s)
 
     def _on_ended(self, host: str, report: Report, now_s: float) -> list[Action]:
         self._ended[host] = report
@@ -655,6 +685,8 @@ class Leader:
             ends += [self._failing_s + EARLY_S, ends_s, ends_s + RECONNECT_S]
         if self._stopped_s is not None:
             ends += [self._stopped_s + AGREE_S, self._stopped_s + self._times.grace_s + STOPPED_S]
+        if self._left_s is not None:
+            ends.append(self._left_s + UNFINISHED_S)
         if self._first_end_s is not None and self._times.end_s > 0:
             ends.append(self._first_end_s + self._times.end_s)
         self._due(min((end for end in ends if end > now_s), default=self._due_s))

@@ -123,6 +123,13 @@ class Idle(Record, frozen=True, kw_only=True, tag="idle"):
     stops: bool = True
 
 
+class Left(Record, frozen=True, kw_only=True, tag="left"):
+    """Up: a rank of this host ended with 0 and without MPI_Finalize; so many of its ranks live."""
+
+    early: EarlyExit
+    ranks_left: Count
+
+
 class Stalled(Record, frozen=True, kw_only=True, tag="stalled"):
     """Down: no rank of any host has moved for so long; have their stacks written, and let them go on."""
 
@@ -228,6 +235,7 @@ Up = (
     | Waits
     | Ping
     | Idle
+    | Left
     | Failing
     | Evidence
     | Stop

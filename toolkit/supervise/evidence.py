@@ -30,6 +30,10 @@ class Evidence:
         self._raised[pid] = found
         return found.time_ns, found.code
 
+    def unfinished(self, pid: int) -> bool:
+        """True if a process that has ended had not called MPI_Finalize, as far as the hook saw."""
+        return pid in self._raised and bool(self._raised[pid].unfinished)
+
     def doomed(self, living: Iterable[Process]) -> Iterator[Exit]:
         """Yield the ends to come of ranks that live, but have raised the exception they will die of."""
         for process in living:

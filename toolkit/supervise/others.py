@@ -2,7 +2,7 @@
 
 from typing import Literal, Protocol
 
-from toolkit.job.outcome import Ended, Ruled
+from toolkit.job.outcome import Ended, Exit, Ruled
 from toolkit.supervise.daemons import Wire
 
 # step: the step at which every rank of the job stops.
@@ -64,6 +64,9 @@ class Others(Wire, Protocol):
 
     def rested(self) -> None:
         """Say that no rank lives here: the job stops, its services wait for all hosts', or all ranks ended well."""
+
+    def left(self, ended: Exit, ranks_left: int) -> None:
+        """Say that a rank here ended with 0 while others may wait for it, and how many ranks of this host live."""
 
     def failing(self, so_far: Ended) -> None:
         """Say that something failed here."""

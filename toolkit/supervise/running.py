@@ -8,7 +8,7 @@ from typing import Protocol
 
 import msgspec
 
-from toolkit.job.outcome import Ended, Exit, Hung, Ruled
+from toolkit.job.outcome import UNFINISHED_S, Ended, Exit, Hung, Ruled
 from toolkit.job.plan import Phase, ProcessSpec
 from toolkit.job.stuck import Stuck
 from toolkit.supervise import children, stacks, waiting
@@ -89,6 +89,8 @@ class Running:
         self._killed: set[int] = set()
         self._aborted: set[int] = set()
         self._aborts_s: float | None = None
+        # When the others have waited long enough for a rank that left without MPI_Finalize, on an only host.
+        self._left_s: float | None = None
         self._ranks_end_s: float | None = None
         self._main_exit: Exit | None = None
         self._stays = False
@@ -287,6 +289,8 @@ class Running:
     def _on_exit(self, process: Process, ended: Exit) -> None:
         if not ended.ok and not ended.told and self._state == "running" and self._around.others is not None:
             self._around.others.failing(self._so_far())
+        if ended.ok and not ended.told and self._state == "running" and self._evidence.unfinished(process.pid):
+            self._on_left(process, ended)
         if process.is_service:
             self._on_service_exit(process, ended)
             return
@@ -313,6 +317,22 @@ class Running:
                 self._event(Event.RANKS_ENDED)
                 if self._around.others is None:
                     self._daemons.on_over()
+
+    def _on_left(self, process: Process, ended: Exit) -> None:
+        """A rank ended with 0 and without MPI_Finalize. MPICH does not notice, and the others would wait for ever."""
+        self._log.warning(f"{process.name} (pid {process.pid}) ended with 0 and without MPI_Finalize")
+        if self._around.others is not None:
+            self._around.others.left(ended, len(self._processes.ranks))
+        elif self._left_s is None:
+            self._left_s = time.monotonic() + UNFINISHED_S
+
+    def _miss_the_left(self, left_s: float, now_s: float) -> None:
+        """End the ranks that still wait for one that left."""
+        if now_s >= left_s:
+            self._left_s = math.inf
+            if self._state == "running" and self._processes.ranks:
+                self._log.error("a rank ended without MPI_Finalize; stopping the ranks that wait for it")
+                self._event(Event.RANK_FAILED)
 
     def _on_all_ended(self) -> None:
         """Launcher and ranks have ended; services stay as long as other hosts' may need them."""
@@ -398,7 +418,7 @@ class Running:
             waits.append(rules_rest_s)
         if self._hangs is not None:
             waits.append(self._hangs.rest_s(time.monotonic()))
-        for when_s in (self._deadline_s, self._aborts_s, self._leader_done_s):
+        for when_s in (self._deadline_s, self._aborts_s, self._leader_done_s, self._left_s):
             if when_s is not None and when_s < math.inf:
                 waits.append(max(when_s - time.monotonic(), 0.0))
         return min(waits)
@@ -422,6 +442,8 @@ class Running:
             self._stop_unless_holding(self._waiting_to_stop)
         if self._phase.serves_all and self._around.leader_done and self._state == "running" and self._processes.at_work:
             self._end_after_leader(now_s)
+        if self._left_s is not None:
+            self._miss_the_left(self._left_s, now_s)
         if self._aborts_s is not None and now_s >= self._aborts_s:
             self._aborts_s = math.inf
             self._event(Event.LAUNCHER_STOPS)

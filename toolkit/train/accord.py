@@ -7,7 +7,7 @@ from collections.abc import Callable
 import msgspec
 
 from toolkit.job.job import Job
-from toolkit.job.outcome import Ended, Memory, Outcome
+from toolkit.job.outcome import Ended, Exit, Memory, Outcome
 from toolkit.job.restart import Restart, Steps
 from toolkit.job.restart import news as restart_news
 from toolkit.log import Log
@@ -122,6 +122,11 @@ class Accord:
             self._was_idle = bool(seconds)
             ours = self._job.settings
             self._link.tell(messages.Idle(seconds=seconds, limit_s=ours.stall_s, stops=ours.stall_action == "stop"))
+
+    def left(self, ended: Exit, ranks_left: int) -> None:
+        found = early.first(self._job.cluster.current, (ended,))
+        if found is not None:
+            self._link.tell(messages.Left(early=found, ranks_left=ranks_left))
 
     def propose(self, step: int) -> None:
         self._link.tell(messages.Step(step=step))

@@ -1,8 +1,10 @@
 """`toolkit run` beside consoles and paths that are not what they should be: the job and its exit code are the same."""
 
+import fcntl
 import json
 import os
 import subprocess
+import termios
 from pathlib import Path
 
 import pytest
@@ -61,3 +63,43 @@ def test_jobs_that_begin_within_a_second_have_folders_of_their_own(folder: Path)
         played(folder, "source/train.py", "--quiet")
 
     assert len(list((folder / "jobs").iterdir())) == 2
+
+
+SAVES = """
+import os, signal, sys, time
+def save(*_):
+    open(os.environ["SM_MODEL_DIR"] + "/saved", "w").close()
+    sys.exit(0)
+signal.signal(signal.SIGTERM, save)
+while True:
+    print("step", flush=True)
+    time.sleep(0.05)
+"""
+
+
+@pytest.mark.parametrize("look", ["--hosts=1", "--hosts=2", "--plain"])
+def test_a_terminal_that_goes_away_stops_the_job_as_sighup_does(folder: Path, look: str) -> None:
+    pytest.importorskip("rich")
+    (folder / "source/train.py").write_text(SAVES)
+    terminal, its_end = os.openpty()
+    process = subprocess.Popen(
+        (*COMMAND, "source/train.py", "--job-dir", "job", look),
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "TERM": "xterm", "NO_COLOR": ""},
+        stdin=its_end,
+        stdout=its_end,
+        stderr=its_end,
+        start_new_session=True,
+        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+    )
+    os.close(its_end)
+    shown = b""
+    while shown.count(b"step") < 20:
+        shown += os.read(terminal, 65536)
+
+    os.close(terminal)
+    status = process.wait(60)
+
+    told = json.loads((folder / "job/job.json").read_bytes())
+    assert (status, told["status"]) == (143, "Stopped")
+    assert len(list((folder / "job/hosts").glob("*/opt/ml/model/saved"))) == len(told["hosts"])

@@ -164,6 +164,15 @@ def test_a_large_source_is_announced_and_a_large_folder_behind_a_link_is_left_ou
     assert f"data is a link to the folder {tmp_path}/data, which is large: give it as a channel" in said
 
 
+@pytest.mark.parametrize("backend", ["process", "docker"])
+def test_nobody_else_reaches_what_was_submitted(tmp_path: Path, backend: Any) -> None:
+    staged(spec(tmp_path, backend=backend, image="mine:1"))
+
+    closed = [path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.stat().st_mode & 0o077 == 0]
+    holding = {path.relative_to(tmp_path).parts[:2] for path in tmp_path.rglob("sourcedir.tar.gz")}
+    assert {tuple(Path(path).parts) for path in closed} >= holding
+
+
 def test_what_is_no_file_is_left_out_of_a_channel(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     folder = data_of(tmp_path, "a.txt")
     os.mkfifo(folder / "pipe")
@@ -324,7 +333,7 @@ def test_two_jobs_never_share_a_folder(tmp_path: Path) -> None:
         ({"channels": (Channel(name="train", path=Path("/:Shard:File")),)}, ["/:Shard:File: ", "'File' is none of"]),
         ({"requirements": Path("/dev")}, ["/dev: expected a requirements file, found a folder"]),
         ({"rules": Path("/dev")}, ["/dev: expected a document of log rules, found a folder"]),
-        ({"script": Path("/dev/null")}, ["/dev/null: expected a script, found a device"]),
+        ({"script": Path("/dev/stdin")}, ["/dev/stdin: expected the path of a script in its folder, found a device"]),
         ({"hosts": 100_000}, ["expected at most ", "100,000 hosts need 781 GiB"]),
         ({"image": "mine:1"}, ["--image has no effect", "--backend docker"]),
         ({"memory_bytes": 1 << 30}, ["--memory", "--backend docker"]),

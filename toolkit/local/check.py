@@ -70,6 +70,8 @@ def _check_processes(spec: Spec) -> None:
 
 
 def _check_script(script: Path, source: Path) -> None:
+    if script.is_relative_to("/dev") or script.is_relative_to("/proc"):
+        raise UserError("expected the path of a script in its folder, found a device", where=str(script))
     for folder in (source, script.parent):
         if not folder.is_dir():
             raise UserError(f"expected the folder of the script, found {kind_of(folder)}", where=str(folder))

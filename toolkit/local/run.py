@@ -182,13 +182,13 @@ class Room:
         os.close(pipe)
 
     def _relay(self, host: Host, stream: HostStream, block: bytes) -> None:
-        lines = stream.lines(block)
-        if lines:
-            self._show.lines(host.name, stream.fd, lines)
         try:
             host.log.write(collapsed(block))
         except OSError:
             pass  # A full disk must not end the job; what it does to the job is the job's to say.
+        lines = stream.lines(block)
+        if lines:
+            self._show.lines(host.name, stream.fd, lines)
 
     def _reap(self) -> None:
         by_pid = {host.pid: host for host in self._hosts.values()}

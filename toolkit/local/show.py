@@ -8,7 +8,7 @@ On a terminal with rich a table of hosts and progress bars stays at the bottom; 
 import os
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from toolkit.local.standing import Standing, rows, status_line
@@ -99,8 +99,9 @@ class Live:
         self._console = Console(file=sys.stdout, highlight=False, markup=False, emoji=False)
         # No refresh thread: this process forks.
         self._table = Table(console=self._console, auto_refresh=False, transient=True, vertical_overflow="crop")
-        self._table.start()
         self._log = log
+        self._gone = False
+        self._attempt(self._table.start)
         log.say_through(self._say, lambda: None)
 
     def lines(self, host: str, fd: int, block: bytes) -> None:  # noqa: ARG002 - a terminal shows both alike
@@ -108,17 +109,27 @@ class Live:
 
     def standing(self, standing: Standing) -> None:
         width, height = self._console.size
-        self._table.update(_text(standing, width, height), refresh=True)
+        self._attempt(lambda: self._table.update(_text(standing, width, height), refresh=True))
 
     def close(self) -> None:
         self._log.flush()
-        self._table.stop()
+        self._attempt(self._table.stop)
 
     def _say(self, block: bytes) -> None:
         from rich.text import Text
 
         text = block.decode("utf-8", "replace").removesuffix("\n")
-        self._console.print(Text.from_ansi(text), soft_wrap=True)
+        self._attempt(lambda: self._console.print(Text.from_ansi(text), soft_wrap=True))
+
+    def _attempt(self, step: Callable[[], object]) -> None:
+        """Show something, unless the terminal has gone (a closed window: EIO): then nobody sees it, and the job goes
+        on, or is stopped by the SIGHUP that comes with it."""
+        if self._gone:
+            return
+        try:
+            step()
+        except OSError:
+            self._gone = True
 
 
 def _text(standing: Standing, width: int, height: int) -> "Text":

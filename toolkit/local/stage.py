@@ -99,6 +99,7 @@ def stage(spec: Spec, own: Mapping[str, str], log: Log, *, only: Sequence[str] |
         _say_left_out("the source", spec.source, pack(spec, submitted, log), log)
         content = {channel.name: _present_files(channel, log) for channel in spec.channels}
         (spec.job_dir / "logs").mkdir()
+        (spec.job_dir / "hosts").mkdir(mode=0o700)  # A container has what is mounted of it, whoever its user is.
         if spec.checkpoints:
             spec.checkpoints.mkdir(parents=True, exist_ok=True)
         return tuple(stage_host(spec, place, own, content) for place in places)

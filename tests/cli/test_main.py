@@ -139,6 +139,17 @@ def test_a_dry_run_shows_the_plan_and_leaves_nothing(tmp_path: Path) -> None:
     assert not job.folder.exists()
 
 
+def test_a_dry_run_of_containers_judges_no_python_but_the_images(tmp_path: Path) -> None:
+    words = ("--dry-run", "--backend", "docker", "--image", "mine:1", "--distribution", "torchrun", "--hosts", "2")
+    with Played(tmp_path, "counts_to.py", *words) as job:
+        assert job.end() == 0
+
+    rows = [line.split()[1] for line in job.console.splitlines() if line.startswith(("ok ", "warn ", "fail "))]
+    assert rows == ["documents", "code"]
+    assert "mine:1 was not looked into" in job.console
+    assert "launcher:" not in job.console
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [(("--channel", "train=nowhere"), "expected a file or folder for channel train"), (("--hosts", "0"), "--hosts: ")],

@@ -335,3 +335,30 @@ def test_a_job_that_cannot_start_ends_with_78_and_says_why(tmp_path: Path, words
     assert (tmp_path / "job/model.tar.gz").read_text() == "an earlier job's"
     assert said in job.console
     assert "Traceback" not in job.console
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        (125, "docker: Error response from daemon: pull access denied for mine"),
+        (127, 'docker: Error response from daemon: exec: "train": executable file not found in $PATH'),
+    ],
+)
+def test_a_container_that_the_engine_does_not_start_is_told_in_its_words_and_ends_with_78(
+    tmp_path: Path, code: int, said: str
+) -> None:
+    """The engine is a stand-in that refuses: it says what docker 29 says."""
+    engine = tmp_path / "bin/docker"
+    engine.parent.mkdir()
+    engine.write_text(
+        f"#!/bin/sh\n[ \"$1\" = run ] || exit 0\necho '{said}' >&2\n"
+        f"printf \"\\nRun 'docker run --help' for more information\\n\" >&2\nexit {code}\n"
+    )
+    engine.chmod(0o755)
+    words = ("--backend", "docker", "--image", "mine:1", "--quiet")
+
+    with Played(tmp_path, "counts_to.py", *words, PATH=f"{tmp_path}/bin:{os.environ['PATH']}") as job:
+        assert job.end() == 78, job.console
+
+    assert f"the container was not started: {said}" in job.console
+    assert job.told["failure_reason"] == f"ClientError: the container was not started: {said}"

@@ -139,6 +139,7 @@ def test_a_program_is_looked_for_in_the_bases_code_first(asked: Asked, monkeypat
     (asked.base / "code/train.py").touch()
 
     assert asked.job(TOOLKIT_PROGRAM="train.py").folders.code == asked.base / "code"
+    assert asked.job(TOOLKIT_PROGRAM="trian.py").folders.code == asked.base / "code"  # Where it is missed.
 
 
 def test_variables_win_over_the_job_file_name_by_name(asked: Asked) -> None:
@@ -293,6 +294,10 @@ def test_what_cannot_be_given_is_refused_by_the_files_name(asked: Asked, text: s
         ({}, "expected a script to run, found none named and not just one in "),
         ({"TOOLKIT_JOB": "/nowhere/job.toml"}, "/nowhere/job.toml: expected a job file, found No such file"),
         ({"TOOLKIT_PROGRAM": "train.py", "TOOLKIT_HYPERPARAMETERS": "[1]"}, "TOOLKIT_HYPERPARAMETERS: expected a JSON"),
+        (
+            {"TOOLKIT_PROGRAM": "train.py", "TOOLKIT_HYPERPARAMETERS": "epochs=5"},
+            "TOOLKIT_HYPERPARAMETERS: expected a JSON object, as {\"epochs\": 5}, found 'epochs=5'",
+        ),
         (
             {"TOOLKIT_PROGRAM": "train.py", "TOOLKIT_CHANNELS": "train"},
             "TOOLKIT_CHANNELS: expected NAME=PATH[:MODE], found 'train'",

@@ -16,9 +16,14 @@ from toolkit.local import stage
 from toolkit.log import Log
 from toolkit.platforms.sagemaker.write import inputs
 
+# What `toolkit check` says of the job itself, wherever it runs.
+WITHOUT_IMAGE = ("settings", "variables", "documents", "channels", "metrics", "code", "rules")
+
 
 def dry_run(spec: Spec, own: Mapping[str, str], log: Log) -> int:
     """Print the plan and the table of the first host; return 0, or 78 if a line fails. The job's folder stays as it is.
+
+    Of a job in containers only what the image has no part in is shown.
 
     Raises:
         UserError, PlatformError: the job could not be started.
@@ -34,9 +39,15 @@ def dry_run(spec: Spec, own: Mapping[str, str], log: Log) -> int:
         (first.place.base / "input/config/inputdataconfig.json").write_text(json.dumps(inputs(spec)))
         report = check(first.environ, interpreter=first.argv[0], log=log)
         stage.make_writable(first)
+        if spec.backend == "docker":
+            findings = tuple(each for each in report.findings if each.name in WITHOUT_IMAGE)
+            report = msgspec.structs.replace(report, plan=None, findings=findings)
         text = "\n".join(lines(report, first.environ, log)).replace(folder, str(spec.job_dir))
     hosts = f"{len(spec.hosts)} hosts" if len(spec.hosts) > 1 else "1 host"
     print(f"{spec.name}: {hosts}, in {spec.job_dir}; host {first.place.host}:\n\n{text}", flush=True)
     if spec.backend == "docker":
-        log.info(f"{spec.image} was not looked into: docker run --entrypoint toolkit {spec.image} check")
+        log.info(
+            f"{spec.image} was not looked into, so there is no plan: its Python, packages, launcher and GPUs may be"
+            " others than this machine's"
+        )
     return WRONG if worst(report.findings) == "fail" else 0

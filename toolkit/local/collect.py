@@ -21,6 +21,7 @@ from toolkit.metrics.file import SampleFile, read
 from toolkit.metrics.sample import Sample
 from toolkit.records import Record, decode
 
+LAST_BYTES = 4096
 BATCH = 1000  # Samples in memory at a time: a long job has millions.
 
 
@@ -52,6 +53,18 @@ def failure_text(staged: Sequence[Staged], name: str) -> str:
                 return (host.place.base / "output" / "failure").read_bytes().decode("utf-8", "replace")
             except OSError:
                 return ""
+    return ""
+
+
+def last_words(staged: Sequence[Staged], name: str) -> str:
+    """Return the last line of the log of the host called *name*, "" if it has none: what its engine or kernel said."""
+    for host in staged:
+        if host.place.host == name:
+            try:
+                lines = host.log.read_bytes()[-LAST_BYTES:].decode("utf-8", "replace").splitlines()
+            except OSError:
+                return ""
+            return next((line.strip() for line in reversed(lines) if line.strip() and "--help" not in line), "")
     return ""
 
 

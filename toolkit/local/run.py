@@ -12,6 +12,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 
+import msgspec
+
+from toolkit.errors import UserError
+from toolkit.job.outcome import Outcome
 from toolkit.jobfile.spec import Spec
 from toolkit.local import check, collect, containers, feed, opt_ml, owners, stage
 from toolkit.local.course import Course, Order, Verdict, verdict
@@ -36,6 +40,7 @@ from toolkit.supervise.children import fork_call, reap, send
 from toolkit.supervise.kernel import prctl
 from toolkit.supervise.signals import Signals, Wishes, stops
 
+ENGINES_OWN = (125, 126, 127)  # `docker run`'s codes where the container's program was not started.
 DRAIN_S = 2.0  # How long after a host's end its pipes may still bring something.
 LOOK_S = 1.0  # How often the standing is shown, and
 BARS_S = 0.25  # how often while progress bars move.
@@ -263,6 +268,9 @@ def _report(spec: Spec, staged: Sequence[Staged], room: Room, starved: set[str],
     course = room.course
     outcomes = collect.outcomes(staged)
     end: Verdict = verdict(course, interrupted=room.interrupted, first=first_failure(course, outcomes))
+    refused = _refused(staged, course, outcomes)
+    if end.host in refused:  # Nothing was started: a wrong image, not a failure of the script's.
+        end = msgspec.structs.replace(end, exit_code=UserError.exit_code)
     gathered = collect.collect(spec.job_dir, staged, log)
     last = gathered.last
     training_s = round(room.ended_s - started_s, 3)
@@ -270,7 +278,7 @@ def _report(spec: Spec, staged: Sequence[Staged], room: Room, starved: set[str],
     for host in spec.hosts:
         told = outcomes.get(host)
         vanished = host in course.vanished
-        cause = "killed by the kernel: the container was out of memory" if host in starved else ""
+        cause = "killed by the kernel: the container was out of memory" if host in starved else refused.get(host, "")
         hosts[host] = HostReport(
             exit_code=course.codes.get(host),
             status="vanished" if vanished else told.status if told else "",
@@ -280,7 +288,9 @@ def _report(spec: Spec, staged: Sequence[Staged], room: Room, starved: set[str],
         name=spec.name,
         status=end.status,
         secondary_status=end.secondary,
-        failure_reason=failure_reason(end, end.host in course.vanished, collect.failure_text(staged, end.host)),
+        failure_reason=f"ClientError: {refused[end.host]}"
+        if end.host in refused
+        else failure_reason(end, end.host in course.vanished, collect.failure_text(staged, end.host)),
         failed_host=accused(end, outcomes),
         exit_code=end.exit_code,
         hosts=hosts,
@@ -292,3 +302,15 @@ def _report(spec: Spec, staged: Sequence[Staged], room: Room, starved: set[str],
         artifacts=gathered.artifacts,
         notes=gathered.notes,
     )
+
+
+def _refused(staged: Sequence[Staged], course: Course, outcomes: Mapping[str, Outcome]) -> dict[str, str]:
+    """Return the hosts whose containers the engine could not start, each with its words. It then ends with 125, or 126
+    and 127 where the image has no `train`; a `train` that ran has told its own story."""
+    told = {}
+    for host in staged:
+        name = host.place.host
+        if host.container and course.codes.get(name) in ENGINES_OWN and name not in outcomes:
+            said = collect.last_words(staged, name) or f"docker ended with {course.codes[name]}"
+            told[name] = f"the container was not started: {said}"
+    return told

@@ -40,6 +40,7 @@ HINT = (
     "Set TOOLKIT_PROGRAM or SAGEMAKER_PROGRAM to the script, or TOOLKIT_JOB to a job file (docs/orchestrators.md);"
     " or let `toolkit run SCRIPT` play the platform. SAGEMAKER_BASE_DIR names the folder of SageMaker's documents"
 )
+SHOWN = 60  # Characters of a wrong value.
 JOB_FILES = ("job.json", "job.toml", "job.yaml", "job.yml")
 Find = Callable[[Mapping[str, str], Settings], Place]
 
@@ -219,13 +220,15 @@ def _object(text: str) -> dict[str, Any]:
     except ValueError:
         values = None
     if not isinstance(values, dict):
-        raise ContractError('expected a JSON object, as {"epochs": 5}', where="TOOLKIT_HYPERPARAMETERS")
+        found = text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
+        message = f'expected a JSON object, as {{"epochs": 5}}, found {found!r}'
+        raise ContractError(message, where="TOOLKIT_HYPERPARAMETERS")
     return values
 
 
 def _program(program: str, code: Path, here: Path) -> dict[str, str]:
     """Return the words for a script in the code folder, else in the current one, else anywhere."""
-    source = code if (code / program).exists() else here
+    source = here if (here / program).exists() and not (code / program).exists() else code
     script = source / program
     return {"script": str(script), "source": str(source if script.is_relative_to(source) else script.parent)}
 

@@ -21,7 +21,8 @@ SMALL = ("--epochs", "2", "--dim", "16", "--depth", "1", "--heads", "2", "--patc
 
 def alone(folder: Path, *words: str) -> "subprocess.Popen[str]":
     """Start the script as one process with its folders below *folder*."""
-    environ = {**os.environ, "SM_MODEL_DIR": str(folder / "model"), "SM_OUTPUT_DATA_DIR": str(folder / "output")}
+    folders = {"SM_MODEL_DIR": str(folder / "model"), "SM_OUTPUT_DATA_DIR": str(folder / "output")}
+    environ = {**os.environ, **folders, "OMP_NUM_THREADS": "1"}  # More threads than cores wait for each other.
     argv = [sys.executable, str(WORKLOAD / "train.py"), *SMALL, *words]
     return subprocess.Popen(argv, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
@@ -33,7 +34,7 @@ def test_it_trains_alone_on_a_channels_own_images(tmp_path: Path) -> None:
     np.savez(tmp_path / "digits.npz", images=random.uniform(0, 16, (100, 8, 8)), labels=random.integers(0, 10, 100))
 
     process = alone(tmp_path, "--train", str(tmp_path), "--batch-size", "40")
-    console = process.communicate(timeout=120)[0]
+    console = process.communicate(timeout=300)[0]
 
     assert process.returncode == 0, console
     assert "training on 80 images, 20 held out" in console
@@ -52,14 +53,14 @@ def test_a_run_that_was_stopped_ends_with_the_very_weights_of_one_that_was_not(t
         if "step=3 " in line:
             stopped.send_signal(signal.SIGTERM)
             break
-    rest = stopped.communicate(timeout=120)[0]
+    rest = stopped.communicate(timeout=300)[0]
     assert stopped.returncode == 0
     assert "stopped on request: checkpoint saved" in rest
     assert not (tmp_path / "stopped/model").exists()
 
     resumed = alone(tmp_path / "stopped")
-    console = resumed.communicate(timeout=120)[0]
-    whole.communicate(timeout=120)
+    console = resumed.communicate(timeout=300)[0]
+    whole.communicate(timeout=300)
 
     assert "resumed from" in console
     assert (whole.returncode, resumed.returncode) == (0, 0)
@@ -74,10 +75,10 @@ def weights(folder: Path) -> dict[str, list[float]]:
 
 
 def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path) -> None:
-    alone(tmp_path, "--epochs", "1").communicate(timeout=120)
+    alone(tmp_path, "--epochs", "1").communicate(timeout=300)
 
     process = alone(tmp_path, "--dim", "32")
-    console = process.communicate(timeout=120)[0]
+    console = process.communicate(timeout=300)[0]
 
     assert process.returncode == 1
     assert "use another folder" in console

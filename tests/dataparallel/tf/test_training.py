@@ -28,7 +28,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[dict[str, Any]],
     environ = {
         **{name: value for name, value in os.environ.items() if not name.startswith(("TOOLKIT_", "OMPI_"))},
         "PATH": f"{BED / 'bin'}:/usr/bin:/bin",
-        "PYTHONPATH": str(HOOK),
+        "PYTHONPATH": f"{HOOK}:{ROOT}",  # This tree's toolkit, wherever the bed was made.
         "TOOLKIT_COMPAT_PATH": str(FOLDER / "smddp"),
         "OMP_NUM_THREADS": "1",
         "OMPI_ALLOW_RUN_AS_ROOT": "1",

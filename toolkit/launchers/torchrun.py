@@ -30,6 +30,8 @@ def plan(job: Job, run_folder: Path) -> Plan:
     environ = environment(job, given)
     environ.setdefault("PET_SHUTDOWN_TIMEOUT", str(int(job.grace_s) + SHUTDOWN_MARGIN_S))
     environ.setdefault("PET_LOG_DIR", str(run_folder / "torchrun"))  # Else torchelastic_... stays in TMPDIR.
+    if per_host > 1:
+        environ.setdefault("OMP_NUM_THREADS", "1")  # torchrun's own value, which it announces in a banner.
     stand_in = job.settings.stand_in == "on"
     wrapper = run_folder / "rank"
     if stand_in:

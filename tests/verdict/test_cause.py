@@ -199,6 +199,21 @@ def test_what_libraries_remark_is_not_the_cause(remark: str) -> None:
     assert judged(signal.SIGKILL, f"no data\n{remark}\n").cause.endswith("it last said: no data")
 
 
+@pytest.mark.parametrize(
+    "warning",
+    [
+        "WARNING:urllib3:retry",
+        "INFO:root:saved",
+        "[WARNING|trainer.py:812] 2026-11-22 15:03:28,145 >> retry",
+        "/opt/ml/code/train.py:3: UserWarning: some warning\n  warnings.warn('some warning')",
+    ],
+)
+def test_a_warning_is_the_cause_only_where_nothing_else_was_said(warning: str) -> None:
+    assert judged(2, f"{warning}\n", "no data in /x\n", None, "stderr").cause == "no data in /x"
+    assert judged(2, f"no data in /x\n{warning}\n").cause == "no data in /x"
+    assert judged(2, f"{warning}\n").cause == warning
+
+
 def test_a_crash_tells_the_runtimes_words_and_then_pythons_frames() -> None:
     outcome = judged(ABRT, "epoch 1\n" + GLOO + ABORTED)
 

@@ -197,7 +197,13 @@ def _printed(ended: Ended, end: Exit, within: int) -> Traceback | None:
 
 def _words(ended: Ended, process: str, *, behind: Traceback | None = None, code: int | None = None) -> str:
     """Return the last words of a process, from the stream on which it spoke last; with *behind* only what it said
-    behind that traceback, whose message has one line where *code* is one that the script chose."""
+    behind that traceback, whose message has one line where *code* is one that the script chose. Warnings count where
+    it said nothing else."""
+    found = _spoken(ended, process, behind, code, warnings=False)
+    return found or ("" if behind is not None else _spoken(ended, process, None, code, warnings=True))
+
+
+def _spoken(ended: Ended, process: str, behind: Traceback | None, code: int | None, *, warnings: bool) -> str:
     stderr, stdout = ended.tails.get(process, (b"", b""))
     if behind is not None:
         more = behind.error.count("\n") if code != 1 else 0
@@ -207,18 +213,18 @@ def _words(ended: Ended, process: str, *, behind: Traceback | None = None, code:
     if OPTION_ERROR.match(option_error):
         return option_error
     last_on = ended.last_on.get(process, "stderr")
-    errors = ends.words(stderr, LAST_LINES, LAST_CHARACTERS)
+    errors = ends.words(stderr, LAST_LINES, LAST_CHARACTERS, warnings=warnings)
     if last_on == "stderr" and (errors or behind is not None):
         return errors
     if not errors:
-        return ends.words(stdout, LAST_LINES, LAST_CHARACTERS)
+        return ends.words(stdout, LAST_LINES, LAST_CHARACTERS, warnings=warnings)
     half = LAST_CHARACTERS // 2
-    words = ends.words(stdout, LAST_LINES // 2, half)
+    words = ends.words(stdout, LAST_LINES // 2, half, warnings=warnings)
     if not words:
         return errors
     if last_on == "both":
-        return f"{words}\n{ends.words(stderr, LAST_LINES // 2, half)}"
-    return f"{words}\nits last words on stderr, before that: {ends.words(stderr, 1, half)}"
+        return f"{words}\n{ends.words(stderr, LAST_LINES // 2, half, warnings=warnings)}"
+    return f"{words}\nits last words on stderr, before that: {ends.words(stderr, 1, half, warnings=warnings)}"
 
 
 def _bounded(words: str) -> str:

@@ -9,6 +9,10 @@ _ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|
 # second line shows the code.
 _REMARK = re.compile(r"\[?[IW]\d{4} \d\d:\d\d|\[[IW] \w|\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+: [IW] |Extension modules: ")
 _WARNING = re.compile(r"\S.*/(?:(?:site|dist)-packages|lib/python\d[^/]*)/.*:\d+: \w*Warning: ")
+# What may be the script's own reason, and as often is not: lines of logging's default format and of transformers' below
+# an error, and warnings that point at the script.
+_SOFT_REMARK = re.compile(r"(?:WARNING|INFO|DEBUG):[\w.]+:|\[(?:WARNING|INFO|DEBUG)\|")
+_SOFT_WARNING = re.compile(r"\S.*:\d+: \w*Warning: ")
 
 MATCHED_CHARACTERS = 4096
 
@@ -27,12 +31,14 @@ def last(tail: bytes, count: int, room: int) -> str:
     return _fitted(lines(tail), count, room)
 
 
-def words(tail: bytes, count: int, room: int) -> str:
-    """Return the same without what libraries remark: a start-up warning is no reason of an end."""
+def words(tail: bytes, count: int, room: int, *, warnings: bool = True) -> str:
+    """Return the same without what libraries remark: a start-up warning is no reason of an end. *warnings*: whether
+    warnings that may be the script's own count."""
     said = lines(tail)
-    warned = {at for at, line in enumerate(said) if _WARNING.match(line[:MATCHED_CHARACTERS])}
+    warning = _WARNING if warnings else _SOFT_WARNING
+    warned = {at for at, line in enumerate(said) if warning.match(line[:MATCHED_CHARACTERS])}
     shown = {at + 1 for at in warned if said[at + 1 : at + 2] and said[at + 1].startswith("  ")}
-    remarks = {at for at, line in enumerate(said) if _REMARK.match(line)}
+    remarks = {at for at, line in enumerate(said) if _REMARK.match(line) or (not warnings and _SOFT_REMARK.match(line))}
     return _fitted([line for at, line in enumerate(said) if at not in warned | shown | remarks], count, room)
 
 

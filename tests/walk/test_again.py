@@ -181,6 +181,20 @@ def test_the_steps_of_one_round_do_not_count_for_the_next(base: Base) -> None:
     assert b"no restart: no step was seen" in done.stderr
 
 
+def test_a_failure_file_of_an_earlier_round_is_not_the_jobs(base: Base) -> None:
+    counts(base, "raise ValueError('the last round') if round else None")
+    text = (base.code / "train.py").read_text()
+    base.program(
+        text + "\nfrom pathlib import Path\nPath(os.environ['SM_OUTPUT_DIR'], 'failure').write_text('round 0')\n"
+        "raise SystemExit(3)\n"
+    )
+
+    done = base.train(TOOLKIT_RESTARTS="1")
+
+    assert done.status == 1
+    assert "the last round" in str(done.failure)
+
+
 def test_a_preemption_of_a_job_that_moves_on_is_not_counted(base: Base) -> None:
     counts(base, "if step == 2 + round and round < 3: os.kill(os.getpid(), signal.SIGTERM)")
 

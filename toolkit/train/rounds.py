@@ -1,5 +1,6 @@
 """The rounds of one host's script: how far each came, and what is cleared away before the next (docs/restart.md)."""
 
+import contextlib
 from itertools import islice
 from pathlib import Path
 
@@ -76,12 +77,16 @@ class Rounds:
         return restart
 
     def begin(self, restart: Restart) -> None:
-        """Begin the round that *restart* names: what ranks of the last one left for `train` is not of this one."""
+        """Begin the round that *restart* names: what ranks of the last one left for `train` and for the platform is not
+        of this one."""
         import shutil  # 4 ms that a job without restarts need not pay
 
         self._restarts = (*self._restarts, restart)
         shutil.rmtree(self._run_folder / SLATE, ignore_errors=True)
         (self._run_folder / STALLED).unlink(missing_ok=True)
+        for file in (self._job.folders.success, self._job.folders.failure):
+            with contextlib.suppress(OSError):  # Said at the end, where it cannot be written.
+                file.unlink()
         self._saved = self._checkpoints()
         self._taps.again()
 

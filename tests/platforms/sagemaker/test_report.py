@@ -291,6 +291,13 @@ def test_text_that_is_no_unicode_is_written_all_the_same(places: Folders) -> Non
     assert json.loads((places.output / "outcome.json").read_text())["cause"] == "bad ? byte"
 
 
+def test_a_nul_that_the_script_printed_ends_no_text(places: Folders) -> None:
+    report(places, Outcome(status="failed", exit_code=4, cause="bad \0 red", traceback="a\0b"), Log())
+
+    assert "bad \ufffd red" in places.failure.read_text()
+    assert "\0" not in places.failure.read_text()
+
+
 # The text
 
 

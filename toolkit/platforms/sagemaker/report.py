@@ -177,8 +177,12 @@ def _as_text(value: Any) -> Any:
 
 def masked(outcome: Outcome, log: Log) -> Outcome:
     """Return *outcome* without any secret that *log* knows in what scripts, files and users have said. Names, statuses,
-    signals and advice are words of ours, which a secret may equal ("failed")."""
-    mask = log.mask
+    signals and advice are words of ours, which a secret may equal ("failed"). A NUL in what was said, at which a
+    program in C would stop reading, becomes U+FFFD."""
+
+    def mask(text: str) -> str:
+        return log.mask(text).replace("\0", "\ufffd")
+
     return msgspec.structs.replace(
         outcome,
         cause=mask(outcome.cause),

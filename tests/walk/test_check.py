@@ -3,15 +3,17 @@
 import json
 import os
 import socket
+import subprocess
 import sys
 import tarfile
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.ports import free_port
-from tests.walk.base import Base, Done
+from tests.walk.base import ROOT, Base, Done
 
 CHECK = (sys.executable, "-m", "toolkit.cli.main", "check")
 HERE = "127.0.0.1"
@@ -352,3 +354,29 @@ def test_a_train_that_another_package_has_put_on_path_fails(base: Base) -> None:
     assert "container-training-toolkit" in found["advice"]
     assert f"warning: {said}" in done.log
     assert done.stdout == b"ran\n"
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("shut", ["", "input", "input/config", "code"])
+def test_a_base_that_the_user_may_not_read_is_a_line_of_the_table(shut: str) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        base = Base(Path(folder))
+        base.program("")
+        (base.root / shut).chmod(0o700)
+
+        done = subprocess.run(
+            [sys.executable, "-m", "toolkit", "check", "--json"],
+            env=base.environ(PYTHONPATH=str(ROOT)),
+            cwd="/",
+            user=65534,
+            group=65534,
+            extra_groups=(),
+            capture_output=True,
+            timeout=60,
+        )
+
+    document = json.loads(done.stdout)
+    wrong = [check["found"] for check in document["checks"] if check["status"] == "fail"]
+    assert (done.returncode, document["exit_code"]) == (78, 78)
+    assert any(f"{base.root}/{shut}" in found for found in wrong), wrong

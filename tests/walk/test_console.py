@@ -14,6 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.walk.base import ROOT, TRAIN, Base
 from tests.walk.live import live
 from toolkit.supervise.outlet import F_SETPIPE_SZ
@@ -187,6 +189,20 @@ def test_a_full_disk_behind_stdout_is_told_with_the_number_of_bytes(base: Base) 
 
     assert done.returncode == 0
     assert f"the console did not take {len(WRITTEN)} bytes of stdout (No space left on device)".encode() in done.stderr
+
+
+@pytest.mark.parametrize("entry", ["start", "main"])
+@pytest.mark.parametrize(("fd", "name"), [(1, "stdout"), (2, "stderr")])
+def test_a_stream_that_was_closed_is_told_with_the_number_of_bytes(base: Base, fd: int, name: str, entry: str) -> None:
+    base.program(f"import sys\nsys.std{name[3:]}.write('x' * 99 + chr(10))\n")
+    command = (sys.executable, "-c", f"from toolkit.cli.{entry} import train; train()")
+
+    done = base.train(command=command, before=lambda: os.close(fd))
+
+    assert done.status == 0, done
+    (note,) = done.outcome["notes"]
+    assert note.endswith(f"bytes of {name} (it was closed when train was started)")
+    assert done.outcome["lost_bytes"] == 100 if fd == 1 else done.outcome["lost_bytes"] > 100
 
 
 def test_a_terminal_that_is_stopped_for_a_while_loses_nothing(base: Base) -> None:

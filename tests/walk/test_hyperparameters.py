@@ -199,3 +199,18 @@ def test_the_style_of_arguments_can_be_chosen(base: Base, style: str, argv: list
     done = base.train(TOOLKIT_ARGUMENT_STYLE=style)
 
     assert done.argv == argv
+
+
+def test_of_a_very_long_command_the_log_has_the_beginning_and_outcome_json_all(base: Base) -> None:
+    many = {f"name_{number}": "1" for number in range(3_000)}
+    base.hyperparameters({**many, "aaa_password": json.dumps("hq7-" * 3000)})
+    base.program("import sys\nraise SystemExit(len(sys.argv) != 6_003)\n")
+
+    done = base.train()
+
+    (line,) = [line for line in done.stderr.splitlines() if b"Invoking script" in line]
+    assert done.status == 0, done.status
+    assert len(line) < 8_300
+    assert line.endswith(b" characters more: outcome.json, toolkit check --json)")
+    assert b"hq7" not in line
+    assert len(done.outcome["command"]) == 6_004

@@ -140,7 +140,7 @@ def scratch(folder: Path) -> Finding:
 
 def _nearest(folder: Path) -> Path:
     """Return *folder* or, where it is absent, the nearest parent that is there: where it would be made."""
-    return next((parent for parent in (folder, *folder.parents) if parent.exists()), Path("/"))
+    return next((parent for parent in (folder, *folder.parents) if os.access(parent, os.F_OK)), Path("/"))
 
 
 def size(count_bytes: int) -> str:

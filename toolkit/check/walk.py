@@ -9,7 +9,7 @@ from toolkit import settings
 from toolkit.check import code as codes
 from toolkit.check import inputs, machine, network, programs
 from toolkit.check.finding import Finding
-from toolkit.errors import ToolkitError
+from toolkit.errors import ToolkitError, of_path
 from toolkit.job.job import Job
 from toolkit.job.plan import Plan
 from toolkit.launchers import table as launchers
@@ -82,4 +82,9 @@ def _tried(findings: list[Finding], name: str, make: Callable[[], T]) -> T | Non
         return make()
     except ToolkitError as error:
         findings.append(Finding(name=name, status="fail", found=str(error)))
-        return None
+    except OSError as error:  # A base that this user may not look into.
+        told = of_path(error)
+        if told is None:
+            raise
+        findings.append(Finding(name=name, status="fail", found=str(told)))
+    return None

@@ -57,7 +57,7 @@ def train(words: list[str] | None = None, *, signals: "Signals | None" = None) -
     from toolkit.train.walk import train as walk
 
     if signals is None:
-        fill_standard_streams()
+        fill_standard_streams(writable=False)
     log = Log()
     if given:  # They are not shown: one may be a secret.
         hint = "another program in the image is started with docker run --entrypoint PROGRAM IMAGE"
@@ -133,7 +133,7 @@ def _end_cleanly() -> None:
 
 def _open_standard_streams() -> None:
     """Give a command that was started without stdout or stderr (`>&-`) one that takes everything."""
-    fill_standard_streams()
+    fill_standard_streams(writable=True)
     sys.stdout = sys.stdout or open(1, "w", closefd=False)  # noqa: SIM115 - as long as the process
     sys.stderr = sys.stderr or open(2, "w", closefd=False)  # noqa: SIM115
 

@@ -11,7 +11,7 @@ from toolkit.supervise.signals import Signals
 def train() -> None:
     """Run `train`."""
     use_utf_8()
-    fill_standard_streams()
+    fill_standard_streams(writable=False)
     with Signals(last=True) as signals:
         from toolkit.cli.main import train as run
 

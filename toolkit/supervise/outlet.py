@@ -9,6 +9,7 @@ What does not reach the console is counted, and a line says so where the console
 """
 
 import errno
+import fcntl
 import os
 import select
 import stat
@@ -30,6 +31,7 @@ PARTS = 64
 NEWLINE = 10
 F_SETPIPE_SZ, F_GETPIPE_SZ = 1031, 1032
 UNREAD = "nobody read it"
+CLOSED = "it was closed when train was started"
 # The disk behind the console is full: it may have room again. Any other error is the console's end.
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -144,7 +146,7 @@ class Outlet:
 
     def _give_up(self, error: OSError) -> None:
         self.broken = error.errno not in FULL
-        self.reason = error.strerror or type(error).__name__
+        self.reason = CLOSED if error.errno == errno.EBADF else error.strerror or type(error).__name__
         self._lose(self.pending_bytes)
         self.pending_bytes = 0
         self._queue.clear()
@@ -190,6 +192,8 @@ def _own_description(fd: int) -> tuple[int, int]:
     if stat.S_ISSOCK(mode):
         return fd, 0
     if not (stat.S_ISFIFO(mode) or stat.S_ISCHR(mode)):
+        return fd, UNLIMITED
+    if fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY:  # cli/streams.py, in a closed descriptor's place.
         return fd, UNLIMITED
     try:
         return os.open(f"/proc/self/fd/{fd}", os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY), UNLIMITED

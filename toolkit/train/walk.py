@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 
 STACKS = "stacks"
 MARKER = "TOOLKIT_RUN_ID"
+# Of a command in the log: some 200 hyperparameters.
+MOST_SHOWN = 8_000
 # What a launcher adds to the environment of its ranks (torchrun: some 20 variables) must still fit behind ours.
 LAUNCHER_ADDS_BYTES = 16384
 
@@ -258,7 +260,7 @@ def _round(
     stacks = supervisor.stall.prepared if supervisor.stall is not None else None
     try:
         main = _fitted(phase.main, supervisor.run_folder, stacks, rounds.environ, log)
-        log.info(f"Invoking script with the following command: {' '.join(quoted(token) for token in main.argv)}")
+        log.info(f"Invoking script with the following command: {_shown(main.argv, log)}")
         marked = {MARKER: supervisor.run_folder.name}
         services = (*phase.services, *_companions(job, supervisor.run_folder))
         services = tuple(msgspec.structs.replace(each, environ={**each.environ, **marked}) for each in services)
@@ -268,6 +270,16 @@ def _round(
         return outcome if job.plugin is None else plugin.told(outcome, supervisor.run_folder / SLATE)
     except ToolkitError as error:
         return _named(error, job.cluster.current)
+
+
+def _shown(argv: tuple[str, ...], log: Log) -> str:
+    """Return a command for the log: the beginning of one that is very long. Masked first: half a secret is none that is
+    known."""
+    text = log.mask(" ".join(quoted(token) for token in argv))
+    more = len(text) - MOST_SHOWN
+    return (
+        text if more <= 0 else f"{text[:MOST_SHOWN]} ... ({more:,} characters more: outcome.json, toolkit check --json)"
+    )
 
 
 def _companions(job: Job, run_folder: Path) -> tuple[ProcessSpec, ...]:

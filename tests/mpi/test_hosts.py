@@ -109,6 +109,22 @@ def test_a_rank_that_dies_ends_all_hosts_at_once_with_its_code_and_cause(
     assert "-m mpi4py train.py" in str(done["algo-2"].failure)
 
 
+def test_a_rank_of_another_host_than_mpiruns_is_named_with_open_mpis_words_for_its_abort(
+    openmpi4: str, tmp_path: Path
+) -> None:
+    hosts = Hosts(tmp_path, openmpi4)
+    hosts.program(
+        "world.Barrier()\nif rank:\n    print('sending', file=sys.stderr, flush=True)\n    world.Abort(7)\n"
+        "world.recv(source=1)\n"
+    )
+
+    for done in hosts.run().values():
+        assert done.status == 7
+        assert "MPI_ABORT was invoked on rank 1 in communicator MPI_COMM_WORLD with errorcode 7" in str(done.failure)
+        assert "it last said: sending" in str(done.failure)
+        assert "host algo-2, rank 1" in str(done.failure)
+
+
 LEAVES = "world.Barrier()\nif rank == {who}:\n    sys.stdout.flush(); os._exit(0)\nworld.recv(source={who})\n"
 
 

@@ -814,6 +814,43 @@ def test_a_host_without_steps_does_not_hold_up_the_others() -> None:
     assert [at_s for at_s in job.leader.did(StopAt) if 5.4 < at_s < 5.7]
 
 
+# --- what MPI says of a rank on another host
+
+
+@pytest.mark.parametrize(
+    ("cause", "of", "traceback", "told"),
+    [
+        ("loss is nan", 5, "", "MPI_ABORT was invoked on rank 5\nit last said: loss is nan"),
+        ("rank 5 ended with code 7 without a word", 5, "", "MPI_ABORT was invoked on rank 5"),
+        ("loss is nan", 4, "", "loss is nan"),
+        ("ValueError: x", 5, "Traceback", "ValueError: x"),
+    ],
+    ids=["with last words", "without a word", "of another rank", "an exception"],
+)
+def test_a_rank_that_aborted_is_told_with_mpiruns_words_from_another_host(
+    cause: str, of: int, traceback: str, told: str
+) -> None:
+    job = Job(3)
+    job.ready()
+    aborted = Report(
+        host="algo-2",
+        exit_code=7,
+        primary=True,
+        failed_ns=job.ns(job.began_s + 5.0),
+        cause=cause,
+        traceback=traceback,
+        process="rank 5",
+        rank=5,
+        ended="ended with code 7",
+    )
+    job.leader.evidence = Report(host="algo-1", exit_code=0, said=f"MPI_ABORT was invoked on rank {of}", said_of=of)
+    job.at(5.0, lambda: job.tell("algo-2", Failing(report=aborted)))
+
+    job.play()
+
+    assert {host.verdict.cause for host in job.hosts.values() if host.verdict} == {told}
+
+
 # --- a rank that leaves
 
 

@@ -11,7 +11,7 @@ from tests.launchers.jobs import job_of
 from tests.verdict.test_traceback import OTHER, PLAIN
 from toolkit.errors import ContractError, PlatformError, UserError
 from toolkit.job.job import Job
-from toolkit.job.outcome import Ended, Exit, Memory
+from toolkit.job.outcome import Ended, Exit, Hung, Memory
 from toolkit.settings import Settings
 from toolkit.slate import Raised, Thrown
 from toolkit.verdict.cause import how as how_it_ended
@@ -443,6 +443,12 @@ def test_a_rank_that_hides_the_loss_of_its_peer_is_not_the_cause(
 
     assert outcome.rank == (1 if echo else 0)
     assert (alone.process, alone.primary, alone.lost) == ("rank 0", not echo, lost)
+
+
+def test_a_hang_began_before_it_was_seen_though_no_process_has_ended_yet() -> None:
+    ended = msgspec.structs.replace(seen(), hung=Hung(idle_s=4.0, seen_ns=int(100e9)))
+
+    assert judge(SAGEMAKER, ended).failed_ns == int(96e9)
 
 
 def test_under_mpi_a_rank_that_ends_without_a_word_is_not_the_cause_where_another_died() -> None:

@@ -10,6 +10,7 @@ from tests.verdict.test_judge import process, seen
 from tests.verdict.test_traceback import PLAIN
 from toolkit.job.outcome import Ended, Exit, Outcome
 from toolkit.verdict.judge import judge
+from toolkit.verdict.mpi import of_another_host
 
 TERM, KILL, SEGV = signal.SIGTERM, signal.SIGKILL, signal.SIGSEGV
 MPICH = "Abort(7) on node 1 (rank 1 in comm 0): application called MPI_Abort(MPI_COMM_WORLD, 7) - process 1\n"  # 5.0.2
@@ -159,3 +160,22 @@ def test_a_rank_that_aborts_because_train_had_told_it_to_end_is_not_the_cause() 
     outcome = ends(process("rank 0", 5, 3), told, MPIRUN_KILLED, first=False, rank_1=MPICH)
 
     assert (outcome.rank, outcome.exit_code) == (0, 3)
+
+
+@pytest.mark.parametrize(
+    ("exits", "main", "rank"),
+    [
+        ((process("rank 0", 5, TERM, told=True),), "mpirun", 1),
+        ((process("rank 0", 5, TERM, told=True), process("rank 1", 5, 7)), "mpirun", None),
+        ((process("rank 0", 5, TERM, told=True),), "torchrun", None),
+    ],
+    ids=["of another host", "of this host", "no mpirun"],
+)
+def test_what_mpirun_says_of_a_rank_of_another_host_is_found(
+    exits: tuple[Exit, ...], main: str, rank: int | None
+) -> None:
+    ended = msgspec.structs.replace(seen(*exits, mpirun=OPEN_MPI_4, torchrun=OPEN_MPI_4), main=main)
+
+    abort = of_another_host(ended)
+
+    assert (abort.rank if abort is not None else None) == rank

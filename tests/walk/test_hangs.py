@@ -1,6 +1,7 @@
 """Who is named as the one that the others wait for, where real ranks hang (docs/hangs.md)."""
 
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -78,6 +79,7 @@ def test_where_all_ranks_wait_for_each_other_their_lines_are_told_and_no_host_is
         assert "; rank 0 at train.py:6 in step; rank 1 at train.py:8 in evaluate" in str(host.failure)
         assert "host algo" not in str(host.failure)
         assert host.outcome["host"] == ""
+        assert time.time() - host.outcome["failed_ns"] / 1e9 < 300
 
 
 def test_a_script_that_hangs_alone_is_told_by_its_line(base: Base) -> None:

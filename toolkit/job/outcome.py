@@ -88,9 +88,11 @@ class Memory(Record, frozen=True, kw_only=True):
 
 
 class Hung(Record, frozen=True, kw_only=True):
-    """A hang: for how long nothing had moved, and where this host's ranks were."""
+    """A hang: for how long nothing had moved when it was seen (`seen_ns`, time.monotonic_ns()), and where this host's
+    ranks were."""
 
     idle_s: float
+    seen_ns: int = 0
     stuck: tuple[Stuck, ...] = ()
 
 

@@ -81,6 +81,7 @@ from toolkit.peers.roll import (
     silent,
     twins,
     vanished,
+    with_abort,
     worse,
 )
 
@@ -155,6 +156,8 @@ class Leader:
         self._came = Steps()
         self._worst: Report | None = None
         self._early: EarlyExit | None = None
+        # Of the host on which mpirun runs, where that says why a rank of another host aborted.
+        self._said: Report | None = None
         # By host: its failure in short; the whole report follows, if the network lets it.
         self._first_news: dict[str, Report] = {}
         # By host: the last report of a traceback.
@@ -385,6 +388,8 @@ class Leader:
         if not self._hangs or host in self._stuck:
             self._untold.discard(host)
         self._note_early(report)
+        if report is not None and report.said:
+            self._said = report
         return self._fail(host, report, now_s) if report is not None and report.failed else self._decide(now_s)
 
     @property
@@ -661,6 +666,7 @@ class Leader:
             report = msgspec.structs.replace(
                 report, cause=cause, host=accused.pop() if one else self._me, of_job=not one
             )
+        report = with_abort(report, self._said)
         same = [each for each in self._same.values() if report.same and each.same == report.same]
         return msgspec.structs.replace(report, alike=max(sum(1 + each.alike for each in same) - 1, report.alike))
 

@@ -30,7 +30,7 @@ class Report(Record, frozen=True, kw_only=True):
     `stopped`: ended by a stop signal. A report with exit_code 0 that is neither says: all well. `alike`: how many more
     ranks ended with the `same` traceback. `lost`: a rank of the host ended because another rank of the job was gone.
     `early`: the first rank of the host that ended with 0. `stuck`: where the host's ranks are in a hang. `of_job`: no
-    one host is the cause.
+    one host is the cause. `said`: what mpirun, on another host than `said_of`, says of that rank's abort.
     """
 
     host: Name
@@ -56,6 +56,8 @@ class Report(Record, frozen=True, kw_only=True):
     preempted: bool = False
     lost: bool = False
     early: EarlyExit | None = None
+    said: str = ""
+    said_of: Rank | None = None
 
     @property
     def blames_an_early_exit(self) -> bool:

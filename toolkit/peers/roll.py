@@ -312,6 +312,18 @@ def blamed(worst: Report, early: EarlyExit | None) -> Report:
     )
 
 
+def with_abort(report: Report, seen: Report | None) -> Report:
+    """Return *report*, of a rank that MPI aborted, with what mpirun said of it on another host, where *seen* tells so:
+    Open MPI says on the rank's own stderr neither that it called MPI_Abort nor which call of MPI failed."""
+    if seen is None or report.rank is None or report.rank != seen.said_of or seen.host == report.host:
+        return report
+    if report.traceback or report.lost or not report.ended.startswith("ended with code"):
+        return report
+    silent = report.cause.endswith("without a word")
+    cause = seen.said if silent else f"{seen.said}\nit last said: {report.cause}"
+    return msgspec.structs.replace(report, cause=cause, said=seen.said, said_of=seen.said_of)
+
+
 def news(report: Report) -> str:
     """Return in one line who failed. What a rank failed of is said once, at the end of the host's log."""
     if not report.process:

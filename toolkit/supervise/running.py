@@ -493,7 +493,7 @@ class Running:
             return
         found = self._say_hang(self._hangs, idle_s)
         if self._hangs.stops:
-            self._hung = Hung(idle_s=idle_s, stuck=found)
+            self._hung = Hung(idle_s=idle_s, seen_ns=time.monotonic_ns(), stuck=found)
             self._event(Event.HUNG)
         else:
             self._dump()

@@ -33,12 +33,14 @@ from toolkit.supervise.loop import Supervisor
 from toolkit.supervise.others import Word
 from toolkit.train.joining import join
 from toolkit.train.paces import Paces
-from toolkit.verdict import early, judge
+from toolkit.verdict import early, judge, mpi
 
 # Beyond the grace, until a stopped job's hosts have all told how they ended.
 STOPPED_S = 15.0
 # Of what this host waits for, how many are told to the others.
 SHOWN = 4
+# Characters of what mpirun says of a rank's abort.
+SAID = 1024
 
 
 class Accord:
@@ -163,7 +165,10 @@ class Accord:
         # Also where nothing failed here: the rank that ended early may be this host's.
         here = Outcome(status="succeeded", exit_code=0, exits=so_far.exits)
         report = self._report(found or here)
-        self._link.tell(messages.Evidence(report=report if found or report.early else None))
+        abort = mpi.of_another_host(so_far)
+        if abort is not None:
+            report = msgspec.structs.replace(report, said=self._log.mask(abort.text)[:SAID], said_of=abort.rank)
+        self._link.tell(messages.Evidence(report=report if found or report.early or report.said else None))
 
     def settle(self, supervisor: Supervisor, outcome: Outcome, steps: Steps) -> Outcome | Restart:
         """Tell how this host ended and how far its ranks came, wait for the job's verdict, and return this host's
@@ -243,7 +248,8 @@ class Accord:
         own = verdict.host == me and verdict.exit_code == outcome.exit_code and verdict.kind != HANG
         own = own and bool(outcome.primary or outcome.process) and not verdict.blames_an_early_exit
         if own:
-            return msgspec.structs.replace(outcome, alike=max(outcome.alike, verdict.alike))
+            cause = verdict.cause if verdict.said else outcome.cause
+            return msgspec.structs.replace(outcome, cause=cause, alike=max(outcome.alike, verdict.alike))
         if verdict.exit_code == 0:
             return outcome
         if verdict.stopped and outcome.status == "stopped" and outcome.exit_code == verdict.exit_code:

@@ -340,8 +340,10 @@ def _ruled(job: Job, ended: Ended, ruled: Ruled) -> Outcome:
 
 def _hung_ns(ended: Ended) -> int:
     """Return when a hang began, as far as its end lets one see: nothing that failed later is its cause."""
-    idle_ns = int(ended.hung.idle_s * 1e9) if ended.hung is not None else 0
-    return min((e.ended_ns for e in ended.exits), default=0) - idle_ns
+    if ended.hung is None:
+        return 0
+    seen_ns = ended.hung.seen_ns or min((e.ended_ns for e in ended.exits), default=0)
+    return seen_ns - int(ended.hung.idle_s * 1e9)
 
 
 def _stopped(job: Job, ended: Ended) -> Outcome:

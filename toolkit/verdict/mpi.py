@@ -69,6 +69,15 @@ def abort_of(ended: Ended, culprit: Exit) -> Abort | None:
     return abort if abort is not None and culprit.rank in (abort.rank, None) else None
 
 
+def of_another_host(ended: Ended) -> Abort | None:
+    """Return what mpirun, which runs here, says of the abort of a rank of another host; None if it says nothing."""
+    if ended.main not in MAINS:
+        return None
+    abort = said(ended.tails.get(ended.main, (b"", b""))[0])
+    known = abort is None or any(end.rank == abort.rank for end in ended.exits)
+    return None if known else abort
+
+
 def told(ended: Ended, culprit: Exit, abort: Abort) -> tuple[str, Exit]:
     """Return (the cause, whose end it is): a rank, also where only its launcher told of it, with the launcher's
     code, and pid 0 where its own is not known."""

@@ -130,6 +130,17 @@ def test_a_job_of_one_host_needs_no_document(tmp_path: Path, named: dict[str, st
     assert (base / "output/success").exists()
 
 
+@pytest.mark.parametrize("name", ["TOOLKIT_PROGRAM", "SAGEMAKER_PROGRAM"])
+def test_a_script_that_is_not_there_is_told_by_the_variable_that_names_it(tmp_path: Path, name: str) -> None:
+    (tmp_path / "ml/code").mkdir(parents=True)
+    (tmp_path / "ml/code/train.py").touch()
+
+    status, said = end(start(tmp_path / "ml/code", TOOLKIT_BASE=str(tmp_path / "ml"), **{name: "trian.py"}))
+
+    assert status == 78
+    assert f"{name}: no 'trian.py' in {tmp_path}/ml/code, which holds " in said
+
+
 def test_the_images_program_takes_hyperparameters_and_a_distribution_by_variables(tmp_path: Path) -> None:
     (tmp_path / "ml/code").mkdir(parents=True)
     (tmp_path / "ml/code/train.sh").write_text('echo "got $*"\n')

@@ -5,7 +5,7 @@ Whatever a script did to the folder, reading it gives None, never an error.
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from struct import Struct
 from typing import Any, Literal
@@ -15,7 +15,9 @@ from toolkit.errors import ContractError
 from toolkit.records import Record, decode
 
 RAISED_FILE_BYTES = 1 << 20
+MOST_OTHERS = 256
 _RANK = re.compile(r"rank-([1-9][0-9]{0,9})")
+_RAISED = re.compile(r"raised-([1-9][0-9]{0,9})\.json")
 
 
 class Stop(Record, frozen=True, kw_only=True):
@@ -172,6 +174,17 @@ def raised(folder: Path, pid: int) -> Raised | None:
         return decode(text, Raised, "slate") if text else None
     except ContractError:
         return None
+
+
+def raised_by_others(folder: Path, known: Collection[int]) -> tuple[Raised, ...]:
+    """Return the exceptions that ended processes other than the *known*, at most MOST_OTHERS."""
+    try:
+        names = [_RAISED.fullmatch(path.name) for path in folder.iterdir()]
+    except OSError:
+        return ()
+    pids = [int(match[1]) for match in names if match is not None and int(match[1]) not in known]
+    found = (raised(folder, pid) for pid in pids[:MOST_OTHERS])
+    return tuple(each for each in found if each is not None and each.thread == "main")
 
 
 def common_step(ranks: Iterable[RankSlate], now_ns: int, told_ns: int) -> int:

@@ -26,6 +26,8 @@ MODES = ("end", "fail", "stop")
 # Where SM_TRAINING_ENV is set, DeepSpeed takes every script that torchrun did not start for a rank under Open MPI.
 LEFT_OUT = {("deep", "plain")}
 PER_HOST = 2
+# transformers takes each rank of the library to have a GPU.
+WITHOUT_NAMES = {("trainer", "smddp")}
 LOSS = 0.44681  # What one process comes to: tests/programs/clients/task.py.
 CAUSE = "ValueError: a bad batch"
 DEADLINE_S = 180
@@ -47,6 +49,7 @@ class Job:
         return [
             *(sys.executable, "-m", "toolkit", "run", str(PROGRAMS / f"{self.client}.py"), "--plain"),
             *("--hosts", str(self.hosts), "--distribution", LAUNCHERS[self.launcher], "--job-dir", str(self.folder)),
+            *(("--env", "TOOLKIT_COMPAT=off") if (self.client, self.launcher) in WITHOUT_NAMES else ()),
             *(() if self.launcher == "plain" else ("--processes-per-host", str(PER_HOST))),
             *itertools.chain.from_iterable(("--hyperparameter", f"{name}={value}") for name, value in words.items()),
         ]

@@ -127,3 +127,33 @@ def test_a_collective_of_different_sizes_is_told_in_gloos_words(base: Base) -> N
     assert "200 vs 100" in what
     assert frames.startswith("Python was in ")
     assert frames.endswith("opt/ml/code/train.py:3 in <module>")
+
+
+# Starts a rank itself, as Lightning does without a launcher, and fails as gloo does where that rank is gone.
+STARTS_A_RANK = """
+import subprocess, sys
+if sys.argv[1:] == ["rank"]:
+    raise ValueError("a bad batch")
+subprocess.run([sys.executable, __file__, "rank"], {how})
+raise RuntimeError("[gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:4366")
+"""
+
+
+@pytest.mark.parametrize("how", ["", "stderr=subprocess.DEVNULL", "cwd='/'"])
+def test_what_a_rank_that_the_script_started_raised_is_the_cause(base: Base, how: str) -> None:
+    base.program(STARTS_A_RANK.format(how=how))
+
+    done = base.train()
+
+    assert done.failure is not None
+    assert 'ErrorMessage "ValueError: a bad batch (at ' in done.failure
+
+
+def test_what_a_process_raised_is_no_cause_where_its_script_went_on(base: Base) -> None:
+    base.program(STARTS_A_RANK.format(how="").replace("raise RuntimeError", "raise KeyError('epochs')  #"))
+
+    done = base.train()
+
+    assert done.failure is not None
+    assert "KeyError: 'epochs'" in done.failure
+    assert "a bad batch" not in done.failure.partition("Traceback")[0]

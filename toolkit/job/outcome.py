@@ -109,7 +109,8 @@ class Ended(Record, frozen=True, kw_only=True):
     """What the loop saw, for the verdict.
 
     `tails` holds, by process name, the last 64 KiB of stderr and of stdout (in this order); `last_on`, by process name,
-    on which of them it spoke last ("both": too close to tell). `raised`: the exceptions that the start-up hook noted.
+    on which of them it spoke last ("both": too close to tell). `raised`: the exceptions that the start-up hook noted;
+    `raised_by_children`: those that ended processes which the script started itself.
     `stopped_by`: the signal that asked `train` to stop, `stopped_at_ns` when.
     `missing`: needs that were not met in time. `forced`: SIGKILL was needed. `peer_failed`: another host failed first.
     `launcher_first`: nothing had failed yet when the launcher had the ranks ended.
@@ -125,6 +126,7 @@ class Ended(Record, frozen=True, kw_only=True):
     tails: dict[str, tuple[bytes, bytes]] = {}
     last_on: dict[str, Literal["stderr", "stdout", "both"]] = {}
     raised: dict[str, Raised] = {}
+    raised_by_children: tuple[Raised, ...] = ()
     stopped_by: int | None = None
     stopped_at_ns: int | None = None
     missing: tuple[str, ...] = ()

@@ -46,6 +46,13 @@ class Evidence:
         signal came first), or not be found in what is kept of a long output."""
         return {end.process: self._raised[end.pid] for end in exits if end.pid in self._raised}
 
+    def raised_by_children(self, exits: Iterable[Exit]) -> tuple[slate.Raised, ...]:
+        """Return the exceptions that ended other processes, where one of *exits* failed."""
+        ends = list(exits)
+        if all(end.ok for end in ends):
+            return ()
+        return slate.raised_by_others(self._folder, {end.pid for end in ends})
+
 
 def last_on(out: Stream, err: Stream) -> Literal["stderr", "stdout", "both"]:
     """Return on which of its streams a process spoke last."""

@@ -677,6 +677,7 @@ class Running:
             tails={name: (err.tail.text(), out.tail.text()) for name, (out, err) in streams.items()},
             last_on={name: last_on(*pair) for name, pair in streams.items()},
             raised=self._evidence.raised(exits),
+            raised_by_children=self._evidence.raised_by_children(exits),
             stopped_by=self._around.stopped_by,
             stopped_at_ns=self._around.stopped_at_ns,
             forced=self._forced,

@@ -25,6 +25,7 @@ from toolkit.verdict.cause import (
     last_traceback,
     signal_name,
 )
+from toolkit.verdict.children import with_children
 from toolkit.verdict.collateral import is_echo, lost_a_rank
 
 TEMPORARY_FAILURE = 75
@@ -49,7 +50,7 @@ def judge(job: Job, ended: Ended) -> Outcome:
     - the launcher had its ranks ended, and we ended it: failed, 1; a death by our own signal is never the cause;
     - otherwise succeeded, 0. Nothing but processes of the script's own phase that all ended well is a success.
     """
-    outcome = _judged(job, mpi.with_aborts(ended))
+    outcome = _judged(job, with_children(mpi.with_aborts(ended)))
     linked = len(job.cluster.hosts) > 1 and job.settings.link == "on"
     return outcome if linked else early.blamed(outcome)
 
@@ -107,7 +108,7 @@ def _without_ranks(job: Job, ended: Ended) -> Outcome:
 
 def failed(job: Job, ended: Ended) -> Outcome | None:
     """Return the outcome of what had failed here by itself when *ended* was seen, None if nothing had."""
-    ended = mpi.with_aborts(ended)
+    ended = with_children(mpi.with_aborts(ended))
     culprit = _culprit(ended)
     if culprit is None:
         return None if ended.ruled is None else _ruled(job, ended, ended.ruled)

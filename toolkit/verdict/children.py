@@ -1,0 +1,35 @@
+"""Pure: the exceptions of processes that a script started itself, as Lightning starts its ranks without a launcher."""
+
+import msgspec
+
+from toolkit.job.outcome import Ended, Exit
+from toolkit.slate import Raised
+from toolkit.verdict.cause import account, handled
+from toolkit.verdict.collateral import lost_a_rank
+
+
+def with_children(ended: Ended) -> Ended:
+    """Return *ended*, in which a script that only lost a rank has died of what that rank raised, where the rank was a
+    child of its own. Not where `train` knows several ranks: it is not known which of them started the child."""
+    ranks = [end for end in ended.exits if end.rank is not None]
+    if len(ranks) != 1 or ranks[0].ok or not ended.raised_by_children:
+        return ended
+    (end,) = ranks
+    if not (lost_a_rank(account(ended, end)) or lost_a_rank(handled(ended, end))):
+        return ended
+    own = [each for each in ended.raised_by_children if _explains(each, end)]
+    if not own:
+        return ended
+    first = min(own, key=lambda each: each.time_ns)
+    exits = tuple(
+        msgspec.structs.replace(each, raised_ns=first.time_ns) if each is end else each for each in ended.exits
+    )
+    return msgspec.structs.replace(ended, exits=exits, raised={**ended.raised, end.process: first})
+
+
+def _explains(noted: Raised, end: Exit) -> bool:
+    """True if *noted* came before what ended *end*, and is no loss of another rank itself."""
+    said = f"{noted.kind}: {noted.message}"
+    behind = (f"{each.kind}: {each.message}" for each in noted.behind)
+    lost = any(map(lost_a_rank, (said, *behind)))
+    return noted.kind != "SystemExit" and not lost and end.started_ns <= noted.time_ns <= end.failed_ns

@@ -75,6 +75,22 @@ def test_three_lines_make_an_image_that_trains(
     assert ("python is /opt/conda/bin/python" in box.log) == (kind == "prefix")
 
 
+def test_the_readmes_image_trains_without_a_document(engine: Engine, wheel: str, tmp_path: Path) -> None:
+    found = re.search(
+        r"^```dockerfile\nFROM python:[0-9.]+-slim\n(.*?)^```", (ROOT / "README.md").read_text(), re.M | re.S
+    )
+    assert found is not None
+    (tmp_path / "train.py").write_text("import os\nprint('trains', os.environ['SM_MODEL_DIR'])\n")
+    holder = engine.ask("create", "--label", engine.label, wheel, "none")
+    engine.ask("cp", f"{holder}:/toolkit", str(tmp_path / "dist"))  # What `pip wheel` makes in a clone.
+
+    engine.build("toolkit-bed/own-readme", BASES["plain"] + found[1], context=tmp_path)
+    ran = engine.run("toolkit-bed/own-readme")
+
+    assert ran.code == 0, ran
+    assert "trains /opt/ml/model" in ran.out
+
+
 def test_an_image_that_is_started_by_a_shell_trains_too(engine: Engine, image: str, base: Base) -> None:
     """AWS's images have bash as PID 1, which runs `train` as its child (start_with_right_hostname.sh)."""
     base.program("import sys\nsys.exit(5)\n")

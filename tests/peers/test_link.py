@@ -1,5 +1,6 @@
 """The link over real sockets: followers, strangers, broken wires, killed and stopped processes."""
 
+import contextlib
 import os
 import random
 import signal
@@ -513,7 +514,7 @@ def test_a_load_balancer_that_never_reaches_the_leader_again_is_told_after_the_p
         assert follower.verdict is not None
         assert follower.verdict.cause == (
             "host algo-1 vanished: its connection broke and was not made again: something takes connections at"
-            f" 127.0.0.1 port {between.where[1]} that is not the leader"
+            f" 127.0.0.1 port {between.where[1]} and does not answer as the leader"
         )
 
 
@@ -539,7 +540,31 @@ def test_a_follower_says_what_it_finds_in_the_leaders_place(monkeypatch: pytest.
 
         assert follower.verdict is not None
         place = f"127.0.0.1 port {http.getsockname()[1]}"
-        assert f"something takes connections at {place} that is not the leader" in follower.verdict.cause
+        assert f"something takes connections at {place} and does not answer as the leader" in follower.verdict.cause
+
+
+def test_a_leader_that_is_too_slow_to_answer_a_proof_has_refused_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(route, "PROVE_WITHIN_S", 0.2)
+    times = msgspec.structs.replace(TIMES, join_s=1.0)
+    with party(2, times=times) as together, socket.create_server(("127.0.0.1", 0)) as slow:
+        slow.setblocking(False)
+        follower = together.follower("algo-2", where=slow.getsockname())
+        guests: list[socket.socket] = []
+
+        def greet() -> None:
+            with contextlib.suppress(BlockingIOError):
+                guests.append(slow.accept()[0])
+                guests[-1].sendall(frame(b"l" * NONCE_BYTES))
+
+        together.others.append(greet)
+        together.until(lambda: follower.verdict is not None)
+
+        assert follower.verdict is not None
+        assert follower.verdict.exit_code == 75
+        assert "refused" not in follower.verdict.cause
+        assert len(guests) > 1
+        for guest in guests:
+            guest.close()
 
 
 @pytest.mark.parametrize("primary", [True, False], ids=["cause", "echo"])

@@ -79,7 +79,7 @@ class FollowerLink(Link):
         """Do what is due by time alone."""
         now_s = time.monotonic()
         if self._attempt is not None and now_s - self._attempt.born_s > self._route.within_s:
-            self.lose(self._attempt)
+            self.lose(self._attempt, overdue=True)
         if self._wants_one(now_s) and now_s >= self._next_try_s:
             self._connect(now_s)
         if self.roll.next_s(now_s) <= 0:
@@ -142,7 +142,7 @@ class FollowerLink(Link):
         if self.roll.verdict is not None:
             self.lose(connection)
 
-    def lose(self, connection: Connection) -> None:
+    def lose(self, connection: Connection, *, overdue: bool = False) -> None:
         now_s = time.monotonic()
         if connection is self._proved:
             self._proved = None
@@ -153,7 +153,7 @@ class FollowerLink(Link):
             self._forget(connection)
             self._next_try_s = now_s + RETRY_S
             if connection.taken:
-                self._turned_away(now_s, proof_given=connection.seal is not None)
+                self._turned_away(now_s, refused=connection.seal is not None and not overdue)
 
     def _note_taken(self, connection: Connection) -> None:
         """Somebody has taken *connection*, unless SO_ERROR says why not (connect(2)). A reset comes to connections that
@@ -163,16 +163,18 @@ class FollowerLink(Link):
             if self._route.met:
                 self.roll.knocked(time.monotonic())
 
-    def _turned_away(self, now_s: float, *, proof_given: bool) -> None:
-        """Somebody took the connection and closed it, or said nothing. Before the leader was met: it, or something
-        else, does not know this host. Afterwards only the way to it is bad."""
-        if not proof_given:
-            self._do(self.roll.saw(f"something takes connections at {self._route.last} that is not the leader", now_s))
+    def _turned_away(self, now_s: float, *, refused: bool) -> None:
+        """Somebody took the connection and closed it, on this host's proof (*refused*) or before, or was too slow.
+
+        Before the leader was met: it, or something else, does not know this host. Afterwards only the way is bad."""
+        if not refused:
+            what = f"something takes connections at {self._route.last} and does not answer as the leader"
+            self._do(self.roll.saw(what, now_s))
         if self._route.met:
             self.roll.knocked(now_s)
             return
         self._route.answered()
-        if proof_given:
+        if refused:
             self._next_try_s = now_s + (RETRY_S if self._route.elsewhere else REFUSED_RETRY_S)
             self._do(self.roll.refused(now_s))
 

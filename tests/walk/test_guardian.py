@@ -108,3 +108,19 @@ def test_a_guardian_that_was_killed_is_replaced(base: Base) -> None:
         running.signal(signal.SIGKILL)
 
         assert all(gone(pid) for pid in pids)
+
+
+def test_a_guardian_that_somebody_stops_goes_on_and_ends_what_is_left(base: Base) -> None:
+    base.program(STARTS.format(how="env={}"))
+
+    with live(base) as running:
+        pids = started(running)
+        guardian = guardian_of(running)
+        before, ends_s = waits(guardian), time.monotonic() + 30
+        os.kill(guardian, signal.SIGSTOP)
+        while waits(guardian) == before or "T (stopped)" in Path(f"/proc/{guardian}/status").read_text():
+            assert time.monotonic() < ends_s
+            time.sleep(0.005)
+        os.kill(running.pid, signal.SIGKILL)
+
+        assert all(gone(pid) for pid in (*pids, guardian))

@@ -1,5 +1,6 @@
 """Which signals are one wish to stop, and which are a second one that kills at once."""
 
+import os
 import signal
 import subprocess
 import time
@@ -42,6 +43,33 @@ def test_stop_signals_within_a_second_are_one_wish_and_the_script_saves(
     assert done.status == 0, done
     assert b"saved" in done.stdout
     assert done.stdout.count(b"saving") == 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+@pytest.mark.parametrize("first", ["script", "train"])
+def test_a_script_that_the_platform_signals_too_saves_once_where_its_handler_ignores_the_second_signal(
+    base: Base, number: signal.Signals, first: str
+) -> None:
+    """What docs/orchestrators/slurm.md advises for proctrack/linuxproc: `train` passes the signal on all the same."""
+    base.program(
+        "import os, signal, sys, time\n"
+        "def save(number, _):\n"
+        "    signal.signal(number, signal.SIG_IGN)\n"
+        "    print('saving', flush=True); time.sleep(0.2); print('saved', flush=True); sys.exit(0)\n"
+        f"signal.signal({int(number)}, save)\n"
+        "print(f'ready {os.getpid()}.', flush=True)\n"
+        "while True: time.sleep(60)\n"
+    )
+
+    with live(base) as running:
+        running.until(b".\n")
+        script = int(running.out.split()[1][:-1])
+        for pid in (script, running.pid) if first == "script" else (running.pid, script):
+            os.kill(pid, number)
+        done = running.end()
+
+    assert done.status == 0, done
+    assert (done.stdout.count(b"saving"), done.stdout.count(b"saved")) == (1, 1)
 
 
 def test_timeout_which_signals_train_and_its_group_lets_the_script_save(base: Base) -> None:

@@ -58,6 +58,13 @@ class Guardian:
         except OSError:
             pass  # It has been stopped or killed; what has the marker is found all the same.
 
+    def wake(self) -> None:
+        """Have it go on if somebody has stopped it (SIGSTOP): stopped, it would not outlive `train` to any purpose."""
+        try:
+            os.kill(self.pid, signal.SIGCONT)
+        except OSError:
+            pass  # It has ended, which `reap` tells.
+
     def dismiss(self) -> None:
         """End it. By SIGKILL: one that somebody has stopped (SIGSTOP) would answer nothing else."""
         try:

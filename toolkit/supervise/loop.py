@@ -166,6 +166,8 @@ class Supervisor:
         """Return the signals that came, without repeats of the same wish to stop; the first stop signal is kept."""
         now_s = time.monotonic()
         numbers = [n for n in self.signals.take() if not stops(n) or self._wishes.is_new(n, now_s)]
+        if signal.SIGCHLD in numbers and self.guardian is not None:
+            self.guardian.wake()  # The kernel says in this way, too, that a child was stopped.
         if signal.SIGTSTP in numbers:
             self.log.info("SIGTSTP is ignored: a job cannot be suspended, and goes on")
         for number in numbers:

@@ -348,7 +348,13 @@ def test_a_json_job_file_needs_no_toml(tmp_path: Path) -> None:
         ("[]", ["job.json", "an object", "list"]),
         ('{"hosts": 2}', ["job.json", "$.script"]),
         ('{"script": "t.py", "hyperparameters": {}}', ["$.hyperparameters", "Did you mean hyperparameter?"]),
-        ('{"script": "t.py", "hosts": "2"}', ["$.hosts", "int", "str"]),
+        ('{"script": "t.py", "hosts": "2"}', ["$.hosts: expected a whole number, found a text"]),
+        ('{"script": ["t.py"]}', ["$.script: expected a text, found a list"]),
+        ('{"script": "t.py", "metric": {"loss": 3}}', ["$.metric.loss: expected a text, found a whole number"]),
+        (
+            '{"script": "t.py", "channel": {"a": {"pth": "d"}}}',
+            ["$.channel.a: expected the keys path, mode, distribution, found 'pth'. Did you mean path?"],
+        ),
         (
             '{"script": "t.py", "channel": {"a": {"path": "d", "mode": "file"}}}',
             ["$.channel.a.mode: expected one of File, FastFile, Pipe, found 'file'. Did you mean File?"],

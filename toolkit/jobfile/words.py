@@ -87,6 +87,18 @@ class Words(Record, frozen=True, kw_only=True, rename="kebab", forbid_unknown_fi
     shm_size: str | int | None = None
 
 
+TABLES: dict[str, type[Record]] = {"channel": ChannelWords, "instance-groups": GroupWords}
+# msgspec's words for types, in ours.
+KINDS = {
+    "int": "a whole number",
+    "float": "a number",
+    "str": "a text",
+    "bool": "true or false",
+    "object": "a table",
+    "array": "a list",
+}
+
+
 def from_arguments(given: Mapping[str, Any], folder: Path, place: Place) -> dict[str, Any]:
     """Return the words of the command line: *given* by argparse's names, None and [] left out; paths from *folder*.
 
@@ -162,6 +174,13 @@ def _check_word(word: str, value: Any, place: Place, name: str = "") -> None:
         elif message.startswith("invalid enum value"):
             found, choices = message.split("'")[1], CHOICES[path.rpartition(".")[2]]
             message, hint = f"expected one of {', '.join(choices)}, found {found!r}", did_you_mean(found, choices)
+        elif unknown := re.match("object contains unknown field (.+)", message):
+            known = [field.encode_name for field in msgspec.structs.fields(TABLES[word])]
+            message = f"expected the keys {', '.join(known)}, found {unknown[1]!r}"
+            hint = did_you_mean(unknown[1], known)
+        elif kinds := re.match("expected (.+), got (.+)", message):
+            expected = " or ".join(KINDS[kind] for kind in kinds[1].split(" | ") if kind in KINDS)
+            message = f"expected {expected}, found {KINDS.get(kinds[2], kinds[2])}"
         raise ContractError(message, where=place.of(word) + inside, hint=hint) from None
 
 

@@ -6,7 +6,7 @@ The field `grace_s` is the variable TOOLKIT_GRACE_S. docs/settings.md is this ta
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Literal, get_args, get_type_hints
+from typing import Annotated, Any, Literal, get_args, get_type_hints
 
 import msgspec
 
@@ -285,13 +285,22 @@ def _is_of_a_service(name: str, environ: Mapping[str, str]) -> bool:
 
 
 def _expected(field: str) -> str:
-    hint = get_type_hints(Settings)[field]
-    words = [repr(word) for each in (hint, *get_args(hint)) for word in get_args(each) if isinstance(word, str)]
+    parts = list(_parts(get_type_hints(Settings, include_extras=True)[field]))
+    words = [repr(part) for part in parts if isinstance(part, str)]
     if words:
         return "one of " + ", ".join(words)
-    if int in get_args(hint) or hint is int:
-        return f"a whole number, {0 if field == 'restarts' else 1} to {MOST:,}"
-    return "seconds, 0 to 10,000,000"
+    what = "a whole number" if int in parts else "seconds" if field.endswith("_s") else "a number"
+    limits = next(part for part in parts if isinstance(part, msgspec.Meta) and (part.ge, part.gt) != (None, None))
+    if limits.gt is not None:
+        return f"{what} above {limits.gt:,}"
+    return f"{what}, {limits.ge:,} to {limits.le:,}"
+
+
+def _parts(hint: Any) -> Iterator[Any]:
+    """Yield the types, words and limits that a type is made of."""
+    yield hint
+    for part in get_args(hint):
+        yield from _parts(part)
 
 
 def table() -> Iterator[tuple[str, str, str]]:

@@ -26,6 +26,22 @@ BUILD = """\
             "ERROR: No matching distribution found for a==1\n",
             "No matching distribution found for a==1",
         ),
+        (
+            "WARNING: Retrying (Retry(total=0, connect=None, read=None, redirect=None, status=None)) after connection "
+            "broken by 'NewConnectionError('<pip._vendor.urllib3.connection.HTTPSConnection object at 0x7f0>: Failed "
+            "to establish a new connection: [Errno -3] Temporary failure in name resolution')': /simple/a/\n"
+            "ERROR: Could not find a version that satisfies the requirement a==1 (from versions: none)\n"
+            "ERROR: No matching distribution found for a==1\n",
+            "No matching distribution found for a==1; pip could not reach its index: Failed to establish a new "
+            "connection: [Errno -3] Temporary failure in name resolution",
+        ),
+        (
+            "WARNING: Retrying (Retry(total=0)) after connection broken by 'NameResolutionError(\"HTTPSConnection("
+            "host='example.invalid', port=443): Failed to resolve 'example.invalid' ([Errno -3] Temporary failure in "
+            "name resolution)\")': /simple/a/\nERROR: No matching distribution found for a\n",
+            "No matching distribution found for a; pip could not reach its index: Failed to resolve 'example.invalid' "
+            "([Errno -3] Temporary failure in name resolution)",
+        ),
         ("ERROR: no room\nERROR: Exception:\nTraceback (most recent call last):\n", "no room"),
         ("\x1b[31mERROR: Cannot install a and b\x1b[0m\n\n", "Cannot install a and b"),
         (
@@ -57,6 +73,8 @@ BUILD = """\
         "silence",
         "no error",
         "the last of two",
+        "no network",
+        "no network, pip 26",
         "pip's own fault",
         "colours",
         "a build",

@@ -21,6 +21,11 @@ _ERROR = re.compile(r"\s*(?:ERROR|error): (?!Exception:$|subprocess-exited-with-
 _CODE = re.compile(r"[a-z]+(?:-[a-z]+)+")
 _MARKS = re.compile(r"^(?:×|│|╰─>)?\s*")
 _END = "[end of output]"
+# A warning that comes before "No matching distribution found" where the index was never reached.
+_UNREACHED = re.compile(r"WARNING: Retrying \(.*?\) after connection broken by [\"'](?P<error>.+?)[\"']+: /\S*")
+# What stands before the words: "NewConnectionError('<... object at 0x7f>: ", "NameResolutionError(\"HTTPS...(...): ".
+_OBJECT = re.compile(r"^\w+\([\"'].*?(?:>|\)): ")
+_NONE_FOUND = ("No matching distribution found", "Could not find a version")
 
 
 def cause(tail: bytes) -> str:
@@ -32,8 +37,16 @@ def cause(tail: bytes) -> str:
     at, reason = found[-1]
     if _CODE.fullmatch(reason):
         reason = _explained(lines[at + 1 :]) or reason
+    if reason.startswith(_NONE_FOUND) and (error := _unreached(lines[:at])):
+        return f"{reason}; pip could not reach its index: {error}"
     said = _said_by_the_build(lines[:at])
     return f"{reason}; the build said last: {said}" if said and said not in reason else reason
+
+
+def _unreached(lines: list[str]) -> str:
+    """Return why the index could not be reached, "" if it was: of the error that urllib3 raised, its words."""
+    found = next((match for line in reversed(lines) if (match := _UNREACHED.match(line))), None)
+    return _OBJECT.sub("", found["error"]).removesuffix("')").removesuffix('")') if found else ""
 
 
 def _explained(lines: list[str]) -> str:

@@ -42,6 +42,7 @@ def said(
             "To give it to the script: --hyperparameter epochs=5 --hyperparameter lr=.1",
         ),
         ("run t.py --epochs 5 --lr=.1 --amp", " --hyperparameter amp=true\n"),
+        ("run t.py --n 5", "To give it to the script: --hyperparameter n=5\n"),
         ("run t.py --batch-size 32", "unknown option --batch-size. "),
         ("run t.py --batch-size 32", "\nTo give it to the script: --hyperparameter batch-size=32\n"),
         ("run t.py -- --epochs 5", "To give it to the script: --hyperparameter epochs=5\n"),

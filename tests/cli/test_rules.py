@@ -112,7 +112,7 @@ def test_the_times_of_a_log_win_over_a_speed(tmp_path: Path) -> None:
     ("rules", "said"),
     [
         ("[[rules]]\nname = 'x'\npattern = '('\n", "rules.toml: rule 'x': pattern: expected a regular expression"),
-        ("[[rules]]\nname = 'x'\npatern = 'a'\n", "rules.toml: rule 'x': pattern: expected a regular expression"),
+        ("[[rules]]\nname = 'x'\npatern = 'a'\n", "found 'patern'. Did you mean pattern?"),
         ("", "rules.toml: expected at least one rule, found none"),
     ],
 )

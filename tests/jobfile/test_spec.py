@@ -130,6 +130,10 @@ def test_hosts_are_listed_by_the_alphabet_as_the_platform_does() -> None:
         (["--max-run", "0.0h"], ["toolkit run: --max-run: expected a time above 0", "'0.0h'"]),
         (["--max-run", "-5"], ["toolkit run: --max-run: expected a time above 0", "'-5'"]),
         (["--channel", "train"], ["toolkit run: --channel: expected NAME=PATH[:MODE], found 'train'"]),
+        (
+            ["--channel", "a=d", "--channel", "a=e"],
+            ["toolkit run: --channel: expected each channel once, found a twice"],
+        ),
         (["--metric", "loss"], ["toolkit run: --metric: expected NAME=REGEX, found 'loss'"]),
         (["--env", "A"], ["toolkit run: --env: expected NAME=VALUE, found 'A'"]),
         (

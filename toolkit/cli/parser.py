@@ -38,6 +38,10 @@ class Parser(argparse.ArgumentParser):
 
     wrong = 2
 
+    def __init__(self, *arguments: Any, **more: Any) -> None:
+        """As argparse's, but without abbreviations: `--n 5`, meant for a script, is no `--name 5`."""
+        super().__init__(*arguments, **{**more, "allow_abbrev": False})
+
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: Any = None
     ) -> tuple[argparse.Namespace, list[str]]:

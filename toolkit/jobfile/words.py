@@ -103,12 +103,16 @@ def from_arguments(given: Mapping[str, Any], folder: Path, place: Place) -> dict
     """Return the words of the command line: *given* by argparse's names, None and [] left out; paths from *folder*.
 
     Raises:
-        ContractError: a `name=value` without "=".
+        ContractError: a `name=value` without "="; a channel that is named twice.
     """
     words = {name.replace("_", "-"): value for name, value in given.items() if value not in (None, [])}
     for word in TABLE_WORDS:
         if word in words:
-            words[word] = dict(_pair(text, SHAPES[word], place.of(word)) for text in words[word])
+            pairs = [_pair(text, SHAPES[word], place.of(word)) for text in words[word]]
+            words[word] = dict(pairs)
+            if word == "channel" and len(words[word]) < len(pairs):
+                twice = next(name for at, (name, _) in enumerate(pairs) if name in dict(pairs[:at]))
+                raise ContractError(f"expected each channel once, found {twice} twice", where=place.of(word))
     if "hyperparameter" in words:
         words["hyperparameter"] = {key: _json_or_text(value) for key, value in words["hyperparameter"].items()}
     if str(words.get("distribution", "")).startswith("{"):

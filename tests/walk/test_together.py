@@ -9,6 +9,7 @@ import re
 import signal
 import socket
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -19,6 +20,11 @@ import pytest
 from tests.ports import free_port
 from tests.walk.base import TRAIN, Base, Done
 from tests.walk.live import Live, alive, gone, live
+from toolkit import settings
+from toolkit.job.machine import Machine
+from toolkit.launchers.environment import link_ports
+from toolkit.log import Log
+from toolkit.platforms import table as platforms
 
 # Says its pid and waits to be told to stop.
 WAITS = """
@@ -496,12 +502,26 @@ def test_where_the_links_port_is_taken_the_hosts_meet_at_another(hosts: Hosts) -
 def test_ports_that_are_all_taken_are_named(hosts: Hosts) -> None:
     hosts.program("algo-1", WAITS)
 
-    with taken_ports(3) as port, hosts.start("algo-1", TOOLKIT_LINK_PORT=str(port)) as running:
+    with taken_ports(3) as port, contextlib.ExitStack() as stack:
+        environ = hosts.bases["algo-1"].environ(**{**hosts.environ, "TOOLKIT_LINK_PORT": str(port)})
+        job = platforms.detect(environ).read(
+            environ,
+            settings.read(environ),
+            Machine(cpus=1, cpus_total=1, memory_bytes=1 << 30, interfaces=("lo",), route_interface="lo"),
+            Log(),
+            interpreter=sys.executable,
+        )
+        ports = link_ports(job)
+        for own in ports[3:]:
+            with contextlib.suppress(OSError):  # Another program's: taken, too.
+                stack.enter_context(socket.create_server(("127.0.0.1", own)))
+        running = stack.enter_context(hosts.start("algo-1", TOOLKIT_LINK_PORT=str(port)))
         done = running["algo-1"].end()
 
     assert done.status == 75
-    assert f"cannot listen on port {port} or {port - 100} or {port - 200}" in str(done.failure)
-    assert "TOOLKIT_LINK_PORT" in str(done.failure)
+    assert ports[:3] == (port, port - 100, port - 200)
+    assert f"cannot listen on port {' or '.join(map(str, ports))} for the job's other hosts" in done.log
+    assert "TOOLKIT_LINK_PORT" in done.log
 
 
 def test_a_host_with_another_secret_ends_the_job_in_seconds_and_is_named_by_all(tmp_path: Path) -> None:

@@ -134,7 +134,7 @@ def test_a_rank_that_leaves_without_mpi_finalize_ends_its_host_and_is_the_cause(
 
     (done,) = alone.run().values()
 
-    assert done.status == 1
+    assert done.status == 1, (done.log, done.outcome)
     assert "rank 1 of host algo-1 ended with 0" in str(done.failure)
 
 

@@ -156,7 +156,7 @@ def test_the_image_of_the_readme_runs_its_script(tmp_path: Path) -> None:
     """Its COPY and ENV lines, below an /opt of this test's own."""
     page = (Path(__file__).parents[2] / "README.md").read_text()
     lines = [line.split() for line in page.partition("```dockerfile\n")[2].partition("```")[0].splitlines()]
-    ((source, target),) = [words[1:] for words in lines if words[0] == "COPY"]
+    ((source, target),) = [words[1:] for words in lines if words[0] == "COPY" and words[1].endswith(".py")]
     environ = dict(words[1].split("=") for words in lines if words[0] == "ENV")
     (tmp_path / source).write_text("import os\nprint('model goes to', os.environ['SM_MODEL_DIR'])\n")
     script = f'mount -t tmpfs none /opt && mkdir -p {Path(target).parent} && cp {source} {target} && exec "$@"'

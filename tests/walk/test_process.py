@@ -118,7 +118,7 @@ def test_folders_that_are_there_already_keep_what_they_hold(base: Base) -> None:
         (b"", "an empty file"),
         (b'{\n  "a": \n}', "line 3 column 1"),
         (b"[1]", "expected an object, found"),
-        (b'{"a": "\xff"}', "expected JSON in UTF-8"),
+        (b'{"a": "\xff"}', "expected JSON, found bytes that are not UTF-8, from byte 7 on"),
     ],
 )
 def test_a_missing_or_broken_document_ends_with_78_and_a_text_that_names_it(

@@ -17,7 +17,7 @@ class Exit(Record, frozen=True, kw_only=True):
 
     `told`: we had sent it a signal before it failed (its death is then no cause of its own).
     `raised_ns`: when the exception that ended it was raised, if the rank hook saw one: its teardown may have taken
-    long.
+    long. `left`: it ended with 0 and without MPI_Finalize, while others may wait for it.
     """
 
     process: str
@@ -30,6 +30,7 @@ class Exit(Record, frozen=True, kw_only=True):
     local_rank: int | None = None
     told: bool = False
     raised_ns: int | None = None
+    left: bool = False
 
     @property
     def ok(self) -> bool:

@@ -135,6 +135,11 @@ class Follower:
         text = f"link: the connection to host {self._leader}, the leader, broke; {what}"
         return [Say(text=f"{text}; trying again for {max(left_s, 0.0):.0f} s", warns=True)]
 
+    def saw_nobody(self) -> None:
+        """Nothing takes connections at the leader's address now. What did before was the leader's own end: the kernel
+        takes some for a moment longer than a `train` that was killed lives."""
+        self._seen = ""
+
     def is_quiet(self, now_s: float) -> bool:
         """True if the leader has said nothing for a third of the patience: its answers to two signs of life or more are
         late, and TCP may wait longer and longer before it sends again what a bad network lost. A new connection does

@@ -154,6 +154,8 @@ class FollowerLink(Link):
             self._next_try_s = now_s + RETRY_S
             if connection.taken:
                 self._turned_away(now_s, refused=connection.seal is not None and not overdue)
+            elif self._route.met:
+                self.roll.saw_nobody()
 
     def _note_taken(self, connection: Connection) -> None:
         """Somebody has taken *connection*, unless SO_ERROR says why not (connect(2)). A reset comes to connections that

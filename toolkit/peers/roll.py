@@ -319,6 +319,8 @@ def with_abort(report: Report, seen: Report | None) -> Report:
         return report
     if report.traceback or report.lost or not report.ended.startswith("ended with code"):
         return report
+    if "without a word; it called" in report.cause:
+        return report  # sys.exit, which mpi4py makes an MPI_Abort of.
     silent = report.cause.endswith("without a word")
     cause = seen.said if silent else f"{seen.said}\nit last said: {report.cause}"
     return msgspec.structs.replace(report, cause=cause, said=seen.said, said_of=seen.said_of)

@@ -271,8 +271,11 @@ class Running:
         """Return *ended*; as told, where a rank crashed while MPI was aborted (MPICH's do): another is the cause. One
         that had already left word of its own end, and then crashed or failed on the way out (in MPI_Abort or in
         MPI_Finalize, where MPI's own programs are gone): its own code is the end."""
-        if not self._spec.stop.as_one or process.standin is None or ended.ok:
+        if not self._spec.stop.as_one or process.standin is None:
             return ended
+        if ended.ok:
+            left = not ended.told and self._state == "running" and self._evidence.unfinished(process.pid)
+            return msgspec.structs.replace(ended, left=True) if left else ended
         if ended.raised_ns is not None and not ended.told:
             own = self._evidence.raised_by(process.pid)[1]
             return msgspec.structs.replace(ended, code=own, signal=None) if own else ended
@@ -289,7 +292,7 @@ class Running:
     def _on_exit(self, process: Process, ended: Exit) -> None:
         if not ended.ok and not ended.told and self._state == "running" and self._around.others is not None:
             self._around.others.failing(self._so_far())
-        if ended.ok and not ended.told and self._state == "running" and self._evidence.unfinished(process.pid):
+        if ended.left and self._state == "running":
             self._on_left(process, ended)
         if process.is_service:
             self._on_service_exit(process, ended)

@@ -27,10 +27,15 @@ def blamed(outcome: Outcome) -> Outcome:
     """Return *outcome*, of a host whose ranks know no other host's, with the rank that ended early as its cause where
     the others only lost it."""
     early = first(outcome.host, outcome.exits)
-    if early is None or outcome.primary or not outcome.lost or not early.explains(outcome.failed_ns):
+    if early is None or not early.explains(outcome.failed_ns):
+        return outcome
+    # mpirun may end the others by itself, with a code of its own, and before they say what they lost.
+    left = any(end.left and end.rank == early.rank for end in outcome.exits) and outcome.status == "failed"
+    if not left and (outcome.primary or not outcome.lost):
         return outcome
     return msgspec.structs.replace(
         outcome,
+        exit_code=1 if left else outcome.exit_code,
         cause=early.cause(outcome.failed_ns),
         traceback="",
         process=early.process,

@@ -292,6 +292,7 @@ def test_a_yaml_job_file_says_the_same_with_yaml_1_2_values(tmp_path: Path, suff
     [
         ("script: [", ["job.yaml", "expected YAML, found a mistake", "line 1"]),
         ("- script", ["job.yaml", "an object", "list"]),
+        ("script: t.py\nhosts: 2\nhosts: 3", ["job.yaml: expected YAML", "the key hosts twice", "line 3"]),
         ("script: t.py\nhost: 2", ["job.yaml: $.host", "Did you mean hosts?"]),
         ("script: t.py\n1: 2", ["job.yaml: $.1: expected a name that is text, found int. Put it in quotes."]),
         ("hyperparameter: {a: {1: x}}", ["job.yaml: $.hyperparameter.a.1"]),
@@ -350,6 +351,7 @@ def test_a_json_job_file_needs_no_toml(tmp_path: Path) -> None:
     [
         ('{"script": ', ["job.json", "expected JSON"]),
         ("[]", ["job.json", "an object", "list"]),
+        ('{"script": "t.py", "env": {"A": "1", "A": "2"}}', ["job.json: expected each key once, found A twice"]),
         ('{"hosts": 2}', ["job.json", "$.script"]),
         ('{"script": "t.py", "hyperparameters": {}}', ["$.hyperparameters", "Did you mean hyperparameter?"]),
         ('{"script": "t.py", "hosts": "2"}', ["$.hosts: expected a whole number, found a text"]),

@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import shutil
 import sys
 import textwrap
 from collections.abc import Iterator, Mapping
@@ -16,7 +17,7 @@ from toolkit.job.plan import Plan
 from toolkit.log import Log, masked
 from toolkit.masking.text import mask_arguments
 
-WIDTH = 100
+WIDTH = 100  # At most, and where there is no terminal.
 WRONG = 78
 DESCRIPTION = """\
 Look at the job of this host as `train` would find it, and start nothing: what would be run with which
@@ -112,7 +113,7 @@ def _fitted(line: str) -> list[str]:
     """Return a line of the plan: an argv folded, anything else too long cut; --json has all of it."""
     if line.lstrip().startswith(("argv:", "note:", "needs:")):
         return _folded(line, "    ")
-    return [line if len(line) <= WIDTH else f"{line[: WIDTH - 3]}..."]
+    return [line if len(line) <= _width() else f"{line[: _width() - 3]}..."]
 
 
 def _row(finding: Finding, width: int) -> list[str]:
@@ -125,8 +126,12 @@ def _row(finding: Finding, width: int) -> list[str]:
 
 
 def _folded(line: str, margin: str) -> list[str]:
-    """Return *line* in pieces of at most WIDTH characters; a word is never broken, so that it can be copied."""
+    """Return *line* in pieces of the terminal's width; a word is never broken, so that it can be copied."""
     folder = textwrap.TextWrapper(
-        WIDTH, subsequent_indent=margin, break_long_words=False, break_on_hyphens=False, drop_whitespace=True
+        _width(), subsequent_indent=margin, break_long_words=False, break_on_hyphens=False, drop_whitespace=True
     )
     return folder.wrap(line) or [""]
+
+
+def _width() -> int:
+    return min(shutil.get_terminal_size((WIDTH, 24)).columns, WIDTH)

@@ -1,6 +1,8 @@
 """`toolkit docs [PAGE]`: the documentation. The wheel has it, so a page that a message names can be read there."""
 
 import argparse
+import pydoc
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -39,7 +41,11 @@ def run(arguments: argparse.Namespace, log: Log) -> int:  # noqa: ARG001 - every
             hint = f"{did_you_mean(name, pages)} All pages: toolkit docs".strip()
             raise UserError(f"expected a page of the documentation, found {arguments.page!r}", hint=hint)
         (name,) = below
-    print(pages[name].read_text("utf-8"), end="")
+    text = pages[name].read_text("utf-8")
+    if sys.stdout.isatty():
+        pydoc.pager(text)
+    else:
+        print(text, end="")
     return 0
 
 

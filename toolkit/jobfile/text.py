@@ -1,5 +1,6 @@
 """A document that a person wrote, as TOML, JSON or YAML: text in, values out. Its name says which."""
 
+import contextlib
 from importlib import import_module
 from pathlib import PurePath
 from typing import Any
@@ -21,7 +22,9 @@ def parse(content: bytes, path: PurePath) -> Any:
             JSON has not; names its place.
     """
     if path.suffix == ".json":
-        return decode(content, Any, str(path))
+        found = decode(content, Any, str(path))
+        _check_once(content, path)
+        return found
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -31,6 +34,21 @@ def parse(content: bytes, path: PurePath) -> Any:
         ) from None
     found = _yaml(text, path) if path.suffix in YAML else _toml(text, path)
     return _as_json(found, f"{path}: $", ())
+
+
+def _check_once(content: bytes, path: PurePath) -> None:
+    """Refuse JSON that names a key twice in one object: of both values one would be lost without a word."""
+    import json
+
+    def once(found: list[tuple[str, Any]]) -> dict[str, Any]:
+        names = [name for name, _ in found]
+        twice = next((name for at, name in enumerate(names) if name in names[:at]), None)
+        if twice is not None:
+            raise ContractError(f"expected each key once, found {twice} twice", where=str(path))
+        return dict(found)
+
+    with contextlib.suppress(ValueError, RecursionError):  # What it cannot read, the other reader could.
+        json.loads(content, object_pairs_hook=once)
 
 
 def _as_json(value: Any, where: str, above: tuple[int, ...]) -> Any:
@@ -87,14 +105,21 @@ def _yaml(text: str, path: PurePath) -> Any:
 
 
 def _loader(yaml: Any) -> Any:
-    """Return PyYAML's safe loader, but with YAML 1.2's numbers and words, as JSON has them.
+    """Return PyYAML's safe loader, but with YAML 1.2's numbers and words, as JSON has them, and each key once.
 
     As YAML 1.1 has it, 3e-4 is a text (no dot), on, off, yes and no are booleans, 12:30 is 750 and 2026-11-22 a date.
     """
     import re
 
     class Loader(yaml.SafeLoader):  # type: ignore[misc]
-        pass
+        def compose_mapping_node(self, anchor: Any) -> Any:
+            node = super().compose_mapping_node(anchor)
+            seen: set[str] = set()
+            for key, _ in node.value:
+                if isinstance(key.value, str) and key.value in seen:
+                    raise yaml.MarkedYAMLError(problem=f"the key {key.value} twice", problem_mark=key.start_mark)
+                seen.add(str(key.value))
+            return node
 
     Loader.yaml_implicit_resolvers = {}
     for tag, pattern, first in (

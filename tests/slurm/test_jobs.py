@@ -23,7 +23,7 @@ import os, pathlib, signal, sys, time
 def save(number, frame):
     signal.signal(number, signal.SIG_IGN)
     pathlib.Path(os.environ["SM_MODEL_DIR"], "saved").write_text(signal.Signals(number).name)
-    time.sleep(1)  # A script that were done at once might be before train has got its own signal.
+    time.sleep(1)  # Slurm signals the script first here: one that ended at once could end before train is signalled.
     sys.exit(0)
 
 signal.signal(signal.SIGTERM, save)

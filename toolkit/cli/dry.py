@@ -19,9 +19,6 @@ from toolkit.platforms.sagemaker.write import inputs
 # What `toolkit check` says of the job itself, wherever it runs.
 WITHOUT_IMAGE = ("settings", "variables", "documents", "channels", "metrics", "code", "rules")
 
-# What `toolkit check` says of the job itself, wherever it runs.
-WITHOUT_IMAGE = ("settings", "variables", "documents", "channels", "metrics", "code", "rules")
-
 
 def dry_run(spec: Spec, own: Mapping[str, str], log: Log) -> int:
     """Print the plan and the table of the first host; return 0, or 78 if a line fails. The job's folder stays as it is.

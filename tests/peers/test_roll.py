@@ -10,6 +10,7 @@ import pytest
 from tests.peers.simulated import TIMES, Job, started, stops
 from toolkit.job.outcome import EarlyExit
 from toolkit.job.stuck import Stuck
+from toolkit.peers.follower import Follower
 from toolkit.peers.frames import encode
 from toolkit.peers.leader import Leader
 from toolkit.peers.messages import (
@@ -1379,3 +1380,20 @@ def test_two_hosts_of_one_address_are_refused_before_the_start(
         assert leader.verdict.exit_code == 78
         assert f"hosts {said} both have the address" in leader.verdict.cause
         assert "TOOLKIT_HOST_ADDRESSES=" in leader.verdict.advice
+
+
+def test_what_was_seen_at_the_port_of_a_killed_leader_counts_only_while_it_is_there() -> None:
+    causes = []
+    for gone in (False, True):
+        follower = Follower("algo-2", "algo-1", TIMES, 0.0)
+        follower.joined(0.0, 0)
+        follower.left(1.0)
+        follower.saw("something else answers", 1.1)
+        if gone:
+            follower.saw_nobody()
+        follower.tick(60.0, 60_000_000_000)
+        assert follower.verdict is not None
+        causes.append(follower.verdict.cause)
+
+    assert "something else answers" in causes[0]
+    assert "its train was killed, or its machine is gone" in causes[1]

@@ -131,12 +131,16 @@ def test_a_dry_run_shows_the_plan_and_leaves_nothing(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data/a").touch()
     words = ("--dry-run", "--hosts", "2", "--distribution", "torchrun", "--hyperparameter", "steps=2")
-    with Played(tmp_path, "counts_to.py", *words, "--channel", "train=data", "--name", "counting") as job:
+    temporary = tmp_path / ("elsewhere" * 11)  # So long that a line of the plan is cut within it.
+    temporary.mkdir()
+    words = (*words, "--channel", "train=data", "--name", "counting")
+    with Played(tmp_path, "counts_to.py", *words, TMPDIR=str(temporary)) as job:
         assert job.end() == 0
 
     assert job.console.startswith(f"counting: 2 hosts, in {tmp_path}/job; host algo-1:\n\nlauncher: torchrun\n")
     assert "counts_to.py --steps 2" in " ".join(job.console.split())
-    assert "/tmp/toolkit-dry-run" not in job.console
+    (path,) = [line for line in job.console.splitlines() if "env: PYTHONPATH=" in line]
+    assert "elsewhere" not in path
     assert not job.folder.exists()
 
 

@@ -5,7 +5,7 @@ import os
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -45,7 +45,7 @@ def run(arguments: argparse.Namespace, log: Log) -> int:
         text = msgspec.json.format(msgspec.json.encode(_masked(_document(report, environ, failed), log)), indent=2)
         print(text.decode(), flush=True)
     else:
-        print("\n".join(lines(report, environ, log)), flush=True)
+        print("\n".join(lines(report, environ, log.mask)), flush=True)
     return WRONG if failed else 0
 
 
@@ -97,14 +97,15 @@ def _masked(value: Any, log: Log) -> Any:
     return [_masked(entry, log) for entry in value] if isinstance(value, list | tuple) else value
 
 
-def lines(report: Report, environ: Mapping[str, str], log: Log) -> Iterator[str]:
+def lines(report: Report, environ: Mapping[str, str], shown: Callable[[str], str]) -> Iterator[str]:
+    """Yield the lines of the plan and the table. *shown* makes each text fit to be seen, before it is cut or folded."""
     if report.plan is not None:
-        for line in log.mask(report.plan.text(dict(environ))).splitlines():
+        for line in shown(report.plan.text(dict(environ))).splitlines():
             yield from _fitted(line)
         yield ""
     width = max(len(finding.name) for finding in report.findings)
     for finding in report.findings:
-        yield from _row(msgspec.structs.replace(finding, found=log.mask(finding.found)), width)
+        yield from _row(msgspec.structs.replace(finding, found=shown(finding.found)), width)
     counts = [sum(finding.status == status for finding in report.findings) for status in ("ok", "warn", "fail")]
     yield "\n{} ok, {} warn, {} fail".format(*counts)
 

@@ -56,7 +56,8 @@ def save(*_):
     sys.exit(0)
 signal.signal(signal.SIGTERM, save)
 print("computing", flush=True)
-time.sleep(600)
+while True:
+    time.sleep(0.05)
 """
 
 

@@ -20,4 +20,4 @@ for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, sig
     signal.signal(number, said)
 print("ready", flush=True)
 while True:
-    time.sleep(60)
+    time.sleep(0.05)  # Python does not see a signal that comes just before a long sleep until the sleep ends.

@@ -9,6 +9,6 @@ def save(*_):
 signal.signal(signal.SIGTERM, save)
 print("ready", flush=True)
 while True:
-    signal.pause()
+    time.sleep(0.05)
 '
 true

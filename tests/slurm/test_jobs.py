@@ -29,7 +29,8 @@ def save(number, frame):
 signal.signal(signal.SIGTERM, save)
 signal.signal(signal.SIGUSR1, save)
 pathlib.Path(os.environ["SM_MODEL_DIR"], "training").touch()
-time.sleep(300)
+while True:
+    time.sleep(0.05)
 """
 
 

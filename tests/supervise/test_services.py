@@ -17,7 +17,7 @@ from tests.walk.live import Live, alive, gone
 from tests.walk.test_together import WAITS, Hosts
 
 TENSORFLOW = """
-import os, signal, sys, types
+import os, signal, sys, time, types
 
 class Server:
     def __init__(self, cluster, job_name, task_index, config):
@@ -32,7 +32,7 @@ class Server:
         signal.signal(signal.SIGUSR1, lambda *_: sys.exit(5))
         print(f"{self.name} pid {os.getpid()} up", flush=True)
         while True:
-            signal.pause()
+            time.sleep(0.05)
 
 distribute = types.SimpleNamespace(Server=Server)
 compat = types.SimpleNamespace(v1=types.SimpleNamespace(ConfigProto=lambda **_: None))

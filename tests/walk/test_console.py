@@ -235,7 +235,7 @@ def test_a_line_that_comes_in_halves_stays_whole_beside_other_lines(base: Base) 
         "os.write(2, b'a warning\\n')\n"
         "os.write(1, b'line\\nlast ')\n"
         "open('ready', 'w')\n"
-        "time.sleep(60)\n"
+        "while True: time.sleep(0.05)\n"
     )
     process = subprocess.Popen(
         TRAIN, env=base.environ(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT

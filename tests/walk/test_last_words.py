@@ -86,11 +86,11 @@ def test_a_hook_of_the_scripts_own_hides_neither_type_nor_place(base: Base) -> N
 
 def test_a_save_that_raises_during_a_stop_is_told(base: Base) -> None:
     base.program(
-        "import signal\n"
+        "import signal, time\n"
         "def save(*_):\n    raise OSError(28, 'No space left on device')\n"
         "signal.signal(signal.SIGTERM, save)\n"
         "print('ready', flush=True)\n"
-        "while True: signal.pause()\n"
+        "while True: time.sleep(0.05)\n"
     )
 
     with live(base) as running:

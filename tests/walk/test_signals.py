@@ -70,7 +70,7 @@ def test_a_notice_that_repeats_does_not_kill(base: Base) -> None:
         "import signal, sys, time\n"
         "signal.signal(signal.SIGTERM, lambda *_: (time.sleep(1.5), print('saved'), sys.exit(0)))\n"
         "print('ready', flush=True)\n"
-        "while True: time.sleep(60)\n"
+        "while True: time.sleep(0.05)\n"
     )
 
     with live(base) as running:

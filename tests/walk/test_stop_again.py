@@ -19,7 +19,7 @@ SAVES = (
     "signal.signal(signal.SIGTERM, save)\n"
     "signal.signal(signal.SIGINT, save)\n"
     "print('ready', flush=True)\n"
-    "while True: time.sleep(60)\n"
+    "while True: time.sleep(0.05)\n"
 )
 
 
@@ -58,7 +58,7 @@ def test_a_script_that_the_platform_signals_too_saves_once_where_its_handler_ign
         "    print('saving', flush=True); time.sleep(0.2); print('saved', flush=True); sys.exit(0)\n"
         f"signal.signal({int(number)}, save)\n"
         "print(f'ready {os.getpid()}.', flush=True)\n"
-        "while True: time.sleep(60)\n"
+        "while True: time.sleep(0.05)\n"
     )
 
     with live(base) as running:

@@ -156,7 +156,7 @@ def test_every_rank_saves_on_sigterm_with_its_children_alive(ranks: Base) -> Non
         "worker.start()\n"
         "signal.signal(signal.SIGTERM, save)\n"
         "print('ready', flush=True)\n"
-        "while True: signal.pause()\n"
+        "while True: time.sleep(0.05)\n"
     )
 
     with live(ranks) as running:

@@ -33,9 +33,9 @@ from toolkit.peers.messages import (
     Waits,
     Welcome,
 )
+from toolkit.peers.reports import HANG, light, news, shared, worse
 from toolkit.peers.roll import (
     FAREWELL_S,
-    HANG,
     LINGER_S,
     AllRested,
     FailHere,
@@ -48,10 +48,6 @@ from toolkit.peers.roll import (
     Start,
     StopAt,
     Times,
-    light,
-    news,
-    shared,
-    worse,
 )
 from toolkit.peers.route import Route
 
@@ -1364,7 +1360,7 @@ def test_two_hosts_of_one_address_are_refused_before_the_start(
 ) -> None:
     leader = Leader(("algo-1", "algo-2", "algo-3"), TIMES, 0.0, survey=True)
     for host, space in zip(("algo-1", "algo-2", "algo-3"), spaces, strict=True):
-        leader.placed(host, space)
+        leader.barrier.placed(host, space)
         if host != "algo-1":
             leader.joined(host, 0.0, 0)
         assert not any(isinstance(action, Start) for action in leader.heard(host, Ready(), 0.0, 0))

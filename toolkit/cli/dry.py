@@ -42,9 +42,7 @@ def dry_run(spec: Spec, own: Mapping[str, str], log: Log) -> int:
         if spec.backend == "docker":
             findings = tuple(each for each in report.findings if each.name in WITHOUT_IMAGE)
             report = msgspec.structs.replace(report, plan=None, findings=findings)
-        text = "\n".join(
-            lines(report, first.environ, lambda each: log.mask(each).replace(folder, str(spec.job_dir)))
-        )
+        text = "\n".join(lines(report, first.environ, lambda each: log.mask(each).replace(folder, str(spec.job_dir))))
     hosts = f"{len(spec.hosts)} hosts" if len(spec.hosts) > 1 else "1 host"
     print(f"{spec.name}: {hosts}, in {spec.job_dir}; host {first.place.host}:\n\n{text}", flush=True)
     if spec.backend == "docker":

@@ -26,10 +26,20 @@ from toolkit.peers.messages import (
     Waits,
     Welcome,
 )
+from toolkit.peers.reports import (
+    HANG,
+    broken,
+    light,
+    news,
+    no_leader,
+    other_key,
+    silent,
+    vanished,
+    worse,
+)
 from toolkit.peers.roll import (
     BREAK_NS,
     FAREWELL_S,
-    HANG,
     LINGER_S,
     RECONNECT_S,
     REFUSED_S,
@@ -48,14 +58,6 @@ from toolkit.peers.roll import (
     StopAt,
     StopHere,
     Times,
-    broken,
-    light,
-    news,
-    no_leader,
-    other_key,
-    silent,
-    vanished,
-    worse,
 )
 
 REFUSED = "it takes connections but refused this host: TOOLKIT_JOB_SECRET, or the job's documents, differ between hosts"

@@ -52,7 +52,7 @@ class LeaderLink(Link):
         make_room(len(hosts))
         now_s = time.monotonic()
         self.roll = Leader(hosts, times, now_s, restarts=restarts, survey=bool(places))
-        self.roll.placed(hosts[0], own_space())
+        self.roll.barrier.placed(hosts[0], own_space())
         self._survey = Survey(places) if places else None
         self._survey_ends_s = now_s + SURVEY_S
         self._found: dict[str, frozenset[str]] = {}
@@ -185,9 +185,9 @@ class LeaderLink(Link):
 
     def _note_knock(self, address: str) -> None:
         """Somebody connects from *address*: a host whose connection broke there may be trying to come back."""
-        for host in self.roll.away:
+        for host in self.roll.members.away:
             if self._address_of.get(host) == address:
-                self.roll.knocked(host, time.monotonic())
+                self.roll.members.knocked(host, time.monotonic())
 
     def _no_room(self) -> None:
         """No descriptor is left: the oldest stranger goes, else nobody is let in until the next tick."""
@@ -211,13 +211,13 @@ class LeaderLink(Link):
             raise
         if not isinstance(hello, Hello) or hello.host not in self._hosts:
             raise RefusedError("a host that is not of this job")
-        if self.roll.knows_other(hello.host, hello.mark):
+        if self.roll.members.knows_other(hello.host, hello.mark):
             for message in self.roll.turn_away(hello.host, time.monotonic_ns()):
                 self._write(connection, seal.seal(encode(message)))
             raise RefusedError("a second train of a host that has joined already")
         self._address_of[hello.host] = peer(connection.sock)
-        self.roll.placed(hello.host, hello.space)
-        self.roll.came(hello.host, direct=hello.end in ("", far_end(connection.sock)))
+        self.roll.barrier.placed(hello.host, hello.space)
+        self.roll.members.came(hello.host, direct=hello.end in ("", far_end(connection.sock)))
         before = self._of.get(hello.host)
         connection.seal, connection.host = seal, hello.host
         connection.frames.largest_bytes = LARGEST_BYTES
@@ -235,7 +235,7 @@ class LeaderLink(Link):
         except RefusedError:
             return
         if isinstance(hello, Hello) and hello.host in self._hosts and address in self._found.get(hello.host, ()):
-            self.roll.claimed(hello.host, time.monotonic())
+            self.roll.members.claimed(hello.host, time.monotonic())
 
     def _do(self, actions: list[Action]) -> None:
         for action in actions:

@@ -13,8 +13,8 @@ from toolkit.job.restart import news as restart_news
 from toolkit.log import Log
 from toolkit.peers import messages
 from toolkit.peers.messages import Report
+from toolkit.peers.reports import HANG, news
 from toolkit.peers.roll import (
-    HANG,
     AllRested,
     FailHere,
     Landed,
@@ -27,7 +27,6 @@ from toolkit.peers.roll import (
     Start,
     StopAt,
     StopHere,
-    news,
 )
 from toolkit.supervise.loop import Supervisor
 from toolkit.supervise.others import Word

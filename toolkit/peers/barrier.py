@@ -1,0 +1,104 @@
+"""Pure: the start of a job's ranks: all hosts' together, once every host is ready."""
+
+from toolkit.peers.messages import Report
+from toolkit.peers.reports import in_vain, named, of_what, shared_address
+from toolkit.peers.roll import EVIDENCE_S, TELL_EVERY_S
+
+
+class StartBarrier:
+    """Which of *hosts*, the first of which leads, are ready; *survey*: their addresses come first, by `surveyed`."""
+
+    def __init__(self, hosts: tuple[str, ...], join_s: float, now_s: float, *, survey: bool) -> None:
+        self._hosts = hosts
+        self._join_s = join_s
+        # Whether the hosts' addresses are being looked up, and the network namespace of each host.
+        self._surveys = survey
+        self._addresses: dict[str, frozenset[str]] = {}
+        self._spaces: dict[str, str] = {}
+        self.begin(now_s)
+
+    def begin(self, now_s: float) -> None:
+        """Begin an attempt: no host is ready."""
+        self.opened = False
+        self._ready: set[str] = set()
+        # By host that is not ready: what it waits for.
+        self._waits: dict[str, str] = {}
+        self._ends_s = now_s + self._join_s
+        self._next_tell_s = now_s + TELL_EVERY_S
+
+    def placed(self, host: str, space: str) -> None:
+        """*host* is in the network namespace *space*."""
+        self._spaces[host] = space
+
+    def surveyed(self, found: dict[str, frozenset[str]]) -> None:
+        """Each host has these addresses, as far as they are known here."""
+        self._surveys = False
+        self._addresses = found
+
+    def is_ready(self, host: str) -> None:
+        self._ready.add(host)
+        self._waits.pop(host, None)
+
+    def waits(self, host: str, needs: str) -> None:
+        """*host* is not ready: it waits for *needs*."""
+        self._waits[host] = needs
+
+    @property
+    def complete(self) -> bool:
+        """True once the ranks may start."""
+        return not self.opened and not self._surveys and len(self._ready) == len(self._hosts)
+
+    def conflict(self) -> Report | None:
+        """Return the report of two hosts that have one address; None if there are none.
+
+        MPI would start the ranks of both on one of them; others would wait for ranks that cannot be reached.
+        """
+        found = _twins(self._addresses, self._spaces)
+        return shared_address(self._hosts[0], *found) if found is not None else None
+
+    def ended(self, now_s: float) -> bool:
+        """True from the time on by which every host had to be ready."""
+        return now_s >= self._ends_s
+
+    def overdue(self, absent: set[str], now_s: float, now_ns: int) -> Report | None:
+        """Return the report of hosts that are not ready in time; None as long as they may be. *absent*: those that have
+        not joined."""
+        missing, busy = self._missing(absent)
+        # A host whose own wait ends at this moment says what it was for.
+        untold = {self._hosts[0], *busy} - self._ready - self._waits.keys()
+        if now_s < self._ends_s + (EVIDENCE_S if untold else 0.0):
+            return None
+        late = [*missing, *busy] or [self._hosts[0]]
+        return in_vain(late, self._join_s, now_ns, came=not missing, waits=self._waits)
+
+    def reminder(self, absent: set[str], now_s: float) -> str:
+        """Return whom the job waits for, every few seconds; otherwise ""."""
+        if now_s < self._next_tell_s:
+            return ""
+        self._next_tell_s = now_s + TELL_EVERY_S
+        missing, busy = self._missing(absent)
+        ready = f"{named(busy)} to be ready" + of_what(busy, self._waits)
+        parts = [f"{named(missing)} to join"] * bool(missing) + [ready] * bool(busy)
+        return "waiting for " + " and ".join(parts) if parts else ""
+
+    def _missing(self, absent: set[str]) -> tuple[list[str], list[str]]:
+        """Return the followers that have not joined, and those that have and are not ready, in the job's order."""
+        followers = self._hosts[1:]
+        missing = [host for host in followers if host in absent]
+        return missing, [host for host in followers if host not in absent and host not in self._ready]
+
+    def due_s(self) -> tuple[float, ...]:
+        """Return the times at which `overdue` or `reminder` may have news."""
+        return () if self.opened else (self._ends_s, self._ends_s + EVIDENCE_S, self._next_tell_s)
+
+
+def _twins(found: dict[str, frozenset[str]], spaces: dict[str, str]) -> tuple[str, str, str] | None:
+    """Return (host, other host, address) of two that have an address in common, though they are not in one network
+    namespace; None if there are none. *spaces*: by host that has told."""
+    owners: dict[str, str] = {}
+    for host in found:
+        for address in sorted(found[host]):
+            other = owners.setdefault(address, host)
+            if other != host and not (spaces.get(host) and spaces.get(host) == spaces.get(other)):
+                return other, host, address
+    return None

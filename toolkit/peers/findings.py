@@ -1,0 +1,112 @@
+"""Pure: what the hosts say of a job's failure, and which of it is the cause."""
+
+import msgspec
+
+from toolkit.job.outcome import WAIT_FOR_ALL, EarlyExit
+from toolkit.job.stuck import Stuck, culprits, told
+from toolkit.peers.messages import Report
+from toolkit.peers.reports import HANG, worse
+
+
+class Findings:
+    """The reports of one attempt's failure."""
+
+    def __init__(self) -> None:
+        self.worst: Report | None = None
+        # The first rank that ended with 0.
+        self.early: EarlyExit | None = None
+        self._stuck: dict[str, tuple[Stuck, ...]] = {}
+        # Of the host on which mpirun runs, where that says why a rank of another host aborted.
+        self._said: Report | None = None
+        # By host: its failure in short; the whole report follows, if the network lets it.
+        self._first_news: dict[str, Report] = {}
+        # By host: the last report of a traceback.
+        self._same: dict[str, Report] = {}
+
+    @property
+    def is_hang(self) -> bool:
+        return self.worst is not None and self.worst.kind == HANG
+
+    def take(self, host: str, report: Report, *, whole: bool) -> None:
+        """Take the report of a failure from *host* ("": made here); not *whole*: only its first news."""
+        self.note_early(report.early)
+        first = self._first_news.get(host)
+        if whole and first is not None and self.worst is first and _is_of_one_end(first, report):
+            self.worst = msgspec.structs.replace(report, failed_ns=first.failed_ns)
+        else:
+            self.worst = worse(self.worst, report)
+        if report.same:
+            self._same[report.host] = report
+        if not whole:
+            self._first_news[host] = report
+
+    def note(self, host: str, report: Report) -> None:
+        """Take what *host* knows beside a failure of its own."""
+        if report.kind == HANG:
+            self._stuck[host] = report.stuck
+        self.note_early(report.early)
+        if report.said:
+            self._said = report
+
+    def note_early(self, early: EarlyExit | None) -> None:
+        found = [each for each in (self.early, early) if each is not None]
+        self.early = min(found, key=lambda each: each.at_ns, default=None)
+
+    def has_stacks_of(self, host: str) -> bool:
+        return host in self._stuck
+
+    def whole(self, report: Report, hosts: tuple[str, ...]) -> Report:
+        """Return *report* with what *hosts*, the first of which leads, together know: of a hang where the ranks are,
+        and how many more ranks had ended with the same traceback."""
+        if report.kind == HANG:
+            found = {host: self._stuck.get(host, ()) for host in hosts}
+            cause = "; ".join((report.cause, *told(found, alone=False)))
+            accused = {host for host, _ in culprits(found)}
+            # Where nobody is accused, or several are, the cause is the job's, and no host's.
+            one = len(accused) == 1
+            host = accused.pop() if one else hosts[0]
+            report = msgspec.structs.replace(report, cause=cause, host=host, of_job=not one)
+        report = _with_abort(report, self._said)
+        same = [each for each in self._same.values() if report.same and each.same == report.same]
+        return msgspec.structs.replace(report, alike=max(sum(1 + each.alike for each in same) - 1, report.alike))
+
+
+def blamed(worst: Report, early: EarlyExit | None) -> Report:
+    """Return *worst*, or where its rank only lost another one, and one had ended with 0 before, the report of that."""
+    if worst.primary or not worst.lost or early is None or not early.explains(worst.failed_ns):
+        return worst
+    return Report(
+        host=early.host,
+        exit_code=worst.exit_code,
+        primary=True,
+        failed_ns=early.at_ns,
+        blame=worst.blame,
+        kind=worst.kind,
+        cause=early.cause(worst.failed_ns),
+        process=early.process,
+        pid=early.pid,
+        rank=early.rank,
+        local_rank=early.local_rank,
+        ended="ended with code 0",
+        advice=WAIT_FOR_ALL,
+        lost=True,
+    )
+
+
+def _with_abort(report: Report, seen: Report | None) -> Report:
+    """Return *report*, of a rank that MPI aborted, with what mpirun said of it on another host, where *seen* tells so:
+    Open MPI says on the rank's own stderr neither that it called MPI_Abort nor which call of MPI failed."""
+    if seen is None or report.rank is None or report.rank != seen.said_of or seen.host == report.host:
+        return report
+    if report.traceback or report.lost or not report.ended.startswith("ended with code"):
+        return report
+    if "without a word; it called" in report.cause:
+        return report  # sys.exit, which mpi4py makes an MPI_Abort of.
+    silent = report.cause.endswith("without a word")
+    cause = seen.said if silent else f"{seen.said}\nit last said: {report.cause}"
+    return msgspec.structs.replace(report, cause=cause, said=seen.said, said_of=seen.said_of)
+
+
+def _is_of_one_end(one: Report, other: Report) -> bool:
+    """True if both tell of the end of the same process."""
+    return (one.host, one.process, one.pid) == (other.host, other.process, other.pid)

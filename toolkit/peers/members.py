@@ -1,0 +1,125 @@
+"""Pure: which followers are connected, which have lost their connection, and which are gone for good."""
+
+from toolkit.peers.reports import broken, silent
+from toolkit.peers.roll import BREAK_NS, CLAIM_S, LEAST_CLAIMS, RECONNECT_S
+
+
+class Members:
+    """The followers of a job, as the leader sees their connections. A follower is silent after *patience_s*."""
+
+    def __init__(self, followers: tuple[str, ...], patience_s: float) -> None:
+        self._patience_s = patience_s
+        # By follower: the mark of the process that joined in its name.
+        self._marks: dict[str, str] = {}
+        self._heard_s: dict[str, float] = {}
+        # By follower whose connection is broken and that may come back: since when.
+        self._away_s: dict[str, float] = {}
+        # Of those: when somebody last connected from their address.
+        self._knocked_s: dict[str, float] = {}
+        # Followers that never came; those declared gone; those that are there and have not said Bye.
+        self.absent = set(followers)
+        self.gone: set[str] = set()
+        self.here: set[str] = set()
+        # Followers that connect through a proxy, or from an address that is translated on the way.
+        self._proxied: set[str] = set()
+        # By follower that has not come: since when its machine gives proofs made with another key, and their number.
+        self._claims: dict[str, tuple[float, int]] = {}
+        # The leader's own longest pause.
+        self.paused_s = 0.0
+
+    def knows_other(self, host: str, mark: str) -> bool:
+        """True if *host* has joined before as another process."""
+        return self._marks.setdefault(host, mark) != mark
+
+    def came(self, host: str, *, direct: bool) -> None:
+        """*host* has connected; not *direct*: something stands between, which may break the connection, and take new
+        ones that do not come through, while both ends live."""
+        (self._proxied.discard if direct else self._proxied.add)(host)
+
+    def joined(self, host: str, now_s: float) -> bool:
+        """*host* has proved itself on a new connection. Return True for its first one."""
+        first = host in self.absent
+        if first:
+            self.absent.discard(host)
+            self._claims.pop(host, None)
+        self.here.add(host)
+        self._away_s.pop(host, None)
+        self._knocked_s.pop(host, None)
+        self._heard_s[host] = now_s
+        return first
+
+    def heard(self, host: str, now_s: float) -> None:
+        self._heard_s[host] = now_s
+
+    def said_bye(self, host: str) -> None:
+        self.here.discard(host)
+
+    def left(self, host: str, now_s: float) -> bool:
+        """*host*'s connection broke. Return True if it may come back."""
+        if host in self.gone:
+            self.here.discard(host)
+        if host not in self.here:
+            return False
+        self._away_s[host] = now_s
+        return True
+
+    @property
+    def away(self) -> tuple[str, ...]:
+        """The followers whose connection is broken and that may come back."""
+        return tuple(self._away_s)
+
+    def left_s(self, host: str) -> float | None:
+        """Return when *host*, which is away, lost its connection; None if it is not away."""
+        return self._away_s.get(host)
+
+    def knocked(self, host: str, now_s: float) -> None:
+        """Somebody connects from the address of *host*, which is away: while that goes on it may be back within the
+        patience, though each new connection is cut, too."""
+        self._knocked_s[host] = now_s
+
+    def back_by_s(self, host: str) -> float:
+        """Return when *host*, which is away, must be back."""
+        left_s = self._away_s[host]
+        latest_s = max(self._heard_s[host] + self._patience_s, left_s + RECONNECT_S)
+        if host in self._proxied:
+            return latest_s
+        return min(max(left_s, self._knocked_s.get(host, 0.0)) + RECONNECT_S, latest_s)
+
+    def lost(self, host: str, now_s: float, now_ns: int) -> tuple[str, int] | None:
+        """Return how *host* was lost and when (ns), if its time is over: it is gone from then on."""
+        left_s = self._away_s.get(host)
+        if now_s < (self._heard_s[host] + self._patience_s if left_s is None else self.back_by_s(host)):
+            return None
+        self.gone.add(host)
+        silent_s = now_s - self._heard_s[host]
+        at_ns = now_ns - int(silent_s * 1e9)
+        if left_s is None:
+            return silent(silent_s), at_ns
+        del self._away_s[host]
+        self.here.discard(host)
+        return broken(), max(at_ns, now_ns - int((now_s - left_s) * 1e9) - BREAK_NS)
+
+    def claimed(self, host: str, now_s: float) -> None:
+        """The machine that has *host*'s address gave a proof made with another key."""
+        if host in self.absent:
+            first_s, count = self._claims.get(host, (now_s, 0))
+            self._claims[host] = (first_s, count + 1)
+
+    def with_other_key(self, now_s: float) -> str | None:
+        """Return a follower whose machine has given proofs made with another key for so long that it will give no
+        other; None if there is none."""
+        for host, (first_s, count) in self._claims.items():
+            if count >= LEAST_CLAIMS and now_s >= first_s + CLAIM_S:
+                return host
+        return None
+
+    @property
+    def without_key(self) -> set[str]:
+        """The followers that have not come, and give no proofs made with another key."""
+        return self.absent - self._claims.keys()
+
+    def forgive(self, pause_s: float, now_s: float) -> None:
+        """The leader itself was paused for *pause_s*: what it did not hear in that time is nobody's silence."""
+        self.paused_s = max(self.paused_s, pause_s)
+        self._heard_s = {host: min(heard_s + pause_s, now_s) for host, heard_s in self._heard_s.items()}
+        self._away_s = {host: min(away_s + pause_s, now_s) for host, away_s in self._away_s.items()}

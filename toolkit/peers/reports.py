@@ -1,0 +1,173 @@
+"""Pure: the reports that the link makes itself (of hosts that are gone, late or misconfigured), and the short forms of
+others."""
+
+import msgspec
+
+from toolkit.peers.messages import Report
+
+# What a Verdict may hold of cause and of traceback, for all hosts together: at 10,000 hosts 1,600 characters each.
+FAN_OUT = 1 << 24
+LEAST_TEXT = 1024
+# Of hosts that wait for something, how many are told of.
+MOST = 3
+# What first news may hold of each text.
+FIRST_NEWS = {"cause": 400, "ended": 100, "advice": 80, "same": 0, "process": 80, "kind": 80}
+VANISHED = 75
+MISCONFIGURED = 78
+HUNG = 124
+HANG = "Hang"
+
+
+def vanished(host: str, how: str, at_ns: int) -> Report:
+    """Return the report of a host that is gone, made by one that lives."""
+    return Report(
+        host=host,
+        exit_code=VANISHED,
+        primary=True,
+        failed_ns=at_ns,
+        blame="platform",
+        kind="PlatformError",
+        cause=f"host {host} vanished: {how}",
+    )
+
+
+def broken(seen: str = "") -> str:
+    """Return what a connection that broke means; *seen*: what took connections in the leader's place since."""
+    why = seen or "its train was killed, or its machine is gone"
+    return f"its connection broke and was not made again: {why}"
+
+
+def silent(seconds: float) -> str:
+    return f"nothing was heard of it for {seconds:.1f} s: it is stopped, overloaded or cut off"
+
+
+def in_vain(missing: list[str], join_s: float, at_ns: int, *, came: bool = False, waits: dict[str, str]) -> Report:
+    """Return the report of a job for which *missing* hosts did not come in time; or *came*, and are not ready. *waits*:
+    by host that is not ready, what it waits for itself."""
+    known = [host for host in missing if host in waits][:MOST]
+    if came and known:
+        cause = "; ".join(f"host {host} waited {join_s:g} s in vain for {waits[host]}" for host in known)
+        cause += " (TOOLKIT_JOIN_S)"
+    else:
+        cause = f"waited {join_s:g} s in vain for {named(missing)} (TOOLKIT_JOIN_S)"
+        cause += "".join(f"; host {host} waited for {needs}" for host, needs in sorted(waits.items())[:MOST])
+    return Report(
+        host=known[0] if came and known else missing[0],
+        exit_code=VANISHED,
+        primary=True,
+        failed_ns=at_ns,
+        blame="platform",
+        kind="PlatformError",
+        cause=cause,
+    )
+
+
+def no_leader(leader: str, join_s: float, at_ns: int, hint: str) -> Report:
+    """Return the report of a follower that has not met its leader in time."""
+    report = in_vain([leader], join_s, at_ns, waits={})
+    cause = f"waited {join_s:g} s in vain for host {leader}, the leader (TOOLKIT_JOIN_S){hint}"
+    return msgspec.structs.replace(report, cause=cause)
+
+
+def of_what(hosts: list[str], waits: dict[str, str]) -> str:
+    """Return what the first of *hosts* that has told waits for, in brackets, "" if none has."""
+    known = [host for host in hosts if host in waits]
+    if not known:
+        return ""
+    return f" ({'it' if len(hosts) == 1 else f'host {known[0]}'} waits for {waits[known[0]]})"
+
+
+def other_key(host: str, leader: str = "") -> Report:
+    """Return the report of *host*, which the leader refuses; made by *host* itself where *leader* is named."""
+    who = f"host {leader}, the leader, refuses this host, {host}" if leader else f"host {host} was refused"
+    return Report(
+        host=host,
+        exit_code=MISCONFIGURED,
+        primary=True,
+        blame="user",
+        kind="ClientError",
+        cause=f"{who}: its TOOLKIT_JOB_SECRET, or the job's documents, differ from the leader's",
+        advice="Give every host the same secret, job name, hosts and hyperparameters",
+    )
+
+
+def shared_address(me: str, one: str, other: str, address: str) -> Report:
+    """Return the report of a job of which two hosts have one *address*, seen by *me*."""
+    return Report(
+        host=me,
+        exit_code=MISCONFIGURED,
+        primary=True,
+        blame="user",
+        kind="ClientError",
+        cause=f"hosts {one} and {other} both have the address {address}, seen from host {me}, but are two machines or"
+        " containers: one of the two names leads to the other host",
+        advice="Correct their entries in the name service or in /etc/hosts, or give every host all addresses:"
+        f" TOOLKIT_HOST_ADDRESSES={one}=ADDRESS,{other}=ADDRESS",
+    )
+
+
+def worse(one: Report | None, other: Report | None) -> Report | None:
+    """Return which of two is the cause: one of its own before an echo, then the earlier (0, unknown, is last)."""
+    if one is None or other is None:
+        return one or other
+    return min(one, other, key=lambda report: (not report.primary, not report.failed_ns, report.failed_ns))
+
+
+def news(report: Report) -> str:
+    """Return in one line who failed. What a rank failed of is said once, at the end of the host's log."""
+    if not report.process:
+        return f"host {report.host} failed: {report.cause.splitlines()[0] if report.cause else report.ended}"
+    who = f"{report.process} of host {report.host}"
+    if report.lost:
+        return (
+            f"{who} {'ended while others trained' if report.blames_an_early_exit else 'lost another rank of the job'}"
+        )
+    return f"{who} failed: {report.ended}" if report.ended else f"{who} failed"
+
+
+def named(hosts: list[str]) -> str:
+    """Return "host algo-2" or "hosts algo-2, algo-3 and 5 more"."""
+    shown = ", ".join(hosts[:8]) + (f" and {len(hosts) - 8} more" if len(hosts) > 8 else "")
+    return f"host {shown}" if len(hosts) == 1 else f"hosts {shown}"
+
+
+def light(report: Report) -> Report:
+    """Return *report* as first news, which must be quick, and pass where larger messages are lost: about 1 KB."""
+    texts = {name: getattr(report, name)[:most] for name, most in FIRST_NEWS.items()}
+    return msgspec.structs.replace(report, traceback="", stuck=(), **texts)
+
+
+def shared(report: Report, hosts: int) -> Report:
+    """Return *report* as *hosts* hosts can be told: of a traceback the end, of a cause the beginning."""
+    most = max(FAN_OUT // hosts, LEAST_TEXT)
+    if len(report.cause) <= most and len(report.traceback) <= most:
+        return report
+    return msgspec.structs.replace(report, cause=report.cause[:most], traceback=report.traceback[-most:])
+
+
+def hung(me: str, idle_s: float, now_ns: int) -> Report:
+    """Return the report of a job of which no rank has moved for *idle_s*."""
+    return Report(
+        host=me,
+        exit_code=HUNG,
+        primary=True,
+        failed_ns=now_ns - int(idle_s * 1e9),
+        blame="user",
+        kind=HANG,
+        cause=f"no rank of any host has written or computed anything for {idle_s:.0f} s (TOOLKIT_STALL_S)",
+        idle_s=idle_s,
+    )
+
+
+def not_ended(missing: list[str], end_s: float) -> Report:
+    """Return the report of hosts that run on *end_s* after the first host ended."""
+    cause = f"{named(missing)} had not ended {end_s:g} s after the first host had (TOOLKIT_END_S)"
+    return Report(
+        host=missing[0], exit_code=VANISHED, primary=True, blame="platform", kind="PlatformError", cause=cause
+    )
+
+
+def stopped(host: str, signal: int, what: str) -> Report:
+    """Return the report of *host*, which was to stop because of *signal*, and of which nothing more is known than
+    *what* it did."""
+    return Report(host=host, exit_code=128 + signal, stopped=True, kind="Stopped", cause=f"host {host} {what}")

@@ -57,7 +57,6 @@ def job_of(
     everybody = hosts if strategy != "script" else ()
     return Job(
         name="a-job",
-        platform="sagemaker",
         settings=settings or Settings(),
         cluster=Cluster(
             current=current,

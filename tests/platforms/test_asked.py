@@ -77,7 +77,7 @@ COLOUR = "red"
 def test_a_job_file_says_all_that_toolkit_run_takes_from_it(asked: Asked, tmp_path: Path) -> None:
     job = asked.job(TOOLKIT_JOB=str(asked.file(JOB)))
 
-    assert (job.name, job.platform, job.entry, job.source) == ("digits", "plain", "train.py", None)
+    assert (job.name, job.entry, job.source) == ("digits", "train.py", None)
     assert job.folders.code == asked.code
     assert job.folders.model == asked.base / "model"
     assert job.folders.checkpoints == tmp_path / "kept"

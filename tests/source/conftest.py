@@ -31,7 +31,6 @@ def make_job(folders: Folders) -> Callable[..., Job]:
     def make(source: str | None = None, script: Script | None = None, interpreter: str = "/usr/bin/python3") -> Job:
         return Job(
             name="job",
-            platform="sagemaker",
             settings=Settings(),
             cluster=Cluster(current="algo-1", hosts=("algo-1",), taking_part=("algo-1",)),
             machine=Machine(cpus=1, cpus_total=1, memory_bytes=1 << 30),

@@ -115,7 +115,6 @@ class Job(Record, frozen=True, kw_only=True):
     """
 
     name: str
-    platform: str
     settings: Settings
     cluster: Cluster
     machine: Machine

@@ -130,7 +130,6 @@ def read(
         _grouped(place, file),
         ours,
         machine,
-        platform=name,
         folders=places,
         environ=environ,
         interpreter=interpreter,

@@ -28,7 +28,6 @@ def assemble(
     ours: Settings,
     machine: Machine,
     *,
-    platform: str,
     folders: Folders,
     environ: Mapping[str, str],
     interpreter: str,
@@ -48,7 +47,6 @@ def assemble(
     _warn_of_strangers(cluster, ours, log)
     return Job(
         name=spec.name or place.name,
-        platform=platform,
         settings=msgspec.structs.replace(
             ours,
             argument_style=ours.argument_style or spec.argument_style,

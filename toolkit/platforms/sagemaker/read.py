@@ -103,7 +103,6 @@ def read(
         place,
         settings,
         machine,
-        platform="sagemaker",
         folders=places,
         environ=environ,
         interpreter=interpreter,

@@ -10,7 +10,8 @@ import pytest
 from tests.fuzz.__main__ import EXAMPLES, TARGETS
 from tests.walk.base import ROOT
 from toolkit.metrics import warn
-from toolkit.platforms.sagemaker import names, read
+from toolkit.platforms import names
+from toolkit.platforms.sagemaker import read
 from toolkit.source import install, unpack
 from toolkit.supervise import process
 

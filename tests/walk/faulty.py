@@ -6,8 +6,7 @@ from typing import Any, NoReturn
 from toolkit import log
 from toolkit.artifacts.scratch import RunFolder
 from toolkit.cli.main import main
-from toolkit.platforms import kubernetes
-from toolkit.platforms.sagemaker import report
+from toolkit.platforms import kubernetes, report
 from toolkit.supervise import running
 from toolkit.supervise.console import Outlets
 from toolkit.supervise.processes import Processes

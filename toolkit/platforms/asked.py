@@ -27,11 +27,12 @@ from toolkit.jobfile.spec import DISTRIBUTIONS, Spec, complete
 from toolkit.jobfile.words import Place as Written
 from toolkit.jobfile.words import check_words, from_arguments, from_file, joined
 from toolkit.log import Log
+from toolkit.platforms import names, report
 from toolkit.platforms.assemble import assemble, check_passable
 from toolkit.platforms.folders import below
 from toolkit.platforms.place import Place, job_name
 from toolkit.platforms.program import chosen
-from toolkit.platforms.sagemaker import documents, names, report, write
+from toolkit.platforms.sagemaker import documents, write
 from toolkit.platforms.sagemaker import read as sagemaker
 from toolkit.records import Record
 from toolkit.settings import Settings

@@ -12,8 +12,8 @@ from pathlib import Path
 from toolkit.job.job import Folders
 from toolkit.job.outcome import Outcome
 from toolkit.log import Log
+from toolkit.platforms import report as files
 from toolkit.platforms.place import Place, asked_hosts
-from toolkit.platforms.sagemaker import report as files
 from toolkit.settings import Settings
 
 # The kubelet takes no more of a message.

@@ -86,7 +86,8 @@ def _is_kubernetes(environ: Mapping[str, str]) -> bool:
 
 
 def _sagemaker() -> Platform:
-    from toolkit.platforms.sagemaker import read, report
+    from toolkit.platforms import report
+    from toolkit.platforms.sagemaker import read
 
     return Platform(
         name="sagemaker",
@@ -101,8 +102,7 @@ def _elsewhere(name: str, ours: Settings) -> Platform:
     """Return the platform whose file tells the job's place; all else is alike, but for the pods' last message."""
     from functools import partial
 
-    from toolkit.platforms import asked
-    from toolkit.platforms.sagemaker import report
+    from toolkit.platforms import asked, report
 
     find = import_module(f"toolkit.platforms.{name}").find
     tell = report.report

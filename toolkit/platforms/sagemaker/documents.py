@@ -17,7 +17,7 @@ import msgspec
 from toolkit.errors import ContractError
 from toolkit.log import Log
 from toolkit.metrics.definition import pairs
-from toolkit.platforms.sagemaker import names
+from toolkit.platforms import names
 from toolkit.records import Record
 
 HINT = (

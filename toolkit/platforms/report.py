@@ -1,6 +1,7 @@
-"""The end of a job, told as SageMaker reads it: output/success or output/failure, and the whole story in outcome.json.
+"""Reports the end of a job, on every platform: output/success or output/failure as SageMaker reads them, and
+output/outcome.json.
 
-Nothing here can change how the job ended: what cannot be written is said in the log, and that is all.
+Nothing here changes the outcome: a file that cannot be written costs a line of the log.
 """
 
 import os

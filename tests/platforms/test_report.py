@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from toolkit.job.job import Folders
 from toolkit.job.outcome import Exit, Outcome
 from toolkit.log import Log
+from toolkit.platforms.report import clear_stale, failure_text, report
 from toolkit.platforms.sagemaker.read import folders
-from toolkit.platforms.sagemaker.report import clear_stale, failure_text, report
 
 SUCCEEDED = Outcome(status="succeeded", exit_code=0, host="algo-1")
 FAILED = Outcome(
@@ -197,7 +197,7 @@ import resource, sys
 from toolkit.job.outcome import Outcome
 from toolkit.log import Log
 from toolkit.platforms.sagemaker.read import folders
-from toolkit.platforms.sagemaker.report import report
+from toolkit.platforms.report import report
 resource.setrlimit(resource.RLIMIT_FSIZE, (4, 4))
 outcome = Outcome(status="failed", exit_code=3, kind="ExecuteUserScriptError", cause="ValueError: no labels")
 report(folders({"SAGEMAKER_BASE_DIR": sys.argv[1]}), outcome, Log())

@@ -40,7 +40,7 @@ def test_an_unknown_name_is_refused_with_those_there_are() -> None:
 def test_a_script_that_asks_for_nothing_is_told_nothing_also_by_a_train_around_it() -> None:
     plan = table.plan(job_of(environ={"TOOLKIT_COMPAT_PATH": "/of/another/job"}), SCRATCH)
 
-    assert "TOOLKIT_COMPAT_PATH" not in plan.phases[0].main.environ
+    assert "TOOLKIT_COMPAT_PATH" not in plan.phase.main.environ
 
 
 def test_every_name_has_its_folder_and_every_folder_its_name() -> None:
@@ -60,7 +60,7 @@ def test_a_job_of_the_model_parallel_library_finds_no_smdistributed_of_ours_and_
 
     plan = table.plan(job, SCRATCH)
 
-    assert "TOOLKIT_COMPAT_PATH" not in plan.phases[0].main.environ
+    assert "TOOLKIT_COMPAT_PATH" not in plan.phase.main.environ
     assert plan.notes == (
         "TOOLKIT_COMPAT: smddp is left out, because the job asks for smdistributed.modelparallel (mp_parameters)",
     )

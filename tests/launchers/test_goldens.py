@@ -180,7 +180,7 @@ def test_a_plan_is_made_of_the_job_alone(name: str) -> None:
 
     assert plan == table.plan(job, RUN)
     assert job == before
-    assert {k: plan.phases[0].main.environ[k] for k in ENVIRON} == ENVIRON
+    assert {k: plan.phase.main.environ[k] for k in ENVIRON} == ENVIRON
 
 
 def write() -> None:

@@ -20,7 +20,7 @@ def job(parameters: Any = TWO, *, programs: tuple[str, ...] = ("smddpmprun",), *
 
 
 def main(of: Job) -> ProcessSpec:
-    return table.plan(of, SCRATCH).phases[0].main
+    return table.plan(of, SCRATCH).phase.main
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ def under(
 
 
 def main(job: Job) -> ProcessSpec:
-    return plan(job, SCRATCH).phases[0].main
+    return plan(job, SCRATCH).phase.main
 
 
 def test_the_options_docs_are_true() -> None:
@@ -59,7 +59,7 @@ def test_the_first_host_leads_and_the_others_wait_for_their_daemon(
 ) -> None:
     """40, 41: the documents' order, not the alphabet's."""
     made = plan(under(hosts=HOSTS, current=current, per_host=2), SCRATCH)
-    spec = made.phases[0].main
+    spec = made.phase.main
 
     assert (spec.door, spec.starts_ranks, made.world_size) == (door, ranks, 6)
     assert made.role == ("leader" if door == "agent" else "follower")
@@ -185,7 +185,7 @@ def test_every_kind_of_script_can_be_a_rank(kind: str, entry: str, tail: tuple[s
 def test_fewer_processes_than_slots_end_with_the_last_host() -> None:
     made = plan(under(hosts=HOSTS, current="algo-1", per_host=2, processes=5), SCRATCH)
 
-    assert (made.world_size, made.phases[0].main.starts_ranks) == (5, (4,))
+    assert (made.world_size, made.phase.main.starts_ranks) == (5, (4,))
 
 
 def test_a_host_without_a_process_is_a_mistake() -> None:
@@ -244,7 +244,7 @@ def test_other_launchers_can_wrap_it() -> None:
         options=("--oversubscribe",),
         wrap=("smddprun",),
     )
-    spec = made.phases[0].main
+    spec = made.phase.main
 
     assert made.launcher == "smddp"
     at = spec.argv.index("--oversubscribe")

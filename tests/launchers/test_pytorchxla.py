@@ -14,11 +14,11 @@ TWO = ("algo-1", "algo-2")
 
 
 def environ(job: Job) -> dict[str, str]:
-    return plan(job, SCRATCH).phases[0].main.environ
+    return plan(job, SCRATCH).phase.main.environ
 
 
 def argv(job: Job) -> tuple[str, ...]:
-    return plan(job, SCRATCH).phases[0].main.argv
+    return plan(job, SCRATCH).phase.main.argv
 
 
 def test_ranks_are_torchruns_and_begin_with_the_rank_program() -> None:
@@ -27,11 +27,11 @@ def test_ranks_are_torchruns_and_begin_with_the_rank_program() -> None:
 
     made, theirs = plan(job, SCRATCH), under_torchrun(job, SCRATCH)
 
-    ours, torchruns = made.phases[0].main, theirs.phases[0].main
+    ours, torchruns = made.phase.main, theirs.phase.main
     assert ours.argv == (*torchruns.argv[:-3], str(RANK), "train.py", "--lr", "0.1")
     assert (ours.starts_ranks, ours.stand_in, ours.stop) == ((2, 3), True, torchruns.stop)
     assert (made.launcher, made.role, made.world_size) == ("pytorchxla", "follower", 4)
-    assert made.phases[0].needs == theirs.phases[0].needs
+    assert made.phase.needs == theirs.phase.needs
     assert RANK.is_file()
 
 
@@ -99,7 +99,7 @@ def test_torch_xla_is_what_the_interpreter_must_have() -> None:
 def test_with_the_shim_gpus_are_torchs_own() -> None:
     made = plan(job_of("pytorchxla", gpus=8, settings=Settings(compat="torch_xla")), SCRATCH)
 
-    found = made.phases[0].main
+    found = made.phase.main
     assert made.modules == ("torch",)
     assert found.starts_ranks == tuple(range(8))
     assert found.environ["TOOLKIT_COMPAT_PATH"].endswith("/compat/torch_xla")
@@ -119,7 +119,7 @@ def test_a_host_of_tpus_is_one_process_and_torch_xla_starts_the_chips() -> None:
     tpu = {"PJRT_DEVICE": "TPU"}
     made = plan(job_of("pytorchxla", hosts=TWO, current="algo-2", environ=tpu, hyperparameters={}), SCRATCH)
 
-    main = made.phases[0].main
+    main = made.phase.main
     assert main.argv == (PYTHON, str(RANK), "train.py")
     assert (main.rank, main.starts_ranks, made.world_size, made.role) == (1, (), 2, "follower")
     with pytest.raises(UserError, match="one process on each host"):

@@ -23,14 +23,14 @@ def smddp(options: str = "", **given: object) -> Job:
 
 
 def environ(made: Plan) -> dict[str, str]:
-    return made.phases[0].main.environ
+    return made.phase.main.environ
 
 
 def test_without_awss_library_ranks_run_as_under_torchrun_and_one_line_says_so() -> None:
     made = plan(smddp(hosts=TWO, gpus=2), SCRATCH)
 
     theirs = torchrun.plan(job_of("torch_distributed", hosts=TWO, gpus=2), SCRATCH)
-    assert made.phases[0].main.argv == theirs.phases[0].main.argv
+    assert made.phase.main.argv == theirs.phase.main.argv
     assert (made.launcher, made.role, made.world_size, made.modules) == ("smddp", "leader", 4, ("torch",))
     said = "smddp: AWS's library is not installed (no smddprun on PATH); torchrun starts the open backend"
     assert (made.choice, made.notes) == (said, ())
@@ -92,7 +92,7 @@ def test_with_awss_library_mpirun_starts_smddprun_as_the_original_does() -> None
 
     made = plan(job, SCRATCH)
 
-    argv = made.phases[0].main.argv
+    argv = made.phase.main.argv
     at = argv.index("smddprun")
     assert argv[at + 1 :] == ("/usr/bin/python3", "-m", "mpi4py", "train.py", "--epochs", "3", "--name", "two words")
     assert "-verbose" in argv[:at]
@@ -107,6 +107,6 @@ def test_mpirun_can_be_asked_for_with_the_open_backend() -> None:
     made = plan(smddp(per_host=2, settings=asked, machine=OPEN_MPI), SCRATCH)
 
     theirs = mpi.plan(job_of("mpi", per_host=2, machine=OPEN_MPI), SCRATCH)
-    assert made.phases[0].main.argv == theirs.phases[0].main.argv
+    assert made.phase.main.argv == theirs.phase.main.argv
     assert environ(made)["TOOLKIT_COMPAT_PATH"] == str(FOLDER / "smddp")
     assert made.choice == "smddp: AWS's library is not installed (no smddprun on PATH); mpirun starts the open backend"

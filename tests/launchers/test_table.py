@@ -47,7 +47,7 @@ def test_a_plug_in_starts_its_ranks_itself(strategy: StrategyName) -> None:
     plan = table.plan(job, SCRATCH)
 
     assert plan.launcher == "script"
-    assert plan.phases[0].main.argv[-2:] == ("framework", "main")
+    assert plan.phase.main.argv[-2:] == ("framework", "main")
 
 
 @pytest.mark.parametrize(("strategy", "noted"), [("script", True), ("multi_worker_mirrored", True), ("mpi", False)])

@@ -16,7 +16,7 @@ PLAYED: dict[str, Any] = {"addresses": dict.fromkeys(THREE, "127.0.0.1"), "envir
 
 def config(job: Job) -> Any:
     launcher = multi_worker_mirrored if job.strategy.name == "multi_worker_mirrored" else parameter_server
-    return json.loads(launcher.plan(job, SCRATCH).phases[0].main.environ["TF_CONFIG"])
+    return json.loads(launcher.plan(job, SCRATCH).phase.main.environ["TF_CONFIG"])
 
 
 def test_workers_are_the_distributions_hosts_in_the_documents_order_by_the_addresses_given() -> None:
@@ -38,7 +38,7 @@ def test_the_first_host_is_the_master_the_others_workers_and_each_has_a_server(
     job = job_of("parameter_server", hosts=THREE, current=current)
 
     found = config(job)
-    (service,) = parameter_server.plan(job, SCRATCH).phases[0].services
+    (service,) = parameter_server.plan(job, SCRATCH).phase.services
 
     assert (found["task"]["type"], found["task"]["index"]) == task
     assert json.loads(service.environ["TF_CONFIG"])["task"] == {"type": "ps", "index": served}
@@ -66,7 +66,7 @@ def test_one_process_a_host_whatever_devices_it_has(strategy: Any) -> None:
 
     made = launcher.plan(job, SCRATCH)
 
-    assert (made.world_size, made.phases[0].main.rank, made.phases[0].main.starts_ranks) == (2, 1, ())
+    assert (made.world_size, made.phase.main.rank, made.phase.main.starts_ranks) == (2, 1, ())
 
 
 def test_a_command_need_not_have_tensorflow_in_trains_own_interpreter() -> None:

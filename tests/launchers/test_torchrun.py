@@ -13,11 +13,11 @@ HOSTS = ("algo-2", "algo-10", "algo-1")
 
 
 def argv(job: Job) -> tuple[str, ...]:
-    return plan(job, SCRATCH).phases[0].main.argv
+    return plan(job, SCRATCH).phase.main.argv
 
 
 def environ(job: Job) -> dict[str, str]:
-    return plan(job, SCRATCH).phases[0].main.environ
+    return plan(job, SCRATCH).phase.main.environ
 
 
 def test_one_host_has_no_rendezvous_in_its_command_and_no_needs() -> None:
@@ -26,11 +26,11 @@ def test_one_host_has_no_rendezvous_in_its_command_and_no_needs() -> None:
 
     made = plan(job, SCRATCH)
 
-    assert made.phases[0].main.argv == (
+    assert made.phase.main.argv == (
         *(PYTHON, "-m", "torch.distributed.run", "--nnodes", "1", "--nproc_per_node", "2"),
         *("--", "train.py", "--lr", "0.1"),
     )
-    assert (made.role, made.phases[0].needs) == ("alone", ())
+    assert (made.role, made.phase.needs) == ("alone", ())
 
 
 @pytest.mark.parametrize(("current", "rank"), [("algo-2", 0), ("algo-10", 1), ("algo-1", 2)])
@@ -38,13 +38,13 @@ def test_every_host_names_the_same_leader_and_its_own_place_in_the_documents_ord
     """40, 41, 42: the documents' first host leads, not the alphabet's; places are the documents' order."""
     made = plan(job_of("torch_distributed", hosts=HOSTS, current=current, per_host=2), SCRATCH)
 
-    assert made.phases[0].main.argv[3:13] == (
+    assert made.phase.main.argv[3:13] == (
         *("--nnodes", "3", "--nproc_per_node", "2", "--master_addr", "algo-2", "--master_port", "7777"),
         *("--node_rank", str(rank)),
     )
     assert made.role == ("leader" if rank == 0 else "follower")
     assert made.world_size == 6
-    assert made.phases[0].main.starts_ranks == (2 * rank, 2 * rank + 1)
+    assert made.phase.main.starts_ranks == (2 * rank, 2 * rank + 1)
 
 
 @pytest.mark.parametrize("current", HOSTS)
@@ -52,7 +52,7 @@ def test_every_host_waits_for_every_name(current: str) -> None:
     """51. Over the link all hosts begin together, so that no port has to be waited for."""
     job = job_of("torch_distributed", hosts=HOSTS, current=current, settings=Settings(join_s=60))
 
-    (phase,) = plan(job, SCRATCH).phases
+    phase = plan(job, SCRATCH).phase
 
     assert phase.needs == tuple(Resolves(host=host, within_s=60) for host in HOSTS)
     assert phase.together
@@ -62,7 +62,7 @@ def test_without_the_link_a_follower_waits_for_the_leaders_port_too() -> None:
     off = Settings(join_s=60, link="off")
     job = job_of("torch_distributed", hosts=HOSTS, current="algo-1", settings=off)
 
-    assert plan(job, SCRATCH).phases[0].needs == (
+    assert plan(job, SCRATCH).phase.needs == (
         *(Resolves(host=host, within_s=60) for host in HOSTS),
         Listens(host="algo-2", address="algo-2", port=7777, within_s=60),
     )
@@ -70,7 +70,7 @@ def test_without_the_link_a_follower_waits_for_the_leaders_port_too() -> None:
 
 def test_without_the_link_the_leader_waits_for_no_port() -> None:
     off = Settings(link="off")
-    needs = plan(job_of("torch_distributed", hosts=HOSTS, current="algo-2", settings=off), SCRATCH).phases[0].needs
+    needs = plan(job_of("torch_distributed", hosts=HOSTS, current="algo-2", settings=off), SCRATCH).phase.needs
 
     assert [type(need) for need in needs] == [Resolves] * 3
 
@@ -93,7 +93,7 @@ def test_processes_per_host_are_those_asked_for_else_the_accelerators_else_one(
 
     made = plan(job, SCRATCH)
 
-    assert made.phases[0].main.argv[5:7] == ("--nproc_per_node", str(count))
+    assert made.phase.main.argv[5:7] == ("--nproc_per_node", str(count))
     assert made.world_size == 3 * count
 
 
@@ -141,9 +141,9 @@ def test_the_users_rendezvous_wins_in_the_command_the_environment_and_what_is_wa
 
     made = plan(job, SCRATCH)
 
-    assert made.phases[0].main.argv[7:11] == ("--master_addr", "10.0.0.9", "--master_port", "1234")
-    assert {name: made.phases[0].main.environ[name] for name in own} == own
-    assert made.phases[0].needs[-1] == Listens(host="algo-2", address="10.0.0.9", port=1234, within_s=900)
+    assert made.phase.main.argv[7:11] == ("--master_addr", "10.0.0.9", "--master_port", "1234")
+    assert {name: made.phase.main.environ[name] for name in own} == own
+    assert made.phase.needs[-1] == Listens(host="algo-2", address="10.0.0.9", port=1234, within_s=900)
 
 
 def test_ranks_come_back_through_the_stand_in_and_know_the_users_interpreter() -> None:
@@ -164,7 +164,7 @@ def test_without_the_stand_in_the_launcher_starts_its_ranks_as_ever() -> None:
     )
 
     assert not {name for name in environ(program) if name.endswith(("PYTHON_EXEC", "RANK_PYTHON"))}
-    assert not plan(program, SCRATCH).phases[0].main.stand_in
+    assert not plan(program, SCRATCH).phase.main.stand_in
     assert argv(command)[7:] == ("--no-python", "--", "./run")
     assert environ(job_of("pytorchddp", settings=off, environ={"PYTHON_EXEC": "/p"}))["PYTHON_EXEC"] == "/p"
 
@@ -197,7 +197,7 @@ def test_torchruns_own_parser_leaves_every_argument_to_the_script(script: Script
     asked = {"log": 1, "n": 2, "m": "--", "nnodes": 3, "master_addr": "x", "help": "--no-python", "rdzv": "--"}
     job = job_of("torch_distributed", hosts=HOSTS, current="algo-1", hyperparameters=asked, script=script)
 
-    argv = plan(job, SCRATCH).phases[0].main.argv
+    argv = plan(job, SCRATCH).phase.main.argv
     parsed = run.get_args_parser().parse_args(argv[3:])
 
     assert (parsed.training_script, *parsed.training_script_args) == (*words, *tokens(job))

@@ -92,7 +92,7 @@ def _version(module: str) -> str:
 def _missing(plan: Plan, code: Code) -> tuple[Finding, ...]:
     """Return a finding for each program that is not there."""
     findings = []
-    main = plan.phases[-1].main
+    main = plan.phase.main
     if "/" not in main.argv[0] and on_path(main.argv[0], main.environ.get("PATH", "")) is None:
         found = f"no {main.argv[0]} on PATH, which starts the launcher"
         findings.append(Finding(name="program", status="fail", found=found, advice="Install it in the image"))

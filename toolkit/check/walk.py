@@ -52,7 +52,7 @@ def check(environ: Mapping[str, str], *, interpreter: str, log: Log) -> Report:
         findings += [inputs.documents(job), *inputs.channels(job), *inputs.metrics(job)]
         plan = _planned(job, findings, log)
     folders = platform.folders(environ) if job is None else job.folders
-    processes = len(plan.phases[-1].main.starts_ranks) or 1 if plan is not None else 1
+    processes = len(plan.phase.main.starts_ranks) or 1 if plan is not None else 1
     findings += programs.on_path_as_train(seen)
     findings += machine.check(seen if job is None else job.machine, folders, environ, processes)
     return Report(findings=tuple(findings), job=job, plan=plan)
@@ -70,9 +70,7 @@ def _planned(job: Job, findings: list[Finding], log: Log) -> Plan | None:
     if plan is None:
         return None
     findings += [*programs.check(plan, code), *network.check(job, plan)]
-    if code.installing is None:
-        return plan
-    return msgspec.structs.replace(plan, phases=(code.installing, *plan.phases))
+    return msgspec.structs.replace(plan, installing=code.installing)
 
 
 def _tried(findings: list[Finding], name: str, make: Callable[[], T]) -> T | None:

@@ -1,7 +1,9 @@
 """The plan of one host: data about processes. Launchers write it, the loop follows it, `toolkit check` prints it."""
 
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
+
+import msgspec
 
 from toolkit.log import masked
 from toolkit.records import Record
@@ -122,16 +124,31 @@ class Phase(Record, frozen=True, kw_only=True):
 
 
 class Plan(Record, frozen=True, kw_only=True):
-    """All phases of this host, in order, the modules its interpreter must have, and what is worth saying: which of
-    several ways was chosen (`choice`), and what somebody should look at (`notes`)."""
+    """What `train` starts on this host.
+
+    `phase` runs the script. `installing`: the phase before it, which `toolkit check` shows; `train` makes its own once
+    the script is in place. `modules`: those that the script's interpreter must have. `choice`: which of several ways
+    was chosen. `notes`: warnings for the log.
+    """
 
     launcher: str
     role: Literal["alone", "leader", "follower"]
-    phases: tuple[Phase, ...]
+    phase: Phase
+    installing: Phase | None = None
     world_size: int = 1
     modules: tuple[str, ...] = ()
     choice: str = ""
     notes: tuple[str, ...] = ()
+
+    @property
+    def phases(self) -> tuple[Phase, ...]:
+        """All phases, in order."""
+        return (self.phase,) if self.installing is None else (self.installing, self.phase)
+
+    def with_main(self, **changes: Any) -> "Plan":
+        """Return the plan with *changes* to the script's process or launcher."""
+        main = msgspec.structs.replace(self.phase.main, **changes)
+        return msgspec.structs.replace(self, phase=msgspec.structs.replace(self.phase, main=main))
 
     def text(self, base_environ: dict[str, str]) -> str:
         """Return the plan for people and goldens; of the environment only what differs from *base_environ*, masked."""

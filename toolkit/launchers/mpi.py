@@ -112,7 +112,7 @@ def plan_for(
     return Plan(
         launcher=name,
         role="alone" if not several else "leader" if job.cluster.is_leader else "follower",
-        phases=(Phase(name="train", main=main, needs=names(job), together=True),),
+        phase=Phase(name="train", main=main, needs=names(job), together=True),
         world_size=processes(job),
         notes=(*fabric.notes(job), *compat.notes(job)),
         modules=("mpi4py",) if job.script.kind != "command" else (),

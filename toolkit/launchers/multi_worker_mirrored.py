@@ -27,15 +27,12 @@ def worker(made: Plan, job: Job, launcher: str, tf_config: str) -> Plan:
 
     The user's own TF_CONFIG and TF_CPP_MIN_LOG_LEVEL stay.
     """
-    (phase,) = made.phases
-    environ = {"TF_CONFIG": tf_config, "TF_CPP_MIN_LOG_LEVEL": "1", **phase.main.environ}
-    main = msgspec.structs.replace(phase.main, environ=environ, rank=job.cluster.rank)
+    environ = {"TF_CONFIG": tf_config, "TF_CPP_MIN_LOG_LEVEL": "1", **made.phase.main.environ}
     several = job.cluster.size > 1
     return msgspec.structs.replace(
-        made,
+        made.with_main(environ=environ, rank=job.cluster.rank),
         launcher=launcher,
         role="alone" if not several else "leader" if job.cluster.is_leader else "follower",
-        phases=(msgspec.structs.replace(phase, main=main),),
         world_size=job.cluster.size,
         modules=("tensorflow",) if job.script is None or job.script.kind != "command" else (),
     )

@@ -31,16 +31,15 @@ def plan(job: Job, run_folder: Path) -> Plan:
     made = worker(script.plan(job, run_folder), job, "parameter_server", own)
     if "TF_CONFIG" in job.environ:
         return msgspec.structs.replace(made, notes=(*made.notes, "TF_CONFIG is the job's own: no ps is started"))
-    (phase,) = made.phases
+    made = made.with_main(stop=msgspec.structs.replace(made.phase.main.stop, failure_s=FAILURE_S))
     phase = msgspec.structs.replace(
-        phase,
-        main=msgspec.structs.replace(phase.main, stop=msgspec.structs.replace(phase.main.stop, failure_s=FAILURE_S)),
+        made.phase,
         services=(server(job),),
         serves_all=True,
         leads=job.cluster.is_leader,
         served=_served(job),
     )
-    return msgspec.structs.replace(made, phases=(phase,))
+    return msgspec.structs.replace(made, phase=phase)
 
 
 def cluster(job: Job) -> dict[str, list[str]]:

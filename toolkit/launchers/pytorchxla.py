@@ -39,13 +39,11 @@ def plan(job: Job, run_folder: Path) -> Plan:
     if not shim:
         _check(job, job.script, device)
     made = _on_tpu(job) if device == "TPU" and not shim else _under_torchrun(job, run_folder)
-    (phase,) = made.phases
-    environ = {name: value for name, value in phase.main.environ.items() if name != "TOOLKIT_XLA"}
+    environ = {name: value for name, value in made.phase.main.environ.items() if name != "TOOLKIT_XLA"}
     if not shim:
         environ |= {"PJRT_DEVICE": device, "TOOLKIT_XLA": "on"}
-    phase = msgspec.structs.replace(phase, main=msgspec.structs.replace(phase.main, environ=environ))
     modules = ("torch",) if shim else ("torch", "torch_xla")
-    return msgspec.structs.replace(made, launcher="pytorchxla", phases=(phase,), modules=modules)
+    return msgspec.structs.replace(made.with_main(environ=environ), launcher="pytorchxla", modules=modules)
 
 
 def _device(job: Job) -> str:
@@ -89,13 +87,10 @@ def _under_torchrun(job: Job, run_folder: Path) -> Plan:
     assert job.script is not None
     if job.script.kind == "command":
         return made
-    (phase,) = made.phases
     given = tokens(job)
     torchruns = (*torchrun.named(job.script), *given)
-    argv = (*phase.main.argv[: -len(torchruns)], "--", str(RANK), *_entry(job.script), *given)
-    return msgspec.structs.replace(
-        made, phases=(msgspec.structs.replace(phase, main=msgspec.structs.replace(phase.main, argv=argv)),)
-    )
+    argv = (*made.phase.main.argv[: -len(torchruns)], "--", str(RANK), *_entry(job.script), *given)
+    return made.with_main(argv=argv)
 
 
 def _on_tpu(job: Job) -> Plan:
@@ -114,7 +109,7 @@ def _on_tpu(job: Job) -> Plan:
     return Plan(
         launcher="pytorchxla",
         role="alone" if job.cluster.size == 1 else "leader" if job.cluster.is_leader else "follower",
-        phases=(Phase(name="train", main=main, needs=names(job), together=True),),
+        phase=Phase(name="train", main=main, needs=names(job), together=True),
         world_size=job.cluster.size,
         notes=fabric.notes(job),
     )

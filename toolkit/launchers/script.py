@@ -25,7 +25,7 @@ def plan(job: Job, run_folder: Path) -> Plan:  # noqa: ARG001 - every launcher i
     return Plan(
         launcher="script",
         role="alone",
-        phases=(Phase(name="train", main=main, needs=names(job), together=True),),
+        phase=Phase(name="train", main=main, needs=names(job), together=True),
         notes=fabric.notes(job),
     )
 

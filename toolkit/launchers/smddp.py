@@ -72,11 +72,9 @@ def exported(options: str) -> tuple[dict[str, str], tuple[str, ...]]:
 def _under_torchrun(job: Job, run_folder: Path) -> Plan:
     made = torchrun.plan(job, run_folder)
     given, rest = exported(custom_options(job))
-    (phase,) = made.phases
-    environ = {**variables(job), **phase.main.environ, **given}
-    phase = msgspec.structs.replace(phase, main=msgspec.structs.replace(phase.main, environ=environ))
+    made = made.with_main(environ={**variables(job), **made.phase.main.environ, **given})
     return msgspec.structs.replace(
-        made, launcher="smddp", phases=(phase,), choice=_choice("torchrun"), notes=(*made.notes, *_notes(job, rest))
+        made, launcher="smddp", choice=_choice("torchrun"), notes=(*made.notes, *_notes(job, rest))
     )
 
 

@@ -51,7 +51,7 @@ def plan(job: Job, run_folder: Path) -> Plan:
     return Plan(
         launcher="torchrun",
         role="alone" if hosts == 1 else "leader" if job.cluster.is_leader else "follower",
-        phases=(Phase(name="train", main=main, needs=(*names(job), *_rendezvous(job)), together=True),),
+        phase=Phase(name="train", main=main, needs=(*names(job), *_rendezvous(job)), together=True),
         world_size=per_host * hosts,
         notes=fabric.notes(job),
         modules=("torch",),

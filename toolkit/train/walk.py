@@ -244,7 +244,7 @@ def _first(
             return None, _judged(job, msgspec.structs.replace(ended, memory=memory()))
         with interrupting():
             _check_modules(job, plan)
-        (phase,) = plan.phases
+        phase = plan.phase
     except Interrupted as stop:
         supervisor.take_signals()  # The other hosts are told.
         return None, _stopped(stop, job.cluster.current)

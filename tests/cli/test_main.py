@@ -130,7 +130,7 @@ def test_a_shell_completes_options_and_commands() -> None:
 def test_a_dry_run_shows_the_plan_and_leaves_nothing(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data/a").touch()
-    words = ("--dry-run", "--hosts", "2", "--distribution", "torchrun", "--hyperparameter", "steps=2")
+    words: tuple[str, ...] = ("--dry-run", "--hosts", "2", "--distribution", "torchrun", "--hyperparameter", "steps=2")
     temporary = tmp_path / ("elsewhere" * 11)  # So long that a line of the plan is cut within it.
     temporary.mkdir()
     words = (*words, "--channel", "train=data", "--name", "counting")

@@ -11,14 +11,14 @@ from tests.launchers.jobs import job_of
 from tests.verdict.test_traceback import OTHER, PLAIN
 from toolkit.errors import ContractError, PlatformError, UserError
 from toolkit.job.job import Job
-from toolkit.job.outcome import Ended, Exit, Hung, Memory
+from toolkit.job.outcome import Ended, Exit, Hung, Memory, PhaseFailure
 from toolkit.settings import Settings
 from toolkit.slate import Raised, Thrown
 from toolkit.verdict.cause import how as how_it_ended
 from toolkit.verdict.judge import judge, of_error, of_fault
 
 TERM, INT, KILL, SEGV, ABRT = signal.SIGTERM, signal.SIGINT, signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT
-SCRIPT_FAILED = "ExecuteUserScriptError"
+SCRIPT_FAILED: PhaseFailure = "ExecuteUserScriptError"
 LOST = PLAIN.replace(
     "ValueError: no such shard: 7", "RuntimeError: [../gloo/tcp/pair.cc:534] Connection closed by peer"
 )
@@ -47,7 +47,7 @@ def seen(
     forced: bool = False,
     peer_failed: bool = False,
     phase: str = "train",
-    failure: str = SCRIPT_FAILED,
+    failure: PhaseFailure = SCRIPT_FAILED,
     **said: str,
 ) -> Ended:
     """Return what the loop saw; *stop* is (signal, at second); *said* is stderr by process ("rank_1", "script")."""

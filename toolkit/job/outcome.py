@@ -10,6 +10,10 @@ from toolkit.job.stuck import Stuck
 from toolkit.records import Record
 from toolkit.slate import Raised
 
+# The first word of a failure text, as sagemaker-training has it: what `train` was doing when a process failed.
+PhaseFailure = Literal["ExecuteUserScriptError", "InstallModuleError", "InstallRequirementsError"]
+INSTALL_FAILURES: tuple[PhaseFailure, ...] = ("InstallModuleError", "InstallRequirementsError")
+
 
 class Exit(Record, frozen=True, kw_only=True):
     """The end of one process: exactly one of `code` and `signal` (a number) is set. Times: time.monotonic_ns()
@@ -120,7 +124,7 @@ class Ended(Record, frozen=True, kw_only=True):
     """
 
     phase: str
-    failure: str
+    failure: PhaseFailure
     command: tuple[str, ...]
     exits: tuple[Exit, ...]
     main: str

@@ -5,6 +5,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from toolkit.job.outcome import PhaseFailure
 from toolkit.log import masked
 from toolkit.records import Record
 
@@ -114,7 +115,7 @@ class Phase(Record, frozen=True, kw_only=True):
     name: str
     main: ProcessSpec
     needs: tuple[Need, ...] = ()
-    failure: str = "ExecuteUserScriptError"
+    failure: PhaseFailure = "ExecuteUserScriptError"
     skip_if: Path | None = None
     together: bool = False
     services: tuple[ProcessSpec, ...] = ()

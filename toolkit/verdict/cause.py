@@ -5,7 +5,7 @@ import signal
 from collections.abc import Callable
 from typing import TypeVar
 
-from toolkit.job.outcome import Ended, Exit, Memory
+from toolkit.job.outcome import INSTALL_FAILURES, Ended, Exit, Memory
 from toolkit.slate import Raised
 from toolkit.verdict import crash, pip, traceback
 from toolkit.verdict import tail as ends
@@ -38,7 +38,7 @@ def cause_of(ended: Ended, culprit: Exit) -> tuple[str, str]:
 
 def _cause_of(ended: Ended, culprit: Exit) -> tuple[str, str]:
     stderr, stdout = ended.tails.get(culprit.process, (b"", b""))
-    if ended.failure.startswith("Install"):
+    if ended.failure in INSTALL_FAILURES:
         error = pip.cause(stderr) or pip.cause(stdout)
         if error:
             return error, ""

@@ -63,7 +63,7 @@ _LOST = ("host {host} vanished", "its train was killed")
 _SILENT = ("host {host} vanished", "nothing was heard of it")
 
 FAULTS: tuple[Fault, ...] = (
-    Fault(name="healthy", text="nothing at all, for 12 s", steps=600, detect_s=None, end_s=120.0),
+    Fault(name="healthy", text="no fault: the job trains for 12 s", steps=600, detect_s=None, end_s=120.0),
     Fault(name="raises", text="a rank raises", program="raises", code=1, says=_BOOM),
     Fault(name="raises-leader", text="a rank of the leader raises", program="raises", at="leader", code=1, says=_BOOM),
     Fault(
@@ -76,7 +76,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         name="raises-slowly-leader",
-        text="the same on the leader",
+        text="a rank of the leader raises and takes 0.6 s to end",
         program="raises-slowly",
         at="leader",
         code=1,
@@ -85,7 +85,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         name="raises-slowly-pair",
-        text="the same on a follower with two ranks on each host: its neighbour fails first, and we end it then",
+        text="two ranks a host: one raises and takes 0.6 s to end, and its neighbour fails before it",
         program="raises-slowly",
         per_host=2,
         code=1,
@@ -123,7 +123,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         name="exits-143",
-        text="a rank ends with 143 by itself",
+        text="a rank ends with 143, unasked",
         program="exits-143",
         code=143,
         says=("host {host}, {who}", "ended with code 143"),
@@ -138,7 +138,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         name="fewer-steps",
-        text="a rank has fewer steps: it leaves the group and comes to its end while the others train",
+        text="a rank has fewer steps than the others: it leaves the group and ends while they train",
         program="fewer-steps",
         code=1,
         says=_EARLY,
@@ -146,7 +146,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         name="other-size",
-        text="a rank comes to a collective with another size, and gloo aborts it",
+        text="a rank calls a collective with another size, and gloo aborts it",
         program="other-size",
         code=134,
         says=("terminate called after throwing an instance of 'gloo::EnforceNotMet'", "4 vs 1", "host {host}, {who}"),
@@ -169,7 +169,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         name="leaves-a-child",
-        text="a rank raises; its child in a session of its own ignores SIGTERM",
+        text="a rank raises; its child, in a session of its own, ignores SIGTERM",
         program="leaves-a-child",
         code=1,
         says=_BOOM,
@@ -177,7 +177,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         name="out-of-memory",
-        text="a rank takes more than its memory control group has (times from its first byte)",
+        text="a rank exceeds the memory limit of its control group (timed from its first byte)",
         program="eats-memory",
         cage="memory",
         code=137,
@@ -195,7 +195,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         name="output-full-healthy",
-        text="nothing, where output/ is a full disk",
+        text="no fault, where output/ is a full disk",
         steps=50,
         cage="full",
         detect_s=None,
@@ -211,7 +211,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         name="output-read-only-healthy",
-        text="nothing, where output/ is read-only",
+        text="no fault, where output/ is read-only",
         steps=50,
         cage="read-only",
         detect_s=None,
@@ -290,7 +290,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         name="saves-all-twice",
-        text="SIGTERM to every `train`, twice within some ms, as `timeout` and Slurm do; the script saves for 2 s",
+        text="SIGTERM to every `train`, twice within milliseconds, as `timeout` and Slurm do; the script saves for 2 s",
         program="saves",
         act="SIGTERM twice all",
         saved=True,
@@ -298,7 +298,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         name="ignores-sigterm",
-        text="SIGTERM to `train`; the script ignores it (2 s of grace)",
+        text="SIGTERM to `train`; the script ignores it (grace 2 s)",
         program="ignores",
         act="SIGTERM",
         environ={"TOOLKIT_GRACE_S": "2"},
@@ -308,7 +308,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         name="sigterm-twice",
-        text="SIGTERM to a follower's `train`, again 1 s later; the script ignores it (the others keep 3 s of grace)",
+        text="SIGTERM to a follower's `train`, again 1 s later; the script ignores it (3 s of grace elsewhere)",
         program="ignores",
         act="SIGTERM twice",
         environ={"TOOLKIT_GRACE_S": "3"},
@@ -320,7 +320,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         name="sigterm-twice-leader",
-        text="the same on the leader",
+        text="SIGTERM to the leader's `train`, again 1 s later; the script ignores it (3 s of grace elsewhere)",
         program="ignores",
         act="SIGTERM twice",
         at="leader",
@@ -345,7 +345,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         name="cut-off",
-        text="all traffic of a follower is dropped (network namespace)",
+        text="all traffic of a follower is dropped",
         act="cut",
         cage="network",
         code=VANISHED,
@@ -356,7 +356,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         name="link-cut",
-        text="a follower's link is passed on no more (proxy)",
+        text="a proxy stops forwarding a follower's link",
         act="cut",
         cage="proxy",
         code=VANISHED,
@@ -367,7 +367,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         name="outage",
-        text="all traffic of a follower is dropped for 6 s, then passes again (network namespace): nothing happens",
+        text="all traffic of a follower is dropped for 6 s; the job must go on",
         act="outage",
         steps=500,
         cage="network",
@@ -378,7 +378,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         name="large-packets-lost",
-        text="packets of more than 900 bytes to and from a follower are dropped (network namespace), and a rank raises",
+        text="packets above 900 bytes to and from a follower are dropped, and a rank raises",
         program="raises-at-length",
         cage="small-packets",
         code=1,
@@ -388,7 +388,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         name="large-messages-lost",
-        text="a follower's link loses messages of more than 1.2 KB and all after them (proxy), and a rank raises",
+        text="a proxy drops messages above 1.2 kB and all that follow on a follower's link, and a rank raises",
         program="raises-at-length",
         cage="small-messages",
         code=1,
@@ -398,7 +398,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         name="one-address",
-        text="a follower's name leads to the leader's address (network namespaces)",
+        text="a follower's name resolves to the leader's address",
         starts="misnamed",
         cage="network",
         code=78,
@@ -407,10 +407,10 @@ FAULTS: tuple[Fault, ...] = (
         detect_s=30.0,
         launchers=("script", "torchrun", "mpi"),
     ),
-    Fault(name="late", text="a host comes 3 s late", starts="late", steps=50, detect_s=None, end_s=30.0),
+    Fault(name="late", text="a host starts 3 s late", starts="late", steps=50, detect_s=None, end_s=30.0),
     Fault(
         name="absent",
-        text="a host never comes (TOOLKIT_JOIN_S=3)",
+        text="a host never starts (TOOLKIT_JOIN_S=3)",
         starts="never",
         environ={"TOOLKIT_JOIN_S": "3"},
         code=VANISHED,
@@ -431,7 +431,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         name="hangs",
-        text="a rank does not come to the collective (TOOLKIT_STALL_S=4)",
+        text="a rank never calls the collective (TOOLKIT_STALL_S=4)",
         program="hangs",
         environ={"TOOLKIT_STALL_S": "4"},
         code=HUNG,

@@ -17,13 +17,13 @@ PREFIX = "TOOLKIT_"
 # What `train` sets for what it starts: no settings, and no mistakes where a `train` runs in a rank of another one.
 OURS = (
     "COMPAT_PATH",
-    "DOOR",
     "HOST_NAME",
     "PACKAGES",
     "PYTHON_EXEC",
     "RANK_PYTHON",
     "RESTART_COUNT",
     "RUN_ID",
+    "SHIM_SOCKET",
     "SLATE",
     "STACKS",
     "XLA",

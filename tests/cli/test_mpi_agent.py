@@ -20,12 +20,14 @@ def started(*words: str, **environ: str) -> "subprocess.Popen[bytes]":
 
 
 def test_it_asks_its_own_train_as_ssh_would_be_asked_and_ends_as_the_daemon_does(tmp_path: Path) -> None:
-    door = tmp_path / "ranks.sock"
+    shim_socket = tmp_path / "ranks.sock"
     with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(str(door))
+        listener.bind(str(shim_socket))
         listener.listen()
         listener.settimeout(WITHIN_S)
-        agent = started("mpi-agent", "-x", "-p", "22", "algo-2", "orted", "-mca", "ess", "env", TOOLKIT_DOOR=str(door))
+        agent = started(
+            "mpi-agent", "-x", "-p", "22", "algo-2", "orted", "-mca", "ess", "env", TOOLKIT_SHIM_SOCKET=str(shim_socket)
+        )
         with listener.accept()[0] as link, link.makefile("rb") as asked:
             link.settimeout(WITHIN_S)
             word, length = asked.readline().split()

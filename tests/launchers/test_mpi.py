@@ -10,7 +10,7 @@ from toolkit.job.job import Job
 from toolkit.job.machine import Mpi
 from toolkit.job.plan import ProcessSpec, Tags
 from toolkit.launchers import mpi_options
-from toolkit.launchers.mpi import AGENT, STANDIN, plan, plan_for
+from toolkit.launchers.mpi import AGENT, RANK_SHIM, plan, plan_for
 from toolkit.launchers.mpi_options import Asked, command, split
 from toolkit.settings import Settings
 
@@ -48,22 +48,22 @@ def test_one_host_needs_no_agent() -> None:
     assert spec.argv == (
         *("mpirun", "--host", "localhost:8", "-np", "8", "--allow-run-as-root", "--mca", "plm_rsh_agent", "/bin/sh"),
         *("--bind-to", "none", "--map-by", "slot", "--mca", "btl_vader_single_copy_mechanism", "none"),
-        *(PYTHON, "-I", "-S", str(STANDIN), "-", PYTHON, "-m", "mpi4py", "train.py", "--lr", "0.1"),
+        *(PYTHON, "-I", "-S", str(RANK_SHIM), "-", PYTHON, "-m", "mpi4py", "train.py", "--lr", "0.1"),
     )
-    assert (spec.door, spec.starts_ranks) == ("", tuple(range(8)))
+    assert (spec.mpi_role, spec.starts_ranks) == ("", tuple(range(8)))
 
 
-@pytest.mark.parametrize(("current", "door", "ranks"), [("algo-2", "agent", (0, 1)), ("algo-1", "daemon", (4, 5))])
+@pytest.mark.parametrize(("current", "mpi_role", "ranks"), [("algo-2", "agent", (0, 1)), ("algo-1", "daemon", (4, 5))])
 def test_the_first_host_leads_and_the_others_wait_for_their_daemon(
-    current: str, door: str, ranks: tuple[int, ...]
+    current: str, mpi_role: str, ranks: tuple[int, ...]
 ) -> None:
     """40, 41: the documents' order, not the alphabet's."""
     made = plan(under(hosts=HOSTS, current=current, per_host=2), SCRATCH)
     spec = made.phase.main
 
-    assert (spec.door, spec.starts_ranks, made.world_size) == (door, ranks, 6)
-    assert made.role == ("leader" if door == "agent" else "follower")
-    if door == "agent":
+    assert (spec.mpi_role, spec.starts_ranks, made.world_size) == (mpi_role, ranks, 6)
+    assert made.role == ("leader" if mpi_role == "agent" else "follower")
+    if mpi_role == "agent":
         assert spec.argv[1:5] == ("--host", "algo-2:2,algo-10:2,algo-1:2", "-np", "6")
     else:
         assert spec.argv == (PYTHON, "-I", "-S", str(AGENT), "--serve", "daemon")

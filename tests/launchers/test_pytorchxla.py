@@ -29,7 +29,7 @@ def test_ranks_are_torchruns_and_begin_with_the_rank_program() -> None:
 
     ours, torchruns = made.phase.main, theirs.phase.main
     assert ours.argv == (*torchruns.argv[:-3], str(RANK), "train.py", "--lr", "0.1")
-    assert (ours.starts_ranks, ours.stand_in, ours.stop) == ((2, 3), True, torchruns.stop)
+    assert (ours.starts_ranks, ours.has_rank_shim, ours.stop) == ((2, 3), True, torchruns.stop)
     assert (made.launcher, made.role, made.world_size) == ("pytorchxla", "follower", 4)
     assert made.phase.needs == theirs.phase.needs
     assert RANK.is_file()

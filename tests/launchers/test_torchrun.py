@@ -164,7 +164,7 @@ def test_without_the_stand_in_the_launcher_starts_its_ranks_as_ever() -> None:
     )
 
     assert not {name for name in environ(program) if name.endswith(("PYTHON_EXEC", "RANK_PYTHON"))}
-    assert not plan(program, SCRATCH).phase.main.stand_in
+    assert not plan(program, SCRATCH).phase.main.has_rank_shim
     assert argv(command)[7:] == ("--no-python", "--", "./run")
     assert environ(job_of("pytorchddp", settings=off, environ={"PYTHON_EXEC": "/p"}))["PYTHON_EXEC"] == "/p"
 

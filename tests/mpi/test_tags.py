@@ -1,4 +1,4 @@
-"""Without the stand-in (TOOLKIT_STAND_IN=off): real mpiruns relay their ranks' output, and `train` says whose it is."""
+"""Without rank shims (TOOLKIT_STAND_IN=off): real mpiruns relay their ranks' output, and `train` says whose it is."""
 
 import json
 

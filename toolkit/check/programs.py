@@ -101,7 +101,7 @@ def _missing(plan: Plan, code: Code) -> tuple[Finding, ...]:
         found = f"{script} names {code.program} in its first line, which is not there"
         advice = f"Install it in the image, or correct the first line of {script}"
         findings.append(Finding(name="program", status="fail", found=found, advice=advice))
-    if main.stand_in and not Path("/bin/sh").exists():
+    if main.has_rank_shim and not Path("/bin/sh").exists():
         found = "no /bin/sh: ranks are left to torchrun, and their ends are known less well"
         findings.append(Finding(name="program", status="warn", found=found, advice="Install a shell in the image"))
     return tuple(findings)

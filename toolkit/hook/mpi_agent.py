@@ -8,8 +8,8 @@ TOOLKIT_MPI_AGENT is ssh, it waits until HOST takes connections and becomes ssh.
 with NAME as its host name where hosts of a job are played on one machine.
 `mpi_agent.py --serve sshd PATH`: it runs an sshd until the leader's mpirun has ended.
 
-`train` listens at TOOLKIT_DOOR. Said to it: a line `launch LENGTH` and so many bytes (host, NUL, command), or `daemon
-0`. Answers: a line `exit N`; a line `command LENGTH` and so many bytes; a line `over`: there is nothing to be started.
+`train` listens at TOOLKIT_SHIM_SOCKET. Requests: a line `launch LENGTH` and so many bytes (host, NUL, command), or
+`daemon 0`. Answers: a line `exit N`; a line `command LENGTH` and so many bytes; a line `over`: nothing will be started.
 """
 
 import os
@@ -67,7 +67,7 @@ def words(argv: list[str]) -> tuple[str, str]:
 
 
 def _launch(host: str, command: str) -> None:
-    link = _door()
+    link = _connected()
     given = [(name, os.environ[name]) for name in PREFIXES if os.environ.get(name)]
     exports = "".join("export %s=%s; " % (name, _quoted(value)) for name, value in given)
     body = host.encode() + b"\0" + os.fsencode(exports + command)
@@ -81,7 +81,7 @@ def _quoted(text: str) -> str:
 
 
 def _serve(name: str) -> None:
-    link = _door()
+    link = _connected()
     link.sendall(b"daemon 0\n")
     word, value = _line(link)
     if word != b"command":
@@ -133,7 +133,7 @@ def _serve_sshd(program: str) -> None:
     if not os.access(program, os.X_OK):
         sys.stderr.write(NO_SSHD % program)
         os._exit(78)
-    link = _door()
+    link = _connected()
     link.sendall(b"daemon 0\n")
     try:
         os.makedirs("/run/sshd", 0o755)  # sshd wants it, and an image's /run may be empty.
@@ -141,8 +141,8 @@ def _serve_sshd(program: str) -> None:
         pass
     pid = os.fork()
     if pid == 0:
-        # MPI's daemon is found by PATH, and the ranks find this host's train by the door.
-        known = [name for name in ("TOOLKIT_DOOR", "PATH", "LD_LIBRARY_PATH") if os.environ.get(name)]
+        # MPI's daemon is found by PATH, and the ranks connect to this host's train.
+        known = [name for name in ("TOOLKIT_SHIM_SOCKET", "PATH", "LD_LIBRARY_PATH") if os.environ.get(name)]
         given = " ".join('"%s=%s"' % (name, os.environ[name]) for name in known)
         os.execv(program, [program, "-D", "-e", "-o", "SetEnv=" + given])
     signal.signal(signal.SIGCHLD, lambda _number, _frame: _on_sshd_ended(pid))
@@ -171,15 +171,17 @@ def _become_ssh(host: str, argv: list[str]) -> None:
     os.execvp("ssh", ["ssh", *ours, "-o", "BatchMode=yes", *argv])
 
 
-def _door() -> socket.socket:
+def _connected() -> socket.socket:
     link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        path = os.environ["TOOLKIT_DOOR"]
+        path = os.environ["TOOLKIT_SHIM_SOCKET"]
         # A socket's path may have 107 bytes; the folder's own may be longer than that.
         folder = os.open(os.path.dirname(path), os.O_PATH | os.O_DIRECTORY)
         link.connect("/proc/self/fd/%d/%s" % (folder, os.path.basename(path)))
     except (OSError, KeyError):
-        sys.stderr.write("mpi-agent: no train of a job of several hosts under mpirun can be reached (TOOLKIT_DOOR)\n")
+        sys.stderr.write(
+            "mpi-agent: no train of a job of several hosts under mpirun can be reached (TOOLKIT_SHIM_SOCKET)\n"
+        )
         os._exit(69)
     return link
 

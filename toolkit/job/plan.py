@@ -76,11 +76,11 @@ class ProcessSpec(Record, frozen=True, kw_only=True):
     """A process to start. `environ` is complete. argv[0] is looked up in environ's PATH.
 
     `rank`: the global rank this process is (None: it is no rank). `starts_ranks`: the global ranks, by local rank,
-    that it will start by itself (torchrun); they come back to `train` through the stand-in if `stand_in`.
+    that it will start by itself (torchrun); they come back to `train` through the rank shim if `has_rank_shim`.
     `rank_variables`: where such a rank finds its rank and local rank. `own_variables`: those that it has as they stand
     in `environ` (or do not), whatever the launcher made of them; `own_environ`: all of them. `launcher_environ`: what
-    this process has besides, and its ranks have not. `door`: what is asked of `train`, ranks apart: "agent", mpirun's
-    wish for a daemon on another host; "daemon", the command that this process is to become there.
+    this process has besides, and its ranks have not. `mpi_role`: what it asks of `train` besides
+    ranks. "agent": mpirun asks for daemons on other hosts; "daemon": the process asks for the command that it becomes.
     `tags`: whose lines its output is made of, where it relays that of ranks. `optional`: a service whose failure, also
     to start, is none of the job's.
     """
@@ -92,12 +92,12 @@ class ProcessSpec(Record, frozen=True, kw_only=True):
     stop: StopPolicy
     rank: int | None = None
     starts_ranks: tuple[int, ...] = ()
-    stand_in: bool = False
+    has_rank_shim: bool = False
     rank_variables: tuple[str, str] = ("RANK", "LOCAL_RANK")
     own_variables: tuple[str, ...] = ()
     own_environ: bool = False
     launcher_environ: dict[str, str] = {}
-    door: Literal["", "agent", "daemon"] = ""
+    mpi_role: Literal["", "agent", "daemon"] = ""
     tags: Tags | None = None
     optional: bool = False
 

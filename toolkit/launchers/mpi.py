@@ -1,6 +1,6 @@
 """mpirun on the leader, a daemon of it on every other host: mpi and horovod.
 
-The leader's plan starts mpirun. Its ranks come back to each host's `train` through the stand-in, as torchrun's do: one
+The leader's plan starts mpirun. Its ranks come back to each host's `train` through the rank shim, as torchrun's do: one
 pipe for each stream of each rank, true exit statuses, signals to the rank alone, and the environment of the rank's own
 host with what MPI adds. The daemons (orted, prted, hydra_pmi_proxy) are started by the other hosts' `train` themselves:
 mpirun's remote agent asks its own `train`, and that one theirs, over the link. So a follower's plan starts a process
@@ -8,7 +8,7 @@ that waits for the daemon's command and becomes it. No sshd, no keys, no root. T
 
 For other launchers that run under mpirun: `plan_for` makes a plan with another name, more variables (`extra_environ`,
 which the user's own win over), custom options of another hyperparameter, more options of mpirun's (`options`), and a
-program between the stand-in and the interpreter (`wrap`). `mpi_of(job)` is the mpirun there is.
+program between the rank shim and the interpreter (`wrap`). `mpi_of(job)` is the mpirun there is.
 """
 
 from collections.abc import Mapping
@@ -27,10 +27,10 @@ from toolkit.launchers.environment import environment, names, played, stop_polic
 from toolkit.launchers.mpi_options import Asked, command, rank_variables, split
 
 HOOKS = Path(toolkit.__file__).parent / "hook"
-STANDIN = HOOKS / "standin.py"
+RANK_SHIM = HOOKS / "rank_shim.py"
 AGENT = HOOKS / "mpi_agent.py"
-# In the run's folder (supervise/ranks.py makes both).
-DOOR = "ranks.sock"
+# In the run's folder (supervise/shim_server.py makes both).
+SHIM_SOCKET = "ranks.sock"
 AGENT_WRAPPER = "agent"
 SSHD = "/usr/sbin/sshd"
 # A Horovod built without MPI takes every rank for rank 0 of 1 and says nothing; asked for MPI it fails at once.
@@ -76,16 +76,16 @@ def plan_for(
     _check(job)
     custom, given = split(mpi, custom_options)
     arguments = tokens(job)
-    stand_in = job.settings.stand_in == "on"
+    has_rank_shim = job.settings.stand_in == "on"
     apart = _apart(job, mpi, run_folder)
     extra = {**apart, **_host_name(job), **(extra_environ or {})}
-    environ = {**_environment(job, arguments, extra), **given, "TOOLKIT_DOOR": str(run_folder / DOOR)}
+    environ = {**_environment(job, arguments, extra), **given, "TOOLKIT_SHIM_SOCKET": str(run_folder / SHIM_SOCKET)}
     several = job.cluster.size > 1
     main = ProcessSpec(
         name="mpirun",
         argv=(
             *command(mpi, _asked(job, run_folder, (*options, *custom))),
-            *((job.interpreter, "-I", "-S", str(STANDIN), "-") if stand_in else ()),
+            *((job.interpreter, "-I", "-S", str(RANK_SHIM), "-") if has_rank_shim else ()),
             *wrap,
             *_script(job, job.script),
             *arguments,
@@ -94,20 +94,20 @@ def plan_for(
         cwd=job.script.folder,
         stop=_stop(job),
         starts_ranks=_ranks(job),
-        stand_in=stand_in,
+        has_rank_shim=has_rank_shim,
         rank_variables=rank_variables(mpi),
         own_variables=(*apart, "TMPDIR"),
         # Where mpirun and its daemons keep their files: it goes with the run, however they ended.
         launcher_environ={"TMPDIR": str(run_folder)},
-        door="agent" if several else "",
-        tags=None if stand_in else Tags(by=mpi.kind, hosts=_by_mpiruns_names(job)),
+        mpi_role="agent" if several else "",
+        tags=None if has_rank_shim else Tags(by=mpi.kind, hosts=_by_mpiruns_names(job)),
     )
     if several and not job.cluster.is_leader:
         how = ("sshd", SSHD) if _by_ssh(job) else ("daemon", *_own_name(job, mpi))
         waiter = (job.interpreter, "-I", "-S", str(AGENT), "--serve", *how)
         # sshd gives what it starts a bare environment.
         main = msgspec.structs.replace(
-            main, name="mpi daemon", argv=waiter, door="daemon", own_environ=_by_ssh(job), tags=None
+            main, name="mpi daemon", argv=waiter, mpi_role="daemon", own_environ=_by_ssh(job), tags=None
         )
     return Plan(
         launcher=name,

@@ -1,7 +1,7 @@
 """torchrun on every host: pytorchddp and torch_distributed.
 
 torchrun is the script's interpreter's own (`-m torch.distributed.run`), never another one that happens to be on PATH.
-Its ranks come back to `train` through the stand-in (PYTHON_EXEC): one pipe for each stream of each rank, true exit
+Its ranks come back to `train` through the rank shim (PYTHON_EXEC): one pipe for each stream of each rank, true exit
 statuses, signals to the rank alone. torchrun's own ways were tried on paper and left: `--redirects` writes files that
 must be tailed (no back-pressure, twice the disk), `--tee` polls them every 100 ms and mixes partial lines of two
 ranks.
@@ -32,21 +32,21 @@ def plan(job: Job, run_folder: Path) -> Plan:
     environ.setdefault("PET_LOG_DIR", str(run_folder / "torchrun"))  # Else torchelastic_... stays in TMPDIR.
     if per_host > 1:
         environ.setdefault("OMP_NUM_THREADS", "1")  # torchrun's own value, which it announces in a banner.
-    stand_in = job.settings.stand_in == "on"
+    has_rank_shim = job.settings.stand_in == "on"
     wrapper = run_folder / "rank"
-    if stand_in:
+    if has_rank_shim:
         environ["TOOLKIT_RANK_PYTHON"] = environ.get("PYTHON_EXEC", job.interpreter)
         if "PYTHON_EXEC" in environ:
             environ["TOOLKIT_PYTHON_EXEC"] = environ["PYTHON_EXEC"]
         environ["PYTHON_EXEC"] = str(wrapper)
     main = ProcessSpec(
         name="torchrun",
-        argv=(*_torchrun(job), *named(job.script, wrapper if stand_in else None), *given),
+        argv=(*_torchrun(job), *named(job.script, wrapper if has_rank_shim else None), *given),
         environ=environ,
         cwd=job.script.folder,
         stop=msgspec.structs.replace(stop_policy(job), with_ranks=not _compiles(job)),
         starts_ranks=tuple(range(job.cluster.rank * per_host, (job.cluster.rank + 1) * per_host)),
-        stand_in=stand_in,
+        has_rank_shim=has_rank_shim,
     )
     return Plan(
         launcher="torchrun",

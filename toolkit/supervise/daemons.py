@@ -3,7 +3,7 @@ other hosts, each of them gives its own main process the one that it becomes."""
 
 from typing import Protocol
 
-from toolkit.supervise.ranks import Launch, StandIn
+from toolkit.supervise.shim_server import Launch, ShimConnection
 
 
 class Wire(Protocol):
@@ -26,18 +26,18 @@ class Wire(Protocol):
 
 
 class Daemons:
-    """The guests of one phase."""
+    """The agents and daemons connected to `train` during one phase."""
 
     def __init__(self, wire: Wire | None) -> None:
         self._wire = wire
-        self._agents: dict[str, list[StandIn]] = {}
+        self._agents: dict[str, list[ShimConnection]] = {}
         # Of agents: they end behind mpirun, and that is no news.
         self.pids: set[int] = set()
-        self._waiter: StandIn | None = None
+        self._waiter: ShimConnection | None = None
         self._over = False
         self._given = False
 
-    def on_launch(self, agent: StandIn, asked: Launch) -> str:
+    def on_launch(self, agent: ShimConnection, asked: Launch) -> str:
         """Pass an agent's wish on; return what keeps it from being met, "" for nothing."""
         if self._wire is None:
             agent.answer(code=69, number=None)
@@ -49,7 +49,7 @@ class Daemons:
         self.pids.add(agent.peer)
         return ""
 
-    def on_waiter(self, waiter: StandIn) -> None:
+    def on_waiter(self, waiter: ShimConnection) -> None:
         """Take this host's main process, which waits for its command."""
         self._waiter = waiter
         self.serve()

@@ -32,7 +32,7 @@ class Supervisor:
     """Runs phases, one after the other.
 
     *run_folder* is private to this run; *marker* ("NAME=value") stands in the environment of all we start; *python*
-    runs the stand-ins. *alone*: the job has no other host; *others* is None, too, where those cannot be talked to.
+    runs the rank shims. *alone*: the job has no other host; *others* is None, too, where those cannot be talked to.
     """
 
     def __init__(

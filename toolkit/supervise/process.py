@@ -7,7 +7,7 @@ from pathlib import Path
 
 from toolkit.job.outcome import Exit
 from toolkit.supervise.kernel import is_exiting
-from toolkit.supervise.ranks import StandIn
+from toolkit.supervise.shim_server import ShimConnection
 
 
 class Process:
@@ -25,7 +25,7 @@ class Process:
         self.started_ns = 0
         self.told_ns: int | None = None
         self.killed = False
-        self.standin: StandIn | None = None
+        self.shim: ShimConnection | None = None
 
     def started(self, pid: int) -> None:
         """Note that it runs as *pid* from now on."""

@@ -19,10 +19,10 @@ from toolkit.supervise.guardian import Guardian
 from toolkit.supervise.kernel import descendants, own_children
 from toolkit.supervise.others import Rules
 from toolkit.supervise.process import Process
-from toolkit.supervise.ranks import Door, Request, StandIn, write_agent, write_wrapper
 from toolkit.supervise.relay import RankFile, Stream
+from toolkit.supervise.shim_server import Request, ShimConnection, ShimServer, write_agent, write_wrapper
 
-STANDIN = Path(__file__).parent.parent / "hook" / "standin.py"
+RANK_SHIM = Path(__file__).parent.parent / "hook" / "rank_shim.py"
 AGENT = Path(__file__).parent.parent / "hook" / "mpi_agent.py"
 KILL_AGAIN_S = 0.005
 
@@ -57,30 +57,30 @@ class Processes:
 
     # --- starting
 
-    def open_door(self) -> Door | None:
-        """Return the door at which stand-ins and agents knock, None if nobody will: without one a launcher's ranks are
-        its own."""
-        if not self.spec.stand_in and not self.spec.door:
+    def open_shim_server(self) -> ShimServer | None:
+        """Return the server to which rank shims and mpirun's agents connect; None if the phase has neither, or if the
+        server cannot be opened: the launcher then keeps its ranks as its own children."""
+        if not self.spec.has_rank_shim and not self.spec.mpi_role:
             return None
         folder = self._home.run_folder
         try:
-            door = Door(folder)
+            server = ShimServer(folder)
         except OSError as error:
             self._leave_ranks(f"{folder}: {error.strerror}")
             return None
         wrapper, python = folder / "rank", self.spec.environ.get("TOOLKIT_RANK_PYTHON")
         if python is not None and (
             why := write_wrapper(
-                wrapper, script_python=python, python=self._home.python, standin=STANDIN, door=door.path
+                wrapper, script_python=python, python=self._home.python, shim=RANK_SHIM, server=server.path
             )
         ):
-            door.close()
+            server.close()
             self._leave_ranks(why)
             return None
         agent = folder / "agent"
-        if self.spec.door == "agent" and (why := write_agent(agent, python=self._home.python, agent=AGENT)):
+        if self.spec.mpi_role == "agent" and (why := write_agent(agent, python=self._home.python, agent=AGENT)):
             self._note(f"{why}: no daemon can be started on other hosts")
-        return door
+        return server
 
     def start_main(self) -> None:
         """Start the phase's own process.
@@ -92,7 +92,7 @@ class Processes:
         environ = {name: value for name, value in spec.environ.items() if name != "TOOLKIT_RANK_PYTHON"}
         environ |= spec.launcher_environ
         process = Process(spec.name, is_main=True, rank=spec.rank, local_rank=None)
-        shared = self._shared or (bool(spec.starts_ranks) and spec.stand_in)
+        shared = self._shared or (bool(spec.starts_ranks) and spec.has_rank_shim)
         self._start(process, spec.argv, environ, spec.cwd, shared=shared)
 
     def start_service(self, spec: ProcessSpec) -> None:
@@ -111,11 +111,11 @@ class Processes:
                 raise
             self._home.log.warning(f"{spec.name}: {error}")
 
-    def start_rank(self, standin: StandIn, asked: Request) -> None:
-        """Start the rank that *standin* stands for; a rank that cannot be started ends with 127, as in a shell."""
+    def start_rank(self, shim: ShimConnection, asked: Request) -> None:
+        """Start the rank that *shim* asked for; a rank that cannot be started ends with 127, as in a shell."""
         rank, local_rank = (asked.number(name.encode()) for name in self.spec.rank_variables)
         process = Process(f"rank {rank}", is_main=False, rank=rank, local_rank=local_rank)
-        process.standin = standin
+        process.shim = shim
         try:
             self._start(
                 process,
@@ -127,11 +127,11 @@ class Processes:
             )
         except UserError as error:
             self._home.log.error(str(error))
-            standin.answer(code=127, number=None)
+            shim.answer(code=127, number=None)
             return
-        standin.pid = process.pid
+        shim.pid = process.pid
         self.had_ranks = True
-        if self.spec.door == "daemon":  # What it became is MPI's; people ask what their ranks were started with.
+        if self.spec.mpi_role == "daemon":  # What it became is MPI's; people ask what their ranks were started with.
             self.command = asked.argv
 
     def add(self, process: Process, pid: int) -> None:
@@ -190,7 +190,7 @@ class Processes:
         environ = {name: value for name, value in self.spec.environ.items() if name not in ours}
         if "TOOLKIT_PYTHON_EXEC" in self.spec.environ:
             environ["PYTHON_EXEC"] = self.spec.environ["TOOLKIT_PYTHON_EXEC"]
-        self.spec = msgspec.structs.replace(self.spec, stand_in=False, environ=environ)
+        self.spec = msgspec.structs.replace(self.spec, has_rank_shim=False, environ=environ)
 
     # --- who lives
 
@@ -285,13 +285,13 @@ def _two_pipes() -> tuple[int, int, int, int]:
 
 
 def _rank_environ(spec: ProcessSpec, asked: Request) -> dict[bytes, bytes]:
-    """Return a rank's environment: what its launcher gave the stand-in, with this host's own in place of it."""
+    """Return a rank's environment: what its launcher gave the rank shim, with this host's own in place of it."""
     environ = dict(asked.environ)
     for own in (*spec.own_variables, *(spec.environ if spec.own_environ else ())):
         environ.pop(own.encode(), None)
         if own in spec.environ:
             environ[own.encode()] = os.fsencode(spec.environ[own])
-    for name in (b"PYTHON_EXEC", b"TOOLKIT_DOOR"):
+    for name in (b"PYTHON_EXEC", b"TOOLKIT_SHIM_SOCKET"):
         environ.pop(name, None)
     if asked.passed is not None:
         environ[b"PMI_FD"] = str(asked.passed).encode()
@@ -301,7 +301,7 @@ def _rank_environ(spec: ProcessSpec, asked: Request) -> dict[bytes, bytes]:
 
 
 def _as_asked(asked: Request) -> None:
-    """Between fork and exec of a rank: the processors and the descriptor that its launcher gave the stand-in."""
+    """Between fork and exec of a rank: the processors and the descriptor that its launcher gave the rank shim."""
     os.sched_setaffinity(0, asked.affinity)
     if asked.passed is not None:
         os.set_inheritable(asked.passed, True)

@@ -21,7 +21,7 @@ from toolkit.supervise.others import Others, Rules, Word
 from toolkit.supervise.process import Process, command_name, why_unkilled
 from toolkit.supervise.processes import Home, Processes
 from toolkit.supervise.pulse import Pulse
-from toolkit.supervise.ranks import Door, Launch, Request, Serve, StandIn
+from toolkit.supervise.shim_server import Launch, Request, Serve, ShimConnection, ShimServer
 from toolkit.supervise.signals import FORWARDED, Signals, name_of, passed_on, stops
 from toolkit.supervise.stop import Action, Event, answer
 from toolkit.supervise.stop import Phase as StopPhase
@@ -85,7 +85,7 @@ class Running:
         self._asking = Asking(around.run_folder, around.log)
         self._exits: list[Exit] = []
         self._daemons = Daemons(around.others)
-        self._held: list[StandIn] = []
+        self._held: list[ShimConnection] = []
         self._killed: set[int] = set()
         self._aborted: set[int] = set()
         self._aborts_s: float | None = None
@@ -128,7 +128,7 @@ class Running:
         self._flow.watch(self._around.signals.fd, self._on_signal)
         if self._around.others is not None:
             self._flow.watch(self._around.others.fd, self._on_others)
-        door = self._open_door()
+        server = self._open_shim_server()
         try:
             for service in self._phase.services:
                 self._processes.start_service(service)
@@ -143,8 +143,8 @@ class Running:
                     self._on_others()
                 self._tick(time.monotonic())
         finally:
-            if door is not None:
-                door.close()
+            if server is not None:
+                server.close()
             if self._state != "done":  # After an error of our own.
                 self._abandon()
         self._look_for_stacks(math.inf)
@@ -163,17 +163,17 @@ class Running:
         self._flow.drain()
         self._flow.end()
 
-    def _open_door(self) -> Door | None:
-        door = self._processes.open_door()
-        if door is None:
+    def _open_shim_server(self) -> ShimServer | None:
+        server = self._processes.open_shim_server()
+        if server is None:
             return None
 
-        def on_knock() -> None:
-            while (standin := door.accept()) is not None:
-                self._flow.watch(standin.fd, lambda guest=standin: self._on_standin(guest))  # type: ignore[misc]
+        def on_connect() -> None:
+            while (shim := server.accept()) is not None:
+                self._flow.watch(shim.fd, lambda shim=shim: self._on_shim(shim))  # type: ignore[misc]
 
-        self._flow.watch(door.fd, on_knock)
-        return door
+        self._flow.watch(server.fd, on_connect)
+        return server
 
     # --- what happens
 
@@ -219,15 +219,15 @@ class Running:
                 if self._around.others is not None:
                     self._around.others.answer(self._so_far())
 
-    def _on_standin(self, standin: StandIn) -> None:
-        numbers, gone = standin.read()
+    def _on_shim(self, shim: ShimConnection) -> None:
+        numbers, gone = shim.read()
         if gone:
-            self._flow.unwatch(standin.fd)
-            standin.close()
-        elif standin.asked is not None and standin.pid is None and not standin.answered:
-            self._on_asked(standin, standin.asked)
-        if (gone or numbers) and standin.pid in self._living:
-            self._on_launcher_stops(standin.pid)
+            self._flow.unwatch(shim.fd)
+            shim.close()
+        elif shim.asked is not None and shim.pid is None and not shim.answered:
+            self._on_asked(shim, shim.asked)
+        if (gone or numbers) and shim.pid in self._living:
+            self._on_launcher_stops(shim.pid)
 
     def _on_launcher_stops(self, pid: int) -> None:
         self._launcher_first = self._launcher_first or self._state == "running"
@@ -238,18 +238,18 @@ class Running:
         if self._aborts_s is None:
             self._aborts_s = time.monotonic() + ABORT_S
 
-    def _on_asked(self, guest: StandIn, asked: Request | Launch | Serve) -> None:
+    def _on_asked(self, connection: ShimConnection, asked: Request | Launch | Serve) -> None:
         if isinstance(asked, Request) and self._state != "running":
-            guest.answer(code=None, number=signal.SIGTERM)
+            connection.answer(code=None, number=signal.SIGTERM)
         elif isinstance(asked, Request):
-            self._processes.start_rank(guest, asked)
+            self._processes.start_rank(connection, asked)
             self._child_ended = True
         elif isinstance(asked, Launch):
-            problem = self._daemons.on_launch(guest, asked)
+            problem = self._daemons.on_launch(connection, asked)
             if problem:
                 self._log.error(problem)
         else:
-            self._daemons.on_waiter(guest)
+            self._daemons.on_waiter(connection)
 
     def _reap(self) -> None:
         """Take all that have ended before anything is done about one: a signal to a zombie would count as told."""
@@ -271,7 +271,7 @@ class Running:
         """Return *ended*; as told, where a rank crashed while MPI was aborted (MPICH's do): another is the cause. One
         that had already left word of its own end, and then crashed or failed on the way out (in MPI_Abort or in
         MPI_Finalize, where MPI's own programs are gone): its own code is the end."""
-        if not self._spec.stop.as_one or process.standin is None:
+        if not self._spec.stop.as_one or process.shim is None:
             return ended
         if ended.ok:
             left = not ended.told and self._state == "running" and self._evidence.unfinished(process.pid)
@@ -281,7 +281,7 @@ class Running:
             return msgspec.structs.replace(ended, code=own, signal=None) if own else ended
         if ended.signal is None:
             return ended
-        numbers, gone = process.standin.read()
+        numbers, gone = process.shim.read()
         aborted = bool(numbers) or gone or process.pid in self._aborted
         return msgspec.structs.replace(ended, told=True) if aborted else ended
 
@@ -297,16 +297,16 @@ class Running:
         if process.is_service:
             self._on_service_exit(process, ended)
             return
-        if process.standin is not None and self._is_held(ended):
-            self._held.append(process.standin)
-        elif process.standin is not None:
-            process.standin.answer(code=ended.code, number=ended.signal)
+        if process.shim is not None and self._is_held(ended):
+            self._held.append(process.shim)
+        elif process.shim is not None:
+            process.shim.answer(code=ended.code, number=ended.signal)
         if process.is_main:
             self._main_exit = ended
-            for standin in self._held:
-                standin.answer(code=0, number=None)
-        if process.is_main and self._spec.door:
-            self._daemons.main_ended(ended.status, leads=self._spec.door == "agent")
+            for shim in self._held:
+                shim.answer(code=0, number=None)
+        if process.is_main and self._spec.mpi_role:
+            self._daemons.main_ended(ended.status, leads=self._spec.mpi_role == "agent")
         if not self._processes.at_work:
             self._on_all_ended()
         elif process.is_main:
@@ -380,7 +380,7 @@ class Running:
     @property
     def _ends_as_one(self) -> bool:
         # Without the link only the launcher can tell the other hosts.
-        return self._spec.stop.as_one and not (self._spec.door and self._around.others is None)
+        return self._spec.stop.as_one and not (self._spec.mpi_role and self._around.others is None)
 
     @property
     def _ends_with_ranks(self) -> bool:
@@ -615,7 +615,9 @@ class Running:
         self._log.info(f"{len(pids)} process(es) outlived the script and get SIGTERM: {names}")
 
     def _kill(self) -> None:
-        ranks = [process for process in self._processes.at_work if process.rank is not None or not self._spec.stand_in]
+        ranks = [
+            process for process in self._processes.at_work if process.rank is not None or not self._spec.has_rank_shim
+        ]
         if ranks:
             self._forced = True
             self._note(f"SIGKILL to {', '.join(process.name for process in ranks)}, which had not ended")

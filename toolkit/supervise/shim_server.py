@@ -1,5 +1,8 @@
-"""The door at which stand-ins ask `train` to run their ranks (toolkit/hook/standin.py says why and how), and mpirun's
-agents for daemons on other hosts (toolkit/hook/mpi_agent.py)."""
+"""The server to which rank shims and mpirun's agents connect.
+
+A rank shim asks `train` to run its rank (toolkit/hook/rank_shim.py says why and how); mpirun's agent asks for a daemon
+on another host (toolkit/hook/mpi_agent.py).
+"""
 
 import array
 import contextlib
@@ -24,23 +27,23 @@ exec {python} -I -S {agent} "$@"
 WRAPPER = """#!/bin/sh
 # Runs in place of a launcher's rank: hands it over to train. A first argument that is an option is an interpreter's.
 case "$1" in -*) set -- {script_python} "$@" ;; esac
-exec {python} -I -S {standin} {door} "$@"
+exec {python} -I -S {shim} {server} "$@"
 """
 
 
 class Launch(Record, frozen=True, kw_only=True):
-    """What mpirun's agent asks for: *command*, for a shell, run on another host."""
+    """The request of mpirun's agent: run *command*, for a shell, on another host."""
 
     host: str
     command: str
 
 
 class Serve(Record, frozen=True, kw_only=True):
-    """What a follower's main process asks for: the command that this host is to run."""
+    """The request of a follower's main process for the command that this host is to run."""
 
 
 class Request(Record, frozen=True, kw_only=True):
-    """What a stand-in asks for: a rank's command line, folder, environment (bytes, as the kernel has them) and cpus.
+    """A rank shim's request: a rank's command line, folder, environment (bytes, as the kernel has them) and cpus.
 
     `passed`: a descriptor that the rank inherits under this number (its PMI_FD); the connection owns and closes it.
     """
@@ -57,8 +60,11 @@ class Request(Record, frozen=True, kw_only=True):
         return int(value) if value.isdigit() else None
 
 
-class StandIn:
-    """One connection. `asked` has its request once it is whole; `pid` the rank that was started for it."""
+class ShimConnection:
+    """A connection of a rank shim, an agent or a daemon.
+
+    `asked`: its request, once it is complete. `pid`: the rank that was started for it.
+    """
 
     def __init__(self, connection: "socket.socket") -> None:
         self._connection = connection
@@ -81,7 +87,7 @@ class StandIn:
         return int.from_bytes(told[:4], sys.byteorder)
 
     def read(self) -> tuple[list[int], bool]:
-        """Take what came. Return (signals the launcher sent to the stand-in, True if it is gone)."""
+        """Take what came. Return (signals the launcher sent to the rank shim, True if it is gone)."""
         try:
             piece = self._receive()
         except BlockingIOError:
@@ -107,7 +113,7 @@ class StandIn:
         self._say(b"over\n")
 
     def answer(self, *, code: int | None, number: int | None) -> None:
-        """Let the stand-in end as its rank did."""
+        """Let the rank shim end as its rank did."""
         self.answered = True
         words = f"exit {code}\n" if code is not None else f"signal {number}\n"
         self._say(words.encode())
@@ -161,7 +167,7 @@ class StandIn:
         return True
 
 
-class Door:
+class ShimServer:
     """Listens in the run's folder, which only this user can enter."""
 
     def __init__(self, folder: Path) -> None:
@@ -179,18 +185,18 @@ class Door:
     def fd(self) -> int:
         return self._listener.fileno()
 
-    def accept(self) -> StandIn | None:
-        """Return the next stand-in at the door, None if there is none."""
+    def accept(self) -> ShimConnection | None:
+        """Return the next connection, None if there is none."""
         try:
             connection, _ = self._listener.accept()
         except OSError:
             return None
         connection.setblocking(False)
-        return StandIn(connection)
+        return ShimConnection(connection)
 
     def close(self) -> None:
         self._listener.close()
-        self.path.unlink(missing_ok=True)  # The next round's door is at the same place.
+        self.path.unlink(missing_ok=True)  # The next attempt's server uses the same path.
 
 
 @contextlib.contextmanager
@@ -202,9 +208,9 @@ def _opened(folder: Path) -> Iterator[int]:
         os.close(fd)
 
 
-def write_wrapper(path: Path, *, script_python: str, python: str, standin: Path, door: Path) -> str:
+def write_wrapper(path: Path, *, script_python: str, python: str, shim: Path, server: Path) -> str:
     """Write the executable that launchers start in place of a rank; return why it cannot be used, "" if it can."""
-    words = {"script_python": script_python, "python": python, "standin": str(standin), "door": str(door)}
+    words = {"script_python": script_python, "python": python, "shim": str(shim), "server": str(server)}
     return _write_executable(path, WRAPPER.format(**{name: _in_quotes(word) for name, word in words.items()}))
 
 

@@ -5,9 +5,9 @@ processor affinity to `train`, passes on the signals it gets, and ends exactly a
 `train` has the rank as its own child: its true exit status to the nanosecond, one pipe for each of its streams, and
 nobody else who signals or kills it. If `train` cannot be reached, the rank simply runs here.
 
-Runs with -I -S in train's own interpreter, as `standin.py SOCKET INTERPRETER ARGUMENTS...`; "-" is the socket that
-TOOLKIT_DOOR names, for launchers that give one command line to all hosts (mpirun). Message: a decimal length and a
-newline, then NUL-separated: folder, affinity, number of arguments, the arguments, NAME=VALUE... With it goes the
+Runs with -I -S in train's own interpreter, as `rank_shim.py SOCKET INTERPRETER ARGUMENTS...`; "-" is the socket that
+TOOLKIT_SHIM_SOCKET names, for launchers that give one command line to all hosts (mpirun). Message: a decimal length and
+a newline, then NUL-separated: folder, affinity, number of arguments, the arguments, NAME=VALUE... With it goes the
 descriptor that PMI_FD names, if there is one: MPICH's ranks talk to their daemon on it. Answers, a line each: `exit N`,
 `signal N`. It sends `signal N` for each signal it gets.
 """
@@ -28,7 +28,7 @@ def main(path: str, argv: list[str]) -> None:
     fields = [os.getcwdb(), affinity, str(len(arguments)).encode(), *arguments, *environ]
     body = b"\0".join(fields)
     try:
-        link.connect(_reached(os.environ.get("TOOLKIT_DOOR", "") if path == "-" else path))
+        link.connect(_reached(os.environ.get("TOOLKIT_SHIM_SOCKET", "") if path == "-" else path))
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2):
             signal.signal(number, lambda n, _frame: link.sendall(b"signal %d\n" % n))
         message = b"%d\n%s" % (len(body), body)

@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 from tests.fuzz.documents import texts, values
 from tests.fuzz.target import target
 from tests.peers.wired import TIMES, party
+from toolkit.job.events import AllReady
 from toolkit.peers.follower import Follower
 from toolkit.peers.frames import NONCE_BYTES, Direction, Reason, RefusedError, decode, encode
 from toolkit.peers.leader import Leader
 from toolkit.peers.messages import Down, Ready, Up
-from toolkit.peers.roll import Say, Send, Start
+from toolkit.peers.roll import Say, Send
 
 HOSTS = ("algo-1", "algo-2", "algo-3")
 SIDES: dict[Direction, tuple[type[msgspec.Struct], ...]] = {"up": get_args(Up), "down": get_args(Down)}
@@ -126,7 +127,7 @@ def strangers_cost_the_link_a_line_each_kind(said: list[list[bytes]], order: int
             together.turn(0)
         follower.tell(Ready())
         together.leader.tell(Ready())
-        together.until(lambda: all(together.told(link, Start) for link in together.links))
+        together.until(lambda: all(together.told(link, AllReady) for link in together.links))
         for guest, _ in guests:
             guest.close()
 

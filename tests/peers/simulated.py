@@ -10,10 +10,11 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from toolkit.job.events import AllReady, Hang, JobEnded, PeerFailed, Stop
 from toolkit.peers.follower import Follower
 from toolkit.peers.leader import Leader
 from toolkit.peers.messages import Ended, Evidence, Message, Ready, Report
-from toolkit.peers.roll import Action, FailHere, Say, Send, Settled, Start, StopHere, Times
+from toolkit.peers.roll import Action, Say, Send, Times
 
 TIMES = Times(beat_s=1.0, patience_s=8.0, join_s=60.0, end_s=0.0, grace_s=5.0)
 # The wall clock of the simulation at its start.
@@ -36,6 +37,7 @@ class Host:
     inbox: list[Callable[[], list[Action]]] = field(default_factory=list)
     evidence: Report | None = None
     answers: bool = True
+    heard: list[Message] = field(default_factory=list)
 
     def did(self, kind: type[Action]) -> list[float]:
         """Return when it was told to do a *kind* of thing."""
@@ -52,7 +54,7 @@ class Host:
     @property
     def left_s(self) -> float:
         """When it had the job's verdict."""
-        return self.did(Settled)[0]
+        return self.did(JobEnded)[0]
 
 
 class Job:
@@ -198,7 +200,7 @@ class Job:
                     self._send(host, self.hosts[name], action.message)
                 continue
             host.actions.append((self.now_s - self.began_s, action))
-            if isinstance(action, FailHere) and host.answers:
+            if isinstance(action, PeerFailed | Hang) and host.answers:
                 self.at(self.now_s - self.began_s + 0.005, lambda: self.tell(host.name, Evidence(report=host.evidence)))
 
     def _send(self, sender: Host, to: Host, message: Message) -> None:
@@ -219,6 +221,7 @@ class Job:
                 return
 
             def come() -> list[Action]:
+                to.heard.append(message)
                 if isinstance(to.roll, Leader):
                     return to.roll.heard(sender.name, message, self.now_s, self.ns(self.now_s))
                 return to.roll.heard(message, self.now_s)
@@ -255,8 +258,8 @@ class Job:
 
 
 def stops(host: Host) -> list[int]:
-    return [action.signal for _, action in host.actions if isinstance(action, StopHere)]
+    return [action.signal for _, action in host.actions if isinstance(action, Stop)]
 
 
 def started(job: Job) -> bool:
-    return all(host.did(Start) for host in job.hosts.values())
+    return all(host.did(AllReady) for host in job.hosts.values())

@@ -7,10 +7,11 @@ import msgspec
 import pytest
 
 from tests.peers.simulated import TIMES, Host, Job
+from toolkit.job.events import Again, AllReady, JobEnded, PeerFailed, Stop
 from toolkit.job.restart import Steps
 from toolkit.peers.leader import Leader
-from toolkit.peers.messages import Again, Ended, Failing, Message, Ready, Report, Round, Stop
-from toolkit.peers.roll import AGAIN_S, Action, FailHere, Repeat, Say, Send, Settled, Start, StopHere
+from toolkit.peers.messages import Ended, Failing, Message, Ready, Report, Round
+from toolkit.peers.roll import AGAIN_S, Action, Say, Send
 
 SCRIPT = "ExecuteUserScriptError"
 SOME = Steps(seen=True, highest=7)
@@ -51,9 +52,9 @@ class Rounds(Job):
         self.ready()
 
     @property
-    def repeats(self) -> dict[str, list[Repeat]]:
+    def repeats(self) -> dict[str, list[Again]]:
         return {
-            name: [action for _, action in host.actions if isinstance(action, Repeat)]
+            name: [action for _, action in host.actions if isinstance(action, Again)]
             for name, host in self.hosts.items()
         }
 
@@ -68,14 +69,14 @@ class Rounds(Job):
         host.answers = host.name in self.running
         super()._do(host, actions)
         for action in actions:
-            if isinstance(action, Start) and host.name not in self.stopped:
+            if isinstance(action, AllReady) and host.name not in self.stopped:
                 self._start(host.name)
-            elif isinstance(action, StopHere):
+            elif isinstance(action, Stop):
                 self.stopped.add(host.name)
                 self._after(host.name, self._teardown_s, lambda: self._end(host.name))
-            elif isinstance(action, FailHere):
+            elif isinstance(action, PeerFailed):
                 self._after(host.name, self._teardown_s, lambda: self._end(host.name))
-            elif isinstance(action, Repeat):
+            elif isinstance(action, Again):
                 self._again(host, action.restart.round)
 
     @property
@@ -117,7 +118,7 @@ class Rounds(Job):
         self.running.discard(name)
         self.ends[self.round[name]][name] = self.now_s
         well = Report(host=name, exit_code=143 if name in self.stopped else 0, stopped=name in self.stopped)
-        healthy = Report(host=name, exit_code=75) if self.hosts[name].did(FailHere) and not well.stopped else well
+        healthy = Report(host=name, exit_code=75) if self.hosts[name].did(PeerFailed) and not well.stopped else well
         self.tell(name, Ended(report=self.hosts[name].evidence or healthy, steps=self.steps))
 
     def _again(self, host: Host, number: int) -> None:
@@ -125,7 +126,7 @@ class Rounds(Job):
         assert host.name in self.ends[number - 1]
         self.round[host.name] = number
         host.evidence = None
-        host.actions = [(at_s, action) for at_s, action in host.actions if not isinstance(action, FailHere)]
+        host.actions = [(at_s, action) for at_s, action in host.actions if not isinstance(action, PeerFailed)]
         if len(self.starts) == number:
             self.starts.append({})
             self.ends.append({})
@@ -308,10 +309,10 @@ def test_news_of_a_round_that_is_over_is_no_news() -> None:
     leader.heard("b", Round(round=1), 1.8, 0)
     start = leader.heard("b", Ready(), 1.8, 0)
 
-    assert [type(action) for action in repeated] == [Send, Repeat]
+    assert [type(action) for action in repeated] == [Send, Again]
     assert any(isinstance(action, Send) and isinstance(action.message, Again) for action in back)
     assert late == [[]] * 4
-    assert [type(action) for action in start] == [Send, Start]
+    assert [type(action) for action in start] == [Send, AllReady]
 
 
 @pytest.mark.parametrize("seed", range(150))
@@ -348,7 +349,7 @@ def test_whatever_happens_rounds_do_not_mix_and_all_end_with_one_verdict(seed: i
     job.play(300.0)
 
     living = [host for host in job.hosts.values() if host.alive]
-    assert all(host.verdict is not None and len(host.did(Settled)) == 1 for host in living)
+    assert all(host.verdict is not None and len(host.did(JobEnded)) == 1 for host in living)
     # Where the leader is lost, its followers have what each of them knows.
     assert len(job.verdicts) == 1 or lost == names[0]
     assert all([each.restart.round for each in told] == [*range(1, len(told) + 1)] for told in job.repeats.values())
@@ -376,4 +377,4 @@ def test_each_host_costs_the_same_however_many_there_are() -> None:
     answers = [leader.heard(host, Ended(report=Report(host=host, exit_code=75), steps=SOME), 1.0, 0) for host in hosts]
 
     assert sum(len(actions) for actions in answers) == 2
-    assert [type(action) for action in answers[-1]] == [Send, Repeat]
+    assert [type(action) for action in answers[-1]] == [Send, Again]

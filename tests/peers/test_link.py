@@ -14,13 +14,14 @@ import msgspec
 import pytest
 
 from tests.peers.wired import KEY, TIMES, Party, child, party, wire
+from toolkit.job.events import AllReady, PeerFailed
 from toolkit.peers import route
 from toolkit.peers.follower_link import FollowerLink
 from toolkit.peers.frames import NONCE_BYTES, Reason, Seal, encode, job_key
 from toolkit.peers.leader_link import UNPROVED_AT_ONCE, LeaderLink, listen
 from toolkit.peers.link import PROVE_WITHIN_S, SEGMENT_BYTES
 from toolkit.peers.messages import Ended, Failing, Hello, Ping, Ready, Report
-from toolkit.peers.roll import FailHere, Say, Start, Times
+from toolkit.peers.roll import Say, Times
 
 # Sooner than the patience: what takes less was not noticed by silence. How soon is scripts/bench link's matter.
 SOON_S = TIMES.patience_s - 0.5
@@ -39,7 +40,7 @@ def start(together: Party) -> None:
     """Let all hosts be ready and started."""
     for link in together.links:
         link.tell(Ready())
-    together.until(lambda: all(together.told(link, Start) for link in together.links))
+    together.until(lambda: all(together.told(link, AllReady) for link in together.links))
 
 
 def end(together: Party) -> None:
@@ -132,7 +133,7 @@ def test_a_failure_reaches_all_hosts_and_the_leader_leaves_last() -> None:
         start(together)
 
         followers[7].tell(Failing(report=Report(host="algo-9", exit_code=3, primary=True, cause="boom")))
-        took_s = together.until(lambda: sum(bool(together.told(link, FailHere)) for link in together.links) == 29)
+        took_s = together.until(lambda: sum(bool(together.told(link, PeerFailed)) for link in together.links) == 29)
         for link in together.links:
             report = Report(host=link.me, exit_code=3 if link is followers[7] else 75, primary=link is followers[7])
             link.tell(Ended(report=report))
@@ -374,7 +375,7 @@ def test_a_flood_of_strangers_drives_out_itself_and_no_host() -> None:
 
         late = together.follower("algo-3")
         late.tell(Ready())
-        took_s = together.until(lambda: all(together.told(link, Start) for link in together.links))
+        took_s = together.until(lambda: all(together.told(link, AllReady) for link in together.links))
         end(together)
 
         assert took_s < SOON_S
@@ -447,7 +448,7 @@ def test_a_connection_that_tcp_is_slow_to_heal_is_replaced_within_the_patience()
             together.until(lambda count=count: between.connections == count)  # type: ignore[misc]
         end(together)
 
-        assert not any(together.told(link, FailHere) for link in together.links)
+        assert not any(together.told(link, PeerFailed) for link in together.links)
         assert not together.leader.refused
 
 
@@ -463,7 +464,7 @@ def test_a_connection_that_is_taken_and_closed_is_tried_again_within_the_patienc
         together.until(lambda: between.connections == 2)
         end(together)
 
-        assert not any(together.told(link, FailHere) for link in together.links)
+        assert not any(together.told(link, PeerFailed) for link in together.links)
         assert not any("SECRET" in action.text for action in together.told(follower, Say) if isinstance(action, Say))
 
 
@@ -498,7 +499,7 @@ def test_a_load_balancer_that_reaches_no_leader_for_a_while_ends_no_job(
 
         said = [action.text for action in together.told(follower, Say) if isinstance(action, Say)]
         assert took_s > 1.0  # A connection that is only broken may be away for less.
-        assert not any(together.told(link, FailHere) for link in together.links)
+        assert not any(together.told(link, PeerFailed) for link in together.links)
         assert sum(f"takes connections at 127.0.0.1 port {between.where[1]}" in text for text in said) == 1
 
 
@@ -644,7 +645,7 @@ def test_a_connection_that_is_cut_is_made_again() -> None:
             together.until(lambda: len(between.recorded[-1]) > 200)
         end(together)
 
-        assert not together.told(follower, FailHere)
+        assert not together.told(follower, PeerFailed)
 
 
 def test_what_was_said_while_the_wire_was_cut_arrives() -> None:
@@ -654,7 +655,7 @@ def test_what_was_said_while_the_wire_was_cut_arrives() -> None:
         between.cut()
 
         follower.tell(Failing(report=Report(host="algo-2", exit_code=3, primary=True, cause="boom")))
-        took_s = together.until(lambda: bool(together.told(together.leader, FailHere)))
+        took_s = together.until(lambda: bool(together.told(together.leader, PeerFailed)))
 
         assert took_s < SOON_S
 
@@ -668,13 +669,12 @@ def test_a_wire_that_is_cut_off_is_seen_within_the_patience(lost: str) -> None:
         between.stalled = True
         here = together.leader if lost == "algo-2" else follower
 
-        took_s = together.until(lambda: bool(together.told(here, FailHere)))
+        took_s = together.until(lambda: bool(together.told(here, PeerFailed)))
 
-        (news,) = together.told(here, FailHere)
+        (news,) = together.told(here, PeerFailed)
         assert took_s < SOON_S
-        assert isinstance(news, FailHere)
-        assert (news.report.host, news.report.exit_code) == (lost, 75)
-        assert "nothing was heard of it for 1." in news.report.cause
+        assert isinstance(news, PeerFailed)
+        assert f"host {lost} vanished: nothing was heard of it for 1." in news.text
 
 
 def serve_leader(listener: socket.socket, hosts: tuple[str, ...], times: Times) -> None:
@@ -706,7 +706,7 @@ def test_a_leader_that_is_killed_or_stopped_is_seen_in_time(number: int, how: st
         with party(1, times=times) as together:
             follower = together.follower("algo-2", where=where)
             follower.tell(Ready())
-            together.until(lambda: bool(together.told(follower, Start)))
+            together.until(lambda: bool(together.told(follower, AllReady)))
 
             os.kill(pid, number)
             together.until(lambda: follower.verdict is not None)
@@ -714,7 +714,7 @@ def test_a_leader_that_is_killed_or_stopped_is_seen_in_time(number: int, how: st
             assert follower.verdict is not None
             assert (follower.verdict.host, follower.verdict.exit_code) == ("algo-1", 75)
             assert how in follower.verdict.cause
-            assert together.told(follower, FailHere)
+            assert together.told(follower, PeerFailed)
 
 
 @pytest.mark.parametrize(
@@ -729,12 +729,12 @@ def test_a_follower_that_is_killed_or_stopped_is_seen_in_time(number: int, how: 
             start(together)
 
             os.kill(pid, number)
-            together.until(lambda: bool(together.told(third, FailHere)))
+            together.until(lambda: bool(together.told(third, PeerFailed)))
 
-            (news,) = together.told(third, FailHere)
-            assert isinstance(news, FailHere)
-            assert (news.report.host, news.report.exit_code) == ("algo-2", 75)
-            assert how in news.report.cause
+            (news,) = together.told(third, PeerFailed)
+            assert isinstance(news, PeerFailed)
+            assert "host algo-2 vanished" in news.text
+            assert how in news.text
 
 
 def test_a_stopped_follower_that_wakes_up_reads_what_became_of_the_job() -> None:
@@ -743,7 +743,7 @@ def test_a_stopped_follower_that_wakes_up_reads_what_became_of_the_job() -> None
         follower = together.follower("algo-2")
         start(together)
         together.links.remove(follower)  # It is not served any more: as good as stopped.
-        together.until(lambda: bool(together.told(together.leader, FailHere)))
+        together.until(lambda: bool(together.told(together.leader, PeerFailed)))
         together.leader.tell(Ended(report=Report(host="algo-1", exit_code=75)))
         together.until(lambda: together.leader.finished, within_s=5.0)
         together.leader.close()

@@ -2,11 +2,14 @@
 
 import struct
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from toolkit.job.events import Again, DaemonEnded, Launch, LeaderDone, Stalled, Stop
 from toolkit.job.outcome import EarlyExit
+from toolkit.job.restart import Restart
 from toolkit.peers.clock import Clock, on_clock
 from toolkit.peers.frames import (
     HEAD_BYTES,
@@ -21,7 +24,7 @@ from toolkit.peers.frames import (
     encode,
     job_key,
 )
-from toolkit.peers.messages import Evidence, Failing, Go, Message, Ping, Ready, Report, Stop
+from toolkit.peers.messages import Evidence, Failing, Go, Message, Ping, Ready, Report
 
 KEY = job_key(b"secret", ("algo-1", "algo-2"), b"{}")
 PING = Ping(sent_ns=7)
@@ -49,6 +52,33 @@ def test_what_one_end_seals_the_other_opens() -> None:
 
     assert heard_below == down
     assert heard_above == up
+
+
+RESTART = {"round": 1, "host": "b", "cause": "boom", "process": "rank 1", "rank": 1, "exit_code": 3, "failed_ns": 9}
+
+
+@pytest.mark.parametrize(
+    ("sent", "direction", "event"),
+    [
+        ({"type": "stop", "host": "b", "signal": 15}, "down", Stop(host="b", signal=15)),
+        ({"type": "stop", "host": "b", "signal": 15}, "up", Stop(host="b", signal=15)),
+        ({"type": "stalled", "seconds": 3.5}, "down", Stalled(seconds=3.5)),
+        ({"type": "launch", "host": "b", "command": "orted"}, "down", Launch(host="b", command="orted")),
+        ({"type": "daemon ended", "code": 4}, "up", DaemonEnded(code=4)),
+        ({"type": "over"}, "down", LeaderDone()),
+        (
+            {"type": "again", "restart": {**RESTART, "counted": True}, "used": 1, "allowed": 2},
+            "down",
+            Again(restart=msgspec.convert({**RESTART, "counted": True}, Restart), used=1, allowed=2),
+        ),
+    ],
+    ids=lambda value: value["type"] if isinstance(value, dict) else "",
+)
+def test_an_event_that_goes_between_hosts_keeps_the_form_that_other_versions_know(
+    sent: dict[str, object], direction: Direction, event: Message
+) -> None:
+    assert decode(msgspec.json.encode(sent), direction) == event
+    assert sent.items() <= msgspec.json.decode(encode(event)).items()
 
 
 def test_another_key_opens_nothing() -> None:

@@ -1,14 +1,14 @@
 """Hosts whose services wait for the scripts of all (Phase.serves_all): who says what, in a job that nobody stops."""
 
 from tests.peers.simulated import Job
-from toolkit.peers.messages import Over, Rested
-from toolkit.peers.roll import AllRested, OverHere
+from toolkit.job.events import AllRanksEnded, LeaderDone
+from toolkit.peers.messages import Rested
 
 
 def test_every_host_hears_once_that_the_last_script_has_ended() -> None:
     job = Job(3)
     job.ready()
-    job.at(6.0, lambda: job.tell("algo-1", Over()))
+    job.at(6.0, lambda: job.tell("algo-1", LeaderDone()))
     for at_s, name in ((5.0, "algo-2"), (6.0, "algo-1"), (7.0, "algo-3")):
         job.at(at_s, lambda name=name: job.tell(name, Rested()))  # type: ignore[misc]
     for name in job.names:
@@ -16,8 +16,9 @@ def test_every_host_hears_once_that_the_last_script_has_ended() -> None:
 
     job.play()
 
-    assert all(len(host.did(AllRested)) == 1 and 7.0 <= host.did(AllRested)[0] < 7.3 for host in job.hosts.values())
-    assert all(6.0 <= host.did(OverHere)[0] < 6.3 for name, host in job.hosts.items() if name != "algo-1")
+    heard = [host.did(AllRanksEnded) for host in job.hosts.values()]
+    assert all(len(times) == 1 and 7.0 <= times[0] < 7.3 for times in heard)
+    assert all(6.0 <= host.did(LeaderDone)[0] < 6.3 for name, host in job.hosts.items() if name != "algo-1")
     assert {code for _, code in job.verdicts} == {0}
 
 
@@ -31,7 +32,7 @@ def test_a_host_that_has_ended_without_resting_holds_up_nobody() -> None:
 
     job.play()
 
-    assert 6.0 <= job.hosts["algo-2"].did(AllRested)[0] < 6.3
+    assert 6.0 <= job.hosts["algo-2"].did(AllRanksEnded)[0] < 6.3
 
 
 def test_nobody_rests_in_a_job_where_nobody_waits() -> None:
@@ -42,4 +43,4 @@ def test_nobody_rests_in_a_job_where_nobody_waits() -> None:
 
     job.play()
 
-    assert not any(host.did(AllRested) for host in job.hosts.values())
+    assert not any(host.did(AllRanksEnded) for host in job.hosts.values())

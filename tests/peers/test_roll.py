@@ -8,47 +8,42 @@ import msgspec
 import pytest
 
 from tests.peers.simulated import TIMES, Job, started, stops
+from toolkit.job.events import (
+    AllRanksEnded,
+    AllReady,
+    DaemonEnded,
+    Hang,
+    JobEnded,
+    Launch,
+    LeaderDone,
+    PeerFailed,
+    Stalled,
+    Stop,
+    StopStep,
+)
 from toolkit.job.outcome import EarlyExit
 from toolkit.job.stuck import Stuck
 from toolkit.peers.follower import Follower
 from toolkit.peers.frames import encode
 from toolkit.peers.leader import Leader
 from toolkit.peers.messages import (
-    DaemonEnded,
     Ended,
     Evidence,
     Failing,
     Go,
     Idle,
-    Launch,
     Left,
-    Over,
     Ping,
     Ready,
     Report,
     Rested,
     Step,
-    Stop,
     Verdict,
     Waits,
     Welcome,
 )
 from toolkit.peers.reports import HANG, light, news, shared, worse
-from toolkit.peers.roll import (
-    FAREWELL_S,
-    LINGER_S,
-    AllRested,
-    FailHere,
-    Landed,
-    LaunchHere,
-    OverHere,
-    Send,
-    Settled,
-    StalledHere,
-    Start,
-    StopAt,
-    Times,
-)
+from toolkit.peers.roll import FAREWELL_S, LINGER_S, Send, Times
 from toolkit.peers.route import Route
 
 SIZES = [2, 3, 7, 50]
@@ -82,7 +77,7 @@ def test_nobody_starts_before_all_are_ready(count: int) -> None:
 
     job.play()
 
-    assert all(7.0 <= host.did(Start)[0] < 7.1 for host in job.hosts.values())
+    assert all(7.0 <= host.did(AllReady)[0] < 7.1 for host in job.hosts.values())
     assert job.verdicts == {("algo-1", 0)}
 
 
@@ -117,7 +112,7 @@ def test_hosts_that_never_come_are_named_at_the_deadline(count: int) -> None:
     assert verdict is not None
     assert verdict.cause == f"waited 60 s in vain for host {job.names[-1]} (TOOLKIT_JOIN_S)"
     assert all(60.0 <= host.left_s < 60.1 for host in job.hosts.values() if host.alive)
-    assert not job.leader.did(Start)
+    assert not job.leader.did(AllReady)
 
 
 @pytest.mark.parametrize("waits", ["algo-1", "algo-2"])
@@ -267,8 +262,8 @@ def test_a_failure_reaches_every_host_at_once(count: int, place: int) -> None:
     job.play()
 
     assert job.verdicts == {(culprit, 3)}
-    assert all(5.0 <= host.did(FailHere)[0] < 5.1 for host in job.hosts.values() if host.name != culprit)
-    assert not job.hosts[culprit].did(FailHere)
+    assert all(5.0 <= host.did(PeerFailed)[0] < 5.1 for host in job.hosts.values() if host.name != culprit)
+    assert not job.hosts[culprit].did(PeerFailed)
     assert all(host.left_s < 5.1 for host in job.hosts.values())
 
 
@@ -453,7 +448,7 @@ def test_news_is_light_and_what_many_hosts_are_told_is_bounded() -> None:
 
     job.play()
 
-    (news,) = [action for _, action in job.hosts["algo-3"].actions if isinstance(action, FailHere)]
+    (news,) = [message for message in job.hosts["algo-3"].heard if isinstance(message, Failing)]
     assert news.report.traceback == ""
     verdict = job.hosts["algo-3"].verdict
     assert verdict is not None
@@ -488,7 +483,7 @@ def test_a_leader_that_is_killed_is_seen_within_two_seconds(count: int) -> None:
 
     assert job.verdicts == {("algo-1", 75)}
     assert all(host.left_s < 6.2 for host in job.followers)
-    assert all(host.did(FailHere) for host in job.followers)
+    assert all(host.did(PeerFailed) for host in job.followers)
 
 
 @pytest.mark.parametrize("name", ["algo-1", "algo-3"])
@@ -540,7 +535,7 @@ def test_a_host_that_comes_back_too_late_learns_what_became_of_it() -> None:
 
     assert early == {("nobody", -1), ("algo-3", 75)}
     assert job.verdicts == {("algo-3", 75)}
-    assert late.did(FailHere)
+    assert late.did(PeerFailed)
 
 
 def test_a_lost_host_is_the_cause_of_what_fails_after_it() -> None:
@@ -637,7 +632,7 @@ def test_connections_that_break_and_are_made_again_harm_nobody(count: int) -> No
 
     assert job.verdicts == {("algo-1", 0)}
     assert started(job)
-    assert all(len(host.did(Start)) == 1 for host in job.hosts.values())
+    assert all(len(host.did(AllReady)) == 1 for host in job.hosts.values())
 
 
 def test_a_verdict_is_said_again_to_a_host_that_comes_back() -> None:
@@ -650,7 +645,7 @@ def test_a_verdict_is_said_again_to_a_host_that_comes_back() -> None:
 
     assert job.verdicts == {("algo-2", 3)}
     assert 5.1 <= job.hosts["algo-3"].left_s < 5.2
-    assert job.hosts["algo-3"].did(FailHere)  # Though it had the verdict alone, its ranks were stopped.
+    assert job.hosts["algo-3"].did(PeerFailed)  # Though it had the verdict alone, its ranks were stopped.
 
 
 def test_what_a_host_said_into_a_broken_connection_is_said_again() -> None:
@@ -794,7 +789,7 @@ def test_all_stop_at_the_last_of_the_steps_they_could_stop_at() -> None:
 
     job.play()
 
-    found = [[a.step for _, a in host.actions if isinstance(a, StopAt)] for host in job.hosts.values()]
+    found = [[a.step for _, a in host.actions if isinstance(a, StopStep)] for host in job.hosts.values()]
     assert found == [[14], [14], [14]]
 
 
@@ -808,7 +803,7 @@ def test_a_host_without_steps_does_not_hold_up_the_others() -> None:
 
     job.play()
 
-    assert [at_s for at_s in job.leader.did(StopAt) if 5.4 < at_s < 5.7]
+    assert [at_s for at_s in job.leader.did(StopStep) if 5.4 < at_s < 5.7]
 
 
 # --- what MPI says of a rank on another host
@@ -866,7 +861,7 @@ def test_a_rank_that_left_without_mpi_finalize_is_the_cause_where_the_others_go_
     assert verdict is not None
     assert job.verdicts == {(who, 1)}
     assert verdict.cause == f"rank 7 of host {who} ended with 0, 2.0 s earlier; the others lost it"
-    assert all(7.0 <= host.did(FailHere)[0] < 7.2 for host in job.hosts.values() if host.did(FailHere))
+    assert all(7.0 <= host.did(PeerFailed)[0] < 7.2 for host in job.hosts.values() if host.did(PeerFailed))
 
 
 @pytest.mark.parametrize("stop", [True, False], ids=["stopped", "all leave"])
@@ -883,7 +878,7 @@ def test_ranks_that_leave_together_or_in_a_stop_fail_nothing(stop: bool) -> None
     job.play()
 
     assert job.verdicts == {("algo-1", 0)}
-    assert not any(host.did(FailHere) for host in job.hosts.values())
+    assert not any(host.did(PeerFailed) for host in job.hosts.values())
 
 
 # --- hangs
@@ -909,7 +904,7 @@ def test_a_hang_is_one_only_if_no_host_moves() -> None:
     job.play()
 
     assert {code for _, code in job.verdicts} == {124}
-    assert all(15.0 <= host.did(FailHere)[0] < 15.1 for host in job.hosts.values())
+    assert all(15.0 <= host.did(Hang)[0] < 15.1 for host in job.hosts.values())
     assert job.leader.verdict is not None
     assert job.leader.verdict.cause.endswith("; ranks 1-3 at train.py:30 in step")
     assert job.leader.verdict.of_job
@@ -928,7 +923,7 @@ def test_a_host_whose_ranks_have_ended_well_hides_no_hang() -> None:
     job.play()
 
     assert {code for _, code in job.verdicts} == {124}
-    assert all(9.0 <= host.did(FailHere)[0] < 9.1 for host in job.hosts.values())
+    assert all(9.0 <= host.did(Hang)[0] < 9.1 for host in job.hosts.values())
 
 
 @pytest.mark.parametrize("at_rest", [True, False], ids=["rests", "ends"])
@@ -946,7 +941,7 @@ def test_silence_counts_from_the_last_move_of_any_host(at_rest: bool) -> None:
     job.play()
 
     assert job.verdicts == {("algo-1", 0)}
-    assert not any(host.did(FailHere) for host in job.hosts.values())
+    assert not any(host.did(Hang) for host in job.hosts.values())
 
 
 def test_a_hang_after_the_end_of_a_hosts_ranks_is_told_with_the_seconds_since() -> None:
@@ -978,8 +973,8 @@ def test_a_hang_that_is_only_reported_is_told_to_all_hosts_and_ends_none() -> No
     job.play()
 
     assert job.verdicts == {("algo-1", 0)}
-    assert [len(host.did(StalledHere)) for host in job.hosts.values()] == [1, 1, 1]
-    assert not any(host.did(FailHere) for host in job.hosts.values())
+    assert [len(host.did(Stalled)) for host in job.hosts.values()] == [1, 1, 1]
+    assert not any(host.did(PeerFailed) or host.did(Hang) for host in job.hosts.values())
 
 
 @pytest.mark.parametrize("culprit", ["algo-1", "algo-3"])
@@ -994,7 +989,7 @@ def test_after_a_hang_that_was_only_reported_a_failure_is_told_as_ever(culprit: 
     job.play()
 
     assert job.verdicts == {(culprit, 3)}
-    assert all(9.0 <= host.did(FailHere)[0] < 9.1 for host in job.hosts.values() if host.name != culprit)
+    assert all(9.0 <= host.did(PeerFailed)[0] < 9.1 for host in job.hosts.values() if host.name != culprit)
 
 
 # --- the end
@@ -1038,7 +1033,7 @@ def test_the_deadline_of_the_final_barrier_names_who_has_not_ended() -> None:
     assert job.verdicts == {("algo-3", 75)}
     assert job.leader.verdict is not None
     assert job.leader.verdict.cause == "host algo-3 had not ended 10 s after the first host had (TOOLKIT_END_S)"
-    assert 15.0 <= job.hosts["algo-3"].did(FailHere)[0] < 15.1
+    assert 15.0 <= job.hosts["algo-3"].did(PeerFailed)[0] < 15.1
 
 
 def test_the_leader_leaves_when_all_have_the_verdict_and_not_before() -> None:
@@ -1106,10 +1101,10 @@ def test_whatever_happens_all_that_live_end_with_one_verdict(seed: int) -> None:
     assert verdict is not None
     if not failures and not stop:
         assert verdict.exit_code == 0
-    assert all(len(host.did(Start)) <= 1 and len(stops(host)) <= 1 for host in job.hosts.values())
+    assert all(len(host.did(AllReady)) <= 1 and len(stops(host)) <= 1 for host in job.hosts.values())
     if verdict.failed:
         assert verdict.host in failures
-        assert all(host.did(FailHere) or host.name in failures for host in job.hosts.values())
+        assert all(host.did(PeerFailed) or host.name in failures for host in job.hosts.values())
 
 
 def test_each_host_costs_the_same_however_many_there_are() -> None:
@@ -1124,11 +1119,11 @@ def test_each_host_costs_the_same_however_many_there_are() -> None:
 
     answers = [leader.heard(host, Ended(report=Report(host=host, exit_code=75)), 1.0, 0) for host in hosts]
 
-    assert [type(action) for action in go] == [Send, Start]
+    assert [type(action) for action in go] == [Send, AllReady]
     assert sum(len(actions) for actions in answers) == 2
     assert isinstance(answers[-1][0], Send)
     assert isinstance(answers[-1][0].message, Verdict)
-    assert isinstance(answers[-1][1], Settled)
+    assert isinstance(answers[-1][1], JobEnded)
 
 
 @pytest.mark.parametrize(
@@ -1194,7 +1189,7 @@ def test_each_host_is_told_its_own_command_once_even_over_a_new_connection(count
     job.play()
 
     for name, host in job.hosts.items():
-        commands = [action.command for _, action in host.actions if isinstance(action, LaunchHere)]
+        commands = [action.command for _, action in host.actions if isinstance(action, Launch)]
         assert commands == ([] if name == "algo-1" else [f"daemon of {name}"])
 
 
@@ -1202,14 +1197,14 @@ def test_the_leader_hears_how_each_daemon_ended_and_the_others_that_all_is_over(
     job = Job(3)
     launched(job, 5.0)
     job.at(7.0, lambda: job.tell("algo-3", DaemonEnded(code=4)))
-    job.at(8.0, lambda: job.tell("algo-1", Over()))
+    job.at(8.0, lambda: job.tell("algo-1", LeaderDone()))
     ends_well(job)
 
     job.play()
 
-    ends = [(action.host, action.code) for _, action in job.leader.actions if isinstance(action, Landed)]
+    ends = [(action.host, action.code) for _, action in job.leader.actions if isinstance(action, DaemonEnded)]
     assert ends == [("algo-3", 4)]
-    assert [len(host.did(OverHere)) for host in job.hosts.values()] == [0, 1, 1]
+    assert [len(host.did(LeaderDone)) for host in job.hosts.values()] == [0, 1, 1]
 
 
 @pytest.mark.parametrize("count", SIZES)
@@ -1225,7 +1220,7 @@ def test_the_ranks_of_a_stopped_job_rest_when_those_of_its_last_host_do(count: i
 
     last_s = 6.0 + (count - 1) / count
     for host in job.hosts.values():
-        (rested_s,) = host.did(AllRested)
+        (rested_s,) = host.did(AllRanksEnded)
         assert last_s <= rested_s < last_s + 0.2
 
 
@@ -1239,7 +1234,7 @@ def test_a_host_that_vanished_is_not_waited_for_to_rest() -> None:
 
     job.play(until_s=20.0)
 
-    assert len(job.leader.did(AllRested)) == 1
+    assert len(job.leader.did(AllRanksEnded)) == 1
 
 
 def test_a_stopped_host_whose_leader_vanished_waits_for_nobody_to_rest() -> None:
@@ -1251,7 +1246,7 @@ def test_a_stopped_host_whose_leader_vanished_waits_for_nobody_to_rest() -> None
     job.play(until_s=20.0)
 
     for name in ("algo-2", "algo-3"):
-        (rested_s,) = job.hosts[name].did(AllRested)
+        (rested_s,) = job.hosts[name].did(AllRanksEnded)
         assert rested_s < 8.0
 
 
@@ -1262,8 +1257,8 @@ def test_a_host_whose_leader_vanished_while_nothing_stops_hears_of_no_rest() -> 
 
     job.play(until_s=20.0)
 
-    assert job.hosts["algo-2"].did(Settled)
-    assert not job.hosts["algo-2"].did(AllRested)
+    assert job.hosts["algo-2"].did(JobEnded)
+    assert not job.hosts["algo-2"].did(AllRanksEnded)
 
 
 # --- bad networks
@@ -1363,14 +1358,14 @@ def test_two_hosts_of_one_address_are_refused_before_the_start(
         leader.barrier.placed(host, space)
         if host != "algo-1":
             leader.joined(host, 0.0, 0)
-        assert not any(isinstance(action, Start) for action in leader.heard(host, Ready(), 0.0, 0))
+        assert not any(isinstance(action, AllReady) for action in leader.heard(host, Ready(), 0.0, 0))
 
     actions = leader.surveyed({host: frozenset(each) for host, each in found.items()}, 1.0)
     for host in ("algo-2", "algo-3"):
         actions += leader.heard(host, Evidence(report=None), 1.1, 0)
     actions += leader.heard("algo-1", Evidence(report=None), 1.1, 0)
 
-    assert any(isinstance(action, Start) for action in actions) == (said is None)
+    assert any(isinstance(action, AllReady) for action in actions) == (said is None)
     if said is not None:
         assert leader.verdict is not None
         assert leader.verdict.exit_code == 78

@@ -2,7 +2,8 @@
 
 import msgspec
 
-from toolkit.peers.messages import Again, Ended, Evidence, Failing, Left, Message, Verdict
+from toolkit.job.events import Again
+from toolkit.peers.messages import Ended, Evidence, Failing, Left, Message, Verdict
 
 
 class Clock:

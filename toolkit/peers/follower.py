@@ -2,26 +2,32 @@
 
 import msgspec
 
-from toolkit.peers.messages import (
+from toolkit.job.events import (
     Again,
+    AllRanksEnded,
+    AllReady,
+    JobEnded,
+    Launch,
+    LeaderDone,
+    Stalled,
+    Stop,
+    StopStep,
+)
+from toolkit.peers.messages import (
     Bye,
     Ended,
     Evidence,
     Failing,
     Go,
     Idle,
-    Launch,
     Message,
     Notice,
-    Over,
     Ping,
     Report,
     Rested,
     Round,
-    Stalled,
     Step,
     StepTimes,
-    Stop,
     Verdict,
     Waits,
     Welcome,
@@ -29,8 +35,8 @@ from toolkit.peers.messages import (
 from toolkit.peers.reports import (
     HANG,
     broken,
+    event_of,
     light,
-    news,
     no_leader,
     other_key,
     silent,
@@ -45,18 +51,8 @@ from toolkit.peers.roll import (
     REFUSED_S,
     TELL_EVERY_S,
     Action,
-    AllRested,
-    FailHere,
-    LaunchHere,
-    OverHere,
-    Repeat,
     Say,
     Send,
-    Settled,
-    StalledHere,
-    Start,
-    StopAt,
-    StopHere,
     Times,
 )
 
@@ -189,29 +185,26 @@ class Follower:
             return []
         if isinstance(message, Go) and not self._started:
             self._started = True
-            return [Start()]
+            return [AllReady()]
         if isinstance(message, Stop) and not self._stopped:
             self._stopped = True
             self._stopped_s = now_s
             self._signal = message.signal
-            return [StopHere(host=message.host, signal=message.signal)]
+            return [message]
         if isinstance(message, Step):
-            return [StopAt(step=message.step)]
+            return [StopStep(step=message.step)]
         if isinstance(message, Launch) and not self._launched:
             self._launched = True
-            return [LaunchHere(command=message.command)]
-        if isinstance(message, Stalled):
-            return [StalledHere(seconds=message.seconds)]
-        if isinstance(message, Over):
-            return [OverHere()]
+            return [message]
+        if isinstance(message, Stalled | LeaderDone):
+            return [message]
         if isinstance(message, Rested):
-            return [AllRested()]
+            return [AllRanksEnded()]
         if isinstance(message, Notice):
             return [Say(text=message.text, warns=True)]
         if isinstance(message, Again) and message.restart.round > self._round:
             self._begin(message.restart.round)
-            repeat = Repeat(restart=message.restart, used=message.used, allowed=message.allowed)
-            return [self._to_leader(Round(round=self._round)), repeat]
+            return [self._to_leader(Round(round=self._round)), message]
         if isinstance(message, Failing):
             self._heard_of = worse(self._heard_of, message.report)
             return self._fail_here(message.report)
@@ -296,27 +289,27 @@ class Follower:
         cause = known if known is not None and known.primary and not exact else worse(known, lost) or lost
         if not self._stopped:
             return self._settle(cause)
-        rested = AllRested()  # As far as this host will ever know.
+        ranks_ended = AllRanksEnded()  # As far as this host will ever know.
         left_first = self._away_s is not None and self._away_s < self._stopped_s
         if self._heard_of is None and self._own is None and not left_first:
             # A leader may end before its followers: told twice to stop, or killed at its platform's deadline.
             why = f"host {self._leader} vanished while the job was stopping: {how}"
             stopped = {"exit_code": 128 + self._signal, "stopped": True, "blame": "", "kind": "Stopped", "cause": why}
-            return [*self._settle(msgspec.structs.replace(lost, primary=False, **stopped)), rested]
-        return [*self._settle(cause), rested]
+            return [*self._settle(msgspec.structs.replace(lost, primary=False, **stopped)), ranks_ended]
+        return [*self._settle(cause), ranks_ended]
 
     def _fail_here(self, report: Report) -> list[Action]:
         if self._told_here:
             return []
         self._told_here = True
-        return [FailHere(text=news(report), report=report)]
+        return [event_of(report)]
 
     def _settle(self, report: Report) -> list[Action]:
         self.verdict = report
         actions: list[Action] = self._fail_here(report) if report.failed else []
         if report.stopped and report.exit_code and not self._stopped:
-            actions.append(StopHere(host=report.host, signal=max(report.exit_code - 128, 0) or SIGTERM))
-        return [*actions, Settled(report=report)]
+            actions.append(Stop(host=report.host, signal=max(report.exit_code - 128, 0) or SIGTERM))
+        return [*actions, JobEnded()]
 
     def _forgive_own_pause(self, now_s: float) -> None:
         pause_s = now_s - self._due_s

@@ -7,11 +7,12 @@ import select
 import socket
 import time
 
+from toolkit.job.events import Stop
 from toolkit.peers.clock import Clock, on_clock
 from toolkit.peers.follower import Follower
 from toolkit.peers.frames import HEAD_BYTES, LARGEST_BYTES, NONCE_BYTES, RefusedError, Seal, encode
 from toolkit.peers.link import READ, WRITE, Connection, Link, near_end, prepare
-from toolkit.peers.messages import Hello, Message, Pong, Report, Stop, Welcome
+from toolkit.peers.messages import Hello, Message, Pong, Report, Welcome
 from toolkit.peers.roll import Action, Send, Times
 from toolkit.peers.route import Route
 from toolkit.peers.space import own_space

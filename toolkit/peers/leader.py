@@ -9,6 +9,18 @@ same however many there are: with 10,000 of them everything is said 10,000 times
 
 import msgspec
 
+from toolkit.job.events import (
+    Again,
+    AllRanksEnded,
+    AllReady,
+    DaemonEnded,
+    JobEnded,
+    Launch,
+    LeaderDone,
+    Stalled,
+    Stop,
+    StopStep,
+)
 from toolkit.job.outcome import UNFINISHED_S
 from toolkit.job.restart import Budget, Failure, Restart, Steps
 from toolkit.peers.barrier import StartBarrier
@@ -16,37 +28,31 @@ from toolkit.peers.findings import Findings, blamed
 from toolkit.peers.hang import HangWatch
 from toolkit.peers.members import Members
 from toolkit.peers.messages import (
-    Again,
     Bye,
-    DaemonEnded,
     Ended,
     Evidence,
     Failing,
     Go,
     Idle,
-    Launch,
     Left,
     Message,
-    Over,
     Ping,
     Pong,
     Ready,
     Report,
     Rested,
     Round,
-    Stalled,
     Step,
     StepTimes,
-    Stop,
     Verdict,
     Waits,
     Welcome,
 )
 from toolkit.peers.reports import (
+    event_of,
     hung,
     light,
     named,
-    news,
     not_ended,
     other_key,
     shared,
@@ -64,17 +70,8 @@ from toolkit.peers.roll import (
     RECONNECT_S,
     STOPPED_S,
     Action,
-    AllRested,
-    FailHere,
-    Landed,
-    Repeat,
     Say,
     Send,
-    Settled,
-    StalledHere,
-    Start,
-    StopAt,
-    StopHere,
     Timed,
     Times,
 )
@@ -124,7 +121,7 @@ class Leader:
         self._agreed: Step | None = None
         self._ended: dict[str, Report] = {}
         self._launches: dict[str, Launch] = {}
-        self._over: Over | None = None
+        self._over: LeaderDone | None = None
         self._resting: set[str] = set()
         self._rested: Rested | None = None
         self._came = Steps()
@@ -213,8 +210,8 @@ class Leader:
             self._launches[message.host] = message
             return [Send(hosts=(message.host,), message=message)]
         if isinstance(message, DaemonEnded):
-            return [Landed(host=host, code=message.code)]
-        if isinstance(message, Over):
+            return [msgspec.structs.replace(message, host=host)]
+        if isinstance(message, LeaderDone):
             self._over = message
             return [Send(hosts=self._followers, message=message)]
         if isinstance(message, Rested):
@@ -273,7 +270,7 @@ class Leader:
         if conflict is not None:
             return self._fail("", conflict, now_s)
         self.barrier.opened = True
-        return [Send(hosts=self._followers, message=Go()), Start()]
+        return [Send(hosts=self._followers, message=Go()), AllReady()]
 
     def _on_stop(self, message: Stop, host: str, now_s: float) -> list[Action]:
         if self._stop is not None:
@@ -285,7 +282,7 @@ class Leader:
             return []
         actions: list[Action] = [Send(hosts=self._but(host), message=message)]
         if host != self._me:
-            actions.append(StopHere(host=message.host, signal=message.signal))
+            actions.append(message)
         return actions
 
     def _agree(self, now_s: float) -> list[Action]:
@@ -298,7 +295,7 @@ class Leader:
             return []
         step = max(self._steps.values())
         self._agreed = Step(step=step)
-        return [Send(hosts=self._followers, message=self._agreed), StopAt(step=step)]
+        return [Send(hosts=self._followers, message=self._agreed), StopStep(step=step)]
 
     def _on_evidence(self, host: str, report: Report | None, now_s: float) -> list[Action]:
         if report is not None:
@@ -316,7 +313,8 @@ class Leader:
             return []
         if not self._hang.stops(self._unended - self._resting):
             self._hang = HangWatch(now_s)
-            return [Send(hosts=self._followers, message=Stalled(seconds=idle_s)), StalledHere(seconds=idle_s)]
+            stalled = Stalled(seconds=idle_s)
+            return [Send(hosts=self._followers, message=stalled), stalled]
         return self._fail("", hung(self._me, idle_s, now_ns), now_s)
 
     def _on_left(self, host: str, message: Left, now_s: float) -> list[Action]:
@@ -359,7 +357,7 @@ class Leader:
         if not self._resting or self._rested is not None or not self._unended <= self._resting:
             return []
         self._rested = Rested()
-        return [Send(hosts=self._followers, message=self._rested), AllRested()]
+        return [Send(hosts=self._followers, message=self._rested), AllRanksEnded()]
 
     def _fail(self, host: str, report: Report, now_s: float, *, whole: bool = True) -> list[Action]:
         """Take bad news from *host* ("": this roll call's own), and pass the first on."""
@@ -372,7 +370,7 @@ class Leader:
         self._due(now_s + self._evidence_s)
         actions: list[Action] = [Send(hosts=self._but(host), message=Failing(report=light(report)))]
         if host != self._me:
-            actions.append(FailHere(text=news(report), report=report))
+            actions.append(event_of(report))
         return actions + self._decide(now_s)
 
     def _roll_call(self, now_s: float, now_ns: int) -> list[Action]:
@@ -466,8 +464,7 @@ class Leader:
         self._budget = self._budget.after(failure, self._came)
         again = Again(restart=restart, used=self._budget.used, allowed=self._budget.allowed)
         self._begin(again, set(self._hosts), now_s)
-        repeat = Repeat(restart=restart, used=again.used, allowed=again.allowed)
-        return [Send(hosts=self._followers, message=again), repeat]
+        return [Send(hosts=self._followers, message=again), again]
 
     @property
     def _evidence_s(self) -> float:
@@ -493,8 +490,8 @@ class Leader:
         self._settled_s = now_s
         actions: list[Action] = [Send(hosts=self._followers, message=Verdict(report=report))]
         if report.failed and self._failing_s is None:
-            actions.append(FailHere(text=news(report), report=report))
-        actions.append(Settled(report=report))
+            actions.append(event_of(report))
+        actions.append(JobEnded())
         if self.awaited:
             who = named(list(self.awaited))
             actions.append(Say(text=f"waiting up to {LINGER_S:g} s for {who}, to say that the job has failed"))

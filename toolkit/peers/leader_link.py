@@ -7,6 +7,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 
+from toolkit.job.events import Stop
 from toolkit.peers.frames import (
     HEAD_BYTES,
     LARGEST_BYTES,
@@ -20,7 +21,7 @@ from toolkit.peers.frames import (
 )
 from toolkit.peers.leader import Leader
 from toolkit.peers.link import PROVE_WITHIN_S, READ, Connection, Link, far_end, peer, prepare
-from toolkit.peers.messages import Bye, Ended, Evidence, Failing, Hello, Message, Notice, Report, Stop
+from toolkit.peers.messages import Bye, Ended, Evidence, Failing, Hello, Message, Notice, Report
 from toolkit.peers.roll import Action, Say, Send, Timed, Times
 from toolkit.peers.space import Survey, own_space
 

@@ -1,4 +1,6 @@
-"""What the `train` processes of one job say to each other; frames.py proves each word. Pure.
+"""What the `train` processes of one job say to each other; frames.py proves each message. Pure.
+
+Messages that are events of the receiving host as they stand (a stop, a restart) are in job/events.py.
 
 Every number has its range: a message with one outside it is refused, whoever sent it, so that no host has to expect a
 signal 999. Texts are limited by the frame's size alone.
@@ -8,17 +10,25 @@ from typing import Annotated
 
 from msgspec import Meta
 
+from toolkit.job.events import (
+    Again,
+    Count,
+    DaemonEnded,
+    ExitCode,
+    Launch,
+    LeaderDone,
+    Name,
+    Seconds,
+    Stalled,
+    Stop,
+)
 from toolkit.job.outcome import EarlyExit
-from toolkit.job.restart import Restart, Steps
+from toolkit.job.restart import Steps
 from toolkit.job.stuck import Stuck
 from toolkit.records import Record
 
-Name = Annotated[str, Meta(min_length=1, max_length=255)]
-ExitCode = Annotated[int, Meta(ge=0, le=255)]
 Nanoseconds = Annotated[int, Meta(ge=-(1 << 62), le=1 << 62)]
-Seconds = Annotated[float, Meta(ge=0.0, le=1e9)]
 Rank = Annotated[int, Meta(ge=0, le=1 << 24)]
-Count = Annotated[int, Meta(ge=0, le=1 << 31)]
 StepNumber = Annotated[int, Meta(ge=-(1 << 62), le=1 << 62)]
 
 
@@ -132,12 +142,6 @@ class Left(Record, frozen=True, kw_only=True, tag="left"):
     ranks_left: Count
 
 
-class Stalled(Record, frozen=True, kw_only=True, tag="stalled"):
-    """Down: no rank of any host has moved for so long; have their stacks written, and let them go on."""
-
-    seconds: Seconds
-
-
 class Failing(Record, frozen=True, kw_only=True, tag="failing"):
     """Both ways: this is the worst known so far; stop your ranks, and answer with Evidence. Not `whole`: cut short, the
     whole follows."""
@@ -152,13 +156,6 @@ class Evidence(Record, frozen=True, kw_only=True, tag="evidence"):
     report: Report | None
 
 
-class Stop(Record, frozen=True, kw_only=True, tag="stop"):
-    """Both ways: a stop signal came to *host*; stop as if it had come to you."""
-
-    host: Name
-    signal: Annotated[int, Meta(ge=1, le=64)]
-
-
 class Step(Record, frozen=True, kw_only=True, tag="step"):
     """Up: the first step at which this host's ranks could stop. Down: the step at which every rank does."""
 
@@ -170,15 +167,6 @@ class Ended(Record, frozen=True, kw_only=True, tag="ended"):
 
     report: Report
     steps: Steps = Steps()
-
-
-class Again(Record, frozen=True, kw_only=True, tag="again"):
-    """Down: every host's ranks are started again, in place of a Verdict. The next round is `restart.round`; `used` of
-    `allowed` restarts are."""
-
-    restart: Restart
-    used: Count
-    allowed: Count
 
 
 class Round(Record, frozen=True, kw_only=True, tag="round"):
@@ -203,23 +191,6 @@ class Verdict(Record, frozen=True, kw_only=True, tag="verdict"):
     """Down: how the job ended, for every host."""
 
     report: Report
-
-
-class Launch(Record, frozen=True, kw_only=True, tag="launch"):
-    """Down, to one host: run this command for a shell, MPI's daemon."""
-
-    host: Name
-    command: str
-
-
-class DaemonEnded(Record, frozen=True, kw_only=True, tag="daemon ended"):
-    """Up: that daemon has ended, or could not be started, with this code."""
-
-    code: ExitCode
-
-
-class Over(Record, frozen=True, kw_only=True, tag="over"):
-    """Down: the leader's main process has ended, nothing will be launched any more."""
 
 
 class Rested(Record, frozen=True, kw_only=True, tag="rested"):
@@ -249,5 +220,5 @@ Up = (
     | Rested
     | Bye
 )
-Down = Welcome | Go | Pong | Failing | Stop | Step | Verdict | Again | Notice | Launch | Over | Rested | Stalled
+Down = Welcome | Go | Pong | Failing | Stop | Step | Verdict | Again | Notice | Launch | LeaderDone | Rested | Stalled
 Message = Up | Down

@@ -3,6 +3,7 @@ others."""
 
 import msgspec
 
+from toolkit.job.events import Hang, PeerFailed
 from toolkit.peers.messages import Report
 
 # What a Verdict may hold of cause and of traceback, for all hosts together: at 10,000 hosts 1,600 characters each.
@@ -123,6 +124,11 @@ def news(report: Report) -> str:
             f"{who} {'ended while others trained' if report.blames_an_early_exit else 'lost another rank of the job'}"
         )
     return f"{who} failed: {report.ended}" if report.ended else f"{who} failed"
+
+
+def event_of(report: Report) -> PeerFailed | Hang:
+    """Return the event that *report*, of another host or of the whole job, is for this host's ranks."""
+    return Hang(seconds=report.idle_s) if report.kind == HANG else PeerFailed(text=news(report))
 
 
 def named(hosts: list[str]) -> str:

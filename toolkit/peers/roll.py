@@ -16,8 +16,8 @@ moves the times in messages from one host's clock to the other's): tests replay 
 
 import msgspec
 
-from toolkit.job.restart import Restart
-from toolkit.peers.messages import Message, Report
+from toolkit.job.events import Event
+from toolkit.peers.messages import Message
 from toolkit.records import Record
 
 TELL_EVERY_S = 10.0
@@ -65,38 +65,6 @@ class Say(Record, frozen=True, kw_only=True):
     warns: bool = False
 
 
-class Start(Record, frozen=True, kw_only=True):
-    """The main phase may start."""
-
-
-class StopHere(Record, frozen=True, kw_only=True):
-    """Stop as if *signal* had come here; it came to *host*."""
-
-    host: str
-    signal: int
-
-
-class StopAt(Record, frozen=True, kw_only=True):
-    """Every rank of the job stops at *step*."""
-
-    step: int
-
-
-class FailHere(Record, frozen=True, kw_only=True):
-    """Stop the ranks here: *text* says why. `report` is the worst known."""
-
-    text: str
-    report: Report
-
-
-class Repeat(Record, frozen=True, kw_only=True):
-    """The ranks here are started again, with those of all hosts."""
-
-    restart: Restart
-    used: int
-    allowed: int
-
-
 class Timed(Record, frozen=True, kw_only=True):
     """*host* tells the leader (rank, step, seconds) of steps of its ranks."""
 
@@ -104,55 +72,7 @@ class Timed(Record, frozen=True, kw_only=True):
     times: tuple[tuple[int, int, float], ...]
 
 
-class LaunchHere(Record, frozen=True, kw_only=True):
-    """Run *command*, MPI's daemon, here."""
-
-    command: str
-
-
-class Landed(Record, frozen=True, kw_only=True):
-    """The daemon on *host* has ended with *code*."""
-
-    host: str
-    code: int
-
-
-class StalledHere(Record, frozen=True, kw_only=True):
-    """No rank of the job has moved for so long: have the stacks of those here written. They go on."""
-
-    seconds: float
-
-
-class OverHere(Record, frozen=True, kw_only=True):
-    """The leader's main process has ended; nothing will be launched any more."""
-
-
-class AllRested(Record, frozen=True, kw_only=True):
-    """Every rank of every host has ended."""
-
-
-class Settled(Record, frozen=True, kw_only=True):
-    """The job's end is known: *report*."""
-
-    report: Report
-
-
-Action = (
-    Send
-    | Say
-    | Start
-    | StopHere
-    | StopAt
-    | FailHere
-    | Settled
-    | Repeat
-    | Timed
-    | LaunchHere
-    | Landed
-    | StalledHere
-    | OverHere
-    | AllRested
-)
+Action = Send | Say | Timed | Event
 
 
 class Times(Record, frozen=True, kw_only=True):

@@ -84,7 +84,7 @@ class Console:
         for outlet in self.outlets:
             outlet.show_progress(progress, terminal=terminal)
         self.stdout, self.stderr = self.outlets.stdout, self.outlets.stderr
-        self._host = host
+        self.host = host
         self.prefixes = prefix_ranks
         self._tags = tags
         self._alone: Way = "paired" if self.outlets.paired else "alone"
@@ -104,13 +104,13 @@ class Console:
         if tags is not None:
             return self._tagged_streams(stdout, stderr, tags), None
         way: Way = "shared" if shared else self._alone
-        prefixes = self._prefixes(name, rank, self._host) if shared and self.prefixes else (b"", b"")
+        prefixes = self._prefixes(name, rank, self.host) if shared and self.prefixes else (b"", b"")
         file = None
         if self._files is not None and rank is not None:
-            path = self._files / f"{self._host}-rank-{rank}.log"
+            path = self._files / f"{self.host}-rank-{rank}.log"
             file = RankFile(path, self._file_bytes, self._note, goes_on=path in self._opened)
             self._opened.add(path)
-        tap = self._make_tap(rank, self._host)
+        tap = self._make_tap(rank, self.host)
         out = Stream(stdout, self.stdout, way=way, prefix=prefixes[0], tap=tap, file=file)
         err = Stream(stderr, self.stderr, way=way, prefix=prefixes[1], tap=tap, file=file)
         return (out, err), file
@@ -121,7 +121,7 @@ class Console:
 
         # mpirun calls the machine it runs on by the machine's own name; Open MPI 4 leaves out the domain.
         here = os.uname().nodename
-        places = Places({**dict.fromkeys((here, here.partition(".")[0]), self._host), **tags.hosts})
+        places = Places({**dict.fromkeys((here, here.partition(".")[0]), self.host), **tags.hosts})
 
         def voice(speaker: Speaker, stream: int) -> tuple[bytes, Tap | None]:
             if speaker is None:

@@ -3,14 +3,15 @@ other hosts, each of them gives its own main process the one that it becomes."""
 
 from typing import Protocol
 
-from toolkit.supervise.shim_server import Launch, ShimConnection
+from toolkit.job.events import DaemonEnded, Launch
+from toolkit.supervise.shim_server import ShimConnection
 
 
 class Wire(Protocol):
     """The link, as far as daemons need it."""
 
-    def launch(self, host: str, command: str) -> bool:
-        """Have *host* run *command*; False if it is none of the job's other hosts."""
+    def launch(self, launch: Launch) -> bool:
+        """Pass *launch* on; False if its host is none of the job's other hosts."""
 
     def launched(self) -> str | None:
         """Return the command that this host is to run, None while there is none."""
@@ -18,10 +19,10 @@ class Wire(Protocol):
     def daemon_ended(self, code: int) -> None:
         """Say how this host's daemon ended."""
 
-    def daemons_ended(self) -> list[tuple[str, int]]:
-        """Return each (host, exit code) that came since the last call."""
+    def daemons_ended(self) -> list[DaemonEnded]:
+        """Return those that came since the last call."""
 
-    def over(self) -> None:
+    def leader_done(self) -> None:
         """Say that the leader's main process has ended, and nothing will be launched any more."""
 
 
@@ -34,7 +35,7 @@ class Daemons:
         # Of agents: they end behind mpirun, and that is no news.
         self.pids: set[int] = set()
         self._waiter: ShimConnection | None = None
-        self._over = False
+        self._leader_done = False
         self._given = False
 
     def on_launch(self, agent: ShimConnection, asked: Launch) -> str:
@@ -42,7 +43,7 @@ class Daemons:
         if self._wire is None:
             agent.answer(code=69, number=None)
             return f"mpirun wants to start {asked.host}, but there is no link to it"
-        if not self._wire.launch(asked.host, asked.command):
+        if not self._wire.launch(asked):
             agent.answer(code=68, number=None)
             return f"mpirun wants to start {asked.host}, which is none of this job's other hosts"
         self._agents.setdefault(asked.host, []).append(agent)
@@ -53,7 +54,7 @@ class Daemons:
         """Take this host's main process, which waits for its command."""
         self._waiter = waiter
         self.serve()
-        if self._over:
+        if self._leader_done:
             waiter.dismiss()
 
     def serve(self) -> None:
@@ -63,17 +64,17 @@ class Daemons:
         if self._waiter is not None and not self._given and (command := self._wire.launched()) is not None:
             self._given = True
             self._waiter.give(command)
-        for host, code in self._wire.daemons_ended():
-            for agent in self._agents.pop(host, []):
-                agent.answer(code=code, number=None)
+        for ended in self._wire.daemons_ended():
+            for agent in self._agents.pop(ended.host, []):
+                agent.answer(code=ended.code, number=None)
 
-    def on_over(self) -> None:
+    def on_leader_done(self) -> None:
         """The leader's mpirun has ended."""
-        self._over = True
+        self._leader_done = True
         if self._waiter is not None and not self._given:
             self._waiter.dismiss()
 
     def main_ended(self, code: int, *, leads: bool) -> None:
         """Tell the other hosts that this one's main process has ended."""
         if self._wire is not None:
-            self._wire.over() if leads else self._wire.daemon_ended(code)
+            self._wire.leader_done() if leads else self._wire.daemon_ended(code)

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
+from toolkit.job.events import Again, AllReady, Event, JobEnded, LeaderDone, PeerFailed, Stop
 from toolkit.job.outcome import Ended
 from toolkit.job.plan import Locked, Need, Phase
 from toolkit.log import Log
@@ -21,7 +22,7 @@ from toolkit.supervise.console import Console
 from toolkit.supervise.guardian import Guardian
 from toolkit.supervise.hang import Stall
 from toolkit.supervise.kernel import PR_SET_CHILD_SUBREAPER, prctl
-from toolkit.supervise.others import Others, Rules, Word
+from toolkit.supervise.others import Others, Rules
 from toolkit.supervise.outlet import STALLED_STOP_S
 from toolkit.supervise.pulse import Pulse
 from toolkit.supervise.running import Running
@@ -134,19 +135,19 @@ class Supervisor:
             if deadline_s is not None and time.monotonic() >= deadline_s:
                 return
 
-    def hear(self) -> list[Word]:
-        """Serve the link to the other hosts and return its words."""
-        words = self.others.serve() if self.others is not None else []
-        for word, number in words:
-            if word == "stop" and self.stopped_by is None:
-                self._note_stop(number)
-            if word == "again":
+    def hear(self) -> list[Event]:
+        """Serve the link to the other hosts and return the events that came."""
+        events = self.others.serve() if self.others is not None else []
+        for event in events:
+            if isinstance(event, Stop) and self.stopped_by is None:
+                self._note_stop(event.signal)
+            elif isinstance(event, Again):
                 self.peer_failed = self.settled = self._may_start = self.leader_done = False
-            self.peer_failed = self.peer_failed or word == "fail"
-            self.settled = self.settled or word == "settled"
-            self.leader_done = self.leader_done or word == "over"
-            self._may_start = self._may_start or word == "start"
-        return words
+            self.peer_failed = self.peer_failed or isinstance(event, PeerFailed)
+            self.settled = self.settled or isinstance(event, JobEnded)
+            self.leader_done = self.leader_done or isinstance(event, LeaderDone)
+            self._may_start = self._may_start or isinstance(event, AllReady)
+        return events
 
     def finish(self) -> None:
         """Put out what the console still has to take, as long as it takes any, and dismiss the guardian."""
@@ -174,7 +175,7 @@ class Supervisor:
             if stops(number) and self.stopped_by is None:
                 self._note_stop(number)
                 if self.others is not None:
-                    self.others.stop(number)
+                    self.others.stop(Stop(host=self.console.host, signal=number))
         return numbers
 
     @property

@@ -1,20 +1,10 @@
-"""What the loop knows of the job's other hosts: one descriptor, a few words in each direction."""
+"""What the loop knows of the job's other hosts: one descriptor, events that come, a few messages that go."""
 
-from typing import Literal, Protocol
+from typing import Protocol
 
+from toolkit.job.events import Event, Stop
 from toolkit.job.outcome import Ended, Exit, Ruled
 from toolkit.supervise.daemons import Wire
-
-# step: the step at which every rank of the job stops.
-# hang: no host's ranks move (with the seconds), which ends the job; stalled: the same, and they go on.
-# start: every host is ready; stop: a stop signal came to another host (with its number); fail: another host failed;
-# settled: the job's end is known; again: a new round begins (its number), and what was said of the last one is over.
-# launch: this host is to run MPI's daemon; landed: another host's has ended; over: the leader's main process has ended;
-# rested: no rank of any host lives.
-Said = Literal[
-    "start", "stop", "fail", "hang", "stalled", "step", "settled", "again", "launch", "landed", "over", "rested"
-]
-Word = tuple[Said, int]
 
 
 class Rules(Protocol):
@@ -41,7 +31,7 @@ class Others(Wire, Protocol):
     def fd(self) -> int:
         """Readable when `serve` has something to do."""
 
-    def serve(self) -> list[Word]:
+    def serve(self) -> list[Event]:
         """Do what is due, and return what came."""
 
     def rest_s(self) -> float:
@@ -53,8 +43,8 @@ class Others(Wire, Protocol):
     def waits(self, missing: tuple[str, ...]) -> None:
         """Say what this host waits for before it could start."""
 
-    def stop(self, number: int) -> None:
-        """Say that a stop signal came here."""
+    def stop(self, stop: Stop) -> None:
+        """Tell the other hosts of *stop*, which came here."""
 
     def idle(self, seconds: float) -> None:
         """Say that no rank here has moved for so long (0: they move again)."""

@@ -8,6 +8,19 @@ from typing import Protocol
 
 import msgspec
 
+from toolkit.job.events import (
+    AllRanksEnded,
+    DaemonEnded,
+    Hang,
+    JobEnded,
+    Launch,
+    LeaderDone,
+    PeerFailed,
+    Stalled,
+    Stop,
+    StopStep,
+)
+from toolkit.job.events import Event as Heard
 from toolkit.job.outcome import UNFINISHED_S, Ended, Exit, Hung, Ruled
 from toolkit.job.plan import Phase, ProcessSpec
 from toolkit.job.stuck import Stuck
@@ -17,11 +30,11 @@ from toolkit.supervise.daemons import Daemons
 from toolkit.supervise.evidence import Evidence, last_on
 from toolkit.supervise.flow import Flow
 from toolkit.supervise.hang import HangWatch, Stall, stopped
-from toolkit.supervise.others import Others, Rules, Word
+from toolkit.supervise.others import Others, Rules
 from toolkit.supervise.process import Process, command_name, why_unkilled
 from toolkit.supervise.processes import Home, Processes
 from toolkit.supervise.pulse import Pulse
-from toolkit.supervise.shim_server import Launch, Request, Serve, ShimConnection, ShimServer
+from toolkit.supervise.shim_server import Request, Serve, ShimConnection, ShimServer
 from toolkit.supervise.signals import FORWARDED, Signals, name_of, passed_on, stops
 from toolkit.supervise.stop import Action, Event, answer
 from toolkit.supervise.stop import Phase as StopPhase
@@ -61,8 +74,8 @@ class Around(Home, Protocol):
     peer_failed: bool
     leader_done: bool
 
-    def hear(self) -> list[Word]:
-        """Serve the link to the other hosts and return its words."""
+    def hear(self) -> list[Heard]:
+        """Serve the link to the other hosts and return the events that came."""
 
     def take_signals(self) -> list[int]:
         """Return the signals that came, without repeats of one wish to stop; the first stop signal is kept."""
@@ -190,34 +203,37 @@ class Running:
                 self._child_ended = True
 
     def _on_others(self) -> None:
-        for word, number in self._around.hear():
-            if word == "stop":
-                self._stop_number = number
-                self._event(Event.STOP)
-            elif word == "step":
-                self._asking.agree(number)
-            elif word == "hang":
-                self._on_hang(float(number))
-            elif word == "stalled":
-                self._on_stalled(float(number))
-            elif word in ("launch", "landed"):
-                self._daemons.serve()
-            elif word == "over":
-                self._daemons.on_over()
-            elif word == "rested":
-                self._all_rested = True
+        for event in self._around.hear():
+            self._on_heard(event)
+
+    def _on_heard(self, event: Heard) -> None:
+        if isinstance(event, Stop):
+            self._stop_number = event.signal
+            self._event(Event.STOP)
+        elif isinstance(event, StopStep):
+            self._asking.agree(event.step)
+        elif isinstance(event, Hang):
+            self._on_hang(event.seconds)
+        elif isinstance(event, Stalled):
+            self._on_stalled(event.seconds)
+        elif isinstance(event, Launch | DaemonEnded):
+            self._daemons.serve()
+        elif isinstance(event, LeaderDone):
+            self._daemons.on_leader_done()
+        elif isinstance(event, AllRanksEnded):
+            self._all_rested = True
+            self._event(Event.ALL_RESTED)
+            self._services_end()
+        elif isinstance(event, JobEnded):
+            self._all_rested = True  # As far as this host will ever hear.
+            if self._state == "leaving" and self._around.stopped_by is not None:
                 self._event(Event.ALL_RESTED)
-                self._services_end()
-            elif word == "settled":
-                self._all_rested = True  # As far as this host will ever hear.
-                if self._state == "leaving" and self._around.stopped_by is not None:
-                    self._event(Event.ALL_RESTED)
-                self._services_end()
-            elif word == "fail":
-                self._reap()  # What has failed here by now is evidence, not what we end.
-                self._event(Event.PEER_FAILED)
-                if self._around.others is not None:
-                    self._around.others.answer(self._so_far())
+            self._services_end()
+        elif isinstance(event, PeerFailed):
+            self._reap()  # What has failed here by now is evidence, not what we end.
+            self._event(Event.PEER_FAILED)
+            if self._around.others is not None:
+                self._around.others.answer(self._so_far())
 
     def _on_shim(self, shim: ShimConnection) -> None:
         numbers, gone = shim.read()
@@ -319,7 +335,7 @@ class Running:
             if not self._processes.ranks:
                 self._event(Event.RANKS_ENDED)
                 if self._around.others is None:
-                    self._daemons.on_over()
+                    self._daemons.on_leader_done()
 
     def _on_left(self, process: Process, ended: Exit) -> None:
         """A rank ended with 0 and without MPI_Finalize. MPICH does not notice, and the others would wait for ever."""
@@ -344,7 +360,7 @@ class Running:
         others, served = self._around.others, self._phase.served
         if self._stays and others is not None:
             if self._phase.leads:
-                others.over()
+                others.leader_done()
             others.rested()
         elif self._stays and served is not None:
             self._log.info(f"this host's services stay until nothing listens on {served.address}:{served.port}")

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from toolkit.job.events import Launch
 from toolkit.records import Record
 
 if TYPE_CHECKING:
@@ -29,13 +30,6 @@ WRAPPER = """#!/bin/sh
 case "$1" in -*) set -- {script_python} "$@" ;; esac
 exec {python} -I -S {shim} {server} "$@"
 """
-
-
-class Launch(Record, frozen=True, kw_only=True):
-    """The request of mpirun's agent: run *command*, for a shell, on another host."""
-
-    host: str
-    command: str
 
 
 class Serve(Record, frozen=True, kw_only=True):

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from toolkit.job.events import Again, DaemonEnded, Event, JobEnded, Launch, LeaderDone, PeerFailed, Stop
 from toolkit.job.job import Job
 from toolkit.job.outcome import Ended, Exit, Memory, Outcome
 from toolkit.job.restart import Restart, Steps
@@ -14,22 +15,8 @@ from toolkit.log import Log
 from toolkit.peers import messages
 from toolkit.peers.messages import Report
 from toolkit.peers.reports import HANG, news
-from toolkit.peers.roll import (
-    AllRested,
-    FailHere,
-    Landed,
-    LaunchHere,
-    OverHere,
-    Repeat,
-    Say,
-    Settled,
-    StalledHere,
-    Start,
-    StopAt,
-    StopHere,
-)
+from toolkit.peers.roll import Say, Send, Timed
 from toolkit.supervise.loop import Supervisor
-from toolkit.supervise.others import Word
 from toolkit.train.joining import join
 from toolkit.train.paces import Paces
 from toolkit.verdict import early, judge, mpi
@@ -55,55 +42,43 @@ class Accord:
         self._was_idle = False
         self._named = ""
         self._command: str | None = None
-        self._landed: list[tuple[str, int]] = []
+        self._daemons: list[DaemonEnded] = []
 
     @property
     def fd(self) -> int:
         return self._link.fd
 
-    def serve(self) -> list[Word]:
+    def serve(self) -> list[Event]:
         """Do what is due; say what is to be said, and return the rest."""
         self._link.serve()
         self._tell_steps()
-        words: list[Word] = []
+        events: list[Event] = []
         for action in self._link.take():
             if isinstance(action, Say):
                 (self._log.warning if action.warns else self._log.info)(action.text)
-            elif isinstance(action, Start):
-                words.append(("start", 0))
-            elif isinstance(action, StopHere):
-                self._log.info(f"host {action.host} was told to stop: stopping here, too")
-                words.append(("stop", action.signal))
-            elif isinstance(action, StopAt):
-                words.append(("step", action.step))
-            elif isinstance(action, FailHere) and action.report.kind == HANG:
-                words.append(("hang", int(action.report.idle_s)))
-            elif isinstance(action, FailHere):
-                self._named = action.text
-                self._log.error(f"{action.text}; stopping this host")
-                words.append(("fail", 0))
-            elif isinstance(action, Repeat):
-                self._repeat = action.restart
-                hosts = len(self._job.cluster.hosts)
-                self._log.warning(restart_news(action.restart, action.used, action.allowed, hosts))
-                self._command, self._landed, self._named = None, [], ""
-                words.append(("again", action.restart.round))
-            elif isinstance(action, LaunchHere):
-                self._command = action.command
-                words.append(("launch", 0))
-            elif isinstance(action, Landed):
-                self._landed.append((action.host, action.code))
-                words.append(("landed", action.code))
-            elif isinstance(action, StalledHere):
-                words.append(("stalled", int(action.seconds)))
-            elif isinstance(action, OverHere):
-                words.append(("over", 0))
-            elif isinstance(action, AllRested):
-                words.append(("rested", 0))
-            elif isinstance(action, Settled):
-                self._name(action.report)
-                words.append(("settled", 0))
-        return words
+            elif not isinstance(action, Send | Timed):
+                self._note(action)
+                events.append(action)
+        return events
+
+    def _note(self, event: Event) -> None:
+        """Log *event*, and keep what it brings until it is asked for."""
+        if isinstance(event, Stop):
+            self._log.info(f"host {event.host} was told to stop: stopping here, too")
+        elif isinstance(event, PeerFailed):
+            self._named = event.text
+            self._log.error(f"{event.text}; stopping this host")
+        elif isinstance(event, Again):
+            self._repeat = event.restart
+            hosts = len(self._job.cluster.hosts)
+            self._log.warning(restart_news(event.restart, event.used, event.allowed, hosts))
+            self._command, self._daemons, self._named = None, [], ""
+        elif isinstance(event, Launch):
+            self._command = event.command
+        elif isinstance(event, DaemonEnded):
+            self._daemons.append(event)
+        elif isinstance(event, JobEnded) and self._link.verdict is not None:
+            self._name(self._link.verdict)
 
     def rest_s(self) -> float:
         return self._link.rest_s()
@@ -115,8 +90,8 @@ class Accord:
         more = f"; for {len(missing) - SHOWN} more" if len(missing) > SHOWN else ""
         self._link.tell(messages.Waits(needs="; for ".join(missing[:SHOWN]) + more))
 
-    def stop(self, number: int) -> None:
-        self._link.tell(messages.Stop(host=self._job.cluster.current, signal=number))
+    def stop(self, stop: Stop) -> None:
+        self._link.tell(stop)
 
     def idle(self, seconds: float) -> None:
         if seconds or self._was_idle:
@@ -132,24 +107,24 @@ class Accord:
     def propose(self, step: int) -> None:
         self._link.tell(messages.Step(step=step))
 
-    def launch(self, host: str, command: str) -> bool:
-        known = host in self._job.cluster.hosts and host != self._job.cluster.current
+    def launch(self, launch: Launch) -> bool:
+        known = launch.host in self._job.cluster.hosts and launch.host != self._job.cluster.current
         if known:
-            self._link.tell(messages.Launch(host=host, command=command))
+            self._link.tell(launch)
         return known
 
     def launched(self) -> str | None:
         return self._command
 
     def daemon_ended(self, code: int) -> None:
-        self._link.tell(messages.DaemonEnded(code=code))
+        self._link.tell(DaemonEnded(code=code))
 
-    def daemons_ended(self) -> list[tuple[str, int]]:
-        landed, self._landed = self._landed, []
-        return landed
+    def daemons_ended(self) -> list[DaemonEnded]:
+        ended, self._daemons = self._daemons, []
+        return ended
 
-    def over(self) -> None:
-        self._link.tell(messages.Over())
+    def leader_done(self) -> None:
+        self._link.tell(LeaderDone())
 
     def rested(self) -> None:
         self._link.tell(messages.Rested())

@@ -105,3 +105,13 @@ def test_lines_and_our_own_words_pass_above_the_table_as_they_are(monkeypatch: p
 )
 def test_a_terminal_that_shows_no_escapes_gets_none(environ: dict[str, str], plain: bool) -> None:
     assert show.wants_plain(environ) is plain
+
+
+@pytest.mark.parametrize("bar", ["#" * 100, "学習" * 50])
+def test_each_row_of_the_table_leaves_room_for_two_echoed_ctrl_c(bar: str) -> None:
+    cells = pytest.importorskip("rich.cells")
+    host = HostStanding(name="algo-1", state="running", error="e" * 100, bars=(bar,))
+
+    text = show._text(Standing(name="digits" * 20, elapsed_s=75, hosts=(host,)), 80, 24)
+
+    assert max(cells.cell_len(line) for line in text.plain.split("\n")) == 80 - len("^C^C")

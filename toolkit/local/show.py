@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 STATUS_EVERY_S = 10.0
 STATES_EVERY_S = 5.0
+# Columns that stay free at the end of each row of the table: the terminal writes "^C" there for each Ctrl-C, and twice
+# is common. Without room it goes on in the next row, so the table is erased one row too low and its first row stays.
+ECHO_COLUMNS = 4
 Look = Literal["auto", "plain", "quiet"]
 
 
@@ -135,7 +138,10 @@ class Live:
 def _text(standing: Standing, width: int, height: int) -> "Text":
     from rich.text import Text
 
-    lines = [Text.assemble(*row) for row in rows(standing, width=width, height=height)]
+    columns = width - ECHO_COLUMNS
+    lines = [Text.assemble(*row) for row in rows(standing, width=columns, height=height)]
+    for line in lines:
+        line.truncate(columns, overflow="ellipsis")  # Wide characters take two columns.
     return Text("\n", no_wrap=True, overflow="crop").join(lines)
 
 

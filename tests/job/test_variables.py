@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from toolkit.job.cluster import Cluster, Group
 from toolkit.job.job import Channel, Folders, Job, Strategy
 from toolkit.job.machine import Machine
-from toolkit.job.variables import SPARE_BYTES, fitting, variables
+from toolkit.job.variables import SPARE_BYTES, fitting, shared_names, variables
 from toolkit.settings import Settings
 
 ML = Path("/opt/ml")
@@ -55,6 +55,26 @@ def test_dashes_and_dots_have_a_name_that_a_shell_can_say() -> None:
 
     assert given["SM_HP_LEARNING-RATE"] == given["SM_HP_LEARNING_RATE"] == "0.1"
     assert given["SM_HP_ADAM.EPS"] == given["SM_HP_ADAM_EPS"] == "1e-08"
+
+
+@pytest.mark.parametrize(
+    ("names", "told"),
+    [
+        (["train", "test"], []),
+        (["lr", "LR"], ["'lr' and 'LR' share the variable SM_HP_LR, which holds that of 'LR'"]),
+        (["LR", "lr"], ["'LR' and 'lr' share the variable SM_HP_LR, which holds that of 'lr'"]),
+        (["a-b", "A-B"], ["'a-b' and 'A-B' share the variable SM_HP_A_B, which holds that of 'A-B'"]),
+        (["a_b", "a-b"], ["'a_b' and 'a-b' share the variable SM_HP_A_B, which holds that of 'a_b'"]),
+        (["a.b", "a-b"], ["'a.b' and 'a-b' share the variable SM_HP_A_B, which holds that of 'a-b'"]),
+    ],
+)
+def test_names_that_share_a_variable_are_told_with_the_one_that_has_it(names: list[str], told: list[str]) -> None:
+    assert shared_names("hp", names) == told
+
+    made = variables(a_job(hyperparameters={name: name for name in names}), ())
+    for sentence in told:
+        variable, owner = sentence.partition("variable ")[2].split(", which holds that of ")
+        assert repr(made[variable]) == owner
 
 
 def test_an_alias_never_covers_a_name_of_its_own() -> None:

@@ -13,8 +13,8 @@ write). Differences, all of them additions or mends:
 
 import json
 import re
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Literal
 
 from toolkit.job.arguments import ONE_STRING_BYTES
 from toolkit.job.job import Job
@@ -192,7 +192,25 @@ def _legal(given: dict[str, str]) -> dict[str, str]:
 def _aliases(given: dict[str, str]) -> Iterator[tuple[str, str]]:
     for name in sorted(given):
         if name.startswith(("SM_HP_", "SM_CHANNEL_")):
-            yield re.sub("[^A-Z0-9_]", "_", name), given[name]
+            yield _alias(name), given[name]
+
+
+def _alias(name: str) -> str:
+    return re.sub("[^A-Z0-9_]", "_", name)
+
+
+def shared_names(kind: Literal["channel", "hp"], names: Iterable[str]) -> list[str]:
+    """Return a sentence for each variable of a shell's legal name that several of *names*, in their order, share."""
+    owners = {f"SM_{kind}_{name}".upper(): name for name in names}  # As in `variables`: the last one wins.
+    winners = _legal(owners)
+    sharing: dict[str, list[str]] = {}
+    for name in names:
+        sharing.setdefault(_alias(f"SM_{kind}_{name}".upper()), []).append(name)
+    return [
+        f"{' and '.join(map(repr, found))} share the variable {alias}, which holds that of {winners[alias]!r}"
+        for alias, found in sharing.items()
+        if len(found) > 1
+    ]
 
 
 def _python_path(job: Job) -> str:

@@ -11,6 +11,7 @@ from toolkit.job.cluster import Cluster
 from toolkit.job.job import Folders, Job, Strategy
 from toolkit.job.machine import Machine
 from toolkit.job.spec import JobSpec
+from toolkit.job.variables import shared_names
 from toolkit.log import Log
 from toolkit.metrics.definition import pairs
 from toolkit.platforms.place import ENGINE_STOP_WITHIN_S, Place
@@ -45,6 +46,7 @@ def assemble(
     kept = {name: value for name, value in environ.items() if name not in place.dropped}
     cluster = _cluster(spec, place, ours, machine)
     _warn_of_strangers(cluster, ours, log)
+    _warn_of_shared_names(spec, log)
     return Job(
         name=spec.name or place.name,
         settings=msgspec.structs.replace(
@@ -109,6 +111,15 @@ def _warn_of_strangers(cluster: Cluster, ours: Settings, log: Log) -> None:
     if strangers and set(cluster.hosts) - given:
         hosts = ", ".join(cluster.hosts[:8])
         log.warning(f"TOOLKIT_HOST_ADDRESSES names {', '.join(strangers[:8])}: expected hosts of the job ({hosts})")
+
+
+def _warn_of_shared_names(spec: JobSpec, log: Log) -> None:
+    """Tell of names that differ only in case or in characters that no shell allows: one of them has no variable."""
+    channels = shared_names("channel", [channel.name for channel in spec.channels])
+    told = [f"channels {sentence}" for sentence in channels]
+    told += [f"hyperparameters {sentence}" for sentence in shared_names("hp", spec.hyperparameters)]
+    for sentence in told:
+        log.warning(f"{sentence}. Rename one of them; SM_TRAINING_ENV holds both")
 
 
 def _strategy(spec: JobSpec, cluster: Cluster, place: Place) -> Strategy:

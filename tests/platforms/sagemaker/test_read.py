@@ -317,6 +317,19 @@ def test_a_host_whose_name_leads_elsewhere_is_refused(base: Base, host: str) -> 
     assert len(error) < 400
 
 
+def test_channels_and_hyperparameters_that_differ_only_in_case_are_told(base: Base) -> None:
+    base.write(
+        hyperparameters={"lr": "1", "LR": "2"},
+        inputdataconfig={name: {"TrainingInputMode": "File"} for name in ("train-a", "train-A")},
+    ).read()
+
+    said = base.heard()
+    assert "hyperparameters 'lr' and 'LR' share the variable SM_HP_LR, which holds that of 'LR'. Rename" in said
+    assert (
+        "channels 'train-a' and 'train-A' share the variable SM_CHANNEL_TRAIN_A, which holds that of 'train-A'" in said
+    )
+
+
 @pytest.mark.parametrize(
     ("addresses", "told"),
     [

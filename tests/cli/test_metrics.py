@@ -87,7 +87,7 @@ def test_definitions_come_from_a_file_too(tmp_path: Path, document: object) -> N
         (("--metric", "loss=loss=([0-9.]+"), "--metric: metric 'loss': expected a regular expression"),
         (("--metric", "loss"), "--metric: expected NAME=REGEX, found 'loss'"),
         ((), "expected at least one definition"),
-        (("--definitions", "/nowhere.json"), "/nowhere.json: cannot be read: No such file or directory"),
+        (("--definitions", "/nowhere.json"), "/nowhere.json: expected a file, found nothing. Correct the path."),
     ],
 )
 def test_a_definition_that_cannot_be_used_ends_with_78(words: tuple[str, ...], said: str) -> None:
@@ -111,7 +111,7 @@ def test_a_log_that_is_not_there_ends_with_78() -> None:
     done = attempt("--metric", "a=(b)", log="/nowhere.log")
 
     assert done.returncode == 78
-    assert "/nowhere.log: cannot be read: No such file or directory" in done.stderr
+    assert "/nowhere.log: expected a file, found nothing. Correct the path." in done.stderr
 
 
 def test_a_regex_without_end_does_not_hang_it() -> None:

@@ -134,7 +134,7 @@ def test_a_file_that_is_not_there_ends_with_78(tmp_path: Path, words: tuple[str,
     )
 
     assert done.returncode == 78
-    assert "cannot be read: No such file or directory" in done.stderr
+    assert "expected a file, found nothing. Correct the path." in done.stderr
 
 
 @pytest.mark.parametrize("word", ["0", "-1", "fast", "nan", "inf"])

@@ -321,14 +321,30 @@ def test_an_alias_that_repeats_a_value_is_that_value(tmp_path: Path) -> None:
     assert of(str(tmp_path / "job.yaml")).hyperparameters == {"a": x, "b": x, "c": [x, x], "d": "1979-05-27"}
 
 
-def test_without_pyyaml_a_yaml_file_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def absent(name: str) -> None:
-        raise ImportError(name)
+@pytest.mark.parametrize(
+    ("installed", "name", "told"),
+    [
+        ((), "job.toml", "Install it (pip install tomli), or write the same in a .json file."),
+        (("yaml",), "job.toml", "Install it (pip install tomli), or write the same in a .json or .yaml file."),
+        ((), "job.yaml", "[render]'), or write the same in a .json file."),
+        (("tomli",), "job.yaml", "[render]'), or write the same in a .json or .toml file."),
+        (("tomllib",), "job.yml", "[render]'), or write the same in a .json or .toml file."),
+    ],
+)
+def test_a_file_that_this_python_cannot_read_names_only_formats_that_it_can(
+    monkeypatch: pytest.MonkeyPatch, installed: tuple[str, ...], name: str, told: str
+) -> None:
+    def found(name: str) -> object:
+        if name not in installed:
+            raise ImportError(name)
+        return object()
 
-    monkeypatch.setattr(text, "import_module", absent)
+    monkeypatch.setattr(text, "import_module", found)
 
-    with pytest.raises(ContractError, match=r"pip install 'container-training-toolkit\[render\]'"):
-        words.from_file("", tmp_path / "job.yaml")
+    with pytest.raises(ContractError) as caught:
+        words.from_file("", Path(name))
+
+    assert caught.value.hint.endswith(told)
 
 
 def test_distributions_have_the_names_that_torch_gives_them() -> None:
@@ -397,13 +413,3 @@ def test_instance_groups_share_one_count_of_hosts(tmp_path: Path) -> None:
         ("gpu", ("algo-2", "algo-3"), "local"),
     ]
     assert made.group_of("algo-3").name == "gpu"
-
-
-def test_python_3_10_without_tomli_is_told_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def absent(name: str) -> None:
-        raise ImportError(name)
-
-    monkeypatch.setattr(text, "import_module", absent)
-
-    with pytest.raises(ContractError, match=r"Install tomli, or write the same in a \.json file"):
-        words.from_file("", tmp_path / "job.toml")

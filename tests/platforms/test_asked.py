@@ -292,7 +292,7 @@ def test_what_cannot_be_given_is_refused_by_the_files_name(asked: Asked, text: s
     ("environ", "reason"),
     [
         ({}, "expected a script to run, found none named and not just one in "),
-        ({"TOOLKIT_JOB": "/nowhere/job.toml"}, "/nowhere/job.toml: expected a job file, found No such file"),
+        ({"TOOLKIT_JOB": "/nowhere/job.toml"}, "/nowhere/job.toml: expected a job file, found no folder /nowhere"),
         ({"TOOLKIT_PROGRAM": "train.py", "TOOLKIT_HYPERPARAMETERS": "[1]"}, "TOOLKIT_HYPERPARAMETERS: expected a JSON"),
         (
             {"TOOLKIT_PROGRAM": "train.py", "TOOLKIT_HYPERPARAMETERS": "epochs=5"},

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from toolkit.cli.parser import one_of, whole
-from toolkit.errors import ContractError, UserError
+from toolkit.errors import ContractError
 from toolkit.log import Log
 from toolkit.masking.names import is_secret
 
@@ -44,17 +44,13 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, log: Log) -> int:
     """Print the manifest; return 0."""
+    from toolkit.jobfile.file import read
     from toolkit.jobfile.spec import complete
-    from toolkit.jobfile.words import Place, from_file
+    from toolkit.jobfile.words import Place
     from toolkit.render.inside import Choices
 
     file = Path(arguments.job).absolute()
-    try:
-        text = file.read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
-        raise UserError(f"expected a job file, found {reason}", where=arguments.job) from None
-    words = from_file(text, file)
+    words = read(file, "Name the file that `toolkit run` takes, as job.toml.")
     # Without the time that `toolkit run` adds: the same file makes the same manifest.
     named = re.sub("[^A-Za-z0-9]+", "-", Path(str(words.get("script"))).stem).strip("-")
     words.setdefault("name", named or "job")

@@ -109,23 +109,20 @@ def read(arguments: Mapping[str, Any], folder: Path, stamp: str) -> Any:
     Raises:
         ContractError, UserError: a word is wrong, or the job file cannot be read.
     """
+    from toolkit.jobfile.file import read as read_file
     from toolkit.jobfile.spec import complete
-    from toolkit.jobfile.text import SUFFIXES
-    from toolkit.jobfile.words import Place, from_arguments, from_file, joined
+    from toolkit.jobfile.text import is_job_file
+    from toolkit.jobfile.words import Place, from_arguments, joined
 
     given = {name: value for name, value in arguments.items() if name not in OWN}
     job_file = folder / given["script"]
-    is_job = job_file.suffix in SUFFIXES
+    is_job = is_job_file(job_file)
     place = Place(where=str(job_file) if is_job else "toolkit run", names=_names(given, is_job=is_job))
     if not is_job:
         return complete(from_arguments(given, folder, place), place, folder=folder, stamp=stamp)
-    try:
-        text = job_file.read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
-        raise UserError(f"expected a job file, found {reason}", where=str(job_file)) from None
+    words = read_file(job_file, "Name a job file, as job.toml, or a script, as train.py.")
     beside = from_arguments({**given, "script": None}, folder, place)
-    return complete(joined(from_file(text, job_file), beside), place, folder=folder, stamp=stamp)
+    return complete(joined(words, beside), place, folder=folder, stamp=stamp)
 
 
 def _names(given: Mapping[str, Any], *, is_job: bool) -> dict[str, str]:

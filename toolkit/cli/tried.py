@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from toolkit.errors import UserError
+from toolkit.source.files import kind_of
 from toolkit.supervise.bars import collapsed
 
 
@@ -17,7 +18,7 @@ def content(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise UserError(f"cannot be read: {error.strerror}", where=str(path)) from None
+        raise _unreadable(path, error) from None
 
 
 def lines(log: str) -> Iterator[bytes]:
@@ -34,7 +35,17 @@ def lines(log: str) -> Iterator[bytes]:
         with Path(log).open("rb") as file:
             yield from map(collapsed, file)
     except OSError as error:
-        raise UserError(f"cannot be read: {error.strerror}", where=log) from None
+        raise _unreadable(Path(log), error) from None
+
+
+def _unreadable(path: Path, error: OSError) -> UserError:
+    found = kind_of(path)
+    if found == "a file":
+        hint = "Correct the path, or its owner and permissions."
+        return UserError(
+            f"expected a file, found one that cannot be read ({error.strerror})", where=str(path), hint=hint
+        )
+    return UserError(f"expected a file, found {found}", where=str(path), hint="Correct the path.")
 
 
 def many(count: int, one: str, more: str = "") -> str:

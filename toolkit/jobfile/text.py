@@ -12,6 +12,11 @@ YAML = (".yaml", ".yml")
 SUFFIXES = (".toml", ".json", *YAML)
 
 
+def is_job_file(path: PurePath) -> bool:
+    """True if *path* is named as a job file is: .toml, .json, .yaml or .yml, in capitals too."""
+    return path.suffix.lower() in SUFFIXES
+
+
 def parse(content: bytes, path: PurePath) -> Any:
     """Return the values that *content* holds: JSON or YAML by the name of *path*, else TOML.
 
@@ -21,18 +26,18 @@ def parse(content: bytes, path: PurePath) -> Any:
         ContractError: it is not that, or the reader for it is not installed; names *path*. Or it holds a value that
             JSON has not; names its place.
     """
-    if path.suffix == ".json":
+    if path.suffix.lower() == ".json":
         found = decode(content, Any, str(path))
         _check_once(content, path)
         return found
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        kind = "YAML" if path.suffix in YAML else "TOML"
+        kind = "YAML" if path.suffix.lower() in YAML else "TOML"
         raise ContractError(
             f"expected {kind}, found bytes that are not UTF-8 ({error.reason})", where=str(path)
         ) from None
-    found = _yaml(text, path) if path.suffix in YAML else _toml(text, path)
+    found = _yaml(text, path) if path.suffix.lower() in YAML else _toml(text, path)
     return _as_json(found, f"{path}: $", ())
 
 
@@ -75,14 +80,11 @@ def _as_json(value: Any, where: str, above: tuple[int, ...]) -> Any:
 
 
 def _toml(text: str, path: PurePath) -> Any:
-    try:
-        tomllib: Any = import_module("tomllib")
-    except ImportError:  # Python 3.10
-        try:
-            tomllib = import_module("tomli")
-        except ImportError:
-            hint = "Install tomli, or write the same in a .json file."
-            raise ContractError("TOML needs Python 3.11 or the package tomli", where=str(path), hint=hint) from None
+    tomllib = _reader("tomllib", "tomli")  # Python 3.10 has no tomllib.
+    if tomllib is None:
+        or_yaml = " or .yaml" if _reader("yaml") else ""
+        hint = f"Install it (pip install tomli), or write the same in a .json{or_yaml} file."
+        raise ContractError("TOML needs Python 3.11 or the package tomli", where=str(path), hint=hint)
     try:
         return tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
@@ -90,18 +92,25 @@ def _toml(text: str, path: PurePath) -> Any:
 
 
 def _yaml(text: str, path: PurePath) -> Any:
-    try:
-        yaml: Any = import_module("yaml")
-    except ImportError:
-        hint = (
-            "Install it (pip install 'container-training-toolkit[render]'), or write the same in a .toml or .json file."
-        )
-        raise ContractError("YAML needs the package PyYAML", where=str(path), hint=hint) from None
+    yaml = _reader("yaml")
+    if yaml is None:
+        or_toml = " or .toml" if _reader("tomllib", "tomli") else ""
+        install = "pip install 'container-training-toolkit[render]'"
+        hint = f"Install it ({install}), or write the same in a .json{or_toml} file."
+        raise ContractError("YAML needs the package PyYAML", where=str(path), hint=hint)
     try:
         return yaml.load(text, Loader=_loader(yaml))
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         reason = " ".join(str(error).split())
         raise ContractError(f"expected YAML, found a mistake: {reason}", where=str(path)) from None
+
+
+def _reader(*modules: str) -> Any:
+    """Return the first of *modules* that is installed; None without one."""
+    for module in modules:
+        with contextlib.suppress(ImportError):
+            return import_module(module)
+    return None
 
 
 def _loader(yaml: Any) -> Any:

@@ -23,9 +23,10 @@ from toolkit.job.job import STRATEGIES, Channel, Folders, Job, Shown, Strategy, 
 from toolkit.job.machine import Machine
 from toolkit.job.scripts import only_script
 from toolkit.job.spec import JobSpec
+from toolkit.jobfile.file import read as read_job_file
 from toolkit.jobfile.spec import DISTRIBUTIONS, Spec, complete
 from toolkit.jobfile.words import Place as Written
-from toolkit.jobfile.words import check_words, from_arguments, from_file, joined
+from toolkit.jobfile.words import check_words, from_arguments, joined
 from toolkit.log import Log
 from toolkit.platforms import names, report
 from toolkit.platforms.assemble import assemble, check_passable
@@ -160,7 +161,7 @@ def _file(
     here = Path.cwd()
     file = _job_file(ours, places)
     where = "TOOLKIT_PROGRAM" if file is None else str(file)
-    words = joined({} if file is None else _words(file), _variables(ours, here))
+    words = joined({} if file is None else read_job_file(file, HINT), _variables(ours, here))
     code = Path(words.get("source", places.code))
     own = _program(ours.program, code, here) if ours.program else {}
     by, script = chosen([("TOOLKIT_PROGRAM", own.get("script")), (where, words.get("script")), *programs], code, log)
@@ -188,14 +189,6 @@ def _job_file(ours: Settings, places: Folders) -> Path | None:
     if ours.job is not None:
         return ours.job.absolute()
     return next((places.config / name for name in JOB_FILES if (places.config / name).is_file()), None)
-
-
-def _words(file: Path) -> dict[str, Any]:
-    try:
-        return from_file(file.read_text("utf-8"), file)
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
-        raise ContractError(f"expected a job file, found {reason}", where=str(file), hint=HINT) from None
 
 
 def _variables(ours: Settings, here: Path) -> dict[str, Any]:

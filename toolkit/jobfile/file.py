@@ -1,0 +1,33 @@
+"""A job file on the disk: its words, or what is there in its place."""
+
+from pathlib import Path
+from typing import Any
+
+from toolkit.errors import ContractError, did_you_mean
+from toolkit.jobfile.text import is_job_file
+from toolkit.jobfile.words import from_file
+
+
+def read(path: Path, hint: str) -> dict[str, Any]:
+    """Return the words of the job file *path*; *hint* says what to do where it is not there.
+
+    Raises:
+        ContractError: it cannot be read, or is no job file.
+    """
+    try:
+        return from_file(path.read_text("utf-8"), path)
+    except FileNotFoundError:
+        folder = path.parent
+        if not folder.is_dir():
+            raise ContractError(f"expected a job file, found no folder {folder}", where=str(path), hint=hint) from None
+        near = did_you_mean(path.name, (file.name for file in folder.iterdir() if is_job_file(file)))
+        raise ContractError("expected a job file, found nothing", where=str(path), hint=near or hint) from None
+    except IsADirectoryError:
+        raise ContractError("expected a job file, found a folder", where=str(path), hint=hint) from None
+    except OSError as error:
+        found = f"one that cannot be read ({error.strerror})"
+        hint = "Correct the path, or its owner and permissions."
+        raise ContractError(f"expected a job file, found {found}", where=str(path), hint=hint) from None
+    except UnicodeDecodeError as error:
+        found = f"bytes that are not UTF-8 ({error.reason} at byte {error.start})"
+        raise ContractError(f"expected a job file, found {found}", where=str(path), hint="Save it as UTF-8.") from None

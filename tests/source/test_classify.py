@@ -28,12 +28,12 @@ KINDS = [
     (["src/train.py"], "src/train.py", "program", "src/train.py"),
     (["train.v2.py"], "train.v2.py", "program", "train.v2.py"),
     (["run.sh"], "run.sh", "command", "run.sh"),
-    (["bin/run"], "bin/run", "command", "bin/run"),
+    (["bin/run=#!/bin/sh\n"], "bin/run", "command", "bin/run"),
     (["pkg/mod.py"], "pkg.mod", "module", "pkg.mod"),
     (["pkg/__main__.py"], "pkg", "module", "pkg"),
     (["pkg/mod/__main__.py"], "pkg/mod", "module", "pkg.mod"),
     (["train.py"], "train", "module", "train"),
-    (["pkg.mod", "pkg/mod.py"], "pkg.mod", "command", "pkg.mod"),
+    (["pkg.mod=#!/bin/sh\n", "pkg/mod.py"], "pkg.mod", "command", "pkg.mod"),
     # Packages.
     (["setup.py", "train.py"], "train.py", "package", "train"),
     (["setup.py", "pkg/__init__.py", "pkg/train.py"], "pkg/train.py", "package", "pkg.train"),
@@ -45,7 +45,7 @@ KINDS = [
     (["setup.py", "src/__init__.py", "src/train.py"], "src/train.py", "package", "src.train"),
     (["setup.py", "train-it.py"], "train-it.py", "package", "train-it.py"),
     (["setup.py", "run.sh"], "run.sh", "command", "run.sh"),
-    (["setup.py", "tool"], "tool", "command", "tool"),
+    (["setup.py", "tool=#!/bin/sh\n"], "tool", "command", "tool"),
     ([PYPROJECT, "train.py"], "train.py", "package", "train"),
     (["pyproject.toml=# x\n [build-system]\n", "train.py"], "train.py", "package", "train"),
     (["pyproject.toml=[project.scripts]\n", "train.py"], "train.py", "program", "train.py"),
@@ -118,6 +118,63 @@ def test_a_missing_entry_says_what_was_looked_for_where_and_what_is_there(
     assert f"no {entry!r} in {tmp_path}, which holds " in caught.value.message
     assert all(name in caught.value.message for name in files)
     assert caught.value.hint == meant
+
+
+PYTHON_CODE = "import sys\nsys.exit(3)\n"
+UNSAID = "expected a script that says what runs it, found {}: not named .py or .sh, no first line such as #!/bin/sh"
+
+
+@pytest.mark.parametrize(
+    ("entry", "mode", "found", "hint"),
+    [
+        (
+            "train.PY",
+            0o644,
+            "expected a script whose name ends in .py or .sh, found train.PY",
+            "Rename it to train.py.",
+        ),
+        (
+            "train.Py",
+            0o755,
+            "expected a script whose name ends in .py or .sh, found train.Py",
+            "Rename it to train.py.",
+        ),
+        ("train", 0o644, UNSAID.format("train"), "Name it train.py or train.sh; or give it such a line; or, where"),
+        ("src/notes.md", 0o600, UNSAID.format("notes.md"), "Name it notes.py or notes.sh; or give it such a line"),
+        ("job.yml.txt", 0o644, UNSAID.format("job.yml.txt"), "Name it job.yml.py or"),
+        ("NB.IPYNB", 0o755, "expected a script, found a notebook, NB.IPYNB", "Make one of it: jupyter nbconvert"),
+    ],
+)
+def test_text_that_does_not_say_what_runs_it_is_not_given_to_a_shell(
+    tmp_path: Path, entry: str, mode: int, found: str, hint: str
+) -> None:
+    lay(tmp_path, f"{entry}={PYTHON_CODE}")
+    (tmp_path / entry).chmod(mode)
+
+    with pytest.raises(UserError) as caught:
+        classify(tmp_path, entry, None, "sagemaker")
+
+    assert caught.value.message.startswith(found)
+    assert caught.value.hint.startswith(hint)
+
+
+@pytest.mark.parametrize(
+    ("entry", "content", "mode", "through"),
+    [
+        ("run", "echo hello\n", 0o755, ("/bin/sh",)),
+        ("run.sh", "echo hello\n", 0o644, ("/bin/sh",)),
+        ("train.PY", "#!/usr/bin/env python3\n", 0o644, ()),
+        ("run.bash", "#!/bin/bash\n", 0o644, ()),
+        ("tool", "\x7fELF", 0o644, ()),
+    ],
+)
+def test_a_first_line_a_name_or_the_mode_says_what_runs_a_file(
+    tmp_path: Path, entry: str, content: str, mode: int, through: tuple[str, ...]
+) -> None:
+    lay(tmp_path, f"{entry}={content}")
+    (tmp_path / entry).chmod(mode)
+
+    assert classify(tmp_path, entry, None, "sagemaker").through == through
 
 
 @pytest.mark.parametrize("entry", ["train.py", "run.sh", "train"])

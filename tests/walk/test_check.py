@@ -219,7 +219,7 @@ def test_the_jobs_rules_are_read_from_the_code(base: Base, content: str | None, 
 def test_nothing_on_the_disk_is_changed(base: Base, form: str) -> None:
     submitted = base.folder / "submitted"
     submitted.mkdir()
-    program = base.program("print('never run')\n", "run" if form == "command" else "train.py")
+    program = base.program("#!/bin/sh\nprint('never run')\n", "run" if form == "command" else "train.py")
     given: dict[str, object] = {}
     if form in ("folder", "archive", "file"):
         program = program.rename(submitted / "train.py")

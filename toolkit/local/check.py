@@ -3,9 +3,10 @@
 import os
 from pathlib import Path
 
-from toolkit.errors import UserError, did_you_mean
+from toolkit.errors import UserError, at, did_you_mean
 from toolkit.jobfile.spec import MODES, SHARDED, Spec
 from toolkit.rules import document
+from toolkit.source.classify import check_says_how
 from toolkit.source.files import kind_of
 
 WHERE = "toolkit run"
@@ -78,9 +79,12 @@ def _check_script(script: Path, source: Path) -> None:
     if not script.is_file():
         near = did_you_mean(script.name, (path.name for path in script.parent.iterdir() if path.is_file()))
         raise UserError(f"expected a script, found {kind_of(script)}", where=str(script), hint=near)
-    if script.suffix == ".ipynb":
+    if script.suffix.lower() == ".ipynb":
         hint = f"Make one of it: jupyter nbconvert --to script {script.name}"
         raise UserError("expected a script, found a notebook", where=str(script), hint=hint)
+    if script.suffix not in (".py", ".sh"):
+        with at(str(script)):
+            check_says_how(script)
 
 
 def _check_rules(spec: Spec) -> None:

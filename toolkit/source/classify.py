@@ -30,10 +30,11 @@ def classify(folder: Path, entry: str | None, plugin: str | None, style: Argumen
 
     Tried in this order: a .sh file (command), a package's .py file or module (package: setup.py, or a pyproject.toml
     with [project] or [build-system], at the top), a .py file (program), any other file (command), a module (module).
-    A command's file is made executable.
+    A command's file is made executable; text other than .sh must say that it is a program (check_says_how).
 
     Raises:
-        UserError: no entry, one of a forbidden name, or one that is not there. Its place is the caller's to give.
+        UserError: no entry, one of a forbidden name, or one that is not there or is no program. Its place is the
+            caller's to give.
         ContractError: a plug-in that is not "module:function".
     """
     if plugin:
@@ -42,7 +43,7 @@ def classify(folder: Path, entry: str | None, plugin: str | None, style: Argumen
         raise _missing(f"no entry point is given for {folder}", folder, "Name the script, as 'train.py'.")
     validate_entry_point(entry)
     _check_readable(folder)
-    if entry.endswith(".ipynb"):
+    if entry.lower().endswith(".ipynb"):
         hint = f"Make one of it: jupyter nbconvert --to script {entry}"
         raise UserError(f"expected a script, found a notebook, {entry}", hint=hint)
     if entry.endswith(".sh"):
@@ -70,6 +71,32 @@ def validate_entry_point(entry: str) -> None:
     raise UserError(
         f"expected a path within the code folder, of letters, digits and '._+-/', found {entry!r}",
         hint="Name the script relative to the submitted folder, as 'train.py' or 'src/train.py'.",
+    )
+
+
+def check_says_how(file: Path) -> None:
+    """Check that *file*, neither .py nor .sh, says that it is a program: by a "#!" line, as binary, or by its mode.
+
+    The kernel refuses text without "#!"; a shell then runs it line by line, whatever it is: Python code, a page of
+    Markdown. So did sagemaker-training, which made any file executable first.
+
+    Raises:
+        UserError: it does not; or it is Python code by its name.
+    """
+    with file.open("rb") as content:
+        head = content.read(512)
+    if head.startswith((b"#!", ELF)) or b"\0" in head:
+        return
+    if file.suffix.lower() == ".py":
+        hint = f"Rename it to {file.stem}.py."
+        raise UserError(f"expected a script whose name ends in .py or .sh, found {file.name}", hint=hint)
+    if file.stat().st_mode & 0o111:
+        return
+    raise UserError(
+        f"expected a script that says what runs it, found {file.name}: not named .py or .sh, no first line such as"
+        " #!/bin/sh, and not executable",
+        hint=f"Name it {file.stem}.py or {file.stem}.sh; or give it such a line; or, where /bin/sh is to run it,"
+        f" chmod +x {file.name}.",
     )
 
 
@@ -135,6 +162,8 @@ def _command(folder: Path, entry: str, style: ArgumentStyle) -> Script:
     file = folder / entry
     if not is_file(file):
         raise _not_there(folder, entry)
+    if not entry.endswith(".sh"):
+        check_says_how(file)
     through = _through(file, entry, _made_executable(file))
     return Script(entry=entry, kind="command", folder=folder, argument_style=style, through=through)
 

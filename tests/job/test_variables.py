@@ -24,7 +24,6 @@ def a_job(**changes: Any) -> Job:
     """A job on one host, with *changes*."""
     plain: dict[str, Any] = {
         "name": "digits",
-        "platform": "somewhere",
         "settings": Settings(),
         "cluster": Cluster(current="a", hosts=("a",), taking_part=()),
         "machine": Machine(cpus=2, cpus_total=8, memory_bytes=1),

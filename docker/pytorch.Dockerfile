@@ -1,5 +1,7 @@
-# PyTorch and the toolkit, for CPUs or GPUs: docs/images.md. Built from the repository's root.
+# PyTorch and the toolkit, for GPUs or for CPUs alone: docs/images.md. Built from the repository's root.
 ARG BASE_IMAGE=debian:12.11-slim
+# gpu, or cpu: an image without CUDA's libraries, several gigabytes smaller.
+ARG DEVICE=gpu
 # Wheels of your own: --build-context wheels=DIR. Without it this stage is empty and everything comes from the index.
 FROM scratch AS wheels
 
@@ -16,15 +18,34 @@ FROM python AS toolkit
 COPY . /src
 RUN pip wheel --no-cache-dir --no-deps --wheel-dir /toolkit /src
 
-FROM python
+# pip's options for PyTorch: none for GPUs, since the wheel on the usual index is CUDA's.
+FROM python AS options-gpu
+RUN : > /options
+
+FROM python AS options-cpu
 ARG TORCH="torch==2.13.0 numpy"
-# PyTorch's own index has wheels for CPUs and for other versions of CUDA.
-ARG PIP_EXTRA_INDEX_URL
+COPY scripts/torch-index /src/scripts/torch-index
 RUN --mount=type=bind,from=wheels,target=/wheels \
-    pip install --no-cache-dir --find-links /wheels ${TORCH}
+    PIP_FIND_LINKS=/wheels python /src/scripts/torch-index python "${TORCH%% *}" cpu > /options
+
+FROM options-${DEVICE} AS options
+
+FROM python AS frameworks
+ARG TORCH="torch==2.13.0 numpy"
+ARG PIP_EXTRA_INDEX_URL
+RUN --mount=type=bind,from=wheels,target=/wheels --mount=type=bind,from=options,source=/options,target=/options \
+    pip install --no-cache-dir --find-links /wheels $(cat /options) ${TORCH}
 RUN --mount=type=bind,from=toolkit,source=/toolkit,target=/toolkit --mount=type=bind,from=wheels,target=/wheels \
     pip install --no-cache-dir --find-links /wheels /toolkit/*.whl \
  && mkdir -p /opt/toolkit/bin && cp /opt/venv/bin/train /opt/toolkit/bin/
+
+# The wheels bring CUDA's libraries. By these variables NVIDIA's container toolkit adds the host's driver and devices.
+FROM frameworks AS image-gpu
+ENV NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility
+
+FROM frameworks AS image-cpu
+
+FROM image-${DEVICE}
 ARG VERSION=0.1.0
 LABEL org.opencontainers.image.title="toolkit-pytorch" \
       org.opencontainers.image.description="PyTorch with the training toolkit: docker run IMAGE train" \

@@ -1,5 +1,7 @@
-# TensorFlow and the toolkit, for CPUs or GPUs: docs/images.md. Built from the repository's root.
+# TensorFlow and the toolkit, for GPUs or for CPUs alone: docs/images.md. Built from the repository's root.
 ARG BASE_IMAGE=debian:12.11-slim
+# gpu, or cpu: an image without CUDA's libraries, several gigabytes smaller.
+ARG DEVICE=gpu
 # Wheels of your own: --build-context wheels=DIR. Without it this stage is empty and everything comes from the index.
 FROM scratch AS wheels
 
@@ -16,17 +18,27 @@ FROM python AS toolkit
 COPY . /src
 RUN pip wheel --no-cache-dir --no-deps --wheel-dir /toolkit /src
 
-FROM python
-# For GPUs: tensorflow[and-cuda]. tf-keras is what model.fit needs over several workers (TF_USE_LEGACY_KERAS=1).
-ARG TENSORFLOW=tensorflow-cpu==2.21.0
+FROM python AS frameworks
+ARG DEVICE
+# By default tensorflow[and-cuda], or tensorflow-cpu. tf-keras is what model.fit needs over several workers.
+ARG TENSORFLOW
 ARG TF_KERAS=tf-keras==2.21.0
 ARG PIP_EXTRA_INDEX_URL
 RUN --mount=type=bind,from=wheels,target=/wheels \
-    pip install --no-cache-dir --find-links /wheels ${TENSORFLOW} \
+    case "$DEVICE" in cpu) ours=tensorflow-cpu==2.21.0 ;; *) ours='tensorflow[and-cuda]==2.21.0' ;; esac \
+ && pip install --no-cache-dir --find-links /wheels ${TENSORFLOW:-$ours} \
  && pip install --no-cache-dir --find-links /wheels --no-deps ${TF_KERAS}
 RUN --mount=type=bind,from=toolkit,source=/toolkit,target=/toolkit --mount=type=bind,from=wheels,target=/wheels \
     pip install --no-cache-dir --find-links /wheels /toolkit/*.whl \
  && mkdir -p /opt/toolkit/bin && cp /opt/venv/bin/train /opt/toolkit/bin/
+
+# The wheels bring CUDA's libraries. By these variables NVIDIA's container toolkit adds the host's driver and devices.
+FROM frameworks AS image-gpu
+ENV NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility
+
+FROM frameworks AS image-cpu
+
+FROM image-${DEVICE}
 ARG VERSION=0.1.0
 LABEL org.opencontainers.image.title="toolkit-tensorflow" \
       org.opencontainers.image.description="TensorFlow with the training toolkit: docker run IMAGE train" \

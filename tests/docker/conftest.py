@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.docker.engine import BASE, IMAGE, ROOT, Engine, environ_of, host
+from tests.docker.engine import BASE, IMAGE, PLAIN, ROOT, WHEEL, Engine, environ_of, host
 from tests.walk.base import Base
 
 BED = Path(os.environ.get("TOOLKIT_BEDS", ROOT / ".beds")).absolute() / "docker"
@@ -26,13 +26,54 @@ def found() -> dict[str, str]:
 
 
 @pytest.fixture(scope="session")
-def image(found: dict[str, str]) -> str:
-    """The image of docker/pytorch.Dockerfile, built from the base made on the spot."""
+def public(found: dict[str, str]) -> Iterator[str]:
+    """The public name of the base that docker/ takes: it names the bed's base, where the engine has no such image."""
+    name = re.findall(r"^ARG BASE_IMAGE=(.*)", (ROOT / "docker/pytorch.Dockerfile").read_text(), re.M)[0]
+    with Engine(found, "toolkit-build").named(name, BASE):
+        yield name
+
+
+@pytest.fixture(scope="session")
+def image(found: dict[str, str], public: str) -> str:
+    """The image of docker/pytorch.Dockerfile as it stands, with wheels of PyTorch for CPUs."""
     engine = Engine(found, "toolkit-build")
-    context = f"wheels={BED / 'wheels'}"
-    words = ("--build-arg", f"BASE_IMAGE={BASE}", "--build-context", context)
+    words = ("--build-context", f"wheels={BED / 'wheels'}")
     engine.build(IMAGE, (ROOT / "docker/pytorch.Dockerfile").read_text(), *words, context=ROOT)
     return IMAGE
+
+
+@pytest.fixture(scope="session")
+def wheel(found: dict[str, str], image: str) -> str:
+    """An image that holds the wheel alone, of the stage that builds it (in the cache since *image*)."""
+    dockerfile = (ROOT / "docker/pytorch.Dockerfile").read_text()
+    Engine(found, "toolkit-wheel").build(WHEEL, dockerfile, "--target", "toolkit", context=ROOT)
+    return WHEEL
+
+
+@pytest.fixture(scope="session")
+def trains(found: dict[str, str], image: str, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """*image* with code in it, as the docs call IMAGE."""
+    context = tmp_path_factory.mktemp("trains")
+    (context / "train.py").write_text("print('trains in the image')\n")
+    dockerfile = f"FROM {image}\nCOPY train.py /opt/ml/code/\n"
+    Engine(found, "toolkit-build").build("toolkit-bed/trains", dockerfile, context=context)
+    return "toolkit-bed/trains"
+
+
+@pytest.fixture(scope="session")
+def readmes(found: dict[str, str], wheel: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The folder of the README's image: its Dockerfile, a train.py and the wheel in dist/; the base has its name."""
+    folder = tmp_path_factory.mktemp("readmes")
+    dockerfile = re.findall(r"^```dockerfile\n(.*?)^```", (ROOT / "README.md").read_text(), re.M | re.S)[0]
+    (folder / "Dockerfile").write_text(dockerfile)
+    (folder / "train.py").write_text("import os\nprint('trains', os.environ['SM_MODEL_DIR'])\n")
+    engine = Engine(found, "toolkit-readme")
+    holder = engine.ask("create", "--label", engine.label, wheel, "none")
+    engine.ask("cp", f"{holder}:/toolkit", str(folder / "dist"))  # What `pip wheel` makes in a clone.
+    engine.clear()
+    engine.build("toolkit-bed/plain", PLAIN, context=folder)
+    with engine.named(dockerfile.split()[1], "toolkit-bed/plain"):
+        yield folder
 
 
 @pytest.fixture

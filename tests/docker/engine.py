@@ -6,7 +6,8 @@ import os
 import subprocess
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,11 @@ from tests.walk.base import Base
 ROOT = Path(__file__).parents[2]
 BASE = "toolkit-bed/base:12"
 IMAGE = "toolkit-bed/pytorch"
+WHEEL = "toolkit-bed/wheel"
 LABEL = "toolkit.test"
+APT = "RUN apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends"
+# A base as the official Python images: pip installs into the system's own Python.
+PLAIN = f"FROM {BASE}\n{APT} python3 python3-pip && rm /usr/lib/python3*/EXTERNALLY-MANAGED\n"
 DEADLINE_S = 120.0
 
 
@@ -72,6 +77,16 @@ class Engine:
                 "build", "--quiet", "--tag", tag, "--file", str(file), *words, str(context), deadline_s=deadline_s
             )
         assert done.returncode == 0, done.stdout + done.stderr
+
+    @contextmanager
+    def named(self, name: str, image: str) -> Iterator[None]:
+        """Let *name* be *image*'s as well for a while, unless the engine has an image of that name."""
+        there = self._docker("image", "inspect", name, deadline_s=DEADLINE_S).returncode == 0
+        if not there:
+            self.ask("tag", image, name)
+        yield
+        if not there:
+            self.ask("image", "rm", "--no-prune", name)
 
     def clear(self) -> None:
         """Remove what this test made."""

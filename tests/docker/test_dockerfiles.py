@@ -9,7 +9,12 @@ from tests.docker.engine import ROOT
 from toolkit import __version__
 
 FILES = sorted((ROOT / "docker").glob("*.Dockerfile"))
+FOR_GPUS = [path for path in FILES if path.name != "xla.Dockerfile"]  # torch_xla supports no GPUs.
 FRONT = re.compile(r"ARG BASE_IMAGE=[a-z0-9./-]+:[0-9][\w.-]*$", re.M)
+
+
+def last_stage(text: str) -> str:
+    return text.rpartition("\nFROM ")[2]
 
 
 def test_there_is_one_for_each_kind_of_job() -> None:
@@ -19,15 +24,31 @@ def test_there_is_one_for_each_kind_of_job() -> None:
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
 def test_a_dockerfile_is_short_pinned_and_builds_on_any_base(path: Path) -> None:
     text = path.read_text()
+    ancestors = {name: base for base, name in re.findall(r"^FROM (\S+) AS (\S+)", text, re.M)}
+    lineage = [last_stage(text).split()[0].replace("${DEVICE}", "gpu")]
+    while lineage[-1] in ancestors:
+        lineage.append(ancestors[lineage[-1]])
 
-    assert len(text.splitlines()) < 50
+    assert len(text.splitlines()) < 85
     assert FRONT.search(text), "the base is an argument, its default has a version"
-    assert "FROM ${BASE_IMAGE} AS python\n" in text
+    assert lineage[-2:] == ["python", "${BASE_IMAGE}"]
     assert "# syntax=" not in text, "that needs a registry"
-    assert re.findall(r"^FROM (\S+)", text, re.M)[-1] in ("python", "frameworks"), "compilers stay behind"
+    assert not {"horovod", "toolkit"} & set(lineage), "compilers stay behind"
     assert f"ARG VERSION={__version__}\n" in text
     assert "org.opencontainers.image.title" in text
     assert 'CMD ["toolkit", "health"]\n' in text
+
+
+@pytest.mark.parametrize("path", FOR_GPUS, ids=lambda path: path.name)
+def test_an_image_is_for_gpus_unless_it_is_asked_for_cpus_alone(path: Path) -> None:
+    text = path.read_text()
+    stages = dict(re.findall(r"^FROM \S+ AS (\S+)\n((?:(?!FROM ).*\n)*)", text, re.M))
+
+    assert "ARG DEVICE=gpu\n" in text.partition("FROM ")[0]
+    assert "\nFROM image-${DEVICE}\n" in text
+    assert "ENV NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility\n" in stages["image-gpu"]
+    assert stages["image-cpu"].strip() == ""
+    assert "NVIDIA" not in last_stage(text)
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
@@ -37,14 +58,14 @@ def test_the_kernel_starts_train_itself(path: Path) -> None:
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
 def test_a_train_that_pip_brings_later_does_not_take_the_place_of_ours(path: Path) -> None:
-    text = path.read_text().rpartition("\nFROM ")[2]
+    text = path.read_text()
 
-    assert "cp /opt/venv/bin/train /opt/toolkit/bin/\n" in text
-    assert "\nENV PATH=/opt/toolkit/bin:/opt/venv/bin:$PATH " in path.read_text()
+    assert "cp /opt/venv/bin/train /opt/toolkit/bin/\n" in text.rpartition("pip install")[2]
+    assert "\nENV PATH=/opt/toolkit/bin:/opt/venv/bin:$PATH " in text
 
 
 def test_they_begin_alike_so_that_a_machine_makes_the_first_layers_once() -> None:
-    heads = {path.read_text().partition("\n")[2].partition("FROM python AS toolkit")[0] for path in FILES}
+    heads = {path.read_text().partition("\nFROM ")[2].partition("FROM python AS toolkit")[0] for path in FILES}
 
     assert len(heads) == 1
 

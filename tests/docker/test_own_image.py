@@ -5,23 +5,20 @@ from pathlib import Path
 
 import pytest
 
-from tests.docker.engine import BASE, ROOT, Engine, mounted
+from tests.docker.engine import APT, BASE, PLAIN, ROOT, Engine, mounted
 from tests.walk.base import Base
 
 pytestmark = pytest.mark.docker
 
 # Bases, as others make them: the interpreter is the only thing of Python's they have.
-APT = "RUN apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends"
 VENV = f"FROM {BASE}\n{APT} python3 python3-venv\n"
 BASES = {
-    # As the official Python images: pip installs into the system's own Python.
-    "plain": f"FROM {BASE}\n{APT} python3 python3-pip && rm /usr/lib/python3*/EXTERNALLY-MANAGED\n",
+    "plain": PLAIN,
     "venv": VENV + "RUN python3 -m venv /venv\nENV PATH=/venv/bin:$PATH\n",
     # As conda's: a prefix of its own that nothing put on PATH.
     "prefix": VENV + "RUN python3 -m venv --copies /opt/conda\n",
     "no-bash": VENV + "RUN python3 -m venv /venv && rm /bin/bash\nENV PATH=/venv/bin:$PATH\n",
 }
-WHEEL = "toolkit-bed/wheel"
 SCRIPT = """
 import os, shutil, sys
 print("pid 1 is", os.getppid(), "bash is", shutil.which("bash"), "python is", sys.executable)
@@ -34,15 +31,6 @@ def three_lines(page: str) -> str:
     found = re.search(r"^    FROM your-image\n((?:    .*\n)+)", page, re.M)
     assert found is not None
     return re.sub(r"^    ", "", found[1], flags=re.M)
-
-
-@pytest.fixture(scope="session")
-def wheel(found: dict[str, str], image: str) -> str:
-    """An image that holds the wheel alone, of the stage that builds it (in the cache since *image*)."""
-    engine = Engine(found, "toolkit-wheel")
-    words = ("--build-arg", f"BASE_IMAGE={BASE}", "--target", "toolkit")
-    engine.build(WHEEL, (ROOT / "docker/pytorch.Dockerfile").read_text(), *words, context=ROOT)
-    return WHEEL
 
 
 @pytest.mark.parametrize("kind", BASES)
@@ -75,16 +63,8 @@ def test_three_lines_make_an_image_that_trains(
     assert ("python is /opt/conda/bin/python" in box.log) == (kind == "prefix")
 
 
-def test_the_readmes_image_trains_without_a_document(engine: Engine, wheel: str, tmp_path: Path) -> None:
-    found = re.search(
-        r"^```dockerfile\nFROM python:[0-9.]+-slim\n(.*?)^```", (ROOT / "README.md").read_text(), re.M | re.S
-    )
-    assert found is not None
-    (tmp_path / "train.py").write_text("import os\nprint('trains', os.environ['SM_MODEL_DIR'])\n")
-    holder = engine.ask("create", "--label", engine.label, wheel, "none")
-    engine.ask("cp", f"{holder}:/toolkit", str(tmp_path / "dist"))  # What `pip wheel` makes in a clone.
-
-    engine.build("toolkit-bed/own-readme", BASES["plain"] + found[1], context=tmp_path)
+def test_the_readmes_image_trains_without_a_document(engine: Engine, readmes: Path) -> None:
+    engine.build("toolkit-bed/own-readme", (readmes / "Dockerfile").read_text(), context=readmes)
     ran = engine.run("toolkit-bed/own-readme")
 
     assert ran.code == 0, ran

@@ -20,11 +20,18 @@ without_gpu = pytest.mark.skipif(
 )
 
 
-def torch_index(wheels: Path, requirement: str = "torch==2.13.0", python: str | Path = sys.executable) -> str:
+def torch_index(
+    wheels: Path, requirement: str = "torch==2.13.0", python: str | Path = sys.executable, device: tuple[str, ...] = ()
+) -> str:
     """Return what scripts/torch-index prints where *wheels* is all that *python*'s pip knows of."""
-    environ = {"PATH": "/usr/bin:/bin", "HOME": str(wheels), "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(wheels)}
+    environ = {
+        "PATH": f"{wheels}/bin:/usr/bin:/bin",
+        "HOME": str(wheels),
+        "PIP_NO_INDEX": "1",
+        "PIP_FIND_LINKS": str(wheels),
+    }
     done = subprocess.run(
-        [sys.executable, ROOT / "scripts/torch-index", python, requirement],
+        [sys.executable, ROOT / "scripts/torch-index", python, requirement, *device],
         env={**environ, "PIP_CONFIG_FILE": os.devnull},
         capture_output=True,
         text=True,
@@ -48,6 +55,15 @@ def test_cudas_pytorch_is_not_taken_on_a_machine_without_a_gpu(tmp_path: Path) -
     wheel(tmp_path, "2.13.0", "filelock", 'nvidia-cudnn-cu13==9.20.0.48; platform_system == "Linux"')
 
     assert torch_index(tmp_path) == CPU_INDEX
+
+
+def test_with_cpu_a_machines_gpus_do_not_count(tmp_path: Path) -> None:
+    wheel(tmp_path, "2.13.0", "nvidia-cudnn-cu13==9.20.0.48")
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/nvidia-smi").touch(0o755)
+
+    assert torch_index(tmp_path) == ""
+    assert torch_index(tmp_path, device=("cpu",)) == CPU_INDEX
 
 
 def test_a_wheel_of_ones_own_for_cpus_goes_on_being_taken(tmp_path: Path) -> None:

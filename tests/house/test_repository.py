@@ -65,23 +65,41 @@ def test_no_file_speaks_of_one_machine() -> None:
 def test_every_docs_page_is_linked() -> None:
     linked = {
         (page.parent / target).resolve()
-        for page in [ROOT / "README.md", ROOT / "docs/README.md", ROOT / "docs/orchestrators.md"]
-        if page.exists()
+        for page in [ROOT / "README.md", ROOT / "docs/orchestrators.md"]
         for target, _ in LINK.findall(page.read_text())
     }
 
     assert [page.name for page in sorted(ROOT.glob("docs/**/*.md")) if page.resolve() not in linked] == []
 
 
-def test_every_link_between_pages_leads_somewhere() -> None:
+def anchors(page: Path) -> set[str]:
+    """Return what links into *page* may name: its headings in small letters, spaces as dashes, other signs left out."""
+    headings = re.findall(r"^#+ (.*)$", re.sub(r"^```.*?^```", "", page.read_text(), flags=re.M | re.S), re.M)
+    return {
+        re.sub(r"[^\w -]", "", re.sub(r"\[(.*?)\]\(.*?\)", r"\1", text)).lower().replace(" ", "-") for text in headings
+    }
+
+
+def test_every_link_between_pages_leads_to_a_file_and_a_heading() -> None:
     broken = [
-        f"{page.relative_to(ROOT)}: {target}"
+        f"{page.relative_to(ROOT)}: {path}{anchor}"
         for page in pages()
-        for target, _ in LINK.findall(page.read_text())
-        if "://" not in target and not (page.parent / target).exists()
+        for path, anchor in re.findall(r"\]\(([^)#\s]*)(#[^)\s]*)?\)", page.read_text())
+        if "://" not in path
+        for target in [page.parent / path if path else page]
+        if not target.exists() or (anchor and anchor[1:] not in anchors(target))
     ]
 
     assert broken == []
+
+
+def test_every_page_has_its_place_in_the_site() -> None:
+    placed = re.findall(r'= "([\w/-]+\.md)" }', (ROOT / "zensical.toml").read_text())
+    beside = {"index.md", "changelog.md", "contributing.md"}  # scripts/site makes them of the pages in the root.
+
+    assert sorted(placed) == sorted(
+        {path.relative_to(ROOT / "docs").as_posix() for path in ROOT.glob("docs/**/*.md")} | beside
+    )
 
 
 def test_every_page_that_a_text_names_exists() -> None:
@@ -101,6 +119,17 @@ def test_the_settings_page_is_the_settings_table() -> None:
         rows.append(f"| `{variable}` | {f'`{default}`' if default else ''} | {meaning} |")
 
     assert "\n".join(rows) in (ROOT / "docs/settings.md").read_text()
+
+
+def test_the_readmes_figures_stand_on_the_page_of_figures() -> None:
+    table = (ROOT / "README.md").read_text().partition("## Figures\n")[2].partition("\nOn ")[0]
+    figures = {
+        figure for row in table.splitlines() for cell in row.split("|")[2:] for figure in re.findall(r"[\d.]+", cell)
+    }
+    page = set(re.findall(r"[\d.]+", (ROOT / "docs/figures.md").read_text()))
+
+    assert len(figures) > 8
+    assert figures - page == set()
 
 
 def test_the_changelog_has_an_entry_for_this_version() -> None:

@@ -1,4 +1,4 @@
-"""What a script says and asks through `toolkit.status`: real processes, seen through `train`'s side of the slate."""
+"""`toolkit.status` in real processes, seen through `train`'s side of the status pages."""
 
 import re
 import signal
@@ -12,8 +12,8 @@ import pytest
 
 from tests.house.test_pythons import interpreters
 from tests.house.test_startup import imported_by
-from toolkit import slate
-from toolkit.slate import RankSlate, Stop
+from toolkit import status_pages
+from toolkit.status_pages import RankStatus, Stop
 
 ROOT = Path(__file__).parents[1]
 # Does what it is told: each line is an expression, whose value it prints, or a statement.
@@ -38,7 +38,7 @@ class Rank:
 
     def __init__(self, folder: Path | None, *, python: str | Path = sys.executable, limit: str = "") -> None:
         self.folder = folder
-        environ = {"PYTHONPATH": str(ROOT), **({} if folder is None else {"TOOLKIT_SLATE": str(folder)})}
+        environ = {"PYTHONPATH": str(ROOT), **({} if folder is None else {"TOOLKIT_STATUS_FOLDER": str(folder)})}
         self.process = subprocess.Popen(
             [python, "-W", "error", "-c", limit + OBEYS],
             env=environ,
@@ -61,9 +61,9 @@ class Rank:
         return self.process.returncode, errors
 
     @property
-    def told(self) -> RankSlate:
+    def told(self) -> RankStatus:
         assert self.folder is not None
-        found = slate.read_rank(self.folder / f"rank-{self.process.pid}")
+        found = status_pages.read_rank(self.folder / f"rank-{self.process.pid}")
         assert found is not None
         return found
 
@@ -86,9 +86,9 @@ def start() -> Iterator[Callable[..., Rank]]:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """The folder as `train` makes it."""
-    made = tmp_path / "slate"
+    made = tmp_path / "status"
     made.mkdir()
-    slate.lay(made)
+    status_pages.create_stop_page(made)
     return made
 
 
@@ -99,7 +99,9 @@ def rank(folder: Path, start: Callable[..., Rank]) -> Rank:
 
 def ask(folder: Path, *, within_s: float = 100.0, step: int | None = None) -> None:
     deadline_ns = time.monotonic_ns() + int(within_s * 1e9)
-    slate.ask(folder, Stop(requested_at_ns=time.monotonic_ns(), deadline_ns=deadline_ns, signal=15, stop_step=step))
+    status_pages.request_stop(
+        folder, Stop(requested_at_ns=time.monotonic_ns(), deadline_ns=deadline_ns, signal=15, stop_step=step)
+    )
 
 
 # What a rank tells
@@ -228,7 +230,7 @@ def test_a_rank_that_is_too_slow_for_the_agreed_step_is_told_before_the_deadline
         signal=15,
         stop_step=step,
     )
-    slate.ask(folder, asked)
+    status_pages.request_stop(folder, asked)
 
     assert rank.do("status.should_stop(7)") == str(stops)
 
@@ -332,7 +334,7 @@ def test_a_forked_child_writes_nothing_into_its_parents_page(folder: Path, rank:
 
     assert ended == "0"
     assert rank.told == before
-    assert list(slate.read_all(folder)) == [rank.process.pid]
+    assert list(status_pages.read_all(folder)) == [rank.process.pid]
 
 
 def test_a_forked_child_has_a_page_of_its_own_once_it_tells(folder: Path, rank: Rank) -> None:
@@ -344,8 +346,8 @@ def test_a_forked_child_has_a_page_of_its_own_once_it_tells(folder: Path, rank: 
     rank.do("os.waitpid(pid, 0)")
 
     assert rank.told == before
-    assert {told.step for told in slate.read_all(folder).values()} == {5, 900}
-    assert slate.read_all(folder)[pid].heartbeats == 1
+    assert {told.step for told in status_pages.read_all(folder).values()} == {5, 900}
+    assert status_pages.read_all(folder)[pid].heartbeats == 1
 
 
 def test_a_forked_child_dies_of_sigterm_as_ever(folder: Path, rank: Rank) -> None:
@@ -379,7 +381,7 @@ def test_without_the_toolkit_nothing_is_said_and_nothing_done(start: Callable[..
 def test_a_folder_that_is_not_as_it_should_be_is_harmless(
     start: Callable[..., Rank], tmp_path: Path, made: str
 ) -> None:
-    there = tmp_path / "slate"
+    there = tmp_path / "status"
     if made == "a file":
         there.touch()
     elif made != "nothing":
@@ -427,7 +429,7 @@ def test_a_file_system_that_takes_no_files_is_harmless(start: Callable[..., Rank
 def test_the_import_is_light() -> None:
     found = imported_by("from toolkit import status")
 
-    assert found == {"toolkit", "toolkit.status", "toolkit.slate_layout", "struct", "_struct"}
+    assert found == {"toolkit", "toolkit.status", "toolkit.status_layout", "struct", "_struct"}
 
 
 @pytest.mark.parametrize("version", list(interpreters()) or ["none"])
@@ -468,7 +470,7 @@ def test_the_example_trains_to_its_end_without_the_toolkit(tmp_path: Path) -> No
 
 
 def test_the_example_saves_when_it_is_stopped_and_goes_on_from_there(folder: Path, tmp_path: Path) -> None:
-    environ = {"PYTHONPATH": str(ROOT), "SM_MODEL_DIR": str(tmp_path / "model"), "TOOLKIT_SLATE": str(folder)}
+    environ = {"PYTHONPATH": str(ROOT), "SM_MODEL_DIR": str(tmp_path / "model"), "TOOLKIT_STATUS_FOLDER": str(folder)}
     program = example(tmp_path)
     with subprocess.Popen(
         [sys.executable, "-u", program], env={**environ, "STEP_S": "0.001"}, stdout=subprocess.PIPE, text=True
@@ -476,14 +478,17 @@ def test_the_example_saves_when_it_is_stopped_and_goes_on_from_there(folder: Pat
         assert first.stdout is not None
         # From its second heartbeat on it has asked, so that SIGTERM does not end it.
         until_s = time.monotonic() + 60
-        while not any(told.heartbeats > 1 for told in slate.read_all(folder).values()) and time.monotonic() < until_s:
+        while (
+            not any(told.heartbeats > 1 for told in status_pages.read_all(folder).values())
+            and time.monotonic() < until_s
+        ):
             time.sleep(0.001)
         now_ns = time.monotonic_ns()
-        step = slate.common_step(slate.read_all(folder).values(), now_ns, now_ns + 20_000_000)
+        step = status_pages.common_step(status_pages.read_all(folder).values(), now_ns, now_ns + 20_000_000)
         ask(folder, step=step)
         first.send_signal(signal.SIGTERM)
         said = first.stdout.read()
-    slate.lay(folder)
+    status_pages.create_stop_page(folder)
     second = subprocess.run(
         [sys.executable, program], env={**environ, "STEP_S": "0"}, capture_output=True, text=True, timeout=60
     )

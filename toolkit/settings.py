@@ -24,8 +24,8 @@ OURS = (
     "RESTART_COUNT",
     "RUN_ID",
     "SHIM_SOCKET",
-    "SLATE",
     "STACKS",
+    "STATUS_FOLDER",
     "XLA",
 )
 ArgumentStyle = Literal["sagemaker", "json", "flags", "none"]

@@ -2,11 +2,12 @@
 
     from toolkit import status
 
-Without the toolkit around (TOOLKIT_SLATE is not set) every call returns at once: False, None, nothing. With it, no call
-fails or waits, whatever became of the files below; at worst nothing is told. docs/status.md has an example and costs.
+Without the toolkit around (TOOLKIT_STATUS_FOLDER is not set) every call returns at once: False, None, nothing. With it,
+no call fails or waits, whatever became of the files below; at worst nothing is written. docs/status.md has an example
+and the costs.
 
 How: a heartbeat is a copy of 72 bytes into a mapped page, no system call; `train` reads it when it likes
-(slate_layout.py). One call into C copies all fields: for threads and signal handlers the GIL makes it one piece.
+(status_layout.py). One call into C copies all fields: for threads and signal handlers the GIL makes it one piece.
 
 Warnings:
 - This module's import is a script's: os, struct, time, no more (3 ms at most, tests/test_status.py).
@@ -19,7 +20,7 @@ import os
 import time
 from _thread import get_ident  # threading's, without its import.
 
-from toolkit import slate_layout as layout
+from toolkit import status_layout as layout
 
 TYPE_CHECKING = False  # As typing's, without importing it: 10 ms.
 if TYPE_CHECKING:
@@ -112,7 +113,7 @@ class Holding:
 
     def __exit__(self, *_: object) -> None:
         # Not that of a parent: a child forked inside the context leaves it too.
-        if self._page is not None and _slate is not None and self._page is _slate.page:
+        if self._page is not None and _pages is not None and self._page is _pages.page:
             self._page.release(id(self))
 
 
@@ -173,8 +174,8 @@ class _Page:
         )
 
 
-class _Slate:
-    """What this process has of the slate. Each file is opened when first needed, and tried once."""
+class _Pages:
+    """What this process has of the pages. Each file is opened when first needed, and tried once."""
 
     def __init__(self, folder: str) -> None:
         self.folder = folder
@@ -220,36 +221,36 @@ class _Slate:
             self.has_sigterm = _outlive_sigterm()
 
 
-# The one thing that this module keeps: a process has one slate, and its functions have no other place for it.
-_slate: _Slate | None = None
+# The one thing that this module keeps: the pages of this process.
+_pages: _Pages | None = None
 _watches_forks = False
 
 
-def _find() -> _Slate:
-    global _slate, _watches_forks
-    _slate = _Slate(os.environ.get(layout.VARIABLE, ""))
-    if _slate.folder and not _watches_forks:
+def _find() -> _Pages:
+    global _pages, _watches_forks
+    _pages = _Pages(os.environ.get(layout.VARIABLE, ""))
+    if _pages.folder and not _watches_forks:
         os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_forget)
         _watches_forks = True
-    return _slate
+    return _pages
 
 
 def _page() -> _Page | None:
-    slate = _slate or _find()
-    if slate.wants_page:
-        slate.make_page()
-    return slate.page
+    pages = _pages or _find()
+    if pages.wants_page:
+        pages.make_page()
+    return pages.page
 
 
 def _asked() -> "tuple[int, int, int, int] | None":
     """Return requested_at_ns, deadline_ns, signal and stop_step, None if no stop was asked for."""
-    slate = _slate or _find()
-    if slate.wants_stop:
-        slate.open_stop()
-    stop = slate.stop
+    pages = _pages or _find()
+    if pages.wants_stop:
+        pages.open_stop()
+    stop = pages.stop
     if stop is None or not _COUNTER(stop, _STOP_AT)[0]:
         return None
-    fields = layout.settled(lambda: stop[_STOP_AT:_STOP_END], layout.STOP_BODY)
+    fields = layout.read_consistent(lambda: stop[_STOP_AT:_STOP_END], layout.STOP_BODY)
     return fields if fields is not None and fields[0] else None
 
 
@@ -284,25 +285,25 @@ def _on_sigterm(number: int, _frame: "FrameType | None") -> None:
 
 
 def _before_fork() -> None:
-    if _slate is not None and _slate.has_sigterm:
+    if _pages is not None and _pages.has_sigterm:
         import signal
 
         if signal.SIGTERM not in signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM,)):
-            _slate.forking.add(get_ident())
+            _pages.forking.add(get_ident())
 
 
 def _after_fork() -> None:
-    if _slate is not None and get_ident() in _slate.forking:
+    if _pages is not None and get_ident() in _pages.forking:
         import signal
 
-        _slate.forking.discard(get_ident())
+        _pages.forking.discard(get_ident())
         signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGTERM,))
 
 
 def _forget() -> None:
     """In the child: have nothing of the parent's."""
-    global _slate
-    parents, _slate = _slate, None
+    global _pages
+    parents, _pages = _pages, None
     if parents is not None and parents.has_sigterm:
         import signal
 

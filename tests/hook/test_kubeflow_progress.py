@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from toolkit import slate_layout as layout
+from toolkit import status_layout as layout
 from toolkit.hook.kubeflow_progress import MOST_METRICS, Metrics, Pace, progress, text, trainer_status
 from toolkit.metrics.file import SampleFile
 from toolkit.metrics.sample import Sample

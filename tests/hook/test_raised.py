@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from toolkit import slate
-from toolkit import slate_layout as layout
+from toolkit import status_layout as layout
+from toolkit import status_pages
 
 ROOT = Path(__file__).parents[2]
 HOOK = ROOT / "toolkit/hook/site"
@@ -40,9 +40,9 @@ class Done:
         where: Path | None = None,
         leads: bool = False,
     ) -> None:
-        self.slate = folder / "slate"
-        self.slate.mkdir(exist_ok=True)
-        named = {"TOOLKIT_SLATE": str(where or self.slate)} if hook else {}
+        self.status_folder = folder / "status"
+        self.status_folder.mkdir(exist_ok=True)
+        named = {"TOOLKIT_STATUS_FOLDER": str(where or self.status_folder)} if hook else {}
         path = folder / "script.py"
         path.write_text(program)
         process = subprocess.Popen(
@@ -56,8 +56,8 @@ class Done:
         out, err = process.communicate(timeout=60)
         self.pid = process.pid
         self.out, self.err, self.status = out.decode(), err.decode(), process.returncode
-        self.raised = slate.raised(self.slate, process.pid)
-        self.files = sorted(path.name for path in self.slate.iterdir())
+        self.raised = status_pages.raised(self.status_folder, process.pid)
+        self.files = sorted(path.name for path in self.status_folder.iterdir())
 
 
 def pythons() -> list[Path]:
@@ -129,7 +129,7 @@ def test_a_text_that_json_has_to_escape_comes_back_unchanged(tmp_path: Path) -> 
 
     assert done.raised is not None
     assert text in done.raised.text
-    assert json.loads((done.slate / done.files[0]).read_bytes())["text"] == done.raised.text
+    assert json.loads((done.status_folder / done.files[0]).read_bytes())["text"] == done.raised.text
 
 
 def test_the_scripts_own_hook_is_called_and_may_call_ours(tmp_path: Path) -> None:
@@ -280,7 +280,7 @@ def test_a_message_that_cannot_be_made_is_left_out(tmp_path: Path) -> None:
 
 ENDS_SLOWLY = """
 import atexit, os, pathlib, sys
-word = pathlib.Path(os.environ['TOOLKIT_SLATE'], f'raised-{os.getpid()}.json')
+word = pathlib.Path(os.environ['TOOLKIT_STATUS_FOLDER'], f'raised-{os.getpid()}.json')
 atexit.register(lambda: print('at exit:', word.exists()))
 """
 
@@ -326,7 +326,7 @@ def test_an_exit_that_the_script_catches_leaves_none_while_it_runs_and_none_in_p
 ) -> None:
     caught = "import sys, os\ntry:\n    sys.exit(3)\nexcept SystemExit:\n    pass\n"
 
-    done = Done(tmp_path, caught + "print(os.listdir(os.environ['TOOLKIT_SLATE']))\nraise ValueError('late')\n")
+    done = Done(tmp_path, caught + "print(os.listdir(os.environ['TOOLKIT_STATUS_FOLDER']))\nraise ValueError('late')\n")
 
     assert done.status == 1
     assert done.out == "[]\n"
@@ -343,7 +343,7 @@ def test_an_exit_says_where_it_was_called_and_what_was_being_handled(tmp_path: P
     assert done.status == 3
     assert done.raised is not None
     assert (done.raised.kind, done.raised.place) == ("SystemExit", f"{tmp_path}/script.py:5 in <module>")
-    assert done.raised.handling == slate.Thrown(
+    assert done.raised.handling == status_pages.Thrown(
         kind="FileNotFoundError",
         message="[Errno 2] No such file or directory: '/nope'",
         place=f"{tmp_path}/script.py:3 in <module>",
@@ -405,7 +405,7 @@ def test_an_exit_that_no_python_code_calls_is_one_all_the_same(tmp_path: Path) -
 )
 def test_an_exception_that_the_script_only_shows_is_not_what_ends_it(tmp_path: Path, show: str) -> None:
     left = Done(tmp_path, f"import sys\n{show}sys.exit(3)\n")
-    ended = Done(tmp_path, f"import os, sys\n{show}print(os.listdir(os.environ['TOOLKIT_SLATE']))\n")
+    ended = Done(tmp_path, f"import os, sys\n{show}print(os.listdir(os.environ['TOOLKIT_STATUS_FOLDER']))\n")
 
     assert "ZeroDivisionError" in left.err
     assert left.raised is not None

@@ -10,7 +10,7 @@ from pathlib import Path
 # The launcher side, from the ground up. A file imports from lower floors or its own room; files that share a line of
 # GROUND are one room. A room that is not here fails the test: give it its floor.
 FLOORS: tuple[tuple[str, ...], ...] = (
-    ("__init__", "records", "errors", "log", "masking", "slate", "slate_layout"),
+    ("__init__", "records", "errors", "log", "masking", "status_pages", "status_layout"),
     ("settings",),
     ("job", "jobfile", "metrics", "storage"),
     (
@@ -34,7 +34,7 @@ GROUND = FLOORS[0]
 # Rooms whose code runs in the ranks' interpreters. Strangers to each other, but for compat, which hands the others on
 # under old names; of the launcher side they know only these.
 SCRIPT_SIDE = ("hook", "compat", "dataparallel", "modelparallel", "profiler", "compiler", "status", "xla")
-SCRIPT_SIDE_MAY_USE = ("__init__", "records", "errors", "metrics", "slate_layout")
+SCRIPT_SIDE_MAY_USE = ("__init__", "records", "errors", "metrics", "status_layout")
 
 
 def room_of(place: str) -> str:
@@ -112,7 +112,7 @@ def fault(room: str, other: str) -> str | None:
         return (
             None
             if other in SCRIPT_SIDE_MAY_USE
-            else "the script side knows only records, errors, metrics, slate_layout"
+            else "the script side knows only records, errors, metrics, status_layout"
         )
     if other in SCRIPT_SIDE:
         return "the launcher side never imports the script side"

@@ -180,8 +180,8 @@ def test_the_script_side_knows_only_what_is_shared_or_light(tmp_path: Path) -> N
     )
 
     assert floors.faults(package) == [
-        "hook/site.py:2: imports settings.py: the script side knows only records, errors, metrics, slate_layout",
-        "profiler/spans.py:1: imports hook/site.py: the script side knows only records, errors, metrics, slate_layout",
+        "hook/site.py:2: imports settings.py: the script side knows only records, errors, metrics, status_layout",
+        "profiler/spans.py:1: imports hook/site.py: the script side knows only records, errors, metrics, status_layout",
     ]
 
 

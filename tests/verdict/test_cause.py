@@ -10,7 +10,7 @@ from tests.verdict.test_crash import ABORTED, DEVICE, GLOO, LOST
 from tests.verdict.test_judge import ABRT, SAGEMAKER, TERM, process, seen
 from tests.verdict.test_traceback import GROUP, OTHER, PLAIN
 from toolkit.job.outcome import Ended, Outcome
-from toolkit.slate import Raised, Thrown
+from toolkit.status_pages import Raised, Thrown
 from toolkit.verdict.judge import judge
 
 PLACE = "train.py:9 in main"

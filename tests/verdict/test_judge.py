@@ -13,7 +13,7 @@ from toolkit.errors import ContractError, PlatformError, UserError
 from toolkit.job.job import Job
 from toolkit.job.outcome import Ended, Exit, Hung, Memory, PhaseFailure
 from toolkit.settings import Settings
-from toolkit.slate import Raised, Thrown
+from toolkit.status_pages import Raised, Thrown
 from toolkit.verdict.cause import how as how_it_ended
 from toolkit.verdict.judge import judge, of_error, of_fault
 

@@ -1,9 +1,10 @@
-"""Tells Kubeflow Trainer how far the job is, from outside the script. It can never fail, delay or slow the job.
+"""The Kubeflow sidecar: posts the job's progress and metrics to Kubeflow Trainer. It never fails or delays the job.
 
-Started by `train` beside the script, on the leader, as `kubeflow_progress.py SLATE METRICS OFFSET` with -I -S in its
-own interpreter: the folder of the ranks' pages (toolkit/slate_layout.py), the file of captured metrics and where in it
-this round begins. Once a second it looks at both. What has changed is posted, at most every five seconds, and once more
-when SIGTERM says that the script has ended. Where neither progress nor a metric is known, nothing is ever posted.
+Started by `train` on the leader, as `kubeflow_progress.py STATUS_FOLDER METRICS OFFSET` with -I -S in train's own
+interpreter: the folder of the ranks' status pages (toolkit/status_layout.py), the file of captured metrics, and the
+offset in it at which this attempt begins. The sidecar reads both once a second and posts changes, at most every five
+seconds and once more on SIGTERM, which says that the script has ended. It posts nothing until it has progress or a
+metric.
 
 What Trainer expects (kubeflow/trainer v2.3: docs/proposals/2779-trainjob-progress, pkg/statusserver/server.go,
 pkg/apis/trainer/v1alpha1/trainjob_types.go, pkg/runtime/framework/plugins/trainjobstatus):
@@ -58,29 +59,29 @@ def _run(argv: "list[str]") -> None:
     # Before anything else: it is asked for below, and until then must not end us.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
-    slate, metrics, pace, poster = argv[0], Metrics(argv[1], int(argv[2])), Pace(), Poster(os.environ)
+    folder, metrics, pace, poster = argv[0], Metrics(argv[1], int(argv[2])), Pace(), Poster(os.environ)
     told = None
     while told is None:
         told = signal.sigtimedwait({signal.SIGTERM}, LOOK_S)
         metrics.read()
-        fraction = progress(slate)
+        fraction = progress(folder)
         now_s = time.monotonic()
         status = trainer_status(fraction, pace.remaining_s(fraction, now_s), metrics.values)
         poster.offer(status, (fraction, dict(metrics.values)), now_s, last=told is not None)
 
 
-def progress(slate: str) -> "Optional[float]":
-    """Return the lowest progress, 0 to 1, that processes told in the folder *slate*, None if none has."""
+def progress(folder: str) -> "Optional[float]":
+    """Return the lowest progress, 0 to 1, that processes told in the folder *folder*, None if none has."""
     try:
-        names = os.listdir(slate)
+        names = os.listdir(folder)
     except OSError:
         return None
-    found = [_told(os.path.join(slate, name)) for name in names if name.startswith("rank-")]
+    found = [_told(os.path.join(folder, name)) for name in names if name.startswith("rank-")]
     return min((min(max(each, 0.0), 1.0) for each in found if each is not None), default=None)
 
 
 def _told(path: str) -> "Optional[float]":
-    from toolkit import slate_layout as layout
+    from toolkit import status_layout as layout
 
     head, body = layout.RANK_HEAD, layout.RANK_BODY
     try:
@@ -90,7 +91,7 @@ def _told(path: str) -> "Optional[float]":
         return None
     try:
         start = os.pread(fd, head.size, 0)
-        fields = layout.settled(lambda: os.pread(fd, body.size, head.size), body)
+        fields = layout.read_consistent(lambda: os.pread(fd, body.size, head.size), body)
     except OSError:
         return None
     finally:

@@ -4,8 +4,8 @@ Started by `train` as `python plugin.py MODULE FUNCTION`, in train's own folder.
 is configured once the module is imported, so that a framework may configure it first.
 
 An exception ends the process with its errno, else 1; a ClientError of sagemaker_training's with the script's own code.
-It leaves plugin.json in the folder of TOOLKIT_SLATE: the kind of the failure and the text that sagemaker-training would
-have written, which `train` reports (train/plugin.py). A failure file that the plug-in wrote itself is kept.
+It writes plugin.json to TOOLKIT_STATUS_FOLDER: the kind of the failure and the text that sagemaker-training would have
+written, which `train` reports (train/plugin.py). A failure file that the plug-in wrote itself is kept.
 """
 
 import importlib
@@ -90,7 +90,7 @@ def _errno_code(errno: "Any") -> int:
 def _left(word: "dict[str, Any]") -> bool:
     import json
 
-    folder = os.environ.get("TOOLKIT_SLATE", "")
+    folder = os.environ.get("TOOLKIT_STATUS_FOLDER", "")
     try:
         with open(os.path.join(folder, NAME), "w") as file:
             json.dump(word, file)

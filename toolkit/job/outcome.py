@@ -8,7 +8,7 @@ from msgspec import Meta
 from toolkit.job.restart import Restart
 from toolkit.job.stuck import Stuck
 from toolkit.records import Record
-from toolkit.slate import Raised
+from toolkit.status_pages import Raised
 
 # The first word of a failure text, as sagemaker-training has it: what `train` was doing when a process failed.
 PhaseFailure = Literal["ExecuteUserScriptError", "InstallModuleError", "InstallRequirementsError"]

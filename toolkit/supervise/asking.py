@@ -1,5 +1,5 @@
 """What scripts that use toolkit.status are told of a stop, and what they ask for: a common last step, time for a
-checkpoint. It goes through the run's slate, before any signal; a script that cannot be told has its signal."""
+checkpoint. It goes through the run's status pages, before any signal; a script that cannot be told has its signal."""
 
 import time
 from collections.abc import Iterable
@@ -7,24 +7,24 @@ from pathlib import Path
 
 import msgspec
 
-from toolkit import slate
+from toolkit import status_pages
 from toolkit.log import Log
 from toolkit.supervise.process import Process
 
-SLATE = "slate"
+STATUS_FOLDER = "status"
 
 
 class Asking:
-    """The slate of one phase."""
+    """The stop request of one phase, written to the status pages."""
 
     def __init__(self, run_folder: Path, log: Log) -> None:
-        self._folder = run_folder / SLATE
+        self._folder = run_folder / STATUS_FOLDER
         self._log = log
-        self._asked: slate.Stop | None = None
+        self._asked: status_pages.Stop | None = None
 
     def stop(self, number: int, asked_at_ns: int | None, grace_s: float) -> None:
         """Ask all ranks to stop: signal *number* came at *asked_at_ns* (monotonic), and *grace_s* are left."""
-        self._asked = slate.Stop(
+        self._asked = status_pages.Stop(
             requested_at_ns=asked_at_ns or time.monotonic_ns(),
             deadline_ns=time.monotonic_ns() + int(grace_s * 1e9),
             signal=number,
@@ -36,20 +36,20 @@ class Asking:
             return
         self._asked = msgspec.structs.replace(self._asked, stop_step=step)
         try:
-            slate.ask(self._folder, self._asked)
+            status_pages.request_stop(self._folder, self._asked)
         except OSError as error:
-            self._log.debug(f"slate: {error}")
+            self._log.debug(f"status page: {error}")
 
     def step_by(self, pids: Iterable[int], seconds: float) -> int:
         """Return the step that none of *pids* will have gone past so long from now; 0 if none tells its steps."""
-        told = slate.read_all(self._folder)
+        told = status_pages.read_all(self._folder)
         now_ns = time.monotonic_ns()
-        return slate.common_step((told[pid] for pid in pids if pid in told), now_ns, now_ns + int(seconds * 1e9))
+        return status_pages.common_step((told[pid] for pid in pids if pid in told), now_ns, now_ns + int(seconds * 1e9))
 
     def holding(self, processes: Iterable[Process]) -> list[str]:
         """Return the names of those that hold a checkpoint open."""
         return sorted(process.name for process in processes if self._is_holding(process.pid))
 
     def _is_holding(self, pid: int) -> bool:
-        found = slate.read_rank(self._folder / f"rank-{pid}")
+        found = status_pages.read_rank(self._folder / f"rank-{pid}")
         return found is not None and found.holding > 0

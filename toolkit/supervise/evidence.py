@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Literal
 
-from toolkit import slate
+from toolkit import status_pages
 from toolkit.job.outcome import Exit
 from toolkit.supervise.process import Process
 from toolkit.supervise.relay import Stream
@@ -15,16 +15,16 @@ TOGETHER_S = 0.005
 
 
 class Evidence:
-    """The exceptions that ranks left on the slate in *folder*."""
+    """The exceptions that ranks left in the status *folder*."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._raised: dict[int, slate.Raised] = {}
+        self._raised: dict[int, status_pages.Raised] = {}
 
     def raised_by(self, pid: int) -> tuple[int | None, int]:
         """Return when the main thread of a process raised the exception it died of (None: the hook saw none), and the
         code that this leads to."""
-        found = slate.raised(self._folder, pid)
+        found = status_pages.raised(self._folder, pid)
         if found is None or found.thread != "main":
             return None, 1
         self._raised[pid] = found
@@ -41,17 +41,17 @@ class Evidence:
             if raised_ns is not None and process.rank is not None:
                 yield process.exit(code << 8, time.monotonic_ns(), raised_ns)
 
-    def raised(self, exits: Iterable[Exit]) -> dict[str, slate.Raised]:
+    def raised(self, exits: Iterable[Exit]) -> dict[str, status_pages.Raised]:
         """Return the exceptions that processes died of, by their names. They may not be printed yet, or never be (our
         signal came first), or not be found in what is kept of a long output."""
         return {end.process: self._raised[end.pid] for end in exits if end.pid in self._raised}
 
-    def raised_by_children(self, exits: Iterable[Exit]) -> tuple[slate.Raised, ...]:
+    def raised_by_children(self, exits: Iterable[Exit]) -> tuple[status_pages.Raised, ...]:
         """Return the exceptions that ended other processes, where one of *exits* failed."""
         ends = list(exits)
         if all(end.ok for end in ends):
             return ()
-        return slate.raised_by_others(self._folder, {end.pid for end in ends})
+        return status_pages.raised_by_others(self._folder, {end.pid for end in ends})
 
 
 def last_on(out: Stream, err: Stream) -> Literal["stderr", "stdout", "both"]:

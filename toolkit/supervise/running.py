@@ -25,7 +25,7 @@ from toolkit.job.outcome import UNFINISHED_S, Ended, Exit, Hung, Ruled
 from toolkit.job.plan import Phase, ProcessSpec
 from toolkit.job.stuck import Stuck
 from toolkit.supervise import children, stacks, waiting
-from toolkit.supervise.asking import SLATE, Asking
+from toolkit.supervise.asking import STATUS_FOLDER, Asking
 from toolkit.supervise.daemons import Daemons
 from toolkit.supervise.evidence import Evidence, last_on
 from toolkit.supervise.flow import Flow
@@ -94,7 +94,7 @@ class Running:
         self._flow = Flow(around.console)
         self._notes: list[str] = []
         self._processes = Processes(around, phase, self._flow, self._note)
-        self._evidence = Evidence(around.run_folder / SLATE)
+        self._evidence = Evidence(around.run_folder / STATUS_FOLDER)
         self._asking = Asking(around.run_folder, around.log)
         self._exits: list[Exit] = []
         self._daemons = Daemons(around.others)

@@ -8,14 +8,14 @@ one, ranks are compared within their host.
 from collections.abc import Sequence
 from pathlib import Path
 
-from toolkit import slate
+from toolkit import status_pages
 from toolkit.job.job import Job
 from toolkit.launchers import table as launchers
 from toolkit.metrics.sample import Sample
 from toolkit.rules.finding import Finding
 from toolkit.rules.straggler import STEP_TIME, Beats, Stragglers, Thinned
-from toolkit.slate_layout import RANK_NAME
-from toolkit.supervise.asking import SLATE
+from toolkit.status_layout import RANK_NAME
+from toolkit.supervise.asking import STATUS_FOLDER
 
 Times = tuple[tuple[int, int, float], ...]
 EVERY_S = 1.0
@@ -28,7 +28,7 @@ class Paces:
 
     def __init__(self, job: Job, run_folder: Path, *, linked: bool) -> None:
         self._job = job
-        self._slate = run_folder / SLATE
+        self._status_folder = run_folder / STATUS_FOLDER
         self._linked = linked
         hosts = len(job.cluster.hosts) if linked else 1
         # Under a launcher that starts one process a host (script) each of them is rank 0 of its host.
@@ -78,7 +78,7 @@ class Paces:
             return found
         self._looked_s = now_s
         for rank, pid in self._pids.items():
-            told = slate.read_rank(self._slate / (RANK_NAME % pid))
+            told = status_pages.read_rank(self._status_folder / (RANK_NAME % pid))
             if told is None or told.step is None or told.step_time_ns is None:
                 continue
             for _, step, seconds in self._beats.look(rank, told.step, told.step_time_ns):

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import msgspec
 
-from toolkit import slate
+from toolkit import status_pages
 from toolkit.job.job import Job
 from toolkit.job.outcome import Outcome
 from toolkit.job.restart import Budget, Failure, Restart, Steps, news, times
 from toolkit.log import Log
-from toolkit.supervise.asking import SLATE
+from toolkit.supervise.asking import STATUS_FOLDER
 from toolkit.supervise.pulse import STALLED
 from toolkit.train.taps import Taps
 
@@ -47,7 +47,11 @@ class Rounds:
 
     def steps(self) -> Steps:
         """Return how far this host's ranks came in this round: by heartbeats, by metrics, by what they saved."""
-        told = [each.step for each in slate.read_all(self._run_folder / SLATE).values() if each.step is not None]
+        told = [
+            each.step
+            for each in status_pages.read_all(self._run_folder / STATUS_FOLDER).values()
+            if each.step is not None
+        ]
         beats = Steps(seen=bool(told), highest=max(told, default=None))
         saved = Steps(seen=not self._checkpoints() <= self._saved)
         return self._taps.steps.and_those(beats).and_those(saved)
@@ -82,7 +86,7 @@ class Rounds:
         import shutil  # 4 ms that a job without restarts need not pay
 
         self._restarts = (*self._restarts, restart)
-        shutil.rmtree(self._run_folder / SLATE, ignore_errors=True)
+        shutil.rmtree(self._run_folder / STATUS_FOLDER, ignore_errors=True)
         (self._run_folder / STALLED).unlink(missing_ok=True)
         for file in (self._job.folders.success, self._job.folders.failure):
             with contextlib.suppress(OSError):  # Said at the end, where it cannot be written.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 import toolkit
-from toolkit import settings, slate
+from toolkit import settings, status_pages
 from toolkit.artifacts import folders as job_folders
 from toolkit.artifacts.scratch import RunFolder
 from toolkit.errors import ToolkitError, UserError, at, of_path
@@ -27,7 +27,7 @@ from toolkit.platforms import table as platforms
 from toolkit.probe import host, look
 from toolkit.source import classify, fetch, install, packages
 from toolkit.supervise import limits
-from toolkit.supervise.asking import SLATE
+from toolkit.supervise.asking import STATUS_FOLDER
 from toolkit.supervise.console import Console, Outlets
 from toolkit.supervise.hang import Stall
 from toolkit.supervise.loop import Supervisor
@@ -267,7 +267,7 @@ def _round(
         ended = supervisor.run(msgspec.structs.replace(phase, main=main, services=services))
         assert ended is not None
         outcome = _judged(job, msgspec.structs.replace(ended, memory=memory()))
-        return outcome if job.plugin is None else plugin.told(outcome, supervisor.run_folder / SLATE)
+        return outcome if job.plugin is None else plugin.told(outcome, supervisor.run_folder / STATUS_FOLDER)
     except ToolkitError as error:
         return _named(error, job.cluster.current)
 
@@ -295,7 +295,12 @@ def _companions(job: Job, run_folder: Path) -> tuple[ProcessSpec, ...]:
     return (
         ProcessSpec(
             name=job.companion,
-            argv=(job.interpreter, "-I", "-S", *map(str, (program, run_folder / SLATE, metrics, written_bytes))),
+            argv=(
+                job.interpreter,
+                "-I",
+                "-S",
+                *map(str, (program, run_folder / STATUS_FOLDER, metrics, written_bytes)),
+            ),
             environ=job.environ,
             cwd=run_folder,
             stop=StopPolicy(),
@@ -422,9 +427,9 @@ def _shared_with_ranks(run_folder: Path, stacks: Path | None, log: Log) -> dict[
     """
     environ = {}
     try:
-        (run_folder / SLATE).mkdir()
-        slate.lay(run_folder / SLATE)
-        environ["TOOLKIT_SLATE"] = str(run_folder / SLATE)
+        (run_folder / STATUS_FOLDER).mkdir()
+        status_pages.create_stop_page(run_folder / STATUS_FOLDER)
+        environ["TOOLKIT_STATUS_FOLDER"] = str(run_folder / STATUS_FOLDER)
         if stacks is not None:
             stacks.mkdir(exist_ok=True)
             environ["TOOLKIT_STACKS"] = f"{STACKS_SIGNAL}:{stacks}"

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from toolkit.job.outcome import INSTALL_FAILURES, Ended, Exit, Memory
-from toolkit.slate import Raised
+from toolkit.status_pages import Raised
 from toolkit.verdict import crash, pip, traceback
 from toolkit.verdict import tail as ends
 from toolkit.verdict.crash import Crash

@@ -3,7 +3,7 @@
 import msgspec
 
 from toolkit.job.outcome import Ended, Exit
-from toolkit.slate import Raised
+from toolkit.status_pages import Raised
 from toolkit.verdict.cause import account, handled
 from toolkit.verdict.collateral import lost_a_rank
 

@@ -1,11 +1,11 @@
-"""Pure: what the start-up hook noted of an exception (slate.Raised) -> what is told of it.
+"""Pure: what the start-up hook noted of an exception (status_pages.Raised) -> what is told of it.
 
 Type and place are the hook's: it saw the exception itself, however long its message was and whatever was printed.
 """
 
 import re
 
-from toolkit.slate import Raised
+from toolkit.status_pages import Raised
 from toolkit.verdict import traceback
 from toolkit.verdict.traceback import IN_USER_CODE, MESSAGE_LINES, Traceback
 

@@ -11,8 +11,8 @@ being finalised, needs the GIL in a destructor, and is unwound inside a noexcept
 the finalisation: the first registered atexit function runs last, and waits 0.1 s if such a thread lives (measured: 0
 of 40 runs abort). A SIGABRT of any other origin is untouched.
 
-And where TOOLKIT_SLATE names a folder: an exception that ends the process, or a thread of it, is left there as
-`raised-<pid>.json` (toolkit/slate_layout.py) before anything is printed: its type, place and time, and its traceback,
+And where TOOLKIT_STATUS_FOLDER names a folder: an exception that ends the process, or a thread of it, is left there as
+`raised-<pid>.json` (toolkit/status_layout.py) before anything is printed: its type, place and time, and its traceback,
 also where what is printed gets lost, cut, or mixed with others'. Then the hook that was there prints it as ever. A hook
 that the script sets later takes the place of ours (rich, loguru); Python keeps the exception in sys.last_value, and it
 is noted when the interpreter ends. So is sys.exit with a code, with the exception that the script was handling when it
@@ -88,7 +88,7 @@ def _leave_word() -> None:
     import os
     import sys
 
-    folder = os.environ.get("TOOLKIT_SLATE")
+    folder = os.environ.get("TOOLKIT_STATUS_FOLDER")
     if not folder:
         return
     import _thread

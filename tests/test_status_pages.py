@@ -1,4 +1,4 @@
-"""`train`'s side of the slate: what is told to ranks and read of them, whatever the files hold."""
+"""`train`'s side of the status pages: what is told to ranks and read of them, whatever the files hold."""
 
 import math
 import os
@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as any_of
 
-from toolkit import slate
-from toolkit import slate_layout as layout
-from toolkit.slate import RankSlate, Stop
+from toolkit import status_layout as layout
+from toolkit import status_pages
+from toolkit.status_pages import RankStatus, Stop
 
 ROOT = Path(__file__).parents[1]
 SECOND_NS = 1_000_000_000
@@ -26,7 +26,7 @@ def page(pid: int = 77, *, version: int = 1, counters: tuple[int, int] = (3, 3),
     return head + layout.RANK_BODY.pack(counters[0], 12, 500, 40, 9, progress, 1, 600, counters[1])
 
 
-TOLD = RankSlate(
+TOLD = RankStatus(
     pid=77, step=12, step_time_ns=500, step_ns=40, heartbeats=9, progress=0.5, holding=1, holding_since_ns=600
 )
 
@@ -36,9 +36,9 @@ TOLD = RankSlate(
 
 def test_a_page_that_does_not_fit_says_why(tmp_path: Path) -> None:
     code = (
-        "import resource, sys; from pathlib import Path; from toolkit import slate\n"
+        "import resource, sys; from pathlib import Path; from toolkit import status_pages\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (1024, 1024))\n"
-        "try: slate.lay(Path(sys.argv[1]))\n"
+        "try: status_pages.create_stop_page(Path(sys.argv[1]))\n"
         "except OSError as error: print(error.strerror)"
     )
     done = subprocess.run([sys.executable, "-c", code, tmp_path], cwd=ROOT, capture_output=True, text=True, timeout=60)
@@ -47,47 +47,47 @@ def test_a_page_that_does_not_fit_says_why(tmp_path: Path) -> None:
 
 
 def test_no_stop_is_asked_at_first(tmp_path: Path) -> None:
-    slate.lay(tmp_path)
+    status_pages.create_stop_page(tmp_path)
 
-    assert slate.asked(tmp_path) is None
+    assert status_pages.requested_stop(tmp_path) is None
 
 
 @pytest.mark.parametrize("step", [None, 0, 41])
 def test_what_is_asked_is_what_ranks_are_told(tmp_path: Path, step: int | None) -> None:
-    slate.lay(tmp_path)
+    status_pages.create_stop_page(tmp_path)
     stop = Stop(requested_at_ns=5, deadline_ns=6, signal=15, stop_step=step)
 
-    slate.ask(tmp_path, stop)
+    status_pages.request_stop(tmp_path, stop)
 
-    assert slate.asked(tmp_path) == stop
+    assert status_pages.requested_stop(tmp_path) == stop
 
 
 def test_a_later_word_takes_the_place_of_the_first_in_the_same_file(tmp_path: Path) -> None:
-    slate.lay(tmp_path)
+    status_pages.create_stop_page(tmp_path)
     before = (tmp_path / "stop").stat()
 
-    slate.ask(tmp_path, Stop(requested_at_ns=5, deadline_ns=6, signal=15))
-    slate.ask(tmp_path, Stop(requested_at_ns=5, deadline_ns=9, signal=2, stop_step=7))
+    status_pages.request_stop(tmp_path, Stop(requested_at_ns=5, deadline_ns=6, signal=15))
+    status_pages.request_stop(tmp_path, Stop(requested_at_ns=5, deadline_ns=9, signal=2, stop_step=7))
 
     after = (tmp_path / "stop").stat()
-    assert slate.asked(tmp_path) == Stop(requested_at_ns=5, deadline_ns=9, signal=2, stop_step=7)
+    assert status_pages.requested_stop(tmp_path) == Stop(requested_at_ns=5, deadline_ns=9, signal=2, stop_step=7)
     assert (after.st_ino, after.st_size) == (before.st_ino, before.st_size) == (before.st_ino, layout.PAGE_BYTES)
 
 
 def test_laid_again_it_asks_for_nothing(tmp_path: Path) -> None:
-    slate.lay(tmp_path)
-    slate.ask(tmp_path, Stop(requested_at_ns=5, deadline_ns=6, signal=15))
+    status_pages.create_stop_page(tmp_path)
+    status_pages.request_stop(tmp_path, Stop(requested_at_ns=5, deadline_ns=6, signal=15))
 
-    slate.lay(tmp_path)
+    status_pages.create_stop_page(tmp_path)
 
-    assert slate.asked(tmp_path) is None
+    assert status_pages.requested_stop(tmp_path) is None
 
 
 def test_without_a_file_to_tell_ranks_by_nothing_is_told(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
-        slate.ask(tmp_path, Stop(requested_at_ns=5, deadline_ns=6, signal=15))
+        status_pages.request_stop(tmp_path, Stop(requested_at_ns=5, deadline_ns=6, signal=15))
 
-    assert slate.asked(tmp_path) is None
+    assert status_pages.requested_stop(tmp_path) is None
     assert list(tmp_path.iterdir()) == []
 
 
@@ -97,32 +97,32 @@ def test_without_a_file_to_tell_ranks_by_nothing_is_told(tmp_path: Path) -> None
 def test_a_rank_is_read_field_by_field(tmp_path: Path) -> None:
     (tmp_path / "rank-77").write_bytes(page())
 
-    assert slate.read_rank(tmp_path / "rank-77") == TOLD
+    assert status_pages.read_rank(tmp_path / "rank-77") == TOLD
 
 
 def test_what_was_never_told_is_none(tmp_path: Path) -> None:
     head = layout.RANK_HEAD.pack(1, 77)
     (tmp_path / "rank-77").write_bytes(head + layout.RANK_BODY.pack(0, -1, 0, 0, 0, math.nan, 0, 0, 0))
 
-    assert slate.read_rank(tmp_path / "rank-77") == RankSlate(pid=77)
+    assert status_pages.read_rank(tmp_path / "rank-77") == RankStatus(pid=77)
 
 
 def test_of_a_rank_killed_in_a_write_the_fields_are_read_as_they_are(tmp_path: Path) -> None:
     (tmp_path / "rank-77").write_bytes(page(counters=(4, 3)))
 
-    assert slate.read_rank(tmp_path / "rank-77") == TOLD
+    assert status_pages.read_rank(tmp_path / "rank-77") == TOLD
 
 
 @pytest.mark.parametrize("content", [b"", b"short", page()[:-1], page(version=2)], ids=["empty", "5", "1 less", "v2"])
 def test_a_file_that_holds_no_page_of_ours_is_no_rank(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "rank-77").write_bytes(content)
 
-    assert slate.read_rank(tmp_path / "rank-77") is None
-    assert slate.read_all(tmp_path) == {}
+    assert status_pages.read_rank(tmp_path / "rank-77") is None
+    assert status_pages.read_all(tmp_path) == {}
 
 
 def test_all_ranks_are_read_and_nothing_else(tmp_path: Path) -> None:
-    slate.lay(tmp_path)
+    status_pages.create_stop_page(tmp_path)
     for pid in (900, 77):
         (tmp_path / f"rank-{pid}").write_bytes(page(pid))
     (tmp_path / "rank-78").write_bytes(page(77))  # A copy that a script made.
@@ -132,14 +132,14 @@ def test_all_ranks_are_read_and_nothing_else(tmp_path: Path) -> None:
     (tmp_path / "rank-81").symlink_to(tmp_path / "rank-77")
     (tmp_path / "raised-77.json").write_bytes(b"{}")
 
-    found = slate.read_all(tmp_path)
+    found = status_pages.read_all(tmp_path)
 
     assert list(found) == [77, 900]
     assert found[77] == TOLD
 
 
 def test_a_folder_that_is_gone_holds_no_ranks(tmp_path: Path) -> None:
-    assert slate.read_all(tmp_path / "gone") == {}
+    assert status_pages.read_all(tmp_path / "gone") == {}
 
 
 @given(any_of.binary(max_size=200))
@@ -149,7 +149,12 @@ def test_no_bytes_make_reading_fail(tmp_path_factory: pytest.TempPathFactory, co
     for name in ("rank-7", "stop", "raised-7.json"):
         (folder / name).write_bytes(content)
 
-    slate.read_all(folder), slate.read_rank(folder / "rank-7"), slate.asked(folder), slate.raised(folder, 7)
+    (
+        status_pages.read_all(folder),
+        status_pages.read_rank(folder / "rank-7"),
+        status_pages.requested_stop(folder),
+        status_pages.raised(folder, 7),
+    )
 
 
 def reads(*bodies: Iterable[int]) -> list[bytes]:
@@ -157,7 +162,7 @@ def reads(*bodies: Iterable[int]) -> list[bytes]:
 
 
 @pytest.mark.parametrize(
-    ("seen", "settled"),
+    ("seen", "consistent"),
     [
         ([(1, 5, 1), (1, 5, 1)], (5,)),
         ([(2, 5, 1), (2, 6, 2), (2, 6, 2)], (6,)),  # met in the middle of a write
@@ -166,15 +171,15 @@ def reads(*bodies: Iterable[int]) -> list[bytes]:
     ],
 )
 def test_a_write_under_way_is_waited_for_but_not_for_ever(
-    seen: list[tuple[int, int, int]], settled: tuple[int] | None
+    seen: list[tuple[int, int, int]], consistent: tuple[int] | None
 ) -> None:
     left = iter(reads(*seen))
 
-    assert layout.settled(lambda: next(left), struct.Struct("<3q")) == settled
+    assert layout.read_consistent(lambda: next(left), struct.Struct("<3q")) == consistent
 
 
 def test_a_rank_that_writes_all_the_time_is_never_read_half(tmp_path: Path) -> None:
-    slate.lay(tmp_path)
+    status_pages.create_stop_page(tmp_path)
     # After each heartbeat: as many as its step says, and a hundred-thousandth of progress for each.
     program = (
         "from toolkit import status\n"
@@ -187,18 +192,18 @@ def test_a_rank_that_writes_all_the_time_is_never_read_half(tmp_path: Path) -> N
         "    page.step, page.heartbeats, page.step_time_ns = step, step, step\n"
         "    page.write()\n"
     )
-    environ = {"PYTHONPATH": str(ROOT), "TOOLKIT_SLATE": str(tmp_path)}
+    environ = {"PYTHONPATH": str(ROOT), "TOOLKIT_STATUS_FOLDER": str(tmp_path)}
     with subprocess.Popen([sys.executable, "-c", program], env=environ, stdout=subprocess.PIPE) as rank:
         assert rank.stdout is not None
         rank.stdout.readline()
         path = tmp_path / f"rank-{rank.pid}"
-        found: list[RankSlate] = []
+        found: list[RankStatus] = []
         until_s = time.monotonic() + 30
         while len({told.step for told in found}) < 2000 and time.monotonic() < until_s:
-            told = slate.read_rank(path)
+            told = status_pages.read_rank(path)
             if told is not None and told.step is not None:
                 found.append(told)
-        slate.ask(tmp_path, Stop(requested_at_ns=1, deadline_ns=1, signal=15))
+        status_pages.request_stop(tmp_path, Stop(requested_at_ns=1, deadline_ns=1, signal=15))
 
     assert rank.returncode == 0
     assert len(found) >= 2000
@@ -217,7 +222,7 @@ def test_an_exception_is_read_as_the_hook_left_it(tmp_path: Path) -> None:
         '{"time_ns": 5, "kind": "torch.OutOfMemoryError", "thread": "other", "text": "Traceback ...\\nb", "more": 1}\n'
     )
 
-    assert slate.raised(tmp_path, 77) == slate.Raised(
+    assert status_pages.raised(tmp_path, 77) == status_pages.Raised(
         time_ns=5, kind="torch.OutOfMemoryError", thread="other", text="Traceback ...\nb"
     )
 
@@ -229,21 +234,21 @@ def test_an_exception_is_read_as_the_hook_left_it(tmp_path: Path) -> None:
 def test_a_file_that_cannot_be_read_is_no_exception(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "raised-77.json").write_bytes(content)
 
-    assert slate.raised(tmp_path, 77) is None
+    assert status_pages.raised(tmp_path, 77) is None
 
 
 def test_a_fifo_in_the_place_of_a_file_does_not_stop_train(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "raised-77.json")
 
-    assert slate.raised(tmp_path, 77) is None
-    assert slate.raised(tmp_path, 78) is None
+    assert status_pages.raised(tmp_path, 77) is None
+    assert status_pages.raised(tmp_path, 78) is None
 
 
 # The common step. Now is second 100.
 
 
-def rank(step: int | None, *, ago_s: float = 0.0, step_s: float | None = None) -> RankSlate:
-    return RankSlate(
+def rank(step: int | None, *, ago_s: float = 0.0, step_s: float | None = None) -> RankStatus:
+    return RankStatus(
         pid=1,
         step=step,
         step_time_ns=None if step is None else int((100 - ago_s) * SECOND_NS),
@@ -266,8 +271,8 @@ def rank(step: int | None, *, ago_s: float = 0.0, step_s: float | None = None) -
         pytest.param([rank(7, step_s=0.1), rank(7, step_s=60)], 48, id="the fastest pace counts for all"),
     ],
 )
-def test_the_common_step_is_the_first_that_no_rank_passes_before_it_is_told(ranks: list[RankSlate], step: int) -> None:
-    found = slate.common_step(ranks, now_ns=100 * SECOND_NS, told_ns=102 * SECOND_NS)
+def test_the_common_step_is_the_first_that_no_rank_passes_before_it_is_told(ranks: list[RankStatus], step: int) -> None:
+    found = status_pages.common_step(ranks, now_ns=100 * SECOND_NS, told_ns=102 * SECOND_NS)
 
     assert found == step
 
@@ -279,7 +284,7 @@ def test_the_common_step_is_the_first_that_no_rank_passes_before_it_is_told(rank
 def test_no_rank_at_its_pace_passes_the_common_step(seen: list[tuple[int, float, float]], told_s: float) -> None:
     ranks = [rank(step, ago_s=ago_s, step_s=step_s) for step, ago_s, step_s in seen]
 
-    found = slate.common_step(ranks, now_ns=100 * SECOND_NS, told_ns=int((100 + told_s) * SECOND_NS))
+    found = status_pages.common_step(ranks, now_ns=100 * SECOND_NS, told_ns=int((100 + told_s) * SECOND_NS))
 
     for step, ago_s, step_s in seen:
         # Its next heartbeat is due, or overdue and comes now; then one each step_s until all are told.

@@ -1,6 +1,6 @@
-"""`train`'s side of the slate: what ranks tell about themselves, and how they are told to stop (slate_layout.py).
+"""`train`'s side of the status pages: reads the pages that ranks write, writes the stop page that they read.
 
-Whatever a script did to the folder, reading it gives None, never an error.
+status_layout.py has the bytes. Whatever a script did to the folder, reading it gives None, never an error.
 """
 
 import os
@@ -10,7 +10,7 @@ from pathlib import Path
 from struct import Struct
 from typing import Any, Literal
 
-from toolkit import slate_layout as layout
+from toolkit import status_layout as layout
 from toolkit.errors import ContractError
 from toolkit.records import Record, decode
 
@@ -34,7 +34,7 @@ class Stop(Record, frozen=True, kw_only=True):
     stop_step: int | None = None
 
 
-class RankSlate(Record, frozen=True, kw_only=True):
+class RankStatus(Record, frozen=True, kw_only=True):
     """What one process last told by `toolkit.status`.
 
     `step_time_ns` and `holding_since_ns` (of the oldest checkpoint hold that is open) are time.monotonic_ns();
@@ -87,7 +87,7 @@ class Raised(Record, frozen=True, kw_only=True):
     unfinished: str = ""
 
 
-def lay(folder: Path) -> None:
+def create_stop_page(folder: Path) -> None:
     """Make the file by which ranks are told to stop, saying that no stop is asked. Before ranks are started, and again
     before they are started anew.
 
@@ -105,13 +105,13 @@ def lay(folder: Path) -> None:
         os.close(fd)
 
 
-def ask(folder: Path, stop: Stop) -> None:
+def request_stop(folder: Path, stop: Stop) -> None:
     """Tell every rank of *stop*. Before the signal is sent: a rank that is told here does not die of SIGTERM.
 
     Again with a stop_step as soon as one is agreed, or with a new deadline.
 
     Raises:
-        OSError: `lay` was not called, or the file is gone.
+        OSError: `create_stop_page` was not called, or the file is gone.
     """
     step = layout.NONE if stop.stop_step is None else stop.stop_step
     fd = os.open(folder / layout.STOP_NAME, os.O_RDWR | os.O_CLOEXEC)
@@ -123,7 +123,7 @@ def ask(folder: Path, stop: Stop) -> None:
         os.close(fd)
 
 
-def asked(folder: Path) -> Stop | None:
+def requested_stop(folder: Path) -> Stop | None:
     """Return the stop that ranks are told of, None if there is none."""
     found = _fields(folder / layout.STOP_NAME, layout.STOP_HEAD, layout.STOP_BODY)
     if found is None or found[0] != (layout.VERSION,):
@@ -134,17 +134,17 @@ def asked(folder: Path) -> Stop | None:
     return Stop(requested_at_ns=requested_at_ns, deadline_ns=deadline_ns, signal=number, stop_step=_step(step))
 
 
-def read_all(folder: Path) -> dict[int, RankSlate]:
+def read_all(folder: Path) -> dict[int, RankStatus]:
     """Return what every process in *folder* last told, by pid; also those that have ended since."""
     try:
         pids = sorted(int(found[1]) for found in (_RANK.fullmatch(path.name) for path in folder.iterdir()) if found)
     except OSError:
         return {}
-    slates = {pid: read_rank(folder / (layout.RANK_NAME % pid)) for pid in pids}
-    return {pid: slate for pid, slate in slates.items() if slate is not None and slate.pid == pid}
+    pages = {pid: read_rank(folder / (layout.RANK_NAME % pid)) for pid in pids}
+    return {pid: page for pid, page in pages.items() if page is not None and page.pid == pid}
 
 
-def read_rank(path: Path) -> RankSlate | None:
+def read_rank(path: Path) -> RankStatus | None:
     """Return what the process of *path* last told, None if there is no such file, or no whole one of our version.
 
     Of a process that was killed in the middle of a write: the fields as they are then, each of them whole.
@@ -155,7 +155,7 @@ def read_rank(path: Path) -> RankSlate | None:
     (version, pid), (step, time_ns, step_ns, heartbeats, progress, holding, since_ns) = found
     if version != layout.VERSION:
         return None
-    return RankSlate(
+    return RankStatus(
         pid=pid,
         step=_step(step),
         step_time_ns=time_ns or None,
@@ -171,7 +171,7 @@ def raised(folder: Path, pid: int) -> Raised | None:
     """Return the exception that process *pid* left, None if it left none that can be read."""
     text = _bytes(folder / (layout.RAISED_NAME % pid), RAISED_FILE_BYTES)
     try:
-        return decode(text, Raised, "slate") if text else None
+        return decode(text, Raised, "status folder") if text else None
     except ContractError:
         return None
 
@@ -187,7 +187,7 @@ def raised_by_others(folder: Path, known: Collection[int]) -> tuple[Raised, ...]
     return tuple(each for each in found if each is not None and each.thread == "main")
 
 
-def common_step(ranks: Iterable[RankSlate], now_ns: int, told_ns: int) -> int:
+def common_step(ranks: Iterable[RankStatus], now_ns: int, told_ns: int) -> int:
     """Return the stop step that none of *ranks*, read at *now_ns*, will have gone past at *told_ns*, when all of them
     know of it (both time.monotonic_ns()). 0, at once, where no rank ever sent a heartbeat.
 
@@ -198,7 +198,7 @@ def common_step(ranks: Iterable[RankSlate], now_ns: int, told_ns: int) -> int:
     return max((_step_at(rank, pace_ns, now_ns, told_ns) for rank in beating), default=-1) + 1
 
 
-def _step_at(rank: RankSlate, pace_ns: int, now_ns: int, told_ns: int) -> int:
+def _step_at(rank: RankStatus, pace_ns: int, now_ns: int, told_ns: int) -> int:
     """Return the step that *rank* can have reached at *told_ns*.
 
     Counted from now, not from its last heartbeat: a rank back from a long evaluation makes up for no steps.
@@ -221,7 +221,7 @@ def _fields(path: Path, head: Struct, body: Struct) -> tuple[tuple[Any, ...], tu
     except OSError:
         return None
     try:
-        fields = layout.settled(lambda: os.pread(fd, body.size, head.size), body)
+        fields = layout.read_consistent(lambda: os.pread(fd, body.size, head.size), body)
         start = os.pread(fd, head.size + body.size, 0)
     except OSError:
         return None

@@ -1,4 +1,4 @@
-"""The bytes that `train` and a script share: files in one private folder that TOOLKIT_SLATE names.
+"""The bytes that `train` and a script share: files in one private folder that TOOLKIT_STATUS_FOLDER names.
 
 `train` makes the folder, and `stop` in it, before it starts ranks. A process that uses `toolkit.status` writes
 `rank-<pid>`; one that ends by an exception leaves `raised-<pid>.json` (the start-up hook's work). Both sides go by
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-VARIABLE = "TOOLKIT_SLATE"
+VARIABLE = "TOOLKIT_STATUS_FOLDER"
 VERSION = 1
 PAGE_BYTES = 4096
 NONE = -1  # A step that is not there. A progress that is not there is NaN.
@@ -36,7 +36,7 @@ RAISED_NAME = "raised-%d.json"
 TRIES = 8
 
 
-def settled(read: "Callable[[], bytes]", body: struct.Struct) -> "tuple[Any, ...] | None":
+def read_consistent(read: "Callable[[], bytes]", body: struct.Struct) -> "tuple[Any, ...] | None":
     """Return the fields of *body* between its counters, None if no try met the writer at rest or *read* fell short.
 
     Two reads in a row have to agree: one alone may have begun before a write and ended after it.

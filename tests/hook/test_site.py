@@ -75,6 +75,14 @@ def test_it_runs_on_every_python_installed_here(tmp_path: Path) -> None:
         assert (done.stdout, done.stderr) == ("on\n", ""), interpreter
 
 
+def test_it_imports_next_to_nothing(base: Base) -> None:  # noqa: F811
+    base.program("import sys\nprint(*sorted(sys.modules))\n")
+
+    with_hook, without = ({*base.train(TOOLKIT_RANK_HOOK=hook).stdout.split()} for hook in ("on", "off"))
+
+    assert with_hook - without <= {b"sitecustomize", b"atexit", b"faulthandler"}
+
+
 @pytest.mark.parametrize(("hook", "seen"), [("on", b"True\n"), ("off", b"False\n")])
 def test_it_is_there_unless_switched_off(base: Base, hook: str, seen: bytes) -> None:  # noqa: F811
     base.program("import sys\nprint('toolkit' in getattr(sys.modules.get('sitecustomize'), '__file__', ''))\n")

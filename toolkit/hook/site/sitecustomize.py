@@ -53,18 +53,15 @@ def _give_way() -> None:
 
 
 def _next() -> None:
-    import importlib.util
     import sys
 
     ours = sys.modules.pop("sitecustomize", None)
-    spec = importlib.util.find_spec("sitecustomize")
-    if spec is None or spec.loader is None:
-        if ours is not None:
-            sys.modules["sitecustomize"] = ours
-        return
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["sitecustomize"] = module
-    spec.loader.exec_module(module)
+    try:
+        import sitecustomize  # noqa: F401 - the next one on sys.path, which our folder has left
+    except ImportError as error:
+        if ours is None or error.name != "sitecustomize":
+            raise
+        sys.modules["sitecustomize"] = ours
 
 
 def _let_gloo_finish() -> None:

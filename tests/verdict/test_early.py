@@ -1,0 +1,69 @@
+"""A rank that ended with 0 while the others trained, on a host whose ranks know no other host's."""
+
+import msgspec
+import pytest
+
+from tests.verdict.test_judge import TERM, process
+from toolkit.job.outcome import WAIT_FOR_ALL, Exit, Outcome
+from toolkit.verdict import early
+
+OTHERS = Outcome(
+    status="failed",
+    exit_code=143,
+    host="algo-1",
+    process="rank 0",
+    pid=70,
+    rank=0,
+    ended="killed by SIGTERM (signal 15)",
+    traceback="Traceback",
+    same="x",
+    alike=2,
+    failed_ns=7_000_000_000,
+)
+
+
+def with_rank_1(outcome: Outcome, at_s: float = 5, *, left: bool = False, told: bool = False) -> Outcome:
+    """Return *outcome* with the end of rank 1, with 0, beside that of rank 0."""
+    end = msgspec.structs.replace(process("rank 1", at_s, 0, told=told), left=left)
+    exits: tuple[Exit, ...] = (process("rank 0", 7, TERM, told=True), end)
+    return msgspec.structs.replace(outcome, exits=exits)
+
+
+@pytest.mark.parametrize(
+    ("left", "changes", "code"),
+    [
+        (True, {}, 1),
+        (True, {"primary": True}, 1),
+        (True, {"lost": True}, 1),
+        (False, {"lost": True}, 143),
+    ],
+    ids=["mpich ended the others", "the others' end has its own code", "the others lost it, too", "the others lost it"],
+)
+def test_a_rank_that_ended_early_is_the_cause(left: bool, changes: dict[str, bool], code: int) -> None:
+    """Where MPI ends the others by itself, its code (SIGTERM's, 255) is nobody's: the job ends with 1."""
+    outcome = early.blamed(with_rank_1(msgspec.structs.replace(OTHERS, **changes), left=left))
+
+    assert outcome.cause == "rank 1 of host algo-1 ended with 0, 2.0 s earlier; the others lost it"
+    assert (outcome.exit_code, outcome.process, outcome.rank, outcome.pid) == (code, "rank 1", 1, 71)
+    assert (outcome.ended, outcome.advice, outcome.traceback) == ("ended with code 0", WAIT_FOR_ALL, "")
+    assert (outcome.primary, outcome.failed_ns, outcome.alike) == (True, 5_000_000_000, 0)
+
+
+@pytest.mark.parametrize(
+    "outcome",
+    [
+        with_rank_1(OTHERS),
+        with_rank_1(msgspec.structs.replace(OTHERS, lost=True, primary=True)),
+        with_rank_1(msgspec.structs.replace(OTHERS, lost=True), at_s=9),
+        with_rank_1(msgspec.structs.replace(OTHERS, lost=True), told=True),
+        with_rank_1(OTHERS, at_s=9, left=True),
+        with_rank_1(msgspec.structs.replace(OTHERS, status="succeeded", exit_code=0), left=True),
+        with_rank_1(msgspec.structs.replace(OTHERS, status="stopped"), left=True),
+    ],
+    ids=[
+        *("nobody lost it", "the others have a cause of their own", "it ended after them", "train had told it to end"),
+        *("it left after them", "all ended well", "the job was stopped"),
+    ],
+)
+def test_a_rank_that_ended_with_0_is_otherwise_no_cause(outcome: Outcome) -> None:
+    assert early.blamed(outcome) == outcome

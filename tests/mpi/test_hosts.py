@@ -87,7 +87,7 @@ def test_a_host_that_is_none_of_the_jobs_is_refused_at_once(openmpi4: str, tmp_p
 @pytest.mark.parametrize(
     ("ends", "code", "cause"),
     [
-        ("sys.exit(3)", 3, "ended with code 3"),
+        ("print('no such shard', file=sys.stderr); sys.exit(3)", 3, 'ErrorMessage "no such shard'),
         ("os._exit(7)", 7, "ended with code 7"),
         ("raise RuntimeError('boom')", 1, "RuntimeError: boom"),
         ("os.kill(os.getpid(), 9)", 137, "SIGKILL"),

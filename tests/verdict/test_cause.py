@@ -9,7 +9,7 @@ import pytest
 from tests.verdict.test_crash import ABORTED, DEVICE, GLOO, LOST
 from tests.verdict.test_judge import ABRT, SAGEMAKER, TERM, process, seen
 from tests.verdict.test_traceback import GROUP, OTHER, PLAIN
-from toolkit.job.outcome import Ended, Outcome
+from toolkit.job.outcome import Ended, Grounds, Outcome
 from toolkit.status_pages import Raised, Thrown
 from toolkit.verdict.judge import judge
 
@@ -45,6 +45,24 @@ def script(
 
 def judged(*of: object, **more: object) -> Outcome:
     return judge(SAGEMAKER, script(*of, **more))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("ended", "grounds"),
+    [
+        (script(7), "nothing"),
+        (script(7, "no such shard"), "words"),
+        (script(7, stdout="no such shard", last_on="stdout"), "words"),
+        (script(3, "no such shard", raised=left(3)), "reason"),
+        (script(3, raised=left(3)), "reason"),
+        (script(1, raised=noted("ValueError", "no shard", PLAIN)), "reason"),
+        (script(1, PLAIN), "reason"),
+        (script(TERM), "reason"),
+        (script(ABRT, ABORTED), "reason"),
+    ],
+)
+def test_a_cause_rests_on_a_reason_on_last_words_or_on_nothing(ended: Ended, grounds: Grounds) -> None:
+    assert judge(SAGEMAKER, ended).grounds == grounds
 
 
 def test_a_long_message_hides_neither_type_nor_place() -> None:

@@ -12,6 +12,9 @@ from toolkit.status_pages import Raised
 
 # The first word of a failure text, as sagemaker-training has it: what `train` was doing when a process failed.
 PhaseFailure = Literal["ExecuteUserScriptError", "InstallModuleError", "InstallRequirementsError"]
+# What a cause rests on: a reason (an exception, sys.exit, a signal, a crash's words), the last words of a process that
+# ended with a code of its own, or nothing that it said.
+Grounds = Literal["reason", "words", "nothing"]
 INSTALL_FAILURES: tuple[PhaseFailure, ...] = ("InstallModuleError", "InstallRequirementsError")
 
 
@@ -151,6 +154,7 @@ class Outcome(Record, frozen=True, kw_only=True):
 
     `primary`: the cause is one of its own, not the echo of another process's end. `failed_ns`: when it came about, on
     this host's monotonic clock.
+    `grounds`: what the cause rests on.
     `here`: what part this host had in the end of a job that another one caused ("was healthy").
     `lost`: a rank here ended because another rank of the job was gone, or its launcher ended it for that.
     `stuck`: where this host's ranks were when nothing moved any more. `same`: the error and its place, by which
@@ -173,6 +177,7 @@ class Outcome(Record, frozen=True, kw_only=True):
     rank: int | None = None
     local_rank: int | None = None
     ended: str = ""
+    grounds: Grounds = "reason"
     advice: str = ""
     here: str = ""
     primary: bool = False

@@ -98,12 +98,9 @@ def _with_abort(report: Report, seen: Report | None) -> Report:
     Open MPI says on the rank's own stderr neither that it called MPI_Abort nor which call of MPI failed."""
     if seen is None or report.rank is None or report.rank != seen.said_of or seen.host == report.host:
         return report
-    if report.traceback or report.lost or not report.ended.startswith("ended with code"):
+    if report.grounds == "reason" or report.lost:
         return report
-    if "without a word; it called" in report.cause:
-        return report  # sys.exit, which mpi4py makes an MPI_Abort of.
-    silent = report.cause.endswith("without a word")
-    cause = seen.said if silent else f"{seen.said}\nit last said: {report.cause}"
+    cause = seen.said if report.grounds == "nothing" else f"{seen.said}\nit last said: {report.cause}"
     return msgspec.structs.replace(report, cause=cause, said=seen.said, said_of=seen.said_of)
 
 

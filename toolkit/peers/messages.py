@@ -22,7 +22,7 @@ from toolkit.job.events import (
     Stalled,
     Stop,
 )
-from toolkit.job.outcome import EarlyExit
+from toolkit.job.outcome import EarlyExit, Grounds
 from toolkit.job.restart import Steps
 from toolkit.job.stuck import Stuck
 from toolkit.records import Record
@@ -41,6 +41,7 @@ class Report(Record, frozen=True, kw_only=True):
     ranks ended with the `same` traceback. `lost`: a rank of the host ended because another rank of the job was gone.
     `early`: the first rank of the host that ended with 0. `stuck`: where the host's ranks are in a hang. `of_job`: no
     one host is the cause. `said`: what mpirun, on another host than `said_of`, says of that rank's abort.
+    `grounds`: what the cause rests on.
     """
 
     host: Name
@@ -57,6 +58,7 @@ class Report(Record, frozen=True, kw_only=True):
     rank: Rank | None = None
     local_rank: Rank | None = None
     ended: str = ""
+    grounds: Grounds = "reason"
     advice: str = ""
     idle_s: Seconds = 0.0
     stuck: tuple[Stuck, ...] = ()

@@ -5,7 +5,7 @@ import signal
 from collections.abc import Callable
 from typing import TypeVar
 
-from toolkit.job.outcome import INSTALL_FAILURES, Ended, Exit, Memory
+from toolkit.job.outcome import INSTALL_FAILURES, Ended, Exit, Grounds, Memory
 from toolkit.status_pages import Raised
 from toolkit.verdict import crash, pip, traceback
 from toolkit.verdict import tail as ends
@@ -52,6 +52,14 @@ def _cause_of(ended: Ended, culprit: Exit) -> tuple[str, str]:
     if found is not None:
         return _of_exception(ended, culprit, found), found.text
     return _words(ended, culprit.process) or f"{culprit.process} {how(culprit)} without a word", ""
+
+
+def grounds(ended: Ended, culprit: Exit) -> Grounds:
+    """Return what the cause of *culprit*'s end rests on."""
+    by_itself = culprit.signal is None and culprit.raised_ns is None and crash_of(ended, culprit) is None
+    if not by_itself or culprit.process in ended.raised or last_traceback(ended, culprit) is not None:
+        return "reason"
+    return _read(lambda: "words" if _words(ended, culprit.process) else "nothing", "reason")
 
 
 def account(ended: Ended, end: Exit) -> str:

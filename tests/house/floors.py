@@ -33,7 +33,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
 GROUND = FLOORS[0]
 # Rooms whose code runs in the ranks' interpreters. Strangers to each other, but for compat, which hands the others on
 # under old names; of the launcher side they know only these.
-SCRIPT_SIDE = ("hook", "compat", "dataparallel", "modelparallel", "profiler", "compiler", "status", "xla")
+SCRIPT_SIDE = ("standalone", "compat", "dataparallel", "modelparallel", "profiler", "compiler", "status", "xla")
 SCRIPT_SIDE_MAY_USE = ("__init__", "records", "errors", "metrics", "status_layout")
 
 

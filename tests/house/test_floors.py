@@ -139,11 +139,11 @@ def house(folder: Path, **files: str) -> Path:
         ("def late():\n    from toolkit.train import walk", "it lies on a higher floor"),
         ("import typing\nif typing.TYPE_CHECKING:\n    import toolkit.train", "it lies on a higher floor"),
         ("import toolkit.probe.look", "rooms of one floor are strangers to each other"),
-        ("import toolkit.hook.site", "the launcher side never imports the script side"),
+        ("import toolkit.standalone.site", "the launcher side never imports the script side"),
     ],
 )
 def test_a_wrong_import_is_found(tmp_path: Path, text: str, reason: str) -> None:
-    package = house(tmp_path, launchers__table=text, cli__main="", train="", probe__look="", hook__site="")
+    package = house(tmp_path, launchers__table=text, cli__main="", train="", probe__look="", standalone__site="")
 
     found = floors.faults(package)
 
@@ -171,8 +171,8 @@ def test_a_right_import_is_no_fault(tmp_path: Path, text: str) -> None:
 def test_the_script_side_knows_only_what_is_shared_or_light(tmp_path: Path) -> None:
     package = house(
         tmp_path,
-        hook__site="import toolkit.errors, toolkit.records, toolkit.metrics.file\nimport toolkit.settings",
-        profiler__spans="import toolkit.hook.site",
+        standalone__site="import toolkit.errors, toolkit.records, toolkit.metrics.file\nimport toolkit.settings",
+        profiler__spans="import toolkit.standalone.site",
         errors="",
         records="",
         settings="",
@@ -180,8 +180,9 @@ def test_the_script_side_knows_only_what_is_shared_or_light(tmp_path: Path) -> N
     )
 
     assert floors.faults(package) == [
-        "hook/site.py:2: imports settings.py: the script side knows only records, errors, metrics, status_layout",
-        "profiler/spans.py:1: imports hook/site.py: the script side knows only records, errors, metrics, status_layout",
+        "profiler/spans.py:1: imports standalone/site.py: the script side knows only records, errors, metrics,"
+        " status_layout",
+        "standalone/site.py:2: imports settings.py: the script side knows only records, errors, metrics, status_layout",
     ]
 
 

@@ -138,7 +138,7 @@ def test_a_torch_xla_that_does_not_load_says_what_fits(tmp_path: Path) -> None:
 
 def test_the_rank_hook_waits_for_torch_xla_in_what_a_command_starts(tmp_path: Path) -> None:
     (tmp_path / "torch_xla.py").write_text('raise ImportError("no")')
-    environ = {**os.environ, "PYTHONPATH": f"{ROOT / 'toolkit/hook/site'}:{tmp_path}"}
+    environ = {**os.environ, "PYTHONPATH": f"{ROOT / 'toolkit/standalone/site'}:{tmp_path}"}
     argv = [sys.executable, "-c", "import torch_xla"]
 
     alone = subprocess.run(argv, env={**environ, "WORLD_SIZE": "1"}, capture_output=True, text=True)

@@ -61,7 +61,7 @@ with torch_xla.step():
 
 def python(code: str, **environ: str) -> "subprocess.CompletedProcess[str]":
     known = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")}
-    path = f"{ROOT / 'toolkit/hook/site'}:{ROOT}"
+    path = f"{ROOT / 'toolkit/standalone/site'}:{ROOT}"
     argv = [sys.executable, "-c", code]
     return subprocess.run(
         argv, env={**known, "PYTHONPATH": path, **environ}, capture_output=True, text=True, timeout=120

@@ -71,10 +71,10 @@ def train(words: list[str] | None = None, *, signals: "Signals | None" = None) -
 
 
 def mpi_agent(words: list[str]) -> None:
-    """Become the remote agent of mpirun (hook/mpi_agent.py). Its options are ssh's, which argparse would not leave."""
+    """Become mpirun's remote agent (standalone/mpi_agent.py). Its options are ssh's; argparse would change them."""
     import toolkit
 
-    agent = f"{toolkit.__path__[0]}/hook/mpi_agent.py"
+    agent = f"{toolkit.__path__[0]}/standalone/mpi_agent.py"
     os.execv(sys.executable, (sys.executable, "-I", "-S", agent, *words))
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import toolkit
 from toolkit.job.job import Script
 
-PLUGIN = Path(toolkit.__file__).parent / "hook" / "plugin.py"
+PLUGIN = Path(toolkit.__file__).parent / "standalone" / "plugin.py"
 
 
 def command(script: Script, interpreter: str, arguments: tuple[str, ...]) -> tuple[str, ...]:

@@ -110,8 +110,8 @@ class Job(Record, frozen=True, kw_only=True):
     `environ` is the environment `train` was given; `stop_within_s` the platform's own SIGTERM-to-SIGKILL time.
     `packages`: the virtual environment that takes the packages of requirements.txt where the image's own folder cannot,
     None: it can, or there are none.
-    `companion`: the program of toolkit/hook that runs beside the leader's script and tells the platform of it, "" for
-    none.
+    `companion`: the program of toolkit/standalone that runs beside the leader's script and tells the platform of it, ""
+    for none.
     """
 
     name: str

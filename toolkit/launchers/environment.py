@@ -16,7 +16,7 @@ LOOPBACK = "127.0.0.1"
 # Below the kernel's own choice (32768 on) and Kubernetes' node ports (30000 on).
 OWN_PORTS = range(20000, 30000)
 SPARE_PORTS = 5
-HOOK = Path(toolkit.__file__).parent / "hook" / "site"
+HOOK = Path(toolkit.__file__).parent / "standalone" / "site"
 
 
 def tokens(job: Job) -> tuple[str, ...]:

@@ -26,9 +26,9 @@ from toolkit.launchers import compat, fabric, modelparallel
 from toolkit.launchers.environment import environment, names, played, stop_policy, tokens
 from toolkit.launchers.mpi_options import Asked, command, rank_variables, split
 
-HOOKS = Path(toolkit.__file__).parent / "hook"
-RANK_SHIM = HOOKS / "rank_shim.py"
-AGENT = HOOKS / "mpi_agent.py"
+STANDALONE = Path(toolkit.__file__).parent / "standalone"
+RANK_SHIM = STANDALONE / "rank_shim.py"
+AGENT = STANDALONE / "mpi_agent.py"
 # In the run's folder (supervise/shim_server.py makes both).
 SHIM_SOCKET = "ranks.sock"
 AGENT_WRAPPER = "agent"

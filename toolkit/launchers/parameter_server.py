@@ -1,7 +1,7 @@
 """TensorFlow's parameter servers: the script once on each host, and a server of parameters beside it.
 
 TF_CONFIG has the keys, ports and tasks of the original: the first host's script is the `master`, the others' are
-workers, and every host has a `ps`, which is ours (toolkit/hook/parameter_server.py). The servers stay until every
+workers, and every host has a `ps`, which is ours (toolkit/standalone/parameter_server.py). The servers stay until every
 host's script has ended, and never longer: they are services of the phase, which go with it, however it ends.
 """
 
@@ -20,7 +20,7 @@ PORT = 2222
 SERVER_PORT = 2223
 # A script whose servers are gone waits for them in a call that no signal interrupts.
 FAILURE_S = 5.0
-SERVER = Path(toolkit.__file__).parent / "hook" / "parameter_server.py"
+SERVER = Path(toolkit.__file__).parent / "standalone" / "parameter_server.py"
 
 
 def plan(job: Job, run_folder: Path) -> Plan:

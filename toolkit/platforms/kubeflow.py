@@ -3,7 +3,8 @@
 The first two give torchrun's own variables (PET_*), which name the leader and count the pods. The others' names follow
 from the leader's: NAME-node-0-0.NAME of a TrainJob (a JobSet whose replicated job is "node"), NAME-master-0 of a
 PyTorchJob, whose workers are NAME-worker-0, ... (kubeflow/trainer v2.3 pkg/constants, training-operator v1.9
-pkg/common). A server for the TrainJob's status is named by KUBEFLOW_TRAINER_SERVER_URL (hook/kubeflow_progress.py).
+pkg/common). A server for the TrainJob's status is named by KUBEFLOW_TRAINER_SERVER_URL
+(standalone/kubeflow_progress.py).
 """
 
 import re

@@ -1,5 +1,8 @@
-"""What mpirun's agents and daemons ask of `train` (toolkit/hook/mpi_agent.py): the leader passes commands on to the
-other hosts, each of them gives its own main process the one that it becomes."""
+"""Answers mpirun's agents and daemons (toolkit/standalone/mpi_agent.py).
+
+The leader forwards mpirun's commands to the other hosts; each of them gives its main process the command that it
+becomes.
+"""
 
 from typing import Protocol
 

@@ -22,8 +22,8 @@ from toolkit.supervise.process import Process
 from toolkit.supervise.relay import RankFile, Stream
 from toolkit.supervise.shim_server import Request, ShimConnection, ShimServer, write_agent, write_wrapper
 
-RANK_SHIM = Path(__file__).parent.parent / "hook" / "rank_shim.py"
-AGENT = Path(__file__).parent.parent / "hook" / "mpi_agent.py"
+RANK_SHIM = Path(__file__).parent.parent / "standalone" / "rank_shim.py"
+AGENT = Path(__file__).parent.parent / "standalone" / "mpi_agent.py"
 KILL_AGAIN_S = 0.005
 
 

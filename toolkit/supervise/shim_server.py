@@ -1,7 +1,7 @@
 """The server to which rank shims and mpirun's agents connect.
 
-A rank shim asks `train` to run its rank (toolkit/hook/rank_shim.py says why and how); mpirun's agent asks for a daemon
-on another host (toolkit/hook/mpi_agent.py).
+A rank shim asks `train` to run its rank (toolkit/standalone/rank_shim.py says why and how); mpirun's agent asks for a
+daemon on another host (toolkit/standalone/mpi_agent.py).
 """
 
 import array

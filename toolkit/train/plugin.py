@@ -1,4 +1,4 @@
-"""The failure of a framework plug-in in its own words (hook/plugin.py), in place of what was seen from outside."""
+"""Reads the failure text that a framework plug-in wrote itself (standalone/plugin.py); it replaces `train`'s own."""
 
 from pathlib import Path
 

@@ -291,7 +291,7 @@ def _companions(job: Job, run_folder: Path) -> tuple[ProcessSpec, ...]:
         written_bytes = metrics.stat().st_size  # Another round's, or an earlier run's.
     except OSError:
         written_bytes = 0
-    program = Path(toolkit.__file__).parent / "hook" / f"{job.companion}.py"
+    program = Path(toolkit.__file__).parent / "standalone" / f"{job.companion}.py"
     return (
         ProcessSpec(
             name=job.companion,

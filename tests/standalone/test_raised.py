@@ -12,7 +12,7 @@ from toolkit import status_layout as layout
 from toolkit import status_pages
 
 ROOT = Path(__file__).parents[2]
-HOOK = ROOT / "toolkit/hook/site"
+HOOK = ROOT / "toolkit/standalone/site"
 RAISED_BYTES = 64 * 1024
 # In its own file, so that its lines can be shown in a traceback.
 DEEP = """

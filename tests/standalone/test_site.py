@@ -10,7 +10,7 @@ import pytest
 from tests.walk.base import Base
 from tests.walk.conftest import base  # noqa: F401
 
-HOOK = Path(__file__).parents[2] / "toolkit/hook/site"
+HOOK = Path(__file__).parents[2] / "toolkit/standalone/site"
 
 
 def python(*arguments: str, path: str, cwd: Path) -> "subprocess.CompletedProcess[str]":

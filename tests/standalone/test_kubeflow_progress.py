@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from toolkit import status_layout as layout
-from toolkit.hook.kubeflow_progress import MOST_METRICS, Metrics, Pace, progress, text, trainer_status
 from toolkit.metrics.file import SampleFile
 from toolkit.metrics.sample import Sample
+from toolkit.standalone.kubeflow_progress import MOST_METRICS, Metrics, Pace, progress, text, trainer_status
 
 
 def page(folder: Path, pid: int, fraction: float, *, version: int = layout.VERSION, torn: bool = False) -> None:

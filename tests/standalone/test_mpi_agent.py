@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from toolkit.hook import mpi_agent
-from toolkit.hook.mpi_agent import here
+from toolkit.standalone import mpi_agent
+from toolkit.standalone.mpi_agent import here
 
 
 def test_without_an_sshd_the_image_is_told_what_to_install(tmp_path: Path) -> None:

@@ -87,7 +87,7 @@ def summary(rows: Sequence[Row]) -> str:
 
 
 def _by_launcher(rows: Sequence[Row]) -> Iterable[str]:
-    times = "named after: median | worst | all ended after: median | worst"
+    times = "named after: median, s | worst, s | all ended after: median, s | worst, s"
     yield f"| launcher | faults | rounds | right | {times} | left over |"
     yield "|---|---|---|---|---|---|---|---|---|"
     for launcher in ALL:
@@ -127,12 +127,13 @@ def _median(seconds: Iterable[float | None]) -> float | None:
 
 
 def _seconds(value: float | None) -> str:
-    return "" if value is None else f"{value:.2f} s"
+    return "" if value is None else f"{value:.2f}"
 
 
 def _spread(median: float | None, most: float | None, rounds: int) -> str:
     """Return "0.05 s (worst 0.07)", "" where there is nothing to measure."""
-    return _seconds(median) + (f" (worst {most:.2f})" if most is not None and rounds > 1 else "")
+    worst_round = f" (worst {most:.2f})" if most is not None and rounds > 1 else ""
+    return "" if median is None else f"{median:.2f} s{worst_round}"
 
 
 def _cell(value: object) -> str:

@@ -63,7 +63,7 @@ def _write_log(host: str, folder: Path) -> None:
     console = Console(
         host=host,
         prefix_ranks=True,
-        make_tap=lambda _rank, _host: lambda _block: None,
+        make_monitor=lambda _rank, _host: lambda _block: None,
         files=folder,
         file_bytes=1 << 20,
         note=problems.append,

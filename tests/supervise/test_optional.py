@@ -22,7 +22,7 @@ def spec(name, argv, **more):
     return ProcessSpec(name=name, argv=tuple(argv), environ=environ, cwd=folder, stop=StopPolicy(), **more)
 
 with Signals(last=True) as signals:
-    console = Console(host="a", prefix_ranks=False, make_tap=lambda *_: None, files=None, file_bytes=1, note=print)
+    console = Console(host="a", prefix_ranks=False, make_monitor=lambda *_: None, files=None, file_bytes=1, note=print)
     log = Log()
     supervisor = Supervisor(
         signals=signals,

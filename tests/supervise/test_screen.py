@@ -18,7 +18,7 @@ class Source:
     def __init__(self, screen: Screen, prefix: bytes = b"[rank 0] ", file: RankFile | None = None) -> None:
         read_end, self._write_end = os.pipe()
         self.heard: list[bytes] = []
-        self.stream = Stream(read_end, screen, way="shared", prefix=prefix, tap=self.heard.append, file=file)
+        self.stream = Stream(read_end, screen, way="shared", prefix=prefix, monitor=self.heard.append, file=file)
         self._screen = screen
 
     def write(self, text: bytes, now_s: float = 0.0) -> None:

@@ -205,7 +205,7 @@ def test_the_console_and_the_taps_have_them_as_from_the_ranks_own_pipes(
     files = [os.open(tmp_path / name, os.O_RDWR | os.O_CREAT) for name in ("out", "err")]
     console = Console(
         host="algo-1",
-        make_tap=lambda rank, host: lambda block: heard.append((rank, host, block)),
+        make_monitor=lambda rank, host: lambda block: heard.append((rank, host, block)),
         files=None,
         file_bytes=0,
         note=print,

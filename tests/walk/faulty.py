@@ -11,9 +11,9 @@ from toolkit.supervise import running
 from toolkit.supervise.console import Outlets
 from toolkit.supervise.processes import Processes
 from toolkit.train import ending, walk
-from toolkit.train.accord import Accord
-from toolkit.train.rounds import Rounds
-from toolkit.train.taps import Taps
+from toolkit.train.attempts import Attempts
+from toolkit.train.coordinator import Coordinator
+from toolkit.train.line_monitors import LineMonitors
 from toolkit.verdict import cause
 
 
@@ -30,9 +30,9 @@ STEPS: dict[str, tuple[Any, str]] = {
     "read whose fault it was": (cause, "_account"),
     "find the traceback": (cause, "_last_traceback"),
     "settle": (walk, "_decided"),
-    "tell the rounds": (Rounds, "told"),
-    "close the link": (Accord, "close"),
-    "close the taps": (Taps, "close"),
+    "tell the attempts": (Attempts, "told"),
+    "close the link": (Coordinator, "close"),
+    "close the line monitors": (LineMonitors, "close"),
     "remove the run's folder": (RunFolder, "close"),
     "clear what was there before": (report, "clear_stale"),
     "tell the console's losses": (Outlets, "lost"),

@@ -8,11 +8,11 @@ from pathlib import Path
 
 from toolkit.job.plan import Tags
 from toolkit.supervise.outlet import UNREAD, same_sink
-from toolkit.supervise.relay import RankFile, Stream, Tap, Way
+from toolkit.supervise.relay import LineMonitor, RankFile, Stream, Way
 from toolkit.supervise.screen import Progress, Screen
 
 Note = Callable[[str], None]
-MakeTap = Callable[[int | None, str], Tap | None]
+MakeMonitor = Callable[[int | None, str], LineMonitor | None]
 
 
 class Outlets:
@@ -62,8 +62,8 @@ class Console:
     """Makes the streams of processes. `prefix_ranks`: several ranks share the console, each line says whose it is.
 
     *tags*: the way mpirun says it, `[1,mpirank:R,HOST]<stdout>:`, which people's searches of SageMaker's logs know.
-    *make_tap* gives the tap for a rank (None for a process that is no rank) of a host; *files* is the folder for the
-    ranks' own files, None for no such files.
+    *make_monitor* returns the line monitor of a rank (None: a process that is no rank) of a host; *files*: the folder
+    of the ranks' log files, None for none.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Console:
         *,
         host: str,
         prefix_ranks: bool,
-        make_tap: MakeTap,
+        make_monitor: MakeMonitor,
         files: Path | None,
         file_bytes: int,
         note: Note,
@@ -88,7 +88,7 @@ class Console:
         self.prefixes = prefix_ranks
         self._tags = tags
         self._alone: Way = "paired" if self.outlets.paired else "alone"
-        self._make_tap = make_tap
+        self._make_monitor = make_monitor
         self._files = files
         self._file_bytes = file_bytes
         self._note = note
@@ -110,9 +110,9 @@ class Console:
             path = self._files / f"{self.host}-rank-{rank}.log"
             file = RankFile(path, self._file_bytes, self._note, goes_on=path in self._opened)
             self._opened.add(path)
-        tap = self._make_tap(rank, self.host)
-        out = Stream(stdout, self.stdout, way=way, prefix=prefixes[0], tap=tap, file=file)
-        err = Stream(stderr, self.stderr, way=way, prefix=prefixes[1], tap=tap, file=file)
+        monitor = self._make_monitor(rank, self.host)
+        out = Stream(stdout, self.stdout, way=way, prefix=prefixes[0], monitor=monitor, file=file)
+        err = Stream(stderr, self.stderr, way=way, prefix=prefixes[1], monitor=monitor, file=file)
         return (out, err), file
 
     def _tagged_streams(self, stdout: int, stderr: int, tags: Tags) -> tuple[Stream, Stream]:
@@ -123,12 +123,12 @@ class Console:
         here = os.uname().nodename
         places = Places({**dict.fromkeys((here, here.partition(".")[0]), self.host), **tags.hosts})
 
-        def voice(speaker: Speaker, stream: int) -> tuple[bytes, Tap | None]:
+        def voice(speaker: Speaker, stream: int) -> tuple[bytes, LineMonitor | None]:
             if speaker is None:
                 return b"", None
             rank, host = speaker
             prefixes = self._prefixes("", rank, host) if self.prefixes else (b"", b"")
-            return prefixes[stream], self._make_tap(rank, host)
+            return prefixes[stream], self._make_monitor(rank, host)
 
         out = TaggedStream(stdout, self.stdout, Tagged(tags.by, places), lambda speaker: voice(speaker, 0))
         err = TaggedStream(stderr, self.stderr, Tagged(tags.by, places), lambda speaker: voice(speaker, 1))

@@ -1,11 +1,11 @@
-"""What ranks write on its way to the console: completed, shown to the taps, kept in tails and files, put out.
+"""What ranks write on its way to the console: completed, shown to the line monitors, kept in tails and files, put out.
 
 Three ways to share a console stream:
 - alone: one process, one stream behind the console's: bytes pass as they come, progress bars live.
 - paired: one process whose stdout and stderr end in the same sink: whole lines, an unfinished one after a short rest.
 - shared: several processes: whole lines, each with its prefix; of an unfinished line the newest state (screen.py).
 
-Tails and files keep every byte. A tap sees whole lines, of a progress bar's line the last state.
+Tails and files keep every byte. A monitor sees whole lines, of a progress bar's line the last state.
 """
 
 import fcntl
@@ -33,7 +33,7 @@ HELD_BYTES = 1 << 16
 # A longer text is no state of a bar that anybody could read.
 STATE_BYTES = 4096
 
-Tap = Callable[[bytes], None]
+LineMonitor = Callable[[bytes], None]
 Way = Literal["alone", "paired", "shared"]
 
 
@@ -115,7 +115,7 @@ class Stream:
         *,
         way: Way,
         prefix: bytes = b"",
-        tap: Tap | None = None,
+        monitor: LineMonitor | None = None,
         file: RankFile | None = None,
     ) -> None:
         self.fd = fd
@@ -127,7 +127,7 @@ class Stream:
         self.ended = False
         self._way = way
         self._prefix = prefix
-        self._tap = tap
+        self._monitor = monitor
         self._file = file
         self._unshown: list[bytes] = []
         self._since_s = 0.0
@@ -212,8 +212,8 @@ class Stream:
         if self._way == "shared":
             self.outlet.put_lines(*self._lines_of(block, self._prefix))
         self.tail.add(block)
-        if self._tap is not None:
-            self._tap(bars.collapsed(block))
+        if self._monitor is not None:
+            self._monitor(bars.collapsed(block))
         if self._file is not None:
             self._file.add(block if block.endswith(b"\n") or self._way != "shared" else block + b"\n")
 

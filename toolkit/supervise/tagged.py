@@ -3,21 +3,21 @@
 from collections.abc import Callable
 
 from toolkit.supervise import bars
-from toolkit.supervise.relay import Stream, Tap
+from toolkit.supervise.relay import LineMonitor, Stream
 from toolkit.supervise.screen import Screen
 from toolkit.supervise.tags import Said, Speaker, Tagged
 
-Voice = Callable[[Speaker], tuple[bytes, Tap | None]]
+Voice = Callable[[Speaker], tuple[bytes, LineMonitor | None]]
 
 
 class TaggedStream(Stream):
-    """One stream of mpirun, shared by its ranks. *voice* gives a speaker's prefix and tap."""
+    """One stream of mpirun, shared by its ranks. *voice* gives a speaker's prefix and monitor."""
 
     def __init__(self, fd: int, outlet: Screen, tagged: Tagged, voice: Voice) -> None:
         super().__init__(fd, outlet, way="shared")
         self._tagged = tagged
         self._voice = voice
-        self._voices: dict[Speaker, tuple[bytes, Tap | None]] = {}
+        self._voices: dict[Speaker, tuple[bytes, LineMonitor | None]] = {}
 
     def close(self) -> None:
         if not self.ended:
@@ -46,7 +46,7 @@ class TaggedStream(Stream):
     def _shorten(self) -> None:
         """Nothing here: `_show_unfinished` hands all states on, and a rank's line has a limit of its own."""
 
-    def _known(self, speaker: Speaker) -> tuple[bytes, Tap | None]:
+    def _known(self, speaker: Speaker) -> tuple[bytes, LineMonitor | None]:
         if speaker not in self._voices:
             self._voices[speaker] = self._voice(speaker)
         return self._voices[speaker]
@@ -60,6 +60,6 @@ class TaggedStream(Stream):
         self.outlet.put_lines(b"".join(shown))
         self.tail.add(b"".join(text for _, text in said))
         for speaker, texts in heard.items():
-            tap = self._voices[speaker][1]
-            if tap is not None:
-                tap(bars.collapsed(b"".join(texts)))
+            monitor = self._voices[speaker][1]
+            if monitor is not None:
+                monitor(bars.collapsed(b"".join(texts)))

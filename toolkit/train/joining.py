@@ -14,10 +14,10 @@ from toolkit.peers.follower_link import FollowerLink
 from toolkit.peers.frames import job_key
 from toolkit.peers.leader_link import LeaderLink, listen
 from toolkit.peers.roll import Times
-from toolkit.train.paces import Paces
+from toolkit.train.step_times import StepTimes
 
 
-def join(job: Job, log: Log, paces: Paces | None) -> LeaderLink | FollowerLink:
+def join(job: Job, log: Log, step_times: StepTimes | None) -> LeaderLink | FollowerLink:
     cluster, ours = job.cluster, job.settings
     times = Times(
         beat_s=ours.beat_s,
@@ -32,7 +32,7 @@ def join(job: Job, log: Log, paces: Paces | None) -> LeaderLink | FollowerLink:
         return FollowerLink(cluster.current, cluster.leader, key, times, (address, ports[0]), others=ports[1:])
     hosts = (cluster.leader, *(host for host in cluster.hosts if host != cluster.leader))
     listener = _listen(cluster.addresses.get(cluster.leader), ports, f"host {cluster.current}", log)
-    judge = _nobody_is_slow if paces is None else paces.judge
+    judge = _nobody_is_slow if step_times is None else step_times.judge
     return LeaderLink(hosts, key, times, listener, restarts=ours.restarts, judge=judge, places=_places(job))
 
 

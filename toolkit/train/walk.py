@@ -34,12 +34,12 @@ from toolkit.supervise.loop import Supervisor
 from toolkit.supervise.signals import Interrupted, Signals
 from toolkit.supervise.stacks import SIGNAL as STACKS_SIGNAL
 from toolkit.train import ending, plugin, within
-from toolkit.train.rounds import Rounds
-from toolkit.train.taps import Taps
+from toolkit.train.attempts import Attempts
+from toolkit.train.line_monitors import LineMonitors
 
 if TYPE_CHECKING:
-    from toolkit.train.accord import Accord
-    from toolkit.train.paces import Paces
+    from toolkit.train.coordinator import Coordinator
+    from toolkit.train.step_times import StepTimes
 
 STACKS = "stacks"
 MARKER = "TOOLKIT_RUN_ID"
@@ -157,7 +157,7 @@ def _fault(error: Exception, me: str) -> Outcome:
 
 
 def _run(job: Job, signals: Signals, outlets: Outlets, log: Log, *, terminal: bool) -> Outcome:
-    """Run *job* on this host, in accord with its others; return the outcome, the job's where the hosts share one.
+    """Run *job* on this host, in agreement with the others; return the outcome, the job's where the hosts share one.
 
     *terminal*: if the console is a terminal, it is one that understands control sequences.
     """
@@ -170,21 +170,22 @@ def _run(job: Job, signals: Signals, outlets: Outlets, log: Log, *, terminal: bo
     try:
         linked = len(job.cluster.hosts) > 1 and job.settings.link == "on"
         with signals.interrupting():
-            paces = _paces(job, run_folder, linked=linked)
-            taps = Taps(job, log, paces)
+            step_times = _step_times(job, run_folder, linked=linked)
+            line_monitors = LineMonitors(job, log, step_times)
             if linked:
-                from toolkit.train.accord import Accord  # sockets and hashes: 8 ms that a host alone need not pay
+                # Sockets and hashes: 8 ms that a host alone need not pay.
+                from toolkit.train.coordinator import Coordinator
 
-                others = Accord(job, log, memory, paces)
+                others = Coordinator(job, log, memory, step_times)
                 closing.append(("the link to the other hosts", others.close))
-        closing.append(("metrics and log rules", taps.close))
+        closing.append(("metrics and log rules", line_monitors.close))
         if not linked and len(job.cluster.hosts) > 1 and job.settings.restarts:
             log.warning(
                 "TOOLKIT_RESTARTS is ignored: without the link (TOOLKIT_LINK=off) hosts cannot restart together"
             )
         supervisor = Supervisor(
             signals=signals,
-            console=_console(job, taps, log, outlets, terminal=terminal),
+            console=_console(job, line_monitors, log, outlets, terminal=terminal),
             log=log,
             run_folder=run_folder,
             marker=f"{MARKER}={run_folder.name}",
@@ -192,42 +193,44 @@ def _run(job: Job, signals: Signals, outlets: Outlets, log: Log, *, terminal: bo
             alone=len(job.cluster.hosts) == 1,
             others=others,
             stall=_stall(job, run_folder),
-            rules=taps,
+            rules=line_monitors,
         )
         log.say_through(supervisor.console.stderr.say, supervisor.finish)
-        return _rounds(job, supervisor, Rounds(job, run_folder, taps, log), memory, others, log)
+        return _attempts(job, supervisor, Attempts(job, run_folder, line_monitors, log), memory, others, log)
     finally:
         for what, close in reversed(closing):
             log.attempt(f"{what} could not be closed", close, None)
 
 
-def _rounds(
-    job: Job, supervisor: Supervisor, rounds: Rounds, memory: "_OomWatch", others: "Accord | None", log: Log
+def _attempts(
+    job: Job, supervisor: Supervisor, attempts: Attempts, memory: "_OomWatch", others: "Coordinator | None", log: Log
 ) -> Outcome:
     """Run the script, again as often as its failures are worth it (docs/restart.md); return how the job ended."""
-    phase, outcome = _first(job, supervisor, rounds, memory, log)
+    phase, outcome = _first(job, supervisor, attempts, memory, log)
     while True:
-        decide = partial(_decided, supervisor, rounds, others, outcome)
+        decide = partial(_decided, supervisor, attempts, others, outcome)
         ended = log.attempt("it could not be settled how the job goes on", decide, outcome)
         if isinstance(ended, Outcome):
-            return log.attempt("the rounds could not be told", partial(rounds.told, ended), ended)
+            return log.attempt("the attempts could not be added to the outcome", partial(attempts.told, ended), ended)
         assert phase is not None  # A job in which one host never came to its script is not worth another round.
-        rounds.begin(ended)
+        attempts.begin(ended)
         memory.begin()
         if supervisor.stall is not None:
             supervisor.stall = _stall(job, supervisor.run_folder, ended.round)
-        outcome = _round(job, phase, supervisor, rounds, memory, log)
+        outcome = _attempt(job, phase, supervisor, attempts, memory, log)
 
 
-def _decided(supervisor: Supervisor, rounds: Rounds, others: "Accord | None", outcome: Outcome) -> Outcome | Restart:
+def _decided(
+    supervisor: Supervisor, attempts: Attempts, others: "Coordinator | None", outcome: Outcome
+) -> Outcome | Restart:
     """Return how the job ended for this host, whose own end is *outcome*, or what begins another round."""
     if others is not None:
-        return others.settle(supervisor, outcome, rounds.steps())
-    return rounds.alone(outcome, stopped=supervisor.stopped_by is not None)
+        return others.settle(supervisor, outcome, attempts.steps())
+    return attempts.alone(outcome, stopped=supervisor.stopped_by is not None)
 
 
 def _first(
-    job: Job, supervisor: Supervisor, rounds: Rounds, memory: Callable[[], Memory], log: Log
+    job: Job, supervisor: Supervisor, attempts: Attempts, memory: Callable[[], Memory], log: Log
 ) -> tuple[Phase | None, Outcome]:
     """Prepare this host and run the first round; return the script's phase and how that round ended."""
     phase = None
@@ -236,7 +239,7 @@ def _first(
         with interrupting():
             fetch.place(job, log)
             job = _with_packages(with_script(job, log), log)
-            rounds.read_rules()
+            attempts.read_rules()
             plan = launchers.plan(job, supervisor.run_folder)
             _say_plan(job, plan, log)
         ended = _install(job, supervisor, log)
@@ -250,16 +253,16 @@ def _first(
         return None, _stopped(stop, job.cluster.current)
     except ToolkitError as error:
         return None, _named(error, job.cluster.current)
-    return phase, _round(job, phase, supervisor, rounds, memory, log)
+    return phase, _attempt(job, phase, supervisor, attempts, memory, log)
 
 
-def _round(
-    job: Job, phase: Phase, supervisor: Supervisor, rounds: Rounds, memory: Callable[[], Memory], log: Log
+def _attempt(
+    job: Job, phase: Phase, supervisor: Supervisor, attempts: Attempts, memory: Callable[[], Memory], log: Log
 ) -> Outcome:
     """Return how this host's part of a round ended; an error that the toolkit has named is one of the ways."""
     stacks = supervisor.stall.prepared if supervisor.stall is not None else None
     try:
-        main = _fitted(phase.main, supervisor.run_folder, stacks, rounds.environ, log)
+        main = _fitted(phase.main, supervisor.run_folder, stacks, attempts.environ, log)
         log.info(f"Invoking script with the following command: {_shown(main.argv, log)}")
         marked = {MARKER: supervisor.run_folder.name}
         services = (*phase.services, *_companions(job, supervisor.run_folder))
@@ -309,13 +312,13 @@ def _companions(job: Job, run_folder: Path) -> tuple[ProcessSpec, ...]:
     )
 
 
-def _paces(job: Job, run_folder: Path, *, linked: bool) -> "Paces | None":
+def _step_times(job: Job, run_folder: Path, *, linked: bool) -> "StepTimes | None":
     """Return what compares ranks' step times, None where a rank has no peers that are known here."""
     if not linked and launchers.world_size(job) == 1:
         return None
-    from toolkit.train.paces import Paces  # 5 ms that a script alone need not pay
+    from toolkit.train.step_times import StepTimes  # 5 ms that a script alone need not pay
 
-    return Paces(job, run_folder, linked=linked)
+    return StepTimes(job, run_folder, linked=linked)
 
 
 def _stall(job: Job, run_folder: Path, number: int = 0) -> Stall | None:
@@ -440,7 +443,7 @@ def _shared_with_ranks(run_folder: Path, stacks: Path | None, log: Log) -> dict[
     return environ
 
 
-def _console(job: Job, taps: Taps, log: Log, outlets: Outlets, *, terminal: bool) -> Console:
+def _console(job: Job, line_monitors: LineMonitors, log: Log, outlets: Outlets, *, terminal: bool) -> Console:
     ours = job.settings
     several = launchers.world_size(job) > 1
     files = ours.log_files == "on" or (ours.log_files == "auto" and several)
@@ -449,7 +452,7 @@ def _console(job: Job, taps: Taps, log: Log, outlets: Outlets, *, terminal: bool
         host=job.cluster.current,
         prefix_ranks=ours.log_prefix == "rank" or (ours.log_prefix == "auto" and several) or tags,
         tags=tags,
-        make_tap=taps.tap,
+        make_monitor=line_monitors.monitor,
         files=job.folders.output_data / "logs" if files else None,
         file_bytes=ours.log_file_mib << 20,
         note=log.warning,

@@ -44,7 +44,7 @@ def judge(job: Job, ended: Ended) -> Outcome:
 
     - a process that ended badly by itself, before any stop: failed, with its code or 128 + signal;
     - needs that were not met: failed, 75;
-    - another host failed: failed, 75, until the job's verdict is known (accord.py);
+    - another host failed: failed, 75, until the job's verdict is known (train/coordinator.py);
     - otherwise a stop signal: stopped, 128 + signal, or 0 where the platform counts a script that ended with 0 as
       success;
     - what was left here was ended because the job was over, and all else had ended well: succeeded, 0;

@@ -1,4 +1,4 @@
-"""What sees the ranks' lines on their way: metrics, log rules, stragglers. Each is there only where the job asks for
+"""Line monitors: what searches the ranks' lines for metrics, log rules and stragglers, each only if the job asks for
 it."""
 
 import time
@@ -10,13 +10,13 @@ from toolkit.job.job import Job
 from toolkit.job.outcome import Ruled
 from toolkit.job.restart import Steps
 from toolkit.log import Log
-from toolkit.supervise.relay import Tap
+from toolkit.supervise.relay import LineMonitor
 
 if TYPE_CHECKING:
     from toolkit.metrics.sample import Sample
     from toolkit.rules.document import Rule
     from toolkit.rules.finding import Finding
-    from toolkit.train.paces import Paces
+    from toolkit.train.step_times import StepTimes
 
 # A rule with action "stop" ends the job as a hang does; "no-retry" says that trying again will not help
 # (docs/exit-codes.md; 93 is what NVIDIA's resiliency launcher gives for it).
@@ -25,14 +25,17 @@ EXIT_CODES = {"stop": 124, "no-retry": 93}
 STEP_METRICS = ("step", "step_time")
 
 
-class Taps:
-    """The taps of one host. `ruled`: what a rule asks the job to end for (supervise.others.Rules); `steps`: how far the
-    samples say that ranks came in this round."""
+class LineMonitors:
+    """The line monitors of one host.
 
-    def __init__(self, job: Job, log: Log, paces: "Paces | None" = None) -> None:
+    `ruled`: why a log rule ends the job, None if none does (supervise.others.Rules). `steps`: the progress of this
+    attempt according to the samples.
+    """
+
+    def __init__(self, job: Job, log: Log, step_times: "StepTimes | None" = None) -> None:
         self._job = job
         self._log = log
-        self._paces = paces
+        self._step_times = step_times
         self.ruled: Ruled | None = None
         self._rules: tuple[Rule, ...] = ()
         self._begin()
@@ -65,9 +68,9 @@ class Taps:
         self._tickers: list[Callable[[float], list[Finding]]] = []
         self._nexts: list[Callable[[float], float | None]] = []
         self.steps = Steps()
-        if self._paces is not None:
-            self._tickers.append(lambda now_s: [] if self._paces is None else self._paces.look(now_s))
-            self._nexts.append(lambda now_s: None if self._paces is None else self._paces.rest_s(now_s))
+        if self._step_times is not None:
+            self._tickers.append(lambda now_s: [] if self._step_times is None else self._step_times.look(now_s))
+            self._nexts.append(lambda now_s: None if self._step_times is None else self._step_times.rest_s(now_s))
         if self._job.metric_definitions:
             self._add_metrics(warns=not again)
         if self._rules:
@@ -76,12 +79,12 @@ class Taps:
     def again(self) -> None:
         """Begin anew for ranks that are started again: a rule counts, and waits for the first match, from now on."""
         self.close()
-        if self._paces is not None:
-            self._paces.again()
+        if self._step_times is not None:
+            self._step_times.again()
         self._begin(again=True)
 
-    def tap(self, rank: int | None, host: str) -> Tap | None:
-        """Return what sees the lines of a rank (None: no rank, no tap) of *host*, "" where that is not known."""
+    def monitor(self, rank: int | None, host: str) -> LineMonitor | None:
+        """Return the line monitor of a rank (None: no rank, no monitor) of *host*, "" if the host is not known."""
         if rank is None or not self._seers:
             return None
         seers = self._seers
@@ -94,8 +97,8 @@ class Taps:
 
     def started(self, rank: int, pid: int) -> None:
         """Note which process a rank is."""
-        if self._paces is not None:
-            self._paces.started(rank, pid)
+        if self._step_times is not None:
+            self._step_times.started(rank, pid)
 
     def rest_s(self) -> float | None:
         """Return the seconds after which `tick` may find something, None if only lines can bring that about."""
@@ -130,8 +133,8 @@ class Taps:
             if samples:
                 writer.append(samples)
                 self._note_steps(samples)
-                if self._paces is not None:
-                    self._heed(self._paces.samples(samples))
+                if self._step_times is not None:
+                    self._heed(self._step_times.samples(samples))
 
         self._seers.append(see)
         self._closers += [writer.close, watch.close]

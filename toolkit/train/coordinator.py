@@ -1,4 +1,4 @@
-"""The hosts of a job in accord: what one host tells the others of its end, and what the job's end means for this
+"""The job coordinator of one host: what one host tells the others of its end, and what the job's end means for this
 host."""
 
 import time
@@ -18,7 +18,7 @@ from toolkit.peers.reports import HANG, news
 from toolkit.peers.roll import Say, Send, Timed
 from toolkit.supervise.loop import Supervisor
 from toolkit.train.joining import join
-from toolkit.train.paces import Paces
+from toolkit.train.step_times import StepTimes
 from toolkit.verdict import early, judge, mpi
 
 # Beyond the grace, until a stopped job's hosts have all told how they ended.
@@ -29,16 +29,16 @@ SHOWN = 4
 SAID = 1024
 
 
-class Accord:
+class Coordinator:
     """This host's voice among the job's hosts (supervise.others.Others), and the job's verdict at the end."""
 
-    def __init__(self, job: Job, log: Log, memory: Callable[[], Memory], paces: Paces | None) -> None:
+    def __init__(self, job: Job, log: Log, memory: Callable[[], Memory], step_times: StepTimes | None) -> None:
         self._job = job
         self._memory = memory
-        self._paces = paces
+        self._step_times = step_times
         self._repeat: Restart | None = None
         self._log = log
-        self._link = join(job, log, paces)
+        self._link = join(job, log, step_times)
         self._was_idle = False
         self._named = ""
         self._command: str | None = None
@@ -184,7 +184,7 @@ class Accord:
             self._log.error(text)
 
     def _tell_steps(self, *, last: bool = False) -> None:
-        told = self._paces.due(time.monotonic(), last=last) if self._paces is not None else ()
+        told = self._step_times.due(time.monotonic(), last=last) if self._step_times is not None else ()
         if told:
             self._link.tell(messages.StepTimes(times=told))
 

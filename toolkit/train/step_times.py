@@ -23,7 +23,7 @@ EVERY_S = 1.0
 TOLD_PER_S = 1000
 
 
-class Paces:
+class StepTimes:
     """Takes what this host's ranks and, on the leader, other hosts say. Times: monotonic seconds."""
 
     def __init__(self, job: Job, run_folder: Path, *, linked: bool) -> None:

@@ -13,19 +13,19 @@ from toolkit.job.restart import Budget, Failure, Restart, Steps, news, times
 from toolkit.log import Log
 from toolkit.supervise.asking import STATUS_FOLDER
 from toolkit.supervise.pulse import STALLED
-from toolkit.train.taps import Taps
+from toolkit.train.line_monitors import LineMonitors
 
 # Of a checkpoint folder as many entries are looked at; what is newer is found by its folder's time, too.
 LOOKED_AT = 10_000
 
 
-class Rounds:
+class Attempts:
     """`number`: the round that runs, 0 for the first."""
 
-    def __init__(self, job: Job, run_folder: Path, taps: Taps, log: Log) -> None:
+    def __init__(self, job: Job, run_folder: Path, line_monitors: LineMonitors, log: Log) -> None:
         self._job = job
         self._run_folder = run_folder
-        self._taps = taps
+        self._line_monitors = line_monitors
         self._log = log
         self._budget = Budget(allowed=job.settings.restarts)
         self._restarts: tuple[Restart, ...] = ()
@@ -42,8 +42,8 @@ class Rounds:
         return {"TOOLKIT_RESTART_COUNT": str(self.number)} if can_be else {}
 
     def read_rules(self) -> None:
-        """Read the job's log rules, now that its code is in place (Taps)."""
-        self._taps.read_rules()
+        """Read the job's log rules, now that its code is in place (LineMonitors)."""
+        self._line_monitors.read_rules()
 
     def steps(self) -> Steps:
         """Return how far this host's ranks came in this round: by heartbeats, by metrics, by what they saved."""
@@ -54,7 +54,7 @@ class Rounds:
         ]
         beats = Steps(seen=bool(told), highest=max(told, default=None))
         saved = Steps(seen=not self._checkpoints() <= self._saved)
-        return self._taps.steps.and_those(beats).and_those(saved)
+        return self._line_monitors.steps.and_those(beats).and_those(saved)
 
     def alone(self, outcome: Outcome, *, stopped: bool) -> Outcome | Restart:
         """Decide on a host that has no link: return *outcome*, or what begins another round."""
@@ -92,7 +92,7 @@ class Rounds:
             with contextlib.suppress(OSError):  # Said at the end, where it cannot be written.
                 file.unlink()
         self._saved = self._checkpoints()
-        self._taps.again()
+        self._line_monitors.again()
 
     def told(self, outcome: Outcome) -> Outcome:
         """Return the job's *outcome* with the rounds before it."""

@@ -3,7 +3,6 @@
 The field `grace_s` is the variable TOOLKIT_GRACE_S. docs/settings.md is this table, printed by `table()`.
 """
 
-import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_type_hints
@@ -11,6 +10,7 @@ from typing import Annotated, Any, Literal, get_args, get_type_hints
 import msgspec
 
 from toolkit.errors import ContractError, did_you_mean
+from toolkit.patterns import lazy
 from toolkit.records import Record, convert
 
 PREFIX = "TOOLKIT_"
@@ -35,7 +35,7 @@ Positive = Annotated[int, msgspec.Meta(ge=1, le=MOST)]
 Count = Annotated[int, msgspec.Meta(ge=0, le=1_000_000)]
 # A name of a host: labels with dots between them, the last of which is no number (that would be an address).
 _LABEL = r"[A-Za-z0-9_](?:[A-Za-z0-9_-]*[A-Za-z0-9_])?"
-_NAME = re.compile(rf"(?:{_LABEL}\.)*(?![0-9]+\.?$){_LABEL}\.?")
+_NAME = lazy(rf"(?:{_LABEL}\.)*(?![0-9]+\.?$){_LABEL}\.?")
 MOST_OF_A_NAME = 255
 # The upper end, 115 days, is above every platform's limit for a job; it keeps "inf" out of the loop's timeouts.
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=10_000_000)]

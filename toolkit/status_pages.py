@@ -4,7 +4,6 @@ status_layout.py has the bytes. Whatever a script did to the folder, reading it 
 """
 
 import os
-import re
 from collections.abc import Collection, Iterable
 from pathlib import Path
 from struct import Struct
@@ -12,12 +11,13 @@ from typing import Any, Literal
 
 from toolkit import status_layout as layout
 from toolkit.errors import ContractError
+from toolkit.patterns import lazy
 from toolkit.records import Record, decode
 
 RAISED_FILE_BYTES = 1 << 20
 MOST_OTHERS = 256
-_RANK = re.compile(r"rank-([1-9][0-9]{0,9})")
-_RAISED = re.compile(r"raised-([1-9][0-9]{0,9})\.json")
+_RANK = lazy(r"rank-([1-9][0-9]{0,9})")
+_RAISED = lazy(r"raised-([1-9][0-9]{0,9})\.json")
 
 
 class Stop(Record, frozen=True, kw_only=True):

@@ -157,7 +157,7 @@ def _locked(folder: Path) -> int | None:
 
 def _sweep(own: Path) -> None:
     """Remove the folders beside *own* whose runs are over."""
-    for folder in own.parent.glob(f"{RUN}*"):
+    for folder in [each for each in own.parent.iterdir() if each.name.startswith(RUN)]:
         try:
             lock = None if folder == own else _locked(folder)
         except OSError:

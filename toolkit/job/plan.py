@@ -9,6 +9,9 @@ from toolkit.job.outcome import PhaseFailure
 from toolkit.log import masked
 from toolkit.records import Record
 
+# What a shell takes as it is, of ASCII: shlex.quote has the same set.
+PLAIN = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_@%+=:,./-")
+
 
 class Resolves(Record, frozen=True, kw_only=True, tag="resolves"):
     """A host name that must resolve."""
@@ -179,6 +182,8 @@ def _process(spec: ProcessSpec, base_environ: dict[str, str]) -> list[str]:
 
 def quoted(token: str) -> str:
     """Return *token* as it could be typed in a shell."""
+    if token and PLAIN.issuperset(token):
+        return token
     import shlex
 
     return shlex.quote(token)

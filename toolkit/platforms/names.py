@@ -2,13 +2,13 @@
 arguments, so that what reaches outside of these is refused."""
 
 import json
-import re
 from collections.abc import Iterable
 
 from toolkit.errors import ContractError
+from toolkit.patterns import lazy
 
 # A name or address; the "%" of fe80::1%eth0. Never an option of mpirun or ssh.
-_HOST = re.compile(r"(?!-)[\w.:%\[\]\-]+")
+_HOST = lazy(r"(?!-)[\w.:%\[\]\-]+")
 MOST_BYTES = 255
 # A file named after a host ("HOST-rank-12.1.log") has to fit into 255 bytes, too. Linux itself knows 64.
 MOST_HOST_BYTES = 200

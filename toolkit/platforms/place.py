@@ -2,12 +2,12 @@
 know. Pure: variables in, a Place out."""
 
 import os
-import re
 from collections.abc import Mapping
 from typing import Any
 
 from toolkit.errors import ContractError
 from toolkit.job.cluster import Group
+from toolkit.patterns import lazy
 from toolkit.records import Record
 from toolkit.settings import MOST, Settings
 
@@ -21,8 +21,8 @@ MOST_HOSTS = 100_000
 # The name of the only instance group, as SageMaker has it.
 HOMOGENEOUS = "homogeneousCluster"
 # What is kept of a name that becomes a folder's or the job's.
-_ODD = re.compile(r"[^A-Za-z0-9]+")
-_RANGE = re.compile(r"(\d+)(?:-(\d+))?")
+_ODD = lazy(r"[^A-Za-z0-9]+")
+_RANGE = lazy(r"(\d+)(?:-(\d+))?")
 
 
 class Place(Record, frozen=True, kw_only=True):

@@ -3,11 +3,12 @@
 import re
 from pathlib import Path
 
+from toolkit.patterns import lazy
 from toolkit.probe.ask import found
 
 OURS = b"toolkit.cli."
 READ_BYTES = 8192
-IMPORTED = re.compile(rb"^\s*(?:from|import)\s+(?!sys\b|re\b|os\b)(\w+)", re.M)
+IMPORTED = lazy(rb"^\s*(?:from|import)\s+(?!sys\b|re\b|os\b)(\w+)", re.M)
 
 
 def other_train(path: str) -> str:

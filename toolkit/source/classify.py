@@ -8,17 +8,18 @@ from pathlib import Path
 
 from toolkit.errors import ContractError, UserError
 from toolkit.job.job import Script
+from toolkit.patterns import lazy
 from toolkit.settings import ArgumentStyle
 from toolkit.source.files import is_file, is_folder, kind_of
 
 PLUGIN_KEY = "SAGEMAKER_TRAINING_MODULE"
 # The names that sagemaker-training 5.1.4 lets through: nothing absolute, no option, nothing a shell would read.
-ENTRY = re.compile(r"[A-Za-z0-9._][A-Za-z0-9._+-]*(/[A-Za-z0-9._+-]+)*")
-MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
+ENTRY = lazy(r"[A-Za-z0-9._][A-Za-z0-9._+-]*(/[A-Za-z0-9._+-]+)*")
+MODULE = lazy(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 # A pyproject.toml that only configures tools (ruff, pytest) makes no package. Python 3.10 has no tomllib; a table's
 # head stands on a line of its own, so a line is enough.
 # [project] alone is an application's: `uv init` writes it, and pip cannot install its flat folder.
-PACKAGE_TABLE = re.compile(r"^\s*\[\s*build-system\s*\]", re.M)
+PACKAGE_TABLE = lazy(r"^\s*\[\s*build-system\s*\]", re.M)
 FILES_SHOWN = 10
 FILES_SEARCHED = 2000
 SHELL = ("/bin/sh",)

@@ -2,20 +2,20 @@
 
 import codecs
 import os
-import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from toolkit.errors import InternalError, UserError
 from toolkit.job.job import Job
 from toolkit.job.plan import Phase, ProcessSpec, StopPolicy
+from toolkit.patterns import lazy
 from toolkit.source.files import is_file, kind_of
 
 REQUIREMENTS = "requirements.txt"
 OPTIONS = ("--disable-pip-version-check", "--no-input", "--progress-bar", "off")
-INCLUDE = re.compile(r"(?:-r|--requirement|-c|--constraint)[\s=]*(?P<file>\S+)")
+INCLUDE = lazy(r"(?:-r|--requirement|-c|--constraint)[\s=]*(?P<file>\S+)")
 # What a line asks for, less options in front, "name @", "file://" and what follows a path or name.
-ASKED = re.compile(r"(?:(?:-e|--editable|-f|--find-links)[\s=]+|[^@/]+@\s*)?(?:file:(?://)?)?(?P<path>[^\s;#\[<>=!~]+)")
+ASKED = lazy(r"(?:(?:-e|--editable|-f|--find-links)[\s=]+|[^@/]+@\s*)?(?:file:(?://)?)?(?P<path>[^\s;#\[<>=!~]+)")
 # Made by pip, Python and git rather than by people: what is in them says nothing about the package.
 BYPRODUCTS = {"__pycache__", ".git", "build", "dist"}
 # UTF-32's first: its little-endian mark begins as that of UTF-16 does.

@@ -10,15 +10,16 @@ So a line's text is its last state that shows anything. A line whose row is writ
 one that ends with a move upwards, or a bar's row that was reached by such a move. Any other line is never left out.
 """
 
-import re
 from collections.abc import Iterator
 
+from toolkit.patterns import lazy
+
 # Control sequences that show nothing, but for colours (they end with "m"): ECMA-48's CSI and OSC, and backspaces.
-_MOVES = re.compile(rb"\x1b\[[0-9;?]*[@-ln-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x08")
-_COLOURS = re.compile(rb"\x1b\[[0-9;]*m")
-_UP = re.compile(rb"\x1b\[\d*[AF]")
+_MOVES = lazy(rb"\x1b\[[0-9;?]*[@-ln-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x08")
+_COLOURS = lazy(rb"\x1b\[[0-9;]*m")
+_UP = lazy(rb"\x1b\[\d*[AF]")
 # tqdm's "45%|", block elements (U+2580 to U+259F), and what rich draws bars of.
-_BAR = re.compile(rb"\d%\||\xe2\x96[\x80-\x9f]|\xe2\x94\x81|\xe2\x95[\xb8\xba]")
+_BAR = lazy(rb"\d%\||\xe2\x96[\x80-\x9f]|\xe2\x94\x81|\xe2\x95[\xb8\xba]")
 
 
 def last_state(line: bytes) -> bytes:

@@ -1,11 +1,11 @@
 """Pure: what a process that failed said of it: its exception, else its last words, else how it ended."""
 
-import re
 import signal
 from collections.abc import Callable
 from typing import TypeVar
 
 from toolkit.job.outcome import INSTALL_FAILURES, Ended, Exit, Grounds, Memory
+from toolkit.patterns import lazy
 from toolkit.status_pages import Raised
 from toolkit.verdict import crash, pip, traceback
 from toolkit.verdict import tail as ends
@@ -28,7 +28,7 @@ FAR_LINES = 200
 # The signals by which a process ends itself. A shell around it ends with 128 + the signal.
 CRASHES = (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGTRAP, signal.SIGSYS)
 # argparse: "train.py: error: unrecognized arguments: --lr", below the usage.
-OPTION_ERROR = re.compile(r"^\S.*?: error: ")
+OPTION_ERROR = lazy(r"^\S.*?: error: ")
 
 
 def cause_of(ended: Ended, culprit: Exit) -> tuple[str, str]:

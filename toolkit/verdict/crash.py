@@ -4,15 +4,14 @@ What ends by SIGABRT says why before it does (C++, the C library, assertions, CU
 stack of every thread, and last a long line with the names of all extension modules, which is never the reason.
 """
 
-import re
-
+from toolkit.patterns import lazy
 from toolkit.records import Record
 from toolkit.verdict import tail as ends
 
 # Words of a runtime at a line's start, and behind what such lines begin with.
 _BEFORE = r"^(?:\[rank\d+\]: ?)?"
 _LAST_WORDS = tuple(
-    re.compile(_BEFORE + words)
+    lazy(_BEFORE + words)
     for words in (
         # C++: libstdc++, libc++
         r"terminate called ",
@@ -36,8 +35,8 @@ _LAST_WORDS = tuple(
         r"OMP: Error #",
     )
 )
-_ASSERTION = re.compile(r".*[:\]] Assertion [`'].*['`] failed\.?$")
-_FATAL = re.compile(r"^Fatal Python error: (?P<why>.*)$")
+_ASSERTION = lazy(r".*[:\]] Assertion [`'].*['`] failed\.?$")
+_FATAL = lazy(r"^Fatal Python error: (?P<why>.*)$")
 # faulthandler's names of signals (Modules/faulthandler.c): they say no more than the exit status does.
 _OF_A_SIGNAL = (
     "Aborted",
@@ -47,9 +46,9 @@ _OF_A_SIGNAL = (
     "Illegal instruction",
     "Segmentation fault",
 )
-_THREAD = re.compile(r"^(?P<current>Current thread|Thread) 0x[0-9a-f]+ .*\(most recent call first\):$")
-_FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>.+)$')
-_NOT_THE_USERS = re.compile(r"/(?:site|dist)-packages/|/lib/python\d|^<")
+_THREAD = lazy(r"^(?P<current>Current thread|Thread) 0x[0-9a-f]+ .*\(most recent call first\):$")
+_FRAME = lazy(r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>.+)$')
+_NOT_THE_USERS = lazy(r"/(?:site|dist)-packages/|/lib/python\d|^<")
 # Lines of other threads between a runtime's words and the end.
 NEAR_LINES = 20
 WORDS_LINES = 4

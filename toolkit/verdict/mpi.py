@@ -9,6 +9,7 @@ import re
 import msgspec
 
 from toolkit.job.outcome import Ended, Exit
+from toolkit.patterns import lazy
 from toolkit.records import Record
 from toolkit.verdict import tail as ends
 
@@ -18,20 +19,20 @@ LAST_CHARACTERS = 300
 MAINS = ("mpirun", "mpi daemon")
 # MPICH: "Abort(7) on node 1 (rank 1 in comm 0): application called MPI_Abort(...)"; its error handler's has the error's
 # stack below it: "internal_Send_c(234): Invalid rank has value 99 but must be nonnegative and less than 2".
-_MPICH = re.compile(r"^Abort\((?P<code>\d+)\) on node (?P<rank>\d+) \(rank \d+ in comm \d+\): .*$", re.M)
-_STACK = re.compile(r"(?:\n\w+\(\d+\)[.]*: .*){1,8}")
+_MPICH = lazy(r"^Abort\((?P<code>\d+)\) on node (?P<rank>\d+) \(rank \d+ in comm \d+\): .*$", re.M)
+_STACK = lazy(r"(?:\n\w+\(\d+\)[.]*: .*){1,8}")
 # Open MPI 4: "... in communicator MPI_COMM_WORLD\nwith errorcode 7."; 5: "...\n  Proc: [[9297,1],1]\n  Errorcode: 7".
-_OPEN_MPI = re.compile(
+_OPEN_MPI = lazy(
     r"MPI_ABORT was invoked on rank (?P<rank>\d+) in communicator (?P<of>.+?)\s*\n"
     r"(?:\s*Proc: .*\n)?\s*(?:with errorcode|Errorcode:) (?P<code>-?\d+)"
 )
 # "[algo-1:77] *** An error occurred in MPI_Send", "*** reported by process [64710,1]", ..., "*** MPI_ERR_RANK: ...".
-_HANDLER = re.compile(
+_HANDLER = lazy(
     r"\*\*\* An error occurred in (?P<call>\w+)\n.*\*\*\* reported by process \[\d+,(?P<rank>\d+)\]\n"
     r"(?:.*\n)?.*\*\*\* (?P<error>MPI_ERR_\w+: .*)"
 )
 # Both, of a rank that ended with 0 and without MPI_Finalize, above 20 lines of reasons why that may be.
-_IMPROPER = re.compile(
+_IMPROPER = lazy(
     r"has exited due to process\s+rank\s+(?P<rank>\d+)\s+with\s+PID\s+\d+\s+on\s+node\s+\S+\s+exiting\s+improperly"
 )
 

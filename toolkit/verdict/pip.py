@@ -12,19 +12,18 @@ and the reason itself stands further up, as the last line of what the package's 
 "[end of output]". Cross and arrow are missing where pip may not write Unicode.
 """
 
-import re
-
+from toolkit.patterns import lazy
 from toolkit.verdict import tail as ends
 
 # "Exception:" opens a traceback of pip's own; the reason stands in front of it. The other opens a build's output.
-_ERROR = re.compile(r"\s*(?:ERROR|error): (?!Exception:$|subprocess-exited-with-error$)(?P<reason>.+)")
-_CODE = re.compile(r"[a-z]+(?:-[a-z]+)+")
-_MARKS = re.compile(r"^(?:×|│|╰─>)?\s*")
+_ERROR = lazy(r"\s*(?:ERROR|error): (?!Exception:$|subprocess-exited-with-error$)(?P<reason>.+)")
+_CODE = lazy(r"[a-z]+(?:-[a-z]+)+")
+_MARKS = lazy(r"^(?:×|│|╰─>)?\s*")
 _END = "[end of output]"
 # A warning that comes before "No matching distribution found" where the index was never reached.
-_UNREACHED = re.compile(r"WARNING: Retrying \(.*?\) after connection broken by [\"'](?P<error>.+?)[\"']+: /\S*")
+_UNREACHED = lazy(r"WARNING: Retrying \(.*?\) after connection broken by [\"'](?P<error>.+?)[\"']+: /\S*")
 # What stands before the words: "NewConnectionError('<... object at 0x7f>: ", "NameResolutionError(\"HTTPS...(...): ".
-_OBJECT = re.compile(r"^\w+\([\"'].*?(?:>|\)): ")
+_OBJECT = lazy(r"^\w+\([\"'].*?(?:>|\)): ")
 _NONE_FOUND = ("No matching distribution found", "Could not find a version")
 
 

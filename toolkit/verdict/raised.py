@@ -5,13 +5,14 @@ Type and place are the hook's: it saw the exception itself, however long its mes
 
 import re
 
+from toolkit.patterns import lazy
 from toolkit.status_pages import Raised
 from toolkit.verdict import traceback
 from toolkit.verdict.traceback import IN_USER_CODE, MESSAGE_LINES, Traceback
 
 _INSIDE = "Traceback (most recent call last):"
 # What multiprocessing.pool and concurrent.futures chain to an exception that a worker's process sent them.
-_REMOTE = re.compile(r'^\S*RemoteTraceback: \n"""\n(?P<text>.*?)^"""$', re.DOTALL | re.MULTILINE)
+_REMOTE = lazy(r'^\S*RemoteTraceback: \n"""\n(?P<text>.*?)^"""$', re.DOTALL | re.MULTILINE)
 
 
 def exception(noted: Raised) -> Traceback | None:

@@ -1,18 +1,18 @@
 """Pure: the end of a stream as a person would have seen it on a terminal, line by line."""
 
-import re
+from toolkit.patterns import lazy
 
 # What terminals are told and people do not see: colours (Python 3.13's tracebacks, rich), cursor moves, titles.
-_ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\^_])")
+_ESCAPE = lazy(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\^_])")
 # Information and warnings that libraries log by themselves: torch and glog ("[W1121 03:28:14.5 socket.cpp:761] ..."),
 # TensorFlow ("2026-11-21 03:28:14.5: W tensorflow/..."), faulthandler's list of modules; and Python's warnings, whose
 # second line shows the code.
-_REMARK = re.compile(r"\[?[IW]\d{4} \d\d:\d\d|\[[IW] \w|\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+: [IW] |Extension modules: ")
-_WARNING = re.compile(r"\S.*/(?:(?:site|dist)-packages|lib/python\d[^/]*)/.*:\d+: \w*Warning: ")
+_REMARK = lazy(r"\[?[IW]\d{4} \d\d:\d\d|\[[IW] \w|\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+: [IW] |Extension modules: ")
+_WARNING = lazy(r"\S.*/(?:(?:site|dist)-packages|lib/python\d[^/]*)/.*:\d+: \w*Warning: ")
 # What may be the script's own reason, and as often is not: lines of logging's default format and of transformers' below
 # an error, and warnings that point at the script.
-_SOFT_REMARK = re.compile(r"(?:WARNING|INFO|DEBUG):[\w.]+:|\[(?:WARNING|INFO|DEBUG)\|")
-_SOFT_WARNING = re.compile(r"\S.*:\d+: \w*Warning: ")
+_SOFT_REMARK = lazy(r"(?:WARNING|INFO|DEBUG):[\w.]+:|\[(?:WARNING|INFO|DEBUG)\|")
+_SOFT_WARNING = lazy(r"\S.*:\d+: \w*Warning: ")
 
 MATCHED_CHARACTERS = 4096
 

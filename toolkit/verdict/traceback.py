@@ -7,37 +7,36 @@ out. The one that counts is the last that could have ended the process.
 import re
 from collections.abc import Iterator
 
+from toolkit.patterns import lazy
 from toolkit.records import Record
 from toolkit.verdict import tail as ends
 
 # torch.distributed writes "[rank3]: " before every line of an uncaught traceback that is not empty (torch >= 2.3).
-_RANK = re.compile(r"^\[rank\d+\]: ?")
-_START = re.compile(r"^(?P<before>.*?)(?P<start>(?:\+ Exception Group )?Traceback \(most recent call last\):)\s*$")
-_IN_A_GROUP = re.compile(r"\s*[|+][\s|+-]*(?:Exception Group )?$")
+_RANK = lazy(r"^\[rank\d+\]: ?")
+_START = lazy(r"^(?P<before>.*?)(?P<start>(?:\+ Exception Group )?Traceback \(most recent call last\):)\s*$")
+_IN_A_GROUP = lazy(r"\s*[|+][\s|+-]*(?:Exception Group )?$")
 _GROUP = "+ Exception Group"
 _CHAINED = (
     "During handling of the above exception, another exception occurred:",
     "The above exception was the direct cause of the following exception:",
 )
-_FRAME = re.compile(r'^[\s|]*File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<function>.+))?$')
+_FRAME = lazy(r'^[\s|]*File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<function>.+))?$')
 # "ValueError: text", "module.Error", "KeyboardInterrupt": a dotted name at the line's start, a colon or the line's end.
-_ERROR = re.compile(r"^(?P<name>[^\W\d][\w.<>]*)(?::|$)")
+_ERROR = lazy(r"^(?P<name>[^\W\d][\w.<>]*)(?::|$)")
 # Python shows no "Traceback" line for a script that it could not compile.
-_SYNTAX = re.compile(r"^(?:SyntaxError|IndentationError|TabError)(?::|$)")
+_SYNTAX = lazy(r"^(?:SyntaxError|IndentationError|TabError)(?::|$)")
 # The line before a traceback that ended nothing: Python, logging and atexit show it and go on.
-_WENT_ON = re.compile(r"Exception ignored |--- Logging error ---|Error in atexit\._run_exitfuncs")
+_WENT_ON = lazy(r"Exception ignored |--- Logging error ---|Error in atexit\._run_exitfuncs")
 # The line before one that ended a thread or a child, or the error of a launcher that only repeats its ranks': the cause
 # if there is no other.
-_SECOND_HAND = re.compile(r"Exception in thread |Process \S+:$")
+_SECOND_HAND = lazy(r"Exception in thread |Process \S+:$")
 _REPEATS = "torch.distributed.elastic.multiprocessing.errors.ChildFailedError"
 # Where a message of several lines ends: an empty line, another traceback, what looks like a log line.
-_LOG = re.compile(
-    r"\[?\d{4}-\d\d-\d\d|\[?[IWEF]\d{4} |\[[IWEF][ \]]|\[?(?:DEBUG|INFO|WARN|WARNING|ERROR|CRITICAL|FATAL)\b"
-)
+_LOG = lazy(r"\[?\d{4}-\d\d-\d\d|\[?[IWEF]\d{4} |\[[IWEF][ \]]|\[?(?:DEBUG|INFO|WARN|WARNING|ERROR|CRITICAL|FATAL)\b")
 # TensorFlow's AutoGraph: behind it, indented, the frames of the code as it was written and the error once more.
 IN_USER_CODE = ": in user code:"
 # Open MPI frames its help texts, which follow on a rank's own stderr, with such lines.
-_FRAME_LINE = re.compile(r"-{70,}$")
+_FRAME_LINE = lazy(r"-{70,}$")
 MESSAGE_LINES = 30
 GROUP_MEMBERS = 10
 _ENDS_A_MESSAGE = (_START, _LOG, _WENT_ON, _SECOND_HAND, _FRAME_LINE)

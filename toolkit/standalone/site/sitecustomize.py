@@ -57,7 +57,8 @@ def _next() -> None:
 
     ours = sys.modules.pop("sitecustomize", None)
     try:
-        import sitecustomize  # noqa: F401 - the next one on sys.path, which our folder has left
+        # The next one on sys.path: our folder has left it.
+        import sitecustomize  # type: ignore[import-not-found]  # noqa: F401
     except ImportError as error:
         if ours is None or error.name != "sitecustomize":
             raise

@@ -7,10 +7,12 @@ import msgspec
 import pytest
 
 from tests.peers.simulated import TIMES, Host, Job
-from toolkit.job.events import Again, AllReady, JobEnded, PeerFailed, Stop
+from toolkit.job.events import Again, AllReady, Hang, JobEnded, PeerFailed, Stop
 from toolkit.job.restart import Steps
+from toolkit.job.stuck import Stuck
 from toolkit.peers.leader import Leader
-from toolkit.peers.messages import Ended, Failing, Message, Ready, Report, Round
+from toolkit.peers.messages import Ended, Failing, Idle, Message, Ready, Report, Round
+from toolkit.peers.reports import HANG
 from toolkit.peers.roll import AGAIN_S, Action, Say, Send
 
 SCRIPT = "ExecuteUserScriptError"
@@ -74,7 +76,7 @@ class Rounds(Job):
             elif isinstance(action, Stop):
                 self.stopped.add(host.name)
                 self._after(host.name, self._teardown_s, lambda: self._end(host.name))
-            elif isinstance(action, PeerFailed):
+            elif isinstance(action, PeerFailed | Hang):
                 self._after(host.name, self._teardown_s, lambda: self._end(host.name))
             elif isinstance(action, Again):
                 self._again(host, action.restart.round)
@@ -154,6 +156,26 @@ def test_all_hosts_start_again_once_all_have_ended_and_not_before(count: int) ->
         assert min(job.starts[number].values()) > max(job.ends[number - 1].values())
     (told,) = {tuple(each) for each in job.repeats.values()}
     assert [(each.restart.round, each.restart.host, each.used) for each in told] == [(1, "algo-2", 1), (2, "algo-1", 2)]
+
+
+@pytest.mark.parametrize(("state", "blamed"), [("", ""), ("stopped (SIGSTOP)", "algo-2")])
+def test_a_restart_after_a_hang_names_a_host_only_if_one_holds_the_others_up(state: str, blamed: str) -> None:
+    job = Rounds(3, [{"none": boom()}])
+
+    def hang() -> None:
+        for name in job.names:
+            rank = Stuck(name="script", kind="works", file="train.py", line=6, state=state * (name == "algo-2"))
+            job.hosts[name].evidence = Report(host=name, exit_code=124, primary=True, kind=HANG, stuck=(rank,))
+            job.tell(name, Idle(seconds=600.0))
+
+    job.at(5.0, hang)
+
+    job.play()
+
+    assert job.verdicts == {("algo-1", 0)}
+    (told,) = {tuple(each) for each in job.repeats.values()}
+    assert [each.restart.host for each in told] == [blamed]
+    assert "host algo-2" in told[0].restart.cause
 
 
 def test_when_none_are_left_the_last_cause_is_the_verdict() -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from tests.peers.wired import KEY, TIMES, Party, child, party, wire
 from toolkit.job.events import AllReady, PeerFailed
-from toolkit.peers import route
+from toolkit.peers import follower_link, route
 from toolkit.peers.follower_link import FollowerLink
 from toolkit.peers.frames import NONCE_BYTES, Reason, Seal, encode, job_key
 from toolkit.peers.leader_link import UNPROVED_AT_ONCE, LeaderLink, listen
@@ -154,7 +154,8 @@ def test_clocks_are_compared_over_the_link() -> None:
         assert abs(follower.clock.offset_ns) < 50_000_000  # One machine: what is left is the way.
 
 
-def test_a_host_with_another_key_is_refused_and_the_others_go_on() -> None:
+def test_a_host_with_another_key_is_refused_and_the_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(follower_link, "REFUSED_RETRY_S", 0.05)
     with party(3) as together:
         wrong = together.follower("algo-3", key=job_key(b"other", (), b""))
         together.follower("algo-2")
@@ -172,7 +173,8 @@ def test_a_host_with_another_key_is_refused_and_the_others_go_on() -> None:
         assert "from 127.0.0.1" in str(together.told(together.leader, Say))
 
 
-def test_a_host_that_is_refused_says_so_when_it_gives_up() -> None:
+def test_a_host_that_is_refused_says_so_when_it_gives_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(follower_link, "REFUSED_RETRY_S", 0.05)
     with party(2, times=msgspec.structs.replace(TIMES, join_s=1.0)) as together:
         wrong = together.follower("algo-2", key=job_key(b"other", (), b""))
 

@@ -23,7 +23,7 @@ from toolkit.job.events import (
 )
 from toolkit.job.outcome import EarlyExit, Grounds
 from toolkit.job.stuck import Stuck
-from toolkit.peers.follower import Follower
+from toolkit.peers.follower import REFUSED, Follower
 from toolkit.peers.frames import encode
 from toolkit.peers.leader import Leader
 from toolkit.peers.messages import (
@@ -43,7 +43,7 @@ from toolkit.peers.messages import (
     Welcome,
 )
 from toolkit.peers.reports import HANG, light, news, shared, worse
-from toolkit.peers.roll import FAREWELL_S, LINGER_S, Send, Times
+from toolkit.peers.roll import FAREWELL_S, LINGER_S, Say, Send, Times
 from toolkit.peers.route import Route
 
 SIZES = [2, 3, 7, 50]
@@ -496,6 +496,24 @@ def test_a_host_that_falls_silent_is_seen_within_the_patience(name: str) -> None
 
     assert job.verdicts == {(name, 75)}
     assert all(12.0 < host.left_s < 14.2 for host in job.hosts.values() if host.alive)
+
+
+@pytest.mark.parametrize(("count", "cut_off"), [(3, True), (4, False)])
+def test_hosts_that_vanish_together_are_told_together_by_the_first_of_them(count: int, cut_off: bool) -> None:
+    """The log's first line and the verdict name the same host. Of one that is told alone, nothing else is guessed."""
+    job = Job(count)
+    job.ready()
+    job.at(5.0, lambda: job.kill("algo-3"))
+    job.at(5.1, lambda: job.kill("algo-2"))
+
+    job.play()
+
+    verdict = job.leader.verdict
+    assert verdict is not None
+    assert verdict.host == "algo-3"
+    assert verdict.cause.startswith("host algo-3 vanished: its connection broke")
+    assert "\nhost algo-2 vanished, too" in verdict.cause
+    assert verdict.cause.endswith("perhaps this host, which leads, is the one that is cut off") == cut_off
 
 
 @pytest.mark.parametrize("name", ["algo-1", "algo-2"])
@@ -1385,3 +1403,30 @@ def test_what_was_seen_at_the_port_of_a_killed_leader_counts_only_while_it_is_th
 
     assert "something else answers" in causes[0]
     assert "its train was killed, or its machine is gone" in causes[1]
+
+
+# --- a leader that closes the connection
+
+
+def test_a_leader_that_closes_one_connection_has_not_refused_this_host() -> None:
+    """One that is being stopped closes it, too; who refuses does so again a second later."""
+    follower = Follower("algo-2", "algo-1", TIMES, 0.0)
+
+    first, second, third = (follower.refused(at_s) for at_s in (1.0, 2.0, 3.0))
+
+    assert first == third == []
+    assert [action.text for action in second if isinstance(action, Say)] == [
+        f"link: host algo-1, the leader: {REFUSED}"
+    ]
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_follower_whose_leader_never_comes_tells_of_a_refusal_only_if_it_was_refused_twice(times: int) -> None:
+    follower = Follower("algo-2", "algo-1", TIMES, 0.0)
+    for at_s in range(times):
+        follower.refused(float(at_s))
+
+    follower.tick(TIMES.join_s, 0)
+
+    assert follower.verdict is not None
+    assert (REFUSED in follower.verdict.cause) == (times == 2)

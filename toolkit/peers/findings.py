@@ -5,7 +5,7 @@ import msgspec
 from toolkit.job.outcome import WAIT_FOR_ALL, EarlyExit
 from toolkit.job.stuck import Stuck, culprits, told
 from toolkit.peers.messages import Report
-from toolkit.peers.reports import HANG, worse
+from toolkit.peers.reports import HANG, named, vanished, worse
 
 
 class Findings:
@@ -20,6 +20,10 @@ class Findings:
         self._said: Report | None = None
         # By host: its failure in short; the whole report follows, if the network lets it.
         self._first_news: dict[str, Report] = {}
+        # The first host that vanished, with those after it.
+        self._gone: Report | None = None
+        self._gone_cause = ""
+        self._gone_hosts: list[str] = []
         # By host: the last report of a traceback.
         self._same: dict[str, Report] = {}
 
@@ -39,6 +43,23 @@ class Findings:
             self._same[report.host] = report
         if not whole:
             self._first_news[host] = report
+
+    def vanished(self, host: str, how: str, at_ns: int, *, of: tuple[str, ...]) -> Report:
+        """Return the report of *host*, which is gone: where others are gone already, of the first of them, which was
+        told, and the others. Where all followers (*of*) are gone the leader may be the one that is cut off."""
+        self._gone_hosts.append(host)
+        report = vanished(host, how, at_ns)
+        before = self._gone
+        if before is None:
+            self._gone, self._gone_cause = report, report.cause
+            return report
+        cause = f"{self._gone_cause}\n{named(self._gone_hosts[1:])} vanished, too"
+        if len(of) == len(self._gone_hosts):
+            cause += ": perhaps this host, which leads, is the one that is cut off"
+        self._gone = msgspec.structs.replace(before, cause=cause, failed_ns=min(before.failed_ns, at_ns))
+        if self.worst is before:
+            self.worst = self._gone  # The same, told more fully.
+        return self._gone
 
     def note(self, host: str, report: Report) -> None:
         """Take what *host* knows beside a failure of its own."""

@@ -145,12 +145,17 @@ class Follower:
         return self._heard_s is not None and now_s >= self._heard_s + self._times.patience_s / 3
 
     def refused(self, now_s: float) -> list[Action]:
-        """The leader, never met so far, closed the connection on this host's proof."""
-        self._refused_again_s = now_s
-        if self._refused_s is not None:
+        """The leader, never met so far, closed the connection on this host's proof. Once says little: a leader that is
+        being stopped closes it, too, and is gone then."""
+        if self._refused_s is None:
+            self._refused_s = self._refused_again_s = now_s
             return []
-        self._refused_s = now_s
-        return [Say(text=f"link: host {self._leader}, the leader: {REFUSED}")]
+        first, self._refused_again_s = not self._is_refused, now_s
+        return [Say(text=f"link: host {self._leader}, the leader: {REFUSED}")] if first else []
+
+    @property
+    def _is_refused(self) -> bool:
+        return self._refused_s is not None and self._refused_again_s > self._refused_s
 
     def tell(self, message: Message, now_s: float) -> list[Action]:
         """Say *message* to the leader, now or when it is there (again); each counts once, however often it comes."""
@@ -264,7 +269,7 @@ class Follower:
         ends_s = self._began_s + self._times.join_s
         self._due_s = min(self._due_s, ends_s)
         if now_s >= ends_s:
-            hint = f"; {REFUSED}" if self._refused_s is not None else f"; {self._seen}" if self._seen else ""
+            hint = f"; {REFUSED}" if self._is_refused else f"; {self._seen}" if self._seen else ""
             lost = no_leader(self._leader, self._times.join_s, now_ns, hint)
             return self._settle(worse(self._own, lost) or lost)
         if now_s >= self._next_tell_s:

@@ -399,7 +399,7 @@ class Leader:
             return self._rest()
         if self.members.paused_s > RECONNECT_S:
             how += f" (host {self._me} itself had been paused for {self.members.paused_s:.1f} s)"
-        return self._fail(host, vanished(host, how, at_ns), now_s)
+        return self._fail(host, self._findings.vanished(host, how, at_ns, of=self._followers), now_s)
 
     def _decide(self, now_s: float) -> list[Action]:
         if self.verdict is not None:
@@ -453,7 +453,7 @@ class Leader:
         worst = shared(self._findings.whole(worst, self._hosts), len(self._hosts))
         restart = Restart(
             round=self._round + 1,
-            host=worst.host,
+            host="" if worst.of_job else worst.host,
             cause=worst.cause,
             process=worst.process,
             rank=worst.rank,

@@ -9,7 +9,8 @@ from tests.ports import free_port
 from toolkit.launchers.compat import FOLDER
 from toolkit.launchers.environment import HOOK
 
-PROGRAMS = Path(__file__).parents[1] / "programs"
+ROOT = Path(__file__).parents[2]
+PROGRAMS = ROOT / "tests/programs"
 WITHIN_S = 300
 
 

@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.dataparallel.started import PROGRAMS, ended, ranks
+from tests.dataparallel.started import PROGRAMS, ROOT, ended, ranks
+from toolkit.launchers.environment import HOOK
 
 pytestmark = [pytest.mark.torch, pytest.mark.skipif(find_spec("torch") is None, reason="not installed: torch")]
 
@@ -88,3 +89,12 @@ def test_rank_0_says_what_ran_in_one_line_and_names_what_it_ignores(ran: Ran) ->
 def test_arrays_of_tensorflows_half_go_the_same_way_under_torchrun(ran: Ran) -> None:
     for said in ran.said:
         assert said["arrays"] == ["Gloo", [3, 3, 3], [1, 1]]
+
+
+def test_a_collective_returns_though_gloo_still_releases_the_one_before_it() -> None:
+    for out, _ in ended(ranks(PROGRAMS / "queues_collectives.py", environ={"PYTHONPATH": f"{HOOK}:{ROOT}"})):
+        said = json.loads(out)
+
+        assert len(said["returned"]) == 10
+        assert said["overrides of torch"] >= 10
+        assert said["without ours"] == []  # torch calls these with the GIL taken.

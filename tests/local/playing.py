@@ -67,8 +67,13 @@ class Played:
         self._process.send_signal(number)
 
     def end(self) -> int:
-        """Return its exit code."""
-        self.console += self._process.communicate(timeout=self.deadline_s)[0]
+        """Return its exit code; fail with its console where it has not ended within `deadline_s`."""
+        try:
+            self.console += self._process.communicate(timeout=self.deadline_s)[0]
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self.console += self._process.communicate()[0]
+            raise AssertionError(f"still running after {self.deadline_s} s:\n{self.console}") from None
         return self._process.returncode
 
     @property

@@ -5,6 +5,13 @@ Everything that is not named here goes from torch straight to them, in C++. All-
 through `allreduce` below: counted, and handed to a reducer (reduce/) where one says that it is faster, else to the
 native backend with the tensors as they are. Other collectives are counted where torch's call passes through Python.
 
+barrier, send and others are overridden only to be handed on. torch's C++ side of a Python subclass
+(PyProcessGroup.hpp of torch 2.13) takes the GIL to look for an override, and where there is none runs the collective
+with the GIL taken. Gloo's worker thread takes the GIL while it holds the mutex of its queue, to release the tensors
+of the collective before. The two threads then wait for each other for ever (seen in `barrier` after `all_reduce`). So
+every method that torch looks up has an override here. Those without work of their own call the method of a plain
+ProcessGroup over the same native backends, which looks nothing up.
+
 Ways that were tried and do not work with torch 2.13 (the failures are silent or late):
 - a subclass of ProcessGroupGloo: DDP, in C++, never calls the override;
 - a group without a registered backend inside: FSDP2 fails ("ProcessGroup name not set");
@@ -40,6 +47,17 @@ COUNTED = {
     "reduce_scatter_single": "_reduce_scatter_base",
     "scatter": "scatter",
 }
+
+# The rest of what PyProcessGroup.hpp overrides, handed on uncounted. A test holds both lists to torch's header.
+PASSED = (
+    "all_gather_single_coalesced",
+    "allgather_into_tensor_coalesced",
+    "barrier",
+    "recv",
+    "reduce_scatter_single_coalesced",
+    "reduce_scatter_tensor_coalesced",
+    "send",
+)
 
 
 def register() -> "Maker":
@@ -106,10 +124,12 @@ def _kind(maker: Maker) -> type:
             # The one constructor that can be subclassed.
             super().__init__(options.group_rank, options.group_size)  # type: ignore[call-arg]
             self._natives = natives(options, backend_options)
-            for device, (kind, native) in self._natives.items():
-                self._register_backend(_device(device), kind, native)
+            self._plain = dist.ProcessGroup(options.group_rank, options.group_size)  # type: ignore[call-arg]
             kind, native = self._natives.get("cuda", self._natives["cpu"])
-            self._set_default_backend(kind)
+            for group in (self, self._plain):
+                for device, (its_kind, its_native) in self._natives.items():
+                    group._register_backend(_device(device), its_kind, its_native)
+                group._set_default_backend(kind)
             self._size = options.group_size
             self._reducer = _reducer(options, self._natives["cpu"][1], maker.shared)
             tally.begin(options.store, options.group_rank, options.group_size, native.name())
@@ -139,6 +159,9 @@ def _kind(maker: Maker) -> type:
 
     for name, native_name in COUNTED.items():
         setattr(Group, name, _counted(name, native_name, maker))
+    for name in PASSED:
+        if hasattr(dist.ProcessGroup, name):  # The coalesced ones have other names in older versions of torch.
+            setattr(Group, name, _passed(name))
     return Group
 
 
@@ -163,6 +186,14 @@ def _counted(name: str, native_name: str, maker: Maker) -> Callable[..., Any]:
 
     handed_on.__name__ = name
     return handed_on
+
+
+def _passed(name: str) -> Callable[..., Any]:
+    def passed_on(self: Any, *arguments: Any, **options: Any) -> Any:
+        return getattr(self._plain, name)(*arguments, **options)
+
+    passed_on.__name__ = name
+    return passed_on
 
 
 def _tensors(found: Any) -> Any:

@@ -12,7 +12,8 @@ from pathlib import Path
 FLOORS: tuple[tuple[str, ...], ...] = (
     ("__init__", "patterns", "records", "errors", "log", "masking", "status_pages", "status_layout"),
     ("settings",),
-    ("job", "jobfile", "metrics", "storage"),
+    ("job", "metrics", "storage"),
+    ("jobfile",),
     (
         "launchers",
         "platforms",

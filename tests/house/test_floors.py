@@ -71,6 +71,19 @@ def test_the_parameters_of_sagemaker_are_named_in_one_package_alone() -> None:
     assert found == []
 
 
+def test_the_variables_of_sagemaker_are_named_in_one_package_alone() -> None:
+    """SAGEMAKER_PROGRAM and its like; "SAGEMAKER_*" in a text for people names none."""
+    found = [
+        f"{place}:{line}: {text}"
+        for place, path in floors.places(PACKAGE).items()
+        if not place.startswith("platforms/sagemaker/")
+        for line, text in floors.texts(path)
+        if re.search("SAGEMAKER_[A-Z]", text)
+    ]
+
+    assert found == []
+
+
 def test_settings_are_read_in_one_file_alone() -> None:
     """Elsewhere nobody asks the environment for them by name. The script side has nothing but the environment, and
     `toolkit run` makes that of a `train`."""

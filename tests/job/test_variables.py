@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolkit.job.cluster import Cluster, Group
-from toolkit.job.job import Channel, Folders, Job, Strategy
+from toolkit.job.job import Channel, Folders, Job, Shown
 from toolkit.job.machine import Machine
+from toolkit.job.strategy import Strategy
 from toolkit.job.variables import SPARE_BYTES, fitting, shared_names, variables
 from toolkit.settings import Settings
 
@@ -118,10 +119,10 @@ def test_the_python_path_is_the_code_folder_and_then_the_users_own() -> None:
     assert given["PYTHONPATH"] == "/opt/ml/code:/mine:/theirs"
 
 
-def test_the_job_name_is_in_both_places() -> None:
-    given = variables(a_job(), ())
+def test_the_job_name_is_shown_and_the_platforms_own_variables_are_given() -> None:
+    given = variables(a_job(shown=Shown(variables={"PLATFORMS_JOB_NAME": "digits"})), ())
 
-    assert given["SAGEMAKER_JOB_NAME"] == json.loads(given["SM_TRAINING_ENV"])["job_name"] == "digits"
+    assert given["PLATFORMS_JOB_NAME"] == json.loads(given["SM_TRAINING_ENV"])["job_name"] == "digits"
 
 
 def test_the_cores_are_those_of_the_machine_not_of_the_quota() -> None:

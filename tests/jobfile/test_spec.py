@@ -8,22 +8,26 @@ import pytest
 
 from toolkit.cli.run import read
 from toolkit.errors import ContractError
-from toolkit.jobfile import spec, text, words
-from toolkit.jobfile.spec import Channel, Kill, Spec
+from toolkit.job.cluster import Group
+from toolkit.job.job import Channel, ChannelMode
+from toolkit.job.spec import JobSpec
+from toolkit.job.strategy import Strategy
+from toolkit.jobfile import text, words
+from toolkit.jobfile.spec import JobFile, Kill, LocalRun
 
 HERE = Path("/job")
 DIGITS = ["--hosts", "2", "--processes-per-host", "1", "--distribution", "pytorchddp", "--hyperparameter", "epochs=5"]
 
 
-def of(*argv: str, folder: Path = HERE) -> Spec:
-    """Return the Spec of a command line, through the real parser."""
+def of(*argv: str, folder: Path = HERE) -> JobFile:
+    """Return the JobFile of a command line, through the real parser."""
     from toolkit.cli import run
     from toolkit.cli.parser import Parser
 
     parser = Parser()
     run.add(parser)
     made = read(vars(parser.parse_args(argv)), folder, "now")
-    assert isinstance(made, Spec)
+    assert isinstance(made, JobFile)
     return made
 
 
@@ -32,23 +36,26 @@ def test_the_command_line_of_the_readme_says_everything() -> None:
 
     made = of("vit/train.py", *DIGITS, *more)
 
-    assert made == Spec(
-        name="train-now",
-        script=Path("/job/vit/train.py"),
+    assert made == JobFile(
+        spec=JobSpec(
+            name="train-now",
+            entry="train.py",
+            code=Path("/job/vit"),
+            processes_per_host=1,
+            strategy=Strategy(name="pytorchddp"),
+            hyperparameters={"epochs": 5},
+            channels=(Channel(name="train", folder=Path("/job/data")),),
+            metric_definitions=(("loss", "loss: ([0-9.]+)"),),
+        ),
         source=Path("/job/vit"),
-        groups=(spec.Group(name="homogeneousCluster", hosts=("algo-1", "algo-2"), instance_type="local"),),
-        job_dir=Path("/job/J"),
-        processes_per_host=1,
-        distribution={"pytorchddp": {"enabled": True}},
-        hyperparameters={"epochs": 5},
-        channels=(Channel(name="train", path=Path("/job/data")),),
-        metrics=(("loss", "loss: ([0-9.]+)"),),
+        groups=(Group(name="homogeneousCluster", hosts=("algo-1", "algo-2"), instance_type="local"),),
         requirements=Path("/job/r.txt"),
+        run=LocalRun(job_dir=Path("/job/J")),
     )
 
 
 def test_a_job_goes_to_jobs_under_its_name_unless_told() -> None:
-    assert of("train.py", "--name", "first").job_dir == Path("/job/jobs/first")
+    assert of("train.py", "--name", "first").run.job_dir == Path("/job/jobs/first")
 
 
 @pytest.mark.parametrize(
@@ -66,7 +73,7 @@ def test_a_job_goes_to_jobs_under_its_name_unless_told() -> None:
     ],
 )
 def test_a_hyperparameter_is_json_if_it_is_json(text: str, value: Any) -> None:
-    assert of("train.py", "--hyperparameter", f"k={text}").hyperparameters == {"k": value}
+    assert of("train.py", "--hyperparameter", f"k={text}").spec.hyperparameters == {"k": value}
 
 
 @pytest.mark.parametrize(
@@ -81,10 +88,10 @@ def test_a_hyperparameter_is_json_if_it_is_json(text: str, value: Any) -> None:
         ("odd:name", "/job/odd:name", "File", False),
     ],
 )
-def test_a_channel_is_a_path_and_how_it_is_given(text: str, path: str, mode: words.Mode, sharded: bool) -> None:
+def test_a_channel_is_a_path_and_how_it_is_given(text: str, path: str, mode: ChannelMode, sharded: bool) -> None:
     made = of("train.py", "--channel", f"train={text}")
 
-    assert made.channels == (Channel(name="train", path=Path(path), mode=mode, sharded=sharded),)
+    assert made.spec.channels == (Channel(name="train", folder=Path(path), mode=mode, sharded=sharded),)
 
 
 @pytest.mark.parametrize(
@@ -93,8 +100,8 @@ def test_a_channel_is_a_path_and_how_it_is_given(text: str, path: str, mode: wor
 def test_times_have_units(text: str, expected: float) -> None:
     made = of("train.py", "--stop-after", text, "--max-run", text, "--kill", f"algo-1@{text}")
 
-    assert (made.stop_after_s, made.max_run_s) == (expected, expected)
-    assert made.kills == (Kill(host="algo-1", after_s=expected),)
+    assert (made.run.stop_after_s, made.run.max_run_s) == (expected, expected)
+    assert made.run.kills == (Kill(host="algo-1", after_s=expected),)
 
 
 @pytest.mark.parametrize(
@@ -103,8 +110,8 @@ def test_times_have_units(text: str, expected: float) -> None:
 def test_sizes_have_units(text: str, expected: int) -> None:
     made = of("train.py", "--backend", "docker", "--image", "mine:1", "--memory", text, "--shm-size", text)
 
-    assert (made.backend, made.image) == ("docker", "mine:1")
-    assert (made.memory_bytes, made.shm_bytes) == (expected, expected)
+    assert (made.run.backend, made.run.image) == ("docker", "mine:1")
+    assert (made.run.memory_bytes, made.run.shm_bytes) == (expected, expected)
 
 
 def test_hosts_are_listed_by_the_alphabet_as_the_platform_does() -> None:
@@ -208,8 +215,8 @@ def test_dates_and_times_of_toml_are_text_as_in_yaml(tmp_path: Path) -> None:
 
     made = of(str(tmp_path / "job.toml"))
 
-    assert made.hyperparameters == {"d": "1979-05-27", "t": "07:32:00", "l": [{"x": "1979-05-27T07:32:00+00:00"}]}
-    assert json.dumps(made.hyperparameters)
+    assert made.spec.hyperparameters == {"d": "1979-05-27", "t": "07:32:00", "l": [{"x": "1979-05-27T07:32:00+00:00"}]}
+    assert json.dumps(made.spec.hyperparameters)
 
 
 @TOML
@@ -218,15 +225,15 @@ def test_a_job_file_says_the_same_words_and_its_paths_start_from_it(job_file: Pa
 
     folder = job_file.parent
     assert (made.script, made.source) == (folder / "train.py", folder)
-    assert made.job_dir == Path("/job/jobs/digits")
-    assert made.distribution == {"torch_distributed": {"enabled": True}}
-    assert made.hyperparameters == {"epochs": 5, "optimizer": "5"}
-    assert made.channels == (
-        Channel(name="train", path=folder.parent / "data", mode="Pipe"),
-        Channel(name="test", path=folder / "held", mode="FastFile", sharded=True),
+    assert made.run.job_dir == Path("/job/jobs/digits")
+    assert made.spec.strategy == Strategy(name="torch_distributed")
+    assert made.spec.hyperparameters == {"epochs": 5, "optimizer": "5"}
+    assert made.spec.channels == (
+        Channel(name="train", folder=folder.parent / "data", mode="Pipe"),
+        Channel(name="test", folder=folder / "held", mode="FastFile", sharded=True),
     )
-    assert made.environment == {"DEBUG": "true", "LEVEL": "3"}
-    assert (made.stop_after_s, made.kills) == (30.0, (Kill(host="algo-2", after_s=5.0),))
+    assert made.spec.environment == {"DEBUG": "true", "LEVEL": "3"}
+    assert (made.run.stop_after_s, made.run.kills) == (30.0, (Kill(host="algo-2", after_s=5.0),))
 
 
 @TOML
@@ -236,8 +243,8 @@ def test_arguments_beside_a_job_file_win_and_add(job_file: Path) -> None:
     )
 
     assert len(made.hosts) == 3
-    assert made.hyperparameters == {"epochs": 1, "optimizer": "5", "dim": 8}
-    assert made.job_dir == Path("/job/J")
+    assert made.spec.hyperparameters == {"epochs": 1, "optimizer": "5", "dim": 8}
+    assert made.run.job_dir == Path("/job/J")
 
 
 @TOML
@@ -274,8 +281,8 @@ def test_a_yaml_job_file_says_the_same_with_yaml_1_2_values(tmp_path: Path, suff
     made = of(str(tmp_path / f"job{suffix}"))
 
     assert (made.script, made.hosts) == (tmp_path / "train.py", ("algo-1", "algo-2"))
-    assert made.distribution == {"torch_distributed": {"enabled": True}}
-    assert made.hyperparameters == {
+    assert made.spec.strategy == Strategy(name="torch_distributed")
+    assert made.spec.hyperparameters == {
         "lr": 0.0003,
         "warmup": "1_000",
         "mode": "on",
@@ -284,7 +291,7 @@ def test_a_yaml_job_file_says_the_same_with_yaml_1_2_values(tmp_path: Path, suff
         "off": None,
         "layers": [1, 0.5, 1500.0],
     }
-    assert made.metrics == (("loss", "loss=([0-9.]+)"),)
+    assert made.spec.metric_definitions == (("loss", "loss=([0-9.]+)"),)
 
 
 @pytest.mark.parametrize(
@@ -318,7 +325,7 @@ def test_an_alias_that_repeats_a_value_is_that_value(tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_text(text)
     x = {"x": 1}
 
-    assert of(str(tmp_path / "job.yaml")).hyperparameters == {"a": x, "b": x, "c": [x, x], "d": "1979-05-27"}
+    assert of(str(tmp_path / "job.yaml")).spec.hyperparameters == {"a": x, "b": x, "c": [x, x], "d": "1979-05-27"}
 
 
 @pytest.mark.parametrize(
@@ -353,13 +360,13 @@ def test_distributions_have_the_names_that_torch_gives_them() -> None:
         ("ddp", "pytorchddp"),
         ("Torch-Distributed", "torch_distributed"),
     ):
-        assert of("t.py", "--distribution", alias).distribution == {name: {"enabled": True}}
+        assert of("t.py", "--distribution", alias).spec.strategy.name == name
 
 
 def test_a_json_job_file_needs_no_toml(tmp_path: Path) -> None:
     (tmp_path / "job.json").write_text('{"script": "train.py", "distribution": {"mpi": {"enabled": true}}}')
 
-    assert of(str(tmp_path / "job.json")).distribution == {"mpi": {"enabled": True}}
+    assert of(str(tmp_path / "job.json")).spec.strategy.name == "mpi"
 
 
 @pytest.mark.parametrize(
@@ -412,4 +419,3 @@ def test_instance_groups_share_one_count_of_hosts(tmp_path: Path) -> None:
         ("cpu", ("algo-1",), "ml.c5.xlarge"),
         ("gpu", ("algo-2", "algo-3"), "local"),
     ]
-    assert made.group_of("algo-3").name == "gpu"

@@ -4,8 +4,10 @@ from pathlib import Path
 from typing import Any
 
 from toolkit.job.cluster import Cluster, Group
-from toolkit.job.job import Folders, Job, Script, Strategy, StrategyName
+from toolkit.job.job import Folders, Job, Script, Shown
 from toolkit.job.machine import Machine
+from toolkit.job.strategy import Strategy, StrategyName
+from toolkit.platforms.sagemaker.variables import for_script
 from toolkit.settings import Settings
 
 BASE = Path("/opt/ml")
@@ -85,6 +87,7 @@ def job_of(
         metric_definitions=(),
         environ={**ENVIRON, **(environ or {})},
         interpreter=PYTHON,
+        shown=Shown(variables=for_script("a-job", "")),
         entry="train.py",
         script=script or script_of(),
         stop_within_s=120.0,

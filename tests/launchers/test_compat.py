@@ -4,8 +4,8 @@ import pytest
 
 from tests.launchers.jobs import SCRATCH, job_of
 from toolkit.errors import ContractError
-from toolkit.job.job import StrategyName
 from toolkit.job.machine import Mpi
+from toolkit.job.strategy import StrategyName
 from toolkit.launchers import compat, table
 from toolkit.settings import Settings
 

@@ -42,11 +42,12 @@ MPIS: dict[str, Mpi] = {
 }
 
 
-def mpi_job(kind: str, options: dict[str, Any] | None = None, processes: int | None = None, **more: Any) -> Job:
+def mpi_job(
+    kind: str, options: str = "-verbose -x FOO=bar --NCCL_DEBUG INFO", processes: int | None = None, **more: Any
+) -> Job:
     """Return a job under mpirun of this kind, with custom options as the SDK sends them."""
     job = job_of("mpi", machine={"mpi": MPIS[kind], **more.pop("machine", {})}, **more)
-    given = {"mpi_options": "-verbose -x FOO=bar --NCCL_DEBUG INFO", **(options or {})}
-    strategy = msgspec.structs.replace(job.strategy, processes=processes, options=given)
+    strategy = msgspec.structs.replace(job.strategy, processes=processes, mpirun_options=options)
     return msgspec.structs.replace(job, strategy=strategy)
 
 

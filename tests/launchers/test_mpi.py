@@ -23,14 +23,16 @@ HOSTS = ("algo-2", "algo-10", "algo-1")
 def under(
     mpi: Mpi | None = OPEN_MPI_4,
     *,
-    options: dict[str, Any] | None = None,
+    options: str = "",
     processes: int | None = None,
     machine: dict[str, Any] | None = None,
     **more: Any,
 ) -> Job:
     """Return a job under mpirun; *options* as the platform's reader gives them."""
     job = job_of("mpi", machine={"mpi": mpi, **(machine or {})}, **more)
-    strategy = msgspec.structs.replace(job.strategy, processes=processes, processes_from="a key", options=options or {})
+    strategy = msgspec.structs.replace(
+        job.strategy, processes=processes, processes_from="a key", mpirun_options=options
+    )
     return msgspec.structs.replace(job, strategy=strategy)
 
 
@@ -96,7 +98,7 @@ def test_custom_options_stay_in_place_as_this_mpirun_takes_them(
     """44."""
     assert split(mpi, asked) == (kept, given)
 
-    spec = main(under(mpi, options={"mpi_options": asked}))
+    spec = main(under(mpi, options=asked))
 
     at = spec.argv.index(PYTHON)
     assert spec.argv[at - len(kept) : at] == kept

@@ -17,9 +17,8 @@ TWO = ("algo-1", "algo-2")
 def smddp(options: str = "", **given: object) -> Job:
     import msgspec
 
-    asked = {"dataparallel_mpi_options": options} if options else {}
     job = job_of("smddp", **given)  # type: ignore[arg-type]
-    return msgspec.structs.replace(job, strategy=msgspec.structs.replace(job.strategy, options=asked))
+    return msgspec.structs.replace(job, strategy=msgspec.structs.replace(job.strategy, mpirun_options=options))
 
 
 def environ(made: Plan) -> dict[str, str]:
@@ -41,12 +40,11 @@ def test_ranks_find_the_old_names_and_what_awss_launcher_told_them() -> None:
     several, alone = environ(plan(smddp(hosts=TWO), SCRATCH)), environ(plan(smddp(), SCRATCH))
 
     assert several["TOOLKIT_COMPAT_PATH"] == alone["TOOLKIT_COMPAT_PATH"] == str(FOLDER / "smddp")
-    told = {name: value for name, value in several.items() if name.startswith(("SMDATA", "SAGEMAKER_INST"))}
+    told = {name: value for name, value in several.items() if name.startswith("SMDATA")}
     assert told == {
         "SMDATAPARALLEL_USE_HOMOGENEOUS": "1",
         "SMDATAPARALLEL_SERVER_ADDR": "algo-1",
         "SMDATAPARALLEL_SERVER_PORT": "7592",
-        "SAGEMAKER_INSTANCE_TYPE": "local",
     }
     assert {name: value for name, value in alone.items() if name.startswith("SMDATA")} == {
         "SMDATAPARALLEL_USE_SINGLENODE": "1"

@@ -3,8 +3,8 @@ from typing import get_args
 import pytest
 
 from tests.launchers.jobs import SCRATCH, job_of, script_of
-from toolkit.job.job import StrategyName
 from toolkit.job.machine import Mpi
+from toolkit.job.strategy import StrategyName
 from toolkit.launchers import table
 from toolkit.settings import Settings
 

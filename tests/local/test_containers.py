@@ -1,4 +1,4 @@
-"""What starts a host's container: words of `docker run`, from a Spec."""
+"""What starts a host's container: words of `docker run`, from a job file."""
 
 import os
 from pathlib import Path
@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
+from tests.jobfile.made import job_file
 from toolkit.errors import UserError
-from toolkit.jobfile.spec import Channel, Group, Spec
+from toolkit.job.job import Channel
+from toolkit.jobfile.spec import JobFile
 from toolkit.local import containers, stage
 from toolkit.local.check import check
 from toolkit.local.documents import Place
@@ -23,10 +25,9 @@ PLACE = Place(
 )
 
 
-def spec(tmp_path: Path = Path("/"), **more: Any) -> Spec:
-    group = Group(name="homogeneousCluster", hosts=("algo-1", "algo-2"), instance_type="local")
-    asked = {"name": "job", "backend": "docker", "image": "mine:1", "job_dir": tmp_path / "job", **more}
-    return Spec(script=tmp_path / "src/train.py", source=tmp_path / "src", groups=(group,), **asked)
+def contained(tmp_path: Path = Path("/"), **more: Any) -> JobFile:
+    asked = {"backend": "docker", "image": "mine:1", "job_dir": tmp_path / "job", **more}
+    return job_file(source=tmp_path / "src", **asked)
 
 
 def after(argv: tuple[str, ...], word: str) -> list[str]:
@@ -35,7 +36,7 @@ def after(argv: tuple[str, ...], word: str) -> list[str]:
 
 
 def test_a_container_has_its_hosts_name_in_the_jobs_network_and_opt_ml() -> None:
-    argv = containers.argv(spec(), PLACE, {"A": "b c", "E": ""}, ["/data:/data:ro"], gpus="", user="")
+    argv = containers.argv(contained(), PLACE, {"A": "b c", "E": ""}, ["/data:/data:ro"], gpus="", user="")
 
     assert argv[:2] == ("docker", "run")
     assert argv[-2:] == ("mine:1", "train")
@@ -50,7 +51,7 @@ def test_a_container_has_its_hosts_name_in_the_jobs_network_and_opt_ml() -> None
 
 
 def test_limits_and_gpus_are_passed_on() -> None:
-    argv = containers.argv(spec(memory_bytes=1 << 20, shm_bytes=1 << 21), PLACE, {}, [], gpus="all", user="")
+    argv = containers.argv(contained(memory_bytes=1 << 20, shm_bytes=1 << 21), PLACE, {}, [], gpus="all", user="")
 
     assert after(argv, "--memory") == after(argv, "--memory-swap") == [str(1 << 20)]
     assert after(argv, "--shm-size") == [str(1 << 21)]
@@ -59,7 +60,7 @@ def test_limits_and_gpus_are_passed_on() -> None:
 
 @pytest.mark.parametrize(("user", "words"), [("", []), ("1000:100", ["1000:100"])])
 def test_files_are_the_persons(user: str, words: list[str]) -> None:
-    argv = containers.argv(spec(), PLACE, {}, [], gpus="", user=user)
+    argv = containers.argv(contained(), PLACE, {}, [], gpus="", user=user)
 
     assert after(argv, "--user") == words
     assert ("HOME=/tmp" in after(argv, "--env")) == bool(user)
@@ -86,7 +87,7 @@ def test_links_lead_to_folders_that_the_container_sees_at_the_same_paths(tmp_pat
     (tmp_path / "elsewhere/b").touch()
     (tmp_path / "data/deep/a").touch()
     (tmp_path / "data/b").symlink_to(tmp_path / "elsewhere/b")
-    channel = Channel(name="train", path=tmp_path / "data", mode="FastFile")
+    channel = Channel(name="train", folder=tmp_path / "data", mode="FastFile")
 
     folders = stage.linked_folders(channel, stage.channel_files(channel))
 
@@ -106,7 +107,7 @@ def test_a_backend_that_cannot_serve_a_word_says_so(tmp_path: Path, words: dict[
     (tmp_path / "src/train.py").touch()
 
     with pytest.raises(UserError) as caught:
-        check(spec(tmp_path, **words))
+        check(contained(tmp_path, **words))
 
     assert said in str(caught.value)
 
@@ -114,8 +115,8 @@ def test_a_backend_that_cannot_serve_a_word_says_so(tmp_path: Path, words: dict[
 def test_a_contained_host_is_told_of_opt_ml_and_nothing_of_the_persons(tmp_path: Path) -> None:
     (tmp_path / "src").mkdir()
     (tmp_path / "src/train.py").touch()
-    asked = spec(tmp_path, checkpoints=tmp_path / "kept")
-    os.close(stage.claim(asked.job_dir))
+    asked = contained(tmp_path, checkpoints=tmp_path / "kept")
+    os.close(stage.claim(asked.run.job_dir))
 
     first, _ = stage.stage(asked, {"PATH": "/usr/bin", "HF_TOKEN": "secret"}, Log())
 

@@ -1,11 +1,11 @@
 import json
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
 
-from toolkit.jobfile.spec import DISTRIBUTIONS, Group, Spec
+from tests.jobfile.made import job_file
+from toolkit.job.cluster import Group
 from toolkit.local import documents
 from toolkit.local.documents import Place
 from toolkit.platforms.sagemaker.write import distribution_flags
@@ -13,15 +13,8 @@ from toolkit.platforms.sagemaker.write import distribution_flags
 PLACE = Place(host="algo-1", base=Path("/j/opt/ml"), submitted=Path("/j/sourcedir.tar.gz"), port=4321, cpus=8)
 
 
-def spec(**more: Any) -> Spec:
-    groups = more.pop("groups", (Group(name="homogeneousCluster", hosts=("algo-1", "algo-2"), instance_type="local"),))
-    return Spec(
-        name="job", script=Path("/src/train.py"), source=Path("/src"), groups=groups, job_dir=Path("/j"), **more
-    )
-
-
 def test_processes_per_host_go_where_each_launcher_looks() -> None:
-    mpi = spec(distribution=DISTRIBUTIONS["mpi"], processes_per_host=3)
+    mpi = job_file(distribution="mpi", processes_per_host=3)
 
     flags = distribution_flags(mpi)
     environ = documents.environment(mpi, PLACE, {}, "r")
@@ -31,7 +24,7 @@ def test_processes_per_host_go_where_each_launcher_looks() -> None:
 
 
 def test_resources_are_told_in_todays_form() -> None:
-    assert documents.resources(spec(), "algo-2") == {
+    assert documents.resources(job_file(), "algo-2") == {
         "current_host": "algo-2",
         "current_instance_type": "local",
         "current_group_name": "homogeneousCluster",
@@ -53,7 +46,7 @@ def test_a_heterogeneous_cluster_tells_each_host_its_group() -> None:
         Group(name="cpu", hosts=("algo-1",), instance_type="ml.c5.xlarge"),
         Group(name="gpu", hosts=("algo-2",), instance_type="ml.p4d.24xlarge"),
     )
-    asked = spec(groups=groups, distribution={"instance_groups": ["gpu"], **DISTRIBUTIONS["torch_distributed"]})
+    asked = job_file(groups=groups, distribution={"instance_groups": ["gpu"], "torch_distributed": {"enabled": True}})
 
     told = documents.resources(asked, "algo-2")
     flags = distribution_flags(asked)
@@ -65,15 +58,15 @@ def test_a_heterogeneous_cluster_tells_each_host_its_group() -> None:
 
 
 def test_checkpoints_have_a_document_only_if_asked_for() -> None:
-    without = documents.documents(spec(), PLACE, "r")
-    kept = documents.documents(spec(checkpoints=Path("/keep")), PLACE, "r")
+    without = documents.documents(job_file(), PLACE, "r")
+    kept = documents.documents(job_file(checkpoints=Path("/keep")), PLACE, "r")
 
     assert "checkpointconfig.json" not in without
     assert kept["checkpointconfig.json"] == {"LocalPath": "/j/opt/ml/checkpoints", "S3Uri": "file:///keep"}
 
 
 def test_metric_definitions_are_a_list_as_in_the_request() -> None:
-    made = documents.documents(spec(metrics=(("loss", "loss=(.*)"),)), PLACE, "r")
+    made = documents.documents(job_file(metric_definitions=(("loss", "loss=(.*)"),)), PLACE, "r")
 
     assert made["metric-definition-regex.json"] == [{"Name": "loss", "Regex": "loss=(.*)"}]
     assert json.loads(json.dumps(made)) == made
@@ -81,7 +74,7 @@ def test_metric_definitions_are_a_list_as_in_the_request() -> None:
 
 def test_the_environment_is_the_persons_then_the_platforms_then_the_jobs() -> None:
     own = {"PATH": "/bin", "HOME": "/root", "AWS_REGION": "mars", "TOOLKIT_GRACE_S": "5"}
-    asked = spec(environment={"HOME": "/job", "MODE": "fast"})
+    asked = job_file(environment={"HOME": "/job", "MODE": "fast"})
 
     made = documents.environment(asked, PLACE, own, "mars")
 
@@ -107,23 +100,23 @@ def test_the_script_of_the_command_line_wins_over_one_that_an_image_or_a_shell_n
     shell = {"TOOLKIT_PROGRAM": "of-the-shell.py", "TOOLKIT_JOB": "of-the-shell.toml"}
 
     for place in (PLACE, contained):
-        made = documents.environment(spec(), place, shell, "r")
+        made = documents.environment(job_file(), place, shell, "r")
 
-        assert (made["TOOLKIT_PROGRAM"], made.get("TOOLKIT_JOB")) == (spec().entry, None)
+        assert (made["TOOLKIT_PROGRAM"], made.get("TOOLKIT_JOB")) == (job_file().entry, None)
 
 
 @pytest.mark.parametrize(
     "name", ["SM_MODEL_DIR", "SAGEMAKER_PROGRAM", "RANK", "WORLD_SIZE", "MASTER_ADDR", "TF_CONFIG", "SLURM_NTASKS"]
 )
 def test_what_an_outer_job_set_is_not_handed_on(name: str) -> None:
-    assert name not in documents.environment(spec(), PLACE, {name: "1"}, "r")
+    assert name not in documents.environment(job_file(), PLACE, {name: "1"}, "r")
 
 
 def test_threads_that_a_person_chose_stay() -> None:
-    assert documents.environment(spec(), PLACE, {"OMP_NUM_THREADS": "7"}, "r")["OMP_NUM_THREADS"] == "7"
+    assert documents.environment(job_file(), PLACE, {"OMP_NUM_THREADS": "7"}, "r")["OMP_NUM_THREADS"] == "7"
 
 
 def test_one_process_alone_may_take_all_cores() -> None:
-    alone = spec(groups=(Group(name="homogeneousCluster", hosts=("algo-1",), instance_type="local"),))
+    alone = job_file(groups=(Group(name="homogeneousCluster", hosts=("algo-1",), instance_type="local"),))
 
     assert "OMP_NUM_THREADS" not in documents.environment(alone, PLACE, {}, "r")

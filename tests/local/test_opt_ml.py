@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.local.playing import Played
-from tests.local.test_stage import spec
+from tests.local.test_stage import asked_in
 from toolkit.local import opt_ml
 from toolkit.log import Log
 
@@ -29,7 +29,7 @@ def warned(tmp_path: Path, source: str = "", **more: Any) -> str:
     lines: list[bytes] = []
     log = Log()
     log.say_through(lines.append)
-    asked = spec(tmp_path, job_dir=Path("/opt/ml/jobs/one"), **more)
+    asked = asked_in(tmp_path, job_dir=Path("/opt/ml/jobs/one"), **more)
     asked.script.write_text(source)
 
     assert opt_ml.with_own(asked, (), log) == ()

@@ -11,30 +11,25 @@ from typing import Any
 
 import pytest
 
+from tests.jobfile.made import job_file
 from toolkit.errors import ContractError, ToolkitError, UserError
-from toolkit.jobfile.spec import DISTRIBUTIONS, Channel, Group, Spec
+from toolkit.job.job import Channel
+from toolkit.jobfile.spec import JobFile
 from toolkit.local import check, source, stage
 from toolkit.log import Log
 from toolkit.source.unpack import unpack
 
 
-def spec(tmp_path: Path, hosts: int = 2, **more: Any) -> Spec:
+def asked_in(tmp_path: Path, hosts: int = 2, **more: Any) -> JobFile:
     source = tmp_path / "src"
     source.mkdir(exist_ok=True)
     (source / "train.py").write_text("print('hello')\n")
     names = tuple(f"algo-{number}" for number in range(1, hosts + 1))
-    usual = {
-        "name": "job",
-        "script": source / "train.py",
-        "source": source,
-        "groups": (Group(name="homogeneousCluster", hosts=names, instance_type="local"),),
-        "job_dir": tmp_path / "job",
-    }
-    return Spec(**{**usual, **more})
+    return job_file(**{"source": source, "hosts": names, "job_dir": tmp_path / "job", **more})
 
 
-def staged(asked: Spec, **own: str) -> tuple[stage.Staged, ...]:
-    os.close(stage.claim(asked.job_dir))
+def staged(asked: JobFile, **own: str) -> tuple[stage.Staged, ...]:
+    os.close(stage.claim(asked.run.job_dir))
     return stage.stage(asked, {"PATH": os.environ["PATH"], **own}, Log())
 
 
@@ -52,7 +47,7 @@ def data_of(tmp_path: Path, *names: str) -> Path:
 
 
 def test_each_host_finds_its_own_documents(tmp_path: Path) -> None:
-    first, second = staged(spec(tmp_path))
+    first, second = staged(asked_in(tmp_path))
 
     config = tmp_path / "job/hosts/algo-2/opt/ml/input/config"
     assert second.place.base == tmp_path / "job/hosts/algo-2/opt/ml"
@@ -68,7 +63,7 @@ def test_each_host_finds_its_own_documents(tmp_path: Path) -> None:
 
 
 def test_the_source_is_submitted_as_it_is_now_without_what_is_no_code(tmp_path: Path) -> None:
-    asked = spec(tmp_path, checkpoints=tmp_path / "src/kept")
+    asked = asked_in(tmp_path, checkpoints=tmp_path / "src/kept")
     for name in (
         "lib/model.py",
         ".git/HEAD",
@@ -90,7 +85,7 @@ def test_the_source_is_submitted_as_it_is_now_without_what_is_no_code(tmp_path: 
 def test_links_of_the_source_are_submitted_as_what_they_lead_to_and_what_is_no_file_is_left_out(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    asked = spec(tmp_path)
+    asked = asked_in(tmp_path)
     folder = asked.source
     (tmp_path / "shared.py").write_text("shared")
     (tmp_path / "utils/deep").mkdir(parents=True)
@@ -153,7 +148,7 @@ def test_a_large_source_is_announced_and_a_large_folder_behind_a_link_is_left_ou
 ) -> None:
     monkeypatch.setattr(source, "LARGE_BYTES", 1000)
     monkeypatch.setattr(source, "LINKED_BYTES", 1000)
-    asked = spec(tmp_path)
+    asked = asked_in(tmp_path)
     (asked.source / "weights.bin").write_bytes(bytes(1100))
     (asked.source / "data").symlink_to(data_of(tmp_path, "a", *map("b/{}".format, range(80))))
 
@@ -166,7 +161,7 @@ def test_a_large_source_is_announced_and_a_large_folder_behind_a_link_is_left_ou
 
 @pytest.mark.parametrize("backend", ["process", "docker"])
 def test_nobody_else_reaches_what_was_submitted(tmp_path: Path, backend: Any) -> None:
-    staged(spec(tmp_path, backend=backend, image="mine:1"))
+    staged(asked_in(tmp_path, backend=backend, image="mine:1"))
 
     closed = [path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.stat().st_mode & 0o077 == 0]
     holding = {path.relative_to(tmp_path).parts[:2] for path in tmp_path.rglob("sourcedir.tar.gz")}
@@ -178,7 +173,7 @@ def test_what_is_no_file_is_left_out_of_a_channel(tmp_path: Path, capfd: pytest.
     os.mkfifo(folder / "pipe")
     (folder / "gone").symlink_to("nowhere")
 
-    host, _ = staged(spec(tmp_path, channels=(Channel(name="train", path=folder),)))
+    host, _ = staged(asked_in(tmp_path, channels=(Channel(name="train", folder=folder),)))
 
     assert [path.name for path in (host.place.base / "input/data/train").iterdir()] == ["a.txt"]
     assert capfd.readouterr().err == (
@@ -187,7 +182,7 @@ def test_what_is_no_file_is_left_out_of_a_channel(tmp_path: Path, capfd: pytest.
 
 
 def test_a_requirements_file_is_submitted_under_its_usual_name(tmp_path: Path) -> None:
-    asked = spec(tmp_path, requirements=tmp_path / "mine.txt")
+    asked = asked_in(tmp_path, requirements=tmp_path / "mine.txt")
     (tmp_path / "mine.txt").write_text("msgspec\n")
     (asked.source / "requirements.txt").write_text("another\n")
 
@@ -203,7 +198,7 @@ def test_a_requirements_file_is_submitted_under_its_usual_name(tmp_path: Path) -
 def test_rules_are_submitted_and_named(tmp_path: Path, where: str, name: str) -> None:
     (tmp_path / where).parent.mkdir(parents=True)
     (tmp_path / where).write_text('[{"name": "a", "pattern": "b"}]')
-    asked = spec(tmp_path, rules=tmp_path / where)
+    asked = asked_in(tmp_path, rules=tmp_path / where)
 
     check.check(asked)
     host, _ = staged(asked)
@@ -222,17 +217,17 @@ def test_rules_that_cannot_be_used_are_said_before_anything_starts(tmp_path: Pat
         ("train.py", "expected TOML"),
     ):
         with pytest.raises(ToolkitError, match=re.escape(words)):
-            check.check(spec(tmp_path, rules=tmp_path / path))
+            check.check(asked_in(tmp_path, rules=tmp_path / path))
     (tmp_path / "src/r.json").touch()
     (tmp_path / "r.json").write_text('[{"name": "a", "pattern": "b"}]')
     with pytest.raises(UserError, match="found another r"):
-        check.check(spec(tmp_path, rules=tmp_path / "r.json"))
+        check.check(asked_in(tmp_path, rules=tmp_path / "r.json"))
 
 
 def test_a_file_channel_is_a_copy_that_a_job_may_spoil(tmp_path: Path) -> None:
     folder = data_of(tmp_path, "a.txt", "deep/b.txt")
 
-    host, _ = staged(spec(tmp_path, channels=(Channel(name="train", path=folder),)))
+    host, _ = staged(asked_in(tmp_path, channels=(Channel(name="train", folder=folder),)))
     there = host.place.base / "input/data/train"
     (there / "deep/b.txt").write_text("spoilt")
 
@@ -243,7 +238,7 @@ def test_a_file_channel_is_a_copy_that_a_job_may_spoil(tmp_path: Path) -> None:
 def test_a_fast_file_channel_copies_nothing_and_refuses_new_files(tmp_path: Path) -> None:
     folder = data_of(tmp_path, "a.txt", "deep/b.txt")
 
-    host, _ = staged(spec(tmp_path, channels=(Channel(name="train", path=folder, mode="FastFile"),)))
+    host, _ = staged(asked_in(tmp_path, channels=(Channel(name="train", folder=folder, mode="FastFile"),)))
     there = host.place.base / "input/data/train"
 
     assert (there / "deep/b.txt").read_text() == "content of deep/b.txt"
@@ -256,7 +251,7 @@ def test_a_fast_file_channel_copies_nothing_and_refuses_new_files(tmp_path: Path
 def test_one_file_is_a_channel_with_one_file(tmp_path: Path) -> None:
     folder = data_of(tmp_path, "a.txt")
 
-    host, _ = staged(spec(tmp_path, channels=(Channel(name="train", path=folder / "a.txt"),)))
+    host, _ = staged(asked_in(tmp_path, channels=(Channel(name="train", folder=folder / "a.txt"),)))
 
     assert [path.name for path in (host.place.base / "input/data/train").iterdir()] == ["a.txt"]
 
@@ -264,12 +259,14 @@ def test_one_file_is_a_channel_with_one_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize("mode", ["File", "FastFile", "Pipe"])
 def test_a_sharded_channel_gives_each_file_to_one_host(tmp_path: Path, mode: Any) -> None:
     folder = data_of(tmp_path, *"abcde")
-    asked = spec(tmp_path, channels=(Channel(name="train", path=folder, mode=mode, sharded=True),))
+    asked = asked_in(tmp_path, channels=(Channel(name="train", folder=folder, mode=mode, sharded=True),))
 
     hosts = staged(asked)
 
-    files = stage.channel_files(asked.channels[0])
-    shares = [[name for name, _ in stage.share(asked, asked.channels[0], host.place.host, files)] for host in hosts]
+    files = stage.channel_files(asked.spec.channels[0])
+    shares = [
+        [name for name, _ in stage.share(asked, asked.spec.channels[0], host.place.host, files)] for host in hosts
+    ]
     assert shares == [["a", "c", "e"], ["b", "d"]]
     if mode == "Pipe":
         assert [[path.name for path in host.feeds[0].files] for host in hosts] == shares
@@ -279,7 +276,7 @@ def test_a_sharded_channel_gives_each_file_to_one_host(tmp_path: Path, mode: Any
 
 
 def test_checkpoints_are_one_folder_for_all_hosts(tmp_path: Path) -> None:
-    first, second = staged(spec(tmp_path, checkpoints=tmp_path / "kept"))
+    first, second = staged(asked_in(tmp_path, checkpoints=tmp_path / "kept"))
     (first.place.base / "checkpoints/step.pt").write_text("7")
 
     assert (second.place.base / "checkpoints/step.pt").read_text() == "7"
@@ -288,16 +285,16 @@ def test_checkpoints_are_one_folder_for_all_hosts(tmp_path: Path) -> None:
 
 def test_a_job_may_follow_another_in_the_same_folder(tmp_path: Path) -> None:
     folder = data_of(tmp_path, "a.txt")
-    asked = spec(tmp_path, channels=(Channel(name="train", path=folder, mode="FastFile"),))
+    asked = asked_in(tmp_path, channels=(Channel(name="train", folder=folder, mode="FastFile"),))
     staged(asked)
     for name in ("model.tar.gz", "job.json", "note of mine"):
-        (asked.job_dir / name).write_text("")
+        (asked.run.job_dir / name).write_text("")
 
     staged(asked)
 
     assert (folder / "a.txt").exists()
-    assert not (asked.job_dir / "model.tar.gz").exists()
-    assert (asked.job_dir / "note of mine").exists()
+    assert not (asked.run.job_dir / "model.tar.gz").exists()
+    assert (asked.run.job_dir / "note of mine").exists()
 
 
 def test_a_folder_of_somebody_elses_is_left_alone(tmp_path: Path) -> None:
@@ -324,13 +321,13 @@ def test_two_jobs_never_share_a_folder(tmp_path: Path) -> None:
     ("more", "words"),
     [
         ({"requirements": Path("/nowhere/r.txt")}, ["/nowhere/r.txt", "requirements file"]),
-        ({"channels": (Channel(name="train", path=Path("/nowhere/d")),)}, ["/nowhere/d", "channel train"]),
+        ({"channels": (Channel(name="train", folder=Path("/nowhere/d")),)}, ["/nowhere/d", "channel train"]),
         (
-            {"channels": (Channel(name="train", path=Path("/:Fiel")),)},
+            {"channels": (Channel(name="train", folder=Path("/:Fiel")),)},
             ["'Fiel' is none of File, ", "Did you mean File?"],
         ),
-        ({"channels": (Channel(name="train", path=Path("/:fastfile")),)}, ["Did you mean FastFile?"]),
-        ({"channels": (Channel(name="train", path=Path("/:Shard:File")),)}, ["/:Shard:File: ", "'File' is none of"]),
+        ({"channels": (Channel(name="train", folder=Path("/:fastfile")),)}, ["Did you mean FastFile?"]),
+        ({"channels": (Channel(name="train", folder=Path("/:Shard:File")),)}, ["/:Shard:File: ", "'File' is none of"]),
         ({"requirements": Path("/dev")}, ["/dev: expected a requirements file, found a folder"]),
         ({"rules": Path("/dev")}, ["/dev: expected a document of log rules, found a folder"]),
         ({"script": Path("/dev/stdin")}, ["/dev/stdin: expected the path of a script in its folder, found a device"]),
@@ -340,14 +337,14 @@ def test_two_jobs_never_share_a_folder(tmp_path: Path) -> None:
         ({"backend": "docker"}, ["--image", "docs/images.md"]),
         ({"processes_per_host": 2}, ["--processes-per-host 2 has no effect", "--distribution torchrun"]),
         (
-            {"processes_per_host": 2, "distribution": DISTRIBUTIONS["parameter_server"]},
+            {"processes_per_host": 2, "distribution": "parameter_server"},
             ["--processes-per-host 2 has no effect"],
         ),
     ],
 )
 def test_what_is_not_there_is_said_before_anything_starts(tmp_path: Path, more: Any, words: list[str]) -> None:
     with pytest.raises(UserError) as raised:
-        check.check(spec(tmp_path, **more))
+        check.check(asked_in(tmp_path, **more))
 
     assert [word for word in words if word not in str(raised.value)] == []
 
@@ -357,16 +354,16 @@ def test_what_is_not_there_is_said_before_anything_starts(tmp_path: Path, more: 
     [
         {"image": "mine:1", "backend": "process"},
         {"processes_per_host": 1},
-        *({"processes_per_host": 2, "distribution": DISTRIBUTIONS[name]} for name in ("mpi", "smddp", "pytorchxla")),
+        *({"processes_per_host": 2, "distribution": name} for name in ("mpi", "smddp", "pytorchxla")),
         {"processes_per_host": 2, "distribution": {"torch_distributed": {"enabled": True}, "instance_groups": ["a"]}},
     ],
 )
 def test_what_has_an_effect_or_was_said_on_purpose_passes(tmp_path: Path, more: Any) -> None:
-    check.check(spec(tmp_path, **more))
+    check.check(asked_in(tmp_path, **more))
 
 
 def test_a_notebook_is_no_script(tmp_path: Path) -> None:
-    asked = spec(tmp_path, script=tmp_path / "src/train.ipynb")
+    asked = asked_in(tmp_path, script=tmp_path / "src/train.ipynb")
     asked.script.touch()
 
     with pytest.raises(UserError, match=r"found a notebook\. Make one of it: jupyter nbconvert --to script train"):
@@ -374,7 +371,7 @@ def test_a_notebook_is_no_script(tmp_path: Path) -> None:
 
 
 def test_a_missing_script_is_named(tmp_path: Path) -> None:
-    asked = spec(tmp_path)
+    asked = asked_in(tmp_path)
     asked.script.unlink()
 
     (asked.source / "trian.py").touch()
@@ -386,11 +383,11 @@ def test_a_missing_folder_of_the_source_is_named(tmp_path: Path) -> None:
     gone = tmp_path / "gone"
 
     with pytest.raises(UserError, match=f"^{gone}: expected the folder of the script, found nothing$"):
-        check.check(spec(tmp_path, source=gone, script=gone / "train.py"))
+        check.check(asked_in(tmp_path, source=gone, script=gone / "train.py"))
 
 
 def test_a_host_that_may_install_has_a_python_of_its_own_that_sees_ours(tmp_path: Path) -> None:
-    asked = spec(tmp_path, hosts=1)
+    asked = asked_in(tmp_path, hosts=1)
     (asked.source / "requirements.txt").write_text("")
 
     (host,) = staged(asked)
@@ -404,7 +401,7 @@ def test_a_host_that_may_install_has_a_python_of_its_own_that_sees_ours(tmp_path
 
 
 def test_a_host_that_installs_nothing_uses_our_python(tmp_path: Path) -> None:
-    (host,) = staged(spec(tmp_path, hosts=1))
+    (host,) = staged(asked_in(tmp_path, hosts=1))
 
     assert host.argv == (sys.executable, "-m", "toolkit.cli.main", "train")
 

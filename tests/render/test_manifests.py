@@ -12,7 +12,7 @@ from toolkit import settings
 from toolkit.cli.render import manifest
 from toolkit.errors import ContractError
 from toolkit.job.machine import Machine
-from toolkit.jobfile.spec import Spec, complete
+from toolkit.jobfile.spec import JobFile, complete
 from toolkit.jobfile.words import Place, from_file
 from toolkit.log import Log
 from toolkit.platforms.place import expanded
@@ -81,14 +81,14 @@ FULL = Choices(image="localhost/train:1", gpus=8, shm="16Gi", claims=CLAIMS, not
 PLAIN = Choices(image="localhost/train:1")
 
 
-def spec(text: str) -> Spec:
+def asked_in(text: str) -> JobFile:
     file = Path("/src/job.toml")
     return complete(from_file(text, file), Place(where=str(file)), folder=Path("/shared"), stamp="now")
 
 
 def rendered(kind: str, text: str, choices: Choices) -> list[dict[str, Any]]:
     """Return the documents of the manifest, read back from its YAML."""
-    made = manifest(kind, spec(text), choices, Path("/src/job.toml"))
+    made = manifest(kind, asked_in(text), choices, Path("/src/job.toml"))
     return list(yaml.safe_load_all(made))
 
 
@@ -224,7 +224,7 @@ def test_results_of_each_host_have_a_folder_of_their_own() -> None:
 
 
 def test_the_document_says_in_a_container_what_the_file_says_here(tmp_path: Path) -> None:
-    asked = spec(LARGE)
+    asked = asked_in(LARGE)
     (tmp_path / "input/config").mkdir(parents=True)
     (tmp_path / "input/config/job.json").write_text(json.dumps(document(asked)))
     environ = {"TOOLKIT_BASE": str(tmp_path), "TOOLKIT_HOSTS": "a,b,c", "TOOLKIT_HOST": "b"}
@@ -233,8 +233,8 @@ def test_the_document_says_in_a_container_what_the_file_says_here(tmp_path: Path
     job = detect(environ).read(environ, settings.read(environ), machine, Log(), interpreter="/python")
 
     assert (job.name, job.entry, job.folders.code) == ("Digits-2026", "src/train.py", Path("/opt/ml/code"))
-    assert job.hyperparameters == asked.hyperparameters
-    assert job.metric_definitions == asked.metrics
+    assert job.hyperparameters == asked.spec.hyperparameters
+    assert job.metric_definitions == asked.spec.metric_definitions
     assert (job.strategy.name, job.processes_per_host) == ("torch_distributed", 8)
     assert {channel.name: str(channel.folder) for channel in job.channels} == {
         "train": "/opt/ml/input/data/train",
@@ -247,7 +247,7 @@ def test_composes_own_variables_do_not_change_the_document() -> None:
     (project,) = rendered("compose", LARGE, FULL)
 
     content = project["configs"]["job"]["content"]
-    assert json.loads(content.replace("$$", "$")) == document(spec(LARGE))
+    assert json.loads(content.replace("$$", "$")) == document(asked_in(LARGE))
     assert "$" not in content.replace("$$", "")
 
 
@@ -274,11 +274,11 @@ def test_composes_containers_run_as_the_person_who_renders() -> None:
     assert (service["user"], service["environment"]["HOME"]) == ("1000:1001", "/tmp")
     assert "user" not in own["services"]["algo-2"]
     binds = {volume["source"] for volume in service["volumes"] if not volume.get("read_only")}
-    assert binds == {folder for folder in folders(spec(LARGE)) if "/algo-2/" in folder or folder == "/src/kept"}
+    assert binds == {folder for folder in folders(asked_in(LARGE)) if "/algo-2/" in folder or folder == "/src/kept"}
 
 
 def test_a_batch_script_says_what_slurm_is_to_give() -> None:
-    text = manifest("slurm", spec(LARGE), FULL, Path("/src/my jobs/job.toml"))
+    text = manifest("slurm", asked_in(LARGE), FULL, Path("/src/my jobs/job.toml"))
 
     options = [line.removeprefix("#SBATCH --") for line in text.splitlines() if line.startswith("#SBATCH")]
     for option in ("nodes=3", "ntasks-per-node=1", "time=90", "gpus-per-node=8", "signal=USR1@300", "requeue"):
@@ -299,7 +299,7 @@ def test_a_batch_script_asks_for_another_try_at_most_three_times(
         (tmp_path / name).chmod(0o755)
     environ = {"PATH": f"{tmp_path}:/usr/bin:/bin", "SLURM_JOB_ID": "12", "SLURM_RESTART_COUNT": str(restarts)}
 
-    text = manifest("slurm", spec(SMALL), Choices(), Path("/src/job.toml"))
+    text = manifest("slurm", asked_in(SMALL), Choices(), Path("/src/job.toml"))
     done = subprocess.run(["bash"], input=text, text=True, env=environ, cwd=tmp_path, timeout=30)
 
     assert done.returncode == code
@@ -325,7 +325,7 @@ def test_what_a_manifest_cannot_say_is_refused_with_the_way_out(
     kind: str, text: str, choices: Choices, reason: str
 ) -> None:
     with pytest.raises(ContractError) as caught:
-        manifest(kind, spec(text), choices, Path("/src/job.toml"))
+        manifest(kind, asked_in(text), choices, Path("/src/job.toml"))
 
     assert reason in str(caught.value)
 
@@ -337,7 +337,10 @@ def test_what_a_manifest_cannot_say_is_refused_with_the_way_out(
 def test_any_name_of_a_job_becomes_one_that_pods_may_have(name: str, made: str) -> None:
     import msgspec
 
-    job = manifest("job", msgspec.structs.replace(spec(SMALL), name=name), PLAIN, Path("/src/job.toml"))
+    asked = asked_in(SMALL)
+    asked = msgspec.structs.replace(asked, spec=msgspec.structs.replace(asked.spec, name=name))
+
+    job = manifest("job", asked, PLAIN, Path("/src/job.toml"))
 
     assert list(yaml.safe_load_all(job))[-1]["metadata"]["name"] == made
 
@@ -368,6 +371,6 @@ def test_nothing_but_the_schemas_tests_needs_pyyaml() -> None:
 
 
 def test_rules_of_the_source_are_named_where_the_code_lies_and_others_refused() -> None:
-    assert document(spec(SMALL + 'rules = "watch/rules.toml"\n'))["rules"] == "/opt/ml/code/watch/rules.toml"
+    assert document(asked_in(SMALL + 'rules = "watch/rules.toml"\n'))["rules"] == "/opt/ml/code/watch/rules.toml"
     with pytest.raises(ContractError, match="rules: expected a file in the source folder"):
-        document(spec(SMALL + 'rules = "../rules.toml"\n'))
+        document(asked_in(SMALL + 'rules = "../rules.toml"\n'))

@@ -4,8 +4,9 @@ from pathlib import Path
 import pytest
 
 from toolkit.job.cluster import Cluster
-from toolkit.job.job import Folders, Job, Script, Strategy
+from toolkit.job.job import Folders, Job, Script
 from toolkit.job.machine import Machine
+from toolkit.job.strategy import Strategy
 from toolkit.settings import Settings
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.walk.base import ROOT
-from toolkit.errors import ContractError, UserError
+from toolkit.errors import UserError
 from toolkit.source.classify import classify, validate_entry_point
 
 
@@ -249,12 +249,6 @@ def test_a_plugin_comes_before_an_entry(tmp_path: Path) -> None:
     script = classify(lay(tmp_path, "train.py"), "train.py", "pkg.mod:main", "sagemaker")
 
     assert (script.kind, script.entry) == ("plugin", "pkg.mod:main")
-
-
-@pytest.mark.parametrize("plugin", ["pkg.mod", "pkg.mod:", ":main", "pkg mod:main", "pkg:ma in", "a:b:c", "-c:main"])
-def test_a_plugin_that_is_no_module_and_function_is_named_with_its_variable(tmp_path: Path, plugin: str) -> None:
-    with pytest.raises(ContractError, match=r"^SAGEMAKER_TRAINING_MODULE: expected 'module:function', found"):
-        classify(tmp_path, None, plugin, "sagemaker")
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import msgspec
 from toolkit.check.finding import worst
 from toolkit.check.walk import check
 from toolkit.cli.check import WRONG, lines
-from toolkit.jobfile.spec import Spec
+from toolkit.jobfile.spec import JobFile
 from toolkit.local import check as checked
 from toolkit.local import stage
 from toolkit.log import Log
@@ -20,7 +20,7 @@ from toolkit.platforms.sagemaker.write import inputs
 WITHOUT_IMAGE = ("settings", "variables", "documents", "channels", "metrics", "code", "rules")
 
 
-def dry_run(spec: Spec, own: Mapping[str, str], log: Log) -> int:
+def dry_run(asked: JobFile, own: Mapping[str, str], log: Log) -> int:
     """Print the plan and the table of the first host; return 0, or 78 if a line fails. The job's folder stays as it is.
 
     Of a job in containers only what the image has no part in is shown.
@@ -28,26 +28,32 @@ def dry_run(spec: Spec, own: Mapping[str, str], log: Log) -> int:
     Raises:
         UserError, PlatformError: the job could not be started.
     """
-    checked.check(spec)
+    checked.check(asked)
     with TemporaryDirectory(prefix="toolkit-dry-run-") as folder:
         # Hosts are prepared elsewhere, and channels are linked rather than copied: they may be large.
-        linked = tuple(msgspec.structs.replace(each, mode="FastFile") for each in spec.channels if each.mode != "Pipe")
-        played = msgspec.structs.replace(
-            spec, job_dir=Path(folder), channels=linked, backend="process", checkpoints=None
+        linked = tuple(
+            msgspec.structs.replace(each, mode="FastFile") for each in asked.spec.channels if each.mode != "Pipe"
         )
-        (first,) = stage.stage(played, own, log, only=spec.hosts[:1])
-        (first.place.base / "input/config/inputdataconfig.json").write_text(json.dumps(inputs(spec)))
+        played = msgspec.structs.replace(
+            asked,
+            spec=msgspec.structs.replace(asked.spec, channels=linked, checkpoints=None),
+            run=msgspec.structs.replace(asked.run, job_dir=Path(folder), backend="process"),
+        )
+        (first,) = stage.stage(played, own, log, only=asked.hosts[:1])
+        (first.place.base / "input/config/inputdataconfig.json").write_text(json.dumps(inputs(asked)))
         report = check(first.environ, interpreter=first.argv[0], log=log)
         stage.make_writable(first)
-        if spec.backend == "docker":
+        if asked.run.backend == "docker":
             findings = tuple(each for each in report.findings if each.name in WITHOUT_IMAGE)
             report = msgspec.structs.replace(report, plan=None, findings=findings)
-        text = "\n".join(lines(report, first.environ, lambda each: log.mask(each).replace(folder, str(spec.job_dir))))
-    hosts = f"{len(spec.hosts)} hosts" if len(spec.hosts) > 1 else "1 host"
-    print(f"{spec.name}: {hosts}, in {spec.job_dir}; host {first.place.host}:\n\n{text}", flush=True)
-    if spec.backend == "docker":
+        text = "\n".join(
+            lines(report, first.environ, lambda each: log.mask(each).replace(folder, str(asked.run.job_dir)))
+        )
+    hosts = f"{len(asked.hosts)} hosts" if len(asked.hosts) > 1 else "1 host"
+    print(f"{asked.spec.name}: {hosts}, in {asked.run.job_dir}; host {first.place.host}:\n\n{text}", flush=True)
+    if asked.run.backend == "docker":
         log.info(
-            f"{spec.image} was not looked into, so there is no plan: its Python, packages, launcher and GPUs may be"
-            " others than this machine's"
+            f"{asked.run.image} was not looked into, so there is no plan: its Python, packages, launcher and GPUs may"
+            " differ from this machine's"
         )
     return WRONG if worst(report.findings) == "fail" else 0

@@ -11,7 +11,7 @@ from toolkit.log import Log
 from toolkit.masking.names import is_secret
 
 if TYPE_CHECKING:
-    from toolkit.jobfile.spec import Spec
+    from toolkit.jobfile.spec import JobFile
     from toolkit.render.inside import Choices
 
 KINDS = {
@@ -54,9 +54,9 @@ def run(arguments: argparse.Namespace, log: Log) -> int:
     # Without the time that `toolkit run` adds: the same file makes the same manifest.
     named = re.sub("[^A-Za-z0-9]+", "-", Path(str(words.get("script"))).stem).strip("-")
     words.setdefault("name", named or "job")
-    spec = complete(words, Place(where=str(file)), folder=Path.cwd(), stamp="")
+    asked = complete(words, Place(where=str(file)), folder=Path.cwd(), stamp="")
     _check_kind(arguments)
-    user = _person(spec, log) if arguments.kind == "compose" else ""
+    user = _person(asked, log) if arguments.kind == "compose" else ""
     choices = Choices(
         user=user,
         image=arguments.image,
@@ -65,11 +65,11 @@ def run(arguments: argparse.Namespace, log: Log) -> int:
         claims=dict(_claim(text) for text in arguments.claim),
         notice_s=arguments.notice,
     )
-    given = (*spec.environment.items(), *spec.hyperparameters.items())
+    given = (*asked.spec.environment.items(), *asked.spec.hyperparameters.items())
     shown = [name for name, value in given if is_secret(name, value)]
     if shown and arguments.kind != "slurm":
         log.warning(f"{', '.join(shown)}: the manifest shows it to all who read it; give it as the platform's secret")
-    print(manifest(arguments.kind, spec, choices, file), end="")
+    print(manifest(arguments.kind, asked, choices, file), end="")
     return 0
 
 
@@ -86,13 +86,13 @@ def _check_kind(arguments: argparse.Namespace) -> None:
             )
 
 
-def _person(spec: "Spec", log: Log) -> str:
+def _person(asked: "JobFile", log: Log) -> str:
     """Return who the containers of a project run as, with the folders that they write to made for that user."""
     from toolkit.local.containers import person
     from toolkit.render.compose import folders
 
     user = person()
-    for folder in folders(spec) if user else ():
+    for folder in folders(asked) if user else ():
         try:
             Path(folder).mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -100,7 +100,7 @@ def _person(spec: "Spec", log: Log) -> str:
     return user
 
 
-def manifest(kind: str, spec: "Spec", choices: "Choices", file: Path) -> str:
+def manifest(kind: str, asked: "JobFile", choices: "Choices", file: Path) -> str:
     """Return the text of a *kind* of manifest.
 
     Raises:
@@ -110,10 +110,10 @@ def manifest(kind: str, spec: "Spec", choices: "Choices", file: Path) -> str:
     from toolkit.render.text import text
 
     if kind == "slurm":
-        return slurm.script(spec, choices, file)
+        return slurm.script(asked, choices, file)
     if kind == "compose":
-        return text([compose.project(spec, choices)])
-    return text(kubernetes.job(spec, choices) if kind == "job" else kubernetes.jobset(spec, choices))
+        return text([compose.project(asked, choices)])
+    return text(kubernetes.job(asked, choices) if kind == "job" else kubernetes.jobset(asked, choices))
 
 
 def _claim(text: str) -> tuple[str, str]:

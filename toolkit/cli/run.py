@@ -66,23 +66,23 @@ def run(arguments: argparse.Namespace, log: Log) -> int:
     from toolkit.local.show import Look, chosen, is_live
 
     own = dict(os.environ)
-    spec = read(vars(arguments), Path.cwd(), _stamp(time.time_ns()))
-    log.hide({**own, **spec.environment})
+    asked = read(vars(arguments), Path.cwd(), _stamp(time.time_ns()))
+    log.hide({**own, **asked.spec.environment})
     if arguments.dry_run:
         from toolkit.cli.dry import dry_run
 
-        return dry_run(spec, own, log)
+        return dry_run(asked, own, log)
     if arguments.quiet:
         log.level = 30
     look: Look = "quiet" if arguments.quiet else "plain" if arguments.plain else "auto"
     if is_live(own, look):
         own.setdefault("TOOLKIT_LOG_PROGRESS", "live")
     try:
-        report = play(spec, own, log, lambda: chosen(log, several=len(spec.hosts) > 1, environ=own, look=look))
+        report = play(asked, own, log, lambda: chosen(log, several=len(asked.hosts) > 1, environ=own, look=look))
     except KeyboardInterrupt:  # While the job runs, Ctrl-C is an event of it; this is before or after.
         log.error("interrupted while the job was being prepared, or its results collected")
         return 130
-    _show(f"\n{summary(report, _short(spec.job_dir))}\n")
+    _show(f"\n{summary(report, _short(asked.run.job_dir))}\n")
     return 70 if report.exit_code is None else report.exit_code
 
 
@@ -104,7 +104,7 @@ def _show(text: str) -> None:
 
 
 def read(arguments: Mapping[str, Any], folder: Path, stamp: str) -> Any:
-    """Return the Spec for *arguments*, and the job file if their script is one.
+    """Return the JobFile for *arguments*, and the job file if their script is one.
 
     Raises:
         ContractError, UserError: a word is wrong, or the job file cannot be read.

@@ -1,46 +1,39 @@
 """The job as nouns: what to run, on what, with which values. Platforms make it, launchers plan from it."""
 
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from toolkit.job.cluster import Cluster
 from toolkit.job.machine import Machine
+from toolkit.job.strategy import Strategy
 from toolkit.records import Record
 from toolkit.settings import ArgumentStyle, Settings
 
 # What is kept of the platform's time for SIGKILL, the last output and the report; of less than 30 s, a third.
 MARGIN_S = 10.0
-StrategyName = Literal[
-    "script",
-    "mpi",
-    "horovod",
-    "pytorchddp",
-    "torch_distributed",
-    "smddp",
-    "pytorchxla",
-    "multi_worker_mirrored",
-    "parameter_server",
-]
-# Of several that a job asks for the first wins (sagemaker-pytorch-training 3.0.0, then the TensorFlow toolkit's two).
-STRATEGIES: tuple[StrategyName, ...] = get_args(StrategyName)
+
+
+ChannelMode = Literal["File", "FastFile", "Pipe"]
 
 
 class Channel(Record, frozen=True, kw_only=True):
     """An input channel.
 
-    In Pipe mode `folder` does not exist; FIFOs `<folder>_0`, `<folder>_1`, ... do, one an epoch.
+    In Pipe mode `folder` does not exist; FIFOs `<folder>_0`, `<folder>_1`, ... do, one an epoch. In a job file it may
+    be a file. `sharded`: each host gets a share of the files.
     """
 
     name: str
     folder: Path
-    mode: Literal["File", "FastFile", "Pipe"] = "File"
+    mode: ChannelMode = "File"
+    sharded: bool = False
 
 
 class Script(Record, frozen=True, kw_only=True):
     """The user's program. `entry` is relative to `folder`, or a module's name, or "module:function" for a plug-in.
 
     program: a .py file; module: started with -m; package: installed with pip, then started with -m;
-    command: a shell script or any executable; plugin: SAGEMAKER_TRAINING_MODULE.
+    command: a shell script or any executable; plugin: a framework's own entry point.
     `through`: what starts a command that the kernel cannot start by itself, as ("/bin/sh",) where it has no "#!" line.
     """
 
@@ -51,22 +44,11 @@ class Script(Record, frozen=True, kw_only=True):
     through: tuple[str, ...] = ()
 
 
-class Strategy(Record, frozen=True, kw_only=True):
-    """How ranks are started. `processes_per_host` None: by devices. `processes`: in all, None: those of each host
-    together; `processes_from`: what asks for them."""
-
-    name: StrategyName = "script"
-    processes_per_host: int | None = None
-    processes: int | None = None
-    processes_from: str = ""
-    options: dict[str, Any] = {}
-
-
 class Shown(Record, frozen=True, kw_only=True):
     """What scripts are shown of the platform's own (SM_*), as it came.
 
-    `parameters`: SM_FRAMEWORK_PARAMS; `job_name`, `module_dir`: what SAGEMAKER_JOB_NAME and SM_MODULE_DIR are instead
-    of the job's name and its code folder, "" for these.
+    `parameters`: SM_FRAMEWORK_PARAMS. `framework_module`: the plug-in's variable as it was set. `job_name`,
+    `module_dir`: "" for the job's name and its code folder. `variables`: those under SageMaker's own names.
     """
 
     parameters: dict[str, Any] = {}
@@ -74,6 +56,8 @@ class Shown(Record, frozen=True, kw_only=True):
     module_dir: str = ""
     resource_config: dict[str, Any] = {}
     input_data_config: dict[str, Any] = {}
+    framework_module: str | None = None
+    variables: dict[str, str] = {}
 
 
 class Folders(Record, frozen=True, kw_only=True):
@@ -133,7 +117,6 @@ class Job(Record, frozen=True, kw_only=True):
     source_from: str = ""
     requirements: bool = True
     script: Script | None = None
-    region: str = ""
     log_level: int = 20
     stop_within_s: float = 30.0
     stopped_is_success: bool = False

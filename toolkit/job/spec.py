@@ -5,7 +5,8 @@ the place where it runs."""
 from pathlib import Path
 from typing import Any
 
-from toolkit.job.job import Channel, Shown, Strategy
+from toolkit.job.job import Channel, Shown
+from toolkit.job.strategy import Strategy
 from toolkit.records import Record
 from toolkit.settings import ArgumentStyle
 

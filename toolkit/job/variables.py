@@ -73,8 +73,7 @@ def variables(job: Job, arguments: tuple[str, ...]) -> dict[str, str]:
     return _legal(given) | {
         "CURRENT_HOST": job.cluster.current,
         "SM_CHECKPOINT_DIR": job.environ.get("SM_CHECKPOINT_DIR") or str(job.folders.checkpoints),
-        "SAGEMAKER_JOB_NAME": job.shown.job_name or job.name,
-        "SAGEMAKER_REGION": job.region,
+        **job.shown.variables,
         "PYTHONPATH": _python_path(job),
     }
 
@@ -130,7 +129,7 @@ def _shown(job: Job) -> dict[str, Any]:
         "current_instance_type": cluster.instance_type,
         "distribution_hosts": distribution_hosts,
         "distribution_instance_groups": cluster.distribution_groups,
-        "framework_module": job.environ.get("SAGEMAKER_TRAINING_MODULE"),
+        "framework_module": job.shown.framework_module,
         "hosts": hosts,
         "hyperparameters": job.hyperparameters,
         "input_config_dir": str(folders.config),

@@ -14,15 +14,15 @@ from typing import Annotated, Any, Literal, get_args
 import msgspec
 
 from toolkit.errors import ContractError, did_you_mean
+from toolkit.job.job import ChannelMode
 from toolkit.jobfile.text import parse
 from toolkit.records import Record, convert
 from toolkit.settings import MOST
 
-Mode = Literal["File", "FastFile", "Pipe"]
 Backend = Literal["process", "docker"]
 Shares = Literal["FullyReplicated", "ShardedByS3Key"]
 # The words that are one of few, by their key, wherever it stands.
-CHOICES = {"backend": get_args(Backend), "mode": get_args(Mode), "distribution": get_args(Shares)}
+CHOICES = {"backend": get_args(Backend), "mode": get_args(ChannelMode), "distribution": get_args(Shares)}
 PATH_WORDS = ("source", "requirements", "rules", "checkpoints", "job-dir")
 URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 # How an argument gives an entry of a table.
@@ -50,7 +50,7 @@ class Place(Record, frozen=True, kw_only=True):
 
 class ChannelWords(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
     path: str
-    mode: Mode = "File"
+    mode: ChannelMode = "File"
     distribution: Shares = "FullyReplicated"
 
 

@@ -47,7 +47,7 @@ def plan(job: Job, run_folder: Path) -> Plan:
         job,
         run_folder,
         name=job.strategy.name,
-        custom_options=str(job.strategy.options.get("mpi_options", "")),
+        custom_options=job.strategy.mpirun_options,
         extra_environ={**HOROVOD, **modelparallel.variables(job)},
         wrap=modelparallel.helper(job),
     )

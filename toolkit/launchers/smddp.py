@@ -33,20 +33,15 @@ def plan(job: Job, run_folder: Path) -> Plan:
 
 
 def variables(job: Job) -> dict[str, str]:
-    """Return what AWS's launcher told every rank (sagemaker-training 5.1.4, smdataparallel.py)."""
+    """Return what AWS's launcher told every rank (sagemaker-training 5.1.4, smdataparallel.py); the instance type is
+    among the platform's own variables."""
     if job.cluster.size == 1:
         return {"SMDATAPARALLEL_USE_SINGLENODE": "1"}
     return {
         "SMDATAPARALLEL_USE_HOMOGENEOUS": "1",
         "SMDATAPARALLEL_SERVER_ADDR": job.cluster.leader,
         "SMDATAPARALLEL_SERVER_PORT": str(SERVER_PORT),
-        "SAGEMAKER_INSTANCE_TYPE": str(job.strategy.options.get("instance_type") or job.cluster.instance_type),
     }
-
-
-def custom_options(job: Job) -> str:
-    """Return the job's custom_mpi_options, one text as the SDK sends it."""
-    return str(job.strategy.options.get("dataparallel_mpi_options", ""))
 
 
 def exported(options: str) -> tuple[dict[str, str], tuple[str, ...]]:
@@ -71,7 +66,7 @@ def exported(options: str) -> tuple[dict[str, str], tuple[str, ...]]:
 
 def _under_torchrun(job: Job, run_folder: Path) -> Plan:
     made = torchrun.plan(job, run_folder)
-    given, rest = exported(custom_options(job))
+    given, rest = exported(job.strategy.mpirun_options)
     made = made.with_main(environ={**variables(job), **made.phase.main.environ, **given})
     return msgspec.structs.replace(
         made, launcher="smddp", choice=_choice("torchrun"), notes=(*made.notes, *_notes(job, rest))
@@ -81,7 +76,12 @@ def _under_torchrun(job: Job, run_folder: Path) -> Plan:
 def _under_mpirun(job: Job, run_folder: Path, wrap: tuple[str, ...]) -> Plan:
     # RDMAV_FORK_SAFE and FI_PROVIDER come from launchers/fabric.py, where there are devices for them.
     made = mpi.plan_for(
-        job, run_folder, name="smddp", custom_options=custom_options(job), extra_environ=variables(job), wrap=wrap
+        job,
+        run_folder,
+        name="smddp",
+        custom_options=job.strategy.mpirun_options,
+        extra_environ=variables(job),
+        wrap=wrap,
     )
     if wrap:
         return msgspec.structs.replace(made, choice="smddp: AWS's library is installed; mpirun starts smddprun")

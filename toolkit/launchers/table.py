@@ -1,4 +1,5 @@
-"""Which launcher a strategy means. One row and one file each; a launcher is a pure function from a job to a plan."""
+"""Which launcher starts a job: the module that the registry of strategies names (job/strategy.py). A launcher is a pure
+function from a job to a plan."""
 
 from importlib import import_module
 from pathlib import Path
@@ -6,22 +7,9 @@ from typing import cast
 
 import msgspec
 
-from toolkit.job.job import Job, StrategyName
+from toolkit.job.job import Job
 from toolkit.job.plan import Plan
-
-LAUNCHERS: dict[StrategyName, str] = {
-    "script": "script",
-    "mpi": "mpi",
-    "horovod": "mpi",
-    "pytorchddp": "torchrun",
-    "torch_distributed": "torchrun",
-    "smddp": "smddp",
-    "pytorchxla": "pytorchxla",
-    "multi_worker_mirrored": "multi_worker_mirrored",
-    "parameter_server": "parameter_server",
-}
-# One process a host drives all its devices.
-ONE_A_HOST = ("multi_worker_mirrored", "parameter_server")
+from toolkit.job.strategy import STRATEGIES
 
 
 def name_for(job: Job) -> str:
@@ -29,12 +17,12 @@ def name_for(job: Job) -> str:
     alone = job.plugin is not None or not job.cluster.takes_part
     if alone or (job.strategy.name == "parameter_server" and job.cluster.size == 1):  # One host serves nobody.
         return "script"
-    return LAUNCHERS[job.strategy.name]
+    return STRATEGIES[job.strategy.name].launcher
 
 
 def starts_mpirun(job: Job) -> bool:
-    """Return whether *job* may need to know this machine's mpirun."""
-    return job.strategy.name in ("mpi", "horovod", "smddp") and job.cluster.takes_part
+    """Return whether *job* may need this machine's mpirun."""
+    return STRATEGIES[job.strategy.name].may_use_mpirun and job.cluster.takes_part
 
 
 def world_size(job: Job) -> int:
@@ -43,9 +31,9 @@ def world_size(job: Job) -> int:
         from toolkit.launchers.mpi import processes  # A job without MPI need not pay for it.
 
         return processes(job)
-    if name_for(job) in ONE_A_HOST:
-        return job.cluster.size
-    return 1 if name_for(job) == "script" else job.processes_per_host * job.cluster.size
+    if name_for(job) == "script":
+        return 1
+    return job.cluster.size * (1 if STRATEGIES[job.strategy.name].one_per_host else job.processes_per_host)
 
 
 def plan(job: Job, run_folder: Path) -> Plan:
@@ -54,7 +42,7 @@ def plan(job: Job, run_folder: Path) -> Plan:
     planned = cast(Plan, import_module(f"toolkit.launchers.{name}").plan(job, run_folder))
     asked = job.settings.processes_per_host or 1
     alone = job.plugin is not None or not (job.cluster.takes_part or job.strategy.name == "script")
-    if asked > 1 and name in ("script", *ONE_A_HOST) and not alone:
+    if asked > 1 and STRATEGIES[job.strategy.name].one_per_host and not alone:
         note = (
             f"TOOLKIT_PROCESSES_PER_HOST={asked} has no effect: launcher {name} starts one process on each host."
             " TOOLKIT_DISTRIBUTION=torchrun (or ddp, mpi, smddp, ...) starts several"

@@ -4,7 +4,8 @@ import os
 from pathlib import Path
 
 from toolkit.errors import UserError, at, did_you_mean
-from toolkit.jobfile.spec import MODES, SHARDED, Spec
+from toolkit.job.strategy import STRATEGIES
+from toolkit.jobfile.spec import MODES, SHARDED, JobFile
 from toolkit.rules import document
 from toolkit.source.classify import check_says_how
 from toolkit.source.files import kind_of
@@ -14,41 +15,41 @@ WHERE = "toolkit run"
 HOST_BYTES = 8 << 20
 
 
-def check(spec: Spec) -> None:
-    """Raise a UserError for the first path of *spec* that is not there, or word that could have no effect."""
-    _check_backend(spec)
-    _check_room(spec)
-    _check_processes(spec)
-    _check_script(spec.script, spec.source)
-    if spec.requirements and not spec.requirements.is_file():
-        found = f"expected a requirements file, found {kind_of(spec.requirements)}"
-        raise UserError(found, where=str(spec.requirements))
-    _check_rules(spec)
-    for channel in spec.channels:
-        if not channel.path.exists():
-            found = f"expected a file or folder for channel {channel.name}, found {kind_of(channel.path)}"
-            raise UserError(found, where=str(channel.path), hint=_of_mode(channel.path))
+def check(asked: JobFile) -> None:
+    """Raise a UserError for the first path of *asked* that is not there, or word that could have no effect."""
+    _check_backend(asked)
+    _check_room(asked)
+    _check_processes(asked)
+    _check_script(asked.script, asked.source)
+    if asked.requirements and not asked.requirements.is_file():
+        found = f"expected a requirements file, found {kind_of(asked.requirements)}"
+        raise UserError(found, where=str(asked.requirements))
+    _check_rules(asked)
+    for channel in asked.spec.channels:
+        if not channel.folder.exists():
+            found = f"expected a file or folder for channel {channel.name}, found {kind_of(channel.folder)}"
+            raise UserError(found, where=str(channel.folder), hint=_of_mode(channel.folder))
 
 
-def _check_backend(spec: Spec) -> None:
-    if spec.backend == "docker" and not spec.image:
+def _check_backend(asked: JobFile) -> None:
+    if asked.run.backend == "docker" and not asked.run.image:
         hint = "Name one that has the toolkit (docs/images.md)."
         raise UserError("expected --image with --backend docker, found none", where=WHERE, hint=hint)
-    if spec.backend is None and spec.image:
+    if asked.run.backend is None and asked.run.image:
         hint = "Add --backend docker, or --backend process to leave the image aside."
         raise UserError("--image has no effect: the hosts are processes of this machine", where=WHERE, hint=hint)
-    if spec.backend != "docker" and (spec.memory_bytes or spec.shm_bytes):
+    if asked.run.backend != "docker" and (asked.run.memory_bytes or asked.run.shm_bytes):
         hint = "Only containers have limits of their own: --backend docker --image IMAGE."
         raise UserError("--memory and --shm-size need --backend docker", where=WHERE, hint=hint)
 
 
-def _check_room(spec: Spec) -> None:
+def _check_room(asked: JobFile) -> None:
     """Refuse hosts whose `train` processes alone would need more than this machine's memory."""
-    needed, there = len(spec.hosts) * HOST_BYTES, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    needed, there = len(asked.hosts) * HOST_BYTES, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if needed > there:
         message = (
             f"expected at most {there // HOST_BYTES:,} hosts, as this machine has {there >> 30} GiB of memory and"
-            f" {len(spec.hosts):,} hosts need {needed >> 30:,} GiB for `train` alone"
+            f" {len(asked.hosts):,} hosts need {needed >> 30:,} GiB for `train` alone"
         )
         raise UserError(message, where=WHERE, hint="Give fewer --hosts.")
 
@@ -62,9 +63,9 @@ def _of_mode(path: Path) -> str:
     return f"{word!r} is none of {', '.join(known)}. {did_you_mean(word, known)}".rstrip()
 
 
-def _check_processes(spec: Spec) -> None:
-    count = spec.processes_per_host or 1
-    if count > 1 and not spec.starts_ranks:
+def _check_processes(asked: JobFile) -> None:
+    count = asked.spec.processes_per_host or 1
+    if count > 1 and STRATEGIES[asked.spec.strategy.name].one_per_host:
         message = f"--processes-per-host {count} has no effect: the distribution starts one process on each host"
         hint = "Add --distribution torchrun (or ddp, mpi, smddp, ...), or leave it out."
         raise UserError(message, where=WHERE, hint=hint)
@@ -87,16 +88,16 @@ def _check_script(script: Path, source: Path) -> None:
             check_says_how(script)
 
 
-def _check_rules(spec: Spec) -> None:
-    if spec.rules is None:
+def _check_rules(asked: JobFile) -> None:
+    if asked.spec.rules is None:
         return
     try:
-        document.read(spec.rules.read_bytes(), str(spec.rules))
+        document.read(asked.spec.rules.read_bytes(), str(asked.spec.rules))
     except OSError:
         raise UserError(
-            f"expected a document of log rules, found {kind_of(spec.rules)}", where=str(spec.rules)
+            f"expected a document of log rules, found {kind_of(asked.spec.rules)}", where=str(asked.spec.rules)
         ) from None
-    there = spec.source / spec.rules_in_source
-    if there != spec.rules and there.exists():
+    there = asked.source / asked.rules_in_source
+    if there != asked.spec.rules and there.exists():
         message = f"expected a name that the source folder does not have, found another {there.name} in it"
-        raise UserError(message, where=str(spec.rules), hint="Name that one, or give this one another name.")
+        raise UserError(message, where=str(asked.spec.rules), hint="Name that one, or give this one another name.")

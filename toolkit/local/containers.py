@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from toolkit.errors import PlatformError
-from toolkit.jobfile.spec import Spec
+from toolkit.jobfile.spec import JobFile
 from toolkit.local.documents import BASE, Place
 from toolkit.supervise.children import fork_call
 from toolkit.supervise.kernel import prctl
@@ -23,24 +23,24 @@ WITHIN_S = 60.0
 KILL_S = 10.0
 
 
-def name_of(spec: Spec, host: str) -> str:
+def name_of(asked: JobFile, host: str) -> str:
     """Return the name of *host*'s container."""
-    return f"{spec.name}-{host}"
+    return f"{asked.spec.name}-{host}"
 
 
 def argv(
-    spec: Spec, place: Place, environ: Mapping[str, str], mounts: Sequence[str], *, gpus: str, user: str
+    asked: JobFile, place: Place, environ: Mapping[str, str], mounts: Sequence[str], *, gpus: str, user: str
 ) -> tuple[str, ...]:
     """Return what starts *place*'s container.
 
     *mounts*: "PATH:PATH:ro" besides /opt/ml; *gpus*: as of `gpus_for`; *user*: as of `person`.
     """
-    words = ["docker", "run", "--name", name_of(spec, place.host), "--label", f"{LABEL}={spec.job_dir}"]
-    words += ["--network", network_of(spec), "--network-alias", place.host, "--hostname", place.host]
-    words += ["--log-driver", "none", "--shm-size", str(spec.shm_bytes or SHM_BYTES)]
-    if spec.memory_bytes:
+    words = ["docker", "run", "--name", name_of(asked, place.host), "--label", f"{LABEL}={asked.run.job_dir}"]
+    words += ["--network", network_of(asked), "--network-alias", place.host, "--hostname", place.host]
+    words += ["--log-driver", "none", "--shm-size", str(asked.run.shm_bytes or SHM_BYTES)]
+    if asked.run.memory_bytes:
         # No swap on top: what does not fit is to fail.
-        words += ["--memory", str(spec.memory_bytes), "--memory-swap", str(spec.memory_bytes)]
+        words += ["--memory", str(asked.run.memory_bytes), "--memory-swap", str(asked.run.memory_bytes)]
     if gpus:
         words += ["--gpus", gpus]
     if user:
@@ -49,8 +49,8 @@ def argv(
         words += ["--volume", mount]
     for name, value in environ.items():
         words += ["--env", f"{name}={value}"]
-    assert spec.image is not None
-    return (*words, spec.image, "train")
+    assert asked.run.image is not None
+    return (*words, asked.run.image, "train")
 
 
 def person() -> str:
@@ -61,9 +61,9 @@ def person() -> str:
     return f"{os.getuid()}:{os.getgid()}" if os.getuid() else ""
 
 
-def network_of(spec: Spec) -> str:
+def network_of(asked: JobFile) -> str:
     """Return the name of the job's own network."""
-    return f"toolkit-{spec.name}"
+    return f"toolkit-{asked.spec.name}"
 
 
 def gpus_for(host: int, hosts: int, count: int) -> str:
@@ -87,8 +87,8 @@ def gpu_count() -> int:
 class Engine:
     """The engine for one job: its network before, nothing left of it after. *own*: the person's environment."""
 
-    def __init__(self, spec: Spec, own: Mapping[str, str]) -> None:
-        self._spec = spec
+    def __init__(self, asked: JobFile, own: Mapping[str, str]) -> None:
+        self._asked = asked
         self._own = own
 
     def __enter__(self) -> "Engine":
@@ -98,10 +98,10 @@ class Engine:
             PlatformError: there is no docker, it refuses, or a job of this name from another folder is there.
         """
         self._clear()
-        name = network_of(self._spec)
+        name = network_of(self._asked)
         if self._ask("network", "ls", "--quiet", "--filter", f"name=^{name}$"):
             raise PlatformError(
-                f"expected no other job named {self._spec.name} on this engine, found its network {name}",
+                f"expected no other job named {self._asked.spec.name} on this engine, found its network {name}",
                 where="toolkit run",
                 hint="Give this job another --name; or, if that job has ended, remove what it left:"
                 f" docker ps --filter network={name}, docker network rm {name}.",
@@ -118,14 +118,14 @@ class Engine:
     def short_of_memory(self, host: str) -> bool:
         """Return whether the kernel killed something in *host*'s container for want of memory."""
         try:
-            told = self._ask("inspect", "--format", "{{.State.OOMKilled}}", name_of(self._spec, host))
+            told = self._ask("inspect", "--format", "{{.State.OOMKilled}}", name_of(self._asked, host))
         except PlatformError:
             return False  # It never came to be.
         return told.strip() == "true"
 
     @property
     def _label(self) -> str:
-        return f"{LABEL}={self._spec.job_dir}"
+        return f"{LABEL}={self._asked.run.job_dir}"
 
     def _clear(self) -> None:
         containers = self._ask("ps", "--all", "--quiet", "--filter", f"label={self._label}").split()

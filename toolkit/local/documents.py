@@ -7,15 +7,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from toolkit.jobfile.spec import Spec
-from toolkit.platforms.sagemaker import write
+from toolkit.jobfile.spec import JobFile
+from toolkit.platforms.sagemaker import variables, write
 from toolkit.records import Record
 
 BASE = Path("/opt/ml")
 REGION = "us-east-1"
 ACCOUNT = "000000000000"
 # Variables of an outer job or launcher: a host of this job must not take them for its own.
-FOREIGN_PREFIXES = ("SM_", "SAGEMAKER_", "TORCHELASTIC_", "OMPI_", "PMIX_", "PET_", "SLURM_")
+FOREIGN_PREFIXES = ("SM_", variables.PREFIX, "TORCHELASTIC_", "OMPI_", "PMIX_", "PET_", "SLURM_")
 FOREIGN_RANKS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE")
 FOREIGN_JOBS = (
     "TRAINING_JOB_NAME",
@@ -48,53 +48,55 @@ class Place(Record, frozen=True, kw_only=True):
         return BASE if self.contained else self.base
 
 
-def resources(spec: Spec, host: str) -> dict[str, Any]:
+def resources(asked: JobFile, host: str) -> dict[str, Any]:
     """Return resourceconfig.json as *host* is given it. Hosts that are processes of this machine meet on loopback."""
-    return write.resources(host, spec.hosts, spec.groups, "eth0" if spec.backend == "docker" else "lo")
+    return write.resources(host, asked.hosts, asked.groups, "eth0" if asked.run.backend == "docker" else "lo")
 
 
-def documents(spec: Spec, place: Place, region: str) -> dict[str, Any]:
+def documents(asked: JobFile, place: Place, region: str) -> dict[str, Any]:
     """Return every document in input/config of *place*, by file name."""
     files: dict[str, Any] = {
-        "hyperparameters.json": write.hyperparameters(spec, place.submitted, region),
-        "inputdataconfig.json": write.inputs(spec),
-        "resourceconfig.json": resources(spec, place.host),
-        "metric-definition-regex.json": [{"Name": name, "Regex": regex} for name, regex in spec.metrics],
+        "hyperparameters.json": write.hyperparameters(asked, place.submitted, region),
+        "inputdataconfig.json": write.inputs(asked),
+        "resourceconfig.json": resources(asked, place.host),
+        "metric-definition-regex.json": [
+            {"Name": name, "Regex": regex} for name, regex in asked.spec.metric_definitions
+        ],
     }
-    if spec.checkpoints:
+    if asked.spec.checkpoints:
         local = str(place.inside / "checkpoints")
-        files["checkpointconfig.json"] = {"LocalPath": local, "S3Uri": spec.checkpoints.as_uri()}
+        files["checkpointconfig.json"] = {"LocalPath": local, "S3Uri": asked.spec.checkpoints.as_uri()}
     return files
 
 
-def environment(spec: Spec, place: Place, own: Mapping[str, str], region: str) -> dict[str, str]:
+def environment(asked: JobFile, place: Place, own: Mapping[str, str], region: str) -> dict[str, str]:
     """Return the environment of *place*'s `train`: the person's *own*, what the platform sets, then what the job asks.
 
     A container gets nothing of the person's. OMP_NUM_THREADS is set where nobody did: the hosts share this machine's
     cores, and each would take all of them.
     """
     kept = {} if place.contained else {name: value for name, value in own.items() if not _is_foreign(name)}
-    ranks = len(spec.hosts) * (spec.processes_per_host or 1)
+    ranks = len(asked.hosts) * (asked.spec.processes_per_host or 1)
     if ranks > 1 and "OMP_NUM_THREADS" not in kept:
         kept["OMP_NUM_THREADS"] = str(max(1, place.cpus // ranks))
     if "TOOLKIT_LOG_PROGRESS" in own:  # How the console on which the job is shown takes progress bars.
         kept["TOOLKIT_LOG_PROGRESS"] = own["TOOLKIT_LOG_PROGRESS"]
     kept.setdefault("TOOLKIT_LOG_FAILURE", "brief")  # The summary at the end says once what the job failed of.
-    if spec.processes_per_host:
-        kept["TOOLKIT_PROCESSES_PER_HOST"] = str(spec.processes_per_host)
-    if spec.rules is not None:
-        kept["TOOLKIT_RULES"] = spec.rules_in_source
+    if asked.spec.processes_per_host:
+        kept["TOOLKIT_PROCESSES_PER_HOST"] = str(asked.spec.processes_per_host)
+    if asked.spec.rules is not None:
+        kept["TOOLKIT_RULES"] = asked.rules_in_source
     platform = {
-        "TRAINING_JOB_NAME": spec.name,
-        "TRAINING_JOB_ARN": f"arn:aws:sagemaker:{region}:{ACCOUNT}:training-job/{spec.name}",
+        "TRAINING_JOB_NAME": asked.spec.name,
+        "TRAINING_JOB_ARN": f"arn:aws:sagemaker:{region}:{ACCOUNT}:training-job/{asked.spec.name}",
         "AWS_REGION": region,
-        "TOOLKIT_PROGRAM": spec.entry,  # An image's own SAGEMAKER_PROGRAM would win over the documents.
+        "TOOLKIT_PROGRAM": asked.entry,  # An image's own variable for it would win over the documents.
     }
     if not place.contained:
-        platform["SAGEMAKER_BASE_DIR"] = str(place.base)
+        platform[variables.BASE_DIR] = str(place.base)
         platform["MASTER_PORT"] = str(place.port)
-        platform["TOOLKIT_HOST_ADDRESSES"] = ",".join(f"{host}=127.0.0.1" for host in spec.hosts)
-    return {**kept, **platform, **spec.environment}
+        platform["TOOLKIT_HOST_ADDRESSES"] = ",".join(f"{host}=127.0.0.1" for host in asked.hosts)
+    return {**kept, **platform, **asked.spec.environment}
 
 
 def region_of(own: Mapping[str, str]) -> str:

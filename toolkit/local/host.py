@@ -15,6 +15,7 @@ from toolkit.local.standing import HostStanding
 from toolkit.local.stream import HostStream
 from toolkit.metrics.file import decoded
 from toolkit.metrics.sample import Sample
+from toolkit.platforms.sagemaker.variables import BASE_DIR
 from toolkit.supervise.children import send_all, spawn
 from toolkit.supervise.kernel import descendants, marked, prctl
 
@@ -91,7 +92,7 @@ class Host:
 
     def vanish(self) -> None:
         """SIGKILL to everything on this host at once: stopped first, so that nothing is forked meanwhile."""
-        marker = f"SAGEMAKER_BASE_DIR={self.staged.place.base}".encode()
+        marker = f"{BASE_DIR}={self.staged.place.base}".encode()
         for _ in range(3):
             left = {pid for root in marked(marker) | {self.pid} for pid in (root, *descendants(root))}
             send_all(left, signal.SIGKILL)

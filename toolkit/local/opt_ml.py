@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from toolkit.jobfile.spec import Spec
+from toolkit.jobfile.spec import JobFile
 from toolkit.local.documents import BASE
 from toolkit.local.source import look
 from toolkit.local.stage import Staged
@@ -32,17 +32,17 @@ INSTEAD = {
 }
 
 
-def with_own(spec: Spec, staged: Sequence[Staged], log: Log) -> tuple[Staged, ...]:
+def with_own(asked: JobFile, staged: Sequence[Staged], log: Log) -> tuple[Staged, ...]:
     """Return *staged* with what gives each host its own /opt/ml in front; as it is where that cannot be.
 
     Then a script of the job that names /opt/ml is warned of.
     """
-    if spec.backend == "docker":
+    if asked.run.backend == "docker":
         return tuple(staged)
-    reason = _hidden(spec) or refused(staged[0].place.base)
+    reason = _hidden(asked) or refused(staged[0].place.base)
     if not reason:
         return tuple(msgspec.structs.replace(host, enter=_enter(host.place.base)) for host in staged)
-    found = next(_named(spec), None)
+    found = next(_named(asked), None)
     if found is not None:
         where, path = found
         instead = next((variable for folder, variable in INSTEAD.items() if path.startswith(folder)), "SM_MODEL_DIR")
@@ -58,9 +58,9 @@ def _enter(base: Path) -> tuple[str, ...]:
     return (sys.executable, "-I", "-S", str(MOUNTS), str(base))
 
 
-def _hidden(spec: Spec) -> str:
+def _hidden(asked: JobFile) -> str:
     """Return why /opt/ml must stay as it is: the job needs something below the machine's own; "" if nothing."""
-    needed = [spec.job_dir, spec.checkpoints, *(channel.path for channel in spec.channels)]
+    needed = [asked.run.job_dir, asked.spec.checkpoints, *(channel.folder for channel in asked.spec.channels)]
     needed += [Path(sys.prefix), Path(sys.base_prefix), MOUNTS]
     target = BASE.resolve()
     below = (path for path in needed if path is not None and path.resolve().is_relative_to(target))
@@ -79,14 +79,14 @@ def refused(base: Path) -> str:
     return "" if done.returncode == 0 else lines[-1] if lines else f"exit code {done.returncode}"
 
 
-def _named(spec: Spec) -> Iterator[tuple[str, str]]:
+def _named(asked: JobFile) -> Iterator[tuple[str, str]]:
     """Yield (place, path) for where the job names /opt/ml: files of the source, hyperparameters, the environment."""
-    given = {"hyperparameter": spec.hyperparameters, "env": spec.environment}
+    given = {"hyperparameter": asked.spec.hyperparameters, "env": asked.spec.environment}
     for kind, values in given.items():
         for name, value in values.items():
             if isinstance(value, str) and value.startswith(f"{BASE}/"):
                 yield f"{kind} {name}", value
-    for name, path in look(spec).files.items():
+    for name, path in look(asked).files.items():
         try:
             content = path.read_bytes() if path.stat().st_size <= LOOKED_AT_BYTES else b""
         except OSError:

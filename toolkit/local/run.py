@@ -16,7 +16,7 @@ import msgspec
 
 from toolkit.errors import UserError
 from toolkit.job.outcome import Outcome
-from toolkit.jobfile.spec import Spec
+from toolkit.jobfile.spec import JobFile
 from toolkit.local import check, collect, containers, feed, opt_ml, owners, stage
 from toolkit.local.course import Course, Order, Verdict, verdict
 from toolkit.local.host import ContainedHost, Host
@@ -47,32 +47,34 @@ BARS_S = 0.25  # how often while progress bars move.
 READ_BYTES = 1 << 16
 
 
-def play(spec: Spec, own: Mapping[str, str], log: Log, show: Callable[[], Show]) -> Report:
-    """Run the job of *spec* to its end and return what became of it, which is in JOBDIR/job.json, too.
+def play(asked: JobFile, own: Mapping[str, str], log: Log, show: Callable[[], Show]) -> Report:
+    """Run the job of *asked* to its end and return what became of it, which is in JOBDIR/job.json, too.
 
     *own* is the person's environment; *show* makes what the job is shown on, once it starts.
 
     Raises:
         ContractError, UserError, PlatformError: the job could not be started.
     """
-    check.check(spec)  # Before an earlier job's results are cleared away.
-    kept = () if spec.checkpoints is None else (spec.checkpoints,)
-    heirs = {folder: owners.heir(folder) for folder in (spec.job_dir, *kept)}  # Before anything is made.
-    lock = stage.claim(spec.job_dir)
+    check.check(asked)  # Before an earlier job's results are cleared away.
+    kept = () if asked.spec.checkpoints is None else (asked.spec.checkpoints,)
+    heirs = {folder: owners.heir(folder) for folder in (asked.run.job_dir, *kept)}  # Before anything is made.
+    lock = stage.claim(asked.run.job_dir)
     try:
-        staged = opt_ml.with_own(spec, stage.stage(spec, own, log), log)
+        staged = opt_ml.with_own(asked, stage.stage(asked, own, log), log)
         started_s = time.time()
-        paper = spec.job_dir / "job.json"
-        collect.write_json(paper, Report(name=spec.name, status="InProgress", start_time=moment(started_s)))
-        course = Course(spec.hosts, stop_after_s=spec.stop_after_s, max_run_s=spec.max_run_s, kills=spec.kills)
-        with containers.Engine(spec, own) if spec.backend == "docker" else nullcontext() as engine:
-            room = Room(spec.name, staged, course, log, show())
+        paper = asked.run.job_dir / "job.json"
+        collect.write_json(paper, Report(name=asked.spec.name, status="InProgress", start_time=moment(started_s)))
+        course = Course(
+            asked.hosts, stop_after_s=asked.run.stop_after_s, max_run_s=asked.run.max_run_s, kills=asked.run.kills
+        )
+        with containers.Engine(asked, own) if asked.run.backend == "docker" else nullcontext() as engine:
+            room = Room(asked.spec.name, staged, course, log, show())
             try:
                 room.run()
             finally:
                 room.clear()
-            starved = {host for host in spec.hosts if engine is not None and engine.short_of_memory(host)}
-        report = _report(spec, staged, room, starved, started_s, log)
+            starved = {host for host in asked.hosts if engine is not None and engine.short_of_memory(host)}
+        report = _report(asked, staged, room, starved, started_s, log)
         try:
             collect.write_json(paper, report)
         except OSError as error:
@@ -264,18 +266,20 @@ class Room:
         return time.monotonic() - self._began_s
 
 
-def _report(spec: Spec, staged: Sequence[Staged], room: Room, starved: set[str], started_s: float, log: Log) -> Report:
+def _report(
+    asked: JobFile, staged: Sequence[Staged], room: Room, starved: set[str], started_s: float, log: Log
+) -> Report:
     course = room.course
     outcomes = collect.outcomes(staged)
     end: Verdict = verdict(course, interrupted=room.interrupted, first=first_failure(course, outcomes))
     refused = _refused(staged, course, outcomes)
     if end.host in refused:  # Nothing was started: a wrong image, not a failure of the script's.
         end = msgspec.structs.replace(end, exit_code=UserError.exit_code)
-    gathered = collect.collect(spec.job_dir, staged, log)
+    gathered = collect.collect(asked.run.job_dir, staged, log)
     last = gathered.last
     training_s = round(room.ended_s - started_s, 3)
     hosts = {}
-    for host in spec.hosts:
+    for host in asked.hosts:
         told = outcomes.get(host)
         vanished = host in course.vanished
         cause = "killed by the kernel: the container was out of memory" if host in starved else refused.get(host, "")
@@ -285,7 +289,7 @@ def _report(spec: Spec, staged: Sequence[Staged], room: Room, starved: set[str],
             cause="killed with everything on it" if vanished else own_end(told, host) if told else cause,
         )
     return Report(
-        name=spec.name,
+        name=asked.spec.name,
         status=end.status,
         secondary_status=end.secondary,
         failure_reason=f"ClientError: {refused[end.host]}"
@@ -298,7 +302,7 @@ def _report(spec: Spec, staged: Sequence[Staged], room: Room, starved: set[str],
         end_time=moment(room.ended_s),
         training_seconds=training_s,
         billable_seconds=round(training_s * len(hosts), 3),
-        metrics={name: json_value(last[name].value) for name, _ in spec.metrics if name in last},
+        metrics={name: json_value(last[name].value) for name, _ in asked.spec.metric_definitions if name in last},
         artifacts=gathered.artifacts,
         notes=gathered.notes,
     )

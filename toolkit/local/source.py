@@ -10,7 +10,7 @@ import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from toolkit.jobfile.spec import Spec
+from toolkit.jobfile.spec import JobFile
 from toolkit.log import Log
 from toolkit.records import Record
 from toolkit.source.files import kind_of
@@ -38,19 +38,19 @@ class Source(Record, frozen=True, kw_only=True):
     left_out: dict[str, str]
 
 
-def look(spec: Spec) -> Source:
+def look(asked: JobFile) -> Source:
     """Return what is submitted of the source folder: no caches, other jobs' folders, virtual environments, checkpoints.
 
     Raises:
         OSError: a link's target cannot be looked at.
     """
-    root = spec.source.resolve()
+    root = asked.source.resolve()
     files: dict[str, Path] = {}
     folders: list[str] = []
     links: dict[str, Path] = {}
     left_out: dict[str, str] = {}
-    for path in _entries(spec):
-        name, kind = path.relative_to(spec.source).as_posix(), kind_of(path)
+    for path in _entries(asked):
+        name, kind = path.relative_to(asked.source).as_posix(), kind_of(path)
         if kind not in ("a file", "a folder"):
             left_out[name] = kind
             continue
@@ -75,25 +75,25 @@ def look(spec: Spec) -> Source:
     return Source(files=files, folders=tuple(folders), links=within, left_out=left_out)
 
 
-def pack(spec: Spec, archive: Path, log: Log) -> dict[str, str]:
+def pack(asked: JobFile, archive: Path, log: Log) -> dict[str, str]:
     """Write the source folder to *archive*, with requirements under their usual name and rules from elsewhere. Return
     what was left out, with the reason."""
-    found = look(spec)
-    added = {} if spec.requirements is None else {"requirements.txt": spec.requirements}
-    if spec.rules is not None:
-        added[spec.rules_in_source] = spec.rules
+    found = look(asked)
+    added = {} if asked.requirements is None else {"requirements.txt": asked.requirements}
+    if asked.spec.rules is not None:
+        added[asked.rules_in_source] = asked.spec.rules
     size_bytes = sum(file.stat().st_size for file in found.files.values())
     if size_bytes > LARGE_BYTES:
         log.info(
-            f"packing the source {spec.source}: {len(found.files):,} files, {size_bytes / 1e6:,.0f} MB, which each host"
-            " gets a copy of. Data is better given as a channel (--channel NAME=PATH), from outside of this folder;"
+            f"packing the source {asked.source}: {len(found.files):,} files, {size_bytes / 1e6:,.0f} MB; each host gets"
+            " a copy. Data is better given as a channel (--channel NAME=PATH), from outside of this folder;"
             " --source names another one"
         )
     archive.parent.mkdir(mode=0o700)  # It holds files that may be the person's alone.
     # Not compressed: it never leaves this machine (400 MB: 0.6 s of CPU time, at level 1 9.5 s).
     with tarfile.open(archive, "w:gz", compresslevel=0) as tar:
         for name in found.folders:
-            tar.add(spec.source / name, arcname=name, recursive=False)
+            tar.add(asked.source / name, arcname=name, recursive=False)
         for name, path in {**found.files, **added}.items():
             tar.add(path.resolve(), arcname=name)
         for name, target in found.links.items():
@@ -122,21 +122,21 @@ def _linked(folder: Path, root: Path) -> dict[str, Path] | None:
     return files
 
 
-def _entries(spec: Spec) -> Iterator[Path]:
+def _entries(asked: JobFile) -> Iterator[Path]:
     """Yield the paths of the source that are no folders, links to folders, and empty folders."""
-    for folder, below, names in os.walk(spec.source):
-        if not below and not names and Path(folder) != spec.source:
+    for folder, below, names in os.walk(asked.source):
+        if not below and not names and Path(folder) != asked.source:
             yield Path(folder)
-        code = sorted(name for name in below if _is_code(Path(folder, name), spec))
+        code = sorted(name for name in below if _is_code(Path(folder, name), asked))
         links = {name for name in code if Path(folder, name).is_symlink()}
         below[:] = [name for name in code if name not in links]
         yield from (Path(folder, name) for name in sorted({*names, *links}))
 
 
-def _is_code(folder: Path, spec: Spec) -> bool:
+def _is_code(folder: Path, asked: JobFile) -> bool:
     holds = (MARK, "pyvenv.cfg")  # An earlier job's folder; a virtual environment, whatever its name is.
     return (
         folder.name not in LEFT_OUT
-        and folder != spec.checkpoints
+        and folder != asked.spec.checkpoints
         and not any((folder / name).exists() for name in holds)
     )

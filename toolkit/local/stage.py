@@ -18,7 +18,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from toolkit.errors import ContractError, PlatformError, of_path
-from toolkit.jobfile.spec import Channel, Spec
+from toolkit.job.job import Channel
+from toolkit.jobfile.spec import JobFile
 from toolkit.local import containers
 from toolkit.local.documents import BASE, Place, documents, environment, region_of
 from toolkit.local.feed import Feed
@@ -73,132 +74,132 @@ def claim(job_dir: Path) -> int:
     return lock
 
 
-def stage(spec: Spec, own: Mapping[str, str], log: Log, *, only: Sequence[str] | None = None) -> tuple[Staged, ...]:
+def stage(asked: JobFile, own: Mapping[str, str], log: Log, *, only: Sequence[str] | None = None) -> tuple[Staged, ...]:
     """Write what every host finds at its start (of those in *only*, if it is given); *own* is the person's environment.
     What is left out of source and channels is said.
 
     Raises:
         PlatformError: something cannot be read or written.
     """
-    submitted = spec.job_dir / "source" / "sourcedir.tar.gz"
-    contained = spec.backend == "docker"
+    submitted = asked.run.job_dir / "source" / "sourcedir.tar.gz"
+    contained = asked.run.backend == "docker"
     # TensorFlow's servers, two of a host, have the ports from the rendezvous' own on.
-    port, cpus = free_port(2 * len(spec.hosts)), len(os.sched_getaffinity(0))
+    port, cpus = free_port(2 * len(asked.hosts)), len(os.sched_getaffinity(0))
     places = (
         Place(
             host=host,
-            base=spec.job_dir / "hosts" / host / "opt" / "ml",
+            base=asked.run.job_dir / "hosts" / host / "opt" / "ml",
             submitted=BASE / "input" / submitted.name if contained else submitted,
             port=port,
             cpus=cpus,
             contained=contained,
         )
-        for host in (spec.hosts if only is None else only)
+        for host in (asked.hosts if only is None else only)
     )
     try:
-        _say_left_out("the source", spec.source, pack(spec, submitted, log), log)
-        content = {channel.name: _present_files(channel, log) for channel in spec.channels}
-        (spec.job_dir / "logs").mkdir()
-        (spec.job_dir / "hosts").mkdir(mode=0o700)  # A container has what is mounted of it, whoever its user is.
-        if spec.checkpoints:
-            spec.checkpoints.mkdir(parents=True, exist_ok=True)
-        return tuple(stage_host(spec, place, own, content) for place in places)
+        _say_left_out("the source", asked.source, pack(asked, submitted, log), log)
+        content = {channel.name: _present_files(channel, log) for channel in asked.spec.channels}
+        (asked.run.job_dir / "logs").mkdir()
+        (asked.run.job_dir / "hosts").mkdir(mode=0o700)  # A container has what is mounted of it, whoever its user is.
+        if asked.spec.checkpoints:
+            asked.spec.checkpoints.mkdir(parents=True, exist_ok=True)
+        return tuple(stage_host(asked, place, own, content) for place in places)
     except OSError as error:
         told = of_path(error, "the job cannot be prepared with it")
-        raise told or PlatformError(f"cannot prepare the job: {error}", where=str(spec.job_dir)) from None
+        raise told or PlatformError(f"cannot prepare the job: {error}", where=str(asked.run.job_dir)) from None
 
 
-def stage_host(spec: Spec, place: Place, own: Mapping[str, str], content: Mapping[str, Files]) -> Staged:
+def stage_host(asked: JobFile, place: Place, own: Mapping[str, str], content: Mapping[str, Files]) -> Staged:
     """Write *place*'s documents, and its share of each channel's *content*."""
     region = region_of(own)
     config, data = place.base / "input" / "config", place.base / "input" / "data"
     config.mkdir(parents=True)
     data.mkdir()
-    for name, document in documents(spec, place, region).items():
+    for name, document in documents(asked, place, region).items():
         (config / name).write_text(json.dumps(document))
     mounts = []
-    if spec.checkpoints and place.contained:
-        mounts.append(f"{spec.checkpoints}:{place.inside / 'checkpoints'}")
-    elif spec.checkpoints:
-        (place.base / "checkpoints").symlink_to(spec.checkpoints, target_is_directory=True)
+    if asked.spec.checkpoints and place.contained:
+        mounts.append(f"{asked.spec.checkpoints}:{place.inside / 'checkpoints'}")
+    elif asked.spec.checkpoints:
+        (place.base / "checkpoints").symlink_to(asked.spec.checkpoints, target_is_directory=True)
     feeds = []
-    for channel in spec.channels:
-        files = share(spec, channel, place.host, content[channel.name])
+    for channel in asked.spec.channels:
+        files = share(asked, channel, place.host, content[channel.name])
         if channel.mode == "Pipe":
             feeds.append(Feed(fifo=data / channel.name, files=tuple(path for _, path in files)))
         else:
             place_files(data / channel.name, files, lazy=channel.mode == "FastFile")
             if channel.mode == "FastFile":
                 mounts += [f"{folder}:{folder}:ro" for folder in linked_folders(channel, files)]
-    environ = environment(spec, place, own, region)
+    environ = environment(asked, place, own, region)
     if place.contained:
-        return _contained(spec, place, own, environ, mounts, tuple(feeds))
+        return _contained(asked, place, own, environ, mounts, tuple(feeds))
     interpreter = sys.executable
-    if installs(spec):
+    if installs(asked):
         interpreter = own_interpreter(place.base.parents[1] / "python")
         environ["PATH"] = os.pathsep.join([str(Path(interpreter).parent), environ.get("PATH", os.defpath)])
     return Staged(
         place=place,
         argv=(interpreter, "-m", "toolkit.cli.main", "train"),
         environ=environ,
-        log=spec.job_dir / "logs" / f"{place.host}.log",
+        log=asked.run.job_dir / "logs" / f"{place.host}.log",
         feeds=tuple(feeds),
     )
 
 
 def _contained(
-    spec: Spec,
+    asked: JobFile,
     place: Place,
     own: Mapping[str, str],
     environ: Mapping[str, str],
     mounts: list[str],
     feeds: tuple[Feed, ...],
 ) -> Staged:
-    (place.base / "input" / place.submitted.name).hardlink_to(spec.job_dir / "source" / place.submitted.name)
+    (place.base / "input" / place.submitted.name).hardlink_to(asked.run.job_dir / "source" / place.submitted.name)
     place.base.chmod(0o777)  # Whoever the image's user is, /opt/ml is theirs to fill.
-    hosts = spec.hosts
+    hosts = asked.hosts
     gpus = containers.gpus_for(hosts.index(place.host), len(hosts), containers.gpu_count())
     return Staged(
         place=place,
-        argv=containers.argv(spec, place, environ, mounts, gpus=gpus, user=containers.person()),
+        argv=containers.argv(asked, place, environ, mounts, gpus=gpus, user=containers.person()),
         environ=dict(own),
-        log=spec.job_dir / "logs" / f"{place.host}.log",
+        log=asked.run.job_dir / "logs" / f"{place.host}.log",
         feeds=feeds,
-        container=containers.name_of(spec, place.host),
+        container=containers.name_of(asked, place.host),
     )
 
 
 def linked_folders(channel: Channel, files: Files) -> list[Path]:
     """Return the folders that hold what the links to *files* lead to: a container must see them at the same paths."""
-    top = channel.path.resolve() if channel.path.is_dir() else channel.path.resolve().parent
+    top = channel.folder.resolve() if channel.folder.is_dir() else channel.folder.resolve().parent
     targets = {path.resolve() for _, path in files}
     return sorted({top} | {target.parent for target in targets if not target.is_relative_to(top)})
 
 
-def share(spec: Spec, channel: Channel, host: str, files: Files) -> Files:
+def share(asked: JobFile, channel: Channel, host: str, files: Files) -> Files:
     """Return those of *channel*'s *files* that *host* is given."""
     if not channel.sharded:
         return files
-    hosts = spec.hosts
+    hosts = asked.hosts
     return files[hosts.index(host) :: len(hosts)]
 
 
 def channel_files(channel: Channel) -> Files:
     """Return what *channel* holds besides folders, by name."""
-    if channel.path.is_file():
-        return [(channel.path.name, channel.path)]
+    if channel.folder.is_file():
+        return [(channel.folder.name, channel.folder)]
     found = []
-    for folder, _, names in os.walk(channel.path, followlinks=True):
+    for folder, _, names in os.walk(channel.folder, followlinks=True):
         for name in names:
             path = Path(folder, name)
-            found.append((path.relative_to(channel.path).as_posix(), path))
+            found.append((path.relative_to(channel.folder).as_posix(), path))
     return sorted(found)
 
 
 def _present_files(channel: Channel, log: Log) -> Files:
     files = channel_files(channel)
     left_out = {name: kind for name, path in files if (kind := kind_of(path)) != "a file"}
-    _say_left_out(f"channel {channel.name}", channel.path, left_out, log)
+    _say_left_out(f"channel {channel.name}", channel.folder, left_out, log)
     return [(name, path) for name, path in files if name not in left_out]
 
 
@@ -241,9 +242,9 @@ def make_writable(staged: Staged) -> None:
     _set_folder_modes(staged.place.base / "input" / "data", 0o755)
 
 
-def installs(spec: Spec) -> bool:
+def installs(asked: JobFile) -> bool:
     """True if `train` may have something to install for this source."""
-    return bool(spec.requirements) or any((spec.source / name).exists() for name in INSTALLED_FROM)
+    return bool(asked.requirements) or any((asked.source / name).exists() for name in INSTALLED_FROM)
 
 
 def own_interpreter(folder: Path) -> str:

@@ -19,12 +19,13 @@ import msgspec
 from toolkit import settings
 from toolkit.errors import ContractError
 from toolkit.job.cluster import Group
-from toolkit.job.job import STRATEGIES, Channel, Folders, Job, Shown, Strategy, StrategyName
+from toolkit.job.job import Channel, Folders, Job
 from toolkit.job.machine import Machine
 from toolkit.job.scripts import only_script
 from toolkit.job.spec import JobSpec
+from toolkit.job.strategy import Strategy
 from toolkit.jobfile.file import read as read_job_file
-from toolkit.jobfile.spec import DISTRIBUTIONS, Spec, complete
+from toolkit.jobfile.spec import JobFile, complete
 from toolkit.jobfile.words import Place as Written
 from toolkit.jobfile.words import check_words, from_arguments, joined
 from toolkit.log import Log
@@ -33,14 +34,15 @@ from toolkit.platforms.assemble import assemble, check_passable
 from toolkit.platforms.folders import below
 from toolkit.platforms.place import Place, job_name
 from toolkit.platforms.program import chosen
-from toolkit.platforms.sagemaker import documents, write
+from toolkit.platforms.sagemaker import documents, variables, write
 from toolkit.platforms.sagemaker import read as sagemaker
+from toolkit.platforms.sagemaker.parameters import MODEL_PARALLEL
 from toolkit.records import Record
 from toolkit.settings import Settings
 
 HINT = (
-    "Set TOOLKIT_PROGRAM or SAGEMAKER_PROGRAM to the script, or TOOLKIT_JOB to a job file (docs/orchestrators.md);"
-    " or let `toolkit run SCRIPT` play the platform. SAGEMAKER_BASE_DIR names the folder of SageMaker's documents"
+    f"Set TOOLKIT_PROGRAM or {variables.PROGRAM} to the script, or TOOLKIT_JOB to a job file (docs/orchestrators.md);"
+    f" or let `toolkit run SCRIPT` play the platform. {variables.BASE_DIR} names the folder of SageMaker's documents"
 )
 SHOWN = 60  # Characters of a wrong value.
 JOB_FILES = ("job.json", "job.toml", "job.yaml", "job.yml")
@@ -101,35 +103,32 @@ def read(
     places = folders(environ, find, ours)
     mounted = documents.read(places.config, log, required=False)
     asked = sagemaker.decoded(mounted.hyperparameters)
-    file = _file(environ, ours, places, place, sagemaker.programs(asked, environ), log)
+    given = _given(environ, ours, places, place, sagemaker.programs(asked, environ), log)
     for note in place.notes:
         log.info(note)
-    if file is None and not environ.get("SAGEMAKER_TRAINING_MODULE"):
+    if given is None:
         raise ContractError(
             f"expected a script to run, found none named and not just one in {places.code}",
             where=f"{name} job",
             hint=HINT,
         )
-    if file is None:
-        spec = sagemaker.asked_for(mounted, asked, places, environ, log)
-    else:
-        given = file.spec
-        if given.checkpoints is not None:
-            mounted = msgspec.structs.replace(mounted, checkpoints=documents.CheckpointConfig())
-        spec = sagemaker.asked_for(
-            mounted,
-            {**asked, **given.hyperparameters},
-            places,
-            {**environ, **given.environment},
-            log,
-            entry=given.entry,
-            entry_from=file.entry_from,
-            strategy=_strategy(given) if file.distributes else None,
-        )
-        spec = _joined(spec, file, place, places)
+    own = given.file.spec
+    if own.checkpoints is not None:
+        mounted = msgspec.structs.replace(mounted, checkpoints=documents.CheckpointConfig())
+    spec = sagemaker.asked_for(
+        mounted,
+        {**asked, **own.hyperparameters},
+        places,
+        {**environ, **own.environment},
+        log,
+        entry=own.entry or "",
+        entry_from=given.entry_from,
+        strategy=_strategy(given.file) if given.distributes else None,
+    )
+    spec = _joined(spec, given, place, places)
     return assemble(
         msgspec.structs.replace(spec, channels=_channels(spec.channels, places)),
-        _grouped(place, file),
+        _grouped(place, given.file.groups),
         ours,
         machine,
         folders=places,
@@ -139,33 +138,37 @@ def read(
     )
 
 
-class _File(Record, frozen=True, kw_only=True):
-    """What a job file and TOOLKIT_* variables ask for. `entry_from`: what names the script; `distributes`: they say how
-    ranks are started, if only that there is one a host."""
+class _Given(Record, frozen=True, kw_only=True):
+    """What a job file and TOOLKIT_* variables ask for.
 
-    spec: Spec
+    `entry_from`: what names the script. `distributes`: they say how ranks are started, if only that there is one on
+    each host.
+    """
+
+    file: JobFile
     entry_from: str
     distributes: bool
 
 
-def _file(
+def _given(
     environ: Mapping[str, str],
     ours: Settings,
     places: Folders,
     place: Place,
     programs: list[tuple[str, str | None]],
     log: Log,
-) -> _File | None:
-    """Return what the job file and TOOLKIT_* variables ask for, None if nothing names a script and there is not just
-    one. *programs*: what else names one."""
+) -> _Given | None:
+    """Return what the job file and TOOLKIT_* variables ask for, None if there is nothing to run: no script is named,
+    the code folder has not just one, and there is no plug-in. *programs*: what else names a script."""
     here = Path.cwd()
+    plugin = sagemaker.plugin(environ) is not None
     file = _job_file(ours, places)
     where = "TOOLKIT_PROGRAM" if file is None else str(file)
     words = joined({} if file is None else read_job_file(file, HINT), _variables(ours, here))
     code = Path(words.get("source", places.code))
     own = _program(ours.program, code, here) if ours.program else {}
     by, script = chosen([("TOOLKIT_PROGRAM", own.get("script")), (where, words.get("script")), *programs], code, log)
-    if not script and file is None and not environ.get("SAGEMAKER_TRAINING_MODULE"):
+    if not script and file is None and not plugin:
         script = only_script(places.code) or ""
         if script:
             log.info(f"nothing names a script: {script} is the only one in {places.code}")
@@ -176,13 +179,18 @@ def _file(
     if "script" not in words:
         if file is not None:
             check_words(words, Written(where=where))
+        if file is not None and not plugin:
             raise ContractError("$.script: expected the path of a script, found nothing", where=where)
-        return None
-    words.setdefault("name", place.name or job_name(Path(words["script"]).stem) or "job")
-    spec = complete(words, Written(where=where, names=_named(ours)), folder=here, stamp="")
-    _check(spec, place, where)
-    check_passable(spec.hyperparameters, _named(ours).get("hyperparameter", where))
-    return _File(spec=spec, entry_from=by, distributes="distribution" in words)
+        if not plugin:
+            return None
+        words.setdefault("source", str(code))
+    words.setdefault("name", place.name or job_name(Path(words.get("script", "")).stem) or "job")
+    made = complete(
+        words, Written(where=where, names=_named(ours)), folder=here, stamp="", needs_script="script" in words
+    )
+    _check(made, place, where)
+    check_passable(made.spec.hyperparameters, _named(ours).get("hyperparameter", where))
+    return _Given(file=made, entry_from=by, distributes="distribution" in words)
 
 
 def _job_file(ours: Settings, places: Folders) -> Path | None:
@@ -226,93 +234,79 @@ def _program(program: str, code: Path, here: Path) -> dict[str, str]:
     return {"script": str(script), "source": str(source if script.is_relative_to(source) else script.parent)}
 
 
-def _check(spec: Spec, place: Place, where: str) -> None:
+def _check(file: JobFile, place: Place, where: str) -> None:
     """Raise ContractError for what only `toolkit run` and SageMaker can give."""
-    for channel in spec.channels:
+    for channel in file.spec.channels:
         if channel.mode == "Pipe":
             message = "expected File or FastFile, found Pipe, which nothing feeds here"
             raise ContractError(f"$.channel.{channel.name}: {message}", where=where)
         if channel.sharded and len(place.hosts) > 1:
             message = "expected FullyReplicated, found ShardedByS3Key: every host sees the whole folder here"
             raise ContractError(f"$.channel.{channel.name}: {message}", where=where)
-    if spec.requirements is not None and spec.requirements != spec.source / "requirements.txt":
-        message = f"expected {spec.source / 'requirements.txt'}, which is installed before the script starts"
-        raise ContractError(f"$.requirements: {message}, found {spec.requirements}", where=where)
-    counts = sum(len(group.hosts) for group in spec.groups)
-    if len(spec.groups) > 1 and counts != len(place.hosts):
-        message = f"expected {len(place.hosts)} hosts in all, as the orchestrator gave, found {counts}"
+    if file.requirements is not None and file.requirements != file.source / "requirements.txt":
+        message = f"expected {file.source / 'requirements.txt'}, which is installed before the script starts"
+        raise ContractError(f"$.requirements: {message}, found {file.requirements}", where=where)
+    if len(file.groups) > 1 and len(file.hosts) != len(place.hosts):
+        message = f"expected {len(place.hosts)} hosts in all, as the orchestrator gave, found {len(file.hosts)}"
         raise ContractError(f"$.instance-groups: {message}", where=where)
 
 
-def _joined(spec: JobSpec, file: _File, place: Place, places: Folders) -> JobSpec:
-    """Return *spec*, what mounted documents ask for, less what *file* asks for in their place.
+def _joined(spec: JobSpec, given: _Given, place: Place, places: Folders) -> JobSpec:
+    """Return *spec*, what mounted documents ask for, less what *given* asks for in their place.
 
     What is to be put into the base's code folder does not belong into another one.
     """
-    given = file.spec
-    if place.distribution and not file.distributes and spec.strategy.name == "script":
-        given = msgspec.structs.replace(given, distribution=DISTRIBUTIONS[place.distribution])
-    in_base = given.source == places.code
-    flags = {k: v for k, v in write.distribution_flags(given).items() if k not in given.hyperparameters}
-    parallel = {name: flags.pop(name) for name in ("mp_parameters",) if name in flags}
-    channels = {channel.name: channel for channel in spec.channels}
-    for channel in given.channels:
-        channels[channel.name] = Channel(name=channel.name, folder=channel.path, mode=channel.mode)
+    file, own = given.file, given.file.spec
+    if place.distribution and not given.distributes and spec.strategy.name == "script":
+        own = msgspec.structs.replace(own, strategy=Strategy(name=place.distribution))
+        file = msgspec.structs.replace(file, spec=own)
+        spec = msgspec.structs.replace(spec, strategy=_strategy(file))
+    in_base = file.source == places.code
+    flags = {k: v for k, v in write.distribution_flags(file).items() if k not in own.hyperparameters}
+    parallel = {name: flags.pop(name) for name in (MODEL_PARALLEL,) if name in flags}
+    channels = {channel.name: channel for channel in (*spec.channels, *own.channels)}
+    # A plug-in's job without a script has no name of its own.
+    name = (own.entry is None and spec.name) or own.name
     return msgspec.structs.replace(
         spec,
-        name=given.name,
-        code=given.source,
+        name=name,
+        code=file.source,
         source=spec.source if in_base else None,
-        strategy=spec.strategy if given is file.spec else _strategy(given),
-        groups=tuple(given.distribution.get("instance_groups", ())) or spec.groups,
-        processes_per_host=given.processes_per_host,
+        groups=own.groups or spec.groups,
+        processes_per_host=own.processes_per_host,
         hyperparameters={**parallel, **spec.hyperparameters, **parallel},
         channels=tuple(channels.values()),
-        metric_definitions=given.metrics or spec.metric_definitions,
-        checkpoints=given.checkpoints or spec.checkpoints,
-        rules=given.rules,
-        environment=given.environment,
-        shown=Shown(
+        metric_definitions=own.metric_definitions or spec.metric_definitions,
+        checkpoints=own.checkpoints or spec.checkpoints,
+        rules=own.rules,
+        environment=own.environment,
+        shown=msgspec.structs.replace(
+            spec.shown,
             parameters={**spec.shown.parameters, **flags},
-            job_name=given.name,
+            job_name=name,
             module_dir=spec.shown.module_dir if in_base else "",
-            input_data_config={**spec.shown.input_data_config, **write.inputs(given)},
+            input_data_config={**spec.shown.input_data_config, **write.inputs(file)},
         ),
     )
 
 
-def _strategy(given: Spec) -> Strategy:
-    """Return how *given*, a job file, has its ranks started: of several distributions the first of STRATEGIES."""
-    asked = given.distribution
-    parallel = asked.get("smdistributed", {}).get("dataparallel", {})
-    asked = {**asked, "smddp": parallel, "multi_worker_mirrored": asked.get("multi_worker_mirrored_strategy", {})}
-    name: StrategyName = next((name for name in STRATEGIES if asked.get(name, {}).get("enabled")), "script")
-    if name == "script":
-        return Strategy()
-    words = asked[name]
-    options = {"mpi_options": words.get("custom_mpi_options")}
-    if name == "smddp":
-        kind = write.first_type(given)
-        options = {"dataparallel_mpi_options": words.get("custom_mpi_options"), "instance_type": kind}
-    return Strategy(
-        name=name,
-        processes_per_host=given.processes_per_host or words.get("processes_per_host"),
-        options={option: value for option, value in options.items() if value},
+def _strategy(file: JobFile) -> Strategy:
+    """Return how *file* has its ranks started: processes-per-host wins over the number in its distribution."""
+    strategy = file.spec.strategy
+    return msgspec.structs.replace(
+        strategy,
+        processes_per_host=file.spec.processes_per_host or strategy.processes_per_host,
+        instance_type=file.first_type if strategy.name == "smddp" else "",
     )
 
 
-def _grouped(place: Place, file: _File | None) -> Place:
-    """Return *place* with the job file's instance groups dealt out over its hosts; without any all are one group."""
-    asked = () if file is None else file.spec.groups
-    if len(asked) < 2:
-        name, kind = (asked[0].name, asked[0].instance_type) if asked else (place.group, place.instance_type)
-        groups = [Group(name=name, hosts=place.hosts, instance_type=kind)]
-    else:
-        hosts = iter(place.hosts)
-        groups = [
-            Group(name=group.name, hosts=tuple(islice(hosts, len(group.hosts))), instance_type=group.instance_type)
-            for group in asked
-        ]
+def _grouped(place: Place, asked: tuple[Group, ...]) -> Place:
+    """Return *place* with the job file's instance groups dealt out over its hosts; one group has all of them."""
+    hosts = iter(place.hosts)
+    groups = [
+        msgspec.structs.replace(group, hosts=tuple(islice(hosts, len(group.hosts) if len(asked) > 1 else None)))
+        for group in asked
+    ]
     own = next(group for group in groups if place.current in group.hosts)
     return msgspec.structs.replace(place, groups=tuple(groups), group=own.name, instance_type=own.instance_type)
 

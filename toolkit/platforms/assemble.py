@@ -8,14 +8,15 @@ import msgspec
 from toolkit import settings
 from toolkit.errors import ContractError
 from toolkit.job.cluster import Cluster
-from toolkit.job.job import Folders, Job, Strategy
+from toolkit.job.job import Folders, Job
 from toolkit.job.machine import Machine
 from toolkit.job.spec import JobSpec
+from toolkit.job.strategy import Strategy
 from toolkit.job.variables import shared_names
 from toolkit.log import Log
 from toolkit.metrics.definition import pairs
 from toolkit.platforms.place import ENGINE_STOP_WITHIN_S, Place
-from toolkit.platforms.sagemaker import write
+from toolkit.platforms.sagemaker import variables, write
 from toolkit.platforms.sagemaker.documents import load
 from toolkit.settings import Settings
 
@@ -45,6 +46,7 @@ def assemble(
         ours = settings.read(environ)
     kept = {name: value for name, value in environ.items() if name not in place.dropped}
     cluster = _cluster(spec, place, ours, machine)
+    strategy = _strategy(spec, cluster, place)
     _warn_of_strangers(cluster, ours, log)
     _warn_of_shared_names(spec, log)
     return Job(
@@ -61,15 +63,16 @@ def assemble(
             folders, code=spec.code or folders.code, checkpoints=spec.checkpoints or folders.checkpoints
         ),
         hyperparameters=spec.hyperparameters,
-        strategy=_strategy(spec, cluster, place),
+        strategy=strategy,
         channels=spec.channels,
         metric_definitions=_metric_definitions(spec, ours),
         shown=msgspec.structs.replace(
             spec.shown,
             resource_config=place.resources
             or write.resources(cluster.current, cluster.hosts, cluster.groups, cluster.interface),
+            variables=variables.for_script(spec.shown.job_name or spec.name or place.name, spec.region),
         ),
-        environ={**spec.defaults, **place.environ, **kept},
+        environ={**variables.defaults(strategy, cluster), **spec.defaults, **place.environ, **kept},
         interpreter=interpreter,
         entry=spec.entry,
         entry_from=spec.entry_from,
@@ -77,7 +80,6 @@ def assemble(
         source=spec.source,
         source_from=spec.source_from,
         requirements=spec.requirements,
-        region=spec.region,
         log_level=spec.log_level,
         stop_within_s=_stop_within_s(place, ours, machine),
         stopped_is_success=place.stopped_is_success,
@@ -125,7 +127,7 @@ def _warn_of_shared_names(spec: JobSpec, log: Log) -> None:
 def _strategy(spec: JobSpec, cluster: Cluster, place: Place) -> Strategy:
     """Return how this host's ranks are started: a host outside the distribution's groups runs the script alone."""
     if cluster.current_group not in cluster.distribution_groups:
-        return Strategy(options=spec.strategy.options)
+        return Strategy()
     if spec.strategy.name != "script" and not cluster.takes_part:
         raise ContractError(
             f"$.instance_groups: expected {cluster.current!r} among the hosts of its group {cluster.current_group!r},"

@@ -7,6 +7,7 @@ from typing import Any
 
 from toolkit.errors import ContractError
 from toolkit.job.cluster import Group
+from toolkit.job.strategy import StrategyName
 from toolkit.patterns import lazy
 from toolkit.records import Record
 from toolkit.settings import MOST, Settings
@@ -53,7 +54,7 @@ class Place(Record, frozen=True, kw_only=True):
     stopped_by_engine: bool = False
     stopped_is_success: bool = False
     processes_per_host: int | None = None
-    distribution: str = ""
+    distribution: StrategyName | None = None
     environ: dict[str, str] = {}
     dropped: tuple[str, ...] = ()
     model: str = ""

@@ -55,8 +55,9 @@ def detect(environ: Mapping[str, str]) -> Platform:
 
 def _is_sagemaker(environ: Mapping[str, str]) -> bool:
     """True for SageMaker's own variables, and where its list of the job's hosts is (Local Mode; `docker run -v`)."""
-    ours = ("SAGEMAKER_BASE_DIR", "TRAINING_JOB_NAME", "TRAINING_JOB_ARN")
-    if any(environ.get(name) for name in ours):
+    from toolkit.platforms.sagemaker.variables import are_set
+
+    if are_set(environ):
         return True
     try:
         return Path("/opt/ml/input/config/resourceconfig.json").exists()

@@ -8,13 +8,13 @@ import re
 from typing import Any
 
 from toolkit.errors import ContractError
-from toolkit.jobfile.spec import Spec
+from toolkit.jobfile.spec import JobFile
 from toolkit.render.inside import CODE, CONFIG, DATA, FILE, STOP_WITHIN_S, Choices, document
 
 WRITTEN = ("model", "output")
 
 
-def project(spec: Spec, choices: Choices) -> dict[str, Any]:
+def project(asked: JobFile, choices: Choices) -> dict[str, Any]:
     """Return the project: the source and channels are bound read-only, model and output are folders of the job's.
 
     Raises:
@@ -22,36 +22,36 @@ def project(spec: Spec, choices: Choices) -> dict[str, Any]:
     """
     if not choices.image:
         raise ContractError("expected the image that has the toolkit, found none", where="--image")
-    text = json.dumps(document(spec), indent=2, ensure_ascii=False) + "\n"
+    text = json.dumps(document(asked), indent=2, ensure_ascii=False) + "\n"
     return {
-        "name": re.sub("[^a-z0-9_-]+", "-", spec.name.lower()),
-        "services": {host: _service(spec, choices, host) for host in spec.hosts},
+        "name": re.sub("[^a-z0-9_-]+", "-", asked.spec.name.lower()),
+        "services": {host: _service(asked, choices, host) for host in asked.hosts},
         "configs": {"job": {"content": text.replace("$", "$$")}},
     }
 
 
-def folders(spec: Spec) -> tuple[str, ...]:
+def folders(asked: JobFile) -> tuple[str, ...]:
     """Return the folders that the containers write to; the engine makes those that are absent, as root's."""
-    kept = () if spec.checkpoints is None else (str(spec.checkpoints),)
-    return (*(f"{_results(spec, host)}/{name}" for host in spec.hosts for name in WRITTEN), *kept)
+    kept = () if asked.spec.checkpoints is None else (str(asked.spec.checkpoints),)
+    return (*(f"{_results(asked, host)}/{name}" for host in asked.hosts for name in WRITTEN), *kept)
 
 
-def _results(spec: Spec, host: str) -> str:
-    return f"{spec.job_dir}/hosts/{host}"
+def _results(asked: JobFile, host: str) -> str:
+    return f"{asked.run.job_dir}/hosts/{host}"
 
 
-def _service(spec: Spec, choices: Choices, host: str) -> dict[str, Any]:
-    volumes = [_bind(str(spec.source), CODE, read_only=True)]
-    volumes += [_bind(str(channel.path), f"{DATA}/{channel.name}", read_only=True) for channel in spec.channels]
-    volumes += [_bind(f"{_results(spec, host)}/{name}", f"/opt/ml/{name}") for name in WRITTEN]
-    if spec.checkpoints is not None:
-        volumes.append(_bind(str(spec.checkpoints), "/opt/ml/checkpoints"))
+def _service(asked: JobFile, choices: Choices, host: str) -> dict[str, Any]:
+    volumes = [_bind(str(asked.source), CODE, read_only=True)]
+    volumes += [_bind(str(channel.folder), f"{DATA}/{channel.name}", read_only=True) for channel in asked.spec.channels]
+    volumes += [_bind(f"{_results(asked, host)}/{name}", f"/opt/ml/{name}") for name in WRITTEN]
+    if asked.spec.checkpoints is not None:
+        volumes.append(_bind(str(asked.spec.checkpoints), "/opt/ml/checkpoints"))
     service: dict[str, Any] = {
         "image": choices.image,
         "hostname": host,
         "command": ["train"],
         "environment": {
-            "TOOLKIT_HOSTS": ",".join(spec.hosts),
+            "TOOLKIT_HOSTS": ",".join(asked.hosts),
             "TOOLKIT_HOST": host,
             "TOOLKIT_STOP_WITHIN_S": str(STOP_WITHIN_S),
         },

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from toolkit.errors import ContractError
-from toolkit.jobfile.spec import Spec
+from toolkit.jobfile.distribution import dictionary
+from toolkit.jobfile.spec import JobFile
 from toolkit.records import Record
 
 BASE = "/opt/ml"
@@ -40,61 +41,61 @@ class Choices(Record, frozen=True, kw_only=True):
     user: str = ""
 
 
-def document(spec: Spec) -> dict[str, Any]:
-    """Return the words of *spec* for a container.
+def document(asked: JobFile) -> dict[str, Any]:
+    """Return the words of *asked* for a container.
 
     Raises:
         ContractError: it asks for what only `toolkit run` and SageMaker give.
     """
-    check(spec)
+    check(asked)
     words: dict[str, Any] = {
-        "name": spec.name,
-        "script": f"{CODE}/{spec.entry}",
+        "name": asked.spec.name,
+        "script": f"{CODE}/{asked.entry}",
         "source": CODE,
-        "processes-per-host": spec.processes_per_host,
-        "distribution": spec.distribution,
-        "hyperparameter": spec.hyperparameters,
-        "channel": {channel.name: f"{DATA}/{channel.name}" for channel in spec.channels},
-        "metric": dict(spec.metrics),
-        "env": spec.environment,
-        "rules": f"{CODE}/{spec.rules_in_source}" if spec.rules else None,
+        "processes-per-host": asked.spec.processes_per_host,
+        "distribution": dictionary(asked.spec.strategy, asked.spec.groups or ()),
+        "hyperparameter": asked.spec.hyperparameters,
+        "channel": {channel.name: f"{DATA}/{channel.name}" for channel in asked.spec.channels},
+        "metric": dict(asked.spec.metric_definitions),
+        "env": asked.spec.environment,
+        "rules": f"{CODE}/{asked.rules_in_source}" if asked.spec.rules else None,
     }
-    if len(spec.groups) > 1:
+    if len(asked.groups) > 1:
         words["instance-groups"] = [
             {"name": group.name, "hosts": len(group.hosts), "instance-type": group.instance_type}
-            for group in spec.groups
+            for group in asked.groups
         ]
     return {word: value for word, value in words.items() if value not in (None, {}, [])}
 
 
-def check(spec: Spec) -> None:
-    """Raise ContractError where *spec* asks for what no orchestrator gives: Pipe mode, dealt-out files, requirements
+def check(asked: JobFile) -> None:
+    """Raise ContractError where *asked* asks for what no orchestrator gives: Pipe mode, dealt-out files, requirements
     or rules from elsewhere."""
-    for channel in spec.channels:
+    for channel in asked.spec.channels:
         if channel.mode == "Pipe" or channel.sharded:
             found = "Pipe" if channel.mode == "Pipe" else "ShardedByS3Key"
             message = f"expected a folder that every host sees whole, found {found}, which only SageMaker gives"
             raise ContractError(f"channel {channel.name}: {message}", where="job file")
-    wanted: Path = spec.source / "requirements.txt"
-    if spec.requirements is not None and spec.requirements != wanted:
+    wanted: Path = asked.source / "requirements.txt"
+    if asked.requirements is not None and asked.requirements != wanted:
         message = f"requirements: expected {wanted}, which is installed before the script starts"
-        raise ContractError(f"{message}, found {spec.requirements}", where="job file")
-    if spec.rules is not None and not spec.rules.is_relative_to(spec.source):
-        message = f"rules: expected a file in the source folder {spec.source}, found {spec.rules}"
+        raise ContractError(f"{message}, found {asked.requirements}", where="job file")
+    if asked.spec.rules is not None and not asked.spec.rules.is_relative_to(asked.source):
+        message = f"rules: expected a file in the source folder {asked.source}, found {asked.spec.rules}"
         raise ContractError(message, where="job file")
 
 
-def checked_claims(spec: Spec, choices: Choices) -> dict[str, tuple[str, str]]:
+def checked_claims(asked: JobFile, choices: Choices) -> dict[str, tuple[str, str]]:
     """Return the claim and the folder in it for each thing that has one.
 
     Raises:
         ContractError: a channel has none, or there is one for what the job does not have.
     """
-    known = ("code", "model", "output", "checkpoints", *(channel.name for channel in spec.channels))
+    known = ("code", "model", "output", "checkpoints", *(channel.name for channel in asked.spec.channels))
     for name in choices.claims:
         if name not in known:
             raise ContractError(f"expected one of {', '.join(known)}, found {name!r}", where="--claim")
-    needed = [channel.name for channel in spec.channels] + ["checkpoints"] * (spec.checkpoints is not None)
+    needed = [channel.name for channel in asked.spec.channels] + ["checkpoints"] * (asked.spec.checkpoints is not None)
     for name in needed:
         if name not in choices.claims:
             hint = f"Name the persistent volume claim that holds it: --claim {name}=CLAIM or {name}=CLAIM/FOLDER."

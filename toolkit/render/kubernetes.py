@@ -10,7 +10,8 @@ import re
 from typing import Any
 
 from toolkit.errors import ContractError
-from toolkit.jobfile.spec import Group, Spec
+from toolkit.job.cluster import Group
+from toolkit.jobfile.spec import JobFile
 from toolkit.render.inside import (
     CODE,
     CONFIG,
@@ -30,51 +31,51 @@ INDEX = "JOB_COMPLETION_INDEX"
 GROUP = "host"
 
 
-def job(spec: Spec, choices: Choices) -> tuple[dict[str, Any], ...]:
+def job(asked: JobFile, choices: Choices) -> tuple[dict[str, Any], ...]:
     """Return an Indexed Job, its document and, for several hosts, their service.
 
     Raises:
         ContractError: no image, several instance groups, a channel without a claim.
     """
-    if len(spec.groups) > 1:
-        message = f"expected one instance group, found {len(spec.groups)}"
+    if len(asked.groups) > 1:
+        message = f"expected one instance group, found {len(asked.groups)}"
         raise ContractError(message, where="job file", hint="Pods of one Job are all alike: use a jobset.")
-    name = _name(spec)
-    config = _config(spec, name)
-    count = len(spec.hosts)
+    name = _name(asked)
+    config = _config(asked, name)
+    count = len(asked.hosts)
     hosts = f"{name}-{_range(count)}.{name}" if count > 1 else ""
     own = f"{name}-$({INDEX}).{name}" if count > 1 else ""
-    template = _pods(spec, choices, name, hosts, own)
+    template = _pods(asked, choices, name, hosts, own)
     if count > 1:
         template["spec"]["subdomain"] = name
     manifest = {
         "apiVersion": "batch/v1",
         "kind": "Job",
         "metadata": {"name": name},
-        "spec": _job_spec(spec, count, template, retries=RETRIES * count),
+        "spec": _job_spec(asked, count, template, retries=RETRIES * count),
     }
     return config, *((_service(name),) if count > 1 else ()), manifest
 
 
-def jobset(spec: Spec, choices: Choices) -> tuple[dict[str, Any], ...]:
+def jobset(asked: JobFile, choices: Choices) -> tuple[dict[str, Any], ...]:
     """Return a JobSet, with one replicated job for each instance group, and its document.
 
     Raises:
         ContractError: no image, a channel without a claim.
     """
-    name = _name(spec)
-    config = _config(spec, name)
-    groups = [(_group_name(group, len(spec.groups)), len(group.hosts), group) for group in spec.groups]
-    several = len(spec.hosts) > 1
+    name = _name(asked)
+    config = _config(asked, name)
+    groups = [(_group_name(group, len(asked.groups)), len(group.hosts), group) for group in asked.groups]
+    several = len(asked.hosts) > 1
     hosts = ",".join(f"{name}-{group}-0-{_range(count)}.{name}" for group, count, _ in groups) if several else ""
     jobs = []
-    for group, count, asked in groups:
+    for group, count, described in groups:
         own = f"{name}-{group}-0-$({INDEX}).{name}" if several else ""
-        template = _pods(spec, choices, name, hosts, own)
-        if asked.instance_type != "local":
-            template["spec"]["nodeSelector"] = {"node.kubernetes.io/instance-type": asked.instance_type}
+        template = _pods(asked, choices, name, hosts, own)
+        if described.instance_type != "local":
+            template["spec"]["nodeSelector"] = {"node.kubernetes.io/instance-type": described.instance_type}
         # The set is what is started again: with all its hosts.
-        job_spec = _job_spec(spec, count, template, retries=0)
+        job_spec = _job_spec(asked, count, template, retries=0)
         jobs.append({"name": group, "replicas": 1, "template": {"spec": job_spec}})
     manifest = {
         "apiVersion": "jobset.x-k8s.io/v1alpha2",
@@ -94,9 +95,9 @@ def jobset(spec: Spec, choices: Choices) -> tuple[dict[str, Any], ...]:
     return config, manifest
 
 
-def _name(spec: Spec) -> str:
+def _name(asked: JobFile) -> str:
     """Return the job's name as a DNS label that leaves room for what is added to it."""
-    name = re.sub("[^a-z0-9]+", "-", spec.name.lower())[:NAME_LENGTH].strip("-")
+    name = re.sub("[^a-z0-9]+", "-", asked.spec.name.lower())[:NAME_LENGTH].strip("-")
     return name if name[0].isalpha() else f"job-{name}"
 
 
@@ -108,8 +109,8 @@ def _range(count: int) -> str:
     return f"[0-{count - 1}]" if count > 1 else "0"
 
 
-def _config(spec: Spec, name: str) -> dict[str, Any]:
-    text = json.dumps(document(spec), indent=2, ensure_ascii=False) + "\n"
+def _config(asked: JobFile, name: str) -> dict[str, Any]:
+    text = json.dumps(document(asked), indent=2, ensure_ascii=False) + "\n"
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": f"{name}-job"}, "data": {FILE: text}}
 
 
@@ -127,8 +128,8 @@ def _service(name: str) -> dict[str, Any]:
     }
 
 
-def _job_spec(spec: Spec, count: int, template: dict[str, Any], *, retries: int) -> dict[str, Any]:
-    asked: dict[str, Any] = {
+def _job_spec(asked: JobFile, count: int, template: dict[str, Any], *, retries: int) -> dict[str, Any]:
+    made: dict[str, Any] = {
         "completions": count,
         "parallelism": count,
         "completionMode": "Indexed",
@@ -144,12 +145,12 @@ def _job_spec(spec: Spec, count: int, template: dict[str, Any], *, retries: int)
         },
         "template": template,
     }
-    if spec.max_run_s is not None:
-        asked["activeDeadlineSeconds"] = max(1, round(spec.max_run_s))
-    return asked
+    if asked.run.max_run_s is not None:
+        made["activeDeadlineSeconds"] = max(1, round(asked.run.max_run_s))
+    return made
 
 
-def _pods(spec: Spec, choices: Choices, name: str, hosts: str, own: str) -> dict[str, Any]:
+def _pods(asked: JobFile, choices: Choices, name: str, hosts: str, own: str) -> dict[str, Any]:
     """Return the pods' template; *own* is a host's name among *hosts*, both empty for a host alone."""
     if not choices.image:
         raise ContractError("expected the image that has the toolkit and the code, found none", where="--image")
@@ -158,7 +159,7 @@ def _pods(spec: Spec, choices: Choices, name: str, hosts: str, own: str) -> dict
     if hosts:
         environ += [{"name": "TOOLKIT_HOSTS", "value": hosts}, {"name": "TOOLKIT_HOST", "value": own}]
     environ.append({"name": "TOOLKIT_STOP_WITHIN_S", "value": str(STOP_WITHIN_S)})
-    mounts, volumes = _volumes(spec, choices, name)
+    mounts, volumes = _volumes(asked, choices, name)
     container: dict[str, Any] = {
         "name": "train",
         "image": choices.image,
@@ -181,7 +182,7 @@ def _pods(spec: Spec, choices: Choices, name: str, hosts: str, own: str) -> dict
     }
 
 
-def _volumes(spec: Spec, choices: Choices, name: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+def _volumes(asked: JobFile, choices: Choices, name: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Return (mounts, volumes): the document, shared memory, and each claim. model and output are of each host, the
     rest of all."""
     mounts: list[dict[str, Any]] = [
@@ -192,7 +193,7 @@ def _volumes(spec: Spec, choices: Choices, name: str) -> tuple[list[dict[str, An
         {"name": "job", "configMap": {"name": f"{name}-job"}},
         {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": choices.shm}},
     ]
-    claims = checked_claims(spec, choices)
+    claims = checked_claims(asked, choices)
     for claim in sorted({claim for claim, _ in claims.values()}):
         volumes.append({"name": f"claim-{claim}"[:63], "persistentVolumeClaim": {"claimName": claim}})
     for what, (claim, folder) in claims.items():

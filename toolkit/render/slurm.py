@@ -5,7 +5,7 @@ import shlex
 from pathlib import Path
 
 from toolkit.errors import ContractError
-from toolkit.jobfile.spec import Spec
+from toolkit.jobfile.spec import JobFile
 from toolkit.render.inside import RETRIES, Choices, check
 
 SCRIPT = """\
@@ -31,22 +31,22 @@ exit "$code"
 """
 
 
-def script(spec: Spec, choices: Choices, job_file: Path) -> str:
-    """Return the batch script for *job_file*, whose content *spec* is.
+def script(asked: JobFile, choices: Choices, job_file: Path) -> str:
+    """Return the batch script for *job_file*, whose content *asked* is.
 
     Raises:
         ContractError: the job asks for what Slurm does not give, or for several instance groups.
     """
-    check(spec)
-    if len(spec.groups) > 1:
-        message = f"expected one instance group, found {len(spec.groups)}"
+    check(asked)
+    if len(asked.groups) > 1:
+        message = f"expected one instance group, found {len(asked.groups)}"
         raise ContractError(message, where="job file", hint="Slurm gives a job's nodes in an order of its own.")
     train = "train"
     if choices.image:
         train = f"--container-image={shlex.quote(choices.image)} train"
     base = f"{shlex.quote(str(job_file.parent / 'jobs'))}/{{job}}/{{host}}"
     return SCRIPT.format(
-        options="".join(f"#SBATCH --{option}\n" for option in _options(spec, choices)),
+        options="".join(f"#SBATCH --{option}\n" for option in _options(asked, choices)),
         job=shlex.quote(str(job_file)),
         base=base,
         train=train,
@@ -54,17 +54,17 @@ def script(spec: Spec, choices: Choices, job_file: Path) -> str:
     )
 
 
-def _options(spec: Spec, choices: Choices) -> list[str]:
+def _options(asked: JobFile, choices: Choices) -> list[str]:
     options = [
-        f"job-name={spec.name}",
-        f"nodes={len(spec.hosts)}",
+        f"job-name={asked.spec.name}",
+        f"nodes={len(asked.hosts)}",
         "ntasks-per-node=1",
-        f"output={spec.name}-%j.log",
+        f"output={asked.spec.name}-%j.log",
         "open-mode=append",
         "requeue",
     ]
-    if spec.max_run_s is not None:
-        options.append(f"time={max(1, math.ceil(spec.max_run_s / 60))}")
+    if asked.run.max_run_s is not None:
+        options.append(f"time={max(1, math.ceil(asked.run.max_run_s / 60))}")
     if choices.gpus:
         options.append(f"gpus-per-node={choices.gpus}")
     if choices.notice_s is not None:

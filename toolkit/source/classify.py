@@ -6,13 +6,12 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from toolkit.errors import ContractError, UserError
+from toolkit.errors import UserError
 from toolkit.job.job import Script
 from toolkit.patterns import lazy
 from toolkit.settings import ArgumentStyle
 from toolkit.source.files import is_file, is_folder, kind_of
 
-PLUGIN_KEY = "SAGEMAKER_TRAINING_MODULE"
 # The names that sagemaker-training 5.1.4 lets through: nothing absolute, no option, nothing a shell would read.
 ENTRY = lazy(r"[A-Za-z0-9._][A-Za-z0-9._+-]*(/[A-Za-z0-9._+-]+)*")
 MODULE = lazy(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
@@ -36,10 +35,9 @@ def classify(folder: Path, entry: str | None, plugin: str | None, style: Argumen
     Raises:
         UserError: no entry, one of a forbidden name, or one that is not there or is no program. Its place is the
             caller's to give.
-        ContractError: a plug-in that is not "module:function".
     """
     if plugin:
-        return Script(entry=_checked_plugin(plugin), kind="plugin", folder=folder, argument_style=style)
+        return Script(entry=plugin, kind="plugin", folder=folder, argument_style=style)
     if not entry:
         raise _missing(f"no entry point is given for {folder}", folder, "Name the script, as 'train.py'.")
     validate_entry_point(entry)
@@ -110,13 +108,6 @@ def _check_readable(folder: Path) -> None:
             where=str(folder),
             hint="Give the user of the container the right to read it: chmod -R a+rX, or another owner.",
         )
-
-
-def _checked_plugin(plugin: str) -> str:
-    module, _, function = plugin.partition(":")
-    if not MODULE.fullmatch(module) or not function.isidentifier():
-        raise ContractError(f"expected 'module:function', found {plugin!r}", where=PLUGIN_KEY)
-    return plugin
 
 
 def _is_package(folder: Path) -> bool:

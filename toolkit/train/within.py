@@ -3,6 +3,7 @@
 from toolkit.artifacts.scratch import RUN
 from toolkit.errors import UserError
 from toolkit.job.job import Folders
+from toolkit.platforms.sagemaker.variables import BASE_DIR
 
 
 def refusal(outer: str, folders: Folders) -> UserError | None:
@@ -17,5 +18,5 @@ def refusal(outer: str, folders: Folders) -> UserError | None:
         f"train was started by the script of the job that it would run (base {folders.base}): it would start that"
         " script again, and so on",
         hint="Let the script start the training program itself, or name that program as the job's script"
-        " (TOOLKIT_PROGRAM). To run another job, set SAGEMAKER_BASE_DIR.",
+        f" (TOOLKIT_PROGRAM). To run another job, set {BASE_DIR}.",
     )

@@ -45,13 +45,13 @@ def job(base: Path, **environ: str) -> Job:
 @pytest.mark.parametrize(
     ("distributed", "name", "per_host", "options"),
     [
-        ({}, "script", None, {}),
-        (TORCHRUN, "torch_distributed", 2, {}),
-        (MPI, "mpi", None, {"mpi_options": "--mca btl_tcp_if_include eth0"}),
+        ({}, "script", None, ""),
+        (TORCHRUN, "torch_distributed", 2, ""),
+        (MPI, "mpi", None, "--mca btl_tcp_if_include eth0"),
     ],
 )
 def test_the_script_and_its_ranks_are_told_by_the_channel(
-    tmp_path: Path, distributed: Any, name: str, per_host: int | None, options: dict[str, str]
+    tmp_path: Path, distributed: Any, name: str, per_host: int | None, options: str
 ) -> None:
     write(tmp_path, SOURCE, distributed, {"lr": "0.1"})
 
@@ -59,7 +59,7 @@ def test_the_script_and_its_ranks_are_told_by_the_channel(
 
     assert (told.entry, told.source) == ("train.py", str(tmp_path / "input/data/code"))
     assert (told.strategy.name, told.strategy.processes_per_host) == (name, per_host)
-    assert told.strategy.options == options
+    assert told.strategy.mpirun_options == options
     assert (told.hyperparameters, told.argument_style) == ({"lr": 0.1}, "json")
 
 

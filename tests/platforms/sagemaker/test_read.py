@@ -454,9 +454,9 @@ def test_the_name_is_the_platforms_else_the_clients(
 
 
 def test_the_region_is_the_jobs_else_the_platforms(base: Base) -> None:
-    assert base.read({"AWS_REGION": "us-east-1"}).region == "us-east-1"
+    assert base.read({"AWS_REGION": "us-east-1"}).shown.variables["SAGEMAKER_REGION"] == "us-east-1"
     base.write(hyperparameters={"sagemaker_region": '"eu-west-1"'})
-    assert base.read({"AWS_REGION": "us-east-1"}).region == "eu-west-1"
+    assert base.read({"AWS_REGION": "us-east-1"}).shown.variables["SAGEMAKER_REGION"] == "eu-west-1"
 
 
 @pytest.mark.parametrize(
@@ -634,7 +634,25 @@ def test_processes_per_host_and_options_are_handed_on(base: Base) -> None:
     job = base.read()
 
     assert job.processes_per_host == job.strategy.processes_per_host == 8
-    assert job.strategy.options == {"mpi_options": "--NCCL_DEBUG INFO", "instance_type": "ml.p4d.24xlarge"}
+    assert job.strategy.mpirun_options == "--NCCL_DEBUG INFO"
+    assert job.strategy.instance_type == "ml.p4d.24xlarge"
+
+
+@pytest.mark.parametrize("plugin", ["pkg.mod", "pkg.mod:", ":main", "pkg mod:main", "pkg:ma in", "a:b:c", "-c:main"])
+def test_a_plugin_that_is_no_module_and_function_is_named_with_its_variable(base: Base, plugin: str) -> None:
+    with pytest.raises(ContractError, match=r"^SAGEMAKER_TRAINING_MODULE: expected 'module:function', found"):
+        base.read({"SAGEMAKER_TRAINING_MODULE": plugin})
+
+
+def test_ranks_of_smddp_on_several_hosts_find_the_instance_type_unless_the_user_set_it(base: Base) -> None:
+    base.write(hyperparameters={"sagemaker_distributed_dataparallel_enabled": "true"})
+    one = base.read()
+    base.write(resourceconfig={"current_host": "a", "hosts": ["a", "b"], "current_instance_type": "ml.p4d.24xlarge"})
+
+    several, own = base.read(), base.read({"SAGEMAKER_INSTANCE_TYPE": "mine"})
+
+    found = [job.environ.get("SAGEMAKER_INSTANCE_TYPE") for job in (one, several, own)]
+    assert found == [None, "ml.p4d.24xlarge", "mine"]
 
 
 def test_addresses_of_hosts_come_from_the_settings(base: Base) -> None:

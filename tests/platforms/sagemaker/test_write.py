@@ -3,20 +3,15 @@ from typing import Any
 
 import pytest
 
-from toolkit.jobfile.spec import DISTRIBUTIONS, Channel, Group, Spec
+from tests.jobfile.made import job_file
+from toolkit.job.job import Channel
 from toolkit.platforms.sagemaker import write
-
-GROUP = Group(name="homogeneousCluster", hosts=("algo-1", "algo-2"), instance_type="local")
-
-
-def spec(**more: Any) -> Spec:
-    return Spec(
-        name="job", script=Path("/src/train.py"), source=Path("/src"), groups=(GROUP,), job_dir=Path("/j"), **more
-    )
 
 
 def test_every_hyperparameter_is_json_in_a_string() -> None:
-    asked = spec(hyperparameters={"epochs": 5, "optimizer": "adam", "lr": 1e-5, "x": None, "flag": True, "l": [1, "a"]})
+    asked = job_file(
+        hyperparameters={"epochs": 5, "optimizer": "adam", "lr": 1e-5, "x": None, "flag": True, "l": [1, "a"]}
+    )
 
     made = write.hyperparameters(asked, Path("/j/sourcedir.tar.gz"), "eu-west-1")
 
@@ -42,17 +37,17 @@ LOCAL = {"sagemaker_instance_type": "local"}
     ("asked", "flags"),
     [
         ({}, {}),
-        (DISTRIBUTIONS["pytorchddp"], {"sagemaker_pytorch_ddp_enabled": True, **LOCAL}),
-        (DISTRIBUTIONS["torch_distributed"], {"sagemaker_torch_distributed_enabled": True, **LOCAL}),
+        ("pytorchddp", {"sagemaker_pytorch_ddp_enabled": True, **LOCAL}),
+        ("torch_distributed", {"sagemaker_torch_distributed_enabled": True, **LOCAL}),
         (
-            DISTRIBUTIONS["smddp"],
+            "smddp",
             {
                 "sagemaker_distributed_dataparallel_enabled": True,
                 **LOCAL,
                 "sagemaker_distributed_dataparallel_custom_mpi_options": "",
             },
         ),
-        (DISTRIBUTIONS["mpi"], {"sagemaker_mpi_enabled": True, "sagemaker_mpi_custom_mpi_options": ""}),
+        ("mpi", {"sagemaker_mpi_enabled": True, "sagemaker_mpi_custom_mpi_options": ""}),
         (
             {"mpi": {"enabled": True, "processes_per_host": 8, "custom_mpi_options": "-x A"}},
             {
@@ -61,10 +56,10 @@ LOCAL = {"sagemaker_instance_type": "local"}
                 "sagemaker_mpi_custom_mpi_options": "-x A",
             },
         ),
-        (DISTRIBUTIONS["pytorchxla"], {"sagemaker_pytorch_xla_multi_worker_enabled": True}),
-        (DISTRIBUTIONS["parameter_server"], {"sagemaker_parameter_server_enabled": True}),
+        ("pytorchxla", {"sagemaker_pytorch_xla_multi_worker_enabled": True}),
+        ("parameter_server", {"sagemaker_parameter_server_enabled": True}),
         (
-            DISTRIBUTIONS["multi_worker_mirrored_strategy"],
+            "multi_worker_mirrored_strategy",
             {"sagemaker_multi_worker_mirrored_strategy_enabled": True},
         ),
         (
@@ -81,18 +76,18 @@ LOCAL = {"sagemaker_instance_type": "local"}
     ],
 )
 def test_a_distribution_becomes_the_flags_that_the_sdk_makes_of_it(
-    asked: dict[str, Any], flags: dict[str, Any]
+    asked: str | dict[str, Any], flags: dict[str, Any]
 ) -> None:
-    assert write.distribution_flags(spec(distribution=asked)) == flags
+    assert write.distribution_flags(job_file(distribution=asked)) == flags
 
 
 def test_channels_are_told_with_mode_and_distribution() -> None:
     channels = (
-        Channel(name="train", path=Path("/d"), mode="Pipe", sharded=True),
-        Channel(name="test", path=Path("/d")),
+        Channel(name="train", folder=Path("/d"), mode="Pipe", sharded=True),
+        Channel(name="test", folder=Path("/d")),
     )
 
-    assert write.inputs(spec(channels=channels)) == {
+    assert write.inputs(job_file(channels=channels)) == {
         "train": {"TrainingInputMode": "Pipe", "S3DistributionType": "ShardedByS3Key", "RecordWrapperType": "None"},
         "test": {"TrainingInputMode": "File", "S3DistributionType": "FullyReplicated", "RecordWrapperType": "None"},
     }

@@ -18,10 +18,11 @@ from toolkit.errors import ContractError
 from toolkit.log import Log
 from toolkit.metrics.definition import pairs
 from toolkit.platforms import names
+from toolkit.platforms.sagemaker.variables import BASE_DIR
 from toolkit.records import Record
 
 HINT = (
-    "SageMaker writes it; elsewhere set TOOLKIT_JOB or TOOLKIT_PROGRAM (docs/orchestrators.md), or SAGEMAKER_BASE_DIR"
+    f"SageMaker writes it; elsewhere set TOOLKIT_JOB or TOOLKIT_PROGRAM (docs/orchestrators.md), or {BASE_DIR}"
     " to a folder that has input/config, or let `toolkit run SCRIPT` play the platform"
 )
 _KINDS = {"array": "a list", "object": "an object", "str": "a string", "int": "a whole number", "null": "null"}

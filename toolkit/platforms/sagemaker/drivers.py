@@ -13,8 +13,8 @@ from typing import Annotated, Any
 import msgspec
 
 from toolkit.errors import ContractError
-from toolkit.job.job import Strategy
 from toolkit.job.spec import JobSpec
+from toolkit.job.strategy import Strategy
 from toolkit.platforms.place import Place
 from toolkit.platforms.sagemaker.documents import load, typed
 from toolkit.records import Record
@@ -109,7 +109,7 @@ def _strategy(data: Path) -> Strategy | None:
     return Strategy(
         name="mpi",
         processes_per_host=shared.process_count_per_node,
-        options={"mpi_options": options} if options else {},
+        mpirun_options=options,
     )
 
 

@@ -12,15 +12,16 @@ import msgspec
 
 from toolkit.errors import ContractError
 from toolkit.job.cluster import Group
-from toolkit.job.job import Channel, Folders, Job, Shown, Strategy, StrategyName
+from toolkit.job.job import Channel, Folders, Job, Shown
 from toolkit.job.machine import Machine
 from toolkit.job.spec import JobSpec
+from toolkit.job.strategy import Strategy, StrategyName
 from toolkit.log import Log, level_named
 from toolkit.platforms.assemble import assemble, check_passable
 from toolkit.platforms.folders import BASE, below
 from toolkit.platforms.place import HOMOGENEOUS, Place
 from toolkit.platforms.program import chosen
-from toolkit.platforms.sagemaker import documents
+from toolkit.platforms.sagemaker import documents, parameters, variables
 from toolkit.platforms.sagemaker.documents import Documents, InstanceGroup, ResourceConfig, typed
 from toolkit.settings import MOST, Settings
 
@@ -43,25 +44,6 @@ RESERVED = frozenset(
         "sagemaker_s3_output",
     )
 )
-# Which of several that are on wins: the first (sagemaker-pytorch-training 3.0.0, then the TensorFlow toolkit's two).
-FLAGS: tuple[tuple[StrategyName, str], ...] = (
-    ("mpi", "sagemaker_mpi_enabled"),
-    ("horovod", "sagemaker_horovod_enabled"),
-    ("pytorchddp", "sagemaker_pytorch_ddp_enabled"),
-    ("torch_distributed", "sagemaker_torch_distributed_enabled"),
-    ("smddp", "sagemaker_distributed_dataparallel_enabled"),
-    ("pytorchxla", "sagemaker_pytorch_xla_multi_worker_enabled"),
-    ("multi_worker_mirrored", "sagemaker_multi_worker_mirrored_strategy_enabled"),
-    ("parameter_server", "sagemaker_parameter_server_enabled"),
-)
-# What launchers are told besides: option -> hyperparameter.
-OPTIONS = {
-    "instance_type": "sagemaker_instance_type",
-    "mpi_options": "sagemaker_mpi_custom_mpi_options",
-    "dataparallel_mpi_options": "sagemaker_distributed_dataparallel_custom_mpi_options",
-}
-PROCESSES = "sagemaker_mpi_num_processes"
-GROUPS = "sagemaker_distribution_instance_groups"
 # Framework plug-ins whose whole work is this toolkit's own: with them, the old runner would still run the job.
 REPLACED = ("sagemaker_pytorch_container.training:main",)
 # What is asked for, by hyperparameter or variable, and not served yet; a job runs without it, so it is said.
@@ -73,7 +55,7 @@ NOT_SERVED = {
 
 def folders(environ: Mapping[str, str]) -> Folders:
     """Return the folders below SAGEMAKER_BASE_DIR, else /opt/ml."""
-    return below(environ.get("SAGEMAKER_BASE_DIR", ""), environ)
+    return below(environ.get(variables.BASE_DIR, ""), environ)
 
 
 def read(
@@ -114,7 +96,7 @@ def programs(asked: Mapping[str, Any], environ: Mapping[str, str]) -> list[tuple
     """Return what names the script beside our own settings: the image's variable, then the client's hyperparameter."""
     program = asked.get(PROGRAM)
     given = program if isinstance(program, str) else None
-    return [("SAGEMAKER_PROGRAM", environ.get("SAGEMAKER_PROGRAM")), (PROGRAM, given)]
+    return [(variables.PROGRAM, environ.get(variables.PROGRAM)), (PROGRAM, given)]
 
 
 def place_of(resources: ResourceConfig, raw: dict[str, Any], environ: Mapping[str, str], where: str) -> Place:
@@ -137,7 +119,7 @@ def place_of(resources: ResourceConfig, raw: dict[str, Any], environ: Mapping[st
         resources=raw,
         where=where,
         stop_within_s=STOP_WITHIN_S,
-        stopped_by_engine=not any(environ.get(name) for name in ("TRAINING_JOB_NAME", "TRAINING_JOB_ARN")),
+        stopped_by_engine=not any(environ.get(name) for name in (variables.JOB_NAME, variables.JOB_ARN)),
         stopped_is_success=True,
     )
 
@@ -177,14 +159,14 @@ def asked_for(
             log.warning(f"{name} is not served yet: {consequence}")
     named, submitted = source.text("sagemaker_job_name"), source.text(SUBMITTED)
     return JobSpec(
-        name=environ.get("TRAINING_JOB_NAME") or named or "",
+        name=environ.get(variables.JOB_NAME) or named or "",
         entry=entry or source.text(PROGRAM),
         entry_from=entry_from or PROGRAM,
-        plugin=_plugin(environ, log),
-        source=submitted or environ.get("SAGEMAKER_SUBMIT_DIRECTORY") or None,
-        source_from=SUBMITTED if submitted else "SAGEMAKER_SUBMIT_DIRECTORY",
+        plugin=_told_plugin(environ, log),
+        source=submitted or environ.get(variables.SUBMIT_DIRECTORY) or None,
+        source_from=SUBMITTED if submitted else variables.SUBMIT_DIRECTORY,
         strategy=_strategy(source, strategy),
-        groups=source.names(GROUPS) if GROUPS in framework else None,
+        groups=source.names(parameters.GROUPS) if parameters.GROUPS in framework else None,
         hyperparameters=own,
         channels=_channels(papers, places),
         metric_definitions=papers.metric_definitions,
@@ -195,24 +177,34 @@ def asked_for(
         shown=Shown(
             parameters={name: value for name, value in framework.items() if name not in RESERVED},
             job_name=named or "",
+            framework_module=environ.get(variables.TRAINING_MODULE),
             module_dir=submitted or "",
             input_data_config=papers.raw_channels,
         ),
     )
 
 
-def _plugin(environ: Mapping[str, str], log: Log) -> str | None:
-    plugin = environ.get("SAGEMAKER_TRAINING_MODULE") or None
-    if plugin in REPLACED:
-        log.info(f"SAGEMAKER_TRAINING_MODULE={plugin}, which AWS's PyTorch images set: train does its work by itself")
-        return None
-    return plugin
+def plugin(environ: Mapping[str, str]) -> str | None:
+    """Return the framework plug-in that runs the job, None without one, or where `train` does its work.
+
+    Raises:
+        ContractError: it is not "module:function".
+    """
+    named = variables.plugin(environ)
+    return None if named in REPLACED else named
+
+
+def _told_plugin(environ: Mapping[str, str], log: Log) -> str | None:
+    named = variables.plugin(environ)
+    if named in REPLACED:
+        log.info(f"{variables.TRAINING_MODULE}={named}, which AWS's PyTorch images set: train does its work by itself")
+    return plugin(environ)
 
 
 def _torch_version(environ: Mapping[str, str]) -> dict[str, str]:
     """Return SM_DLC_TORCH_VERSION, torch.__version__, which AWS's PyTorch plug-in sets. Read, since torch's import
     takes seconds."""
-    if environ.get("SAGEMAKER_TRAINING_MODULE") not in REPLACED:
+    if environ.get(variables.TRAINING_MODULE) not in REPLACED:
         return {}
     import importlib.util
 
@@ -251,6 +243,11 @@ class _Source:
     def text(self, name: str) -> str | None:
         return typed(self.values.get(name), str | None, self.file, f"$.{name}")  # type: ignore[arg-type]
 
+    def shown(self, name: str) -> str:
+        """Return the value as text, whatever its type; "" without it."""
+        value = self.values.get(name)
+        return "" if value is None else str(value)
+
     def names(self, name: str) -> tuple[str, ...]:
         return typed(self.values[name], tuple[str, ...], self.file, f"$.{name}")
 
@@ -276,19 +273,19 @@ def _is_framework(name: str) -> bool:
 
 
 def _strategy(source: _Source, over: Strategy | None) -> Strategy:
-    flagged: StrategyName = next((name for name, flag in FLAGS if source.is_on(flag)), "script")
+    """Return what the hyperparameters say of how ranks are started; what *over* says wins."""
+    flagged: StrategyName = next((name for name, flag in parameters.FLAGS.items() if source.is_on(flag)), "script")
     over = over or Strategy(name=flagged)
-    name = over.name
-    values = {option: source.values.get(key) for option, key in OPTIONS.items()}
-    options = {option: value for option, value in values.items() if value not in (None, "")} | over.options
-    if name == "script":
-        return Strategy(options=options)
+    if over.name == "script":
+        return Strategy()
+    processes = parameters.PROCESSES
     return Strategy(
-        name=name,
-        processes_per_host=over.processes_per_host or source.count("sagemaker_mpi_num_of_processes_per_host"),
-        processes=source.count(PROCESSES),
-        processes_from=f"{source.file.name}: $.{PROCESSES}",
-        options=options,
+        name=over.name,
+        processes_per_host=over.processes_per_host or source.count(parameters.PROCESSES_PER_HOST),
+        processes=source.count(processes),
+        processes_from=f"{source.file.name}: $.{processes}",
+        mpirun_options=over.mpirun_options or source.shown(parameters.mpirun_options(over.name)),
+        instance_type=over.instance_type or source.shown(parameters.INSTANCE_TYPE),
     )
 
 
@@ -324,13 +321,12 @@ def _checkpoints(places: Folders, papers: Documents, log: Log) -> Path | None:
 
 
 def _region(environ: Mapping[str, str]) -> str:
-    names = ("AWS_REGION", "AWS_DEFAULT_REGION", "SAGEMAKER_REGION")
-    return next((environ[name] for name in names if environ.get(name)), "")
+    return next((environ[name] for name in variables.REGIONS if environ.get(name)), "")
 
 
 def _log_level(framework: Mapping[str, Any], environ: Mapping[str, str], log: Log) -> int:
     """Return the level the job asks for, as a number of Python's logging; of the two places the hyperparameter wins."""
-    asked = framework.get("sagemaker_container_log_level", environ.get("SAGEMAKER_CONTAINER_LOG_LEVEL", ""))
+    asked = framework.get("sagemaker_container_log_level", environ.get(variables.LOG_LEVEL, ""))
     if asked == "":
         return 20
     level = level_named(str(asked))

@@ -5,69 +5,55 @@ Names and shapes as seen in jobs of 2026 and in what SageMaker's Python SDK 2.25
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from toolkit.job.cluster import Group
+from toolkit.job.strategy import STRATEGIES
+from toolkit.platforms.sagemaker import parameters
 
 if TYPE_CHECKING:  # Most jobs have no job file.
-    from toolkit.jobfile.spec import Group as AskedGroup
-    from toolkit.jobfile.spec import Spec
+    from toolkit.jobfile.spec import JobFile
+
+# The strategies for which the SDK also sends the instance type.
+TYPED = ("pytorchddp", "torch_distributed", "smddp")
 
 
-def hyperparameters(spec: "Spec", submitted: Path, region: str) -> dict[str, str]:
+def hyperparameters(asked: "JobFile", submitted: Path, region: str) -> dict[str, str]:
     """Return hyperparameters.json: the user's and the SDK's own, each value JSON in a string."""
     ours = {
-        "sagemaker_program": spec.entry,
+        "sagemaker_program": asked.entry,
         "sagemaker_submit_directory": str(submitted),
         "sagemaker_container_log_level": 20,
-        "sagemaker_job_name": spec.name,
+        "sagemaker_job_name": asked.spec.name,
         "sagemaker_region": region,
     }
-    values = {**ours, **distribution_flags(spec), **spec.hyperparameters}
+    values = {**ours, **distribution_flags(asked), **asked.spec.hyperparameters}
     return {name: json.dumps(value) for name, value in values.items()}
 
 
-def distribution_flags(spec: "Spec") -> dict[str, Any]:
+def distribution_flags(asked: "JobFile") -> dict[str, Any]:
     """Return the hyperparameters that the SDK's estimators make of their `distribution`."""
-    asked = spec.distribution
-    instance_type = first_type(spec)
+    strategy = asked.spec.strategy
     flags: dict[str, Any] = {}
-    if _enabled(asked, "pytorchddp"):
-        flags |= {"sagemaker_pytorch_ddp_enabled": True, "sagemaker_instance_type": instance_type}
-    if _enabled(asked, "torch_distributed"):
-        flags |= {"sagemaker_torch_distributed_enabled": True, "sagemaker_instance_type": instance_type}
-    smart = asked.get("smdistributed", {})
-    if "dataparallel" in smart or "modelparallel" in smart:
-        flags["sagemaker_distributed_dataparallel_enabled"] = _enabled(smart, "dataparallel")
-        flags["sagemaker_instance_type"] = instance_type
-    if _enabled(smart, "dataparallel"):
-        options = smart["dataparallel"].get("custom_mpi_options", "")
-        flags["sagemaker_distributed_dataparallel_custom_mpi_options"] = options
-    if _enabled(smart, "modelparallel"):
-        flags["mp_parameters"] = smart["modelparallel"].get("parameters", {})
-    if _enabled(asked, "mpi"):
-        flags["sagemaker_mpi_enabled"] = True
-        processes = spec.processes_per_host or asked["mpi"].get("processes_per_host")
-        if processes:
-            flags["sagemaker_mpi_num_of_processes_per_host"] = processes
-        flags["sagemaker_mpi_custom_mpi_options"] = asked["mpi"].get("custom_mpi_options", "")
-    if _enabled(asked, "horovod"):
-        flags["sagemaker_horovod_enabled"] = True
-        flags["sagemaker_mpi_custom_mpi_options"] = asked["horovod"].get("custom_mpi_options", "")
-    if _enabled(asked, "pytorchxla"):
-        flags["sagemaker_pytorch_xla_multi_worker_enabled"] = True
-    if _enabled(asked, "parameter_server"):
-        flags["sagemaker_parameter_server_enabled"] = True
-    if _enabled(asked, "multi_worker_mirrored_strategy"):
-        flags["sagemaker_multi_worker_mirrored_strategy_enabled"] = True
-    if asked.get("instance_groups"):
-        flags["sagemaker_distribution_instance_groups"] = list(asked["instance_groups"])
+    if strategy.name != "script":
+        flags[parameters.FLAGS[strategy.name]] = True
+    if strategy.model_parallel is not None:
+        flags[parameters.FLAGS["smddp"]] = strategy.name == "smddp"
+        flags[parameters.MODEL_PARALLEL] = strategy.model_parallel
+    if strategy.name in TYPED or strategy.model_parallel is not None:
+        flags[parameters.INSTANCE_TYPE] = asked.first_type
+    if strategy.name == "mpi" and (processes := asked.spec.processes_per_host or strategy.processes_per_host):
+        flags[parameters.PROCESSES_PER_HOST] = processes
+    if STRATEGIES[strategy.name].may_use_mpirun:
+        flags[parameters.mpirun_options(strategy.name)] = strategy.mpirun_options
+    if asked.spec.groups:
+        flags[parameters.GROUPS] = list(asked.spec.groups)
     return flags
 
 
-def inputs(spec: "Spec") -> dict[str, Any]:
+def inputs(asked: "JobFile") -> dict[str, Any]:
     """Return inputdataconfig.json."""
     return {
         channel.name: {
@@ -75,13 +61,11 @@ def inputs(spec: "Spec") -> dict[str, Any]:
             "S3DistributionType": "ShardedByS3Key" if channel.sharded else "FullyReplicated",
             "RecordWrapperType": "None",
         }
-        for channel in spec.channels
+        for channel in asked.spec.channels
     }
 
 
-def resources(
-    current: str, hosts: tuple[str, ...], groups: "Iterable[Group | AskedGroup]", interface: str
-) -> dict[str, Any]:
+def resources(current: str, hosts: tuple[str, ...], groups: Iterable[Group], interface: str) -> dict[str, Any]:
     """Return resourceconfig.json as the host *current* is given it."""
     own = next(group for group in groups if current in group.hosts)
     return {
@@ -96,13 +80,3 @@ def resources(
         "network_interface_name": interface,
         "topology": None,
     }
-
-
-def _enabled(distribution: Mapping[str, Any], name: str) -> bool:
-    return bool(distribution.get(name, {}).get("enabled"))
-
-
-def first_type(spec: "Spec") -> str:
-    """Return the instance type of the first group that takes part in the distribution."""
-    named = spec.distribution.get("instance_groups") or [spec.groups[0].name]
-    return next(group.instance_type for group in spec.groups if group.name == named[0])

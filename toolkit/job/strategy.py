@@ -1,0 +1,103 @@
+"""How a job's ranks are started: the registry of strategies. One row each.
+
+Everything else about their names derives from the rows: the module in toolkit/launchers (launchers/table.py), what
+`--distribution` and job files take (jobfile/distribution.py), SageMaker's hyperparameters
+(platforms/sagemaker/parameters.py).
+"""
+
+from typing import Any, Literal
+
+from toolkit.records import Record
+
+StrategyName = Literal[
+    "script",
+    "mpi",
+    "horovod",
+    "pytorchddp",
+    "torch_distributed",
+    "smddp",
+    "pytorchxla",
+    "multi_worker_mirrored",
+    "parameter_server",
+]
+
+
+class StrategyRow(Record, frozen=True, kw_only=True):
+    """What is known of a strategy.
+
+    `launcher`: the module of toolkit/launchers. `names`: what `--distribution` takes for it; messages show the first.
+    `sdk_keys`: its path in the `distribution` dictionary of SageMaker's SDK. `sdk_flag`: the hyperparameter that the
+    SDK makes of it, without its prefix. `one_per_host`: it starts one process on each host, whatever
+    processes-per-host says. `may_use_mpirun`: its launcher may ask for this host's mpirun.
+    """
+
+    launcher: str
+    names: tuple[str, ...]
+    sdk_keys: tuple[str, ...] = ()
+    sdk_flag: str = ""
+    one_per_host: bool = False
+    may_use_mpirun: bool = False
+
+
+# Of several that a job asks for the first wins (sagemaker-pytorch-training 3.0.0, then the TensorFlow toolkit's two).
+STRATEGIES: dict[StrategyName, StrategyRow] = {
+    "script": StrategyRow(launcher="script", names=("none",), one_per_host=True),
+    "mpi": StrategyRow(launcher="mpi", names=("mpi",), sdk_keys=("mpi",), sdk_flag="mpi_enabled", may_use_mpirun=True),
+    "horovod": StrategyRow(
+        launcher="mpi", names=("horovod",), sdk_keys=("horovod",), sdk_flag="horovod_enabled", may_use_mpirun=True
+    ),
+    "pytorchddp": StrategyRow(
+        launcher="torchrun", names=("pytorchddp", "ddp"), sdk_keys=("pytorchddp",), sdk_flag="pytorch_ddp_enabled"
+    ),
+    "torch_distributed": StrategyRow(
+        launcher="torchrun",
+        names=("torch_distributed", "torchrun"),
+        sdk_keys=("torch_distributed",),
+        sdk_flag="torch_distributed_enabled",
+    ),
+    "smddp": StrategyRow(
+        launcher="smddp",
+        names=("smddp",),
+        sdk_keys=("smdistributed", "dataparallel"),
+        sdk_flag="distributed_dataparallel_enabled",
+        may_use_mpirun=True,
+    ),
+    "pytorchxla": StrategyRow(
+        launcher="pytorchxla",
+        names=("pytorchxla",),
+        sdk_keys=("pytorchxla",),
+        sdk_flag="pytorch_xla_multi_worker_enabled",
+    ),
+    "multi_worker_mirrored": StrategyRow(
+        launcher="multi_worker_mirrored",
+        names=("multi_worker_mirrored_strategy", "multi_worker_mirrored"),
+        sdk_keys=("multi_worker_mirrored_strategy",),
+        sdk_flag="multi_worker_mirrored_strategy_enabled",
+        one_per_host=True,
+    ),
+    "parameter_server": StrategyRow(
+        launcher="parameter_server",
+        names=("parameter_server",),
+        sdk_keys=("parameter_server",),
+        sdk_flag="parameter_server_enabled",
+        one_per_host=True,
+    ),
+}
+
+
+class Strategy(Record, frozen=True, kw_only=True):
+    """How a job's ranks are started.
+
+    `processes_per_host` None: by devices. `processes`: in all, None: those of each host together; `processes_from`:
+    the document and key that ask for them. `mpirun_options`: the user's own, one text as SageMaker's SDK sends them.
+    `instance_type`: as the SDK sends it, "" where it does not. `model_parallel`: the parameters of SageMaker's model
+    parallel library, None: the job does not use it.
+    """
+
+    name: StrategyName = "script"
+    processes_per_host: int | None = None
+    processes: int | None = None
+    processes_from: str = ""
+    mpirun_options: str = ""
+    instance_type: str = ""
+    model_parallel: dict[str, Any] | None = None

@@ -1,0 +1,112 @@
+"""The `distribution` of a job file: a name, or the dictionary that SageMaker's SDK takes. Pure."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from toolkit.errors import ContractError, did_you_mean
+from toolkit.job.strategy import STRATEGIES, Strategy, StrategyName
+from toolkit.jobfile.words import Place, Positive
+from toolkit.records import Record, convert
+
+NAMES: dict[str, StrategyName] = {name: strategy for strategy, row in STRATEGIES.items() for name in row.names}
+GROUPS = "instance_groups"
+SMDISTRIBUTED = "smdistributed"
+KEYS = {row.sdk_keys[0] for row in STRATEGIES.values() if row.sdk_keys} | {SMDISTRIBUTED, GROUPS}
+
+
+class _Entry(Record, frozen=True, kw_only=True):
+    """What the dictionary says of one strategy, as far as it is used."""
+
+    enabled: bool = False
+    processes_per_host: Positive | None = None
+    custom_mpi_options: str = ""
+    parameters: dict[str, Any] = {}
+
+
+class _Smdistributed(Record, frozen=True, kw_only=True):
+    dataparallel: _Entry = _Entry()
+    modelparallel: _Entry = _Entry()
+
+
+def strategy_of(
+    asked: str | Mapping[str, Any] | None, groups: set[str], place: Place
+) -> tuple[Strategy, tuple[str, ...]]:
+    """Return (how ranks are started, the instance groups that take part, () for the first); *groups*: all there are.
+
+    Raises:
+        ContractError: an unknown name, or a dictionary with an unknown key, a value of the wrong type or no such group.
+    """
+    if asked is None:
+        return Strategy(), ()
+    if isinstance(asked, str):
+        return Strategy(name=_named(asked, place)), ()
+    named = _checked(asked, groups, place)
+    entries = {name: _entry(asked, row.sdk_keys) for name, row in STRATEGIES.items() if row.sdk_keys}
+    parallel = _entry(asked, (SMDISTRIBUTED, "modelparallel"))
+    name: StrategyName = next((name for name, entry in entries.items() if entry.enabled), "script")
+    entry = entries.get(name, _Entry())
+    strategy = Strategy(
+        name=name,
+        processes_per_host=entry.processes_per_host,
+        mpirun_options=entry.custom_mpi_options,
+        model_parallel=parallel.parameters if parallel.enabled else None,
+    )
+    return strategy, named
+
+
+def dictionary(strategy: Strategy, groups: tuple[str, ...]) -> dict[str, Any]:
+    """Return the dictionary that `strategy_of` reads as *strategy* and *groups*."""
+    made: dict[str, Any] = {}
+    if strategy.name != "script":
+        entry: dict[str, Any] = {"enabled": True}
+        if strategy.processes_per_host:
+            entry["processes_per_host"] = strategy.processes_per_host
+        if strategy.mpirun_options:
+            entry["custom_mpi_options"] = strategy.mpirun_options
+        _put(made, STRATEGIES[strategy.name].sdk_keys, entry)
+    if strategy.model_parallel is not None:
+        _put(made, (SMDISTRIBUTED, "modelparallel"), {"enabled": True, "parameters": strategy.model_parallel})
+    return made | ({GROUPS: list(groups)} if groups else {})
+
+
+def _named(asked: str, place: Place) -> StrategyName:
+    name = asked.lower().replace("-", "_")
+    if name not in NAMES:
+        expected = f"expected one of {', '.join(NAMES)}, found {asked!r}"
+        raise ContractError(expected, where=place.of("distribution"), hint=did_you_mean(asked, NAMES))
+    return NAMES[name]
+
+
+def _checked(asked: Mapping[str, Any], groups: set[str], place: Place) -> tuple[str, ...]:
+    """Return the groups that *asked* names, after a check of all its keys and values."""
+    where = place.of("distribution")
+    for key, value in asked.items():
+        if key not in KEYS:
+            raise ContractError(f"expected keys among {', '.join(sorted(KEYS))}, found {key!r}", where=where)
+        kind: Any = {GROUPS: tuple[str, ...], SMDISTRIBUTED: _Smdistributed}.get(key, _Entry)
+        try:
+            convert(value, kind, "")
+        except ContractError as error:
+            path, _, message = error.message.rpartition(": ")
+            raise ContractError(message, where=f"{where}.{key}{path.removeprefix('$')}") from None
+    named = tuple(asked.get(GROUPS, ()))
+    for name in named:
+        if name not in groups:
+            expected = f"expected {', '.join(sorted(groups))}, found {name!r}"
+            raise ContractError(expected, where=f"{where}.{GROUPS}")
+    return named
+
+
+def _entry(asked: Mapping[str, Any], keys: tuple[str, ...]) -> _Entry:
+    found: Any = asked
+    for key in keys:
+        found = found.get(key, {})
+    return msgspec.convert(found, _Entry)
+
+
+def _put(made: dict[str, Any], keys: tuple[str, ...], entry: dict[str, Any]) -> None:
+    for key in keys[:-1]:
+        made = made.setdefault(key, {})
+    made[keys[-1]] = entry

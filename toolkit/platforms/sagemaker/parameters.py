@@ -1,0 +1,18 @@
+"""SageMaker's own hyperparameters that say how ranks are started; read.py reads them, write.py writes them."""
+
+from toolkit.job.strategy import STRATEGIES, StrategyName
+
+# The flag of each strategy. Where several are on, the first wins.
+FLAGS: dict[StrategyName, str] = {name: f"sagemaker_{row.sdk_flag}" for name, row in STRATEGIES.items() if row.sdk_flag}
+PROCESSES = "sagemaker_mpi_num_processes"
+PROCESSES_PER_HOST = "sagemaker_mpi_num_of_processes_per_host"
+INSTANCE_TYPE = "sagemaker_instance_type"
+GROUPS = "sagemaker_distribution_instance_groups"
+MODEL_PARALLEL = "mp_parameters"
+MPIRUN_OPTIONS = "sagemaker_mpi_custom_mpi_options"
+SMDDP_MPIRUN_OPTIONS = "sagemaker_distributed_dataparallel_custom_mpi_options"
+
+
+def mpirun_options(strategy: StrategyName) -> str:
+    """Return the hyperparameter that holds the user's options for *strategy*'s mpirun."""
+    return SMDDP_MPIRUN_OPTIONS if strategy == "smddp" else MPIRUN_OPTIONS

@@ -117,6 +117,33 @@ def test_a_job_file_in_the_base_needs_no_variable(asked: Asked) -> None:
     assert asked.job().hyperparameters == {"epochs": 2}
 
 
+def test_a_plug_in_without_a_script_gets_what_the_variables_ask_for(asked: Asked) -> None:
+    for name in ("a.py", "b.py"):
+        (asked.base / "code" / name).parent.mkdir(exist_ok=True)
+        (asked.base / "code" / name).touch()
+    asked.document("hyperparameters.json", {"sagemaker_job_name": '"tuned"', "lr": "0.1", "epochs": "1"})
+
+    job = asked.job(
+        SAGEMAKER_TRAINING_MODULE="framework:main",
+        TOOLKIT_HYPERPARAMETERS='{"epochs": 5}',
+        TOOLKIT_CHANNELS="train=/data",
+        TOOLKIT_DISTRIBUTION="mpi",
+    )
+
+    assert (job.plugin, job.entry, job.name) == ("framework:main", None, "tuned")
+    assert job.hyperparameters == {"lr": 0.1, "epochs": 5}
+    assert [(channel.name, channel.folder) for channel in job.channels] == [("train", Path("/data"))]
+    assert job.strategy.name == "mpi"
+
+
+def test_a_plug_in_needs_no_script_in_a_job_file_either(asked: Asked) -> None:
+    asked.document("job.json", {"hyperparameter": {"epochs": 2}})
+
+    job = asked.job(SAGEMAKER_TRAINING_MODULE="framework:main")
+
+    assert (job.plugin, job.hyperparameters) == ("framework:main", {"epochs": 2})
+
+
 def test_variables_are_enough_for_a_job(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(asked.code)
 

@@ -1,11 +1,11 @@
 """The names of SageMaker's environment variables. No other package has them in its code (a test holds that)."""
 
-import re
 from collections.abc import Mapping
 
 from toolkit.errors import ContractError
 from toolkit.job.cluster import Cluster
 from toolkit.job.strategy import Strategy
+from toolkit.patterns import lazy
 
 PREFIX = "SAGEMAKER_"
 BASE_DIR = "SAGEMAKER_BASE_DIR"
@@ -16,7 +16,7 @@ JOB_NAME = "TRAINING_JOB_NAME"
 JOB_ARN = "TRAINING_JOB_ARN"
 REGIONS = ("AWS_REGION", "AWS_DEFAULT_REGION", "SAGEMAKER_REGION")
 LOG_LEVEL = "SAGEMAKER_CONTAINER_LOG_LEVEL"
-_MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
+_MODULE = lazy(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 
 
 def are_set(environ: Mapping[str, str]) -> bool:

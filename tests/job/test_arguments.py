@@ -138,7 +138,7 @@ def test_text_that_no_process_can_be_given_is_refused(token: str, found: str) ->
 
 def test_the_page_shows_the_arguments_of_each_style() -> None:
     page = (Path(__file__).parents[2] / "docs/arguments.md").read_text()
-    example = page[page.index("    {") : page.index("a script finds")]
+    example = page.partition("```json\n")[2].partition("```")[0]
 
     for style in get_args(ArgumentStyle):
         shown = re.search(rf"^\| `{style}`[^|]*\|\s*`?(.*?)`?\s*\|$", page, re.M)

@@ -16,7 +16,7 @@ from toolkit.peers.follower import Follower
 from toolkit.peers.frames import NONCE_BYTES, Direction, Reason, RefusedError, decode, encode
 from toolkit.peers.leader import Leader
 from toolkit.peers.messages import Down, Ready, Up
-from toolkit.peers.roll import Say, Send
+from toolkit.peers.protocol import LogLine, Send
 
 HOSTS = ("algo-1", "algo-2", "algo-3")
 SIDES: dict[Direction, tuple[type[msgspec.Struct], ...]] = {"up": get_args(Up), "down": get_args(Down)}
@@ -133,6 +133,6 @@ def strangers_cost_the_link_a_line_each_kind(said: list[list[bytes]], order: int
 
         refused = together.leader.refused
         assert set(refused) <= set(get_args(Reason))
-        said_of = [action for action in together.done[together.leader] if isinstance(action, Say)]
+        said_of = [action for action in together.done[together.leader] if isinstance(action, LogLine)]
         lines = [action for action in said_of if "refused" in action.text]
         assert len(lines) <= len(refused)

@@ -1,4 +1,4 @@
-"""Is a failure worth another round? The whole table, and what a round costs."""
+"""Is a failure worth another attempt? The whole table, and what an attempt costs."""
 
 import pytest
 
@@ -67,13 +67,13 @@ def test_a_restart_costs_one_and_a_preemption_that_moved_on_none() -> None:
 
 
 def test_nobody_restarts_a_job_for_ever_that_gets_nowhere() -> None:
-    budget, rounds = Budget(allowed=2), 0
+    budget, attempts = Budget(allowed=2), 0
 
     while not budget.refusal(failed(preempted=True, exit_code=143), SOME):
         budget = budget.after(failed(preempted=True, exit_code=143), SOME)
-        rounds += 1
+        attempts += 1
 
-    assert rounds == 3
+    assert attempts == 3
 
 
 def test_how_far_several_hosts_came_is_how_far_the_first_of_them_did() -> None:
@@ -86,21 +86,21 @@ def test_how_far_several_hosts_came_is_how_far_the_first_of_them_did() -> None:
     ("restart", "hosts", "text"),
     [
         (
-            Restart(round=1, host="algo-2", process="rank 3", cause="boom\nmore"),
+            Restart(attempt=1, host="algo-2", process="rank 3", cause="boom\nmore"),
             2,
-            "restart (1 of 2) after rank 3 of host algo-2 failed: boom; round 1 begins: the ranks of all hosts "
+            "restart (1 of 2) after rank 3 of host algo-2 failed: boom; attempt 1 begins: the ranks of all hosts "
             "are started again",
         ),
         (
-            Restart(round=4, host="algo-1", cause="", exit_code=143, counted=False),
+            Restart(attempt=4, host="algo-1", cause="", exit_code=143, counted=False),
             1,
-            "restart (not counted, a preemption; 1 of 2 used) after host algo-1 failed: ended with 143; round 4 "
+            "restart (not counted, a preemption; 1 of 2 used) after host algo-1 failed: ended with 143; attempt 4 "
             "begins: the ranks are started again",
         ),
         (
-            Restart(round=1, host="", cause="no rank has computed anything for 2 s"),
+            Restart(attempt=1, host="", cause="no rank has computed anything for 2 s"),
             1,
-            "restart (1 of 2): no rank has computed anything for 2 s; round 1 begins: the ranks are started again",
+            "restart (1 of 2): no rank has computed anything for 2 s; attempt 1 begins: the ranks are started again",
         ),
     ],
 )

@@ -20,12 +20,12 @@ from toolkit.peers.follower_link import FollowerLink
 from toolkit.peers.frames import NONCE_BYTES, Reason, Seal, encode, job_key
 from toolkit.peers.leader_link import UNPROVED_AT_ONCE, LeaderLink, listen
 from toolkit.peers.link import PROVE_WITHIN_S, SEGMENT_BYTES
-from toolkit.peers.messages import Ended, Failing, Hello, Ping, Ready, Report
-from toolkit.peers.roll import Say, Times
+from toolkit.peers.messages import Failing, Hello, HostEnded, HostReport, Ping, Ready
+from toolkit.peers.protocol import LogLine, Timeouts
 
 # Sooner than the patience: what takes less was not noticed by silence. How soon is scripts/bench link's matter.
 SOON_S = TIMES.patience_s - 0.5
-SUCCESS = {name: Report(host=name, exit_code=0) for name in (f"algo-{number}" for number in range(1, 100))}
+SUCCESS = {name: HostReport(host=name, exit_code=0) for name in (f"algo-{number}" for number in range(1, 100))}
 
 
 def ipv6() -> bool:
@@ -46,7 +46,7 @@ def start(together: Party) -> None:
 def end(together: Party) -> None:
     """Let all hosts end well and leave."""
     for link in together.links:
-        link.tell(Ended(report=SUCCESS[link.me]))
+        link.tell(HostEnded(report=SUCCESS[link.me]))
     together.until(lambda: all(link.finished for link in together.links))
     assert {link.verdict.exit_code for link in together.links if link.verdict} == {0}
 
@@ -132,11 +132,11 @@ def test_a_failure_reaches_all_hosts_and_the_leader_leaves_last() -> None:
         followers = together.followers()
         start(together)
 
-        followers[7].tell(Failing(report=Report(host="algo-9", exit_code=3, primary=True, cause="boom")))
+        followers[7].tell(Failing(report=HostReport(host="algo-9", exit_code=3, primary=True, cause="boom")))
         took_s = together.until(lambda: sum(bool(together.told(link, PeerFailed)) for link in together.links) == 29)
         for link in together.links:
-            report = Report(host=link.me, exit_code=3 if link is followers[7] else 75, primary=link is followers[7])
-            link.tell(Ended(report=report))
+            report = HostReport(host=link.me, exit_code=3 if link is followers[7] else 75, primary=link is followers[7])
+            link.tell(HostEnded(report=report))
         together.until(lambda: together.leader.finished)
 
         assert took_s < SOON_S
@@ -159,7 +159,7 @@ def test_a_host_with_another_key_is_refused_and_the_others_go_on(monkeypatch: py
     with party(3) as together:
         wrong = together.follower("algo-3", key=job_key(b"other", (), b""))
         together.follower("algo-2")
-        together.until(lambda: bool(together.told(wrong, Say)) and bool(together.leader.refused))
+        together.until(lambda: bool(together.told(wrong, LogLine)) and bool(together.leader.refused))
 
         ((reason, count),) = together.leader.refused.items()
         together.links.remove(wrong)
@@ -169,8 +169,8 @@ def test_a_host_with_another_key_is_refused_and_the_others_go_on(monkeypatch: py
 
         assert "not sealed with this job's key" in reason
         assert count >= 1
-        assert "TOOLKIT_JOB_SECRET" in str(together.told(wrong, Say))
-        assert "from 127.0.0.1" in str(together.told(together.leader, Say))
+        assert "TOOLKIT_JOB_SECRET" in str(together.told(wrong, LogLine))
+        assert "from 127.0.0.1" in str(together.told(together.leader, LogLine))
 
 
 def test_a_host_that_is_refused_says_so_when_it_gives_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -280,7 +280,7 @@ def test_whatever_strangers_say_the_log_gets_one_line_of_a_kind_and_the_job_goes
         together.turn(0)
         end(together)
 
-        said = [action.text for action in together.told(together.leader, Say) if isinstance(action, Say)]
+        said = [action.text for action in together.told(together.leader, LogLine) if isinstance(action, LogLine)]
         assert sum(together.leader.refused.values()) > 200
         assert set(together.leader.refused) <= set(get_args(Reason))
         assert len(said) == len(together.leader.refused)
@@ -304,7 +304,7 @@ def test_a_follower_at_a_strangers_door_says_each_kind_once() -> None:
         together.others.append(answer)
         together.until(lambda: len(guests) >= 10)
 
-        said = [action.text for action in together.told(follower, Say) if isinstance(action, Say)]
+        said = [action.text for action in together.told(follower, LogLine) if isinstance(action, LogLine)]
         assert set(follower.refused) <= set(get_args(Reason))
         assert len(said) <= len(follower.refused) + 1  # And that it was refused.
         for guest in guests:
@@ -437,7 +437,7 @@ def test_a_second_train_of_a_host_is_told_to_end_and_the_first_goes_on() -> None
 
 
 # A third of it is waited for before a second connection is made.
-QUICK = Times(beat_s=0.1, patience_s=1.8, join_s=30.0, end_s=0.0, grace_s=1.0)
+QUICK = Timeouts(beat_s=0.1, patience_s=1.8, join_s=30.0, end_s=0.0, grace_s=1.0)
 
 
 def test_a_connection_that_tcp_is_slow_to_heal_is_replaced_within_the_patience() -> None:
@@ -467,7 +467,9 @@ def test_a_connection_that_is_taken_and_closed_is_tried_again_within_the_patienc
         end(together)
 
         assert not any(together.told(link, PeerFailed) for link in together.links)
-        assert not any("SECRET" in action.text for action in together.told(follower, Say) if isinstance(action, Say))
+        assert not any(
+            "SECRET" in action.text for action in together.told(follower, LogLine) if isinstance(action, LogLine)
+        )
 
 
 def test_a_path_that_is_cut_at_every_new_connection_is_given_up_after_the_patience() -> None:
@@ -499,7 +501,7 @@ def test_a_load_balancer_that_reaches_no_leader_for_a_while_ends_no_job(
         together.until(lambda: between.connections == 2)
         end(together)
 
-        said = [action.text for action in together.told(follower, Say) if isinstance(action, Say)]
+        said = [action.text for action in together.told(follower, LogLine) if isinstance(action, LogLine)]
         assert took_s > 1.0  # A connection that is only broken may be away for less.
         assert not any(together.told(link, PeerFailed) for link in together.links)
         assert sum(f"takes connections at 127.0.0.1 port {between.where[1]}" in text for text in said) == 1
@@ -572,7 +574,7 @@ def test_a_leader_that_is_too_slow_to_answer_a_proof_has_refused_nobody(monkeypa
 
 @pytest.mark.parametrize("primary", [True, False], ids=["cause", "echo"])
 def test_a_path_that_drops_large_messages_still_tells_what_failed(primary: bool) -> None:
-    report = Report(
+    report = HostReport(
         host="algo-2",
         exit_code=3,
         primary=primary,
@@ -586,9 +588,11 @@ def test_a_path_that_drops_large_messages_still_tells_what_failed(primary: bool)
         follower = together.follower("algo-2", where=between.where)
         start(together)
 
-        for message in (Failing(report=whole), Ended(report=whole)):
+        for message in (Failing(report=whole), HostEnded(report=whole)):
             follower.tell(message)
-        together.leader.tell(Ended(report=msgspec.structs.replace(report, host="algo-1", primary=False, failed_ns=0)))
+        together.leader.tell(
+            HostEnded(report=msgspec.structs.replace(report, host="algo-1", primary=False, failed_ns=0))
+        )
         together.until(lambda: all(link.verdict for link in together.links))
 
         verdict = together.leader.verdict
@@ -600,7 +604,7 @@ def test_a_path_that_drops_large_messages_still_tells_what_failed(primary: bool)
 
 
 def test_the_whole_report_takes_the_place_of_the_first_news() -> None:
-    report = Report(
+    report = HostReport(
         host="algo-2", exit_code=3, primary=True, failed_ns=5, cause="boom " * 1000, traceback="line\n" * 5000
     )
     with party(2) as together, wire(together) as between:
@@ -608,8 +612,8 @@ def test_the_whole_report_takes_the_place_of_the_first_news() -> None:
         start(together)
 
         follower.tell(Failing(report=report))
-        together.leader.tell(Ended(report=SUCCESS["algo-1"]))
-        follower.tell(Ended(report=report))
+        together.leader.tell(HostEnded(report=SUCCESS["algo-1"]))
+        follower.tell(HostEnded(report=report))
         together.until(lambda: all(link.verdict for link in together.links))
 
         assert all(link.verdict is not None and link.verdict.traceback == report.traceback for link in together.links)
@@ -656,7 +660,7 @@ def test_what_was_said_while_the_wire_was_cut_arrives() -> None:
         start(together)
         between.cut()
 
-        follower.tell(Failing(report=Report(host="algo-2", exit_code=3, primary=True, cause="boom")))
+        follower.tell(Failing(report=HostReport(host="algo-2", exit_code=3, primary=True, cause="boom")))
         took_s = together.until(lambda: bool(together.told(together.leader, PeerFailed)))
 
         assert took_s < SOON_S
@@ -679,7 +683,7 @@ def test_a_wire_that_is_cut_off_is_seen_within_the_patience(lost: str) -> None:
         assert f"host {lost} vanished: nothing was heard of it for 1." in news.text
 
 
-def serve_leader(listener: socket.socket, hosts: tuple[str, ...], times: Times) -> None:
+def serve_leader(listener: socket.socket, hosts: tuple[str, ...], times: Timeouts) -> None:
     leader = LeaderLink(hosts, KEY, times, listener)
     leader.tell(Ready())
     while True:
@@ -687,7 +691,7 @@ def serve_leader(listener: socket.socket, hosts: tuple[str, ...], times: Times) 
         time.sleep(0.005)
 
 
-def serve_follower(where: tuple[str, int], times: Times) -> None:
+def serve_follower(where: tuple[str, int], times: Timeouts) -> None:
     follower = FollowerLink("algo-2", "algo-1", KEY, times, where)
     follower.tell(Ready())
     while True:
@@ -746,7 +750,7 @@ def test_a_stopped_follower_that_wakes_up_reads_what_became_of_the_job() -> None
         start(together)
         together.links.remove(follower)  # It is not served any more: as good as stopped.
         together.until(lambda: bool(together.told(together.leader, PeerFailed)))
-        together.leader.tell(Ended(report=Report(host="algo-1", exit_code=75)))
+        together.leader.tell(HostEnded(report=HostReport(host="algo-1", exit_code=75)))
         together.until(lambda: together.leader.finished, within_s=5.0)
         together.leader.close()
         together.links.clear()
@@ -760,7 +764,7 @@ def test_a_stopped_follower_that_wakes_up_reads_what_became_of_the_job() -> None
 
 
 def test_a_reader_that_is_slow_gets_everything_and_holds_up_nobody() -> None:
-    report = Report(host="algo-1", exit_code=3, primary=True, cause="c" * 8000, traceback="t" * 60000)
+    report = HostReport(host="algo-1", exit_code=3, primary=True, cause="c" * 8000, traceback="t" * 60000)
     with party(3) as together:
         slow, quick = together.followers()
         start(together)
@@ -769,8 +773,8 @@ def test_a_reader_that_is_slow_gets_everything_and_holds_up_nobody() -> None:
         together.links.remove(slow)
 
         together.leader.tell(Failing(report=report))
-        together.leader.tell(Ended(report=report))
-        quick.tell(Ended(report=Report(host="algo-3", exit_code=75)))
+        together.leader.tell(HostEnded(report=report))
+        quick.tell(HostEnded(report=HostReport(host="algo-3", exit_code=75)))
         took_s = together.until(lambda: quick.verdict is not None)
         waiting = not together.leader.finished
         together.links.append(slow)
@@ -788,8 +792,8 @@ def test_a_link_has_nothing_to_do_once_it_has_the_verdict() -> None:
     with party(2) as together:
         (follower,) = together.followers()
         start(together)
-        together.leader.tell(Ended(report=Report(host="algo-1", exit_code=3, primary=True, cause="boom")))
-        follower.tell(Ended(report=Report(host="algo-2", exit_code=75)))
+        together.leader.tell(HostEnded(report=HostReport(host="algo-1", exit_code=3, primary=True, cause="boom")))
+        follower.tell(HostEnded(report=HostReport(host="algo-2", exit_code=75)))
         together.until(lambda: together.leader.finished)
         together.turn(0)
 

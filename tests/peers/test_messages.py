@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit.job.events import Again, DaemonEnded, Launch, LeaderDone, Stalled, Stop
+from toolkit.job.events import DaemonEnded, Launch, LeaderDone, NextAttempt, Stalled, Stop
 from toolkit.job.outcome import EarlyExit
 from toolkit.job.restart import Restart
 from toolkit.peers.clock import Clock, on_clock
@@ -24,7 +24,7 @@ from toolkit.peers.frames import (
     encode,
     job_key,
 )
-from toolkit.peers.messages import Evidence, Failing, Go, Message, Ping, Ready, Report
+from toolkit.peers.messages import Evidence, Failing, Go, HostReport, Message, Ping, Ready
 
 KEY = job_key(b"secret", ("algo-1", "algo-2"), b"{}")
 PING = Ping(sent_ns=7)
@@ -44,7 +44,7 @@ def body(frame: bytes) -> bytes:
 
 def test_what_one_end_seals_the_other_opens() -> None:
     leader, follower = ends()
-    down: list[Message] = [Go(), Stop(host="algo-1", signal=15), Failing(report=Report(host="algo-2", exit_code=3))]
+    down: list[Message] = [Go(), Stop(host="algo-1", signal=15), Failing(report=HostReport(host="algo-2", exit_code=3))]
     up: list[Message] = [Ready(), PING, Evidence(report=None)]
 
     heard_below = [follower.open(body(leader.seal(encode(message)))) for message in down]
@@ -69,7 +69,7 @@ RESTART = {"round": 1, "host": "b", "cause": "boom", "process": "rank 1", "rank"
         (
             {"type": "again", "restart": {**RESTART, "counted": True}, "used": 1, "allowed": 2},
             "down",
-            Again(restart=msgspec.convert({**RESTART, "counted": True}, Restart), used=1, allowed=2),
+            NextAttempt(restart=msgspec.convert({**RESTART, "counted": True}, Restart), used=1, allowed=2),
         ),
     ],
     ids=lambda value: value["type"] if isinstance(value, dict) else "",
@@ -212,7 +212,7 @@ def test_a_stranger_cannot_make_us_hold_more_than_a_kilobyte() -> None:
 
 @pytest.mark.parametrize("text", ["x", "\x1b", "\N{EXTRATERRESTRIAL ALIEN}", '"\\'])
 def test_any_report_fits_a_frame(text: str) -> None:
-    report = Report(host="algo-1", exit_code=1, cause=text * 8192, traceback=text * 65536)
+    report = HostReport(host="algo-1", exit_code=1, cause=text * 8192, traceback=text * 65536)
 
     encoded = encode(Failing(report=report))
 
@@ -255,7 +255,7 @@ def test_a_clock_that_went_back_is_not_believed() -> None:
 
 def test_the_times_in_a_report_are_moved_to_the_other_hosts_clock() -> None:
     early = EarlyExit(host="algo-2", process="rank 1", pid=7, at_ns=200)
-    report = Report(host="algo-2", exit_code=1, failed_ns=300, early=early)
+    report = HostReport(host="algo-2", exit_code=1, failed_ns=300, early=early)
 
     moved = on_clock(Evidence(report=report), 50)
 

@@ -15,16 +15,16 @@ from toolkit.peers.follower_link import FollowerLink
 from toolkit.peers.frames import HEAD_BYTES, job_key
 from toolkit.peers.leader_link import LeaderLink, listen
 from toolkit.peers.link import Link
-from toolkit.peers.roll import Action, Times
+from toolkit.peers.protocol import Action, Timeouts
 
 KEY = job_key(b"secret", ("algo-1", "algo-2"), b"")
-TIMES = Times(beat_s=0.2, patience_s=5.0, join_s=30.0, end_s=0.0, grace_s=1.0)
+TIMES = Timeouts(beat_s=0.2, patience_s=5.0, join_s=30.0, end_s=0.0, grace_s=1.0)
 
 
 class Party:
     """The links of one test, each with the actions it was told; `until` serves them all."""
 
-    def __init__(self, count: int, *, times: Times = TIMES, address: str = "127.0.0.1") -> None:
+    def __init__(self, count: int, *, times: Timeouts = TIMES, address: str = "127.0.0.1") -> None:
         self.hosts = tuple(f"algo-{number}" for number in range(1, count + 1))
         self.times = times
         listener = listen(address, 0)
@@ -73,7 +73,7 @@ class Party:
 
 
 @contextmanager
-def party(count: int, *, times: Times = TIMES, address: str = "127.0.0.1") -> Iterator[Party]:
+def party(count: int, *, times: Timeouts = TIMES, address: str = "127.0.0.1") -> Iterator[Party]:
     made = Party(count, times=times, address=address)
     try:
         yield made

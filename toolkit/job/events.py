@@ -54,8 +54,8 @@ class Stalled(Record, frozen=True, kw_only=True, tag="stalled"):
     seconds: Seconds
 
 
-class Again(Record, frozen=True, kw_only=True, tag="again"):
-    """Every host's ranks are started again, in place of a Verdict. The next round is `restart.round`; `used` of
+class NextAttempt(Record, frozen=True, kw_only=True, tag="again"):
+    """Every host's ranks are started again, in place of a Verdict. The next attempt is `restart.attempt`; `used` of
     `allowed` restarts are used."""
 
     restart: Restart
@@ -96,7 +96,7 @@ Event = (
     | PeerFailed
     | Hang
     | Stalled
-    | Again
+    | NextAttempt
     | Launch
     | DaemonEnded
     | LeaderDone

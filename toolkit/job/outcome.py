@@ -159,7 +159,7 @@ class Outcome(Record, frozen=True, kw_only=True):
     `lost`: a rank here ended because another rank of the job was gone, or its launcher ended it for that.
     `stuck`: where this host's ranks were when nothing moved any more. `same`: the error and its place, by which
     tracebacks are told to be the same; `alike`: how many more ranks had ended with the same one when this was judged.
-    `preempted`: somebody outside ended the process that failed. `restarts`: the rounds before this one.
+    `preempted`: somebody outside ended the process that failed. `restarts`: the attempts before this one.
     `text`: the failure text in a framework plug-in's own words, "" where it is made of the rest.
     `lost_bytes`: output of this host that the console did not take.
     """

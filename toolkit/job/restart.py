@@ -1,26 +1,26 @@
 """Pure: whether a failure is worth starting the job's ranks again, and what that costs (docs/restart.md).
 
-A *round* is the time from one start of the ranks to their end; the first is round 0.
+An *attempt* is the time from one start of the ranks to their end; the first is attempt 0.
 """
 
 from typing import Annotated
 
-from msgspec import Meta
+from msgspec import Meta, field
 
 from toolkit.records import Record
 
-# What a round may have failed of to be worth another: a rank of the script's, or a hang. What stopped a job before the
-# script ran, a log rule, a vanished host, a fault of the toolkit, would be the same or worse the next time.
+# What an attempt may have failed of to be worth another: a rank of the script's, or a hang. What stopped a job before
+# the script ran, a log rule, a vanished host, a fault of the toolkit, would be the same or worse the next time.
 WORTH = ("ExecuteUserScriptError", "Hang")
 # A script that ends with one of these says so itself: wrong configuration (EX_CONFIG), and what a no-retry rule gives.
 FINAL_CODES = (78, 93)
 
 
 class Restart(Record, frozen=True, kw_only=True):
-    """What ended a round, and that another followed. `round`: the one that then began; `failed_ns`: when,
+    """What ended an attempt, and that another followed. `attempt`: the one that then began; `failed_ns`: when,
     on this host's monotonic clock; `counted`: it used up one of the restarts that are allowed."""
 
-    round: Annotated[int, Meta(ge=1)]
+    attempt: Annotated[int, Meta(ge=1)] = field(name="round")  # Its name in outcome.json and on the wire.
     host: str
     cause: str
     process: str = ""
@@ -31,8 +31,8 @@ class Restart(Record, frozen=True, kw_only=True):
 
 
 class Steps(Record, frozen=True, kw_only=True):
-    """How far ranks came in a round: whether any step was seen to be done, and the highest that was told, None if none
-    was told by number."""
+    """How far ranks came in an attempt: whether any step was seen to be done, and the highest that was told, None if
+    none was told by number."""
 
     seen: bool = False
     highest: int | None = None
@@ -44,7 +44,8 @@ class Steps(Record, frozen=True, kw_only=True):
 
 
 class Failure(Record, frozen=True, kw_only=True):
-    """How a round failed. `preempted`: somebody outside ended a rank; `began`: every host's ranks had been started."""
+    """How an attempt failed. `preempted`: somebody outside ended a rank; `began`: every host's ranks had been
+    started."""
 
     kind: str
     exit_code: int
@@ -62,7 +63,8 @@ class Budget(Record, frozen=True, kw_only=True):
     highest: int | None = None
 
     def refusal(self, failure: Failure, steps: Steps) -> str:
-        """Return why *failure*, of a round that came as far as *steps*, is not worth another round; "" if it is."""
+        """Return why *failure*, of an attempt that came as far as *steps*, is not worth another attempt; "" if it
+        is."""
         if failure.stopped:
             return "the job was told to stop"
         if failure.gone:
@@ -82,7 +84,7 @@ class Budget(Record, frozen=True, kw_only=True):
     def counts(self, failure: Failure, steps: Steps) -> bool:
         """Return True if a restart after *failure* is one of those allowed.
 
-        A preemption is free as long as the job moves on: its steps came further than in any round before. So nobody
+        A preemption is free as long as the job moves on: its steps came further than in any attempt before. So nobody
         can restart a job for ever that never gets anywhere.
         """
         return not (failure.preempted and self._is_further(steps))
@@ -103,7 +105,7 @@ def news(restart: Restart, used: int, allowed: int, hosts: int) -> str:
     whose = "the ranks of all hosts" if hosts > 1 else "the ranks"
     count = f"{used} of {allowed}" if restart.counted else f"not counted, a preemption; {used} of {allowed} used"
     why = restart.cause.splitlines()[0] if restart.cause else f"ended with {restart.exit_code}"
-    return f"restart ({count}){after}: {why}; round {restart.round} begins: {whose} are started again"
+    return f"restart ({count}){after}: {why}; attempt {restart.attempt} begins: {whose} are started again"
 
 
 def times(restarts: int) -> str:

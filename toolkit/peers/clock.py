@@ -2,8 +2,8 @@
 
 import msgspec
 
-from toolkit.job.events import Again
-from toolkit.peers.messages import Ended, Evidence, Failing, Left, Message, Verdict
+from toolkit.job.events import NextAttempt
+from toolkit.peers.messages import Evidence, Failing, HostEnded, Left, Message, Verdict
 
 
 class Clock:
@@ -38,7 +38,7 @@ class Clock:
 
 def on_clock(message: Message, offset_ns: int) -> Message:
     """Return *message* with the times in it moved by *offset_ns*, to another host's clock."""
-    if isinstance(message, Failing | Evidence | Ended | Verdict) and message.report is not None:
+    if isinstance(message, Failing | Evidence | HostEnded | Verdict) and message.report is not None:
         report, early = message.report, message.report.early
         if early is not None:
             early = msgspec.structs.replace(early, at_ns=_moved(early.at_ns, offset_ns))
@@ -47,7 +47,7 @@ def on_clock(message: Message, offset_ns: int) -> Message:
     if isinstance(message, Left):
         early = msgspec.structs.replace(message.early, at_ns=_moved(message.early.at_ns, offset_ns))
         return msgspec.structs.replace(message, early=early)
-    if isinstance(message, Again):
+    if isinstance(message, NextAttempt):
         restart = msgspec.structs.replace(message.restart, failed_ns=_moved(message.restart.failed_ns, offset_ns))
         return msgspec.structs.replace(message, restart=restart)
     return message

@@ -3,34 +3,46 @@
 import msgspec
 
 from toolkit.job.events import (
-    Again,
     AllRanksEnded,
     AllReady,
     JobEnded,
     Launch,
     LeaderDone,
+    NextAttempt,
     Stalled,
     Stop,
     StopStep,
 )
 from toolkit.peers.messages import (
+    Attempt,
     Bye,
-    Ended,
     Evidence,
     Failing,
     Go,
+    HostEnded,
+    HostReport,
     Idle,
     Message,
     Notice,
     Ping,
-    Report,
     Rested,
-    Round,
     Step,
     StepTimes,
     Verdict,
     Waits,
     Welcome,
+)
+from toolkit.peers.protocol import (
+    BREAK_NS,
+    FAREWELL_S,
+    LINGER_S,
+    RECONNECT_S,
+    REFUSED_S,
+    TELL_EVERY_S,
+    Action,
+    LogLine,
+    Send,
+    Timeouts,
 )
 from toolkit.peers.reports import (
     HANG,
@@ -43,18 +55,6 @@ from toolkit.peers.reports import (
     vanished,
     worse,
 )
-from toolkit.peers.roll import (
-    BREAK_NS,
-    FAREWELL_S,
-    LINGER_S,
-    RECONNECT_S,
-    REFUSED_S,
-    TELL_EVERY_S,
-    Action,
-    Say,
-    Send,
-    Times,
-)
 
 REFUSED = "it takes connections but refused this host: TOOLKIT_JOB_SECRET, or the job's documents, differ between hosts"
 SIGTERM = 15
@@ -63,7 +63,7 @@ SIGTERM = 15
 class Follower:
     """Takes what happens and answers with what is to be done."""
 
-    def __init__(self, me: str, leader: str, times: Times, now_s: float) -> None:
+    def __init__(self, me: str, leader: str, times: Timeouts, now_s: float) -> None:
         self._me = me
         self._leader = leader
         self._times = times.among(2)  # The leader's Welcome says how many there are.
@@ -84,19 +84,19 @@ class Follower:
         self._stopped = False
         self._stopped_s = 0.0
         self._signal = SIGTERM
-        self.verdict: Report | None = None
+        self.verdict: HostReport | None = None
         self._begin(0)
 
     def _begin(self, number: int) -> None:
-        """Begin round *number*: what was said in the one before does not count any more, but for a stop."""
-        self._round = number
+        """Begin attempt *number*: what was said in the one before does not count any more, but for a stop."""
+        self._attempt = number
         self._unsent = [message for message in self._unsent if isinstance(message, Stop)]
         self._ended_s: float | None = None
         self._started = False
         self._told_here = False
         self._launched = False
-        self._own: Report | None = None
-        self._heard_of: Report | None = None
+        self._own: HostReport | None = None
+        self._heard_of: HostReport | None = None
 
     # --- what comes from the link
 
@@ -106,7 +106,7 @@ class Follower:
         self._away_s = None
         self._seen = ""
         self._heard_s = now_s
-        first: list[Message] = [Round(round=self._round)] if self._round else []
+        first: list[Message] = [Attempt(number=self._attempt)] if self._attempt else []
         if self._own is not None and self._own.failed:
             first.append(Failing(report=light(self._own), whole=False))
         return [self._to_leader(message) for message in (*first, *self._unsent, Ping(sent_ns=now_ns))]
@@ -131,7 +131,7 @@ class Follower:
             return []
         left_s = max(self._heard_s or 0.0, self._away_s) + self._times.patience_s - now_s
         text = f"link: the connection to host {self._leader}, the leader, broke; {what}"
-        return [Say(text=f"{text}; trying again for {max(left_s, 0.0):.0f} s", warns=True)]
+        return [LogLine(text=f"{text}; trying again for {max(left_s, 0.0):.0f} s", warns=True)]
 
     def saw_nobody(self) -> None:
         """Nothing takes connections at the leader's address now. What did before was the leader's own end: the kernel
@@ -151,7 +151,7 @@ class Follower:
             self._refused_s = self._refused_again_s = now_s
             return []
         first, self._refused_again_s = not self._is_refused, now_s
-        return [Say(text=f"link: host {self._leader}, the leader: {REFUSED}")] if first else []
+        return [LogLine(text=f"link: host {self._leader}, the leader: {REFUSED}")] if first else []
 
     @property
     def _is_refused(self) -> bool:
@@ -165,12 +165,12 @@ class Follower:
             self._stopped = True
             self._stopped_s = self._stopped_s or now_s
             self._signal = message.signal
-        if isinstance(message, Failing | Evidence | Ended) and message.report is not None and message.report.failed:
+        if isinstance(message, Failing | Evidence | HostEnded) and message.report is not None and message.report.failed:
             if self._own is None and message.report.kind != HANG:
                 first = (Failing(report=light(message.report), whole=False),)
             self._own = worse(self._own, message.report)
             self._told_here = True
-        if isinstance(message, Ended):
+        if isinstance(message, HostEnded):
             self._ended_s = now_s
             self._due_s = now_s
         if isinstance(message, Waits):  # The last one counts.
@@ -206,10 +206,10 @@ class Follower:
         if isinstance(message, Rested):
             return [AllRanksEnded()]
         if isinstance(message, Notice):
-            return [Say(text=message.text, warns=True)]
-        if isinstance(message, Again) and message.restart.round > self._round:
-            self._begin(message.restart.round)
-            return [self._to_leader(Round(round=self._round)), message]
+            return [LogLine(text=message.text, warns=True)]
+        if isinstance(message, NextAttempt) and message.restart.attempt > self._attempt:
+            self._begin(message.restart.attempt)
+            return [self._to_leader(Attempt(number=self._attempt)), message]
         if isinstance(message, Failing):
             self._heard_of = worse(self._heard_of, message.report)
             return self._fail_here(message.report)
@@ -247,7 +247,7 @@ class Follower:
     def _in_the_light_of_the_verdict(self, message: Message) -> Message:
         """Return *message* with the verdict in place of what was only its consequence here. A leader that had been
         taken for gone, and comes back, learns from it that it is the cause itself."""
-        if self.verdict is None or not self.verdict.failed or not isinstance(message, Failing | Evidence | Ended):
+        if self.verdict is None or not self.verdict.failed or not isinstance(message, Failing | Evidence | HostEnded):
             return message
         if message.report is not None and message.report.primary:
             return message
@@ -275,11 +275,11 @@ class Follower:
         if now_s >= self._next_tell_s:
             self._next_tell_s = now_s + TELL_EVERY_S
             seen = f"; {self._seen}" if self._seen else ""
-            return [Say(text=f"waiting for host {self._leader}, the leader, to answer{seen}")]
+            return [LogLine(text=f"waiting for host {self._leader}, the leader, to answer{seen}")]
         return []
 
-    def _last_words(self) -> Report:
-        return next(message.report for message in reversed(self._unsent) if isinstance(message, Ended))
+    def _last_words(self) -> HostReport:
+        return next(message.report for message in reversed(self._unsent) if isinstance(message, HostEnded))
 
     def _alone(self, how: str, at_ns: int, *, exact: bool = True) -> list[Action]:
         """The leader is gone: the worst that is known is the verdict, that it is gone among it.
@@ -303,13 +303,13 @@ class Follower:
             return [*self._settle(msgspec.structs.replace(lost, primary=False, **stopped)), ranks_ended]
         return [*self._settle(cause), ranks_ended]
 
-    def _fail_here(self, report: Report) -> list[Action]:
+    def _fail_here(self, report: HostReport) -> list[Action]:
         if self._told_here:
             return []
         self._told_here = True
         return [event_of(report)]
 
-    def _settle(self, report: Report) -> list[Action]:
+    def _settle(self, report: HostReport) -> list[Action]:
         self.verdict = report
         actions: list[Action] = self._fail_here(report) if report.failed else []
         if report.stopped and report.exit_code and not self._stopped:

@@ -12,8 +12,8 @@ from toolkit.peers.clock import Clock, on_clock
 from toolkit.peers.follower import Follower
 from toolkit.peers.frames import HEAD_BYTES, LARGEST_BYTES, NONCE_BYTES, RefusedError, Seal, encode
 from toolkit.peers.link import READ, WRITE, Connection, Link, near_end, prepare
-from toolkit.peers.messages import Hello, Message, Pong, Report, Welcome
-from toolkit.peers.roll import Action, Send, Times
+from toolkit.peers.messages import Hello, HostReport, Message, Pong, Welcome
+from toolkit.peers.protocol import Action, Send, Timeouts
 from toolkit.peers.route import Route
 from toolkit.peers.space import own_space
 
@@ -33,7 +33,7 @@ class FollowerLink(Link):
         me: str,
         leader: str,
         key: bytes,
-        times: Times,
+        times: Timeouts,
         where: tuple[str, int],
         poll: select.epoll | None = None,
         *,
@@ -108,7 +108,7 @@ class FollowerLink(Link):
         self._do(self.roll.tell(message, time.monotonic()))
 
     @property
-    def verdict(self) -> Report | None:
+    def verdict(self) -> HostReport | None:
         return self.roll.verdict
 
     @property

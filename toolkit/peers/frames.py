@@ -13,7 +13,7 @@ from typing import Literal
 
 import msgspec
 
-from toolkit.peers.messages import Down, Ended, Evidence, Failing, Message, Up, Verdict
+from toolkit.peers.messages import Down, Evidence, Failing, HostEnded, Message, Up, Verdict
 
 NONCE_BYTES = 32
 MAC_BYTES = 32
@@ -89,7 +89,7 @@ class Seal:
 def encode(message: Message) -> bytes:
     """Return *message* as it is sealed; a report's texts are cut until the other end takes it."""
     encoded = msgspec.json.encode(message)
-    while len(encoded) > LARGEST_BYTES - MAC_BYTES and isinstance(message, Failing | Evidence | Ended | Verdict):
+    while len(encoded) > LARGEST_BYTES - MAC_BYTES and isinstance(message, Failing | Evidence | HostEnded | Verdict):
         report = message.report
         assert report is not None
         if report.traceback:

@@ -10,13 +10,13 @@ same however many there are: with 10,000 of them everything is said 10,000 times
 import msgspec
 
 from toolkit.job.events import (
-    Again,
     AllRanksEnded,
     AllReady,
     DaemonEnded,
     JobEnded,
     Launch,
     LeaderDone,
+    NextAttempt,
     Stalled,
     Stop,
     StopStep,
@@ -28,25 +28,41 @@ from toolkit.peers.findings import Findings, blamed
 from toolkit.peers.hang import HangWatch
 from toolkit.peers.members import Members
 from toolkit.peers.messages import (
+    Attempt,
     Bye,
-    Ended,
     Evidence,
     Failing,
     Go,
+    HostEnded,
+    HostReport,
     Idle,
     Left,
     Message,
     Ping,
     Pong,
     Ready,
-    Report,
     Rested,
-    Round,
     Step,
     StepTimes,
     Verdict,
     Waits,
     Welcome,
+)
+from toolkit.peers.protocol import (
+    AGREE_S,
+    EARLY_S,
+    EVIDENCE_S,
+    FAREWELL_S,
+    HANG_EVIDENCE_S,
+    LINGER_S,
+    RECONNECT_S,
+    RESTART_S,
+    STOPPED_S,
+    Action,
+    HostStepTimes,
+    LogLine,
+    Send,
+    Timeouts,
 )
 from toolkit.peers.reports import (
     event_of,
@@ -59,22 +75,6 @@ from toolkit.peers.reports import (
     stopped,
     vanished,
 )
-from toolkit.peers.roll import (
-    AGAIN_S,
-    AGREE_S,
-    EARLY_S,
-    EVIDENCE_S,
-    FAREWELL_S,
-    HANG_EVIDENCE_S,
-    LINGER_S,
-    RECONNECT_S,
-    STOPPED_S,
-    Action,
-    Say,
-    Send,
-    Timed,
-    Times,
-)
 
 # As far as any rank can have come.
 FURTHEST = Steps(seen=True, highest=1 << 62)
@@ -85,7 +85,7 @@ class Leader:
     starts once `surveyed` was told."""
 
     def __init__(
-        self, hosts: tuple[str, ...], times: Times, now_s: float, *, restarts: int = 0, survey: bool = False
+        self, hosts: tuple[str, ...], times: Timeouts, now_s: float, *, restarts: int = 0, survey: bool = False
     ) -> None:
         self._me = hosts[0]
         self._hosts = hosts
@@ -99,15 +99,15 @@ class Leader:
         self._ticked_s = now_s
         self._due_s = now_s
         self._budget = Budget(allowed=restarts)
-        # By follower: the round that what it says on its connection is of.
+        # By follower: the attempt that what it says on its connection is of.
         self._at: dict[str, int] = {}
-        self.verdict: Report | None = None
+        self.verdict: HostReport | None = None
         self._begin(None, {self._me}, now_s)
 
-    def _begin(self, again: Again | None, hosts: set[str], now_s: float) -> None:
-        """Begin the next round, with *hosts*; what was said in the one before does not count any more."""
+    def _begin(self, again: NextAttempt | None, hosts: set[str], now_s: float) -> None:
+        """Begin the next attempt, with *hosts*; what was said in the one before does not count any more."""
         self._again = again
-        self._round = again.restart.round if again is not None else 0
+        self._attempt = again.restart.attempt if again is not None else 0
         # Of the hosts that came and are not gone: those that have not ended, and those that have not said what failed.
         self._unended = set(hosts)
         self._untold = set(hosts)
@@ -119,7 +119,7 @@ class Leader:
         self._ranks_left: dict[str, int] = {}
         self._steps: dict[str, int] = {}
         self._agreed: Step | None = None
-        self._ended: dict[str, Report] = {}
+        self._ended: dict[str, HostReport] = {}
         self._launches: dict[str, Launch] = {}
         self._over: LeaderDone | None = None
         self._resting: set[str] = set()
@@ -127,7 +127,7 @@ class Leader:
         self._came = Steps()
         self._first_end_s: float | None = None
         self._failing_s: float | None = None
-        # True while all hosts are waited for, because the failure may be worth another round.
+        # True while all hosts are waited for, because the failure may be worth another attempt.
         self._hopes = False
 
     # --- what comes from the link
@@ -185,9 +185,9 @@ class Leader:
             return self._on_stop(message, host, now_s)
         if self.verdict is not None:
             return []
-        if isinstance(message, Round):
-            self._at[host] = message.round
-        if host != self._me and self._at.get(host, 0) != self._round:
+        if isinstance(message, Attempt):
+            self._at[host] = message.number
+        if host != self._me and self._at.get(host, 0) != self._attempt:
             return []
         if isinstance(message, Ready):
             self.barrier.is_ready(host)
@@ -219,8 +219,8 @@ class Leader:
             self._hang.moved(now_s)
             return self._rest()
         if isinstance(message, StepTimes):
-            return [Timed(host=host, times=message.times)]
-        if isinstance(message, Ended):
+            return [HostStepTimes(host=host, times=message.times)]
+        if isinstance(message, HostEnded):
             self._came = self._came.and_those(message.steps)
             return self._on_ended(host, message.report, now_s)
         return []
@@ -297,7 +297,7 @@ class Leader:
         self._agreed = Step(step=step)
         return [Send(hosts=self._followers, message=self._agreed), StopStep(step=step)]
 
-    def _on_evidence(self, host: str, report: Report | None, now_s: float) -> list[Action]:
+    def _on_evidence(self, host: str, report: HostReport | None, now_s: float) -> list[Action]:
         if report is not None:
             self._findings.note(host, report)
         if not self._findings.is_hang or self._findings.has_stacks_of(host):
@@ -334,12 +334,12 @@ class Leader:
             return []
         if not any(self._ranks_left.get(host) != 0 for host in self._unended):
             return []
-        lost = Report(
+        lost = HostReport(
             host=self._me, exit_code=1, failed_ns=now_ns, blame="user", kind="ExecuteUserScriptError", lost=True
         )
         return self._fail("", blamed(lost, self._findings.early), now_s)
 
-    def _on_ended(self, host: str, report: Report, now_s: float) -> list[Action]:
+    def _on_ended(self, host: str, report: HostReport, now_s: float) -> list[Action]:
         self._ended[host] = report
         self._hang.moved(now_s)
         self._findings.note_early(report.early)
@@ -359,7 +359,7 @@ class Leader:
         self._rested = Rested()
         return [Send(hosts=self._followers, message=self._rested), AllRanksEnded()]
 
-    def _fail(self, host: str, report: Report, now_s: float, *, whole: bool = True) -> list[Action]:
+    def _fail(self, host: str, report: HostReport, now_s: float, *, whole: bool = True) -> list[Action]:
         """Take bad news from *host* ("": this roll call's own), and pass the first on."""
         self._findings.take(host, report, whole=whole)
         if whole and not self._findings.is_hang:
@@ -383,7 +383,7 @@ class Leader:
         if overdue is not None:
             return self._settle(overdue, now_s)
         reminder = self.barrier.reminder(self.members.absent, now_s)
-        return [Say(text=reminder)] if reminder else []
+        return [LogLine(text=reminder)] if reminder else []
 
     def _look_after(self, host: str, now_s: float, now_ns: int) -> list[Action]:
         left_s = self.members.left_s(host)
@@ -424,8 +424,8 @@ class Leader:
             return self._end_late(self._first_end_s + self._times.end_s, now_s)
         return []
 
-    def _settle_or_repeat(self, worst: Report, failing_s: float, now_s: float) -> list[Action]:
-        """End the job by *worst*, or begin another round; as long as that may be, wait for every host to end."""
+    def _settle_or_repeat(self, worst: HostReport, failing_s: float, now_s: float) -> list[Action]:
+        """End the job by *worst*, or begin another attempt; as long as that may be, wait for every host to end."""
         if not self._budget.allowed:
             return self._settle(worst, now_s)
         failure = Failure(
@@ -440,19 +440,19 @@ class Leader:
         away = self.members.away
         awaited = bool(self._unended or away)
         refusal = self._budget.refusal(failure, FURTHEST if awaited else self._came)
-        if awaited and not refusal and now_s < failing_s + self._times.grace_s + AGAIN_S:
+        if awaited and not refusal and now_s < failing_s + self._times.grace_s + RESTART_S:
             self._hopes = True
             return []
         if awaited and not refusal:
             refusal = f"{named(sorted(self._unended.union(away)))} had not ended"
         if refusal:
-            return [Say(text=f"no restart: {refusal}", warns=True), *self._settle(worst, now_s)]
+            return [LogLine(text=f"no restart: {refusal}", warns=True), *self._settle(worst, now_s)]
         return self._repeat(worst, failure, now_s)
 
-    def _repeat(self, worst: Report, failure: Failure, now_s: float) -> list[Action]:
+    def _repeat(self, worst: HostReport, failure: Failure, now_s: float) -> list[Action]:
         worst = shared(self._findings.whole(worst, self._hosts), len(self._hosts))
         restart = Restart(
-            round=self._round + 1,
+            attempt=self._attempt + 1,
             host="" if worst.of_job else worst.host,
             cause=worst.cause,
             process=worst.process,
@@ -462,7 +462,7 @@ class Leader:
             counted=self._budget.counts(failure, self._came),
         )
         self._budget = self._budget.after(failure, self._came)
-        again = Again(restart=restart, used=self._budget.used, allowed=self._budget.allowed)
+        again = NextAttempt(restart=restart, used=self._budget.used, allowed=self._budget.allowed)
         self._begin(again, set(self._hosts), now_s)
         return [Send(hosts=self._followers, message=again), again]
 
@@ -476,16 +476,16 @@ class Leader:
         missing = [host for host in self._hosts if host in self._unended]
         return self._fail("", not_ended(missing, self._times.end_s), now_s)
 
-    def _together(self) -> Report:
+    def _together(self) -> HostReport:
         """Return the end of a job in which nothing failed: of a stop, the worst of the hosts' ends."""
         ends = list(self._ended.values())
         if self._stop is not None:
             late = f"had not ended {self._times.grace_s + STOPPED_S:g} s after the stop"
             ends += [stopped(host, self._stop.signal, late) for host in self._unended]
         worst = max(ends, key=lambda report: report.exit_code)
-        return worst if worst.exit_code else Report(host=self._me, exit_code=0, stopped=self._stop is not None)
+        return worst if worst.exit_code else HostReport(host=self._me, exit_code=0, stopped=self._stop is not None)
 
-    def _settle(self, report: Report, now_s: float) -> list[Action]:
+    def _settle(self, report: HostReport, now_s: float) -> list[Action]:
         self.verdict = report = shared(self._findings.whole(report, self._hosts), len(self._hosts))
         self._settled_s = now_s
         actions: list[Action] = [Send(hosts=self._followers, message=Verdict(report=report))]
@@ -494,7 +494,7 @@ class Leader:
         actions.append(JobEnded())
         if self.awaited:
             who = named(list(self.awaited))
-            actions.append(Say(text=f"waiting up to {LINGER_S:g} s for {who}, to say that the job has failed"))
+            actions.append(LogLine(text=f"waiting up to {LINGER_S:g} s for {who}, to say that the job has failed"))
         return actions
 
     def _but(self, host: str) -> tuple[str, ...]:

@@ -21,8 +21,8 @@ from toolkit.peers.frames import (
 )
 from toolkit.peers.leader import Leader
 from toolkit.peers.link import PROVE_WITHIN_S, READ, Connection, Link, far_end, peer, prepare
-from toolkit.peers.messages import Bye, Ended, Evidence, Failing, Hello, Message, Notice, Report
-from toolkit.peers.roll import Action, Say, Send, Timed, Times
+from toolkit.peers.messages import Bye, Evidence, Failing, Hello, HostEnded, HostReport, Message, Notice
+from toolkit.peers.protocol import Action, HostStepTimes, LogLine, Send, Timeouts
 from toolkit.peers.space import Survey, own_space
 
 UNPROVED_AT_ONCE = 256
@@ -42,7 +42,7 @@ class LeaderLink(Link):
         self,
         hosts: tuple[str, ...],
         key: bytes,
-        times: Times,
+        times: Timeouts,
         listener: socket.socket,
         *,
         restarts: int = 0,
@@ -103,7 +103,7 @@ class LeaderLink(Link):
         self._do(self.roll.heard(self.me, message, time.monotonic(), time.monotonic_ns()))
 
     @property
-    def verdict(self) -> Report | None:
+    def verdict(self) -> HostReport | None:
         return self.roll.verdict
 
     @property
@@ -139,7 +139,7 @@ class LeaderLink(Link):
                 self.lose(connection)
 
     def _names_hosts_of_the_job(self, message: Message) -> bool:
-        if isinstance(message, Failing | Evidence | Ended):
+        if isinstance(message, Failing | Evidence | HostEnded):
             # The leader's own: a follower has taken it for gone.
             return message.report is None or message.report.host in self._hosts | {self.me}
         return not isinstance(message, Stop) or message.host in self._hosts
@@ -242,7 +242,7 @@ class LeaderLink(Link):
         for action in actions:
             if isinstance(action, Send):
                 self._send(action)
-            elif isinstance(action, Timed):
+            elif isinstance(action, HostStepTimes):
                 # At once, so that a host's news of its last steps is not behind the verdict, which closes its link.
                 self._tell_slow(self._judge(action.host, action.times))
             else:
@@ -250,7 +250,7 @@ class LeaderLink(Link):
 
     def _tell_slow(self, found: list[tuple[str, str]]) -> None:
         for host, text in found:
-            self._words.append(Say(text=text, warns=True))
+            self._words.append(LogLine(text=text, warns=True))
             if host != self.me:
                 self._send(Send(hosts=(host,), message=Notice(text=text)))
 

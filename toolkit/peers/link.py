@@ -15,7 +15,7 @@ from collections import Counter
 from typing import Any
 
 from toolkit.peers.frames import NONCE_BYTES, Frames, Reason, RefusedError, Seal
-from toolkit.peers.roll import Action, Say
+from toolkit.peers.protocol import Action, LogLine
 
 PROVE_WITHIN_S = 5.0
 OUT_LIMIT_BYTES = 4 << 20
@@ -135,7 +135,7 @@ class Link:
     def _refuse(self, reason: Reason, who: str) -> None:
         self.refused[reason] += 1
         if self.refused[reason] == 1:
-            self._words.append(Say(text=f"link: refused {reason} (from {who})"))
+            self._words.append(LogLine(text=f"link: refused {reason} (from {who})"))
 
     def _write(self, connection: Connection, frame: bytes) -> bool:
         sent = connection.write(frame)

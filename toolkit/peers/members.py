@@ -1,7 +1,7 @@
 """Pure: which followers are connected, which have lost their connection, and which are gone for good."""
 
+from toolkit.peers.protocol import BREAK_NS, CLAIM_S, LEAST_CLAIMS, RECONNECT_S
 from toolkit.peers.reports import broken, silent
-from toolkit.peers.roll import BREAK_NS, CLAIM_S, LEAST_CLAIMS, RECONNECT_S
 
 
 class Members:

@@ -8,16 +8,16 @@ signal 999. Texts are limited by the frame's size alone.
 
 from typing import Annotated
 
-from msgspec import Meta
+from msgspec import Meta, field
 
 from toolkit.job.events import (
-    Again,
     Count,
     DaemonEnded,
     ExitCode,
     Launch,
     LeaderDone,
     Name,
+    NextAttempt,
     Seconds,
     Stalled,
     Stop,
@@ -32,7 +32,7 @@ Rank = Annotated[int, Meta(ge=0, le=1 << 24)]
 StepNumber = Annotated[int, Meta(ge=-(1 << 62), le=1 << 62)]
 
 
-class Report(Record, frozen=True, kw_only=True):
+class HostReport(Record, frozen=True, kw_only=True):
     """How one host's part failed or ended.
 
     `primary`: a cause of its own, not the echo of another process's end. `failed_ns`: when, on the sender's monotonic
@@ -148,14 +148,14 @@ class Failing(Record, frozen=True, kw_only=True, tag="failing"):
     """Both ways: this is the worst known so far; stop your ranks, and answer with Evidence. Not `whole`: cut short, the
     whole follows."""
 
-    report: Report
+    report: HostReport
     whole: bool = True
 
 
 class Evidence(Record, frozen=True, kw_only=True, tag="evidence"):
     """Up: what failed here first, as far as is known now (None: nothing)."""
 
-    report: Report | None
+    report: HostReport | None
 
 
 class Step(Record, frozen=True, kw_only=True, tag="step"):
@@ -164,17 +164,17 @@ class Step(Record, frozen=True, kw_only=True, tag="step"):
     step: StepNumber
 
 
-class Ended(Record, frozen=True, kw_only=True, tag="ended"):
+class HostEnded(Record, frozen=True, kw_only=True, tag="ended"):
     """Up: this host's processes have ended, so; and how far its ranks had come."""
 
-    report: Report
+    report: HostReport
     steps: Steps = Steps()
 
 
-class Round(Record, frozen=True, kw_only=True, tag="round"):
-    """Up: what this host says from now on is of this round. A new connection begins in round 0."""
+class Attempt(Record, frozen=True, kw_only=True, tag="round"):
+    """Up: what this host sends from now on belongs to this attempt. A new connection begins in attempt 0."""
 
-    round: Count
+    number: Count = field(name="round")
 
 
 class StepTimes(Record, frozen=True, kw_only=True, tag="step times"):
@@ -192,7 +192,7 @@ class Notice(Record, frozen=True, kw_only=True, tag="notice"):
 class Verdict(Record, frozen=True, kw_only=True, tag="verdict"):
     """Down: how the job ended, for every host."""
 
-    report: Report
+    report: HostReport
 
 
 class Rested(Record, frozen=True, kw_only=True, tag="rested"):
@@ -215,12 +215,26 @@ Up = (
     | Evidence
     | Stop
     | Step
-    | Ended
-    | Round
+    | HostEnded
+    | Attempt
     | StepTimes
     | DaemonEnded
     | Rested
     | Bye
 )
-Down = Welcome | Go | Pong | Failing | Stop | Step | Verdict | Again | Notice | Launch | LeaderDone | Rested | Stalled
+Down = (
+    Welcome
+    | Go
+    | Pong
+    | Failing
+    | Stop
+    | Step
+    | Verdict
+    | NextAttempt
+    | Notice
+    | Launch
+    | LeaderDone
+    | Rested
+    | Stalled
+)
 Message = Up | Down

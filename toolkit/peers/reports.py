@@ -4,7 +4,7 @@ others."""
 import msgspec
 
 from toolkit.job.events import Hang, PeerFailed
-from toolkit.peers.messages import Report
+from toolkit.peers.messages import HostReport
 
 # What a Verdict may hold of cause and of traceback, for all hosts together: at 10,000 hosts 1,600 characters each.
 FAN_OUT = 1 << 24
@@ -19,9 +19,9 @@ HUNG = 124
 HANG = "Hang"
 
 
-def vanished(host: str, how: str, at_ns: int) -> Report:
+def vanished(host: str, how: str, at_ns: int) -> HostReport:
     """Return the report of a host that is gone, made by one that lives."""
-    return Report(
+    return HostReport(
         host=host,
         exit_code=VANISHED,
         primary=True,
@@ -42,7 +42,7 @@ def silent(seconds: float) -> str:
     return f"nothing was heard of it for {seconds:.1f} s: it is stopped, overloaded or cut off"
 
 
-def in_vain(missing: list[str], join_s: float, at_ns: int, *, came: bool = False, waits: dict[str, str]) -> Report:
+def in_vain(missing: list[str], join_s: float, at_ns: int, *, came: bool = False, waits: dict[str, str]) -> HostReport:
     """Return the report of a job for which *missing* hosts did not come in time; or *came*, and are not ready. *waits*:
     by host that is not ready, what it waits for itself."""
     known = [host for host in missing if host in waits][:MOST]
@@ -52,7 +52,7 @@ def in_vain(missing: list[str], join_s: float, at_ns: int, *, came: bool = False
     else:
         cause = f"waited {join_s:g} s in vain for {named(missing)} (TOOLKIT_JOIN_S)"
         cause += "".join(f"; host {host} waited for {needs}" for host, needs in sorted(waits.items())[:MOST])
-    return Report(
+    return HostReport(
         host=known[0] if came and known else missing[0],
         exit_code=VANISHED,
         primary=True,
@@ -63,7 +63,7 @@ def in_vain(missing: list[str], join_s: float, at_ns: int, *, came: bool = False
     )
 
 
-def no_leader(leader: str, join_s: float, at_ns: int, hint: str) -> Report:
+def no_leader(leader: str, join_s: float, at_ns: int, hint: str) -> HostReport:
     """Return the report of a follower that has not met its leader in time."""
     report = in_vain([leader], join_s, at_ns, waits={})
     cause = f"waited {join_s:g} s in vain for host {leader}, the leader (TOOLKIT_JOIN_S){hint}"
@@ -78,10 +78,10 @@ def of_what(hosts: list[str], waits: dict[str, str]) -> str:
     return f" ({'it' if len(hosts) == 1 else f'host {known[0]}'} waits for {waits[known[0]]})"
 
 
-def other_key(host: str, leader: str = "") -> Report:
+def other_key(host: str, leader: str = "") -> HostReport:
     """Return the report of *host*, which the leader refuses; made by *host* itself where *leader* is named."""
     who = f"host {leader}, the leader, refuses this host, {host}" if leader else f"host {host} was refused"
-    return Report(
+    return HostReport(
         host=host,
         exit_code=MISCONFIGURED,
         primary=True,
@@ -92,9 +92,9 @@ def other_key(host: str, leader: str = "") -> Report:
     )
 
 
-def shared_address(me: str, one: str, other: str, address: str) -> Report:
+def shared_address(me: str, one: str, other: str, address: str) -> HostReport:
     """Return the report of a job of which two hosts have one *address*, seen by *me*."""
-    return Report(
+    return HostReport(
         host=me,
         exit_code=MISCONFIGURED,
         primary=True,
@@ -107,14 +107,14 @@ def shared_address(me: str, one: str, other: str, address: str) -> Report:
     )
 
 
-def worse(one: Report | None, other: Report | None) -> Report | None:
+def worse(one: HostReport | None, other: HostReport | None) -> HostReport | None:
     """Return which of two is the cause: one of its own before an echo, then the earlier (0, unknown, is last)."""
     if one is None or other is None:
         return one or other
     return min(one, other, key=lambda report: (not report.primary, not report.failed_ns, report.failed_ns))
 
 
-def news(report: Report) -> str:
+def news(report: HostReport) -> str:
     """Return in one line who failed. What a rank failed of is said once, at the end of the host's log."""
     if not report.process:
         return f"host {report.host} failed: {report.cause.splitlines()[0] if report.cause else report.ended}"
@@ -126,7 +126,7 @@ def news(report: Report) -> str:
     return f"{who} failed: {report.ended}" if report.ended else f"{who} failed"
 
 
-def event_of(report: Report) -> PeerFailed | Hang:
+def event_of(report: HostReport) -> PeerFailed | Hang:
     """Return the event that *report*, of another host or of the whole job, is for this host's ranks."""
     return Hang(seconds=report.idle_s) if report.kind == HANG else PeerFailed(text=news(report))
 
@@ -137,13 +137,13 @@ def named(hosts: list[str]) -> str:
     return f"host {shown}" if len(hosts) == 1 else f"hosts {shown}"
 
 
-def light(report: Report) -> Report:
+def light(report: HostReport) -> HostReport:
     """Return *report* as first news, which must be quick, and pass where larger messages are lost: about 1 KB."""
     texts = {name: getattr(report, name)[:most] for name, most in FIRST_NEWS.items()}
     return msgspec.structs.replace(report, traceback="", stuck=(), **texts)
 
 
-def shared(report: Report, hosts: int) -> Report:
+def shared(report: HostReport, hosts: int) -> HostReport:
     """Return *report* as *hosts* hosts can be told: of a traceback the end, of a cause the beginning."""
     most = max(FAN_OUT // hosts, LEAST_TEXT)
     if len(report.cause) <= most and len(report.traceback) <= most:
@@ -151,9 +151,9 @@ def shared(report: Report, hosts: int) -> Report:
     return msgspec.structs.replace(report, cause=report.cause[:most], traceback=report.traceback[-most:])
 
 
-def hung(me: str, idle_s: float, now_ns: int) -> Report:
+def hung(me: str, idle_s: float, now_ns: int) -> HostReport:
     """Return the report of a job of which no rank has moved for *idle_s*."""
-    return Report(
+    return HostReport(
         host=me,
         exit_code=HUNG,
         primary=True,
@@ -165,15 +165,15 @@ def hung(me: str, idle_s: float, now_ns: int) -> Report:
     )
 
 
-def not_ended(missing: list[str], end_s: float) -> Report:
+def not_ended(missing: list[str], end_s: float) -> HostReport:
     """Return the report of hosts that run on *end_s* after the first host ended."""
     cause = f"{named(missing)} had not ended {end_s:g} s after the first host had (TOOLKIT_END_S)"
-    return Report(
+    return HostReport(
         host=missing[0], exit_code=VANISHED, primary=True, blame="platform", kind="PlatformError", cause=cause
     )
 
 
-def stopped(host: str, signal: int, what: str) -> Report:
+def stopped(host: str, signal: int, what: str) -> HostReport:
     """Return the report of *host*, which was to stop because of *signal*, and of which nothing more is known than
     *what* it did."""
-    return Report(host=host, exit_code=128 + signal, stopped=True, kind="Stopped", cause=f"host {host} {what}")
+    return HostReport(host=host, exit_code=128 + signal, stopped=True, kind="Stopped", cause=f"host {host} {what}")

@@ -12,7 +12,7 @@ TRIES = 10
 # closed by a firewall that says nothing; and once the leader was met, when only a bad network can be slower.
 PROVE_WITHIN_S = 5.0
 ELSEWHERE_S = 1.0
-AGAIN_S = 0.5
+RESTART_S = 0.5
 
 
 class Route:
@@ -70,7 +70,7 @@ class Route:
     def works(self, way_s: float) -> None:
         """The leader has proved itself in the last place; *way_s*: how long an answer takes from there."""
         self._met = self._last if self._met is None else self._met
-        self.within_s = max(AGAIN_S, 4 * way_s)
+        self.within_s = max(RESTART_S, 4 * way_s)
 
     def answered(self) -> None:
         """Somebody was in the last place, who is not the leader."""

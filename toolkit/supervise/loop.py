@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from toolkit.job.events import Again, AllReady, Event, JobEnded, LeaderDone, PeerFailed, Stop
+from toolkit.job.events import AllReady, Event, JobEnded, LeaderDone, NextAttempt, PeerFailed, Stop
 from toolkit.job.outcome import Ended
 from toolkit.job.plan import Locked, Need, Phase
 from toolkit.log import Log
@@ -141,7 +141,7 @@ class Supervisor:
         for event in events:
             if isinstance(event, Stop) and self.stopped_by is None:
                 self._note_stop(event.signal)
-            elif isinstance(event, Again):
+            elif isinstance(event, NextAttempt):
                 self.peer_failed = self.settled = self._may_start = self.leader_done = False
             self.peer_failed = self.peer_failed or isinstance(event, PeerFailed)
             self.settled = self.settled or isinstance(event, JobEnded)

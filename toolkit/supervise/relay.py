@@ -59,7 +59,7 @@ class Tail:
 
 class RankFile:
     """A rank's own file, rotated once at *limit_bytes* (one older piece beside it). A full disk ends the file, no
-    more. *goes_on*: behind what an earlier round of the rank has written."""
+    more. *goes_on*: behind what an earlier attempt of the rank has written."""
 
     def __init__(self, path: Path, limit_bytes: int, note: Callable[[str], None], *, goes_on: bool = False) -> None:
         self._path = path

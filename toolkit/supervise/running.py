@@ -42,7 +42,7 @@ from toolkit.supervise.stop import Phase as StopPhase
 # Ranks that hang rarely hear a signal: a Python handler does not run while the main thread is in a collective.
 HUNG_GRACE_S = 5.0
 LAUNCHER_S = 1.0
-# Within which every rank knows the step at which all stop: on one host, and across hosts (peers.roll.AGREE_S and a
+# Within which every rank knows the step at which all stop: on one host, and across hosts (peers.protocol.AGREE_S and a
 # way).
 AGREED_WITHIN_S = 0.05
 OTHERS_AGREED_WITHIN_S = 1.5

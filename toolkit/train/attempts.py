@@ -1,4 +1,4 @@
-"""The rounds of one host's script: how far each came, and what is cleared away before the next (docs/restart.md)."""
+"""The attempts of one host's script: how far each came, and what is cleared away before the next (docs/restart.md)."""
 
 import contextlib
 from itertools import islice
@@ -20,7 +20,7 @@ LOOKED_AT = 10_000
 
 
 class Attempts:
-    """`number`: the round that runs, 0 for the first."""
+    """`number`: the attempt that runs, 0 for the first."""
 
     def __init__(self, job: Job, run_folder: Path, line_monitors: LineMonitors, log: Log) -> None:
         self._job = job
@@ -33,7 +33,7 @@ class Attempts:
 
     @property
     def number(self) -> int:
-        return self._restarts[-1].round if self._restarts else 0
+        return self._restarts[-1].attempt if self._restarts else 0
 
     @property
     def environ(self) -> dict[str, str]:
@@ -46,7 +46,7 @@ class Attempts:
         self._line_monitors.read_rules()
 
     def steps(self) -> Steps:
-        """Return how far this host's ranks came in this round: by heartbeats, by metrics, by what they saved."""
+        """Return how far this host's ranks came in this attempt: by heartbeats, by metrics, by what they saved."""
         told = [
             each.step
             for each in status_pages.read_all(self._run_folder / STATUS_FOLDER).values()
@@ -57,7 +57,7 @@ class Attempts:
         return self._line_monitors.steps.and_those(beats).and_those(saved)
 
     def alone(self, outcome: Outcome, *, stopped: bool) -> Outcome | Restart:
-        """Decide on a host that has no link: return *outcome*, or what begins another round."""
+        """Decide on a host that has no link: return *outcome*, or what begins another attempt."""
         if not self._budget.allowed or outcome.status != "failed" or len(self._job.cluster.hosts) > 1:
             return outcome
         failure = Failure(kind=outcome.kind, exit_code=outcome.exit_code, preempted=outcome.preempted, stopped=stopped)
@@ -67,7 +67,7 @@ class Attempts:
             self._log.warning(f"no restart: {refusal}")
             return outcome
         restart = Restart(
-            round=self.number + 1,
+            attempt=self.number + 1,
             host=outcome.host,
             cause=outcome.cause,
             process=outcome.process,
@@ -81,8 +81,8 @@ class Attempts:
         return restart
 
     def begin(self, restart: Restart) -> None:
-        """Begin the round that *restart* names: what ranks of the last one left for `train` and for the platform is not
-        of this one."""
+        """Begin the attempt that *restart* names: what ranks of the last one left for `train` and for the platform is
+        not of this one."""
         import shutil  # 4 ms that a job without restarts need not pay
 
         self._restarts = (*self._restarts, restart)
@@ -95,7 +95,7 @@ class Attempts:
         self._line_monitors.again()
 
     def told(self, outcome: Outcome) -> Outcome:
-        """Return the job's *outcome* with the rounds before it."""
+        """Return the job's *outcome* with the attempts before it."""
         if not self._restarts:
             return outcome
         ended = "; ".join(part for part in (outcome.ended, times(len(self._restarts))) if part)

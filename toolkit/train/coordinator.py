@@ -6,16 +6,16 @@ from collections.abc import Callable
 
 import msgspec
 
-from toolkit.job.events import Again, DaemonEnded, Event, JobEnded, Launch, LeaderDone, PeerFailed, Stop
+from toolkit.job.events import DaemonEnded, Event, JobEnded, Launch, LeaderDone, NextAttempt, PeerFailed, Stop
 from toolkit.job.job import Job
 from toolkit.job.outcome import Ended, Exit, Memory, Outcome
 from toolkit.job.restart import Restart, Steps
 from toolkit.job.restart import news as restart_news
 from toolkit.log import Log
 from toolkit.peers import messages
-from toolkit.peers.messages import Report
+from toolkit.peers.messages import HostReport
+from toolkit.peers.protocol import HostStepTimes, LogLine, Send
 from toolkit.peers.reports import HANG, news
-from toolkit.peers.roll import Say, Send, Timed
 from toolkit.supervise.loop import Supervisor
 from toolkit.train.joining import join
 from toolkit.train.step_times import StepTimes
@@ -54,9 +54,9 @@ class Coordinator:
         self._tell_steps()
         events: list[Event] = []
         for action in self._link.take():
-            if isinstance(action, Say):
+            if isinstance(action, LogLine):
                 (self._log.warning if action.warns else self._log.info)(action.text)
-            elif not isinstance(action, Send | Timed):
+            elif not isinstance(action, Send | HostStepTimes):
                 self._note(action)
                 events.append(action)
         return events
@@ -68,7 +68,7 @@ class Coordinator:
         elif isinstance(event, PeerFailed):
             self._named = event.text
             self._log.error(f"{event.text}; stopping this host")
-        elif isinstance(event, Again):
+        elif isinstance(event, NextAttempt):
             self._repeat = event.restart
             hosts = len(self._job.cluster.hosts)
             self._log.warning(restart_news(event.restart, event.used, event.allowed, hosts))
@@ -146,10 +146,10 @@ class Coordinator:
 
     def settle(self, supervisor: Supervisor, outcome: Outcome, steps: Steps) -> Outcome | Restart:
         """Tell how this host ended and how far its ranks came, wait for the job's verdict, and return this host's
-        outcome in its light, or what begins another round."""
+        outcome in its light, or what begins another attempt."""
         self._tell_steps(last=True)
         self._repeat = None
-        self._link.tell(messages.Ended(report=self._report(outcome), steps=steps))
+        self._link.tell(messages.HostEnded(report=self._report(outcome), steps=steps))
         self._log.debug("waiting for the other hosts to end")
 
         def given_up() -> bool:
@@ -176,7 +176,7 @@ class Coordinator:
                 self._log.warning(f"link: refused {reason}, {count} times")
         self._link.close()
 
-    def _name(self, verdict: Report) -> None:
+    def _name(self, verdict: HostReport) -> None:
         """Say at once what the job failed of, where this host knew an echo only: its own ranks may take long to end."""
         text = news(verdict)
         elsewhere = verdict.failed and verdict.host != self._job.cluster.current and verdict.kind != HANG
@@ -191,9 +191,9 @@ class Coordinator:
     def _failed(self, so_far: Ended) -> Outcome | None:
         return judge.failed(self._job, msgspec.structs.replace(so_far, memory=self._memory()))
 
-    def _report(self, outcome: Outcome) -> Report:
+    def _report(self, outcome: Outcome) -> HostReport:
         mask = self._log.mask
-        return Report(
+        return HostReport(
             host=self._job.cluster.current,
             exit_code=outcome.exit_code,
             primary=outcome.primary,
@@ -218,7 +218,7 @@ class Coordinator:
             early=early.first(self._job.cluster.current, outcome.exits),
         )
 
-    def _final(self, outcome: Outcome, verdict: Report) -> Outcome:
+    def _final(self, outcome: Outcome, verdict: HostReport) -> Outcome:
         me = self._job.cluster.current
         own = verdict.host == me and verdict.exit_code == outcome.exit_code and verdict.kind != HANG
         own = own and bool(outcome.primary or outcome.process) and not verdict.blames_an_early_exit
@@ -258,7 +258,7 @@ class Coordinator:
         )
 
 
-def _part(outcome: Outcome, verdict: Report) -> str:
+def _part(outcome: Outcome, verdict: HostReport) -> str:
     """Return what part a host had in the end of a job that another host caused."""
     if outcome.primary:
         return f"failed, too ({outcome.ended or outcome.kind})"

@@ -13,13 +13,13 @@ from toolkit.log import Log
 from toolkit.peers.follower_link import FollowerLink
 from toolkit.peers.frames import job_key
 from toolkit.peers.leader_link import LeaderLink, listen
-from toolkit.peers.roll import Times
+from toolkit.peers.protocol import Timeouts
 from toolkit.train.step_times import StepTimes
 
 
 def join(job: Job, log: Log, step_times: StepTimes | None) -> LeaderLink | FollowerLink:
     cluster, ours = job.cluster, job.settings
-    times = Times(
+    times = Timeouts(
         beat_s=ours.beat_s,
         patience_s=ours.patience_s,
         join_s=ours.join_s,

@@ -212,18 +212,18 @@ def _attempts(
         ended = log.attempt("it could not be settled how the job goes on", decide, outcome)
         if isinstance(ended, Outcome):
             return log.attempt("the attempts could not be added to the outcome", partial(attempts.told, ended), ended)
-        assert phase is not None  # A job in which one host never came to its script is not worth another round.
+        assert phase is not None  # A job in which one host never came to its script is not worth another attempt.
         attempts.begin(ended)
         memory.begin()
         if supervisor.stall is not None:
-            supervisor.stall = _stall(job, supervisor.run_folder, ended.round)
+            supervisor.stall = _stall(job, supervisor.run_folder, ended.attempt)
         outcome = _attempt(job, phase, supervisor, attempts, memory, log)
 
 
 def _decided(
     supervisor: Supervisor, attempts: Attempts, others: "Coordinator | None", outcome: Outcome
 ) -> Outcome | Restart:
-    """Return how the job ended for this host, whose own end is *outcome*, or what begins another round."""
+    """Return how the job ended for this host, whose own end is *outcome*, or what begins another attempt."""
     if others is not None:
         return others.settle(supervisor, outcome, attempts.steps())
     return attempts.alone(outcome, stopped=supervisor.stopped_by is not None)
@@ -232,7 +232,7 @@ def _decided(
 def _first(
     job: Job, supervisor: Supervisor, attempts: Attempts, memory: Callable[[], Memory], log: Log
 ) -> tuple[Phase | None, Outcome]:
-    """Prepare this host and run the first round; return the script's phase and how that round ended."""
+    """Prepare this host and run the first attempt; return the script's phase and how that attempt ended."""
     phase = None
     interrupting = supervisor.signals.interrupting
     try:
@@ -259,7 +259,7 @@ def _first(
 def _attempt(
     job: Job, phase: Phase, supervisor: Supervisor, attempts: Attempts, memory: Callable[[], Memory], log: Log
 ) -> Outcome:
-    """Return how this host's part of a round ended; an error that the toolkit has named is one of the ways."""
+    """Return how this host's part of an attempt ended; an error that the toolkit has named is one of the ways."""
     stacks = supervisor.stall.prepared if supervisor.stall is not None else None
     try:
         main = _fitted(phase.main, supervisor.run_folder, stacks, attempts.environ, log)
@@ -286,12 +286,12 @@ def _shown(argv: tuple[str, ...], log: Log) -> str:
 
 
 def _companions(job: Job, run_folder: Path) -> tuple[ProcessSpec, ...]:
-    """Return what tells the platform of the job while a round of it runs: on the leader alone."""
+    """Return what tells the platform of the job while an attempt of it runs: on the leader alone."""
     if not job.companion or not job.cluster.is_leader:
         return ()
     metrics = job.folders.output / "metrics.jsonl"
     try:
-        written_bytes = metrics.stat().st_size  # Another round's, or an earlier run's.
+        written_bytes = metrics.stat().st_size  # Another attempt's, or an earlier run's.
     except OSError:
         written_bytes = 0
     program = Path(toolkit.__file__).parent / "standalone" / f"{job.companion}.py"
@@ -322,7 +322,7 @@ def _step_times(job: Job, run_folder: Path, *, linked: bool) -> "StepTimes | Non
 
 
 def _stall(job: Job, run_folder: Path, number: int = 0) -> Stall | None:
-    """Return how round *number* is watched for hangs; each has a folder of its own for stacks."""
+    """Return how attempt *number* is watched for hangs; each has a folder of its own for stacks."""
     ours = job.settings
     if not ours.stall_s:
         return None
@@ -355,7 +355,7 @@ def _stopped(stop: Interrupted, host: str) -> Outcome:
 
 
 class _OomWatch:
-    """Tells, when called, how many processes the kernel has killed for want of memory since the round began."""
+    """Tells, when called, how many processes the kernel has killed for want of memory since the attempt began."""
 
     def __init__(self) -> None:
         self._root = Path("/")

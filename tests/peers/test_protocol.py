@@ -27,23 +27,23 @@ from toolkit.peers.follower import REFUSED, Follower
 from toolkit.peers.frames import encode
 from toolkit.peers.leader import Leader
 from toolkit.peers.messages import (
-    Ended,
     Evidence,
     Failing,
     Go,
+    HostEnded,
+    HostReport,
     Idle,
     Left,
     Ping,
     Ready,
-    Report,
     Rested,
     Step,
     Verdict,
     Waits,
     Welcome,
 )
+from toolkit.peers.protocol import FAREWELL_S, LINGER_S, LogLine, Send, Timeouts
 from toolkit.peers.reports import HANG, light, news, shared, worse
-from toolkit.peers.roll import FAREWELL_S, LINGER_S, Say, Send, Times
 from toolkit.peers.route import Route
 
 SIZES = [2, 3, 7, 50]
@@ -200,7 +200,7 @@ def test_a_host_whose_leader_never_comes_names_it() -> None:
 def test_a_host_that_fails_before_the_others_came_waits_to_tell_them() -> None:
     job = Job(3)
     job.hosts["algo-3"].starts_s = 12.0
-    job.at(0.5, lambda: job.tell("algo-1", Ended(report=job.failure("algo-1", code=78))))
+    job.at(0.5, lambda: job.tell("algo-1", HostEnded(report=job.failure("algo-1", code=78))))
 
     job.play()
 
@@ -213,7 +213,7 @@ def test_a_host_that_fails_before_the_others_came_waits_to_tell_them() -> None:
 def test_it_does_not_wait_for_them_for_ever() -> None:
     job = Job(2)
     job.kill("algo-2")
-    job.at(0.5, lambda: job.tell("algo-1", Ended(report=job.failure("algo-1", code=78))))
+    job.at(0.5, lambda: job.tell("algo-1", HostEnded(report=job.failure("algo-1", code=78))))
 
     job.play()
 
@@ -227,7 +227,7 @@ def test_a_follower_that_fails_waits_for_a_late_leader_and_not_for_ever() -> Non
     never.kill("algo-1")
     for job, starts_s in ((late, 10.0), (never, 0.0)):
         job.hosts["algo-2"].starts_s = starts_s
-        job.at(0.1, lambda job=job: job.tell("algo-2", Ended(report=job.failure("algo-2", code=4))))  # type: ignore[misc]
+        job.at(0.1, lambda job=job: job.tell("algo-2", HostEnded(report=job.failure("algo-2", code=4))))  # type: ignore[misc]
         job.play()
 
     assert late.verdicts == never.verdicts == {("algo-2", 4)}
@@ -257,7 +257,7 @@ def test_a_failure_reaches_every_host_at_once(count: int, place: int) -> None:
     culprit = job.names[place]
     job.ready()
     job.at(5.0, lambda: job.tell(culprit, Failing(report=job.failure(culprit))))
-    job.at(5.5, lambda: job.tell(culprit, Ended(report=job.failure(culprit))))
+    job.at(5.5, lambda: job.tell(culprit, HostEnded(report=job.failure(culprit))))
 
     job.play()
 
@@ -322,7 +322,7 @@ def test_a_rank_that_ended_with_0_is_the_cause_where_all_others_lost_it(count: i
     job = Job(count, seed=seed)
     job.ready()
     culprit, *losers = job.random.sample(job.names, count)
-    job.hosts[culprit].evidence = Report(host=culprit, exit_code=0, early=left(job, culprit, 2.0))
+    job.hosts[culprit].evidence = HostReport(host=culprit, exit_code=0, early=left(job, culprit, 2.0))
     codes = {5.0 + job.random.random() * 0.3: code for code, _ in enumerate(losers, 3)}
     for name, (at_s, code) in zip(losers, codes.items(), strict=True):
         loses(job, name, at_s, code=code)
@@ -340,10 +340,12 @@ def test_a_rank_that_ended_with_0_is_the_cause_where_all_others_lost_it(count: i
 def test_of_ranks_that_ended_with_0_on_several_hosts_the_first_is_the_cause() -> None:
     job = Job(4)
     job.ready()
-    job.hosts["algo-2"].evidence = Report(host="algo-2", exit_code=0, early=left(job, "algo-2", 4.0))
+    job.hosts["algo-2"].evidence = HostReport(host="algo-2", exit_code=0, early=left(job, "algo-2", 4.0))
     job.at(
         3.0,
-        lambda: job.tell("algo-3", Ended(report=Report(host="algo-3", exit_code=0, early=left(job, "algo-3", 3.0)))),
+        lambda: job.tell(
+            "algo-3", HostEnded(report=HostReport(host="algo-3", exit_code=0, early=left(job, "algo-3", 3.0)))
+        ),
     )
     loses(job, "algo-1", 5.0, left(job, "algo-1", 4.5))
 
@@ -355,9 +357,9 @@ def test_of_ranks_that_ended_with_0_on_several_hosts_the_first_is_the_cause() ->
 def test_a_rank_that_ended_with_0_is_not_blamed_for_a_stop() -> None:
     job = Job(2)
     job.ready()
-    stopped = Report(host="algo-2", exit_code=143, stopped=True, early=left(job, "algo-2", 1.0))
+    stopped = HostReport(host="algo-2", exit_code=143, stopped=True, early=left(job, "algo-2", 1.0))
     job.at(5.0, lambda: job.tell("algo-1", Stop(host="algo-1", signal=15)))
-    job.at(6.0, lambda: job.tell("algo-2", Ended(report=stopped)))
+    job.at(6.0, lambda: job.tell("algo-2", HostEnded(report=stopped)))
     job.at(6.1, lambda: job.end("algo-1", 0, stopped=True))
 
     job.play()
@@ -370,7 +372,7 @@ def test_a_rank_that_ended_with_0_is_not_blamed_for_a_stop() -> None:
 def test_a_failure_of_its_own_goes_before_a_rank_that_ended_with_0(late_s: float) -> None:
     job = Job(4)
     job.ready()
-    job.hosts["algo-2"].evidence = Report(host="algo-2", exit_code=0, early=left(job, "algo-2", 1.0))
+    job.hosts["algo-2"].evidence = HostReport(host="algo-2", exit_code=0, early=left(job, "algo-2", 1.0))
     loses(job, "algo-1", 5.0)
     own = job.failure("algo-4", at_s=4.9, code=5)
     job.at(5.0 + late_s, lambda: job.tell("algo-4", Failing(report=own)))
@@ -385,7 +387,7 @@ def test_who_lost_no_rank_and_who_lost_it_before_have_not_failed_of_it(at_s: flo
     """A socket broke (at 5 s, with one that had ended long ago), a rank was lost (before this one had ended)."""
     job = Job(3)
     job.ready()
-    job.hosts["algo-2"].evidence = Report(host="algo-2", exit_code=0, early=left(job, "algo-2", at_s))
+    job.hosts["algo-2"].evidence = HostReport(host="algo-2", exit_code=0, early=left(job, "algo-2", at_s))
     echo = msgspec.structs.replace(job.failure("algo-1", at_s=5.0, primary=False), lost=at_s > 5.0)
     job.at(5.0, lambda: job.tell("algo-1", Failing(report=echo)))
 
@@ -404,7 +406,7 @@ def test_who_lost_no_rank_and_who_lost_it_before_have_not_failed_of_it(at_s: flo
     ],
 )
 def test_the_first_news_says_who_failed_and_leaves_what_a_rank_said_to_the_end(told: dict[str, Any], text: str) -> None:
-    assert news(Report(host="algo-1", exit_code=1, cause="no such file\nhere", **told)) == text
+    assert news(HostReport(host="algo-1", exit_code=1, cause="no such file\nhere", **told)) == text
 
 
 def test_echoes_alone_are_believed_after_a_while() -> None:
@@ -420,8 +422,8 @@ def test_echoes_alone_are_believed_after_a_while() -> None:
 
 def test_a_host_that_only_ended_with_another_is_never_the_cause() -> None:
     """What it says has no time and is no cause; that must not make it the earliest."""
-    echo = Report(host="algo-2", exit_code=1, failed_ns=7)
-    healthy = Report(host="algo-1", exit_code=75)
+    echo = HostReport(host="algo-2", exit_code=1, failed_ns=7)
+    healthy = HostReport(host="algo-1", exit_code=75)
 
     assert worse(echo, healthy) is echo
     assert worse(healthy, echo) is echo
@@ -788,7 +790,7 @@ def test_a_failure_before_the_stop_is_the_end() -> None:
     job = Job(3)
     job.ready()
     job.at(5.0, lambda: job.tell("algo-1", Stop(host="algo-1", signal=15)))
-    job.at(6.0, lambda: job.tell("algo-3", Ended(report=job.failure("algo-3", at_s=4.9))))
+    job.at(6.0, lambda: job.tell("algo-3", HostEnded(report=job.failure("algo-3", at_s=4.9))))
     for name in ("algo-1", "algo-2"):
         job.at(6.5, lambda name=name: job.end(name, 143, stopped=True))  # type: ignore[misc]
 
@@ -839,7 +841,7 @@ def test_a_host_without_steps_does_not_hold_up_the_others() -> None:
 def test_a_rank_that_aborted_is_told_with_mpiruns_words_from_another_host(grounds: Grounds, of: int, told: str) -> None:
     job = Job(3)
     job.ready()
-    aborted = Report(
+    aborted = HostReport(
         host="algo-2",
         exit_code=7,
         primary=True,
@@ -850,7 +852,7 @@ def test_a_rank_that_aborted_is_told_with_mpiruns_words_from_another_host(ground
         grounds=grounds,
         ended="ended with code 7",
     )
-    job.leader.evidence = Report(host="algo-1", exit_code=0, said=f"MPI_ABORT was invoked on rank {of}", said_of=of)
+    job.leader.evidence = HostReport(host="algo-1", exit_code=0, said=f"MPI_ABORT was invoked on rank {of}", said_of=of)
     job.at(5.0, lambda: job.tell("algo-2", Failing(report=aborted)))
 
     job.play()
@@ -908,7 +910,7 @@ def test_a_hang_is_one_only_if_no_host_moves() -> None:
     job.at(9.0, lambda: job.tell("algo-3", Idle(seconds=600.0)))
     job.at(15.0, lambda: job.tell("algo-1", Idle(seconds=600.0)))
     for host in job.hosts.values():
-        host.evidence = Report(
+        host.evidence = HostReport(
             host=host.name,
             exit_code=124,
             primary=True,
@@ -933,7 +935,7 @@ def test_a_host_whose_ranks_have_ended_well_hides_no_hang() -> None:
     job.at(5.0, lambda: job.tell("algo-2", Idle(seconds=600.0)))
     job.at(9.0, lambda: job.tell("algo-3", Idle(seconds=600.0)))
     for host in job.hosts.values():
-        host.evidence = Report(host=host.name, exit_code=124, primary=True, kind=HANG)
+        host.evidence = HostReport(host=host.name, exit_code=124, primary=True, kind=HANG)
 
     job.play()
 
@@ -966,7 +968,7 @@ def test_a_hang_after_the_end_of_a_hosts_ranks_is_told_with_the_seconds_since() 
     for at in range(6, 30):
         job.at(float(at), lambda at=at: job.tell("algo-1", Idle(seconds=float(at), limit_s=6.0)))  # type: ignore[misc]
     for host in job.hosts.values():
-        host.evidence = Report(host=host.name, exit_code=124, primary=True, kind=HANG)
+        host.evidence = HostReport(host=host.name, exit_code=124, primary=True, kind=HANG)
 
     job.play()
 
@@ -1016,7 +1018,7 @@ def test_success_is_success_only_when_all_hosts_say_so(count: int) -> None:
     job.ready()
     for name in job.names[:-1]:
         job.at(5.0, lambda name=name: job.end(name))  # type: ignore[misc]
-    job.at(50.0, lambda: job.tell(job.names[-1], Ended(report=job.failure(job.names[-1]))))
+    job.at(50.0, lambda: job.tell(job.names[-1], HostEnded(report=job.failure(job.names[-1]))))
 
     job.play()
 
@@ -1103,8 +1105,8 @@ def test_whatever_happens_all_that_live_end_with_one_verdict(seed: int) -> None:
         def end(name: str = name) -> None:
             host = job.hosts[name]
             stopped = stop and (bool(stops(host)) or name == told)
-            report = host.evidence or Report(host=name, exit_code=143 if stopped else 0, stopped=stopped)
-            job.tell(name, Ended(report=report))
+            report = host.evidence or HostReport(host=name, exit_code=143 if stopped else 0, stopped=stopped)
+            job.tell(name, HostEnded(report=report))
 
         job.at(chance.uniform(36, 45), end)
 
@@ -1130,9 +1132,9 @@ def test_each_host_costs_the_same_however_many_there_are() -> None:
         leader.joined(host, 0.0, 0)
         leader.heard(host, Ready(), 0.0, 0)
     go = leader.heard(hosts[0], Ready(), 0.0, 0)
-    leader.heard(hosts[5], Failing(report=Report(host=hosts[5], exit_code=3, primary=True)), 1.0, 0)
+    leader.heard(hosts[5], Failing(report=HostReport(host=hosts[5], exit_code=3, primary=True)), 1.0, 0)
 
-    answers = [leader.heard(host, Ended(report=Report(host=host, exit_code=75)), 1.0, 0) for host in hosts]
+    answers = [leader.heard(host, HostEnded(report=HostReport(host=host, exit_code=75)), 1.0, 0) for host in hosts]
 
     assert [type(action) for action in go] == [Send, AllReady]
     assert sum(len(actions) for actions in answers) == 2
@@ -1155,7 +1157,7 @@ def test_each_host_costs_the_same_however_many_there_are() -> None:
 def test_beats_are_as_many_as_the_leader_can_take(
     hosts: int, beat_s: float, patience_s: float, expected: tuple[float, float]
 ) -> None:
-    times = Times(beat_s=beat_s, patience_s=patience_s, join_s=1, end_s=1, grace_s=1).among(hosts)
+    times = Timeouts(beat_s=beat_s, patience_s=patience_s, join_s=1, end_s=1, grace_s=1).among(hosts)
 
     assert (times.beat_s, times.patience_s) == expected
 
@@ -1284,7 +1286,7 @@ def test_a_cause_that_is_known_here_is_not_replaced_by_a_leader_that_fell_silent
     job.ready()
     job.at(5.0, lambda: job.vanish("algo-1"))
     own = job.failure("algo-2", at_s=5.5)
-    job.at(5.5, lambda: job.tell("algo-2", Ended(report=own)))
+    job.at(5.5, lambda: job.tell("algo-2", HostEnded(report=own)))
 
     job.play()
 
@@ -1295,7 +1297,7 @@ def test_an_echo_is_replaced_by_a_leader_that_fell_silent() -> None:
     job = Job(2)
     job.ready()
     job.at(5.0, lambda: job.vanish("algo-1"))
-    job.at(5.5, lambda: job.tell("algo-2", Ended(report=job.failure("algo-2", at_s=5.5, primary=False))))
+    job.at(5.5, lambda: job.tell("algo-2", HostEnded(report=job.failure("algo-2", at_s=5.5, primary=False))))
 
     job.play()
 
@@ -1306,7 +1308,7 @@ def test_an_echo_is_replaced_by_a_leader_that_fell_silent() -> None:
 
 def test_first_news_fits_a_small_packet_whatever_the_report_holds() -> None:
     long = "x" * 70_000
-    report = Report(
+    report = HostReport(
         host="a" * 60,
         exit_code=255,
         primary=True,
@@ -1415,7 +1417,7 @@ def test_a_leader_that_closes_one_connection_has_not_refused_this_host() -> None
     first, second, third = (follower.refused(at_s) for at_s in (1.0, 2.0, 3.0))
 
     assert first == third == []
-    assert [action.text for action in second if isinstance(action, Say)] == [
+    assert [action.text for action in second if isinstance(action, LogLine)] == [
         f"link: host algo-1, the leader: {REFUSED}"
     ]
 

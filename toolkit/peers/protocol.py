@@ -5,10 +5,10 @@ a host that is gone) goes to all as Failing: they stop their ranks and answer wi
 side by then. With all evidence the leader names the cause and sends the Verdict; nobody waits for another host's slow
 end. A job that ends well has its Verdict when every host has ended. A host that has taken the Verdict says Bye.
 
-Where restarts are allowed and the cause may be worth one, the leader waits until every host has ended, and says Again
-in place of the Verdict: all is as at the start, but for those who vanished, and a stop, which are for good. A host says
-in which round it is before it says anything of it, so that what is late, or said again over a new connection, is never
-taken for news of another round.
+Where restarts are allowed and the cause may be worth one, the leader waits until every host has ended, and says
+NextAttempt in place of the Verdict: all is as at the start, but for those who vanished, and a stop, which are for good.
+A host says which attempt it is in before it says anything of it, so that what is late, or said again over a new
+connection, is never taken for news of another attempt.
 
 Nothing here knows sockets or clocks (seconds and nanoseconds of this host's monotonic clock are arguments; the link
 moves the times in messages from one host's clock to the other's): tests replay histories of two to fifty hosts.
@@ -43,12 +43,12 @@ LINGER_S = 30.0
 # Beyond the grace: until a stopped host's own walk has killed, swept and reported.
 STOPPED_S = 10.0
 # Beyond the grace: until a host that failed has killed, swept and drained its console, and could start again.
-AGAIN_S = 60.0
+RESTART_S = 60.0
 # When a broken connection is noticed, its host may have died this much earlier, and another's ranks by it.
 BREAK_NS = 200_000_000
 # What the leader takes of all followers' beats together, a second: at some 25 us each a tenth of a core.
-BEATS_PER_S = 4000
-LEAST_BEAT_S = 0.05
+HEARTBEATS_PER_S = 4000
+MIN_HEARTBEAT_S = 0.05
 
 
 class Send(Record, frozen=True, kw_only=True):
@@ -58,24 +58,24 @@ class Send(Record, frozen=True, kw_only=True):
     message: Message
 
 
-class Say(Record, frozen=True, kw_only=True):
+class LogLine(Record, frozen=True, kw_only=True):
     """Say *text* in the log."""
 
     text: str
     warns: bool = False
 
 
-class Timed(Record, frozen=True, kw_only=True):
+class HostStepTimes(Record, frozen=True, kw_only=True):
     """*host* tells the leader (rank, step, seconds) of steps of its ranks."""
 
     host: str
     times: tuple[tuple[int, int, float], ...]
 
 
-Action = Send | Say | Timed | Event
+Action = Send | LogLine | HostStepTimes | Event
 
 
-class Times(Record, frozen=True, kw_only=True):
+class Timeouts(Record, frozen=True, kw_only=True):
     """How long things may take, seconds. `end_s`: from the first host that ended well to the last (0: for ever)."""
 
     beat_s: float
@@ -84,8 +84,8 @@ class Times(Record, frozen=True, kw_only=True):
     end_s: float
     grace_s: float
 
-    def among(self, hosts: int) -> "Times":
+    def among(self, hosts: int) -> "Timeouts":
         """Return these times as they hold in a job of so many hosts: beats that the leader can take, three of them
         within the patience."""
-        beat_s = max(min(self.beat_s, self.patience_s / 3), hosts / BEATS_PER_S, LEAST_BEAT_S)
+        beat_s = max(min(self.beat_s, self.patience_s / 3), hosts / HEARTBEATS_PER_S, MIN_HEARTBEAT_S)
         return msgspec.structs.replace(self, beat_s=beat_s, patience_s=max(self.patience_s, 3 * beat_s))

@@ -1,4 +1,4 @@
-"""Rounds: the ranks of all hosts started again, over networks of every kind (simulated.py)."""
+"""Attempts: the ranks of all hosts started again, over networks of every kind (simulated.py)."""
 
 import random
 from collections.abc import Sequence
@@ -7,29 +7,29 @@ import msgspec
 import pytest
 
 from tests.peers.simulated import TIMES, Host, Job
-from toolkit.job.events import Again, AllReady, Hang, JobEnded, PeerFailed, Stop
+from toolkit.job.events import AllReady, Hang, JobEnded, NextAttempt, PeerFailed, Stop
 from toolkit.job.restart import Steps
 from toolkit.job.stuck import Stuck
 from toolkit.peers.leader import Leader
-from toolkit.peers.messages import Ended, Failing, Idle, Message, Ready, Report, Round
+from toolkit.peers.messages import Attempt, Failing, HostEnded, HostReport, Idle, Message, Ready
+from toolkit.peers.protocol import RESTART_S, Action, LogLine, Send
 from toolkit.peers.reports import HANG
-from toolkit.peers.roll import AGAIN_S, Action, Say, Send
 
 SCRIPT = "ExecuteUserScriptError"
 SOME = Steps(seen=True, highest=7)
 
 
-class Rounds(Job):
+class Attempts(Job):
     """A job whose hosts behave as real ones: they start when told, run for *run_s*, fail as planned, take *teardown_s*
     to end, and are ready again soon after they were told to repeat.
 
-    *plan*: for each round, who fails in it, and how; after the last of them all end well.
+    *plan*: for each attempt, who fails in it, and how; after the last of them all end well.
     """
 
     def __init__(
         self,
         count: int,
-        plan: Sequence[dict[str, Report]],
+        plan: Sequence[dict[str, HostReport]],
         *,
         restarts: int = 3,
         steps: Steps = SOME,
@@ -43,9 +43,9 @@ class Rounds(Job):
         self.steps = steps
         self.run_s = run_s
         self.teardown_s = teardown_s
-        self.round = dict.fromkeys(self.names, 0)
+        self.attempt = dict.fromkeys(self.names, 0)
         self.running: set[str] = set()
-        # Of each round: when each host started, and when it ended.
+        # Of each attempt: when each host started, and when it ended.
         self.starts: list[dict[str, float]] = [{}]
         self.ends: list[dict[str, float]] = [{}]
         self.stopped: set[str] = set()
@@ -54,9 +54,9 @@ class Rounds(Job):
         self.ready()
 
     @property
-    def repeats(self) -> dict[str, list[Again]]:
+    def repeats(self) -> dict[str, list[NextAttempt]]:
         return {
-            name: [action for _, action in host.actions if isinstance(action, Again)]
+            name: [action for _, action in host.actions if isinstance(action, NextAttempt)]
             for name, host in self.hosts.items()
         }
 
@@ -78,25 +78,25 @@ class Rounds(Job):
                 self._after(host.name, self._teardown_s, lambda: self._end(host.name))
             elif isinstance(action, PeerFailed | Hang):
                 self._after(host.name, self._teardown_s, lambda: self._end(host.name))
-            elif isinstance(action, Again):
-                self._again(host, action.restart.round)
+            elif isinstance(action, NextAttempt):
+                self._again(host, action.restart.attempt)
 
     @property
     def _teardown_s(self) -> float:
         return self.random.uniform(*self.teardown_s)
 
     def _after(self, name: str, seconds: float, act: object) -> None:
-        """Let *act* happen on a host, unless it is in another round by then."""
-        number = self.round[name]
+        """Let *act* happen on a host, unless it is in another attempt by then."""
+        number = self.attempt[name]
 
         def now() -> None:
-            if self.round[name] == number and self.hosts[name].alive:
+            if self.attempt[name] == number and self.hosts[name].alive:
                 act()  # type: ignore[operator]
 
         self.at(self.now_s - self.began_s + seconds, now)
 
     def _start(self, name: str) -> None:
-        number = self.round[name]
+        number = self.attempt[name]
         self.running.add(name)
         self.starts[number][name] = self.now_s
         failures = self.plan[number] if number < len(self.plan) else {}
@@ -105,7 +105,7 @@ class Rounds(Job):
         elif not failures:
             self._after(name, self.run_s + self.random.random(), lambda: self._end(name))
 
-    def _fail(self, name: str, how: Report) -> None:
+    def _fail(self, name: str, how: HostReport) -> None:
         if name not in self.running:
             return
         report = msgspec.structs.replace(how, host=name, failed_ns=self.ns(self.now_s))
@@ -115,18 +115,18 @@ class Rounds(Job):
 
     def _end(self, name: str) -> None:
         """Its processes have ended; a host that was not started yet ends, too."""
-        if name in self.ends[self.round[name]]:
+        if name in self.ends[self.attempt[name]]:
             return
         self.running.discard(name)
-        self.ends[self.round[name]][name] = self.now_s
-        well = Report(host=name, exit_code=143 if name in self.stopped else 0, stopped=name in self.stopped)
-        healthy = Report(host=name, exit_code=75) if self.hosts[name].did(PeerFailed) and not well.stopped else well
-        self.tell(name, Ended(report=self.hosts[name].evidence or healthy, steps=self.steps))
+        self.ends[self.attempt[name]][name] = self.now_s
+        well = HostReport(host=name, exit_code=143 if name in self.stopped else 0, stopped=name in self.stopped)
+        healthy = HostReport(host=name, exit_code=75) if self.hosts[name].did(PeerFailed) and not well.stopped else well
+        self.tell(name, HostEnded(report=self.hosts[name].evidence or healthy, steps=self.steps))
 
     def _again(self, host: Host, number: int) -> None:
-        assert number == self.round[host.name] + 1
+        assert number == self.attempt[host.name] + 1
         assert host.name in self.ends[number - 1]
-        self.round[host.name] = number
+        self.attempt[host.name] = number
         host.evidence = None
         host.actions = [(at_s, action) for at_s, action in host.actions if not isinstance(action, PeerFailed)]
         if len(self.starts) == number:
@@ -138,15 +138,15 @@ class Rounds(Job):
             self._after(host.name, self.random.uniform(0.05, 0.5), lambda: self.tell(host.name, Ready()))
 
 
-def boom(code: int = 3, kind: str = SCRIPT, *, preempted: bool = False, primary: bool = True) -> Report:
-    return Report(
+def boom(code: int = 3, kind: str = SCRIPT, *, preempted: bool = False, primary: bool = True) -> HostReport:
+    return HostReport(
         host="", exit_code=code, primary=primary, kind=kind, cause="boom", process="rank 0", preempted=preempted
     )
 
 
 @pytest.mark.parametrize("count", [2, 3, 7, 50])
 def test_all_hosts_start_again_once_all_have_ended_and_not_before(count: int) -> None:
-    job = Rounds(count, [{"algo-2": boom()}, {"algo-1": boom(139)}])
+    job = Attempts(count, [{"algo-2": boom()}, {"algo-1": boom(139)}])
 
     job.play()
 
@@ -155,17 +155,20 @@ def test_all_hosts_start_again_once_all_have_ended_and_not_before(count: int) ->
         assert len(job.starts[number]) == count
         assert min(job.starts[number].values()) > max(job.ends[number - 1].values())
     (told,) = {tuple(each) for each in job.repeats.values()}
-    assert [(each.restart.round, each.restart.host, each.used) for each in told] == [(1, "algo-2", 1), (2, "algo-1", 2)]
+    assert [(each.restart.attempt, each.restart.host, each.used) for each in told] == [
+        (1, "algo-2", 1),
+        (2, "algo-1", 2),
+    ]
 
 
 @pytest.mark.parametrize(("state", "blamed"), [("", ""), ("stopped (SIGSTOP)", "algo-2")])
 def test_a_restart_after_a_hang_names_a_host_only_if_one_holds_the_others_up(state: str, blamed: str) -> None:
-    job = Rounds(3, [{"none": boom()}])
+    job = Attempts(3, [{"none": boom()}])
 
     def hang() -> None:
         for name in job.names:
             rank = Stuck(name="script", kind="works", file="train.py", line=6, state=state * (name == "algo-2"))
-            job.hosts[name].evidence = Report(host=name, exit_code=124, primary=True, kind=HANG, stuck=(rank,))
+            job.hosts[name].evidence = HostReport(host=name, exit_code=124, primary=True, kind=HANG, stuck=(rank,))
             job.tell(name, Idle(seconds=600.0))
 
     job.at(5.0, hang)
@@ -179,7 +182,7 @@ def test_a_restart_after_a_hang_names_a_host_only_if_one_holds_the_others_up(sta
 
 
 def test_when_none_are_left_the_last_cause_is_the_verdict() -> None:
-    job = Rounds(3, [{"algo-2": boom(5)}, {"algo-3": boom(6)}, {"algo-1": boom(7)}], restarts=2)
+    job = Attempts(3, [{"algo-2": boom(5)}, {"algo-3": boom(6)}, {"algo-1": boom(7)}], restarts=2)
 
     job.play()
 
@@ -188,7 +191,7 @@ def test_when_none_are_left_the_last_cause_is_the_verdict() -> None:
 
 
 def test_without_restarts_nobody_waits_for_slow_ends_and_nothing_is_said() -> None:
-    job = Rounds(3, [{"algo-2": boom()}], restarts=0, teardown_s=(20.0, 20.0))
+    job = Attempts(3, [{"algo-2": boom()}], restarts=0, teardown_s=(20.0, 20.0))
 
     job.play()
 
@@ -201,8 +204,8 @@ def test_without_restarts_nobody_waits_for_slow_ends_and_nothing_is_said() -> No
     ("how", "said"),
     [(boom(93, "HealthRule"), "HealthRule would come again"), (boom(78), "exit code 78 says that trying again")],
 )
-def test_what_is_not_worth_it_ends_the_job_as_soon_as_it_is_known(how: Report, said: str) -> None:
-    job = Rounds(3, [{"algo-3": how}], teardown_s=(20.0, 20.0))
+def test_what_is_not_worth_it_ends_the_job_as_soon_as_it_is_known(how: HostReport, said: str) -> None:
+    job = Attempts(3, [{"algo-3": how}], teardown_s=(20.0, 20.0))
 
     job.play()
 
@@ -212,7 +215,7 @@ def test_what_is_not_worth_it_ends_the_job_as_soon_as_it_is_known(how: Report, s
 
 
 def test_without_a_step_on_any_host_there_is_no_restart() -> None:
-    job = Rounds(3, [{"algo-3": boom()}], steps=Steps())
+    job = Attempts(3, [{"algo-3": boom()}], steps=Steps())
 
     job.play()
 
@@ -221,7 +224,7 @@ def test_without_a_step_on_any_host_there_is_no_restart() -> None:
 
 
 def test_preemptions_are_free_while_the_job_moves_on() -> None:
-    job = Rounds(2, [{"algo-2": boom(143, preempted=True)}] * 2, restarts=1)
+    job = Attempts(2, [{"algo-2": boom(143, preempted=True)}] * 2, restarts=1)
 
     job.play()
 
@@ -233,25 +236,25 @@ def test_preemptions_are_free_while_the_job_moves_on() -> None:
 def test_a_failure_before_all_were_started_again_ends_the_job() -> None:
     leader = Leader(("a", "b"), TIMES, 0.0, restarts=2)
     failed = msgspec.structs.replace(boom(), host="b", failed_ns=5)
-    healthy = Ended(report=Report(host="a", exit_code=75))
+    healthy = HostEnded(report=HostReport(host="a", exit_code=75))
     leader.joined("b", 0.0, 0)
-    for host, message in (("b", Ready()), ("a", Ready()), ("b", Ended(report=failed, steps=SOME)), ("a", healthy)):
+    for host, message in (("b", Ready()), ("a", Ready()), ("b", HostEnded(report=failed, steps=SOME)), ("a", healthy)):
         leader.heard(host, message, 1.0, 0)
 
-    leader.heard("b", Round(round=1), 2.0, 0)
-    leader.heard("b", Ended(report=failed, steps=SOME), 2.0, 0)
+    leader.heard("b", Attempt(number=1), 2.0, 0)
+    leader.heard("b", HostEnded(report=failed, steps=SOME), 2.0, 0)
     actions = leader.heard("a", healthy, 2.0, 0)
 
     assert leader.verdict == failed
-    assert actions[0] == Say(text="no restart: the ranks had not been started on every host", warns=True)
+    assert actions[0] == LogLine(text="no restart: the ranks had not been started on every host", warns=True)
 
 
 @pytest.mark.parametrize("way", ["kill", "vanish"])
 @pytest.mark.parametrize("at_s", [5.6, 6.45, 6.7, 7.4])
 @pytest.mark.parametrize("name", ["algo-1", "algo-3"])
 def test_a_host_that_is_lost_on_the_way_ends_the_job(name: str, at_s: float, way: str) -> None:
-    """While the others still end, between two rounds, before the ranks run, while they do."""
-    job = Rounds(4, [{"algo-2": boom()}], teardown_s=(1.0, 1.0), run_s=5.4)
+    """While the others still end, between two attempts, before the ranks run, while they do."""
+    job = Attempts(4, [{"algo-2": boom()}], teardown_s=(1.0, 1.0), run_s=5.4)
     job.at(at_s, lambda: getattr(job, way)(name))
 
     job.play()
@@ -263,7 +266,7 @@ def test_a_host_that_is_lost_on_the_way_ends_the_job(name: str, at_s: float, way
 
 
 def test_a_host_lost_before_all_have_ended_is_no_reason_to_forget_the_cause() -> None:
-    job = Rounds(4, [{"algo-2": boom()}], teardown_s=(3.0, 3.0))
+    job = Attempts(4, [{"algo-2": boom()}], teardown_s=(3.0, 3.0))
     job.at(5.5, lambda: job.kill("algo-3"))
 
     job.play()
@@ -273,7 +276,7 @@ def test_a_host_lost_before_all_have_ended_is_no_reason_to_forget_the_cause() ->
 
 
 def test_a_host_that_had_ended_and_is_lost_while_others_still_end_is_missed() -> None:
-    job = Rounds(4, [{"algo-2": boom()}], teardown_s=(9.0, 9.0))
+    job = Attempts(4, [{"algo-2": boom()}], teardown_s=(9.0, 9.0))
     job.at(5.2, lambda: job._end("algo-2"))
     job.at(8.0, lambda: job.kill("algo-2"))
 
@@ -285,19 +288,19 @@ def test_a_host_that_had_ended_and_is_lost_while_others_still_end_is_missed() ->
 
 
 def test_a_host_that_never_ends_is_waited_for_only_so_long() -> None:
-    job = Rounds(3, [{"algo-2": boom()}], teardown_s=(500.0, 500.0))
+    job = Attempts(3, [{"algo-2": boom()}], teardown_s=(500.0, 500.0))
 
     job.play()
 
     assert job.verdicts == {("algo-2", 3)}
     assert "no restart: hosts algo-1, algo-2, algo-3 had not ended" in job.leader.said
-    assert 5.0 + TIMES.grace_s + AGAIN_S <= job.leader.left_s < 8.0 + TIMES.grace_s + AGAIN_S
+    assert 5.0 + TIMES.grace_s + RESTART_S <= job.leader.left_s < 8.0 + TIMES.grace_s + RESTART_S
 
 
 @pytest.mark.parametrize("at_s", [3.0, 5.2, 6.2, 8.0])
 @pytest.mark.parametrize("name", ["algo-1", "algo-3"])
 def test_a_stop_ends_the_job_whenever_it_comes(name: str, at_s: float) -> None:
-    job = Rounds(3, [{"algo-2": boom()}, {"algo-2": boom()}], teardown_s=(0.5, 0.9), run_s=5.0)
+    job = Attempts(3, [{"algo-2": boom()}, {"algo-2": boom()}], teardown_s=(0.5, 0.9), run_s=5.0)
     job.at(at_s, lambda: job.stop(name))
 
     job.play()
@@ -316,23 +319,23 @@ def test_news_of_a_round_that_is_over_is_no_news() -> None:
         ("b", Ready()),
         ("a", Ready()),
         ("b", Failing(report=failed)),
-        ("b", Ended(report=failed, steps=SOME)),
+        ("b", HostEnded(report=failed, steps=SOME)),
     ]
     leader.joined("b", 0.0, 0)
     for host, message in words:
         leader.heard(host, message, 1.0, 0)
-    repeated = leader.heard("a", Ended(report=Report(host="a", exit_code=75)), 1.5, 0)
+    repeated = leader.heard("a", HostEnded(report=HostReport(host="a", exit_code=75)), 1.5, 0)
 
-    # Its connection broke before Again came, so it says everything again.
+    # Its connection broke before NextAttempt came, so it says everything again.
     leader.left("b", 1.6)
     back = leader.joined("b", 1.7, 0)
     late = [leader.heard("b", message, 1.7, 0) for _, message in words]
     leader.heard("a", Ready(), 1.7, 0)
-    leader.heard("b", Round(round=1), 1.8, 0)
+    leader.heard("b", Attempt(number=1), 1.8, 0)
     start = leader.heard("b", Ready(), 1.8, 0)
 
-    assert [type(action) for action in repeated] == [Send, Again]
-    assert any(isinstance(action, Send) and isinstance(action.message, Again) for action in back)
+    assert [type(action) for action in repeated] == [Send, NextAttempt]
+    assert any(isinstance(action, Send) and isinstance(action.message, NextAttempt) for action in back)
     assert late == [[]] * 4
     assert [type(action) for action in start] == [Send, AllReady]
 
@@ -346,7 +349,7 @@ def test_whatever_happens_rounds_do_not_mix_and_all_end_with_one_verdict(seed: i
     for _ in range(chance.choice([1, 2, 3])):
         failing = chance.sample(names, min(count, chance.choice([1, 1, 2])))
         plan.append({name: boom(chance.choice([1, 3, 137]), primary=chance.random() < 0.7) for name in failing})
-    job = Rounds(
+    job = Attempts(
         count,
         plan,
         restarts=chance.choice([1, 2, 5]),
@@ -374,7 +377,7 @@ def test_whatever_happens_rounds_do_not_mix_and_all_end_with_one_verdict(seed: i
     assert all(host.verdict is not None and len(host.did(JobEnded)) == 1 for host in living)
     # Where the leader is lost, its followers have what each of them knows.
     assert len(job.verdicts) == 1 or lost == names[0]
-    assert all([each.restart.round for each in told] == [*range(1, len(told) + 1)] for told in job.repeats.values())
+    assert all([each.restart.attempt for each in told] == [*range(1, len(told) + 1)] for told in job.repeats.values())
     for before, after in zip(job.ends, job.starts[1:], strict=False):
         if after:
             assert len(before) == count
@@ -396,7 +399,9 @@ def test_each_host_costs_the_same_however_many_there_are() -> None:
     failed = msgspec.structs.replace(boom(), host=hosts[5], failed_ns=1)
     leader.heard(hosts[5], Failing(report=failed), 1.0, 0)
 
-    answers = [leader.heard(host, Ended(report=Report(host=host, exit_code=75), steps=SOME), 1.0, 0) for host in hosts]
+    answers = [
+        leader.heard(host, HostEnded(report=HostReport(host=host, exit_code=75), steps=SOME), 1.0, 0) for host in hosts
+    ]
 
     assert sum(len(actions) for actions in answers) == 2
-    assert [type(action) for action in answers[-1]] == [Send, Again]
+    assert [type(action) for action in answers[-1]] == [Send, NextAttempt]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from toolkit.job.stuck import MOST, Kind, Stuck, culprits, told
+from toolkit.job.stuck import MOST, Kind, Stuck, culprits, described
 
 
 def rank(number: int, kind: Kind, line: int = 30, state: str = "") -> Stuck:
@@ -38,31 +38,31 @@ def rank(number: int, kind: Kind, line: int = 30, state: str = "") -> Stuck:
     ],
 )
 def test_only_a_rank_that_differs_is_named_else_the_lines_of_all(ranks: list[Stuck], said: list[str]) -> None:
-    assert told({"algo-1": ranks}, alone=True) == said
+    assert described({"algo-1": ranks}, alone=True) == said
 
 
 def test_a_rank_is_told_from_those_of_other_hosts() -> None:
     found = {"algo-1": [rank(0, "waits"), rank(1, "waits")], "algo-2": [rank(2, "waits"), rank(3, "works", 12)]}
 
     assert culprits(found) == [("algo-2", "rank 3 is in step (/opt/ml/code/train.py:12)")]
-    assert told(found, alone=False) == ["rank 3 is in step (/opt/ml/code/train.py:12) on host algo-2"]
+    assert described(found, alone=False) == ["rank 3 is in step (/opt/ml/code/train.py:12) on host algo-2"]
 
 
 def test_a_stopped_rank_of_one_host_clears_the_working_ranks_of_another() -> None:
     found = {"algo-1": [rank(0, "works", 12)], "algo-2": [rank(1, "silent", state="stopped (SIGSTOP)")]}
 
-    assert told(found, alone=False) == ["rank 1 is stopped (SIGSTOP) on host algo-2"]
+    assert described(found, alone=False) == ["rank 1 is stopped (SIGSTOP) on host algo-2"]
 
 
 def test_hosts_are_told_apart_where_their_processes_have_one_name() -> None:
     script = Stuck(name="script", kind="works", file="/opt/ml/code/train.py", line=12, function="step")
 
-    assert told({"algo-1": [script], "algo-2": [script]}, alone=False) == [
+    assert described({"algo-1": [script], "algo-2": [script]}, alone=False) == [
         "script on host algo-1 and script on host algo-2 at train.py:12 in step"
     ]
 
 
 def test_a_thousand_lines_are_not_all_told() -> None:
-    said = told({"algo-1": [rank(n, "waits", 100 + n) for n in range(1000)]}, alone=True)
+    said = described({"algo-1": [rank(n, "waits", 100 + n) for n in range(1000)]}, alone=True)
 
     assert said[MOST:] == ["992 more"]

@@ -307,13 +307,13 @@ def test_hosts_whose_ranks_ended_with_the_same_traceback_are_counted_together() 
     for name, same, alike in (("algo-2", "A", 7), ("algo-1", "A", 0), ("algo-4", "B", 5), ("algo-3", "A", 2)):
         late_s = 0.0 if name == "algo-2" else 0.01
         report = job.failure(name, at_s=5.0 + late_s)
-        job.hosts[name].evidence = report = msgspec.structs.replace(report, same=same, alike=alike)
+        job.hosts[name].evidence = report = msgspec.structs.replace(report, fingerprint=same, identical_failures=alike)
         job.at(5.0 + late_s, lambda r=report: job.tell(r.host, Failing(report=r)))  # type: ignore[misc]
 
     job.play()
 
     told = {host.verdict for host in job.hosts.values()}
-    assert {(report.host, report.alike) for report in told if report is not None} == {("algo-2", 11)}
+    assert {(report.host, report.identical_failures) for report in told if report is not None} == {("algo-2", 11)}
 
 
 @pytest.mark.parametrize("count", SIZES)
@@ -1324,7 +1324,7 @@ def test_first_news_fits_a_small_packet_whatever_the_report_holds() -> None:
         ended=long,
         advice=long,
         stuck=(Stuck(name="rank 1", kind="waits", file=long),) * 9,
-        same=long,
+        fingerprint=long,
     )
 
     assert len(encode(Failing(report=light(report), whole=False))) < 1200

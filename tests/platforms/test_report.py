@@ -321,7 +321,7 @@ def test_the_text_has_cause_place_and_command_in_the_old_shape() -> None:
         ({"kind": "K", "rank": 0}, 'K:\nExitCode 1\nErrorMessage ""\nExtraInfo "rank 0"'),
         ({"kind": "K", "ended": "SIGKILL"}, 'K:\nExitCode 1\nErrorMessage ""\nExtraInfo "SIGKILL"'),
         (
-            {"kind": "K", "rank": 3, "alike": 511},
+            {"kind": "K", "rank": 3, "identical_failures": 511},
             'K:\nExitCode 1\nErrorMessage ""\nExtraInfo "rank 3; 511 more ranks with the same traceback"',
         ),
     ],

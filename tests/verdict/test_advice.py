@@ -1,7 +1,7 @@
 import pytest
 
 from toolkit.verdict.advice import ADVICE, advice
-from toolkit.verdict.collateral import BROKEN, ECHOES, is_echo
+from toolkit.verdict.collateral import LOST_PEER, LOST_RANK, is_collateral
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_every_row_can_be_found_and_fits_a_line() -> None:
     ],
 )
 def test_the_echo_of_another_ranks_end_is_known(said: str) -> None:
-    assert is_echo(said)
+    assert is_collateral(said)
 
 
 @pytest.mark.parametrize(
@@ -69,8 +69,8 @@ def test_the_echo_of_another_ranks_end_is_known(said: str) -> None:
     ],
 )
 def test_a_cause_of_its_own_is_no_echo(said: str) -> None:
-    assert not is_echo(said)
+    assert not is_collateral(said)
 
 
 def test_every_row_of_echoes_is_in_lower_case() -> None:
-    assert all(words == words.lower() for words, _ in (*ECHOES, *BROKEN))
+    assert all(words == words.lower() for words, _ in (*LOST_RANK, *LOST_PEER))

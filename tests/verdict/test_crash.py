@@ -2,7 +2,7 @@
 
 import pytest
 
-from toolkit.verdict.collateral import is_echo
+from toolkit.verdict.collateral import is_collateral
 from toolkit.verdict.crash import assertion, read
 
 GLOO = """\
@@ -147,6 +147,6 @@ def test_long_lines_are_cut_and_any_bytes_borne() -> None:
 
 
 def test_a_mismatch_is_no_echo_although_gloo_finds_it_and_a_lost_peer_is_one() -> None:
-    assert not is_echo(GLOO)
-    assert is_echo(LOST)
-    assert not is_echo("DistBackendError: NCCL watchdog: CUDA error: device-side assert triggered")
+    assert not is_collateral(GLOO)
+    assert is_collateral(LOST)
+    assert not is_collateral("DistBackendError: NCCL watchdog: CUDA error: device-side assert triggered")

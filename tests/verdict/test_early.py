@@ -16,8 +16,8 @@ OTHERS = Outcome(
     rank=0,
     ended="killed by SIGTERM (signal 15)",
     traceback="Traceback",
-    same="x",
-    alike=2,
+    fingerprint="x",
+    identical_failures=2,
     failed_ns=7_000_000_000,
 )
 
@@ -46,7 +46,7 @@ def test_a_rank_that_ended_early_is_the_cause(left: bool, changes: dict[str, boo
     assert outcome.cause == "rank 1 of host algo-1 ended with 0, 2.0 s earlier; the others lost it"
     assert (outcome.exit_code, outcome.process, outcome.rank, outcome.pid) == (code, "rank 1", 1, 71)
     assert (outcome.ended, outcome.advice, outcome.traceback) == ("ended with code 0", WAIT_FOR_ALL, "")
-    assert (outcome.primary, outcome.failed_ns, outcome.alike) == (True, 5_000_000_000, 0)
+    assert (outcome.primary, outcome.failed_ns, outcome.identical_failures) == (True, 5_000_000_000, 0)
 
 
 @pytest.mark.parametrize(

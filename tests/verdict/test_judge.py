@@ -351,13 +351,13 @@ def test_ranks_with_the_same_traceback_are_counted_and_others_are_not() -> None:
 
     outcome = judge(SAGEMAKER, ended)
 
-    assert (outcome.process, outcome.alike) == ("rank 0", 2)
+    assert (outcome.process, outcome.identical_failures) == ("rank 0", 2)
 
 
 def test_ends_without_a_traceback_are_not_folded() -> None:
     ended = seen(process("rank 0", 5, 3), process("rank 1", 6, 3), process("torchrun", 8, 1))
 
-    assert judge(SAGEMAKER, ended).alike == 0
+    assert judge(SAGEMAKER, ended).identical_failures == 0
 
 
 @pytest.mark.parametrize("how", [TERM, KILL, 1, 0])

@@ -30,7 +30,7 @@ STEPS: dict[str, tuple[Any, str]] = {
     "read whose fault it was": (cause, "_account"),
     "find the traceback": (cause, "_last_traceback"),
     "settle": (walk, "_decided"),
-    "tell the attempts": (Attempts, "told"),
+    "tell the attempts": (Attempts, "with_restarts"),
     "close the link": (Coordinator, "close"),
     "close the line monitors": (LineMonitors, "close"),
     "remove the run's folder": (RunFolder, "close"),

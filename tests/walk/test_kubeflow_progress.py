@@ -118,8 +118,8 @@ def loss(value: str) -> list[dict[str, str]]:
     return [{"name": "loss", "value": value}]
 
 
-def companion(train: Live) -> int | None:
-    """Return the pid of `train`'s companion, None if there is none (or none yet)."""
+def sidecar(train: Live) -> int | None:
+    """Return the pid of `train`'s sidecar, None if there is none (or none yet)."""
     for path in Path("/proc").glob("[0-9]*"):
         try:
             parent = int((path / "stat").read_text().rpartition(")")[2].split()[1])
@@ -257,7 +257,7 @@ def test_nothing_is_posted_for_a_script_that_says_nothing(pod: Pod, server: Serv
 def test_a_setting_switches_it_off(pod: Pod, server: Server) -> None:
     with live(pod.base, **pod.environ, TOOLKIT_KUBEFLOW_PROGRESS="off") as running:
         running.until(b"loss=0.5")
-        assert companion(running) is None
+        assert sidecar(running) is None
         pod.go.touch()
         done = running.end()
 
@@ -265,13 +265,13 @@ def test_a_setting_switches_it_off(pod: Pod, server: Server) -> None:
     assert server.posts == []
 
 
-def test_a_companion_that_is_killed_is_no_failure_of_the_job(pod: Pod, server: Server) -> None:
+def test_a_sidecar_that_is_killed_is_no_failure_of_the_job(pod: Pod, server: Server) -> None:
     with live(pod.base, **pod.environ) as running:
         server.until(progressPercentage=25)
-        pid = companion(running)
+        pid = sidecar(running)
         assert pid is not None
         os.kill(pid, signal.SIGKILL)
-        while companion(running) is not None:
+        while sidecar(running) is not None:
             time.sleep(0.01)
         pod.go.touch()
         done = running.end()
@@ -315,8 +315,8 @@ def test_only_the_leader_posts(tmp_path: Path, server: Server) -> None:
     ):
         follower.until(b"loss=0.5")
         server.until(progressPercentage=25)
-        assert companion(leader) is not None
-        assert companion(follower) is None
+        assert sidecar(leader) is not None
+        assert sidecar(follower) is None
         for each in pods:
             each.go.touch()
         ends = [leader.end(), follower.end()]

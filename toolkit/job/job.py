@@ -94,7 +94,7 @@ class Job(Record, frozen=True, kw_only=True):
     `environ` is the environment `train` was given; `stop_within_s` the platform's own SIGTERM-to-SIGKILL time.
     `packages`: the virtual environment that takes the packages of requirements.txt where the image's own folder cannot,
     None: it can, or there are none.
-    `companion`: the program of toolkit/standalone that runs beside the leader's script and tells the platform of it, ""
+    `sidecar`: the program of toolkit/standalone that runs beside the leader's script and tells the platform of it, ""
     for none.
     """
 
@@ -120,7 +120,7 @@ class Job(Record, frozen=True, kw_only=True):
     log_level: int = 20
     stop_within_s: float = 30.0
     stopped_is_success: bool = False
-    companion: str = ""
+    sidecar: str = ""
     packages: Path | None = None
 
     @property

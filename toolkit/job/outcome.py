@@ -3,7 +3,7 @@
 from typing import Annotated, Literal
 
 import msgspec
-from msgspec import Meta
+from msgspec import Meta, field
 
 from toolkit.job.restart import Restart
 from toolkit.job.stuck import Stuck
@@ -157,8 +157,9 @@ class Outcome(Record, frozen=True, kw_only=True):
     `grounds`: what the cause rests on.
     `here`: what part this host had in the end of a job that another one caused ("was healthy").
     `lost`: a rank here ended because another rank of the job was gone, or its launcher ended it for that.
-    `stuck`: where this host's ranks were when nothing moved any more. `same`: the error and its place, by which
-    tracebacks are told to be the same; `alike`: how many more ranks had ended with the same one when this was judged.
+    `stuck`: where this host's ranks were when nothing moved any more. `fingerprint`: error and
+    place, for folding identical tracebacks; `identical_failures`: how many more ranks had ended with the same one so
+    far.
     `preempted`: somebody outside ended the process that failed. `restarts`: the attempts before this one.
     `text`: the failure text in a framework plug-in's own words, "" where it is made of the rest.
     `lost_bytes`: output of this host that the console did not take.
@@ -184,8 +185,8 @@ class Outcome(Record, frozen=True, kw_only=True):
     lost: bool = False
     failed_ns: int = 0
     stuck: tuple[Stuck, ...] = ()
-    same: str = ""
-    alike: int = 0
+    fingerprint: str = field(default="", name="same")
+    identical_failures: int = field(default=0, name="alike")
     preempted: bool = False
     lost_bytes: int = 0
     command: tuple[str, ...] = ()

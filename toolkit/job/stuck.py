@@ -53,7 +53,7 @@ def culprits(found: Mapping[str, Iterable[Stuck]]) -> list[tuple[str, str]]:
     ]
 
 
-def told(found: Mapping[str, Iterable[Stuck]], *, alone: bool) -> list[str]:
+def described(found: Mapping[str, Iterable[Stuck]], *, alone: bool) -> list[str]:
     """Return what to say of a hang: the ranks that the others wait for, with their hosts unless the job has one
     (*alone*), or else where all ranks are: "rank 0 at train.py:12 in step", "ranks 1-3 at train.py:30 in evaluate"."""
     ranks = {host: tuple(each) for host, each in found.items()}

@@ -3,7 +3,7 @@
 import msgspec
 
 from toolkit.job.outcome import WAIT_FOR_ALL, EarlyExit
-from toolkit.job.stuck import Stuck, culprits, told
+from toolkit.job.stuck import Stuck, culprits, described
 from toolkit.peers.messages import HostReport
 from toolkit.peers.reports import HANG, named, vanished, worse
 
@@ -25,7 +25,7 @@ class Findings:
         self._gone_cause = ""
         self._gone_hosts: list[str] = []
         # By host: the last report of a traceback.
-        self._same: dict[str, HostReport] = {}
+        self._by_fingerprint: dict[str, HostReport] = {}
 
     @property
     def is_hang(self) -> bool:
@@ -39,8 +39,8 @@ class Findings:
             self.worst = msgspec.structs.replace(report, failed_ns=first.failed_ns)
         else:
             self.worst = worse(self.worst, report)
-        if report.same:
-            self._same[report.host] = report
+        if report.fingerprint:
+            self._by_fingerprint[report.host] = report
         if not whole:
             self._first_news[host] = report
 
@@ -81,15 +81,22 @@ class Findings:
         and how many more ranks had ended with the same traceback."""
         if report.kind == HANG:
             found = {host: self._stuck.get(host, ()) for host in hosts}
-            cause = "; ".join((report.cause, *told(found, alone=False)))
+            cause = "; ".join((report.cause, *described(found, alone=False)))
             accused = {host for host, _ in culprits(found)}
             # Where nobody is accused, or several are, the cause is the job's, and no host's.
             one = len(accused) == 1
             host = accused.pop() if one else hosts[0]
             report = msgspec.structs.replace(report, cause=cause, host=host, of_job=not one)
         report = _with_abort(report, self._said)
-        same = [each for each in self._same.values() if report.same and each.same == report.same]
-        return msgspec.structs.replace(report, alike=max(sum(1 + each.alike for each in same) - 1, report.alike))
+        same = [
+            each
+            for each in self._by_fingerprint.values()
+            if report.fingerprint and each.fingerprint == report.fingerprint
+        ]
+        return msgspec.structs.replace(
+            report,
+            identical_failures=max(sum(1 + each.identical_failures for each in same) - 1, report.identical_failures),
+        )
 
 
 def blamed(worst: HostReport, early: EarlyExit | None) -> HostReport:

@@ -37,8 +37,9 @@ class HostReport(Record, frozen=True, kw_only=True):
 
     `primary`: a cause of its own, not the echo of another process's end. `failed_ns`: when, on the sender's monotonic
     clock; on the wire on the leader's (`on_clock`). 0: not known.
-    `stopped`: ended by a stop signal. A report with exit_code 0 that is neither says: all well. `alike`: how many more
-    ranks ended with the `same` traceback. `lost`: a rank of the host ended because another rank of the job was gone.
+    `stopped`: ended by a stop signal. A report with exit_code 0 that is neither says: all well. `identical_failures`:
+    how many more ranks ended with a traceback of the same `fingerprint`. `lost`: a rank of the host ended because
+    another rank of the job was gone.
     `early`: the first rank of the host that ended with 0. `stuck`: where the host's ranks are in a hang. `of_job`: no
     one host is the cause. `said`: what mpirun, on another host than `said_of`, says of that rank's abort.
     `grounds`: what the cause rests on.
@@ -63,8 +64,8 @@ class HostReport(Record, frozen=True, kw_only=True):
     idle_s: Seconds = 0.0
     stuck: tuple[Stuck, ...] = ()
     of_job: bool = False
-    same: str = ""
-    alike: Count = 0
+    fingerprint: str = field(default="", name="same")
+    identical_failures: Count = field(default=0, name="alike")
     preempted: bool = False
     lost: bool = False
     early: EarlyExit | None = None

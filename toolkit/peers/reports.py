@@ -12,7 +12,7 @@ LEAST_TEXT = 1024
 # Of hosts that wait for something, how many are told of.
 MOST = 3
 # What first news may hold of each text.
-FIRST_NEWS = {"cause": 380, "ended": 100, "advice": 80, "same": 0, "process": 80, "kind": 80}
+FIRST_NEWS = {"cause": 380, "ended": 100, "advice": 80, "fingerprint": 0, "process": 80, "kind": 80}
 VANISHED = 75
 MISCONFIGURED = 78
 HUNG = 124

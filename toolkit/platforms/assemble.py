@@ -83,7 +83,7 @@ def assemble(
         log_level=spec.log_level,
         stop_within_s=_stop_within_s(place, ours, machine),
         stopped_is_success=place.stopped_is_success,
-        companion="" if ours.kubeflow_progress == "off" else place.companion,
+        sidecar="" if ours.kubeflow_progress == "off" else place.sidecar,
     )
 
 

@@ -50,7 +50,7 @@ def find(environ: Mapping[str, str], ours: Settings) -> Place:
         processes_per_host=_processes(environ.get("PET_NPROC_PER_NODE", "")),
         distribution="torch_distributed",
         environ={name: value for name, value in given.items() if value},
-        companion="kubeflow_progress" if environ.get("KUBEFLOW_TRAINER_SERVER_URL") else "",
+        sidecar="kubeflow_progress" if environ.get("KUBEFLOW_TRAINER_SERVER_URL") else "",
         dropped=(*OURS, *(name for name in environ if name.startswith("PET_RDZV_"))),
     )
 

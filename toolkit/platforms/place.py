@@ -35,7 +35,7 @@ class Place(Record, frozen=True, kw_only=True):
     `addresses`: what reaches hosts by other words than their names; a host of which only the number is known has its
     own name there, so that nobody waits for that to resolve. `distribution`: what several ranks run under where nobody
     asked for one. `environ`: what is added to the environment where it is not set; `dropped`: what is taken out of it.
-    `model`, `checkpoints`: the orchestrator's own folders for these. `companion`: what tells the orchestrator of the
+    `model`, `checkpoints`: the orchestrator's own folders for these. `sidecar`: what tells the orchestrator of the
     job while it runs (Job).
     """
 
@@ -59,7 +59,7 @@ class Place(Record, frozen=True, kw_only=True):
     dropped: tuple[str, ...] = ()
     model: str = ""
     checkpoints: str = ""
-    companion: str = ""
+    sidecar: str = ""
     notes: tuple[str, ...] = ()
 
 

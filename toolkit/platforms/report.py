@@ -136,8 +136,9 @@ def _place(outcome: Outcome) -> str:
         f"pid {outcome.pid}" if outcome.pid is not None else "",
     )
     where = ": ".join(filter(None, (", ".join(filter(None, parts)), outcome.ended)))
-    if outcome.alike:
-        where += f"; {outcome.alike} more rank{'s' if outcome.alike > 1 else ''} with the same traceback"
+    if outcome.identical_failures:
+        more = outcome.identical_failures
+        where += f"; {more} more rank{'s' if more > 1 else ''} with the same traceback"
     return ". ".join(filter(None, (where, outcome.advice)))
 
 
@@ -188,7 +189,7 @@ def masked(outcome: Outcome, log: Log) -> Outcome:
         outcome,
         cause=mask(outcome.cause),
         traceback=mask(outcome.traceback),
-        same=mask(outcome.same),
+        fingerprint=mask(outcome.fingerprint),
         stuck=tuple(
             msgspec.structs.replace(each, file=mask(each.file), function=mask(each.function)) for each in outcome.stuck
         ),

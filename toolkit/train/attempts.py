@@ -94,7 +94,7 @@ class Attempts:
         self._saved = self._checkpoints()
         self._line_monitors.again()
 
-    def told(self, outcome: Outcome) -> Outcome:
+    def with_restarts(self, outcome: Outcome) -> Outcome:
         """Return the job's *outcome* with the attempts before it."""
         if not self._restarts:
             return outcome

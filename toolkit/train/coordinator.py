@@ -211,8 +211,8 @@ class Coordinator:
             grounds=outcome.grounds,
             advice=outcome.advice,
             stuck=outcome.stuck,
-            same=mask(outcome.same)[:1024],
-            alike=outcome.alike,
+            fingerprint=mask(outcome.fingerprint)[:1024],
+            identical_failures=outcome.identical_failures,
             preempted=outcome.preempted,
             lost=outcome.lost,
             early=early.first(self._job.cluster.current, outcome.exits),
@@ -224,7 +224,9 @@ class Coordinator:
         own = own and bool(outcome.primary or outcome.process) and not verdict.blames_an_early_exit
         if own:
             cause = verdict.cause if verdict.said else outcome.cause
-            return msgspec.structs.replace(outcome, cause=cause, alike=max(outcome.alike, verdict.alike))
+            return msgspec.structs.replace(
+                outcome, cause=cause, identical_failures=max(outcome.identical_failures, verdict.identical_failures)
+            )
         if verdict.exit_code == 0:
             return outcome
         if verdict.stopped and outcome.status == "stopped" and outcome.exit_code == verdict.exit_code:
@@ -249,8 +251,8 @@ class Coordinator:
             primary=verdict.primary,
             lost=verdict.lost,
             failed_ns=verdict.failed_ns,
-            same=verdict.same,
-            alike=verdict.alike,
+            fingerprint=verdict.fingerprint,
+            identical_failures=verdict.identical_failures,
             preempted=verdict.preempted,
             command=outcome.command,
             exits=outcome.exits,

@@ -20,7 +20,7 @@ class Word(Record, frozen=True, kw_only=True):
     cause: str = ""
 
 
-def told(outcome: Outcome, folder: Path) -> Outcome:
+def with_its_own_text(outcome: Outcome, folder: Path) -> Outcome:
     """Return *outcome* with the kind and text of sagemaker-training's, where the plug-in left some in *folder* and its
     own end is the cause."""
     if outcome.status != "failed" or outcome.process != "script":

@@ -211,7 +211,9 @@ def _attempts(
         decide = partial(_decided, supervisor, attempts, others, outcome)
         ended = log.attempt("it could not be settled how the job goes on", decide, outcome)
         if isinstance(ended, Outcome):
-            return log.attempt("the attempts could not be added to the outcome", partial(attempts.told, ended), ended)
+            return log.attempt(
+                "the attempts could not be added to the outcome", partial(attempts.with_restarts, ended), ended
+            )
         assert phase is not None  # A job in which one host never came to its script is not worth another attempt.
         attempts.begin(ended)
         memory.begin()
@@ -265,12 +267,14 @@ def _attempt(
         main = _fitted(phase.main, supervisor.run_folder, stacks, attempts.environ, log)
         log.info(f"Invoking script with the following command: {_shown(main.argv, log)}")
         marked = {MARKER: supervisor.run_folder.name}
-        services = (*phase.services, *_companions(job, supervisor.run_folder))
+        services = (*phase.services, *_sidecars(job, supervisor.run_folder))
         services = tuple(msgspec.structs.replace(each, environ={**each.environ, **marked}) for each in services)
         ended = supervisor.run(msgspec.structs.replace(phase, main=main, services=services))
         assert ended is not None
         outcome = _judged(job, msgspec.structs.replace(ended, memory=memory()))
-        return outcome if job.plugin is None else plugin.told(outcome, supervisor.run_folder / STATUS_FOLDER)
+        return (
+            outcome if job.plugin is None else plugin.with_its_own_text(outcome, supervisor.run_folder / STATUS_FOLDER)
+        )
     except ToolkitError as error:
         return _named(error, job.cluster.current)
 
@@ -285,19 +289,19 @@ def _shown(argv: tuple[str, ...], log: Log) -> str:
     )
 
 
-def _companions(job: Job, run_folder: Path) -> tuple[ProcessSpec, ...]:
+def _sidecars(job: Job, run_folder: Path) -> tuple[ProcessSpec, ...]:
     """Return what tells the platform of the job while an attempt of it runs: on the leader alone."""
-    if not job.companion or not job.cluster.is_leader:
+    if not job.sidecar or not job.cluster.is_leader:
         return ()
     metrics = job.folders.output / "metrics.jsonl"
     try:
         written_bytes = metrics.stat().st_size  # Another attempt's, or an earlier run's.
     except OSError:
         written_bytes = 0
-    program = Path(toolkit.__file__).parent / "standalone" / f"{job.companion}.py"
+    program = Path(toolkit.__file__).parent / "standalone" / f"{job.sidecar}.py"
     return (
         ProcessSpec(
-            name=job.companion,
+            name=job.sidecar,
             argv=(
                 job.interpreter,
                 "-I",

@@ -4,7 +4,7 @@ one.
 Each row: words in the error (lower case) and whose they are. To add one, add the row and a line in tests/verdict.
 """
 
-ECHOES: tuple[tuple[str, str], ...] = (
+LOST_RANK: tuple[tuple[str, str], ...] = (
     # gloo (torch 2.9 to 2.13, read in their tracebacks)
     ("connection closed by peer", "gloo"),
     ("gloo/transport/tcp", "gloo"),
@@ -33,7 +33,7 @@ ECHOES: tuple[tuple[str, str], ...] = (
     ("collective ops is aborted by", "TensorFlow: a worker of the collective is gone"),
 )
 # The same, of processes that need not be ranks: a server, a store of data, any socket.
-BROKEN: tuple[tuple[str, str], ...] = (
+LOST_PEER: tuple[tuple[str, str], ...] = (
     ("connection reset by peer", "gloo, any socket"),
     ("unavailableerror", "TensorFlow: a server or worker is gone"),
     ("brokenpipeerror", "a pipe or socket whose reader is gone"),
@@ -51,13 +51,13 @@ CAUSES: tuple[tuple[str, str], ...] = (
 )
 
 
-def is_echo(said: str) -> bool:
+def is_collateral(said: str) -> bool:
     """Return True if *said*, an error or the last lines of a process, tells of another process's end."""
     low = said.lower()
-    return any(words in low for words, _ in (*ECHOES, *BROKEN)) and not any(words in low for words, _ in CAUSES)
+    return any(words in low for words, _ in (*LOST_RANK, *LOST_PEER)) and not any(words in low for words, _ in CAUSES)
 
 
 def lost_a_rank(said: str) -> bool:
     """Return True if *said* tells of the end of another rank of the job, and not of just any process."""
     low = said.lower()
-    return any(words in low for words, _ in ECHOES) and not any(words in low for words, _ in CAUSES)
+    return any(words in low for words, _ in LOST_RANK) and not any(words in low for words, _ in CAUSES)

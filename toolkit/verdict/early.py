@@ -46,7 +46,7 @@ def blamed(outcome: Outcome) -> Outcome:
         advice=WAIT_FOR_ALL,
         primary=True,
         failed_ns=early.at_ns,
-        same="",
-        alike=0,
+        fingerprint="",
+        identical_failures=0,
         preempted=False,
     )

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from toolkit.errors import ToolkitError
 from toolkit.job.job import Job
 from toolkit.job.outcome import Ended, Exit, Hung, Outcome, Ruled
-from toolkit.job.stuck import culprits, told
+from toolkit.job.stuck import culprits, described
 from toolkit.verdict import early, mpi
 from toolkit.verdict import tail as ends
 from toolkit.verdict.advice import advice
@@ -27,7 +27,7 @@ from toolkit.verdict.cause import (
     signal_name,
 )
 from toolkit.verdict.children import with_children
-from toolkit.verdict.collateral import is_echo, lost_a_rank
+from toolkit.verdict.collateral import is_collateral, lost_a_rank
 
 TEMPORARY_FAILURE = 75
 HUNG = 124
@@ -193,7 +193,7 @@ def _ranks(exits: Sequence[Exit]) -> Sequence[Exit]:
 
 
 def _lost_its_peer(ended: Ended, end: Exit) -> bool:
-    return _ended_by_mpi(ended, end) or is_echo(account(ended, end)) or is_echo(handled(ended, end))
+    return _ended_by_mpi(ended, end) or is_collateral(account(ended, end)) or is_collateral(handled(ended, end))
 
 
 def _lost_a_rank(ended: Ended, end: Exit) -> bool:
@@ -229,7 +229,7 @@ def _failed(job: Job, ended: Ended, culprit: Exit) -> Outcome:
     launcher = ""
     if abort is not None:
         launcher = "" if culprit.rank is not None else f"{culprit.process} "
-        cause, culprit = mpi.told(ended, culprit, abort)
+        cause, culprit = mpi.named(ended, culprit, abort)
     stderr, _ = ended.tails.get(culprit.process, (b"", b""))
     crashed = crash_of(ended, culprit)
     stacks = crashed.stacks if crashed is not None else ""
@@ -252,8 +252,8 @@ def _failed(job: Job, ended: Ended, culprit: Exit) -> Outcome:
         primary=not _lost_its_peer(ended, culprit) and not (several and _only_launches(ended, culprit)),
         lost=_lost_a_rank(ended, culprit),
         failed_ns=culprit.failed_ns,
-        same=_same(ended, culprit),
-        alike=sum(1 for e in ended.exits if e is not culprit and _alike(ended, e, culprit)),
+        fingerprint=_fingerprint(ended, culprit),
+        identical_failures=sum(1 for e in ended.exits if e is not culprit and _has_same_traceback(ended, e, culprit)),
         preempted=_preempted(ended, culprit),
         command=ended.command,
         exits=ended.exits,
@@ -292,13 +292,13 @@ def _preempted(ended: Ended, culprit: Exit) -> bool:
     return culprit.signal == signal.SIGTERM or (ended.memory is not None and ended.memory.oom_kills == 0)
 
 
-def _alike(ended: Ended, end: Exit, culprit: Exit) -> bool:
+def _has_same_traceback(ended: Ended, end: Exit, culprit: Exit) -> bool:
     """True if a rank ended with the same traceback as *culprit*, whenever it did."""
-    same = _same(ended, culprit)
-    return bool(same) and end.rank is not None and not end.ok and _same(ended, end) == same
+    same = _fingerprint(ended, culprit)
+    return bool(same) and end.rank is not None and not end.ok and _fingerprint(ended, end) == same
 
 
-def _same(ended: Ended, end: Exit) -> str:
+def _fingerprint(ended: Ended, end: Exit) -> str:
     """Return what a process's traceback has in common with those of other ranks and hosts that met the same: error,
     file, line; "" without one."""
     found = last_traceback(ended, end)
@@ -313,7 +313,7 @@ def _hung(job: Job, ended: Ended, hung: Hung) -> Outcome:
         exit_code=HUNG,
         blame="user",
         kind="Hang",
-        cause="; ".join((cause, *told({me: hung.stuck}, alone=True))) if alone else cause,
+        cause="; ".join((cause, *described({me: hung.stuck}, alone=True))) if alone else cause,
         host=me if alone and culprits({me: hung.stuck}) else "",
         stuck=hung.stuck,
         primary=True,
@@ -384,7 +384,7 @@ def _stopped(job: Job, ended: Ended) -> Outcome:
 def _death(ended: Ended, end: Exit) -> str:
     """Return how a stopped process ended, with the exception that kept it from ending well: a save that failed."""
     error, _ = exception_text(ended, end)
-    return f"{end.process} {how(end)}" + (f": {error}" if error and not is_echo(error) else "")
+    return f"{end.process} {how(end)}" + (f": {error}" if error and not is_collateral(error) else "")
 
 
 def _with_another(job: Job, ended: Ended) -> Outcome:

@@ -79,7 +79,7 @@ def of_another_host(ended: Ended) -> Abort | None:
     return None if known else abort
 
 
-def told(ended: Ended, culprit: Exit, abort: Abort) -> tuple[str, Exit]:
+def named(ended: Ended, culprit: Exit, abort: Abort) -> tuple[str, Exit]:
     """Return (the cause, whose end it is): a rank, also where only its launcher told of it, with the launcher's
     code, and pid 0 where its own is not known."""
     last = ends.last(ended.tails.get(culprit.process, (b"", b""))[0], 1, LAST_CHARACTERS)

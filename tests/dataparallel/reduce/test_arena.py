@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.dataparallel.reduce.ranks import played
-from toolkit.verdict.collateral import is_echo
+from toolkit.verdict.collateral import is_collateral
 
 PROGRAM = Path(__file__).with_name("meets.py")
 
@@ -24,7 +24,7 @@ def test_a_killed_rank_is_named_at_once_even_if_its_forked_child_lives_on(tmp_pa
     for lines in (said[0], said[2]):
         # Who learns of it first leaves, and may be the one that the other names.
         assert len(lines) == 1 and lines[0].startswith("Connection closed by peer: rank "), said
-        assert is_echo(lines[0])
+        assert is_collateral(lines[0])
     assert any("rank 1 of this host" in lines[0] for lines in (said[0], said[2]))
 
 
@@ -39,7 +39,7 @@ def test_who_does_not_come_in_time_is_named(tmp_path: Path) -> None:
     said = played(PROGRAM, tmp_path, 3, "one is late")
 
     assert said[0] == ["Late: Timed out waiting 0.3 s for rank 1, rank 2 in a test"]
-    assert is_echo(said[0][0])
+    assert is_collateral(said[0][0])
 
 
 def test_a_rank_that_closes_frees_itself_and_fails_its_peers(tmp_path: Path) -> None:

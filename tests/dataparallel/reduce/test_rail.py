@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.dataparallel.reduce.ranks import played
-from toolkit.verdict.collateral import is_echo
+from toolkit.verdict.collateral import is_collateral
 
 PROGRAM = Path(__file__).with_name("sends.py")
 
@@ -32,14 +32,14 @@ def test_a_killed_rank_is_named_even_if_its_forked_child_lives_on(tmp_path: Path
 
     assert said[1] == []
     assert said[0][1] == "Gone: Connection closed by peer: rank 1 on another host ended or left in a test"
-    assert is_echo(said[0][1])
+    assert is_collateral(said[0][1])
 
 
 def test_who_does_not_come_in_time_is_named(tmp_path: Path) -> None:
     said = played(PROGRAM, tmp_path, 3, "one is late")
 
     assert said[0][1] == "Late: Timed out waiting 0.3 s for rank 1, rank 2 in a test"
-    assert is_echo(said[0][1])
+    assert is_collateral(said[0][1])
 
 
 def test_a_rank_that_closes_frees_itself_and_fails_its_peers(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import pytest
 from tests.ports import free_port
 from toolkit.dataparallel.reduce.shared import MOST_GROUPS
 from toolkit.launchers.environment import HOOK
-from toolkit.verdict.collateral import is_echo
+from toolkit.verdict.collateral import is_collateral
 
 pytestmark = [pytest.mark.torch, pytest.mark.skipif(find_spec("torch") is None, reason="not installed: torch")]
 PROGRAM = Path(__file__).parents[2] / "programs/reduces_gradients.py"
@@ -96,7 +96,7 @@ def test_a_killed_peer_raises_in_gloos_words_from_the_backward_and_from_then_on(
     assert (code, len(lines)) == (0, 3), stderr
     for line in lines[1:]:
         assert "Connection closed by peer: rank 1 of this host ended or left in an all-reduce of" in line
-        assert is_echo(line)
+        assert is_collateral(line)
 
 
 @pytest.fixture(scope="module", params=[2, 3])
@@ -126,7 +126,7 @@ def test_a_rank_whose_peer_is_in_gloo_with_another_size_is_told() -> None:
     first, second = played("ways", 2, 1)
 
     assert first[1][0].startswith("an all-reduce of 400,000 bytes on this rank met one of 400 bytes on rank 1: every")
-    assert is_echo(second[1][0] if second[1] else second[2])
+    assert is_collateral(second[1][0] if second[1] else second[2])
 
 
 def test_where_one_rank_gets_no_memory_all_stay_with_gloo(several_hosts: list[tuple[int, list[str], str]]) -> None:
@@ -157,4 +157,4 @@ def test_a_killed_rank_fails_the_all_reduce_of_every_host(several_hosts: list[tu
     assert killed[0] == -signal.SIGKILL
     for code, lines, stderr in others:
         assert (code, len(lines)) == (0, 2), stderr
-        assert lines[1].startswith("Connection closed by peer: rank ") and is_echo(lines[1])
+        assert lines[1].startswith("Connection closed by peer: rank ") and is_collateral(lines[1])

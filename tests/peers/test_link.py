@@ -539,13 +539,17 @@ def test_a_follower_says_what_it_finds_in_the_leaders_place(monkeypatch: pytest.
     monkeypatch.setattr(route, "PROVE_WITHIN_S", 0.3)
     times = msgspec.structs.replace(TIMES, join_s=1.0)
     with party(2, times=times) as together, socket.create_server(("127.0.0.1", 0)) as http:
-        follower = together.follower("algo-2", where=http.getsockname())
+        follower = together.follower("algo-2", where=http.getsockname(), others=(1, 2))
 
         together.until(lambda: follower.verdict is not None)
 
         assert follower.verdict is not None
-        place = f"127.0.0.1 port {http.getsockname()[1]}"
-        assert f"something takes connections at {place} and does not answer as the leader" in follower.verdict.cause
+        port = http.getsockname()[1]
+        cause = follower.verdict.cause
+        assert f"something takes connections at 127.0.0.1 port {port} and does not answer as the leader" in cause
+        assert (
+            f"the first free one of ports {port}, 1, 2: if all are taken, on every host set TOOLKIT_LINK_PORT" in cause
+        )
 
 
 def test_a_leader_that_is_too_slow_to_answer_a_proof_has_refused_nobody(monkeypatch: pytest.MonkeyPatch) -> None:

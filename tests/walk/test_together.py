@@ -466,15 +466,17 @@ def test_without_the_link_each_host_is_on_its_own(hosts: Hosts) -> None:
 @contextlib.contextmanager
 def taken_ports(count: int) -> Iterator[int]:
     """Take *count* of the ports that a leader tries, the first ones; yield the first. Whoever connects is sent away."""
-    with contextlib.ExitStack() as stack:
-        while True:
-            port = free_port()
+    while True:
+        port = free_port()
+        with contextlib.ExitStack() as stack:
             try:
-                servers = [socket.create_server(("127.0.0.1", port - 100 * number)) for number in range(count)]
+                servers = [
+                    stack.enter_context(socket.create_server(("127.0.0.1", port - 100 * number)))
+                    for number in range(count)
+                ]
             except OSError:
                 continue
             for server in servers:
-                stack.enter_context(server)
                 threading.Thread(target=sends_away, args=(server,), daemon=True).start()
             yield port
             for server in servers:

@@ -172,6 +172,7 @@ class FollowerLink(Link):
         Before the leader was met: it, or something else, does not know this host. Afterwards only the way is bad."""
         if not refused:
             what = f"something takes connections at {self._route.last} and does not answer as the leader"
+            what += "" if self._route.met else f"; {self._route.ways_out}"
             self._do(self.roll.saw(what, now_s))
         if self._route.met:
             self.roll.knocked(now_s)

@@ -41,6 +41,13 @@ class Route:
         return "no address" if self._last is None else place(self._last[1])
 
     @property
+    def ways_out(self) -> str:
+        """What to do where another program has the leader's ports."""
+        ports = ", ".join(map(str, self._ports))
+        every = "on every host set TOOLKIT_LINK_PORT to a free port of the leader's"
+        return f"the leader takes the first free one of ports {ports}: if all are taken, {every}"
+
+    @property
     def elsewhere(self) -> bool:
         """True if the next try is at another port than the leader's first."""
         return self._elsewhere > 0

@@ -1,4 +1,6 @@
-"""Events: what one host can hear from the job's other hosts. Frozen, each of one type on its whole way.
+"""Events: what one host can hear from the job's other hosts, and what it sees of its own processes.
+
+Frozen, each of one type on its whole way.
 
 A SIGTERM is a `Stop` from the moment `train` takes it off its signal pipe: in the supervisor, on the wire, in the
 leader, in the followers and in their supervisors. Events with a tag are messages between hosts as they stand
@@ -9,6 +11,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
+from toolkit.job.outcome import Exit, Ruled
 from toolkit.job.restart import Restart
 from toolkit.records import Record
 
@@ -89,7 +92,60 @@ class JobEnded(Record, frozen=True, kw_only=True):
     """The leader has decided how the job ended."""
 
 
-Event = (
+# --- seen on this host
+
+
+class RankEnded(Record, frozen=True, kw_only=True):
+    """A rank that is not the phase's own process has ended."""
+
+    exit: Exit
+
+
+class MainEnded(Record, frozen=True, kw_only=True):
+    """The phase's own process has ended: the launcher, or the script."""
+
+    exit: Exit
+
+
+class ServiceEnded(Record, frozen=True, kw_only=True):
+    """A service of the phase has ended."""
+
+    exit: Exit
+
+
+class LauncherSignals(Record, frozen=True, kw_only=True):
+    """The launcher signals a rank shim or has killed it: it wants its ranks to end."""
+
+
+class NobodyServed(Record, frozen=True, kw_only=True):
+    """No host uses this host's services any more."""
+
+
+class RuleMatched(Record, frozen=True, kw_only=True):
+    """A log rule asks for the job's end."""
+
+    ruled: Ruled
+
+
+class RanksSave(Record, frozen=True, kw_only=True):
+    """These ranks hold a checkpoint open, so that no rank was signalled."""
+
+    names: tuple[str, ...]
+
+
+class StacksWritten(Record, frozen=True, kw_only=True):
+    """The stacks of this host's ranks are written and read, or cannot be had."""
+
+
+class NothingLeft(Record, frozen=True, kw_only=True):
+    """No descendant of `train` lives."""
+
+
+class Tick(Record, frozen=True, kw_only=True):
+    """Time has passed."""
+
+
+Heard = (
     AllReady
     | Stop
     | StopStep
@@ -103,3 +159,16 @@ Event = (
     | AllRanksEnded
     | JobEnded
 )
+Seen = (
+    RankEnded
+    | MainEnded
+    | ServiceEnded
+    | LauncherSignals
+    | NobodyServed
+    | RuleMatched
+    | RanksSave
+    | StacksWritten
+    | NothingLeft
+    | Tick
+)
+Event = Heard | Seen

@@ -16,7 +16,7 @@ moves the times in messages from one host's clock to the other's): tests replay 
 
 import msgspec
 
-from toolkit.job.events import Event
+from toolkit.job.events import Heard
 from toolkit.peers.messages import Message
 from toolkit.records import Record
 
@@ -72,7 +72,7 @@ class HostStepTimes(Record, frozen=True, kw_only=True):
     times: tuple[tuple[int, int, float], ...]
 
 
-Action = Send | LogLine | HostStepTimes | Event
+Action = Send | LogLine | HostStepTimes | Heard
 
 
 class Timeouts(Record, frozen=True, kw_only=True):

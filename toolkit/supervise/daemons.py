@@ -38,7 +38,7 @@ class Daemons:
         # Of agents: they end behind mpirun, and that is no news.
         self.pids: set[int] = set()
         self._waiter: ShimConnection | None = None
-        self._leader_done = False
+        self._dismissed = False
         self._given = False
 
     def on_launch(self, agent: ShimConnection, asked: Launch) -> str:
@@ -57,7 +57,7 @@ class Daemons:
         """Take this host's main process, which waits for its command."""
         self._waiter = waiter
         self.serve()
-        if self._leader_done:
+        if self._dismissed:
             waiter.dismiss()
 
     def serve(self) -> None:
@@ -73,7 +73,7 @@ class Daemons:
 
     def on_leader_done(self) -> None:
         """The leader's mpirun has ended."""
-        self._leader_done = True
+        self._dismissed = True
         if self._waiter is not None and not self._given:
             self._waiter.dismiss()
 

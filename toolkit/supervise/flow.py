@@ -30,6 +30,7 @@ class Flow:
         self._moved_s = 0.0
         for outlet in console.outlets:
             outlet.served = True
+            self._mind(outlet)
 
     def watch(self, fd: int, handler: Callable[[], None], events: int = select.POLLIN) -> None:
         """Call *handler* whenever *fd* is ready (or at its end)."""
@@ -108,6 +109,13 @@ class Flow:
         while not self.drained and time.monotonic() < self.patience_ends_s():
             self.step(QUIET_PIPE_S)
 
+    def release(self) -> None:
+        """Wait for nothing any more; nobody else looks after what the outlets hold back."""
+        for outlet in self._console.outlets:
+            outlet.settle()
+        for fd in list(self._handlers):
+            self.unwatch(fd)
+
     def end(self) -> None:
         """Read what the pipes still hold, flush and close."""
         self.give_up_stalled(None)
@@ -118,10 +126,7 @@ class Flow:
                     break
             stream.close()
         self._streams.clear()
-        for outlet in self._console.outlets:
-            outlet.settle()
-        for fd in list(self._handlers):
-            self.unwatch(fd)
+        self.release()
 
     def _rest_s(self, now_s: float) -> float | None:
         sources = (*self._streams.values(), *self._console.outlets)

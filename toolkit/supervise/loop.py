@@ -7,18 +7,18 @@ thread, one `poll`. Times: time.monotonic, in nanoseconds for what is reported: 
 
 import contextlib
 import os
-import select
 import signal
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from toolkit.job.events import AllReady, Event, JobEnded, LeaderDone, NextAttempt, PeerFailed, Stop
+from toolkit.job.events import Event, Heard, Stop
 from toolkit.job.outcome import Ended
 from toolkit.job.plan import Locked, Need, Phase
 from toolkit.log import Log
 from toolkit.supervise import children, limits, waiting
 from toolkit.supervise.console import Console
+from toolkit.supervise.flow import Flow
 from toolkit.supervise.guardian import Guardian
 from toolkit.supervise.hang import Stall
 from toolkit.supervise.kernel import PR_SET_CHILD_SUBREAPER, prctl
@@ -26,7 +26,10 @@ from toolkit.supervise.others import Others, Rules
 from toolkit.supervise.outlet import STALLED_STOP_S
 from toolkit.supervise.pulse import Pulse
 from toolkit.supervise.running import Running
-from toolkit.supervise.signals import Signals, Wishes, stops
+from toolkit.supervise.signals import Signals, stops
+from toolkit.supervise.stop import Action
+from toolkit.supervise.stop_facts import Facts
+from toolkit.supervise.stop_machine import StopMachine
 
 
 class Supervisor:
@@ -60,18 +63,12 @@ class Supervisor:
         self.stall = stall
         self.rules = rules
         self.pulse = Pulse(run_folder)
-        self.peer_failed = False
-        self.settled = False
-        self._may_start = False
-        self.leader_done = False
+        self.machine = StopMachine(console.host, linked=others is not None)
         self.prctl = prctl()
         self.open_files = limits.raise_open_files()
         self.prctl(PR_SET_CHILD_SUBREAPER, 1)
         self._marker = marker
         self.guardian = None if os.getpid() == 1 else Guardian(marker, prctl=self.prctl)
-        self.stopped_by: int | None = None
-        self.stopped_at_ns: int | None = None
-        self._wishes = Wishes()
 
     def run(self, phase: Phase) -> Ended | None:
         """Wait for the phase's needs, run its processes to their end, and return what was seen (None: skipped).
@@ -91,63 +88,48 @@ class Supervisor:
     def _run(self, phase: Phase) -> Ended | None:
         with _locks(phase.needs, self.log.warning) as locks:
             missing = _Waiting(self, locks).run(phase.needs)
-            if missing and not self.ends:
+            if missing and not self.machine.ends:
                 return self._not_started(phase, missing)
-            if not self.ends and phase.skip_if is not None and phase.skip_if.exists():
+            if not self.machine.ends and phase.skip_if is not None and phase.skip_if.exists():
                 return None
-            if not self.ends and phase.together and self.others is not None:
+            if not self.machine.ends and phase.together and self.others is not None:
                 self.others.ready()
-                self.attend(lambda: self._may_start or self.ends)
-            if self.ends:
+                self.attend(lambda: self.machine.may_start or self.machine.ends)
+            if self.machine.ends:
                 return self._not_started(phase, ())
             return Running(self, phase).run()
 
-    @property
-    def ends(self) -> bool:
-        """True if nothing new should be started: a stop came, another host failed, or the job's end is known."""
-        return self.stopped_by is not None or self.peer_failed or self.settled
-
-    def attend(self, done: Callable[[], bool], *fds: int, deadline_s: float | None = None) -> None:
-        """Serve signals, the console and the other hosts until *done*, called at least whenever one of *fds* is ready.
-
-        *deadline_s*: on the monotonic clock, when to give up.
-        """
+    def attend(self, done: Callable[[], bool], *fds: int) -> None:
+        """Serve signals, the console and the other hosts until *done*, called at least whenever one of *fds* is ready,
+        and once a second."""
+        flow = Flow(self.console)
+        others = (self.others.fd,) if self.others is not None else ()
+        for fd in (self.signals.fd, *fds, *others):
+            flow.watch(fd, lambda: None)
         while not done():
-            poll = select.poll()
-            for fd in (self.signals.fd, *fds):
-                poll.register(fd, select.POLLIN)
-            for outlet in self.console.outlets:
-                if outlet.pending_bytes:
-                    poll.register(outlet.fd, select.POLLOUT)
-            waits = [1.0]
-            if deadline_s is not None:
-                waits.append(deadline_s - time.monotonic())
-            if self.others is not None:
-                poll.register(self.others.fd, select.POLLIN)
-                waits.append(self.others.rest_s())
-            if min(waits) > 0:
-                poll.poll(min(waits) * 1000 + 1)
+            flow.step(min(1.0, self.others.rest_s()) if self.others is not None else 1.0)
             self.pulse.beat(time.monotonic())
-            self.take_signals()
-            self.hear()
-            for outlet in self.console.outlets:
-                outlet.pump()
-            if deadline_s is not None and time.monotonic() >= deadline_s:
-                return
+            self.notice()
+        flow.release()
 
-    def hear(self) -> list[Event]:
+    def notice(self) -> None:
+        """Take the signals and the events of other hosts that came while no phase runs."""
+        events = [came for came in self.take_signals() if isinstance(came, Stop)]
+        for event in (*events, *self.hear()):
+            for action in self.machine.on(event, Facts(now_ns=time.monotonic_ns()))[1]:
+                self.carry_out(action, event)
+
+    def hear(self) -> list[Heard]:
         """Serve the link to the other hosts and return the events that came."""
-        events = self.others.serve() if self.others is not None else []
-        for event in events:
-            if isinstance(event, Stop) and self.stopped_by is None:
-                self._note_stop(event.signal)
-            elif isinstance(event, NextAttempt):
-                self.peer_failed = self.settled = self._may_start = self.leader_done = False
-            self.peer_failed = self.peer_failed or isinstance(event, PeerFailed)
-            self.settled = self.settled or isinstance(event, JobEnded)
-            self.leader_done = self.leader_done or isinstance(event, LeaderDone)
-            self._may_start = self._may_start or isinstance(event, AllReady)
-        return events
+        return self.others.serve() if self.others is not None else []
+
+    def carry_out(self, action: Action, event: Event) -> None:
+        """Do what concerns no phase."""
+        if action is Action.HURRY:
+            for outlet in self.console.outlets:
+                outlet.patience_s = STALLED_STOP_S
+        elif action is Action.TELL_STOP and isinstance(event, Stop) and self.others is not None:
+            self.others.stop(event)
 
     def finish(self) -> None:
         """Put out what the console still has to take, as long as it takes any, and dismiss the guardian."""
@@ -163,32 +145,19 @@ class Supervisor:
             for pid in pids:
                 self.guardian.tell(pid)
 
-    def take_signals(self) -> list[int]:
-        """Return the signals that came, without repeats of the same wish to stop; the first stop signal is kept."""
-        now_s = time.monotonic()
-        numbers = [n for n in self.signals.take() if not stops(n) or self._wishes.is_new(n, now_s)]
+    def take_signals(self) -> list[Stop | int]:
+        """Return what came: a Stop for a signal that stops the job, the number of any other."""
+        numbers = self.signals.take()
         if signal.SIGCHLD in numbers and self.guardian is not None:
             self.guardian.wake()  # The kernel says in this way, too, that a child was stopped.
         if signal.SIGTSTP in numbers:
             self.log.info("SIGTSTP is ignored: a job cannot be suspended, and goes on")
-        for number in numbers:
-            if stops(number) and self.stopped_by is None:
-                self._note_stop(number)
-                if self.others is not None:
-                    self.others.stop(Stop(host=self.console.host, signal=number))
-        return numbers
+        return [Stop(host=self.console.host, signal=number) if stops(number) else number for number in numbers]
 
     @property
-    def insisted(self) -> bool:
-        """True if this host was told to stop, and a second or more later told again."""
-        return self._wishes.insisted
-
-    def _note_stop(self, number: int) -> None:
-        """Keep the first wish to stop; from now on less is waited for a console that takes nothing."""
-        self.stopped_by = number
-        self.stopped_at_ns = time.monotonic_ns()
-        for outlet in self.console.outlets:
-            outlet.patience_s = STALLED_STOP_S
+    def stopped_by(self) -> int | None:
+        """The first stop signal, of any host."""
+        return self.machine.stop.signal if self.machine.stop is not None else None
 
     def _not_started(self, phase: Phase, missing: tuple[str, ...]) -> Ended:
         return Ended(
@@ -198,9 +167,9 @@ class Supervisor:
             exits=(),
             main=phase.main.name,
             stopped_by=self.stopped_by,
-            stopped_at_ns=self.stopped_at_ns,
+            stopped_at_ns=self.machine.stopped_at_ns,
             missing=missing,
-            peer_failed=self.peer_failed or (self.settled and self.stopped_by is None),
+            peer_failed=self.machine.peer_failed or (self.machine.job_ended and self.machine.stop is None),
         )
 
 
@@ -215,9 +184,8 @@ class _Waiting:
     def run(self, needs: tuple[Need, ...]) -> tuple[str, ...]:
         """Return what was missing at the deadline, () if all needs are met or a stop came."""
         needs = tuple(n for n in needs if not (isinstance(n, Locked) and self._is_free(str(n.path))))
-        self._around.take_signals()
-        self._around.hear()
-        if not needs or self._around.ends:
+        self._around.notice()
+        if not needs or self._around.machine.ends:
             return ()
         read_end, write_end = os.pipe()
         pid = children.fork_call(lambda: waiting.wait(needs, self._locks, write_end), prctl=self._around.prctl)
@@ -237,14 +205,14 @@ class _Waiting:
         def over() -> bool:
             if open_ends and not self._hear(tells):
                 open_ends.clear()
-            if self._around.ends:
+            if self._around.machine.ends:
                 children.send(pid, signal.SIGKILL)
             ended.extend(status for reaped, status, _ in children.reap() if reaped == pid)
             return bool(ended)
 
         self._around.attend(over, tells)
         self._hear(tells)
-        return self._missing if ended[0] and not self._around.ends else ()
+        return self._missing if ended[0] and not self._around.machine.ends else ()
 
     def _hear(self, tells: int) -> bool:
         """Say what the waiting process tells; False at its end."""

@@ -2,7 +2,7 @@
 
 from typing import Protocol
 
-from toolkit.job.events import Event, Stop
+from toolkit.job.events import Heard, Stop
 from toolkit.job.outcome import Ended, Exit, Ruled
 from toolkit.supervise.daemons import Wire
 
@@ -31,7 +31,7 @@ class Others(Wire, Protocol):
     def fd(self) -> int:
         """Readable when `serve` has something to do."""
 
-    def serve(self) -> list[Event]:
+    def serve(self) -> list[Heard]:
         """Do what is due, and return what came."""
 
     def rest_s(self) -> float:

@@ -1,7 +1,8 @@
-"""Pure: how a host's processes are brought to their end, as one table (phase, event) -> (phase, actions).
+"""Pure: how a host's processes are brought to their end, as one table (state, cue) -> (state, actions).
 
-Words: the *launcher* is the plan's main process; the *ranks* are the processes that do the work. Where a script runs
-alone, it is both. "Ended" is seen by reaping, never by end-of-file on a pipe.
+Words: the *launcher* is the phase's main process; the *ranks* are the processes that do the work. Where a script runs
+alone, it is both. "Ended" is seen by reaping, never by end-of-file on a pipe. A *cue* is what an event (job/events.py)
+means for the table; stop_machine.py makes the one of the other.
 
 The order that everything here serves: a script gets the signal first and alone, so that its own children (DataLoader
 workers) live while it saves; then what it left behind; then the launcher; SIGKILL only at the deadline or when asked
@@ -11,16 +12,17 @@ twice.
 from enum import Enum
 from typing import Literal
 
-Phase = Literal[
-    "running", "stopping", "dumping", "failing", "leaving", "told", "sweeping", "killing", "draining", "done"
+# idle: no phase runs.
+State = Literal[
+    "idle", "running", "stopping", "dumping", "failing", "leaving", "told", "sweeping", "killing", "draining", "done"
 ]
 
 
-class Event(Enum):
+class Cue(Enum):
     """What can happen to a host's processes."""
 
     STOP = "a stop signal came"
-    STOP_AGAIN = "another stop signal came"
+    STOP_AGAIN = "another stop signal came to this host"
     RANK_FAILED = "a rank ended badly while others live"
     LAUNCHER_STOPS = "the launcher asks its ranks to end, or ended before them"
     PEER_FAILED = "another host failed"
@@ -29,86 +31,116 @@ class Event(Enum):
     SERVICE_FAILED = "a service that the ranks need has ended badly"
     LEADER_DONE = "the leader's script has ended well, and this host's goes on for too long"
     RANKS_ENDED = "the last rank ended, the launcher lives"
-    ALL_RESTED = "no rank of any host lives: the job stops, or all have ended well"
+    ALL_RANKS_ENDED = "no rank of any host lives: the job stops, or all have ended well"
     ALL_ENDED = "launcher and ranks have ended"
-    QUIET = "no descendant lives"
+    NOTHING_LEFT = "no descendant lives"
+    DUMPED = "the ranks' stacks are written"
     DRAINED = "every pipe is at its end"
-    DEADLINE = "the time set by the last Arm is over"
+    DEADLINE = "the time that the last Arm set is over"
+
+
+class Arm(Enum):
+    """The deadline that the machine then sets."""
+
+    GRACE = "of the script's grace"
+    FAILURE = "of the grace of ranks whose sibling failed"
+    DUMP = "for the stacks to be written"
+    HUNG = "of the grace of ranks that hang"
+    LAUNCHER = "of the launcher's own time to end"
+    REST = "of the launcher: the rest of the ranks' grace, where it ends with every host's"
+    SWEEP = "of what a finished script left behind"
+    KILL = "of what even SIGKILL may take (a process in the kernel)"
 
 
 class Action(Enum):
-    """What the loop then does."""
+    """What is then done (effects.py)."""
 
     FORWARD = "the signal that came goes to every rank (before there is one: to the launcher)"
     STOP_RANKS = "SIGTERM to every living rank"
-    DUMP = "every rank's stacks are written down"
     STOP_HERE = "SIGTERM to every living rank, before there is one: to the launcher"
     TELL_LAUNCHER = "SIGTERM to the launcher"
     SWEEP = "SIGTERM to every descendant left"
     KILL = "SIGKILL to every descendant left"
-    ARM_GRACE = "the script's grace starts"
-    ARM_FAILURE = "the grace of ranks whose sibling failed starts"
-    ARM_DUMP = "the time for the stacks to be written starts"
-    ARM_HUNG = "the grace of ranks that hang starts"
-    ARM_LAUNCHER = "the launcher's own time to end starts"
-    SAY_DONE = "the other hosts hear that all ranks of this one have ended well"
-    REST = "the launcher's own time starts: the rest of the ranks' grace, where it ends with every host's"
     KILL_LAUNCHER = "SIGKILL to the launcher: its ranks have ended, and what it would say of that is news to nobody"
     END_LAUNCHER = "SIGKILL to the launcher, too, unless it was the first to end its ranks and has to say why"
+    LOOK = "the ended are reaped; while killing, what is new is killed"
+    DUMP = "every rank's stacks are written down"
+    BEGIN_DRAIN = "the patience for the last output begins"
+    HURRY = "from now on a console that takes nothing is not waited for as long"
+    WAIT_UNSERVED = "a process waits until no host uses this one's services"
+    AGREE_STEP = "the ranks are told at which step all stop"
+    ANSWER_SHIM = "the shim of the rank that ended ends in the same way"
+    HOLD_SHIM = "the shim of the rank that ended waits, so that the launcher does not hear of it"
+    RELEASE_SHIMS = "the shims that wait end; the other hosts hear of the main process's end where MPI needs that"
+    SERVE_DAEMONS = "what MPI's agents and daemons wait for is given to them"
+    DISMISS_DAEMONS = "MPI's agents and daemons hear that nothing will be launched any more"
+    TELL_STOP = "the other hosts hear of the stop"
+    TELL_FAILING = "the other hosts hear what failed here"
+    TELL_EVIDENCE = "the other hosts hear what had failed here when another one failed"
+    TELL_LEFT = "the other hosts hear of a rank that ended without MPI_Finalize"
+    TELL_RANKS_ENDED = "the other hosts hear that no rank of this one lives"
+    TELL_LEADER_DONE = "the other hosts hear that the leader's main process has ended"
+    SAY_DONE = "the other hosts hear that all ranks of this one have ended well"
+    SAY_NO_RANK = "the log says that a stop signal found no rank here"
+    SAY_SAVING = "the log says which ranks write a checkpoint and are waited for"
+    SAY_RANK_FAILED = "the log says which rank failed"
+    SAY_SERVICE_FAILED = "the log says which service failed"
+    SAY_LEFT = "the log says which rank ended without MPI_Finalize"
+    SAY_LEFT_WAIT = "the log says that ranks wait for it, and are stopped"
+    SAY_LEADER_DONE = "the log says that the leader's script ended, and this host's is stopped"
+    SAY_HANG = "the log says that no rank moves"
     NAME_LEFT = "what SIGKILL has not ended is named, and left alone"
-    ARM_SWEEP = "the time of what a finished script left behind starts"
-    ARM_KILL = "the time that even SIGKILL may take (a process in the kernel) starts"
-    ARM_DRAIN = "the time for the last output starts"
 
 
-TABLE: dict[tuple[Phase, Event], tuple[Phase, tuple[Action, ...]]] = {
-    ("running", Event.STOP): ("stopping", (Action.FORWARD, Action.ARM_GRACE)),
-    ("running", Event.RANK_FAILED): ("failing", (Action.STOP_RANKS, Action.ARM_FAILURE)),
-    ("running", Event.LAUNCHER_STOPS): ("failing", (Action.STOP_RANKS, Action.ARM_FAILURE)),
-    ("running", Event.PEER_FAILED): ("failing", (Action.ARM_FAILURE, Action.STOP_HERE)),
-    ("running", Event.RULED): ("failing", (Action.ARM_FAILURE, Action.STOP_HERE)),
-    ("running", Event.SERVICE_FAILED): ("failing", (Action.ARM_FAILURE, Action.STOP_HERE)),
-    ("running", Event.LEADER_DONE): ("failing", (Action.ARM_FAILURE, Action.STOP_HERE)),
-    ("running", Event.HUNG): ("dumping", (Action.DUMP, Action.ARM_DUMP)),
-    ("dumping", Event.DEADLINE): ("failing", (Action.ARM_HUNG, Action.STOP_HERE)),
-    ("dumping", Event.STOP): ("stopping", (Action.FORWARD, Action.ARM_GRACE)),
-    ("dumping", Event.STOP_AGAIN): ("killing", (Action.KILL, Action.ARM_KILL)),
-    ("dumping", Event.RANK_FAILED): ("failing", (Action.STOP_RANKS, Action.ARM_HUNG)),
-    ("dumping", Event.LAUNCHER_STOPS): ("failing", (Action.STOP_RANKS, Action.ARM_HUNG)),
-    ("dumping", Event.ALL_ENDED): ("sweeping", (Action.SWEEP, Action.ARM_SWEEP)),
-    ("running", Event.ALL_ENDED): ("sweeping", (Action.SWEEP, Action.ARM_SWEEP)),
+TABLE: dict[tuple[State, Cue], tuple[State, tuple[Action | Arm, ...]]] = {
+    ("running", Cue.STOP): ("stopping", (Action.FORWARD, Arm.GRACE)),
+    ("running", Cue.RANK_FAILED): ("failing", (Action.STOP_RANKS, Arm.FAILURE)),
+    ("running", Cue.LAUNCHER_STOPS): ("failing", (Action.STOP_RANKS, Arm.FAILURE)),
+    ("running", Cue.PEER_FAILED): ("failing", (Arm.FAILURE, Action.STOP_HERE)),
+    ("running", Cue.RULED): ("failing", (Arm.FAILURE, Action.STOP_HERE)),
+    ("running", Cue.SERVICE_FAILED): ("failing", (Arm.FAILURE, Action.STOP_HERE)),
+    ("running", Cue.LEADER_DONE): ("failing", (Arm.FAILURE, Action.STOP_HERE)),
+    ("running", Cue.HUNG): ("dumping", (Action.DUMP, Arm.DUMP)),
+    ("dumping", Cue.DUMPED): ("failing", (Arm.HUNG, Action.STOP_HERE)),
+    ("dumping", Cue.DEADLINE): ("failing", (Arm.HUNG, Action.STOP_HERE)),
+    ("dumping", Cue.STOP): ("stopping", (Action.FORWARD, Arm.GRACE)),
+    ("dumping", Cue.STOP_AGAIN): ("killing", (Action.KILL, Arm.KILL)),
+    ("dumping", Cue.RANK_FAILED): ("failing", (Action.STOP_RANKS, Arm.HUNG)),
+    ("dumping", Cue.LAUNCHER_STOPS): ("failing", (Action.STOP_RANKS, Arm.HUNG)),
+    ("dumping", Cue.ALL_ENDED): ("sweeping", (Action.SWEEP, Arm.SWEEP)),
+    ("running", Cue.ALL_ENDED): ("sweeping", (Action.SWEEP, Arm.SWEEP)),
     # A launcher may wait for other hosts as long as they train.
-    ("running", Event.RANKS_ENDED): ("running", (Action.SAY_DONE,)),
-    ("running", Event.ALL_RESTED): ("leaving", (Action.KILL_LAUNCHER, Action.ARM_LAUNCHER)),
-    ("stopping", Event.STOP_AGAIN): ("killing", (Action.KILL, Action.ARM_KILL)),
-    ("stopping", Event.DEADLINE): ("killing", (Action.KILL, Action.ARM_KILL)),
-    ("stopping", Event.RANKS_ENDED): ("leaving", (Action.REST,)),
+    ("running", Cue.RANKS_ENDED): ("running", (Action.SAY_DONE,)),
+    ("running", Cue.ALL_RANKS_ENDED): ("leaving", (Action.KILL_LAUNCHER, Arm.LAUNCHER)),
+    ("stopping", Cue.STOP_AGAIN): ("killing", (Action.KILL, Arm.KILL)),
+    ("stopping", Cue.DEADLINE): ("killing", (Action.KILL, Arm.KILL)),
+    ("stopping", Cue.RANKS_ENDED): ("leaving", (Arm.REST,)),
     # What a stopped script leaves may be the real one (a shell that died of the signal): it keeps the rest of the
     # grace.
-    ("stopping", Event.ALL_ENDED): ("sweeping", (Action.SWEEP,)),
-    ("failing", Event.STOP): ("failing", (Action.FORWARD,)),
-    ("failing", Event.STOP_AGAIN): ("killing", (Action.KILL, Action.ARM_KILL)),
-    ("failing", Event.DEADLINE): ("killing", (Action.KILL, Action.ARM_KILL)),
-    ("failing", Event.RANKS_ENDED): ("leaving", (Action.ARM_LAUNCHER, Action.END_LAUNCHER)),
-    ("failing", Event.ALL_ENDED): ("sweeping", (Action.SWEEP, Action.ARM_SWEEP)),
-    ("leaving", Event.ALL_RESTED): ("leaving", (Action.KILL_LAUNCHER, Action.ARM_LAUNCHER)),
-    ("leaving", Event.DEADLINE): ("told", (Action.TELL_LAUNCHER, Action.ARM_LAUNCHER)),
-    ("leaving", Event.STOP_AGAIN): ("killing", (Action.KILL, Action.ARM_KILL)),
-    ("leaving", Event.ALL_ENDED): ("sweeping", (Action.SWEEP, Action.ARM_SWEEP)),
-    ("told", Event.DEADLINE): ("killing", (Action.KILL, Action.ARM_KILL)),
-    ("told", Event.STOP_AGAIN): ("killing", (Action.KILL, Action.ARM_KILL)),
-    ("told", Event.ALL_ENDED): ("sweeping", (Action.SWEEP, Action.ARM_SWEEP)),
-    ("sweeping", Event.QUIET): ("draining", (Action.ARM_DRAIN,)),
-    ("sweeping", Event.DEADLINE): ("killing", (Action.KILL, Action.ARM_KILL)),
-    ("sweeping", Event.STOP_AGAIN): ("killing", (Action.KILL, Action.ARM_KILL)),
-    ("killing", Event.QUIET): ("draining", (Action.ARM_DRAIN,)),
-    ("killing", Event.DEADLINE): ("draining", (Action.NAME_LEFT, Action.ARM_DRAIN)),
-    ("draining", Event.DRAINED): ("done", ()),
-    ("draining", Event.DEADLINE): ("done", ()),
-    ("draining", Event.STOP_AGAIN): ("done", ()),
+    ("stopping", Cue.ALL_ENDED): ("sweeping", (Action.SWEEP,)),
+    ("failing", Cue.STOP): ("failing", (Action.FORWARD,)),
+    ("failing", Cue.STOP_AGAIN): ("killing", (Action.KILL, Arm.KILL)),
+    ("failing", Cue.DEADLINE): ("killing", (Action.KILL, Arm.KILL)),
+    ("failing", Cue.RANKS_ENDED): ("leaving", (Arm.LAUNCHER, Action.END_LAUNCHER)),
+    ("failing", Cue.ALL_ENDED): ("sweeping", (Action.SWEEP, Arm.SWEEP)),
+    ("leaving", Cue.ALL_RANKS_ENDED): ("leaving", (Action.KILL_LAUNCHER, Arm.LAUNCHER)),
+    ("leaving", Cue.DEADLINE): ("told", (Action.TELL_LAUNCHER, Arm.LAUNCHER)),
+    ("leaving", Cue.STOP_AGAIN): ("killing", (Action.KILL, Arm.KILL)),
+    ("leaving", Cue.ALL_ENDED): ("sweeping", (Action.SWEEP, Arm.SWEEP)),
+    ("told", Cue.DEADLINE): ("killing", (Action.KILL, Arm.KILL)),
+    ("told", Cue.STOP_AGAIN): ("killing", (Action.KILL, Arm.KILL)),
+    ("told", Cue.ALL_ENDED): ("sweeping", (Action.SWEEP, Arm.SWEEP)),
+    ("sweeping", Cue.NOTHING_LEFT): ("draining", (Action.BEGIN_DRAIN,)),
+    ("sweeping", Cue.DEADLINE): ("killing", (Action.KILL, Arm.KILL)),
+    ("sweeping", Cue.STOP_AGAIN): ("killing", (Action.KILL, Arm.KILL)),
+    ("killing", Cue.NOTHING_LEFT): ("draining", (Action.BEGIN_DRAIN,)),
+    ("killing", Cue.DEADLINE): ("draining", (Action.NAME_LEFT, Action.BEGIN_DRAIN)),
+    ("draining", Cue.DRAINED): ("done", ()),
+    ("draining", Cue.DEADLINE): ("done", ()),
+    ("draining", Cue.STOP_AGAIN): ("done", ()),
 }
 
 
-def answer(phase: Phase, event: Event) -> tuple[Phase, tuple[Action, ...]]:
-    """Return the phase that *event* leads to and what is to be done; what the table does not name changes nothing."""
-    return TABLE.get((phase, event), (phase, ()))
+def answer(state: State, cue: Cue) -> tuple[State, tuple[Action | Arm, ...]]:
+    """Return the state that *cue* leads to and what is to be done; what the table does not name changes nothing."""
+    return TABLE.get((state, cue), (state, ()))

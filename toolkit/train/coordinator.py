@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from toolkit.job.events import DaemonEnded, Event, JobEnded, Launch, LeaderDone, NextAttempt, PeerFailed, Stop
+from toolkit.job.events import DaemonEnded, Heard, JobEnded, Launch, LeaderDone, NextAttempt, PeerFailed, Stop
 from toolkit.job.job import Job
 from toolkit.job.outcome import Ended, Exit, Memory, Outcome
 from toolkit.job.restart import Restart, Steps
@@ -48,11 +48,11 @@ class Coordinator:
     def fd(self) -> int:
         return self._link.fd
 
-    def serve(self) -> list[Event]:
+    def serve(self) -> list[Heard]:
         """Do what is due; say what is to be said, and return the rest."""
         self._link.serve()
         self._tell_steps()
-        events: list[Event] = []
+        events: list[Heard] = []
         for action in self._link.take():
             if isinstance(action, LogLine):
                 (self._log.warning if action.warns else self._log.info)(action.text)
@@ -61,7 +61,7 @@ class Coordinator:
                 events.append(action)
         return events
 
-    def _note(self, event: Event) -> None:
+    def _note(self, event: Heard) -> None:
         """Log *event*, and keep what it brings until it is asked for."""
         if isinstance(event, Stop):
             self._log.info(f"host {event.host} was told to stop: stopping here, too")
@@ -153,9 +153,9 @@ class Coordinator:
         self._log.debug("waiting for the other hosts to end")
 
         def given_up() -> bool:
-            if supervisor.insisted:  # Told twice to stop, a host waits for nobody; the others keep their grace.
+            if supervisor.machine.insisted:  # Told twice to stop, a host waits for nobody; the others keep their grace.
                 return True
-            at_ns = supervisor.stopped_at_ns
+            at_ns = supervisor.machine.stopped_at_ns
             return at_ns is not None and time.monotonic_ns() > at_ns + int((self._job.grace_s + STOPPED_S) * 1e9)
 
         supervisor.attend(lambda: self._link.verdict is not None or self._repeat is not None or given_up())

@@ -251,7 +251,7 @@ def _first(
             _check_modules(job, plan)
         phase = plan.phase
     except Interrupted as stop:
-        supervisor.take_signals()  # The other hosts are told.
+        supervisor.notice()  # The other hosts are told.
         return None, _stopped(stop, job.cluster.current)
     except ToolkitError as error:
         return None, _named(error, job.cluster.current)

@@ -1,0 +1,92 @@
+"""A stop is one type in every layer, and what decides about stopping is kept in one place."""
+
+import ast
+import importlib
+import typing
+from pathlib import Path
+
+from toolkit.job import events
+from toolkit.peers import messages, protocol
+
+TOOLKIT = Path(__file__).parents[2] / "toolkit"
+# The layers that a SIGTERM crosses.
+CROSSED = ("job", "peers", "train", "supervise")
+# What the stop machine keeps. The same words in an object beside it would be a second opinion.
+DECIDES = {
+    *("stop", "stopped", "stopping", "stopped_by", "stopped_here", "insisted", "last_stop"),
+    *("state", "cause", "over", "settled", "job_ended", "peer_failed", "leader_done", "may_start", "launcher_first"),
+    *("all_rested", "all_ranks_ended", "stays", "aborts", "left", "saving", "waiting_to_stop", "deadline_s"),
+    *("ranks_end_s", "left_ends_s", "abort_ends_s", "late_s"),
+}
+
+
+def attributes(file: Path) -> set[str]:
+    """Return the names that methods in *file* assign to self, without leading underscores."""
+    return {
+        node.attr.lstrip("_")
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Attribute)
+        and isinstance(node.ctx, ast.Store)
+        and isinstance(node.value, ast.Name)
+        and node.value.id == "self"
+    }
+
+
+def classes_named(name: str) -> set[str]:
+    """Return "package/file" of each class *name* in the layers that a stop crosses."""
+    return {
+        file.relative_to(TOOLKIT).as_posix()
+        for layer in CROSSED
+        for file in (TOOLKIT / layer).rglob("*.py")
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ClassDef) and node.name == name
+    }
+
+
+def test_a_stop_is_one_type_from_the_signal_pipe_to_the_machine_and_between_hosts() -> None:
+    assert classes_named("Stop") == {"job/events.py"}
+    for union in (messages.Up, messages.Down, protocol.Action, events.Heard, events.Event):
+        assert events.Stop in typing.get_args(union)
+    for module, name in (
+        ("toolkit.supervise.loop", "Supervisor.carry_out"),
+        ("toolkit.supervise.others", "Others.stop"),
+        ("toolkit.train.coordinator", "Coordinator.stop"),
+        ("toolkit.peers.leader", "Leader._on_stop"),
+        ("toolkit.supervise.stop_machine", "StopMachine._on_stop"),
+    ):
+        found = importlib.import_module(module)
+        for part in name.split("."):
+            found = getattr(found, part)
+        assert events.Stop in {
+            each for kind in typing.get_type_hints(found).values() for each in (kind, *typing.get_args(kind))
+        }, name
+
+
+def test_no_flag_that_decides_about_stopping_lives_outside_the_machine() -> None:
+    found = {
+        file.name: kept
+        for file in (TOOLKIT / "supervise").glob("*.py")
+        if file.name != "stop_machine.py" and (kept := attributes(file) & DECIDES)
+    }
+
+    # Wishes, which the machine alone uses, tells a new request from a repeated one; Signals keeps the number of a stop
+    # that comes before there is anything to stop.
+    assert found == {"signals.py": {"insisted", "stop"}}
+
+
+def test_the_words_that_are_looked_for_are_those_of_the_machine() -> None:
+    kept = attributes(TOOLKIT / "supervise" / "stop_machine.py")
+
+    assert {"stop", "cause", "peer_failed", "stays", "saving", "deadline_s", "launcher_first"} <= kept & DECIDES
+
+
+def test_one_poll_loop_waits() -> None:
+    polls = {
+        file.relative_to(TOOLKIT).as_posix()
+        for layer in ("supervise", "train")
+        for file in (TOOLKIT / layer).glob("*.py")
+        if "select.poll(" in file.read_text(encoding="utf-8")
+    }
+
+    # The other two wait for a console alone: outlet.py never (a look), console.py when nothing else is left to do.
+    assert polls == {"supervise/flow.py", "supervise/console.py", "supervise/outlet.py"}

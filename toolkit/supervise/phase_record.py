@@ -1,0 +1,94 @@
+"""What was seen of one phase, from the start of its first process to the end of its last: for the verdict."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from toolkit.job.events import RuleMatched
+from toolkit.job.outcome import Ended, Exit, Hung
+from toolkit.job.plan import Phase
+from toolkit.supervise.evidence import Evidence, last_on
+from toolkit.supervise.process import Process
+from toolkit.supervise.processes import Processes
+from toolkit.supervise.stop_machine import StopMachine
+
+
+class PhaseRecord:
+    """`exits`: of all processes that count. `aborted`: ranks whose launcher wants them to end. `forced`: SIGKILL was
+    needed. `hung`: the hang that the job ends for. `gone`: by pid, the processes that have ended."""
+
+    def __init__(self, phase: Phase, machine: StopMachine, status_folder: Path, warn: Callable[[str], None]) -> None:
+        self._phase = phase
+        self._machine = machine
+        self._evidence = Evidence(status_folder)
+        self._warn = warn
+        self._notes: list[str] = []
+        self.exits: list[Exit] = []
+        self.gone: dict[int, Process] = {}
+        self.aborted: set[int] = set()
+        self.forced = False
+        self.hung: Hung | None = None
+
+    def note(self, text: str) -> None:
+        """Keep *text* for the end, and log it."""
+        self._notes.append(text)
+        self._warn(text)
+
+    def end(self, process: Process, status: int, ended_ns: int) -> Exit:
+        """Keep how *process*, which was reaped with *status*, has ended, and return it."""
+        ended = self._with_others(process, process.exit(status, ended_ns, *self._evidence.raised_by(process.pid)))
+        self.gone[process.pid] = process
+        # A service's end is the job's business only where it failed while it was needed.
+        if not process.is_service or (self._machine.undisturbed and not ended.ok and not ended.told):
+            self.exits.append(ended)
+        return ended
+
+    def _with_others(self, process: Process, ended: Exit) -> Exit:
+        """Return *ended*; as told, where a rank crashed while MPI was aborted (MPICH's do): another is the cause. One
+        that had already left word of its own end, and then crashed or failed on the way out (in MPI_Abort or in
+        MPI_Finalize, where MPI's own programs are gone): its own code is the end."""
+        if not self._phase.main.stop.as_one or process.shim is None:
+            return ended
+        if ended.ok:
+            left = not ended.told and self._machine.undisturbed and self._evidence.unfinished(process.pid)
+            return msgspec.structs.replace(ended, left=True) if left else ended
+        if ended.raised_ns is not None and not ended.told:
+            own = self._evidence.raised_by(process.pid)[1]
+            return msgspec.structs.replace(ended, code=own, signal=None) if own else ended
+        if ended.signal is None:
+            return ended
+        numbers, gone = process.shim.read()
+        aborted = bool(numbers) or gone or process.pid in self.aborted
+        return msgspec.structs.replace(ended, told=True) if aborted else ended
+
+    @property
+    def ranks_ended_well(self) -> int:
+        """How many ranks have ended with 0."""
+        return sum(ended.rank is not None and ended.ok for ended in self.exits)
+
+    def so_far(self, processes: Processes) -> Ended:
+        """Return what was seen until now."""
+        machine, streams = self._machine, processes.streams
+        exits = (*self.exits, *self._evidence.doomed(processes.living.values()))
+        return Ended(
+            phase=self._phase.name,
+            failure=self._phase.failure,
+            command=processes.command,
+            exits=exits,
+            main=processes.spec.name,
+            tails={name: (err.tail.text(), out.tail.text()) for name, (out, err) in streams.items()},
+            last_on={name: last_on(*pair) for name, pair in streams.items()},
+            raised=self._evidence.raised(exits),
+            raised_by_children=self._evidence.raised_by_children(exits),
+            stopped_by=machine.stop.signal if machine.stop is not None else None,
+            stopped_at_ns=machine.stopped_at_ns,
+            forced=self.forced,
+            peer_failed=machine.peer_failed,
+            launcher_first=machine.launcher_first,
+            over=machine.over,
+            hung=self.hung,
+            ruled=machine.cause.ruled if isinstance(machine.cause, RuleMatched) else None,
+            long_lines=sum(stream.lines.long_lines for pair in streams.values() for stream in pair),
+            notes=tuple(self._notes),
+        )

@@ -1,0 +1,427 @@
+"""Pure: decides when and how what runs on this host is brought to its end. Every flag that decides about it is here.
+
+The machine takes one event at a time, with the facts of that moment, and answers with what is to be done; it never
+acts, has no clock, and is never called while it answers. What an event brings about by itself (a stop that finds no
+rank: the last rank has ended) is a further cue in the same answer; what an action brings about comes back as an event.
+
+It lives as long as `train` supervises: what is known of the job (a stop, another host's failure) outlives a phase.
+"""
+
+import math
+from collections import deque
+
+from toolkit.job.events import (
+    AllRanksEnded,
+    AllReady,
+    DaemonEnded,
+    Event,
+    Hang,
+    JobEnded,
+    Launch,
+    LauncherSignals,
+    LeaderDone,
+    MainEnded,
+    NextAttempt,
+    NobodyServed,
+    NothingLeft,
+    PeerFailed,
+    RankEnded,
+    RanksSave,
+    RuleMatched,
+    ServiceEnded,
+    StacksWritten,
+    Stalled,
+    Stop,
+    StopStep,
+    Tick,
+)
+from toolkit.job.outcome import UNFINISHED_S, Exit
+from toolkit.supervise.signals import Wishes
+from toolkit.supervise.stop import Action, Arm, Cue, State, answer
+from toolkit.supervise.stop_facts import Facts, Policy
+
+# Ranks that hang rarely hear a signal: a Python handler does not run while the main thread is in a collective.
+HUNG_GRACE_S = 5.0
+# Stacks are read 2 s after they were asked for (stacks.WITHIN_S); without StacksWritten ranks are stopped this late.
+DUMP_S = 5.0
+LAUNCHER_S = 1.0
+# A stopped launcher may have more to do, or wait for other hosts, whose ranks are still saving.
+STOPPED_LAUNCHER_S = 5.0
+# A rank that calls MPI_Abort has its launcher end all ranks before it ends itself. It must not be told to by us first,
+# or its code would be lost; a launcher waits longer than this before it kills.
+ABORT_S = 0.25
+SWEEP_S = 1.0
+KILL_S = 5.0
+# How long other hosts' scripts may go on when the leader's has ended well, where services serve all hosts: the last
+# steps of a worker; one that only serves goes on for ever.
+LEADER_DONE_S = 10.0
+# How often is looked for what is left, and for checkpoints that are still written.
+LOOK_S = 0.05
+
+
+class StopMachine:
+    """`on` takes events. Times are monotonic seconds. *host*: this one's name; *linked*: it has a link to others."""
+
+    def __init__(self, host: str, *, linked: bool) -> None:
+        self._host = host
+        self._linked = linked
+        self._wishes = Wishes()
+        self._stopped_here = False
+        # The first stop, when it came, and the last: ranks get the signal of each.
+        self.stop: Stop | None = None
+        self.stopped_at_ns: int | None = None
+        self.last_stop: Stop | None = None
+        self.peer_failed = False
+        self.job_ended = False
+        self.may_start = False
+        self._leader_done = False
+        self.begin(Policy(), 0.0)
+        self.state: State = "idle"
+
+    def begin(self, policy: Policy, now_s: float) -> None:
+        """Begin a phase."""
+        self.policy = policy
+        self.state = "running"
+        # The event that ended the undisturbed phase; the first one stays.
+        self.cause: Event | None = None
+        # What was left here was ended because the job was over, and not for a failure.
+        self.over = False
+        # Nothing had failed yet when the launcher had the ranks ended.
+        self.launcher_first = False
+        self._main_ended_well = False
+        self._stays = False
+        self._all_ranks_ended = False
+        self._aborts = False
+        self._left = False
+        self._saving: str = ""
+        self._stop_ranks = Action.STOP_RANKS
+        self._deadline_s = math.inf
+        self._ranks_end_s = math.inf
+        self._abort_ends_s = math.inf
+        self._left_ends_s = math.inf
+        self._late_s = now_s + LEADER_DONE_S if self._leader_done and policy.serves_all else math.inf
+        self._looked_s = now_s
+        self._actions: list[Action] = []
+        self._last: list[Action] = []
+        self._cues: deque[Cue] = deque()
+
+    def end(self) -> None:
+        """End the phase, however far it is."""
+        self.state = "idle"
+
+    # --- what others may ask
+
+    @property
+    def ends(self) -> bool:
+        """True if nothing new should be started: a stop came, another host failed, or the job's end is known."""
+        return self.stop is not None or self.peer_failed or self.job_ended
+
+    @property
+    def insisted(self) -> bool:
+        """True if this host was told to stop, and a second or more later told again."""
+        return self._wishes.insisted
+
+    @property
+    def undisturbed(self) -> bool:
+        """True while the phase runs, and nothing has begun to end it."""
+        return self.state == "running"
+
+    @property
+    def hurries(self) -> bool:
+        """True if no script should wait for a console that takes nothing."""
+        return self.state not in ("running", "draining") or self.stop is not None
+
+    def rest_s(self, now_s: float) -> float:
+        """Return the seconds after which a Tick is due in any case."""
+        due_s = min(self._deadline_s, self._abort_ends_s, self._left_ends_s, self._late_s)
+        if self.state in ("sweeping", "killing"):
+            due_s = min(due_s, self._looked_s + LOOK_S)
+        return max(min(due_s - now_s, LOOK_S if self._saving else math.inf), 0.0)
+
+    def is_due(self, now_s: float) -> bool:
+        """True if a Tick is due: by time, or since what is waited for is seen by looking only."""
+        return bool(self._saving) or self.state == "draining" or self.rest_s(now_s) <= 0
+
+    # --- events
+
+    def on(self, event: Event, facts: Facts) -> tuple[State, tuple[Action, ...]]:
+        """Take *event*; return the state that it leads to and what is to be done, in order."""
+        self._event, self._facts = event, facts
+        self._actions, self._last = [], []
+        self._job_event(event)
+        if self.state != "idle":
+            self._phase_event(event)
+            self._follow_cues()
+            self._look()
+        return self.state, (*self._actions, *self._last)
+
+    def _job_event(self, event: Event) -> None:
+        """Keep what concerns the job, whether a phase runs or not."""
+        if isinstance(event, Stop):
+            self._on_stop(event)
+        elif isinstance(event, NextAttempt):
+            self.peer_failed = self.job_ended = self.may_start = self._leader_done = False
+        elif isinstance(event, AllReady):
+            self.may_start = True
+        elif isinstance(event, PeerFailed):
+            self.peer_failed = True
+        elif isinstance(event, JobEnded):
+            self.job_ended = True
+        elif isinstance(event, LeaderDone):
+            self._leader_done = True
+
+    def _phase_event(self, event: Event) -> None:
+        match event:
+            case PeerFailed():
+                self._cues.append(Cue.PEER_FAILED)
+                self._last.append(Action.TELL_EVIDENCE)
+            case RankEnded() | MainEnded():
+                self._on_worker_end(event)
+            case ServiceEnded():
+                self._on_service_end(event.exit)
+            case LauncherSignals():
+                self._on_launcher_signals()
+            case Hang() | Stalled():
+                self._on_hang(event)
+            case RuleMatched() if self.undisturbed:
+                self._tell_failing()
+                self._cues.append(Cue.RULED)
+            case RanksSave():
+                self._actions += [] if self._saving else [Action.SAY_SAVING]
+                self._saving = "waits"
+            case AllRanksEnded():
+                self._all_ranks_ended = True
+                self._cues.append(Cue.ALL_RANKS_ENDED)
+                self._services_end()
+            case JobEnded():
+                self._all_ranks_ended = True  # As far as this host will ever hear.
+                if self.state == "leaving" and self.stop is not None:
+                    self._cues.append(Cue.ALL_RANKS_ENDED)
+                self._services_end()
+            case NobodyServed():
+                self._services_end()
+            case LeaderDone():
+                self._actions.append(Action.DISMISS_DAEMONS)
+                self._late_s = self._facts.now_s + LEADER_DONE_S if self.policy.serves_all else math.inf
+            case StopStep():
+                self._actions.append(Action.AGREE_STEP)
+            case Launch() | DaemonEnded():
+                self._actions.append(Action.SERVE_DAEMONS)
+            case StacksWritten():
+                self._cues.append(Cue.DUMPED)
+            case NothingLeft():
+                self._cues.append(Cue.NOTHING_LEFT)
+            case Tick():
+                self._on_tick(self._facts)
+
+    def _on_stop(self, stop: Stop) -> None:
+        here = stop.host == self._host
+        if here and not self._wishes.is_new(stop.signal, self._facts.now_s):
+            return
+        if self.stop is None:
+            self.stop, self.stopped_at_ns = stop, self._facts.now_ns
+            self._actions.append(Action.HURRY)
+            if here and self._linked:
+                self._actions.append(Action.TELL_STOP)
+        self.last_stop = stop
+        # NextAttempt: to this host. Platforms stop all hosts at once, and another's stop may be here first.
+        self._cues.append(Cue.STOP_AGAIN if here and self._stopped_here else Cue.STOP)
+        self._stopped_here = self._stopped_here or here
+
+    def _on_worker_end(self, event: RankEnded | MainEnded) -> None:
+        """The launcher, the script or a rank has ended."""
+        ended, facts, is_main = event.exit, self._facts, isinstance(event, MainEnded)
+        if self._is_own_failure(ended):
+            self._tell_failing()
+        if ended.left and self.undisturbed:
+            self._on_left()
+        self._actions.append(Action.HOLD_SHIM if self._holds_shim(ended) else Action.ANSWER_SHIM)
+        if is_main:
+            self._main_ended_well = ended.ok
+            self._actions.append(Action.RELEASE_SHIMS)
+        if not facts.at_work:
+            self._on_all_ended()
+        elif is_main:
+            self.launcher_first = self.launcher_first or self.undisturbed
+            self._cues.append(Cue.LAUNCHER_STOPS)
+        else:
+            if not ended.ok:
+                self._actions += [Action.SAY_RANK_FAILED] if self.undisturbed else []
+                self._cues.append(Cue.RANK_FAILED)
+            if not facts.ranks:
+                self._cues.append(Cue.RANKS_ENDED)
+                if not self._linked:
+                    self._last.append(Action.DISMISS_DAEMONS)
+
+    def _on_service_end(self, ended: Exit) -> None:
+        if self._is_own_failure(ended):
+            self._tell_failing()
+            self._actions.append(Action.SAY_SERVICE_FAILED)
+            self._cues.append(Cue.SERVICE_FAILED)
+        elif not self._facts.living:
+            self._services_end()
+
+    def _is_own_failure(self, ended: Exit) -> bool:
+        return not ended.ok and not ended.told and self.undisturbed
+
+    def _tell_failing(self) -> None:
+        self._actions += [Action.TELL_FAILING] if self._linked else []
+
+    def _holds_shim(self, ended: Exit) -> bool:
+        """True if the launcher is not to hear of this end: it would end ranks that still save, on every host. Nor is
+        torchrun to hear of a failure, which it would log and summarize before it is killed with the last rank."""
+        if self.policy.ends_as_one:
+            return self.state in ("stopping", "failing", "leaving") or not ended.ok
+        silent = self.policy.ends_with_ranks and not self.launcher_first
+        return silent and (self.state in ("failing", "leaving") or not ended.ok)
+
+    def _on_left(self) -> None:
+        """A rank ended with 0 and without MPI_Finalize. MPICH does not notice, and the others would wait for ever."""
+        self._actions.append(Action.SAY_LEFT)
+        if self._linked:
+            self._actions.append(Action.TELL_LEFT)
+        elif not self._left:
+            self._left = True
+            self._left_ends_s = self._facts.now_s + UNFINISHED_S
+
+    def _on_all_ended(self) -> None:
+        """Launcher and ranks have ended; services stay as long as other hosts' may need them."""
+        well = self.undisturbed and self._main_ended_well
+        self._stays = self.policy.serves_all and (self.state == "stopping" or well)
+        if self._stays and self._linked:
+            self._actions += [Action.TELL_LEADER_DONE] if self.policy.leads else []
+            self._actions.append(Action.TELL_RANKS_ENDED)
+        elif self._stays and self.policy.is_served:
+            self._actions.append(Action.WAIT_UNSERVED)
+        else:
+            self._stays = False
+            self._cues.append(Cue.ALL_ENDED)
+
+    def _services_end(self) -> None:
+        """Nobody needs this host's services any more."""
+        if self._stays:
+            self._stays = False
+            self._cues.append(Cue.ALL_ENDED)
+
+    def _on_launcher_signals(self) -> None:
+        self.launcher_first = self.launcher_first or self.undisturbed
+        if not self.policy.as_one:
+            self._cues.append(Cue.LAUNCHER_STOPS)
+        elif not self._aborts:
+            self._aborts = True
+            self._abort_ends_s = self._facts.now_s + ABORT_S
+
+    def _on_hang(self, event: Hang | Stalled) -> None:
+        if not self.undisturbed:
+            return
+        if self.policy.on_hang == "unseen":
+            # Other hosts watch for hangs; this one was not told to, and ends with them.
+            self._cues += [Cue.PEER_FAILED] if isinstance(event, Hang) else []
+            return
+        self._actions.append(Action.SAY_HANG)
+        if isinstance(event, Hang) and self.policy.on_hang == "stop":
+            self._cues.append(Cue.HUNG)
+        else:
+            self._actions.append(Action.DUMP)
+
+    def _on_tick(self, facts: Facts) -> None:
+        if self._saving == "waits":
+            self._saving = "asked"  # Unless RanksSave comes back.
+            self._actions.append(self._stop_ranks)
+        elif self._saving == "asked":
+            self._saving = ""
+        if self.state == "draining":
+            self._deadline_s = facts.drained_by_s
+            self._cues += [Cue.DRAINED] if facts.drained else []
+        if facts.now_s >= self._late_s:
+            self._late_s = math.inf
+            if self.undisturbed and facts.at_work:
+                self.over = True
+                self._actions.append(Action.SAY_LEADER_DONE)
+                self._cues.append(Cue.LEADER_DONE)
+        if facts.now_s >= self._left_ends_s:
+            self._left_ends_s = math.inf
+            if self.undisturbed and facts.ranks:
+                self._actions.append(Action.SAY_LEFT_WAIT)
+                self._cues.append(Cue.RANK_FAILED)
+        if facts.now_s >= self._abort_ends_s:
+            self._abort_ends_s = math.inf
+            self._cues.append(Cue.LAUNCHER_STOPS)
+        if facts.now_s >= self._deadline_s:
+            self._deadline_s = math.inf
+            self._cues.append(Cue.DEADLINE)
+
+    # --- answers
+
+    def _follow_cues(self) -> None:
+        """Take every cue in its turn; an answer may add others behind it."""
+        while self._cues:
+            before = self.state
+            self.state, answers = answer(self.state, self._cues.popleft())
+            if before == "running" and self.state != "running":
+                self.cause = self._event
+            for each in answers:
+                if isinstance(each, Arm):
+                    self._arm(each)
+                else:
+                    self._act(each)
+            if self.state == "failing" and not self._facts.at_work:
+                self._services_end()
+
+    def _arm(self, arm: Arm) -> None:
+        policy, now_s = self.policy, self._facts.now_s
+        if arm is Arm.REST and (policy.ends_as_one or policy.ends_with_ranks):
+            self._deadline_s = self._ranks_end_s
+            self._ranks_of_this_host_ended()
+            return
+        self._deadline_s = (
+            now_s
+            + {
+                Arm.GRACE: policy.grace_s,
+                Arm.FAILURE: min(policy.grace_s, policy.failure_s),
+                Arm.DUMP: DUMP_S,
+                Arm.HUNG: min(policy.grace_s, HUNG_GRACE_S),
+                Arm.LAUNCHER: LAUNCHER_S,
+                Arm.REST: STOPPED_LAUNCHER_S,
+                Arm.SWEEP: SWEEP_S,
+                Arm.KILL: KILL_S,
+            }[arm]
+        )
+        if arm in (Arm.GRACE, Arm.FAILURE):
+            self._ranks_end_s = self._deadline_s
+
+    def _act(self, action: Action) -> None:
+        policy, facts = self.policy, self._facts
+        at_rest = policy.waits_for_others and facts.at_rest
+        if action is Action.FORWARD and (at_rest or not facts.at_work):
+            self._actions.append(Action.SAY_NO_RANK)
+            self._cues += [Cue.RANKS_ENDED] if at_rest else []
+        elif action is Action.STOP_HERE and at_rest and policy.ends_with_ranks:
+            self._cues.append(Cue.RANKS_ENDED)
+        elif action is Action.SAY_DONE:
+            if policy.ends_with_ranks and facts.ranks_ended_well:
+                self._ranks_of_this_host_ended()
+        elif action is Action.END_LAUNCHER:
+            if policy.ends_as_one or (policy.ends_with_ranks and not self.launcher_first):
+                self._actions.append(action)
+        else:
+            self._actions.append(action)
+        if action in (Action.STOP_RANKS, Action.STOP_HERE):
+            self._stop_ranks = action
+        if action is Action.BEGIN_DRAIN:
+            self._deadline_s = facts.now_s  # How long it may take is seen at the next Tick.
+        self.over = self.over or (action is Action.KILL_LAUNCHER and facts.main)
+
+    def _ranks_of_this_host_ended(self) -> None:
+        if self._all_ranks_ended or not self._linked:
+            self._cues.append(Cue.ALL_RANKS_ENDED)
+        else:
+            self._actions.append(Action.TELL_RANKS_ENDED)
+
+    def _look(self) -> None:
+        """Look at once for what is left after each event, and every LOOK_S."""
+        if self.state in ("sweeping", "killing"):
+            waits = isinstance(self._event, Tick) and self._facts.now_s < self._looked_s + LOOK_S
+            if not waits:
+                self._looked_s = self._facts.now_s
+                self._actions.append(Action.LOOK)

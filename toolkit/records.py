@@ -1,4 +1,4 @@
-"""The frozen Record every value derives from, and the one door through which documents become Records."""
+"""Record, the frozen base class of all values, and the functions that decode documents into Records."""
 
 import re
 from pathlib import Path

@@ -152,7 +152,7 @@ class Ended(Record, frozen=True, kw_only=True):
 class Outcome(Record, frozen=True, kw_only=True):
     """How the job ended on this host, computed once and never changed.
 
-    `primary`: the cause is one of its own, not the echo of another process's end. `failed_ns`: when it came about, on
+    `primary`: the cause is one of its own, not collateral of another process's end. `failed_ns`: when it came about, on
     this host's monotonic clock.
     `grounds`: what the cause rests on.
     `here`: what part this host had in the end of a job that another one caused ("was healthy").

@@ -1,4 +1,4 @@
-"""Pure: a follower's side of the roll call. It knows the leader only."""
+"""Pure: the follower's side of the protocol between hosts. A follower knows the leader only."""
 
 import msgspec
 
@@ -120,7 +120,7 @@ class Follower:
         return []
 
     def knocked(self, now_s: float) -> None:
-        """The leader's end took a new connection and cut it: it may let this host in within the patience."""
+        """The leader's end took a new connection and cut it: it may accept this host before the heartbeat timeout."""
         self._knocked_s = now_s
 
     def saw(self, what: str, now_s: float) -> list[Action]:
@@ -139,9 +139,9 @@ class Follower:
         self._seen = ""
 
     def is_quiet(self, now_s: float) -> bool:
-        """True if the leader has said nothing for a third of the patience: its answers to two signs of life or more are
-        late, and TCP may wait longer and longer before it sends again what a bad network lost. A new connection does
-        not wait."""
+        """True if the leader has sent nothing for a third of the heartbeat timeout: its answers to two signs of life or
+        more are late, and TCP may wait longer and longer before it sends again what a bad network lost. A new
+        connection does not wait."""
         return self._heard_s is not None and now_s >= self._heard_s + self._times.patience_s / 3
 
     def refused(self, now_s: float) -> list[Action]:
@@ -218,7 +218,7 @@ class Follower:
         return []
 
     def tick(self, now_s: float, now_ns: int) -> list[Action]:
-        """See what time alone has brought about; send the beat. Call when `next_s` is 0; later was a pause of our
+        """Apply what time alone has changed; send the heartbeat. Call when `next_s` is 0; later was a pause of our
         own."""
         self._forgive_own_pause(now_s)
         self._due_s = now_s + self._times.beat_s

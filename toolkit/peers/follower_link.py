@@ -57,7 +57,7 @@ class FollowerLink(Link):
         return tuple(each for each in (self._proved, self._attempt) if each is not None)
 
     def serve(self) -> None:
-        """Do what is due: the connection, messages, beats."""
+        """Do what is due: the connection, messages, heartbeats."""
         for fd, events in self._poll.poll(0, 16):
             self.serve_fd(fd, events)
         self.serve_time()

@@ -1,4 +1,4 @@
-"""Pure: the leader's side of the roll call: the order in which a job starts, stops, fails, begins again and ends.
+"""Pure: the leader's side of the protocol: the order in which a job starts, stops, fails, restarts and ends.
 
 members.py knows which hosts are there, barrier.py when all may start, findings.py what the hosts say of a failure,
 hang.py whether none of them moves.
@@ -230,7 +230,7 @@ class Leader:
         self._forgive_own_pause(now_s)
         actions: list[Action] = []
         if self.verdict is None:
-            actions = self._roll_call(now_s, now_ns)
+            actions = self._check_membership(now_s, now_ns)
             for host in self._followers:
                 if host in self._unended or (self._hopes and host not in self.members.gone):
                     actions += self._look_after(host, now_s, now_ns)
@@ -360,7 +360,7 @@ class Leader:
         return [Send(hosts=self._followers, message=self._rested), AllRanksEnded()]
 
     def _fail(self, host: str, report: HostReport, now_s: float, *, whole: bool = True) -> list[Action]:
-        """Take bad news from *host* ("": this roll call's own), and pass the first on."""
+        """Take bad news from *host* ("": found by the leader itself), and pass the first on."""
         self._findings.take(host, report, whole=whole)
         if whole and not self._findings.is_hang:
             self._untold.discard(host)
@@ -373,7 +373,7 @@ class Leader:
             actions.append(event_of(report))
         return actions + self._decide(now_s)
 
-    def _roll_call(self, now_s: float, now_ns: int) -> list[Action]:
+    def _check_membership(self, now_s: float, now_ns: int) -> list[Action]:
         if self.barrier.opened or self._failing_s is not None or self._stop is not None:
             return []
         refused = self.members.with_other_key(now_s)
@@ -406,7 +406,7 @@ class Leader:
             return []
         if self._failing_s is not None:
             since_s = now_s - self._failing_s
-            # A host whose connection is broken may be the one that all the others' failures are echoes of.
+            # A host whose connection is lost may be the cause of all the others' collateral failures.
             late = since_s >= self._evidence_s + (RECONNECT_S if self.members.away else 0.0)
             found = self._findings.worst
             assert found is not None

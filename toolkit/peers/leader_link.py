@@ -72,7 +72,7 @@ class LeaderLink(Link):
         self._address_of: dict[str, str] = {}
 
     def serve(self) -> None:
-        """Do what is due: connections, messages, beats."""
+        """Do what is due: connections, messages, heartbeats."""
         for fd, events in self._poll.poll(0, 4096):
             if fd == self._listener.fileno():
                 self._accept()

@@ -35,7 +35,7 @@ StepNumber = Annotated[int, Meta(ge=-(1 << 62), le=1 << 62)]
 class HostReport(Record, frozen=True, kw_only=True):
     """How one host's part failed or ended.
 
-    `primary`: a cause of its own, not the echo of another process's end. `failed_ns`: when, on the sender's monotonic
+    `primary`: a cause of its own, not collateral of another process's end. `failed_ns`: when, on the sender's monotonic
     clock; on the wire on the leader's (`on_clock`). 0: not known.
     `stopped`: ended by a stop signal. A report with exit_code 0 that is neither says: all well. `identical_failures`:
     how many more ranks ended with a traceback of the same `fingerprint`. `lost`: a rank of the host ended because
@@ -117,7 +117,7 @@ class Go(Record, frozen=True, kw_only=True, tag="go"):
 
 
 class Ping(Record, frozen=True, kw_only=True, tag="ping"):
-    """Up, every beat: alive at *sent_ns* (the follower's monotonic clock)."""
+    """Up, a heartbeat: alive at *sent_ns* (the follower's monotonic clock)."""
 
     sent_ns: Nanoseconds
 

@@ -1,4 +1,5 @@
-"""Pure: the words of the roll call, which leader.py and follower.py hold: what is to be done, and how long things take.
+"""Pure: the protocol between the hosts of a job, carried out by leader.py and follower.py: its actions and its
+timeouts.
 
 The course: every host joins and says Ready; the leader says Go. The first bad news from anywhere (a rank that failed,
 a host that is gone) goes to all as Failing: they stop their ranks and answer with Evidence, what had failed on their
@@ -23,7 +24,7 @@ from toolkit.records import Record
 TELL_EVERY_S = 10.0
 # A connection that broke is made again within milliseconds where the other end lives.
 RECONNECT_S = 1.0
-# How long evidence is waited for: every host answers within a beat, unless it is busy.
+# How long evidence is waited for: every host answers within a heartbeat interval, unless it is busy.
 EVIDENCE_S = 1.5
 # How long a rank's end with 0, which the others lost, must have been all that explains their failures.
 EARLY_S = 0.5
@@ -46,7 +47,7 @@ STOPPED_S = 10.0
 RESTART_S = 60.0
 # When a broken connection is noticed, its host may have died this much earlier, and another's ranks by it.
 BREAK_NS = 200_000_000
-# What the leader takes of all followers' beats together, a second: at some 25 us each a tenth of a core.
+# The most heartbeats a second that the leader takes from all followers together: at some 25 us each a tenth of a core.
 HEARTBEATS_PER_S = 4000
 MIN_HEARTBEAT_S = 0.05
 
@@ -85,7 +86,7 @@ class Timeouts(Record, frozen=True, kw_only=True):
     grace_s: float
 
     def among(self, hosts: int) -> "Timeouts":
-        """Return these times as they hold in a job of so many hosts: beats that the leader can take, three of them
-        within the patience."""
+        """Return these times for a job of so many hosts: heartbeats no more often than the leader can take, and three
+        of them within the heartbeat timeout."""
         beat_s = max(min(self.beat_s, self.patience_s / 3), hosts / HEARTBEATS_PER_S, MIN_HEARTBEAT_S)
         return msgspec.structs.replace(self, beat_s=beat_s, patience_s=max(self.patience_s, 3 * beat_s))

@@ -108,7 +108,8 @@ def shared_address(me: str, one: str, other: str, address: str) -> HostReport:
 
 
 def worse(one: HostReport | None, other: HostReport | None) -> HostReport | None:
-    """Return which of two is the cause: one of its own before an echo, then the earlier (0, unknown, is last)."""
+    """Return which of two is the cause: one of its own before a collateral failure, then the earlier (0, unknown, is
+    last)."""
     if one is None or other is None:
         return one or other
     return min(one, other, key=lambda report: (not report.primary, not report.failed_ns, report.failed_ns))

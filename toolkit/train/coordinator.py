@@ -177,7 +177,8 @@ class Coordinator:
         self._link.close()
 
     def _name(self, verdict: HostReport) -> None:
-        """Say at once what the job failed of, where this host knew an echo only: its own ranks may take long to end."""
+        """Log the job's cause at once where this host knew a collateral failure only: its own ranks may take long to
+        end."""
         text = news(verdict)
         elsewhere = verdict.failed and verdict.host != self._job.cluster.current and verdict.kind != HANG
         if elsewhere and text != self._named:

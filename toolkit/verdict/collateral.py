@@ -1,7 +1,7 @@
-"""Data: what a process says that ends because another one did. The echo of a failure, never its cause while there is
-one.
+"""Data: the errors of a process that failed only because another one ended: collateral failures.
 
-Each row: words in the error (lower case) and whose they are. To add one, add the row and a line in tests/verdict.
+A collateral failure is reported as the cause only if no process failed by itself. Each row: words in the error (lower
+case) and whose they are. To add one, add the row and a line in tests/verdict.
 """
 
 LOST_RANK: tuple[tuple[str, str], ...] = (
@@ -32,7 +32,7 @@ LOST_RANK: tuple[tuple[str, str], ...] = (
     ("ofi poll failed", "MPICH over libfabric: a peer ended"),
     ("collective ops is aborted by", "TensorFlow: a worker of the collective is gone"),
 )
-# The same, of processes that need not be ranks: a server, a store of data, any socket.
+# The same, but the lost process need not be a rank: a server, a data store, any socket.
 LOST_PEER: tuple[tuple[str, str], ...] = (
     ("connection reset by peer", "gloo, any socket"),
     ("unavailableerror", "TensorFlow: a server or worker is gone"),
@@ -40,7 +40,7 @@ LOST_PEER: tuple[tuple[str, str], ...] = (
     ("connectionrefusederror", "a socket to a process that is gone"),
 )
 
-# What makes it a cause of its own, although the library that found it is one of those above.
+# Errors of the libraries above that are causes of their own.
 CAUSES: tuple[tuple[str, str], ...] = (
     ("received data size doesn't match expected size", "gloo: ranks came to one collective with different sizes"),
     ("failed to listen on any local network address", "torch's store: its port is taken or forbidden"),
@@ -52,12 +52,12 @@ CAUSES: tuple[tuple[str, str], ...] = (
 
 
 def is_collateral(said: str) -> bool:
-    """Return True if *said*, an error or the last lines of a process, tells of another process's end."""
+    """Return True if *said*, an error or the last lines of a process, reports the loss of another process."""
     low = said.lower()
     return any(words in low for words, _ in (*LOST_RANK, *LOST_PEER)) and not any(words in low for words, _ in CAUSES)
 
 
 def lost_a_rank(said: str) -> bool:
-    """Return True if *said* tells of the end of another rank of the job, and not of just any process."""
+    """Return True if *said* reports the loss of another rank of the job, not just of any process."""
     low = said.lower()
     return any(words in low for words, _ in LOST_RANK) and not any(words in low for words, _ in CAUSES)

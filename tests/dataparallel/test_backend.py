@@ -11,7 +11,10 @@ import pytest
 from tests.dataparallel.started import PROGRAMS, ROOT, ended, ranks
 from toolkit.launchers.environment import HOOK
 
-pytestmark = [pytest.mark.torch, pytest.mark.skipif(find_spec("torch") is None, reason="not installed: torch")]
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.skipif(find_spec("torch") is None, reason="not installed: torch"),
+]
 
 
 class Ran(NamedTuple):

@@ -16,9 +16,9 @@ from toolkit.dataparallel import backend
 from toolkit.dataparallel.reduce import reducer
 
 torch.set_num_threads(1)
-# Measured, but not decided by: what is faster on a busy machine is not what is tested here.
+# Timing, but not decided by: what is faster on a busy machine is not what is tested here.
 reducer.threshold = lambda measured, margin: reducer.FIRST_BYTES if len(measured) > 1 else None
-maker = backend.register()
+factory = backend.register()
 dist.init_process_group("smddp", rank=int(os.environ["RANK"]), world_size=int(os.environ["WORLD_SIZE"]))
 rank, size = dist.get_rank(), dist.get_world_size()
 gloo = dist.new_group(backend="gloo")
@@ -31,7 +31,7 @@ def mine(count, dtype=torch.float32, of=None):
 
 
 def calls():
-    return sum(way[0] for reduced in maker.tally.reducers for way in reduced.ways().values())
+    return sum(way[0] for reduced in factory.statistics.reducers for way in reduced.by_path().values())
 
 
 def alike(tensor):
@@ -126,7 +126,7 @@ elif sys.argv[1] == "groups":
     groups += [dist.new_group() for _ in range(12)]
     found["one after the other"] = all(first_use(group) for group in groups)
     found["measured again"] = len(measured) - before
-    found["at level 1"] = sum(bool(reduced.ways()) for reduced in maker.tally.reducers)
+    found["hierarchical"] = sum(bool(reduced.by_path()) for reduced in factory.statistics.reducers)
     found["threads"] = sum(thread.name == "toolkit-reducer" for thread in threading.enumerate())
     # One rank gives a tensor whose elements lie on one another, is refused, and gives a good one.
     if rank == 1:
@@ -145,7 +145,7 @@ elif sys.argv[1] == "groups":
     dist.barrier(group=gloo)
 elif sys.argv[1] in ("sizes", "ways"):
     reduced(mine(100_000))
-    # One rank's tensor is shorter: still one for level 1 (sizes), or so short that it goes to gloo (ways).
+    # One rank's tensor is shorter: still one for the hierarchical way (sizes), or so short that it goes to gloo (ways).
     short = 50_000 if sys.argv[1] == "sizes" else 100
     try:
         reduced(mine(short if rank == 1 else 100_000))
@@ -162,12 +162,12 @@ elif sys.argv[1] == "hosts":
         found[f"alike {kind}"] = alike(ours)
     gradients, theirs = step(None), step(gloo)
     found["DDP"] = alike(gradients) and torch.allclose(gradients, theirs, rtol=1e-5, atol=1e-7)
-    found["world"] = maker.tally.reducers[0].ways()
-    mates = dist.new_group([rank // 2 * 2, rank // 2 * 2 + 1], use_local_synchronization=True)
-    found["mates"] = torch.equal(
-        reduced(mine(100_000), mates), mine(100_000, of=rank // 2 * 2) + mine(100_000, of=rank // 2 * 2 + 1)
+    found["world"] = factory.statistics.reducers[0].by_path()
+    local_peers = dist.new_group([rank // 2 * 2, rank // 2 * 2 + 1], use_local_synchronization=True)
+    found["local_peers"] = torch.equal(
+        reduced(mine(100_000), local_peers), mine(100_000, of=rank // 2 * 2) + mine(100_000, of=rank // 2 * 2 + 1)
     )
-    found["group"] = maker.tally.reducers[-1].ways()
+    found["group"] = factory.statistics.reducers[-1].by_path()
     made, refusing = os.memfd_create, dist.new_group()
     if rank == 0:  # As a kernel that does not let it.
 
@@ -176,7 +176,7 @@ elif sys.argv[1] == "hosts":
 
         os.memfd_create = refuse
     found["refused"] = torch.equal(reduced(mine(100_000), refusing), reduced(mine(100_000), gloo))
-    found["ways of the refused"] = maker.tally.reducers[-1].ways()
+    found["ways of the refused"] = factory.statistics.reducers[-1].by_path()
     os.memfd_create = made
     print(json.dumps(found), flush=True)
     # From here on the last rank is gone: for one rank a mate, for one a peer on another host, for the rest neither.

@@ -25,9 +25,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from toolkit.dataparallel.place import Place, missing, place, unheard
-from toolkit.dataparallel.reduce.shared import Shared
-from toolkit.dataparallel.tally import Tally
+from toolkit.dataparallel.ranks import RankPosition, ignored_variables, missing_variables, rank_position
+from toolkit.dataparallel.reduce.registry import GroupRegistry
+from toolkit.dataparallel.statistics import CollectiveStatistics
 from toolkit.dataparallel.timeline import Timeline
 
 NAME = "smddp"
@@ -60,7 +60,7 @@ PASSED = (
 )
 
 
-def register() -> "Maker":
+def register() -> "BackendFactory":
     """Make backend "smddp" known to torch in this process, once, and return what makes its groups.
 
     Under mpirun it also completes the environment with what init_process_group reads (RANK, WORLD_SIZE, ...).
@@ -68,31 +68,31 @@ def register() -> "Maker":
     from torch.distributed import Backend
 
     known = Backend._plugins.get(NAME.upper())
-    if known is not None and isinstance(known.creator_fn, Maker):
+    if known is not None and isinstance(known.creator_fn, BackendFactory):
         return known.creator_fn
-    os.environ.update(missing(os.environ))
-    maker = Maker(place(os.environ))
-    Backend.register_backend(NAME, maker, extended_api=True, devices=["cpu", "cuda"])
-    atexit.register(maker.end)
-    ignored = unheard(os.environ)
-    if ignored and maker.place.rank == 0:
+    os.environ.update(missing_variables(os.environ))
+    factory = BackendFactory(rank_position(os.environ))
+    Backend.register_backend(NAME, factory, extended_api=True, devices=["cpu", "cuda"])
+    atexit.register(factory.end)
+    ignored = ignored_variables(os.environ)
+    if ignored and factory.place.rank == 0:
         sys.stderr.write(f"[toolkit] smddp: ignored, they are for AWS's own library: {', '.join(ignored)}\n")
-    return maker
+    return factory
 
 
-class Maker:
+class BackendFactory:
     """Makes groups as torch asks for them; holds what one process counts."""
 
-    def __init__(self, here: Place) -> None:
+    def __init__(self, here: RankPosition) -> None:
         self.place = here
-        self.tally = Tally()
-        self.shared = Shared()
+        self.statistics = CollectiveStatistics()
+        self.registry = GroupRegistry()
         self.timeline: Timeline | None = None
-        self._kind = _kind(self)
+        self._group_class = _group_class(self)
 
     def __call__(self, options: Any, backend_options: Any) -> Any:
         """Return a new group (torch calls this from init_process_group and new_group, extended_api=True)."""
-        return self._kind(options, backend_options)
+        return self._group_class(options, backend_options)
 
     def start_profiler(self, file: str, append_rank: bool = False) -> None:
         """Begin a timeline that `stop_profiler`, or the process's end, writes to *file* (with .RANK behind it)."""
@@ -108,14 +108,14 @@ class Maker:
 
     def end(self) -> None:
         """At the process's end."""
-        self.tally.end()
+        self.statistics.end()
         self.stop_profiler()
 
 
-def _kind(maker: Maker) -> type:
+def _group_class(factory: BackendFactory) -> type:
     import torch.distributed as dist
 
-    tally = maker.tally
+    statistics = factory.statistics
 
     class Group(dist.ProcessGroup):
         """One group of ranks."""
@@ -131,9 +131,9 @@ def _kind(maker: Maker) -> type:
                     group._register_backend(_device(device), its_kind, its_native)
                 group._set_default_backend(kind)
             self._size = options.group_size
-            self._reducer = _reducer(options, self._natives["cpu"][1], maker.shared)
-            tally.begin(options.store, options.group_rank, options.group_size, native.name())
-            tally.reducers.append(self._reducer)
+            self._reducer = _reducer(options, self._natives["cpu"][1], factory.registry)
+            statistics.begin(options.store, options.group_rank, options.group_size, native.name())
+            statistics.reducers.append(self._reducer)
 
         def getBackendName(self) -> str:  # noqa: N802 - torch's
             return NAME
@@ -146,10 +146,10 @@ def _kind(maker: Maker) -> type:
             if not options and given[0].device.type == "cpu":
                 work = self._reducer.allreduce(given, *arguments)
             if work is None:
-                tally.handed(size_bytes, self._size)
+                statistics.count_native(size_bytes, self._size)
                 work = native.allreduce(tensors, *arguments, **options)
-            if maker.timeline is not None:
-                maker.timeline.watch("allreduce", size_bytes, work)
+            if factory.timeline is not None:
+                factory.timeline.watch("allreduce", size_bytes, work)
             return work
 
         def shutdown(self) -> None:
@@ -158,30 +158,30 @@ def _kind(maker: Maker) -> type:
                 native.shutdown()
 
     for name, native_name in COUNTED.items():
-        setattr(Group, name, _counted(name, native_name, maker))
+        setattr(Group, name, _counted(name, native_name, factory))
     for name in PASSED:
         if hasattr(dist.ProcessGroup, name):  # The coalesced ones have other names in older versions of torch.
             setattr(Group, name, _passed(name))
     return Group
 
 
-def _reducer(options: Any, gloo: Any, shared: Shared) -> Any:
+def _reducer(options: Any, gloo: Any, registry: GroupRegistry) -> Any:
     from torch.distributed.distributed_c10d import PrefixStore
 
-    from toolkit.dataparallel.reduce.host import home
+    from toolkit.dataparallel.reduce.host import this_host
     from toolkit.dataparallel.reduce.reducer import Reducer
 
     store, within_s = PrefixStore("reduce/", options.store), options.timeout.total_seconds()
-    return Reducer(gloo, store, options.group_rank, options.group_size, within_s, home(os.environ), shared)
+    return Reducer(gloo, store, options.group_rank, options.group_size, within_s, this_host(os.environ), registry)
 
 
-def _counted(name: str, native_name: str, maker: Maker) -> Callable[..., Any]:
+def _counted(name: str, native_name: str, factory: BackendFactory) -> Callable[..., Any]:
     def handed_on(self: Any, *arguments: Any, **options: Any) -> Any:
-        maker.tally.others += 1
+        factory.statistics.others += 1
         tensors = list(_tensors(arguments[:2]))
         work = getattr(self._natives[tensors[0].device.type][1], native_name)(*arguments, **options)
-        if maker.timeline is not None:
-            maker.timeline.watch(native_name.strip("_"), sum(tensor.nbytes for tensor in tensors), work)
+        if factory.timeline is not None:
+            factory.timeline.watch(native_name.strip("_"), sum(tensor.nbytes for tensor in tensors), work)
         return work
 
     handed_on.__name__ = name

@@ -10,7 +10,7 @@ from typing import Any
 
 from toolkit.dataparallel.backend import NAME, register
 from toolkit.dataparallel.exceptions import SMDDPNotInitializedError
-from toolkit.dataparallel.place import place
+from toolkit.dataparallel.ranks import rank_position
 
 DEPRECATED = (
     "smdistributed.dataparallel.torch.dist is deprecated in the SageMaker distributed data parallel library v1.4.0+."
@@ -75,7 +75,7 @@ def get_rank(group: Any = group.WORLD) -> int:
 def get_local_rank() -> int:
     """Return this rank among those of its host, from 0."""
     _torch()
-    return place(os.environ).local_rank
+    return rank_position(os.environ).local_rank
 
 
 def all_reduce(tensor: Any, op: Any = ReduceOp.SUM, group: Any = group.WORLD, async_op: bool = False) -> Any:

@@ -12,11 +12,14 @@ from typing import Any
 import pytest
 
 from tests.ports import free_port
-from toolkit.dataparallel.reduce.shared import MOST_GROUPS
+from toolkit.dataparallel.reduce.registry import MAX_GROUPS
 from toolkit.launchers.environment import HOOK
 from toolkit.verdict.collateral import is_collateral
 
-pytestmark = [pytest.mark.torch, pytest.mark.skipif(find_spec("torch") is None, reason="not installed: torch")]
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.skipif(find_spec("torch") is None, reason="not installed: torch"),
+]
 PROGRAM = Path(__file__).parents[2] / "programs/reduces_gradients.py"
 ROOT = Path(__file__).parents[3]
 WITHIN_S = 300
@@ -74,7 +77,7 @@ def test_two_ranks_get_gloos_bits_in_every_type_and_through_ddp(one_host: list[t
         assert said["DDP as gloo"]
 
 
-def test_only_what_level_1_can_sum_goes_through_it(one_host: list[tuple[int, list[str], str]]) -> None:
+def test_only_sums_of_floats_are_reduced_hierarchically(one_host: list[tuple[int, list[str], str]]) -> None:
     for ran in one_host:
         said = found(ran)
 
@@ -110,7 +113,7 @@ def test_groups_of_the_same_ranks_share_what_was_measured_and_a_few_have_threads
         assert seen["from threads"]
         assert seen["one after the other"]
         assert seen["measured again"] == 0
-        assert seen["at level 1"] == seen["threads"] == MOST_GROUPS
+        assert seen["hierarchical"] == seen["threads"] == MAX_GROUPS
         assert seen["after it"] and seen["inference"]
     assert "found one of shape (300, 300) and strides (0, 1)" in seen["rejected"]
 
@@ -144,7 +147,7 @@ def test_hosts_of_two_sum_over_shared_memory_and_tcp(several_hosts: list[tuple[i
         for kind, (ours, theirs) in said["error"].items():
             assert said[f"alike {kind}"]
             assert ours <= theirs, kind
-        assert said["DDP"] and said["mates"]
+        assert said["DDP"] and said["local_peers"]
         assert list(said["world"]) == ["shared memory and TCP between hosts"]
         assert list(said["group"]) == ["shared memory"]
     sent = [found(ran)["world"]["shared memory and TCP between hosts"][2] for ran in several_hosts]

@@ -2,13 +2,14 @@
 
     from toolkit.dataparallel.reduce.reducer import Reducer
 
-    reducer = Reducer(native, store, rank, size, timeout_s, home)   # does nothing yet, costs nothing
+    reducer = Reducer(native, store, rank, size, timeout_s, host, registry)
     work = reducer.allreduce(tensors, op)                           # a Work, or None: hand it to the native backend
-    reducer.ways()                                                  # what ran: {name: (calls, bytes given, bytes sent)}
+    reducer.by_path()                                             # what ran: {name: (calls, bytes given, bytes sent)}
     reducer.close()                                                 # with the group's end; also called at exit
 
 One Reducer a process group. `native` is the group's gloo backend, `store` its store (the same on all its ranks, used
-with a prefix), `home` says which ranks are to share memory, and where others find this host: home(environ) makes it.
+with a prefix), `host` says which ranks share memory and where others find this host (this_host(environ) makes it),
+`registry` is the process's own.
 
 Every rank has to make the same calls in the same order, as with any backend: the first call that level 1 could take
 connects the ranks and measures both levels (docs/data-path.md), on all ranks at once. From then on a call is decided by

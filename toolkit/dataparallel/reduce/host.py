@@ -18,19 +18,19 @@ GLOBAL = "00"  # scope, as IF_INET6 has it
 ANY_PORT = 9  # Nothing is sent to it.
 
 
-class Home(NamedTuple):
+class Host(NamedTuple):
     """This host: the `word` that only ranks on it have, and what finds its `addresses` for other hosts."""
 
     word: str
     addresses: Callable[[], tuple[str, ...]]
 
 
-def home(environ: Mapping[str, str]) -> Home:
+def this_host(environ: Mapping[str, str]) -> Host:
     """Return the host that *environ* and the machine tell of."""
-    return Home(host_word(environ), lambda: own_addresses(environ))
+    return Host(host_identity(environ), lambda: own_addresses(environ))
 
 
-def host_word(environ: Mapping[str, str]) -> str:
+def host_identity(environ: Mapping[str, str]) -> str:
     """Return a word that two ranks share if, and only if, they may share memory; "" where the machine does not say.
 
     The machine since its boot, its network namespace (the ranks meet over unix sockets of that namespace), and the

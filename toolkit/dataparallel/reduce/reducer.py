@@ -13,14 +13,14 @@ import time
 import weakref
 from typing import Any
 
-from toolkit.dataparallel.reduce.arena import MOST, Arena
-from toolkit.dataparallel.reduce.choice import BETWEEN_HOSTS, ON_ONE_HOST, SIZES_BYTES, Measured, measure, threshold
-from toolkit.dataparallel.reduce.host import Home
-from toolkit.dataparallel.reduce.passage import Passage, bytes_needed
-from toolkit.dataparallel.reduce.places import Party, party
-from toolkit.dataparallel.reduce.rail import Rail
-from toolkit.dataparallel.reduce.shared import MOST_GROUPS, Shared
-from toolkit.dataparallel.reduce.work import work_kind
+from toolkit.dataparallel.reduce.benchmark import BETWEEN_HOSTS, ON_ONE_HOST, SIZES_BYTES, Timing, measure, threshold
+from toolkit.dataparallel.reduce.hierarchical import HierarchicalAllReduce, bytes_needed
+from toolkit.dataparallel.reduce.host import Host
+from toolkit.dataparallel.reduce.registry import MAX_GROUPS, GroupRegistry
+from toolkit.dataparallel.reduce.shared_memory import MAX_RANKS_PER_HOST, SharedMemoryGroup
+from toolkit.dataparallel.reduce.tcp import TcpGroup
+from toolkit.dataparallel.reduce.topology import Topology, find_topology
+from toolkit.dataparallel.reduce.work import work_class
 
 FIRST_BYTES = SIZES_BYTES[0]  # Smaller ones are never asked about.
 CONNECT_WITHIN_S = 30.0
@@ -35,30 +35,30 @@ class Reducer:
     """
 
     def __init__(
-        self, native: Any, store: Any, rank: int, size: int, timeout_s: float, home: Home, shared: Shared
+        self, native: Any, store: Any, rank: int, size: int, timeout_s: float, host: Host, registry: GroupRegistry
     ) -> None:
         self._native = native
         self._store = store
         self._rank = rank
         self._size = size
         self._timeout_s = timeout_s
-        self._home = home
-        self._shared = shared
-        self._has_place = False
-        self._number = 0  # of all-reduces on this group, whichever way they went: the same on all ranks
+        self._host = host
+        self._registry = registry
+        self._is_registered = False
+        self._number = 0  # of all-reduces on this group, whichever group they went: the same on all ranks
         self._from_bytes: int | None = FIRST_BYTES
-        self._asked = False
+        self._has_chosen = False
         self._work: Any = None
-        self._arena: Arena | None = None
-        self._rail: Rail | None = None
-        self._passage: Passage | None = None
+        self._shared_memory: SharedMemoryGroup | None = None
+        self._tcp: TcpGroup | None = None
+        self._hierarchical: HierarchicalAllReduce | None = None
         self._thread: threading.Thread | None = None
         self._jobs: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._error: Exception | None = None
         self._name = ""
         self._calls = self._given_bytes = self._sent_bytes = 0
-        self.measured: tuple[Measured, ...] = ()
-        self.why = "no all-reduce was large enough to ask"
+        self.measured: tuple[Timing, ...] = ()
+        self.reason = "no all-reduce was large enough to ask"
 
     def allreduce(self, tensors: list[Any], *arguments: Any) -> Any:
         """Return the Work of reducing *tensors* in place, None if the native backend should do it.
@@ -72,26 +72,26 @@ class Reducer:
             _check_writable(tensor)
         size_bytes = sum(tensor.nbytes for tensor in tensors)
         self._number += 1
-        if self._arena is not None:
-            self._arena.note(self._number, size_bytes)
-        return self._level_1(tensors, size_bytes, *arguments)
+        if self._shared_memory is not None:
+            self._shared_memory.announce(self._number, size_bytes)
+        return self._reduce_hierarchically(tensors, size_bytes, *arguments)
 
-    def _level_1(self, tensors: list[Any], size_bytes: int, *arguments: Any) -> Any:
+    def _reduce_hierarchically(self, tensors: list[Any], size_bytes: int, *arguments: Any) -> Any:
         if self._from_bytes is None or size_bytes < self._from_bytes:
             return None
         average = _averages(arguments)
         if average is None or not _fits(tensors):
             return None
-        if not self._asked:
-            self._asked = True
-            self._ask()
-            if self._arena is not None:
-                self._arena.note(self._number, size_bytes)
-            return self._level_1(tensors, size_bytes, *arguments)
+        if not self._has_chosen:
+            self._has_chosen = True
+            self._choose()
+            if self._shared_memory is not None:
+                self._shared_memory.announce(self._number, size_bytes)
+            return self._reduce_hierarchically(tensors, size_bytes, *arguments)
         self._calls += 1
         return self._start(tensors, average)
 
-    def ways(self) -> dict[str, tuple[int, int, int]]:
+    def by_path(self) -> dict[str, tuple[int, int, int]]:
         """Return {what level 1 went through: (calls, bytes given, bytes sent)}, empty before its first call.
 
         Sent are the bytes that this rank wrote for others into shared memory, and those it sent to other hosts.
@@ -99,13 +99,13 @@ class Reducer:
         return {self._name: (self._calls, self._given_bytes, self._sent_bytes)} if self._calls else {}
 
     def close(self) -> None:
-        """End level 1 on this rank: what is under way is given up, peers that wait for it fail."""
+        """End level 1 on this rank: what is under group is given up, peers that wait for it fail."""
         self._from_bytes = None
         thread, self._thread = self._thread, None
-        if thread is None or self._arena is None:
+        if thread is None or self._shared_memory is None:
             return
         atexit.unregister(self.close)
-        self._part()
+        self._close_groups()
         self._jobs.put(None)
         thread.join(END_WITHIN_S)
 
@@ -115,135 +115,137 @@ class Reducer:
         return work
 
     def _serve(self) -> None:
-        passage = self._passage
-        assert passage is not None
+        hierarchical = self._hierarchical
+        assert hierarchical is not None
         while (job := self._jobs.get()) is not None:
             tensors, average, work, number = job
             failure = None
             try:
                 if self._error is not None:
                     raise self._error
-                self._reduce(passage, tensors, average, number)
+                self._reduce(hierarchical, tensors, average, number)
             except Exception as error:  # noqa: BLE001 - whatever it is, it belongs to who waits for this all-reduce
                 self._error = failure = error
-                self._part()
+                self._close_groups()
             work.end(failure)
             del tensors, work, job, failure
         self._release()
-        self._passage = None  # And with it the memory.
+        self._hierarchical = None  # And with it the memory.
 
-    def _reduce(self, passage: Passage, tensors: list[Any], average: bool, number: int) -> None:
+    def _reduce(self, hierarchical: HierarchicalAllReduce, tensors: list[Any], average: bool, number: int) -> None:
         import torch
 
         whole = [tensor if tensor.is_contiguous() else tensor.detach().contiguous() for tensor in tensors]
-        self._sent_bytes += passage.allreduce(whole, average, number)
+        self._sent_bytes += hierarchical.allreduce(whole, average, number)
         for tensor, reduced in zip(tensors, whole, strict=True):
             if reduced is not tensor:
                 with torch.inference_mode(tensor.is_inference()):
                     tensor.detach().copy_(reduced)
         self._given_bytes += sum(tensor.nbytes for tensor in tensors)
 
-    def _ask(self) -> None:
+    def _choose(self) -> None:
         """Connect and measure; all ranks come here at the same call. Leaves the choice in _from_bytes."""
         began_s = time.monotonic()
         self._from_bytes = None
-        company = party(_words(self._native, self._home.word, self._size), self._rank, MOST)
-        if isinstance(company, str):
-            self.why = company
+        topology = find_topology(_words(self._native, self._host.word, self._size), self._rank, MAX_RANKS_PER_HOST)
+        if isinstance(topology, str):
+            self.reason = topology
             return
-        layout = (len(company.mates), len(company.rail))
-        agreed = self._shared.agree(self._native, layout)
-        if not agreed.has_room:
-            self.why = f"{MOST_GROUPS} groups of this process go through level 1 already"
+        layout = (len(topology.local_peers), len(topology.cross_host_peers))
+        decision = self._registry.agree(self._native, layout)
+        if not decision.has_room:
+            self.reason = f"{MAX_GROUPS} groups of this process go through level 1 already"
             return
-        if agreed.is_known and agreed.from_bytes is None:
-            self.why = "it was not faster for an earlier group of as many ranks and hosts"
+        if decision.is_known and decision.from_bytes is None:
+            self.reason = "it was not faster for an earlier group of as many ranks and hosts"
             return
-        self._has_place = True
-        # The rails only after all have said that their hosts are connected: their ranks wait for each other.
-        failure = self._meet(company)
+        self._is_registered = True
+        # The TCP groups only after all have said that their hosts are connected: their ranks wait for each other.
+        failure = self._connect_host(topology)
         if not (failed := _anywhere(self._native, failure)):
-            failure = self._join(company)
+            failure = self._connect_hosts(topology)
             failed = _anywhere(self._native, failure)
         if failed:
-            self.why = f"not every rank could connect{f': {failure}' if failure else ''}"
-            self._say(f"all-reduce stays with {self._native.name()}: {self.why}")
-            self._leave()
+            self.reason = f"not every rank could connect{f': {failure}' if failure else ''}"
+            self._say(f"all-reduce stays with {self._native.name()}: {self.reason}")
+            self._abandon()
             return
-        self._work = work_kind()
+        self._work = work_class()
         self._thread = threading.Thread(target=self._serve, name="toolkit-reducer", daemon=True)
         self._thread.start()
         atexit.register(self.close)
         _leave_in_children(self)
-        if agreed.is_known:
-            self._from_bytes = agreed.from_bytes
-            self.why = f"{self._name} from {self._from_bytes >> 10} KiB, as for an earlier group"  # type: ignore[operator]
+        if decision.is_known:
+            self._from_bytes = decision.from_bytes
+            self.reason = f"{self._name} from {self._from_bytes >> 10} KiB, as for an earlier group"  # type: ignore[operator]
             return
         self.measured = measure(self._native.allreduce, lambda tensors: self._start(tensors, False))
-        margin = ON_ONE_HOST if len(company.rail) == 1 else BETWEEN_HOSTS
+        margin = ON_ONE_HOST if len(topology.cross_host_peers) == 1 else BETWEEN_HOSTS
         self._from_bytes = threshold(self.measured, margin)
-        self._shared.learn(layout, self._from_bytes)
+        self._registry.remember(layout, self._from_bytes)
         self._given_bytes = self._sent_bytes = 0
         times = ", ".join(
             f"{m.size_bytes >> 10} KiB {m.ours_s * 1e3:.2f}/{m.native_s * 1e3:.2f}" for m in self.measured
         )
         found = "is not faster" if self._from_bytes is None else f"from {self._from_bytes >> 10} KiB"
-        self.why = f"{self._name} {found} (ms, it/{self._native.name()}: {times})"
-        self._say(f"all-reduce: {self.why}; measured in {(time.monotonic() - began_s) * 1e3:.0f} ms")
+        self.reason = f"{self._name} {found} (ms, it/{self._native.name()}: {times})"
+        self._say(f"all-reduce: {self.reason}; measured in {(time.monotonic() - began_s) * 1e3:.0f} ms")
         if self._from_bytes is None:
             self.close()
 
-    def _meet(self, company: Party) -> Exception | None:
+    def _connect_host(self, topology: Topology) -> Exception | None:
         """Connect with the ranks of this host; return what went wrong."""
         from torch.distributed.distributed_c10d import PrefixStore
 
-        doors = PrefixStore(f"reduce/host/{company.mates[0]}/", self._store)
-        names = tuple(f"rank {rank}" for rank in company.mates)
+        keys = PrefixStore(f"reduce/host/{topology.local_peers[0]}/", self._store)
+        names = tuple(f"rank {rank}" for rank in topology.local_peers)
         try:
-            self._arena = Arena(company.mates.index(self._rank), names, self._timeout_s)
-            self._arena.connect(doors.set, lambda key: _get(doors, key), bytes_needed(len(names)), CONNECT_WITHIN_S)
+            self._shared_memory = SharedMemoryGroup(topology.local_peers.index(self._rank), names, self._timeout_s)
+            self._shared_memory.connect(
+                keys.set, lambda key: _get(keys, key), bytes_needed(len(names)), CONNECT_WITHIN_S
+            )
         except (OSError, RuntimeError) as error:
             return error
         return None
 
-    def _join(self, company: Party) -> Exception | None:
+    def _connect_hosts(self, topology: Topology) -> Exception | None:
         """Connect with the ranks of this place on other hosts; return what went wrong."""
         from torch.distributed.distributed_c10d import PrefixStore
 
-        assert self._arena is not None
-        rail = company.rail
-        if len(rail) > 1:
-            doors = PrefixStore(f"reduce/rail/{rail[0]}/", self._store)
-            names = tuple(f"rank {rank}" for rank in rail)
-            self._rail = Rail(rail.index(self._rank), names, self._timeout_s)
+        assert self._shared_memory is not None
+        peers = topology.cross_host_peers
+        if len(peers) > 1:
+            keys = PrefixStore(f"reduce/rail/{peers[0]}/", self._store)
+            names = tuple(f"rank {rank}" for rank in peers)
+            self._tcp = TcpGroup(peers.index(self._rank), names, self._timeout_s)
             try:
-                addresses = self._home.addresses()
-                self._rail.connect(doors.set, lambda key: _get(doors, key), addresses, CONNECT_WITHIN_S)
+                addresses = self._host.addresses()
+                self._tcp.connect(keys.set, lambda key: _get(keys, key), addresses, CONNECT_WITHIN_S)
             except (OSError, RuntimeError) as error:
                 return error
-        self._passage = Passage(self._arena, self._rail)
-        self._name = "shared memory" if len(rail) == 1 else "shared memory and TCP between hosts"
+        self._hierarchical = HierarchicalAllReduce(self._shared_memory, self._tcp)
+        self._name = "shared memory" if len(peers) == 1 else "shared memory and TCP between hosts"
         return None
 
-    def _leave(self) -> None:
+    def _abandon(self) -> None:
         """Give back all descriptors, of the reducer in a forked child too."""
         self._from_bytes = None
         self._thread = None
         self._release()
 
-    def _part(self) -> None:
+    def _close_groups(self) -> None:
         """Let the peers know that this rank will not come any more."""
-        for way in (self._arena, self._rail):
-            if way is not None:
-                way.close()
+        for group in (self._shared_memory, self._tcp):
+            if group is not None:
+                group.close()
 
     def _release(self) -> None:
-        if self._has_place:
-            self._has_place = False
-            self._shared.leave()
-        for way in (self._arena, self._rail):
-            if way is not None:
-                way.release()
+        if self._is_registered:
+            self._is_registered = False
+            self._registry.release()
+        for group in (self._shared_memory, self._tcp):
+            if group is not None:
+                group.release()
 
     def _say(self, text: str) -> None:
         if self._rank == 0:
@@ -321,6 +323,6 @@ def _leave_in_children(reducer: Reducer) -> None:
     def leave() -> None:
         here = known()
         if here is not None:
-            here._leave()
+            here._abandon()
 
     os.register_at_fork(after_in_child=leave)

@@ -7,7 +7,7 @@ has failed (torch 2.13), and the script would go on with gradients that were nev
 from typing import Any
 
 
-def work_kind() -> Any:
+def work_class() -> Any:
     """Return the class of such Works; made once for a reducer, since a class takes torch half a millisecond."""
     from torch.distributed import Work
     from torch.futures import Future

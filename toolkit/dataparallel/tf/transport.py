@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from toolkit.dataparallel.exceptions import SMDDPError
-from toolkit.dataparallel.place import Place, place
-from toolkit.dataparallel.tally import Tally, line
+from toolkit.dataparallel.ranks import RankPosition, rank_position
+from toolkit.dataparallel.statistics import CollectiveStatistics, line
 
 # Element types that MPI and gloo add up; others (float16, bfloat16) travel as float32.
 WIDE = {"e": "f4", "V": "f4"}
@@ -17,7 +17,7 @@ WIDE = {"e": "f4", "V": "f4"}
 class Transport(Protocol):
     """What the functions need of the ranks. Arrays are flat and of one type; results come in the arrays themselves."""
 
-    place: Place
+    place: RankPosition
 
     def allreduce(self, array: Any, op: str) -> None:
         """Put the sum, min or max over all ranks into every rank's *array*."""
@@ -35,8 +35,8 @@ def connect(environ: Any = os.environ) -> Transport:
     Raises:
         SMDDPError: the package that it needs is missing.
     """
-    here = place(environ)
-    kinds: dict[str, tuple[str, Callable[[Place], Transport]]] = {
+    here = rank_position(environ)
+    kinds: dict[str, tuple[str, Callable[[RankPosition], Transport]]] = {
         "mpirun": ("mpi4py", Mpi),
         "torchrun": ("torch", Gloo),
     }
@@ -54,7 +54,7 @@ def connect(environ: Any = os.environ) -> Transport:
 class Alone:
     """One rank."""
 
-    place = Place()
+    place = RankPosition()
 
     def allreduce(self, array: Any, op: str) -> None:
         return
@@ -69,38 +69,38 @@ class Alone:
 class Mpi:
     """All ranks of the mpirun that started this one."""
 
-    def __init__(self, here: Place) -> None:
+    def __init__(self, here: RankPosition) -> None:
         from mpi4py import MPI
 
         self._ops = {"sum": MPI.SUM, "min": MPI.MIN, "max": MPI.MAX}
         self._in_place: Any = MPI.IN_PLACE
         self._comm = MPI.COMM_WORLD.Dup()
         local = self._comm.Split_type(MPI.COMM_TYPE_SHARED)
-        self.place = Place(self._comm.rank, self._comm.size, local.rank, local.size, here.launcher)
-        self._tally = Tally()
-        self._tally.native = "MPI"
+        self.place = RankPosition(self._comm.rank, self._comm.size, local.rank, local.size, here.launcher)
+        self._statistics = CollectiveStatistics()
+        self._statistics.native = "MPI"
         atexit.register(self.leave)
 
     def allreduce(self, array: Any, op: str) -> None:
-        self._tally.handed(array.nbytes, self.place.size)
+        self._statistics.count_native(array.nbytes, self.place.size)
         self._comm.Allreduce(self._in_place, array, self._ops[op])
 
     def broadcast(self, array: Any, root: int) -> None:
-        self._tally.others += 1
+        self._statistics.others += 1
         self._comm.Bcast(array, root)
 
     def leave(self) -> None:
         """Say what ran, on rank 0, unless an exception ended the script."""
         atexit.unregister(self.leave)
         if self.place.rank == 0 and not hasattr(sys, "last_value"):
-            told = line(self.place.size, self._tally.ways(), self._tally.others, [])
+            told = line(self.place.size, self._statistics.by_path(), self._statistics.others, [])
             sys.stderr.write(f"[toolkit] smddp: {told}\n")
 
 
 class Gloo:
     """All ranks of the torchrun that started this one, over backend "smddp"."""
 
-    def __init__(self, here: Place) -> None:
+    def __init__(self, here: RankPosition) -> None:
         import torch
         import torch.distributed as dist
 

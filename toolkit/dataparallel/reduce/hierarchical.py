@@ -1,16 +1,16 @@
-"""An all-reduce through the arena: what one rank of a host does for it, chunk by chunk.
+"""An all-reduce through the shared memory: what one rank of a host does for it, chunk by chunk.
 
 Each rank copies its chunk into its row, sums its own shard of it over all rows, and copies the sums of all shards out.
 Its own shard needs no copying in where it lies in one tensor: nobody else sums it.
-The three run as a pipeline with one meeting a step: in step i a rank copies out chunk i-2 (or i-3 with several hosts),
+The three run as a pipeline with one barrier a step: in step i a rank copies out chunk i-2 (or i-3 with several hosts),
 copies in chunk i, and sums chunk i-1. Between hosts the sums of a shard are added among the ranks with the same place
 on each host (a rail), which begins in the same step and ends in the next: over the network goes each sum once, not each
 gradient. Two hosts exchange their sums; more cut them into a piece for each host, which adds it up for all.
 
 What may be written when (a row twice, sums thrice, used in turn):
-- a row's buffer is written again two steps later: between lie a meeting after everyone has summed from it;
+- a row's buffer is written again two steps later: between lie a barrier after everyone has summed from it;
 - a sum's buffer is written again three steps later: by then all have copied out of it and met once more;
-- the last step of a call has no meeting: the next call's first meeting comes before its first sum.
+- the last step of a call has no barrier: the next call's first barrier comes before its first sum.
 
 Sums go in the order of ranks, so they are the same in every run; 16-bit floats are summed in 32 bits, and
 rounded once on a host and once between hosts.
@@ -20,13 +20,13 @@ import ctypes
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from toolkit.dataparallel.reduce.arena import HEAD_BYTES, Arena, mark
-from toolkit.dataparallel.reduce.rail import Rail
-from toolkit.dataparallel.reduce.spans import LINE_BYTES, chunks, cut, pieces
+from toolkit.dataparallel.reduce.partition import LINE_BYTES, chunks, cut, pieces
+from toolkit.dataparallel.reduce.shared_memory import HEAD_BYTES, SharedMemoryGroup, signature
+from toolkit.dataparallel.reduce.tcp import TcpGroup
 
 # Of 0.5, 1, 2 and 4 MiB the best in most of 12 cases (2 and 4 ranks of a host, 2 hosts of 2, 1 to 100 MiB, on 2 cores
 # of an EPYC), by a tenth before its neighbours: larger rows fall out of the caches, and smaller ones have more
-# meetings, each of which may wait for the scheduler where there are more ranks than cores.
+# barriers, each of which may wait for the scheduler where there are more ranks than cores.
 ROW_BYTES = 2 << 20
 # Rows that begin at the same place of their page would meet in the same cache sets.
 STRIDE_BYTES = ROW_BYTES + 4096 + LINE_BYTES
@@ -35,7 +35,7 @@ PAIR = 2  # hosts: as many bytes in one exchange as in two with pieces
 
 
 def bytes_needed(size: int) -> int:
-    """Return the bytes of an arena for *size* ranks: 2 rows for each and 3 for sums."""
+    """Return the bytes of a shared-memory group for *size* ranks: 2 rows for each and 3 for sums."""
     return (2 * size + SUMS) * STRIDE_BYTES
 
 
@@ -62,43 +62,43 @@ class _Given:
         return self._tensors[number][begin // self.dtype.itemsize : end // self.dtype.itemsize]
 
 
-class Passage:
-    """The way through *arena*, and through *rail* to other hosts; None if there are none."""
+class HierarchicalAllReduce:
+    """The way through *shared_memory*, and through *tcp* to other hosts; None if there are none."""
 
-    def __init__(self, arena: Arena, rail: Rail | None) -> None:
+    def __init__(self, shared_memory: SharedMemoryGroup, tcp: TcpGroup | None) -> None:
         import torch
 
         self._torch = torch
-        self._arena = arena
-        self._rail = rail
-        self._hosts = hosts = rail.size if rail is not None else 1
-        self._view = memoryview(arena.memory)
-        self._bytes = torch.frombuffer(arena.memory, dtype=torch.uint8)
+        self._shared_memory = shared_memory
+        self._tcp = tcp
+        self._hosts = hosts = tcp.size if tcp is not None else 1
+        self._view = memoryview(shared_memory.memory)
+        self._bytes = torch.frombuffer(shared_memory.memory, dtype=torch.uint8)
         self._address = self._bytes.data_ptr()
         # For what comes from each of the other hosts: their sums of the shard, or of a piece of it.
-        share_bytes = ROW_BYTES // arena.size // (1 if hosts == PAIR else hosts)
+        share_bytes = ROW_BYTES // shared_memory.size // (1 if hosts == PAIR else hosts)
         self._slot_bytes = (share_bytes // LINE_BYTES + 2) * LINE_BYTES
         self._received = bytearray(self._slot_bytes * hosts)
-        self._scratch = torch.empty(ROW_BYTES // 2 // arena.size + LINE_BYTES, dtype=torch.float32)
-        self._lag = 2 if rail is None else 3
+        self._scratch = torch.empty(ROW_BYTES // 2 // shared_memory.size + LINE_BYTES, dtype=torch.float32)
+        self._lag = 2 if tcp is None else 3
         self._sent_bytes = 0
 
     def allreduce(self, tensors: list[Any], average: bool, number: int) -> int:
         """Replace *tensors*, contiguous and of one floating type, by their sums (means) over all ranks; it is the
-        group's all-reduce *number*, as `Arena.note` was told.
+        group's all-reduce *number*, as `SharedMemoryGroup.announce` was told.
 
         Return the bytes that this rank sent: written into shared memory for its mates, and sent to other hosts.
 
         Raises:
-            Gone, Late, Closed, Differs: as arena.py and rail.py have them.
+            PeerLost, PeerTimeout, GroupClosed, SizeMismatch: as shared_memory.py and tcp.py have them.
         """
         given = _Given(tensors)
         what = f"an all-reduce of {given.size_bytes:,} bytes"
         spans = chunks(given.size_bytes, ROW_BYTES)
         under_way: Callable[[str], None] | None = None
         self._sent_bytes = 0
-        if self._rail is not None:
-            self._rail.mark = mark(number, given.size_bytes)
+        if self._tcp is not None:
+            self._tcp.signature = signature(number, given.size_bytes)
         for step in range(len(spans) + self._lag):
             if step >= self._lag:
                 self._copy_out(given, step - self._lag, spans[step - self._lag])
@@ -110,20 +110,20 @@ class Passage:
             if 0 < step <= len(spans):
                 under_way = self._sum(given, step - 1, spans[step - 1], average)
             if step < len(spans) + self._lag - 1:
-                self._arena.meet(what, number)
+                self._shared_memory.barrier(what, number)
         return self._sent_bytes
 
     def _row_at(self, number: int, rank: int) -> int:
-        return HEAD_BYTES + ((number & 1) * self._arena.size + rank) * STRIDE_BYTES
+        return HEAD_BYTES + ((number & 1) * self._shared_memory.size + rank) * STRIDE_BYTES
 
     def _sums_at(self, number: int) -> int:
-        return HEAD_BYTES + (2 * self._arena.size + number % SUMS) * STRIDE_BYTES
+        return HEAD_BYTES + (2 * self._shared_memory.size + number % SUMS) * STRIDE_BYTES
 
     # memmove: one call without the GIL; torch's copy_ takes 15 % longer and would start OpenMP threads.
 
     def _copy_in(self, given: _Given, number: int, span: tuple[int, int]) -> None:
         """Copy this rank's part of the chunk into its row; not its own shard where `_sum` takes that as it is."""
-        at = self._address + self._row_at(number, self._arena.me)
+        at = self._address + self._row_at(number, self._shared_memory.me)
         start, stop = self._cut(span)
         if given.holder(span[0] + start, span[0] + stop) is None:
             start = stop = 0
@@ -138,7 +138,7 @@ class Passage:
             ctypes.memmove(own, at + where, count)
 
     def _cut(self, span: tuple[int, int]) -> tuple[int, int]:
-        return cut(span[1] - span[0], self._arena.size, self._arena.me)
+        return cut(span[1] - span[0], self._shared_memory.size, self._shared_memory.me)
 
     def _sum(self, given: _Given, number: int, span: tuple[int, int], average: bool) -> Callable[[str], None] | None:
         """Sum this rank's shard of the chunk; return what waits until the rail has added it up, None without one."""
@@ -146,12 +146,12 @@ class Passage:
         if start == stop:
             return None
         dtype = given.dtype
-        rows = [self._shard(self._row_at(number, rank), start, stop, dtype) for rank in range(self._arena.size)]
+        rows = [self._shard(self._row_at(number, rank), start, stop, dtype) for rank in range(self._shared_memory.size)]
         own = given.holder(span[0] + start, span[0] + stop)
         if own is not None:
-            rows[self._arena.me] = own
+            rows[self._shared_memory.me] = own
         into = self._shard(self._sums_at(number), start, stop, dtype)
-        share = 1 / (self._arena.size * self._hosts) if average else None
+        share = 1 / (self._shared_memory.size * self._hosts) if average else None
         if dtype.itemsize == 2:
             total = self._scratch[: into.numel()]
             total.copy_(rows[0])
@@ -167,42 +167,42 @@ class Passage:
             if share is not None:
                 into.mul_(share)
         self._sent_bytes += stop - start
-        if self._rail is None:
+        if self._tcp is None:
             return None
         self._sent_bytes += 2 * (self._hosts - 1) * (stop - start) // self._hosts
         at = self._sums_at(number)
         view = self._view[at + start : at + stop]
-        return self._exchange(self._rail, into, view) if self._hosts == PAIR else self._gather(self._rail, into, view)
+        return self._exchange(self._tcp, into, view) if self._hosts == PAIR else self._gather(self._tcp, into, view)
 
-    def _exchange(self, rail: Rail, into: Any, view: memoryview) -> Callable[[str], None]:
+    def _exchange(self, tcp: TcpGroup, into: Any, view: memoryview) -> Callable[[str], None]:
         """Begin to add the other host's sums to *into* (*view*: its bytes), as it does: a + b is b + a to the bit."""
-        peer, slot = 1 - rail.me, memoryview(self._received)[: len(view)]
-        rail.start({peer: view}, {peer: slot})
+        peer, slot = 1 - tcp.me, memoryview(self._received)[: len(view)]
+        tcp.start({peer: view}, {peer: slot})
 
         def end(what: str) -> None:
-            rail.finish(what)
+            tcp.finish(what)
             into.add_(self._row_of(slot, into))
 
         return end
 
-    def _gather(self, rail: Rail, into: Any, view: memoryview) -> Callable[[str], None]:
+    def _gather(self, tcp: TcpGroup, into: Any, view: memoryview) -> Callable[[str], None]:
         """Begin to add up one piece of the sums for all hosts, in their order; its end also gets the other pieces."""
-        peers = [peer for peer in range(rail.size) if peer != rail.me]
-        parts = [cut(len(view), rail.size, host) for host in range(rail.size)]
-        start, stop = parts[rail.me]
-        slots = [memoryview(self._received)[host * self._slot_bytes :][: stop - start] for host in range(rail.size)]
-        rail.start({peer: view[slice(*parts[peer])] for peer in peers}, {peer: slots[peer] for peer in peers})
+        peers = [peer for peer in range(tcp.size) if peer != tcp.me]
+        parts = [cut(len(view), tcp.size, host) for host in range(tcp.size)]
+        start, stop = parts[tcp.me]
+        slots = [memoryview(self._received)[host * self._slot_bytes :][: stop - start] for host in range(tcp.size)]
+        tcp.start({peer: view[slice(*parts[peer])] for peer in peers}, {peer: slots[peer] for peer in peers})
 
         def end(what: str) -> None:
-            rail.finish(what)
+            tcp.finish(what)
             if start < stop:
                 own = into[start // into.itemsize : stop // into.itemsize]
                 total = self._torch.zeros(own.numel(), dtype=self._wide(own.dtype))
                 for host, slot in enumerate(slots):
-                    total.add_(own if host == rail.me else self._row_of(slot, own))
+                    total.add_(own if host == tcp.me else self._row_of(slot, own))
                 own.copy_(total)
-            rail.start(dict.fromkeys(peers, view[start:stop]), {peer: view[slice(*parts[peer])] for peer in peers})
-            rail.finish(what)
+            tcp.start(dict.fromkeys(peers, view[start:stop]), {peer: view[slice(*parts[peer])] for peer in peers})
+            tcp.finish(what)
 
         return end
 

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as some
 
-from toolkit.dataparallel.reduce.spans import LINE_BYTES, chunks, cut, pieces
+from toolkit.dataparallel.reduce.partition import LINE_BYTES, chunks, cut, pieces
 
 SIZES = some.integers(1, 1 << 28)
 

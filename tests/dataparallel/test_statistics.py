@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from toolkit.dataparallel.tally import MIB, Tally, Way, line
+from toolkit.dataparallel.statistics import MIB, CollectiveStatistics, PathStatistics, line
 
 
 class Store:
@@ -25,29 +25,29 @@ class Store:
 
 
 class Reducer:
-    def ways(self) -> dict[str, tuple[int, int, int]]:
+    def by_path(self) -> dict[str, tuple[int, int, int]]:
         return {"shared memory": (2, 8 * MIB, 6 * MIB)}
 
 
 @pytest.mark.parametrize(
     ("ways", "others", "sent", "expected"),
     [
-        ({"gloo": Way(0, 0, 0)}, 0, [0, 0], "2 ranks; all-reduce: none"),
+        ({"gloo": PathStatistics(0, 0, 0)}, 0, [0, 0], "2 ranks; all-reduce: none"),
         (
-            {"nccl": Way(44, 12 * MIB, 12 * MIB)},
+            {"nccl": PathStatistics(44, 12 * MIB, 12 * MIB)},
             3,
             [12 * MIB, 12 * MIB],
             "2 ranks; all-reduce: 44 x nccl, 12.0 MiB; other collectives: 3; each rank sent 12.0 MiB (max/mean 1.00)",
         ),
         (
-            {"gloo": Way(1, MIB, MIB), "shared memory": Way(2, 8 * MIB, 6 * MIB)},
+            {"gloo": PathStatistics(1, MIB, MIB), "shared memory": PathStatistics(2, 8 * MIB, 6 * MIB)},
             0,
             [7 * MIB, 5 * MIB],
             "2 ranks; all-reduce: 1 x gloo, 1.0 MiB, 2 x shared memory, 8.0 MiB;"
             " each rank sent 6.0 MiB (max/mean 1.17)",
         ),
         (
-            {"gloo": Way(1, MIB, MIB)},
+            {"gloo": PathStatistics(1, MIB, MIB)},
             0,
             [MIB],
             "2 ranks; all-reduce: 1 x gloo, 1.0 MiB; 1 of 2 ranks sent 1.0 MiB (max/mean 1.00)",
@@ -55,25 +55,25 @@ class Reducer:
     ],
 )
 def test_the_line_says_what_ran_how_often_and_how_evenly(
-    ways: dict[str, Way], others: int, sent: list[int], expected: str
+    ways: dict[str, PathStatistics], others: int, sent: list[int], expected: str
 ) -> None:
     assert line(2, ways, others, sent) == expected
 
 
-def counted(rank: int, store: Any) -> Tally:
-    tally = Tally()
-    tally.begin(store, rank, 2, "gloo")
-    tally.begin(Store(), 7, 8, "another")  # A group made later changes nothing.
-    tally.handed(4 * MIB, 2)
-    return tally
+def counted(rank: int, store: Any) -> CollectiveStatistics:
+    statistics = CollectiveStatistics()
+    statistics.begin(store, rank, 2, "gloo")
+    statistics.begin(Store(), 7, 8, "another")  # A group made later changes nothing.
+    statistics.count_native(4 * MIB, 2)
+    return statistics
 
 
 def test_rank_0_adds_the_reducers_ways_and_what_the_others_told(capsys: pytest.CaptureFixture[str]) -> None:
-    tally = counted(0, Store(sent_1=str(10 * MIB)))
-    tally.reducers.append(Reducer())
+    statistics = counted(0, Store(sent_1=str(10 * MIB)))
+    statistics.reducers.append(Reducer())
 
-    tally.end()
-    tally.end()
+    statistics.end()
+    statistics.end()
 
     assert capsys.readouterr().err == (
         "[toolkit] smddp: 2 ranks; all-reduce: 1 x gloo, 4.0 MiB, 2 x shared memory, 8.0 MiB;"
@@ -114,6 +114,6 @@ def test_after_an_exception_nothing_is_said_or_waited_for(
 
 
 def test_without_a_group_there_is_nothing_to_say(capsys: pytest.CaptureFixture[str]) -> None:
-    Tally().end()
+    CollectiveStatistics().end()
 
     assert capsys.readouterr().err == ""

@@ -11,7 +11,7 @@ FAMILIES = (
 )
 
 
-class Place(NamedTuple):
+class RankPosition(NamedTuple):
     """A rank's numbers; alone it is 0 of 1. `launcher`: "torchrun", "mpirun" or "" (none)."""
 
     rank: int = 0
@@ -21,23 +21,23 @@ class Place(NamedTuple):
     launcher: str = ""
 
 
-def place(environ: Mapping[str, str]) -> Place:
+def rank_position(environ: Mapping[str, str]) -> RankPosition:
     """Return the place that *environ* tells; local numbers that it does not tell are those of one rank a host."""
     for family in FAMILIES:
         found = [environ.get(name, "") for name in family]
         if found[0].isdigit() and found[1].isdigit():
             rank, size, local_rank, local_size = (int(value) if value.isdigit() else None for value in found)
             launcher = "torchrun" if family is FAMILIES[0] else "mpirun"
-            return Place(rank or 0, size or 1, local_rank or 0, local_size or 1, launcher)
-    return Place()
+            return RankPosition(rank or 0, size or 1, local_rank or 0, local_size or 1, launcher)
+    return RankPosition()
 
 
-def missing(environ: Mapping[str, str]) -> dict[str, str]:
+def missing_variables(environ: Mapping[str, str]) -> dict[str, str]:
     """Return what torch's env:// needs and a rank under mpirun is not given: RANK, WORLD_SIZE and the local two.
 
     The address is for ranks that no `train` started: it sets MASTER_ADDR and MASTER_PORT itself.
     """
-    here = place(environ)
+    here = rank_position(environ)
     if here.launcher != "mpirun":
         return {}
     values = {name: str(value) for name, value in zip(FAMILIES[0], here[:4], strict=True)}
@@ -46,7 +46,7 @@ def missing(environ: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in values.items() if name not in environ}
 
 
-def unheard(environ: Mapping[str, str]) -> tuple[str, ...]:
+def ignored_variables(environ: Mapping[str, str]) -> tuple[str, ...]:
     """Return the variables of AWS's library in *environ* that mean nothing here, but for those every such job is
     given."""
     given = ("USE_HOMOGENEOUS", "USE_SINGLENODE", "SERVER_ADDR", "SERVER_PORT", "OPTIMIZE_SDP", "LOCAL_RANK")

@@ -1,4 +1,4 @@
-"""Real processes that share an arena, without torch."""
+"""Real processes that share a shared-memory group, without torch."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ import pytest
 from tests.dataparallel.reduce.ranks import played
 from toolkit.verdict.collateral import is_collateral
 
-PROGRAM = Path(__file__).with_name("meets.py")
+PROGRAM = Path(__file__).with_name("shared_memory_rank.py")
 
 
 @pytest.mark.parametrize("size", [2, 5])
@@ -38,16 +38,16 @@ def test_who_leaves_after_the_last_meeting_breaks_nobodys(tmp_path: Path) -> Non
 def test_who_does_not_come_in_time_is_named(tmp_path: Path) -> None:
     said = played(PROGRAM, tmp_path, 3, "one is late")
 
-    assert said[0] == ["Late: Timed out waiting 0.3 s for rank 1, rank 2 in a test"]
+    assert said[0] == ["PeerTimeout: Timed out waiting 0.3 s for rank 1, rank 2 in a test"]
     assert is_collateral(said[0][0])
 
 
 def test_a_rank_that_closes_frees_itself_and_fails_its_peers(tmp_path: Path) -> None:
     said = played(PROGRAM, tmp_path, 3, "one closes")
 
-    assert said[0] == ["Closed: a test was given up: its process group is being closed"]
+    assert said[0] == ["GroupClosed: a test was given up: its process group is being closed"]
     for lines in said[1:]:
-        assert len(lines) == 1 and lines[0].startswith("Gone: Connection closed by peer: rank "), said
+        assert len(lines) == 1 and lines[0].startswith("PeerLost: Connection closed by peer: rank "), said
 
 
 def test_a_rank_without_a_socket_keeps_nobody_waiting(tmp_path: Path) -> None:

@@ -1,11 +1,11 @@
-"""Memory that the ranks of one host share, and their meetings in it.
+"""Memory that the ranks of one host share, and their barriers in it.
 
 The memory is a memfd: it needs no /dev/shm (64 MiB in many containers), has no name, and is gone with the last process
 that maps it, however that ends. It and the ranks' eventfds go from the first rank to the others through unix sockets
 in the abstract namespace, which stay open between all pairs: a peer that ends, of SIGKILL too, closes its own.
 
-A meeting: everyone adds 1 to each other's eventfd and waits until its own has n-1. There are two eventfds a rank,
-used in turn: a fast peer may already come to the next meeting, but not to the one after it. Of five ways measured
+A barrier: everyone adds 1 to each other's eventfd and waits until its own has n-1. There are two eventfds a rank,
+used in turn: a fast peer may already come to the next barrier, but not to the one after it. Of five ways measured
 (4 ranks on 2 cores of an EPYC; futexes with and without sched_yield, FUTEX_WAKE_OP, unix sockets) eventfds were as
 fast as the fastest, 30 us, and need neither ctypes nor care for the order of stores: the kernel's locks have it.
 """
@@ -21,49 +21,49 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-MOST = 64  # ranks of a host; descriptors: 2 + 3 for each
+MAX_RANKS_PER_HOST = 64  # ranks of a host; descriptors: 2 + 3 for each
 WORD = struct.Struct("<q")
 HELLO = struct.Struct("<q")
-# A cache line a rank: the number of the last meeting that it came to, and the marks of its last seven all-reduces.
+# A cache line a rank: the number of the last barrier that it came to, and the marks of its last seven all-reduces.
 LINE = 64
-NOTES = 7
+SIGNATURES = 7
 HEAD_BYTES = LINE * 64
 COMPARE_MS = 200.0  # How often a rank that waits looks whether its peers are at something else.
 
 
-class Gone(RuntimeError):  # noqa: N818 - said to users, in gloo's words
+class PeerLost(RuntimeError):  # noqa: N818 - said to users, in gloo's words
     """A peer has ended, or has left the group."""
 
 
-class Late(RuntimeError):  # noqa: N818
+class PeerTimeout(RuntimeError):  # noqa: N818
     """A peer did not come in time."""
 
 
-class Differs(RuntimeError):  # noqa: N818
+class SizeMismatch(RuntimeError):  # noqa: N818
     """Ranks gave the same all-reduce different numbers of bytes."""
 
 
-class Closed(RuntimeError):  # noqa: N818
-    """This rank itself has closed the arena."""
+class GroupClosed(RuntimeError):  # noqa: N818
+    """This rank itself has closed the shared_memory."""
 
 
-def mark(number: int, size_bytes: int) -> int:
+def signature(number: int, size_bytes: int) -> int:
     """Return all-reduce *number* of a group and its size, modulo what they have room for, in one word."""
     return (number & 0x7FFFFF) << 40 | size_bytes & 0xFFFFFFFFFF
 
 
-def difference(mine: int, theirs: int, who: str) -> Differs | None:
+def size_mismatch(mine: int, theirs: int, who: str) -> SizeMismatch | None:
     """Return what is wrong between two marks of the same all-reduce, None if nothing is or they are not of the same."""
     if mine == theirs or mine >> 40 != theirs >> 40:
         return None
     sizes = (mine & 0xFFFFFFFFFF, theirs & 0xFFFFFFFFFF)
-    return Differs(
+    return SizeMismatch(
         f"an all-reduce of {sizes[0]:,} bytes on this rank met one of {sizes[1]:,} bytes on {who}: "
         "every rank has to reduce as many elements of the same type, in the same order"
     )
 
 
-class Arena:
+class SharedMemoryGroup:
     """The memory, and this process's place among *size* ranks of a host. Owns its descriptors; `close` lets them go.
 
     *names* says what to call each of them in errors, as "rank 3".
@@ -74,7 +74,7 @@ class Arena:
         self.size = len(names)
         self.timeout_s = timeout_s
         self._names = names
-        self._meetings = 0
+        self._barriers = 0
         self._peers: dict[int, socket.socket] = {}
         self._events: list[int] = []
         self._stop = -1
@@ -121,24 +121,25 @@ class Arena:
                 poll.register(descriptor, select.POLLIN)
             self._polls.append(poll)
 
-    def note(self, number: int, size_bytes: int) -> None:
+    def announce(self, number: int, size_bytes: int) -> None:
         """Write down, for the other ranks, that this one begins all-reduce *number* of the group; any thread's."""
         if self.memory is not None:
-            at = self.me * LINE + WORD.size * (1 + number % NOTES)
-            self.memory[at : at + WORD.size] = WORD.pack(mark(number, size_bytes))
+            at = self.me * LINE + WORD.size * (1 + number % SIGNATURES)
+            self.memory[at : at + WORD.size] = WORD.pack(signature(number, size_bytes))
 
-    def meet(self, what: str, number: int = 0) -> None:
+    def barrier(self, what: str, number: int = 0) -> None:
         """Return when all ranks have come here as often as this one; what they wrote to the memory before is seen.
 
         Raises:
-            Gone: a peer has ended or closed its arena and will not come. Late: not within timeout_s, for *what*.
-            Closed: `close` was called, here, by another thread. Differs: a peer has begun all-reduce *number* with
-            another size, through this memory or not.
+            PeerLost: a peer ended or closed its group before it reached this barrier.
+            PeerTimeout: a peer did not reach it within timeout_s; *what* says in what, for the message.
+            GroupClosed: another thread of this rank called `close`.
+            SizeMismatch: a peer began all-reduce *number* with another size, through this memory or not.
         """
-        self._meetings += 1
-        turn = self._meetings & 1
+        self._barriers += 1
+        turn = self._barriers & 1
         # Packed first: pack_into would write zeros before the number.
-        self.memory[self.me * LINE : self.me * LINE + WORD.size] = WORD.pack(self._meetings)
+        self.memory[self.me * LINE : self.me * LINE + WORD.size] = WORD.pack(self._barriers)
         for peer in range(self.size):
             if peer != self.me:
                 os.eventfd_write(self._events[2 * peer + turn], 1)
@@ -156,7 +157,7 @@ class Arena:
         self._compare(number)
 
     def close(self) -> None:
-        """Leave: peers that still wait for this rank raise Gone. May be called by any thread, again too."""
+        """Leave: peers that still wait for this rank raise PeerLost. May be called by any thread, again too."""
         if not self._is_closed:
             self._is_closed = True
             if self._stop >= 0:
@@ -182,15 +183,15 @@ class Arena:
     def _wait(self, turn: int, deadline_s: float, what: str) -> None:
         rest_ms = (deadline_s - time.monotonic()) * 1000
         if rest_ms <= 0:
-            raise Late(f"Timed out waiting {self.timeout_s:g} s for {self._absent()} in {what}")
+            raise PeerTimeout(f"Timed out waiting {self.timeout_s:g} s for {self._missing_peers()} in {what}")
         for peer in self._gone:
-            # Who came to this meeting and went after it is no loss to it: the others' words are under way.
-            if self._came(peer) < self._meetings:
-                raise Gone(f"Connection closed by peer: {self._names[peer]} of this host ended or left in {what}")
+            # Who came to this barrier and went after it is no loss to it: the others' words are under way.
+            if self._last_barrier_of(peer) < self._barriers:
+                raise PeerLost(f"Connection closed by peer: {self._names[peer]} of this host ended or left in {what}")
         mine = self._events[2 * self.me + turn]
         ready = {descriptor for descriptor, _ in self._polls[turn].poll(min(rest_ms, COMPARE_MS))}
         if self._stop in ready:
-            raise Closed(f"{what} was given up: its process group is being closed")
+            raise GroupClosed(f"{what} was given up: its process group is being closed")
         if mine in ready or not ready:
             return
         for peer, its in self._peers.items():
@@ -200,21 +201,24 @@ class Arena:
             for poll in self._polls:
                 poll.unregister(its)
 
-    def _came(self, peer: int) -> int:
+    def _last_barrier_of(self, peer: int) -> int:
         return int(WORD.unpack_from(self.memory, peer * LINE)[0])
 
     def _compare(self, number: int) -> None:
         if not number:
             return
-        at = WORD.size * (1 + number % NOTES)
+        at = WORD.size * (1 + number % SIGNATURES)
         mine = WORD.unpack_from(self.memory, self.me * LINE + at)[0]
         for peer in range(self.size):
-            told = difference(mine, WORD.unpack_from(self.memory, peer * LINE + at)[0], self._names[peer])
+            told = size_mismatch(mine, WORD.unpack_from(self.memory, peer * LINE + at)[0], self._names[peer])
             if told is not None:
                 raise told
 
-    def _absent(self) -> str:
-        return ", ".join(self._names[peer] for peer in range(self.size) if self._came(peer) < self._meetings) or "peers"
+    def _missing_peers(self) -> str:
+        return (
+            ", ".join(self._names[peer] for peer in range(self.size) if self._last_barrier_of(peer) < self._barriers)
+            or "peers"
+        )
 
     def _call(self, peer: int, name: str, deadline_s: float) -> None:
         its = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

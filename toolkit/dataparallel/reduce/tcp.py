@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from toolkit.dataparallel.reduce.arena import Closed, Gone, Late, difference
+from toolkit.dataparallel.reduce.shared_memory import GroupClosed, PeerLost, PeerTimeout, size_mismatch
 
 WORD_BYTES = 16
 MARK = struct.Struct("<q")
@@ -28,7 +28,7 @@ HELLO = struct.Struct(f"<{WORD_BYTES}sq")
 CALL_WITHIN_S = 5.0  # for one address; a firewall that drops everything answers none
 
 
-class Rail:
+class TcpGroup:
     """This process's place, *me*, among the ranks of a rail; *names* says what to call each of them in errors."""
 
     def __init__(self, me: int, names: tuple[str, ...], timeout_s: float) -> None:
@@ -40,8 +40,8 @@ class Rail:
         self._sends: dict[int, list[memoryview]] = {}
         self._awaits: dict[int, list[memoryview]] = {}
         self._is_closed = False
-        # Of the all-reduce under way (arena.mark): it goes in front of each message and is compared with the peer's.
-        self.mark = 0
+        # Of the current all-reduce (shared_memory.signature). Sent before each message; the receiver compares it.
+        self.signature = 0
         self._heads: dict[int, bytearray] = {}
 
     def connect(
@@ -75,9 +75,9 @@ class Rail:
         """Begin to send *sends*[peer] to each peer and to fill *awaits*[peer] from it, bytes both; `finish` ends it.
 
         Raises:
-            Gone, Closed: as `finish`.
+            PeerLost, GroupClosed: as `finish`.
         """
-        own = MARK.pack(self.mark)
+        own = MARK.pack(self.signature)
         self._sends = {peer: [memoryview(own), view] for peer, view in sends.items() if view}
         self._heads = {peer: bytearray(MARK.size) for peer, view in awaits.items() if view}
         self._awaits = {peer: [memoryview(self._heads[peer]), view] for peer, view in awaits.items() if view}
@@ -88,8 +88,10 @@ class Rail:
         """Return when all that was begun is sent and has come.
 
         Raises:
-            Gone: a peer has ended or closed its rail. Late: not within timeout_s, for *what*. Closed: `close` was
-            called here, by another thread. Differs: the peer's message is of an all-reduce of another size.
+            PeerLost: a peer ended or closed its group.
+            PeerTimeout: the exchange took longer than timeout_s; *what* says in what, for the message.
+            GroupClosed: another thread of this rank called `close`.
+            SizeMismatch: the peer's message belongs to an all-reduce of another size.
         """
         ready = dict.fromkeys({*self._sends, *self._awaits}, select.POLLIN | select.POLLOUT)
         deadline_s = time.monotonic() + self._timeout_s
@@ -104,7 +106,7 @@ class Rail:
             ready = self._wait(deadline_s, what)
 
     def close(self) -> None:
-        """Leave: peers that wait for this rank raise Gone. May be called by any thread, again too."""
+        """Leave: peers that wait for this rank raise PeerLost. May be called by any thread, again too."""
         self._is_closed = True
         for its in self._peers.values():
             with contextlib.suppress(OSError):
@@ -142,7 +144,9 @@ class Rail:
             raise self._lost(peer, what)
         rest = _rest(views, count)
         if len(views) > 1 and len(rest) <= 1:
-            told = difference(self.mark, MARK.unpack(self._heads[peer])[0], f"{self._names[peer]} on another host")
+            told = size_mismatch(
+                self.signature, MARK.unpack(self._heads[peer])[0], f"{self._names[peer]} on another host"
+            )
             if told is not None:
                 raise told
         if rest:
@@ -160,13 +164,13 @@ class Rail:
         ready = poll.poll(max(0.0, deadline_s - time.monotonic()) * 1000)
         if not ready:
             absent = ", ".join(self._names[peer] for peer in sorted(peers.values()))
-            raise Late(f"Timed out waiting {self._timeout_s:g} s for {absent} in {what}")
+            raise PeerTimeout(f"Timed out waiting {self._timeout_s:g} s for {absent} in {what}")
         return {peers[descriptor]: events for descriptor, events in ready}
 
     def _lost(self, peer: int, what: str) -> Exception:
         if self._is_closed:
-            return Closed(f"{what} was given up: its process group is being closed")
-        return Gone(f"Connection closed by peer: {self._names[peer]} on another host ended or left in {what}")
+            return GroupClosed(f"{what} was given up: its process group is being closed")
+        return PeerLost(f"Connection closed by peer: {self._names[peer]} on another host ended or left in {what}")
 
     def _call(self, peer: int, doors: Any, words: list[bytes], deadline_s: float) -> socket.socket:
         tried = []

@@ -1,4 +1,7 @@
-"""A rank of the arena's tests: `python meets.py FOLDER RANK SIZE SCENE`. Prints what it saw, a line each."""
+"""A rank of the shared-memory group's tests: `python shared_memory_rank.py FOLDER RANK SIZE SCENE`.
+
+Prints what it saw, a line each.
+"""
 
 import os
 import signal
@@ -7,7 +10,7 @@ import threading
 from pathlib import Path
 
 from tests.dataparallel.reduce.ranks import FolderStore
-from toolkit.dataparallel.reduce.arena import HEAD_BYTES, Arena, Gone
+from toolkit.dataparallel.reduce.shared_memory import HEAD_BYTES, PeerLost, SharedMemoryGroup
 
 BYTES = 1 << 16
 folder, me, size, scene = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
@@ -20,73 +23,73 @@ def at(place: int, rank: int) -> int:
     return HEAD_BYTES + place * 1024 + rank * 64
 
 
-arena = Arena(me, tuple(f"rank {rank}" for rank in range(size)), timeout_s)
+shared_memory = SharedMemoryGroup(me, tuple(f"rank {rank}" for rank in range(size)), timeout_s)
 if scene == "one has no socket" and me == 1:
     put("door/1", "")
     sys.exit()
 try:
-    arena.connect(put, get, BYTES, 60.0)
+    shared_memory.connect(put, get, BYTES, 60.0)
 except OSError as error:
     print(f"not connected: {error}", flush=True)
     sys.exit()
-memory = arena.memory
+memory = shared_memory.memory
 if scene == "they meet":
-    # In turn two places a rank: what one writes before a meeting all have to see after it.
+    # In turn two places a rank: what one writes before a barrier all have to see after it.
     for number in range(500):
         memory[at(number & 1, me)] = number % 251
-        arena.meet("a test")
+        shared_memory.barrier("a test")
         seen = [memory[at(number & 1, rank)] for rank in range(size)]
         if seen != [number % 251] * size:
-            print(f"meeting {number}: {seen}", flush=True)
+            print(f"barrier {number}: {seen}", flush=True)
             break
     print("met", flush=True)
 elif scene == "one is killed":
-    arena.meet("a test")
+    shared_memory.barrier("a test")
     if me == 1:
         if os.fork() == 0:  # As a DataLoader's worker: it outlives its parent, and must not stand for it.
-            arena.release()
+            shared_memory.release()
             signal.pause()
         put("child", "forked")
         os.kill(os.getpid(), signal.SIGKILL)
     get("child")
     try:
-        arena.meet("a test")
-    except Gone as error:
+        shared_memory.barrier("a test")
+    except PeerLost as error:
         print(error, flush=True)
-        arena.close()
+        shared_memory.close()
 elif scene == "one leaves early":
-    # All come to the last meeting; who goes on at once must not break the others' way through it.
+    # All come to the last barrier; who goes on at once must not break the others' way through it.
     for _ in range(50):
-        arena.meet("a test")
+        shared_memory.barrier("a test")
     print("met", flush=True)
-    arena.close()
-    arena.release()
+    shared_memory.close()
+    shared_memory.release()
     del memory
     print(f"descriptors {len(list(Path('/proc/self/fd').iterdir()))}", flush=True)
 elif scene == "one is late":
-    arena.meet("a test")
+    shared_memory.barrier("a test")
     if me == 0:
         try:
-            arena.meet("a test")
+            shared_memory.barrier("a test")
         except RuntimeError as error:
             print(f"{type(error).__name__}: {error}", flush=True)
         put("over", "over")
     else:
         get("over")
 elif scene == "one closes":
-    arena.meet("a test")
+    shared_memory.barrier("a test")
     if me == 0:
-        threading.Timer(0.05, arena.close).start()
+        threading.Timer(0.05, shared_memory.close).start()
         try:
-            arena.meet("a test")
+            shared_memory.barrier("a test")
         except RuntimeError as error:
             print(f"{type(error).__name__}: {error}", flush=True)
         put("over", "over")
     else:
         get("over")
-        arena.meet("a test")  # To which rank 0 had come before it closed.
+        shared_memory.barrier("a test")  # To which rank 0 had come before it closed.
         try:
-            arena.meet("a test")
+            shared_memory.barrier("a test")
         except RuntimeError as error:
             print(f"{type(error).__name__}: {error}", flush=True)
-            arena.close()
+            shared_memory.close()

@@ -1,4 +1,4 @@
-"""A rank of the rail's tests: `python sends.py FOLDER RANK SIZE SCENE`. Prints what it saw, a line each."""
+"""A rank of the TCP group's tests: `python tcp_rank.py FOLDER RANK SIZE SCENE`. Prints what it saw, a line each."""
 
 import json
 import os
@@ -9,7 +9,7 @@ import threading
 from pathlib import Path
 
 from tests.dataparallel.reduce.ranks import FolderStore
-from toolkit.dataparallel.reduce.rail import HELLO, Rail
+from toolkit.dataparallel.reduce.tcp import HELLO, TcpGroup
 
 # Nothing, little, what a socket's buffers hold, and more.
 SIZES = (0, 1, 70_001, 3_000_001)
@@ -17,7 +17,7 @@ folder, me, size, scene = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]),
 store = FolderStore(folder)
 strangers: list[socket.socket] = []
 peers = [rank for rank in range(size) if rank != me]
-rail = Rail(me, tuple(f"rank {rank}" for rank in range(size)), 0.3 if scene == "one is late" and me == 0 else 60.0)
+tcp = TcpGroup(me, tuple(f"rank {rank}" for rank in range(size)), 0.3 if scene == "one is late" and me == 0 else 60.0)
 addresses = ["240.0.0.1"] if scene == "one has no address" and me == 1 else ["240.0.0.1", "127.0.0.1"]
 
 
@@ -29,8 +29,8 @@ def exchange(number: int, count: int) -> bool:
     """Return whether everyone got what everyone sent to it."""
     sent = {peer: memoryview(text(me, peer, number, count)) for peer in peers}
     came = {peer: bytearray(count) for peer in peers}
-    rail.start(sent, {peer: memoryview(its) for peer, its in came.items()})
-    rail.finish("a test")
+    tcp.start(sent, {peer: memoryview(its) for peer, its in came.items()})
+    tcp.finish("a test")
     return all(its == text(peer, me, number, count) for peer, its in came.items())
 
 
@@ -67,7 +67,7 @@ if scene == "a stranger calls" and me == 1:
         strange.shutdown(socket.SHUT_WR)
         strangers.append(strange)
 try:
-    rail.connect(put, store.get, addresses, 60.0)
+    tcp.connect(put, store.get, addresses, 60.0)
 except OSError as error:
     print(f"not connected: {error}", flush=True)
     sys.exit()
@@ -77,13 +77,13 @@ print("exchanged" if all(exchange(number, count) for number in range(3) for coun
 if scene == "one is killed":
     if me == 1:
         if os.fork() == 0:  # As a DataLoader's worker: it outlives its parent, and must not stand for it.
-            rail.release()
+            tcp.release()
             signal.pause()
         store.put("child", "forked")
         os.kill(os.getpid(), signal.SIGKILL)
     store.get("child")
     failing()
-    rail.close()
+    tcp.close()
 elif scene == "one is late":
     if me == 0:
         failing()
@@ -92,13 +92,13 @@ elif scene == "one is late":
         store.get("over")
 elif scene == "one closes":
     if me == 0:
-        threading.Timer(0.05, rail.close).start()
+        threading.Timer(0.05, tcp.close).start()
         failing()
         store.put("over", "over")
     else:
         store.get("over")
         failing()
 elif scene == "who is done leaves":
-    rail.close()
-    rail.release()
+    tcp.close()
+    tcp.release()
     print(f"descriptors {len(list(Path('/proc/self/fd').iterdir()))}", flush=True)

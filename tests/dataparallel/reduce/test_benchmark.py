@@ -2,7 +2,7 @@
 
 import pytest
 
-from toolkit.dataparallel.reduce.choice import Measured, threshold
+from toolkit.dataparallel.reduce.benchmark import Timing, threshold
 
 
 @pytest.mark.parametrize(
@@ -18,15 +18,15 @@ from toolkit.dataparallel.reduce.choice import Measured, threshold
         ([], None),
     ],
 )
-def test_level_1_begins_where_it_is_faster_from_there_on(
+def test_the_hierarchical_way_begins_where_it_is_faster_from_there_on(
     times: list[tuple[float, float]], expected: int | None
 ) -> None:
-    measured = [Measured(1 << number, native, ours) for number, (native, ours) in enumerate(times)]
+    measured = [Timing(1 << number, native, ours) for number, (native, ours) in enumerate(times)]
 
     assert threshold(measured, 0.9) == expected
 
 
 def test_the_order_of_measuring_does_not_matter() -> None:
-    measured = [Measured(4, 4.0, 1.0), Measured(1, 1.0, 2.0), Measured(2, 2.0, 1.0)]
+    measured = [Timing(4, 4.0, 1.0), Timing(1, 1.0, 2.0), Timing(2, 2.0, 1.0)]
 
     assert threshold(measured, 0.9) == 2

@@ -1,4 +1,4 @@
-"""From which size on an all-reduce goes through the arena: measured on the group itself, at its first use.
+"""From which size on an all-reduce goes through the shared memory: measured on the group itself, at its first use.
 
 Both levels reduce the same tensors, one after the other, in a few sizes; a try counts as long as its slowest rank, and
 the fastest of the tries stands for the level (other work on the machine only ever adds). All ranks come to the same
@@ -19,7 +19,7 @@ BETWEEN_HOSTS = 0.9
 LONG_S = 0.25
 
 
-class Measured(NamedTuple):
+class Timing(NamedTuple):
     """The times of one size."""
 
     size_bytes: int
@@ -27,7 +27,7 @@ class Measured(NamedTuple):
     ours_s: float
 
 
-def threshold(measured: Sequence[Measured], margin: float) -> int | None:
+def threshold(measured: Sequence[Timing], margin: float) -> int | None:
     """Return the smallest size from which on level 1 took at most *margin* of the native time at every size measured.
 
     None if it did not at the largest.
@@ -40,7 +40,7 @@ def threshold(measured: Sequence[Measured], margin: float) -> int | None:
     return found
 
 
-def measure(native: Callable[..., Any], ours: Callable[..., Any]) -> tuple[Measured, ...]:
+def measure(native: Callable[..., Any], ours: Callable[..., Any]) -> tuple[Timing, ...]:
     """Return the times of both ways to start an all-reduce of tensors (they return its Work), the same on all ranks.
 
     The agreement between ranks goes by *native* too.
@@ -48,7 +48,7 @@ def measure(native: Callable[..., Any], ours: Callable[..., Any]) -> tuple[Measu
     import torch
     from torch.distributed import AllreduceOptions, ReduceOp
 
-    found: list[Measured] = []
+    found: list[Timing] = []
     for size in SIZES_BYTES:
         tensor = torch.zeros(size // 4)
         times = torch.zeros(2, TRIES + 1, dtype=torch.float64)
@@ -61,7 +61,7 @@ def measure(native: Callable[..., Any], ours: Callable[..., Any]) -> tuple[Measu
         options.reduceOp = ReduceOp.MAX  # type: ignore[assignment]
         native([times], options).wait()
         fastest = times[:, 1:].min(dim=1).values.tolist()  # The first try touches memory for the first time.
-        found.append(Measured(size, *fastest))
+        found.append(Timing(size, *fastest))
         if max(fastest) > LONG_S:
             break
     return tuple(found)

@@ -7,7 +7,7 @@ import pytest
 from tests.dataparallel.reduce.ranks import played
 from toolkit.verdict.collateral import is_collateral
 
-PROGRAM = Path(__file__).with_name("sends.py")
+PROGRAM = Path(__file__).with_name("tcp_rank.py")
 
 
 @pytest.mark.parametrize("size", [2, 5])
@@ -31,22 +31,22 @@ def test_a_killed_rank_is_named_even_if_its_forked_child_lives_on(tmp_path: Path
     said = played(PROGRAM, tmp_path, 2, "one is killed")
 
     assert said[1] == []
-    assert said[0][1] == "Gone: Connection closed by peer: rank 1 on another host ended or left in a test"
+    assert said[0][1] == "PeerLost: Connection closed by peer: rank 1 on another host ended or left in a test"
     assert is_collateral(said[0][1])
 
 
 def test_who_does_not_come_in_time_is_named(tmp_path: Path) -> None:
     said = played(PROGRAM, tmp_path, 3, "one is late")
 
-    assert said[0][1] == "Late: Timed out waiting 0.3 s for rank 1, rank 2 in a test"
+    assert said[0][1] == "PeerTimeout: Timed out waiting 0.3 s for rank 1, rank 2 in a test"
     assert is_collateral(said[0][1])
 
 
 def test_a_rank_that_closes_frees_itself_and_fails_its_peers(tmp_path: Path) -> None:
     said = played(PROGRAM, tmp_path, 2, "one closes")
 
-    assert said[0][1] == "Closed: a test was given up: its process group is being closed"
-    assert said[1][1] == "Gone: Connection closed by peer: rank 0 on another host ended or left in a test"
+    assert said[0][1] == "GroupClosed: a test was given up: its process group is being closed"
+    assert said[1][1] == "PeerLost: Connection closed by peer: rank 0 on another host ended or left in a test"
 
 
 def test_a_rank_without_an_address_keeps_nobody_waiting(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ WAIT_S = 1.0  # for the other ranks' word at the end; they end within millisecon
 MIB = 1 << 20
 
 
-class Way(NamedTuple):
+class PathStatistics(NamedTuple):
     """One way that all-reduces went: how many, the bytes handed in, the bytes that this rank sent for them."""
 
     calls: int
@@ -16,7 +16,7 @@ class Way(NamedTuple):
     sent_bytes: int
 
 
-class Tally:
+class CollectiveStatistics:
     """Counts of one process; the first group that is made names its rank and lends its store for the end.
 
     Increments are not locked: an all-reduce comes from one thread at a time (the autograd thread or the script's own).
@@ -38,19 +38,19 @@ class Tally:
         if self._store is None:
             self._store, self.rank, self.size, self.native = store, rank, size, native
 
-    def handed(self, given_bytes: int, size: int) -> None:
+    def count_native(self, given_bytes: int, size: int) -> None:
         """Count an all-reduce handed to the native backend of a group of *size*; a ring sends 2 (n-1)/n of it."""
         self.calls += 1
         self.given_bytes += given_bytes
         self.sent_bytes += 2 * (size - 1) * given_bytes // size
 
-    def ways(self) -> dict[str, Way]:
+    def by_path(self) -> dict[str, PathStatistics]:
         """Return the counts by the way's name, the native backend's first."""
-        found = {f"{self.native}": Way(self.calls, self.given_bytes, self.sent_bytes)}
+        found = {f"{self.native}": PathStatistics(self.calls, self.given_bytes, self.sent_bytes)}
         for reducer in self.reducers:
-            for name, way in reducer.ways().items():
-                before = found.get(name, Way(0, 0, 0))
-                found[name] = Way(*(one + other for one, other in zip(before, way, strict=True)))
+            for name, way in reducer.by_path().items():
+                before = found.get(name, PathStatistics(0, 0, 0))
+                found[name] = PathStatistics(*(one + other for one, other in zip(before, way, strict=True)))
         return found
 
     def end(self) -> None:
@@ -62,19 +62,19 @@ class Tally:
         if store is None or hasattr(sys, "last_value"):
             return
         try:
-            ways = self.ways()
+            ways = self.by_path()
             sent = sum(way.sent_bytes for way in ways.values())
             if self.rank != 0:
                 store.set(f"sent/{self.rank}", str(sent))
                 return
-            told = [sent, *_told(store, self.size)]
+            told = [sent, *_reported(store, self.size)]
             sys.stderr.write(f"[toolkit] smddp: {line(self.size, ways, self.others, told)}\n")
             sys.stderr.flush()
         except Exception:  # noqa: BLE001 - whatever became of the store or of stderr, the job has ended well
             return
 
 
-def _told(store: Any, size: int) -> list[int]:
+def _reported(store: Any, size: int) -> list[int]:
     keys = [f"sent/{rank}" for rank in range(1, size)]
     deadline = time.monotonic() + WAIT_S
     while not all(here := [store.check([key]) for key in keys]) and time.monotonic() < deadline:
@@ -82,10 +82,10 @@ def _told(store: Any, size: int) -> list[int]:
     return [int(store.get(key)) for key, is_here in zip(keys, here, strict=True) if is_here] if keys else []
 
 
-def line(size: int, ways: dict[str, Way], others: int, sent: list[int]) -> str:
+def line(size: int, ways: dict[str, PathStatistics], others: int, sent: list[int]) -> str:
     """Return the line's text; *sent* holds the bytes of each rank that told them (none: not known).
 
-    >>> line(2, {"gloo": Way(3, 6 * MIB, 6 * MIB)}, 1, [6 * MIB, 6 * MIB])
+    >>> line(2, {"gloo": PathStatistics(3, 6 * MIB, 6 * MIB)}, 1, [6 * MIB, 6 * MIB])
     '2 ranks; all-reduce: 3 x gloo, 6.0 MiB; other collectives: 1; each rank sent 6.0 MiB (max/mean 1.00)'
     """
     used = [f"{way.calls} x {name}, {_mib(way.given_bytes)}" for name, way in ways.items() if way.calls]

@@ -16,8 +16,8 @@ from toolkit import settings
 from toolkit.errors import ToolkitError
 from toolkit.job.job import Job
 from toolkit.job.machine import Machine
+from toolkit.jobfile.options import Options, Origin, from_file
 from toolkit.jobfile.spec import complete
-from toolkit.jobfile.words import Place, Words, from_file
 from toolkit.launchers import table as launchers
 from toolkit.log import Log
 from toolkit.platforms import table as platforms
@@ -188,7 +188,7 @@ def _can_be_started(job: Job, base: Path) -> None:
 
 
 JOB = {"script": "train.py", "hosts": 1}
-WORDS = tuple(field.encode_name for field in msgspec.structs.fields(Words))
+WORDS = tuple(field.encode_name for field in msgspec.structs.fields(Options))
 
 
 @target(_bytes(_with(JOB, WORDS, values)), st.sampled_from((".json", ".yaml", ".toml")))
@@ -198,6 +198,6 @@ def job_files_are_a_job_or_a_clear_error(content: bytes, suffix: str) -> None:
     file = base / f"job{suffix}"
     text = content.decode("utf-8", "replace")
     try:
-        complete(from_file(text, file), Place(where=str(file)), folder=base, stamp="now")
+        complete(from_file(text, file), Origin(where=str(file)), folder=base, stamp="now")
     except ToolkitError as error:
         assert error.exit_code == 78, error

@@ -8,8 +8,8 @@ import msgspec
 from toolkit.job.cluster import Group
 from toolkit.job.spec import JobSpec
 from toolkit.jobfile.distribution import GROUPS, strategy_of
+from toolkit.jobfile.options import Origin
 from toolkit.jobfile.spec import JobFile, LocalRun
-from toolkit.jobfile.words import Place
 
 TWO = ("algo-1", "algo-2")
 
@@ -28,7 +28,7 @@ def job_file(
     script = source / "train.py" if script is None else script
     groups = groups or (Group(name="homogeneousCluster", hosts=hosts, instance_type="local"),)
     named = set(distribution.get(GROUPS, ())) if isinstance(distribution, dict) else set()
-    strategy, taking_part = strategy_of(distribution, {group.name for group in groups} | named, Place(where="test"))
+    strategy, taking_part = strategy_of(distribution, {group.name for group in groups} | named, Origin(where="test"))
     local = {name: more.pop(name) for name in LocalRun.__struct_fields__ if name in more}
     spec = JobSpec(
         name="job",

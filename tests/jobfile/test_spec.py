@@ -12,7 +12,7 @@ from toolkit.job.cluster import Group
 from toolkit.job.job import Channel, ChannelMode
 from toolkit.job.spec import JobSpec
 from toolkit.job.strategy import Strategy
-from toolkit.jobfile import text, words
+from toolkit.jobfile import options, text
 from toolkit.jobfile.spec import JobFile, Kill, LocalRun
 
 HERE = Path("/job")
@@ -349,7 +349,7 @@ def test_a_file_that_this_python_cannot_read_names_only_formats_that_it_can(
     monkeypatch.setattr(text, "import_module", found)
 
     with pytest.raises(ContractError) as caught:
-        words.from_file("", Path(name))
+        options.from_file("", Path(name))
 
     assert caught.value.hint.endswith(told)
 

@@ -12,8 +12,8 @@ from toolkit import settings
 from toolkit.cli.render import manifest
 from toolkit.errors import ContractError
 from toolkit.job.machine import Machine
+from toolkit.jobfile.options import Origin, from_file
 from toolkit.jobfile.spec import JobFile, complete
-from toolkit.jobfile.words import Place, from_file
 from toolkit.log import Log
 from toolkit.platforms.place import expanded
 from toolkit.platforms.table import detect
@@ -83,7 +83,7 @@ PLAIN = Choices(image="localhost/train:1")
 
 def asked_in(text: str) -> JobFile:
     file = Path("/src/job.toml")
-    return complete(from_file(text, file), Place(where=str(file)), folder=Path("/shared"), stamp="now")
+    return complete(from_file(text, file), Origin(where=str(file)), folder=Path("/shared"), stamp="now")
 
 
 def rendered(kind: str, text: str, choices: Choices) -> list[dict[str, Any]]:

@@ -23,7 +23,7 @@ KINDS = {
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """Declare the words."""
+    """Declare the options."""
     kinds = "; ".join(f"{name}: {meaning}" for name, meaning in KINDS.items())
     parser.add_argument("kind", type=one_of(KINDS), metavar="KIND", help=kinds)
     parser.add_argument("job", metavar="JOB", help="a job file, as toolkit run takes it (.toml, .yaml, .json)")
@@ -45,16 +45,16 @@ def add(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace, log: Log) -> int:
     """Print the manifest; return 0."""
     from toolkit.jobfile.file import read
+    from toolkit.jobfile.options import Origin
     from toolkit.jobfile.spec import complete
-    from toolkit.jobfile.words import Place
     from toolkit.render.inside import Choices
 
     file = Path(arguments.job).absolute()
-    words = read(file, "Name the file that `toolkit run` takes, as job.toml.")
+    options = read(file, "Name the file that `toolkit run` takes, as job.toml.")
     # Without the time that `toolkit run` adds: the same file makes the same manifest.
-    named = re.sub("[^A-Za-z0-9]+", "-", Path(str(words.get("script"))).stem).strip("-")
-    words.setdefault("name", named or "job")
-    asked = complete(words, Place(where=str(file)), folder=Path.cwd(), stamp="")
+    named = re.sub("[^A-Za-z0-9]+", "-", Path(str(options.get("script"))).stem).strip("-")
+    options.setdefault("name", named or "job")
+    asked = complete(options, Origin(where=str(file)), folder=Path.cwd(), stamp="")
     _check_kind(arguments)
     user = _person(asked, log) if arguments.kind == "compose" else ""
     choices = Choices(
@@ -74,15 +74,15 @@ def run(arguments: argparse.Namespace, log: Log) -> int:
 
 
 def _check_kind(arguments: argparse.Namespace) -> None:
-    """Raise ContractError for a word that the kind of manifest has no place for."""
-    for word, given, kinds in (
+    """Raise ContractError for an option that the kind of manifest has no place for."""
+    for option, given, kinds in (
         ("--claim", arguments.claim, ("job", "jobset")),
         ("--notice", arguments.notice, ("slurm",)),
     ):
         if given and arguments.kind not in kinds:
-            hint = f"Leave {word} out."
+            hint = f"Leave {option} out."
             raise ContractError(
-                f"expected it for {' or '.join(kinds)} alone, found it for {arguments.kind}", where=word, hint=hint
+                f"expected it for {' or '.join(kinds)} alone, found it for {arguments.kind}", where=option, hint=hint
             )
 
 

@@ -12,49 +12,49 @@ from toolkit.cli.parser import Parser, whole
 from toolkit.errors import UserError
 from toolkit.log import Log
 
-# What `toolkit run` keeps to itself: everything else is a word of the job.
+# What `toolkit run` keeps to itself: everything else is an option of the job.
 OWN = ("command", "dry_run", "plain", "quiet")
 EPILOG = """\
-The same words are the keys of a job file (toolkit run job.toml); arguments beside it win.
+The same options are the keys of a job file (toolkit run job.toml); arguments beside it win.
 Exit code: the job's. 0 completed; the first failing host's; 75 a host vanished; 143 stopped, 130 by Ctrl-C;
-78 a word or path is wrong, nothing was started.
+78 an option or path is wrong, nothing was started.
 """
 
 
 def add(parser: Parser) -> None:
-    """Declare the words; what they mean is jobfile/'s."""
+    """Declare the options; jobfile/ says what they mean."""
     parser.wrong = UserError.exit_code
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = EPILOG
 
-    def word(name: str, metavar: str, meaning: str, **more: Any) -> None:
+    def option(name: str, metavar: str, meaning: str, **more: Any) -> None:
         parser.add_argument(name, metavar=metavar, help=meaning, **more)
 
     def switch(name: str, meaning: str, *short: str) -> None:
         parser.add_argument(*short, name, action="store_true", help=meaning)
 
-    word("script", "SCRIPT|JOB", "the script to train with, or a job file (.toml, .yaml, .json)")
+    option("script", "SCRIPT|JOB", "the script to train with, or a job file (.toml, .yaml, .json)")
     switch("--dry-run", "start nothing: check the job and show what it is")
-    word("--source", "DIR", "the folder that is submitted (default: the script's)")
-    word("--name", "NAME", "the job's name (default: the script's and the time)")
-    word("--job-dir", "DIR", "where everything about the job goes (default: jobs/NAME)")
-    word("--hosts", "N", "number of hosts (default: 1)", type=whole)
-    word("--processes-per-host", "N", "ranks on each host (default: its GPUs, or 1)", type=whole)
-    word("--distribution", "NAME", "torchrun, ddp, mpi, smddp, ..., or the SDK's dictionary as JSON")
-    word("--hyperparameter", "NAME=VALUE", "a hyperparameter, JSON if it is JSON", action="append")
-    word("--channel", "NAME=PATH[:MODE]", "an input channel: File, FastFile or Pipe, ShardedByS3Key", action="append")
-    word("--metric", "NAME=REGEX", "a metric definition; the first group is the value", action="append")
-    word("--env", "NAME=VALUE", "a variable of the job's environment", action="append")
-    word("--requirements", "FILE", "installed before the script starts")
-    word("--rules", "FILE", "log rules that the job is watched by (toolkit docs rules)")
-    word("--checkpoints", "DIR", "the hosts' /opt/ml/checkpoints; outlives the job")
-    word("--max-run", "TIME", "stop the job as MaxRuntimeInSeconds does (30s, 10m, 1h)")
-    word("--stop-after", "TIME", "stop the job as StopTrainingJob does")
-    word("--kill", "HOST@TIME", "let a host vanish (algo-2@5s)", action="append")
-    word("--backend", "NAME", "process: hosts are processes here (default); docker: containers of --image")
-    word("--image", "IMAGE", "the image of the hosts' containers")
-    word("--memory", "SIZE", "a container's memory (2g); what needs more is killed")
-    word("--shm-size", "SIZE", "a container's /dev/shm (default: 1g)")
+    option("--source", "DIR", "the folder that is submitted (default: the script's)")
+    option("--name", "NAME", "the job's name (default: the script's and the time)")
+    option("--job-dir", "DIR", "where everything about the job goes (default: jobs/NAME)")
+    option("--hosts", "N", "number of hosts (default: 1)", type=whole)
+    option("--processes-per-host", "N", "ranks on each host (default: its GPUs, or 1)", type=whole)
+    option("--distribution", "NAME", "torchrun, ddp, mpi, smddp, ..., or the SDK's dictionary as JSON")
+    option("--hyperparameter", "NAME=VALUE", "a hyperparameter, JSON if it is JSON", action="append")
+    option("--channel", "NAME=PATH[:MODE]", "an input channel: File, FastFile or Pipe, ShardedByS3Key", action="append")
+    option("--metric", "NAME=REGEX", "a metric definition; the first group is the value", action="append")
+    option("--env", "NAME=VALUE", "a variable of the job's environment", action="append")
+    option("--requirements", "FILE", "installed before the script starts")
+    option("--rules", "FILE", "log rules that the job is watched by (toolkit docs rules)")
+    option("--checkpoints", "DIR", "the hosts' /opt/ml/checkpoints; outlives the job")
+    option("--max-run", "TIME", "stop the job as MaxRuntimeInSeconds does (30s, 10m, 1h)")
+    option("--stop-after", "TIME", "stop the job as StopTrainingJob does")
+    option("--kill", "HOST@TIME", "let a host vanish (algo-2@5s)", action="append")
+    option("--backend", "NAME", "process: hosts are processes here (default); docker: containers of --image")
+    option("--image", "IMAGE", "the image of the hosts' containers")
+    option("--memory", "SIZE", "a container's memory (2g); what needs more is killed")
+    option("--shm-size", "SIZE", "a container's /dev/shm (default: 1g)")
     switch("--plain", "lines alone: no table that is redrawn, no colours (also: NO_COLOR=1, TERM=dumb, no terminal)")
     switch("--quiet", "show the end alone; what the hosts print is in the job's logs", "-q")
 
@@ -107,30 +107,30 @@ def read(arguments: Mapping[str, Any], folder: Path, stamp: str) -> Any:
     """Return the JobFile for *arguments*, and the job file if their script is one.
 
     Raises:
-        ContractError, UserError: a word is wrong, or the job file cannot be read.
+        ContractError, UserError: an option is wrong, or the job file cannot be read.
     """
     from toolkit.jobfile.file import read as read_file
+    from toolkit.jobfile.options import Origin, from_arguments, joined
     from toolkit.jobfile.spec import complete
     from toolkit.jobfile.text import is_job_file
-    from toolkit.jobfile.words import Place, from_arguments, joined
 
     given = {name: value for name, value in arguments.items() if name not in OWN}
     job_file = folder / given["script"]
     is_job = is_job_file(job_file)
-    place = Place(where=str(job_file) if is_job else "toolkit run", names=_names(given, is_job=is_job))
+    place = Origin(where=str(job_file) if is_job else "toolkit run", names=_names(given, is_job=is_job))
     if not is_job:
         return complete(from_arguments(given, folder, place), place, folder=folder, stamp=stamp)
-    words = read_file(job_file, "Name a job file, as job.toml, or a script, as train.py.")
+    options = read_file(job_file, "Name a job file, as job.toml, or a script, as train.py.")
     beside = from_arguments({**given, "script": None}, folder, place)
-    return complete(joined(words, beside), place, folder=folder, stamp=stamp)
+    return complete(joined(options, beside), place, folder=folder, stamp=stamp)
 
 
 def _names(given: Mapping[str, Any], *, is_job: bool) -> dict[str, str]:
-    """Return the words that are arguments, each with the place that an error names."""
+    """Return the options that are arguments, each with the place that an error names."""
     options = {name.replace("_", "-") for name, value in given.items() if value not in (None, [])}
     if is_job:
         options.discard("script")
-    return {word: f"toolkit run: {'SCRIPT' if word == 'script' else '--' + word}" for word in options}
+    return {name: f"toolkit run: {'SCRIPT' if name == 'script' else '--' + name}" for name in options}
 
 
 def _short(path: Path) -> Path:

@@ -7,7 +7,7 @@ import msgspec
 
 from toolkit.errors import ContractError, did_you_mean
 from toolkit.job.strategy import STRATEGIES, Strategy, StrategyName
-from toolkit.jobfile.words import Place, Positive
+from toolkit.jobfile.options import Origin, Positive
 from toolkit.records import Record, convert
 
 NAMES: dict[str, StrategyName] = {name: strategy for strategy, row in STRATEGIES.items() for name in row.names}
@@ -31,7 +31,7 @@ class _Smdistributed(Record, frozen=True, kw_only=True):
 
 
 def strategy_of(
-    asked: str | Mapping[str, Any] | None, groups: set[str], place: Place
+    asked: str | Mapping[str, Any] | None, groups: set[str], origin: Origin
 ) -> tuple[Strategy, tuple[str, ...]]:
     """Return (how ranks are started, the instance groups that take part, () for the first); *groups*: all there are.
 
@@ -41,8 +41,8 @@ def strategy_of(
     if asked is None:
         return Strategy(), ()
     if isinstance(asked, str):
-        return Strategy(name=_named(asked, place)), ()
-    named = _checked(asked, groups, place)
+        return Strategy(name=_named(asked, origin)), ()
+    named = _checked(asked, groups, origin)
     entries = {name: _entry(asked, row.sdk_keys) for name, row in STRATEGIES.items() if row.sdk_keys}
     parallel = _entry(asked, (SMDISTRIBUTED, "modelparallel"))
     name: StrategyName = next((name for name, entry in entries.items() if entry.enabled), "script")
@@ -71,17 +71,17 @@ def dictionary(strategy: Strategy, groups: tuple[str, ...]) -> dict[str, Any]:
     return made | ({GROUPS: list(groups)} if groups else {})
 
 
-def _named(asked: str, place: Place) -> StrategyName:
+def _named(asked: str, origin: Origin) -> StrategyName:
     name = asked.lower().replace("-", "_")
     if name not in NAMES:
         expected = f"expected one of {', '.join(NAMES)}, found {asked!r}"
-        raise ContractError(expected, where=place.of("distribution"), hint=did_you_mean(asked, NAMES))
+        raise ContractError(expected, where=origin.of("distribution"), hint=did_you_mean(asked, NAMES))
     return NAMES[name]
 
 
-def _checked(asked: Mapping[str, Any], groups: set[str], place: Place) -> tuple[str, ...]:
+def _checked(asked: Mapping[str, Any], groups: set[str], origin: Origin) -> tuple[str, ...]:
     """Return the groups that *asked* names, after a check of all its keys and values."""
-    where = place.of("distribution")
+    where = origin.of("distribution")
     for key, value in asked.items():
         if key not in KEYS:
             raise ContractError(f"expected keys among {', '.join(sorted(KEYS))}, found {key!r}", where=where)

@@ -1,15 +1,15 @@
-"""A job file on the disk: its words, or what is there in its place."""
+"""A job file on the disk: its options, or what is there in its place."""
 
 from pathlib import Path
 from typing import Any
 
 from toolkit.errors import ContractError, did_you_mean
+from toolkit.jobfile.options import from_file
 from toolkit.jobfile.text import is_job_file
-from toolkit.jobfile.words import from_file
 
 
 def read(path: Path, hint: str) -> dict[str, Any]:
-    """Return the words of the job file *path*; *hint* says what to do where it is not there.
+    """Return the options of the job file *path*; *hint* says what to do where it is not there.
 
     Raises:
         ContractError: it cannot be read, or is no job file.

@@ -1,4 +1,4 @@
-"""A job file or the arguments of `toolkit run`, checked: a JobFile of the words that words.py reads. Pure."""
+"""A job file or the arguments of `toolkit run`, checked: a JobFile of the options that options.py reads. Pure."""
 
 import math
 import re
@@ -11,7 +11,7 @@ from toolkit.job.cluster import Group
 from toolkit.job.job import Channel, ChannelMode
 from toolkit.job.spec import JobSpec
 from toolkit.jobfile.distribution import strategy_of
-from toolkit.jobfile.words import PATH_WORDS, URI, Backend, ChannelWords, Place, Words, check_words
+from toolkit.jobfile.options import PATH_OPTIONS, URI, Backend, ChannelOptions, Options, Origin, check_options
 from toolkit.records import Record
 
 MODES: tuple[ChannelMode, ...] = get_args(ChannelMode)
@@ -86,34 +86,37 @@ class JobFile(Record, frozen=True, kw_only=True):
         return next(group.instance_type for group in self.groups if group.name == name)
 
 
-def complete(words: Mapping[str, Any], place: Place, *, folder: Path, stamp: str, needs_script: bool = True) -> JobFile:
-    """Return the JobFile for *words*; *folder* is where jobs/ goes, *stamp* (a time) makes a name where none is given.
+def complete(
+    options: Mapping[str, Any], origin: Origin, *, folder: Path, stamp: str, needs_script: bool = True
+) -> JobFile:
+    """Return the JobFile for *options*; *folder* is where jobs/ goes; *stamp* (a time) makes a name if none
+    is given.
     *needs_script* False: a plug-in runs, and `source` is given.
 
     Raises:
-        ContractError: a word is missing, of the wrong type or outside what is possible; names it.
+        ContractError: an option is missing, of the wrong type or outside what is possible; names it.
     """
-    asked = check_words(words, place)
-    for word in ("script", *PATH_WORDS):
-        _check_path(getattr(asked, word.replace("-", "_")), place.of(word))
+    asked = check_options(options, origin)
+    for option in ("script", *PATH_OPTIONS):
+        _check_path(getattr(asked, option.replace("-", "_")), origin.of(option))
     if asked.script is None and needs_script:
-        raise ContractError("expected the path of a script, found nothing", where=place.of("script"))
+        raise ContractError("expected the path of a script, found nothing", where=origin.of("script"))
     source = Path(asked.source) if asked.source else Path(asked.script or "").parent
-    script = None if asked.script is None else _below(Path(asked.script), source, place)
+    script = None if asked.script is None else _below(Path(asked.script), source, origin)
     stem = re.sub(r"[^A-Za-z0-9]+", "-", script.stem if script else "")[: NAME_CHARACTERS - 1 - len(stamp)].strip("-")
     name = asked.name or f"{stem or 'job'}-{stamp}"
     if not _JOB_NAME.fullmatch(name):
         raise ContractError(
-            f"expected letters, digits and inner dashes, at most 63, found {name!r}", where=place.of("name")
+            f"expected letters, digits and inner dashes, at most 63, found {name!r}", where=origin.of("name")
         )
     if asked.checkpoints and asked.job_dir and Path(asked.checkpoints) == Path(asked.job_dir):
         hint = "The job's folder holds its results, which the next run in it replaces."
         raise ContractError(
-            f"expected a folder beside the job's own, found {asked.job_dir}", where=place.of("checkpoints"), hint=hint
+            f"expected a folder beside the job's own, found {asked.job_dir}", where=origin.of("checkpoints"), hint=hint
         )
-    groups = _groups(asked, place)
+    groups = _groups(asked, origin)
     hosts = {host for group in groups for host in group.hosts}
-    strategy, taking_part = strategy_of(asked.distribution, {group.name for group in groups}, place)
+    strategy, taking_part = strategy_of(asked.distribution, {group.name for group in groups}, origin)
     return JobFile(
         spec=JobSpec(
             name=name,
@@ -123,7 +126,7 @@ def complete(words: Mapping[str, Any], place: Place, *, folder: Path, stamp: str
             groups=taking_part or None,
             processes_per_host=asked.processes_per_host,
             hyperparameters=asked.hyperparameter,
-            channels=tuple(_channel(name, value, place) for name, value in asked.channel.items()),
+            channels=tuple(_channel(name, value, origin) for name, value in asked.channel.items()),
             metric_definitions=tuple(asked.metric.items()),
             checkpoints=Path(asked.checkpoints) if asked.checkpoints else None,
             rules=Path(asked.rules) if asked.rules else None,
@@ -134,48 +137,48 @@ def complete(words: Mapping[str, Any], place: Place, *, folder: Path, stamp: str
         requirements=Path(asked.requirements) if asked.requirements else None,
         run=LocalRun(
             job_dir=Path(asked.job_dir) if asked.job_dir else folder / "jobs" / name,
-            stop_after_s=None if asked.stop_after is None else seconds(asked.stop_after, "stop-after", place),
-            max_run_s=None if asked.max_run is None else seconds(asked.max_run, "max-run", place, above_zero=True),
-            kills=tuple(_kill(text, hosts, place) for text in _several(asked.kill)),
+            stop_after_s=None if asked.stop_after is None else seconds(asked.stop_after, "stop-after", origin),
+            max_run_s=None if asked.max_run is None else seconds(asked.max_run, "max-run", origin, above_zero=True),
+            kills=tuple(_kill(text, hosts, origin) for text in _several(asked.kill)),
             backend=asked.backend,
             image=asked.image,
-            memory_bytes=None if asked.memory is None else size_bytes(asked.memory, "memory", place),
-            shm_bytes=None if asked.shm_size is None else size_bytes(asked.shm_size, "shm-size", place),
+            memory_bytes=None if asked.memory is None else size_bytes(asked.memory, "memory", origin),
+            shm_bytes=None if asked.shm_size is None else size_bytes(asked.shm_size, "shm-size", origin),
         ),
     )
 
 
-def seconds(value: str | float, word: str, place: Place, *, above_zero: bool = False) -> float:
+def seconds(value: str | float, option: str, origin: Origin, *, above_zero: bool = False) -> float:
     """Return the seconds of "30s", "10m", "1.5h", "250ms" or a plain number."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|)", value.strip()) if isinstance(value, str) else None
     found = float(match[1]) * _UNIT_S[match[2]] if match else -1.0 if isinstance(value, str) else float(value)
     if not 0 <= found < math.inf or (above_zero and found == 0):
         expected = "a time above 0, such as" if above_zero else "a time such as"
-        raise ContractError(f"expected {expected} 30s, 10m or 1.5h, found {value!r}", where=place.of(word))
+        raise ContractError(f"expected {expected} 30s, 10m or 1.5h, found {value!r}", where=origin.of(option))
     return found
 
 
-def size_bytes(value: str | int, word: str, place: Place) -> int:
+def size_bytes(value: str | int, option: str, origin: Origin) -> int:
     """Return the bytes of "512m", "2g", "1.5GiB" (docker's units, of 1,024) or a plain number."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", str(value).strip().lower())
     found = int(float(match[1]) * _UNIT_BYTES[match[2]]) if match else 0
     if not found:
-        raise ContractError(f"expected a size such as 512m or 2g, found {value!r}", where=place.of(word))
+        raise ContractError(f"expected a size such as 512m or 2g, found {value!r}", where=origin.of(option))
     return found
 
 
-def _groups(asked: Words, place: Place) -> tuple[Group, ...]:
+def _groups(asked: Options, origin: Origin) -> tuple[Group, ...]:
     if not asked.instance_groups:
         hosts = tuple(f"algo-{number}" for number in range(1, (asked.hosts or 1) + 1))
         return (Group(name="homogeneousCluster", hosts=hosts, instance_type="local"),)
     count = sum(group.hosts for group in asked.instance_groups)
     if asked.hosts not in (None, count):
         raise ContractError(
-            f"expected {count}, the sum over instance-groups, found {asked.hosts}", where=place.of("hosts")
+            f"expected {count}, the sum over instance-groups, found {asked.hosts}", where=origin.of("hosts")
         )
     names = [group.name for group in asked.instance_groups]
     if len(set(names)) < len(names):
-        raise ContractError(f"expected different names, found {', '.join(names)}", where=place.of("instance-groups"))
+        raise ContractError(f"expected different names, found {', '.join(names)}", where=origin.of("instance-groups"))
     groups, first = [], 1
     for group in asked.instance_groups:
         numbers = range(first, first + group.hosts)
@@ -185,19 +188,19 @@ def _groups(asked: Words, place: Place) -> tuple[Group, ...]:
     return tuple(groups)
 
 
-def _channel(name: str, value: str | ChannelWords, place: Place) -> Channel:
+def _channel(name: str, value: str | ChannelOptions, origin: Origin) -> Channel:
     if not _CHANNEL_NAME.fullmatch(name) or name in (".", ".."):
-        raise ContractError(f"expected a name of A-Z a-z 0-9 . - _, found {name!r}", where=place.of("channel"))
-    _check_path(value if isinstance(value, str) else value.path, place.of("channel"))
-    if isinstance(value, ChannelWords):
+        raise ContractError(f"expected a name of A-Z a-z 0-9 . - _, found {name!r}", where=origin.of("channel"))
+    _check_path(value if isinstance(value, str) else value.path, origin.of("channel"))
+    if isinstance(value, ChannelOptions):
         sharded = value.distribution == SHARDED
         return Channel(name=name, folder=Path(value.path), mode=value.mode, sharded=sharded)
     path, mode, sharded = value, MODES[0], False
     while ":" in path:
-        front, _, word = path.rpartition(":")
-        if word in MODES:
-            mode = MODES[MODES.index(word)]
-        elif word == SHARDED:
+        front, _, suffix = path.rpartition(":")
+        if suffix in MODES:
+            mode = MODES[MODES.index(suffix)]
+        elif suffix == SHARDED:
             sharded = True
         else:
             break
@@ -211,20 +214,20 @@ def _check_path(path: str | None, where: str) -> None:
         raise ContractError(f"expected a path of this machine, found {path!r}", where=where, hint=hint)
 
 
-def _kill(text: str, hosts: set[str], place: Place) -> Kill:
+def _kill(text: str, hosts: set[str], origin: Origin) -> Kill:
     host, _, after = text.partition("@")
     if host not in hosts or not after:
         expected = ", ".join(sorted(hosts))
-        raise ContractError(f"expected HOST@TIME with a host among {expected}, found {text!r}", where=place.of("kill"))
-    return Kill(host=host, after_s=seconds(after, "kill", place))
+        raise ContractError(f"expected HOST@TIME with a host among {expected}, found {text!r}", where=origin.of("kill"))
+    return Kill(host=host, after_s=seconds(after, "kill", origin))
 
 
-def _below(script: Path, source: Path, place: Place) -> Path:
-    """Return the absolute path of *script*, given from where the words are or from *source*."""
+def _below(script: Path, source: Path, origin: Origin) -> Path:
+    """Return the absolute path of *script*, given from where the options are or from *source*."""
     for candidate in (script, source / script):
         if candidate.is_absolute() and source in candidate.parents:
             return candidate
-    raise ContractError(f"expected a script in the source folder {source}, found {script}", where=place.of("script"))
+    raise ContractError(f"expected a script in the source folder {source}, found {script}", where=origin.of("script"))
 
 
 def _text(value: str | float) -> str:

@@ -42,7 +42,7 @@ def parse(content: bytes, path: PurePath) -> Any:
 
 
 def _check_once(content: bytes, path: PurePath) -> None:
-    """Refuse JSON that names a key twice in one object: of both values one would be lost without a word."""
+    """Refuse JSON that names a key twice in one object: of both values one would be lost silently."""
     import json
 
     def once(found: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -114,7 +114,7 @@ def _reader(*modules: str) -> Any:
 
 
 def _loader(yaml: Any) -> Any:
-    """Return PyYAML's safe loader, but with YAML 1.2's numbers and words, as JSON has them, and each key once.
+    """Return PyYAML's safe loader, but with YAML 1.2's numbers and keywords, as JSON has them, and each key once.
 
     As YAML 1.1 has it, 3e-4 is a text (no dot), on, off, yes and no are booleans, 12:30 is 750 and 2026-11-22 a date.
     """

@@ -25,9 +25,8 @@ from toolkit.job.scripts import only_script
 from toolkit.job.spec import JobSpec
 from toolkit.job.strategy import Strategy
 from toolkit.jobfile.file import read as read_job_file
+from toolkit.jobfile.options import Origin, check_options, from_arguments, joined
 from toolkit.jobfile.spec import JobFile, complete
-from toolkit.jobfile.words import Place as Written
-from toolkit.jobfile.words import check_words, from_arguments, joined
 from toolkit.log import Log
 from toolkit.platforms import names, report
 from toolkit.platforms.assemble import assemble, check_passable
@@ -164,33 +163,33 @@ def _given(
     plugin = sagemaker.plugin(environ) is not None
     file = _job_file(ours, places)
     where = "TOOLKIT_PROGRAM" if file is None else str(file)
-    words = joined({} if file is None else read_job_file(file, HINT), _variables(ours, here))
-    code = Path(words.get("source", places.code))
+    options = joined({} if file is None else read_job_file(file, HINT), _variables(ours, here))
+    code = Path(options.get("source", places.code))
     own = _program(ours.program, code, here) if ours.program else {}
-    by, script = chosen([("TOOLKIT_PROGRAM", own.get("script")), (where, words.get("script")), *programs], code, log)
+    by, script = chosen([("TOOLKIT_PROGRAM", own.get("script")), (where, options.get("script")), *programs], code, log)
     if not script and file is None and not plugin:
         script = only_script(places.code) or ""
         if script:
             log.info(f"nothing names a script: {script} is the only one in {places.code}")
     if own:
-        words |= own
-    elif script and "script" not in words:
-        words |= {"script": str(code / script), "source": str(code)}
-    if "script" not in words:
+        options |= own
+    elif script and "script" not in options:
+        options |= {"script": str(code / script), "source": str(code)}
+    if "script" not in options:
         if file is not None:
-            check_words(words, Written(where=where))
+            check_options(options, Origin(where=where))
         if file is not None and not plugin:
             raise ContractError("$.script: expected the path of a script, found nothing", where=where)
         if not plugin:
             return None
-        words.setdefault("source", str(code))
-    words.setdefault("name", place.name or job_name(Path(words.get("script", "")).stem) or "job")
+        options.setdefault("source", str(code))
+    options.setdefault("name", place.name or job_name(Path(options.get("script", "")).stem) or "job")
     made = complete(
-        words, Written(where=where, names=_named(ours)), folder=here, stamp="", needs_script="script" in words
+        options, Origin(where=where, names=_named(ours)), folder=here, stamp="", needs_script="script" in options
     )
     _check(made, place, where)
     check_passable(made.spec.hyperparameters, _named(ours).get("hyperparameter", where))
-    return _Given(file=made, entry_from=by, distributes="distribution" in words)
+    return _Given(file=made, entry_from=by, distributes="distribution" in options)
 
 
 def _job_file(ours: Settings, places: Folders) -> Path | None:
@@ -200,19 +199,19 @@ def _job_file(ours: Settings, places: Folders) -> Path | None:
 
 
 def _variables(ours: Settings, here: Path) -> dict[str, Any]:
-    """Return the words that TOOLKIT_* variables hold; paths start from *here*."""
+    """Return the options that TOOLKIT_* variables hold; paths start from *here*."""
     pairs = [pair.strip() for pair in ours.channels.split(",") if pair.strip()]
     given = {"channel": pairs, "distribution": ours.distribution or None}
-    words = from_arguments(given, here, Written(where="environment", names=_named(ours)))
+    options = from_arguments(given, here, Origin(where="environment", names=_named(ours)))
     if ours.hyperparameters:
-        words["hyperparameter"] = _object(ours.hyperparameters)
-    return words
+        options["hyperparameter"] = _object(ours.hyperparameters)
+    return options
 
 
 def _named(ours: Settings) -> dict[str, str]:
-    """Return the words that variables hold, each with its variable's name."""
+    """Return the options that variables hold, each with its variable's name."""
     held = {"channel": "channels", "distribution": "distribution", "hyperparameter": "hyperparameters"}
-    return {word: settings.PREFIX + field.upper() for word, field in held.items() if getattr(ours, field)}
+    return {option: settings.PREFIX + field.upper() for option, field in held.items() if getattr(ours, field)}
 
 
 def _object(text: str) -> dict[str, Any]:
@@ -228,7 +227,7 @@ def _object(text: str) -> dict[str, Any]:
 
 
 def _program(program: str, code: Path, here: Path) -> dict[str, str]:
-    """Return the words for a script in the code folder, else in the current one, else anywhere."""
+    """Return the options for a script in the code folder, else in the current one, else anywhere."""
     source = here if (here / program).exists() and not (code / program).exists() else code
     script = source / program
     return {"script": str(script), "source": str(source if script.is_relative_to(source) else script.parent)}

@@ -42,13 +42,13 @@ class Choices(Record, frozen=True, kw_only=True):
 
 
 def document(asked: JobFile) -> dict[str, Any]:
-    """Return the words of *asked* for a container.
+    """Return the options of *asked* for a container.
 
     Raises:
         ContractError: it asks for what only `toolkit run` and SageMaker give.
     """
     check(asked)
-    words: dict[str, Any] = {
+    options: dict[str, Any] = {
         "name": asked.spec.name,
         "script": f"{CODE}/{asked.entry}",
         "source": CODE,
@@ -61,11 +61,11 @@ def document(asked: JobFile) -> dict[str, Any]:
         "rules": f"{CODE}/{asked.rules_in_source}" if asked.spec.rules else None,
     }
     if len(asked.groups) > 1:
-        words["instance-groups"] = [
+        options["instance-groups"] = [
             {"name": group.name, "hosts": len(group.hosts), "instance-type": group.instance_type}
             for group in asked.groups
         ]
-    return {word: value for word, value in words.items() if value not in (None, {}, [])}
+    return {option: value for option, value in options.items() if value not in (None, {}, [])}
 
 
 def check(asked: JobFile) -> None:

@@ -1,7 +1,7 @@
-"""The words of `toolkit run`, from its arguments and from a job file, before they are one job (spec.py).
+"""The options of `toolkit run`, from its arguments and from a job file, before spec.py checks them together.
 
-Pure: text in, values out. Relative paths belong to the folder that the words came from (the job file's, or the current
-one for arguments), so each source is read with its folder and only then are the two joined.
+Pure: text in, values out. Relative paths start from the folder of the job file, or from the current folder for
+arguments, so each source is read with its own folder before the two are joined.
 """
 
 import json
@@ -21,9 +21,9 @@ from toolkit.settings import MOST
 
 Backend = Literal["process", "docker"]
 Shares = Literal["FullyReplicated", "ShardedByS3Key"]
-# The words that are one of few, by their key, wherever it stands.
+# The choices of each key that has few, wherever it stands.
 CHOICES = {"backend": get_args(Backend), "mode": get_args(ChannelMode), "distribution": get_args(Shares)}
-PATH_WORDS = ("source", "requirements", "rules", "checkpoints", "job-dir")
+PATH_OPTIONS = ("source", "requirements", "rules", "checkpoints", "job-dir")
 URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 # How an argument gives an entry of a table.
 SHAPES = {
@@ -32,47 +32,47 @@ SHAPES = {
     "metric": "NAME=REGEX",
     "env": "NAME=VALUE",
 }
-TABLE_WORDS = tuple(SHAPES)
+TABLE_OPTIONS = tuple(SHAPES)
 Positive = Annotated[int, msgspec.Meta(ge=1, le=MOST)]
 
 
-class Place(Record, frozen=True, kw_only=True):
-    """Where words were written, for errors: in the file `where`, but for those in `names`, which gives each one's place
-    ({"hosts": "toolkit run: --hosts"})."""
+class Origin(Record, frozen=True, kw_only=True):
+    """Where options were written, for errors: in the file `where`, except those in `names`, which gives the place of
+    each ({"hosts": "toolkit run: --hosts"})."""
 
     where: str
     names: dict[str, str] = {}
 
-    def of(self, word: str) -> str:
-        """Return the place of *word*: "toolkit run: --hosts", "job.toml: $.hosts"."""
-        return self.names.get(word) or f"{self.where}: $.{word}"
+    def of(self, option: str) -> str:
+        """Return the place of *option*: "toolkit run: --hosts", "job.toml: $.hosts"."""
+        return self.names.get(option) or f"{self.where}: $.{option}"
 
 
-class ChannelWords(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ChannelOptions(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
     path: str
     mode: ChannelMode = "File"
     distribution: Shares = "FullyReplicated"
 
 
-class GroupWords(Record, frozen=True, kw_only=True, rename="kebab", forbid_unknown_fields=True):
+class GroupOptions(Record, frozen=True, kw_only=True, rename="kebab", forbid_unknown_fields=True):
     name: str
     hosts: Positive
     instance_type: str = "local"
 
 
-class Words(Record, frozen=True, kw_only=True, rename="kebab", forbid_unknown_fields=True):
-    """The words as they are written, in a job file or as arguments."""
+class Options(Record, frozen=True, kw_only=True, rename="kebab", forbid_unknown_fields=True):
+    """The options as they are written, in a job file or as arguments."""
 
     script: str | None = None
     source: str | None = None
     name: str | None = None
     job_dir: str | None = None
     hosts: Positive | None = None
-    instance_groups: tuple[GroupWords, ...] = ()
+    instance_groups: tuple[GroupOptions, ...] = ()
     processes_per_host: Positive | None = None
     distribution: str | dict[str, Any] | None = None
     hyperparameter: dict[str, Any] = {}
-    channel: dict[str, str | ChannelWords] = {}
+    channel: dict[str, str | ChannelOptions] = {}
     metric: dict[str, str] = {}
     requirements: str | None = None
     rules: str | None = None
@@ -87,8 +87,8 @@ class Words(Record, frozen=True, kw_only=True, rename="kebab", forbid_unknown_fi
     shm_size: str | int | None = None
 
 
-TABLES: dict[str, type[Record]] = {"channel": ChannelWords, "instance-groups": GroupWords}
-# msgspec's words for types, in ours.
+TABLES: dict[str, type[Record]] = {"channel": ChannelOptions, "instance-groups": GroupOptions}
+# msgspec's names for types, in plain English.
 KINDS = {
     "int": "a whole number",
     "float": "a number",
@@ -99,79 +99,79 @@ KINDS = {
 }
 
 
-def from_arguments(given: Mapping[str, Any], folder: Path, place: Place) -> dict[str, Any]:
-    """Return the words of the command line: *given* by argparse's names, None and [] left out; paths from *folder*.
+def from_arguments(given: Mapping[str, Any], folder: Path, origin: Origin) -> dict[str, Any]:
+    """Return the options of the command line: *given* by argparse's names, None and [] left out; paths from *folder*.
 
     Raises:
         ContractError: a `name=value` without "="; a channel that is named twice.
     """
-    words = {name.replace("_", "-"): value for name, value in given.items() if value not in (None, [])}
-    for word in TABLE_WORDS:
-        if word in words:
-            pairs = [_pair(text, SHAPES[word], place.of(word)) for text in words[word]]
-            words[word] = dict(pairs)
-            if word == "channel" and len(words[word]) < len(pairs):
+    options = {name.replace("_", "-"): value for name, value in given.items() if value not in (None, [])}
+    for option in TABLE_OPTIONS:
+        if option in options:
+            pairs = [_pair(text, SHAPES[option], origin.of(option)) for text in options[option]]
+            options[option] = dict(pairs)
+            if option == "channel" and len(options[option]) < len(pairs):
                 twice = next(name for at, (name, _) in enumerate(pairs) if name in dict(pairs[:at]))
-                raise ContractError(f"expected each channel once, found {twice} twice", where=place.of(word))
-    if "hyperparameter" in words:
-        words["hyperparameter"] = {key: _json_or_text(value) for key, value in words["hyperparameter"].items()}
-    if str(words.get("distribution", "")).startswith("{"):
-        words["distribution"] = _json_or_text(words["distribution"])
-    return _rooted(words, folder)
+                raise ContractError(f"expected each channel once, found {twice} twice", where=origin.of(option))
+    if "hyperparameter" in options:
+        options["hyperparameter"] = {key: _json_or_text(value) for key, value in options["hyperparameter"].items()}
+    if str(options.get("distribution", "")).startswith("{"):
+        options["distribution"] = _json_or_text(options["distribution"])
+    return _rooted(options, folder)
 
 
 def from_file(text: str, path: Path) -> dict[str, Any]:
-    """Return the words of the job file *path*, whose content is *text*: JSON or YAML by its name, else TOML.
+    """Return the options of the job file *path*, whose content is *text*: JSON or YAML by its name, else TOML.
 
     Raises:
-        ContractError: it is not that, or not a table of words.
+        ContractError: it is not that, or not a table of options.
     """
     content = parse(text.encode(), path)
     if not isinstance(content, dict):
-        raise ContractError(f"expected an object of words, found {type(content).__name__}", where=str(path))
-    words = {str(name).replace("_", "-"): value for name, value in content.items()}
-    if isinstance(words.get("instance-groups"), list):
-        groups = words["instance-groups"]
-        words["instance-groups"] = [_dashed(group) if isinstance(group, dict) else group for group in groups]
-    check_words(words, Place(where=str(path)))
-    return _rooted(words, path.parent)
+        raise ContractError(f"expected an object of options, found {type(content).__name__}", where=str(path))
+    options = {str(name).replace("_", "-"): value for name, value in content.items()}
+    if isinstance(options.get("instance-groups"), list):
+        groups = options["instance-groups"]
+        options["instance-groups"] = [_dashed(group) if isinstance(group, dict) else group for group in groups]
+    check_options(options, Origin(where=str(path)))
+    return _rooted(options, path.parent)
 
 
 def joined(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
-    """Return both sources' words; *second* wins word by word, within a table name by name."""
-    words = {**first, **second}
-    for word in TABLE_WORDS:
-        if word in first and word in second:
-            words[word] = {**first[word], **second[word]}
-    return words
+    """Return both sources' options; *second* wins option by option, within a table name by name."""
+    options = {**first, **second}
+    for option in TABLE_OPTIONS:
+        if option in first and option in second:
+            options[option] = {**first[option], **second[option]}
+    return options
 
 
-def check_words(words: Mapping[str, Any], place: Place) -> Words:
-    """Return *words* with their types.
+def check_options(options: Mapping[str, Any], origin: Origin) -> Options:
+    """Return *options* with their types.
 
     Raises:
-        ContractError: a word is unknown or of the wrong type; names the first.
+        ContractError: an option is unknown or of the wrong type; names the first.
     """
-    known = [field.encode_name for field in msgspec.structs.fields(Words)]
-    for word in words:
-        if word not in known:
+    known = [field.encode_name for field in msgspec.structs.fields(Options)]
+    for option in options:
+        if option not in known:
             expected = f"expected one of {', '.join(known)}"
-            raise ContractError(expected, where=place.of(word), hint=did_you_mean(word, known))
-    for word, value in words.items():
-        parts = value.items() if isinstance(value, dict) and word in TABLE_WORDS else ()
+            raise ContractError(expected, where=origin.of(option), hint=did_you_mean(option, known))
+    for option, value in options.items():
+        parts = value.items() if isinstance(value, dict) and option in TABLE_OPTIONS else ()
         for name, part in parts:
-            _check_word(word, {str(name): part}, place, name=str(name))
-        _check_word(word, value, place)
-    return convert(dict(words), Words, place.where)
+            _check_option(option, {str(name): part}, origin, name=str(name))
+        _check_option(option, value, origin)
+    return convert(dict(options), Options, origin.where)
 
 
-def _check_word(word: str, value: Any, place: Place, name: str = "") -> None:
+def _check_option(option: str, value: Any, origin: Origin, name: str = "") -> None:
     """Check the type of *value*, of which *name* is the only key, if it is given."""
     try:
-        convert({word: value}, Words, "")
+        convert({option: value}, Options, "")
     except ContractError as error:
         path, _, message = error.message.partition(": ")
-        inside = path.removeprefix(f"$.{word}").replace("[...]", f".{name}")
+        inside = path.removeprefix(f"$.{option}").replace("[...]", f".{name}")
         hint = ""
         if message.startswith(("expected int >=", "expected int <=")):
             message = f"expected a whole number from 1 to {MOST:,}, found {_at(value, inside)}"
@@ -179,13 +179,13 @@ def _check_word(word: str, value: Any, place: Place, name: str = "") -> None:
             found, choices = message.split("'")[1], CHOICES[path.rpartition(".")[2]]
             message, hint = f"expected one of {', '.join(choices)}, found {found!r}", did_you_mean(found, choices)
         elif unknown := re.match("object contains unknown field (.+)", message):
-            known = [field.encode_name for field in msgspec.structs.fields(TABLES[word])]
+            known = [field.encode_name for field in msgspec.structs.fields(TABLES[option])]
             message = f"expected the keys {', '.join(known)}, found {unknown[1]!r}"
             hint = did_you_mean(unknown[1], known)
         elif kinds := re.match("expected (.+), got (.+)", message):
             expected = " or ".join(KINDS[kind] for kind in kinds[1].split(" | ") if kind in KINDS)
             message = f"expected {expected}, found {KINDS.get(kinds[2], kinds[2])}"
-        raise ContractError(message, where=place.of(word) + inside, hint=hint) from None
+        raise ContractError(message, where=origin.of(option) + inside, hint=hint) from None
 
 
 def _at(value: Any, path: str) -> Any:
@@ -195,12 +195,12 @@ def _at(value: Any, path: str) -> Any:
     return value
 
 
-def _rooted(words: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Return *words* with every path absolute, seen from *folder*."""
-    rooted = dict(words)
-    for word in PATH_WORDS:
-        if isinstance(rooted.get(word), str):
-            rooted[word] = _absolute(rooted[word], folder)
+def _rooted(options: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Return *options* with every path absolute, seen from *folder*."""
+    rooted = dict(options)
+    for option in PATH_OPTIONS:
+        if isinstance(rooted.get(option), str):
+            rooted[option] = _absolute(rooted[option], folder)
     script, source = rooted.get("script"), rooted.get("source")
     if isinstance(script, str):
         absolute = _absolute(script, folder)

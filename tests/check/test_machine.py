@@ -30,25 +30,25 @@ def machine(**more: object) -> Machine:
 
 
 def test_folders_on_one_disk_are_one_line(tmp_path: Path) -> None:
-    (finding,) = disks({"model": tmp_path / "not/yet/there", "output": tmp_path})
+    (result,) = disks({"model": tmp_path / "not/yet/there", "output": tmp_path})
 
-    assert finding.status in ("ok", "warn")  # How full the tester's disk is, is no matter here.
-    assert finding.found.startswith("model, output: ")
+    assert result.status in ("ok", "warn")  # How full the tester's disk is, is no matter here.
+    assert result.found.startswith("model, output: ")
 
 
 def test_a_folder_that_cannot_be_written_to_fails_by_itself(tmp_path: Path, unwritable: Path) -> None:
-    findings = disks({"model": tmp_path, "output": unwritable / "output"})
+    results = disks({"model": tmp_path, "output": unwritable / "output"})
 
-    assert [finding.status for finding in findings][1:] == ["fail"]
-    assert findings[1].found.startswith(f"output: {unwritable} cannot be written to")
+    assert [result.status for result in results][1:] == ["fail"]
+    assert results[1].found.startswith(f"output: {unwritable} cannot be written to")
 
 
 def test_a_file_where_a_folder_should_be_fails(tmp_path: Path) -> None:
     (tmp_path / "model").touch()
 
-    (finding,) = disks({"model": tmp_path / "model"})
+    (result,) = disks({"model": tmp_path / "model"})
 
-    assert (finding.status, finding.found) == (
+    assert (result.status, result.found) == (
         "fail",
         f"model: {tmp_path}/model cannot be written to (it is no folder)",
     )
@@ -69,9 +69,9 @@ def test_a_large_mount_is_enough(tmp_path: Path) -> None:
 
 
 def test_an_absent_mount_is_told(tmp_path: Path) -> None:
-    finding = shared_memory(tmp_path / "shm", busy=False)
+    result = shared_memory(tmp_path / "shm", busy=False)
 
-    assert (finding.status, finding.found) == ("warn", "cannot be looked at (No such file or directory)")
+    assert (result.status, result.found) == ("warn", "cannot be looked at (No such file or directory)")
 
 
 @pytest.mark.parametrize(
@@ -87,10 +87,10 @@ def test_an_absent_mount_is_told(tmp_path: Path) -> None:
 def test_limits_matter_to_those_who_meet_them(
     files: int, locked: int, pins_memory: bool, busy: bool, found: str, advised: list[str]
 ) -> None:
-    finding = judged_limits(files, locked, pins_memory=pins_memory, busy=busy)
+    result = judged_limits(files, locked, pins_memory=pins_memory, busy=busy)
 
-    assert (finding.found, finding.status) == (found, "warn" if advised else "ok")
-    assert [word for word in ("nofile", "memlock=-1") if word in finding.advice] == advised
+    assert (result.found, result.status) == (found, "warn" if advised else "ok")
+    assert [word for word in ("nofile", "memlock=-1") if word in result.advice] == advised
 
 
 def test_scratch_must_be_writable(tmp_path: Path, unwritable: Path) -> None:
@@ -102,10 +102,10 @@ def test_a_scratch_folder_that_others_may_write_to_is_a_warning(tmp_path: Path) 
     (tmp_path / "toolkit-0").mkdir()
     (tmp_path / "toolkit-0").chmod(0o777)
 
-    finding = scratch(tmp_path / "toolkit-0")
+    result = scratch(tmp_path / "toolkit-0")
 
-    assert finding.status == "warn"
-    assert "found one that others may write to (mode 777)" in finding.found
+    assert result.status == "warn"
+    assert "found one that others may write to (mode 777)" in result.found
 
 
 def test_a_noexec_scratch_is_a_warning(tmp_path: Path) -> None:
@@ -141,9 +141,9 @@ def test_a_noexec_scratch_is_a_warning(tmp_path: Path) -> None:
 def test_accelerators_are_counted_against_the_processes(
     given: dict[str, object], environ: dict[str, str], processes: int, status: str, found: str
 ) -> None:
-    finding = gpus(machine(**given), environ, processes)
+    result = gpus(machine(**given), environ, processes)
 
-    assert (finding.status, finding.found) == (status, found)
+    assert (result.status, result.found) == (status, found)
 
 
 @pytest.mark.parametrize(

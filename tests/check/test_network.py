@@ -40,9 +40,9 @@ def test_names_that_resolve_are_shown_with_their_addresses() -> None:
 def test_names_that_need_not_resolve_are_not_asked_for() -> None:
     job = leader(7777)
 
-    finding = names(job, table.plan(job, SCRATCH))
+    result = names(job, table.plan(job, SCRATCH))
 
-    assert (finding.status, finding.found) == ("ok", "none has to resolve (algo-1 127.0.0.1, algo-2 127.0.0.1)")
+    assert (result.status, result.found) == ("ok", "none has to resolve (algo-1 127.0.0.1, algo-2 127.0.0.1)")
 
 
 def test_many_names_that_do_not_resolve_are_asked_for_at_once() -> None:
@@ -50,17 +50,17 @@ def test_many_names_that_do_not_resolve_are_asked_for_at_once() -> None:
     job = job_of("torch_distributed", hosts=hosts, current=hosts[0])
     began_s = time.monotonic()
 
-    finding = names(job, table.plan(job, SCRATCH))
+    result = names(job, table.plan(job, SCRATCH))
 
     assert time.monotonic() - began_s < 10  # 2 s, and a busy machine's patience; one after the other it would be 100.
-    assert finding.status == "fail"
-    assert finding.found == f"{', '.join(hosts[:4])} and 46 more do not resolve within 2 s"
+    assert result.status == "fail"
+    assert result.found == f"{', '.join(hosts[:4])} and 46 more do not resolve within 2 s"
 
 
 def test_a_free_port_is_free_and_is_left_so(port: int) -> None:
-    finding = rendezvous(leader(port), table.plan(leader(port), SCRATCH))
+    result = rendezvous(leader(port), table.plan(leader(port), SCRATCH))
 
-    assert (finding.status, finding.found) == ("ok", f"127.0.0.1:{port} is free")
+    assert (result.status, result.found) == ("ok", f"127.0.0.1:{port} is free")
     with socket.create_server(("127.0.0.1", port)):
         pass
 
@@ -107,10 +107,10 @@ def test_a_master_address_of_another_machine_is_a_warning_on_the_leader(port: in
     # 192.0.2.0/24 is kept for documents (RFC 5737): no machine has it.
     job = leader(port, MASTER_ADDR="192.0.2.1")
 
-    finding = rendezvous(job, table.plan(job, SCRATCH))
+    result = rendezvous(job, table.plan(job, SCRATCH))
 
-    assert finding.status == "warn"
-    assert "192.0.2.1 is no address of this host" in finding.found
+    assert result.status == "warn"
+    assert "192.0.2.1 is no address of this host" in result.found
 
 
 def test_a_followers_port_is_the_leaders_matter() -> None:
@@ -124,7 +124,7 @@ def test_the_links_port_lies_below_the_rendezvous_or_where_it_was_put() -> None:
         taken = other.getsockname()[1]
         below, put = link(leader(taken + 1)), link(leader(1, Settings(link_port=taken)))
 
-    assert [(finding.status, finding.found) for finding in (*below, *put)] == [
+    assert [(result.status, result.found) for result in (*below, *put)] == [
         ("warn", f"port {taken} cannot be opened (Address already in use)")
     ] * 2
     assert f"else train uses port {taken - 100}" in below[0].advice
@@ -136,17 +136,17 @@ def test_without_the_link_its_port_is_nobodys() -> None:
 
 
 def test_a_secret_that_cannot_be_read_fails(tmp_path: Path) -> None:
-    (finding,) = link(leader(7777, Settings(job_secret_file=tmp_path / "secret")))
+    (result,) = link(leader(7777, Settings(job_secret_file=tmp_path / "secret")))
 
-    assert (finding.status, str(tmp_path) in finding.found) == ("fail", True)
+    assert (result.status, str(tmp_path) in result.found) == ("fail", True)
 
 
 def test_a_secret_that_is_empty_fails(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("\n")
 
-    (finding,) = link(leader(7777, Settings(job_secret_file=tmp_path / "secret")))
+    (result,) = link(leader(7777, Settings(job_secret_file=tmp_path / "secret")))
 
-    assert (finding.status, finding.found.endswith("is empty")) == ("fail", True)
+    assert (result.status, result.found.endswith("is empty")) == ("fail", True)
 
 
 def test_the_interface_is_told_with_what_is_wrong_with_it() -> None:

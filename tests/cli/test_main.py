@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.local.playing import Played
+from tests.local.toolkit_run import ToolkitRun
 from tests.walk.base import Base
 from tests.walk.test_stop_early import until
 from toolkit import __version__
@@ -134,7 +134,7 @@ def test_a_dry_run_shows_the_plan_and_leaves_nothing(tmp_path: Path) -> None:
     temporary = tmp_path / ("elsewhere" * 11)  # So long that a line of the plan is cut within it.
     temporary.mkdir()
     words = (*words, "--channel", "train=data", "--name", "counting")
-    with Played(tmp_path, "counts_to.py", *words, TMPDIR=str(temporary)) as job:
+    with ToolkitRun(tmp_path, "counts_to.py", *words, TMPDIR=str(temporary)) as job:
         assert job.end() == 0
 
     assert job.console.startswith(f"counting: 2 hosts, in {tmp_path}/job; host algo-1:\n\nlauncher: torchrun\n")
@@ -146,7 +146,7 @@ def test_a_dry_run_shows_the_plan_and_leaves_nothing(tmp_path: Path) -> None:
 
 def test_a_dry_run_of_containers_judges_no_python_but_the_images(tmp_path: Path) -> None:
     words = ("--dry-run", "--backend", "docker", "--image", "mine:1", "--distribution", "torchrun", "--hosts", "2")
-    with Played(tmp_path, "counts_to.py", *words) as job:
+    with ToolkitRun(tmp_path, "counts_to.py", *words) as job:
         assert job.end() == 0
 
     rows = [line.split()[1] for line in job.console.splitlines() if line.startswith(("ok ", "warn ", "fail "))]
@@ -160,7 +160,7 @@ def test_a_dry_run_of_containers_judges_no_python_but_the_images(tmp_path: Path)
     [(("--channel", "train=nowhere"), "expected a file or folder for channel train"), (("--hosts", "0"), "--hosts: ")],
 )
 def test_a_dry_run_ends_with_78_where_the_job_is_wrong(words: tuple[str, ...], said: str, tmp_path: Path) -> None:
-    with Played(tmp_path, "counts_to.py", "--dry-run", *words) as job:
+    with ToolkitRun(tmp_path, "counts_to.py", "--dry-run", *words) as job:
         assert job.end() == 78
 
     assert said in job.console
@@ -176,7 +176,7 @@ def test_a_dry_run_that_is_ended_by_a_signal_leaves_no_folder(number: signal.Sig
     hangs.chmod(0o755)
     environ = {"TMPDIR": str(tmp_path / "tmp"), "PATH": f"{tmp_path}/bin:{os.environ['PATH']}"}
 
-    with Played(tmp_path, "counts_to.py", "--dry-run", **environ) as job:
+    with ToolkitRun(tmp_path, "counts_to.py", "--dry-run", **environ) as job:
         until((tmp_path / "asked").exists)
         assert [path.name[:16] for path in (tmp_path / "tmp").iterdir()] == ["toolkit-dry-run-"]
         job.signal(number)
@@ -187,7 +187,7 @@ def test_a_dry_run_that_is_ended_by_a_signal_leaves_no_folder(number: signal.Sig
 
 
 def test_quiet_shows_the_end_alone(tmp_path: Path) -> None:
-    with Played(tmp_path, "counts_to.py", "--quiet", "--name", "counting", "--hyperparameter", "steps=1") as job:
+    with ToolkitRun(tmp_path, "counts_to.py", "--quiet", "--name", "counting", "--hyperparameter", "steps=1") as job:
         assert job.end() == 0
 
     assert job.console.startswith("\ncounting: Completed, exit code 0\n")

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from tests.docker.engine import ROOT, Engine
-from tests.local.playing import Played
+from tests.local.toolkit_run import ToolkitRun
 from tests.mpi.test_places import NOBODY, as_nobody, root
 
 pytestmark = [pytest.mark.docker, pytest.mark.root, root]
@@ -45,7 +45,7 @@ class Person:
         self._prefix = tuple(word.replace("--clear-groups", groups) for word in as_nobody())
         (folder / "code").mkdir()
 
-    def play(self, script: str, *words: str, image: str = "") -> Played:
+    def play(self, script: str, *words: str, image: str = "") -> ToolkitRun:
         """`toolkit run` the *script*, in another *image* if one is named."""
         (self.folder / "code/train.py").write_text(script)
         python = self.folder / "python"
@@ -55,7 +55,7 @@ class Person:
             os.chown(path, NOBODY, NOBODY)
         boxed = ("--name", self._engine.name, "--backend", "docker", "--image", image or self._image)
 
-        class Nobodys(Played):
+        class Nobodys(ToolkitRun):
             pass
 
         Nobodys.python = str(python)

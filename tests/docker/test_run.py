@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.docker.engine import Engine
-from tests.local.playing import Played
+from tests.local.toolkit_run import ToolkitRun
 from toolkit.supervise.signals import SAME_WISH_S
 
 pytestmark = pytest.mark.docker
@@ -36,13 +36,13 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def played(folder: Path, engine: Engine, image: str, text: str, *words: str) -> Played:
+def played(folder: Path, engine: Engine, image: str, text: str, *words: str) -> ToolkitRun:
     (folder / "code/train.py").write_text(text)
     boxed = ("--name", engine.name, "--backend", "docker", "--image", image)
-    return Played(folder, str(folder / "code/train.py"), *boxed, *words, **engine.environ)
+    return ToolkitRun(folder, str(folder / "code/train.py"), *boxed, *words, **engine.environ)
 
 
-def left(engine: Engine, run: Played) -> str:
+def left(engine: Engine, run: ToolkitRun) -> str:
     """Return the containers and networks of the job that are still there."""
     label = f"label=toolkit.job-dir={run.folder}"
     listings = (("ps", "--all", "--quiet"), ("network", "ls", "--quiet"))
@@ -198,7 +198,7 @@ def test_without_an_engine_it_says_so(image: str, folder: Path) -> None:
     (folder / "code/train.py").write_text("print(1)\n")
     environ = {**os.environ, "DOCKER_HOST": f"unix://{folder}/none.sock"}
     words = ("--backend", "docker", "--image", image)
-    with Played(folder, str(folder / "code/train.py"), *words, **environ) as run:
+    with ToolkitRun(folder, str(folder / "code/train.py"), *words, **environ) as run:
         code = run.end()
 
     assert code != 0

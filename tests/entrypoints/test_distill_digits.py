@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.local.playing import Played
+from tests.local.toolkit_run import ToolkitRun
 
 MISSING = [name for name in ("torch", "sklearn") if find_spec(name) is None]
 pytestmark = [pytest.mark.torch, pytest.mark.skipif(bool(MISSING), reason=f"not installed: {', '.join(MISSING)}")]
@@ -19,7 +19,7 @@ SHORT = {"teacher-epochs": "2", "epochs": "2"}
 SILENT_S = "120"  # Then the toolkit ends the job and says where each rank was, well before the deadline.
 
 
-class Patient(Played):
+class Patient(ToolkitRun):
     """Two models are trained one after the other: a quarter of a minute, several where every core is busy."""
 
     deadline_s = 300

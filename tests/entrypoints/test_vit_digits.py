@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.local.playing import Played
+from tests.local.toolkit_run import ToolkitRun
 
 MISSING = [name for name in ("torch", "sklearn") if find_spec(name) is None]
 pytestmark = [pytest.mark.torch, pytest.mark.skipif(bool(MISSING), reason=f"not installed: {', '.join(MISSING)}")]
@@ -86,7 +86,7 @@ def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="a TOML job file needs Python 3.11")
 def test_the_job_reads_95_of_100_digits_on_two_hosts(tmp_path: Path) -> None:
-    with Played(tmp_path, str(WORKLOAD / "job.toml")) as job:
+    with ToolkitRun(tmp_path, str(WORKLOAD / "job.toml")) as job:
         assert job.end() == 0, job.console
 
     told = job.told
@@ -99,13 +99,13 @@ def test_the_job_reads_95_of_100_digits_on_two_hosts(tmp_path: Path) -> None:
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="a TOML job file needs Python 3.11")
 def test_all_ranks_stop_after_the_same_step_and_go_on_from_it(tmp_path: Path) -> None:
     words = ("--checkpoints", str(tmp_path / "kept"), "--hyperparameter", "epochs=3")
-    with Played(tmp_path, str(WORKLOAD / "job.toml"), *words) as stopped:
+    with ToolkitRun(tmp_path, str(WORKLOAD / "job.toml"), *words) as stopped:
         stopped.until("epoch=1 step=10 ")
         stopped.signal(signal.SIGTERM)
         assert stopped.end() == 143
 
     assert stopped.codes == {"algo-1": 0, "algo-2": 0}
-    with Played(tmp_path, str(WORKLOAD / "job.toml"), *words) as resumed:
+    with ToolkitRun(tmp_path, str(WORKLOAD / "job.toml"), *words) as resumed:
         assert resumed.end() == 0, resumed.console
     assert "resumed from" in resumed.console
     assert resumed.told["metrics"]["step"] == 66

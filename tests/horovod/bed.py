@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from tests.local.playing import Played
+from tests.local.toolkit_run import ToolkitRun
 
 ROOT = Path(__file__).parents[2]
 BEDS = Path(os.environ.get("TOOLKIT_BEDS", ROOT / ".beds"))
@@ -16,7 +16,7 @@ def lacks(folder: Path) -> str | None:
     return None if (folder.parent / ".ready").exists() else f"{folder.parent} is not ready: run scripts/beds/horovod"
 
 
-class WithTorch(Played):
+class WithTorch(ToolkitRun):
     """`toolkit run` as one has it after `. .beds/horovod/bin/activate`."""
 
     bin = TORCH

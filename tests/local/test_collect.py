@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from toolkit.local import collect
-from toolkit.local.documents import Place
+from toolkit.local.documents import HostSetup
 from toolkit.local.stage import Staged
 from toolkit.log import Log
 from toolkit.metrics.file import SampleFile, read
@@ -21,13 +21,13 @@ def hosts(tmp_path: Path) -> tuple[Staged, ...]:
         base = tmp_path / name
         for folder in ("model", "output/data"):
             (base / folder).mkdir(parents=True)
-        place = Place(host=name, base=base, submitted=tmp_path / "s", port=1, cpus=1)
-        made.append(Staged(place=place, argv=(), environ={}, log=tmp_path / f"{name}.log"))
+        setup = HostSetup(host=name, base=base, submitted=tmp_path / "s", port=1, cpus=1)
+        made.append(Staged(setup=setup, argv=(), environ={}, log=tmp_path / f"{name}.log"))
     return tuple(made)
 
 
 def write(host: Staged, name: str, content: str) -> None:
-    path = host.place.base / name
+    path = host.setup.base / name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(content)
 
@@ -80,8 +80,8 @@ def test_a_file_where_another_host_has_a_folder_is_left_out(tmp_path: Path, host
 
 def test_links_stay_links_and_fifos_stay_behind(tmp_path: Path, hosts: tuple[Staged, ...]) -> None:
     write(hosts[0], "model/step-9", "9")
-    (hosts[0].place.base / "model/last").symlink_to("step-9")
-    os.mkfifo(hosts[0].place.base / "model/pipe")
+    (hosts[0].setup.base / "model/last").symlink_to("step-9")
+    os.mkfifo(hosts[0].setup.base / "model/pipe")
 
     collect.collect(tmp_path, hosts, Log())
 
@@ -92,8 +92,8 @@ def test_links_stay_links_and_fifos_stay_behind(tmp_path: Path, hosts: tuple[Sta
 
 def test_metrics_of_all_hosts_are_one_file_by_time(tmp_path: Path, hosts: tuple[Staged, ...]) -> None:
     for number, host in enumerate(hosts):
-        file = SampleFile(host.place.base / "output/metrics.jsonl", warn=print)
-        name = host.place.host
+        file = SampleFile(host.setup.base / "output/metrics.jsonl", warn=print)
+        name = host.setup.host
         file.append([Sample(name="loss", value=float("nan"), time_s=at + number / 2, host=name) for at in (1, 2)])
         file.close()
 
@@ -105,8 +105,8 @@ def test_metrics_of_all_hosts_are_one_file_by_time(tmp_path: Path, hosts: tuple[
 
 def test_samples_are_merged_in_bounded_memory(tmp_path: Path, hosts: tuple[Staged, ...]) -> None:
     for host in hosts:
-        file = SampleFile(host.place.base / "output/metrics.jsonl", warn=print)
-        name = host.place.host
+        file = SampleFile(host.setup.base / "output/metrics.jsonl", warn=print)
+        name = host.setup.host
         file.append([Sample(name="loss", value=at, time_s=at, host=name, rank=0) for at in range(20_000)])
         file.close()
 
@@ -126,16 +126,16 @@ def test_the_last_value_is_the_lowest_ranks_whatever_the_order_of_hosts(
     tmp_path: Path, hosts: tuple[Staged, ...]
 ) -> None:
     for rank, host in enumerate(reversed(hosts)):
-        file = SampleFile(host.place.base / "output/metrics.jsonl", warn=print)
-        file.append([Sample(name="loss", value=rank, time_s=1 + rank, host=host.place.host, rank=rank)])
+        file = SampleFile(host.setup.base / "output/metrics.jsonl", warn=print)
+        file.append([Sample(name="loss", value=rank, time_s=1 + rank, host=host.setup.host, rank=rank)])
         file.close()
 
     assert collect.collect(tmp_path, hosts, Log()).last["loss"].value == 0
 
 
 def test_a_host_that_left_nothing_at_all_is_no_hindrance(tmp_path: Path) -> None:
-    place = Place(host="algo-1", base=tmp_path / "gone", submitted=tmp_path / "s", port=1, cpus=1)
-    gone = (Staged(place=place, argv=(), environ={}, log=tmp_path / "l"),)
+    setup = HostSetup(host="algo-1", base=tmp_path / "gone", submitted=tmp_path / "s", port=1, cpus=1)
+    gone = (Staged(setup=setup, argv=(), environ={}, log=tmp_path / "l"),)
 
     made = collect.collect(tmp_path, gone, Log())
 

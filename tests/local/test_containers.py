@@ -12,10 +12,10 @@ from toolkit.job.job import Channel
 from toolkit.jobfile.spec import JobFile
 from toolkit.local import containers, stage
 from toolkit.local.check import check
-from toolkit.local.documents import Place
+from toolkit.local.documents import HostSetup
 from toolkit.log import Log
 
-PLACE = Place(
+SETUP = HostSetup(
     host="algo-2",
     base=Path("/j/hosts/algo-2/opt/ml"),
     submitted=Path("/opt/ml/input/sourcedir.tar.gz"),
@@ -36,7 +36,7 @@ def after(argv: tuple[str, ...], word: str) -> list[str]:
 
 
 def test_a_container_has_its_hosts_name_in_the_jobs_network_and_opt_ml() -> None:
-    argv = containers.argv(contained(), PLACE, {"A": "b c", "E": ""}, ["/data:/data:ro"], gpus="", user="")
+    argv = containers.argv(contained(), SETUP, {"A": "b c", "E": ""}, ["/data:/data:ro"], gpus="", user="")
 
     assert argv[:2] == ("docker", "run")
     assert argv[-2:] == ("mine:1", "train")
@@ -51,7 +51,7 @@ def test_a_container_has_its_hosts_name_in_the_jobs_network_and_opt_ml() -> None
 
 
 def test_limits_and_gpus_are_passed_on() -> None:
-    argv = containers.argv(contained(memory_bytes=1 << 20, shm_bytes=1 << 21), PLACE, {}, [], gpus="all", user="")
+    argv = containers.argv(contained(memory_bytes=1 << 20, shm_bytes=1 << 21), SETUP, {}, [], gpus="all", user="")
 
     assert after(argv, "--memory") == after(argv, "--memory-swap") == [str(1 << 20)]
     assert after(argv, "--shm-size") == [str(1 << 21)]
@@ -60,7 +60,7 @@ def test_limits_and_gpus_are_passed_on() -> None:
 
 @pytest.mark.parametrize(("user", "words"), [("", []), ("1000:100", ["1000:100"])])
 def test_files_are_the_persons(user: str, words: list[str]) -> None:
-    argv = containers.argv(contained(), PLACE, {}, [], gpus="", user=user)
+    argv = containers.argv(contained(), SETUP, {}, [], gpus="", user=user)
 
     assert after(argv, "--user") == words
     assert ("HOME=/tmp" in after(argv, "--env")) == bool(user)
@@ -123,6 +123,6 @@ def test_a_contained_host_is_told_of_opt_ml_and_nothing_of_the_persons(tmp_path:
     told = after(first.argv, "--env")
     assert not [pair for pair in told if pair.startswith(("PATH=", "HF_TOKEN=", "SAGEMAKER_BASE_DIR=", "MASTER_PORT="))]
     assert f"{tmp_path}/kept:/opt/ml/checkpoints" in after(first.argv, "--volume")
-    assert (first.place.base / "input/sourcedir.tar.gz").is_file()
-    assert '"/opt/ml/checkpoints"' in (first.place.base / "input/config/checkpointconfig.json").read_text()
-    assert '"network_interface_name": "eth0"' in (first.place.base / "input/config/resourceconfig.json").read_text()
+    assert (first.setup.base / "input/sourcedir.tar.gz").is_file()
+    assert '"/opt/ml/checkpoints"' in (first.setup.base / "input/config/checkpointconfig.json").read_text()
+    assert '"network_interface_name": "eth0"' in (first.setup.base / "input/config/resourceconfig.json").read_text()

@@ -7,17 +7,17 @@ import pytest
 from tests.jobfile.made import job_file
 from toolkit.job.cluster import Group
 from toolkit.local import documents
-from toolkit.local.documents import Place
+from toolkit.local.documents import HostSetup
 from toolkit.platforms.sagemaker.write import distribution_flags
 
-PLACE = Place(host="algo-1", base=Path("/j/opt/ml"), submitted=Path("/j/sourcedir.tar.gz"), port=4321, cpus=8)
+SETUP = HostSetup(host="algo-1", base=Path("/j/opt/ml"), submitted=Path("/j/sourcedir.tar.gz"), port=4321, cpus=8)
 
 
 def test_processes_per_host_go_where_each_launcher_looks() -> None:
     mpi = job_file(distribution="mpi", processes_per_host=3)
 
     flags = distribution_flags(mpi)
-    environ = documents.environment(mpi, PLACE, {}, "r")
+    environ = documents.environment(mpi, SETUP, {}, "r")
 
     assert flags["sagemaker_mpi_num_of_processes_per_host"] == 3
     assert environ["TOOLKIT_PROCESSES_PER_HOST"] == "3"
@@ -58,15 +58,15 @@ def test_a_heterogeneous_cluster_tells_each_host_its_group() -> None:
 
 
 def test_checkpoints_have_a_document_only_if_asked_for() -> None:
-    without = documents.documents(job_file(), PLACE, "r")
-    kept = documents.documents(job_file(checkpoints=Path("/keep")), PLACE, "r")
+    without = documents.documents(job_file(), SETUP, "r")
+    kept = documents.documents(job_file(checkpoints=Path("/keep")), SETUP, "r")
 
     assert "checkpointconfig.json" not in without
     assert kept["checkpointconfig.json"] == {"LocalPath": "/j/opt/ml/checkpoints", "S3Uri": "file:///keep"}
 
 
 def test_metric_definitions_are_a_list_as_in_the_request() -> None:
-    made = documents.documents(job_file(metric_definitions=(("loss", "loss=(.*)"),)), PLACE, "r")
+    made = documents.documents(job_file(metric_definitions=(("loss", "loss=(.*)"),)), SETUP, "r")
 
     assert made["metric-definition-regex.json"] == [{"Name": "loss", "Regex": "loss=(.*)"}]
     assert json.loads(json.dumps(made)) == made
@@ -76,7 +76,7 @@ def test_the_environment_is_the_persons_then_the_platforms_then_the_jobs() -> No
     own = {"PATH": "/bin", "HOME": "/root", "AWS_REGION": "mars", "TOOLKIT_GRACE_S": "5"}
     asked = job_file(environment={"HOME": "/job", "MODE": "fast"})
 
-    made = documents.environment(asked, PLACE, own, "mars")
+    made = documents.environment(asked, SETUP, own, "mars")
 
     assert made == {
         "PATH": "/bin",
@@ -96,11 +96,11 @@ def test_the_environment_is_the_persons_then_the_platforms_then_the_jobs() -> No
 
 
 def test_the_script_of_the_command_line_wins_over_one_that_an_image_or_a_shell_names() -> None:
-    contained = msgspec.structs.replace(PLACE, contained=True)
+    contained = msgspec.structs.replace(SETUP, contained=True)
     shell = {"TOOLKIT_PROGRAM": "of-the-shell.py", "TOOLKIT_JOB": "of-the-shell.toml"}
 
-    for place in (PLACE, contained):
-        made = documents.environment(job_file(), place, shell, "r")
+    for setup in (SETUP, contained):
+        made = documents.environment(job_file(), setup, shell, "r")
 
         assert (made["TOOLKIT_PROGRAM"], made.get("TOOLKIT_JOB")) == (job_file().entry, None)
 
@@ -109,14 +109,14 @@ def test_the_script_of_the_command_line_wins_over_one_that_an_image_or_a_shell_n
     "name", ["SM_MODEL_DIR", "SAGEMAKER_PROGRAM", "RANK", "WORLD_SIZE", "MASTER_ADDR", "TF_CONFIG", "SLURM_NTASKS"]
 )
 def test_what_an_outer_job_set_is_not_handed_on(name: str) -> None:
-    assert name not in documents.environment(job_file(), PLACE, {name: "1"}, "r")
+    assert name not in documents.environment(job_file(), SETUP, {name: "1"}, "r")
 
 
 def test_threads_that_a_person_chose_stay() -> None:
-    assert documents.environment(job_file(), PLACE, {"OMP_NUM_THREADS": "7"}, "r")["OMP_NUM_THREADS"] == "7"
+    assert documents.environment(job_file(), SETUP, {"OMP_NUM_THREADS": "7"}, "r")["OMP_NUM_THREADS"] == "7"
 
 
 def test_one_process_alone_may_take_all_cores() -> None:
     alone = job_file(groups=(Group(name="homogeneousCluster", hosts=("algo-1",), instance_type="local"),))
 
-    assert "OMP_NUM_THREADS" not in documents.environment(alone, PLACE, {}, "r")
+    assert "OMP_NUM_THREADS" not in documents.environment(alone, SETUP, {}, "r")

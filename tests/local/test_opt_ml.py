@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from tests.local.playing import Played
 from tests.local.test_stage import asked_in
+from tests.local.toolkit_run import ToolkitRun
 from toolkit.local import opt_ml
 from toolkit.log import Log
 
@@ -77,7 +77,7 @@ def test_each_host_writes_to_its_own(tmp_path: Path) -> None:
         pytest.skip(f"this machine allows no mount namespaces: {reason}")
     before = sorted(Path("/opt").glob("ml/**/*")), Path("/opt/ml").exists()
 
-    with Played(tmp_path, "writes_literally.py", "--hosts", "2") as job:
+    with ToolkitRun(tmp_path, "writes_literally.py", "--hosts", "2") as job:
         assert job.end() == 0
 
     for host in ("algo-1", "algo-2"):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.local.playing import Played
+from tests.local.toolkit_run import ToolkitRun
 from toolkit.local import owners
 
 NOBODY = 65534
@@ -49,7 +49,7 @@ def test_a_job_that_root_plays_in_a_users_folder_leaves_nothing_of_roots(theirs:
     (theirs / "train.py").write_text(script)
     os.chown(theirs / "train.py", NOBODY, NOBODY)
 
-    with Played(theirs, str(theirs / "train.py"), "--checkpoints", str(theirs / "kept")) as run:
+    with ToolkitRun(theirs, str(theirs / "train.py"), "--checkpoints", str(theirs / "kept")) as run:
         assert run.end() == 0, run.console
 
     assert (theirs / "kept/last").read_text() == "1"

@@ -6,8 +6,8 @@ import pytest
 from toolkit.job.outcome import Exit, Outcome
 from toolkit.jobfile.spec import Kill
 from toolkit.local import report
-from toolkit.local.course import Course, Verdict
-from toolkit.local.report import HostReport, Report
+from toolkit.local.lifecycle import JobEnd, Lifecycle
+from toolkit.local.report import HostReport, JobReport
 from toolkit.metrics.sample import Sample
 
 
@@ -17,15 +17,15 @@ def failed(at_ns: int, code: int = 1, *, of: str = "") -> Outcome:
     return Outcome(status="failed", exit_code=code, exits=(end,), host=of)
 
 
-def course(*ends: tuple[str, int], kills: Any = ()) -> Course:
-    made = Course([host for host, _ in ends], kills=kills)
+def lifecycle(*ends: tuple[str, int], kills: Any = ()) -> Lifecycle:
+    made = Lifecycle([host for host, _ in ends], kills=kills)
     made.due(10)
     for host, code in ends:
         made.ended(host, code, 11)
     return made
 
 
-FAILED = course(("algo-1", 1), ("algo-2", 1))
+FAILED = lifecycle(("algo-1", 1), ("algo-2", 1))
 
 
 @pytest.mark.parametrize(
@@ -39,16 +39,16 @@ FAILED = course(("algo-1", 1), ("algo-2", 1))
         (FAILED, {"algo-1": failed(10, of="algo-2"), "algo-2": failed(20, of="algo-2")}, "algo-2"),
         (FAILED, {"algo-1": failed(20, of="algo-1"), "algo-2": failed(10, of="algo-2")}, "algo-2"),
         (FAILED, {}, "algo-1"),
-        (course(("algo-1", 0)), {}, ""),
+        (lifecycle(("algo-1", 0)), {}, ""),
         (
-            course(("algo-1", 1), ("algo-2", 137), kills=[Kill(host="algo-2", after_s=5)]),
+            lifecycle(("algo-1", 1), ("algo-2", 137), kills=[Kill(host="algo-2", after_s=5)]),
             {"algo-1": failed(1)},
             "algo-2",
         ),
     ],
 )
 def test_the_first_failure_is_found_by_what_the_hosts_tell(
-    played: Course, outcomes: dict[str, Outcome], first: str
+    played: Lifecycle, outcomes: dict[str, Outcome], first: str
 ) -> None:
     assert report.first_failure(played, outcomes) == first
 
@@ -64,7 +64,7 @@ def test_the_first_failure_is_found_by_what_the_hosts_tell(
     ],
 )
 def test_the_reason_has_the_platforms_form(status: Any, vanished: bool, failure: str, reason: str) -> None:
-    end = Verdict(status=status, secondary=status, exit_code=3, host="algo-2")
+    end = JobEnd(status=status, secondary=status, exit_code=3, host="algo-2")
 
     assert report.failure_reason(end, vanished, failure) == reason
 
@@ -120,7 +120,7 @@ def test_times_are_utc() -> None:
 
 
 def test_the_summary_says_what_a_person_wants_to_know() -> None:
-    made = Report(
+    made = JobReport(
         name="digits",
         status="Failed",
         secondary_status="Failed",

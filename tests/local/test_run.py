@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.local.playing import COMMAND, ROOT, Played
-from toolkit.local.host import Tail
+from tests.local.toolkit_run import COMMAND, ROOT, ToolkitRun
+from toolkit.local.host import SampleReader
 from toolkit.metrics.file import SampleFile
 from toolkit.metrics.sample import Sample
 from toolkit.supervise.signals import SAME_WISH_S
@@ -21,7 +21,7 @@ LOSS = ("--metric", r"loss=loss=([0-9.]+)", "--metric", r"step=step=(\d+)")
 
 
 def test_a_job_leaves_its_results_in_its_folder(tmp_path: Path) -> None:
-    with Played(tmp_path, "counts_to.py", "--hyperparameter", "steps=2", "--name", "counting", *LOSS) as job:
+    with ToolkitRun(tmp_path, "counts_to.py", "--hyperparameter", "steps=2", "--name", "counting", *LOSS) as job:
         assert job.end() == 0
 
     told = job.told
@@ -44,7 +44,7 @@ def test_a_job_leaves_its_results_in_its_folder(tmp_path: Path) -> None:
 
 def test_new_samples_are_read_once_and_cut_lines_later(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
-    tail = Tail(path)
+    tail = SampleReader(path)
     assert list(tail.new()) == []
     written = SampleFile(path, warn=print)
     first = Sample(name="loss", value=float("inf"), time_s=1, host="algo-1", rank=0, step=2)
@@ -63,7 +63,8 @@ def test_new_samples_are_read_once_and_cut_lines_later(tmp_path: Path) -> None:
 def test_on_a_terminal_a_table_follows_the_lines_and_is_gone_at_the_end(tmp_path: Path) -> None:
     pytest.importorskip("rich")
     ours, theirs = pty.openpty()
-    argv = [*COMMAND, str(Played.program("counts_to.py")), "--job-dir", "job", "--hyperparameter", "steps=2", *LOSS]
+    program = str(ToolkitRun.program("counts_to.py"))
+    argv = [*COMMAND, program, "--job-dir", "job", "--hyperparameter", "steps=2", *LOSS]
     environ = {**os.environ, "PYTHONPATH": str(ROOT), "TERM": "xterm", "COLUMNS": "100", "LINES": "40"}
     process = subprocess.Popen(argv, cwd=tmp_path, env=environ, stdin=theirs, stdout=theirs, stderr=theirs)
     os.close(theirs)
@@ -84,7 +85,15 @@ def test_on_a_terminal_that_wants_no_escapes_there_are_none(
     tmp_path: Path, words: tuple[str, ...], environ: dict[str, str]
 ) -> None:
     ours, theirs = pty.openpty()
-    argv = [*COMMAND, str(Played.program("counts_to.py")), "--job-dir", "job", "--hyperparameter", "steps=2", *words]
+    argv = [
+        *COMMAND,
+        str(ToolkitRun.program("counts_to.py")),
+        "--job-dir",
+        "job",
+        "--hyperparameter",
+        "steps=2",
+        *words,
+    ]
     given = {**os.environ, "PYTHONPATH": str(ROOT), "TERM": "xterm", **environ}
     process = subprocess.Popen(argv, cwd=tmp_path, env=given, stdin=theirs, stdout=theirs, stderr=theirs)
     os.close(theirs)
@@ -150,7 +159,7 @@ def read_terminal(fd: int) -> bytes:
 
 
 def test_several_hosts_are_told_apart_and_billed_each(tmp_path: Path) -> None:
-    with Played(tmp_path, "counts_to.py", "--hosts", "3", "--hyperparameter", "steps=1") as job:
+    with ToolkitRun(tmp_path, "counts_to.py", "--hosts", "3", "--hyperparameter", "steps=1") as job:
         assert job.end() == 0
 
     assert job.codes == {"algo-1": 0, "algo-2": 0, "algo-3": 0}
@@ -162,7 +171,7 @@ def test_several_hosts_are_told_apart_and_billed_each(tmp_path: Path) -> None:
 
 def test_one_failing_host_stops_the_others_and_is_the_jobs_cause(tmp_path: Path) -> None:
     given = ("--hyperparameter", "host=algo-2", "--hyperparameter", f"meet={tmp_path / 'meet'}")
-    with Played(tmp_path, "fails_on_host.py", "--hosts", "2", *given) as job:
+    with ToolkitRun(tmp_path, "fails_on_host.py", "--hosts", "2", *given) as job:
         assert job.end() == 1
 
     told = job.told
@@ -179,7 +188,7 @@ def test_one_failing_host_stops_the_others_and_is_the_jobs_cause(tmp_path: Path)
 
 
 def test_a_killed_host_vanishes_with_everything_on_it(tmp_path: Path) -> None:
-    with Played(tmp_path, "counts_to.py", "--hosts", "2", "--kill", "algo-2@1s") as job:
+    with ToolkitRun(tmp_path, "counts_to.py", "--hosts", "2", "--kill", "algo-2@1s") as job:
         assert job.end() == 75
 
     assert job.told["failure_reason"] == "InternalServerError: host algo-2 vanished"
@@ -190,7 +199,7 @@ def test_a_killed_host_vanishes_with_everything_on_it(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("word", "secondary"), [("--stop-after", "Stopped"), ("--max-run", "MaxRuntimeExceeded")])
 def test_a_limit_stops_the_job(tmp_path: Path, word: str, secondary: str) -> None:
-    with Played(tmp_path, "counts_to.py", "--hosts", "2", word, "1s") as job:
+    with ToolkitRun(tmp_path, "counts_to.py", "--hosts", "2", word, "1s") as job:
         assert job.end() == 143
 
     told = job.told
@@ -201,7 +210,7 @@ def test_a_limit_stops_the_job(tmp_path: Path, word: str, secondary: str) -> Non
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 143)])
 def test_a_person_stops_the_job_as_the_platform_would(tmp_path: Path, number: signal.Signals, code: int) -> None:
-    with Played(tmp_path, "counts_to.py", "--hosts", "2") as job:
+    with ToolkitRun(tmp_path, "counts_to.py", "--hosts", "2") as job:
         job.until("ready", times=2)
         job.signal(number)
         assert job.end() == code
@@ -212,7 +221,7 @@ def test_a_person_stops_the_job_as_the_platform_would(tmp_path: Path, number: si
 
 
 def test_a_second_ctrl_c_kills(tmp_path: Path) -> None:
-    with Played(tmp_path, "ignores_all.py") as job:
+    with ToolkitRun(tmp_path, "ignores_all.py") as job:
         job.until("ready")
         job.signal(signal.SIGINT)
         job.until("once more kills")
@@ -226,7 +235,7 @@ def test_a_second_ctrl_c_kills(tmp_path: Path) -> None:
 
 
 def test_nothing_survives_a_toolkit_run_that_is_killed(tmp_path: Path) -> None:
-    with Played(tmp_path, "ignores_all.py", "--hosts", "2") as job:
+    with ToolkitRun(tmp_path, "ignores_all.py", "--hosts", "2") as job:
         job.until("ready", times=2)
         job.signal(signal.SIGKILL)
         job.end()
@@ -237,11 +246,11 @@ def test_nothing_survives_a_toolkit_run_that_is_killed(tmp_path: Path) -> None:
 
 def test_a_killed_job_goes_on_from_its_checkpoints(tmp_path: Path) -> None:
     kept = ("--checkpoints", str(tmp_path / "kept"))
-    with Played(tmp_path, "counts_to.py", *kept) as first:
+    with ToolkitRun(tmp_path, "counts_to.py", *kept) as first:
         first.until("ready")
         first.signal(signal.SIGKILL)
         first.end()
-    with Played(tmp_path, "counts_to.py", *kept, "--hyperparameter", "steps=1") as second:
+    with ToolkitRun(tmp_path, "counts_to.py", *kept, "--hyperparameter", "steps=1") as second:
         assert second.end() == 0
 
     assert "begin=3\n" in second.console
@@ -259,7 +268,7 @@ def shards(tmp_path: Path) -> Path:
 
 def test_a_pipe_channel_is_an_epoch_for_each_fifo(tmp_path: Path, shards: Path) -> None:
     words = ("--hosts", "2", "--channel", f"train={shards}:Pipe:ShardedByS3Key", "--hyperparameter", "epochs=3")
-    with Played(tmp_path, "reads_pipe.py", *words) as job:
+    with ToolkitRun(tmp_path, "reads_pipe.py", *words) as job:
         assert job.end() == 0
 
     assert job.archive("output.tar.gz") == {"epochs-algo-1": b"ac|ac|ac", "epochs-algo-2": b"b|b|b"}
@@ -268,7 +277,7 @@ def test_a_pipe_channel_is_an_epoch_for_each_fifo(tmp_path: Path, shards: Path) 
 
 def test_a_pipe_channel_that_nobody_reads_does_not_hold_the_job(tmp_path: Path, shards: Path) -> None:
     words = ("--channel", f"train={shards}:Pipe", "--hyperparameter", "steps=1")
-    with Played(tmp_path, "counts_to.py", *words) as job:
+    with ToolkitRun(tmp_path, "counts_to.py", *words) as job:
         assert job.end() == 0
 
 
@@ -279,8 +288,8 @@ def test_channels_hyperparameters_and_groups_reach_the_script(tmp_path: Path, sh
         "channel": {"whole": f"{shards}:FastFile", "part": f"{shards}:ShardedByS3Key"},
         "instance_groups": [{"name": "cpu", "hosts": 1}, {"name": "gpu", "hosts": 1, "instance_type": "ml.g5.xlarge"}],
     }
-    (tmp_path / "job.json").write_text(json.dumps({**words, "script": str(Played.program("lists_channels.py"))}))
-    with Played(tmp_path, str(tmp_path / "job.json")) as job:
+    (tmp_path / "job.json").write_text(json.dumps({**words, "script": str(ToolkitRun.program("lists_channels.py"))}))
+    with ToolkitRun(tmp_path, str(tmp_path / "job.json")) as job:
         assert job.end() == 0
 
     seen = {name: json.loads(content) for name, content in job.archive("output.tar.gz").items()}
@@ -300,7 +309,7 @@ def test_requirements_are_installed_beside_and_never_into_the_persons_python(tmp
         )
         wheel.writestr("brought_along-1.dist-info/RECORD", "")
     (tmp_path / "r.txt").write_text(f"{tmp_path}/brought_along-1-py3-none-any.whl\n")
-    with Played(
+    with ToolkitRun(
         tmp_path, "counts_to.py", "--requirements", str(tmp_path / "r.txt"), "--hyperparameter", "steps=1"
     ) as job:
         assert job.end() == 0
@@ -311,7 +320,7 @@ def test_requirements_are_installed_beside_and_never_into_the_persons_python(tmp
 
 def test_requirements_that_cannot_be_installed_are_the_reason(tmp_path: Path) -> None:
     (tmp_path / "r.txt").write_text("missing-on-purpose @ file:///nowhere/at/all\n")
-    with Played(tmp_path, "counts_to.py", "--requirements", str(tmp_path / "r.txt")) as job:
+    with ToolkitRun(tmp_path, "counts_to.py", "--requirements", str(tmp_path / "r.txt")) as job:
         assert job.end() == 1
 
     assert job.told["failure_reason"].startswith("AlgorithmError: InstallRequirementsError:")
@@ -329,7 +338,7 @@ def test_a_job_that_cannot_start_ends_with_78_and_says_why(tmp_path: Path, words
     (tmp_path / "job").mkdir()
     (tmp_path / "job/.toolkit-job").touch()
     (tmp_path / "job/model.tar.gz").write_text("an earlier job's")
-    with Played(tmp_path, "counts_to.py", *words) as job:
+    with ToolkitRun(tmp_path, "counts_to.py", *words) as job:
         assert job.end() == 78
 
     assert (tmp_path / "job/model.tar.gz").read_text() == "an earlier job's"
@@ -357,7 +366,7 @@ def test_a_container_that_the_engine_does_not_start_is_told_in_its_words_and_end
     engine.chmod(0o755)
     words = ("--backend", "docker", "--image", "mine:1", "--quiet")
 
-    with Played(tmp_path, "counts_to.py", *words, PATH=f"{tmp_path}/bin:{os.environ['PATH']}") as job:
+    with ToolkitRun(tmp_path, "counts_to.py", *words, PATH=f"{tmp_path}/bin:{os.environ['PATH']}") as job:
         assert job.end() == 78, job.console
 
     assert f"the container was not started: {said}" in job.console

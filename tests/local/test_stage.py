@@ -50,8 +50,8 @@ def test_each_host_finds_its_own_documents(tmp_path: Path) -> None:
     first, second = staged(asked_in(tmp_path))
 
     config = tmp_path / "job/hosts/algo-2/opt/ml/input/config"
-    assert second.place.base == tmp_path / "job/hosts/algo-2/opt/ml"
-    assert second.environ["SAGEMAKER_BASE_DIR"] == str(second.place.base)
+    assert second.setup.base == tmp_path / "job/hosts/algo-2/opt/ml"
+    assert second.environ["SAGEMAKER_BASE_DIR"] == str(second.setup.base)
     assert sorted(path.name for path in config.iterdir()) == [
         "hyperparameters.json",
         "inputdataconfig.json",
@@ -79,7 +79,7 @@ def test_the_source_is_submitted_as_it_is_now_without_what_is_no_code(tmp_path: 
 
     host, _ = staged(asked)
 
-    assert members(host.place.submitted) == ["lib/model.py", "train.py"]
+    assert members(host.setup.submitted) == ["lib/model.py", "train.py"]
 
 
 def test_links_of_the_source_are_submitted_as_what_they_lead_to_and_what_is_no_file_is_left_out(
@@ -111,7 +111,7 @@ def test_links_of_the_source_are_submitted_as_what_they_lead_to_and_what_is_no_f
 
     host, _ = staged(asked)
     (tmp_path / "there").mkdir()
-    unpack(host.place.submitted, tmp_path / "there/code")
+    unpack(host.setup.submitted, tmp_path / "there/code")
 
     code = tmp_path / "there/code"
     assert {
@@ -127,7 +127,7 @@ def test_links_of_the_source_are_submitted_as_what_they_lead_to_and_what_is_no_f
         ".venv/site.py",
         "lib/model.py",
     ]
-    assert members(host.place.submitted) == sorted(
+    assert members(host.setup.submitted) == sorted(
         (
             *("lib/main.py", "absolute.py", "library", "shared.py", "site.py", "lib/model.py", "train.py"),
             *("runs/empty", "utils/deep/a.py"),
@@ -175,7 +175,7 @@ def test_what_is_no_file_is_left_out_of_a_channel(tmp_path: Path, capfd: pytest.
 
     host, _ = staged(asked_in(tmp_path, channels=(Channel(name="train", folder=folder),)))
 
-    assert [path.name for path in (host.place.base / "input/data/train").iterdir()] == ["a.txt"]
+    assert [path.name for path in (host.setup.base / "input/data/train").iterdir()] == ["a.txt"]
     assert capfd.readouterr().err == (
         f"[toolkit] warning: left out of channel train {folder}: gone is a link to nothing (nowhere); pipe is a FIFO\n"
     )
@@ -188,10 +188,10 @@ def test_a_requirements_file_is_submitted_under_its_usual_name(tmp_path: Path) -
 
     host, _ = staged(asked)
 
-    with tarfile.open(host.place.submitted) as tar:
+    with tarfile.open(host.setup.submitted) as tar:
         content = tar.extractfile("requirements.txt")
         assert content is not None and content.read() == b"msgspec\n"
-    assert members(host.place.submitted).count("requirements.txt") == 1
+    assert members(host.setup.submitted).count("requirements.txt") == 1
 
 
 @pytest.mark.parametrize(("where", "name"), [("src/deep/r.json", "deep/r.json"), ("elsewhere/r.json", "r.json")])
@@ -204,7 +204,7 @@ def test_rules_are_submitted_and_named(tmp_path: Path, where: str, name: str) ->
     host, _ = staged(asked)
 
     assert host.environ["TOOLKIT_RULES"] == name
-    assert members(host.place.submitted) == sorted([name, "train.py"])
+    assert members(host.setup.submitted) == sorted([name, "train.py"])
 
 
 def test_rules_that_cannot_be_used_are_said_before_anything_starts(tmp_path: Path) -> None:
@@ -228,7 +228,7 @@ def test_a_file_channel_is_a_copy_that_a_job_may_spoil(tmp_path: Path) -> None:
     folder = data_of(tmp_path, "a.txt", "deep/b.txt")
 
     host, _ = staged(asked_in(tmp_path, channels=(Channel(name="train", folder=folder),)))
-    there = host.place.base / "input/data/train"
+    there = host.setup.base / "input/data/train"
     (there / "deep/b.txt").write_text("spoilt")
 
     assert (there / "a.txt").read_text() == "content of a.txt"
@@ -239,7 +239,7 @@ def test_a_fast_file_channel_copies_nothing_and_refuses_new_files(tmp_path: Path
     folder = data_of(tmp_path, "a.txt", "deep/b.txt")
 
     host, _ = staged(asked_in(tmp_path, channels=(Channel(name="train", folder=folder, mode="FastFile"),)))
-    there = host.place.base / "input/data/train"
+    there = host.setup.base / "input/data/train"
 
     assert (there / "deep/b.txt").read_text() == "content of deep/b.txt"
     assert (there / "a.txt").is_symlink()
@@ -253,7 +253,7 @@ def test_one_file_is_a_channel_with_one_file(tmp_path: Path) -> None:
 
     host, _ = staged(asked_in(tmp_path, channels=(Channel(name="train", folder=folder / "a.txt"),)))
 
-    assert [path.name for path in (host.place.base / "input/data/train").iterdir()] == ["a.txt"]
+    assert [path.name for path in (host.setup.base / "input/data/train").iterdir()] == ["a.txt"]
 
 
 @pytest.mark.parametrize("mode", ["File", "FastFile", "Pipe"])
@@ -265,21 +265,21 @@ def test_a_sharded_channel_gives_each_file_to_one_host(tmp_path: Path, mode: Any
 
     files = stage.channel_files(asked.spec.channels[0])
     shares = [
-        [name for name, _ in stage.share(asked, asked.spec.channels[0], host.place.host, files)] for host in hosts
+        [name for name, _ in stage.share(asked, asked.spec.channels[0], host.setup.host, files)] for host in hosts
     ]
     assert shares == [["a", "c", "e"], ["b", "d"]]
     if mode == "Pipe":
         assert [[path.name for path in host.feeds[0].files] for host in hosts] == shares
     else:
-        found = [sorted(path.name for path in (host.place.base / "input/data/train").iterdir()) for host in hosts]
+        found = [sorted(path.name for path in (host.setup.base / "input/data/train").iterdir()) for host in hosts]
         assert found == shares
 
 
 def test_checkpoints_are_one_folder_for_all_hosts(tmp_path: Path) -> None:
     first, second = staged(asked_in(tmp_path, checkpoints=tmp_path / "kept"))
-    (first.place.base / "checkpoints/step.pt").write_text("7")
+    (first.setup.base / "checkpoints/step.pt").write_text("7")
 
-    assert (second.place.base / "checkpoints/step.pt").read_text() == "7"
+    assert (second.setup.base / "checkpoints/step.pt").read_text() == "7"
     assert (tmp_path / "kept/step.pt").read_text() == "7"
 
 

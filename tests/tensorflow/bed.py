@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.local.playing import ROOT, Played
+from tests.local.toolkit_run import ROOT, ToolkitRun
 
 BED = Path(os.environ.get("TOOLKIT_BEDS") or ROOT / ".beds").absolute() / "tensorflow"
 needs_bed = [
@@ -14,7 +14,7 @@ needs_bed = [
 ]
 
 
-class InBed(Played):
+class InBed(ToolkitRun):
     """A run of `toolkit run` by the bed's interpreter, whose `python` leads PATH; a thread for each process."""
 
     python = str(BED / "bin/python")

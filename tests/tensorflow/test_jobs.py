@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.local.playing import Played
+from tests.local.toolkit_run import ToolkitRun
 from tests.tensorflow.bed import InBed, needs_bed
 
 pytestmark = needs_bed
@@ -14,7 +14,7 @@ WORKERS = ("--hosts", "2", "--distribution", "multi_worker_mirrored_strategy")
 SERVERS = ("--hosts", "2", "--distribution", "parameter_server")
 
 
-def failure(job: Played, host: str) -> str:
+def failure(job: ToolkitRun, host: str) -> str:
     return (job.folder / f"hosts/{host}/opt/ml/output/failure").read_text()
 
 

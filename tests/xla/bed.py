@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.local.playing import ROOT, Played
+from tests.local.toolkit_run import ROOT, ToolkitRun
 
 BED = Path(os.environ.get("TOOLKIT_BEDS", ROOT / ".beds")).absolute() / "xla"
 READY = (BED / ".ready").exists()
@@ -15,7 +15,7 @@ needs_bed = [
 ]
 
 
-class InBed(Played):
+class InBed(ToolkitRun):
     """A run of `toolkit run` by the bed's interpreter, whose `python` leads PATH; a thread for each rank."""
 
     python = str(BED / "bin/python")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.local.playing import Played
+from tests.local.toolkit_run import ToolkitRun
 from toolkit.launchers.compat import FOLDER
 
 ROOT = Path(__file__).parents[2]
@@ -89,7 +89,7 @@ def test_one_rank_has_everything_that_the_compilers_scripts_call() -> None:
 @pytest.mark.skipif(bool(MISSING), reason="needs torch and scikit-learn")
 def test_an_old_script_trains_on_two_hosts_without_torch_xla(tmp_path: Path) -> None:
     words = ("--distribution", "pytorchxla", "--hosts", "2", "--hyperparameter", "epochs=3")
-    with Played(tmp_path, "xla_digits.py", *words, TOOLKIT_COMPAT="torch_xla", CUDA_VISIBLE_DEVICES="") as job:
+    with ToolkitRun(tmp_path, "xla_digits.py", *words, TOOLKIT_COMPAT="torch_xla", CUDA_VISIBLE_DEVICES="") as job:
         assert job.end() == 0, job.console
 
     found = dict(re.findall(r"rank=(\d+ of=\d+) weights=([0-9a-f]{64})", job.console))

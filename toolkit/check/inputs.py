@@ -4,7 +4,7 @@ import os
 import stat
 from pathlib import Path
 
-from toolkit.check.finding import Finding
+from toolkit.check.result import CheckResult
 from toolkit.errors import ContractError
 from toolkit.job.job import Channel, Job
 from toolkit.metrics.definition import compile
@@ -13,43 +13,43 @@ from toolkit.metrics.warn import warnings
 from toolkit.rules import document
 
 
-def documents(job: Job) -> Finding:
+def documents(job: Job) -> CheckResult:
     """Return what the documents say, in a line."""
     cluster = job.cluster
     hosts = f"{len(cluster.hosts)} host{'s' * (len(cluster.hosts) > 1)}"
     count = len(job.hyperparameters)
     found = f"{job.folders.config}: {hosts}, {count} hyperparameter{'s' * (count != 1)}, {job.strategy.name}"
-    return Finding(name="documents", status="ok", found=found)
+    return CheckResult(name="documents", status="ok", found=found)
 
 
-def channels(job: Job) -> tuple[Finding, ...]:
+def channels(job: Job) -> tuple[CheckResult, ...]:
     """Return whether the input of each channel is there."""
     empty = [channel for channel in job.channels if not _has_input(channel)]
     if empty:
         found = "; ".join(f"{channel.name}: {_lack(channel)}" for channel in empty)
         advice = "Mount the input there, unless the platform still brings it"
-        return (Finding(name="channels", status="warn", found=found, advice=advice),)
+        return (CheckResult(name="channels", status="warn", found=found, advice=advice),)
     if not job.channels:
         return ()
     found = ", ".join(f"{channel.name} ({channel.mode})" for channel in job.channels)
-    return (Finding(name="channels", status="ok", found=found),)
+    return (CheckResult(name="channels", status="ok", found=found),)
 
 
-def metrics(job: Job) -> tuple[Finding, ...]:
+def metrics(job: Job) -> tuple[CheckResult, ...]:
     """Return whether the metric definitions can be used, and what they would misread."""
     if not job.metric_definitions:
         return ()
     try:
         definitions = compile(job.metric_definitions, "metric definitions")
     except ContractError as error:
-        return (Finding(name="metrics", status="fail", found=str(error)),)
+        return (CheckResult(name="metrics", status="fail", found=str(error)),)
     with Guard() as watch:
         said = [text for definition in definitions for text in warnings(definition, watch)]
     found = "; ".join(said) or ", ".join(definition.name for definition in definitions)
-    return (Finding(name="metrics", status="warn" if said else "ok", found=found),)
+    return (CheckResult(name="metrics", status="warn" if said else "ok", found=found),)
 
 
-def rules(job: Job, content: bytes | None) -> tuple[Finding, ...]:
+def rules(job: Job, content: bytes | None) -> tuple[CheckResult, ...]:
     """Return whether the document of log rules can be used; *content* is what it holds in the code, if it is there."""
     path = job.settings.rules
     if path is None:
@@ -57,11 +57,11 @@ def rules(job: Job, content: bytes | None) -> tuple[Finding, ...]:
     try:
         found = document.read(path.read_bytes() if content is None else content, str(path))
     except ContractError as error:
-        return (Finding(name="rules", status="fail", found=str(error)),)
+        return (CheckResult(name="rules", status="fail", found=str(error)),)
     except OSError as error:
         told = f"TOOLKIT_RULES: {path}: expected a readable file, found none ({error.strerror})"
-        return (Finding(name="rules", status="fail", found=told),)
-    return (Finding(name="rules", status="ok", found=", ".join(rule.name for rule in found)),)
+        return (CheckResult(name="rules", status="fail", found=told),)
+    return (CheckResult(name="rules", status="ok", found=", ".join(rule.name for rule in found)),)
 
 
 def _has_input(channel: Channel) -> bool:

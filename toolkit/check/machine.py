@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from toolkit.artifacts.scratch import fault
-from toolkit.check.finding import Finding, Status
+from toolkit.check.result import CheckResult, Status
 from toolkit.job.job import Folders
 from toolkit.job.machine import Machine
 
@@ -22,7 +22,7 @@ ENOUGH_FILES = 4096
 SHM = Path("/dev/shm")
 
 
-def check(machine: Machine, folders: Folders, environ: Mapping[str, str], processes: int) -> tuple[Finding, ...]:
+def check(machine: Machine, folders: Folders, environ: Mapping[str, str], processes: int) -> tuple[CheckResult, ...]:
     """Return what was found of this host, for a job with *processes* ranks on it."""
     busy = processes > 1 or machine.accelerators > 0
     return (
@@ -34,16 +34,18 @@ def check(machine: Machine, folders: Folders, environ: Mapping[str, str], proces
     )
 
 
-def gpus(machine: Machine, environ: Mapping[str, str], processes: int) -> Finding:
+def gpus(machine: Machine, environ: Mapping[str, str], processes: int) -> CheckResult:
     """Return whether the accelerators that are meant to be here are, and suffice for *processes* ranks."""
     count, kind = machine.accelerators, {"nvidia": "GPU", "neuron": "Neuron core"}.get(machine.accelerator, "")
     if machine.notes:
-        return Finding(name="GPUs", status="warn", found="; ".join(machine.notes), advice="Correct the driver's set-up")
+        return CheckResult(
+            name="GPUs", status="warn", found="; ".join(machine.notes), advice="Correct the driver's set-up"
+        )
     if not count:
         meant = environ.get("NVIDIA_VISIBLE_DEVICES", "void") not in ("", "void", "none")
         found = "none, although NVIDIA_VISIBLE_DEVICES asks for some" if meant else "none"
         advice = "Start the container with --gpus all, or on a host with GPUs" if meant else ""
-        return Finding(name="GPUs", status="warn" if meant else "ok", found=found, advice=advice)
+        return CheckResult(name="GPUs", status="warn" if meant else "ok", found=found, advice=advice)
     found = f"{count} {kind}{'s' * (count > 1)} for {processes} process{'es' * (processes > 1)}"
     visible = environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
@@ -51,18 +53,18 @@ def gpus(machine: Machine, environ: Mapping[str, str], processes: int) -> Findin
         count = min(count, len([device for device in visible.split(",") if device.strip()]))
     if processes > count:
         advice = "Several ranks would share one: lower the processes per host, unless that is meant"
-        return Finding(name="GPUs", status="warn", found=found, advice=advice)
-    return Finding(name="GPUs", status="ok", found=found)
+        return CheckResult(name="GPUs", status="warn", found=found, advice=advice)
+    return CheckResult(name="GPUs", status="ok", found=found)
 
 
-def disks(folders: Mapping[str, Path]) -> tuple[Finding, ...]:
-    """Return whether each of *folders* can be written and has room; those on one file system in one finding."""
+def disks(folders: Mapping[str, Path]) -> tuple[CheckResult, ...]:
+    """Return whether each of *folders* can be written and has room; those on one file system in one result."""
     together: dict[tuple[int, Status, str, str], list[str]] = {}
     for name, folder in folders.items():
         there = _nearest(folder)
         together.setdefault((there.stat().st_dev, *_room(there)), []).append(name)
     return tuple(
-        Finding(name="disk", status=status, found=f"{', '.join(names)}: {found}", advice=advice)
+        CheckResult(name="disk", status=status, found=f"{', '.join(names)}: {found}", advice=advice)
         for (_, status, found, advice), names in together.items()
     )
 
@@ -83,31 +85,31 @@ def _room(folder: Path) -> tuple[Status, str, str]:
     return "ok", f"{size(free_bytes)} free" if room.f_blocks else "writable", ""
 
 
-def shared_memory(mount: Path, *, busy: bool) -> Finding:
+def shared_memory(mount: Path, *, busy: bool) -> CheckResult:
     """Return whether *mount* is large enough; *busy*: several processes or GPUs, which talk through it."""
     name, advice = "/dev/shm", "Start the container with --shm-size=8g (docker), or mount a memory volume there"
     try:
         room = os.statvfs(mount)
     except OSError as error:
-        return Finding(name=name, status="warn", found=f"cannot be looked at ({error.strerror})", advice=advice)
+        return CheckResult(name=name, status="warn", found=f"cannot be looked at ({error.strerror})", advice=advice)
     total_bytes, free_bytes = room.f_blocks * room.f_frsize, room.f_bavail * room.f_frsize
     found = f"{size(total_bytes)}, {size(free_bytes)} free"
     if free_bytes >= ENOUGH_SHM_BYTES:
-        return Finding(name=name, status="ok", found=found)
+        return CheckResult(name=name, status="ok", found=found)
     if busy:
-        return Finding(name=name, status="warn", found=f"{found}: little for NCCL and data loaders", advice=advice)
-    return Finding(name=name, status="ok", found=f"{found} (data loaders with workers may need --shm-size)")
+        return CheckResult(name=name, status="warn", found=f"{found}: little for NCCL and data loaders", advice=advice)
+    return CheckResult(name=name, status="ok", found=f"{found} (data loaders with workers may need --shm-size)")
 
 
-def limits(machine: Machine, *, busy: bool) -> Finding:
+def limits(machine: Machine, *, busy: bool) -> CheckResult:
     """Return whether the limits of this process, which the script inherits, are wide enough."""
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     locked, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     return judged_limits(files, locked, pins_memory=machine.fabric != "tcp", busy=busy)
 
 
-def judged_limits(files: int, locked: int, *, pins_memory: bool, busy: bool) -> Finding:
-    """Return the finding for soft limits of open files and of locked bytes (resource.RLIM_INFINITY: none)."""
+def judged_limits(files: int, locked: int, *, pins_memory: bool, busy: bool) -> CheckResult:
+    """Return the result for soft limits of open files and of locked bytes (resource.RLIM_INFINITY: none)."""
     unlimited = resource.RLIM_INFINITY
     found = "nofile " + ("unlimited" if files == unlimited else f"{files:,}")
     found += ", memlock " + ("unlimited" if locked == unlimited else size(locked))
@@ -117,25 +119,27 @@ def judged_limits(files: int, locked: int, *, pins_memory: bool, busy: bool) -> 
     if pins_memory and locked != unlimited:
         advice.append("--ulimit memlock=-1 (EFA and InfiniBand pin memory)")
     text = f"Start the container with {' and '.join(advice)}" if advice else ""
-    return Finding(name="ulimits", status="warn" if advice else "ok", found=found, advice=text)
+    return CheckResult(name="ulimits", status="warn" if advice else "ok", found=found, advice=text)
 
 
-def scratch(folder: Path) -> Finding:
+def scratch(folder: Path) -> CheckResult:
     """Return whether `train` can write its temporary files below *folder* and start what it writes there."""
     if os.path.lexists(folder) and (reason := fault(folder)):
         found = f"{folder}: expected a folder of this user alone, found {reason}; train will use another"
-        return Finding(name="scratch", status="warn", found=found, advice="Remove it, or set TMPDIR to another folder")
+        return CheckResult(
+            name="scratch", status="warn", found=found, advice="Remove it, or set TMPDIR to another folder"
+        )
     there = _nearest(folder)
     advice = "Let the user of the container write to /tmp, or set TMPDIR to a folder it can write to"
     if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
-        return Finding(name="scratch", status="fail", found=f"{there} cannot be written to", advice=advice)
+        return CheckResult(name="scratch", status="fail", found=f"{there} cannot be written to", advice=advice)
     room = os.statvfs(there)
     if room.f_blocks and not room.f_bavail:
-        return Finding(name="scratch", status="fail", found=f"no space left in {there}", advice=advice)
+        return CheckResult(name="scratch", status="fail", found=f"no space left in {there}", advice=advice)
     if room.f_flag & os.ST_NOEXEC:
         found = f"{there} is mounted noexec: ranks are left to torchrun, and their ends are known less well"
-        return Finding(name="scratch", status="warn", found=found, advice="Set TMPDIR to a folder without noexec")
-    return Finding(name="scratch", status="ok", found=str(folder))
+        return CheckResult(name="scratch", status="warn", found=found, advice="Set TMPDIR to a folder without noexec")
+    return CheckResult(name="scratch", status="ok", found=str(folder))
 
 
 def _nearest(folder: Path) -> Path:

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Sequence
 
-from toolkit.check.finding import Finding, Status
+from toolkit.check.result import CheckResult, Status
 from toolkit.job.job import Job
 from toolkit.job.plan import Plan, Resolves
 from toolkit.launchers import fabric
@@ -17,33 +17,33 @@ RESOLVE_WITHIN_S = 2.0
 NAMES_SHOWN = 4
 
 
-def check(job: Job, plan: Plan) -> tuple[Finding, ...]:
+def check(job: Job, plan: Plan) -> tuple[CheckResult, ...]:
     """Return what was found of the network, nothing for a job of one host."""
     if len(job.cluster.hosts) == 1:
         return ()
     return (names(job, plan), rendezvous(job, plan), *link(job), interface(job))
 
 
-def names(job: Job, plan: Plan, *, within_s: float = RESOLVE_WITHIN_S) -> Finding:
+def names(job: Job, plan: Plan, *, within_s: float = RESOLVE_WITHIN_S) -> CheckResult:
     """Return whether every name that `train` would wait for resolves, all asked at once."""
     hosts = [need.host for phase in plan.phases for need in phase.needs if isinstance(need, Resolves)]
     if not hosts:
         given = _listed([f"{host} {job.cluster.address(host)}" for host in job.cluster.hosts])
-        return Finding(name="host names", status="ok", found=f"none has to resolve ({given})")
+        return CheckResult(name="host names", status="ok", found=f"none has to resolve ({given})")
     addresses = resolve(hosts, within_s=within_s)
     missing = [host for host in hosts if host not in addresses]
     if not missing:
         shown = _listed([f"{host} {addresses[host]}" for host in hosts])
         if len(set(addresses.values())) < len(hosts):
-            return Finding(
+            return CheckResult(
                 name="host names",
                 status="warn",
                 found=f"two hosts have one address ({shown})",
                 advice="Right only for hosts that are one machine; train refuses others. Correct the names, or give the"
                 " addresses as TOOLKIT_HOST_ADDRESSES=HOST=ADDRESS,...",
             )
-        return Finding(name="host names", status="ok", found=shown)
-    return Finding(
+        return CheckResult(name="host names", status="ok", found=shown)
+    return CheckResult(
         name="host names",
         status="fail",
         found=f"{_listed(missing)} {'does' if len(missing) == 1 else 'do'} not resolve within {within_s:g} s",
@@ -75,44 +75,44 @@ def resolve(hosts: Sequence[str], *, within_s: float) -> dict[str, str]:
     return dict(found)
 
 
-def rendezvous(job: Job, plan: Plan) -> Finding:
+def rendezvous(job: Job, plan: Plan) -> CheckResult:
     """Return whether the leader can open the rendezvous port; on other hosts nothing is to be seen of it."""
     address, port = master(job)
     where = f"{address}:{port}"
     if not job.cluster.is_leader:
-        return Finding(name="port", status="ok", found=f"{where} is for {job.cluster.leader} to open")
+        return CheckResult(name="port", status="ok", found=f"{where} is for {job.cluster.leader} to open")
     reason = refused(port)
     if reason:
         advice = "Free it, or set MASTER_PORT to another port on every host"
         status: Status = "fail" if plan.launcher in ("torchrun", "smddp", "pytorchxla") else "warn"
-        return Finding(name="port", status=status, found=f"{port} cannot be opened ({reason})", advice=advice)
+        return CheckResult(name="port", status=status, found=f"{port} cannot be opened ({reason})", advice=advice)
     if _is_elsewhere(address):
-        return Finding(
+        return CheckResult(
             name="port",
             status="warn",
             found=f"{port} is free, but {address} is no address of this host, the leader",
             advice="Right behind a service or address translation; otherwise correct MASTER_ADDR",
         )
-    return Finding(name="port", status="ok", found=f"{where} is free")
+    return CheckResult(name="port", status="ok", found=f"{where} is free")
 
 
-def link(job: Job) -> tuple[Finding, ...]:
+def link(job: Job) -> tuple[CheckResult, ...]:
     """Return whether the leader can open the port of the link between the hosts, and the job's secret can be read."""
     ours = job.settings
     if ours.link == "off":
         return ()
     if ours.job_secret_file is not None and not os.access(ours.job_secret_file, os.R_OK):
         found = f"TOOLKIT_JOB_SECRET_FILE: {ours.job_secret_file} cannot be read"
-        return (Finding(name="link", status="fail", found=found, advice="Mount it, readable for this user"),)
+        return (CheckResult(name="link", status="fail", found=found, advice="Mount it, readable for this user"),)
     if ours.job_secret_file is not None and not ours.job_secret_file.read_bytes().strip():
         found = f"TOOLKIT_JOB_SECRET_FILE: {ours.job_secret_file} is empty"
         advice = "Write the job's secret into it, the same on every host, or unset the variable"
-        return (Finding(name="link", status="fail", found=found, advice=advice),)
+        return (CheckResult(name="link", status="fail", found=found, advice=advice),)
     ports = link_ports(job)
     port = ports[0]
     if not job.cluster.is_leader:
         found = f"port {port} is for {job.cluster.leader} to open"
-        return (Finding(name="link", status="ok", found=found),)
+        return (CheckResult(name="link", status="ok", found=found),)
     reason = refused(port)
     if reason:
         found = f"port {port} cannot be opened ({reason})"
@@ -120,8 +120,8 @@ def link(job: Job) -> tuple[Finding, ...]:
         advice = "Free it, or set TOOLKIT_LINK_PORT to another port on every host"
         if other is not None:
             advice += f"; else train uses port {other}, which must then be open between the hosts"
-        return (Finding(name="link", status="fail" if other is None else "warn", found=found, advice=advice),)
-    return (Finding(name="link", status="ok", found=f"port {port} is free"),)
+        return (CheckResult(name="link", status="fail" if other is None else "warn", found=found, advice=advice),)
+    return (CheckResult(name="link", status="ok", found=f"port {port} is free"),)
 
 
 def refused(port: int) -> str:
@@ -161,7 +161,7 @@ def _is_elsewhere(address: str) -> bool:
     return False
 
 
-def interface(job: Job) -> Finding:
+def interface(job: Job) -> CheckResult:
     """Return which interface NCCL and gloo are told to use."""
     name, note = fabric.interface(job)
     own = job.environ.get("NCCL_SOCKET_IFNAME")
@@ -169,9 +169,9 @@ def interface(job: Job) -> Finding:
     if job.machine.fabric != "tcp":
         found += f", {job.machine.fabric} devices"
     if not note or own:
-        return Finding(name="interface", status="ok", found=found)
+        return CheckResult(name="interface", status="ok", found=found)
     advice = "Set NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME to the one that reaches the other hosts"
-    return Finding(name="interface", status="warn", found=note, advice="" if name else advice)
+    return CheckResult(name="interface", status="warn", found=note, advice="" if name else advice)
 
 
 def _listed(words: list[str]) -> str:

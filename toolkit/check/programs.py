@@ -6,7 +6,7 @@ from importlib import metadata, util
 from pathlib import Path
 
 from toolkit.check.code import Code
-from toolkit.check.finding import Finding
+from toolkit.check.result import CheckResult
 from toolkit.job.machine import Machine
 from toolkit.job.plan import Plan
 from toolkit.probe.ask import found as on_path
@@ -15,12 +15,12 @@ from toolkit.probe.ask import found as on_path
 CPU_BUILD = "+cpu"
 
 
-def check(plan: Plan, code: Code) -> tuple[Finding, ...]:
+def check(plan: Plan, code: Code) -> tuple[CheckResult, ...]:
     """Return what was found of the programs that *plan* starts."""
     return (*_installer(code), _interpreter(code), _launcher(plan, code), *_mpirun(code), *_missing(plan, code))
 
 
-def on_path_as_train(machine: Machine) -> tuple[Finding, ...]:
+def on_path_as_train(machine: Machine) -> tuple[CheckResult, ...]:
     """Return whose `train` an image's `train` is, nothing where it is this toolkit's."""
     if not machine.other_train:
         return ()
@@ -29,24 +29,24 @@ def on_path_as_train(machine: Machine) -> tuple[Finding, ...]:
         " image start `toolkit train`"
     )
     found = f"train on PATH is {machine.other_train}, not this toolkit"
-    return (Finding(name="train", status="fail", found=found, advice=advice),)
+    return (CheckResult(name="train", status="fail", found=found, advice=advice),)
 
 
-def _mpirun(code: Code) -> tuple[Finding, ...]:
+def _mpirun(code: Code) -> tuple[CheckResult, ...]:
     """Return which mpirun this host has, where the job was asked about it."""
     mpi = code.job.machine.mpi
     if mpi is None:
         return ()
     kind = {"mpich": "MPICH"}.get(mpi.kind, "Open MPI")
-    return (Finding(name="mpirun", status="ok", found=f"{kind} {mpi.version} ({mpi.path})"),)
+    return (CheckResult(name="mpirun", status="ok", found=f"{kind} {mpi.version} ({mpi.path})"),)
 
 
-def _interpreter(code: Code) -> Finding:
+def _interpreter(code: Code) -> CheckResult:
     found = f"{code.job.interpreter} (Python {platform.python_version()})"
-    return Finding(name="interpreter", status="ok", found=found)
+    return CheckResult(name="interpreter", status="ok", found=found)
 
 
-def _installer(code: Code) -> tuple[Finding, ...]:
+def _installer(code: Code) -> tuple[CheckResult, ...]:
     """Return whether what is to be installed first can be; nothing where there is nothing to install."""
     phase = code.installing
     if phase is None:
@@ -54,13 +54,13 @@ def _installer(code: Code) -> tuple[Finding, ...]:
     what = " ".join(token for token in phase.main.argv[3:] if token in ("install", ".", "-r", "requirements.txt"))
     if util.find_spec("pip") is None:
         found = f"pip {what} would run first, and {code.job.interpreter} has no pip"
-        return (Finding(name="install", status="fail", found=found, advice="Install pip in the image"),)
+        return (CheckResult(name="install", status="fail", found=found, advice="Install pip in the image"),)
     done = phase.skip_if is not None and phase.skip_if.exists()
     found = f"pip {what} was run before in this container" if done else f"pip {what} runs first"
-    return (Finding(name="install", status="ok", found=found),)
+    return (CheckResult(name="install", status="ok", found=found),)
 
 
-def _launcher(plan: Plan, code: Code) -> Finding:
+def _launcher(plan: Plan, code: Code) -> CheckResult:
     found = f"{plan.launcher}, {plan.world_size} process{'es' * (plan.world_size > 1)}"
     for module in plan.modules:
         if util.find_spec(module) is None:
@@ -69,17 +69,17 @@ def _launcher(plan: Plan, code: Code) -> Finding:
         found += f", {module} {version}" if version else f", {module}"
         if version.endswith(CPU_BUILD) and code.job.machine.gpus:
             advice = f"Install a build of {module} with CUDA, or start without GPUs"
-            return Finding(name="launcher", status="warn", found=f"{found}: built without CUDA", advice=advice)
-    return Finding(name="launcher", status="ok", found=found)
+            return CheckResult(name="launcher", status="warn", found=f"{found}: built without CUDA", advice=advice)
+    return CheckResult(name="launcher", status="ok", found=found)
 
 
-def _without(module: str, plan: Plan, code: Code) -> Finding:
+def _without(module: str, plan: Plan, code: Code) -> CheckResult:
     found = f"{plan.launcher} needs {module}, which {code.job.interpreter} does not have"
     if re.search(rf"^{module}\b", code.requirements, re.M):
         advice = "requirements.txt brings it, at every start anew: better have it in the image"
-        return Finding(name="launcher", status="warn", found=found, advice=advice)
+        return CheckResult(name="launcher", status="warn", found=found, advice=advice)
     advice = f"Install it in the image (pip install {module}) or name it in requirements.txt"
-    return Finding(name="launcher", status="fail", found=found, advice=advice)
+    return CheckResult(name="launcher", status="fail", found=found, advice=advice)
 
 
 def _version(module: str) -> str:
@@ -89,19 +89,19 @@ def _version(module: str) -> str:
         return ""
 
 
-def _missing(plan: Plan, code: Code) -> tuple[Finding, ...]:
-    """Return a finding for each program that is not there."""
-    findings = []
+def _missing(plan: Plan, code: Code) -> tuple[CheckResult, ...]:
+    """Return a result for each program that is not there."""
+    results = []
     main = plan.phase.main
     if "/" not in main.argv[0] and on_path(main.argv[0], main.environ.get("PATH", "")) is None:
         found = f"no {main.argv[0]} on PATH, which starts the launcher"
-        findings.append(Finding(name="program", status="fail", found=found, advice="Install it in the image"))
+        results.append(CheckResult(name="program", status="fail", found=found, advice="Install it in the image"))
     if code.program and not Path(code.program).exists():
         script = code.job.entry
         found = f"{script} names {code.program} in its first line, which is not there"
         advice = f"Install it in the image, or correct the first line of {script}"
-        findings.append(Finding(name="program", status="fail", found=found, advice=advice))
+        results.append(CheckResult(name="program", status="fail", found=found, advice=advice))
     if main.has_rank_shim and not Path("/bin/sh").exists():
         found = "no /bin/sh: ranks are left to torchrun, and their ends are known less well"
-        findings.append(Finding(name="program", status="warn", found=found, advice="Install a shell in the image"))
-    return tuple(findings)
+        results.append(CheckResult(name="program", status="warn", found=found, advice="Install a shell in the image"))
+    return tuple(results)

@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 
 import toolkit
-from toolkit.check.finding import Finding, worst
-from toolkit.check.walk import Report, check
+from toolkit.check.preflight import CheckReport, check
+from toolkit.check.result import CheckResult, worst
 from toolkit.job.plan import Plan
 from toolkit.log import Log, masked
 from toolkit.masking.text import mask_arguments
@@ -40,7 +40,7 @@ def run(arguments: argparse.Namespace, log: Log) -> int:
     """Print the plan and the table; return 0, or 78 if a line fails."""
     environ = dict(os.environ)
     report = check(environ, interpreter=sys.executable, log=log)
-    failed = worst(report.findings) == "fail"
+    failed = worst(report.results) == "fail"
     if arguments.json:
         text = msgspec.json.format(msgspec.json.encode(_masked(_document(report, environ, failed), log)), indent=2)
         print(text.decode(), flush=True)
@@ -49,14 +49,14 @@ def run(arguments: argparse.Namespace, log: Log) -> int:
     return WRONG if failed else 0
 
 
-def _document(report: Report, environ: Mapping[str, str], failed: bool) -> dict[str, Any]:
+def _document(report: CheckReport, environ: Mapping[str, str], failed: bool) -> dict[str, Any]:
     job, plan = report.job, report.plan
     return {
         "toolkit": toolkit.__version__,
         "job": job and job.name,
         "host": job and job.cluster.current,
         "plan": plan and _plan(plan, environ),
-        "checks": msgspec.to_builtins(report.findings),
+        "checks": msgspec.to_builtins(report.results),
         "exit_code": WRONG if failed else 0,
     }
 
@@ -97,16 +97,16 @@ def _masked(value: Any, log: Log) -> Any:
     return [_masked(entry, log) for entry in value] if isinstance(value, list | tuple) else value
 
 
-def lines(report: Report, environ: Mapping[str, str], shown: Callable[[str], str]) -> Iterator[str]:
+def lines(report: CheckReport, environ: Mapping[str, str], shown: Callable[[str], str]) -> Iterator[str]:
     """Yield the lines of the plan and the table. *shown* makes each text fit to be seen, before it is cut or folded."""
     if report.plan is not None:
         for line in shown(report.plan.text(dict(environ))).splitlines():
             yield from _fitted(line)
         yield ""
-    width = max(len(finding.name) for finding in report.findings)
-    for finding in report.findings:
-        yield from _row(msgspec.structs.replace(finding, found=shown(finding.found)), width)
-    counts = [sum(finding.status == status for finding in report.findings) for status in ("ok", "warn", "fail")]
+    width = max(len(result.name) for result in report.results)
+    for result in report.results:
+        yield from _row(msgspec.structs.replace(result, found=shown(result.found)), width)
+    counts = [sum(result.status == status for result in report.results) for status in ("ok", "warn", "fail")]
     yield "\n{} ok, {} warn, {} fail".format(*counts)
 
 
@@ -117,12 +117,12 @@ def _fitted(line: str) -> list[str]:
     return [line if len(line) <= _width() else f"{line[: _width() - 3]}..."]
 
 
-def _row(finding: Finding, width: int) -> list[str]:
+def _row(result: CheckResult, width: int) -> list[str]:
     """Return a line of the table, folded below its last column. The advice begins on a line of its own."""
     margin = " " * (width + 8)
-    rows = _folded(f"{finding.status:<4}  {finding.name:<{width}}  {finding.found}", margin)
-    if finding.advice:
-        rows += _folded(f"{margin}-> {finding.advice}", margin + "   ")
+    rows = _folded(f"{result.status:<4}  {result.name:<{width}}  {result.found}", margin)
+    if result.advice:
+        rows += _folded(f"{margin}-> {result.advice}", margin + "   ")
     return rows
 
 

@@ -7,8 +7,8 @@ from tempfile import TemporaryDirectory
 
 import msgspec
 
-from toolkit.check.finding import worst
-from toolkit.check.walk import check
+from toolkit.check.preflight import check
+from toolkit.check.result import worst
 from toolkit.cli.check import WRONG, lines
 from toolkit.jobfile.spec import JobFile
 from toolkit.local import check as checked
@@ -34,26 +34,26 @@ def dry_run(asked: JobFile, own: Mapping[str, str], log: Log) -> int:
         linked = tuple(
             msgspec.structs.replace(each, mode="FastFile") for each in asked.spec.channels if each.mode != "Pipe"
         )
-        played = msgspec.structs.replace(
+        simulated = msgspec.structs.replace(
             asked,
             spec=msgspec.structs.replace(asked.spec, channels=linked, checkpoints=None),
             run=msgspec.structs.replace(asked.run, job_dir=Path(folder), backend="process"),
         )
-        (first,) = stage.stage(played, own, log, only=asked.hosts[:1])
-        (first.place.base / "input/config/inputdataconfig.json").write_text(json.dumps(inputs(asked)))
+        (first,) = stage.stage(simulated, own, log, only=asked.hosts[:1])
+        (first.setup.base / "input/config/inputdataconfig.json").write_text(json.dumps(inputs(asked)))
         report = check(first.environ, interpreter=first.argv[0], log=log)
         stage.make_writable(first)
         if asked.run.backend == "docker":
-            findings = tuple(each for each in report.findings if each.name in WITHOUT_IMAGE)
-            report = msgspec.structs.replace(report, plan=None, findings=findings)
+            results = tuple(each for each in report.results if each.name in WITHOUT_IMAGE)
+            report = msgspec.structs.replace(report, plan=None, results=results)
         text = "\n".join(
             lines(report, first.environ, lambda each: log.mask(each).replace(folder, str(asked.run.job_dir)))
         )
     hosts = f"{len(asked.hosts)} hosts" if len(asked.hosts) > 1 else "1 host"
-    print(f"{asked.spec.name}: {hosts}, in {asked.run.job_dir}; host {first.place.host}:\n\n{text}", flush=True)
+    print(f"{asked.spec.name}: {hosts}, in {asked.run.job_dir}; host {first.setup.host}:\n\n{text}", flush=True)
     if asked.run.backend == "docker":
         log.info(
             f"{asked.run.image} was not looked into, so there is no plan: its Python, packages, launcher and GPUs may"
             " differ from this machine's"
         )
-    return WRONG if worst(report.findings) == "fail" else 0
+    return WRONG if worst(report.results) == "fail" else 0

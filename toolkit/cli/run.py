@@ -61,9 +61,9 @@ def add(parser: Parser) -> None:
 
 def run(arguments: argparse.Namespace, log: Log) -> int:
     """Run the job; return its exit code."""
+    from toolkit.local.display import Look, chosen, is_live
     from toolkit.local.report import summary
-    from toolkit.local.run import play
-    from toolkit.local.show import Look, chosen, is_live
+    from toolkit.local.run import simulate
 
     own = dict(os.environ)
     asked = read(vars(arguments), Path.cwd(), _stamp(time.time_ns()))
@@ -78,7 +78,7 @@ def run(arguments: argparse.Namespace, log: Log) -> int:
     if is_live(own, look):
         own.setdefault("TOOLKIT_LOG_PROGRESS", "live")
     try:
-        report = play(asked, own, log, lambda: chosen(log, several=len(asked.hosts) > 1, environ=own, look=look))
+        report = simulate(asked, own, log, lambda: chosen(log, several=len(asked.hosts) > 1, environ=own, look=look))
     except KeyboardInterrupt:  # While the job runs, Ctrl-C is an event of it; this is before or after.
         log.error("interrupted while the job was being prepared, or its results collected")
         return 130

@@ -103,7 +103,7 @@ def names(job: Job) -> tuple[Need, ...]:
     return tuple(Resolves(host=host, within_s=job.settings.join_s) for host in hosts)
 
 
-def played(job: Job) -> bool:
+def on_one_machine(job: Job) -> bool:
     """True if the hosts of the job are one machine's (`toolkit run`): they share its ports."""
     return job.cluster.size > 1 and any(address.startswith("127.") for address in job.cluster.addresses.values())
 

@@ -23,7 +23,7 @@ from toolkit.job.job import Job, Script
 from toolkit.job.machine import Mpi
 from toolkit.job.plan import Phase, Plan, ProcessSpec, StopPolicy, Tags
 from toolkit.launchers import compat, fabric, modelparallel
-from toolkit.launchers.environment import environment, names, played, stop_policy, tokens
+from toolkit.launchers.environment import environment, names, on_one_machine, stop_policy, tokens
 from toolkit.launchers.mpi_options import Asked, command, rank_variables, split
 
 STANDALONE = Path(toolkit.__file__).parent / "standalone"
@@ -215,11 +215,11 @@ def _environment(job: Job, arguments: tuple[str, ...], extra: Mapping[str, str])
 
 
 def _apart(job: Job, mpi: Mpi, run_folder: Path) -> dict[str, str]:
-    """Return what keeps hosts that are played on one machine out of each other's shared memory.
+    """Return what keeps hosts on one machine out of each other's shared memory.
 
     Open MPI names a rank's file by host name and local rank, which are then the same for all hosts.
     """
-    if not played(job):
+    if not on_one_machine(job):
         return {}
     names = {"openmpi4": "OMPI_MCA_btl_vader_backing_directory", "openmpi5": "OMPI_MCA_btl_sm_backing_directory"}
     return {names[mpi.kind]: str(run_folder)} if mpi.kind in names else {}
@@ -235,14 +235,14 @@ def _host_name(job: Job) -> dict[str, str]:
     """
     if job.cluster.size == 1:
         return {}
-    if job.cluster.addresses and (job.cluster.is_leader or not played(job)):
+    if job.cluster.addresses and (job.cluster.is_leader or not on_one_machine(job)):
         return {}
     return {"TOOLKIT_HOST_NAME": job.cluster.current}
 
 
 def _own_name(job: Job, mpi: Mpi) -> tuple[str, ...]:
     """Return the host name that the daemon needs: Open MPI takes two hosts of one name for one."""
-    return (job.cluster.current,) if played(job) and mpi.kind != "mpich" else ()
+    return (job.cluster.current,) if on_one_machine(job) and mpi.kind != "mpich" else ()
 
 
 def _script(job: Job, script: Script) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ import msgspec
 from toolkit.job.job import Job
 from toolkit.job.plan import Plan
 from toolkit.launchers import script
-from toolkit.launchers.environment import master, played
+from toolkit.launchers.environment import master, on_one_machine
 
 PORT = 8890  # sagemaker-tensorflow-training's, as open in people's networks as it was there.
 
@@ -56,4 +56,4 @@ def at(job: Job, host: str, port: int, index: int) -> str:
     on, which `toolkit run` chooses so that all of them are free. (TensorFlow listens on every address of a machine:
     other loopback addresses would not help.)
     """
-    return f"{job.cluster.address(host)}:{master(job)[1] + index if played(job) else port}"
+    return f"{job.cluster.address(host)}:{master(job)[1] + index if on_one_machine(job) else port}"

@@ -18,7 +18,7 @@ HOST_BYTES = 8 << 20
 def check(asked: JobFile) -> None:
     """Raise a UserError for the first path of *asked* that is not there, or word that could have no effect."""
     _check_backend(asked)
-    _check_room(asked)
+    _check_memory(asked)
     _check_processes(asked)
     _check_script(asked.script, asked.source)
     if asked.requirements and not asked.requirements.is_file():
@@ -43,7 +43,7 @@ def _check_backend(asked: JobFile) -> None:
         raise UserError("--memory and --shm-size need --backend docker", where=WHERE, hint=hint)
 
 
-def _check_room(asked: JobFile) -> None:
+def _check_memory(asked: JobFile) -> None:
     """Refuse hosts whose `train` processes alone would need more than this machine's memory."""
     needed, there = len(asked.hosts) * HOST_BYTES, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if needed > there:

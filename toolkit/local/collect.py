@@ -37,9 +37,9 @@ def outcomes(staged: Sequence[Staged]) -> dict[str, Outcome]:
     """Return each host's own story (output/outcome.json), of those that could tell it."""
     told = {}
     for host in staged:
-        path = host.place.base / "output" / "outcome.json"
+        path = host.setup.base / "output" / "outcome.json"
         try:
-            told[host.place.host] = decode(path.read_bytes(), Outcome, str(path))
+            told[host.setup.host] = decode(path.read_bytes(), Outcome, str(path))
         except (OSError, ContractError):
             pass  # It was killed before it could; the exit code speaks.
     return told
@@ -48,9 +48,9 @@ def outcomes(staged: Sequence[Staged]) -> dict[str, Outcome]:
 def failure_text(staged: Sequence[Staged], name: str) -> str:
     """Return the failure file of the host called *name*, "" if there is none."""
     for host in staged:
-        if host.place.host == name:
+        if host.setup.host == name:
             try:
-                return (host.place.base / "output" / "failure").read_bytes().decode("utf-8", "replace")
+                return (host.setup.base / "output" / "failure").read_bytes().decode("utf-8", "replace")
             except OSError:
                 return ""
     return ""
@@ -59,7 +59,7 @@ def failure_text(staged: Sequence[Staged], name: str) -> str:
 def last_words(staged: Sequence[Staged], name: str) -> str:
     """Return the last line of the log of the host called *name*, "" if it has none: what its engine or kernel said."""
     for host in staged:
-        if host.place.host == name:
+        if host.setup.host == name:
             try:
                 lines = host.log.read_bytes()[-LAST_BYTES:].decode("utf-8", "replace").splitlines()
             except OSError:
@@ -77,7 +77,7 @@ def collect(job_dir: Path, staged: Sequence[Staged], log: Log) -> Collected:
         try:
             with tempfile.TemporaryDirectory(prefix=".merge-", dir=job_dir) as merged:
                 notes += merge(
-                    [(host.place.host, host.place.base / folder) for host in staged], Path(merged), archive.name
+                    [(host.setup.host, host.setup.base / folder) for host in staged], Path(merged), archive.name
                 )
                 pack(Path(merged), archive, log)
             artifacts[name] = archive.name
@@ -97,7 +97,7 @@ def collect(job_dir: Path, staged: Sequence[Staged], log: Log) -> Collected:
 
 def gather(staged: Sequence[Staged]) -> Iterator[Sample]:
     """Yield all hosts' samples by time; those of one host keep their order."""
-    files = (_samples(host.place.base / "output" / "metrics.jsonl") for host in staged)
+    files = (_samples(host.setup.base / "output" / "metrics.jsonl") for host in staged)
     return heapq.merge(*files, key=lambda sample: sample.time_s)
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from toolkit.errors import PlatformError
 from toolkit.jobfile.spec import JobFile
-from toolkit.local.documents import BASE, Place
+from toolkit.local.documents import BASE, HostSetup
 from toolkit.supervise.children import fork_call
 from toolkit.supervise.kernel import prctl
 
@@ -29,14 +29,14 @@ def name_of(asked: JobFile, host: str) -> str:
 
 
 def argv(
-    asked: JobFile, place: Place, environ: Mapping[str, str], mounts: Sequence[str], *, gpus: str, user: str
+    asked: JobFile, setup: HostSetup, environ: Mapping[str, str], mounts: Sequence[str], *, gpus: str, user: str
 ) -> tuple[str, ...]:
-    """Return what starts *place*'s container.
+    """Return what starts *setup*'s container.
 
     *mounts*: "PATH:PATH:ro" besides /opt/ml; *gpus*: as of `gpus_for`; *user*: as of `person`.
     """
-    words = ["docker", "run", "--name", name_of(asked, place.host), "--label", f"{LABEL}={asked.run.job_dir}"]
-    words += ["--network", network_of(asked), "--network-alias", place.host, "--hostname", place.host]
+    words = ["docker", "run", "--name", name_of(asked, setup.host), "--label", f"{LABEL}={asked.run.job_dir}"]
+    words += ["--network", network_of(asked), "--network-alias", setup.host, "--hostname", setup.host]
     words += ["--log-driver", "none", "--shm-size", str(asked.run.shm_bytes or SHM_BYTES)]
     if asked.run.memory_bytes:
         # No swap on top: what does not fit is to fail.
@@ -45,7 +45,7 @@ def argv(
         words += ["--gpus", gpus]
     if user:
         words += ["--user", user, "--env", "HOME=/tmp"]  # Nobody in the image: without a home, caches go to "/".
-    for mount in (f"{place.base}:{BASE}", *mounts):
+    for mount in (f"{setup.base}:{BASE}", *mounts):
         words += ["--volume", mount]
     for name, value in environ.items():
         words += ["--env", f"{name}={value}"]

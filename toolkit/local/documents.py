@@ -29,7 +29,7 @@ FOREIGN_JOBS = (
 FOREIGN_OTHERS = ("TF_CONFIG", "SMDATAPARALLEL_LOCAL_RANK")
 
 
-class Place(Record, frozen=True, kw_only=True):
+class HostSetup(Record, frozen=True, kw_only=True):
     """Where one host of the job lives on this machine, and what all hosts share.
 
     `submitted` is a path as the host sees it.
@@ -53,32 +53,32 @@ def resources(asked: JobFile, host: str) -> dict[str, Any]:
     return write.resources(host, asked.hosts, asked.groups, "eth0" if asked.run.backend == "docker" else "lo")
 
 
-def documents(asked: JobFile, place: Place, region: str) -> dict[str, Any]:
-    """Return every document in input/config of *place*, by file name."""
+def documents(asked: JobFile, setup: HostSetup, region: str) -> dict[str, Any]:
+    """Return every document in input/config of *setup*, by file name."""
     files: dict[str, Any] = {
-        "hyperparameters.json": write.hyperparameters(asked, place.submitted, region),
+        "hyperparameters.json": write.hyperparameters(asked, setup.submitted, region),
         "inputdataconfig.json": write.inputs(asked),
-        "resourceconfig.json": resources(asked, place.host),
+        "resourceconfig.json": resources(asked, setup.host),
         "metric-definition-regex.json": [
             {"Name": name, "Regex": regex} for name, regex in asked.spec.metric_definitions
         ],
     }
     if asked.spec.checkpoints:
-        local = str(place.inside / "checkpoints")
+        local = str(setup.inside / "checkpoints")
         files["checkpointconfig.json"] = {"LocalPath": local, "S3Uri": asked.spec.checkpoints.as_uri()}
     return files
 
 
-def environment(asked: JobFile, place: Place, own: Mapping[str, str], region: str) -> dict[str, str]:
-    """Return the environment of *place*'s `train`: the person's *own*, what the platform sets, then what the job asks.
+def environment(asked: JobFile, setup: HostSetup, own: Mapping[str, str], region: str) -> dict[str, str]:
+    """Return the environment of *setup*'s `train`: the person's *own*, what the platform sets, then what the job asks.
 
     A container gets nothing of the person's. OMP_NUM_THREADS is set where nobody did: the hosts share this machine's
     cores, and each would take all of them.
     """
-    kept = {} if place.contained else {name: value for name, value in own.items() if not _is_foreign(name)}
+    kept = {} if setup.contained else {name: value for name, value in own.items() if not _is_foreign(name)}
     ranks = len(asked.hosts) * (asked.spec.processes_per_host or 1)
     if ranks > 1 and "OMP_NUM_THREADS" not in kept:
-        kept["OMP_NUM_THREADS"] = str(max(1, place.cpus // ranks))
+        kept["OMP_NUM_THREADS"] = str(max(1, setup.cpus // ranks))
     if "TOOLKIT_LOG_PROGRESS" in own:  # How the console on which the job is shown takes progress bars.
         kept["TOOLKIT_LOG_PROGRESS"] = own["TOOLKIT_LOG_PROGRESS"]
     kept.setdefault("TOOLKIT_LOG_FAILURE", "brief")  # The summary at the end says once what the job failed of.
@@ -92,9 +92,9 @@ def environment(asked: JobFile, place: Place, own: Mapping[str, str], region: st
         "AWS_REGION": region,
         "TOOLKIT_PROGRAM": asked.entry,  # An image's own variable for it would win over the documents.
     }
-    if not place.contained:
-        platform[variables.BASE_DIR] = str(place.base)
-        platform["MASTER_PORT"] = str(place.port)
+    if not setup.contained:
+        platform[variables.BASE_DIR] = str(setup.base)
+        platform["MASTER_PORT"] = str(setup.port)
         platform["TOOLKIT_HOST_ADDRESSES"] = ",".join(f"{host}=127.0.0.1" for host in asked.hosts)
     return {**kept, **platform, **asked.spec.environment}
 

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import IO
 
 from toolkit.local import collect, containers
+from toolkit.local.display import marked_block
+from toolkit.local.progress import HostProgress
 from toolkit.local.report import last_values
-from toolkit.local.show import marked_block
 from toolkit.local.stage import Staged
-from toolkit.local.standing import HostStanding
 from toolkit.local.stream import HostStream
 from toolkit.metrics.file import decoded
 from toolkit.metrics.sample import Sample
@@ -28,7 +28,7 @@ class Host:
 
     def __init__(self, staged: Staged) -> None:
         self.staged = staged
-        self.name = staged.place.host
+        self.name = staged.setup.host
         self.pid = 0
         self.state = "running"
         self.log = staged.log.open("wb", buffering=0)
@@ -36,7 +36,7 @@ class Host:
         self._error = ""
         self._followed = False
         self.newest: dict[str, Sample] = {}
-        self._tail = Tail(staged.place.base / "output" / "metrics.jsonl")
+        self._tail = SampleReader(staged.setup.base / "output" / "metrics.jsonl")
         self.closes_at_s: float | None = None
         self.heard = False
         self.stops_at_s: float | None = None
@@ -45,7 +45,7 @@ class Host:
         """Start `train`, its two streams on pipes of ours."""
         pipes = [os.pipe(), os.pipe()]
         try:
-            folder = self.staged.place.base
+            folder = self.staged.setup.base
             self.pid = spawn(
                 (*self.staged.enter, *self.staged.argv),
                 self.staged.environ,
@@ -75,9 +75,9 @@ class Host:
             self._followed = told is not None and told.host not in ("", self.name)
             self._error = told.cause.strip().rpartition("\n")[2] if told is not None and not self._followed else ""
 
-    def standing(self, *, several: bool) -> HostStanding:
+    def progress(self, *, several: bool) -> HostProgress:
         """Return where this host stands, as of the last `look`."""
-        return HostStanding(
+        return HostProgress(
             name=self.name,
             state=self.state,
             samples=tuple(self.newest.values()),
@@ -92,7 +92,7 @@ class Host:
 
     def vanish(self) -> None:
         """SIGKILL to everything on this host at once: stopped first, so that nothing is forked meanwhile."""
-        marker = f"{BASE_DIR}={self.staged.place.base}".encode()
+        marker = f"{BASE_DIR}={self.staged.setup.base}".encode()
         for _ in range(3):
             left = {pid for root in marked(marker) | {self.pid} for pid in (root, *descendants(root))}
             send_all(left, signal.SIGKILL)
@@ -114,7 +114,7 @@ class ContainedHost(Host):
         containers.kill(self.staged.container, self.staged.environ)
 
 
-class Tail:
+class SampleReader:
     """Follows a growing metrics.jsonl: each line is read once."""
 
     def __init__(self, path: Path) -> None:

@@ -39,9 +39,9 @@ def with_own(asked: JobFile, staged: Sequence[Staged], log: Log) -> tuple[Staged
     """
     if asked.run.backend == "docker":
         return tuple(staged)
-    reason = _hidden(asked) or refused(staged[0].place.base)
+    reason = _hidden(asked) or refused(staged[0].setup.base)
     if not reason:
-        return tuple(msgspec.structs.replace(host, enter=_enter(host.place.base)) for host in staged)
+        return tuple(msgspec.structs.replace(host, enter=_enter(host.setup.base)) for host in staged)
     found = next(_named(asked), None)
     if found is not None:
         where, path = found

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 from toolkit.job.outcome import Outcome
-from toolkit.local.course import VANISHED, Course, Verdict
+from toolkit.local.lifecycle import VANISHED, JobEnd, Lifecycle
 from toolkit.metrics.sample import Sample
 from toolkit.records import Record
 
@@ -22,7 +22,7 @@ class HostReport(Record, frozen=True, kw_only=True):
     cause: str = ""
 
 
-class Report(Record, frozen=True, kw_only=True):
+class JobReport(Record, frozen=True, kw_only=True):
     """A job as job.json tells it. Times are UTC; `billable_seconds` is hosts x `training_seconds`."""
 
     name: str
@@ -46,14 +46,14 @@ def moment(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def first_failure(course: Course, outcomes: Mapping[str, Outcome]) -> str:
+def first_failure(lifecycle: Lifecycle, outcomes: Mapping[str, Outcome]) -> str:
     """Return the host whose failure was the first, as far as the hosts' own stories tell; "" if none failed.
 
     A vanished host is always the cause. Else a host whose script failed by itself, the earliest; a host that says it
     was stopped, or lost a peer (exit 75), only repeats what another one suffered.
     """
-    failures = [host for host in course.failures if host in course.vanished] or course.failures
-    if not failures or failures[0] in course.vanished:
+    failures = [host for host in lifecycle.failures if host in lifecycle.vanished] or lifecycle.failures
+    if not failures or failures[0] in lifecycle.vanished:
         return failures[0] if failures else ""
     told = [host for host in failures if host in outcomes]
     own = [host for host in told if outcomes[host].status == "failed" and outcomes[host].exit_code != VANISHED]
@@ -63,7 +63,7 @@ def first_failure(course: Course, outcomes: Mapping[str, Outcome]) -> str:
     return min(own, key=lambda host: _failed_at_ns(outcomes[host], failures.index(host))) if own else failures[0]
 
 
-def accused(verdict: Verdict, outcomes: Mapping[str, Outcome]) -> str:
+def accused(verdict: JobEnd, outcomes: Mapping[str, Outcome]) -> str:
     """Return the host of which the job failed, "" where it hung and none is the cause."""
     told = outcomes.get(verdict.host)
     return "" if told is not None and told.kind == "Hang" and not told.host else verdict.host
@@ -82,7 +82,7 @@ def own_end(outcome: Outcome, host: str) -> str:
     return outcome.cause.partition("\n")[0]
 
 
-def failure_reason(verdict: Verdict, vanished: bool, failure: str) -> str:
+def failure_reason(verdict: JobEnd, vanished: bool, failure: str) -> str:
     """Return FailureReason in the platform's form; *failure* is the host's output/failure, "" if it wrote none."""
     if verdict.status != "Failed":
         return ""
@@ -110,7 +110,7 @@ def value_text(value: float) -> str:
     return f"{value:.6g}"
 
 
-def summary(report: Report, job_dir: Path) -> str:
+def summary(report: JobReport, job_dir: Path) -> str:
     """Return what a person wants to know at the end."""
     end = f"{report.status} ({report.secondary_status})" if report.secondary_status != report.status else report.status
     lines = [f"{report.name}: {end}, exit code {report.exit_code}"]

@@ -1,6 +1,6 @@
-"""Plays the platform: starts a `train` for each host, relays them, stops or kills them, and says how the job ended.
+"""Simulates the platform: starts a `train` for each host, relays them, stops or kills them, and says how the job ended.
 
-One thread, one wait. What to do when is course.py's; this file has the hands: processes, pipes, clocks, signals.
+One thread, one wait. What to do when is lifecycle.py's; this file has the hands: processes, pipes, clocks, signals.
 A host here is one `train` and all below it, found by its base folder in their environments: what the platform would
 lose with a machine.
 """
@@ -18,11 +18,13 @@ from toolkit.errors import UserError
 from toolkit.job.outcome import Outcome
 from toolkit.jobfile.spec import JobFile
 from toolkit.local import check, collect, containers, feed, opt_ml, owners, stage
-from toolkit.local.course import Course, Order, Verdict, verdict
+from toolkit.local.display import Display
 from toolkit.local.host import ContainedHost, Host
+from toolkit.local.lifecycle import JobEnd, Lifecycle, Order, job_end
+from toolkit.local.progress import JobProgress
 from toolkit.local.report import (
     HostReport,
-    Report,
+    JobReport,
     accused,
     failure_reason,
     first_failure,
@@ -30,9 +32,7 @@ from toolkit.local.report import (
     moment,
     own_end,
 )
-from toolkit.local.show import Show
 from toolkit.local.stage import Staged
-from toolkit.local.standing import Standing
 from toolkit.local.stream import HostStream
 from toolkit.log import Log
 from toolkit.supervise.bars import collapsed
@@ -42,15 +42,15 @@ from toolkit.supervise.signals import Signals, Wishes, stops
 
 ENGINES_OWN = (125, 126, 127)  # `docker run`'s codes where the container's program was not started.
 DRAIN_S = 2.0  # How long after a host's end its pipes may still bring something.
-LOOK_S = 1.0  # How often the standing is shown, and
+LOOK_S = 1.0  # How often the progress is shown, and
 BARS_S = 0.25  # how often while progress bars move.
 READ_BYTES = 1 << 16
 
 
-def play(asked: JobFile, own: Mapping[str, str], log: Log, show: Callable[[], Show]) -> Report:
+def simulate(asked: JobFile, own: Mapping[str, str], log: Log, make_display: Callable[[], Display]) -> JobReport:
     """Run the job of *asked* to its end and return what became of it, which is in JOBDIR/job.json, too.
 
-    *own* is the person's environment; *show* makes what the job is shown on, once it starts.
+    *own* is the person's environment; *make_display* is called once the job starts.
 
     Raises:
         ContractError, UserError, PlatformError: the job could not be started.
@@ -62,23 +62,23 @@ def play(asked: JobFile, own: Mapping[str, str], log: Log, show: Callable[[], Sh
     try:
         staged = opt_ml.with_own(asked, stage.stage(asked, own, log), log)
         started_s = time.time()
-        paper = asked.run.job_dir / "job.json"
-        collect.write_json(paper, Report(name=asked.spec.name, status="InProgress", start_time=moment(started_s)))
-        course = Course(
+        job_json = asked.run.job_dir / "job.json"
+        collect.write_json(job_json, JobReport(name=asked.spec.name, status="InProgress", start_time=moment(started_s)))
+        lifecycle = Lifecycle(
             asked.hosts, stop_after_s=asked.run.stop_after_s, max_run_s=asked.run.max_run_s, kills=asked.run.kills
         )
         with containers.Engine(asked, own) if asked.run.backend == "docker" else nullcontext() as engine:
-            room = Room(asked.spec.name, staged, course, log, show())
+            simulation = Simulation(asked.spec.name, staged, lifecycle, log, make_display())
             try:
-                room.run()
+                simulation.run()
             finally:
-                room.clear()
+                simulation.clear()
             starved = {host for host in asked.hosts if engine is not None and engine.short_of_memory(host)}
-        report = _report(asked, staged, room, starved, started_s, log)
+        report = _report(asked, staged, simulation, starved, started_s, log)
         try:
-            collect.write_json(paper, report)
+            collect.write_json(job_json, report)
         except OSError as error:
-            log.error(f"{paper} could not be written: {error.strerror}")  # The job has ended as it has ended.
+            log.error(f"{job_json} could not be written: {error.strerror}")  # The job has ended as it has ended.
         return report
     finally:
         for folder, heir in heirs.items():
@@ -87,18 +87,18 @@ def play(asked: JobFile, own: Mapping[str, str], log: Log, show: Callable[[], Sh
         os.close(lock)
 
 
-class Room:
-    """The room where the hosts run."""
+class Simulation:
+    """Starts the hosts of a job, relays them and carries out what the lifecycle orders."""
 
-    def __init__(self, name: str, staged: Sequence[Staged], course: Course, log: Log, show: Show) -> None:
+    def __init__(self, name: str, staged: Sequence[Staged], lifecycle: Lifecycle, log: Log, display: Display) -> None:
         self.name = name
-        self.course = course
+        self.lifecycle = lifecycle
         self.interrupted = False
         self.ended_s = 0.0
         self._wishes = Wishes()
         self._log = log
-        self._show = show
-        self._hosts = {host.place.host: (ContainedHost if host.container else Host)(host) for host in staged}
+        self._display = display
+        self._hosts = {host.setup.host: (ContainedHost if host.container else Host)(host) for host in staged}
         self._feeders: dict[int, feed.Feed] = {}
         self._began_s = time.monotonic()
         self._selector = selectors.PollSelector()
@@ -109,27 +109,27 @@ class Room:
             self._selector.register(signals.fd, selectors.EVENT_READ)
             self._start()
             look_at_s = bars_at_s = 0.0
-            while not self.course.over or any(host.streams for host in self._hosts.values()):
+            while not self.lifecycle.over or any(host.streams for host in self._hosts.values()):
                 self._wait(min(bars_at_s, look_at_s) if self._bars_moved else look_at_s)
                 for number in signals.take():
                     if stops(number) and self._wishes.is_new(number, time.monotonic()):
                         self._asked(number)
                 self._reap()
-                self._obey(self.course.due(self._now_s()))
+                self._obey(self.lifecycle.due(self._now_s()))
                 self._stop_due()
                 self._close_late()
                 if self._now_s() >= look_at_s:
                     look_at_s = self._now_s() + LOOK_S
                     for host in self._hosts.values():
                         host.look()
-                    self._show_standing()
+                    self._show_progress()
                 elif self._bars_moved and self._now_s() >= bars_at_s:
                     bars_at_s = self._now_s() + BARS_S
-                    self._show_standing()
+                    self._show_progress()
             self.ended_s = time.time()
             for host in self._hosts.values():
                 host.look()
-            self._show_standing()
+            self._show_progress()
 
     def clear(self) -> None:
         """Leave nothing behind: no process, no FIFO, no open file; also after an error half-way."""
@@ -137,7 +137,7 @@ class Room:
             send(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
         for name, host in self._hosts.items():
-            if name in self.course.running and host.pid:
+            if name in self.lifecycle.running and host.pid:
                 host.vanish()
                 os.waitpid(host.pid, 0)
             for fd in host.streams:
@@ -147,7 +147,7 @@ class Room:
                 feed.withdraw(fed)
             stage.make_writable(host.staged)
         self._selector.close()
-        self._show.close()
+        self._display.close()
 
     def _start(self) -> None:
         # The writers first: their forks must not hold the hosts' pipes.
@@ -161,7 +161,7 @@ class Room:
                 self._selector.register(fd, selectors.EVENT_READ, host)
 
     def _wait(self, look_at_s: float) -> None:
-        times = [look_at_s, self.course.next_s()]
+        times = [look_at_s, self.lifecycle.next_s()]
         for host in self._hosts.values():
             times += [host.closes_at_s, host.stops_at_s]
         timeout_s = max(0.0, min(at_s for at_s in times if at_s is not None) - self._now_s())
@@ -195,7 +195,7 @@ class Room:
             pass  # A full disk must not end the job; what it does to the job is the job's to say.
         lines = stream.lines(block)
         if lines:
-            self._show.lines(host.name, stream.fd, lines)
+            self._display.lines(host.name, stream.fd, lines)
 
     def _reap(self) -> None:
         by_pid = {host.pid: host for host in self._hosts.values()}
@@ -211,10 +211,10 @@ class Room:
                 )
 
     def _ended(self, host: Host, code: int) -> None:
-        vanished = host.name in self.course.vanished
+        vanished = host.name in self.lifecycle.vanished
         host.state = "vanished" if vanished else f"ended with {code}"
         host.closes_at_s = self._now_s() + DRAIN_S
-        orders = self.course.ended(host.name, code, self._now_s())
+        orders = self.lifecycle.ended(host.name, code, self._now_s())
         if code or vanished:
             self._log.info(f"{host.name} {host.state} after {self._now_s():.1f} s")
         if orders:
@@ -222,10 +222,10 @@ class Room:
         self._obey(orders)
 
     def _asked(self, number: int) -> None:
-        if not self.course.reason:
+        if not self.lifecycle.reason:
             self.interrupted = number == signal.SIGINT
             self._log.info("stopping the job as the platform would: SIGTERM, SIGKILL after 120 s; once more kills now")
-        self._obey(self.course.asked_to_stop(self._now_s()))
+        self._obey(self.lifecycle.asked_to_stop(self._now_s()))
 
     def _obey(self, orders: Sequence[tuple[Order, str]]) -> None:
         for order, name in orders:
@@ -241,7 +241,7 @@ class Room:
         for host in self._hosts.values():
             if host.stops_at_s is not None and (host.heard or self._now_s() >= host.stops_at_s):
                 host.stops_at_s = None
-                if host.name in self.course.running:
+                if host.name in self.lifecycle.running:
                     send(host.pid, signal.SIGTERM)
 
     def _close_late(self) -> None:
@@ -255,51 +255,51 @@ class Room:
     def _bars_moved(self) -> bool:
         return any(stream.moved for host in self._hosts.values() for stream in host.streams.values())
 
-    def _show_standing(self) -> None:
-        hosts = tuple(host.standing(several=len(self._hosts) > 1) for host in self._hosts.values())
+    def _show_progress(self) -> None:
+        hosts = tuple(host.progress(several=len(self._hosts) > 1) for host in self._hosts.values())
         for host in self._hosts.values():
             for stream in host.streams.values():
                 stream.moved = False
-        self._show.standing(Standing(name=self.name, elapsed_s=self._now_s(), hosts=hosts))
+        self._display.progress(JobProgress(name=self.name, elapsed_s=self._now_s(), hosts=hosts))
 
     def _now_s(self) -> float:
         return time.monotonic() - self._began_s
 
 
 def _report(
-    asked: JobFile, staged: Sequence[Staged], room: Room, starved: set[str], started_s: float, log: Log
-) -> Report:
-    course = room.course
+    asked: JobFile, staged: Sequence[Staged], simulation: Simulation, starved: set[str], started_s: float, log: Log
+) -> JobReport:
+    lifecycle = simulation.lifecycle
     outcomes = collect.outcomes(staged)
-    end: Verdict = verdict(course, interrupted=room.interrupted, first=first_failure(course, outcomes))
-    refused = _refused(staged, course, outcomes)
+    end: JobEnd = job_end(lifecycle, interrupted=simulation.interrupted, first=first_failure(lifecycle, outcomes))
+    refused = _refused(staged, lifecycle, outcomes)
     if end.host in refused:  # Nothing was started: a wrong image, not a failure of the script's.
         end = msgspec.structs.replace(end, exit_code=UserError.exit_code)
     gathered = collect.collect(asked.run.job_dir, staged, log)
     last = gathered.last
-    training_s = round(room.ended_s - started_s, 3)
+    training_s = round(simulation.ended_s - started_s, 3)
     hosts = {}
     for host in asked.hosts:
         told = outcomes.get(host)
-        vanished = host in course.vanished
+        vanished = host in lifecycle.vanished
         cause = "killed by the kernel: the container was out of memory" if host in starved else refused.get(host, "")
         hosts[host] = HostReport(
-            exit_code=course.codes.get(host),
+            exit_code=lifecycle.codes.get(host),
             status="vanished" if vanished else told.status if told else "",
             cause="killed with everything on it" if vanished else own_end(told, host) if told else cause,
         )
-    return Report(
+    return JobReport(
         name=asked.spec.name,
         status=end.status,
         secondary_status=end.secondary,
         failure_reason=f"ClientError: {refused[end.host]}"
         if end.host in refused
-        else failure_reason(end, end.host in course.vanished, collect.failure_text(staged, end.host)),
+        else failure_reason(end, end.host in lifecycle.vanished, collect.failure_text(staged, end.host)),
         failed_host=accused(end, outcomes),
         exit_code=end.exit_code,
         hosts=hosts,
         start_time=moment(started_s),
-        end_time=moment(room.ended_s),
+        end_time=moment(simulation.ended_s),
         training_seconds=training_s,
         billable_seconds=round(training_s * len(hosts), 3),
         metrics={name: json_value(last[name].value) for name, _ in asked.spec.metric_definitions if name in last},
@@ -308,13 +308,13 @@ def _report(
     )
 
 
-def _refused(staged: Sequence[Staged], course: Course, outcomes: Mapping[str, Outcome]) -> dict[str, str]:
+def _refused(staged: Sequence[Staged], lifecycle: Lifecycle, outcomes: Mapping[str, Outcome]) -> dict[str, str]:
     """Return the hosts whose containers the engine could not start, each with its words. It then ends with 125, or 126
     and 127 where the image has no `train`; a `train` that ran has told its own story."""
     told = {}
     for host in staged:
-        name = host.place.host
-        if host.container and course.codes.get(name) in ENGINES_OWN and name not in outcomes:
-            said = collect.last_words(staged, name) or f"docker ended with {course.codes[name]}"
+        name = host.setup.host
+        if host.container and lifecycle.codes.get(name) in ENGINES_OWN and name not in outcomes:
+            said = collect.last_words(staged, name) or f"docker ended with {lifecycle.codes[name]}"
             told[name] = f"the container was not started: {said}"
     return told

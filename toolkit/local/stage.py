@@ -21,7 +21,7 @@ from toolkit.errors import ContractError, PlatformError, of_path
 from toolkit.job.job import Channel
 from toolkit.jobfile.spec import JobFile
 from toolkit.local import containers
-from toolkit.local.documents import BASE, Place, documents, environment, region_of
+from toolkit.local.documents import BASE, HostSetup, documents, environment, region_of
 from toolkit.local.feed import Feed
 from toolkit.local.source import MARK, pack
 from toolkit.log import Log
@@ -38,7 +38,7 @@ INSTALLED_FROM = ("requirements.txt", "setup.py", "pyproject.toml")
 class Staged(Record, frozen=True, kw_only=True):
     """One host, ready to be started. `enter`: what stands in front of argv (opt_ml.py)."""
 
-    place: Place
+    setup: HostSetup
     enter: tuple[str, ...] = ()
     argv: tuple[str, ...]
     environ: dict[str, str]
@@ -86,7 +86,7 @@ def stage(asked: JobFile, own: Mapping[str, str], log: Log, *, only: Sequence[st
     # TensorFlow's servers, two of a host, have the ports from the rendezvous' own on.
     port, cpus = free_port(2 * len(asked.hosts)), len(os.sched_getaffinity(0))
     places = (
-        Place(
+        HostSetup(
             host=host,
             base=asked.run.job_dir / "hosts" / host / "opt" / "ml",
             submitted=BASE / "input" / submitted.name if contained else submitted,
@@ -103,69 +103,69 @@ def stage(asked: JobFile, own: Mapping[str, str], log: Log, *, only: Sequence[st
         (asked.run.job_dir / "hosts").mkdir(mode=0o700)  # A container has what is mounted of it, whoever its user is.
         if asked.spec.checkpoints:
             asked.spec.checkpoints.mkdir(parents=True, exist_ok=True)
-        return tuple(stage_host(asked, place, own, content) for place in places)
+        return tuple(stage_host(asked, setup, own, content) for setup in places)
     except OSError as error:
         told = of_path(error, "the job cannot be prepared with it")
         raise told or PlatformError(f"cannot prepare the job: {error}", where=str(asked.run.job_dir)) from None
 
 
-def stage_host(asked: JobFile, place: Place, own: Mapping[str, str], content: Mapping[str, Files]) -> Staged:
-    """Write *place*'s documents, and its share of each channel's *content*."""
+def stage_host(asked: JobFile, setup: HostSetup, own: Mapping[str, str], content: Mapping[str, Files]) -> Staged:
+    """Write *setup*'s documents, and its share of each channel's *content*."""
     region = region_of(own)
-    config, data = place.base / "input" / "config", place.base / "input" / "data"
+    config, data = setup.base / "input" / "config", setup.base / "input" / "data"
     config.mkdir(parents=True)
     data.mkdir()
-    for name, document in documents(asked, place, region).items():
+    for name, document in documents(asked, setup, region).items():
         (config / name).write_text(json.dumps(document))
     mounts = []
-    if asked.spec.checkpoints and place.contained:
-        mounts.append(f"{asked.spec.checkpoints}:{place.inside / 'checkpoints'}")
+    if asked.spec.checkpoints and setup.contained:
+        mounts.append(f"{asked.spec.checkpoints}:{setup.inside / 'checkpoints'}")
     elif asked.spec.checkpoints:
-        (place.base / "checkpoints").symlink_to(asked.spec.checkpoints, target_is_directory=True)
+        (setup.base / "checkpoints").symlink_to(asked.spec.checkpoints, target_is_directory=True)
     feeds = []
     for channel in asked.spec.channels:
-        files = share(asked, channel, place.host, content[channel.name])
+        files = share(asked, channel, setup.host, content[channel.name])
         if channel.mode == "Pipe":
             feeds.append(Feed(fifo=data / channel.name, files=tuple(path for _, path in files)))
         else:
             place_files(data / channel.name, files, lazy=channel.mode == "FastFile")
             if channel.mode == "FastFile":
                 mounts += [f"{folder}:{folder}:ro" for folder in linked_folders(channel, files)]
-    environ = environment(asked, place, own, region)
-    if place.contained:
-        return _contained(asked, place, own, environ, mounts, tuple(feeds))
+    environ = environment(asked, setup, own, region)
+    if setup.contained:
+        return _contained(asked, setup, own, environ, mounts, tuple(feeds))
     interpreter = sys.executable
     if installs(asked):
-        interpreter = own_interpreter(place.base.parents[1] / "python")
+        interpreter = own_interpreter(setup.base.parents[1] / "python")
         environ["PATH"] = os.pathsep.join([str(Path(interpreter).parent), environ.get("PATH", os.defpath)])
     return Staged(
-        place=place,
+        setup=setup,
         argv=(interpreter, "-m", "toolkit.cli.main", "train"),
         environ=environ,
-        log=asked.run.job_dir / "logs" / f"{place.host}.log",
+        log=asked.run.job_dir / "logs" / f"{setup.host}.log",
         feeds=tuple(feeds),
     )
 
 
 def _contained(
     asked: JobFile,
-    place: Place,
+    setup: HostSetup,
     own: Mapping[str, str],
     environ: Mapping[str, str],
     mounts: list[str],
     feeds: tuple[Feed, ...],
 ) -> Staged:
-    (place.base / "input" / place.submitted.name).hardlink_to(asked.run.job_dir / "source" / place.submitted.name)
-    place.base.chmod(0o777)  # Whoever the image's user is, /opt/ml is theirs to fill.
+    (setup.base / "input" / setup.submitted.name).hardlink_to(asked.run.job_dir / "source" / setup.submitted.name)
+    setup.base.chmod(0o777)  # Whoever the image's user is, /opt/ml is theirs to fill.
     hosts = asked.hosts
-    gpus = containers.gpus_for(hosts.index(place.host), len(hosts), containers.gpu_count())
+    gpus = containers.gpus_for(hosts.index(setup.host), len(hosts), containers.gpu_count())
     return Staged(
-        place=place,
-        argv=containers.argv(asked, place, environ, mounts, gpus=gpus, user=containers.person()),
+        setup=setup,
+        argv=containers.argv(asked, setup, environ, mounts, gpus=gpus, user=containers.person()),
         environ=dict(own),
-        log=asked.run.job_dir / "logs" / f"{place.host}.log",
+        log=asked.run.job_dir / "logs" / f"{setup.host}.log",
         feeds=feeds,
-        container=containers.name_of(asked, place.host),
+        container=containers.name_of(asked, setup.host),
     )
 
 
@@ -239,7 +239,7 @@ def remove(path: Path) -> None:
 
 def make_writable(staged: Staged) -> None:
     """Give the folders of FastFile channels back their usual mode, so that a person can remove them."""
-    _set_folder_modes(staged.place.base / "input" / "data", 0o755)
+    _set_folder_modes(staged.setup.base / "input" / "data", 0o755)
 
 
 def installs(asked: JobFile) -> bool:

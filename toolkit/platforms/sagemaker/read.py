@@ -67,15 +67,15 @@ def read(
         ContractError: a document or a value in it is missing or wrong.
     """
     places = folders(environ)
-    papers = documents.read(places.config, log)
+    written = documents.read(places.config, log)
     file = places.config / "resourceconfig.json"
     place = place_of(*documents.resources(file), environ, str(file))
     if settings.job is not None:
         log.warning(f"TOOLKIT_JOB={settings.job} is not read: SageMaker's documents say what the job is")
-    asked = decoded(papers.hyperparameters)
+    asked = decoded(written.hyperparameters)
     named = [("TOOLKIT_PROGRAM", settings.program), *programs(asked, environ)]
     by, entry = chosen(named, places.code, log)
-    spec = asked_for(papers, asked, places, environ, log, entry=entry, entry_from=by)
+    spec = asked_for(written, asked, places, environ, log, entry=entry, entry_from=by)
     if spec.entry is None and (places.data / "sm_drivers/sourcecode.json").is_file():
         from toolkit.platforms.sagemaker import drivers
 
@@ -130,7 +130,7 @@ def _group_of(host: str, groups: tuple[InstanceGroup, ...]) -> str:
 
 
 def asked_for(
-    papers: Documents,
+    written: Documents,
     asked: Mapping[str, Any],
     places: Folders,
     environ: Mapping[str, str],
@@ -150,7 +150,7 @@ def asked_for(
     """
     framework = {name: value for name, value in asked.items() if _is_framework(name)}
     own = {name: value for name, value in asked.items() if not _is_framework(name)}
-    log.hide(papers.hyperparameters)
+    log.hide(written.hyperparameters)
     log.hide(asked)
     source = _Source(framework, places.config / "hyperparameters.json")
     check_passable(own, str(source.file))
@@ -168,9 +168,9 @@ def asked_for(
         strategy=_strategy(source, strategy),
         groups=source.names(parameters.GROUPS) if parameters.GROUPS in framework else None,
         hyperparameters=own,
-        channels=_channels(papers, places),
-        metric_definitions=papers.metric_definitions,
-        checkpoints=_checkpoints(places, papers, log),
+        channels=_channels(written, places),
+        metric_definitions=written.metric_definitions,
+        checkpoints=_checkpoints(places, written, log),
         defaults=_torch_version(environ),
         region=source.text("sagemaker_region") or _region(environ),
         log_level=_log_level(framework, environ, log),
@@ -179,7 +179,7 @@ def asked_for(
             job_name=named or "",
             framework_module=environ.get(variables.TRAINING_MODULE),
             module_dir=submitted or "",
-            input_data_config=papers.raw_channels,
+            input_data_config=written.raw_channels,
         ),
     )
 
@@ -289,9 +289,9 @@ def _strategy(source: _Source, over: Strategy | None) -> Strategy:
     )
 
 
-def _channels(papers: Documents, places: Folders) -> tuple[Channel, ...]:
+def _channels(written: Documents, places: Folders) -> tuple[Channel, ...]:
     channels = []
-    for name, config in papers.channels.items():
+    for name, config in written.channels.items():
         mode = config.training_input_mode or "File"
         if mode not in MODES:
             raise ContractError(
@@ -303,12 +303,12 @@ def _channels(papers: Documents, places: Folders) -> tuple[Channel, ...]:
     return tuple(channels)
 
 
-def _checkpoints(places: Folders, papers: Documents, log: Log) -> Path | None:
+def _checkpoints(places: Folders, written: Documents, log: Log) -> Path | None:
     """Return the folder for checkpoints: LocalPath, moved along with a base other than /opt/ml; None: the usual one.
 
     Out of reach is a path that neither exists nor could be made.
     """
-    asked = Path(papers.checkpoints.local_path or "")
+    asked = Path(written.checkpoints.local_path or "")
     if not asked.is_absolute():
         return None
     if asked.is_relative_to(BASE):

@@ -8,7 +8,7 @@ import msgspec
 from toolkit import settings
 from toolkit.check import code as codes
 from toolkit.check import inputs, machine, network, programs
-from toolkit.check.finding import Finding
+from toolkit.check.result import CheckResult
 from toolkit.errors import ToolkitError, of_path
 from toolkit.job.job import Job
 from toolkit.job.plan import Plan
@@ -21,68 +21,68 @@ from toolkit.records import Record
 T = TypeVar("T")
 
 
-class Report(Record, frozen=True, kw_only=True):
+class CheckReport(Record, frozen=True, kw_only=True):
     """What was found; the job and its plan, None where something kept them from being made."""
 
-    findings: tuple[Finding, ...]
+    results: tuple[CheckResult, ...]
     job: Job | None = None
     plan: Plan | None = None
 
 
-def check(environ: Mapping[str, str], *, interpreter: str, log: Log) -> Report:
+def check(environ: Mapping[str, str], *, interpreter: str, log: Log) -> CheckReport:
     """Return what `train`, given *environ*, would do on this host, and what would go wrong.
 
     What cannot be made (a document is wrong) costs the lines that need it; the others are there.
     """
     log.hide(environ)
-    findings: list[Finding] = []
+    results: list[CheckResult] = []
     platform = platforms.detect(environ)
     seen = look.look(environ)
     job, plan = None, None
-    ours = _tried(findings, "settings", lambda: settings.read(environ))
+    ours = _tried(results, "settings", lambda: settings.read(environ))
     unknown = settings.unknown(environ)
     if unknown:
-        findings.append(Finding(name="variables", status="warn", found=unknown))
+        results.append(CheckResult(name="variables", status="warn", found=unknown))
     if ours is not None:
-        job = _tried(findings, "documents", lambda: platform.read(environ, ours, seen, log, interpreter=interpreter))
+        job = _tried(results, "documents", lambda: platform.read(environ, ours, seen, log, interpreter=interpreter))
     if job is not None:
         job = look.with_mpi(job) if launchers.starts_mpirun(job) else job
         log.level = job.log_level
         log.hide(job.hyperparameters)
-        findings += [inputs.documents(job), *inputs.channels(job), *inputs.metrics(job)]
-        plan = _planned(job, findings, log)
+        results += [inputs.documents(job), *inputs.channels(job), *inputs.metrics(job)]
+        plan = _planned(job, results, log)
     folders = platform.folders(environ) if job is None else job.folders
     processes = len(plan.phase.main.starts_ranks) or 1 if plan is not None else 1
-    findings += programs.on_path_as_train(seen)
-    findings += machine.check(seen if job is None else job.machine, folders, environ, processes)
-    return Report(findings=tuple(findings), job=job, plan=plan)
+    results += programs.on_path_as_train(seen)
+    results += machine.check(seen if job is None else job.machine, folders, environ, processes)
+    return CheckReport(results=tuple(results), job=job, plan=plan)
 
 
-def _planned(job: Job, findings: list[Finding], log: Log) -> Plan | None:
-    code = _tried(findings, "code", lambda: codes.find(job, log))
+def _planned(job: Job, results: list[CheckResult], log: Log) -> Plan | None:
+    code = _tried(results, "code", lambda: codes.find(job, log))
     if code is None:
         return None
-    findings.append(
-        Finding(name="code", status="ok", found=f"{job.entry or job.plugin} ({code.kind}) in {code.source}")
+    results.append(
+        CheckResult(name="code", status="ok", found=f"{job.entry or job.plugin} ({code.kind}) in {code.source}")
     )
-    findings += inputs.rules(job, code.rules)
-    plan = _tried(findings, "launcher", lambda: launchers.plan(code.job, job.folders.scratch / "run"))
+    results += inputs.rules(job, code.rules)
+    plan = _tried(results, "launcher", lambda: launchers.plan(code.job, job.folders.scratch / "run"))
     if plan is None:
         return None
-    findings += [*programs.check(plan, code), *network.check(job, plan)]
+    results += [*programs.check(plan, code), *network.check(job, plan)]
     return msgspec.structs.replace(plan, installing=code.installing)
 
 
-def _tried(findings: list[Finding], name: str, make: Callable[[], T]) -> T | None:
-    """Return what *make* makes; where it fails as it would in `train`, None, and *findings* has what `train` would
+def _tried(results: list[CheckResult], name: str, make: Callable[[], T]) -> T | None:
+    """Return what *make* makes; where it fails as it would in `train`, None, and *results* has what `train` would
     say."""
     try:
         return make()
     except ToolkitError as error:
-        findings.append(Finding(name=name, status="fail", found=str(error)))
+        results.append(CheckResult(name=name, status="fail", found=str(error)))
     except OSError as error:  # A base that this user may not look into.
         told = of_path(error)
         if told is None:
             raise
-        findings.append(Finding(name=name, status="fail", found=str(told)))
+        results.append(CheckResult(name=name, status="fail", found=str(told)))
     return None

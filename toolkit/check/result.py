@@ -7,7 +7,7 @@ from toolkit.records import Record
 Status = Literal["ok", "warn", "fail"]
 
 
-class Finding(Record, frozen=True, kw_only=True):
+class CheckResult(Record, frozen=True, kw_only=True):
     """A line of the preflight table. `advice` says what to do about a warn or fail, where `found` does not.
 
     fail: the job would not start, or not here; warn: it would start, and this may spoil it.
@@ -19,7 +19,7 @@ class Finding(Record, frozen=True, kw_only=True):
     advice: str = ""
 
 
-def worst(findings: tuple[Finding, ...]) -> Status:
-    """Return the worst status among *findings*."""
+def worst(results: tuple[CheckResult, ...]) -> Status:
+    """Return the worst status among *results*."""
     order: tuple[Status, ...] = ("ok", "warn", "fail")
-    return max((finding.status for finding in findings), key=order.index, default="ok")
+    return max((result.status for result in results), key=order.index, default="ok")

@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 DEADLINE_S = 60
 
 
-class Played:
+class ToolkitRun:
     """A run of `toolkit run`. Its console is one stream, so that lines come in their order."""
 
     python = sys.executable  # A subclass names the interpreter of another environment.
@@ -45,7 +45,7 @@ class Played:
         """Return the path of one of the test programs (an absolute path is that path)."""
         return PROGRAMS / name
 
-    def __enter__(self) -> "Played":
+    def __enter__(self) -> "ToolkitRun":
         return self
 
     def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:

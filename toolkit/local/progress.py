@@ -17,7 +17,7 @@ GAP = "  "
 _STYLES: dict[str, Style] = {"running": "green", "stopping": "yellow", "ended with 0": "cyan"}
 
 
-class HostStanding(Record, frozen=True, kw_only=True):
+class HostProgress(Record, frozen=True, kw_only=True):
     """Where one host stands: its state in words, its newest samples, why it failed, and the states of its bars.
 
     `followed`: it ended because another host had failed.
@@ -31,12 +31,12 @@ class HostStanding(Record, frozen=True, kw_only=True):
     bars: tuple[str, ...] = ()
 
 
-class Standing(Record, frozen=True, kw_only=True):
+class JobProgress(Record, frozen=True, kw_only=True):
     """Where the job stands."""
 
     name: str
     elapsed_s: float
-    hosts: tuple[HostStanding, ...]
+    hosts: tuple[HostProgress, ...]
 
 
 def clock(seconds: float) -> str:
@@ -51,27 +51,27 @@ def natural(name: str) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)]
 
 
-def status_line(standing: Standing) -> str:
-    """Return *standing* as one line."""
-    hosts = sorted(standing.hosts, key=lambda host: natural(host.name))
+def status_line(progress: JobProgress) -> str:
+    """Return *progress* as one line."""
+    hosts = sorted(progress.hosts, key=lambda host: natural(host.name))
     states = ", ".join(f"{host.name} {host.state}" for host in hosts)
     samples = sorted((sample for host in hosts for sample in host.samples), key=lambda sample: sample.time_s)
     newest = last_values(samples)
     metrics = " ".join(f"{name}={value_text(sample.value)}" for name, sample in newest.items())
-    return " | ".join(part for part in (clock(standing.elapsed_s), states, metrics) if part)
+    return " | ".join(part for part in (clock(progress.elapsed_s), states, metrics) if part)
 
 
-def rows(standing: Standing, *, width: int, height: int) -> list[Row]:
-    """Return *standing* for a screen of *width* columns and *height* rows, of which at most half are used.
+def rows(progress: JobProgress, *, width: int, height: int) -> list[Row]:
+    """Return *progress* for a screen of *width* columns and *height* rows, of which at most half are used.
 
     A host has a row of its own, with its own values. Where there are more hosts than rows the last row counts the rest,
     none of which has failed if the rows suffice. Progress bars come last.
     """
-    hosts = sorted(standing.hosts, key=lambda host: natural(host.name))
+    hosts = sorted(progress.hosts, key=lambda host: natural(host.name))
     room = max(height // 2 - 2, 1)
     bars = [text for host in hosts for text in host.bars]
     shown, folded = _folded(hosts, max(room - min(len(bars), 2), 1))
-    lines = [_title(standing, hosts), *_table(shown, width)]
+    lines = [_title(progress, hosts), *_table(shown, width)]
     if folded:
         lines.append((("... ", "dim"), (f"{len(folded)} more: {_counted(folded)}", "dim")))
     left = min(room - (len(lines) - 2), BARS)
@@ -83,24 +83,24 @@ def rows(standing: Standing, *, width: int, height: int) -> list[Row]:
     return [_cut(line, width) for line in lines][: max(height - 1, 1)]
 
 
-def style_of(host: HostStanding) -> Style:
+def style_of(host: HostProgress) -> Style:
     """Return how a host's state is shown: a failure of its own in red."""
     return _STYLES.get(host.state, "yellow" if host.followed else "bold red")
 
 
-def _title(standing: Standing, hosts: Sequence[HostStanding]) -> Row:
+def _title(progress: JobProgress, hosts: Sequence[HostProgress]) -> Row:
     count = f"{GAP}{len(hosts)} hosts: {_counted(hosts)}" if len(hosts) > 1 else ""
-    return ((standing.name, "bold"), (f"{GAP}{clock(standing.elapsed_s)}{count}", ""))
+    return ((progress.name, "bold"), (f"{GAP}{clock(progress.elapsed_s)}{count}", ""))
 
 
-def _counted(hosts: Sequence[HostStanding]) -> str:
+def _counted(hosts: Sequence[HostProgress]) -> str:
     counts: dict[str, int] = {}
     for host in hosts:
         counts[host.state] = counts.get(host.state, 0) + 1
     return ", ".join(f"{count} {state}" for state, count in counts.items())
 
 
-def _folded(hosts: list[HostStanding], room: int) -> tuple[list[HostStanding], list[HostStanding]]:
+def _folded(hosts: list[HostProgress], room: int) -> tuple[list[HostProgress], list[HostProgress]]:
     """Return (the hosts that are shown, the others): those that failed first, then by name."""
     if len(hosts) <= room:
         return hosts, []
@@ -109,7 +109,7 @@ def _folded(hosts: list[HostStanding], room: int) -> tuple[list[HostStanding], l
     return [host for host in hosts if host in chosen], [host for host in hosts if host not in chosen]
 
 
-def _table(hosts: Sequence[HostStanding], width: int) -> Iterator[Row]:
+def _table(hosts: Sequence[HostProgress], width: int) -> Iterator[Row]:
     """Yield a row of headings and one for each host; as many metrics as fit beside an error."""
     steps = [_step(host) for host in hosts]
     names = list(dict.fromkeys(sample.name for host in hosts for sample in host.samples if sample.name != "step"))
@@ -131,13 +131,13 @@ def _table(hosts: Sequence[HostStanding], width: int) -> Iterator[Row]:
         yield (cells[0] + GAP, head), (cells[1], styles[at]), (values, head), (error and GAP + error, "bold red")
 
 
-def _step(host: HostStanding) -> str:
+def _step(host: HostProgress) -> str:
     steps = [int(sample.value) for sample in host.samples if sample.name == "step" and sample.step is None]
     steps += [sample.step for sample in host.samples if sample.step is not None]
     return str(max(steps)) if steps else ""
 
 
-def _value(host: HostStanding, name: str) -> str:
+def _value(host: HostProgress, name: str) -> str:
     return next((value_text(sample.value) for sample in host.samples if sample.name == name), "")
 
 

@@ -1,4 +1,4 @@
-"""The course of a job over its hosts: what to do to which host when. Pure: facts and times in, orders out.
+"""The lifecycle of a job over its hosts: what to do to which host when. Pure: facts and times in, orders out.
 
 the person or a limit says stop   every host is told (SIGTERM); after 120 s what is left is killed
 a second Ctrl-C                   everything is killed
@@ -18,7 +18,7 @@ Order = Literal["stop", "kill"]
 Reason = Literal["", "asked", "time", "max-run", "failed"]
 
 
-class Course:
+class Lifecycle:
     """Times are seconds from the start. Each method returns the orders that follow, as (order, host)."""
 
     def __init__(
@@ -97,7 +97,7 @@ class Course:
         return [("kill", host) for host in self.running]
 
 
-class Verdict(Record, frozen=True, kw_only=True):
+class JobEnd(Record, frozen=True, kw_only=True):
     """How the job ended, in the platform's words. `host`: whose failure it is."""
 
     status: Literal["Completed", "Failed", "Stopped"]
@@ -111,17 +111,17 @@ STOPPED = 143  # 128 + SIGTERM
 INTERRUPTED = 130  # 128 + SIGINT
 
 
-def verdict(course: Course, *, interrupted: bool = False, first: str = "") -> Verdict:
-    """Return how the job of the finished *course* ended; *first*: the host whose failure is known to be the first.
+def job_end(lifecycle: Lifecycle, *, interrupted: bool = False, first: str = "") -> JobEnd:
+    """Return how the job of the finished *lifecycle* ended; *first*: the host whose failure is known to be the first.
 
     A job stopped before its end is no success for whoever waits for the exit code, even if its scripts ended with 0.
     """
-    if course.failures:
-        host = first or next((host for host in course.failures if host in course.vanished), course.failures[0])
-        code = VANISHED if host in course.vanished else course.codes[host]
-        return Verdict(status="Failed", secondary="Failed", exit_code=code, host=host)
-    if course.reason in ("", "failed"):
-        return Verdict(status="Completed", secondary="Completed", exit_code=0)
+    if lifecycle.failures:
+        host = first or next((host for host in lifecycle.failures if host in lifecycle.vanished), lifecycle.failures[0])
+        code = VANISHED if host in lifecycle.vanished else lifecycle.codes[host]
+        return JobEnd(status="Failed", secondary="Failed", exit_code=code, host=host)
+    if lifecycle.reason in ("", "failed"):
+        return JobEnd(status="Completed", secondary="Completed", exit_code=0)
     secondary: Literal["Stopped", "MaxRuntimeExceeded"]
-    secondary = "MaxRuntimeExceeded" if course.reason == "max-run" else "Stopped"
-    return Verdict(status="Stopped", secondary=secondary, exit_code=INTERRUPTED if interrupted else STOPPED)
+    secondary = "MaxRuntimeExceeded" if lifecycle.reason == "max-run" else "Stopped"
+    return JobEnd(status="Stopped", secondary=secondary, exit_code=INTERRUPTED if interrupted else STOPPED)

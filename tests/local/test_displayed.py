@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.local.playing import COMMAND, ROOT
+from tests.local.toolkit_run import COMMAND, ROOT
 
 
 def played(folder: Path, *words: str, redirect: str = "") -> "subprocess.CompletedProcess[str]":

@@ -1,18 +1,20 @@
 import pytest
 
-from toolkit.local.standing import HostStanding, Row, Standing, clock, rows, status_line
+from toolkit.local.progress import HostProgress, JobProgress, Row, clock, rows, status_line
 from toolkit.metrics.sample import Sample
 
 
-def host(number: int, state: str = "running", error: str = "", bars: tuple[str, ...] = ()) -> HostStanding:
+def host(number: int, state: str = "running", error: str = "", bars: tuple[str, ...] = ()) -> HostProgress:
     """Return a host with a loss of its own."""
     name = f"algo-{number}"
     samples = [Sample(name="loss", value=number / 2, time_s=number, host=name, step=40 + number)]
-    return HostStanding(name=name, state=state, samples=tuple(samples), error=error, bars=bars)
+    return HostProgress(name=name, state=state, samples=tuple(samples), error=error, bars=bars)
 
 
-def shown(*hosts: HostStanding, width: int = 80, height: int = 24) -> list[str]:
-    return [text(row) for row in rows(Standing(name="digits", elapsed_s=75, hosts=hosts), width=width, height=height)]
+def shown(*hosts: HostProgress, width: int = 80, height: int = 24) -> list[str]:
+    return [
+        text(row) for row in rows(JobProgress(name="digits", elapsed_s=75, hosts=hosts), width=width, height=height)
+    ]
 
 
 def text(row: Row) -> str:
@@ -25,9 +27,9 @@ def test_elapsed_time_reads_as_a_clock(seconds: float, told: str) -> None:
 
 
 def test_a_standing_fits_on_one_line_its_hosts_in_natural_order() -> None:
-    standing = Standing(name="digits", elapsed_s=75, hosts=(host(10), host(2, "ended with 0")))
+    progress = JobProgress(name="digits", elapsed_s=75, hosts=(host(10), host(2, "ended with 0")))
 
-    assert status_line(standing) == "1:15 | algo-2 ended with 0, algo-10 running | loss=5"
+    assert status_line(progress) == "1:15 | algo-2 ended with 0, algo-10 running | loss=5"
 
 
 def test_each_host_has_a_row_with_its_own_values_in_natural_order() -> None:
@@ -41,9 +43,9 @@ def test_each_host_has_a_row_with_its_own_values_in_natural_order() -> None:
 
 
 def test_an_error_stands_in_its_hosts_row_and_is_red() -> None:
-    standing = Standing(name="digits", elapsed_s=1, hosts=(host(1), host(2, "ended with 1", "ValueError: boom")))
+    progress = JobProgress(name="digits", elapsed_s=1, hosts=(host(1), host(2, "ended with 1", "ValueError: boom")))
 
-    row = rows(standing, width=80, height=24)[-1]
+    row = rows(progress, width=80, height=24)[-1]
 
     assert text(row) == "algo-2  ended with 1  42    1     ValueError: boom"
     assert {style for part, style in row if "ended" in part or "boom" in part} == {"bold red"}

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Literal, Protocol
 
-from toolkit.local.standing import Standing, rows, status_line
+from toolkit.local.progress import JobProgress, rows, status_line
 from toolkit.log import Log
 
 if TYPE_CHECKING:
@@ -25,13 +25,13 @@ ECHO_COLUMNS = 4
 Look = Literal["auto", "plain", "quiet"]
 
 
-class Show(Protocol):
-    """Something a job is shown on."""
+class Display(Protocol):
+    """Shows a running job."""
 
     def lines(self, host: str, fd: int, block: bytes) -> None:
-        """Show whole lines that *host* wrote to *fd* (1 or 2)."""
+        """Display whole lines that *host* wrote to *fd* (1 or 2)."""
 
-    def standing(self, standing: Standing) -> None:
+    def progress(self, progress: JobProgress) -> None:
         """Take note of where the job stands; called about once a second, and four times while a bar moves."""
 
     def close(self) -> None:
@@ -52,13 +52,13 @@ class Plain:
     def lines(self, host: str, fd: int, block: bytes) -> None:
         self._write(fd, marked_block(host, block, several=self._several))
 
-    def standing(self, standing: Standing) -> None:
-        if standing.elapsed_s >= self._next_s:
-            self._next_s = standing.elapsed_s + STATUS_EVERY_S
-            self._log.info(status_line(standing))
-        if standing.elapsed_s >= self._states_next_s:
-            self._states_next_s = standing.elapsed_s + STATES_EVERY_S
-            states = [state for host in standing.hosts for state in host.bars]
+    def progress(self, progress: JobProgress) -> None:
+        if progress.elapsed_s >= self._next_s:
+            self._next_s = progress.elapsed_s + STATUS_EVERY_S
+            self._log.info(status_line(progress))
+        if progress.elapsed_s >= self._states_next_s:
+            self._states_next_s = progress.elapsed_s + STATES_EVERY_S
+            states = [state for host in progress.hosts for state in host.bars]
             for state in states:
                 if state not in self._states:
                     self._write(1, state.encode() + b"\n")
@@ -84,7 +84,7 @@ class Quiet:
     def lines(self, host: str, fd: int, block: bytes) -> None:
         """Not shown."""
 
-    def standing(self, standing: Standing) -> None:
+    def progress(self, progress: JobProgress) -> None:
         """Not shown."""
 
     def close(self) -> None:
@@ -110,9 +110,9 @@ class Live:
     def lines(self, host: str, fd: int, block: bytes) -> None:  # noqa: ARG002 - a terminal shows both alike
         self._say(marked_block(host, block, several=self._several))
 
-    def standing(self, standing: Standing) -> None:
+    def progress(self, progress: JobProgress) -> None:
         width, height = self._console.size
-        self._attempt(lambda: self._table.update(_text(standing, width, height), refresh=True))
+        self._attempt(lambda: self._table.update(_text(progress, width, height), refresh=True))
 
     def close(self) -> None:
         self._log.flush()
@@ -125,7 +125,7 @@ class Live:
         self._attempt(lambda: self._console.print(Text.from_ansi(text), soft_wrap=True))
 
     def _attempt(self, step: Callable[[], object]) -> None:
-        """Show something, unless the terminal has gone (a closed window: EIO): then nobody sees it, and the job goes
+        """Display something, unless the terminal has gone (a closed window: EIO): then nobody sees it, and the job goes
         on, or is stopped by the SIGHUP that comes with it."""
         if self._gone:
             return
@@ -135,11 +135,11 @@ class Live:
             self._gone = True
 
 
-def _text(standing: Standing, width: int, height: int) -> "Text":
+def _text(progress: JobProgress, width: int, height: int) -> "Text":
     from rich.text import Text
 
     columns = width - ECHO_COLUMNS
-    lines = [Text.assemble(*row) for row in rows(standing, width=columns, height=height)]
+    lines = [Text.assemble(*row) for row in rows(progress, width=columns, height=height)]
     for line in lines:
         line.truncate(columns, overflow="ellipsis")  # Wide characters take two columns.
     return Text("\n", no_wrap=True, overflow="crop").join(lines)
@@ -159,8 +159,8 @@ def marked_block(host: str, block: bytes, *, several: bool) -> bytes:
     return b"".join((line if named.match(line) else mark + line) + b"\n" for line in lines)
 
 
-def chosen(log: Log, *, several: bool, environ: Mapping[str, str], look: Look = "auto") -> Show:
-    """Return the show that was asked for (*look*), else the one that fits where we are."""
+def chosen(log: Log, *, several: bool, environ: Mapping[str, str], look: Look = "auto") -> Display:
+    """Return the display that *look* asks for, else the one that suits this terminal."""
     if look == "quiet":
         return Quiet()
     return Live(log, several=several) if is_live(environ, look) else Plain(log, several=several)

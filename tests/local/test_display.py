@@ -4,18 +4,18 @@ import sys
 
 import pytest
 
-from toolkit.local import show
-from toolkit.local.show import Live, Plain
-from toolkit.local.standing import HostStanding, Standing
+from toolkit.local import display
+from toolkit.local.display import Live, Plain
+from toolkit.local.progress import HostProgress, JobProgress
 from toolkit.log import Log
 from toolkit.metrics.sample import Sample
 
 LOSS = Sample(name="loss", value=0.123456789, time_s=0, host="algo-1", step=40)
 HOSTS = (
-    HostStanding(name="algo-1", state="running", samples=(LOSS,)),
-    HostStanding(name="algo-2", state="ended with 0"),
+    HostProgress(name="algo-1", state="running", samples=(LOSS,)),
+    HostProgress(name="algo-2", state="ended with 0"),
 )
-STANDING = Standing(name="digits", elapsed_s=75, hosts=HOSTS)
+STANDING = JobProgress(name="digits", elapsed_s=75, hosts=HOSTS)
 
 
 def test_lines_go_where_the_host_wrote_them(capfd: pytest.CaptureFixture[str]) -> None:
@@ -36,7 +36,7 @@ def test_of_several_hosts_each_line_says_which(capfd: pytest.CaptureFixture[str]
 def test_a_line_that_names_its_host_is_not_marked_again() -> None:
     lines = b"[algo-2 rank 3] x\n[1,mpirank:3,algo-2]<stdout>:z\n[toolkit] y\nhalf"
 
-    block = show.marked_block("algo-2", lines, several=True)
+    block = display.marked_block("algo-2", lines, several=True)
 
     assert block == b"[algo-2 rank 3] x\n[1,mpirank:3,algo-2]<stdout>:z\nalgo-2 | [toolkit] y\nalgo-2 | half\n"
 
@@ -45,7 +45,7 @@ def test_the_standing_is_said_every_ten_seconds(capfd: pytest.CaptureFixture[str
     plain = Plain(Log(), several=True)
 
     for second in range(25):
-        plain.standing(Standing(name="j", elapsed_s=second, hosts=HOSTS[:1]))
+        plain.progress(JobProgress(name="j", elapsed_s=second, hosts=HOSTS[:1]))
 
     said = "algo-1 running | loss=0.123457"
     assert capfd.readouterr().err == f"[toolkit] 0:10 | {said}\n[toolkit] 0:20 | {said}\n"
@@ -56,8 +56,8 @@ def test_without_a_table_a_bars_newest_state_is_a_line_every_five_seconds(capfd:
 
     for quarter in range(48):
         bars = (f"algo-1 | {min(quarter, 30)}%",)
-        host = HostStanding(name="algo-1", state="running", bars=bars)
-        plain.standing(Standing(name="j", elapsed_s=quarter / 4, hosts=(host,)))
+        host = HostProgress(name="algo-1", state="running", bars=bars)
+        plain.progress(JobProgress(name="j", elapsed_s=quarter / 4, hosts=(host,)))
 
     assert capfd.readouterr().out == "algo-1 | 20%\nalgo-1 | 30%\n"
 
@@ -81,7 +81,7 @@ def test_lines_and_our_own_words_pass_above_the_table_as_they_are(monkeypatch: p
     live = Live(log, several=False)
 
     live.lines("algo-1", 2, b"[bold]not markup[/bold] :smile:\n")
-    live.standing(STANDING)
+    live.progress(STANDING)
     log.info("stopping")
     live.close()
 
@@ -104,14 +104,14 @@ def test_lines_and_our_own_words_pass_above_the_table_as_they_are(monkeypatch: p
     ],
 )
 def test_a_terminal_that_shows_no_escapes_gets_none(environ: dict[str, str], plain: bool) -> None:
-    assert show.wants_plain(environ) is plain
+    assert display.wants_plain(environ) is plain
 
 
 @pytest.mark.parametrize("bar", ["#" * 100, "学習" * 50])
 def test_each_row_of_the_table_leaves_room_for_two_echoed_ctrl_c(bar: str) -> None:
     cells = pytest.importorskip("rich.cells")
-    host = HostStanding(name="algo-1", state="running", error="e" * 100, bars=(bar,))
+    host = HostProgress(name="algo-1", state="running", error="e" * 100, bars=(bar,))
 
-    text = show._text(Standing(name="digits" * 20, elapsed_s=75, hosts=(host,)), 80, 24)
+    text = display._text(JobProgress(name="digits" * 20, elapsed_s=75, hosts=(host,)), 80, 24)
 
     assert max(cells.cell_len(line) for line in text.plain.split("\n")) == 80 - len("^C^C")

@@ -203,17 +203,23 @@ def test_the_second_run_installs_nothing_until_the_requirements_change(image: Im
     image.wheel("needed", "2.0")
     image.base.program("import importlib.metadata\nprint(importlib.metadata.version('needed'))\n")
     image.base.program("needed==1.0\n", "requirements.txt")
-    first = image.train()
+    shared = image.base.folder / "shared"
+    shared.mkdir()
+    first = image.train(TMPDIR=str(shared))
     assert b"Successfully installed needed-1.0" in first.stdout
 
-    second = image.train()
+    second = image.train(TMPDIR=str(shared))
     image.base.program("needed==2.0\n", "requirements.txt")
-    third = image.train()
+    third = image.train(TMPDIR=str(shared))
 
     assert second.stdout == b"1.0\n"
     assert "requirements were installed before in this container: skipped" in second.log
     assert b"Successfully installed needed-2.0" in third.stdout
     assert third.stdout.endswith(b"\n2.0\n")
+    # Left: the note of what is installed, and the lock, which a train that waits may have open.
+    folder, lock = sorted(path.name for path in shared.iterdir())
+    assert lock == f"toolkit-{os.getuid()}-pip.lock"
+    assert [path.name for path in (shared / folder).iterdir()] == ["installed"]
 
 
 def test_a_failed_installation_is_tried_again(image: Image) -> None:

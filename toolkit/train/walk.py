@@ -380,6 +380,7 @@ def _install(job: Job, supervisor: Supervisor, log: Log) -> Ended | None:
         installing = install.phase(job)
     if installing is None:
         return None
+    # The file stays: another train may wait for the lock of the one it opened, and a third would lock a new one.
     lock = Locked(path=job.folders.scratch.parent / f"toolkit-{os.getuid()}-pip.lock", within_s=job.settings.join_s)
     ended = supervisor.run(msgspec.structs.replace(installing, needs=(lock,)))
     if ended is None:

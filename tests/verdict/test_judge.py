@@ -46,11 +46,13 @@ def seen(
     missing: tuple[str, ...] = (),
     forced: bool = False,
     peer_failed: bool = False,
+    each: bool = False,
     phase: str = "train",
     failure: PhaseFailure = SCRIPT_FAILED,
     **said: str,
 ) -> Ended:
-    """Return what the loop saw; *stop* is (signal, at second); *said* is stderr by process ("rank_1", "script")."""
+    """Return what the loop saw; *stop* is (signal, at second), *each*: it was sent to each process; *said* is stderr
+    by process ("rank_1", "script")."""
     return Ended(
         phase=phase,
         failure=failure,
@@ -60,6 +62,7 @@ def seen(
         tails={name.replace("_", " "): (text.encode(), b"") for name, text in said.items()},
         stopped_by=None if stop is None else int(stop[0]),
         stopped_at_ns=None if stop is None else int(stop[1] * 1e9),
+        signalled_each=each,
         missing=missing,
         forced=forced,
         peer_failed=peer_failed,
@@ -107,6 +110,37 @@ STATUSES: list[tuple[str, Job, Ended, str, int]] = [
     ("stopped, saves, 0", SAGEMAKER, seen(process("script", 5, 0, told=True), stop=(TERM, 4)), "stopped", 0),
     ("the same elsewhere", ELSEWHERE, seen(process("script", 5, 0, told=True), stop=(TERM, 4)), "stopped", 143),
     ("Ctrl-C, saves, 0", ELSEWHERE, seen(process("script", 5, 0, told=True), stop=(INT, 4)), "stopped", 130),
+    ("done before the stop", ELSEWHERE, seen(process("script", 5, 0), stop=(TERM, 6)), "succeeded", 0),
+    (
+        "each signalled, the script first",
+        ELSEWHERE,
+        seen(process("script", 5, 0), stop=(TERM, 6), each=True),
+        "stopped",
+        143,
+    ),
+    ("the same, on SageMaker", SAGEMAKER, seen(process("script", 5, 0), stop=(TERM, 6), each=True), "stopped", 0),
+    (
+        "each signalled, dies of it",
+        ELSEWHERE,
+        seen(process("script", 5, TERM), stop=(TERM, 6), each=True),
+        "stopped",
+        143,
+    ),
+    ("each signalled, failed before", ELSEWHERE, seen(process("script", 5, 3), stop=(TERM, 6), each=True), "failed", 3),
+    (
+        "each signalled, killed before",
+        ELSEWHERE,
+        seen(process("script", 5, KILL), stop=(TERM, 6), each=True),
+        "failed",
+        137,
+    ),
+    (
+        "each signalled, done long before",
+        ELSEWHERE,
+        seen(process("script", 5, 0), stop=(TERM, 11), each=True),
+        "succeeded",
+        0,
+    ),
     ("stopped, dies of it", SAGEMAKER, seen(process("script", 5, TERM, told=True), stop=(TERM, 4)), "stopped", 143),
     ("stopped, fails then", SAGEMAKER, seen(process("script", 5, 7, told=True), stop=(TERM, 4)), "stopped", 143),
     (

@@ -11,7 +11,7 @@ import signal
 import time
 
 from toolkit.supervise.children import Prctl, fork_call
-from toolkit.supervise.kernel import Seen, below, marked, table
+from toolkit.supervise.kernel import Seen, below, marked, pending, table
 from toolkit.supervise.signals import ENDING, FORWARDED, IGNORED, STOPPING
 
 NAME = "toolkit-guard"  # Not "train": `killall -9 train` leaves it to do its work.
@@ -36,8 +36,12 @@ class Guardian:
         def watch() -> int:
             os.close(write_end)
             # SIGUSR1, too: Slurm may send a notice to every process of a step.
-            for number in (*STOPPING, *ENDING, *FORWARDED, *IGNORED, signal.SIGTSTP):
+            for number in (*ENDING, *FORWARDED, *IGNORED, signal.SIGTSTP):
                 signal.signal(number, signal.SIG_IGN)
+            # Blocked and not ignored: they stay pending, where `was_sent` finds them.
+            for number in STOPPING:
+                signal.signal(number, signal.SIG_DFL)
+            signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
             _take_name()
             null = os.open(os.devnull, os.O_RDWR)
             for fd in (0, 1, 2):
@@ -64,6 +68,11 @@ class Guardian:
             os.kill(self.pid, signal.SIGCONT)
         except OSError:
             pass  # It has ended, which `reap` tells.
+
+    def was_sent(self) -> set[int]:
+        """Return the stop signals that this process was sent. Nobody means to stop it: who sends it one sends it to
+        every process of the job, as Slurm does with proctrack/linuxproc, to `train` last."""
+        return pending(self.pid) & STOPPING
 
     def dismiss(self) -> None:
         """End it. By SIGKILL: one that somebody has stopped (SIGSTOP) would answer nothing else."""

@@ -55,6 +55,16 @@ def table() -> dict[int, Seen]:
     return found
 
 
+def pending(pid: int) -> set[int]:
+    """Return the signals that a process was sent and has not taken, since it blocks them; none if it has ended."""
+    try:
+        with open(f"/proc/{pid}/status", "rb") as status:
+            masks = [int(line.split()[1], 16) for line in status if line.startswith((b"SigPnd:", b"ShdPnd:"))]
+    except OSError:
+        return set()
+    return {number for number in range(1, 65) for mask in masks if mask >> (number - 1) & 1}
+
+
 def descendants(root: int) -> set[int]:
     """Return the pids of all living processes below *root*."""
     return below({root}, table())

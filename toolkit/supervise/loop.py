@@ -12,8 +12,10 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
+import msgspec
+
 from toolkit.job.events import Event, Heard, Stop
-from toolkit.job.outcome import Ended
+from toolkit.job.outcome import SIGNALLING_S, Ended
 from toolkit.job.plan import Locked, Need, Phase
 from toolkit.log import Log
 from toolkit.supervise import children, limits, waiting
@@ -97,7 +99,21 @@ class Supervisor:
                 self.attend(lambda: self.machine.may_start or self.machine.ends)
             if self.machine.ends:
                 return self._not_started(phase, ())
-            return Running(self, phase).run()
+            return self._with_late_stop(Running(self, phase).run())
+
+    def _with_late_stop(self, ended: Ended) -> Ended:
+        """Return *ended* with the stop that the script may have had before `train`: who signals each process of a job,
+        one after the other, comes to `train` last, and a script that ends at once has ended before. The guardian was
+        signalled as well then, so `train`'s own signal is waited for."""
+        sent = self.guardian.was_sent() if self.guardian is not None else set()
+        if not sent:
+            return ended
+        ends_s = time.monotonic() + SIGNALLING_S
+        self.attend(lambda: self.stopped_by is not None or time.monotonic() >= ends_s)
+        if self.stopped_by not in sent:
+            return ended
+        at_ns = ended.stopped_at_ns or time.monotonic_ns()
+        return msgspec.structs.replace(ended, stopped_by=self.stopped_by, stopped_at_ns=at_ns, signalled_each=True)
 
     def attend(self, done: Callable[[], bool], *fds: int) -> None:
         """Serve signals, the console and the other hosts until *done*, called at least whenever one of *fds* is ready,

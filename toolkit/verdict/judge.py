@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from toolkit.errors import ToolkitError
 from toolkit.job.job import Job
-from toolkit.job.outcome import Ended, Exit, Hung, Outcome, Ruled
+from toolkit.job.outcome import SIGNALLING_S, Ended, Exit, Hung, Outcome, Ruled
 from toolkit.job.stuck import culprits, described
 from toolkit.verdict import early, mpi
 from toolkit.verdict import tail as ends
@@ -213,8 +213,15 @@ def _only_launches(ended: Ended, end: Exit) -> bool:
 
 
 def _before_stop(ended: Ended, end: Exit) -> bool:
-    """True if nobody had asked `train` to stop when the process ended."""
-    return ended.stopped_by is None or end.failed_ns < (ended.stopped_at_ns or 0)
+    """True if nobody had asked for a stop when the process ended.
+
+    Where each process was signalled, a script that ended with 0 or of that signal shortly before `train` was signalled
+    ended by it: nothing tells when the signals before `train`'s were sent.
+    """
+    if ended.stopped_by is None:
+        return True
+    by_it = ended.signalled_each and (end.ok or end.signal == ended.stopped_by)
+    return end.failed_ns < (ended.stopped_at_ns or 0) - by_it * int(SIGNALLING_S * 1e9)
 
 
 def _finished_before_stop(ended: Ended) -> bool:

@@ -17,7 +17,6 @@ from toolkit.errors import PlatformError, ToolkitError, UserError, at
 from toolkit.job.job import Job
 from toolkit.log import Log
 from toolkit.records import Record
-from toolkit.source.unpack import is_tar, unpack
 
 ARCHIVE = "sourcedir.tar.gz"
 MARKER = ".toolkit-source.json"
@@ -130,6 +129,8 @@ def _existing(path: Path, source: str, job: Job) -> Path:
 
 def _stage(source: Path, staging: Path, base: Path, log: Log) -> None:
     """Make *staging* hold exactly what was submitted."""
+    from toolkit.source.unpack import is_tar, unpack
+
     try:
         if source.is_dir():
             _copy_folder(source, staging, base, log)

@@ -11,7 +11,7 @@ import signal
 import time
 
 from toolkit.supervise.children import Prctl, fork_call
-from toolkit.supervise.kernel import Seen, below, marked, pending, table
+from toolkit.supervise.kernel import Seen, below, marked, pending, seen, table
 from toolkit.supervise.signals import ENDING, FORWARDED, IGNORED, STOPPING
 
 NAME = "toolkit-guard"  # Not "train": `killall -9 train` leaves it to do its work.
@@ -105,10 +105,10 @@ def _watch(pipe: int, train: int) -> dict[int, int]:
             told = os.read(pipe, 4096)
             if not told:
                 return known
-            processes = table()
             for pid in (int.from_bytes(told[at : at + 4], "little") for at in range(0, len(told), 4)):
                 # One that has ended already is known by its session.
-                known[pid] = processes[pid].start if pid in processes else 0
+                process = seen(pid)
+                known[pid] = process.start if process is not None else 0
         else:
             before_s = time.process_time()
             processes = table()

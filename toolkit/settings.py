@@ -20,7 +20,6 @@ OURS = (
     "HOST_NAME",
     "PACKAGES",
     "PYTHON_EXEC",
-    "RANK_PYTHON",
     "RESTART_COUNT",
     "RUN_ID",
     "SHIM_SOCKET",

@@ -147,13 +147,13 @@ def test_the_users_rendezvous_wins_in_the_command_the_environment_and_what_is_wa
 
 
 def test_ranks_come_back_through_the_stand_in_and_know_the_users_interpreter() -> None:
-    given = environ(job_of("pytorchddp"))
-    own = environ(job_of("pytorchddp", environ={"PYTHON_EXEC": "/opt/conda/bin/python"}))
+    given = plan(job_of("pytorchddp"), SCRATCH).phase.main
+    own = plan(job_of("pytorchddp", environ={"PYTHON_EXEC": "/opt/conda/bin/python"}), SCRATCH).phase.main
 
-    assert (given["PYTHON_EXEC"], given["TOOLKIT_RANK_PYTHON"]) == (f"{SCRATCH}/rank", PYTHON)
-    assert "TOOLKIT_PYTHON_EXEC" not in given
-    assert own["PYTHON_EXEC"] == f"{SCRATCH}/rank"
-    assert own["TOOLKIT_RANK_PYTHON"] == own["TOOLKIT_PYTHON_EXEC"] == "/opt/conda/bin/python"
+    assert (given.environ["PYTHON_EXEC"], given.rank_python) == (f"{SCRATCH}/rank", PYTHON)
+    assert "TOOLKIT_PYTHON_EXEC" not in given.environ
+    assert own.environ["PYTHON_EXEC"] == f"{SCRATCH}/rank"
+    assert own.rank_python == own.environ["TOOLKIT_PYTHON_EXEC"] == "/opt/conda/bin/python"
 
 
 def test_without_the_stand_in_the_launcher_starts_its_ranks_as_ever() -> None:
@@ -163,7 +163,8 @@ def test_without_the_stand_in_the_launcher_starts_its_ranks_as_ever() -> None:
         for script in (script_of(), script_of("run", "command"))
     )
 
-    assert not {name for name in environ(program) if name.endswith(("PYTHON_EXEC", "RANK_PYTHON"))}
+    assert not {name for name in environ(program) if name.endswith("PYTHON_EXEC")}
+    assert not plan(program, SCRATCH).phase.main.rank_python
     assert not plan(program, SCRATCH).phase.main.has_rank_shim
     assert argv(command)[7:] == ("--no-python", "--", "./run")
     assert environ(job_of("pytorchddp", settings=off, environ={"PYTHON_EXEC": "/p"}))["PYTHON_EXEC"] == "/p"

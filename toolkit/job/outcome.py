@@ -1,5 +1,6 @@
 """How processes and the job ended."""
 
+import signal
 from typing import Annotated, Literal
 
 import msgspec
@@ -220,3 +221,11 @@ def dated(outcome: Outcome, ahead_ns: int) -> Outcome:
     return msgspec.structs.replace(
         outcome, failed_ns=date(outcome.failed_ns), exits=tuple(exits), restarts=tuple(restarts)
     )
+
+
+def signal_name(number: int) -> str:
+    """Return "SIGTERM" for 15, "signal 63" for a signal without a name."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

@@ -13,6 +13,13 @@ from toolkit.records import Record
 PLAIN = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_@%+=:,./-")
 
 
+# In the run's folder: what the launcher starts in place of a rank, what mpirun starts in place of ssh, and the socket
+# at which both reach `train`.
+RANK_WRAPPER = "rank"
+AGENT_WRAPPER = "agent"
+SHIM_SOCKET = "ranks.sock"
+
+
 class Resolves(Record, frozen=True, kw_only=True, tag="resolves"):
     """A host name that must resolve."""
 
@@ -80,6 +87,7 @@ class ProcessSpec(Record, frozen=True, kw_only=True):
 
     `rank`: the global rank this process is (None: it is no rank). `starts_ranks`: the global ranks, by local rank,
     that it will start by itself (torchrun); they come back to `train` through the rank shim if `has_rank_shim`.
+    `rank_python`: the interpreter of the ranks of a launcher that starts RANK_WRAPPER in its place ("": it does not).
     `rank_variables`: where such a rank finds its rank and local rank. `own_variables`: those that it has as they stand
     in `environ` (or do not), whatever the launcher made of them; `own_environ`: all of them. `launcher_environ`: what
     this process has besides, and its ranks have not. `mpi_role`: what it asks of `train` besides
@@ -96,6 +104,7 @@ class ProcessSpec(Record, frozen=True, kw_only=True):
     rank: int | None = None
     starts_ranks: tuple[int, ...] = ()
     has_rank_shim: bool = False
+    rank_python: str = ""
     rank_variables: tuple[str, str] = ("RANK", "LOCAL_RANK")
     own_variables: tuple[str, ...] = ()
     own_environ: bool = False

@@ -21,7 +21,7 @@ from toolkit.errors import ContractError, UserError
 from toolkit.job.command import is_module
 from toolkit.job.job import Job, Script
 from toolkit.job.machine import Mpi
-from toolkit.job.plan import Phase, Plan, ProcessSpec, StopPolicy, Tags
+from toolkit.job.plan import AGENT_WRAPPER, SHIM_SOCKET, Phase, Plan, ProcessSpec, StopPolicy, Tags
 from toolkit.launchers import compat, fabric, modelparallel
 from toolkit.launchers.environment import environment, names, on_one_machine, stop_policy, tokens
 from toolkit.launchers.mpi_options import Asked, command, rank_variables, split
@@ -29,9 +29,6 @@ from toolkit.launchers.mpi_options import Asked, command, rank_variables, split
 STANDALONE = Path(toolkit.__file__).parent / "standalone"
 RANK_SHIM = STANDALONE / "rank_shim.py"
 AGENT = STANDALONE / "mpi_agent.py"
-# In the run's folder (supervise/shim_server.py makes both).
-SHIM_SOCKET = "ranks.sock"
-AGENT_WRAPPER = "agent"
 SSHD = "/usr/sbin/sshd"
 # A Horovod built without MPI takes every rank for rank 0 of 1 and says nothing; asked for MPI it fails at once.
 HOROVOD = {"HOROVOD_CONTROLLER": "mpi"}

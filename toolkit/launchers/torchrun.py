@@ -13,7 +13,7 @@ import msgspec
 
 from toolkit.job.command import is_module
 from toolkit.job.job import Job, Script
-from toolkit.job.plan import Listens, Need, Phase, Plan, ProcessSpec
+from toolkit.job.plan import RANK_WRAPPER, Listens, Need, Phase, Plan, ProcessSpec
 from toolkit.launchers import fabric
 from toolkit.launchers.environment import environment, master, names, stop_policy, tokens
 
@@ -33,9 +33,9 @@ def plan(job: Job, run_folder: Path) -> Plan:
     if per_host > 1:
         environ.setdefault("OMP_NUM_THREADS", "1")  # torchrun's own value, which it announces in a banner.
     has_rank_shim = job.settings.stand_in == "on"
-    wrapper = run_folder / "rank"
+    wrapper = run_folder / RANK_WRAPPER
+    rank_python = environ.get("PYTHON_EXEC", job.interpreter)
     if has_rank_shim:
-        environ["TOOLKIT_RANK_PYTHON"] = environ.get("PYTHON_EXEC", job.interpreter)
         if "PYTHON_EXEC" in environ:
             environ["TOOLKIT_PYTHON_EXEC"] = environ["PYTHON_EXEC"]
         environ["PYTHON_EXEC"] = str(wrapper)
@@ -47,6 +47,7 @@ def plan(job: Job, run_folder: Path) -> Plan:
         stop=msgspec.structs.replace(stop_policy(job), with_ranks=not _compiles(job)),
         starts_ranks=tuple(range(job.cluster.rank * per_host, (job.cluster.rank + 1) * per_host)),
         has_rank_shim=has_rank_shim,
+        rank_python=rank_python if has_rank_shim else "",
     )
     return Plan(
         launcher="torchrun",

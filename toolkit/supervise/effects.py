@@ -15,7 +15,7 @@ from toolkit.job.events import (
     Stalled,
     StopStep,
 )
-from toolkit.job.outcome import Exit
+from toolkit.job.outcome import Exit, signal_name
 from toolkit.job.plan import Phase
 from toolkit.supervise import children, waiting
 from toolkit.supervise.asking import Asking
@@ -27,7 +27,7 @@ from toolkit.supervise.phase_record import PhaseRecord
 from toolkit.supervise.process import Process, command_name, why_unkilled
 from toolkit.supervise.processes import Home, Processes
 from toolkit.supervise.shim_server import ShimConnection
-from toolkit.supervise.signals import name_of, passed_on
+from toolkit.supervise.signals import passed_on
 from toolkit.supervise.stop import Action
 from toolkit.supervise.stop_machine import KILL_S, LEADER_DONE_S, StopMachine
 
@@ -123,9 +123,9 @@ class Effects:
         self._ask(grace_s)
         number = passed_on(self._number)
         self.signal_ranks(number)
-        as_what = "" if number == self._number else f" as {name_of(number)}"
+        as_what = "" if number == self._number else f" as {signal_name(number)}"
         self._log.info(
-            f"{name_of(self._number)} received and passed on to {who}{as_what}; "
+            f"{signal_name(self._number)} received and passed on to {who}{as_what}; "
             f"SIGKILL in {grace_s:g} s, or at once if told again"
         )
 
@@ -140,7 +140,7 @@ class Effects:
             others.propose(self._asking.step_by(pids, OTHERS_AGREED_WITHIN_S))
 
     def _say_no_rank(self) -> None:
-        self._log.info(f"{name_of(self._number)} received; no rank lives here, those of other hosts may")
+        self._log.info(f"{signal_name(self._number)} received; no rank lives here, those of other hosts may")
 
     def _stop(self, processes: Iterable[Process]) -> None:
         """SIGTERM to *processes*, once no rank holds a checkpoint open (toolkit.status); the deadline runs all the
@@ -270,4 +270,4 @@ def _named(ended: Exit) -> str:
 
 
 def _how(ended: Exit) -> str:
-    return f"code {ended.code}" if ended.signal is None else name_of(ended.signal)
+    return f"code {ended.code}" if ended.signal is None else signal_name(ended.signal)

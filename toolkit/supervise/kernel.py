@@ -47,12 +47,16 @@ class Seen(NamedTuple):
 
 def table() -> dict[int, Seen]:
     """Return all living processes (zombies are not living) by pid, by one walk over /proc."""
-    found = {}
-    for name in os.listdir("/proc"):
-        fields = _stat(name) if name.isdigit() else []
-        if fields and fields[0] not in (b"Z", b"X"):
-            found[int(name)] = Seen(parent=int(fields[1]), session=int(fields[3]), start=int(fields[19]))
-    return found
+    found = {int(name): seen(int(name)) for name in os.listdir("/proc") if name.isdigit()}
+    return {pid: process for pid, process in found.items() if process is not None}
+
+
+def seen(pid: int) -> Seen | None:
+    """Return the living process *pid*, None if there is none."""
+    fields = stat_fields(pid)
+    if not fields or fields[0] in (b"Z", b"X"):
+        return None
+    return Seen(parent=int(fields[1]), session=int(fields[3]), start=int(fields[19]))
 
 
 def pending(pid: int) -> set[int]:
@@ -122,11 +126,11 @@ def marked(marker: bytes) -> set[int]:
 def is_exiting(pid: int) -> bool:
     """Return True if a process is on its way out, whatever is sent to it: from before its sockets close, which its
     peers see, until it has been reaped. On a busy machine that may take a while."""
-    fields = _stat(str(pid))
+    fields = stat_fields(pid)
     return bool(fields) and bool(int(fields[6]) & PF_EXITING)
 
 
-def _stat(pid: str) -> list[bytes]:
+def stat_fields(pid: int) -> list[bytes]:
     """Return the fields of proc_pid_stat(5) from the state on, none if the process is gone."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as stat:

@@ -10,7 +10,7 @@ from typing import Protocol
 import msgspec
 
 from toolkit.errors import UserError
-from toolkit.job.plan import Phase, ProcessSpec
+from toolkit.job.plan import AGENT_WRAPPER, RANK_WRAPPER, Phase, ProcessSpec
 from toolkit.log import Log
 from toolkit.supervise import children
 from toolkit.supervise.console import Console
@@ -68,8 +68,8 @@ class Processes:
         except OSError as error:
             self._leave_ranks(f"{folder}: {error.strerror}")
             return None
-        wrapper, python = folder / "rank", self.spec.environ.get("TOOLKIT_RANK_PYTHON")
-        if python is not None and (
+        wrapper, python = folder / RANK_WRAPPER, self.spec.rank_python
+        if python and (
             why := write_wrapper(
                 wrapper, script_python=python, python=self._home.python, shim=RANK_SHIM, server=server.path
             )
@@ -77,7 +77,7 @@ class Processes:
             server.close()
             self._leave_ranks(why)
             return None
-        agent = folder / "agent"
+        agent = folder / AGENT_WRAPPER
         if self.spec.mpi_role == "agent" and (why := write_agent(agent, python=self._home.python, agent=AGENT)):
             self._note(f"{why}: no daemon can be started on other hosts")
         return server
@@ -89,8 +89,7 @@ class Processes:
             UserError: it cannot be started.
         """
         spec = self.spec
-        environ = {name: value for name, value in spec.environ.items() if name != "TOOLKIT_RANK_PYTHON"}
-        environ |= spec.launcher_environ
+        environ = {**spec.environ, **spec.launcher_environ}
         process = Process(spec.name, is_main=True, rank=spec.rank, local_rank=None)
         shared = self._shared or (bool(spec.starts_ranks) and spec.has_rank_shim)
         self._start(process, spec.argv, environ, spec.cwd, shared=shared)
@@ -186,7 +185,7 @@ class Processes:
 
     def _leave_ranks(self, why: str) -> None:
         self._note(f"{why}: ranks are left to {self.spec.name}")
-        ours = ("PYTHON_EXEC", "TOOLKIT_PYTHON_EXEC", "TOOLKIT_RANK_PYTHON")
+        ours = ("PYTHON_EXEC", "TOOLKIT_PYTHON_EXEC")
         environ = {name: value for name, value in self.spec.environ.items() if name not in ours}
         if "TOOLKIT_PYTHON_EXEC" in self.spec.environ:
             environ["PYTHON_EXEC"] = self.spec.environ["TOOLKIT_PYTHON_EXEC"]

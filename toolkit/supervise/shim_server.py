@@ -4,7 +4,6 @@ A rank shim asks `train` to run its rank (toolkit/standalone/rank_shim.py says w
 daemon on another host (toolkit/standalone/mpi_agent.py).
 """
 
-import array
 import contextlib
 import fcntl
 import os
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from toolkit.job.events import Launch
+from toolkit.job.plan import SHIM_SOCKET
 from toolkit.records import Record
 
 if TYPE_CHECKING:
@@ -21,11 +21,13 @@ if TYPE_CHECKING:
 
 # Descriptors that come with a request get numbers that nothing else in a starting process has.
 LOWEST_PASSED = 200
-AGENT_WRAPPER = """#!/bin/sh
+# A C int.
+DESCRIPTOR_BYTES = 4
+AGENT_SCRIPT = """#!/bin/sh
 # mpirun starts this in place of ssh; train has the daemon started by the other host's train.
 exec {python} -I -S {agent} "$@"
 """
-WRAPPER = """#!/bin/sh
+RANK_SCRIPT = """#!/bin/sh
 # Runs in place of a launcher's rank: hands it over to train. A first argument that is an option is an interpreter's.
 case "$1" in -*) set -- {script_python} "$@" ;; esac
 exec {python} -I -S {shim} {server} "$@"
@@ -127,11 +129,11 @@ class ShimConnection:
     def _receive(self) -> bytes:
         import socket
 
-        room = socket.CMSG_SPACE(array.array("i").itemsize)
+        room = socket.CMSG_SPACE(DESCRIPTOR_BYTES)
         piece, extras, _, _ = self._connection.recvmsg(1 << 16, room)
         for level, kind, value in extras:
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-                (number,) = array.array("i", value)
+                number = int.from_bytes(value[:DESCRIPTOR_BYTES], sys.byteorder, signed=True)
                 self._passed = fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, LOWEST_PASSED)
                 os.close(number)
         return piece
@@ -167,7 +169,7 @@ class ShimServer:
     def __init__(self, folder: Path) -> None:
         import socket  # 3 ms that a script alone need not pay
 
-        self.path = folder / "ranks.sock"
+        self.path = folder / SHIM_SOCKET
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._listener.setblocking(False)
         # A socket's path may have 107 bytes; the folder's own may be longer than that.
@@ -205,12 +207,12 @@ def _opened(folder: Path) -> Iterator[int]:
 def write_wrapper(path: Path, *, script_python: str, python: str, shim: Path, server: Path) -> str:
     """Write the executable that launchers start in place of a rank; return why it cannot be used, "" if it can."""
     words = {"script_python": script_python, "python": python, "shim": str(shim), "server": str(server)}
-    return _write_executable(path, WRAPPER.format(**{name: _in_quotes(word) for name, word in words.items()}))
+    return _write_executable(path, RANK_SCRIPT.format(**{name: _in_quotes(word) for name, word in words.items()}))
 
 
 def write_agent(path: Path, *, python: str, agent: Path) -> str:
     """Write the executable that mpirun starts in place of ssh; return why it cannot be used, "" if it can."""
-    return _write_executable(path, AGENT_WRAPPER.format(python=_in_quotes(python), agent=_in_quotes(str(agent))))
+    return _write_executable(path, AGENT_SCRIPT.format(python=_in_quotes(python), agent=_in_quotes(str(agent))))
 
 
 def _write_executable(path: Path, text: str) -> str:

@@ -157,11 +157,3 @@ class Wishes:
         again = number in STOPPING and now_s >= self._first_s + SAME_WISH_S
         self.insisted = self.insisted or again
         return again
-
-
-def name_of(number: int) -> str:
-    """Return "SIGTERM" for 15, "signal 63" for what has no name."""
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"

@@ -7,14 +7,14 @@ torch's, 0.4 %), over a second or more.
 
 import os
 
-from toolkit.supervise.kernel import descendants
+from toolkit.supervise.kernel import descendants, stat_fields
 
 BUSY_SHARE = 0.02
 # Over less, a rank that has to share its core seems to stand still.
 OVER_S = 1.0
 # User's and system's time are each cut down to whole ticks (10 ms): two more may be seen than were used.
 ROUNDING_TICKS = 2
-STATES = {"T": "stopped (SIGSTOP)", "t": "stopped by a debugger", "D": "in the kernel, on a disk or a device"}
+STATES = {b"T": "stopped (SIGSTOP)", b"t": "stopped by a debugger", b"D": "in the kernel, on a disk or a device"}
 
 
 class Progress:
@@ -47,17 +47,9 @@ def used_ticks(pid: int) -> int:
 
 def oddity(pid: int) -> str:
     """Return what is odd about a process's state ("stopped (SIGSTOP)"), "" if it only sleeps or runs."""
-    return STATES.get(_fields(pid)[0], "")
+    return STATES.get(b"".join(stat_fields(pid)[:1]), "")
 
 
 def _ticks(pid: int) -> int:
-    fields = _fields(pid)
+    fields = stat_fields(pid)
     return int(fields[11]) + int(fields[12]) if len(fields) > 12 else 0
-
-
-def _fields(pid: int) -> list[str]:
-    try:
-        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as stat:
-            return stat.read().rpartition(")")[2].split()
-    except OSError:
-        return [""]

@@ -4,7 +4,7 @@ import signal
 from collections.abc import Callable
 from typing import TypeVar
 
-from toolkit.job.outcome import INSTALL_FAILURES, Ended, Exit, Grounds, Memory
+from toolkit.job.outcome import INSTALL_FAILURES, Ended, Exit, Grounds, Memory, signal_name
 from toolkit.patterns import lazy
 from toolkit.status_pages import Raised
 from toolkit.verdict import crash, pip, traceback
@@ -286,11 +286,3 @@ def how(end: Exit) -> str:
         name = signal_name(end.signal)
         return f"killed by {name}" + (f" (signal {end.signal})" if name.startswith("SIG") else "")
     return f"ended with code {end.code}"
-
-
-def signal_name(number: int) -> str:
-    """Return "SIGTERM", "signal 63" for one without a name."""
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from toolkit.errors import ToolkitError
 from toolkit.job.job import Job
-from toolkit.job.outcome import SIGNALLING_S, Ended, Exit, Hung, Outcome, Ruled
+from toolkit.job.outcome import SIGNALLING_S, Ended, Exit, Hung, Outcome, Ruled, signal_name
 from toolkit.job.stuck import culprits, described
 from toolkit.verdict import early, mpi
 from toolkit.verdict import tail as ends
@@ -24,7 +24,6 @@ from toolkit.verdict.cause import (
     handled,
     how,
     last_traceback,
-    signal_name,
 )
 from toolkit.verdict.children import with_children
 from toolkit.verdict.collateral import is_collateral, lost_a_rank

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from toolkit.job.stuck import Stuck
 from toolkit.supervise import children
-from toolkit.supervise.stall import oddity
+from toolkit.supervise.stall import STOPPED, oddity
 
 # Of the real-time signals, which no framework uses; its default action would end a process that does not expect it.
 SIGNAL = int(signal.SIGRTMIN) + 7
@@ -40,6 +40,7 @@ class Dump:
         self._prepared = prepared
         self._names = {pid: name for name, pid in ranks.items()}
         self._asked: set[int] = set()
+        self._states = {pid: oddity(pid) for pid in self._names}
         folder.mkdir(parents=True, exist_ok=True)
         from shutil import which  # its import costs more than all of this file
 
@@ -75,7 +76,11 @@ class Dump:
         return tuple(self._stuck(pid, name) for pid, name in self._names.items())
 
     def _stuck(self, pid: int, name: str) -> Stuck:
+        # Any rank may wait for a disk, or for py-spy, a debugger, at one moment. It is stuck there only if it was there
+        # when it was asked for its stack, too.
         state = oddity(pid)
+        if state != STOPPED and state != self._states[pid]:
+            state = ""
         try:
             text = self._targets[pid].read_text("utf-8", "replace")
         except OSError:

@@ -14,7 +14,8 @@ BUSY_SHARE = 0.02
 OVER_S = 1.0
 # User's and system's time are each cut down to whole ticks (10 ms): two more may be seen than were used.
 ROUNDING_TICKS = 2
-STATES = {b"T": "stopped (SIGSTOP)", b"t": "stopped by a debugger", b"D": "in the kernel, on a disk or a device"}
+STOPPED = "stopped (SIGSTOP)"
+STATES = {b"T": STOPPED, b"t": "stopped by a debugger", b"D": "in the kernel, on a disk or a device"}
 
 
 class Progress:

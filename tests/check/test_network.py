@@ -52,7 +52,7 @@ def test_many_names_that_do_not_resolve_are_asked_for_at_once() -> None:
 
     result = names(job, table.plan(job, SCRATCH))
 
-    assert time.monotonic() - began_s < 10  # 2 s, and a busy machine's patience; one after the other it would be 100.
+    assert time.monotonic() - began_s < 60  # 2 s, and a busy machine's patience; one after the other it would be 100.
     assert result.status == "fail"
     assert result.found == f"{', '.join(hosts[:4])} and 46 more do not resolve within 2 s"
 

@@ -101,7 +101,7 @@ def test_the_other_host_names_one_that_was_killed_at_once(engine: Engine, image:
     assert code == 75, boxes
     assert "algo-2" in (bases[0].output / "failure").read_text()[:1024]
     assert document(bases[0].output / "outcome.json")["host"] == "algo-2"
-    assert took_s < 30  # By its broken connection, not by silence; scripts/faults measures it.
+    assert took_s < 60  # By its broken connection, not by silence; scripts/faults measures it.
 
 
 def test_a_host_whose_name_comes_late_is_waited_for(engine: Engine, image: str, tmp_path: Path) -> None:

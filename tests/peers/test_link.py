@@ -3,6 +3,7 @@
 import contextlib
 import os
 import random
+import re
 import signal
 import socket
 import struct
@@ -57,7 +58,7 @@ def frame(text: bytes) -> bytes:
 
 def stranger(together: Party, text: bytes = b"") -> socket.socket:
     """Connect as somebody, and say *text*."""
-    guest = socket.create_connection(together.where, timeout=10)
+    guest = socket.create_connection(together.where, timeout=60)
     guest.sendall(text)
     return guest
 
@@ -112,7 +113,7 @@ def test_a_leader_without_an_address_listens_on_all() -> None:
     port = listener.getsockname()[1]
 
     for address in ["127.0.0.1", *(["::1"] if ipv6() else [])]:
-        socket.create_connection((address, port), timeout=5).close()
+        socket.create_connection((address, port), timeout=60).close()
 
     listener.close()
 
@@ -122,7 +123,7 @@ def test_a_leader_whose_address_is_not_its_own_listens_on_all(address: str) -> N
     """A Kubernetes service, a public address that is translated on the way, a name that does not resolve here."""
     listener = listen(address, 0)
 
-    socket.create_connection(("127.0.0.1", listener.getsockname()[1]), timeout=5).close()
+    socket.create_connection(("127.0.0.1", listener.getsockname()[1]), timeout=60).close()
 
     listener.close()
 
@@ -684,7 +685,7 @@ def test_a_wire_that_is_cut_off_is_seen_within_the_patience(lost: str) -> None:
         (news,) = together.told(here, PeerFailed)
         assert took_s < SOON_S
         assert isinstance(news, PeerFailed)
-        assert f"host {lost} vanished: nothing was heard of it for 1." in news.text
+        assert re.search(f"host {lost} vanished: nothing was heard of it for [1-9][0-9.]* s", news.text)
 
 
 def serve_leader(listener: socket.socket, hosts: tuple[str, ...], times: Timeouts) -> None:
@@ -705,7 +706,7 @@ def serve_follower(where: tuple[str, int], times: Timeouts) -> None:
 
 @pytest.mark.parametrize(
     ("number", "how"),
-    [(signal.SIGKILL, "its connection broke"), (signal.SIGSTOP, "nothing was heard of it for 1.")],
+    [(signal.SIGKILL, "its connection broke"), (signal.SIGSTOP, "nothing was heard of it for ")],
 )
 def test_a_leader_that_is_killed_or_stopped_is_seen_in_time(number: int, how: str) -> None:
     times = msgspec.structs.replace(TIMES, patience_s=1.0)
@@ -729,7 +730,7 @@ def test_a_leader_that_is_killed_or_stopped_is_seen_in_time(number: int, how: st
 
 @pytest.mark.parametrize(
     ("number", "how"),
-    [(signal.SIGKILL, "its connection broke"), (signal.SIGSTOP, "nothing was heard of it for 1.")],
+    [(signal.SIGKILL, "its connection broke"), (signal.SIGSTOP, "nothing was heard of it for ")],
 )
 def test_a_follower_that_is_killed_or_stopped_is_seen_in_time(number: int, how: str) -> None:
     times = msgspec.structs.replace(TIMES, patience_s=1.0)
@@ -755,7 +756,7 @@ def test_a_stopped_follower_that_wakes_up_reads_what_became_of_the_job() -> None
         together.links.remove(follower)  # It is not served any more: as good as stopped.
         together.until(lambda: bool(together.told(together.leader, PeerFailed)))
         together.leader.tell(HostEnded(report=HostReport(host="algo-1", exit_code=75)))
-        together.until(lambda: together.leader.finished, within_s=5.0)
+        together.until(lambda: together.leader.finished)
         together.leader.close()
         together.links.clear()
 

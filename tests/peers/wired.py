@@ -59,7 +59,7 @@ class Party:
         for other in self.others:
             other()
 
-    def until(self, done: Callable[[], bool], *, within_s: float = 20.0) -> float:
+    def until(self, done: Callable[[], bool], *, within_s: float = 60.0) -> float:
         """Serve until *done*; return the seconds it took."""
         began_s = time.monotonic()
         while not done():

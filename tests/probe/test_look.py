@@ -84,25 +84,25 @@ def test_an_nvidia_smi_that_hangs_is_given_up_with_all_it_started(tmp_path: Path
     path = program(tmp_path / "bin", "nvidia-smi", f"/bin/sleep 600 & echo $! >{tmp_path}/child; wait")
     started_s = time.monotonic()
 
-    count, notes = nvidia.count(path, within_s=0.5)
+    count, notes = nvidia.count(path, within_s=2)
 
-    assert time.monotonic() - started_s < 5
+    assert time.monotonic() - started_s < 60
     assert (count, notes) == (
         0,
-        ("nvidia-smi --list-gpus gave no answer within 0.5 s; going on as if there were no GPU",),
+        ("nvidia-smi --list-gpus gave no answer within 2 s; going on as if there were no GPU",),
     )
     child = (tmp_path / "child").read_text().strip()
     assert _is_gone(child)
 
 
 def test_a_grandchild_outside_its_session_that_holds_the_pipe_cannot_hold_us(tmp_path: Path) -> None:
-    script = f"/usr/bin/env setsid /bin/sleep 20 & echo $! >{tmp_path}/child; wait"
+    script = f"/usr/bin/env setsid /bin/sleep 600 & echo $! >{tmp_path}/child; wait"
     started_s = time.monotonic()
 
-    answer = ask(("/bin/sh", "-c", script), within_s=0.5)
+    answer = ask(("/bin/sh", "-c", script), within_s=2)
 
-    assert time.monotonic() - started_s < 5
-    assert answer.trouble == "gave no answer within 0.5 s"
+    assert time.monotonic() - started_s < 60
+    assert answer.trouble == "gave no answer within 2 s"
     subprocess.run(["/bin/kill", (tmp_path / "child").read_text().strip()], check=False, stderr=subprocess.DEVNULL)
 
 
@@ -287,8 +287,8 @@ def test_without_devices_to_open_the_fabric_is_tcp(tmp_path: Path) -> None:
 
 
 def _is_gone(pid: str) -> bool:
-    """Return whether *pid* ends within 5 s; its zombie counts as ended (a container may have no one who reaps)."""
-    deadline_s = time.monotonic() + 5
+    """Return whether *pid* ends within 60 s; its zombie counts as ended (a container may have no one who reaps)."""
+    deadline_s = time.monotonic() + 60
     while time.monotonic() < deadline_s:
         try:
             if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":

@@ -101,7 +101,7 @@ def alive(pid: int) -> bool:
         return False
 
 
-def gone(pid: int, *, deadline_s: float = 10.0) -> bool:
+def gone(pid: int, *, deadline_s: float = DEADLINE_S) -> bool:
     """Wait for a process to end; False if it still lives at the deadline."""
     ends_s = time.monotonic() + deadline_s
     while alive(pid):

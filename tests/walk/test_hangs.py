@@ -93,20 +93,31 @@ def test_a_script_that_hangs_alone_is_told_by_its_line(base: Base) -> None:
 
 
 def test_a_hang_of_two_hosts_that_is_only_reported_ends_nothing(hosts: Hosts) -> None:
+    go = hosts.folder / "go"
     for name in hosts.bases:
-        hosts.program(name, "import time\ntime.sleep(2.5)\nprint('woke up', flush=True)\n")
+        hosts.program(
+            name,
+            f"import os, time\nwhile not os.path.exists({str(go)!r}): time.sleep(0.2)\nprint('woke up', flush=True)\n",
+        )
 
-    done = hosts.run(TOOLKIT_STALL_S="1", TOOLKIT_STALL_ACTION="report")
+    with hosts.start(TOOLKIT_STALL_S="1", TOOLKIT_STALL_ACTION="report") as running:
+        for each in running.values():
+            each.until(b"no rank has written or computed anything for")
+        go.touch()
+        done = [each.end() for each in running.values()]
 
-    for host in done.values():
+    for host in done:
         assert (host.status, host.stdout) == (0, b"woke up\n")
         assert "no rank has written or computed anything for" in host.log
 
 
 def test_a_host_that_waited_in_silence_for_another_ones_work_is_no_hang_when_that_is_done(hosts: Hosts) -> None:
-    hosts.program("algo-1", "import time\ntime.sleep(4)\nprint('done', flush=True)\n")
-    hosts.program("algo-2", "import time\nfor _ in range(15):\n    print('works', flush=True)\n    time.sleep(0.2)\n")
+    ended = hosts.folder / "ended"
+    waits = f"while not os.path.exists({str(ended)!r}): time.sleep(0.2)\ntime.sleep(0.5)\nprint('done', flush=True)\n"
+    hosts.program("algo-1", f"import os, time\n{waits}")
+    works = "for _ in range(40):\n    print('works', flush=True)\n    time.sleep(0.1)\n"
+    hosts.program("algo-2", f"import time\n{works}open({str(ended)!r}, 'w')\n")
 
-    done = hosts.run(TOOLKIT_STALL_S="2")
+    done = hosts.run(TOOLKIT_STALL_S="3")
 
     assert {name: host.status for name, host in done.items()} == {"algo-1": 0, "algo-2": 0}

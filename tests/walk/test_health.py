@@ -14,7 +14,7 @@ HEALTH = (sys.executable, "-m", "toolkit.cli.main", "health")
 
 
 def health(base: Base, **more: str) -> tuple[int, str]:
-    done = subprocess.run(HEALTH, env=base.environ(**more), capture_output=True, text=True, timeout=30)
+    done = subprocess.run(HEALTH, env=base.environ(**more), capture_output=True, text=True, timeout=60)
     return done.returncode, done.stdout + done.stderr
 
 

@@ -73,7 +73,7 @@ def test_a_stop_while_waiting_ends_at_once(base: Base) -> None:
     with live(base, **ALONE) as running:
         running.until(b"Invoking script")
         running.signal()
-        done = running.end(deadline_s=20)
+        done = running.end()
 
     assert done.status == 143
     assert b"started" not in done.stdout

@@ -149,7 +149,7 @@ def test_a_terminal_gets_everything(base: Base) -> None:
         seen += piece
     os.close(master)
 
-    assert process.wait(30) == 0
+    assert process.wait(60) == 0
     assert [line for line in seen.decode().split("\r\n") if line.isdigit()] == [str(n) for n in range(5000)]
     assert "to stderr\r\n" in seen.decode()
 
@@ -189,7 +189,7 @@ def test_a_slow_reader_slows_the_script_and_loses_nothing(base: Base) -> None:
     process.stdout.close()
     process.stderr.close()
 
-    assert process.wait(30) == 0
+    assert process.wait(60) == 0
     assert seen == b"".join(b"%d %s\n" % (n, b"x" * 50) for n in range(200_000))
     peak = re.search(rb"VmHWM:\s+(\d+) kB", status)
     assert peak is not None

@@ -232,11 +232,11 @@ def test_a_rule_waits_anew_in_each_round(base: Base) -> None:
     """Counted from the job's start, the second round's first match would come too late."""
     base.program(
         "import os, time\nfrom toolkit import status\n"
-        "time.sleep(1.2)\nstatus.heartbeat(1)\nprint('up', flush=True)\n"
+        "time.sleep(2)\nstatus.heartbeat(1)\nprint('up', flush=True)\n"
         "raise SystemExit(3 if os.environ['TOOLKIT_RESTART_COUNT'] == '0' else 0)\n"
     )
     rules = base.folder / "rules.json"
-    rule = {"name": "up", "pattern": "up", "expected_start_within_s": 2.2, "action": "stop", "data_points": 1}
+    rule = {"name": "up", "pattern": "up", "expected_start_within_s": 3.9, "action": "stop", "data_points": 1}
     rules.write_text(json.dumps([rule]))
 
     done = base.train(TOOLKIT_RESTARTS="2", TOOLKIT_RULES=str(rules))

@@ -19,7 +19,7 @@ def test_ranks_inherit_neither_the_mask_nor_the_ignored_signals_of_train(base: B
     base.hyperparameters(program="run.sh")
     base.program("grep -E '^Sig(Blk|Ign):' /proc/self/status\n", "run.sh")
 
-    done = base.train(command=(*INHERITED, *TRAIN), deadline_s=30)  # Blocked, SIGCHLD once kept `train` for ever.
+    done = base.train(command=(*INHERITED, *TRAIN), deadline_s=60)  # Blocked, SIGCHLD once kept `train` for ever.
 
     assert done.status == 0
     assert [int(line.split()[1], 16) for line in done.stdout.splitlines()] == [0, 0]
@@ -96,14 +96,18 @@ def test_the_clock_of_slow_regular_expressions_does_not_stop_the_job(base: Base)
 
 
 def test_job_control_of_a_terminal_neither_suspends_nor_ends_the_job(base: Base) -> None:
-    base.program("import sys, time\nprint('ready', flush=True)\nsys.stdin.read()\ntime.sleep(0.5)\nprint('done')\n")
+    base.program(
+        "import os, sys, time\nprint('ready', flush=True)\nsys.stdin.read()\n"
+        "while not os.path.exists('go'): time.sleep(0.05)\nprint('done')\n"
+    )
 
     with live(base) as running:
         running.until(b"ready\n")
         for number in (signal.SIGTTIN, signal.SIGTTOU, signal.SIGIO, signal.SIGVTALRM, signal.SIGTSTP):
             running.signal(number)
         running.until(b"SIGTSTP is ignored")
-        done = running.end(deadline_s=30)
+        (base.code / "go").touch()
+        done = running.end()
 
     assert done.stdout.endswith(b"done\n")
     assert done.status == 0

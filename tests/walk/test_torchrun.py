@@ -180,7 +180,7 @@ def test_ranks_that_ignore_the_signal_are_killed_and_nothing_is_left(ranks: Base
     with live(ranks, TOOLKIT_GRACE_S="0.5", TOOLKIT_LOG_PREFIX="off") as running:
         running.until(b".\n", count=2)
         running.signal()
-        done = running.end(deadline_s=30)
+        done = running.end()
 
     pids = [int(pid) for line in lines(done.stdout, b"pids=") for pid in line.rstrip(b".").split(b",")]
     assert len(pids) == 4

@@ -21,7 +21,7 @@ TRACED = "import ctypes, os, signal, sys, time\nctypes.CDLL(None).ptrace(0, 0, N
 def test_a_traced_script_goes_on_and_its_own_code_is_the_end(base: Base, then: str, said: bytes) -> None:
     base.program(TRACED + then + "sys.exit(3)\n")
 
-    done = base.train(deadline_s=30)
+    done = base.train(deadline_s=60)
 
     assert done.stdout == said, done
     assert done.status == 3
@@ -30,6 +30,6 @@ def test_a_traced_script_goes_on_and_its_own_code_is_the_end(base: Base, then: s
 def test_a_traced_script_that_is_killed_ends_by_that_signal(base: Base) -> None:
     base.program(TRACED + "os.kill(os.getpid(), signal.SIGKILL)\n")
 
-    done = base.train(deadline_s=30)
+    done = base.train(deadline_s=60)
 
     assert done.status == 137

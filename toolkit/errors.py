@@ -4,6 +4,8 @@ import errno
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
+from toolkit import exit_codes
+
 
 class ToolkitError(Exception):
     """A failure with its place and a way out.
@@ -13,7 +15,7 @@ class ToolkitError(Exception):
     """
 
     blame = "toolkit"
-    exit_code = 70
+    exit_code = exit_codes.INTERNAL_FAULT
     prefix = "Framework Error"
 
     def __init__(self, message: str, *, hint: str = "", where: str = "", prefix: str = "") -> None:
@@ -45,7 +47,7 @@ class UserError(ToolkitError):
     """What the user submitted is wrong: the entry point, the source, a requirement (EX_CONFIG of sysexits.h)."""
 
     blame = "user"
-    exit_code = 78
+    exit_code = exit_codes.MISCONFIGURED
     prefix = "ClientError"
 
 
@@ -53,7 +55,7 @@ class ContractError(ToolkitError):
     """A document or setting of the job is missing or wrong: names file, key, expected and found."""
 
     blame = "job"
-    exit_code = 78
+    exit_code = exit_codes.MISCONFIGURED
     prefix = "ClientError"
 
 
@@ -61,7 +63,7 @@ class PlatformError(ToolkitError):
     """The surroundings failed and a retry may help: a host vanished, a name does not resolve, a download broke."""
 
     blame = "platform"
-    exit_code = 75
+    exit_code = exit_codes.TEMPORARY_FAILURE
     prefix = "PlatformError"
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 # The launcher side, from the ground up. A file imports from lower floors or its own room; files that share a line of
 # GROUND are one room. A room that is not here fails the test: give it its floor.
 FLOORS: tuple[tuple[str, ...], ...] = (
-    ("__init__", "patterns", "records", "errors", "log", "masking", "status_pages", "status_layout"),
+    ("__init__", "exit_codes", "patterns", "records", "errors", "log", "masking", "status_pages", "status_layout"),
     ("settings",),
     ("job", "metrics", "storage"),
     ("jobfile",),

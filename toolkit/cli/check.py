@@ -13,12 +13,12 @@ import msgspec
 import toolkit
 from toolkit.check.preflight import CheckReport, check
 from toolkit.check.result import CheckResult, worst
+from toolkit.exit_codes import MISCONFIGURED
 from toolkit.job.plan import Plan
 from toolkit.log import Log, masked
 from toolkit.masking.text import mask_arguments
 
 WIDTH = 100  # At most, and where there is no terminal.
-WRONG = 78
 DESCRIPTION = """\
 Look at the job of this host as `train` would find it, and start nothing: what would be run with which
 arguments and environment, and what would go wrong. Nothing on the disk is changed.
@@ -46,7 +46,7 @@ def run(arguments: argparse.Namespace, log: Log) -> int:
         print(text.decode(), flush=True)
     else:
         print("\n".join(lines(report, environ, log.mask)), flush=True)
-    return WRONG if failed else 0
+    return MISCONFIGURED if failed else 0
 
 
 def _document(report: CheckReport, environ: Mapping[str, str], failed: bool) -> dict[str, Any]:
@@ -57,7 +57,7 @@ def _document(report: CheckReport, environ: Mapping[str, str], failed: bool) -> 
         "host": job and job.cluster.current,
         "plan": plan and _plan(plan, environ),
         "checks": msgspec.to_builtins(report.results),
-        "exit_code": WRONG if failed else 0,
+        "exit_code": MISCONFIGURED if failed else 0,
     }
 
 

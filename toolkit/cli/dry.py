@@ -9,7 +9,8 @@ import msgspec
 
 from toolkit.check.preflight import check
 from toolkit.check.result import worst
-from toolkit.cli.check import WRONG, lines
+from toolkit.cli.check import lines
+from toolkit.exit_codes import MISCONFIGURED
 from toolkit.jobfile.spec import JobFile
 from toolkit.local import check as checked
 from toolkit.local import stage
@@ -56,4 +57,4 @@ def dry_run(asked: JobFile, own: Mapping[str, str], log: Log) -> int:
             f"{asked.run.image} was not looked into, so there is no plan: its Python, packages, launcher and GPUs may"
             " differ from this machine's"
         )
-    return WRONG if worst(report.results) == "fail" else 0
+    return MISCONFIGURED if worst(report.results) == "fail" else 0

@@ -6,6 +6,7 @@ import sys
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from toolkit import exit_codes
 from toolkit.cli.streams import fill_standard_streams, use_utf_8
 
 if TYPE_CHECKING:
@@ -109,7 +110,7 @@ def main(argv: list[str] | None = None) -> None:
     try:
         sys.exit(import_module(f"toolkit.cli.{arguments.command}").run(arguments, log))
     except KeyboardInterrupt:
-        sys.exit(130)
+        sys.exit(exit_codes.INTERRUPTED)
     except ToolkitError as error:
         log.error(str(error))
         sys.exit(error.exit_code)
@@ -129,7 +130,7 @@ def _end_cleanly() -> None:
     import signal
 
     def end(number: int, _frame: object) -> None:
-        sys.exit(128 + number)
+        sys.exit(exit_codes.of_signal(number))
 
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_DFL:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from toolkit import exit_codes
 from toolkit.cli.parser import Parser, whole
 from toolkit.errors import UserError
 from toolkit.log import Log
@@ -81,9 +82,9 @@ def run(arguments: argparse.Namespace, log: Log) -> int:
         report = simulate(asked, own, log, lambda: chosen(log, several=len(asked.hosts) > 1, environ=own, look=look))
     except KeyboardInterrupt:  # While the job runs, Ctrl-C is an event of it; this is before or after.
         log.error("interrupted while the job was being prepared, or its results collected")
-        return 130
+        return exit_codes.INTERRUPTED
     _show(f"\n{summary(report, _short(asked.run.job_dir))}\n")
-    return 70 if report.exit_code is None else report.exit_code
+    return exit_codes.INTERNAL_FAULT if report.exit_code is None else report.exit_code
 
 
 def _stamp(now_ns: int) -> str:

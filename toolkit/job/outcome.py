@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta, field
 
+from toolkit.exit_codes import of_signal
 from toolkit.job.restart import Restart
 from toolkit.job.stuck import Stuck
 from toolkit.records import Record
@@ -55,7 +56,7 @@ class Exit(Record, frozen=True, kw_only=True):
     @property
     def status(self) -> int:
         """The exit status a shell would show: the code, or 128 + the signal."""
-        return 128 + (self.signal or 0) if self.code is None else self.code
+        return of_signal(self.signal or 0) if self.code is None else self.code
 
 
 # What to do about a rank that ends before the others.

@@ -7,13 +7,14 @@ from typing import Annotated
 
 from msgspec import Meta, field
 
+from toolkit.exit_codes import MISCONFIGURED, NO_RETRY
 from toolkit.records import Record
 
 # What an attempt may have failed of to be worth another: a rank of the script's, or a hang. What stopped a job before
 # the script ran, a log rule, a vanished host, a fault of the toolkit, would be the same or worse the next time.
 WORTH = ("ExecuteUserScriptError", "Hang")
 # A script that ends with one of these says so itself: wrong configuration (EX_CONFIG), and what a no-retry rule gives.
-FINAL_CODES = (78, 93)
+FINAL_CODES = (MISCONFIGURED, NO_RETRY)
 
 
 class Restart(Record, frozen=True, kw_only=True):

@@ -9,6 +9,7 @@ a host fails                      the others are told, and killed after 120 s; t
 from collections.abc import Sequence
 from typing import Literal
 
+from toolkit.exit_codes import INTERRUPTED, STOPPED, TEMPORARY_FAILURE
 from toolkit.jobfile.spec import Kill
 from toolkit.records import Record
 
@@ -106,11 +107,6 @@ class JobEnd(Record, frozen=True, kw_only=True):
     host: str = ""
 
 
-VANISHED = 75  # A host that vanished is worth a retry (EX_TEMPFAIL).
-STOPPED = 143  # 128 + SIGTERM
-INTERRUPTED = 130  # 128 + SIGINT
-
-
 def job_end(lifecycle: Lifecycle, *, interrupted: bool = False, first: str = "") -> JobEnd:
     """Return how the job of the finished *lifecycle* ended; *first*: the host whose failure is known to be the first.
 
@@ -118,7 +114,7 @@ def job_end(lifecycle: Lifecycle, *, interrupted: bool = False, first: str = "")
     """
     if lifecycle.failures:
         host = first or next((host for host in lifecycle.failures if host in lifecycle.vanished), lifecycle.failures[0])
-        code = VANISHED if host in lifecycle.vanished else lifecycle.codes[host]
+        code = TEMPORARY_FAILURE if host in lifecycle.vanished else lifecycle.codes[host]
         return JobEnd(status="Failed", secondary="Failed", exit_code=code, host=host)
     if lifecycle.reason in ("", "failed"):
         return JobEnd(status="Completed", secondary="Completed", exit_code=0)

@@ -5,8 +5,9 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Literal
 
+from toolkit.exit_codes import TEMPORARY_FAILURE
 from toolkit.job.outcome import Outcome
-from toolkit.local.lifecycle import VANISHED, JobEnd, Lifecycle
+from toolkit.local.lifecycle import JobEnd, Lifecycle
 from toolkit.metrics.sample import Sample
 from toolkit.records import Record
 
@@ -56,7 +57,7 @@ def first_failure(lifecycle: Lifecycle, outcomes: Mapping[str, Outcome]) -> str:
     if not failures or failures[0] in lifecycle.vanished:
         return failures[0] if failures else ""
     told = [host for host in failures if host in outcomes]
-    own = [host for host in told if outcomes[host].status == "failed" and outcomes[host].exit_code != VANISHED]
+    own = [host for host in told if outcomes[host].status == "failed" and outcomes[host].exit_code != TEMPORARY_FAILURE]
     agreed = {outcomes[host].host for host in own}
     if len(agreed) == 1 and agreed <= set(failures):  # Over the link hosts know whose failure was the first.
         return agreed.pop()

@@ -15,6 +15,7 @@ from contextlib import nullcontext
 import msgspec
 
 from toolkit.errors import UserError
+from toolkit.exit_codes import of_signal
 from toolkit.job.outcome import Outcome
 from toolkit.jobfile.spec import JobFile
 from toolkit.local import check, collect, containers, feed, opt_ml, owners, stage
@@ -202,7 +203,7 @@ class Simulation:
         for pid, status, _ in reap():
             if pid in by_pid:
                 host = by_pid[pid]
-                code = 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+                code = of_signal(os.WTERMSIG(status)) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
                 self._ended(host, code)
             elif pid in self._feeders:
                 fed = self._feeders.pop(pid)

@@ -2,6 +2,7 @@
 
 import msgspec
 
+from toolkit.exit_codes import of_signal, signal_in
 from toolkit.job.events import (
     AllRanksEnded,
     AllReady,
@@ -299,7 +300,13 @@ class Follower:
         if self._heard_of is None and self._own is None and not left_first:
             # A leader may end before its followers: told twice to stop, or killed at its platform's deadline.
             why = f"host {self._leader} vanished while the job was stopping: {how}"
-            stopped = {"exit_code": 128 + self._signal, "stopped": True, "blame": "", "kind": "Stopped", "cause": why}
+            stopped = {
+                "exit_code": of_signal(self._signal),
+                "stopped": True,
+                "blame": "",
+                "kind": "Stopped",
+                "cause": why,
+            }
             return [*self._settle(msgspec.structs.replace(lost, primary=False, **stopped)), ranks_ended]
         return [*self._settle(cause), ranks_ended]
 
@@ -313,7 +320,7 @@ class Follower:
         self.verdict = report
         actions: list[Action] = self._fail_here(report) if report.failed else []
         if report.stopped and report.exit_code and not self._stopped:
-            actions.append(Stop(host=report.host, signal=max(report.exit_code - 128, 0) or SIGTERM))
+            actions.append(Stop(host=report.host, signal=max(signal_in(report.exit_code), 0) or SIGTERM))
         return [*actions, JobEnded()]
 
     def _forgive_own_pause(self, now_s: float) -> None:

@@ -3,6 +3,7 @@ others."""
 
 import msgspec
 
+from toolkit import exit_codes
 from toolkit.job.events import Hang, PeerFailed
 from toolkit.peers.messages import HostReport
 
@@ -13,9 +14,6 @@ LEAST_TEXT = 1024
 MOST = 3
 # What first news may hold of each text.
 FIRST_NEWS = {"cause": 380, "ended": 100, "advice": 80, "fingerprint": 0, "process": 80, "kind": 80}
-VANISHED = 75
-MISCONFIGURED = 78
-HUNG = 124
 HANG = "Hang"
 
 
@@ -23,7 +21,7 @@ def vanished(host: str, how: str, at_ns: int) -> HostReport:
     """Return the report of a host that is gone, made by one that lives."""
     return HostReport(
         host=host,
-        exit_code=VANISHED,
+        exit_code=exit_codes.TEMPORARY_FAILURE,
         primary=True,
         failed_ns=at_ns,
         blame="platform",
@@ -54,7 +52,7 @@ def in_vain(missing: list[str], join_s: float, at_ns: int, *, came: bool = False
         cause += "".join(f"; host {host} waited for {needs}" for host, needs in sorted(waits.items())[:MOST])
     return HostReport(
         host=known[0] if came and known else missing[0],
-        exit_code=VANISHED,
+        exit_code=exit_codes.TEMPORARY_FAILURE,
         primary=True,
         failed_ns=at_ns,
         blame="platform",
@@ -83,7 +81,7 @@ def other_key(host: str, leader: str = "") -> HostReport:
     who = f"host {leader}, the leader, refuses this host, {host}" if leader else f"host {host} was refused"
     return HostReport(
         host=host,
-        exit_code=MISCONFIGURED,
+        exit_code=exit_codes.MISCONFIGURED,
         primary=True,
         blame="user",
         kind="ClientError",
@@ -96,7 +94,7 @@ def shared_address(me: str, one: str, other: str, address: str) -> HostReport:
     """Return the report of a job of which two hosts have one *address*, seen by *me*."""
     return HostReport(
         host=me,
-        exit_code=MISCONFIGURED,
+        exit_code=exit_codes.MISCONFIGURED,
         primary=True,
         blame="user",
         kind="ClientError",
@@ -156,7 +154,7 @@ def hung(me: str, idle_s: float, now_ns: int) -> HostReport:
     """Return the report of a job of which no rank has moved for *idle_s*."""
     return HostReport(
         host=me,
-        exit_code=HUNG,
+        exit_code=exit_codes.TIMED_OUT,
         primary=True,
         failed_ns=now_ns - int(idle_s * 1e9),
         blame="user",
@@ -170,11 +168,18 @@ def not_ended(missing: list[str], end_s: float) -> HostReport:
     """Return the report of hosts that run on *end_s* after the first host ended."""
     cause = f"{named(missing)} had not ended {end_s:g} s after the first host had (TOOLKIT_END_S)"
     return HostReport(
-        host=missing[0], exit_code=VANISHED, primary=True, blame="platform", kind="PlatformError", cause=cause
+        host=missing[0],
+        exit_code=exit_codes.TEMPORARY_FAILURE,
+        primary=True,
+        blame="platform",
+        kind="PlatformError",
+        cause=cause,
     )
 
 
 def stopped(host: str, signal: int, what: str) -> HostReport:
     """Return the report of *host*, which was to stop because of *signal*, and of which nothing more is known than
     *what* it did."""
-    return HostReport(host=host, exit_code=128 + signal, stopped=True, kind="Stopped", cause=f"host {host} {what}")
+    return HostReport(
+        host=host, exit_code=exit_codes.of_signal(signal), stopped=True, kind="Stopped", cause=f"host {host} {what}"
+    )

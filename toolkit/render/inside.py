@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from toolkit.errors import ContractError
+from toolkit.exit_codes import STOPPED, TEMPORARY_FAILURE
 from toolkit.jobfile.distribution import dictionary
 from toolkit.jobfile.spec import JobFile
 from toolkit.records import Record
@@ -20,9 +21,9 @@ FILE = "job.json"
 STOP_WITHIN_S = 130
 # How often a job is started again whose end says that trying again may help.
 RETRIES = 3
-# The exit codes that say so: a host vanished or was not reached (75), or the job was told to stop, as pods are before
-# they are moved (143). Any other failure would only come again (docs/exit-codes.md).
-RETRIED = (75, 143)
+# The exit codes that say so: a host vanished or was not reached, or the job was told to stop, as pods are before
+# they are moved. Any other failure would only come again (docs/exit-codes.md).
+RETRIED = (TEMPORARY_FAILURE, STOPPED)
 
 
 class Choices(Record, frozen=True, kw_only=True):

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
+from toolkit import exit_codes
 from toolkit.errors import UserError
 from toolkit.supervise.kernel import PR_SET_PDEATHSIG, release
 from toolkit.supervise.limits import set_open_files
@@ -61,7 +62,7 @@ def spawn(
         except BaseException as error:  # noqa: BLE001 - nothing may unwind into the parent's code here
             os.write(write_end, f"0 {error!r}".encode())
         finally:
-            os._exit(127)
+            os._exit(exit_codes.CANNOT_START)
     os.close(write_end)
     with os.fdopen(read_end, "rb") as reason:
         failed = reason.read()
@@ -82,7 +83,7 @@ def fork_call(function: Callable[[], int], *, prctl: Prctl, outlives: bool = Fal
     pid = os.fork()
     if pid:
         return pid
-    code = 70
+    code = exit_codes.INTERNAL_FAULT
     try:
         os.setsid()
         defaults()
@@ -139,7 +140,7 @@ def _become_child(parent: int, prctl: Prctl, stdout: int, stderr: int) -> None:
     os.setsid()
     prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
-        os._exit(128 + signal.SIGKILL)  # train died before the request above took hold.
+        os._exit(exit_codes.of_signal(signal.SIGKILL))  # train died before the request above took hold.
     null = os.open(os.devnull, os.O_RDONLY)
     # Higher numbers first, so that neither dup2 overwrites what the other needs.
     out, err = _above_two(stdout), _above_two(stderr)

@@ -10,6 +10,7 @@ from typing import Protocol
 import msgspec
 
 from toolkit.errors import UserError
+from toolkit.exit_codes import CANNOT_START
 from toolkit.job.plan import AGENT_WRAPPER, RANK_WRAPPER, Phase, ProcessSpec
 from toolkit.log import Log
 from toolkit.supervise import children
@@ -126,7 +127,7 @@ class Processes:
             )
         except UserError as error:
             self._home.log.error(str(error))
-            shim.answer(code=127, number=None)
+            shim.answer(code=CANNOT_START, number=None)
             return
         shim.pid = process.pid
         self.had_ranks = True

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from toolkit.errors import PlatformError
+from toolkit.exit_codes import TEMPORARY_FAILURE
 from toolkit.job.plan import Listens, Locked, Need, Resolves
 
 TELL_EVERY_S = 10.0
@@ -48,7 +49,7 @@ def wait(needs: Sequence[Need], locks: dict[str, int], tell: int) -> int:
                 os.write(tell, (text + "\n").encode())
                 next_tell_s = now_s + TELL_EVERY_S
             if now_s >= last_s:
-                return 75
+                return TEMPORARY_FAILURE
             changed.wait(min(next_tell_s, last_s) - now_s)
     return 0
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from toolkit.errors import ContractError
+from toolkit.exit_codes import NO_RETRY, TIMED_OUT
 from toolkit.job.job import Job
 from toolkit.job.outcome import Ruled
 from toolkit.job.restart import Steps
@@ -19,8 +20,8 @@ if TYPE_CHECKING:
     from toolkit.train.step_times import StepTimes
 
 # A rule with action "stop" ends the job as a hang does; "no-retry" says that trying again will not help
-# (docs/exit-codes.md; 93 is what NVIDIA's resiliency launcher gives for it).
-EXIT_CODES = {"stop": 124, "no-retry": 93}
+# (docs/exit-codes.md).
+EXIT_CODES = {"stop": TIMED_OUT, "no-retry": NO_RETRY}
 # A sample of one of these metrics says that a step was done, as does any whose line names its step.
 STEP_METRICS = ("step", "step_time")
 

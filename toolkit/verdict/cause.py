@@ -4,6 +4,7 @@ import signal
 from collections.abc import Callable
 from typing import TypeVar
 
+from toolkit.exit_codes import signal_in
 from toolkit.job.outcome import INSTALL_FAILURES, Ended, Exit, Grounds, Memory, signal_name
 from toolkit.patterns import lazy
 from toolkit.status_pages import Raised
@@ -115,7 +116,7 @@ def exception_text(ended: Ended, end: Exit) -> tuple[str, str]:
 
 def crash_of(ended: Ended, end: Exit) -> Crash | None:
     """Return what a process said of the fatal signal that ended it, or the one that it started; None if none did."""
-    number = end.signal or (end.code or 0) - 128
+    number = end.signal or signal_in(end.code or 0)
     return _read(lambda: crash.read(_stderr(ended, end)), None) if number in CRASHES else None
 
 

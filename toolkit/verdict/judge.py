@@ -6,6 +6,7 @@ The status is computed here, once; nothing later changes it. docs/exit-codes.md 
 import signal
 from collections.abc import Sequence
 
+from toolkit import exit_codes
 from toolkit.errors import ToolkitError
 from toolkit.job.job import Job
 from toolkit.job.outcome import SIGNALLING_S, Ended, Exit, Hung, Outcome, Ruled, signal_name
@@ -28,10 +29,7 @@ from toolkit.verdict.cause import (
 from toolkit.verdict.children import with_children
 from toolkit.verdict.collateral import is_collateral, lost_a_rank
 
-TEMPORARY_FAILURE = 75
-HUNG = 124
 INSTALL = "install"
-MISCONFIGURED = 78
 # Open MPI 5 ends a rank with it and without a word, where a peer's end comes to a rank as an event that it does not
 # know (MPI_ERR_UNKNOWN in its mpi.h). Only mpirun then says "An error occurred in Socket closed". It may come before
 # the peer's own end can be seen.
@@ -92,7 +90,7 @@ def _without_ranks(job: Job, ended: Ended) -> Outcome:
     """Return the outcome of such a host. Not `primary`: where mpirun itself has failed, that is the cause."""
     return Outcome(
         status="failed",
-        exit_code=MISCONFIGURED,
+        exit_code=exit_codes.MISCONFIGURED,
         blame="user",
         kind="ClientError",
         cause=f"mpirun started no rank on host {job.cluster.current}: another host did the work of both",
@@ -143,7 +141,7 @@ def of_stop(number: int, host: str) -> Outcome:
     """Return the outcome of a job that signal *number* stopped while it was being prepared."""
     return Outcome(
         status="stopped",
-        exit_code=128 + number,
+        exit_code=exit_codes.of_signal(number),
         kind="Stopped",
         cause=f"stopped by {signal_name(number)} before the script began",
         host=host,
@@ -154,7 +152,7 @@ def of_fault(text: str, trace: str, host: str) -> Outcome:
     """Return the outcome of a job that ended by a fault of the toolkit."""
     return Outcome(
         status="failed",
-        exit_code=70,
+        exit_code=exit_codes.INTERNAL_FAULT,
         blame="toolkit",
         kind="Framework Error",
         cause=text,
@@ -316,7 +314,7 @@ def _hung(job: Job, ended: Ended, hung: Hung) -> Outcome:
     cause = f"no rank has written or computed anything for {hung.idle_s:.0f} s (TOOLKIT_STALL_S)"
     return Outcome(
         status="failed",
-        exit_code=HUNG,
+        exit_code=exit_codes.TIMED_OUT,
         blame="user",
         kind="Hang",
         cause="; ".join((cause, *described({me: hung.stuck}, alone=True))) if alone else cause,
@@ -359,7 +357,7 @@ def _stopped(job: Job, ended: Ended) -> Outcome:
     number = ended.stopped_by or 0
     ranks = _ranks(ended.exits)
     well = bool(ranks) and ended.phase != INSTALL and all(e.ok for e in ranks)
-    code = 0 if well and job.stopped_is_success else 128 + number
+    code = 0 if well and job.stopped_is_success else exit_codes.of_signal(number)
     name = signal_name(number)
     if not ended.exits:
         what = f"stopped by {name} before {ended.phase} began"
@@ -397,7 +395,7 @@ def _with_another(job: Job, ended: Ended) -> Outcome:
     """Return the outcome of a healthy host that stopped because another one failed; the job's verdict replaces it."""
     return Outcome(
         status="failed",
-        exit_code=TEMPORARY_FAILURE,
+        exit_code=exit_codes.TEMPORARY_FAILURE,
         blame="platform",
         kind="PlatformError",
         cause="another host failed",
@@ -412,7 +410,7 @@ def _missing(job: Job, ended: Ended) -> Outcome:
     cause = "waited in vain for " + "; for ".join(ended.missing) + f" (TOOLKIT_JOIN_S={job.settings.join_s:g})"
     return Outcome(
         status="failed",
-        exit_code=TEMPORARY_FAILURE,
+        exit_code=exit_codes.TEMPORARY_FAILURE,
         blame="platform",
         kind="PlatformError",
         cause=cause,

@@ -35,7 +35,8 @@ from toolkit.job.outcome import UNFINISHED_S, Exit, Ruled
 from toolkit.job.restart import Restart
 from toolkit.supervise.stop import Action
 from toolkit.supervise.stop_facts import Facts, Policy
-from toolkit.supervise.stop_machine import (
+from toolkit.supervise.stop_machine import StopMachine
+from toolkit.supervise.stop_times import (
     ABORT_S,
     DUMP_S,
     HUNG_GRACE_S,
@@ -45,7 +46,6 @@ from toolkit.supervise.stop_machine import (
     LOOK_S,
     STOPPED_LAUNCHER_S,
     SWEEP_S,
-    StopMachine,
 )
 
 ME, OTHER = "algo-1", "algo-2"

@@ -4,17 +4,7 @@ import signal
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
-from toolkit.job.events import (
-    Event,
-    Hang,
-    MainEnded,
-    RankEnded,
-    RanksSave,
-    ServiceEnded,
-    StacksWritten,
-    Stalled,
-    StopStep,
-)
+from toolkit.job import events
 from toolkit.job.outcome import Exit, signal_name
 from toolkit.job.plan import Phase
 from toolkit.supervise import children, waiting
@@ -29,7 +19,8 @@ from toolkit.supervise.processes import Home, Processes
 from toolkit.supervise.shim_server import ShimConnection
 from toolkit.supervise.signals import passed_on
 from toolkit.supervise.stop import Action
-from toolkit.supervise.stop_machine import KILL_S, LEADER_DONE_S, StopMachine
+from toolkit.supervise.stop_machine import StopMachine
+from toolkit.supervise.stop_times import KILL_S, LEADER_DONE_S
 
 # Within which every rank knows the step at which all stop: on one host, and across hosts (peers.protocol.AGREE_S and a
 # way).
@@ -44,7 +35,7 @@ class Around(Home, Protocol):
 
     others: Others | None
 
-    def carry_out(self, action: Action, event: Event) -> None:
+    def carry_out(self, action: Action, event: events.Event) -> None:
         """Do what concerns no phase."""
 
 
@@ -62,7 +53,7 @@ class Effects:
         asking: Asking,
         daemons: Daemons,
         hangs: HangReports,
-        post: Callable[[Event], None],
+        post: Callable[[events.Event], None],
     ) -> None:
         self._around = around
         self._phase = phase
@@ -78,17 +69,17 @@ class Effects:
         self._held: list[ShimConnection] = []
         self._killed: set[int] = set()
 
-    def do(self, action: Action, event: Event) -> None:
+    def do(self, action: Action, event: events.Event) -> None:
         """Carry out *action*, the answer to *event*."""
         if action in _ON_PROCESSES:
             _ON_PROCESSES[action](self)
-        elif isinstance(event, RankEnded | MainEnded | ServiceEnded) and action in _ON_EXIT:
+        elif isinstance(event, events.RankEnded | events.MainEnded | events.ServiceEnded) and action in _ON_EXIT:
             _ON_EXIT[action](self, event.exit)
-        elif isinstance(event, RanksSave) and action is Action.SAY_SAVING:
+        elif isinstance(event, events.RanksSave) and action is Action.SAY_SAVING:
             self._log.info(f"{', '.join(event.names)} is writing a checkpoint: the others wait for it")
-        elif isinstance(event, StopStep) and action is Action.AGREE_STEP:
+        elif isinstance(event, events.StopStep) and action is Action.AGREE_STEP:
             self._asking.agree(event.step)
-        elif isinstance(event, Hang | Stalled) and action is Action.SAY_HANG:
+        elif isinstance(event, events.Hang | events.Stalled) and action is Action.SAY_HANG:
             self._hangs.say(event)
         elif action in _TO_OTHERS and self._around.others is not None:
             _TO_OTHERS[action](self, self._around.others)
@@ -147,7 +138,7 @@ class Effects:
         same."""
         saving = self._asking.holding(self._processes.living.values())
         if saving:
-            self._post(RanksSave(names=tuple(saving)))
+            self._post(events.RanksSave(names=tuple(saving)))
         else:
             self._processes.signal(processes, signal.SIGTERM)
 
@@ -181,7 +172,7 @@ class Effects:
 
     def _dump(self) -> None:
         if not self._hangs.dump():
-            self._post(StacksWritten())
+            self._post(events.StacksWritten())
 
     def _wait_unserved(self) -> None:
         served = self._phase.served

@@ -13,6 +13,7 @@ from toolkit.supervise.hang import HangWatch, stopped
 from toolkit.supervise.phase_record import PhaseRecord
 from toolkit.supervise.processes import Processes
 from toolkit.supervise.pulse import Pulse
+from toolkit.supervise.stop_facts import OnHang
 
 
 class HangReports:
@@ -27,6 +28,13 @@ class HangReports:
         self._flow = flow
         self._pulse = pulse
         self._log = log
+
+    @property
+    def policy(self) -> OnHang:
+        """What a hang brings about."""
+        if self._watch is None:
+            return "unseen"
+        return "stop" if self._watch.stops else "report"
 
     def rest_s(self, now_s: float) -> float:
         """Return the seconds until something is due."""

@@ -11,23 +11,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Protocol
 
-from toolkit.job.events import (
-    Event,
-    Hang,
-    Heard,
-    Launch,
-    LauncherSignals,
-    MainEnded,
-    NobodyServed,
-    NothingLeft,
-    PeerFailed,
-    RankEnded,
-    RuleMatched,
-    ServiceEnded,
-    StacksWritten,
-    Stop,
-    Tick,
-)
+from toolkit.job import events
 from toolkit.job.outcome import Ended, Exit
 from toolkit.job.plan import Phase
 from toolkit.supervise import children
@@ -41,11 +25,12 @@ from toolkit.supervise.phase_record import PhaseRecord
 from toolkit.supervise.process import Process
 from toolkit.supervise.processes import Processes
 from toolkit.supervise.pulse import Pulse
-from toolkit.supervise.shim_server import Request, Serve, ShimConnection, ShimServer
+from toolkit.supervise.shim_requests import ShimRequests
 from toolkit.supervise.signals import FORWARDED, Signals
 from toolkit.supervise.stop import Action
 from toolkit.supervise.stop_facts import Facts, policy_of
-from toolkit.supervise.stop_machine import KILL_S, StopMachine
+from toolkit.supervise.stop_machine import StopMachine
+from toolkit.supervise.stop_times import KILL_S
 
 
 class Supervision(Around, Protocol):
@@ -57,10 +42,10 @@ class Supervision(Around, Protocol):
     stall: Stall | None
     pulse: Pulse
 
-    def take_signals(self) -> list[Stop | int]:
+    def take_signals(self) -> list[events.Stop | int]:
         """Return what came: a Stop for a signal that stops the job, the number of any other."""
 
-    def hear(self) -> list[Heard]:
+    def hear(self) -> list[events.Heard]:
         """Serve the link to the other hosts and return the events that came."""
 
     def renew_guardian(self, pids: Iterable[int]) -> None:
@@ -94,10 +79,9 @@ class Running:
             self._hangs,
             self._post,
         )
-        on_hang = "unseen" if watched is None else "stop" if watched.stops else "report"
         linked = around.others is not None
-        self._policy = policy_of(phase, alone=around.alone, linked=linked, on_hang=on_hang)  # type: ignore[arg-type]
-        self._events: deque[Event] = deque()
+        self._policy = policy_of(phase, alone=around.alone, linked=linked, on_hang=self._hangs.policy)
+        self._events: deque[events.Event] = deque()
         self._answering = False
         self._child_ended = False
 
@@ -111,7 +95,9 @@ class Running:
         self._flow.watch(self._around.signals.fd, self._on_signal)
         if self._around.others is not None:
             self._flow.watch(self._around.others.fd, self._on_others)
-        server = self._open_shim_server()
+        shims = ShimRequests(
+            self._flow, self._processes, self._daemons, self._record, self._machine, self._log, self._post
+        )
         try:
             for service in self._phase.services:
                 self._processes.start_service(service)
@@ -121,8 +107,7 @@ class Running:
                 self._flow.step(self._timeout_s())
                 self._on_step(time.monotonic())
         finally:
-            if server is not None:
-                server.close()
+            shims.close()
             if self._machine.state != "done":  # After an error of our own.
                 self._abandon()
             self._machine.end()
@@ -145,7 +130,7 @@ class Running:
 
     # --- events and answers
 
-    def _post(self, event: Event) -> None:
+    def _post(self, event: events.Event) -> None:
         """Have the machine answer *event*, after those that came before it."""
         self._events.append(event)
         if self._answering:
@@ -182,7 +167,7 @@ class Running:
         if self._around.others is not None:
             waits.append(self._around.others.rest_s())
         rules_rest_s = self._around.rules.rest_s() if self._around.rules is not None else None
-        if rules_rest_s is not None and not isinstance(self._machine.cause, RuleMatched):
+        if rules_rest_s is not None and not isinstance(self._machine.cause, events.RuleMatched):
             waits.append(rules_rest_s)
         rest_s = min(waits)
         return rest_s if rest_s < math.inf else None
@@ -200,13 +185,13 @@ class Running:
         self._look_for_hang(now_s)
         self._heed_rules()
         if self._machine.is_due(now_s):
-            self._post(Tick())
+            self._post(events.Tick())
 
     # --- what happens
 
     def _on_signal(self) -> None:
         for came in self._around.take_signals():
-            if isinstance(came, Stop):
+            if isinstance(came, events.Stop):
                 self._post(came)
             elif came in FORWARDED:
                 self._effects.signal_ranks(came, told=False)
@@ -215,7 +200,7 @@ class Running:
 
     def _on_others(self) -> None:
         for event in self._around.hear():
-            if isinstance(event, PeerFailed):
+            if isinstance(event, events.PeerFailed):
                 self._reap()  # What has failed here by now is evidence, not what we end.
             self._post(event)
 
@@ -224,20 +209,20 @@ class Running:
         if idle_s is not None and self._around.others is not None:
             self._around.others.idle(idle_s)
         elif idle_s:
-            self._post(Hang(seconds=idle_s))
+            self._post(events.Hang(seconds=idle_s))
         if self._hangs.collect(now_s):
             if self._record.hung is not None and self._around.others is not None:
                 self._around.others.answer(self._record.so_far(self._processes))
-            self._post(StacksWritten())
+            self._post(events.StacksWritten())
 
     def _heed_rules(self) -> None:
         rules = self._around.rules
-        if rules is None or not self._phase.together or isinstance(self._machine.cause, RuleMatched):
+        if rules is None or not self._phase.together or isinstance(self._machine.cause, events.RuleMatched):
             return
         if rules.rest_s() == 0:
             rules.tick()
         if rules.ruled is not None and self._machine.undisturbed:
-            self._post(RuleMatched(ruled=rules.ruled))
+            self._post(events.RuleMatched(ruled=rules.ruled))
 
     # --- processes
 
@@ -261,51 +246,12 @@ class Running:
             self._processes.kill_left()
         self._reap()
         if not self._processes.living and not self._processes.any_left():
-            self._post(NothingLeft())
-
-    # --- rank shims
-
-    def _open_shim_server(self) -> ShimServer | None:
-        server = self._processes.open_shim_server()
-        if server is None:
-            return None
-
-        def on_connect() -> None:
-            while (shim := server.accept()) is not None:
-                self._flow.watch(shim.fd, lambda shim=shim: self._on_shim(shim))  # type: ignore[misc]
-
-        self._flow.watch(server.fd, on_connect)
-        return server
-
-    def _on_shim(self, shim: ShimConnection) -> None:
-        numbers, gone = shim.read()
-        if gone:
-            self._flow.unwatch(shim.fd)
-            shim.close()
-        elif shim.asked is not None and shim.pid is None and not shim.answered:
-            self._on_asked(shim, shim.asked)
-        if (gone or numbers) and shim.pid is not None and shim.pid in self._processes.living:
-            if self._policy.as_one:
-                self._record.aborted.add(shim.pid)
-            self._post(LauncherSignals())
-
-    def _on_asked(self, connection: ShimConnection, asked: Request | Launch | Serve) -> None:
-        if isinstance(asked, Request) and not self._machine.undisturbed:
-            connection.answer(code=None, number=signal.SIGTERM)
-        elif isinstance(asked, Request):
-            self._processes.start_rank(connection, asked)
-            self._child_ended = True
-        elif isinstance(asked, Launch):
-            problem = self._daemons.on_launch(connection, asked)
-            if problem:
-                self._log.error(problem)
-        else:
-            self._daemons.on_waiter(connection)
+            self._post(events.NothingLeft())
 
 
-def _end_of(process: Process, ended: Exit) -> Event:
+def _end_of(process: Process, ended: Exit) -> events.Event:
     if process.name == WAITING and (ended.ok or ended.told):
-        return NobodyServed()
+        return events.NobodyServed()
     if process.is_service:
-        return ServiceEnded(exit=ended)
-    return MainEnded(exit=ended) if process.is_main else RankEnded(exit=ended)
+        return events.ServiceEnded(exit=ended)
+    return events.MainEnded(exit=ended) if process.is_main else events.RankEnded(exit=ended)

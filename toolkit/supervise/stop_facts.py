@@ -5,6 +5,8 @@ from typing import Literal
 from toolkit.job.plan import Phase
 from toolkit.records import Record
 
+OnHang = Literal["unseen", "report", "stop"]
+
 
 class Policy(Record, frozen=True, kw_only=True):
     """What holds for a phase; seconds.
@@ -23,7 +25,7 @@ class Policy(Record, frozen=True, kw_only=True):
     serves_all: bool = False
     is_served: bool = False
     leads: bool = False
-    on_hang: Literal["unseen", "report", "stop"] = "unseen"
+    on_hang: OnHang = "unseen"
 
     @property
     def waits_for_others(self) -> bool:
@@ -60,7 +62,7 @@ class Facts(Record, frozen=True, kw_only=True):
         return self.had_ranks and self.main and not self.ranks
 
 
-def policy_of(phase: Phase, *, alone: bool, linked: bool, on_hang: Literal["unseen", "report", "stop"]) -> Policy:
+def policy_of(phase: Phase, *, alone: bool, linked: bool, on_hang: OnHang) -> Policy:
     """Return what holds for *phase* of a job without other hosts (*alone*), or with a link to them (*linked*)."""
     main = phase.main
     return Policy(

@@ -10,53 +10,12 @@ It lives as long as `train` supervises: what is known of the job (a stop, anothe
 import math
 from collections import deque
 
-from toolkit.job.events import (
-    AllRanksEnded,
-    AllReady,
-    DaemonEnded,
-    Event,
-    Hang,
-    JobEnded,
-    Launch,
-    LauncherSignals,
-    LeaderDone,
-    MainEnded,
-    NextAttempt,
-    NobodyServed,
-    NothingLeft,
-    PeerFailed,
-    RankEnded,
-    RanksSave,
-    RuleMatched,
-    ServiceEnded,
-    StacksWritten,
-    Stalled,
-    Stop,
-    StopStep,
-    Tick,
-)
+from toolkit.job import events
 from toolkit.job.outcome import UNFINISHED_S, Exit
 from toolkit.supervise.signals import Wishes
 from toolkit.supervise.stop import Action, Arm, Cue, State, answer
 from toolkit.supervise.stop_facts import Facts, Policy
-
-# Ranks that hang rarely hear a signal: a Python handler does not run while the main thread is in a collective.
-HUNG_GRACE_S = 5.0
-# Stacks are read 2 s after they were asked for (stacks.WITHIN_S); without StacksWritten ranks are stopped this late.
-DUMP_S = 5.0
-LAUNCHER_S = 1.0
-# A stopped launcher may have more to do, or wait for other hosts, whose ranks are still saving.
-STOPPED_LAUNCHER_S = 5.0
-# A rank that calls MPI_Abort has its launcher end all ranks before it ends itself. It must not be told to by us first,
-# or its code would be lost; a launcher waits longer than this before it kills.
-ABORT_S = 0.25
-SWEEP_S = 1.0
-KILL_S = 5.0
-# How long other hosts' scripts may go on when the leader's has ended well, where services serve all hosts: the last
-# steps of a worker; one that only serves goes on for ever.
-LEADER_DONE_S = 10.0
-# How often is looked for what is left, and for checkpoints that are still written.
-LOOK_S = 0.05
+from toolkit.supervise.stop_times import ABORT_S, LEADER_DONE_S, LOOK_S, within_s
 
 
 class StopMachine:
@@ -68,9 +27,9 @@ class StopMachine:
         self._wishes = Wishes()
         self._stopped_here = False
         # The first stop, when it came, and the last: ranks get the signal of each.
-        self.stop: Stop | None = None
+        self.stop: events.Stop | None = None
         self.stopped_at_ns: int | None = None
-        self.last_stop: Stop | None = None
+        self.last_stop: events.Stop | None = None
         self.peer_failed = False
         self.job_ended = False
         self.may_start = False
@@ -83,7 +42,7 @@ class StopMachine:
         self.policy = policy
         self.state = "running"
         # The event that ended the undisturbed phase; the first one stays.
-        self.cause: Event | None = None
+        self.cause: events.Event | None = None
         # What was left here was ended because the job was over, and not for a failure.
         self.over = False
         # Nothing had failed yet when the launcher had the ranks ended.
@@ -144,7 +103,7 @@ class StopMachine:
 
     # --- events
 
-    def on(self, event: Event, facts: Facts) -> tuple[State, tuple[Action, ...]]:
+    def on(self, event: events.Event, facts: Facts) -> tuple[State, tuple[Action, ...]]:
         """Take *event*; return the state that it leads to and what is to be done, in order."""
         self._event, self._facts = event, facts
         self._actions, self._last = [], []
@@ -155,66 +114,66 @@ class StopMachine:
             self._look()
         return self.state, (*self._actions, *self._last)
 
-    def _job_event(self, event: Event) -> None:
+    def _job_event(self, event: events.Event) -> None:
         """Keep what concerns the job, whether a phase runs or not."""
-        if isinstance(event, Stop):
+        if isinstance(event, events.Stop):
             self._on_stop(event)
-        elif isinstance(event, NextAttempt):
+        elif isinstance(event, events.NextAttempt):
             self.peer_failed = self.job_ended = self.may_start = self._leader_done = False
-        elif isinstance(event, AllReady):
+        elif isinstance(event, events.AllReady):
             self.may_start = True
-        elif isinstance(event, PeerFailed):
+        elif isinstance(event, events.PeerFailed):
             self.peer_failed = True
-        elif isinstance(event, JobEnded):
+        elif isinstance(event, events.JobEnded):
             self.job_ended = True
-        elif isinstance(event, LeaderDone):
+        elif isinstance(event, events.LeaderDone):
             self._leader_done = True
 
-    def _phase_event(self, event: Event) -> None:
+    def _phase_event(self, event: events.Event) -> None:
         match event:
-            case PeerFailed():
+            case events.PeerFailed():
                 self._cues.append(Cue.PEER_FAILED)
                 self._last.append(Action.TELL_EVIDENCE)
-            case RankEnded() | MainEnded():
+            case events.RankEnded() | events.MainEnded():
                 self._on_worker_end(event)
-            case ServiceEnded():
+            case events.ServiceEnded():
                 self._on_service_end(event.exit)
-            case LauncherSignals():
+            case events.LauncherSignals():
                 self._on_launcher_signals()
-            case Hang() | Stalled():
+            case events.Hang() | events.Stalled():
                 self._on_hang(event)
-            case RuleMatched() if self.undisturbed:
+            case events.RuleMatched() if self.undisturbed:
                 self._tell_failing()
                 self._cues.append(Cue.RULED)
-            case RanksSave():
+            case events.RanksSave():
                 self._actions += [] if self._saving else [Action.SAY_SAVING]
                 self._saving = "waits"
-            case AllRanksEnded():
+            case events.AllRanksEnded():
                 self._all_ranks_ended = True
                 self._cues.append(Cue.ALL_RANKS_ENDED)
                 self._services_end()
-            case JobEnded():
+            case events.JobEnded():
                 self._all_ranks_ended = True  # As far as this host will ever hear.
                 if self.state == "leaving" and self.stop is not None:
                     self._cues.append(Cue.ALL_RANKS_ENDED)
                 self._services_end()
-            case NobodyServed():
+            case events.NobodyServed():
                 self._services_end()
-            case LeaderDone():
+            case events.LeaderDone():
                 self._actions.append(Action.DISMISS_DAEMONS)
                 self._late_s = self._facts.now_s + LEADER_DONE_S if self.policy.serves_all else math.inf
-            case StopStep():
+            case events.StopStep():
                 self._actions.append(Action.AGREE_STEP)
-            case Launch() | DaemonEnded():
+            case events.Launch() | events.DaemonEnded():
                 self._actions.append(Action.SERVE_DAEMONS)
-            case StacksWritten():
+            case events.StacksWritten():
                 self._cues.append(Cue.DUMPED)
-            case NothingLeft():
+            case events.NothingLeft():
                 self._cues.append(Cue.NOTHING_LEFT)
-            case Tick():
+            case events.Tick():
                 self._on_tick(self._facts)
 
-    def _on_stop(self, stop: Stop) -> None:
+    def _on_stop(self, stop: events.Stop) -> None:
         here = stop.host == self._host
         if here and not self._wishes.is_new(stop.signal, self._facts.now_s):
             return
@@ -228,9 +187,9 @@ class StopMachine:
         self._cues.append(Cue.STOP_AGAIN if here and self._stopped_here else Cue.STOP)
         self._stopped_here = self._stopped_here or here
 
-    def _on_worker_end(self, event: RankEnded | MainEnded) -> None:
+    def _on_worker_end(self, event: events.RankEnded | events.MainEnded) -> None:
         """The launcher, the script or a rank has ended."""
-        ended, facts, is_main = event.exit, self._facts, isinstance(event, MainEnded)
+        ended, facts, is_main = event.exit, self._facts, isinstance(event, events.MainEnded)
         if self._is_own_failure(ended):
             self._tell_failing()
         if ended.left and self.undisturbed:
@@ -311,15 +270,15 @@ class StopMachine:
             self._aborts = True
             self._abort_ends_s = self._facts.now_s + ABORT_S
 
-    def _on_hang(self, event: Hang | Stalled) -> None:
+    def _on_hang(self, event: events.Hang | events.Stalled) -> None:
         if not self.undisturbed:
             return
         if self.policy.on_hang == "unseen":
             # Other hosts watch for hangs; this one was not told to, and ends with them.
-            self._cues += [Cue.PEER_FAILED] if isinstance(event, Hang) else []
+            self._cues += [Cue.PEER_FAILED] if isinstance(event, events.Hang) else []
             return
         self._actions.append(Action.SAY_HANG)
-        if isinstance(event, Hang) and self.policy.on_hang == "stop":
+        if isinstance(event, events.Hang) and self.policy.on_hang == "stop":
             self._cues.append(Cue.HUNG)
         else:
             self._actions.append(Action.DUMP)
@@ -374,19 +333,7 @@ class StopMachine:
             self._deadline_s = self._ranks_end_s
             self._ranks_of_this_host_ended()
             return
-        self._deadline_s = (
-            now_s
-            + {
-                Arm.GRACE: policy.grace_s,
-                Arm.FAILURE: min(policy.grace_s, policy.failure_s),
-                Arm.DUMP: DUMP_S,
-                Arm.HUNG: min(policy.grace_s, HUNG_GRACE_S),
-                Arm.LAUNCHER: LAUNCHER_S,
-                Arm.REST: STOPPED_LAUNCHER_S,
-                Arm.SWEEP: SWEEP_S,
-                Arm.KILL: KILL_S,
-            }[arm]
-        )
+        self._deadline_s = now_s + within_s(arm, policy)
         if arm in (Arm.GRACE, Arm.FAILURE):
             self._ranks_end_s = self._deadline_s
 
@@ -421,7 +368,7 @@ class StopMachine:
     def _look(self) -> None:
         """Look at once for what is left after each event, and every LOOK_S."""
         if self.state in ("sweeping", "killing"):
-            waits = isinstance(self._event, Tick) and self._facts.now_s < self._looked_s + LOOK_S
+            waits = isinstance(self._event, events.Tick) and self._facts.now_s < self._looked_s + LOOK_S
             if not waits:
                 self._looked_s = self._facts.now_s
                 self._actions.append(Action.LOOK)

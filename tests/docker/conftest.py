@@ -66,7 +66,7 @@ def readmes(found: dict[str, str], wheel: str, tmp_path_factory: pytest.TempPath
     folder = tmp_path_factory.mktemp("readmes")
     dockerfile = re.findall(r"^```dockerfile\n(.*?)^```", (ROOT / "README.md").read_text(), re.M | re.S)[0]
     (folder / "Dockerfile").write_text(dockerfile)
-    (folder / "train.py").write_text("import os\nprint('trains', os.environ['SM_MODEL_DIR'])\n")
+    (folder / "train.py").write_text("import os\nassert os.environ['SM_MODEL_DIR'] == '/opt/ml/model'\n")
     engine = Engine(found, "toolkit-readme")
     holder = engine.ask("create", "--label", engine.label, wheel, "none")
     engine.ask("cp", f"{holder}:/toolkit", str(folder / "dist"))  # What `pip wheel` makes in a clone.

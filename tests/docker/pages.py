@@ -1,4 +1,5 @@
-"""The docker lines of README.md and docs/: commands in code blocks that build an image or start a container."""
+"""The docker lines of README.md and docs/: commands in code blocks that build an image or start a container, and builds
+within sentences."""
 
 import re
 from pathlib import Path
@@ -20,8 +21,10 @@ def blocks(text: str) -> list[str]:
 
 
 def docker_blocks(text: str) -> list[str]:
-    """Return the blocks with docker lines, less the lines for other platforms that stand beside them."""
+    """Return the blocks with docker lines, less the lines for other platforms that stand beside them, and the builds
+    that stand within a sentence."""
     found = [block for block in blocks(text) if DOCKER.search(block)]
+    found += [f"{line}\n" for line in re.findall(r"`(docker build [^`\n]+)`", text)]
     return ["".join(line for line in block.splitlines(True) if re.search("docker|compose", line)) for block in found]
 
 

@@ -63,14 +63,6 @@ def test_three_lines_make_an_image_that_trains(
     assert ("python is /opt/conda/bin/python" in box.log) == (kind == "prefix")
 
 
-def test_the_readmes_image_trains_without_a_document(engine: Engine, readmes: Path) -> None:
-    engine.build("toolkit-bed/own-readme", (readmes / "Dockerfile").read_text(), context=readmes)
-    ran = engine.run("toolkit-bed/own-readme")
-
-    assert ran.code == 0, ran
-    assert "trains /opt/ml/model" in ran.out
-
-
 def test_an_image_that_is_started_by_a_shell_trains_too(engine: Engine, image: str, base: Base) -> None:
     """AWS's images have bash as PID 1, which runs `train` as its child (start_with_right_hostname.sh)."""
     base.program("import sys\nsys.exit(5)\n")

@@ -19,6 +19,7 @@ BLOCKS = [
 ]
 
 
+BUILD = "docker build -t a . && docker run a\n"
 PAGE = """one:
 
     docker run A \\
@@ -32,12 +33,14 @@ docker build .
 
     a | kubectl
     a | docker compose -f - up
+
+`docker build -t a . && docker run a` trains.
 """
 
 
 def test_blocks_are_found_in_both_forms() -> None:
     assert blocks(PAGE)[1:] == ["docker run A B\n", "a | kubectl\na | docker compose -f - up\n"]
-    assert docker_blocks(PAGE) == ["docker build .\n", "docker run A B\n", "a | docker compose -f - up\n"]
+    assert docker_blocks(PAGE) == ["docker build .\n", "docker run A B\n", "a | docker compose -f - up\n", BUILD]
 
 
 def test_a_line_is_changed_in_what_a_machine_without_gpus_and_registry_needs_alone(tmp_path: Path) -> None:
@@ -78,6 +81,7 @@ def test_the_docs_have_such_lines() -> None:
     assert re.search(r"^docker build .*--build-arg DEVICE=cpu", lines, re.M)
     assert re.search(r"^docker run --gpus all ", lines, re.M)
     assert "| docker compose" in lines
+    assert re.search(r"^docker build -t \S+ \.", lines, re.M), "the README's"
 
 
 def desk(folder: Path, name: str) -> Path:

@@ -239,6 +239,16 @@ def test_nothing_on_the_disk_is_changed(base: Base, form: str) -> None:
     assert list((base.folder / "tmp").iterdir()) == []
 
 
+def test_a_setting_that_is_misspelt_in_the_jobs_own_environment_is_named_as_in_train(base: Base) -> None:
+    base.program("")
+    job = base.folder / "job.json"
+    job.write_text(json.dumps({"script": str(base.code / "train.py"), "env": {"TOOLKIT_GRACE": "7"}}))
+
+    document = told(base, TOOLKIT_PLATFORM="plain", TOOLKIT_JOB=str(job), TOOLKIT_BASE=str(base.root))
+
+    assert "TOOLKIT_GRACE (Did you mean TOOLKIT_GRACE_S?)" in row(document, "variables")["found"]
+
+
 def test_the_source_is_named_where_it_is_and_the_plan_where_it_will_be(base: Base) -> None:
     submitted = base.folder / "submitted"
     submitted.mkdir()

@@ -1,4 +1,4 @@
-"""The walk of `toolkit check`: what `train` would do on this host, asked of the same rooms, and nothing of it done."""
+"""What `train` would do on this host, found by the same functions, with nothing started or changed."""
 
 from collections.abc import Callable, Mapping
 from typing import TypeVar
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 class CheckReport(Record, frozen=True, kw_only=True):
-    """What was found; the job and its plan, None where something kept them from being made."""
+    """All results; the job and its plan, None where an error kept `train` from making them."""
 
     results: tuple[CheckResult, ...]
     job: Job | None = None
@@ -32,7 +32,7 @@ class CheckReport(Record, frozen=True, kw_only=True):
 def check(environ: Mapping[str, str], *, interpreter: str, log: Log) -> CheckReport:
     """Return what `train`, given *environ*, would do on this host, and what would go wrong.
 
-    What cannot be made (a document is wrong) costs the lines that need it; the others are there.
+    An error, such as a wrong document, leaves out only the results that need what it prevents.
     """
     log.hide(environ)
     results: list[CheckResult] = []
@@ -43,12 +43,17 @@ def check(environ: Mapping[str, str], *, interpreter: str, log: Log) -> CheckRep
     unknown = settings.unknown(environ)
     if unknown:
         results.append(CheckResult(name="variables", status="warn", found=unknown))
+    read = None
     if ours is not None:
-        job = _tried(results, "documents", lambda: platform.read(environ, ours, seen, log, interpreter=interpreter))
-    if job is not None:
-        job = look.with_mpi(job) if launchers.starts_mpirun(job) else job
-        log.level = job.log_level
-        log.hide(job.hyperparameters)
+        read = _tried(
+            results,
+            "documents",
+            lambda: platforms.read_job(platform, environ, ours, seen, log, interpreter=interpreter),
+        )
+    if read is not None:
+        job, unknown = look.with_mpi(read[0]), read[1]
+        if unknown:
+            results.append(CheckResult(name="variables", status="warn", found=unknown))
         results += [inputs.documents(job), *inputs.channels(job), *inputs.metrics(job)]
         plan = _planned(job, results, log)
     folders = platform.folders(environ) if job is None else job.folders
@@ -74,8 +79,8 @@ def _planned(job: Job, results: list[CheckResult], log: Log) -> Plan | None:
 
 
 def _tried(results: list[CheckResult], name: str, make: Callable[[], T]) -> T | None:
-    """Return what *make* makes; where it fails as it would in `train`, None, and *results* has what `train` would
-    say."""
+    """Return what *make* returns; if it fails as it would in `train`, add `train`'s message to *results* and return
+    None."""
     try:
         return make()
     except ToolkitError as error:

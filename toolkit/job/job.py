@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 from toolkit.job.cluster import Cluster
 from toolkit.job.machine import Machine
-from toolkit.job.strategy import Strategy
+from toolkit.job.strategy import STRATEGIES, Strategy
 from toolkit.records import Record
 from toolkit.settings import ArgumentStyle, Settings
 
@@ -128,6 +128,11 @@ class Job(Record, frozen=True, kw_only=True):
         """Ranks on each host: asked for, else GPUs, else neuron cores, else 1."""
         asked = self.strategy.processes_per_host or self.settings.processes_per_host
         return asked or self.machine.accelerators or 1
+
+    @property
+    def may_use_mpirun(self) -> bool:
+        """True if the launcher may ask for this host's mpirun."""
+        return STRATEGIES[self.strategy.name].may_use_mpirun and self.cluster.takes_part
 
     @property
     def argument_style(self) -> ArgumentStyle:

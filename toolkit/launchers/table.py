@@ -20,11 +20,6 @@ def name_for(job: Job) -> str:
     return STRATEGIES[job.strategy.name].launcher
 
 
-def starts_mpirun(job: Job) -> bool:
-    """Return whether *job* may need this machine's mpirun."""
-    return STRATEGIES[job.strategy.name].may_use_mpirun and job.cluster.takes_part
-
-
 def world_size(job: Job) -> int:
     """Return the number of ranks that the job's launcher starts in all."""
     if name_for(job) == "mpi":

@@ -53,6 +53,20 @@ def detect(environ: Mapping[str, str]) -> Platform:
     return _sagemaker() if name == "sagemaker" else _elsewhere(name, ours)
 
 
+def read_job(
+    platform: Platform, environ: Mapping[str, str], ours: Settings, machine: Machine, log: Log, *, interpreter: str
+) -> tuple[Job, str]:
+    """Return the job, its script not yet in place, and a warning about TOOLKIT_* variables of the job's own environment
+    that are no settings, "" without any. From now on *log* has the job's level.
+
+    Raises:
+        ContractError: a document is missing or wrong.
+    """
+    job = platform.read(environ, ours, machine, log, interpreter=interpreter)
+    log.level = job.log_level
+    return job, settings.unknown({name: value for name, value in job.environ.items() if name not in environ})
+
+
 def _is_sagemaker(environ: Mapping[str, str]) -> bool:
     """True for SageMaker's own variables, and where its list of the job's hosts is (Local Mode; `docker run -v`)."""
     from toolkit.platforms.sagemaker.variables import are_set

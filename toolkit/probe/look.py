@@ -43,7 +43,9 @@ def look(environ: Mapping[str, str], *, root: Path = Path("/")) -> Machine:
 
 
 def with_mpi(job: Job) -> Job:
-    """Return *job* with its machine's mpirun, or with the reason why there is none."""
+    """Return *job* with its machine's mpirun, or with the reason why there is none; unchanged if it uses no mpirun."""
+    if not job.may_use_mpirun:
+        return job
     from toolkit.probe import mpi  # Only a job under mpirun pays for it.
 
     found, trouble = mpi.look(job.environ)

@@ -81,24 +81,20 @@ def prepared(platform: platforms.Platform, environ: dict[str, str], interpreter:
     Raises:
         ContractError: a document or setting is missing or wrong.
     """
-    _warn_of_unknown(environ, log)
+    unknown = settings.unknown(environ)
+    if unknown:
+        log.warning(unknown)
     ours = settings.read(environ)
     machine = look.look(environ)
     for note in machine.notes:
         log.warning(note)
     if machine.other_train:
         log.warning(f"train on PATH is {machine.other_train}, not this toolkit. Install this toolkit last")
-    job = platform.read(environ, ours, machine, log, interpreter=interpreter)
-    _warn_of_unknown({name: value for name, value in job.environ.items() if name not in environ}, log)
-    log.level, log.brief = job.log_level, ours.log_failure == "brief"
-    log.hide({name: value for name, value in job.hyperparameters.items() if isinstance(value, str)})
-    return look.with_mpi(job) if launchers.starts_mpirun(job) else job
-
-
-def _warn_of_unknown(environ: Mapping[str, str], log: Log) -> None:
-    text = settings.unknown(environ)
-    if text:
-        log.warning(text)
+    job, unknown = platforms.read_job(platform, environ, ours, machine, log, interpreter=interpreter)
+    if unknown:
+        log.warning(unknown)
+    log.brief = ours.log_failure == "brief"
+    return look.with_mpi(job)
 
 
 def with_script(job: Job, log: Log) -> Job:

@@ -1,7 +1,7 @@
-"""The script of a job whose source is not in place yet, found without putting it there.
+"""Finds the script of a job without moving its source into the code folder.
 
-`train` moves the source into the code folder and makes a command executable. Here the submitted folder is looked at
-where it lies; only an archive, a single file and a command (which would be changed) are looked at as copies.
+`train` moves the source and makes a command executable. Here the submitted folder is read where it lies; only an
+archive, a single file and a command (which `train` would change) are read as copies.
 """
 
 import shutil
@@ -22,10 +22,11 @@ from toolkit.source import classify, fetch, install, unpack
 
 
 class Code(Record, frozen=True, kw_only=True):
-    """The job with its script, as it will lie in the code folder; what would be installed first; where it is now.
+    """The job with its script as it will lie in the code folder, the phase that would install packages, and where the
+    source is now.
 
-    `program`: what the first line of a command names ("" where it names nothing). `requirements`: the text of
-    requirements.txt. `rules`: the document that TOOLKIT_RULES names, if it is in the code.
+    `program`: the program in the first line of a command ("" without one). `requirements`: the text of
+    requirements.txt. `rules`: the document that TOOLKIT_RULES names, if the code has it.
     """
 
     job: Job
@@ -71,7 +72,7 @@ def find(job: Job, log: Log) -> Code:
 
 @contextmanager
 def _seen(job: Job, source: Path | None) -> Iterator[Path]:
-    """Give a folder that holds what the code folder will hold."""
+    """Yield a folder with the content that the code folder will have."""
     if source is None or source.is_dir():
         yield source or job.folders.code
         return
@@ -119,7 +120,7 @@ def _text(file: Path) -> str:
 
 
 def _content(folder: Path, name: Path | None) -> bytes | None:
-    """Return what the file *name*, seen from *folder*, holds; None if it is not there."""
+    """Return the content of the file *name*, relative to *folder*; None if it does not exist."""
     try:
         return None if name is None else (folder / name).read_bytes()
     except OSError:

@@ -1,4 +1,4 @@
-"""Are the job's inputs what its documents say: channels, metric definitions?"""
+"""Checks the job's inputs: channels, metric definitions and log rules."""
 
 import os
 import stat
@@ -14,7 +14,7 @@ from toolkit.rules import document
 
 
 def documents(job: Job) -> CheckResult:
-    """Return what the documents say, in a line."""
+    """Return a summary of the documents."""
     cluster = job.cluster
     hosts = f"{len(cluster.hosts)} host{'s' * (len(cluster.hosts) > 1)}"
     count = len(job.hyperparameters)
@@ -23,7 +23,7 @@ def documents(job: Job) -> CheckResult:
 
 
 def channels(job: Job) -> tuple[CheckResult, ...]:
-    """Return whether the input of each channel is there."""
+    """Return whether the input of each channel exists."""
     empty = [channel for channel in job.channels if not _has_input(channel)]
     if empty:
         found = "; ".join(f"{channel.name}: {_lack(channel)}" for channel in empty)
@@ -36,7 +36,7 @@ def channels(job: Job) -> tuple[CheckResult, ...]:
 
 
 def metrics(job: Job) -> tuple[CheckResult, ...]:
-    """Return whether the metric definitions can be used, and what they would misread."""
+    """Return whether the metric definitions are valid, and what they would misread."""
     if not job.metric_definitions:
         return ()
     try:
@@ -50,7 +50,7 @@ def metrics(job: Job) -> tuple[CheckResult, ...]:
 
 
 def rules(job: Job, content: bytes | None) -> tuple[CheckResult, ...]:
-    """Return whether the document of log rules can be used; *content* is what it holds in the code, if it is there."""
+    """Return whether the document of log rules is valid; *content*: the document, if the code has it."""
     path = job.settings.rules
     if path is None:
         return ()
@@ -86,6 +86,6 @@ def _first_fifo(channel: Channel) -> Path:
 
 def _is_fifo(path: Path) -> bool:
     try:
-        return stat.S_ISFIFO(path.stat().st_mode)  # Never opened: its first reader gets what it holds.
+        return stat.S_ISFIFO(path.stat().st_mode)  # Never opened: the first reader gets its content.
     except OSError:
         return False

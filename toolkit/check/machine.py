@@ -1,4 +1,4 @@
-"""Has this host the disk, memory, limits and GPUs that the job will want? Nothing is written to find out."""
+"""Checks this host's disk, memory, limits and GPUs for the job, without writing anything."""
 
 import os
 import resource
@@ -23,7 +23,7 @@ SHM = Path("/dev/shm")
 
 
 def check(machine: Machine, folders: Folders, environ: Mapping[str, str], processes: int) -> tuple[CheckResult, ...]:
-    """Return what was found of this host, for a job with *processes* ranks on it."""
+    """Return the results for this host and a job with *processes* ranks on it."""
     busy = processes > 1 or machine.accelerators > 0
     return (
         gpus(machine, environ, processes),
@@ -35,7 +35,7 @@ def check(machine: Machine, folders: Folders, environ: Mapping[str, str], proces
 
 
 def gpus(machine: Machine, environ: Mapping[str, str], processes: int) -> CheckResult:
-    """Return whether the accelerators that are meant to be here are, and suffice for *processes* ranks."""
+    """Return whether the expected accelerators exist and suffice for *processes* ranks."""
     count, kind = machine.accelerators, {"nvidia": "GPU", "neuron": "Neuron core"}.get(machine.accelerator, "")
     if machine.notes:
         return CheckResult(
@@ -58,7 +58,7 @@ def gpus(machine: Machine, environ: Mapping[str, str], processes: int) -> CheckR
 
 
 def disks(folders: Mapping[str, Path]) -> tuple[CheckResult, ...]:
-    """Return whether each of *folders* can be written and has room; those on one file system in one result."""
+    """Return whether each of *folders* is writable and has free space; folders on one file system share a result."""
     together: dict[tuple[int, Status, str, str], list[str]] = {}
     for name, folder in folders.items():
         there = _nearest(folder)
@@ -86,7 +86,7 @@ def _room(folder: Path) -> tuple[Status, str, str]:
 
 
 def shared_memory(mount: Path, *, busy: bool) -> CheckResult:
-    """Return whether *mount* is large enough; *busy*: several processes or GPUs, which talk through it."""
+    """Return whether *mount* is large enough; *busy*: several processes or GPUs communicate through it."""
     name, advice = "/dev/shm", "Start the container with --shm-size=8g (docker), or mount a memory volume there"
     try:
         room = os.statvfs(mount)
@@ -102,7 +102,7 @@ def shared_memory(mount: Path, *, busy: bool) -> CheckResult:
 
 
 def limits(machine: Machine, *, busy: bool) -> CheckResult:
-    """Return whether the limits of this process, which the script inherits, are wide enough."""
+    """Return whether the limits of this process, which the script inherits, are high enough."""
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     locked, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     return judged_limits(files, locked, pins_memory=machine.fabric != "tcp", busy=busy)
@@ -123,7 +123,7 @@ def judged_limits(files: int, locked: int, *, pins_memory: bool, busy: bool) -> 
 
 
 def scratch(folder: Path) -> CheckResult:
-    """Return whether `train` can write its temporary files below *folder* and start what it writes there."""
+    """Return whether `train` can write its temporary files below *folder* and execute those that it writes."""
     if os.path.lexists(folder) and (reason := fault(folder)):
         found = f"{folder}: expected a folder of this user alone, found {reason}; train will use another"
         return CheckResult(
@@ -143,7 +143,7 @@ def scratch(folder: Path) -> CheckResult:
 
 
 def _nearest(folder: Path) -> Path:
-    """Return *folder* or, where it is absent, the nearest parent that is there: where it would be made."""
+    """Return *folder* or, if it does not exist, the nearest parent that does."""
     return next((parent for parent in (folder, *folder.parents) if os.access(parent, os.F_OK)), Path("/"))
 
 

@@ -1,4 +1,4 @@
-"""Do the other hosts' names resolve, is the rendezvous port free, is the interface there?"""
+"""Checks the network: the other hosts' names, the rendezvous port, the link's port and the interface."""
 
 import errno
 import os
@@ -18,14 +18,14 @@ NAMES_SHOWN = 4
 
 
 def check(job: Job, plan: Plan) -> tuple[CheckResult, ...]:
-    """Return what was found of the network, nothing for a job of one host."""
+    """Return the results for the network, none for a job of one host."""
     if len(job.cluster.hosts) == 1:
         return ()
     return (names(job, plan), rendezvous(job, plan), *link(job), interface(job))
 
 
 def names(job: Job, plan: Plan, *, within_s: float = RESOLVE_WITHIN_S) -> CheckResult:
-    """Return whether every name that `train` would wait for resolves, all asked at once."""
+    """Return whether every name that `train` would wait for resolves; all are looked up at once."""
     hosts = [need.host for phase in plan.phases for need in phase.needs if isinstance(need, Resolves)]
     if not hosts:
         given = _listed([f"{host} {job.cluster.address(host)}" for host in job.cluster.hosts])
@@ -53,9 +53,10 @@ def names(job: Job, plan: Plan, *, within_s: float = RESOLVE_WITHIN_S) -> CheckR
 
 
 def resolve(hosts: Sequence[str], *, within_s: float) -> dict[str, str]:
-    """Return the first address of each host that has one within *within_s*.
+    """Return the first address of each host that resolves within *within_s*.
 
-    One thread each: a name server that does not answer holds getaddrinfo for half a minute. They are not waited for.
+    One thread each, since getaddrinfo waits half a minute for a name server that does not answer. Late threads are not
+    waited for.
     """
     found: dict[str, str] = {}
 
@@ -64,7 +65,7 @@ def resolve(hosts: Sequence[str], *, within_s: float) -> dict[str, str]:
             # Bytes: for a string, getaddrinfo imports the codec "idna", which fails if two threads import it at once.
             found[host] = str(socket.getaddrinfo(host.encode(), None, type=socket.SOCK_STREAM)[0][4][0])
         except (OSError, UnicodeError):
-            pass  # UnicodeError: a name with a character that has no UTF-8.
+            pass  # UnicodeError: a character of the name has no UTF-8.
 
     threads = [threading.Thread(target=ask, args=(host,), daemon=True) for host in hosts]
     ends_s = time.monotonic() + within_s
@@ -76,7 +77,7 @@ def resolve(hosts: Sequence[str], *, within_s: float) -> dict[str, str]:
 
 
 def rendezvous(job: Job, plan: Plan) -> CheckResult:
-    """Return whether the leader can open the rendezvous port; on other hosts nothing is to be seen of it."""
+    """Return whether the leader can open the rendezvous port; other hosts cannot see it."""
     address, port = master(job)
     where = f"{address}:{port}"
     if not job.cluster.is_leader:
@@ -97,7 +98,7 @@ def rendezvous(job: Job, plan: Plan) -> CheckResult:
 
 
 def link(job: Job) -> tuple[CheckResult, ...]:
-    """Return whether the leader can open the port of the link between the hosts, and the job's secret can be read."""
+    """Return whether the leader can open the link's port, and whether the job's secret can be read."""
     ours = job.settings
     if ours.link == "off":
         return ()
@@ -125,7 +126,7 @@ def link(job: Job) -> tuple[CheckResult, ...]:
 
 
 def refused(port: int) -> str:
-    """Return why *port* cannot be opened on this host, "" if it can; it is not listened on."""
+    """Return why *port* cannot be opened on this host, "" if it can; the port is not left open."""
     for family, any_address in ((socket.AF_INET, "0.0.0.0"), (socket.AF_INET6, "::")):
         reason = _bound(family, any_address, port)
         if reason:
@@ -142,13 +143,13 @@ def _bound(family: socket.AddressFamily, address: str, port: int) -> str:
             attempt.bind((address, port))
     except (OSError, OverflowError) as error:
         if isinstance(error, OSError) and error.errno in (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL):
-            return ""  # No IPv6 here, and nothing that could hold the port there.
+            return ""  # This host has no IPv6, so nothing holds the port there.
         return (error.strerror if isinstance(error, OSError) else None) or str(error)
     return ""
 
 
 def _is_elsewhere(address: str) -> bool:
-    """True if *address* resolves, and to no address of this host."""
+    """True if *address* resolves, but not to an address of this host."""
     found = resolve([address], within_s=RESOLVE_WITHIN_S).get(address)
     if found is None:
         return False
@@ -162,7 +163,7 @@ def _is_elsewhere(address: str) -> bool:
 
 
 def interface(job: Job) -> CheckResult:
-    """Return which interface NCCL and gloo are told to use."""
+    """Return the interface that NCCL and gloo are set to use."""
     name, note = fabric.interface(job)
     own = job.environ.get("NCCL_SOCKET_IFNAME")
     found = f"{own} (NCCL_SOCKET_IFNAME)" if own else f"{name}"

@@ -1,4 +1,4 @@
-"""Is what the plan starts here: the interpreter, the launcher's module, pip, the programs?"""
+"""Checks the programs that the plan starts: the interpreter, the launcher's module, pip and mpirun."""
 
 import platform
 import re
@@ -11,17 +11,17 @@ from toolkit.job.machine import Machine
 from toolkit.job.plan import Plan
 from toolkit.probe.ask import found as on_path
 
-# Up to which build a plain `pip install torch` may be one without CUDA: its version then says so itself.
+# The end of the version of a build without CUDA.
 CPU_BUILD = "+cpu"
 
 
 def check(plan: Plan, code: Code) -> tuple[CheckResult, ...]:
-    """Return what was found of the programs that *plan* starts."""
+    """Return the results for the programs that *plan* starts."""
     return (*_installer(code), _interpreter(code), _launcher(plan, code), *_mpirun(code), *_missing(plan, code))
 
 
 def on_path_as_train(machine: Machine) -> tuple[CheckResult, ...]:
-    """Return whose `train` an image's `train` is, nothing where it is this toolkit's."""
+    """Return a failure if `train` on PATH is another package's, nothing otherwise."""
     if not machine.other_train:
         return ()
     advice = (
@@ -33,7 +33,7 @@ def on_path_as_train(machine: Machine) -> tuple[CheckResult, ...]:
 
 
 def _mpirun(code: Code) -> tuple[CheckResult, ...]:
-    """Return which mpirun this host has, where the job was asked about it."""
+    """Return this host's mpirun, if the job may use it."""
     mpi = code.job.machine.mpi
     if mpi is None:
         return ()
@@ -47,7 +47,7 @@ def _interpreter(code: Code) -> CheckResult:
 
 
 def _installer(code: Code) -> tuple[CheckResult, ...]:
-    """Return whether what is to be installed first can be; nothing where there is nothing to install."""
+    """Return whether pip can install the job's packages, nothing if it has none."""
     phase = code.installing
     if phase is None:
         return ()

@@ -1,4 +1,4 @@
-"""What a look at one thing found."""
+"""The result of one check."""
 
 from typing import Literal
 
@@ -8,9 +8,9 @@ Status = Literal["ok", "warn", "fail"]
 
 
 class CheckResult(Record, frozen=True, kw_only=True):
-    """A line of the preflight table. `advice` says what to do about a warn or fail, where `found` does not.
+    """A line of the preflight table. `advice`: what to do about a warn or fail, if `found` does not say it.
 
-    fail: the job would not start, or not here; warn: it would start, and this may spoil it.
+    fail: the job would not start on this host; warn: it would start and might fail later.
     """
 
     name: str

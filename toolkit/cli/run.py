@@ -1,4 +1,4 @@
-"""`toolkit run`: play the platform on this machine."""
+"""`toolkit run`: simulate the platform on this machine."""
 
 import argparse
 import os
@@ -94,14 +94,14 @@ def _stamp(now_ns: int) -> str:
 
 
 def _show(text: str) -> None:
-    """Write *text* to stdout, as far as that takes it: what cannot be shown is no end of the job's."""
+    """Write *text* to stdout as far as possible; an error does not change how the job ended."""
     left = text.encode("utf-8", "replace")
     try:
         sys.stdout.flush()
         while left:
             left = left[os.write(1, left) :]
     except OSError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Nor is what Python still holds for it.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Python must not write its buffered rest at exit either.
 
 
 def read(arguments: Mapping[str, Any], folder: Path, stamp: str) -> Any:

@@ -1,4 +1,4 @@
-"""Logs and definitions that are tried without a job: read from files, and shown to people."""
+"""Reads logs and definitions for the `try` commands, and formats them for people."""
 
 import sys
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Pure: which old import names a job's script is given (toolkit/compat), by its distribution or by TOOLKIT_COMPAT."""
+"""Pure: the old import names that a job's script gets (toolkit/compat), by its distribution or by TOOLKIT_COMPAT."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from toolkit.job.job import Job
 
 FOLDER = Path(toolkit.__file__).parent / "compat"
 NAMES = ("smddp", "torch_xla")  # Folders of toolkit/compat, as TOOLKIT_COMPAT names them.
-# What a distribution brings by itself.
+# The names that a distribution gets without asking.
 BROUGHT = {"smddp": ("smddp",)}
 
 
@@ -41,13 +41,13 @@ def asks_for_model_parallel(job: Job) -> bool:
 
 
 def notes(job: Job) -> tuple[str, ...]:
-    """Return what is worth saying about names that are asked for and not given."""
+    """Return notes on names that the job asks for and does not get."""
     if "smddp" not in job.settings.compat or not asks_for_model_parallel(job):
         return ()
     return ("TOOLKIT_COMPAT: smddp is left out, because the job asks for smdistributed.modelparallel (mp_parameters)",)
 
 
 def variables(job: Job) -> dict[str, str]:
-    """Return what tells the rank hook, nothing where no name is asked for."""
+    """Return the variables for the rank hook, none if the job asks for no name."""
     folders = ":".join(str(FOLDER / name) for name in names(job))
     return {"TOOLKIT_COMPAT_PATH": folders} if folders else {}

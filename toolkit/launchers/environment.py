@@ -1,4 +1,4 @@
-"""Pure: the environment of what a launcher starts. What the user set stays; we only fill what is missing."""
+"""Pure: the environment of the processes that a launcher starts. The user's values stay; we only add missing ones."""
 
 import zlib
 from pathlib import Path
@@ -13,7 +13,7 @@ from toolkit.launchers import compat, fabric
 
 MASTER_PORT = 7777
 LOOPBACK = "127.0.0.1"
-# Below the kernel's own choice (32768 on) and Kubernetes' node ports (30000 on).
+# Below the kernel's ephemeral ports (from 32768) and Kubernetes' node ports (from 30000).
 OWN_PORTS = range(20000, 30000)
 SPARE_PORTS = 5
 HOOK = Path(toolkit.__file__).parent / "standalone" / "site"
@@ -32,7 +32,7 @@ def tokens(job: Job) -> tuple[str, ...]:
 
 
 def environment(job: Job, arguments: tuple[str, ...]) -> dict[str, str]:
-    """Return the whole environment for *job*'s script: what `train` was given, the contract's variables, ours."""
+    """Return the whole environment of *job*'s script: that of `train`, the contract's variables, and ours."""
     environ = {**job.environ, **variables(job, arguments)}
     # A crash in native code (SIGSEGV, SIGABRT, SIGBUS, SIGFPE, SIGILL) then still shows where Python was.
     ours = {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}
@@ -42,7 +42,7 @@ def environment(job: Job, arguments: tuple[str, ...]) -> dict[str, str]:
     ours.update(fabric.variables(job))
     for name, value in ours.items():
         environ.setdefault(name, value)
-    environ.pop("TOOLKIT_COMPAT_PATH", None)  # Of a train around this one.
+    environ.pop("TOOLKIT_COMPAT_PATH", None)  # Of an outer train.
     environ.update(compat.variables(job))
     if job.settings.rank_hook == "on":
         environ["PYTHONPATH"] = ":".join(part for part in (str(HOOK), environ.get("PYTHONPATH", "")) if part)
@@ -95,8 +95,8 @@ def link_ports(job: Job) -> tuple[int, ...]:
 
 
 def names(job: Job) -> tuple[Need, ...]:
-    """Return a need for each host name that must resolve: none alone, in Studio's local mode, or where an address is
-    given."""
+    """Return a need for each host name that must resolve: none for one host, in Studio's local mode, or for hosts with
+    an address."""
     if len(job.cluster.hosts) == 1 or job.environ.get("SM_STUDIO_LOCAL_MODE", "").lower() == "true":
         return ()
     hosts = (host for host in job.cluster.hosts if host not in job.cluster.addresses)
@@ -104,10 +104,10 @@ def names(job: Job) -> tuple[Need, ...]:
 
 
 def on_one_machine(job: Job) -> bool:
-    """True if the hosts of the job are one machine's (`toolkit run`): they share its ports."""
+    """True if all hosts of the job run on one machine (`toolkit run`): they share its ports."""
     return job.cluster.size > 1 and any(address.startswith("127.") for address in job.cluster.addresses.values())
 
 
 def stop_policy(job: Job) -> StopPolicy:
-    """Return how the script is stopped."""
+    """Return how `train` stops the script."""
     return StopPolicy(grace_s=job.grace_s)

@@ -1,4 +1,4 @@
-"""Pure: variables of the collectives' libraries, by what the machine has. The caller lets the user's values win."""
+"""Pure: variables for the collectives' libraries, by the machine's devices. The caller lets the user's values win."""
 
 from toolkit.job.job import Job
 
@@ -38,7 +38,7 @@ def variables(job: Job) -> dict[str, str]:
 
 
 def notes(job: Job) -> tuple[str, ...]:
-    """Return what is worth saying about the choice."""
+    """Return notes on the choice of the interface."""
     if len(job.cluster.hosts) < 2:
         return ()
     _, note = interface(job)

@@ -24,8 +24,8 @@ SERVER = Path(toolkit.__file__).parent / "standalone" / "parameter_server.py"
 
 
 def plan(job: Job, run_folder: Path) -> Plan:
-    """Return the plan for one task and one server a host; where the user has a TF_CONFIG, its servers are the user's,
-    too."""
+    """Return the plan for one task and one server on each host; with a TF_CONFIG of the user's, the user starts the
+    servers."""
     index = job.cluster.rank
     own = text(cluster(job), "worker", index - 1) if index else text(cluster(job), "master", 0)
     made = worker(script.plan(job, run_folder), job, "parameter_server", own)

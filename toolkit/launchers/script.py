@@ -17,7 +17,7 @@ def plan(job: Job, run_folder: Path) -> Plan:  # noqa: ARG001 - every launcher i
         name="script",
         argv=command(job.script, job.interpreter, given),
         environ={**_node_rank(job), **environment(job, given)},
-        # A plug-in's is train's own, as with sagemaker-training: the code is yet to come, or the plug-in's to look for.
+        # A plug-in runs in train's own folder, as with sagemaker-training: it may fetch its code itself.
         cwd=Path() if job.script.kind == "plugin" else job.script.folder,
         stop=stop_policy(job),
         rank=0,

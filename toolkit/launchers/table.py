@@ -13,9 +13,9 @@ from toolkit.job.strategy import STRATEGIES
 
 
 def name_for(job: Job) -> str:
-    """Return the launcher's name: a plug-in starts its ranks itself, a host outside the distribution runs alone."""
+    """Return the launcher's name. A plug-in starts its ranks itself; a host outside the distribution runs alone."""
     alone = job.plugin is not None or not job.cluster.takes_part
-    if alone or (job.strategy.name == "parameter_server" and job.cluster.size == 1):  # One host serves nobody.
+    if alone or (job.strategy.name == "parameter_server" and job.cluster.size == 1):  # One host needs no servers.
         return "script"
     return STRATEGIES[job.strategy.name].launcher
 
@@ -23,7 +23,7 @@ def name_for(job: Job) -> str:
 def world_size(job: Job) -> int:
     """Return the number of ranks that the job's launcher starts in all."""
     if name_for(job) == "mpi":
-        from toolkit.launchers.mpi import processes  # A job without MPI need not pay for it.
+        from toolkit.launchers.mpi import processes  # Imported only for jobs under MPI.
 
         return processes(job)
     if name_for(job) == "script":

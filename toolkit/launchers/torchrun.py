@@ -60,7 +60,7 @@ def plan(job: Job, run_folder: Path) -> Plan:
 
 
 def _compiles(job: Job) -> bool:
-    """True if Neuron's compiler stands in front: it runs torchrun to see what there is to compile, and then does."""
+    """True if neuron_parallel_compile runs torchrun, first to find the graphs to compile, then to train."""
     return job.environ.get("RUN_NEURON_PARALLEL_COMPILE") == "1"
 
 

@@ -1,4 +1,4 @@
-"""Finds what is wrong with a job before anything is made for it: missing paths, options that have no effect."""
+"""Checks a job of `toolkit run` before anything is made for it: missing paths, options without effect."""
 
 import os
 from pathlib import Path
@@ -16,7 +16,7 @@ HOST_BYTES = 8 << 20
 
 
 def check(asked: JobFile) -> None:
-    """Raise a UserError for the first path of *asked* that is not there, or word that could have no effect."""
+    """Raise a UserError for the first path of *asked* that does not exist or option that has no effect."""
     _check_backend(asked)
     _check_memory(asked)
     _check_processes(asked)
@@ -55,7 +55,7 @@ def _check_memory(asked: JobFile) -> None:
 
 
 def _of_mode(path: Path) -> str:
-    """Return what to do where a channel's *path*, which is not there, ends like a mistyped mode."""
+    """Return a hint if *path*, a channel's path that does not exist, ends like a mistyped mode."""
     front, colon, word = str(path).rpartition(":")
     if not colon or "/" in word or not (Path(front).exists() or _of_mode(Path(front))):
         return ""

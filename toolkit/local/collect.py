@@ -1,4 +1,4 @@
-"""After the end: archives, metrics and job.json, from what the hosts left behind."""
+"""Collects the results of a job of `toolkit run` when all hosts have ended: archives, metrics and job.json."""
 
 import filecmp
 import heapq
@@ -26,7 +26,7 @@ BATCH = 1000  # Samples in memory at a time: a long job has millions.
 
 
 class Collected(Record, frozen=True, kw_only=True):
-    """What was gathered in the job's folder: archives by name, each metric's last sample, what is worth saying."""
+    """The results in the job's folder: archives by name, each metric's last sample, and notes for the summary."""
 
     artifacts: dict[str, str]
     last: dict[str, Sample]
@@ -34,14 +34,14 @@ class Collected(Record, frozen=True, kw_only=True):
 
 
 def outcomes(staged: Sequence[Staged]) -> dict[str, Outcome]:
-    """Return each host's own story (output/outcome.json), of those that could tell it."""
+    """Return each host's outcome (output/outcome.json), without the hosts that wrote none."""
     told = {}
     for host in staged:
         path = host.setup.base / "output" / "outcome.json"
         try:
             told[host.setup.host] = decode(path.read_bytes(), Outcome, str(path))
         except (OSError, ContractError):
-            pass  # It was killed before it could; the exit code speaks.
+            pass  # The host was killed before it could write one; its exit code is known.
     return told
 
 
@@ -57,7 +57,8 @@ def failure_text(staged: Sequence[Staged], name: str) -> str:
 
 
 def last_words(staged: Sequence[Staged], name: str) -> str:
-    """Return the last line of the log of the host called *name*, "" if it has none: what its engine or kernel said."""
+    """Return the last line in the log of the host called *name*, "" if it has none: the engine's or the kernel's
+    message."""
     for host in staged:
         if host.setup.host == name:
             try:
@@ -69,7 +70,8 @@ def last_words(staged: Sequence[Staged], name: str) -> str:
 
 
 def collect(job_dir: Path, staged: Sequence[Staged], log: Log) -> Collected:
-    """Pack model.tar.gz and output.tar.gz, merge all hosts' metrics. What fails is a note: it changes no status."""
+    """Pack model.tar.gz and output.tar.gz and merge all hosts' metrics. An error becomes a note and changes no
+    status."""
     notes: list[str] = []
     artifacts = {"logs": "logs/"}
     for name, folder in (("model", "model"), ("output", "output/data")):
@@ -96,7 +98,7 @@ def collect(job_dir: Path, staged: Sequence[Staged], log: Log) -> Collected:
 
 
 def gather(staged: Sequence[Staged]) -> Iterator[Sample]:
-    """Yield all hosts' samples by time; those of one host keep their order."""
+    """Yield the samples of all hosts in the order of time; those of one host keep their order."""
     files = (_samples(host.setup.base / "output" / "metrics.jsonl") for host in staged)
     return heapq.merge(*files, key=lambda sample: sample.time_s)
 
@@ -109,10 +111,11 @@ def _samples(path: Path) -> Iterator[Sample]:
 
 
 def merge(folders: Sequence[tuple[str, Path]], into: Path, archive: str) -> list[str]:
-    """Put what the hosts' *folders* hold into one folder, as the platform does in one archive; return what to say.
+    """Merge the hosts' *folders* into one folder, as the platform does in one archive; return the notes for the
+    summary.
 
-    Of two files of one name the first host's is kept, and said unless they are the same. Only what a tar may hold is
-    taken: FIFOs and sockets stay behind.
+    If two hosts have a file of the same name, the first host's is kept; a note names the other unless both are equal.
+    FIFOs and sockets are left out.
     """
     owners: dict[str, str] = {}
     lost: dict[tuple[str, str], list[str]] = {}
@@ -148,7 +151,7 @@ def below(folder: Path) -> list[Path]:
 
 
 def write_json(path: Path, value: Record) -> None:
-    """Write *value* so that *path* is always whole."""
+    """Write *value* to *path* by a rename, so that a reader never sees half of it."""
     part = path.with_name(f".{path.name}.part")
     part.write_bytes(msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n")
     part.replace(path)
@@ -159,7 +162,7 @@ def _put(path: Path, target: Path) -> None:
         target.symlink_to(path.readlink())
         return
     try:
-        target.hardlink_to(path)  # No second copy of a large model.
+        target.hardlink_to(path)  # Avoids a second copy of a large model.
     except OSError:
         shutil.copy2(path, target)
 

@@ -1,7 +1,7 @@
-"""Hosts as containers: the words of `docker run` for each, and the engine's part before and after.
+"""Hosts as containers: the arguments of `docker run` for each host, and the job's network before and after.
 
-The client `docker run` stays in front: its two streams are the container's, its exit code is the container's, and it
-hands SIGTERM on. So a host is a process here as elsewhere, and only its violent end is asked of the engine.
+The client `docker run` stays running for each host: its streams and its exit code are the container's, and it forwards
+SIGTERM. So a host is a process here too; only SIGKILL goes through the engine.
 """
 
 import os
@@ -18,7 +18,7 @@ from toolkit.supervise.children import fork_call
 from toolkit.supervise.kernel import prctl
 
 LABEL = "toolkit.job-dir"
-SHM_BYTES = 1 << 30  # Docker's own 64 MiB are little for data loaders and NCCL.
+SHM_BYTES = 1 << 30  # Docker's default of 64 MiB is too small for data loaders and NCCL.
 WITHIN_S = 60.0
 KILL_S = 10.0
 
@@ -31,20 +31,25 @@ def name_of(asked: JobFile, host: str) -> str:
 def argv(
     asked: JobFile, setup: HostSetup, environ: Mapping[str, str], mounts: Sequence[str], *, gpus: str, user: str
 ) -> tuple[str, ...]:
-    """Return what starts *setup*'s container.
+    """Return the command that starts *setup*'s container.
 
-    *mounts*: "PATH:PATH:ro" besides /opt/ml; *gpus*: as of `gpus_for`; *user*: as of `person`.
+    *mounts*: "PATH:PATH:ro" besides /opt/ml; *gpus*: from `gpus_for`; *user*: from `person`.
     """
     words = ["docker", "run", "--name", name_of(asked, setup.host), "--label", f"{LABEL}={asked.run.job_dir}"]
     words += ["--network", network_of(asked), "--network-alias", setup.host, "--hostname", setup.host]
     words += ["--log-driver", "none", "--shm-size", str(asked.run.shm_bytes or SHM_BYTES)]
     if asked.run.memory_bytes:
-        # No swap on top: what does not fit is to fail.
+        # No swap: a process that needs more memory must fail.
         words += ["--memory", str(asked.run.memory_bytes), "--memory-swap", str(asked.run.memory_bytes)]
     if gpus:
         words += ["--gpus", gpus]
     if user:
-        words += ["--user", user, "--env", "HOME=/tmp"]  # Nobody in the image: without a home, caches go to "/".
+        words += [
+            "--user",
+            user,
+            "--env",
+            "HOME=/tmp",
+        ]  # Unknown to the image: caches would go to "/".
     for mount in (f"{setup.base}:{BASE}", *mounts):
         words += ["--volume", mount]
     for name, value in environ.items():
@@ -54,9 +59,9 @@ def argv(
 
 
 def person() -> str:
-    """Return the user that a container runs as, so that its files are the person's; "" for the image's own.
+    """Return the user that a container runs as, so that its files belong to the person; "" for the image's own user.
 
-    The person is root: then it is as on the platform.
+    For root it is the image's own user, as on the platform.
     """
     return f"{os.getuid()}:{os.getgid()}" if os.getuid() else ""
 
@@ -67,9 +72,9 @@ def network_of(asked: JobFile) -> str:
 
 
 def gpus_for(host: int, hosts: int, count: int) -> str:
-    """Return `--gpus`' value for host number *host* of *hosts* on a machine with *count* GPUs: its share of them.
+    """Return the value of `--gpus` for host number *host* of *hosts* on a machine with *count* GPUs: its share of them.
 
-    All of them where there are not enough for each to have its own.
+    Every host gets all GPUs if there are fewer GPUs than hosts.
     """
     if not count:
         return ""
@@ -80,19 +85,19 @@ def gpus_for(host: int, hosts: int, count: int) -> str:
 
 
 def gpu_count() -> int:
-    """Return the number of NVIDIA's GPUs here, by their devices."""
+    """Return the number of NVIDIA GPUs of this machine, counted by their devices."""
     return sum(1 for device in Path("/dev").glob("nvidia*") if re.fullmatch(r"nvidia\d+", device.name))
 
 
 class Engine:
-    """The engine for one job: its network before, nothing left of it after. *own*: the person's environment."""
+    """Makes the job's network before the job and removes everything after it. *own*: the person's environment."""
 
     def __init__(self, asked: JobFile, own: Mapping[str, str]) -> None:
         self._asked = asked
         self._own = own
 
     def __enter__(self) -> "Engine":
-        """Clear away what an earlier run in this folder left (its `toolkit run` was killed), and make the network.
+        """Remove what an earlier run in this folder left because it was killed, and make the network.
 
         Raises:
             PlatformError: there is no docker, it refuses, or a job of this name from another folder is there.
@@ -113,14 +118,14 @@ class Engine:
         try:
             self._clear()
         except PlatformError:
-            pass  # The job has ended as it has ended; the next run here clears.
+            pass  # The job's end stays as it is; the next run in this folder removes the rest.
 
     def short_of_memory(self, host: str) -> bool:
-        """Return whether the kernel killed something in *host*'s container for want of memory."""
+        """Return whether the kernel killed a process in *host*'s container because memory ran out."""
         try:
             told = self._ask("inspect", "--format", "{{.State.OOMKilled}}", name_of(self._asked, host))
         except PlatformError:
-            return False  # It never came to be.
+            return False  # The container was never created.
         return told.strip() == "true"
 
     @property
@@ -162,9 +167,9 @@ class Engine:
 
 
 def kill(name: str, own: Mapping[str, str]) -> None:
-    """Have the engine kill everything in the container; a process of its own sees to it, nobody waits for it.
+    """Have the engine kill all processes in the container; another process does this, and nobody waits for it.
 
-    A container that is only being started is not there yet: tried again for KILL_S.
+    A container that is still starting does not exist yet: it is tried again for KILL_S.
     """
 
     def insist() -> int:

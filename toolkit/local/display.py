@@ -1,8 +1,8 @@
-"""What a person sees while a job runs: every line of every host, and now and then where the job stands.
+"""What a person sees while a job runs: every line of every host, and regularly the job's progress.
 
-On a terminal with rich a table of hosts and progress bars stays at the bottom; else a status line is written every
-10 s, and the newest state of a bar every 5 s. Lines go where the host wrote them, stdout or stderr, unaltered but for
-"algo-1 | " in front where there are several and the line names none.
+On a terminal with rich, a table of hosts and progress bars stays at the bottom. Elsewhere a status line is written
+every 10 s, and the newest state of a bar every 5 s. Lines go to the stream that the host wrote them to, stdout or
+stderr. They are unchanged except for "algo-1 | " in front if there are several hosts and the line names none.
 """
 
 import os
@@ -29,17 +29,17 @@ class Display(Protocol):
     """Shows a running job."""
 
     def lines(self, host: str, fd: int, block: bytes) -> None:
-        """Display whole lines that *host* wrote to *fd* (1 or 2)."""
+        """Show whole lines that *host* wrote to *fd* (1 or 2)."""
 
     def progress(self, progress: JobProgress) -> None:
-        """Take note of where the job stands; called about once a second, and four times while a bar moves."""
+        """Show the job's progress; called about once a second, and four times a second while a bar moves."""
 
     def close(self) -> None:
         """The job is over."""
 
 
 class Plain:
-    """Lines as they come, a status line every 10 s through *log*."""
+    """Shows lines as they come, and a status line every 10 s through *log*."""
 
     def __init__(self, log: Log, *, several: bool) -> None:
         self._log = log
@@ -73,13 +73,13 @@ class Plain:
             try:
                 view = view[os.write(fd, view) :]
             except OSError:
-                # `toolkit run ... | head`, a full disk behind it: the job goes on, the logs still get everything.
+                # `toolkit run ... | head`, or a full disk behind it: the job goes on, and its logs get everything.
                 self._closed_fds.add(fd)
                 return
 
 
 class Quiet:
-    """Nothing: what the hosts print is in the job's logs."""
+    """Shows nothing: the job's logs have what the hosts print."""
 
     def lines(self, host: str, fd: int, block: bytes) -> None:
         """Not shown."""
@@ -92,7 +92,7 @@ class Quiet:
 
 
 class Live:
-    """The same lines above a table that is kept up to date (rich)."""
+    """Shows the same lines above a table that is kept up to date (rich)."""
 
     def __init__(self, log: Log, *, several: bool) -> None:
         from rich.console import Console
@@ -125,8 +125,8 @@ class Live:
         self._attempt(lambda: self._console.print(Text.from_ansi(text), soft_wrap=True))
 
     def _attempt(self, step: Callable[[], object]) -> None:
-        """Display something, unless the terminal has gone (a closed window: EIO): then nobody sees it, and the job goes
-        on, or is stopped by the SIGHUP that comes with it."""
+        """Show something, unless the terminal has gone (a closed window: EIO). The job then goes on, or the SIGHUP that
+        comes with it stops the job."""
         if self._gone:
             return
         try:
@@ -146,10 +146,9 @@ def _text(progress: JobProgress, width: int, height: int) -> "Text":
 
 
 def marked_block(host: str, block: bytes, *, several: bool) -> bytes:
-    """Return *block*, whole lines or a last unfinished one, the host in front of each if there are *several*.
+    """Return *block*, whole lines or a last unfinished one, with the host in front of each if there are *several*.
 
-    A line that names its host already, as those of ranks do ("[algo-2 rank 3] ", "[1,mpirank:3,algo-2]"), stays as it
-    is.
+    A line that already names its host, as ranks' lines do ("[algo-2 rank 3] ", "[1,mpirank:3,algo-2]"), is unchanged.
     """
     if not several:
         return block
@@ -167,7 +166,7 @@ def chosen(log: Log, *, several: bool, environ: Mapping[str, str], look: Look = 
 
 
 def is_live(environ: Mapping[str, str], look: Look = "auto") -> bool:
-    """True if the job is shown on a live table: on a terminal, with rich, which is an extra."""
+    """True if the job is shown in a live table: stdout is a terminal, and rich (an extra) is installed."""
     from importlib.util import find_spec
 
     return look == "auto" and sys.stdout.isatty() and not wants_plain(environ) and find_spec("rich") is not None

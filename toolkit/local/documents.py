@@ -1,4 +1,4 @@
-"""What the platform writes for each host before it starts the container: documents and environment. Pure.
+"""The documents and the environment that the platform makes for each host before it starts the container. Pure.
 
 Names and shapes as seen in jobs of 2026 and in what SageMaker's Python SDK 2.257 sends.
 """
@@ -14,7 +14,7 @@ from toolkit.records import Record
 BASE = Path("/opt/ml")
 REGION = "us-east-1"
 ACCOUNT = "000000000000"
-# Variables of an outer job or launcher: a host of this job must not take them for its own.
+# Variables of an outer job or launcher: a host of this job must not use them.
 FOREIGN_PREFIXES = ("SM_", variables.PREFIX, "TORCHELASTIC_", "OMPI_", "PMIX_", "PET_", "SLURM_")
 FOREIGN_RANKS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE")
 FOREIGN_JOBS = (
@@ -49,7 +49,7 @@ class HostSetup(Record, frozen=True, kw_only=True):
 
 
 def resources(asked: JobFile, host: str) -> dict[str, Any]:
-    """Return resourceconfig.json as *host* is given it. Hosts that are processes of this machine meet on loopback."""
+    """Return *host*'s resourceconfig.json. Hosts that are processes of this machine use the loopback interface."""
     return write.resources(host, asked.hosts, asked.groups, "eth0" if asked.run.backend == "docker" else "lo")
 
 
@@ -70,18 +70,18 @@ def documents(asked: JobFile, setup: HostSetup, region: str) -> dict[str, Any]:
 
 
 def environment(asked: JobFile, setup: HostSetup, own: Mapping[str, str], region: str) -> dict[str, str]:
-    """Return the environment of *setup*'s `train`: the person's *own*, what the platform sets, then what the job asks.
+    """Return the environment of *setup*'s `train`: the person's *own*, then the platform's variables, then the job's.
 
-    A container gets nothing of the person's. OMP_NUM_THREADS is set where nobody did: the hosts share this machine's
-    cores, and each would take all of them.
+    A container gets none of the person's variables. OMP_NUM_THREADS is set unless the person set it: the hosts share
+    this machine's cores, and each would use all of them.
     """
     kept = {} if setup.contained else {name: value for name, value in own.items() if not _is_foreign(name)}
     ranks = len(asked.hosts) * (asked.spec.processes_per_host or 1)
     if ranks > 1 and "OMP_NUM_THREADS" not in kept:
         kept["OMP_NUM_THREADS"] = str(max(1, setup.cpus // ranks))
-    if "TOOLKIT_LOG_PROGRESS" in own:  # How the console on which the job is shown takes progress bars.
+    if "TOOLKIT_LOG_PROGRESS" in own:  # What the console of `toolkit run` can show of progress bars.
         kept["TOOLKIT_LOG_PROGRESS"] = own["TOOLKIT_LOG_PROGRESS"]
-    kept.setdefault("TOOLKIT_LOG_FAILURE", "brief")  # The summary at the end says once what the job failed of.
+    kept.setdefault("TOOLKIT_LOG_FAILURE", "brief")  # The summary at the end names the cause of the failure once.
     if asked.spec.processes_per_host:
         kept["TOOLKIT_PROCESSES_PER_HOST"] = str(asked.spec.processes_per_host)
     if asked.spec.rules is not None:
@@ -100,7 +100,7 @@ def environment(asked: JobFile, setup: HostSetup, own: Mapping[str, str], region
 
 
 def region_of(own: Mapping[str, str]) -> str:
-    """Return the region a person works in, else one that exists."""
+    """Return the region that the person has set, else an existing one."""
     return own.get("AWS_REGION") or own.get("AWS_DEFAULT_REGION") or REGION
 
 

@@ -1,8 +1,9 @@
-"""A Pipe channel's writer: a FIFO for each epoch, `<channel>_0`, `<channel>_1`, ..., filled from files in name order.
+"""The writer of a Pipe channel: one FIFO for each epoch, `<channel>_0`, `<channel>_1`, ..., filled from files in name
+order.
 
-Opening a FIFO waits for its reader, so `run` is the work of a process of its own; it goes on until it is killed, then
-`withdraw` takes away what nobody read. The next epoch's FIFO is there before the present one can end, so that a script
-may look for it.
+Opening a FIFO waits for its reader, so `run` has a process of its own. It runs until it is killed; `withdraw` then
+removes the FIFOs that nobody read. The next epoch's FIFO exists before the current one can end, because a script may
+look for it.
 """
 
 import os
@@ -15,7 +16,7 @@ PIECE_BYTES = 1 << 20
 
 
 class Feed(Record, frozen=True, kw_only=True):
-    """What one channel of one host is fed with. `fifo`: the FIFOs' path less "_0"."""
+    """What feeds one channel of one host. `fifo`: the path of the FIFOs without "_0"."""
 
     fifo: Path
     files: tuple[Path, ...]
@@ -25,7 +26,7 @@ class Feed(Record, frozen=True, kw_only=True):
 
 
 def run(feed: Feed) -> int:
-    """Feed epoch after epoch, for ever; return 1 where a file cannot be read or a FIFO not be made."""
+    """Feed epoch after epoch, without end; return 1 if a file cannot be read or a FIFO cannot be made."""
     # A reader that leaves early is an error to handle, not a reason to die.
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     number = 0
@@ -41,13 +42,13 @@ def run(feed: Feed) -> int:
 
 
 def prepare(feed: Feed, number: int) -> None:
-    """Make the FIFO of epoch *number* if it is not there."""
+    """Make the FIFO of epoch *number* unless it exists."""
     if not feed.epoch(number).exists():
         os.mkfifo(feed.epoch(number))
 
 
 def fill(fifo: Path, files: tuple[Path, ...]) -> None:
-    """Write *files*, one after the other, into *fifo*, once it has a reader; a reader that leaves early ends it."""
+    """Write *files*, one after the other, into *fifo* once it has a reader; stop if the reader leaves early."""
     try:
         with fifo.open("wb", buffering=0) as pipe:
             for path in files:
@@ -59,7 +60,7 @@ def fill(fifo: Path, files: tuple[Path, ...]) -> None:
 
 
 def withdraw(feed: Feed) -> None:
-    """Take away the FIFOs that were never read."""
+    """Remove the FIFOs that were never read."""
     for fifo in feed.fifo.parent.glob(feed.fifo.name + "_*"):
         if fifo.is_fifo():
             fifo.unlink(missing_ok=True)

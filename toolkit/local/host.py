@@ -1,4 +1,4 @@
-"""One host while a job runs: its `train`, what that prints, and how it is stopped or lost."""
+"""One host while a job runs: its `train`, its output, and how it is stopped or killed."""
 
 import os
 import re
@@ -19,7 +19,7 @@ from toolkit.platforms.sagemaker.variables import BASE_DIR
 from toolkit.supervise.children import send_all, spawn
 from toolkit.supervise.kernel import descendants, marked, prctl
 
-SILENT_S = 5.0  # How long a container that is being started may say nothing before it is stopped all the same.
+SILENT_S = 5.0  # How long a stop waits for the first output of a container that is starting.
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -42,7 +42,7 @@ class Host:
         self.stops_at_s: float | None = None
 
     def start(self) -> None:
-        """Start `train`, its two streams on pipes of ours."""
+        """Start `train` with its two streams connected to our pipes."""
         pipes = [os.pipe(), os.pipe()]
         try:
             folder = self.staged.setup.base
@@ -62,13 +62,14 @@ class Host:
             self.streams[read_end] = HostStream(fd)
 
     def bars(self, *, several: bool) -> tuple[str, ...]:
-        """Return the newest states of progress bars, marked as lines are: by rank, or by host if there are several."""
+        """Return the newest states of progress bars, with the prefix that lines have: the rank, or the host if there
+        are several."""
         states = [state for stream in self.streams.values() for state in stream.states.values()]
         blocks = [marked_block(self.name, state, several=several) for state in states]
         return tuple(_COLOURS.sub("", block.decode("utf-8", "replace").rstrip("\n")) for block in blocks)
 
     def look(self) -> None:
-        """Read the newest samples, and at the end why the host failed."""
+        """Read the newest samples and, once the host has ended, the cause of its failure."""
         self.newest = last_values(self._tail.new(), self.newest)
         if self.state.startswith("ended") and not (self._error or self._followed):
             told = collect.outcomes((self.staged,)).get(self.name)
@@ -76,7 +77,7 @@ class Host:
             self._error = told.cause.strip().rpartition("\n")[2] if told is not None and not self._followed else ""
 
     def progress(self, *, several: bool) -> HostProgress:
-        """Return where this host stands, as of the last `look`."""
+        """Return this host's progress as of the last `look`."""
         return HostProgress(
             name=self.name,
             state=self.state,
@@ -87,11 +88,11 @@ class Host:
         )
 
     def stop(self, now_s: float) -> None:
-        """SIGTERM to `train`, by the time `stops_at_s`."""
+        """Have SIGTERM sent to `train` at *now_s*."""
         self.stops_at_s = now_s
 
     def vanish(self) -> None:
-        """SIGKILL to everything on this host at once: stopped first, so that nothing is forked meanwhile."""
+        """Send SIGKILL to every process of this host; they are stopped first, so that none of them forks meanwhile."""
         marker = f"{BASE_DIR}={self.staged.setup.base}".encode()
         for _ in range(3):
             left = {pid for root in marked(marker) | {self.pid} for pid in (root, *descendants(root))}
@@ -99,30 +100,30 @@ class Host:
 
 
 class ContainedHost(Host):
-    """One host that is a container; `pid` is its client's."""
+    """One host that is a container; `pid` is the pid of `docker run`."""
 
     def stop(self, now_s: float) -> None:
-        """As elsewhere, but not before `train` has said a word.
+        """As for a process, but not before `train` has printed something.
 
-        Before there is a container the client ends by SIGTERM, and a PID 1 that does not yet handle a signal never gets
-        it: the kernel drops it.
+        SIGTERM ends the client if there is no container yet, and the kernel drops a signal to a PID 1 that has no
+        handler for it yet.
         """
         self.stops_at_s = now_s if self.heard else now_s + SILENT_S
 
     def vanish(self) -> None:
-        """SIGKILL to everything in the container, by the engine."""
+        """Have the engine send SIGKILL to every process in the container."""
         containers.kill(self.staged.container, self.staged.environ)
 
 
 class SampleReader:
-    """Follows a growing metrics.jsonl: each line is read once."""
+    """Reads a growing metrics.jsonl; each line once."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._offset = 0
 
     def new(self) -> Iterator[Sample]:
-        """Yield the samples that came since last time."""
+        """Yield the samples written since the last call."""
         try:
             with self._path.open("rb") as file:
                 file.seek(self._offset)

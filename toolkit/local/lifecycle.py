@@ -1,9 +1,9 @@
-"""The lifecycle of a job over its hosts: what to do to which host when. Pure: facts and times in, orders out.
+"""The lifecycle of a job over its hosts: which host is stopped or killed when. Pure: facts and times in, orders out.
 
-the person or a limit says stop   every host is told (SIGTERM); after 120 s what is left is killed
-a second Ctrl-C                   everything is killed
-a host fails                      the others are told, and killed after 120 s; the first failure is the job's
-`--kill HOST@TIME`                that host vanishes, which is a failure of that host
+a person or a limit stops the job   every host gets SIGTERM; hosts that still run after 120 s are killed
+a second Ctrl-C                     every host is killed
+a host fails                        the others get SIGTERM, and are killed after 120 s; the first failure is the job's
+`--kill HOST@TIME`                  that host is killed, which counts as its failure
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,8 @@ Reason = Literal["", "asked", "time", "max-run", "failed"]
 
 
 class Lifecycle:
-    """Times are seconds from the start. Each method returns the orders that follow, as (order, host)."""
+    """Decides which hosts are stopped or killed. Times are seconds from the start; each method returns orders as
+    (order, host)."""
 
     def __init__(
         self,
@@ -50,11 +51,11 @@ class Lifecycle:
         return not self.running
 
     def asked_to_stop(self, now_s: float) -> list[tuple[Order, str]]:
-        """A person (or a signal) asked: stops; kills if the job is being stopped already, for whatever reason."""
+        """Return the orders for a stop request: stop all hosts, or kill them if the job is stopping already."""
         return self._kill_all() if self.reason else self._stop_all("asked", now_s)
 
     def ended(self, host: str, code: int, now_s: float) -> list[tuple[Order, str]]:
-        """*host*'s `train` ended with *code* (128 + signal for a death)."""
+        """Return the orders that follow when *host*'s `train` has ended with *code* (128 + signal for a death)."""
         if host in self.running:
             self.running.remove(host)
         self.codes[host] = code
@@ -65,7 +66,7 @@ class Lifecycle:
         return [] if self.reason else self._stop_all("failed", now_s)
 
     def due(self, now_s: float) -> list[tuple[Order, str]]:
-        """The time is *now_s*: what has fallen due."""
+        """Return the orders whose time has come at *now_s*."""
         orders: list[tuple[Order, str]] = []
         while self._kills and self._kills[0].after_s <= now_s:
             host = self._kills.pop(0).host
@@ -83,7 +84,7 @@ class Lifecycle:
         return orders
 
     def next_s(self) -> float | None:
-        """When `due` is worth asking again."""
+        """Return the time of the next order that `due` will return, None if there is none."""
         times = [kill.after_s for kill in self._kills] + [after_s for after_s, _ in self._limits]
         if self._kill_at_s is not None:
             times.append(self._kill_at_s)
@@ -99,7 +100,7 @@ class Lifecycle:
 
 
 class JobEnd(Record, frozen=True, kw_only=True):
-    """How the job ended, in the platform's words. `host`: whose failure it is."""
+    """How the job ended, in the platform's terms. `host`: the host whose failure it is."""
 
     status: Literal["Completed", "Failed", "Stopped"]
     secondary: Literal["Completed", "Failed", "Stopped", "MaxRuntimeExceeded"]
@@ -108,9 +109,9 @@ class JobEnd(Record, frozen=True, kw_only=True):
 
 
 def job_end(lifecycle: Lifecycle, *, interrupted: bool = False, first: str = "") -> JobEnd:
-    """Return how the job of the finished *lifecycle* ended; *first*: the host whose failure is known to be the first.
+    """Return how the job of the finished *lifecycle* ended; *first*: the host that is known to have failed first.
 
-    A job stopped before its end is no success for whoever waits for the exit code, even if its scripts ended with 0.
+    A job stopped before its end does not succeed, even if its scripts ended with 0.
     """
     if lifecycle.failures:
         host = first or next((host for host in lifecycle.failures if host in lifecycle.vanished), lifecycle.failures[0])

@@ -33,10 +33,8 @@ INSTEAD = {
 
 
 def with_own(asked: JobFile, staged: Sequence[Staged], log: Log) -> tuple[Staged, ...]:
-    """Return *staged* with what gives each host its own /opt/ml in front; as it is where that cannot be.
-
-    Then a script of the job that names /opt/ml is warned of.
-    """
+    """Return *staged* with the command that gives each host its own /opt/ml in front, unchanged if the kernel does not
+    allow it; then warn if a script of the job names /opt/ml."""
     if asked.run.backend == "docker":
         return tuple(staged)
     reason = _hidden(asked) or refused(staged[0].setup.base)
@@ -59,7 +57,7 @@ def _enter(base: Path) -> tuple[str, ...]:
 
 
 def _hidden(asked: JobFile) -> str:
-    """Return why /opt/ml must stay as it is: the job needs something below the machine's own; "" if nothing."""
+    """Return why /opt/ml must stay as it is, "" if it need not: the job uses a file below the machine's own /opt/ml."""
     needed = [asked.run.job_dir, asked.spec.checkpoints, *(channel.folder for channel in asked.spec.channels)]
     needed += [Path(sys.prefix), Path(sys.base_prefix), MOUNTS]
     target = BASE.resolve()
@@ -68,7 +66,7 @@ def _hidden(asked: JobFile) -> str:
 
 
 def refused(base: Path) -> str:
-    """Return why the kernel or its settings do not let a host have its own /opt/ml, "" if they do."""
+    """Return why the kernel or its settings do not allow a host its own /opt/ml, "" if they do."""
     try:
         done = subprocess.run(
             _enter(base), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=WITHIN_S, check=False
@@ -80,7 +78,8 @@ def refused(base: Path) -> str:
 
 
 def _named(asked: JobFile) -> Iterator[tuple[str, str]]:
-    """Yield (place, path) for where the job names /opt/ml: files of the source, hyperparameters, the environment."""
+    """Yield (place, path) for each mention of /opt/ml in the source's files, the hyperparameters and the
+    environment."""
     given = {"hyperparameter": asked.spec.hyperparameters, "env": asked.spec.environment}
     for kind, values in given.items():
         for name, value in values.items():

@@ -1,4 +1,4 @@
-"""What root plays in another user's folder belongs to that user in the end: `sudo toolkit run`, containers that run as
+"""Gives the files that root wrote in another user's folder to that user: `sudo toolkit run`, containers that run as
 root."""
 
 import os
@@ -11,9 +11,10 @@ Owner = tuple[int, int]
 
 
 def heir(folder: Path) -> Owner | None:
-    """Return whose (user, group) *folder* is, or the nearest folder above it; None where nothing is to be handed over.
+    """Return the owner (user, group) of *folder* or of the nearest folder above it; None if nothing is to be given
+    away.
 
-    A place where all may write (/tmp) is nobody's.
+    A folder in which everyone may write (/tmp) has no heir.
     """
     if os.geteuid() != 0:
         return None

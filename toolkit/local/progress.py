@@ -1,4 +1,4 @@
-"""Pure: where a job stands, as one line and as the rows of a live table that fits on its screen."""
+"""Pure: a job's progress as one line, and as the rows of a live table that fits the screen."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -18,7 +18,8 @@ _STYLES: dict[str, Style] = {"running": "green", "stopping": "yellow", "ended wi
 
 
 class HostProgress(Record, frozen=True, kw_only=True):
-    """Where one host stands: its state in words, its newest samples, why it failed, and the states of its bars.
+    """One host's progress: its state, its newest samples, the cause of its failure, and the states of its progress
+    bars.
 
     `followed`: it ended because another host had failed.
     """
@@ -32,7 +33,7 @@ class HostProgress(Record, frozen=True, kw_only=True):
 
 
 class JobProgress(Record, frozen=True, kw_only=True):
-    """Where the job stands."""
+    """The progress of all hosts of a job."""
 
     name: str
     elapsed_s: float
@@ -62,10 +63,10 @@ def status_line(progress: JobProgress) -> str:
 
 
 def rows(progress: JobProgress, *, width: int, height: int) -> list[Row]:
-    """Return *progress* for a screen of *width* columns and *height* rows, of which at most half are used.
+    """Return *progress* as rows for a screen of *width* columns and *height* rows, of which at most half are used.
 
-    A host has a row of its own, with its own values. Where there are more hosts than rows the last row counts the rest,
-    none of which has failed if the rows suffice. Progress bars come last.
+    Each host has a row. If there are more hosts than rows, the last row counts the rest; hosts that failed are shown
+    first. Progress bars come last.
     """
     hosts = sorted(progress.hosts, key=lambda host: natural(host.name))
     room = max(height // 2 - 2, 1)
@@ -84,7 +85,7 @@ def rows(progress: JobProgress, *, width: int, height: int) -> list[Row]:
 
 
 def style_of(host: HostProgress) -> Style:
-    """Return how a host's state is shown: a failure of its own in red."""
+    """Return the style of a host's state: red for a failure of its own."""
     return _STYLES.get(host.state, "yellow" if host.followed else "bold red")
 
 
@@ -142,7 +143,7 @@ def _value(host: HostProgress, name: str) -> str:
 
 
 def _cut(line: Row, width: int) -> Row:
-    """Return *line* without what has no width or would exceed the screen."""
+    """Return *line* without invisible characters, cut at the width of the screen."""
     cut: list[Span] = []
     left = width
     for text, style in line:

@@ -1,4 +1,4 @@
-"""job.json: what the platform would say of a finished job, and the same for people. Pure."""
+"""job.json: what the platform would report of a job, and the same for people. Pure."""
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timezone
@@ -15,8 +15,8 @@ REASON_CHARACTERS = 1024  # What DescribeTrainingJob keeps of output/failure.
 
 
 class HostReport(Record, frozen=True, kw_only=True):
-    """How one host ended: its `train`'s exit code (128 + signal for a death), and what happened on this host itself,
-    which need not be what the job failed of."""
+    """How one host ended: the exit code of its `train` (128 + signal for a death), and what happened on this host,
+    which need not be the cause of the job's failure."""
 
     exit_code: int | None
     status: str = ""
@@ -24,7 +24,7 @@ class HostReport(Record, frozen=True, kw_only=True):
 
 
 class JobReport(Record, frozen=True, kw_only=True):
-    """A job as job.json tells it. Times are UTC; `billable_seconds` is hosts x `training_seconds`."""
+    """A job as job.json has it. Times are UTC; `billable_seconds` is hosts x `training_seconds`."""
 
     name: str
     status: Literal["InProgress", "Completed", "Failed", "Stopped"]
@@ -48,10 +48,10 @@ def moment(seconds: float) -> str:
 
 
 def first_failure(lifecycle: Lifecycle, outcomes: Mapping[str, Outcome]) -> str:
-    """Return the host whose failure was the first, as far as the hosts' own stories tell; "" if none failed.
+    """Return the host that failed first, as far as the hosts' outcomes show; "" if none failed.
 
-    A vanished host is always the cause. Else a host whose script failed by itself, the earliest; a host that says it
-    was stopped, or lost a peer (exit 75), only repeats what another one suffered.
+    A vanished host is always the cause. Otherwise it is the earliest host whose script failed by itself: a host that
+    was stopped, or lost a peer (exit code 75), only follows another one.
     """
     failures = [host for host in lifecycle.failures if host in lifecycle.vanished] or lifecycle.failures
     if not failures or failures[0] in lifecycle.vanished:
@@ -65,7 +65,7 @@ def first_failure(lifecycle: Lifecycle, outcomes: Mapping[str, Outcome]) -> str:
 
 
 def accused(verdict: JobEnd, outcomes: Mapping[str, Outcome]) -> str:
-    """Return the host of which the job failed, "" where it hung and none is the cause."""
+    """Return the host that is the cause of the failure, "" for a hang without one."""
     told = outcomes.get(verdict.host)
     return "" if told is not None and told.kind == "Hang" and not told.host else verdict.host
 
@@ -84,7 +84,7 @@ def own_end(outcome: Outcome, host: str) -> str:
 
 
 def failure_reason(verdict: JobEnd, vanished: bool, failure: str) -> str:
-    """Return FailureReason in the platform's form; *failure* is the host's output/failure, "" if it wrote none."""
+    """Return the platform's FailureReason; *failure* is the host's output/failure, "" if it wrote none."""
     if verdict.status != "Failed":
         return ""
     if vanished:
@@ -112,11 +112,11 @@ def value_text(value: float) -> str:
 
 
 def summary(report: JobReport, job_dir: Path) -> str:
-    """Return what a person wants to know at the end."""
+    """Return the summary that a person sees at the end."""
     end = f"{report.status} ({report.secondary_status})" if report.secondary_status != report.status else report.status
     lines = [f"{report.name}: {end}, exit code {report.exit_code}"]
     if report.failure_reason:
-        # Below the first empty line follows the traceback, which the rank has printed.
+        # The traceback follows the first empty line; the rank has already printed it.
         lines += ["", *report.failure_reason.partition("\n\n")[0].splitlines(), ""]
     for host, told in report.hosts.items():
         cause = f": {told.cause}" if told.cause and told.cause not in report.failure_reason else ""

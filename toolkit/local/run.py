@@ -1,8 +1,9 @@
-"""Simulates the platform: starts a `train` for each host, relays them, stops or kills them, and says how the job ended.
+"""Simulates the platform: starts a `train` for each host, relays its output, stops or kills it, and reports how the job
+ended.
 
-One thread, one wait. What to do when is lifecycle.py's; this file has the hands: processes, pipes, clocks, signals.
-A host here is one `train` and all below it, found by its base folder in their environments: what the platform would
-lose with a machine.
+One thread with one poll loop. lifecycle.py decides; this file acts: processes, pipes, clocks, signals. A host is one
+`train` and all processes below it, found by their base folder in their environments: what the platform would lose with
+a machine.
 """
 
 import os
@@ -41,15 +42,15 @@ from toolkit.supervise.children import fork_call, reap, send
 from toolkit.supervise.kernel import prctl
 from toolkit.supervise.signals import Signals, Wishes, stops
 
-ENGINES_OWN = (125, 126, 127)  # `docker run`'s codes where the container's program was not started.
-DRAIN_S = 2.0  # How long after a host's end its pipes may still bring something.
+ENGINES_OWN = (125, 126, 127)  # Exit codes of `docker run` if the container's program was not started.
+DRAIN_S = 2.0  # How long the pipes of a host that has ended are still read.
 LOOK_S = 1.0  # How often the progress is shown, and
 BARS_S = 0.25  # how often while progress bars move.
 READ_BYTES = 1 << 16
 
 
 def simulate(asked: JobFile, own: Mapping[str, str], log: Log, make_display: Callable[[], Display]) -> JobReport:
-    """Run the job of *asked* to its end and return what became of it, which is in JOBDIR/job.json, too.
+    """Run the job of *asked* to its end and return its report, which is also in JOBDIR/job.json.
 
     *own* is the person's environment; *make_display* is called once the job starts.
 
@@ -79,7 +80,7 @@ def simulate(asked: JobFile, own: Mapping[str, str], log: Log, make_display: Cal
         try:
             collect.write_json(job_json, report)
         except OSError as error:
-            log.error(f"{job_json} could not be written: {error.strerror}")  # The job has ended as it has ended.
+            log.error(f"{job_json} could not be written: {error.strerror}")  # The job's end stays as it is.
         return report
     finally:
         for folder, heir in heirs.items():
@@ -89,7 +90,7 @@ def simulate(asked: JobFile, own: Mapping[str, str], log: Log, make_display: Cal
 
 
 class Simulation:
-    """Starts the hosts of a job, relays them and carries out what the lifecycle orders."""
+    """Starts the hosts of a job, relays their output and carries out the orders of the lifecycle."""
 
     def __init__(self, name: str, staged: Sequence[Staged], lifecycle: Lifecycle, log: Log, display: Display) -> None:
         self.name = name
@@ -105,7 +106,7 @@ class Simulation:
         self._selector = selectors.PollSelector()
 
     def run(self) -> None:
-        """Start everything and return when every host has ended and been read to the end."""
+        """Start all hosts and return when each has ended and its output has been read."""
         with Signals() as signals:
             self._selector.register(signals.fd, selectors.EVENT_READ)
             self._start()
@@ -133,7 +134,7 @@ class Simulation:
             self._show_progress()
 
     def clear(self) -> None:
-        """Leave nothing behind: no process, no FIFO, no open file; also after an error half-way."""
+        """Remove every process, FIFO and open file of the job, also after an error."""
         for pid in self._feeders:
             send(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
@@ -151,7 +152,7 @@ class Simulation:
         self._display.close()
 
     def _start(self) -> None:
-        # The writers first: their forks must not hold the hosts' pipes.
+        # The writers first: their processes must not inherit the hosts' pipes.
         for host in self._hosts.values():
             for fed in host.staged.feeds:
                 feed.prepare(fed, 0)
@@ -193,7 +194,7 @@ class Simulation:
         try:
             host.log.write(collapsed(block))
         except OSError:
-            pass  # A full disk must not end the job; what it does to the job is the job's to say.
+            pass  # A full disk must not end the job; the job reports its own errors.
         lines = stream.lines(block)
         if lines:
             self._display.lines(host.name, stream.fd, lines)
@@ -274,7 +275,7 @@ def _report(
     outcomes = collect.outcomes(staged)
     end: JobEnd = job_end(lifecycle, interrupted=simulation.interrupted, first=first_failure(lifecycle, outcomes))
     refused = _refused(staged, lifecycle, outcomes)
-    if end.host in refused:  # Nothing was started: a wrong image, not a failure of the script's.
+    if end.host in refused:  # The image is wrong: the script did not start.
         end = msgspec.structs.replace(end, exit_code=UserError.exit_code)
     gathered = collect.collect(asked.run.job_dir, staged, log)
     last = gathered.last
@@ -310,8 +311,10 @@ def _report(
 
 
 def _refused(staged: Sequence[Staged], lifecycle: Lifecycle, outcomes: Mapping[str, Outcome]) -> dict[str, str]:
-    """Return the hosts whose containers the engine could not start, each with its words. It then ends with 125, or 126
-    and 127 where the image has no `train`; a `train` that ran has told its own story."""
+    """Return the hosts whose containers the engine could not start, each with its message.
+
+    The engine ends with 125, or with 126 or 127 if the image has no `train`; a `train` that ran has written an outcome.
+    """
     told = {}
     for host in staged:
         name = host.setup.host

@@ -1,8 +1,8 @@
-"""Packs the source folder of a job as it is submitted: its files, and of links what they lead to.
+"""Packs the source folder of a job as the SDK submits it: its files, and the targets of its links.
 
-A link within the source stays one, as a relative link; of a link to elsewhere the file or the folder is submitted,
-since the link would lead nowhere in a container. A large folder elsewhere is left out: that is data rather than code.
-So is what is neither file nor folder.
+A link within the source stays a relative link. A link to a place outside is replaced by the file or folder, since it
+would lead nowhere in a container. A large folder outside is left out, as it holds data rather than code; so is
+everything that is neither a file nor a folder.
 """
 
 import os
@@ -29,8 +29,8 @@ LARGE_BYTES = 100 << 20
 
 
 class Source(Record, frozen=True, kw_only=True):
-    """What a source folder holds, by name: files, empty folders, links within it (with their targets), and what is left
-    out (with the reason)."""
+    """The content of a source folder by name: files, empty folders, links within it (with their targets), and what is
+    left out (with the reason)."""
 
     files: dict[str, Path]
     folders: tuple[str, ...]
@@ -39,7 +39,7 @@ class Source(Record, frozen=True, kw_only=True):
 
 
 def look(asked: JobFile) -> Source:
-    """Return what is submitted of the source folder: no caches, other jobs' folders, virtual environments, checkpoints.
+    """Return the parts of the source folder to submit: no caches, job folders, virtual environments or checkpoints.
 
     Raises:
         OSError: a link's target cannot be looked at.
@@ -76,8 +76,8 @@ def look(asked: JobFile) -> Source:
 
 
 def pack(asked: JobFile, archive: Path, log: Log) -> dict[str, str]:
-    """Write the source folder to *archive*, with requirements under their usual name and rules from elsewhere. Return
-    what was left out, with the reason."""
+    """Write the source folder to *archive*, with requirements as requirements.txt and rules from elsewhere. Return what
+    was left out, with the reason."""
     found = look(asked)
     added = {} if asked.requirements is None else {"requirements.txt": asked.requirements}
     if asked.spec.rules is not None:
@@ -89,8 +89,8 @@ def pack(asked: JobFile, archive: Path, log: Log) -> dict[str, str]:
             " a copy. Data is better given as a channel (--channel NAME=PATH), from outside of this folder;"
             " --source names another one"
         )
-    archive.parent.mkdir(mode=0o700)  # It holds files that may be the person's alone.
-    # Not compressed: it never leaves this machine (400 MB: 0.6 s of CPU time, at level 1 9.5 s).
+    archive.parent.mkdir(mode=0o700)  # It may hold private files of the person.
+    # Not compressed, since it never leaves this machine (400 MB: 0.6 s of CPU time, at level 1 9.5 s).
     with tarfile.open(archive, "w:gz", compresslevel=0) as tar:
         for name in found.folders:
             tar.add(asked.source / name, arcname=name, recursive=False)
@@ -105,8 +105,8 @@ def pack(asked: JobFile, archive: Path, log: Log) -> dict[str, str]:
 
 
 def _linked(folder: Path, root: Path) -> dict[str, Path] | None:
-    """Return the files of *folder*, outside of the source *root*, that a link leads to; None if it is large, or holds
-    the source itself."""
+    """Return the files of *folder*, outside of the source *root*, that a link leads to; None if it is large or holds
+    the source."""
     if root.is_relative_to(folder):
         return None
     files, left_bytes = {}, LINKED_BYTES
@@ -123,7 +123,7 @@ def _linked(folder: Path, root: Path) -> dict[str, Path] | None:
 
 
 def _entries(asked: JobFile) -> Iterator[Path]:
-    """Yield the paths of the source that are no folders, links to folders, and empty folders."""
+    """Yield the paths of the source except folders with content."""
     for folder, below, names in os.walk(asked.source):
         if not below and not names and Path(folder) != asked.source:
             yield Path(folder)

@@ -1,6 +1,6 @@
-"""Makes the folders of every host as the platform would leave them just before it starts the containers.
+"""Makes the folders of every host as they are on the platform just before it starts the containers.
 
-JOBDIR/.toolkit-job                 says that the folder is a job's; locked while the job runs
+JOBDIR/.toolkit-job                 marks the folder as a job's; locked while the job runs
 JOBDIR/source/sourcedir.tar.gz      what was submitted: the source folder as it was at the start
 JOBDIR/hosts/algo-N/opt/ml/         one host's /opt/ml (SAGEMAKER_BASE_DIR, and mounted there)
 JOBDIR/hosts/algo-N/python/         its own interpreter, only where something may get installed
@@ -36,7 +36,7 @@ INSTALLED_FROM = ("requirements.txt", "setup.py", "pyproject.toml")
 
 
 class Staged(Record, frozen=True, kw_only=True):
-    """One host, ready to be started. `enter`: what stands in front of argv (opt_ml.py)."""
+    """One host, ready to start. `enter`: the command in front of argv (opt_ml.py)."""
 
     setup: HostSetup
     enter: tuple[str, ...] = ()
@@ -48,7 +48,8 @@ class Staged(Record, frozen=True, kw_only=True):
 
 
 def claim(job_dir: Path) -> int:
-    """Make *job_dir* this job's alone, less an earlier job's results, and return the descriptor that holds its lock.
+    """Take *job_dir* for this job alone, remove an earlier job's results, and return the descriptor that holds its
+    lock.
 
     Raises:
         ContractError: it holds something else, or a job that is still running.
@@ -75,15 +76,15 @@ def claim(job_dir: Path) -> int:
 
 
 def stage(asked: JobFile, own: Mapping[str, str], log: Log, *, only: Sequence[str] | None = None) -> tuple[Staged, ...]:
-    """Write what every host finds at its start (of those in *only*, if it is given); *own* is the person's environment.
-    What is left out of source and channels is said.
+    """Write the files that each host finds at its start; *own* is the person's environment, *only* names some of the
+    hosts. A warning names what is left out of the source and the channels.
 
     Raises:
         PlatformError: something cannot be read or written.
     """
     submitted = asked.run.job_dir / "source" / "sourcedir.tar.gz"
     contained = asked.run.backend == "docker"
-    # TensorFlow's servers, two of a host, have the ports from the rendezvous' own on.
+    # TensorFlow's servers, two on each host, have the ports from the rendezvous' port on.
     port, cpus = free_port(2 * len(asked.hosts)), len(os.sched_getaffinity(0))
     places = (
         HostSetup(
@@ -100,7 +101,7 @@ def stage(asked: JobFile, own: Mapping[str, str], log: Log, *, only: Sequence[st
         _say_left_out("the source", asked.source, pack(asked, submitted, log), log)
         content = {channel.name: _present_files(channel, log) for channel in asked.spec.channels}
         (asked.run.job_dir / "logs").mkdir()
-        (asked.run.job_dir / "hosts").mkdir(mode=0o700)  # A container has what is mounted of it, whoever its user is.
+        (asked.run.job_dir / "hosts").mkdir(mode=0o700)  # Containers see what is mounted, as any user.
         if asked.spec.checkpoints:
             asked.spec.checkpoints.mkdir(parents=True, exist_ok=True)
         return tuple(stage_host(asked, setup, own, content) for setup in places)
@@ -156,7 +157,7 @@ def _contained(
     feeds: tuple[Feed, ...],
 ) -> Staged:
     (setup.base / "input" / setup.submitted.name).hardlink_to(asked.run.job_dir / "source" / setup.submitted.name)
-    setup.base.chmod(0o777)  # Whoever the image's user is, /opt/ml is theirs to fill.
+    setup.base.chmod(0o777)  # The image's user must be able to write to /opt/ml.
     hosts = asked.hosts
     gpus = containers.gpus_for(hosts.index(setup.host), len(hosts), containers.gpu_count())
     return Staged(
@@ -170,14 +171,14 @@ def _contained(
 
 
 def linked_folders(channel: Channel, files: Files) -> list[Path]:
-    """Return the folders that hold what the links to *files* lead to: a container must see them at the same paths."""
+    """Return the folders that the links to *files* lead to: a container must see them at the same paths."""
     top = channel.folder.resolve() if channel.folder.is_dir() else channel.folder.resolve().parent
     targets = {path.resolve() for _, path in files}
     return sorted({top} | {target.parent for target in targets if not target.is_relative_to(top)})
 
 
 def share(asked: JobFile, channel: Channel, host: str, files: Files) -> Files:
-    """Return those of *channel*'s *files* that *host* is given."""
+    """Return the part of *channel*'s *files* that *host* gets."""
     if not channel.sharded:
         return files
     hosts = asked.hosts
@@ -185,7 +186,7 @@ def share(asked: JobFile, channel: Channel, host: str, files: Files) -> Files:
 
 
 def channel_files(channel: Channel) -> Files:
-    """Return what *channel* holds besides folders, by name."""
+    """Return all files of *channel*, sorted by name."""
     if channel.folder.is_file():
         return [(channel.folder.name, channel.folder)]
     found = []
@@ -211,10 +212,9 @@ def _say_left_out(what: str, folder: Path, left_out: Mapping[str, str], log: Log
 
 
 def place_files(folder: Path, files: Files, *, lazy: bool) -> None:
-    """Put *files* below *folder*: copies, as a download gives; *lazy*: links in folders that refuse writing.
+    """Put *files* below *folder*: as copies, as a download does; *lazy*: as links in read-only folders.
 
-    A job may write into what it downloaded, and must not reach the person's own files by it; what is streamed on
-    demand is read-only (to all but root).
+    A job may write into its copies without changing the person's files; streamed files are read-only (except for root).
     """
     folder.mkdir(parents=True)
     for name, path in files:
@@ -238,20 +238,20 @@ def remove(path: Path) -> None:
 
 
 def make_writable(staged: Staged) -> None:
-    """Give the folders of FastFile channels back their usual mode, so that a person can remove them."""
+    """Restore the usual mode of the folders of FastFile channels, so that a person can remove them."""
     _set_folder_modes(staged.setup.base / "input" / "data", 0o755)
 
 
 def installs(asked: JobFile) -> bool:
-    """True if `train` may have something to install for this source."""
+    """True if `train` may have packages to install for this source."""
     return bool(asked.requirements) or any((asked.source / name).exists() for name in INSTALLED_FROM)
 
 
 def own_interpreter(folder: Path) -> str:
-    """Make a virtual environment in *folder* that sees all this one has, and return its interpreter.
+    """Make a virtual environment in *folder* that sees all packages of this one, and return its interpreter.
 
-    Each container has a Python of its own: what a job installs must neither change the person's environment nor be
-    written by two hosts at once.
+    Each container has its own Python: a job's packages must not change the person's environment, and two hosts must not
+    write to one environment at once.
     """
     import venv
 
@@ -265,10 +265,10 @@ def own_interpreter(folder: Path) -> str:
 
 
 def free_port(count: int = 1) -> int:
-    """Return a port for the rendezvous that nobody listens on, nor on *count* - 1 above it, nor on the one below it,
-    which is the link's.
+    """Return a port for the rendezvous such that it, the *count* - 1 ports above it and the one below it (the link's)
+    are free.
 
-    Below the kernel's range for outgoing connections (ip_local_port_range, from 32768 on): those come and go.
+    It lies below the kernel's range for outgoing connections (ip_local_port_range, from 32768 on), which come and go.
     """
     for port in random.sample(PORTS, len(PORTS)):
         if all(_is_free(each) for each in range(port - 1, port + count)):

@@ -1,8 +1,7 @@
-"""Pure: one stream of a host's `train`, taken apart into whole lines and the newest states of progress bars.
+"""Pure: splits one stream of a host's `train` into whole lines and the newest states of progress bars.
 
-With one rank the stream has the script's own bytes. With several, `train` writes whole lines with the prefix of a rank
-and, where it is asked to (TOOLKIT_LOG_PROGRESS=live), states of bars that end with a carriage return:
-"[algo-1 rank 3]  45%\\r".
+With one rank the stream has the script's own bytes. With several, `train` writes whole lines with the rank's prefix
+and, with TOOLKIT_LOG_PROGRESS=live, states of progress bars that end with a carriage return: "[algo-1 rank 3]  45%\\r".
 """
 
 import re
@@ -15,8 +14,8 @@ _RANK = re.compile(rb"\[(?:\S+ )?rank \d+\] |\[1,mpirank:\d+,\S*?\]<std(?:out|er
 
 
 class HostStream:
-    """Stream *fd* (1 or 2) of a host. `states` holds the newest state of each bar whose line is unfinished, by the
-    prefix of its rank (b"" without one); `moved`: there is one that is not shown yet (who shows it sets it back)."""
+    """Stream *fd* (1 or 2) of a host. `states`: the newest state of each bar whose line is unfinished, by the prefix of
+    its rank (b"" without one). `moved`: a state has not been shown yet; the display resets it."""
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
@@ -35,8 +34,8 @@ class HostStream:
         return blocks
 
     def lines(self, block: bytes) -> bytes:
-        """Return the lines of *block*, as `feed` gave it, that are to be shown: each in its last state, and none that
-        is only a state of a bar."""
+        """Return the lines of *block*, from `feed`, to show: each in its last state, without lines that are only a
+        bar's state."""
         lines, state = split(block)
         if state:
             self._note(state)

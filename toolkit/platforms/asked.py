@@ -49,7 +49,7 @@ Find = Callable[[Mapping[str, str], Settings], Place]
 
 
 def folders(environ: Mapping[str, str], find: Find, ours: Settings) -> Folders:
-    """Return the folders below TOOLKIT_BASE, else /opt/ml; {job} and {host} are "unknown" where the place is."""
+    """Return the folders below TOOLKIT_BASE, else /opt/ml; {job} and {host} become "unknown" if the place is wrong."""
     try:
         place = _found(environ, find, ours)
     except ContractError:
@@ -64,7 +64,7 @@ def folders(environ: Mapping[str, str], find: Find, ours: Settings) -> Folders:
 
 
 def _found(environ: Mapping[str, str], find: Find, ours: Settings) -> Place:
-    """Return the place that *find* finds, whose hosts' names become files and arguments.
+    """Return the place that *find* finds, with its hosts' names checked: they become files and arguments.
 
     Raises:
         ContractError: the place cannot be told, or a host's name is none.
@@ -75,11 +75,12 @@ def _found(environ: Mapping[str, str], find: Find, ours: Settings) -> Place:
 
 
 def clear_stale(folders: Folders, log: Log) -> None:
-    """Make the output folder, new with each job where TOOLKIT_BASE names the job; remove an earlier run's reports."""
+    """Make the output folder, which is new for each job if TOOLKIT_BASE names the job; remove an earlier run's
+    reports."""
     try:
         folders.output.mkdir(parents=True, exist_ok=True)
     except OSError:
-        pass  # Said when the end is told.
+        pass  # The report at the job's end names it.
     report.clear_stale(folders, log)
 
 
@@ -93,7 +94,7 @@ def read(
     *,
     interpreter: str = sys.executable,
 ) -> Job:
-    """Return the job that was asked for, in the place that *find* finds; *name* is the platform's.
+    """Return the job that the user asks for, in the place that *find* finds; *name* is the platform's.
 
     Raises:
         ContractError: the place cannot be told, a document is wrong, or no script is named.
@@ -157,8 +158,11 @@ def _given(
     programs: list[tuple[str, str | None]],
     log: Log,
 ) -> _Given | None:
-    """Return what the job file and TOOLKIT_* variables ask for, None if there is nothing to run: no script is named,
-    the code folder has not just one, and there is no plug-in. *programs*: what else names a script."""
+    """Return what the job file and TOOLKIT_* variables ask for; None without a script, a plug-in, or a code folder with
+    just one script.
+
+    *programs*: other names of the script.
+    """
     here = Path.cwd()
     plugin = sagemaker.plugin(environ) is not None
     file = _job_file(ours, places)
@@ -199,7 +203,7 @@ def _job_file(ours: Settings, places: Folders) -> Path | None:
 
 
 def _variables(ours: Settings, here: Path) -> dict[str, Any]:
-    """Return the options that TOOLKIT_* variables hold; paths start from *here*."""
+    """Return the options that TOOLKIT_* variables hold; relative paths start from *here*."""
     pairs = [pair.strip() for pair in ours.channels.split(",") if pair.strip()]
     given = {"channel": pairs, "distribution": ours.distribution or None}
     options = from_arguments(given, here, Origin(where="environment", names=_named(ours)))
@@ -209,7 +213,7 @@ def _variables(ours: Settings, here: Path) -> dict[str, Any]:
 
 
 def _named(ours: Settings) -> dict[str, str]:
-    """Return the options that variables hold, each with its variable's name."""
+    """Return the options that are set by a variable, each with the variable's name."""
     held = {"channel": "channels", "distribution": "distribution", "hyperparameter": "hyperparameters"}
     return {option: settings.PREFIX + field.upper() for option, field in held.items() if getattr(ours, field)}
 
@@ -227,14 +231,14 @@ def _object(text: str) -> dict[str, Any]:
 
 
 def _program(program: str, code: Path, here: Path) -> dict[str, str]:
-    """Return the options for a script in the code folder, else in the current one, else anywhere."""
+    """Return the options for a script in the code folder, else in the current folder, else anywhere."""
     source = here if (here / program).exists() and not (code / program).exists() else code
     script = source / program
     return {"script": str(script), "source": str(source if script.is_relative_to(source) else script.parent)}
 
 
 def _check(file: JobFile, place: Place, where: str) -> None:
-    """Raise ContractError for what only `toolkit run` and SageMaker can give."""
+    """Raise ContractError for options that only `toolkit run` and SageMaker support."""
     for channel in file.spec.channels:
         if channel.mode == "Pipe":
             message = "expected File or FastFile, found Pipe, which nothing feeds here"
@@ -251,9 +255,9 @@ def _check(file: JobFile, place: Place, where: str) -> None:
 
 
 def _joined(spec: JobSpec, given: _Given, place: Place, places: Folders) -> JobSpec:
-    """Return *spec*, what mounted documents ask for, less what *given* asks for in their place.
+    """Return *spec*, made of mounted documents, with the values that *given* has in their place.
 
-    What is to be put into the base's code folder does not belong into another one.
+    A submitted source belongs into the base's code folder only, so it is dropped if the code lies elsewhere.
     """
     file, own = given.file, given.file.spec
     if place.distribution and not given.distributes and spec.strategy.name == "script":
@@ -290,7 +294,7 @@ def _joined(spec: JobSpec, given: _Given, place: Place, places: Folders) -> JobS
 
 
 def _strategy(file: JobFile) -> Strategy:
-    """Return how *file* has its ranks started: processes-per-host wins over the number in its distribution."""
+    """Return how *file* starts ranks; its processes-per-host wins over the number in its distribution."""
     strategy = file.spec.strategy
     return msgspec.structs.replace(
         strategy,
@@ -300,7 +304,7 @@ def _strategy(file: JobFile) -> Strategy:
 
 
 def _grouped(place: Place, asked: tuple[Group, ...]) -> Place:
-    """Return *place* with the job file's instance groups dealt out over its hosts; one group has all of them."""
+    """Return *place* with its hosts divided among the job file's instance groups; a single group has all of them."""
     hosts = iter(place.hosts)
     groups = [
         msgspec.structs.replace(group, hosts=tuple(islice(hosts, len(group.hosts) if len(asked) > 1 else None)))
@@ -311,8 +315,7 @@ def _grouped(place: Place, asked: tuple[Group, ...]) -> Place:
 
 
 def _channels(named: tuple[Channel, ...], places: Folders) -> tuple[Channel, ...]:
-    """Return the channels: a folder that is mounted below input/data is one, whether or not it is named, and wins over
-    one elsewhere."""
+    """Return the channels. A folder mounted below input/data is one, named or not, and wins over a path elsewhere."""
     found = {
         channel.name: msgspec.structs.replace(channel, folder=places.data / channel.name)
         if (places.data / channel.name).is_dir()

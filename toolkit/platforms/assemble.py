@@ -1,4 +1,4 @@
-"""One job of what is asked for, the place where it runs, our settings and this machine: the same on every platform."""
+"""Makes one Job of the job spec, the place where it runs, our settings and this machine, on every platform alike."""
 
 import json
 from collections.abc import Mapping
@@ -35,7 +35,7 @@ def assemble(
     interpreter: str,
     log: Log,
 ) -> Job:
-    """Return the job; *ours* are the settings of *environ*, the job's own environment (JobSpec) aside.
+    """Return the job; *ours* are the settings of *environ*, without the job's own environment (JobSpec).
 
     Raises:
         ContractError: the job's own environment, its place or its metric definitions are wrong.
@@ -88,7 +88,8 @@ def assemble(
 
 
 def _cluster(spec: JobSpec, place: Place, ours: Settings, machine: Machine) -> Cluster:
-    """Return the hosts, those of the distribution's groups in the place's order; without groups, all."""
+    """Return the cluster: the hosts of the distribution's groups take part, in the place's order; without groups,
+    all."""
     distributed = spec.strategy.name != "script"
     named = spec.groups if spec.groups is not None else (place.group,) if distributed else ()
     grouped = tuple(host for group in place.groups if group.name in named for host in group.hosts)
@@ -107,7 +108,7 @@ def _cluster(spec: JobSpec, place: Place, ours: Settings, machine: Machine) -> C
 
 
 def _warn_of_strangers(cluster: Cluster, ours: Settings, log: Log) -> None:
-    """Tell of an address that is given to no host of the job, where a host has none: its name is likely misspelt."""
+    """Warn of an address for no host of the job while a host has none: the name is likely misspelt."""
     given = ours.addresses().keys()
     strangers = sorted(given - set(cluster.hosts))
     if strangers and set(cluster.hosts) - given:
@@ -138,7 +139,7 @@ def _strategy(spec: JobSpec, cluster: Cluster, place: Place) -> Strategy:
 
 
 def _metric_definitions(spec: JobSpec, ours: Settings) -> tuple[tuple[str, str], ...]:
-    """Return the definitions of TOOLKIT_METRICS's file where it is set, else the job's.
+    """Return the definitions in TOOLKIT_METRICS's file if it is set, else the job's.
 
     Raises:
         ContractError: that file is missing or has another shape; it is the user's own.
@@ -155,7 +156,7 @@ def _stop_within_s(place: Place, ours: Settings, machine: Machine) -> float:
 
 
 def _with_known_neurons(machine: Machine, instance_type: str) -> Machine:
-    """Return *machine* with the Neuron cores of an instance whose number is known, whatever neuron-ls said."""
+    """Return *machine* with the number of Neuron cores that its instance type is known to have."""
     for instance, cores in NEURON_CORES.items():
         if instance in instance_type:
             return msgspec.structs.replace(machine, accelerator="neuron", accelerators=cores)
@@ -163,7 +164,7 @@ def _with_known_neurons(machine: Machine, instance_type: str) -> Machine:
 
 
 def check_passable(hyperparameters: Mapping[str, object], where: str) -> None:
-    """Raise ContractError for text that neither an argument nor a variable can hold; *where* is where they stand."""
+    """Raise ContractError for text that neither an argument nor a variable can hold; *where* names its document."""
     for name, value in hyperparameters.items():
         text = f"{name}{value}"
         if "\0" in text or any("\ud800" <= character <= "\udfff" for character in text):

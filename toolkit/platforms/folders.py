@@ -1,4 +1,4 @@
-"""Where the parts of a job lie below its base, the same on every platform."""
+"""The folders of a job below its base, the same on every platform."""
 
 import os
 import zlib
@@ -11,9 +11,9 @@ BASE = "/opt/ml"
 
 
 def below(base: str, environ: Mapping[str, str]) -> Folders:
-    """Return the folders below *base*, "" for /opt/ml. Nothing is looked at: they need not exist.
+    """Return the folders below *base*, "" for /opt/ml. They need not exist.
 
-    `scratch` lies outside, under TMPDIR or /tmp, one for each base and user.
+    `scratch` lies under TMPDIR or /tmp, one for each base and user.
     """
     top = Path(base or BASE).absolute()
     temporary = Path(environ.get("TMPDIR") or "/tmp").absolute()

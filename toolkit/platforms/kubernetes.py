@@ -16,7 +16,7 @@ from toolkit.platforms import report as files
 from toolkit.platforms.place import Place, asked_hosts
 from toolkit.settings import Settings
 
-# The kubelet takes no more of a message.
+# The kubelet reads no more of a message.
 LIMIT_BYTES = 4096
 
 
@@ -32,7 +32,7 @@ def find(environ: Mapping[str, str], ours: Settings) -> Place:
 
 
 def report(termination_log: Path, folders: Folders, outcome: Outcome, log: Log) -> None:
-    """Write the files of *outcome*, and its failure text as the termination message where there is a file for it."""
+    """Write the files of *outcome*, and its failure text as the termination message if there is a file for it."""
     files.report(folders, outcome, log)
     write = partial(_write_message, termination_log, outcome, log)
     log.attempt("the termination message could not be written", write, None)
@@ -44,7 +44,7 @@ def _write_message(file: Path, outcome: Outcome, log: Log) -> None:
     text = files.failure_text(files.masked(outcome, log), limit=LIMIT_BYTES)
     whole = text.encode("utf-8", "replace")[:LIMIT_BYTES].decode(
         "utf-8", "ignore"
-    )  # Half a character at the cut would be none.
+    )  # Drops half a character at the cut.
     try:
         file.write_text(whole, "utf-8")
     except OSError as error:

@@ -1,5 +1,5 @@
-"""Which names of hosts, groups and channels are taken from a job's documents: they become files, folders, variables and
-arguments, so that what reaches outside of these is refused."""
+"""Checks the names of hosts, groups and channels in a job's documents: they become files, folders, variables and
+arguments, and must not reach outside of these."""
 
 import json
 from collections.abc import Iterable
@@ -15,7 +15,7 @@ MOST_HOST_BYTES = 200
 
 
 def check_hosts(hosts: Iterable[str], where: str, path: str = "") -> None:
-    """Check that each of *hosts* can name a host; *where* and *path* ("$.hosts") say where they stand.
+    """Check that each of *hosts* is a valid host name; *where* and *path* ("$.hosts") name the document and key.
 
     Raises:
         ContractError: it holds a slash or a space, is "." or "..", begins with "-", is longer than 200 bytes or stands
@@ -36,7 +36,7 @@ def check_hosts(hosts: Iterable[str], where: str, path: str = "") -> None:
 
 
 def check_folder(name: str, where: str, path: str, what: str) -> None:
-    """Check that *name* is that of a folder in its place; *what* says of what it is the name.
+    """Check that *name* is a valid folder name; *what* says what it names.
 
     Raises:
         ContractError: it holds a slash or an unprintable character, is "." or "..", empty or longer than 255 bytes.
@@ -49,7 +49,7 @@ def check_folder(name: str, where: str, path: str, what: str) -> None:
 
 
 def is_folder_name(name: str) -> bool:
-    """True if *name* is one that a folder below another may have."""
+    """True if a folder below another may have *name*."""
     return name not in ("", ".", "..") and "/" not in name and name.isprintable() and len(name.encode()) <= MOST_BYTES
 
 

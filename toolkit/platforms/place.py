@@ -1,5 +1,4 @@
-"""Where a job runs, as an orchestrator's variables tell it: its hosts, which of them this one is, and what else they
-know. Pure: variables in, a Place out."""
+"""The place where a job runs, as an orchestrator's variables give it: its hosts, which one this is, and more. Pure."""
 
 import os
 from collections.abc import Mapping
@@ -21,7 +20,7 @@ ENGINE_STOP_WITHIN_S = 10.0
 MOST_HOSTS = 100_000
 # The name of the only instance group, as SageMaker has it.
 HOMOGENEOUS = "homogeneousCluster"
-# What is kept of a name that becomes a folder's or the job's.
+# The characters that a name of a folder or job does not keep.
 _ODD = lazy(r"[^A-Za-z0-9]+")
 _RANGE = lazy(r"(\d+)(?:-(\d+))?")
 
@@ -64,7 +63,7 @@ class Place(Record, frozen=True, kw_only=True):
 
 
 def expanded(text: str, where: str) -> tuple[str, ...]:
-    """Return the hosts of a list as Slurm writes them: "n[1-2,7],login,r[1-2]s[01-02]", in its order.
+    """Return the hosts of a list in Slurm's notation: "n[1-2,7],login,r[1-2]s[01-02]", in its order.
 
     Numbers keep the width of the range's first one.
 
@@ -87,9 +86,9 @@ def expanded(text: str, where: str) -> tuple[str, ...]:
 def asked_hosts(
     ours: Settings, environ: Mapping[str, str], index: str | None = None
 ) -> tuple[tuple[str, ...], str] | None:
-    """Return (hosts, current) by TOOLKIT_HOSTS, None without it.
+    """Return (hosts, current) from TOOLKIT_HOSTS, None without it.
 
-    Current is TOOLKIT_HOST, else *index* (the orchestrator's variable) into them, else as `own` says.
+    Current is TOOLKIT_HOST, else the host at *index* (the orchestrator's variable), else as `own` finds it.
 
     Raises:
         ContractError: there is none such among them.
@@ -153,7 +152,7 @@ def _named(hosts: tuple[str, ...], name: str, where: str, listed: str) -> str:
 
 
 def shown(hosts: tuple[str, ...]) -> str:
-    """Return *hosts* for people, the first eight of them."""
+    """Return the first eight of *hosts* as text for messages."""
     return ", ".join(hosts[:8]) + (", ..." if len(hosts) > 8 else "")
 
 

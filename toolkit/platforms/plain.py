@@ -1,4 +1,4 @@
-"""A host that nothing but a few variables tells of its job: TOOLKIT_HOSTS, or MASTER_ADDR, NODE_RANK and WORLD_SIZE."""
+"""A host without an orchestrator: TOOLKIT_HOSTS, or MASTER_ADDR, NODE_RANK and WORLD_SIZE, describe the job's hosts."""
 
 from collections.abc import Mapping
 

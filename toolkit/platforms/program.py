@@ -1,6 +1,6 @@
-"""Which script a job runs where several places name one. What is said for this job wins over what the image bakes in:
-TOOLKIT_PROGRAM, TOOLKIT_JOB, SAGEMAKER_PROGRAM, sagemaker_program. (Without any: the only script of the code folder.)
-"""
+"""Which script a job runs if several sources name one. A source of this job wins over one in the image:
+TOOLKIT_PROGRAM, TOOLKIT_JOB, SAGEMAKER_PROGRAM, sagemaker_program. (If none does: the only script of the code
+folder.)"""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -9,10 +9,10 @@ from toolkit.log import Log
 
 
 def chosen(named: Iterable[tuple[str, str | None]], folder: Path, log: Log) -> tuple[str, str]:
-    """Return (place, script): the first of *named* that is given, else ("", ""); a line of the log names those that it
-    wins over, if they name another script.
+    """Return (source, script): the first of *named* that is set, else ("", ""); a warning names sources with another
+    script.
 
-    *folder*: what relative paths start from, for the comparison.
+    *folder*: where relative paths start, for the comparison.
     """
     given = [(place, script) for place, script in named if script]
     if not given:

@@ -26,7 +26,7 @@ FLAGS = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NONBLOCK
 
 
 def clear_stale(folders: Folders, log: Log) -> None:
-    """Remove what an earlier run in this container left, so that what is found later is this run's."""
+    """Remove the reports of an earlier run in this container, so that a report found later is this run's."""
     for file in (folders.success, folders.failure, folders.output / OUTCOME, folders.output / METRICS):
         if not os.path.lexists(file):
             continue  # On a read-only file system unlink() says EROFS of what is not there, too.
@@ -37,8 +37,8 @@ def clear_stale(folders: Folders, log: Log) -> None:
 
 
 def report(folders: Folders, outcome: Outcome, log: Log) -> None:
-    """Write the files of *outcome* and say it in the log. A failure file that the script wrote itself is kept."""
-    # Before any text is made of it: cut to fit, half a secret would no longer be known for one.
+    """Write the files of *outcome* and log it. A failure file that the script wrote itself is kept."""
+    # Before the text is cut: half a secret would no longer be recognised.
     outcome = masked(outcome, log)
     for what, step in STEPS:
         log.attempt(f"{what} could not be written", partial(step, folders, outcome, log), None)
@@ -55,7 +55,7 @@ def _say(_folders: Folders, outcome: Outcome, log: Log) -> None:
     if outcome.exit_code == 0:
         log.info("Reporting training SUCCESS")
     elif outcome.status == "stopped":
-        # Somebody asked for it. The words that people search logs for are those of failures.
+        # A stop is no failure, and must not match a search for failures.
         log.warning(f"Training was stopped, exit code {outcome.exit_code}: {outcome.cause}")
     else:
         log.error("Reporting training FAILURE")
@@ -73,7 +73,7 @@ def _write_end(folders: Folders, outcome: Outcome, log: Log) -> None:
 
 
 def _withdraw_success(file: Path, log: Log) -> None:
-    """Remove a success file, which then the script wrote: who looks at it alone would take this job for a success."""
+    """Remove a success file, which the script wrote: a reader of it alone would take this job for a success."""
     if not os.path.lexists(file):
         return
     try:
@@ -87,7 +87,7 @@ def _write_story(folders: Folders, outcome: Outcome, log: Log) -> None:
     _write(folders.output / OUTCOME, _story(outcome), log)
 
 
-# Each by itself: what one raises keeps no other from being done.
+# Each step runs even if another one raises.
 STEPS: tuple[tuple[str, Callable[[Folders, Outcome, Log], None]], ...] = (
     ("the output folder", _make_folder),
     ("the job's end in the log", _say),
@@ -147,7 +147,7 @@ def _cut(text: str, room: int) -> str:
 
 
 def _rest(outcome: Outcome) -> str:
-    """Return what follows the failure text in its file: the whole cause, where it was cut, and the traceback."""
+    """Return the part of the failure file after the failure text: the whole cause if it was cut, and the traceback."""
     if outcome.text:
         return "" if outcome.text == failure_text(outcome) else f"\n\n{outcome.text}"
     parts = []
@@ -167,7 +167,7 @@ def _story(outcome: Outcome) -> str:
 
 
 def _as_text(value: Any) -> Any:
-    """Return *value* with bytes that were no text as "?"."""
+    """Return *value* with "?" for each byte that is not text."""
     if isinstance(value, str):
         return value.encode("utf-8", "replace").decode("utf-8")
     if isinstance(value, dict):
@@ -207,10 +207,10 @@ def _says_something(file: Path) -> bool:
 
 
 def _write(file: Path, text: str, log: Log) -> None:
-    """Write *text* whole, or leave no file and say why: half a failure text would be taken for all of it."""
+    """Write *text* as a whole, or leave no file and log why: half a failure text would be taken for all of it."""
     try:
         if file.is_fifo():
-            file.unlink()  # Nobody reads reports from one, and opening it waits for a reader.
+            file.unlink()  # Opening a FIFO waits for a reader, and nobody reads reports from one.
         with os.fdopen(os.open(file, FLAGS, 0o666), "w", encoding="utf-8", errors="replace") as written:
             written.write(text)
     except OSError as error:
@@ -218,4 +218,4 @@ def _write(file: Path, text: str, log: Log) -> None:
         try:
             file.unlink(missing_ok=True)
         except OSError:
-            pass  # Said above already: whatever keeps us from writing keeps us from removing.
+            pass  # The error is logged above: the same fault prevents the removal.

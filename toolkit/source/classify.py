@@ -1,4 +1,4 @@
-"""What kind of script the entry point is, and how it is named to whoever starts it."""
+"""Finds out what kind of script the entry point is, and its name for the program that starts it."""
 
 import os
 import re
@@ -172,7 +172,8 @@ def _made_executable(file: Path) -> bool:
 
 
 def _through(file: Path, entry: str, executable: bool) -> tuple[str, ...]:
-    """Return what must start *file*: /bin/sh for text without "#!", the "#!" line's program if it is not executable."""
+    """Return the program that must start *file*: /bin/sh for text without "#!", the "#!" line's program if it is not
+    executable."""
     with file.open("rb") as content:
         head = content.read(512)
     line = head.partition(b"\n")[0]

@@ -30,14 +30,14 @@ PIECE_BYTES = 1 << 20
 
 
 class Placed(Record, frozen=True, kw_only=True):
-    """MARKER's content: the source that is in the code folder, and the names at its top."""
+    """MARKER's content: the source in the code folder, and the names at its top."""
 
     source: str
     names: tuple[str, ...]
 
 
 def place(job: Job, log: Log) -> None:
-    """Put the job's source into its code folder; nothing to do where it is there already.
+    """Put the job's source into its code folder, unless it is already there.
 
     Raises:
         UserError: the source is missing, empty, of an unknown kind or a bad archive; the code folder is read-only.
@@ -65,7 +65,7 @@ def place(job: Job, log: Log) -> None:
 
 
 def clear(code: Path) -> None:
-    """Remove what a `place` that was cut short has left in the code folder."""
+    """Remove what an interrupted `place` left in the code folder."""
     _remove_quietly(code / STAGING)
 
 
@@ -147,7 +147,7 @@ def _stage(source: Path, staging: Path, base: Path, log: Log) -> None:
 
 
 def _swap(job: Job, source: Path, staging: Path, log: Log) -> None:
-    """Let what is in *staging* take the place of what is in the code folder."""
+    """Replace the content of the code folder by the content of *staging*."""
     code = job.folders.code
     names = tuple(sorted(path.name for path in staging.iterdir()))
     kept = _kept(code, source, names)

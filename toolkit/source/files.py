@@ -1,4 +1,4 @@
-"""What a person may name as a file, and what is there."""
+"""Questions about a path that a person names: is it a file, a folder, or what else."""
 
 import stat
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The phase that installs what the script needs: pip's command, and when it may be left out."""
+"""The phase that installs the script's packages: pip's command, and when it may be skipped."""
 
 import codecs
 import os
@@ -27,7 +27,7 @@ MARKS = (
     (codecs.BOM_UTF8, "utf-8"),
 )
 GRACE_S = 5.0
-# What a stamp is made of at most: reading it takes some seconds.
+# The most that a stamp covers: reading it takes some seconds.
 MOST_BYTES = 8 << 30
 MOST_FILES = 10_000
 CONTAINER_FILES = (".dockerenv", "run/.containerenv")
@@ -92,7 +92,7 @@ def in_container(environ: Mapping[str, str], root: Path = Path("/")) -> bool:
 
 
 def remember(stamp: Path) -> None:
-    """Note that what *stamp* stands for is installed. A stamp that cannot be written only costs the next run time."""
+    """Note that the packages of *stamp* are installed. If it cannot be written, the next run only takes longer."""
     try:
         stamp.parent.mkdir(parents=True, exist_ok=True)
         stamp.touch()
@@ -142,7 +142,7 @@ def _fingerprint(interpreter: str, folder: Path, wanted: tuple[str, ...]) -> str
 
 
 class _TooMuchError(Exception):
-    """More files or bytes than a stamp is made of."""
+    """There are more files or bytes than a stamp covers."""
 
 
 class _Digest:
@@ -237,4 +237,4 @@ def _add_file(digest: _Digest, file: Path, name: str) -> None:
                 digest.update(chunk)
                 left -= len(chunk)
     except OSError as error:
-        _add(digest, f"cannot be read: {error.errno}".encode())  # What pip makes of it, pip says.
+        _add(digest, f"cannot be read: {error.errno}".encode())  # pip reports its own errors.

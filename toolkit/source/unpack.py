@@ -1,11 +1,11 @@
-"""Safe extraction of a submitted archive: whatever its members say, nothing lands outside the folder given.
+"""Safe extraction of a submitted archive: nothing is written outside the given folder, whatever its members' names are.
 
 Plan: one forward pass over the decompressed bytes. Folders and files are written as they come; links are only noted,
 checked against each other once all are known, and made last. So no file is ever written through a link, and a link
 cannot change its meaning after it was checked (`a -> b/..` is harmless while b is a folder, not once b is a link).
 
-tarfile's own extraction filters exist only from 3.10.12, 3.11.4 and 3.12 on, differ between them and let `extractall`
-warn without one: tarfile is used here to read headers only, so that every Python behaves the same.
+tarfile's own extraction filters exist only from 3.10.12, 3.11.4 and 3.12 on, differ between these versions, and without
+one `extractall` warns. So tarfile only reads headers here, and every Python behaves the same.
 """
 
 import errno
@@ -83,7 +83,8 @@ class _DamagedError(Exception):
 
 
 class _HeaderError(_DamagedError):
-    """A tar's extended header has numbers that are none (tarfile lets int()'s own ValueError through) or cannot be."""
+    """A tar's extended header has numbers that are invalid (tarfile lets int()'s own ValueError through) or
+    impossible."""
 
 
 def _opened(content: "_Bytes") -> "tarfile.TarFile":
@@ -189,7 +190,7 @@ def _named(head: bytes) -> str:
 
 
 class _Tree:
-    """What was written below `root`, and the links still to be made (by their place)."""
+    """The files written below `root`, and the links still to be made."""
 
     def __init__(self, archive: Path, root: Path) -> None:
         self._archive = archive

@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 class InstanceGroup(Record, frozen=True, kw_only=True):
-    """A group of hosts of one type; `hosts` in the platform's order, which is none in particular."""
+    """A group of hosts of one type; `hosts` in the platform's order, which is arbitrary."""
 
     instance_group_name: str
     hosts: tuple[str, ...]
@@ -50,19 +50,19 @@ class ResourceConfig(Record, frozen=True, kw_only=True):
 
 
 class ChannelConfig(Record, frozen=True, kw_only=True, rename="pascal"):
-    """One channel of inputdataconfig.json; EFS and FSx channels have keys of their own, none of which is needed."""
+    """One channel of inputdataconfig.json; EFS and FSx channels have more keys, none of which is used."""
 
     training_input_mode: str | None = None
 
 
 class CheckpointConfig(Record, frozen=True, kw_only=True, rename="pascal"):
-    """checkpointconfig.json: where the script keeps checkpoints that the platform copies both ways."""
+    """checkpointconfig.json: the folder of checkpoints that the platform copies both ways."""
 
     local_path: str | None = None
 
 
 class Documents(Record, frozen=True, kw_only=True):
-    """What the documents ask for; `raw_channels` as they came, for scripts that are shown them."""
+    """The content of the documents; `raw_channels`: unchanged, to show to scripts."""
 
     hyperparameters: dict[str, Any]
     channels: dict[str, ChannelConfig]
@@ -72,7 +72,7 @@ class Documents(Record, frozen=True, kw_only=True):
 
 
 def read(folder: Path, log: Log, *, required: bool = True) -> Documents:
-    """Return what the documents in *folder*, input/config, ask for; *required*: the first two of them have to be there.
+    """Return the content of the documents in *folder*, input/config; *required*: the first two must exist.
 
     Raises:
         ContractError: a required document is missing, or one is unreadable, no JSON or wrongly typed; names file, key,
@@ -94,7 +94,7 @@ def read(folder: Path, log: Log, *, required: bool = True) -> Documents:
 
 
 def resources(file: Path) -> tuple[ResourceConfig, dict[str, Any]]:
-    """Return what *file*, resourceconfig.json, says of the job's hosts, and its content as it came.
+    """Return the content of *file*, resourceconfig.json, typed and unchanged.
 
     Raises:
         ContractError: it is missing, unreadable, no JSON or wrongly typed, or names hosts or groups that cannot be.
@@ -120,12 +120,12 @@ def load(file: Path, *, hint: str = HINT) -> Any:
     except (ValueError, RecursionError) as error:
         if not content.strip():
             raise ContractError("expected a JSON document, found an empty file", where=str(file), hint=hint) from None
-        own_hint = "" if hint == HINT else hint  # The file is there: nothing else is to be set in its place.
+        own_hint = "" if hint == HINT else hint  # The file exists, so the hint to set something else does not apply.
         raise ContractError(f"expected JSON, found {_mistake(error)}", where=str(file), hint=own_hint) from None
 
 
 def _mistake(error: Exception) -> str:
-    """Return what keeps a document from being JSON: where, but not what, as one of hyperparameters may hold secrets."""
+    """Return why a document is not JSON: the place, but not the text, which may hold secrets."""
     if isinstance(error, json.JSONDecodeError):
         return f"a mistake at line {error.lineno} column {error.colno} ({error.msg})"
     if isinstance(error, UnicodeDecodeError):
@@ -194,7 +194,7 @@ def _checkpoints(file: Path, log: Log) -> CheckpointConfig:
 
 
 def _expectation(message: str, found: Any) -> str:
-    """Return msgspec's *message* in our words, with the value itself in place of its type."""
+    """Return msgspec's *message* in plain English, with the value in place of its type."""
     if missing := re.match("Object missing required field `(.+)`", message):
         there = ", ".join(found) if found else "no key at all"
         return f"expected a key {missing[1]!r}, found {there}"
@@ -205,7 +205,7 @@ def _expectation(message: str, found: Any) -> str:
 
 
 def _at(value: Any, path: str) -> Any:
-    """Return what lies at msgspec's *path* (".hosts[1].name") below *value*."""
+    """Return the value at msgspec's *path* (".hosts[1].name") below *value*."""
     for key, index in re.findall(r"\.(\w+)|\[(\d+)\]", path):
         value = value[int(index)] if index else value[key]
     return value

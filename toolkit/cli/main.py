@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 COMMANDS = {
     "train": "run the job of this container (what the console script `train` does)",
-    "run": "play the platform on this machine: hosts, documents, channels, faults",
+    "run": "simulate the platform on this machine: hosts, documents, channels, faults",
     "check": "look at this host's job without starting it: the plan, and what would go wrong",
     "metrics": "try metric definitions on a log",
     "rules": "try log rules on a log",

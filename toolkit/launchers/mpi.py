@@ -227,7 +227,7 @@ def _host_name(job: Job) -> dict[str, str]:
 
     sagemaker-training preloads a library into MPI's ranks for that: Lightning groups ranks by it, and has them meet at
     the first one's. A container's own name (ip-10-0-1-2) is told apart as well, but need not resolve on other hosts.
-    Hosts that `toolkit run` plays share one name: there the followers get theirs, and the leader keeps the machine's,
+    The hosts of `toolkit run` share one name: there the followers get theirs, and the leader keeps the machine's,
     which resolves.
     """
     if job.cluster.size == 1:

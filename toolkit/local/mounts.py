@@ -1,4 +1,4 @@
-"""A program that gives a played host an /opt/ml of its own and then becomes its `train`:
+"""A program that gives a host of `toolkit run` an /opt/ml of its own and then becomes its `train`:
 
     python -I -S mounts.py BASE COMMAND...    COMMAND sees BASE as /opt/ml
     python -I -S mounts.py BASE               only tries; prints why it cannot be, ends with 1

@@ -1,4 +1,4 @@
-"""An /opt/ml of its own for every played host, where the kernel allows it; a warning where a script would miss it.
+"""Gives every host of `toolkit run` its own /opt/ml if the kernel allows it; else warns if a script uses it.
 
 Every SageMaker script may write to the literal /opt/ml/checkpoints. On a machine that is not a container that is one
 folder of the machine, for all hosts and jobs. mounts.py gives each host its own; whether it can is tried once.

@@ -41,7 +41,8 @@ from toolkit.settings import Settings
 
 HINT = (
     f"Set TOOLKIT_PROGRAM or {variables.PROGRAM} to the script, or TOOLKIT_JOB to a job file (docs/orchestrators.md);"
-    f" or let `toolkit run SCRIPT` play the platform. {variables.BASE_DIR} names the folder of SageMaker's documents"
+    f" or let `toolkit run SCRIPT` simulate the platform. {variables.BASE_DIR} names the folder of SageMaker's"
+    " documents"
 )
 SHOWN = 60  # Characters of a wrong value.
 JOB_FILES = ("job.json", "job.toml", "job.yaml", "job.yml")

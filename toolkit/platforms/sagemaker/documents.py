@@ -23,7 +23,7 @@ from toolkit.records import Record
 
 HINT = (
     f"SageMaker writes it; elsewhere set TOOLKIT_JOB or TOOLKIT_PROGRAM (docs/orchestrators.md), or {BASE_DIR}"
-    " to a folder that has input/config, or let `toolkit run SCRIPT` play the platform"
+    " to a folder that has input/config, or let `toolkit run SCRIPT` simulate the platform"
 )
 _KINDS = {"array": "a list", "object": "an object", "str": "a string", "int": "a whole number", "null": "null"}
 T = TypeVar("T")

@@ -12,7 +12,7 @@ from toolkit.job.stuck import Stuck
 from toolkit.records import Record
 from toolkit.status_pages import Raised
 
-# The first word of a failure text, as sagemaker-training has it: what `train` was doing when a process failed.
+# The first word of a failure text, as in sagemaker-training: what `train` was doing when a process failed.
 PhaseFailure = Literal["ExecuteUserScriptError", "InstallModuleError", "InstallRequirementsError"]
 # What a cause rests on: a reason (an exception, sys.exit, a signal, a crash's words), the last words of a process that
 # ended with a code of its own, or nothing that it said.
@@ -27,9 +27,9 @@ class Exit(Record, frozen=True, kw_only=True):
     """The end of one process: exactly one of `code` and `signal` (a number) is set. Times: time.monotonic_ns()
     (in outcome.json, since the epoch: `dated`).
 
-    `told`: we had sent it a signal before it failed (its death is then no cause of its own).
-    `raised_ns`: when the exception that ended it was raised, if the rank hook saw one: its teardown may have taken
-    long. `left`: it ended with 0 and without MPI_Finalize, while others may wait for it.
+    `told`: `train` had signalled it before it failed, so its end is not a cause of its own.
+    `raised_ns`: when the exception that ended it was raised, if the rank hook saw one; the teardown may take long.
+    `left`: it ended with 0 and without MPI_Finalize while others may wait for it.
     """
 
     process: str
@@ -50,7 +50,7 @@ class Exit(Record, frozen=True, kw_only=True):
 
     @property
     def failed_ns(self) -> int:
-        """When it failed: at its exception, else at its end."""
+        """The time of its exception, else of its end."""
         return self.raised_ns or self.ended_ns
 
     @property
@@ -59,19 +59,21 @@ class Exit(Record, frozen=True, kw_only=True):
         return of_signal(self.signal or 0) if self.code is None else self.code
 
 
-# What to do about a rank that ends before the others.
+# Advice for a rank that ends before the others.
 WAIT_FOR_ALL = "Give every rank the same number of steps, or let each wait for the others (a barrier) before it ends."
-# How much later than its loss a rank's end may have been seen: it is reaped on another host, by another clock.
+# A rank's end may be recorded so much later than its loss: another host reaps it, by another clock.
 SEEN_LATE_NS = 1_000_000_000
 
 
-# How long a rank that ended with 0 and without MPI_Finalize may be ahead of the others: they may be about to end, too.
+# Seconds that the other ranks have to end, too, after one ended with 0 and without MPI_Finalize.
 UNFINISHED_S = 2.0
 
 
 class EarlyExit(Record, frozen=True, kw_only=True):
-    """A rank that ended with 0 by itself: the cause of a job whose other ranks then lost it. `at_ns`: when it did, on
-    the monotonic clock of whoever has this."""
+    """A rank that ended with 0 by itself: the cause if the other ranks then lost it.
+
+    `at_ns`: its end, on the monotonic clock of the host that holds this value.
+    """
 
     host: str
     process: str
@@ -92,8 +94,7 @@ class EarlyExit(Record, frozen=True, kw_only=True):
 
 
 class Memory(Record, frozen=True, kw_only=True):
-    """What the kernel says of memory at the end: processes it killed for want of it since the start (None: not
-    counted)."""
+    """The kernel's figures at the end. `oom_kills`: processes killed for want of memory, None if not counted."""
 
     oom_kills: int | None
     peak_bytes: int | None
@@ -101,8 +102,8 @@ class Memory(Record, frozen=True, kw_only=True):
 
 
 class Hung(Record, frozen=True, kw_only=True):
-    """A hang: for how long nothing had moved when it was seen (`seen_ns`, time.monotonic_ns()), and where this host's
-    ranks were."""
+    """A hang. `idle_s`: seconds without progress when it was detected at `seen_ns` (time.monotonic_ns()); `stuck`:
+    where this host's ranks were."""
 
     idle_s: float
     seen_ns: int = 0
@@ -110,7 +111,7 @@ class Hung(Record, frozen=True, kw_only=True):
 
 
 class Ruled(Record, frozen=True, kw_only=True):
-    """What a log rule ended the job for: the exit code of its action, and what it found, when."""
+    """Why a log rule ended the job: the exit code of its action, what it found, and when."""
 
     exit_code: int
     at_ns: int
@@ -119,17 +120,17 @@ class Ruled(Record, frozen=True, kw_only=True):
 
 
 class Ended(Record, frozen=True, kw_only=True):
-    """What the loop saw, for the verdict.
+    """What the supervisor observed of a phase: the input of the verdict.
 
-    `tails` holds, by process name, the last 64 KiB of stderr and of stdout (in this order); `last_on`, by process name,
-    on which of them it spoke last ("both": too close to tell). `raised`: the exceptions that the start-up hook noted;
-    `raised_by_children`: those that ended processes which the script started itself.
-    `stopped_by`: the signal that asked `train` to stop, `stopped_at_ns` when. `signalled_each`: it was sent to each
+    `tails`: by process name, the last 64 KiB of stderr and of stdout, in this order. `last_on`: by process name, to
+    which of them it wrote last ("both": too close in time). `raised`: the exceptions that the rank hook recorded;
+    `raised_by_children`: those of processes that the script started itself.
+    `stopped_by`: the signal that asked `train` to stop, at `stopped_at_ns`. `signalled_each`: it was sent to each
     process of the job, one after the other, so the script may have had it before `train`.
     `missing`: needs that were not met in time. `forced`: SIGKILL was needed. `peer_failed`: another host failed first.
-    `launcher_first`: nothing had failed yet when the launcher had the ranks ended.
-    `over`: what was left here was ended because the job was over: the leader's script had ended well, or all ranks had.
-    `long_lines`: lines above 1 MiB, passed on in pieces. `notes`: what else is worth saying at the end.
+    `launcher_first`: nothing had failed yet when the launcher asked for the end of the ranks.
+    `over`: `train` ended the rest here because the leader's script, or all ranks, had ended with 0.
+    `long_lines`: lines above 1 MiB, relayed in pieces. `notes`: further lines for the report.
     """
 
     phase: str
@@ -159,16 +160,16 @@ class Ended(Record, frozen=True, kw_only=True):
 class Outcome(Record, frozen=True, kw_only=True):
     """How the job ended on this host, computed once and never changed.
 
-    `primary`: the cause is one of its own, not collateral of another process's end. `failed_ns`: when it came about, on
-    this host's monotonic clock.
-    `grounds`: what the cause rests on.
-    `here`: what part this host had in the end of a job that another one caused ("was healthy").
+    `primary`: the cause is one of its own, not collateral of another process's end. `failed_ns`: its time on this
+    host's monotonic clock.
+    `grounds`: what the cause is based on.
+    `here`: this host's part in the end of a job that another host caused ("was healthy").
     `lost`: a rank here ended because another rank of the job was gone, or its launcher ended it for that.
-    `stuck`: where this host's ranks were when nothing moved any more. `fingerprint`: error and
+    `stuck`: where this host's ranks were in a hang. `fingerprint`: error and
     place, for folding identical tracebacks; `identical_failures`: how many more ranks had ended with the same one so
     far.
-    `preempted`: somebody outside ended the process that failed. `restarts`: the attempts before this one.
-    `text`: the failure text in a framework plug-in's own words, "" where it is made of the rest.
+    `preempted`: somebody outside the job ended the process that failed. `restarts`: the attempts before this one.
+    `text`: the failure text that a framework plug-in wrote itself, "" for none.
     `lost_bytes`: output of this host that the console did not take.
     """
 
@@ -203,8 +204,10 @@ class Outcome(Record, frozen=True, kw_only=True):
 
 
 def dated(outcome: Outcome, ahead_ns: int) -> Outcome:
-    """Return *outcome* for people and files: with its times moved by *ahead_ns*, what the wall clock is ahead of the
-    monotonic one. Times are compared before this only: the wall clock may be set at any moment."""
+    """Return *outcome* with wall-clock times, for reports: *ahead_ns* is the wall clock less the monotonic one.
+
+    Compare times only before this: the wall clock may be set at any moment.
+    """
 
     def date(at_ns: int) -> int:
         return at_ns + ahead_ns if at_ns else 0

@@ -1,11 +1,11 @@
-"""Data: what to do about causes that are known. One line each; to add one, add the row and a line in tests/verdict."""
+"""Data: advice for known causes. To add one, add a row and a line in tests/verdict."""
 
 SHM = "/dev/shm is too small: give the container more (docker run --shm-size=8g)."
 SMALLER = "Lower the batch size or the sequence length, or use more GPUs."
 FLAGS = "A switch of the script (store_true) was given a value: TOOLKIT_ARGUMENT_STYLE=flags passes it alone."
 ONE_EACH = "Two ranks on one GPU: each rank must set its device from LOCAL_RANK."
 
-# (words that the error or the last lines hold, in lower case, all of them; what to do)
+# (words, in lower case, all of which the error or the last lines hold; what to do)
 ADVICE: tuple[tuple[tuple[str, ...], str], ...] = (
     (("cuda out of memory",), SMALLER),
     (("torch.outofmemoryerror",), SMALLER),
@@ -48,6 +48,6 @@ ADVICE: tuple[tuple[tuple[str, ...], str], ...] = (
 
 
 def advice(said: str) -> str:
-    """Return what to do about *said*, an error and the last lines of a process; "" if nothing is known."""
+    """Return advice for *said*, an error and the last lines of a process; "" for none."""
     low = said.lower()
     return next((text for words, text in ADVICE if all(word in low for word in words)), "")

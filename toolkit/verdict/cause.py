@@ -1,4 +1,4 @@
-"""Pure: what a process that failed said of it: its exception, else its last words, else how it ended."""
+"""Pure: the cause of a failed process: its exception, else its last lines, else how it ended."""
 
 import signal
 from collections.abc import Callable
@@ -16,13 +16,13 @@ from toolkit.verdict.traceback import Traceback
 
 _T = TypeVar("_T")
 LAST_LINES = 8
-# Of the failure text's 1,024 characters; the rest is for kind, place and the beginning of the command.
+# Of the failure text's 1,024 characters. The rest holds the kind, the place and the start of the command.
 LAST_CHARACTERS = 600
-# Of an exception's message, so that its place fits behind it.
+# Of an exception's message, so that its place fits after it.
 MESSAGE_CHARACTERS = 400
-# How old a traceback may be to be the cause: lines written after it. Behind the true one come warnings of libraries and
-# summaries of trackers (wandb: some 40 lines), and Python itself then ends with 1; any other code a script has chosen.
-# Right behind it stand a few words of a script that gives up because of it.
+# How many lines may follow a traceback that is the cause. After an uncaught exception libraries print warnings,
+# trackers print summaries (wandb: some 40 lines), and Python exits with 1: FAR. A script that exits with another code
+# has chosen it: NEAR. A script that gives up because of the traceback prints only a few lines after it: AT_ONCE.
 AT_ONCE_LINES = 3
 NEAR_LINES = 20
 FAR_LINES = 200
@@ -56,7 +56,7 @@ def _cause_of(ended: Ended, culprit: Exit) -> tuple[str, str]:
 
 
 def grounds(ended: Ended, culprit: Exit) -> Grounds:
-    """Return what the cause of *culprit*'s end rests on."""
+    """Return what kind of evidence the cause of *culprit*'s end is based on."""
     by_itself = culprit.signal is None and culprit.raised_ns is None and crash_of(ended, culprit) is None
     if not by_itself or culprit.process in ended.raised or last_traceback(ended, culprit) is not None:
         return "reason"
@@ -64,7 +64,7 @@ def grounds(ended: Ended, culprit: Exit) -> Grounds:
 
 
 def account(ended: Ended, end: Exit) -> str:
-    """Return what a process said of its end, as far as it tells whether another process brought it about."""
+    """Return the text by which to tell whether a process's failure is collateral: its exception or last lines."""
     return _read(lambda: _account(ended, end), "")
 
 
@@ -82,8 +82,10 @@ def _account(ended: Ended, end: Exit) -> str:
 
 
 def handled(ended: Ended, end: Exit) -> str:
-    """Return the errors that a process was handling when it raised the one that ended it: a script that wraps what a
-    broken collective raised, or hides it (`raise ... from None`), has still lost its peer."""
+    """Return the errors that a process was handling when it raised the one that ended it.
+
+    If a script wraps the error of a broken collective, or hides it (`raise ... from None`), it has still lost its peer.
+    """
     return _read(lambda: _handled(ended, end), "")
 
 
@@ -95,8 +97,11 @@ def _handled(ended: Ended, end: Exit) -> str:
 
 
 def last_traceback(ended: Ended, end: Exit) -> Traceback | None:
-    """Return the exception of a process, None if it has none: the one that the start-up hook noted, else the last that
-    was printed, unless the process has gone on for too long after it."""
+    """Return the exception of a process, None if it has none.
+
+    The exception that the rank hook recorded comes before the last printed one. A printed one counts only if few lines
+    follow it.
+    """
     return _read(lambda: _last_traceback(ended, end), None)
 
 
@@ -107,7 +112,7 @@ def _last_traceback(ended: Ended, end: Exit) -> Traceback | None:
 
 
 def exception_text(ended: Ended, end: Exit) -> tuple[str, str]:
-    """Return (the exception that ended a process, with its place; its traceback), "" and "" where none did."""
+    """Return (the exception that ended a process, with its place; its traceback), ("", "") if none did."""
     found = last_traceback(ended, end)
     if found is None or end.signal is not None or found.after > NEAR_LINES:
         return "", ""
@@ -115,7 +120,7 @@ def exception_text(ended: Ended, end: Exit) -> tuple[str, str]:
 
 
 def crash_of(ended: Ended, end: Exit) -> Crash | None:
-    """Return what a process said of the fatal signal that ended it, or the one that it started; None if none did."""
+    """Return what a process printed about the fatal signal that ended it or its child; None if it printed nothing."""
     number = end.signal or signal_in(end.code or 0)
     return _read(lambda: crash.read(_stderr(ended, end)), None) if number in CRASHES else None
 
@@ -155,8 +160,10 @@ def _before(crashed: Crash) -> Traceback | None:
 
 
 def _of_exit(ended: Ended, culprit: Exit, noted: Raised) -> tuple[str, str]:
-    """Return the cause and the traceback of a process that called sys.exit, or raised SystemExit: what it chose to say,
-    then the exception that it was handling, or had handled before."""
+    """Return the cause and the traceback of a process that called sys.exit or raised SystemExit.
+
+    The message given to sys.exit comes first, then the exception that the process was handling or had handled.
+    """
     printed = _printed(ended, culprit, NEAR_LINES)
     words = _bounded(noted.message.strip() or _words(ended, culprit.process, behind=printed, code=culprit.code))
     handling, thrown = exception(noted), noted.handling
@@ -183,7 +190,7 @@ def _of_exit(ended: Ended, culprit: Exit, noted: Raised) -> tuple[str, str]:
 
 
 def _of_exception(ended: Ended, culprit: Exit, found: Traceback) -> str:
-    """Return an exception with what a reader needs beside it: what was said long after it, or by the GPU before it."""
+    """Return an exception with its context: the last line if many lines followed, or the assertion of the GPU."""
     stderr, stdout = ended.tails.get(culprit.process, (b"", b""))
     said = ""
     chosen = culprit.code != 1 and culprit.process not in ended.raised
@@ -205,9 +212,11 @@ def _printed(ended: Ended, end: Exit, within: int) -> Traceback | None:
 
 
 def _words(ended: Ended, process: str, *, behind: Traceback | None = None, code: int | None = None) -> str:
-    """Return the last words of a process, from the stream on which it spoke last; with *behind* only what it said
-    behind that traceback, whose message has one line where *code* is one that the script chose. Warnings count where
-    it said nothing else."""
+    """Return the last lines of a process, from the stream to which it wrote last.
+
+    *behind*: only lines after this traceback, whose message has one line if the script chose *code*. Warnings count
+    only if there are no other lines.
+    """
     found = _spoken(ended, process, behind, code, warnings=False)
     return found or ("" if behind is not None else _spoken(ended, process, None, code, warnings=True))
 
@@ -241,8 +250,7 @@ def _bounded(words: str) -> str:
 
 
 def _read(reading: Callable[[], _T], otherwise: _T) -> _T:
-    """Return *reading*'s result; *otherwise* where a process said what we cannot read: its status is known all the
-    same."""
+    """Return *reading*'s result, *otherwise* if it raises: an unreadable text must not change a known exit status."""
     try:
         return reading()
     except Exception:  # noqa: BLE001 - a fault in the reading of texts is no fault of the job
@@ -254,7 +262,7 @@ def _stderr(ended: Ended, end: Exit) -> bytes:
 
 
 def _why_killed(memory: Memory | None) -> str:
-    """Return what is known of a SIGKILL that was not ours: out of memory only where the kernel has counted it."""
+    """Return what is known of a SIGKILL that `train` did not send: out of memory only if the kernel has counted it."""
     if memory is None or memory.oom_kills is None:
         return " (not by the toolkit; whether memory had run out is not counted here)"
     if memory.oom_kills == 0:
@@ -268,7 +276,7 @@ def _gib(count: int) -> str:
 
 
 def _error(found: Traceback) -> str:
-    """Return an exception with its place: in front of a long message, whose end the failure text has no room for."""
+    """Return an exception with its place; before a long message, whose end would not fit into the failure text."""
     first, *rest = found.error.split("\n")
     place = f" (at {found.place})" if found.place else ""
     kind, colon, message = first.partition(":")

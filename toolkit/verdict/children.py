@@ -1,4 +1,4 @@
-"""Pure: the exceptions of processes that a script started itself, as Lightning starts its ranks without a launcher."""
+"""Pure: the exceptions of ranks that the script started itself, as Lightning does without a launcher."""
 
 import msgspec
 
@@ -9,8 +9,10 @@ from toolkit.verdict.collateral import lost_a_rank
 
 
 def with_children(ended: Ended) -> Ended:
-    """Return *ended*, in which a script that only lost a rank has died of what that rank raised, where the rank was a
-    child of its own. Not where `train` knows several ranks: it is not known which of them started the child."""
+    """Return *ended* with the child's exception as the cause of a script that only lost a rank, its own child.
+
+    Not if `train` knows several ranks: which of them started the child is not known.
+    """
     ranks = [end for end in ended.exits if end.rank is not None]
     if len(ranks) != 1 or ranks[0].ok or not ended.raised_by_children:
         return ended
@@ -28,7 +30,7 @@ def with_children(ended: Ended) -> Ended:
 
 
 def _explains(noted: Raised, end: Exit) -> bool:
-    """True if *noted* came before what ended *end*, and is no loss of another rank itself."""
+    """True if *noted* was raised before *end* failed, and is not itself the loss of another rank."""
     said = f"{noted.kind}: {noted.message}"
     behind = (f"{each.kind}: {each.message}" for each in noted.behind)
     lost = any(map(lost_a_rank, (said, *behind)))

@@ -1,6 +1,6 @@
-"""Pure: what a process says that a fatal signal ends: the words of the runtime that gave up, and where Python was.
+"""Pure: reads the output of a process that a fatal signal ended: the runtime's last words and Python's stack.
 
-What ends by SIGABRT says why before it does (C++, the C library, assertions, CUDA, Rust); faulthandler then writes the
+A runtime that aborts prints the reason first (C++, the C library, assertions, CUDA, Rust). faulthandler then writes the
 stack of every thread, and last a long line with the names of all extension modules, which is never the reason.
 """
 
@@ -8,7 +8,7 @@ from toolkit.patterns import lazy
 from toolkit.records import Record
 from toolkit.verdict import tail as ends
 
-# Words of a runtime at a line's start, and behind what such lines begin with.
+# The last words of runtimes at the start of a line, after torch's rank tag if there is one.
 _BEFORE = r"^(?:\[rank\d+\]: ?)?"
 _LAST_WORDS = tuple(
     lazy(_BEFORE + words)
@@ -37,7 +37,7 @@ _LAST_WORDS = tuple(
 )
 _ASSERTION = lazy(r".*[:\]] Assertion [`'].*['`] failed\.?$")
 _FATAL = lazy(r"^Fatal Python error: (?P<why>.*)$")
-# faulthandler's names of signals (Modules/faulthandler.c): they say no more than the exit status does.
+# faulthandler's names of signals (Modules/faulthandler.c): they add nothing to the exit status.
 _OF_A_SIGNAL = (
     "Aborted",
     "Bus error",
@@ -49,7 +49,7 @@ _OF_A_SIGNAL = (
 _THREAD = lazy(r"^(?P<current>Current thread|Thread) 0x[0-9a-f]+ .*\(most recent call first\):$")
 _FRAME = lazy(r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>.+)$')
 _NOT_THE_USERS = lazy(r"/(?:site|dist)-packages/|/lib/python\d|^<")
-# Lines of other threads between a runtime's words and the end.
+# At most so many lines of other threads may follow a runtime's words.
 NEAR_LINES = 20
 WORDS_LINES = 4
 LINE_CHARACTERS = 400
@@ -58,9 +58,12 @@ FRAMES = 2
 
 
 class Crash(Record, frozen=True, kw_only=True):
-    """`words`: what the runtime said, none if it said nothing; `places`: the innermost Python frames of the thread that
-    crashed (of the main thread where that had none), "FILE:LINE in FUNCTION", innermost first, as far as the first of
-    the user's own code. `before`: what the process had said until then; `stacks`: the frames of all threads."""
+    """What a crashed process printed.
+
+    `words`: the runtime's message, () for none. `places`: the innermost Python frames of the crashed thread, or of the
+    main thread if that has none, "FILE:LINE in FUNCTION", innermost first, up to the first frame of the user's code.
+    `before`: the output before the crash. `stacks`: the frames of all threads.
+    """
 
     words: tuple[str, ...] = ()
     places: tuple[str, ...] = ()
@@ -69,7 +72,7 @@ class Crash(Record, frozen=True, kw_only=True):
 
 
 def read(stderr: bytes) -> Crash | None:
-    """Return what the end of *stderr* tells of a crash, None if it tells of none."""
+    """Return the crash at the end of *stderr*, None if there is none."""
     lines = _lines(stderr)
     fatal = next((at for at in range(len(lines) - 1, -1, -1) if _FATAL.match(lines[at])), None)
     dumped = len(lines) if fatal is None else fatal
@@ -86,8 +89,7 @@ def read(stderr: bytes) -> Crash | None:
 
 
 def assertion(stderr: bytes) -> str:
-    """Return the first of the assertions that failed on a CUDA device, "" if there is none: the exception that follows
-    does not say which."""
+    """Return the first assertion that failed on a CUDA device, "" for none. The exception does not name it."""
     lines = (line for line in _lines(stderr) if ": block: [" in line and _ASSERTION.match(line))
     return next(lines, "")[:LINE_CHARACTERS]
 
@@ -97,7 +99,7 @@ def _lines(stderr: bytes) -> list[str]:
 
 
 def _first_words(lines: list[str]) -> int | None:
-    """Return the first line of a runtime's last words: those of several threads may follow each other."""
+    """Return the index of the first line of a runtime's last words, which several threads may print in a row."""
     found = None
     for at in range(len(lines) - 1, -1, -1):
         if any(pattern.match(lines[at]) for pattern in _LAST_WORDS):
@@ -108,7 +110,7 @@ def _first_words(lines: list[str]) -> int | None:
 
 
 def _shortened(lines: list[str]) -> tuple[str, ...]:
-    """Return the first of *lines*; of assertions in a row (CUDA's, one for each thread of a block) only one."""
+    """Return the first few of *lines*, and only one of assertions in a row (CUDA prints one for each thread)."""
     kept: list[str] = []
     for line in filter(str.strip, lines):
         if kept and _ASSERTION.match(line) and _ASSERTION.match(kept[-1]):
@@ -118,7 +120,7 @@ def _shortened(lines: list[str]) -> tuple[str, ...]:
 
 
 def _places(dump: list[str]) -> tuple[str, ...]:
-    """Return the frames worth telling of what faulthandler wrote. It writes the main thread last."""
+    """Return the frames of faulthandler's *dump* to report. It writes the main thread last."""
     threads: list[tuple[bool, list[str]]] = []
     for line in dump:
         thread, frame = _THREAD.match(line), _FRAME.match(line)

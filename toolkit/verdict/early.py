@@ -1,4 +1,4 @@
-"""Pure: a rank that ends with 0 while the others train. They lose it and fail, and its end is what they failed of."""
+"""Pure: a rank that ends with 0 while the others train. The others lose it and fail; its early exit is the cause."""
 
 from collections.abc import Sequence
 
@@ -24,12 +24,14 @@ def first(host: str, exits: Sequence[Exit]) -> EarlyExit | None:
 
 
 def blamed(outcome: Outcome) -> Outcome:
-    """Return *outcome*, of a host whose ranks know no other host's, with the rank that ended early as its cause where
-    the others only lost it."""
+    """Return *outcome* with the early exit as its cause if the other ranks only lost that rank.
+
+    For a job whose hosts have no link: only ranks of the same host are compared.
+    """
     early = first(outcome.host, outcome.exits)
     if early is None or not early.explains(outcome.failed_ns):
         return outcome
-    # mpirun may end the others by itself, with a code of its own, and before they say what they lost.
+    # mpirun may end the others itself, with a code of its own, before they report whom they lost.
     left = any(end.left and end.rank == early.rank for end in outcome.exits) and outcome.status == "failed"
     if not left and (outcome.primary or not outcome.lost):
         return outcome

@@ -1,6 +1,6 @@
-"""Pure: what the loop saw -> how the job ended on this host, which process is the cause, and what it said.
+"""Pure: computes from the observations of the run how the job ended on this host, and which process is the cause.
 
-The status is computed here, once; nothing later changes it. docs/exit-codes.md has the same table for people.
+The status is computed here, once; nothing later changes it. docs/exit-codes.md has the same table for users.
 """
 
 import signal
@@ -30,23 +30,24 @@ from toolkit.verdict.children import with_children
 from toolkit.verdict.collateral import is_collateral, lost_a_rank
 
 INSTALL = "install"
-# Open MPI 5 ends a rank with it and without a word, where a peer's end comes to a rank as an event that it does not
-# know (MPI_ERR_UNKNOWN in its mpi.h). Only mpirun then says "An error occurred in Socket closed". It may come before
-# the peer's own end can be seen.
+# MPI_ERR_UNKNOWN in Open MPI 5's mpi.h. Open MPI ends a rank with this code, and prints nothing, if the rank gets the
+# loss of a peer as an event that it does not know. mpirun alone then prints "An error occurred in Socket closed". The
+# rank may end before the peer's own end can be observed.
 UNKNOWN_MPI_ERROR = 14
 
 
 def judge(job: Job, ended: Ended) -> Outcome:
-    """Return the outcome of a host whose last phase ended as *ended*.
+    """Return the outcome of a host whose last phase ended as *ended*. The first line that applies decides:
 
-    - a process that ended badly by itself, before any stop: failed, with its code or 128 + signal;
-    - needs that were not met: failed, 75;
+    - a process failed by itself before any stop request: failed, with its code or 128 + signal;
+    - needs were not met: failed, 75;
     - another host failed: failed, 75, until the job's verdict is known (train/coordinator.py);
-    - otherwise a stop signal: stopped, 128 + signal, or 0 where the platform counts a script that ended with 0 as
-      success;
-    - what was left here was ended because the job was over, and all else had ended well: succeeded, 0;
-    - the launcher had its ranks ended, and we ended it: failed, 1; a death by our own signal is never the cause;
-    - otherwise succeeded, 0. Nothing but processes of the script's own phase that all ended well is a success.
+    - a stop signal came: stopped, 128 + signal, or 0 if the script ended with 0 and the platform counts that as
+    success;
+    - the job was over, `train` ended the rest here, and all else had ended with 0: succeeded, 0;
+    - the launcher ended its ranks, or `train` did on its request: failed, 1. A death by our own signal is never a
+    cause;
+    - all processes of the script's phase ended with 0: succeeded, 0.
     """
     outcome = _judged(job, with_children(mpi.with_aborts(ended)))
     linked = len(job.cluster.hosts) > 1 and job.settings.link == "on"
@@ -79,7 +80,7 @@ def _judged(job: Job, ended: Ended) -> Outcome:
 
 
 def _got_no_rank(job: Job, ended: Ended) -> bool:
-    """True if mpirun has started none of its ranks on this host, as far as the rank shim lets one see."""
+    """True if mpirun has started none of its ranks on this host. Without rank shims this is not known: False."""
     if job.cluster.size == 1 or ended.main not in mpi.MAINS or job.settings.stand_in == "off":
         return False
     well = bool(ended.exits) and all(e.ok or e.told for e in ended.exits)
@@ -87,7 +88,7 @@ def _got_no_rank(job: Job, ended: Ended) -> bool:
 
 
 def _without_ranks(job: Job, ended: Ended) -> Outcome:
-    """Return the outcome of such a host. Not `primary`: where mpirun itself has failed, that is the cause."""
+    """Return the outcome of a host without ranks. Not `primary`: if mpirun itself failed, that is the cause."""
     return Outcome(
         status="failed",
         exit_code=exit_codes.MISCONFIGURED,
@@ -105,7 +106,7 @@ def _without_ranks(job: Job, ended: Ended) -> Outcome:
 
 
 def failed(job: Job, ended: Ended) -> Outcome | None:
-    """Return the outcome of what had failed here by itself when *ended* was seen, None if nothing had."""
+    """Return the outcome of what has failed here by itself so far, None if nothing has."""
     ended = with_children(mpi.with_aborts(ended))
     culprit = _culprit(ended)
     if culprit is None:
@@ -125,7 +126,7 @@ def _succeeded(job: Job, ended: Ended) -> Outcome:
 
 
 def of_error(error: ToolkitError, host: str) -> Outcome:
-    """Return the outcome of a job that ended by an error the toolkit itself has named."""
+    """Return the outcome of a job that ended with an error that the toolkit raised."""
     return Outcome(
         status="failed",
         exit_code=error.exit_code,
@@ -138,7 +139,7 @@ def of_error(error: ToolkitError, host: str) -> Outcome:
 
 
 def of_stop(number: int, host: str) -> Outcome:
-    """Return the outcome of a job that signal *number* stopped while it was being prepared."""
+    """Return the outcome of a job that signal *number* stopped before the script began."""
     return Outcome(
         status="stopped",
         exit_code=exit_codes.of_signal(number),
@@ -149,7 +150,7 @@ def of_stop(number: int, host: str) -> Outcome:
 
 
 def of_fault(text: str, trace: str, host: str) -> Outcome:
-    """Return the outcome of a job that ended by a fault of the toolkit."""
+    """Return the outcome of a job that ended because of a fault in the toolkit."""
     return Outcome(
         status="failed",
         exit_code=exit_codes.INTERNAL_FAULT,
@@ -163,8 +164,11 @@ def of_fault(text: str, trace: str, host: str) -> Outcome:
 
 
 def _culprit(ended: Ended) -> Exit | None:
-    """Return the process that failed first by itself: a rank before a launcher, which only repeats what its ranks did,
-    and a rank with a cause of its own before one that only lost its peer."""
+    """Return the process that failed first by itself.
+
+    A rank comes before a launcher, which only repeats its ranks' failures; a rank with a cause of its own comes before
+    one whose failure is collateral.
+    """
     bad = [e for e in ended.exits if not e.ok and not e.told and _before_stop(ended, e)]
     if _ended_by_us(ended):
         bad = [e for e in bad if _works(ended, e)]
@@ -173,19 +177,21 @@ def _culprit(ended: Ended) -> Exit | None:
 
 
 def _works(ended: Ended, end: Exit) -> bool:
-    """True for a rank or a service that ranks need, false for a launcher."""
+    """True for a rank and for a service that ranks need, False for a launcher."""
     return end.rank is not None or end.process != ended.main
 
 
 def _ended_by_us(ended: Ended) -> bool:
-    """True if the ranks were told to end for a reason from outside: what their launcher then says is the echo of it
-    (torchrun ends with 1 and a traceback of its own)."""
+    """True if `train` ended the ranks for a reason of another host, a hang or a rule.
+
+    The launcher's failure is then collateral (torchrun ends with 1 and a traceback of its own).
+    """
     asked = ended.peer_failed or ended.hung is not None or ended.ruled is not None
     return asked and any(e.told for e in ended.exits if e.rank is not None)
 
 
 def _ranks(exits: Sequence[Exit]) -> Sequence[Exit]:
-    """Return the ranks among *exits*, all of them where the launcher kept its ranks to itself."""
+    """Return the ranks among *exits*; all of *exits* if the launcher kept its ranks as its own children."""
     return [e for e in exits if e.rank is not None] or exits
 
 
@@ -205,7 +211,7 @@ def _ended_by_mpi(ended: Ended, end: Exit) -> bool:
 
 
 def _only_launches(ended: Ended, end: Exit) -> bool:
-    """True if a process starts ranks and is none: without one that failed here it may repeat what failed elsewhere."""
+    """True if a process starts ranks and is none: if no rank failed here, it may repeat the failure of another host."""
     return end.rank is None and end.process == ended.main and ended.phase != INSTALL
 
 
@@ -222,7 +228,7 @@ def _before_stop(ended: Ended, end: Exit) -> bool:
 
 
 def _finished_before_stop(ended: Ended) -> bool:
-    """True if every rank had ended well when the signal came: the job was done, whatever its launcher then said."""
+    """True if every rank had ended with 0 when the signal came: the job was done, however its launcher then ended."""
     ranks = _ranks(ended.exits)
     return bool(ranks) and ended.phase != INSTALL and all(e.ok and _before_stop(ended, e) for e in ranks)
 
@@ -266,7 +272,7 @@ def _failed(job: Job, ended: Ended, culprit: Exit) -> Outcome:
 
 
 def _ended_by_launcher(job: Job, ended: Ended) -> Outcome:
-    """Return the outcome of a host on which nothing failed by itself: its launcher had its ranks ended, by us."""
+    """Return the outcome of a host on which nothing failed by itself: its launcher asked `train` to end the ranks."""
     main = next((e for e in ended.exits if e.process == ended.main and e.rank is None), None)
     stderr, _ = ended.tails.get(ended.main, (b"", b""))
     said = ends.last(stderr, 3, LAST_CHARACTERS)
@@ -289,22 +295,21 @@ def _ended_by_launcher(job: Job, ended: Ended) -> Outcome:
 
 
 def _preempted(ended: Ended, culprit: Exit) -> bool:
-    """True if somebody outside ended *culprit*: SIGTERM, or SIGKILL where the kernel counts out-of-memory kills and has
-    counted none. Where it counts none at all a SIGKILL may have been one."""
+    """True if somebody outside the job ended *culprit*: by SIGTERM, or by SIGKILL if the kernel counts out-of-memory
+    kills and has counted none. If it does not count them, a SIGKILL may be one."""
     if culprit.told or culprit.signal not in (signal.SIGTERM, signal.SIGKILL):
         return False
     return culprit.signal == signal.SIGTERM or (ended.memory is not None and ended.memory.oom_kills == 0)
 
 
 def _has_same_traceback(ended: Ended, end: Exit, culprit: Exit) -> bool:
-    """True if a rank ended with the same traceback as *culprit*, whenever it did."""
+    """True if *end* is a rank that ended with the same traceback as *culprit*, at any time."""
     same = _fingerprint(ended, culprit)
     return bool(same) and end.rank is not None and not end.ok and _fingerprint(ended, end) == same
 
 
 def _fingerprint(ended: Ended, end: Exit) -> str:
-    """Return what a process's traceback has in common with those of other ranks and hosts that met the same: error,
-    file, line; "" without one."""
+    """Return the fingerprint for folding identical tracebacks of ranks and hosts: error, file, line; "" for none."""
     found = last_traceback(ended, end)
     return "" if found is None else f"{found.error} at {found.place.rpartition('/')[2]}"
 
@@ -346,7 +351,7 @@ def _ruled(job: Job, ended: Ended, ruled: Ruled) -> Outcome:
 
 
 def _hung_ns(ended: Ended) -> int:
-    """Return when a hang began, as far as its end lets one see: nothing that failed later is its cause."""
+    """Return when a hang began, computed from its end and its length: nothing that failed later caused it."""
     if ended.hung is None:
         return 0
     seen_ns = ended.hung.seen_ns or min((e.ended_ns for e in ended.exits), default=0)
@@ -386,7 +391,7 @@ def _stopped(job: Job, ended: Ended) -> Outcome:
 
 
 def _death(ended: Ended, end: Exit) -> str:
-    """Return how a stopped process ended, with the exception that kept it from ending well: a save that failed."""
+    """Return how a stopped process ended, and the exception that it failed with, for example while saving."""
     error, _ = exception_text(ended, end)
     return f"{end.process} {how(end)}" + (f": {error}" if error and not is_collateral(error) else "")
 

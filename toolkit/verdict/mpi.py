@@ -1,7 +1,7 @@
-"""Pure: what MPI says of a rank that called MPI_Abort, or whose error handler did.
+"""Pure: reads what MPI prints about a rank that called MPI_Abort, or whose error handler did.
 
-MPICH says it on the rank's own stderr, Open MPI on mpirun's. Each row of SAYS was seen with MPICH 5.0.2, Open MPI 4.1.8
-and 5.0.8 on 2026-11-22.
+MPICH prints it on the rank's own stderr, Open MPI on mpirun's. Each row of SAYS was seen with MPICH 5.0.2, Open MPI
+4.1.8 and 5.0.8 on 2026-11-22.
 """
 
 import re
@@ -38,7 +38,7 @@ _IMPROPER = lazy(
 
 
 class Abort(Record, frozen=True, kw_only=True):
-    """A rank that MPI says aborted the job; `code`: what it gave, None where that is not said."""
+    """A rank that aborted the job according to MPI; `code`: the code that it passed, None if MPI does not print it."""
 
     rank: int
     text: str
@@ -46,23 +46,25 @@ class Abort(Record, frozen=True, kw_only=True):
 
 
 def said(stderr: bytes) -> Abort | None:
-    """Return the last abort that *stderr*, a rank's or mpirun's, tells of."""
+    """Return the last abort in *stderr*, a rank's or mpirun's; None if there is none."""
     text = "\n".join(ends.lines(stderr))
     found = [abort for kind in (_mpich, _open_mpi, _handler, _improper) if (abort := kind(text)) is not None]
     return found[0] if found else None
 
 
 def with_aborts(ended: Ended) -> Ended:
-    """Return *ended*, in which a rank that says itself that it aborts has failed by itself, with the code that it gave:
-    its launcher has all ranks ended then, this one, too, often before it can end with that code. The first word of it
-    may come from another host, whose mpirun ended. (If a rank failed there, that was earlier, and is the cause.)"""
+    """Return *ended* with each rank that reports its own abort as failed by itself, with the code of the abort.
+
+    The launcher then ends all ranks, often before the aborting rank can exit with its code. The news may come first
+    from another host, whose mpirun ended. (If a rank failed there, it failed earlier and is the cause.)
+    """
     if ended.main not in MAINS or not (ended.launcher_first or ended.peer_failed):
         return ended
     return msgspec.structs.replace(ended, exits=tuple(_as_it_says(ended, end) for end in ended.exits))
 
 
 def abort_of(ended: Ended, culprit: Exit) -> Abort | None:
-    """Return what MPI says of *culprit*'s abort: a rank's, or where that is the launcher, of the rank it names."""
+    """Return the abort of *culprit* as MPI reports it; if *culprit* is the launcher, that of the rank it names."""
     if ended.main not in MAINS or culprit.raised_ns is not None:
         return None
     own, launchers = (said(ended.tails.get(name, (b"", b""))[0]) for name in (culprit.process, ended.main))
@@ -71,7 +73,7 @@ def abort_of(ended: Ended, culprit: Exit) -> Abort | None:
 
 
 def of_another_host(ended: Ended) -> Abort | None:
-    """Return what mpirun, which runs here, says of the abort of a rank of another host; None if it says nothing."""
+    """Return the abort of another host's rank that the mpirun of this host reports, None if it reports none."""
     if ended.main not in MAINS:
         return None
     abort = said(ended.tails.get(ended.main, (b"", b""))[0])
@@ -80,8 +82,10 @@ def of_another_host(ended: Ended) -> Abort | None:
 
 
 def named(ended: Ended, culprit: Exit, abort: Abort) -> tuple[str, Exit]:
-    """Return (the cause, whose end it is): a rank, also where only its launcher told of it, with the launcher's
-    code, and pid 0 where its own is not known."""
+    """Return (the cause, the exit of the rank that aborted).
+
+    If only the launcher reports the abort, the exit has the launcher's code, and pid 0 if the rank's is not known.
+    """
     last = ends.last(ended.tails.get(culprit.process, (b"", b""))[0], 1, LAST_CHARACTERS)
     if culprit.rank is None:
         rank = next((end for end in ended.exits if end.rank == abort.rank), None)

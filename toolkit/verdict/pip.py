@@ -1,28 +1,29 @@
-"""Pure: what pip printed -> why it failed.
+"""Pure: finds in pip's output why pip failed.
 
-pip's last "ERROR: ..." is the reason, except where it is only a code such as metadata-generation-failed (pip 21.3 and
-newer); then two lines below it say what and of which package:
+The last "ERROR: ..." is the reason, unless it is only a code such as metadata-generation-failed (pip 21.3 and newer).
+Then two lines below it name the problem and the package:
 
     error: metadata-generation-failed
 
     (cross) Encountered error while generating package metadata.
     (arrow) slow
 
-and the reason itself stands further up, as the last line of what the package's build printed, before
-"[end of output]". Cross and arrow are missing where pip may not write Unicode.
+and the reason is further up: the last line of the build's output, before "[end of output]". Cross and arrow are missing
+if pip may not write Unicode.
 """
 
 from toolkit.patterns import lazy
 from toolkit.verdict import tail as ends
 
-# "Exception:" opens a traceback of pip's own; the reason stands in front of it. The other opens a build's output.
+# "Exception:" opens a traceback of pip itself; the reason is before it. The other opens the output of a build.
 _ERROR = lazy(r"\s*(?:ERROR|error): (?!Exception:$|subprocess-exited-with-error$)(?P<reason>.+)")
 _CODE = lazy(r"[a-z]+(?:-[a-z]+)+")
 _MARKS = lazy(r"^(?:×|│|╰─>)?\s*")
 _END = "[end of output]"
-# A warning that comes before "No matching distribution found" where the index was never reached.
+# A warning before "No matching distribution found" if pip could not reach the index.
 _UNREACHED = lazy(r"WARNING: Retrying \(.*?\) after connection broken by [\"'](?P<error>.+?)[\"']+: /\S*")
-# What stands before the words: "NewConnectionError('<... object at 0x7f>: ", "NameResolutionError(\"HTTPS...(...): ".
+# The prefixes before the message: "NewConnectionError('<... object at 0x7f>: ", "NameResolutionError(\"HTTPS...(...):
+# ".
 _OBJECT = lazy(r"^\w+\([\"'].*?(?:>|\)): ")
 _NONE_FOUND = ("No matching distribution found", "Could not find a version")
 
@@ -43,7 +44,7 @@ def cause(tail: bytes) -> str:
 
 
 def _unreached(lines: list[str]) -> str:
-    """Return why the index could not be reached, "" if it was: of the error that urllib3 raised, its words."""
+    """Return why pip could not reach the index (the message of urllib3's error), "" if it could."""
     found = next((match for line in reversed(lines) if (match := _UNREACHED.match(line))), None)
     return _OBJECT.sub("", found["error"]).removesuffix("')").removesuffix('")') if found else ""
 

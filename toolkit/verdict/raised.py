@@ -1,6 +1,6 @@
-"""Pure: what the start-up hook noted of an exception (status_pages.Raised) -> what is told of it.
+"""Pure: makes a Traceback of the exception that the rank hook recorded (status_pages.Raised).
 
-Type and place are the hook's: it saw the exception itself, however long its message was and whatever was printed.
+Type and place are from the hook: it saw the exception itself, however long the message and whatever was printed.
 """
 
 import re
@@ -11,13 +11,13 @@ from toolkit.verdict import traceback
 from toolkit.verdict.traceback import IN_USER_CODE, MESSAGE_LINES, Traceback
 
 _INSIDE = "Traceback (most recent call last):"
-# What multiprocessing.pool and concurrent.futures chain to an exception that a worker's process sent them.
+# multiprocessing.pool and concurrent.futures chain this to an exception that a worker process sent.
 _REMOTE = lazy(r'^\S*RemoteTraceback: \n"""\n(?P<text>.*?)^"""$', re.DOTALL | re.MULTILINE)
 
 
 def exception(noted: Raised) -> Traceback | None:
-    """Return the exception that *noted* tells of: the one that ended its process, or the one that was being handled
-    where sys.exit was called; None if it tells of none."""
+    """Return the exception in *noted*: the one that ended the process, or the one being handled when sys.exit was
+    called; None if there is none."""
     if noted.kind == "SystemExit":
         thrown = noted.handling
         return None if thrown is None else _exception(thrown.kind, thrown.message, thrown.place, noted.text)

@@ -1,7 +1,7 @@
-"""Pure: finds the last whole Python traceback in the end of a stream, and what it says.
+"""Pure: finds the last complete Python traceback at the end of a stream, with its error and place.
 
-A stream may hold more than one: handled ones that were only shown, those of threads, and what Python prints on its way
-out. The one that counts is the last that could have ended the process.
+A stream may hold several: handled exceptions that were printed, those of threads, and those that Python prints at exit.
+The last one that could have ended the process counts.
 """
 
 import re
@@ -23,19 +23,19 @@ _CHAINED = (
 _FRAME = lazy(r'^[\s|]*File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<function>.+))?$')
 # "ValueError: text", "module.Error", "KeyboardInterrupt": a dotted name at the line's start, a colon or the line's end.
 _ERROR = lazy(r"^(?P<name>[^\W\d][\w.<>]*)(?::|$)")
-# Python shows no "Traceback" line for a script that it could not compile.
+# Python prints no "Traceback" line for a script that it cannot compile.
 _SYNTAX = lazy(r"^(?:SyntaxError|IndentationError|TabError)(?::|$)")
-# The line before a traceback that ended nothing: Python, logging and atexit show it and go on.
+# The line before a traceback that did not end the process: Python, logging and atexit print it and continue.
 _WENT_ON = lazy(r"Exception ignored |--- Logging error ---|Error in atexit\._run_exitfuncs")
-# The line before one that ended a thread or a child, or the error of a launcher that only repeats its ranks': the cause
-# if there is no other.
+# The line before one that ended a thread or a child, and the error by which a launcher repeats its ranks': the cause
+# only if there is no other.
 _SECOND_HAND = lazy(r"Exception in thread |Process \S+:$")
 _REPEATS = "torch.distributed.elastic.multiprocessing.errors.ChildFailedError"
-# Where a message of several lines ends: an empty line, another traceback, what looks like a log line.
+# A message of several lines ends at an empty line, another traceback or a log line.
 _LOG = lazy(r"\[?\d{4}-\d\d-\d\d|\[?[IWEF]\d{4} |\[[IWEF][ \]]|\[?(?:DEBUG|INFO|WARN|WARNING|ERROR|CRITICAL|FATAL)\b")
-# TensorFlow's AutoGraph: behind it, indented, the frames of the code as it was written and the error once more.
+# TensorFlow's AutoGraph: then, indented, the frames of the user's code and the error again.
 IN_USER_CODE = ": in user code:"
-# Open MPI frames its help texts, which follow on a rank's own stderr, with such lines.
+# Open MPI prints such lines around its help texts, which follow on the rank's stderr.
 _FRAME_LINE = lazy(r"-{70,}$")
 MESSAGE_LINES = 30
 GROUP_MEMBERS = 10
@@ -45,7 +45,7 @@ _ENDS_A_MESSAGE = (_START, _LOG, _WENT_ON, _SECOND_HAND, _FRAME_LINE)
 class Traceback(Record, frozen=True, kw_only=True):
     """A traceback as printed (`text`, chained ones included), its final `error` lines, and the innermost `place`.
 
-    `after`: how many lines (empty ones not counted) the same process wrote behind it.
+    `after`: how many non-empty lines the same process wrote after it.
     """
 
     text: str
@@ -55,9 +55,9 @@ class Traceback(Record, frozen=True, kw_only=True):
 
 
 def last(tail: bytes) -> Traceback | None:
-    """Return the last whole traceback in *tail* that can have ended the process, None if there is none.
+    """Return the last complete traceback in *tail* that can have ended the process, None if there is none.
 
-    Whole: from its first line (of the first in a chain) to its error line. One that the tail's start cut is not whole.
+    Complete: from its first line (of the first in a chain) to its error line. One cut by the tail's start is not.
     """
     spare = None
     for lines, start in _starts(tail):
@@ -72,7 +72,7 @@ def last(tail: bytes) -> Traceback | None:
 
 
 def _starts(tail: bytes) -> Iterator[tuple[list[str], int]]:
-    """Yield (lines, index of the first line) of each possible traceback, the last first; the lines are one voice's."""
+    """Yield (lines, index of the first line) of each possible traceback, the last first; the lines of one speaker."""
     starts = []
     for lines in _voices(tail):
         texts = [line for _, line in lines]
@@ -82,7 +82,7 @@ def _starts(tail: bytes) -> Iterator[tuple[list[str], int]]:
 
 
 def _voices(tail: bytes) -> list[list[tuple[int, str]]]:
-    """Return the numbered lines of each voice: each rank that tags its lines, and the rest. Empty lines are all's."""
+    """Return the numbered lines of each speaker: each rank that tags its lines, and the rest. All share empty lines."""
     tagged: list[tuple[str | None, str]] = []
     for line in ends.lines(tail):
         tag = _RANK.match(line)
@@ -156,7 +156,7 @@ def _user_code(lines: list[str], error: int) -> tuple[int | None, int]:
 
 
 def chained(text: str) -> list[str]:
-    """Return the error lines of the exceptions before the last one of a chain, as *text*, a traceback, shows it."""
+    """Return the error lines of all exceptions but the last in the chained traceback *text*."""
     lines = [_RANK.sub("", line).strip() for line in text.splitlines()]
     lines = [line for line in lines if line]
     return [lines[at - 1] for at, line in enumerate(lines) if line in _CHAINED and at]

@@ -1,6 +1,7 @@
-"""The toolkit's own words: one writer, "[toolkit] ..." on stderr, secrets masked.
+"""The toolkit's own log: lines "[toolkit] ..." on stderr, with secrets masked.
 
-While the loop runs, the words go through its outlet (`say_through`), so that they never land inside a rank's line.
+While ranks run, the lines go through the supervisor's outlet (`say_through`), so that they are never inside a rank's
+line.
 """
 
 import os
@@ -17,11 +18,11 @@ _T = TypeVar("_T")
 _E = TypeVar("_E")
 LEVELS = {"notset": 0, "debug": 10, "info": 20, "warn": 30, "warning": 30, "error": 40, "critical": 50, "fatal": 50}
 LEAST_SECRET = 6
-# A number under such a name is more often a setting (`key_frames: 100000`).
+# A shorter number under such a name is usually a setting (`key_frames: 100000`).
 LEAST_SECRET_NUMBER = 8
-# Lines of a secret that has several (a PEM key) are secret each, from this length on: an excerpt may hold only some.
+# Each line of a secret with several (a PEM key) is a secret from this length on: an excerpt may contain only some.
 LEAST_LINE = 12
-# The words of our own reports: a secret that is one of them is masked beside its name only (docs/secrets.md).
+# Words of the toolkit's reports: a secret that is one of them is masked only next to its name (docs/secrets.md).
 _OWN_WORDS = (
     *(
         "succeeded",
@@ -38,43 +39,45 @@ _OWN_WORDS = (
     *("killed", "training", "toolkit", "script", "platform", "reporting", "warning", "errors", "status", "signal"),
     *("launcher", "container"),
 )
-# How deep JSON within JSON within hyperparameters is read for names.
+# The depth to which nested JSON in hyperparameters is searched for names.
 _DEPTH = 8
 
 
 def masked(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return *values* with those that are secrets by name replaced by a mask. What others hold, `Log.mask` masks: it
-    knows secrets whole, also those that are quoted twice."""
+    """Return *values* with a mask in place of those whose name is a secret's.
+
+    `Log.mask` masks secrets inside other values: it knows them whole, also quoted twice.
+    """
     return {name: MASK if is_secret(name, value) else value for name, value in values.items()}
 
 
 class Log:
-    """Writes our own lines. One for a process, made in cli/ and handed down."""
+    """Writes the toolkit's own lines. cli/ makes one for the process and passes it down."""
 
     def __init__(self, level: int = 20, secrets: frozenset[str] = frozenset()) -> None:
         self.level = level
-        self.brief = False  # The text of a failure is left to its file (TOOLKIT_LOG_FAILURE).
+        self.brief = False  # The failure text is only in its file (TOOLKIT_LOG_FAILURE).
         self._secrets = secrets
         self._say: Callable[[bytes], None] = _write_stderr
         self._finish: Callable[[], None] = lambda: None
 
     def hide(self, values: Mapping[str, Any]) -> None:
-        """From now on never print what *values* holds, at any depth, under a name that looks secret (6 characters or
-        more), in whatever way it is quoted."""
+        """Mask from now on each value in *values*, at any depth, whose name is a secret's (6 characters or more),
+        however it is quoted."""
         texts = {text for text in _secrets(values) if _is_hidden(text)}
         self._secrets = self._secrets.union(*map(_forms, texts))
 
     def mask(self, text: str) -> str:
-        """Return *text* without any known secret in it, nor what looks like one; no text where that fails."""
+        """Return *text* with known and recognised secrets masked; a placeholder if masking fails."""
         try:
             return self._masked(text)
-        except Exception as error:  # noqa: BLE001 - a text less is no reason for a job to end
+        except Exception as error:  # noqa: BLE001 - a missing text must not end a job
             return f"(left out: it could not be masked, {type(error).__name__})"
 
     def _masked(self, text: str) -> str:
         for secret in sorted(self._secrets, key=len, reverse=True):  # The longest first: one may contain another.
             if secret.isalpha() and secret in text:
-                text = re.sub(rf"(?<![^\W\d_]){secret}(?![^\W\d_])", MASK, text)  # A word in no longer word.
+                text = re.sub(rf"(?<![^\W\d_]){secret}(?![^\W\d_])", MASK, text)  # Only as a whole word.
             else:
                 text = text.replace(secret, MASK)
         return mask(text)
@@ -85,16 +88,18 @@ class Log:
         self._finish = finish
 
     def flush(self) -> None:
-        """Write what is still on its way, and go back to writing straight to stderr."""
+        """Write pending lines, then write directly to stderr again."""
         self._finish()
         self._say = _write_stderr
 
     def attempt(self, what: str, step: Callable[[], _T], otherwise: _E) -> _T | _E:
-        """Return what *step* returns; *otherwise*, where it raises, which is said and changes nothing else. *what*:
-        "the metrics could not be closed"."""
+        """Return the result of *step*; if it raises, log that and return *otherwise*.
+
+        *what*: the message, for example "the metrics could not be closed".
+        """
         try:
             return step()
-        except Exception as error:  # noqa: BLE001 - how a job ended does not change with what can be said of it
+        except Exception as error:  # noqa: BLE001 - an error in the report must not change the job's status
             try:
                 self.error(f"{what} ({type(error).__name__}: {error}); the job's status stays as it is")
             except Exception:  # noqa: BLE001
@@ -102,19 +107,19 @@ class Log:
         return otherwise
 
     def debug(self, text: str) -> None:
-        """Say *text* if the level is debug."""
+        """Log *text* at level debug."""
         self._line(10, text)
 
     def info(self, text: str) -> None:
-        """Say *text*."""
+        """Log *text*."""
         self._line(20, text)
 
     def warning(self, text: str) -> None:
-        """Say *text* as something to look at."""
+        """Log *text* as a warning."""
         self._line(30, "warning: " + text)
 
     def error(self, text: str) -> None:
-        """Say *text* as something that went wrong."""
+        """Log *text* as an error."""
         self._line(40, "error: " + text)
 
     def _line(self, level: int, text: str) -> None:
@@ -125,8 +130,7 @@ class Log:
 
 
 def _secrets(value: Any, name: str = "", depth: int = 0) -> Iterator[str]:
-    """Yield what *value* holds under secrets' names, as text: at any depth, in lists of names and values, and in JSON
-    that is text within it."""
+    """Yield the secrets in *value* as text: at any depth, in lists of names and values, and in JSON inside strings."""
     if isinstance(value, Mapping):
         listed = next((value[key] for key in ("name", "Name", "key", "Key") if isinstance(value.get(key), str)), "")
         for key, entry in value.items():
@@ -153,7 +157,8 @@ def _decoded(text: str) -> Any:
 
 
 def _is_hidden(text: str) -> bool:
-    """True if a secret is masked wherever it stands: one that is short or a word of ours only beside its name."""
+    """True if a secret is masked everywhere: a short one, or a word of the toolkit's, is masked only next to its
+    name."""
     if text.lower() in _OWN_WORDS:
         return False
     return len(text) >= (LEAST_SECRET_NUMBER if text.isdigit() else LEAST_SECRET)
@@ -177,4 +182,4 @@ def _write_stderr(line: bytes) -> None:
     try:
         os.write(2, line)
     except OSError:
-        pass  # A closed or full stderr must not change how the job ends.
+        pass  # A closed or full stderr must not change the job's status.

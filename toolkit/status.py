@@ -1,4 +1,4 @@
-"""For scripts: what `train` would like to know of a rank, and what a rank would like to know of its end.
+"""For scripts: a rank reports its steps and progress to `train`, and learns when the job must stop.
 
     from toolkit import status
 
@@ -6,14 +6,14 @@ Without the toolkit around (TOOLKIT_STATUS_FOLDER is not set) every call returns
 no call fails or waits, whatever became of the files below; at worst nothing is written. docs/status.md has an example
 and the costs.
 
-How: a heartbeat is a copy of 72 bytes into a mapped page, no system call; `train` reads it when it likes
-(status_layout.py). One call into C copies all fields: for threads and signal handlers the GIL makes it one piece.
+How: a heartbeat is a copy of 72 bytes into a mapped page, without a system call; `train` reads it at any time
+(status_layout.py). One call into C copies all fields, so the GIL makes it atomic for threads and signal handlers.
 
 Warnings:
-- This module's import is a script's: os, struct, time, no more (3 ms at most, tests/test_status.py).
-- A forked child inherits the mapping. `_forget`, run in the child by os.fork, makes it start anew: what it tells goes
-  into a page of its own. To ask for the pid at each call instead would be a system call.
-- The page is written before it is mapped: a store into a page that the disk has no room for is a SIGBUS.
+- Importing this module costs the script time: os, struct and time only (at most 3 ms, tests/test_status.py).
+- A forked child inherits the mapping. os.fork runs `_forget` in the child, which then gets a page of its own. To ask
+  for the pid at each call would be a system call.
+- The page is written before it is mapped: a store into a page for which the disk has no room is a SIGBUS.
 """
 
 import os
@@ -37,22 +37,22 @@ _LAST_NS = 30_000_000_000
 
 
 def stop_requested() -> bool:
-    """True from the moment on that the job was asked to stop."""
+    """True once the job has been asked to stop."""
     return _asked() is not None
 
 
 def time_left_s() -> float | None:
-    """Return the seconds until SIGKILL, 0.0 or more; None while no stop was asked for."""
+    """Return the seconds until SIGKILL, 0.0 or more; None if no stop is requested."""
     asked = _asked()
     return None if asked is None else max(0.0, (asked[1] - time.monotonic_ns()) / 1e9)
 
 
 def should_stop(step: int) -> bool:
-    """True from the step on at which all ranks, on every host, stop together; ask once in every step.
+    """True from the step at which all ranks of all hosts stop together; call it once in every step.
 
-    *step* has to mean the same on all ranks. Asking is a heartbeat too: by them `train` finds a step that no rank has
-    gone past. A short time goes by between the request and that step. A rank that is too slow to come to it is told in
-    the last third of the grace, at most 30 s before SIGKILL, whatever its step: to save late is better than never.
+    *step* must mean the same on all ranks. The call is also a heartbeat: from these `train` finds a step that no rank
+    has passed, a short time after the stop request. A rank that is too slow to reach that step gets True in the last
+    third of the grace, at most 30 s before SIGKILL, whatever its step, so that it can still save.
     """
     here = _whole(step)
     page = _page()

@@ -1,12 +1,12 @@
-"""The bytes that `train` and a script share: files in one private folder that TOOLKIT_STATUS_FOLDER names.
+"""The layout of the files that `train` and a script share, in the private folder TOOLKIT_STATUS_FOLDER.
 
 `train` makes the folder, and `stop` in it, before it starts ranks. A process that uses `toolkit.status` writes
-`rank-<pid>`; one that ends by an exception leaves `raised-<pid>.json` (the start-up hook's work). Both sides go by
-this file, so it imports no more than a script can bear: no msgspec, no typing (45 ms and 10 ms, measured).
+`rank-<pid>`; one that ends by an exception leaves `raised-<pid>.json` (the start-up hook's work). Both sides use
+this file, so its imports must be cheap for a script: no msgspec, no typing (45 ms and 10 ms, measured).
 
 `rank-<pid>` and `stop` are a page each: a head, written once, and a body that changes in place. All fields are eight
-bytes, little-endian, aligned, so one field is never half old and half new. A body begins and ends with a counter that
-every write increases: where the two differ, a write is under way (or its writer was killed in it).
+bytes, little-endian, aligned, so a field is always whole. A body begins and ends with a counter that every write
+increases: if the two differ, a write is under way, or its writer was killed during it.
 """
 
 import struct
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 VARIABLE = "TOOLKIT_STATUS_FOLDER"
 VERSION = 1
 PAGE_BYTES = 4096
-NONE = -1  # A step that is not there. A progress that is not there is NaN.
+NONE = -1  # No step. No progress is NaN.
 
 STOP_NAME = "stop"
 STOP_HEAD = struct.Struct("<q")  # version
@@ -37,9 +37,9 @@ TRIES = 8
 
 
 def read_consistent(read: "Callable[[], bytes]", body: struct.Struct) -> "tuple[Any, ...] | None":
-    """Return the fields of *body* between its counters, None if no try met the writer at rest or *read* fell short.
+    """Return the fields of *body* between its counters, None if no try was consistent or *read* fell short.
 
-    Two reads in a row have to agree: one alone may have begun before a write and ended after it.
+    Two reads in a row must agree: a single one may have begun before a write and ended after it.
     """
     before = read()
     for _ in range(TRIES):

@@ -21,11 +21,10 @@ _RAISED = lazy(r"raised-([1-9][0-9]{0,9})\.json")
 
 
 class Stop(Record, frozen=True, kw_only=True):
-    """A stop that was asked for.
+    """A stop request.
 
-    `requested_at_ns` and `deadline_ns`, when SIGKILL comes, are time.monotonic_ns(): a clock that is set cannot move
-    them. `stop_step` is the step from which on every rank stops, None while none is agreed, 0 for at
-    once.
+    `requested_at_ns` and `deadline_ns` (SIGKILL) are time.monotonic_ns(), which setting the clock does not change.
+    `stop_step`: the step from which every rank stops, None if none is agreed yet, 0 for at once.
     """
 
     requested_at_ns: int
@@ -35,9 +34,9 @@ class Stop(Record, frozen=True, kw_only=True):
 
 
 class RankStatus(Record, frozen=True, kw_only=True):
-    """What one process last told by `toolkit.status`.
+    """The last state that one process reported by `toolkit.status`.
 
-    `step_time_ns` and `holding_since_ns` (of the oldest checkpoint hold that is open) are time.monotonic_ns();
+    `step_time_ns` and `holding_since_ns` (of the oldest open checkpoint hold) are time.monotonic_ns();
     `step_ns` is the time a step took between the last two heartbeats.
     """
 
@@ -88,8 +87,7 @@ class Raised(Record, frozen=True, kw_only=True):
 
 
 def create_stop_page(folder: Path) -> None:
-    """Make the file by which ranks are told to stop, saying that no stop is asked. Before ranks are started, and again
-    before they are started anew.
+    """Create the stop page without a stop request. Call it before the ranks of each attempt start.
 
     Raises:
         OSError: it cannot be written.
@@ -106,12 +104,12 @@ def create_stop_page(folder: Path) -> None:
 
 
 def request_stop(folder: Path, stop: Stop) -> None:
-    """Tell every rank of *stop*. Before the signal is sent: a rank that is told here does not die of SIGTERM.
+    """Write *stop* to the stop page. Call it before sending the signal: a rank that reads it does not die of SIGTERM.
 
-    Again with a stop_step as soon as one is agreed, or with a new deadline.
+    Call it again when a stop_step is agreed, or with a new deadline.
 
     Raises:
-        OSError: `create_stop_page` was not called, or the file is gone.
+        OSError: there is no stop page.
     """
     step = layout.NONE if stop.stop_step is None else stop.stop_step
     fd = os.open(folder / layout.STOP_NAME, os.O_RDWR | os.O_CLOEXEC)
@@ -124,7 +122,7 @@ def request_stop(folder: Path, stop: Stop) -> None:
 
 
 def requested_stop(folder: Path) -> Stop | None:
-    """Return the stop that ranks are told of, None if there is none."""
+    """Return the stop request on the stop page, None if there is none."""
     found = _fields(folder / layout.STOP_NAME, layout.STOP_HEAD, layout.STOP_BODY)
     if found is None or found[0] != (layout.VERSION,):
         return None
@@ -135,7 +133,7 @@ def requested_stop(folder: Path) -> Stop | None:
 
 
 def read_all(folder: Path) -> dict[int, RankStatus]:
-    """Return what every process in *folder* last told, by pid; also those that have ended since."""
+    """Return the status of every process in *folder* by pid, those that have ended included."""
     try:
         pids = sorted(int(found[1]) for found in (_RANK.fullmatch(path.name) for path in folder.iterdir()) if found)
     except OSError:
@@ -145,9 +143,9 @@ def read_all(folder: Path) -> dict[int, RankStatus]:
 
 
 def read_rank(path: Path) -> RankStatus | None:
-    """Return what the process of *path* last told, None if there is no such file, or no whole one of our version.
+    """Return the status on the page *path*, None if there is none, or none of this version.
 
-    Of a process that was killed in the middle of a write: the fields as they are then, each of them whole.
+    If a process was killed during a write, some fields are new and some old, but each is whole.
     """
     found = _fields(path, layout.RANK_HEAD, layout.RANK_BODY)
     if found is None:
@@ -168,7 +166,7 @@ def read_rank(path: Path) -> RankStatus | None:
 
 
 def raised(folder: Path, pid: int) -> Raised | None:
-    """Return the exception that process *pid* left, None if it left none that can be read."""
+    """Return the exception that process *pid* recorded, None if there is none that can be read."""
     text = _bytes(folder / (layout.RAISED_NAME % pid), RAISED_FILE_BYTES)
     try:
         return decode(text, Raised, "status folder") if text else None
@@ -177,7 +175,7 @@ def raised(folder: Path, pid: int) -> Raised | None:
 
 
 def raised_by_others(folder: Path, known: Collection[int]) -> tuple[Raised, ...]:
-    """Return the exceptions that ended processes other than the *known*, at most MOST_OTHERS."""
+    """Return the exceptions that ended other processes than *known*, at most MOST_OTHERS."""
     try:
         names = [_RAISED.fullmatch(path.name) for path in folder.iterdir()]
     except OSError:
@@ -188,10 +186,10 @@ def raised_by_others(folder: Path, known: Collection[int]) -> tuple[Raised, ...]
 
 
 def common_step(ranks: Iterable[RankStatus], now_ns: int, told_ns: int) -> int:
-    """Return the stop step that none of *ranks*, read at *now_ns*, will have gone past at *told_ns*, when all of them
-    know of it (both time.monotonic_ns()). 0, at once, where no rank ever sent a heartbeat.
+    """Return a stop step that none of *ranks*, read at *now_ns*, will have passed at *told_ns*, when all of them know
+    it (both time.monotonic_ns()). 0 (at once) if no rank has sent a heartbeat.
 
-    Pure. The ranks are those of all hosts. A step may come twice as fast as the fastest rank's last one.
+    Pure. *ranks* are those of all hosts. A step may take half the time of the fastest rank's last one.
     """
     beating = [rank for rank in ranks if rank.step is not None]
     pace_ns = min((rank.step_ns for rank in beating if rank.step_ns), default=0) // 2
@@ -201,16 +199,16 @@ def common_step(ranks: Iterable[RankStatus], now_ns: int, told_ns: int) -> int:
 def _step_at(rank: RankStatus, pace_ns: int, now_ns: int, told_ns: int) -> int:
     """Return the step that *rank* can have reached at *told_ns*.
 
-    Counted from now, not from its last heartbeat: a rank back from a long evaluation makes up for no steps.
+    Counted from now, not from its last heartbeat: a rank does not catch up on steps after a long evaluation.
     """
     step = rank.step or 0
     if not pace_ns:
-        return step + 1  # In its first step: nothing is known of its pace.
+        return step + 1  # In its first step: its pace is not known.
     next_ns = max(now_ns, (rank.step_time_ns or 0) + pace_ns)
     return step + (1 + (told_ns - next_ns) // pace_ns if next_ns <= told_ns else 0)
 
 
-# A fifo in the place of a file must not make `train` wait, a link not lead it elsewhere.
+# `train` must not block on a fifo in place of a file, nor follow a link.
 _READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW
 
 
@@ -229,7 +227,7 @@ def _fields(path: Path, head: Struct, body: Struct) -> tuple[tuple[Any, ...], tu
         os.close(fd)
     if len(start) < head.size + body.size:
         return None
-    # Its writer never came to rest: it was killed in a write. What is there is all there will be.
+    # Never consistent: the writer was killed during a write. The fields will not change any more.
     return head.unpack_from(start), fields or body.unpack_from(start, head.size)[1:-1]
 
 

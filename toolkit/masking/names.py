@@ -1,7 +1,7 @@
-"""Whether a value under a name is a secret: the name's last word decides, and how the value looks.
+"""Decides whether a value is a secret, by the last word of its name and by the form of the value.
 
 Three answers for a name: "always" (password, api_key, HF_TOKEN), "random" (key, sig, token_path: only a value that
-looks like random characters) and "never". Words of models and data that secrets use as well (max_tokens, sort_key,
+looks like random characters) and "never". Words that models and data share with secrets (max_tokens, sort_key,
 pad_token) are "never" or "random".
 """
 
@@ -21,16 +21,16 @@ def _set(words: str) -> frozenset[str]:
 
 
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
-# A value under a name that ends so is a secret, whatever it looks like.
+# A value under a name with such an ending is always a secret.
 _SECRET = _set(
     "secret secrets password passwords passwd passwds pwd pwds pw passphrase passphrases passcode passcodes passwort "
     "kennwort credential credentials creds cred authorization cookie cookies jwt jwts dsn dsns bearer apikey apikeys "
     "accesskey accesskeys secretkey privatekey accountkey sharedkey"
 )
 _ENDINGS = ("password", "passwd", "passphrase", "secret", "apikey", "authtoken", "accesstoken", "csrftoken", "apitoken")
-# Numbers are passwords, too, under these; under the others they are settings.
+# Under these names a number is a password, too; under others it is a setting.
 _ANY_NUMBER = ("password", "passwd", "pwd", "passphrase", "passcode", "secret", "pass")
-# "key" and "keys" are a secret's after one of these.
+# "key" and "keys" name a secret after one of these.
 _KEYS = _set(
     "api access secret private account auth authentication encryption decryption encrypt decrypt signing sign storage "
     "shared master session ssh gpg pgp ssl tls rsa dsa ecdsa hmac deploy service subscription app application client "
@@ -38,7 +38,7 @@ _KEYS = _set(
     "gemini aws mistral groq together langchain langsmith pinecone kaggle sas stripe twilio sendgrid mailgun datadog "
     "dd sentry newrelic github gitlab slack databricks snowflake mlflow replicate nvidia ngc serper tavily server"
 )
-# "tokens" are secrets after one of these; "token" is one unless a word of models stands before it.
+# "tokens" name secrets after one of these; "token" names one unless a word of models precedes it.
 _TOKENS = _set(
     "auth authentication access refresh api id session bearer secret hf huggingface github gitlab slack bot security "
     "csrf deploy personal registry oauth user service login vault npm pypi"
@@ -49,14 +49,14 @@ _NO_TOKEN = _set(
     "sot soi sequence text word sub subword byte char added blank newline space noise time class target source label "
     "separator every each single control reserved padding unknown masking forced suppress language lang task"
 )
-# "pass" is a password after one of these: n_pass and first_pass are not.
+# "pass" names a password after one of these; n_pass and first_pass do not.
 _PASSES = _set(
     "db database user smtp mail email imap ftp sftp ssh sudo root admin redis mysql mariadb postgres postgresql pg "
     "mongo mongodb rabbitmq amqp proxy http https login registry docker git vpn ldap my keystore cert basic auth sql "
     "pgsql service svc es elastic kafka broker"
 )
 _WEAK = _set("key keys token tokens auth sig signature signatures hmac private session sessionid sid webhook")
-# Said of the same secret: password_db, api_key_openai, token_prod, secret_value.
+# Suffixes of a secret's name: password_db, api_key_openai, token_prod, secret_value.
 _AFTER = _set(
     "value values text string str plain plaintext raw base64 b64 json env prod production dev staging test old new "
     "backup main default primary secondary db database user admin root openai anthropic aws azure gcp google hf "
@@ -75,7 +75,7 @@ _CASES = r"[a-z]+|[A-Z]+|[0-9]+"
 
 @cache
 def compiled(pattern: str) -> "re.Pattern[str]":
-    """Return *pattern* compiled, when it is first needed: `train`'s start does without most of them."""
+    """Return *pattern* compiled at its first use: the start of `train` needs few of them."""
     return re.compile(pattern)
 
 
@@ -113,7 +113,7 @@ def strength(name: str) -> Strength:
 
 
 def is_secret(name: str, value: object) -> bool:
-    """True if *value* should never be shown under *name* (api_key=..., HF_TOKEN=...; not max_tokens=512)."""
+    """True if *value* must not be shown under *name* (api_key=..., HF_TOKEN=...; not max_tokens=512)."""
     if value is None or isinstance(value, bool):
         return False
     kind = strength(name)
@@ -123,7 +123,7 @@ def is_secret(name: str, value: object) -> bool:
         return kind == "always" and bool(value)
     text = str(value).strip()
     if text.startswith("/") and name.upper().endswith(("PWD", "CREDENTIALS", "CREDS", "COOKIE")):
-        return False  # PWD, OLDPWD, GOOGLE_APPLICATION_CREDENTIALS: where something is.
+        return False  # PWD, OLDPWD, GOOGLE_APPLICATION_CREDENTIALS: paths.
     if compiled(_PLACEHOLDER).fullmatch(text):
         return False
     if compiled(_NUMBER).fullmatch(text) and sum(character.isdigit() for character in text) < LEAST_NUMBER:

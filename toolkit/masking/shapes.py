@@ -1,6 +1,6 @@
-"""The shapes by which well-known services' secrets are told, whatever stands before them: shapes.json.
+"""Finds secrets of well-known services by their form, whatever precedes them: shapes.json.
 
-A shape is compiled when a text holds one of its hints for the first time.
+A shape is compiled when a text contains one of its hints for the first time.
 """
 
 from collections.abc import Iterator
@@ -13,13 +13,13 @@ from toolkit.masking.names import compiled
 from toolkit.records import Record
 
 FILE = Path(__file__).with_name("shapes.json")
-# A shape begins where a word begins, also behind an escaped line's end ("\\nghp_..."): one start for each word keeps
+# A shape begins at the start of a word, also after an escaped line end ("\\nghp_..."): one start for each word keeps
 # the search as long as the text.
 _START = r"(?:(?<![A-Za-z0-9_\-])|(?<=\\[nrt]))"
 
 
 class Shape(Record, frozen=True, kw_only=True):
-    """One service's secret. `hints`: texts in lower case, of which a text with such a secret holds one."""
+    """The form of one service's secret. `hints`: lower-case texts; a text with such a secret contains one of them."""
 
     id: str
     source: str
@@ -28,7 +28,7 @@ class Shape(Record, frozen=True, kw_only=True):
 
 
 class Source(Record, frozen=True, kw_only=True):
-    """Where patterns were taken from."""
+    """The source of patterns."""
 
     name: str
     version: str
@@ -43,7 +43,7 @@ class _File(Record, frozen=True, kw_only=True):
 
 
 def found(text: str, lower: str) -> Iterator[tuple[int, int]]:
-    """Yield where in *text* (*lower*: the same in lower case) a known shape stands."""
+    """Yield the span of each known shape in *text* (*lower*: the same in lower case)."""
     for shape in all_shapes():
         if any(hint in lower for hint in shape.hints):
             for match in compiled(f"{_START}(?:{shape.pattern})").finditer(text):

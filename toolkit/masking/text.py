@@ -1,7 +1,7 @@
-"""Masks secrets in free text: what stands under a secret's name, in an address, in a header, or has a known shape.
+"""Masks secrets in free text: values under a secret's name, in an address, in a header, or of a known shape.
 
-Every pattern here reads a text in one pass: a name, a gap and a shape have a greatest length, and a search that begins
-inside a word is refused, so that no text of any length or content costs more than its length (tests/masking).
+Every pattern reads a text in linear time: names, gaps and shapes have a maximum length, and no search begins inside a
+word (tests/masking).
 """
 
 import re
@@ -13,7 +13,7 @@ from toolkit.masking.names import LEAST_NUMBER, compiled, is_secret, looks_rando
 MASK = "******"
 Span = tuple[int, int]
 MOST_VALUE = 65_536
-# One of these is in every name that may be a secret's: without one there is nothing to look for.
+# Every name of a secret contains one of these; a text without them is not searched for names.
 _HINTS = ("key", "token", "secret", "pass", "pwd", "pw", "cred", "auth", "cookie", "jwt", "dsn", "pat", "sig", "bearer")
 _MORE_HINTS = ("private", "hmac", "session", "sid", "kennwort", "webhook")
 _NAME = r"(?P<name>[A-Za-z_][A-Za-z0-9_.\-]{0,99})"
@@ -35,15 +35,15 @@ _NETRC = r"(?<!\w)login[ \t]{1,8}\S{1,200}[ \t]{1,8}password[ \t]{1,8}(?P<value>
 _PRIVATE = r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----"
 _BARE = r"[^\s,;&'\"`<>(){}\[\]|\\]{1,65536}"
 _LINE = r"[^\n\"'\\]{1,4096}"
-# How a shell writes a quote within quotes.
+# A quote within quotes in a shell.
 _WITHIN = ("'\"'\"'", "'\\''")
-# A header's value goes on to the end of its line: "Cookie: a=1; b=2", "Authorization: Basic dXNlcg==".
+# A header's value extends to the end of its line: "Cookie: a=1; b=2", "Authorization: Basic dXNlcg==".
 _WHOLE_LINE = ("authorization", "cookie")
 _CODE = r"(?:self|cls|args|cfg|config|os|settings|env|environ|opt|opts|options|hparams|params)\.[A-Za-z_]"
 
 
 def mask(text: str) -> str:
-    """Return *text* with every secret that its name, place or shape tells replaced by a mask."""
+    """Return *text* with a mask in place of every secret that is known by its name, place or shape."""
     found = spans(text)
     if not found:
         return text
@@ -55,8 +55,8 @@ def mask(text: str) -> str:
 
 
 def mask_arguments(argv: Sequence[str]) -> tuple[str, ...]:
-    """Return *argv* with what stands behind an option of a secret's name (`--api_key abc`) replaced by a mask, however
-    short it is; what a token is by itself, `mask` sees."""
+    """Return *argv* with a mask in place of each value after an option with a secret's name (`--api_key abc`), however
+    short. Secrets within one token are left to `mask`."""
     shown, name = [], ""
     for token in argv:
         is_value = bool(name) and not token.startswith("--")

@@ -1,14 +1,14 @@
-"""Pure: lines in, samples out, at the speed of the relay. `Search` finds the lines, `Capture` reads the values.
+"""Pure: takes lines and returns samples, at the speed of the relay. `Search` finds the lines, `Capture` the values.
 
-What it gives is defined line by line: for each definition `pattern.search` on the decoded line, its value group read as
-a float (tests/metrics/test_capture.py holds that definition and compares). How it gets there:
+The result is defined line by line: for each definition `pattern.search` on the decoded line, the value group read as a
+float (tests/metrics/test_capture.py implements that definition and compares). How it is computed:
 
-1. Most lines hold no metric. Each pattern's mandatory literal (tree.py) is looked for in the whole block with
-   `bytes.find`; only lines that hold it are cut out, decoded and searched. A block is never split for nothing.
-2. Before that, one character that all literals share (the gate) is looked for: `memchr` is 30 times faster than `find`.
-   Where it stands in too many lines to help, the rest of the block is searched for the literals at once.
-3. A watch interrupts a match that takes too long (guard.py: it takes a signal, so it is given from outside), and the
-   definition is switched off, as is one whose cost adds up. The relay waits for one such match at most once each.
+1. Most lines hold no metric. `bytes.find` looks in the whole block for the literal that each pattern must match
+   (tree.py); only lines with that literal are cut out, decoded and searched.
+2. Before that, `bytes.find` looks for one character that all literals share (the gate): `memchr` is 30 times faster. If
+   too many lines hold that character, the rest of the block is searched for the literals at once.
+3. A watch interrupts a match that takes too long (guard.py; it needs a signal, so it is an argument). The definition is
+   then switched off, as is one whose total cost is too high. The relay waits for such a match once per definition.
 """
 
 import re
@@ -23,11 +23,11 @@ from toolkit.metrics.definition import STEP, Definition
 from toolkit.metrics.sample import Sample, number, whole
 from toolkit.metrics.tree import Literal, mandatory
 
-# Characters. A longer line is searched in its first and its last half of this, and a match that touches the cut does
-# not count: a number could go on there. A line without end (a progress bar) must not cost without end.
+# Characters. Of a longer line, the first and the last half of this are searched. A match that touches the cut does not
+# count, because the number may go on there. An endless line (a progress bar) must have a limited cost.
 LINE_LIMIT = 64 * 1024
-# A definition is switched off that takes, within one window, more than a second and more than a fifth of the time that
-# passed, unless its regex is quick (50 us a line): then it is the log that has many matching lines.
+# A definition is switched off if, within one window, it takes more than a second and more than a fifth of the elapsed
+# time, unless its regex is quick (50 us a line): then the log has many matching lines.
 WINDOW_S = 10.0
 WINDOW_CPU_S = 1.0
 WINDOW_SHARE = 0.2
@@ -36,21 +36,21 @@ QUICK_LINE_S = 50e-6
 # `sigcount`), not from one attempt to the next; on a long text it is then called position by position.
 SEARCH_SEES_SIGNALS = sys.version_info >= (3, 11, 7)
 SHORT_TEXT = 512
-# So many lines that hold a literal, within so many bytes, are close together: about every third line.
+# So many lines with a literal, within so many bytes, are close together: about every third line.
 CLOSE_LINES = 32
 CLOSE_BYTES = 32 * 256
-# The gate is given up in a block where more lines than one in this many bytes pass it.
+# A block's rest is searched without the gate if more than one line in so many bytes holds it.
 GATE_BYTES = 4096
-# Rarest first in the text that logs are made of: which shared character makes the gate.
+# Characters for the gate, the rarest in logs first.
 _RARITY = "'\"{}<>|%$#@!~^`*&;?+\\[]()_="
 
 
 class OverrunError(Exception):
-    """Raised inside a match by the watch: its time is over."""
+    """Raised by the watch inside a match whose time is over."""
 
 
 class Watch(Protocol):
-    """Raises OverrunError where `inside` is true and `at` has not changed for the time one match may take."""
+    """Raises OverrunError if `inside` is true and `at` has not changed for the time that one match may take."""
 
     at: int
     inside: bool
@@ -76,8 +76,7 @@ class Unwatched:
 
 
 class _Active:
-    """A definition in use: its place among those given, the literal it is found by, and what it has cost since the
-    window began."""
+    """A definition in use: its index, its literal, and its cost since the window began."""
 
     def __init__(self, index: int, definition: Definition, now_s: float) -> None:
         self.index = index
@@ -92,16 +91,16 @@ class _Active:
 
 
 _Line = tuple[int, str]
-# Where the line begins in its block, which of the definitions, and the first match in the line.
+# The line's start in its block, the definition's index, and the first match in the line.
 Hit = tuple[int, int, re.Match[str]]
 
 
 class Search:
-    """Takes blocks of whole lines and gives the first match of each definition in each line.
+    """Takes blocks of whole lines and returns the first match of each definition in each line.
 
-    `watch` interrupts endless matches; `warn` takes one line of text for each definition that is switched off, which
-    calls it a *noun*; `ended` holds the places of those. `clock` and `cpu` give seconds, of any origin: passing time
-    and this thread's CPU time.
+    `watch` interrupts endless matches. `warn` gets one line for each definition that is switched off, which calls it a
+    *noun*; `ended` holds their indexes. `clock` and `cpu` return seconds from any origin: elapsed time and this
+    thread's CPU time.
     """
 
     def __init__(
@@ -124,7 +123,7 @@ class Search:
         self._use([_Active(index, definition, now_s) for index, definition in enumerate(definitions)])
 
     def matches(self, block: bytes) -> list[Hit]:
-        """Return what matches in *block*, whole lines, in the order of lines, then of definitions."""
+        """Return the matches in *block*, whole lines, ordered by line, then by definition."""
         if not self._active or (self._gate and not self._everywhere and self._gate not in block):
             return []
         candidates = self._candidates(block)
@@ -157,7 +156,7 @@ class Search:
         return candidates
 
     def _through_gate(self, book: "_Book", candidates: list[list[_Line]]) -> int:
-        """Add the lines behind the gate to *candidates*; return how far the block is done."""
+        """Add the lines that hold the gate to *candidates*; return the position up to which the block is done."""
         block = book.block
         position, passed, worthwhile = 0, 0, len(block) // GATE_BYTES
         at = block.find(self._gate)
@@ -173,7 +172,7 @@ class Search:
         return len(block)
 
     def _search(self, candidates: list[list[_Line]]) -> list[Hit]:
-        """Return what matched, by line and then by definition."""
+        """Return the matches, ordered by line, then by definition."""
         hits: list[Hit] = []
         cpu = self._cpu
         self._watch.arm()
@@ -196,7 +195,7 @@ class Search:
         return hits
 
     def _match(self, place: int, lines: list[_Line], hits: list[Hit]) -> str | None:
-        """Add to *hits* what one definition matches; return the line on which its time ran out, else None."""
+        """Add the matches of one definition to *hits*; return the line on which its time ran out, None if on none."""
         index, pattern = self._active[place].index, self._active[place].definition.pattern
         search, watch = pattern.search, self._watch
         text = ""
@@ -213,7 +212,7 @@ class Search:
         return None
 
     def _hold_to_budget(self) -> None:
-        """Switch off what costs too much in its window; go on with the others."""
+        """Switch off each definition that costs too much in its window."""
         now_s = self._clock()
         for active in self._active:
             passed_s = max(now_s - active.since_s, active.cpu_s)
@@ -238,7 +237,7 @@ class Search:
 
 
 class Capture:
-    """Takes blocks of whole lines and gives the samples in them; the arguments are those of `Search`."""
+    """Takes blocks of whole lines and returns the samples in them. The arguments are those of `Search`."""
 
     def __init__(
         self,
@@ -253,7 +252,7 @@ class Capture:
         ordered = sorted(definitions, key=lambda definition: definition.name != STEP)
         self._search = Search(ordered, warn=warn, watch=watch, clock=clock, cpu=cpu)
         self._definitions = [(each.name, each.value_group, each.step_group) for each in ordered]
-        # By name: matches whose value was no number, how many and the first such line.
+        # By name: the number of matches whose value was not a number, and the first such line.
         self.not_numbers: dict[str, tuple[int, str]] = {}
         self._steps: dict[tuple[str, int | None], int] = {}
 
@@ -289,7 +288,7 @@ class Capture:
 
 
 def _gate(literals: list[bytes]) -> bytes:
-    """Return the rarest character that all *literals* share, empty if there is none worth it."""
+    """Return the rarest character that all *literals* share, empty if none is rare enough."""
     shared = set.intersection(*map(set, literals)) if len(literals) > 1 else set()
     return next((bytes((character,)) for character in _RARITY.encode() if character in shared), b"")
 
@@ -302,7 +301,7 @@ def _line_around(block: bytes, at: int, position: int) -> tuple[int, int]:
 
 
 class _Book:
-    """The lines of a block, (place in bytes, text), each decoded when first asked for."""
+    """The lines of a block as (position in bytes, text), each decoded at its first use."""
 
     def __init__(self, block: bytes) -> None:
         self.block = block
@@ -328,7 +327,7 @@ class _Book:
     def holding(self, text: bytes, position: int, block: bytes) -> list[_Line]:
         """Return the lines from *position* on that hold *text* in *block*, which is this one or its lower case.
 
-        Where they stand close together, all lines instead: looking into some for nothing costs less than finding each.
+        If such lines are close together, return all lines: searching a few in vain costs less than finding each.
         """
         lines: list[_Line] = []
         close = position + CLOSE_BYTES
@@ -344,7 +343,7 @@ class _Book:
 
 
 def _search_long(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
-    """Search a long line, of which all but the first and the last half of the limit is left out."""
+    """Search a long line: only the first and the last half of the limit."""
     search = re.Pattern.search if SEARCH_SEES_SIGNALS else search_stepwise
     if len(text) <= LINE_LIMIT:
         return search(pattern, text)

@@ -26,7 +26,7 @@ class Definition(Record, frozen=True, kw_only=True):
 def pairs(document: object, source: str) -> tuple[tuple[str, str], ...]:
     """Return the (name, regex) pairs of *document*, decoded JSON: a list of {"Name", "Regex"}, or name -> regex.
 
-    None is no definitions (the platform writes an empty document where a job has none). Other keys are ignored.
+    None means no definitions (the platform writes an empty document for a job without them). Other keys are ignored.
 
     Raises:
         ContractError: any other shape, with its place in *source*.
@@ -54,7 +54,7 @@ def _compiled(name: str, regex: str, source: str) -> Definition:
 
     try:
         with warnings.catch_warnings():
-            # "Possible nested set" and the like are for programmers; here they would be lines of noise on stderr.
+            # "Possible nested set" and the like would only be noise on stderr.
             warnings.simplefilter("ignore")
             pattern = re.compile(regex)
     except (re.error, OverflowError, RecursionError) as error:

@@ -2,7 +2,7 @@
 
     {"name":"loss","value":0.6931,"time_s":1760000000.25,"host":"algo-1","rank":0,"step":120}
 
-JSON has no NaN and no infinity: such a value is the string "NaN", "Infinity" or "-Infinity", as protobuf's JSON mapping
+JSON has no NaN and no infinity. Such a value is the string "NaN", "Infinity" or "-Infinity", as protobuf's JSON mapping
 writes them, and `float()` reads them in most languages. `rank` and `step` are null where there is none.
 """
 
@@ -17,7 +17,7 @@ import msgspec
 from toolkit.metrics.sample import Sample as Sample
 from toolkit.records import Record
 
-# O_NONBLOCK: should the script have made a FIFO of it, nothing waits for a reader.
+# O_NONBLOCK: if the script has made it a FIFO, opening it must not wait for a reader.
 FLAGS = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NONBLOCK
 _SPELLED = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
@@ -34,10 +34,10 @@ class _Row(Record, frozen=True, kw_only=True):
 
 
 class SampleFile:
-    """Appends samples to *path*, made with the first one; each call is one write, so that a reader sees them live.
+    """Appends samples to *path*, which the first one creates. Each call is one write, so a reader sees them at once.
 
-    A file that cannot be written (disk full, folder gone) is given up for good with one line to *warn*: metrics must
-    not disturb a job.
+    If the file cannot be written (disk full, folder gone), *warn* gets one line and no more samples are written:
+    metrics must not disturb a job.
     """
 
     def __init__(self, path: Path, *, warn: Callable[[str], None]) -> None:
@@ -79,7 +79,7 @@ def read(path: Path) -> Iterator[Sample]:
 
 
 def decoded(lines: Iterable[bytes]) -> Iterator[Sample]:
-    """Yield the samples in *lines*. A line that is cut (a full disk, a killed host) is passed over."""
+    """Yield the samples in *lines*. A cut line (a full disk, a killed host) is skipped."""
     decoder = msgspec.json.Decoder(_Row)
     for line in lines:
         try:
@@ -91,7 +91,7 @@ def decoded(lines: Iterable[bytes]) -> Iterator[Sample]:
 
 
 def _open(path: Path) -> int:
-    """Open *path* to append; a cut line left by an earlier run is ended, so that ours does not continue it."""
+    """Open *path* to append, and end a cut line of an earlier run, so that the next one does not continue it."""
     fd = os.open(path, FLAGS, 0o644)
     size = os.fstat(fd).st_size
     if size and os.pread(fd, 1, size - 1) != b"\n":
@@ -102,7 +102,7 @@ def _open(path: Path) -> int:
 def _lines(samples: Sequence[Sample]) -> bytes:
     encoder = msgspec.json.Encoder()
     lines = encoder.encode_lines(samples)
-    # msgspec writes null for what JSON cannot say; a quote in a name is escaped, so this is no name.
+    # msgspec writes null for NaN and infinity. A quote in a name is escaped, so this text is never part of a name.
     return lines if b'"value":null' not in lines else encoder.encode_lines(map(_spelled, samples))
 
 

@@ -1,12 +1,12 @@
-"""A watch over matches: a hand, it takes a signal.
+"""Interrupts regex matches that take too long, by a signal.
 
-CPython's `re` runs Python's signal handlers while it matches, and gives up the match when one of them raises. So a
-timer that counts this process's CPU time (ITIMER_VIRTUAL: a match that merely waits for a core is not blamed) ticks
-while there is matching, and its handler raises when the same match was running at two ticks in a row: a match is
-interrupted after one to two times the budget. The timer is set once for a block of lines, which costs under 1 us.
+CPython's `re` runs Python's signal handlers while it matches, and a handler that raises ends the match. A timer of this
+process's CPU time (ITIMER_VIRTUAL: waiting for a core does not count) ticks during a search. Its handler raises if the
+same match is running at two ticks in a row: a match is interrupted after one to two times the budget. The timer is set
+once for a block of lines, which costs under 1 us.
 
-The handler is installed at the first use and the one before it put back by `close`. Python writes each SIGVTALRM to a
-wakeup descriptor too, if there is one: its reader should pass over that number.
+The handler is installed at the first use; `close` restores the one before it. Python also writes each SIGVTALRM to the
+wakeup descriptor, if there is one: its reader must ignore that number.
 """
 
 import signal
@@ -18,7 +18,7 @@ BUDGET_S = 0.05
 
 
 class Guard:
-    """Raises OverrunError in a match that takes more than *budget_s* of CPU time. In other threads than main: never."""
+    """Raises OverrunError in a match that takes more than *budget_s* of CPU time. Works in the main thread only."""
 
     def __init__(self, budget_s: float = BUDGET_S) -> None:
         self.at = 0
@@ -49,7 +49,7 @@ class Guard:
             signal.setitimer(signal.ITIMER_VIRTUAL, 0)
 
     def close(self) -> None:
-        """Put back the handler that was there before."""
+        """Restore the previous handler."""
         self.disarm()
         if self._state == "installed":
             # A handler that Python did not install is None here and cannot be put back by Python.

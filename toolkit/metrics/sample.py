@@ -4,8 +4,8 @@ from toolkit.records import Record
 
 
 class Sample(Record, frozen=True, kw_only=True):
-    """A value of a metric: when (seconds since the epoch), on which host, from which rank (None: the host has no ranks
-    that can be told apart), at which step (None: nothing in the log says)."""
+    """A value of a metric. `time_s`: seconds since the epoch. `rank` None: the host's ranks cannot be distinguished.
+    `step` None: not known from the log."""
 
     name: str
     value: float
@@ -16,9 +16,9 @@ class Sample(Record, frozen=True, kw_only=True):
 
 
 def number(text: str | None) -> float | None:
-    """Return the float that *text* spells, None if it spells none; "nan", "inf" and "Infinity" are numbers.
+    """Return *text* as a float, None if it is not one. "nan", "inf" and "Infinity" are numbers.
 
-    Python's own digit grouping ("1_000") is not: no other reader of logs takes it for a number.
+    Python's digit grouping ("1_000") is not accepted: no other reader of logs takes it for a number.
     """
     if not text or "_" in text:
         return None

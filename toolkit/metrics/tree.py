@@ -1,8 +1,7 @@
-"""Pure: what a regex's parse tree says about every text it can match.
+"""Pure: derives from a regex's parse tree what every matching text must contain.
 
-The tree is CPython's own (`re._parser`, `sre_parse` before 3.11): private, but unchanged in the parts used here from
-3.10 to 3.14. Whatever is not recognised counts as unknown, never as certain: at worst a definition is searched for in
-more lines than needed.
+The tree is CPython's own (`re._parser`, `sre_parse` before 3.11): private, but the parts used here are unchanged from
+3.10 to 3.14. An unknown node counts as matching anything: at worst more lines than needed are searched.
 """
 
 import re
@@ -14,11 +13,11 @@ from toolkit.records import Record
 # Under IGNORECASE these letters also match one that is not ASCII: the Kelvin sign, the long s, the dotted and the
 # dotless i. (tests/metrics/test_tree.py looks for others in all of Unicode.)
 _NOT_ONLY_ASCII = frozenset("kKsSiI")
-_UNDECODABLE = "\ufffd"  # Stands for bytes that are not UTF-8, so it has no certain bytes of its own.
+_UNDECODABLE = "\ufffd"  # Replaces bytes that are not UTF-8, so its own bytes are not known.
 
 
 class Literal(Record, frozen=True, kw_only=True):
-    """Bytes that stand in every line which matches; `folded`: in the line's lower case (ASCII)."""
+    """Bytes that every matching line contains; `folded`: in the line's lower case (ASCII)."""
 
     text: bytes
     folded: bool = False
@@ -38,11 +37,11 @@ def parse(regex: str) -> Any:
 
 
 def mandatory(pattern: re.Pattern[str]) -> Literal | None:
-    """Return the longest literal that every matching line must hold, None where none is certain."""
+    """Return the longest literal that every matching line must contain, None if there is none for certain."""
     try:
         runs = list(_runs(parse(pattern.pattern), bool(pattern.flags & re.IGNORECASE)))
     except (AttributeError, TypeError, ValueError, IndexError):
-        return None  # A tree of a shape we do not know.
+        return None  # A tree of an unknown shape.
     pieces = [piece for text, folded in runs for piece in _certain(text, folded)]
     return max(pieces, key=lambda piece: (len(piece.text), not piece.folded), default=None)
 
@@ -83,7 +82,7 @@ def _steps(tree: Iterable[Any], folded: bool) -> Iterator[tuple[str, str, bool]]
         if name == "LITERAL":
             yield "character", chr(argument), folded
         elif name == "AT":
-            continue  # Zero-width: what stands around it is adjacent.
+            continue  # Zero-width: its neighbours are adjacent.
         elif name == "SUBPATTERN":
             _, added, removed, inner = argument
             yield from _steps(inner, (folded or bool(added & re.IGNORECASE)) and not removed & re.IGNORECASE)

@@ -1,7 +1,7 @@
-"""Pure: what is wrong with a definition, found before the job loses an hour's values by it.
+"""Pure: finds definitions that would record wrong numbers, at the start of the job.
 
-A text that the regex should match is made up from its parse tree, with a probe in place of the value; then the regex is
-tried on it. Where that does not even work with 0.5, nothing is said.
+A text that the regex should match is made from its parse tree, with a probe in place of the value, and the regex is
+tried on it. If that fails even with 0.5, there is no warning.
 """
 
 import math
@@ -20,16 +20,16 @@ NEGATIVE = ("-0.5",)
 NOT_FINITE = ("nan", "inf")
 NUMBER = "([-+]?(?:[0-9]*[.]?[0-9]+(?:[eE][-+]?[0-9]+)?|nan|inf))"
 TOO_LONG = "takes too long on a short line: it is switched off when a line like that comes"
-# A regex that wants more repeats than this is not understood, rather than tried on a text on which it may take long.
+# A regex with more repeats is not tried: the match may take long.
 _REPEATS = 20
 # Tried for "any character of this class"; the first that fits.
 _CANDIDATES = " a1=:,-_./\"'()[]{}<>|#%+*;&@!?~^$\\`AzZ09\té"
 
 
 def warnings(definition: Definition, watch: Watch) -> tuple[str, ...]:
-    """Return what a user should hear about *definition* at the start of a job: one text, or none.
+    """Return the warnings about *definition* at the start of a job: one text, or none.
 
-    Here and below: *watch* interrupts a match that takes too long, of which nothing else is said.
+    Here and below: *watch* interrupts a match that takes too long.
     """
     wrong = fault(definition, watch)
     if not wrong:
@@ -40,7 +40,7 @@ def warnings(definition: Definition, watch: Watch) -> tuple[str, ...]:
 
 
 def fault(definition: Definition, watch: Watch) -> str:
-    """Return which values come out wrong or, in scientific notation, not at all; empty if none does."""
+    """Return which values are misread or, in scientific notation, missed; empty if none is."""
     try:
         wrong = _wrong(definition, watch)
     except OverrunError:
@@ -55,7 +55,7 @@ def fault(definition: Definition, watch: Watch) -> str:
 
 
 def omission(definition: Definition, watch: Watch) -> str:
-    """Return what *definition*, without fault, takes no sample of (a diverged loss, say); empty if of nothing."""
+    """Return which values *definition*, if it has no fault, misses (a diverged loss, say); empty for none."""
     if fault(definition, watch):
         return ""
     missed = list(_wrong(definition, watch))
@@ -63,10 +63,7 @@ def omission(definition: Definition, watch: Watch) -> str:
 
 
 def _wrong(definition: Definition, watch: Watch) -> dict[str, str | None]:
-    """Return {probe: what is read in its place, None for nothing} for the probes that do not come out as they are.
-
-    One of each kind is enough.
-    """
+    """Return {probe: the value read, None for none} for the misread or missed probes, at most one of each kind."""
     if _read(definition, "0.5", watch) != 0.5:
         return {}  # For whole numbers only (steps, epochs), or not understood.
     wrong: dict[str, str | None] = {}
@@ -103,11 +100,11 @@ def _text(definition: Definition, probe: str) -> str | None:
     try:
         return _Writer(definition.value_group, probe).write(parse(definition.regex))
     except (LookupError, TypeError, ValueError, AttributeError, OverflowError, RecursionError):
-        return None  # A tree of a shape we do not know or too deep, or a class that no character we know of fits.
+        return None  # A tree of an unknown shape or too deep, or a class that no known character fits.
 
 
 def suggestion(definition: Definition, watch: Watch) -> str:
-    """Return the regex with a value group that reads every float, empty if that cannot be shown to work."""
+    """Return the regex with a value group for every float, empty if tests do not show that it works."""
     span = _group_span(definition.regex, definition.value_group)
     if span is None:
         return ""
@@ -153,7 +150,7 @@ def _and(words: Iterable[str], last: str = "and") -> str:
 
 
 class _Writer:
-    """Writes a text that a parse tree matches, as short as may be, with *probe* as the text of one group."""
+    """Writes a short text that a parse tree matches, with *probe* as the text of one group."""
 
     def __init__(self, group: int, probe: str) -> None:
         self._group = group
@@ -176,7 +173,7 @@ class _Writer:
         if name in ("IN", "NOT_LITERAL", "ANY"):
             return _fitting(name, argument)
         if name == "ASSERT":
-            return self.write(argument[1])  # What must be there beside the match.
+            return self.write(argument[1])  # The text that must be beside the match.
         if name in ("AT", "ASSERT_NOT"):
             return ""
         if name == "GROUPREF":
@@ -192,7 +189,7 @@ class _Writer:
         return text
 
     def _leads(self, tree: Any) -> bool:
-        """True if the value's group stands somewhere in *tree*."""
+        """True if *tree* contains the value's group."""
         return any(
             (str(operation) == "SUBPATTERN" and argument[0] == self._group)
             or any(self._leads(part) for part in _parts(argument))

@@ -56,7 +56,7 @@ def _say(problem: str) -> None:
 
 
 def _run(argv: "list[str]") -> None:
-    # Before anything else: it is asked for below, and until then must not end us.
+    # First of all: sigtimedwait below takes it, and it must not end the process before.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
     folder, metrics, pace, poster = argv[0], Metrics(argv[1], int(argv[2])), Pace(), Poster(os.environ)
@@ -71,7 +71,7 @@ def _run(argv: "list[str]") -> None:
 
 
 def progress(folder: str) -> "Optional[float]":
-    """Return the lowest progress, 0 to 1, that processes told in the folder *folder*, None if none has."""
+    """Return the lowest progress, 0 to 1, on the status pages in *folder*, None if there is none."""
     try:
         names = os.listdir(folder)
     except OSError:
@@ -85,7 +85,7 @@ def _told(path: str) -> "Optional[float]":
 
     head, body = layout.RANK_HEAD, layout.RANK_BODY
     try:
-        # Whatever a script did to the folder: a fifo must not make us wait.
+        # A script may have put a fifo there: opening it must not block.
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
     except OSError:
         return None
@@ -103,7 +103,7 @@ def _told(path: str) -> "Optional[float]":
 
 
 class Metrics:
-    """The latest value of each metric in a file of samples (toolkit/metrics/file.py): rank 0's where it has one."""
+    """The latest value of each metric in a file of samples (toolkit/metrics/file.py), rank 0's if it has one."""
 
     def __init__(self, path: str, offset: int) -> None:
         self.values: "dict[str, str]" = {}
@@ -112,7 +112,7 @@ class Metrics:
         self._of_rank_0: "set[str]" = set()
 
     def read(self) -> None:
-        """Take the whole lines that were written since the last call, at most 4 MiB of them."""
+        """Read the whole lines written since the last call, at most 4 MiB."""
         try:
             with open(self._path, "rb") as file:
                 file.seek(self._offset)
@@ -126,7 +126,7 @@ class Metrics:
                 sample = json.loads(line)
                 self._take(sample["name"], sample["value"], sample["rank"])
             except (ValueError, TypeError, KeyError):
-                continue  # Cut, by a full disk or a host that died.
+                continue  # A cut line: a full disk, a killed host.
 
     def _take(self, name: str, value: "float | str", rank: "Optional[int]") -> None:
         if rank == 0:
@@ -148,15 +148,14 @@ def text(value: "float | str") -> str:
 
 
 class Pace:
-    """How fast progress comes, from the first that was told on: a job that goes on from a checkpoint begins in its
-    middle."""
+    """The speed of progress since its first value: a job that resumes from a checkpoint does not begin at 0."""
 
     def __init__(self) -> None:
         self._first: "Optional[tuple[float, float]]" = None
         self._newest = 0.0
 
     def remaining_s(self, fraction: "Optional[float]", now_s: float) -> "Optional[int]":
-        """Return the seconds left at *fraction*, None while nothing can be said."""
+        """Return the estimated seconds left at *fraction*, None if not known yet."""
         if fraction is None:
             return None
         if self._first is None or fraction < self._newest:

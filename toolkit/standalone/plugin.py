@@ -17,7 +17,7 @@ import traceback
 NAME = "plugin.json"
 FORMAT = "%(asctime)s %(name)-12s %(levelname)-8s %(message)s"
 LIBRARIES = ("boto3", "s3transfer", "botocore")
-# Where one of these is in a traceback the SageMaker Training Compiler is to blame (sagemaker_training/__init__.py).
+# A traceback that contains one of these is a fault of the SageMaker Training Compiler (sagemaker_training/__init__.py).
 COMPILER = ("tensorflow/compiler/xla", "tensorflow/compiler/tf2xla", "tensorflow/python/compiler/xla", "torch_xla/")
 
 TYPE_CHECKING = False  # As typing's, without importing it.

@@ -1,15 +1,15 @@
-"""Stands where a launcher expects its rank, while `train` itself runs the rank.
+"""The rank shim: runs in place of a launcher's rank, while `train` runs the rank itself.
 
-Started by the launcher in place of the rank (torchrun: PYTHON_EXEC). It hands its command line, environment, folder and
-processor affinity to `train`, passes on the signals it gets, and ends exactly as the rank ended (code or signal). So
-`train` has the rank as its own child: its true exit status to the nanosecond, one pipe for each of its streams, and
-nobody else who signals or kills it. If `train` cannot be reached, the rank simply runs here.
+The launcher starts it in place of the rank (torchrun: PYTHON_EXEC). It sends its command line, environment, folder and
+processor affinity to `train`, forwards the signals that it gets, and ends exactly as the rank ended (code or signal).
+So `train` has the rank as its own child: it gets the true exit status and its time, has one pipe for each stream, and
+nothing else signals or kills the rank. If `train` cannot be reached, the shim becomes the rank.
 
 Runs with -I -S in train's own interpreter, as `rank_shim.py SOCKET INTERPRETER ARGUMENTS...`; "-" is the socket that
 TOOLKIT_SHIM_SOCKET names, for launchers that give one command line to all hosts (mpirun). Message: a decimal length and
-a newline, then NUL-separated: folder, affinity, number of arguments, the arguments, NAME=VALUE... With it goes the
-descriptor that PMI_FD names, if there is one: MPICH's ranks talk to their daemon on it. Answers, a line each: `exit N`,
-`signal N`. It sends `signal N` for each signal it gets.
+a newline, then NUL-separated: folder, affinity, number of arguments, the arguments, NAME=VALUE... The descriptor that
+PMI_FD names, if any, is sent along: MPICH's ranks talk to their daemon through it. Answers, a line each: `exit N`,
+`signal N`. The shim sends `signal N` for each signal that it gets.
 """
 
 import os
@@ -43,7 +43,7 @@ def main(path: str, argv: list[str]) -> None:
         except OSError:
             piece = b""
         if not piece:
-            os._exit(70)  # train is gone; the kernel ends the rank with it.
+            os._exit(70)  # `train` is gone, and the kernel has ended the rank with it.
         answer += piece
     word, value = answer.split()
     if word == b"signal":

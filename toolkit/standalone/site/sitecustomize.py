@@ -1,34 +1,29 @@
-"""Runs at the start of every Python below `train` (its folder leads PYTHONPATH); helps a rank without touching its
-code.
+"""The rank hook: runs at the start of every Python below `train`, because its folder is first in PYTHONPATH.
 
-Goals: cost next to nothing, work on any Python 3, never be noticed. It removes its folder from sys.path, does its
-work, and gives way to the sitecustomize that would have run without it. `python -I` and `-E` never see it.
-TOOLKIT_RANK_HOOK=off leaves it out altogether.
+Goals: almost no cost, any Python 3, no visible effect. It removes its folder from sys.path, does its work, and runs the
+sitecustomize that would have run without it. `python -I` and `-E` ignore it. TOOLKIT_RANK_HOOK=off disables it.
 
-What it does: torch 2.13 with gloo on Python 3.11 aborts 30 to 40 % of finished runs at interpreter exit ("terminate
+torch 2.13 with gloo on Python 3.11 aborts 30 to 40 % of finished runs at interpreter exit ("terminate
 called without an active exception", SIGABRT): the thread pt_gloo_runloop drops its last Work while the interpreter is
-being finalised, needs the GIL in a destructor, and is unwound inside a noexcept function. It needs a moment before
-the finalisation: the first registered atexit function runs last, and waits 0.1 s if such a thread lives (measured: 0
-of 40 runs abort). A SIGABRT of any other origin is untouched.
+being finalised, needs the GIL in a destructor, and is unwound inside a noexcept function. It needs a
+moment before the finalisation, so an atexit function, registered first and run last, waits 0.1 s if such a thread
+lives (measured: 0 of 40 runs abort). It does not change any other SIGABRT.
 
-And where TOOLKIT_STATUS_FOLDER names a folder: an exception that ends the process, or a thread of it, is left there as
-`raised-<pid>.json` (toolkit/status_layout.py) before anything is printed: its type, place and time, and its traceback,
-also where what is printed gets lost, cut, or mixed with others'. Then the hook that was there prints it as ever. A hook
-that the script sets later takes the place of ours (rich, loguru); Python keeps the exception in sys.last_value, and it
-is noted when the interpreter ends. So is sys.exit with a code, with the exception that the script was handling when it
-called it: Horovod's ranks end together, the one that left first as late as those that only followed it. And so is the
-end of a rank without either: torch takes half a second from there to the process's end, and the other ranks may have
-lost this one by then.
+If TOOLKIT_STATUS_FOLDER is set, the hook records an exception that ends the process or one of its threads, before
+Python prints it, as `raised-<pid>.json` in that folder (toolkit/status_layout.py): type, place, time and traceback.
+Printed tracebacks can get lost, cut or mixed with other output. The previous excepthook then prints it as usual. If the
+script later sets a hook of its own (rich, loguru), Python keeps the exception in sys.last_value, and the hook records
+it when the interpreter ends. It also records sys.exit with a code, with the exception that the script was handling:
+Horovod's ranks all end at the same time, so the end alone does not show which failed first. And it records the end of a
+rank without either: torch takes half a second from there to the end of the process, and other ranks may have lost this
+one by then.
 
-And in a rank of several, or of the pytorchxla launcher: torch_xla is completed when it is imported (toolkit/xla).
-
-And where TOOLKIT_PACKAGES names the folder of a job's packages (toolkit/source/packages.py): its .pth files are read.
-
-And where TOOLKIT_COMPAT_PATH names folders (toolkit/compat): they go to the end of sys.path.
-
-And where TOOLKIT_HOST_NAME names the host (ranks under mpirun): socket.gethostname() gives that name.
-
-And in a rank of SageMaker's data parallel library: SMDATAPARALLEL_LOCAL_RANK, which Hugging Face's Trainer reads.
+It also:
+- completes torch_xla at its import in a rank of several, or of the pytorchxla launcher (toolkit/xla);
+- reads the .pth files in the folder TOOLKIT_PACKAGES (toolkit/source/packages.py);
+- appends the folders in TOOLKIT_COMPAT_PATH to sys.path (toolkit/compat);
+- makes socket.gethostname() return TOOLKIT_HOST_NAME (ranks under mpirun);
+- sets SMDATAPARALLEL_LOCAL_RANK in a rank of SageMaker's data parallel library, for Hugging Face's Trainer.
 """
 
 RAISED_BYTES = 64 * 1024  # of a traceback's text; the middle of a longer one is left out
@@ -82,7 +77,7 @@ def _let_gloo_finish() -> None:
         time.sleep(0.1)
 
 
-def _leave_word() -> None:
+def _install_excepthook() -> None:
     import os
     import sys
 
@@ -131,19 +126,18 @@ def _record(
         if issubclass(kind, (KeyboardInterrupt, SystemExit)) or (thread == "other" and os.path.exists(path)):
             return
         name, message, place = _described(kind, value, trace)
-        # At once what is known; the whole after traceback's import, which may take seconds from a slow disk, and for
-        # whose text there may be no memory. With the message: only that tells a cause from the echo of another rank's
-        # end.
+        # First without the traceback: importing `traceback` may take seconds from a slow disk, and there may be no
+        # memory for its text. The message is needed to tell a cause from a collateral failure.
         told = {"time_ns": time_ns, "kind": name, "message": message, "place": place, "thread": thread}
         told["behind"] = _behind(value)
         _write(path, dict(told, text="%s: %s" % (name, message) if message else name))
         _write(path, dict(told, text=_formatted(kind, value, trace)))
     except BaseException:  # noqa: BLE001
-        pass  # The script's own exception is what counts, and it is yet to be shown.
+        pass  # An error here must not hide the script's own exception, which is printed after this.
 
 
 def _runs() -> bool:
-    """True while the main module runs: what ends the process has left it."""
+    """True while the main module runs; an exception that ends the process has left it."""
     import sys
 
     frame = sys._getframe()
@@ -321,7 +315,7 @@ def _mpi_is_unfinished() -> bool:
 
 
 def _note_the_last(folder: str) -> None:
-    """Let an exception that a hook of the script's own showed leave word when the interpreter ends."""
+    """Record, when the interpreter ends, an exception that a hook of the script's own has printed."""
     import atexit
 
     atexit.register(_record_last, folder)
@@ -389,7 +383,8 @@ def _short(text: str) -> str:
 
 
 def _arm_stacks() -> None:
-    """Let a signal write every thread's stack into a file, where `train` watches for hangs (TOOLKIT_STALL_S)."""
+    """Register a signal that writes the stacks of all threads to a file, if `train` watches for hangs
+    (TOOLKIT_STALL_S)."""
     import os
 
     number, _, folder = os.environ.get("TOOLKIT_STACKS", "").partition(":")
@@ -405,7 +400,7 @@ def _arm_stacks() -> None:
 
 
 def _read_pth() -> None:
-    """Read the .pth files of the job's packages, whose folder PYTHONPATH names: Python reads none there."""
+    """Read the .pth files of the job's packages: their folder is in PYTHONPATH, where Python reads none."""
     import os
 
     folder = os.environ.get("TOOLKIT_PACKAGES")
@@ -416,7 +411,7 @@ def _read_pth() -> None:
 
 
 def _open_compat() -> None:
-    """Let the old import names that the job asks for be found, behind everything that is installed."""
+    """Make the old import names that the job asks for importable, after everything that is installed."""
     import os
     import sys
 
@@ -426,7 +421,7 @@ def _open_compat() -> None:
 
 
 def _name_host() -> None:
-    """Let Python know this host by its name in the job."""
+    """Make socket.gethostname() return this host's name in the job."""
     import os
     import sys
 
@@ -444,7 +439,7 @@ def _name_host() -> None:
 
 
 def _name_local_rank() -> None:
-    """Let a rank of smddp find its local rank under the name that AWS's launcher gave it."""
+    """Set a smddp rank's local rank under the name that AWS's launcher uses."""
     import os
 
     if not any("SMDATAPARALLEL_USE_" + kind in os.environ for kind in ("SINGLENODE", "HOMOGENEOUS")):
@@ -456,7 +451,7 @@ def _name_local_rank() -> None:
 
 
 def _await_torch_xla() -> None:
-    """Let toolkit/xla see to it that torch_xla does not take one of several ranks to be alone."""
+    """Have toolkit/xla complete torch_xla, which otherwise takes one of several ranks for a single one."""
     import os
     import sys
 
@@ -481,7 +476,7 @@ def _start() -> None:
     _give_way()
     _read_pth()
     atexit.register(_let_gloo_finish)
-    _leave_word()
+    _install_excepthook()
     _arm_stacks()
     _open_compat()
     _name_host()

@@ -45,6 +45,26 @@ HEAVY = (
 )
 
 
+# What only some jobs need, or a job's end: none of it is there when `train` starts the script of a job on one host.
+LATER = (
+    "array",
+    "bz2",
+    "importlib.util",
+    "lzma",
+    "shlex",
+    "shutil",
+    "socket",
+    "subprocess",
+    "threading",
+    "toolkit.jobfile",
+    "toolkit.metrics.capture",
+    "toolkit.peers",
+    "toolkit.rules",
+    "toolkit.source.unpack",
+    "toolkit.verdict",
+)
+
+
 def imported_by(statement: str, environ: Mapping[str, str] | None = None) -> set[str]:
     """Return what *statement* adds to sys.modules in an interpreter of its own."""
     program = f"import sys; before = set(sys.modules)\n{statement}\nprint(*sorted(set(sys.modules) - before))"
@@ -77,6 +97,21 @@ def test_a_whole_run_of_train_imports_nothing_heavy(tmp_path: Path) -> None:
 
     assert (base.output / "metrics.jsonl").exists()
     assert {name for name in found if heavy(name)} == set()
+
+
+def test_what_only_some_jobs_need_is_not_imported_before_the_script_starts(tmp_path: Path) -> None:
+    base = Base(tmp_path)
+    base.program("print('on')\n")
+    statement = (
+        "import os; from toolkit.log import Log; from toolkit.supervise import children; there = {}; "
+        "start = children.spawn; "
+        "children.spawn = lambda *given, **named: there.update(sys.modules) or start(*given, **named); "
+        "from toolkit.train.walk import train; train(dict(os.environ), interpreter=sys.executable, log=Log()); "
+        "assert {'ctypes', 'toolkit.train.walk'} <= set(there); "
+        f"assert not set(there) & set({LATER}), set(there) & set({LATER})"
+    )
+
+    assert "toolkit.verdict" in imported_by(statement, base.environ())
 
 
 def test_a_heavy_import_would_be_seen() -> None:

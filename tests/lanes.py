@@ -10,7 +10,7 @@ from xdist.scheduler import LoadScopeScheduling
 
 TOGETHER = ("tests/docker/", "tests/slurm/")
 APART = ("tests/faults/test_matrix.py",)
-LONG = ("tests/docker/", "tests/faults/", "tests/fuzz/", "tests/horovod/", "tests/mpi/", "tests/walk/")
+LONG = ("tests/docker/", "tests/faults/", "tests/fuzz/", "tests/horovod/", "tests/mpi/", "tests/train/")
 
 
 def unit(nodeid: str) -> str:

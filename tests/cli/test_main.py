@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.local.toolkit_run import ToolkitRun
-from tests.walk.base import Base
-from tests.walk.test_stop_early import until
+from tests.train.base import Base
+from tests.train.test_stop_early import until
 from toolkit import __version__
 from toolkit.cli.main import COMMANDS, main
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.mpi.test_places import NOBODY, as_nobody
-from tests.walk.base import ROOT
+from tests.train.base import ROOT
 
 TOOLKIT = (sys.executable, "-m", "toolkit.cli.main", "render")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.docker.engine import BASE, IMAGE, PLAIN, ROOT, WHEEL, Engine, environ_of, host
-from tests.walk.base import Base
+from tests.train.base import Base
 
 BED = Path(os.environ.get("TOOLKIT_BEDS", ROOT / ".beds")).absolute() / "docker"
 MISSING = "needs a container engine and its images: run scripts/beds/docker (as root)"

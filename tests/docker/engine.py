@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.walk.base import Base
+from tests.train.base import Base
 
 ROOT = Path(__file__).parents[2]
 BASE = "toolkit-bed/base:12"

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.docker.engine import Engine, document, mounted
-from tests.walk.base import Base
+from tests.train.base import Base
 
 pytestmark = pytest.mark.docker
 

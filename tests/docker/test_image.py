@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.docker.engine import Engine, mounted
-from tests.walk.base import SEES, Base
+from tests.train.base import SEES, Base
 
 pytestmark = pytest.mark.docker
 

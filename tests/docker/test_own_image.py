@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.docker.engine import APT, BASE, PLAIN, ROOT, Engine, mounted
-from tests.walk.base import Base
+from tests.train.base import Base
 
 pytestmark = pytest.mark.docker
 

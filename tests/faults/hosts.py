@@ -20,7 +20,7 @@ from types import TracebackType
 
 from tests.faults.launchers import ENGINES, Launcher
 from tests.ports import free_ports
-from tests.walk.base import ROOT, Base
+from tests.train.base import ROOT, Base
 from toolkit.supervise.kernel import marked
 
 MARKER = "FAULT_MATRIX"

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import Literal
 
-from tests.walk.base import ROOT
+from tests.train.base import ROOT
 from toolkit.records import Record
 
 Launcher = Literal["script", "torchrun", "mpi", "smddp", "pytorchxla"]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.fuzz.__main__ import EXAMPLES, TARGETS
-from tests.walk.base import ROOT
+from tests.train.base import ROOT
 from toolkit.metrics import warn
 from toolkit.platforms import names
 from toolkit.platforms.sagemaker import read

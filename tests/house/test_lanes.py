@@ -26,8 +26,8 @@ def test_that_notes(number):
 @pytest.mark.parametrize(
     ("nodeid", "dealt"),
     [
-        ("tests/walk/test_stop.py::test_a", "tests/walk/test_stop.py"),
-        ("tests/walk/test_stop.py::test_a[x::y]", "tests/walk/test_stop.py"),
+        ("tests/train/test_stop.py::test_a", "tests/train/test_stop.py"),
+        ("tests/train/test_stop.py::test_a[x::y]", "tests/train/test_stop.py"),
         ("tests/docker/test_run.py::test_a", "tests/docker/"),
         ("tests/docker/test_end.py::test_b[1]", "tests/docker/"),
         ("tests/faults/test_matrix.py::test_two[late]", "tests/faults/test_matrix.py::test_two[late]"),
@@ -38,7 +38,7 @@ def test_a_test_is_dealt_out_with_its_file_or_folder_or_by_itself(nodeid: str, d
 
 
 def test_what_takes_long_comes_first() -> None:
-    nodeids = ["tests/cli/test_main.py::a", "tests/walk/test_stop.py::b", "tests/docker/test_run.py::c"]
+    nodeids = ["tests/cli/test_main.py::a", "tests/train/test_stop.py::b", "tests/docker/test_run.py::c"]
 
     assert sorted(nodeids, key=place) == [*reversed(nodeids)]
 

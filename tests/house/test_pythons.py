@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.walk.base import SEES, Base
+from tests.train.base import SEES, Base
 
 OLDEST = (3, 10)
 

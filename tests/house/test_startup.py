@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.walk.base import Base
+from tests.train.base import Base
 
 ROOT = Path(__file__).parents[2]
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tests.ports import free_ports
-from tests.walk.base import ROOT, Base, Done
-from tests.walk.live import Live, live
+from tests.train.base import ROOT, Base, Done
+from tests.train.live import Live, live
 
 BEDS = Path(os.environ.get("TOOLKIT_BEDS") or ROOT / ".beds")
 # What each script begins with.

@@ -9,7 +9,7 @@ import pytest
 
 from tests.mpi.conftest import ready
 from tests.mpi.playing import Hosts
-from tests.walk.live import Live
+from tests.train.live import Live
 
 pytestmark = pytest.mark.mpi
 

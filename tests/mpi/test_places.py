@@ -12,7 +12,7 @@ import pytest
 
 from tests.mpi.playing import Hosts
 from tests.mpi.test_hosts import SUM
-from tests.walk.base import Base
+from tests.train.base import Base
 
 NOBODY = 65534
 # In a mount namespace: what root keeps to itself on the way to the interpreter ($1, of which $2 is needed) is opened

@@ -6,7 +6,7 @@ import pytest
 
 from tests.mpi.playing import Hosts
 from tests.mpi.test_hosts import SUM
-from tests.walk.base import Done
+from tests.train.base import Done
 
 pytestmark = pytest.mark.mpi
 

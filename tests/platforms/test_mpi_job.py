@@ -8,8 +8,8 @@ import pytest
 
 from tests.mpi.playing import BEDS, MPI, python
 from tests.ports import free_ports
-from tests.walk.base import Base, Done
-from tests.walk.live import live
+from tests.train.base import Base, Done
+from tests.train.live import live
 
 pytestmark = pytest.mark.mpi
 RECORDED = Path(__file__).parents[1] / "data/platforms"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.ports import free_port
-from tests.walk.test_process import mounts
+from tests.train.test_process import mounts
 
 TRAIN = (sys.executable, "-m", "toolkit.cli.main", "train")
 FAILS = "import sys\nsys.exit('no such shard, api_key sesame-open-9')\n"

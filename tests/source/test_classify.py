@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.walk.base import ROOT
+from tests.train.base import ROOT
 from toolkit.errors import UserError
 from toolkit.source.classify import classify, validate_entry_point
 

@@ -1,4 +1,4 @@
-"""What the sidecar of a TrainJob makes of what it sees; tests/walk/test_kubeflow_progress.py has it post."""
+"""What the sidecar of a TrainJob makes of what it sees; tests/train/test_kubeflow_progress.py has it post."""
 
 import json
 import math

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.walk.base import Base
-from tests.walk.conftest import base  # noqa: F401
+from tests.train.base import Base
+from tests.train.conftest import base  # noqa: F401
 
 HOOK = Path(__file__).parents[2] / "toolkit/standalone/site"
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from tests.ports import free_port
-from tests.walk.live import Live, alive, gone
-from tests.walk.test_together import WAITS, Hosts
+from tests.train.live import Live, alive, gone
+from tests.train.test_together import WAITS, Hosts
 
 TENSORFLOW = """
 import os, signal, sys, time, types

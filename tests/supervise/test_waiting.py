@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.walk.base import ROOT
+from tests.train.base import ROOT
 from toolkit.job.plan import Listens, Locked, Need, Resolves
 from toolkit.supervise import waiting
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.walk.base import Base
+from tests.train.base import Base
 
 PYTORCHXLA = {"sagemaker_pytorch_xla_multi_worker_enabled": "true"}
 

@@ -54,7 +54,7 @@ class Reducer:
         ),
     ],
 )
-def test_the_line_says_what_ran_how_often_and_how_evenly(
+def test_the_line_counts_calls_by_path_and_compares_the_ranks_bytes(
     ways: dict[str, PathStatistics], others: int, sent: list[int], expected: str
 ) -> None:
     assert line(2, ways, others, sent) == expected
@@ -68,7 +68,7 @@ def counted(rank: int, store: Any) -> CollectiveStatistics:
     return statistics
 
 
-def test_rank_0_adds_the_reducers_ways_and_what_the_others_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_rank_0_adds_hierarchical_calls_and_the_other_ranks_bytes(capsys: pytest.CaptureFixture[str]) -> None:
     statistics = counted(0, Store(sent_1=str(10 * MIB)))
     statistics.reducers.append(Reducer())
 
@@ -81,7 +81,7 @@ def test_rank_0_adds_the_reducers_ways_and_what_the_others_told(capsys: pytest.C
     )
 
 
-def test_another_rank_leaves_its_number_and_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+def test_another_rank_stores_its_bytes_and_prints_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     store = Store()
 
     counted(1, store).end()
@@ -90,20 +90,20 @@ def test_another_rank_leaves_its_number_and_says_nothing(capsys: pytest.CaptureF
     assert capsys.readouterr().err == ""
 
 
-def test_a_rank_that_does_not_tell_is_not_waited_for_long(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_rank_that_does_not_report_delays_the_line_by_a_second_at_most(capsys: pytest.CaptureFixture[str]) -> None:
     counted(0, Store()).end()
 
     assert "1 of 2 ranks sent" in capsys.readouterr().err
 
 
-def test_a_store_that_is_gone_is_no_fault_of_the_job(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_lost_store_does_not_fail_the_job(capsys: pytest.CaptureFixture[str]) -> None:
     counted(0, object()).end()
     counted(1, object()).end()
 
     assert capsys.readouterr().err == ""
 
 
-def test_after_an_exception_nothing_is_said_or_waited_for(
+def test_after_an_exception_nothing_is_printed_or_waited_for(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "last_value", ValueError(), raising=False)
@@ -113,7 +113,7 @@ def test_after_an_exception_nothing_is_said_or_waited_for(
     assert capsys.readouterr().err == ""
 
 
-def test_without_a_group_there_is_nothing_to_say(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_group_nothing_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     CollectiveStatistics().end()
 
     assert capsys.readouterr().err == ""

@@ -1,11 +1,11 @@
-"""The import names of old systems, for scripts that still use them: a folder for each, `compat/NAME`.
+"""The import names of old systems, for scripts that still use them; each system has a folder, `compat/NAME`.
 
-A folder holds what a script may import (`smddp/smdistributed/dataparallel/...`). Neither it nor the old system's
-outermost name is a package of its own, so that an installed real one takes its place whole. The launcher side names
-the folders that a job asks for in TOOLKIT_COMPAT_PATH (toolkit/launchers/compat.py); the rank hook puts them at the end
-of sys.path, behind everything that is installed. Nothing else makes them importable: many libraries change their ways
-because an old name can be found.
+A folder holds the modules that a script may import (`smddp/smdistributed/dataparallel/...`). Neither the folder nor
+the old system's outermost name is a package of its own, so an installed original replaces it whole. The launcher side
+lists the folders that a job asks for in TOOLKIT_COMPAT_PATH (toolkit/launchers/compat.py). The rank hook puts them at
+the end of sys.path, after all installed packages. Nothing else makes them importable, because many libraries behave
+differently when they find an old name.
 
-Modules here hold no logic: they hand on what lies in dataparallel/ and the other rooms of the script side. Unlike those
-they may act when they are imported, because the systems they stand for did.
+Modules here hold no logic: they re-export the script side's packages (dataparallel, xla). They may act when they are
+imported, because the systems that they replace did.
 """

@@ -1,21 +1,21 @@
 """The process group behind backend "smddp", and its registration with torch.
 
 A subclass of torch's ProcessGroup with the native backends registered inside: gloo for CPU tensors, NCCL for CUDA.
-Everything that is not named here goes from torch straight to them, in C++. All-reduce, DDP's collective, comes
-through `allreduce` below: counted, and handed to a reducer (reduce/) where one says that it is faster, else to the
-native backend with the tensors as they are. Other collectives are counted where torch's call passes through Python.
+Calls that are not named here go from torch straight to them, in C++. All-reduce, DDP's collective, comes through
+`allreduce` below: it counts the call and gives it to the group's reducer (reduce/), or to the native backend where
+the reducer declines. Other collectives are counted where torch's call passes through Python.
 
 barrier, send and others are overridden only to be handed on. torch's C++ side of a Python subclass
-(PyProcessGroup.hpp of torch 2.13) takes the GIL to look for an override, and where there is none runs the collective
-with the GIL taken. Gloo's worker thread takes the GIL while it holds the mutex of its queue, to release the tensors
-of the collective before. The two threads then wait for each other for ever (seen in `barrier` after `all_reduce`). So
-every method that torch looks up has an override here. Those without work of their own call the method of a plain
-ProcessGroup over the same native backends, which looks nothing up.
+(PyProcessGroup.hpp of torch 2.13) takes the GIL to look for an override. If there is none, it runs the collective and
+still holds the GIL. Gloo's worker thread takes the GIL while it holds its queue's mutex, to release the tensors of
+the previous collective. The two threads then deadlock (seen in `barrier` after `all_reduce`). So every method that
+torch looks up has an override here. Overrides without work of their own call a plain ProcessGroup over the same
+native backends, which looks nothing up.
 
-Ways that were tried and do not work with torch 2.13 (the failures are silent or late):
+Alternatives that do not work with torch 2.13 (they fail silently or late):
 - a subclass of ProcessGroupGloo: DDP, in C++, never calls the override;
 - a group without a registered backend inside: FSDP2 fails ("ProcessGroup name not set");
-- `super().allreduce(...)`: comes back to the override and hangs; the native backend is called by itself.
+- `super().allreduce(...)`: calls the override again and hangs; so the native backend is called directly.
 """
 
 import atexit
@@ -31,7 +31,7 @@ from toolkit.dataparallel.statistics import CollectiveStatistics
 from toolkit.dataparallel.timeline import Timeline
 
 NAME = "smddp"
-# Collectives that are counted, with the native backend's name for each (torch 2.13 renamed two of its groups' own).
+# Counted collectives, with the native backend's name for each (torch 2.13 renamed two of the group's).
 COUNTED = {
     "_allgather_base": "_allgather_base",
     "_reduce_scatter_base": "_reduce_scatter_base",
@@ -48,7 +48,7 @@ COUNTED = {
     "scatter": "scatter",
 }
 
-# The rest of what PyProcessGroup.hpp overrides, handed on uncounted. A test holds both lists to torch's header.
+# The other methods in PyProcessGroup.hpp: passed on, not counted. A test compares both lists with torch's header.
 PASSED = (
     "all_gather_single_coalesced",
     "allgather_into_tensor_coalesced",
@@ -61,9 +61,9 @@ PASSED = (
 
 
 def register() -> "BackendFactory":
-    """Make backend "smddp" known to torch in this process, once, and return what makes its groups.
+    """Register backend "smddp" with torch, once per process, and return the factory of its groups.
 
-    Under mpirun it also completes the environment with what init_process_group reads (RANK, WORLD_SIZE, ...).
+    Under mpirun, also set the variables that init_process_group reads (RANK, WORLD_SIZE, ...).
     """
     from torch.distributed import Backend
 
@@ -81,7 +81,7 @@ def register() -> "BackendFactory":
 
 
 class BackendFactory:
-    """Makes groups as torch asks for them; holds what one process counts."""
+    """Makes process groups for torch; holds the process's statistics and registry."""
 
     def __init__(self, here: RankPosition) -> None:
         self.place = here
@@ -95,19 +95,19 @@ class BackendFactory:
         return self._group_class(options, backend_options)
 
     def start_profiler(self, file: str, append_rank: bool = False) -> None:
-        """Begin a timeline that `stop_profiler`, or the process's end, writes to *file* (with .RANK behind it)."""
+        """Begin a timeline that `stop_profiler`, or the process's end, writes to *file* (or *file*.RANK)."""
         self.stop_profiler()
         rank = self.place.rank
         self.timeline = Timeline(Path(f"{file}.{rank}" if append_rank else file), rank)
 
     def stop_profiler(self) -> None:
-        """Write the timeline, if one was begun."""
+        """Write the timeline, if there is one."""
         ended, self.timeline = self.timeline, None
         if ended is not None:
             ended.write()
 
     def end(self) -> None:
-        """At the process's end."""
+        """Print the statistics and write the timeline, when the process ends."""
         self.statistics.end()
         self.stop_profiler()
 
@@ -212,9 +212,9 @@ def _device(name: str) -> Any:
 
 
 def natives(options: Any, backend_options: Any) -> dict[str, tuple[Any, Any]]:
-    """Return (torch's type, backend) for each kind of device there is: gloo, and NCCL where there is CUDA.
+    """Return (torch's type, backend) by kind of device: gloo for "cpu", NCCL for "cuda" where there is CUDA.
 
-    As torch makes them itself (distributed_c10d.py of torch 2.13, _new_process_group_helper).
+    Made as torch does (distributed_c10d.py of torch 2.13, _new_process_group_helper).
     """
     import torch
     import torch.distributed as dist

@@ -1,4 +1,4 @@
-"""What a script on the open backend can get wrong."""
+"""Errors of the data parallel library."""
 
 
 class SMDDPError(RuntimeError):
@@ -6,4 +6,4 @@ class SMDDPError(RuntimeError):
 
 
 class SMDDPNotInitializedError(SMDDPError):
-    """A call that needs init_process_group() or init() came before it."""
+    """init_process_group() or init() was not called before this call."""

@@ -1,6 +1,6 @@
 """The functions of the module form (smdistributed.dataparallel.torch.distributed, releases 1.0 to 1.3).
 
-There is one group, all ranks; `group` arguments are taken and ignored but for that. Signatures as AWS documented them
+There is one group, of all ranks; `group` arguments are ignored. Signatures as AWS documented them
 (SageMaker Python SDK's API pages, seen 2026-11).
 """
 
@@ -20,7 +20,7 @@ DEPRECATED = (
 
 
 class ReduceOp:
-    """What all_reduce does with the ranks' values."""
+    """How all_reduce combines the ranks' values."""
 
     AVERAGE = "average"
     SUM = "sum"
@@ -35,7 +35,7 @@ class group:  # noqa: N801 - the old name
 
 
 def deprecated() -> None:
-    """Warn once for each place that imports the module form."""
+    """Warn once for each line that imports the module form."""
     warnings.warn(DEPRECATED, DeprecationWarning, stacklevel=3)
 
 
@@ -54,7 +54,7 @@ def is_initialized() -> bool:
 
 
 def init_process_group(*arguments: Any, **options: Any) -> None:
-    """Join the group of all ranks; arguments are torch's, a backend among them is not looked at."""
+    """Join the group of all ranks; arguments are torch's; a backend is ignored."""
     import torch.distributed as dist
 
     register()
@@ -109,7 +109,7 @@ def all_to_all_single(
     group: Any = group.WORLD,
     async_op: bool = False,
 ) -> Any:
-    """Cut *input* along its first side, one piece for each rank, and put the pieces received into *output*."""
+    """Split *input* along its first dimension, one piece per rank, and put the received pieces into *output*."""
     return _torch().all_to_all_single(output, input, output_split_sizes, input_split_sizes, async_op=async_op)
 
 
@@ -129,7 +129,7 @@ def stop_profiler() -> None:
 
 
 class Averaging:
-    """The handle of an average under way: `wait` ends with the division."""
+    """The handle of a running average: `wait` divides the sum."""
 
     def __init__(self, work: Any, tensor: Any, size: int) -> None:
         self._work, self._tensor, self._size = work, tensor, size
@@ -143,7 +143,7 @@ class Averaging:
         return done
 
     def is_completed(self) -> bool:
-        """Return whether the sum is there; only `wait` makes it the average."""
+        """Return whether the sum is complete; only `wait` makes it the average."""
         return bool(self._work.is_completed())
 
 
@@ -155,7 +155,7 @@ def parallel_class() -> type:
     import torch.nn.parallel as parallel
 
     class DistributedDataParallel(parallel.DistributedDataParallel):
-        """torch's DistributedDataParallel; takes what the old one took, and any other argument of torch's."""
+        """torch's DistributedDataParallel with the old class's arguments, and any other of torch's."""
 
         def __init__(
             self,
@@ -170,9 +170,7 @@ def parallel_class() -> type:
             given = {
                 "device_ids": device_ids,
                 "output_device": output_device,
-                "broadcast_buffers": None
-                if broadcast_buffers
-                else False,  # torch's default too, which may not be told.
+                "broadcast_buffers": None if broadcast_buffers else False,  # torch rejects its own default here.
                 "process_group": None if process_group == group.WORLD else process_group,
             }
             more.update((name, value) for name, value in given.items() if value is not None)
@@ -182,7 +180,7 @@ def parallel_class() -> type:
 
 
 def _torch() -> Any:
-    """Return torch.distributed, joined.
+    """Return torch.distributed, initialized.
 
     Raises:
         SMDDPNotInitializedError: it is not.

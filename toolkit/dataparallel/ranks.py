@@ -1,9 +1,9 @@
-"""Where a rank stands among all: from torchrun's variables, or from those that an mpirun sets."""
+"""A rank's position in the job, read from torchrun's or mpirun's variables."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
 
-# In this order: (rank, size, local rank, local size). A variable of torchrun's family is the job's own word.
+# Each family: (rank, size, local rank, local size). torchrun's wins, because the job may set those variables itself.
 FAMILIES = (
     ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
@@ -12,7 +12,7 @@ FAMILIES = (
 
 
 class RankPosition(NamedTuple):
-    """A rank's numbers; alone it is 0 of 1. `launcher`: "torchrun", "mpirun" or "" (none)."""
+    """A rank's numbers; a single process is rank 0 of 1. `launcher` is "torchrun", "mpirun" or "" (none)."""
 
     rank: int = 0
     size: int = 1
@@ -22,7 +22,7 @@ class RankPosition(NamedTuple):
 
 
 def rank_position(environ: Mapping[str, str]) -> RankPosition:
-    """Return the place that *environ* tells; local numbers that it does not tell are those of one rank a host."""
+    """Return the position that *environ* describes; missing local numbers mean one rank per host."""
     for family in FAMILIES:
         found = [environ.get(name, "") for name in family]
         if found[0].isdigit() and found[1].isdigit():
@@ -33,9 +33,9 @@ def rank_position(environ: Mapping[str, str]) -> RankPosition:
 
 
 def missing_variables(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return what torch's env:// needs and a rank under mpirun is not given: RANK, WORLD_SIZE and the local two.
+    """Return the variables that torch's env:// reads and mpirun does not set: RANK, WORLD_SIZE and the local two.
 
-    The address is for ranks that no `train` started: it sets MASTER_ADDR and MASTER_PORT itself.
+    `train` sets MASTER_ADDR and MASTER_PORT; they are added only for ranks that it did not start.
     """
     here = rank_position(environ)
     if here.launcher != "mpirun":
@@ -47,8 +47,7 @@ def missing_variables(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def ignored_variables(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the variables of AWS's library in *environ* that mean nothing here, but for those every such job is
-    given."""
+    """Return the variables of AWS's library in *environ* without effect here, except those that every job gets."""
     given = ("USE_HOMOGENEOUS", "USE_SINGLENODE", "SERVER_ADDR", "SERVER_PORT", "OPTIMIZE_SDP", "LOCAL_RANK")
     ordinary = {f"SMDATAPARALLEL_{name}" for name in given}
     return tuple(sorted(name for name in environ.keys() - ordinary if name.startswith(("SMDATAPARALLEL_", "SMDDP_"))))

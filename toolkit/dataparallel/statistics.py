@@ -1,15 +1,15 @@
-"""What the backend did, told in one line by rank 0 when the job ends."""
+"""Statistics of a process's collectives; rank 0 prints them in one line when the job ends."""
 
 import sys
 import time
 from typing import Any, NamedTuple
 
-WAIT_S = 1.0  # for the other ranks' word at the end; they end within milliseconds of each other
+WAIT_S = 1.0  # for the other ranks' bytes at the end; they end within milliseconds of each other
 MIB = 1 << 20
 
 
 class PathStatistics(NamedTuple):
-    """One way that all-reduces went: how many, the bytes handed in, the bytes that this rank sent for them."""
+    """All-reduces over one path (gloo, shared memory): calls, bytes of their tensors, bytes that this rank sent."""
 
     calls: int
     given_bytes: int
@@ -17,9 +17,9 @@ class PathStatistics(NamedTuple):
 
 
 class CollectiveStatistics:
-    """Counts of one process; the first group that is made names its rank and lends its store for the end.
+    """Counts of one process. Its rank and the store for the final report are those of its first group.
 
-    Increments are not locked: an all-reduce comes from one thread at a time (the autograd thread or the script's own).
+    Increments are not locked: all-reduces come from one thread at a time (the autograd thread or the script's own).
     """
 
     def __init__(self) -> None:
@@ -34,7 +34,7 @@ class CollectiveStatistics:
         self._store: Any = None
 
     def begin(self, store: Any, rank: int, size: int, native: str) -> None:
-        """Take the place of the first group that is made; *native* names the backend underneath, "gloo"."""
+        """Take rank and store of a group, if it is the first; *native* names its backend, as "gloo"."""
         if self._store is None:
             self._store, self.rank, self.size, self.native = store, rank, size, native
 
@@ -45,32 +45,32 @@ class CollectiveStatistics:
         self.sent_bytes += 2 * (size - 1) * given_bytes // size
 
     def by_path(self) -> dict[str, PathStatistics]:
-        """Return the counts by the way's name, the native backend's first."""
+        """Return the counts by the name of the path, the native backend's first."""
         found = {f"{self.native}": PathStatistics(self.calls, self.given_bytes, self.sent_bytes)}
         for reducer in self.reducers:
-            for name, way in reducer.by_path().items():
+            for name, path in reducer.by_path().items():
                 before = found.get(name, PathStatistics(0, 0, 0))
-                found[name] = PathStatistics(*(one + other for one, other in zip(before, way, strict=True)))
+                found[name] = PathStatistics(*(one + other for one, other in zip(before, path, strict=True)))
         return found
 
     def end(self) -> None:
-        """Tell the line, on rank 0's stderr; the other ranks leave it their number. Never raises, waits 1 s at most.
+        """Print the line to rank 0's stderr; other ranks put their sent bytes into the store. Waits 1 s at most.
 
-        A rank that ends by an exception says nothing: the exception is what counts then, and its peers may be gone.
+        Never raises. After an unhandled exception it prints nothing: the exception matters more, and peers may be gone.
         """
         store, self._store = self._store, None
         if store is None or hasattr(sys, "last_value"):
             return
         try:
-            ways = self.by_path()
-            sent = sum(way.sent_bytes for way in ways.values())
+            paths = self.by_path()
+            sent = sum(path.sent_bytes for path in paths.values())
             if self.rank != 0:
                 store.set(f"sent/{self.rank}", str(sent))
                 return
-            told = [sent, *_reported(store, self.size)]
-            sys.stderr.write(f"[toolkit] smddp: {line(self.size, ways, self.others, told)}\n")
+            every = [sent, *_reported(store, self.size)]
+            sys.stderr.write(f"[toolkit] smddp: {line(self.size, paths, self.others, every)}\n")
             sys.stderr.flush()
-        except Exception:  # noqa: BLE001 - whatever became of the store or of stderr, the job has ended well
+        except Exception:  # noqa: BLE001 - a lost store or a closed stderr must not fail a job that succeeded
             return
 
 
@@ -82,13 +82,13 @@ def _reported(store: Any, size: int) -> list[int]:
     return [int(store.get(key)) for key, is_here in zip(keys, here, strict=True) if is_here] if keys else []
 
 
-def line(size: int, ways: dict[str, PathStatistics], others: int, sent: list[int]) -> str:
-    """Return the line's text; *sent* holds the bytes of each rank that told them (none: not known).
+def line(size: int, paths: dict[str, PathStatistics], others: int, sent: list[int]) -> str:
+    """Return the line's text; *sent* holds the sent bytes of each rank that reported them.
 
     >>> line(2, {"gloo": PathStatistics(3, 6 * MIB, 6 * MIB)}, 1, [6 * MIB, 6 * MIB])
     '2 ranks; all-reduce: 3 x gloo, 6.0 MiB; other collectives: 1; each rank sent 6.0 MiB (max/mean 1.00)'
     """
-    used = [f"{way.calls} x {name}, {_mib(way.given_bytes)}" for name, way in ways.items() if way.calls]
+    used = [f"{path.calls} x {name}, {_mib(path.given_bytes)}" for name, path in paths.items() if path.calls]
     parts = [f"{size} rank{'s' * (size > 1)}", f"all-reduce: {', '.join(used) if used else 'none'}"]
     if others:
         parts.append(f"other collectives: {others}")

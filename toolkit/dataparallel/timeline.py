@@ -15,7 +15,7 @@ class Timeline:
         self.events: list[dict[str, Any]] = []
 
     def watch(self, name: str, size_bytes: int, work: Any) -> None:
-        """Add *work*, which begins now, when it has ended. On CUDA that is when its kernel has been queued."""
+        """Add *work*, which begins now, once it has ended. On CUDA it ends when its kernel is queued."""
         begun_us = time.time_ns() // 1000
         if work is None:
             return self._add(name, size_bytes, begun_us)

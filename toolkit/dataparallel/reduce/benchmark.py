@@ -1,8 +1,8 @@
-"""From which size on an all-reduce goes through the shared memory: measured on the group itself, at its first use.
+"""The size from which an all-reduce is hierarchical, measured on the group itself at its first use.
 
-Both levels reduce the same tensors, one after the other, in a few sizes; a try counts as long as its slowest rank, and
-the fastest of the tries stands for the level (other work on the machine only ever adds). All ranks come to the same
-numbers, and so to the same choice. It takes some 0.1 s on one host.
+The native backend and the hierarchical all-reduce reduce the same tensors in turn, in a few sizes. A try takes as
+long as its slowest rank; the fastest try counts, because other work on the machine only adds time. All ranks get the
+same numbers and so make the same choice. It takes about 0.1 s on one host.
 """
 
 import time
@@ -11,16 +11,16 @@ from typing import Any, NamedTuple
 
 SIZES_BYTES = (64 << 10, 256 << 10, 1 << 20, 4 << 20)
 TRIES = 7
-# What level 1 may take of the native time. On one host it moves fewer bytes whatever else goes on, so little is asked
-# for; between hosts, on a busy machine, differences of a tenth come and go with the run.
+# The largest share of the native time at which the hierarchical all-reduce is used. On one host it always moves fewer
+# bytes, so a small gain suffices; between hosts, on a busy machine, runs differ by a tenth.
 ON_ONE_HOST = 0.95
 BETWEEN_HOSTS = 0.9
-# A group on which one try takes longer than this has a slow network, and is not asked about larger sizes.
+# A try that takes longer shows a slow network: larger sizes are not measured.
 LONG_S = 0.25
 
 
 class Timing(NamedTuple):
-    """The times of one size."""
+    """Both times of one size."""
 
     size_bytes: int
     native_s: float
@@ -28,9 +28,9 @@ class Timing(NamedTuple):
 
 
 def threshold(measured: Sequence[Timing], margin: float) -> int | None:
-    """Return the smallest size from which on level 1 took at most *margin* of the native time at every size measured.
+    """Return the smallest size from which our time was at most *margin* of the native time at every size measured.
 
-    None if it did not at the largest.
+    None if it was more at the largest.
     """
     found = None
     for one in sorted(measured, reverse=True):
@@ -41,9 +41,9 @@ def threshold(measured: Sequence[Timing], margin: float) -> int | None:
 
 
 def measure(native: Callable[..., Any], ours: Callable[..., Any]) -> tuple[Timing, ...]:
-    """Return the times of both ways to start an all-reduce of tensors (they return its Work), the same on all ranks.
+    """Return the times of *native* and *ours*, equal on all ranks. Each starts an all-reduce and returns its Work.
 
-    The agreement between ranks goes by *native* too.
+    The ranks agree on the times over *native*.
     """
     import torch
     from torch.distributed import AllreduceOptions, ReduceOp

@@ -1,19 +1,20 @@
-"""An all-reduce through the shared memory: what one rank of a host does for it, chunk by chunk.
+"""The hierarchical all-reduce: within each host through shared memory, between hosts over TCP; one rank's part of it.
 
-Each rank copies its chunk into its row, sums its own shard of it over all rows, and copies the sums of all shards out.
-Its own shard needs no copying in where it lies in one tensor: nobody else sums it.
-The three run as a pipeline with one barrier a step: in step i a rank copies out chunk i-2 (or i-3 with several hosts),
-copies in chunk i, and sums chunk i-1. Between hosts the sums of a shard are added among the ranks with the same place
-on each host (a rail), which begins in the same step and ends in the next: over the network goes each sum once, not each
-gradient. Two hosts exchange their sums; more cut them into a piece for each host, which adds it up for all.
+Each rank copies its chunk into its row, sums its own shard of the chunk over all rows, and copies the sums of all
+shards out. It does not copy its own shard in where that lies in one tensor: no other rank reads it. These three are a
+pipeline with one barrier per step. In step i a rank copies out chunk i-2 (or i-3 with several hosts), copies in chunk
+i and sums chunk i-1. Between hosts, the ranks with the same local rank add up their sums of the shard over their TCP
+group. The exchange begins in the same step and ends in the next. The network thus carries each host's sums once, not
+every rank's gradients. Two hosts exchange their sums; more cut them into one piece per host, which adds it up for
+all.
 
-What may be written when (a row twice, sums thrice, used in turn):
-- a row's buffer is written again two steps later: between lie a barrier after everyone has summed from it;
-- a sum's buffer is written again three steps later: by then all have copied out of it and met once more;
-- the last step of a call has no barrier: the next call's first barrier comes before its first sum.
+Why no buffer is overwritten too early (two buffers for each row, three for sums, used in turn):
+- a row's buffer is written again two steps later; the barrier between comes after all ranks have summed from it;
+- a sum's buffer is written again three steps later; by then all ranks have copied from it and passed a barrier;
+- a call's last step has no barrier: the next call's first barrier comes before its first sum.
 
-Sums go in the order of ranks, so they are the same in every run; 16-bit floats are summed in 32 bits, and
-rounded once on a host and once between hosts.
+Sums are added in the order of ranks, so every run gives the same result. 16-bit floats are summed in 32 bits and
+rounded once on the host and once between hosts.
 """
 
 import ctypes
@@ -24,14 +25,14 @@ from toolkit.dataparallel.reduce.partition import LINE_BYTES, chunks, cut, piece
 from toolkit.dataparallel.reduce.shared_memory import HEAD_BYTES, SharedMemoryGroup, signature
 from toolkit.dataparallel.reduce.tcp import TcpGroup
 
-# Of 0.5, 1, 2 and 4 MiB the best in most of 12 cases (2 and 4 ranks of a host, 2 hosts of 2, 1 to 100 MiB, on 2 cores
-# of an EPYC), by a tenth before its neighbours: larger rows fall out of the caches, and smaller ones have more
-# barriers, each of which may wait for the scheduler where there are more ranks than cores.
+# The fastest of 0.5, 1, 2 and 4 MiB, by a tenth, in most of 12 cases (2 and 4 ranks on a host, 2 hosts of 2, 1 to
+# 100 MiB, on 2 cores of an EPYC). Larger rows do not fit the caches; smaller ones need more barriers, each of which may
+# wait for the scheduler where there are more ranks than cores.
 ROW_BYTES = 2 << 20
-# Rows that begin at the same place of their page would meet in the same cache sets.
+# Rows that begin at the same offset in their page would compete for the same cache sets.
 STRIDE_BYTES = ROW_BYTES + 4096 + LINE_BYTES
 SUMS = 3
-PAIR = 2  # hosts: as many bytes in one exchange as in two with pieces
+PAIR = 2  # hosts: one exchange of whole sums moves as many bytes as two of pieces
 
 
 def bytes_needed(size: int) -> int:
@@ -40,7 +41,7 @@ def bytes_needed(size: int) -> int:
 
 
 class _Given:
-    """The tensors of one all-reduce, contiguous and of one type, as if they lay behind one another."""
+    """The tensors of one all-reduce, contiguous and of one type, addressed as one sequence of bytes."""
 
     def __init__(self, tensors: list[Any]) -> None:
         self.dtype = tensors[0].dtype
@@ -55,7 +56,7 @@ class _Given:
             yield self._addresses[number] + begin, at, end - begin
 
     def holder(self, start: int, stop: int) -> Any:
-        """Return the part of a tensor that is start..stop; None where that lies in several."""
+        """Return the part of a tensor that holds bytes start..stop; None where several tensors hold them."""
         number, begin, end, _ = next(pieces(self._sizes, start, stop), (0, 0, 0, 0))
         if end - begin < stop - start:
             return None
@@ -63,7 +64,7 @@ class _Given:
 
 
 class HierarchicalAllReduce:
-    """The way through *shared_memory*, and through *tcp* to other hosts; None if there are none."""
+    """The all-reduce over *shared_memory*, and over *tcp* with other hosts (None: there are none)."""
 
     def __init__(self, shared_memory: SharedMemoryGroup, tcp: TcpGroup | None) -> None:
         import torch
@@ -75,7 +76,7 @@ class HierarchicalAllReduce:
         self._view = memoryview(shared_memory.memory)
         self._bytes = torch.frombuffer(shared_memory.memory, dtype=torch.uint8)
         self._address = self._bytes.data_ptr()
-        # For what comes from each of the other hosts: their sums of the shard, or of a piece of it.
+        # Receive buffers, one for each other host: its sums of the shard, or of a piece of it.
         share_bytes = ROW_BYTES // shared_memory.size // (1 if hosts == PAIR else hosts)
         self._slot_bytes = (share_bytes // LINE_BYTES + 2) * LINE_BYTES
         self._received = bytearray(self._slot_bytes * hosts)
@@ -84,13 +85,13 @@ class HierarchicalAllReduce:
         self._sent_bytes = 0
 
     def allreduce(self, tensors: list[Any], average: bool, number: int) -> int:
-        """Replace *tensors*, contiguous and of one floating type, by their sums (means) over all ranks; it is the
-        group's all-reduce *number*, as `SharedMemoryGroup.announce` was told.
+        """Replace *tensors*, contiguous and of one floating type, by their sums (means) over all ranks.
 
-        Return the bytes that this rank sent: written into shared memory for its mates, and sent to other hosts.
+        *number* is the number of this all-reduce in its group, as given to `SharedMemoryGroup.announce`. Return the
+        bytes that this rank sent: written into shared memory for its local peers, and sent to other hosts.
 
         Raises:
-            PeerLost, PeerTimeout, GroupClosed, SizeMismatch: as shared_memory.py and tcp.py have them.
+            PeerLost, PeerTimeout, GroupClosed, SizeMismatch: see shared_memory.py and tcp.py.
         """
         given = _Given(tensors)
         what = f"an all-reduce of {given.size_bytes:,} bytes"
@@ -119,10 +120,10 @@ class HierarchicalAllReduce:
     def _sums_at(self, number: int) -> int:
         return HEAD_BYTES + (2 * self._shared_memory.size + number % SUMS) * STRIDE_BYTES
 
-    # memmove: one call without the GIL; torch's copy_ takes 15 % longer and would start OpenMP threads.
+    # memmove is one call without the GIL; torch's copy_ takes 15 % longer and would start OpenMP threads.
 
     def _copy_in(self, given: _Given, number: int, span: tuple[int, int]) -> None:
-        """Copy this rank's part of the chunk into its row; not its own shard where `_sum` takes that as it is."""
+        """Copy this rank's chunk into its row; without its own shard where `_sum` reads that from the tensor."""
         at = self._address + self._row_at(number, self._shared_memory.me)
         start, stop = self._cut(span)
         if given.holder(span[0] + start, span[0] + stop) is None:
@@ -141,7 +142,7 @@ class HierarchicalAllReduce:
         return cut(span[1] - span[0], self._shared_memory.size, self._shared_memory.me)
 
     def _sum(self, given: _Given, number: int, span: tuple[int, int], average: bool) -> Callable[[str], None] | None:
-        """Sum this rank's shard of the chunk; return what waits until the rail has added it up, None without one."""
+        """Sum this rank's shard of the chunk; return what completes it over hosts, None on one host."""
         start, stop = self._cut(span)
         if start == stop:
             return None
@@ -175,7 +176,7 @@ class HierarchicalAllReduce:
         return self._exchange(self._tcp, into, view) if self._hosts == PAIR else self._gather(self._tcp, into, view)
 
     def _exchange(self, tcp: TcpGroup, into: Any, view: memoryview) -> Callable[[str], None]:
-        """Begin to add the other host's sums to *into* (*view*: its bytes), as it does: a + b is b + a to the bit."""
+        """Begin to add the other host's sums to *into* (*view*: its bytes). It does the same: a + b is b + a."""
         peer, slot = 1 - tcp.me, memoryview(self._received)[: len(view)]
         tcp.start({peer: view}, {peer: slot})
 
@@ -186,7 +187,7 @@ class HierarchicalAllReduce:
         return end
 
     def _gather(self, tcp: TcpGroup, into: Any, view: memoryview) -> Callable[[str], None]:
-        """Begin to add up one piece of the sums for all hosts, in their order; its end also gets the other pieces."""
+        """Begin to add up one piece of the sums for all hosts, in their order; completing it also gets the others."""
         peers = [peer for peer in range(tcp.size) if peer != tcp.me]
         parts = [cut(len(view), tcp.size, host) for host in range(tcp.size)]
         start, stop = parts[tcp.me]

@@ -1,4 +1,4 @@
-"""The word that tells which ranks share a machine, and with it memory; and the addresses of this one for others."""
+"""This host: the identity by which ranks find out that they can share memory, and its addresses for other hosts."""
 
 import ipaddress
 import socket
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 BOOT = Path("/proc/sys/kernel/random/boot_id")
 NETWORK = Path("/proc/self/ns/net")
-# What tells hosts apart that are played on one machine: the platform's name for them, torchrun's number of the node.
+# These tell hosts apart that `toolkit run` simulates on one machine: the platform's host name, torchrun's node rank.
 PLAYED = ("SM_CURRENT_HOST", "GROUP_RANK")
 SIOCGIFADDR = 0x8915  # linux/sockios.h
 IF_INET6 = Path("/proc/net/if_inet6")
@@ -19,22 +19,22 @@ ANY_PORT = 9  # Nothing is sent to it.
 
 
 class Host(NamedTuple):
-    """This host: the `word` that only ranks on it have, and what finds its `addresses` for other hosts."""
+    """This host: the `word` that only its ranks have, and the function that finds its `addresses` for other hosts."""
 
     word: str
     addresses: Callable[[], tuple[str, ...]]
 
 
 def this_host(environ: Mapping[str, str]) -> Host:
-    """Return the host that *environ* and the machine tell of."""
+    """Return the host described by *environ* and the machine."""
     return Host(host_identity(environ), lambda: own_addresses(environ))
 
 
 def host_identity(environ: Mapping[str, str]) -> str:
-    """Return a word that two ranks share if, and only if, they may share memory; "" where the machine does not say.
+    """Return text that is equal on two ranks if and only if they may share memory; "" where the machine hides it.
 
-    The machine since its boot, its network namespace (the ranks meet over unix sockets of that namespace), and the
-    job's own name for the host: two hosts played on one machine stay two.
+    It joins the boot's ID, the network namespace (the ranks connect over its unix sockets) and the job's name for the
+    host, which tells two simulated hosts on one machine apart.
     """
     try:
         words = [BOOT.read_text(encoding="ascii").strip(), str(NETWORK.readlink())]
@@ -44,10 +44,10 @@ def host_identity(environ: Mapping[str, str]) -> str:
 
 
 def own_addresses(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Return this host's addresses for its peers, the likeliest first, each once.
+    """Return this host's addresses for its peers, the most likely first, each once.
 
-    That of the network device in GLOO_SOCKET_IFNAME (a list, the first counts, as for gloo), the one from which it
-    reaches MASTER_ADDR, and that of its own name.
+    They are the address of the network device in GLOO_SOCKET_IFNAME (the first of a list, as gloo reads it), the local
+    address of a route to MASTER_ADDR, and the address of the host's own name.
     """
     device = environ.get("GLOO_SOCKET_IFNAME", "").partition(",")[0].strip()
     found = [*_of_device(device), *_towards(environ.get("MASTER_ADDR", "")), *_of_name(socket.gethostname())]

@@ -1,7 +1,7 @@
-"""The reducer: decides by size which level an all-reduce takes, and runs level 1 in a thread of its own.
+"""The reducer: decides by size whether an all-reduce is hierarchical, and runs those in a thread of its own.
 
-A thread, so that DDP's backward goes on while gradients are reduced, as with gloo, whose threads are in C++. Ours holds
-the GIL between calls into C only, some ten for each chunk of 2 MiB.
+The thread lets DDP's backward continue while gradients are reduced, as gloo's threads do. It holds the GIL only
+between calls into C, about ten for each chunk of 2 MiB.
 """
 
 import atexit
@@ -22,16 +22,16 @@ from toolkit.dataparallel.reduce.tcp import TcpGroup
 from toolkit.dataparallel.reduce.topology import Topology, find_topology
 from toolkit.dataparallel.reduce.work import work_class
 
-FIRST_BYTES = SIZES_BYTES[0]  # Smaller ones are never asked about.
+FIRST_BYTES = SIZES_BYTES[0]  # Smaller all-reduces always go to the native backend.
 CONNECT_WITHIN_S = 30.0
 END_WITHIN_S = 1.0
 ASK_AGAIN_S = 0.002
 
 
 class Reducer:
-    """Level 1 for one process group; *native* is its gloo backend. See the package's words for the rest.
+    """The hierarchical all-reduce of one process group; *native* is its gloo backend. See the package's docstring.
 
-    Not for several threads at once: the calls of one group come one after the other, as torch demands anyway.
+    Only one thread at a time may call it: torch demands the same of a group's collectives.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Reducer:
         self._host = host
         self._registry = registry
         self._is_registered = False
-        self._number = 0  # of all-reduces on this group, whichever group they went: the same on all ranks
+        self._number = 0  # of the group's all-reduces, hierarchical and native: equal on all ranks
         self._from_bytes: int | None = FIRST_BYTES
         self._has_chosen = False
         self._work: Any = None
@@ -58,15 +58,15 @@ class Reducer:
         self._name = ""
         self._calls = self._given_bytes = self._sent_bytes = 0
         self.measured: tuple[Timing, ...] = ()
-        self.reason = "no all-reduce was large enough to ask"
+        self.reason = "no all-reduce was large enough to measure"
 
     def allreduce(self, tensors: list[Any], *arguments: Any) -> Any:
-        """Return the Work of reducing *tensors* in place, None if the native backend should do it.
+        """Return the Work of reducing *tensors* in place; None if the native backend is to reduce them.
 
         *arguments* as ProcessGroup.allreduce has them: AllreduceOptions, or a ReduceOp, or nothing (a sum).
 
         Raises:
-            ValueError: a tensor stores one element for several (expand); the group is none the worse for it.
+            ValueError: a tensor stores several elements in one place (expand). The group remains usable.
         """
         for tensor in tensors:
             _check_writable(tensor)
@@ -92,14 +92,14 @@ class Reducer:
         return self._start(tensors, average)
 
     def by_path(self) -> dict[str, tuple[int, int, int]]:
-        """Return {what level 1 went through: (calls, bytes given, bytes sent)}, empty before its first call.
+        """Return {name of the path: (calls, bytes given, bytes sent)}, empty before the first hierarchical call.
 
-        Sent are the bytes that this rank wrote for others into shared memory, and those it sent to other hosts.
+        The bytes sent are those that this rank wrote into shared memory for others and sent to other hosts.
         """
         return {self._name: (self._calls, self._given_bytes, self._sent_bytes)} if self._calls else {}
 
     def close(self) -> None:
-        """End level 1 on this rank: what is under group is given up, peers that wait for it fail."""
+        """End hierarchical all-reduces on this rank: give up a running one, so that peers that wait for it fail."""
         self._from_bytes = None
         thread, self._thread = self._thread, None
         if thread is None or self._shared_memory is None:
@@ -124,7 +124,7 @@ class Reducer:
                 if self._error is not None:
                     raise self._error
                 self._reduce(hierarchical, tensors, average, number)
-            except Exception as error:  # noqa: BLE001 - whatever it is, it belongs to who waits for this all-reduce
+            except Exception as error:  # noqa: BLE001 - any error belongs to the caller that waits for this all-reduce
                 self._error = failure = error
                 self._close_groups()
             work.end(failure)
@@ -144,7 +144,7 @@ class Reducer:
         self._given_bytes += sum(tensor.nbytes for tensor in tensors)
 
     def _choose(self) -> None:
-        """Connect and measure; all ranks come here at the same call. Leaves the choice in _from_bytes."""
+        """Connect, measure, and set _from_bytes. All ranks call this at the same all-reduce."""
         began_s = time.monotonic()
         self._from_bytes = None
         topology = find_topology(_words(self._native, self._host.word, self._size), self._rank, MAX_RANKS_PER_HOST)
@@ -154,13 +154,13 @@ class Reducer:
         layout = (len(topology.local_peers), len(topology.cross_host_peers))
         decision = self._registry.agree(self._native, layout)
         if not decision.has_room:
-            self.reason = f"{MAX_GROUPS} groups of this process go through level 1 already"
+            self.reason = f"{MAX_GROUPS} groups of this process reduce hierarchically already"
             return
         if decision.is_known and decision.from_bytes is None:
             self.reason = "it was not faster for an earlier group of as many ranks and hosts"
             return
         self._is_registered = True
-        # The TCP groups only after all have said that their hosts are connected: their ranks wait for each other.
+        # TCP groups connect only after every host's group has: their ranks wait for each other.
         failure = self._connect_host(topology)
         if not (failed := _anywhere(self._native, failure)):
             failure = self._connect_hosts(topology)
@@ -194,7 +194,7 @@ class Reducer:
             self.close()
 
     def _connect_host(self, topology: Topology) -> Exception | None:
-        """Connect with the ranks of this host; return what went wrong."""
+        """Connect to the ranks of this host; return the error."""
         from torch.distributed.distributed_c10d import PrefixStore
 
         keys = PrefixStore(f"reduce/host/{topology.local_peers[0]}/", self._store)
@@ -209,7 +209,7 @@ class Reducer:
         return None
 
     def _connect_hosts(self, topology: Topology) -> Exception | None:
-        """Connect with the ranks of this place on other hosts; return what went wrong."""
+        """Connect to the ranks with this local rank on other hosts; return the error."""
         from torch.distributed.distributed_c10d import PrefixStore
 
         assert self._shared_memory is not None
@@ -228,13 +228,13 @@ class Reducer:
         return None
 
     def _abandon(self) -> None:
-        """Give back all descriptors, of the reducer in a forked child too."""
+        """Close all descriptors; also the copies in a forked child."""
         self._from_bytes = None
         self._thread = None
         self._release()
 
     def _close_groups(self) -> None:
-        """Let the peers know that this rank will not come any more."""
+        """Leave the groups, so that peers stop waiting for this rank."""
         for group in (self._shared_memory, self._tcp):
             if group is not None:
                 group.close()
@@ -261,7 +261,7 @@ def _averages(arguments: tuple[Any, ...]) -> bool | None:
 
 
 def _fits(tensors: list[Any]) -> bool:
-    """Return whether *tensors* are what level 1 sums: dense, on the CPU, all of one floating type."""
+    """Return whether *tensors* can be reduced hierarchically: dense, on the CPU, all of one floating type."""
     import torch
 
     kinds = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
@@ -272,8 +272,7 @@ def _fits(tensors: list[Any]) -> bool:
 
 
 def _check_writable(tensor: Any) -> None:
-    """Raise ValueError for a tensor in which a sum has no place of its own for each element; gloo of torch 2.13 would
-    read beyond its memory."""
+    """Raise ValueError for a tensor whose elements share memory; gloo of torch 2.13 would read beyond that memory."""
     if tensor.is_contiguous() or tensor.is_sparse:
         return
     if any(size > 1 and stride == 0 for size, stride in zip(tensor.shape, tensor.stride(), strict=True)):
@@ -284,7 +283,7 @@ def _check_writable(tensor: Any) -> None:
 
 
 def _words(native: Any, host: str, size: int) -> list[int]:
-    """Return each rank's *host* as a number, 0 where it is not known."""
+    """Return a number for each rank's *host*, 0 where it is unknown."""
     import hashlib
 
     import torch
@@ -305,19 +304,22 @@ def _anywhere(native: Any, failure: Exception | None) -> bool:
 
 
 def _get(store: Any, key: str) -> str:
-    """Return what another rank lays into the store. By asking again: a store's own wait holds its one connection, and
-    another thread of this process could not lay down there what the other rank's thread waits for."""
+    """Return the value that another rank sets for *key*, by polling.
+
+    A store's own wait blocks its only connection: then another thread of this process could not set the key for which
+    the other rank waits.
+    """
     deadline_s = time.monotonic() + CONNECT_WITHIN_S
     while not store.check([key]):
         if time.monotonic() > deadline_s:
-            raise TimeoutError(f"no rank laid {key} into the store within {CONNECT_WITHIN_S:g} s")
+            raise TimeoutError(f"no rank set {key} in the store within {CONNECT_WITHIN_S:g} s")
         time.sleep(ASK_AGAIN_S)
     found: bytes = store.get(key)
     return found.decode()
 
 
 def _leave_in_children(reducer: Reducer) -> None:
-    # A child (a DataLoader's worker) that held the sockets would hide from the peers that this rank has ended.
+    # If a child (a DataLoader's worker) kept the sockets open, peers would not see this rank end.
     known = weakref.ref(reducer)
 
     def leave() -> None:

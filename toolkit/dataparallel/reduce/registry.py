@@ -1,7 +1,8 @@
-"""What the groups of one process share: what was measured, and how many of them may go through level 1.
+"""What a process knows of all its groups: measured thresholds, and how many groups reduce hierarchically.
 
-A measurement takes 0.1 to 0.5 s, and a group at level 1 a thread and some 20 descriptors: a script that makes 20 groups
-of the same ranks (tensor, data and expert parallel, one for each kind of message) pays once, and a few of them have it.
+A measurement takes 0.1 to 0.5 s, and each group that reduces hierarchically a thread and about 20 descriptors. A
+script with 20 groups of the same ranks (tensor, data and expert parallel) measures once, and only the first groups
+use it.
 """
 
 import threading
@@ -12,8 +13,8 @@ Layout = tuple[int, int]  # ranks on a host, hosts
 
 
 class Decision(NamedTuple):
-    """What all ranks of a group have agreed on. `from_bytes`: the smallest size that goes through level 1, None for no
-    size at all; of no meaning where nobody `is_known` to have measured."""
+    """What all ranks of a group have agreed on. `from_bytes` is the smallest size that is reduced hierarchically, None
+    for no size; it counts only if `is_known`."""
 
     has_room: bool
     is_known: bool
@@ -21,7 +22,7 @@ class Decision(NamedTuple):
 
 
 class GroupRegistry:
-    """One for a process; used by any of its threads."""
+    """One per process; any thread may use it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -29,8 +30,9 @@ class GroupRegistry:
         self._groups = 0
 
     def agree(self, native: Any, layout: Layout) -> Decision:
-        """Return what this group does, the same on all its ranks, and take a place if all have one; a group whose ranks
-        do not all know the layout measures anew. One small all-reduce of *native*.
+        """Return this group's decision, equal on all its ranks, and reserve a slot if every rank has one.
+
+        It is known only if every rank knows the layout. Costs one small all-reduce of *native*.
         """
         import torch
         from torch.distributed import AllreduceOptions, ReduceOp
@@ -40,7 +42,7 @@ class GroupRegistry:
             ours = self._measured.get(layout)
             room = self._groups < MAX_GROUPS
             self._groups += room
-        # The smallest of each: room, knowledge, and of the sizes the largest (None: none is large enough).
+        # The minimum over ranks: of room, of knowledge, and of the negative size, that is the largest size (None: inf).
         words = torch.tensor([float(room), float(known), -float("inf") if ours is None else -float(ours)])
         options = AllreduceOptions()
         options.reduceOp = ReduceOp.MIN  # type: ignore[assignment]
@@ -53,7 +55,7 @@ class GroupRegistry:
         return agreed
 
     def release(self) -> None:
-        """Give a place back."""
+        """Free a slot."""
         with self._lock:
             self._groups -= 1
 

@@ -1,13 +1,14 @@
-"""Memory that the ranks of one host share, and their barriers in it.
+"""The group of a host's ranks: memory that they share, and a barrier.
 
-The memory is a memfd: it needs no /dev/shm (64 MiB in many containers), has no name, and is gone with the last process
-that maps it, however that ends. It and the ranks' eventfds go from the first rank to the others through unix sockets
-in the abstract namespace, which stay open between all pairs: a peer that ends, of SIGKILL too, closes its own.
+The memory is a memfd: it needs no /dev/shm (64 MiB in many containers), has no name, and disappears with the last
+process that maps it. The first rank sends it and all eventfds to the others over unix sockets in the abstract
+namespace. Each pair of ranks keeps its socket open: when a rank dies, by SIGKILL too, the kernel closes its end and
+the peers see it.
 
-A barrier: everyone adds 1 to each other's eventfd and waits until its own has n-1. There are two eventfds a rank,
-used in turn: a fast peer may already come to the next barrier, but not to the one after it. Of five ways measured
-(4 ranks on 2 cores of an EPYC; futexes with and without sched_yield, FUTEX_WAKE_OP, unix sockets) eventfds were as
-fast as the fastest, 30 us, and need neither ctypes nor care for the order of stores: the kernel's locks have it.
+Barrier: each rank adds 1 to every other rank's eventfd and waits until its own holds n-1. Each rank has two eventfds
+and alternates between them: a fast peer can enter the next barrier early, but never the one after it. Measured with 4
+ranks on 2 cores of an EPYC, eventfds take 30 us, as fast as the best of futexes (with and without sched_yield),
+FUTEX_WAKE_OP and unix sockets. They need no ctypes and no memory fences: the kernel's locks order the stores.
 """
 
 import array
@@ -21,39 +22,39 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-MAX_RANKS_PER_HOST = 64  # ranks of a host; descriptors: 2 + 3 for each
+MAX_RANKS_PER_HOST = 64  # a group takes 2 descriptors, and 3 more for each rank
 WORD = struct.Struct("<q")
 HELLO = struct.Struct("<q")
-# A cache line a rank: the number of the last barrier that it came to, and the marks of its last seven all-reduces.
+# One cache line per rank: the number of the last barrier that it reached, and the signatures of its last 7 all-reduces.
 LINE = 64
 SIGNATURES = 7
 HEAD_BYTES = LINE * 64
-COMPARE_MS = 200.0  # How often a rank that waits looks whether its peers are at something else.
+COMPARE_MS = 200.0  # A waiting rank compares its peers' signatures with its own this often.
 
 
-class PeerLost(RuntimeError):  # noqa: N818 - said to users, in gloo's words
-    """A peer has ended, or has left the group."""
+class PeerLost(RuntimeError):  # noqa: N818 - its text is gloo's
+    """A peer has ended or left the group."""
 
 
 class PeerTimeout(RuntimeError):  # noqa: N818
-    """A peer did not come in time."""
+    """A peer did not arrive in time."""
 
 
 class SizeMismatch(RuntimeError):  # noqa: N818
-    """Ranks gave the same all-reduce different numbers of bytes."""
+    """Ranks called the same all-reduce with different numbers of bytes."""
 
 
 class GroupClosed(RuntimeError):  # noqa: N818
-    """This rank itself has closed the shared_memory."""
+    """This rank has closed the group itself."""
 
 
 def signature(number: int, size_bytes: int) -> int:
-    """Return all-reduce *number* of a group and its size, modulo what they have room for, in one word."""
+    """Return all-reduce *number* of a group and its size in one word: 23 bits of the number, 40 of the size."""
     return (number & 0x7FFFFF) << 40 | size_bytes & 0xFFFFFFFFFF
 
 
 def size_mismatch(mine: int, theirs: int, who: str) -> SizeMismatch | None:
-    """Return what is wrong between two marks of the same all-reduce, None if nothing is or they are not of the same."""
+    """Return the error if two signatures of the same all-reduce differ in size; None if equal or of different ones."""
     if mine == theirs or mine >> 40 != theirs >> 40:
         return None
     sizes = (mine & 0xFFFFFFFFFF, theirs & 0xFFFFFFFFFF)
@@ -64,9 +65,9 @@ def size_mismatch(mine: int, theirs: int, who: str) -> SizeMismatch | None:
 
 
 class SharedMemoryGroup:
-    """The memory, and this process's place among *size* ranks of a host. Owns its descriptors; `close` lets them go.
+    """This process's membership, as number *me*, in the group of a host's ranks.
 
-    *names* says what to call each of them in errors, as "rank 3".
+    *names* are the ranks' names for messages, such as "rank 3". Owns its descriptors until `release`.
     """
 
     def __init__(self, me: int, names: tuple[str, ...], timeout_s: float) -> None:
@@ -80,40 +81,40 @@ class SharedMemoryGroup:
         self._stop = -1
         self._is_closed = False
         self._polls: list[select.poll] = []
-        self._gone: set[int] = set()
+        self._lost: set[int] = set()
         self.memory: Any = None
 
     def connect(
         self, put: Callable[[str, str], None], get: Callable[[str], str], bytes_wanted: int, within_s: float
     ) -> None:
-        """Connect with all others and map *bytes_wanted* behind the head; all ranks of the host come here together.
+        """Connect to all other ranks and map *bytes_wanted* after the head. All ranks of the host call this together.
 
-        *put* and *get* (which waits) are a store that these ranks share.
+        *put* and *get* (which waits) access a store that these ranks share.
 
         Raises:
-            OSError: no memory, no sockets, or a peer that did not come within *within_s*.
+            OSError: no memory or sockets, or a peer did not connect within *within_s*.
         """
         deadline_s = time.monotonic() + within_s
         name = ""
         try:
             self._stop = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-            door = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            door.bind("\0" + (word := f"toolkit-{secrets.token_hex(16)}"))
-            door.listen(self.size)
+            listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            listener.bind("\0" + (word := f"toolkit-{secrets.token_hex(16)}"))
+            listener.listen(self.size)
             name = word
         finally:
-            put(f"door/{self.me}", name)  # Empty: the others need not wait for it.
+            put(f"door/{self.me}", name)  # On failure an empty name, so that the others do not wait for it.
         try:
-            doors = [get(f"door/{peer}") for peer in range(self.size)]
-            if "" in doors:
-                raise ConnectionRefusedError(f"{self._names[doors.index('')]} has no socket")
+            listeners = [get(f"door/{peer}") for peer in range(self.size)]
+            if "" in listeners:
+                raise ConnectionRefusedError(f"{self._names[listeners.index('')]} has no socket")
             for peer in range(self.me):
-                self._call(peer, doors[peer], deadline_s)
+                self._connect_to(peer, listeners[peer], deadline_s)
             for _ in range(self.me + 1, self.size):
-                self._answer(door, deadline_s)
+                self._accept(listener, deadline_s)
         finally:
-            door.close()
-        self._share(HEAD_BYTES + bytes_wanted, deadline_s)
+            listener.close()
+        self._exchange_descriptors(HEAD_BYTES + bytes_wanted, deadline_s)
         for turn in (0, 1):
             poll = select.poll()
             own = (self._stop, self._events[2 * self.me + turn])
@@ -122,13 +123,13 @@ class SharedMemoryGroup:
             self._polls.append(poll)
 
     def announce(self, number: int, size_bytes: int) -> None:
-        """Write down, for the other ranks, that this one begins all-reduce *number* of the group; any thread's."""
+        """Publish to the other ranks that this one begins all-reduce *number* of the group. Any thread may call it."""
         if self.memory is not None:
             at = self.me * LINE + WORD.size * (1 + number % SIGNATURES)
             self.memory[at : at + WORD.size] = WORD.pack(signature(number, size_bytes))
 
     def barrier(self, what: str, number: int = 0) -> None:
-        """Return when all ranks have come here as often as this one; what they wrote to the memory before is seen.
+        """Return when all ranks have entered this barrier; what they wrote to the memory before it is then visible.
 
         Raises:
             PeerLost: a peer ended or closed its group before it reached this barrier.
@@ -157,7 +158,7 @@ class SharedMemoryGroup:
         self._compare(number)
 
     def close(self) -> None:
-        """Leave: peers that still wait for this rank raise PeerLost. May be called by any thread, again too."""
+        """Leave the group: peers that wait for this rank raise PeerLost. Any thread may call it, more than once."""
         if not self._is_closed:
             self._is_closed = True
             if self._stop >= 0:
@@ -169,8 +170,8 @@ class SharedMemoryGroup:
                     pass
 
     def release(self) -> None:
-        """Close and give back the descriptors; for the thread that meets, when it does no more. Children of a fork
-        too: as long as they hold the sockets, a peer would not see this rank end."""
+        """Close the descriptors. Only the thread that calls `barrier` does so, after its last call, and a forked child:
+        if a child kept the sockets open, peers would not see this rank end."""
         self._is_closed = True
         for peer in self._peers.values():
             peer.close()
@@ -184,8 +185,8 @@ class SharedMemoryGroup:
         rest_ms = (deadline_s - time.monotonic()) * 1000
         if rest_ms <= 0:
             raise PeerTimeout(f"Timed out waiting {self.timeout_s:g} s for {self._missing_peers()} in {what}")
-        for peer in self._gone:
-            # Who came to this barrier and went after it is no loss to it: the others' words are under way.
+        for peer in self._lost:
+            # A peer that entered this barrier and then left has already sent its signal to all ranks.
             if self._last_barrier_of(peer) < self._barriers:
                 raise PeerLost(f"Connection closed by peer: {self._names[peer]} of this host ended or left in {what}")
         mine = self._events[2 * self.me + turn]
@@ -197,7 +198,7 @@ class SharedMemoryGroup:
         for peer, its in self._peers.items():
             if its.fileno() not in ready:
                 continue
-            self._gone.add(peer)
+            self._lost.add(peer)
             for poll in self._polls:
                 poll.unregister(its)
 
@@ -210,9 +211,9 @@ class SharedMemoryGroup:
         at = WORD.size * (1 + number % SIGNATURES)
         mine = WORD.unpack_from(self.memory, self.me * LINE + at)[0]
         for peer in range(self.size):
-            told = size_mismatch(mine, WORD.unpack_from(self.memory, peer * LINE + at)[0], self._names[peer])
-            if told is not None:
-                raise told
+            mismatch = size_mismatch(mine, WORD.unpack_from(self.memory, peer * LINE + at)[0], self._names[peer])
+            if mismatch is not None:
+                raise mismatch
 
     def _missing_peers(self) -> str:
         return (
@@ -220,25 +221,27 @@ class SharedMemoryGroup:
             or "peers"
         )
 
-    def _call(self, peer: int, name: str, deadline_s: float) -> None:
+    def _connect_to(self, peer: int, name: str, deadline_s: float) -> None:
         its = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._peers[peer] = its
         its.settimeout(max(0.01, deadline_s - time.monotonic()))
         its.connect("\0" + name)
         its.sendall(HELLO.pack(self.me))
 
-    def _answer(self, door: socket.socket, deadline_s: float) -> None:
-        door.settimeout(max(0.01, deadline_s - time.monotonic()))
-        its, _ = door.accept()
+    def _accept(self, listener: socket.socket, deadline_s: float) -> None:
+        listener.settimeout(max(0.01, deadline_s - time.monotonic()))
+        its, _ = listener.accept()
         its.settimeout(max(0.01, deadline_s - time.monotonic()))
         _, user, _ = struct.unpack("iII", its.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
         peer = HELLO.unpack(its.recv(HELLO.size, socket.MSG_WAITALL))[0]
         if user != os.geteuid() or not self.me < peer < self.size or peer in self._peers:
             its.close()
-            raise ConnectionRefusedError(f"a stranger (user {user}) called in place of a rank")
+            raise ConnectionRefusedError(
+                f"expected a connection from a rank, got one from another process (user {user})"
+            )
         self._peers[peer] = its
 
-    def _share(self, size_bytes: int, deadline_s: float) -> None:
+    def _exchange_descriptors(self, size_bytes: int, deadline_s: float) -> None:
         count = 1 + 2 * self.size
         if self.me == 0:
             memory = os.memfd_create("toolkit-dataparallel", os.MFD_CLOEXEC)

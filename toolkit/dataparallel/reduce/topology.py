@@ -1,4 +1,4 @@
-"""Pure: which ranks share a host, and who meets whom."""
+"""Pure: which ranks share a host, and which exchange sums between hosts."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -13,9 +13,10 @@ class Topology(NamedTuple):
 
 
 def find_topology(hosts_of: Sequence[int], rank: int, most: int) -> Topology | str:
-    """Return the company of *rank*, or why there is none for anybody; hosts_of[r] is 0 or the number of r's host.
+    """Return the topology of *rank*, or the reason why there is none.
 
-    The same answer, in kind, on every rank. *most*: ranks that a host may have.
+    hosts_of[r] is the number of rank r's host, 0 if unknown. Either all ranks get a topology, or all get the same
+    reason. *most* is the largest number of ranks on a host.
     """
     hosts: dict[int, list[int]] = {}
     for number, host in enumerate(hosts_of):

@@ -1,19 +1,19 @@
-"""What an all-reduce under way is to torch: a Work, for scripts, with a Future inside, for DDP.
+"""The Work that represents a running all-reduce in torch: for scripts to wait on, with a Future inside for DDP.
 
-Not torch's own wrapper of a future (_create_work_from_future): its wait() returns as if all were well when the future
-has failed (torch 2.13), and the script would go on with gradients that were never summed.
+torch's own wrapper of a future (_create_work_from_future) does not do: its wait() reports success when the future has
+failed (torch 2.13), and the script would continue with gradients that were never summed.
 """
 
 from typing import Any
 
 
 def work_class() -> Any:
-    """Return the class of such Works; made once for a reducer, since a class takes torch half a millisecond."""
+    """Return the Work's class. A reducer makes it once: torch takes half a millisecond for a class."""
     from torch.distributed import Work
     from torch.futures import Future
 
     class Reduction(Work):
-        """An all-reduce of *tensors* through level 1."""
+        """A hierarchical all-reduce of *tensors*."""
 
         def __init__(self, tensors: list[Any]) -> None:
             super().__init__()
@@ -23,7 +23,7 @@ def work_class() -> Any:
             self._future = self._begun.then(self._outcome)
 
         def end(self, failure: Exception | None) -> None:
-            """Release those who wait; with *failure* they raise."""
+            """Wake the waiters; with *failure* they raise it."""
             self._failure = failure
             self._begun.set_result(None)
 

@@ -1,7 +1,8 @@
 """The functions of `smdistributed.dataparallel.tensorflow`, of one process; signatures as AWS documented them.
 
-In a tf.function the work is a numpy_function: one for all gradients of a step, chained to the one before it, so that
-all ranks do the same things in the same order whatever TensorFlow's executor prefers. jit_compile cannot hold it.
+In a tf.function the work is a numpy_function: one for all gradients of a step. Each depends on the one before it, so
+that all ranks make the same calls in the same order, whatever order TensorFlow's executor prefers. jit_compile does
+not allow numpy_function.
 """
 
 import threading
@@ -16,7 +17,7 @@ MIB = 1 << 20
 
 
 class ReduceOp:
-    """What an all-reduce does with the ranks' values."""
+    """How an all-reduce combines the ranks' values."""
 
     AVERAGE = "average"
     SUM = "sum"
@@ -25,7 +26,7 @@ class ReduceOp:
 
 
 class NoCompression:
-    """Tensors travel as they are."""
+    """Tensors are sent unchanged."""
 
     @staticmethod
     def compress(tensor: Any) -> tuple[Any, Any]:
@@ -37,7 +38,7 @@ class NoCompression:
 
 
 class HalfCompression:
-    """float32 and float64 become float16 on the way. They still travel as float32 where no library adds float16."""
+    """Rounds float32 and float64 to float16. They are sent as float32, since MPI and gloo do not add float16."""
 
     @staticmethod
     def compress(tensor: Any) -> tuple[Any, Any]:
@@ -55,14 +56,14 @@ class HalfCompression:
 
 
 class Compression:
-    """What gradients go through on their way."""
+    """The compressions of gradients."""
 
     none = NoCompression
     fp16 = HalfCompression
 
 
 class Library:
-    """One process's library: not initialized, then joined to the others, then left."""
+    """One process's library: not initialized, then connected to the other ranks, then shut down."""
 
     def __init__(self) -> None:
         self._transport: Transport | None = None
@@ -73,7 +74,7 @@ class Library:
 
         Raises:
             RuntimeError: it was called before.
-            SMDDPError: a package that the ranks meet over is missing.
+            SMDDPError: the package over which the ranks communicate is missing.
         """
         if self._transport is not None:
             raise RuntimeError(AGAIN)
@@ -87,7 +88,7 @@ class Library:
 
     @property
     def joined(self) -> Transport:
-        """The way to the other ranks.
+        """The transport to the other ranks.
 
         Raises:
             SMDDPNotInitializedError: init() was not called.
@@ -118,7 +119,7 @@ class Library:
         compression: Any = NoCompression,
         op: str = ReduceOp.AVERAGE,
     ) -> Any:
-        """Return the average (sum, ...) of every rank's *tensor*, a gradient; its number among all is not needed."""
+        """Return the average (sum, ...) of every rank's *tensor*, a gradient; *param_index* is ignored."""
         return self.oob_allreduce(tensor, compression, op)
 
     def oob_allreduce(self, tensor: Any, compression: Any = NoCompression, op: str = ReduceOp.AVERAGE) -> Any:
@@ -133,7 +134,7 @@ class Library:
         op: str = ReduceOp.AVERAGE,
         bucket_mib: float = BUCKET_MIB,
     ) -> list[Any]:
-        """Return *tensors* reduced over all ranks, all in one go; None stays None, IndexedSlices become dense."""
+        """Return *tensors* reduced over all ranks, in one call; None stays None, IndexedSlices become dense."""
         import tensorflow as tf
 
         joined, most_bytes = self.joined, int(bucket_mib * MIB)
@@ -197,7 +198,7 @@ def _assigned(variable: Any, value: Any) -> Any:
 
 
 def _called(move: Any, tensors: list[Any]) -> list[Any]:
-    """Return what *move* makes of *tensors*: now, or in the graph that is being built, behind the call before it."""
+    """Return the result of *move* on *tensors*: now, or in the graph under construction, after the previous call."""
     import tensorflow as tf
 
     if not tensors:

@@ -1,4 +1,4 @@
-"""Many arrays as few: neighbours of one type go through the ranks as one buffer."""
+"""Fuses arrays: neighbours of one type are sent as one buffer."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -9,9 +9,9 @@ BUCKET_MIB = 25  # As torch's DDP and AWS's library.
 
 
 def buckets(arrays: list[Any], most_bytes: int) -> Iterator[list[int]]:
-    """Yield the places of *arrays* in order, cut where the type changes or *most_bytes* would be passed.
+    """Yield the indices of *arrays* in order; a bucket ends where the type changes or *most_bytes* would be exceeded.
 
-    Every rank has the same arrays, so every rank cuts alike. A bucket holds one array at least.
+    Every rank has the same arrays and so the same buckets. A bucket holds at least one array.
     """
     found: list[int] = []
     held_bytes = 0

@@ -1,4 +1,4 @@
-"""What wraps a script's own training: its tape, its optimizer, its hooks and Keras callbacks."""
+"""Wrappers for a script's training: tape, optimizer, session hook and Keras callbacks."""
 
 from typing import Any
 
@@ -55,7 +55,7 @@ def optimizer_function(library: Library) -> Any:
     ) -> Any:
         """Return an optimizer of *optimizer*'s kind and settings that averages gradients before it applies them.
 
-        Of Keras (2 or 3) or of TensorFlow 1. *bucket_cap_mb* is in MiB; devices and *use_locking* mean nothing here.
+        Of Keras (2 or 3) or of TensorFlow 1. *bucket_cap_mb* is in MiB; devices and *use_locking* are ignored.
         """
 
         def reduced(gradients: Any) -> list[Any]:
@@ -83,7 +83,7 @@ def _first_generation(optimizer: Any, reduced: Any) -> Any:
 def _of_keras(optimizer: Any, reduced: Any) -> Any:
     kind = type(optimizer)
 
-    if hasattr(kind, "apply"):  # Keras 3: everything comes through it.
+    if hasattr(kind, "apply"):  # Keras 3: every update calls it.
 
         def apply(self: Any, grads: Any, trainable_variables: Any = None) -> Any:
             return kind.apply(self, reduced(grads), trainable_variables)
@@ -128,7 +128,7 @@ def callback_classes(library: Library) -> tuple[type, type]:
     import tensorflow as tf
 
     class BroadcastGlobalVariablesCallback(tf.keras.callbacks.Callback):  # type: ignore[misc]
-        """After the first batch, when the optimizer's variables are there, sets all to rank *root_rank*'s."""
+        """Sets all variables to rank *root_rank*'s after the first batch, when the optimizer has made its own."""
 
         def __init__(self, root_rank: int, device: str = "") -> None:
             super().__init__()
@@ -144,7 +144,7 @@ def callback_classes(library: Library) -> tuple[type, type]:
             library.broadcast_variables([*self.model.variables, *of_optimizer], self.root_rank)
 
     class MetricAverageCallback(tf.keras.callbacks.Callback):  # type: ignore[misc]
-        """Averages the epoch's metrics over all ranks; before callbacks that look at them."""
+        """Averages the epoch's metrics over all ranks; list it before callbacks that read them."""
 
         def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
             for name in sorted(logs or {}):

@@ -1,4 +1,4 @@
-"""Moves NumPy arrays between ranks: over MPI under mpirun, over torch.distributed under torchrun, nowhere alone."""
+"""Transports for NumPy arrays between ranks: MPI under mpirun, torch.distributed under torchrun, none for one rank."""
 
 import atexit
 import os
@@ -10,12 +10,12 @@ from toolkit.dataparallel.exceptions import SMDDPError
 from toolkit.dataparallel.ranks import RankPosition, rank_position
 from toolkit.dataparallel.statistics import CollectiveStatistics, line
 
-# Element types that MPI and gloo add up; others (float16, bfloat16) travel as float32.
+# MPI and gloo do not add these types (float16, bfloat16): they are sent as float32.
 WIDE = {"e": "f4", "V": "f4"}
 
 
 class Transport(Protocol):
-    """What the functions need of the ranks. Arrays are flat and of one type; results come in the arrays themselves."""
+    """What the library needs of a transport. Arrays are flat and of one type; results are written into them."""
 
     place: RankPosition
 
@@ -26,7 +26,7 @@ class Transport(Protocol):
         """Put rank *root*'s *array* into every rank's."""
 
     def leave(self) -> None:
-        """End; nothing else is called after it."""
+        """Disconnect; nothing else is called after it."""
 
 
 def connect(environ: Any = os.environ) -> Transport:
@@ -47,7 +47,7 @@ def connect(environ: Any = os.environ) -> Transport:
         return kind(here)
     except ImportError as error:
         raise SMDDPError(
-            f"expected the package {package}, over which the ranks that {here.launcher} starts meet; found: {error}"
+            f"expected the package {package}, over which ranks under {here.launcher} communicate; found: {error}"
         ) from error
 
 
@@ -67,7 +67,7 @@ class Alone:
 
 
 class Mpi:
-    """All ranks of the mpirun that started this one."""
+    """The ranks of the mpirun that started this one."""
 
     def __init__(self, here: RankPosition) -> None:
         from mpi4py import MPI
@@ -90,15 +90,15 @@ class Mpi:
         self._comm.Bcast(array, root)
 
     def leave(self) -> None:
-        """Say what ran, on rank 0, unless an exception ended the script."""
+        """Print the statistics on rank 0, unless an exception ended the script."""
         atexit.unregister(self.leave)
         if self.place.rank == 0 and not hasattr(sys, "last_value"):
-            told = line(self.place.size, self._statistics.by_path(), self._statistics.others, [])
-            sys.stderr.write(f"[toolkit] smddp: {told}\n")
+            summary = line(self.place.size, self._statistics.by_path(), self._statistics.others, [])
+            sys.stderr.write(f"[toolkit] smddp: {summary}\n")
 
 
 class Gloo:
-    """All ranks of the torchrun that started this one, over backend "smddp"."""
+    """The ranks of the torchrun that started this one, over backend "smddp"."""
 
     def __init__(self, here: RankPosition) -> None:
         import torch
@@ -126,5 +126,5 @@ class Gloo:
 
 
 def wide(array: Any) -> str | None:
-    """Return the type that *array* has to travel as, None if its own will do."""
+    """Return the type as which *array* is sent, None if its own."""
     return WIDE.get(array.dtype.char) if array.dtype.kind != "V" else WIDE["V"]

@@ -17,6 +17,10 @@ RETIRED = {
     r"\bis_echo\b|\bECHOES\b|\bechoes\b": "collateral failure",
     r"\bcompanions?\b": "sidecar",
     r"\b[Rr]oll call\b": "membership",
+    r"\b[Aa]rena\b": "shared-memory group",
+    r"\bRail\b": "TCP group",
+    r"\bPassage\b": "hierarchical all-reduce",
+    r"\b[Tt]ally\b": "collective statistics",
 }
 
 

@@ -38,7 +38,7 @@ class NoCompression:
 
 
 class HalfCompression:
-    """Rounds float32 and float64 to float16. They are sent as float32, since MPI and gloo do not add float16."""
+    """Converts float32 and float64 to float16. They are sent as float32, since MPI and gloo do not add float16."""
 
     @staticmethod
     def compress(tensor: Any) -> tuple[Any, Any]:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.house.test_pythons import interpreters
-from tests.house.test_startup import imported_by
+from tests.project.test_pythons import interpreters
+from tests.project.test_startup import imported_by
 from toolkit import status_pages
 from toolkit.status_pages import RankStatus, Stop
 

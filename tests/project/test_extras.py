@@ -9,7 +9,7 @@ from importlib.metadata import version
 import pytest
 from packaging.requirements import Requirement
 
-from tests.house.test_repository import PYPROJECT, ROOT
+from tests.project.test_repository import PYPROJECT, ROOT
 
 EXTRAS: dict[str, list[str]] = PYPROJECT["project"]["optional-dependencies"]
 REQUIREMENTS = [(extra, Requirement(line)) for extra, lines in EXTRAS.items() for line in lines]

@@ -1,4 +1,4 @@
-"""docs/cli.md is what the commands' parsers say. `python -m tests.house.test_cli_page` writes it anew."""
+"""docs/cli.md is what the commands' parsers say. `python -m tests.project.test_cli_page` writes it anew."""
 
 import argparse
 import re
@@ -12,7 +12,7 @@ START = """\
 # Commands
 
 `toolkit COMMAND --help` shows the same. This page is made from the parsers of the commands by
-`python -m tests.house.test_cli_page`.
+`python -m tests.project.test_cli_page`.
 """
 AGENT = """
 mpirun calls it in place of ssh; nobody else needs to ([MPI](mpi.md)).
@@ -67,7 +67,7 @@ def _sentence(text: str) -> str:
 
 
 def test_the_page_of_the_commands_is_what_their_parsers_say() -> None:
-    assert PAGE.read_text(encoding="utf-8") == page(), "python -m tests.house.test_cli_page"
+    assert PAGE.read_text(encoding="utf-8") == page(), "python -m tests.project.test_cli_page"
 
 
 if __name__ == "__main__":

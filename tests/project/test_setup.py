@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.house.test_pythons import interpreters
+from tests.project.test_pythons import interpreters
 
 ROOT = Path(__file__).parents[2]
 CPU_INDEX = "--index-url https://download.pytorch.org/whl/cpu\n"

@@ -1,4 +1,4 @@
-"""The house stands: who may import whom, and importing does nothing."""
+"""Who may import whom, and that importing does nothing."""
 
 import json
 import os
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.house import floors
+from tests.project import layers
 from toolkit import settings
 
 PACKAGE = Path(__file__).parents[2] / "toolkit"
@@ -45,7 +45,7 @@ print(json.dumps({key: [before[key], after[key]] for key in before if before[key
 def module_names() -> list[str]:
     """Return every module of the package but __main__ (its import is its run) and folders that are no packages."""
     names = []
-    for place in floors.places(PACKAGE):
+    for place in layers.places(PACKAGE):
         parts = place.removesuffix(".py").split("/")
         if parts[-1] != "__main__" and all(
             (PACKAGE / Path(*parts[:n]) / "__init__.py").exists() for n in range(len(parts))
@@ -54,17 +54,17 @@ def module_names() -> list[str]:
     return names
 
 
-def test_every_import_leads_to_a_lower_floor_or_stays_in_its_room() -> None:
-    assert floors.faults(PACKAGE) == []
+def test_every_import_leads_to_a_lower_layer_or_stays_in_its_room() -> None:
+    assert layers.faults(PACKAGE) == []
 
 
 def test_the_parameters_of_sagemaker_are_named_in_one_package_alone() -> None:
     """sagemaker_program and its like: elsewhere a job is a JobSpec, wherever it was written."""
     found = [
         f"{place}:{line}: {text!r}"
-        for place, path in floors.places(PACKAGE).items()
+        for place, path in layers.places(PACKAGE).items()
         if not place.startswith("platforms/sagemaker/")
-        for line, text in floors.texts(path)
+        for line, text in layers.texts(path)
         if re.search("(?<![a-z.])sagemaker_(?!training)[a-z]", text)
     ]
 
@@ -75,9 +75,9 @@ def test_the_variables_of_sagemaker_are_named_in_one_package_alone() -> None:
     """SAGEMAKER_PROGRAM and its like; "SAGEMAKER_*" in a text for people names none."""
     found = [
         f"{place}:{line}: {text}"
-        for place, path in floors.places(PACKAGE).items()
+        for place, path in layers.places(PACKAGE).items()
         if not place.startswith("platforms/sagemaker/")
-        for line, text in floors.texts(path)
+        for line, text in layers.texts(path)
         if re.search("SAGEMAKER_[A-Z]", text)
     ]
 
@@ -90,9 +90,9 @@ def test_settings_are_read_in_one_file_alone() -> None:
     variables = {settings.PREFIX + field.upper() for field in settings.Settings.__struct_fields__}
     found = [
         f"{place}:{line}: {name}"
-        for place, path in floors.places(PACKAGE).items()
-        if floors.room_of(place) not in (*floors.SCRIPT_SIDE, "local", "settings")
-        for line, name in floors.keys_read(path)
+        for place, path in layers.places(PACKAGE).items()
+        if layers.package_of(place) not in (*layers.SCRIPT_SIDE, "local", "settings")
+        for line, name in layers.keys_read(path)
         if name in variables
     ]
 
@@ -100,7 +100,7 @@ def test_settings_are_read_in_one_file_alone() -> None:
 
 
 def test_no_module_keeps_state_that_can_change() -> None:
-    found = {place: floors.mutable_state(path) for place, path in floors.places(PACKAGE).items()}
+    found = {place: layers.mutable_state(path) for place, path in layers.places(PACKAGE).items()}
 
     assert {place: lines for place, lines in found.items() if lines} == {}
 
@@ -126,10 +126,10 @@ def test_all_modules_are_seen() -> None:
     assert {"toolkit", "toolkit.errors", "toolkit.job.plan", "toolkit.cli"} <= set(module_names())
 
 
-# The checker itself, on small houses.
+# The checker itself, on small packages.
 
 
-def house(folder: Path, **files: str) -> Path:
+def package_with(folder: Path, **files: str) -> Path:
     """Write a package `toolkit` into *folder*: `job__plan="import os"` is job/plan.py."""
     package = folder / "toolkit"
     for name, text in files.items():
@@ -144,21 +144,21 @@ def house(folder: Path, **files: str) -> Path:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("import toolkit.cli.main", "it lies on a higher floor"),
-        ("from toolkit.cli import main", "it lies on a higher floor"),
-        ("from toolkit.cli.main import run", "it lies on a higher floor"),
-        ("from ..cli.main import run", "it lies on a higher floor"),
-        ("from .. import train", "it lies on a higher floor"),
-        ("def late():\n    from toolkit.train import walk", "it lies on a higher floor"),
-        ("import typing\nif typing.TYPE_CHECKING:\n    import toolkit.train", "it lies on a higher floor"),
-        ("import toolkit.probe.look", "rooms of one floor are strangers to each other"),
+        ("import toolkit.cli.main", "it is in a higher layer"),
+        ("from toolkit.cli import main", "it is in a higher layer"),
+        ("from toolkit.cli.main import run", "it is in a higher layer"),
+        ("from ..cli.main import run", "it is in a higher layer"),
+        ("from .. import train", "it is in a higher layer"),
+        ("def late():\n    from toolkit.train import walk", "it is in a higher layer"),
+        ("import typing\nif typing.TYPE_CHECKING:\n    import toolkit.train", "it is in a higher layer"),
+        ("import toolkit.probe.look", "packages of one layer do not import each other"),
         ("import toolkit.standalone.site", "the launcher side never imports the script side"),
     ],
 )
 def test_a_wrong_import_is_found(tmp_path: Path, text: str, reason: str) -> None:
-    package = house(tmp_path, launchers__table=text, cli__main="", train="", probe__look="", standalone__site="")
+    package = package_with(tmp_path, launchers__table=text, cli__main="", train="", probe__look="", standalone__site="")
 
-    found = floors.faults(package)
+    found = layers.faults(package)
 
     assert len(found) >= 1
     assert all(line.startswith("launchers/table.py:") and line.endswith(reason) for line in found)
@@ -176,13 +176,13 @@ def test_a_wrong_import_is_found(tmp_path: Path, text: str, reason: str) -> None
     ],
 )
 def test_a_right_import_is_no_fault(tmp_path: Path, text: str) -> None:
-    package = house(tmp_path, launchers__table=text, launchers__script="", job__plan="", errors="", records="")
+    package = package_with(tmp_path, launchers__table=text, launchers__script="", job__plan="", errors="", records="")
 
-    assert floors.faults(package) == []
+    assert layers.faults(package) == []
 
 
 def test_the_script_side_knows_only_what_is_shared_or_light(tmp_path: Path) -> None:
-    package = house(
+    package = package_with(
         tmp_path,
         standalone__site="import toolkit.errors, toolkit.records, toolkit.metrics.file\nimport toolkit.settings",
         profiler__spans="import toolkit.standalone.site",
@@ -192,15 +192,15 @@ def test_the_script_side_knows_only_what_is_shared_or_light(tmp_path: Path) -> N
         metrics__file="",
     )
 
-    assert floors.faults(package) == [
+    assert layers.faults(package) == [
         "profiler/spans.py:1: imports standalone/site.py: the script side knows only records, errors, metrics,"
         " status_layout",
         "standalone/site.py:2: imports settings.py: the script side knows only records, errors, metrics, status_layout",
     ]
 
 
-def test_a_circle_within_a_room_is_found(tmp_path: Path) -> None:
-    package = house(
+def test_a_circle_within_a_package_is_found(tmp_path: Path) -> None:
+    package = package_with(
         tmp_path,
         job__a="import toolkit.job.b",
         job__b="def late():\n    from toolkit.job import c",
@@ -208,19 +208,21 @@ def test_a_circle_within_a_room_is_found(tmp_path: Path) -> None:
         job__d="import toolkit.job.a",
     )
 
-    assert floors.faults(package) == ["circle: job/a.py -> job/b.py -> job/c.py -> job/a.py"]
+    assert layers.faults(package) == ["circle: job/a.py -> job/b.py -> job/c.py -> job/a.py"]
 
 
-def test_a_room_without_a_floor_is_found(tmp_path: Path) -> None:
-    package = house(tmp_path, attic__box="")
+def test_a_package_without_a_layer_is_found(tmp_path: Path) -> None:
+    package = package_with(tmp_path, attic__box="")
 
-    assert floors.faults(package) == ["attic: no floor is known for this room; add it to tests/house/floors.py"]
+    assert layers.faults(package) == ["attic: no layer is known for this package; add it to tests/project/layers.py"]
 
 
 def test_state_that_can_change_is_found(tmp_path: Path) -> None:
-    package = house(tmp_path, job__a="TABLE = {}\n__all__ = []\nseen = set()\ncache: dict[str, int] = {}\nFEW = (1,)\n")
+    package = package_with(
+        tmp_path, job__a="TABLE = {}\n__all__ = []\nseen = set()\ncache: dict[str, int] = {}\nFEW = (1,)\n"
+    )
 
-    assert floors.mutable_state(package / "job/a.py") == ["line 3: seen", "line 4: cache"]
+    assert layers.mutable_state(package / "job/a.py") == ["line 3: seen", "line 4: cache"]
 
 
 def test_texts_and_keys_are_found_and_docstrings_are_none(tmp_path: Path) -> None:
@@ -229,8 +231,8 @@ def test_texts_and_keys_are_found_and_docstrings_are_none(tmp_path: Path) -> Non
         '"""Doc."""\ndef f(e):\n    "Doc."\n    return e.get("A"), e["B"], "C" in e, e.pop("D", f"x{e}y")\n'
     )
 
-    assert sorted(text for _, text in floors.texts(file)) == ["A", "B", "C", "D", "x", "y"]
-    assert sorted(name for _, name in floors.keys_read(file)) == ["A", "B", "C", "D"]
+    assert sorted(text for _, text in layers.texts(file)) == ["A", "B", "C", "D", "x", "y"]
+    assert sorted(name for _, name in layers.keys_read(file)) == ["A", "B", "C", "D"]
 
 
 def test_an_import_that_does_something_is_found(tmp_path: Path) -> None:

@@ -1,15 +1,16 @@
-"""The floors of the house, and the reading of imports that holds them.
+"""The layers of the package, and the reading of imports that checks them.
 
-A place is one file below a package, as `job/plan.py`; its room is the folder it lies in, or the file itself at the top.
+A place is a file's path below `toolkit/`, as `job/plan.py`. Its package is the folder that it is in, or the file itself
+at the top.
 """
 
 import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-# The launcher side, from the ground up. A file imports from lower floors or its own room; files that share a line of
-# GROUND are one room. A room that is not here fails the test: give it its floor.
-FLOORS: tuple[tuple[str, ...], ...] = (
+# The launcher side, from the ground up. A file imports from lower layers or its own package; files that share a line of
+# GROUND are one package. A package that is not here fails the test: give it its layer.
+LAYERS: tuple[tuple[str, ...], ...] = (
     ("__init__", "exit_codes", "patterns", "records", "errors", "log", "masking", "status_pages", "status_layout"),
     ("settings",),
     ("job", "metrics", "storage"),
@@ -31,15 +32,15 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("cli",),
     ("__main__",),
 )
-GROUND = FLOORS[0]
+GROUND = LAYERS[0]
 # Rooms whose code runs in the ranks' interpreters. Strangers to each other, but for compat, which hands the others on
 # under old names; of the launcher side they know only these.
 SCRIPT_SIDE = ("standalone", "compat", "dataparallel", "modelparallel", "profiler", "compiler", "status", "xla")
 SCRIPT_SIDE_MAY_USE = ("__init__", "records", "errors", "metrics", "status_layout")
 
 
-def room_of(place: str) -> str:
-    """Return the room of *place*: "job" for "job/plan.py", "settings" for "settings.py"."""
+def package_of(place: str) -> str:
+    """Return the package of *place*: "job" for "job/plan.py", "settings" for "settings.py"."""
     return place.partition("/")[0].removesuffix(".py")
 
 
@@ -91,25 +92,27 @@ def faults(package: Path) -> list[str]:
     """Return what breaks the rules in *package*, one line each, empty if nothing does."""
     known = places(package)
     found = [
-        f"{room}: no floor is known for this room; add it to tests/house/floors.py"
-        for room in sorted({room_of(place) for place in known} - {room for floor in FLOORS for room in floor})
-        if room not in SCRIPT_SIDE
+        f"{package}: no layer is known for this package; add it to tests/project/layers.py"
+        for package in sorted(
+            {package_of(place) for place in known} - {package for layer in LAYERS for package in layer}
+        )
+        if package not in SCRIPT_SIDE
     ]
     all_edges = list(edges(package))
     for place, line, imported in all_edges:
-        reason = fault(room_of(place), room_of(imported))
+        reason = fault(package_of(place), package_of(imported))
         if reason:
             found.append(f"{place}:{line}: imports {imported}: {reason}")
     return found + [f"circle: {' -> '.join(circle)}" for circle in circles(all_edges)]
 
 
-def fault(room: str, other: str) -> str | None:
-    """Return why a file in *room* may not import from *other*, None if it may."""
-    if room == other or other == "__init__" or (room in GROUND and other in GROUND):
+def fault(package: str, other: str) -> str | None:
+    """Return why a file in *package* may not import from *other*, None if it may."""
+    if package == other or other == "__init__" or (package in GROUND and other in GROUND):
         return None
-    if room == "compat" and other in SCRIPT_SIDE:
-        return None  # The old names, over the rooms that hold what they stand for.
-    if room in SCRIPT_SIDE:
+    if package == "compat" and other in SCRIPT_SIDE:
+        return None  # The old names, over the packages that hold what they stand for.
+    if package in SCRIPT_SIDE:
         return (
             None
             if other in SCRIPT_SIDE_MAY_USE
@@ -117,15 +120,15 @@ def fault(room: str, other: str) -> str | None:
         )
     if other in SCRIPT_SIDE:
         return "the launcher side never imports the script side"
-    here, there = floor_of(room), floor_of(other)
+    here, there = layer_of(package), layer_of(other)
     if here is None or there is None or there < here:
         return None
-    return "rooms of one floor are strangers to each other" if here == there else "it lies on a higher floor"
+    return "packages of one layer do not import each other" if here == there else "it is in a higher layer"
 
 
-def floor_of(room: str) -> int | None:
-    """Return the floor of *room*, None if it has none."""
-    return next((number for number, floor in enumerate(FLOORS) if room in floor), None)
+def layer_of(package: str) -> int | None:
+    """Return the layer of *package*, None if it has none."""
+    return next((number for number, layer in enumerate(LAYERS) if package in layer), None)
 
 
 def circles(all_edges: list[tuple[str, int, str]]) -> list[tuple[str, ...]]:

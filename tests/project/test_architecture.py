@@ -1,11 +1,11 @@
-"""docs/architecture.md names files and names that exist, and the layers as floors.py has them."""
+"""docs/architecture.md names files and names that exist, and the layers as layers.py has them."""
 
 import ast
 import re
 from functools import cache
 from pathlib import Path
 
-from tests.house import floors
+from tests.project import layers
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/architecture.md"
@@ -61,7 +61,7 @@ def test_the_page_shows_the_layers_that_the_tests_hold() -> None:
     shown: dict[int, set[str]] = {}
     for number, words in re.findall(r"^(\d)  (\S+(?: \S+)*)", PAGE.read_text(encoding="utf-8"), re.MULTILINE):
         shown.setdefault(int(number), set()).update(words.split())
-    there = {floors.room_of(place) for place in floors.places(ROOT / "toolkit")} - {"__init__", "__main__"}
-    held = {number: {room for room in floor if room in there} for number, floor in enumerate(floors.FLOORS, 1)}
+    there = {layers.package_of(place) for place in layers.places(ROOT / "toolkit")} - {"__init__", "__main__"}
+    held = {number: {package for package in layer if package in there} for number, layer in enumerate(layers.LAYERS, 1)}
 
-    assert shown == {number: rooms for number, rooms in held.items() if rooms}
+    assert shown == {number: packages for number, packages in held.items() if packages}

@@ -29,7 +29,7 @@ Exit code: 0, or 78 if a line of the table fails.
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """Declare the command's own words."""
+    """Declare the command's own options."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.description = DESCRIPTION
     parser.epilog = EPILOG

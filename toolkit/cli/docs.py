@@ -15,7 +15,7 @@ BESIDE = ("README.md", "CHANGELOG.md")
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """Declare the command's own words."""
+    """Declare the command's own options."""
     parser.add_argument(
         "page", nargs="?", metavar="PAGE", help="failures, docs/failures.md, orchestrators/slurm, ...; without: a list"
     )

@@ -21,7 +21,7 @@ EXAMPLES = 3
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """Add this command's own words to *parser*."""
+    """Declare the command's own options."""
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     attempt = actions.add_parser(
         "try",

@@ -19,7 +19,7 @@ FIRST_LINES = 1000
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """Add this command's own words to *parser*."""
+    """Declare the command's own options."""
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     attempt = actions.add_parser(
         "try",

@@ -1,4 +1,4 @@
-"""A job file on the disk: its options, or what is there in its place."""
+"""Reads the options of a job file on the disk, or says what is at its path instead."""
 
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,7 @@ from toolkit.jobfile.text import is_job_file
 
 
 def read(path: Path, hint: str) -> dict[str, Any]:
-    """Return the options of the job file *path*; *hint* says what to do where it is not there.
+    """Return the options of the job file *path*; *hint* says what to do if it does not exist.
 
     Raises:
         ContractError: it cannot be read, or is no job file.

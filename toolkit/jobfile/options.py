@@ -61,7 +61,7 @@ class GroupOptions(Record, frozen=True, kw_only=True, rename="kebab", forbid_unk
 
 
 class Options(Record, frozen=True, kw_only=True, rename="kebab", forbid_unknown_fields=True):
-    """The options as they are written, in a job file or as arguments."""
+    """The options as written in a job file or as arguments."""
 
     script: str | None = None
     source: str | None = None
@@ -100,7 +100,8 @@ KINDS = {
 
 
 def from_arguments(given: Mapping[str, Any], folder: Path, origin: Origin) -> dict[str, Any]:
-    """Return the options of the command line: *given* by argparse's names, None and [] left out; paths from *folder*.
+    """Return the options of a command line, with absolute paths: *given* has argparse's names; None and [] are left
+    out.
 
     Raises:
         ContractError: a `name=value` without "="; a channel that is named twice.
@@ -121,7 +122,7 @@ def from_arguments(given: Mapping[str, Any], folder: Path, origin: Origin) -> di
 
 
 def from_file(text: str, path: Path) -> dict[str, Any]:
-    """Return the options of the job file *path*, whose content is *text*: JSON or YAML by its name, else TOML.
+    """Return the options in *text*, the content of the job file *path*: JSON or YAML by its suffix, else TOML.
 
     Raises:
         ContractError: it is not that, or not a table of options.
@@ -138,7 +139,7 @@ def from_file(text: str, path: Path) -> dict[str, Any]:
 
 
 def joined(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
-    """Return both sources' options; *second* wins option by option, within a table name by name."""
+    """Return the options of both sources; *second* wins option by option, within a table name by name."""
     options = {**first, **second}
     for option in TABLE_OPTIONS:
         if option in first and option in second:

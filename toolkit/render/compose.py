@@ -15,7 +15,7 @@ WRITTEN = ("model", "output")
 
 
 def project(asked: JobFile, choices: Choices) -> dict[str, Any]:
-    """Return the project: the source and channels are bound read-only, model and output are folders of the job's.
+    """Return the project: the source and channels are mounted read-only; model and output are folders of the job.
 
     Raises:
         ContractError: no image, or the job asks for what containers cannot be given.
@@ -31,7 +31,7 @@ def project(asked: JobFile, choices: Choices) -> dict[str, Any]:
 
 
 def folders(asked: JobFile) -> tuple[str, ...]:
-    """Return the folders that the containers write to; the engine makes those that are absent, as root's."""
+    """Return the folders that the containers write to; the engine makes missing ones, owned by root."""
     kept = () if asked.spec.checkpoints is None else (str(asked.spec.checkpoints),)
     return (*(f"{_results(asked, host)}/{name}" for host in asked.hosts for name in WRITTEN), *kept)
 
@@ -62,7 +62,7 @@ def _service(asked: JobFile, choices: Choices, host: str) -> dict[str, Any]:
     }
     if choices.user:
         service["user"] = choices.user
-        service["environment"]["HOME"] = "/tmp"  # Nobody in the image: without a home, caches go to "/".
+        service["environment"]["HOME"] = "/tmp"  # Unknown to the image: caches would go to "/".
     if choices.gpus:
         devices = [{"driver": "nvidia", "count": choices.gpus, "capabilities": ["gpu"]}]
         service["deploy"] = {"resources": {"reservations": {"devices": devices}}}

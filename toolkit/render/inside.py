@@ -1,6 +1,6 @@
 """The job file as `train` finds it inside a container: the code in /opt/ml/code, channels in /opt/ml/input/data.
 
-Pure: it is part of a manifest, as input/config/job.json, and says the same as the file it was made from.
+Pure: it is part of a manifest, as input/config/job.json, and means the same as the file it was made from.
 """
 
 from pathlib import Path
@@ -19,7 +19,7 @@ DATA = f"{BASE}/input/data"
 FILE = "job.json"
 # SIGTERM to SIGKILL as on SageMaker, and 10 s for what `train` writes after that.
 STOP_WITHIN_S = 130
-# How often a job is started again whose end says that trying again may help.
+# How often a job is retried after an end that a retry may avoid.
 RETRIES = 3
 # The exit codes that say so: a host vanished or was not reached, or the job was told to stop, as pods are before
 # they are moved. Any other failure would only come again (docs/exit-codes.md).
@@ -43,7 +43,7 @@ class Choices(Record, frozen=True, kw_only=True):
 
 
 def document(asked: JobFile) -> dict[str, Any]:
-    """Return the options of *asked* for a container.
+    """Return the options of *asked* with the paths inside a container.
 
     Raises:
         ContractError: it asks for what only `toolkit run` and SageMaker give.
@@ -70,8 +70,8 @@ def document(asked: JobFile) -> dict[str, Any]:
 
 
 def check(asked: JobFile) -> None:
-    """Raise ContractError where *asked* asks for what no orchestrator gives: Pipe mode, dealt-out files, requirements
-    or rules from elsewhere."""
+    """Raise ContractError if *asked* needs what no orchestrator supports: Pipe mode, sharded channels, requirements or
+    rules outside of the source."""
     for channel in asked.spec.channels:
         if channel.mode == "Pipe" or channel.sharded:
             found = "Pipe" if channel.mode == "Pipe" else "ShardedByS3Key"
@@ -87,7 +87,7 @@ def check(asked: JobFile) -> None:
 
 
 def checked_claims(asked: JobFile, choices: Choices) -> dict[str, tuple[str, str]]:
-    """Return the claim and the folder in it for each thing that has one.
+    """Return the claim and the folder in it for each name that has one.
 
     Raises:
         ContractError: a channel has none, or there is one for what the job does not have.

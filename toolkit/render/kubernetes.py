@@ -74,7 +74,7 @@ def jobset(asked: JobFile, choices: Choices) -> tuple[dict[str, Any], ...]:
         template = _pods(asked, choices, name, hosts, own)
         if described.instance_type != "local":
             template["spec"]["nodeSelector"] = {"node.kubernetes.io/instance-type": described.instance_type}
-        # The set is what is started again: with all its hosts.
+        # Retries restart the whole set, with all its hosts.
         job_spec = _job_spec(asked, count, template, retries=0)
         jobs.append({"name": group, "replicas": 1, "template": {"spec": job_spec}})
     manifest = {
@@ -115,7 +115,7 @@ def _config(asked: JobFile, name: str) -> dict[str, Any]:
 
 
 def _service(name: str) -> dict[str, Any]:
-    """Return the headless service by which the pods of a Job find each other, also before they are ready."""
+    """Return the headless service through which the pods of a Job find each other, even before they are ready."""
     return {
         "apiVersion": "v1",
         "kind": "Service",
@@ -151,7 +151,7 @@ def _job_spec(asked: JobFile, count: int, template: dict[str, Any], *, retries: 
 
 
 def _pods(asked: JobFile, choices: Choices, name: str, hosts: str, own: str) -> dict[str, Any]:
-    """Return the pods' template; *own* is a host's name among *hosts*, both empty for a host alone."""
+    """Return the pods' template; *own* is this host's name among *hosts*, both empty for a single host."""
     if not choices.image:
         raise ContractError("expected the image that has the toolkit and the code, found none", where="--image")
     index = {"fieldPath": "metadata.annotations['batch.kubernetes.io/job-completion-index']"}
@@ -167,7 +167,7 @@ def _pods(asked: JobFile, choices: Choices, name: str, hosts: str, own: str) -> 
         "env": environ,
         "volumeMounts": mounts,
         "terminationMessagePath": "/dev/termination-log",
-        # A container that is killed as a whole, as for want of memory, leaves no message: then its last lines are.
+        # A container killed as a whole, as when memory runs out, writes no message: then its last lines are used.
         "terminationMessagePolicy": "FallbackToLogsOnError",
     }
     if choices.gpus:

@@ -1,4 +1,4 @@
-"""A job as a batch script for Slurm: one `train` on each node, and another try where the exit code says so. Pure."""
+"""A job as a batch script for Slurm: one `train` on each node, and a retry if the exit code allows one. Pure."""
 
 import math
 import shlex
@@ -23,7 +23,7 @@ trap : TERM USR1
 srun --ntasks-per-node=1 --kill-on-bad-exit=0 {train}
 code=$?
 
-# 75: a host vanished or was not reached. Trying again may help; any other failure would only come again.
+# 75: a host vanished or was not reached. A retry may help; any other failure would recur.
 if [ "$code" -eq 75 ] && [ "${{SLURM_RESTART_COUNT:-0}}" -lt {retries} ]; then
   scontrol requeue "$SLURM_JOB_ID" && sleep 60
 fi

@@ -57,11 +57,22 @@ def test_a_missing_file_or_name_is_found() -> None:
     assert missing("job/job.py", "Job.name") == ""
 
 
+def layers_there() -> dict[int, set[str]]:
+    """Return the packages and files of toolkit/ by their layer, those alone that are there."""
+    there = {layers.package_of(place) for place in layers.places(ROOT / "toolkit")} - {"__init__", "__main__"}
+    held = {number: {package for package in layer if package in there} for number, layer in enumerate(layers.LAYERS, 1)}
+    return {number: packages for number, packages in held.items() if packages}
+
+
+def test_contributing_shows_the_layers_that_the_tests_hold() -> None:
+    table = re.findall(r"^\| (\d) \| (.*) \|$", (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"), re.MULTILINE)
+
+    assert {int(number): set(re.findall(r"`(\w+)`", words)) for number, words in table} == layers_there()
+
+
 def test_the_page_shows_the_layers_that_the_tests_hold() -> None:
     shown: dict[int, set[str]] = {}
     for number, words in re.findall(r"^(\d)  (\S+(?: \S+)*)", PAGE.read_text(encoding="utf-8"), re.MULTILINE):
         shown.setdefault(int(number), set()).update(words.split())
-    there = {layers.package_of(place) for place in layers.places(ROOT / "toolkit")} - {"__init__", "__main__"}
-    held = {number: {package for package in layer if package in there} for number, layer in enumerate(layers.LAYERS, 1)}
 
-    assert shown == {number: packages for number, packages in held.items() if packages}
+    assert shown == layers_there()

@@ -8,7 +8,7 @@ from toolkit.jobfile.spec import Kill
 from toolkit.local import report
 from toolkit.local.lifecycle import JobEnd, Lifecycle
 from toolkit.local.report import HostReport, JobReport
-from toolkit.metrics.sample import Sample
+from toolkit.metrics.sample import Sample, json_value
 
 
 def failed(at_ns: int, code: int = 1, *, of: str = "") -> Outcome:
@@ -155,4 +155,4 @@ def test_the_summary_says_what_a_person_wants_to_know() -> None:
 
 @pytest.mark.parametrize(("value", "word"), [(float("nan"), "NaN"), (float("-inf"), "-Infinity"), (0.5, 0.5)])
 def test_values_that_json_has_no_number_for_are_words(value: float, word: float | str) -> None:
-    assert report.json_value(value) == word
+    assert json_value(value) == word

@@ -129,15 +129,6 @@ def summary(report: JobReport, job_dir: Path) -> str:
     return "\n".join(lines)
 
 
-def json_value(value: float) -> float | str:
-    """Return *value*, or the word for one that JSON has no number for."""
-    if value != value:
-        return "NaN"
-    if value in (float("inf"), float("-inf")):
-        return "Infinity" if value > 0 else "-Infinity"
-    return value
-
-
 def _shown(value: float | str) -> str:
     return value if isinstance(value, str) else value_text(value)
 

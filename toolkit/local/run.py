@@ -30,13 +30,13 @@ from toolkit.local.report import (
     accused,
     failure_reason,
     first_failure,
-    json_value,
     moment,
     own_end,
 )
 from toolkit.local.stage import Staged
 from toolkit.local.stream import HostStream
 from toolkit.log import Log
+from toolkit.metrics.sample import json_value
 from toolkit.supervise.bars import collapsed
 from toolkit.supervise.children import fork_call, reap, send
 from toolkit.supervise.kernel import prctl

@@ -15,6 +15,7 @@ from typing import Literal
 import msgspec
 
 from toolkit.metrics.sample import Sample as Sample
+from toolkit.metrics.sample import json_value
 from toolkit.records import Record
 
 # O_NONBLOCK: if the script has made it a FIFO, opening it must not wait for a reader.
@@ -103,14 +104,11 @@ def _lines(samples: Sequence[Sample]) -> bytes:
     encoder = msgspec.json.Encoder()
     lines = encoder.encode_lines(samples)
     # msgspec writes null for NaN and infinity. A quote in a name is escaped, so this text is never part of a name.
-    return lines if b'"value":null' not in lines else encoder.encode_lines(map(_spelled, samples))
-
-
-def _spelled(sample: Sample) -> Sample | dict[str, object]:
-    if math.isfinite(sample.value):
-        return sample
-    spelled = "NaN" if math.isnan(sample.value) else "Infinity" if sample.value > 0 else "-Infinity"
-    return {**msgspec.structs.asdict(sample), "value": spelled}
+    return (
+        lines
+        if b'"value":null' not in lines
+        else encoder.encode_lines({**msgspec.structs.asdict(each), "value": json_value(each.value)} for each in samples)
+    )
 
 
 def _write(fd: int, content: bytes) -> None:

@@ -33,3 +33,12 @@ def whole(value: float | None) -> int | None:
     if value is None or not -(2.0**53) <= value <= 2.0**53 or value != int(value):
         return None
     return int(value)
+
+
+def json_value(value: float) -> float | str:
+    """Return *value*; "NaN", "Infinity" or "-Infinity" for one that JSON has no number for."""
+    if value != value:
+        return "NaN"
+    if value in (float("inf"), float("-inf")):
+        return "Infinity" if value > 0 else "-Infinity"
+    return value

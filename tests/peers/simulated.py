@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from toolkit.job.events import AllReady, Hang, JobEnded, PeerFailed, Stop
 from toolkit.peers.follower import Follower
 from toolkit.peers.leader import Leader
-from toolkit.peers.messages import Evidence, HostEnded, HostReport, Message, Ready
+from toolkit.peers.messages import EndReport, Evidence, HostEnded, Message, Ready
 from toolkit.peers.protocol import Action, LogLine, Send, Timeouts
 
 TIMES = Timeouts(beat_s=1.0, patience_s=8.0, join_s=60.0, end_s=0.0, grace_s=5.0)
@@ -35,7 +35,7 @@ class Host:
     reconnects: bool = True
     actions: list[tuple[float, Action]] = field(default_factory=list)
     inbox: list[Callable[[], list[Action]]] = field(default_factory=list)
-    evidence: HostReport | None = None
+    evidence: EndReport | None = None
     answers: bool = True
     heard: list[Message] = field(default_factory=list)
 
@@ -48,7 +48,7 @@ class Host:
         return "\n".join(action.text for _, action in self.actions if isinstance(action, LogLine))
 
     @property
-    def verdict(self) -> HostReport | None:
+    def verdict(self) -> EndReport | None:
         return self.roll.verdict
 
     @property
@@ -97,13 +97,11 @@ class Job:
         """Return a moment of the simulation on the wall clock."""
         return EPOCH_NS + int((at_s - self.began_s) * 1e9)
 
-    def failure(self, name: str, *, at_s: float | None = None, primary: bool = True, code: int = 3) -> HostReport:
+    def failure(self, name: str, *, at_s: float | None = None, primary: bool = True, code: int = 3) -> EndReport:
         """Return the report of a rank of host *name* that failed at *at_s* (now)."""
         failed_ns = self.ns(self.now_s if at_s is None else self.began_s + at_s)
         cause = f"boom on {name}" if primary else "Connection closed by peer"
-        return HostReport(
-            host=name, exit_code=code, primary=primary, failed_ns=failed_ns, cause=cause, process="rank 0"
-        )
+        return EndReport(host=name, exit_code=code, primary=primary, failed_ns=failed_ns, cause=cause, process="rank 0")
 
     # --- what a test lets happen, seconds after the start
 
@@ -126,7 +124,7 @@ class Job:
             self._do(host, host.roll.tell(message, self.now_s))
 
     def end(self, name: str, code: int = 0, *, stopped: bool = False) -> None:
-        self.tell(name, HostEnded(report=HostReport(host=name, exit_code=code, stopped=stopped)))
+        self.tell(name, HostEnded(report=EndReport(host=name, exit_code=code, stopped=stopped)))
 
     def kill(self, name: str) -> None:
         """Its train is killed: the kernel closes its connections."""

@@ -21,12 +21,12 @@ from toolkit.peers.follower_link import FollowerLink
 from toolkit.peers.frames import NONCE_BYTES, Reason, Seal, encode, job_key
 from toolkit.peers.leader_link import UNPROVED_AT_ONCE, LeaderLink, listen
 from toolkit.peers.link import PROVE_WITHIN_S, SEGMENT_BYTES
-from toolkit.peers.messages import Failing, Hello, HostEnded, HostReport, Ping, Ready
+from toolkit.peers.messages import EndReport, Failing, Hello, HostEnded, Ping, Ready
 from toolkit.peers.protocol import LogLine, Timeouts
 
 # Sooner than the patience: what takes less was not noticed by silence. How soon is scripts/bench link's matter.
 SOON_S = TIMES.patience_s - 0.5
-SUCCESS = {name: HostReport(host=name, exit_code=0) for name in (f"algo-{number}" for number in range(1, 100))}
+SUCCESS = {name: EndReport(host=name, exit_code=0) for name in (f"algo-{number}" for number in range(1, 100))}
 
 
 def ipv6() -> bool:
@@ -133,10 +133,10 @@ def test_a_failure_reaches_all_hosts_and_the_leader_leaves_last() -> None:
         followers = together.followers()
         start(together)
 
-        followers[7].tell(Failing(report=HostReport(host="algo-9", exit_code=3, primary=True, cause="boom")))
+        followers[7].tell(Failing(report=EndReport(host="algo-9", exit_code=3, primary=True, cause="boom")))
         took_s = together.until(lambda: sum(bool(together.told(link, PeerFailed)) for link in together.links) == 29)
         for link in together.links:
-            report = HostReport(host=link.me, exit_code=3 if link is followers[7] else 75, primary=link is followers[7])
+            report = EndReport(host=link.me, exit_code=3 if link is followers[7] else 75, primary=link is followers[7])
             link.tell(HostEnded(report=report))
         together.until(lambda: together.leader.finished)
 
@@ -579,7 +579,7 @@ def test_a_leader_that_is_too_slow_to_answer_a_proof_has_refused_nobody(monkeypa
 
 @pytest.mark.parametrize("primary", [True, False], ids=["cause", "echo"])
 def test_a_path_that_drops_large_messages_still_tells_what_failed(primary: bool) -> None:
-    report = HostReport(
+    report = EndReport(
         host="algo-2",
         exit_code=3,
         primary=primary,
@@ -609,7 +609,7 @@ def test_a_path_that_drops_large_messages_still_tells_what_failed(primary: bool)
 
 
 def test_the_whole_report_takes_the_place_of_the_first_news() -> None:
-    report = HostReport(
+    report = EndReport(
         host="algo-2", exit_code=3, primary=True, failed_ns=5, cause="boom " * 1000, traceback="line\n" * 5000
     )
     with party(2) as together, wire(together) as between:
@@ -665,7 +665,7 @@ def test_what_was_said_while_the_wire_was_cut_arrives() -> None:
         start(together)
         between.cut()
 
-        follower.tell(Failing(report=HostReport(host="algo-2", exit_code=3, primary=True, cause="boom")))
+        follower.tell(Failing(report=EndReport(host="algo-2", exit_code=3, primary=True, cause="boom")))
         took_s = together.until(lambda: bool(together.told(together.leader, PeerFailed)))
 
         assert took_s < SOON_S
@@ -755,7 +755,7 @@ def test_a_stopped_follower_that_wakes_up_reads_what_became_of_the_job() -> None
         start(together)
         together.links.remove(follower)  # It is not served any more: as good as stopped.
         together.until(lambda: bool(together.told(together.leader, PeerFailed)))
-        together.leader.tell(HostEnded(report=HostReport(host="algo-1", exit_code=75)))
+        together.leader.tell(HostEnded(report=EndReport(host="algo-1", exit_code=75)))
         together.until(lambda: together.leader.finished)
         together.leader.close()
         together.links.clear()
@@ -769,7 +769,7 @@ def test_a_stopped_follower_that_wakes_up_reads_what_became_of_the_job() -> None
 
 
 def test_a_reader_that_is_slow_gets_everything_and_holds_up_nobody() -> None:
-    report = HostReport(host="algo-1", exit_code=3, primary=True, cause="c" * 8000, traceback="t" * 60000)
+    report = EndReport(host="algo-1", exit_code=3, primary=True, cause="c" * 8000, traceback="t" * 60000)
     with party(3) as together:
         slow, quick = together.followers()
         start(together)
@@ -779,7 +779,7 @@ def test_a_reader_that_is_slow_gets_everything_and_holds_up_nobody() -> None:
 
         together.leader.tell(Failing(report=report))
         together.leader.tell(HostEnded(report=report))
-        quick.tell(HostEnded(report=HostReport(host="algo-3", exit_code=75)))
+        quick.tell(HostEnded(report=EndReport(host="algo-3", exit_code=75)))
         took_s = together.until(lambda: quick.verdict is not None)
         waiting = not together.leader.finished
         together.links.append(slow)
@@ -797,8 +797,8 @@ def test_a_link_has_nothing_to_do_once_it_has_the_verdict() -> None:
     with party(2) as together:
         (follower,) = together.followers()
         start(together)
-        together.leader.tell(HostEnded(report=HostReport(host="algo-1", exit_code=3, primary=True, cause="boom")))
-        follower.tell(HostEnded(report=HostReport(host="algo-2", exit_code=75)))
+        together.leader.tell(HostEnded(report=EndReport(host="algo-1", exit_code=3, primary=True, cause="boom")))
+        follower.tell(HostEnded(report=EndReport(host="algo-2", exit_code=75)))
         together.until(lambda: together.leader.finished)
         together.turn(0)
 

@@ -24,7 +24,7 @@ from toolkit.peers.frames import (
     encode,
     job_key,
 )
-from toolkit.peers.messages import Evidence, Failing, Go, HostReport, Message, Ping, Ready
+from toolkit.peers.messages import EndReport, Evidence, Failing, Go, Message, Ping, Ready
 
 KEY = job_key(b"secret", ("algo-1", "algo-2"), b"{}")
 PING = Ping(sent_ns=7)
@@ -44,7 +44,7 @@ def body(frame: bytes) -> bytes:
 
 def test_what_one_end_seals_the_other_opens() -> None:
     leader, follower = ends()
-    down: list[Message] = [Go(), Stop(host="algo-1", signal=15), Failing(report=HostReport(host="algo-2", exit_code=3))]
+    down: list[Message] = [Go(), Stop(host="algo-1", signal=15), Failing(report=EndReport(host="algo-2", exit_code=3))]
     up: list[Message] = [Ready(), PING, Evidence(report=None)]
 
     heard_below = [follower.open(body(leader.seal(encode(message)))) for message in down]
@@ -212,7 +212,7 @@ def test_a_stranger_cannot_make_us_hold_more_than_a_kilobyte() -> None:
 
 @pytest.mark.parametrize("text", ["x", "\x1b", "\N{EXTRATERRESTRIAL ALIEN}", '"\\'])
 def test_any_report_fits_a_frame(text: str) -> None:
-    report = HostReport(host="algo-1", exit_code=1, cause=text * 8192, traceback=text * 65536)
+    report = EndReport(host="algo-1", exit_code=1, cause=text * 8192, traceback=text * 65536)
 
     encoded = encode(Failing(report=report))
 
@@ -255,7 +255,7 @@ def test_a_clock_that_went_back_is_not_believed() -> None:
 
 def test_the_times_in_a_report_are_moved_to_the_other_hosts_clock() -> None:
     early = EarlyExit(host="algo-2", process="rank 1", pid=7, at_ns=200)
-    report = HostReport(host="algo-2", exit_code=1, failed_ns=300, early=early)
+    report = EndReport(host="algo-2", exit_code=1, failed_ns=300, early=early)
 
     moved = on_clock(Evidence(report=report), 50)
 

@@ -27,11 +27,11 @@ from toolkit.peers.follower import REFUSED, Follower
 from toolkit.peers.frames import encode
 from toolkit.peers.leader import Leader
 from toolkit.peers.messages import (
+    EndReport,
     Evidence,
     Failing,
     Go,
     HostEnded,
-    HostReport,
     Idle,
     Left,
     Ping,
@@ -322,7 +322,7 @@ def test_a_rank_that_ended_with_0_is_the_cause_where_all_others_lost_it(count: i
     job = Job(count, seed=seed)
     job.ready()
     culprit, *losers = job.random.sample(job.names, count)
-    job.hosts[culprit].evidence = HostReport(host=culprit, exit_code=0, early=left(job, culprit, 2.0))
+    job.hosts[culprit].evidence = EndReport(host=culprit, exit_code=0, early=left(job, culprit, 2.0))
     codes = {5.0 + job.random.random() * 0.3: code for code, _ in enumerate(losers, 3)}
     for name, (at_s, code) in zip(losers, codes.items(), strict=True):
         loses(job, name, at_s, code=code)
@@ -340,11 +340,11 @@ def test_a_rank_that_ended_with_0_is_the_cause_where_all_others_lost_it(count: i
 def test_of_ranks_that_ended_with_0_on_several_hosts_the_first_is_the_cause() -> None:
     job = Job(4)
     job.ready()
-    job.hosts["algo-2"].evidence = HostReport(host="algo-2", exit_code=0, early=left(job, "algo-2", 4.0))
+    job.hosts["algo-2"].evidence = EndReport(host="algo-2", exit_code=0, early=left(job, "algo-2", 4.0))
     job.at(
         3.0,
         lambda: job.tell(
-            "algo-3", HostEnded(report=HostReport(host="algo-3", exit_code=0, early=left(job, "algo-3", 3.0)))
+            "algo-3", HostEnded(report=EndReport(host="algo-3", exit_code=0, early=left(job, "algo-3", 3.0)))
         ),
     )
     loses(job, "algo-1", 5.0, left(job, "algo-1", 4.5))
@@ -357,7 +357,7 @@ def test_of_ranks_that_ended_with_0_on_several_hosts_the_first_is_the_cause() ->
 def test_a_rank_that_ended_with_0_is_not_blamed_for_a_stop() -> None:
     job = Job(2)
     job.ready()
-    stopped = HostReport(host="algo-2", exit_code=143, stopped=True, early=left(job, "algo-2", 1.0))
+    stopped = EndReport(host="algo-2", exit_code=143, stopped=True, early=left(job, "algo-2", 1.0))
     job.at(5.0, lambda: job.tell("algo-1", Stop(host="algo-1", signal=15)))
     job.at(6.0, lambda: job.tell("algo-2", HostEnded(report=stopped)))
     job.at(6.1, lambda: job.end("algo-1", 0, stopped=True))
@@ -372,7 +372,7 @@ def test_a_rank_that_ended_with_0_is_not_blamed_for_a_stop() -> None:
 def test_a_failure_of_its_own_goes_before_a_rank_that_ended_with_0(late_s: float) -> None:
     job = Job(4)
     job.ready()
-    job.hosts["algo-2"].evidence = HostReport(host="algo-2", exit_code=0, early=left(job, "algo-2", 1.0))
+    job.hosts["algo-2"].evidence = EndReport(host="algo-2", exit_code=0, early=left(job, "algo-2", 1.0))
     loses(job, "algo-1", 5.0)
     own = job.failure("algo-4", at_s=4.9, code=5)
     job.at(5.0 + late_s, lambda: job.tell("algo-4", Failing(report=own)))
@@ -387,7 +387,7 @@ def test_who_lost_no_rank_and_who_lost_it_before_have_not_failed_of_it(at_s: flo
     """A socket broke (at 5 s, with one that had ended long ago), a rank was lost (before this one had ended)."""
     job = Job(3)
     job.ready()
-    job.hosts["algo-2"].evidence = HostReport(host="algo-2", exit_code=0, early=left(job, "algo-2", at_s))
+    job.hosts["algo-2"].evidence = EndReport(host="algo-2", exit_code=0, early=left(job, "algo-2", at_s))
     echo = msgspec.structs.replace(job.failure("algo-1", at_s=5.0, primary=False), lost=at_s > 5.0)
     job.at(5.0, lambda: job.tell("algo-1", Failing(report=echo)))
 
@@ -406,7 +406,7 @@ def test_who_lost_no_rank_and_who_lost_it_before_have_not_failed_of_it(at_s: flo
     ],
 )
 def test_the_first_news_says_who_failed_and_leaves_what_a_rank_said_to_the_end(told: dict[str, Any], text: str) -> None:
-    assert news(HostReport(host="algo-1", exit_code=1, cause="no such file\nhere", **told)) == text
+    assert news(EndReport(host="algo-1", exit_code=1, cause="no such file\nhere", **told)) == text
 
 
 def test_echoes_alone_are_believed_after_a_while() -> None:
@@ -422,8 +422,8 @@ def test_echoes_alone_are_believed_after_a_while() -> None:
 
 def test_a_host_that_only_ended_with_another_is_never_the_cause() -> None:
     """What it says has no time and is no cause; that must not make it the earliest."""
-    echo = HostReport(host="algo-2", exit_code=1, failed_ns=7)
-    healthy = HostReport(host="algo-1", exit_code=75)
+    echo = EndReport(host="algo-2", exit_code=1, failed_ns=7)
+    healthy = EndReport(host="algo-1", exit_code=75)
 
     assert worse(echo, healthy) is echo
     assert worse(healthy, echo) is echo
@@ -841,7 +841,7 @@ def test_a_host_without_steps_does_not_hold_up_the_others() -> None:
 def test_a_rank_that_aborted_is_told_with_mpiruns_words_from_another_host(grounds: Grounds, of: int, told: str) -> None:
     job = Job(3)
     job.ready()
-    aborted = HostReport(
+    aborted = EndReport(
         host="algo-2",
         exit_code=7,
         primary=True,
@@ -852,7 +852,7 @@ def test_a_rank_that_aborted_is_told_with_mpiruns_words_from_another_host(ground
         grounds=grounds,
         ended="ended with code 7",
     )
-    job.leader.evidence = HostReport(host="algo-1", exit_code=0, said=f"MPI_ABORT was invoked on rank {of}", said_of=of)
+    job.leader.evidence = EndReport(host="algo-1", exit_code=0, said=f"MPI_ABORT was invoked on rank {of}", said_of=of)
     job.at(5.0, lambda: job.tell("algo-2", Failing(report=aborted)))
 
     job.play()
@@ -910,7 +910,7 @@ def test_a_hang_is_one_only_if_no_host_moves() -> None:
     job.at(9.0, lambda: job.tell("algo-3", Idle(seconds=600.0)))
     job.at(15.0, lambda: job.tell("algo-1", Idle(seconds=600.0)))
     for host in job.hosts.values():
-        host.evidence = HostReport(
+        host.evidence = EndReport(
             host=host.name,
             exit_code=124,
             primary=True,
@@ -935,7 +935,7 @@ def test_a_host_whose_ranks_have_ended_well_hides_no_hang() -> None:
     job.at(5.0, lambda: job.tell("algo-2", Idle(seconds=600.0)))
     job.at(9.0, lambda: job.tell("algo-3", Idle(seconds=600.0)))
     for host in job.hosts.values():
-        host.evidence = HostReport(host=host.name, exit_code=124, primary=True, kind=HANG)
+        host.evidence = EndReport(host=host.name, exit_code=124, primary=True, kind=HANG)
 
     job.play()
 
@@ -968,7 +968,7 @@ def test_a_hang_after_the_end_of_a_hosts_ranks_is_told_with_the_seconds_since() 
     for at in range(6, 30):
         job.at(float(at), lambda at=at: job.tell("algo-1", Idle(seconds=float(at), limit_s=6.0)))  # type: ignore[misc]
     for host in job.hosts.values():
-        host.evidence = HostReport(host=host.name, exit_code=124, primary=True, kind=HANG)
+        host.evidence = EndReport(host=host.name, exit_code=124, primary=True, kind=HANG)
 
     job.play()
 
@@ -1105,7 +1105,7 @@ def test_whatever_happens_all_that_live_end_with_one_verdict(seed: int) -> None:
         def end(name: str = name) -> None:
             host = job.hosts[name]
             stopped = stop and (bool(stops(host)) or name == told)
-            report = host.evidence or HostReport(host=name, exit_code=143 if stopped else 0, stopped=stopped)
+            report = host.evidence or EndReport(host=name, exit_code=143 if stopped else 0, stopped=stopped)
             job.tell(name, HostEnded(report=report))
 
         job.at(chance.uniform(36, 45), end)
@@ -1132,9 +1132,9 @@ def test_each_host_costs_the_same_however_many_there_are() -> None:
         leader.joined(host, 0.0, 0)
         leader.heard(host, Ready(), 0.0, 0)
     go = leader.heard(hosts[0], Ready(), 0.0, 0)
-    leader.heard(hosts[5], Failing(report=HostReport(host=hosts[5], exit_code=3, primary=True)), 1.0, 0)
+    leader.heard(hosts[5], Failing(report=EndReport(host=hosts[5], exit_code=3, primary=True)), 1.0, 0)
 
-    answers = [leader.heard(host, HostEnded(report=HostReport(host=host, exit_code=75)), 1.0, 0) for host in hosts]
+    answers = [leader.heard(host, HostEnded(report=EndReport(host=host, exit_code=75)), 1.0, 0) for host in hosts]
 
     assert [type(action) for action in go] == [Send, AllReady]
     assert sum(len(actions) for actions in answers) == 2
@@ -1308,7 +1308,7 @@ def test_an_echo_is_replaced_by_a_leader_that_fell_silent() -> None:
 
 def test_first_news_fits_a_small_packet_whatever_the_report_holds() -> None:
     long = "x" * 70_000
-    report = HostReport(
+    report = EndReport(
         host="a" * 60,
         exit_code=255,
         primary=True,

@@ -11,7 +11,7 @@ from toolkit.job.events import AllReady, Hang, JobEnded, NextAttempt, PeerFailed
 from toolkit.job.restart import Steps
 from toolkit.job.stuck import Stuck
 from toolkit.peers.leader import Leader
-from toolkit.peers.messages import Attempt, Failing, HostEnded, HostReport, Idle, Message, Ready
+from toolkit.peers.messages import Attempt, EndReport, Failing, HostEnded, Idle, Message, Ready
 from toolkit.peers.protocol import RESTART_S, Action, LogLine, Send
 from toolkit.peers.reports import HANG
 
@@ -29,7 +29,7 @@ class Attempts(Job):
     def __init__(
         self,
         count: int,
-        plan: Sequence[dict[str, HostReport]],
+        plan: Sequence[dict[str, EndReport]],
         *,
         restarts: int = 3,
         steps: Steps = SOME,
@@ -105,7 +105,7 @@ class Attempts(Job):
         elif not failures:
             self._after(name, self.run_s + self.random.random(), lambda: self._end(name))
 
-    def _fail(self, name: str, how: HostReport) -> None:
+    def _fail(self, name: str, how: EndReport) -> None:
         if name not in self.running:
             return
         report = msgspec.structs.replace(how, host=name, failed_ns=self.ns(self.now_s))
@@ -119,8 +119,8 @@ class Attempts(Job):
             return
         self.running.discard(name)
         self.ends[self.attempt[name]][name] = self.now_s
-        well = HostReport(host=name, exit_code=143 if name in self.stopped else 0, stopped=name in self.stopped)
-        healthy = HostReport(host=name, exit_code=75) if self.hosts[name].did(PeerFailed) and not well.stopped else well
+        well = EndReport(host=name, exit_code=143 if name in self.stopped else 0, stopped=name in self.stopped)
+        healthy = EndReport(host=name, exit_code=75) if self.hosts[name].did(PeerFailed) and not well.stopped else well
         self.tell(name, HostEnded(report=self.hosts[name].evidence or healthy, steps=self.steps))
 
     def _again(self, host: Host, number: int) -> None:
@@ -138,8 +138,8 @@ class Attempts(Job):
             self._after(host.name, self.random.uniform(0.05, 0.5), lambda: self.tell(host.name, Ready()))
 
 
-def boom(code: int = 3, kind: str = SCRIPT, *, preempted: bool = False, primary: bool = True) -> HostReport:
-    return HostReport(
+def boom(code: int = 3, kind: str = SCRIPT, *, preempted: bool = False, primary: bool = True) -> EndReport:
+    return EndReport(
         host="", exit_code=code, primary=primary, kind=kind, cause="boom", process="rank 0", preempted=preempted
     )
 
@@ -168,7 +168,7 @@ def test_a_restart_after_a_hang_names_a_host_only_if_one_holds_the_others_up(sta
     def hang() -> None:
         for name in job.names:
             rank = Stuck(name="script", kind="works", file="train.py", line=6, state=state * (name == "algo-2"))
-            job.hosts[name].evidence = HostReport(host=name, exit_code=124, primary=True, kind=HANG, stuck=(rank,))
+            job.hosts[name].evidence = EndReport(host=name, exit_code=124, primary=True, kind=HANG, stuck=(rank,))
             job.tell(name, Idle(seconds=600.0))
 
     job.at(5.0, hang)
@@ -204,7 +204,7 @@ def test_without_restarts_nobody_waits_for_slow_ends_and_nothing_is_said() -> No
     ("how", "said"),
     [(boom(93, "HealthRule"), "HealthRule would come again"), (boom(78), "exit code 78 says that trying again")],
 )
-def test_what_is_not_worth_it_ends_the_job_as_soon_as_it_is_known(how: HostReport, said: str) -> None:
+def test_what_is_not_worth_it_ends_the_job_as_soon_as_it_is_known(how: EndReport, said: str) -> None:
     job = Attempts(3, [{"algo-3": how}], teardown_s=(20.0, 20.0))
 
     job.play()
@@ -236,7 +236,7 @@ def test_preemptions_are_free_while_the_job_moves_on() -> None:
 def test_a_failure_before_all_were_started_again_ends_the_job() -> None:
     leader = Leader(("a", "b"), TIMES, 0.0, restarts=2)
     failed = msgspec.structs.replace(boom(), host="b", failed_ns=5)
-    healthy = HostEnded(report=HostReport(host="a", exit_code=75))
+    healthy = HostEnded(report=EndReport(host="a", exit_code=75))
     leader.joined("b", 0.0, 0)
     for host, message in (("b", Ready()), ("a", Ready()), ("b", HostEnded(report=failed, steps=SOME)), ("a", healthy)):
         leader.heard(host, message, 1.0, 0)
@@ -324,7 +324,7 @@ def test_news_of_a_round_that_is_over_is_no_news() -> None:
     leader.joined("b", 0.0, 0)
     for host, message in words:
         leader.heard(host, message, 1.0, 0)
-    repeated = leader.heard("a", HostEnded(report=HostReport(host="a", exit_code=75)), 1.5, 0)
+    repeated = leader.heard("a", HostEnded(report=EndReport(host="a", exit_code=75)), 1.5, 0)
 
     # Its connection broke before NextAttempt came, so it says everything again.
     leader.left("b", 1.6)
@@ -400,7 +400,7 @@ def test_each_host_costs_the_same_however_many_there_are() -> None:
     leader.heard(hosts[5], Failing(report=failed), 1.0, 0)
 
     answers = [
-        leader.heard(host, HostEnded(report=HostReport(host=host, exit_code=75), steps=SOME), 1.0, 0) for host in hosts
+        leader.heard(host, HostEnded(report=EndReport(host=host, exit_code=75), steps=SOME), 1.0, 0) for host in hosts
     ]
 
     assert sum(len(actions) for actions in answers) == 2

@@ -1,6 +1,6 @@
 """Pure: the start of a job's ranks: all hosts' together, once every host is ready."""
 
-from toolkit.peers.messages import HostReport
+from toolkit.peers.messages import EndReport
 from toolkit.peers.protocol import EVIDENCE_S, TELL_EVERY_S
 from toolkit.peers.reports import in_vain, named, of_what, shared_address
 
@@ -48,7 +48,7 @@ class StartBarrier:
         """True once the ranks may start."""
         return not self.opened and not self._surveys and len(self._ready) == len(self._hosts)
 
-    def conflict(self) -> HostReport | None:
+    def conflict(self) -> EndReport | None:
         """Return the report of two hosts that have one address; None if there are none.
 
         MPI would start the ranks of both on one of them; others would wait for ranks that cannot be reached.
@@ -60,7 +60,7 @@ class StartBarrier:
         """True from the time on by which every host had to be ready."""
         return now_s >= self._ends_s
 
-    def overdue(self, absent: set[str], now_s: float, now_ns: int) -> HostReport | None:
+    def overdue(self, absent: set[str], now_s: float, now_ns: int) -> EndReport | None:
         """Return the report of hosts that are not ready in time; None as long as they may be. *absent*: those that have
         not joined."""
         missing, busy = self._missing(absent)

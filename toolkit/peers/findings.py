@@ -4,7 +4,7 @@ import msgspec
 
 from toolkit.job.outcome import WAIT_FOR_ALL, EarlyExit
 from toolkit.job.stuck import Stuck, culprits, described
-from toolkit.peers.messages import HostReport
+from toolkit.peers.messages import EndReport
 from toolkit.peers.reports import HANG, named, vanished, worse
 
 
@@ -12,26 +12,26 @@ class Findings:
     """The reports of one attempt's failure."""
 
     def __init__(self) -> None:
-        self.worst: HostReport | None = None
+        self.worst: EndReport | None = None
         # The first rank that ended with 0.
         self.early: EarlyExit | None = None
         self._stuck: dict[str, tuple[Stuck, ...]] = {}
         # Of the host on which mpirun runs, where that says why a rank of another host aborted.
-        self._said: HostReport | None = None
+        self._said: EndReport | None = None
         # By host: its failure in short; the whole report follows, if the network lets it.
-        self._first_news: dict[str, HostReport] = {}
+        self._first_news: dict[str, EndReport] = {}
         # The first host that vanished, with those after it.
-        self._gone: HostReport | None = None
+        self._gone: EndReport | None = None
         self._gone_cause = ""
         self._gone_hosts: list[str] = []
         # By host: the last report of a traceback.
-        self._by_fingerprint: dict[str, HostReport] = {}
+        self._by_fingerprint: dict[str, EndReport] = {}
 
     @property
     def is_hang(self) -> bool:
         return self.worst is not None and self.worst.kind == HANG
 
-    def take(self, host: str, report: HostReport, *, whole: bool) -> None:
+    def take(self, host: str, report: EndReport, *, whole: bool) -> None:
         """Take the report of a failure from *host* ("": made here); not *whole*: only its first news."""
         self.note_early(report.early)
         first = self._first_news.get(host)
@@ -44,7 +44,7 @@ class Findings:
         if not whole:
             self._first_news[host] = report
 
-    def vanished(self, host: str, how: str, at_ns: int, *, of: tuple[str, ...]) -> HostReport:
+    def vanished(self, host: str, how: str, at_ns: int, *, of: tuple[str, ...]) -> EndReport:
         """Return the report of *host*, which is gone: where others are gone already, of the first of them, which was
         told, and the others. Where all followers (*of*) are gone the leader may be the one that is cut off."""
         self._gone_hosts.append(host)
@@ -61,7 +61,7 @@ class Findings:
             self.worst = self._gone  # The same, told more fully.
         return self._gone
 
-    def note(self, host: str, report: HostReport) -> None:
+    def note(self, host: str, report: EndReport) -> None:
         """Take what *host* knows beside a failure of its own."""
         if report.kind == HANG:
             self._stuck[host] = report.stuck
@@ -76,7 +76,7 @@ class Findings:
     def has_stacks_of(self, host: str) -> bool:
         return host in self._stuck
 
-    def whole(self, report: HostReport, hosts: tuple[str, ...]) -> HostReport:
+    def whole(self, report: EndReport, hosts: tuple[str, ...]) -> EndReport:
         """Return *report* with what *hosts*, the first of which leads, together know: of a hang where the ranks are,
         and how many more ranks had ended with the same traceback."""
         if report.kind == HANG:
@@ -99,11 +99,11 @@ class Findings:
         )
 
 
-def blamed(worst: HostReport, early: EarlyExit | None) -> HostReport:
+def blamed(worst: EndReport, early: EarlyExit | None) -> EndReport:
     """Return *worst*, or where its rank only lost another one, and one had ended with 0 before, the report of that."""
     if worst.primary or not worst.lost or early is None or not early.explains(worst.failed_ns):
         return worst
-    return HostReport(
+    return EndReport(
         host=early.host,
         exit_code=worst.exit_code,
         primary=True,
@@ -121,7 +121,7 @@ def blamed(worst: HostReport, early: EarlyExit | None) -> HostReport:
     )
 
 
-def _with_abort(report: HostReport, seen: HostReport | None) -> HostReport:
+def _with_abort(report: EndReport, seen: EndReport | None) -> EndReport:
     """Return *report*, of a rank that MPI aborted, with what mpirun said of it on another host, where *seen* tells so:
     Open MPI says on the rank's own stderr neither that it called MPI_Abort nor which call of MPI failed."""
     if seen is None or report.rank is None or report.rank != seen.said_of or seen.host == report.host:
@@ -132,6 +132,6 @@ def _with_abort(report: HostReport, seen: HostReport | None) -> HostReport:
     return msgspec.structs.replace(report, cause=cause, said=seen.said, said_of=seen.said_of)
 
 
-def _is_of_one_end(one: HostReport, other: HostReport) -> bool:
+def _is_of_one_end(one: EndReport, other: EndReport) -> bool:
     """True if both tell of the end of the same process."""
     return (one.host, one.process, one.pid) == (other.host, other.process, other.pid)

@@ -17,11 +17,11 @@ from toolkit.job.events import (
 from toolkit.peers.messages import (
     Attempt,
     Bye,
+    EndReport,
     Evidence,
     Failing,
     Go,
     HostEnded,
-    HostReport,
     Idle,
     Message,
     Notice,
@@ -85,7 +85,7 @@ class Follower:
         self._stopped = False
         self._stopped_s = 0.0
         self._signal = SIGTERM
-        self.verdict: HostReport | None = None
+        self.verdict: EndReport | None = None
         self._begin(0)
 
     def _begin(self, number: int) -> None:
@@ -96,8 +96,8 @@ class Follower:
         self._started = False
         self._told_here = False
         self._launched = False
-        self._own: HostReport | None = None
-        self._heard_of: HostReport | None = None
+        self._own: EndReport | None = None
+        self._heard_of: EndReport | None = None
 
     # --- what comes from the link
 
@@ -279,7 +279,7 @@ class Follower:
             return [LogLine(text=f"waiting for host {self._leader}, the leader, to answer{seen}")]
         return []
 
-    def _last_words(self) -> HostReport:
+    def _last_words(self) -> EndReport:
         return next(message.report for message in reversed(self._unsent) if isinstance(message, HostEnded))
 
     def _alone(self, how: str, at_ns: int, *, exact: bool = True) -> list[Action]:
@@ -310,13 +310,13 @@ class Follower:
             return [*self._settle(msgspec.structs.replace(lost, primary=False, **stopped)), ranks_ended]
         return [*self._settle(cause), ranks_ended]
 
-    def _fail_here(self, report: HostReport) -> list[Action]:
+    def _fail_here(self, report: EndReport) -> list[Action]:
         if self._told_here:
             return []
         self._told_here = True
         return [event_of(report)]
 
-    def _settle(self, report: HostReport) -> list[Action]:
+    def _settle(self, report: EndReport) -> list[Action]:
         self.verdict = report
         actions: list[Action] = self._fail_here(report) if report.failed else []
         if report.stopped and report.exit_code and not self._stopped:

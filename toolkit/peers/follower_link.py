@@ -12,7 +12,7 @@ from toolkit.peers.clock import Clock, on_clock
 from toolkit.peers.follower import Follower
 from toolkit.peers.frames import HEAD_BYTES, LARGEST_BYTES, NONCE_BYTES, RefusedError, Seal, encode
 from toolkit.peers.link import READ, WRITE, Connection, Link, near_end, prepare
-from toolkit.peers.messages import Hello, HostReport, Message, Pong, Welcome
+from toolkit.peers.messages import EndReport, Hello, Message, Pong, Welcome
 from toolkit.peers.protocol import Action, Send, Timeouts
 from toolkit.peers.route import Route
 from toolkit.peers.space import own_space
@@ -108,7 +108,7 @@ class FollowerLink(Link):
         self._do(self.roll.tell(message, time.monotonic()))
 
     @property
-    def verdict(self) -> HostReport | None:
+    def verdict(self) -> EndReport | None:
         return self.roll.verdict
 
     @property

@@ -30,11 +30,11 @@ from toolkit.peers.members import Members
 from toolkit.peers.messages import (
     Attempt,
     Bye,
+    EndReport,
     Evidence,
     Failing,
     Go,
     HostEnded,
-    HostReport,
     Idle,
     Left,
     Message,
@@ -101,7 +101,7 @@ class Leader:
         self._budget = Budget(allowed=restarts)
         # By follower: the attempt that what it says on its connection is of.
         self._at: dict[str, int] = {}
-        self.verdict: HostReport | None = None
+        self.verdict: EndReport | None = None
         self._begin(None, {self._me}, now_s)
 
     def _begin(self, again: NextAttempt | None, hosts: set[str], now_s: float) -> None:
@@ -119,7 +119,7 @@ class Leader:
         self._ranks_left: dict[str, int] = {}
         self._steps: dict[str, int] = {}
         self._agreed: Step | None = None
-        self._ended: dict[str, HostReport] = {}
+        self._ended: dict[str, EndReport] = {}
         self._launches: dict[str, Launch] = {}
         self._over: LeaderDone | None = None
         self._resting: set[str] = set()
@@ -297,7 +297,7 @@ class Leader:
         self._agreed = Step(step=step)
         return [Send(hosts=self._followers, message=self._agreed), StopStep(step=step)]
 
-    def _on_evidence(self, host: str, report: HostReport | None, now_s: float) -> list[Action]:
+    def _on_evidence(self, host: str, report: EndReport | None, now_s: float) -> list[Action]:
         if report is not None:
             self._findings.note(host, report)
         if not self._findings.is_hang or self._findings.has_stacks_of(host):
@@ -334,12 +334,12 @@ class Leader:
             return []
         if not any(self._ranks_left.get(host) != 0 for host in self._unended):
             return []
-        lost = HostReport(
+        lost = EndReport(
             host=self._me, exit_code=1, failed_ns=now_ns, blame="user", kind="ExecuteUserScriptError", lost=True
         )
         return self._fail("", blamed(lost, self._findings.early), now_s)
 
-    def _on_ended(self, host: str, report: HostReport, now_s: float) -> list[Action]:
+    def _on_ended(self, host: str, report: EndReport, now_s: float) -> list[Action]:
         self._ended[host] = report
         self._hang.moved(now_s)
         self._findings.note_early(report.early)
@@ -359,7 +359,7 @@ class Leader:
         self._rested = Rested()
         return [Send(hosts=self._followers, message=self._rested), AllRanksEnded()]
 
-    def _fail(self, host: str, report: HostReport, now_s: float, *, whole: bool = True) -> list[Action]:
+    def _fail(self, host: str, report: EndReport, now_s: float, *, whole: bool = True) -> list[Action]:
         """Take bad news from *host* ("": found by the leader itself), and pass the first on."""
         self._findings.take(host, report, whole=whole)
         if whole and not self._findings.is_hang:
@@ -424,7 +424,7 @@ class Leader:
             return self._end_late(self._first_end_s + self._times.end_s, now_s)
         return []
 
-    def _settle_or_repeat(self, worst: HostReport, failing_s: float, now_s: float) -> list[Action]:
+    def _settle_or_repeat(self, worst: EndReport, failing_s: float, now_s: float) -> list[Action]:
         """End the job by *worst*, or begin another attempt; as long as that may be, wait for every host to end."""
         if not self._budget.allowed:
             return self._settle(worst, now_s)
@@ -449,7 +449,7 @@ class Leader:
             return [LogLine(text=f"no restart: {refusal}", warns=True), *self._settle(worst, now_s)]
         return self._repeat(worst, failure, now_s)
 
-    def _repeat(self, worst: HostReport, failure: Failure, now_s: float) -> list[Action]:
+    def _repeat(self, worst: EndReport, failure: Failure, now_s: float) -> list[Action]:
         worst = shared(self._findings.whole(worst, self._hosts), len(self._hosts))
         restart = Restart(
             attempt=self._attempt + 1,
@@ -476,16 +476,16 @@ class Leader:
         missing = [host for host in self._hosts if host in self._unended]
         return self._fail("", not_ended(missing, self._times.end_s), now_s)
 
-    def _together(self) -> HostReport:
+    def _together(self) -> EndReport:
         """Return the end of a job in which nothing failed: of a stop, the worst of the hosts' ends."""
         ends = list(self._ended.values())
         if self._stop is not None:
             late = f"had not ended {self._times.grace_s + STOPPED_S:g} s after the stop"
             ends += [stopped(host, self._stop.signal, late) for host in self._unended]
         worst = max(ends, key=lambda report: report.exit_code)
-        return worst if worst.exit_code else HostReport(host=self._me, exit_code=0, stopped=self._stop is not None)
+        return worst if worst.exit_code else EndReport(host=self._me, exit_code=0, stopped=self._stop is not None)
 
-    def _settle(self, report: HostReport, now_s: float) -> list[Action]:
+    def _settle(self, report: EndReport, now_s: float) -> list[Action]:
         self.verdict = report = shared(self._findings.whole(report, self._hosts), len(self._hosts))
         self._settled_s = now_s
         actions: list[Action] = [Send(hosts=self._followers, message=Verdict(report=report))]

@@ -21,7 +21,7 @@ from toolkit.peers.frames import (
 )
 from toolkit.peers.leader import Leader
 from toolkit.peers.link import PROVE_WITHIN_S, READ, Connection, Link, far_end, peer, prepare
-from toolkit.peers.messages import Bye, Evidence, Failing, Hello, HostEnded, HostReport, Message, Notice
+from toolkit.peers.messages import Bye, EndReport, Evidence, Failing, Hello, HostEnded, Message, Notice
 from toolkit.peers.protocol import Action, HostStepTimes, LogLine, Send, Timeouts
 from toolkit.peers.space import Survey, own_space
 
@@ -103,7 +103,7 @@ class LeaderLink(Link):
         self._do(self.roll.heard(self.me, message, time.monotonic(), time.monotonic_ns()))
 
     @property
-    def verdict(self) -> HostReport | None:
+    def verdict(self) -> EndReport | None:
         return self.roll.verdict
 
     @property

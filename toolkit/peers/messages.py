@@ -32,7 +32,7 @@ Rank = Annotated[int, Meta(ge=0, le=1 << 24)]
 StepNumber = Annotated[int, Meta(ge=-(1 << 62), le=1 << 62)]
 
 
-class HostReport(Record, frozen=True, kw_only=True):
+class EndReport(Record, frozen=True, kw_only=True):
     """How one host's part failed or ended.
 
     `primary`: a cause of its own, not collateral of another process's end. `failed_ns`: when, on the sender's monotonic
@@ -149,14 +149,14 @@ class Failing(Record, frozen=True, kw_only=True, tag="failing"):
     """Both ways: this is the worst known so far; stop your ranks, and answer with Evidence. Not `whole`: cut short, the
     whole follows."""
 
-    report: HostReport
+    report: EndReport
     whole: bool = True
 
 
 class Evidence(Record, frozen=True, kw_only=True, tag="evidence"):
     """Up: what failed here first, as far as is known now (None: nothing)."""
 
-    report: HostReport | None
+    report: EndReport | None
 
 
 class Step(Record, frozen=True, kw_only=True, tag="step"):
@@ -168,7 +168,7 @@ class Step(Record, frozen=True, kw_only=True, tag="step"):
 class HostEnded(Record, frozen=True, kw_only=True, tag="ended"):
     """Up: this host's processes have ended, so; and how far its ranks had come."""
 
-    report: HostReport
+    report: EndReport
     steps: Steps = Steps()
 
 
@@ -193,7 +193,7 @@ class Notice(Record, frozen=True, kw_only=True, tag="notice"):
 class Verdict(Record, frozen=True, kw_only=True, tag="verdict"):
     """Down: how the job ended, for every host."""
 
-    report: HostReport
+    report: EndReport
 
 
 class Rested(Record, frozen=True, kw_only=True, tag="rested"):

@@ -5,7 +5,7 @@ import msgspec
 
 from toolkit import exit_codes
 from toolkit.job.events import Hang, PeerFailed
-from toolkit.peers.messages import HostReport
+from toolkit.peers.messages import EndReport
 
 # What a Verdict may hold of cause and of traceback, for all hosts together: at 10,000 hosts 1,600 characters each.
 FAN_OUT = 1 << 24
@@ -17,9 +17,9 @@ FIRST_NEWS = {"cause": 380, "ended": 100, "advice": 80, "fingerprint": 0, "proce
 HANG = "Hang"
 
 
-def vanished(host: str, how: str, at_ns: int) -> HostReport:
+def vanished(host: str, how: str, at_ns: int) -> EndReport:
     """Return the report of a host that is gone, made by one that lives."""
-    return HostReport(
+    return EndReport(
         host=host,
         exit_code=exit_codes.TEMPORARY_FAILURE,
         primary=True,
@@ -40,7 +40,7 @@ def silent(seconds: float) -> str:
     return f"nothing was heard of it for {seconds:.1f} s: it is stopped, overloaded or cut off"
 
 
-def in_vain(missing: list[str], join_s: float, at_ns: int, *, came: bool = False, waits: dict[str, str]) -> HostReport:
+def in_vain(missing: list[str], join_s: float, at_ns: int, *, came: bool = False, waits: dict[str, str]) -> EndReport:
     """Return the report of a job for which *missing* hosts did not come in time; or *came*, and are not ready. *waits*:
     by host that is not ready, what it waits for itself."""
     known = [host for host in missing if host in waits][:MOST]
@@ -50,7 +50,7 @@ def in_vain(missing: list[str], join_s: float, at_ns: int, *, came: bool = False
     else:
         cause = f"waited {join_s:g} s in vain for {named(missing)} (TOOLKIT_JOIN_S)"
         cause += "".join(f"; host {host} waited for {needs}" for host, needs in sorted(waits.items())[:MOST])
-    return HostReport(
+    return EndReport(
         host=known[0] if came and known else missing[0],
         exit_code=exit_codes.TEMPORARY_FAILURE,
         primary=True,
@@ -61,7 +61,7 @@ def in_vain(missing: list[str], join_s: float, at_ns: int, *, came: bool = False
     )
 
 
-def no_leader(leader: str, join_s: float, at_ns: int, hint: str) -> HostReport:
+def no_leader(leader: str, join_s: float, at_ns: int, hint: str) -> EndReport:
     """Return the report of a follower that has not met its leader in time."""
     report = in_vain([leader], join_s, at_ns, waits={})
     cause = f"waited {join_s:g} s in vain for host {leader}, the leader (TOOLKIT_JOIN_S){hint}"
@@ -76,10 +76,10 @@ def of_what(hosts: list[str], waits: dict[str, str]) -> str:
     return f" ({'it' if len(hosts) == 1 else f'host {known[0]}'} waits for {waits[known[0]]})"
 
 
-def other_key(host: str, leader: str = "") -> HostReport:
+def other_key(host: str, leader: str = "") -> EndReport:
     """Return the report of *host*, which the leader refuses; made by *host* itself where *leader* is named."""
     who = f"host {leader}, the leader, refuses this host, {host}" if leader else f"host {host} was refused"
-    return HostReport(
+    return EndReport(
         host=host,
         exit_code=exit_codes.MISCONFIGURED,
         primary=True,
@@ -90,9 +90,9 @@ def other_key(host: str, leader: str = "") -> HostReport:
     )
 
 
-def shared_address(me: str, one: str, other: str, address: str) -> HostReport:
+def shared_address(me: str, one: str, other: str, address: str) -> EndReport:
     """Return the report of a job of which two hosts have one *address*, seen by *me*."""
-    return HostReport(
+    return EndReport(
         host=me,
         exit_code=exit_codes.MISCONFIGURED,
         primary=True,
@@ -105,7 +105,7 @@ def shared_address(me: str, one: str, other: str, address: str) -> HostReport:
     )
 
 
-def worse(one: HostReport | None, other: HostReport | None) -> HostReport | None:
+def worse(one: EndReport | None, other: EndReport | None) -> EndReport | None:
     """Return which of two is the cause: one of its own before a collateral failure, then the earlier (0, unknown, is
     last)."""
     if one is None or other is None:
@@ -113,7 +113,7 @@ def worse(one: HostReport | None, other: HostReport | None) -> HostReport | None
     return min(one, other, key=lambda report: (not report.primary, not report.failed_ns, report.failed_ns))
 
 
-def news(report: HostReport) -> str:
+def news(report: EndReport) -> str:
     """Return in one line who failed. What a rank failed of is said once, at the end of the host's log."""
     if not report.process:
         return f"host {report.host} failed: {report.cause.splitlines()[0] if report.cause else report.ended}"
@@ -125,7 +125,7 @@ def news(report: HostReport) -> str:
     return f"{who} failed: {report.ended}" if report.ended else f"{who} failed"
 
 
-def event_of(report: HostReport) -> PeerFailed | Hang:
+def event_of(report: EndReport) -> PeerFailed | Hang:
     """Return the event that *report*, of another host or of the whole job, is for this host's ranks."""
     return Hang(seconds=report.idle_s) if report.kind == HANG else PeerFailed(text=news(report))
 
@@ -136,13 +136,13 @@ def named(hosts: list[str]) -> str:
     return f"host {shown}" if len(hosts) == 1 else f"hosts {shown}"
 
 
-def light(report: HostReport) -> HostReport:
+def light(report: EndReport) -> EndReport:
     """Return *report* as first news, which must be quick, and pass where larger messages are lost: about 1 KB."""
     texts = {name: getattr(report, name)[:most] for name, most in FIRST_NEWS.items()}
     return msgspec.structs.replace(report, traceback="", stuck=(), **texts)
 
 
-def shared(report: HostReport, hosts: int) -> HostReport:
+def shared(report: EndReport, hosts: int) -> EndReport:
     """Return *report* as *hosts* hosts can be told: of a traceback the end, of a cause the beginning."""
     most = max(FAN_OUT // hosts, LEAST_TEXT)
     if len(report.cause) <= most and len(report.traceback) <= most:
@@ -150,9 +150,9 @@ def shared(report: HostReport, hosts: int) -> HostReport:
     return msgspec.structs.replace(report, cause=report.cause[:most], traceback=report.traceback[-most:])
 
 
-def hung(me: str, idle_s: float, now_ns: int) -> HostReport:
+def hung(me: str, idle_s: float, now_ns: int) -> EndReport:
     """Return the report of a job of which no rank has moved for *idle_s*."""
-    return HostReport(
+    return EndReport(
         host=me,
         exit_code=exit_codes.TIMED_OUT,
         primary=True,
@@ -164,10 +164,10 @@ def hung(me: str, idle_s: float, now_ns: int) -> HostReport:
     )
 
 
-def not_ended(missing: list[str], end_s: float) -> HostReport:
+def not_ended(missing: list[str], end_s: float) -> EndReport:
     """Return the report of hosts that run on *end_s* after the first host ended."""
     cause = f"{named(missing)} had not ended {end_s:g} s after the first host had (TOOLKIT_END_S)"
-    return HostReport(
+    return EndReport(
         host=missing[0],
         exit_code=exit_codes.TEMPORARY_FAILURE,
         primary=True,
@@ -177,9 +177,9 @@ def not_ended(missing: list[str], end_s: float) -> HostReport:
     )
 
 
-def stopped(host: str, signal: int, what: str) -> HostReport:
+def stopped(host: str, signal: int, what: str) -> EndReport:
     """Return the report of *host*, which was to stop because of *signal*, and of which nothing more is known than
     *what* it did."""
-    return HostReport(
+    return EndReport(
         host=host, exit_code=exit_codes.of_signal(signal), stopped=True, kind="Stopped", cause=f"host {host} {what}"
     )

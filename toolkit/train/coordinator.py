@@ -13,7 +13,7 @@ from toolkit.job.restart import Restart, Steps
 from toolkit.job.restart import news as restart_news
 from toolkit.log import Log
 from toolkit.peers import messages
-from toolkit.peers.messages import HostReport
+from toolkit.peers.messages import EndReport
 from toolkit.peers.protocol import HostStepTimes, LogLine, Send
 from toolkit.peers.reports import HANG, news
 from toolkit.supervise.loop import Supervisor
@@ -176,7 +176,7 @@ class Coordinator:
                 self._log.warning(f"link: refused {reason}, {count} times")
         self._link.close()
 
-    def _name(self, verdict: HostReport) -> None:
+    def _name(self, verdict: EndReport) -> None:
         """Log the job's cause at once where this host knew a collateral failure only: its own ranks may take long to
         end."""
         text = news(verdict)
@@ -192,9 +192,9 @@ class Coordinator:
     def _failed(self, so_far: Ended) -> Outcome | None:
         return judge.failed(self._job, msgspec.structs.replace(so_far, memory=self._memory()))
 
-    def _report(self, outcome: Outcome) -> HostReport:
+    def _report(self, outcome: Outcome) -> EndReport:
         mask = self._log.mask
-        return HostReport(
+        return EndReport(
             host=self._job.cluster.current,
             exit_code=outcome.exit_code,
             primary=outcome.primary,
@@ -219,7 +219,7 @@ class Coordinator:
             early=early.first(self._job.cluster.current, outcome.exits),
         )
 
-    def _final(self, outcome: Outcome, verdict: HostReport) -> Outcome:
+    def _final(self, outcome: Outcome, verdict: EndReport) -> Outcome:
         me = self._job.cluster.current
         own = verdict.host == me and verdict.exit_code == outcome.exit_code and verdict.kind != HANG
         own = own and bool(outcome.primary or outcome.process) and not verdict.blames_an_early_exit
@@ -261,7 +261,7 @@ class Coordinator:
         )
 
 
-def _part(outcome: Outcome, verdict: HostReport) -> str:
+def _part(outcome: Outcome, verdict: EndReport) -> str:
     """Return what part a host had in the end of a job that another host caused."""
     if outcome.primary:
         return f"failed, too ({outcome.ended or outcome.kind})"

@@ -113,7 +113,7 @@ class Settings(Record, frozen=True, kw_only=True):
     ] = None
     job_secret: Annotated[str, _meaning("what the link's key is made from; else what the job's hosts share")] = ""
     job_secret_file: Annotated[Path | None, _meaning("a file that holds it")] = None
-    beat_s: Annotated[Seconds, _meaning("time between two signs of life on the link")] = 1.0
+    beat_s: Annotated[Seconds, _meaning("time between two heartbeats on the link")] = 1.0
     patience_s: Annotated[Seconds, _meaning("silence on the link after which a host counts as vanished")] = 8.0
     end_s: Annotated[
         Seconds, _meaning("how long the last host may end after the first that ended well; 0: as long as it lives")

@@ -140,7 +140,7 @@ class Follower:
         self._seen = ""
 
     def is_quiet(self, now_s: float) -> bool:
-        """True if the leader has sent nothing for a third of the heartbeat timeout: its answers to two signs of life or
+        """True if the leader has sent nothing for a third of the heartbeat timeout: its answers to two heartbeats or
         more are late, and TCP may wait longer and longer before it sends again what a bad network lost. A new
         connection does not wait."""
         return self._heard_s is not None and now_s >= self._heard_s + self._times.patience_s / 3

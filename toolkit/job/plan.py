@@ -56,7 +56,7 @@ Need = Resolves | Listens | Locked
 
 
 class StopPolicy(Record, frozen=True, kw_only=True):
-    """How a process is stopped: a signal to its leader first, SIGKILL to its group after `grace_s`.
+    """How a process is stopped: a signal to it alone first, SIGKILL to all that is left after `grace_s`.
 
     `failure_s`: the most that ranks get after another one failed. `as_one`: the launcher ends all hosts' ranks once it
     hears that one ended, so while the job stops it hears of none before every host's have ended. `with_ranks`: the

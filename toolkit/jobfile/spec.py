@@ -90,8 +90,7 @@ def complete(
     options: Mapping[str, Any], origin: Origin, *, folder: Path, stamp: str, needs_script: bool = True
 ) -> JobFile:
     """Return the JobFile for *options*; *folder* is where jobs/ goes; *stamp* (a time) makes a name if none
-    is given.
-    *needs_script* False: a plug-in runs, and `source` is given.
+    is given. *needs_script* False: a plug-in runs, and `source` is given.
 
     Raises:
         ContractError: an option is missing, of the wrong type or outside what is possible; names it.

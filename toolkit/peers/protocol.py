@@ -41,7 +41,7 @@ AGREE_S = 0.5
 # waited for after a failure, so that it learns of it and does not wait for the whole of TOOLKIT_JOIN_S.
 FAREWELL_S = 2.0
 LINGER_S = 30.0
-# Beyond the grace: until a stopped host's own walk has killed, swept and reported.
+# Beyond the grace: until a stopped host has killed and swept its processes and reported its end.
 STOPPED_S = 10.0
 # Beyond the grace: until a host that failed has killed, swept and drained its console, and could start again.
 RESTART_S = 60.0

@@ -35,14 +35,14 @@ class Daemons:
     def __init__(self, wire: Wire | None) -> None:
         self._wire = wire
         self._agents: dict[str, list[ShimConnection]] = {}
-        # Of agents: they end behind mpirun, and that is no news.
+        # Of agents, which end after mpirun: they are not reported as left behind.
         self.pids: set[int] = set()
         self._waiter: ShimConnection | None = None
         self._dismissed = False
         self._given = False
 
     def on_launch(self, agent: ShimConnection, asked: Launch) -> str:
-        """Pass an agent's wish on; return what keeps it from being met, "" for nothing."""
+        """Pass an agent's request on; return why it cannot be met, "" if it can."""
         if self._wire is None:
             agent.answer(code=69, number=None)
             return f"mpirun wants to start {asked.host}, but there is no link to it"

@@ -1,4 +1,4 @@
-"""Carries out what the stop machine answers with: signals to processes, messages to other hosts, lines in the log."""
+"""Carries out the stop machine's actions: signals to processes, messages to other hosts, lines in the log."""
 
 import signal
 from collections.abc import Callable, Iterable
@@ -36,7 +36,7 @@ class Around(Home, Protocol):
     others: Others | None
 
     def carry_out(self, action: Action, event: events.Event) -> None:
-        """Do what concerns no phase."""
+        """Carry out an action that concerns no phase."""
 
 
 class Effects:

@@ -140,7 +140,7 @@ class Supervisor:
         return self.others.serve() if self.others is not None else []
 
     def carry_out(self, action: Action, event: Event) -> None:
-        """Do what concerns no phase."""
+        """Carry out an action that concerns no phase."""
         if action is Action.HURRY:
             for outlet in self.console.outlets:
                 outlet.patience_s = STALLED_STOP_S

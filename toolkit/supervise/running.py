@@ -173,7 +173,7 @@ class Running:
         return rest_s if rest_s < math.inf else None
 
     def _on_step(self, now_s: float) -> None:
-        """See what has happened besides what descriptors told."""
+        """Handle what no descriptor reports: ended children, deadlines, hangs and log rules."""
         if self._child_ended:
             self._child_ended = False
             self._reap()
@@ -236,7 +236,7 @@ class Running:
             elif self._around.guardian is not None and pid == self._around.guardian.pid:
                 self._around.renew_guardian(self._processes.living)
                 self._record.note("the guardian process was ended by somebody; another has taken its place")
-            # Else an orphan that we adopted: reaped, and no business of the outcome.
+            # Else an orphan that the kernel gave to `train`: reaped, without effect on the outcome.
         for process, ended in ends:
             self._post(_end_of(process, ended))
 

@@ -9,7 +9,7 @@ import os
 import signal
 from types import FrameType, TracebackType
 
-# By these people and platforms ask for a stop; ranks get the one that came.
+# People and platforms ask for a stop by these; ranks get the one that came.
 STOPPING = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT})
 # Notices of a limit or a clock, and signals without a meaning of their own. Ranks get SIGTERM, which scripts handle.
 ENDING = frozenset(
@@ -28,8 +28,8 @@ FORWARDED = frozenset({signal.SIGUSR1, signal.SIGUSR2})
 # A process that a shell runs in the background would stop as it writes to the terminal; SIGIO announces input;
 # SIGVTALRM is our own clock (metrics/guard.py), and Python writes its number to the wakeup descriptor, too.
 IGNORED = frozenset({signal.SIGTTIN, signal.SIGTTOU, signal.SIGIO, signal.SIGVTALRM})
-# `timeout` signals its child and then its own process group, a terminal and a platform may both ask: a stop signal that
-# comes so soon after the first one asks for nothing new.
+# A stop signal this soon after the first counts as the same request: `timeout` signals its child and then its own
+# process group, and a terminal and a platform may both send one.
 SAME_WISH_S = 1.0
 
 
@@ -90,8 +90,8 @@ class Signals:
             return []
 
     def interrupting(self) -> "_Interrupting":
-        """Within this block a stop signal, also one that came before it, raises Interrupted wherever it finds the
-        program: in a system call that waits, too. For work that can be left half done at any line, outside the loop."""
+        """Within this block a stop signal, also one that came before it, raises Interrupted wherever the
+        program is, also in a system call that waits. For work outside the loop that may stop at any line."""
         return _Interrupting(self)
 
     def interrupt(self, on: bool) -> None:
@@ -142,7 +142,7 @@ def defaults() -> None:
 
 
 class Wishes:
-    """Tells a new wish to stop from a repeated one. Times are monotonic seconds."""
+    """Tells a new stop request from a repeated one. Times are monotonic seconds."""
 
     def __init__(self) -> None:
         self._first_s: float | None = None

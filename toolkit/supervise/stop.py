@@ -61,7 +61,7 @@ class Action(Enum):
     TELL_LAUNCHER = "SIGTERM to the launcher"
     SWEEP = "SIGTERM to every descendant left"
     KILL = "SIGKILL to every descendant left"
-    KILL_LAUNCHER = "SIGKILL to the launcher: its ranks have ended, and what it would say of that is news to nobody"
+    KILL_LAUNCHER = "SIGKILL to the launcher: its ranks have ended, and its own report of that adds nothing"
     END_LAUNCHER = "SIGKILL to the launcher, too, unless it was the first to end its ranks and has to say why"
     LOOK = "the ended are reaped; while killing, what is new is killed"
     DUMP = "every rank's stacks are written down"

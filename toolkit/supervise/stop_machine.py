@@ -1,6 +1,6 @@
 """Pure: decides when and how what runs on this host is brought to its end. Every flag that decides about it is here.
 
-The machine takes one event at a time, with the facts of that moment, and answers with what is to be done; it never
+The machine takes one event at a time, with the facts of that moment, and answers with actions; it never
 acts, has no clock, and is never called while it answers. What an event brings about by itself (a stop that finds no
 rank: the last rank has ended) is a further cue in the same answer; what an action brings about comes back as an event.
 
@@ -98,7 +98,7 @@ class StopMachine:
         return max(min(due_s - now_s, LOOK_S if self._saving else math.inf), 0.0)
 
     def is_due(self, now_s: float) -> bool:
-        """True if a Tick is due: by time, or since what is waited for is seen by looking only."""
+        """True if a Tick is due: by time, or because only looking shows what the machine waits for."""
         return bool(self._saving) or self.state == "draining" or self.rest_s(now_s) <= 0
 
     # --- events
@@ -183,7 +183,7 @@ class StopMachine:
             if here and self._linked:
                 self._actions.append(Action.TELL_STOP)
         self.last_stop = stop
-        # NextAttempt: to this host. Platforms stop all hosts at once, and another's stop may be here first.
+        # Only a second signal to this host kills: a platform may stop all hosts, and another's stop may arrive first.
         self._cues.append(Cue.STOP_AGAIN if here and self._stopped_here else Cue.STOP)
         self._stopped_here = self._stopped_here or here
 

@@ -1,1 +1,1 @@
-"""`train` itself: the walk from the documents to the outcome."""
+"""`train` itself: its steps from the job's documents to the outcome."""

@@ -1,5 +1,5 @@
-"""The job coordinator of one host: what one host tells the others of its end, and what the job's end means for this
-host."""
+"""The job coordinator of one host: it tells the other hosts how this host ended, and makes this host's outcome of the
+job's verdict."""
 
 import time
 from collections.abc import Callable
@@ -21,16 +21,16 @@ from toolkit.train.joining import join
 from toolkit.train.step_times import StepTimes
 from toolkit.verdict import early, judge, mpi
 
-# Beyond the grace, until a stopped job's hosts have all told how they ended.
+# Beyond the grace: how long a stopped job's hosts have to report how they ended.
 STOPPED_S = 15.0
-# Of what this host waits for, how many are told to the others.
+# How many of the needs that this host waits for it tells the others.
 SHOWN = 4
 # Characters of what mpirun says of a rank's abort.
 SAID = 1024
 
 
 class Coordinator:
-    """This host's voice among the job's hosts (supervise.others.Others), and the job's verdict at the end."""
+    """What this host tells the other hosts and hears from them (supervise.others.Others), to the verdict at the end."""
 
     def __init__(self, job: Job, log: Log, memory: Callable[[], Memory], step_times: StepTimes | None) -> None:
         self._job = job
@@ -49,7 +49,7 @@ class Coordinator:
         return self._link.fd
 
     def serve(self) -> list[Heard]:
-        """Do what is due; say what is to be said, and return the rest."""
+        """Serve the link; log what it reports, and return the events that came."""
         self._link.serve()
         self._tell_steps()
         events: list[Heard] = []

@@ -1,4 +1,4 @@
-"""The walk of `train`: who is asked, in which order. Everything it decides, it decides by asking a room."""
+"""The steps of `train`, in order: from the job's documents to its reported outcome. The packages it calls decide."""
 
 import errno
 import os
@@ -133,7 +133,7 @@ def _outcome(
         return _named(error, me)
     except OSError as error:
         return _of_os_error(error, me)
-    except Exception as error:  # noqa: BLE001 - the top of the walk: a fault of ours still ends with a true status
+    except Exception as error:  # noqa: BLE001 - the outermost level: also a fault of `train` is reported
         return _fault(error, me)
 
 
@@ -276,8 +276,8 @@ def _attempt(
 
 
 def _shown(argv: tuple[str, ...], log: Log) -> str:
-    """Return a command for the log: the beginning of one that is very long. Masked first: half a secret is none that is
-    known."""
+    """Return a command for the log: the beginning of one that is very long. It is masked before it is cut: the mask
+    does not know half a secret."""
     text = log.mask(" ".join(quoted(token) for token in argv))
     more = len(text) - MOST_SHOWN
     return (
@@ -336,7 +336,7 @@ def _stall(job: Job, run_folder: Path, number: int = 0) -> Stall | None:
 
 
 def _judged(job: Job, ended: Ended) -> Outcome:
-    """Return the outcome of *ended*; the verdict room is imported only now, that the script has run."""
+    """Return the outcome of *ended*; `verdict` is imported only now, after the script has run."""
     from toolkit.verdict.judge import judge
 
     return judge(job, ended)
@@ -427,7 +427,7 @@ def _fitted(spec: ProcessSpec, run_folder: Path, stacks: Path | None, more: dict
 def _shared_with_ranks(run_folder: Path, stacks: Path | None, log: Log) -> dict[str, str]:
     """Make the folders through which ranks and `train` tell each other things; return the variables that name them.
 
-    A full disk costs what they are for, and not the job.
+    On a full disk the job goes on without them.
     """
     environ = {}
     try:

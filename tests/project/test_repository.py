@@ -42,6 +42,19 @@ def braced(pattern: str) -> list[str]:
     return [found[1] + word + found[3] for word in found[2].split(",")] if found else [pattern]
 
 
+def test_no_file_holds_a_conflict_of_a_merge() -> None:
+    markers = (b"<" * 7 + b" ", b">" * 7 + b" ")
+
+    found = [
+        f"{path.relative_to(ROOT)}:{number}"
+        for path in tracked()
+        for number, line in enumerate(path.read_bytes().split(b"\n"), 1)
+        if line.startswith(markers)
+    ]
+
+    assert found == []
+
+
 def test_no_file_speaks_of_one_machine() -> None:
     # Put together here, so that this file does not hold them itself. /opt/ml is the contract's own.
     words = [

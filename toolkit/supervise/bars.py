@@ -1,30 +1,29 @@
-"""Pure: progress bars in the lines that a process writes: which text of a line counts, and which lines are only states.
+"""Pure: progress bars in the lines that a process writes: the text of a line, and the lines that are only states.
 
-What bars write (tqdm 4.67, rich 15, Keras 3):
+Bars write (tqdm 4.67, rich 15, Keras 3):
 
-    "\\r 10%|#   | 1/10" "\\r 20%|##  | 2/10" ... "\\n"    one bar: its states are one line
+    "\\r 10%|#   | 1/10" "\\r 20%|##  | 2/10" ... "\\n"    one bar: all its states form one line
     "\\n\\r 30%|###  | 3/10\\x1b[A"                         a bar at position 1: one row down, and up again
-    "\\r\\x1b[2K\\x1b[1A\\x1b[2KRow 1 ... \\nRow 2 ..."       rich, several rows: up to the first, and all of them anew
+    "\\r\\x1b[2K\\x1b[1A\\x1b[2KRow 1 ... \\nRow 2 ..."       rich, several rows: up to the first, then all rows again
 
-So a line's text is its last state that shows anything. A line whose row is written over by what follows is a state too:
-one that ends with a move upwards, or a bar's row that was reached by such a move. Any other line is never left out.
+So a line's text is its last visible state. A line that later output overwrites is a state, too: a line that ends with a
+move upwards, or a bar's row that such a move reached. Every other line is kept.
 """
 
 from collections.abc import Iterator
 
 from toolkit.patterns import lazy
 
-# Control sequences that show nothing, but for colours (they end with "m"): ECMA-48's CSI and OSC, and backspaces.
+# Control sequences that show nothing, without those for colours (they end with "m"): ECMA-48's CSI and OSC, backspaces.
 _MOVES = lazy(rb"\x1b\[[0-9;?]*[@-ln-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x08")
 _COLOURS = lazy(rb"\x1b\[[0-9;]*m")
 _UP = lazy(rb"\x1b\[\d*[AF]")
-# tqdm's "45%|", block elements (U+2580 to U+259F), and what rich draws bars of.
+# tqdm's "45%|", block elements (U+2580 to U+259F), and the characters of rich's bars.
 _BAR = lazy(rb"\d%\||\xe2\x96[\x80-\x9f]|\xe2\x94\x81|\xe2\x95[\xb8\xba]")
 
 
 def last_state(line: bytes) -> bytes:
-    """Return the last state of *line* (no newline in it) that shows anything, without moves of the cursor; b"" if none
-    does."""
+    """Return the last visible state of *line* (no newline in it), without cursor movements; b"" if there is none."""
     end = len(line)
     while end >= 0:
         start = line.rfind(b"\r", 0, end) + 1
@@ -36,7 +35,7 @@ def last_state(line: bytes) -> bytes:
 
 
 def kept_from(held: bytes) -> int:
-    """Return where the last state that shows anything begins in *held*, an unfinished line."""
+    """Return the offset of the last visible state in *held*, an unfinished line."""
     end = len(held)
     while end > 0:
         start = held.rfind(b"\r", 0, end) + 1
@@ -47,23 +46,23 @@ def kept_from(held: bytes) -> int:
 
 
 def is_plain(block: bytes) -> bool:
-    """True if no line of *block* has states; a carriage return that belongs to the line's end is none."""
+    """True if no line of *block* has states; a carriage return directly before the newline does not make one."""
     if b"\r" in block and block.count(b"\r") != block.count(b"\r\n"):
         return False
     return b"\x1b" not in block or _UP.search(block) is None
 
 
 def collapsed(block: bytes) -> bytes:
-    """Return *block*, whole lines, with each line that has states reduced to its last one."""
+    """Return *block*, whole lines, with each line reduced to its last state."""
     if is_plain(block):
         return block
     return b"\n".join(last_state(line) if _has_states(line) else line for line in block.split(b"\n"))
 
 
 def split(block: bytes) -> tuple[bytes, bytes]:
-    """Return (the lines of *block* that stay, the newest of those that are only states, b"" without one).
+    """Return (the lines of *block* to keep, the newest line that is only a state, b"" if there is none).
 
-    *block* is whole lines; each is reduced to its last state.
+    *block* is whole lines. Each is reduced to its last state.
     """
     if is_plain(block):
         return block, b""

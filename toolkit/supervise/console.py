@@ -1,4 +1,4 @@
-"""The two console streams of `train`, and who shares them how."""
+"""The two console streams of `train`, and how processes share them."""
 
 import os
 import select
@@ -16,7 +16,7 @@ MakeMonitor = Callable[[int | None, str], LineMonitor | None]
 
 
 class Outlets:
-    """The console's streams: one outlet where both end in the same sink."""
+    """The console's streams: a single outlet if both lead to the same sink."""
 
     def __init__(self, stdout: int = 1, stderr: int = 2) -> None:
         self.paired = same_sink(stdout, stderr)
@@ -33,7 +33,7 @@ class Outlets:
         return sum(outlet.pending_bytes for outlet in self)
 
     def flush(self) -> None:
-        """Put out what is pending, as long as the console takes any."""
+        """Write what is pending, as long as the console takes any."""
         for each in self:
             each.settle()
         while waiting := [each for each in self if each.pending_bytes and not each.stalled(time.monotonic())]:
@@ -47,9 +47,9 @@ class Outlets:
             outlet.pump()
 
     def lost(self) -> tuple[int, str]:
-        """Return how many bytes did not reach the console, and a sentence that says so, "" if none are missing.
+        """Return how many bytes did not reach the console, and a sentence that reports it, "" if none are missing.
 
-        Call it after `flush`: what is pending then counts as lost.
+        Call it after `flush`: what is still pending counts as lost.
         """
         lost = [(name, each) for name, each in (("stdout", self.stdout), ("stderr", self.stderr)) if each.missing_bytes]
         if self.paired:
@@ -59,10 +59,10 @@ class Outlets:
 
 
 class Console:
-    """Makes the streams of processes. `prefix_ranks`: several ranks share the console, each line says whose it is.
+    """Makes the streams of processes. `prefix_ranks`: each line begins with the name of its rank.
 
-    *tags*: the way mpirun says it, `[1,mpirank:R,HOST]<stdout>:`, which people's searches of SageMaker's logs know.
-    *make_monitor* returns the line monitor of a rank (None: a process that is no rank) of a host; *files*: the folder
+    *tags*: name it in mpirun's form, `[1,mpirank:R,HOST]<stdout>:`, for which users search SageMaker's logs.
+    *make_monitor* returns the line monitor of a rank (None: a process that is no rank) of a host. *files*: the folder
     of the ranks' log files, None for none.
     """
 
@@ -97,9 +97,9 @@ class Console:
     def streams(
         self, name: str, rank: int | None, *, stdout: int, stderr: int, shared: bool, tags: Tags | None = None
     ) -> tuple[tuple[Stream, Stream], RankFile | None]:
-        """Return the streams of one process, reading *stdout* and *stderr*, and the file they share.
+        """Return the streams that read *stdout* and *stderr* of one process, and the file that both write to.
 
-        With *tags* it is mpirun, whose streams are those of its ranks, who have no files.
+        With *tags* the process is mpirun: its streams carry its ranks' lines, and its ranks have no files.
         """
         if tags is not None:
             return self._tagged_streams(stdout, stderr, tags), None
@@ -119,7 +119,7 @@ class Console:
         from toolkit.supervise.tagged import TaggedStream
         from toolkit.supervise.tags import Places, Speaker, Tagged
 
-        # mpirun calls the machine it runs on by the machine's own name; Open MPI 4 leaves out the domain.
+        # mpirun uses the machine's own name for the machine it runs on; Open MPI 4 leaves out the domain.
         here = os.uname().nodename
         places = Places({**dict.fromkeys((here, here.partition(".")[0]), self.host), **tags.hosts})
 

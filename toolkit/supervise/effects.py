@@ -22,16 +22,16 @@ from toolkit.supervise.stop import Action
 from toolkit.supervise.stop_machine import StopMachine
 from toolkit.supervise.stop_times import KILL_S, LEADER_DONE_S
 
-# Within which every rank knows the step at which all stop: on one host, and across hosts (peers.protocol.AGREE_S and a
-# way).
+# The time until every rank knows the step at which all stop: on one host, and across hosts (peers.protocol.AGREE_S plus
+# the time on the network).
 AGREED_WITHIN_S = 0.05
 OTHERS_AGREED_WITHIN_S = 1.5
-# The process that looks whether the leader's services are still needed.
+# The name of the process that waits until no host uses this one's services.
 WAITING = "waiting"
 
 
 class Around(Home, Protocol):
-    """What actions need of what outlives a phase (loop.Supervisor)."""
+    """The part of loop.Supervisor, which outlives the phase, that actions use."""
 
     others: Others | None
 
@@ -40,7 +40,7 @@ class Around(Home, Protocol):
 
 
 class Effects:
-    """The actions of one phase. *post* takes the events that an action causes."""
+    """Carries out the actions of one phase. *post* takes the events that an action causes."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class Effects:
         self._killed: set[int] = set()
 
     def do(self, action: Action, event: events.Event) -> None:
-        """Carry out *action*, the answer to *event*."""
+        """Carry out *action*, which the machine returned for *event*."""
         if action in _ON_PROCESSES:
             _ON_PROCESSES[action](self)
         elif isinstance(event, events.RankEnded | events.MainEnded | events.ServiceEnded) and action in _ON_EXIT:
@@ -89,11 +89,11 @@ class Effects:
     # --- processes
 
     def signal_ranks(self, number: int, *, told: bool = True) -> None:
-        """Send *number* to every rank; before there is one, to the launcher."""
+        """Send *number* to every rank, or to the launcher if no rank was started yet."""
         self._processes.signal(self._whom(), number, told=told)
 
     def name_left(self) -> None:
-        """Name what SIGKILL has not ended."""
+        """Note which processes have survived SIGKILL."""
         left = sorted(self._processes.descendants())
         if left:
             names = ", ".join(f"{command_name(pid)} (pid {pid}, {why_unkilled(pid)})" for pid in left)
@@ -104,7 +104,7 @@ class Effects:
 
     @property
     def _number(self) -> int:
-        """The signal of the last stop."""
+        """The signal of the last stop request."""
         stop = self._machine.last_stop
         return stop.signal if stop is not None else signal.SIGTERM
 
@@ -121,7 +121,7 @@ class Effects:
         )
 
     def _ask(self, grace_s: float) -> None:
-        """Tell scripts that use toolkit.status before the signal does."""
+        """Write the stop request to the status page, before the signal is sent."""
         self._asking.stop(self._number, self._machine.stopped_at_ns, grace_s)
         others, pids = self._around.others, tuple(self._processes.living)
         if others is None:
@@ -134,8 +134,8 @@ class Effects:
         self._log.info(f"{signal_name(self._number)} received; no rank lives here, those of other hosts may")
 
     def _stop(self, processes: Iterable[Process]) -> None:
-        """SIGTERM to *processes*, once no rank holds a checkpoint open (toolkit.status); the deadline runs all the
-        same."""
+        """Send SIGTERM to *processes* once no rank holds a checkpoint open (toolkit.status). The deadline is not
+        extended."""
         saving = self._asking.holding(self._processes.living.values())
         if saving:
             self._post(events.RanksSave(names=tuple(saving)))
@@ -187,7 +187,7 @@ class Effects:
     def _say_left_wait(self) -> None:
         self._log.error("a rank ended without MPI_Finalize; stopping the ranks that wait for it")
 
-    # --- what an end brings about
+    # --- after the end of a process
 
     def _answer_shim(self, ended: Exit) -> None:
         shim = self._record.gone[ended.pid].shim

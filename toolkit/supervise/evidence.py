@@ -1,4 +1,4 @@
-"""What is known of how processes ended, and of those that are about to: the verdict is made of it."""
+"""The evidence for the verdict: how processes ended, and which living ones have raised the exception that ends them."""
 
 import time
 from collections.abc import Iterable, Iterator
@@ -10,7 +10,7 @@ from toolkit.job.outcome import Exit
 from toolkit.supervise.process import Process
 from toolkit.supervise.relay import Stream
 
-# Within which two pipes may have been read in the wrong order.
+# Two pipes that were read within this time may have been read in the wrong order.
 TOGETHER_S = 0.005
 
 
@@ -23,7 +23,7 @@ class Evidence:
 
     def raised_by(self, pid: int) -> tuple[int | None, int]:
         """Return when the main thread of a process raised the exception it died of (None: the hook saw none), and the
-        code that this leads to."""
+        exit code that follows from it."""
         found = status_pages.raised(self._folder, pid)
         if found is None or found.thread != "main":
             return None, 1
@@ -31,23 +31,23 @@ class Evidence:
         return found.time_ns, found.code
 
     def unfinished(self, pid: int) -> bool:
-        """True if a process that has ended had not called MPI_Finalize, as far as the hook saw."""
+        """True if, as far as the hook saw, a process ended without calling MPI_Finalize."""
         return pid in self._raised and bool(self._raised[pid].unfinished)
 
     def doomed(self, living: Iterable[Process]) -> Iterator[Exit]:
-        """Yield the ends to come of ranks that live, but have raised the exception they will die of."""
+        """Yield the expected ends of ranks that still live, but have raised the exception they will die of."""
         for process in living:
             raised_ns, code = self.raised_by(process.pid)
             if raised_ns is not None and process.rank is not None:
                 yield process.exit(code << 8, time.monotonic_ns(), raised_ns)
 
     def raised(self, exits: Iterable[Exit]) -> dict[str, status_pages.Raised]:
-        """Return the exceptions that processes died of, by their names. They may not be printed yet, or never be (our
-        signal came first), or not be found in what is kept of a long output."""
+        """Return the exceptions that processes died of, by process name. The output may not show them: they may not be
+        printed yet, `train`'s signal may come first, or a long output is kept only in part."""
         return {end.process: self._raised[end.pid] for end in exits if end.pid in self._raised}
 
     def raised_by_children(self, exits: Iterable[Exit]) -> tuple[status_pages.Raised, ...]:
-        """Return the exceptions that ended other processes, where one of *exits* failed."""
+        """Return the exceptions that ended processes which a rank started itself, if one of *exits* failed."""
         ends = list(exits)
         if all(end.ok for end in ends):
             return ()
@@ -55,7 +55,7 @@ class Evidence:
 
 
 def last_on(out: Stream, err: Stream) -> Literal["stderr", "stdout", "both"]:
-    """Return on which of its streams a process spoke last."""
+    """Return to which of its streams a process wrote last."""
     if abs(out.read_s - err.read_s) <= TOGETHER_S:
         return "both"
     return "stdout" if out.read_s > err.read_s else "stderr"

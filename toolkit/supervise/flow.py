@@ -1,7 +1,7 @@
-"""What the loop waits for, and the bytes on their way: descriptors, streams, back-pressure.
+"""The one poll loop: descriptors, the ranks' streams, back-pressure.
 
-A console that takes nothing must not make the loop wait nor memory grow: while an outlet is full its streams are not
-read, their pipes fill, and their writers wait as they would on any slow terminal.
+If the console takes nothing, the loop must not wait and memory must not grow. So while an outlet is full, its streams
+are not read: their pipes fill, and the writers wait as at any slow terminal.
 """
 
 import select
@@ -13,7 +13,7 @@ from toolkit.supervise.outlet import STALLED_STOP_S, Outlet
 from toolkit.supervise.relay import Stream
 
 QUIET_PIPE_S = 1.0
-# What a pipe may hold at the end: it is read to its end, but not for ever where a daemon goes on writing.
+# Reads of each pipe at the end: enough to empty it, but not endless if a daemon goes on writing.
 LAST_READS = 64
 
 
@@ -33,12 +33,12 @@ class Flow:
             self._mind(outlet)
 
     def watch(self, fd: int, handler: Callable[[], None], events: int = select.POLLIN) -> None:
-        """Call *handler* whenever *fd* is ready (or at its end)."""
+        """Call *handler* whenever *fd* is ready or at its end."""
         self._handlers[fd] = handler
         self._poll.register(fd, events)
 
     def unwatch(self, fd: int) -> None:
-        """Forget *fd*; no harm if it is not known."""
+        """Stop watching *fd*, if it is watched."""
         if self._handlers.pop(fd, None) is not None:
             self._poll.unregister(fd)
 
@@ -48,7 +48,7 @@ class Flow:
         self._read_again(stream)
 
     def forget(self, stream: Stream) -> None:
-        """Read nothing more from *stream*, and drop what is held of it."""
+        """Stop reading *stream*, and drop what is held of it."""
         if self._streams.pop(stream.fd, None) is not None:
             self.unwatch(stream.fd)
             self._paused.discard(stream.fd)
@@ -60,7 +60,7 @@ class Flow:
         return not self._streams
 
     def step(self, timeout_s: float | None) -> None:
-        """Wait until something is ready, at most *timeout_s* (None: as long as it takes), and handle it."""
+        """Wait until a descriptor is ready, at most *timeout_s* (None: no limit), and handle it."""
         waits = [wait for wait in (timeout_s, self._rest_s(time.monotonic())) if wait is not None]
         for fd, _ in self._poll.poll(min(waits) * 1000 + 1 if waits else None):
             handler = self._handlers.get(fd)
@@ -78,17 +78,17 @@ class Flow:
             self._mind(outlet)
 
     def begin_draining(self) -> None:
-        """Start the patience of `patience_ends_s` anew: what lies in the pipes has not been looked at yet."""
+        """Restart the time of `patience_ends_s`: the pipes may hold output that was not read yet."""
         self._moved_s = time.monotonic()
 
     def patience_ends_s(self) -> float:
-        """Return when (monotonic) to stop waiting for pipes that somebody holds open, or for a console that stalls."""
+        """Return when (monotonic) to stop waiting for pipes that a process holds open, or for a stalled console."""
         waiting = [each.moved_s + each.patience_s for each in self._console.outlets if each.pending_bytes]
         return max(self._moved_s + QUIET_PIPE_S, *waiting) if waiting else self._moved_s + QUIET_PIPE_S
 
     def give_up_stalled(self, for_s: float | None = STALLED_STOP_S) -> None:
-        """Let no script wait any longer for a console that has taken nothing for *for_s* seconds (None: its patience):
-        lines are counted as lost from now on, until it takes something again."""
+        """Let no script wait any longer for a console that has taken nothing for *for_s* seconds (None: its patience).
+        From now on lines count as lost until the console takes something again."""
         now_s = time.monotonic()
         for outlet in self._console.outlets:
             if outlet.stalled(now_s, for_s):
@@ -96,12 +96,12 @@ class Flow:
         self._resume()
 
     def stalled_s(self) -> float:
-        """Return for how many seconds the console has made scripts wait, 0 if it does not."""
+        """Return for how many seconds scripts have waited for the console, 0 if they do not."""
         full = [outlet.moved_s for outlet in self._console.outlets if outlet.full]
         return max(time.monotonic() - min(full), 0.0) if full else 0.0
 
     def drain(self) -> None:
-        """Relay what is left, and serve nothing else, until every stream is at its end or patience is."""
+        """Relay what is left, and serve nothing else, until every stream has ended or `patience_ends_s` is reached."""
         outlets = {outlet.fd for outlet in self._console.outlets}
         for fd in set(self._handlers) - set(self._streams) - outlets:
             self.unwatch(fd)
@@ -110,14 +110,14 @@ class Flow:
             self.step(QUIET_PIPE_S)
 
     def release(self) -> None:
-        """Wait for nothing any more; nobody else looks after what the outlets hold back."""
+        """Stop waiting for the outlets; write what they hold back, since nobody else will."""
         for outlet in self._console.outlets:
             outlet.settle()
         for fd in list(self._handlers):
             self.unwatch(fd)
 
     def end(self) -> None:
-        """Read what the pipes still hold, flush and close."""
+        """Read what the pipes still hold, then flush and close."""
         self.give_up_stalled(None)
         for stream in list(self._streams.values()):
             self.unwatch(stream.fd)

@@ -1,8 +1,8 @@
-"""A small process that ends what `train` started, should `train` itself be killed: SIGKILL leaves no time to.
+"""A small process that kills what is left of the job if `train` itself is killed: SIGKILL gives `train` no time to.
 
-When it wakes, `train` is dead, the kernel has killed the processes that `train` started (PR_SET_PDEATHSIG), and what
-these had started is nobody's child any more. It is found by what cannot be lost then: the run's marker in its
-environment, its session, or that it was seen below `train` before.
+When the guardian acts, `train` is dead, and the kernel has killed the processes that `train` started
+(PR_SET_PDEATHSIG). Their descendants have lost their parents. The guardian finds them by the run's marker in their
+environment, by their session, or because it has seen them below `train` before.
 """
 
 import os
@@ -14,18 +14,18 @@ from toolkit.supervise.children import Prctl, fork_call
 from toolkit.supervise.kernel import Seen, below, marked, pending, seen, table
 from toolkit.supervise.signals import ENDING, FORWARDED, IGNORED, STOPPING
 
-NAME = "toolkit-guard"  # Not "train": `killall -9 train` leaves it to do its work.
-# What was started with an empty environment, in a session of its own, is known only if a look at all of `train`'s
-# descendants has seen it. A look takes 1 to 10 ms; it may cost this share of a core, and is repeated after this long.
+NAME = "toolkit-guard"  # Not "train", so that `killall -9 train` does not kill it.
+# A process with an empty environment, in a session of its own, can be found only if a scan of `train`'s descendants has
+# seen it before. A scan takes 1 to 10 ms. It may cost this share of a core, and is repeated no sooner than this.
 LOOK_SHARE = 0.0005
 LOOK_S = 2.0
 
 
 class Guardian:
-    """The process, from its start to its dismissal.
+    """The guardian process, as `train` holds it.
 
-    It waits on a pipe whose other end only `train` holds. As PID 1 of a container `train` needs none: the kernel ends
-    the whole PID namespace with it.
+    It waits on a pipe whose other end only `train` holds. If `train` is PID 1 of a container it needs no guardian: the
+    kernel kills the whole PID namespace with it.
     """
 
     def __init__(self, marker: str, *, prctl: Prctl) -> None:
@@ -35,10 +35,10 @@ class Guardian:
 
         def watch() -> int:
             os.close(write_end)
-            # SIGUSR1, too: Slurm may send a notice to every process of a step.
+            # SIGUSR1 as well: Slurm may send a notice to every process of a step.
             for number in (*ENDING, *FORWARDED, *IGNORED, signal.SIGTSTP):
                 signal.signal(number, signal.SIG_IGN)
-            # Blocked and not ignored: they stay pending, where `was_sent` finds them.
+            # Blocked rather than ignored, so that they stay pending and `was_sent` finds them.
             for number in STOPPING:
                 signal.signal(number, signal.SIG_DFL)
             signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
@@ -46,7 +46,7 @@ class Guardian:
             null = os.open(os.devnull, os.O_RDWR)
             for fd in (0, 1, 2):
                 os.dup2(null, fd)
-            # Descriptors of the parent (its console, its links) must not outlive it here.
+            # The parent's descriptors (its console, its links) must close when the parent ends.
             os.dup2(read_end, 3)
             os.closerange(4, 1024)
             _end_all(marker.encode(), _watch(3, train))
@@ -56,35 +56,35 @@ class Guardian:
         os.close(read_end)
 
     def tell(self, pid: int) -> None:
-        """Say that *pid* was started, in a session of its own."""
+        """Report that *pid* was started, in a session of its own."""
         try:
             os.write(self._write_end, pid.to_bytes(4, "little"))
         except OSError:
-            pass  # It has been stopped or killed; what has the marker is found all the same.
+            pass  # It was stopped or killed; later it, or its successor, finds *pid* by the marker.
 
     def wake(self) -> None:
-        """Have it go on if somebody has stopped it (SIGSTOP): stopped, it would not outlive `train` to any purpose."""
+        """Continue it if it was stopped (SIGSTOP): a stopped guardian could not do its work."""
         try:
             os.kill(self.pid, signal.SIGCONT)
         except OSError:
-            pass  # It has ended, which `reap` tells.
+            pass  # It has ended; `reap` reports that.
 
     def was_sent(self) -> set[int]:
-        """Return the stop signals that this process was sent. Nobody means to stop it: who sends it one sends it to
-        every process of the job, as Slurm does with proctrack/linuxproc, to `train` last."""
+        """Return the stop signals that this process was sent. Nobody has a reason to signal it alone: its sender
+        signals every process of the job, `train` last, as Slurm does with proctrack/linuxproc."""
         return pending(self.pid) & STOPPING
 
     def dismiss(self) -> None:
-        """End it. By SIGKILL: one that somebody has stopped (SIGSTOP) would answer nothing else."""
+        """End it, by SIGKILL: a stopped process (SIGSTOP) reacts to no other signal."""
         try:
             os.kill(self.pid, signal.SIGKILL)
             os.waitpid(self.pid, 0)
         except OSError:
-            pass  # Somebody killed it before us; there is nothing to dismiss.
+            pass  # It was killed already.
         self.close()
 
     def close(self) -> None:
-        """Let go of one that has ended."""
+        """Close the pipe to a guardian that has ended."""
         os.close(self._write_end)
 
 
@@ -93,11 +93,11 @@ def _take_name() -> None:
         with open("/proc/self/comm", "w") as comm:
             comm.write(NAME)
     except OSError:
-        pass  # A name only.
+        pass  # The name is only for people.
 
 
 def _watch(pipe: int, train: int) -> dict[int, int]:
-    """Return, once *train* has ended, what it had started and what was seen below it: each process's start by pid."""
+    """Wait until *train* has ended; return the start times, by pid, of what it started and what was seen below it."""
     known: dict[int, int] = {}
     rest_s = LOOK_S
     while True:
@@ -106,7 +106,7 @@ def _watch(pipe: int, train: int) -> dict[int, int]:
             if not told:
                 return known
             for pid in (int.from_bytes(told[at : at + 4], "little") for at in range(0, len(told), 4)):
-                # One that has ended already is known by its session.
+                # If it has ended already, its session identifies what it left.
                 process = seen(pid)
                 known[pid] = process.start if process is not None else 0
         else:
@@ -118,8 +118,7 @@ def _watch(pipe: int, train: int) -> dict[int, int]:
 
 
 def _alive(known: dict[int, int], processes: dict[int, Seen]) -> dict[int, int]:
-    """Return those of *known* that live, or whose session somebody lives in. A pid that another process has been given
-    meanwhile has another start."""
+    """Return those of *known* that live, or in whose session a process lives. A reused pid has another start time."""
     sessions = {process.session for process in processes.values()}
     return {
         pid: start
@@ -129,7 +128,7 @@ def _alive(known: dict[int, int], processes: dict[int, Seen]) -> dict[int, int]:
 
 
 def _end_all(marker: bytes, known: dict[int, int]) -> None:
-    # Stopped first, so that nothing forks while the list is made; again, for what had forked before.
+    # All are stopped first, so that none forks while the list is made, and listed again for those forked before that.
     for _ in range(3):
         processes = table()
         ours = _alive(known, processes)

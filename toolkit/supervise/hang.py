@@ -1,4 +1,4 @@
-"""Watches one host's ranks for a hang (stall.py), and has their stacks written when there is one (stacks.py)."""
+"""Watches one host's ranks for a hang (stall.py), and has their stacks written if there is one (stacks.py)."""
 
 import time
 from collections.abc import Mapping
@@ -12,9 +12,9 @@ from toolkit.supervise.stall import Progress, oddity, used_ticks
 
 
 class Stall(Record, frozen=True, kw_only=True):
-    """When silence is a hang, and what then: `stops`, or only reports.
+    """How this host watches for hangs. `stops`: a hang ends the job; else it is only reported.
 
-    `folder` takes the stacks of *host*'s ranks, `prepared` is where the ranks write them.
+    `folder` takes the stacks of *host*'s ranks; the ranks write them in `prepared`.
     """
 
     after_s: float
@@ -25,8 +25,8 @@ class Stall(Record, frozen=True, kw_only=True):
 
 
 class HangWatch:
-    """Looks every so often; times are monotonic seconds. `folder`: where stacks go; `stops`: whether a hang ends the
-    job."""
+    """Looks at regular intervals. Times are monotonic seconds. `folder`: where the stacks are written. `stops`: a hang
+    ends the job."""
 
     def __init__(self, stall: Stall, environ: Mapping[str, str], prctl: children.Prctl) -> None:
         self.folder = stall.folder
@@ -46,9 +46,9 @@ class HangWatch:
         return max(min(due_s, self._collect_s if self._dump is not None else due_s) - now_s, 0.0)
 
     def idle_s(self, written_bytes: Mapping[int, int], now_s: float) -> float | None:
-        """Return for how long no rank has moved, 0 if that is no hang yet, None if it is not yet time to look.
+        """Return the seconds without activity of any rank, 0 if that is no hang yet, None if no look is due.
 
-        *written_bytes*: of each rank, by pid. While stacks are being written nobody looks.
+        *written_bytes*: of each rank, by pid. No look is due while stacks are being written.
         """
         if now_s - self._looked_s < self._every_s or self._dump is not None or not written_bytes:
             return None
@@ -57,7 +57,7 @@ class HangWatch:
         return idle_s if idle_s >= self._stall.after_s else 0.0
 
     def dump(self, ranks: Mapping[str, int]) -> str:
-        """Have the stacks of *ranks* (pid by name) written; return why that cannot be, else ""."""
+        """Have the stacks of *ranks* (pid by name) written; return why they cannot be, "" if they can."""
         stall = self._stall
         self._progress = Progress(time.monotonic())
         try:
@@ -75,7 +75,7 @@ class HangWatch:
         return ""
 
     def collected(self, now_s: float) -> tuple[str, tuple[Stuck, ...]] | None:
-        """Return the files with stacks, in words, and where each rank is, once they are written, else None."""
+        """Return, once the stacks are written, a text that names their files and where each rank is; None before."""
         if self._dump is None or now_s < self._collect_s:
             return None
         dump, self._dump = self._dump, None
@@ -83,5 +83,5 @@ class HangWatch:
 
 
 def stopped(ranks: Mapping[str, int]) -> tuple[Stuck, ...]:
-    """Return those of *ranks* (pid by name) whose processes cannot move: "rank 1 is stopped (SIGSTOP)"."""
+    """Return those of *ranks* (pid by name) whose processes cannot run: "rank 1 is stopped (SIGSTOP)"."""
     return tuple(Stuck(name=name, kind="unseen", state=state) for name, pid in ranks.items() if (state := oddity(pid)))

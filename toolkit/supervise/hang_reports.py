@@ -1,4 +1,4 @@
-"""What a phase sees and says of hangs: that no rank moves, and where its ranks are."""
+"""A phase's reports of hangs: that no rank is active, and where its ranks are."""
 
 import math
 import time
@@ -17,7 +17,7 @@ from toolkit.supervise.stop_facts import OnHang
 
 
 class HangReports:
-    """*watch* None: this host was not asked to look for hangs."""
+    """*watch* None: this host does not look for hangs."""
 
     def __init__(
         self, watch: HangWatch | None, processes: Processes, record: PhaseRecord, flow: Flow, pulse: Pulse, log: Log
@@ -31,7 +31,7 @@ class HangReports:
 
     @property
     def policy(self) -> OnHang:
-        """What a hang brings about."""
+        """What a hang leads to on this host."""
         if self._watch is None:
             return "unseen"
         return "stop" if self._watch.stops else "report"
@@ -41,7 +41,7 @@ class HangReports:
         return self._watch.rest_s(now_s) if self._watch is not None else math.inf
 
     def idle_s(self, now_s: float) -> float | None:
-        """Return for how long no rank here has moved, 0 if that is no hang yet, None if it is not yet time to look."""
+        """Return the seconds without activity of any rank here, 0 if that is no hang yet, None if no look is due."""
         if self._watch is None:
             return None
         idle_s = self._watch.idle_s(self._processes.written_bytes(), now_s)
@@ -55,7 +55,7 @@ class HangReports:
         return idle_s
 
     def say(self, event: Hang | Stalled) -> None:
-        """Say that no rank moves; keep those that cannot, where the job ends for it."""
+        """Log that no rank is active; if the hang ends the job, keep the ranks whose processes cannot run."""
         if self._watch is None:
             return
         found = stopped(self._processes.rank_pids)
@@ -67,14 +67,14 @@ class HangReports:
             self._record.hung = Hung(idle_s=event.seconds, seen_ns=time.monotonic_ns(), stuck=found)
 
     def dump(self) -> bool:
-        """Have the stacks of all ranks written; False if they cannot be."""
+        """Have the stacks of all ranks written; return False if they cannot be."""
         problem = self._watch.dump(self._processes.rank_pids) if self._watch is not None else ""
         if problem:
             self._record.note(problem)
         return not problem
 
     def collect(self, now_s: float) -> bool:
-        """Read the stacks if they are due; True if they were, also where they could not be read."""
+        """Read the stacks if they are due; return True if they were due, even if they could not be read."""
         return self._log.attempt("the stacks could not be collected", lambda: self._collect(now_s), True)
 
     def _collect(self, now_s: float) -> bool:

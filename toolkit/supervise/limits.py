@@ -1,5 +1,5 @@
-"""What a host may run out of: descriptors, processes, memory. `train` takes what it is allowed, and says what was not
-enough."""
+"""The limits of a host: descriptors, processes, memory. `train` raises its own soft limit, and names the limit that was
+reached."""
 
 import errno
 import resource
@@ -22,7 +22,7 @@ MEMORY_HINT = "Give the container more memory, or run fewer ranks or data loader
 def raise_open_files() -> tuple[int, int]:
     """Raise this process's soft limit of open files as far as MOST_FILES and the hard limit allow.
 
-    Returns (soft, hard) as they were before: what programs that we start are given.
+    Returns (soft, hard) as they were before: the limits for the programs that `train` starts.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = MOST_FILES if hard == resource.RLIM_INFINITY else min(MOST_FILES, hard)
@@ -40,7 +40,7 @@ def set_open_files(limits: tuple[int, int]) -> None:
 
 
 def exhausted(error: OSError) -> PlatformError | None:
-    """Return what to tell of *error* if it means that this host has run out of something, None if it does not."""
+    """Return the error to raise in place of *error* if this host has reached a limit, None if it has not."""
     if error.errno == errno.EMFILE:
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         return _error("another file descriptor", error, f"RLIMIT_NOFILE: soft {soft}, hard {hard}", FILES_HINT)

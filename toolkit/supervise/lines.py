@@ -1,7 +1,6 @@
-"""Pure: completes lines out of the pieces in which a pipe delivers them.
+"""Pure: assembles lines from the pieces in which a pipe delivers them.
 
-A line ends with "\\n" and nothing else: a progress bar's "\\r" stays inside its line. Bytes are never changed or
-decoded.
+Only "\\n" ends a line: a progress bar's "\\r" stays inside its line. Bytes are never changed or decoded.
 """
 
 LIMIT_BYTES = 1 << 20
@@ -10,8 +9,8 @@ LIMIT_BYTES = 1 << 20
 class Lines:
     """Holds the unfinished last line of one stream, at most *limit_bytes* of it.
 
-    A line that grows beyond the limit is given out in pieces as it comes (`long_lines` counts such lines): memory stays
-    bounded and nothing is lost.
+    A longer line is returned in pieces as it comes, so memory stays bounded and nothing is lost. `long_lines` counts
+    such lines.
     """
 
     def __init__(self, limit_bytes: int = LIMIT_BYTES) -> None:
@@ -27,9 +26,9 @@ class Lines:
         return self._held_bytes
 
     def feed(self, piece: bytes) -> tuple[bytes, bytes]:
-        """Return (whole lines, piece of an overlong line), either may be empty, in the order of the stream.
+        """Return (whole lines, piece of an overlong line), in the order of the stream; either may be empty.
 
-        After an overlong piece the whole lines begin with the rest of that line.
+        After a piece of an overlong line, the next whole lines begin with the rest of that line.
         """
         cut = piece.rfind(b"\n") + 1
         if not cut:
@@ -45,20 +44,20 @@ class Lines:
         return whole, self._hold(piece[cut:]) if cut < len(piece) else b""
 
     def flush(self) -> bytes:
-        """Return the unfinished line and forget it; at the stream's end, or when its reader should not wait longer."""
+        """Remove the unfinished line and return it: at the stream's end, or when its reader should not wait longer."""
         held = b"".join(self._held)
         self._held.clear()
         self._held_bytes = 0
         return held
 
     def held(self) -> bytes:
-        """Return the unfinished line, which stays here."""
+        """Return the unfinished line without removing it."""
         if len(self._held) > 1:
             self._held = [b"".join(self._held)]
         return self._held[0] if self._held else b""
 
     def take(self, count: int) -> bytes:
-        """Return the first *count* bytes of the unfinished line and forget them."""
+        """Remove the first *count* bytes of the unfinished line and return them."""
         held = self.held()
         self._held = [held[count:]] if count < len(held) else []
         self._held_bytes = len(held) - count
@@ -78,9 +77,9 @@ class Lines:
 
 
 def prefixed(block: bytes, prefix: bytes) -> tuple[bytes, memoryview | bytes]:
-    """Return *block*, which begins at a line's start, with *prefix* in front of each line, ended by a newline.
+    """Return *block*, which begins at a line's start, with *prefix* before each line and a newline at its end.
 
-    In two parts, to be written one behind the other: of a large block there is one copy, not three.
+    Write the two parts one after the other: so a large block is copied once instead of three times.
     """
     if not prefix:
         return b"", block if block.endswith(b"\n") else block + b"\n"

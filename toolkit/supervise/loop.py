@@ -1,8 +1,9 @@
-"""What supervises a host from the first phase to the last: signals, console, guardian.
+"""Supervises a host from the first phase to the last: signals, console, guardian.
 
-Goals, in this order: the exit statuses are true; a stop reaches the script at once and alone; nothing is orphaned; no
-line is lost; nothing blocks (console writes only where they cannot, everything that may block is a process). One
-thread, one `poll`. Times: time.monotonic, in nanoseconds for what is reported: a clock that is set changes nothing.
+Goals, in this order: exit statuses are true; a stop reaches the script at once, and only the script; no process is
+orphaned; no line is lost; nothing blocks (the console is written without blocking, and work that may block runs in a
+process of its own). One thread, one `poll`. Times are time.monotonic, so that setting the clock changes nothing; those
+that are reported are in nanoseconds.
 """
 
 import contextlib
@@ -37,8 +38,9 @@ from toolkit.supervise.stop_machine import StopMachine
 class Supervisor:
     """Runs phases, one after the other.
 
-    *run_folder* is private to this run; *marker* ("NAME=value") stands in the environment of all we start; *python*
-    runs the rank shims. *alone*: the job has no other host; *others* is None, too, where those cannot be talked to.
+    *run_folder* is private to this run. *marker* ("NAME=value") is in the environment of every process that `train`
+    starts. *python* runs the rank shims. *alone*: the job has no other host. *others* is None then, and also where
+    there is no link to them.
     """
 
     def __init__(
@@ -73,7 +75,7 @@ class Supervisor:
         self.guardian = None if os.getpid() == 1 else Guardian(marker, prctl=self.prctl)
 
     def run(self, phase: Phase) -> Ended | None:
-        """Wait for the phase's needs, run its processes to their end, and return what was seen (None: skipped).
+        """Wait for the phase's needs, run its processes to their end, and return what was observed (None: skipped).
 
         Raises:
             UserError: its program cannot be started.
@@ -102,9 +104,11 @@ class Supervisor:
             return self._with_late_stop(Running(self, phase).run())
 
     def _with_late_stop(self, ended: Ended) -> Ended:
-        """Return *ended* with the stop that the script may have had before `train`: who signals each process of a job,
-        one after the other, comes to `train` last, and a script that ends at once has ended before. The guardian was
-        signalled as well then, so `train`'s own signal is waited for."""
+        """Return *ended* with the stop signal that the script may have got before `train`.
+
+        A platform that signals each process of a job, one after the other, may reach `train` last, after the script
+        has ended. The guardian has then been signalled as well, so wait for `train`'s own signal.
+        """
         sent = self.guardian.was_sent() if self.guardian is not None else set()
         if not sent:
             return ended
@@ -116,8 +120,8 @@ class Supervisor:
         return msgspec.structs.replace(ended, stopped_by=self.stopped_by, stopped_at_ns=at_ns, signalled_each=True)
 
     def attend(self, done: Callable[[], bool], *fds: int) -> None:
-        """Serve signals, the console and the other hosts until *done*, called at least whenever one of *fds* is ready,
-        and once a second."""
+        """Serve signals, the console and the other hosts until *done* returns True. It is called at least once a second
+        and whenever one of *fds* is ready."""
         flow = Flow(self.console)
         others = (self.others.fd,) if self.others is not None else ()
         for fd in (self.signals.fd, *fds, *others):
@@ -129,7 +133,7 @@ class Supervisor:
         flow.release()
 
     def notice(self) -> None:
-        """Take the signals and the events of other hosts that came while no phase runs."""
+        """Handle the signals and the events of other hosts that came while no phase was running."""
         events = [came for came in self.take_signals() if isinstance(came, Stop)]
         for event in (*events, *self.hear()):
             for action in self.machine.on(event, Facts(now_ns=time.monotonic_ns()))[1]:
@@ -148,13 +152,13 @@ class Supervisor:
             self.others.stop(event)
 
     def finish(self) -> None:
-        """Put out what the console still has to take, as long as it takes any, and dismiss the guardian."""
+        """Write what is pending for the console, as long as it takes any, and dismiss the guardian."""
         self.console.outlets.flush()
         if self.guardian is not None:
             self.guardian.dismiss()
 
     def renew_guardian(self, pids: Iterable[int]) -> None:
-        """Take another guardian in place of one that somebody has ended, and tell it of *pids*, which live."""
+        """Start another guardian in place of one that was killed, and report *pids*, which live, to it."""
         if self.guardian is not None:
             self.guardian.close()
             self.guardian = Guardian(self._marker, prctl=self.prctl)
@@ -162,17 +166,17 @@ class Supervisor:
                 self.guardian.tell(pid)
 
     def take_signals(self) -> list[Stop | int]:
-        """Return what came: a Stop for a signal that stops the job, the number of any other."""
+        """Return the signals that came: a Stop for one that stops the job, the number of any other."""
         numbers = self.signals.take()
         if signal.SIGCHLD in numbers and self.guardian is not None:
-            self.guardian.wake()  # The kernel says in this way, too, that a child was stopped.
+            self.guardian.wake()  # The kernel also sends SIGCHLD when a child was stopped.
         if signal.SIGTSTP in numbers:
             self.log.info("SIGTSTP is ignored: a job cannot be suspended, and goes on")
         return [Stop(host=self.console.host, signal=number) if stops(number) else number for number in numbers]
 
     @property
     def stopped_by(self) -> int | None:
-        """The first stop signal, of any host."""
+        """The first stop signal that came to any host."""
         return self.machine.stop.signal if self.machine.stop is not None else None
 
     def _not_started(self, phase: Phase, missing: tuple[str, ...]) -> Ended:
@@ -190,7 +194,7 @@ class Supervisor:
 
 
 class _Waiting:
-    """Waits for needs, by a process of its own, while signals and the console stay served."""
+    """Waits for needs in a process of its own, while signals and the console are still served."""
 
     def __init__(self, around: Supervisor, locks: dict[str, int]) -> None:
         self._around = around
@@ -198,7 +202,7 @@ class _Waiting:
         self._missing: tuple[str, ...] = ()
 
     def run(self, needs: tuple[Need, ...]) -> tuple[str, ...]:
-        """Return what was missing at the deadline, () if all needs are met or a stop came."""
+        """Return the needs that were not met at the deadline, () if all are met or a stop came."""
         needs = tuple(n for n in needs if not (isinstance(n, Locked) and self._is_free(str(n.path))))
         self._around.notice()
         if not needs or self._around.machine.ends:
@@ -211,7 +215,7 @@ class _Waiting:
             return self._watch(pid, tells.fileno())
 
     def _is_free(self, path: str) -> bool:
-        """True if nobody holds the lock at *path*, or it is one that is not waited for; now we hold it."""
+        """True if this process now holds the lock at *path*, or does not wait for that lock."""
         return path not in self._locks or waiting.take(self._locks[path])
 
     def _watch(self, pid: int, tells: int) -> tuple[str, ...]:
@@ -231,7 +235,7 @@ class _Waiting:
         return self._missing if ended[0] and not self._around.machine.ends else ()
 
     def _hear(self, tells: int) -> bool:
-        """Say what the waiting process tells; False at its end."""
+        """Log what the waiting process reports; return False at its end."""
         try:
             told = os.read(tells, 1 << 16)
         except BlockingIOError:

@@ -1,4 +1,4 @@
-"""What the loop knows of the job's other hosts: one descriptor, events that come, a few messages that go."""
+"""The interfaces through which the loop uses the link to the other hosts, and the log rules."""
 
 from typing import Protocol
 
@@ -8,20 +8,20 @@ from toolkit.supervise.daemons import Wire
 
 
 class Rules(Protocol):
-    """Who watches the ranks' lines and may ask for the job's end."""
+    """The log rules: they watch the ranks' lines and may end the job."""
 
     @property
     def ruled(self) -> Ruled | None:
-        """What the job is to end for."""
+        """Why a rule ends the job; None while none does."""
 
     def started(self, rank: int, pid: int) -> None:
-        """Note which process a rank is."""
+        """Note that *rank* runs as process *pid*."""
 
     def rest_s(self) -> float | None:
-        """Return the seconds after which `tick` is due, None if it is not."""
+        """Return the seconds until `tick` is due, None if it is not."""
 
     def tick(self) -> None:
-        """Look for what has become late."""
+        """Apply the rules that depend on time."""
 
 
 class Others(Wire, Protocol):
@@ -32,34 +32,34 @@ class Others(Wire, Protocol):
         """Readable when `serve` has something to do."""
 
     def serve(self) -> list[Heard]:
-        """Do what is due, and return what came."""
+        """Do what is due, and return the events that came."""
 
     def rest_s(self) -> float:
-        """Return the seconds after which `serve` is due in any case."""
+        """Return the seconds until `serve` is due even if nothing comes."""
 
     def ready(self) -> None:
-        """Say that this host could start."""
+        """Report that this host is ready to start."""
 
     def waits(self, missing: tuple[str, ...]) -> None:
-        """Say what this host waits for before it could start."""
+        """Report what this host waits for before it can start."""
 
     def stop(self, stop: Stop) -> None:
-        """Tell the other hosts of *stop*, which came here."""
+        """Send *stop*, which came to this host, to the other hosts."""
 
     def idle(self, seconds: float) -> None:
-        """Say that no rank here has moved for so long (0: they move again)."""
+        """Report that no rank here has been active for *seconds* (0: they are active again)."""
 
     def propose(self, step: int) -> None:
-        """Say the first step at which this host's ranks could stop."""
+        """Report the first step at which this host's ranks can stop."""
 
     def rested(self) -> None:
-        """Say that no rank lives here: the job stops, its services wait for all hosts', or all ranks ended well."""
+        """Report that no rank lives here: the job stops, or services wait for all hosts' ranks, or all ended with 0."""
 
     def left(self, ended: Exit, ranks_left: int) -> None:
-        """Say that a rank here ended with 0 while others may wait for it, and how many ranks of this host live."""
+        """Report a rank here that ended with 0 while others may wait for it, and how many ranks of this host live."""
 
     def failing(self, so_far: Ended) -> None:
-        """Say that something failed here."""
+        """Report a failure on this host."""
 
     def answer(self, so_far: Ended) -> None:
-        """Say what had failed here when another host failed."""
+        """Report what had failed here when another host failed."""

@@ -1,4 +1,4 @@
-"""A process under way: what it is in the job, and how it ended."""
+"""A running process: its part in the job, and how it ended."""
 
 import os
 import signal
@@ -11,7 +11,7 @@ from toolkit.supervise.shim_server import ShimConnection
 
 
 class Process:
-    """A process under way. A service is neither the main process nor a rank, and no status of the job's."""
+    """A running process. A service is neither the main process nor a rank, and its status is not the job's."""
 
     def __init__(
         self, name: str, *, is_main: bool, rank: int | None, local_rank: int | None, is_service: bool = False
@@ -28,29 +28,29 @@ class Process:
         self.shim: ShimConnection | None = None
 
     def started(self, pid: int) -> None:
-        """Note that it runs as *pid* from now on."""
+        """Note that it was started as *pid*."""
         self.pid = pid
         self.started_ns = time.monotonic_ns()
 
     def tell(self) -> None:
-        """Note that it gets a signal from us; only the first counts, and only where it is not ending already."""
+        """Note that `train` signals it. Only the first signal counts, and only if the process is not ending already."""
         if self.told_ns is None and not (self.pid and is_exiting(self.pid)):
             self.told_ns = time.monotonic_ns()
 
     def kill(self) -> None:
-        """Note that it gets SIGKILL from us."""
+        """Note that `train` sends it SIGKILL."""
         self.tell()
         self.killed = True
 
     def exit(self, status: int, ended_ns: int, raised_ns: int | None, raised_code: int = 1) -> Exit:
-        """Return how it ended, from its wait status and the time of the exception it left.
+        """Return how it ended, from its wait status and the time of the exception that the rank hook recorded.
 
-        What had failed before we told it to end has failed by itself, however long its teardown then took; and where
-        our signal cut that teardown short, it ends all the same with *raised_code*, as Python was about to: with 1
-        after an exception, with sys.exit's own code. Nor is a SIGKILL that is not ours an answer to our SIGTERM: it may
-        have come before, for a killed process takes its time to be gone.
+        An exception raised before `train`'s signal is the rank's own failure, even if the signal killed it during
+        teardown. Its code is then *raised_code*, as Python was about to return: 1 after an exception, sys.exit's own
+        code otherwise. A SIGKILL from another sender is also the rank's own failure, even if `train` had sent SIGTERM:
+        it may have come before that, since a killed process takes time to disappear.
 
-        *raised_code* 0: at *raised_ns* it had begun to end well. Where it ended badly all the same, that came later.
+        *raised_code* 0: at *raised_ns* the process began to end well. If its status is not 0, it failed after that.
         """
         signalled = os.WIFSIGNALED(status)
         if signalled and raised_ns is not None and self.told_ns is not None and raised_ns <= self.told_ns:
@@ -74,8 +74,8 @@ class Process:
 
 
 def command_name(pid: int) -> str:
-    """Return the kernel's name for a process in printable characters, its pid if it is gone. The kernel cuts a name
-    after 15 bytes, also in the middle of a character; a process may give itself any bytes, newlines too."""
+    """Return the kernel's name of a process in printable characters, its pid if it is gone. The kernel cuts a name
+    after 15 bytes, even inside a character, and a process may name itself with any bytes, newlines included."""
     try:
         name = Path(f"/proc/{pid}/comm").read_bytes().decode("utf-8", "replace").strip()
     except OSError:
@@ -84,7 +84,7 @@ def command_name(pid: int) -> str:
 
 
 def why_unkilled(pid: int) -> str:
-    """Return what keeps a process from ending on our SIGKILL: it waits in the kernel, or it became another user's."""
+    """Return why `train`'s SIGKILL has not ended a process: it waits in the kernel, or now belongs to another user."""
     try:
         os.kill(pid, 0)
     except PermissionError:

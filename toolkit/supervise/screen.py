@@ -1,11 +1,11 @@
-"""A console stream that several sources share: whole lines stay whole, and progress bars are shown as they move.
+"""A console stream that several sources share: lines are never mixed, and progress bars are shown as they move.
 
-Where a source has left a line open, the lines of others wait until it is complete, at most HELD_S. How the state of a
-bar is shown depends on who reads:
+While one source has an unfinished line on the console, the lines of the others wait until it is complete, at most
+HELD_S. The reader decides how the state of a bar is shown:
 
-- on a terminal in rows of its own below the lines, drawn anew a few times a second;
-- "live": as a text that ends with a carriage return, for a reader that knows what to do with it (`toolkit run`);
-- "lines": as a line now and then, for collectors of logs.
+- "rows", on a terminal: each bar in a row of its own below the lines, redrawn a few times a second;
+- "live": a text that ends with a carriage return, for a reader that expects it (`toolkit run`);
+- "lines": a line every LINES_S, for log collectors.
 """
 
 import os
@@ -24,16 +24,16 @@ How = Literal["rows", "live", "lines"]
 
 
 class Screen(Outlet):
-    """An outlet with `put` for one source's bytes as they come, and `put_lines` and `say` for everybody's lines.
+    """An outlet with `put` for the bytes of a single source, and `put_lines` and `say` for whole lines of any source.
 
-    `served`: somebody calls `refresh`, so that lines may wait. `states_s`: how often a bar's state is worth showing.
+    `served`: the loop calls `refresh`, so lines may wait. `states_s`: seconds between two states of a bar.
     """
 
     def __init__(self, fd: int) -> None:
         super().__init__(fd)
         self.served = False
         self.states_s = LINES_S
-        self.opener: object = None  # Who left a line open in which nobody else should write.
+        self.opener: object = None  # The source whose unfinished line is on the console.
         self._how: How = "lines"
         self._held: list[bytes] = []
         self._held_s = 0.0
@@ -47,7 +47,7 @@ class Screen(Outlet):
         return self._how == "lines"
 
     def show_progress(self, progress: Progress, *, terminal: bool) -> None:
-        """Choose how bars are shown; *terminal*: a terminal behind this stream understands control sequences."""
+        """Choose how bars are shown; *terminal*: if this stream is a terminal, it understands control sequences."""
         rows = progress == "auto" and terminal and os.isatty(self.fd)
         self._how = "rows" if rows else "live" if progress == "live" else "lines"
         self.states_s = LINES_S if self._how == "lines" else LIVE_S
@@ -66,7 +66,7 @@ class Screen(Outlet):
             super().put(block[cut:])
 
     def put_lines(self, *parts: bytes | memoryview) -> None:
-        """Write *parts*, which are whole lines, on lines of their own."""
+        """Write *parts*, which are whole lines, starting on a new line."""
         if not any(parts):
             return
         if self._waits():
@@ -85,7 +85,7 @@ class Screen(Outlet):
         super().say(line)
 
     def show_state(self, prefix: bytes, state: bytes) -> None:
-        """Show *state* of the bar of the source with *prefix*, in place of its state before."""
+        """Show *state* of the bar of the source with *prefix*, in place of its previous state."""
         if self._how == "rows":
             self._rows[prefix] = state
             self._is_drawn_newest = False
@@ -93,15 +93,15 @@ class Screen(Outlet):
             self.put_lines(prefix, state, b"\n")
         elif self.at_line_start and not self.pending_bytes:
             super().put(prefix, state, b"\r")
-            self.at_line_start = True  # The next line takes the state's place.
+            self.at_line_start = True  # The next line overwrites the state.
 
     def end_state(self, prefix: bytes) -> None:
-        """Forget the bar of the source with *prefix*: its line is complete."""
+        """Remove the bar of the source with *prefix*: its line is complete."""
         if self._rows.pop(prefix, None) is not None:
             self._is_drawn_newest = False
 
     def rest_s(self, now_s: float) -> float | None:
-        """Return the seconds after which `refresh` should be called, None if nothing waits."""
+        """Return the seconds until `refresh` is due, None if nothing waits."""
         waits = []
         if self._held:
             waits.append(max(self._held_s + HELD_S - now_s, 0.0))
@@ -110,14 +110,14 @@ class Screen(Outlet):
         return min(waits, default=None)
 
     def refresh(self, now_s: float) -> None:
-        """Write lines that have waited long enough, and draw the bars."""
+        """Write lines that have waited for HELD_S, and draw the bars."""
         if self._held and now_s >= self._held_s + HELD_S:
             self._release()
         if not self._is_drawn_newest and now_s >= self._drawn_s + LIVE_S:
             self._draw(now_s)
 
     def settle(self) -> None:
-        """Write what waits, and erase the bars: nobody calls `refresh` any more."""
+        """Write the lines that wait, and erase the bars: `refresh` will not be called again."""
         self.served = False
         self._release()
         self._rows.clear()
@@ -158,7 +158,7 @@ class Screen(Outlet):
         if texts:
             super().put("\n".join(texts).encode() + b"\x1b[0m")
             self._drawn = [len(text) for text in texts]
-            self.at_line_start = True  # Any line takes their place.
+            self.at_line_start = True  # The next line overwrites them.
 
 
 def shown_rows(states: dict[bytes, bytes], columns: int, lines: int) -> list[str]:

@@ -1,7 +1,7 @@
 """The server to which rank shims and mpirun's agents connect.
 
-A rank shim asks `train` to run its rank (toolkit/standalone/rank_shim.py says why and how); mpirun's agent asks for a
-daemon on another host (toolkit/standalone/mpi_agent.py).
+A rank shim asks `train` to run its rank (toolkit/standalone/rank_shim.py explains it). mpirun's agent asks for a daemon
+on another host (toolkit/standalone/mpi_agent.py).
 """
 
 import contextlib
@@ -19,7 +19,7 @@ from toolkit.records import Record
 if TYPE_CHECKING:
     import socket
 
-# Descriptors that come with a request get numbers that nothing else in a starting process has.
+# Descriptors that come with a request get numbers that nothing else in a starting process uses.
 LOWEST_PASSED = 200
 # A C int.
 DESCRIPTOR_BYTES = 4
@@ -35,13 +35,13 @@ exec {python} -I -S {shim} {server} "$@"
 
 
 class Serve(Record, frozen=True, kw_only=True):
-    """The request of a follower's main process for the command that this host is to run."""
+    """A follower's main process asks for the command that this host is to run."""
 
 
 class Request(Record, frozen=True, kw_only=True):
-    """A rank shim's request: a rank's command line, folder, environment (bytes, as the kernel has them) and cpus.
+    """A rank shim's request: a rank's command line, folder, environment (bytes, as in the kernel) and CPUs.
 
-    `passed`: a descriptor that the rank inherits under this number (its PMI_FD); the connection owns and closes it.
+    `passed`: the number of a descriptor that the rank inherits (its PMI_FD); the connection owns and closes it.
     """
 
     argv: tuple[str, ...]
@@ -51,7 +51,7 @@ class Request(Record, frozen=True, kw_only=True):
     passed: int | None = None
 
     def number(self, name: bytes) -> int | None:
-        """Return a variable of the environment as a number, None if it is not one."""
+        """Return a variable of the environment as a number, None if it is unset or no number."""
         value = self.environ.get(name, b"")
         return int(value) if value.isdigit() else None
 
@@ -59,7 +59,7 @@ class Request(Record, frozen=True, kw_only=True):
 class ShimConnection:
     """A connection of a rank shim, an agent or a daemon.
 
-    `asked`: its request, once it is complete. `pid`: the rank that was started for it.
+    `asked`: its request, once it is complete. `pid`: the process of the rank that `train` started for it.
     """
 
     def __init__(self, connection: "socket.socket") -> None:
@@ -83,7 +83,7 @@ class ShimConnection:
         return int.from_bytes(told[:4], sys.byteorder)
 
     def read(self) -> tuple[list[int], bool]:
-        """Take what came. Return (signals the launcher sent to the rank shim, True if it is gone)."""
+        """Read what came. Return (the signals that the launcher sent to the rank shim, True if the shim is gone)."""
         try:
             piece = self._receive()
         except BlockingIOError:
@@ -100,12 +100,12 @@ class ShimConnection:
         return [int(line.split()[1]) for line in lines if line.startswith(b"signal ")], False
 
     def give(self, command: str) -> None:
-        """Hand a follower's main process the command that it is to become."""
+        """Send a follower's main process the command that it replaces itself with."""
         told = os.fsencode(command)
         self._say(b"command %d\n%s" % (len(told), told))
 
     def dismiss(self) -> None:
-        """Tell a follower's main process that there is nothing to be run any more."""
+        """Tell a follower's main process that no command will follow."""
         self._say(b"over\n")
 
     def answer(self, *, code: int | None, number: int | None) -> None:
@@ -124,7 +124,7 @@ class ShimConnection:
         try:
             self._connection.sendall(words)
         except OSError:
-            pass  # The launcher killed it; that was said when its end closed.
+            pass  # The launcher killed the shim; `read` reports its end.
 
     def _receive(self) -> bytes:
         import socket
@@ -164,7 +164,7 @@ class ShimConnection:
 
 
 class ShimServer:
-    """Listens in the run's folder, which only this user can enter."""
+    """Listens on a socket in the run's folder, which only this user can enter."""
 
     def __init__(self, folder: Path) -> None:
         import socket  # 3 ms that a script alone need not pay
@@ -172,7 +172,7 @@ class ShimServer:
         self.path = folder / SHIM_SOCKET
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._listener.setblocking(False)
-        # A socket's path may have 107 bytes; the folder's own may be longer than that.
+        # A socket's path may have at most 107 bytes; the folder's path may be longer.
         with _opened(folder) as fd:
             self._listener.bind(f"/proc/self/fd/{fd}/{self.path.name}")
         self._listener.listen(1024)

@@ -1,4 +1,4 @@
-"""What the stop machine is told: what holds for a whole phase, and what holds at one moment. Pure."""
+"""Pure: the stop machine's input beside events: the policy of a phase, and the facts of one moment."""
 
 from typing import Literal
 
@@ -9,12 +9,13 @@ OnHang = Literal["unseen", "report", "stop"]
 
 
 class Policy(Record, frozen=True, kw_only=True):
-    """What holds for a phase; seconds.
+    """What holds for a whole phase. Times in seconds.
 
-    `as_one`: the launcher ends all hosts' ranks once one ends. `ends_as_one`: and is kept from it while they are
-    stopped; `ends_with_ranks`: it has nothing to do after the job's last rank, and is ended then. `serves_all`: the
-    services serve other hosts, too; `is_served`: this host's are, by hosts that cannot be talked to. `leads`: this is
-    the leader's phase. `on_hang`: "stop": a hang ends the job; "report": it is reported; "unseen": nobody looks here.
+    `as_one`: the launcher ends all hosts' ranks once one ends. `ends_as_one`: `train` keeps the launcher from doing so
+    while the ranks are stopped. `ends_with_ranks`: the launcher has nothing to do after the job's last rank, so `train`
+    ends it then. `serves_all`: the services serve other hosts, too. `is_served`: hosts to
+    which there is no link use this host's services. `leads`: this is the leader's phase.
+    `on_hang`: "stop": a hang ends the job; "report": it is only reported; "unseen": this host does not look for hangs.
     """
 
     grace_s: float = 20.0
@@ -29,14 +30,17 @@ class Policy(Record, frozen=True, kw_only=True):
 
     @property
     def waits_for_others(self) -> bool:
-        """True if a launcher whose ranks have ended may only wait for those of other hosts."""
+        """True if a launcher whose ranks have ended may still be waiting for the ranks of other hosts."""
         return self.as_one or self.ends_with_ranks
 
 
 class Facts(Record, frozen=True, kw_only=True):
-    """What holds now. `ranks`: how many live; `main`: the phase's own process lives; `living`: something does, be it a
-    service. `had_ranks`: the launcher has started some; `ranks_ended_well`: all that it was to start ended with 0.
-    `drained`: every pipe is at its end; `drained_by_s`: until when they are waited for."""
+    """What holds at one moment.
+
+    `ranks`: how many live. `main`: the phase's own process lives. `living`: any process lives, services included.
+    `had_ranks`: the launcher has started ranks. `ranks_ended_well`: all ranks that it was to start ended with 0.
+    `drained`: every pipe is at its end. `drained_by_s`: when to stop waiting for the pipes (monotonic).
+    """
 
     now_ns: int
     ranks: int = 0
@@ -53,12 +57,12 @@ class Facts(Record, frozen=True, kw_only=True):
 
     @property
     def at_work(self) -> bool:
-        """True if the script, the launcher or a rank lives: all whose end is awaited."""
+        """True if the script, the launcher or a rank lives: a process whose end the phase waits for."""
         return self.main or self.ranks > 0
 
     @property
     def at_rest(self) -> bool:
-        """True if all that is left of the script is a launcher whose ranks have ended."""
+        """True if only the launcher is left: all its ranks have ended."""
         return self.had_ranks and self.main and not self.ranks
 
 
@@ -69,9 +73,9 @@ def policy_of(phase: Phase, *, alone: bool, linked: bool, on_hang: OnHang) -> Po
         grace_s=main.stop.grace_s,
         failure_s=main.stop.failure_s,
         as_one=main.stop.as_one,
-        # Without the link only the launcher can tell the other hosts.
+        # Without the link only the launcher can end the ranks of the other hosts.
         ends_as_one=main.stop.as_one and (linked or not main.mpi_role),
-        # Without the link nobody knows of other hosts' ranks, which its torchrun may serve.
+        # Without the link `train` does not know whether other hosts' ranks, which this torchrun may serve, still live.
         ends_with_ranks=main.stop.with_ranks and (alone or linked),
         serves_all=phase.serves_all,
         is_served=phase.served is not None,

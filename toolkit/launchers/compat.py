@@ -1,4 +1,4 @@
-"""Pure: the old import names that a job's script gets (toolkit/compat), by its distribution or by TOOLKIT_COMPAT."""
+"""Pure: chooses the compat folders (toolkit/compat) for a job, by its distribution and TOOLKIT_COMPAT."""
 
 from pathlib import Path
 
@@ -8,18 +8,18 @@ from toolkit.job.job import Job
 
 FOLDER = Path(toolkit.__file__).parent / "compat"
 NAMES = ("smddp", "torch_xla")  # Folders of toolkit/compat, as TOOLKIT_COMPAT names them.
-# The names that a distribution gets without asking.
+# The compat folders that a distribution gets by default.
 BROUGHT = {"smddp": ("smddp",)}
 
 
 def names(job: Job) -> tuple[str, ...]:
-    """Return the names that *job*'s script is given; none on a host outside the distribution unless asked for by name.
+    """Return the compat folders for *job*'s script; on a host outside the distribution, only those of TOOLKIT_COMPAT.
 
-    A job of SageMaker's model parallel library gets no `smdistributed` from us: Hugging Face's transformers takes any
-    importable one for that library, and `import transformers` then fails for want of smdistributed.modelparallel.
+    A job of SageMaker's model parallel library does not get our `smdistributed`: Hugging Face's transformers takes any
+    `smdistributed` for that library, and `import transformers` then fails: there is no smdistributed.modelparallel.
 
     Raises:
-        ContractError: TOOLKIT_COMPAT holds a name that is none of ours.
+        ContractError: TOOLKIT_COMPAT holds an unknown name.
     """
     asked = [name for name in job.settings.compat.replace(",", " ").split() if name]
     if asked == ["off"]:
@@ -41,13 +41,13 @@ def asks_for_model_parallel(job: Job) -> bool:
 
 
 def notes(job: Job) -> tuple[str, ...]:
-    """Return notes on names that the job asks for and does not get."""
+    """Return notes on compat folders that the job asks for but does not get."""
     if "smddp" not in job.settings.compat or not asks_for_model_parallel(job):
         return ()
     return ("TOOLKIT_COMPAT: smddp is left out, because the job asks for smdistributed.modelparallel (mp_parameters)",)
 
 
 def variables(job: Job) -> dict[str, str]:
-    """Return the variables for the rank hook, none if the job asks for no name."""
+    """Return the variables that give the rank hook the compat folders; none without such folders."""
     folders = ":".join(str(FOLDER / name) for name in names(job))
     return {"TOOLKIT_COMPAT_PATH": folders} if folders else {}

@@ -1,4 +1,4 @@
-"""Pure: the environment of the processes that a launcher starts. The user's values stay; we only add missing ones."""
+"""Pure: the environment of the processes that a launcher starts. The user's values win; we add only missing ones."""
 
 import zlib
 from pathlib import Path
@@ -23,7 +23,7 @@ def tokens(job: Job) -> tuple[str, ...]:
     """Return the script's arguments.
 
     Raises:
-        UserError: one is too long for execve, or holds a NUL.
+        UserError: an argument is too long for execve, or holds a NUL.
     """
     style = job.argument_style if job.script is None else job.script.argument_style
     found = arguments(job.hyperparameters, style)
@@ -32,9 +32,9 @@ def tokens(job: Job) -> tuple[str, ...]:
 
 
 def environment(job: Job, arguments: tuple[str, ...]) -> dict[str, str]:
-    """Return the whole environment of *job*'s script: that of `train`, the contract's variables, and ours."""
+    """Return the complete environment of *job*'s script: that of `train`, the contract's variables, and ours."""
     environ = {**job.environ, **variables(job, arguments)}
-    # A crash in native code (SIGSEGV, SIGABRT, SIGBUS, SIGFPE, SIGILL) then still shows where Python was.
+    # With faulthandler, a crash in native code (SIGSEGV, SIGABRT, SIGBUS, SIGFPE, SIGILL) prints the Python stack.
     ours = {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}
     ours |= rendezvous(job)
     if job.machine.opal_prefix:
@@ -42,7 +42,7 @@ def environment(job: Job, arguments: tuple[str, ...]) -> dict[str, str]:
     ours.update(fabric.variables(job))
     for name, value in ours.items():
         environ.setdefault(name, value)
-    environ.pop("TOOLKIT_COMPAT_PATH", None)  # Of an outer train.
+    environ.pop("TOOLKIT_COMPAT_PATH", None)  # Left by an outer `train`.
     environ.update(compat.variables(job))
     if job.settings.rank_hook == "on":
         environ["PYTHONPATH"] = ":".join(part for part in (str(HOOK), environ.get("PYTHONPATH", "")) if part)
@@ -50,10 +50,10 @@ def environment(job: Job, arguments: tuple[str, ...]) -> dict[str, str]:
 
 
 def rendezvous(job: Job) -> dict[str, str]:
-    """Return MASTER_ADDR and MASTER_PORT, as AWS's PyTorch images set them, on one host too.
+    """Return MASTER_ADDR and MASTER_PORT, as AWS's PyTorch images set them, also for one host.
 
-    On one host the address is loopback: its name resolves on the platform only. Frameworks that start ranks without
-    torchrun (Hugging Face's Trainer and DeepSpeed under mpirun) fail where the two are missing.
+    For one host the address is loopback, because the host's name resolves only on the platform. Frameworks whose ranks
+    run without torchrun (Hugging Face's Trainer and DeepSpeed under mpirun) fail without the two.
     """
     alone = len(job.cluster.hosts) == 1
     address = LOOPBACK if alone else job.cluster.address(job.cluster.leader)
@@ -61,11 +61,11 @@ def rendezvous(job: Job) -> dict[str, str]:
 
 
 def master(job: Job) -> tuple[str, int]:
-    """Return the rendezvous (address, port): MASTER_ADDR and MASTER_PORT if the user set them, else the leader,
+    """Return the rendezvous (address, port): MASTER_ADDR and MASTER_PORT if the user set them, else the leader and
     7777.
 
     Raises:
-        ContractError: there are several hosts, and MASTER_PORT is no port at which they could meet.
+        ContractError: there are several hosts, and MASTER_PORT is not a port number.
     """
     port = job.environ.get("MASTER_PORT", "").strip()
     address = job.environ.get("MASTER_ADDR") or job.cluster.address(job.cluster.leader)
@@ -80,11 +80,11 @@ def master(job: Job) -> tuple[str, int]:
 
 
 def link_ports(job: Job) -> tuple[int, ...]:
-    """Return the port on which the leader listens, and those that it takes, in this order, where that one is taken.
+    """Return the port on which the leader listens for the link, then the ports to try, in order, if it is in use.
 
-    Far from the first: what else a job opens lies beside it (the rendezvous above it, TensorFlow's servers above that).
-    The last ones are of this job alone, where each host finds them by the job's name and hosts: other jobs on the same
-    machine, and what takes the first ports, are unlikely to have all of them.
+    The fallback ports are far from the first, because the job's other ports are next to it: the rendezvous above it,
+    TensorFlow's servers above that. The last fallbacks are computed from the job's name and hosts, so each host
+    computes the same ones, and other jobs on the same machine are unlikely to use all of them.
     """
     meets = master(job)[1]
     port = job.settings.link_port or (meets - 1 if meets > 1 else meets + 1)
@@ -95,8 +95,8 @@ def link_ports(job: Job) -> tuple[int, ...]:
 
 
 def names(job: Job) -> tuple[Need, ...]:
-    """Return a need for each host name that must resolve: none for one host, in Studio's local mode, or for hosts with
-    an address."""
+    """Return a need for each host name that must resolve. A single host, Studio's local mode and hosts with an address
+    need none."""
     if len(job.cluster.hosts) == 1 or job.environ.get("SM_STUDIO_LOCAL_MODE", "").lower() == "true":
         return ()
     hosts = (host for host in job.cluster.hosts if host not in job.cluster.addresses)
@@ -104,7 +104,7 @@ def names(job: Job) -> tuple[Need, ...]:
 
 
 def on_one_machine(job: Job) -> bool:
-    """True if all hosts of the job run on one machine (`toolkit run`): they share its ports."""
+    """True if all hosts of the job run on one machine (`toolkit run`) and so share its ports."""
     return job.cluster.size > 1 and any(address.startswith("127.") for address in job.cluster.addresses.values())
 
 

@@ -1,13 +1,14 @@
-"""Pure: variables for the collectives' libraries, by the machine's devices. The caller lets the user's values win."""
+"""Pure: variables for communication libraries (NCCL, Gloo, libfabric), by the machine's devices. The caller lets the
+user's values win."""
 
 from toolkit.job.job import Job
 
 
 def interface(job: Job) -> tuple[str | None, str]:
-    """Return (the interface that reaches the peers, a note): the documents' one if this machine has it, else its
-    route's.
+    """Return (the interface that reaches the other hosts, a note): the one that the documents name if this machine has
+    it, else the one of the default route.
 
-    `ethwe`, which SageMaker's SDK v3 writes into local jobs, exists in no container.
+    The documents can be wrong: SageMaker's SDK v3 writes `ethwe` into local jobs, which no container has.
     """
     asked = job.cluster.interface
     have = job.machine.interfaces
@@ -20,12 +21,12 @@ def interface(job: Job) -> tuple[str | None, str]:
 
 
 def variables(job: Job) -> dict[str, str]:
-    """Return what several hosts need: the socket interface, a name for this host that no other has, and EFA's provider
-    where there are EFA devices.
+    """Return the variables for several hosts: the socket interface, a unique name for this host, and EFA's provider if
+    there are EFA devices.
 
-    NCCL takes ranks for those of one machine, and tries shared memory between them, where gethostname() and the
-    kernel's boot id are the same, as for containers of one machine with one name. NCCL_HOSTID is what it compares
-    instead (NCCL's user guide, "Environment Variables").
+    NCCL assumes that ranks with the same gethostname() and kernel boot id are on one machine, and tries shared memory
+    between them. Containers of one machine with the same host name look so. NCCL compares NCCL_HOSTID instead if it is
+    set (NCCL's user guide, "Environment Variables").
     """
     if len(job.cluster.hosts) < 2:
         return {}
@@ -38,7 +39,7 @@ def variables(job: Job) -> dict[str, str]:
 
 
 def notes(job: Job) -> tuple[str, ...]:
-    """Return notes on the choice of the interface."""
+    """Return a note if the interface is not the one that the documents name."""
     if len(job.cluster.hosts) < 2:
         return ()
     _, note = interface(job)

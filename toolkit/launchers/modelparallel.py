@@ -1,7 +1,6 @@
 """Pure: what sagemaker-training 5.1.4 adds under mpirun for SageMaker's model parallel library (smdistributed).
 
-The library itself is AWS's and must be in the image; `smddpmprun` is its helper, which sets variables for its
-collectives.
+The image must hold the library itself, which is AWS's. Its helper `smddpmprun` sets variables for its collectives.
 """
 
 from typing import Any
@@ -13,7 +12,7 @@ HELPER = "smddpmprun"
 
 
 def helper(job: Job) -> tuple[str, ...]:
-    """Return what stands in front of a rank's interpreter: smddpmprun where it is installed and not switched off."""
+    """Return the program to put before a rank's interpreter: smddpmprun if it is installed and not switched off."""
     if not asks_for_model_parallel(job) or HELPER not in job.machine.programs:
         return ()
     if _parameters(job).get("ddp_dist_backend", "auto") != "auto":
@@ -22,7 +21,7 @@ def helper(job: Job) -> tuple[str, ...]:
 
 
 def variables(job: Job) -> dict[str, str]:
-    """Return NCCL's variables for the library: its protocol under AWS's PyTorch images, its algorithm from torch 2."""
+    """Return NCCL's variables for the library: NCCL_PROTO in AWS's PyTorch images, also NCCL_ALGO from torch 2 on."""
     torch = job.environ.get("SM_DLC_TORCH_VERSION", "")
     if not torch or not asks_for_model_parallel(job):
         return {}

@@ -1,14 +1,15 @@
-"""mpirun on the leader, a daemon of it on every other host: mpi and horovod.
+"""Distributions mpi and horovod: mpirun on the leader, one of its daemons on every other host.
 
-The leader's plan starts mpirun. Its ranks come back to each host's `train` through the rank shim, as torchrun's do: one
-pipe for each stream of each rank, true exit statuses, signals to the rank alone, and the environment of the rank's own
-host with what MPI adds. The daemons (orted, prted, hydra_pmi_proxy) are started by the other hosts' `train` themselves:
-mpirun's remote agent asks its own `train`, and that one theirs, over the link. So a follower's plan starts a process
-that waits for the daemon's command and becomes it. No sshd, no keys, no root. TOOLKIT_MPI_AGENT=ssh has sshd instead.
+- The leader's plan starts mpirun. mpirun starts the rank shim in place of each rank, and each host's `train` starts the
+  rank, as under torchrun: one pipe for each stream of each rank, true exit statuses, signals to the rank alone, and the
+  environment of the rank's own host plus MPI's variables.
+- A follower's plan starts a process that waits for the command of mpirun's daemon (orted, prted, hydra_pmi_proxy) and
+  execs it. The command comes from mpirun's remote agent, through the leader's `train` and over the link to the
+  follower's `train`. This needs no sshd, no keys and no root. With TOOLKIT_MPI_AGENT=ssh, sshd starts the daemons.
 
-For other launchers that run under mpirun: `plan_for` makes a plan with another name, more variables (`extra_environ`,
-which the user's own win over), custom options of another hyperparameter, more options of mpirun's (`options`), and a
-program between the rank shim and the interpreter (`wrap`). `mpi_of(job)` is the mpirun there is.
+Other launchers that use mpirun call `plan_for`. It takes the plan's name, additional variables (`extra_environ`; the
+user's own win), the user's options (`custom_options`), additional options (`options`), and a program to put between the
+rank shim and the interpreter (`wrap`). `mpi_of(job)` returns this host's mpirun.
 """
 
 from collections.abc import Mapping
@@ -30,11 +31,11 @@ STANDALONE = Path(toolkit.__file__).parent / "standalone"
 RANK_SHIM = STANDALONE / "rank_shim.py"
 AGENT = STANDALONE / "mpi_agent.py"
 SSHD = "/usr/sbin/sshd"
-# A Horovod built without MPI takes every rank for rank 0 of 1 and says nothing; asked for MPI it fails at once.
+# Without this, a Horovod that was built without MPI silently runs every rank as rank 0 of 1; with it, it fails at once.
 HOROVOD = {"HOROVOD_CONTROLLER": "mpi"}
-# The end of a name that leads nowhere, on any machine; mpi_agent.py takes it off.
+# The top-level domain of names that never resolve (RFC 6761); mpi_agent.py removes it.
 NOWHERE = ".invalid"
-# Ranks of an MPI job whose sibling died cannot do much: mpirun itself would give them a second.
+# Ranks of an MPI job cannot do much after another rank has died: mpirun itself would give them one second.
 FAILURE_S = 2.0
 
 
@@ -62,11 +63,12 @@ def plan_for(
 ) -> Plan:
     """Return the plan of a launcher *name* whose ranks run under mpirun.
 
-    *custom_options*: the user's own, one text as the SDK sends it; *options*: more of ours, in front of them.
+    *custom_options*: mpirun's options from the user, one string as the SDK sends it. *options*: additional ones of
+    ours, put before the user's.
 
     Raises:
-        UserError: there is no mpirun here.
-        ContractError: fewer processes than hosts, or several hosts without a way to start daemons.
+        UserError: this host has no usable mpirun.
+        ContractError: there are fewer processes than hosts, or several hosts and no link to start daemons over.
     """
     assert job.script is not None
     mpi = mpi_of(job)
@@ -94,7 +96,7 @@ def plan_for(
         has_rank_shim=has_rank_shim,
         rank_variables=rank_variables(mpi),
         own_variables=(*apart, "TMPDIR"),
-        # Where mpirun and its daemons keep their files: it goes with the run, however they ended.
+        # mpirun and its daemons keep their files here; they are removed with the run folder, however the run ended.
         launcher_environ={"TMPDIR": str(run_folder)},
         mpi_role="agent" if several else "",
         tags=None if has_rank_shim else Tags(by=mpi.kind, hosts=_by_mpiruns_names(job)),
@@ -102,7 +104,7 @@ def plan_for(
     if several and not job.cluster.is_leader:
         how = ("sshd", SSHD) if _by_ssh(job) else ("daemon", *_own_name(job, mpi))
         waiter = (job.interpreter, "-I", "-S", str(AGENT), "--serve", *how)
-        # sshd gives what it starts a bare environment.
+        # sshd starts the daemon with a minimal environment.
         main = msgspec.structs.replace(
             main, name="mpi daemon", argv=waiter, mpi_role="daemon", own_environ=_by_ssh(job), tags=None
         )
@@ -120,7 +122,7 @@ def mpi_of(job: Job) -> Mpi:
     """Return this host's mpirun.
 
     Raises:
-        UserError: there is none that can be used.
+        UserError: there is no usable mpirun.
     """
     if job.machine.mpi is not None:
         return job.machine.mpi
@@ -132,7 +134,7 @@ def mpi_of(job: Job) -> Mpi:
 
 
 def processes(job: Job) -> int:
-    """Return the number of ranks in all: what the job asks for, else those of each host together."""
+    """Return the total number of ranks: as the job asks, else processes per host times hosts."""
     return job.strategy.processes or job.processes_per_host * job.cluster.size
 
 
@@ -172,11 +174,11 @@ def _asked(job: Job, run_folder: Path, custom: tuple[str, ...]) -> Asked:
 
 
 def _name(job: Job, host: str) -> str:
-    """Return the name by which mpirun knows *host*: where names do not resolve it must still know itself.
+    """Return the name of *host* to give to mpirun, which must recognize its own host even if names do not resolve.
 
-    Where the job gives a host's address, the machine's own name service must not: a name of another host that leads to
-    this one, as in an /etc/hosts that maps both to 127.0.0.1, would have mpirun start all ranks here. No such name
-    resolves (RFC 6761), and mpirun need not reach it: our agent starts the daemon, which connects to mpirun.
+    If the job gives addresses, a follower's name gets the suffix ".invalid", which never resolves (RFC 6761). Else an
+    /etc/hosts that maps another host's name to 127.0.0.1 would make mpirun start all ranks here. mpirun need not reach
+    the name: our agent starts the daemon, and the daemon connects to mpirun.
     """
     if job.cluster.size == 1:
         return "localhost"
@@ -188,9 +190,9 @@ def _name(job: Job, host: str) -> str:
 
 
 def _by_mpiruns_names(job: Job) -> dict[str, str]:
-    """Return the hosts by what mpirun calls them, where that is another name.
+    """Return the job's host for each name that mpirun prints in place of the host's own name.
 
-    Open MPI 4 leaves the domain out of a name, not out of an address.
+    Open MPI 4 prints names without their domain, but addresses whole.
     """
     found: dict[str, str] = {}
     for host in job.cluster.taking_part:
@@ -204,7 +206,7 @@ def _environment(job: Job, arguments: tuple[str, ...], extra: Mapping[str, str])
     environ = environment(job, arguments)
     ours = {**extra}
     if job.processes_per_host > 1:
-        # Each would take all cores; torchrun gives them one each, which wastes the rest.
+        # By default each rank would use all cores. torchrun sets 1 for each rank, which wastes the other cores.
         ours["OMP_NUM_THREADS"] = str(max(1, job.machine.cpus // job.processes_per_host))
     for name, value in ours.items():
         environ.setdefault(name, value)
@@ -212,9 +214,9 @@ def _environment(job: Job, arguments: tuple[str, ...], extra: Mapping[str, str])
 
 
 def _apart(job: Job, mpi: Mpi, run_folder: Path) -> dict[str, str]:
-    """Return what keeps hosts on one machine out of each other's shared memory.
+    """Return variables that keep simulated hosts on one machine out of each other's shared memory.
 
-    Open MPI names a rank's file by host name and local rank, which are then the same for all hosts.
+    Open MPI names a rank's shared-memory file by host name and local rank, and simulated hosts have the same ones.
     """
     if not on_one_machine(job):
         return {}
@@ -223,12 +225,12 @@ def _apart(job: Job, mpi: Mpi, run_folder: Path) -> dict[str, str]:
 
 
 def _host_name(job: Job) -> dict[str, str]:
-    """Return what lets Python's gethostname() in ranks give the job's name of the host, where the names resolve.
+    """Return the variable that makes gethostname() in ranks return the host's name in the job, where names resolve.
 
-    sagemaker-training preloads a library into MPI's ranks for that: Lightning groups ranks by it, and has them meet at
-    the first one's. A container's own name (ip-10-0-1-2) is told apart as well, but need not resolve on other hosts.
-    The hosts of `toolkit run` share one name: there the followers get theirs, and the leader keeps the machine's,
-    which resolves.
+    Lightning groups ranks by gethostname() and uses the first rank's as the rendezvous address. A container's own name
+    (ip-10-0-1-2) is unique, but need not resolve on other hosts; sagemaker-training preloads a library for this. The
+    hosts of `toolkit run` share the machine's name: followers get their own, and the leader keeps the machine's, which
+    resolves.
     """
     if job.cluster.size == 1:
         return {}
@@ -238,12 +240,12 @@ def _host_name(job: Job) -> dict[str, str]:
 
 
 def _own_name(job: Job, mpi: Mpi) -> tuple[str, ...]:
-    """Return the host name that the daemon needs: Open MPI takes two hosts of one name for one."""
+    """Return the host name to give to the daemon, if it needs one: Open MPI treats two hosts of one name as one."""
     return (job.cluster.current,) if on_one_machine(job) and mpi.kind != "mpich" else ()
 
 
 def _script(job: Job, script: Script) -> tuple[str, ...]:
-    """Return the rank's command: Python under mpi4py's runner, so that a rank that raises ends the others, too."""
+    """Return the rank's command. `-m mpi4py` aborts all ranks when one raises an exception."""
     if script.kind == "command":
         return (*script.through, f"./{script.entry}")
     return (job.interpreter, "-m", "mpi4py", *(("-m",) if is_module(script) else ()), script.entry)

@@ -9,21 +9,21 @@ import re
 from toolkit.job.machine import Mpi
 from toolkit.records import Record
 
-# Of Open MPI's long options with one dash, as they were written for years, the one that version 5 still wants so.
+# The only long option of Open MPI that version 5 still accepts with one dash; earlier versions accept all so.
 ONE_DASH = ("-np",)
 # Options whose value is a pair of tokens: an MCA parameter's name and value.
 MCA = ("mca", "prtemca", "pmixmca")
-# What `train` itself counts ranks and hosts by: an option of the user's does not change it.
+# `train` counts ranks and hosts by these options of its own; the user's do not replace them.
 COUNTED = {("host",), ("hosts",), ("np",)}
-# Rank and host; the relay knows it again (supervise/tags.py). Hydra's own -prepend-rank, "[3] ", could be any text.
+# Rank and host, in a form that supervise/tags.py recognizes. Hydra's -prepend-rank writes "[3] ", as a script may.
 MPICH_PATTERN = "[1,mpirank:%r,%h]:"
 
 
 class Asked(Record, frozen=True, kw_only=True):
-    """What mpirun is to do. `hosts`: name and processes of each; `interface` and `agent` only where there are several.
+    """What mpirun is to do. `hosts`: each host's name and number of processes.
 
-    `agent`: the program that starts daemons on other hosts. `relays`: mpirun's own output is the ranks', and must say
-    whose it is.
+    `interface`, `agent`: only for several hosts; `agent` is the program that starts daemons on other hosts. `relays`:
+    mpirun forwards the ranks' output, and must tag each line with its rank.
     """
 
     hosts: tuple[tuple[str, int], ...]
@@ -36,10 +36,10 @@ class Asked(Record, frozen=True, kw_only=True):
 
 
 def command(mpi: Mpi, asked: Asked) -> tuple[str, ...]:
-    """Return mpirun and its options; what it is to start comes behind.
+    """Return mpirun and its options; the caller appends the program.
 
-    The user's own come last, and one of ours that they repeat is left out: Open MPI refuses an MCA parameter that is
-    given twice, version 5 --bind-to and --map-by too, MPICH every option.
+    The user's options come last. One of ours that the user repeats is left out: Open MPI refuses an MCA parameter that
+    is given twice, version 5 also --bind-to and --map-by, MPICH every option.
     """
     table = {"openmpi4": _open_mpi_4, "openmpi5": _open_mpi_5, "mpich": _mpich}
     repeated = {_key(entry) for entry in _entries(asked.custom)} - COUNTED
@@ -48,9 +48,9 @@ def command(mpi: Mpi, asked: Asked) -> tuple[str, ...]:
 
 
 def _entries(tokens: tuple[str, ...]) -> list[tuple[str, ...]]:
-    """Return mpirun's options one by one, each with its values: an option is what begins with a dash."""
+    """Return mpirun's options one by one, each with its values. An option begins with a dash."""
     entries: list[list[str]] = []
-    left = 0  # Values that follow whatever they look like: an MCA parameter's name and value.
+    left = 0  # Tokens that are values even if they begin with a dash: an MCA parameter's name and value.
     for token in tokens:
         if entries and (left or not token.startswith("-")):
             entries[-1].append(token)
@@ -62,22 +62,22 @@ def _entries(tokens: tuple[str, ...]) -> list[tuple[str, ...]]:
 
 
 def _key(entry: tuple[str, ...]) -> tuple[str, ...]:
-    """Return what tells an option from others: its name less dashes, and an MCA parameter's name."""
+    """Return an option's identity: its name without dashes, and for an MCA option the parameter's name."""
     word = entry[0].lstrip("-")
     return (word, *entry[1:2]) if word in MCA else (word,)
 
 
 def rank_variables(mpi: Mpi) -> tuple[str, str]:
-    """Return the variables that tell a rank its rank and its local rank."""
+    """Return the names of the variables that hold a rank's number and local number."""
     if mpi.kind == "mpich":
         return "PMI_RANK", "MPI_LOCALRANKID"
     return "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK"
 
 
 def split(mpi: Mpi, options: str) -> tuple[tuple[str, ...], dict[str, str]]:
-    """Return (custom *options* as this mpirun takes them, the variables that ranks get instead).
+    """Return (custom *options* as this mpirun accepts them, variables for the ranks made from the other options).
 
-    `--NCCL_DEBUG VALUE` is such a variable; under MPICH, which has no -x, so is `-x NAME=VALUE`.
+    `--NCCL_DEBUG VALUE` becomes a variable; for MPICH, which has no -x, `-x NAME=VALUE` too.
 
     >>> split(Mpi(kind="openmpi4", version="4.1.8", path=""), "-verbose --NCCL_DEBUG INFO -x A=b")
     (('-verbose', '-x', 'A=b'), {'NCCL_DEBUG': 'INFO'})
@@ -91,7 +91,7 @@ def split(mpi: Mpi, options: str) -> tuple[tuple[str, ...], dict[str, str]]:
             given["NCCL_DEBUG"] = tokens.pop(0)
         elif token == "-x" and tokens and mpi.kind == "mpich":
             name, equals, value = tokens.pop(0).partition("=")
-            if equals:  # Without a value mpirun would pass on the leader's; here each host has its own.
+            if equals:  # Without a value mpirun would pass the leader's on; here each rank has its host's own value.
                 given[name] = value
         elif mpi.kind == "openmpi5" and re.fullmatch(r"-[a-z][a-z_-]+", token) and token not in ONE_DASH:
             kept.append("-" + token)
@@ -105,11 +105,11 @@ def _open_mpi_4(asked: Asked) -> tuple[str, ...]:
         *("--host", _hosts(asked), "-np", str(asked.processes), "--allow-run-as-root"),
         *(("--display-map", "--tag-output") if asked.relays else ()),
         *_mca(btl_tcp_if_include=asked.interface, oob_tcp_if_include=asked.interface),
-        # Open MPI 4 wants an agent on one host, too, and does not start where there is neither it nor ssh.
+        # Open MPI 4 needs a remote agent even for one host: it does not start with neither an agent nor ssh.
         *_mca(plm_rsh_agent=asked.agent if len(asked.hosts) > 1 else "/bin/sh"),
         *(_mca(plm_rsh_no_tree_spawn="1") if len(asked.hosts) > 1 else ()),
         *(("--leave-session-attached",) if len(asked.hosts) > 1 else ()),
-        # It would cut names with a domain short, and ask for a daemon on a host that is none of the job's.
+        # Else it removes the domain from names, and asks for a daemon on a host that is not in the job.
         *(_mca(orte_keep_fqdn_hostnames="1") if any(map(_has_domain, asked.hosts)) else ()),
         *("--bind-to", "none", "--map-by", "slot"),
         *(_mca(pml="ob1", btl="^openib") if asked.efa else ()),
@@ -118,7 +118,7 @@ def _open_mpi_4(asked: Asked) -> tuple[str, ...]:
 
 
 def _open_mpi_5(asked: Asked) -> tuple[str, ...]:
-    # PRRTE counts loopback as no interface at all, and does not start where it is told to take nothing else.
+    # PRRTE ignores loopback, and does not start if it may use nothing else.
     interface = None if asked.interface == "lo" else asked.interface
     remote = {"prte_if_include": interface, "plm_ssh_agent": asked.agent, "plm_ssh_no_tree_spawn": "1"}
     return (

@@ -1,7 +1,7 @@
-"""TensorFlow's MultiWorkerMirroredStrategy: the script once on each host, which finds the others in TF_CONFIG.
+"""TensorFlow's MultiWorkerMirroredStrategy: one worker on each host, which finds the others in TF_CONFIG.
 
-A process drives all the devices of its host, so there is one a host. The strategy is the script's to make; the toolkit
-says who the workers are, and whose turn it is to fail, to stop and to end.
+One process drives all devices of its host. The script creates the strategy; the toolkit names the workers in TF_CONFIG
+and handles failure, stop and end.
 """
 
 import json
@@ -14,16 +14,16 @@ from toolkit.job.plan import Plan
 from toolkit.launchers import script
 from toolkit.launchers.environment import master, on_one_machine
 
-PORT = 8890  # sagemaker-tensorflow-training's, as open in people's networks as it was there.
+PORT = 8890  # As in sagemaker-tensorflow-training: networks that allowed it for that need no change.
 
 
 def plan(job: Job, run_folder: Path) -> Plan:
-    """Return the plan for one worker a host."""
+    """Return the plan for one worker on each host."""
     return worker(script.plan(job, run_folder), job, "multi_worker_mirrored", config(job))
 
 
 def worker(made: Plan, job: Job, launcher: str, tf_config: str) -> Plan:
-    """Return *made*, a script's own plan, as that of *launcher*'s one process a host, told *tf_config*.
+    """Return *made*, a plan of launcher script, changed to *launcher*'s: one process on each host, with *tf_config*.
 
     The user's own TF_CONFIG and TF_CPP_MIN_LOG_LEVEL stay.
     """
@@ -45,15 +45,15 @@ def config(job: Job) -> str:
 
 
 def text(cluster: dict[str, list[str]], kind: str, index: int) -> str:
-    """Return TF_CONFIG's text, as the original wrote it: `environment` is "cloud"."""
+    """Return TF_CONFIG's text, as sagemaker-tensorflow-training writes it: `environment` is "cloud"."""
     return json.dumps({"cluster": cluster, "environment": "cloud", "task": {"index": index, "type": kind}})
 
 
 def at(job: Job, host: str, port: int, index: int) -> str:
     """Return "address:port" of a TensorFlow server on *host*.
 
-    Hosts that are one machine's share its ports: there the *index*-th server has the *index*-th port from MASTER_PORT
-    on, which `toolkit run` chooses so that all of them are free. (TensorFlow listens on every address of a machine:
-    other loopback addresses would not help.)
+    Simulated hosts share the ports of one machine: there the port is MASTER_PORT + *index*, and `toolkit run` chooses
+    MASTER_PORT so that all of these are free. A loopback address for each host would not help: TensorFlow listens on
+    every address of the machine.
     """
     return f"{job.cluster.address(host)}:{master(job)[1] + index if on_one_machine(job) else port}"

@@ -1,8 +1,8 @@
-"""TensorFlow's parameter servers: the script once on each host, and a server of parameters beside it.
+"""TensorFlow's parameter servers: on each host the script once, and one parameter server.
 
-TF_CONFIG has the keys, ports and tasks of the original: the first host's script is the `master`, the others' are
-workers, and every host has a `ps`, which is ours (toolkit/standalone/parameter_server.py). The servers stay until every
-host's script has ended, and never longer: they are services of the phase, which go with it, however it ends.
+TF_CONFIG has the keys, ports and tasks that sagemaker-tensorflow-training writes: the first host's script is the
+`master`, the others' scripts are workers, and every host has a `ps`, which is toolkit/standalone/parameter_server.py.
+The servers run until every host's script has ended: they are services of the phase, and `train` ends them with it.
 """
 
 from pathlib import Path
@@ -18,14 +18,13 @@ from toolkit.launchers.multi_worker_mirrored import at, text, worker
 
 PORT = 2222
 SERVER_PORT = 2223
-# A script whose servers are gone waits for them in a call that no signal interrupts.
+# A script that has lost its servers waits for them in a call that no signal interrupts.
 FAILURE_S = 5.0
 SERVER = Path(toolkit.__file__).parent / "standalone" / "parameter_server.py"
 
 
 def plan(job: Job, run_folder: Path) -> Plan:
-    """Return the plan for one task and one server on each host; with a TF_CONFIG of the user's, the user starts the
-    servers."""
+    """Return the plan for one task and one server on each host; if the user sets TF_CONFIG, without the server."""
     index = job.cluster.rank
     own = text(cluster(job), "worker", index - 1) if index else text(cluster(job), "master", 0)
     made = worker(script.plan(job, run_folder), job, "parameter_server", own)
@@ -51,7 +50,7 @@ def cluster(job: Job) -> dict[str, list[str]]:
 
 
 def server(job: Job) -> ProcessSpec:
-    """Return this host's server, which leaves the GPUs to the script."""
+    """Return this host's server. It sees no GPU: they are the script's."""
     given = {"TF_CPP_MIN_LOG_LEVEL": "1", "PYTHONUNBUFFERED": "1", **job.environ, "CUDA_VISIBLE_DEVICES": "-1"}
     return ProcessSpec(
         name="ps",

@@ -1,13 +1,13 @@
-"""torch_xla's ranks: pytorchxla. By the device that XLA computes on (PJRT_DEVICE, else what the machine has):
+"""Distribution pytorchxla: ranks of torch_xla, by the device that XLA computes on (PJRT_DEVICE, else the machine's).
 
-- CPU, Neuron: a rank a process under torchrun, as pytorchddp. On CPU, where torch_xla knows no other process, its
-  collectives are made true in the ranks (toolkit/xla).
-- TPU: one process a host; torch_xla starts those of the chips itself and finds the other hosts by itself.
-- NVIDIA: torch_xla has had no CUDA since 2.9. That is said before anything is started.
+- CPU, Neuron: one process for each rank under torchrun, as pytorchddp. On a CPU torch_xla knows no other process, so
+  toolkit/xla replaces its collectives in the ranks.
+- TPU: one process on each host; torch_xla itself starts the chips' processes and finds the other hosts.
+- NVIDIA: an error before anything starts, because torch_xla has had no CUDA since 2.9.
 
-Each rank is toolkit/xla/rank.py, which calls the script's `_mp_fn(index)` where there is one. The original started
-`torch_xla.distributed.xla_spawn`, which only AWS's images of PyTorch 1.11 to 1.13 had, with XRT's variables (XRT_*,
-GPU_NUM_DEVICES, the mesh service): XRT is gone from torch_xla 2, nothing reads them, and none is set.
+Each rank runs toolkit/xla/rank.py, which calls the script's `_mp_fn(index)` if it has one. sagemaker-training starts
+`torch_xla.distributed.xla_spawn`, which only AWS's images of PyTorch 1.11 to 1.13 have, and sets XRT's variables
+(XRT_*, GPU_NUM_DEVICES, the mesh service). We set none of them: torch_xla 2 has no XRT, and nothing reads them.
 """
 
 from pathlib import Path
@@ -23,7 +23,7 @@ from toolkit.launchers import compat, fabric, torchrun
 from toolkit.launchers.environment import environment, names, stop_policy, tokens
 
 RANK = Path(toolkit.__file__).parent / "xla" / "rank.py"
-SHIM = "torch_xla"  # The name in TOOLKIT_COMPAT that stands in for a missing torch_xla.
+SHIM = "torch_xla"  # The compat folder (TOOLKIT_COMPAT) that replaces a missing torch_xla.
 WHERE = "distribution pytorchxla"
 
 
@@ -31,7 +31,7 @@ def plan(job: Job, run_folder: Path) -> Plan:
     """Return the plan for ranks of torch_xla.
 
     Raises:
-        UserError: the device is not torch_xla's any more, or the script cannot be its rank.
+        UserError: torch_xla no longer supports the device, or the script cannot run as one of its ranks.
     """
     assert job.script is not None
     shim = SHIM in compat.names(job)
@@ -47,7 +47,7 @@ def plan(job: Job, run_folder: Path) -> Plan:
 
 
 def _device(job: Job) -> str:
-    """Return the device as torch_xla names it; the user's word for it wins."""
+    """Return the device as torch_xla names it; the user's PJRT_DEVICE wins."""
     by_machine = {"none": "CPU", "nvidia": "CUDA", "neuron": "NEURON"}
     return job.environ.get("PJRT_DEVICE") or by_machine[job.machine.accelerator]
 

@@ -17,7 +17,7 @@ def plan(job: Job, run_folder: Path) -> Plan:  # noqa: ARG001 - every launcher i
         name="script",
         argv=command(job.script, job.interpreter, given),
         environ={**_node_rank(job), **environment(job, given)},
-        # A plug-in runs in train's own folder, as with sagemaker-training: it may fetch its code itself.
+        # A plug-in runs in `train`'s own folder, as under sagemaker-training: it may download its code itself.
         cwd=Path() if job.script.kind == "plugin" else job.script.folder,
         stop=stop_policy(job),
         rank=0,
@@ -31,7 +31,7 @@ def plan(job: Job, run_folder: Path) -> Plan:  # noqa: ARG001 - every launcher i
 
 
 def _node_rank(job: Job) -> dict[str, str]:
-    """Return NODE_RANK where every host of several runs the script: Lightning starts its own ranks by it."""
+    """Return NODE_RANK if each of several hosts runs the script: Lightning needs it to start its own ranks."""
     cluster = job.cluster
     if len(cluster.hosts) == 1 or cluster.taking_part:
         return {}

@@ -1,13 +1,13 @@
 """SageMaker's data parallel library: AWS's own where it is installed (smddprun on PATH), else the open backend.
 
-- With AWS's library: mpirun starts `smddprun python -m mpi4py SCRIPT` as the original does (launchers/mpi.py).
-- Without: ranks under torchrun, as pytorchddp, and the old import names lead to toolkit/dataparallel
-  (TOOLKIT_COMPAT_PATH, docs/smddp.md). TOOLKIT_SMDDP_LAUNCHER=mpirun takes mpirun instead, for scripts that ask MPI
+- With AWS's library: mpirun starts `smddprun python -m mpi4py SCRIPT` as sagemaker-training does (launchers/mpi.py).
+- Without it: ranks under torchrun, as pytorchddp, and the old import names lead to toolkit/dataparallel
+  (TOOLKIT_COMPAT_PATH, docs/smddp.md). TOOLKIT_SMDDP_LAUNCHER=mpirun selects mpirun instead, for scripts that use MPI
   themselves and for images without torch.
 
-The variables that AWS's launcher set (SMDATAPARALLEL_USE_HOMOGENEOUS and its like) are set either way: scripts look at
-them. The original's custom_mpi_options are mpirun's; torchrun's ranks get the variables among them (`-x NAME=VALUE`,
-`--NCCL_DEBUG VALUE`), and a note names the rest.
+Both ways set the variables that AWS's launcher sets (SMDATAPARALLEL_USE_HOMOGENEOUS and others), because scripts read
+them. custom_mpi_options are options of mpirun: ranks under torchrun get the variables among them (`-x NAME=VALUE`,
+`--NCCL_DEBUG VALUE`), and a note names the others, which are ignored.
 """
 
 import shlex
@@ -33,8 +33,8 @@ def plan(job: Job, run_folder: Path) -> Plan:
 
 
 def variables(job: Job) -> dict[str, str]:
-    """Return what AWS's launcher told every rank (sagemaker-training 5.1.4, smdataparallel.py); the instance type is
-    among the platform's own variables."""
+    """Return the variables that AWS's launcher gives every rank (sagemaker-training 5.1.4, smdataparallel.py), without
+    the instance type, which the platform sets."""
     if job.cluster.size == 1:
         return {"SMDATAPARALLEL_USE_SINGLENODE": "1"}
     return {
@@ -45,7 +45,7 @@ def variables(job: Job) -> dict[str, str]:
 
 
 def exported(options: str) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Return (the variables that mpirun's *options* give to ranks, what else they hold).
+    """Return (the variables that mpirun's *options* give to ranks, the other options).
 
     >>> exported("-verbose -x NCCL_DEBUG=VERSION --NCCL_DEBUG INFO -x PATH")
     ({'NCCL_DEBUG': 'INFO'}, ('-verbose',))
@@ -57,7 +57,7 @@ def exported(options: str) -> tuple[dict[str, str], tuple[str, ...]]:
         if token in ("-x", "--NCCL_DEBUG") and tokens:
             text = tokens.pop(0)
             name, equals, value = text.partition("=") if token == "-x" else ("NCCL_DEBUG", "=", text)
-            if equals:  # Without a value mpirun passes the launcher's own on, which ranks here have anyway.
+            if equals:  # Without a value mpirun passes the launcher's own value on; here ranks inherit it anyway.
                 given[name] = value
         else:
             rest.append(token)
@@ -74,7 +74,7 @@ def _under_torchrun(job: Job, run_folder: Path) -> Plan:
 
 
 def _under_mpirun(job: Job, run_folder: Path, wrap: tuple[str, ...]) -> Plan:
-    # RDMAV_FORK_SAFE and FI_PROVIDER come from launchers/fabric.py, where there are devices for them.
+    # launchers/fabric.py sets RDMAV_FORK_SAFE and FI_PROVIDER if there are EFA devices.
     made = mpi.plan_for(
         job,
         run_folder,
@@ -93,7 +93,7 @@ def _choice(under: str) -> str:
 
 
 def _notes(job: Job, ignored: tuple[str, ...] = ()) -> tuple[str, ...]:
-    """Return what is said of what the open backend leaves out."""
+    """Return notes on what the job asks for and the open backend does not do."""
     said = []
     if "smddp" not in compat.names(job):
         said.append("smddp: TOOLKIT_COMPAT=off, so smdistributed cannot be imported unless the image has its own")

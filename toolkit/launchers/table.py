@@ -1,4 +1,4 @@
-"""Which launcher starts a job: the module that the registry of strategies names (job/strategy.py). A launcher is a pure
+"""Chooses the launcher of a job: the module that its strategy's row names (job/strategy.py). A launcher is a pure
 function from a job to a plan."""
 
 from importlib import import_module
@@ -13,7 +13,8 @@ from toolkit.job.strategy import STRATEGIES
 
 
 def name_for(job: Job) -> str:
-    """Return the launcher's name. A plug-in starts its ranks itself; a host outside the distribution runs alone."""
+    """Return the launcher's name. Plug-ins, which start ranks themselves, and hosts outside the distribution get
+    "script"."""
     alone = job.plugin is not None or not job.cluster.takes_part
     if alone or (job.strategy.name == "parameter_server" and job.cluster.size == 1):  # One host needs no servers.
         return "script"
@@ -21,7 +22,7 @@ def name_for(job: Job) -> str:
 
 
 def world_size(job: Job) -> int:
-    """Return the number of ranks that the job's launcher starts in all."""
+    """Return the total number of ranks that the job's launcher starts."""
     if name_for(job) == "mpi":
         from toolkit.launchers.mpi import processes  # Imported only for jobs under MPI.
 
@@ -32,7 +33,7 @@ def world_size(job: Job) -> int:
 
 
 def plan(job: Job, run_folder: Path) -> Plan:
-    """Return what to start for *job* on this host; *run_folder* is private to this run (docs/supervision.md)."""
+    """Return the plan for *job* on this host; *run_folder* is private to this run (docs/supervision.md)."""
     name = name_for(job)
     planned = cast(Plan, import_module(f"toolkit.launchers.{name}").plan(job, run_folder))
     asked = job.settings.processes_per_host or 1

@@ -1,10 +1,10 @@
-"""torchrun on every host: pytorchddp and torch_distributed.
+"""Distributions pytorchddp and torch_distributed: torchrun on every host.
 
-torchrun is the script's interpreter's own (`-m torch.distributed.run`), never another one that happens to be on PATH.
-Its ranks come back to `train` through the rank shim (PYTHON_EXEC): one pipe for each stream of each rank, true exit
-statuses, signals to the rank alone. torchrun's own ways were tried on paper and left: `--redirects` writes files that
-must be tailed (no back-pressure, twice the disk), `--tee` polls them every 100 ms and mixes partial lines of two
-ranks.
+torchrun runs as `-m torch.distributed.run` in the script's interpreter, so another torchrun on PATH is never used. It
+starts the rank shim in place of each rank (PYTHON_EXEC), and `train` starts the rank: one pipe for each stream of each
+rank, true exit statuses, signals to the rank alone. torchrun's own options are worse by their documentation (we did not
+try them): `--redirects` writes files that must be tailed (no back-pressure, twice the disk), and `--tee` polls these
+files every 100 ms and mixes partial lines of two ranks.
 """
 
 from pathlib import Path
@@ -17,8 +17,8 @@ from toolkit.job.plan import RANK_WRAPPER, Listens, Need, Phase, Plan, ProcessSp
 from toolkit.launchers import fabric
 from toolkit.launchers.environment import environment, master, names, stop_policy, tokens
 
-# torchrun ends its workers with SIGKILL after 30 s of its own unless told otherwise (--shutdown-timeout, known since
-# torch 2.12; as a variable it is ignored by older ones). The deadline is ours; it only has to be out of the way.
+# torchrun kills its workers after 30 s by default (--shutdown-timeout, since torch 2.12; older versions ignore the
+# variable). `train` has its own deadline, so torchrun's must come later.
 SHUTDOWN_MARGIN_S = 30
 
 
@@ -29,9 +29,9 @@ def plan(job: Job, run_folder: Path) -> Plan:
     per_host, hosts = job.processes_per_host, job.cluster.size
     environ = environment(job, given)
     environ.setdefault("PET_SHUTDOWN_TIMEOUT", str(int(job.grace_s) + SHUTDOWN_MARGIN_S))
-    environ.setdefault("PET_LOG_DIR", str(run_folder / "torchrun"))  # Else torchelastic_... stays in TMPDIR.
+    environ.setdefault("PET_LOG_DIR", str(run_folder / "torchrun"))  # Else it leaves torchelastic_* folders in TMPDIR.
     if per_host > 1:
-        environ.setdefault("OMP_NUM_THREADS", "1")  # torchrun's own value, which it announces in a banner.
+        environ.setdefault("OMP_NUM_THREADS", "1")  # torchrun's own default; if it sets it itself, it prints a banner.
     has_rank_shim = job.settings.stand_in == "on"
     wrapper = run_folder / RANK_WRAPPER
     rank_python = environ.get("PYTHON_EXEC", job.interpreter)
@@ -60,7 +60,7 @@ def plan(job: Job, run_folder: Path) -> Plan:
 
 
 def _compiles(job: Job) -> bool:
-    """True if neuron_parallel_compile runs torchrun, first to find the graphs to compile, then to train."""
+    """True if neuron_parallel_compile runs torchrun: first to collect and compile the graphs, then to train."""
     return job.environ.get("RUN_NEURON_PARALLEL_COMPILE") == "1"
 
 
@@ -76,8 +76,8 @@ def _torchrun(job: Job) -> tuple[str, ...]:
 def named(script: Script, wrapper: Path | None = None) -> tuple[str, ...]:
     """Return torchrun's last options and the script.
 
-    "--" ends torchrun's own options: its parser takes a script's argument that begins like several of them ("--log":
-    --log-dir or --logs-specs) for an ambiguous one, and refuses it (torch 2.13).
+    "--" ends torchrun's own options. Without it, its parser refuses an argument of the script that is a prefix of
+    several of them as ambiguous ("--log": --log-dir or --logs-specs; torch 2.13).
     """
     if is_module(script):
         return ("-m", "--", script.entry)
@@ -88,6 +88,6 @@ def named(script: Script, wrapper: Path | None = None) -> tuple[str, ...]:
 
 def _rendezvous(job: Job) -> tuple[Need, ...]:
     if job.cluster.size == 1 or job.cluster.is_leader or job.settings.link == "on":
-        return ()  # Over the link no host begins before the leader is ready, too.
+        return ()  # With the link, no host starts before the leader is ready.
     address, port = master(job)
     return (Listens(host=job.cluster.leader, address=address, port=port, within_s=job.settings.join_s),)

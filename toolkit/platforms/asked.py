@@ -1,10 +1,9 @@
-"""A job outside SageMaker: what the user asks for (a job file, mounted documents, TOOLKIT_* variables) as a JobSpec, in
-the place that an orchestrator gave it.
+"""Reads a job outside SageMaker: what the user asks for, as a JobSpec, in the place that an orchestrator gave it.
 
-What wins: a TOOLKIT_* variable, then the job file, then documents in input/config (hyperparameters.json,
-inputdataconfig.json, metric-definition-regex.json, checkpointconfig.json; each as SageMaker writes it, none needed).
-The code stays where it is: its folder is the job file's `source`. A script is shown the same SM_* variables and folders
-everywhere: those that say more of SageMaker's own documents are made for it (sagemaker/write.py).
+A TOOLKIT_* variable wins over the job file, and the job file over documents in input/config (hyperparameters.json,
+inputdataconfig.json, metric-definition-regex.json, checkpointconfig.json, in SageMaker's formats, all optional). The
+code is not moved: it stays in the job file's `source` folder. Scripts get the same SM_* variables and folders on every
+platform; sagemaker/write.py makes those variables that show SageMaker's documents.
 """
 
 import json
@@ -50,7 +49,7 @@ Find = Callable[[Mapping[str, str], Settings], Place]
 
 
 def folders(environ: Mapping[str, str], find: Find, ours: Settings) -> Folders:
-    """Return the folders below TOOLKIT_BASE, else /opt/ml; {job} and {host} become "unknown" if the place is wrong."""
+    """Return the folders below TOOLKIT_BASE, else /opt/ml; {job} and {host} become "unknown" if *find* fails."""
     try:
         place = _found(environ, find, ours)
     except ContractError:
@@ -65,10 +64,10 @@ def folders(environ: Mapping[str, str], find: Find, ours: Settings) -> Folders:
 
 
 def _found(environ: Mapping[str, str], find: Find, ours: Settings) -> Place:
-    """Return the place that *find* finds, with its hosts' names checked: they become files and arguments.
+    """Return the place that *find* finds, with its hosts' names checked: they become file names and arguments.
 
     Raises:
-        ContractError: the place cannot be told, or a host's name is none.
+        ContractError: the variables do not determine the place, or a host's name is invalid.
     """
     place = find(environ, ours)
     names.check_hosts(place.hosts, "the job's hosts")
@@ -76,12 +75,12 @@ def _found(environ: Mapping[str, str], find: Find, ours: Settings) -> Place:
 
 
 def clear_stale(folders: Folders, log: Log) -> None:
-    """Make the output folder, which is new for each job if TOOLKIT_BASE names the job; remove an earlier run's
-    reports."""
+    """Create the output folder, and remove an earlier run's reports. The folder is missing if TOOLKIT_BASE contains
+    {job}."""
     try:
         folders.output.mkdir(parents=True, exist_ok=True)
     except OSError:
-        pass  # The report at the job's end names it.
+        pass  # The report at the job's end warns of it.
     report.clear_stale(folders, log)
 
 
@@ -98,7 +97,7 @@ def read(
     """Return the job that the user asks for, in the place that *find* finds; *name* is the platform's.
 
     Raises:
-        ContractError: the place cannot be told, a document is wrong, or no script is named.
+        ContractError: the variables do not determine the place, a document is wrong, or nothing names a script.
     """
     place = _found(environ, find, ours)
     places = folders(environ, find, ours)
@@ -142,8 +141,7 @@ def read(
 class _Given(Record, frozen=True, kw_only=True):
     """What a job file and TOOLKIT_* variables ask for.
 
-    `entry_from`: what names the script. `distributes`: they say how ranks are started, if only that there is one on
-    each host.
+    `entry_from`: the source that names the script. `distributes`: they name a distribution, "script" included.
     """
 
     file: JobFile
@@ -159,10 +157,10 @@ def _given(
     programs: list[tuple[str, str | None]],
     log: Log,
 ) -> _Given | None:
-    """Return what the job file and TOOLKIT_* variables ask for; None without a script, a plug-in, or a code folder with
-    just one script.
+    """Return what the job file and TOOLKIT_* variables ask for; None if there is no plug-in and nothing names a script.
 
-    *programs*: other names of the script.
+    Without a name, the only script of the code folder is the job's. *programs*: the other sources that may name a
+    script.
     """
     here = Path.cwd()
     plugin = sagemaker.plugin(environ) is not None
@@ -214,7 +212,7 @@ def _variables(ours: Settings, here: Path) -> dict[str, Any]:
 
 
 def _named(ours: Settings) -> dict[str, str]:
-    """Return the options that are set by a variable, each with the variable's name."""
+    """Return the variable's name for each option that a variable sets."""
     held = {"channel": "channels", "distribution": "distribution", "hyperparameter": "hyperparameters"}
     return {option: settings.PREFIX + field.upper() for option, field in held.items() if getattr(ours, field)}
 
@@ -256,9 +254,9 @@ def _check(file: JobFile, place: Place, where: str) -> None:
 
 
 def _joined(spec: JobSpec, given: _Given, place: Place, places: Folders) -> JobSpec:
-    """Return *spec*, made of mounted documents, with the values that *given* has in their place.
+    """Return *spec*, made of mounted documents, with *given*'s values in place of the documents' ones.
 
-    A submitted source belongs into the base's code folder only, so it is dropped if the code lies elsewhere.
+    A submitted source is only ever put into the base's code folder, so it is dropped if the code is elsewhere.
     """
     file, own = given.file, given.file.spec
     if place.distribution and not given.distributes and spec.strategy.name == "script":
@@ -305,7 +303,7 @@ def _strategy(file: JobFile) -> Strategy:
 
 
 def _grouped(place: Place, asked: tuple[Group, ...]) -> Place:
-    """Return *place* with its hosts divided among the job file's instance groups; a single group has all of them."""
+    """Return *place* with its hosts divided among the job file's instance groups; a single group gets all of them."""
     hosts = iter(place.hosts)
     groups = [
         msgspec.structs.replace(group, hosts=tuple(islice(hosts, len(group.hosts) if len(asked) > 1 else None)))
@@ -316,7 +314,7 @@ def _grouped(place: Place, asked: tuple[Group, ...]) -> Place:
 
 
 def _channels(named: tuple[Channel, ...], places: Folders) -> tuple[Channel, ...]:
-    """Return the channels. A folder mounted below input/data is one, named or not, and wins over a path elsewhere."""
+    """Return the channels. Each folder mounted below input/data is a channel and wins over another path of its name."""
     found = {
         channel.name: msgspec.structs.replace(channel, folder=places.data / channel.name)
         if (places.data / channel.name).is_dir()

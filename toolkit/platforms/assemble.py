@@ -1,4 +1,4 @@
-"""Makes one Job of the job spec, the place where it runs, our settings and this machine, on every platform alike."""
+"""Makes the Job from the job spec, its place, our settings and this machine, in the same way on every platform."""
 
 import json
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ from toolkit.platforms.sagemaker import variables, write
 from toolkit.platforms.sagemaker.documents import load
 from toolkit.settings import Settings
 
-# Instances whose Neuron cores are known without neuron-ls (sagemaker-training 5.1.4).
+# Neuron cores of instance types, which need no neuron-ls (sagemaker-training 5.1.4).
 NEURON_CORES = {"trn2.48xlarge": 64}
 
 
@@ -35,7 +35,7 @@ def assemble(
     interpreter: str,
     log: Log,
 ) -> Job:
-    """Return the job; *ours* are the settings of *environ*, without the job's own environment (JobSpec).
+    """Return the job. *ours*: the settings in *environ*; they are read again if the job spec has an environment.
 
     Raises:
         ContractError: the job's own environment, its place or its metric definitions are wrong.
@@ -117,7 +117,8 @@ def _warn_of_strangers(cluster: Cluster, ours: Settings, log: Log) -> None:
 
 
 def _warn_of_shared_names(spec: JobSpec, log: Log) -> None:
-    """Tell of names that differ only in case or in characters that no shell allows: one of them has no variable."""
+    """Warn of names that differ only in case or in characters that variables cannot have: one of them gets no
+    variable."""
     channels = shared_names("channel", [channel.name for channel in spec.channels])
     told = [f"channels {sentence}" for sentence in channels]
     told += [f"hyperparameters {sentence}" for sentence in shared_names("hp", spec.hyperparameters)]
@@ -156,7 +157,7 @@ def _stop_within_s(place: Place, ours: Settings, machine: Machine) -> float:
 
 
 def _with_known_neurons(machine: Machine, instance_type: str) -> Machine:
-    """Return *machine* with the number of Neuron cores that its instance type is known to have."""
+    """Return *machine* with the Neuron cores of its instance type, if the type is in the table."""
     for instance, cores in NEURON_CORES.items():
         if instance in instance_type:
             return msgspec.structs.replace(machine, accelerator="neuron", accelerators=cores)

@@ -2,7 +2,7 @@
 
 With `distribution: {type: pytorch, process_count_per_instance: 1}` a node gets MASTER_ADDR, MASTER_PORT, NODE_RANK and
 WORLD_SIZE, the number of nodes (https://learn.microsoft.com/azure/machine-learning/how-to-train-distributed-gpu,
-2026-11). AZUREML_RUN_ID names the job; what is written to ./outputs is kept.
+2026-11). AZUREML_RUN_ID names the job. Azure keeps files written to ./outputs.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ def find(environ: Mapping[str, str], ours: Settings) -> Place:
     """Return the node's place.
 
     Raises:
-        ContractError: variables that do not fit each other.
+        ContractError: the variables contradict each other.
     """
     place = plain.find(environ, ours)
     return msgspec.structs.replace(

@@ -11,9 +11,9 @@ BASE = "/opt/ml"
 
 
 def below(base: str, environ: Mapping[str, str]) -> Folders:
-    """Return the folders below *base*, "" for /opt/ml. They need not exist.
+    """Return the folders below *base* ("": /opt/ml). They need not exist.
 
-    `scratch` lies under TMPDIR or /tmp, one for each base and user.
+    `scratch` is under TMPDIR or /tmp, a different one for each base and user.
     """
     top = Path(base or BASE).absolute()
     temporary = Path(environ.get("TMPDIR") or "/tmp").absolute()

@@ -1,9 +1,9 @@
 """A pod of Kubeflow Trainer v2's TrainJob (torch), of the Training Operator's PyTorchJob, or of an MPIJob (mpi_job.py).
 
-The first two give torchrun's own variables (PET_*), which name the leader and count the pods. The others' names follow
-from the leader's: NAME-node-0-0.NAME of a TrainJob (a JobSet whose replicated job is "node"), NAME-master-0 of a
-PyTorchJob, whose workers are NAME-worker-0, ... (kubeflow/trainer v2.3 pkg/constants, training-operator v1.9
-pkg/common). A server for the TrainJob's status is named by KUBEFLOW_TRAINER_SERVER_URL
+The first two set torchrun's own variables (PET_*), which name the leader and count the pods. The other pods' names
+follow from the leader's: a TrainJob's leader is NAME-node-0-0.NAME (a JobSet whose replicated job is "node"), a
+PyTorchJob's is NAME-master-0 and its workers are NAME-worker-0, ... (kubeflow/trainer v2.3 pkg/constants,
+training-operator v1.9 pkg/common). KUBEFLOW_TRAINER_SERVER_URL names the server that takes a TrainJob's status
 (standalone/kubeflow_progress.py).
 """
 
@@ -17,15 +17,15 @@ from toolkit.settings import Settings
 
 TRAIN_JOB = re.compile(r"(?P<head>(?P<name>.+)-node-\d+-)0(?P<tail>\..+)")
 PYTORCH_JOB = re.compile(r"(?P<name>.+)-master-0(?P<tail>\..*)?")
-# torchrun would read them beside what our launcher tells it.
+# Removed from the environment: torchrun would read them besides our launcher's arguments.
 OURS = ("PET_NNODES", "PET_NPROC_PER_NODE", "PET_NODE_RANK", "PET_MASTER_ADDR", "PET_MASTER_PORT", "PET_MAX_RESTARTS")
 
 
 def find(environ: Mapping[str, str], ours: Settings) -> Place:
-    """Return the pod's place; its ranks run under torchrun where nobody asked for something else.
+    """Return the pod's place; its ranks run under torchrun unless the user asks for another distribution.
 
     Raises:
-        ContractError: an elastic job, an MPIJob that train cannot run, or variables that do not fit each other.
+        ContractError: the job is elastic, an MPIJob that `train` cannot run, or the variables contradict each other.
     """
     if environ.get("K_MPI_JOB_ROLE"):
         return mpi_job.find(environ, ours)
@@ -64,7 +64,7 @@ def _count(text: str) -> int:
 
 
 def _processes(text: str) -> int | None:
-    """Return the ranks of each pod; None, by devices, for torchrun's "auto", "gpu" and "cpu"."""
+    """Return the number of ranks of each pod; None (decided by devices) for torchrun's "auto", "gpu" and "cpu"."""
     return number(text, "PET_NPROC_PER_NODE", least=1) if text and text not in ("auto", "gpu", "cpu") else None
 
 

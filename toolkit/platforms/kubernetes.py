@@ -1,7 +1,7 @@
 """A pod of an Indexed Job or a JobSet.
 
-Kubernetes tells a pod its index (JOB_COMPLETION_INDEX) and nothing of the others: TOOLKIT_HOSTS names them, as the
-manifests of `toolkit render` do. The text of a failure also becomes the container's termination message, which
+Kubernetes gives a pod its index (JOB_COMPLETION_INDEX) but does not name the other pods: TOOLKIT_HOSTS does, which the
+manifests of `toolkit render` set. The failure text also becomes the container's termination message, which
 `kubectl describe pod` shows (https://kubernetes.io/docs/tasks/debug/debug-application/determine-reason-pod-failure).
 """
 
@@ -16,7 +16,7 @@ from toolkit.platforms import report as files
 from toolkit.platforms.place import Place, asked_hosts
 from toolkit.settings import Settings
 
-# The kubelet reads no more of a message.
+# The kubelet reads at most this much of a termination message.
 LIMIT_BYTES = 4096
 
 
@@ -24,7 +24,7 @@ def find(environ: Mapping[str, str], ours: Settings) -> Place:
     """Return the pod's place: TOOLKIT_HOSTS by JOB_COMPLETION_INDEX, else this pod alone.
 
     Raises:
-        ContractError: TOOLKIT_HOSTS is no list of hosts, or this pod is none of them.
+        ContractError: TOOLKIT_HOSTS is not a list of hosts, or does not contain this pod.
     """
     own = environ.get("HOSTNAME") or "pod"
     hosts, current = asked_hosts(ours, environ, environ.get("JOB_COMPLETION_INDEX")) or ((own,), own)
@@ -32,7 +32,7 @@ def find(environ: Mapping[str, str], ours: Settings) -> Place:
 
 
 def report(termination_log: Path, folders: Folders, outcome: Outcome, log: Log) -> None:
-    """Write the files of *outcome*, and its failure text as the termination message if there is a file for it."""
+    """Write the files of *outcome*, and its failure text as the termination message if *termination_log* exists."""
     files.report(folders, outcome, log)
     write = partial(_write_message, termination_log, outcome, log)
     log.attempt("the termination message could not be written", write, None)
@@ -44,7 +44,7 @@ def _write_message(file: Path, outcome: Outcome, log: Log) -> None:
     text = files.failure_text(files.masked(outcome, log), limit=LIMIT_BYTES)
     whole = text.encode("utf-8", "replace")[:LIMIT_BYTES].decode(
         "utf-8", "ignore"
-    )  # Drops half a character at the cut.
+    )  # "ignore" drops half a character at the cut.
     try:
         file.write_text(whole, "utf-8")
     except OSError as error:

@@ -1,9 +1,10 @@
 """A pod of an MPIJob (kubeflow.org/v2beta1), whose launcher and workers all run `train`.
 
-A pod is told its role (K_MPI_JOB_ROLE) and has its name: NAME-launcher, NAME-worker-0, ... The operator lists the hosts
-and their ranks in the ConfigMap NAME-config, whose hostfile it mounts in the launcher alone; workers read it where the
-manifest mounts it there, too. The launcher's end is the job's, so the launcher has to lead: with runLauncherAsWorker it
-is the first of the hosts, else it is none (kubeflow/mpi-operator pkg/controller/mpi_job_controller.go, commit cbe4f8a).
+K_MPI_JOB_ROLE holds a pod's role; pods are named NAME-launcher, NAME-worker-0, ... The operator lists the hosts and
+their ranks in the ConfigMap NAME-config. It mounts this hostfile in the launcher only; workers can read it if the
+manifest mounts it there, too. The job ends when the launcher does, so the launcher has to be the leader: it is the
+first host with runLauncherAsWorker, and not a host without it (kubeflow/mpi-operator
+pkg/controller/mpi_job_controller.go, commit cbe4f8a).
 """
 
 import re
@@ -15,9 +16,10 @@ from toolkit.platforms.place import STOP_WITHIN_S, Place, expanded, number, own,
 from toolkit.settings import Settings
 
 MOUNTED = "/etc/mpi/hostfile"
-# Where the operator tells the launcher's mpirun (Open MPI, MPICH, Intel MPI) that it lies.
+# Variables in which the operator gives the hostfile's path to the launcher's mpirun (Open MPI, MPICH, Intel MPI).
 HOSTFILES = ("OMPI_MCA_orte_default_hostfile", "HYDRA_HOST_FILE", "I_MPI_HYDRA_HOST_FILE")
-# What it tells that mpirun besides, of the hosts and of ssh. Ours is told of its hosts by `train`, and needs no ssh.
+# All variables that the operator sets for that mpirun, about hosts and ssh. `train` removes them: it names the hosts to
+# mpirun itself, and uses no ssh.
 THEIRS = (
     *HOSTFILES,
     "OMPI_MCA_orte_set_default_slots",
@@ -34,12 +36,12 @@ LINE = re.compile(r"(?P<host>[^\s:]+)(?:\s+slots=(?P<slots>\d+)|:(?P<count>\d+))
 
 
 def find(environ: Mapping[str, str], ours: Settings) -> Place:
-    """Return the pod's place; its ranks run under mpirun where nobody asked for something else.
+    """Return the pod's place; its ranks run under mpirun unless the user asks for another distribution.
 
-    Hosts and ranks are those of TOOLKIT_HOSTS and our own settings, else those of the hostfile.
+    Hosts and ranks come from TOOLKIT_HOSTS and our settings, else from the hostfile.
 
     Raises:
-        ContractError: nothing lists the hosts, this pod is none of them, or the launcher is not to run ranks.
+        ContractError: nothing lists the hosts, the list does not contain this pod, or it contains only workers.
     """
     name = _name(ours.host or environ.get("HOSTNAME", ""))
     file = next((environ[each] for each in HOSTFILES if environ.get(each)), MOUNTED)
@@ -65,13 +67,13 @@ def find(environ: Mapping[str, str], ours: Settings) -> Place:
 
 
 def _name(host: str) -> str:
-    """Return the name of the MPIJob that *host*, a pod, is of."""
+    """Return the name of the MPIJob to which the pod *host* belongs; "NAME" if the pod's name does not tell it."""
     pod = POD.fullmatch(host.partition(".")[0])
     return pod["name"] if pod else "NAME"
 
 
 def _read(file: Path, name: str) -> tuple[tuple[str, ...], int]:
-    """Return the hosts of a hostfile, and how many ranks each has."""
+    """Return (the hosts of a hostfile, the number of ranks on each)."""
     try:
         lines = [line.strip() for line in file.read_text("utf-8").splitlines() if line.strip()]
     except (OSError, UnicodeDecodeError) as error:

@@ -1,5 +1,5 @@
-"""Checks the names of hosts, groups and channels in a job's documents: they become files, folders, variables and
-arguments, and must not reach outside of these."""
+"""Checks the names of hosts, groups and channels in a job's documents: they become names of files, folders and
+variables, and arguments, so they must not contain paths or options."""
 
 import json
 from collections.abc import Iterable
@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from toolkit.errors import ContractError
 from toolkit.patterns import lazy
 
-# A name or address; the "%" of fe80::1%eth0. Never an option of mpirun or ssh.
+# A name or address, fe80::1%eth0 included, but no option of mpirun or ssh.
 _HOST = lazy(r"(?!-)[\w.:%\[\]\-]+")
 MOST_BYTES = 255
-# A file named after a host ("HOST-rank-12.1.log") has to fit into 255 bytes, too. Linux itself knows 64.
+# The name of a host's file ("HOST-rank-12.1.log") must fit into 255 bytes, too. Linux itself allows 64 for a host.
 MOST_HOST_BYTES = 200
 
 
@@ -18,8 +18,8 @@ def check_hosts(hosts: Iterable[str], where: str, path: str = "") -> None:
     """Check that each of *hosts* is a valid host name; *where* and *path* ("$.hosts") name the document and key.
 
     Raises:
-        ContractError: it holds a slash or a space, is "." or "..", begins with "-", is longer than 200 bytes or stands
-            there twice.
+        ContractError: a name holds a slash or a space, is "." or "..", begins with "-", is longer than 200 bytes or
+            occurs twice.
     """
     seen: set[str] = set()
     for host in hosts:
@@ -36,7 +36,7 @@ def check_hosts(hosts: Iterable[str], where: str, path: str = "") -> None:
 
 
 def check_folder(name: str, where: str, path: str, what: str) -> None:
-    """Check that *name* is a valid folder name; *what* says what it names.
+    """Check that *name* is a valid folder name; *what* it names is for the message.
 
     Raises:
         ContractError: it holds a slash or an unprintable character, is "." or "..", empty or longer than 255 bytes.
@@ -49,7 +49,7 @@ def check_folder(name: str, where: str, path: str, what: str) -> None:
 
 
 def is_folder_name(name: str) -> bool:
-    """True if a folder below another may have *name*."""
+    """True if *name* is a valid name of one folder, not a path."""
     return name not in ("", ".", "..") and "/" not in name and name.isprintable() and len(name.encode()) <= MOST_BYTES
 
 

@@ -1,4 +1,4 @@
-"""The place where a job runs, as an orchestrator's variables give it: its hosts, which one this is, and more. Pure."""
+"""Pure: the place where a job runs, from an orchestrator's variables: its hosts, which one this is, and more."""
 
 import os
 from collections.abc import Mapping
@@ -11,31 +11,31 @@ from toolkit.patterns import lazy
 from toolkit.records import Record
 from toolkit.settings import MOST, Settings
 
-# Kubernetes' terminationGracePeriodSeconds and Slurm's KillWait unless somebody changed them; neither can be seen from
-# inside (https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle, https://slurm.schedmd.com/slurm.conf.html).
+# The default of Kubernetes' terminationGracePeriodSeconds and of Slurm's KillWait; a container cannot read either
+# (https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle, https://slurm.schedmd.com/slurm.conf.html).
 STOP_WITHIN_S = 30.0
-# `docker stop` and `podman stop`, unless --stop-timeout or -t said otherwise; neither can be seen from inside, either
+# The default of `docker stop` and `podman stop` without --stop-timeout or -t, which a container cannot read either
 # (https://docs.docker.com/reference/cli/docker/container/stop).
 ENGINE_STOP_WITHIN_S = 10.0
 MOST_HOSTS = 100_000
-# The name of the only instance group, as SageMaker has it.
+# SageMaker's name for a job's only instance group.
 HOMOGENEOUS = "homogeneousCluster"
-# The characters that a name of a folder or job does not keep.
+# Characters that are replaced by "-" in the names of jobs and folders.
 _ODD = lazy(r"[^A-Za-z0-9]+")
 _RANGE = lazy(r"(\d+)(?:-(\d+))?")
 
 
 class Place(Record, frozen=True, kw_only=True):
-    """What an orchestrator tells a host of its job.
+    """What an orchestrator tells a host about its job.
 
-    `groups`: the instance groups, `group` this host's. `interface`: "" for the one that leads to other hosts.
-    `resources`: SageMaker's resourceconfig.json as it came, `where` its path. `stopped_by_engine`: in a container it is
-    the engine that stops the job. `stopped_is_success`: a script that ends with 0 after SIGTERM has succeeded.
-    `addresses`: what reaches hosts by other words than their names; a host of which only the number is known has its
-    own name there, so that nobody waits for that to resolve. `distribution`: what several ranks run under where nobody
-    asked for one. `environ`: what is added to the environment where it is not set; `dropped`: what is taken out of it.
-    `model`, `checkpoints`: the orchestrator's own folders for these. `sidecar`: what tells the orchestrator of the
-    job while it runs (Job).
+    `groups`: the instance groups; `group`: this host's. `interface`: "" for the one of the default route. `resources`:
+    SageMaker's resourceconfig.json, unchanged; `where`: its path. `stopped_by_engine`: if this is a container, its
+    engine stops the job. `stopped_is_success`: a script that ends with 0 after SIGTERM has succeeded. `addresses`: the
+    addresses of hosts that are not reached by name; a host of which only the number is known is listed with its own
+    name, so that `train` does not wait for the name to resolve. `distribution`: for several ranks, if the user asks for
+    none. `environ`: variables to add unless set; `dropped`: variables to remove. `model`, `checkpoints`: the
+    orchestrator's own folders for these. `sidecar`: the program that reports the job's progress to the orchestrator
+    (Job).
     """
 
     hosts: tuple[str, ...]
@@ -65,10 +65,10 @@ class Place(Record, frozen=True, kw_only=True):
 def expanded(text: str, where: str) -> tuple[str, ...]:
     """Return the hosts of a list in Slurm's notation: "n[1-2,7],login,r[1-2]s[01-02]", in its order.
 
-    Numbers keep the width of the range's first one.
+    Numbers are padded to the width of their range's first number.
 
     Raises:
-        ContractError: no such list, or one of more than 100,000 hosts; *where* names the variable.
+        ContractError: the text is not such a list, or has more than 100,000 hosts; *where* names the variable.
     """
     found: list[str] = []
     for part in _parts(text, where):
@@ -88,10 +88,11 @@ def asked_hosts(
 ) -> tuple[tuple[str, ...], str] | None:
     """Return (hosts, current) from TOOLKIT_HOSTS, None without it.
 
-    Current is TOOLKIT_HOST, else the host at *index* (the orchestrator's variable), else as `own` finds it.
+    The current host is TOOLKIT_HOST, else the one at *index* (the orchestrator's variable), else the one that `own`
+    finds.
 
     Raises:
-        ContractError: there is none such among them.
+        ContractError: the list does not contain the current host.
     """
     if not ours.hosts:
         return None
@@ -104,21 +105,23 @@ def asked_hosts(
 
 
 def own(hosts: tuple[str, ...], ours: Settings, environ: Mapping[str, str], listed: str = "TOOLKIT_HOSTS") -> str:
-    """Return which of *hosts*, from *listed*, this one is: TOOLKIT_HOST, else this machine's name (HOSTNAME, or the
-    kernel's: a shell does not export HOSTNAME), whole or up to its first dot.
+    """Return which of *hosts*, from the variable or file *listed*, is this one.
+
+    It is the one named TOOLKIT_HOST, else like this machine (HOSTNAME, or the kernel's name, because shells do not
+    export HOSTNAME). Names are compared whole, then up to their first dots.
 
     Raises:
-        ContractError: there is none such among them.
+        ContractError: *hosts* does not contain this host.
     """
     name = ours.host or environ.get("HOSTNAME") or os.uname().nodename
     return _named(hosts, name, "TOOLKIT_HOST" if ours.host else "HOSTNAME", listed)
 
 
 def number(text: str, where: str, *, below: int | None = None, least: int = 0) -> int:
-    """Return the whole number that the variable *where* holds.
+    """Return *text*, the value of the variable *where*, as a whole number.
 
     Raises:
-        ContractError: it is none, or outside [*least*, *below*).
+        ContractError: it is not a whole number, or outside [*least*, *below*).
     """
     below = MOST + 1 if below is None else below
     if text.isascii() and text.isdigit() and len(text) <= 20 and least <= int(text) < below:
@@ -127,9 +130,9 @@ def number(text: str, where: str, *, below: int | None = None, least: int = 0) -
 
 
 def numbered(count: int, rank: int, leader: str) -> tuple[tuple[str, ...], dict[str, str]]:
-    """Return (hosts, addresses) where only the leader's address is known: node-0, node-1, ..."""
+    """Return (hosts, addresses) for a job of which only the leader's address is known; hosts are node-0, node-1, ..."""
     hosts = tuple(f"node-{i}" for i in range(count))
-    own = hosts[rank]  # Raises IndexError for a rank outside: the caller has looked.
+    own = hosts[rank]  # The caller has checked that rank < count.
     return hosts, {**{host: host for host in hosts}, own: own, hosts[0]: leader}
 
 
@@ -175,7 +178,7 @@ def _parts(text: str, where: str) -> list[str]:
 
 
 def _names(part: str, where: str) -> list[str]:
-    """Return the names that *part* stands for: the last of its ranges counts fastest."""
+    """Return the names that *part* expands to; its last range varies fastest."""
     head, bracket, rest = part.partition("[")
     if not bracket:
         return [part]

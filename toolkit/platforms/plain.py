@@ -10,11 +10,11 @@ from toolkit.settings import Settings
 def find(environ: Mapping[str, str], ours: Settings) -> Place:
     """Return the host's place: by TOOLKIT_HOSTS; else by MASTER_ADDR, NODE_RANK and the number of hosts; else alone.
 
-    The number is NNODES, else WORLD_SIZE over LOCAL_WORLD_SIZE (without that, WORLD_SIZE counts hosts: one process each
-    is what those who set it start).
+    The number of hosts is NNODES, else WORLD_SIZE / LOCAL_WORLD_SIZE. If LOCAL_WORLD_SIZE is missing it is WORLD_SIZE:
+    systems that set only that start one process on each host.
 
     Raises:
-        ContractError: variables that do not fit each other.
+        ContractError: the variables contradict each other.
     """
     rank = environ.get("NODE_RANK", "")
     asked = asked_hosts(ours, environ, rank)

@@ -1,6 +1,5 @@
-"""Which script a job runs if several sources name one. A source of this job wins over one in the image:
-TOOLKIT_PROGRAM, TOOLKIT_JOB, SAGEMAKER_PROGRAM, sagemaker_program. (If none does: the only script of the code
-folder.)"""
+"""Chooses the script of a job if several sources name one: TOOLKIT_PROGRAM wins over TOOLKIT_JOB, that over
+SAGEMAKER_PROGRAM, and that over sagemaker_program. If none is set, callers take the code folder's only script."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -9,10 +8,9 @@ from toolkit.log import Log
 
 
 def chosen(named: Iterable[tuple[str, str | None]], folder: Path, log: Log) -> tuple[str, str]:
-    """Return (source, script): the first of *named* that is set, else ("", ""); a warning names sources with another
-    script.
+    """Return (source, script): the first of *named* that is set, else ("", ""). Warn if later ones name other scripts.
 
-    *folder*: where relative paths start, for the comparison.
+    *folder*: relative paths start here when scripts are compared.
     """
     given = [(place, script) for place, script in named if script]
     if not given:

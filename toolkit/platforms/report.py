@@ -1,7 +1,7 @@
-"""Reports the end of a job, on every platform: output/success or output/failure as SageMaker reads them, and
+"""Reports the end of a job on every platform: output/success or output/failure as SageMaker reads them, and
 output/outcome.json.
 
-Nothing here changes the outcome: a file that cannot be written costs a line of the log.
+Nothing here changes the outcome: a file that cannot be written is only logged.
 """
 
 import os
@@ -29,7 +29,7 @@ def clear_stale(folders: Folders, log: Log) -> None:
     """Remove the reports of an earlier run in this container, so that a report found later is this run's."""
     for file in (folders.success, folders.failure, folders.output / OUTCOME, folders.output / METRICS):
         if not os.path.lexists(file):
-            continue  # On a read-only file system unlink() says EROFS of what is not there, too.
+            continue  # On a read-only file system, unlink() fails with EROFS even for a missing file.
         try:
             file.unlink()
         except OSError as error:
@@ -38,7 +38,7 @@ def clear_stale(folders: Folders, log: Log) -> None:
 
 def report(folders: Folders, outcome: Outcome, log: Log) -> None:
     """Write the files of *outcome* and log it. A failure file that the script wrote itself is kept."""
-    # Before the text is cut: half a secret would no longer be recognised.
+    # Mask before the text is cut: half a secret would no longer be recognized.
     outcome = masked(outcome, log)
     for what, step in STEPS:
         log.attempt(f"{what} could not be written", partial(step, folders, outcome, log), None)
@@ -73,7 +73,7 @@ def _write_end(folders: Folders, outcome: Outcome, log: Log) -> None:
 
 
 def _withdraw_success(file: Path, log: Log) -> None:
-    """Remove a success file, which the script wrote: a reader of it alone would take this job for a success."""
+    """Remove a success file that the script wrote: someone who reads only that would think that this job succeeded."""
     if not os.path.lexists(file):
         return
     try:
@@ -99,9 +99,9 @@ STEPS: tuple[tuple[str, Callable[[Folders, Outcome, Log], None]], ...] = (
 def failure_text(outcome: Outcome, *, limit: int = LIMIT) -> str:
     """Return why the job failed in at most *limit* characters: kind, exit code, cause, where, command.
 
-    The shape is sagemaker-training's, which people parse. What does not fit is cut from the command first, then from
-    the cause's end; kind, exit code and the cause's beginning are always there. A plug-in's own text stays as it is; of
-    one that is too long the end stays where that is a traceback's, else the beginning.
+    The format is sagemaker-training's, which users' tools parse. A text that is too long loses the command's end first,
+    then the cause's end; kind, exit code and the cause's beginning always stay. A plug-in's own text stays unchanged if
+    it fits; a longer one keeps its end if it ends with a traceback, else its beginning.
     """
     if outcome.text:
         return _own(outcome, limit)
@@ -167,7 +167,7 @@ def _story(outcome: Outcome) -> str:
 
 
 def _as_text(value: Any) -> Any:
-    """Return *value* with "?" for each byte that is not text."""
+    """Return *value* with "?" for each byte that is not UTF-8."""
     if isinstance(value, str):
         return value.encode("utf-8", "replace").decode("utf-8")
     if isinstance(value, dict):
@@ -178,9 +178,11 @@ def _as_text(value: Any) -> Any:
 
 
 def masked(outcome: Outcome, log: Log) -> Outcome:
-    """Return *outcome* without any secret that *log* knows in what scripts, files and users have said. Names, statuses,
-    signals and advice are words of ours, which a secret may equal ("failed"). A NUL in what was said, at which a
-    program in C would stop reading, becomes U+FFFD."""
+    """Return *outcome* with *log*'s secrets masked in the texts of scripts, files and users.
+
+    Names, statuses, signals and advice stay: the words are ours, and a secret may equal one by chance ("failed"). A NUL
+    in a masked text becomes U+FFFD, because programs in C stop reading at a NUL.
+    """
 
     def mask(text: str) -> str:
         return log.mask(text).replace("\0", "\ufffd")
@@ -207,10 +209,10 @@ def _says_something(file: Path) -> bool:
 
 
 def _write(file: Path, text: str, log: Log) -> None:
-    """Write *text* as a whole, or leave no file and log why: half a failure text would be taken for all of it."""
+    """Write *text* completely, or leave no file and log why: a reader would take half a failure text for all of it."""
     try:
         if file.is_fifo():
-            file.unlink()  # Opening a FIFO waits for a reader, and nobody reads reports from one.
+            file.unlink()  # Opening a FIFO waits for a reader, and no one reads reports from a FIFO.
         with os.fdopen(os.open(file, FLAGS, 0o666), "w", encoding="utf-8", errors="replace") as written:
             written.write(text)
     except OSError as error:

@@ -14,7 +14,7 @@ from toolkit.settings import Settings
 
 ONE_EACH = re.compile(r"1(\(x\d+\))?")
 HINT = "Start it with `srun --ntasks-per-node=1 train`, as `toolkit render slurm` does."
-# Jobs that share a node must not share a port: each has two of its own, MASTER_PORT and the link's one below it.
+# Jobs on one node need different ports: each gets a pair by its job id, MASTER_PORT and below it the link's port.
 FIRST_PORT = 20_002
 PORTS = 5_999
 
@@ -23,7 +23,7 @@ def find(environ: Mapping[str, str], _: Settings) -> Place:
     """Return the task's place among the step's nodes.
 
     Raises:
-        ContractError: not started by srun with one task a node, or variables that do not fit each other.
+        ContractError: srun did not start it with one task on each node, or the variables contradict each other.
     """
     where = "SLURM_STEP_NODELIST"
     nodes = environ.get(where, "")
@@ -50,7 +50,7 @@ def find(environ: Mapping[str, str], _: Settings) -> Place:
 
 
 def _notes(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Return what is worth saying: how often the job was requeued, and when its time is over."""
+    """Return notes for the log: how often Slurm requeued the job, and when its time limit ends it."""
     notes = []
     restarts = environ.get("SLURM_RESTART_COUNT", "0")
     if restarts != "0":

@@ -1,7 +1,7 @@
-"""The platforms a job can come from, in the order they are looked for: one row each, imported only if chosen.
+"""The table of platforms, in the order in which `detect` tries them. A platform's module is imported only if chosen.
 
-A platform's own file finds the Place where the job runs; asked.py and sagemaker/ make a JobSpec of what is asked for;
-assemble.py makes the Job of both, of our settings and of this machine.
+A platform's own file finds the Place where the job runs. asked.py and sagemaker/ make the JobSpec. assemble.py makes
+the Job from the two, our settings and this machine.
 """
 
 from collections.abc import Callable, Mapping
@@ -22,7 +22,7 @@ class Reader(Protocol):
     """Reads a platform's variables and documents.
 
     Raises:
-        ContractError: one is missing or wrong.
+        ContractError: a variable or document is missing or wrong.
     """
 
     def __call__(
@@ -31,10 +31,10 @@ class Reader(Protocol):
 
 
 class Platform(Record, frozen=True, kw_only=True):
-    """What `train` asks of a platform. None of these but `read` raises.
+    """The functions of a platform that `train` calls. Only `read` raises.
 
-    `folders`: where things are, before any document is read. `clear_stale`: take away what an earlier run reported.
-    `report`: tell the platform how the job ended.
+    `folders`: return the job's folders, before any document is read. `clear_stale`: remove the reports of an earlier
+    run. `report`: report to the platform how the job ended.
     """
 
     name: str
@@ -45,7 +45,7 @@ class Platform(Record, frozen=True, kw_only=True):
 
 
 def detect(environ: Mapping[str, str]) -> Platform:
-    """Return the platform that *environ* is of: TOOLKIT_PLATFORM's, else the first row that claims it."""
+    """Return the platform that *environ* comes from: TOOLKIT_PLATFORM, else the first row whose check is true."""
     ours = settings.valid(environ)
     name: str = ours.platform
     if name == "auto":
@@ -56,8 +56,9 @@ def detect(environ: Mapping[str, str]) -> Platform:
 def read_job(
     platform: Platform, environ: Mapping[str, str], ours: Settings, machine: Machine, log: Log, *, interpreter: str
 ) -> tuple[Job, str]:
-    """Return the job, its script not yet in place, and a warning about TOOLKIT_* variables of the job's own environment
-    that are no settings, "" without any. From now on *log* has the job's level.
+    """Return (the job, a warning), and set *log* to the job's level. The job's script is not yet in place.
+
+    The warning names TOOLKIT_* variables of the job's own environment that are not settings; "" without any.
 
     Raises:
         ContractError: a document is missing or wrong.
@@ -68,7 +69,7 @@ def read_job(
 
 
 def _is_sagemaker(environ: Mapping[str, str]) -> bool:
-    """True for SageMaker's own variables, and where its list of the job's hosts is (Local Mode; `docker run -v`)."""
+    """True if SageMaker's variables are set, or resourceconfig.json exists (Local Mode; `docker run -v`)."""
     from toolkit.platforms.sagemaker.variables import are_set
 
     if are_set(environ):
@@ -76,7 +77,7 @@ def _is_sagemaker(environ: Mapping[str, str]) -> bool:
     try:
         return Path("/opt/ml/input/config/resourceconfig.json").exists()
     except PermissionError:
-        return True  # Its reader says which folder cannot be read.
+        return True  # The reader's error then names the folder that cannot be read.
 
 
 def _is_kubeflow(environ: Mapping[str, str]) -> bool:
@@ -114,7 +115,8 @@ def _sagemaker() -> Platform:
 
 
 def _elsewhere(name: str, ours: Settings) -> Platform:
-    """Return the platform whose file tells the job's place; all else is alike, but for the pods' last message."""
+    """Return a platform other than SageMaker. They differ in how the place is found, and pods also write a termination
+    message."""
     from functools import partial
 
     from toolkit.platforms import asked, report
@@ -134,8 +136,8 @@ def _elsewhere(name: str, ours: Settings) -> Platform:
     )
 
 
-# In this order: the more particular first. A Slurm, Vertex AI or Azure job may run in a pod, too; a host that nothing
-# tells of others is a job of its own.
+# The more specific come first: a Slurm, Vertex AI or Azure job may also run in a pod. A host without any of their
+# variables is "plain".
 _TABLE: dict[str, Callable[[Mapping[str, str]], bool]] = {
     "sagemaker": _is_sagemaker,
     "kubeflow": _is_kubeflow,

@@ -1,8 +1,8 @@
 """A replica of a Vertex AI custom job.
 
-CLUSTER_SPEC tells the replicas of each worker pool, AIP_* where results go
+CLUSTER_SPEC lists the replicas of each worker pool; AIP_* name the folders for results
 (https://cloud.google.com/vertex-ai/docs/training/code-requirements#environment-variables, .../distributed-training,
-2026-11). gs:// places are reached below /gcs, where Vertex AI mounts every bucket.
+2026-11). Vertex AI mounts each gs:// bucket below /gcs.
 """
 
 import json
@@ -19,10 +19,10 @@ from toolkit.settings import Settings
 def find(environ: Mapping[str, str], ours: Settings) -> Place:
     """Return the replica's place: all replicas, pool by pool, the chief of workerpool0 first.
 
-    A pool of reduction servers runs no `train`: TOOLKIT_HOSTS then names those that do.
+    A pool of reduction servers does not run `train`: with one, the user lists the other replicas in TOOLKIT_HOSTS.
 
     Raises:
-        ContractError: CLUSTER_SPEC is not what Vertex AI writes.
+        ContractError: CLUSTER_SPEC does not have Vertex AI's format.
     """
     pools, task = _cluster(environ.get("CLUSTER_SPEC", ""))
     own = environ.get("HOSTNAME") or "replica"
@@ -60,5 +60,5 @@ def _cluster(text: str) -> tuple[dict[str, list[str]], dict[str, Any]]:
 
 
 def _mounted(uri: str) -> str:
-    """Return where a gs:// *uri* is mounted, "" for anything else."""
+    """Return the path at which a gs:// *uri* is mounted, "" for any other."""
     return "/gcs/" + uri.removeprefix("gs://").rstrip("/") if uri.startswith("gs://") else ""

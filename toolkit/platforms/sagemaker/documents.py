@@ -1,9 +1,10 @@
-"""The documents a SageMaker job finds in input/config, as Records: strict about what is used, deaf to the rest.
+"""The documents of a SageMaker job in input/config, as Records: strict about the keys that we use, others are ignored.
 
 Three are required: hyperparameters.json, inputdataconfig.json and resourceconfig.json
 (https://docs.aws.amazon.com/sagemaker/latest/dg/your-algorithms-training-algo-running-container.html, 2026-08).
-Two more are read where they are, metric-definition-regex.json and checkpointconfig.json. Nobody documents those two, so
-one of another shape draws a warning and counts as absent: no job may fail over a file its user neither wrote nor sees.
+Two more are optional: metric-definition-regex.json and checkpointconfig.json. Their formats are not documented, so if
+one has another format, `train` warns and ignores it: a job must not fail because of a file that its user neither wrote
+nor sees.
 """
 
 import json
@@ -30,7 +31,7 @@ T = TypeVar("T")
 
 
 class InstanceGroup(Record, frozen=True, kw_only=True):
-    """A group of hosts of one type; `hosts` in the platform's order, which is arbitrary."""
+    """A group of hosts of one type; `hosts` are in the platform's order, which is arbitrary."""
 
     instance_group_name: str
     hosts: tuple[str, ...]
@@ -38,7 +39,7 @@ class InstanceGroup(Record, frozen=True, kw_only=True):
 
 
 class ResourceConfig(Record, frozen=True, kw_only=True):
-    """resourceconfig.json. Local Mode writes only hosts, current_host and a little more; `topology` may be null."""
+    """resourceconfig.json. Local Mode writes few keys besides hosts and current_host; `topology` may be null."""
 
     hosts: Annotated[tuple[str, ...], msgspec.Meta(min_length=1)]
     current_host: str
@@ -50,19 +51,19 @@ class ResourceConfig(Record, frozen=True, kw_only=True):
 
 
 class ChannelConfig(Record, frozen=True, kw_only=True, rename="pascal"):
-    """One channel of inputdataconfig.json; EFS and FSx channels have more keys, none of which is used."""
+    """One channel of inputdataconfig.json. EFS and FSx channels have more keys; we use none of them."""
 
     training_input_mode: str | None = None
 
 
 class CheckpointConfig(Record, frozen=True, kw_only=True, rename="pascal"):
-    """checkpointconfig.json: the folder of checkpoints that the platform copies both ways."""
+    """checkpointconfig.json: the folder of checkpoints, which the platform restores and uploads."""
 
     local_path: str | None = None
 
 
 class Documents(Record, frozen=True, kw_only=True):
-    """The content of the documents; `raw_channels`: unchanged, to show to scripts."""
+    """The content of the documents; `raw_channels`: the channels unchanged, to show to scripts."""
 
     hyperparameters: dict[str, Any]
     channels: dict[str, ChannelConfig]
@@ -75,8 +76,8 @@ def read(folder: Path, log: Log, *, required: bool = True) -> Documents:
     """Return the content of the documents in *folder*, input/config; *required*: the first two must exist.
 
     Raises:
-        ContractError: a required document is missing, or one is unreadable, no JSON or wrongly typed; names file, key,
-            expected and found.
+        ContractError: a required document is missing, or one is unreadable, not JSON or wrongly typed. The message
+            names file, key, expected and found.
     """
     if required and not folder.is_dir():
         found = "no such folder" if not folder.exists() else "something else"
@@ -97,17 +98,17 @@ def resources(file: Path) -> tuple[ResourceConfig, dict[str, Any]]:
     """Return the content of *file*, resourceconfig.json, typed and unchanged.
 
     Raises:
-        ContractError: it is missing, unreadable, no JSON or wrongly typed, or names hosts or groups that cannot be.
+        ContractError: it is missing, unreadable, not JSON or wrongly typed, or has invalid names of hosts or groups.
     """
     raw = _object(file)
     return _resources(raw, file), raw
 
 
 def load(file: Path, *, hint: str = HINT) -> Any:
-    """Return the content of *file*, JSON as Python's json takes it (NaN too).
+    """Return the content of *file*, JSON as Python's json accepts it (NaN too).
 
     Raises:
-        ContractError: missing, unreadable, empty or no JSON.
+        ContractError: it is missing, unreadable, empty or not JSON.
     """
     try:
         content = file.read_bytes()
@@ -125,7 +126,7 @@ def load(file: Path, *, hint: str = HINT) -> Any:
 
 
 def _mistake(error: Exception) -> str:
-    """Return why a document is not JSON: the place, but not the text, which may hold secrets."""
+    """Return why a document is not JSON: the position, but not the text, which may hold secrets."""
     if isinstance(error, json.JSONDecodeError):
         return f"a mistake at line {error.lineno} column {error.colno} ({error.msg})"
     if isinstance(error, UnicodeDecodeError):
@@ -139,7 +140,7 @@ def typed(value: Any, kind: type[T], file: Path, at: str = "$") -> T:
     """Return *value*, found at the path *at* of *file*, as a *kind*.
 
     Raises:
-        ContractError: it is another; with its path, what was expected and what was found.
+        ContractError: it has another type; the message names path, expected and found.
     """
     try:
         return msgspec.convert(value, kind)
@@ -194,7 +195,7 @@ def _checkpoints(file: Path, log: Log) -> CheckpointConfig:
 
 
 def _expectation(message: str, found: Any) -> str:
-    """Return msgspec's *message* in plain English, with the value in place of its type."""
+    """Return msgspec's *message* in plain English, with the value that was found in place of its type."""
     if missing := re.match("Object missing required field `(.+)`", message):
         there = ", ".join(found) if found else "no key at all"
         return f"expected a key {missing[1]!r}, found {there}"

@@ -1,9 +1,9 @@
-"""What SageMaker's SDK v3 (ModelTrainer) sends in place of hyperparameters: the channel sm_drivers, read by `train`.
+"""Reads the channel sm_drivers, which SageMaker's SDK v3 (ModelTrainer) sends in place of hyperparameters.
 
-There an image's own `train` is left out: /bin/bash runs sm_drivers/sm_train.sh, which does that with this toolkit
-installed, too. Where `train` is started all the same, the channel's documents say what the script is and how its ranks
-are started (sagemaker-train 1.27.0, model_trainer.py and distributed.py, seen 2026-11): sourcecode.json holds
-SourceCode, distributed.json all keys of Torchrun or MPI, or {}.
+Jobs of that SDK do not start an image's `train`: /bin/bash runs sm_drivers/sm_train.sh, with this toolkit installed or
+not. If `train` is started all the same, the channel's documents name the script and how to start its ranks
+(sagemaker-train 1.27.0, model_trainer.py and distributed.py, seen 2026-11): sourcecode.json holds SourceCode,
+distributed.json all keys of Torchrun or MPI, or {}.
 """
 
 import json
@@ -24,7 +24,7 @@ PORT = 7777
 
 
 class SourceCode(Record, frozen=True, kw_only=True):
-    """sourcecode.json. `source_dir` is a path of the sender's; here its content is the channel code."""
+    """sourcecode.json. `source_dir` is a path on the sender's machine; in the container its content is channel code."""
 
     entry_script: str | None = None
     command: str | None = None
@@ -33,7 +33,7 @@ class SourceCode(Record, frozen=True, kw_only=True):
 
 
 class Distributed(Record, frozen=True, kw_only=True):
-    """distributed.json, as far as both kinds have it in common."""
+    """The keys of distributed.json that Torchrun and MPI share, and MPI's options."""
 
     process_count_per_node: Annotated[int, msgspec.Meta(ge=1)] | None = None
     mpi_additional_options: tuple[str, ...] | None = None
@@ -42,10 +42,11 @@ class Distributed(Record, frozen=True, kw_only=True):
 def asked_for(spec: JobSpec, place: Place, data: Path) -> JobSpec:
     """Return *spec*, which names no script, with what the channel's documents ask for.
 
-    As it is, if the job's command is `train` itself, which sm_train.sh then starts: it runs what the image names.
+    If the job's command is `train` itself, which sm_train.sh starts, *spec* is returned unchanged: the image names the
+    script.
 
     Raises:
-        ContractError: a document is wrong, or asks for what only sm_train.sh can do.
+        ContractError: a document is wrong, or asks for something that only sm_train.sh supports.
     """
     file = data / "sm_drivers/sourcecode.json"
     source = typed(load(file, hint=HINT), SourceCode, file)
@@ -75,14 +76,14 @@ def asked_for(spec: JobSpec, place: Place, data: Path) -> JobSpec:
         source_from=f"{file.name}: $.source_dir" if submitted else spec.source_from,
         requirements=source.requirements is not None,
         strategy=_strategy(data) or spec.strategy,
-        argument_style="json",  # As that SDK's own drivers make arguments.
+        argument_style="json",  # As the SDK's own drivers write arguments.
         defaults={**spec.defaults, **_variables(source.entry_script, place, data)},
         shown=msgspec.structs.replace(spec.shown, module_dir=submitted or spec.shown.module_dir),
     )
 
 
 def _variables(entry: str, place: Place, data: Path) -> dict[str, str]:
-    """Return the variables that sm_train.sh's scripts find besides those of `train`."""
+    """Return the variables that scripts get from sm_train.sh and not from `train`."""
     drivers = data / "sm_drivers"
     return {
         "SM_INPUT_DATA_DIR": str(data),

@@ -1,8 +1,8 @@
-"""SageMaker's own hyperparameters that say how ranks are started; read.py reads them, write.py writes them."""
+"""The names of SageMaker's own hyperparameters on how to start ranks; read.py reads them, write.py writes them."""
 
 from toolkit.job.strategy import STRATEGIES, StrategyName
 
-# The flag of each strategy. Where several are on, the first wins.
+# The flag of each strategy. If several are on, the first wins.
 FLAGS: dict[StrategyName, str] = {name: f"sagemaker_{row.sdk_flag}" for name, row in STRATEGIES.items() if row.sdk_flag}
 PROCESSES = "sagemaker_mpi_num_processes"
 PROCESSES_PER_HOST = "sagemaker_mpi_num_of_processes_per_host"
@@ -14,5 +14,5 @@ SMDDP_MPIRUN_OPTIONS = "sagemaker_distributed_dataparallel_custom_mpi_options"
 
 
 def mpirun_options(strategy: StrategyName) -> str:
-    """Return the hyperparameter that holds the user's options for *strategy*'s mpirun."""
+    """Return the name of the hyperparameter that holds the user's options for *strategy*'s mpirun."""
     return SMDDP_MPIRUN_OPTIONS if strategy == "smddp" else MPIRUN_OPTIONS

@@ -1,4 +1,4 @@
-"""A SageMaker job: its variables and documents, read once, as a JobSpec and a Place."""
+"""Reads the variables and documents of a SageMaker job, once, into a JobSpec and a Place."""
 
 import json
 import os
@@ -27,10 +27,10 @@ from toolkit.settings import MOST, Settings
 
 PROGRAM = "sagemaker_program"
 SUBMITTED = "sagemaker_submit_directory"
-# `docker stop -t 120` is how StopTrainingJob, MaxRuntimeInSeconds and Spot end a container.
+# StopTrainingJob, MaxRuntimeInSeconds and Spot interruptions end a container by `docker stop -t 120`.
 STOP_WITHIN_S = 120.0
 MODES = ("File", "FastFile", "Pipe")
-# Names of the platform's that scripts are not shown in SM_FRAMEWORK_PARAMS (sagemaker-training 5.1.4, params.py).
+# Hyperparameters of the platform that SM_FRAMEWORK_PARAMS leaves out (sagemaker-training 5.1.4, params.py).
 RESERVED = frozenset(
     (
         PROGRAM,
@@ -44,9 +44,9 @@ RESERVED = frozenset(
         "sagemaker_s3_output",
     )
 )
-# Framework plug-ins whose whole work is this toolkit's own: with them, the old runner would still run the job.
+# Framework plug-ins that this toolkit replaces; if started, they would run the job with sagemaker-training.
 REPLACED = ("sagemaker_pytorch_container.training:main",)
-# What is asked for, by hyperparameter or variable, and not served yet; a job runs without it, so it is said.
+# Hyperparameters and variables that are not supported yet. The job runs without them, so a warning names each.
 NOT_SERVED = {
     "sagemaker_s3_output": "output/intermediate is not uploaded while the job runs",
     "CA_REPOSITORY_ARN": "AWS CodeArtifact is not asked for packages; a job that needs some ends with 78",
@@ -93,16 +93,17 @@ def read(
 
 
 def programs(asked: Mapping[str, Any], environ: Mapping[str, str]) -> list[tuple[str, str | None]]:
-    """Return what names the script beside our own settings: the image's variable, then the client's hyperparameter."""
+    """Return (source, script) of SageMaker's sources: the image's variable, then the client's hyperparameter."""
     program = asked.get(PROGRAM)
     given = program if isinstance(program, str) else None
     return [(variables.PROGRAM, environ.get(variables.PROGRAM)), (PROGRAM, given)]
 
 
 def place_of(resources: ResourceConfig, raw: dict[str, Any], environ: Mapping[str, str], where: str) -> Place:
-    """Return where the job runs by resourceconfig.json, whose content is *raw*; *where* names it in errors.
+    """Return the place that resourceconfig.json describes. *raw*: its content; *where*: its path for errors.
 
-    The container's engine stops it, where no job of the platform's but a person mounted the documents.
+    Without a job name and ARN this is no job of SageMaker's: a person mounted the documents, and the container's engine
+    stops the job.
     """
     groups = resources.instance_groups or ()
     return Place(
@@ -140,13 +141,13 @@ def asked_for(
     entry_from: str = "",
     strategy: Strategy | None = None,
 ) -> JobSpec:
-    """Return what documents and variables ask for; *asked* are the decoded hyperparameters.
+    """Return the job spec of documents and variables. *asked*: the decoded hyperparameters.
 
-    *entry*: the script, "" for that of the hyperparameters; *entry_from*: what names it. *strategy*: how ranks are
-    started, None for what the hyperparameters say of it; these add what it leaves open.
+    *entry*: the script, "" for the hyperparameters' one; *entry_from*: the source that names it. *strategy*: how to
+    start ranks, None for the hyperparameters' flags; the hyperparameters fill in the values that it leaves out.
 
     Raises:
-        ContractError: a value in them is wrong.
+        ContractError: a value is wrong.
     """
     framework = {name: value for name, value in asked.items() if _is_framework(name)}
     own = {name: value for name, value in asked.items() if not _is_framework(name)}
@@ -185,10 +186,10 @@ def asked_for(
 
 
 def plugin(environ: Mapping[str, str]) -> str | None:
-    """Return the framework plug-in that runs the job, None without one, or where `train` does its work.
+    """Return the framework plug-in that runs the job; None without one, or if `train` replaces it.
 
     Raises:
-        ContractError: it is not "module:function".
+        ContractError: its name does not have the form "module:function".
     """
     named = variables.plugin(environ)
     return None if named in REPLACED else named
@@ -202,8 +203,8 @@ def _told_plugin(environ: Mapping[str, str], log: Log) -> str | None:
 
 
 def _torch_version(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return SM_DLC_TORCH_VERSION, torch.__version__, which AWS's PyTorch plug-in sets. Read, since torch's import
-    takes seconds."""
+    """Return SM_DLC_TORCH_VERSION (torch.__version__), which AWS's PyTorch plug-in sets. It is read from torch's
+    version.py: importing torch takes seconds."""
     if environ.get(variables.TRAINING_MODULE) not in REPLACED:
         return {}
     import importlib.util
@@ -218,10 +219,10 @@ def _torch_version(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def decoded(hyperparameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Return *hyperparameters* with each string read as JSON once; one that is none, and other values, stay as is.
+    """Return *hyperparameters* with each string decoded as JSON once. Strings that are not JSON and other values stay.
 
-    SageMaker's SDK writes every value as JSON in a string; other clients write plain text. NaN and Infinity are JSON
-    here, as for Python's json.
+    SageMaker's SDK writes every value as JSON in a string; other clients write plain text. NaN and Infinity count as
+    JSON, as in Python's json.
     """
     return {name: _decoded(value) if isinstance(value, str) else value for name, value in hyperparameters.items()}
 
@@ -234,7 +235,7 @@ def _decoded(text: str) -> Any:
 
 
 class _Source:
-    """The platform's own hyperparameters, and how to ask them for a value of one type."""
+    """The platform's own hyperparameters, with typed access."""
 
     def __init__(self, values: dict[str, Any], file: Path) -> None:
         self.values = values
@@ -263,7 +264,7 @@ class _Source:
         return value
 
     def is_on(self, name: str) -> bool:
-        """Return whether the flag is set; "False" and "True" of clients that wrote Python mean what they say."""
+        """Return whether the flag is set. Some clients write Python: "False" is false and "True" is true."""
         value = self.values.get(name, False)
         return value.strip().lower() not in ("", "false") if isinstance(value, str) else bool(value)
 
@@ -273,7 +274,7 @@ def _is_framework(name: str) -> bool:
 
 
 def _strategy(source: _Source, over: Strategy | None) -> Strategy:
-    """Return what the hyperparameters say of how ranks are started; what *over* says wins."""
+    """Return how the hyperparameters start ranks; *over*'s values win."""
     flagged: StrategyName = next((name for name, flag in parameters.FLAGS.items() if source.is_on(flag)), "script")
     over = over or Strategy(name=flagged)
     if over.name == "script":
@@ -304,9 +305,10 @@ def _channels(written: Documents, places: Folders) -> tuple[Channel, ...]:
 
 
 def _checkpoints(places: Folders, written: Documents, log: Log) -> Path | None:
-    """Return the folder for checkpoints: LocalPath, moved along with a base other than /opt/ml; None: the usual one.
+    """Return the folder for checkpoints, LocalPath; None for the usual one.
 
-    Out of reach is a path that neither exists nor could be made.
+    If the base is not /opt/ml, a LocalPath below /opt/ml is moved below the base. A LocalPath that cannot be written or
+    created gives a warning and None.
     """
     asked = Path(written.checkpoints.local_path or "")
     if not asked.is_absolute():
@@ -325,7 +327,8 @@ def _region(environ: Mapping[str, str]) -> str:
 
 
 def _log_level(framework: Mapping[str, Any], environ: Mapping[str, str], log: Log) -> int:
-    """Return the level the job asks for, as a number of Python's logging; of the two places the hyperparameter wins."""
+    """Return the log level that the job asks for, as a number of Python's logging; the hyperparameter wins over the
+    variable."""
     asked = framework.get("sagemaker_container_log_level", environ.get(variables.LOG_LEVEL, ""))
     if asked == "":
         return 20

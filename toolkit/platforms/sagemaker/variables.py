@@ -1,4 +1,4 @@
-"""The names of SageMaker's environment variables. No other package has them in its code (a test holds that)."""
+"""The names of SageMaker's environment variables. A test keeps them out of all other packages' code."""
 
 from collections.abc import Mapping
 
@@ -25,10 +25,10 @@ def are_set(environ: Mapping[str, str]) -> bool:
 
 
 def plugin(environ: Mapping[str, str]) -> str | None:
-    """Return the framework plug-in that *environ* names, "module:function", None without one.
+    """Return the framework plug-in that *environ* names, "module:function"; None without one.
 
     Raises:
-        ContractError: it has another form.
+        ContractError: it does not have that form.
     """
     text = environ.get(TRAINING_MODULE)
     if not text:
@@ -40,12 +40,12 @@ def plugin(environ: Mapping[str, str]) -> str | None:
 
 
 def for_script(name: str, region: str) -> dict[str, str]:
-    """Return the variables under SageMaker's names that scripts are given on every platform."""
+    """Return the variables with SageMaker's names that scripts get on every platform."""
     return {"SAGEMAKER_JOB_NAME": name, "SAGEMAKER_REGION": region}
 
 
 def defaults(strategy: Strategy, cluster: Cluster) -> dict[str, str]:
-    """Return the variables that scripts are given where nothing sets them: what AWS's smddp launcher told its ranks
+    """Return the variables that scripts get unless set: those that AWS's smddp launcher gives its ranks
     (sagemaker-training 5.1.4, smdataparallel.py)."""
     if strategy.name != "smddp" or cluster.size == 1:
         return {}

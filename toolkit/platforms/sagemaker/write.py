@@ -1,7 +1,7 @@
-"""SageMaker's documents for a job that SageMaker does not run: `toolkit run` lays them out as files, and on other
-platforms scripts are shown the same by SM_*. Pure; `train` itself reads its jobs from none of this.
+"""Pure: makes SageMaker's documents for jobs that SageMaker does not run. `toolkit run` writes them as files, and on
+other platforms the SM_* variables show their content to scripts. `train` itself never reads a job from them there.
 
-Names and shapes as seen in jobs of 2026 and in what SageMaker's Python SDK 2.257 sends.
+Names and formats as seen in SageMaker's jobs of 2026 and in requests of its Python SDK 2.257.
 """
 
 import json
@@ -21,7 +21,7 @@ TYPED = ("pytorchddp", "torch_distributed", "smddp")
 
 
 def hyperparameters(asked: "JobFile", submitted: Path, region: str) -> dict[str, str]:
-    """Return hyperparameters.json: the user's and the SDK's own, each value JSON in a string."""
+    """Return hyperparameters.json: the user's hyperparameters and the SDK's own, each value JSON in a string."""
     ours = {
         "sagemaker_program": asked.entry,
         "sagemaker_submit_directory": str(submitted),
@@ -66,7 +66,7 @@ def inputs(asked: "JobFile") -> dict[str, Any]:
 
 
 def resources(current: str, hosts: tuple[str, ...], groups: Iterable[Group], interface: str) -> dict[str, Any]:
-    """Return resourceconfig.json as the host *current* is given it."""
+    """Return resourceconfig.json for the host *current*."""
     own = next(group for group in groups if current in group.hosts)
     return {
         "current_host": current,

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolkit.errors import ContractError
-from toolkit.settings import OURS, PREFIX, Settings, read, table, unknown, valid
+from toolkit.settings import OURS, PREFIX, RENAMED, Settings, read, table, unknown, valid
 
 
 def test_nothing_given_is_the_defaults() -> None:
@@ -176,6 +176,20 @@ SERVICE = {
 def test_a_name_that_is_no_setting_is_told_with_the_nearest(name: str, said: str) -> None:
     assert said in unknown({name: "sesame", "PATH": "/bin", "TOOLKIT_JOIN_S": "5", "TOOLKITS": "x"})
     assert "sesame" not in unknown({name: "sesame"})
+
+
+@pytest.mark.parametrize(("name", "old"), RENAMED.items())
+def test_an_old_name_still_sets_a_setting_and_the_new_one_is_named(name: str, old: str) -> None:
+    value, other = ("off", "on") if name == "RANK_SHIM" else ("3", "4")
+    field = name.lower()
+    expected = value if name == "RANK_SHIM" else 3.0
+
+    assert getattr(read({PREFIX + old: value}), field) == expected
+    assert getattr(read({PREFIX + old: value, PREFIX + name: ""}), field) == expected
+    assert getattr(read({PREFIX + old: other, PREFIX + name: value}), field) == expected
+    assert unknown({PREFIX + old: value}) == f"{PREFIX}{old} is now {PREFIX}{name}"
+    with pytest.raises(ContractError, match=f"{PREFIX}{old}"):
+        read({PREFIX + old: "sesame"})
 
 
 def test_known_names_are_not_told() -> None:

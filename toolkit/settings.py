@@ -27,6 +27,13 @@ OURS = (
     "STATUS_FOLDER",
     "XLA",
 )
+# Settings that had another name before 0.1.0. The old name still sets them, and one line of the log says so.
+RENAMED = {
+    "HEARTBEAT_S": "BEAT_S",
+    "HEARTBEAT_TIMEOUT_S": "PATIENCE_S",
+    "FINISH_TIMEOUT_S": "END_S",
+    "RANK_SHIM": "STAND_IN",
+}
 ArgumentStyle = Literal["sagemaker", "json", "flags", "none"]
 Switch = Literal["on", "off"]
 MOST = 1_000_000  # Of anything that is counted: beyond it a number is a mistake, and ranges of it do not fit.
@@ -98,7 +105,7 @@ class Settings(Record, frozen=True, kw_only=True):
         Literal["torchrun", "mpirun"],
         _meaning("what starts distribution smddp's ranks where AWS's library is not installed (docs/smddp.md)"),
     ] = "torchrun"
-    stand_in: Annotated[
+    rank_shim: Annotated[
         Switch,
         _meaning("on: a launcher's ranks run as train's own children (docs/supervision.md); off: as the launcher's"),
     ] = "on"
@@ -113,10 +120,10 @@ class Settings(Record, frozen=True, kw_only=True):
     ] = None
     job_secret: Annotated[str, _meaning("what the link's key is made from; else what the job's hosts share")] = ""
     job_secret_file: Annotated[Path | None, _meaning("a file that holds it")] = None
-    beat_s: Annotated[Seconds, _meaning("time between two heartbeats on the link")] = 1.0
-    patience_s: Annotated[Seconds, _meaning("silence on the link after which a host counts as vanished")] = 8.0
-    end_s: Annotated[
-        Seconds, _meaning("how long the last host may end after the first that ended well; 0: as long as it lives")
+    heartbeat_s: Annotated[Seconds, _meaning("time between two heartbeats on the link")] = 1.0
+    heartbeat_timeout_s: Annotated[Seconds, _meaning("silence on the link after which a host counts as vanished")] = 8.0
+    finish_timeout_s: Annotated[
+        Seconds, _meaning("seconds other hosts may run on after the first succeeds; 0: unlimited")
     ] = 0.0
     rules: Annotated[Path | None, _meaning("a document of log rules, relative to the code folder (docs/rules.md)")] = (
         None
@@ -230,7 +237,7 @@ def read(environ: Mapping[str, str]) -> Settings:
         if not _is_right(field, value):
             raise ContractError(
                 f"expected {_expected(field)}, found {value!r}",
-                where=PREFIX + field.upper(),
+                where=_variable(field, environ),
                 hint="Correct the variable or unset it.",
             )
     return convert(given, Settings, "environment", strict=False)
@@ -243,12 +250,20 @@ def valid(environ: Mapping[str, str]) -> Settings:
 
 
 def _given(environ: Mapping[str, str]) -> dict[str, str]:
-    values = {field: environ.get(PREFIX + field.upper(), "").strip() for field in Settings.__struct_fields__}
+    names = {field: _variable(field, environ) for field in Settings.__struct_fields__}
+    values = {field: environ.get(name, "").strip() for field, name in names.items()}
     return {
         field: value
         for field, value in values.items()
-        if value and not ("://" in value and _is_of_a_service(PREFIX + field.upper(), environ))
+        if value and not ("://" in value and _is_of_a_service(names[field], environ))
     }
+
+
+def _variable(field: str, environ: Mapping[str, str]) -> str:
+    """Return the variable that sets *field* in *environ*: an old name counts only where the new one is not given."""
+    name = field.upper()
+    old = PREFIX + RENAMED.get(name, name)
+    return old if old in environ and not environ.get(PREFIX + name, "").strip() else PREFIX + name
 
 
 def _is_right(field: str, value: str) -> bool:
@@ -260,16 +275,18 @@ def _is_right(field: str, value: str) -> bool:
 
 
 def unknown(environ: Mapping[str, str]) -> str:
-    """Return what to say of TOOLKIT_* variables that are no settings, with the nearest ones; "" if there are none."""
+    """Return what to say of TOOLKIT_* variables with old names, and of those that are no settings with the nearest
+    ones; "" if there are neither."""
     fields = [field.upper() for field in Settings.__struct_fields__]
-    known = {PREFIX + name for name in (*fields, *OURS)}
+    old = [f"{PREFIX}{before} is now {PREFIX}{now}" for now, before in RENAMED.items() if PREFIX + before in environ]
+    known = {PREFIX + name for name in (*fields, *OURS, *RENAMED.values())}
     strange = [name for name in sorted(environ) if name.startswith(PREFIX) and name not in known]
     strange = [name for name in strange if not _is_of_a_service(name, environ)]
     if not strange:
-        return ""
+        return "; ".join(old)
     told = [(name, did_you_mean(name.removeprefix(PREFIX), fields)) for name in strange]
     named = ", ".join(f"{name} ({hint.replace('mean ', 'mean ' + PREFIX)})" if hint else name for name, hint in told)
-    return f"ignored, as no settings have these names: {named}. docs/settings.md lists all"
+    return "; ".join([*old, f"ignored, as no settings have these names: {named}. docs/settings.md lists all"])
 
 
 def _is_of_a_service(name: str, environ: Mapping[str, str]) -> bool:

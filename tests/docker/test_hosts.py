@@ -87,7 +87,7 @@ def test_mpi_over_two_containers_without_sshd_as_an_unprivileged_user(
 def test_the_other_host_names_one_that_was_killed_at_once(engine: Engine, image: str, tmp_path: Path) -> None:
     bases = job(tmp_path, WAITS)
     network = engine.network()
-    patient = ("--env", "TOOLKIT_PATIENCE_S=90")
+    patient = ("--env", "TOOLKIT_HEARTBEAT_TIMEOUT_S=90")
     boxes = [start(engine, image, network, base, name, *patient) for base, name in zip(bases, HOSTS, strict=True)]
     for box in boxes:
         box.until("computing")

@@ -67,9 +67,11 @@ def why_not(fault: Fault, launcher: Launcher) -> str:
 def run(
     fault: Fault, launcher: Launcher, count: int, *, patience_s: float | None = None, slack_s: float = 0.0
 ) -> Result:
-    """Let a job of *count* hosts meet *fault*. *patience_s*: TOOLKIT_PATIENCE_S, the default if not given.
+    """Let a job of *count* hosts meet *fault*. *patience_s*: TOOLKIT_HEARTBEAT_TIMEOUT_S, the default if not given.
     *slack_s*: how many seconds longer than the fault says everything may take."""
-    environ = dict(fault.environ) if patience_s is None else {**fault.environ, "TOOLKIT_PATIENCE_S": str(patience_s)}
+    environ = (
+        dict(fault.environ) if patience_s is None else {**fault.environ, "TOOLKIT_HEARTBEAT_TIMEOUT_S": str(patience_s)}
+    )
     folder = Path(tempfile.mkdtemp(prefix="faults-"))
     with contextlib.ExitStack() as stack:
         stack.callback(shutil.rmtree, folder, ignore_errors=True)

@@ -33,7 +33,7 @@ HETERO: dict[str, Any] = {
     "taking_part": ("algo-3", "algo-10", "algo-2"),
 }
 EFA = {"fabric": "efa"}
-OFF = Settings(rank_hook="off", stand_in="off")
+OFF = Settings(rank_hook="off", rank_shim="off")
 
 MPIS: dict[str, Mpi] = {
     "openmpi4": Mpi(kind="openmpi4", version="4.1.8", path="/usr/bin/mpirun"),

@@ -211,7 +211,7 @@ def test_with_ssh_a_follower_runs_an_sshd() -> None:
 
 @pytest.mark.parametrize("mpi", [OPEN_MPI_4, OPEN_MPI_5, MPICH])
 def test_without_the_stand_in_the_leaders_plan_says_how_its_mpirun_tags_lines(mpi: Mpi) -> None:
-    off = Settings(stand_in="off")
+    off = Settings(rank_shim="off")
 
     assert main(under(mpi, settings=off)).tags == Tags(by=mpi.kind, hosts={"localhost": "algo-1"})
     assert main(under(mpi, hosts=HOSTS, current="algo-2", settings=off)).tags == Tags(by=mpi.kind)
@@ -221,7 +221,7 @@ def test_without_the_stand_in_the_leaders_plan_says_how_its_mpirun_tags_lines(mp
 
 def test_hosts_that_mpirun_knows_by_their_addresses_are_known_again() -> None:
     addresses = {"algo-2": "10.0.0.1", "algo-1": "b.example.net"}
-    job = under(hosts=HOSTS, current="algo-2", addresses=addresses, settings=Settings(stand_in="off", mpi_agent="ssh"))
+    job = under(hosts=HOSTS, current="algo-2", addresses=addresses, settings=Settings(rank_shim="off", mpi_agent="ssh"))
 
     tags = main(job).tags
 

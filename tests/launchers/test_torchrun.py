@@ -157,7 +157,7 @@ def test_ranks_come_back_through_the_stand_in_and_know_the_users_interpreter() -
 
 
 def test_without_the_stand_in_the_launcher_starts_its_ranks_as_ever() -> None:
-    off = Settings(stand_in="off")
+    off = Settings(rank_shim="off")
     program, command = (
         job_of("pytorchddp", settings=off, hyperparameters={}, script=script)
         for script in (script_of(), script_of("run", "command"))

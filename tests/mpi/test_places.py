@@ -145,7 +145,7 @@ def test_lines_that_mpirun_relays_name_the_host_whose_address_it_knows(debian: H
     for base in debian.bases.values():
         base.program("import os\nprint('rank', os.environ['OMPI_COMM_WORLD_RANK'], flush=True)\n")
 
-    done = debian.run(inside, TOOLKIT_MPI_AGENT="ssh", TOOLKIT_STAND_IN="off")
+    done = debian.run(inside, TOOLKIT_MPI_AGENT="ssh", TOOLKIT_RANK_SHIM="off")
 
     assert [end.status for end in done.values()] == [0, 0], done
     for rank, host in enumerate(debian.bases):

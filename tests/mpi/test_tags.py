@@ -1,4 +1,4 @@
-"""Without rank shims (TOOLKIT_STAND_IN=off): real mpiruns relay their ranks' output, and `train` says whose it is."""
+"""Without rank shims (TOOLKIT_RANK_SHIM=off): real mpiruns relay their ranks' output, and `train` says whose it is."""
 
 import json
 
@@ -31,7 +31,7 @@ def test_each_line_of_one_host_says_whose_it_is_and_metrics_know_it(alone: Hosts
     alone.bases["algo-1"].document("metric-definition-regex.json", [{"Name": "sum", "Regex": "^sum ([0-9]+)"}])
     alone.program(SUM)
 
-    done = alone.run(TOOLKIT_STAND_IN="off")["algo-1"]
+    done = alone.run(TOOLKIT_RANK_SHIM="off")["algo-1"]
 
     assert done.status == 0, done
     for rank in (0, 1):
@@ -45,7 +45,7 @@ def test_lines_of_two_hosts_are_whole_and_say_the_host_that_the_rank_is_on(hosts
     hosts.bases["algo-1"].document("metric-definition-regex.json", [{"Name": "half", "Regex": "^half ([0-9]+)"}])
     hosts.program(HALVES)
 
-    done = hosts.run(TOOLKIT_STAND_IN="off")
+    done = hosts.run(TOOLKIT_RANK_SHIM="off")
 
     assert [end.status for end in done.values()] == [0, 0], done
     leader = done["algo-1"]  # It alone has mpirun, whose output theirs is.
@@ -63,7 +63,7 @@ def test_lines_of_two_hosts_are_whole_and_say_the_host_that_the_rank_is_on(hosts
 def test_the_prefix_is_the_one_asked_for(alone: Hosts, asked: str, prefix: bytes) -> None:
     alone.program("if rank: print('said', flush=True)\n")
 
-    done = alone.run(TOOLKIT_STAND_IN="off", TOOLKIT_LOG_PREFIX=asked)["algo-1"]
+    done = alone.run(TOOLKIT_RANK_SHIM="off", TOOLKIT_LOG_PREFIX=asked)["algo-1"]
 
     assert done.status == 0, done
     assert prefix + b"said" in done.stdout.split(b"\n")
@@ -72,7 +72,7 @@ def test_the_prefix_is_the_one_asked_for(alone: Hosts, asked: str, prefix: bytes
 def test_what_a_rank_died_of_is_told_without_its_tag(alone: Hosts) -> None:
     alone.program("world.Barrier()\nif rank: raise RuntimeError('boom')\nworld.recv(source=1)\n")
 
-    done = alone.run(TOOLKIT_STAND_IN="off")["algo-1"]
+    done = alone.run(TOOLKIT_RANK_SHIM="off")["algo-1"]
 
     assert done.status == 1, done
     assert "RuntimeError: boom" in str(done.failure)

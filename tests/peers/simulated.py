@@ -16,7 +16,7 @@ from toolkit.peers.leader import Leader
 from toolkit.peers.messages import EndReport, Evidence, HostEnded, Message, Ready
 from toolkit.peers.protocol import Action, LogLine, Send, Timeouts
 
-TIMES = Timeouts(beat_s=1.0, patience_s=8.0, join_s=60.0, end_s=0.0, grace_s=5.0)
+TIMES = Timeouts(heartbeat_s=1.0, heartbeat_timeout_s=8.0, join_s=60.0, finish_timeout_s=0.0, grace_s=5.0)
 # The wall clock of the simulation at its start.
 EPOCH_NS = 1_700_000_000_000_000_000
 

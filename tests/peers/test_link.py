@@ -25,7 +25,7 @@ from toolkit.peers.messages import EndReport, Failing, Hello, HostEnded, Ping, R
 from toolkit.peers.protocol import LogLine, Timeouts
 
 # Sooner than the patience: what takes less was not noticed by silence. How soon is scripts/bench link's matter.
-SOON_S = TIMES.patience_s - 0.5
+SOON_S = TIMES.heartbeat_timeout_s - 0.5
 SUCCESS = {name: EndReport(host=name, exit_code=0) for name in (f"algo-{number}" for number in range(1, 100))}
 
 
@@ -438,7 +438,7 @@ def test_a_second_train_of_a_host_is_told_to_end_and_the_first_goes_on() -> None
 
 
 # A third of it is waited for before a second connection is made.
-QUICK = Timeouts(beat_s=0.1, patience_s=1.8, join_s=30.0, end_s=0.0, grace_s=1.0)
+QUICK = Timeouts(heartbeat_s=0.1, heartbeat_timeout_s=1.8, join_s=30.0, finish_timeout_s=0.0, grace_s=1.0)
 
 
 def test_a_connection_that_tcp_is_slow_to_heal_is_replaced_within_the_patience() -> None:
@@ -673,7 +673,7 @@ def test_what_was_said_while_the_wire_was_cut_arrives() -> None:
 
 @pytest.mark.parametrize("lost", ["algo-1", "algo-2"])
 def test_a_wire_that_is_cut_off_is_seen_within_the_patience(lost: str) -> None:
-    times = msgspec.structs.replace(TIMES, patience_s=1.0)
+    times = msgspec.structs.replace(TIMES, heartbeat_timeout_s=1.0)
     with party(2, times=times) as together, wire(together) as between:
         follower = together.follower("algo-2", where=between.where)
         start(together)
@@ -709,7 +709,7 @@ def serve_follower(where: tuple[str, int], times: Timeouts) -> None:
     [(signal.SIGKILL, "its connection broke"), (signal.SIGSTOP, "nothing was heard of it for ")],
 )
 def test_a_leader_that_is_killed_or_stopped_is_seen_in_time(number: int, how: str) -> None:
-    times = msgspec.structs.replace(TIMES, patience_s=1.0)
+    times = msgspec.structs.replace(TIMES, heartbeat_timeout_s=1.0)
     listener = listen("127.0.0.1", 0)
     with child(lambda: serve_leader(listener, ("algo-1", "algo-2"), times)) as pid:
         where = listener.getsockname()
@@ -733,7 +733,7 @@ def test_a_leader_that_is_killed_or_stopped_is_seen_in_time(number: int, how: st
     [(signal.SIGKILL, "its connection broke"), (signal.SIGSTOP, "nothing was heard of it for ")],
 )
 def test_a_follower_that_is_killed_or_stopped_is_seen_in_time(number: int, how: str) -> None:
-    times = msgspec.structs.replace(TIMES, patience_s=1.0)
+    times = msgspec.structs.replace(TIMES, heartbeat_timeout_s=1.0)
     with party(3, times=times) as together:
         third = together.follower("algo-3")
         with child(lambda: serve_follower(together.where, times), closed=together.links) as pid:
@@ -749,7 +749,7 @@ def test_a_follower_that_is_killed_or_stopped_is_seen_in_time(number: int, how: 
 
 
 def test_a_stopped_follower_that_wakes_up_reads_what_became_of_the_job() -> None:
-    times = msgspec.structs.replace(TIMES, patience_s=1.0)
+    times = msgspec.structs.replace(TIMES, heartbeat_timeout_s=1.0)
     with party(2, times=times) as together:
         follower = together.follower("algo-2")
         start(together)

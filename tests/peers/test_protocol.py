@@ -1040,7 +1040,7 @@ def test_a_host_that_ended_well_may_go_before_the_others_end() -> None:
 
 
 def test_the_deadline_of_the_final_barrier_names_who_has_not_ended() -> None:
-    job = Job(3, times=msgspec.structs.replace(TIMES, end_s=10.0))
+    job = Job(3, times=msgspec.structs.replace(TIMES, finish_timeout_s=10.0))
     job.ready()
     for name in ("algo-1", "algo-2"):
         job.at(5.0, lambda name=name: job.end(name))  # type: ignore[misc]
@@ -1049,7 +1049,9 @@ def test_the_deadline_of_the_final_barrier_names_who_has_not_ended() -> None:
 
     assert job.verdicts == {("algo-3", 75)}
     assert job.leader.verdict is not None
-    assert job.leader.verdict.cause == "host algo-3 had not ended 10 s after the first host had (TOOLKIT_END_S)"
+    assert (
+        job.leader.verdict.cause == "host algo-3 had not ended 10 s after the first host had (TOOLKIT_FINISH_TIMEOUT_S)"
+    )
     assert 15.0 <= job.hosts["algo-3"].did(PeerFailed)[0] < 15.1
 
 
@@ -1144,7 +1146,7 @@ def test_each_host_costs_the_same_however_many_there_are() -> None:
 
 
 @pytest.mark.parametrize(
-    ("hosts", "beat_s", "patience_s", "expected"),
+    ("hosts", "heartbeat_s", "heartbeat_timeout_s", "expected"),
     [
         (2, 1.0, 8.0, (1.0, 8.0)),
         (4000, 1.0, 8.0, (1.0, 8.0)),
@@ -1155,11 +1157,13 @@ def test_each_host_costs_the_same_however_many_there_are() -> None:
     ],
 )
 def test_beats_are_as_many_as_the_leader_can_take(
-    hosts: int, beat_s: float, patience_s: float, expected: tuple[float, float]
+    hosts: int, heartbeat_s: float, heartbeat_timeout_s: float, expected: tuple[float, float]
 ) -> None:
-    times = Timeouts(beat_s=beat_s, patience_s=patience_s, join_s=1, end_s=1, grace_s=1).among(hosts)
+    times = Timeouts(
+        heartbeat_s=heartbeat_s, heartbeat_timeout_s=heartbeat_timeout_s, join_s=1, finish_timeout_s=1, grace_s=1
+    ).among(hosts)
 
-    assert (times.beat_s, times.patience_s) == expected
+    assert (times.heartbeat_s, times.heartbeat_timeout_s) == expected
 
 
 def test_what_the_leader_says_to_one_that_joins_is_all_it_has_to_know() -> None:

@@ -18,7 +18,7 @@ from toolkit.peers.link import Link
 from toolkit.peers.protocol import Action, Timeouts
 
 KEY = job_key(b"secret", ("algo-1", "algo-2"), b"")
-TIMES = Timeouts(beat_s=0.2, patience_s=5.0, join_s=30.0, end_s=0.0, grace_s=1.0)
+TIMES = Timeouts(heartbeat_s=0.2, heartbeat_timeout_s=5.0, join_s=30.0, finish_timeout_s=0.0, grace_s=1.0)
 
 
 class Party:

@@ -211,7 +211,7 @@ def test_what_is_no_python_file_runs_under_torchrun_too(
     for name, text in files.items():
         torch.program(text, name)
 
-    done = train(torch, TOOLKIT_STAND_IN="off")
+    done = train(torch, TOOLKIT_RANK_SHIM="off")
 
     assert json.loads(done.stdout)[4:] == tokens
 

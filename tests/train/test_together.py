@@ -232,7 +232,7 @@ def test_a_train_that_is_killed_ends_the_job_with_75_and_its_name(hosts: Hosts, 
     for name in hosts.bases:
         hosts.program(name, WAITS)
     # Seen by its broken connection: silence would take longer than the test may.
-    with hosts.start(TOOLKIT_PATIENCE_S="90") as running:
+    with hosts.start(TOOLKIT_HEARTBEAT_TIMEOUT_S="90") as running:
         scripts = {name: script_of(host) for name, host in running.items()}
 
         began_s = time.monotonic()
@@ -269,7 +269,7 @@ def test_a_train_that_falls_silent_ends_the_job_with_75_and_its_name(hosts: Host
     (other,) = hosts.bases.keys() - {stopped}
     for name in hosts.bases:
         hosts.program(name, WAITS)
-    with hosts.start(TOOLKIT_PATIENCE_S="2") as running:
+    with hosts.start(TOOLKIT_HEARTBEAT_TIMEOUT_S="2") as running:
         for host in running.values():
             script_of(host)
 
@@ -287,7 +287,7 @@ def test_a_train_that_falls_silent_ends_the_job_with_75_and_its_name(hosts: Host
 def test_a_short_pause_of_a_train_harms_nobody(hosts: Hosts) -> None:
     for name in hosts.bases:
         hosts.program(name, "import time\nprint('pid 0 up', flush=True)\ntime.sleep(3)\n")
-    with hosts.start(TOOLKIT_PATIENCE_S="6") as running:
+    with hosts.start(TOOLKIT_HEARTBEAT_TIMEOUT_S="6") as running:
         for host in running.values():
             script_of(host)
         for host in running.values():

@@ -331,7 +331,7 @@ def test_a_module_and_a_shell_script_run_too(ranks: Base) -> None:
 def test_without_the_stand_in_torchrun_keeps_its_ranks(ranks: Base) -> None:
     ranks.program(RANK + "print('hello', rank, os.getppid() == int(os.environ['AGENT']))\n")
 
-    done = ranks.train(TOOLKIT_STAND_IN="off", AGENT="0")
+    done = ranks.train(TOOLKIT_RANK_SHIM="off", AGENT="0")
 
     assert done.stdout.count(b"hello") == 2
     assert done.status == 0

@@ -508,7 +508,7 @@ def test_a_host_that_mpirun_gave_no_rank_is_no_success(main: str) -> None:
     assert judge(two, msgspec.structs.replace(idle, over=True)).exit_code == 78
     assert judge(two, busy).status == judge(alone, idle).status == "succeeded"
     assert judge(two, msgspec.structs.replace(idle, peer_failed=True)).exit_code == 75
-    unseen = job_of("mpi", hosts=("algo-1", "algo-2"), settings=Settings(stand_in="off"))
+    unseen = job_of("mpi", hosts=("algo-1", "algo-2"), settings=Settings(rank_shim="off"))
     assert judge(unseen, idle).status == "succeeded"  # Without the rank shim ranks are not seen.
 
 

@@ -75,7 +75,7 @@ def plan_for(
     _check(job)
     custom, given = split(mpi, custom_options)
     arguments = tokens(job)
-    has_rank_shim = job.settings.stand_in == "on"
+    has_rank_shim = job.settings.rank_shim == "on"
     apart = _apart(job, mpi, run_folder)
     extra = {**apart, **_host_name(job), **(extra_environ or {})}
     environ = {**_environment(job, arguments, extra), **given, "TOOLKIT_SHIM_SOCKET": str(run_folder / SHIM_SOCKET)}
@@ -168,7 +168,7 @@ def _asked(job: Job, run_folder: Path, custom: tuple[str, ...]) -> Asked:
         interface=fabric.interface(job)[0] if several else None,
         agent=str(run_folder / AGENT_WRAPPER) if several else "",
         efa=job.machine.fabric == "efa",
-        relays=job.settings.stand_in == "off",
+        relays=job.settings.rank_shim == "off",
         custom=custom,
     )
 

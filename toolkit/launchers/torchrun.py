@@ -32,7 +32,7 @@ def plan(job: Job, run_folder: Path) -> Plan:
     environ.setdefault("PET_LOG_DIR", str(run_folder / "torchrun"))  # Else it leaves torchelastic_* folders in TMPDIR.
     if per_host > 1:
         environ.setdefault("OMP_NUM_THREADS", "1")  # torchrun's own default; if it sets it itself, it prints a banner.
-    has_rank_shim = job.settings.stand_in == "on"
+    has_rank_shim = job.settings.rank_shim == "on"
     wrapper = run_folder / RANK_WRAPPER
     rank_python = environ.get("PYTHON_EXEC", job.interpreter)
     if has_rank_shim:

@@ -130,7 +130,7 @@ class Follower:
         known, self._seen = self._seen, what
         if known or self._away_s is None:
             return []
-        left_s = max(self._heard_s or 0.0, self._away_s) + self._times.patience_s - now_s
+        left_s = max(self._heard_s or 0.0, self._away_s) + self._times.heartbeat_timeout_s - now_s
         text = f"link: the connection to host {self._leader}, the leader, broke; {what}"
         return [LogLine(text=f"{text}; trying again for {max(left_s, 0.0):.0f} s", warns=True)]
 
@@ -143,7 +143,7 @@ class Follower:
         """True if the leader has sent nothing for a third of the heartbeat timeout: its answers to two heartbeats or
         more are late, and TCP may wait longer and longer before it sends again what a bad network lost. A new
         connection does not wait."""
-        return self._heard_s is not None and now_s >= self._heard_s + self._times.patience_s / 3
+        return self._heard_s is not None and now_s >= self._heard_s + self._times.heartbeat_timeout_s / 3
 
     def refused(self, now_s: float) -> list[Action]:
         """The leader, never met so far, closed the connection on this host's proof. Once says little: a leader that is
@@ -186,7 +186,9 @@ class Follower:
         """Take a message of the leader."""
         self._heard_s = now_s
         if isinstance(message, Welcome):
-            self._times = msgspec.structs.replace(self._times, beat_s=message.beat_s, patience_s=message.patience_s)
+            self._times = msgspec.structs.replace(
+                self._times, heartbeat_s=message.beat_s, heartbeat_timeout_s=message.patience_s
+            )
         if self.verdict is not None:
             return []
         if isinstance(message, Go) and not self._started:
@@ -222,20 +224,20 @@ class Follower:
         """Apply what time alone has changed; send the heartbeat. Call when `next_s` is 0; later was a pause of our
         own."""
         self._forgive_own_pause(now_s)
-        self._due_s = now_s + self._times.beat_s
+        self._due_s = now_s + self._times.heartbeat_s
         if self.verdict is not None:
             return []
         if self._heard_s is None:
             return self._waiting(now_s, now_ns)
         if self._away_s is not None:
-            ends_s = max(self._heard_s + self._times.patience_s, self._away_s + RECONNECT_S)
+            ends_s = max(self._heard_s + self._times.heartbeat_timeout_s, self._away_s + RECONNECT_S)
             ends_s = min(max(self._away_s, self._knocked_s) + RECONNECT_S, ends_s)
             self._due_s = min(self._due_s, ends_s)
             if now_s < ends_s:
                 return []
             return self._alone(broken(self._seen), now_ns - int((now_s - self._away_s) * 1e9) - BREAK_NS)
         silent_s = now_s - self._heard_s
-        if silent_s >= self._times.patience_s:
+        if silent_s >= self._times.heartbeat_timeout_s:
             return self._alone(silent(silent_s), now_ns - int(silent_s * 1e9), exact=False)
         return [self._to_leader(Ping(sent_ns=now_ns))] if self._connected else []
 
@@ -325,7 +327,7 @@ class Follower:
 
     def _forgive_own_pause(self, now_s: float) -> None:
         pause_s = now_s - self._due_s
-        if self._due_s > self._ticked_s and pause_s > self._times.beat_s:
+        if self._due_s > self._ticked_s and pause_s > self._times.heartbeat_s:
             self._paused_s = max(self._paused_s, pause_s)
             self._heard_s = None if self._heard_s is None else min(self._heard_s + pause_s, now_s)
             self._away_s = None if self._away_s is None else min(self._away_s + pause_s, now_s)

@@ -91,7 +91,7 @@ class Leader:
         self._hosts = hosts
         self._followers = hosts[1:]
         self._times = times.among(len(hosts))
-        self.members = Members(self._followers, self._times.patience_s)
+        self.members = Members(self._followers, self._times.heartbeat_timeout_s)
         self.barrier = StartBarrier(hosts, self._times.join_s, now_s, survey=survey)
         self._stop: Stop | None = None
         self._stopped_s: float | None = None
@@ -141,7 +141,7 @@ class Leader:
         return self._welcome(now_ns), Verdict(report=report)
 
     def _welcome(self, now_ns: int) -> Welcome:
-        return Welcome(beat_s=self._times.beat_s, patience_s=self._times.patience_s, leader_ns=now_ns)
+        return Welcome(beat_s=self._times.heartbeat_s, patience_s=self._times.heartbeat_timeout_s, leader_ns=now_ns)
 
     def surveyed(self, found: dict[str, frozenset[str]], now_s: float) -> list[Action]:
         """Each host has these addresses, as far as they are known here."""
@@ -347,7 +347,7 @@ class Leader:
         self._untold.discard(host)
         if self._first_end_s is None:
             self._first_end_s = now_s
-            self._due(now_s + self._times.end_s)
+            self._due(now_s + self._times.finish_timeout_s)
         if not report.failed:
             return [*self._rest(), *self._decide(now_s)]
         return self._fail(host, report, now_s)
@@ -420,8 +420,8 @@ class Leader:
             return self._settle(self._together(), now_s)
         if self._stopped_s is not None and now_s >= self._stopped_s + self._times.grace_s + STOPPED_S:
             return self._settle(self._together(), now_s)
-        if self._stop is None and self._times.end_s > 0 and self._first_end_s is not None:
-            return self._end_late(self._first_end_s + self._times.end_s, now_s)
+        if self._stop is None and self._times.finish_timeout_s > 0 and self._first_end_s is not None:
+            return self._end_late(self._first_end_s + self._times.finish_timeout_s, now_s)
         return []
 
     def _settle_or_repeat(self, worst: EndReport, failing_s: float, now_s: float) -> list[Action]:
@@ -474,7 +474,7 @@ class Leader:
         if now_s < ends_s:
             return []
         missing = [host for host in self._hosts if host in self._unended]
-        return self._fail("", not_ended(missing, self._times.end_s), now_s)
+        return self._fail("", not_ended(missing, self._times.finish_timeout_s), now_s)
 
     def _together(self) -> EndReport:
         """Return the end of a job in which nothing failed: of a stop, the worst of the hosts' ends."""
@@ -506,7 +506,7 @@ class Leader:
         self._due_s = min(self._due_s, at_s)
 
     def _plan_next(self, now_s: float) -> None:
-        self._due_s = now_s + self._times.beat_s
+        self._due_s = now_s + self._times.heartbeat_s
         if self.verdict is not None:
             return
         ends = [*self.barrier.due_s(), *map(self.members.back_by_s, self.members.away)]
@@ -517,13 +517,13 @@ class Leader:
             ends += [self._stopped_s + AGREE_S, self._stopped_s + self._times.grace_s + STOPPED_S]
         if self._left_s is not None:
             ends.append(self._left_s + UNFINISHED_S)
-        if self._first_end_s is not None and self._times.end_s > 0:
-            ends.append(self._first_end_s + self._times.end_s)
+        if self._first_end_s is not None and self._times.finish_timeout_s > 0:
+            ends.append(self._first_end_s + self._times.finish_timeout_s)
         self._due(min((end for end in ends if end > now_s), default=self._due_s))
 
     def _forgive_own_pause(self, now_s: float) -> None:
         pause_s = now_s - self._due_s
-        if self._due_s > self._ticked_s and pause_s > self._times.beat_s:
+        if self._due_s > self._ticked_s and pause_s > self._times.heartbeat_s:
             self.members.forgive(pause_s, now_s)
             if self._failing_s is not None:
                 self._failing_s = min(self._failing_s + pause_s, now_s)

@@ -5,10 +5,11 @@ from toolkit.peers.reports import broken, silent
 
 
 class Members:
-    """The followers of a job, as the leader sees their connections. A follower is silent after *patience_s*."""
+    """The followers of a job, as the leader sees their connections. One is silent after
+    *heartbeat_timeout_s*."""
 
-    def __init__(self, followers: tuple[str, ...], patience_s: float) -> None:
-        self._patience_s = patience_s
+    def __init__(self, followers: tuple[str, ...], heartbeat_timeout_s: float) -> None:
+        self._heartbeat_timeout_s = heartbeat_timeout_s
         # By follower: the mark of the process that joined in its name.
         self._marks: dict[str, str] = {}
         self._heard_s: dict[str, float] = {}
@@ -80,7 +81,7 @@ class Members:
     def back_by_s(self, host: str) -> float:
         """Return when *host*, which is away, must be back."""
         left_s = self._away_s[host]
-        latest_s = max(self._heard_s[host] + self._patience_s, left_s + RECONNECT_S)
+        latest_s = max(self._heard_s[host] + self._heartbeat_timeout_s, left_s + RECONNECT_S)
         if host in self._proxied:
             return latest_s
         return min(max(left_s, self._knocked_s.get(host, 0.0)) + RECONNECT_S, latest_s)
@@ -88,7 +89,7 @@ class Members:
     def lost(self, host: str, now_s: float, now_ns: int) -> tuple[str, int] | None:
         """Return how *host* was lost and when (ns), if its time is over: it is gone from then on."""
         left_s = self._away_s.get(host)
-        if now_s < (self._heard_s[host] + self._patience_s if left_s is None else self.back_by_s(host)):
+        if now_s < (self._heard_s[host] + self._heartbeat_timeout_s if left_s is None else self.back_by_s(host)):
             return None
         self.gone.add(host)
         silent_s = now_s - self._heard_s[host]

@@ -77,16 +77,21 @@ Action = Send | LogLine | HostStepTimes | Heard
 
 
 class Timeouts(Record, frozen=True, kw_only=True):
-    """How long things may take, seconds. `end_s`: from the first host that ended well to the last (0: for ever)."""
+    """How long things may take, seconds. `finish_timeout_s`: for the other hosts once the first has succeeded (0: no
+    limit)."""
 
-    beat_s: float
-    patience_s: float
+    heartbeat_s: float
+    heartbeat_timeout_s: float
     join_s: float
-    end_s: float
+    finish_timeout_s: float
     grace_s: float
 
     def among(self, hosts: int) -> "Timeouts":
         """Return these times for a job of so many hosts: heartbeats no more often than the leader can take, and three
         of them within the heartbeat timeout."""
-        beat_s = max(min(self.beat_s, self.patience_s / 3), hosts / HEARTBEATS_PER_S, MIN_HEARTBEAT_S)
-        return msgspec.structs.replace(self, beat_s=beat_s, patience_s=max(self.patience_s, 3 * beat_s))
+        heartbeat_s = max(
+            min(self.heartbeat_s, self.heartbeat_timeout_s / 3), hosts / HEARTBEATS_PER_S, MIN_HEARTBEAT_S
+        )
+        return msgspec.structs.replace(
+            self, heartbeat_s=heartbeat_s, heartbeat_timeout_s=max(self.heartbeat_timeout_s, 3 * heartbeat_s)
+        )

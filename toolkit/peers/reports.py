@@ -164,9 +164,9 @@ def hung(me: str, idle_s: float, now_ns: int) -> EndReport:
     )
 
 
-def not_ended(missing: list[str], end_s: float) -> EndReport:
-    """Return the report of hosts that run on *end_s* after the first host ended."""
-    cause = f"{named(missing)} had not ended {end_s:g} s after the first host had (TOOLKIT_END_S)"
+def not_ended(missing: list[str], finish_timeout_s: float) -> EndReport:
+    """Return the report of hosts that run on *finish_timeout_s* after the first host ended."""
+    cause = f"{named(missing)} had not ended {finish_timeout_s:g} s after the first host had (TOOLKIT_FINISH_TIMEOUT_S)"
     return EndReport(
         host=missing[0],
         exit_code=exit_codes.TEMPORARY_FAILURE,

@@ -20,10 +20,10 @@ from toolkit.train.step_times import StepTimes
 def join(job: Job, log: Log, step_times: StepTimes | None) -> LeaderLink | FollowerLink:
     cluster, ours = job.cluster, job.settings
     times = Timeouts(
-        beat_s=ours.beat_s,
-        patience_s=ours.patience_s,
+        heartbeat_s=ours.heartbeat_s,
+        heartbeat_timeout_s=ours.heartbeat_timeout_s,
         join_s=ours.join_s,
-        end_s=ours.end_s,
+        finish_timeout_s=ours.finish_timeout_s,
         grace_s=job.grace_s,
     )
     key = _key(job, log)

@@ -81,7 +81,7 @@ def _judged(job: Job, ended: Ended) -> Outcome:
 
 def _got_no_rank(job: Job, ended: Ended) -> bool:
     """True if mpirun has started none of its ranks on this host. Without rank shims this is not known: False."""
-    if job.cluster.size == 1 or ended.main not in mpi.MAINS or job.settings.stand_in == "off":
+    if job.cluster.size == 1 or ended.main not in mpi.MAINS or job.settings.rank_shim == "off":
         return False
     well = bool(ended.exits) and all(e.ok or e.told for e in ended.exits)
     return well and ended.phase != INSTALL and all(e.rank is None for e in ended.exits)

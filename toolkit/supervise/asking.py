@@ -1,5 +1,7 @@
-"""What scripts that use toolkit.status are told of a stop, and what they ask for: a common last step, time for a
-checkpoint. It goes through the run's status pages, before any signal; a script that cannot be told has its signal."""
+"""Asks scripts that use toolkit.status to stop at a common step, and waits while they write checkpoints.
+
+The request goes through the run's status pages, before any signal. Other scripts get only the signal.
+"""
 
 import time
 from collections.abc import Iterable
@@ -23,7 +25,7 @@ class Asking:
         self._asked: status_pages.Stop | None = None
 
     def stop(self, number: int, asked_at_ns: int | None, grace_s: float) -> None:
-        """Ask all ranks to stop: signal *number* came at *asked_at_ns* (monotonic), and *grace_s* are left."""
+        """Make the stop request: signal *number* came at *asked_at_ns* (monotonic), and *grace_s* seconds are left."""
         self._asked = status_pages.Stop(
             requested_at_ns=asked_at_ns or time.monotonic_ns(),
             deadline_ns=time.monotonic_ns() + int(grace_s * 1e9),
@@ -31,7 +33,7 @@ class Asking:
         )
 
     def agree(self, step: int | None) -> None:
-        """Tell every rank here at which step all stop; None: that is not known yet."""
+        """Write the request for every rank here, with the step at which all stop; None: it is not known yet."""
         if self._asked is None:
             return
         self._asked = msgspec.structs.replace(self._asked, stop_step=step)
@@ -41,13 +43,13 @@ class Asking:
             self._log.debug(f"status page: {error}")
 
     def step_by(self, pids: Iterable[int], seconds: float) -> int:
-        """Return the step that none of *pids* will have gone past so long from now; 0 if none tells its steps."""
+        """Return the step that none of *pids* will have passed *seconds* from now; 0 if none reports steps."""
         told = status_pages.read_all(self._folder)
         now_ns = time.monotonic_ns()
         return status_pages.common_step((told[pid] for pid in pids if pid in told), now_ns, now_ns + int(seconds * 1e9))
 
     def holding(self, processes: Iterable[Process]) -> list[str]:
-        """Return the names of those that hold a checkpoint open."""
+        """Return the names of the processes that hold a checkpoint open."""
         return sorted(process.name for process in processes if self._is_holding(process.pid))
 
     def _is_holding(self, pid: int) -> bool:

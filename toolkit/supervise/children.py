@@ -1,9 +1,9 @@
 """Starts, signals and reaps processes. The only file that forks.
 
-`fork` and `exec` by hand: between them the child becomes a session leader and asks to die with `train`
-(PR_SET_PDEATHSIG), which neither os.posix_spawn nor subprocess can do without a thread-unsafe hook. `train` has one
-thread. Reaping looks with waitid(WNOWAIT) and takes with waitpid(pid): whoever waits for "any child" first would
-otherwise swallow a status that somebody else needs, and a swallowed status reads as success.
+It calls `fork` and `exec` directly: between them the child becomes a session leader and asks to die with `train`
+(PR_SET_PDEATHSIG), which os.posix_spawn cannot do, and subprocess only with a thread-unsafe hook. `train` has one
+thread. `reap` looks with waitid(WNOWAIT) and reaps with waitpid(pid): a wait for "any child" could take a status that
+other code needs, and a lost status looks like success.
 """
 
 import errno
@@ -35,7 +35,7 @@ def spawn(
 ) -> int:
     """Start *argv* in a session of its own, standard input empty, and return its pid.
 
-    *open_files*: its (soft, hard) limit of descriptors, None for that of this process.
+    *open_files*: its (soft, hard) limit of descriptors; None: the limit of this process.
 
     Raises:
         UserError: the program is not there or cannot be executed (with the kernel's reason).
@@ -59,7 +59,7 @@ def spawn(
             os.execve(program, argv, environ)
         except OSError as error:
             os.write(write_end, f"{error.errno} {error.filename or ''}".encode())
-        except BaseException as error:  # noqa: BLE001 - nothing may unwind into the parent's code here
+        except BaseException as error:  # noqa: BLE001 - the child must not return into the parent's code
             os.write(write_end, f"0 {error!r}".encode())
         finally:
             os._exit(exit_codes.CANNOT_START)
@@ -73,11 +73,11 @@ def spawn(
 
 
 def fork_call(function: Callable[[], int], *, prctl: Prctl, outlives: bool = False) -> int:
-    """Run *function* in a fork of this process and return its pid; what it returns is its exit code.
+    """Run *function* in a fork of this process and return the fork's pid; the function's result is its exit code.
 
-    It dies with this process, unless it *outlives* it.
+    The fork dies with this process unless *outlives* is set.
 
-    For work that may block (names, locks): it shares our memory until written to, so it costs about a millisecond.
+    For work that may block (names, locks). A fork shares memory until one side writes, so it costs about a millisecond.
     """
     parent = os.getpid()
     pid = os.fork()
@@ -98,8 +98,8 @@ def fork_call(function: Callable[[], int], *, prctl: Prctl, outlives: bool = Fal
 def reap() -> Iterator[tuple[int, int, int]]:
     """Yield (pid, wait status, ended_ns) for each child that has ended, whoever started it.
 
-    A child that asked to be traced (PTRACE_TRACEME, as protected programs do) has made `train` its tracer: the kernel
-    reports each of its signals here and holds it until it is let go.
+    A child that called PTRACE_TRACEME, as protected programs do, has made `train` its tracer: the kernel reports each
+    of its signals here, and stops it until it is released.
     """
     while True:
         try:
@@ -126,7 +126,7 @@ def send(pid: int, number: int) -> bool:
     except ProcessLookupError:
         return False
     except PermissionError:
-        return False  # It changed its user: only the kernel can still end it.
+        return False  # It now runs as another user, and `train` may not signal it.
     return True
 
 
@@ -142,7 +142,7 @@ def _become_child(parent: int, prctl: Prctl, stdout: int, stderr: int) -> None:
     if os.getppid() != parent:
         os._exit(exit_codes.of_signal(signal.SIGKILL))  # train died before the request above took hold.
     null = os.open(os.devnull, os.O_RDONLY)
-    # Higher numbers first, so that neither dup2 overwrites what the other needs.
+    # Move both above 2 first, so that no dup2 overwrites a descriptor that is still needed.
     out, err = _above_two(stdout), _above_two(stderr)
     os.dup2(null, 0)
     os.dup2(out, 1)
@@ -172,7 +172,7 @@ def _find(program: str, environ: Mapping[str, str] | Mapping[bytes, bytes], cwd:
 
 
 def _not_executable(program: Path) -> str:
-    """Return what to do about *program*, of which the kernel says ENOEXEC. The numbers are elf.h's EM_*."""
+    """Return what to do about *program*, for which exec fails with ENOEXEC. The numbers are EM_* of elf.h."""
     machines = {3: "i386", 20: "ppc", 21: "ppc64", 22: "s390x", 40: "arm", 62: "x86_64", 183: "aarch64", 243: "riscv64"}
     try:
         with program.open("rb") as file:

@@ -1,7 +1,7 @@
 """Answers mpirun's agents and daemons (toolkit/standalone/mpi_agent.py).
 
-The leader forwards mpirun's commands to the other hosts; each of them gives its main process the command that it
-becomes.
+The leader forwards mpirun's commands to the other hosts. On each of them, `train` gives the command to its main
+process, which executes it.
 """
 
 from typing import Protocol
@@ -11,22 +11,22 @@ from toolkit.supervise.shim_server import ShimConnection
 
 
 class Wire(Protocol):
-    """The link, as far as daemons need it."""
+    """The part of the link that daemons use."""
 
     def launch(self, launch: Launch) -> bool:
-        """Pass *launch* on; False if its host is none of the job's other hosts."""
+        """Send *launch* to its host; return False if that is none of the job's other hosts."""
 
     def launched(self) -> str | None:
-        """Return the command that this host is to run, None while there is none."""
+        """Return the command that this host is to run, None if none has come yet."""
 
     def daemon_ended(self, code: int) -> None:
-        """Say how this host's daemon ended."""
+        """Report the exit code of this host's daemon."""
 
     def daemons_ended(self) -> list[DaemonEnded]:
-        """Return those that came since the last call."""
+        """Return the reports that came since the last call."""
 
     def leader_done(self) -> None:
-        """Say that the leader's main process has ended, and nothing will be launched any more."""
+        """Report that the leader's main process has ended and will launch no more daemons."""
 
 
 class Daemons:
@@ -35,14 +35,14 @@ class Daemons:
     def __init__(self, wire: Wire | None) -> None:
         self._wire = wire
         self._agents: dict[str, list[ShimConnection]] = {}
-        # Of agents, which end after mpirun: they are not reported as left behind.
+        # The pids of agents. They end after mpirun, and are not reported as processes left behind.
         self.pids: set[int] = set()
         self._waiter: ShimConnection | None = None
         self._dismissed = False
         self._given = False
 
     def on_launch(self, agent: ShimConnection, asked: Launch) -> str:
-        """Pass an agent's request on; return why it cannot be met, "" if it can."""
+        """Forward an agent's request; return why it cannot be met, "" if it can."""
         if self._wire is None:
             agent.answer(code=69, number=None)
             return f"mpirun wants to start {asked.host}, but there is no link to it"
@@ -54,14 +54,14 @@ class Daemons:
         return ""
 
     def on_waiter(self, waiter: ShimConnection) -> None:
-        """Take this host's main process, which waits for its command."""
+        """Register this host's main process, which waits for its command."""
         self._waiter = waiter
         self.serve()
         if self._dismissed:
             waiter.dismiss()
 
     def serve(self) -> None:
-        """Do what the link has brought."""
+        """Handle commands and daemon ends that came over the link."""
         if self._wire is None:
             return
         if self._waiter is not None and not self._given and (command := self._wire.launched()) is not None:
@@ -72,12 +72,12 @@ class Daemons:
                 agent.answer(code=ended.code, number=None)
 
     def on_leader_done(self) -> None:
-        """The leader's mpirun has ended."""
+        """Handle the end of the leader's mpirun."""
         self._dismissed = True
         if self._waiter is not None and not self._given:
             self._waiter.dismiss()
 
     def main_ended(self, code: int, *, leads: bool) -> None:
-        """Tell the other hosts that this one's main process has ended."""
+        """Report the end of this host's main process to the other hosts."""
         if self._wire is not None:
             self._wire.leader_done() if leads else self._wire.daemon_ended(code)

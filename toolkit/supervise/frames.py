@@ -1,8 +1,8 @@
-"""Tells from a stack whether a rank waits for other ranks.
+"""Determines from a stack whether a rank waits for other ranks.
 
-Only Python frames are seen. What waits in C or C++ without a frame of its own (torch's Work.wait, a store's get,
-mpi4py, `.item()`) shows as the user's line that calls it. Such a line, and what waits for a device that may itself be
-in a collective, is unclear: the rank is never the one that is named.
+A stack has only Python frames. A wait in C or C++ without a Python frame (torch's Work.wait, a store's get, mpi4py,
+`.item()`) appears as the user's line that calls it. Such a line is "unclear", and so is a wait for a device, which may
+itself be in a collective. A rank whose state is unclear is never named as the culprit.
 """
 
 import re
@@ -10,25 +10,25 @@ import re
 from toolkit.job.stuck import Kind
 from toolkit.records import Record
 
-# faulthandler's and py-spy's; faulthandler ends with "..." what it cut at 100 frames or threads.
+# faulthandler's form and py-spy's. faulthandler writes "..." where it stopped, at 100 frames or threads.
 WRITTEN = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>.+)$')
 SPIED = re.compile(r"^ +(?P<function>.+) \((?P<file>.*):(?P<line>\d+)\)$")
 CUT = "..."
 LIBRARY = re.compile(r"/(site|dist)-packages/|/lib(64)?/python3[^/]*/|^<|/toolkit/(dataparallel|xla|compat|hook)/")
 
-# By the part of a path with which each begins, the longest that fits decides.
+# By the beginning of a file's path; the longest match decides.
 WAITS: dict[str, Kind] = {
     "torch/distributed/": "waits",
     "torch/distributed/checkpoint/filesystem.py": "works",
     "torch/distributed/checkpoint/_fsspec_filesystem.py": "works",
     "torch/distributed/checkpoint/staging.py": "works",
     "torch/nn/parallel/": "waits",
-    "torch/autograd/": "waits",  # DDP's and FSDP's reductions are waited for in backward.
+    "torch/autograd/": "waits",  # backward waits for the reductions of DDP and FSDP.
     "torch/futures/": "waits",
     "torch/cuda/__init__.py": "unclear",
     "torch/cuda/streams.py": "unclear",
     "torch/xpu/": "unclear",
-    "torch/utils/data/": "works",  # Its workers are no ranks.
+    "torch/utils/data/": "works",  # DataLoader workers are not ranks.
     "torch/nn/modules/": "works",
     "torch/serialization.py": "works",
     "torch/hub.py": "works",
@@ -46,10 +46,10 @@ WAITS: dict[str, Kind] = {
     "jax/": "unclear",
     "jaxlib/": "unclear",
 }
-# Frames of these lie between a wait and who called it.
+# Frames of these packages stand between a wait and its caller.
 BETWEEN = ("torch/",)
-# Calls without a frame of their own: of torch's works, futures, stores and streams, of mpi4py, and of what copies a
-# result from a device.
+# Calls without a Python frame: torch's works, futures, stores and streams, mpi4py, and copies of a result from a
+# device.
 CALLS = re.compile(
     r"\.(wait|Wait\w*|waitall|get|synchronize|item|cpu|tolist|numpy|result|block_until_ready|barrier|Barrier"
     r"|[Aa]ll(reduce|gather|toall)\w*|[Bb]cast|[Rr]educe\w*|[Gg]ather\w*|[Ss]catter\w*|[Rr]ecv|[Ss]end\w*|[Pp]robe)\("
@@ -69,10 +69,10 @@ class Frame(Record, frozen=True, kw_only=True):
 
 
 def parsed(text: str) -> list[Frame]:
-    """Return the main thread's frames in what faulthandler or py-spy wrote, the innermost first.
+    """Return the main thread's frames, the innermost first, from the text of faulthandler or py-spy.
 
-    faulthandler writes the main thread last; py-spy names it "MainThread". Empty without one, as where faulthandler
-    stopped at 100 threads, before the main one.
+    faulthandler writes the main thread last; py-spy names it "MainThread". The list is empty if the text has no main
+    thread: faulthandler may have stopped at 100 threads, before the main one.
     """
     lines = text.splitlines()
     spied = next((at for at, line in enumerate(lines) if "MainThread" in line and line.startswith("Thread ")), None)
@@ -89,10 +89,11 @@ def parsed(text: str) -> list[Frame]:
 
 
 def kind(frames: list[Frame], source: str) -> Kind:
-    """Return what a rank with these *frames* does; *source*: the text of the innermost frame's line, "" if not known.
+    """Return the state of a rank with these *frames*; *source*: the text of the innermost frame's line, "" if unknown.
 
-    The innermost frame that a library known here owns decides. The standard library's are passed over (locks, polls),
-    the user's are not: what hangs in a model's own code works, though DistributedDataParallel called it.
+    The innermost frame that belongs to a library in the tables above decides. Frames of the standard library (locks,
+    polls) are skipped, the user's are not: a rank in the model's own code "works", even if DistributedDataParallel
+    called that code.
     """
     for number, frame in enumerate(frames):
         if frame.is_users:
@@ -105,7 +106,7 @@ def kind(frames: list[Frame], source: str) -> Kind:
 
 
 def users(frames: list[Frame]) -> Frame | None:
-    """Return the innermost frame of the user's own code, else the innermost one; None without any."""
+    """Return the innermost frame of the user's own code, else the innermost frame; None if there are no frames."""
     return next((frame for frame in frames if frame.is_users), frames[0] if frames else None)
 
 
@@ -115,5 +116,5 @@ def _known(file: str) -> Kind | None:
 
 
 def _package(file: str) -> str:
-    """Return the path within site-packages, "" of a file that is not in it."""
+    """Return the path within site-packages, "" for a file outside it."""
     return next((file.partition(each)[2] for each in ("/site-packages/", "/dist-packages/") if each in file), "")

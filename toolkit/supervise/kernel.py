@@ -1,7 +1,6 @@
-"""What only the Linux kernel can promise about descendants, asked for through prctl(2).
+"""Finds and controls descendants through the Linux kernel: prctl(2), ptrace(2) and /proc.
 
-ctypes is used because Python has no prctl of its own; where it is missing, the promises are kept as well as they can be
-without it (docs/supervision.md).
+Python has no prctl, so it is called through ctypes. docs/supervision.md says what is missing without ctypes.
 """
 
 import os
@@ -15,7 +14,7 @@ PF_EXITING = 0x4  # include/linux/sched.h
 
 
 def prctl() -> Callable[[int, int], int]:
-    """Return prctl(option, argument), or a function that answers -1 where there is none."""
+    """Return prctl(option, argument), or a function that returns -1 if there is none."""
     try:
         import ctypes
 
@@ -26,19 +25,19 @@ def prctl() -> Callable[[int, int], int]:
 
 
 def release(pid: int, number: int) -> None:
-    """Trace the stopped child *pid* no longer: it gets signal *number* (0: none) and runs on. ptrace(2)."""
+    """Stop tracing the stopped child *pid*: it gets signal *number* (0: none) and continues. See ptrace(2)."""
     try:
         import ctypes
 
         ptrace = ctypes.CDLL(None, use_errno=True).ptrace
     except (ImportError, OSError, AttributeError):
-        return  # It stays stopped, as under any other parent that does not know of it.
+        return  # It stays stopped, as under any parent that does not trace.
     ptrace(PTRACE_DETACH, ctypes.c_long(pid), None, ctypes.c_long(number))
 
 
 class Seen(NamedTuple):
-    """A process of the kernel's table. `start`, in clock ticks since the boot, and its pid name it for good; `session`:
-    the pid of the process that began it."""
+    """A process in /proc. `start` (clock ticks since boot) and pid together identify it. `session`: the pid of the
+    process that began its session."""
 
     parent: int
     session: int
@@ -46,13 +45,13 @@ class Seen(NamedTuple):
 
 
 def table() -> dict[int, Seen]:
-    """Return all living processes (zombies are not living) by pid, by one walk over /proc."""
+    """Return all living processes by pid, without zombies, from one scan of /proc."""
     found = {int(name): seen(int(name)) for name in os.listdir("/proc") if name.isdigit()}
     return {pid: process for pid, process in found.items() if process is not None}
 
 
 def seen(pid: int) -> Seen | None:
-    """Return the living process *pid*, None if there is none."""
+    """Return the living process *pid*, None if it does not live."""
     fields = stat_fields(pid)
     if not fields or fields[0] in (b"Z", b"X"):
         return None
@@ -60,7 +59,7 @@ def seen(pid: int) -> Seen | None:
 
 
 def pending(pid: int) -> set[int]:
-    """Return the signals that a process was sent and has not taken, since it blocks them; none if it has ended."""
+    """Return the pending signals of a process, which it blocks; none if it has ended."""
     try:
         with open(f"/proc/{pid}/status", "rb") as status:
             masks = [int(line.split()[1], 16) for line in status if line.startswith((b"SigPnd:", b"ShdPnd:"))]
@@ -75,7 +74,7 @@ def descendants(root: int) -> set[int]:
 
 
 def below(roots: Iterable[int], processes: Mapping[int, Seen]) -> set[int]:
-    """Return the pids of those of *processes* that stand below *roots*."""
+    """Return the pids of those of *processes* that descend from *roots*."""
     children: dict[int, list[int]] = {}
     for pid, process in processes.items():
         children.setdefault(process.parent, []).append(pid)
@@ -90,12 +89,12 @@ def below(roots: Iterable[int], processes: Mapping[int, Seen]) -> set[int]:
 
 
 def own_children() -> set[int]:
-    """Return the pids of this process's children, those not yet reaped too, at least one if any descendant lives.
+    """Return the pids of this process's children, unreaped ones included; at least one if any descendant lives.
 
-    This process is a subreaper, so whatever lives below it has, at every moment, a child of it above itself or is one.
-    The list of children answers for all descendants, where a walk over /proc can miss a process that forks and exits
-    meanwhile. The kernel adds to the end of the list and only our own wait takes from it: one read sees every child
-    that was there before it. Where the kernel has no such list (CONFIG_PROC_CHILDREN), two walks in a row stand for it.
+    This process is a subreaper, so every living descendant is at every moment a child of this process or below one. So
+    an empty list of children means that no descendant lives, where a scan of /proc can miss a process that forks and
+    exits meanwhile. The kernel appends to the list, and only this process's own wait removes from it: one read has
+    every child that existed before. A kernel without the list (CONFIG_PROC_CHILDREN) gets two scans in a row instead.
     """
     pid = os.getpid()
     found: set[int] = set()
@@ -119,19 +118,22 @@ def marked(marker: bytes) -> set[int]:
                 if marker in environ.read().split(b"\0"):
                     found.add(int(name))
         except OSError:
-            pass  # Gone, or another user's.
+            pass  # It is gone, or belongs to another user.
     return found
 
 
 def is_exiting(pid: int) -> bool:
-    """Return True if a process is on its way out, whatever is sent to it: from before its sockets close, which its
-    peers see, until it has been reaped. On a busy machine that may take a while."""
+    """Return True if a process is exiting, so that no signal changes how it ends.
+
+    That holds from before its sockets close, which its peers notice, until it is reaped. On a busy machine this may
+    take a while.
+    """
     fields = stat_fields(pid)
     return bool(fields) and bool(int(fields[6]) & PF_EXITING)
 
 
 def stat_fields(pid: int) -> list[bytes]:
-    """Return the fields of proc_pid_stat(5) from the state on, none if the process is gone."""
+    """Return the fields of proc_pid_stat(5) from the state on; an empty list if the process is gone."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as stat:
             return stat.read().rpartition(b")")[2].split()

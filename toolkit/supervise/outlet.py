@@ -1,11 +1,11 @@
-"""A console stream as the loop writes it: whole blocks, in order, never blocking, bounded.
+"""Writes a console stream: whole blocks, in order, never blocking, with a bounded queue.
 
-A log driver that stalls must not stop the loop, and O_NONBLOCK must not be set on a description that others share (the
-shell, a sibling container process). So a pipe or terminal is opened anew through /proc/self/fd, which gives a
-description of our own; where that is refused (a pipe of another user), at most PIPE_BUF bytes are written after
-POLLOUT, which then cannot block (pipe(7)). Sockets are sent to with MSG_DONTWAIT. Regular files never block.
+A stalled log driver must not stop the loop, and O_NONBLOCK must not be set on an open file description that other
+processes share (the shell, another process of the container). So a pipe or terminal is opened again through
+/proc/self/fd, which gives a description of its own. If the kernel refuses that (another user's pipe), at most PIPE_BUF
+bytes are written after POLLOUT, which cannot block (pipe(7)). Sockets get MSG_DONTWAIT. Regular files never block.
 
-What does not reach the console is counted, and a line says so where the console takes bytes again.
+Bytes that do not reach the console are counted. When the console takes bytes again, a line reports the number.
 """
 
 import errno
@@ -18,12 +18,12 @@ from collections import deque
 from itertools import islice
 
 LIMIT_BYTES = 1 << 20
-# Lines of our own are queued up to this: unlike a script's, they have no pipe in which they could wait.
+# The limit of the queue for lines of `train` itself, which, unlike a script's, have no pipe in which to wait.
 OWN_LIMIT_BYTES = 4 << 20
-# A console that has taken nothing for so long counts as stalled.
+# Seconds without a byte taken after which a console counts as stalled.
 STALLED_S = 30.0
-# While the job is being stopped: a script that waits for a console that takes nothing cannot save, and the platform
-# waits for `train` no longer than the grace.
+# The same during a stop: a script that waits for a stalled console cannot save, and the platform sends SIGKILL at its
+# deadline.
 STALLED_STOP_S = 2.0
 PIPE_BUF = 4096
 UNLIMITED = 1 << 20
@@ -32,15 +32,15 @@ NEWLINE = 10
 F_SETPIPE_SZ, F_GETPIPE_SZ = 1031, 1032
 UNREAD = "nobody read it"
 CLOSED = "it was closed when train was started"
-# The disk behind the console is full: it may have room again. Any other error is the console's end.
+# The disk behind the console is full; it may have room later. After any other error the console is gone.
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class Outlet:
     """The queue in front of one descriptor. `full`: its sources should not be read until it has room again.
 
-    `lost_bytes`: how much will never reach the console, and `reason` why. `moved_s` (monotonic): when the console last
-    took something, or when what is pending began to wait. `patience_s`: after how long it counts as stalled.
+    `lost_bytes`: how many bytes will never reach the console; `reason`: why. `moved_s` (monotonic): when the console
+    last took bytes, or when the pending ones began to wait. `patience_s`: after this time it counts as stalled.
     """
 
     def __init__(self, fd: int) -> None:
@@ -66,34 +66,34 @@ class Outlet:
         return self.lost_bytes + self.pending_bytes
 
     def stalled(self, now_s: float, for_s: float | None = None) -> bool:
-        """True if something is pending and the console has taken nothing for *for_s* seconds (None: its patience), or
+        """True if bytes are pending and the console has taken none for *for_s* seconds (None: `patience_s`), or none
         since `refuse`."""
         for_s = self.patience_s if for_s is None else for_s
         return self.pending_bytes > 0 and (self._refuses or now_s - self.moved_s >= for_s)
 
     def refuse(self) -> None:
-        """Lose what is put from now on, until the console takes something again."""
+        """Drop everything that is put from now on, until the console takes bytes again."""
         self._refuses = True
         self.reason = UNREAD
 
     def put(self, *parts: bytes | memoryview) -> None:
-        """Write *parts*, one behind the other, or as much as goes at once, and keep the rest for `pump`."""
+        """Write *parts* in order, as far as the console takes them now, and keep the rest for `pump`."""
         if self._refuses:
             self._lose(sum(map(len, parts)))
         else:
             self._take(*parts)
 
     def say(self, line: bytes) -> None:
-        """Write *line* of our own, on a line of its own; also to a stalled console, which may take it later."""
+        """Write *line*, a message of `train`, on a line of its own; queue it if the console is stalled."""
         if self.pending_bytes >= OWN_LIMIT_BYTES:
             self._lose(len(line))
         else:
-            # After a loss, the line that tells of it ends what was open.
+            # After a loss, the line that reports it also ends an unfinished line.
             self._take(line if self.at_line_start or self._unsaid_bytes else b"\n" + line)
         self.pump()
 
     def pump(self) -> None:
-        """Write what goes without blocking. A reader that is gone is no failure of the job: the rest is counted."""
+        """Write as much as possible without blocking. If the reader is gone, count the rest: the job does not fail."""
         before = self.pending_bytes
         while self._queue:
             try:
@@ -153,7 +153,7 @@ class Outlet:
         self.at_line_start = False  # Half a line may have been written.
 
     def _say_loss(self) -> bool:
-        """Put a line that tells how much is missing at this place; False if the console does not even take that."""
+        """Write a line with the number of bytes missing here; return False if the console does not take even that."""
         line = b"[toolkit] warning: %d bytes are missing here: %s\n" % (self._unsaid_bytes, self.reason.encode())
         line = line if self.at_line_start else b"\n" + line
         written = 0
@@ -184,7 +184,7 @@ def same_sink(one: int, other: int) -> bool:
 
 
 def _own_description(fd: int) -> tuple[int, int]:
-    """Return (descriptor, bytes a write may take; 0: send as a socket, PIPE_BUF: only after POLLOUT)."""
+    """Return (descriptor, the most bytes for one write; 0: send as to a socket; PIPE_BUF: write only after POLLOUT)."""
     try:
         mode = os.fstat(fd).st_mode
     except OSError:
@@ -193,7 +193,7 @@ def _own_description(fd: int) -> tuple[int, int]:
         return fd, 0
     if not (stat.S_ISFIFO(mode) or stat.S_ISCHR(mode)):
         return fd, UNLIMITED
-    if fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY:  # cli/streams.py, in a closed descriptor's place.
+    if fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY:  # cli/streams.py put it in a closed one's place.
         return fd, UNLIMITED
     try:
         return os.open(f"/proc/self/fd/{fd}", os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY), UNLIMITED

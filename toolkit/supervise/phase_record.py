@@ -1,4 +1,4 @@
-"""What was seen of one phase, from the start of its first process to the end of its last: for the verdict."""
+"""Collects what was observed in one phase, from its first process to its last, for the verdict."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -15,8 +15,9 @@ from toolkit.supervise.stop_machine import StopMachine
 
 
 class PhaseRecord:
-    """`exits`: of all processes that count. `aborted`: ranks whose launcher wants them to end. `forced`: SIGKILL was
-    needed. `hung`: the hang that the job ends for. `gone`: by pid, the processes that have ended."""
+    """`exits`: the ends of all processes that matter to the outcome. `aborted`: pids of ranks that their launcher wants
+    to end. `forced`: SIGKILL was needed. `hung`: the hang that ends the job. `gone`: by pid, the processes that have
+    ended."""
 
     def __init__(self, phase: Phase, machine: StopMachine, status_folder: Path, warn: Callable[[str], None]) -> None:
         self._phase = phase
@@ -31,23 +32,26 @@ class PhaseRecord:
         self.hung: Hung | None = None
 
     def note(self, text: str) -> None:
-        """Keep *text* for the end, and log it."""
+        """Log *text*, and keep it for the outcome."""
         self._notes.append(text)
         self._warn(text)
 
     def end(self, process: Process, status: int, ended_ns: int) -> Exit:
-        """Keep how *process*, which was reaped with *status*, has ended, and return it."""
+        """Record the end of *process*, which was reaped with *status*, and return it."""
         ended = self._with_others(process, process.exit(status, ended_ns, *self._evidence.raised_by(process.pid)))
         self.gone[process.pid] = process
-        # A service's end is the job's business only where it failed while it was needed.
+        # A service's end matters only if it failed while it was needed.
         if not process.is_service or (self._machine.undisturbed and not ended.ok and not ended.told):
             self.exits.append(ended)
         return ended
 
     def _with_others(self, process: Process, ended: Exit) -> Exit:
-        """Return *ended*; as told, where a rank crashed while MPI was aborted (MPICH's do): another is the cause. One
-        that had already left word of its own end, and then crashed or failed on the way out (in MPI_Abort or in
-        MPI_Finalize, where MPI's own programs are gone): its own code is the end."""
+        """Return *ended*, corrected for what MPI does to ranks.
+
+        A rank that crashed while MPI was aborted, as MPICH's do, is marked as signalled (`told`): another rank is the
+        cause. A rank that had recorded its own exit and then crashed or failed in MPI_Abort or MPI_Finalize, because
+        MPI's own processes were gone, ends with the code that it recorded.
+        """
         if not self._phase.main.stop.as_one or process.shim is None:
             return ended
         if ended.ok:
@@ -64,11 +68,11 @@ class PhaseRecord:
 
     @property
     def ranks_ended_well(self) -> int:
-        """How many ranks have ended with 0."""
+        """The number of ranks that have ended with 0."""
         return sum(ended.rank is not None and ended.ok for ended in self.exits)
 
     def so_far(self, processes: Processes) -> Ended:
-        """Return what was seen until now."""
+        """Return what was observed until now."""
         machine, streams = self._machine, processes.streams
         exits = (*self.exits, *self._evidence.doomed(processes.living.values()))
         return Ended(

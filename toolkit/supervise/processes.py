@@ -1,4 +1,4 @@
-"""The processes of one phase: how each is started and on which streams, and which of them live."""
+"""The processes of one phase: starts each with its streams, and knows which of them live."""
 
 import os
 import signal
@@ -29,7 +29,7 @@ KILL_AGAIN_S = 0.005
 
 
 class Home(Protocol):
-    """What processes are started with, and outlives the phase."""
+    """The part of loop.Supervisor, which outlives the phase, that starting processes needs."""
 
     console: Console
     log: Log
@@ -42,7 +42,8 @@ class Home(Protocol):
 
 
 class Processes:
-    """Starts them and knows them. *note* takes what the outcome should tell; `command`: what people ask of."""
+    """Starts them and keeps track of them. *note* takes notes for the outcome. `command`: the command line that the
+    outcome shows."""
 
     def __init__(self, home: Home, phase: Phase, flow: Flow, note: Callable[[str], None]) -> None:
         self.living: dict[int, Process] = {}
@@ -59,8 +60,8 @@ class Processes:
     # --- starting
 
     def open_shim_server(self) -> ShimServer | None:
-        """Return the server to which rank shims and mpirun's agents connect; None if the phase has neither, or if the
-        server cannot be opened: the launcher then keeps its ranks as its own children."""
+        """Return the server to which rank shims and mpirun's agents connect. None if the phase has neither, or if the
+        server cannot be opened: ranks then remain children of the launcher."""
         if not self.spec.has_rank_shim and not self.spec.mpi_role:
             return None
         folder = self._home.run_folder
@@ -96,14 +97,14 @@ class Processes:
         self._start(process, spec.argv, environ, spec.cwd, shared=shared)
 
     def start_service(self, spec: ProcessSpec) -> None:
-        """Start what is to run beside the main process.
+        """Start a process that runs beside the main process.
 
         Raises:
             UserError: it cannot be started, and is not optional.
         """
         process = Process(spec.name, is_main=False, rank=None, local_rank=None, is_service=True)
         if spec.optional:
-            process.kill()  # However it ends, even killed by somebody: it counts as our doing.
+            process.kill()  # Its end never counts as a failure, even if another process kills it.
         try:
             self._start(process, spec.argv, spec.environ, spec.cwd, shared=True)
         except UserError as error:
@@ -112,7 +113,7 @@ class Processes:
             self._home.log.warning(f"{spec.name}: {error}")
 
     def start_rank(self, shim: ShimConnection, asked: Request) -> None:
-        """Start the rank that *shim* asked for; a rank that cannot be started ends with 127, as in a shell."""
+        """Start the rank that *shim* requested; a rank that cannot be started ends with 127, as in a shell."""
         rank, local_rank = (asked.number(name.encode()) for name in self.spec.rank_variables)
         process = Process(f"rank {rank}", is_main=False, rank=rank, local_rank=local_rank)
         process.shim = shim
@@ -131,11 +132,11 @@ class Processes:
             return
         shim.pid = process.pid
         self.had_ranks = True
-        if self.spec.mpi_role == "daemon":  # What it became is MPI's; people ask what their ranks were started with.
+        if self.spec.mpi_role == "daemon":  # The daemon's own command is MPI's; show that of a rank.
             self.command = asked.argv
 
     def add(self, process: Process, pid: int) -> None:
-        """Take one that was started elsewhere, without streams of its own, and runs as *pid*."""
+        """Add a process that was started elsewhere, without streams of its own, and runs as *pid*."""
         process.started(pid)
         self.living[pid] = process
         if self._home.guardian is not None:
@@ -192,7 +193,7 @@ class Processes:
             environ["PYTHON_EXEC"] = self.spec.environ["TOOLKIT_PYTHON_EXEC"]
         self.spec = msgspec.structs.replace(self.spec, has_rank_shim=False, environ=environ)
 
-    # --- who lives
+    # --- which processes live
 
     @property
     def main(self) -> list[Process]:
@@ -205,7 +206,7 @@ class Processes:
 
     @property
     def at_work(self) -> list[Process]:
-        """Those whose end is awaited: all but services."""
+        """The living processes whose end the phase waits for: all but services."""
         return [process for process in self.living.values() if not process.is_service]
 
     @property
@@ -217,15 +218,15 @@ class Processes:
         return {process.name: process.pid for process in self.ranks}
 
     def written_bytes(self) -> dict[int, int]:
-        """Return what each living rank has written so far, by pid."""
+        """Return how many bytes each living rank has written so far, by pid."""
         return {p.pid: sum(stream.read_bytes for stream in self.streams[p.name]) for p in self.ranks}
 
     def descendants(self) -> set[int]:
-        """Return every process below `train`, whoever started it, but for its guardian."""
+        """Return every process below `train`, whoever started it, except its guardian."""
         return descendants(os.getpid()) - self._apart
 
     def any_left(self) -> bool:
-        """True if any descendant of `train` but its guardian is alive or not yet reaped."""
+        """True if any descendant of `train`, except its guardian, is alive or not yet reaped."""
         return bool(own_children() - self._apart)
 
     @property
@@ -233,32 +234,32 @@ class Processes:
         guardian = self._home.guardian
         return {guardian.pid} if guardian is not None else set()
 
-    # --- what is done to them
+    # --- signals
 
     def signal(self, processes: Iterable[Process], number: int, *, told: bool = True) -> None:
-        """Send *number*; *told*: an end that follows is our doing."""
+        """Send *number*. *told*: record it, so that an end after it does not count as a failure."""
         for process in processes:
             if told:
                 process.tell()
             children.send(process.pid, number)
 
     def kill_all(self) -> None:
-        """SIGKILL to every descendant."""
+        """Send SIGKILL to every descendant."""
         for process in self.living.values():
             process.kill()
         self.kill_left()
 
     def kill_left(self) -> None:
-        """SIGKILL to every descendant, and to the children that appear within KILL_AGAIN_S: a process that forks and
-        exits faster than /proc is walked is caught as the child of `train` that it becomes."""
+        """Send SIGKILL to every descendant, and to the children that appear within KILL_AGAIN_S: a process that forks
+        and exits faster than /proc is scanned becomes a child of `train`, which finds it so."""
         children.send_all(self.descendants(), signal.SIGKILL)
         ends_s = time.monotonic() + KILL_AGAIN_S
         while (left := own_children() - self._apart) and time.monotonic() < ends_s:
             children.send_all(left, signal.SIGKILL)
 
     def kill_main(self, *, heard: bool) -> set[int]:
-        """SIGKILL to the main process and to what it started, if it lives; return their pids. Not *heard*: what they
-        say of what else is killed is dropped."""
+        """Send SIGKILL to the main process, if it lives, and to what it started; return their pids. Not *heard*: drop
+        what they print about ranks that are killed meanwhile."""
         killed: set[int] = set()
         for process in self.main:
             process.kill()
@@ -285,7 +286,7 @@ def _two_pipes() -> tuple[int, int, int, int]:
 
 
 def _rank_environ(spec: ProcessSpec, asked: Request) -> dict[bytes, bytes]:
-    """Return a rank's environment: what its launcher gave the rank shim, with this host's own in place of it."""
+    """Return a rank's environment: that which the launcher gave the rank shim, with this host's own variables."""
     environ = dict(asked.environ)
     for own in (*spec.own_variables, *(spec.environ if spec.own_environ else ())):
         environ.pop(own.encode(), None)
@@ -301,7 +302,7 @@ def _rank_environ(spec: ProcessSpec, asked: Request) -> dict[bytes, bytes]:
 
 
 def _as_asked(asked: Request) -> None:
-    """Between fork and exec of a rank: the processors and the descriptor that its launcher gave the rank shim."""
+    """Set, between fork and exec of a rank, the processors and the descriptor that its launcher gave the rank shim."""
     os.sched_setaffinity(0, asked.affinity)
     if asked.passed is not None:
         os.set_inheritable(asked.passed, True)

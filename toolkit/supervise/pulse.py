@@ -1,7 +1,7 @@
-"""The supervisor's signs of life: files in the run's folder that its loop touches and `toolkit health` looks at.
+"""The supervisor's sign of life: files in the run's folder that its loop touches and `toolkit health` reads.
 
-A loop that is stuck, or a `train` that was stopped, touches nothing. Nobody has to answer, so nobody can block on it.
-The files' times are of the monotonic clock: a clock that is set makes nobody look dead.
+A loop that is stuck, or a `train` that was stopped, touches nothing. `toolkit health` only reads the files, so it never
+waits for `train`. Their times are of the monotonic clock, so that setting the clock has no effect.
 """
 
 import os
@@ -11,12 +11,12 @@ from pathlib import Path
 
 PULSE, STALLED = "pulse", "stalled"
 EVERY_S = 2.0
-# Far above EVERY_S: a machine may be busy, and sources are put in place between two beats.
+# Far above EVERY_S: a machine may be busy, and sources are copied between two beats.
 STILL_S = 60.0
 
 
 class Pulse:
-    """Beats at most every EVERY_S; times are monotonic seconds. Where no file can be made, nothing is said."""
+    """Touches its file at most every EVERY_S. Times are monotonic seconds. If no file can be made, it does nothing."""
 
     def __init__(self, run_folder: Path) -> None:
         self._folder = run_folder
@@ -28,11 +28,11 @@ class Pulse:
             self._next_s = float("inf")
 
     def rest_s(self, now_s: float) -> float:
-        """Return the seconds until a beat may be due."""
+        """Return the seconds until the next beat may be due."""
         return min(max(self._next_s - now_s, 0.0), EVERY_S)
 
     def beat(self, now_s: float) -> None:
-        """Beat if it is time."""
+        """Touch the file if that is due."""
         if now_s < self._next_s:
             return
         self._next_s = now_s + EVERY_S
@@ -42,16 +42,16 @@ class Pulse:
             self._next_s = float("inf")
 
     def stalled(self, idle_s: float) -> None:
-        """Leave word that no rank has moved for *idle_s*. While that goes on, it is called about as often again."""
+        """Record that no rank has been active for *idle_s*. While that lasts, call it again at about that interval."""
         try:
             (self._folder / STALLED).write_text(f"{idle_s:.0f}", "utf-8")
             _stamp(self._folder / STALLED)
         except OSError:
-            pass  # The log has it.
+            pass  # The log reports it.
 
 
 def trouble(scratch: Path, now_s: float) -> str:
-    """Return what is wrong with the run whose folder lies in *scratch*, "" if nothing is, or none is under way.
+    """Return what is wrong with the run whose folder is in *scratch*, "" if nothing is wrong or no run is active.
 
     *now_s*: monotonic seconds.
     """
@@ -60,7 +60,7 @@ def trouble(scratch: Path, now_s: float) -> str:
             continue
         pid = folder.name.split("-")[1]
         if not Path("/proc", pid).exists():
-            continue  # Left by one that was killed.
+            continue  # Left by a run that was killed.
         still_s = now_s - _touched_s(folder / PULSE, now_s)
         if still_s > STILL_S:
             return f"train (pid {pid}) has not moved for {still_s:.0f} s"
@@ -71,7 +71,7 @@ def trouble(scratch: Path, now_s: float) -> str:
 
 
 def _is_own(folder: Path) -> bool:
-    """True if *folder*, whose name anybody can know, is this user's and no link."""
+    """True if *folder*, whose name other users can know, belongs to this user and is not a link."""
     found = folder.lstat()
     return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
 

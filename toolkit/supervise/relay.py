@@ -1,11 +1,11 @@
-"""What ranks write on its way to the console: completed, shown to the line monitors, kept in tails and files, put out.
+"""Relays the output of processes: to the console, the line monitors, the tails for the verdict and the ranks' files.
 
 Three ways to share a console stream:
-- alone: one process, one stream behind the console's: bytes pass as they come, progress bars live.
-- paired: one process whose stdout and stderr end in the same sink: whole lines, an unfinished one after a short rest.
-- shared: several processes: whole lines, each with its prefix; of an unfinished line the newest state (screen.py).
+- alone: one process writes to it: bytes pass as they come, progress bars included.
+- paired: one process whose stdout and stderr lead to the same sink: whole lines, an unfinished one after a short wait.
+- shared: several processes: whole lines, each with its prefix; the newest state of an unfinished line (screen.py).
 
-Tails and files keep every byte. A monitor sees whole lines, of a progress bar's line the last state.
+Tails and files keep every byte. A monitor gets whole lines; from a progress bar's line only the last state.
 """
 
 import fcntl
@@ -21,16 +21,16 @@ from toolkit.supervise.lines import Lines, prefixed
 from toolkit.supervise.outlet import F_SETPIPE_SZ
 from toolkit.supervise.screen import HELD_S, Screen
 
-# O_NONBLOCK: where somebody has made a FIFO of a file, nothing waits for its reader. O_NOFOLLOW: a link that lies there
-# leads our writes nowhere else.
+# O_NONBLOCK: if the path is a FIFO, `train` does not wait for its reader. O_NOFOLLOW: if it is a link, `train` does not
+# write to the link's target.
 FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW
 READ_BYTES = 1 << 18
 PIPE_BYTES = 1 << 20
 TAIL_BYTES = 1 << 16
 REST_S = 0.2
-# Of a bar's unfinished line so much is held; what it showed before goes to tail and file.
+# The most bytes held of a bar's unfinished line; earlier states go to the tail and the file.
 HELD_BYTES = 1 << 16
-# A longer text is no state of a bar that anybody could read.
+# A longer text is not shown as the state of a bar.
 STATE_BYTES = 4096
 
 LineMonitor = Callable[[bytes], None]
@@ -45,7 +45,7 @@ class Tail:
         self._bytes = 0
 
     def add(self, block: bytes) -> None:
-        """Take *block*, forget what is older than the last 64 KiB."""
+        """Add *block*; keep the last 64 KiB."""
         if len(block) > TAIL_BYTES:
             block = block[-TAIL_BYTES:]
         self._blocks.append(block)
@@ -58,8 +58,8 @@ class Tail:
 
 
 class RankFile:
-    """A rank's own file, rotated once at *limit_bytes* (one older piece beside it). A full disk ends the file, no
-    more. *goes_on*: behind what an earlier attempt of the rank has written."""
+    """A rank's own log file, rotated at *limit_bytes*; one older piece is kept. On a full disk the file ends, and the
+    job goes on. *goes_on*: append to what an earlier attempt of the rank has written."""
 
     def __init__(self, path: Path, limit_bytes: int, note: Callable[[str], None], *, goes_on: bool = False) -> None:
         self._path = path
@@ -88,7 +88,7 @@ class RankFile:
         try:
             if fd is not None:
                 os.close(fd)
-        except OSError as error:  # A network's file system may say only now that its disk is full.
+        except OSError as error:  # A network file system may report a full disk only now.
             self._note(f"{self._path}: {error.strerror}; its end is not all there")
 
     def _open(self, truncate: int = os.O_TRUNC) -> None:
@@ -106,7 +106,7 @@ class RankFile:
 
 
 class Stream:
-    """One stream of one process. `read` is called when its pipe has something; `read_s`: when it last had."""
+    """One stream of one process. The loop calls `read` when its pipe is readable. `read_s`: when it was last read."""
 
     def __init__(
         self,
@@ -132,17 +132,17 @@ class Stream:
         self._unshown: list[bytes] = []
         self._since_s = 0.0
         self._is_shown = True
-        # By prefix: states that came as whole lines, and those that stand on the console.
+        # By prefix: states that came as whole lines, and the states that the console shows.
         self._states: dict[bytes, bytes] = {}
         self._standing: dict[bytes, bytes] = {}
         os.set_blocking(fd, False)
         try:
             fcntl.fcntl(fd, F_SETPIPE_SZ, PIPE_BYTES)
         except OSError:
-            pass  # The user's pipe budget is used up (pipe(7)); the default size works, too.
+            pass  # The user's limit for pipes is reached (pipe(7)); the default size works, too.
 
     def read(self, now_s: float) -> bool:
-        """Take what the pipe has, at most 256 KiB, and return True; at its end flush what is held."""
+        """Read at most 256 KiB from the pipe and return True; at its end, flush what is held."""
         try:
             piece = os.read(self.fd, READ_BYTES)
         except BlockingIOError:
@@ -170,7 +170,7 @@ class Stream:
         return True
 
     def rest_s(self, now_s: float) -> float | None:
-        """Return the seconds after which `refresh` should be called, None if nothing waits."""
+        """Return the seconds until `refresh` is due, None if nothing waits."""
         if self._way == "paired" and self._unshown:
             return max(self._since_s + REST_S - now_s, 0.0)
         if not self._is_shown:
@@ -178,7 +178,7 @@ class Stream:
         return None
 
     def refresh(self, now_s: float) -> None:
-        """Show what has waited long enough."""
+        """Show what is due."""
         if self._way == "paired":
             self._put_paired(now_s)
         elif self._way == "shared":
@@ -186,7 +186,7 @@ class Stream:
             self._show_unfinished()
 
     def close(self) -> None:
-        """Flush and close; called at end of file, or when nobody waits for it any longer."""
+        """Flush and close: at end of file, or when `train` stops waiting for it."""
         if self.ended:
             return
         self.ended = True
@@ -218,7 +218,7 @@ class Stream:
             self._file.add(block if block.endswith(b"\n") or self._way != "shared" else block + b"\n")
 
     def _lines_of(self, block: bytes, prefix: bytes) -> tuple[bytes | memoryview, ...]:
-        """Return the lines of *block*, with *prefix* in front of each, and keep a line that is only a state."""
+        """Return the lines of *block*, each with *prefix* before it, and keep a line that is only a state."""
         lines, state = bars.split(block if block.endswith(b"\n") else block.rstrip(b"\r"))
         if lines:
             self._states.pop(prefix, None)
@@ -226,13 +226,13 @@ class Stream:
             if standing is not None:
                 self.outlet.end_state(prefix)
                 if self.outlet.states_are_lines and lines.removesuffix(b"\n") == standing:
-                    lines = b""  # It is on the console already.
+                    lines = b""  # The console shows it already.
         if state:
             self._states[prefix] = state
         return prefixed(lines, prefix) if lines else ()
 
     def _note_unfinished(self, now_s: float, *, anew: bool) -> None:
-        """Note since when something unfinished is to be shown; *anew*: whole lines came before it."""
+        """Note since when an unfinished line waits to be shown; *anew*: whole lines came before it."""
         if self._states:
             anew = False
         if not self._unfinished:
@@ -249,7 +249,7 @@ class Stream:
         self._show_state(self._prefix, self.lines.held())
 
     def _show_state(self, prefix: bytes, held: bytes) -> None:
-        """Show the newest state: that of *held*, an unfinished line, else of the lines before it."""
+        """Show the newest state: that of *held*, an unfinished line, else that of the lines before it."""
         before = self._states.pop(prefix, b"")
         state = bars.last_state(held) or before
         if state and len(state) <= STATE_BYTES and self._standing.get(prefix) != state:
@@ -257,7 +257,7 @@ class Stream:
             self.outlet.show_state(prefix, state)
 
     def _shorten(self) -> None:
-        """Forget all states of an unfinished line but the last."""
+        """Drop all states of an unfinished line but the last."""
         passed = self.lines.take(bars.kept_from(self.lines.held()))
         self.tail.add(passed)
         if passed and self._file is not None:
@@ -288,7 +288,8 @@ class Stream:
 
     @property
     def _disturbs(self) -> bool:
-        """True if the process's other stream has a line open that is no bar: what is put now would land in it."""
+        """True if the process's other stream has an unfinished line, not a bar, on the console: output would run into
+        it."""
         outlet = self.outlet
         return not outlet.at_line_start and outlet.opener not in (None, self)
 

@@ -1,7 +1,7 @@
-"""One phase's processes, from the start of the first to the last byte of the last.
+"""Runs one phase: from the start of its first process to the last byte of output.
 
-What happens becomes events (job/events.py), one at a time; the stop machine answers each with actions; effects.py
-carries them out.
+Everything that happens becomes an event (job/events.py), one at a time. The stop machine answers each event with
+actions, and effects.py carries them out.
 """
 
 import math
@@ -34,7 +34,7 @@ from toolkit.supervise.stop_times import KILL_S
 
 
 class Supervision(Around, Protocol):
-    """What outlives a phase (loop.Supervisor)."""
+    """The part of loop.Supervisor, which outlives the phase, that a phase uses."""
 
     machine: StopMachine
     signals: Signals
@@ -43,17 +43,17 @@ class Supervision(Around, Protocol):
     pulse: Pulse
 
     def take_signals(self) -> list[events.Stop | int]:
-        """Return what came: a Stop for a signal that stops the job, the number of any other."""
+        """Return the signals that came: a Stop for one that stops the job, the number of any other."""
 
     def hear(self) -> list[events.Heard]:
         """Serve the link to the other hosts and return the events that came."""
 
     def renew_guardian(self, pids: Iterable[int]) -> None:
-        """Take another guardian in place of one that somebody has ended, and tell it of *pids*, which live."""
+        """Start another guardian in place of one that was killed, and report *pids*, which live, to it."""
 
 
 class Running:
-    """Runs one phase; `run` returns what was seen."""
+    """Runs one phase; `run` returns what was observed."""
 
     def __init__(self, around: Supervision, phase: Phase) -> None:
         self._around = around
@@ -86,7 +86,7 @@ class Running:
         self._child_ended = False
 
     def run(self) -> Ended:
-        """Start the phase's process and stay until everything is over.
+        """Start the phase's process and return when no process of the phase is left and all output is read.
 
         Raises:
             UserError: it cannot be started.
@@ -102,13 +102,13 @@ class Running:
             for service in self._phase.services:
                 self._processes.start_service(service)
             self._processes.start_main()
-            self._child_ended = True  # One may have ended before this line; looking costs one system call.
+            self._child_ended = True  # A child may have ended already; looking costs one system call.
             while self._machine.state != "done":
                 self._flow.step(self._timeout_s())
                 self._on_step(time.monotonic())
         finally:
             shims.close()
-            if self._machine.state != "done":  # After an error of our own.
+            if self._machine.state != "done":  # After an internal error.
                 self._abandon()
             self._machine.end()
         self._hangs.collect(math.inf)
@@ -117,7 +117,7 @@ class Running:
         return self._record.so_far(self._processes)
 
     def _abandon(self) -> None:
-        """End everything that this phase started, and put out what it has said."""
+        """Kill everything that this phase started, and relay the output that is left."""
         self._processes.kill_all()
         ends_s = time.monotonic() + KILL_S
         while self._processes.any_left() and time.monotonic() < ends_s:
@@ -131,7 +131,7 @@ class Running:
     # --- events and answers
 
     def _post(self, event: events.Event) -> None:
-        """Have the machine answer *event*, after those that came before it."""
+        """Queue *event*; the machine answers events in the order in which they came."""
         self._events.append(event)
         if self._answering:
             return
@@ -173,7 +173,7 @@ class Running:
         return rest_s if rest_s < math.inf else None
 
     def _on_step(self, now_s: float) -> None:
-        """Handle what no descriptor reports: ended children, deadlines, hangs and log rules."""
+        """Do what no descriptor triggers: reap children, check deadlines, hangs and log rules."""
         if self._child_ended:
             self._child_ended = False
             self._reap()
@@ -187,7 +187,7 @@ class Running:
         if self._machine.is_due(now_s):
             self._post(events.Tick())
 
-    # --- what happens
+    # --- sources of events
 
     def _on_signal(self) -> None:
         for came in self._around.take_signals():
@@ -201,7 +201,7 @@ class Running:
     def _on_others(self) -> None:
         for event in self._around.hear():
             if isinstance(event, events.PeerFailed):
-                self._reap()  # What has failed here by now is evidence, not what we end.
+                self._reap()  # A rank that has failed by now is evidence: `train` has not signalled it yet.
             self._post(event)
 
     def _look_for_hang(self, now_s: float) -> None:
@@ -227,7 +227,7 @@ class Running:
     # --- processes
 
     def _reap(self) -> None:
-        """Take all that have ended before anything is done about one: a signal to a zombie would count as told."""
+        """Reap all that have ended, then post events: a zombie that is signalled would count as ended by `train`."""
         ends: list[tuple[Process, Exit]] = []
         for pid, status, ended_ns in children.reap():
             process = self._processes.living.pop(pid, None)
@@ -236,12 +236,12 @@ class Running:
             elif self._around.guardian is not None and pid == self._around.guardian.pid:
                 self._around.renew_guardian(self._processes.living)
                 self._record.note("the guardian process was ended by somebody; another has taken its place")
-            # Else an orphan that the kernel gave to `train`: reaped, without effect on the outcome.
+            # Any other is an orphan that `train` has inherited: its end has no effect on the outcome.
         for process, ended in ends:
             self._post(_end_of(process, ended))
 
     def _look(self) -> None:
-        """See whether any descendant is left; a new one may have been forked since the last look, so kill again."""
+        """Look whether any descendant is left; one may have been forked since the last look, so kill again."""
         if self._machine.state == "killing":
             self._processes.kill_left()
         self._reap()

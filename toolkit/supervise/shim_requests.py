@@ -1,4 +1,4 @@
-"""Serves what rank shims, mpirun's agents and daemons ask of one phase (shim_server.py)."""
+"""Serves the requests of rank shims, mpirun's agents and daemons during one phase (shim_server.py)."""
 
 import signal
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from toolkit.supervise.stop_machine import StopMachine
 
 
 class ShimRequests:
-    """Opens the phase's server, if it needs one. *post* takes the events."""
+    """Opens the phase's server, if the phase needs one. *post* takes the events."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class ShimRequests:
             flow.watch(self._server.fd, self._on_connect)
 
     def close(self) -> None:
-        """Take no more connections."""
+        """Close the server."""
         if self._server is not None:
             self._server.close()
 

@@ -1,17 +1,17 @@
-"""Signals as bytes on a descriptor that the loop waits for, from the first moment of `train` on.
+"""Turns signals into bytes on a descriptor that the loop polls, from the start of `train` on.
 
-Every signal that would end `train` by default is caught and stops the job instead, so that each end has a report; what
-each one does is a table in docs/supervision.md. Not caught: SIGKILL and SIGSTOP, which cannot be, and the faults of a
-program (SIGSEGV, SIGBUS, SIGFPE, SIGILL), after which a Python handler would only let it fault again.
+Every signal that would end `train` by default is caught and stops the job instead, so that each end has a report;
+docs/supervision.md has a table of all of them. Not caught: SIGKILL and SIGSTOP, which cannot be, and the faults of a
+program (SIGSEGV, SIGBUS, SIGFPE, SIGILL), after which a Python handler would return to the same fault.
 """
 
 import os
 import signal
 from types import FrameType, TracebackType
 
-# People and platforms ask for a stop by these; ranks get the one that came.
+# The signals by which people and platforms ask for a stop; ranks get the one that came.
 STOPPING = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT})
-# Notices of a limit or a clock, and signals without a meaning of their own. Ranks get SIGTERM, which scripts handle.
+# Notices of a limit or a timer, and signals without a fixed meaning. Ranks get SIGTERM, which scripts handle.
 ENDING = frozenset(
     {
         signal.SIGABRT,
@@ -25,8 +25,8 @@ ENDING = frozenset(
     }
 )
 FORWARDED = frozenset({signal.SIGUSR1, signal.SIGUSR2})
-# A process that a shell runs in the background would stop as it writes to the terminal; SIGIO announces input;
-# SIGVTALRM is our own clock (metrics/guard.py), and Python writes its number to the wakeup descriptor, too.
+# SIGTTIN and SIGTTOU would stop a process that a shell runs in the background and that uses the terminal. SIGIO
+# announces input. SIGVTALRM is the timer of metrics/guard.py; Python also writes its number to the wakeup descriptor.
 IGNORED = frozenset({signal.SIGTTIN, signal.SIGTTOU, signal.SIGIO, signal.SIGVTALRM})
 # A stop signal this soon after the first counts as the same request: `timeout` signals its child and then its own
 # process group, and a terminal and a platform may both send one.
@@ -34,7 +34,7 @@ SAME_WISH_S = 1.0
 
 
 class Interrupted(BaseException):
-    """Stop signal *number* came while something that may block was under way."""
+    """Stop signal *number* came during work that may block."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -42,12 +42,12 @@ class Interrupted(BaseException):
 
 
 class Signals:
-    """Installs the handlers while in use, and unblocks what the parent had blocked. A SIGHUP that the parent had us
-    ignore (nohup) stays ignored.
+    """A context in which the handlers are installed, and signals that the parent had blocked are unblocked. If the
+    parent ignored SIGHUP (nohup), it stays ignored.
 
-    *last*: the process ends after this use, and has reported how. A signal that comes then is ignored for good: it
-    could only replace the exit status that was reported (with 143). Such a process is not suspended by a terminal
-    (SIGTSTP), either: its ranks, in sessions of their own, would go on, and other hosts take it for vanished.
+    *last*: the process ends after this context, and has reported its outcome. Signals are ignored from then on: one
+    could only replace the reported exit status (by 143). Such a process also ignores a terminal's SIGTSTP: its ranks,
+    in sessions of their own, would continue, and other hosts would treat it as vanished.
     """
 
     def __init__(self, *, last: bool = False) -> None:
@@ -68,7 +68,7 @@ class Signals:
                 continue
             self._before[number] = before
             signal.signal(number, signal.SIG_IGN if number in IGNORED else self._note)
-        # After the handlers: one that waits comes now.
+        # After the handlers are installed: a pending signal is delivered now.
         self._mask_before = signal.pthread_sigmask(signal.SIG_SETMASK, ())
         return self
 
@@ -83,26 +83,29 @@ class Signals:
         os.close(self._write_end)
 
     def take(self) -> list[int]:
-        """Return the numbers of the signals that came since last time, in order."""
+        """Return the numbers of the signals that came since the last call, in order."""
         try:
             return list(os.read(self.fd, 4096))
         except BlockingIOError:
             return []
 
     def interrupting(self) -> "_Interrupting":
-        """Within this block a stop signal, also one that came before it, raises Interrupted wherever the
-        program is, also in a system call that waits. For work outside the loop that may stop at any line."""
+        """Return a context in which a stop signal raises Interrupted at any line, also in a system call that waits.
+
+        A stop signal that came before raises it, too. For work outside the loop that may be interrupted anywhere.
+        """
         return _Interrupting(self)
 
     def interrupt(self, on: bool) -> None:
-        """Let stop signals raise Interrupted, once, from now on or no longer."""
+        """From now on, let the next stop signal raise Interrupted (*on*), or let none do so."""
         self._interrupts = on
         if on and self._stop is not None:
             self._interrupts = False
             raise Interrupted(self._stop)
 
     def _note(self, number: int, _frame: FrameType | None) -> None:
-        # The wakeup descriptor has the number; a handler must exist for it to be written (and for PID 1).
+        # Python has written the number to the wakeup descriptor, which it does only for a signal with a handler. PID 1
+        # gets only signals with a handler.
         if not stops(number):
             return
         self._stop = self._stop or number
@@ -128,13 +131,13 @@ def stops(number: int) -> bool:
 
 
 def passed_on(number: int) -> int:
-    """Return what ranks get of stop signal *number*."""
+    """Return the signal that ranks get for stop signal *number*."""
     return number if number in STOPPING else signal.SIGTERM
 
 
 def defaults() -> None:
-    """Give every signal its default meaning and unblock all, for a process that starts: what a parent had blocked or
-    ignored for `train` is not meant for a script."""
+    """Restore the default action of every signal and unblock all, for a process that starts: signals that the parent
+    blocked or ignored for `train` are not meant to be so for a script."""
     signal.set_wakeup_fd(-1)
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
         signal.signal(number, signal.SIG_DFL)
@@ -142,15 +145,15 @@ def defaults() -> None:
 
 
 class Wishes:
-    """Tells a new stop request from a repeated one. Times are monotonic seconds."""
+    """Distinguishes a new stop request from a repetition of the same one. Times are monotonic seconds."""
 
     def __init__(self) -> None:
         self._first_s: float | None = None
         self.insisted = False
 
     def is_new(self, number: int, now_s: float) -> bool:
-        """Return True if the stop signal *number* that comes now is the first, or comes SAME_WISH_S or more after the
-        first; the latter sets `insisted`. Notices repeat by themselves (SIGXCPU each second) and never insist."""
+        """Return True if stop signal *number*, which comes now, is the first, or comes SAME_WISH_S or more after the
+        first. The latter sets `insisted`, except for notices, which the kernel repeats (SIGXCPU each second)."""
         if self._first_s is None:
             self._first_s = now_s
             return True

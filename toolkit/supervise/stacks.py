@@ -1,9 +1,8 @@
-"""Writes down where every rank is, by py-spy where it is installed and by the faulthandler that the rank hook armed.
+"""Writes the stacks of every rank: with py-spy where it works, else with faulthandler, which the rank hook enables.
 
-py-spy reads a process from outside, also one that is stopped; it needs ptrace, which containers often forbid.
-faulthandler writes from inside on a signal, even while the main thread is in native code, but not in a stopped process.
-Ranks open their file at the start (the hook), in the run's own folder; only after a hang it is copied to where people
-look.
+py-spy reads a process from outside, also a stopped one. It needs ptrace, which containers often forbid. faulthandler
+writes from inside on a signal, even while the main thread is in native code, but not in a stopped process.
+The rank hook opens each rank's file at the start, in the run's own folder; `collect` copies it to the output.
 """
 
 import os
@@ -15,7 +14,7 @@ from toolkit.job.stuck import Stuck
 from toolkit.supervise import children
 from toolkit.supervise.stall import STOPPED, oddity
 
-# Of the real-time signals, which no framework uses; its default action would end a process that does not expect it.
+# A real-time signal: no framework uses it. Its default action would end a process that has no handler for it.
 SIGNAL = int(signal.SIGRTMIN) + 7
 WITHIN_S = 2.0
 MOST_PATH = 4096
@@ -24,7 +23,7 @@ SPY = "py-spy"
 
 
 class Dump:
-    """The stacks of *ranks* (pid by name), on their way into *folder* as HOST-NAME.txt; `collect` after WITHIN_S."""
+    """Has the stacks of *ranks* (pid by name) written to *folder*/HOST-NAME.txt; call `collect` after WITHIN_S."""
 
     def __init__(
         self,
@@ -42,7 +41,7 @@ class Dump:
         self._asked: set[int] = set()
         self._states = {pid: oddity(pid) for pid in self._names}
         folder.mkdir(parents=True, exist_ok=True)
-        from shutil import which  # its import costs more than all of this file
+        from shutil import which  # This import costs more than the rest of the file.
 
         spy = which(SPY, path=environ.get("PATH"))
         for pid, target in self._targets.items():
@@ -53,7 +52,7 @@ class Dump:
                 self._asked.add(pid)
 
     def collect(self) -> list[str]:
-        """Copy what ranks have written themselves; return the files in which there are stacks now."""
+        """Copy the stacks that ranks have written themselves; return the files that now have stacks."""
         for pid, target in self._targets.items():
             try:
                 if not target.exists() or target.stat().st_size == 0:
@@ -61,23 +60,23 @@ class Dump:
                 if target.stat().st_size == 0:
                     target.unlink()
             except OSError:
-                continue  # A rank without the hook, or the disk is full: it is not in the list.
+                continue  # A rank without the hook, or a full disk: the list leaves it out.
         return [str(target) for target in self._targets.values() if target.exists()]
 
     @property
     def missing(self) -> str:
-        """Why there are no stacks where `collect` found none."""
+        """Why there are no stacks, for when `collect` found none."""
         if self._asked:
             return "none (ranks were asked to write theirs; one that is stopped, or blocks signals, does not)"
         return "none (no rank has the start-up hook, and py-spy is not here)"
 
     def stuck(self) -> tuple[Stuck, ...]:
-        """Return where each rank is; after `collect`."""
+        """Return where each rank is; call it after `collect`."""
         return tuple(self._stuck(pid, name) for pid, name in self._names.items())
 
     def _stuck(self, pid: int, name: str) -> Stuck:
-        # Any rank may wait for a disk, or for py-spy, a debugger, at one moment. It is stuck there only if it was there
-        # when it was asked for its stack, too.
+        # A rank may briefly wait for a disk, or for py-spy as its debugger. It is stuck only if it was in that state
+        # when `train` asked for its stack, too.
         state = oddity(pid)
         if state != STOPPED and state != self._states[pid]:
             state = ""
@@ -87,7 +86,7 @@ class Dump:
             text = ""
         if not text:
             return Stuck(name=name, state=state, kind="silent" if pid in self._asked else "unseen")
-        from toolkit.supervise import frames  # only after a hang
+        from toolkit.supervise import frames  # Only a hang needs this import.
 
         found = frames.parsed(text)
         user = frames.users(found)
@@ -99,7 +98,7 @@ class Dump:
 
 
 def _line(file: str, number: int) -> str:
-    """Return the text of a line of a Python file, "" where it cannot be read."""
+    """Return the text of a line of a Python file, "" if it cannot be read."""
     try:
         with open(file, encoding="utf-8", errors="replace") as source:
             return next(islice(source, number - 1, None), "")
@@ -122,7 +121,7 @@ def _spy(spy: str, pid: int, target: Path, environ: dict[str, str], prctl: child
 def _expects(pid: int) -> bool:
     """True if the process has a handler for SIGNAL; otherwise the signal would end it."""
     try:
-        status = Path(f"/proc/{pid}/status").read_bytes()  # The name in it may be cut in the middle of a character.
+        status = Path(f"/proc/{pid}/status").read_bytes()  # As bytes: the name in it may be cut inside a character.
     except OSError:
         return False
     caught = next((line.split()[1] for line in status.splitlines() if line.startswith(b"SigCgt:")), b"0")

@@ -1,8 +1,8 @@
-"""Sees whether a host's ranks still move: whether they write anything, or compute anything.
+"""Measures whether a host's ranks are active: whether they write or compute anything.
 
-A rank that waits in a collective for a peer that never comes does neither, for as long as you let it. Progress is
-output, or more than 2 % of a core by the rank and what it has started (threads that only poll use less: those of
-torch's, 0.4 %), over a second or more.
+A rank that waits in a collective for a peer that never comes does neither. A rank is active if it writes output, or if
+it and the processes that it started use more than 2 % of a core over a second or more. Threads that only poll use less
+(torch's: 0.4 %).
 """
 
 import os
@@ -10,16 +10,16 @@ import os
 from toolkit.supervise.kernel import descendants, stat_fields
 
 BUSY_SHARE = 0.02
-# Over less, a rank that has to share its core seems to stand still.
+# Over a shorter time, a rank that shares its core may seem inactive.
 OVER_S = 1.0
-# User's and system's time are each cut down to whole ticks (10 ms): two more may be seen than were used.
+# The kernel rounds user and system time down to whole ticks (10 ms), so a difference may be two ticks too large.
 ROUNDING_TICKS = 2
 STOPPED = "stopped (SIGSTOP)"
 STATES = {b"T": STOPPED, b"t": "stopped by a debugger", b"D": "in the kernel, on a disk or a device"}
 
 
 class Progress:
-    """When the ranks last moved. Times: monotonic seconds."""
+    """Knows when the ranks were last active. Times are monotonic seconds."""
 
     def __init__(self, now_s: float, *, ticks_per_s: int = os.sysconf("SC_CLK_TCK")) -> None:
         self._ticks_per_s = ticks_per_s
@@ -27,8 +27,8 @@ class Progress:
         self._seen: dict[int, tuple[float, int, int]] = {}
 
     def look(self, ranks: dict[int, tuple[int, int]], now_s: float) -> float:
-        """Return the seconds since any rank moved; *ranks*: by pid, the bytes it has written and the ticks it has used
-        (`used_ticks`) so far."""
+        """Return the seconds since any rank was active. *ranks*: by pid, the bytes written and the ticks used so far
+        (`used_ticks`)."""
         for pid, (written_bytes, ticks) in ranks.items():
             since_s, ticks_then, bytes_then = self._seen.get(pid, (now_s, -1, -1))
             busy_ticks = BUSY_SHARE * (now_s - since_s) * self._ticks_per_s + ROUNDING_TICKS
@@ -42,12 +42,12 @@ class Progress:
 
 
 def used_ticks(pid: int) -> int:
-    """Return the processor time that a process and what it has started have used, in ticks."""
+    """Return the processor time of a process and of those that it started, in ticks."""
     return sum(_ticks(each) for each in (pid, *descendants(pid)))
 
 
 def oddity(pid: int) -> str:
-    """Return what is odd about a process's state ("stopped (SIGSTOP)"), "" if it only sleeps or runs."""
+    """Return the state of a process if it is unusual ("stopped (SIGSTOP)"), "" if it runs or sleeps."""
     return STATES.get(b"".join(stat_fields(pid)[:1]), "")
 
 

@@ -1,25 +1,25 @@
-"""Pure: how a host's processes are brought to their end, as one table (state, cue) -> (state, actions).
+"""Pure: how a host's processes are ended, as one table (state, cue) -> (state, actions).
 
-Words: the *launcher* is the phase's main process; the *ranks* are the processes that do the work. Where a script runs
-alone, it is both. "Ended" is seen by reaping, never by end-of-file on a pipe. A *cue* is what an event (job/events.py)
-means for the table; stop_machine.py makes the one of the other.
+Terms: the *launcher* is the phase's main process; the *ranks* are the processes that do the work. A script without a
+launcher is both. A process has "ended" when it is reaped; end-of-file on its pipes does not count. A *cue* is what an
+event (job/events.py) means for the table; stop_machine.py derives cues from events.
 
-The order that everything here serves: a script gets the signal first and alone, so that its own children (DataLoader
-workers) live while it saves; then what it left behind; then the launcher; SIGKILL only at the deadline or when asked
-twice.
+The required order: the script gets the signal first, and alone, so that its own children (DataLoader workers) live
+while it saves; then the processes that it left behind; then the launcher. SIGKILL comes only at the deadline, or after
+a second stop signal.
 """
 
 from enum import Enum
 from typing import Literal
 
-# idle: no phase runs.
+# "idle": no phase runs. "told": the launcher has got SIGTERM.
 State = Literal[
     "idle", "running", "stopping", "dumping", "failing", "leaving", "told", "sweeping", "killing", "draining", "done"
 ]
 
 
 class Cue(Enum):
-    """What can happen to a host's processes."""
+    """What an event means for the table."""
 
     STOP = "a stop signal came"
     STOP_AGAIN = "another stop signal came to this host"
@@ -40,7 +40,7 @@ class Cue(Enum):
 
 
 class Arm(Enum):
-    """The deadline that the machine then sets."""
+    """A deadline that the machine sets."""
 
     GRACE = "of the script's grace"
     FAILURE = "of the grace of ranks whose sibling failed"
@@ -53,7 +53,7 @@ class Arm(Enum):
 
 
 class Action(Enum):
-    """What is then done (effects.py)."""
+    """What the supervisor does (effects.py)."""
 
     FORWARD = "the signal that came goes to every rank (before there is one: to the launcher)"
     STOP_RANKS = "SIGTERM to every living rank"
@@ -109,14 +109,14 @@ TABLE: dict[tuple[State, Cue], tuple[State, tuple[Action | Arm, ...]]] = {
     ("dumping", Cue.LAUNCHER_STOPS): ("failing", (Action.STOP_RANKS, Arm.HUNG)),
     ("dumping", Cue.ALL_ENDED): ("sweeping", (Action.SWEEP, Arm.SWEEP)),
     ("running", Cue.ALL_ENDED): ("sweeping", (Action.SWEEP, Arm.SWEEP)),
-    # A launcher may wait for other hosts as long as they train.
+    # A launcher may wait for other hosts for as long as they train.
     ("running", Cue.RANKS_ENDED): ("running", (Action.SAY_DONE,)),
     ("running", Cue.ALL_RANKS_ENDED): ("leaving", (Action.KILL_LAUNCHER, Arm.LAUNCHER)),
     ("stopping", Cue.STOP_AGAIN): ("killing", (Action.KILL, Arm.KILL)),
     ("stopping", Cue.DEADLINE): ("killing", (Action.KILL, Arm.KILL)),
     ("stopping", Cue.RANKS_ENDED): ("leaving", (Arm.REST,)),
-    # What a stopped script leaves may be the real one (a shell that died of the signal): it keeps the rest of the
-    # grace.
+    # If the script was a shell that died of the signal, the processes that it left may be the real program: they keep
+    # the rest of the grace.
     ("stopping", Cue.ALL_ENDED): ("sweeping", (Action.SWEEP,)),
     ("failing", Cue.STOP): ("failing", (Action.FORWARD,)),
     ("failing", Cue.STOP_AGAIN): ("killing", (Action.KILL, Arm.KILL)),
@@ -142,5 +142,5 @@ TABLE: dict[tuple[State, Cue], tuple[State, tuple[Action | Arm, ...]]] = {
 
 
 def answer(state: State, cue: Cue) -> tuple[State, tuple[Action | Arm, ...]]:
-    """Return the state that *cue* leads to and what is to be done; what the table does not name changes nothing."""
+    """Return the next state, actions and deadlines for *cue*; a pair that is not in the table changes nothing."""
     return TABLE.get((state, cue), (state, ()))

@@ -1,10 +1,11 @@
-"""Pure: decides when and how what runs on this host is brought to its end. Every flag that decides about it is here.
+"""Pure: decides when and how the processes of this host are ended. Every flag that decides about it is here.
 
-The machine takes one event at a time, with the facts of that moment, and answers with actions; it never
-acts, has no clock, and is never called while it answers. What an event brings about by itself (a stop that finds no
-rank: the last rank has ended) is a further cue in the same answer; what an action brings about comes back as an event.
+The machine takes one event at a time, with the facts of that moment, and returns actions. It does not act, has no
+clock, and is never called while it computes an answer. If an event implies another one (a stop comes after the last
+rank has ended), the machine adds a cue to the same answer. If an action causes an event, that event is posted later.
 
-It lives as long as `train` supervises: what is known of the job (a stop, another host's failure) outlives a phase.
+The machine lives as long as `train` supervises: what it knows of the job (a stop, another host's failure) outlives a
+phase.
 """
 
 import math
@@ -19,14 +20,14 @@ from toolkit.supervise.stop_times import ABORT_S, LEADER_DONE_S, LOOK_S, within_
 
 
 class StopMachine:
-    """`on` takes events. Times are monotonic seconds. *host*: this one's name; *linked*: it has a link to others."""
+    """`on` takes events. Times are monotonic seconds. *host*: this host's name; *linked*: it has a link to others."""
 
     def __init__(self, host: str, *, linked: bool) -> None:
         self._host = host
         self._linked = linked
         self._wishes = Wishes()
         self._stopped_here = False
-        # The first stop, when it came, and the last: ranks get the signal of each.
+        # The first stop, the time at which it came, and the last stop: ranks get the signal of each.
         self.stop: events.Stop | None = None
         self.stopped_at_ns: int | None = None
         self.last_stop: events.Stop | None = None
@@ -41,11 +42,11 @@ class StopMachine:
         """Begin a phase."""
         self.policy = policy
         self.state = "running"
-        # The event that ended the undisturbed phase; the first one stays.
+        # The first event that began to end the phase.
         self.cause: events.Event | None = None
-        # What was left here was ended because the job was over, and not for a failure.
+        # True: the remaining processes were ended because the job was done, not because of a failure.
         self.over = False
-        # Nothing had failed yet when the launcher had the ranks ended.
+        # True: no process had failed when the launcher ended its ranks.
         self.launcher_first = False
         self._main_ended_well = False
         self._stays = False
@@ -65,46 +66,46 @@ class StopMachine:
         self._cues: deque[Cue] = deque()
 
     def end(self) -> None:
-        """End the phase, however far it is."""
+        """End the phase, whatever its state."""
         self.state = "idle"
 
-    # --- what others may ask
+    # --- state that callers read
 
     @property
     def ends(self) -> bool:
-        """True if nothing new should be started: a stop came, another host failed, or the job's end is known."""
+        """True if no process should be started any more: a stop came, another host failed, or the job has ended."""
         return self.stop is not None or self.peer_failed or self.job_ended
 
     @property
     def insisted(self) -> bool:
-        """True if this host was told to stop, and a second or more later told again."""
+        """True if a stop signal came to this host, and another one a second or more later."""
         return self._wishes.insisted
 
     @property
     def undisturbed(self) -> bool:
-        """True while the phase runs, and nothing has begun to end it."""
+        """True while the phase runs and no event has begun to end it."""
         return self.state == "running"
 
     @property
     def hurries(self) -> bool:
-        """True if no script should wait for a console that takes nothing."""
+        """True if scripts should not wait for a stalled console."""
         return self.state not in ("running", "draining") or self.stop is not None
 
     def rest_s(self, now_s: float) -> float:
-        """Return the seconds after which a Tick is due in any case."""
+        """Return the seconds until a Tick is due even if no event comes."""
         due_s = min(self._deadline_s, self._abort_ends_s, self._left_ends_s, self._late_s)
         if self.state in ("sweeping", "killing"):
             due_s = min(due_s, self._looked_s + LOOK_S)
         return max(min(due_s - now_s, LOOK_S if self._saving else math.inf), 0.0)
 
     def is_due(self, now_s: float) -> bool:
-        """True if a Tick is due: by time, or because only looking shows what the machine waits for."""
+        """True if a Tick is due: by time, or because the machine must look for what it waits for."""
         return bool(self._saving) or self.state == "draining" or self.rest_s(now_s) <= 0
 
     # --- events
 
     def on(self, event: events.Event, facts: Facts) -> tuple[State, tuple[Action, ...]]:
-        """Take *event*; return the state that it leads to and what is to be done, in order."""
+        """Take *event*; return the next state, and the actions in order."""
         self._event, self._facts = event, facts
         self._actions, self._last = [], []
         self._job_event(event)
@@ -115,7 +116,7 @@ class StopMachine:
         return self.state, (*self._actions, *self._last)
 
     def _job_event(self, event: events.Event) -> None:
-        """Keep what concerns the job, whether a phase runs or not."""
+        """Store what an event says about the whole job, whether a phase runs or not."""
         if isinstance(event, events.Stop):
             self._on_stop(event)
         elif isinstance(event, events.NextAttempt):
@@ -153,7 +154,7 @@ class StopMachine:
                 self._cues.append(Cue.ALL_RANKS_ENDED)
                 self._services_end()
             case events.JobEnded():
-                self._all_ranks_ended = True  # As far as this host will ever hear.
+                self._all_ranks_ended = True  # As far as this host can know: no message follows.
                 if self.state == "leaving" and self.stop is not None:
                     self._cues.append(Cue.ALL_RANKS_ENDED)
                 self._services_end()
@@ -183,7 +184,8 @@ class StopMachine:
             if here and self._linked:
                 self._actions.append(Action.TELL_STOP)
         self.last_stop = stop
-        # Only a second signal to this host kills: a platform may stop all hosts, and another's stop may arrive first.
+        # Only a second signal to this host kills: a platform may signal all hosts, and another host's stop may arrive
+        # before this host's own signal.
         self._cues.append(Cue.STOP_AGAIN if here and self._stopped_here else Cue.STOP)
         self._stopped_here = self._stopped_here or here
 
@@ -227,15 +229,18 @@ class StopMachine:
         self._actions += [Action.TELL_FAILING] if self._linked else []
 
     def _holds_shim(self, ended: Exit) -> bool:
-        """True if the launcher is not to hear of this end: it would end ranks that still save, on every host. Nor is
-        torchrun to hear of a failure, which it would log and summarize before it is killed with the last rank."""
+        """True if the rank's shim must keep running, so that the launcher does not learn of this end.
+
+        A launcher of `ends_as_one` would end ranks that still save, on every host. torchrun would log and summarize a
+        failure before it is killed with the last rank.
+        """
         if self.policy.ends_as_one:
             return self.state in ("stopping", "failing", "leaving") or not ended.ok
         silent = self.policy.ends_with_ranks and not self.launcher_first
         return silent and (self.state in ("failing", "leaving") or not ended.ok)
 
     def _on_left(self) -> None:
-        """A rank ended with 0 and without MPI_Finalize. MPICH does not notice, and the others would wait for ever."""
+        """Handle a rank that ended with 0 without MPI_Finalize. MPICH ignores it, and the others would wait forever."""
         self._actions.append(Action.SAY_LEFT)
         if self._linked:
             self._actions.append(Action.TELL_LEFT)
@@ -244,7 +249,7 @@ class StopMachine:
             self._left_ends_s = self._facts.now_s + UNFINISHED_S
 
     def _on_all_ended(self) -> None:
-        """Launcher and ranks have ended; services stay as long as other hosts' may need them."""
+        """Handle the end of launcher and ranks. Services stay as long as other hosts may need them."""
         well = self.undisturbed and self._main_ended_well
         self._stays = self.policy.serves_all and (self.state == "stopping" or well)
         if self._stays and self._linked:
@@ -257,7 +262,7 @@ class StopMachine:
             self._cues.append(Cue.ALL_ENDED)
 
     def _services_end(self) -> None:
-        """Nobody needs this host's services any more."""
+        """End this host's services: no host needs them any more."""
         if self._stays:
             self._stays = False
             self._cues.append(Cue.ALL_ENDED)
@@ -274,7 +279,7 @@ class StopMachine:
         if not self.undisturbed:
             return
         if self.policy.on_hang == "unseen":
-            # Other hosts watch for hangs; this one was not told to, and ends with them.
+            # Other hosts watch for hangs and this one does not: it ends with them.
             self._cues += [Cue.PEER_FAILED] if isinstance(event, events.Hang) else []
             return
         self._actions.append(Action.SAY_HANG)
@@ -285,7 +290,7 @@ class StopMachine:
 
     def _on_tick(self, facts: Facts) -> None:
         if self._saving == "waits":
-            self._saving = "asked"  # Unless RanksSave comes back.
+            self._saving = "asked"  # RanksSave sets it to "waits" again.
             self._actions.append(self._stop_ranks)
         elif self._saving == "asked":
             self._saving = ""
@@ -310,10 +315,10 @@ class StopMachine:
             self._deadline_s = math.inf
             self._cues.append(Cue.DEADLINE)
 
-    # --- answers
+    # --- cues, actions and deadlines
 
     def _follow_cues(self) -> None:
-        """Take every cue in its turn; an answer may add others behind it."""
+        """Look up every cue in order; an answer may append cues."""
         while self._cues:
             before = self.state
             self.state, answers = answer(self.state, self._cues.popleft())
@@ -356,7 +361,7 @@ class StopMachine:
         if action in (Action.STOP_RANKS, Action.STOP_HERE):
             self._stop_ranks = action
         if action is Action.BEGIN_DRAIN:
-            self._deadline_s = facts.now_s  # How long it may take is seen at the next Tick.
+            self._deadline_s = facts.now_s  # The next Tick sees `drained_by_s`.
         self.over = self.over or (action is Action.KILL_LAUNCHER and facts.main)
 
     def _ranks_of_this_host_ended(self) -> None:
@@ -366,7 +371,7 @@ class StopMachine:
             self._actions.append(Action.TELL_RANKS_ENDED)
 
     def _look(self) -> None:
-        """Look at once for what is left after each event, and every LOOK_S."""
+        """Look for remaining processes now, after each event, and every LOOK_S."""
         if self.state in ("sweeping", "killing"):
             waits = isinstance(self._event, events.Tick) and self._facts.now_s < self._looked_s + LOOK_S
             if not waits:

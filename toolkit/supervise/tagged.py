@@ -1,4 +1,4 @@
-"""The streams of an mpirun that relays its ranks' output: what `tags` finds goes on as from each rank's own pipe."""
+"""The streams of an mpirun that relays its ranks' output: each rank's lines are treated like those of its own pipe."""
 
 from collections.abc import Callable
 
@@ -33,7 +33,7 @@ class TaggedStream(Stream):
         return super()._unfinished or self._tagged.holds
 
     def _note_unfinished(self, now_s: float, *, anew: bool) -> None:  # noqa: ARG002
-        super()._note_unfinished(now_s, anew=False)  # Another rank's lines do not make a bar wait longer.
+        super()._note_unfinished(now_s, anew=False)  # Lines of other ranks must not delay a bar.
 
     def _show_unfinished(self) -> None:
         held = self.lines.held()
@@ -44,7 +44,7 @@ class TaggedStream(Stream):
             self._show_state(prefix, b"")
 
     def _shorten(self) -> None:
-        """Nothing here: `_show_unfinished` hands all states on, and a rank's line has a limit of its own."""
+        """Do nothing: `_show_unfinished` drops old states, and each rank's line has a limit of its own."""
 
     def _known(self, speaker: Speaker) -> tuple[bytes, LineMonitor | None]:
         if speaker not in self._voices:

@@ -1,14 +1,14 @@
-"""Pure: whose words are in the output of an mpirun that relays its ranks' output itself, each tagged with its rank.
+"""Pure: separates the output of an mpirun that relays its ranks' output, each piece tagged with its rank.
 
-What the three write (Open MPI 4.1.8 with --tag-output, 5.0.11 with --output tag, MPICH 5.0.2 with our pattern):
+The three write (Open MPI 4.1.8 with --tag-output, 5.0.11 with --output tag, MPICH 5.0.2 with `train`'s pattern):
 
-    [1,1]<stdout>:half [1,0]<stdout>:whole      a tag for each piece that was read from a rank, wherever the line of
-    [1,1]<stdout>:a line                        another rank stands; Hydra does the same
-    [1,1]<stdout>: half a line                  Open MPI 5 waits for lines, all but a rank's last, and adds a space
+    [1,1]<stdout>:half [1,0]<stdout>:whole      a tag for each piece read from a rank, even within the line of another
+    [1,1]<stdout>:a line                        rank; Hydra does the same
+    [1,1]<stdout>: half a line                  Open MPI 5 waits for whole lines, except a rank's last; it adds a space
 
-So tags are looked for everywhere, and a line is completed for each rank by itself. A rank that prints such a tag is
-taken for the one it names. What has no tag is mpirun's own: its map of ranks and hosts among it, which Open MPI prints
-before any rank starts. Hydra has no map, and names the host in each tag.
+So tags are searched for everywhere, and each rank's lines are assembled separately. Text that a rank prints in the form
+of a tag counts as a tag. Text without a tag is mpirun's own, for example its map of ranks and hosts, which Open MPI
+prints before any rank starts. Hydra prints no map, and names the host in each tag.
 """
 
 import re
@@ -20,16 +20,16 @@ from toolkit.supervise.lines import Lines
 
 TAGS: dict[TaggedBy, bytes] = {
     "openmpi4": rb"\[1,(\d+)\]<std(?:out|err|diag)>:",
-    # A longer form has the whole name of the job: [prterun-HOST-PID@1,0].
+    # The longer form contains the job's full name: [prterun-HOST-PID@1,0].
     "openmpi5": rb"\[(?:[^\],\s]+@)?1,(\d+)\]<std(?:out|err|diag)>: ?",
-    # The pattern that Hydra is given (launchers/mpi_options.py).
+    # The pattern that `train` gives Hydra (launchers/mpi_options.py).
     "mpich": rb"\[1,mpirank:(\d+,[^\]\s]*)\]:",
 }
 LONGEST_TAG_BYTES = 300
-# Of both versions' maps: the name of a node, and each rank on it.
+# In the maps of both Open MPI versions: the name of a node, and each rank on it.
 MAPPED = rb"Data for node: (\S+)|Process rank: (\d+)|Data for proc: \[[^\],]*,(\d+)\]"
 
-# A rank and its host, "" if that is not known; None is mpirun itself.
+# A rank and its host ("" if unknown); None is mpirun itself.
 Speaker = tuple[int, str] | None
 Said = tuple[Speaker, bytes]
 
@@ -40,7 +40,7 @@ def _newest_state(lines: Lines) -> bytes:
 
 
 class Places:
-    """Which rank is where, as mpirun's map has it. *hosts*: what mpirun calls a host by another name than the job."""
+    """The host of each rank, from mpirun's map. *hosts*: the job's host names by mpirun's, where these differ."""
 
     def __init__(self, hosts: Mapping[str, str]) -> None:
         self._hosts = hosts
@@ -48,7 +48,7 @@ class Places:
         self._found: dict[int, str] = {}
 
     def read(self, text: bytes) -> None:
-        """Take whole lines of mpirun's own."""
+        """Read the map from *text*, whole lines of mpirun itself."""
         for found in re.finditer(MAPPED, text):
             if found[1] is not None:
                 self._node = self.named(found[1].decode(errors="replace"))
@@ -56,16 +56,16 @@ class Places:
                 self._found[int(found[2] or found[3])] = self._node
 
     def named(self, name: str) -> str:
-        """Return the job's name for the host that mpirun calls *name*: the same, unless another is known."""
+        """Return the job's name for the host that mpirun calls *name*; *name* itself if no other is known."""
         return self._hosts.get(name, name)
 
     def host(self, rank: int) -> str:
-        """Return the host of *rank*, "" if the map has not said."""
+        """Return the host of *rank*, "" if the map does not have it."""
         return self._found.get(rank, "")
 
 
 class Tagged:
-    """Takes one stream of mpirun apart. Its two streams share *places*: the map comes on stdout alone."""
+    """Splits one stream of mpirun by rank. Its two streams share *places*: the map comes only on stdout."""
 
     def __init__(self, by: TaggedBy, places: Places) -> None:
         self._tag = re.compile(TAGS[by])
@@ -77,20 +77,20 @@ class Tagged:
 
     @property
     def holds(self) -> bool:
-        """True if somebody's line is unfinished."""
+        """True if a line is unfinished."""
         return any(lines.held_bytes for lines in self._lines.values())
 
     def feed(self, block: bytes) -> list[Said]:
-        """Return whose lines *block* completes, without their tags, in the order in which they are complete.
+        """Return the lines that *block* completes, with their speakers and without tags, in order of completion.
 
-        A line of more than 1 MiB comes in pieces (lines.Lines).
+        A line above 1 MiB comes in pieces (lines.Lines).
         """
         block = self._whole_tags(self._cut + block)
         said: list[Said] = []
         parts = self._tag.split(block)
         for token, text in zip((self._open, *parts[1::2]), parts[::2], strict=True):
             end = text.find(b"\n") + 1
-            if token and 0 < end < len(text):  # Each line of a rank has a tag: what follows is mpirun's own.
+            if token and 0 < end < len(text):  # Each line of a rank has a tag: the rest is mpirun's own.
                 self._take(said, token, text[:end])
                 token, text = b"", text[end:]
             self._take(said, token, text)
@@ -98,18 +98,18 @@ class Tagged:
         return said
 
     def states(self) -> list[Said]:
-        """Return the unfinished lines, which stay; the states of a bar before its last are forgotten."""
+        """Return the unfinished lines without removing them; drop all states of a bar but the last."""
         return self._held(_newest_state)
 
     def flush(self) -> list[Said]:
-        """Return all unfinished lines and forget them."""
+        """Remove all unfinished lines and return them."""
         said: list[Said] = []
         self._take(said, self._open, self._cut)
         self._cut = b""
         return said + self._held(Lines.flush)
 
     def _whole_tags(self, block: bytes) -> bytes:
-        """Return *block* without what may be the beginning of a tag at its end, which waits for the next block."""
+        """Return *block* without a possible beginning of a tag at its end, which is kept for the next block."""
         self._cut = b""
         if block.endswith((b"\n", b"\r")):
             return block

@@ -1,6 +1,6 @@
-"""Waits for a phase's needs in a process of its own, because looking up a name may block for half a minute.
+"""Waits for a phase's needs in a process of its own, because a name look-up may block for half a minute.
 
-All needs are waited for at the same time. It tells on a pipe, every 10 s, what is still missing.
+It waits for all needs at the same time. Every 10 s it writes to a pipe which are still missing.
 """
 
 import fcntl
@@ -19,13 +19,11 @@ RETRY_S = (0.05, 0.1, 0.2, 0.5, 1.0)
 
 
 def wait(needs: Sequence[Need], locks: dict[str, int], tell: int) -> int:
-    """Return 0 once every need is met, 75 when one was not in time; *locks* holds an open descriptor for each lock
-    path.
+    """Return 0 once every need is met, 75 if one is not met in time. *locks*: an open descriptor by lock path.
 
-    Writes to the descriptor *tell* one line for each missing need, ended by an empty line, every 10 s and at the
-    deadline.
+    Writes one line for each missing need, then an empty line, to the descriptor *tell*: every 10 s and at the deadline.
     """
-    import threading  # here and below: only a job that waits pays for these imports
+    import threading  # Here and below: only a job that waits pays for these imports.
 
     missing = dict(enumerate(needs))
     changed = threading.Condition()
@@ -55,7 +53,7 @@ def wait(needs: Sequence[Need], locks: dict[str, int], tell: int) -> int:
 
 
 def wait_gone(need: Listens) -> int:
-    """Return 0 once nothing has listened there for two looks in a row, one second apart."""
+    """Return 0 once two attempts in a row, one second apart, have found nothing that listens there."""
     misses = 0
     while misses < 2:
         misses = 0 if _listens(need.address, need.port) else misses + 1
@@ -88,8 +86,8 @@ def _resolves(host: str) -> bool:
     import socket
 
     try:
-        # Bytes: for a string, getaddrinfo imports the codec "idna", which fails where two threads import it at once;
-        # the codec also refuses what a name server would only not know, as a label of more than 63 characters.
+        # Bytes: for a string, getaddrinfo imports the codec "idna", which fails if two threads import it at once. The
+        # codec also raises for names that a name server would just not find, such as a label above 63 characters.
         return bool(socket.getaddrinfo(host.encode(), None))
     except (OSError, UnicodeError):
         return False
@@ -106,7 +104,7 @@ def _listens(address: str, port: int) -> bool:
 
 
 def take(lock: int) -> bool:
-    """Take the lock behind an open descriptor if it is free; whoever shares the description (a fork) then holds it."""
+    """Take the lock of an open descriptor if it is free. All forks that share the open file then hold it."""
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
@@ -117,14 +115,14 @@ def take(lock: int) -> bool:
 def open_locks(needs: Sequence[Need], warn: Callable[[str], None]) -> dict[str, int]:
     """Return an open descriptor for each lock among *needs*, by path; the caller closes them.
 
-    A file that is not ours alone has none: anybody could hold its lock for ever. *warn* is told, and nobody waits for
-    it.
+    A file that other users own or can write to gets none, since another user could hold its lock forever: *warn* takes
+    a message, and `train` does not wait for that lock.
 
     Raises:
-        PlatformError: one cannot be made.
+        PlatformError: a lock file cannot be made.
     """
     locks = {}
-    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # A FIFO keeps nobody waiting.
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # O_NONBLOCK: for a FIFO.
     for need in needs:
         if not isinstance(need, Locked):
             continue

@@ -1,7 +1,7 @@
-"""Finds the script of a job without moving its source into the code folder.
+"""Finds the script of a job without copying its source into the code folder.
 
-`train` moves the source and makes a command executable. Here the submitted folder is read where it lies; only an
-archive, a single file and a command (which `train` would change) are read as copies.
+`train` puts the source into the code folder and makes a command executable. `toolkit check` reads a submitted folder
+in place; it reads copies only of an archive, of a single file, and of a command, which `train` would change.
 """
 
 import shutil
@@ -22,11 +22,11 @@ from toolkit.source import classify, fetch, install, unpack
 
 
 class Code(Record, frozen=True, kw_only=True):
-    """The job with its script as it will lie in the code folder, the phase that would install packages, and where the
-    source is now.
+    """The job with its script's future place in the code folder.
 
-    `program`: the program in the first line of a command ("" without one). `requirements`: the text of
-    requirements.txt. `rules`: the document that TOOLKIT_RULES names, if the code has it.
+    `installing`: the phase that would install packages. `source`: where the source is now. `program`: the program in
+    the first line of a command ("" without one). `requirements`: the text of requirements.txt. `rules`: the document
+    that TOOLKIT_RULES names, if the code contains it.
     """
 
     job: Job
@@ -45,7 +45,7 @@ def find(job: Job, log: Log) -> Code:
     """Return the code of *job*.
 
     Raises:
-        UserError: the source or the entry point is missing or cannot be one: what `train` would say.
+        UserError: the source or the entry point is missing or invalid, with `train`'s message.
     """
     source = fetch.submitted(job, log)
     with _seen(job, source) as folder:

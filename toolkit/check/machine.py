@@ -11,13 +11,13 @@ from toolkit.job.job import Folders
 from toolkit.job.machine import Machine
 
 GIB = 1 << 30
-# NCCL and PyTorch's DataLoader share memory through /dev/shm; docker gives 64 MiB unless told otherwise, and NCCL's
-# own manual asks for --shm-size=1g --ulimit memlock=-1
+# NCCL and PyTorch's DataLoader share memory through /dev/shm. docker's default is 64 MiB; NCCL's manual asks for
+# --shm-size=1g --ulimit memlock=-1
 # (https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html, 2026-11).
 ENOUGH_SHM_BYTES = GIB
 ENOUGH_DISK_BYTES = GIB
-# A DataLoader worker hands each tensor over as a descriptor, and a rank holds several for each peer. Bare shells have
-# 1,024.
+# A DataLoader worker passes each tensor as a file descriptor, and a rank holds several for each peer. The default of
+# shells is 1,024.
 ENOUGH_FILES = 4096
 SHM = Path("/dev/shm")
 
@@ -109,7 +109,7 @@ def limits(machine: Machine, *, busy: bool) -> CheckResult:
 
 
 def judged_limits(files: int, locked: int, *, pins_memory: bool, busy: bool) -> CheckResult:
-    """Return the result for soft limits of open files and of locked bytes (resource.RLIM_INFINITY: none)."""
+    """Return the result for soft limits of open files and of locked bytes (resource.RLIM_INFINITY: no limit)."""
     unlimited = resource.RLIM_INFINITY
     found = "nofile " + ("unlimited" if files == unlimited else f"{files:,}")
     found += ", memlock " + ("unlimited" if locked == unlimited else size(locked))
@@ -123,7 +123,7 @@ def judged_limits(files: int, locked: int, *, pins_memory: bool, busy: bool) -> 
 
 
 def scratch(folder: Path) -> CheckResult:
-    """Return whether `train` can write its temporary files below *folder* and execute those that it writes."""
+    """Return whether `train` can write temporary files below *folder* and execute programs there."""
     if os.path.lexists(folder) and (reason := fault(folder)):
         found = f"{folder}: expected a folder of this user alone, found {reason}; train will use another"
         return CheckResult(
@@ -148,7 +148,7 @@ def _nearest(folder: Path) -> Path:
 
 
 def size(count_bytes: int) -> str:
-    """Return a number of bytes for people: "64 MiB", "1.5 GiB", "79 GiB"."""
+    """Return a number of bytes in a readable form: "64 MiB", "1.5 GiB", "79 GiB"."""
     value, unit = float(count_bytes), "B"
     for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
         if value < 1024 or unit == "TiB":

@@ -55,8 +55,8 @@ def names(job: Job, plan: Plan, *, within_s: float = RESOLVE_WITHIN_S) -> CheckR
 def resolve(hosts: Sequence[str], *, within_s: float) -> dict[str, str]:
     """Return the first address of each host that resolves within *within_s*.
 
-    One thread each, since getaddrinfo waits half a minute for a name server that does not answer. Late threads are not
-    waited for.
+    Each host gets its own thread, because getaddrinfo waits half a minute for a name server that does not answer. We do
+    not wait for late threads.
     """
     found: dict[str, str] = {}
 
@@ -65,7 +65,7 @@ def resolve(hosts: Sequence[str], *, within_s: float) -> dict[str, str]:
             # Bytes: for a string, getaddrinfo imports the codec "idna", which fails if two threads import it at once.
             found[host] = str(socket.getaddrinfo(host.encode(), None, type=socket.SOCK_STREAM)[0][4][0])
         except (OSError, UnicodeError):
-            pass  # UnicodeError: a character of the name has no UTF-8.
+            pass  # UnicodeError: the name has a character that UTF-8 cannot encode.
 
     threads = [threading.Thread(target=ask, args=(host,), daemon=True) for host in hosts]
     ends_s = time.monotonic() + within_s
@@ -126,7 +126,7 @@ def link(job: Job) -> tuple[CheckResult, ...]:
 
 
 def refused(port: int) -> str:
-    """Return why *port* cannot be opened on this host, "" if it can; the port is not left open."""
+    """Return why *port* cannot be opened on this host, "" if it can. The port is closed again."""
     for family, any_address in ((socket.AF_INET, "0.0.0.0"), (socket.AF_INET6, "::")):
         reason = _bound(family, any_address, port)
         if reason:
@@ -143,7 +143,7 @@ def _bound(family: socket.AddressFamily, address: str, port: int) -> str:
             attempt.bind((address, port))
     except (OSError, OverflowError) as error:
         if isinstance(error, OSError) and error.errno in (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL):
-            return ""  # This host has no IPv6, so nothing holds the port there.
+            return ""  # This host has no IPv6, so no program uses the port there.
         return (error.strerror if isinstance(error, OSError) else None) or str(error)
     return ""
 

@@ -1,4 +1,4 @@
-"""What `train` would do on this host, found by the same functions, with nothing started or changed."""
+"""Finds what `train` would do on this host with `train`'s own functions; starts and changes nothing."""
 
 from collections.abc import Callable, Mapping
 from typing import TypeVar
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 class CheckReport(Record, frozen=True, kw_only=True):
-    """All results; the job and its plan, None where an error kept `train` from making them."""
+    """All results. `job`, `plan`: None if an error would keep `train` from making them."""
 
     results: tuple[CheckResult, ...]
     job: Job | None = None
@@ -32,7 +32,7 @@ class CheckReport(Record, frozen=True, kw_only=True):
 def check(environ: Mapping[str, str], *, interpreter: str, log: Log) -> CheckReport:
     """Return what `train`, given *environ*, would do on this host, and what would go wrong.
 
-    An error, such as a wrong document, leaves out only the results that need what it prevents.
+    An error, such as a wrong document, leaves out only the results that depend on it.
     """
     log.hide(environ)
     results: list[CheckResult] = []
@@ -79,13 +79,12 @@ def _planned(job: Job, results: list[CheckResult], log: Log) -> Plan | None:
 
 
 def _tried(results: list[CheckResult], name: str, make: Callable[[], T]) -> T | None:
-    """Return what *make* returns; if it fails as it would in `train`, add `train`'s message to *results* and return
-    None."""
+    """Return what *make* returns; on an error that `train` reports, add its message to *results* and return None."""
     try:
         return make()
     except ToolkitError as error:
         results.append(CheckResult(name=name, status="fail", found=str(error)))
-    except OSError as error:  # A base that this user may not look into.
+    except OSError as error:  # The base folder, which this user may not read.
         told = of_path(error)
         if told is None:
             raise

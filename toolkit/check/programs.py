@@ -11,7 +11,7 @@ from toolkit.job.machine import Machine
 from toolkit.job.plan import Plan
 from toolkit.probe.ask import found as on_path
 
-# The end of the version of a build without CUDA.
+# How the version of a build without CUDA ends.
 CPU_BUILD = "+cpu"
 
 
@@ -90,7 +90,7 @@ def _version(module: str) -> str:
 
 
 def _missing(plan: Plan, code: Code) -> tuple[CheckResult, ...]:
-    """Return a result for each program that is not there."""
+    """Return a result for each program that is missing."""
     results = []
     main = plan.phase.main
     if "/" not in main.argv[0] and on_path(main.argv[0], main.environ.get("PATH", "")) is None:

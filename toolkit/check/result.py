@@ -8,9 +8,10 @@ Status = Literal["ok", "warn", "fail"]
 
 
 class CheckResult(Record, frozen=True, kw_only=True):
-    """A line of the preflight table. `advice`: what to do about a warn or fail, if `found` does not say it.
+    """A line of the preflight table.
 
-    fail: the job would not start on this host; warn: it would start and might fail later.
+    `status`: fail means that the job would not start on this host, warn that it would start and might fail later.
+    `advice`: what to do about a warn or fail, unless `found` says so.
     """
 
     name: str

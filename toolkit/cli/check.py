@@ -1,4 +1,4 @@
-"""`toolkit check`: look at this host's job without starting it."""
+"""`toolkit check`: show this host's job without starting it."""
 
 import argparse
 import os
@@ -18,7 +18,7 @@ from toolkit.job.plan import Plan
 from toolkit.log import Log, masked
 from toolkit.masking.text import mask_arguments
 
-WIDTH = 100  # At most, and where there is no terminal.
+WIDTH = 100  # The most columns; also used without a terminal.
 DESCRIPTION = """\
 Look at the job of this host as `train` would find it, and start nothing: what would be run with which
 arguments and environment, and what would go wrong. Nothing on the disk is changed.
@@ -89,7 +89,8 @@ def _plan(plan: Plan, environ: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _masked(value: Any, log: Log) -> Any:
-    """Return *value* with every known secret in its texts masked: before it is quoted once more, or folded."""
+    """Return *value* with every known secret masked. Call it before texts are quoted as JSON, which may hide a secret's
+    characters."""
     if isinstance(value, str):
         return log.mask(value)
     if isinstance(value, dict):
@@ -98,7 +99,7 @@ def _masked(value: Any, log: Log) -> Any:
 
 
 def lines(report: CheckReport, environ: Mapping[str, str], shown: Callable[[str], str]) -> Iterator[str]:
-    """Yield the lines of the plan and the table. *shown* makes each text fit to be seen, before it is cut or folded."""
+    """Yield the lines of the plan and the table. *shown* masks the secrets in each text before it is cut or folded."""
     if report.plan is not None:
         for line in shown(report.plan.text(dict(environ))).splitlines():
             yield from _fitted(line)
@@ -111,7 +112,7 @@ def lines(report: CheckReport, environ: Mapping[str, str], shown: Callable[[str]
 
 
 def _fitted(line: str) -> list[str]:
-    """Return a line of the plan: an argv folded, anything else too long cut; --json has all of it."""
+    """Return a line of the plan, folded (argv, note, needs) or cut to the width; --json shows all of it."""
     if line.lstrip().startswith(("argv:", "note:", "needs:")):
         return _folded(line, "    ")
     return [line if len(line) <= _width() else f"{line[: _width() - 3]}..."]

@@ -1,4 +1,5 @@
-"""`toolkit docs [PAGE]`: the documentation. The wheel has it, so a page that a message names can be read there."""
+"""`toolkit docs [PAGE]`: show the documentation. The wheel contains it, so users can read each page that a message
+names."""
 
 import argparse
 import pydoc
@@ -10,7 +11,7 @@ import toolkit
 from toolkit.errors import UserError, did_you_mean
 from toolkit.log import Log
 
-# In a clone they lie beside the folder of the pages; the wheel has them in it.
+# A clone has these files beside the folder of the pages, the wheel in it.
 BESIDE = ("README.md", "CHANGELOG.md")
 
 

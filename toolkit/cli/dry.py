@@ -1,4 +1,4 @@
-"""`toolkit run --dry-run`: the job's words checked, and what `toolkit check` says of its first host."""
+"""`toolkit run --dry-run`: check the job's options, and show what `toolkit check` says about its first host."""
 
 import json
 from collections.abc import Mapping
@@ -17,21 +17,21 @@ from toolkit.local import stage
 from toolkit.log import Log
 from toolkit.platforms.sagemaker.write import inputs
 
-# What `toolkit check` says of the job itself, wherever it runs.
+# The checks that do not depend on the image.
 WITHOUT_IMAGE = ("settings", "variables", "documents", "channels", "metrics", "code", "rules")
 
 
 def dry_run(asked: JobFile, own: Mapping[str, str], log: Log) -> int:
-    """Print the plan and the table of the first host; return 0, or 78 if a line fails. The job's folder stays as it is.
+    """Print the plan and the table of the first host; return 0, or 78 if a line fails. The job's folder is not changed.
 
-    Of a job in containers only what the image has no part in is shown.
+    For a job in containers, print only the checks that do not depend on the image.
 
     Raises:
         UserError, PlatformError: the job could not be started.
     """
     checked.check(asked)
     with TemporaryDirectory(prefix="toolkit-dry-run-") as folder:
-        # Hosts are prepared elsewhere, and channels are linked rather than copied: they may be large.
+        # Prepare the host in a temporary folder, with channels linked and not copied: they may be large.
         linked = tuple(
             msgspec.structs.replace(each, mode="FastFile") for each in asked.spec.channels if each.mode != "Pipe"
         )

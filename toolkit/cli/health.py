@@ -1,4 +1,4 @@
-"""`toolkit health`: does the `train` of this container still move? For a HEALTHCHECK or a liveness probe."""
+"""`toolkit health`: tell whether this container's `train` still works, for a HEALTHCHECK or a liveness probe."""
 
 import argparse
 import os
@@ -13,13 +13,13 @@ Exit code 0: it runs, or no job does. A script that computes for hours without a
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """Declare that there is nothing to say."""
+    """Set the help text; the command has no options."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = EPILOG
 
 
 def run(arguments: argparse.Namespace, log: Log) -> int:  # noqa: ARG001 - every command is called alike
-    """Return 1 if something is wrong, and say it."""
+    """Return 1 and print what is wrong, or return 0."""
     from toolkit.platforms import table as platforms
     from toolkit.supervise.pulse import trouble
 

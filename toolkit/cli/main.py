@@ -1,4 +1,4 @@
-"""argv in, exit status out: the console scripts `train` and `toolkit`. The only place that reads the environment."""
+"""The console scripts `train` and `toolkit`. Only cli/ reads the environment."""
 
 import gc
 import os
@@ -40,12 +40,12 @@ To see what it would do here, without starting anything: toolkit check
 
 
 def train(words: list[str] | None = None, *, signals: "Signals | None" = None) -> None:
-    """Run `train`. Its arguments are not read, but for a first --help or --version: the orchestrator may pass any.
+    """Run `train`. It ignores its arguments, except a first --help or --version: orchestrators may pass any.
 
-    *signals*: those caught so far (start.py).
+    *signals*: the signal handlers that start.py installed.
     """
     given = sys.argv[1:] if words is None else words
-    while given[:1] == ["train"]:  # `docker run IMAGE train` where train is the image's ENTRYPOINT as well.
+    while given[:1] == ["train"]:  # `docker run IMAGE train` if train is also the image's ENTRYPOINT.
         given = given[1:]
     if given[:1] in (["--help"], ["-h"]):
         print(TRAIN_HELP, end="")
@@ -55,8 +55,8 @@ def train(words: list[str] | None = None, *, signals: "Signals | None" = None) -
 
         print(toolkit.__version__)
         sys.exit(0)
-    gc.disable()  # Imports leave no garbage, and to search for it would cost a tenth of the start.
-    from toolkit.log import Log  # imports msgspec, which --help and --version need not wait for
+    gc.disable()  # Imports leave no garbage, and a search for it would take a tenth of the start-up time.
+    from toolkit.log import Log  # Imports msgspec, which --help and --version do not need.
     from toolkit.train.walk import train as walk
 
     gc.freeze()
@@ -65,14 +65,14 @@ def train(words: list[str] | None = None, *, signals: "Signals | None" = None) -
     if signals is None:
         fill_standard_streams(writable=False)
     log = Log()
-    if given:  # They are not shown: one may be a secret.
+    if given:  # Do not show them: one may be a secret.
         hint = "another program in the image is started with docker run --entrypoint PROGRAM IMAGE"
         log.info(f"train takes no arguments, {len(given)} ignored; {hint}")
     sys.exit(walk(dict(os.environ), interpreter=sys.executable, log=log, signals=signals))
 
 
 def mpi_agent(words: list[str]) -> None:
-    """Become mpirun's remote agent (standalone/mpi_agent.py). Its options are ssh's; argparse would change them."""
+    """Exec mpirun's remote agent (standalone/mpi_agent.py). It takes ssh's options, which argparse would misread."""
     import toolkit
 
     agent = f"{toolkit.__path__[0]}/standalone/mpi_agent.py"
@@ -121,12 +121,12 @@ def main(argv: list[str] | None = None) -> None:
                 raise
             log.error(str(told))
             sys.exit(told.exit_code)
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # `toolkit ... | head`: not an error, and not to be said at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # `toolkit ... | head` is no error: let Python's exit report none
         sys.exit(141)
 
 
 def _end_cleanly() -> None:
-    """Let SIGTERM and SIGHUP end a command as an exception does, so that it removes its temporary folders."""
+    """Let SIGTERM and SIGHUP raise SystemExit, so that the command removes its temporary folders."""
     import signal
 
     def end(number: int, _frame: object) -> None:
@@ -138,14 +138,14 @@ def _end_cleanly() -> None:
 
 
 def _open_standard_streams() -> None:
-    """Give a command that was started without stdout or stderr (`>&-`) one that takes everything."""
+    """Open /dev/null for a command that was started without stdout or stderr (`>&-`)."""
     fill_standard_streams(writable=True)
     sys.stdout = sys.stdout or open(1, "w", closefd=False)  # noqa: SIM115 - as long as the process
     sys.stderr = sys.stderr or open(2, "w", closefd=False)  # noqa: SIM115
 
 
 def _parser(named: list[str]) -> "Parser":
-    """Return the parser; the commands in *named* have their own words in it."""
+    """Return the parser, with the options of the commands in *named* only: the others are not imported."""
     import toolkit
     from toolkit.cli.parser import Parser
 
@@ -164,7 +164,7 @@ def _parser(named: list[str]) -> "Parser":
 
 
 def _complete(parser: "Parser") -> None:
-    """Answer a shell that asks what may follow, and end; without argcomplete (the extra `terminal`) say nothing."""
+    """Print a shell's completions and exit; without argcomplete (the extra `terminal`) exit at once."""
     try:
         from argcomplete import autocomplete
     except ImportError:

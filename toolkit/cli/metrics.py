@@ -1,4 +1,4 @@
-"""`toolkit metrics try LOG`: what each definition captures from a log, before a job depends on it."""
+"""`toolkit metrics try LOG`: show what each metric definition captures from a log, before a job depends on it."""
 
 import argparse
 import textwrap
@@ -63,7 +63,7 @@ def run(arguments: argparse.Namespace, log: Log) -> int:
 
 
 class _Seen:
-    """What one definition captured."""
+    """What the definitions of one name captured."""
 
     def __init__(self) -> None:
         self.values: list[float] = []
@@ -135,7 +135,7 @@ def _remarks(definition: Definition, guard: Guard) -> list[str]:
     text = _wrapped(f"warning: it {wrong}") if wrong else _wrapped(f"note: it {missing}") if missing else []
     better = suggestion(definition, guard) if text and wrong != TOO_LONG else ""
     if better:
-        text.append(f"    better: {better}")  # In one line, to be copied.
+        text.append(f"    better: {better}")  # On one line, so that users can copy it.
     if definition.value_group != 1:
         text += _wrapped("note: its first group is the step; the platform itself would take that for the value")
     return text

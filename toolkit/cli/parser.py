@@ -1,7 +1,7 @@
-"""The parser of `toolkit`'s commands: argparse, with errors that name the option, list the choices and suggest.
+"""The parser of `toolkit`'s commands: argparse, whose errors also list the choices and suggest what the user may mean.
 
-argparse came to suggestions in Python 3.14 (suggest_on_error), and only for choices; this serves 3.10 and newer, and
-options too.
+argparse itself suggests only since Python 3.14 (suggest_on_error), and only for choices. This parser supports 3.10 and
+newer, and options too.
 """
 
 import argparse
@@ -14,7 +14,7 @@ from toolkit.errors import did_you_mean
 from toolkit.masking.names import is_secret
 from toolkit.masking.text import MASK
 
-# What other tools of the field call the same options.
+# Other tools' names for the same options.
 ELSEWHERE = {
     "--nnodes": "--hosts",  # torchrun
     "--nproc-per-node": "--processes-per-host",
@@ -31,35 +31,35 @@ ELSEWHERE = {
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose errors are short: what was wrong, what is meant, where the help is.
+    """A parser whose errors are short: what is wrong, what may be meant, where the help is.
 
-    `wrong`: the exit code then; another than 2 for a command that hands on the exit code of a program.
+    `wrong`: the exit code after an error; a command that passes on the exit code of a program has another than 2.
     """
 
     wrong = 2
 
     def __init__(self, *arguments: Any, **more: Any) -> None:
-        """As argparse's, but without abbreviations: `--n 5`, meant for a script, is no `--name 5`."""
+        """As argparse's, but without abbreviations: `--n 5`, meant for a script, must not become `--name 5`."""
         super().__init__(*arguments, **{**more, "allow_abbrev": False})
 
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: Any = None
     ) -> tuple[argparse.Namespace, list[str]]:
-        """As argparse's, but words that are left over are an error here: of the command that they were given to."""
+        """As argparse's, but unknown arguments are an error here, so that the message names the command."""
         parsed, left = super().parse_known_args(args, namespace)
         if left:
             self.error(self._unknown(left[0], self._of_a_script(left)))
         return parsed, []
 
     def _of_a_script(self, left: Sequence[str]) -> str:
-        """Return how the script gets the words that are *left*, for a command that gives it hyperparameters."""
+        """Return advice on how to pass the arguments *left* to the script, if the command takes hyperparameters."""
         if not any("--hyperparameter" in action.option_strings for action in self._actions):
             return ""
         options = " ".join(f"--hyperparameter {shlex.quote(pair)}" for pair in _pairs(left))
         return f"\nTo give it to the script: {options}" if options else ""
 
     def error(self, message: str) -> NoReturn:
-        """Say *message* and where the help is, and end."""
+        """Print *message* and where the help is, and exit."""
         print(f"{self.prog}: error: {message}\nFor help: {self.prog} --help", file=sys.stderr)
         sys.exit(self.wrong)
 
@@ -78,7 +78,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def _pairs(words: Sequence[str]) -> Iterator[str]:
-    """Yield NAME=VALUE for options as a script takes them: --epochs 5, --lr=0.1, --amp, epochs=5."""
+    """Yield NAME=VALUE for options in the forms that scripts take: --epochs 5, --lr=0.1, --amp, epochs=5."""
     for at, word in enumerate(words):
         name, equals, value = word.lstrip("-").partition("=")
         behind = words[at + 1] if at + 1 < len(words) else "-"
@@ -103,7 +103,7 @@ def one_of(choices: Iterable[str]) -> Callable[[str], str]:
 
 
 def whole(word: str) -> int:
-    """The type of an argument that is a whole number; which are possible, its job says."""
+    """The type of an argument that is a whole number; the command checks its range."""
     try:
         return int(word)
     except ValueError:

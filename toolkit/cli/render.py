@@ -1,4 +1,4 @@
-"""`toolkit render`: the manifest that runs a job file elsewhere."""
+"""`toolkit render`: write the manifest that runs a job file on Kubernetes, Slurm or Compose."""
 
 import argparse
 import re
@@ -51,7 +51,7 @@ def run(arguments: argparse.Namespace, log: Log) -> int:
 
     file = Path(arguments.job).absolute()
     options = read(file, "Name the file that `toolkit run` takes, as job.toml.")
-    # Without the time that `toolkit run` adds: the same file makes the same manifest.
+    # Unlike `toolkit run`, add no time to the name: the same file gives the same manifest.
     named = re.sub("[^A-Za-z0-9]+", "-", Path(str(options.get("script"))).stem).strip("-")
     options.setdefault("name", named or "job")
     asked = complete(options, Origin(where=str(file)), folder=Path.cwd(), stamp="")
@@ -74,7 +74,7 @@ def run(arguments: argparse.Namespace, log: Log) -> int:
 
 
 def _check_kind(arguments: argparse.Namespace) -> None:
-    """Raise ContractError for an option that the kind of manifest has no place for."""
+    """Raise ContractError for an option that the kind of manifest does not support."""
     for option, given, kinds in (
         ("--claim", arguments.claim, ("job", "jobset")),
         ("--notice", arguments.notice, ("slurm",)),
@@ -87,7 +87,7 @@ def _check_kind(arguments: argparse.Namespace) -> None:
 
 
 def _person(asked: "JobFile", log: Log) -> str:
-    """Return who the containers of a project run as, with the folders that they write to made for that user."""
+    """Return the user of a project's containers ("" for the image's), and make the folders that they write to."""
     from toolkit.local.containers import person
     from toolkit.render.compose import folders
 

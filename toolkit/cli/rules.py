@@ -1,4 +1,4 @@
-"""`toolkit rules try LOG --rules FILE`: what rules would have found in a finished log, before a job depends on them."""
+"""`toolkit rules try LOG --rules FILE`: show what rules find in a finished log, before a job depends on them."""
 
 import argparse
 import textwrap
@@ -59,7 +59,7 @@ def run(arguments: argparse.Namespace, log: Log) -> int:
 
 
 class _Trial:
-    """Shows findings as they come, and what each rule did."""
+    """Prints findings as they occur, and then a summary of each rule."""
 
     def __init__(self, monitor: Monitor, start_s: float | None, speed: float | None) -> None:
         self._monitor = monitor
@@ -71,7 +71,7 @@ class _Trial:
         self.ending: tuple[int, Finding] | None = None
 
     def take(self, line: bytes) -> None:
-        """Show what *line* brings about."""
+        """Print the findings that *line* causes."""
         self._lines += 1
         read = stamp.read(line)
         if self._speed is not None:
@@ -84,7 +84,7 @@ class _Trial:
             print("\n".join(self._shown(finding)))
 
     def report(self) -> Iterator[str]:
-        """Yield the lines that say what each rule did."""
+        """Yield the summary: a line about the log, and one or more about each rule."""
         took = f", {_clock(self._now_s - self._start_s)}" if self._is_timed else ", no times"
         yield f"{many(self._lines, 'line')}{took}"
         for standing in self._monitor.standings():

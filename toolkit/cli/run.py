@@ -13,7 +13,7 @@ from toolkit.cli.parser import Parser, whole
 from toolkit.errors import UserError
 from toolkit.log import Log
 
-# What `toolkit run` keeps to itself: everything else is an option of the job.
+# Arguments of `toolkit run` only; all others are options of the job.
 OWN = ("command", "dry_run", "plain", "quiet")
 EPILOG = """\
 The same options are the keys of a job file (toolkit run job.toml); arguments beside it win.
@@ -80,7 +80,7 @@ def run(arguments: argparse.Namespace, log: Log) -> int:
         own.setdefault("TOOLKIT_LOG_PROGRESS", "live")
     try:
         report = simulate(asked, own, log, lambda: chosen(log, several=len(asked.hosts) > 1, environ=own, look=look))
-    except KeyboardInterrupt:  # While the job runs, Ctrl-C is an event of it; this is before or after.
+    except KeyboardInterrupt:  # Before or after the job; while it runs, the poll loop handles Ctrl-C.
         log.error("interrupted while the job was being prepared, or its results collected")
         return exit_codes.INTERRUPTED
     _show(f"\n{summary(report, _short(asked.run.job_dir))}\n")
@@ -88,7 +88,7 @@ def run(arguments: argparse.Namespace, log: Log) -> int:
 
 
 def _stamp(now_ns: int) -> str:
-    """Return what tells a job's name from others: the time, in milliseconds as the SageMaker SDK has it."""
+    """Return the suffix that makes a job's name unique: the time with milliseconds, as in the SageMaker SDK."""
     now_ms = now_ns // 10**6
     return f"{time.strftime('%Y-%m-%d-%H-%M-%S', time.localtime(now_ms // 1000))}-{now_ms % 1000:03}"
 
@@ -101,7 +101,7 @@ def _show(text: str) -> None:
         while left:
             left = left[os.write(1, left) :]
     except OSError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Python must not write its buffered rest at exit either.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # At exit Python must not write its buffer there either.
 
 
 def read(arguments: Mapping[str, Any], folder: Path, stamp: str) -> Any:
@@ -127,7 +127,7 @@ def read(arguments: Mapping[str, Any], folder: Path, stamp: str) -> Any:
 
 
 def _names(given: Mapping[str, Any], *, is_job: bool) -> dict[str, str]:
-    """Return the options that are arguments, each with the place that an error names."""
+    """Return the options given as arguments, each with the place that error messages name."""
     options = {name.replace("_", "-") for name, value in given.items() if value not in (None, [])}
     if is_job:
         options.discard("script")

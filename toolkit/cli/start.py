@@ -1,7 +1,7 @@
-"""The first code of the console script `train`: it catches signals before it imports anything else.
+"""The first code of the console script `train`: installs signal handlers before it imports anything else.
 
-As the first process of a container `train` gets a signal only once there is a handler for it; until then the kernel
-drops a SIGTERM without a word. What Python itself takes to start cannot be covered (docs/supervision.md says how long).
+If `train` is the first process of a container (PID 1), the kernel silently drops a SIGTERM until there is a handler for
+it. Nothing can handle a signal while Python itself starts (docs/supervision.md says how long that takes).
 """
 
 from toolkit.cli.streams import fill_standard_streams, use_utf_8

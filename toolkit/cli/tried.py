@@ -1,4 +1,4 @@
-"""Reads logs and definitions for the `try` commands, and formats them for people."""
+"""Reads logs and definitions for the `try` commands, and formats their output."""
 
 import sys
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from toolkit.supervise.bars import collapsed
 
 
 def content(path: Path) -> bytes:
-    """Return what a file holds.
+    """Return a file's content.
 
     Raises:
         UserError: it cannot be read.
@@ -22,8 +22,8 @@ def content(path: Path) -> bytes:
 
 
 def lines(log: str) -> Iterator[bytes]:
-    """Yield the lines of a file, or of stdin for "-", as `train` shows them to metrics and rules: of a progress bar's
-    line its last state.
+    """Yield the lines of a file, or of stdin for "-", as `train` passes them to metrics and rules: of a progress bar,
+    only the last state.
 
     Raises:
         UserError: it cannot be read.
@@ -49,10 +49,10 @@ def _unreadable(path: Path, error: OSError) -> UserError:
 
 
 def many(count: int, one: str, more: str = "") -> str:
-    """Return "1 line", "2,000 lines"; *more* is the plural that is not *one* with an s."""
+    """Return "1 line", "2,000 lines"; *more* is an irregular plural of *one*."""
     return f"{count:,} {one if count == 1 else more or one + 's'}"
 
 
 def printable(text: str) -> str:
-    """Return *text* as one line for people: control characters (a bar's carriage returns, colours) as dots."""
+    """Return *text* as one printable line, with dots for control characters (a bar's carriage returns, colours)."""
     return "".join(character if character.isprintable() else "·" for character in text.rstrip("\r\n"))

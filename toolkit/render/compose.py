@@ -1,4 +1,4 @@
-"""A job as a Compose project: a container for each host, on this machine. Pure.
+"""Pure: a job as a Compose project, with one container on this machine for each host.
 
 Needs Compose 2.23.1 or newer (a config's `content`). https://github.com/compose-spec/compose-spec
 """
@@ -15,10 +15,10 @@ WRITTEN = ("model", "output")
 
 
 def project(asked: JobFile, choices: Choices) -> dict[str, Any]:
-    """Return the project: the source and channels are mounted read-only; model and output are folders of the job.
+    """Return the project. Source and channels are mounted read-only; model and output are folders of the job.
 
     Raises:
-        ContractError: no image, or the job asks for what containers cannot be given.
+        ContractError: no image is given, or the job asks for what containers cannot have.
     """
     if not choices.image:
         raise ContractError("expected the image that has the toolkit, found none", where="--image")
@@ -31,7 +31,7 @@ def project(asked: JobFile, choices: Choices) -> dict[str, Any]:
 
 
 def folders(asked: JobFile) -> tuple[str, ...]:
-    """Return the folders that the containers write to; the engine makes missing ones, owned by root."""
+    """Return the folders that the containers write to. The engine would create missing ones as root's."""
     kept = () if asked.spec.checkpoints is None else (str(asked.spec.checkpoints),)
     return (*(f"{_results(asked, host)}/{name}" for host in asked.hosts for name in WRITTEN), *kept)
 
@@ -62,7 +62,7 @@ def _service(asked: JobFile, choices: Choices, host: str) -> dict[str, Any]:
     }
     if choices.user:
         service["user"] = choices.user
-        service["environment"]["HOME"] = "/tmp"  # Unknown to the image: caches would go to "/".
+        service["environment"]["HOME"] = "/tmp"  # The image does not know the user: caches would go to "/".
     if choices.gpus:
         devices = [{"driver": "nvidia", "count": choices.gpus, "capabilities": ["gpu"]}]
         service["deploy"] = {"resources": {"reservations": {"devices": devices}}}

@@ -1,6 +1,6 @@
-"""The job file as `train` finds it inside a container: the code in /opt/ml/code, channels in /opt/ml/input/data.
+"""Pure: the job file for a container, with the code in /opt/ml/code and channels in /opt/ml/input/data.
 
-Pure: it is part of a manifest, as input/config/job.json, and means the same as the file it was made from.
+A manifest contains it as input/config/job.json. It describes the same job as the user's job file.
 """
 
 from pathlib import Path
@@ -17,21 +17,21 @@ CODE = f"{BASE}/code"
 CONFIG = f"{BASE}/input/config"
 DATA = f"{BASE}/input/data"
 FILE = "job.json"
-# SIGTERM to SIGKILL as on SageMaker, and 10 s for what `train` writes after that.
+# 120 s from SIGTERM to SIGKILL as on SageMaker, and 10 s in which `train` writes its reports.
 STOP_WITHIN_S = 130
-# How often a job is retried after an end that a retry may avoid.
+# How often a job is retried after an exit code in RETRIED.
 RETRIES = 3
-# The exit codes that say so: a host vanished or was not reached, or the job was told to stop, as pods are before
-# they are moved. Any other failure would only come again (docs/exit-codes.md).
+# A host vanished or was not reached, or the job was asked to stop, as pods are before they are moved. Any other failure
+# would recur (docs/exit-codes.md).
 RETRIED = (TEMPORARY_FAILURE, STOPPED)
 
 
 class Choices(Record, frozen=True, kw_only=True):
-    """What a manifest needs beyond the job file.
+    """What a manifest needs besides the job file.
 
-    `claims`: for a channel, or code, model, output, checkpoints, the claim that holds it, as NAME or NAME/FOLDER.
-    `notice_s`: how long before the time limit a script gets SIGUSR1 (Slurm).
-    `user`: who containers run as, as UID:GID, "" for the image's own user (Compose).
+    `claims`: the persistent volume claim of a channel, or of code, model, output, checkpoints, as NAME or NAME/FOLDER.
+    `notice_s`: Slurm sends the script SIGUSR1 so long before the time limit. `user`: the containers' user as UID:GID,
+    "" for the image's own (Compose).
     """
 
     image: str = ""
@@ -46,7 +46,7 @@ def document(asked: JobFile) -> dict[str, Any]:
     """Return the options of *asked* with the paths inside a container.
 
     Raises:
-        ContractError: it asks for what only `toolkit run` and SageMaker give.
+        ContractError: it asks for what only `toolkit run` and SageMaker support.
     """
     check(asked)
     options: dict[str, Any] = {
@@ -87,10 +87,10 @@ def check(asked: JobFile) -> None:
 
 
 def checked_claims(asked: JobFile, choices: Choices) -> dict[str, tuple[str, str]]:
-    """Return the claim and the folder in it for each name that has one.
+    """Return (claim, folder in the claim) for each name that has a claim.
 
     Raises:
-        ContractError: a channel has none, or there is one for what the job does not have.
+        ContractError: a channel has no claim, or a claim's name is not one of the job's.
     """
     known = ("code", "model", "output", "checkpoints", *(channel.name for channel in asked.spec.channels))
     for name in choices.claims:

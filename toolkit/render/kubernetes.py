@@ -1,7 +1,7 @@
-"""A job as Kubernetes manifests: an Indexed Job with a headless service, or a JobSet. Pure.
+"""Pure: a job as Kubernetes manifests, an Indexed Job with a headless service or a JobSet.
 
-How failures are told apart, by exit code (docs/orchestrators/kubernetes.md): a pod that was moved or lost its peers is
-tried again, one whose script failed is not. Fields: https://kubernetes.io/docs/reference/kubernetes-api,
+The exit code decides about retries (docs/orchestrators/kubernetes.md): a pod that was moved or lost its peers is
+retried, a pod whose script failed is not. Fields: https://kubernetes.io/docs/reference/kubernetes-api,
 https://jobset.sigs.k8s.io/docs/reference/jobset.v1alpha2.
 """
 
@@ -25,17 +25,17 @@ from toolkit.render.inside import (
     document,
 )
 
-# A pod's host name is the job's name and an index, and has 63 characters at most.
+# A pod's host name consists of the job's name and an index, and has at most 63 characters.
 NAME_LENGTH = 40
 INDEX = "JOB_COMPLETION_INDEX"
 GROUP = "host"
 
 
 def job(asked: JobFile, choices: Choices) -> tuple[dict[str, Any], ...]:
-    """Return an Indexed Job, its document and, for several hosts, their service.
+    """Return the config map with the job file, the service (for several hosts) and the Indexed Job.
 
     Raises:
-        ContractError: no image, several instance groups, a channel without a claim.
+        ContractError: no image is given, the job has several instance groups, or a channel has no claim.
     """
     if len(asked.groups) > 1:
         message = f"expected one instance group, found {len(asked.groups)}"
@@ -58,10 +58,10 @@ def job(asked: JobFile, choices: Choices) -> tuple[dict[str, Any], ...]:
 
 
 def jobset(asked: JobFile, choices: Choices) -> tuple[dict[str, Any], ...]:
-    """Return a JobSet, with one replicated job for each instance group, and its document.
+    """Return the config map with the job file, and a JobSet with one replicated job for each instance group.
 
     Raises:
-        ContractError: no image, a channel without a claim.
+        ContractError: no image is given, or a channel has no claim.
     """
     name = _name(asked)
     config = _config(asked, name)
@@ -74,7 +74,7 @@ def jobset(asked: JobFile, choices: Choices) -> tuple[dict[str, Any], ...]:
         template = _pods(asked, choices, name, hosts, own)
         if described.instance_type != "local":
             template["spec"]["nodeSelector"] = {"node.kubernetes.io/instance-type": described.instance_type}
-        # Retries restart the whole set, with all its hosts.
+        # The JobSet retries as a whole, with all hosts.
         job_spec = _job_spec(asked, count, template, retries=0)
         jobs.append({"name": group, "replicas": 1, "template": {"spec": job_spec}})
     manifest = {
@@ -96,7 +96,7 @@ def jobset(asked: JobFile, choices: Choices) -> tuple[dict[str, Any], ...]:
 
 
 def _name(asked: JobFile) -> str:
-    """Return the job's name as a DNS label that leaves room for what is added to it."""
+    """Return the job's name as a DNS label that leaves room for suffixes."""
     name = re.sub("[^a-z0-9]+", "-", asked.spec.name.lower())[:NAME_LENGTH].strip("-")
     return name if name[0].isalpha() else f"job-{name}"
 
@@ -167,7 +167,7 @@ def _pods(asked: JobFile, choices: Choices, name: str, hosts: str, own: str) -> 
         "env": environ,
         "volumeMounts": mounts,
         "terminationMessagePath": "/dev/termination-log",
-        # A container killed as a whole, as when memory runs out, writes no message: then its last lines are used.
+        # A container that is killed as a whole, for instance out of memory, writes no message: its last lines are used.
         "terminationMessagePolicy": "FallbackToLogsOnError",
     }
     if choices.gpus:
@@ -183,8 +183,8 @@ def _pods(asked: JobFile, choices: Choices, name: str, hosts: str, own: str) -> 
 
 
 def _volumes(asked: JobFile, choices: Choices, name: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Return (mounts, volumes): the document, shared memory, and each claim. model and output are of each host, the
-    rest of all."""
+    """Return (mounts, volumes): the job file, shared memory, and each claim. Each host has its own model and output;
+    all share the rest."""
     mounts: list[dict[str, Any]] = [
         {"name": "job", "mountPath": CONFIG, "readOnly": True},
         {"name": "shm", "mountPath": "/dev/shm"},

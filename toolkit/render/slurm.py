@@ -1,4 +1,4 @@
-"""A job as a batch script for Slurm: one `train` on each node, and a retry if the exit code allows one. Pure."""
+"""Pure: a job as a batch script for Slurm, with one `train` on each node, and a retry if the exit code allows one."""
 
 import math
 import shlex
@@ -32,10 +32,10 @@ exit "$code"
 
 
 def script(asked: JobFile, choices: Choices, job_file: Path) -> str:
-    """Return the batch script for *job_file*, whose content *asked* is.
+    """Return the batch script for *job_file*; *asked* is its content.
 
     Raises:
-        ContractError: the job asks for what Slurm does not give, or for several instance groups.
+        ContractError: the job asks for what Slurm does not support, or has several instance groups.
     """
     check(asked)
     if len(asked.groups) > 1:

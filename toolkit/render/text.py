@@ -1,4 +1,4 @@
-"""Manifests as text: YAML where PyYAML is installed (the extra `render`), else JSON, which is YAML, too."""
+"""Writes manifests as text: YAML if PyYAML is installed (the extra `render`), else JSON, which is valid YAML."""
 
 import json
 from collections.abc import Sequence
@@ -6,7 +6,7 @@ from typing import Any
 
 
 def text(documents: Sequence[dict[str, Any]]) -> str:
-    """Return *documents* as one stream, in their keys' order; texts of several lines stand as blocks."""
+    """Return *documents* as one stream with the order of keys kept; YAML has texts of several lines as blocks."""
     try:
         return _yaml(documents)
     except ImportError:
@@ -17,7 +17,7 @@ def _yaml(documents: Sequence[dict[str, Any]]) -> str:
     import yaml
 
     class Dumper(yaml.SafeDumper):  # type: ignore[misc]  # PyYAML has no types of its own
-        """One for this call: a representer is the class's."""
+        """A class for this call only: add_representer changes the class."""
 
         def ignore_aliases(self, _: Any) -> bool:
             return True

@@ -1,4 +1,4 @@
-"""Finds out what kind of script the entry point is, and its name for the program that starts it."""
+"""Decides which kind of script the entry point is, and how the program that starts it names it."""
 
 import os
 import re
@@ -12,12 +12,12 @@ from toolkit.patterns import lazy
 from toolkit.settings import ArgumentStyle
 from toolkit.source.files import is_file, is_folder, kind_of
 
-# The names that sagemaker-training 5.1.4 lets through: nothing absolute, no option, nothing a shell would read.
+# The names that sagemaker-training 5.1.4 accepts: no absolute path, no option, no character special to a shell.
 ENTRY = lazy(r"[A-Za-z0-9._][A-Za-z0-9._+-]*(/[A-Za-z0-9._+-]+)*")
 MODULE = lazy(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
-# A pyproject.toml that only configures tools (ruff, pytest) makes no package. Python 3.10 has no tomllib; a table's
-# head stands on a line of its own, so a line is enough.
-# [project] alone is an application's: `uv init` writes it, and pip cannot install its flat folder.
+# A pyproject.toml belongs to a package only if it has [build-system]. Others configure only tools (ruff, pytest), or
+# have [project] alone: `uv init` writes those for applications, and pip cannot install their flat folders. Python 3.10
+# has no tomllib, but a table's header is on a line of its own, so a regex is enough.
 PACKAGE_TABLE = lazy(r"^\s*\[\s*build-system\s*\]", re.M)
 FILES_SHOWN = 10
 FILES_SEARCHED = 2000
@@ -26,15 +26,14 @@ ELF = b"\x7fELF"
 
 
 def classify(folder: Path, entry: str | None, plugin: str | None, style: ArgumentStyle) -> Script:
-    """Return the script that *entry*, as asked for, means in *folder*; a *plugin* ("module:function") comes first.
+    """Return the script that *entry*, the user's name for it, means in *folder*; a *plugin* ("module:function") wins.
 
-    Tried in this order: a .sh file (command), a package's .py file or module (package: setup.py, or a pyproject.toml
-    with [project] or [build-system], at the top), a .py file (program), any other file (command), a module (module).
-    A command's file is made executable; text other than .sh must say that it is a program (check_says_how).
+    The order: a .sh file (command), a .py file or module of a package (package: setup.py, or a pyproject.toml with
+    [build-system], at the top), a .py file (program), any other file (command), a module (module). A command's file is
+    made executable; if its name does not end in .sh, it must show that it is a program (check_says_how).
 
     Raises:
-        UserError: no entry, one of a forbidden name, or one that is not there or is no program. Its place is the
-            caller's to give.
+        UserError: there is no entry, or it is forbidden, missing or not a program. The caller adds where it was named.
     """
     if plugin:
         return Script(entry=plugin, kind="plugin", folder=folder, argument_style=style)
@@ -60,10 +59,11 @@ def classify(folder: Path, entry: str | None, plugin: str | None, style: Argumen
 
 
 def validate_entry_point(entry: str) -> None:
-    """Check that *entry* is a name that may be started.
+    """Check that *entry* is a permitted name.
 
     Raises:
-        UserError: absolute, begins with "-", has "." or ".." as a part, or holds anything but letters, digits, "._+-/".
+        UserError: it is absolute, begins with "-", has "." or ".." as a part, or holds characters other than letters,
+            digits and "._+-/".
     """
     if ENTRY.fullmatch(entry) and not {".", ".."} & set(entry.split("/")):
         return
@@ -74,13 +74,13 @@ def validate_entry_point(entry: str) -> None:
 
 
 def check_says_how(file: Path) -> None:
-    """Check that *file*, neither .py nor .sh, says that it is a program: by a "#!" line, as binary, or by its mode.
+    """Check that *file*, neither .py nor .sh, is a program: it has a "#!" line, is binary, or is executable.
 
-    The kernel refuses text without "#!"; a shell then runs it line by line, whatever it is: Python code, a page of
-    Markdown. So did sagemaker-training, which made any file executable first.
+    The kernel refuses text without "#!", and a shell then runs it line by line, even if it is Python code or Markdown.
+    sagemaker-training did so, because it made any file executable first.
 
     Raises:
-        UserError: it does not; or it is Python code by its name.
+        UserError: it is not a program, or its name ends in .PY or .Py.
     """
     with file.open("rb") as content:
         head = content.read(512)
@@ -120,12 +120,12 @@ def _is_package(folder: Path) -> bool:
 
 
 def _package_entry(folder: Path, entry: str) -> str:
-    """Return the module that *entry* of a package is, or *entry* itself where its file is better started as a file.
+    """Return the module name of *entry*, which belongs to a package, or *entry* itself to start it as a file.
 
-    That is where its folder is no package (`src/train.py` without `src/__init__.py`: as src.train it would lose to any
-    installed `src`) and where its name is no module's. pip may put modules elsewhere than they lie (src/, package_dir)
-    or bring them with a dependency, so a dotted name is believed; of a .py file that is not at its place, one of this
-    name must be somewhere in the package.
+    It is started as a file if its folder is not a package (`src/train.py` without `src/__init__.py`: an installed `src`
+    would hide src.train), or if its name is not a valid module name. pip may install modules from other folders (src/,
+    package_dir) or with a dependency, so a dotted name is accepted unchecked. For a .py file that is not at its path,
+    the package must contain a file of that name somewhere.
     """
     module = entry.removesuffix(".py").replace("/", ".")
     named = bool(MODULE.fullmatch(module))
@@ -167,13 +167,13 @@ def _made_executable(file: Path) -> bool:
         if wanted != mode:
             file.chmod(wanted)
     except OSError:
-        return os.access(file, os.X_OK)  # On a read-only mount: as it is.
+        return os.access(file, os.X_OK)  # A read-only mount: the mode stays.
     return True
 
 
 def _through(file: Path, entry: str, executable: bool) -> tuple[str, ...]:
-    """Return the program that must start *file*: /bin/sh for text without "#!", the "#!" line's program if it is not
-    executable."""
+    """Return the program that must start *file*: /bin/sh for text without "#!", the "#!" line's program if *file* is
+    not executable; () if the kernel can start it."""
     with file.open("rb") as content:
         head = content.read(512)
     line = head.partition(b"\n")[0]
@@ -183,7 +183,7 @@ def _through(file: Path, entry: str, executable: bool) -> tuple[str, ...]:
             hint=f"Save it with Unix line ends, as: sed -i 's/\\r$//' {entry}",
         )
     if line.startswith(b"#!"):
-        # The kernel too passes what follows the program's name as one token (execve(2)).
+        # As the kernel does, pass all text after the program's name as one token (execve(2)).
         return () if executable else tuple(os.fsdecode(token) for token in line[2:].strip().split(None, 1))
     return () if b"\0" in head or head.startswith(ELF) else SHELL
 
@@ -208,7 +208,7 @@ def _missing(message: str, folder: Path, hint: str) -> UserError:
 
 
 def _files(folder: Path) -> Iterator[str]:
-    """Yield the files below *folder* (relative, hidden ones and caches left out, FILES_SEARCHED at most)."""
+    """Yield the files below *folder*, relative to it, at most FILES_SEARCHED; without hidden files and __pycache__."""
     left = FILES_SEARCHED
     for root, folders, files in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith(".") and name != "__pycache__")

@@ -1,11 +1,12 @@
 """Puts the submitted source into the code folder.
 
 The rules:
-- a submitted source always wins over what is in the code folder already, and never mixes with it;
-- nothing that we did not put there is deleted: it is moved aside, and one line says so. What an earlier run in the same
-  container put there (named in MARKER) is deleted: its source still exists;
-- the new source is complete, beside the old files, before the first of those is touched;
-- the code folder itself stays: it may be a mount. Then the files moved aside stay in the mount, where their owner is.
+- A submitted source replaces the files in the code folder and never mixes with them.
+- Files that we did not put there are not deleted but moved aside, and a warning says so. Files that an earlier run in
+  the same container put there (named in MARKER) are deleted: their source still exists.
+- The new source is complete in a staging folder before the first old file is touched.
+- The code folder itself is not replaced: it may be a mount. If it is, the files moved aside stay within the mount, so
+  that its owner keeps them.
 """
 
 import os
@@ -22,7 +23,7 @@ ARCHIVE = "sourcedir.tar.gz"
 MARKER = ".toolkit-source.json"
 STAGING = ".toolkit-staging"
 ASIDE = ".toolkit-replaced"
-# Where the platform says the base is, whatever it is here (SAGEMAKER_BASE_DIR).
+# The platform's paths begin with this, also if the base is another folder here (SAGEMAKER_BASE_DIR).
 USUAL_BASE = Path("/opt/ml")
 TAR_ENDINGS = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz")
 NAMES_SHOWN = 3
@@ -30,7 +31,7 @@ PIECE_BYTES = 1 << 20
 
 
 class Placed(Record, frozen=True, kw_only=True):
-    """MARKER's content: the source in the code folder, and the names at its top."""
+    """MARKER's content: the source in the code folder, and the names of its top-level files and folders."""
 
     source: str
     names: tuple[str, ...]
@@ -41,7 +42,7 @@ def place(job: Job, log: Log) -> None:
 
     Raises:
         UserError: the source is missing, empty, of an unknown kind or a bad archive; the code folder is read-only.
-        PlatformError: the code folder cannot be written for another reason (full).
+        PlatformError: the code folder cannot be written for another reason, such as a full disk.
     """
     source = submitted(job, log)
     code = job.folders.code
@@ -61,7 +62,7 @@ def place(job: Job, log: Log) -> None:
     except Exception:
         clear(code)
         raise
-    clear(code)  # Not after a stop, which must not wait for that: whoever stops clears when the end is told.
+    clear(code)  # After a stop the caller calls clear() once the end is reported: a stop must not wait for it.
 
 
 def clear(code: Path) -> None:
@@ -70,10 +71,10 @@ def clear(code: Path) -> None:
 
 
 def submitted(job: Job, log: Log) -> Path | None:
-    """Return the folder, archive or file that was submitted, None if the code is in place.
+    """Return the folder, archive or file that was submitted; None if the code is in place.
 
     Raises:
-        UserError: it does not exist, or is at a place that cannot be reached from here.
+        UserError: it does not exist, or is at a URL that we cannot read.
     """
     source = (job.source or "").strip()
     if not source:
@@ -128,7 +129,7 @@ def _existing(path: Path, source: str, job: Job) -> Path:
 
 
 def _stage(source: Path, staging: Path, base: Path, log: Log) -> None:
-    """Make *staging* hold exactly what was submitted."""
+    """Copy or unpack the submitted source into *staging*."""
     from toolkit.source.unpack import is_tar, unpack
 
     try:
@@ -172,10 +173,10 @@ def _swap(job: Job, source: Path, staging: Path, log: Log) -> None:
 
 
 def _kept(code: Path, source: Path, names: tuple[str, ...]) -> frozenset[str]:
-    """Return what stays at the top of *code*: what holds the source itself, our own files, mounts.
+    """Return the top-level names in *code* that must stay: the folder that holds the source, our own files, mounts.
 
     Raises:
-        UserError: one of them is where one of *names* should go.
+        UserError: one of *names* has to replace one of them.
     """
     kept = {STAGING, MARKER, *(name for name in _names(code) if name.startswith(ASIDE))}
     if source.resolve().is_relative_to(code.resolve()):
@@ -192,13 +193,13 @@ def _names(folder: Path) -> list[str]:
 
 
 def _earlier(code: Path) -> tuple[str, ...]:
-    """Return the names at the top of *code* that an earlier run put there, and those that Python and pip then made."""
+    """Return the top-level names in *code* that an earlier run put there, and those that Python and pip created."""
     try:
         placed = msgspec.json.decode((code / MARKER).read_bytes(), type=Placed)
     except (OSError, msgspec.DecodeError):
         return ()
     made = [name for name in _names(code) if name in ("__pycache__", "build") or name.endswith(".egg-info")]
-    # Names only: whatever the file says, nothing outside the code folder is removed.
+    # Only names without slashes: a wrong MARKER must not remove anything outside the code folder.
     return (*(name for name in placed.names if "/" not in name and name not in ("", ".", "..")), *made)
 
 
@@ -221,9 +222,9 @@ def _count(path: Path) -> int:
 
 
 def _copy_folder(source: Path, into: Path, base: Path, log: Log) -> None:
-    """Copy *source*'s content. Links within it stay links; others are followed, since they may not reach from *into*.
+    """Copy *source*'s content. Links within it stay links; others are followed: they may be broken from *into*.
 
-    The job's own folder, where it lies below the source (`toolkit run` with a job directory there), is left out.
+    The job's own folder is left out if it is below the source (`toolkit run` with a job directory there).
     """
     root = source.resolve()
     base = base.resolve()
@@ -252,8 +253,8 @@ def _copy_folder(source: Path, into: Path, base: Path, log: Log) -> None:
 
 
 def _copy_file(source: Path, copy: Path) -> None:
-    """Copy content, permissions and times, in small pieces: a signal cannot interrupt one system call for all of it, as
-    shutil.copy2 makes."""
+    """Copy content, permissions and times, in small pieces: shutil.copy2 copies a file in one system call, which no
+    signal can interrupt."""
     import shutil
 
     with source.open("rb") as content, copy.open("wb") as file:
@@ -262,7 +263,7 @@ def _copy_file(source: Path, copy: Path) -> None:
 
 
 def _remove(path: Path) -> None:
-    """Remove *path*, whatever it is, if it is there."""
+    """Remove *path*, a file, link or folder, if it exists."""
     if path.is_dir() and not path.is_symlink():
         import shutil
 
@@ -275,7 +276,7 @@ def _remove_quietly(path: Path) -> None:
     try:
         _remove(path)
     except OSError:
-        pass  # Cleared by the next run; how this one ends is decided already.
+        pass  # The next run removes it; this run's outcome is already decided.
 
 
 def _refused(error: OSError, job: Job) -> ToolkitError:

@@ -1,4 +1,4 @@
-"""Questions about a path that a person names: is it a file, a folder, or what else."""
+"""Tells what a path that a user gives is: a file, a folder, or something else."""
 
 import stat
 from pathlib import Path
@@ -14,10 +14,8 @@ _KINDS = (
 
 
 def is_file(path: Path) -> bool:
-    """True if *path* is a file; false, too, for what can be no path (a name too long, a NUL).
-
-    Path.is_file raises for a name of more than 255 bytes.
-    """
+    """True if *path* is a file; False also for an invalid path (a NUL, or a name of more than 255 bytes, for which
+    Path.is_file raises)."""
     try:
         return path.is_file()
     except (OSError, ValueError):
@@ -25,7 +23,7 @@ def is_file(path: Path) -> bool:
 
 
 def is_folder(path: Path) -> bool:
-    """True if *path* is a folder; false, too, for what can be no path, or lies where nobody may look."""
+    """True if *path* is a folder; False also for an invalid path, or one in a folder that this user may not read."""
     try:
         return path.is_dir()
     except (OSError, ValueError):
@@ -33,7 +31,7 @@ def is_folder(path: Path) -> bool:
 
 
 def kind_of(path: Path) -> str:
-    """Return what is at *path*, links followed: "a file", "a FIFO", "a link to nothing", "nothing"."""
+    """Return the kind of *path*, links followed: "a file", "a FIFO", "a link to nothing", "nothing", ..."""
     try:
         mode = path.stat().st_mode
     except PermissionError as error:

@@ -14,11 +14,11 @@ from toolkit.source.files import is_file, kind_of
 REQUIREMENTS = "requirements.txt"
 OPTIONS = ("--disable-pip-version-check", "--no-input", "--progress-bar", "off")
 INCLUDE = lazy(r"(?:-r|--requirement|-c|--constraint)[\s=]*(?P<file>\S+)")
-# What a line asks for, less options in front, "name @", "file://" and what follows a path or name.
+# The path or name in a line, without options and "name @" before it, "file://", and the text after it.
 ASKED = lazy(r"(?:(?:-e|--editable|-f|--find-links)[\s=]+|[^@/]+@\s*)?(?:file:(?://)?)?(?P<path>[^\s;#\[<>=!~]+)")
-# Made by pip, Python and git rather than by people: what is in them says nothing about the package.
+# pip, Python and git create these: their content does not change the package.
 BYPRODUCTS = {"__pycache__", ".git", "build", "dist"}
-# UTF-32's first: its little-endian mark begins as that of UTF-16 does.
+# UTF-32 comes first: its little-endian mark begins with UTF-16's.
 MARKS = (
     (codecs.BOM_UTF32_LE, "utf-32-le"),
     (codecs.BOM_UTF32_BE, "utf-32-be"),
@@ -27,12 +27,12 @@ MARKS = (
     (codecs.BOM_UTF8, "utf-8"),
 )
 GRACE_S = 5.0
-# The most that a stamp covers: reading it takes some seconds.
+# A stamp covers no more than this, which takes some seconds to read.
 MOST_BYTES = 8 << 30
 MOST_FILES = 10_000
 CONTAINER_FILES = (".dockerenv", "run/.containerenv")
 CONTAINER_VARIABLES = ("KUBERNETES_SERVICE_HOST", "container", "APPTAINER_CONTAINER", "SINGULARITY_CONTAINER")
-# Who names a repository of their own must not get packages of the same names from the public index.
+# A user who names a private repository must not get packages of the same names from the public index.
 CODE_ARTIFACT = "CA_REPOSITORY_ARN"
 CODE_ARTIFACT_HINT = (
     "Unset it and name the repository's address as PIP_INDEX_URL (`aws codeartifact login --tool pip --dry-run` shows"
@@ -43,12 +43,12 @@ CODE_ARTIFACT_HINT = (
 def phase(job: Job) -> Phase | None:
     """Return the phase that installs the script's package and requirements.txt, None if there is nothing to install.
 
-    requirements.txt is installed where it lies at the top of the code folder, for commands too (sagemaker-training
-    leaves those alone); a plug-in installs for itself. `skip_if` is a stamp that stands for all that would be installed
-    and for where: whoever runs the phase calls `remember` on it after success.
+    requirements.txt is installed if it is at the top of the code folder, for commands too (sagemaker-training does not
+    install it for those); a plug-in installs its own. `skip_if` is a stamp for everything that the phase would install
+    and its place: the caller that runs the phase calls `remember` on it after success.
 
     Raises:
-        UserError: there is something to install, and the job asks for an index that cannot be asked.
+        UserError: there is something to install, and the job names an index that is not supported.
     """
     script = job.script
     if script is None:
@@ -65,11 +65,12 @@ def phase(job: Job) -> Phase | None:
         )
     wanted = (".",) * (script.kind == "package") + ("-r", REQUIREMENTS) * requirements
     python = job.interpreter if job.packages is None else str(job.packages / "bin/python")
-    # "Running pip as root" is no news in a container. By variable: pip before 22.1 does not know the option.
+    # Hide pip's warning about root, which is normal in a container. pip before 22.1 lacks the option, but takes any
+    # variable.
     environ = {"PIP_ROOT_USER_ACTION": "ignore", "PYTHONUNBUFFERED": "1"}
     if in_container(job.environ):
-        # Debian's and Ubuntu's Python refuses what does not come from apt (PEP 668). A container's Python is the job's
-        # alone; on a person's machine the refusal stands. pip before 23.0.1 does not know the option either.
+        # Debian's and Ubuntu's Python refuses packages that do not come from apt (PEP 668). In a container, Python
+        # belongs to the job; on a user's machine the refusal stays. pip before 23.0.1 does not know the option either.
         environ["PIP_BREAK_SYSTEM_PACKAGES"] = "1"
     environ |= job.environ
     return Phase(
@@ -87,12 +88,13 @@ def phase(job: Job) -> Phase | None:
 
 
 def in_container(environ: Mapping[str, str], root: Path = Path("/")) -> bool:
-    """True if this file system is a container's, as Docker, Podman, Kubernetes, LXC and Apptainer say."""
+    """True if files or variables of Docker, Podman, Kubernetes, LXC or Apptainer show that this is a container."""
     return any((root / name).exists() for name in CONTAINER_FILES) or any(environ.get(n) for n in CONTAINER_VARIABLES)
 
 
 def remember(stamp: Path) -> None:
-    """Note that the packages of *stamp* are installed. If it cannot be written, the next run only takes longer."""
+    """Record that the packages of *stamp* are installed. If *stamp* cannot be written, the next run only takes
+    longer."""
     try:
         stamp.parent.mkdir(parents=True, exist_ok=True)
         stamp.touch()
@@ -113,8 +115,8 @@ def _is_needed(requirements: Path) -> bool:
 
 
 def _stamp(folder: Path, interpreter: str, source: Path, wanted: tuple[str, ...]) -> Path | None:
-    """Return the file in *folder* that stands for what *wanted* means now; None where that is too much to read through
-    (a line that names "/"): pip is then asked every time."""
+    """Return the file in *folder* that records the present meaning of *wanted*; None if that is too much to read (a
+    line that names "/"), so that pip runs every time."""
     try:
         return folder / _fingerprint(interpreter, source, wanted)
     except _TooMuchError:
@@ -122,10 +124,10 @@ def _stamp(folder: Path, interpreter: str, source: Path, wanted: tuple[str, ...]
 
 
 def _fingerprint(interpreter: str, folder: Path, wanted: tuple[str, ...]) -> str:
-    """Return a name for what *wanted* means now: the files' content, the interpreter, this container's file system.
+    """Return a hash of the present meaning of *wanted*: the files' content, the interpreter, this container's root.
 
-    The inode of "/" is another in every container, also where the scratch folder is a volume that outlives them; the
-    interpreter's own changes when a virtual environment is made anew at the same path.
+    The inode of "/" differs between containers, so a scratch folder on a volume that outlives a container does no harm.
+    The interpreter's inode changes if a virtual environment is created again at the same path.
     """
     digest = _Digest()
     for place in (Path("/"), Path(interpreter)):
@@ -146,7 +148,7 @@ class _TooMuchError(Exception):
 
 
 class _Digest:
-    """SHA-256 of what it is given, up to MOST_BYTES and MOST_FILES."""
+    """SHA-256 of at most MOST_BYTES and MOST_FILES; raises _TooMuchError beyond these."""
 
     def __init__(self) -> None:
         import hashlib
@@ -174,13 +176,13 @@ class _Digest:
 
 
 def _add(digest: _Digest, content: bytes) -> None:
-    """Add *content* so that two parts never look like one."""
+    """Add *content* after its length, so that different parts never give the same bytes."""
     digest.update(b"%d:" % len(content))
     digest.update(content)
 
 
 def _add_requirements(digest: _Digest, file: Path, folder: Path, seen: set[Path]) -> None:
-    """Add *file*, the files it includes, and what it names of local files and folders (relative to *folder*)."""
+    """Add *file*, the files it includes, and the local files and folders that it names (relative to *folder*)."""
     ahead = [file]
     while ahead:
         file = ahead.pop()
@@ -192,11 +194,11 @@ def _add_requirements(digest: _Digest, file: Path, folder: Path, seen: set[Path]
             if include := INCLUDE.match(line):
                 ahead.append(file.parent / include["file"])
             elif asked := ASKED.match(line):
-                _add_tree(digest, folder / asked["path"])  # Nothing where that is a name, as "numpy".
+                _add_tree(digest, folder / asked["path"])  # Adds nothing for a package's name, as "numpy".
 
 
 def _lines(file: Path) -> Iterator[str]:
-    """Yield the lines of a requirements file that ask for something."""
+    """Yield the lines of a requirements file, without empty lines and comments."""
     for line in _decoded(file.read_bytes()).splitlines():
         line = line.strip()
         if line and not line.startswith("#"):
@@ -204,7 +206,7 @@ def _lines(file: Path) -> Iterator[str]:
 
 
 def _decoded(content: bytes) -> str:
-    """Return a requirements file's text; as pip does, by its byte order mark (UTF-8, -16, -32) if it has one."""
+    """Return a requirements file's text, decoded as pip does: by its byte order mark (UTF-8, -16, -32) if any."""
     for mark, encoding in MARKS:
         if content.startswith(mark):
             return content[len(mark) :].decode(encoding, "replace")
@@ -226,8 +228,8 @@ def _add_tree(digest: _Digest, path: Path) -> None:
 
 
 def _add_file(digest: _Digest, file: Path, name: str) -> None:
-    """Add the name of *file*, and as many bytes as its size says: the kernel's files, which may have no end or wait for
-    one, have none."""
+    """Add the name of *file*, and at most as many bytes as its size. The kernel's files, which may be endless or block,
+    have size 0."""
     _add(digest, os.fsencode(name))
     try:
         with file.open("rb") as content:

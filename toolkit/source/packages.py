@@ -1,14 +1,15 @@
-"""A folder for the packages of a requirements.txt where the image's own cannot be written: an unprivileged user, a
-read-only root.
+"""Makes a folder for the packages of requirements.txt if the image's own folders are not writable (an unprivileged
+user, a read-only root).
 
-pip installs into a virtual environment of the job's that sees the image's packages: it takes those for installed, puts
-only what is missing or wanted in another version beside them, and never tries to remove them. The others' ways were
-tried or read up: `--target` installs every dependency anew (torch, again), `--prefix` tries to uninstall what it
-upgrades, `--user` is refused in virtual environments and needs a home.
+pip installs into a virtual environment of the job that sees the image's packages. So pip installs only packages that
+are missing or wanted in another version, and never tries to remove the image's. The alternatives are worse (tried, or
+by their documentation): `--target` installs every dependency again, torch too; `--prefix` tries to uninstall packages
+that it upgrades; `--user` does not work in virtual environments and needs a home folder.
 
-The script keeps its own interpreter: the environment's packages precede the image's by PYTHONPATH, in every Python
-that is started, and its commands follow the image's on PATH. TOOLKIT_PACKAGES has sitecustomize read the folder's .pth
-files, which Python reads in no folder of PYTHONPATH (packages installed with -e, old namespace packages).
+The script keeps its own interpreter. PYTHONPATH puts the environment's packages before the image's in every Python that
+the job starts; the environment's commands come after the image's on PATH. TOOLKIT_PACKAGES makes sitecustomize read the
+folder's .pth files (of packages installed with -e and old namespace packages), which Python does not read in folders of
+PYTHONPATH.
 """
 
 import os
@@ -20,19 +21,19 @@ from toolkit.errors import PlatformError
 from toolkit.job.job import Job
 from toolkit.log import Log
 
-# Who says where pip is to install has said it.
+# The user chooses pip's target by one of these variables; we then change nothing.
 CHOSEN = ("PIP_TARGET", "PIP_PREFIX", "PIP_USER", "PIP_ROOT")
 
 
 def chosen(job: Job) -> Path | None:
-    """Return the environment to make for the job's packages, None where pip can install beside its interpreter."""
+    """Return the folder of the environment to make, None if pip can install beside the interpreter."""
     if any(job.environ.get(name) for name in CHOSEN) or _is_writable():
         return None
     return job.folders.scratch / "packages"
 
 
 def make(folder: Path, log: Log) -> None:
-    """Make the environment *folder*, unless it is there.
+    """Make the environment *folder*, unless it exists.
 
     Raises:
         PlatformError: it cannot be made.
@@ -85,20 +86,20 @@ def _make(folder: Path) -> None:
 
     venv.EnvBuilder(symlinks=True, with_pip=False).create(folder)
     image = [path for path in sys.path if Path(path).name in ("site-packages", "dist-packages")]
-    # As the image's Python does at its own start: with their .pth files.
+    # addsitedir also reads their .pth files, as the image's Python does at its start.
     lines = "".join(f"import site; site.addsitedir({path!r})\n" for path in image)
     (site_of(folder) / "image.pth").write_text(lines, "utf-8")
 
 
 def site_of(folder: Path) -> Path:
-    """Return where the packages of the environment *folder* lie."""
+    """Return the folder of packages in the environment *folder*."""
     import sys
 
     return folder / f"lib/python{sys.version_info[0]}.{sys.version_info[1]}/site-packages"
 
 
 def _is_writable() -> bool:
-    """True if pip can write to all places that it installs to for this interpreter."""
+    """True if pip can write to all folders that it installs into for this interpreter."""
     import sysconfig
 
     places = (Path(sysconfig.get_path(name)) for name in ("purelib", "platlib", "scripts"))

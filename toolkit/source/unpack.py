@@ -1,11 +1,11 @@
-"""Safe extraction of a submitted archive: nothing is written outside the given folder, whatever its members' names are.
+"""Extracts a submitted archive safely: no member, whatever its name, is written outside the given folder.
 
-Plan: one forward pass over the decompressed bytes. Folders and files are written as they come; links are only noted,
-checked against each other once all are known, and made last. So no file is ever written through a link, and a link
-cannot change its meaning after it was checked (`a -> b/..` is harmless while b is a folder, not once b is a link).
+We read the decompressed bytes once, forward only. Folders and files are written in the archive's order. Links are only
+noted; they are checked against each other once all are known, and made last. So no file is written through a link, and
+no link changes its meaning after its check (`a -> b/..` is harmless while b is a folder, but not once b is a link).
 
-tarfile's own extraction filters exist only from 3.10.12, 3.11.4 and 3.12 on, differ between these versions, and without
-one `extractall` warns. So tarfile only reads headers here, and every Python behaves the same.
+tarfile only reads headers here, so that every Python behaves the same: its own extraction filters exist only from
+3.10.12, 3.11.4 and 3.12 on and differ between these versions, and `extractall` without a filter warns.
 """
 
 import errno
@@ -23,20 +23,21 @@ if TYPE_CHECKING:
 Parts = tuple[str, ...]
 CHUNK_BYTES = 1 << 20
 BLOCK_BYTES = 512
-MOST_LINKS = 40  # As the kernel's own limit when it follows links (path_resolution(7)).
+MOST_LINKS = 40  # The kernel's own limit for following links (path_resolution(7)).
 REMAKE = "Make it again from a plain folder: tar -czf sourcedir.tar.gz -C FOLDER ."
 
 
 def unpack(archive: Path, into: Path) -> tuple[str, ...]:
-    """Extract *archive* (tar: plain, gzip, bzip2 or xz, told by content) and return the names of its files and links.
+    """Extract *archive* and return the names of its files and links.
 
-    *into* is absent or empty. Files belong to this process's user, keep their time and their permissions less setuid,
-    setgid, sticky and the others' right to write. A failure leaves what was written so far in *into*, and nothing
+    *archive*: a tar, plain or compressed by gzip, bzip2 or xz, recognized by its content. *into*: missing or empty.
+    Files belong to this process's user. They keep their times and their permissions without setuid, setgid, sticky and
+    write permission for group and others. After a failure *into* holds what was written so far; nothing is written
     elsewhere.
 
     Raises:
-        UserError: not a tar, damaged or cut short, or a member that is absolute, holds "..", leads outside by a link,
-            would be written through a link, or is a device or FIFO.
+        UserError: *archive* is not a tar, is damaged or cut short, or has a member that is absolute, holds "..", leads
+            outside by a link, would be written through a link, or is a device or FIFO.
         PlatformError: *into* cannot be written.
     """
     import tarfile
@@ -65,7 +66,7 @@ def unpack(archive: Path, into: Path) -> tuple[str, ...]:
 
 
 def is_tar(file: Path) -> bool:
-    """True if *file*'s content begins as a tar does, compressed or not."""
+    """True if *file*'s content, after decompression, begins with a tar header."""
     import tarfile
 
     with _Bytes(file) as content:
@@ -79,16 +80,15 @@ def is_tar(file: Path) -> bool:
 
 
 class _DamagedError(Exception):
-    """The bytes cannot be decompressed, or end where they should not."""
+    """The bytes cannot be decompressed, or end too early."""
 
 
 class _HeaderError(_DamagedError):
-    """A tar's extended header has numbers that are invalid (tarfile lets int()'s own ValueError through) or
-    impossible."""
+    """A tar's extended header has invalid numbers (tarfile lets int()'s own ValueError through) or impossible ones."""
 
 
 def _opened(content: "_Bytes") -> "tarfile.TarFile":
-    """Open *content* as a tar, which reads its first header."""
+    """Open *content* as a tar. This reads the first header."""
     import tarfile
 
     try:
@@ -105,9 +105,9 @@ def _members(tar: "tarfile.TarFile") -> Iterator["tarfile.TarInfo"]:
 
 
 class _Bytes:
-    """An archive's bytes, decompressed, forward only; `last` is the block read last, `at` the position after it.
+    """An archive's decompressed bytes, read forward only. `last`: the block read last; `at`: the position after it.
 
-    Forward only, because going one byte back in a compressed file may mean decompressing it from its start.
+    To go back one byte in a compressed file, it may have to be decompressed from its start.
     """
 
     def __init__(self, archive: Path) -> None:
@@ -138,16 +138,16 @@ class _Bytes:
 
     def seek(self, position: int) -> int:
         if position < self.at:
-            # Only where a member's extended header gives it more bytes than its own header does.
+            # This happens only if a member's extended header gives it more bytes than its own header does.
             raise _HeaderError(f"byte {position}, where a member begins, belongs to the member before it")
         while self.at < position and self.read(min(position - self.at, CHUNK_BYTES)):
             pass
         return self.at
 
     def expect_end(self) -> None:
-        """Check that the headers ended at the end of the archive, and read on to where checksums are compared.
+        """Check that the headers ended at the end of the archive, and read the rest so that checksums are compared.
 
-        tarfile takes a broken or cut header for the end. A missing end mark alone is accepted, as GNU tar does.
+        tarfile treats a broken or truncated header as the end. A missing end mark alone is accepted, as by GNU tar.
         """
         if len(self.last) not in (0, BLOCK_BYTES) or self.last.strip(b"\0"):
             raise _DamagedError(f"a broken header before byte {self.at}")
@@ -156,7 +156,7 @@ class _Bytes:
 
 
 def _decompressed(raw: IO[bytes], head: bytes) -> tuple[IO[bytes], tuple[type[Exception], ...]]:
-    """Return the file to read and what it raises when its bytes are damaged."""
+    """Return (the file to read, the exceptions that it raises if its bytes are damaged)."""
     if head.startswith(b"\x1f\x8b"):
         import gzip
         import zlib
@@ -253,7 +253,7 @@ class _Tree:
             self._folders.add(above)
 
     def _free(self, parts: Parts, member: "tarfile.TarInfo") -> None:
-        """Make room at *parts*: a later member of the same name wins, as with tar's own append."""
+        """Remove a file or link at *parts*: a later member of the same name wins, as after tar's own append."""
         if parts in self._folders:
             raise self._bad(member, "is both a folder and something else")
         self._links.pop(parts, None)
@@ -315,7 +315,7 @@ class _Tree:
         try:
             os.utime(path, (member.mtime, member.mtime))
         except (OverflowError, ValueError, OSError):
-            pass  # A time that the file system cannot hold; the file is good without it.
+            pass  # The file system cannot store this time; the file is usable without it.
 
     def _path(self, parts: Parts) -> Path:
         return self._root.joinpath(*parts)

@@ -1,4 +1,4 @@
-"""Checks a job of `toolkit run` before anything is made for it: missing paths, options without effect."""
+"""Checks a job of `toolkit run` before any folder is made: finds missing paths and options without effect."""
 
 import os
 from pathlib import Path
@@ -11,7 +11,7 @@ from toolkit.source.classify import check_says_how
 from toolkit.source.files import kind_of
 
 WHERE = "toolkit run"
-# What a host's `train` takes at least, without its script (Pss_Anon in /proc/PID/smaps_rollup: 8.7 MB, 2026-11).
+# The least memory of a host's `train` without its script (Pss_Anon in /proc/PID/smaps_rollup: 8.7 MB, 2026-11).
 HOST_BYTES = 8 << 20
 
 

@@ -1,4 +1,4 @@
-"""Collects the results of a job of `toolkit run` when all hosts have ended: archives, metrics and job.json."""
+"""Collects the results of a job of `toolkit run` after all hosts have ended: archives and metrics."""
 
 import filecmp
 import heapq
@@ -41,7 +41,7 @@ def outcomes(staged: Sequence[Staged]) -> dict[str, Outcome]:
         try:
             told[host.setup.host] = decode(path.read_bytes(), Outcome, str(path))
         except (OSError, ContractError):
-            pass  # The host was killed before it could write one; its exit code is known.
+            pass  # The host was killed before it could write one; the report then has its exit code only.
     return told
 
 
@@ -57,8 +57,8 @@ def failure_text(staged: Sequence[Staged], name: str) -> str:
 
 
 def last_words(staged: Sequence[Staged], name: str) -> str:
-    """Return the last line in the log of the host called *name*, "" if it has none: the engine's or the kernel's
-    message."""
+    """Return the last line in the log of the host called *name*, which is the engine's or the kernel's message; "" if
+    there is none."""
     for host in staged:
         if host.setup.host == name:
             try:
@@ -98,7 +98,7 @@ def collect(job_dir: Path, staged: Sequence[Staged], log: Log) -> Collected:
 
 
 def gather(staged: Sequence[Staged]) -> Iterator[Sample]:
-    """Yield the samples of all hosts in the order of time; those of one host keep their order."""
+    """Yield the samples of all hosts, ordered by time; each host's own order is kept."""
     files = (_samples(host.setup.base / "output" / "metrics.jsonl") for host in staged)
     return heapq.merge(*files, key=lambda sample: sample.time_s)
 
@@ -111,11 +111,11 @@ def _samples(path: Path) -> Iterator[Sample]:
 
 
 def merge(folders: Sequence[tuple[str, Path]], into: Path, archive: str) -> list[str]:
-    """Merge the hosts' *folders* into one folder, as the platform does in one archive; return the notes for the
+    """Merge the hosts' *folders* into one folder, as the platform merges them into one archive; return notes for the
     summary.
 
-    If two hosts have a file of the same name, the first host's is kept; a note names the other unless both are equal.
-    FIFOs and sockets are left out.
+    If two hosts have a file of the same name, the first host's is kept; a note names the other unless their content is
+    equal. FIFOs and sockets are left out.
     """
     owners: dict[str, str] = {}
     lost: dict[tuple[str, str], list[str]] = {}
@@ -142,7 +142,7 @@ def merge(folders: Sequence[tuple[str, Path]], into: Path, archive: str) -> list
 
 
 def below(folder: Path) -> list[Path]:
-    """Return everything below *folder*, folders before their content; nothing if it is not there."""
+    """Return everything below *folder*, folders before their content; an empty list if *folder* does not exist."""
     found = []
     for top, folders, names in os.walk(folder):
         folders.sort()

@@ -1,7 +1,7 @@
-"""Hosts as containers: the arguments of `docker run` for each host, and the job's network before and after.
+"""Runs hosts as containers: makes the arguments of `docker run` for each host, and creates and removes the network.
 
 The client `docker run` stays running for each host: its streams and its exit code are the container's, and it forwards
-SIGTERM. So a host is a process here too; only SIGKILL goes through the engine.
+SIGTERM. So a contained host is a process, too, for `toolkit run`; only SIGKILL goes through the engine.
 """
 
 import os
@@ -49,7 +49,7 @@ def argv(
             user,
             "--env",
             "HOME=/tmp",
-        ]  # Unknown to the image: caches would go to "/".
+        ]  # The image does not know the user: caches would go to "/".
     for mount in (f"{setup.base}:{BASE}", *mounts):
         words += ["--volume", mount]
     for name, value in environ.items():
@@ -59,9 +59,9 @@ def argv(
 
 
 def person() -> str:
-    """Return the user that a container runs as, so that its files belong to the person; "" for the image's own user.
+    """Return the user (UID:GID) that a container runs as, so that its files belong to the person who runs the job.
 
-    For root it is the image's own user, as on the platform.
+    For root return "", the image's own user, as on the platform.
     """
     return f"{os.getuid()}:{os.getgid()}" if os.getuid() else ""
 
@@ -97,10 +97,10 @@ class Engine:
         self._own = own
 
     def __enter__(self) -> "Engine":
-        """Remove what an earlier run in this folder left because it was killed, and make the network.
+        """Remove the containers and network that a killed run in this folder left, and create the network.
 
         Raises:
-            PlatformError: there is no docker, it refuses, or a job of this name from another folder is there.
+            PlatformError: docker is missing or refuses, or the engine has a job of this name from another folder.
         """
         self._clear()
         name = network_of(self._asked)
@@ -118,7 +118,7 @@ class Engine:
         try:
             self._clear()
         except PlatformError:
-            pass  # The job's end stays as it is; the next run in this folder removes the rest.
+            pass  # The job's result does not change; the next run in this folder removes the rest.
 
     def short_of_memory(self, host: str) -> bool:
         """Return whether the kernel killed a process in *host*'s container because memory ran out."""
@@ -160,16 +160,16 @@ class Engine:
             raise PlatformError(f"no answer within {WITHIN_S:g} s", where=f"docker {words[0]}") from None
         except subprocess.CalledProcessError as error:
             said = error.stderr.strip() or f"exit code {error.returncode}"
-            # What an engine answers begins so; anything else is the program's own, which found none.
+            # The engine's own errors contain this. All others come from the client, which did not reach an engine.
             hint = "" if "response from daemon" in said else "Is the engine running (docker info)?"
             raise PlatformError(said, where=f"docker {words[0]}", hint=hint) from None
         return done.stdout
 
 
 def kill(name: str, own: Mapping[str, str]) -> None:
-    """Have the engine kill all processes in the container; another process does this, and nobody waits for it.
+    """Have the engine kill all processes in the container. A child process does it, and this one does not wait for it.
 
-    A container that is still starting does not exist yet: it is tried again for KILL_S.
+    The child tries for KILL_S, because a container that is still starting does not exist yet.
     """
 
     def insist() -> int:

@@ -1,8 +1,8 @@
-"""What a person sees while a job runs: every line of every host, and regularly the job's progress.
+"""Shows a running job on the console: every line of every host, and regularly the job's progress.
 
-On a terminal with rich, a table of hosts and progress bars stays at the bottom. Elsewhere a status line is written
-every 10 s, and the newest state of a bar every 5 s. Lines go to the stream that the host wrote them to, stdout or
-stderr. They are unchanged except for "algo-1 | " in front if there are several hosts and the line names none.
+On a terminal with rich installed, a table of hosts and progress bars stays at the bottom. Elsewhere a status line is
+written every 10 s, and each bar's newest state every 5 s. Lines go to the stream to which the host wrote them, stdout
+or stderr. They are unchanged, but with several hosts a line that does not name its host gets the prefix "algo-1 | ".
 """
 
 import os
@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 
 STATUS_EVERY_S = 10.0
 STATES_EVERY_S = 5.0
-# Columns that stay free at the end of each row of the table: the terminal writes "^C" there for each Ctrl-C, and twice
-# is common. Without room it goes on in the next row, so the table is erased one row too low and its first row stays.
+# Columns that stay free at the end of each row of the table. The terminal writes "^C" there for each Ctrl-C, and users
+# often press it twice. Without room it wraps into the next row: then the table is erased one row too low, and its first
+# row stays on the screen.
 ECHO_COLUMNS = 4
 Look = Literal["auto", "plain", "quiet"]
 
@@ -35,11 +36,11 @@ class Display(Protocol):
         """Show the job's progress; called about once a second, and four times a second while a bar moves."""
 
     def close(self) -> None:
-        """The job is over."""
+        """End the display after the job."""
 
 
 class Plain:
-    """Shows lines as they come, and a status line every 10 s through *log*."""
+    """Shows lines as they arrive, and a status line every 10 s through *log*."""
 
     def __init__(self, log: Log, *, several: bool) -> None:
         self._log = log
@@ -73,13 +74,13 @@ class Plain:
             try:
                 view = view[os.write(fd, view) :]
             except OSError:
-                # `toolkit run ... | head`, or a full disk behind it: the job goes on, and its logs get everything.
+                # `toolkit run ... | head`, or a redirect to a full disk: the job goes on, and its logs get every line.
                 self._closed_fds.add(fd)
                 return
 
 
 class Quiet:
-    """Shows nothing: the job's logs have what the hosts print."""
+    """Shows nothing: the hosts' output goes only to the job's logs."""
 
     def lines(self, host: str, fd: int, block: bytes) -> None:
         """Not shown."""
@@ -125,8 +126,8 @@ class Live:
         self._attempt(lambda: self._console.print(Text.from_ansi(text), soft_wrap=True))
 
     def _attempt(self, step: Callable[[], object]) -> None:
-        """Show something, unless the terminal has gone (a closed window: EIO). The job then goes on, or the SIGHUP that
-        comes with it stops the job."""
+        """Call *step* unless the terminal is gone (a closed window: EIO). The job then goes on, unless the closed
+        window's SIGHUP stops it."""
         if self._gone:
             return
         try:
@@ -146,7 +147,7 @@ def _text(progress: JobProgress, width: int, height: int) -> "Text":
 
 
 def marked_block(host: str, block: bytes, *, several: bool) -> bytes:
-    """Return *block*, whole lines or a last unfinished one, with the host in front of each if there are *several*.
+    """Return *block*, whole lines or a last unfinished one, with the host before each if there are *several*.
 
     A line that already names its host, as ranks' lines do ("[algo-2 rank 3] ", "[1,mpirank:3,algo-2]"), is unchanged.
     """
@@ -173,10 +174,10 @@ def is_live(environ: Mapping[str, str], look: Look = "auto") -> bool:
 
 
 def wants_plain(environ: Mapping[str, str]) -> bool:
-    """True if a terminal of this environment should get no escape sequences.
+    """True if a terminal in this environment should get no escape sequences.
 
-    A notebook's `!toolkit run` has a terminal for its output, but shows escapes as they are or drops them: Jupyter's
-    kernels have JPY_PARENT_PID, and a pager of their own (ipykernel 7.4, zmqshell.py: TERM=xterm-color and PAGER=cat).
+    A notebook's `!toolkit run` writes to a terminal, but notebooks show escape sequences as text or drop them. We
+    recognize Jupyter's kernels by JPY_PARENT_PID, or by TERM=xterm-color and PAGER=cat (ipykernel 7.4, zmqshell.py).
     """
     terminal = environ.get("TERM") or "dumb"
     notebook = environ.get("JPY_PARENT_PID") or (terminal == "xterm-color" and environ.get("PAGER") == "cat")

@@ -1,6 +1,6 @@
-"""The documents and the environment that the platform makes for each host before it starts the container. Pure.
+"""Pure: the documents and the environment that the platform makes for each host before it starts the container.
 
-Names and shapes as seen in jobs of 2026 and in what SageMaker's Python SDK 2.257 sends.
+Names and formats as seen in SageMaker's jobs of 2026 and in requests of its Python SDK 2.257.
 """
 
 from collections.abc import Mapping
@@ -30,9 +30,9 @@ FOREIGN_OTHERS = ("TF_CONFIG", "SMDATAPARALLEL_LOCAL_RANK")
 
 
 class HostSetup(Record, frozen=True, kw_only=True):
-    """Where one host of the job lives on this machine, and what all hosts share.
+    """Where one host of the job lives on this machine, and values that all hosts share.
 
-    `submitted` is a path as the host sees it.
+    `submitted`: the source archive's path as the host sees it. `port`: the rendezvous port. `cpus`: this machine's.
     """
 
     host: str
@@ -54,7 +54,7 @@ def resources(asked: JobFile, host: str) -> dict[str, Any]:
 
 
 def documents(asked: JobFile, setup: HostSetup, region: str) -> dict[str, Any]:
-    """Return every document in input/config of *setup*, by file name."""
+    """Return the documents in *setup*'s input/config, by file name."""
     files: dict[str, Any] = {
         "hyperparameters.json": write.hyperparameters(asked, setup.submitted, region),
         "inputdataconfig.json": write.inputs(asked),
@@ -73,15 +73,15 @@ def environment(asked: JobFile, setup: HostSetup, own: Mapping[str, str], region
     """Return the environment of *setup*'s `train`: the person's *own*, then the platform's variables, then the job's.
 
     A container gets none of the person's variables. OMP_NUM_THREADS is set unless the person set it: the hosts share
-    this machine's cores, and each would use all of them.
+    this machine's cores, and otherwise each would use all of them.
     """
     kept = {} if setup.contained else {name: value for name, value in own.items() if not _is_foreign(name)}
     ranks = len(asked.hosts) * (asked.spec.processes_per_host or 1)
     if ranks > 1 and "OMP_NUM_THREADS" not in kept:
         kept["OMP_NUM_THREADS"] = str(max(1, setup.cpus // ranks))
-    if "TOOLKIT_LOG_PROGRESS" in own:  # What the console of `toolkit run` can show of progress bars.
+    if "TOOLKIT_LOG_PROGRESS" in own:  # How the console of `toolkit run` shows progress bars.
         kept["TOOLKIT_LOG_PROGRESS"] = own["TOOLKIT_LOG_PROGRESS"]
-    kept.setdefault("TOOLKIT_LOG_FAILURE", "brief")  # The summary at the end names the cause of the failure once.
+    kept.setdefault("TOOLKIT_LOG_FAILURE", "brief")  # The summary names the failure's cause.
     if asked.spec.processes_per_host:
         kept["TOOLKIT_PROCESSES_PER_HOST"] = str(asked.spec.processes_per_host)
     if asked.spec.rules is not None:

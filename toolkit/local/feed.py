@@ -1,9 +1,8 @@
-"""The writer of a Pipe channel: one FIFO for each epoch, `<channel>_0`, `<channel>_1`, ..., filled from files in name
-order.
+"""Writes a Pipe channel: one FIFO for each epoch, `<channel>_0`, `<channel>_1`, ..., filled from files in name order.
 
-Opening a FIFO waits for its reader, so `run` has a process of its own. It runs until it is killed; `withdraw` then
-removes the FIFOs that nobody read. The next epoch's FIFO exists before the current one can end, because a script may
-look for it.
+`run` has its own process, because opening a FIFO waits for its reader. It runs until it is killed; `withdraw` then
+removes the unread FIFOs. The next epoch's FIFO is made before the current epoch ends, because a script may check for
+it.
 """
 
 import os
@@ -16,7 +15,7 @@ PIECE_BYTES = 1 << 20
 
 
 class Feed(Record, frozen=True, kw_only=True):
-    """What feeds one channel of one host. `fifo`: the path of the FIFOs without "_0"."""
+    """The FIFOs and files of one Pipe channel of one host. `fifo`: the FIFOs' path without "_0"."""
 
     fifo: Path
     files: tuple[Path, ...]
@@ -26,8 +25,8 @@ class Feed(Record, frozen=True, kw_only=True):
 
 
 def run(feed: Feed) -> int:
-    """Feed epoch after epoch, without end; return 1 if a file cannot be read or a FIFO cannot be made."""
-    # A reader that leaves early is an error to handle, not a reason to die.
+    """Feed epoch after epoch, endlessly; return 1 if a file cannot be read or a FIFO cannot be made."""
+    # Without SIGPIPE, a reader that leaves early causes EPIPE, which `fill` handles.
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     number = 0
     try:
@@ -56,7 +55,7 @@ def fill(fifo: Path, files: tuple[Path, ...]) -> None:
                     while piece := source.read(PIECE_BYTES):
                         _write_whole(pipe.fileno(), piece)
     except BrokenPipeError:
-        pass  # An epoch may be read in part.
+        pass  # A script may read only a part of an epoch.
 
 
 def withdraw(feed: Feed) -> None:

@@ -1,4 +1,4 @@
-"""One host while a job runs: its `train`, its output, and how it is stopped or killed."""
+"""One host of a running job: its `train`, its output, and how `toolkit run` stops or kills it."""
 
 import os
 import re
@@ -88,11 +88,11 @@ class Host:
         )
 
     def stop(self, now_s: float) -> None:
-        """Have SIGTERM sent to `train` at *now_s*."""
+        """Ask for SIGTERM to `train` at *now_s*."""
         self.stops_at_s = now_s
 
     def vanish(self) -> None:
-        """Send SIGKILL to every process of this host; they are stopped first, so that none of them forks meanwhile."""
+        """Send SIGKILL to every process of this host. Three passes also catch processes that others fork meanwhile."""
         marker = f"{BASE_DIR}={self.staged.setup.base}".encode()
         for _ in range(3):
             left = {pid for root in marked(marker) | {self.pid} for pid in (root, *descendants(root))}
@@ -100,13 +100,13 @@ class Host:
 
 
 class ContainedHost(Host):
-    """One host that is a container; `pid` is the pid of `docker run`."""
+    """One host in a container; `pid` is that of `docker run`."""
 
     def stop(self, now_s: float) -> None:
-        """As for a process, but not before `train` has printed something.
+        """As for a process, but wait up to SILENT_S for `train`'s first output.
 
-        SIGTERM ends the client if there is no container yet, and the kernel drops a signal to a PID 1 that has no
-        handler for it yet.
+        Before the container exists, SIGTERM ends only the client; and the kernel drops a signal to a PID 1 that has no
+        handler yet.
         """
         self.stops_at_s = now_s if self.heard else now_s + SILENT_S
 
@@ -116,7 +116,7 @@ class ContainedHost(Host):
 
 
 class SampleReader:
-    """Reads a growing metrics.jsonl; each line once."""
+    """Reads each line of a growing metrics.jsonl once."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -129,11 +129,11 @@ class SampleReader:
                 file.seek(self._offset)
                 yield from decoded(self._whole(file))
         except OSError:
-            return  # Not there yet, or never.
+            return  # The file does not exist (yet).
 
     def _whole(self, file: IO[bytes]) -> Iterator[bytes]:
         for line in file:
             if not line.endswith(b"\n"):
-                return  # The rest of it is still to be written.
+                return  # `train` has not written the rest of the line yet.
             self._offset += len(line)
             yield line

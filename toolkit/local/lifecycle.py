@@ -1,4 +1,4 @@
-"""The lifecycle of a job over its hosts: which host is stopped or killed when. Pure: facts and times in, orders out.
+"""Pure: decides which hosts of a job are stopped or killed, and when. Facts and times in, orders out.
 
 a person or a limit stops the job   every host gets SIGTERM; hosts that still run after 120 s are killed
 a second Ctrl-C                     every host is killed
@@ -13,7 +13,7 @@ from toolkit.exit_codes import INTERRUPTED, STOPPED, TEMPORARY_FAILURE
 from toolkit.jobfile.spec import Kill
 from toolkit.records import Record
 
-GRACE_S = 120.0  # What the platform gives a container between SIGTERM and SIGKILL (`docker stop -t 120`).
+GRACE_S = 120.0  # The platform's time between SIGTERM and SIGKILL (`docker stop -t 120`).
 
 Order = Literal["stop", "kill"]
 Reason = Literal["", "asked", "time", "max-run", "failed"]
@@ -51,11 +51,11 @@ class Lifecycle:
         return not self.running
 
     def asked_to_stop(self, now_s: float) -> list[tuple[Order, str]]:
-        """Return the orders for a stop request: stop all hosts, or kill them if the job is stopping already."""
+        """Return the orders for a stop request: stop all hosts, or kill them if the job is already stopping."""
         return self._kill_all() if self.reason else self._stop_all("asked", now_s)
 
     def ended(self, host: str, code: int, now_s: float) -> list[tuple[Order, str]]:
-        """Return the orders that follow when *host*'s `train` has ended with *code* (128 + signal for a death)."""
+        """Return the orders after *host*'s `train` has ended with *code* (128 + number if a signal killed it)."""
         if host in self.running:
             self.running.remove(host)
         self.codes[host] = code
@@ -66,7 +66,7 @@ class Lifecycle:
         return [] if self.reason else self._stop_all("failed", now_s)
 
     def due(self, now_s: float) -> list[tuple[Order, str]]:
-        """Return the orders whose time has come at *now_s*."""
+        """Return the orders that are due at *now_s*."""
         orders: list[tuple[Order, str]] = []
         while self._kills and self._kills[0].after_s <= now_s:
             host = self._kills.pop(0).host
@@ -84,7 +84,7 @@ class Lifecycle:
         return orders
 
     def next_s(self) -> float | None:
-        """Return the time of the next order that `due` will return, None if there is none."""
+        """Return the time of the next order that `due` returns, None if there is none."""
         times = [kill.after_s for kill in self._kills] + [after_s for after_s, _ in self._limits]
         if self._kill_at_s is not None:
             times.append(self._kill_at_s)
@@ -100,7 +100,7 @@ class Lifecycle:
 
 
 class JobEnd(Record, frozen=True, kw_only=True):
-    """How the job ended, in the platform's terms. `host`: the host whose failure it is."""
+    """How the job ended, in the platform's terms. `host`: the host that failed first."""
 
     status: Literal["Completed", "Failed", "Stopped"]
     secondary: Literal["Completed", "Failed", "Stopped", "MaxRuntimeExceeded"]
@@ -109,9 +109,9 @@ class JobEnd(Record, frozen=True, kw_only=True):
 
 
 def job_end(lifecycle: Lifecycle, *, interrupted: bool = False, first: str = "") -> JobEnd:
-    """Return how the job of the finished *lifecycle* ended; *first*: the host that is known to have failed first.
+    """Return how the job of the finished *lifecycle* ended; *first*: the host that failed first, if known.
 
-    A job stopped before its end does not succeed, even if its scripts ended with 0.
+    A job that was stopped early does not count as completed, even if its scripts ended with 0.
     """
     if lifecycle.failures:
         host = first or next((host for host in lifecycle.failures if host in lifecycle.vanished), lifecycle.failures[0])

@@ -1,19 +1,19 @@
-"""A program that gives a host of `toolkit run` an /opt/ml of its own and then becomes its `train`:
+"""A program that gives a host of `toolkit run` its own /opt/ml and then execs the host's `train`:
 
     python -I -S mounts.py BASE COMMAND...    COMMAND sees BASE as /opt/ml
-    python -I -S mounts.py BASE               only tries; prints why it cannot be, ends with 1
+    python -I -S mounts.py BASE               only tries; on failure prints the reason and exits with 1
 
 Goal: a script that writes to the literal /opt/ml/checkpoints writes into its own host's folder, as in a container.
-Plan: a mount namespace of its own (root), or one within a user namespace (everybody else), and in it BASE bound to
-/opt/ml. The pid stays, so signals, the exit status, /proc and the parent are as without it.
+Plan: a new mount namespace (for other users than root also a user namespace), in which BASE is bound to /opt/ml. The
+pid stays the same, so signals, the exit status, /proc and the parent are as without it.
 
-- In the user namespace a user keeps the own number (it is mapped to itself), and with it files, processes, /tmp and
-  devices; other numbers are shown as 65534, and programs with the set-user-ID bit have no effect.
-- Mounts of the machine still arrive (MS_SLAVE); nothing that is mounted here can be seen outside, and it ends with the
-  last process of the host.
-- Where the machine has no /opt/ml, none is made: /opt is covered by a small file system in memory that holds all that
-  /opt holds, bound, and ml besides.
-- It is run by its path, without site-packages: it imports the standard library alone.
+- In the user namespace a user keeps the own UID (it is mapped to itself), and so files, processes, /tmp and devices.
+  Other UIDs are shown as 65534, and set-user-ID bits have no effect.
+- New mounts of the machine appear in the namespace (MS_SLAVE). Mounts made here are invisible outside, and end with the
+  host's last process.
+- If the machine has no /opt/ml, none is made on its disk: a small tmpfs covers /opt, with bind mounts of all that /opt
+  holds, and ml.
+- `toolkit run` starts this file by its path without site-packages, so it imports only the standard library.
 """
 
 import ctypes
@@ -32,7 +32,7 @@ LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 def main(words: list[str]) -> None:
-    """Enter the namespace and become the command; where it is only tried, end with 1 if it cannot be."""
+    """Enter the namespace and exec the command; without a command, exit with 1 if the namespace cannot be entered."""
     base, command = words[0], words[1:]
     parent = os.getppid()
     try:
@@ -43,7 +43,7 @@ def main(words: list[str]) -> None:
         os.write(2, f"[toolkit] warning: no /opt/ml of its own: {error.filename}: {error.strerror}\n".encode())
     if not command:
         return
-    # A change of credentials may have cleared it.
+    # The user namespace's change of credentials may have cleared the death signal.
     LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -54,7 +54,7 @@ def enter(base: str) -> None:
     """Make *base* this process' /opt/ml.
 
     Raises:
-        OSError: the kernel does not allow it; `filename` says what was tried.
+        OSError: the kernel does not allow it; `filename` names the attempted step.
     """
     unshare()
     mount("none", "/", "", MS_REC | MS_SLAVE)
@@ -66,7 +66,7 @@ def enter(base: str) -> None:
 
 
 def unshare() -> None:
-    """Leave the machine's mount namespace; who is not root leaves its user namespace as well, to be allowed to."""
+    """Enter a new mount namespace; for other users than root also a new user namespace, which permits the first."""
     if os.geteuid() == 0:
         checked(LIBC.unshare(CLONE_NEWNS), "a mount namespace")
         return
@@ -77,11 +77,11 @@ def unshare() -> None:
             with open(f"/proc/self/{name}", "w") as file:
                 file.write(text)
         except FileNotFoundError:
-            pass  # setgroups: a kernel before 3.19.
+            pass  # Kernels before 3.19 have no setgroups.
 
 
 def cover(folder: str) -> None:
-    """Cover *folder* by a file system in memory that holds all that it holds, and the target's own name."""
+    """Cover *folder* with a tmpfs that shows all of its content by bind mounts, and has an empty folder for TARGET."""
     before = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     names = os.listdir(folder)
     mount("tmpfs", folder, "tmpfs", MS_NOSUID | MS_NODEV, "mode=755,size=1m")
@@ -101,13 +101,13 @@ def cover(folder: str) -> None:
 
 
 def mount(source: str, target: str, kind: str, flags: int, options: str = "") -> None:
-    """mount(2)."""
+    """Call mount(2)."""
     result = LIBC.mount(source.encode(), target.encode(), kind.encode(), ctypes.c_ulong(flags), options.encode())
     checked(result, f"mounting on {target}")
 
 
 def checked(result: int, what: str) -> None:
-    """Raise the OSError of a system call that failed."""
+    """Raise OSError if *result* is a failed system call's; *what* becomes its filename."""
     if result:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number), what)

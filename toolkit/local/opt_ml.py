@@ -1,7 +1,7 @@
 """Gives every host of `toolkit run` its own /opt/ml if the kernel allows it; else warns if a script uses it.
 
-Every SageMaker script may write to the literal /opt/ml/checkpoints. On a machine that is not a container that is one
-folder of the machine, for all hosts and jobs. mounts.py gives each host its own; whether it can is tried once.
+SageMaker scripts may write to the literal /opt/ml/checkpoints. Outside a container all hosts and jobs on the machine
+share that folder. mounts.py gives each host its own; `toolkit run` first tries once whether it can.
 """
 
 import os
@@ -22,7 +22,7 @@ from toolkit.log import Log
 MOUNTS = Path(__file__).with_name("mounts.py")
 WITHIN_S = 20.0
 LITERAL = re.compile(rb"""(?<![\w./-])/opt/ml(?![\w.-])[^"'\s()]*""")
-# What is looked into: texts of a script's size.
+# Larger files are not searched: they are no scripts.
 LOOKED_AT_BYTES = 1 << 20
 INSTEAD = {
     "/opt/ml/checkpoints": "SM_CHECKPOINT_DIR",
@@ -33,8 +33,8 @@ INSTEAD = {
 
 
 def with_own(asked: JobFile, staged: Sequence[Staged], log: Log) -> tuple[Staged, ...]:
-    """Return *staged* with the command that gives each host its own /opt/ml in front, unchanged if the kernel does not
-    allow it; then warn if a script of the job names /opt/ml."""
+    """Return *staged* with the command that gives each host its own /opt/ml. If the kernel does not allow it, return
+    *staged* unchanged, and warn if a script of the job names /opt/ml."""
     if asked.run.backend == "docker":
         return tuple(staged)
     reason = _hidden(asked) or refused(staged[0].setup.base)
@@ -57,7 +57,7 @@ def _enter(base: Path) -> tuple[str, ...]:
 
 
 def _hidden(asked: JobFile) -> str:
-    """Return why /opt/ml must stay as it is, "" if it need not: the job uses a file below the machine's own /opt/ml."""
+    """Return why /opt/ml must not be covered: the job uses a file below the machine's own. "" if it may be covered."""
     needed = [asked.run.job_dir, asked.spec.checkpoints, *(channel.folder for channel in asked.spec.channels)]
     needed += [Path(sys.prefix), Path(sys.base_prefix), MOUNTS]
     target = BASE.resolve()
@@ -92,6 +92,6 @@ def _named(asked: JobFile) -> Iterator[tuple[str, str]]:
             continue
         for number, line in enumerate(content.split(b"\n"), 1):
             match = LITERAL.search(line.partition(b"#")[0])
-            # os.environ.get("SM_MODEL_DIR", "/opt/ml/model") is as it should be.
+            # os.environ.get("SM_MODEL_DIR", "/opt/ml/model") is correct.
             if match and b"SM_" not in line:
                 yield f"{name}:{number}", os.fsdecode(match[0])

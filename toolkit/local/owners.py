@@ -1,5 +1,5 @@
-"""Gives the files that root wrote in another user's folder to that user: `sudo toolkit run`, containers that run as
-root."""
+"""Changes the owner of files that root wrote in another user's folder (`sudo toolkit run`, containers that run as root)
+to that user."""
 
 import os
 import stat
@@ -11,10 +11,9 @@ Owner = tuple[int, int]
 
 
 def heir(folder: Path) -> Owner | None:
-    """Return the owner (user, group) of *folder* or of the nearest folder above it; None if nothing is to be given
-    away.
+    """Return the (user, group) that gets root's files: the owner of *folder* or of the nearest existing folder above.
 
-    A folder in which everyone may write (/tmp) has no heir.
+    Return None if we are not root, if root owns that folder, or if everyone may write to it (/tmp).
     """
     if os.geteuid() != 0:
         return None
@@ -23,10 +22,10 @@ def heir(folder: Path) -> Owner | None:
 
 
 def hand_over(folder: Path, owner: Owner) -> None:
-    """Give what root has in *folder*, itself included, to *owner*.
+    """Change the owner of root's files in *folder*, and of *folder* itself, to *owner*.
 
-    Links are not followed, and a file that has another name elsewhere is not this folder's alone. What fails stays
-    root's.
+    Links are not followed. A file with a hard link outside *folder* stays root's, and so does one that cannot be
+    changed.
     """
     names: Counter[tuple[int, int]] = Counter()
     for _, folders, files, place in os.fwalk(folder):
@@ -47,7 +46,7 @@ def _give(name: str | Path, owner: Owner, place: int | None, names: Mapping[tupl
         try:
             os.chown(name, *owner, dir_fd=place, follow_symlinks=False)
         except OSError:
-            pass  # Gone meanwhile, or on a file system that has no owners.
+            pass  # The file is gone meanwhile, or its file system has no owners.
 
 
 def _status(name: str | Path, place: int | None) -> os.stat_result | None:

@@ -21,7 +21,7 @@ class HostProgress(Record, frozen=True, kw_only=True):
     """One host's progress: its state, its newest samples, the cause of its failure, and the states of its progress
     bars.
 
-    `followed`: it ended because another host had failed.
+    `followed`: the host ended because another one had failed.
     """
 
     name: str
@@ -63,10 +63,10 @@ def status_line(progress: JobProgress) -> str:
 
 
 def rows(progress: JobProgress, *, width: int, height: int) -> list[Row]:
-    """Return *progress* as rows for a screen of *width* columns and *height* rows, of which at most half are used.
+    """Return *progress* as rows for a screen of *width* columns and *height* rows; at most half of the rows are used.
 
-    Each host has a row. If there are more hosts than rows, the last row counts the rest; hosts that failed are shown
-    first. Progress bars come last.
+    Each host has a row. If there are more hosts than rows, failed hosts are preferred, and the last row counts the
+    others. Progress bars come last.
     """
     hosts = sorted(progress.hosts, key=lambda host: natural(host.name))
     room = max(height // 2 - 2, 1)
@@ -85,7 +85,7 @@ def rows(progress: JobProgress, *, width: int, height: int) -> list[Row]:
 
 
 def style_of(host: HostProgress) -> Style:
-    """Return the style of a host's state: red for a failure of its own."""
+    """Return the style of a host's state: red for its own failure, yellow if it only followed another host."""
     return _STYLES.get(host.state, "yellow" if host.followed else "bold red")
 
 
@@ -102,7 +102,7 @@ def _counted(hosts: Sequence[HostProgress]) -> str:
 
 
 def _folded(hosts: list[HostProgress], room: int) -> tuple[list[HostProgress], list[HostProgress]]:
-    """Return (the hosts that are shown, the others): those that failed first, then by name."""
+    """Return (the hosts to show, the others), each in the given order; failed hosts are shown before others."""
     if len(hosts) <= room:
         return hosts, []
     by_need = sorted(hosts, key=lambda host: style_of(host) != "bold red")
@@ -111,7 +111,7 @@ def _folded(hosts: list[HostProgress], room: int) -> tuple[list[HostProgress], l
 
 
 def _table(hosts: Sequence[HostProgress], width: int) -> Iterator[Row]:
-    """Yield a row of headings and one for each host; as many metrics as fit beside an error."""
+    """Yield a row of headings and one row for each host, with as many metrics as fit beside the error."""
     steps = [_step(host) for host in hosts]
     names = list(dict.fromkeys(sample.name for host in hosts for sample in host.samples if sample.name != "step"))
     columns = [["host", *(host.name for host in hosts)], ["state", *(host.state for host in hosts)]]
@@ -143,7 +143,7 @@ def _value(host: HostProgress, name: str) -> str:
 
 
 def _cut(line: Row, width: int) -> Row:
-    """Return *line* without invisible characters, cut at the width of the screen."""
+    """Return *line* without unprintable characters, cut at *width*."""
     cut: list[Span] = []
     left = width
     for text, style in line:

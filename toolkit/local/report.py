@@ -1,4 +1,4 @@
-"""job.json: what the platform would report of a job, and the same for people. Pure."""
+"""Pure: makes job.json, the platform's report of a job, and the summary for the console."""
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timezone
@@ -11,12 +11,12 @@ from toolkit.local.lifecycle import JobEnd, Lifecycle
 from toolkit.metrics.sample import Sample
 from toolkit.records import Record
 
-REASON_CHARACTERS = 1024  # What DescribeTrainingJob keeps of output/failure.
+REASON_CHARACTERS = 1024  # DescribeTrainingJob keeps the first 1,024 characters of output/failure.
 
 
 class HostReport(Record, frozen=True, kw_only=True):
-    """How one host ended: the exit code of its `train` (128 + signal for a death), and what happened on this host,
-    which need not be the cause of the job's failure."""
+    """How one host ended. `exit_code`: of its `train` (128 + number if a signal killed it). `cause`: what happened on
+    this host, which need not be the cause of the job's failure."""
 
     exit_code: int | None
     status: str = ""
@@ -24,7 +24,7 @@ class HostReport(Record, frozen=True, kw_only=True):
 
 
 class JobReport(Record, frozen=True, kw_only=True):
-    """A job as job.json has it. Times are UTC; `billable_seconds` is hosts x `training_seconds`."""
+    """The content of job.json. Times are UTC; `billable_seconds` is hosts x `training_seconds`."""
 
     name: str
     status: Literal["InProgress", "Completed", "Failed", "Stopped"]
@@ -50,8 +50,8 @@ def moment(seconds: float) -> str:
 def first_failure(lifecycle: Lifecycle, outcomes: Mapping[str, Outcome]) -> str:
     """Return the host that failed first, as far as the hosts' outcomes show; "" if none failed.
 
-    A vanished host is always the cause. Otherwise it is the earliest host whose script failed by itself: a host that
-    was stopped, or lost a peer (exit code 75), only follows another one.
+    A vanished host is always the cause. Otherwise the cause is the first host whose script failed by itself: a host
+    that was stopped or lost a peer (exit code 75) only follows another one.
     """
     failures = [host for host in lifecycle.failures if host in lifecycle.vanished] or lifecycle.failures
     if not failures or failures[0] in lifecycle.vanished:
@@ -59,19 +59,19 @@ def first_failure(lifecycle: Lifecycle, outcomes: Mapping[str, Outcome]) -> str:
     told = [host for host in failures if host in outcomes]
     own = [host for host in told if outcomes[host].status == "failed" and outcomes[host].exit_code != TEMPORARY_FAILURE]
     agreed = {outcomes[host].host for host in own}
-    if len(agreed) == 1 and agreed <= set(failures):  # Over the link hosts know whose failure was the first.
+    if len(agreed) == 1 and agreed <= set(failures):  # With the link, the hosts agree on the first failure.
         return agreed.pop()
     return min(own, key=lambda host: _failed_at_ns(outcomes[host], failures.index(host))) if own else failures[0]
 
 
 def accused(verdict: JobEnd, outcomes: Mapping[str, Outcome]) -> str:
-    """Return the host that is the cause of the failure, "" for a hang without one."""
+    """Return the host that caused the failure; "" if none did, or for a hang of no single host."""
     told = outcomes.get(verdict.host)
     return "" if told is not None and told.kind == "Hang" and not told.host else verdict.host
 
 
 def own_end(outcome: Outcome, host: str) -> str:
-    """Return what happened on *host* itself, "" if it ended well."""
+    """Return what happened on *host* itself, "" if it succeeded."""
     if outcome.status == "succeeded":
         return ""
     if outcome.kind == "Hang":
@@ -94,9 +94,9 @@ def failure_reason(verdict: JobEnd, vanished: bool, failure: str) -> str:
 
 
 def last_values(samples: Iterable[Sample], before: Mapping[str, Sample] | None = None) -> dict[str, Sample]:
-    """Return the newest sample of each metric, the first rank's where several print it.
+    """Return the newest sample of each metric, from the lowest rank that prints it.
 
-    *samples* are by time; *before* is what this function returned for the samples before them.
+    *samples* are ordered by time; *before* is this function's result for the samples before them.
     """
     newest = dict(before or {})
     for sample in samples:
@@ -112,7 +112,7 @@ def value_text(value: float) -> str:
 
 
 def summary(report: JobReport, job_dir: Path) -> str:
-    """Return the summary that a person sees at the end."""
+    """Return the summary that is printed at the job's end."""
     end = f"{report.status} ({report.secondary_status})" if report.secondary_status != report.status else report.status
     lines = [f"{report.name}: {end}, exit code {report.exit_code}"]
     if report.failure_reason:

@@ -1,9 +1,8 @@
-"""Simulates the platform: starts a `train` for each host, relays its output, stops or kills it, and reports how the job
-ended.
+"""Simulates the platform: starts a `train` for each host, relays its output, stops or kills it, and reports the end.
 
-One thread with one poll loop. lifecycle.py decides; this file acts: processes, pipes, clocks, signals. A host is one
-`train` and all processes below it, found by their base folder in their environments: what the platform would lose with
-a machine.
+One thread runs one poll loop. lifecycle.py decides; this file acts on processes, pipes, clocks and signals. A host is
+its `train` and all processes below it, found by the base folder in their environments: all processes that the platform
+would lose with a machine.
 """
 
 import os
@@ -43,23 +42,23 @@ from toolkit.supervise.kernel import prctl
 from toolkit.supervise.signals import Signals, Wishes, stops
 
 ENGINES_OWN = (125, 126, 127)  # Exit codes of `docker run` if the container's program was not started.
-DRAIN_S = 2.0  # How long the pipes of a host that has ended are still read.
-LOOK_S = 1.0  # How often the progress is shown, and
-BARS_S = 0.25  # how often while progress bars move.
+DRAIN_S = 2.0  # How long the pipes of a host are still read after its end.
+LOOK_S = 1.0  # Interval at which the progress is shown.
+BARS_S = 0.25  # The same while progress bars move.
 READ_BYTES = 1 << 16
 
 
 def simulate(asked: JobFile, own: Mapping[str, str], log: Log, make_display: Callable[[], Display]) -> JobReport:
-    """Run the job of *asked* to its end and return its report, which is also in JOBDIR/job.json.
+    """Run the job of *asked* to its end and return its report, which is also written to JOBDIR/job.json.
 
-    *own* is the person's environment; *make_display* is called once the job starts.
+    *own*: the person's environment. *make_display* is called when the job starts.
 
     Raises:
         ContractError, UserError, PlatformError: the job could not be started.
     """
-    check.check(asked)  # Before an earlier job's results are cleared away.
+    check.check(asked)  # Before an earlier job's results are removed.
     kept = () if asked.spec.checkpoints is None else (asked.spec.checkpoints,)
-    heirs = {folder: owners.heir(folder) for folder in (asked.run.job_dir, *kept)}  # Before anything is made.
+    heirs = {folder: owners.heir(folder) for folder in (asked.run.job_dir, *kept)}  # Before any folder is made.
     lock = stage.claim(asked.run.job_dir)
     try:
         staged = opt_ml.with_own(asked, stage.stage(asked, own, log), log)
@@ -80,7 +79,7 @@ def simulate(asked: JobFile, own: Mapping[str, str], log: Log, make_display: Cal
         try:
             collect.write_json(job_json, report)
         except OSError as error:
-            log.error(f"{job_json} could not be written: {error.strerror}")  # The job's end stays as it is.
+            log.error(f"{job_json} could not be written: {error.strerror}")  # The job's result does not change.
         return report
     finally:
         for folder, heir in heirs.items():
@@ -106,7 +105,7 @@ class Simulation:
         self._selector = selectors.PollSelector()
 
     def run(self) -> None:
-        """Start all hosts and return when each has ended and its output has been read."""
+        """Start all hosts; return after each has ended and its output is read."""
         with Signals() as signals:
             self._selector.register(signals.fd, selectors.EVENT_READ)
             self._start()
@@ -134,7 +133,7 @@ class Simulation:
             self._show_progress()
 
     def clear(self) -> None:
-        """Remove every process, FIFO and open file of the job, also after an error."""
+        """Kill every process, remove every FIFO and close every file of the job, also after an error."""
         for pid in self._feeders:
             send(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
@@ -194,7 +193,7 @@ class Simulation:
         try:
             host.log.write(collapsed(block))
         except OSError:
-            pass  # A full disk must not end the job; the job reports its own errors.
+            pass  # A full disk must not end the job.
         lines = stream.lines(block)
         if lines:
             self._display.lines(host.name, stream.fd, lines)
@@ -275,7 +274,7 @@ def _report(
     outcomes = collect.outcomes(staged)
     end: JobEnd = job_end(lifecycle, interrupted=simulation.interrupted, first=first_failure(lifecycle, outcomes))
     refused = _refused(staged, lifecycle, outcomes)
-    if end.host in refused:  # The image is wrong: the script did not start.
+    if end.host in refused:  # The container did not start: a user's error, as a wrong image.
         end = msgspec.structs.replace(end, exit_code=UserError.exit_code)
     gathered = collect.collect(asked.run.job_dir, staged, log)
     last = gathered.last
@@ -311,9 +310,10 @@ def _report(
 
 
 def _refused(staged: Sequence[Staged], lifecycle: Lifecycle, outcomes: Mapping[str, Outcome]) -> dict[str, str]:
-    """Return the hosts whose containers the engine could not start, each with its message.
+    """Return the engine's message for each host whose container it could not start.
 
-    The engine ends with 125, or with 126 or 127 if the image has no `train`; a `train` that ran has written an outcome.
+    `docker run` exits with 125, or with 126 or 127 if the image has no `train`. A `train` that ran has written an
+    outcome.
     """
     told = {}
     for host in staged:

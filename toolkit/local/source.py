@@ -1,8 +1,8 @@
 """Packs the source folder of a job as the SDK submits it: its files, and the targets of its links.
 
-A link within the source stays a relative link. A link to a place outside is replaced by the file or folder, since it
-would lead nowhere in a container. A large folder outside is left out, as it holds data rather than code; so is
-everything that is neither a file nor a folder.
+A link within the source stays a relative link. A link to a file or folder outside is replaced by its content, because
+in a container it would be broken. If that is a large folder it is left out: it holds data and not code. Everything that
+is neither a file nor a folder is left out, too.
 """
 
 import os
@@ -15,22 +15,22 @@ from toolkit.log import Log
 from toolkit.records import Record
 from toolkit.source.files import kind_of
 
-# Says that a folder is a job's; stage.py puts it there.
+# The file that marks a job's folder; stage.py creates it.
 MARK = ".toolkit-job"
-# Never a part of the code, and often large.
+# Folders that are never part of the code, and often large.
 LEFT_OUT = frozenset({".git", ".hg", "__pycache__", ".venv", ".mypy_cache", ".ruff_cache", ".pytest_cache"})
 
 
-# A folder that a link leads to is code up to these.
+# A linked folder outside the source counts as code up to this size.
 LINKED_BYTES = 100 << 20
 LINKED_FILES = 10_000
-# From here on a line says how much is packed, and what to do about it.
+# For a larger source, a log line says how much is packed and what to do.
 LARGE_BYTES = 100 << 20
 
 
 class Source(Record, frozen=True, kw_only=True):
-    """The content of a source folder by name: files, empty folders, links within it (with their targets), and what is
-    left out (with the reason)."""
+    """The content of a source folder by name: files, empty folders, links within it (and their targets), and entries
+    that are left out (and the reason)."""
 
     files: dict[str, Path]
     folders: tuple[str, ...]
@@ -42,7 +42,7 @@ def look(asked: JobFile) -> Source:
     """Return the parts of the source folder to submit: no caches, job folders, virtual environments or checkpoints.
 
     Raises:
-        OSError: a link's target cannot be looked at.
+        OSError: a link's target cannot be read.
     """
     root = asked.source.resolve()
     files: dict[str, Path] = {}
@@ -68,7 +68,7 @@ def look(asked: JobFile) -> Source:
             left_out[name] = f"{reason}: give it as a channel (--channel NAME={target}), or copy it"
     packed = {root, *(parent for file in files.values() for parent in (file, *file.parents))}
     for name, target in list(links.items()):
-        if target not in packed and target.is_file():  # It lies in what is no code.
+        if target not in packed and target.is_file():  # The target is in a folder that is left out.
             files[name] = target
             del links[name]
     within = {name: os.path.relpath(target, (root / name).parent) for name, target in links.items()}
@@ -76,8 +76,8 @@ def look(asked: JobFile) -> Source:
 
 
 def pack(asked: JobFile, archive: Path, log: Log) -> dict[str, str]:
-    """Write the source folder to *archive*, with requirements as requirements.txt and rules from elsewhere. Return what
-    was left out, with the reason."""
+    """Write the source folder to *archive*, with the job's requirements as requirements.txt, and its rules. Return the
+    names that are left out, with the reason."""
     found = look(asked)
     added = {} if asked.requirements is None else {"requirements.txt": asked.requirements}
     if asked.spec.rules is not None:
@@ -90,7 +90,7 @@ def pack(asked: JobFile, archive: Path, log: Log) -> dict[str, str]:
             " --source names another one"
         )
     archive.parent.mkdir(mode=0o700)  # It may hold private files of the person.
-    # Not compressed, since it never leaves this machine (400 MB: 0.6 s of CPU time, at level 1 9.5 s).
+    # Not compressed: it never leaves this machine (400 MB take 0.6 s of CPU time, at level 1 9.5 s).
     with tarfile.open(archive, "w:gz", compresslevel=0) as tar:
         for name in found.folders:
             tar.add(asked.source / name, arcname=name, recursive=False)
@@ -105,7 +105,7 @@ def pack(asked: JobFile, archive: Path, log: Log) -> dict[str, str]:
 
 
 def _linked(folder: Path, root: Path) -> dict[str, Path] | None:
-    """Return the files of *folder*, outside of the source *root*, that a link leads to; None if it is large or holds
+    """Return the files of *folder*, the target of a link, outside the source *root*; None if it is large or contains
     the source."""
     if root.is_relative_to(folder):
         return None
@@ -123,7 +123,7 @@ def _linked(folder: Path, root: Path) -> dict[str, Path] | None:
 
 
 def _entries(asked: JobFile) -> Iterator[Path]:
-    """Yield the paths of the source except folders with content."""
+    """Yield the paths in the source, without folders that have content."""
     for folder, below, names in os.walk(asked.source):
         if not below and not names and Path(folder) != asked.source:
             yield Path(folder)
@@ -134,7 +134,7 @@ def _entries(asked: JobFile) -> Iterator[Path]:
 
 
 def _is_code(folder: Path, asked: JobFile) -> bool:
-    holds = (MARK, "pyvenv.cfg")  # An earlier job's folder; a virtual environment, whatever its name is.
+    holds = (MARK, "pyvenv.cfg")  # A job's folder; a virtual environment of any name.
     return (
         folder.name not in LEFT_OUT
         and folder != asked.spec.checkpoints

@@ -1,9 +1,9 @@
-"""Makes the folders of every host as they are on the platform just before it starts the containers.
+"""Makes each host's folders as the platform makes them before it starts the containers.
 
 JOBDIR/.toolkit-job                 marks the folder as a job's; locked while the job runs
-JOBDIR/source/sourcedir.tar.gz      what was submitted: the source folder as it was at the start
+JOBDIR/source/sourcedir.tar.gz      the submitted source: a copy of the source folder at the start
 JOBDIR/hosts/algo-N/opt/ml/         one host's /opt/ml (SAGEMAKER_BASE_DIR, and mounted there)
-JOBDIR/hosts/algo-N/python/         its own interpreter, only where something may get installed
+JOBDIR/hosts/algo-N/python/         its own interpreter, only if `train` may install packages
 JOBDIR/logs/  model.tar.gz  ...     the results (collect.py)
 """
 
@@ -36,7 +36,7 @@ INSTALLED_FROM = ("requirements.txt", "setup.py", "pyproject.toml")
 
 
 class Staged(Record, frozen=True, kw_only=True):
-    """One host, ready to start. `enter`: the command in front of argv (opt_ml.py)."""
+    """One host, ready to start. `enter`: the start of the command line, before argv (opt_ml.py)."""
 
     setup: HostSetup
     enter: tuple[str, ...] = ()
@@ -48,11 +48,10 @@ class Staged(Record, frozen=True, kw_only=True):
 
 
 def claim(job_dir: Path) -> int:
-    """Take *job_dir* for this job alone, remove an earlier job's results, and return the descriptor that holds its
-    lock.
+    """Lock *job_dir* for this job, remove an earlier job's results, and return the lock's file descriptor.
 
     Raises:
-        ContractError: it holds something else, or a job that is still running.
+        ContractError: the folder holds other files, or a job that is still running.
     """
     mark = job_dir / MARK
     try:
@@ -76,15 +75,16 @@ def claim(job_dir: Path) -> int:
 
 
 def stage(asked: JobFile, own: Mapping[str, str], log: Log, *, only: Sequence[str] | None = None) -> tuple[Staged, ...]:
-    """Write the files that each host finds at its start; *own* is the person's environment, *only* names some of the
-    hosts. A warning names what is left out of the source and the channels.
+    """Write the files that each host needs at its start, and warn of what is left out of the source and the channels.
+
+    *own*: the person's environment. *only*: the hosts to prepare, None for all.
 
     Raises:
-        PlatformError: something cannot be read or written.
+        PlatformError: a file cannot be read or written.
     """
     submitted = asked.run.job_dir / "source" / "sourcedir.tar.gz"
     contained = asked.run.backend == "docker"
-    # TensorFlow's servers, two on each host, have the ports from the rendezvous' port on.
+    # TensorFlow's servers, two for each host, use the ports from the rendezvous port on.
     port, cpus = free_port(2 * len(asked.hosts)), len(os.sched_getaffinity(0))
     places = (
         HostSetup(
@@ -101,7 +101,7 @@ def stage(asked: JobFile, own: Mapping[str, str], log: Log, *, only: Sequence[st
         _say_left_out("the source", asked.source, pack(asked, submitted, log), log)
         content = {channel.name: _present_files(channel, log) for channel in asked.spec.channels}
         (asked.run.job_dir / "logs").mkdir()
-        (asked.run.job_dir / "hosts").mkdir(mode=0o700)  # Containers see what is mounted, as any user.
+        (asked.run.job_dir / "hosts").mkdir(mode=0o700)  # Containers still see what is mounted, as any user.
         if asked.spec.checkpoints:
             asked.spec.checkpoints.mkdir(parents=True, exist_ok=True)
         return tuple(stage_host(asked, setup, own, content) for setup in places)
@@ -171,7 +171,7 @@ def _contained(
 
 
 def linked_folders(channel: Channel, files: Files) -> list[Path]:
-    """Return the folders that the links to *files* lead to: a container must see them at the same paths."""
+    """Return the folders of the links' targets: a container must have them at the same paths."""
     top = channel.folder.resolve() if channel.folder.is_dir() else channel.folder.resolve().parent
     targets = {path.resolve() for _, path in files}
     return sorted({top} | {target.parent for target in targets if not target.is_relative_to(top)})
@@ -212,9 +212,9 @@ def _say_left_out(what: str, folder: Path, left_out: Mapping[str, str], log: Log
 
 
 def place_files(folder: Path, files: Files, *, lazy: bool) -> None:
-    """Put *files* below *folder*: as copies, as a download does; *lazy*: as links in read-only folders.
+    """Put *files* below *folder* as copies, like a download; *lazy*: as links in read-only folders.
 
-    A job may write into its copies without changing the person's files; streamed files are read-only (except for root).
+    A job may change its copies without changing the person's files. With *lazy*, folders are read-only except for root.
     """
     folder.mkdir(parents=True)
     for name, path in files:
@@ -229,7 +229,7 @@ def place_files(folder: Path, files: Files, *, lazy: bool) -> None:
 
 
 def remove(path: Path) -> None:
-    """Remove a file or a folder, also one with read-only folders in it."""
+    """Remove a file or a folder, even if it contains read-only folders."""
     if path.is_dir() and not path.is_symlink():
         _set_folder_modes(path, 0o755)
         shutil.rmtree(path)
@@ -238,7 +238,7 @@ def remove(path: Path) -> None:
 
 
 def make_writable(staged: Staged) -> None:
-    """Restore the usual mode of the folders of FastFile channels, so that a person can remove them."""
+    """Make the folders of FastFile channels writable again, so that a person can remove them."""
     _set_folder_modes(staged.setup.base / "input" / "data", 0o755)
 
 
@@ -250,25 +250,25 @@ def installs(asked: JobFile) -> bool:
 def own_interpreter(folder: Path) -> str:
     """Make a virtual environment in *folder* that sees all packages of this one, and return its interpreter.
 
-    Each container has its own Python: a job's packages must not change the person's environment, and two hosts must not
-    write to one environment at once.
+    On the platform each container has its own Python. Here a job must not change the person's environment, and two
+    hosts must not write to one environment at once.
     """
     import venv
 
     venv.EnvBuilder(symlinks=True, with_pip=False).create(folder)
     library = folder / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
     seen = [path for path in sys.path if Path(path).name in ("site-packages", "dist-packages")]
-    seen.append(str(Path(__file__).parents[2]))  # The toolkit itself, where it runs from a checkout.
+    seen.append(str(Path(__file__).parents[2]))  # The toolkit itself if it runs from a checkout.
     lines = [f"import site; site.addsitedir({path!r})" for path in seen]
     (library / "outer.pth").write_text("\n".join(lines) + "\n")
     return str(folder / "bin" / "python")
 
 
 def free_port(count: int = 1) -> int:
-    """Return a port for the rendezvous such that it, the *count* - 1 ports above it and the one below it (the link's)
-    are free.
+    """Return a free rendezvous port; the *count* - 1 ports above it and the port below it (the link's) are free, too.
 
-    It lies below the kernel's range for outgoing connections (ip_local_port_range, from 32768 on), which come and go.
+    It is below the kernel's range for outgoing connections (ip_local_port_range, from 32768 on): one of those could
+    take it at any time.
     """
     for port in random.sample(PORTS, len(PORTS)):
         if all(_is_free(each) for each in range(port - 1, port + count)):

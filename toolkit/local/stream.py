@@ -1,7 +1,8 @@
 """Pure: splits one stream of a host's `train` into whole lines and the newest states of progress bars.
 
-With one rank the stream has the script's own bytes. With several, `train` writes whole lines with the rank's prefix
-and, with TOOLKIT_LOG_PROGRESS=live, states of progress bars that end with a carriage return: "[algo-1 rank 3]  45%\\r".
+With one rank the stream consists of the script's own bytes. With several, `train` writes whole lines with the rank's
+prefix and, with TOOLKIT_LOG_PROGRESS=live, states of progress bars that end with a carriage return:
+"[algo-1 rank 3]  45%\\r".
 """
 
 import re
@@ -9,13 +10,16 @@ import re
 from toolkit.supervise.bars import kept_from, last_state, split
 from toolkit.supervise.lines import Lines
 
-STATE_BYTES = 4096  # A longer text is no state of a bar that anybody could read.
+STATE_BYTES = 4096  # A longer text is no state of a progress bar.
 _RANK = re.compile(rb"\[(?:\S+ )?rank \d+\] |\[1,mpirank:\d+,\S*?\]<std(?:out|err)>:")
 
 
 class HostStream:
-    """Stream *fd* (1 or 2) of a host. `states`: the newest state of each bar whose line is unfinished, by the prefix of
-    its rank (b"" without one). `moved`: a state has not been shown yet; the display resets it."""
+    """Stream *fd* (1 or 2) of a host.
+
+    `states`: the newest state of each progress bar whose line is unfinished, by its rank's prefix (b"" without one).
+    `moved`: a state has not been shown yet; the caller resets it after it has shown the progress.
+    """
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
@@ -24,7 +28,7 @@ class HostStream:
         self._lines = Lines()
 
     def feed(self, piece: bytes) -> tuple[bytes, ...]:
-        """Return the blocks of whole lines that *piece* completes, and pieces of a line that is too long."""
+        """Return the blocks of whole lines that *piece* completes; a line that is too long comes in several blocks."""
         blocks = tuple(filter(None, self._lines.feed(piece)))
         if self.states:
             for block in blocks:
@@ -34,8 +38,8 @@ class HostStream:
         return blocks
 
     def lines(self, block: bytes) -> bytes:
-        """Return the lines of *block*, from `feed`, to show: each in its last state, without lines that are only a
-        bar's state."""
+        """Return the lines of *block*, from `feed`, to show: each in its last state, without states of unfinished bars,
+        which are noted."""
         lines, state = split(block)
         if state:
             self._note(state)

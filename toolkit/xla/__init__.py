@@ -1,5 +1,5 @@
-"""torch_xla made true in ranks that it would leave alone (docs/pytorchxla.md). Runs in the ranks' interpreters.
+"""Makes torch_xla work across ranks on CPU (docs/pytorchxla.md). Runs in the ranks' interpreters.
 
-What cannot be written without torch lies in live/, which is no package: it is imported in a rank that has torch, and by
-nothing that walks over the packages.
+Modules that import torch at the top are in live/, which has no __init__.py: only ranks that have torch import them, and
+tools that import all packages do not find them.
 """

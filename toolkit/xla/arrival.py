@@ -1,13 +1,14 @@
-"""Waits until a rank imports torch_xla, and completes it then. Light: it runs at the start of every Python of a rank.
+"""Waits until a rank imports torch_xla, and then completes it. It runs at the start of every Python of a rank, so it
+imports almost nothing.
 
-Loaded by its path (from the start-up hook, or rank.py), so that it works where the rank's interpreter has no toolkit:
-the package is then taken from where this file lies.
+The rank hook or rank.py loads it by its path, so that it works if the rank's interpreter has no toolkit: the package is
+then imported from the folder of this file.
 """
 
 import sys
 
 LIBRARY = "torch_xla"
-TYPE_CHECKING = False  # As typing's, without importing it.
+TYPE_CHECKING = False  # Type checkers treat it as typing's; importing typing takes time.
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from importlib.machinery import ModuleSpec
@@ -16,12 +17,13 @@ if TYPE_CHECKING:
 
 
 class Arrival:
-    """A finder that finds nothing itself, and stands behind the loader of torch_xla."""
+    """A finder that wraps the loader that another finder returns for torch_xla."""
 
     def find_spec(
         self, name: str, path: "Sequence[str] | None" = None, target: "ModuleType | None" = None
     ) -> "ModuleSpec | None":
-        """Return the spec that the other finders have for torch_xla; a library may only ask whether it is there."""
+        """Return the other finders' spec for torch_xla, with its loader wrapped. A library may only ask whether
+        torch_xla is installed: nothing is imported here."""
         if name != LIBRARY:
             return None
         for finder in sys.meta_path:
@@ -33,7 +35,7 @@ class Arrival:
 
 
 class Completing:
-    """torch_xla's own loader, and what is to be done when it is through."""
+    """torch_xla's own loader, which completes torch_xla after loading it."""
 
     def __init__(self, loader: "Any") -> None:
         self._loader = loader
@@ -58,7 +60,7 @@ class Completing:
 
 
 def watch() -> None:
-    """Complete torch_xla when it is imported, once for each process."""
+    """Install the finder that completes torch_xla on import, once in each process."""
     if LIBRARY not in sys.modules and not any(type(finder).__name__ == "Arrival" for finder in sys.meta_path):
         sys.meta_path.insert(0, Arrival())
 

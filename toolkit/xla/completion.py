@@ -1,4 +1,4 @@
-"""What is done to torch_xla once it is there: made true across ranks, or watched; given the names it once had."""
+"""Completes torch_xla after its import: makes it work across ranks or guards it, and adds names that it once had."""
 
 import os
 from types import ModuleType
@@ -11,11 +11,11 @@ ALONE = (
 
 
 class AloneError(RuntimeError):
-    """Each rank of several believes that it is the only one."""
+    """torch_xla assumes in each of several ranks that it is the only one."""
 
 
 def not_loading(error: BaseException) -> ImportError:
-    """Return what to raise where torch_xla is there and does not load."""
+    """Return the exception to raise if torch_xla is installed but cannot be loaded."""
     from importlib import metadata
 
     def version(name: str) -> str:
@@ -33,10 +33,10 @@ def not_loading(error: BaseException) -> ImportError:
 
 
 def complete(module: ModuleType) -> None:
-    """Make *module*, torch_xla as just imported, right for this rank. A module of that name that is not XLA's stays.
+    """Complete *module*, the torch_xla just imported, for this rank. Another module of that name is not changed.
 
-    In a rank of the pytorchxla launcher (TOOLKIT_XLA): the old names, the script's function run in place, and on CPU
-    with several ranks the collectives. In any other rank of several on CPU: the guard.
+    In a rank of the pytorchxla launcher (TOOLKIT_XLA): add the old names, run the script's function in this process,
+    and on CPU with several ranks replace the collectives. In other ranks, if there are several on CPU: add the guard.
     """
     if not hasattr(module, "_XLAC"):
         return
@@ -60,7 +60,7 @@ def complete(module: ModuleType) -> None:
 
 
 def guard(rank: int, size: int) -> None:
-    """Let what torch_xla is asked for its ranks with raise AloneError where it believes in one of several."""
+    """Let torch_xla.runtime's world_size and global_ordinal raise AloneError if torch_xla ignores the other ranks."""
     import functools
     import sys
     from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Names that scripts of torch_xla 1.x and of the SageMaker Training Compiler use, and torch_xla 2.9 no longer has."""
+"""Adds names that scripts of torch_xla 1.x and the SageMaker Training Compiler use, but torch_xla 2.9 no longer has."""
 
 import importlib
 import importlib.util
@@ -12,7 +12,7 @@ SPAWN = "torch_xla.distributed.xla_spawn"
 
 
 def add() -> None:
-    """Give torch_xla the old names that it lacks; one that it has is its own."""
+    """Give torch_xla the old names that it lacks; names that it has are not changed."""
     import torch_xla.amp as amp
     import torch_xla.core.xla_model as xm
     import torch_xla.runtime as xr
@@ -35,7 +35,7 @@ def _grad_scaler() -> Any:
     import torch
 
     class GradScaler(torch.amp.GradScaler):
-        """torch's own loss scaler on XLA tensors. `use_zero_grad` of the old one is accepted: it changed no result."""
+        """torch's own loss scaler on XLA tensors. The old `use_zero_grad` is ignored: it never changed results."""
 
         def __init__(
             self,
@@ -52,7 +52,7 @@ def _grad_scaler() -> Any:
 
 
 def run_in_place(torch_xla: ModuleType, rank: int) -> None:
-    """Let torch_xla.launch and xmp.spawn call their function in this process: the launcher has started the ranks."""
+    """Make torch_xla.launch and xmp.spawn call their function in this process: the launcher has started the ranks."""
     import torch_xla.distributed.xla_multiprocessing as xmp
 
     def launch(

@@ -1,13 +1,13 @@
-"""Where this rank stands among all, and the host groups it shares with others."""
+"""This rank's position among all ranks, and its gloo groups with others."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 
 class Place:
-    """This rank's place: `host` is its host's number, `master` the first host's address.
+    """This rank's position: `host` is its host's number, `master` the first host's address.
 
-    The groups are made on first use, since a script may never ask for one.
+    The groups are made on first use, because a script may never need one.
     """
 
     FIELDS = ("rank", "size", "local_rank", "local_size", "host", "master")
@@ -23,7 +23,7 @@ class Place:
         self._groups: dict[tuple[int, ...], Any] = {}
 
     def store(self) -> Any:
-        """Return a store that all ranks share, apart from those of torch.distributed's own groups."""
+        """Return a store that all ranks share, separate from those of torch.distributed's own groups."""
         if self._store is None:
             from torch.distributed.distributed_c10d import PrefixStore
             from torch.distributed.rendezvous import rendezvous
@@ -33,7 +33,7 @@ class Place:
         return self._store
 
     def group(self, ranks: Sequence[int] | None = None) -> Any:
-        """Return the gloo group of *ranks*, of all without; each of them must ask for it. None for a rank alone."""
+        """Return the gloo group of *ranks* (None: of all). Each of them must call this. None if there is one rank."""
         from torch.distributed.distributed_c10d import PrefixStore, ProcessGroupGloo, default_pg_timeout
 
         if self.size == 1:
@@ -47,9 +47,9 @@ class Place:
         return self._groups[members]
 
     def group_among(self, groups: Sequence[Sequence[int]] | None) -> Any:
-        """Return the group of *groups* (lists of ordinals) that this rank is in, None if it is in none.
+        """Return the group among *groups* (lists of ordinals) that contains this rank, None if none does.
 
-        torch_xla's way to name groups: nothing, or an empty list, is all ranks.
+        As in torch_xla, None or an empty list means one group of all ranks.
         """
         if not groups:
             return self.group()
@@ -58,7 +58,7 @@ class Place:
 
 
 def of(environ: Mapping[str, str]) -> Place:
-    """Return the place that a launcher wrote into *environ* (torchrun's variables)."""
+    """Return the position that the launcher wrote into *environ* (torchrun's variables)."""
     return Place(
         rank=int(environ.get("RANK", "0")),
         size=int(environ.get("WORLD_SIZE", "1")),

@@ -1,10 +1,10 @@
-"""What a rank of the pytorchxla launcher runs: `rank.py [-m] SCRIPT ARGUMENTS...`, as torch_xla's old xla_spawn did.
+"""The program of a rank of the pytorchxla launcher: `rank.py [-m] SCRIPT ARGUMENTS...`, like torch_xla's old xla_spawn.
 
-A script with a function `_mp_fn(index)` is imported and the function called with the rank's global ordinal; the block
-under `if __name__ == "__main__"` does not run then. Any other script runs as if it had been started by itself.
-On TPU torch_xla starts its own processes, one a chip: there the function goes to torch_xla.launch.
+If the script defines `_mp_fn(index)`, rank.py imports the script and calls the function with the rank's global ordinal;
+the block under `if __name__ == "__main__"` does not run. Any other script runs as if it had been started directly.
+On TPU torch_xla starts one process for each chip itself: there rank.py passes the function to torch_xla.launch.
 
-Started by its path, in the rank's interpreter, whether that has the toolkit or not.
+The launcher starts this file by its path in the rank's interpreter, which need not have the toolkit.
 """
 
 import ast
@@ -20,10 +20,10 @@ FUNCTION = "_mp_fn"
 
 
 def main(argv: list[str]) -> None:
-    """Run the script that *argv* names, with the arguments behind it.
+    """Run the script that *argv* names, with the arguments after it.
 
     Raises:
-        SystemExit: no script is named, or there is no such module.
+        SystemExit: no script is named, or the module does not exist.
     """
     as_module = argv[:1] == ["-m"]
     if as_module:
@@ -37,7 +37,7 @@ def main(argv: list[str]) -> None:
 
 
 def spawned(argv: list[str]) -> None:
-    """Run what `xla_spawn [--num_gpus N] SCRIPT ...` names; how many processes there are, the job has decided."""
+    """Run the script of `xla_spawn [--num_gpus N] SCRIPT ...`. The job decides on the number of processes, not N."""
     while argv and argv[0].startswith("--num_"):
         del argv[: 1 if "=" in argv[0] else 2]
     main(argv)
@@ -61,11 +61,11 @@ def run(entry: str, *, as_module: bool) -> None:
 
 
 def takes_an_index(source: bytes) -> bool:
-    """Return True if *source* defines `_mp_fn` and it can be called with an index alone."""
+    """Return True if *source* defines `_mp_fn` such that it can be called with only an index."""
     try:
         tree = ast.parse(source)
     except SyntaxError:
-        return False  # Python itself will say so.
+        return False  # Python itself reports the error when the script runs.
     for node in tree.body:
         if isinstance(node, ast.FunctionDef) and node.name == FUNCTION:
             places = [*node.args.posonlyargs, *node.args.args]
@@ -85,7 +85,7 @@ def _origin(name: str) -> Path | None:
 
 
 def _imported(path: Path) -> ModuleType:
-    """Return the script at *path* as a module by its own name, so that what it defines can be pickled."""
+    """Return the script at *path* imported under its own name, so that its classes and functions can be pickled."""
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -95,7 +95,7 @@ def _imported(path: Path) -> ModuleType:
 
 
 def _watch() -> None:
-    """Complete torch_xla also where the start-up hook is off: arrival.py, by its path."""
+    """Load arrival.py by its path, so that torch_xla is completed even if the rank hook is off."""
     spec = importlib.util.spec_from_file_location("toolkit_xla_arrival", Path(__file__).with_name("arrival.py"))
     assert spec is not None and spec.loader is not None
     arrival = importlib.util.module_from_spec(spec)
@@ -105,7 +105,7 @@ def _watch() -> None:
 
 if __name__ == "__main__":
     here = str(Path(__file__).parent)
-    sys.path[:] = [path for path in sys.path if path != here]  # This file's own folder, none of the script's.
+    sys.path[:] = [path for path in sys.path if path != here]  # This file's folder is not the script's.
     if "toolkit_xla_arrival" not in sys.modules:
         _watch()
     main(sys.argv[1:])

@@ -1,8 +1,8 @@
 """torch_xla's collectives for one rank, over a process group of torch's.
 
-Each function has the name, arguments and result that torch_xla.core.xla_model documents. What is different between a
-rank of torch_xla (install.py: XLA computes, gloo carries between the hosts' memories) and one that only speaks its
-language (shim.py) is where tensors lie while they are carried: the staging.
+Each function has the name, arguments and result that torch_xla.core.xla_model documents. Ranks of torch_xla
+(install.py: XLA computes, gloo transfers between host memories) and ranks with torch alone (shim.py) differ only in
+where tensors are during a transfer: the staging.
 """
 
 import io
@@ -15,7 +15,7 @@ from torch.distributed import distributed_c10d
 
 from toolkit.xla.place import Place
 
-C10D: Any = distributed_c10d  # Its types say less than it has.
+C10D: Any = distributed_c10d  # Its type stubs are incomplete.
 ReduceOp = C10D.ReduceOp
 OPS = {
     "sum": ReduceOp.SUM,
@@ -32,23 +32,23 @@ Groups = Sequence[Sequence[int]] | None
 
 
 class Staging(Protocol):
-    """Where tensors lie while they are carried."""
+    """Where tensors are while a collective transfers them."""
 
     def copies(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        """Return a contiguous copy of each, where the group takes it."""
+        """Return a contiguous copy of each tensor, in memory that the group can use."""
 
     def write_back(self, targets: Sequence[Tensor], copies: Sequence[Tensor]) -> None:
-        """Write each of *copies* into its place among *targets*."""
+        """Write each of *copies* into the same entry of *targets*."""
 
     def settle(self) -> None:
-        """Compute what is recorded so far."""
+        """Compute all operations recorded so far."""
 
     def portable(self, data: Any) -> Any:
         """Return *data* with its tensors on the host."""
 
 
 class Collectives:
-    """The collectives of torch_xla.core.xla_model for one rank; only differences are said here."""
+    """The collectives of torch_xla.core.xla_model for one rank; docstrings name only differences."""
 
     NAMES = (
         "all_reduce",
@@ -75,7 +75,7 @@ class Collectives:
         groups: Groups = None,
         pin_layout: bool = True,
     ) -> Any:
-        """A tensor gives a new tensor, a list is reduced in place: all of it in one message for each dtype."""
+        """Reduce a tensor to a new tensor, or a list in place, with one message for each dtype."""
         tensors = [inputs] if isinstance(inputs, Tensor) else list(inputs)
         hosts = self._reduced(reduce_type, tensors, scale, groups)
         if isinstance(inputs, Tensor):
@@ -153,7 +153,7 @@ class Collectives:
         return torch.cat(received.unbind(0), concat_dimension).to(value.device)
 
     def collective_permute(self, value: Tensor, pairs: Sequence[Sequence[int]]) -> Tensor:
-        """Only the ranks that *pairs* names need to call it; one that receives nothing gets zeros."""
+        """Only the ranks in *pairs* need to call it; a rank that receives nothing gets zeros."""
         rank, group = self._place.rank, self._place.group()
         (host,) = self._staging.copies([value])
         received = torch.zeros_like(host)
@@ -176,7 +176,7 @@ class Collectives:
         groups: Any = None,
         pin_layout: bool = True,
     ) -> None:
-        """The root's bits arrive as they are, also where another rank's value is not a number."""
+        """Every rank gets exactly the root's bits, even if another rank's value is NaN."""
         groups = [groups] if groups and isinstance(groups[0], int) else groups
         group = self._place.group_among(groups)
         if group is None:
@@ -200,7 +200,7 @@ class Collectives:
     def xla_rendezvous(
         self, payload: bytes = b"", ordinals: Sequence[int] | None = None, tag: str | None = None
     ) -> list[bytes]:
-        """Some of the ranks may meet alone, which torch_xla's own cannot."""
+        """A subset of the ranks may meet, which torch_xla's own function does not support."""
         if not isinstance(payload, bytes):
             raise TypeError(f"`payload` must be bytes, not {type(payload)}")
         self._staging.settle()
@@ -215,7 +215,7 @@ class Collectives:
         return [bytes(piece[:count].tolist()) for piece, count in zip(pieces, lengths, strict=True)]
 
     def mesh_reduce(self, tag: str, data: Any, reduce_fn: Callable[[list[Any]], Any]) -> Any:
-        """Any object is carried, as before torch.load took to weights alone: it comes from the job's own ranks."""
+        """Transfer any object, as before torch.load's weights_only was the default: it comes from the job's ranks."""
         written = io.BytesIO()
         torch.save(self._staging.portable(data), written)
         read = [io.BytesIO(each) for each in self.xla_rendezvous(written.getvalue(), tag=tag)]

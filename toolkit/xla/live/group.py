@@ -1,8 +1,8 @@
-"""The process group "xla" where torch_xla has none: XLA computes, gloo carries between the processes' host memories.
+"""The process group "xla" on CPU, which torch_xla lacks: XLA computes, gloo transfers between host memories.
 
 Goals: DistributedDataParallel and every collective of torch.distributed on XLA tensors, with replicas equal to the last
-bit (gloo reduces each piece in one place and hands the result to all). Each call computes what is recorded, copies to
-the host, waits for gloo and copies back: nothing is left running when it returns. CPU tensors are taken as well.
+bit (gloo reduces each piece in one rank and sends the result to all). Each call computes all recorded operations,
+copies to the host, waits for gloo and copies back: nothing runs on after it returns. CPU tensors are accepted, too.
 """
 
 from typing import Any
@@ -13,8 +13,8 @@ from torch.distributed import distributed_c10d
 
 from toolkit.xla.live.staging import to_host, write_back
 
-C10D: Any = distributed_c10d  # Its types say less than it has.
-# Of each collective's arguments: which is written only ("out"), which read and written ("both"); the rest is read.
+C10D: Any = distributed_c10d  # Its type stubs are incomplete.
+# Each collective's arguments: "out" is only written, "both" is read and written, the rest is only read.
 WRITES: dict[str, tuple[str, ...]] = {
     "allreduce": ("both",),
     "allreduce_coalesced": ("both",),
@@ -35,7 +35,7 @@ WRITES: dict[str, tuple[str, ...]] = {
 
 
 def _collective(name: str, kinds: tuple[str, ...]) -> Any:
-    """Return the method *name*: arguments as gloo's, tensors staged by *kinds*."""
+    """Return the method *name*, with gloo's arguments; tensors are staged by *kinds*."""
 
     def call(self: "HostGroup", *arguments: Any, **options: Any) -> Any:
         tensors = [_flat(argument) for argument in arguments[: len(kinds)]]
@@ -73,7 +73,7 @@ def _with_collectives(group: type) -> type:
 
 @_with_collectives
 class HostGroup(C10D.ProcessGroup):  # type: ignore[misc]
-    """A group of ranks. Made by torch.distributed for init_process_group("xla") and new_group."""
+    """A group of ranks. torch.distributed creates it for init_process_group("xla") and new_group."""
 
     def __init__(self, store: Any, rank: int, size: int, timeout: Any) -> None:
         super().__init__(rank, size)
@@ -95,7 +95,7 @@ class HostGroup(C10D.ProcessGroup):  # type: ignore[misc]
         return _done([])
 
     def alltoall(self, outputs: list[Tensor], inputs: list[Tensor], *_: Any, **__: Any) -> Any:
-        """gloo has none for lists of unequal tensors: pairs of ranks, each its own two."""
+        """Exchange tensors between each pair of ranks: gloo has no all-to-all for lists of unequal tensors."""
         hosts, rank = to_host(inputs), self.rank()
         received = [torch.empty(tensor.shape, dtype=tensor.dtype) for tensor in outputs]
         received[rank].copy_(hosts[rank])
@@ -116,7 +116,7 @@ def _flat(argument: Any) -> list[Tensor]:
 
 
 def _like(argument: Any, tensors: Any) -> Any:
-    """Return *argument* with *tensors* in the places of its own."""
+    """Return *argument* with its tensors replaced by *tensors*."""
     if isinstance(argument, Tensor):
         return next(tensors)
     return [_like(each, tensors) for each in argument]

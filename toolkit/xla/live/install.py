@@ -1,8 +1,8 @@
-"""Makes torch_xla true across processes on CPU: XLA computes, gloo carries.
+"""Makes torch_xla work across processes on CPU: XLA computes, gloo transfers.
 
-torch_xla's own functions keep their names, arguments and results; only what they rest on is replaced, in the modules
-where torch_xla itself looks it up. So what is built on them (optimizer_step, broadcast_master_param, save,
-do_on_ordinals, ZeRO, FSDP, MpDeviceLoader) is torch_xla's own code.
+Only torch_xla's basic functions are replaced, in the modules where torch_xla itself looks them up, with the same names,
+arguments and results. All code that is built on them (optimizer_step, broadcast_master_param, save, do_on_ordinals,
+ZeRO, FSDP, MpDeviceLoader) stays torch_xla's own.
 """
 
 import importlib
@@ -23,8 +23,8 @@ from toolkit.xla.place import Place
 
 
 def install(place: Place) -> None:
-    """Put the functions of this file in the places of torch_xla's own."""
-    importlib.import_module("torch_xla.distributed.xla_backend")  # Registers "xla", which is then ours.
+    """Replace torch_xla's basic functions by ours."""
+    importlib.import_module("torch_xla.distributed.xla_backend")  # Registers "xla", which we replace below.
     ours = Collectives(place, ThroughHost())
     for name in Collectives.NAMES:
         _replace(xm, name, getattr(ours, name))
@@ -45,7 +45,7 @@ def _replace(module: Any, name: str, value: Any) -> None:
 
 
 def _view(place: Place) -> dict[str, Callable[..., Any]]:
-    """Return what torch_xla.runtime says of the ranks. Every process has one device."""
+    """Return torch_xla.runtime's functions about ranks. Every process has one device."""
 
     def refused(auto: bool | None = False) -> None:
         raise NotImplementedError(
@@ -71,7 +71,7 @@ def _view(place: Place) -> dict[str, Callable[..., Any]]:
 def _replace_functional() -> None:
     """Replace torch's functional collectives (DTensor, tensor parallelism) on XLA tensors.
 
-    torch_xla's own lower them into the graph, where they reach nobody.
+    torch_xla's own become part of the rank's graph, and never reach another process.
     """
 
     def all_reduce(value: Tensor, reduce_op: str, group_name: str) -> Tensor:
@@ -112,7 +112,7 @@ def _replace_functional() -> None:
 
     library: Any = vars(torch.library)["Library"]("_c10d_functional", "IMPL")
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # That a kernel is overridden, which is the point.
+        warnings.simplefilter("ignore")  # It warns of the kernel that we override.
         for function in (all_reduce, all_gather_into_tensor, reduce_scatter_tensor, all_to_all_single, broadcast):
             library.impl(function.__name__, function, "XLA", allow_override=True)
-    vars(xm)["_toolkit_library"] = library  # It unregisters when it is collected.
+    vars(xm)["_toolkit_library"] = library  # Keep it: garbage collection would unregister it.

@@ -1,7 +1,7 @@
-"""What stands in for torch_xla where it is not installed and a job asks for it (TOOLKIT_COMPAT=torch_xla).
+"""Replaces a missing torch_xla for jobs that ask for it (TOOLKIT_COMPAT=torch_xla).
 
-Its names over torch itself: eager on CUDA where there is a GPU, else on the CPU; between ranks NCCL or gloo;
-torch_xla.compile is torch.compile. toolkit/compat/torch_xla hands these on under torch_xla's module names.
+torch_xla's functions are implemented by torch: eagerly on CUDA if there is a GPU, else on the CPU; between ranks by
+NCCL or gloo; torch_xla.compile is torch.compile. toolkit/compat/torch_xla exports them under torch_xla's module names.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,7 +18,7 @@ CUDA_AND_CPU = "cuda:nccl,cpu:gloo"
 
 
 class Direct:
-    """Tensors are carried from where they lie (collectives.Staging)."""
+    """Transfers tensors from their own memory (collectives.Staging)."""
 
     def copies(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         return [tensor.detach().clone(memory_format=torch.contiguous_format) for tensor in tensors]
@@ -29,14 +29,14 @@ class Direct:
                 target.copy_(copy.view(target.shape))
 
     def settle(self) -> None:
-        """Nothing is recorded."""
+        """Do nothing: nothing is recorded."""
 
     def portable(self, data: Any) -> Any:
         return moved(data, torch.device("cpu"))
 
 
 class OnTorch(Place):
-    """A place whose groups are torch.distributed's, for tensors on the GPU as on the host."""
+    """A place whose groups are torch.distributed's, for tensors on a GPU and on the host."""
 
     def group(self, ranks: Sequence[int] | None = None) -> Any:
         if self.size == 1:
@@ -52,7 +52,7 @@ class OnTorch(Place):
 
 
 class Model(Collectives):
-    """torch_xla.core.xla_model for this rank, and what else of torch_xla needs to know the rank."""
+    """torch_xla.core.xla_model for this rank, and torch_xla's other functions that depend on the rank."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         place = of(environ)
@@ -103,7 +103,7 @@ class Model(Collectives):
         self._closures.append(lambda: closure(*args))
 
     def mark_step(self, wait: bool = False, reset_scope: bool = True) -> None:
-        """The end of a step: nothing has been recorded, the step's closures run."""
+        """End a step: run its closures. Nothing is recorded, so nothing is left to compute."""
         closures, self._closures = self._closures, []
         for closure in closures:
             closure()
@@ -166,7 +166,7 @@ class Model(Collectives):
         start_method: str = "spawn",
         debug_single_process: bool = False,
     ) -> None:
-        """Call *fn* here: the job's launcher has started the ranks."""
+        """Call *fn* in this process: the job's launcher has started the ranks."""
         fn(self._place.rank, *args)
 
     def spawn(
@@ -181,7 +181,7 @@ class Model(Collectives):
         fn(self._place.rank, *args)
 
     def loader(self, batches: Any, device: Any = None, **options: Any) -> "DeviceLoader":
-        """Return MpDeviceLoader: *batches* on the device, a step marked behind each."""
+        """Return MpDeviceLoader: *batches* on the device, with a step marked after each."""
         return DeviceLoader(batches, device or self.device(), self.mark_step)
 
 
@@ -202,7 +202,7 @@ class DeviceLoader:
         return len(self._batches)
 
     def per_device_loader(self, device: Any) -> "DeviceLoader":
-        """ParallelLoader's way: one object, then a loader for each of its devices."""
+        """Return the loader for *device*, as ParallelLoader does."""
         return DeviceLoader(self._batches, device, self._end_of_step)
 
 
@@ -212,12 +212,12 @@ def compiled(
     name: str | None = None,
     max_different_graphs: int | None = None,
 ) -> Any:
-    """Return torch_xla.compile's: *f* by torch.compile, or without one a context in which nothing is special."""
+    """Return torch_xla.compile's result: *f* compiled by torch.compile, or without *f* an empty context manager."""
     return nullcontext() if f is None else torch.compile(f, fullgraph=full_graph)
 
 
 def moved(data: Any, device: torch.device) -> Any:
-    """Return *data*, tensors inside lists, tuples and dictionaries, with its tensors on *device*."""
+    """Return *data* (nested lists, tuples and dictionaries) with its tensors on *device*."""
     if isinstance(data, Tensor):
         return data.to(device)
     if isinstance(data, Mapping):
@@ -231,7 +231,7 @@ def moved(data: Any, device: torch.device) -> Any:
 
 
 def register_backend() -> None:
-    """Let init_process_group("xla", init_method="xla://") mean NCCL and gloo, once."""
+    """Make init_process_group("xla", init_method="xla://") use NCCL and gloo; later calls do nothing."""
     if hasattr(C10D.Backend, "XLA"):
         return
     on_cuda = torch.cuda.is_available()

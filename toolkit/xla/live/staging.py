@@ -1,4 +1,4 @@
-"""XLA tensors to the host and back. All that a call needs goes over in one go."""
+"""Copies XLA tensors to the host and back, all tensors of a call in one transfer."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,8 +12,8 @@ from torch import Tensor
 def to_host(tensors: Sequence[Tensor]) -> list[Tensor]:
     """Return a copy of each of *tensors* in the host's memory, contiguous.
 
-    What torch_xla has recorded so far is computed first, as a whole: fetching the tensors alone would leave the rest of
-    the step to be computed a second time.
+    First all operations that torch_xla has recorded are computed. If only the tensors were copied, torch_xla would
+    compute the rest of the step a second time.
     """
     on_device = [tensor for tensor in tensors if tensor.device.type == "xla"]
     fetched = iter(())
@@ -27,14 +27,14 @@ def to_host(tensors: Sequence[Tensor]) -> list[Tensor]:
 
 
 def write_back(targets: Sequence[Tensor], hosts: Sequence[Tensor]) -> None:
-    """Write each of *hosts* into its place among *targets*."""
+    """Write each of *hosts* into the same entry of *targets*."""
     with torch.no_grad():
         for target, host in zip(targets, hosts, strict=True):
             target.copy_(host.view(target.shape) if host.shape != target.shape else host)
 
 
 class ThroughHost:
-    """How torch_xla's tensors are carried (collectives.Staging)."""
+    """Transfers torch_xla's tensors through the host's memory (collectives.Staging)."""
 
     def copies(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         return to_host(tensors)

@@ -1,4 +1,4 @@
-"""torch_xla's names over torch, for a machine without it; only where a job asks for them (docs/pytorchxla.md)."""
+"""torch_xla's names over torch, for machines without torch_xla; only jobs that ask get them (docs/pytorchxla.md)."""
 
 import os
 

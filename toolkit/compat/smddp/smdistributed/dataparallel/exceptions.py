@@ -1,4 +1,4 @@
-"""What the library may raise; sagemaker-training collects these classes' names."""
+"""The exceptions of the old library; sagemaker-training collects the names of these classes."""
 
 from toolkit.dataparallel.exceptions import SMDDPError, SMDDPNotInitializedError
 

@@ -1,1 +1,1 @@
-"""Scripts import it to have the backend "xla" registered, which importing torch_xla has done."""
+"""Scripts import this module to register the backend "xla"; importing torch_xla has already done so."""

@@ -22,7 +22,7 @@ DistributedOptimizer = optimizer_function(_library)
 
 
 def overlap(tensor: object) -> object:
-    """Return *tensor* unchanged; the original marked where XLA may split its graph."""
+    """Return *tensor* unchanged; AWS's function marks where XLA may split its graph."""
     return tensor
 
 

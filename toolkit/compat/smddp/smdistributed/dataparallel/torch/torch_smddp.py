@@ -1,4 +1,4 @@
-"""Importing this registers the backend "smddp" with torch.distributed; it holds nothing else."""
+"""Importing this module registers the backend "smddp" with torch.distributed; it defines nothing."""
 
 from toolkit.dataparallel.backend import register
 

@@ -1,4 +1,4 @@
-"""The same under the name that scripts for Keras import, with the callbacks."""
+"""smdistributed.dataparallel.tensorflow's functions under the name that scripts for Keras import, and callbacks."""
 
 from smdistributed.dataparallel.tensorflow import *  # noqa: F403
 from smdistributed.dataparallel.tensorflow import __all__ as _all

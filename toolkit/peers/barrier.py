@@ -1,4 +1,4 @@
-"""Pure: the start of a job's ranks: all hosts' together, once every host is ready."""
+"""Pure: the barrier before a job's ranks start: the ranks of all hosts start together, once every host is ready."""
 
 from toolkit.peers.messages import EndReport
 from toolkit.peers.protocol import EVIDENCE_S, TELL_EVERY_S
@@ -6,7 +6,7 @@ from toolkit.peers.reports import in_vain, named, of_what, shared_address
 
 
 class StartBarrier:
-    """Which of *hosts*, the first of which leads, are ready; *survey*: their addresses come first, by `surveyed`."""
+    """Which of *hosts* (the first is the leader) are ready; *survey*: `surveyed` must come before the ranks start."""
 
     def __init__(self, hosts: tuple[str, ...], join_s: float, now_s: float, *, survey: bool) -> None:
         self._hosts = hosts
@@ -21,17 +21,17 @@ class StartBarrier:
         """Begin an attempt: no host is ready."""
         self.opened = False
         self._ready: set[str] = set()
-        # By host that is not ready: what it waits for.
+        # What each host that is not ready waits for.
         self._waits: dict[str, str] = {}
         self._ends_s = now_s + self._join_s
         self._next_tell_s = now_s + TELL_EVERY_S
 
     def placed(self, host: str, space: str) -> None:
-        """*host* is in the network namespace *space*."""
+        """Note that *host* is in the network namespace *space*."""
         self._spaces[host] = space
 
     def surveyed(self, found: dict[str, frozenset[str]]) -> None:
-        """Each host has these addresses, as far as they are known here."""
+        """Take the addresses of each host, as far as this host's look-up found them."""
         self._surveys = False
         self._addresses = found
 
@@ -40,7 +40,7 @@ class StartBarrier:
         self._waits.pop(host, None)
 
     def waits(self, host: str, needs: str) -> None:
-        """*host* is not ready: it waits for *needs*."""
+        """Note that *host* is not ready: it waits for *needs*."""
         self._waits[host] = needs
 
     @property
@@ -49,22 +49,22 @@ class StartBarrier:
         return not self.opened and not self._surveys and len(self._ready) == len(self._hosts)
 
     def conflict(self) -> EndReport | None:
-        """Return the report of two hosts that have one address; None if there are none.
+        """Return the report of two hosts with the same address; None if there are none.
 
-        MPI would start the ranks of both on one of them; others would wait for ranks that cannot be reached.
+        MPI would start the ranks of both on one of them; other launchers would wait for ranks that cannot be reached.
         """
         found = _twins(self._addresses, self._spaces)
         return shared_address(self._hosts[0], *found) if found is not None else None
 
     def ended(self, now_s: float) -> bool:
-        """True from the time on by which every host had to be ready."""
+        """True once the time in which every host has to be ready is over."""
         return now_s >= self._ends_s
 
     def overdue(self, absent: set[str], now_s: float, now_ns: int) -> EndReport | None:
-        """Return the report of hosts that are not ready in time; None as long as they may be. *absent*: those that have
-        not joined."""
+        """Return the report of the hosts that are not ready in time; None while they have time. *absent*: the hosts
+        that have not joined."""
         missing, busy = self._missing(absent)
-        # A host whose own wait ends at this moment says what it was for.
+        # A host whose own wait ends at this moment is about to report what it waited for.
         untold = {self._hosts[0], *busy} - self._ready - self._waits.keys()
         if now_s < self._ends_s + (EVIDENCE_S if untold else 0.0):
             return None
@@ -72,7 +72,7 @@ class StartBarrier:
         return in_vain(late, self._join_s, now_ns, came=not missing, waits=self._waits)
 
     def reminder(self, absent: set[str], now_s: float) -> str:
-        """Return whom the job waits for, every few seconds; otherwise ""."""
+        """Return, every few seconds, a line with the hosts that the job waits for; otherwise ""."""
         if now_s < self._next_tell_s:
             return ""
         self._next_tell_s = now_s + TELL_EVERY_S
@@ -82,19 +82,19 @@ class StartBarrier:
         return "waiting for " + " and ".join(parts) if parts else ""
 
     def _missing(self, absent: set[str]) -> tuple[list[str], list[str]]:
-        """Return the followers that have not joined, and those that have and are not ready, in the job's order."""
+        """Return (followers that have not joined, followers that have joined and are not ready), in the job's order."""
         followers = self._hosts[1:]
         missing = [host for host in followers if host in absent]
         return missing, [host for host in followers if host not in absent and host not in self._ready]
 
     def due_s(self) -> tuple[float, ...]:
-        """Return the times at which `overdue` or `reminder` may have news."""
+        """Return the times at which the results of `overdue` or `reminder` may change."""
         return () if self.opened else (self._ends_s, self._ends_s + EVIDENCE_S, self._next_tell_s)
 
 
 def _twins(found: dict[str, frozenset[str]], spaces: dict[str, str]) -> tuple[str, str, str] | None:
-    """Return (host, other host, address) of two that have an address in common, though they are not in one network
-    namespace; None if there are none. *spaces*: by host that has told."""
+    """Return (host, other host, address) of two hosts that share an address, though their network namespaces differ;
+    None if there are none. *spaces*: the namespace of each host that has reported it."""
     owners: dict[str, str] = {}
     for host in found:
         for address in sorted(found[host]):

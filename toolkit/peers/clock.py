@@ -1,4 +1,4 @@
-"""Times of one host on another's clock. Pure."""
+"""Pure: converts times of one host to another host's clock."""
 
 import msgspec
 
@@ -7,17 +7,17 @@ from toolkit.peers.messages import Evidence, Failing, HostEnded, Left, Message, 
 
 
 class Clock:
-    """The leader's monotonic clock seen from here: the offset of the exchange with the shortest way, of the last few.
+    """Estimates the leader's monotonic clock: the offset of the fastest of the last few exchanges.
 
-    Monotonic clocks of two machines have nothing in common, but neither is ever set. A machine that was suspended
-    stops its own: exchanges that contradict the newest one are then dropped.
+    Monotonic clocks of two machines are unrelated, but neither is ever set. The clock of a suspended machine stops:
+    exchanges that contradict the newest one are then dropped.
     """
 
     def __init__(self) -> None:
         self._best: list[tuple[int, int]] = []
 
     def heard(self, sent_ns: int, leader_ns: int, now_ns: int) -> None:
-        """Take the answer *leader_ns* to what was sent at *sent_ns* and answered by *now_ns* (this host's clock)."""
+        """Take the answer *leader_ns* to a message sent at *sent_ns*; it came at *now_ns* (this host's clock)."""
         way_ns = now_ns - sent_ns
         if way_ns < 0:
             return
@@ -27,17 +27,17 @@ class Clock:
 
     @property
     def way_ns(self) -> int:
-        """How long an answer took at least."""
+        """The shortest time that an answer took."""
         return min(self._best)[0] if self._best else 0
 
     @property
     def offset_ns(self) -> int:
-        """What to add to a time of this host; wrong by at most half the shortest way."""
+        """The number to add to a time of this host. Its error is at most half of `way_ns`."""
         return min(self._best)[1] if self._best else 0
 
 
 def on_clock(message: Message, offset_ns: int) -> Message:
-    """Return *message* with the times in it moved by *offset_ns*, to another host's clock."""
+    """Return *message* with the times in it converted to another host's clock, by adding *offset_ns*."""
     if isinstance(message, Failing | Evidence | HostEnded | Verdict) and message.report is not None:
         report, early = message.report, message.report.early
         if early is not None:
@@ -54,5 +54,5 @@ def on_clock(message: Message, offset_ns: int) -> Message:
 
 
 def _moved(at_ns: int, offset_ns: int) -> int:
-    """Return a time on another clock; 0 is no time, and stays 0."""
+    """Return a time on another clock; 0 means unknown and stays 0."""
     return max(at_ns + offset_ns, 1) if at_ns else 0

@@ -1,4 +1,4 @@
-"""Pure: what the hosts say of a job's failure, and which of it is the cause."""
+"""Pure: collects the hosts' reports of a job's failure, and selects the cause."""
 
 import msgspec
 
@@ -9,22 +9,22 @@ from toolkit.peers.reports import HANG, named, vanished, worse
 
 
 class Findings:
-    """The reports of one attempt's failure."""
+    """The failure reports of one attempt."""
 
     def __init__(self) -> None:
         self.worst: EndReport | None = None
         # The first rank that ended with 0.
         self.early: EarlyExit | None = None
         self._stuck: dict[str, tuple[Stuck, ...]] = {}
-        # Of the host on which mpirun runs, where that says why a rank of another host aborted.
+        # The report of the host on which mpirun runs, if mpirun printed there why a rank of another host aborted.
         self._said: EndReport | None = None
-        # By host: its failure in short; the whole report follows, if the network lets it.
+        # By host: its failure in short. The whole report follows, unless the network loses it.
         self._first_news: dict[str, EndReport] = {}
-        # The first host that vanished, with those after it.
+        # The report of the first host that vanished; it also names those that vanished later.
         self._gone: EndReport | None = None
         self._gone_cause = ""
         self._gone_hosts: list[str] = []
-        # By host: the last report of a traceback.
+        # By host: the last report with a traceback.
         self._by_fingerprint: dict[str, EndReport] = {}
 
     @property
@@ -32,7 +32,7 @@ class Findings:
         return self.worst is not None and self.worst.kind == HANG
 
     def take(self, host: str, report: EndReport, *, whole: bool) -> None:
-        """Take the report of a failure from *host* ("": made here); not *whole*: only its first news."""
+        """Take the report of a failure from *host* ("": made by the leader). Not *whole*: its short form."""
         self.note_early(report.early)
         first = self._first_news.get(host)
         if whole and first is not None and self.worst is first and _is_of_one_end(first, report):
@@ -45,8 +45,8 @@ class Findings:
             self._first_news[host] = report
 
     def vanished(self, host: str, how: str, at_ns: int, *, of: tuple[str, ...]) -> EndReport:
-        """Return the report of *host*, which is gone: where others are gone already, of the first of them, which was
-        told, and the others. Where all followers (*of*) are gone the leader may be the one that is cut off."""
+        """Return the report of *host*, which vanished. If other hosts have vanished before, it is the first one's
+        report, which then names them all. If all followers (*of*) have vanished, the leader may be cut off itself."""
         self._gone_hosts.append(host)
         report = vanished(host, how, at_ns)
         before = self._gone
@@ -58,11 +58,11 @@ class Findings:
             cause += ": perhaps this host, which leads, is the one that is cut off"
         self._gone = msgspec.structs.replace(before, cause=cause, failed_ns=min(before.failed_ns, at_ns))
         if self.worst is before:
-            self.worst = self._gone  # The same, told more fully.
+            self.worst = self._gone  # The same report, with all hosts.
         return self._gone
 
     def note(self, host: str, report: EndReport) -> None:
-        """Take what *host* knows beside a failure of its own."""
+        """Take from *report* what *host* knows besides its own failure."""
         if report.kind == HANG:
             self._stuck[host] = report.stuck
         self.note_early(report.early)
@@ -77,13 +77,13 @@ class Findings:
         return host in self._stuck
 
     def whole(self, report: EndReport, hosts: tuple[str, ...]) -> EndReport:
-        """Return *report* with what *hosts*, the first of which leads, together know: of a hang where the ranks are,
-        and how many more ranks had ended with the same traceback."""
+        """Return *report* with what all *hosts* (the first is the leader) know: where the ranks are in a hang, and how
+        many more ranks ended with the same traceback."""
         if report.kind == HANG:
             found = {host: self._stuck.get(host, ()) for host in hosts}
             cause = "; ".join((report.cause, *described(found, alone=False)))
             accused = {host for host, _ in culprits(found)}
-            # Where nobody is accused, or several are, the cause is the job's, and no host's.
+            # If no host or several are named, the cause belongs to the job, not to a host.
             one = len(accused) == 1
             host = accused.pop() if one else hosts[0]
             report = msgspec.structs.replace(report, cause=cause, host=host, of_job=not one)
@@ -100,7 +100,7 @@ class Findings:
 
 
 def blamed(worst: EndReport, early: EarlyExit | None) -> EndReport:
-    """Return *worst*, or where its rank only lost another one, and one had ended with 0 before, the report of that."""
+    """Return *worst*; if its rank only lost a peer that had ended with 0 before (*early*), the report of that peer."""
     if worst.primary or not worst.lost or early is None or not early.explains(worst.failed_ns):
         return worst
     return EndReport(
@@ -122,8 +122,8 @@ def blamed(worst: EndReport, early: EarlyExit | None) -> EndReport:
 
 
 def _with_abort(report: EndReport, seen: EndReport | None) -> EndReport:
-    """Return *report*, of a rank that MPI aborted, with what mpirun said of it on another host, where *seen* tells so:
-    Open MPI says on the rank's own stderr neither that it called MPI_Abort nor which call of MPI failed."""
+    """Return *report*, of a rank that MPI aborted, with the text that mpirun printed about it on another host (*seen*).
+    Open MPI does not write to the rank's own stderr that it called MPI_Abort, or which MPI call failed."""
     if seen is None or report.rank is None or report.rank != seen.said_of or seen.host == report.host:
         return report
     if report.grounds == "reason" or report.lost:
@@ -133,5 +133,5 @@ def _with_abort(report: EndReport, seen: EndReport | None) -> EndReport:
 
 
 def _is_of_one_end(one: EndReport, other: EndReport) -> bool:
-    """True if both tell of the end of the same process."""
+    """True if both reports are about the same process."""
     return (one.host, one.process, one.pid) == (other.host, other.process, other.pid)

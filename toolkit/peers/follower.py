@@ -1,4 +1,4 @@
-"""Pure: the follower's side of the protocol between hosts. A follower knows the leader only."""
+"""Pure: the follower's side of the protocol between hosts. A follower talks only to the leader."""
 
 import msgspec
 
@@ -62,12 +62,12 @@ SIGTERM = 15
 
 
 class Follower:
-    """Takes what happens and answers with what is to be done."""
+    """Takes messages, connection changes and the time; returns actions."""
 
     def __init__(self, me: str, leader: str, times: Timeouts, now_s: float) -> None:
         self._me = me
         self._leader = leader
-        self._times = times.among(2)  # The leader's Welcome says how many there are.
+        self._times = times.among(2)  # The leader's Welcome has the times for the real number of hosts.
         self._began_s = now_s
         self._next_tell_s = now_s + TELL_EVERY_S
         self._ticked_s = now_s
@@ -76,7 +76,7 @@ class Follower:
         self._heard_s: float | None = None
         self._away_s: float | None = None
         self._knocked_s = 0.0
-        # What took connections in the leader's place, "" where nothing has since it was last heard.
+        # What took connections in the leader's place since the leader was last heard; "" if nothing did.
         self._seen = ""
         self._unsent: list[Message] = []
         self._connected = False
@@ -89,7 +89,7 @@ class Follower:
         self._begin(0)
 
     def _begin(self, number: int) -> None:
-        """Begin attempt *number*: what was said in the one before does not count any more, but for a stop."""
+        """Begin attempt *number*. Unsent messages of the one before are dropped, except a stop."""
         self._attempt = number
         self._unsent = [message for message in self._unsent if isinstance(message, Stop)]
         self._ended_s: float | None = None
@@ -99,10 +99,10 @@ class Follower:
         self._own: EndReport | None = None
         self._heard_of: EndReport | None = None
 
-    # --- what comes from the link
+    # --- called by the link
 
     def joined(self, now_s: float, now_ns: int) -> list[Action]:
-        """The leader has proved itself on a new connection. What it may not have got is said again."""
+        """Handle a new connection on which the leader has proved itself. Send again what it may not have received."""
         self._connected = True
         self._away_s = None
         self._seen = ""
@@ -113,7 +113,7 @@ class Follower:
         return [self._to_leader(message) for message in (*first, *self._unsent, Ping(sent_ns=now_ns))]
 
     def left(self, now_s: float) -> list[Action]:
-        """The connection broke."""
+        """Handle the loss of the connection."""
         self._connected = False
         if self._heard_s is not None and self._away_s is None:
             self._away_s = now_s
@@ -121,12 +121,13 @@ class Follower:
         return []
 
     def knocked(self, now_s: float) -> None:
-        """The leader's end took a new connection and cut it: it may accept this host before the heartbeat timeout."""
+        """Note that the leader's end took a new connection and closed it: the leader may accept this host again before
+        the heartbeat timeout."""
         self._knocked_s = now_s
 
     def saw(self, what: str, now_s: float) -> list[Action]:
-        """*what* is at the leader's address in its place: another program, or a proxy that does not reach it. It may
-        reach it later."""
+        """Note that *what* answers at the leader's address: another program, or a proxy that does not reach the leader
+        yet."""
         known, self._seen = self._seen, what
         if known or self._away_s is None:
             return []
@@ -135,19 +136,20 @@ class Follower:
         return [LogLine(text=f"{text}; trying again for {max(left_s, 0.0):.0f} s", warns=True)]
 
     def saw_nobody(self) -> None:
-        """Nothing takes connections at the leader's address now. What did before was the leader's own end: the kernel
-        takes some for a moment longer than a `train` that was killed lives."""
+        """Note that nothing takes connections at the leader's address now. The earlier connections were taken by the
+        leader's kernel, which does so for a moment after `train` was killed."""
         self._seen = ""
 
     def is_quiet(self, now_s: float) -> bool:
-        """True if the leader has sent nothing for a third of the heartbeat timeout: its answers to two heartbeats or
-        more are late, and TCP may wait longer and longer before it sends again what a bad network lost. A new
-        connection does not wait."""
+        """True if the leader has sent nothing for a third of the heartbeat timeout, so that the answers to two or more
+        heartbeats are late. On a bad network TCP waits longer before each retransmission; a new connection does not."""
         return self._heard_s is not None and now_s >= self._heard_s + self._times.heartbeat_timeout_s / 3
 
     def refused(self, now_s: float) -> list[Action]:
-        """The leader, never met so far, closed the connection on this host's proof. Once says little: a leader that is
-        being stopped closes it, too, and is gone then."""
+        """Note that the leader, which has not accepted this host yet, closed the connection after this host's proof.
+
+        It counts only if it happens twice: a leader that is being stopped closes connections, too.
+        """
         if self._refused_s is None:
             self._refused_s = self._refused_again_s = now_s
             return []
@@ -159,7 +161,7 @@ class Follower:
         return self._refused_s is not None and self._refused_again_s > self._refused_s
 
     def tell(self, message: Message, now_s: float) -> list[Action]:
-        """Say *message* to the leader, now or when it is there (again); each counts once, however often it comes."""
+        """Send *message* to the leader, now or when it is connected (again). The leader counts each message once."""
         first: tuple[Message, ...] = ()
         message = self._in_the_light_of_the_verdict(message)
         if isinstance(message, Stop):
@@ -174,7 +176,7 @@ class Follower:
         if isinstance(message, HostEnded):
             self._ended_s = now_s
             self._due_s = now_s
-        if isinstance(message, Waits):  # The last one counts.
+        if isinstance(message, Waits):  # Only the last one counts.
             self._unsent = [each for each in self._unsent if not isinstance(each, Waits)]
         if not isinstance(message, Idle | StepTimes):
             self._unsent.append(message)
@@ -183,7 +185,7 @@ class Follower:
         return [self._to_leader(each) for each in (*first, message)]
 
     def heard(self, message: Message, now_s: float) -> list[Action]:
-        """Take a message of the leader."""
+        """Handle a message from the leader."""
         self._heard_s = now_s
         if isinstance(message, Welcome):
             self._times = msgspec.structs.replace(
@@ -221,8 +223,8 @@ class Follower:
         return []
 
     def tick(self, now_s: float, now_ns: int) -> list[Action]:
-        """Apply what time alone has changed; send the heartbeat. Call when `next_s` is 0; later was a pause of our
-        own."""
+        """Apply what depends on time, and send the heartbeat. Call it when `next_s` is 0: a later call means that this
+        process was paused."""
         self._forgive_own_pause(now_s)
         self._due_s = now_s + self._times.heartbeat_s
         if self.verdict is not None:
@@ -245,11 +247,11 @@ class Follower:
         """Return the seconds until `tick` is due."""
         return max(self._due_s - now_s, 0.0)
 
-    # --- inside
+    # --- internal
 
     def _in_the_light_of_the_verdict(self, message: Message) -> Message:
-        """Return *message* with the verdict in place of what was only its consequence here. A leader that had been
-        taken for gone, and comes back, learns from it that it is the cause itself."""
+        """Return *message* with the verdict in place of a report that is only a consequence of it. So a leader that was
+        declared gone, and comes back, learns that it is the cause itself."""
         if self.verdict is None or not self.verdict.failed or not isinstance(message, Failing | Evidence | HostEnded):
             return message
         if message.report is not None and message.report.primary:
@@ -260,7 +262,7 @@ class Follower:
         return Send(hosts=(self._leader,), message=message)
 
     def _waiting(self, now_s: float, now_ns: int) -> list[Action]:
-        """The leader has not been there yet. A host that has ended already does not wait for it as long as others."""
+        """Wait for the leader, which has not been met yet. A host that has ended already waits less long."""
         if self._ended_s is not None:
             ends_s = self._ended_s + (FAREWELL_S if self._stopped or self._own is None else LINGER_S)
             if now_s >= ends_s:
@@ -285,10 +287,10 @@ class Follower:
         return next(message.report for message in reversed(self._unsent) if isinstance(message, HostEnded))
 
     def _alone(self, how: str, at_ns: int, *, exact: bool = True) -> list[Action]:
-        """The leader is gone: the worst that is known is the verdict, that it is gone among it.
+        """End the job without the leader, which is gone: the verdict is the worst report known here, or that loss.
 
-        Not *exact*: when it went is not known, only when it was last heard. A cause that is known here then stays the
-        cause: it may well be what the network was too bad to pass on.
+        Not *exact*: only the time at which the leader was last heard is known. A cause known here then stays the
+        cause: the network may have been too bad to transmit it.
         """
         if self._paused_s > RECONNECT_S:
             how += f" (host {self._me} itself had been paused for {self._paused_s:.1f} s)"
@@ -297,10 +299,10 @@ class Follower:
         cause = known if known is not None and known.primary and not exact else worse(known, lost) or lost
         if not self._stopped:
             return self._settle(cause)
-        ranks_ended = AllRanksEnded()  # As far as this host will ever know.
+        ranks_ended = AllRanksEnded()  # As far as this host can know.
         left_first = self._away_s is not None and self._away_s < self._stopped_s
         if self._heard_of is None and self._own is None and not left_first:
-            # A leader may end before its followers: told twice to stop, or killed at its platform's deadline.
+            # A leader may end before its followers: it got a second stop signal, or SIGKILL at its platform's deadline.
             why = f"host {self._leader} vanished while the job was stopping: {how}"
             stopped = {
                 "exit_code": of_signal(self._signal),

@@ -1,4 +1,4 @@
-"""A follower's end of the link: it finds the leader, connects, and connects again."""
+"""A follower's end of the link: it finds the leader, connects, and reconnects."""
 
 import errno
 import math
@@ -23,9 +23,9 @@ REFUSED_RETRY_S = 1.0
 
 
 class FollowerLink(Link):
-    """Connects, and connects again when the connection breaks, or when nothing is heard on it.
+    """Connects, and reconnects when the connection is lost or silent.
 
-    *where*: the leader's name or address and its port; *others*: ports that it takes where that one is taken.
+    *where*: the leader's name or address and its port; *others*: the ports that the leader uses if that one is taken.
     """
 
     def __init__(
@@ -46,14 +46,14 @@ class FollowerLink(Link):
         self._mark = os.urandom(8).hex()
         self.clock = Clock()
         self._hello_ns = 0
-        # The one on which the leader has proved itself, and the one on which it has not yet.
+        # The connection on which the leader has proved itself, and the one on which it has not yet.
         self._proved: Connection | None = None
         self._attempt: Connection | None = None
         self._next_try_s = now_s
 
     @property
     def connections(self) -> tuple[Connection, ...]:
-        """What is open."""
+        """The open connections."""
         return tuple(each for each in (self._proved, self._attempt) if each is not None)
 
     def serve(self) -> None:
@@ -63,7 +63,7 @@ class FollowerLink(Link):
         self.serve_time()
 
     def serve_fd(self, fd: int, events: int) -> None:
-        """Do what is due on a descriptor that is ready."""
+        """Serve a descriptor that is ready."""
         lookup = self._route.lookup
         if lookup is not None and fd == lookup.fd:
             self._poll.unregister(fd)
@@ -77,7 +77,7 @@ class FollowerLink(Link):
                 self.on_ready(connection, events)
 
     def serve_time(self) -> None:
-        """Do what is due by time alone."""
+        """Do what is due by time."""
         now_s = time.monotonic()
         if self._attempt is not None and now_s - self._attempt.born_s > self._route.within_s:
             self.lose(self._attempt, overdue=True)
@@ -87,7 +87,7 @@ class FollowerLink(Link):
             self._do(self.roll.tick(now_s, time.monotonic_ns()))
 
     def rest_s(self) -> float:
-        """Return the seconds until `serve` is due in any case."""
+        """Return the seconds until `serve` is due even if nothing comes."""
         now_s = time.monotonic()
         rest_s = self.roll.next_s(now_s)
         if self._attempt is not None:
@@ -102,7 +102,7 @@ class FollowerLink(Link):
         return self._proved is None or self.roll.is_quiet(now_s)
 
     def tell(self, message: Message) -> None:
-        """Say *message* to the leader. What has come before a stop is taken first: that the leader is gone, too."""
+        """Send *message* to the leader. Before a stop, handle what came earlier, the loss of the leader included."""
         if isinstance(message, Stop):
             self.serve()
         self._do(self.roll.tell(message, time.monotonic()))
@@ -159,17 +159,19 @@ class FollowerLink(Link):
                 self.roll.saw_nobody()
 
     def _note_taken(self, connection: Connection) -> None:
-        """Somebody has taken *connection*, unless SO_ERROR says why not (connect(2)). A reset comes to connections that
-        were taken: by a load balancer that has nobody to pass them to. Before that it would be a refusal."""
+        """Note that *connection* was accepted, unless SO_ERROR has an error (connect(2)). A reset also means that it
+        was accepted, by a load balancer without a backend; a connection that was not accepted would be refused."""
         if connection.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) in (0, errno.ECONNRESET):
             connection.taken = True
             if self._route.met:
                 self.roll.knocked(time.monotonic())
 
     def _turned_away(self, now_s: float, *, refused: bool) -> None:
-        """Somebody took the connection and closed it, on this host's proof (*refused*) or before, or was too slow.
+        """Handle a connection that was accepted and then closed, after this host's proof (*refused*) or before, or that
+        was too slow.
 
-        Before the leader was met: it, or something else, does not know this host. Afterwards only the way is bad."""
+        Before the leader was met, the leader or another program has rejected this host. After that, it is only a bad
+        network."""
         if not refused:
             what = f"something takes connections at {self._route.last} and does not answer as the leader"
             what += "" if self._route.met else f"; {self._route.ways_out}"
@@ -205,7 +207,7 @@ class FollowerLink(Link):
         family, address = found
         try:
             sock = socket.socket(family, socket.SOCK_STREAM)
-        except OSError:  # No IPv6 on this host: the leader's next address may be another.
+        except OSError:  # For example no IPv6 on this host: try the leader's next address.
             return
         sock.setblocking(False)
         prepare(sock)
@@ -213,7 +215,7 @@ class FollowerLink(Link):
             sock.close()
             return
         self._attempt = Connection(sock, now_s)
-        # Once it can be written to, it is taken, or was refused; from then on it is read only.
+        # It becomes writable when it is accepted or refused; from then on only reads are polled.
         self._poll.register(sock.fileno(), READ | WRITE)
         self._attempt.watched = READ | WRITE
 

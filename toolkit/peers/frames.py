@@ -1,9 +1,8 @@
-"""How messages go over the wire, and how each is proved.
+"""Pure: the frames in which messages are sent, and how each is authenticated.
 
-A frame on the wire: 4 bytes length (big-endian, of what follows), 32 bytes HMAC-SHA256, then the message as JSON. The
-HMAC covers direction, counter and message under a key made for this connection from the job's key and two nonces, one
-of each end (`Seal`): a stranger cannot make one, and one cannot be replayed, reordered or sent back. Pure: no
-sockets, no clocks.
+A frame: 4 bytes length (big-endian, of the rest), 32 bytes HMAC-SHA256, then the message as JSON. The HMAC covers
+direction, counter and message. Its key is made for each connection, from the job's key and a nonce of each end
+(`Seal`). So nobody without the job's key can make a frame, and no frame can be replayed, reordered or sent back.
 """
 
 import hashlib
@@ -18,7 +17,7 @@ from toolkit.peers.messages import Down, Evidence, Failing, HostEnded, Message, 
 NONCE_BYTES = 32
 MAC_BYTES = 32
 HEAD_BYTES = 4
-# A failure's traceback is cut to 65,536 characters where it is made; `encode` cuts what JSON makes more of.
+# A traceback has at most 65,536 characters; `encode` cuts texts that JSON makes too long.
 LARGEST_BYTES = 1 << 18
 LARGEST_UNPROVED_BYTES = 1 << 10
 Direction = Literal["up", "down"]
@@ -26,7 +25,7 @@ _DECODERS: dict[Direction, msgspec.json.Decoder[Message]] = {
     "up": msgspec.json.Decoder(Up),
     "down": msgspec.json.Decoder(Down),
 }
-# A closed list, without a length, a name or a number of the other end's choice: each is counted, and said once.
+# A closed list, without any length, name or number that the other end could choose: each is counted, and logged once.
 Reason = Literal[
     "a message that is not sealed with this job's key, or was seen before",
     "a message of no known form",
@@ -41,7 +40,7 @@ Reason = Literal[
 
 
 class RefusedError(Exception):
-    """A frame that is not of this job."""
+    """A frame that does not belong to this job."""
 
     def __init__(self, reason: Reason) -> None:
         super().__init__(reason)
@@ -49,7 +48,7 @@ class RefusedError(Exception):
 
 
 def job_key(secret: bytes, hosts: tuple[str, ...], documents: bytes) -> bytes:
-    """Return the job's key: from *secret* if there is one, else from what all hosts of the job share and few others."""
+    """Return the job's key: from *secret* if there is one, else from *hosts* and *documents*, which few others know."""
     material = secret or b"\0".join((b"no secret", *(host.encode() for host in hosts), documents))
     return hashlib.sha256(b"toolkit link 1\0" + material).digest()
 
@@ -74,7 +73,7 @@ class Seal:
         """Return the message in *frame* (without its length).
 
         Raises:
-            RefusedError: not sealed by the other end, or not its next one, or no message.
+            RefusedError: the other end did not seal it, it is not the next frame, or it is no message.
         """
         mac, message = frame[:MAC_BYTES], frame[MAC_BYTES:]
         if not hmac.compare_digest(mac, self._mac(self._theirs, self._opened, message)):
@@ -87,7 +86,7 @@ class Seal:
 
 
 def encode(message: Message) -> bytes:
-    """Return *message* as it is sealed; a report's texts are cut until the other end takes it."""
+    """Return *message* as JSON; the texts of a report are cut until it fits a frame."""
     encoded = msgspec.json.encode(message)
     while len(encoded) > LARGEST_BYTES - MAC_BYTES and isinstance(message, Failing | Evidence | HostEnded | Verdict):
         report = message.report
@@ -102,10 +101,10 @@ def encode(message: Message) -> bytes:
 
 
 def decode(message: bytes, direction: Direction) -> Message:
-    """Return the message in *message*.
+    """Return the decoded *message*.
 
     Raises:
-        RefusedError: it is none, none that goes in this direction, or a number in it is out of its range.
+        RefusedError: it is no message, none of this *direction*, or a number in it is out of its range.
     """
     try:
         return _DECODERS[direction].decode(message)
@@ -114,7 +113,7 @@ def decode(message: bytes, direction: Direction) -> Message:
 
 
 class Frames:
-    """Completes frames out of the pieces in which a connection delivers them."""
+    """Assembles frames from the pieces in which a connection delivers them."""
 
     def __init__(self) -> None:
         self._held = b""
@@ -124,7 +123,7 @@ class Frames:
         """Yield each whole frame, without its length.
 
         Raises:
-            RefusedError: a frame larger than any of ours.
+            RefusedError: a frame is larger than any of the link's.
         """
         self._held += piece
         while len(self._held) >= HEAD_BYTES:

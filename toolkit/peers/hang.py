@@ -1,17 +1,17 @@
-"""Pure: whether a whole job hangs. It does only if no host moves: one that does may be what the others wait for."""
+"""Pure: whether a whole job hangs: only if no host is active, since the others may wait for an active one."""
 
 from toolkit.peers.messages import Idle
 
 
 class HangWatch:
-    """What the hosts say of how long none of their ranks has written or computed anything."""
+    """Collects the hosts' reports of how long none of their ranks has written or computed anything."""
 
     def __init__(self, now_s: float) -> None:
         self._idle: dict[str, Idle] = {}
         self._moved_s = now_s
 
     def moved(self, now_s: float) -> None:
-        """Ranks of a host ended, or stacks were written: no host's silence counts from before."""
+        """Restart the count of all hosts: ranks of a host ended, or stacks were written."""
         self._moved_s = now_s
 
     def heard(self, host: str, message: Idle) -> None:
@@ -24,9 +24,9 @@ class HangWatch:
         self._idle.pop(host, None)
 
     def idle_s(self, unended: set[str], resting: set[str], now_s: float) -> float | None:
-        """Return how long no rank of the job has moved, once that is as long as a hang takes; None before.
+        """Return the seconds without activity of any rank of the job, once that is long enough for a hang; else None.
 
-        *unended*: the hosts that have not ended; *resting*: those whose ranks have, and which therefore do not count.
+        *unended*: the hosts that have not ended. *resting*: hosts whose ranks have all ended; they do not count.
         """
         if len(self._idle) + len(resting) < len(unended):
             return None
@@ -37,5 +37,5 @@ class HangWatch:
         return idle_s if idle_s >= max(self._idle[host].limit_s for host in at_work) else None
 
     def stops(self, hosts: set[str]) -> bool:
-        """True if one of *hosts* wants the job to end of a hang."""
+        """True if one of *hosts* is set to end the job when it hangs."""
         return any(self._idle[host].stops for host in hosts)

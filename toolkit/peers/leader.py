@@ -1,10 +1,10 @@
 """Pure: the leader's side of the protocol: the order in which a job starts, stops, fails, restarts and ends.
 
-members.py knows which hosts are there, barrier.py when all may start, findings.py what the hosts say of a failure,
-hang.py whether none of them moves.
+members.py knows which hosts are connected, barrier.py when all may start, findings.py the hosts' reports of a failure,
+hang.py whether all of them are inactive.
 
-Its own host is a member like any other; what it says comes in by `heard`, too. Whatever comes from one host costs the
-same however many there are: with 10,000 of them everything is said 10,000 times within a second.
+The leader's own host is a member like any other; its messages also come by `heard`. The cost of one host's message must
+not depend on the number of hosts: with 10,000 hosts every message may come 10,000 times within a second.
 """
 
 import msgspec
@@ -76,13 +76,13 @@ from toolkit.peers.reports import (
     vanished,
 )
 
-# As far as any rank can have come.
+# The furthest that a rank can have come.
 FURTHEST = Steps(seen=True, highest=1 << 62)
 
 
 class Leader:
-    """Takes what happens and answers with what is to be done. *restarts*: how many the job may have; *survey*: the job
-    starts once `surveyed` was told."""
+    """Takes messages, connection changes and the time; returns actions. *restarts*: how many the job may have.
+    *survey*: the job starts only after `surveyed` was called."""
 
     def __init__(
         self, hosts: tuple[str, ...], times: Timeouts, now_s: float, *, restarts: int = 0, survey: bool = False
@@ -99,22 +99,22 @@ class Leader:
         self._ticked_s = now_s
         self._due_s = now_s
         self._budget = Budget(allowed=restarts)
-        # By follower: the attempt that what it says on its connection is of.
+        # By follower: the attempt to which the messages on its connection belong.
         self._at: dict[str, int] = {}
         self.verdict: EndReport | None = None
         self._begin(None, {self._me}, now_s)
 
     def _begin(self, again: NextAttempt | None, hosts: set[str], now_s: float) -> None:
-        """Begin the next attempt, with *hosts*; what was said in the one before does not count any more."""
+        """Begin the next attempt, with *hosts*; messages of the one before no longer count."""
         self._again = again
         self._attempt = again.restart.attempt if again is not None else 0
-        # Of the hosts that came and are not gone: those that have not ended, and those that have not said what failed.
+        # Of the hosts that joined and have not vanished: those that have not ended, and those without evidence yet.
         self._unended = set(hosts)
         self._untold = set(hosts)
         self.barrier.begin(now_s)
         self._hang = HangWatch(now_s)
         self._findings = Findings()
-        # Since when a rank has left without MPI_Finalize; by host that had one: how many of its ranks live.
+        # When a rank ended without MPI_Finalize; by host with such a rank: how many of its ranks live.
         self._left_s: float | None = None
         self._ranks_left: dict[str, int] = {}
         self._steps: dict[str, int] = {}
@@ -127,13 +127,13 @@ class Leader:
         self._came = Steps()
         self._first_end_s: float | None = None
         self._failing_s: float | None = None
-        # True while all hosts are waited for, because the failure may be worth another attempt.
+        # True while the leader waits for all hosts to end, because the failure may be worth another attempt.
         self._hopes = False
 
-    # --- what comes from the link
+    # --- called by the link
 
     def turn_away(self, host: str, now_ns: int) -> tuple[Message, ...]:
-        """Return what a second `train` of *host* is told: how the job ended if that is known, else to end."""
+        """Return the messages for a second `train` of *host*: the verdict if there is one, else a request to end."""
         report = self.verdict
         if report is None or not report.failed:
             cause = f"another train of this job is already host {host}: this one started second, or again"
@@ -144,12 +144,12 @@ class Leader:
         return Welcome(beat_s=self._times.heartbeat_s, patience_s=self._times.heartbeat_timeout_s, leader_ns=now_ns)
 
     def surveyed(self, found: dict[str, frozenset[str]], now_s: float) -> list[Action]:
-        """Each host has these addresses, as far as they are known here."""
+        """Take the addresses of each host, as far as this host's look-up found them."""
         self.barrier.surveyed(found)
         return self._start(now_s)
 
     def joined(self, host: str, now_s: float, now_ns: int) -> list[Action]:
-        """*host* has proved itself on a new connection; it may be back after a break."""
+        """Handle a new connection on which *host* has proved itself, its first or a later one."""
         if self.members.joined(host, now_s):
             self._unended.add(host)
             self._untold.add(host)
@@ -168,13 +168,13 @@ class Leader:
         return [Send(hosts=(host,), message=message) for message in messages]
 
     def left(self, host: str, now_s: float) -> list[Action]:
-        """*host*'s connection broke; it has a moment to come back."""
+        """Handle the loss of *host*'s connection; it has a moment to reconnect."""
         if self.members.left(host, now_s):
             self._due(now_s + RECONNECT_S)
         return []
 
     def heard(self, host: str, message: Message, now_s: float, now_ns: int) -> list[Action]:
-        """Take a message of *host*, proved to be its own (the leader's own host too)."""
+        """Handle an authenticated message from *host*, which may be the leader's own host."""
         self.members.heard(host, now_s)
         if isinstance(message, Ping):
             return [Send(hosts=(host,), message=Pong(sent_ns=message.sent_ns, leader_ns=now_ns))]
@@ -226,7 +226,7 @@ class Leader:
         return []
 
     def tick(self, now_s: float, now_ns: int) -> list[Action]:
-        """See what time alone has brought about. Call when `next_s` is 0; later was a pause of our own."""
+        """Apply what depends on time. Call it when `next_s` is 0: a later call means that this process was paused."""
         self._forgive_own_pause(now_s)
         actions: list[Action] = []
         if self.verdict is None:
@@ -244,7 +244,7 @@ class Leader:
         return max(self._due_s - now_s, 0.0)
 
     def finished(self, now_s: float) -> bool:
-        """True once there is a verdict, and every host that could take it has, or had time to."""
+        """True once there is a verdict, and every connected host has taken it or had time to."""
         if self.verdict is None or self._settled_s is None:
             return False
         wait_s = LINGER_S if self.awaited else FAREWELL_S if self.members.here - self.members.gone else 0.0
@@ -252,18 +252,18 @@ class Leader:
 
     @property
     def awaited(self) -> tuple[str, ...]:
-        """The hosts that have never come and should learn that the job has failed."""
+        """The hosts that have never joined and should still learn that the job has failed."""
         worth = self.verdict is not None and self.verdict.failed and self._stop is None and not self._timed_out
         return tuple(host for host in self._followers if host in self.members.without_key) if worth else ()
 
-    # --- inside
+    # --- internal
 
     @property
     def _timed_out(self) -> bool:
         return self._settled_s is not None and self.barrier.ended(self._settled_s)
 
     def _start(self, now_s: float) -> list[Action]:
-        """Let the main phase start, if every host is ready."""
+        """Start the main phase if every host is ready."""
         if self._failing_s is not None or not self.barrier.complete:
             return []
         conflict = self.barrier.conflict()
@@ -286,7 +286,7 @@ class Leader:
         return actions
 
     def _agree(self, now_s: float) -> list[Action]:
-        """Name the step at which all stop, once every host that can has said when it could."""
+        """Decide at which step all stop, once every host that can has reported its step."""
         if self._agreed is not None or self._stopped_s is None or not self._steps:
             return []
         if now_s < self._stopped_s + AGREE_S and (
@@ -318,7 +318,7 @@ class Leader:
         return self._fail("", hung(self._me, idle_s, now_ns), now_s)
 
     def _on_left(self, host: str, message: Left, now_s: float) -> list[Action]:
-        """A rank ended with 0 and without MPI_Finalize: the others wait for it, unless they end within a moment."""
+        """Note that a rank ended with 0 without MPI_Finalize: the others wait for it, unless they end soon."""
         self._findings.note_early(message.early)
         self._ranks_left[host] = message.ranks_left
         if self._left_s is None:
@@ -327,7 +327,7 @@ class Leader:
         return []
 
     def _miss_the_left(self, now_s: float, now_ns: int) -> list[Action]:
-        """End the job whose ranks wait for one that left."""
+        """End the job if its ranks wait for one that ended without MPI_Finalize."""
         if self._left_s is None or now_s < self._left_s + UNFINISHED_S:
             return []
         if self._failing_s is not None or self._stop is not None or self._findings.early is None:
@@ -353,14 +353,14 @@ class Leader:
         return self._fail(host, report, now_s)
 
     def _rest(self) -> list[Action]:
-        """Say it once, to those who wait for it, when no rank of the job lives any more."""
+        """When no rank of the job lives any more, report it once to the hosts that wait for it."""
         if not self._resting or self._rested is not None or not self._unended <= self._resting:
             return []
         self._rested = Rested()
         return [Send(hosts=self._followers, message=self._rested), AllRanksEnded()]
 
     def _fail(self, host: str, report: EndReport, now_s: float, *, whole: bool = True) -> list[Action]:
-        """Take bad news from *host* ("": found by the leader itself), and pass the first on."""
+        """Take the report of a failure from *host* ("": found by the leader itself); forward the first one."""
         self._findings.take(host, report, whole=whole)
         if whole and not self._findings.is_hang:
             self._untold.discard(host)
@@ -411,7 +411,7 @@ class Leader:
             found = self._findings.worst
             assert found is not None
             worst = blamed(found, self._findings.early)
-            # All have told. A cause that is known by its consequences only gives way to one that comes a moment later.
+            # All hosts have reported. A cause that only its consequences show waits EARLY_S for a direct one.
             known = not self._untold and worst.primary and (found.primary or since_s >= EARLY_S)
             if late or known:
                 return self._settle_or_repeat(worst, self._failing_s, now_s)
@@ -425,7 +425,7 @@ class Leader:
         return []
 
     def _settle_or_repeat(self, worst: EndReport, failing_s: float, now_s: float) -> list[Action]:
-        """End the job by *worst*, or begin another attempt; as long as that may be, wait for every host to end."""
+        """End the job with *worst*, or begin another attempt; while that is possible, wait for every host to end."""
         if not self._budget.allowed:
             return self._settle(worst, now_s)
         failure = Failure(
@@ -436,7 +436,7 @@ class Leader:
             stopped=self._stop is not None,
             gone=tuple(sorted(self.members.gone)),
         )
-        # Until all have ended, how far they came is not known.
+        # How far the ranks came is known only when all hosts have ended.
         away = self.members.away
         awaited = bool(self._unended or away)
         refusal = self._budget.refusal(failure, FURTHEST if awaited else self._came)
@@ -477,7 +477,7 @@ class Leader:
         return self._fail("", not_ended(missing, self._times.finish_timeout_s), now_s)
 
     def _together(self) -> EndReport:
-        """Return the end of a job in which nothing failed: of a stop, the worst of the hosts' ends."""
+        """Return the end of a job in which nothing failed; after a stop, the worst of the hosts' ends."""
         ends = list(self._ended.values())
         if self._stop is not None:
             late = f"had not ended {self._times.grace_s + STOPPED_S:g} s after the stop"

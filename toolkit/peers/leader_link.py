@@ -1,4 +1,4 @@
-"""The leader's end of the link: it listens, and proves who connects."""
+"""The leader's end of the link: it listens, and authenticates followers."""
 
 import contextlib
 import errno
@@ -26,17 +26,19 @@ from toolkit.peers.protocol import Action, HostStepTimes, LogLine, Send, Timeout
 from toolkit.peers.space import Survey, own_space
 
 UNPROVED_AT_ONCE = 256
-# How long the look-up of all hosts' addresses may hold up the start.
+# How long the look-up of all hosts' addresses may delay the start.
 SURVEY_S = 5.0
-# Descriptors that `train` needs beside one for each follower.
+# Descriptors that `train` needs besides one for each follower.
 OWN_DESCRIPTORS = UNPROVED_AT_ONCE + 256
 Judge = Callable[[str, tuple[tuple[int, int, float], ...]], list[tuple[str, str]]]
 
 
 class LeaderLink(Link):
-    """Listens; one connection a follower. *restarts*: how many the job may have; *judge* says who is slow, by the step
-    times of a host: (host, what the leader's log and its own are to say). *places*: the name or address by host of
-    those that must be in different places."""
+    """Listens, with one connection for each follower. *restarts*: how many the job may have.
+
+    *judge* takes the step times of a host and returns (host, text) for each slow rank; that host and the leader log the
+    text. *places*: the name or address, by host, of hosts that must have different addresses.
+    """
 
     def __init__(
         self,
@@ -65,7 +67,7 @@ class LeaderLink(Link):
         self._listen()
         if self._survey is not None:
             self._poll.register(self._survey.fd, READ)
-        # By descriptor: all, and those (in the order they came) that have not proved themselves. By host: the others.
+        # By descriptor: all connections, and those that have not proved themselves, in order. By host: the others.
         self._open: dict[int, Connection] = {}
         self._unproved: dict[int, Connection] = {}
         self._of: dict[str, Connection] = {}
@@ -91,13 +93,13 @@ class LeaderLink(Link):
             self._listen()
 
     def rest_s(self) -> float:
-        """Return the seconds until `serve` is due in any case."""
+        """Return the seconds until `serve` is due even if nothing comes."""
         now_s = time.monotonic()
         survey_s = self._survey_ends_s - now_s if self._survey is not None else math.inf
         return max(min(self.roll.next_s(now_s), survey_s), 0.0)
 
     def tell(self, message: Message) -> None:
-        """Say *message* as this host. What has come before a stop is taken first: that a host is gone, too."""
+        """Take *message* from this host. Before a stop, handle what came earlier, the loss of a host included."""
         if isinstance(message, Stop):
             self.serve()
         self._do(self.roll.heard(self.me, message, time.monotonic(), time.monotonic_ns()))
@@ -108,7 +110,7 @@ class LeaderLink(Link):
 
     @property
     def finished(self) -> bool:
-        """True once every follower has taken the verdict, or had time to."""
+        """True once every follower has taken the verdict or had time to."""
         return self.roll.finished(time.monotonic())
 
     def _end_survey(self, survey: Survey) -> None:
@@ -140,7 +142,7 @@ class LeaderLink(Link):
 
     def _names_hosts_of_the_job(self, message: Message) -> bool:
         if isinstance(message, Failing | Evidence | HostEnded):
-            # The leader's own: a follower has taken it for gone.
+            # A report about the leader's own host: a follower has declared it gone.
             return message.report is None or message.report.host in self._hosts | {self.me}
         return not isinstance(message, Stop) or message.host in self._hosts
 
@@ -185,13 +187,13 @@ class LeaderLink(Link):
                 self.lose(connection)
 
     def _note_knock(self, address: str) -> None:
-        """Somebody connects from *address*: a host whose connection broke there may be trying to come back."""
+        """Note a connection from *address*: a host that lost its connection there may be trying to reconnect."""
         for host in self.roll.members.away:
             if self._address_of.get(host) == address:
                 self.roll.members.knocked(host, time.monotonic())
 
     def _no_room(self) -> None:
-        """No descriptor is left: the oldest stranger goes, else nobody is let in until the next tick."""
+        """Without a free descriptor, drop the oldest unproved connection, or accept none until the next tick."""
         if self._unproved:
             self._drop_oldest("a connection for which no descriptor was left (ulimit -n)")
         else:
@@ -230,7 +232,7 @@ class LeaderLink(Link):
         self._do(self.roll.joined(hello.host, time.monotonic(), time.monotonic_ns()))
 
     def _note_claim(self, said: bytes, address: str) -> None:
-        """Somebody says *said* with another key: that machine, if it names the host whose address it comes from."""
+        """Note a proof made with another key, in the name *said*; it counts if it comes from that host's address."""
         try:
             hello = decode(said, "up")
         except RefusedError:
@@ -243,7 +245,7 @@ class LeaderLink(Link):
             if isinstance(action, Send):
                 self._send(action)
             elif isinstance(action, HostStepTimes):
-                # At once, so that a host's news of its last steps is not behind the verdict, which closes its link.
+                # Sent at once, so that a notice of the last steps comes before the verdict, which closes the link.
                 self._tell_slow(self._judge(action.host, action.times))
             else:
                 self._words.append(action)
@@ -268,8 +270,8 @@ class LeaderLink(Link):
 
 
 def listen(address: str | None, port: int) -> socket.socket:
-    """Return a socket that listens on *address*; on every one, IPv6 and IPv4, if it is None or none of this host's (a
-    service's address, one translated on the way, a name that does not resolve here).
+    """Return a socket that listens on *address*; on all addresses, IPv6 and IPv4, if it is None or not this host's own
+    (the address of a service, a translated address, a name that does not resolve here).
 
     Raises:
         OSError: the port is taken.
@@ -279,7 +281,7 @@ def listen(address: str | None, port: int) -> socket.socket:
         try:
             return socket.create_server((address, port), family=family, backlog=4096)
         except OSError as error:
-            unknown = (error.errno or 0) < 0  # The look-up's own numbers (EAI_NONAME).
+            unknown = (error.errno or 0) < 0  # Error numbers of getaddrinfo (EAI_NONAME).
             if error.errno != errno.EADDRNOTAVAIL and not unknown:
                 raise
     if socket.has_dualstack_ipv6():
@@ -289,7 +291,7 @@ def listen(address: str | None, port: int) -> socket.socket:
 
 
 def make_room(hosts: int) -> None:
-    """Raise this process's soft limit of descriptors, if so many hosts need it and the hard limit lets it."""
+    """Raise this process's soft limit of descriptors if so many hosts need that and the hard limit allows it."""
     import resource
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

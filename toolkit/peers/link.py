@@ -1,10 +1,9 @@
-"""The sockets between the `train` processes of one job. One descriptor (`fd`) tells the loop that there is something
-to do.
+"""The sockets between the `train` processes of one job. The loop polls one descriptor (`fd`) for all of them.
 
-Opening: the leader sends its nonce; the follower answers with its own and a sealed Hello; the leader's sealed Welcome
-proves that it has the key, too. Until then a connection may send 1 KiB within 5 s; when too many wait, the oldest goes,
-so that a flood of strangers drives out itself and no host of the job. Whatever is not sealed with this job's key is
-refused, counted and closed, and the job goes on.
+The opening: the leader sends its nonce; the follower answers with its own and a sealed Hello; the leader's sealed
+Welcome proves that it has the key, too. Until then a connection may send 1 KiB within 5 s. If too many wait, the oldest
+is dropped, so that a flood of foreign connections displaces itself and no host of the job. Everything that is not
+sealed with this job's key is refused and counted, its connection is closed, and the job goes on.
 """
 
 import contextlib
@@ -19,8 +18,8 @@ from toolkit.peers.protocol import Action, LogLine
 
 PROVE_WITHIN_S = 5.0
 OUT_LIMIT_BYTES = 4 << 20
-# Segments that every path takes (RFC 1122's default): a tunnel that drops larger packets and does not say so would let
-# small messages pass and hold up the verdict for ever.
+# Every path takes segments of this size (RFC 1122's default). A tunnel that drops larger packets without an error would
+# let small messages pass and delay the verdict forever.
 SEGMENT_BYTES = 536
 READ = select.EPOLLIN
 WRITE = select.EPOLLOUT
@@ -48,7 +47,7 @@ class Connection:
         return self.sock.fileno() >= 0
 
     def read(self) -> bytes | None:
-        """Return what came, b"" for nothing, None at the end."""
+        """Return the bytes that came, b"" if none came, None at the end."""
         try:
             return self.sock.recv(1 << 16) or None
         except BlockingIOError:
@@ -57,9 +56,10 @@ class Connection:
             return None
 
     def write(self, frame: bytes) -> bool:
-        """Send *frame* or keep it; False if the other end has not taken the last 4 MiB.
+        """Send *frame* or queue it; return False if the other end has not taken the last 4 MiB.
 
-        An error is no reason to close: what the other end said before it closed (a verdict) may still be to be read.
+        After an error the connection stays open: a message that the other end sent before (a verdict) may still be
+        unread.
         """
         if not self.half_closed:
             self.out = self.out + frame if self.out else frame
@@ -67,7 +67,7 @@ class Connection:
         return len(self.out) <= OUT_LIMIT_BYTES
 
     def flush(self) -> None:
-        """Send what goes."""
+        """Send as much as the socket takes."""
         while self.out:
             try:
                 self.out = self.out[self.sock.send(self.out, socket.MSG_NOSIGNAL) :]
@@ -78,9 +78,9 @@ class Connection:
 
 
 class Link:
-    """What the leader's and the follower's link share: the poll, the words for the loop, the end.
+    """The common part of the leader's and the follower's link: the poll, the actions for the loop, the end.
 
-    *poll* may serve several links at once (the benchmark's thousands of followers); `on_ready` then gets what it says.
+    *poll* may serve several links (the benchmark's thousands of followers); `on_ready` then gets its events.
     """
 
     def __init__(self, me: str, key: bytes, poll: select.epoll | None = None) -> None:
@@ -97,24 +97,24 @@ class Link:
         return self._poll.fileno()
 
     def take(self) -> list[Action]:
-        """Return what is to be done here, since the last call."""
+        """Return the actions for this host since the last call."""
         words, self._words = self._words, []
         return words
 
     def on_frame(self, connection: Connection, frame: bytes) -> None:
-        """Take a whole frame.
+        """Handle a whole frame.
 
         Raises:
-            RefusedError: it is not of this job.
+            RefusedError: it does not belong to this job.
         """
         raise NotImplementedError
 
     def lose(self, connection: Connection) -> None:
-        """Close *connection*, whatever it was."""
+        """Close *connection*, in any state."""
         raise NotImplementedError
 
     def on_ready(self, connection: Connection, events: int) -> None:
-        """Write and read what goes on *connection*."""
+        """Write to and read from *connection* what is possible now."""
         if events & WRITE:
             connection.flush()
         piece = connection.read() if events & ~WRITE else b""
@@ -157,13 +157,13 @@ class Link:
         connection.sock.close()
 
     def close(self) -> None:
-        """Close everything; what the other end has not taken is lost."""
+        """Close all sockets; messages that the other end has not taken are lost."""
         if self._owns_poll:
             self._poll.close()
 
 
 def prepare(sock: socket.socket) -> None:
-    """Make *sock* send at once, in small segments; before it connects or listens, so that the other end does, too."""
+    """Make *sock* send at once, in small segments. Call it before connecting or listening, so that both ends do so."""
     for option, value in ((socket.TCP_NODELAY, 1), (socket.TCP_MAXSEG, SEGMENT_BYTES)):
         with contextlib.suppress(OSError):
             sock.setsockopt(socket.IPPROTO_TCP, option, value)
@@ -177,7 +177,7 @@ def peer(sock: socket.socket) -> str:
 
 
 def near_end(sock: socket.socket) -> str:
-    """Return the address and port of this end of *sock*, as "10.0.0.5 port 7776"; "" where it is gone."""
+    """Return the address and port of this end of *sock*, as "10.0.0.5 port 7776"; "" if it is gone."""
     try:
         return place(sock.getsockname())
     except OSError:
@@ -185,7 +185,7 @@ def near_end(sock: socket.socket) -> str:
 
 
 def far_end(sock: socket.socket) -> str:
-    """Return the same of the other end."""
+    """Return the same for the other end."""
     try:
         return place(sock.getpeername())
     except OSError:
@@ -193,5 +193,5 @@ def far_end(sock: socket.socket) -> str:
 
 
 def place(address: Any) -> str:
-    """Return *address*, of IPv4 or IPv6 as sockets give it, in words. The scope is left out: each host has its own."""
+    """Return a socket's *address*, IPv4 or IPv6, as text. The scope is left out, as it differs between hosts."""
     return f"{str(address[0]).removeprefix('::ffff:').partition('%')[0]} port {address[1]}"

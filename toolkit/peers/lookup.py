@@ -1,5 +1,5 @@
-"""A host's addresses, looked up in a thread: a name server that does not answer holds getaddrinfo for half a minute,
-and `train` has signals to hear meanwhile."""
+"""Looks up a host's addresses in a thread: if a name server does not answer, getaddrinfo blocks for half a minute, and
+`train` must handle signals meanwhile."""
 
 import _thread  # threading's, without its import.
 import contextlib
@@ -10,8 +10,8 @@ Address = tuple[socket.AddressFamily, tuple[str, int] | tuple[str, int, int, int
 
 
 class Lookup:
-    """One look-up of (*host*, *port*). `fd` is ready to be read once `found` is there: no address where the name is
-    not known (yet)."""
+    """One look-up of (*host*, *port*). `fd` becomes readable when `found` is set; it is empty if the name is not known
+    (yet)."""
 
     def __init__(self, host: str, port: int) -> None:
         self.found: list[Address] | None = None
@@ -22,22 +22,22 @@ class Lookup:
             self._look(host, port, tells)
 
     def close(self) -> None:
-        """Wait for it no more."""
+        """Stop waiting for it."""
         os.close(self.fd)
 
     def _look(self, host: str, port: int, tells: int) -> None:
         try:
             self.found = addresses(host, port)
-        except (OSError, UnicodeError):  # The latter: a character that has no UTF-8.
+        except (OSError, UnicodeError):  # UnicodeError: a character without UTF-8.
             self.found = []
-        # A byte, not only the pipe's end: forks of `train` hold this end open, too.
+        # Write a byte: closing the pipe is not enough, since forks of `train` hold this end open, too.
         with contextlib.suppress(OSError):
             os.write(tells, b"\0")
         os.close(tells)
 
 
 def numeric(host: str, port: int) -> list[Address]:
-    """Return (*host*, *port*) where *host* is an address and no name, else nothing; at once."""
+    """Return (*host*, *port*) if *host* is an address, nothing if it is a name. It does not block."""
     try:
         return addresses(host, port, flags=socket.AI_NUMERICHOST)
     except (OSError, UnicodeError):
@@ -45,11 +45,11 @@ def numeric(host: str, port: int) -> list[Address]:
 
 
 def addresses(host: str, port: int, flags: int = 0) -> list[Address]:
-    """Return where (*host*, *port*) is, the best first.
+    """Return the addresses of (*host*, *port*), the preferred one first.
 
     Raises:
-        OSError: the name is not known; with AI_NUMERICHOST in *flags*, it is no address.
+        OSError: the name is not known; or AI_NUMERICHOST is in *flags* and *host* is no address.
     """
-    # Bytes: for a string, getaddrinfo imports the codec "idna", which fails where two threads import it at once.
+    # Bytes: for a string, getaddrinfo imports the codec "idna", which fails if two threads import it at once.
     found = socket.getaddrinfo(host.encode(), port, type=socket.SOCK_STREAM, flags=flags)
     return [(family, address) for family, _, _, _, address in found]

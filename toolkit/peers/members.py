@@ -1,4 +1,4 @@
-"""Pure: which followers are connected, which have lost their connection, and which are gone for good."""
+"""Pure: which followers are connected, which have lost their connection, and which have vanished."""
 
 from toolkit.peers.protocol import BREAK_NS, CLAIM_S, LEAST_CLAIMS, RECONNECT_S
 from toolkit.peers.reports import broken, silent
@@ -10,20 +10,20 @@ class Members:
 
     def __init__(self, followers: tuple[str, ...], heartbeat_timeout_s: float) -> None:
         self._heartbeat_timeout_s = heartbeat_timeout_s
-        # By follower: the mark of the process that joined in its name.
+        # By follower: the mark of its process that joined.
         self._marks: dict[str, str] = {}
         self._heard_s: dict[str, float] = {}
-        # By follower whose connection is broken and that may come back: since when.
+        # When each follower that may still reconnect lost its connection.
         self._away_s: dict[str, float] = {}
-        # Of those: when somebody last connected from their address.
+        # For each of them: when a connection last came from its address.
         self._knocked_s: dict[str, float] = {}
-        # Followers that never came; those declared gone; those that are there and have not said Bye.
+        # Followers that never joined; those declared gone; those that are connected and have not sent Bye.
         self.absent = set(followers)
         self.gone: set[str] = set()
         self.here: set[str] = set()
-        # Followers that connect through a proxy, or from an address that is translated on the way.
+        # Followers that connect through a proxy or address translation.
         self._proxied: set[str] = set()
-        # By follower that has not come: since when its machine gives proofs made with another key, and their number.
+        # By follower that has not joined: when its machine first sent a proof made with another key, and how many.
         self._claims: dict[str, tuple[float, int]] = {}
         # The leader's own longest pause.
         self.paused_s = 0.0
@@ -33,12 +33,12 @@ class Members:
         return self._marks.setdefault(host, mark) != mark
 
     def came(self, host: str, *, direct: bool) -> None:
-        """*host* has connected; not *direct*: something stands between, which may break the connection, and take new
-        ones that do not come through, while both ends live."""
+        """Note that *host* has connected. Not *direct*: through a proxy, which may break the connection, and accept new
+        ones that do not reach the leader, while both ends live."""
         (self._proxied.discard if direct else self._proxied.add)(host)
 
     def joined(self, host: str, now_s: float) -> bool:
-        """*host* has proved itself on a new connection. Return True for its first one."""
+        """Note that *host* has proved itself on a new connection. Return True for its first one."""
         first = host in self.absent
         if first:
             self.absent.discard(host)
@@ -56,7 +56,7 @@ class Members:
         self.here.discard(host)
 
     def left(self, host: str, now_s: float) -> bool:
-        """*host*'s connection broke. Return True if it may come back."""
+        """Note that *host* has lost its connection. Return True if it may reconnect."""
         if host in self.gone:
             self.here.discard(host)
         if host not in self.here:
@@ -66,7 +66,7 @@ class Members:
 
     @property
     def away(self) -> tuple[str, ...]:
-        """The followers whose connection is broken and that may come back."""
+        """The followers that have lost their connection and may reconnect."""
         return tuple(self._away_s)
 
     def left_s(self, host: str) -> float | None:
@@ -74,12 +74,12 @@ class Members:
         return self._away_s.get(host)
 
     def knocked(self, host: str, now_s: float) -> None:
-        """Somebody connects from the address of *host*, which is away: while that goes on it may be back within the
-        patience, though each new connection is cut, too."""
+        """Note a connection from the address of *host*, which is away: while these come, it may reconnect within the
+        heartbeat timeout, even if each new connection is cut, too."""
         self._knocked_s[host] = now_s
 
     def back_by_s(self, host: str) -> float:
-        """Return when *host*, which is away, must be back."""
+        """Return when *host*, which is away, must have reconnected."""
         left_s = self._away_s[host]
         latest_s = max(self._heard_s[host] + self._heartbeat_timeout_s, left_s + RECONNECT_S)
         if host in self._proxied:
@@ -87,7 +87,7 @@ class Members:
         return min(max(left_s, self._knocked_s.get(host, 0.0)) + RECONNECT_S, latest_s)
 
     def lost(self, host: str, now_s: float, now_ns: int) -> tuple[str, int] | None:
-        """Return how *host* was lost and when (ns), if its time is over: it is gone from then on."""
+        """Return how *host* was lost and when (ns) if its time is over, and count it as gone; else None."""
         left_s = self._away_s.get(host)
         if now_s < (self._heard_s[host] + self._heartbeat_timeout_s if left_s is None else self.back_by_s(host)):
             return None
@@ -101,14 +101,14 @@ class Members:
         return broken(), max(at_ns, now_ns - int((now_s - left_s) * 1e9) - BREAK_NS)
 
     def claimed(self, host: str, now_s: float) -> None:
-        """The machine that has *host*'s address gave a proof made with another key."""
+        """Note that the machine with *host*'s address sent a proof made with another key."""
         if host in self.absent:
             first_s, count = self._claims.get(host, (now_s, 0))
             self._claims[host] = (first_s, count + 1)
 
     def with_other_key(self, now_s: float) -> str | None:
-        """Return a follower whose machine has given proofs made with another key for so long that it will give no
-        other; None if there is none."""
+        """Return a follower whose machine has sent proofs made with another key for CLAIM_S, so that no right one will
+        come; None if there is none."""
         for host, (first_s, count) in self._claims.items():
             if count >= LEAST_CLAIMS and now_s >= first_s + CLAIM_S:
                 return host
@@ -116,11 +116,11 @@ class Members:
 
     @property
     def without_key(self) -> set[str]:
-        """The followers that have not come, and give no proofs made with another key."""
+        """The followers that have not joined and send no proofs made with another key."""
         return self.absent - self._claims.keys()
 
     def forgive(self, pause_s: float, now_s: float) -> None:
-        """The leader itself was paused for *pause_s*: what it did not hear in that time is nobody's silence."""
+        """Extend all timeouts: the leader itself was paused for *pause_s*, and could not hear any host in that time."""
         self.paused_s = max(self.paused_s, pause_s)
         self._heard_s = {host: min(heard_s + pause_s, now_s) for host, heard_s in self._heard_s.items()}
         self._away_s = {host: min(away_s + pause_s, now_s) for host, away_s in self._away_s.items()}

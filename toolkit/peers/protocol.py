@@ -1,18 +1,18 @@
-"""Pure: the protocol between the hosts of a job, carried out by leader.py and follower.py: its actions and its
-timeouts.
+"""Pure: the protocol between the hosts of a job: its actions and its timeouts. leader.py and follower.py implement it.
 
-The course: every host joins and says Ready; the leader says Go. The first bad news from anywhere (a rank that failed,
-a host that is gone) goes to all as Failing: they stop their ranks and answer with Evidence, what had failed on their
-side by then. With all evidence the leader names the cause and sends the Verdict; nobody waits for another host's slow
-end. A job that ends well has its Verdict when every host has ended. A host that has taken the Verdict says Bye.
+Every host joins and sends Ready; the leader sends Go. The leader sends the first failure on any host (a rank that
+failed, a host that vanished) to all hosts as Failing: they stop their ranks and answer with Evidence, that is with what
+had failed on them by then. When all evidence is there, the leader selects the cause and sends the Verdict; it does not
+wait for hosts that end slowly. If nothing fails, the Verdict comes when every host has ended. A host that has received
+the Verdict sends Bye.
 
-Where restarts are allowed and the cause may be worth one, the leader waits until every host has ended, and says
-NextAttempt in place of the Verdict: all is as at the start, but for those who vanished, and a stop, which are for good.
-A host says which attempt it is in before it says anything of it, so that what is late, or said again over a new
-connection, is never taken for news of another attempt.
+If restarts are allowed and the cause may be worth one, the leader waits until every host has ended, and sends
+NextAttempt in place of the Verdict. The state is then that of the start, except for hosts that vanished and for a stop,
+which are final. A host sends the number of its attempt before any message of that attempt. So a late message, or one
+that is sent again over a new connection, never counts for another attempt.
 
-Nothing here knows sockets or clocks (seconds and nanoseconds of this host's monotonic clock are arguments; the link
-moves the times in messages from one host's clock to the other's): tests replay histories of two to fifty hosts.
+There are no sockets or clocks here. Times are arguments, in seconds and nanoseconds of this host's monotonic clock, and
+the link converts the times in messages between the hosts' clocks. So tests replay histories of two to fifty hosts.
 """
 
 import msgspec
@@ -22,32 +22,32 @@ from toolkit.peers.messages import Message
 from toolkit.records import Record
 
 TELL_EVERY_S = 10.0
-# A connection that broke is made again within milliseconds where the other end lives.
+# If the other end lives, a lost connection is re-established within milliseconds.
 RECONNECT_S = 1.0
-# How long evidence is waited for: every host answers within a heartbeat interval, unless it is busy.
+# How long the leader waits for evidence: every host answers within a heartbeat interval, unless it is busy.
 EVIDENCE_S = 1.5
-# How long a rank's end with 0, which the others lost, must have been all that explains their failures.
+# How long the leader waits for another cause when failures are explained only by a rank that had ended with 0.
 EARLY_S = 0.5
 # After a hang the evidence is the ranks' stacks, which take 2 s to be written.
 HANG_EVIDENCE_S = 4.0
-# A host whose key differs is refused once a second. After so long it gives up, and then the leader gives it up: before,
-# either may have been of an earlier job at the same address, about to be replaced.
+# The leader refuses a host with a different key once a second. After REFUSED_S the host gives up, after CLAIM_S the
+# leader does. Before, either may belong to an earlier job at the same address, which is about to be replaced.
 REFUSED_S = 5.0
 CLAIM_S = 8.0
 LEAST_CLAIMS = 3
-# How long hosts may take to say at which step they could stop.
+# How long hosts may take to report the step at which they can stop.
 AGREE_S = 0.5
-# After the Verdict: how long a host that is there may take to say Bye, and how long one that has not come yet is
-# waited for after a failure, so that it learns of it and does not wait for the whole of TOOLKIT_JOIN_S.
+# After the Verdict: how long a connected host may take to send Bye; and, after a failure, how long the leader waits for
+# a host that has not joined, so that it learns of the failure and does not wait for the whole of TOOLKIT_JOIN_S.
 FAREWELL_S = 2.0
 LINGER_S = 30.0
-# Beyond the grace: until a stopped host has killed and swept its processes and reported its end.
+# The time after the grace in which a stopped host kills its remaining processes and reports its end.
 STOPPED_S = 10.0
-# Beyond the grace: until a host that failed has killed, swept and drained its console, and could start again.
+# The time after the grace in which a failed host kills its remaining processes, writes its output and can start again.
 RESTART_S = 60.0
-# When a broken connection is noticed, its host may have died this much earlier, and another's ranks by it.
+# A host may have died this long before its connection is seen to be lost, and may have caused other ranks to fail.
 BREAK_NS = 200_000_000
-# The most heartbeats a second that the leader takes from all followers together: at some 25 us each a tenth of a core.
+# The most heartbeats per second from all followers together: at about 25 us each, a tenth of a core on the leader.
 HEARTBEATS_PER_S = 4000
 MIN_HEARTBEAT_S = 0.05
 
@@ -60,14 +60,14 @@ class Send(Record, frozen=True, kw_only=True):
 
 
 class LogLine(Record, frozen=True, kw_only=True):
-    """Say *text* in the log."""
+    """Log *text*."""
 
     text: str
     warns: bool = False
 
 
 class HostStepTimes(Record, frozen=True, kw_only=True):
-    """*host* tells the leader (rank, step, seconds) of steps of its ranks."""
+    """*host* has sent the leader (rank, step, seconds) for steps of its ranks."""
 
     host: str
     times: tuple[tuple[int, int, float], ...]
@@ -87,8 +87,8 @@ class Timeouts(Record, frozen=True, kw_only=True):
     grace_s: float
 
     def among(self, hosts: int) -> "Timeouts":
-        """Return these times for a job of so many hosts: heartbeats no more often than the leader can take, and three
-        of them within the heartbeat timeout."""
+        """Return these timeouts for a job of so many hosts: heartbeats no more often than the leader can handle, and
+        three of them within the heartbeat timeout."""
         heartbeat_s = max(
             min(self.heartbeat_s, self.heartbeat_timeout_s / 3), hosts / HEARTBEATS_PER_S, MIN_HEARTBEAT_S
         )

@@ -1,22 +1,22 @@
-"""Where a follower looks for its leader: the addresses of its name, one after the other, and its ports."""
+"""Where a follower looks for its leader: the addresses of its name, in turn, and its ports."""
 
 from toolkit.peers.link import place
 from toolkit.peers.lookup import Address, Lookup, numeric
 
-# Until the leader is met, its name may not resolve yet, or to an address of before.
+# Until the leader is met, its name may not resolve yet, or may resolve to an old address.
 RESOLVE_EVERY_S = 5.0
-# A leader whose port is taken listens on another one. It is looked for there as soon as somebody else answers at the
-# first, and once in so many tries where nobody does.
+# A leader whose port is taken listens on another one. The follower tries the others as soon as another program answers
+# at the first port; if nothing answers there, once in this many tries.
 TRIES = 10
-# How long a connection may take to prove itself: as long as the leader waits for it too; on another port, which may be
-# closed by a firewall that says nothing; and once the leader was met, when only a bad network can be slower.
+# How long a connection may take until the leader has proved itself: on its first port, as long as the leader itself
+# waits; on another port, which a firewall may silently block; once the leader was met, when only a bad network is slow.
 PROVE_WITHIN_S = 5.0
 ELSEWHERE_S = 1.0
 RESTART_S = 0.5
 
 
 class Route:
-    """The places to try, in turn. *ports*: the leader's first, then those that it takes where that one is taken."""
+    """The addresses to try, in turn. *ports*: the leader's first port, then those that it uses if that one is taken."""
 
     def __init__(self, host: str, ports: tuple[int, ...], now_s: float) -> None:
         self._host = host
@@ -32,17 +32,17 @@ class Route:
 
     @property
     def met(self) -> bool:
-        """True once the leader was found; it is looked for in that place alone from then on."""
+        """True once the leader was found; from then on only that address is tried."""
         return self._met is not None
 
     @property
     def last(self) -> str:
-        """The place of the last try, in words."""
+        """The address of the last try, as text."""
         return "no address" if self._last is None else place(self._last[1])
 
     @property
     def ways_out(self) -> str:
-        """What to do where another program has the leader's ports."""
+        """Advice for when other programs have the leader's ports."""
         ports = ", ".join(map(str, self._ports))
         every = "on every host set TOOLKIT_LINK_PORT to a free port of the leader's"
         return f"the leader takes the first free one of ports {ports}: if all are taken, {every}"
@@ -53,7 +53,7 @@ class Route:
         return self._elsewhere > 0
 
     def next(self, now_s: float) -> Address | None:
-        """Return where to try now, None while the name is being looked up (`lookup`)."""
+        """Return the address to try now, None while the name is being looked up (`lookup`)."""
         if self._met is not None:
             return self._met
         if not self._addresses or now_s >= self._resolved_s + RESOLVE_EVERY_S:
@@ -66,7 +66,7 @@ class Route:
         return self._last
 
     def resolved(self, now_s: float) -> bool:
-        """Take what `lookup` has found; False for nothing."""
+        """Take the result of `lookup`; return False if it found no address."""
         assert self.lookup is not None
         self.lookup.close()
         found, self.lookup = self.lookup.found, None
@@ -75,12 +75,12 @@ class Route:
         return bool(found)
 
     def works(self, way_s: float) -> None:
-        """The leader has proved itself in the last place; *way_s*: how long an answer takes from there."""
+        """Note that the leader has proved itself at the last address; *way_s*: how long an answer takes from there."""
         self._met = self._last if self._met is None else self._met
         self.within_s = max(RESTART_S, 4 * way_s)
 
     def answered(self) -> None:
-        """Somebody was in the last place, who is not the leader."""
+        """Note that something other than the leader answered at the last address."""
         if self._elsewhere == 0 and self._met is None:
             self._elsewhere = len(self._ports) - 1
 

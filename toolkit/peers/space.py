@@ -1,4 +1,4 @@
-"""Which network namespace this process is in, and which addresses the job's hosts have, seen from the leader."""
+"""The network namespace of this process, and the addresses of the job's hosts as the leader resolves them."""
 
 import _thread  # threading's, without its import.
 import contextlib
@@ -8,19 +8,19 @@ from toolkit.peers.lookup import addresses
 
 
 def own_space() -> str:
-    """Return what no process of another network namespace, or of another machine, returns."""
+    """Return a text that is unique to this process's network namespace, on all machines."""
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
             boot = file.read().strip()
         return f"{boot} {os.stat('/proc/self/ns/net').st_ino}"
     except OSError:
-        return ""  # Not known, and so like no other.
+        return ""  # Unknown: it equals no other host's.
 
 
 class Survey:
     """Looks up every host's addresses, one host after the other, in a thread. *places*: address or name by host.
 
-    `fd` is ready to be read once `found` has them all; before, it has those found so far.
+    `fd` becomes readable when `found` is complete; before, `found` has the addresses found so far.
     """
 
     def __init__(self, places: dict[str, str]) -> None:
@@ -32,7 +32,7 @@ class Survey:
             os.close(tells)
 
     def close(self) -> None:
-        """Wait for it no more."""
+        """Stop waiting for it."""
         os.close(self.fd)
 
     def _look(self, places: dict[str, str], tells: int) -> None:

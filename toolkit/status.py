@@ -2,17 +2,18 @@
 
     from toolkit import status
 
-Without the toolkit around (TOOLKIT_STATUS_FOLDER is not set) every call returns at once: False, None, nothing. With it,
-no call fails or waits, whatever became of the files below; at worst nothing is written. docs/status.md has an example
-and the costs.
+Outside the toolkit (TOOLKIT_STATUS_FOLDER is not set) every call returns at once, with False, None or nothing. Inside
+it, no call fails or waits, even if the files are gone; at worst nothing is written. docs/status.md has an example and
+the costs.
 
-How: a heartbeat is a copy of 72 bytes into a mapped page, without a system call; `train` reads it at any time
+A heartbeat is a copy of 72 bytes into a mapped page, without a system call; `train` reads it at any time
 (status_layout.py). One call into C copies all fields, so the GIL makes it atomic for threads and signal handlers.
 
 Warnings:
-- Importing this module costs the script time: os, struct and time only (at most 3 ms, tests/test_status.py).
-- A forked child inherits the mapping. os.fork runs `_forget` in the child, which then gets a page of its own. To ask
-  for the pid at each call would be a system call.
+- The script pays for the import of this module: it imports only os, struct and time (at most 3 ms,
+  tests/test_status.py).
+- A forked child inherits the mapping. os.fork runs `_forget` in the child, which then gets a page of its own. Reading
+  the pid at each call instead would be a system call.
 - The page is written before it is mapped: a store into a page for which the disk has no room is a SIGBUS.
 """
 
@@ -50,8 +51,8 @@ def time_left_s() -> float | None:
 def should_stop(step: int) -> bool:
     """True from the step at which all ranks of all hosts stop together; call it once in every step.
 
-    *step* must mean the same on all ranks. The call is also a heartbeat: from these `train` finds a step that no rank
-    has passed, a short time after the stop request. A rank that is too slow to reach that step gets True in the last
+    *step* must mean the same on all ranks. The call is also a heartbeat. From heartbeats `train` chooses, shortly after
+    the stop request, a step that no rank has passed. A rank that is too slow to reach that step gets True in the last
     third of the grace, at most 30 s before SIGKILL, whatever its step, so that it can still save.
     """
     here = _whole(step)
@@ -68,21 +69,21 @@ def should_stop(step: int) -> bool:
 
 
 def heartbeat(step: int) -> None:
-    """Say that this process has come to *step*. By heartbeats hangs and slow ranks are found."""
+    """Report that this process has reached *step*. `train` uses it for the common step, stragglers and restarts."""
     page = _page()
     if page is not None and (here := _whole(step)) != layout.NONE:
         page.beat(here)
 
 
 def progress(fraction: float) -> None:
-    """Say that *fraction*, 0 to 1, of the work is done."""
+    """Report that *fraction*, 0 to 1, of the work is done."""
     page = _page()
     if page is not None:
         page.advance(fraction)
 
 
 def _whole(step: int) -> int:
-    """Return *step*, also of numpy or a tensor, as an int that the page can hold, NONE if it is no such number."""
+    """Return *step*, which may be a numpy number or a tensor, as an int that fits the page; NONE if that fails."""
     try:
         whole = int(step)
     except (TypeError, ValueError, OverflowError):
@@ -91,7 +92,7 @@ def _whole(step: int) -> int:
 
 
 def holding_checkpoint() -> "Holding":
-    """Return a context: as long as it is open on any rank, teardown waits for it, up to the deadline.
+    """Return a context manager. While any rank is inside it, `train` delays ending the ranks, up to the deadline.
 
     Contexts may be nested, and several threads may each have one.
     """
@@ -99,7 +100,7 @@ def holding_checkpoint() -> "Holding":
 
 
 class Holding:
-    """A checkpoint being written."""
+    """The context in which a checkpoint is written."""
 
     __slots__ = ("_page",)
 
@@ -112,13 +113,13 @@ class Holding:
             self._page.hold(id(self))
 
     def __exit__(self, *_: object) -> None:
-        # Not that of a parent: a child forked inside the context leaves it too.
+        # Not the parent's page: a child forked inside the context also leaves the context.
         if self._page is not None and _pages is not None and self._page is _pages.page:
             self._page.release(id(self))
 
 
 class _Page:
-    """This process's rank-<pid>, mapped."""
+    """This process's file rank-<pid>, mapped into memory."""
 
     def __init__(self, view: "mmap") -> None:
         self.view = view
@@ -128,8 +129,8 @@ class _Page:
         self.step_ns = 0
         self.heartbeats = 0
         self.fraction = float("nan")
-        # Every open hold's start, the oldest first. Single operations on it need no lock: a signal handler that saves
-        # a checkpoint could not take one.
+        # The start of every open context, the oldest first. Only operations that need no lock: a signal handler that
+        # saves a checkpoint could not take one.
         self.holds: dict[int, int] = {}
 
     def beat(self, step: int) -> None:
@@ -160,7 +161,7 @@ class _Page:
     def write(self) -> None:
         self.writes = writes = self.writes + 1
         holds = tuple(self.holds.values())
-        # Packed first, then copied: pack_into would fill the page with zeros before it packs, and `train` read them.
+        # Packed first, then copied: pack_into fills the page with zeros before it packs, and `train` could read those.
         self.view[_AT:_END] = _BODY(
             writes,
             self.step,
@@ -175,7 +176,7 @@ class _Page:
 
 
 class _Pages:
-    """What this process has of the pages. Each file is opened when first needed, and tried once."""
+    """The pages that this process has mapped. Each file is opened when first needed, and only one attempt is made."""
 
     def __init__(self, folder: str) -> None:
         self.folder = folder
@@ -193,8 +194,8 @@ class _Pages:
         try:
             import mmap
 
-            # What a process with this pid left, or we before an exec, is written over, never truncated: should it be
-            # mapped after all (two threads came here at once), a missing byte would be a SIGBUS.
+            # A page left by another process with this pid, or by this one before an exec, is overwritten and never
+            # truncated: if it is mapped (two threads came here at once), a missing byte would be a SIGBUS.
             fd = os.open(os.path.join(self.folder, layout.RANK_NAME % pid), os.O_RDWR | os.O_CREAT, 0o600)
             try:
                 if os.pwrite(fd, start.ljust(layout.PAGE_BYTES, b"\0"), 0) == layout.PAGE_BYTES:
@@ -221,7 +222,7 @@ class _Pages:
             self.has_sigterm = _outlive_sigterm()
 
 
-# The one thing that this module keeps: the pages of this process.
+# The only state of this module: the pages of this process.
 _pages: _Pages | None = None
 _watches_forks = False
 
@@ -243,7 +244,7 @@ def _page() -> _Page | None:
 
 
 def _asked() -> "tuple[int, int, int, int] | None":
-    """Return requested_at_ns, deadline_ns, signal and stop_step, None if no stop was asked for."""
+    """Return requested_at_ns, deadline_ns, signal and stop_step, None if no stop was requested."""
     pages = _pages or _find()
     if pages.wants_stop:
         pages.open_stop()
@@ -255,9 +256,9 @@ def _asked() -> "tuple[int, int, int, int] | None":
 
 
 def _outlive_sigterm() -> bool:
-    """Keep SIGTERM from ending this process before it has seen that it is asked to stop; True if that was for us to do.
+    """Install a handler so that SIGTERM does not end this process before it sees the stop request; True if installed.
 
-    Only where the script left SIGTERM at its default: who has a handler, or sets one later, keeps it.
+    Only if the script left SIGTERM at its default: a handler that the script sets, before or later, stays.
     """
     import signal
 
@@ -265,13 +266,13 @@ def _outlive_sigterm() -> bool:
         if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
             return False
         signal.signal(signal.SIGTERM, _on_sigterm)
-    except ValueError:  # Not in the main thread, where alone it can be set.
+    except ValueError:  # Not in the main thread: only that can set a handler.
         return False
     return True
 
 
 def _on_sigterm(number: int, _frame: "FrameType | None") -> None:
-    """End as SIGTERM ends a process, unless it is the stop that the script asks about."""
+    """End this process as SIGTERM does by default, unless the signal belongs to a stop that the script checks for."""
     if not stop_requested():
         import signal
 
@@ -279,9 +280,9 @@ def _on_sigterm(number: int, _frame: "FrameType | None") -> None:
         os.kill(os.getpid(), number)
 
 
-# A forked child dies of SIGTERM (Process.terminate), unless the script says otherwise. Python drops a signal that comes
-# between the fork and its own first line in the child, and who waits for the child would wait for ever (seen in 3 of 8
-# runs under load): so SIGTERM is held back until its default is restored.
+# A forked child must die of SIGTERM (Process.terminate), unless the script has a handler. Python drops a signal that
+# comes between the fork and its own first line in the child, and a parent that waits for the child would wait forever
+# (seen in 3 of 8 runs under load). So SIGTERM is blocked until its default is restored.
 
 
 def _before_fork() -> None:
@@ -301,7 +302,7 @@ def _after_fork() -> None:
 
 
 def _forget() -> None:
-    """In the child: have nothing of the parent's."""
+    """Drop, in a forked child, the parent's pages."""
     global _pages
     parents, _pages = _pages, None
     if parents is not None and parents.has_sigterm:

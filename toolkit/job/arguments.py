@@ -1,6 +1,6 @@
 """Hyperparameters as the tokens of a command line, in four styles.
 
-Every token reaches the script as it is: an argv element handed to the kernel, never a piece of a shell line.
+Every token reaches the script unchanged: it is an argv element, never part of a shell line.
 """
 
 import json
@@ -10,26 +10,26 @@ from typing import Any
 from toolkit.errors import UserError
 from toolkit.settings import ArgumentStyle
 
-# The longest single string execve takes, its closing NUL included (MAX_ARG_STRLEN, linux/binfmts.h: 32 pages of 4 KiB).
+# The longest string that execve takes, with its NUL (MAX_ARG_STRLEN, linux/binfmts.h: 32 pages of 4 KiB).
 ONE_STRING_BYTES = 131_072
 
 
 def arguments(hyperparameters: Mapping[str, Any], style: ArgumentStyle) -> tuple[str, ...]:
     """Return the argv tokens for *hyperparameters*.
 
-    sagemaker: as sagemaker-training 5.1.4 does; sorted by name, `--name value`, always exactly one token a value.
+    sagemaker: as sagemaker-training 5.1.4 does; sorted by name, `--name value`, exactly one token for each value.
     json: as the drivers of SageMaker's SDK v3 do; in the order given, always `--name`, values as JSON, strings bare.
-    flags: sorted by name; true is the bare flag, false and null are nothing, a list is several tokens after one flag.
+    flags: sorted by name; true gives the flag alone, false and null give nothing, a list gives several tokens.
     none: no tokens; the script reads SM_HPS.
     """
     return tuple(_STYLES[style](hyperparameters))
 
 
 def check(tokens: tuple[str, ...], *, one_bytes: int = ONE_STRING_BYTES) -> None:
-    """Make sure that every token can be handed to a process.
+    """Check that every token can be passed to a process.
 
     Raises:
-        UserError: a token holds a NUL, cannot be encoded, or is longer than *one_bytes* (its NUL counted).
+        UserError: a token contains a NUL, cannot be encoded, or with its NUL is longer than *one_bytes*.
     """
     for place, token in enumerate(tokens):
         reason = _unfit(token, one_bytes)
@@ -90,7 +90,7 @@ _STYLES: Mapping[ArgumentStyle, Callable[[Mapping[str, Any]], Iterator[str]]] = 
 
 
 def _flag(name: str) -> str:
-    """Return "--name", "-n" for a name of one letter, "" for none: the value's token must stay the second of a pair."""
+    """Return "--name", "-n" for a name of one letter, "" for an empty name: the value stays the second of a pair."""
     return f"--{name}" if len(name) > 1 else f"-{name}" if name else ""
 
 

@@ -1,4 +1,4 @@
-"""The hosts of a job: who they are, which take part in the distribution, which one leads."""
+"""The hosts of a job: their names, which take part in the distribution, which one is the leader."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ class Group(Record, frozen=True, kw_only=True):
 
 
 class Cluster(Record, frozen=True, kw_only=True):
-    """All hosts in the documents' order; `taking_part` those of the distribution's groups, its first the leader."""
+    """All hosts in the documents' order. `taking_part`: those of the distribution's groups; the first is the leader."""
 
     current: str
     hosts: tuple[str, ...]
@@ -29,7 +29,7 @@ class Cluster(Record, frozen=True, kw_only=True):
 
     @property
     def takes_part(self) -> bool:
-        """True if this host belongs to the distribution; one that does not runs its script alone."""
+        """True if this host belongs to the distribution; a host outside it runs its script alone."""
         return self.current in self.taking_part
 
     @property
@@ -43,14 +43,14 @@ class Cluster(Record, frozen=True, kw_only=True):
 
     @property
     def size(self) -> int:
-        """Number of hosts that take part, 1 for a host outside the distribution."""
+        """The number of hosts that take part, 1 for a host outside the distribution."""
         return len(self.taking_part) if self.takes_part else 1
 
     @property
     def rank(self) -> int:
-        """This host's place among those that take part, 0 for a host outside the distribution."""
+        """This host's index among those that take part, 0 for a host outside the distribution."""
         return self.taking_part.index(self.current) if self.takes_part else 0
 
     def address(self, host: str) -> str:
-        """Return what reaches *host*: the address given for it, else its name."""
+        """Return the address given for *host*, else its name."""
         return self.addresses.get(host, host)

@@ -9,9 +9,9 @@ PLUGIN = Path(toolkit.__file__).parent / "standalone" / "plugin.py"
 
 
 def command(script: Script, interpreter: str, arguments: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the tokens that start *script* in its folder, with *arguments*; nothing in them meets a shell.
+    """Return the tokens that start *script* in its folder, with *arguments*; no shell reads them.
 
-    A .py entry is named without a "--" in front (5.1.4 writes one): an entry point cannot begin with "-".
+    There is no "--" before a .py entry (5.1.4 writes one): an entry point cannot begin with "-".
     A plug-in gets no arguments.
     """
     if script.kind == "plugin":
@@ -25,5 +25,5 @@ def command(script: Script, interpreter: str, arguments: tuple[str, ...]) -> tup
 
 
 def is_module(script: Script) -> bool:
-    """True if *script* is started with -m: `entry` is then a module's name, else a file."""
+    """True if *script* is started with -m; `entry` is then the name of a module, otherwise a file."""
     return script.kind in ("module", "package") and not script.entry.endswith(".py")

@@ -1,10 +1,10 @@
-"""Events: what one host can hear from the job's other hosts, and what it sees of its own processes.
+"""Events: messages from the job's other hosts, and changes of this host's own processes.
 
-Frozen, each of one type on its whole way.
+An event keeps one type in all layers. A SIGTERM is a `Stop` from the moment `train` reads it from its signal pipe: in
+the supervisor, on the wire, in the leader, in the followers and in their supervisors.
 
-A SIGTERM is a `Stop` from the moment `train` takes it off its signal pipe: in the supervisor, on the wire, in the
-leader, in the followers and in their supervisors. Events with a tag are messages between hosts as they stand
-(peers/messages.py); the tags and fields are the wire format, which other versions of the toolkit read.
+Events with a tag are also messages between hosts (peers/messages.py). Their tags and fields are the wire format, which
+other versions of the toolkit read.
 """
 
 from typing import Annotated
@@ -27,7 +27,7 @@ class AllReady(Record, frozen=True, kw_only=True):
 
 
 class Stop(Record, frozen=True, kw_only=True, tag="stop"):
-    """The stop signal *signal* came to *host*: every host stops as if it had come to itself."""
+    """The stop signal *signal* came to *host*: every host stops as if the signal had come to it."""
 
     host: Name
     signal: SignalNumber
@@ -40,25 +40,25 @@ class StopStep(Record, frozen=True, kw_only=True):
 
 
 class PeerFailed(Record, frozen=True, kw_only=True):
-    """A rank of another host failed, or a host is gone: *text* says so in one line. The ranks here must stop."""
+    """A rank of another host failed, or a host vanished; *text* describes it in one line. The ranks here must stop."""
 
     text: str
 
 
 class Hang(Record, frozen=True, kw_only=True):
-    """No rank of any host has moved for so long, and the job ends for it."""
+    """No rank of any host has been active for *seconds*, and that ends the job."""
 
     seconds: float
 
 
 class Stalled(Record, frozen=True, kw_only=True, tag="stalled"):
-    """No rank of any host has moved for so long: the stacks of those here are written, and they go on."""
+    """No rank of any host has been active for *seconds*: this host writes its ranks' stacks, and they continue."""
 
     seconds: Seconds
 
 
 class NextAttempt(Record, frozen=True, kw_only=True, tag="again"):
-    """Every host's ranks are started again, in place of a Verdict. The next attempt is `restart.attempt`; `used` of
+    """The ranks of all hosts are started again, in place of a Verdict. The next attempt is `restart.attempt`; `used` of
     `allowed` restarts are used."""
 
     restart: Restart
@@ -67,25 +67,25 @@ class NextAttempt(Record, frozen=True, kw_only=True, tag="again"):
 
 
 class Launch(Record, frozen=True, kw_only=True, tag="launch"):
-    """*host* runs *command*, MPI's daemon, for a shell."""
+    """*host* is to run *command*, a shell command line that starts MPI's daemon."""
 
     host: Name
     command: str
 
 
 class DaemonEnded(Record, frozen=True, kw_only=True, tag="daemon ended"):
-    """That daemon has ended, or could not be started, with *code*; *host* is filled in by the leader."""
+    """The daemon of a Launch ended with *code*, or could not be started; the leader fills in *host*."""
 
     code: ExitCode
     host: Annotated[str, Meta(max_length=255)] = ""
 
 
 class LeaderDone(Record, frozen=True, kw_only=True, tag="over"):
-    """The leader's main process has ended; nothing will be launched any more."""
+    """The leader's main process has ended and will launch no more daemons."""
 
 
 class AllRanksEnded(Record, frozen=True, kw_only=True):
-    """No rank of any host lives: the job stops, its services wait for all hosts', or all ranks ended well."""
+    """No rank of any host lives: the job stops, or services wait for all hosts' ranks, or all ranks ended with 0."""
 
 
 class JobEnded(Record, frozen=True, kw_only=True):
@@ -114,7 +114,7 @@ class ServiceEnded(Record, frozen=True, kw_only=True):
 
 
 class LauncherSignals(Record, frozen=True, kw_only=True):
-    """The launcher signals a rank shim or has killed it: it wants its ranks to end."""
+    """The launcher signalled a rank shim or killed it: it wants its ranks to end."""
 
 
 class NobodyServed(Record, frozen=True, kw_only=True):
@@ -122,19 +122,19 @@ class NobodyServed(Record, frozen=True, kw_only=True):
 
 
 class RuleMatched(Record, frozen=True, kw_only=True):
-    """A log rule asks for the job's end."""
+    """A log rule ends the job."""
 
     ruled: Ruled
 
 
 class RanksSave(Record, frozen=True, kw_only=True):
-    """These ranks hold a checkpoint open, so that no rank was signalled."""
+    """These ranks hold a checkpoint open, so no rank was signalled."""
 
     names: tuple[str, ...]
 
 
 class StacksWritten(Record, frozen=True, kw_only=True):
-    """The stacks of this host's ranks are written and read, or cannot be had."""
+    """The stacks of this host's ranks were written and read, or cannot be written."""
 
 
 class NothingLeft(Record, frozen=True, kw_only=True):

@@ -1,4 +1,4 @@
-"""The job as nouns: what to run, on what, with which values. Platforms make it, launchers plan from it."""
+"""The job of one host: the script, its values, its hosts. Platforms make it; launchers make a plan of it."""
 
 from pathlib import Path
 from typing import Any, Literal
@@ -9,7 +9,7 @@ from toolkit.job.strategy import STRATEGIES, Strategy
 from toolkit.records import Record
 from toolkit.settings import ArgumentStyle, Settings
 
-# What is kept of the platform's time for SIGKILL, the last output and the report; of less than 30 s, a third.
+# The part of the platform's time kept for SIGKILL, the last output and the report; a third if the time is below 30 s.
 MARGIN_S = 10.0
 
 
@@ -19,8 +19,8 @@ ChannelMode = Literal["File", "FastFile", "Pipe"]
 class Channel(Record, frozen=True, kw_only=True):
     """An input channel.
 
-    In Pipe mode `folder` does not exist; FIFOs `<folder>_0`, `<folder>_1`, ... do, one an epoch. In a job file it may
-    be a file. `sharded`: each host gets a share of the files.
+    In Pipe mode `folder` does not exist; FIFOs `<folder>_0`, `<folder>_1`, ... do, one for each epoch. In a job file
+    `folder` may be a file. `sharded`: each host gets a share of the files.
     """
 
     name: str
@@ -34,7 +34,7 @@ class Script(Record, frozen=True, kw_only=True):
 
     program: a .py file; module: started with -m; package: installed with pip, then started with -m;
     command: a shell script or any executable; plugin: a framework's own entry point.
-    `through`: what starts a command that the kernel cannot start by itself, as ("/bin/sh",) where it has no "#!" line.
+    `through`: the program that starts a command which the kernel cannot execute, as ("/bin/sh",) if it has no "#!".
     """
 
     entry: str
@@ -45,7 +45,7 @@ class Script(Record, frozen=True, kw_only=True):
 
 
 class Shown(Record, frozen=True, kw_only=True):
-    """What scripts are shown of the platform's own (SM_*), as it came.
+    """Values of the platform that scripts get unchanged in SM_* variables.
 
     `parameters`: SM_FRAMEWORK_PARAMS. `framework_module`: the plug-in's variable as it was set. `job_name`,
     `module_dir`: "" for the job's name and its code folder. `variables`: those under SageMaker's own names.
@@ -90,11 +90,11 @@ class Job(Record, frozen=True, kw_only=True):
     `source`: where the code was submitted (folder, archive or URI), None: already in place.
     `entry_from`, `source_from`: the variable, file or key that names them, for errors.
     `requirements` False: a requirements.txt of the source is not installed.
-    `entry`: as asked for; `script` is None until the code is in place.
-    `environ` is the environment `train` was given; `stop_within_s` the platform's own SIGTERM-to-SIGKILL time.
-    `packages`: the virtual environment that takes the packages of requirements.txt where the image's own folder cannot,
-    None: it can, or there are none.
-    `sidecar`: the program of toolkit/standalone that runs beside the leader's script and tells the platform of it, ""
+    `entry`: as the user gave it; `script` is None until the code is in place.
+    `environ`: the environment of `train`. `stop_within_s`: the platform's time from SIGTERM to SIGKILL.
+    `packages`: the virtual environment for the packages of requirements.txt if the image's own folder cannot take them;
+    None if it can, or if there are none.
+    `sidecar`: the program of toolkit/standalone that runs beside the leader's script and reports to the platform, ""
     for none.
     """
 
@@ -125,7 +125,7 @@ class Job(Record, frozen=True, kw_only=True):
 
     @property
     def processes_per_host(self) -> int:
-        """Ranks on each host: asked for, else GPUs, else neuron cores, else 1."""
+        """The number of ranks on each host: as the job asks, else GPUs, else Neuron cores, else 1."""
         asked = self.strategy.processes_per_host or self.settings.processes_per_host
         return asked or self.machine.accelerators or 1
 
@@ -136,12 +136,12 @@ class Job(Record, frozen=True, kw_only=True):
 
     @property
     def argument_style(self) -> ArgumentStyle:
-        """How hyperparameters become arguments, where the script does not say."""
+        """How hyperparameters become arguments."""
         return self.settings.argument_style or "sagemaker"
 
     @property
     def grace_s(self) -> float:
-        """Seconds from SIGTERM to SIGKILL that the script gets."""
+        """The seconds that the script has from SIGTERM to SIGKILL."""
         if self.settings.grace_s is not None:
             return self.settings.grace_s
         return round(max(self.stop_within_s - min(self.stop_within_s / 3, MARGIN_S), 1.0), 1)

@@ -1,4 +1,4 @@
-"""This machine, as seen once at the start."""
+"""This machine, examined once at the start."""
 
 from typing import Literal
 
@@ -16,11 +16,11 @@ class Mpi(Record, frozen=True, kw_only=True):
 class Machine(Record, frozen=True, kw_only=True):
     """What was found here. `cpus` and `memory_bytes` respect cgroups and affinity, `cpus_total` ignores them.
 
-    `route_interface`: the interface that leads to other hosts (None: not to be told).
-    `programs`: which of the launchers' helpers are on PATH. `mpi`: asked only for jobs that start mpirun, `mpi_trouble`
-    is why there is none. `opal_prefix`: the folder of an Open MPI that cannot find its own files without OPAL_PREFIX.
-    `other_train`: what `train` on PATH is where it is not this toolkit's.
-    `engine`: this is a container of Docker or Podman. `notes`: what looking went wrong at, for the log.
+    `route_interface`: the network interface of the route to other hosts (None: unknown).
+    `programs`: which of the launchers' programs are on PATH. `mpi`: looked for only if the job starts mpirun;
+    `mpi_trouble`: why it was not found. `opal_prefix`: the folder of an Open MPI that needs OPAL_PREFIX to find its own
+    files. `other_train`: the program that `train` on PATH is, if it is not this toolkit's.
+    `engine`: this is a container of Docker or Podman. `notes`: errors of the examination, for the log.
     """
 
     cpus: int

@@ -1,4 +1,4 @@
-"""Pure: whether a failure is worth starting the job's ranks again, and what that costs (docs/restart.md).
+"""Pure: whether a failure is worth a restart, and whether the restart counts (docs/restart.md).
 
 An *attempt* is the time from one start of the ranks to their end; the first is attempt 0.
 """
@@ -10,16 +10,16 @@ from msgspec import Meta, field
 from toolkit.exit_codes import MISCONFIGURED, NO_RETRY
 from toolkit.records import Record
 
-# What an attempt may have failed of to be worth another: a rank of the script's, or a hang. What stopped a job before
-# the script ran, a log rule, a vanished host, a fault of the toolkit, would be the same or worse the next time.
+# The kinds of failure that are worth a restart: a failed rank of the script, and a hang. Any other (a failure before
+# the script ran, a log rule, a vanished host, a fault of the toolkit) would come again, or a worse one.
 WORTH = ("ExecuteUserScriptError", "Hang")
-# A script that ends with one of these says so itself: wrong configuration (EX_CONFIG), and what a no-retry rule gives.
+# With these exit codes a script refuses a restart itself: wrong configuration (EX_CONFIG), and that of a no-retry rule.
 FINAL_CODES = (MISCONFIGURED, NO_RETRY)
 
 
 class Restart(Record, frozen=True, kw_only=True):
-    """What ended an attempt, and that another followed. `attempt`: the one that then began; `failed_ns`: when,
-    on this host's monotonic clock; `counted`: it used up one of the restarts that are allowed."""
+    """The failure that ended an attempt, and the restart after it. `attempt`: the one that then began. `failed_ns`: on
+    this host's monotonic clock. `counted`: it used up one of the allowed restarts."""
 
     attempt: Annotated[int, Meta(ge=1)] = field(name="round")  # Its name in outcome.json and on the wire.
     host: str
@@ -32,21 +32,21 @@ class Restart(Record, frozen=True, kw_only=True):
 
 
 class Steps(Record, frozen=True, kw_only=True):
-    """How far ranks came in an attempt: whether any step was seen to be done, and the highest that was told, None if
-    none was told by number."""
+    """How far ranks came in an attempt. `seen`: any step was done. `highest`: the highest step number reported, None if
+    none was."""
 
     seen: bool = False
     highest: int | None = None
 
     def and_those(self, other: "Steps") -> "Steps":
-        """Return how far the ranks of both came."""
+        """Return how far the ranks of *self* and *other* together came."""
         told = [each for each in (self.highest, other.highest) if each is not None]
         return Steps(seen=self.seen or other.seen, highest=max(told, default=None))
 
 
 class Failure(Record, frozen=True, kw_only=True):
-    """How an attempt failed. `preempted`: somebody outside ended a rank; `began`: every host's ranks had been
-    started."""
+    """How an attempt failed. `preempted`: something outside the job ended a rank. `began`: the ranks of every host had
+    been started."""
 
     kind: str
     exit_code: int
@@ -57,15 +57,14 @@ class Failure(Record, frozen=True, kw_only=True):
 
 
 class Budget(Record, frozen=True, kw_only=True):
-    """What is left: of `allowed` restarts (TOOLKIT_RESTARTS) so many are `used`. `highest`: the furthest step ever."""
+    """The restarts of a job: `used` of `allowed` (TOOLKIT_RESTARTS). `highest`: the furthest step of any attempt."""
 
     allowed: int
     used: int = 0
     highest: int | None = None
 
     def refusal(self, failure: Failure, steps: Steps) -> str:
-        """Return why *failure*, of an attempt that came as far as *steps*, is not worth another attempt; "" if it
-        is."""
+        """Return why *failure*, in an attempt that came as far as *steps*, is not worth a restart; "" if it is."""
         if failure.stopped:
             return "the job was told to stop"
         if failure.gone:
@@ -83,15 +82,15 @@ class Budget(Record, frozen=True, kw_only=True):
         return ""
 
     def counts(self, failure: Failure, steps: Steps) -> bool:
-        """Return True if a restart after *failure* is one of those allowed.
+        """Return True if a restart after *failure* uses up one of those allowed.
 
-        A preemption is free as long as the job moves on: its steps came further than in any attempt before. So nobody
-        can restart a job for ever that never gets anywhere.
+        A preemption does not, if the attempt came further than all before it. So a job that makes no progress is not
+        restarted forever.
         """
         return not (failure.preempted and self._is_further(steps))
 
     def after(self, failure: Failure, steps: Steps) -> "Budget":
-        """Return what is left after a restart."""
+        """Return the budget after a restart."""
         highest = Steps(highest=self.highest).and_those(steps).highest
         return Budget(allowed=self.allowed, used=self.used + self.counts(failure, steps), highest=highest)
 
@@ -102,7 +101,7 @@ class Budget(Record, frozen=True, kw_only=True):
 def news(restart: Restart, used: int, allowed: int, hosts: int) -> str:
     """Return *restart* in one line for the log."""
     who = f"{restart.process} of host {restart.host}" if restart.process else f"host {restart.host}"
-    after = f" after {who} failed" if restart.host else ""  # A hang is no host's own.
+    after = f" after {who} failed" if restart.host else ""  # A hang has no host.
     whose = "the ranks of all hosts" if hosts > 1 else "the ranks"
     count = f"{used} of {allowed}" if restart.counted else f"not counted, a preemption; {used} of {allowed} used"
     why = restart.cause.splitlines()[0] if restart.cause else f"ended with {restart.exit_code}"

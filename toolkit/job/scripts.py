@@ -1,4 +1,4 @@
-"""The script of a job that names none."""
+"""Finds the script of a job that does not name one."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ NEVER = ("setup.py", "conftest.py")
 
 
 def only_script(folder: Path) -> str | None:
-    """Return the name of the one Python or shell script at the top of *folder*, None if there is another number."""
+    """Return the name of the only Python or shell script directly in *folder*, None if there is not exactly one."""
     try:
         found = [file.name for file in folder.iterdir() if file.suffix in ENDINGS and file.is_file()]
     except OSError:

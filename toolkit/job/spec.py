@@ -1,6 +1,6 @@
-"""What a job is asked to be, wherever that is written: SageMaker's documents, the channel sm_drivers, a job file,
-mounted documents, TOOLKIT_* variables. Each of them becomes a JobSpec; platforms/assemble.py makes a Job of one and of
-the place where it runs."""
+"""The job spec: what the user asks for. SageMaker's documents, the channel sm_drivers, a job file, mounted documents
+and TOOLKIT_* variables each become a JobSpec. platforms/assemble.py makes a Job of it and of the place where it
+runs."""
 
 from pathlib import Path
 from typing import Any
@@ -12,14 +12,14 @@ from toolkit.settings import ArgumentStyle
 
 
 class JobSpec(Record, frozen=True, kw_only=True):
-    """A job as asked for, its values decoded and checked where they stand. None or empty: not asked for.
+    """A job as the user asks for it, its values decoded and checked. None or empty: not asked for.
 
     `entry_from`, `source_from`: the variable, file or key that names the script and the source, for errors.
-    `code`: the folder in which the code lies already; None: the base's.
-    `source`: what to put into the code folder first (folder, archive or URI).
+    `code`: the folder that contains the code already; None: the base's code folder.
+    `source`: the folder, archive or URI to put into the code folder first.
     `groups`: the instance groups whose hosts take part in the distribution; None: this host's own.
-    `environment` wins over the container's variables; `defaults` are given where nothing sets them.
-    `argument_style`: where TOOLKIT_ARGUMENT_STYLE is not set.
+    `environment`: variables that override the container's. `defaults`: variables for names that nothing else sets.
+    `argument_style`: used if TOOLKIT_ARGUMENT_STYLE is not set.
     """
 
     name: str = ""

@@ -1,7 +1,7 @@
-"""How a job's ranks are started: the registry of strategies. One row each.
+"""How a job's ranks are started: the table of strategies, with one row for each.
 
-Everything else about their names derives from the rows: the module in toolkit/launchers (launchers/table.py), what
-`--distribution` and job files take (jobfile/distribution.py), SageMaker's hyperparameters
+All their names derive from the rows: the module in toolkit/launchers (launchers/table.py), the values of
+`--distribution` and job files (jobfile/distribution.py), SageMaker's hyperparameters
 (platforms/sagemaker/parameters.py).
 """
 
@@ -23,12 +23,12 @@ StrategyName = Literal[
 
 
 class StrategyRow(Record, frozen=True, kw_only=True):
-    """What is known of a strategy.
+    """A row of the table.
 
-    `launcher`: the module of toolkit/launchers. `names`: what `--distribution` takes for it; messages show the first.
+    `launcher`: the module of toolkit/launchers. `names`: its values for `--distribution`; messages show the first.
     `sdk_keys`: its path in the `distribution` dictionary of SageMaker's SDK. `sdk_flag`: the hyperparameter that the
     SDK makes of it, without its prefix. `one_per_host`: it starts one process on each host, whatever
-    processes-per-host says. `may_use_mpirun`: its launcher may ask for this host's mpirun.
+    processes-per-host says. `may_use_mpirun`: its launcher may use this host's mpirun.
     """
 
     launcher: str
@@ -39,7 +39,7 @@ class StrategyRow(Record, frozen=True, kw_only=True):
     may_use_mpirun: bool = False
 
 
-# Of several that a job asks for the first wins (sagemaker-pytorch-training 3.0.0, then the TensorFlow toolkit's two).
+# If a job asks for several, the first wins (sagemaker-pytorch-training 3.0.0's order, then the TensorFlow toolkit's).
 STRATEGIES: dict[StrategyName, StrategyRow] = {
     "script": StrategyRow(launcher="script", names=("none",), one_per_host=True),
     "mpi": StrategyRow(launcher="mpi", names=("mpi",), sdk_keys=("mpi",), sdk_flag="mpi_enabled", may_use_mpirun=True),
@@ -88,10 +88,10 @@ STRATEGIES: dict[StrategyName, StrategyRow] = {
 class Strategy(Record, frozen=True, kw_only=True):
     """How a job's ranks are started.
 
-    `processes_per_host` None: by devices. `processes`: in all, None: those of each host together; `processes_from`:
-    the document and key that ask for them. `mpirun_options`: the user's own, one text as SageMaker's SDK sends them.
-    `instance_type`: as the SDK sends it, "" where it does not. `model_parallel`: the parameters of SageMaker's model
-    parallel library, None: the job does not use it.
+    `processes_per_host` None: one for each device. `processes`: the total, None: the sum over all hosts;
+    `processes_from`: the document and key of the total. `mpirun_options`: the user's options, as one text, as
+    SageMaker's SDK sends them. `instance_type`: as the SDK sends it, "" if it does not. `model_parallel`: the
+    parameters of SageMaker's model parallel library, None: the job does not use it.
     """
 
     name: StrategyName = "script"

@@ -1,4 +1,4 @@
-"""Where the ranks of a job that hangs are, and which of them the others wait for, if that can be told."""
+"""Where the ranks of a job that hangs are, and which of them the others wait for, if the stacks show it."""
 
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Literal
@@ -7,17 +7,17 @@ from msgspec import Meta
 
 from toolkit.records import Record
 
-# More is left to the files with the stacks.
+# The most places in a message; the files with the stacks have all of them.
 MOST = 8
 Kind = Literal["waits", "unclear", "works", "silent", "unseen"]
 
 
 class Stuck(Record, frozen=True, kw_only=True):
-    """Where one rank is. `state`: what is odd about its process ("stopped (SIGSTOP)"), else "". `file`, `line`,
-    `function`: its innermost frame in the user's own code, `file` "" where there is none.
+    """Where one rank is. `state`: an unusual state of its process ("stopped (SIGSTOP)"), else "". `file`, `line`,
+    `function`: its innermost frame in the user's own code; `file` is "" if there is none.
 
-    `kind`: it "waits" for other ranks; "works", which is all that waits for nobody, a sleep included; is in a call
-    that may do either ("unclear"); wrote no stack though it was asked ("silent"); could not be asked ("unseen").
+    `kind`: it "waits" for other ranks; it "works", that is, waits for no rank (a sleep included); it is in a call that
+    may do either ("unclear"); it wrote no stack on request ("silent"); it has no handler for the request ("unseen").
     """
 
     name: Annotated[str, Meta(max_length=256)]
@@ -31,8 +31,8 @@ class Stuck(Record, frozen=True, kw_only=True):
 def culprits(found: Mapping[str, Iterable[Stuck]]) -> list[tuple[str, str]]:
     """Return (host, "rank 1 is stopped (SIGSTOP)") of each rank that the others wait for, from all ranks by host.
 
-    A process that is stopped says most, then one without a stack among others that have one, then one that works while
-    others wait. Without such a difference nobody is named.
+    A stopped process is the strongest evidence, then a rank without a stack while others have one, then a rank that
+    works while others wait. Without such a difference no rank is named.
     """
     ranks = [(host, rank) for host, each in found.items() for rank in each]
     kinds = {rank.kind for _, rank in ranks}
@@ -54,8 +54,8 @@ def culprits(found: Mapping[str, Iterable[Stuck]]) -> list[tuple[str, str]]:
 
 
 def described(found: Mapping[str, Iterable[Stuck]], *, alone: bool) -> list[str]:
-    """Return what to say of a hang: the ranks that the others wait for, with their hosts unless the job has one
-    (*alone*), or else where all ranks are: "rank 0 at train.py:12 in step", "ranks 1-3 at train.py:30 in evaluate"."""
+    """Return the description of a hang: the ranks that the others wait for, with their hosts unless the job has one
+    host (*alone*); if there are none, where all ranks are: "rank 0 at train.py:12 in step", "ranks 1-3 at ..."."""
     ranks = {host: tuple(each) for host, each in found.items()}
     said = [words if alone else f"{words} on host {host}" for host, words in culprits(ranks)] or _places(ranks, alone)
     return said if len(said) <= MOST else [*said[:MOST], f"{len(said) - MOST} more"]
@@ -66,7 +66,7 @@ def _places(found: Mapping[str, tuple[Stuck, ...]], alone: bool) -> list[str]:
     for host, each in found.items():
         for rank in each:
             if rank.file:
-                of_job = alone or rank.name.startswith("rank ")  # Every host has its own "script".
+                of_job = alone or rank.name.startswith("rank ")  # Each host has its own "script".
                 name = rank.name if of_job else f"{rank.name} on host {host}"
                 groups.setdefault((rank.file, rank.line, rank.function), []).append(name)
     ordered = sorted(groups.items(), key=lambda group: min(map(_number, group[1])))

@@ -77,7 +77,7 @@ Action = Send | LogLine | HostStepTimes | Heard
 
 
 class Timeouts(Record, frozen=True, kw_only=True):
-    """How long things may take, seconds. `finish_timeout_s`: for the other hosts once the first has succeeded (0: no
+    """The timeouts of a job, in seconds. `finish_timeout_s`: for the other hosts once the first has succeeded (0: no
     limit)."""
 
     heartbeat_s: float

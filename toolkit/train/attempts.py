@@ -1,4 +1,4 @@
-"""The attempts of one host's script: how far each came, and what is cleared away before the next (docs/restart.md)."""
+"""The attempts of one host's script: how far each came, and the cleaning up before the next (docs/restart.md)."""
 
 import contextlib
 from itertools import islice
@@ -15,12 +15,12 @@ from toolkit.supervise.asking import STATUS_FOLDER
 from toolkit.supervise.pulse import STALLED
 from toolkit.train.line_monitors import LineMonitors
 
-# Of a checkpoint folder as many entries are looked at; what is newer is found by its folder's time, too.
+# The most entries of a checkpoint folder that are compared. A new file also changes the time of its folder.
 LOOKED_AT = 10_000
 
 
 class Attempts:
-    """`number`: the attempt that runs, 0 for the first."""
+    """Counts and prepares attempts. `number`: the attempt that runs, 0 for the first."""
 
     def __init__(self, job: Job, run_folder: Path, line_monitors: LineMonitors, log: Log) -> None:
         self._job = job
@@ -37,7 +37,7 @@ class Attempts:
 
     @property
     def environ(self) -> dict[str, str]:
-        """The variable by which a script knows that it is started again; none where that cannot be."""
+        """The variable that tells a script its attempt; empty if the job allows no restarts."""
         can_be = self._job.settings.restarts or self.number
         return {"TOOLKIT_RESTART_COUNT": str(self.number)} if can_be else {}
 
@@ -46,7 +46,7 @@ class Attempts:
         self._line_monitors.read_rules()
 
     def steps(self) -> Steps:
-        """Return how far this host's ranks came in this attempt: by heartbeats, by metrics, by what they saved."""
+        """Return how far this host's ranks came in this attempt: from heartbeats, metrics and checkpoints."""
         told = [
             each.step
             for each in status_pages.read_all(self._run_folder / STATUS_FOLDER).values()
@@ -57,7 +57,7 @@ class Attempts:
         return self._line_monitors.steps.and_those(beats).and_those(saved)
 
     def alone(self, outcome: Outcome, *, stopped: bool) -> Outcome | Restart:
-        """Decide on a host that has no link: return *outcome*, or what begins another attempt."""
+        """Decide on a host without a link: return *outcome*, or the restart that begins another attempt."""
         if not self._budget.allowed or outcome.status != "failed" or len(self._job.cluster.hosts) > 1:
             return outcome
         failure = Failure(kind=outcome.kind, exit_code=outcome.exit_code, preempted=outcome.preempted, stopped=stopped)
@@ -81,30 +81,30 @@ class Attempts:
         return restart
 
     def begin(self, restart: Restart) -> None:
-        """Begin the attempt that *restart* names: what ranks of the last one left for `train` and for the platform is
-        not of this one."""
-        import shutil  # 4 ms that a job without restarts need not pay
+        """Begin the attempt that *restart* names: remove what ranks of the last one left for `train` and the
+        platform."""
+        import shutil  # 4 ms, which only a job with restarts pays.
 
         self._restarts = (*self._restarts, restart)
         shutil.rmtree(self._run_folder / STATUS_FOLDER, ignore_errors=True)
         (self._run_folder / STALLED).unlink(missing_ok=True)
         for file in (self._job.folders.success, self._job.folders.failure):
-            with contextlib.suppress(OSError):  # Said at the end, where it cannot be written.
+            with contextlib.suppress(OSError):  # If the folder is not writable, the report at the end says so.
                 file.unlink()
         self._saved = self._checkpoints()
         self._line_monitors.again()
 
     def with_restarts(self, outcome: Outcome) -> Outcome:
-        """Return the job's *outcome* with the attempts before it."""
+        """Return the job's *outcome* with its earlier attempts."""
         if not self._restarts:
             return outcome
         ended = "; ".join(part for part in (outcome.ended, times(len(self._restarts))) if part)
         return msgspec.structs.replace(outcome, ended=ended, restarts=self._restarts)
 
     def _checkpoints(self) -> set[tuple[int, int, int]]:
-        """Return what tells a changed file or folder below the checkpoint folder from before: inode, time and size.
+        """Return (inode, time, size) of each file and folder below the checkpoint folder, to detect changes.
 
-        No time is compared with another: the clock may have been set back since the last save.
+        The order of times does not matter: the clock may have been set back since the last save.
         """
         found: set[tuple[int, int, int]] = set()
         if not self._job.settings.restarts:
@@ -114,5 +114,5 @@ class Attempts:
                 seen = path.lstat()
                 found.add((seen.st_ino, seen.st_mtime_ns, seen.st_size))
         except OSError:
-            pass  # A file that went while we looked: what was seen so far counts.
+            pass  # A file was removed during the scan: the entries seen so far count.
         return found

@@ -1,4 +1,4 @@
-"""How a job's end is said: each step by itself, so that what fails in one changes neither the status nor the others."""
+"""Reports a job's end. The steps are independent: an error in one changes neither the status nor the other steps."""
 
 import time
 
@@ -12,7 +12,7 @@ from toolkit.supervise.console import Outlets
 
 
 def report(platform: Platform, folders: Folders, outcome: Outcome, outlets: Outlets, log: Log) -> None:
-    """Say how the job ended. Nothing that fails here changes it, nor keeps the rest from being said."""
+    """Report how the job ended. No error here changes that, or prevents the other reports."""
     told = log.attempt("the console's losses could not be told", lambda: _with_loss(outcome, outlets, log), outcome)
     to_wall_ns = time.time_ns() - time.monotonic_ns()
     told = log.attempt("the times could not be told", lambda: dated(told, to_wall_ns), told)
@@ -21,7 +21,7 @@ def report(platform: Platform, folders: Folders, outcome: Outcome, outlets: Outl
 
 
 def _with_loss(outcome: Outcome, outlets: Outlets, log: Log) -> Outcome:
-    """Return *outcome* with what the console did not take by now; say it, where it takes that."""
+    """Return *outcome* with the number of bytes that the console did not take; try to log it there."""
     outlets.flush()
     lost_bytes, told = outlets.lost()
     if not told:

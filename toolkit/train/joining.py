@@ -1,4 +1,4 @@
-"""How this host comes to the link of its job: its end, its port, its key."""
+"""Makes this host's end of the link: its port, its key, and its role as leader or follower."""
 
 import os
 import socket
@@ -59,9 +59,9 @@ def _nobody_is_slow(_host: str, _times: object) -> list[tuple[str, str]]:
 
 
 def _places(job: Job) -> dict[str, str]:
-    """Return the name or address of each host that must be in a place of its own.
+    """Return the name or address of each host that must have an address of its own.
 
-    Not of those of which only a number is known (platforms/place.py): their names lead nowhere, or anywhere.
+    Hosts known only by number (platforms/place.py) are left out: their names may not resolve, or to a wrong address.
     """
     cluster, must_resolve = job.cluster, {need.host for need in names(job) if isinstance(need, Resolves)}
     given = {host: address for host, address in cluster.addresses.items() if address != host}

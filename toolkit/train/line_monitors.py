@@ -1,4 +1,4 @@
-"""Line monitors: what searches the ranks' lines for metrics, log rules and stragglers, each only if the job asks for
+"""Line monitors: they search the ranks' lines for metrics, log rules and stragglers, each only if the job asks for
 it."""
 
 import time
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from toolkit.rules.finding import Finding
     from toolkit.train.step_times import StepTimes
 
-# A rule with action "stop" ends the job as a hang does; "no-retry" says that trying again will not help
+# The exit codes of rules by action: "stop" has that of a hang; "no-retry" means that another try will not help
 # (docs/exit-codes.md).
 EXIT_CODES = {"stop": TIMED_OUT, "no-retry": NO_RETRY}
-# A sample of one of these metrics says that a step was done, as does any whose line names its step.
+# A sample of one of these metrics, or any sample with a step, means that a step was done.
 STEP_METRICS = ("step", "step_time")
 
 
@@ -42,10 +42,10 @@ class LineMonitors:
         self._begin()
 
     def read_rules(self) -> None:
-        """Watch the ranks by the job's rules from now on; the code is in its folder, where the document may lie.
+        """Apply the job's rules from now on. Call it when the code is in place, since the document may be part of it.
 
         Raises:
-            ContractError: the document cannot be read or used.
+            ContractError: the document cannot be read, or is wrong.
         """
         path = self._job.settings.rules
         if path is None:
@@ -78,14 +78,14 @@ class LineMonitors:
             self._add_rules()
 
     def again(self) -> None:
-        """Begin anew for ranks that are started again: a rule counts, and waits for the first match, from now on."""
+        """Reset for ranks that are started again: counts and waiting times of the rules begin again."""
         self.close()
         if self._step_times is not None:
             self._step_times.again()
         self._begin(again=True)
 
     def monitor(self, rank: int | None, host: str) -> LineMonitor | None:
-        """Return the line monitor of a rank (None: no rank, no monitor) of *host*, "" if the host is not known."""
+        """Return the line monitor of *rank* on *host* ("": unknown); None if the process is no rank."""
         if rank is None or not self._seers:
             return None
         seers = self._seers
@@ -97,24 +97,24 @@ class LineMonitors:
         return see
 
     def started(self, rank: int, pid: int) -> None:
-        """Note which process a rank is."""
+        """Note that *rank* runs as process *pid*."""
         if self._step_times is not None:
             self._step_times.started(rank, pid)
 
     def rest_s(self) -> float | None:
-        """Return the seconds after which `tick` may find something, None if only lines can bring that about."""
+        """Return the seconds until `tick` is due, None if the rules depend only on lines."""
         now_s = time.monotonic()
         waits = [wait for each in self._nexts if (wait := each(now_s)) is not None]
         return min(waits, default=None)
 
     def tick(self) -> None:
-        """Look for what has become late."""
+        """Apply the rules that depend on time."""
         now_s = time.monotonic()
         for each in self._tickers:
             self._heed(each(now_s))
 
     def close(self) -> None:
-        """Write out what is still held."""
+        """Write the samples that are still held."""
         for close in self._closers:
             close()
 
@@ -130,7 +130,7 @@ class LineMonitors:
         writer = file.SampleFile(self._job.folders.output / "metrics.jsonl", warn=self._log.warning)
 
         def see(block: bytes, rank: int, host: str) -> None:
-            samples = found.lines(block, host=host, rank=rank, now_s=time.time())  # Shown, never compared.
+            samples = found.lines(block, host=host, rank=rank, now_s=time.time())  # Only shown: the wall clock.
             if samples:
                 writer.append(samples)
                 self._note_steps(samples)

@@ -1,4 +1,4 @@
-"""Reads the failure text that a framework plug-in wrote itself (standalone/plugin.py); it replaces `train`'s own."""
+"""Reads the failure text that a framework plug-in wrote itself (standalone/plugin.py). It replaces `train`'s own."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ NAME = "plugin.json"
 
 
 class Word(Record, frozen=True, kw_only=True):
-    """plugin.json. `text`: the whole failure text; `cause`: what of it says why, "" where the traceback does."""
+    """plugin.json. `text`: the whole failure text; `cause`: its part that says why, "" if the traceback says it."""
 
     kind: str
     text: str
@@ -21,8 +21,8 @@ class Word(Record, frozen=True, kw_only=True):
 
 
 def with_its_own_text(outcome: Outcome, folder: Path) -> Outcome:
-    """Return *outcome* with the kind and text of sagemaker-training's, where the plug-in left some in *folder* and its
-    own end is the cause."""
+    """Return *outcome* with the failure kind and text of sagemaker-training, if the plug-in left them in *folder* and
+    its own end is the cause."""
     if outcome.status != "failed" or outcome.process != "script":
         return outcome
     try:

@@ -1,8 +1,8 @@
-"""Who is slower than the others: step times of this host's ranks, and of all hosts' where they have a link.
+"""Compares ranks' step times to find stragglers: within this host, or across all hosts if they have a link.
 
-Step times are a metric named step_time or, in a job without one, what lies between heartbeats (toolkit.status). With a
-link each host tells the leader of some of its steps, once a second at most, and the leader compares all ranks; without
-one, ranks are compared within their host.
+Step times are a metric named step_time or, in a job without one, the times between heartbeats (toolkit.status). With a
+link each host sends some of its step times to the leader, at most once a second, and the leader compares all ranks.
+Without one, ranks are compared within their host.
 """
 
 from collections.abc import Sequence
@@ -19,19 +19,19 @@ from toolkit.supervise.asking import STATUS_FOLDER
 
 Times = tuple[tuple[int, int, float], ...]
 EVERY_S = 1.0
-# What the leader takes of all hosts together, a second: each costs some 0.1 ms.
+# The most step times per second from all hosts together: each costs the leader about 0.1 ms.
 TOLD_PER_S = 1000
 
 
 class StepTimes:
-    """Takes what this host's ranks and, on the leader, other hosts say. Times: monotonic seconds."""
+    """Collects step times of this host's ranks and, on the leader, of other hosts. Times are monotonic seconds."""
 
     def __init__(self, job: Job, run_folder: Path, *, linked: bool) -> None:
         self._job = job
         self._status_folder = run_folder / STATUS_FOLDER
         self._linked = linked
         hosts = len(job.cluster.hosts) if linked else 1
-        # Under a launcher that starts one process a host (script) each of them is rank 0 of its host.
+        # Under a launcher that starts one process on each host (script), each of them is rank 0.
         self._ranks = max(launchers.world_size(job), hosts) if linked else job.processes_per_host
         self._by_metric = any(name == STEP_TIME for name, _ in job.metric_definitions)
         self._tell_every_s = max(EVERY_S, hosts / TOLD_PER_S)
@@ -40,7 +40,7 @@ class StepTimes:
         self.again()
 
     def again(self) -> None:
-        """Begin anew for ranks that are started again."""
+        """Reset for ranks that are started again."""
         self._pids: dict[int, int] = {}
         self._who: list[tuple[str, int]] = []
         self._number: dict[tuple[str, int], int] = {}
@@ -57,22 +57,22 @@ class StepTimes:
     # --- this host's ranks
 
     def started(self, rank: int, pid: int) -> None:
-        """Note which process a rank is."""
+        """Note that *rank* runs as process *pid*."""
         self._pids[rank] = pid
 
     def samples(self, samples: Sequence[Sample]) -> list[Finding]:
-        """Take samples of this host; return what they bring about, if ranks are compared here."""
+        """Take samples of this host; return what they show, if ranks are compared here."""
         if not self._linked:
             return self._stragglers.samples(samples)
         self._kept.samples(samples)
         return []
 
     def rest_s(self, now_s: float) -> float | None:
-        """Return the seconds until heartbeats are to be looked at, None if they never are."""
+        """Return the seconds until `look` is due, None if heartbeats are not used."""
         return None if self._by_metric else max(self._looked_s + EVERY_S - now_s, 0.0)
 
     def look(self, now_s: float) -> list[Finding]:
-        """Look at this host's heartbeats, if it is time; return what they bring about, if ranks are compared here."""
+        """Read this host's heartbeats if that is due; return what they show, if ranks are compared here."""
         found: list[Finding] = []
         if self.rest_s(now_s) != 0.0:
             return found
@@ -91,14 +91,14 @@ class StepTimes:
     # --- all hosts'
 
     def due(self, now_s: float, *, last: bool = False) -> Times:
-        """Return what the leader is to be told now; all that is left, if it is the *last* time."""
+        """Return the step times to send to the leader now; all that are left if it is the *last* time."""
         if not last and now_s < self._told_s + self._tell_every_s:
             return ()
         self._told_s = now_s
         return self._kept.take()
 
     def judge(self, host: str, times: Times) -> list[tuple[str, str]]:
-        """Return (host, what its log is to say) for each rank that *host*'s times show to be slow, or recovered."""
+        """Return (host, line for its log) for each rank that *host*'s times show to be slow or recovered."""
         found = []
         for rank, step, seconds in times:
             who = self._number.setdefault((host, rank), len(self._who))

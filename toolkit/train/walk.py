@@ -1,4 +1,4 @@
-"""The steps of `train`, in order: from the job's documents to its reported outcome. The packages it calls decide."""
+"""The steps of `train`, in order: from the job's documents to the reported outcome. Lower packages decide."""
 
 import errno
 import os
@@ -43,17 +43,17 @@ if TYPE_CHECKING:
 
 STACKS = "stacks"
 MARKER = "TOOLKIT_RUN_ID"
-# Of a command in the log: some 200 hyperparameters.
+# The most characters of a command in the log: about 200 hyperparameters.
 MOST_SHOWN = 8_000
-# What a launcher adds to the environment of its ranks (torchrun: some 20 variables) must still fit behind ours.
+# Room for the variables that a launcher adds to the environment of its ranks (torchrun: about 20).
 LAUNCHER_ADDS_BYTES = 16384
 
 
 def train(environ: Mapping[str, str], *, interpreter: str, log: Log, signals: Signals | None = None) -> int:
     """Run the job that *environ* and its documents describe; return the exit code (docs/exit-codes.md).
 
-    Whatever happens in between, the outcome is reported once, and what cannot be reported does not change it.
-    *signals*: caught already, from the process's start on.
+    Whatever happens, the outcome is reported once, and an error in a report does not change it.
+    *signals*: those installed at the start of the process.
     """
     if signals is None:
         with Signals(last=True) as signals:
@@ -63,7 +63,7 @@ def train(environ: Mapping[str, str], *, interpreter: str, log: Log, signals: Si
     log.hide(environ)
     nested = within.refusal(environ.get(MARKER, ""), folders)
     if nested is not None:
-        log.error(str(nested))  # And nothing else: the job's files are those of the run that is at work.
+        log.error(str(nested))  # Report nothing: the job's files belong to the run that is active.
         return nested.exit_code
     outlets = Outlets()
     log.say_through(outlets.stderr.say, outlets.flush)
@@ -76,7 +76,7 @@ def train(environ: Mapping[str, str], *, interpreter: str, log: Log, signals: Si
 
 
 def prepared(platform: platforms.Platform, environ: dict[str, str], interpreter: str, log: Log) -> Job:
-    """Return the job, its script not yet in place.
+    """Return the job; its script is not in place yet.
 
     Raises:
         ContractError: a document or setting is missing or wrong.
@@ -98,10 +98,10 @@ def prepared(platform: platforms.Platform, environ: dict[str, str], interpreter:
 
 
 def with_script(job: Job, log: Log) -> Job:
-    """Return *job* with its script, found in the code folder.
+    """Return *job* with its script from the code folder.
 
     Raises:
-        UserError: the entry point is not there or cannot be one.
+        UserError: the entry point does not exist, or cannot be run.
     """
     entry = job.entry or (None if job.plugin else only_script(job.folders.code))
     if entry and not job.entry:
@@ -133,12 +133,12 @@ def _outcome(
         return _named(error, me)
     except OSError as error:
         return _of_os_error(error, me)
-    except Exception as error:  # noqa: BLE001 - the outermost level: also a fault of `train` is reported
+    except Exception as error:  # noqa: BLE001 - the outermost level: faults of `train` are reported, too
         return _fault(error, me)
 
 
 def _of_os_error(error: OSError, me: str) -> Outcome:
-    """Return the outcome of a job that the host's limits or, without a known reason, a fault of ours has ended."""
+    """Return the outcome of a job ended by a limit of the host or a path's permissions, else by a fault of `train`."""
     told = limits.exhausted(error) or (of_path(error) if error.errno in (errno.EACCES, errno.EROFS) else None)
     return _fault(error, me) if told is None else _named(told, me)
 
@@ -153,9 +153,9 @@ def _fault(error: Exception, me: str) -> Outcome:
 
 
 def _run(job: Job, signals: Signals, outlets: Outlets, log: Log, *, terminal: bool) -> Outcome:
-    """Run *job* on this host, in agreement with the others; return the outcome, the job's where the hosts share one.
+    """Run *job* on this host, together with the other hosts; return the outcome, with a link that of the whole job.
 
-    *terminal*: if the console is a terminal, it is one that understands control sequences.
+    *terminal*: if the console is a terminal, it understands control sequences.
     """
     run = RunFolder(job.folders.scratch, f"{os.getpid()}-{time.time_ns():x}", log)
     run_folder = run.plain
@@ -169,7 +169,7 @@ def _run(job: Job, signals: Signals, outlets: Outlets, log: Log, *, terminal: bo
             step_times = _step_times(job, run_folder, linked=linked)
             line_monitors = LineMonitors(job, log, step_times)
             if linked:
-                # Sockets and hashes: 8 ms that a host alone need not pay.
+                # Sockets and hashes: 8 ms, which only a job with several hosts pays.
                 from toolkit.train.coordinator import Coordinator
 
                 others = Coordinator(job, log, memory, step_times)
@@ -201,7 +201,7 @@ def _run(job: Job, signals: Signals, outlets: Outlets, log: Log, *, terminal: bo
 def _attempts(
     job: Job, supervisor: Supervisor, attempts: Attempts, memory: "_OomWatch", others: "Coordinator | None", log: Log
 ) -> Outcome:
-    """Run the script, again as often as its failures are worth it (docs/restart.md); return how the job ended."""
+    """Run the script, and restart it as long as its failures are worth it (docs/restart.md); return the outcome."""
     phase, outcome = _first(job, supervisor, attempts, memory, log)
     while True:
         decide = partial(_decided, supervisor, attempts, others, outcome)
@@ -210,7 +210,7 @@ def _attempts(
             return log.attempt(
                 "the attempts could not be added to the outcome", partial(attempts.with_restarts, ended), ended
             )
-        assert phase is not None  # A job in which one host never came to its script is not worth another attempt.
+        assert phase is not None  # No restart unless every host has started its script.
         attempts.begin(ended)
         memory.begin()
         if supervisor.stall is not None:
@@ -221,7 +221,7 @@ def _attempts(
 def _decided(
     supervisor: Supervisor, attempts: Attempts, others: "Coordinator | None", outcome: Outcome
 ) -> Outcome | Restart:
-    """Return how the job ended for this host, whose own end is *outcome*, or what begins another attempt."""
+    """Return the job's outcome for this host, whose own end is *outcome*, or the restart for another attempt."""
     if others is not None:
         return others.settle(supervisor, outcome, attempts.steps())
     return attempts.alone(outcome, stopped=supervisor.stopped_by is not None)
@@ -247,7 +247,7 @@ def _first(
             _check_modules(job, plan)
         phase = plan.phase
     except Interrupted as stop:
-        supervisor.notice()  # The other hosts are told.
+        supervisor.notice()  # It sends the stop to the other hosts.
         return None, _stopped(stop, job.cluster.current)
     except ToolkitError as error:
         return None, _named(error, job.cluster.current)
@@ -257,7 +257,7 @@ def _first(
 def _attempt(
     job: Job, phase: Phase, supervisor: Supervisor, attempts: Attempts, memory: Callable[[], Memory], log: Log
 ) -> Outcome:
-    """Return how this host's part of an attempt ended; an error that the toolkit has named is one of the ways."""
+    """Run an attempt on this host and return its outcome; a ToolkitError becomes an outcome, too."""
     stacks = supervisor.stall.prepared if supervisor.stall is not None else None
     try:
         main = _fitted(phase.main, supervisor.run_folder, stacks, attempts.environ, log)
@@ -276,8 +276,8 @@ def _attempt(
 
 
 def _shown(argv: tuple[str, ...], log: Log) -> str:
-    """Return a command for the log: the beginning of one that is very long. It is masked before it is cut: the mask
-    does not know half a secret."""
+    """Return a command for the log; of a very long one only the beginning. It is masked before it is cut, since a mask
+    does not match half a secret."""
     text = log.mask(" ".join(quoted(token) for token in argv))
     more = len(text) - MOST_SHOWN
     return (
@@ -286,12 +286,12 @@ def _shown(argv: tuple[str, ...], log: Log) -> str:
 
 
 def _sidecars(job: Job, run_folder: Path) -> tuple[ProcessSpec, ...]:
-    """Return what tells the platform of the job while an attempt of it runs: on the leader alone."""
+    """Return the processes that report the running job to the platform: only on the leader."""
     if not job.sidecar or not job.cluster.is_leader:
         return ()
     metrics = job.folders.output / "metrics.jsonl"
     try:
-        written_bytes = metrics.stat().st_size  # Another attempt's, or an earlier run's.
+        written_bytes = metrics.stat().st_size  # By an earlier attempt or run.
     except OSError:
         written_bytes = 0
     program = Path(toolkit.__file__).parent / "standalone" / f"{job.sidecar}.py"
@@ -313,16 +313,16 @@ def _sidecars(job: Job, run_folder: Path) -> tuple[ProcessSpec, ...]:
 
 
 def _step_times(job: Job, run_folder: Path, *, linked: bool) -> "StepTimes | None":
-    """Return what compares ranks' step times, None where a rank has no peers that are known here."""
+    """Return the comparison of ranks' step times, None if no rank has peers to compare it with."""
     if not linked and launchers.world_size(job) == 1:
         return None
-    from toolkit.train.step_times import StepTimes  # 5 ms that a script alone need not pay
+    from toolkit.train.step_times import StepTimes  # 5 ms, which only a job with several ranks pays.
 
     return StepTimes(job, run_folder, linked=linked)
 
 
 def _stall(job: Job, run_folder: Path, number: int = 0) -> Stall | None:
-    """Return how attempt *number* is watched for hangs; each has a folder of its own for stacks."""
+    """Return how to watch attempt *number* for hangs; each attempt has its own folder for stacks."""
     ours = job.settings
     if not ours.stall_s:
         return None
@@ -336,7 +336,7 @@ def _stall(job: Job, run_folder: Path, number: int = 0) -> Stall | None:
 
 
 def _judged(job: Job, ended: Ended) -> Outcome:
-    """Return the outcome of *ended*; `verdict` is imported only now, after the script has run."""
+    """Return the outcome of *ended*; it imports `verdict`, which is not needed before the script has run."""
     from toolkit.verdict.judge import judge
 
     return judge(job, ended)
@@ -355,7 +355,7 @@ def _stopped(stop: Interrupted, host: str) -> Outcome:
 
 
 class _OomWatch:
-    """Tells, when called, how many processes the kernel has killed for want of memory since the attempt began."""
+    """When called, returns how many processes the kernel has killed for lack of memory since the attempt began."""
 
     def __init__(self) -> None:
         self._root = Path("/")
@@ -371,12 +371,12 @@ class _OomWatch:
 
 
 def _install(job: Job, supervisor: Supervisor, log: Log) -> Ended | None:
-    """Install what the job requires; return how that ended, None if it ended well."""
+    """Install the job's requirements; return how that ended, None if it succeeded."""
     with supervisor.signals.interrupting():
         installing = install.phase(job)
     if installing is None:
         return None
-    # The file stays: another train may wait for the lock of the one it opened, and a third would lock a new one.
+    # The file is not removed: another train may wait for its lock, and a third would then lock a new file.
     lock = Locked(path=job.folders.scratch.parent / f"toolkit-{os.getuid()}-pip.lock", within_s=job.settings.join_s)
     ended = supervisor.run(msgspec.structs.replace(installing, needs=(lock,)))
     if ended is None:
@@ -389,7 +389,7 @@ def _install(job: Job, supervisor: Supervisor, log: Log) -> Ended | None:
 
 
 def _with_packages(job: Job, log: Log) -> Job:
-    """Return *job* with a folder for what it requires, where the image's own cannot take it."""
+    """Return *job* with a folder for its requirements, if the image's own cannot take them."""
     folder = packages.chosen(job) if install.phase(job) is not None else None
     if folder is None:
         return job
@@ -407,8 +407,8 @@ def _check_modules(job: Job, plan: Plan) -> None:
 
 
 def _fitted(spec: ProcessSpec, run_folder: Path, stacks: Path | None, more: dict[str, str], log: Log) -> ProcessSpec:
-    """Return *spec* with *more* variables and an environment that execve takes; what does not fit goes to a file that
-    the script can read."""
+    """Return *spec* with *more* variables and an environment that execve takes. Variables that do not fit are written
+    to a file that the script can read."""
     environ = {**spec.environ, MARKER: run_folder.name, **more}
     if spec.rank is not None or spec.starts_ranks:
         environ |= _shared_with_ranks(run_folder, stacks, log)
@@ -425,9 +425,9 @@ def _fitted(spec: ProcessSpec, run_folder: Path, stacks: Path | None, more: dict
 
 
 def _shared_with_ranks(run_folder: Path, stacks: Path | None, log: Log) -> dict[str, str]:
-    """Make the folders through which ranks and `train` tell each other things; return the variables that name them.
+    """Make the folders through which ranks and `train` exchange files; return the variables that name them.
 
-    On a full disk the job goes on without them.
+    On a full disk the job runs without them.
     """
     environ = {}
     try:

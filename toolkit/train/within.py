@@ -1,4 +1,4 @@
-"""Refuses a `train` that the job's own script started: it would run the same job, whose script would start it again."""
+"""Refuses a `train` that the job's own script started: it would run the same job, and so start itself endlessly."""
 
 from toolkit.artifacts.scratch import RUN
 from toolkit.errors import UserError
@@ -7,10 +7,10 @@ from toolkit.platforms.sagemaker.variables import BASE_DIR
 
 
 def refusal(outer: str, folders: Folders) -> UserError | None:
-    """Return why this `train` must not run, None if it may. *outer*: the run that the environment is of, "" if of none.
+    """Return why this `train` must not run, None if it may. *outer*: the run that set this environment, "" if none did.
 
-    Refused is a run of the same base while the outer one is at work: its folder is in the folder that all runs of a
-    base share, and goes with it.
+    A run is refused while an outer run of the same base is active: the outer run's folder then exists in the folder
+    that all runs of a base share.
     """
     if not outer.startswith(RUN) or "/" in outer or not (folders.scratch / outer).is_dir():
         return None

@@ -1,6 +1,6 @@
-"""Every TOOLKIT_* variable: its type, default and meaning in one table, read once.
+"""All TOOLKIT_* settings: type, default and meaning in one table, read once.
 
-The field `grace_s` is the variable TOOLKIT_GRACE_S. docs/settings.md is this table, printed by `table()`.
+The field `grace_s` is the variable TOOLKIT_GRACE_S. docs/settings.md contains this table, as `table()` returns it.
 """
 
 from collections.abc import Iterator, Mapping
@@ -14,7 +14,7 @@ from toolkit.patterns import lazy
 from toolkit.records import Record, convert
 
 PREFIX = "TOOLKIT_"
-# What `train` sets for what it starts: no settings, and no mistakes where a `train` runs in a rank of another one.
+# Variables that `train` sets for its processes. They are not settings, and draw no warning when a rank runs `train`.
 OURS = (
     "COMPAT_PATH",
     "HOST_NAME",
@@ -36,14 +36,14 @@ RENAMED = {
 }
 ArgumentStyle = Literal["sagemaker", "json", "flags", "none"]
 Switch = Literal["on", "off"]
-MOST = 1_000_000  # Of anything that is counted: beyond it a number is a mistake, and ranges of it do not fit.
+MOST = 1_000_000  # The upper limit of every count: a larger number is a mistake.
 Positive = Annotated[int, msgspec.Meta(ge=1, le=MOST)]
 Count = Annotated[int, msgspec.Meta(ge=0, le=1_000_000)]
-# A name of a host: labels with dots between them, the last of which is no number (that would be an address).
+# A host name: labels with dots between them; the last label is no number, as in an address.
 _LABEL = r"[A-Za-z0-9_](?:[A-Za-z0-9_-]*[A-Za-z0-9_])?"
 _NAME = lazy(rf"(?:{_LABEL}\.)*(?![0-9]+\.?$){_LABEL}\.?")
 MOST_OF_A_NAME = 255
-# The upper end, 115 days, is above every platform's limit for a job; it keeps "inf" out of the loop's timeouts.
+# The upper limit, 115 days, is above every platform's limit for a job. It keeps "inf" out of the loop's timeouts.
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=10_000_000)]
 
 
@@ -52,29 +52,30 @@ def _meaning(text: str) -> msgspec.Meta:
 
 
 class Settings(Record, frozen=True, kw_only=True):
-    """Our own settings. Times in seconds."""
+    """The toolkit's settings. Times in seconds."""
 
     argument_style: Annotated[
         ArgumentStyle | None,
         _meaning(
-            "how hyperparameters become arguments: as sagemaker-training, as SDK v3 (json), as flags, or none; else"
-            " json for jobs of SDK v3's ModelTrainer, sagemaker for others"
+            "form of the script's arguments: as sagemaker-training passes them, as SDK v3 does (json), flags, or none;"
+            " default: json for jobs of SDK v3's ModelTrainer, sagemaker for others"
         ),
     ] = None
     processes_per_host: Annotated[
         Positive | None,
-        _meaning("ranks on each host, unless the job's hyperparameters say; else GPUs, else neuron cores, else 1"),
+        _meaning("ranks on each host, if the job does not set it; default: one per GPU, else per Neuron core, else 1"),
     ] = None
     grace_s: Annotated[
         Seconds | None,
         _meaning(
-            "time a script has from SIGTERM to SIGKILL; else TOOLKIT_STOP_WITHIN_S less 10 s, or less a third of it"
+            "time from SIGTERM to the script until SIGKILL; default: TOOLKIT_STOP_WITHIN_S less 10 s (below 30 s: less"
+            " a third)"
         ),
     ] = None
-    join_s: Annotated[Seconds, _meaning("how long to wait for the other hosts before ending with 75")] = 900.0
+    join_s: Annotated[Seconds, _meaning("time to wait for the other hosts; after it, the job ends with 75")] = 900.0
     log_prefix: Annotated[
         Literal["auto", "off", "rank"],
-        _meaning("rank: every line starts with [HOST rank N]; auto: rank where the job has several ranks, else off"),
+        _meaning("rank: every line starts with [HOST rank N]; auto: rank if the job has several ranks, else off"),
     ] = "auto"
     log_progress: Annotated[
         Literal["auto", "lines", "live"],
@@ -84,43 +85,49 @@ class Settings(Record, frozen=True, kw_only=True):
     ] = "auto"
     log_failure: Annotated[
         Literal["full", "brief"],
-        _meaning("brief: the log says that the job failed, and output/failure alone says of what (toolkit run)"),
+        _meaning("brief: the log says only that the job failed; output/failure has the cause (for toolkit run)"),
     ] = "full"
     log_files: Annotated[
         Literal["auto", "on", "off"],
-        _meaning("a file for each rank under output/data/logs; auto: where the job has more than one rank"),
+        _meaning("a log file for each rank in output/data/logs; auto: if the job has more than one rank"),
     ] = "auto"
     log_file_mib: Annotated[
-        Positive, _meaning("size at which such a file is rotated (one older piece is kept), MiB")
+        Positive, _meaning("size at which such a log file is rotated, MiB; one older piece is kept")
     ] = 64
     metrics: Annotated[
-        Path | None, _meaning("a JSON file of metric definitions, used in place of metric-definition-regex.json")
+        Path | None, _meaning("a JSON file of metric definitions that replaces metric-definition-regex.json")
     ] = None
     rank_hook: Annotated[Switch, _meaning("the start-up hook in ranks (docs/rank-hook.md)")] = "on"
     compat: Annotated[
         str,
-        _meaning("old import names that scripts get: smddp, ..., with commas; off: none; else what the job asks for"),
+        _meaning(
+            "old import names for scripts: smddp, ..., comma-separated; off: none; default: those of the distribution"
+        ),
     ] = ""
     smddp_launcher: Annotated[
         Literal["torchrun", "mpirun"],
-        _meaning("what starts distribution smddp's ranks where AWS's library is not installed (docs/smddp.md)"),
+        _meaning("launcher of distribution smddp if AWS's library is not installed (docs/smddp.md)"),
     ] = "torchrun"
     rank_shim: Annotated[
         Switch,
-        _meaning("on: a launcher's ranks run as train's own children (docs/supervision.md); off: as the launcher's"),
+        _meaning("on: ranks are children of train (docs/supervision.md); off: of their launcher"),
     ] = "on"
     mpi_agent: Annotated[
         Literal["toolkit", "ssh"],
-        _meaning("what starts mpirun's daemons on other hosts: train itself, over the link, or ssh (docs/mpi.md)"),
+        _meaning(
+            "program that starts mpirun's daemons on other hosts: train itself, over the link, or ssh (docs/mpi.md)"
+        ),
     ] = "toolkit"
     link: Annotated[Switch, _meaning("the link between the train processes of a job's hosts (docs/link.md)")] = "on"
     link_port: Annotated[
         Annotated[int, msgspec.Meta(ge=1, le=65535)] | None,
-        _meaning("the link's port on the leader; else one below the rendezvous port (MASTER_PORT or 7777)"),
+        _meaning("the link's port on the leader; default: the rendezvous port (MASTER_PORT or 7777) minus 1"),
     ] = None
-    job_secret: Annotated[str, _meaning("what the link's key is made from; else what the job's hosts share")] = ""
-    job_secret_file: Annotated[Path | None, _meaning("a file that holds it")] = None
-    heartbeat_s: Annotated[Seconds, _meaning("time between two heartbeats on the link")] = 1.0
+    job_secret: Annotated[
+        str, _meaning("secret from which the link's key is made; default: the job's name, hosts and hyperparameters")
+    ] = ""
+    job_secret_file: Annotated[Path | None, _meaning("a file that contains this secret")] = None
+    heartbeat_s: Annotated[Seconds, _meaning("interval of the heartbeats on the link")] = 1.0
     heartbeat_timeout_s: Annotated[Seconds, _meaning("silence on the link after which a host counts as vanished")] = 8.0
     finish_timeout_s: Annotated[
         Seconds, _meaning("seconds other hosts may run on after the first succeeds; 0: unlimited")
@@ -130,17 +137,21 @@ class Settings(Record, frozen=True, kw_only=True):
     )
     straggler_factor: Annotated[
         Annotated[float, msgspec.Meta(gt=1)],
-        _meaning("a rank whose step_time is so many times its peers' median is slow (docs/rules.md)"),
+        _meaning("a step is slow if it takes this many times the median of the rank's peers (docs/rules.md)"),
     ] = 1.5
-    straggler_steps: Annotated[Positive, _meaning("for so many steps in a row, and it is named as a straggler")] = 20
+    straggler_steps: Annotated[
+        Positive, _meaning("slow steps in a row after which a rank is reported as a straggler")
+    ] = 20
     stall_s: Annotated[
-        Seconds, _meaning("no output and no CPU use by any rank of any host for so long is a hang (try 600); 0: off")
+        Seconds,
+        _meaning("seconds without output and CPU use of all ranks of all hosts that count as a hang (try 600); 0: off"),
     ] = 0.0
     stall_action: Annotated[
-        Literal["stop", "report"], _meaning("what a hang leads to: stacks and the end with 124, or stacks alone")
+        Literal["stop", "report"],
+        _meaning("on a hang: write the stacks and end the job with 124, or only write the stacks"),
     ] = "stop"
     restarts: Annotated[
-        Count, _meaning("how often all ranks are started again after a failure that is worth it (docs/restart.md)")
+        Count, _meaning("how many times all ranks may be started again after a failure (docs/restart.md)")
     ] = 0
     host_addresses: Annotated[
         str, _meaning("addresses of hosts whose names do not resolve: algo-1=127.0.0.1,algo-2=127.0.0.2")
@@ -148,50 +159,58 @@ class Settings(Record, frozen=True, kw_only=True):
 
     platform: Annotated[
         Literal["auto", "sagemaker", "kubernetes", "kubeflow", "slurm", "vertex", "azureml", "plain"],
-        _meaning("whose job this is (docs/orchestrators.md); auto: by the variables and documents that are there"),
+        _meaning("the platform of the job (docs/orchestrators.md); auto: recognised by its variables and documents"),
     ] = "auto"
     base: Annotated[
-        str, _meaning("what stands for /opt/ml on other platforms than SageMaker; {job} and {host} in it are filled in")
+        str,
+        _meaning(
+            "outside SageMaker: the folder in place of /opt/ml; {job} and {host} in it are replaced by their names"
+        ),
     ] = ""
     job: Annotated[
-        Path | None, _meaning("outside SageMaker: a job file as `toolkit run` takes it; else input/config/job.json")
+        Path | None, _meaning("outside SageMaker: a job file as for `toolkit run`; default: input/config/job.json")
     ] = None
     program: Annotated[
         str,
-        _meaning("the script, whatever else names one (docs/orchestrators.md); in the code folder or the current one"),
+        _meaning(
+            "the script, in the code folder or the current folder; it overrides the job's (docs/orchestrators.md)"
+        ),
     ] = ""
     hyperparameters: Annotated[
-        str, _meaning("outside SageMaker: a JSON object; wins over the job file's, name by name")
+        str, _meaning("outside SageMaker: a JSON object; each name overrides that of the job file")
     ] = ""
     channels: Annotated[
-        str, _meaning("outside SageMaker: NAME=PATH,NAME=PATH; wins over the job file's, name by name")
+        str, _meaning("outside SageMaker: NAME=PATH,NAME=PATH; each name overrides that of the job file")
     ] = ""
     distribution: Annotated[str, _meaning("outside SageMaker: pytorchddp, torch_distributed, mpi, ...")] = ""
     hosts: Annotated[
         str, _meaning("outside SageMaker: the job's hosts in rank order, as algo-1,algo-2 or algo-[1-2].digits")
     ] = ""
     host: Annotated[
-        str, _meaning("outside SageMaker: which of them this one is; else by the platform's index, or its name")
+        str,
+        _meaning(
+            "outside SageMaker: this host's name in TOOLKIT_HOSTS; default: by the platform's index, or the host name"
+        ),
     ] = ""
     stop_within_s: Annotated[
         Seconds | None,
         _meaning(
-            "the platform's time from SIGTERM to SIGKILL; else 120 on SageMaker, 10 in plain docker, 30 elsewhere"
+            "the platform's time from SIGTERM to SIGKILL; default: 120 on SageMaker, 10 in plain docker, 30 elsewhere"
         ),
     ] = None
     kubeflow_progress: Annotated[
         Switch,
-        _meaning("on Kubeflow: tell the TrainJob's status of progress and metrics (docs/orchestrators/kubeflow.md)"),
+        _meaning("on Kubeflow: write progress and metrics to the TrainJob's status (docs/orchestrators/kubeflow.md)"),
     ] = "on"
-    termination_log: Annotated[
-        Path, _meaning("on Kubernetes: the file for the termination message, if it is there")
-    ] = Path("/dev/termination-log")
+    termination_log: Annotated[Path, _meaning("on Kubernetes: the file for the termination message, if it exists")] = (
+        Path("/dev/termination-log")
+    )
 
     def addresses(self) -> dict[str, str]:
-        """Return host_addresses as a dictionary: an address of IPv4 or IPv6, or a name, by host.
+        """Return host_addresses as a dictionary: an IPv4 or IPv6 address, or a name, by host.
 
         Raises:
-            ContractError: a pair without a host or an address, or with what can be neither an address nor a name.
+            ContractError: a pair lacks its host or address, or the address can be neither an address nor a name.
         """
         pairs = [pair.partition("=") for pair in self.host_addresses.split(",") if pair.strip()]
         found = {host.strip(): address.strip() for host, _, address in pairs}
@@ -204,10 +223,10 @@ class Settings(Record, frozen=True, kw_only=True):
 
 
 def _address(host: str, text: str) -> str:
-    """Return the address *text* of *host*, one of IPv4 that is written as IPv6 ("::ffff:10.0.0.5") as that of IPv4.
+    """Return the address *text* of *host*; an IPv4 address in IPv6 form ("::ffff:10.0.0.5") is returned as IPv4.
 
     Raises:
-        ContractError: it is no address, and can be no name.
+        ContractError: it is neither an address nor a possible name.
     """
     import ipaddress  # 6 ms, which only a job that sets this pays.
 
@@ -227,10 +246,10 @@ def _address(host: str, text: str) -> str:
 
 
 def read(environ: Mapping[str, str]) -> Settings:
-    """Return the settings in *environ*; an empty variable counts as not given.
+    """Return the settings in *environ*; an empty variable counts as not set.
 
     Raises:
-        ContractError: a value of the wrong type or outside its range, naming the variable.
+        ContractError: a value has the wrong type or is outside its range; the message names the variable.
     """
     given = _given(environ)
     for field, value in given.items():
@@ -244,7 +263,7 @@ def read(environ: Mapping[str, str]) -> Settings:
 
 
 def valid(environ: Mapping[str, str]) -> Settings:
-    """Return the settings in *environ*, wrong ones at their defaults: they say where to report a wrong one."""
+    """Return the settings in *environ*, with defaults for wrong ones: for the report of a wrong setting."""
     right = {field: value for field, value in _given(environ).items() if _is_right(field, value)}
     return convert(right, Settings, "environment", strict=False)
 
@@ -290,7 +309,7 @@ def unknown(environ: Mapping[str, str]) -> str:
 
 
 def _is_of_a_service(name: str, environ: Mapping[str, str]) -> bool:
-    """True if Kubernetes has set *name* for a service whose name begins with "toolkit".
+    """True if Kubernetes set *name* for a service whose name begins with "toolkit".
 
     For a service named toolkit every pod gets TOOLKIT_SERVICE_HOST, TOOLKIT_SERVICE_PORT, TOOLKIT_PORT,
     TOOLKIT_PORT_80_TCP_ADDR, ... (https://kubernetes.io/docs/concepts/containers/container-environment-variables/,
@@ -313,7 +332,7 @@ def _expected(field: str) -> str:
 
 
 def _parts(hint: Any) -> Iterator[Any]:
-    """Yield the types, words and limits that a type is made of."""
+    """Yield the types, words and limits of a type."""
     yield hint
     for part in get_args(hint):
         yield from _parts(part)

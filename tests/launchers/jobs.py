@@ -1,4 +1,4 @@
-"""Jobs as values, for what plans and judges them: nothing of this machine is in them."""
+"""Jobs as values, for tests of plans and verdicts; they contain nothing of this machine."""
 
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from toolkit.settings import Settings
 BASE = Path("/opt/ml")
 SCRATCH = Path("/tmp/toolkit-0-abc")
 PYTHON = "/usr/bin/python3"
-# What `train` is given by a small image; goldens show what differs from it.
+# `train`'s environment in a small image; goldens show the differences from it.
 ENVIRON = {"PATH": "/usr/bin:/bin", "HOME": "/root", "LANG": "C.UTF-8"}
 
 
@@ -55,7 +55,7 @@ def job_of(
     script: Script | None = None,
     **more: Any,
 ) -> Job:
-    """Return the job of host *current*; under a strategy all hosts take part unless *taking_part* says otherwise."""
+    """Return the job of host *current*. With a strategy, all hosts take part unless *taking_part* is given."""
     everybody = hosts if strategy != "script" else ()
     return Job(
         name="a-job",

@@ -1,4 +1,4 @@
-"""Which old import names a job's script is given."""
+"""Which old import names a job's script gets."""
 
 import pytest
 
@@ -54,7 +54,7 @@ MODEL_PARALLEL = {"mp_parameters": {"partitions": 2, "ddp": True}}
 
 
 def test_a_job_of_the_model_parallel_library_finds_no_smdistributed_of_ours_and_is_told_why() -> None:
-    """transformers takes any smdistributed for the model parallel library in such a job, and its import fails."""
+    """In such a job transformers takes any smdistributed for the model parallel library, and fails to import it."""
     mpi = Mpi(kind="openmpi4", version="4.1.8", path="/usr/bin/mpirun")
     job = job_of("mpi", settings=Settings(compat="smddp"), hyperparameters=MODEL_PARALLEL, machine={"mpi": mpi})
 

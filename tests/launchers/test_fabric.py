@@ -43,7 +43,7 @@ def test_one_host_needs_none_of_it(machine: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(("fabric", "expected"), [("tcp", False), ("infiniband", False), ("efa", True)])
 def test_efa_is_used_where_its_devices_are(fabric: str, expected: bool) -> None:
-    """48: by devices, never by a list of instance names."""
+    """48: decided by devices, never by a list of instance types."""
     found = variables(job_of(hosts=TWO, machine={"fabric": fabric}))
 
     assert (found.get("FI_PROVIDER") == "efa") is expected

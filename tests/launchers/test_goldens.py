@@ -1,7 +1,7 @@
-"""Whole plans as text, one file each in tests/data/plans; `python -m tests.launchers.test_goldens` writes them anew.
+"""Whole plans as text, one file each in tests/data/plans; `python -m tests.launchers.test_goldens` writes them again.
 
-Of the environment they show what the launcher adds to the job's own and to the contract's variables (those have goldens
-of their own); `everything` shows all of it once.
+They show the variables that the launcher adds to the job's own environment and the contract's variables (which have
+their own goldens); `everything` shows the whole environment once.
 """
 
 import copy
@@ -23,7 +23,7 @@ from toolkit.settings import Settings
 FOLDER = Path(__file__).parents[1] / "data/plans"
 RUN = SCRATCH / "run-1"
 TWO = ("algo-1", "algo-2")
-# As the platform writes them: neither the list of hosts nor the groups' are sorted, and the leader is not algo-1.
+# As the platform writes them: the lists of hosts and of the groups' hosts are unsorted, and algo-1 is not the leader.
 HETERO: dict[str, Any] = {
     "hosts": ("algo-1", "algo-10", "algo-2", "algo-3"),
     "groups": (
@@ -45,7 +45,7 @@ MPIS: dict[str, Mpi] = {
 def mpi_job(
     kind: str, options: str = "-verbose -x FOO=bar --NCCL_DEBUG INFO", processes: int | None = None, **more: Any
 ) -> Job:
-    """Return a job under mpirun of this kind, with custom options as the SDK sends them."""
+    """Return a job under this kind of mpirun, with custom options as the SDK sends them."""
     job = job_of("mpi", machine={"mpi": MPIS[kind], **more.pop("machine", {})}, **more)
     strategy = msgspec.structs.replace(job.strategy, processes=processes, mpirun_options=options)
     return msgspec.structs.replace(job, strategy=strategy)
@@ -154,7 +154,7 @@ JOBS: dict[str, Job] = {
 
 
 def text(name: str) -> str:
-    """Return the plan of a job as its golden has it."""
+    """Return the plan of a job in the goldens' format."""
     job = JOBS[name]
     given = () if name == "everything" else tokens(job)
     known = {**job.environ} if name == "everything" else {**job.environ, **variables(job, given)}
@@ -173,7 +173,7 @@ def test_every_golden_belongs_to_a_job() -> None:
 
 @pytest.mark.parametrize("name", sorted(JOBS))
 def test_a_plan_is_made_of_the_job_alone(name: str) -> None:
-    """The same twice, nothing of it changed, and nothing but the job's own environment below it."""
+    """Two plans are equal, the job does not change, and the job's own environment is in the plan."""
     job = JOBS[name]
     before = copy.deepcopy(job)
 

@@ -1,4 +1,4 @@
-"""What AWS's model parallel library is given under mpirun, as sagemaker-training 5.1.4 gives it (mpi.py there)."""
+"""What AWS's model parallel library gets under mpirun, as from sagemaker-training 5.1.4 (its mpi.py)."""
 
 from typing import Any
 
@@ -37,7 +37,7 @@ def main(of: Job) -> ProcessSpec:
 def test_smddpmprun_starts_the_ranks_where_it_is_installed_and_not_switched_off(asked: Job, wrapped: bool) -> None:
     argv = main(asked).argv
 
-    at = argv.index("-", argv.index("-S"))  # What comes behind the rank shim is the rank's command.
+    at = argv.index("-", argv.index("-S"))  # The rank's command follows the rank shim.
     start = argv[at + 1 : at + 6]
     assert start == (("smddpmprun", "-i", "local", "--allow-bypass", PYTHON) if wrapped else argv[at + 1 : at + 6])
     assert ("smddpmprun" in argv) is wrapped

@@ -28,7 +28,7 @@ def under(
     machine: dict[str, Any] | None = None,
     **more: Any,
 ) -> Job:
-    """Return a job under mpirun; *options* as the platform's reader gives them."""
+    """Return a job under mpirun; *options* in the form that platforms/sagemaker/read.py returns."""
     job = job_of("mpi", machine={"mpi": mpi, **(machine or {})}, **more)
     strategy = msgspec.structs.replace(
         job.strategy, processes=processes, processes_from="a key", mpirun_options=options
@@ -155,7 +155,7 @@ def test_ranks_know_their_host_by_its_name_in_the_job_where_names_resolve() -> N
 
 
 def test_hosts_of_one_machine_have_names_apart_and_the_leader_one_that_resolves() -> None:
-    """Lightning takes hosts of one name for one host, and has all ranks connect to the leader's name."""
+    """Lightning treats hosts of one name as one host, and connects all ranks to the leader's name."""
     played = dict.fromkeys(HOSTS, "127.0.0.1")
     found = {host: main(under(hosts=HOSTS, current=host, addresses=played)).environ for host in HOSTS}
     names = {host: environ.get("TOOLKIT_HOST_NAME") for host, environ in found.items()}

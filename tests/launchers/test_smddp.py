@@ -1,4 +1,4 @@
-"""The data parallel library's launcher: what it starts, what it tells the ranks, what it says (checklist 45)."""
+"""The data parallel library's launcher: the processes, the ranks' variables, the notes (checklist 45)."""
 
 import pytest
 
@@ -85,7 +85,7 @@ OPEN_MPI = {"mpi": Mpi(kind="openmpi4", version="4.1.8", path="/usr/bin/mpirun")
 
 
 def test_with_awss_library_mpirun_starts_smddprun_as_the_original_does() -> None:
-    """1.11: `smddprun python -m mpi4py train.py ARGS` behind mpirun's options, the job's own among them."""
+    """1.11: `smddprun python -m mpi4py train.py ARGS` after mpirun's options, which include the job's own."""
     job = smddp("-verbose -x NCCL_DEBUG=VERSION", hosts=TWO, gpus=8, machine={**OPEN_MPI, "programs": ("smddprun",)})
 
     made = plan(job, SCRATCH)

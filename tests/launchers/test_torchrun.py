@@ -49,7 +49,7 @@ def test_every_host_names_the_same_leader_and_its_own_place_in_the_documents_ord
 
 @pytest.mark.parametrize("current", HOSTS)
 def test_every_host_waits_for_every_name(current: str) -> None:
-    """51. Over the link all hosts begin together, so that no port has to be waited for."""
+    """51. With the link all hosts start together, so no host waits for a port."""
     job = job_of("torch_distributed", hosts=HOSTS, current=current, settings=Settings(join_s=60))
 
     phase = plan(job, SCRATCH).phase
@@ -108,7 +108,7 @@ def test_processes_per_host_are_those_asked_for_else_the_accelerators_else_one(
     ],
 )
 def test_every_kind_of_script_can_be_a_rank(kind: str, entry: str, tail: tuple[str, ...]) -> None:
-    """43, as an extension: packages and commands too."""
+    """43, extended to packages and commands."""
     job = job_of("pytorchddp", hyperparameters={}, script=script_of(entry, kind))
 
     assert argv(job)[7:] == tail
@@ -193,7 +193,7 @@ def test_torch_is_what_the_interpreter_must_have() -> None:
     ],
 )
 def test_torchruns_own_parser_leaves_every_argument_to_the_script(script: Script, words: tuple[str, ...]) -> None:
-    """42: "--log" is the beginning of two of its options, "--nnodes" and "-m" are options of its own."""
+    """42: "--log" is a prefix of two of torchrun's options, "--nnodes" and "-m" are options of torchrun."""
     run = pytest.importorskip("torch.distributed.run")
     asked = {"log": 1, "n": 2, "m": "--", "nnodes": 3, "master_addr": "x", "help": "--no-python", "rdzv": "--"}
     job = job_of("torch_distributed", hosts=HOSTS, current="algo-1", hyperparameters=asked, script=script)

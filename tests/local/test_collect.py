@@ -15,7 +15,7 @@ from toolkit.metrics.sample import Sample
 
 @pytest.fixture
 def hosts(tmp_path: Path) -> tuple[Staged, ...]:
-    """Two hosts that left nothing yet."""
+    """Two hosts without any results."""
     made = []
     for name in ("algo-1", "algo-2"):
         base = tmp_path / name
@@ -117,7 +117,7 @@ def test_samples_are_merged_in_bounded_memory(tmp_path: Path, hosts: tuple[Stage
     finally:
         tracemalloc.stop()
 
-    assert peak_bytes < 4 << 20  # All 40,000 samples at once take 15 MB.
+    assert peak_bytes < 4 << 20  # All 40,000 samples together take 15 MB.
     assert made.last["loss"].value == 19_999
     assert sum(1 for _ in read(tmp_path / "metrics.jsonl")) == 40_000
 

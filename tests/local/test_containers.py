@@ -1,4 +1,4 @@
-"""What starts a host's container: words of `docker run`, from a job file."""
+"""The command that starts a host's container: arguments of `docker run`, from a job file."""
 
 import os
 from pathlib import Path
@@ -31,7 +31,7 @@ def contained(tmp_path: Path = Path("/"), **more: Any) -> JobFile:
 
 
 def after(argv: tuple[str, ...], word: str) -> list[str]:
-    """Return what follows each *word*."""
+    """Return the argument after each *word*."""
     return [argv[at + 1] for at, each in enumerate(argv) if each == word]
 
 

@@ -1,4 +1,4 @@
-"""`toolkit run` beside consoles and paths that are not what they should be: the job and its exit code are the same."""
+"""`toolkit run` with unusual consoles and paths: the job and its exit code stay the same."""
 
 import fcntl
 import json

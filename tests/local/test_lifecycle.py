@@ -24,7 +24,7 @@ def time_is(at: float) -> Step:
 
 STOP: Orders = [("stop", "algo-1"), ("stop", "algo-2")]
 KILL: Orders = [("kill", "algo-1"), ("kill", "algo-2")]
-# What happened and what was ordered, in turn; then the end: status, secondary, exit code, host.
+# Each step's event and orders; then the job's end: status, secondary, exit code, host.
 HISTORIES: dict[str, tuple[Lifecycle, list[tuple[Step, Orders]], tuple[str, str, int, str]]] = {
     "both hosts end well": (
         Lifecycle(TWO),

@@ -1,4 +1,4 @@
-"""A script that holds the literal /opt/ml/..., on a machine that plays its hosts as processes."""
+"""Scripts with the literal path /opt/ml/..., on a machine that simulates hosts as processes."""
 
 import os
 import shutil
@@ -25,7 +25,7 @@ WHO_AM_I = (
 
 
 def warned(tmp_path: Path, source: str = "", **more: Any) -> str:
-    """Return what is said of a job whose hosts cannot have an /opt/ml of their own, as it lies in the machine's."""
+    """Return the warnings for a job whose hosts cannot have their own /opt/ml, because it is in the machine's."""
     lines: list[bytes] = []
     log = Log()
     log.say_through(lines.append)
@@ -112,7 +112,7 @@ def test_root_without_the_right_to_mount_is_warned_and_the_job_runs(tmp_path: Pa
 
 @pytest.fixture
 def ground() -> Iterator[Path]:
-    """A folder of an unprivileged user, with the program in it: pytest's own are root's alone."""
+    """A folder of an unprivileged user, with the program in it: only root can read pytest's own folders."""
     with tempfile.TemporaryDirectory() as folder:
         shutil.copy(opt_ml.MOUNTS, folder)
         (Path(folder) / "base").mkdir()
@@ -124,7 +124,7 @@ def ground() -> Iterator[Path]:
 
 
 def as_person(folder: Path, *words: str, before: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
-    """Run the program with an interpreter that everybody may run, as a user who is not root."""
+    """Run the program as a user who is not root, with an interpreter that every user may execute."""
     python = sys.executable if os.getuid() else "/usr/bin/python3"
     if not Path(python).exists():
         pytest.skip(f"an unprivileged user needs a Python: {python} is not there")

@@ -1,4 +1,4 @@
-"""What root plays in another user's folder is that user's in the end."""
+"""After root runs a job in another user's folder, its files belong to that user."""
 
 import os
 from pathlib import Path

@@ -5,7 +5,7 @@ from toolkit.metrics.sample import Sample
 
 
 def host(number: int, state: str = "running", error: str = "", bars: tuple[str, ...] = ()) -> HostProgress:
-    """Return a host with a loss of its own."""
+    """Return a host with its own value of the loss."""
     name = f"algo-{number}"
     samples = [Sample(name="loss", value=number / 2, time_s=number, host=name, step=40 + number)]
     return HostProgress(name=name, state=state, samples=tuple(samples), error=error, bars=bars)

@@ -12,7 +12,7 @@ from toolkit.metrics.sample import Sample, json_value
 
 
 def failed(at_ns: int, code: int = 1, *, of: str = "") -> Outcome:
-    """Return the outcome of a host with a rank that failed at *at_ns*; *of*: the host that is said to be the cause."""
+    """Return the outcome of a host with a rank that failed at *at_ns*; *of*: the host that the outcome blames."""
     end = Exit(process="rank", pid=1, started_ns=0, ended_ns=at_ns, code=code)
     return Outcome(status="failed", exit_code=code, exits=(end,), host=of)
 

@@ -154,7 +154,7 @@ def test_on_a_terminal_bars_are_shown_before_their_lines_end(
 def read_terminal(fd: int) -> bytes:
     try:
         return os.read(fd, 65536)
-    except OSError:  # EIO: the last one to hold the other side has gone.
+    except OSError:  # EIO: the last process that had the other side open has ended.
         return b""
 
 
@@ -356,7 +356,7 @@ def test_a_job_that_cannot_start_ends_with_78_and_says_why(tmp_path: Path, words
 def test_a_container_that_the_engine_does_not_start_is_told_in_its_words_and_ends_with_78(
     tmp_path: Path, code: int, said: str
 ) -> None:
-    """The engine is a stand-in that refuses: it says what docker 29 says."""
+    """The engine is a fake that refuses, with the messages of docker 29."""
     engine = tmp_path / "bin/docker"
     engine.parent.mkdir()
     engine.write_text(

@@ -407,7 +407,7 @@ def test_a_host_that_installs_nothing_uses_our_python(tmp_path: Path) -> None:
 
 
 def test_as_many_ports_as_are_asked_for_are_free_from_the_one_below_on() -> None:
-    """TensorFlow's servers have those above the rendezvous'."""
+    """TensorFlow's servers use the ports above the rendezvous port."""
     port = stage.free_port(8)
 
     with ExitStack() as taken:

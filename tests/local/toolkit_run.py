@@ -1,4 +1,4 @@
-"""`toolkit run` as a person uses it: a process, its console, and the folder it leaves."""
+"""`toolkit run` as a person uses it: a process, its console, and the job's folder."""
 
 import json
 import os
@@ -20,7 +20,7 @@ DEADLINE_S = 60
 
 
 class ToolkitRun:
-    """A run of `toolkit run`. Its console is one stream, so that lines come in their order."""
+    """A run of `toolkit run`. Its console is one stream, so that the lines keep their order."""
 
     python = sys.executable  # A subclass names the interpreter of another environment.
     deadline_s = DEADLINE_S
@@ -67,7 +67,7 @@ class ToolkitRun:
         self._process.send_signal(number)
 
     def end(self) -> int:
-        """Return its exit code; fail with its console where it has not ended within `deadline_s`."""
+        """Return its exit code; fail with its console if it does not end within `deadline_s`."""
         try:
             self.console += self._process.communicate(timeout=self.deadline_s)[0]
         except subprocess.TimeoutExpired:
@@ -78,7 +78,7 @@ class ToolkitRun:
 
     @property
     def told(self) -> dict[str, Any]:
-        """job.json."""
+        """The content of job.json."""
         found: dict[str, Any] = json.loads((self.folder / "job.json").read_bytes())
         return found
 
@@ -92,7 +92,7 @@ class ToolkitRun:
         return {pid for base in bases for pid in marked(f"SAGEMAKER_BASE_DIR={base}".encode())}
 
     def all_ended_within(self, seconds: float, hosts: int) -> bool:
-        """Return True once no process of this job is left, False if some are left after *seconds*."""
+        """Return True once no process of this job runs, False if some still run after *seconds*."""
         until_s = time.monotonic() + seconds
         while self.left_running(hosts):
             if time.monotonic() > until_s:

@@ -1,4 +1,4 @@
-"""What a user asks for outside SageMaker, and the job that it becomes."""
+"""Job files, documents and variables outside SageMaker, and the job that they become."""
 
 import json
 import os
@@ -20,7 +20,7 @@ MACHINE = Machine(cpus=2, cpus_total=2, memory_bytes=1 << 30, route_interface="e
 
 
 class Asked:
-    """A folder with code, and a base below it; `job` reads what the environment asks for."""
+    """A folder with code, and a base below it; `job` reads the job that the environment describes."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -166,7 +166,7 @@ def test_a_program_is_looked_for_in_the_bases_code_first(asked: Asked, monkeypat
     (asked.base / "code/train.py").touch()
 
     assert asked.job(TOOLKIT_PROGRAM="train.py").folders.code == asked.base / "code"
-    assert asked.job(TOOLKIT_PROGRAM="trian.py").folders.code == asked.base / "code"  # Where it is missed.
+    assert asked.job(TOOLKIT_PROGRAM="trian.py").folders.code == asked.base / "code"  # The error names this folder.
 
 
 def test_variables_win_over_the_job_file_name_by_name(asked: Asked) -> None:

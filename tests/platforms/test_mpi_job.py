@@ -1,4 +1,4 @@
-"""An MPIJob as its pods have it: real `train` processes with the operator's variables and hostfile, real mpiruns."""
+"""An MPIJob as in its pods: real `train` processes with the operator's variables and hostfile, and real mpiruns."""
 
 import contextlib
 import json
@@ -22,7 +22,7 @@ SUM = "print('sum', world.allreduce(rank + 1), size, os.environ['SM_CURRENT_HOST
 
 
 class MpiJob:
-    """Three pods on this machine. What Kubernetes does for them: their names' addresses, and the mounted hostfile."""
+    """Three pods on this machine. In Kubernetes' place the test gives them their addresses and the hostfile."""
 
     def __init__(self, folder: Path, bed: str) -> None:
         if not python(bed).exists():

@@ -1,4 +1,4 @@
-"""Lists of hosts, and which of them one is."""
+"""Lists of hosts, and which of them is this host."""
 
 import os
 

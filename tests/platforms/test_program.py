@@ -1,4 +1,4 @@
-"""Which of several places names the script, and what is said of the others."""
+"""Which of several sources names the script, and the warning about the others."""
 
 from pathlib import Path
 

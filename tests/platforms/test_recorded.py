@@ -1,4 +1,4 @@
-"""Environments of each orchestrator (tests/data/platforms, each with its source), and the place they tell."""
+"""Recorded environments of each orchestrator (tests/data/platforms, each with its source), and their places."""
 
 import json
 from importlib import import_module
@@ -30,7 +30,7 @@ def find(recorded: dict[str, Any]) -> Place:
 
 @pytest.fixture
 def recorded(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """The recording named by the test's parameter, its hostfile where this machine has one."""
+    """The recording that the test's parameter names, with its hostfile written to this machine."""
     found = RECORDED[request.param]
     if "hostfile" not in found:
         return found

@@ -1,4 +1,4 @@
-"""The end of a job as files: what is written, what is kept, and that nothing here can fail."""
+"""The files at a job's end: what is written, what is kept, and that no error there changes the outcome."""
 
 import json
 import re
@@ -35,7 +35,7 @@ FAILED = Outcome(
     command=("python", "train.py", "--name", "it's"),
     exits=(Exit(process="rank 3", pid=71, started_ns=1, ended_ns=2, code=3, rank=3),),
 )
-# How people take sagemaker-training's failure text apart.
+# How users' tools parse sagemaker-training's failure text.
 OLD_SHAPE = re.compile(r'^(\w+):\nExitCode (\d+)\nErrorMessage "(.*?)"\n(?:ExtraInfo "(.*)"\n)?Command "(.*)"', re.S)
 
 

@@ -1,4 +1,4 @@
-"""Which platform a job is of, and that it can be asked everything."""
+"""Which platform a job's environment selects, and that each platform has every function."""
 
 import subprocess
 import sys

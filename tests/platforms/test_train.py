@@ -1,4 +1,4 @@
-"""`train` as orchestrators start it, in processes of its own."""
+"""`train` as orchestrators start it, in separate processes."""
 
 import os
 import subprocess
@@ -153,7 +153,7 @@ def test_the_images_program_takes_hyperparameters_and_a_distribution_by_variable
 
 @pytest.mark.root
 def test_the_image_of_the_readme_runs_its_script(tmp_path: Path) -> None:
-    """Its COPY and ENV lines, below an /opt of this test's own."""
+    """Its COPY and ENV lines, below this test's own /opt."""
     page = (Path(__file__).parents[2] / "README.md").read_text()
     lines = [line.split() for line in page.partition("```dockerfile\n")[2].partition("```")[0].splitlines()]
     ((source, target),) = [words[1:] for words in lines if words[0] == "COPY" and words[1].endswith(".py")]

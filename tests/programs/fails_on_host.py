@@ -1,6 +1,6 @@
-"""Raises on the host --host once another host has made the file --meet; that one waits to be told to stop.
+"""Raises on the host --host once another host has made the file --meet. The other host waits for SIGTERM.
 
-It writes down that it was told and ends with 0.
+It then records the signal in a file and ends with 0.
 """
 
 import os

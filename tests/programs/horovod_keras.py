@@ -1,4 +1,4 @@
-"""Keras 2's `fit` under Horovod, as old scripts call it: tf-keras stands in for keras before Horovod looks for it."""
+"""Keras 2's `fit` under Horovod, as old scripts call it: tf-keras replaces keras before Horovod imports it."""
 
 import os
 import sys

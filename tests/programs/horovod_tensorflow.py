@@ -1,4 +1,4 @@
-"""Ranks that train a line under Horovod. --end: how the last one ends after it, `well` or `exit` (3) or `raise`."""
+"""Ranks that fit a line under Horovod. --end: how the last rank ends after it, `well` or `exit` (3) or `raise`."""
 
 import argparse
 import os

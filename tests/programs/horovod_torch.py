@@ -1,4 +1,4 @@
-"""Ranks that add up under Horovod. --end: how the last one ends after a few sums, `well` or `exit` (3) or `raise`."""
+"""Ranks that compute sums under Horovod. --end: how the last rank ends after some, `well` or `exit` (3) or `raise`."""
 
 import argparse
 import sys

@@ -1,4 +1,4 @@
-"""Ignores SIGTERM and SIGINT, as does its child; says "ready" and stays."""
+"""Ignores SIGTERM and SIGINT, as does its child; prints "ready" and runs on."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""Ends with 0 and leaves a grandchild that holds its pipes: leaves_grandchild.py PIDFILE [own-session] [ignore]."""
+"""Ends with 0 and leaves a grandchild with its pipes open: leaves_grandchild.py PIDFILE [own-session] [ignore]."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""Writes the names in every channel, its own arguments and its checkpoints' place into output/data."""
+"""Writes the names in every channel, its own arguments and its checkpoint folder into output/data."""
 
 import json
 import os

@@ -1,7 +1,7 @@
 """A rank that queues each kind of collective while gloo's thread still releases the one before it; prints JSON.
 
-Gloo's thread then holds its queue's mutex and waits for the GIL. A collective that waits for the mutex with the GIL taken
-never returns: each kind is tried until that has happened many times.
+Gloo's thread then holds its queue's mutex and waits for the GIL. A collective that waits for the mutex while it holds
+the GIL never returns. Each kind is tried until gloo's thread was met in that state many times.
 """
 
 import faulthandler
@@ -24,7 +24,7 @@ faulthandler.dump_traceback_later(120, exit=True)
 backend.register()
 dist.init_process_group("smddp", rank=int(os.environ["RANK"]), world_size=int(os.environ["WORLD_SIZE"]))
 world, rank, size = dist.group.WORLD, dist.get_rank(), dist.get_world_size()
-sys.setswitchinterval(100)  # Nobody takes the GIL from this thread: it gives it, or keeps it.
+sys.setswitchinterval(100)  # No other thread can take the GIL from this one: it releases it itself.
 
 
 def of(count):

@@ -1,4 +1,4 @@
-"""Reads --epochs of the Pipe channel `train` and writes what it found into output/data."""
+"""Reads --epochs of the Pipe channel `train` and writes a summary of each into output/data."""
 
 import os
 import pathlib

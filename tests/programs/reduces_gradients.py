@@ -1,4 +1,4 @@
-"""A rank of the reducer's tests: `python reduces_gradients.py SCENE`. Prints one line of JSON: what it found."""
+"""A rank of the reducer's tests: `python reduces_gradients.py SCENE`. Prints its results as one line of JSON."""
 
 import json
 import os
@@ -16,7 +16,7 @@ from toolkit.dataparallel import backend
 from toolkit.dataparallel.reduce import reducer
 
 torch.set_num_threads(1)
-# Timing, but not decided by: what is faster on a busy machine is not what is tested here.
+# Measure both ways, but ignore which is faster: on a busy machine that is random, and not tested here.
 reducer.threshold = lambda measured, margin: reducer.FIRST_BYTES if len(measured) > 1 else None
 factory = backend.register()
 dist.init_process_group("smddp", rank=int(os.environ["RANK"]), world_size=int(os.environ["WORLD_SIZE"]))
@@ -48,7 +48,7 @@ def reduced(tensor, group=None, **options):
 
 
 def step(group):
-    """Return the gradients of a step of DDP over *group*, with buckets of 1 MiB and a rest."""
+    """Return the gradients of a step of DDP over *group*, with buckets of 1 MiB and a smaller last one."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(256, 1024), nn.ReLU(), nn.Linear(1024, 300), nn.Linear(300, 7))
     parallel = nn.parallel.DistributedDataParallel(model, process_group=group, bucket_cap_mb=1)
@@ -60,7 +60,7 @@ def step(group):
 
 KINDS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 if sys.argv[1] == "one host":
-    # 1,100,003 elements: more than one chunk where they take 4 bytes or more, and no multiple of a cache line.
+    # 1,100,003 elements: more than one chunk if each takes 4 bytes or more, and no multiple of a cache line.
     found["as gloo"] = {
         str(kind): torch.equal(reduced(mine(1_100_003, kind)), reduced(mine(1_100_003, kind), gloo)) for kind in KINDS
     }
@@ -91,7 +91,7 @@ if sys.argv[1] == "one host":
     found["DDP as gloo"] = torch.equal(gradients, step(gloo)) and alike(gradients)
     found["calls of DDP"] = calls() - before
     print(json.dumps(found), flush=True)
-    # From here on rank 1 is gone, at a moment when rank 0 is in its backward.
+    # Rank 1 kills itself while rank 0 is in its backward pass.
     model = nn.parallel.DistributedDataParallel(nn.Linear(500, 500))
     if rank == 1:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -117,7 +117,7 @@ elif sys.argv[1] == "groups":
         return torch.equal(reduced(mine(100_000), group), total)
 
     total = reduced(mine(100_000), gloo)
-    # Four groups, each first used by a thread of its own, in another order on each rank.
+    # Four groups, each first used by its own thread, in different orders on the two ranks.
     groups = [dist.new_group() for _ in range(4)]
     order = groups if rank == 0 else groups[::-1]
     with ThreadPoolExecutor(4) as threads:
@@ -128,14 +128,14 @@ elif sys.argv[1] == "groups":
     found["measured again"] = len(measured) - before
     found["hierarchical"] = sum(bool(reduced.by_path()) for reduced in factory.statistics.reducers)
     found["threads"] = sum(thread.name == "toolkit-reducer" for thread in threading.enumerate())
-    # One rank gives a tensor whose elements lie on one another, is refused, and gives a good one.
+    # One rank passes a tensor with overlapping elements, which is refused, and then a valid one.
     if rank == 1:
         try:
             dist.all_reduce(torch.ones(1, 300).expand(300, 300), group=groups[0])
         except ValueError as error:
             found["rejected"] = str(error)
     found["after it"] = first_use(groups[0])
-    # A tensor that no longer may be written outside of inference mode, and has gaps.
+    # A tensor that cannot be written outside inference mode, and is not contiguous.
     with torch.inference_mode():
         gaps = torch.zeros(100_000, 2)[:, 0]
         gaps.copy_(mine(100_000))
@@ -145,14 +145,14 @@ elif sys.argv[1] == "groups":
     dist.barrier(group=gloo)
 elif sys.argv[1] in ("sizes", "ways"):
     reduced(mine(100_000))
-    # One rank's tensor is shorter: still one for the hierarchical way (sizes), or so short that it goes to gloo (ways).
+    # One rank's tensor is shorter: still reduced hierarchically (sizes), or so short that gloo reduces it (ways).
     short = 50_000 if sys.argv[1] == "sizes" else 100
     try:
         reduced(mine(short if rank == 1 else 100_000))
         print("no error", flush=True)
     except RuntimeError as error:
         print(str(error).splitlines()[0], flush=True)
-    os._exit(0)  # The other one, in gloo, then loses its peer.
+    os._exit(0)  # The other rank, which waits in gloo, then loses its peer.
 elif sys.argv[1] == "hosts":
     found["error"] = {}
     for kind in KINDS:
@@ -169,7 +169,7 @@ elif sys.argv[1] == "hosts":
     )
     found["group"] = factory.statistics.reducers[-1].by_path()
     made, refusing = os.memfd_create, dist.new_group()
-    if rank == 0:  # As a kernel that does not let it.
+    if rank == 0:  # As on a kernel that forbids it.
 
         def refuse(*_):
             raise PermissionError(1, "Operation not permitted")
@@ -179,7 +179,7 @@ elif sys.argv[1] == "hosts":
     found["ways of the refused"] = factory.statistics.reducers[-1].by_path()
     os.memfd_create = made
     print(json.dumps(found), flush=True)
-    # From here on the last rank is gone: for one rank a mate, for one a peer on another host, for the rest neither.
+    # The last rank kills itself: one rank loses a local peer, one a cross-host peer, the others neither.
     dist.barrier()
     if rank == size - 1:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -188,4 +188,4 @@ elif sys.argv[1] == "hosts":
         print("no error", flush=True)
     except RuntimeError as error:
         print(str(error).splitlines()[0], flush=True)
-    os._exit(0)  # Gloo's groups are broken too, and would hold up the end.
+    os._exit(0)  # Gloo's groups are broken, too, and would delay the exit.

@@ -1,4 +1,4 @@
-"""Says each signal it gets, a line each; ends with CODE after COUNT signals: says_signals.py [COUNT] [CODE]."""
+"""Prints a line for each signal; ends with CODE after COUNT signals: says_signals.py [COUNT] [CODE]."""
 
 import signal
 import sys

@@ -1,6 +1,6 @@
-"""As TensorFlow 1 had it: every task trains against variables on the parameter servers; the master begins.
+"""The style of TensorFlow 1: every task trains with variables on the parameter servers; the master starts first.
 
---end: how the worker ends, `well`, `raise`, or `waits`: until it is told to stop.
+--end: how the worker ends: `well`, `raise`, or `waits` (until SIGTERM).
 """
 
 import argparse

@@ -1,6 +1,6 @@
-"""ParameterServerStrategy of TensorFlow 2 on the cluster that TF_CONFIG names: its master is the chief here.
+"""TensorFlow 2's ParameterServerStrategy on the cluster in TF_CONFIG, whose master is the strategy's chief.
 
-Workers only serve: they end when they are ended.
+Workers only serve, until they are stopped.
 """
 
 import json

@@ -1,6 +1,6 @@
-"""Workers of MultiWorkerMirroredStrategy in a custom loop that fit a line and stop together when told to.
+"""Workers of MultiWorkerMirroredStrategy that fit a line in a custom loop and stop together after SIGTERM.
 
---end: how the last worker ends after some steps, `well` or `exit` (3), `raise` or `waits`: until it is told to stop.
+--end: how the last worker ends after some steps: `well`, `exit` (3), `raise`, or `waits` (until SIGTERM).
 """
 
 import argparse
@@ -20,7 +20,7 @@ end = parser.parse_args().end
 
 task = json.loads(os.environ["TF_CONFIG"])["task"]
 strategy = tf.distribute.MultiWorkerMirroredStrategy()
-signal.signal(signal.SIGTERM, lambda *_: STOP.append(True))  # Not before: the strategy takes SIGTERM for itself.
+signal.signal(signal.SIGTERM, lambda *_: STOP.append(True))  # Only now: the strategy sets its own handler.
 index, size = task["index"], strategy.num_replicas_in_sync
 print(f"worker {index} of {size}, log level {os.environ['TF_CPP_MIN_LOG_LEVEL']}", flush=True)
 with strategy.scope():

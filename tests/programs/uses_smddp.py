@@ -1,4 +1,4 @@
-"""A rank that uses the open backend every way it can and prints what came of it as one line of JSON."""
+"""A rank that uses the open backend in every possible way and prints the results as one line of JSON."""
 
 import json
 import os
@@ -237,7 +237,7 @@ sdp.stop_profiler()
 found["old"] = [value.tolist(), asked.tolist(), told.item(), [one.item() for one in many], swapped.tolist()]
 found["numbers"] = [old.get_world_size(), old.get_rank(), old.get_local_rank(), old.is_initialized()]
 
-# As TensorFlow's half moves arrays where torchrun starts the ranks.
+# TensorFlow's transport of arrays if torchrun starts the ranks.
 import numpy as np
 
 from toolkit.dataparallel.tf.transport import connect

@@ -1,4 +1,4 @@
-"""A rank on a GPU of its own: backend "smddp" beside NCCL, printed as one line of JSON."""
+"""A rank with its own GPU compares backend "smddp" with NCCL and prints the results as one line of JSON."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""A rank of TensorFlow that uses the old library and prints what came of it as one line of JSON."""
+"""A rank of TensorFlow that uses the old library and prints the results as one line of JSON."""
 
 import json
 import os
@@ -55,7 +55,7 @@ part = slice(rank * 16, rank * 16 + 16)
 
 
 def trained(images, labels, wrap):
-    """Three steps in a tf.function; the old scripts' first step broadcasts, inside."""
+    """Run three steps in a tf.function; as in old scripts, the first step broadcasts inside it."""
     model = net()
     optimizer = tf.keras.optimizers.Adam(0.05)
     optimizer.build(model.trainable_variables)

@@ -1,4 +1,4 @@
-"""Like a script with a DataLoader: on SIGTERM it asks its child for one more answer before it ends: workers_save.py."""
+"""Acts like a script with a DataLoader: on SIGTERM it asks its child for one more answer before it ends."""
 
 import os
 import signal

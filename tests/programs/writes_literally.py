@@ -1,4 +1,4 @@
-"""Writes where SageMaker's scripts write, and says who it is."""
+"""Writes to the literal paths that SageMaker's scripts use, and prints its user and the checkpoints."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Every collective of torch_xla and torch.distributed on XLA tensors, against what a sum on paper says. For 2 ranks."""
+"""Every collective of torch_xla and torch.distributed on XLA tensors, compared with results by hand. For 2 ranks."""
 
 import os
 import sys
@@ -109,7 +109,7 @@ def torchs(rank, device):
 
 
 def replicas(rank, device):
-    """DistributedDataParallel from unequal weights: the same bits on both ranks, those of one process on all data."""
+    """DistributedDataParallel from unequal weights: both ranks get the same bits."""
     torch.manual_seed(rank)
     module = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.BatchNorm1d(16), torch.nn.Linear(16, 1)).to(device)
     parallel = torch.nn.parallel.DistributedDataParallel(module)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 GLOSSARY = ROOT / "docs/glossary.md"
-# Words that were replaced, and by what. `standing`, `round(`, `tap water` and their like are other words.
+# Retired words, and what replaced them. Ordinary English words (`standing`, `round(`, `tap water`) are not listed.
 RETIRED = {
     r"\b[Ss]lates?\b|SLATE\b": "status page",
     r"\bstandin\b|\bStandIn\b|STANDIN\b": "rank shim",
@@ -21,6 +21,12 @@ RETIRED = {
     r"\bRail\b": "TCP group",
     r"\bPassage\b": "hierarchical all-reduce",
     r"\b[Tt]ally\b": "collective statistics",
+    r"\bCourse\b": "lifecycle",
+    r"\bHostStanding\b": "host progress",
+    r"\b[Pp]layed\b": "simulated",
+    r"\bpapers\b": "documents",
+    r"\b(?:Channel|Group)Words\b|\bcheck_words\b": "options",
+    r"\bRoom\(|\bclass Room\b": "simulation",
 }
 
 

@@ -1,4 +1,4 @@
-"""ModelTrainer's channel sm_drivers as a job: what `train` makes of documents that were meant for sm_train.sh."""
+"""ModelTrainer's channel sm_drivers: how `train` reads a job from documents that were written for sm_train.sh."""
 
 import json
 from pathlib import Path
@@ -13,7 +13,7 @@ from toolkit.log import Log
 from toolkit.platforms.sagemaker.read import read
 from toolkit.settings import Settings
 
-# As model_dump() of the SDK's classes writes them: every key is there.
+# As model_dump() of the SDK's classes writes them, with every key.
 SOURCE = {
     "source_dir": "src",
     "requirements": "requirements.txt",

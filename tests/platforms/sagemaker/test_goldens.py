@@ -1,4 +1,4 @@
-"""What a script is given, byte for byte, against what sagemaker-training 5.1.4 was seen to give (tests/data)."""
+"""What a script gets, byte for byte, compared with what sagemaker-training 5.1.4 gave it (tests/data)."""
 
 import json
 import re
@@ -15,13 +15,13 @@ from toolkit.platforms.sagemaker.read import read
 from toolkit.settings import Settings
 
 GOLDENS = sorted((Path(__file__).parents[2] / "data/sagemaker_training_5_1_4").glob("*.json"))
-# The differences, all of them meant (toolkit/job/variables.py says why): golden -> variable -> ours.
-# Where only TRAINING_JOB_NAME names the job, sagemaker-training leaves SAGEMAKER_JOB_NAME empty.
+# The differences, all intended (toolkit/job/variables.py says why): golden -> variable -> our value.
+# If only TRAINING_JOB_NAME names the job, sagemaker-training leaves SAGEMAKER_JOB_NAME empty.
 DIFFERENT: dict[str, dict[str, str]] = {"today": {"SAGEMAKER_JOB_NAME": "a-job"}}
 
 
 class Given:
-    """A golden, its documents laid out below a temporary base, and what we give for it."""
+    """A golden, its documents written below a temporary base, and what our job gives the script."""
 
     def __init__(self, golden: dict[str, Any], base: Path) -> None:
         (base / "input/config").mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""Documents and variables to a Job: every shape seen in the wild, and what is said about the wrong ones."""
+"""Documents and variables to a Job: every format seen in real jobs, and the errors for wrong ones."""
 
 import json
 import sys
@@ -33,7 +33,7 @@ TORCH = {"sagemaker_torch_distributed_enabled": "true"}
 
 
 class Base:
-    """A base directory with documents that can be changed, and a job to be read from it."""
+    """A base folder with documents that a test can change, and the job that is read from it."""
 
     def __init__(self, folder: Path, capture: pytest.CaptureFixture[str]) -> None:
         self.folder = folder
@@ -59,7 +59,7 @@ class Base:
         )
 
     def heard(self) -> str:
-        """Return what the log said since the last call."""
+        """Return the log's text since the last call."""
         return self.capture.readouterr().err
 
     def error(self) -> str:
@@ -547,7 +547,7 @@ def test_a_flag_that_is_off_is_off(base: Base, off: Any) -> None:
 
 
 def test_a_host_of_a_distribution_group_takes_part_in_the_groups_order(base: Base) -> None:
-    """The hosts of a group are in no order; the leader is the first as listed."""
+    """The hosts of a group are unsorted; the leader is the first one listed."""
     base.write(hyperparameters={**TORCH, "sagemaker_distribution_instance_groups": '["gpus"]'}, resourceconfig=HETERO)
 
     job = base.read()
@@ -681,7 +681,7 @@ def test_metric_definitions_are_read_where_there_are_any(base: Base) -> None:
 
 
 def test_metric_definitions_of_another_shape_draw_a_warning_only(base: Base) -> None:
-    """Nobody documents that file; a job must not fail over it."""
+    """That file is not documented; a job must not fail because of it."""
     job = base.write(metric_definition_regex=[1]).read()
 
     assert job.metric_definitions == ()
@@ -754,7 +754,7 @@ def test_awss_pytorch_images_tell_the_script_torchs_version_and_their_plug_in(
     (folder / "__init__.py").write_text("raise SystemExit('torch is never imported by train')\n")
     (folder / "version.py").write_text("__all__ = ['__version__']\n__version__ = '2.5.1+cu124'\n")
     monkeypatch.syspath_prepend(str(folder.parent))
-    monkeypatch.delitem(sys.modules, "torch", raising=False)  # Another test's; `train` itself never imports it.
+    monkeypatch.delitem(sys.modules, "torch", raising=False)  # Another test may have imported it; `train` never does.
     plugin = {"SAGEMAKER_TRAINING_MODULE": "sagemaker_pytorch_container.training:main"}
 
     job = base.read(plugin)

@@ -1,4 +1,4 @@
-"""PyTorch alone: DistributedDataParallel; backend smddp where the job has it."""
+"""PyTorch alone: DistributedDataParallel, with backend smddp if the job has it."""
 
 import importlib.util
 import os

@@ -25,7 +25,7 @@ class Module(lightning.LightningModule):
 
 callbacks = [ModelCheckpoint(task.CHECKPOINTS, save_top_k=0)]
 if task.options.mode == "stop":
-    # Not elsewhere: it saves with all ranks, so where one rank alone raises it would wait for ever.
+    # Only here: it saves with all ranks, so it would wait for ever if only one rank raised an exception.
     callbacks.append(OnExceptionCheckpoint(task.CHECKPOINTS))
 trainer = lightning.Trainer(
     accelerator="cpu",

@@ -1,4 +1,4 @@
-"""What the scripts of this folder share: a task whose result is the same on any number of ranks.
+"""The scripts in this folder share this task, whose result is the same on any number of ranks.
 
 In each step every rank computes the gradient of its own share of the rows. Averaged over the ranks that is the gradient
 of all rows, so after STEPS steps of plain SGD every rank of every job has the weights that one process would have.
@@ -40,7 +40,7 @@ def loss_of(model, x, y):
 
 
 def after_step(step, rank, world):
-    """Do what the job's mode asks for after step *step*, counted from 1."""
+    """Act as the job's mode says after step *step*, counted from 1."""
     if options.mode == "fail" and step == 3 and rank == world - 1:
         raise ValueError("a bad batch")
     if options.mode == "stop":
@@ -50,7 +50,7 @@ def after_step(step, rank, world):
 
 
 def report(model, *, rank, world, local, node):
-    """Print what this rank is, and the loss of its model on all rows."""
+    """Print this rank's numbers, and the loss of its model on all rows."""
     with torch.no_grad():
         loss = loss_of(model.float(), *rows()).item()
     found = {"rank": rank, "world": world, "local": local, "node": node, "loss": round(loss, 5)}

@@ -52,8 +52,11 @@ def _report() -> st.SearchStrategy[dict[str, Any]]:
     return st.fixed_dictionaries(
         {"host": _likely("host"), "exit_code": _likely("exit_code")},
         optional={
-            name: _likely(name)
-            for name in ("failed_ns", "primary", "stopped", "cause", "rank", "idle_s", "odd", "lost")
+            **{name: _likely(name) for name in ("stopped", "idle_s", "of_job")},
+            "cause": st.fixed_dictionaries(
+                {}, optional={name: _likely(name) for name in ("failed_ns", "primary", "cause", "rank", "lost")}
+            )
+            | plain,
         },
     )
 

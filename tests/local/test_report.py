@@ -3,6 +3,7 @@ from typing import Any
 
 import pytest
 
+from toolkit.job.cause import Cause
 from toolkit.job.outcome import Exit, Outcome
 from toolkit.jobfile.spec import Kill
 from toolkit.local import report
@@ -90,25 +91,33 @@ def test_the_newest_value_is_shown_and_of_several_ranks_the_firsts() -> None:
                 status="failed",
                 exit_code=1,
                 host="a",
-                process="rank 1",
-                ended="ended with code 1",
-                cause="ValueError: x",
+                cause=Cause(process="rank 1", ended="ended with code 1", text="ValueError: x"),
             ),
             "rank 1 ended with code 1",
         ),
         (
             Outcome(
-                status="failed", exit_code=1, host="b", process="rank 1", here="was healthy", cause="ValueError: x"
+                status="failed",
+                exit_code=1,
+                host="b",
+                cause=Cause(process="rank 1", text="ValueError: x"),
+                here="was healthy",
             ),
             "was healthy; host b was the cause",
         ),
         (
-            Outcome(status="failed", exit_code=1, host="b", process="rank 1", here="lost it", lost=True),
+            Outcome(status="failed", exit_code=1, host="b", cause=Cause(process="rank 1", lost=True), here="lost it"),
             "lost it; host b was the cause",
         ),
-        (Outcome(status="failed", exit_code=124, host="b", kind="Hang", cause="no rank has written"), "hung"),
-        (Outcome(status="failed", exit_code=78, host="a", cause="no 'trian.py'\nhere"), "no 'trian.py'"),
-        (Outcome(status="stopped", exit_code=143, host="b", cause="stopped by SIGTERM"), "stopped by SIGTERM"),
+        (
+            Outcome(status="failed", exit_code=124, host="b", cause=Cause(kind="Hang", text="no rank has written")),
+            "hung",
+        ),
+        (Outcome(status="failed", exit_code=78, host="a", cause=Cause(text="no 'trian.py'\nhere")), "no 'trian.py'"),
+        (
+            Outcome(status="stopped", exit_code=143, host="b", cause=Cause(text="stopped by SIGTERM")),
+            "stopped by SIGTERM",
+        ),
     ],
 )
 def test_each_host_tells_what_happened_on_itself(outcome: Outcome, said: str) -> None:

@@ -10,6 +10,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from toolkit.job.cause import Cause
 from toolkit.job.events import AllReady, Hang, JobEnded, PeerFailed, Stop
 from toolkit.peers.follower import Follower
 from toolkit.peers.leader import Leader
@@ -101,7 +102,9 @@ class Job:
         """Return the report of a rank of host *name* that failed at *at_s* (now)."""
         failed_ns = self.ns(self.now_s if at_s is None else self.began_s + at_s)
         cause = f"boom on {name}" if primary else "Connection closed by peer"
-        return EndReport(host=name, exit_code=code, primary=primary, failed_ns=failed_ns, cause=cause, process="rank 0")
+        return EndReport(
+            host=name, exit_code=code, cause=Cause(primary=primary, failed_ns=failed_ns, text=cause, process="rank 0")
+        )
 
     # --- what a test lets happen, seconds after the start
 

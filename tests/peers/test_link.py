@@ -15,6 +15,7 @@ import msgspec
 import pytest
 
 from tests.peers.wired import KEY, TIMES, Party, child, party, wire
+from toolkit.job.cause import Cause
 from toolkit.job.events import AllReady, PeerFailed
 from toolkit.peers import follower_link, route
 from toolkit.peers.follower_link import FollowerLink
@@ -23,6 +24,7 @@ from toolkit.peers.leader_link import UNPROVED_AT_ONCE, LeaderLink, listen
 from toolkit.peers.link import PROVE_WITHIN_S, SEGMENT_BYTES
 from toolkit.peers.messages import EndReport, Failing, Hello, HostEnded, Ping, Ready
 from toolkit.peers.protocol import LogLine, Timeouts
+from toolkit.peers.reports import with_cause
 
 # Sooner than the patience: what takes less was not noticed by silence. How soon is scripts/bench link's matter.
 SOON_S = TIMES.heartbeat_timeout_s - 0.5
@@ -133,10 +135,12 @@ def test_a_failure_reaches_all_hosts_and_the_leader_leaves_last() -> None:
         followers = together.followers()
         start(together)
 
-        followers[7].tell(Failing(report=EndReport(host="algo-9", exit_code=3, primary=True, cause="boom")))
+        followers[7].tell(Failing(report=EndReport(host="algo-9", exit_code=3, cause=Cause(primary=True, text="boom"))))
         took_s = together.until(lambda: sum(bool(together.told(link, PeerFailed)) for link in together.links) == 29)
         for link in together.links:
-            report = EndReport(host=link.me, exit_code=3 if link is followers[7] else 75, primary=link is followers[7])
+            report = EndReport(
+                host=link.me, exit_code=3 if link is followers[7] else 75, cause=Cause(primary=link is followers[7])
+            )
             link.tell(HostEnded(report=report))
         together.until(lambda: together.leader.finished)
 
@@ -183,7 +187,7 @@ def test_a_host_that_is_refused_says_so_when_it_gives_up(monkeypatch: pytest.Mon
 
         assert wrong.verdict is not None
         assert wrong.verdict.exit_code == 75
-        assert "refused this host: TOOLKIT_JOB_SECRET" in wrong.verdict.cause
+        assert "refused this host: TOOLKIT_JOB_SECRET" in wrong.verdict.cause.text
 
 
 def test_the_bytes_of_another_connection_open_no_door() -> None:
@@ -433,7 +437,7 @@ def test_a_second_train_of_a_host_is_told_to_end_and_the_first_goes_on() -> None
 
         assert second.verdict is not None
         assert second.verdict.exit_code == 75
-        assert second.verdict.cause.startswith("another train of this job is already host algo-2")
+        assert second.verdict.cause.text.startswith("another train of this job is already host algo-2")
         assert list(together.leader.refused) == ["a second train of a host that has joined already"]
 
 
@@ -518,7 +522,7 @@ def test_a_load_balancer_that_never_reaches_the_leader_again_is_told_after_the_p
         together.until(lambda: follower.verdict is not None)
 
         assert follower.verdict is not None
-        assert follower.verdict.cause == (
+        assert follower.verdict.cause.text == (
             "host algo-1 vanished: its connection broke and was not made again: something takes connections at"
             f" 127.0.0.1 port {between.where[1]} and does not answer as the leader"
         )
@@ -546,7 +550,7 @@ def test_a_follower_says_what_it_finds_in_the_leaders_place(monkeypatch: pytest.
 
         assert follower.verdict is not None
         port = http.getsockname()[1]
-        cause = follower.verdict.cause
+        cause = follower.verdict.cause.text
         assert f"something takes connections at 127.0.0.1 port {port} and does not answer as the leader" in cause
         assert (
             f"the first free one of ports {port}, 1, 2: if all are taken, on every host set TOOLKIT_LINK_PORT" in cause
@@ -571,7 +575,7 @@ def test_a_leader_that_is_too_slow_to_answer_a_proof_has_refused_nobody(monkeypa
 
         assert follower.verdict is not None
         assert follower.verdict.exit_code == 75
-        assert "refused" not in follower.verdict.cause
+        assert "refused" not in follower.verdict.cause.text
         assert len(guests) > 1
         for guest in guests:
             guest.close()
@@ -582,12 +586,9 @@ def test_a_path_that_drops_large_messages_still_tells_what_failed(primary: bool)
     report = EndReport(
         host="algo-2",
         exit_code=3,
-        primary=primary,
-        failed_ns=time.monotonic_ns(),
-        cause="boom " * 1000,
-        process="rank 1",
+        cause=Cause(primary=primary, failed_ns=time.monotonic_ns(), text="boom " * 1000, process="rank 1"),
     )
-    whole = msgspec.structs.replace(report, traceback="at every line\n" * 5000)
+    whole = with_cause(report, traceback="at every line\n" * 5000)
     with party(2, times=QUICK) as together, wire(together) as between:
         between.largest_bytes = 1400
         follower = together.follower("algo-2", where=between.where)
@@ -596,21 +597,23 @@ def test_a_path_that_drops_large_messages_still_tells_what_failed(primary: bool)
         for message in (Failing(report=whole), HostEnded(report=whole)):
             follower.tell(message)
         together.leader.tell(
-            HostEnded(report=msgspec.structs.replace(report, host="algo-1", primary=False, failed_ns=0))
+            HostEnded(report=msgspec.structs.replace(with_cause(report, primary=False, failed_ns=0), host="algo-1"))
         )
         together.until(lambda: all(link.verdict for link in together.links))
 
         verdict = together.leader.verdict
         assert verdict is not None
-        assert (verdict.host, verdict.exit_code, verdict.process) == ("algo-2", 3, "rank 1")
-        assert verdict.cause.startswith("boom boom")
+        assert (verdict.host, verdict.exit_code, verdict.cause.process) == ("algo-2", 3, "rank 1")
+        assert verdict.cause.text.startswith("boom boom")
         assert follower.verdict is not None
         assert (follower.verdict.host, follower.verdict.exit_code) == ("algo-2", 3)
 
 
 def test_the_whole_report_takes_the_place_of_the_first_news() -> None:
     report = EndReport(
-        host="algo-2", exit_code=3, primary=True, failed_ns=5, cause="boom " * 1000, traceback="line\n" * 5000
+        host="algo-2",
+        exit_code=3,
+        cause=Cause(primary=True, failed_ns=5, text="boom " * 1000, traceback="line\n" * 5000),
     )
     with party(2) as together, wire(together) as between:
         follower = together.follower("algo-2", where=between.where)
@@ -621,7 +624,10 @@ def test_the_whole_report_takes_the_place_of_the_first_news() -> None:
         follower.tell(HostEnded(report=report))
         together.until(lambda: all(link.verdict for link in together.links))
 
-        assert all(link.verdict is not None and link.verdict.traceback == report.traceback for link in together.links)
+        assert all(
+            link.verdict is not None and link.verdict.cause.traceback == report.cause.traceback
+            for link in together.links
+        )
 
 
 def test_both_ends_send_segments_that_every_path_takes() -> None:
@@ -665,7 +671,7 @@ def test_what_was_said_while_the_wire_was_cut_arrives() -> None:
         start(together)
         between.cut()
 
-        follower.tell(Failing(report=EndReport(host="algo-2", exit_code=3, primary=True, cause="boom")))
+        follower.tell(Failing(report=EndReport(host="algo-2", exit_code=3, cause=Cause(primary=True, text="boom"))))
         took_s = together.until(lambda: bool(together.told(together.leader, PeerFailed)))
 
         assert took_s < SOON_S
@@ -724,7 +730,7 @@ def test_a_leader_that_is_killed_or_stopped_is_seen_in_time(number: int, how: st
 
             assert follower.verdict is not None
             assert (follower.verdict.host, follower.verdict.exit_code) == ("algo-1", 75)
-            assert how in follower.verdict.cause
+            assert how in follower.verdict.cause.text
             assert together.told(follower, PeerFailed)
 
 
@@ -765,11 +771,11 @@ def test_a_stopped_follower_that_wakes_up_reads_what_became_of_the_job() -> None
 
         assert follower.verdict is not None
         assert follower.verdict.host == "algo-2"
-        assert "nothing was heard of it" in follower.verdict.cause
+        assert "nothing was heard of it" in follower.verdict.cause.text
 
 
 def test_a_reader_that_is_slow_gets_everything_and_holds_up_nobody() -> None:
-    report = EndReport(host="algo-1", exit_code=3, primary=True, cause="c" * 8000, traceback="t" * 60000)
+    report = EndReport(host="algo-1", exit_code=3, cause=Cause(primary=True, text="c" * 8000, traceback="t" * 60000))
     with party(3) as together:
         slow, quick = together.followers()
         start(together)
@@ -789,7 +795,7 @@ def test_a_reader_that_is_slow_gets_everything_and_holds_up_nobody() -> None:
         assert waiting
         assert slow.verdict == quick.verdict
         assert slow.verdict is not None
-        assert slow.verdict.traceback == report.traceback
+        assert slow.verdict.cause.traceback == report.cause.traceback
 
 
 def test_a_link_has_nothing_to_do_once_it_has_the_verdict() -> None:
@@ -797,7 +803,9 @@ def test_a_link_has_nothing_to_do_once_it_has_the_verdict() -> None:
     with party(2) as together:
         (follower,) = together.followers()
         start(together)
-        together.leader.tell(HostEnded(report=EndReport(host="algo-1", exit_code=3, primary=True, cause="boom")))
+        together.leader.tell(
+            HostEnded(report=EndReport(host="algo-1", exit_code=3, cause=Cause(primary=True, text="boom")))
+        )
         follower.tell(HostEnded(report=EndReport(host="algo-2", exit_code=75)))
         together.until(lambda: together.leader.finished)
         together.turn(0)

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from toolkit.job.cause import Cause
 from toolkit.job.events import DaemonEnded, Launch, LeaderDone, NextAttempt, Stalled, Stop
 from toolkit.job.outcome import EarlyExit
 from toolkit.job.restart import Restart
@@ -165,8 +166,8 @@ WRONG: list[tuple[Direction, str]] = [
     ("up", '{"type":"daemon ended","code":256}'),
     ("up", '{"type":"ended","report":{"host":"algo-2","exit_code":256}}'),
     ("up", '{"type":"ended","report":{"host":"algo-2","exit_code":-1}}'),
-    ("up", '{"type":"failing","report":{"host":"algo-2","exit_code":1,"rank":-1}}'),
-    ("up", '{"type":"failing","report":{"host":"algo-2","exit_code":1,"pid":-1}}'),
+    ("up", '{"type":"failing","report":{"host":"algo-2","exit_code":1,"cause":{"rank":-1}}}'),
+    ("up", '{"type":"failing","report":{"host":"algo-2","exit_code":1,"cause":{"pid":-1}}}'),
     ("down", '{"type":"welcome","beat_s":0,"patience_s":8,"leader_ns":1}'),
     ("down", '{"type":"welcome","beat_s":1,"patience_s":-8,"leader_ns":1}'),
     ("up", '{"type":"go"}'),
@@ -212,15 +213,15 @@ def test_a_stranger_cannot_make_us_hold_more_than_a_kilobyte() -> None:
 
 @pytest.mark.parametrize("text", ["x", "\x1b", "\N{EXTRATERRESTRIAL ALIEN}", '"\\'])
 def test_any_report_fits_a_frame(text: str) -> None:
-    report = EndReport(host="algo-1", exit_code=1, cause=text * 8192, traceback=text * 65536)
+    report = EndReport(host="algo-1", exit_code=1, cause=Cause(text=text * 8192, traceback=text * 65536))
 
     encoded = encode(Failing(report=report))
 
     heard = decode(encoded, "up")
     assert len(encoded) + MAC_BYTES <= LARGEST_BYTES
     assert isinstance(heard, Failing)
-    assert heard.report.cause == report.cause
-    assert report.traceback.endswith(heard.report.traceback)
+    assert heard.report.cause.text == report.cause.text
+    assert report.cause.traceback.endswith(heard.report.cause.traceback)
 
 
 def test_the_clock_takes_the_exchange_with_the_shortest_way() -> None:
@@ -255,11 +256,11 @@ def test_a_clock_that_went_back_is_not_believed() -> None:
 
 def test_the_times_in_a_report_are_moved_to_the_other_hosts_clock() -> None:
     early = EarlyExit(host="algo-2", process="rank 1", pid=7, at_ns=200)
-    report = EndReport(host="algo-2", exit_code=1, failed_ns=300, early=early)
+    report = EndReport(host="algo-2", exit_code=1, cause=Cause(failed_ns=300), early=early)
 
     moved = on_clock(Evidence(report=report), 50)
 
     assert isinstance(moved, Evidence)
     assert moved.report is not None
     assert moved.report.early is not None
-    assert (moved.report.failed_ns, moved.report.early.at_ns) == (350, 250)
+    assert (moved.report.cause.failed_ns, moved.report.early.at_ns) == (350, 250)

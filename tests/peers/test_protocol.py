@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from tests.peers.simulated import TIMES, Job, started, stops
+from toolkit.job.cause import Cause, Grounds
 from toolkit.job.events import (
     AllRanksEnded,
     AllReady,
@@ -21,7 +22,7 @@ from toolkit.job.events import (
     Stop,
     StopStep,
 )
-from toolkit.job.outcome import EarlyExit, Grounds
+from toolkit.job.outcome import EarlyExit
 from toolkit.job.stuck import Stuck
 from toolkit.peers.follower import REFUSED, Follower
 from toolkit.peers.frames import encode
@@ -43,7 +44,7 @@ from toolkit.peers.messages import (
     Welcome,
 )
 from toolkit.peers.protocol import FAREWELL_S, LINGER_S, LogLine, Send, Timeouts
-from toolkit.peers.reports import HANG, light, news, shared, worse
+from toolkit.peers.reports import HANG, light, news, shared, with_cause, worse
 from toolkit.peers.route import Route
 
 SIZES = [2, 3, 7, 50]
@@ -61,7 +62,9 @@ def left(job: Job, name: str, at_s: float) -> EarlyExit:
 
 def loses(job: Job, name: str, at_s: float, early: EarlyExit | None = None, code: int = 3) -> None:
     """Let a rank of *name* fail at *at_s* because another one is gone."""
-    lost = msgspec.structs.replace(job.failure(name, at_s=at_s, primary=False, code=code), lost=True, early=early)
+    lost = msgspec.structs.replace(
+        with_cause(job.failure(name, at_s=at_s, primary=False, code=code), lost=True), early=early
+    )
     job.at(at_s, lambda: job.tell(name, Failing(report=lost)))
 
 
@@ -110,7 +113,7 @@ def test_hosts_that_never_come_are_named_at_the_deadline(count: int) -> None:
     assert job.verdicts == {(job.names[-1], 75)}
     verdict = job.leader.verdict
     assert verdict is not None
-    assert verdict.cause == f"waited 60 s in vain for host {job.names[-1]} (TOOLKIT_JOIN_S)"
+    assert verdict.cause.text == f"waited 60 s in vain for host {job.names[-1]} (TOOLKIT_JOIN_S)"
     assert all(60.0 <= host.left_s < 60.1 for host in job.hosts.values() if host.alive)
     assert not job.leader.did(AllReady)
 
@@ -126,7 +129,7 @@ def test_a_host_that_waits_for_a_name_is_named_with_what_it_waits_for(waits: str
     assert job.verdicts == {(waits, 75)}
     verdict = job.leader.verdict
     assert verdict is not None
-    assert verdict.cause == f"host {waits} waited 60 s in vain for host algo-3 to resolve (TOOLKIT_JOIN_S)"
+    assert verdict.cause.text == f"host {waits} waited 60 s in vain for host algo-3 to resolve (TOOLKIT_JOIN_S)"
     if waits != "algo-1":
         assert f"waiting for host {waits} to be ready (it waits for host algo-3 to resolve)" in job.leader.said
 
@@ -142,7 +145,7 @@ def test_beside_an_absent_host_stands_what_the_others_waited_for() -> None:
     verdict = job.leader.verdict
     assert verdict is not None
     assert verdict.host == "algo-3"
-    assert verdict.cause == (
+    assert verdict.cause.text == (
         "waited 60 s in vain for host algo-3 (TOOLKIT_JOIN_S); host algo-1 waited for host algo-3 to resolve"
     )
 
@@ -156,7 +159,7 @@ def test_what_a_host_waited_for_is_awaited_for_a_moment_at_the_deadline() -> Non
 
     verdict = job.leader.verdict
     assert verdict is not None
-    assert "host algo-2 to resolve" in verdict.cause
+    assert "host algo-2 to resolve" in verdict.cause.text
 
 
 def test_a_host_that_has_waited_and_is_ready_waits_no_more() -> None:
@@ -170,7 +173,7 @@ def test_a_host_that_has_waited_and_is_ready_waits_no_more() -> None:
 
     verdict = job.leader.verdict
     assert verdict is not None
-    assert verdict.cause == "waited 60 s in vain for host algo-3 (TOOLKIT_JOIN_S)"
+    assert verdict.cause.text == "waited 60 s in vain for host algo-3 (TOOLKIT_JOIN_S)"
 
 
 def test_of_many_missing_hosts_eight_are_named() -> None:
@@ -183,7 +186,7 @@ def test_of_many_missing_hosts_eight_are_named() -> None:
 
     verdict = job.leader.verdict
     assert verdict is not None
-    assert "algo-11, algo-12, algo-13, algo-14, algo-15, algo-16, algo-17, algo-18 and 12 more" in verdict.cause
+    assert "algo-11, algo-12, algo-13, algo-14, algo-15, algo-16, algo-17, algo-18 and 12 more" in verdict.cause.text
 
 
 def test_a_host_whose_leader_never_comes_names_it() -> None:
@@ -307,13 +310,13 @@ def test_hosts_whose_ranks_ended_with_the_same_traceback_are_counted_together() 
     for name, same, alike in (("algo-2", "A", 7), ("algo-1", "A", 0), ("algo-4", "B", 5), ("algo-3", "A", 2)):
         late_s = 0.0 if name == "algo-2" else 0.01
         report = job.failure(name, at_s=5.0 + late_s)
-        job.hosts[name].evidence = report = msgspec.structs.replace(report, fingerprint=same, identical_failures=alike)
+        job.hosts[name].evidence = report = with_cause(report, fingerprint=same, identical_failures=alike)
         job.at(5.0 + late_s, lambda r=report: job.tell(r.host, Failing(report=r)))  # type: ignore[misc]
 
     job.play()
 
     told = {host.verdict for host in job.hosts.values()}
-    assert {(report.host, report.identical_failures) for report in told if report is not None} == {("algo-2", 11)}
+    assert {(report.host, report.cause.identical_failures) for report in told if report is not None} == {("algo-2", 11)}
 
 
 @pytest.mark.parametrize("count", SIZES)
@@ -331,9 +334,9 @@ def test_a_rank_that_ended_with_0_is_the_cause_where_all_others_lost_it(count: i
 
     (verdict,) = {host.verdict for host in job.hosts.values()}
     assert verdict is not None
-    assert (verdict.host, verdict.rank, verdict.primary) == (culprit, 7, True)
+    assert (verdict.host, verdict.cause.rank, verdict.cause.primary) == (culprit, 7, True)
     assert verdict.exit_code == codes[min(codes)]  # That of the first to lose it.
-    assert verdict.cause.startswith(f"rank 7 of host {culprit} ended with 0, 3.")
+    assert verdict.cause.text.startswith(f"rank 7 of host {culprit} ended with 0, 3.")
     assert all(5.5 < host.left_s < 6.5 for host in job.hosts.values())
 
 
@@ -365,7 +368,7 @@ def test_a_rank_that_ended_with_0_is_not_blamed_for_a_stop() -> None:
     job.play()
 
     assert job.verdicts == {("algo-2", 143)}
-    assert not any(host.verdict is None or host.verdict.blames_an_early_exit for host in job.hosts.values())
+    assert not any(host.verdict is None or host.verdict.cause.is_early_exit for host in job.hosts.values())
 
 
 @pytest.mark.parametrize("late_s", [0.01, 0.4])
@@ -388,7 +391,7 @@ def test_who_lost_no_rank_and_who_lost_it_before_have_not_failed_of_it(at_s: flo
     job = Job(3)
     job.ready()
     job.hosts["algo-2"].evidence = EndReport(host="algo-2", exit_code=0, early=left(job, "algo-2", at_s))
-    echo = msgspec.structs.replace(job.failure("algo-1", at_s=5.0, primary=False), lost=at_s > 5.0)
+    echo = with_cause(job.failure("algo-1", at_s=5.0, primary=False), lost=at_s > 5.0)
     job.at(5.0, lambda: job.tell("algo-1", Failing(report=echo)))
 
     job.play()
@@ -406,7 +409,7 @@ def test_who_lost_no_rank_and_who_lost_it_before_have_not_failed_of_it(at_s: flo
     ],
 )
 def test_the_first_news_says_who_failed_and_leaves_what_a_rank_said_to_the_end(told: dict[str, Any], text: str) -> None:
-    assert news(EndReport(host="algo-1", exit_code=1, cause="no such file\nhere", **told)) == text
+    assert news(EndReport(host="algo-1", exit_code=1, cause=Cause(text="no such file\nhere", **told))) == text
 
 
 def test_echoes_alone_are_believed_after_a_while() -> None:
@@ -422,7 +425,7 @@ def test_echoes_alone_are_believed_after_a_while() -> None:
 
 def test_a_host_that_only_ended_with_another_is_never_the_cause() -> None:
     """What it says has no time and is no cause; that must not make it the earliest."""
-    echo = EndReport(host="algo-2", exit_code=1, failed_ns=7)
+    echo = EndReport(host="algo-2", exit_code=1, cause=Cause(failed_ns=7))
     healthy = EndReport(host="algo-1", exit_code=75)
 
     assert worse(echo, healthy) is echo
@@ -445,17 +448,17 @@ def test_a_busy_host_does_not_hold_up_the_verdict() -> None:
 def test_news_is_light_and_what_many_hosts_are_told_is_bounded() -> None:
     job = Job(3)
     job.ready()
-    report = msgspec.structs.replace(job.failure("algo-2"), traceback="t" * 60000)
+    report = with_cause(job.failure("algo-2"), traceback="t" * 60000)
     job.at(5.0, lambda: job.tell("algo-2", Failing(report=report)))
 
     job.play()
 
     (news,) = [message for message in job.hosts["algo-3"].heard if isinstance(message, Failing)]
-    assert news.report.traceback == ""
+    assert news.report.cause.traceback == ""
     verdict = job.hosts["algo-3"].verdict
     assert verdict is not None
-    assert verdict.traceback == report.traceback
-    assert len(shared(report, 10_000).traceback) < 2000
+    assert verdict.cause.traceback == report.cause.traceback
+    assert len(shared(report, 10_000).cause.traceback) < 2000
 
 
 # --- hosts that are lost
@@ -472,7 +475,7 @@ def test_a_host_whose_train_is_killed_is_seen_within_two_seconds(count: int) -> 
     assert job.verdicts == {(job.names[-1], 75)}
     assert all(host.left_s < 6.2 for host in job.hosts.values() if host.alive)
     assert job.leader.verdict is not None
-    assert "its connection broke and was not made again" in job.leader.verdict.cause
+    assert "its connection broke and was not made again" in job.leader.verdict.cause.text
 
 
 @pytest.mark.parametrize("count", SIZES)
@@ -513,9 +516,9 @@ def test_hosts_that_vanish_together_are_told_together_by_the_first_of_them(count
     verdict = job.leader.verdict
     assert verdict is not None
     assert verdict.host == "algo-3"
-    assert verdict.cause.startswith("host algo-3 vanished: its connection broke")
-    assert "\nhost algo-2 vanished, too" in verdict.cause
-    assert verdict.cause.endswith("perhaps this host, which leads, is the one that is cut off") == cut_off
+    assert verdict.cause.text.startswith("host algo-3 vanished: its connection broke")
+    assert "\nhost algo-2 vanished, too" in verdict.cause.text
+    assert verdict.cause.text.endswith("perhaps this host, which leads, is the one that is cut off") == cut_off
 
 
 @pytest.mark.parametrize("name", ["algo-1", "algo-2"])
@@ -619,7 +622,7 @@ def test_a_leader_that_was_paused_for_too_long_learns_that_it_was_the_cause() ->
 
     assert job.verdicts == {("algo-1", 75)}
     assert job.leader.verdict is not None
-    assert "host algo-1 vanished: nothing was heard of it for" in job.leader.verdict.cause
+    assert "host algo-1 vanished: nothing was heard of it for" in job.leader.verdict.cause.text
 
 
 def test_who_was_paused_itself_says_so_when_it_misses_another() -> None:
@@ -633,7 +636,7 @@ def test_who_was_paused_itself_says_so_when_it_misses_another() -> None:
     verdict = job.leader.verdict
     assert verdict is not None
     assert verdict.host == "algo-2"
-    assert "host algo-1 itself had been paused for 19" in verdict.cause or "paused for 20" in verdict.cause
+    assert "host algo-1 itself had been paused for 19" in verdict.cause.text or "paused for 20" in verdict.cause.text
 
 
 # --- broken connections
@@ -769,7 +772,7 @@ def test_a_host_that_vanished_before_the_stop_is_the_cause(gone: str) -> None:
         verdict = job.hosts[name].verdict
         assert verdict is not None
         assert verdict.exit_code == 75
-        assert f"host {gone} vanished" in verdict.cause
+        assert f"host {gone} vanished" in verdict.cause.text
 
 
 @pytest.mark.parametrize("ended", [(), ("algo-1",)])
@@ -844,20 +847,22 @@ def test_a_rank_that_aborted_is_told_with_mpiruns_words_from_another_host(ground
     aborted = EndReport(
         host="algo-2",
         exit_code=7,
-        primary=True,
-        failed_ns=job.ns(job.began_s + 5.0),
-        cause="loss is nan",
-        process="rank 5",
-        rank=5,
-        grounds=grounds,
-        ended="ended with code 7",
+        cause=Cause(
+            primary=True,
+            failed_ns=job.ns(job.began_s + 5.0),
+            text="loss is nan",
+            process="rank 5",
+            rank=5,
+            grounds=grounds,
+            ended="ended with code 7",
+        ),
     )
     job.leader.evidence = EndReport(host="algo-1", exit_code=0, said=f"MPI_ABORT was invoked on rank {of}", said_of=of)
     job.at(5.0, lambda: job.tell("algo-2", Failing(report=aborted)))
 
     job.play()
 
-    assert {host.verdict.cause for host in job.hosts.values() if host.verdict} == {told}
+    assert {host.verdict.cause.text for host in job.hosts.values() if host.verdict} == {told}
 
 
 # --- a rank that leaves
@@ -877,7 +882,7 @@ def test_a_rank_that_left_without_mpi_finalize_is_the_cause_where_the_others_go_
     verdict = job.leader.verdict
     assert verdict is not None
     assert job.verdicts == {(who, 1)}
-    assert verdict.cause == f"rank 7 of host {who} ended with 0, 2.0 s earlier; the others lost it"
+    assert verdict.cause.text == f"rank 7 of host {who} ended with 0, 2.0 s earlier; the others lost it"
     assert all(7.0 <= host.did(PeerFailed)[0] < 7.2 for host in job.hosts.values() if host.did(PeerFailed))
 
 
@@ -913,8 +918,7 @@ def test_a_hang_is_one_only_if_no_host_moves() -> None:
         host.evidence = EndReport(
             host=host.name,
             exit_code=124,
-            primary=True,
-            kind=HANG,
+            cause=Cause(primary=True, kind=HANG),
             stuck=(Stuck(name=f"rank {host.name[-1]}", kind="waits", file="/code/train.py", line=30, function="step"),),
         )
 
@@ -923,7 +927,7 @@ def test_a_hang_is_one_only_if_no_host_moves() -> None:
     assert {code for _, code in job.verdicts} == {124}
     assert all(15.0 <= host.did(Hang)[0] < 15.1 for host in job.hosts.values())
     assert job.leader.verdict is not None
-    assert job.leader.verdict.cause.endswith("; ranks 1-3 at train.py:30 in step")
+    assert job.leader.verdict.cause.text.endswith("; ranks 1-3 at train.py:30 in step")
     assert job.leader.verdict.of_job
     assert job.leader.left_s < 15.2
 
@@ -935,7 +939,7 @@ def test_a_host_whose_ranks_have_ended_well_hides_no_hang() -> None:
     job.at(5.0, lambda: job.tell("algo-2", Idle(seconds=600.0)))
     job.at(9.0, lambda: job.tell("algo-3", Idle(seconds=600.0)))
     for host in job.hosts.values():
-        host.evidence = EndReport(host=host.name, exit_code=124, primary=True, kind=HANG)
+        host.evidence = EndReport(host=host.name, exit_code=124, cause=Cause(primary=True, kind=HANG))
 
     job.play()
 
@@ -968,13 +972,13 @@ def test_a_hang_after_the_end_of_a_hosts_ranks_is_told_with_the_seconds_since() 
     for at in range(6, 30):
         job.at(float(at), lambda at=at: job.tell("algo-1", Idle(seconds=float(at), limit_s=6.0)))  # type: ignore[misc]
     for host in job.hosts.values():
-        host.evidence = EndReport(host=host.name, exit_code=124, primary=True, kind=HANG)
+        host.evidence = EndReport(host=host.name, exit_code=124, cause=Cause(primary=True, kind=HANG))
 
     job.play()
 
     assert {code for _, code in job.verdicts} == {124}
     assert job.leader.verdict is not None
-    assert "anything for 7 s" in job.leader.verdict.cause
+    assert "anything for 7 s" in job.leader.verdict.cause.text
 
 
 def test_a_hang_that_is_only_reported_is_told_to_all_hosts_and_ends_none() -> None:
@@ -1049,9 +1053,8 @@ def test_the_deadline_of_the_final_barrier_names_who_has_not_ended() -> None:
 
     assert job.verdicts == {("algo-3", 75)}
     assert job.leader.verdict is not None
-    assert (
-        job.leader.verdict.cause == "host algo-3 had not ended 10 s after the first host had (TOOLKIT_FINISH_TIMEOUT_S)"
-    )
+    expected = "host algo-3 had not ended 10 s after the first host had (TOOLKIT_FINISH_TIMEOUT_S)"
+    assert job.leader.verdict.cause.text == expected
     assert 15.0 <= job.hosts["algo-3"].did(PeerFailed)[0] < 15.1
 
 
@@ -1134,7 +1137,7 @@ def test_each_host_costs_the_same_however_many_there_are() -> None:
         leader.joined(host, 0.0, 0)
         leader.heard(host, Ready(), 0.0, 0)
     go = leader.heard(hosts[0], Ready(), 0.0, 0)
-    leader.heard(hosts[5], Failing(report=EndReport(host=hosts[5], exit_code=3, primary=True)), 1.0, 0)
+    leader.heard(hosts[5], Failing(report=EndReport(host=hosts[5], exit_code=3, cause=Cause(primary=True))), 1.0, 0)
 
     answers = [leader.heard(host, HostEnded(report=EndReport(host=host, exit_code=75)), 1.0, 0) for host in hosts]
 
@@ -1315,20 +1318,22 @@ def test_first_news_fits_a_small_packet_whatever_the_report_holds() -> None:
     report = EndReport(
         host="a" * 60,
         exit_code=255,
-        primary=True,
-        failed_ns=1 << 61,
-        blame="user",
-        kind=long,
-        cause=long,
-        traceback=long,
-        process=long,
-        pid=4_194_303,
-        rank=100_000,
-        local_rank=100_000,
-        ended=long,
-        advice=long,
+        cause=Cause(
+            primary=True,
+            failed_ns=1 << 61,
+            blame="user",
+            kind=long,
+            text=long,
+            traceback=long,
+            process=long,
+            pid=4_194_303,
+            rank=100_000,
+            local_rank=100_000,
+            ended=long,
+            advice=long,
+            fingerprint=long,
+        ),
         stuck=(Stuck(name="rank 1", kind="waits", file=long),) * 9,
-        fingerprint=long,
     )
 
     assert len(encode(Failing(report=light(report), whole=False))) < 1200
@@ -1390,8 +1395,8 @@ def test_two_hosts_of_one_address_are_refused_before_the_start(
     if said is not None:
         assert leader.verdict is not None
         assert leader.verdict.exit_code == 78
-        assert f"hosts {said} both have the address" in leader.verdict.cause
-        assert "TOOLKIT_HOST_ADDRESSES=" in leader.verdict.advice
+        assert f"hosts {said} both have the address" in leader.verdict.cause.text
+        assert "TOOLKIT_HOST_ADDRESSES=" in leader.verdict.cause.advice
 
 
 def test_what_was_seen_at_the_port_of_a_killed_leader_counts_only_while_it_is_there() -> None:
@@ -1405,7 +1410,7 @@ def test_what_was_seen_at_the_port_of_a_killed_leader_counts_only_while_it_is_th
             follower.saw_nobody()
         follower.tick(60.0, 60_000_000_000)
         assert follower.verdict is not None
-        causes.append(follower.verdict.cause)
+        causes.append(follower.verdict.cause.text)
 
     assert "something else answers" in causes[0]
     assert "its train was killed, or its machine is gone" in causes[1]
@@ -1435,4 +1440,4 @@ def test_a_follower_whose_leader_never_comes_tells_of_a_refusal_only_if_it_was_r
     follower.tick(TIMES.join_s, 0)
 
     assert follower.verdict is not None
-    assert (REFUSED in follower.verdict.cause) == (times == 2)
+    assert (REFUSED in follower.verdict.cause.text) == (times == 2)

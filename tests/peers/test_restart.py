@@ -7,13 +7,14 @@ import msgspec
 import pytest
 
 from tests.peers.simulated import TIMES, Host, Job
+from toolkit.job.cause import Cause
 from toolkit.job.events import AllReady, Hang, JobEnded, NextAttempt, PeerFailed, Stop
 from toolkit.job.restart import Steps
 from toolkit.job.stuck import Stuck
 from toolkit.peers.leader import Leader
 from toolkit.peers.messages import Attempt, EndReport, Failing, HostEnded, Idle, Message, Ready
 from toolkit.peers.protocol import RESTART_S, Action, LogLine, Send
-from toolkit.peers.reports import HANG
+from toolkit.peers.reports import HANG, with_cause
 
 SCRIPT = "ExecuteUserScriptError"
 SOME = Steps(seen=True, highest=7)
@@ -108,7 +109,7 @@ class Attempts(Job):
     def _fail(self, name: str, how: EndReport) -> None:
         if name not in self.running:
             return
-        report = msgspec.structs.replace(how, host=name, failed_ns=self.ns(self.now_s))
+        report = msgspec.structs.replace(with_cause(how, failed_ns=self.ns(self.now_s)), host=name)
         self.hosts[name].evidence = report
         self.tell(name, Failing(report=report))
         self._after(name, self._teardown_s, lambda: self._end(name))
@@ -140,7 +141,9 @@ class Attempts(Job):
 
 def boom(code: int = 3, kind: str = SCRIPT, *, preempted: bool = False, primary: bool = True) -> EndReport:
     return EndReport(
-        host="", exit_code=code, primary=primary, kind=kind, cause="boom", process="rank 0", preempted=preempted
+        host="",
+        exit_code=code,
+        cause=Cause(primary=primary, kind=kind, text="boom", process="rank 0", preempted=preempted),
     )
 
 
@@ -168,7 +171,9 @@ def test_a_restart_after_a_hang_names_a_host_only_if_one_holds_the_others_up(sta
     def hang() -> None:
         for name in job.names:
             rank = Stuck(name="script", kind="works", file="train.py", line=6, state=state * (name == "algo-2"))
-            job.hosts[name].evidence = EndReport(host=name, exit_code=124, primary=True, kind=HANG, stuck=(rank,))
+            job.hosts[name].evidence = EndReport(
+                host=name, exit_code=124, cause=Cause(primary=True, kind=HANG), stuck=(rank,)
+            )
             job.tell(name, Idle(seconds=600.0))
 
     job.at(5.0, hang)
@@ -235,7 +240,7 @@ def test_preemptions_are_free_while_the_job_moves_on() -> None:
 
 def test_a_failure_before_all_were_started_again_ends_the_job() -> None:
     leader = Leader(("a", "b"), TIMES, 0.0, restarts=2)
-    failed = msgspec.structs.replace(boom(), host="b", failed_ns=5)
+    failed = msgspec.structs.replace(with_cause(boom(), failed_ns=5), host="b")
     healthy = HostEnded(report=EndReport(host="a", exit_code=75))
     leader.joined("b", 0.0, 0)
     for host, message in (("b", Ready()), ("a", Ready()), ("b", HostEnded(report=failed, steps=SOME)), ("a", healthy)):
@@ -314,7 +319,7 @@ def test_a_stop_ends_the_job_whenever_it_comes(name: str, at_s: float) -> None:
 
 def test_news_of_a_round_that_is_over_is_no_news() -> None:
     leader = Leader(("a", "b"), TIMES, 0.0, restarts=2)
-    failed = msgspec.structs.replace(boom(), host="b", failed_ns=5)
+    failed = msgspec.structs.replace(with_cause(boom(), failed_ns=5), host="b")
     words: list[tuple[str, Message]] = [
         ("b", Ready()),
         ("a", Ready()),
@@ -396,7 +401,7 @@ def test_each_host_costs_the_same_however_many_there_are() -> None:
         leader.joined(host, 0.0, 0)
         leader.heard(host, Ready(), 0.0, 0)
     leader.heard(hosts[0], Ready(), 0.0, 0)
-    failed = msgspec.structs.replace(boom(), host=hosts[5], failed_ns=1)
+    failed = msgspec.structs.replace(with_cause(boom(), failed_ns=1), host=hosts[5])
     leader.heard(hosts[5], Failing(report=failed), 1.0, 0)
 
     answers = [

@@ -12,8 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from toolkit.job.cause import Cause
 from toolkit.job.job import Folders
-from toolkit.job.outcome import Exit, Outcome
+from toolkit.job.outcome import Exit, Outcome, from_document
+from toolkit.job.restart import Restart
+from toolkit.job.stuck import Stuck
 from toolkit.log import Log
 from toolkit.platforms.report import clear_stale, failure_text, report
 from toolkit.platforms.sagemaker.read import folders
@@ -22,16 +25,18 @@ SUCCEEDED = Outcome(status="succeeded", exit_code=0, host="algo-1")
 FAILED = Outcome(
     status="failed",
     exit_code=3,
-    blame="user",
-    kind="ExecuteUserScriptError",
-    cause="ValueError: labels are missing",
-    traceback="Traceback (most recent call last):\n  ...\nValueError: labels are missing",
+    cause=Cause(
+        blame="user",
+        kind="ExecuteUserScriptError",
+        text="ValueError: labels are missing",
+        traceback="Traceback (most recent call last):\n  ...\nValueError: labels are missing",
+        process="rank 3",
+        pid=71,
+        rank=3,
+        local_rank=1,
+        ended="exit code 3",
+    ),
     host="algo-2",
-    process="rank 3",
-    pid=71,
-    rank=3,
-    local_rank=1,
-    ended="exit code 3",
     command=("python", "train.py", "--name", "it's"),
     exits=(Exit(process="rank 3", pid=71, started_ns=1, ended_ns=2, code=3, rank=3),),
 )
@@ -95,7 +100,9 @@ def test_where_the_log_is_to_be_brief_the_file_alone_says_why(
 def test_a_stopped_job_that_did_not_end_well_says_why_and_is_no_failure(
     places: Folders, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    report(places, Outcome(status="stopped", exit_code=143, kind="Stopped", cause="stopped by SIGTERM"), Log())
+    report(
+        places, Outcome(status="stopped", exit_code=143, cause=Cause(kind="Stopped", text="stopped by SIGTERM")), Log()
+    )
 
     said = capfd.readouterr().err
     assert said == "[toolkit] warning: Training was stopped, exit code 143: stopped by SIGTERM\n"
@@ -194,12 +201,14 @@ def test_a_base_that_is_not_there_or_no_folder_is_said_and_swallowed(
 
 FULL = """
 import resource, sys
+from toolkit.job.cause import Cause
 from toolkit.job.outcome import Outcome
 from toolkit.log import Log
 from toolkit.platforms.sagemaker.read import folders
 from toolkit.platforms.report import report
 resource.setrlimit(resource.RLIMIT_FSIZE, (4, 4))
-outcome = Outcome(status="failed", exit_code=3, kind="ExecuteUserScriptError", cause="ValueError: no labels")
+cause = Cause(kind="ExecuteUserScriptError", text="ValueError: no labels")
+outcome = Outcome(status="failed", exit_code=3, cause=cause)
 report(folders({"SAGEMAKER_BASE_DIR": sys.argv[1]}), outcome, Log())
 sys.exit(outcome.exit_code)
 """
@@ -216,14 +225,55 @@ def test_a_disk_that_takes_no_more_changes_nothing_and_the_log_has_the_text(plac
     assert list(places.output.iterdir()) == []
 
 
+def test_the_form_of_outcome_json_is_flat_and_keeps_its_names(places: Folders) -> None:
+    """Users read it: the cause's fields stand beside the others, whatever holds them here."""
+    outcome = Outcome(
+        status="failed",
+        exit_code=139,
+        host="algo-2",
+        cause=Cause(
+            blame="user",
+            kind="ExecuteUserScriptError",
+            text="rank 3 was killed",
+            traceback="Traceback",
+            process="rank 3",
+            pid=71,
+            rank=3,
+            local_rank=1,
+            ended="killed by SIGSEGV (signal 11)",
+            grounds="words",
+            advice="Run it alone",
+            primary=True,
+            lost=True,
+            failed_ns=5,
+            fingerprint="ValueError at train.py:7",
+            identical_failures=2,
+            preempted=True,
+        ),
+        text="Error:",
+        here="was healthy",
+        stuck=(Stuck(name="rank 3", kind="works", file="train.py", line=7, function="step"),),
+        lost_bytes=9,
+        command=("python", "train.py"),
+        exits=(Exit(process="rank 3", pid=71, started_ns=1, ended_ns=5, signal=11, rank=3, local_rank=1),),
+        notes=("a note",),
+        restarts=(Restart(attempt=1, host="algo-1", cause="boom", process="rank 0", rank=0, exit_code=3, failed_ns=4),),
+    )
+
+    report(places, outcome, Log())
+
+    written = (places.output / "outcome.json").read_bytes()
+    assert json.loads(written) == json.loads(Path(__file__).with_name("outcome.json").read_bytes())
+    assert from_document(written, "outcome.json") == outcome
+
+
 def test_secrets_are_masked_in_every_file(places: Folders) -> None:
     log = Log()
     log.hide({"api_key": "hf_0123456789"})
     outcome = Outcome(
         status="failed",
         exit_code=1,
-        cause="KeyError: 'hf_0123456789'",
-        traceback="Traceback ... hf_0123456789",
+        cause=Cause(text="KeyError: 'hf_0123456789'", traceback="Traceback ... hf_0123456789"),
         command=("python", "train.py", "--api_key", "hf_0123456789"),
     )
 
@@ -237,7 +287,8 @@ def test_secrets_are_masked_in_every_file(places: Folders) -> None:
 @pytest.mark.parametrize("word", ["succeeded", "failed", "algo-2", "ExecuteUserScriptError", "rank 3", "exit code 3"])
 def test_a_secret_that_is_a_word_of_ours_is_masked_in_what_was_said_alone(places: Folders, word: str) -> None:
     log = Log(secrets=frozenset({word}))
-    outcome = msgspec.structs.replace(FAILED, cause=f"ValueError: {word} is wrong", notes=(f"about {word}",))
+    cause = msgspec.structs.replace(FAILED.cause, text=f"ValueError: {word} is wrong")
+    outcome = msgspec.structs.replace(FAILED, cause=cause, notes=(f"about {word}",))
 
     report(places, outcome, log)
 
@@ -279,20 +330,20 @@ def test_a_secret_is_masked_before_the_text_is_cut(places: Folders) -> None:
     log.hide({"api_key": "hf_" + "0123456789" * 10})
     command = ("x" * 900, "hf_" + "0123456789" * 10)
 
-    report(places, Outcome(status="failed", exit_code=1, cause="c", command=command), log)
+    report(places, Outcome(status="failed", exit_code=1, cause=Cause(text="c"), command=command), log)
 
     assert "hf_0" not in places.failure.read_text()
 
 
 def test_text_that_is_no_unicode_is_written_all_the_same(places: Folders) -> None:
-    report(places, Outcome(status="failed", exit_code=1, cause="bad \udcff byte"), Log())
+    report(places, Outcome(status="failed", exit_code=1, cause=Cause(text="bad \udcff byte")), Log())
 
     assert "bad ? byte" in places.failure.read_text()
     assert json.loads((places.output / "outcome.json").read_text())["cause"] == "bad ? byte"
 
 
 def test_a_nul_that_the_script_printed_ends_no_text(places: Folders) -> None:
-    report(places, Outcome(status="failed", exit_code=4, cause="bad \0 red", traceback="a\0b"), Log())
+    report(places, Outcome(status="failed", exit_code=4, cause=Cause(text="bad \0 red", traceback="a\0b")), Log())
 
     assert "bad \ufffd red" in places.failure.read_text()
     assert "\0" not in places.failure.read_text()
@@ -312,27 +363,28 @@ def test_the_text_has_cause_place_and_command_in_the_old_shape() -> None:
 
 
 @pytest.mark.parametrize(
-    ("outcome", "text"),
+    ("host", "cause", "text"),
     [
-        ({"kind": "ClientError", "cause": "x"}, 'ClientError:\nExitCode 1\nErrorMessage "x"'),
-        ({"cause": "x"}, 'Framework Error:\nExitCode 1\nErrorMessage "x"'),
-        ({"kind": "K", "host": "a"}, 'K:\nExitCode 1\nErrorMessage ""\nExtraInfo "host a"'),
-        ({"kind": "K", "host": "a", "process": "pip"}, 'K:\nExitCode 1\nErrorMessage ""\nExtraInfo "host a, pip"'),
-        ({"kind": "K", "rank": 0}, 'K:\nExitCode 1\nErrorMessage ""\nExtraInfo "rank 0"'),
-        ({"kind": "K", "ended": "SIGKILL"}, 'K:\nExitCode 1\nErrorMessage ""\nExtraInfo "SIGKILL"'),
+        ("", {"kind": "ClientError", "text": "x"}, 'ClientError:\nExitCode 1\nErrorMessage "x"'),
+        ("", {"text": "x"}, 'Framework Error:\nExitCode 1\nErrorMessage "x"'),
+        ("a", {"kind": "K"}, 'K:\nExitCode 1\nErrorMessage ""\nExtraInfo "host a"'),
+        ("a", {"kind": "K", "process": "pip"}, 'K:\nExitCode 1\nErrorMessage ""\nExtraInfo "host a, pip"'),
+        ("", {"kind": "K", "rank": 0}, 'K:\nExitCode 1\nErrorMessage ""\nExtraInfo "rank 0"'),
+        ("", {"kind": "K", "ended": "SIGKILL"}, 'K:\nExitCode 1\nErrorMessage ""\nExtraInfo "SIGKILL"'),
         (
+            "",
             {"kind": "K", "rank": 3, "identical_failures": 511},
             'K:\nExitCode 1\nErrorMessage ""\nExtraInfo "rank 3; 511 more ranks with the same traceback"',
         ),
     ],
 )
-def test_what_is_not_known_is_left_out(outcome: dict[str, Any], text: str) -> None:
-    assert failure_text(Outcome(status="failed", exit_code=1, **outcome)) == text
+def test_what_is_not_known_is_left_out(host: str, cause: dict[str, Any], text: str) -> None:
+    assert failure_text(Outcome(status="failed", exit_code=1, host=host, cause=Cause(**cause))) == text
 
 
 def test_a_long_command_is_cut_before_the_cause() -> None:
     cause = "c" * 700
-    outcome = Outcome(status="failed", exit_code=1, kind="K", cause=cause, command=("python", "x" * 5_000))
+    outcome = Outcome(status="failed", exit_code=1, cause=Cause(kind="K", text=cause), command=("python", "x" * 5_000))
 
     text = failure_text(outcome)
 
@@ -343,7 +395,7 @@ def test_a_long_command_is_cut_before_the_cause() -> None:
 
 def test_a_long_cause_keeps_its_beginning_and_the_place() -> None:
     outcome = Outcome(
-        status="failed", exit_code=1, kind="K", cause="first " + "c" * 5_000, host="a", command=("python",)
+        status="failed", exit_code=1, cause=Cause(kind="K", text="first " + "c" * 5_000), host="a", command=("python",)
     )
 
     text = failure_text(outcome)
@@ -356,7 +408,11 @@ def test_a_long_cause_keeps_its_beginning_and_the_place() -> None:
 def test_the_whole_of_what_was_cut_follows_in_the_file(places: Folders) -> None:
     cause = "first " + "c" * 5_000 + " last"
 
-    report(places, Outcome(status="failed", exit_code=1, kind="K", cause=cause, traceback="Traceback: all"), Log())
+    report(
+        places,
+        Outcome(status="failed", exit_code=1, cause=Cause(kind="K", text=cause, traceback="Traceback: all")),
+        Log(),
+    )
 
     written = places.failure.read_text()
     assert len(written[:1024].splitlines()) == 3
@@ -373,12 +429,8 @@ def test_the_text_always_fits_with_the_cause_first(
     outcome = Outcome(
         status="failed",
         exit_code=1,
-        kind=kind,
-        cause=cause,
+        cause=Cause(kind=kind, text=cause, ended=ended, rank=rank, local_rank=rank),
         host=host,
-        ended=ended,
-        rank=rank,
-        local_rank=rank,
         command=tuple(command),
     )
 
@@ -391,7 +443,11 @@ def test_the_text_always_fits_with_the_cause_first(
 @given(st.text("ab\n", max_size=2_000), st.lists(st.text("ab-", min_size=1, max_size=200), min_size=1, max_size=5))
 def test_people_who_parse_the_old_shape_still_can(cause: str, command: list[str]) -> None:
     outcome = Outcome(
-        status="failed", exit_code=7, kind="ExecuteUserScriptError", cause=cause, host="a", command=tuple(command)
+        status="failed",
+        exit_code=7,
+        cause=Cause(kind="ExecuteUserScriptError", text=cause),
+        host="a",
+        command=tuple(command),
     )
 
     parsed = OLD_SHAPE.match(failure_text(outcome))

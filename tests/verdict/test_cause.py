@@ -9,7 +9,8 @@ import pytest
 from tests.verdict.test_crash import ABORTED, DEVICE, GLOO, LOST
 from tests.verdict.test_judge import ABRT, SAGEMAKER, TERM, process, seen
 from tests.verdict.test_traceback import GROUP, OTHER, PLAIN
-from toolkit.job.outcome import Ended, Grounds, Outcome
+from toolkit.job.cause import Grounds
+from toolkit.job.outcome import Ended, Outcome
 from toolkit.status_pages import Raised, Thrown
 from toolkit.verdict.judge import judge
 
@@ -62,7 +63,7 @@ def judged(*of: object, **more: object) -> Outcome:
     ],
 )
 def test_a_cause_rests_on_a_reason_on_last_words_or_on_nothing(ended: Ended, grounds: Grounds) -> None:
-    assert judge(SAGEMAKER, ended).grounds == grounds
+    assert judge(SAGEMAKER, ended).cause.grounds == grounds
 
 
 def test_a_long_message_hides_neither_type_nor_place() -> None:
@@ -70,21 +71,21 @@ def test_a_long_message_hides_neither_type_nor_place() -> None:
 
     outcome = judged(1, "x" * 60_000, raised=noted("ValueError", "x" * 8000, cut))
 
-    assert outcome.cause == f"ValueError (at {PLACE}): {'x' * 8000}"
+    assert outcome.cause.text == f"ValueError (at {PLACE}): {'x' * 8000}"
 
 
 def test_a_message_of_many_lines_keeps_its_first_and_empty_ones_do_not_end_it() -> None:
     outcome = judged(1, "line\n" * 9, raised=noted("ValueError", "\n\nno data\n\nin shard 7\n" + "line\n" * 60_000))
 
-    assert outcome.cause.splitlines()[:2] == [f"ValueError: no data (at {PLACE})", "in shard 7"]
-    assert len(outcome.cause.splitlines()) == 30
+    assert outcome.cause.text.splitlines()[:2] == [f"ValueError: no data (at {PLACE})", "in shard 7"]
+    assert len(outcome.cause.text.splitlines()) == 30
 
 
 def test_what_is_noted_counts_and_not_another_traceback_that_was_printed() -> None:
     outcome = judged(1, OTHER, raised=noted("ValueError", "no shard", PLAIN))
 
-    assert outcome.cause == f"ValueError: no shard (at {PLACE})"
-    assert outcome.traceback == PLAIN.strip()
+    assert outcome.cause.text == f"ValueError: no shard (at {PLACE})"
+    assert outcome.cause.traceback == PLAIN.strip()
 
 
 @pytest.mark.parametrize(
@@ -121,7 +122,7 @@ def test_what_is_noted_counts_and_not_another_traceback_that_was_printed() -> No
 def test_the_exception_of_another_process_and_of_a_group_is_found_inside(
     kind: str, message: str, text: str, cause: str
 ) -> None:
-    assert judged(1, raised=noted(kind, message, text)).cause.splitlines()[0] == cause
+    assert judged(1, raised=noted(kind, message, text)).cause.text.splitlines()[0] == cause
 
 
 SURVIVED = "ModuleNotFoundError: No module named 'flash_attn' (at load.py:2 in load)"
@@ -179,7 +180,7 @@ EXITS: list[tuple[str, str, str, Raised, str]] = [
 def test_a_script_that_calls_sys_exit_is_told_by_its_own_words(
     stderr: str, stdout: str, last_on: str, exit: Raised, cause: str
 ) -> None:
-    assert judged(exit.code or 3, stderr, stdout, exit, last_on).cause == cause
+    assert judged(exit.code or 3, stderr, stdout, exit, last_on).cause.text == cause
 
 
 @pytest.mark.parametrize(
@@ -195,7 +196,7 @@ def test_a_script_that_calls_sys_exit_is_told_by_its_own_words(
 def test_the_last_words_are_those_of_the_stream_that_spoke_last(
     stderr: str, stdout: str, last_on: str, cause: str
 ) -> None:
-    assert judged(2, stderr, stdout, None, last_on).cause == cause
+    assert judged(2, stderr, stdout, None, last_on).cause.text == cause
 
 
 @pytest.mark.parametrize(
@@ -212,9 +213,9 @@ def test_the_last_words_are_those_of_the_stream_that_spoke_last(
     ],
 )
 def test_what_libraries_remark_is_not_the_cause(remark: str) -> None:
-    assert judged(1, remark + "\n").cause == "script ended with code 1 without a word"
-    assert judged(1, f"no data\n{remark}\n").cause == "no data"
-    assert judged(signal.SIGKILL, f"no data\n{remark}\n").cause.endswith("it last said: no data")
+    assert judged(1, remark + "\n").cause.text == "script ended with code 1 without a word"
+    assert judged(1, f"no data\n{remark}\n").cause.text == "no data"
+    assert judged(signal.SIGKILL, f"no data\n{remark}\n").cause.text.endswith("it last said: no data")
 
 
 @pytest.mark.parametrize(
@@ -227,23 +228,23 @@ def test_what_libraries_remark_is_not_the_cause(remark: str) -> None:
     ],
 )
 def test_a_warning_is_the_cause_only_where_nothing_else_was_said(warning: str) -> None:
-    assert judged(2, f"{warning}\n", "no data in /x\n", None, "stderr").cause == "no data in /x"
-    assert judged(2, f"no data in /x\n{warning}\n").cause == "no data in /x"
-    assert judged(2, f"{warning}\n").cause == warning
+    assert judged(2, f"{warning}\n", "no data in /x\n", None, "stderr").cause.text == "no data in /x"
+    assert judged(2, f"no data in /x\n{warning}\n").cause.text == "no data in /x"
+    assert judged(2, f"{warning}\n").cause.text == warning
 
 
 def test_a_crash_tells_the_runtimes_words_and_then_pythons_frames() -> None:
     outcome = judged(ABRT, "epoch 1\n" + GLOO + ABORTED)
 
-    first, what, frames = outcome.cause.splitlines()
+    first, what, frames = outcome.cause.text.splitlines()
     assert first.startswith("script was killed by SIGABRT (signal 6); terminate called after throwing an instance of")
     assert "200 vs 100" in what
     assert frames.endswith("called from /opt/ml/code/train.py:6 in step")
-    assert outcome.primary
+    assert outcome.cause.primary
 
 
 def test_a_shell_around_the_crash_changes_nothing_but_who_ended() -> None:
-    assert judged(134, GLOO + ABORTED).cause.startswith("script ended with code 134; terminate called after")
+    assert judged(134, GLOO + ABORTED).cause.text.startswith("script ended with code 134; terminate called after")
 
 
 def test_a_rank_that_crashed_because_it_lost_its_peer_is_not_the_cause() -> None:
@@ -252,7 +253,7 @@ def test_a_rank_that_crashed_because_it_lost_its_peer_is_not_the_cause() -> None
 
     outcome = judge(SAGEMAKER, msgspec.structs.replace(ranks, tails=tails))
 
-    assert (outcome.rank, outcome.cause) == (1, "no data")
+    assert (outcome.cause.rank, outcome.cause.text) == (1, "no data")
 
 
 def test_a_rank_that_raised_an_echo_and_then_aborted_is_still_one() -> None:
@@ -260,13 +261,13 @@ def test_a_rank_that_raised_an_echo_and_then_aborted_is_still_one() -> None:
 
     outcome = judged(ABRT, "terminate called without an active exception\n" + ABORTED, raised=raised)
 
-    assert not outcome.primary
+    assert not outcome.cause.primary
 
 
 def test_an_assertion_on_the_gpu_is_told_with_the_exception_that_it_became() -> None:
     said = DEVICE.format(n=0) * 9 + PLAIN.replace("no such shard: 7", "CUDA error: device-side assert triggered")
 
-    assert judged(1, said).cause.splitlines()[1] == DEVICE.format(n=0).strip()
+    assert judged(1, said).cause.text.splitlines()[1] == DEVICE.format(n=0).strip()
 
 
 def test_a_save_that_raises_during_a_stop_is_told_with_its_place() -> None:
@@ -275,10 +276,10 @@ def test_a_save_that_raises_during_a_stop_is_told_with_its_place() -> None:
     outcome = judge(SAGEMAKER, msgspec.structs.replace(ended, stopped_by=int(TERM), stopped_at_ns=1))
 
     assert outcome.status == "stopped"
-    assert outcome.cause == (
+    assert outcome.cause.text == (
         f"stopped by SIGTERM; script ended with code 1: OSError: [Errno 28] No space left (at {PLACE})"
     )
-    assert outcome.traceback == PLAIN.strip()
+    assert outcome.cause.traceback == PLAIN.strip()
 
 
 @pytest.mark.parametrize("error", ["KeyboardInterrupt", "RuntimeError: Connection closed by peer"])
@@ -287,4 +288,4 @@ def test_what_a_stop_does_to_every_script_is_no_news_of_it(error: str) -> None:
 
     outcome = judge(SAGEMAKER, msgspec.structs.replace(ended, stopped_by=int(TERM), stopped_at_ns=1))
 
-    assert outcome.cause == "stopped by SIGTERM; script ended with code 1"
+    assert outcome.cause.text == "stopped by SIGTERM; script ended with code 1"

@@ -4,6 +4,7 @@ import msgspec
 import pytest
 
 from tests.verdict.test_judge import TERM, process
+from toolkit.job.cause import Cause
 from toolkit.job.outcome import WAIT_FOR_ALL, Exit, Outcome
 from toolkit.verdict import early
 
@@ -11,15 +12,22 @@ OTHERS = Outcome(
     status="failed",
     exit_code=143,
     host="algo-1",
-    process="rank 0",
-    pid=70,
-    rank=0,
-    ended="killed by SIGTERM (signal 15)",
-    traceback="Traceback",
-    fingerprint="x",
-    identical_failures=2,
-    failed_ns=7_000_000_000,
+    cause=Cause(
+        process="rank 0",
+        pid=70,
+        rank=0,
+        ended="killed by SIGTERM (signal 15)",
+        traceback="Traceback",
+        fingerprint="x",
+        identical_failures=2,
+        failed_ns=7_000_000_000,
+    ),
 )
+
+
+def others(**changes: bool) -> Outcome:
+    """Return the outcome of ranks that lost one, with *changes* of its cause."""
+    return msgspec.structs.replace(OTHERS, cause=msgspec.structs.replace(OTHERS.cause, **changes))
 
 
 def with_rank_1(outcome: Outcome, at_s: float = 5, *, left: bool = False, told: bool = False) -> Outcome:
@@ -41,21 +49,29 @@ def with_rank_1(outcome: Outcome, at_s: float = 5, *, left: bool = False, told: 
 )
 def test_a_rank_that_ended_early_is_the_cause(left: bool, changes: dict[str, bool], code: int) -> None:
     """Where MPI ends the others by itself, its code (SIGTERM's, 255) is nobody's: the job ends with 1."""
-    outcome = early.blamed(with_rank_1(msgspec.structs.replace(OTHERS, **changes), left=left))
+    outcome = early.blamed(with_rank_1(others(**changes), left=left))
 
-    assert outcome.cause == "rank 1 of host algo-1 ended with 0, 2.0 s earlier; the others lost it"
-    assert (outcome.exit_code, outcome.process, outcome.rank, outcome.pid) == (code, "rank 1", 1, 71)
-    assert (outcome.ended, outcome.advice, outcome.traceback) == ("ended with code 0", WAIT_FOR_ALL, "")
-    assert (outcome.primary, outcome.failed_ns, outcome.identical_failures) == (True, 5_000_000_000, 0)
+    assert outcome.cause.text == "rank 1 of host algo-1 ended with 0, 2.0 s earlier; the others lost it"
+    assert (outcome.exit_code, outcome.cause.process, outcome.cause.rank, outcome.cause.pid) == (code, "rank 1", 1, 71)
+    assert (outcome.cause.ended, outcome.cause.advice, outcome.cause.traceback) == (
+        "ended with code 0",
+        WAIT_FOR_ALL,
+        "",
+    )
+    assert (outcome.cause.primary, outcome.cause.failed_ns, outcome.cause.identical_failures) == (
+        True,
+        5_000_000_000,
+        0,
+    )
 
 
 @pytest.mark.parametrize(
     "outcome",
     [
         with_rank_1(OTHERS),
-        with_rank_1(msgspec.structs.replace(OTHERS, lost=True, primary=True)),
-        with_rank_1(msgspec.structs.replace(OTHERS, lost=True), at_s=9),
-        with_rank_1(msgspec.structs.replace(OTHERS, lost=True), told=True),
+        with_rank_1(others(lost=True, primary=True)),
+        with_rank_1(others(lost=True), at_s=9),
+        with_rank_1(others(lost=True), told=True),
         with_rank_1(OTHERS, at_s=9, left=True),
         with_rank_1(msgspec.structs.replace(OTHERS, status="succeeded", exit_code=0), left=True),
         with_rank_1(msgspec.structs.replace(OTHERS, status="stopped"), left=True),

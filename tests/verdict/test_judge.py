@@ -222,7 +222,7 @@ def test_a_finished_pip_is_no_finished_job(stop: tuple[signal.Signals, float] | 
 def test_no_process_at_all_is_no_success() -> None:
     outcome = judge(SAGEMAKER, seen())
 
-    assert (outcome.status, outcome.exit_code, outcome.blame) == ("failed", 70, "toolkit")
+    assert (outcome.status, outcome.exit_code, outcome.cause.blame) == ("failed", 70, "toolkit")
 
 
 @pytest.mark.parametrize("how", [KILL, TERM])
@@ -231,10 +231,10 @@ def test_our_own_signal_is_never_the_cause_though_nothing_else_explains_the_end(
 
     silent, said = judge(SAGEMAKER, seen(*dead)), judge(SAGEMAKER, seen(*dead, mpirun="ORTE has lost a daemon\n"))
 
-    assert (silent.status, silent.exit_code, silent.process) == ("failed", 1, "mpirun")
-    assert silent.cause == "mpirun had its ranks ended; it gave no reason"
-    assert said.cause == "mpirun had its ranks ended; it last said: ORTE has lost a daemon"
-    assert not silent.primary
+    assert (silent.status, silent.exit_code, silent.cause.process) == ("failed", 1, "mpirun")
+    assert silent.cause.text == "mpirun had its ranks ended; it gave no reason"
+    assert said.cause.text == "mpirun had its ranks ended; it last said: ORTE has lost a daemon"
+    assert not silent.cause.primary
 
 
 # A rank that ends with 0 while the others train.
@@ -323,10 +323,15 @@ def test_a_rank_that_ended_with_0_is_the_cause_where_the_others_only_lost_it(
 ) -> None:
     outcome = judge(SAGEMAKER, ended)
 
-    assert (outcome.exit_code, outcome.cause) == (code, text)
+    assert (outcome.exit_code, outcome.cause.text) == (code, text)
     if text == LEFT:
-        assert (outcome.rank, outcome.pid, outcome.ended, outcome.primary) == (1, 71, "ended with code 0", True)
-        assert (outcome.traceback, "barrier" in outcome.advice) == ("", True)
+        assert (outcome.cause.rank, outcome.cause.pid, outcome.cause.ended, outcome.cause.primary) == (
+            1,
+            71,
+            "ended with code 0",
+            True,
+        )
+        assert (outcome.cause.traceback, "barrier" in outcome.cause.advice) == ("", True)
 
 
 def test_ranks_that_end_with_0_at_different_times_are_a_success() -> None:
@@ -340,8 +345,8 @@ def test_of_several_hosts_only_all_together_know_who_left_first() -> None:
         judge(job_of(hosts=("algo-1", "algo-2"), settings=Settings(link=link)), ended) for link in ("on", "off")
     )
 
-    assert (linked.rank, linked.lost, linked.primary) == (0, True, False)
-    assert apart.cause == LEFT
+    assert (linked.cause.rank, linked.cause.lost, linked.cause.primary) == (0, True, False)
+    assert apart.cause.text == LEFT
 
 
 # Who is the cause.
@@ -360,11 +365,11 @@ def test_the_first_failing_rank_by_time_is_the_cause() -> None:
 
     outcome = judge(SAGEMAKER, ended)
 
-    assert (outcome.exit_code, outcome.process, outcome.pid) == (3, "rank 3", 73)
-    assert (outcome.rank, outcome.local_rank, outcome.ended) == (3, 3, "ended with code 3")
-    assert outcome.cause == "ValueError: no such shard: 7 (at /opt/ml/code/train.py:5 in main)"
-    assert outcome.traceback == PLAIN.strip()
-    assert (outcome.kind, outcome.blame, outcome.host) == (SCRIPT_FAILED, "user", "algo-1")
+    assert (outcome.exit_code, outcome.cause.process, outcome.cause.pid) == (3, "rank 3", 73)
+    assert (outcome.cause.rank, outcome.cause.local_rank, outcome.cause.ended) == (3, 3, "ended with code 3")
+    assert outcome.cause.text == "ValueError: no such shard: 7 (at /opt/ml/code/train.py:5 in main)"
+    assert outcome.cause.traceback == PLAIN.strip()
+    assert (outcome.cause.kind, outcome.cause.blame, outcome.host) == (SCRIPT_FAILED, "user", "algo-1")
 
 
 def test_ranks_with_the_same_traceback_are_counted_and_others_are_not() -> None:
@@ -385,13 +390,13 @@ def test_ranks_with_the_same_traceback_are_counted_and_others_are_not() -> None:
 
     outcome = judge(SAGEMAKER, ended)
 
-    assert (outcome.process, outcome.identical_failures) == ("rank 0", 2)
+    assert (outcome.cause.process, outcome.cause.identical_failures) == ("rank 0", 2)
 
 
 def test_ends_without_a_traceback_are_not_folded() -> None:
     ended = seen(process("rank 0", 5, 3), process("rank 1", 6, 3), process("torchrun", 8, 1))
 
-    assert judge(SAGEMAKER, ended).identical_failures == 0
+    assert judge(SAGEMAKER, ended).cause.identical_failures == 0
 
 
 @pytest.mark.parametrize("how", [TERM, KILL, 1, 0])
@@ -413,13 +418,13 @@ def test_a_service_that_dies_is_the_cause_and_not_the_script_that_loses_it() -> 
 
     outcome = judge(SAGEMAKER, seen(process("ps", 5, KILL), process("script", 5.1, 1), script=gone))
 
-    assert (outcome.exit_code, outcome.process, outcome.primary) == (137, "ps", True)
+    assert (outcome.exit_code, outcome.cause.process, outcome.cause.primary) == (137, "ps", True)
 
 
 def test_a_rank_that_was_told_to_end_is_never_the_cause() -> None:
     ended = seen(process("rank 0", 5, 1, told=True), process("rank 1", 6, 4), process("torchrun", 7, 1))
 
-    assert judge(SAGEMAKER, ended).process == "rank 1"
+    assert judge(SAGEMAKER, ended).cause.process == "rank 1"
 
 
 def test_a_rank_that_lost_its_peer_is_not_the_cause_where_the_peer_is_there() -> None:
@@ -427,7 +432,7 @@ def test_a_rank_that_lost_its_peer_is_not_the_cause_where_the_peer_is_there() ->
 
     outcome = judge(SAGEMAKER, ended)
 
-    assert (outcome.rank, outcome.cause.split(":")[0], outcome.primary) == (1, "ValueError", True)
+    assert (outcome.cause.rank, outcome.cause.text.split(":")[0], outcome.cause.primary) == (1, "ValueError", True)
 
 
 @pytest.mark.parametrize(
@@ -442,8 +447,8 @@ def test_a_rank_that_wraps_the_loss_of_its_peer_is_not_the_cause_either(between:
     ended = seen(process("rank 0", 5, 1), process("rank 1", 6, KILL), rank_0=f"{LOST}\n\n{between}\n\n{wrapped}")
     alone = seen(process("rank 0", 5, 1), rank_0=f"{LOST}\n\n{between}\n\n{wrapped}")
 
-    assert judge(SAGEMAKER, ended).rank == 1
-    assert judge(SAGEMAKER, alone).process == "rank 0"
+    assert judge(SAGEMAKER, ended).cause.rank == 1
+    assert judge(SAGEMAKER, alone).cause.process == "rank 0"
 
 
 @pytest.mark.parametrize(
@@ -475,25 +480,25 @@ def test_a_rank_that_hides_the_loss_of_its_peer_is_not_the_cause(
     outcome = judge(SAGEMAKER, ended)
     alone = judge(SAGEMAKER, msgspec.structs.replace(ended, exits=ended.exits[:1]))
 
-    assert outcome.rank == (1 if echo else 0)
-    assert (alone.process, alone.primary, alone.lost) == ("rank 0", not echo, lost)
+    assert outcome.cause.rank == (1 if echo else 0)
+    assert (alone.cause.process, alone.cause.primary, alone.cause.lost) == ("rank 0", not echo, lost)
 
 
 def test_a_hang_began_before_it_was_seen_though_no_process_has_ended_yet() -> None:
     ended = msgspec.structs.replace(seen(), hung=Hung(idle_s=4.0, seen_ns=int(100e9)))
 
-    assert judge(SAGEMAKER, ended).failed_ns == int(96e9)
+    assert judge(SAGEMAKER, ended).cause.failed_ns == int(96e9)
 
 
 def test_under_mpi_a_rank_that_ends_without_a_word_is_not_the_cause_where_another_died() -> None:
     died = (process("rank 0", 5, 14), process("rank 1", 6, KILL), process("mpirun", 7, 14))
 
-    assert judge(SAGEMAKER, seen(*died)).rank == 1
-    assert judge(SAGEMAKER, seen(*died, rank_0="no more data")).rank == 0
+    assert judge(SAGEMAKER, seen(*died)).cause.rank == 1
+    assert judge(SAGEMAKER, seen(*died, rank_0="no more data")).cause.rank == 0
     left = (process("rank 0", 5, 14), process("rank 1", 6, 7), process("mpirun", 7, 14))
-    assert judge(SAGEMAKER, seen(*left)).rank == 1
+    assert judge(SAGEMAKER, seen(*left)).cause.rank == 1
     alone = judge(SAGEMAKER, seen(process("rank 0", 5, 14), process("mpirun", 7, 14)))
-    assert (alone.process, alone.exit_code, alone.primary) == ("rank 0", 14, False)
+    assert (alone.cause.process, alone.exit_code, alone.cause.primary) == ("rank 0", 14, False)
 
 
 @pytest.mark.parametrize("main", ["mpirun", "mpi daemon"])
@@ -503,8 +508,8 @@ def test_a_host_that_mpirun_gave_no_rank_is_no_success(main: str) -> None:
 
     got = judge(two, idle)
 
-    assert (got.status, got.exit_code, got.primary) == ("failed", 78, False)
-    assert got.cause.startswith("mpirun started no rank on host algo-1")
+    assert (got.status, got.exit_code, got.cause.primary) == ("failed", 78, False)
+    assert got.cause.text.startswith("mpirun started no rank on host algo-1")
     assert judge(two, msgspec.structs.replace(idle, over=True)).exit_code == 78
     assert judge(two, busy).status == judge(alone, idle).status == "succeeded"
     assert judge(two, msgspec.structs.replace(idle, peer_failed=True)).exit_code == 75
@@ -515,26 +520,26 @@ def test_a_host_that_mpirun_gave_no_rank_is_no_success(main: str) -> None:
 def test_a_rank_that_lost_its_peer_is_the_cause_where_nothing_else_is_known() -> None:
     ended = seen(process("rank 0", 5, 1), process("rank 1", 6, 1), rank_0=LOST, rank_1=LOST)
 
-    assert (judge(SAGEMAKER, ended).rank, judge(SAGEMAKER, ended).primary) == (0, False)
+    assert (judge(SAGEMAKER, ended).cause.rank, judge(SAGEMAKER, ended).cause.primary) == (0, False)
 
 
 def test_what_failed_after_the_stop_is_not_the_cause_of_a_job_that_failed_before() -> None:
     ended = seen(process("rank 0", 5, 1), process("rank 1", 8, 6), stop=(TERM, 6), rank_0=LOST, rank_1=PLAIN)
 
-    assert (judge(SAGEMAKER, ended).rank, judge(SAGEMAKER, ended).exit_code) == (0, 1)
+    assert (judge(SAGEMAKER, ended).cause.rank, judge(SAGEMAKER, ended).exit_code) == (0, 1)
 
 
 def test_a_script_alone_has_no_rank_however_many_gpus_there_are() -> None:
     outcome = judge(job_of(gpus=8), seen(process("script", 5, 1)))
 
-    assert (outcome.rank, outcome.process) == (None, "script")
+    assert (outcome.cause.rank, outcome.cause.process) == (None, "script")
 
 
 # What it says.
 
 
 def cause(ended: Ended, job: Job = SAGEMAKER) -> str:
-    return judge(job, ended).cause
+    return judge(job, ended).cause.text
 
 
 def lines(count: int) -> str:
@@ -592,8 +597,8 @@ def test_a_traceback_right_before_the_end_is_the_cause(code: int) -> None:
 def test_a_handled_traceback_long_before_a_chosen_code_is_not_the_cause() -> None:
     outcome = judge(SAGEMAKER, seen(process("script", 5, 3), script=OTHER + "\n" + lines(60) + "quota exceeded\n"))
 
-    assert outcome.cause.endswith("quota exceeded")
-    assert "flash_attn" not in outcome.cause + outcome.traceback
+    assert outcome.cause.text.endswith("quota exceeded")
+    assert "flash_attn" not in outcome.cause.text + outcome.cause.traceback
 
 
 def test_a_traceback_before_a_trackers_summary_is_the_cause_and_the_last_line_is_quoted() -> None:
@@ -614,8 +619,8 @@ def test_the_stacks_of_a_crash_are_looked_at_for_advice() -> None:
 
     outcomes = [judge(SAGEMAKER, seen(process("script", 5, how), script=said)) for how in (SEGV, 1)]
 
-    assert "without MPI" in outcomes[0].advice
-    assert outcomes[1].advice == ""
+    assert "without MPI" in outcomes[0].cause.advice
+    assert outcomes[1].cause.advice == ""
 
 
 def test_a_death_by_signal_is_named_with_the_last_words() -> None:
@@ -667,7 +672,7 @@ def test_who_was_ended_by_somebody_outside(
 
     outcome = judge(SAGEMAKER, msgspec.structs.replace(seen(process("rank 1", 5, how, told=told)), memory=memory))
 
-    assert outcome.preempted is expected
+    assert outcome.cause.preempted is expected
 
 
 def test_our_own_kill_is_no_memory_matter() -> None:
@@ -680,8 +685,10 @@ def test_our_own_kill_is_no_memory_matter() -> None:
 def test_an_abort_after_a_traceback_tells_both() -> None:
     outcome = judge(SAGEMAKER, seen(process("script", 5, ABRT), script=PLAIN + "terminate called recursively\n"))
 
-    assert outcome.cause.startswith("script was killed by SIGABRT (signal 6); its last traceback: ValueError: no such")
-    assert outcome.traceback.startswith("Traceback")
+    assert outcome.cause.text.startswith(
+        "script was killed by SIGABRT (signal 6); its last traceback: ValueError: no such"
+    )
+    assert outcome.cause.traceback.startswith("Traceback")
 
 
 def test_pips_last_error_is_the_cause_of_a_failed_install() -> None:
@@ -693,7 +700,10 @@ def test_pips_last_error_is_the_cause_of_a_failed_install() -> None:
 
     outcome = judge(SAGEMAKER, ended)
 
-    assert (outcome.kind, outcome.cause) == ("InstallRequirementsError", "No matching distribution found for nosuch")
+    assert (outcome.cause.kind, outcome.cause.text) == (
+        "InstallRequirementsError",
+        "No matching distribution found for nosuch",
+    )
 
 
 @pytest.mark.parametrize(
@@ -714,10 +724,10 @@ def test_other_ends_of_pip_are_told_too(said: str, text: str) -> None:
 def test_needs_that_were_not_met_are_all_named() -> None:
     outcome = judge(SAGEMAKER, seen(missing=("host algo-2 to resolve", "host algo-1 to listen on algo-1:7777")))
 
-    assert outcome.cause == (
+    assert outcome.cause.text == (
         "waited in vain for host algo-2 to resolve; for host algo-1 to listen on algo-1:7777 (TOOLKIT_JOIN_S=900)"
     )
-    assert (outcome.blame, outcome.kind) == ("platform", "PlatformError")
+    assert (outcome.cause.blame, outcome.cause.kind) == ("platform", "PlatformError")
 
 
 @pytest.mark.parametrize(

@@ -86,11 +86,13 @@ def test_a_rank_that_says_itself_that_it_aborts_is_the_cause_though_its_launcher
     by_us = ends(OTHER_ENDED, process("rank 1", 6, TERM, told=True), process("mpirun", 5, 7), rank_1=MPICH)
     crashed = ends(process("rank 1", 5, SEGV), OTHER_ENDED, process("mpirun", 6, 6), rank_1=MPICH_HANDLER)
 
-    assert (by_us.exit_code, by_us.rank, by_us.pid, by_us.ended) == (7, 1, 71, "ended with code 7")
-    assert by_us.cause == MPICH.strip()
-    assert (crashed.exit_code, crashed.rank, crashed.primary) == (6, 1, True)
-    assert crashed.cause.startswith("Abort(269142278) on node 1 (rank 1 in comm 0): Fatal error in internal_Send_c")
-    assert "has value 99 but must be nonnegative and less than 2" in crashed.cause
+    assert (by_us.exit_code, by_us.cause.rank, by_us.cause.pid, by_us.cause.ended) == (7, 1, 71, "ended with code 7")
+    assert by_us.cause.text == MPICH.strip()
+    assert (crashed.exit_code, crashed.cause.rank, crashed.cause.primary) == (6, 1, True)
+    assert crashed.cause.text.startswith(
+        "Abort(269142278) on node 1 (rank 1 in comm 0): Fatal error in internal_Send_c"
+    )
+    assert "has value 99 but must be nonnegative and less than 2" in crashed.cause.text
 
 
 @pytest.mark.parametrize("heard", [False, True])
@@ -100,7 +102,7 @@ def test_on_a_follower_the_rank_is_the_cause_too(heard: bool) -> None:
         process("rank 1", 6, TERM, told=True), main="mpi daemon", first=not heard, peer_failed=heard, rank_1=MPICH
     )
 
-    assert (outcome.exit_code, outcome.process, outcome.cause) == (7, "rank 1", MPICH.strip())
+    assert (outcome.exit_code, outcome.cause.process, outcome.cause.text) == (7, "rank 1", MPICH.strip())
 
 
 @pytest.mark.parametrize(
@@ -111,8 +113,8 @@ def test_what_mpirun_says_of_a_rank_that_aborted_is_its_cause(said: str, text: s
     silent = ends(process("rank 1", 5, 7), OTHER_ENDED, MPIRUN_KILLED, first=False, mpirun=said)
     spoke = ends(process("rank 1", 5, 7), OTHER_ENDED, MPIRUN_KILLED, first=False, mpirun=said, rank_1="bad shard\n")
 
-    assert (silent.exit_code, silent.rank, silent.cause) == (7, 1, text)
-    assert spoke.cause == f"{text}\nit last said: bad shard"
+    assert (silent.exit_code, silent.cause.rank, silent.cause.text) == (7, 1, text)
+    assert spoke.cause.text == f"{text}\nit last said: bad shard"
 
 
 @pytest.mark.parametrize(
@@ -128,8 +130,8 @@ def test_what_mpirun_says_of_a_rank_that_aborted_is_its_cause(said: str, text: s
 def test_without_the_stand_in_the_rank_that_mpirun_names_is_named(said: str, text: str) -> None:
     outcome = ends(process("mpirun", 7, 7), first=False, mpirun=said)
 
-    assert (outcome.exit_code, outcome.process, outcome.cause) == (7, "rank 1", text)
-    assert (outcome.pid, outcome.ended) == (None, "mpirun ended with code 7")
+    assert (outcome.exit_code, outcome.cause.process, outcome.cause.text) == (7, "rank 1", text)
+    assert (outcome.cause.pid, outcome.cause.ended) == (None, "mpirun ended with code 7")
 
 
 def test_a_traceback_and_an_exit_code_of_its_own_go_before_mpi_s_words() -> None:
@@ -138,20 +140,20 @@ def test_a_traceback_and_an_exit_code_of_its_own_go_before_mpi_s_words() -> None
     left = msgspec.structs.replace(process("rank 1", 5, 3), raised_ns=4)
     chosen = ends(left, OTHER_ENDED, MPIRUN_KILLED, rank_1="cannot go on\n", mpirun=OPEN_MPI_4)
 
-    assert raised.cause.startswith("ValueError: no such shard: 7")
-    assert (chosen.exit_code, chosen.cause) == (3, "cannot go on")
+    assert raised.cause.text.startswith("ValueError: no such shard: 7")
+    assert (chosen.exit_code, chosen.cause.text) == (3, "cannot go on")
 
 
 def test_another_rank_s_abort_is_not_this_one_s() -> None:
-    assert "MPI_ABORT" not in ends(process("rank 0", 5, 3), MPIRUN_KILLED, first=False, mpirun=OPEN_MPI_4).cause
+    assert "MPI_ABORT" not in ends(process("rank 0", 5, 3), MPIRUN_KILLED, first=False, mpirun=OPEN_MPI_4).cause.text
 
 
 def test_a_rank_that_aborts_because_its_peer_is_gone_only_lost_it() -> None:
     outcome = ends(process("rank 0", 5, 15), process("rank 1", 6, KILL), MPIRUN_KILLED, first=False, rank_0=MPICH_LOST)
     alone = ends(process("rank 1", 4, 0), process("rank 0", 5, 15), MPIRUN_KILLED, first=False, rank_0=MPICH_LOST)
 
-    assert (outcome.rank, outcome.exit_code) == (1, 137)
-    assert alone.cause == "rank 1 of host algo-1 ended with 0, 1.0 s earlier; the others lost it"
+    assert (outcome.cause.rank, outcome.exit_code) == (1, 137)
+    assert alone.cause.text == "rank 1 of host algo-1 ended with 0, 1.0 s earlier; the others lost it"
 
 
 def test_a_rank_that_aborts_because_train_had_told_it_to_end_is_not_the_cause() -> None:
@@ -159,7 +161,7 @@ def test_a_rank_that_aborts_because_train_had_told_it_to_end_is_not_the_cause() 
 
     outcome = ends(process("rank 0", 5, 3), told, MPIRUN_KILLED, first=False, rank_1=MPICH)
 
-    assert (outcome.rank, outcome.exit_code) == (0, 3)
+    assert (outcome.cause.rank, outcome.exit_code) == (0, 3)
 
 
 @pytest.mark.parametrize(

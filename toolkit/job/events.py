@@ -12,14 +12,9 @@ from typing import Annotated
 from msgspec import Meta
 
 from toolkit.job.outcome import Exit, Ruled
+from toolkit.job.ranges import Count, ExitCode, Name, Seconds, SignalNumber
 from toolkit.job.restart import Restart
 from toolkit.records import Record
-
-Name = Annotated[str, Meta(min_length=1, max_length=255)]
-SignalNumber = Annotated[int, Meta(ge=1, le=64)]
-ExitCode = Annotated[int, Meta(ge=0, le=255)]
-Seconds = Annotated[float, Meta(ge=0.0, le=1e9)]
-Count = Annotated[int, Meta(ge=0, le=1 << 31)]
 
 
 class AllReady(Record, frozen=True, kw_only=True):

@@ -1,22 +1,20 @@
 """How processes and the job ended."""
 
 import signal
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
-from msgspec import Meta, field
+from msgspec import Meta
 
 from toolkit.exit_codes import of_signal
+from toolkit.job.cause import Cause
 from toolkit.job.restart import Restart
 from toolkit.job.stuck import Stuck
-from toolkit.records import Record
+from toolkit.records import Record, convert, decode
 from toolkit.status_pages import Raised
 
 # The first word of a failure text, as in sagemaker-training: what `train` was doing when a process failed.
 PhaseFailure = Literal["ExecuteUserScriptError", "InstallModuleError", "InstallRequirementsError"]
-# What a cause rests on: a reason (an exception, sys.exit, a signal, a crash's words), the last words of a process that
-# ended with a code of its own, or nothing that it said.
-Grounds = Literal["reason", "words", "nothing"]
 # The most that may pass between the first and the last process, where each process of a job is signalled. Slurm 22.05
 # on two busy cores took less than 0.1 s for most of 100 jobs.
 SIGNALLING_S = 5.0
@@ -86,11 +84,24 @@ class EarlyExit(Record, frozen=True, kw_only=True):
         """Return True if ranks that lost another one at *lost_ns* can have lost this one."""
         return self.at_ns <= lost_ns + SEEN_LATE_NS
 
-    def cause(self, lost_ns: int) -> str:
-        """Return the cause of a job whose first rank to lose this one failed at *lost_ns*."""
-        before_s = (lost_ns - self.at_ns) / 1e9
+    def cause(self, of: Cause) -> Cause:
+        """Return the cause of a job whose first rank to lose this one failed with the cause *of*."""
+        before_s = (of.failed_ns - self.at_ns) / 1e9
         when = f"{before_s:.1f} s earlier" if before_s >= 0.1 else "a moment earlier"
-        return f"{self.process} of host {self.host} ended with 0, {when}; the others lost it"
+        return Cause(
+            blame=of.blame,
+            kind=of.kind,
+            text=f"{self.process} of host {self.host} ended with 0, {when}; the others lost it",
+            process=self.process,
+            pid=self.pid,
+            rank=self.rank,
+            local_rank=self.local_rank,
+            ended="ended with code 0",
+            advice=WAIT_FOR_ALL,
+            primary=True,
+            lost=True,
+            failed_ns=self.at_ns,
+        )
 
 
 class Memory(Record, frozen=True, kw_only=True):
@@ -160,47 +171,42 @@ class Ended(Record, frozen=True, kw_only=True):
 class Outcome(Record, frozen=True, kw_only=True):
     """How the job ended on this host, computed once and never changed.
 
-    `primary`: the cause is one of its own, not collateral of another process's end. `failed_ns`: its time on this
-    host's monotonic clock.
-    `grounds`: what the cause is based on.
-    `here`: this host's part in the end of a job that another host caused ("was healthy").
-    `lost`: a rank here ended because another rank of the job was gone, or its launcher ended it for that.
-    `stuck`: where this host's ranks were in a hang. `fingerprint`: error and
-    place, for folding identical tracebacks; `identical_failures`: how many more ranks had ended with the same one so
-    far.
-    `preempted`: somebody outside the job ended the process that failed. `restarts`: the attempts before this one.
+    `host`: the one of the cause. `here`: this host's part in the end of a job that another host caused ("was healthy").
+    `stuck`: where this host's ranks were in a hang. `restarts`: the attempts before this one.
     `text`: the failure text that a framework plug-in wrote itself, "" for none.
     `lost_bytes`: output of this host that the console did not take.
     """
 
     status: Literal["succeeded", "failed", "stopped"]
     exit_code: int
-    blame: str = ""
-    kind: str = ""
-    cause: str = ""
-    traceback: str = ""
-    text: str = ""
     host: str = ""
-    process: str = ""
-    pid: int | None = None
-    rank: int | None = None
-    local_rank: int | None = None
-    ended: str = ""
-    grounds: Grounds = "reason"
-    advice: str = ""
+    cause: Cause = Cause()
+    text: str = ""
     here: str = ""
-    primary: bool = False
-    lost: bool = False
-    failed_ns: int = 0
     stuck: tuple[Stuck, ...] = ()
-    fingerprint: str = field(default="", name="same")
-    identical_failures: int = field(default=0, name="alike")
-    preempted: bool = False
     lost_bytes: int = 0
     command: tuple[str, ...] = ()
     exits: tuple[Exit, ...] = ()
     notes: tuple[str, ...] = ()
     restarts: tuple[Restart, ...] = ()
+
+
+def document(outcome: Outcome) -> dict[str, Any]:
+    """Return *outcome* as outcome.json has it: the fields of the cause stand beside the others."""
+    told: dict[str, Any] = {}
+    for name, value in msgspec.to_builtins(outcome).items():
+        told |= value if name == "cause" else {name: value}
+    return told
+
+
+def from_document(text: bytes, source: str) -> Outcome:
+    """Return the outcome in *text*, an outcome.json; *source* names the file in errors.
+
+    Raises:
+        ContractError: it is none.
+    """
+    told = decode(text, dict[str, Any], source)
+    return convert({**told, "cause": told}, Outcome, source)
 
 
 def dated(outcome: Outcome, ahead_ns: int) -> Outcome:
@@ -222,9 +228,8 @@ def dated(outcome: Outcome, ahead_ns: int) -> Outcome:
         for each in outcome.exits
     )
     restarts = (msgspec.structs.replace(each, failed_ns=date(each.failed_ns)) for each in outcome.restarts)
-    return msgspec.structs.replace(
-        outcome, failed_ns=date(outcome.failed_ns), exits=tuple(exits), restarts=tuple(restarts)
-    )
+    cause = msgspec.structs.replace(outcome.cause, failed_ns=date(outcome.cause.failed_ns))
+    return msgspec.structs.replace(outcome, cause=cause, exits=tuple(exits), restarts=tuple(restarts))
 
 
 def signal_name(number: int) -> str:

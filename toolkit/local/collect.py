@@ -13,13 +13,13 @@ import msgspec
 
 from toolkit.artifacts.pack import pack
 from toolkit.errors import ContractError, PlatformError
-from toolkit.job.outcome import Outcome
+from toolkit.job.outcome import Outcome, from_document
 from toolkit.local.report import last_values
 from toolkit.local.stage import Staged
 from toolkit.log import Log
 from toolkit.metrics.file import SampleFile, read
 from toolkit.metrics.sample import Sample
-from toolkit.records import Record, decode
+from toolkit.records import Record
 
 LAST_BYTES = 4096
 BATCH = 1000  # Samples in memory at a time: a long job has millions.
@@ -39,7 +39,7 @@ def outcomes(staged: Sequence[Staged]) -> dict[str, Outcome]:
     for host in staged:
         path = host.setup.base / "output" / "outcome.json"
         try:
-            told[host.setup.host] = decode(path.read_bytes(), Outcome, str(path))
+            told[host.setup.host] = from_document(path.read_bytes(), str(path))
         except (OSError, ContractError):
             pass  # The host was killed before it could write one; the report then has its exit code only.
     return told

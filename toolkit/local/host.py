@@ -74,7 +74,7 @@ class Host:
         if self.state.startswith("ended") and not (self._error or self._followed):
             told = collect.outcomes((self.staged,)).get(self.name)
             self._followed = told is not None and told.host not in ("", self.name)
-            self._error = told.cause.strip().rpartition("\n")[2] if told is not None and not self._followed else ""
+            self._error = told.cause.text.strip().rpartition("\n")[2] if told is not None and not self._followed else ""
 
     def progress(self, *, several: bool) -> HostProgress:
         """Return this host's progress as of the last `look`."""

@@ -67,20 +67,20 @@ def first_failure(lifecycle: Lifecycle, outcomes: Mapping[str, Outcome]) -> str:
 def accused(verdict: JobEnd, outcomes: Mapping[str, Outcome]) -> str:
     """Return the host that caused the failure; "" if none did, or for a hang of no single host."""
     told = outcomes.get(verdict.host)
-    return "" if told is not None and told.kind == "Hang" and not told.host else verdict.host
+    return "" if told is not None and told.cause.kind == "Hang" and not told.host else verdict.host
 
 
 def own_end(outcome: Outcome, host: str) -> str:
     """Return what happened on *host* itself, "" if it succeeded."""
     if outcome.status == "succeeded":
         return ""
-    if outcome.kind == "Hang":
+    if outcome.cause.kind == "Hang":
         return "hung"
     if outcome.status == "failed" and outcome.host not in ("", host):
         return f"{outcome.here or 'ended with it'}; host {outcome.host} was the cause"
-    if outcome.status == "failed" and outcome.process and outcome.ended:
-        return f"{outcome.process} {outcome.ended}"
-    return outcome.cause.partition("\n")[0]
+    if outcome.status == "failed" and outcome.cause.process and outcome.cause.ended:
+        return f"{outcome.cause.process} {outcome.cause.ended}"
+    return outcome.cause.text.partition("\n")[0]
 
 
 def failure_reason(verdict: JobEnd, vanished: bool, failure: str) -> str:

@@ -42,7 +42,8 @@ def on_clock(message: Message, offset_ns: int) -> Message:
         report, early = message.report, message.report.early
         if early is not None:
             early = msgspec.structs.replace(early, at_ns=_moved(early.at_ns, offset_ns))
-        report = msgspec.structs.replace(report, failed_ns=_moved(report.failed_ns, offset_ns), early=early)
+        cause = msgspec.structs.replace(report.cause, failed_ns=_moved(report.cause.failed_ns, offset_ns))
+        report = msgspec.structs.replace(report, cause=cause, early=early)
         return msgspec.structs.replace(message, report=report)
     if isinstance(message, Left):
         early = msgspec.structs.replace(message.early, at_ns=_moved(message.early.at_ns, offset_ns))

@@ -2,10 +2,10 @@
 
 import msgspec
 
-from toolkit.job.outcome import WAIT_FOR_ALL, EarlyExit
+from toolkit.job.outcome import EarlyExit
 from toolkit.job.stuck import Stuck, culprits, described
 from toolkit.peers.messages import EndReport
-from toolkit.peers.reports import HANG, named, vanished, worse
+from toolkit.peers.reports import HANG, named, vanished, with_cause, worse
 
 
 class Findings:
@@ -29,17 +29,17 @@ class Findings:
 
     @property
     def is_hang(self) -> bool:
-        return self.worst is not None and self.worst.kind == HANG
+        return self.worst is not None and self.worst.cause.kind == HANG
 
     def take(self, host: str, report: EndReport, *, whole: bool) -> None:
         """Take the report of a failure from *host* ("": made by the leader). Not *whole*: its short form."""
         self.note_early(report.early)
         first = self._first_news.get(host)
         if whole and first is not None and self.worst is first and _is_of_one_end(first, report):
-            self.worst = msgspec.structs.replace(report, failed_ns=first.failed_ns)
+            self.worst = with_cause(report, failed_ns=first.cause.failed_ns)
         else:
             self.worst = worse(self.worst, report)
-        if report.fingerprint:
+        if report.cause.fingerprint:
             self._by_fingerprint[report.host] = report
         if not whole:
             self._first_news[host] = report
@@ -51,19 +51,19 @@ class Findings:
         report = vanished(host, how, at_ns)
         before = self._gone
         if before is None:
-            self._gone, self._gone_cause = report, report.cause
+            self._gone, self._gone_cause = report, report.cause.text
             return report
         cause = f"{self._gone_cause}\n{named(self._gone_hosts[1:])} vanished, too"
         if len(of) == len(self._gone_hosts):
             cause += ": perhaps this host, which leads, is the one that is cut off"
-        self._gone = msgspec.structs.replace(before, cause=cause, failed_ns=min(before.failed_ns, at_ns))
+        self._gone = with_cause(before, text=cause, failed_ns=min(before.cause.failed_ns, at_ns))
         if self.worst is before:
             self.worst = self._gone  # The same report, with all hosts.
         return self._gone
 
     def note(self, host: str, report: EndReport) -> None:
         """Take from *report* what *host* knows besides its own failure."""
-        if report.kind == HANG:
+        if report.cause.kind == HANG:
             self._stuck[host] = report.stuck
         self.note_early(report.early)
         if report.said:
@@ -79,59 +79,46 @@ class Findings:
     def whole(self, report: EndReport, hosts: tuple[str, ...]) -> EndReport:
         """Return *report* with what all *hosts* (the first is the leader) know: where the ranks are in a hang, and how
         many more ranks ended with the same traceback."""
-        if report.kind == HANG:
+        if report.cause.kind == HANG:
             found = {host: self._stuck.get(host, ()) for host in hosts}
-            cause = "; ".join((report.cause, *described(found, alone=False)))
+            cause = "; ".join((report.cause.text, *described(found, alone=False)))
             accused = {host for host, _ in culprits(found)}
             # If no host or several are named, the cause belongs to the job, not to a host.
             one = len(accused) == 1
             host = accused.pop() if one else hosts[0]
-            report = msgspec.structs.replace(report, cause=cause, host=host, of_job=not one)
+            report = msgspec.structs.replace(with_cause(report, text=cause), host=host, of_job=not one)
         report = _with_abort(report, self._said)
         same = [
             each
             for each in self._by_fingerprint.values()
-            if report.fingerprint and each.fingerprint == report.fingerprint
+            if report.cause.fingerprint and each.cause.fingerprint == report.cause.fingerprint
         ]
-        return msgspec.structs.replace(
-            report,
-            identical_failures=max(sum(1 + each.identical_failures for each in same) - 1, report.identical_failures),
-        )
+        more = max(sum(1 + each.cause.identical_failures for each in same) - 1, report.cause.identical_failures)
+        return with_cause(report, identical_failures=more)
 
 
 def blamed(worst: EndReport, early: EarlyExit | None) -> EndReport:
     """Return *worst*; if its rank only lost a peer that had ended with 0 before (*early*), the report of that peer."""
-    if worst.primary or not worst.lost or early is None or not early.explains(worst.failed_ns):
+    if worst.cause.primary or not worst.cause.lost or early is None or not early.explains(worst.cause.failed_ns):
         return worst
     return EndReport(
         host=early.host,
         exit_code=worst.exit_code,
-        primary=True,
-        failed_ns=early.at_ns,
-        blame=worst.blame,
-        kind=worst.kind,
-        cause=early.cause(worst.failed_ns),
-        process=early.process,
-        pid=early.pid,
-        rank=early.rank,
-        local_rank=early.local_rank,
-        ended="ended with code 0",
-        advice=WAIT_FOR_ALL,
-        lost=True,
+        cause=early.cause(worst.cause),
     )
 
 
 def _with_abort(report: EndReport, seen: EndReport | None) -> EndReport:
     """Return *report*, of a rank that MPI aborted, with the text that mpirun printed about it on another host (*seen*).
     Open MPI does not write to the rank's own stderr that it called MPI_Abort, or which MPI call failed."""
-    if seen is None or report.rank is None or report.rank != seen.said_of or seen.host == report.host:
+    if seen is None or report.cause.rank is None or report.cause.rank != seen.said_of or seen.host == report.host:
         return report
-    if report.grounds == "reason" or report.lost:
+    if report.cause.grounds == "reason" or report.cause.lost:
         return report
-    cause = seen.said if report.grounds == "nothing" else f"{seen.said}\nit last said: {report.cause}"
-    return msgspec.structs.replace(report, cause=cause, said=seen.said, said_of=seen.said_of)
+    cause = seen.said if report.cause.grounds == "nothing" else f"{seen.said}\nit last said: {report.cause.text}"
+    return msgspec.structs.replace(with_cause(report, text=cause), said=seen.said, said_of=seen.said_of)
 
 
 def _is_of_one_end(one: EndReport, other: EndReport) -> bool:
     """True if both reports are about the same process."""
-    return (one.host, one.process, one.pid) == (other.host, other.process, other.pid)
+    return (one.host, one.cause.process, one.cause.pid) == (other.host, other.cause.process, other.cause.pid)

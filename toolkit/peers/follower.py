@@ -54,6 +54,7 @@ from toolkit.peers.reports import (
     other_key,
     silent,
     vanished,
+    with_cause,
     worse,
 )
 
@@ -169,7 +170,7 @@ class Follower:
             self._stopped_s = self._stopped_s or now_s
             self._signal = message.signal
         if isinstance(message, Failing | Evidence | HostEnded) and message.report is not None and message.report.failed:
-            if self._own is None and message.report.kind != HANG:
+            if self._own is None and message.report.cause.kind != HANG:
                 first = (Failing(report=light(message.report), whole=False),)
             self._own = worse(self._own, message.report)
             self._told_here = True
@@ -254,7 +255,7 @@ class Follower:
         declared gone, and comes back, learns that it is the cause itself."""
         if self.verdict is None or not self.verdict.failed or not isinstance(message, Failing | Evidence | HostEnded):
             return message
-        if message.report is not None and message.report.primary:
+        if message.report is not None and message.report.cause.primary:
             return message
         return msgspec.structs.replace(message, report=self.verdict)
 
@@ -296,7 +297,7 @@ class Follower:
             how += f" (host {self._me} itself had been paused for {self._paused_s:.1f} s)"
         lost = vanished(self._leader, how, at_ns)
         known = worse(self._heard_of, self._own)
-        cause = known if known is not None and known.primary and not exact else worse(known, lost) or lost
+        cause = known if known is not None and known.cause.primary and not exact else worse(known, lost) or lost
         if not self._stopped:
             return self._settle(cause)
         ranks_ended = AllRanksEnded()  # As far as this host can know.
@@ -304,14 +305,9 @@ class Follower:
         if self._heard_of is None and self._own is None and not left_first:
             # A leader may end before its followers: it got a second stop signal, or SIGKILL at its platform's deadline.
             why = f"host {self._leader} vanished while the job was stopping: {how}"
-            stopped = {
-                "exit_code": of_signal(self._signal),
-                "stopped": True,
-                "blame": "",
-                "kind": "Stopped",
-                "cause": why,
-            }
-            return [*self._settle(msgspec.structs.replace(lost, primary=False, **stopped)), ranks_ended]
+            stopped = with_cause(lost, primary=False, blame="", kind="Stopped", text=why)
+            stopped = msgspec.structs.replace(stopped, exit_code=of_signal(self._signal), stopped=True)
+            return [*self._settle(stopped), ranks_ended]
         return [*self._settle(cause), ranks_ended]
 
     def _fail_here(self, report: EndReport) -> list[Action]:

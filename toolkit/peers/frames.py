@@ -91,11 +91,12 @@ def encode(message: Message) -> bytes:
     while len(encoded) > LARGEST_BYTES - MAC_BYTES and isinstance(message, Failing | Evidence | HostEnded | Verdict):
         report = message.report
         assert report is not None
-        if report.traceback:
-            report = msgspec.structs.replace(report, traceback=report.traceback[len(report.traceback) // 2 + 1 :])
+        cause = report.cause
+        if cause.traceback:
+            cause = msgspec.structs.replace(cause, traceback=cause.traceback[len(cause.traceback) // 2 + 1 :])
         else:
-            report = msgspec.structs.replace(report, cause=report.cause[: len(report.cause) // 2])
-        message = msgspec.structs.replace(message, report=report)
+            cause = msgspec.structs.replace(cause, text=cause.text[: len(cause.text) // 2])
+        message = msgspec.structs.replace(message, report=msgspec.structs.replace(report, cause=cause))
         encoded = msgspec.json.encode(message)
     return encoded
 

@@ -9,6 +9,7 @@ not depend on the number of hosts: with 10,000 hosts every message may come 10,0
 
 import msgspec
 
+from toolkit.job.cause import Cause
 from toolkit.job.events import (
     AllRanksEnded,
     AllReady,
@@ -74,6 +75,7 @@ from toolkit.peers.reports import (
     shared,
     stopped,
     vanished,
+    with_cause,
 )
 
 # The furthest that a rank can have come.
@@ -137,7 +139,7 @@ class Leader:
         report = self.verdict
         if report is None or not report.failed:
             cause = f"another train of this job is already host {host}: this one started second, or again"
-            report = msgspec.structs.replace(vanished(host, "", now_ns), cause=cause)
+            report = with_cause(vanished(host, "", now_ns), text=cause)
         return self._welcome(now_ns), Verdict(report=report)
 
     def _welcome(self, now_ns: int) -> Welcome:
@@ -335,7 +337,9 @@ class Leader:
         if not any(self._ranks_left.get(host) != 0 for host in self._unended):
             return []
         lost = EndReport(
-            host=self._me, exit_code=1, failed_ns=now_ns, blame="user", kind="ExecuteUserScriptError", lost=True
+            host=self._me,
+            exit_code=1,
+            cause=Cause(failed_ns=now_ns, blame="user", kind="ExecuteUserScriptError", lost=True),
         )
         return self._fail("", blamed(lost, self._findings.early), now_s)
 
@@ -412,7 +416,7 @@ class Leader:
             assert found is not None
             worst = blamed(found, self._findings.early)
             # All hosts have reported. A cause that only its consequences show waits EARLY_S for a direct one.
-            known = not self._untold and worst.primary and (found.primary or since_s >= EARLY_S)
+            known = not self._untold and worst.cause.primary and (found.cause.primary or since_s >= EARLY_S)
             if late or known:
                 return self._settle_or_repeat(worst, self._failing_s, now_s)
             return []
@@ -429,9 +433,9 @@ class Leader:
         if not self._budget.allowed:
             return self._settle(worst, now_s)
         failure = Failure(
-            kind=worst.kind,
+            kind=worst.cause.kind,
             exit_code=worst.exit_code,
-            preempted=worst.preempted,
+            preempted=worst.cause.preempted,
             began=self.barrier.opened,
             stopped=self._stop is not None,
             gone=tuple(sorted(self.members.gone)),
@@ -454,11 +458,11 @@ class Leader:
         restart = Restart(
             attempt=self._attempt + 1,
             host="" if worst.of_job else worst.host,
-            cause=worst.cause,
-            process=worst.process,
-            rank=worst.rank,
+            cause=worst.cause.text,
+            process=worst.cause.process,
+            rank=worst.cause.rank,
             exit_code=worst.exit_code,
-            failed_ns=worst.failed_ns,
+            failed_ns=worst.cause.failed_ns,
             counted=self._budget.counts(failure, self._came),
         )
         self._budget = self._budget.after(failure, self._came)

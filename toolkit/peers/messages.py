@@ -10,72 +10,35 @@ from typing import Annotated
 
 from msgspec import Meta, field
 
-from toolkit.job.events import (
-    Count,
-    DaemonEnded,
-    ExitCode,
-    Launch,
-    LeaderDone,
-    Name,
-    NextAttempt,
-    Seconds,
-    Stalled,
-    Stop,
-)
-from toolkit.job.outcome import EarlyExit, Grounds
+from toolkit.job.cause import Cause
+from toolkit.job.events import DaemonEnded, Launch, LeaderDone, NextAttempt, Stalled, Stop
+from toolkit.job.outcome import EarlyExit
+from toolkit.job.ranges import Count, ExitCode, Name, Nanoseconds, Rank, Seconds
 from toolkit.job.restart import Steps
 from toolkit.job.stuck import Stuck
 from toolkit.records import Record
 
-Nanoseconds = Annotated[int, Meta(ge=-(1 << 62), le=1 << 62)]
-Rank = Annotated[int, Meta(ge=0, le=1 << 24)]
 StepNumber = Annotated[int, Meta(ge=-(1 << 62), le=1 << 62)]
 
 
 class EndReport(Record, frozen=True, kw_only=True):
     """How one host's part failed or ended.
 
-    `primary`: a cause of its own, not collateral of another process's end. `failed_ns`: when, on the sender's monotonic
-    clock; on the wire on the leader's (`on_clock`). 0: not known.
-    `stopped`: ended by a stop signal. A report with exit_code 0 that is neither says: all well. `identical_failures`:
-    how many more ranks ended with a traceback of the same `fingerprint`. `lost`: a rank of the host ended because
-    another rank of the job was gone.
+    `stopped`: ended by a stop signal. A report with exit_code 0 that is neither says: all well.
     `early`: the first rank of the host that ended with 0. `stuck`: where the host's ranks are in a hang. `of_job`: no
     one host is the cause. `said`: what mpirun, on another host than `said_of`, says of that rank's abort.
-    `grounds`: what the cause rests on.
     """
 
     host: Name
     exit_code: ExitCode
-    primary: bool = False
     stopped: bool = False
-    failed_ns: Nanoseconds = 0
-    blame: str = ""
-    kind: str = ""
-    cause: str = ""
-    traceback: str = ""
-    process: str = ""
-    pid: Count | None = None
-    rank: Rank | None = None
-    local_rank: Rank | None = None
-    ended: str = ""
-    grounds: Grounds = "reason"
-    advice: str = ""
+    cause: Cause = Cause()
     idle_s: Seconds = 0.0
     stuck: tuple[Stuck, ...] = ()
     of_job: bool = False
-    fingerprint: str = field(default="", name="same")
-    identical_failures: Count = field(default=0, name="alike")
-    preempted: bool = False
-    lost: bool = False
     early: EarlyExit | None = None
     said: str = ""
     said_of: Rank | None = None
-
-    @property
-    def blames_an_early_exit(self) -> bool:
-        """True if the cause is a rank that ended with 0, and was lost by the others."""
-        return self.primary and self.lost
 
     @property
     def failed(self) -> bool:

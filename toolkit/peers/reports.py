@@ -4,6 +4,7 @@ others."""
 import msgspec
 
 from toolkit import exit_codes
+from toolkit.job.cause import Cause
 from toolkit.job.events import Hang, PeerFailed
 from toolkit.peers.messages import EndReport
 
@@ -13,7 +14,7 @@ LEAST_TEXT = 1024
 # Of hosts that wait for something, how many are told of.
 MOST = 3
 # What first news may hold of each text.
-FIRST_NEWS = {"cause": 380, "ended": 100, "advice": 80, "fingerprint": 0, "process": 80, "kind": 80}
+FIRST_NEWS = {"text": 370, "ended": 100, "advice": 80, "fingerprint": 0, "process": 80, "kind": 80}
 HANG = "Hang"
 
 
@@ -22,11 +23,9 @@ def vanished(host: str, how: str, at_ns: int) -> EndReport:
     return EndReport(
         host=host,
         exit_code=exit_codes.TEMPORARY_FAILURE,
-        primary=True,
-        failed_ns=at_ns,
-        blame="platform",
-        kind="PlatformError",
-        cause=f"host {host} vanished: {how}",
+        cause=Cause(
+            primary=True, failed_ns=at_ns, blame="platform", kind="PlatformError", text=f"host {host} vanished: {how}"
+        ),
     )
 
 
@@ -53,11 +52,7 @@ def in_vain(missing: list[str], join_s: float, at_ns: int, *, came: bool = False
     return EndReport(
         host=known[0] if came and known else missing[0],
         exit_code=exit_codes.TEMPORARY_FAILURE,
-        primary=True,
-        failed_ns=at_ns,
-        blame="platform",
-        kind="PlatformError",
-        cause=cause,
+        cause=Cause(primary=True, failed_ns=at_ns, blame="platform", kind="PlatformError", text=cause),
     )
 
 
@@ -65,7 +60,7 @@ def no_leader(leader: str, join_s: float, at_ns: int, hint: str) -> EndReport:
     """Return the report of a follower that has not met its leader in time."""
     report = in_vain([leader], join_s, at_ns, waits={})
     cause = f"waited {join_s:g} s in vain for host {leader}, the leader (TOOLKIT_JOIN_S){hint}"
-    return msgspec.structs.replace(report, cause=cause)
+    return with_cause(report, text=cause)
 
 
 def of_what(hosts: list[str], waits: dict[str, str]) -> str:
@@ -82,11 +77,13 @@ def other_key(host: str, leader: str = "") -> EndReport:
     return EndReport(
         host=host,
         exit_code=exit_codes.MISCONFIGURED,
-        primary=True,
-        blame="user",
-        kind="ClientError",
-        cause=f"{who}: its TOOLKIT_JOB_SECRET, or the job's documents, differ from the leader's",
-        advice="Give every host the same secret, job name, hosts and hyperparameters",
+        cause=Cause(
+            primary=True,
+            blame="user",
+            kind="ClientError",
+            text=f"{who}: its TOOLKIT_JOB_SECRET, or the job's documents, differ from the leader's",
+            advice="Give every host the same secret, job name, hosts and hyperparameters",
+        ),
     )
 
 
@@ -95,13 +92,15 @@ def shared_address(me: str, one: str, other: str, address: str) -> EndReport:
     return EndReport(
         host=me,
         exit_code=exit_codes.MISCONFIGURED,
-        primary=True,
-        blame="user",
-        kind="ClientError",
-        cause=f"hosts {one} and {other} both have the address {address}, seen from host {me}, but are two machines or"
-        " containers: one of the two names leads to the other host",
-        advice="Correct their entries in the name service or in /etc/hosts, or give every host all addresses:"
-        f" TOOLKIT_HOST_ADDRESSES={one}=ADDRESS,{other}=ADDRESS",
+        cause=Cause(
+            primary=True,
+            blame="user",
+            kind="ClientError",
+            text=f"hosts {one} and {other} both have the address {address}, seen from host {me}, but are two machines"
+            " or containers: one of the two names leads to the other host",
+            advice="Correct their entries in the name service or in /etc/hosts, or give every host all addresses:"
+            f" TOOLKIT_HOST_ADDRESSES={one}=ADDRESS,{other}=ADDRESS",
+        ),
     )
 
 
@@ -110,24 +109,32 @@ def worse(one: EndReport | None, other: EndReport | None) -> EndReport | None:
     last)."""
     if one is None or other is None:
         return one or other
-    return min(one, other, key=lambda report: (not report.primary, not report.failed_ns, report.failed_ns))
+
+    def place(report: EndReport) -> tuple[bool, bool, int]:
+        return not report.cause.primary, not report.cause.failed_ns, report.cause.failed_ns
+
+    return min(one, other, key=place)
 
 
 def news(report: EndReport) -> str:
     """Return in one line who failed. What a rank failed of is said once, at the end of the host's log."""
-    if not report.process:
-        return f"host {report.host} failed: {report.cause.splitlines()[0] if report.cause else report.ended}"
-    who = f"{report.process} of host {report.host}"
-    if report.lost:
-        return (
-            f"{who} {'ended while others trained' if report.blames_an_early_exit else 'lost another rank of the job'}"
-        )
-    return f"{who} failed: {report.ended}" if report.ended else f"{who} failed"
+    cause = report.cause
+    if not cause.process:
+        return f"host {report.host} failed: {cause.text.splitlines()[0] if cause.text else cause.ended}"
+    who = f"{cause.process} of host {report.host}"
+    if cause.lost:
+        return f"{who} {'ended while others trained' if cause.is_early_exit else 'lost another rank of the job'}"
+    return f"{who} failed: {cause.ended}" if cause.ended else f"{who} failed"
 
 
 def event_of(report: EndReport) -> PeerFailed | Hang:
     """Return the event that *report*, of another host or of the whole job, is for this host's ranks."""
-    return Hang(seconds=report.idle_s) if report.kind == HANG else PeerFailed(text=news(report))
+    return Hang(seconds=report.idle_s) if report.cause.kind == HANG else PeerFailed(text=news(report))
+
+
+def with_cause(report: EndReport, **changes: object) -> EndReport:
+    """Return *report* with *changes* of its cause."""
+    return msgspec.structs.replace(report, cause=msgspec.structs.replace(report.cause, **changes))
 
 
 def named(hosts: list[str]) -> str:
@@ -138,16 +145,17 @@ def named(hosts: list[str]) -> str:
 
 def light(report: EndReport) -> EndReport:
     """Return *report* as first news, which must be quick, and pass where larger messages are lost: about 1 KB."""
-    texts = {name: getattr(report, name)[:most] for name, most in FIRST_NEWS.items()}
-    return msgspec.structs.replace(report, traceback="", stuck=(), **texts)
+    texts = {name: getattr(report.cause, name)[:most] for name, most in FIRST_NEWS.items()}
+    return msgspec.structs.replace(with_cause(report, traceback="", **texts), stuck=())
 
 
 def shared(report: EndReport, hosts: int) -> EndReport:
     """Return *report* as *hosts* hosts can be told: of a traceback the end, of a cause the beginning."""
     most = max(FAN_OUT // hosts, LEAST_TEXT)
-    if len(report.cause) <= most and len(report.traceback) <= most:
+    text, traceback = report.cause.text, report.cause.traceback
+    if len(text) <= most and len(traceback) <= most:
         return report
-    return msgspec.structs.replace(report, cause=report.cause[:most], traceback=report.traceback[-most:])
+    return with_cause(report, text=text[:most], traceback=traceback[-most:])
 
 
 def hung(me: str, idle_s: float, now_ns: int) -> EndReport:
@@ -155,11 +163,13 @@ def hung(me: str, idle_s: float, now_ns: int) -> EndReport:
     return EndReport(
         host=me,
         exit_code=exit_codes.TIMED_OUT,
-        primary=True,
-        failed_ns=now_ns - int(idle_s * 1e9),
-        blame="user",
-        kind=HANG,
-        cause=f"no rank of any host has written or computed anything for {idle_s:.0f} s (TOOLKIT_STALL_S)",
+        cause=Cause(
+            primary=True,
+            failed_ns=now_ns - int(idle_s * 1e9),
+            blame="user",
+            kind=HANG,
+            text=f"no rank of any host has written or computed anything for {idle_s:.0f} s (TOOLKIT_STALL_S)",
+        ),
         idle_s=idle_s,
     )
 
@@ -170,10 +180,7 @@ def not_ended(missing: list[str], finish_timeout_s: float) -> EndReport:
     return EndReport(
         host=missing[0],
         exit_code=exit_codes.TEMPORARY_FAILURE,
-        primary=True,
-        blame="platform",
-        kind="PlatformError",
-        cause=cause,
+        cause=Cause(primary=True, blame="platform", kind="PlatformError", text=cause),
     )
 
 
@@ -181,5 +188,8 @@ def stopped(host: str, signal: int, what: str) -> EndReport:
     """Return the report of *host*, which was to stop because of *signal*, and of which nothing more is known than
     *what* it did."""
     return EndReport(
-        host=host, exit_code=exit_codes.of_signal(signal), stopped=True, kind="Stopped", cause=f"host {host} {what}"
+        host=host,
+        exit_code=exit_codes.of_signal(signal),
+        stopped=True,
+        cause=Cause(kind="Stopped", text=f"host {host} {what}"),
     )

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from toolkit.job.job import Folders
-from toolkit.job.outcome import Outcome
+from toolkit.job.outcome import Outcome, document
 from toolkit.job.plan import quoted
 from toolkit.log import Log
 from toolkit.masking.text import mask_arguments
@@ -56,7 +56,7 @@ def _say(_folders: Folders, outcome: Outcome, log: Log) -> None:
         log.info("Reporting training SUCCESS")
     elif outcome.status == "stopped":
         # A stop is no failure, and must not match a search for failures.
-        log.warning(f"Training was stopped, exit code {outcome.exit_code}: {outcome.cause}")
+        log.warning(f"Training was stopped, exit code {outcome.exit_code}: {outcome.cause.text}")
     else:
         log.error("Reporting training FAILURE")
         if not log.brief:
@@ -105,10 +105,10 @@ def failure_text(outcome: Outcome, *, limit: int = LIMIT) -> str:
     """
     if outcome.text:
         return _own(outcome, limit)
-    head = f"{_cut(outcome.kind or 'Framework Error', 80)}:\nExitCode {outcome.exit_code}\n"
+    head = f"{_cut(outcome.cause.kind or 'Framework Error', 80)}:\nExitCode {outcome.exit_code}\n"
     place = _cut(_place(outcome), 300)
     extra = f'\nExtraInfo "{place}"' if place else ""
-    cause = f'ErrorMessage "{_cut(outcome.cause, limit - len(head) - len(extra) - 15)}"'
+    cause = f'ErrorMessage "{_cut(outcome.cause.text, limit - len(head) - len(extra) - 15)}"'
     text = f"{head}{cause}{extra}"
     room = limit - len(text) - len('\nCommand ""')
     if outcome.command and room >= 16:
@@ -120,26 +120,26 @@ def failure_text(outcome: Outcome, *, limit: int = LIMIT) -> str:
 def _own(outcome: Outcome, limit: int) -> str:
     head, _, rest = outcome.text.partition("\n")
     room = limit - len(head) - len("\n...")
-    if len(outcome.text) <= limit or not outcome.kind.endswith(" Error") or room < 0:
+    if len(outcome.text) <= limit or not outcome.cause.kind.endswith(" Error") or room < 0:
         return _cut(outcome.text, limit)
     return f"{head}\n...{rest[-room:]}"
 
 
 def _place(outcome: Outcome) -> str:
     """Return who failed and how: "host algo-2, rank 3 (local rank 1), pid 71: killed by SIGKILL"."""
-    rank = "" if outcome.rank is None else f"rank {outcome.rank}"
-    if rank and outcome.local_rank is not None:
-        rank += f" (local rank {outcome.local_rank})"
+    rank = "" if outcome.cause.rank is None else f"rank {outcome.cause.rank}"
+    if rank and outcome.cause.local_rank is not None:
+        rank += f" (local rank {outcome.cause.local_rank})"
     parts = (
         f"host {outcome.host}" if outcome.host else "",
-        rank or outcome.process,
-        f"pid {outcome.pid}" if outcome.pid is not None else "",
+        rank or outcome.cause.process,
+        f"pid {outcome.cause.pid}" if outcome.cause.pid is not None else "",
     )
-    where = ": ".join(filter(None, (", ".join(filter(None, parts)), outcome.ended)))
-    if outcome.identical_failures:
-        more = outcome.identical_failures
+    where = ": ".join(filter(None, (", ".join(filter(None, parts)), outcome.cause.ended)))
+    if outcome.cause.identical_failures:
+        more = outcome.cause.identical_failures
         where += f"; {more} more rank{'s' if more > 1 else ''} with the same traceback"
-    return ". ".join(filter(None, (where, outcome.advice)))
+    return ". ".join(filter(None, (where, outcome.cause.advice)))
 
 
 def _cut(text: str, room: int) -> str:
@@ -151,10 +151,10 @@ def _rest(outcome: Outcome) -> str:
     if outcome.text:
         return "" if outcome.text == failure_text(outcome) else f"\n\n{outcome.text}"
     parts = []
-    if outcome.cause not in failure_text(outcome):
-        parts.append(outcome.cause)
-    if outcome.traceback.strip() != outcome.cause.strip():
-        parts.append(outcome.traceback)
+    if outcome.cause.text not in failure_text(outcome):
+        parts.append(outcome.cause.text)
+    if outcome.cause.traceback.strip() != outcome.cause.text.strip():
+        parts.append(outcome.cause.traceback)
     if outcome.lost_bytes:
         parts.append(
             f"{outcome.lost_bytes} bytes of this host's output did not reach the console (notes in {OUTCOME})."
@@ -163,7 +163,7 @@ def _rest(outcome: Outcome) -> str:
 
 
 def _story(outcome: Outcome) -> str:
-    return msgspec.json.format(msgspec.json.encode(_as_text(msgspec.to_builtins(outcome))), indent=2).decode() + "\n"
+    return msgspec.json.format(msgspec.json.encode(_as_text(document(outcome))), indent=2).decode() + "\n"
 
 
 def _as_text(value: Any) -> Any:
@@ -189,9 +189,7 @@ def masked(outcome: Outcome, log: Log) -> Outcome:
 
     return msgspec.structs.replace(
         outcome,
-        cause=mask(outcome.cause),
-        traceback=mask(outcome.traceback),
-        fingerprint=mask(outcome.fingerprint),
+        cause=outcome.cause.masked(mask),
         stuck=tuple(
             msgspec.structs.replace(each, file=mask(each.file), function=mask(each.function)) for each in outcome.stuck
         ),

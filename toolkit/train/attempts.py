@@ -60,7 +60,9 @@ class Attempts:
         """Decide on a host without a link: return *outcome*, or the restart that begins another attempt."""
         if not self._budget.allowed or outcome.status != "failed" or len(self._job.cluster.hosts) > 1:
             return outcome
-        failure = Failure(kind=outcome.kind, exit_code=outcome.exit_code, preempted=outcome.preempted, stopped=stopped)
+        failure = Failure(
+            kind=outcome.cause.kind, exit_code=outcome.exit_code, preempted=outcome.cause.preempted, stopped=stopped
+        )
         steps = self.steps()
         refusal = self._budget.refusal(failure, steps)
         if refusal:
@@ -69,11 +71,11 @@ class Attempts:
         restart = Restart(
             attempt=self.number + 1,
             host=outcome.host,
-            cause=outcome.cause,
-            process=outcome.process,
-            rank=outcome.rank,
+            cause=outcome.cause.text,
+            process=outcome.cause.process,
+            rank=outcome.cause.rank,
             exit_code=outcome.exit_code,
-            failed_ns=outcome.failed_ns,
+            failed_ns=outcome.cause.failed_ns,
             counted=self._budget.counts(failure, steps),
         )
         self._budget = self._budget.after(failure, steps)
@@ -98,8 +100,9 @@ class Attempts:
         """Return the job's *outcome* with its earlier attempts."""
         if not self._restarts:
             return outcome
-        ended = "; ".join(part for part in (outcome.ended, times(len(self._restarts))) if part)
-        return msgspec.structs.replace(outcome, ended=ended, restarts=self._restarts)
+        ended = "; ".join(part for part in (outcome.cause.ended, times(len(self._restarts))) if part)
+        cause = msgspec.structs.replace(outcome.cause, ended=ended)
+        return msgspec.structs.replace(outcome, cause=cause, restarts=self._restarts)
 
     def _checkpoints(self) -> set[tuple[int, int, int]]:
         """Return (inode, time, size) of each file and folder below the checkpoint folder, to detect changes.

@@ -25,8 +25,11 @@ from toolkit.verdict import early, judge, mpi
 STOPPED_S = 15.0
 # How many of the needs that this host waits for it tells the others.
 SHOWN = 4
-# Characters of what mpirun says of a rank's abort.
+# Characters of what mpirun says of a rank's abort; of a cause, its traceback and its fingerprint.
 SAID = 1024
+TEXT = 8192
+TRACEBACK = 65536
+FINGERPRINT = 1024
 
 
 class Coordinator:
@@ -180,7 +183,7 @@ class Coordinator:
         """Log the job's cause at once where this host knew a collateral failure only: its own ranks may take long to
         end."""
         text = news(verdict)
-        elsewhere = verdict.failed and verdict.host != self._job.cluster.current and verdict.kind != HANG
+        elsewhere = verdict.failed and verdict.host != self._job.cluster.current and verdict.cause.kind != HANG
         if elsewhere and text != self._named:
             self._log.error(text)
 
@@ -193,68 +196,45 @@ class Coordinator:
         return judge.failed(self._job, msgspec.structs.replace(so_far, memory=self._memory()))
 
     def _report(self, outcome: Outcome) -> EndReport:
-        mask = self._log.mask
+        cause = outcome.cause.masked(self._log.mask)
+        cause = msgspec.structs.replace(
+            cause,
+            text=cause.text[:TEXT],
+            traceback=cause.traceback[-TRACEBACK:],
+            fingerprint=cause.fingerprint[:FINGERPRINT],
+            failed_ns=cause.failed_ns or time.monotonic_ns(),
+        )
+        me = self._job.cluster.current
         return EndReport(
-            host=self._job.cluster.current,
+            host=me,
             exit_code=outcome.exit_code,
-            primary=outcome.primary,
             stopped=outcome.status == "stopped",
-            failed_ns=outcome.failed_ns or time.monotonic_ns(),
-            blame=outcome.blame,
-            kind=outcome.kind,
-            cause=mask(outcome.cause)[:8192],
-            traceback=mask(outcome.traceback)[-65536:],
-            process=outcome.process,
-            pid=outcome.pid,
-            rank=outcome.rank,
-            local_rank=outcome.local_rank,
-            ended=outcome.ended,
-            grounds=outcome.grounds,
-            advice=outcome.advice,
+            cause=cause,
             stuck=outcome.stuck,
-            fingerprint=mask(outcome.fingerprint)[:1024],
-            identical_failures=outcome.identical_failures,
-            preempted=outcome.preempted,
-            lost=outcome.lost,
-            early=early.first(self._job.cluster.current, outcome.exits),
+            early=early.first(me, outcome.exits),
         )
 
     def _final(self, outcome: Outcome, verdict: EndReport) -> Outcome:
         me = self._job.cluster.current
-        own = verdict.host == me and verdict.exit_code == outcome.exit_code and verdict.kind != HANG
-        own = own and bool(outcome.primary or outcome.process) and not verdict.blames_an_early_exit
-        if own:
-            cause = verdict.cause if verdict.said else outcome.cause
-            return msgspec.structs.replace(
-                outcome, cause=cause, identical_failures=max(outcome.identical_failures, verdict.identical_failures)
-            )
+        ours, theirs = outcome.cause, verdict.cause
+        own = verdict.host == me and verdict.exit_code == outcome.exit_code and theirs.kind != HANG
+        if own and (ours.primary or ours.process) and not theirs.is_early_exit:
+            more = max(ours.identical_failures, theirs.identical_failures)
+            text = theirs.text if verdict.said else ours.text
+            cause = msgspec.structs.replace(ours, text=text, identical_failures=more)
+            return msgspec.structs.replace(outcome, cause=cause)
         if verdict.exit_code == 0:
             return outcome
         if verdict.stopped and outcome.status == "stopped" and outcome.exit_code == verdict.exit_code:
             return outcome
-        here = "" if verdict.host == me or verdict.kind == HANG else _part(outcome, verdict)
+        here = "" if verdict.host == me or theirs.kind == HANG else _part(outcome, verdict)
+        ended = "; ".join(part for part in (theirs.ended, f"this host, {me}, {here}" if here else "") if part)
         return Outcome(
             status="stopped" if verdict.stopped else "failed",
             exit_code=verdict.exit_code,
-            blame=verdict.blame,
-            kind=verdict.kind,
-            cause=verdict.cause,
-            traceback=verdict.traceback,
             host="" if verdict.of_job else verdict.host,
-            process=verdict.process,
-            pid=verdict.pid,
-            rank=verdict.rank,
-            local_rank=verdict.local_rank,
-            ended="; ".join(part for part in (verdict.ended, f"this host, {me}, {here}" if here else "") if part),
-            grounds=verdict.grounds,
+            cause=msgspec.structs.replace(theirs, ended=ended),
             here=here,
-            advice=verdict.advice,
-            primary=verdict.primary,
-            lost=verdict.lost,
-            failed_ns=verdict.failed_ns,
-            fingerprint=verdict.fingerprint,
-            identical_failures=verdict.identical_failures,
-            preempted=verdict.preempted,
             command=outcome.command,
             exits=outcome.exits,
             notes=outcome.notes,
@@ -263,8 +243,8 @@ class Coordinator:
 
 def _part(outcome: Outcome, verdict: EndReport) -> str:
     """Return what part a host had in the end of a job that another host caused."""
-    if outcome.primary:
-        return f"failed, too ({outcome.ended or outcome.kind})"
-    if outcome.process:
-        return "lost it" if verdict.blames_an_early_exit else "ended with it"
+    if outcome.cause.primary:
+        return f"failed, too ({outcome.cause.ended or outcome.cause.kind})"
+    if outcome.cause.process:
+        return "lost it" if verdict.cause.is_early_exit else "ended with it"
     return "was stopped" if outcome.status == "stopped" else "was healthy"

@@ -23,7 +23,7 @@ class Word(Record, frozen=True, kw_only=True):
 def with_its_own_text(outcome: Outcome, folder: Path) -> Outcome:
     """Return *outcome* with the failure kind and text of sagemaker-training, if the plug-in left them in *folder* and
     its own end is the cause."""
-    if outcome.status != "failed" or outcome.process != "script":
+    if outcome.status != "failed" or outcome.cause.process != "script":
         return outcome
     try:
         word = decode((folder / NAME).read_bytes(), Word, NAME)
@@ -31,4 +31,5 @@ def with_its_own_text(outcome: Outcome, folder: Path) -> Outcome:
         return outcome
     if word.code != outcome.exit_code:
         return outcome
-    return msgspec.structs.replace(outcome, kind=word.kind, text=word.text, cause=word.cause or outcome.cause)
+    cause = msgspec.structs.replace(outcome.cause, kind=word.kind, text=word.cause or outcome.cause.text)
+    return msgspec.structs.replace(outcome, cause=cause, text=word.text)

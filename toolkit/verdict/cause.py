@@ -5,7 +5,8 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from toolkit.exit_codes import signal_in
-from toolkit.job.outcome import INSTALL_FAILURES, Ended, Exit, Grounds, Memory, signal_name
+from toolkit.job.cause import Grounds
+from toolkit.job.outcome import INSTALL_FAILURES, Ended, Exit, Memory, signal_name
 from toolkit.patterns import lazy
 from toolkit.status_pages import Raised
 from toolkit.verdict import crash, pip, traceback

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from toolkit.job.outcome import WAIT_FOR_ALL, EarlyExit, Exit, Outcome
+from toolkit.job.outcome import EarlyExit, Exit, Outcome
 
 
 def first(host: str, exits: Sequence[Exit]) -> EarlyExit | None:
@@ -29,26 +29,14 @@ def blamed(outcome: Outcome) -> Outcome:
     For a job whose hosts have no link: only ranks of the same host are compared.
     """
     early = first(outcome.host, outcome.exits)
-    if early is None or not early.explains(outcome.failed_ns):
+    if early is None or not early.explains(outcome.cause.failed_ns):
         return outcome
     # mpirun may end the others itself, with a code of its own, before they report whom they lost.
     left = any(end.left and end.rank == early.rank for end in outcome.exits) and outcome.status == "failed"
-    if not left and (outcome.primary or not outcome.lost):
+    if not left and (outcome.cause.primary or not outcome.cause.lost):
         return outcome
     return msgspec.structs.replace(
         outcome,
         exit_code=1 if left else outcome.exit_code,
-        cause=early.cause(outcome.failed_ns),
-        traceback="",
-        process=early.process,
-        pid=early.pid,
-        rank=early.rank,
-        local_rank=early.local_rank,
-        ended="ended with code 0",
-        advice=WAIT_FOR_ALL,
-        primary=True,
-        failed_ns=early.at_ns,
-        fingerprint="",
-        identical_failures=0,
-        preempted=False,
+        cause=early.cause(outcome.cause),
     )

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from toolkit import exit_codes
 from toolkit.errors import ToolkitError
+from toolkit.job.cause import Cause
 from toolkit.job.job import Job
 from toolkit.job.outcome import SIGNALLING_S, Ended, Exit, Hung, Outcome, Ruled, signal_name
 from toolkit.job.stuck import culprits, described
@@ -92,13 +93,15 @@ def _without_ranks(job: Job, ended: Ended) -> Outcome:
     return Outcome(
         status="failed",
         exit_code=exit_codes.MISCONFIGURED,
-        blame="user",
-        kind="ClientError",
-        cause=f"mpirun started no rank on host {job.cluster.current}: another host did the work of both",
+        cause=Cause(
+            blame="user",
+            kind="ClientError",
+            text=f"mpirun started no rank on host {job.cluster.current}: another host did the work of both",
+            advice="See that each host's name leads to it and no other, or give the addresses (TOOLKIT_HOST_ADDRESSES);"
+            " and that custom MPI options place a rank on every host",
+            failed_ns=max(e.ended_ns for e in ended.exits),
+        ),
         host=job.cluster.current,
-        advice="See that each host's name leads to it and no other, or give the addresses (TOOLKIT_HOST_ADDRESSES); and"
-        " that custom MPI options place a rank on every host",
-        failed_ns=max(e.ended_ns for e in ended.exits),
         command=ended.command,
         exits=ended.exits,
         notes=_notes(ended),
@@ -130,11 +133,8 @@ def of_error(error: ToolkitError, host: str) -> Outcome:
     return Outcome(
         status="failed",
         exit_code=error.exit_code,
-        blame=error.blame,
-        kind=error.prefix,
-        cause=str(error),
+        cause=Cause(blame=error.blame, kind=error.prefix, text=str(error), primary=True),
         host=host,
-        primary=True,
     )
 
 
@@ -143,8 +143,7 @@ def of_stop(number: int, host: str) -> Outcome:
     return Outcome(
         status="stopped",
         exit_code=exit_codes.of_signal(number),
-        kind="Stopped",
-        cause=f"stopped by {signal_name(number)} before the script began",
+        cause=Cause(kind="Stopped", text=f"stopped by {signal_name(number)} before the script began"),
         host=host,
     )
 
@@ -154,12 +153,8 @@ def of_fault(text: str, trace: str, host: str) -> Outcome:
     return Outcome(
         status="failed",
         exit_code=exit_codes.INTERNAL_FAULT,
-        blame="toolkit",
-        kind="Framework Error",
-        cause=text,
-        traceback=trace,
+        cause=Cause(blame="toolkit", kind="Framework Error", text=text, traceback=trace, primary=True),
         host=host,
-        primary=True,
     )
 
 
@@ -247,24 +242,28 @@ def _failed(job: Job, ended: Ended, culprit: Exit) -> Outcome:
     return Outcome(
         status="failed",
         exit_code=culprit.status or 1,
-        blame="user",
-        kind=ended.failure,
-        cause=cause,
-        traceback=trace,
+        cause=Cause(
+            blame="user",
+            kind=ended.failure,
+            text=cause,
+            traceback=trace,
+            process=culprit.process,
+            pid=culprit.pid or None,
+            rank=culprit.rank if several else None,
+            local_rank=culprit.local_rank,
+            ended=launcher + how(culprit),
+            grounds=grounds(ended, culprit) if abort is None else "reason",
+            advice=advice(f"{cause}\n{ends.last(stderr, LAST_LINES, LAST_CHARACTERS)}\n{stacks}"),
+            primary=not _lost_its_peer(ended, culprit) and not (several and _only_launches(ended, culprit)),
+            lost=_lost_a_rank(ended, culprit),
+            failed_ns=culprit.failed_ns,
+            fingerprint=_fingerprint(ended, culprit),
+            identical_failures=sum(
+                1 for e in ended.exits if e is not culprit and _has_same_traceback(ended, e, culprit)
+            ),
+            preempted=_preempted(ended, culprit),
+        ),
         host=job.cluster.current,
-        process=culprit.process,
-        pid=culprit.pid or None,
-        rank=culprit.rank if several else None,
-        local_rank=culprit.local_rank,
-        ended=launcher + how(culprit),
-        grounds=grounds(ended, culprit) if abort is None else "reason",
-        advice=advice(f"{cause}\n{ends.last(stderr, LAST_LINES, LAST_CHARACTERS)}\n{stacks}"),
-        primary=not _lost_its_peer(ended, culprit) and not (several and _only_launches(ended, culprit)),
-        lost=_lost_a_rank(ended, culprit),
-        failed_ns=culprit.failed_ns,
-        fingerprint=_fingerprint(ended, culprit),
-        identical_failures=sum(1 for e in ended.exits if e is not culprit and _has_same_traceback(ended, e, culprit)),
-        preempted=_preempted(ended, culprit),
         command=ended.command,
         exits=ended.exits,
         notes=_notes(ended),
@@ -280,14 +279,16 @@ def _ended_by_launcher(job: Job, ended: Ended) -> Outcome:
     return Outcome(
         status="failed",
         exit_code=1,
-        blame="user",
-        kind=ended.failure,
-        cause=f"{ended.main} had its ranks ended; {reason}",
+        cause=Cause(
+            blame="user",
+            kind=ended.failure,
+            text=f"{ended.main} had its ranks ended; {reason}",
+            process=ended.main,
+            pid=None if main is None else main.pid,
+            lost=True,
+            failed_ns=min(e.failed_ns for e in ended.exits if not e.ok),
+        ),
         host=job.cluster.current,
-        process=ended.main,
-        pid=None if main is None else main.pid,
-        lost=True,
-        failed_ns=min(e.failed_ns for e in ended.exits if not e.ok),
         command=ended.command,
         exits=ended.exits,
         notes=_notes(ended),
@@ -320,13 +321,15 @@ def _hung(job: Job, ended: Ended, hung: Hung) -> Outcome:
     return Outcome(
         status="failed",
         exit_code=exit_codes.TIMED_OUT,
-        blame="user",
-        kind="Hang",
-        cause="; ".join((cause, *described({me: hung.stuck}, alone=True))) if alone else cause,
+        cause=Cause(
+            blame="user",
+            kind="Hang",
+            text="; ".join((cause, *described({me: hung.stuck}, alone=True))) if alone else cause,
+            primary=True,
+            failed_ns=_hung_ns(ended),
+        ),
         host=me if alone and culprits({me: hung.stuck}) else "",
         stuck=hung.stuck,
-        primary=True,
-        failed_ns=_hung_ns(ended),
         command=ended.command,
         exits=ended.exits,
         notes=_notes(ended),
@@ -337,13 +340,10 @@ def _ruled(job: Job, ended: Ended, ruled: Ruled) -> Outcome:
     return Outcome(
         status="failed",
         exit_code=ruled.exit_code,
-        blame="user",
-        kind="HealthRule",
-        cause=ruled.text,
+        cause=Cause(
+            blame="user", kind="HealthRule", text=ruled.text, rank=ruled.rank, primary=True, failed_ns=ruled.at_ns
+        ),
         host=job.cluster.current,
-        rank=ruled.rank,
-        primary=True,
-        failed_ns=ruled.at_ns,
         command=ended.command,
         exits=ended.exits,
         notes=_notes(ended),
@@ -379,10 +379,12 @@ def _stopped(job: Job, ended: Ended) -> Outcome:
     return Outcome(
         status="stopped",
         exit_code=code,
-        blame="",
-        kind="Stopped" if code else "",
-        cause=what,
-        traceback=next((trace for e in ranks if not e.ok and (trace := exception_text(ended, e)[1])), ""),
+        cause=Cause(
+            blame="",
+            kind="Stopped" if code else "",
+            text=what,
+            traceback=next((trace for e in ranks if not e.ok and (trace := exception_text(ended, e)[1])), ""),
+        ),
         host=job.cluster.current,
         command=ended.command,
         exits=ended.exits,
@@ -401,9 +403,7 @@ def _with_another(job: Job, ended: Ended) -> Outcome:
     return Outcome(
         status="failed",
         exit_code=exit_codes.TEMPORARY_FAILURE,
-        blame="platform",
-        kind="PlatformError",
-        cause="another host failed",
+        cause=Cause(blame="platform", kind="PlatformError", text="another host failed"),
         host=job.cluster.current,
         command=ended.command,
         exits=ended.exits,
@@ -416,11 +416,8 @@ def _missing(job: Job, ended: Ended) -> Outcome:
     return Outcome(
         status="failed",
         exit_code=exit_codes.TEMPORARY_FAILURE,
-        blame="platform",
-        kind="PlatformError",
-        cause=cause,
+        cause=Cause(blame="platform", kind="PlatformError", text=cause, primary=True),
         host=job.cluster.current,
-        primary=True,
         command=ended.command,
         notes=_notes(ended),
     )

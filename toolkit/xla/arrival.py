@@ -51,12 +51,12 @@ class Completing:
         module.__loader__ = self._loader
         if module.__spec__ is not None:
             module.__spec__.loader = self._loader
-        _is_true = _room()
+        completion = _completion()
         try:
             self._loader.exec_module(module)
         except (ImportError, OSError) as error:
-            raise _is_true.not_loading(error) from error
-        _is_true.complete(module)
+            raise completion.not_loading(error) from error
+        completion.complete(module)
 
 
 def watch() -> None:
@@ -65,7 +65,7 @@ def watch() -> None:
         sys.meta_path.insert(0, Arrival())
 
 
-def _room() -> "Any":
+def _completion() -> "Any":
     import importlib
     import importlib.util
     import os

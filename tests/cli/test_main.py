@@ -151,7 +151,7 @@ def test_a_dry_run_of_containers_judges_no_python_but_the_images(tmp_path: Path)
 
     rows = [line.split()[1] for line in job.console.splitlines() if line.startswith(("ok ", "warn ", "fail "))]
     assert rows == ["documents", "code"]
-    assert "mine:1 was not looked into" in job.console
+    assert "mine:1 was not inspected" in job.console
     assert "launcher:" not in job.console
 
 

@@ -22,7 +22,7 @@ def test_what_is_not_served_yet_is_said(base: Base, hyperparameters: dict[str, s
 
     asked = [*hyperparameters, *environ]
     assert (done.status, done.stdout) == (0, b"ran\n")
-    assert f"[toolkit] warning: {asked[0]} is not served yet" in done.log
+    assert f"[toolkit] warning: {asked[0]} is not supported yet" in done.log
 
 
 @pytest.mark.parametrize("file", ["requirements.txt", "setup.py"])
@@ -45,4 +45,4 @@ def test_no_other_index_is_asked_where_a_job_names_a_repository(base: Base, tmp_
 def test_a_job_that_asks_for_neither_hears_nothing_of_it(base: Base) -> None:
     base.program("")
 
-    assert "not served" not in base.train().log
+    assert "not supported" not in base.train().log

@@ -137,7 +137,7 @@ def scratch(folder: Path) -> CheckResult:
     if room.f_blocks and not room.f_bavail:
         return CheckResult(name="scratch", status="fail", found=f"no space left in {there}", advice=advice)
     if room.f_flag & os.ST_NOEXEC:
-        found = f"{there} is mounted noexec: ranks are left to torchrun, and their ends are known less well"
+        found = f"{there} is mounted noexec: the launcher starts ranks itself, and train knows less of how they end"
         return CheckResult(name="scratch", status="warn", found=found, advice="Set TMPDIR to a folder without noexec")
     return CheckResult(name="scratch", status="ok", found=str(folder))
 

@@ -102,6 +102,6 @@ def _missing(plan: Plan, code: Code) -> tuple[CheckResult, ...]:
         advice = f"Install it in the image, or correct the first line of {script}"
         results.append(CheckResult(name="program", status="fail", found=found, advice=advice))
     if main.has_rank_shim and not Path("/bin/sh").exists():
-        found = "no /bin/sh: ranks are left to torchrun, and their ends are known less well"
+        found = "no /bin/sh: the launcher starts ranks itself, and train knows less of how they end"
         results.append(CheckResult(name="program", status="warn", found=found, advice="Install a shell in the image"))
     return tuple(results)

@@ -54,7 +54,7 @@ def dry_run(asked: JobFile, own: Mapping[str, str], log: Log) -> int:
     print(f"{asked.spec.name}: {hosts}, in {asked.run.job_dir}; host {first.setup.host}:\n\n{text}", flush=True)
     if asked.run.backend == "docker":
         log.info(
-            f"{asked.run.image} was not looked into, so there is no plan: its Python, packages, launcher and GPUs may"
+            f"{asked.run.image} was not inspected, so there is no plan: its Python, packages, launcher and GPUs may"
             " differ from this machine's"
         )
     return MISCONFIGURED if worst(report.results) == "fail" else 0

@@ -7,8 +7,8 @@ import time
 from toolkit.log import Log
 
 EPILOG = """\
-Exit code 1: train's own loop has not moved for 60 s, or a hang was found (TOOLKIT_STALL_S); says which.
-Exit code 0: it runs, or no job does. A script that computes for hours without a word is healthy.
+Exit code 1: train's own loop has not moved for 60 s, or a hang was found (TOOLKIT_STALL_S). The output says which.
+Exit code 0: train works, or no job runs. A script that computes for hours without output is healthy.
 """
 
 

@@ -21,8 +21,8 @@ COMMANDS = {
     "rules": "try log rules on a log",
     "render": "write the manifest that runs a job file on Kubernetes, Slurm or Compose",
     "docs": "show a page of the documentation, as messages name them (docs/failures.md)",
-    "mpi-agent": "what mpirun starts in place of ssh: HOST COMMAND... has that host's train run its daemon",
-    "health": "does the job of this container still move? For a HEALTHCHECK or a liveness probe",
+    "mpi-agent": "start mpirun's daemon on a host, in place of ssh (HOST COMMAND...): that host's train runs it",
+    "health": "tell whether train in this container still works, for a HEALTHCHECK or a liveness probe",
 }
 TRAIN_HELP = """\
 usage: train
@@ -151,8 +151,8 @@ def _parser(named: list[str]) -> "Parser":
 
     parser = Parser(
         prog="toolkit",
-        description="The training toolkit, for the people beside `train`.",
-        epilog="A command's own words: toolkit COMMAND --help. The manual: toolkit docs",
+        description="Commands to check, simulate and deploy training jobs; `train` runs them.",
+        epilog="Options of a command: toolkit COMMAND --help. The manual: toolkit docs",
     )
     parser.add_argument("--version", action="version", version=toolkit.__version__)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")

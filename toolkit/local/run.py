@@ -208,7 +208,7 @@ class Simulation:
             elif pid in self._feeders:
                 fed = self._feeders.pop(pid)
                 self._log.warning(
-                    f"channel {fed.fifo.name}: its files can no longer be read; the next epoch stays away"
+                    f"channel {fed.fifo.name}: its files can no longer be read; no further epoch is written"
                 )
 
     def _ended(self, host: Host, code: int) -> None:

@@ -47,7 +47,7 @@ RESERVED = frozenset(
 # Framework plug-ins that this toolkit replaces; if started, they would run the job with sagemaker-training.
 REPLACED = ("sagemaker_pytorch_container.training:main",)
 # Hyperparameters and variables that are not supported yet. The job runs without them, so a warning names each.
-NOT_SERVED = {
+NOT_SUPPORTED = {
     "sagemaker_s3_output": "output/intermediate is not uploaded while the job runs",
     "CA_REPOSITORY_ARN": "AWS CodeArtifact is not asked for packages; a job that needs some ends with 78",
 }
@@ -155,9 +155,9 @@ def asked_for(
     log.hide(asked)
     source = _Source(framework, places.config / "hyperparameters.json")
     check_passable(own, str(source.file))
-    for name, consequence in NOT_SERVED.items():
+    for name, consequence in NOT_SUPPORTED.items():
         if framework.get(name) or environ.get(name):
-            log.warning(f"{name} is not served yet: {consequence}")
+            log.warning(f"{name} is not supported yet: {consequence}")
     named, submitted = source.text("sagemaker_job_name"), source.text(SUBMITTED)
     return JobSpec(
         name=environ.get(variables.JOB_NAME) or named or "",

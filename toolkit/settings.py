@@ -303,8 +303,8 @@ def unknown(environ: Mapping[str, str]) -> str:
     strange = [name for name in strange if not _is_of_a_service(name, environ)]
     if not strange:
         return "; ".join(old)
-    told = [(name, did_you_mean(name.removeprefix(PREFIX), fields)) for name in strange]
-    named = ", ".join(f"{name} ({hint.replace('mean ', 'mean ' + PREFIX)})" if hint else name for name, hint in told)
+    hints = [(name, did_you_mean(name.removeprefix(PREFIX), fields)) for name in strange]
+    named = ", ".join(f"{name} ({hint.replace('mean ', 'mean ' + PREFIX)})" if hint else name for name, hint in hints)
     return "; ".join([*old, f"ignored, as no settings have these names: {named}. docs/settings.md lists all"])
 
 

@@ -36,7 +36,7 @@ def failed(kind: str = SCRIPT, exit_code: int = 1, **more: object) -> Failure:
         (failed("PlatformError", 75), SOME, LEFT, "PlatformError would come again"),
         (failed("", 1), SOME, LEFT, "this end would come again"),
         (failed(gone=("algo-2",)), SOME, LEFT, "host algo-2 is gone"),
-        (failed(stopped=True), SOME, LEFT, "the job was told to stop"),
+        (failed(stopped=True), SOME, LEFT, "a stop was requested"),
         # The script's own word.
         (failed(exit_code=78), SOME, LEFT, "exit code 78 says"),
         (failed(exit_code=93), SOME, LEFT, "exit code 93 says"),

@@ -40,8 +40,8 @@ class Steps(Record, frozen=True, kw_only=True):
 
     def and_those(self, other: "Steps") -> "Steps":
         """Return how far the ranks of *self* and *other* together came."""
-        told = [each for each in (self.highest, other.highest) if each is not None]
-        return Steps(seen=self.seen or other.seen, highest=max(told, default=None))
+        known = [each for each in (self.highest, other.highest) if each is not None]
+        return Steps(seen=self.seen or other.seen, highest=max(known, default=None))
 
 
 class Failure(Record, frozen=True, kw_only=True):
@@ -66,7 +66,7 @@ class Budget(Record, frozen=True, kw_only=True):
     def refusal(self, failure: Failure, steps: Steps) -> str:
         """Return why *failure*, in an attempt that came as far as *steps*, is not worth a restart; "" if it is."""
         if failure.stopped:
-            return "the job was told to stop"
+            return "a stop was requested"
         if failure.gone:
             return f"host {failure.gone[0]} is gone, and only a new job can replace it"
         if failure.kind not in WORTH:

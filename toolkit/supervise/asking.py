@@ -44,9 +44,11 @@ class Asking:
 
     def step_by(self, pids: Iterable[int], seconds: float) -> int:
         """Return the step that none of *pids* will have passed *seconds* from now; 0 if none reports steps."""
-        told = status_pages.read_all(self._folder)
+        pages = status_pages.read_all(self._folder)
         now_ns = time.monotonic_ns()
-        return status_pages.common_step((told[pid] for pid in pids if pid in told), now_ns, now_ns + int(seconds * 1e9))
+        return status_pages.common_step(
+            (pages[pid] for pid in pids if pid in pages), now_ns, now_ns + int(seconds * 1e9)
+        )
 
     def holding(self, processes: Iterable[Process]) -> list[str]:
         """Return the names of the processes that hold a checkpoint open."""

@@ -54,8 +54,8 @@ class Outlets:
         lost = [(name, each) for name, each in (("stdout", self.stdout), ("stderr", self.stderr)) if each.missing_bytes]
         if self.paired:
             lost = [("stdout and stderr", each) for _, each in lost[:1]]
-        told = "; ".join(f"{each.missing_bytes} bytes of {name} ({each.reason or UNREAD})" for name, each in lost)
-        return sum(each.missing_bytes for _, each in lost), told and f"the console did not take {told}"
+        sentence = "; ".join(f"{each.missing_bytes} bytes of {name} ({each.reason or UNREAD})" for name, each in lost)
+        return sum(each.missing_bytes for _, each in lost), sentence and f"the console did not take {sentence}"
 
 
 class Console:

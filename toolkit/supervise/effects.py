@@ -117,7 +117,7 @@ class Effects:
         as_what = "" if number == self._number else f" as {signal_name(number)}"
         self._log.info(
             f"{signal_name(self._number)} received and passed on to {who}{as_what}; "
-            f"SIGKILL in {grace_s:g} s, or at once if told again"
+            f"SIGKILL in {grace_s:g} s, or at once at a second signal"
         )
 
     def _ask(self, grace_s: float) -> None:

@@ -102,10 +102,10 @@ def _watch(pipe: int, train: int) -> dict[int, int]:
     rest_s = LOOK_S
     while True:
         if select.select([pipe], [], [], rest_s)[0]:
-            told = os.read(pipe, 4096)
-            if not told:
+            numbers = os.read(pipe, 4096)
+            if not numbers:
                 return known
-            for pid in (int.from_bytes(told[at : at + 4], "little") for at in range(0, len(told), 4)):
+            for pid in (int.from_bytes(numbers[at : at + 4], "little") for at in range(0, len(numbers), 4)):
                 # If it has ended already, its session identifies what it left.
                 process = seen(pid)
                 known[pid] = process.start if process is not None else 0

@@ -59,9 +59,9 @@ class HangReports:
         if self._watch is None:
             return
         found = stopped(self._processes.rank_pids)
-        told = "".join(f"; {each.name} is {each.state}" for each in found)
+        states = "".join(f"; {each.name} is {each.state}" for each in found)
         where = f"their stacks go to {self._watch.folder}"
-        self._log.error(f"no rank has written or computed anything for {event.seconds:.0f} s{told}: {where}")
+        self._log.error(f"no rank has written or computed anything for {event.seconds:.0f} s{states}: {where}")
         self._pulse.stalled(event.seconds)
         if isinstance(event, Hang) and self._watch.stops:
             self._record.hung = Hung(idle_s=event.seconds, seen_ns=time.monotonic_ns(), stuck=found)

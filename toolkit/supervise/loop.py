@@ -84,10 +84,10 @@ class Supervisor:
         try:
             return self._run(phase)
         except OSError as error:
-            told = limits.exhausted(error)
-            if told is None:
+            limit = limits.exhausted(error)
+            if limit is None:
                 raise
-            raise told from error
+            raise limit from error
 
     def _run(self, phase: Phase) -> Ended | None:
         with _locks(phase.needs, self.log.warning) as locks:
@@ -237,15 +237,15 @@ class _Waiting:
     def _hear(self, tells: int) -> bool:
         """Log what the waiting process reports; return False at its end."""
         try:
-            told = os.read(tells, 1 << 16)
+            text = os.read(tells, 1 << 16)
         except BlockingIOError:
             return True
-        if told:
-            self._missing = tuple(told.decode().rstrip("\n").rpartition("\n\n")[2].splitlines())
+        if text:
+            self._missing = tuple(text.decode().rstrip("\n").rpartition("\n\n")[2].splitlines())
             self._around.log.info("waiting for " + "; for ".join(self._missing))
             if self._around.others is not None:
                 self._around.others.waits(self._missing)
-        return bool(told)
+        return bool(text)
 
 
 @contextlib.contextmanager

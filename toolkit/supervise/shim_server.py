@@ -79,8 +79,8 @@ class ShimConnection:
         """The pid at the other end."""
         import socket
 
-        told = self._connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 3 * 4)
-        return int.from_bytes(told[:4], sys.byteorder)
+        credentials = self._connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 3 * 4)
+        return int.from_bytes(credentials[:4], sys.byteorder)
 
     def read(self) -> tuple[list[int], bool]:
         """Read what came. Return (the signals that the launcher sent to the rank shim, True if the shim is gone)."""
@@ -101,8 +101,8 @@ class ShimConnection:
 
     def give(self, command: str) -> None:
         """Send a follower's main process the command that it replaces itself with."""
-        told = os.fsencode(command)
-        self._say(b"command %d\n%s" % (len(told), told))
+        encoded = os.fsencode(command)
+        self._say(b"command %d\n%s" % (len(encoded), encoded))
 
     def dismiss(self) -> None:
         """Tell a follower's main process that no command will follow."""

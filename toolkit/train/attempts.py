@@ -47,12 +47,12 @@ class Attempts:
 
     def steps(self) -> Steps:
         """Return how far this host's ranks came in this attempt: from heartbeats, metrics and checkpoints."""
-        told = [
+        reported = [
             each.step
             for each in status_pages.read_all(self._run_folder / STATUS_FOLDER).values()
             if each.step is not None
         ]
-        beats = Steps(seen=bool(told), highest=max(told, default=None))
+        beats = Steps(seen=bool(reported), highest=max(reported, default=None))
         saved = Steps(seen=not self._checkpoints() <= self._saved)
         return self._line_monitors.steps.and_those(beats).and_those(saved)
 

@@ -78,10 +78,10 @@ class StepTimes:
             return found
         self._looked_s = now_s
         for rank, pid in self._pids.items():
-            told = status_pages.read_rank(self._status_folder / (RANK_NAME % pid))
-            if told is None or told.step is None or told.step_time_ns is None:
+            page = status_pages.read_rank(self._status_folder / (RANK_NAME % pid))
+            if page is None or page.step is None or page.step_time_ns is None:
                 continue
-            for _, step, seconds in self._beats.look(rank, told.step, told.step_time_ns):
+            for _, step, seconds in self._beats.look(rank, page.step, page.step_time_ns):
                 if self._linked:
                     self._kept.step(rank, step, seconds)
                 else:

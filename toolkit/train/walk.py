@@ -139,8 +139,8 @@ def _outcome(
 
 def _of_os_error(error: OSError, me: str) -> Outcome:
     """Return the outcome of a job ended by a limit of the host or a path's permissions, else by a fault of `train`."""
-    told = limits.exhausted(error) or (of_path(error) if error.errno in (errno.EACCES, errno.EROFS) else None)
-    return _fault(error, me) if told is None else _named(told, me)
+    limit = limits.exhausted(error) or (of_path(error) if error.errno in (errno.EACCES, errno.EROFS) else None)
+    return _fault(error, me) if limit is None else _named(limit, me)
 
 
 def _fault(error: Exception, me: str) -> Outcome:

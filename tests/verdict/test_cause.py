@@ -210,6 +210,8 @@ def test_the_last_words_are_those_of_the_stream_that_spoke_last(
         "2026-11-22 15:03:28.145123: I tensorflow/core/x.cc:12] This TensorFlow binary is optimized",
         "Extension modules: numpy._core._multiarray_umath, torch._C (total: 2)",
         "/v/lib/python3.11/site-packages/a/b.py:12: FutureWarning: a is old\n  a()",
+        # MPICH 5.0.2, a rank whose mpirun is gone.
+        "[cli_1]: PMIU_write error; fd=4 buf=:cmd=abort exitcode=3\n:\nsystem msg for write_line failure : Broken pipe",
     ],
 )
 def test_what_libraries_remark_is_not_the_cause(remark: str) -> None:

@@ -5,9 +5,12 @@ from toolkit.patterns import lazy
 # Escape sequences: colours (Python 3.13's tracebacks, rich), cursor moves, titles.
 _ESCAPE = lazy(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\^_])")
 # Information and warnings that libraries log by themselves: torch and glog ("[W1121 03:28:14.5 socket.cpp:761] ..."),
-# TensorFlow ("2026-11-21 03:28:14.5: W tensorflow/..."), faulthandler's list of modules; and Python's warnings, whose
-# second line shows the code.
-_REMARK = lazy(r"\[?[IW]\d{4} \d\d:\d\d|\[[IW] \w|\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+: [IW] |Extension modules: ")
+# TensorFlow ("2026-11-21 03:28:14.5: W tensorflow/..."), faulthandler's list of modules; what MPICH's ranks print when
+# mpirun's daemon is gone before them; and Python's warnings, whose second line shows the code.
+_REMARK = lazy(
+    r"\[?[IW]\d{4} \d\d:\d\d|\[[IW] \w|\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+: [IW] |Extension modules: "
+    r"|\[cli_\d+\]: |system msg for write_line failure |:$"
+)
 _WARNING = lazy(r"\S.*/(?:(?:site|dist)-packages|lib/python\d[^/]*)/.*:\d+: \w*Warning: ")
 # Lines that may be the script's own reason, but often are not: records below error level in the formats of logging and
 # transformers, and warnings whose place is in the script.

@@ -212,6 +212,9 @@ def test_the_last_words_are_those_of_the_stream_that_spoke_last(
         "/v/lib/python3.11/site-packages/a/b.py:12: FutureWarning: a is old\n  a()",
         # MPICH 5.0.2, a rank whose mpirun is gone.
         "[cli_1]: PMIU_write error; fd=4 buf=:cmd=abort exitcode=3\n:\nsystem msg for write_line failure : Broken pipe",
+        "[cli-1]: PMIU_write error; fd=200 buf=:cmd=barrier_in\n:\nsystem msg for write_line failure : Broken pipe\n"
+        "Abort(807528207): Fatal error in internal_Finalize: Other MPI error, error stack:\n"
+        "internal_Finalize(50)...........: MPI_Finalize failed\nMPID_Finalize(711)..............: ",
     ],
 )
 def test_what_libraries_remark_is_not_the_cause(remark: str) -> None:

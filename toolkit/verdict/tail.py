@@ -1,16 +1,18 @@
 """Pure: the end of a stream as lines, as a terminal would have shown them."""
 
+import itertools
+
 from toolkit.patterns import lazy
 
 # Escape sequences: colours (Python 3.13's tracebacks, rich), cursor moves, titles.
 _ESCAPE = lazy(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\^_])")
 # Information and warnings that libraries log by themselves: torch and glog ("[W1121 03:28:14.5 socket.cpp:761] ..."),
-# TensorFlow ("2026-11-21 03:28:14.5: W tensorflow/..."), faulthandler's list of modules; what MPICH's ranks print when
-# mpirun's daemon is gone before them; and Python's warnings, whose second line shows the code.
-_REMARK = lazy(
-    r"\[?[IW]\d{4} \d\d:\d\d|\[[IW] \w|\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+: [IW] |Extension modules: "
-    r"|\[cli_\d+\]: |system msg for write_line failure |:$"
-)
+# TensorFlow ("2026-11-21 03:28:14.5: W tensorflow/..."), faulthandler's list of modules; and Python's warnings, whose
+# second line shows the code.
+_REMARK = lazy(r"\[?[IW]\d{4} \d\d:\d\d|\[[IW] \w|\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+: [IW] |Extension modules: ")
+# What a rank of MPICH 5 prints first when mpirun's daemon is gone before it. What follows (MPI_Finalize failed, with a
+# stack) is a consequence.
+_MPIRUN_IS_GONE = lazy(r"\[cli[_-]\d+\]: PMIU_write error")
 _WARNING = lazy(r"\S.*/(?:(?:site|dist)-packages|lib/python\d[^/]*)/.*:\d+: \w*Warning: ")
 # Lines that may be the script's own reason, but often are not: records below error level in the formats of logging and
 # transformers, and warnings whose place is in the script.
@@ -40,7 +42,7 @@ def words(tail: bytes, count: int, room: int, *, warnings: bool = True) -> str:
 
     *warnings*: whether to keep warnings that may be the script's own.
     """
-    said = lines(tail)
+    said = list(itertools.takewhile(lambda line: not _MPIRUN_IS_GONE.match(line), lines(tail)))
     warning = _WARNING if warnings else _SOFT_WARNING
     warned = {at for at, line in enumerate(said) if warning.match(line[:MATCHED_CHARACTERS])}
     shown = {at + 1 for at in warned if said[at + 1 : at + 2] and said[at + 1].startswith("  ")}

@@ -23,7 +23,7 @@ import os, pathlib, signal, sys, time
 def save(number, frame):
     signal.signal(number, signal.SIG_IGN)
     pathlib.Path(os.environ["SM_MODEL_DIR"], "saved").write_text(signal.Signals(number).name)
-    time.sleep(1)  # Longer than a save: the second signal comes before the end.
+    time.sleep(1)  # So long that Slurm's second signal comes before the script has ended.
     sys.exit(0)
 
 signal.signal(signal.SIGTERM, save)

@@ -113,6 +113,7 @@ def test_a_hang_of_two_hosts_that_is_only_reported_ends_nothing(hosts: Hosts) ->
 
 def test_a_host_that_waited_in_silence_for_another_ones_work_is_no_hang_when_that_is_done(hosts: Hosts) -> None:
     ended = hosts.folder / "ended"
+    # Ends later than the other host: the seconds of silence before that host's end must not count.
     waits = f"while not os.path.exists({str(ended)!r}): time.sleep(0.2)\ntime.sleep(0.5)\nprint('done', flush=True)\n"
     hosts.program("algo-1", f"import os, time\n{waits}")
     works = "for _ in range(40):\n    print('works', flush=True)\n    time.sleep(0.1)\n"

@@ -33,6 +33,18 @@ RANK_BODY = struct.Struct("<5qd3q")
 
 RAISED_NAME = "raised-%d.json"
 
+# The ring of step times of a process whose steps the start-up hook measures. The writer writes a record, then counts it.
+STEPS_NAME = "steps-%d"
+STEPS_HEAD = struct.Struct("<4q")  # version, pid, records that fit, records written so far
+# number (counts from 1; tells an overwritten record), step, end_ns (monotonic), then durations in ns, NONE where not
+# measured: the whole step, waiting for the data loader, forward, backward, optimizer, saving checkpoints within it.
+STEPS_RECORD = struct.Struct("<9q")
+STEPS_KEPT = 4096
+
+# What a process should trace while it runs: requests are numbered from 1. The ranks -1, -1 mean all.
+PROFILE_NAME = "profile"
+PROFILE_BODY = struct.Struct("<6q")  # counter, request, steps, rank, other rank, counter
+
 TRIES = 8
 
 

@@ -13,8 +13,8 @@ from pathlib import Path
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("__init__", "exit_codes", "patterns", "records", "errors", "log", "masking", "status_pages", "status_layout"),
     ("settings",),
-    ("job", "metrics", "storage"),
-    ("jobfile",),
+    ("job", "metrics", "storage", "series", "traces"),
+    ("jobfile", "jobs", "diagnosis"),
     (
         "launchers",
         "platforms",

@@ -33,7 +33,7 @@ RANK_BODY = struct.Struct("<5qd3q")
 
 RAISED_NAME = "raised-%d.json"
 
-# The ring of step times of a process whose steps the start-up hook measures. The writer writes a record, then counts it.
+# The ring of step times of a process whose steps the start-up hook measures. A record is written, then counted.
 STEPS_NAME = "steps-%d"
 STEPS_HEAD = struct.Struct("<4q")  # version, pid, records that fit, records written so far
 # number (counts from 1; tells an overwritten record), step, end_ns (monotonic), then durations in ns, NONE where not

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, Dataset
 
 SIDE = 8  # pixels
 CLASSES = 10
@@ -40,6 +41,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument(
         "--share", type=float, default=0.7, help="of the teacher in the student's loss, the labels' rest"
     )
+    parser.add_argument("--loader-workers", type=int, default=0, help="processes of each rank that prepare batches")
+    parser.add_argument("--zero", choices=("on", "off"), default="on", help="off: each rank holds all optimizer state")
+    parser.add_argument("--autocast", choices=("on", "off"), default="on", help="off: compute in float32")
     parser.add_argument("--rank", type=int, default=int(os.environ.get("RANK", "0")))
     parser.add_argument("--world-size", type=int, default=int(os.environ.get("WORLD_SIZE", "1")))
     parser.add_argument("--model-dir", type=Path, default=Path(os.environ.get("SM_MODEL_DIR", "model")))
@@ -68,6 +72,19 @@ class VisionTransformer(nn.Module):
         return scores
 
 
+class Digits(Dataset[tuple[Tensor, Tensor]]):
+    """Images and labels; a batch is fetched at once, by the list of its indices."""
+
+    def __init__(self, images: Tensor, labels: Tensor) -> None:
+        self.images, self.labels = images, labels
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitems__(self, part: list[int]) -> tuple[Tensor, Tensor]:
+        return self.images[part], self.labels[part]
+
+
 class Job:
     """One rank's part of the job."""
 
@@ -89,10 +106,11 @@ class Job:
 
         found = load_digits()
         order = torch.randperm(len(found.images), generator=torch.Generator().manual_seed(1))
-        images = (torch.as_tensor(found.images, dtype=torch.float32) / 8 - 1)[order].to(self.device)
-        labels = torch.as_tensor(found.target, dtype=torch.int64)[order].to(self.device)
+        images = (torch.as_tensor(found.images, dtype=torch.float32) / 8 - 1)[order]
+        labels = torch.as_tensor(found.target, dtype=torch.int64)[order]
         held = len(images) // 5
-        self.held, self.train = (images[:held], labels[:held]), (images[held:], labels[held:])
+        self.held = (images[:held].to(self.device), labels[:held].to(self.device))
+        self.train = Digits(images[held:], labels[held:])
         self.share = options.batch_size // self.size
         if self.share * self.size != options.batch_size:
             raise SystemExit(f"--batch-size: expected a multiple of {self.size} ranks, got {options.batch_size}")
@@ -133,26 +151,17 @@ class Job:
     ) -> None:
         """Train *model* in place."""
         parallel = DistributedDataParallel(model)
-        optimizer = ZeroRedundancyOptimizer(
-            parallel.parameters(),
-            optimizer_class=torch.optim.AdamW,
-            parameters_as_bucket_view=True,  # One broadcast a rank and step, not one a parameter.
-            lr=self.options.learning_rate,
-            weight_decay=0.02,
-        )
-        images, labels = self.train
-        steps = len(images) // self.options.batch_size
+        optimizer = self.optimizer(parallel)
+        steps = len(self.train) // self.options.batch_size
         for epoch in range(epochs):
-            order = torch.randperm(len(images), generator=torch.Generator().manual_seed(1000 + epoch))
             begun, total = time.perf_counter(), torch.zeros((), device=self.device)
-            for step in range(steps):
+            for step, (images, labels) in enumerate(self.batches(epoch, steps)):
                 rate = self.options.learning_rate * (1 - 0.9 * (epoch * steps + step) / (epochs * steps))
                 for group in optimizer.param_groups:
                     group["lr"] = rate
-                first = step * self.options.batch_size + self.rank * self.share
-                part = order[first : first + self.share]
-                with torch.autocast(self.device.type, dtype=torch.bfloat16):
-                    loss = loss_of(parallel(images[part]).float(), images[part], labels[part])
+                images, labels = images.to(self.device), labels.to(self.device)
+                with self.autocast():
+                    loss = loss_of(parallel(images).float(), images, labels)
                 loss.backward()
                 optimizer.step()
                 optimizer.zero_grad(set_to_none=True)
@@ -165,19 +174,44 @@ class Job:
             )
         self.tell_state(name, optimizer, sum(weight.nbytes for weight in model.parameters()))
 
+    def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
+        """Return AdamW; under --zero on, each rank holds and updates only its share of the state."""
+        rate, decay = self.options.learning_rate, 0.02
+        if self.options.zero == "off":
+            return torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=decay)
+        return ZeroRedundancyOptimizer(
+            model.parameters(),
+            optimizer_class=torch.optim.AdamW,
+            parameters_as_bucket_view=True,  # One broadcast a rank and step, not one a parameter.
+            lr=rate,
+            weight_decay=decay,
+        )
+
+    def autocast(self) -> torch.autocast:
+        return torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.options.autocast == "on")
+
+    def batches(self, epoch: int, steps: int) -> DataLoader[tuple[Tensor, Tensor]]:
+        """Return this rank's batches of the epoch: images of shape (batch / ranks, 8, 8) and labels."""
+        order = torch.randperm(len(self.train), generator=torch.Generator().manual_seed(1000 + epoch)).tolist()
+        first, batch = self.rank * self.share, self.options.batch_size
+        parts = [order[at + first : at + first + self.share] for at in range(0, steps * batch, batch)]
+        return DataLoader(
+            self.train, batch_sampler=parts, num_workers=self.options.loader_workers, collate_fn=lambda made: made
+        )
+
     def accuracy(self, model: nn.Module) -> float:
         images, labels = self.held
         part = slice(self.rank, None, self.size)
-        with torch.inference_mode(), torch.autocast(self.device.type, dtype=torch.bfloat16):
+        with torch.inference_mode(), self.autocast():
             right = (model(images[part]).argmax(1) == labels[part]).sum()
         dist.all_reduce(right)
         return right.item() / len(images)
 
-    def tell_state(self, name: str, optimizer: ZeroRedundancyOptimizer, weight_bytes: int) -> None:
+    def tell_state(self, name: str, optimizer: torch.optim.Optimizer, weight_bytes: int) -> None:
         """Print the optimizer state that each rank really holds."""
         held = sum(
             value.nbytes
-            for state in optimizer.optim.state.values()
+            for state in getattr(optimizer, "optim", optimizer).state.values()
             for value in state.values()
             if torch.is_tensor(value)
         )

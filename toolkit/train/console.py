@@ -1,0 +1,27 @@
+"""Makes the console of a job: which lines get a prefix, and which files copy them."""
+
+from toolkit.job.job import Job
+from toolkit.launchers import table as launchers
+from toolkit.log import Log
+from toolkit.supervise.console import Console, Outlets
+from toolkit.train.line_monitors import LineMonitors
+
+
+def console(job: Job, line_monitors: LineMonitors, log: Log, outlets: Outlets, *, terminal: bool) -> Console:
+    """Return the console of *job*. *terminal*: if it is a terminal, it understands control sequences."""
+    ours = job.settings
+    several = launchers.world_size(job) > 1
+    files = ours.log_files == "on" or (ours.log_files == "auto" and several)
+    tags = ours.log_prefix == "auto" and launchers.name_for(job) == "mpi"
+    return Console(
+        host=job.cluster.current,
+        prefix_ranks=ours.log_prefix == "rank" or (ours.log_prefix == "auto" and several) or tags,
+        tags=tags,
+        make_monitor=line_monitors.monitor,
+        files=job.folders.output_data / "logs" if files else None,
+        file_bytes=ours.log_file_mib << 20,
+        note=log.warning,
+        outlets=outlets,
+        progress=ours.log_progress,
+        terminal=terminal,
+    )

@@ -1,0 +1,63 @@
+"""Completes the environment of the processes: what ranks share with `train`, and what fits execve(2)."""
+
+import os
+from pathlib import Path
+
+import msgspec
+
+from toolkit import status_pages
+from toolkit.job.plan import ProcessSpec
+from toolkit.job.variables import fitting
+from toolkit.log import Log
+from toolkit.supervise.asking import STATUS_FOLDER
+from toolkit.supervise.stacks import SIGNAL as STACKS_SIGNAL
+
+# The variable that marks every process of a run: its value is the name of the run's folder.
+MARKER = "TOOLKIT_RUN_ID"
+# Room for the variables that a launcher adds to the environment of its ranks (torchrun: about 20).
+LAUNCHER_ADDS_BYTES = 16384
+
+
+def marked(spec: ProcessSpec, run_folder: Path) -> ProcessSpec:
+    """Return *spec* with the variable that marks it as a process of this run."""
+    return msgspec.structs.replace(spec, environ={**spec.environ, MARKER: run_folder.name})
+
+
+def fitted(spec: ProcessSpec, run_folder: Path, stacks: Path | None, more: dict[str, str], log: Log) -> ProcessSpec:
+    """Return *spec* with *more* variables and an environment that execve takes.
+
+    Variables that do not fit are written to a file that the script can read. *stacks*: the folder for stacks of hangs.
+    """
+    environ = {**marked(spec, run_folder).environ, **more}
+    if spec.rank is not None or spec.starts_ranks:
+        environ |= _shared_with_ranks(run_folder, stacks, log)
+    total_bytes = os.sysconf("SC_ARG_MAX") - (LAUNCHER_ADDS_BYTES if spec.starts_ranks else 0)
+    kept, spilled = fitting(environ, spec.argv, total_bytes=total_bytes)
+    if spilled:
+        file = run_folder / "environment.json"
+        file.touch(0o600)
+        file.write_bytes(msgspec.json.encode(spilled))
+        kept["SM_TRAINING_ENV_FILE"] = str(file)
+        names = ", ".join(list(spilled)[:8]) + (f" and {len(spilled) - 8} more" if len(spilled) > 8 else "")
+        log.warning(f"{names}: too large for an environment; they are in the JSON file SM_TRAINING_ENV_FILE={file}")
+    return msgspec.structs.replace(spec, environ=kept)
+
+
+def _shared_with_ranks(run_folder: Path, stacks: Path | None, log: Log) -> dict[str, str]:
+    """Make the folders through which ranks and `train` exchange files; return the variables that name them.
+
+    On a full disk the job runs without them.
+    """
+    environ = {}
+    try:
+        (run_folder / STATUS_FOLDER).mkdir()
+        status_pages.create_stop_page(run_folder / STATUS_FOLDER)
+        environ["TOOLKIT_STATUS_FOLDER"] = str(run_folder / STATUS_FOLDER)
+        if stacks is not None:
+            stacks.mkdir(exist_ok=True)
+            environ["TOOLKIT_STACKS"] = f"{STACKS_SIGNAL}:{stacks}"
+    except OSError as error:
+        log.warning(
+            f"{run_folder}: {error.strerror or error}; toolkit.status and the stacks of hangs do not work in this run"
+        )
+    return environ

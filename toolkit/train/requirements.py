@@ -1,0 +1,55 @@
+"""Installs what the script needs: its requirements, and the check that the launcher's own modules are there."""
+
+import os
+
+import msgspec
+
+from toolkit.errors import UserError
+from toolkit.job.job import Job
+from toolkit.job.outcome import Ended
+from toolkit.job.plan import Locked, Plan
+from toolkit.log import Log
+from toolkit.source import install as source
+from toolkit.source import packages
+from toolkit.supervise.loop import Supervisor
+
+
+def install(job: Job, supervisor: Supervisor, log: Log) -> Ended | None:
+    """Install the job's requirements; return how that ended, None if it succeeded."""
+    with supervisor.signals.interrupting():
+        installing = source.phase(job)
+    if installing is None:
+        return None
+    # The file is not removed: another train may wait for its lock, and a third would then lock a new file.
+    lock = Locked(path=job.folders.scratch.parent / f"toolkit-{os.getuid()}-pip.lock", within_s=job.settings.join_s)
+    ended = supervisor.run(msgspec.structs.replace(installing, needs=(lock,)))
+    if ended is None:
+        log.info("requirements were installed before in this container: skipped")
+    elif not ended.exits or not all(e.ok for e in ended.exits) or ended.stopped_by is not None:
+        return ended
+    elif installing.skip_if is not None:
+        source.remember(installing.skip_if)
+    return None
+
+
+def with_packages(job: Job, log: Log) -> Job:
+    """Return *job* with a folder for its requirements, if the image's own cannot take them."""
+    folder = packages.chosen(job) if source.phase(job) is not None else None
+    if folder is None:
+        return job
+    packages.make(folder, log)
+    return packages.with_packages(job, folder)
+
+
+def check_modules(job: Job, plan: Plan) -> None:
+    """Check that the launcher's Python modules are in the script's interpreter.
+
+    Raises:
+        UserError: one is not.
+    """
+    for module in plan.modules:
+        if not packages.is_there(module, job):
+            raise UserError(
+                f"expected {module} in {job.interpreter}, which {plan.launcher} needs, found none",
+                hint=f"Install it in the image (pip install {module}) or name it in requirements.txt.",
+            )

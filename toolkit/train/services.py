@@ -1,0 +1,43 @@
+"""The processes that `train` itself runs beside the script. None of them can fail the job."""
+
+from pathlib import Path
+
+import toolkit
+from toolkit.job.job import Job
+from toolkit.job.plan import ProcessSpec, StopPolicy
+from toolkit.supervise.asking import STATUS_FOLDER
+
+
+def beside(job: Job, run_folder: Path) -> tuple[ProcessSpec, ...]:
+    """Return the processes to run beside the script of *job* on this host."""
+    return tuple(process for make in _TABLE for process in make(job, run_folder))
+
+
+def _sidecar(job: Job, run_folder: Path) -> tuple[ProcessSpec, ...]:
+    """Return the process that reports the running job to the platform; only the leader has one."""
+    if not job.sidecar or not job.cluster.is_leader:
+        return ()
+    metrics = job.folders.output / "metrics.jsonl"
+    try:
+        written_bytes = metrics.stat().st_size  # By an earlier attempt or run.
+    except OSError:
+        written_bytes = 0
+    program = Path(toolkit.__file__).parent / "standalone" / f"{job.sidecar}.py"
+    return (
+        ProcessSpec(
+            name=job.sidecar,
+            argv=(
+                job.interpreter,
+                "-I",
+                "-S",
+                *map(str, (program, run_folder / STATUS_FOLDER, metrics, written_bytes)),
+            ),
+            environ=job.environ,
+            cwd=run_folder,
+            stop=StopPolicy(),
+            optional=True,
+        ),
+    )
+
+
+_TABLE = (_sidecar,)

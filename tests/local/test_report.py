@@ -5,10 +5,10 @@ import pytest
 
 from toolkit.job.cause import Cause
 from toolkit.job.outcome import Exit, Outcome
+from toolkit.job.report import HostReport, JobReport
 from toolkit.jobfile.spec import Kill
 from toolkit.local import report
 from toolkit.local.lifecycle import JobEnd, Lifecycle
-from toolkit.local.report import HostReport, JobReport
 from toolkit.metrics.sample import Sample, json_value
 
 

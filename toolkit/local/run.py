@@ -17,6 +17,7 @@ import msgspec
 from toolkit.errors import UserError
 from toolkit.exit_codes import of_signal
 from toolkit.job.outcome import Outcome
+from toolkit.job.report import HostReport, JobReport
 from toolkit.jobfile.spec import JobFile
 from toolkit.local import check, collect, containers, feed, opt_ml, owners, stage
 from toolkit.local.display import Display
@@ -24,8 +25,6 @@ from toolkit.local.host import ContainedHost, Host
 from toolkit.local.lifecycle import JobEnd, Lifecycle, Order, job_end
 from toolkit.local.progress import JobProgress
 from toolkit.local.report import (
-    HostReport,
-    JobReport,
     accused,
     failure_reason,
     first_failure,

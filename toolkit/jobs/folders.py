@@ -1,0 +1,73 @@
+"""Finds the output folders of a job's hosts in a folder that a person names."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from toolkit.errors import UserError
+from toolkit.job.report import REPORT
+from toolkit.records import Record
+
+# What `train`, the monitor and a profiler leave in an output folder.
+MARKS = ("outcome.json", "success", "failure", "metrics.jsonl", "monitor", "profiler")
+EXPECTED = "expected a job folder of `toolkit run`, an /opt/ml or /opt/ml/output folder, or one with several hosts"
+
+
+class Place(Record, frozen=True, kw_only=True):
+    """The output folder of one host. `name`: as far as the folders' names tell it, else ""."""
+
+    output: Path
+    name: str = ""
+
+
+def places(folder: Path) -> tuple[Place, ...]:
+    """Return the hosts' output folders in *folder*, by name.
+
+    Raises:
+        UserError: there are none.
+    """
+    if not folder.is_dir():
+        found = "a file" if folder.exists() else "nothing"
+        raise UserError(f"{EXPECTED}, found {found}", where=str(folder), hint="Name the folder of a job.")
+    if (folder / REPORT).is_file() or (folder / "hosts").is_dir():
+        return tuple(_played(folder))
+    own = output_in(folder)
+    if own is not None:
+        return (Place(output=own),)
+    several = tuple(
+        Place(output=output, name=each.name)
+        for each in sorted(folder.iterdir(), key=lambda each: in_order(each.name))
+        if each.is_dir() and (output := output_in(each)) is not None
+    )
+    if not several:
+        hint = "Name the folder that --job-dir named, or the container's /opt/ml."
+        raise UserError(f"{EXPECTED}, found no {REPORT} and no output folder", where=str(folder), hint=hint)
+    return several
+
+
+def output_in(folder: Path) -> Path | None:
+    """Return the output folder that *folder* is or holds, None if it is no host's."""
+    for inner in ("opt/ml/output", "ml/output", "output"):
+        output = folder / inner
+        if output.is_dir() and (_is_output(output) or (output.parent / "input" / "config").is_dir()):
+            return output
+    return folder if _is_output(folder) else None
+
+
+def in_order(name: str) -> tuple[str, int]:
+    """Return a key that sorts algo-2 before algo-10."""
+    head = name.rstrip("0123456789")
+    return head, int(name[len(head) :] or -1)
+
+
+def _is_output(folder: Path) -> bool:
+    return any((folder / mark).exists() for mark in MARKS)
+
+
+def _played(folder: Path) -> Iterator[Place]:
+    hosts = folder / "hosts"
+    if not hosts.is_dir():
+        return
+    for host in sorted(hosts.iterdir(), key=lambda each: in_order(each.name)):
+        output = host / "opt" / "ml" / "output"
+        if output.is_dir():
+            yield Place(output=output, name=host.name)

@@ -1,0 +1,50 @@
+"""When a job began and ended, from the times in its hosts' files, for jobs without a platform's report."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+from toolkit.jobs.data import HostData
+from toolkit.metrics.file import decoded
+
+TAIL_BYTES = 65_536
+
+
+def span(hosts: Sequence[HostData]) -> tuple[float | None, float | None]:
+    """Return the first and the last time (seconds since the epoch) in the files of *hosts*; None: there is none."""
+    found = [time_s for host in hosts for time_s in _times(host)]
+    return (min(found), max(found)) if found else (None, None)
+
+
+def last_written_s(folder: Path) -> float:
+    """Return when a file in *folder*, or one of its monitor, was last written; 0 if there is none."""
+    found = []
+    for each in (folder, folder / "monitor", folder / "monitor" / "samples", folder / "monitor" / "steps"):
+        try:
+            found += [path.stat().st_mtime for path in (each, *each.iterdir())]
+        except OSError:
+            pass  # It is not there, or a file went away meanwhile.
+    return max(found, default=0.0)
+
+
+def _times(host: HostData) -> Iterator[float]:
+    if host.outcome is not None:
+        for each in host.outcome.exits:
+            yield from (at_ns / 1e9 for at_ns in (each.started_ns, each.ended_ns) if at_ns > 0)
+    try:
+        with host.metrics.open("rb") as file:
+            yield from (sample.time_s for sample in decoded(file.readlines(TAIL_BYTES)[:1]))
+            file.seek(max(0, file.seek(0, 2) - TAIL_BYTES))
+            yield from (sample.time_s for sample in decoded(file.readlines()[-2:]))
+    except OSError:
+        pass  # It captured nothing.
+    try:
+        told = msgspec.json.decode((host.monitor / "monitor.json").read_bytes())
+        if isinstance(told, dict) and isinstance(told.get("start_s"), int | float):
+            yield float(told["start_s"])
+    except (OSError, msgspec.DecodeError):
+        pass  # The monitor was off.
+    newest = last_written_s(host.output)
+    if newest and host.outcome is None and host.monitor.is_dir():
+        yield newest

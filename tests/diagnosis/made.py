@@ -1,0 +1,35 @@
+"""Evidence made up for edge cases: columns of NVML's and the kernel's names with the values that a test gives."""
+
+from collections.abc import Mapping, Sequence
+
+from toolkit import diagnosis
+from toolkit.diagnosis import configuration
+from toolkit.diagnosis.evidence import Evidence, Machine
+from toolkit.diagnosis.window import Window
+from toolkit.series.finding import Finding
+
+START_S = 1_760_000_000.0
+
+
+def window(
+    columns: Mapping[str, Sequence[float]], *, interval_s: float = 0.5, machine: Machine | None = None
+) -> Window:
+    """Return a window that holds *columns*, sampled each *interval_s*."""
+    made = Window(
+        list(columns), host="algo-1", start_s=START_S, interval_s=interval_s, machine=machine or Machine(cores=4)
+    )
+    for index, row in enumerate(zip(*columns.values(), strict=True)):
+        made.sample(START_S + index * interval_s, row)
+    return made
+
+
+def evidence(columns: Mapping[str, Sequence[float]], *, ended: bool = True, interval_s: float = 0.5) -> Evidence:
+    """Return the evidence of a job whose samples are *columns*."""
+    count = len(next(iter(columns.values())))
+    return window(columns, interval_s=interval_s).evidence(START_S + (count - 1) * interval_s, ended=ended)
+
+
+def found(of: Evidence, rules: object = None) -> dict[str, Finding]:
+    """Return what *rules*, as a job says them, find, by rule."""
+    asked = configuration.read(rules, "rules.json").configurations
+    return {finding.rule: finding for finding in diagnosis.run(of, asked)}

@@ -1,0 +1,41 @@
+from tests.diagnosis.made import START_S, window
+from toolkit.diagnosis import configuration
+from toolkit.diagnosis.live import GONE_AFTER, Live
+
+NAMES = ("cpu/core0/used_percent", "cpu/all/used_percent", "gpu/0/used_percent")
+
+
+def job() -> tuple[Live, list[float]]:
+    """Return the rules over a window that `samples` fills, and the clock."""
+    rules = {"CPUBottleneck": {"patience": 20, "scan_interval_us": 5_000_000, "action": "stop"}}
+    made = window({name: [] for name in NAMES})
+    live = Live(made, configuration.read(rules, "rules.json").configurations)
+    clock = [START_S]
+    return live, clock
+
+
+def run(live: Live, clock: list[float], *, seconds: float, cpu: float, gpu: float) -> list[str]:
+    """Feed *seconds* of samples and return the findings on the way."""
+    found: list[str] = []
+    end_s = clock[0] + seconds
+    while clock[0] < end_s:
+        live.window.sample(clock[0], (cpu, cpu, gpu))
+        found += [finding.action for finding in live.look(clock[0]) if finding.live]
+        clock[0] += 0.5
+    return found
+
+
+def test_a_finding_is_reported_once_and_again_only_after_it_had_gone_away() -> None:
+    live, clock = job()
+
+    first = run(live, clock, seconds=120, cpu=99, gpu=2)
+    cleared = run(live, clock, seconds=600 + 60 * GONE_AFTER, cpu=40, gpu=90)
+    again = run(live, clock, seconds=700, cpu=99, gpu=2)
+
+    assert (first, cleared, again) == (["stop"], [], ["stop"])
+
+
+def test_before_its_patience_nothing_is_found() -> None:
+    live, clock = job()
+
+    assert run(live, clock, seconds=9, cpu=99, gpu=2) == []

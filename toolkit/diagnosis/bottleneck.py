@@ -1,0 +1,197 @@
+"""GPUs that wait for the CPU or for the disk: CPUBottleneck, BusyCore, IOBottleneck."""
+
+from collections.abc import Iterator, Sequence
+
+from toolkit.diagnosis.evidence import Evidence, Values
+from toolkit.diagnosis.numbers import mean, means, share
+from toolkit.diagnosis.rule import Parameters, Percent, Positive, found
+from toolkit.diagnosis.span import Span, training
+from toolkit.series.finding import Finding, Number
+
+# A core that is this busy is named.
+NAMED = 8
+# One thread computes all the time: the CPU use of a rank, in percent of one core.
+ONE_THREAD = (85.0, 130.0)
+
+
+class CPUBottleneck(Parameters, frozen=True, kw_only=True):
+    """Percentages; `patience` in samples. Defaults of smdebug-rulesconfig 1.0.1."""
+
+    threshold: Percent = 50
+    gpu_threshold: Percent = 10
+    cpu_threshold: Percent = 90
+    patience: Positive = 1000
+
+
+class BusyCore(Parameters, frozen=True, kw_only=True):
+    """Percentages; `patience` in samples."""
+
+    threshold: Percent = 50
+    gpu_threshold: Percent = 30
+    core_threshold: Percent = 90
+    patience: Positive = 1000
+
+
+class IOBottleneck(Parameters, frozen=True, kw_only=True):
+    """Percentages; `patience` in samples. Defaults of smdebug-rulesconfig 1.0.1."""
+
+    threshold: Percent = 50
+    gpu_threshold: Percent = 10
+    io_threshold: Percent = 50
+    patience: Positive = 1000
+
+
+def cpu_bottleneck(evidence: Evidence, parameters: CPUBottleneck, given: frozenset[str]) -> Iterator[Finding]:
+    """The CPU is busy while the GPUs are idle, for more than `threshold` percent of the samples."""
+    span, gpu = _gpu_in(evidence, parameters.patience, given)
+    cpu = evidence.cpu()
+    if span is None or not cpu:
+        return
+    cpu = cpu[span.first : span.last]
+    waits = [
+        busy > parameters.cpu_threshold and idle < parameters.gpu_threshold for busy, idle in zip(cpu, gpu, strict=True)
+    ]
+    waited = share(waits)
+    if not waited > parameters.threshold:
+        return
+    cores = _busy(evidence, span, waits, parameters.cpu_threshold)
+    yield found(
+        "CPUBottleneck",
+        evidence,
+        span,
+        f"For {waited:.0f} % of the time the CPU was above {parameters.cpu_threshold:g} % while the GPUs were below"
+        f" {parameters.gpu_threshold:g} %{_named(cores)}.",
+        subject="cpu",
+        numbers=(
+            Number(
+                name="bottleneck",
+                value=waited,
+                unit="%",
+                formula=f"samples with CPU > {parameters.cpu_threshold:g} % and GPU < {parameters.gpu_threshold:g} %"
+                " / all samples",
+                limit=parameters.threshold,
+            ),
+            _mean("CPU", cpu, parameters.cpu_threshold),
+            _mean("GPU", gpu, parameters.gpu_threshold),
+        ),
+        refuted_by="A run with data from memory (one batch, repeated) that keeps the GPUs as idle.",
+        change="Move work off the CPU: decode and augment less, or ahead of the job, or on the GPU; or take a machine"
+        " with more cores a GPU.",
+    )
+
+
+def busy_core(evidence: Evidence, parameters: BusyCore, given: frozenset[str]) -> Iterator[Finding]:
+    """One or few cores are busy while the others and the GPUs are idle: one thread does the work."""
+    span, gpu = _gpu_in(evidence, parameters.patience, given)
+    cores = evidence.cores()
+    if span is None or len(cores) < 2:
+        return
+    held = {name: values[span.first : span.last] for name, values in cores.items()}
+    total = means(held.values())
+    ranks = [values[span.first : span.last] for values in evidence.columns("rank", "cpu_percent").values()]
+    waits = []
+    for index, (idle, all_cores) in enumerate(zip(gpu, total, strict=True)):
+        one = any(values[index] > parameters.core_threshold for values in held.values()) or any(
+            ONE_THREAD[0] <= values[index] <= ONE_THREAD[1] for values in ranks
+        )
+        waits.append(one and idle < parameters.gpu_threshold and all_cores < parameters.core_threshold * 0.75)
+    waited = share(waits)
+    if not waited > parameters.threshold:
+        return
+    named = _busy(evidence, span, waits, parameters.core_threshold)
+    workers = [
+        mean(values[span.first : span.last]) for values in evidence.columns("rank", "loader_cpu_percent").values()
+    ]
+    loaders = f" The data loader's workers used {sum(workers):.0f} % of a core." if workers else ""
+    yield found(
+        "BusyCore",
+        evidence,
+        span,
+        f"For {waited:.0f} % of the time one thread was busy while the GPUs were below"
+        f" {parameters.gpu_threshold:g} %{_named(named)}; all cores together: {mean(total):.0f} %.{loaders}",
+        subject="cpu",
+        numbers=(
+            Number(
+                name="one core busy",
+                value=waited,
+                unit="%",
+                formula=f"samples with a core > {parameters.core_threshold:g} % (or a rank that uses one core) and"
+                f" GPU < {parameters.gpu_threshold:g} % and all cores < {parameters.core_threshold * 0.75:g} %"
+                " / all samples",
+                limit=parameters.threshold,
+            ),
+            _mean("GPU", gpu, parameters.gpu_threshold),
+            _mean("all cores", total, parameters.core_threshold * 0.75),
+            *(Number(name=name, value=value, unit="%", formula="mean of those samples") for name, value in named),
+        ),
+        refuted_by="More DataLoader workers that leave the GPUs as idle, with the same core busy.",
+        change="Give the DataLoader workers: num_workers of the cores divided by the ranks, persistent_workers=True.",
+    )
+
+
+def io_bottleneck(evidence: Evidence, parameters: IOBottleneck, given: frozenset[str]) -> Iterator[Finding]:
+    """A core waits for the disk while the GPUs are idle, for more than `threshold` percent of the samples."""
+    span, gpu = _gpu_in(evidence, parameters.patience, given)
+    waiting = [values for name, values in evidence.columns("cpu", "iowait_percent").items() if name != "all"]
+    waiting = waiting or [values for values in [evidence.column("cpu/all/iowait_percent")] if values]
+    if span is None or not waiting:
+        return
+    worst = [max(row) for row in zip(*(values[span.first : span.last] for values in waiting), strict=True)]
+    waited = share(
+        [
+            wait > parameters.io_threshold and idle < parameters.gpu_threshold
+            for wait, idle in zip(worst, gpu, strict=True)
+        ]
+    )
+    if not waited > parameters.threshold:
+        return
+    yield found(
+        "IOBottleneck",
+        evidence,
+        span,
+        f"For {waited:.0f} % of the time a core waited for the disk more than {parameters.io_threshold:g} % while the"
+        f" GPUs were below {parameters.gpu_threshold:g} %.",
+        subject="io",
+        numbers=(
+            Number(
+                name="bottleneck",
+                value=waited,
+                unit="%",
+                formula=f"samples with I/O wait of a core > {parameters.io_threshold:g} % and GPU <"
+                f" {parameters.gpu_threshold:g} % / all samples",
+                limit=parameters.threshold,
+            ),
+            _mean("I/O wait of the core that waits most", worst, parameters.io_threshold),
+            _mean("GPU", gpu, parameters.gpu_threshold),
+        ),
+        refuted_by="The same job on data in /dev/shm that keeps the GPUs as idle.",
+        change="Read less often and more at a time: larger files (WebDataset, tar), a local disk, more prefetch.",
+    )
+
+
+def _gpu_in(evidence: Evidence, patience: int, given: frozenset[str]) -> tuple[Span | None, list[float]]:
+    """Return the part to judge and the mean use of the GPUs in it; None without GPUs or too early."""
+    gpus = evidence.gpus()
+    span = training(evidence, patience, given="patience" in given) if gpus else None
+    if span is None:
+        return None, []
+    return span, means(values[span.first : span.last] for values in gpus.values())
+
+
+def _busy(evidence: Evidence, span: Span, waits: Sequence[bool], limit: float) -> list[tuple[str, float]]:
+    """Return the cores that were busiest while the GPUs waited, with their mean use; those above *limit*, else one."""
+    used = [
+        (name, mean(value for value, wait in zip(values[span.first : span.last], waits, strict=True) if wait))
+        for name, values in evidence.cores().items()
+    ]
+    used = sorted((each for each in used if each[1] == each[1]), key=lambda each: -each[1])
+    above = [each for each in used if each[1] > limit]
+    return above[:NAMED] or used[:1]
+
+
+def _named(cores: Sequence[tuple[str, float]]) -> str:
+    return " (" + ", ".join(f"{name} {value:.0f} %" for name, value in cores) + ")" if cores else ""
+
+
+def _mean(name: str, values: Values, limit: float) -> Number:
+    return Number(name=name, value=mean(values), unit="%", formula="mean of all samples", limit=limit)

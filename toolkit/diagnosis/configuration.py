@@ -1,0 +1,213 @@
+"""The rules that a job asks for: read from the request of SageMaker's SDK, a job file's table, or rulesconfig objects.
+
+    [{"RuleConfigurationName": "...", "RuleParameters": {"rule_to_invoke": "CPUBottleneck", "threshold": "30"}}]
+    {"CPUBottleneck": {"threshold": 30, "action": "stop"}, "ProfilerReport": {}}
+
+Values may be text ("30"), as the SDK writes them. Pure.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from toolkit.diagnosis.rule import Configuration, Rule
+from toolkit.diagnosis.table import BY_NAME, RULES
+from toolkit.errors import ContractError, did_you_mean
+from toolkit.records import Record, convert
+from toolkit.series.finding import FindingAction
+
+REPORT = "ProfilerReport"
+# The Debugger's rules on tensors, which are not collected (smdebug-rulesconfig 1.0.1).
+ON_TENSORS = (
+    *("VanishingGradient", "DeadRelu", "PoorWeightInitialization", "SaturatedActivation", "WeightUpdateRatio"),
+    *("AllZero", "UnchangedTensor", "TensorVariance", "ClassImbalance", "Confusion", "CheckInputImages"),
+    *("NLPSequenceRatio", "SimilarAcrossRuns", "TreeDepth", "FeatureImportanceOverweight", "CreateXgboostReport"),
+)
+KNOWN = (REPORT, *(rule.name for rule in RULES), *ON_TENSORS)
+ACTIONS: tuple[FindingAction, ...] = ("record", "warn", "stop")
+# Keys of a rule's parameters that say something else than a parameter.
+_TO_INVOKE, _ACTION, _ACTION_JSON = "rule_to_invoke", "action", "action_json"
+_SHAPE = (
+    'Write a table of rules, as {"CPUBottleneck": {"threshold": 30}}, or a list as the SDK\'s'
+    " ProfilerRuleConfigurations."
+)
+
+
+class Asked(Record, frozen=True, kw_only=True):
+    """The rules of a job, each once. `notes`: what the job asked for and does not get, a sentence each."""
+
+    configurations: tuple[Configuration, ...]
+    notes: tuple[str, ...] = ()
+
+
+class _Entry(Record, frozen=True, kw_only=True):
+    rule: str
+    parameters: dict[str, Any]
+    where: str
+
+
+def read(document: Any, source: str) -> Asked:
+    """Return the rules in *document*, decoded JSON or a table; *source* names it in errors.
+
+    None, or rules on losses alone, means ProfilerReport as well: all rules that need no choice.
+
+    Raises:
+        ContractError: another shape, an unknown rule or parameter (with the nearest), or a value that it cannot have.
+    """
+    entries = list(_entries(document, source))
+    asked: dict[str, Configuration] = {}
+    notes: list[str] = []
+    named = [entry for entry in entries if entry.rule != REPORT]
+    reports = [entry for entry in entries if entry.rule == REPORT]
+    if not reports and not any(entry.rule in BY_NAME and BY_NAME[entry.rule].group != "loss" for entry in named):
+        reports = [_Entry(rule=REPORT, parameters={}, where=source)]
+    for entry in reports:
+        asked.update(_all(entry, source, notes))
+    for entry in named:
+        if entry.rule in ON_TENSORS:
+            notes.append(f"{entry.where}: {entry.rule} needs tensors, which are not collected: it does not run")
+        else:
+            asked[entry.rule] = _configuration(BY_NAME[entry.rule], entry.parameters, entry.where, source, notes)
+    return Asked(configurations=tuple(asked.values()), notes=tuple(notes))
+
+
+def plain(configs: Any) -> list[dict[str, Any]]:
+    """Return rules made with smdebug_rulesconfig (`CPUBottleneck(...)`, `loss_not_decreasing()`) as `read` takes them.
+
+    *configs*: one, or a list. The package (extra `debugger`) need not be importable here.
+    """
+    several = configs if isinstance(configs, list | tuple) else [configs]
+    return [{"RuleParameters": _of_object(config)} for config in several]
+
+
+def _of_object(config: Any) -> dict[str, Any]:
+    if isinstance(config, Mapping):  # loss_not_decreasing() and the like give {"DebugRuleConfiguration": {...}}.
+        inner = config.get("DebugRuleConfiguration", config)
+        parameters = dict(inner.get("RuleParameters") or {})
+        if _TO_INVOKE not in parameters and "RuleConfigurationName" in inner:
+            parameters[_TO_INVOKE] = inner["RuleConfigurationName"]
+        return parameters
+    return {name: value for name, value in config.rule_parameters.items() if value is not None}
+
+
+def _entries(document: Any, source: str) -> Iterator[_Entry]:
+    if document is None:
+        return
+    if isinstance(document, Mapping):
+        listed = next(
+            (document[key] for key in ("ProfilerRuleConfigurations", "DebugRuleConfigurations") if key in document),
+            None,
+        )
+        if listed is not None:
+            for key in ("ProfilerRuleConfigurations", "DebugRuleConfigurations"):
+                yield from _entries(list(document.get(key) or ()), source)
+            return
+        for name, parameters in document.items():
+            yield _entry(name, parameters, f"$.{name}", source)
+        return
+    if not isinstance(document, list):
+        raise ContractError("$: expected a table or a list of rules", where=source, hint=_SHAPE)
+    for index, each in enumerate(document):
+        place = f"$[{index}]"
+        if isinstance(each, str):
+            yield _entry(each, {}, place, source)
+            continue
+        parameters = each.get("RuleParameters") if isinstance(each, Mapping) else None
+        if not isinstance(parameters, Mapping) or _TO_INVOKE not in parameters:
+            message = f"{place}.RuleParameters: expected a table with the key {_TO_INVOKE!r}"
+            raise ContractError(message, where=source, hint=_SHAPE)
+        yield _entry(parameters[_TO_INVOKE], parameters, f"{place}.RuleParameters", source)
+
+
+def _entry(name: Any, parameters: Any, place: str, source: str) -> _Entry:
+    if not isinstance(parameters, Mapping):
+        raise ContractError(f"{place}: expected a table of parameters, found {parameters!r}", where=source, hint=_SHAPE)
+    # The SDK writes the class's name; rule names are compared without regard to case, as rulesconfig does.
+    lowered = {each.lower(): each for each in KNOWN}
+    known = lowered.get(str(name).lower())
+    if known is None:
+        message = f"{place}: expected a rule, found {name!r}"
+        hint = did_you_mean(str(name), KNOWN) or f"The rules: {', '.join(KNOWN)}."
+        raise ContractError(message, where=source, hint=hint)
+    kept = {str(key): value for key, value in parameters.items() if key != _TO_INVOKE}
+    return _Entry(rule=known, parameters=kept, where=place)
+
+
+def _all(entry: _Entry, source: str, notes: list[str]) -> dict[str, Configuration]:
+    """Return the rules that ProfilerReport runs, with those of its parameters `<Rule>_<parameter>` that are theirs."""
+    parts: dict[str, dict[str, Any]] = {}
+    lowered = {rule.name.lower(): rule.name for rule in RULES}
+    for key, value in entry.parameters.items():
+        if key in (_ACTION, _ACTION_JSON):
+            continue
+        name, underscore, parameter = key.partition("_")
+        rule = lowered.get(name.lower())
+        if not underscore or rule is None:
+            near = did_you_mean(name, (each.name for each in RULES))
+            message = f"{entry.where}: expected <Rule>_<parameter>, found {key!r}"
+            raise ContractError(message, where=source, hint=near or f"The rules: {', '.join(BY_NAME)}.")
+        parts.setdefault(rule, {})[parameter.lower()] = value
+    shared = {key: entry.parameters[key] for key in (_ACTION, _ACTION_JSON) if key in entry.parameters}
+    return {
+        rule.name: _configuration(rule, {**shared, **parts.get(rule.name, {})}, entry.where, source, notes)
+        for rule in RULES
+        if rule.default or rule.name in parts
+    }
+
+
+def _configuration(
+    rule: Rule, parameters: Mapping[str, Any], place: str, source: str, notes: list[str]
+) -> Configuration:
+    fields = [field.name for field in msgspec.structs.fields(rule.parameters)]
+    values = {key: value for key, value in parameters.items() if key not in (_ACTION, _ACTION_JSON)}
+    for key in values:
+        if key not in fields:
+            message = f"{place}: {rule.name}: expected one of the parameters {', '.join(fields)}, found {key!r}"
+            raise ContractError(message, where=source, hint=did_you_mean(key, fields))
+    typed: dict[str, Any] = {}
+    for key, value in values.items():
+        try:
+            checked = convert({key: _plain(value)}, rule.parameters, source, strict=False)
+        except ContractError as error:
+            reason = error.message.partition(": ")[2]
+            raise ContractError(f"{place}: {rule.name}: {key}: {reason}, found {value!r}", where=source) from None
+        typed[key] = getattr(checked, key)
+    action = _action(parameters, rule.name, place, source, notes)
+    if typed.get("stop_training_on_fire"):
+        action = "stop"
+    return Configuration(
+        rule=rule, parameters=rule.parameters(**typed), given=frozenset(typed), action=action or "warn"
+    )
+
+
+def _plain(value: Any) -> Any:
+    """Return *value*, text for true and false as Python writes them, as JSON's. rulesconfig writes "None" for none."""
+    return {"True": True, "False": False, "None": None}.get(value, value) if isinstance(value, str) else value
+
+
+def _action(
+    parameters: Mapping[str, Any], rule: str, place: str, source: str, notes: list[str]
+) -> FindingAction | None:
+    own = parameters.get(_ACTION)
+    if own is not None:
+        for action in ACTIONS:
+            if own == action:
+                return action
+        message = f"{place}: {rule}: action: expected one of {', '.join(ACTIONS)}, found {own!r}"
+        raise ContractError(message, where=source, hint=did_you_mean(str(own), ACTIONS))
+    written = parameters.get(_ACTION_JSON)
+    if not written:
+        return None
+    try:
+        # rulesconfig escapes the quotes: {\"name\": \"stoptraining\"}.
+        actions = json.loads(str(written).replace('\\"', '"'))
+        names = [each["name"] for each in (actions if isinstance(actions, list) else [actions])]
+    except (ValueError, TypeError, KeyError):
+        message = f"{place}: {rule}: action_json: expected actions as rulesconfig writes them, found {written!r}"
+        raise ContractError(message, where=source) from None
+    for name in names:
+        if name != "stoptraining":
+            notes.append(f"{place}: {rule}: action {name!r} is not carried out: nothing is sent from the container")
+    return "stop" if "stoptraining" in names else None

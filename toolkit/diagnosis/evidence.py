@@ -1,0 +1,134 @@
+"""What a rule may look at: samples, steps and metrics of one host, as plain lists.
+
+The live monitor has no numpy, so rules use the standard library alone. `window.py` makes an Evidence of what the
+monitor has just measured, `files.py` of what it left on the disk. NaN: not measured at that time.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Mapping, Sequence
+
+from toolkit.diagnosis.numbers import measured
+from toolkit.records import Record
+
+Values = Sequence[float]
+
+
+class Machine(Record, frozen=True, kw_only=True):
+    """What the host has. `cores`: those that the job may use. `gpus`: their names. None: not known."""
+
+    cores: int | None = None
+    gpus: tuple[str, ...] = ()
+    memory_limit_bytes: float | None = None
+
+
+class Steps(Record, frozen=True, kw_only=True):
+    """The steps of a rank, oldest first: lists of one length, in seconds; `end_s` since the epoch."""
+
+    step: Values = ()
+    end_s: Values = ()
+    step_s: Values = ()
+    data_s: Values = ()
+    forward_s: Values = ()
+    backward_s: Values = ()
+    optimizer_s: Values = ()
+    checkpoint_s: Values = ()
+
+    def between(self, start_s: float, end_s: float) -> "Steps":
+        """Return the steps that ended from *start_s* to *end_s*."""
+        first, last = bisect_left(self.end_s, start_s), bisect_right(self.end_s, end_s)
+        return Steps(**{name: getattr(self, name)[first:last] for name in self.__struct_fields__})
+
+
+class Readings(Record, frozen=True, kw_only=True):
+    """The values of one metric of one rank (None: of no rank), oldest first. `step` NaN: not known."""
+
+    time_s: Values = ()
+    value: Values = ()
+    step: Values = ()
+
+
+class Evidence:
+    """The measurements of one host, from `start_s` (the ranks began) to `end_s` (newest sample, or their end).
+
+    `interval_s`: the time between two samples as they were taken; patience counts these. `times_s`: the times of the
+    values that `column` returns, which may be means of several samples. `ended`: the job is over, so no sample follows.
+    `steps`: by rank. `metrics`: by name and rank.
+    """
+
+    def __init__(
+        self,
+        *,
+        host: str,
+        start_s: float,
+        end_s: float,
+        ended: bool,
+        interval_s: float,
+        machine: Machine,
+        times_s: Values = (),
+        names: Sequence[str] = (),
+        load: Callable[[str], Values] = lambda _: (),
+        steps: Mapping[int, Steps] | None = None,
+        metrics: Mapping[str, Mapping[int | None, Readings]] | None = None,
+    ) -> None:
+        self.host = host
+        self.start_s = start_s
+        self.end_s = end_s
+        self.ended = ended
+        self.interval_s = interval_s
+        self.machine = machine
+        self.times_s = times_s
+        self.steps = steps or {}
+        self.metrics = metrics or {}
+        self._names = frozenset(names)
+        self._load = load
+        self._loaded: dict[str, Values] = {}
+
+    def column(self, name: str) -> Values:
+        """Return the values of column *name*, as many as `times_s`; empty if nothing was measured."""
+        if name not in self._names:
+            return ()
+        if name not in self._loaded:
+            values = self._load(name)
+            self._loaded[name] = values if any(value == value for value in values) else ()
+        return self._loaded[name]
+
+    def columns(self, kind: str, metric: str) -> dict[str, Values]:
+        """Return the columns KIND/NAME/METRIC that hold values, by NAME, sorted by its number: core2 before core10."""
+        names = (name.split("/") for name in self._names)
+        found = sorted((name[1] for name in names if name[0] == kind and name[2] == metric), key=_number)
+        return {name: values for name in found if (values := self.column(f"{kind}/{name}/{metric}"))}
+
+    def cores(self) -> dict[str, Values]:
+        """Return the use of each core in percent, by "core0"."""
+        return {name: values for name, values in self.columns("cpu", "used_percent").items() if name != "all"}
+
+    def gpus(self) -> dict[str, Values]:
+        """Return the use of each GPU that the job uses, in percent, by "0"; of all, if it uses none."""
+        all_gpus = self.columns("gpu", "used_percent")
+        in_use = {name: values for name, values in all_gpus.items() if max(measured(values)) > 0}
+        return in_use or all_gpus
+
+    def cpu(self) -> Values:
+        """Return the CPU use in percent of what the job may use: of its quota, where the container has one."""
+        used, quota = self.column("cpu/all/used_percent"), self.column("cpu/all/quota_cores")
+        cores = len(self.cores()) or self.machine.cores
+        if not used or not quota or not cores:
+            return used
+        return [
+            min(value * cores / limit, 100.0) if 0 < limit < cores else value
+            for value, limit in zip(used, quota, strict=True)
+        ]
+
+    def first_step_s(self) -> float | None:
+        """Return the time at which the first rank had finished its first step, None if no step is known."""
+        return min((steps.end_s[0] for steps in self.steps.values() if steps.end_s), default=None)
+
+    def last_step_s(self) -> float | None:
+        """Return the time at which the last step of any rank ended."""
+        return max((steps.end_s[-1] for steps in self.steps.values() if steps.end_s), default=None)
+
+
+def _number(name: str) -> tuple[str, int]:
+    letters = name.rstrip("0123456789")
+    digits = name[len(letters) :]
+    return letters, int(digits) if digits else -1

@@ -1,0 +1,66 @@
+"""Runs the rules over a running job: each finding once, and again only after it had gone away."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from toolkit import diagnosis
+from toolkit.diagnosis.rule import Configuration
+from toolkit.diagnosis.window import Window
+from toolkit.series.finding import Finding
+
+# A finding has gone away if so many looks in a row did not find it.
+GONE_AFTER = 3
+# The first looks come sooner than a rule's scan interval, since a short job has few samples to look at.
+SOONEST_S = 5.0
+_Key = tuple[str, str, int | None]
+
+
+class Live:
+    """The rules of one host. Call `look` as often as convenient: it does nothing until a look is due."""
+
+    def __init__(self, window: Window, configurations: Sequence[Configuration]) -> None:
+        self.window = window
+        self._due_s = dict.fromkeys(range(len(configurations)), window.start_s)
+        self._configurations = configurations
+        # How many looks in a row did not find what was found.
+        self._missed: dict[_Key, int] = {}
+
+    def look(self, now_s: float, *, ended: bool = False) -> list[Finding]:
+        """Return what is new. *ended*: the ranks are over; all rules look once more, with patience as after the fact.
+
+        The first looks come every 5 s; then a look waits a tenth of the job's time, at most its scan interval.
+        """
+        due = [index for index, at_s in self._due_s.items() if ended or now_s >= at_s]
+        if not due:
+            return []
+        evidence = self.window.evidence(now_s, ended=ended)
+        new = []
+        for index in due:
+            each = self._configurations[index]
+            self._due_s[index] = now_s + self._wait_s(each, now_s)
+            found = diagnosis.run(evidence, [each])
+            new += [finding for finding in found if self._is_new(finding)]
+            self._forget(each.rule.name, found)
+        return [msgspec.structs.replace(finding, live=True) for finding in new]
+
+    def _wait_s(self, each: Configuration, now_s: float) -> float:
+        longest_s = each.parameters.scan_interval_us / 1e6
+        return min(longest_s, max(SOONEST_S, (now_s - self.window.start_s) / 10))
+
+    def _is_new(self, finding: Finding) -> bool:
+        key = _key(finding)
+        is_new = key not in self._missed
+        self._missed[key] = 0
+        return is_new
+
+    def _forget(self, rule: str, found: Sequence[Finding]) -> None:
+        present = {_key(finding) for finding in found}
+        for key in [key for key in self._missed if key[0] == rule and key not in present]:
+            self._missed[key] += 1
+            if self._missed[key] >= GONE_AFTER:
+                del self._missed[key]
+
+
+def _key(finding: Finding) -> _Key:
+    return finding.rule, finding.subject, finding.rank

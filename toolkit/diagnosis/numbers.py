@@ -1,0 +1,77 @@
+"""Statistics over lists of floats in which NaN means "not measured"."""
+
+import math
+from collections.abc import Iterable, Sequence
+
+
+def measured(values: Iterable[float]) -> list[float]:
+    """Return *values* without NaN and infinity."""
+    return [value for value in values if math.isfinite(value)]
+
+
+def mean(values: Iterable[float]) -> float:
+    """Return the mean of the measured *values*, NaN if there is none."""
+    kept = measured(values)
+    return math.fsum(kept) / len(kept) if kept else math.nan
+
+
+def quantile(values: Iterable[float], share: float) -> float:
+    """Return the value below which *share* (0 to 1) of the measured *values* lie, between neighbours in proportion."""
+    kept = sorted(measured(values))
+    if not kept:
+        return math.nan
+    place = share * (len(kept) - 1)
+    low = int(place)
+    high = min(low + 1, len(kept) - 1)
+    return kept[low] + (kept[high] - kept[low]) * (place - low)
+
+
+def median(values: Iterable[float]) -> float:
+    """Return the median of the measured *values*, NaN if there is none."""
+    return quantile(values, 0.5)
+
+
+def deviation(values: Iterable[float]) -> float:
+    """Return the standard deviation of the measured *values* around their mean."""
+    kept = measured(values)
+    if len(kept) < 2:
+        return math.nan
+    middle = math.fsum(kept) / len(kept)
+    return math.sqrt(math.fsum((value - middle) ** 2 for value in kept) / len(kept))
+
+
+def means(columns: Iterable[Sequence[float]]) -> list[float]:
+    """Return the mean of *columns* at each time."""
+    return [mean(row) for row in zip(*columns, strict=True)]
+
+
+def share(flags: Sequence[bool]) -> float:
+    """Return the percentage of *flags* that are true, NaN of none."""
+    return 100.0 * sum(flags) / len(flags) if flags else math.nan
+
+
+def slope(x: Sequence[float], y: Sequence[float]) -> tuple[float, float, float]:
+    """Return slope, value at x = 0 and R squared of the straight line that fits best (least squares).
+
+    NaN, all three, with fewer than three points or with one x.
+    """
+    points = [(a, b) for a, b in zip(x, y, strict=True) if math.isfinite(a) and math.isfinite(b)]
+    if len(points) < 3:
+        return math.nan, math.nan, math.nan
+    middle_x, middle_y = mean(a for a, _ in points), mean(b for _, b in points)
+    xx = math.fsum((a - middle_x) ** 2 for a, _ in points)
+    xy = math.fsum((a - middle_x) * (b - middle_y) for a, b in points)
+    yy = math.fsum((b - middle_y) ** 2 for _, b in points)
+    if xx == 0:
+        return math.nan, math.nan, math.nan
+    tilt = xy / xx
+    return tilt, middle_y - tilt * middle_x, (xy * xy / (xx * yy) if yy else 0.0)
+
+
+def histogram(values: Iterable[float], *, top: float = 100.0, bins: int = 10) -> list[float]:
+    """Return which share (0 to 1) of the measured *values* lies in each of *bins* equal parts of 0 to *top*."""
+    counts = [0] * bins
+    kept = measured(values)
+    for value in kept:
+        counts[min(max(int(value / top * bins), 0), bins - 1)] += 1
+    return [count / len(kept) for count in counts] if kept else [0.0] * bins

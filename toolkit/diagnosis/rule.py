@@ -1,0 +1,80 @@
+"""What a rule is: a name, typed parameters with defaults, and a function that looks at evidence."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from toolkit.diagnosis.evidence import Evidence
+from toolkit.diagnosis.span import Span
+from toolkit.records import Record
+from toolkit.series.finding import Finding, FindingAction, Number
+
+# Where a rule is from: the Debugger's profiler rules, our own, the Debugger's rules on a loss.
+Group = Literal["profiler", "toolkit", "loss"]
+
+Percent = Annotated[float, msgspec.Meta(ge=0, le=100)]
+Positive = Annotated[int, msgspec.Meta(ge=1)]
+Above = Annotated[float, msgspec.Meta(gt=0)]
+SCAN_INTERVAL_US = 60_000_000
+
+
+class Parameters(Record, frozen=True, kw_only=True):
+    """What every rule takes. `scan_interval_us`: the least time between two looks at a running job."""
+
+    scan_interval_us: Positive = SCAN_INTERVAL_US
+
+
+# (evidence, parameters, names of the parameters that the user gave)
+Look = Callable[[Evidence, Any, frozenset[str]], Iterator[Finding]]
+
+
+class Rule(Record, frozen=True, kw_only=True):
+    """A row of the table. `default`: ProfilerReport runs it. `parameters`: a Record with the defaults."""
+
+    name: str
+    group: Group
+    parameters: type[Parameters]
+    look: Look
+    default: bool = True
+
+
+class Configuration(Record, frozen=True, kw_only=True):
+    """A rule that a job asked for. `given`: which parameters the user set."""
+
+    rule: Rule
+    parameters: Parameters
+    given: frozenset[str] = frozenset()
+    action: FindingAction = "warn"
+
+
+def found(
+    rule: str,
+    evidence: Evidence,
+    span: Span | None,
+    text: str,
+    *,
+    numbers: Sequence[Number],
+    refuted_by: str,
+    change: str,
+    subject: str = "",
+    rank: int | None = None,
+    start_s: float | None = None,
+    end_s: float | None = None,
+    note: str = "",
+) -> Finding:
+    """Return a finding about *span*, or about *start_s* to *end_s*, of the host of *evidence*."""
+    notes = (note, span.note if span else "")
+    return Finding(
+        rule=rule,
+        text=text,
+        start_s=start_s if start_s is not None else span.start_s if span else evidence.start_s,
+        end_s=end_s if end_s is not None else span.end_s if span else evidence.end_s,
+        subject=subject,
+        host=evidence.host,
+        rank=rank,
+        numbers=tuple(numbers),
+        refuted_by=refuted_by,
+        change=change,
+        note=" ".join(each for each in notes if each),
+    )

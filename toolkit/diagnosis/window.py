@@ -1,0 +1,96 @@
+"""The newest measurements of a running job, as evidence. The monitor adds what it measures; memory stays bounded."""
+
+import math
+from array import array
+from collections import deque
+from collections.abc import Sequence
+
+from toolkit.diagnosis.evidence import Evidence, Machine, Readings, Steps, Values
+
+# As many samples, steps of a rank and values of a metric are kept; of samples taken more often than this, some.
+SAMPLES = 1200
+LEAST_INTERVAL_S = 0.45
+STEPS = 600
+READINGS = 600
+METRICS = 64
+_STEP_FIELDS = Steps.__struct_fields__
+
+
+class Window:
+    """Keeps the newest samples, steps and metrics of one host. 1 kB a sample with 250 columns."""
+
+    def __init__(
+        self, columns: Sequence[str], *, host: str, start_s: float, interval_s: float, machine: Machine
+    ) -> None:
+        """*columns*: the names of the values that `sample` gets. *start_s*: the ranks' start, since the epoch."""
+        self.host = host
+        self.start_s = start_s
+        self.interval_s = interval_s
+        self.machine = machine
+        self._columns = {name: index for index, name in enumerate(columns)}
+        self._times: deque[float] = deque(maxlen=SAMPLES)
+        self._rows: deque[array[float]] = deque(maxlen=SAMPLES)
+        self._steps: dict[int, deque[array[float]]] = {}
+        self._metrics: dict[str, dict[int | None, deque[tuple[float, float, float]]]] = {}
+
+    def sample(self, time_s: float, values: Sequence[float]) -> None:
+        """Add the *values* of all columns at *time_s*."""
+        if self._times and time_s - self._times[-1] < LEAST_INTERVAL_S:
+            return
+        self._times.append(time_s)
+        self._rows.append(array("f", values))
+
+    def step(
+        self,
+        rank: int,
+        step: int,
+        end_s: float,
+        step_s: float | None,
+        data_s: float | None = None,
+        forward_s: float | None = None,
+        backward_s: float | None = None,
+        optimizer_s: float | None = None,
+        checkpoint_s: float | None = None,
+    ) -> None:
+        """Add a step of *rank*, its newest. None: not measured."""
+        row = (step, end_s, step_s, data_s, forward_s, backward_s, optimizer_s, checkpoint_s)
+        kept = self._steps.setdefault(rank, deque(maxlen=STEPS))
+        kept.append(array("d", (math.nan if value is None else value for value in row)))
+
+    def metric(self, name: str, value: float, time_s: float, rank: int | None = None, step: int | None = None) -> None:
+        """Add a value of metric *name*; of more than METRICS names only the first are kept."""
+        if name not in self._metrics and len(self._metrics) >= METRICS:
+            return
+        of_rank = self._metrics.setdefault(name, {}).setdefault(rank, deque(maxlen=READINGS))
+        of_rank.append((time_s, value, math.nan if step is None else step))
+
+    def evidence(self, now_s: float, *, ended: bool = False) -> Evidence:
+        """Return what is kept, as of *now_s*."""
+        return Evidence(
+            host=self.host,
+            start_s=self.start_s,
+            end_s=now_s,
+            ended=ended,
+            interval_s=self.interval_s,
+            machine=self.machine,
+            times_s=list(self._times),
+            names=list(self._columns),
+            load=self._column,
+            steps={rank: _steps(rows) for rank, rows in self._steps.items()},
+            metrics={
+                name: {rank: _readings(rows) for rank, rows in ranks.items()} for name, ranks in self._metrics.items()
+            },
+        )
+
+    def _column(self, name: str) -> Values:
+        index = self._columns[name]
+        return [row[index] for row in self._rows]
+
+
+def _steps(rows: "deque[array[float]]") -> Steps:
+    return Steps(**{name: [row[index] for row in rows] for index, name in enumerate(_STEP_FIELDS)})
+
+
+def _readings(rows: deque[tuple[float, float, float]]) -> Readings:
+    times, values, steps = zip(*rows, strict=True)
+    return Readings(time_s=times, value=values, step=steps)

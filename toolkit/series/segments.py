@@ -1,0 +1,193 @@
+"""The files of samples as tables: when the rows of a level were, and the values of some of its columns."""
+
+import os
+import zlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from toolkit.series import blocks
+from toolkit.series.arrays import numpy
+from toolkit.series.column import Column, Header
+from toolkit.series.levels import GROUP
+
+if TYPE_CHECKING:
+    from toolkit.series.reduction import Floats
+
+
+class _Piece(NamedTuple):
+    """Some rows of a table: a block of a level, or all blocks of a raw file (`block` is the first of them)."""
+
+    path: Path
+    block: blocks.Block
+    rows: int
+
+
+class Table:
+    """The rows of one level of one segment, in the order in which they were written."""
+
+    def __init__(self, level: int, width: int) -> None:
+        self.level = level
+        self._width = width
+        self._pieces: list[_Piece] = []
+        self._times: list[Any] = []
+        self._counts: list[Any] = []
+
+    def add(self, path: Path, fd: int, found: list[blocks.Block]) -> None:
+        """Take in the blocks *found* in the file *path*."""
+        np = numpy()
+        if self.level == 0:
+            if found:
+                times = _records(fd, found[0], self._width)["time"]
+                self._add(_Piece(path, found[0], len(times)), times.copy(), np.ones(len(times)))
+            return
+        for block in found:
+            head = blocks.part(fd, block, 0, 12 * block.rows)
+            if block.kind == blocks.LEVEL and block.rows and len(head) == 12 * block.rows:
+                counts = np.frombuffer(head, "<u4", block.rows, 8 * block.rows).astype(float)
+                self._add(_Piece(path, block, block.rows), np.frombuffer(head, "<f8", block.rows), counts)
+
+    def _add(self, piece: _Piece, times: "Floats", counts: "Floats") -> None:
+        self._pieces.append(piece)
+        self._times.append(times)
+        self._counts.append(counts)
+
+    def times(self) -> "Floats":
+        """Return the start of each row; of raw values, their time."""
+        return self._joined(self._times)
+
+    def counts(self) -> "Floats":
+        """Return how many samples each row stands for."""
+        return self._joined(self._counts)
+
+    @staticmethod
+    def _joined(parts: list[Any]) -> "Floats":
+        """Return *parts* as one array, and keep it as the only part."""
+        np = numpy()
+        if len(parts) != 1:
+            parts[:] = [np.concatenate(parts) if parts else np.empty(0)]
+        found: Floats = parts[0]
+        return found
+
+    def values(self, group: int, rows: "Any") -> "Any":
+        """Return float32 [column of *group*][mean, low, high][row] of *rows*, ascending indexes of rows."""
+        np = numpy()
+        first = group * GROUP
+        columns = min(GROUP, self._width - first)
+        ends = np.cumsum([piece.rows for piece in self._pieces])
+        edges = np.searchsorted(rows, np.concatenate(([0], ends)))
+        parts = []
+        file = _OneFile()
+        for number, piece in enumerate(self._pieces):
+            if edges[number] == edges[number + 1]:
+                continue
+            wanted = rows[edges[number] : edges[number + 1]] - (ends[number] - piece.rows)
+            part = self._unpacked(file.open(piece.path), piece, group, first, columns)
+            # A file that was deleted since its times were read: not measured.
+            parts.append(np.full((columns, 3, len(wanted)), np.nan, "<f4") if part is None else part[:, :, wanted])
+        file.close()
+        return np.concatenate(parts, axis=2) if parts else np.empty((columns, 3, 0), "<f4")
+
+    def _unpacked(self, fd: int | None, piece: _Piece, group: int, first: int, columns: int) -> "Any":
+        np = numpy()
+        if fd is None:
+            return None
+        if self.level == 0:
+            values = _records(fd, piece.block, self._width)["values"][: piece.rows, first : first + columns]
+            return np.repeat(values.T[:, None, :], 3, axis=1)
+        rows = piece.rows
+        groups = -(-self._width // GROUP)
+        sizes = np.frombuffer(blocks.part(fd, piece.block, 12 * rows, 4 * groups), "<u4")
+        start = 12 * rows + 4 * groups + int(sizes[:group].sum())
+        try:
+            planes = zlib.decompress(blocks.part(fd, piece.block, start, int(sizes[group])))
+        except zlib.error:
+            return None
+        shape = (columns, 3, rows)
+        if len(planes) != 12 * columns * rows:
+            return None
+        return np.frombuffer(planes, "u1").reshape(4, -1).T.copy().view("<f4").reshape(shape)
+
+
+class Segment:
+    """What one writer wrote with one list of columns."""
+
+    def __init__(self, columns: tuple[Column, ...]) -> None:
+        self.columns = columns
+        self.index = {column.name: number for number, column in enumerate(columns)}
+        self.tables: dict[int, Table] = {}
+
+
+def load(folder: Path) -> list[Segment]:
+    """Return the segments of *folder*, oldest first. Files that are cut, or of others, are read as far as they go."""
+    found: dict[tuple[str, tuple[Column, ...]], Segment] = {}
+    for path in sorted(folder.glob("*.samples")):
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:  # Deleted since glob saw it.
+            continue
+        try:
+            _take(path, fd, found)
+        finally:
+            os.close(fd)
+    return list(found.values())
+
+
+def _take(path: Path, fd: int, found: dict[tuple[str, tuple[Column, ...]], Segment]) -> None:
+    scanned = blocks.scan(fd)
+    first = next(scanned, None)
+    header = _header(fd, first)
+    if header is None:
+        return
+    key = (path.name.partition("-")[0], header.columns)
+    segment = found.setdefault(key, Segment(header.columns))
+    table = segment.tables.setdefault(header.level, Table(header.level, len(header.columns)))
+    # Raw blocks are all alike: the first says where all are.
+    after = next(scanned, None)
+    rest = [] if after is None else [after] if header.level == 0 else [after, *scanned]
+    table.add(path, fd, rest)
+
+
+def _header(fd: int, block: blocks.Block | None) -> Header | None:
+    content = None if block is None or block.kind != blocks.HEADER else blocks.payload(fd, block)
+    try:
+        return None if content is None else msgspec.json.decode(content, type=Header)
+    except msgspec.DecodeError:
+        return None
+
+
+def _records(fd: int, first: blocks.Block, width: int) -> "Any":
+    """Return the raw blocks of a file from *first* on as records, without one that is not whole."""
+    np = numpy()
+    kind = np.dtype([("magic", "S4"), ("head", "V16"), ("time", "<f8"), ("values", "<f4", (width,))])
+    start = first.offset - blocks.HEAD.size
+    content = os.pread(fd, os.fstat(fd).st_size - start, start)
+    records = np.frombuffer(content, kind, len(content) // kind.itemsize)
+    whole = records["magic"] == blocks.MAGIC
+    return records if whole.all() else records[: int(np.argmin(whole))]
+
+
+class _OneFile:
+    """Opens files one after the other, and the same one once."""
+
+    def __init__(self) -> None:
+        self._path: Path | None = None
+        self._fd: int | None = None
+
+    def open(self, path: Path) -> int | None:
+        """Return the open file, None if it is not there any more."""
+        if path != self._path:
+            self.close()
+            self._path = path
+            try:
+                self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            except OSError:
+                self._fd = None
+        return self._fd
+
+    def close(self) -> None:
+        """Close the file that is open."""
+        if self._fd is not None:
+            os.close(self._fd)
+        self._path = self._fd = None

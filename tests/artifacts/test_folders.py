@@ -79,7 +79,7 @@ def test_a_file_in_a_folders_place_is_said_and_the_rest_made(folders: Folders, s
     prepare(folders, Log())
 
     assert said() == [
-        f"[toolkit] warning: {folders.model}: expected a folder, found a file; the job goes on without",
+        f"[toolkit] warning: {folders.model}: expected a folder, found a file; the job continues without",
     ]
     assert folders.output_data.is_dir()
 
@@ -93,9 +93,9 @@ def test_a_read_only_base_is_said_once_and_not_fatal(folders: Folders, said: Sai
 
     names = (folders.code, folders.data, folders.model, folders.output_data, folders.checkpoints)
     assert said() == [
-        f"[toolkit] warning: {', '.join(map(str, names))}: cannot be made (Read-only file system); "
-        "the job goes on without",
-        f"[toolkit] warning: {folders.output}: cannot be written; the job goes on without",
+        f"[toolkit] warning: {', '.join(map(str, names))}: cannot be created (Read-only file system); "
+        "the job continues without",
+        f"[toolkit] warning: {folders.output}: cannot be written; the job continues without",
     ]
 
 
@@ -109,7 +109,7 @@ def test_a_full_disk_is_said_once_and_not_fatal(folders: Folders, said: Said, mo
     prepare(folders, Log())
 
     assert said() == [
-        f"[toolkit] warning: {folders.model}, {folders.output}: the disk is full; the job goes on without",
+        f"[toolkit] warning: {folders.model}, {folders.output}: the disk is full; the job continues without",
     ]
 
 

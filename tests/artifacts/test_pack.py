@@ -69,7 +69,7 @@ def test_sockets_and_fifos_are_left_out_and_said(
 
     assert not {"fifo", "socket"} & set(names(tmp_path / "model.tar.gz"))
     assert capfd.readouterr().err.splitlines() == [
-        f"[toolkit] warning: {model}/{name} is left out of model.tar.gz: neither file, folder nor link"
+        f"[toolkit] warning: {model}/{name}: expected a file, folder or link; model.tar.gz does not contain it"
         for name in ("fifo", "socket")
     ]
 

@@ -63,10 +63,10 @@ def piped(path: Path) -> None:
     [
         (linked, "a link to"),
         (dangling, "a link to"),
-        pytest.param(theirs, f"one of user {STRANGER}", marks=pytest.mark.root),
-        (open_to_all, "one that others may write to (mode 777)"),
-        (piped, "something that is no folder"),
-        (Path.touch, "something that is no folder"),
+        pytest.param(theirs, f"a folder of user {STRANGER}", marks=pytest.mark.root),
+        (open_to_all, "a folder that others may write to (mode 777)"),
+        (piped, "no folder"),
+        (Path.touch, "no folder"),
     ],
 )
 def test_what_others_may_have_laid_there_is_left_alone(asked: Path, made: Callable[[Path], None], found: str) -> None:
@@ -150,7 +150,7 @@ def test_a_place_where_others_may_replace_our_files_is_told_of(
 
     scratch.private(asked, log)
 
-    assert b"".join(said).decode().count("may replace ours (no sticky bit). chmod +t it") == warned
+    assert b"".join(said).decode().count("may replace ours (no sticky bit). Run chmod +t") == warned
 
 
 @pytest.mark.parametrize("name", ["a b", "it's", 'a "b"', "größe", "模型", "$HOME", "a;b", "a:b", "a,b", "x" * 200])

@@ -57,7 +57,7 @@ def without_times(log: str) -> str:
     return "".join(line.partition(" ")[2] for line in log.splitlines(keepends=True))
 
 
-def test_findings_come_with_line_time_and_rank_and_each_rule_is_summed_up(tmp_path: Path) -> None:
+def test_events_come_with_line_time_and_rank_and_each_rule_is_summed_up(tmp_path: Path) -> None:
     done = attempt(tmp_path, HEALTHY)
 
     assert (done.returncode, done.stderr) == (0, "")
@@ -67,14 +67,13 @@ def test_findings_come_with_line_time_and_rank_and_each_rule_is_summed_up(tmp_pa
         "line 5, 0:01:39, rank 0: throughput: threshold (warn): 60.9 < 80, 2 in a row\n"
         "    step=3 speed: 60.9\n"
         "7 lines, 0:20:00\n"
-        "  steps go on: 3 lines matched; 0 findings; asleep at the end, by its\n"
-        "    stop_pattern\n"
-        "  throughput: 3 lines matched; 1 finding\n"
-        "  memory: 1 line matched; 1 finding\n"
+        "  steps go on: 3 lines matched; 0 events; asleep at the end, by its stop_pattern\n"
+        "  throughput: 3 lines matched; 1 event\n"
+        "  memory: 1 line matched; 1 event\n"
     )
 
 
-def test_a_finding_that_ends_a_job_is_seen_in_the_status(tmp_path: Path) -> None:
+def test_an_event_that_ends_a_job_is_seen_in_the_status(tmp_path: Path) -> None:
     done = attempt(tmp_path, HUNG)
 
     assert done.returncode == 1
@@ -160,8 +159,8 @@ def test_a_regex_without_end_does_not_hang_it(tmp_path: Path) -> None:
     done = attempt(tmp_path, "x" + "a" * 60 + "\nECC\n", rules=rules)
 
     assert "rule 'endless' is switched off" in done.stderr
-    assert "endless: 0 lines matched; 0 findings; switched off: its regex takes too long" in done.stdout
-    assert "fine: 1 line matched; 1 finding" in done.stdout
+    assert "endless: 0 lines matched; 0 events; switched off: its regex takes too long" in done.stdout
+    assert "fine: 1 line matched; 1 event" in done.stdout
 
 
 def test_the_page_shows_what_is_printed(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from toolkit.metrics.guard import Guard
 from toolkit.rules.document import Rule, compiled
-from toolkit.rules.finding import Finding
+from toolkit.rules.event import RuleEvent
 from toolkit.rules.pattern import SHOWN, Monitor
 
 START = {"name": "start", "pattern": "begin", "expected_start_within_s": 10}
@@ -70,14 +70,14 @@ def monitor(*rules: dict[str, Any], guard: Guard | None = None, told: list[str] 
     return Monitor([Rule(**rule) for rule in rules], start_s=0.0, warn=warn, watch=guard)
 
 
-def replay(watching: Monitor, history: History) -> list[Finding]:
-    findings = []
+def replay(watching: Monitor, history: History) -> list[RuleEvent]:
+    events = []
     for now_s, line in history:
         if line is None:
-            findings += watching.tick(now_s)
+            events += watching.tick(now_s)
         else:
-            findings += watching.lines(line.encode() + b"\n", rank=0, now_s=now_s)
-    return findings
+            events += watching.lines(line.encode() + b"\n", rank=0, now_s=now_s)
+    return events
 
 
 @pytest.fixture
@@ -90,9 +90,9 @@ def guard() -> Iterator[Guard]:
 def test_a_history_gives_its_findings(case: str) -> None:
     rule, history, expected = HISTORIES[case]
 
-    findings = replay(monitor(rule), history)
+    events = replay(monitor(rule), history)
 
-    assert [(finding.kind, finding.time_s) for finding in findings] == expected
+    assert [(event.kind, event.time_s) for event in events] == expected
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_a_finding_carries_what_is_known_of_it() -> None:
     found = monitor(rule).lines(b"noise\na speed=7.5 b\r\n", rank=3, now_s=12.0)
 
     assert found == [
-        Finding(
+        RuleEvent(
             rule="slow",
             kind="threshold",
             action="stop",
@@ -131,7 +131,7 @@ def test_rows_are_counted_for_each_rank() -> None:
 
     found = [watching.lines(b"speed=1\n", rank=rank, now_s=1) for rank in (0, 1, 0, 1, 0, 1)]
 
-    assert [[finding.rank for finding in each] for each in found] == [[], [], [], [], [0], [1]]
+    assert [[event.rank for event in each] for each in found] == [[], [], [], [], [0], [1]]
 
 
 def test_many_ranks_with_the_same_fault_are_one_occasion() -> None:
@@ -140,7 +140,7 @@ def test_many_ranks_with_the_same_fault_are_one_occasion() -> None:
     found = [watching.lines(b"ECC\n" * 10, rank=rank, now_s=rank / 10) for rank in range(512)]
 
     assert sum(map(len, found)) == 1
-    assert watching.standings()[0].matches == 5120
+    assert watching.states()[0].matches == 5120
 
 
 def test_any_rank_in_time_is_in_time() -> None:
@@ -156,7 +156,7 @@ def test_several_rules_are_late_in_the_order_of_their_times() -> None:
 
     found = watching.tick(100)
 
-    assert [(finding.rule, finding.time_s) for finding in found] == [("both", 10), ("start", 30)]
+    assert [(event.rule, event.time_s) for event in found] == [("both", 10), ("start", 30)]
 
 
 def test_lateness_is_said_in_words() -> None:
@@ -164,7 +164,7 @@ def test_lateness_is_said_in_words() -> None:
 
     found = [*watching.tick(11), *watching.lines(b"step\n", rank=0, now_s=12), *watching.tick(18)]
 
-    assert [finding.text for finding in found] == [
+    assert [event.text for event in found] == [
         "no line matched within 10 s of the start",
         "no line matched for 5 s",
     ]
@@ -177,7 +177,7 @@ def test_the_time_to_the_next_tick_is_that_of_the_earliest_deadline() -> None:
 
     assert wait_s == pytest.approx(6.0, abs=0.01)
     assert watching.tick(10.0) == []
-    assert [finding.rule for finding in watching.tick(4.0 + (wait_s or 0))] == ["both"]
+    assert [event.rule for event in watching.tick(4.0 + (wait_s or 0))] == ["both"]
 
 
 def test_where_only_lines_can_bring_findings_there_is_nothing_to_wait_for() -> None:
@@ -198,7 +198,7 @@ def test_what_follows_the_last_newline_is_no_line() -> None:
 
     watching.lines(b"one\n\nthree\n", rank=0, now_s=0)
 
-    assert watching.standings()[0].matches == 3
+    assert watching.states()[0].matches == 3
 
 
 def test_a_rule_stands_as_it_stands() -> None:
@@ -206,7 +206,7 @@ def test_a_rule_stands_as_it_stands() -> None:
 
     watching.lines(b"step\nover\n", rank=0, now_s=0)
 
-    assert [(each.rule.name, each.matches, each.state) for each in watching.standings()] == [
+    assert [(each.rule.name, each.matches, each.state) for each in watching.states()] == [
         ("start", 0, "waiting"),
         ("again", 1, "watching"),
         ("both", 1, "asleep"),
@@ -222,8 +222,8 @@ def test_a_rule_whose_regex_is_switched_off_sleeps_and_stops_no_healthy_job(guar
 
     found = watching.lines(b"step" + b"a" * 60 + b"\nECC\n", rank=0, now_s=1)
 
-    assert [finding.rule for finding in found] == ["other"]
-    assert watching.standings()[0].state == "off"
+    assert [event.rule for event in found] == ["other"]
+    assert watching.states()[0].state == "off"
     assert watching.tick(1000) == []
     assert len(told) == 1
     assert told[0].startswith("rule 'endless")
@@ -259,7 +259,7 @@ def test_twenty_rules_cost_less_than_twenty_searches_where_no_line_matches() -> 
         for number in range(19)
     ]
     watching = monitor(FAULT, *values)
-    patterns = [compiled(standing.rule.pattern) for standing in watching.standings()]
+    patterns = [compiled(state.rule.pattern) for state in watching.states()]
     block = b"INFO step 1234 of 99999: tokens read from shard 17, all is well here.\n" * 3000
 
     ours_s = cost_s(lambda: watching.lines(block, rank=0, now_s=1))

@@ -18,7 +18,7 @@ from toolkit.rules.row import Row
 def test_three_in_a_row_turn_it_and_three_turn_it_back(answers: str, turns: str) -> None:
     row = Row()
 
-    seen = ["TF"[not row.told] if row.add(answer == "t", 3) else "." for answer in answers]
+    seen = ["TF"[not row.state] if row.add(answer == "t", 3) else "." for answer in answers]
 
     assert "".join(seen) == turns
 

@@ -7,15 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolkit.metrics.sample import Sample
-from toolkit.rules.finding import Finding
-from toolkit.rules.straggler import KEPT_MEDIANS, OPEN_STEPS, TOLD_AT_ONCE, Beats, Stragglers, Thinned
+from toolkit.rules.event import RuleEvent
+from toolkit.rules.straggler import KEPT_MEDIANS, OPEN_STEPS, SENT_AT_ONCE, Beats, Stragglers, Thinned
 
 
-def told(findings: Iterable[Finding]) -> list[tuple[str, int | None, float]]:
-    return [(finding.kind, finding.rank, finding.time_s) for finding in findings]
+def told(events: Iterable[RuleEvent]) -> list[tuple[str, int | None, float]]:
+    return [(event.kind, event.rank, event.time_s) for event in events]
 
 
-def run(watching: Stragglers, steps: Iterable[Iterable[float]], first: int = 0) -> list[Finding]:
+def run(watching: Stragglers, steps: Iterable[Iterable[float]], first: int = 0) -> list[RuleEvent]:
     """Report each step's seconds by rank; a step is told at the time of its own number."""
     found = []
     for step, seconds in enumerate(steps, first):
@@ -100,7 +100,7 @@ def test_a_rank_that_fell_silent_holds_nobody_up() -> None:
 
     found = run(watching, [(1.0, 1.0, 2.0)] * (OPEN_STEPS + 10), first=3)
 
-    assert [(finding.kind, finding.rank) for finding in found] == [("straggler", 2)]
+    assert [(event.kind, event.rank) for event in found] == [("straggler", 2)]
 
 
 def test_a_step_that_few_ranks_report_is_not_judged() -> None:
@@ -152,7 +152,7 @@ def test_heartbeats_give_the_time_of_a_step() -> None:
             for told in beats.look(rank, step, int(step * each_s * 1e9)):
                 found += watching.step(*told, now_s=second)
 
-    assert [(finding.kind, finding.rank) for finding in found] == [("straggler", 2)]
+    assert [(event.kind, event.rank) for event in found] == [("straggler", 2)]
     assert found[0].value == pytest.approx(0.2)
 
 
@@ -238,9 +238,9 @@ def test_a_thousand_ranks_are_cheap() -> None:
 def test_ranks_have_the_names_that_they_are_given() -> None:
     watching = Stragglers(ranks=2, steps=1, name=["rank 0 of host algo-1", "rank 0 of host algo-2"].__getitem__)
 
-    (finding,) = run(watching, [(1.0, 3.0)])
+    (event,) = run(watching, [(1.0, 3.0)])
 
-    assert finding.text.startswith("rank 0 of host algo-2 took 3 s for step 0, 3.00 times its peers' 1 s")
+    assert event.text.startswith("rank 0 of host algo-2 took 3 s for step 0, 3.00 times its peers' 1 s")
 
 
 def test_of_very_many_ranks_fewer_steps_wait() -> None:
@@ -270,8 +270,8 @@ def test_of_many_those_of_the_same_steps_are_told_by_every_host() -> None:
 
     first, second = ({(rank, step) for rank, step, _ in kept.take()} for kept in hosts)
 
-    assert 0 < len(first) <= TOLD_AT_ONCE
-    assert 0 < len(second) <= TOLD_AT_ONCE
+    assert 0 < len(first) <= SENT_AT_ONCE
+    assert 0 < len(second) <= SENT_AT_ONCE
     assert {rank for rank, _ in first} == {0, 1, 2, 3}
     assert {told for told in second if told[1] < 1000} <= first
 
@@ -289,10 +289,10 @@ def test_when_steps_become_long_again_all_of_them_are_told() -> None:
 
 def test_more_ranks_than_a_message_should_hold_still_tell_one_step() -> None:
     kept = Thinned()
-    for rank in range(2 * TOLD_AT_ONCE):
+    for rank in range(2 * SENT_AT_ONCE):
         kept.step(rank, 6, 1.0)
 
-    assert len(kept.take()) == 2 * TOLD_AT_ONCE
+    assert len(kept.take()) == 2 * SENT_AT_ONCE
 
 
 @pytest.mark.parametrize("seconds", [0.0, -1.0, float("nan"), float("inf")])

@@ -1,4 +1,4 @@
-"""The folders that scripts expect, there before they start."""
+"""Creates the folders that scripts expect."""
 
 import os
 from pathlib import Path
@@ -8,10 +8,10 @@ from toolkit.log import Log
 
 
 def prepare(folders: Folders, log: Log) -> None:
-    """Make the job's folders where they are absent, and say once which of them are absent or cannot be written.
+    """Create the job's folders, and log once which of them are absent or cannot be written.
 
-    output/intermediate is left alone: that it is absent tells the platform's own synchronisation that nobody uses it.
-    Nothing here is fatal: whether a folder was needed shows later, and a script may do without.
+    Not output/intermediate: while it is absent, the platform does not synchronise it. No error here ends the job: the
+    script may not need the folder.
     """
     failed: dict[str, list[str]] = {}
     for folder in (
@@ -26,26 +26,26 @@ def prepare(folders: Folders, log: Log) -> None:
         if reason:
             failed.setdefault(reason, []).append(str(folder))
     for folder in (folders.model, folders.output):
-        reason = _hindered(folder)
+        reason = _unwritable(folder)
         if reason:
             failed.setdefault(reason, []).append(str(folder))
     for reason, names in failed.items():
-        log.warning(f"{', '.join(names)}: {reason}; the job goes on without")
+        log.warning(f"{', '.join(names)}: {reason}; the job continues without")
 
 
 def _made(folder: Path) -> str:
-    """Make *folder*; return why it cannot be, "" if it is there."""
+    """Create *folder*; return why that failed, "" if the folder is there."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except FileExistsError:
         return "expected a folder, found a file"
     except OSError as error:
-        return f"cannot be made ({error.strerror})"
+        return f"cannot be created ({error.strerror})"
     return ""
 
 
-def _hindered(folder: Path) -> str:
-    """Return why nothing can be written to *folder*, "" if it can be or is absent."""
+def _unwritable(folder: Path) -> str:
+    """Return why nothing can be written to *folder*, "" if it is writable or absent."""
     if not folder.is_dir():
         return ""
     try:
@@ -53,6 +53,6 @@ def _hindered(folder: Path) -> str:
             return "cannot be written"
         room = os.statvfs(folder)
     except OSError as error:
-        return f"cannot be looked at ({error.strerror})"
-    # Some file systems (NFS, FUSE) say 0 of 0.
+        return f"cannot be read ({error.strerror})"
+    # Some file systems (NFS, FUSE) report 0 of 0 blocks.
     return "the disk is full" if room.f_blocks and not room.f_bavail else ""

@@ -10,8 +10,8 @@ from toolkit.cli.tried import content, lines, many, printable
 from toolkit.log import Log
 from toolkit.metrics.guard import Guard
 from toolkit.rules import document, stamp
-from toolkit.rules.finding import ENDING, Finding
-from toolkit.rules.pattern import SIGNS, Monitor, Standing
+from toolkit.rules.event import ENDING, RuleEvent
+from toolkit.rules.pattern import SIGNS, Monitor, RuleState
 
 WIDTH = 80
 # A log has times if one of its first lines has one.
@@ -59,7 +59,7 @@ def run(arguments: argparse.Namespace, log: Log) -> int:
 
 
 class _Trial:
-    """Prints findings as they occur, and then a summary of each rule."""
+    """Prints events as they occur, and then a summary of each rule."""
 
     def __init__(self, monitor: Monitor, start_s: float | None, speed: float | None) -> None:
         self._monitor = monitor
@@ -67,54 +67,54 @@ class _Trial:
         self._is_timed = start_s is not None or speed is not None
         self._start_s = self._now_s = start_s or 0.0
         self._lines = 0
-        # The first finding that would have ended the job, and its line.
-        self.ending: tuple[int, Finding] | None = None
+        # The first event that would have ended the job, and its line.
+        self.ending: tuple[int, RuleEvent] | None = None
 
     def take(self, line: bytes) -> None:
-        """Print the findings that *line* causes."""
+        """Print the events that *line* causes."""
         self._lines += 1
         read = stamp.read(line)
         if self._speed is not None:
             self._now_s = (self._lines - 1) / self._speed
         elif self._is_timed and read.time_s is not None:
             self._now_s = read.time_s
-        for finding in self._monitor.lines(read.text, rank=read.rank, now_s=self._now_s):
-            if finding.action in ENDING and self.ending is None:
-                self.ending = self._lines, finding
-            print("\n".join(self._shown(finding)))
+        for event in self._monitor.lines(read.text, rank=read.rank, now_s=self._now_s):
+            if event.action in ENDING and self.ending is None:
+                self.ending = self._lines, event
+            print("\n".join(self._shown(event)))
 
     def report(self) -> Iterator[str]:
         """Yield the summary: a line about the log, and one or more about each rule."""
         took = f", {_clock(self._now_s - self._start_s)}" if self._is_timed else ", no times"
         yield f"{many(self._lines, 'line')}{took}"
-        for standing in self._monitor.standings():
-            yield from _wrapped(f"{standing.rule.name}: {'; '.join(self._said(standing))}", "  ")
+        for state in self._monitor.states():
+            yield from _wrapped(f"{state.rule.name}: {'; '.join(self._said(state))}", "  ")
         if self.ending is not None:
-            number, finding = self.ending
-            yield f"{finding.rule} would have ended the job at line {number} ({finding.action})"
+            number, event = self.ending
+            yield f"{event.rule} would have ended the job at line {number} ({event.action})"
 
-    def _shown(self, finding: Finding) -> Iterator[str]:
-        at = f", {_clock(finding.time_s - self._start_s)}" if self._is_timed else ""
-        rank = "" if finding.rank is None else f", rank {finding.rank}"
+    def _shown(self, event: RuleEvent) -> Iterator[str]:
+        at = f", {_clock(event.time_s - self._start_s)}" if self._is_timed else ""
+        rank = "" if event.rank is None else f", rank {event.rank}"
         where = f"line {self._lines}{at}{rank}"
-        yield f"{where}: {finding.rule}: {finding.kind} ({finding.action}){self._compared(finding)}"
-        yield "    " + printable(finding.text)[: WIDTH - 4].rstrip()
-        yield from _wrapped(printable(finding.message), "    ")
+        yield f"{where}: {event.rule}: {event.kind} ({event.action}){self._compared(event)}"
+        yield "    " + printable(event.text)[: WIDTH - 4].rstrip()
+        yield from _wrapped(printable(event.message), "    ")
 
-    def _compared(self, finding: Finding) -> str:
-        if finding.kind != "threshold":
+    def _compared(self, event: RuleEvent) -> str:
+        if event.kind != "threshold":
             return ""
-        rule = next(each.rule for each in self._monitor.standings() if each.rule.name == finding.rule)
+        rule = next(each.rule for each in self._monitor.states() if each.rule.name == event.rule)
         row = f", {rule.data_points} in a row" if rule.data_points > 1 else ""
-        return f": {finding.value:g} {SIGNS[rule.operator or 'eq']} {rule.threshold:g}{row}"
+        return f": {event.value:g} {SIGNS[rule.operator or 'eq']} {rule.threshold:g}{row}"
 
-    def _said(self, standing: Standing) -> Iterator[str]:
-        rule = standing.rule
-        yield f"{many(standing.matches, 'line')} matched"
-        yield many(standing.findings, "finding")
-        if standing.state == "asleep":
+    def _said(self, state: RuleState) -> Iterator[str]:
+        rule = state.rule
+        yield f"{many(state.matches, 'line')} matched"
+        yield many(state.events, "event")
+        if state.state == "asleep":
             yield "asleep at the end, by its stop_pattern"
-        if standing.state == "off":
+        if state.state == "off":
             yield "switched off: its regex takes too long"
         if rule.has_times and not self._is_timed:
             times = {
@@ -123,7 +123,7 @@ class _Trial:
             }
             untried = [key for key, value in times.items() if value is not None]
             yield f"untried, as no line has a time: {' and '.join(untried)} (--speed gives it times)"
-        if rule.faults and standing.matches > 1 and not self._is_timed:
+        if rule.faults and state.matches > 1 and not self._is_timed:
             yield "without times, all its matches are one occasion"
 
 

@@ -1,8 +1,8 @@
-"""A rules document (TOML, JSON or YAML): what to look for in a job's lines, and what to do then (docs/rules.md).
+"""Reads a document of log rules in TOML, JSON or YAML (docs/rules.md).
 
-The keys follow the log monitoring of the HyperPod training operator (`logMonitoringConfiguration` of its job documents,
-https://docs.aws.amazon.com/sagemaker/latest/dg/sagemaker-eks-operator-usage.html, seen 2026-11) and the actions the log
-policies of Determined 0.38.
+The keys follow the log monitoring of the HyperPod training operator (`logMonitoringConfiguration`,
+https://docs.aws.amazon.com/sagemaker/latest/dg/sagemaker-eks-operator-usage.html, seen 2026-11), the
+actions those of the log policies of Determined 0.38.
 """
 
 import math
@@ -16,14 +16,14 @@ import msgspec
 from toolkit.errors import ContractError, did_you_mean
 from toolkit.jobfile.text import parse
 from toolkit.records import Record, convert
-from toolkit.rules.finding import Action
+from toolkit.rules.event import Action
 
 Operator = Literal["gt", "gteq", "lt", "lteq", "eq"]
 # The upper end, 115 days, is above every platform's limit for a job.
 Seconds = Annotated[float, msgspec.Meta(gt=0, le=10_000_000)]
 Text = Annotated[str, msgspec.Meta(min_length=1)]
 
-# What a value of each key must be, in the words of an error.
+# By key: which values it takes, as errors say it.
 EXPECTED = {
     "name": "a text",
     "pattern": "a regular expression as a text",
@@ -37,7 +37,7 @@ EXPECTED = {
     "action": "one of 'label', 'warn', 'stop', 'no-retry'",
     "message": "a text",
 }
-# The same things in a HyperPod job document, by our names.
+# Keys of HyperPod job documents, and our keys for them.
 _HYPERPOD = {
     "logPattern": "pattern",
     "expectedStartCutOffInSeconds": "expected_start_within_s",
@@ -51,9 +51,9 @@ _SHAPE_HINT = "Write [[rules]] tables in TOML, or a list of objects in JSON or Y
 
 
 class Rule(Record, frozen=True, kw_only=True):
-    """One rule, checked: its patterns compile, and it checks something. docs/rules.md says what each key means.
+    """One rule, checked: its patterns compile, and it checks something. docs/rules.md explains each key.
 
-    `fault_on_match` None: not given, so true where the rule has no other check.
+    `fault_on_match` None: not given; it is then true if the rule has no other check.
     """
 
     name: Text
@@ -70,12 +70,12 @@ class Rule(Record, frozen=True, kw_only=True):
 
     @property
     def has_times(self) -> bool:
-        """True if the rule can be late."""
+        """True if the rule has a deadline."""
         return self.expected_start_within_s is not None or self.expected_again_every_s is not None
 
     @property
     def faults(self) -> bool:
-        """True if a match alone is a finding."""
+        """True if a match alone is an event."""
         if self.fault_on_match is None:
             return not self.has_times and self.threshold is None
         return self.fault_on_match
@@ -85,7 +85,7 @@ def read(content: bytes, source: str) -> tuple[Rule, ...]:
     """Return the rules of the document *content*: JSON or YAML by the name *source*, else TOML.
 
     Raises:
-        ContractError: no such document, or a rule that cannot be used: with file, rule, key, expected and found.
+        ContractError: it is no such document, or a rule of it is not valid; the text names file, rule and key.
     """
     document = parse(content, PurePath(source))
     rules = tuple(_rule(entry, number, source) for number, entry in enumerate(_entries(document, source), 1))
@@ -100,12 +100,12 @@ def compiled(regex: str) -> re.Pattern[str]:
     """Return *regex* compiled.
 
     Raises:
-        re.error: it is none (OverflowError, RecursionError for a repeat or a nesting beyond reason).
+        re.error: it is no regular expression (OverflowError, RecursionError: a repeat too large, a nesting too deep).
     """
     import warnings
 
     with warnings.catch_warnings():
-        # "Possible nested set" and the like are for programmers; here they would be lines of noise on stderr.
+        # "Possible nested set" and the like would be noise on stderr.
         warnings.simplefilter("ignore")
         return re.compile(regex)
 
@@ -152,7 +152,7 @@ def _check_key(key: str, place: str, source: str) -> None:
 
 def _value(key: str, value: Any, hints: Mapping[str, Any], place: str, source: str) -> Any:
     try:
-        # A key that is there has a value: null is none.
+        # null is no value.
         found = convert(value, hints[key], source) if value is not None else None
     except ContractError:
         found = None
@@ -162,7 +162,7 @@ def _value(key: str, value: Any, hints: Mapping[str, Any], place: str, source: s
 
 
 def _check(rule: Rule, place: str, source: str) -> None:
-    """Refuse what each value alone does not show."""
+    """Check values that depend on each other."""
     groups = _groups("pattern", rule.pattern, place, source)
     if rule.stop_pattern is not None:
         _groups("stop_pattern", rule.stop_pattern, place, source)

@@ -1,25 +1,25 @@
-"""Pure: the same answer so many times in a row, told once each way."""
+"""Pure: a state that changes only after several equal answers in a row."""
 
 
 class Row:
-    """Counts answers in a row: `told` turns true after *enough* that were true, false after as many that were not.
+    """Counts answers: `state` becomes true after *enough* true answers in a row, false after as many false ones.
 
-    So an answer that flickers is told once, not each time.
+    So an answer that flickers changes nothing.
     """
 
     def __init__(self) -> None:
-        self.told = False
+        self.state = False
         self._length = 0
 
     @property
     def is_new(self) -> bool:
-        """True if nothing counts yet, as in a row just made."""
-        return not self.told and self._length == 0
+        """True if nothing is counted: the row is as at its start."""
+        return not self.state and self._length == 0
 
     def add(self, answer: bool, enough: int) -> bool:
-        """Count *answer*; True if `told` has turned by it."""
-        self._length = self._length + 1 if answer != self.told else 0
+        """Count *answer*; return True if it changed `state`."""
+        self._length = self._length + 1 if answer != self.state else 0
         if self._length < enough:
             return False
-        self.told, self._length = answer, 0
+        self.state, self._length = answer, 0
         return True

@@ -1,25 +1,25 @@
-"""Pure: when a line of a finished log was written, by what stands at its start, and which rank wrote it."""
+"""Pure: reads from the start of a log line when it was written, and by which rank."""
 
 import re
 from datetime import datetime, timedelta, timezone
 
 from toolkit.records import Record
 
-# ISO 8601 with seconds, "T" or a space between, a fraction after "." or "," (as Python's logging writes), a zone or
-# none; or seconds since the epoch in ten digits. In brackets or not.
+# ISO 8601 with seconds: "T" or a space between date and time, an optional fraction after "." or "," (Python's logging),
+# an optional zone. Or ten digits: seconds since the epoch. Either may be in brackets.
 _ISO = re.compile(
     rb"\[?(\d{4})-(\d\d)-(\d\d)[T ](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?"
     rb"\s?(?:(Z|UTC)|([+-])(\d\d):?(\d\d))?(?![\d])\]?[ \t]*"
 )
 _EPOCH = re.compile(rb"\[?(\d{10}(?:\.\d+)?)(?![\w.])\]?[ \t]*")
-# What `train` puts in front of a rank's lines: "[algo-1 rank 3] ".
+# The prefix that `train` adds to the lines of ranks: "[algo-1 rank 3] ".
 _RANK = re.compile(rb"\[\S+ rank (\d+)\] ")
 
 
 class Stamp(Record, frozen=True, kw_only=True):
-    """What the start of a line says: seconds since the epoch (None: no time) and the rank (None: not told).
+    """The start of a line: seconds since the epoch (None: no time) and the rank (None: no rank).
 
-    `text` is the line as the rank wrote it: without the rank's prefix and what stood before that.
+    `text`: the line as the rank wrote it, without the prefix and anything before that.
     """
 
     time_s: float | None
@@ -28,7 +28,7 @@ class Stamp(Record, frozen=True, kw_only=True):
 
 
 def read(line: bytes) -> Stamp:
-    """Return what the start of *line* says: a time, a rank, or both in any order. A time without a zone is UTC."""
+    """Return the time and the rank at the start of *line*, in any order. A time without a zone is UTC."""
     time_s, end = _time(line, 0)
     ranked = _RANK.match(line, end)
     if ranked is None:
@@ -39,7 +39,7 @@ def read(line: bytes) -> Stamp:
 
 
 def _time(line: bytes, start: int) -> tuple[float | None, int]:
-    """Return the time at *start* of *line*, None if there is none, and where what follows begins."""
+    """Return the time at *start* of *line* (None if there is none), and the position after it."""
     match = _ISO.match(line, start)
     if match is not None:
         moment = _moment(match)
@@ -54,7 +54,7 @@ def _moment(match: re.Match[bytes]) -> float | None:
         moment = datetime(
             int(year), int(month), int(day), int(hour), int(minute), int(second), tzinfo=timezone.utc
         ).timestamp()
-    except ValueError:  # The 31st of February, 25 o'clock, a leap second.
+    except ValueError:  # A day or hour that does not exist, or a leap second.
         return None
     ahead = timedelta(hours=int(hours or 0), minutes=int(minutes or 0)).total_seconds()
     return moment + float(b"0." + (fraction or b"0")) - (-ahead if sign == b"-" else ahead)

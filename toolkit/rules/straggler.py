@@ -1,42 +1,42 @@
-"""Pure: step times of ranks in, findings out: who is slower than its peers, step after step.
+"""Pure: takes the step times of ranks, returns an event for each rank that is slower than its peers for many steps.
 
-A rank's time for a step is held against the median of the other ranks' times for the same step: a step that is slow for
-all (a checkpoint, a long batch) makes nobody a straggler. A step is judged when all ranks have reported it, or when a
-later one is complete, or when too many wait; who reports it only then is held against the median that was found.
+A rank's time for a step is compared with the median of the other ranks' times for the same step: a step that is slow
+for all ranks (a checkpoint, a long batch) makes no straggler. A step is judged when all ranks have reported it, when a
+later step is complete, or when too many steps wait. Later reports of the step are compared with that median.
 
-Ranks that wait for each other within what they measure take equally long, the fast ones by waiting. Such a script
-should print the time of its own work: the step less the wait for the others.
+If ranks wait for each other within the time they measure, the fast ones wait and all times are equal. Such a script
+should print the time of its own work: the step without the wait for the others.
 """
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable
 
 from toolkit.metrics.sample import Sample
-from toolkit.rules.finding import Action, Finding, Kind
+from toolkit.rules.event import Action, Kind, RuleEvent
 from toolkit.rules.row import Row
 
 STEP_TIME = "step_time"
 RULE = "straggler"
-# Steps that wait for ranks to report, and medians that are kept for ranks that lag: 64 steps of 1,000 ranks are about
-# 6 MB, 4,096 medians half a MB. Of very many ranks fewer steps wait, so that memory stays below some 30 MB.
+# How many steps wait for reports, and how many medians are kept for ranks that lag: 64 steps of 1,000 ranks take about
+# 6 MB, 4,096 medians half a MB. With very many ranks fewer steps wait, so that memory stays below about 30 MB.
 OPEN_STEPS = 64
 OPEN_TIMES = 256_000
 LEAST_OPEN_STEPS = 8
 KEPT_MEDIANS = 4096
-# What one host tells of its ranks at once: of 8 ranks the times of 8 steps, some 2 KB.
-TOLD_AT_ONCE = 64
-# A step of 30 years is none: the link refuses it.
+# The most step times in one message of a host: with 8 ranks, the times of 8 steps, about 2 KB.
+SENT_AT_ONCE = 64
+# The link refuses longer step times (30 years).
 LONGEST_S = 1e9
 
 
 class Counts:
-    """Which step a sample named step_time is of: what the log says, else its number among its rank's."""
+    """Numbers the step times of each rank: by the step in the log line, else by counting."""
 
     def __init__(self) -> None:
         self._counts: dict[int, int] = {}
 
     def step_of(self, sample: Sample) -> Iterable[tuple[int, int]]:
-        """Yield (rank, step) of a step time, nothing for other samples and those of no rank."""
+        """Yield (rank, step) if *sample* is a step time of a rank, else nothing."""
         if sample.name != STEP_TIME or sample.rank is None:
             return
         step = sample.step
@@ -46,17 +46,18 @@ class Counts:
 
 
 class Beats:
-    """Makes step times of heartbeats that are looked at now and then.
+    """Makes step times from heartbeats, which are read once a second.
 
-    Of the steps between two looks the mean is known. It is told for four to seven of them (or all, if they are fewer),
-    those whose number is a multiple of a power of two: ranks that differ in speed are so told of for the same steps.
+    Only the mean of the steps between two reads is known. It is returned for four to seven of these steps (for all, if
+    there are fewer): those whose number is a multiple of a power of two. So ranks of different speed report the same
+    steps.
     """
 
     def __init__(self) -> None:
         self._last: dict[int, tuple[int, int]] = {}
 
     def look(self, rank: int, step: int, time_ns: int) -> list[tuple[int, int, float]]:
-        """Return (rank, step, seconds) of what a rank did since the last look; it came to *step* at *time_ns*."""
+        """Return (rank, step, seconds) for steps since the last call. *rank* reached *step* at *time_ns*."""
         before, self._last[rank] = self._last.get(rank), (step, time_ns)
         if before is None or step <= before[0]:
             return []
@@ -67,10 +68,10 @@ class Beats:
 
 
 class Thinned:
-    """Of one host's step times as many as a small message holds, to be compared with other hosts'.
+    """Keeps as many step times of one host as a small message to the leader holds.
 
-    Where there are too many, those of every second step are kept, then of every fourth, and so on, by the step's
-    number: so hosts whose steps take about as long keep the same ones.
+    If there are too many, it keeps every second step, then every fourth, and so on, by the step's number: so hosts of
+    similar speed keep the same steps.
     """
 
     def __init__(self) -> None:
@@ -85,28 +86,28 @@ class Thinned:
                 self.step(rank, step, sample.value)
 
     def step(self, rank: int, step: int, seconds: float) -> None:
-        """Take that *rank* took *seconds* for *step*."""
+        """Add a step time: *rank* took *seconds* for *step*."""
         if step % self._every == 0 and 0 < seconds < LONGEST_S:
             self._times[rank, step] = seconds
-        while len(self._times) > TOLD_AT_ONCE and len({step for _, step in self._times}) > 1:
+        while len(self._times) > SENT_AT_ONCE and len({step for _, step in self._times}) > 1:
             self._every *= 2
             self._times = {key: each for key, each in self._times.items() if key[1] % self._every == 0}
 
     def take(self) -> tuple[tuple[int, int, float], ...]:
-        """Return (rank, step, seconds) of what was kept since the last time."""
-        told = tuple((rank, step, seconds) for (rank, step), seconds in self._times.items())
+        """Return (rank, step, seconds) for each step time kept since the last call."""
+        times = tuple((rank, step, seconds) for (rank, step), seconds in self._times.items())
         self._times = {}
-        if self._every > 1 and len(told) < TOLD_AT_ONCE // 4:
+        if self._every > 1 and len(times) < SENT_AT_ONCE // 4:
             self._every //= 2
-        return told
+        return times
 
 
 class Stragglers:
-    """Names a rank whose step times are more than *factor* times its peers' median, *steps* of them in a row; and once
-    more when as many in a row were not.
+    """Reports a rank when *steps* step times in a row exceed *factor* times its peers' median, and when as many do not
+    any more.
 
-    *ranks*: how many report. A step for which less than half of a rank's peers have reported is not judged. *name*
-    gives a rank's name for people.
+    *ranks*: how many ranks report. A step is not judged if less than half of a rank's peers have reported it. *name*
+    returns a rank's name for messages.
     """
 
     def __init__(
@@ -128,23 +129,23 @@ class Stragglers:
         self._open: dict[int, dict[int, float]] = {}
         # By step that was judged, oldest first: all ranks' median, None where too few had reported.
         self._medians: dict[int, float | None] = {}
-        # By rank: those that were slow for the last step or were told.
+        # By rank: only of ranks that were slow for the last step, or that were reported.
         self._rows: dict[int, Row] = {}
         self._counts = Counts()
 
-    def samples(self, samples: Iterable[Sample]) -> list[Finding]:
-        """Return what the samples named step_time bring about; others, and those of no rank, are passed over.
+    def samples(self, samples: Iterable[Sample]) -> list[RuleEvent]:
+        """Return the events of samples named step_time (seconds). Other samples, and those without rank, are ignored.
 
-        Seconds each. Where the log says no step, a rank's samples are counted.
+        If a line names no step, the rank's samples are counted.
         """
-        findings = []
+        events = []
         for sample in samples:
             for rank, step in self._counts.step_of(sample):
-                findings += self.step(rank, step, sample.value, now_s=sample.time_s)
-        return findings
+                events += self.step(rank, step, sample.value, now_s=sample.time_s)
+        return events
 
-    def step(self, rank: int, step: int, seconds: float, *, now_s: float) -> list[Finding]:
-        """Return what it brings about that *rank* took *seconds* for *step*, told at *now_s*."""
+    def step(self, rank: int, step: int, seconds: float, *, now_s: float) -> list[RuleEvent]:
+        """Return the events of a step time: *rank* took *seconds* for *step*, reported at *now_s*."""
         if not 0 < seconds < float("inf"):
             return []
         if step in self._medians:
@@ -157,9 +158,9 @@ class Stragglers:
             return self._settle([min(self._open)], now_s)
         return []
 
-    def _settle(self, steps: list[int], now_s: float) -> list[Finding]:
-        """Judge *steps*, for which no rank is waited any longer."""
-        findings = []
+    def _settle(self, steps: list[int], now_s: float) -> list[RuleEvent]:
+        """Judge *steps*, without waiting for more ranks."""
+        events = []
         for step in steps:
             times = self._open.pop(step)
             ordered = sorted(times.values())
@@ -168,19 +169,19 @@ class Stragglers:
             self._keep(step, _median(ordered) if is_judged else None)
             if not is_judged:
                 continue
-            # No rank is slow that is below this: its peers' median is not under the lower of the middle two.
+            # A rank below this is not slow: the median of its peers is at least the lower of the two middle times.
             least = self._factor * ordered[(len(ordered) - 2) // 2]
             for rank, seconds in times.items():
                 if seconds > least or rank in self._rows:
-                    findings += self._judge(rank, step, seconds, _median_without(ordered, seconds), now_s)
-        return findings
+                    events += self._judge(rank, step, seconds, _median_without(ordered, seconds), now_s)
+        return events
 
     def _keep(self, step: int, median: float | None) -> None:
         self._medians[step] = median
         if len(self._medians) > KEPT_MEDIANS:
             del self._medians[next(iter(self._medians))]
 
-    def _judge(self, rank: int, step: int, seconds: float, median: float | None, now_s: float) -> list[Finding]:
+    def _judge(self, rank: int, step: int, seconds: float, median: float | None, now_s: float) -> list[RuleEvent]:
         """Count one step time of *rank* against its peers' *median*."""
         if median is None:
             return []
@@ -188,16 +189,16 @@ class Stragglers:
         has_turned = row.add(seconds > self._factor * median, self._steps)
         if row.is_new:
             del self._rows[rank]
-        return [self._finding(row.told, rank, step, seconds, median, now_s)] if has_turned else []
+        return [self._event(row.state, rank, step, seconds, median, now_s)] if has_turned else []
 
-    def _finding(self, is_slow: bool, rank: int, step: int, seconds: float, median: float, now_s: float) -> Finding:
+    def _event(self, is_slow: bool, rank: int, step: int, seconds: float, median: float, now_s: float) -> RuleEvent:
         kind: Kind = "straggler" if is_slow else "recovered"
         text = (
             f"{self._name(rank)} took {seconds:.3g} s for step {step}, "
             f"{seconds / median:.2f} times its peers' {median:.3g} s"
             f"; {self._steps} in a row {'above' if is_slow else 'not above'} {self._factor:g} times"
         )
-        return Finding(rule=RULE, kind=kind, action=self._action, text=text, time_s=now_s, rank=rank, value=seconds)
+        return RuleEvent(rule=RULE, kind=kind, action=self._action, text=text, time_s=now_s, rank=rank, value=seconds)
 
 
 def _median(ordered: list[float]) -> float:
@@ -206,7 +207,7 @@ def _median(ordered: list[float]) -> float:
 
 
 def _median_without(ordered: list[float], one: float) -> float:
-    """Return the median of *ordered* but for *one*, which is in it."""
+    """Return the median of *ordered* without *one*, which is in it."""
     place = bisect_left(ordered, one)
     rest, middle = len(ordered) - 1, (len(ordered) - 1) // 2
 

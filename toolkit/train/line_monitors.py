@@ -16,7 +16,7 @@ from toolkit.supervise.relay import LineMonitor
 if TYPE_CHECKING:
     from toolkit.metrics.sample import Sample
     from toolkit.rules.document import Rule
-    from toolkit.rules.finding import Finding
+    from toolkit.rules.event import RuleEvent
     from toolkit.train.step_times import StepTimes
 
 # The exit codes of rules by action: "stop" has that of a hang; "no-retry" means that another try will not help
@@ -66,7 +66,7 @@ class LineMonitors:
     def _begin(self, *, again: bool = False) -> None:
         self._closers: list[Callable[[], None]] = []
         self._seers: list[Callable[[bytes, int, str], None]] = []
-        self._tickers: list[Callable[[float], list[Finding]]] = []
+        self._tickers: list[Callable[[float], list[RuleEvent]]] = []
         self._nexts: list[Callable[[float], float | None]] = []
         self.steps = Steps()
         if self._step_times is not None:
@@ -159,14 +159,14 @@ class LineMonitors:
         self._nexts.append(monitor.next_s)
         self._closers.append(watch.close)
 
-    def _heed(self, findings: "Sequence[Finding]") -> None:
-        for finding in findings:
-            who = "" if finding.rank is None else f" (rank {finding.rank})"
-            text = f"rule {finding.rule}, {finding.kind}{who}: {finding.message or finding.text}"
-            if finding.action == "label":
+    def _heed(self, events: "Sequence[RuleEvent]") -> None:
+        for event in events:
+            who = "" if event.rank is None else f" (rank {event.rank})"
+            text = f"rule {event.rule}, {event.kind}{who}: {event.message or event.text}"
+            if event.action == "label":
                 self._log.info(text)
                 continue
             self._log.warning(text)
-            code = EXIT_CODES.get(finding.action)
+            code = EXIT_CODES.get(event.action)
             if code is not None and self.ruled is None:
-                self.ruled = Ruled(exit_code=code, at_ns=time.monotonic_ns(), text=text, rank=finding.rank)
+                self.ruled = Ruled(exit_code=code, at_ns=time.monotonic_ns(), text=text, rank=event.rank)

@@ -12,7 +12,7 @@ from toolkit import status_pages
 from toolkit.job.job import Job
 from toolkit.launchers import table as launchers
 from toolkit.metrics.sample import Sample
-from toolkit.rules.finding import Finding
+from toolkit.rules.event import RuleEvent
 from toolkit.rules.straggler import STEP_TIME, Beats, Stragglers, Thinned
 from toolkit.status_layout import RANK_NAME
 from toolkit.supervise.asking import STATUS_FOLDER
@@ -60,7 +60,7 @@ class StepTimes:
         """Note that *rank* runs as process *pid*."""
         self._pids[rank] = pid
 
-    def samples(self, samples: Sequence[Sample]) -> list[Finding]:
+    def samples(self, samples: Sequence[Sample]) -> list[RuleEvent]:
         """Take samples of this host; return what they show, if ranks are compared here."""
         if not self._linked:
             return self._stragglers.samples(samples)
@@ -71,9 +71,9 @@ class StepTimes:
         """Return the seconds until `look` is due, None if heartbeats are not used."""
         return None if self._by_metric else max(self._looked_s + EVERY_S - now_s, 0.0)
 
-    def look(self, now_s: float) -> list[Finding]:
+    def look(self, now_s: float) -> list[RuleEvent]:
         """Read this host's heartbeats if that is due; return what they show, if ranks are compared here."""
-        found: list[Finding] = []
+        found: list[RuleEvent] = []
         if self.rest_s(now_s) != 0.0:
             return found
         self._looked_s = now_s
@@ -105,12 +105,12 @@ class StepTimes:
             if who == len(self._who):
                 self._who.append((host, rank))
             found += self._stragglers.step(who, step, seconds, now_s=0.0)
-        return [self._told(finding) for finding in found]
+        return [self._told(event) for event in found]
 
-    def _told(self, finding: Finding) -> tuple[str, str]:
-        assert finding.rank is not None
-        host, rank = self._who[finding.rank]
-        return host, f"rule {finding.rule}, {finding.kind} (rank {rank} of host {host}): {finding.text}"
+    def _told(self, event: RuleEvent) -> tuple[str, str]:
+        assert event.rank is not None
+        host, rank = self._who[event.rank]
+        return host, f"rule {event.rule}, {event.kind} (rank {rank} of host {host}): {event.text}"
 
     def _name(self, who: int) -> str:
         host, rank = self._who[who]

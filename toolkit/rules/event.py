@@ -1,0 +1,28 @@
+"""What a rule reports."""
+
+from typing import Literal
+
+from toolkit.records import Record
+
+Action = Literal["label", "warn", "stop", "no-retry"]
+Kind = Literal["matched", "late start", "late again", "threshold", "straggler", "recovered"]
+# The actions that end a job.
+ENDING = ("stop", "no-retry")
+
+
+class RuleEvent(Record, frozen=True, kw_only=True):
+    """A rule matched, was missed, or measured too much: what happened, and the action to take.
+
+    `text`: the line that matched, or a sentence that says which line was missed; `message`: the rule's own text.
+    `value`: the number that was read or measured, None if there is none. `time_s`: on the clock of the rule's input;
+    for a late line, the time at which it was due.
+    """
+
+    rule: str
+    kind: Kind
+    action: Action
+    text: str
+    time_s: float
+    rank: int | None = None
+    value: float | None = None
+    message: str = ""

@@ -1,6 +1,6 @@
 """Pure: the leader's side of the protocol: the order in which a job starts, stops, fails, restarts and ends.
 
-members.py knows which hosts are connected, barrier.py when all may start, findings.py the hosts' reports of a failure,
+members.py knows which hosts are connected, barrier.py when all may start, failures.py the hosts' reports of a failure,
 hang.py whether all of them are inactive.
 
 The leader's own host is a member like any other; its messages also come by `heard`. The cost of one host's message must
@@ -25,7 +25,7 @@ from toolkit.job.events import (
 from toolkit.job.outcome import UNFINISHED_S
 from toolkit.job.restart import Budget, Failure, Restart, Steps
 from toolkit.peers.barrier import StartBarrier
-from toolkit.peers.findings import Findings, blamed
+from toolkit.peers.failures import FailureReports, blamed
 from toolkit.peers.hang import HangWatch
 from toolkit.peers.members import Members
 from toolkit.peers.messages import (
@@ -115,7 +115,7 @@ class Leader:
         self._untold = set(hosts)
         self.barrier.begin(now_s)
         self._hang = HangWatch(now_s)
-        self._findings = Findings()
+        self._failures = FailureReports()
         # When a rank ended without MPI_Finalize; by host with such a rank: how many of its ranks live.
         self._left_s: float | None = None
         self._ranks_left: dict[str, int] = {}
@@ -162,7 +162,7 @@ class Leader:
             messages.append(Verdict(report=self.verdict))
         else:
             messages += [message for message in (self._again, self._stop, self._agreed) if message is not None]
-            worst = self._findings.worst
+            worst = self._failures.worst
             messages += [Failing(report=light(worst))] if self._failing_s is not None and worst is not None else []
             messages += [Go()] if self.barrier.opened else []
             late = (self._launches.get(host), self._over, self._rested)
@@ -301,8 +301,8 @@ class Leader:
 
     def _on_evidence(self, host: str, report: EndReport | None, now_s: float) -> list[Action]:
         if report is not None:
-            self._findings.note(host, report)
-        if not self._findings.is_hang or self._findings.has_stacks_of(host):
+            self._failures.note(host, report)
+        if not self._failures.is_hang or self._failures.has_stacks_of(host):
             self._untold.discard(host)
         return self._fail(host, report, now_s) if report is not None and report.failed else self._decide(now_s)
 
@@ -321,7 +321,7 @@ class Leader:
 
     def _on_left(self, host: str, message: Left, now_s: float) -> list[Action]:
         """Note that a rank ended with 0 without MPI_Finalize: the others wait for it, unless they end soon."""
-        self._findings.note_early(message.early)
+        self._failures.note_early(message.early)
         self._ranks_left[host] = message.ranks_left
         if self._left_s is None:
             self._left_s = now_s
@@ -332,7 +332,7 @@ class Leader:
         """End the job if its ranks wait for one that ended without MPI_Finalize."""
         if self._left_s is None or now_s < self._left_s + UNFINISHED_S:
             return []
-        if self._failing_s is not None or self._stop is not None or self._findings.early is None:
+        if self._failing_s is not None or self._stop is not None or self._failures.early is None:
             return []
         if not any(self._ranks_left.get(host) != 0 for host in self._unended):
             return []
@@ -341,12 +341,12 @@ class Leader:
             exit_code=1,
             cause=Cause(failed_ns=now_ns, blame="user", kind="ExecuteUserScriptError", lost=True),
         )
-        return self._fail("", blamed(lost, self._findings.early), now_s)
+        return self._fail("", blamed(lost, self._failures.early), now_s)
 
     def _on_ended(self, host: str, report: EndReport, now_s: float) -> list[Action]:
         self._ended[host] = report
         self._hang.moved(now_s)
-        self._findings.note_early(report.early)
+        self._failures.note_early(report.early)
         self._unended.discard(host)
         self._untold.discard(host)
         if self._first_end_s is None:
@@ -365,8 +365,8 @@ class Leader:
 
     def _fail(self, host: str, report: EndReport, now_s: float, *, whole: bool = True) -> list[Action]:
         """Take the report of a failure from *host* ("": found by the leader itself); forward the first one."""
-        self._findings.take(host, report, whole=whole)
-        if whole and not self._findings.is_hang:
+        self._failures.take(host, report, whole=whole)
+        if whole and not self._failures.is_hang:
             self._untold.discard(host)
         if self._failing_s is not None:
             return self._decide(now_s)
@@ -403,7 +403,7 @@ class Leader:
             return self._rest()
         if self.members.paused_s > RECONNECT_S:
             how += f" (host {self._me} itself had been paused for {self.members.paused_s:.1f} s)"
-        return self._fail(host, self._findings.vanished(host, how, at_ns, of=self._followers), now_s)
+        return self._fail(host, self._failures.vanished(host, how, at_ns, of=self._followers), now_s)
 
     def _decide(self, now_s: float) -> list[Action]:
         if self.verdict is not None:
@@ -412,9 +412,9 @@ class Leader:
             since_s = now_s - self._failing_s
             # A host whose connection is lost may be the cause of all the others' collateral failures.
             late = since_s >= self._evidence_s + (RECONNECT_S if self.members.away else 0.0)
-            found = self._findings.worst
+            found = self._failures.worst
             assert found is not None
-            worst = blamed(found, self._findings.early)
+            worst = blamed(found, self._failures.early)
             # All hosts have reported. A cause that only its consequences show waits EARLY_S for a direct one.
             known = not self._untold and worst.cause.primary and (found.cause.primary or since_s >= EARLY_S)
             if late or known:
@@ -454,7 +454,7 @@ class Leader:
         return self._repeat(worst, failure, now_s)
 
     def _repeat(self, worst: EndReport, failure: Failure, now_s: float) -> list[Action]:
-        worst = shared(self._findings.whole(worst, self._hosts), len(self._hosts))
+        worst = shared(self._failures.whole(worst, self._hosts), len(self._hosts))
         restart = Restart(
             attempt=self._attempt + 1,
             host="" if worst.of_job else worst.host,
@@ -472,7 +472,7 @@ class Leader:
 
     @property
     def _evidence_s(self) -> float:
-        return HANG_EVIDENCE_S if self._findings.is_hang else EVIDENCE_S
+        return HANG_EVIDENCE_S if self._failures.is_hang else EVIDENCE_S
 
     def _end_late(self, ends_s: float, now_s: float) -> list[Action]:
         if now_s < ends_s:
@@ -490,7 +490,7 @@ class Leader:
         return worst if worst.exit_code else EndReport(host=self._me, exit_code=0, stopped=self._stop is not None)
 
     def _settle(self, report: EndReport, now_s: float) -> list[Action]:
-        self.verdict = report = shared(self._findings.whole(report, self._hosts), len(self._hosts))
+        self.verdict = report = shared(self._failures.whole(report, self._hosts), len(self._hosts))
         self._settled_s = now_s
         actions: list[Action] = [Send(hosts=self._followers, message=Verdict(report=report))]
         if report.failed and self._failing_s is None:

@@ -8,7 +8,7 @@ from toolkit.peers.messages import EndReport
 from toolkit.peers.reports import HANG, named, vanished, with_cause, worse
 
 
-class Findings:
+class FailureReports:
     """The failure reports of one attempt."""
 
     def __init__(self) -> None:

@@ -8,9 +8,9 @@ import msgspec
 from toolkit.job.events import RuleMatched
 from toolkit.job.outcome import Ended, Exit, Hung
 from toolkit.job.plan import Phase
-from toolkit.supervise.evidence import Evidence, last_on
 from toolkit.supervise.process import Process
 from toolkit.supervise.processes import Processes
+from toolkit.supervise.rank_records import RankRecords, last_on
 from toolkit.supervise.stop_machine import StopMachine
 
 
@@ -22,7 +22,7 @@ class PhaseRecord:
     def __init__(self, phase: Phase, machine: StopMachine, status_folder: Path, warn: Callable[[str], None]) -> None:
         self._phase = phase
         self._machine = machine
-        self._evidence = Evidence(status_folder)
+        self._rank_records = RankRecords(status_folder)
         self._warn = warn
         self._notes: list[str] = []
         self.exits: list[Exit] = []
@@ -38,7 +38,7 @@ class PhaseRecord:
 
     def end(self, process: Process, status: int, ended_ns: int) -> Exit:
         """Record the end of *process*, which was reaped with *status*, and return it."""
-        ended = self._with_others(process, process.exit(status, ended_ns, *self._evidence.raised_by(process.pid)))
+        ended = self._with_others(process, process.exit(status, ended_ns, *self._rank_records.raised_by(process.pid)))
         self.gone[process.pid] = process
         # A service's end matters only if it failed while it was needed.
         if not process.is_service or (self._machine.undisturbed and not ended.ok and not ended.told):
@@ -55,10 +55,10 @@ class PhaseRecord:
         if not self._phase.main.stop.as_one or process.shim is None:
             return ended
         if ended.ok:
-            left = not ended.told and self._machine.undisturbed and self._evidence.unfinished(process.pid)
+            left = not ended.told and self._machine.undisturbed and self._rank_records.unfinished(process.pid)
             return msgspec.structs.replace(ended, left=True) if left else ended
         if ended.raised_ns is not None and not ended.told:
-            own = self._evidence.raised_by(process.pid)[1]
+            own = self._rank_records.raised_by(process.pid)[1]
             return msgspec.structs.replace(ended, code=own, signal=None) if own else ended
         if ended.signal is None:
             return ended
@@ -74,7 +74,7 @@ class PhaseRecord:
     def so_far(self, processes: Processes) -> Ended:
         """Return what was observed until now."""
         machine, streams = self._machine, processes.streams
-        exits = (*self.exits, *self._evidence.doomed(processes.living.values()))
+        exits = (*self.exits, *self._rank_records.doomed(processes.living.values()))
         return Ended(
             phase=self._phase.name,
             failure=self._phase.failure,
@@ -83,8 +83,8 @@ class PhaseRecord:
             main=processes.spec.name,
             tails={name: (err.tail.text(), out.tail.text()) for name, (out, err) in streams.items()},
             last_on={name: last_on(*pair) for name, pair in streams.items()},
-            raised=self._evidence.raised(exits),
-            raised_by_children=self._evidence.raised_by_children(exits),
+            raised=self._rank_records.raised(exits),
+            raised_by_children=self._rank_records.raised_by_children(exits),
             stopped_by=machine.stop.signal if machine.stop is not None else None,
             stopped_at_ns=machine.stopped_at_ns,
             forced=self.forced,

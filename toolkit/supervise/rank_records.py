@@ -14,7 +14,7 @@ from toolkit.supervise.relay import Stream
 TOGETHER_S = 0.005
 
 
-class Evidence:
+class RankRecords:
     """The exceptions that ranks left in the status *folder*."""
 
     def __init__(self, folder: Path) -> None:

@@ -14,7 +14,7 @@ from toolkit.job.cause import Cause
 from toolkit.job.events import AllReady, Hang, JobEnded, PeerFailed, Stop
 from toolkit.peers.follower import Follower
 from toolkit.peers.leader import Leader
-from toolkit.peers.messages import EndReport, Evidence, HostEnded, Message, Ready
+from toolkit.peers.messages import EndReport, HostEnded, Message, OwnFailure, Ready
 from toolkit.peers.protocol import Action, LogLine, Send, Timeouts
 
 TIMES = Timeouts(heartbeat_s=1.0, heartbeat_timeout_s=8.0, join_s=60.0, finish_timeout_s=0.0, grace_s=5.0)
@@ -36,7 +36,7 @@ class Host:
     reconnects: bool = True
     actions: list[tuple[float, Action]] = field(default_factory=list)
     inbox: list[Callable[[], list[Action]]] = field(default_factory=list)
-    evidence: EndReport | None = None
+    own_failure: EndReport | None = None
     answers: bool = True
     heard: list[Message] = field(default_factory=list)
 
@@ -204,7 +204,9 @@ class Job:
                 continue
             host.actions.append((self.now_s - self.began_s, action))
             if isinstance(action, PeerFailed | Hang) and host.answers:
-                self.at(self.now_s - self.began_s + 0.005, lambda: self.tell(host.name, Evidence(report=host.evidence)))
+                self.at(
+                    self.now_s - self.began_s + 0.005, lambda: self.tell(host.name, OwnFailure(report=host.own_failure))
+                )
 
     def _send(self, sender: Host, to: Host, message: Message) -> None:
         follower = to if sender is self.leader else sender

@@ -25,7 +25,7 @@ from toolkit.peers.frames import (
     encode,
     job_key,
 )
-from toolkit.peers.messages import EndReport, Evidence, Failing, Go, Message, Ping, Ready
+from toolkit.peers.messages import EndReport, Failing, Go, Message, OwnFailure, Ping, Ready
 
 KEY = job_key(b"secret", ("algo-1", "algo-2"), b"{}")
 PING = Ping(sent_ns=7)
@@ -46,7 +46,7 @@ def body(frame: bytes) -> bytes:
 def test_what_one_end_seals_the_other_opens() -> None:
     leader, follower = ends()
     down: list[Message] = [Go(), Stop(host="algo-1", signal=15), Failing(report=EndReport(host="algo-2", exit_code=3))]
-    up: list[Message] = [Ready(), PING, Evidence(report=None)]
+    up: list[Message] = [Ready(), PING, OwnFailure(report=None)]
 
     heard_below = [follower.open(body(leader.seal(encode(message)))) for message in down]
     heard_above = [leader.open(body(follower.seal(encode(message)))) for message in up]
@@ -258,9 +258,9 @@ def test_the_times_in_a_report_are_moved_to_the_other_hosts_clock() -> None:
     early = EarlyExit(host="algo-2", process="rank 1", pid=7, at_ns=200)
     report = EndReport(host="algo-2", exit_code=1, cause=Cause(failed_ns=300), early=early)
 
-    moved = on_clock(Evidence(report=report), 50)
+    moved = on_clock(OwnFailure(report=report), 50)
 
-    assert isinstance(moved, Evidence)
+    assert isinstance(moved, OwnFailure)
     assert moved.report is not None
     assert moved.report.early is not None
     assert (moved.report.cause.failed_ns, moved.report.early.at_ns) == (350, 250)

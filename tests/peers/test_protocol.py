@@ -29,12 +29,12 @@ from toolkit.peers.frames import encode
 from toolkit.peers.leader import Leader
 from toolkit.peers.messages import (
     EndReport,
-    Evidence,
     Failing,
     Go,
     HostEnded,
     Idle,
     Left,
+    OwnFailure,
     Ping,
     Ready,
     Rested,
@@ -281,7 +281,7 @@ def test_a_cause_goes_before_its_echoes_in_whatever_order_they_come(seed: int) -
         report = job.failure(name, at_s=5.0 + job.random.random(), primary=False, code=1)
         job.at(5.0 + job.random.random() * 0.3, lambda r=report: job.tell(r.host, Failing(report=r)))  # type: ignore[misc]
     last = job.failure(culprit, at_s=5.6)
-    job.hosts[culprit].evidence = last
+    job.hosts[culprit].own_failure = last
     job.at(5.6, lambda: job.tell(culprit, Failing(report=last)))
 
     job.play()
@@ -296,7 +296,7 @@ def test_the_earlier_of_two_causes_wins_in_whatever_order_they_come(seed: int) -
     first, second = job.random.sample(job.names, 2)
     for name, at_s in ((first, 5.0), (second, 5.03)):
         report = job.failure(name, at_s=at_s, code=3 if name == first else 4)
-        job.hosts[name].evidence = report
+        job.hosts[name].own_failure = report
         job.at(at_s + job.random.random() * 0.2, lambda r=report: job.tell(r.host, Failing(report=r)))  # type: ignore[misc]
 
     job.play()
@@ -310,7 +310,7 @@ def test_hosts_whose_ranks_ended_with_the_same_traceback_are_counted_together() 
     for name, same, alike in (("algo-2", "A", 7), ("algo-1", "A", 0), ("algo-4", "B", 5), ("algo-3", "A", 2)):
         late_s = 0.0 if name == "algo-2" else 0.01
         report = job.failure(name, at_s=5.0 + late_s)
-        job.hosts[name].evidence = report = with_cause(report, fingerprint=same, identical_failures=alike)
+        job.hosts[name].own_failure = report = with_cause(report, fingerprint=same, identical_failures=alike)
         job.at(5.0 + late_s, lambda r=report: job.tell(r.host, Failing(report=r)))  # type: ignore[misc]
 
     job.play()
@@ -325,7 +325,7 @@ def test_a_rank_that_ended_with_0_is_the_cause_where_all_others_lost_it(count: i
     job = Job(count, seed=seed)
     job.ready()
     culprit, *losers = job.random.sample(job.names, count)
-    job.hosts[culprit].evidence = EndReport(host=culprit, exit_code=0, early=left(job, culprit, 2.0))
+    job.hosts[culprit].own_failure = EndReport(host=culprit, exit_code=0, early=left(job, culprit, 2.0))
     codes = {5.0 + job.random.random() * 0.3: code for code, _ in enumerate(losers, 3)}
     for name, (at_s, code) in zip(losers, codes.items(), strict=True):
         loses(job, name, at_s, code=code)
@@ -343,7 +343,7 @@ def test_a_rank_that_ended_with_0_is_the_cause_where_all_others_lost_it(count: i
 def test_of_ranks_that_ended_with_0_on_several_hosts_the_first_is_the_cause() -> None:
     job = Job(4)
     job.ready()
-    job.hosts["algo-2"].evidence = EndReport(host="algo-2", exit_code=0, early=left(job, "algo-2", 4.0))
+    job.hosts["algo-2"].own_failure = EndReport(host="algo-2", exit_code=0, early=left(job, "algo-2", 4.0))
     job.at(
         3.0,
         lambda: job.tell(
@@ -375,7 +375,7 @@ def test_a_rank_that_ended_with_0_is_not_blamed_for_a_stop() -> None:
 def test_a_failure_of_its_own_goes_before_a_rank_that_ended_with_0(late_s: float) -> None:
     job = Job(4)
     job.ready()
-    job.hosts["algo-2"].evidence = EndReport(host="algo-2", exit_code=0, early=left(job, "algo-2", 1.0))
+    job.hosts["algo-2"].own_failure = EndReport(host="algo-2", exit_code=0, early=left(job, "algo-2", 1.0))
     loses(job, "algo-1", 5.0)
     own = job.failure("algo-4", at_s=4.9, code=5)
     job.at(5.0 + late_s, lambda: job.tell("algo-4", Failing(report=own)))
@@ -390,7 +390,7 @@ def test_who_lost_no_rank_and_who_lost_it_before_have_not_failed_of_it(at_s: flo
     """A socket broke (at 5 s, with one that had ended long ago), a rank was lost (before this one had ended)."""
     job = Job(3)
     job.ready()
-    job.hosts["algo-2"].evidence = EndReport(host="algo-2", exit_code=0, early=left(job, "algo-2", at_s))
+    job.hosts["algo-2"].own_failure = EndReport(host="algo-2", exit_code=0, early=left(job, "algo-2", at_s))
     echo = with_cause(job.failure("algo-1", at_s=5.0, primary=False), lost=at_s > 5.0)
     job.at(5.0, lambda: job.tell("algo-1", Failing(report=echo)))
 
@@ -588,7 +588,7 @@ def test_hosts_that_only_echo_wait_for_the_one_whose_connection_broke() -> None:
     job = Job(3)
     job.ready()
     job.at(5.0, lambda: job.tell("algo-2", Failing(report=job.failure("algo-2", primary=False))))
-    job.at(5.8, lambda: job.kill("algo-3"))  # Its ranks went first, then train: noticed at 6.8, after EVIDENCE_S.
+    job.at(5.8, lambda: job.kill("algo-3"))  # Its ranks went first, then train: noticed at 6.8, after ANSWER_S.
 
     job.play()
 
@@ -682,12 +682,12 @@ def test_what_a_host_said_into_a_broken_connection_is_said_again() -> None:
     assert job.verdicts == {("algo-2", 3)}
 
 
-def test_evidence_is_said_again_too() -> None:
+def test_an_answer_is_sent_again_too() -> None:
     job = Job(3, delay_s=(0.05, 0.05))
     job.ready()
     job.at(5.0, lambda: job.tell("algo-2", Failing(report=job.failure("algo-2", primary=False, code=1))))
-    job.hosts["algo-3"].evidence = job.failure("algo-3", at_s=4.9)
-    job.at(5.11, lambda: job.cut("algo-3"))  # Its evidence is on its way.
+    job.hosts["algo-3"].own_failure = job.failure("algo-3", at_s=4.9)
+    job.at(5.11, lambda: job.cut("algo-3"))  # Its answer is on its way.
 
     job.play()
 
@@ -857,7 +857,9 @@ def test_a_rank_that_aborted_is_told_with_mpiruns_words_from_another_host(ground
             ended="ended with code 7",
         ),
     )
-    job.leader.evidence = EndReport(host="algo-1", exit_code=0, said=f"MPI_ABORT was invoked on rank {of}", said_of=of)
+    job.leader.own_failure = EndReport(
+        host="algo-1", exit_code=0, said=f"MPI_ABORT was invoked on rank {of}", said_of=of
+    )
     job.at(5.0, lambda: job.tell("algo-2", Failing(report=aborted)))
 
     job.play()
@@ -915,7 +917,7 @@ def test_a_hang_is_one_only_if_no_host_moves() -> None:
     job.at(9.0, lambda: job.tell("algo-3", Idle(seconds=600.0)))
     job.at(15.0, lambda: job.tell("algo-1", Idle(seconds=600.0)))
     for host in job.hosts.values():
-        host.evidence = EndReport(
+        host.own_failure = EndReport(
             host=host.name,
             exit_code=124,
             cause=Cause(primary=True, kind=HANG),
@@ -939,7 +941,7 @@ def test_a_host_whose_ranks_have_ended_well_hides_no_hang() -> None:
     job.at(5.0, lambda: job.tell("algo-2", Idle(seconds=600.0)))
     job.at(9.0, lambda: job.tell("algo-3", Idle(seconds=600.0)))
     for host in job.hosts.values():
-        host.evidence = EndReport(host=host.name, exit_code=124, cause=Cause(primary=True, kind=HANG))
+        host.own_failure = EndReport(host=host.name, exit_code=124, cause=Cause(primary=True, kind=HANG))
 
     job.play()
 
@@ -972,7 +974,7 @@ def test_a_hang_after_the_end_of_a_hosts_ranks_is_told_with_the_seconds_since() 
     for at in range(6, 30):
         job.at(float(at), lambda at=at: job.tell("algo-1", Idle(seconds=float(at), limit_s=6.0)))  # type: ignore[misc]
     for host in job.hosts.values():
-        host.evidence = EndReport(host=host.name, exit_code=124, cause=Cause(primary=True, kind=HANG))
+        host.own_failure = EndReport(host=host.name, exit_code=124, cause=Cause(primary=True, kind=HANG))
 
     job.play()
 
@@ -1094,10 +1096,10 @@ def test_whatever_happens_all_that_live_end_with_one_verdict(seed: int) -> None:
     for name in chance.sample(job.names, min(count, chance.choice([0, 0, 1, 1, 2, 3]))):
         at_s = chance.uniform(12, 30)
         failures[name] = job.failure(name, at_s=at_s, primary=chance.random() < 0.7, code=chance.choice([1, 3, 137]))
-        job.hosts[name].evidence = None
+        job.hosts[name].own_failure = None
 
         def fail(name: str = name) -> None:
-            job.hosts[name].evidence = failures[name]
+            job.hosts[name].own_failure = failures[name]
             job.tell(name, Failing(report=failures[name]))
 
         job.at(at_s, fail)
@@ -1110,7 +1112,7 @@ def test_whatever_happens_all_that_live_end_with_one_verdict(seed: int) -> None:
         def end(name: str = name) -> None:
             host = job.hosts[name]
             stopped = stop and (bool(stops(host)) or name == told)
-            report = host.evidence or EndReport(host=name, exit_code=143 if stopped else 0, stopped=stopped)
+            report = host.own_failure or EndReport(host=name, exit_code=143 if stopped else 0, stopped=stopped)
             job.tell(name, HostEnded(report=report))
 
         job.at(chance.uniform(36, 45), end)
@@ -1388,8 +1390,8 @@ def test_two_hosts_of_one_address_are_refused_before_the_start(
 
     actions = leader.surveyed({host: frozenset(each) for host, each in found.items()}, 1.0)
     for host in ("algo-2", "algo-3"):
-        actions += leader.heard(host, Evidence(report=None), 1.1, 0)
-    actions += leader.heard("algo-1", Evidence(report=None), 1.1, 0)
+        actions += leader.heard(host, OwnFailure(report=None), 1.1, 0)
+    actions += leader.heard("algo-1", OwnFailure(report=None), 1.1, 0)
 
     assert any(isinstance(action, AllReady) for action in actions) == (said is None)
     if said is not None:

@@ -110,7 +110,7 @@ class Attempts(Job):
         if name not in self.running:
             return
         report = msgspec.structs.replace(with_cause(how, failed_ns=self.ns(self.now_s)), host=name)
-        self.hosts[name].evidence = report
+        self.hosts[name].own_failure = report
         self.tell(name, Failing(report=report))
         self._after(name, self._teardown_s, lambda: self._end(name))
 
@@ -122,13 +122,13 @@ class Attempts(Job):
         self.ends[self.attempt[name]][name] = self.now_s
         well = EndReport(host=name, exit_code=143 if name in self.stopped else 0, stopped=name in self.stopped)
         healthy = EndReport(host=name, exit_code=75) if self.hosts[name].did(PeerFailed) and not well.stopped else well
-        self.tell(name, HostEnded(report=self.hosts[name].evidence or healthy, steps=self.steps))
+        self.tell(name, HostEnded(report=self.hosts[name].own_failure or healthy, steps=self.steps))
 
     def _again(self, host: Host, number: int) -> None:
         assert number == self.attempt[host.name] + 1
         assert host.name in self.ends[number - 1]
         self.attempt[host.name] = number
-        host.evidence = None
+        host.own_failure = None
         host.actions = [(at_s, action) for at_s, action in host.actions if not isinstance(action, PeerFailed)]
         if len(self.starts) == number:
             self.starts.append({})
@@ -171,7 +171,7 @@ def test_a_restart_after_a_hang_names_a_host_only_if_one_holds_the_others_up(sta
     def hang() -> None:
         for name in job.names:
             rank = Stuck(name="script", kind="works", file="train.py", line=6, state=state * (name == "algo-2"))
-            job.hosts[name].evidence = EndReport(
+            job.hosts[name].own_failure = EndReport(
                 host=name, exit_code=124, cause=Cause(primary=True, kind=HANG), stuck=(rank,)
             )
             job.tell(name, Idle(seconds=600.0))

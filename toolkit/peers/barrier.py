@@ -1,7 +1,7 @@
 """Pure: the barrier before a job's ranks start: the ranks of all hosts start together, once every host is ready."""
 
 from toolkit.peers.messages import EndReport
-from toolkit.peers.protocol import EVIDENCE_S, TELL_EVERY_S
+from toolkit.peers.protocol import ANSWER_S, TELL_EVERY_S
 from toolkit.peers.reports import in_vain, named, of_what, shared_address
 
 
@@ -66,7 +66,7 @@ class StartBarrier:
         missing, busy = self._missing(absent)
         # A host whose own wait ends at this moment is about to report what it waited for.
         untold = {self._hosts[0], *busy} - self._ready - self._waits.keys()
-        if now_s < self._ends_s + (EVIDENCE_S if untold else 0.0):
+        if now_s < self._ends_s + (ANSWER_S if untold else 0.0):
             return None
         late = [*missing, *busy] or [self._hosts[0]]
         return in_vain(late, self._join_s, now_ns, came=not missing, waits=self._waits)
@@ -89,7 +89,7 @@ class StartBarrier:
 
     def due_s(self) -> tuple[float, ...]:
         """Return the times at which the results of `overdue` or `reminder` may change."""
-        return () if self.opened else (self._ends_s, self._ends_s + EVIDENCE_S, self._next_tell_s)
+        return () if self.opened else (self._ends_s, self._ends_s + ANSWER_S, self._next_tell_s)
 
 
 def _twins(found: dict[str, frozenset[str]], spaces: dict[str, str]) -> tuple[str, str, str] | None:

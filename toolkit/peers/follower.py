@@ -18,7 +18,6 @@ from toolkit.peers.messages import (
     Attempt,
     Bye,
     EndReport,
-    Evidence,
     Failing,
     Go,
     HostEnded,
@@ -26,6 +25,7 @@ from toolkit.peers.messages import (
     Message,
     Notice,
     Ping,
+    Reports,
     Rested,
     Step,
     StepTimes,
@@ -169,7 +169,7 @@ class Follower:
             self._stopped = True
             self._stopped_s = self._stopped_s or now_s
             self._signal = message.signal
-        if isinstance(message, Failing | Evidence | HostEnded) and message.report is not None and message.report.failed:
+        if isinstance(message, Reports) and message.report is not None and message.report.failed:
             if self._own is None and message.report.cause.kind != HANG:
                 first = (Failing(report=light(message.report), whole=False),)
             self._own = worse(self._own, message.report)
@@ -253,7 +253,7 @@ class Follower:
     def _in_the_light_of_the_verdict(self, message: Message) -> Message:
         """Return *message* with the verdict in place of a report that is only a consequence of it. So a leader that was
         declared gone, and comes back, learns that it is the cause itself."""
-        if self.verdict is None or not self.verdict.failed or not isinstance(message, Failing | Evidence | HostEnded):
+        if self.verdict is None or not self.verdict.failed or not isinstance(message, Reports):
             return message
         if message.report is not None and message.report.cause.primary:
             return message

@@ -32,13 +32,13 @@ from toolkit.peers.messages import (
     Attempt,
     Bye,
     EndReport,
-    Evidence,
     Failing,
     Go,
     HostEnded,
     Idle,
     Left,
     Message,
+    OwnFailure,
     Ping,
     Pong,
     Ready,
@@ -51,10 +51,10 @@ from toolkit.peers.messages import (
 )
 from toolkit.peers.protocol import (
     AGREE_S,
+    ANSWER_S,
     EARLY_S,
-    EVIDENCE_S,
     FAREWELL_S,
-    HANG_EVIDENCE_S,
+    HANG_ANSWER_S,
     LINGER_S,
     RECONNECT_S,
     RESTART_S,
@@ -110,7 +110,7 @@ class Leader:
         """Begin the next attempt, with *hosts*; messages of the one before no longer count."""
         self._again = again
         self._attempt = again.restart.attempt if again is not None else 0
-        # Of the hosts that joined and have not vanished: those that have not ended, and those without evidence yet.
+        # Of the hosts that joined and have not vanished: those that have not ended, and those that have not answered.
         self._unended = set(hosts)
         self._untold = set(hosts)
         self.barrier.begin(now_s)
@@ -199,8 +199,8 @@ class Leader:
             return []
         if isinstance(message, Failing):
             return self._fail(host, message.report, now_s, whole=message.whole)
-        if isinstance(message, Evidence):
-            return self._on_evidence(host, message.report, now_s)
+        if isinstance(message, OwnFailure):
+            return self._on_answer(host, message.report, now_s)
         if isinstance(message, Step):
             self._steps[host] = message.step
             return self._agree(now_s)
@@ -299,7 +299,7 @@ class Leader:
         self._agreed = Step(step=step)
         return [Send(hosts=self._followers, message=self._agreed), StopStep(step=step)]
 
-    def _on_evidence(self, host: str, report: EndReport | None, now_s: float) -> list[Action]:
+    def _on_answer(self, host: str, report: EndReport | None, now_s: float) -> list[Action]:
         if report is not None:
             self._failures.note(host, report)
         if not self._failures.is_hang or self._failures.has_stacks_of(host):
@@ -371,7 +371,7 @@ class Leader:
         if self._failing_s is not None:
             return self._decide(now_s)
         self._failing_s = now_s
-        self._due(now_s + self._evidence_s)
+        self._due(now_s + self._answer_s)
         actions: list[Action] = [Send(hosts=self._but(host), message=Failing(report=light(report)))]
         if host != self._me:
             actions.append(event_of(report))
@@ -411,7 +411,7 @@ class Leader:
         if self._failing_s is not None:
             since_s = now_s - self._failing_s
             # A host whose connection is lost may be the cause of all the others' collateral failures.
-            late = since_s >= self._evidence_s + (RECONNECT_S if self.members.away else 0.0)
+            late = since_s >= self._answer_s + (RECONNECT_S if self.members.away else 0.0)
             found = self._failures.worst
             assert found is not None
             worst = blamed(found, self._failures.early)
@@ -471,8 +471,8 @@ class Leader:
         return [Send(hosts=self._followers, message=again), again]
 
     @property
-    def _evidence_s(self) -> float:
-        return HANG_EVIDENCE_S if self._failures.is_hang else EVIDENCE_S
+    def _answer_s(self) -> float:
+        return HANG_ANSWER_S if self._failures.is_hang else ANSWER_S
 
     def _end_late(self, ends_s: float, now_s: float) -> list[Action]:
         if now_s < ends_s:
@@ -515,7 +515,7 @@ class Leader:
             return
         ends = [*self.barrier.due_s(), *map(self.members.back_by_s, self.members.away)]
         if self._failing_s is not None:
-            ends_s = self._failing_s + self._evidence_s
+            ends_s = self._failing_s + self._answer_s
             ends += [self._failing_s + EARLY_S, ends_s, ends_s + RECONNECT_S]
         if self._stopped_s is not None:
             ends += [self._stopped_s + AGREE_S, self._stopped_s + self._times.grace_s + STOPPED_S]

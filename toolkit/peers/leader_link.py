@@ -21,7 +21,7 @@ from toolkit.peers.frames import (
 )
 from toolkit.peers.leader import Leader
 from toolkit.peers.link import PROVE_WITHIN_S, READ, Connection, Link, far_end, peer, prepare
-from toolkit.peers.messages import Bye, EndReport, Evidence, Failing, Hello, HostEnded, Message, Notice
+from toolkit.peers.messages import Bye, EndReport, Hello, Message, Notice, Reports
 from toolkit.peers.protocol import Action, HostStepTimes, LogLine, Send, Timeouts
 from toolkit.peers.space import Survey, own_space
 
@@ -141,7 +141,7 @@ class LeaderLink(Link):
                 self.lose(connection)
 
     def _names_hosts_of_the_job(self, message: Message) -> bool:
-        if isinstance(message, Failing | Evidence | HostEnded):
+        if isinstance(message, Reports):
             # A report about the leader's own host: a follower has declared it gone.
             return message.report is None or message.report.host in self._hosts | {self.me}
         return not isinstance(message, Stop) or message.host in self._hosts

@@ -109,15 +109,15 @@ class Left(Record, frozen=True, kw_only=True, tag="left"):
 
 
 class Failing(Record, frozen=True, kw_only=True, tag="failing"):
-    """Both ways: this is the worst known so far; stop your ranks, and answer with Evidence. Not `whole`: cut short, the
-    whole follows."""
+    """Both ways: this is the worst failure known so far. Stop your ranks, and answer with OwnFailure. Not `whole`: a
+    short form, the whole follows."""
 
     report: EndReport
     whole: bool = True
 
 
-class Evidence(Record, frozen=True, kw_only=True, tag="evidence"):
-    """Up: what failed here first, as far as is known now (None: nothing)."""
+class OwnFailure(Record, frozen=True, kw_only=True, tag="evidence"):
+    """Up, the answer to Failing: what failed here first, as far as is known now (None: nothing)."""
 
     report: EndReport | None
 
@@ -176,7 +176,7 @@ Up = (
     | Idle
     | Left
     | Failing
-    | Evidence
+    | OwnFailure
     | Stop
     | Step
     | HostEnded
@@ -201,4 +201,6 @@ Down = (
     | Rested
     | Stalled
 )
+# Messages with a host's own report.
+Reports = Failing | OwnFailure | HostEnded
 Message = Up | Down

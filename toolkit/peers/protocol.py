@@ -1,8 +1,8 @@
 """Pure: the protocol between the hosts of a job: its actions and its timeouts. leader.py and follower.py implement it.
 
 Every host joins and sends Ready; the leader sends Go. The leader sends the first failure on any host (a rank that
-failed, a host that vanished) to all hosts as Failing: they stop their ranks and answer with Evidence, that is with what
-had failed on them by then. When all evidence is there, the leader selects the cause and sends the Verdict; it does not
+failed, a host that vanished) to all hosts as Failing: they stop their ranks and answer with OwnFailure: what
+had failed on them by then. When all have answered, the leader selects the cause and sends the Verdict; it does not
 wait for hosts that end slowly. If nothing fails, the Verdict comes when every host has ended. A host that has received
 the Verdict sends Bye.
 
@@ -24,12 +24,12 @@ from toolkit.records import Record
 TELL_EVERY_S = 10.0
 # If the other end lives, a lost connection is re-established within milliseconds.
 RECONNECT_S = 1.0
-# How long the leader waits for evidence: every host answers within a heartbeat interval, unless it is busy.
-EVIDENCE_S = 1.5
+# How long the leader waits for the answers: every host answers within a heartbeat interval, unless it is busy.
+ANSWER_S = 1.5
 # How long the leader waits for another cause when failures are explained only by a rank that had ended with 0.
 EARLY_S = 0.5
-# After a hang the evidence is the ranks' stacks, which take 2 s to be written.
-HANG_EVIDENCE_S = 4.0
+# After a hang the answer holds the ranks' stacks, which take 2 s to be written.
+HANG_ANSWER_S = 4.0
 # The leader refuses a host with a different key once a second. After REFUSED_S the host gives up, after CLAIM_S the
 # leader does. Before, either may belong to an earlier job at the same address, which is about to be replaced.
 REFUSED_S = 5.0

@@ -1,4 +1,4 @@
-"""The evidence for the verdict: how processes ended, and which living ones have raised the exception that ends them."""
+"""What the verdict is based on: how processes ended, and which living ones have raised the exception that ends them."""
 
 import time
 from collections.abc import Iterable, Iterator

@@ -201,7 +201,7 @@ class Running:
     def _on_others(self) -> None:
         for event in self._around.hear():
             if isinstance(event, events.PeerFailed):
-                self._reap()  # A rank that has failed by now is evidence: `train` has not signalled it yet.
+                self._reap()  # A rank that has failed by now failed by itself: `train` has not signalled it yet.
             self._post(event)
 
     def _look_for_hang(self, now_s: float) -> None:

@@ -76,7 +76,7 @@ class Action(Enum):
     DISMISS_DAEMONS = "MPI's agents and daemons hear that nothing will be launched any more"
     TELL_STOP = "the other hosts hear of the stop"
     TELL_FAILING = "the other hosts hear what failed here"
-    TELL_EVIDENCE = "the other hosts hear what had failed here when another one failed"
+    TELL_OWN_FAILURE = "the other hosts hear what had failed here when another one failed"
     TELL_LEFT = "the other hosts hear of a rank that ended without MPI_Finalize"
     TELL_RANKS_ENDED = "the other hosts hear that no rank of this one lives"
     TELL_LEADER_DONE = "the other hosts hear that the leader's main process has ended"

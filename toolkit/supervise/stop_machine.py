@@ -134,7 +134,7 @@ class StopMachine:
         match event:
             case events.PeerFailed():
                 self._cues.append(Cue.PEER_FAILED)
-                self._last.append(Action.TELL_EVIDENCE)
+                self._last.append(Action.TELL_OWN_FAILURE)
             case events.RankEnded() | events.MainEnded():
                 self._on_worker_end(event)
             case events.ServiceEnded():

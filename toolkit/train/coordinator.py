@@ -145,7 +145,7 @@ class Coordinator:
         abort = mpi.of_another_host(so_far)
         if abort is not None:
             report = msgspec.structs.replace(report, said=self._log.mask(abort.text)[:SAID], said_of=abort.rank)
-        self._link.tell(messages.Evidence(report=report if found or report.early or report.said else None))
+        self._link.tell(messages.OwnFailure(report=report if found or report.early or report.said else None))
 
     def settle(self, supervisor: Supervisor, outcome: Outcome, steps: Steps) -> Outcome | Restart:
         """Tell how this host ended and how far its ranks came, wait for the job's verdict, and return this host's

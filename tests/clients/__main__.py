@@ -165,7 +165,7 @@ def deadline(process: "subprocess.Popen[str]") -> Iterator[None]:
 
     def kill(*_: object) -> None:
         process.send_signal(signal.SIGINT)
-        time.sleep(1)  # A second one at once would be the same wish.
+        time.sleep(1)  # A second one at once would be the same request.
         process.send_signal(signal.SIGINT)
 
     signal.signal(signal.SIGALRM, kill)

@@ -9,7 +9,7 @@ import pytest
 
 from tests.docker.engine import Engine
 from tests.local.toolkit_run import ToolkitRun
-from toolkit.supervise.signals import SAME_WISH_S
+from toolkit.supervise.signals import SAME_REQUEST_S
 
 pytestmark = pytest.mark.docker
 
@@ -152,7 +152,7 @@ def test_ctrl_c_twice_leaves_no_container(engine: Engine, image: str, folder: Pa
         run.until("computing")
         run.signal(signal.SIGINT)
         run.until("stopping the job")
-        time.sleep(SAME_WISH_S)
+        time.sleep(SAME_REQUEST_S)
         run.signal(signal.SIGINT)
         code = run.end()
 

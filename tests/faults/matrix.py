@@ -17,7 +17,7 @@ from tests.faults.hosts import Host, Hosts
 from tests.faults.launchers import ENGINES, Launcher
 from tests.faults.table import COLLATERAL, Fault
 from toolkit.records import Record
-from toolkit.supervise.signals import SAME_WISH_S
+from toolkit.supervise.signals import SAME_REQUEST_S
 
 HERE_S = 300.0
 # A host that should have ended long ago is given up.
@@ -215,7 +215,7 @@ class _Round:
         elif how == "twice":
             heard = hosts.all[self._at]
             hosts.until(lambda: heard.heard("passed on", self._since_ns) is not None, 10.0)
-            hosts.pause(SAME_WISH_S)
+            hosts.pause(SAME_REQUEST_S)
             hosts.signal(self._at, signal.Signals[name])
 
     # --- after

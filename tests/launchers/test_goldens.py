@@ -136,7 +136,7 @@ JOBS: dict[str, Job] = {
     "multi_worker_own_config": job_of(
         "multi_worker_mirrored", hosts=TWO, environ={"TF_CONFIG": "{}", "TF_CPP_MIN_LOG_LEVEL": "3"}
     ),
-    "multi_worker_played": job_of(
+    "multi_worker_simulated": job_of(
         "multi_worker_mirrored",
         hosts=TWO,
         current="algo-2",

@@ -15,7 +15,7 @@ from tests.local.toolkit_run import COMMAND, ROOT, ToolkitRun
 from toolkit.local.host import SampleReader
 from toolkit.metrics.file import SampleFile
 from toolkit.metrics.sample import Sample
-from toolkit.supervise.signals import SAME_WISH_S
+from toolkit.supervise.signals import SAME_REQUEST_S
 
 LOSS = ("--metric", r"loss=loss=([0-9.]+)", "--metric", r"step=step=(\d+)")
 
@@ -225,7 +225,7 @@ def test_a_second_ctrl_c_kills(tmp_path: Path) -> None:
         job.until("ready")
         job.signal(signal.SIGINT)
         job.until("once more kills")
-        time.sleep(SAME_WISH_S)
+        time.sleep(SAME_REQUEST_S)
         job.signal(signal.SIGINT)
         assert job.end() == 130
 

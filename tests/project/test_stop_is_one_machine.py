@@ -69,8 +69,8 @@ def test_no_flag_that_decides_about_stopping_lives_outside_the_machine() -> None
         if file.name != "stop_machine.py" and (kept := attributes(file) & DECIDES)
     }
 
-    # Wishes, which the machine alone uses, tells a new request from a repeated one; Signals keeps the number of a stop
-    # that comes before there is anything to stop.
+    # StopRequests, which the machine alone uses, tells new requests from repeated ones; Signals keeps the number of a
+    # stop that comes before there is anything to stop.
     assert found == {"signals.py": {"insisted", "stop"}}
 
 

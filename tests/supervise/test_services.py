@@ -1,4 +1,4 @@
-"""Processes beside the script that every host's script may need: TensorFlow's parameter servers, played by a stand-in.
+"""Processes beside the script that every host's script may need: TensorFlow's parameter servers, here simulated.
 
 Real `train` processes on this machine; the package `tensorflow` they find has a Server that only says what happens to
 it.

@@ -1,4 +1,4 @@
-"""Which stop signals are one wish, and which a second one: by their times alone."""
+"""Which stop signals are one request, and which a second one: by their times alone."""
 
 import signal
 
@@ -8,9 +8,9 @@ from toolkit.supervise.signals import (
     ENDING,
     FORWARDED,
     IGNORED,
-    SAME_WISH_S,
+    SAME_REQUEST_S,
     STOPPING,
-    Wishes,
+    StopRequests,
     passed_on,
     stops,
 )
@@ -22,7 +22,7 @@ from toolkit.supervise.signals import (
         ((5.0,), [True], False),
         ((5.0, 5.0), [True, False], False),
         ((5.0, 5.4, 5.9), [True, False, False], False),
-        ((5.0, 5.0 + SAME_WISH_S), [True, True], True),
+        ((5.0, 5.0 + SAME_REQUEST_S), [True, True], True),
         ((5.0, 5.9, 6.5, 6.5), [True, False, True, True], True),
         ((0.0, 0.2), [True, False], False),
     ],
@@ -30,17 +30,17 @@ from toolkit.supervise.signals import (
 def test_a_stop_signal_is_a_new_wish_if_it_is_the_first_or_comes_a_second_later(
     times_s: tuple[float, ...], new: list[bool], insisted: bool
 ) -> None:
-    wishes = Wishes()
+    requests = StopRequests()
 
-    assert [wishes.is_new(signal.SIGTERM, time_s) for time_s in times_s] == new
-    assert wishes.insisted == insisted
+    assert [requests.is_new(signal.SIGTERM, time_s) for time_s in times_s] == new
+    assert requests.insisted == insisted
 
 
 def test_a_notice_never_insists() -> None:
-    wishes = Wishes()
+    requests = StopRequests()
 
-    assert [wishes.is_new(signal.SIGXCPU, time_s) for time_s in (1.0, 3.0, 9.0)] == [True, False, False]
-    assert wishes.is_new(signal.SIGTERM, 9.5)
+    assert [requests.is_new(signal.SIGXCPU, time_s) for time_s in (1.0, 3.0, 9.0)] == [True, False, False]
+    assert requests.is_new(signal.SIGTERM, 9.5)
 
 
 def test_every_signal_has_one_meaning() -> None:

@@ -1,4 +1,4 @@
-"""Which signals are one wish to stop, and which are a second one that kills at once."""
+"""Which signals are one stop request, and which are a second one that kills at once."""
 
 import os
 import signal

@@ -38,7 +38,7 @@ from toolkit.metrics.sample import json_value
 from toolkit.supervise.bars import collapsed
 from toolkit.supervise.children import fork_call, reap, send
 from toolkit.supervise.kernel import prctl
-from toolkit.supervise.signals import Signals, Wishes, stops
+from toolkit.supervise.signals import Signals, StopRequests, stops
 
 ENGINES_OWN = (125, 126, 127)  # Exit codes of `docker run` if the container's program was not started.
 DRAIN_S = 2.0  # How long the pipes of a host are still read after its end.
@@ -95,7 +95,7 @@ class Simulation:
         self.lifecycle = lifecycle
         self.interrupted = False
         self.ended_s = 0.0
-        self._wishes = Wishes()
+        self._requests = StopRequests()
         self._log = log
         self._display = display
         self._hosts = {host.setup.host: (ContainedHost if host.container else Host)(host) for host in staged}
@@ -112,7 +112,7 @@ class Simulation:
             while not self.lifecycle.over or any(host.streams for host in self._hosts.values()):
                 self._wait(min(bars_at_s, look_at_s) if self._bars_moved else look_at_s)
                 for number in signals.take():
-                    if stops(number) and self._wishes.is_new(number, time.monotonic()):
+                    if stops(number) and self._requests.is_new(number, time.monotonic()):
                         self._asked(number)
                 self._reap()
                 self._obey(self.lifecycle.due(self._now_s()))

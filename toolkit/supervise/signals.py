@@ -30,7 +30,7 @@ FORWARDED = frozenset({signal.SIGUSR1, signal.SIGUSR2})
 IGNORED = frozenset({signal.SIGTTIN, signal.SIGTTOU, signal.SIGIO, signal.SIGVTALRM})
 # A stop signal this soon after the first counts as the same request: `timeout` signals its child and then its own
 # process group, and a terminal and a platform may both send one.
-SAME_WISH_S = 1.0
+SAME_REQUEST_S = 1.0
 
 
 class Interrupted(BaseException):
@@ -144,7 +144,7 @@ def defaults() -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
-class Wishes:
+class StopRequests:
     """Distinguishes a new stop request from a repetition of the same one. Times are monotonic seconds."""
 
     def __init__(self) -> None:
@@ -152,11 +152,11 @@ class Wishes:
         self.insisted = False
 
     def is_new(self, number: int, now_s: float) -> bool:
-        """Return True if stop signal *number*, which comes now, is the first, or comes SAME_WISH_S or more after the
+        """Return True if stop signal *number*, which comes now, is the first, or comes SAME_REQUEST_S or more after the
         first. The latter sets `insisted`, except for notices, which the kernel repeats (SIGXCPU each second)."""
         if self._first_s is None:
             self._first_s = now_s
             return True
-        again = number in STOPPING and now_s >= self._first_s + SAME_WISH_S
+        again = number in STOPPING and now_s >= self._first_s + SAME_REQUEST_S
         self.insisted = self.insisted or again
         return again

@@ -13,7 +13,7 @@ from collections import deque
 
 from toolkit.job import events
 from toolkit.job.outcome import UNFINISHED_S, Exit
-from toolkit.supervise.signals import Wishes
+from toolkit.supervise.signals import StopRequests
 from toolkit.supervise.stop import Action, Arm, Cue, State, answer
 from toolkit.supervise.stop_facts import Facts, Policy
 from toolkit.supervise.stop_times import ABORT_S, LEADER_DONE_S, LOOK_S, within_s
@@ -25,7 +25,7 @@ class StopMachine:
     def __init__(self, host: str, *, linked: bool) -> None:
         self._host = host
         self._linked = linked
-        self._wishes = Wishes()
+        self._requests = StopRequests()
         self._stopped_here = False
         # The first stop, the time at which it came, and the last stop: ranks get the signal of each.
         self.stop: events.Stop | None = None
@@ -79,7 +79,7 @@ class StopMachine:
     @property
     def insisted(self) -> bool:
         """True if a stop signal came to this host, and another one a second or more later."""
-        return self._wishes.insisted
+        return self._requests.insisted
 
     @property
     def undisturbed(self) -> bool:
@@ -176,7 +176,7 @@ class StopMachine:
 
     def _on_stop(self, stop: events.Stop) -> None:
         here = stop.host == self._host
-        if here and not self._wishes.is_new(stop.signal, self._facts.now_s):
+        if here and not self._requests.is_new(stop.signal, self._facts.now_s):
             return
         if self.stop is None:
             self.stop, self.stopped_at_ns = stop, self._facts.now_ns

@@ -7,7 +7,7 @@ def test_ranks_of_one_machine_share_a_word() -> None:
     assert host_identity({"RANK": "0"}) == host_identity({"RANK": "1"}) != ""
 
 
-def test_hosts_played_on_one_machine_are_told_apart() -> None:
+def test_simulated_hosts_of_one_machine_have_different_names() -> None:
     words = {host_identity({name: value}) for name in ("SM_CURRENT_HOST", "GROUP_RANK") for value in ("0", "1")}
 
     assert len(words) == 4

@@ -70,13 +70,13 @@ def _sides() -> st.SearchStrategy[tuple[Direction, list[Any]]]:
 @target(_sides(), st.lists(st.floats(0, 20), min_size=8, max_size=8))
 def a_hosts_messages_are_taken_or_refused(said: tuple[Direction, list[Any]], waits_s: list[float]) -> None:
     direction, messages = said
-    roll: Leader | Follower = (
+    protocol: Leader | Follower = (
         Leader(HOSTS, TIMES, 0.0) if direction == "up" else Follower("algo-2", "algo-1", TIMES, 0.0)
     )
     now_s, now_ns = 0.0, 1_000_000
-    actions = [] if isinstance(roll, Follower) else roll.joined("algo-2", now_s, now_ns)
-    if isinstance(roll, Follower):
-        actions += roll.joined(now_s, now_ns)
+    actions = [] if isinstance(protocol, Follower) else protocol.joined("algo-2", now_s, now_ns)
+    if isinstance(protocol, Follower):
+        actions += protocol.joined(now_s, now_ns)
     for content, wait_s in zip(messages, waits_s, strict=False):
         now_s, now_ns = now_s + wait_s, now_ns + int(wait_s * 1e9)
         try:
@@ -84,16 +84,16 @@ def a_hosts_messages_are_taken_or_refused(said: tuple[Direction, list[Any]], wai
         except RefusedError as error:
             assert error.reason in get_args(Reason)
             continue
-        if isinstance(roll, Leader):
-            actions += roll.heard("algo-2", message, now_s, now_ns)
+        if isinstance(protocol, Leader):
+            actions += protocol.heard("algo-2", message, now_s, now_ns)
         else:
-            actions += roll.heard(message, now_s)
-        actions += roll.tick(now_s, now_ns)
-        assert roll.next_s(now_s) <= 3600
+            actions += protocol.heard(message, now_s)
+        actions += protocol.tick(now_s, now_ns)
+        assert protocol.next_s(now_s) <= 3600
     for action in actions:
         if isinstance(action, Send):
             assert len(encode(action.message)) < 1 << 18
-    assert roll.verdict is None or 0 <= roll.verdict.exit_code <= 255
+    assert protocol.verdict is None or 0 <= protocol.verdict.exit_code <= 255
 
 
 PIECES = (

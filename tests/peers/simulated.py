@@ -1,4 +1,4 @@
-"""Hosts of a job in one thread: roll calls joined by a network that is as bad as the seed wants it.
+"""Hosts of a job in one thread: protocols connected by a network that is as bad as the seed wants it.
 
 Time is a number here; a job of minutes plays in milliseconds. What a connection guarantees (messages whole, in order,
 once, until it breaks) the seals and TCP guarantee; everything else may happen: messages late by any time, lost with
@@ -24,10 +24,10 @@ EPOCH_NS = 1_700_000_000_000_000_000
 
 @dataclass
 class Host:
-    """One host: its side of the roll call, what it was told to do, and when."""
+    """One host: its side of the protocol, what it was told to do, and when."""
 
     name: str
-    roll: Leader | Follower
+    protocol: Leader | Follower
     starts_s: float = 0.0
     paused_until_s: float = 0.0
     alive: bool = True
@@ -50,7 +50,7 @@ class Host:
 
     @property
     def verdict(self) -> EndReport | None:
-        return self.roll.verdict
+        return self.protocol.verdict
 
     @property
     def left_s(self) -> float:
@@ -121,10 +121,10 @@ class Job:
         host = self.hosts[name]
         if not host.alive:
             return
-        if isinstance(host.roll, Leader):
-            self._do(host, host.roll.heard(name, message, self.now_s, self.ns(self.now_s)))
+        if isinstance(host.protocol, Leader):
+            self._do(host, host.protocol.heard(name, message, self.now_s, self.ns(self.now_s)))
         else:
-            self._do(host, host.roll.tell(message, self.now_s))
+            self._do(host, host.protocol.tell(message, self.now_s))
 
     def end(self, name: str, code: int = 0, *, stopped: bool = False) -> None:
         self.tell(name, HostEnded(report=EndReport(host=name, exit_code=code, stopped=stopped)))
@@ -187,14 +187,14 @@ class Job:
         if host.inbox:
             return max(host.paused_until_s, self.now_s)
         asked_s = self.now_s if host.starts_s == 0 else max(self.began_s + host.starts_s, self.now_s)
-        return max(asked_s + host.roll.next_s(self.now_s), host.paused_until_s)
+        return max(asked_s + host.protocol.next_s(self.now_s), host.paused_until_s)
 
     def _serve(self, host: Host) -> None:
         inbox, host.inbox = host.inbox, []
         for come in inbox:
             self._do(host, come())
-        if host.roll.next_s(self.now_s) <= 0:
-            self._do(host, host.roll.tick(self.now_s, self.ns(self.now_s)))
+        if host.protocol.next_s(self.now_s) <= 0:
+            self._do(host, host.protocol.tick(self.now_s, self.ns(self.now_s)))
 
     def _do(self, host: Host, actions: Sequence[Action]) -> None:
         for action in actions:
@@ -227,9 +227,9 @@ class Job:
 
             def come() -> list[Action]:
                 to.heard.append(message)
-                if isinstance(to.roll, Leader):
-                    return to.roll.heard(sender.name, message, self.now_s, self.ns(self.now_s))
-                return to.roll.heard(message, self.now_s)
+                if isinstance(to.protocol, Leader):
+                    return to.protocol.heard(sender.name, message, self.now_s, self.ns(self.now_s))
+                return to.protocol.heard(message, self.now_s)
 
             to.inbox.append(come)
 
@@ -244,21 +244,21 @@ class Job:
             return
         self._connections += 1
         host.connection = self._connections
-        roll = host.roll
-        assert isinstance(roll, Follower)
+        protocol = host.protocol
+        assert isinstance(protocol, Follower)
         self.leader.inbox.append(lambda: self._leader.joined(host.name, self.now_s, self.ns(self.now_s)))
-        host.inbox.append(lambda: roll.joined(self.now_s, self.ns(self.now_s)))
+        host.inbox.append(lambda: protocol.joined(self.now_s, self.ns(self.now_s)))
 
     def _cut(self, host: Host) -> None:
         if host.connection <= 0:
             return
         host.connection = 0
-        roll = host.roll
-        assert isinstance(roll, Follower)
+        protocol = host.protocol
+        assert isinstance(protocol, Follower)
         if self.leader.alive:
             self.leader.inbox.append(lambda: self._leader.left(host.name, self.now_s))
         if host.alive:
-            host.inbox.append(lambda: roll.left(self.now_s))
+            host.inbox.append(lambda: protocol.left(self.now_s))
             self.at(self.now_s - self.began_s + 0.1, lambda: self._connect(host))
 
 

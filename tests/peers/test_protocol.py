@@ -1,4 +1,4 @@
-"""The roll call: histories of two to fifty hosts over networks of every kind (simulated.py)."""
+"""The protocol: histories of two to fifty hosts over networks of every kind (simulated.py)."""
 
 import random
 from collections.abc import Sequence

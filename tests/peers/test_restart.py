@@ -51,7 +51,7 @@ class Attempts(Job):
         self.ends: list[dict[str, float]] = [{}]
         self.stopped: set[str] = set()
         self._leader = Leader(self.names, TIMES, self.now_s, restarts=restarts)
-        self.leader.roll = self._leader
+        self.leader.protocol = self._leader
         self.ready()
 
     @property

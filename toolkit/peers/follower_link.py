@@ -41,7 +41,7 @@ class FollowerLink(Link):
     ) -> None:
         super().__init__(me, key, poll)
         now_s = time.monotonic()
-        self.roll = Follower(me, leader, times, now_s)
+        self.protocol = Follower(me, leader, times, now_s)
         self._route = Route(where[0], (where[1], *others), now_s)
         self._mark = os.urandom(8).hex()
         self.clock = Clock()
@@ -83,13 +83,13 @@ class FollowerLink(Link):
             self.lose(self._attempt, overdue=True)
         if self._wants_one(now_s) and now_s >= self._next_try_s:
             self._connect(now_s)
-        if self.roll.next_s(now_s) <= 0:
-            self._do(self.roll.tick(now_s, time.monotonic_ns()))
+        if self.protocol.next_s(now_s) <= 0:
+            self._do(self.protocol.tick(now_s, time.monotonic_ns()))
 
     def rest_s(self) -> float:
         """Return the seconds until `serve` is due even if nothing comes."""
         now_s = time.monotonic()
-        rest_s = self.roll.next_s(now_s)
+        rest_s = self.protocol.next_s(now_s)
         if self._attempt is not None:
             rest_s = min(rest_s, self._attempt.born_s + self._route.within_s - now_s)
         elif self._wants_one(now_s):
@@ -97,24 +97,24 @@ class FollowerLink(Link):
         return max(rest_s, 0.0)
 
     def _wants_one(self, now_s: float) -> bool:
-        if self._attempt is not None or self.roll.verdict is not None:
+        if self._attempt is not None or self.protocol.verdict is not None:
             return False
-        return self._proved is None or self.roll.is_quiet(now_s)
+        return self._proved is None or self.protocol.is_quiet(now_s)
 
     def tell(self, message: Message) -> None:
         """Send *message* to the leader. Before a stop, handle what came earlier, the loss of the leader included."""
         if isinstance(message, Stop):
             self.serve()
-        self._do(self.roll.tell(message, time.monotonic()))
+        self._do(self.protocol.tell(message, time.monotonic()))
 
     @property
     def verdict(self) -> EndReport | None:
-        return self.roll.verdict
+        return self.protocol.verdict
 
     @property
     def finished(self) -> bool:
         """True once the verdict is known."""
-        return self.roll.verdict is not None
+        return self.protocol.verdict is not None
 
     def close(self) -> None:
         for connection in self.connections:
@@ -138,9 +138,9 @@ class FollowerLink(Link):
             if before is not None:
                 self._forget(before)
             self._route.works(self.clock.way_ns / 1e9)
-            self._do(self.roll.joined(now_s, now_ns))
-        self._do(self.roll.heard(message, now_s))
-        if self.roll.verdict is not None:
+            self._do(self.protocol.joined(now_s, now_ns))
+        self._do(self.protocol.heard(message, now_s))
+        if self.protocol.verdict is not None:
             self.lose(connection)
 
     def lose(self, connection: Connection, *, overdue: bool = False) -> None:
@@ -148,7 +148,7 @@ class FollowerLink(Link):
         if connection is self._proved:
             self._proved = None
             self._forget(connection)
-            self._do(self.roll.left(now_s))
+            self._do(self.protocol.left(now_s))
         elif connection is self._attempt:
             self._attempt = None
             self._forget(connection)
@@ -156,7 +156,7 @@ class FollowerLink(Link):
             if connection.taken:
                 self._turned_away(now_s, refused=connection.seal is not None and not overdue)
             elif self._route.met:
-                self.roll.saw_nobody()
+                self.protocol.saw_nobody()
 
     def _note_taken(self, connection: Connection) -> None:
         """Note that *connection* was accepted, unless SO_ERROR has an error (connect(2)). A reset also means that it
@@ -164,7 +164,7 @@ class FollowerLink(Link):
         if connection.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) in (0, errno.ECONNRESET):
             connection.taken = True
             if self._route.met:
-                self.roll.knocked(time.monotonic())
+                self.protocol.knocked(time.monotonic())
 
     def _turned_away(self, now_s: float, *, refused: bool) -> None:
         """Handle a connection that was accepted and then closed, after this host's proof (*refused*) or before, or that
@@ -175,14 +175,14 @@ class FollowerLink(Link):
         if not refused:
             what = f"something takes connections at {self._route.last} and does not answer as the leader"
             what += "" if self._route.met else f"; {self._route.ways_out}"
-            self._do(self.roll.saw(what, now_s))
+            self._do(self.protocol.saw(what, now_s))
         if self._route.met:
-            self.roll.knocked(now_s)
+            self.protocol.knocked(now_s)
             return
         self._route.answered()
         if refused:
             self._next_try_s = now_s + (RETRY_S if self._route.elsewhere else REFUSED_RETRY_S)
-            self._do(self.roll.refused(now_s))
+            self._do(self.protocol.refused(now_s))
 
     def _introduce(self, connection: Connection, nonce: bytes) -> None:
         if len(nonce) != NONCE_BYTES:

@@ -54,8 +54,8 @@ class LeaderLink(Link):
         super().__init__(hosts[0], key)
         make_room(len(hosts))
         now_s = time.monotonic()
-        self.roll = Leader(hosts, times, now_s, restarts=restarts, survey=bool(places))
-        self.roll.barrier.placed(hosts[0], own_space())
+        self.protocol = Leader(hosts, times, now_s, restarts=restarts, survey=bool(places))
+        self.protocol.barrier.placed(hosts[0], own_space())
         self._survey = Survey(places) if places else None
         self._survey_ends_s = now_s + SURVEY_S
         self._found: dict[str, frozenset[str]] = {}
@@ -88,37 +88,37 @@ class LeaderLink(Link):
             self.lose(connection)
         if self._survey is not None and now_s >= self._survey_ends_s:
             self._end_survey(self._survey)
-        if self.roll.next_s(now_s) <= 0:
-            self._do(self.roll.tick(now_s, time.monotonic_ns()))
+        if self.protocol.next_s(now_s) <= 0:
+            self._do(self.protocol.tick(now_s, time.monotonic_ns()))
             self._listen()
 
     def rest_s(self) -> float:
         """Return the seconds until `serve` is due even if nothing comes."""
         now_s = time.monotonic()
         survey_s = self._survey_ends_s - now_s if self._survey is not None else math.inf
-        return max(min(self.roll.next_s(now_s), survey_s), 0.0)
+        return max(min(self.protocol.next_s(now_s), survey_s), 0.0)
 
     def tell(self, message: Message) -> None:
         """Take *message* from this host. Before a stop, handle what came earlier, the loss of a host included."""
         if isinstance(message, Stop):
             self.serve()
-        self._do(self.roll.heard(self.me, message, time.monotonic(), time.monotonic_ns()))
+        self._do(self.protocol.heard(self.me, message, time.monotonic(), time.monotonic_ns()))
 
     @property
     def verdict(self) -> EndReport | None:
-        return self.roll.verdict
+        return self.protocol.verdict
 
     @property
     def finished(self) -> bool:
         """True once every follower has taken the verdict or had time to."""
-        return self.roll.finished(time.monotonic())
+        return self.protocol.finished(time.monotonic())
 
     def _end_survey(self, survey: Survey) -> None:
         self._survey = None
         self._poll.unregister(survey.fd)
         survey.close()
         self._found = dict(survey.found)
-        self._do(self.roll.surveyed(self._found, time.monotonic()))
+        self._do(self.protocol.surveyed(self._found, time.monotonic()))
 
     def close(self) -> None:
         if self._survey is not None:
@@ -136,7 +136,7 @@ class LeaderLink(Link):
             message = connection.seal.open(frame)
             if not self._names_hosts_of_the_job(message):
                 raise RefusedError("a host that is not of this job")
-            self._do(self.roll.heard(connection.host, message, time.monotonic(), time.monotonic_ns()))
+            self._do(self.protocol.heard(connection.host, message, time.monotonic(), time.monotonic_ns()))
             if isinstance(message, Bye):
                 self.lose(connection)
 
@@ -155,7 +155,7 @@ class LeaderLink(Link):
         self._forget(connection)
         if host is not None and self._of.get(host) is connection:
             del self._of[host]
-            self._do(self.roll.left(host, time.monotonic()))
+            self._do(self.protocol.left(host, time.monotonic()))
 
     def _listen(self) -> None:
         if not self._listens:
@@ -188,9 +188,9 @@ class LeaderLink(Link):
 
     def _note_knock(self, address: str) -> None:
         """Note a connection from *address*: a host that lost its connection there may be trying to reconnect."""
-        for host in self.roll.members.away:
+        for host in self.protocol.members.away:
             if self._address_of.get(host) == address:
-                self.roll.members.knocked(host, time.monotonic())
+                self.protocol.members.knocked(host, time.monotonic())
 
     def _no_room(self) -> None:
         """Without a free descriptor, drop the oldest unproved connection, or accept none until the next tick."""
@@ -214,13 +214,13 @@ class LeaderLink(Link):
             raise
         if not isinstance(hello, Hello) or hello.host not in self._hosts:
             raise RefusedError("a host that is not of this job")
-        if self.roll.members.knows_other(hello.host, hello.mark):
-            for message in self.roll.turn_away(hello.host, time.monotonic_ns()):
+        if self.protocol.members.knows_other(hello.host, hello.mark):
+            for message in self.protocol.turn_away(hello.host, time.monotonic_ns()):
                 self._write(connection, seal.seal(encode(message)))
             raise RefusedError("a second train of a host that has joined already")
         self._address_of[hello.host] = peer(connection.sock)
-        self.roll.barrier.placed(hello.host, hello.space)
-        self.roll.members.came(hello.host, direct=hello.end in ("", far_end(connection.sock)))
+        self.protocol.barrier.placed(hello.host, hello.space)
+        self.protocol.members.came(hello.host, direct=hello.end in ("", far_end(connection.sock)))
         before = self._of.get(hello.host)
         connection.seal, connection.host = seal, hello.host
         connection.frames.largest_bytes = LARGEST_BYTES
@@ -229,7 +229,7 @@ class LeaderLink(Link):
         if before is not None:
             self._open.pop(before.sock.fileno(), None)
             self._forget(before)
-        self._do(self.roll.joined(hello.host, time.monotonic(), time.monotonic_ns()))
+        self._do(self.protocol.joined(hello.host, time.monotonic(), time.monotonic_ns()))
 
     def _note_claim(self, said: bytes, address: str) -> None:
         """Note a proof made with another key, in the name *said*; it counts if it comes from that host's address."""
@@ -238,7 +238,7 @@ class LeaderLink(Link):
         except RefusedError:
             return
         if isinstance(hello, Hello) and hello.host in self._hosts and address in self._found.get(hello.host, ()):
-            self.roll.members.claimed(hello.host, time.monotonic())
+            self.protocol.members.claimed(hello.host, time.monotonic())
 
     def _do(self, actions: list[Action]) -> None:
         for action in actions:

@@ -65,7 +65,7 @@ JOBS: dict[str, Job] = {
     "script_hook_off": job_of(settings=OFF),
     **{f"mpi_{kind}_one_host": mpi_job(kind, gpus=8) for kind in MPIS},
     **{f"mpi_{kind}_leader": mpi_job(kind, hosts=TWO, per_host=8) for kind in MPIS},
-    **{f"mpi_{kind}_stand_in_off": mpi_job(kind, hosts=TWO, settings=OFF) for kind in MPIS},
+    **{f"mpi_{kind}_shim_off": mpi_job(kind, hosts=TWO, settings=OFF) for kind in MPIS},
     "mpi_follower": mpi_job("openmpi4", hosts=TWO, current="algo-2", per_host=8),
     "mpi_efa_hetero_leader": mpi_job("openmpi4", current="algo-3", gpus=8, machine=EFA, **HETERO),
     "mpi_processes": mpi_job("openmpi4", processes=3, hosts=TWO, per_host=2),
@@ -86,8 +86,8 @@ JOBS: dict[str, Job] = {
     "torchrun_module": job_of("pytorchddp", script=script_of("pkg.main", "module")),
     "torchrun_package": job_of("pytorchddp", script=script_of("train", "package")),
     "torchrun_command": job_of("pytorchddp", script=script_of("run.sh", "command", through=("/bin/sh",))),
-    "torchrun_command_stand_in_off": job_of("pytorchddp", script=script_of("bin/run", "command"), settings=OFF),
-    "torchrun_stand_in_off": job_of("torch_distributed", hosts=TWO, settings=OFF),
+    "torchrun_command_shim_off": job_of("pytorchddp", script=script_of("bin/run", "command"), settings=OFF),
+    "torchrun_shim_off": job_of("torch_distributed", hosts=TWO, settings=OFF),
     "torchrun_neuron": job_of("torch_distributed", hosts=TWO, neurons=32, environ={"RUN_NEURON_PARALLEL_COMPILE": "1"}),
     "torchrun_own_rendezvous": job_of(
         "torch_distributed", hosts=TWO, current="algo-2", environ={"MASTER_ADDR": "10.0.0.9", "MASTER_PORT": "1234"}

@@ -210,7 +210,7 @@ def test_with_ssh_a_follower_runs_an_sshd() -> None:
 
 
 @pytest.mark.parametrize("mpi", [OPEN_MPI_4, OPEN_MPI_5, MPICH])
-def test_without_the_stand_in_the_leaders_plan_says_how_its_mpirun_tags_lines(mpi: Mpi) -> None:
+def test_without_the_rank_shim_the_leaders_plan_says_how_its_mpirun_tags_lines(mpi: Mpi) -> None:
     off = Settings(rank_shim="off")
 
     assert main(under(mpi, settings=off)).tags == Tags(by=mpi.kind, hosts={"localhost": "algo-1"})

@@ -146,7 +146,7 @@ def test_the_users_rendezvous_wins_in_the_command_the_environment_and_what_is_wa
     assert made.phase.needs[-1] == Listens(host="algo-2", address="10.0.0.9", port=1234, within_s=900)
 
 
-def test_ranks_come_back_through_the_stand_in_and_know_the_users_interpreter() -> None:
+def test_ranks_come_back_through_the_rank_shim_and_know_the_users_interpreter() -> None:
     given = plan(job_of("pytorchddp"), SCRATCH).phase.main
     own = plan(job_of("pytorchddp", environ={"PYTHON_EXEC": "/opt/conda/bin/python"}), SCRATCH).phase.main
 
@@ -156,7 +156,7 @@ def test_ranks_come_back_through_the_stand_in_and_know_the_users_interpreter() -
     assert own.rank_python == own.environ["TOOLKIT_PYTHON_EXEC"] == "/opt/conda/bin/python"
 
 
-def test_without_the_stand_in_the_launcher_starts_its_ranks_as_ever() -> None:
+def test_without_the_rank_shim_the_launcher_starts_its_ranks_as_ever() -> None:
     off = Settings(rank_shim="off")
     program, command = (
         job_of("pytorchddp", settings=off, hyperparameters={}, script=script)

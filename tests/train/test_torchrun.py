@@ -328,7 +328,7 @@ def test_a_module_and_a_shell_script_run_too(ranks: Base) -> None:
     assert sorted(ranks.train(TOOLKIT_LOG_PREFIX="off").stdout.splitlines()) == [b"shell 0 -x 1", b"shell 1 -x 1"]
 
 
-def test_without_the_stand_in_torchrun_keeps_its_ranks(ranks: Base) -> None:
+def test_without_the_rank_shim_torchrun_keeps_its_ranks(ranks: Base) -> None:
     ranks.program(RANK + "print('hello', rank, os.getppid() == int(os.environ['AGENT']))\n")
 
     done = ranks.train(TOOLKIT_RANK_SHIM="off", AGENT="0")

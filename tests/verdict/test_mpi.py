@@ -127,7 +127,7 @@ def test_what_mpirun_says_of_a_rank_that_aborted_is_its_cause(said: str, text: s
         (IMPROPER_5, LEFT),
     ],
 )
-def test_without_the_stand_in_the_rank_that_mpirun_names_is_named(said: str, text: str) -> None:
+def test_without_the_rank_shim_the_rank_that_mpirun_names_is_named(said: str, text: str) -> None:
     outcome = ends(process("mpirun", 7, 7), first=False, mpirun=said)
 
     assert (outcome.exit_code, outcome.cause.process, outcome.cause.text) == (7, "rank 1", text)

@@ -36,7 +36,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def played(folder: Path, engine: Engine, image: str, text: str, *words: str) -> ToolkitRun:
+def run_in_container(folder: Path, engine: Engine, image: str, text: str, *words: str) -> ToolkitRun:
     (folder / "code/train.py").write_text(text)
     boxed = ("--name", engine.name, "--backend", "docker", "--image", image)
     return ToolkitRun(folder, str(folder / "code/train.py"), *boxed, *words, **engine.environ)
@@ -65,7 +65,7 @@ def test_two_containers_are_two_hosts_with_the_jobs_folders(engine: Engine, imag
         "128m",
     )
 
-    with played(folder, engine, image, LOOKS, *words, *more) as run:
+    with run_in_container(folder, engine, image, LOOKS, *words, *more) as run:
         code = run.end()
 
     assert code == 0, run.console
@@ -88,7 +88,7 @@ def test_what_containers_write_as_root_in_a_users_folder_is_that_users(
     os.chown(folder, 65534, 65534)
     script = "import os\nopen('/opt/ml/checkpoints/last', 'w').write('1')\nprint('user', os.getuid())\n"
 
-    with played(folder, engine, image, script, "--checkpoints", str(folder / "kept")) as run:
+    with run_in_container(folder, engine, image, script, "--checkpoints", str(folder / "kept")) as run:
         assert run.end() == 0, run.console
 
     assert "user 0" in run.console
@@ -97,7 +97,7 @@ def test_what_containers_write_as_root_in_a_users_folder_is_that_users(
 
 
 def test_a_container_that_is_killed_is_a_host_that_vanished(engine: Engine, image: str, folder: Path) -> None:
-    with played(folder, engine, image, WAITS, "--hosts", "2", "--kill", "algo-2@4s") as run:
+    with run_in_container(folder, engine, image, WAITS, "--hosts", "2", "--kill", "algo-2@4s") as run:
         code = run.end()
 
     assert code == 75, run.console
@@ -107,7 +107,7 @@ def test_a_container_that_is_killed_is_a_host_that_vanished(engine: Engine, imag
 
 
 def test_a_container_killed_before_it_is_there_dies_all_the_same(engine: Engine, image: str, folder: Path) -> None:
-    with played(folder, engine, image, WAITS, "--kill", "algo-1@0s") as run:
+    with run_in_container(folder, engine, image, WAITS, "--kill", "algo-1@0s") as run:
         code = run.end()
 
     assert code == 75, run.console
@@ -124,7 +124,7 @@ signal.signal(signal.SIGTERM, save)
 
 
 def test_a_stop_reaches_the_script_in_its_container(engine: Engine, image: str, folder: Path) -> None:
-    with played(folder, engine, image, SAVES + WAITS) as run:
+    with run_in_container(folder, engine, image, SAVES + WAITS) as run:
         run.until("computing")
         run.signal(signal.SIGTERM)
         code = run.end()
@@ -138,7 +138,7 @@ def test_a_stop_reaches_the_script_in_its_container(engine: Engine, image: str, 
 def test_a_stop_reaches_a_train_that_is_only_being_started(
     engine: Engine, image: str, folder: Path, after: str
 ) -> None:
-    with played(folder, engine, image, WAITS, "--stop-after", after) as run:
+    with run_in_container(folder, engine, image, WAITS, "--stop-after", after) as run:
         code = run.end()
 
     assert code == 143, run.console
@@ -148,7 +148,7 @@ def test_a_stop_reaches_a_train_that_is_only_being_started(
 
 def test_ctrl_c_twice_leaves_no_container(engine: Engine, image: str, folder: Path) -> None:
     ignores = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
-    with played(folder, engine, image, ignores + WAITS) as run:
+    with run_in_container(folder, engine, image, ignores + WAITS) as run:
         run.until("computing")
         run.signal(signal.SIGINT)
         run.until("stopping the job")
@@ -161,13 +161,13 @@ def test_ctrl_c_twice_leaves_no_container(engine: Engine, image: str, folder: Pa
 
 
 def test_what_a_killed_toolkit_run_left_is_cleared_by_the_next(engine: Engine, image: str, folder: Path) -> None:
-    with played(folder, engine, image, WAITS) as run:
+    with run_in_container(folder, engine, image, WAITS) as run:
         run.until("computing")
         run.signal(signal.SIGKILL)
         run.end()
     assert left(engine, run) != ""
 
-    with played(folder, engine, image, "print('again')\n") as again:
+    with run_in_container(folder, engine, image, "print('again')\n") as again:
         code = again.end()
 
     assert code == 0, again.console
@@ -178,7 +178,7 @@ def test_a_job_of_a_name_that_another_folders_job_has_is_refused(engine: Engine,
     network = f"toolkit-{engine.name}"
     engine.ask("network", "create", "--label", engine.label, network)
 
-    with played(folder, engine, image, "print('again')\n") as run:
+    with run_in_container(folder, engine, image, "print('again')\n") as run:
         code = run.end()
 
     assert code == 75, run.console
@@ -187,7 +187,7 @@ def test_a_job_of_a_name_that_another_folders_job_has_is_refused(engine: Engine,
 
 
 def test_memory_is_the_containers_own(engine: Engine, image: str, folder: Path) -> None:
-    with played(folder, engine, image, EATS, "--memory", "200m") as run:
+    with run_in_container(folder, engine, image, EATS, "--memory", "200m") as run:
         code = run.end()
 
     assert code == 137, run.console

@@ -156,8 +156,8 @@ def test_ranks_know_their_host_by_its_name_in_the_job_where_names_resolve() -> N
 
 def test_hosts_of_one_machine_have_names_apart_and_the_leader_one_that_resolves() -> None:
     """Lightning treats hosts of one name as one host, and connects all ranks to the leader's name."""
-    played = dict.fromkeys(HOSTS, "127.0.0.1")
-    found = {host: main(under(hosts=HOSTS, current=host, addresses=played)).environ for host in HOSTS}
+    simulated = dict.fromkeys(HOSTS, "127.0.0.1")
+    found = {host: main(under(hosts=HOSTS, current=host, addresses=simulated)).environ for host in HOSTS}
     names = {host: environ.get("TOOLKIT_HOST_NAME") for host, environ in found.items()}
 
     assert names == {host: None if n == 0 else host for n, host in enumerate(HOSTS)}

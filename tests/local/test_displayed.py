@@ -12,7 +12,7 @@ import pytest
 from tests.local.toolkit_run import COMMAND, ROOT
 
 
-def played(folder: Path, *words: str, redirect: str = "") -> "subprocess.CompletedProcess[str]":
+def run_shown(folder: Path, *words: str, redirect: str = "") -> "subprocess.CompletedProcess[str]":
     """Run `toolkit run` on *words* in *folder*, through a shell that redirects its streams."""
     return subprocess.run(
         ("bash", "-c", f'set -o pipefail; "$@" {redirect}', "bash", *COMMAND, *words),
@@ -34,7 +34,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("redirect", [">/dev/full", "2>/dev/full", ">/dev/full 2>&1", ">&-", "2>&-", "| true"])
 def test_a_console_that_takes_nothing_changes_neither_the_job_nor_its_exit_code(folder: Path, redirect: str) -> None:
-    done = played(folder, "source/train.py", "--job-dir", "job", redirect=redirect)
+    done = run_shown(folder, "source/train.py", "--job-dir", "job", redirect=redirect)
 
     assert done.returncode == 7, done.stderr
     assert json.loads((folder / "job/job.json").read_bytes())["exit_code"] == 7
@@ -51,7 +51,7 @@ def test_a_console_that_takes_nothing_changes_neither_the_job_nor_its_exit_code(
     ],
 )
 def test_a_path_that_cannot_be_used_is_named_and_ends_with_78(folder: Path, words: tuple[str, ...]) -> None:
-    done = played(folder, *words)
+    done = run_shown(folder, *words)
 
     assert done.returncode == 78, done.stderr
     assert "Traceback" not in done.stderr
@@ -60,7 +60,7 @@ def test_a_path_that_cannot_be_used_is_named_and_ends_with_78(folder: Path, word
 
 def test_jobs_that_begin_within_a_second_have_folders_of_their_own(folder: Path) -> None:
     for _ in range(2):
-        played(folder, "source/train.py", "--quiet")
+        run_shown(folder, "source/train.py", "--quiet")
 
     assert len(list((folder / "jobs").iterdir())) == 2
 

@@ -30,7 +30,7 @@ FAILED = lifecycle(("algo-1", 1), ("algo-2", 1))
 
 
 @pytest.mark.parametrize(
-    ("played", "outcomes", "first"),
+    ("of_hosts", "outcomes", "first"),
     [
         (FAILED, {"algo-1": failed(20), "algo-2": failed(10)}, "algo-2"),
         (FAILED, {"algo-1": failed(10), "algo-2": failed(20)}, "algo-1"),
@@ -49,9 +49,9 @@ FAILED = lifecycle(("algo-1", 1), ("algo-2", 1))
     ],
 )
 def test_the_first_failure_is_found_by_what_the_hosts_tell(
-    played: Lifecycle, outcomes: dict[str, Outcome], first: str
+    of_hosts: Lifecycle, outcomes: dict[str, Outcome], first: str
 ) -> None:
-    assert report.first_failure(played, outcomes) == first
+    assert report.first_failure(of_hosts, outcomes) == first
 
 
 @pytest.mark.parametrize(

@@ -1376,7 +1376,7 @@ def test_a_name_is_tried_at_the_leaders_own_port_and_where_somebody_else_answers
         ({"algo-1": {"10.0.0.1"}, "algo-2": {"10.0.0.2"}}, "abc", None),
         ({}, "abc", None),
     ],
-    ids=["stale-name", "one-of-several", "one-elsewhere", "unknown-spaces", "played", "well", "not-known"],
+    ids=["stale-name", "one-of-several", "one-elsewhere", "unknown-spaces", "simulated", "well", "not-known"],
 )
 def test_two_hosts_of_one_address_are_refused_before_the_start(
     found: dict[str, set[str]], spaces: Sequence[str], said: str | None

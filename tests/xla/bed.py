@@ -1,4 +1,4 @@
-"""The bed that scripts/beds/xla makes, and jobs that are played in it."""
+"""The bed that scripts/beds/xla makes, and jobs that run in it."""
 
 import os
 from pathlib import Path

@@ -32,7 +32,7 @@ class FolderStore:
         return path.read_text()
 
 
-def played(program: Path, folder: Path, size: int, scene: str) -> list[list[str]]:
+def run_scene(program: Path, folder: Path, size: int, scene: str) -> list[list[str]]:
     """Return the lines that each of *size* ranks of *program* printed in *scene*; none of one that failed."""
     ranks = [
         subprocess.Popen(

@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[3]
 WITHIN_S = 300
 
 
-def played(scene: str, size: int, hosts: int) -> list[tuple[int, list[str], str]]:
+def run_scene(scene: str, size: int, hosts: int) -> list[tuple[int, list[str], str]]:
     """Return (exit code, lines of stdout, stderr) of each rank."""
     shared = {
         **{name: value for name, value in os.environ.items() if not name.startswith(("TOOLKIT_", "SM"))},
@@ -57,7 +57,7 @@ def played(scene: str, size: int, hosts: int) -> list[tuple[int, list[str], str]
 
 @pytest.fixture(scope="module")
 def one_host() -> list[tuple[int, list[str], str]]:
-    return played("one host", 2, 1)
+    return run_scene("one host", 2, 1)
 
 
 def found(ran: tuple[int, list[str], str]) -> dict[str, Any]:
@@ -104,11 +104,11 @@ def test_a_killed_peer_raises_in_gloos_words_from_the_backward_and_from_then_on(
 
 @pytest.fixture(scope="module", params=[2, 3])
 def several_hosts(request: pytest.FixtureRequest) -> list[tuple[int, list[str], str]]:
-    return played("hosts", 2 * request.param, request.param)
+    return run_scene("hosts", 2 * request.param, request.param)
 
 
 def test_groups_of_the_same_ranks_share_what_was_measured_and_a_few_have_threads() -> None:
-    for ran in played("groups", 2, 1):
+    for ran in run_scene("groups", 2, 1):
         seen = found(ran)
         assert seen["from threads"]
         assert seen["one after the other"]
@@ -119,14 +119,14 @@ def test_groups_of_the_same_ranks_share_what_was_measured_and_a_few_have_threads
 
 
 def test_ranks_whose_sizes_differ_are_told_both_sizes() -> None:
-    first, second = (ran[1] for ran in played("sizes", 2, 1))
+    first, second = (ran[1] for ran in run_scene("sizes", 2, 1))
 
     assert first[0].startswith("an all-reduce of 400,000 bytes on this rank met one of 200,000 bytes on rank 1: every")
     assert second[0].startswith("an all-reduce of 200,000 bytes on this rank met one of 400,000 bytes on rank 0: every")
 
 
 def test_a_rank_whose_peer_is_in_gloo_with_another_size_is_told() -> None:
-    first, second = played("ways", 2, 1)
+    first, second = run_scene("ways", 2, 1)
 
     assert first[1][0].startswith("an all-reduce of 400,000 bytes on this rank met one of 400 bytes on rank 1: every")
     assert is_collateral(second[1][0] if second[1] else second[2])

@@ -1,4 +1,4 @@
-"""How a process ended: by itself, or because we told it to."""
+"""How a process ended: by itself, or because we signalled it to."""
 
 import os
 import signal
@@ -15,67 +15,73 @@ CODE_1, BY_TERM, BY_SEGV = 1 << 8, int(signal.SIGTERM), int(signal.SIGSEGV)
 
 
 @pytest.mark.parametrize(
-    ("why", "status", "raised_ns", "told_ns", "code", "number", "told"),
+    ("why", "status", "raised_ns", "signalled_ns", "code", "number", "signalled"),
     [
         ("it ended by itself", CODE_1, None, None, 1, None, False),
-        ("it was told and died of it", BY_TERM, None, 50, None, 15, True),
-        ("it was told, and an exception came of it", CODE_1, 60, 50, 1, None, True),
-        ("it was told while its exception took it down", CODE_1, 40, 50, 1, None, False),
-        ("it was told while its exception took it down, and died of that", BY_TERM, 40, 50, 1, None, False),
-        ("it crashed after its exception, told by nobody", BY_SEGV, 40, None, None, 11, False),
+        ("it was signalled and died of it", BY_TERM, None, 50, None, 15, True),
+        ("it was signalled, and an exception came of it", CODE_1, 60, 50, 1, None, True),
+        ("it was signalled while its exception took it down", CODE_1, 40, 50, 1, None, False),
+        ("it was signalled while its exception took it down, and died of that", BY_TERM, 40, 50, 1, None, False),
+        ("it crashed after its exception, signalled by nobody", BY_SEGV, 40, None, None, 11, False),
     ],
 )
 def test_what_counts_is_what_came_first(
-    why: str, status: int, raised_ns: int | None, told_ns: int | None, code: int | None, number: int | None, told: bool
+    why: str,
+    status: int,
+    raised_ns: int | None,
+    signalled_ns: int | None,
+    code: int | None,
+    number: int | None,
+    signalled: bool,
 ) -> None:
     process = Process("rank 0", is_main=False, rank=0, local_rank=0)
-    process.told_ns = told_ns
+    process.signalled_ns = signalled_ns
 
     ended = process.exit(status, 100, raised_ns)
 
-    assert (ended.code, ended.signal, ended.told) == (code, number, told), why
+    assert (ended.code, ended.signal, ended.signalled) == (code, number, signalled), why
 
 
 def test_a_rank_that_was_leaving_with_a_code_when_it_was_told_ends_with_that_code() -> None:
     process = Process("rank 0", is_main=False, rank=0, local_rank=0)
-    process.told_ns = 50
+    process.signalled_ns = 50
 
     by_us, by_itself = process.exit(BY_TERM, 100, 40, 3), process.exit(3 << 8, 100, 40, 3)
 
-    assert (by_us.code, by_us.signal, by_us.told) == (3, None, False)
-    assert (by_itself.code, by_itself.signal, by_itself.told) == (3, None, False)
+    assert (by_us.code, by_us.signal, by_us.signalled) == (3, None, False)
+    assert (by_itself.code, by_itself.signal, by_itself.signalled) == (3, None, False)
 
 
 @pytest.mark.parametrize(
-    ("status", "told_ns", "code", "told", "failed_ns"),
+    ("status", "signalled_ns", "code", "signalled", "failed_ns"),
     [
         pytest.param(0, None, 0, False, 40, id="it ends well"),
         pytest.param(BY_TERM, 50, 0, False, 40, id="our signal cut its way out short"),
-        pytest.param(0, 30, 0, True, 40, id="it was told before"),
+        pytest.param(0, 30, 0, True, 40, id="it was signalled before"),
         pytest.param(14 << 8, None, 14, False, 100, id="it failed on its way out"),
-        pytest.param(14 << 8, 50, 14, True, 100, id="it failed on its way out because it was told"),
+        pytest.param(14 << 8, 50, 14, True, 100, id="it failed on its way out because it was signalled"),
     ],
 )
 def test_a_rank_that_had_begun_to_end_with_0_has_ended_then(
-    status: int, told_ns: int | None, code: int, told: bool, failed_ns: int
+    status: int, signalled_ns: int | None, code: int, signalled: bool, failed_ns: int
 ) -> None:
     process = Process("rank 0", is_main=False, rank=0, local_rank=0)
-    process.told_ns = told_ns
+    process.signalled_ns = signalled_ns
 
     ended = process.exit(status, 100, 40, 0)
 
-    assert (ended.code, ended.told, ended.failed_ns) == (code, told, failed_ns)
+    assert (ended.code, ended.signalled, ended.failed_ns) == (code, signalled, failed_ns)
 
 
 @pytest.mark.parametrize("ours", [True, False])
 def test_a_sigkill_counts_as_told_only_where_it_was_ours(ours: bool) -> None:
     process = Process("rank 0", is_main=False, rank=0, local_rank=0)
-    process.told_ns = 50
+    process.signalled_ns = 50
     process.killed = ours
 
     ended = process.exit(int(signal.SIGKILL), 100, None)
 
-    assert (ended.signal, ended.told) == (9, ours)
+    assert (ended.signal, ended.signalled) == (9, ours)
 
 
 def test_a_signal_to_one_that_is_ending_already_does_not_count() -> None:
@@ -89,7 +95,7 @@ def test_a_signal_to_one_that_is_ending_already_does_not_count() -> None:
     process.tell()
 
     _, status = os.waitpid(pid, 0)
-    assert (process.exit(status, 100, None).code, process.exit(status, 100, None).told) == (7, False)
+    assert (process.exit(status, 100, None).code, process.exit(status, 100, None).signalled) == (7, False)
 
 
 @pytest.fixture

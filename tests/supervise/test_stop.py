@@ -53,7 +53,7 @@ def test_what_sigkill_does_not_end_is_named_before_it_is_left() -> None:
     assert actions[-2:] == [Action.NAME_LEFT, Action.BEGIN_DRAIN]
 
 
-@pytest.mark.parametrize("state", ["stopping", "failing", "leaving", "told", "sweeping"])
+@pytest.mark.parametrize("state", ["stopping", "failing", "leaving", "stopping launcher", "sweeping"])
 def test_a_second_stop_kills_at_once_in_every_phase_before_the_end(state: State) -> None:
     following, actions = answer(state, Cue.STOP_AGAIN)
 

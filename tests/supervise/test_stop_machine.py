@@ -223,7 +223,7 @@ def test_a_failed_rank_stops_its_siblings_and_the_launcher_does_not_hear_of_it()
     done = host.rank_ends(3)
 
     assert done == [Action.TELL_FAILING, Action.HOLD_SHIM, Action.SAY_RANK_FAILED, Action.STOP_RANKS]
-    assert host.rank_ends(-15, told=True)[-1] == Action.END_LAUNCHER
+    assert host.rank_ends(-15, signalled=True)[-1] == Action.END_LAUNCHER
 
 
 def test_a_launcher_that_was_the_first_to_end_its_ranks_may_say_why() -> None:
@@ -232,7 +232,7 @@ def test_a_launcher_that_was_the_first_to_end_its_ranks_may_say_why() -> None:
     host.on(LauncherSignals())
 
     assert host.machine.launcher_first
-    assert Action.END_LAUNCHER not in host.rank_ends(1, told=True)
+    assert Action.END_LAUNCHER not in host.rank_ends(1, signalled=True)
 
 
 def test_ranks_that_abort_mpi_end_before_they_are_told_to() -> None:
@@ -376,12 +376,12 @@ class AnyOrder(RuleBasedStateMachine):
             self.killed = True
         if action in (Action.KILL_LAUNCHER, Action.END_LAUNCHER) and host.main:
             host.main = False
-            return [MainEnded(exit=ended(-9, told=True))]
+            return [MainEnded(exit=ended(-9, signalled=True))]
         if action is Action.LOOK:
             events: list[Event] = []
             if self.killed:
-                events += [RankEnded(exit=ended(-9, told=True))] * host.ranks
-                events += [MainEnded(exit=ended(-9, told=True))] * host.main
+                events += [RankEnded(exit=ended(-9, signalled=True))] * host.ranks
+                events += [MainEnded(exit=ended(-9, signalled=True))] * host.main
                 host.ranks, host.main, host.services = 0, False, 0
             left = host.ranks or host.main or host.services or self.stubborn
             return events if left else [*events, NothingLeft()]
@@ -419,16 +419,16 @@ class AnyOrder(RuleBasedStateMachine):
         self.on(event)
 
     @precondition(lambda self: self.host.ranks)
-    @rule(code=st.sampled_from([0, 3]), told=st.booleans(), left=st.booleans())
-    def rank_ends(self, code: int, told: bool, left: bool) -> None:
+    @rule(code=st.sampled_from([0, 3]), signalled=st.booleans(), left=st.booleans())
+    def rank_ends(self, code: int, signalled: bool, left: bool) -> None:
         self.host.ranks -= 1
-        self.on(RankEnded(exit=ended(code, told=told, left=left and code == 0)))
+        self.on(RankEnded(exit=ended(code, signalled=signalled, left=left and code == 0)))
 
     @precondition(lambda self: self.host.main)
-    @rule(code=st.sampled_from([0, 3]), told=st.booleans())
-    def main_ends(self, code: int, told: bool) -> None:
+    @rule(code=st.sampled_from([0, 3]), signalled=st.booleans())
+    def main_ends(self, code: int, signalled: bool) -> None:
         self.host.main = False
-        self.on(MainEnded(exit=ended(code, told=told)))
+        self.on(MainEnded(exit=ended(code, signalled=signalled)))
 
     @precondition(lambda self: self.host.services)
     @rule(code=st.sampled_from([0, 3]))

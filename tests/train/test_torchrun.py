@@ -247,7 +247,7 @@ def test_a_torchrun_serves_the_other_hosts_until_the_last_rank_has_ended_and_the
         assert each.succeeded
         assert b"Traceback" not in each.stderr
         (launcher,) = (end for end in each.outcome["exits"] if end.get("rank") is None)
-        assert launcher["told"], each.outcome
+        assert launcher["signalled"], each.outcome
 
 
 def test_a_torchrun_whose_ranks_have_ended_goes_in_silence_when_another_host_fails(hosts: Hosts) -> None:

@@ -30,10 +30,10 @@ def others(**changes: bool) -> Outcome:
     return msgspec.structs.replace(OTHERS, cause=msgspec.structs.replace(OTHERS.cause, **changes))
 
 
-def with_rank_1(outcome: Outcome, at_s: float = 5, *, left: bool = False, told: bool = False) -> Outcome:
+def with_rank_1(outcome: Outcome, at_s: float = 5, *, left: bool = False, signalled: bool = False) -> Outcome:
     """Return *outcome* with the end of rank 1, with 0, beside that of rank 0."""
-    end = msgspec.structs.replace(process("rank 1", at_s, 0, told=told), left=left)
-    exits: tuple[Exit, ...] = (process("rank 0", 7, TERM, told=True), end)
+    end = msgspec.structs.replace(process("rank 1", at_s, 0, signalled=signalled), left=left)
+    exits: tuple[Exit, ...] = (process("rank 0", 7, TERM, signalled=True), end)
     return msgspec.structs.replace(outcome, exits=exits)
 
 
@@ -71,13 +71,13 @@ def test_a_rank_that_ended_early_is_the_cause(left: bool, changes: dict[str, boo
         with_rank_1(OTHERS),
         with_rank_1(others(lost=True, primary=True)),
         with_rank_1(others(lost=True), at_s=9),
-        with_rank_1(others(lost=True), told=True),
+        with_rank_1(others(lost=True), signalled=True),
         with_rank_1(OTHERS, at_s=9, left=True),
         with_rank_1(msgspec.structs.replace(OTHERS, status="succeeded", exit_code=0), left=True),
         with_rank_1(msgspec.structs.replace(OTHERS, status="stopped"), left=True),
     ],
     ids=[
-        *("nobody lost it", "the others have a cause of their own", "it ended after them", "train had told it to end"),
+        *("nobody lost it", "the others have a cause of their own", "it ended after them", "train had signalled it"),
         *("it left after them", "all ended well", "the job was stopped"),
     ],
 )

@@ -24,7 +24,7 @@ LOST = PLAIN.replace(
 )
 
 
-def process(name: str, at_s: float, how: int | signal.Signals, *, told: bool = False) -> Exit:
+def process(name: str, at_s: float, how: int | signal.Signals, *, signalled: bool = False) -> Exit:
     """Return the end of "rank 3" (a rank), "script" (rank 0) or a launcher: *how* is a code or a signal."""
     rank = 0 if name == "script" else int(name[5:]) if name.startswith("rank ") else None
     return Exit(
@@ -36,7 +36,7 @@ def process(name: str, at_s: float, how: int | signal.Signals, *, told: bool = F
         signal=int(how) if isinstance(how, signal.Signals) else None,
         rank=rank,
         local_rank=rank if name.startswith("rank ") else None,
-        told=told,
+        signalled=signalled,
     )
 
 
@@ -87,29 +87,29 @@ STATUSES: list[tuple[str, Job, Ended, str, int]] = [
     (
         "another host failed",
         SAGEMAKER,
-        seen(process("rank 0", 6, TERM, told=True), process("torchrun", 7, 1, told=True), peer_failed=True),
+        seen(process("rank 0", 6, TERM, signalled=True), process("torchrun", 7, 1, signalled=True), peer_failed=True),
         "failed",
         75,
     ),
     (
         "another host failed, the launcher makes an error of it",
         SAGEMAKER,
-        seen(process("rank 0", 6, TERM, told=True), process("torchrun", 7, 1), peer_failed=True),
+        seen(process("rank 0", 6, TERM, signalled=True), process("torchrun", 7, 1), peer_failed=True),
         "failed",
         75,
     ),
     (
         "another host failed, and this one before it",
         SAGEMAKER,
-        seen(process("rank 0", 6, 3), process("torchrun", 7, 1, told=True), peer_failed=True),
+        seen(process("rank 0", 6, 3), process("torchrun", 7, 1, signalled=True), peer_failed=True),
         "failed",
         3,
     ),
     ("stopped before the start", SAGEMAKER, seen(stop=(TERM, 4)), "stopped", 143),
     ("stopped before the start by Ctrl-C", ELSEWHERE, seen(stop=(INT, 4)), "stopped", 130),
-    ("stopped, saves, 0", SAGEMAKER, seen(process("script", 5, 0, told=True), stop=(TERM, 4)), "stopped", 0),
-    ("the same elsewhere", ELSEWHERE, seen(process("script", 5, 0, told=True), stop=(TERM, 4)), "stopped", 143),
-    ("Ctrl-C, saves, 0", ELSEWHERE, seen(process("script", 5, 0, told=True), stop=(INT, 4)), "stopped", 130),
+    ("stopped, saves, 0", SAGEMAKER, seen(process("script", 5, 0, signalled=True), stop=(TERM, 4)), "stopped", 0),
+    ("the same elsewhere", ELSEWHERE, seen(process("script", 5, 0, signalled=True), stop=(TERM, 4)), "stopped", 143),
+    ("Ctrl-C, saves, 0", ELSEWHERE, seen(process("script", 5, 0, signalled=True), stop=(INT, 4)), "stopped", 130),
     ("done before the stop", ELSEWHERE, seen(process("script", 5, 0), stop=(TERM, 6)), "succeeded", 0),
     (
         "each signalled, the script first",
@@ -141,12 +141,18 @@ STATUSES: list[tuple[str, Job, Ended, str, int]] = [
         "succeeded",
         0,
     ),
-    ("stopped, dies of it", SAGEMAKER, seen(process("script", 5, TERM, told=True), stop=(TERM, 4)), "stopped", 143),
-    ("stopped, fails then", SAGEMAKER, seen(process("script", 5, 7, told=True), stop=(TERM, 4)), "stopped", 143),
+    (
+        "stopped, dies of it",
+        SAGEMAKER,
+        seen(process("script", 5, TERM, signalled=True), stop=(TERM, 4)),
+        "stopped",
+        143,
+    ),
+    ("stopped, fails then", SAGEMAKER, seen(process("script", 5, 7, signalled=True), stop=(TERM, 4)), "stopped", 143),
     (
         "stopped, does not end",
         SAGEMAKER,
-        seen(process("script", 99, KILL, told=True), stop=(TERM, 4), forced=True),
+        seen(process("script", 99, KILL, signalled=True), stop=(TERM, 4), forced=True),
         "stopped",
         143,
     ),
@@ -155,35 +161,35 @@ STATUSES: list[tuple[str, Job, Ended, str, int]] = [
     (
         "stopped when its ranks had finished and the launcher had not",
         ELSEWHERE,
-        seen(process("rank 0", 5, 0), process("torchrun", 7, TERM, told=True), stop=(TERM, 6)),
+        seen(process("rank 0", 5, 0), process("torchrun", 7, TERM, signalled=True), stop=(TERM, 6)),
         "succeeded",
         0,
     ),
     (
         "stopped, the launcher makes an error of it",
         SAGEMAKER,
-        seen(process("rank 0", 7, 0, told=True), process("torchrun", 8, 1), stop=(TERM, 6)),
+        seen(process("rank 0", 7, 0, signalled=True), process("torchrun", 8, 1), stop=(TERM, 6)),
         "stopped",
         0,
     ),
     (
         "stopped, one rank of two saves",
         SAGEMAKER,
-        seen(process("rank 0", 7, 0, told=True), process("rank 1", 7, TERM, told=True), stop=(TERM, 6)),
+        seen(process("rank 0", 7, 0, signalled=True), process("rank 1", 7, TERM, signalled=True), stop=(TERM, 6)),
         "stopped",
         143,
     ),
     (
         "stopped before the launcher had started a rank",
         SAGEMAKER,
-        seen(process("torchrun", 7, TERM, told=True), stop=(TERM, 6)),
+        seen(process("torchrun", 7, TERM, signalled=True), stop=(TERM, 6)),
         "stopped",
         143,
     ),
     (
         "stopped while pip ran",
         SAGEMAKER,
-        seen(process("pip", 7, TERM, told=True), stop=(TERM, 6), phase="install"),
+        seen(process("pip", 7, TERM, signalled=True), stop=(TERM, 6), phase="install"),
         "stopped",
         143,
     ),
@@ -227,7 +233,7 @@ def test_no_process_at_all_is_no_success() -> None:
 
 @pytest.mark.parametrize("how", [KILL, TERM])
 def test_our_own_signal_is_never_the_cause_though_nothing_else_explains_the_end(how: signal.Signals) -> None:
-    dead = (process("rank 0", 5, how, told=True), process("mpirun", 6, KILL, told=True))
+    dead = (process("rank 0", 5, how, signalled=True), process("mpirun", 6, KILL, signalled=True))
 
     silent, said = judge(SAGEMAKER, seen(*dead)), judge(SAGEMAKER, seen(*dead, mpirun="ORTE has lost a daemon\n"))
 
@@ -275,7 +281,11 @@ LEFT = "rank 1 of host algo-1 ended with 0, 2.0 s earlier; the others lost it"
             id="Open MPI 5 ends the other without a word",
         ),
         pytest.param(
-            seen(process("rank 1", 3, 0), process("rank 0", 5, TERM, told=True), process("mpirun", 6, KILL, told=True)),
+            seen(
+                process("rank 1", 3, 0),
+                process("rank 0", 5, TERM, signalled=True),
+                process("mpirun", 6, KILL, signalled=True),
+            ),
             1,
             LEFT,
             id="Open MPI 4 and MPICH have the others ended",
@@ -311,7 +321,7 @@ LEFT = "rank 1 of host algo-1 ended with 0, 2.0 s earlier; the others lost it"
             id="it ended long after the others had failed",
         ),
         pytest.param(
-            seen(process("rank 1", 4, 0, told=True), process("rank 0", 5, 1), rank_0=LOST),
+            seen(process("rank 1", 4, 0, signalled=True), process("rank 0", 5, 1), rank_0=LOST),
             1,
             "RuntimeError: [../gloo/tcp/pair.cc:534] Connection closed by peer (at /opt/ml/code/train.py:5 in main)",
             id="it ended because it was told to",
@@ -375,9 +385,9 @@ def test_the_first_failing_rank_by_time_is_the_cause() -> None:
 def test_ranks_with_the_same_traceback_are_counted_and_others_are_not() -> None:
     ended = seen(
         process("rank 0", 5, 1),
-        process("rank 1", 6, 1, told=True),
+        process("rank 1", 6, 1, signalled=True),
         process("rank 2", 6, 1),
-        process("rank 3", 6, TERM, told=True),
+        process("rank 3", 6, TERM, signalled=True),
         process("rank 4", 7, 1),
         process("torchrun", 8, 1),
         rank_0=PLAIN,
@@ -402,7 +412,7 @@ def test_ends_without_a_traceback_are_not_folded() -> None:
 @pytest.mark.parametrize("how", [TERM, KILL, 1, 0])
 def test_a_script_that_was_ended_after_the_leaders_had_ended_well_succeeded(how: int | signal.Signals) -> None:
     """A worker of TensorFlow's serves for ever."""
-    ended = msgspec.structs.replace(seen(process("script", 5, how, told=how != 0)), over=True)
+    ended = msgspec.structs.replace(seen(process("script", 5, how, signalled=how != 0)), over=True)
 
     assert (judge(SAGEMAKER, ended).status, judge(SAGEMAKER, ended).exit_code) == ("succeeded", 0)
 
@@ -422,7 +432,7 @@ def test_a_service_that_dies_is_the_cause_and_not_the_script_that_loses_it() -> 
 
 
 def test_a_rank_that_was_told_to_end_is_never_the_cause() -> None:
-    ended = seen(process("rank 0", 5, 1, told=True), process("rank 1", 6, 4), process("torchrun", 7, 1))
+    ended = seen(process("rank 0", 5, 1, signalled=True), process("rank 1", 6, 4), process("torchrun", 7, 1))
 
     assert judge(SAGEMAKER, ended).cause.process == "rank 1"
 
@@ -653,7 +663,7 @@ def test_out_of_memory_is_proved_and_never_guessed(memory: Memory | None, said: 
 
 
 @pytest.mark.parametrize(
-    ("how", "oom_kills", "told", "expected"),
+    ("how", "oom_kills", "signalled", "expected"),
     [
         (TERM, None, False, True),
         (TERM, 1, False, True),
@@ -666,17 +676,19 @@ def test_out_of_memory_is_proved_and_never_guessed(memory: Memory | None, said: 
     ],
 )
 def test_who_was_ended_by_somebody_outside(
-    how: int | signal.Signals, oom_kills: int | None, told: bool, expected: bool
+    how: int | signal.Signals, oom_kills: int | None, signalled: bool, expected: bool
 ) -> None:
     memory = Memory(oom_kills=oom_kills, peak_bytes=None, limit_bytes=GIB)
 
-    outcome = judge(SAGEMAKER, msgspec.structs.replace(seen(process("rank 1", 5, how, told=told)), memory=memory))
+    outcome = judge(
+        SAGEMAKER, msgspec.structs.replace(seen(process("rank 1", 5, how, signalled=signalled)), memory=memory)
+    )
 
     assert outcome.cause.preempted is expected
 
 
 def test_our_own_kill_is_no_memory_matter() -> None:
-    killed = seen(process("rank 0", 5, KILL, told=True))
+    killed = seen(process("rank 0", 5, KILL, signalled=True))
     found = cause(msgspec.structs.replace(killed, memory=Memory(oom_kills=1, peak_bytes=1, limit_bytes=1)))
 
     assert "out of memory" not in found
@@ -734,17 +746,17 @@ def test_needs_that_were_not_met_are_all_named() -> None:
     ("ended", "text"),
     [
         (seen(stop=(TERM, 4)), "stopped by SIGTERM before train began"),
-        (seen(process("script", 5, 0, told=True), stop=(TERM, 4)), "stopped by SIGTERM; the script ended with 0"),
+        (seen(process("script", 5, 0, signalled=True), stop=(TERM, 4)), "stopped by SIGTERM; the script ended with 0"),
         (
-            seen(process("script", 5, 7, told=True), stop=(TERM, 4)),
+            seen(process("script", 5, 7, signalled=True), stop=(TERM, 4)),
             "stopped by SIGTERM; script ended with code 7",
         ),
         (
-            seen(process("script", 115, KILL, told=True), stop=(INT, 4), forced=True),
+            seen(process("script", 115, KILL, signalled=True), stop=(INT, 4), forced=True),
             "stopped by SIGINT; script killed by SIGKILL (signal 9); SIGKILL was needed (grace 110 s)",
         ),
         (
-            seen(process("pip", 7, 0, told=True), stop=(TERM, 6), phase="install"),
+            seen(process("pip", 7, 0, signalled=True), stop=(TERM, 6), phase="install"),
             "stopped by SIGTERM during install",
         ),
     ],

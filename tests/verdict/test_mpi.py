@@ -77,13 +77,13 @@ def ends(*exits: Exit, main: str = "mpirun", first: bool = True, peer_failed: bo
     return judge(job_of("mpi"), msgspec.structs.replace(ended, main=main, launcher_first=first))
 
 
-MPIRUN_KILLED = process("mpirun", 7, KILL, told=True)
-OTHER_ENDED = process("rank 0", 6, TERM, told=True)
+MPIRUN_KILLED = process("mpirun", 7, KILL, signalled=True)
+OTHER_ENDED = process("rank 0", 6, TERM, signalled=True)
 
 
 def test_a_rank_that_says_itself_that_it_aborts_is_the_cause_though_its_launcher_had_it_ended() -> None:
     """Before it could end with its code; or it crashes on the way."""
-    by_us = ends(OTHER_ENDED, process("rank 1", 6, TERM, told=True), process("mpirun", 5, 7), rank_1=MPICH)
+    by_us = ends(OTHER_ENDED, process("rank 1", 6, TERM, signalled=True), process("mpirun", 5, 7), rank_1=MPICH)
     crashed = ends(process("rank 1", 5, SEGV), OTHER_ENDED, process("mpirun", 6, 6), rank_1=MPICH_HANDLER)
 
     assert (by_us.exit_code, by_us.cause.rank, by_us.cause.pid, by_us.cause.ended) == (7, 1, 71, "ended with code 7")
@@ -99,7 +99,7 @@ def test_a_rank_that_says_itself_that_it_aborts_is_the_cause_though_its_launcher
 def test_on_a_follower_the_rank_is_the_cause_too(heard: bool) -> None:
     """Also where the leader tells of mpirun's end before the daemon here has ended the rank."""
     outcome = ends(
-        process("rank 1", 6, TERM, told=True), main="mpi daemon", first=not heard, peer_failed=heard, rank_1=MPICH
+        process("rank 1", 6, TERM, signalled=True), main="mpi daemon", first=not heard, peer_failed=heard, rank_1=MPICH
     )
 
     assert (outcome.exit_code, outcome.cause.process, outcome.cause.text) == (7, "rank 1", MPICH.strip())
@@ -157,7 +157,7 @@ def test_a_rank_that_aborts_because_its_peer_is_gone_only_lost_it() -> None:
 
 
 def test_a_rank_that_aborts_because_train_had_told_it_to_end_is_not_the_cause() -> None:
-    told = process("rank 1", 6, TERM, told=True)
+    told = process("rank 1", 6, TERM, signalled=True)
 
     outcome = ends(process("rank 0", 5, 3), told, MPIRUN_KILLED, first=False, rank_1=MPICH)
 
@@ -167,9 +167,9 @@ def test_a_rank_that_aborts_because_train_had_told_it_to_end_is_not_the_cause() 
 @pytest.mark.parametrize(
     ("exits", "main", "rank"),
     [
-        ((process("rank 0", 5, TERM, told=True),), "mpirun", 1),
-        ((process("rank 0", 5, TERM, told=True), process("rank 1", 5, 7)), "mpirun", None),
-        ((process("rank 0", 5, TERM, told=True),), "torchrun", None),
+        ((process("rank 0", 5, TERM, signalled=True),), "mpirun", 1),
+        ((process("rank 0", 5, TERM, signalled=True), process("rank 1", 5, 7)), "mpirun", None),
+        ((process("rank 0", 5, TERM, signalled=True),), "torchrun", None),
     ],
     ids=["of another host", "of this host", "no mpirun"],
 )

@@ -25,7 +25,7 @@ class Exit(Record, frozen=True, kw_only=True):
     """The end of one process: exactly one of `code` and `signal` (a number) is set. Times: time.monotonic_ns()
     (in outcome.json, since the epoch: `dated`).
 
-    `told`: `train` had signalled it before it failed, so its end is not a cause of its own.
+    `signalled`: `train` had signalled it before it failed, so its end is not a cause of its own.
     `raised_ns`: when the exception that ended it was raised, if the rank hook saw one; the teardown may take long.
     `left`: it ended with 0 and without MPI_Finalize while others may wait for it.
     """
@@ -38,7 +38,7 @@ class Exit(Record, frozen=True, kw_only=True):
     signal: int | None = None
     rank: int | None = None
     local_rank: int | None = None
-    told: bool = False
+    signalled: bool = False
     raised_ns: int | None = None
     left: bool = False
 
@@ -193,10 +193,10 @@ class Outcome(Record, frozen=True, kw_only=True):
 
 def document(outcome: Outcome) -> dict[str, Any]:
     """Return *outcome* as outcome.json has it: the fields of the cause stand beside the others."""
-    told: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     for name, value in msgspec.to_builtins(outcome).items():
-        told |= value if name == "cause" else {name: value}
-    return told
+        fields |= value if name == "cause" else {name: value}
+    return fields
 
 
 def from_document(text: bytes, source: str) -> Outcome:
@@ -205,8 +205,8 @@ def from_document(text: bytes, source: str) -> Outcome:
     Raises:
         ContractError: it is none.
     """
-    told = decode(text, dict[str, Any], source)
-    return convert({**told, "cause": told}, Outcome, source)
+    fields = decode(text, dict[str, Any], source)
+    return convert({**fields, "cause": fields}, Outcome, source)
 
 
 def dated(outcome: Outcome, ahead_ns: int) -> Outcome:

@@ -109,5 +109,5 @@ def _place(sample: Sample) -> int:
 
 
 def _failed_at_ns(outcome: Outcome, order: int) -> tuple[int, int]:
-    stamps = [end.ended_ns for end in outcome.exits if not end.ok and not end.told]
+    stamps = [end.ended_ns for end in outcome.exits if not end.ok and not end.signalled]
     return (min(stamps) if stamps else 2**63, order)

@@ -88,9 +88,9 @@ class Effects:
 
     # --- processes
 
-    def signal_ranks(self, number: int, *, told: bool = True) -> None:
+    def signal_ranks(self, number: int, *, noted: bool = True) -> None:
         """Send *number* to every rank, or to the launcher if no rank was started yet."""
-        self._processes.signal(self._whom(), number, told=told)
+        self._processes.signal(self._whom(), number, noted=noted)
 
     def name_left(self) -> None:
         """Note which processes have survived SIGKILL."""

@@ -23,7 +23,7 @@ class Process:
         self.rank = rank
         self.local_rank = local_rank
         self.started_ns = 0
-        self.told_ns: int | None = None
+        self.signalled_ns: int | None = None
         self.killed = False
         self.shim: ShimConnection | None = None
 
@@ -34,8 +34,8 @@ class Process:
 
     def tell(self) -> None:
         """Note that `train` signals it. Only the first signal counts, and only if the process is not ending already."""
-        if self.told_ns is None and not (self.pid and is_exiting(self.pid)):
-            self.told_ns = time.monotonic_ns()
+        if self.signalled_ns is None and not (self.pid and is_exiting(self.pid)):
+            self.signalled_ns = time.monotonic_ns()
 
     def kill(self) -> None:
         """Note that `train` sends it SIGKILL."""
@@ -52,23 +52,23 @@ class Process:
 
         *raised_code* 0: at *raised_ns* the process began to end well. If its status is not 0, it failed after that.
         """
-        signalled = os.WIFSIGNALED(status)
-        if signalled and raised_ns is not None and self.told_ns is not None and raised_ns <= self.told_ns:
-            status, signalled = raised_code << 8, False
+        by_signal = os.WIFSIGNALED(status)
+        if by_signal and raised_ns is not None and self.signalled_ns is not None and raised_ns <= self.signalled_ns:
+            status, by_signal = raised_code << 8, False
         if raised_code == 0 and status != 0:
             raised_ns = None
         failed_ns = raised_ns or ended_ns
-        others = signalled and os.WTERMSIG(status) == signal.SIGKILL and not self.killed
+        others = by_signal and os.WTERMSIG(status) == signal.SIGKILL and not self.killed
         return Exit(
             process=self.name,
             pid=self.pid,
             started_ns=self.started_ns,
             ended_ns=ended_ns,
-            code=None if signalled else os.WEXITSTATUS(status),
-            signal=os.WTERMSIG(status) if signalled else None,
+            code=None if by_signal else os.WEXITSTATUS(status),
+            signal=os.WTERMSIG(status) if by_signal else None,
             rank=self.rank,
             local_rank=self.local_rank,
-            told=self.told_ns is not None and self.told_ns < failed_ns and not others,
+            signalled=self.signalled_ns is not None and self.signalled_ns < failed_ns and not others,
             raised_ns=raised_ns,
         )
 

@@ -236,10 +236,10 @@ class Processes:
 
     # --- signals
 
-    def signal(self, processes: Iterable[Process], number: int, *, told: bool = True) -> None:
-        """Send *number*. *told*: record it, so that an end after it does not count as a failure."""
+    def signal(self, processes: Iterable[Process], number: int, *, noted: bool = True) -> None:
+        """Send *number*. *noted*: record it, so that an end after it does not count as a failure."""
         for process in processes:
-            if told:
+            if noted:
                 process.tell()
             children.send(process.pid, number)
 

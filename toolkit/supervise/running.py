@@ -194,7 +194,7 @@ class Running:
             if isinstance(came, events.Stop):
                 self._post(came)
             elif came in FORWARDED:
-                self._effects.signal_ranks(came, told=False)
+                self._effects.signal_ranks(came, noted=False)
             elif came == signal.SIGCHLD:
                 self._child_ended = True
 
@@ -250,7 +250,7 @@ class Running:
 
 
 def _end_of(process: Process, ended: Exit) -> events.Event:
-    if process.name == WAITING and (ended.ok or ended.told):
+    if process.name == WAITING and (ended.ok or ended.signalled):
         return events.NobodyServed()
     if process.is_service:
         return events.ServiceEnded(exit=ended)

@@ -12,9 +12,19 @@ a second stop signal.
 from enum import Enum
 from typing import Literal
 
-# "idle": no phase runs. "told": the launcher has got SIGTERM.
+# "idle": no phase runs. "stopping launcher": the launcher has got SIGTERM.
 State = Literal[
-    "idle", "running", "stopping", "dumping", "failing", "leaving", "told", "sweeping", "killing", "draining", "done"
+    "idle",
+    "running",
+    "stopping",
+    "dumping",
+    "failing",
+    "leaving",
+    "stopping launcher",
+    "sweeping",
+    "killing",
+    "draining",
+    "done",
 ]
 
 
@@ -124,12 +134,12 @@ TABLE: dict[tuple[State, Cue], tuple[State, tuple[Action | Arm, ...]]] = {
     ("failing", Cue.RANKS_ENDED): ("leaving", (Arm.LAUNCHER, Action.END_LAUNCHER)),
     ("failing", Cue.ALL_ENDED): ("sweeping", (Action.SWEEP, Arm.SWEEP)),
     ("leaving", Cue.ALL_RANKS_ENDED): ("leaving", (Action.KILL_LAUNCHER, Arm.LAUNCHER)),
-    ("leaving", Cue.DEADLINE): ("told", (Action.TELL_LAUNCHER, Arm.LAUNCHER)),
+    ("leaving", Cue.DEADLINE): ("stopping launcher", (Action.TELL_LAUNCHER, Arm.LAUNCHER)),
     ("leaving", Cue.STOP_AGAIN): ("killing", (Action.KILL, Arm.KILL)),
     ("leaving", Cue.ALL_ENDED): ("sweeping", (Action.SWEEP, Arm.SWEEP)),
-    ("told", Cue.DEADLINE): ("killing", (Action.KILL, Arm.KILL)),
-    ("told", Cue.STOP_AGAIN): ("killing", (Action.KILL, Arm.KILL)),
-    ("told", Cue.ALL_ENDED): ("sweeping", (Action.SWEEP, Arm.SWEEP)),
+    ("stopping launcher", Cue.DEADLINE): ("killing", (Action.KILL, Arm.KILL)),
+    ("stopping launcher", Cue.STOP_AGAIN): ("killing", (Action.KILL, Arm.KILL)),
+    ("stopping launcher", Cue.ALL_ENDED): ("sweeping", (Action.SWEEP, Arm.SWEEP)),
     ("sweeping", Cue.NOTHING_LEFT): ("draining", (Action.BEGIN_DRAIN,)),
     ("sweeping", Cue.DEADLINE): ("killing", (Action.KILL, Arm.KILL)),
     ("sweeping", Cue.STOP_AGAIN): ("killing", (Action.KILL, Arm.KILL)),

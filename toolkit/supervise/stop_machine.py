@@ -223,7 +223,7 @@ class StopMachine:
             self._services_end()
 
     def _is_own_failure(self, ended: Exit) -> bool:
-        return not ended.ok and not ended.told and self.undisturbed
+        return not ended.ok and not ended.signalled and self.undisturbed
 
     def _tell_failing(self) -> None:
         self._actions += [Action.TELL_FAILING] if self._linked else []

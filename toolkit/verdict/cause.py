@@ -130,8 +130,8 @@ def _of_death(ended: Ended, culprit: Exit, crashed: Crash | None) -> tuple[str, 
     """Return the cause and the traceback of a process that a signal ended."""
     stderr, stdout = ended.tails.get(culprit.process, (b"", b""))
     cause = f"{culprit.process} was {how(culprit)}" if culprit.signal else f"{culprit.process} {how(culprit)}"
-    if culprit.told:
-        cause += " after train had told it to end"
+    if culprit.signalled:
+        cause += " after train had signalled it"
     elif culprit.signal == signal.SIGKILL:
         cause += _why_killed(ended.memory)
     noted = ended.raised.get(culprit.process)

@@ -9,7 +9,7 @@ from toolkit.job.outcome import EarlyExit, Exit, Outcome
 
 def first(host: str, exits: Sequence[Exit]) -> EarlyExit | None:
     """Return the first rank of *host* that ended with 0 by itself, None if none did."""
-    well = [end for end in exits if end.rank is not None and end.ok and not end.told]
+    well = [end for end in exits if end.rank is not None and end.ok and not end.signalled]
     end = min(well, key=lambda end: end.failed_ns, default=None)
     if end is None:
         return None

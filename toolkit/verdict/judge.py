@@ -71,7 +71,7 @@ def _judged(job: Job, ended: Ended) -> Outcome:
         return _with_another(job, ended)
     if _got_no_rank(job, ended):
         return _without_ranks(job, ended)
-    if ended.over and ended.exits and all(e.ok or e.told for e in ended.exits):
+    if ended.over and ended.exits and all(e.ok or e.signalled for e in ended.exits):
         return _succeeded(job, ended)
     if not all(e.ok for e in ended.exits):
         return _ended_by_launcher(job, ended)
@@ -84,7 +84,7 @@ def _got_no_rank(job: Job, ended: Ended) -> bool:
     """True if mpirun has started none of its ranks on this host. Without rank shims this is not known: False."""
     if job.cluster.size == 1 or ended.main not in mpi.MAINS or job.settings.rank_shim == "off":
         return False
-    well = bool(ended.exits) and all(e.ok or e.told for e in ended.exits)
+    well = bool(ended.exits) and all(e.ok or e.signalled for e in ended.exits)
     return well and ended.phase != INSTALL and all(e.rank is None for e in ended.exits)
 
 
@@ -164,7 +164,7 @@ def _culprit(ended: Ended) -> Exit | None:
     A rank comes before a launcher, which only repeats its ranks' failures; a rank with a cause of its own comes before
     one whose failure is collateral.
     """
-    bad = [e for e in ended.exits if not e.ok and not e.told and _before_stop(ended, e)]
+    bad = [e for e in ended.exits if not e.ok and not e.signalled and _before_stop(ended, e)]
     if _ended_by_us(ended):
         bad = [e for e in bad if _works(ended, e)]
     works = [e for e in bad if _works(ended, e)]
@@ -182,7 +182,7 @@ def _ended_by_us(ended: Ended) -> bool:
     The launcher's failure is then collateral (torchrun ends with 1 and a traceback of its own).
     """
     asked = ended.peer_failed or ended.hung is not None or ended.ruled is not None
-    return asked and any(e.told for e in ended.exits if e.rank is not None)
+    return asked and any(e.signalled for e in ended.exits if e.rank is not None)
 
 
 def _ranks(exits: Sequence[Exit]) -> Sequence[Exit]:
@@ -298,7 +298,7 @@ def _ended_by_launcher(job: Job, ended: Ended) -> Outcome:
 def _preempted(ended: Ended, culprit: Exit) -> bool:
     """True if somebody outside the job ended *culprit*: by SIGTERM, or by SIGKILL if the kernel counts out-of-memory
     kills and has counted none. If it does not count them, a SIGKILL may be one."""
-    if culprit.told or culprit.signal not in (signal.SIGTERM, signal.SIGKILL):
+    if culprit.signalled or culprit.signal not in (signal.SIGTERM, signal.SIGKILL):
         return False
     return culprit.signal == signal.SIGTERM or (ended.memory is not None and ended.memory.oom_kills == 0)
 

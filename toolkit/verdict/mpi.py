@@ -106,7 +106,7 @@ def _as_it_says(ended: Ended, end: Exit) -> Exit:
     abort = said(ended.tails.get(end.process, (b"", b""))[0]) if end.rank is not None and not end.ok else None
     if abort is None or abort.rank != end.rank or abort.code is None:
         return end
-    return msgspec.structs.replace(end, code=abort.code & 0xFF or 1, signal=None, told=False)
+    return msgspec.structs.replace(end, code=abort.code & 0xFF or 1, signal=None, signalled=False)
 
 
 def _mpich(text: str) -> Abort | None:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolkit.job.cause import Cause
-from toolkit.job.events import DaemonEnded, Launch, LeaderDone, NextAttempt, Stalled, Stop
+from toolkit.job.events import DaemonEnded, HangNoticed, Launch, LeaderDone, NextAttempt, Stop
 from toolkit.job.outcome import EarlyExit
 from toolkit.job.restart import Restart
 from toolkit.peers.clock import Clock, on_clock
@@ -63,7 +63,7 @@ RESTART = {"round": 1, "host": "b", "cause": "boom", "process": "rank 1", "rank"
     [
         ({"type": "stop", "host": "b", "signal": 15}, "down", Stop(host="b", signal=15)),
         ({"type": "stop", "host": "b", "signal": 15}, "up", Stop(host="b", signal=15)),
-        ({"type": "stalled", "seconds": 3.5}, "down", Stalled(seconds=3.5)),
+        ({"type": "stalled", "seconds": 3.5}, "down", HangNoticed(seconds=3.5)),
         ({"type": "launch", "host": "b", "command": "orted"}, "down", Launch(host="b", command="orted")),
         ({"type": "daemon ended", "code": 4}, "up", DaemonEnded(code=4)),
         ({"type": "over"}, "down", LeaderDone()),

@@ -14,11 +14,11 @@ from toolkit.job.events import (
     AllReady,
     DaemonEnded,
     Hang,
+    HangNoticed,
     JobEnded,
     Launch,
     LeaderDone,
     PeerFailed,
-    Stalled,
     Stop,
     StopStep,
 )
@@ -996,7 +996,7 @@ def test_a_hang_that_is_only_reported_is_told_to_all_hosts_and_ends_none() -> No
     job.play()
 
     assert job.verdicts == {("algo-1", 0)}
-    assert [len(host.did(Stalled)) for host in job.hosts.values()] == [1, 1, 1]
+    assert [len(host.did(HangNoticed)) for host in job.hosts.values()] == [1, 1, 1]
     assert not any(host.did(PeerFailed) or host.did(Hang) for host in job.hosts.values())
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from toolkit.supervise.pulse import EVERY_S, PULSE, STALLED, STILL_S, Pulse, trouble
+from toolkit.supervise.pulse import EVERY_S, HANG, PULSE, STILL_S, Pulse, trouble
 
 
 @pytest.fixture
@@ -46,13 +46,13 @@ def test_a_folder_that_takes_no_files_costs_nothing_but_the_pulse(tmp_path: Path
     pulse = Pulse(tmp_path / "missing")
 
     pulse.beat(100.0)
-    pulse.stalled(5.0)
+    pulse.hang(5.0)
 
     assert 0 < pulse.rest_s(100.0) <= EVERY_S
 
 
 @pytest.mark.parametrize(
-    ("beat_s", "stalled_s", "idle", "found"),
+    ("beat_s", "hang_s", "idle", "found"),
     [
         (999.0, None, "", ""),
         (1000.0 - STILL_S - 1, None, "", "has not moved for 61 s"),
@@ -62,12 +62,12 @@ def test_a_folder_that_takes_no_files_costs_nothing_but_the_pulse(tmp_path: Path
         (None, None, "", ""),  # Its disk was full at the start.
     ],
 )
-def test_what_is_wrong_is_said(run: Path, beat_s: float | None, stalled_s: float | None, idle: str, found: str) -> None:
+def test_what_is_wrong_is_said(run: Path, beat_s: float | None, hang_s: float | None, idle: str, found: str) -> None:
     if beat_s is not None:
         touched(run / PULSE, beat_s)
-    if stalled_s is not None:
-        (run / STALLED).write_text(idle)
-        touched(run / STALLED, stalled_s)
+    if hang_s is not None:
+        (run / HANG).write_text(idle)
+        touched(run / HANG, hang_s)
 
     told = trouble(run.parent, 1000.0)
 

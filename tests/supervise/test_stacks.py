@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from toolkit.supervise import stacks
+from toolkit.supervise.activity import STATES
 from toolkit.supervise.stacks import Dump
-from toolkit.supervise.stall import STATES
 
 DISK, DEBUGGED, STOPPED = STATES[b"D"], STATES[b"t"], STATES[b"T"]
 

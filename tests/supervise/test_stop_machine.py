@@ -14,6 +14,7 @@ from toolkit.job.events import (
     AllReady,
     Event,
     Hang,
+    HangNoticed,
     JobEnded,
     LauncherSignals,
     LeaderDone,
@@ -27,7 +28,6 @@ from toolkit.job.events import (
     RuleMatched,
     ServiceEnded,
     StacksWritten,
-    Stalled,
     Stop,
     Tick,
 )
@@ -287,10 +287,10 @@ def test_stacks_that_are_never_written_hold_up_no_end() -> None:
     ("on_hang", "event", "done"),
     [
         ("report", Hang(seconds=9.0), [Action.SAY_HANG, Action.DUMP]),
-        ("report", Stalled(seconds=9.0), [Action.SAY_HANG, Action.DUMP]),
-        ("stop", Stalled(seconds=9.0), [Action.SAY_HANG, Action.DUMP]),
+        ("report", HangNoticed(seconds=9.0), [Action.SAY_HANG, Action.DUMP]),
+        ("stop", HangNoticed(seconds=9.0), [Action.SAY_HANG, Action.DUMP]),
         ("unseen", Hang(seconds=9.0), [Action.STOP_HERE]),
-        ("unseen", Stalled(seconds=9.0), []),
+        ("unseen", HangNoticed(seconds=9.0), []),
     ],
 )
 def test_a_hang_ends_the_phase_only_where_it_should(on_hang: str, event: Event, done: list[Action]) -> None:
@@ -408,7 +408,7 @@ class AnyOrder(RuleBasedStateMachine):
     @rule(
         event=st.sampled_from(
             [
-                *(AllReady(), PeerFailed(text="boom"), Hang(seconds=9.0), Stalled(seconds=9.0), JobEnded()),
+                *(AllReady(), PeerFailed(text="boom"), Hang(seconds=9.0), HangNoticed(seconds=9.0), JobEnded()),
                 *(LeaderDone(), AllRanksEnded(), LauncherSignals(), NobodyServed(), RanksSave(names=("rank 0",))),
                 StacksWritten(),
                 RuleMatched(ruled=Ruled(exit_code=124, at_ns=1, text="boom")),

@@ -46,7 +46,7 @@ class Hang(Record, frozen=True, kw_only=True):
     seconds: float
 
 
-class Stalled(Record, frozen=True, kw_only=True, tag="stalled"):
+class HangNoticed(Record, frozen=True, kw_only=True, tag="stalled"):
     """No rank of any host has been active for *seconds*: this host writes its ranks' stacks, and they continue."""
 
     seconds: Seconds
@@ -146,7 +146,7 @@ Heard = (
     | StopStep
     | PeerFailed
     | Hang
-    | Stalled
+    | HangNoticed
     | NextAttempt
     | Launch
     | DaemonEnded

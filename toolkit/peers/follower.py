@@ -6,11 +6,11 @@ from toolkit.exit_codes import of_signal, signal_in
 from toolkit.job.events import (
     AllRanksEnded,
     AllReady,
+    HangNoticed,
     JobEnded,
     Launch,
     LeaderDone,
     NextAttempt,
-    Stalled,
     Stop,
     StopStep,
 )
@@ -207,7 +207,7 @@ class Follower:
         if isinstance(message, Launch) and not self._launched:
             self._launched = True
             return [message]
-        if isinstance(message, Stalled | LeaderDone):
+        if isinstance(message, HangNoticed | LeaderDone):
             return [message]
         if isinstance(message, Rested):
             return [AllRanksEnded()]

@@ -14,11 +14,11 @@ from toolkit.job.events import (
     AllRanksEnded,
     AllReady,
     DaemonEnded,
+    HangNoticed,
     JobEnded,
     Launch,
     LeaderDone,
     NextAttempt,
-    Stalled,
     Stop,
     StopStep,
 )
@@ -315,8 +315,8 @@ class Leader:
             return []
         if not self._hang.stops(self._unended - self._resting):
             self._hang = HangWatch(now_s)
-            stalled = Stalled(seconds=idle_s)
-            return [Send(hosts=self._followers, message=stalled), stalled]
+            noticed = HangNoticed(seconds=idle_s)
+            return [Send(hosts=self._followers, message=noticed), noticed]
         return self._fail("", hung(self._me, idle_s, now_ns), now_s)
 
     def _on_left(self, host: str, message: Left, now_s: float) -> list[Action]:

@@ -11,7 +11,7 @@ from typing import Annotated
 from msgspec import Meta, field
 
 from toolkit.job.cause import Cause
-from toolkit.job.events import DaemonEnded, Launch, LeaderDone, NextAttempt, Stalled, Stop
+from toolkit.job.events import DaemonEnded, HangNoticed, Launch, LeaderDone, NextAttempt, Stop
 from toolkit.job.outcome import EarlyExit
 from toolkit.job.ranges import Count, ExitCode, Name, Nanoseconds, Rank, Seconds
 from toolkit.job.restart import Steps
@@ -199,7 +199,7 @@ Down = (
     | Launch
     | LeaderDone
     | Rested
-    | Stalled
+    | HangNoticed
 )
 # Messages with a host's own report.
 Reports = Failing | OwnFailure | HostEnded

@@ -79,7 +79,7 @@ class Effects:
             self._log.info(f"{', '.join(event.names)} is writing a checkpoint: the others wait for it")
         elif isinstance(event, events.StopStep) and action is Action.AGREE_STEP:
             self._asking.agree(event.step)
-        elif isinstance(event, events.Hang | events.Stalled) and action is Action.SAY_HANG:
+        elif isinstance(event, events.Hang | events.HangNoticed) and action is Action.SAY_HANG:
             self._hangs.say(event)
         elif action in _TO_OTHERS and self._around.others is not None:
             _TO_OTHERS[action](self, self._around.others)

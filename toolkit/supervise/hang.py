@@ -1,4 +1,4 @@
-"""Watches one host's ranks for a hang (stall.py), and has their stacks written if there is one (stacks.py)."""
+"""Watches one host's ranks for a hang (activity.py), and has their stacks written if there is one (stacks.py)."""
 
 import time
 from collections.abc import Mapping
@@ -8,10 +8,10 @@ from toolkit.errors import UserError
 from toolkit.job.stuck import Stuck
 from toolkit.records import Record
 from toolkit.supervise import children, stacks
-from toolkit.supervise.stall import Progress, oddity, used_ticks
+from toolkit.supervise.activity import Progress, oddity, used_ticks
 
 
-class Stall(Record, frozen=True, kw_only=True):
+class HangSettings(Record, frozen=True, kw_only=True):
     """How this host watches for hangs. `stops`: a hang ends the job; else it is only reported.
 
     `folder` takes the stacks of *host*'s ranks; the ranks write them in `prepared`.
@@ -28,13 +28,13 @@ class HangWatch:
     """Looks at regular intervals. Times are monotonic seconds. `folder`: where the stacks are written. `stops`: a hang
     ends the job."""
 
-    def __init__(self, stall: Stall, environ: Mapping[str, str], prctl: children.Prctl) -> None:
-        self.folder = stall.folder
-        self.stops = stall.stops
-        self._stall = stall
+    def __init__(self, settings: HangSettings, environ: Mapping[str, str], prctl: children.Prctl) -> None:
+        self.folder = settings.folder
+        self.stops = settings.stops
+        self._settings = settings
         self._environ = dict(environ)
         self._prctl = prctl
-        self._every_s = min(max(stall.after_s / 8, 0.1), 10.0)
+        self._every_s = min(max(settings.after_s / 8, 0.1), 10.0)
         self._progress = Progress(time.monotonic())
         self._looked_s = time.monotonic()
         self._dump: stacks.Dump | None = None
@@ -54,19 +54,19 @@ class HangWatch:
             return None
         self._looked_s = now_s
         idle_s = self._progress.look({pid: (size, used_ticks(pid)) for pid, size in written_bytes.items()}, now_s)
-        return idle_s if idle_s >= self._stall.after_s else 0.0
+        return idle_s if idle_s >= self._settings.after_s else 0.0
 
     def dump(self, ranks: Mapping[str, int]) -> str:
         """Have the stacks of *ranks* (pid by name) written; return why they cannot be, "" if they can."""
-        stall = self._stall
+        settings = self._settings
         self._progress = Progress(time.monotonic())
         try:
             self._dump = stacks.Dump(
                 dict(ranks),
-                stall.folder,
-                stall.host,
+                settings.folder,
+                settings.host,
                 environ=self._environ,
-                prepared=stall.prepared,
+                prepared=settings.prepared,
                 prctl=self._prctl,
             )
         except (OSError, UserError) as error:

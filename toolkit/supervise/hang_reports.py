@@ -5,7 +5,7 @@ import time
 
 import msgspec
 
-from toolkit.job.events import Hang, Stalled
+from toolkit.job.events import Hang, HangNoticed
 from toolkit.job.outcome import Hung
 from toolkit.log import Log
 from toolkit.supervise.flow import Flow
@@ -54,7 +54,7 @@ class HangReports:
             return 0.0
         return idle_s
 
-    def say(self, event: Hang | Stalled) -> None:
+    def say(self, event: Hang | HangNoticed) -> None:
         """Log that no rank is active; if the hang ends the job, keep the ranks whose processes cannot run."""
         if self._watch is None:
             return
@@ -62,7 +62,7 @@ class HangReports:
         states = "".join(f"; {each.name} is {each.state}" for each in found)
         where = f"their stacks go to {self._watch.folder}"
         self._log.error(f"no rank has written or computed anything for {event.seconds:.0f} s{states}: {where}")
-        self._pulse.stalled(event.seconds)
+        self._pulse.hang(event.seconds)
         if isinstance(event, Hang) and self._watch.stops:
             self._record.hung = Hung(idle_s=event.seconds, seen_ns=time.monotonic_ns(), stuck=found)
 

@@ -23,7 +23,7 @@ from toolkit.supervise import children, limits, waiting
 from toolkit.supervise.console import Console
 from toolkit.supervise.flow import Flow
 from toolkit.supervise.guardian import Guardian
-from toolkit.supervise.hang import Stall
+from toolkit.supervise.hang import HangSettings
 from toolkit.supervise.kernel import PR_SET_CHILD_SUBREAPER, prctl
 from toolkit.supervise.others import Others, Rules
 from toolkit.supervise.outlet import STALLED_STOP_S
@@ -54,7 +54,7 @@ class Supervisor:
         python: str,
         alone: bool,
         others: Others | None = None,
-        stall: Stall | None = None,
+        hang: HangSettings | None = None,
         rules: Rules | None = None,
     ) -> None:
         self.signals = signals
@@ -64,7 +64,7 @@ class Supervisor:
         self.python = python
         self.alone = alone
         self.others = others
-        self.stall = stall
+        self.hang = hang
         self.rules = rules
         self.pulse = Pulse(run_folder)
         self.machine = StopMachine(console.host, linked=others is not None)

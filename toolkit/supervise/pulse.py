@@ -9,7 +9,7 @@ import stat
 import time
 from pathlib import Path
 
-PULSE, STALLED = "pulse", "stalled"
+PULSE, HANG = "pulse", "hang"
 EVERY_S = 2.0
 # Far above EVERY_S: a machine may be busy, and sources are copied between two beats.
 STILL_S = 60.0
@@ -41,11 +41,11 @@ class Pulse:
         except OSError:
             self._next_s = float("inf")
 
-    def stalled(self, idle_s: float) -> None:
+    def hang(self, idle_s: float) -> None:
         """Record that no rank has been active for *idle_s*. While that lasts, call it again at about that interval."""
         try:
-            (self._folder / STALLED).write_text(f"{idle_s:.0f}", "utf-8")
-            _stamp(self._folder / STALLED)
+            (self._folder / HANG).write_text(f"{idle_s:.0f}", "utf-8")
+            _stamp(self._folder / HANG)
         except OSError:
             pass  # The log reports it.
 
@@ -64,8 +64,8 @@ def trouble(scratch: Path, now_s: float) -> str:
         still_s = now_s - _touched_s(folder / PULSE, now_s)
         if still_s > STILL_S:
             return f"train (pid {pid}) has not moved for {still_s:.0f} s"
-        idle_s = _idle_s(folder / STALLED)
-        if now_s - _touched_s(folder / STALLED, 0.0) < 2 * idle_s:
+        idle_s = _idle_s(folder / HANG)
+        if now_s - _touched_s(folder / HANG, 0.0) < 2 * idle_s:
             return f"no rank has written or computed anything for {idle_s:.0f} s or more"
     return ""
 

@@ -19,7 +19,7 @@ from toolkit.supervise.asking import STATUS_FOLDER, Asking
 from toolkit.supervise.daemons import Daemons
 from toolkit.supervise.effects import WAITING, Around, Effects
 from toolkit.supervise.flow import Flow
-from toolkit.supervise.hang import HangWatch, Stall
+from toolkit.supervise.hang import HangSettings, HangWatch
 from toolkit.supervise.hang_reports import HangReports
 from toolkit.supervise.phase_record import PhaseRecord
 from toolkit.supervise.process import Process
@@ -39,7 +39,7 @@ class Supervision(Around, Protocol):
     machine: StopMachine
     signals: Signals
     alone: bool
-    stall: Stall | None
+    hang: HangSettings | None
     pulse: Pulse
 
     def take_signals(self) -> list[events.Stop | int]:
@@ -64,7 +64,7 @@ class Running:
         self._record = PhaseRecord(phase, self._machine, around.run_folder / STATUS_FOLDER, self._log.warning)
         self._processes = Processes(around, phase, self._flow, self._record.note)
         self._daemons = Daemons(around.others)
-        watched = around.stall if phase.together else None
+        watched = around.hang if phase.together else None
         watch = HangWatch(watched, phase.main.environ, around.prctl) if watched is not None else None
         self._hangs = HangReports(watch, self._processes, self._record, self._flow, around.pulse, self._log)
         self._effects = Effects(

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from toolkit.job.stuck import Stuck
 from toolkit.supervise import children
-from toolkit.supervise.stall import STOPPED, oddity
+from toolkit.supervise.activity import STOPPED, oddity
 
 # A real-time signal: no framework uses it. Its default action would end a process that has no handler for it.
 SIGNAL = int(signal.SIGRTMIN) + 7

@@ -141,7 +141,7 @@ class StopMachine:
                 self._on_service_end(event.exit)
             case events.LauncherSignals():
                 self._on_launcher_signals()
-            case events.Hang() | events.Stalled():
+            case events.Hang() | events.HangNoticed():
                 self._on_hang(event)
             case events.RuleMatched() if self.undisturbed:
                 self._tell_failing()
@@ -275,7 +275,7 @@ class StopMachine:
             self._aborts = True
             self._abort_ends_s = self._facts.now_s + ABORT_S
 
-    def _on_hang(self, event: events.Hang | events.Stalled) -> None:
+    def _on_hang(self, event: events.Hang | events.HangNoticed) -> None:
         if not self.undisturbed:
             return
         if self.policy.on_hang == "unseen":

@@ -12,7 +12,7 @@ from toolkit.job.outcome import Outcome
 from toolkit.job.restart import Budget, Failure, Restart, Steps, news, times
 from toolkit.log import Log
 from toolkit.supervise.asking import STATUS_FOLDER
-from toolkit.supervise.pulse import STALLED
+from toolkit.supervise.pulse import HANG
 from toolkit.train.line_monitors import LineMonitors
 
 # The most entries of a checkpoint folder that are compared. A new file also changes the time of its folder.
@@ -89,7 +89,7 @@ class Attempts:
 
         self._restarts = (*self._restarts, restart)
         shutil.rmtree(self._run_folder / STATUS_FOLDER, ignore_errors=True)
-        (self._run_folder / STALLED).unlink(missing_ok=True)
+        (self._run_folder / HANG).unlink(missing_ok=True)
         for file in (self._job.folders.success, self._job.folders.failure):
             with contextlib.suppress(OSError):  # If the folder is not writable, the report at the end says so.
                 file.unlink()

@@ -3,18 +3,18 @@
 from pathlib import Path
 
 from toolkit.job.job import Job
-from toolkit.supervise.hang import Stall
+from toolkit.supervise.hang import HangSettings
 
 # In the run's folder: where ranks write their stacks.
 STACKS = "stacks"
 
 
-def stall(job: Job, run_folder: Path, number: int = 0) -> Stall | None:
+def settings(job: Job, run_folder: Path, number: int = 0) -> HangSettings | None:
     """Return how to watch attempt *number* for hangs; each attempt has its own folder for stacks."""
     ours = job.settings
     if not ours.stall_s:
         return None
-    return Stall(
+    return HangSettings(
         after_s=ours.stall_s,
         stops=ours.stall_action == "stop",
         folder=job.folders.output_data / "stacks" / (f"round-{number}" if number else ""),

@@ -168,7 +168,7 @@ def _run(job: Job, signals: Signals, outlets: Outlets, log: Log, *, terminal: bo
             python=job.interpreter,
             alone=len(job.cluster.hosts) == 1,
             others=others,
-            stall=hangs.stall(job, run_folder),
+            hang=hangs.settings(job, run_folder),
             rules=line_monitors,
         )
         log.say_through(supervisor.console.stderr.say, supervisor.finish)
@@ -193,8 +193,8 @@ def _attempts(
         assert phase is not None  # No restart unless every host has started its script.
         attempts.begin(ended)
         memory.begin()
-        if supervisor.stall is not None:
-            supervisor.stall = hangs.stall(job, supervisor.run_folder, ended.attempt)
+        if supervisor.hang is not None:
+            supervisor.hang = hangs.settings(job, supervisor.run_folder, ended.attempt)
         outcome = _attempt(job, phase, supervisor, attempts, memory, log)
 
 
@@ -238,7 +238,7 @@ def _attempt(
     job: Job, phase: Phase, supervisor: Supervisor, attempts: Attempts, memory: Callable[[], Memory], log: Log
 ) -> Outcome:
     """Run an attempt on this host and return its outcome; a ToolkitError becomes an outcome, too."""
-    stacks = supervisor.stall.prepared if supervisor.stall is not None else None
+    stacks = supervisor.hang.prepared if supervisor.hang is not None else None
     try:
         main = fitted(phase.main, supervisor.run_folder, stacks, attempts.environ, log)
         log.info(f"Invoking script with the following command: {_shown(main.argv, log)}")

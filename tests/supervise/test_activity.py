@@ -2,7 +2,7 @@
 
 import pytest
 
-from toolkit.supervise.stall import Progress
+from toolkit.supervise.activity import Progress
 
 TICKS_PER_S = 100
 

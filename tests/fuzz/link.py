@@ -42,7 +42,7 @@ def _likely(name: str) -> st.SearchStrategy[Any]:
         "exit_code": st.integers(0, 255),
         "failed_ns": st.integers(0, 1 << 62),
         "steps": st.just({"seen": True, "highest": 3}),
-        "restart": st.fixed_dictionaries({"round": st.integers(0, 3), "reason": texts}),
+        "restart": st.fixed_dictionaries({"attempt": st.integers(0, 3), "reason": texts}),
         "times": st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9), st.floats(0, 9)), max_size=2),
     }
     return likely.get(name, plain) | likely.get(name, plain) | likely.get(name, plain) | plain

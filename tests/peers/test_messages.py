@@ -55,7 +55,7 @@ def test_what_one_end_seals_the_other_opens() -> None:
     assert heard_above == up
 
 
-RESTART = {"round": 1, "host": "b", "cause": "boom", "process": "rank 1", "rank": 1, "exit_code": 3, "failed_ns": 9}
+RESTART = {"attempt": 1, "host": "b", "cause": "boom", "process": "rank 1", "rank": 1, "exit_code": 3, "failed_ns": 9}
 
 
 @pytest.mark.parametrize(
@@ -160,7 +160,7 @@ WRONG: list[tuple[Direction, str]] = [
     ("up", '{"type":"idle","seconds":1e300}'),
     ("up", '{"type":"idle","seconds":1e999}'),
     ("up", f'{{"type":"step","step":{1 << 63}}}'),
-    ("up", '{"type":"round","round":-1}'),
+    ("up", '{"type":"attempt","number":-1}'),
     ("up", f'{{"type":"ping","sent_ns":{1 << 64}}}'),
     ("up", '{"type":"step times","times":[[-1,0,0.5]]}'),
     ("up", '{"type":"daemon ended","code":256}'),
@@ -173,7 +173,7 @@ WRONG: list[tuple[Direction, str]] = [
     ("up", '{"type":"go"}'),
     ("up", '{"type":"launch","host":"algo-1","command":"id"}'),
     ("up", '{"type":"verdict","report":{"host":"algo-2","exit_code":1}}'),
-    ("down", '{"type":"again","restart":{"round":0,"host":"algo-1","cause":""},"used":0,"allowed":1}'),
+    ("down", '{"type":"again","restart":{"attempt":0,"host":"algo-1","cause":""},"used":0,"allowed":1}'),
     ("down", '{"type":"ended","report":{"host":"algo-2","exit_code":1}}'),
 ]
 

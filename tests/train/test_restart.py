@@ -100,7 +100,7 @@ def test_a_script_that_fails_goes_on_from_its_checkpoint(base: Base) -> None:
     assert b"algo-1 rank 0 round 1 goes on after step 2\n" in done.stdout
     assert b"restart (1 of 2) after script of host algo-1 failed: RuntimeError: boom" in done.stderr
     (restart,) = done.outcome["restarts"]
-    assert (restart["round"], restart["host"], restart["exit_code"], restart["counted"]) == (1, "algo-1", 1, True)
+    assert (restart["attempt"], restart["host"], restart["exit_code"], restart["counted"]) == (1, "algo-1", 1, True)
     assert restart["failed_ns"] > 0
     assert "RuntimeError: boom" in restart["cause"]
 
@@ -214,7 +214,7 @@ def test_a_hang_is_worth_a_restart_and_its_stacks_are_kept(base: Base) -> None:
     assert [each["exit_code"] for each in done.outcome["restarts"]] == [124, 124]
     stacks = base.output / "data/stacks"
     assert (stacks / "algo-1-script.txt").exists()
-    assert (stacks / "round-1/algo-1-script.txt").exists()
+    assert (stacks / "attempt-1/algo-1-script.txt").exists()
 
 
 def test_a_rule_that_ends_the_job_ends_it(base: Base) -> None:
@@ -289,7 +289,7 @@ def test_both_hosts_start_again_when_one_fails(hosts: Hosts, culprit: str) -> No
         assert b"round 1 goes on after step 2\n" in each.stdout
         assert f"restart (1 of 1) after script of host {culprit} failed: RuntimeError: boom".encode() in each.stderr
         (restart,) = each.outcome["restarts"]
-        assert (restart["round"], restart["host"]) == (1, culprit), name
+        assert (restart["attempt"], restart["host"]) == (1, culprit), name
 
 
 @needs_torch

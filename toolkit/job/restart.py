@@ -5,7 +5,7 @@ An *attempt* is the time from one start of the ranks to their end; the first is 
 
 from typing import Annotated
 
-from msgspec import Meta, field
+from msgspec import Meta
 
 from toolkit.exit_codes import MISCONFIGURED, NO_RETRY
 from toolkit.records import Record
@@ -21,7 +21,7 @@ class Restart(Record, frozen=True, kw_only=True):
     """The failure that ended an attempt, and the restart after it. `attempt`: the one that then began. `failed_ns`: on
     this host's monotonic clock. `counted`: it used up one of the allowed restarts."""
 
-    attempt: Annotated[int, Meta(ge=1)] = field(name="round")  # Its name in outcome.json and on the wire.
+    attempt: Annotated[int, Meta(ge=1)]
     host: str
     cause: str
     process: str = ""

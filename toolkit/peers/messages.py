@@ -8,7 +8,7 @@ signal 999. Texts are limited by the frame's size alone.
 
 from typing import Annotated
 
-from msgspec import Meta, field
+from msgspec import Meta
 
 from toolkit.job.cause import Cause
 from toolkit.job.events import DaemonEnded, HangNoticed, Launch, LeaderDone, NextAttempt, Stop
@@ -135,10 +135,10 @@ class HostEnded(Record, frozen=True, kw_only=True, tag="ended"):
     steps: Steps = Steps()
 
 
-class Attempt(Record, frozen=True, kw_only=True, tag="round"):
+class Attempt(Record, frozen=True, kw_only=True, tag="attempt"):
     """Up: what this host sends from now on belongs to this attempt. A new connection begins in attempt 0."""
 
-    number: Count = field(name="round")
+    number: Count
 
 
 class StepTimes(Record, frozen=True, kw_only=True, tag="step times"):

@@ -17,7 +17,7 @@ def settings(job: Job, run_folder: Path, number: int = 0) -> HangSettings | None
     return HangSettings(
         after_s=ours.stall_s,
         stops=ours.stall_action == "stop",
-        folder=job.folders.output_data / "stacks" / (f"round-{number}" if number else ""),
+        folder=job.folders.output_data / "stacks" / (f"attempt-{number}" if number else ""),
         prepared=run_folder / STACKS,
         host=job.cluster.current,
     )

@@ -1,0 +1,1 @@
+"""The HTML renderer of reports: `page.render`."""

@@ -1,6 +1,9 @@
 """What holds for all tests."""
 
+import os
+import shutil
 import signal
+import tempfile
 from typing import Any
 
 import pytest
@@ -11,10 +14,17 @@ def pytest_configure(config: pytest.Config) -> None:
     toolkit heeds that; a handled one does not."""
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
         signal.signal(signal.SIGHUP, lambda _number, _frame: None)
+    # The jobs of tests are not those that `toolkit jobs` shows their author.
+    os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="toolkit-tests-state-")
     if hasattr(config, "workerinput"):
         from tests.lanes import Worker
 
         config.pluginmanager.register(Worker())
+
+
+def pytest_unconfigure() -> None:
+    """Remove the catalogue of this run's jobs."""
+    shutil.rmtree(os.environ["XDG_STATE_HOME"], ignore_errors=True)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
 COMMANDS = {
     "train": "run the job of this container (what the console script `train` does)",
     "run": "simulate the platform on this machine: hosts, documents, channels, faults",
+    "jobs": "list the jobs of toolkit run, running and ended",
+    "attach": "follow the output of a job of toolkit run to its end",
+    "stop": "stop a job of toolkit run as the platform would, and wait for its end",
+    "describe": "show the facts of a job of toolkit run, as DescribeTrainingJob has them",
     "check": "look at this host's job without starting it: the plan, and what would go wrong",
     "metrics": "try metric definitions on a log",
     "rules": "try log rules on a log",

@@ -14,11 +14,11 @@ from toolkit.errors import UserError
 from toolkit.log import Log
 
 # Arguments of `toolkit run` only; all others are options of the job.
-OWN = ("command", "dry_run", "plain", "quiet")
+OWN = ("command", "detach", "dry_run", "plain", "quiet")
 EPILOG = """\
 The same options are the keys of a job file (toolkit run job.toml); arguments beside it win.
 Exit code: the job's. 0 completed; the first failing host's; 75 a host vanished; 143 stopped, 130 by Ctrl-C;
-78 an option or path is wrong, nothing was started.
+78 an option or path is wrong, nothing was started. With --detach 0 as soon as the job has started.
 """
 
 
@@ -56,13 +56,16 @@ def add(parser: Parser) -> None:
     option("--image", "IMAGE", "the image of the hosts' containers")
     option("--memory", "SIZE", "a container's memory (2g); what needs more is killed")
     option("--shm-size", "SIZE", "a container's /dev/shm (default: 1g)")
+    switch("--detach", "run in the background: print the job's name and folder, and end (toolkit attach NAME)", "-d")
     switch("--plain", "lines alone: no table that is redrawn, no colours (also: NO_COLOR=1, TERM=dumb, no terminal)")
     switch("--quiet", "show the end alone; what the hosts print is in the job's logs", "-q")
 
 
 def run(arguments: argparse.Namespace, log: Log) -> int:
     """Run the job; return its exit code."""
-    from toolkit.local.display import Look, chosen, is_live
+    from toolkit.cli.detach import Background, in_background
+    from toolkit.local.display import Display, Look, chosen, is_live
+    from toolkit.local.facts import CONSOLE
     from toolkit.local.report import summary
     from toolkit.local.run import simulate
 
@@ -75,11 +78,25 @@ def run(arguments: argparse.Namespace, log: Log) -> int:
         return dry_run(asked, own, log)
     if arguments.quiet:
         log.level = 30
-    look: Look = "quiet" if arguments.quiet else "plain" if arguments.plain else "auto"
+    background: Background | None = None
+    if arguments.detach:
+        forked = in_background()
+        if not isinstance(forked, Background):
+            if forked is None:
+                _show(f"{asked.spec.name}\n{_short(asked.run.job_dir)}\n")
+            return forked or 0
+        background = forked
+    look: Look = "quiet" if arguments.quiet else "plain" if arguments.plain or background else "auto"
     if is_live(own, look):
         own.setdefault("TOOLKIT_LOG_PROGRESS", "live")
+
+    def display() -> Display:
+        if background is not None:
+            background.started(asked.run.job_dir / CONSOLE)
+        return chosen(log, several=len(asked.hosts) > 1, environ=own, look=look)
+
     try:
-        report = simulate(asked, own, log, lambda: chosen(log, several=len(asked.hosts) > 1, environ=own, look=look))
+        report = simulate(asked, own, log, display, detached=background is not None)
     except KeyboardInterrupt:  # Before or after the job; while it runs, the poll loop handles Ctrl-C.
         log.error("interrupted while the job was being prepared, or its results collected")
         return exit_codes.INTERRUPTED

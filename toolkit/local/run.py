@@ -12,14 +12,14 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 
-import msgspec
+from msgspec.structs import replace
 
 from toolkit.errors import UserError
 from toolkit.exit_codes import of_signal
 from toolkit.job.outcome import Outcome
 from toolkit.job.report import HostReport, JobReport
 from toolkit.jobfile.spec import JobFile
-from toolkit.local import check, collect, containers, feed, opt_ml, owners, stage
+from toolkit.local import catalogue, check, collect, containers, feed, opt_ml, owners, runner, stage
 from toolkit.local.display import Display
 from toolkit.local.host import ContainedHost, Host
 from toolkit.local.lifecycle import JobEnd, Lifecycle, Order, job_end
@@ -47,10 +47,13 @@ BARS_S = 0.25  # The same while progress bars move.
 READ_BYTES = 1 << 16
 
 
-def simulate(asked: JobFile, own: Mapping[str, str], log: Log, make_display: Callable[[], Display]) -> JobReport:
+def simulate(
+    asked: JobFile, own: Mapping[str, str], log: Log, make_display: Callable[[], Display], *, detached: bool = False
+) -> JobReport:
     """Run the job of *asked* to its end and return its report, which is also written to JOBDIR/job.json.
 
-    *own*: the person's environment. *make_display* is called when the job starts.
+    *own*: the person's environment. *make_display* is called when the job starts. *detached*: nobody waits for this
+    process, and its console is JOBDIR/console.log.
 
     Raises:
         ContractError, UserError, PlatformError: the job could not be started.
@@ -60,15 +63,19 @@ def simulate(asked: JobFile, own: Mapping[str, str], log: Log, make_display: Cal
     heirs = {folder: owners.heir(folder) for folder in (asked.run.job_dir, *kept)}  # Before any folder is made.
     lock = stage.claim(asked.run.job_dir)
     try:
+        runner.write(lock, detached=detached)
         staged = opt_ml.with_own(asked, stage.stage(asked, own, log), log)
         started_s = time.time()
         job_json = asked.run.job_dir / "job.json"
-        collect.write_json(job_json, JobReport(name=asked.spec.name, status="InProgress", start_time=moment(started_s)))
+        begun = JobReport(name=asked.spec.name, status="InProgress", start_time=moment(started_s))
+        collect.write_json(job_json, begun)
+        _record(asked, own, started_s, log)
         lifecycle = Lifecycle(
             asked.hosts, stop_after_s=asked.run.stop_after_s, max_run_s=asked.run.max_run_s, kills=asked.run.kills
         )
         with containers.Engine(asked, own) if asked.run.backend == "docker" else nullcontext() as engine:
             simulation = Simulation(asked.spec.name, staged, lifecycle, log, make_display())
+            simulation.on_stop = lambda: collect.write_json(job_json, replace(begun, secondary_status="Stopping"))
             try:
                 simulation.run()
             finally:
@@ -87,6 +94,15 @@ def simulate(asked: JobFile, own: Mapping[str, str], log: Log, make_display: Cal
         os.close(lock)
 
 
+def _record(asked: JobFile, own: Mapping[str, str], started_s: float, log: Log) -> None:
+    """Enter the job into the catalogue; without it, `toolkit attach` and the others still take the job's folder."""
+    entry = catalogue.Entry(name=asked.spec.name, folder=asked.run.job_dir.absolute(), recorded_s=started_s)
+    try:
+        catalogue.record(own, entry)
+    except OSError as error:
+        log.debug(f"the catalogue of jobs cannot be written: {error}; the job's folder names it as well")
+
+
 class Simulation:
     """Starts the hosts of a job, relays their output and carries out the orders of the lifecycle."""
 
@@ -95,6 +111,7 @@ class Simulation:
         self.lifecycle = lifecycle
         self.interrupted = False
         self.ended_s = 0.0
+        self.on_stop: Callable[[], None] = lambda: None  # Called once, when the job begins to be stopped.
         self._requests = StopRequests()
         self._log = log
         self._display = display
@@ -228,6 +245,12 @@ class Simulation:
         self._obey(self.lifecycle.asked_to_stop(self._now_s()))
 
     def _obey(self, orders: Sequence[tuple[Order, str]]) -> None:
+        if orders and self.lifecycle.reason in ("asked", "time", "max-run"):
+            on_stop, self.on_stop = self.on_stop, lambda: None
+            try:
+                on_stop()
+            except OSError:
+                pass  # A full disk must not keep the job from being stopped.
         for order, name in orders:
             host = self._hosts[name]
             if order == "stop":
@@ -274,7 +297,7 @@ def _report(
     end: JobEnd = job_end(lifecycle, interrupted=simulation.interrupted, first=first_failure(lifecycle, outcomes))
     refused = _refused(staged, lifecycle, outcomes)
     if end.host in refused:  # The container did not start: a user's error, as a wrong image.
-        end = msgspec.structs.replace(end, exit_code=UserError.exit_code)
+        end = replace(end, exit_code=UserError.exit_code)
     gathered = collect.collect(asked.run.job_dir, staged, log)
     last = gathered.last
     training_s = round(simulation.ended_s - started_s, 3)

@@ -1,6 +1,6 @@
 """Makes each host's folders as the platform makes them before it starts the containers.
 
-JOBDIR/.toolkit-job                 marks the folder as a job's; locked while the job runs
+JOBDIR/.toolkit-job                 marks the folder as a job's and says who runs it; locked while the job runs
 JOBDIR/source/sourcedir.tar.gz      the submitted source: a copy of the source folder at the start
 JOBDIR/hosts/algo-N/opt/ml/         one host's /opt/ml (SAGEMAKER_BASE_DIR, and mounted there)
 JOBDIR/hosts/algo-N/python/         its own interpreter, only if `train` may install packages
@@ -29,7 +29,7 @@ from toolkit.records import Record
 from toolkit.source.files import kind_of
 
 PORTS = range(20_001, 32_000, 2)
-RESULTS = ("hosts", "logs", "source", "model.tar.gz", "output.tar.gz", "metrics.jsonl", "job.json")
+RESULTS = ("hosts", "logs", "source", "model.tar.gz", "output.tar.gz", "metrics.jsonl", "job.json", "console.log")
 SHOWN = 5
 Files = list[tuple[str, Path]]  # (name in the channel, file)
 INSTALLED_FROM = ("requirements.txt", "setup.py", "pyproject.toml")

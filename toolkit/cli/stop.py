@@ -1,0 +1,64 @@
+"""`toolkit stop NAME`: stop a job of `toolkit run` as the platform would, and wait for its end."""
+
+import argparse
+import os
+import signal
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from toolkit import exit_codes
+from toolkit.cli.parser import Parser
+from toolkit.errors import UserError
+from toolkit.log import Log
+
+if TYPE_CHECKING:
+    from toolkit.local.runner import Runner
+
+AGAIN_S = 1.5  # A second request within 1 s counts as the first (supervise/signals.py: SAME_WISH_S).
+
+
+def add(parser: Parser) -> None:
+    """Declare the arguments."""
+    parser.wrong = UserError.exit_code
+    parser.add_argument("job", metavar="NAME", help="the job's name (toolkit jobs) or its folder")
+    parser.add_argument("--now", action="store_true", help="kill it: no grace of 120 s after SIGTERM")
+
+
+def run(arguments: argparse.Namespace, log: Log) -> int:
+    """Stop the job and wait for its end; return the exit code."""
+    from toolkit.local import catalogue, facts, follow, runner
+
+    folder = catalogue.find(arguments.job, os.environ, Path.cwd())
+    told = facts.facts(folder, time.time(), metrics=False)
+    by = runner.of(folder)
+    state = runner.state(folder)
+    if state == "elsewhere":
+        where = f"on {by.machine}, pid {by.pid} there" if by is not None else "in another container"
+        raise UserError(f"{told.name} is run {where}: it cannot be signalled from here", hint="Run toolkit stop there.")
+    if by is None or state == "gone" or not _ask(by):
+        log.info(f"{told.name} does not run: {told.status}")
+        return 0
+    log.info(f"{told.name}: SIGTERM to all hosts; SIGKILL to what still runs after 120 s")
+    try:
+        if arguments.now and not follow.wait(folder, until_s=time.monotonic() + AGAIN_S):
+            log.info(f"{told.name}: SIGKILL to all hosts")
+            _ask(by)
+        follow.wait(folder)
+    except KeyboardInterrupt:
+        log.info("not waiting any more; the job is being stopped")
+        return exit_codes.INTERRUPTED
+    ended = facts.facts(folder, time.time(), metrics=False)
+    log.info(f"{ended.name}: {ended.status}, exit code {ended.exit_code}, after {facts.clock(ended.training_s)}")
+    return 0
+
+
+def _ask(by: "Runner") -> bool:
+    from toolkit.local.runner import send
+
+    try:
+        return send(by, signal.SIGTERM)
+    except PermissionError:
+        raise UserError(
+            f"expected a job of your own, found one of another user (pid {by.pid})", hint="Stop it as that user."
+        ) from None

@@ -25,6 +25,7 @@ OURS = (
     "SHIM_SOCKET",
     "STACKS",
     "STATUS_FOLDER",
+    "STEP_TIMES",
     "XLA",
 )
 # Settings that had another name before 0.1.0. The old name still sets them, and one line of the log says so.

@@ -27,6 +27,17 @@ TYPE_CHECKING = False  # As typing's, without importing it: 10 ms.
 if TYPE_CHECKING:
     from mmap import mmap
     from types import FrameType
+    from typing import Protocol
+
+    class Listener(Protocol):
+        """What the step timer offers: it is told of heartbeats and of contexts for checkpoints."""
+
+        def beat(self, step: int) -> None: ...
+
+        def saving_begins(self) -> bool: ...
+
+        def saving_ends(self) -> None: ...
+
 
 _BODY = layout.RANK_BODY.pack
 _AT = layout.RANK_HEAD.size
@@ -59,6 +70,8 @@ def should_stop(step: int) -> bool:
     page = _page()
     if page is not None and here not in (page.step, layout.NONE):
         page.beat(here)
+        if _listener is not None:
+            _listener.beat(here)
     asked = _asked()
     if asked is None:
         return False
@@ -73,6 +86,8 @@ def heartbeat(step: int) -> None:
     page = _page()
     if page is not None and (here := _whole(step)) != layout.NONE:
         page.beat(here)
+        if _listener is not None:
+            _listener.beat(here)
 
 
 def progress(fraction: float) -> None:
@@ -102,17 +117,21 @@ def holding_checkpoint() -> "Holding":
 class Holding:
     """The context in which a checkpoint is written."""
 
-    __slots__ = ("_page",)
+    __slots__ = ("_page", "_timed")
 
     def __init__(self) -> None:
         self._page: _Page | None = None
+        self._timed = False
 
     def __enter__(self) -> None:
         self._page = _page()
         if self._page is not None:
             self._page.hold(id(self))
+        self._timed = _listener is not None and _listener.saving_begins()
 
     def __exit__(self, *_: object) -> None:
+        if self._timed and _listener is not None:
+            _listener.saving_ends()
         # Not the parent's page: a child forked inside the context also leaves the context.
         if self._page is not None and _pages is not None and self._page is _pages.page:
             self._page.release(id(self))
@@ -225,6 +244,8 @@ class _Pages:
 # The only state of this module: the pages of this process.
 _pages: _Pages | None = None
 _watches_forks = False
+# The step timer, where the steps of this process are measured (toolkit/profiler/status_hooks.py sets it).
+_listener: "Listener | None" = None
 
 
 def _find() -> _Pages:

@@ -20,6 +20,7 @@ one by then.
 
 It also:
 - completes torch_xla at its import in a rank of several, or of the pytorchxla launcher (toolkit/xla);
+- measures the steps of a rank, if TOOLKIT_STEP_TIMES=on (toolkit/profiler);
 - reads the .pth files in the folder TOOLKIT_PACKAGES (toolkit/source/packages.py);
 - appends the folders in TOOLKIT_COMPAT_PATH to sys.path (toolkit/compat);
 - makes socket.gethostname() return TOOLKIT_HOST_NAME (ranks under mpirun);
@@ -284,34 +285,20 @@ def _note_unfinished_mpi(folder: str) -> None:
 
     if os.getsid(0) != os.getpid() or not ("PMI_RANK" in os.environ or "OMPI_COMM_WORLD_RANK" in os.environ):
         return
-    leave, rank = os._exit, os.getpid()
+    rank = os.getpid()
 
-    def _exit(status: int) -> "NoReturn":
-        if status == 0 and rank == os.getpid() and _mpi_is_unfinished():
-            told = {"time_ns": _now_ns(), "kind": "SystemExit", "thread": "main", "code": 0, "text": ""}
-            _record_exit(folder, rank, dict(told, unfinished="MPI"))
-        leave(status)
+    def record() -> None:
+        told = {
+            "time_ns": _now_ns(),
+            "kind": "SystemExit",
+            "thread": "main",
+            "code": 0,
+            "text": "",
+            "unfinished": "MPI",
+        }
+        _record_exit(folder, rank, told)
 
-    os._exit = _exit
-
-
-def _mpi_is_unfinished() -> bool:
-    """True if this process has called MPI_Init, whoever's code did, and not MPI_Finalize."""
-    try:
-        import ctypes
-
-        with open("/proc/self/maps", errors="replace") as maps:
-            paths = {line.split(None, 5)[5].strip() for line in maps if "/libmpi" in line and ".so" in line}
-        for path in paths:
-            library, begun, finished = ctypes.CDLL(path), ctypes.c_int(0), ctypes.c_int(0)
-            if hasattr(library, "MPI_Initialized") and hasattr(library, "MPI_Finalized"):
-                library.MPI_Initialized(ctypes.byref(begun))
-                library.MPI_Finalized(ctypes.byref(finished))
-                if begun.value:
-                    return not finished.value
-    except Exception:  # noqa: BLE001
-        pass  # Not known: the rank's end is what counts.
-    return False
+    _load("standalone", "mpi_exit").watch(record)
 
 
 def _note_the_last(folder: str) -> None:
@@ -450,24 +437,34 @@ def _name_local_rank() -> None:
             return
 
 
-def _await_torch_xla() -> None:
-    """Have toolkit/xla complete torch_xla, which otherwise takes one of several ranks for a single one."""
+def _await_frameworks() -> None:
+    """Have toolkit/xla complete torch_xla, which otherwise takes one of several ranks for a single one; have
+    toolkit/profiler measure the steps of this process, if the job asks for it."""
     import os
     import sys
 
-    if os.environ.get("WORLD_SIZE", "1") == "1" and "TOOLKIT_XLA" not in os.environ:
-        return
-    if sys.version_info < (3, 10):
-        return  # toolkit/xla is written for what torch_xla 2 runs on.
-    import importlib.util
+    # toolkit/xla is written for what torch_xla 2 runs on.
+    if sys.version_info >= (3, 10) and (os.environ.get("WORLD_SIZE", "1") != "1" or "TOOLKIT_XLA" in os.environ):
+        _load("xla", "arrival").watch()
+    if sys.version_info >= (3, 8) and os.environ.get("TOOLKIT_STEP_TIMES") == "on":
+        _load("profiler", "arrival").watch()
 
-    package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    spec = importlib.util.spec_from_file_location("toolkit_xla_arrival", os.path.join(package, "xla", "arrival.py"))
-    if spec is not None and spec.loader is not None:
-        arrival = importlib.util.module_from_spec(spec)
-        sys.modules["toolkit_xla_arrival"] = arrival
-        spec.loader.exec_module(arrival)
-        arrival.watch()
+
+def _load(package: str, module: str) -> "Any":
+    """Return a module of the toolkit, loaded by its path: the rank's interpreter need not have the toolkit.
+
+    Without importlib.util, whose import takes milliseconds.
+    """
+    import os
+    import sys
+    from importlib.machinery import SourceFileLoader
+
+    root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    path, name = os.path.join(root, package, module + ".py"), "toolkit_%s_%s" % (package, module)
+    found = sys.modules[name] = type(sys)(name)
+    found.__file__ = path
+    SourceFileLoader(name, path).exec_module(found)
+    return found
 
 
 def _start() -> None:
@@ -481,7 +478,7 @@ def _start() -> None:
     _open_compat()
     _name_host()
     _name_local_rank()
-    _await_torch_xla()
+    _await_frameworks()
     _next()
 
 

@@ -1,16 +1,38 @@
 """All rules, one row each. A rule is a function in one file and its row here."""
 
-from toolkit.diagnosis import bottleneck
-from toolkit.diagnosis.rule import Rule
+from toolkit.diagnosis import bottleneck, gpu, host, loader, loss, slow_rank, steps, usage
+from toolkit.diagnosis.rule import Group, Look, Parameters, Rule
 
+
+def _row(group: Group, name: str, parameters: type[Parameters], look: Look, *, default: bool = True) -> Rule:
+    return Rule(name=name, group=group, parameters=parameters, look=look, default=default)
+
+
+# `default=False`: only where the job names the rule, since what it calls a fault a healthy job may do.
 RULES: tuple[Rule, ...] = (
-    Rule(
-        name="CPUBottleneck",
-        group="profiler",
-        parameters=bottleneck.CPUBottleneck,
-        look=bottleneck.cpu_bottleneck,
-    ),
-    Rule(name="IOBottleneck", group="profiler", parameters=bottleneck.IOBottleneck, look=bottleneck.io_bottleneck),
-    Rule(name="BusyCore", group="toolkit", parameters=bottleneck.BusyCore, look=bottleneck.busy_core),
+    _row("profiler", "BatchSize", gpu.BatchSize, gpu.batch_size),
+    _row("profiler", "CPUBottleneck", bottleneck.CPUBottleneck, bottleneck.cpu_bottleneck),
+    _row("profiler", "Dataloader", loader.Dataloader, loader.dataloader),
+    _row("profiler", "GPUMemoryIncrease", gpu.GPUMemoryIncrease, gpu.gpu_memory_increase),
+    _row("profiler", "IOBottleneck", bottleneck.IOBottleneck, bottleneck.io_bottleneck),
+    _row("profiler", "LoadBalancing", gpu.LoadBalancing, gpu.load_balancing),
+    _row("profiler", "LowGPUUtilization", gpu.LowGPUUtilization, gpu.low_gpu_utilization),
+    _row("profiler", "MaxInitializationTime", steps.MaxInitializationTime, steps.max_initialization_time),
+    _row("profiler", "OverallSystemUsage", Parameters, usage.nothing),
+    _row("profiler", "OverallFrameworkMetrics", Parameters, usage.nothing),
+    _row("profiler", "StepOutlier", steps.StepOutlier, steps.step_outlier),
+    _row("toolkit", "BusyCore", bottleneck.BusyCore, bottleneck.busy_core),
+    _row("toolkit", "CPUThrottling", host.CPUThrottling, host.cpu_throttling),
+    _row("toolkit", "DataWait", loader.DataWait, loader.data_wait),
+    _row("toolkit", "DriverSilence", host.DriverSilence, host.driver_silence),
+    _row("toolkit", "IdleSM", gpu.IdleSM, gpu.idle_sm),
+    _row("toolkit", "MemoryLimit", host.MemoryLimit, host.memory_limit),
+    _row("toolkit", "SlowRank", slow_rank.SlowRank, slow_rank.slow_rank),
+    _row("toolkit", "StepAlternation", steps.StepAlternation, steps.step_alternation),
+    _row("loss", "ExplodingTensor", loss.ExplodingTensor, loss.exploding_tensor),
+    _row("loss", "LossNotDecreasing", loss.LossNotDecreasing, loss.loss_not_decreasing, default=False),
+    _row("loss", "Overfit", loss.Overfit, loss.overfit, default=False),
+    _row("loss", "Overtraining", loss.Overtraining, loss.overtraining, default=False),
+    _row("loss", "StalledTrainingRule", loss.StalledTraining, loss.stalled_training, default=False),
 )
 BY_NAME = {rule.name: rule for rule in RULES}

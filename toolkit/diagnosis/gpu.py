@@ -1,0 +1,274 @@
+"""GPUs that could do more: LowGPUUtilization, BatchSize, LoadBalancing, GPUMemoryIncrease, IdleSM."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import combinations
+
+from toolkit.diagnosis.evidence import Evidence, Values
+from toolkit.diagnosis.numbers import histogram, mean, quantile, slope
+from toolkit.diagnosis.rule import Above, Parameters, Percent, Positive, found
+from toolkit.diagnosis.span import Span, training
+from toolkit.series.finding import Finding, Number
+
+# Memory that grows in this part of its variance along a straight line goes on growing; a single jump does not.
+STRAIGHT = 0.7
+
+
+class LowGPUUtilization(Parameters, frozen=True, kw_only=True):
+    """Percentages; `window`, `patience` in samples. Defaults of smdebug-rulesconfig 1.0.1."""
+
+    threshold_p95: Percent = 70
+    threshold_p5: Percent = 10
+    window: Positive = 500
+    patience: Positive = 1000
+
+
+class BatchSize(Parameters, frozen=True, kw_only=True):
+    """Percentages; `window`, `patience` in samples. Defaults of smdebug-rulesconfig 1.0.1."""
+
+    cpu_threshold_p95: Percent = 70
+    gpu_threshold_p95: Percent = 70
+    gpu_memory_threshold_p95: Percent = 70
+    patience: Positive = 1000
+    window: Positive = 500
+
+
+class LoadBalancing(Parameters, frozen=True, kw_only=True):
+    """`threshold`: distance of two histograms, 0 to 1; `patience` in samples. Defaults of smdebug-rulesconfig 1.0.1."""
+
+    threshold: Percent = 0.5
+    patience: Positive = 1000
+
+
+class GPUMemoryIncrease(Parameters, frozen=True, kw_only=True):
+    """`increase` in percentage points; `window`, `patience` in samples. Defaults of smdebug-rulesconfig 1.0.1."""
+
+    increase: Above = 5
+    patience: Positive = 1000
+    window: Positive = 10
+
+
+class IdleSM(Parameters, frozen=True, kw_only=True):
+    """Percentages; `patience` in samples."""
+
+    used_threshold: Percent = 90
+    sm_threshold: Percent = 40
+    patience: Positive = 240
+
+
+def low_gpu_utilization(evidence: Evidence, parameters: LowGPUUtilization, given: frozenset[str]) -> Iterator[Finding]:
+    """A GPU's 95th percentile is low, or it is high and the 5th percentile is low: it works in bursts."""
+    span, gpus = _held(evidence, parameters.patience, given, window=parameters.window)
+    if span is None:
+        return
+    low, bursts, numbers = [], [], []
+    for name, values in gpus.items():
+        p95, p5 = quantile(values, 0.95), quantile(values, 0.05)
+        if p95 < parameters.threshold_p95:
+            low.append(f"gpu{name} {p95:.0f} %")
+        elif p95 > parameters.threshold_p95 and p5 < parameters.threshold_p5:
+            bursts.append(f"gpu{name} {p5:.0f} to {p95:.0f} %")
+        else:
+            continue
+        numbers += [
+            Number(name=f"gpu{name} p95", value=p95, unit="%", formula=_percentile(95), limit=parameters.threshold_p95),
+            Number(name=f"gpu{name} p5", value=p5, unit="%", formula=_percentile(5), limit=parameters.threshold_p5),
+        ]
+    if not low and not bursts:
+        return
+    sentences = []
+    if low:
+        sentences.append(
+            f"The 95th percentile of GPU use is below {parameters.threshold_p95:g} % ({', '.join(low)}): the GPU is"
+            " rarely busy."
+        )
+    if bursts:
+        sentences.append(
+            f"GPU use swings between its 5th and its 95th percentile ({', '.join(bursts)}): the GPU works in bursts."
+        )
+    yield found(
+        "LowGPUUtilization",
+        evidence,
+        span,
+        " ".join(sentences),
+        subject="gpu",
+        numbers=numbers,
+        refuted_by="A trace of some steps (toolkit profile) whose kernels fill the time between two steps.",
+        change="Read what the CPU does meanwhile (CPUBottleneck, BusyCore, DataWait); without such a finding, raise the"
+        " batch size.",
+    )
+
+
+def batch_size(evidence: Evidence, parameters: BatchSize, given: frozenset[str]) -> Iterator[Finding]:
+    """The 95th percentiles of CPU, GPU and GPU memory are all low: there is room for a larger batch."""
+    span, gpus = _held(evidence, parameters.patience, given, window=parameters.window)
+    memory, cpu = evidence.columns("gpu", "memory_used_percent"), evidence.cpu()
+    if span is None or not memory or not cpu:
+        return
+    p95s = {
+        "CPU": (quantile(cpu[span.first : span.last], 0.95), parameters.cpu_threshold_p95),
+        "GPU": (max(quantile(values, 0.95) for values in gpus.values()), parameters.gpu_threshold_p95),
+        "GPU memory": (
+            max(quantile(values[span.first : span.last], 0.95) for values in memory.values()),
+            parameters.gpu_memory_threshold_p95,
+        ),
+    }
+    if not all(value < limit for value, limit in p95s.values()):
+        return
+    shown = ", ".join(f"{name} {value:.0f} %" for name, (value, _) in p95s.items())
+    yield found(
+        "BatchSize",
+        evidence,
+        span,
+        f"The 95th percentiles are all low: {shown}. A larger batch fits.",
+        subject="batch",
+        numbers=[
+            Number(name=f"{name} p95", value=value, unit="%", formula=_percentile(95), limit=limit)
+            for name, (value, limit) in p95s.items()
+        ],
+        refuted_by="A run with twice the batch that has the same samples a second.",
+        change="Raise the batch size (with the learning rate: toolkit scale), or take a smaller machine.",
+    )
+
+
+def load_balancing(evidence: Evidence, parameters: LoadBalancing, given: frozenset[str]) -> Iterator[Finding]:
+    """Two GPUs' histograms of use are far apart: the share of all samples that must move, times how far (0 to 1)."""
+    all_gpus = evidence.columns("gpu", "used_percent")
+    span = training(evidence, parameters.patience, given="patience" in given) if len(all_gpus) > 1 else None
+    if span is None:
+        return
+    gpus = {name: values[span.first : span.last] for name, values in all_gpus.items()}
+    histograms = {name: histogram(values) for name, values in gpus.items()}
+    distance, one, other = max(
+        (_distance(histograms[one], histograms[other]), one, other) for one, other in combinations(gpus, 2)
+    )
+    if not distance > parameters.threshold:
+        return
+    one, other = sorted((one, other), key=lambda name: mean(gpus[name]))
+    yield found(
+        "LoadBalancing",
+        evidence,
+        span,
+        f"GPU use is unequal: gpu{one} {mean(gpus[one]):.0f} %, gpu{other} {mean(gpus[other]):.0f} % on average"
+        f" (distance of their histograms {distance:.2f}).",
+        subject="gpu",
+        numbers=(
+            Number(
+                name="distance",
+                value=distance,
+                formula="area between the two cumulative histograms of use (10 bins of 10 %), 0 to 1",
+                limit=parameters.threshold,
+            ),
+            *(Number(name=f"gpu{name}", value=mean(gpus[name]), unit="%", formula="mean") for name in gpus),
+        ),
+        refuted_by="Ranks that are meant to do different work (pipeline stages, one rank for evaluation).",
+        change="Give each rank the same number of samples of the same length (DistributedSampler, buckets by length),"
+        " and start a rank for each GPU.",
+    )
+
+
+def gpu_memory_increase(evidence: Evidence, parameters: GPUMemoryIncrease, given: frozenset[str]) -> Iterator[Finding]:
+    """The moving average of GPU memory rises by more than `increase` points, and steadily: a single jump is none."""
+    memory = evidence.columns("gpu", "memory_used_percent")
+    span = training(evidence, parameters.patience, given="patience" in given) if memory else None
+    if span is None:
+        return
+    rising, numbers = [], []
+    for name, values in memory.items():
+        averages = _averages(values[span.first : span.last], parameters.window)
+        if len(averages) < 4:
+            continue
+        rise = averages[-1] - averages[0]
+        _, _, fit = slope(range(len(averages)), averages)
+        if rise > parameters.increase and fit >= STRAIGHT:
+            rising.append(f"gpu{name} {averages[0]:.0f} to {averages[-1]:.0f} %")
+            numbers.append(
+                Number(
+                    name=f"gpu{name} rise",
+                    value=rise,
+                    unit="points",
+                    formula=f"last minus first mean of {parameters.window} samples, of memory used in %",
+                    limit=parameters.increase,
+                )
+            )
+            numbers.append(
+                Number(name=f"gpu{name} fit", value=fit, formula="R squared of a straight line", limit=STRAIGHT)
+            )
+    if rising:
+        yield found(
+            "GPUMemoryIncrease",
+            evidence,
+            span,
+            f"GPU memory rises without end: {', '.join(rising)}.",
+            subject="gpu-memory",
+            numbers=numbers,
+            refuted_by="A longer run in which the memory stays at its level.",
+            change="Look for tensors that are kept with their graph: a loss that is summed without .item() or"
+            " .detach(), lists of outputs.",
+        )
+
+
+def idle_sm(evidence: Evidence, parameters: IdleSM, given: frozenset[str]) -> Iterator[Finding]:
+    """NVML says "busy" as soon as one kernel runs; the SMs say how much of the GPU works (GPM, from Hopper on)."""
+    span, gpus = _held(evidence, parameters.patience, given)
+    active = evidence.columns("gpu", "sm_active_percent")
+    if span is None or not active:
+        return
+    idle, numbers = [], []
+    for name, values in gpus.items():
+        if name not in active:
+            continue
+        used, sm = mean(values), mean(active[name][span.first : span.last])
+        if used < parameters.used_threshold or not sm < parameters.sm_threshold:
+            continue
+        power = evidence.column(f"gpu/{name}/power_watts")
+        watts = f" at {mean(power[span.first : span.last]):.0f} W" if power else ""
+        idle.append(f"gpu{name} {used:.0f} % busy, SMs {sm:.0f} % active{watts}")
+        numbers += [
+            Number(name=f"gpu{name} busy", value=used, unit="%", formula="mean", limit=parameters.used_threshold),
+            Number(name=f"gpu{name} SMs active", value=sm, unit="%", formula="mean", limit=parameters.sm_threshold),
+        ]
+        if power:
+            numbers.append(
+                Number(name=f"gpu{name} power", value=mean(power[span.first : span.last]), unit="W", formula="mean")
+            )
+    if idle:
+        yield found(
+            "IdleSM",
+            evidence,
+            span,
+            f"The driver calls the GPU busy while most of its multiprocessors wait: {'; '.join(idle)}.",
+            subject="gpu",
+            numbers=numbers,
+            refuted_by="A trace whose kernels are few and long and no NCCL kernel waits.",
+            change="Trace five steps (toolkit profile). Many short kernels: torch.compile or a larger batch. Long NCCL"
+            " kernels: find the rank that the others wait for.",
+        )
+
+
+def _held(
+    evidence: Evidence, patience: int, given: frozenset[str], *, window: int | None = None
+) -> tuple[Span | None, Mapping[str, Values]]:
+    gpus = evidence.gpus()
+    span = training(evidence, patience, given="patience" in given, window=window) if gpus else None
+    if span is None:
+        return None, {}
+    return span, {name: values[span.first : span.last] for name, values in gpus.items()}
+
+
+def _averages(values: Sequence[float], window: int) -> list[float]:
+    """Return the means of *window* values each, one after the other; NaN ones left out."""
+    made = [mean(values[start : start + window]) for start in range(0, len(values) - window + 1, window)]
+    return [each for each in made if each == each]
+
+
+def _distance(one: Sequence[float], other: Sequence[float]) -> float:
+    """Return the earth mover's distance of two histograms of equal bins, as a share of their width (0 to 1)."""
+    total = ahead = 0.0
+    for a, b in zip(one, other, strict=True):
+        ahead += a - b
+        total += abs(ahead)
+    return total / (len(one) - 1)
+
+
+def _percentile(number: int) -> str:
+    return f"{number}th percentile of the samples"

@@ -1,0 +1,227 @@
+"""Steps that differ from one another: StepOutlier, StepAlternation, MaxInitializationTime."""
+
+import math
+from collections.abc import Iterator, Sequence
+
+from toolkit.diagnosis.evidence import Evidence
+from toolkit.diagnosis.numbers import deviation, mean, median
+from toolkit.diagnosis.phases import Phase, phases
+from toolkit.diagnosis.rule import Above, Parameters, Positive, found
+from toolkit.diagnosis.span import scaled_steps
+from toolkit.series.finding import Finding, Number
+
+# Outliers that cost less than this share of the time are not worth a finding: of many steps, some are always far out.
+LEAST_COST = 0.02
+# The first steps of a rank are slow: memory is allocated, kernels are compiled.
+WARM_UP = 1
+PERIODS = (2, 3, 4)
+# How much of the variance of the steps their place in the period must explain.
+EXPLAINED = 0.8
+FEWEST_STEPS = 5
+# Of fewer steps, chance makes some turns; then each turn must have twice the ratio.
+FEW_STEPS = 12
+# A swing that costs less than this share of a step is not worth a finding.
+LEAST_SWING = 0.05
+
+
+class StepOutlier(Parameters, frozen=True, kw_only=True):
+    """`stddev`: standard deviations; `mode`: taken for the SDK's sake, all steps are training steps. Defaults of
+    smdebug-rulesconfig 1.0.1."""
+
+    stddev: Above = 3
+    mode: str | None = None
+    n_outliers: Positive = 10
+
+
+class StepAlternation(Parameters, frozen=True, kw_only=True):
+    """`ratio`: how many times the slow steps take longer than the fast ones; `patience` in steps."""
+
+    ratio: Above = 1.5
+    patience: Positive = 20
+
+
+class MaxInitializationTime(Parameters, frozen=True, kw_only=True):
+    """`threshold` in minutes. Default of smdebug-rulesconfig 1.0.1."""
+
+    threshold: Above = 20
+
+
+def step_outlier(evidence: Evidence, parameters: StepOutlier, given: frozenset[str]) -> Iterator[Finding]:
+    """More than `n_outliers` steps of a rank take longer than the mean and `stddev` standard deviations."""
+    worst: tuple[float, Phase, list[float], float, int] | None = None
+    for phase in phases(evidence, ("step",)):
+        seconds = _without_checkpoints(evidence, phase)[WARM_UP:]
+        if len(seconds) < FEWEST_STEPS:
+            continue
+        limit = mean(seconds) + parameters.stddev * deviation(seconds)
+        outliers = [value for value in seconds if value > limit]
+        allowed = parameters.n_outliers
+        if "n_outliers" not in given and evidence.ended:
+            allowed = min(allowed, max(2, len(seconds) // 20))
+        cost_s = sum(outliers) - len(outliers) * median(seconds)
+        if len(outliers) > allowed and cost_s > LEAST_COST * sum(seconds) and (worst is None or cost_s > worst[0]):
+            worst = cost_s, phase, outliers, limit, allowed
+    if worst is None:
+        return
+    cost_s, phase, outliers, limit, allowed = worst
+    scaled = (
+        "" if allowed == parameters.n_outliers else f"n_outliers was scaled from {parameters.n_outliers} to {allowed}."
+    )
+    of_rank = "" if phase.rank is None else f" of rank {phase.rank}"
+    yield found(
+        "StepOutlier",
+        evidence,
+        None,
+        f"{len(outliers)} steps{of_rank} took more than {limit:.3g} s (the mean and {parameters.stddev:g} standard"
+        f" deviations), the longest {max(outliers):.3g} s; they cost {cost_s:.3g} s.",
+        subject="step",
+        start_s=phase.times_s[0],
+        end_s=phase.times_s[-1],
+        numbers=(
+            Number(
+                name="outliers",
+                value=len(outliers),
+                unit="steps",
+                formula=f"steps longer than mean + {parameters.stddev:g} standard deviations",
+                limit=allowed,
+            ),
+            Number(name="limit", value=limit, unit="s", formula="mean + stddev x standard deviation"),
+            Number(
+                name="cost",
+                value=cost_s,
+                unit="s",
+                formula="time of the outliers less as many median steps",
+                limit=LEAST_COST * sum(phase.seconds),
+            ),
+        ),
+        refuted_by="Outliers at the same steps of every run: they belong to the data or to the schedule (evaluation).",
+        change="Compare the outliers' times with disk, network and other ranks at the same moments; trace one of them.",
+        note=scaled,
+    )
+
+
+def step_alternation(evidence: Evidence, parameters: StepAlternation, given: frozenset[str]) -> Iterator[Finding]:
+    """Steps, or one phase of them, are long and short in turn, with a period of two to four steps."""
+    best: tuple[float, Phase, int, list[float], str] | None = None
+    for phase in phases(evidence):
+        seconds = phase.seconds if len(phase.seconds) < 2 * FEWEST_STEPS else phase.seconds[WARM_UP:]
+        needed, note = scaled_steps(
+            evidence, parameters.patience, len(seconds), given="patience" in given, fewest=FEWEST_STEPS + 1
+        )
+        if len(seconds) < needed:
+            continue
+        period, medians = _period(seconds, parameters.ratio)
+        if not period or mean(medians) - min(medians) < LEAST_SWING * _step_s(evidence, phase.rank):
+            continue
+        swing_s = max(medians) - min(medians)
+        # A phase that swings by (almost) as much as the whole step explains it better.
+        if best is None or swing_s > 0.7 * best[0]:
+            best = max(swing_s, best[0] if best else 0.0), phase, period, medians, note
+    if best is None:
+        return
+    _, phase, period, medians, note = best
+    ratio = max(medians) / min(medians)
+    turns = " / ".join(f"{value:.3g}" for value in medians)
+    lost_s = mean(medians) - min(medians)
+    yield found(
+        "StepAlternation",
+        evidence,
+        None,
+        f"The {phase.name} time alternates with a period of {period} steps: {turns} s, {ratio:.1f} times as long."
+        f" At the short time a step would take {lost_s:.3g} s less on average.",
+        subject=phase.name,
+        start_s=phase.times_s[0],
+        end_s=phase.times_s[-1],
+        numbers=(
+            Number(
+                name="ratio",
+                value=ratio,
+                formula=f"longest / shortest of the {period} medians by step number modulo {period}",
+                limit=parameters.ratio,
+            ),
+            *(
+                Number(name=f"median {place + 1} of {period}", value=value, unit="s", formula="median")
+                for place, value in enumerate(medians)
+            ),
+            Number(name="lost a step", value=lost_s, unit="s", formula="mean of the medians - the shortest"),
+        ),
+        refuted_by="Work that is meant to differ: gradient accumulation, a second optimizer, logging every other step.",
+        change="Look at the CPU's cores while a long step runs: a thread that prepares data or waits in turn does this"
+        " (give the loader workers). On a GPU, time with torch.cuda.synchronize(): without it the phase that waits"
+        " first, mostly backward, is charged with all the work that is still queued.",
+        note=note,
+    )
+
+
+def max_initialization_time(
+    evidence: Evidence, parameters: MaxInitializationTime, _: frozenset[str]
+) -> Iterator[Finding]:
+    """The first step ended later than `threshold` minutes after the ranks' start."""
+    ends = [phase.times_s[0] for phase in phases(evidence, ("step",)) if phase.times_s]
+    if not ends:
+        return
+    took_s = min(ends) - evidence.start_s
+    if took_s <= parameters.threshold * 60:
+        return
+    yield found(
+        "MaxInitializationTime",
+        evidence,
+        None,
+        f"The first step ended {took_s / 60:.1f} minutes after the start of the ranks.",
+        subject="start",
+        end_s=min(ends),
+        numbers=(
+            Number(
+                name="initialization",
+                value=took_s / 60,
+                unit="min",
+                formula="end of the first step - start of the ranks",
+                limit=parameters.threshold,
+            ),
+        ),
+        refuted_by="Steps that the toolkit cannot see (no optimizer of torch, no heartbeat) before that one.",
+        change="Install packages when the image is built, download and preprocess before the job, and cache compiled"
+        " kernels.",
+    )
+
+
+def _step_s(evidence: Evidence, rank: int | None) -> float:
+    """Return the mean time of a step of *rank*: of the sum of its phases, where steps as a whole are not known."""
+    means = {phase.name: mean(phase.seconds) for phase in phases(evidence) if phase.rank == rank}
+    return means.get("step") or sum(means.values())
+
+
+def _without_checkpoints(evidence: Evidence, phase: Phase) -> list[float]:
+    """Return the seconds of each step less what it spent saving a checkpoint."""
+    steps = evidence.steps.get(phase.rank) if phase.rank is not None else None
+    if steps is None or len(steps.checkpoint_s) != len(phase.seconds):
+        return list(phase.seconds)
+    return [
+        value - (saved if math.isfinite(saved) else 0.0)
+        for value, saved in zip(phase.seconds, steps.checkpoint_s, strict=True)
+    ]
+
+
+def _period(seconds: Sequence[float], ratio: float) -> tuple[int, list[float]]:
+    """Return the period after which *seconds* repeat, and the median at each place of it; 0 and none without one.
+
+    In each period the longest place must be longer than the shortest, in nine of ten periods.
+    """
+    total = sum((value - mean(seconds)) ** 2 for value in seconds)
+    for period in PERIODS:
+        if len(seconds) < max(FEWEST_STEPS, 3 * period if period == 2 else 5 * period) or not total:
+            continue
+        places = [seconds[place::period] for place in range(period)]
+        within = sum((value - mean(values)) ** 2 for values in places for value in values)
+        medians = [median(values) for values in places]
+        low, high = medians.index(min(medians)), medians.index(max(medians))
+        turns = [long > short for long, short in zip(places[high], places[low], strict=False)]
+        # One very long step hides the rest of the variance; then nearly all turns must be as clear as the medians.
+        few = len(seconds) < FEW_STEPS
+        clear = [
+            long >= ratio * (2 if few else 1) * short for long, short in zip(places[high], places[low], strict=False)
+        ]
+        explained = all(clear) if few else 1 - within / total >= EXPLAINED or sum(clear) >= 0.9 * len(clear)
+        if medians[low] > 0 and medians[high] / medians[low] >= ratio and explained and sum(turns) >= 0.9 * len(turns):
+            return period, medians
+    return 0, []

@@ -66,7 +66,7 @@ def cpu_bottleneck(evidence: Evidence, parameters: CPUBottleneck, given: frozens
             Number(
                 name="bottleneck",
                 value=waited,
-                unit="%",
+                unit="percent",
                 formula=f"samples with CPU > {parameters.cpu_threshold:g} % and GPU < {parameters.gpu_threshold:g} %"
                 " / all samples",
                 limit=parameters.threshold,
@@ -114,7 +114,7 @@ def busy_core(evidence: Evidence, parameters: BusyCore, given: frozenset[str]) -
             Number(
                 name="one core busy",
                 value=waited,
-                unit="%",
+                unit="percent",
                 formula=f"samples with a core > {parameters.core_threshold:g} % (or a rank that uses one core) and"
                 f" GPU < {parameters.gpu_threshold:g} % and all cores < {parameters.core_threshold * 0.75:g} %"
                 " / all samples",
@@ -122,7 +122,7 @@ def busy_core(evidence: Evidence, parameters: BusyCore, given: frozenset[str]) -
             ),
             _mean("GPU", gpu, parameters.gpu_threshold),
             _mean("all cores", total, parameters.core_threshold * 0.75),
-            *(Number(name=name, value=value, unit="%", formula="mean of those samples") for name, value in named),
+            *(Number(name=name, value=value, unit="percent", formula="mean of those samples") for name, value in named),
         ),
         refuted_by="More DataLoader workers that leave the GPUs as idle, with the same core busy.",
         change="Give the DataLoader workers: num_workers of the cores divided by the ranks, persistent_workers=True.",
@@ -156,7 +156,7 @@ def io_bottleneck(evidence: Evidence, parameters: IOBottleneck, given: frozenset
             Number(
                 name="bottleneck",
                 value=waited,
-                unit="%",
+                unit="percent",
                 formula=f"samples with I/O wait of a core > {parameters.io_threshold:g} % and GPU <"
                 f" {parameters.gpu_threshold:g} % / all samples",
                 limit=parameters.threshold,
@@ -194,4 +194,4 @@ def _named(cores: Sequence[tuple[str, float]]) -> str:
 
 
 def _mean(name: str, values: Values, limit: float) -> Number:
-    return Number(name=name, value=mean(values), unit="%", formula="mean of all samples", limit=limit)
+    return Number(name=name, value=mean(values), unit="percent", formula="mean of all samples", limit=limit)

@@ -70,8 +70,16 @@ def low_gpu_utilization(evidence: Evidence, parameters: LowGPUUtilization, given
         else:
             continue
         numbers += [
-            Number(name=f"gpu{name} p95", value=p95, unit="%", formula=_percentile(95), limit=parameters.threshold_p95),
-            Number(name=f"gpu{name} p5", value=p5, unit="%", formula=_percentile(5), limit=parameters.threshold_p5),
+            Number(
+                name=f"gpu{name} p95",
+                value=p95,
+                unit="percent",
+                formula=_percentile(95),
+                limit=parameters.threshold_p95,
+            ),
+            Number(
+                name=f"gpu{name} p5", value=p5, unit="percent", formula=_percentile(5), limit=parameters.threshold_p5
+            ),
         ]
     if not low and not bursts:
         return
@@ -122,7 +130,7 @@ def batch_size(evidence: Evidence, parameters: BatchSize, given: frozenset[str])
         f"The 95th percentiles are all low: {shown}. A larger batch fits.",
         subject="batch",
         numbers=[
-            Number(name=f"{name} p95", value=value, unit="%", formula=_percentile(95), limit=limit)
+            Number(name=f"{name} p95", value=value, unit="percent", formula=_percentile(95), limit=limit)
             for name, (value, limit) in p95s.items()
         ],
         refuted_by="A run with twice the batch that has the same samples a second.",
@@ -158,7 +166,7 @@ def load_balancing(evidence: Evidence, parameters: LoadBalancing, given: frozens
                 formula="area between the two cumulative histograms of use (10 bins of 10 %), 0 to 1",
                 limit=parameters.threshold,
             ),
-            *(Number(name=f"gpu{name}", value=mean(gpus[name]), unit="%", formula="mean") for name in gpus),
+            *(Number(name=f"gpu{name}", value=mean(gpus[name]), unit="percent", formula="mean") for name in gpus),
         ),
         refuted_by="Ranks that are meant to do different work (pipeline stages, one rank for evaluation).",
         change="Give each rank the same number of samples of the same length (DistributedSampler, buckets by length),"
@@ -224,8 +232,10 @@ def idle_sm(evidence: Evidence, parameters: IdleSM, given: frozenset[str]) -> It
         watts = f" at {mean(power[span.first : span.last]):.0f} W" if power else ""
         idle.append(f"gpu{name} {used:.0f} % busy, SMs {sm:.0f} % active{watts}")
         numbers += [
-            Number(name=f"gpu{name} busy", value=used, unit="%", formula="mean", limit=parameters.used_threshold),
-            Number(name=f"gpu{name} SMs active", value=sm, unit="%", formula="mean", limit=parameters.sm_threshold),
+            Number(name=f"gpu{name} busy", value=used, unit="percent", formula="mean", limit=parameters.used_threshold),
+            Number(
+                name=f"gpu{name} SMs active", value=sm, unit="percent", formula="mean", limit=parameters.sm_threshold
+            ),
         ]
         if power:
             numbers.append(

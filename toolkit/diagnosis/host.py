@@ -58,7 +58,7 @@ def memory_limit(evidence: Evidence, parameters: MemoryLimit, given: frozenset[s
                     formula="increase of oom_kill in memory.events (cgroup) during the job",
                     limit=0,
                 ),
-                Number(name="used", value=_newest(used), unit="B", formula="newest sample", limit=limit),
+                Number(name="used", value=_newest(used), unit="bytes", formula="newest sample", limit=limit),
                 *(forecast.numbers if forecast else ()),
             ),
             refuted_by="Nothing: the kernel counts what it kills.",
@@ -93,7 +93,7 @@ def cpu_throttling(evidence: Evidence, parameters: CPUThrottling, given: frozens
             Number(
                 name="throttled",
                 value=throttled,
-                unit="%",
+                unit="percent",
                 formula="mean of throttled time / time (cpu.stat of the cgroup)",
                 limit=parameters.threshold,
             ),
@@ -175,9 +175,9 @@ def _forecast(evidence: Evidence, parameters: MemoryLimit, given: frozenset[str]
         f" {at:%H:%M} UTC ({_gib(values[-1])} now, page cache not counted).",
         subject="memory",
         numbers=(
-            Number(name="slope", value=tilt, unit="B/s", formula="least squares over the window", limit=0),
+            Number(name="slope", value=tilt, unit="bytes/s", formula="least squares over the window", limit=0),
             Number(name="fit", value=fit, formula="R squared of that line", limit=STRAIGHT),
-            Number(name="used", value=values[-1], unit="B", formula="newest sample", limit=limit),
+            Number(name="used", value=values[-1], unit="bytes", formula="newest sample", limit=limit),
             Number(
                 name="limit reached in",
                 value=left_s,

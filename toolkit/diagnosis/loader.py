@@ -68,12 +68,16 @@ def dataloader(evidence: Evidence, parameters: Dataloader, _: frozenset[str]) ->
             Number(
                 name="workers",
                 value=used,
-                unit="% of the cores",
+                unit="percent",
                 formula="most loader workers of all ranks at one time / cores",
                 limit=parameters.min_threshold if too_few else parameters.max_threshold,
             ),
             Number(
-                name="waiting for data", value=waited, unit="%", formula="data_s / step_s of all steps", limit=WAITS
+                name="waiting for data",
+                value=waited,
+                unit="percent",
+                formula="data_s / step_s of all steps",
+                limit=WAITS,
             ),
         ),
         refuted_by="A run with another num_workers that has the same steps a second.",
@@ -108,7 +112,7 @@ def data_wait(evidence: Evidence, parameters: DataWait, given: frozenset[str]) -
             Number(
                 name="waiting for data",
                 value=worst.share,
-                unit="%",
+                unit="percent",
                 formula=f"data_s / step_s, sums over {worst.steps} steps of the rank that waits longest",
                 limit=parameters.threshold,
             ),
@@ -178,4 +182,4 @@ def _sum(evidence: Evidence, metric: str) -> float:
 
 
 def _number(name: str, value: float, formula: str) -> list[Number]:
-    return [Number(name=name, value=value, unit="%", formula=formula)] if value == value else []
+    return [Number(name=name, value=value, unit="percent", formula=formula)] if value == value else []

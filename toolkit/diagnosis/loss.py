@@ -123,7 +123,7 @@ def loss_not_decreasing(evidence: Evidence, parameters: LossNotDecreasing, _: fr
             Number(
                 name="decrease",
                 value=changes[-1],
-                unit="%",
+                unit="percent",
                 formula=f"(mean of the {parameters.num_steps} steps before - mean of the newest) / before",
                 limit=parameters.diff_percent,
             ),

@@ -68,7 +68,7 @@ def slow_rank(evidence: Evidence, parameters: SlowRank, given: frozenset[str]) -
             Number(
                 name="excess",
                 value=excess,
-                unit="% of a step",
+                unit="percent",
                 formula="(own work - peers' own work) / step",
                 limit=parameters.share,
             ),

@@ -22,23 +22,28 @@ class Window:
     def __init__(
         self, columns: Sequence[str], *, host: str, start_s: float, interval_s: float, machine: Machine
     ) -> None:
-        """*columns*: the names of the values that `sample` gets. *start_s*: the ranks' start, since the epoch."""
+        """*columns*: the names of the values that `sample` gets, for now. *start_s*: the ranks' start."""
         self.host = host
         self.start_s = start_s
         self.interval_s = interval_s
         self.machine = machine
-        self._columns = {name: index for index, name in enumerate(columns)}
+        self._places: dict[str, int] = {}
+        self.set_columns(columns)
         self._times: deque[float] = deque(maxlen=SAMPLES)
-        self._rows: deque[array[float]] = deque(maxlen=SAMPLES)
+        self._rows: deque[tuple[dict[str, int], array[float]]] = deque(maxlen=SAMPLES)
         self._steps: dict[int, deque[array[float]]] = {}
         self._metrics: dict[str, dict[int | None, deque[tuple[float, float, float]]]] = {}
+
+    def set_columns(self, columns: Sequence[str]) -> None:
+        """From the next sample on, values are those of *columns* (a rank has started)."""
+        self._places = {name: index for index, name in enumerate(columns)}
 
     def sample(self, time_s: float, values: Sequence[float]) -> None:
         """Add the *values* of all columns at *time_s*."""
         if self._times and time_s - self._times[-1] < LEAST_INTERVAL_S:
             return
         self._times.append(time_s)
-        self._rows.append(array("f", values))
+        self._rows.append((self._places, array("f", values)))
 
     def step(
         self,
@@ -74,7 +79,7 @@ class Window:
             interval_s=self.interval_s,
             machine=self.machine,
             times_s=list(self._times),
-            names=list(self._columns),
+            names=list(self._places),
             load=self._column,
             steps={rank: _steps(rows) for rank, rows in self._steps.items()},
             metrics={
@@ -83,8 +88,7 @@ class Window:
         )
 
     def _column(self, name: str) -> Values:
-        index = self._columns[name]
-        return [row[index] for row in self._rows]
+        return [row[places[name]] if name in places else math.nan for places, row in self._rows]
 
 
 def _steps(rows: "deque[array[float]]") -> Steps:

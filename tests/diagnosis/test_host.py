@@ -1,0 +1,62 @@
+import math
+
+import pytest
+
+from tests.diagnosis.made import START_S, evidence, found
+
+GIB = 2.0**30
+SAMPLES = 600
+
+
+def memory(values: list[float], **more: list[float]) -> dict[str, list[float]]:
+    return {
+        "memory/container/used_bytes": values,
+        "memory/container/limit_bytes": [8 * GIB] * len(values),
+        **{name.replace("_", "/", 2): column for name, column in more.items()},
+    }
+
+
+LEAK = [GIB + 5 * GIB * index / SAMPLES for index in range(SAMPLES)]
+LOADED = [min(GIB + 10 * GIB * index / SAMPLES, 6 * GIB) for index in range(SAMPLES)]
+WAVES = [4 * GIB + GIB * math.sin(index / 9) for index in range(SAMPLES)]
+
+
+@pytest.mark.parametrize(("values", "is_found"), [(LEAK, True), (LOADED, False), (WAVES, False), ([GIB] * 600, False)])
+def test_memory_that_rises_steadily_reaches_its_limit_at_a_time(values: list[float], is_found: bool) -> None:
+    assert ("MemoryLimit" in found(evidence(memory(values)))) is is_found
+
+
+def test_the_time_of_the_limit_is_told() -> None:
+    finding = found(evidence(memory(LEAK), ended=False), {"MemoryLimit": {"patience": 100}})["MemoryLimit"]
+
+    # 1 to 6 GiB in 300 s: 8 GiB are reached 120 s later.
+    left = next(number for number in finding.numbers if number.name == "limit reached in")
+    assert left.value == pytest.approx(120, abs=2)
+    assert finding.end_s == START_S + 299.5
+    assert "will reach its limit of 8.0 GiB at 09:00 UTC" in finding.text or "at 09:0" in finding.text
+
+
+def test_a_kill_for_memory_is_proved_by_the_kernels_count() -> None:
+    kills = [0.0] * (SAMPLES - 1) + [1.0]
+
+    finding = found(evidence(memory(LEAK, memory_events_oom_kills=kills)))["MemoryLimit"]
+
+    assert finding.text.startswith("The kernel killed 1 process of this container for want of memory")
+    assert "would have reached its limit" in finding.note
+
+
+@pytest.mark.parametrize(("percent", "is_found"), [(35.0, True), (2.0, False)])
+def test_throttling_by_the_quota_is_found(percent: float, is_found: bool) -> None:
+    columns = {"cpu/all/throttled_percent": [percent] * SAMPLES, "cpu/all/quota_cores": [2.0] * SAMPLES}
+
+    assert ("CPUThrottling" in found(evidence(columns))) is is_found
+
+
+@pytest.mark.parametrize(("silent", "is_found"), [(40.0, True), (3.0, False)])
+def test_a_driver_that_does_not_answer_is_found(silent: float, is_found: bool) -> None:
+    columns = {"gpu/driver/silent_s": [0.0] * 50 + [silent] + [0.0] * 50}
+
+    finding = found(evidence(columns)).get("DriverSilence")
+
+    assert (finding is not None) is is_found
+    assert finding is None or finding.end_s - finding.start_s == 40

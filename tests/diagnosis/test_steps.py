@@ -1,0 +1,116 @@
+import math
+import random
+
+import pytest
+
+from tests.diagnosis.made import START_S, found, window
+from toolkit.diagnosis.evidence import Evidence, Machine
+from toolkit.diagnosis.slow_rank import pair
+from toolkit.diagnosis.window import Window
+
+
+def job(ranks: list[list[dict[str, float]]], columns: dict[str, list[float]] | None = None) -> Evidence:
+    """Return a finished job with the steps of each rank; what a step does not give is not measured."""
+    made = window(columns or {"cpu/all/used_percent": [50.0] * 100}, machine=Machine(cores=4))
+    now_s = START_S
+    for rank, steps in enumerate(ranks):
+        now_s = START_S
+        for number, step in enumerate(steps):
+            now_s += step["step_s"]
+            made.step(rank, number, now_s, **step)
+    return made.evidence(now_s, ended=True)
+
+
+def steps(count: int, *, slow: tuple[int, ...] = (), **seconds: float) -> list[dict[str, float]]:
+    """Return *count* steps of some 100 ms; those of *slow* take a second."""
+    noise = random.Random(count)
+    return [
+        {"step_s": (1.0 if number in slow else 0.1) * noise.uniform(0.9, 1.1), **seconds} for number in range(count)
+    ]
+
+
+def test_outliers_that_cost_time_are_found() -> None:
+    slow = tuple(range(20, 300, 25))
+
+    seen = found(job([steps(300, slow=slow)]))
+
+    assert "12 steps of rank 0 took more than" in seen["StepOutlier"].text
+
+
+@pytest.mark.parametrize("count", [6, 40, 400])
+def test_steps_that_vary_as_they_do_are_no_finding(count: int) -> None:
+    assert found(job([steps(count), steps(count + 1)])) == {}
+
+
+def test_a_slow_first_step_is_no_outlier() -> None:
+    assert found(job([steps(40, slow=(0,))])) == {}
+
+
+@pytest.mark.parametrize(("minutes", "is_found"), [(25, True), (5, False)])
+def test_a_long_start_is_found(minutes: float, is_found: bool) -> None:
+    first = {"step_s": 1.0}
+    made = Window([], host="algo-1", start_s=START_S, interval_s=0.5, machine=Machine())
+    made.step(0, 0, START_S + 60 * minutes, **first)
+
+    assert ("MaxInitializationTime" in found(made.evidence(START_S + 60 * minutes + 5))) is is_found
+
+
+def test_a_phase_that_alternates_is_named_in_place_of_the_step() -> None:
+    alternating = [
+        {"step_s": 0.5 if number % 2 else 0.15, "forward_s": 0.05, "backward_s": 0.44 if number % 2 else 0.09}
+        for number in range(40)
+    ]
+
+    finding = found(job([alternating]))["StepAlternation"]
+
+    assert finding.subject == "backward"
+    assert "alternates with a period of 2 steps: 0.44 / 0.09 s, 4.9 times as long" in finding.text
+
+
+def test_a_period_of_three_steps_is_found() -> None:
+    assert (
+        "period of 3"
+        in found(job([[{"step_s": (0.1, 0.1, 0.9)[number % 3]} for number in range(60)]]))["StepAlternation"].text
+    )
+
+
+def test_waiting_for_data_is_told_with_what_the_loader_does() -> None:
+    waiting = [{"step_s": 0.2, "data_s": 0.15} for _ in range(50)]
+    busy = {"rank/0/loader_cpu_percent": [195.0] * 100, "rank/0/loader_workers": [2.0] * 100}
+    idle = {"rank/0/loader_cpu_percent": [4.0] * 100, "rank/0/loader_workers": [2.0] * 100}
+
+    alone = found(job([waiting]))["DataWait"]
+    with_busy = found(job([waiting], busy))
+    with_idle = found(job([waiting], idle))["DataWait"]
+
+    assert "for 75 % of their time (0.15 s a step). No loader worker was seen" in alone.text
+    assert "2 loader workers use 195 % of a core together: they are busy." in with_busy["DataWait"].text
+    assert "use only 4 % of a core" in with_idle.text
+    assert "2 loader workers run on 4 cores while the steps wait" in with_busy["Dataloader"].text
+
+
+def test_steps_that_hardly_wait_are_no_finding_with_any_number_of_workers_that_the_cores_can_run() -> None:
+    workers = {"rank/0/loader_cpu_percent": [40.0] * 100, "rank/0/loader_workers": [1.0] * 100}
+
+    assert found(job([[{"step_s": 0.2, "data_s": 0.01} for _ in range(50)]], workers)) == {}
+
+
+def test_more_workers_than_the_cores_can_run_are_found() -> None:
+    workers = {"rank/0/loader_workers": [9.0] * 100}
+
+    assert found(job([steps(30, data_s=0.001)], workers)).keys() == {"Dataloader"}
+
+
+def test_a_rank_that_the_others_wait_for_is_found_by_its_own_work() -> None:
+    healthy = [{"step_s": 0.3, "data_s": 0.01, "forward_s": 0.05, "backward_s": 0.24} for _ in range(60)]
+    slow = [{"step_s": 0.3, "data_s": 0.15, "forward_s": 0.05, "backward_s": 0.10} for _ in range(60)]
+
+    finding = found(job([healthy, slow, healthy]), {"SlowRank": {}})["SlowRank"]
+
+    assert (finding.rank, pair(finding)) == (1, (1, 0))
+    assert "Most of it is loading data (0.15 s; 0.01 s on rank 0)" in finding.text
+    assert found(job([healthy, healthy, healthy])) == {}
+
+
+def test_what_is_not_measured_is_nan_and_stays_silent() -> None:
+    assert found(job([[{"step_s": math.nan} for _ in range(50)]])) == {}

@@ -1,0 +1,127 @@
+"""Evidence of a job from what its monitor left in output/monitor, and from metrics.jsonl. Needs numpy."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from toolkit.diagnosis.evidence import Evidence, Machine, Readings, Steps, Values
+from toolkit.metrics import file as metrics_file
+from toolkit.series import samples, steps
+
+if TYPE_CHECKING:
+    from toolkit.series.steps import StepTable
+
+# Samples of a job are looked at in buckets of at least a second, and at most so many: for a day, of 12 s.
+BUCKET_S = 1.0
+MOST_BUCKETS = 7200
+# Of each rank the first and the newest steps, of each metric the newest values.
+MOST_STEPS = 20_000
+MOST_READINGS = 20_000
+INTERVAL_S = 0.5
+
+
+def read(
+    monitor: Path,
+    metrics: Path | None = None,
+    *,
+    start_s: float | None = None,
+    end_s: float | None = None,
+    ended: bool = True,
+) -> Evidence:
+    """Return the evidence of one host, whose folder output/monitor is *monitor*. What is missing is left out.
+
+    *start_s*, *end_s*: when the ranks began and ended, in seconds since the epoch; None: as the files say.
+
+    Raises:
+        UserError: numpy is not installed.
+    """
+    told = _told(monitor / "monitor.json")
+    kept = samples.read(monitor / "samples")
+    table = steps.read(monitor / "steps")
+    readings = _readings(metrics)
+    span = kept.span()
+    times = [span[0], span[1]] if span else [table.end_s[0], table.end_s[-1]] if len(table) else [0.0, 0.0]
+    first_s = start_s if start_s is not None else _number(told.get("start_s"), times[0])
+    last_s = end_s if end_s is not None else times[1]
+    points = int(min(max((last_s - first_s) / BUCKET_S, 10), MOST_BUCKETS))
+
+    def load(name: str) -> Values:
+        values: list[float] = kept.series(name, first_s, last_s, points=points).mean.tolist()
+        return values
+
+    names = [column.name for column in kept.columns]
+    return Evidence(
+        host=str(told.get("host") or ""),
+        start_s=float(first_s),
+        end_s=float(last_s),
+        ended=ended,
+        interval_s=_number(told.get("interval_s"), INTERVAL_S),
+        machine=_machine(told.get("machine")),
+        times_s=kept.series(names[0], first_s, last_s, points=points).x.tolist() if names else (),
+        names=names,
+        load=load,
+        steps={rank: _steps(table.of(rank)) for rank in table.ranks},
+        metrics=readings,
+    )
+
+
+def _told(path: Path) -> dict[str, Any]:
+    try:
+        told = msgspec.json.decode(path.read_bytes())
+    except (OSError, msgspec.DecodeError):
+        return {}
+    return told if isinstance(told, dict) else {}
+
+
+def _machine(told: Any) -> Machine:
+    if not isinstance(told, dict):
+        return Machine()
+    gpus = told.get("gpus") if isinstance(told.get("gpus"), list) else []
+    names = tuple(str(gpu.get("name", "") if isinstance(gpu, dict) else gpu) for gpu in gpus or ())
+    cores, limit = told.get("cores"), told.get("memory_limit_bytes")
+    return Machine(
+        cores=int(cores) if isinstance(cores, int | float) else None,
+        gpus=names,
+        memory_limit_bytes=float(limit) if isinstance(limit, int | float) else None,
+    )
+
+
+def _number(value: Any, otherwise: float) -> float:
+    return float(value) if isinstance(value, int | float) else float(otherwise)
+
+
+def _steps(table: "StepTable") -> Steps:
+    def newest(values: Any) -> list[float]:
+        kept: list[float] = [*values[:1].tolist(), *values[1:][-MOST_STEPS:].tolist()]
+        return kept
+
+    return Steps(**{name: newest(getattr(table, name)) for name in Steps.__struct_fields__})
+
+
+def _readings(path: Path | None) -> dict[str, dict[int | None, Readings]]:
+    rows: dict[str, dict[int | None, list[tuple[float, float, float]]]] = {}
+    for sample in _samples(path):
+        step = float("nan") if sample.step is None else float(sample.step)
+        rows.setdefault(sample.name, {}).setdefault(sample.rank, []).append((sample.time_s, sample.value, step))
+    return {
+        name: {
+            rank: Readings(
+                time_s=[each[0] for each in values[-MOST_READINGS:]],
+                value=[each[1] for each in values[-MOST_READINGS:]],
+                step=[each[2] for each in values[-MOST_READINGS:]],
+            )
+            for rank, values in ranks.items()
+        }
+        for name, ranks in rows.items()
+    }
+
+
+def _samples(path: Path | None) -> Iterable[metrics_file.Sample]:
+    if path is None:
+        return
+    try:
+        yield from metrics_file.read(path)
+    except OSError:
+        return  # Nothing was captured.

@@ -21,6 +21,7 @@ COMMANDS = {
     "stop": "stop a job of toolkit run as the platform would, and wait for its end",
     "describe": "show the facts of a job of toolkit run, as DescribeTrainingJob has them",
     "check": "look at this host's job without starting it: the plan, and what would go wrong",
+    "report": "show how a job ended and where its time went",
     "metrics": "try metric definitions on a log",
     "rules": "try log rules on a log",
     "render": "write the manifest that runs a job file on Kubernetes, Slurm or Compose",

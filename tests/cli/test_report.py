@@ -1,0 +1,72 @@
+"""toolkit report as a user runs it."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.jobs.folders import failed, report, simulated
+
+
+def toolkit_report(*words: str | Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "toolkit.cli.main", "report", *map(str, words)],
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        timeout=60,
+        env={"PATH": "/usr/bin:/bin", **variables},
+        cwd=Path(__file__).parents[2],
+    )
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Path:
+    return simulated(tmp_path / "job", report(), {"algo-1": failed("algo-2"), "algo-2": failed("algo-2")}, "a line\n")
+
+
+def test_text_comes_on_standard_output(job: Path) -> None:
+    ended = toolkit_report(job)
+
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert ended.stdout.startswith("digits: FAILED\nRank 1 of host algo-2, 10.0 s after the start: ValueError")
+
+
+@pytest.mark.parametrize(
+    ("name", "begins"),
+    [("r.txt", "digits: FAILED"), ("r.md", "# digits: failed"), ("r.json", "{"), ("r.unknown", "digits: FAILED")],
+)
+def test_the_ending_of_the_file_decides_the_format(job: Path, tmp_path: Path, name: str, begins: str) -> None:
+    ended = toolkit_report(job, "-o", tmp_path / name)
+
+    assert (ended.returncode, ended.stdout) == (0, "")
+    assert (tmp_path / name).read_text().startswith(begins)
+
+
+def test_the_format_may_be_named_and_json_goes_to_a_pipe(job: Path) -> None:
+    ended = toolkit_report(job, "--format", "json", "-o", "-")
+
+    assert json.loads(ended.stdout)["status"] == "failed"
+
+
+def test_a_console_without_utf_8_gets_ascii(job: Path) -> None:
+    ended = toolkit_report(job, PYTHONIOENCODING="ascii")
+
+    assert ended.returncode == 0 and ended.stdout.isascii()
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["missing"], 78, "expected a job folder"),
+        ([".", "--price", "cheap"], 2, "expected a price"),
+        ([".", "--format", "pdf"], 2, "expected one of"),
+    ],
+)
+def test_what_cannot_be_reported_is_an_error_that_says_why(words: list[str], code: int, said: str) -> None:
+    ended = toolkit_report(*words)
+
+    assert ended.returncode == code
+    assert said in ended.stderr and "Traceback" not in ended.stderr

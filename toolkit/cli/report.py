@@ -1,0 +1,111 @@
+"""`toolkit report JOB_DIR`: how a job ended and where its time went, as a page, text, Markdown or JSON."""
+
+import argparse
+import math
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from toolkit.cli.parser import one_of
+from toolkit.log import Log
+
+if TYPE_CHECKING:
+    from toolkit.report.model import Page
+
+WIDTH = 100  # Of text that goes to no terminal.
+ENDINGS = {".txt": "text", ".md": "markdown", ".json": "json"}
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's own options."""
+    parser.description = (
+        "Show how a job ended, why, and where its time went, from the files that it left. Exit code: 0, or 78 if the "
+        "folder holds no job."
+    )
+    parser.add_argument(
+        "job_dir",
+        metavar="JOB_DIR",
+        type=Path,
+        help="a job folder of toolkit run, a container's /opt/ml or /opt/ml/output, or a folder with several of these",
+    )
+    parser.add_argument(
+        "-o", "--output", metavar="FILE", help="write to this file, - for standard output (default: standard output)"
+    )
+    parser.add_argument(
+        "--format",
+        type=one_of(WRITERS),
+        metavar="NAME",
+        help=f"{', '.join(WRITERS)} (default: by the ending of FILE, else text)",
+    )
+    parser.add_argument(
+        "--price",
+        type=_price,
+        metavar="PER_HOUR",
+        help="what one host costs in an hour; the ledger is then in money, too",
+    )
+
+
+def run(arguments: argparse.Namespace, log: Log) -> int:
+    """Write the report; return 0.
+
+    Raises:
+        UserError: the folder holds no job.
+    """
+    from toolkit import jobs
+    from toolkit.report.build.page import build
+
+    now_s = time.time()
+    page = build(jobs.read(arguments.job_dir, now_s=now_s), now_s=now_s, price=arguments.price)
+    target = None if arguments.output in (None, "-") else Path(arguments.output)
+    form = arguments.format or (ENDINGS.get(target.suffix.lower(), "text") if target else "text")
+    text = WRITERS[form](page, target is None)
+    if target is None:
+        sys.stdout.write(text)
+        return 0
+    part = target.with_name(f".{target.name}.part")
+    part.write_text(text, encoding="utf-8")
+    part.replace(target)  # A reader never sees half of it.
+    log.info(f"{target}: {page.title} {page.status}")
+    return 0
+
+
+def _text(page: "Page", to_console: bool) -> str:
+    from toolkit.report.text import BARS, SHADES, TextWriter
+
+    if not to_console:
+        return TextWriter(width=WIDTH).page(page)
+    width = shutil.get_terminal_size((WIDTH, 24)).columns if sys.stdout.isatty() else WIDTH
+    encoding = sys.stdout.encoding or "ascii"
+    try:
+        (BARS + SHADES).encode(encoding)
+    except (UnicodeEncodeError, LookupError):
+        return TextWriter(width=width, plain=True).page(page).encode(encoding, "replace").decode(encoding)
+    return TextWriter(width=width).page(page)
+
+
+def _markdown(page: "Page", _to_console: bool) -> str:
+    from toolkit.report.markdown import markdown
+
+    return markdown(page)
+
+
+def _json(page: "Page", _to_console: bool) -> str:
+    from toolkit.report.document import document
+
+    return document(page)
+
+
+WRITERS: dict[str, Callable[["Page", bool], str]] = {"text": _text, "markdown": _markdown, "json": _json}
+
+
+def _price(word: str) -> float:
+    try:
+        price = float(word)
+    except ValueError:
+        price = math.nan
+    if not (math.isfinite(price) and price >= 0):
+        raise argparse.ArgumentTypeError(f"expected a price, a number of 0 or more, found {word!r}")
+    return price

@@ -28,20 +28,32 @@ def job(tmp_path: Path) -> Path:
 
 
 def test_text_comes_on_standard_output(job: Path) -> None:
-    ended = toolkit_report(job)
+    ended = toolkit_report(job, "--format", "text")
 
     assert (ended.returncode, ended.stderr) == (0, "")
     assert ended.stdout.startswith("digits: FAILED\nRank 1 of host algo-2, 10.0 s after the start: ValueError")
 
 
+def test_the_page_is_written_into_the_folder_and_the_cause_is_printed(job: Path) -> None:
+    ended = toolkit_report(job)
+
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert ended.stdout.splitlines() == [
+        "digits: FAILED",
+        "Rank 1 of host algo-2, 10.0 s after the start: ValueError: loss is nan (at train.py:5 in step).",
+        str(job / "report.html"),
+    ]
+    assert "ValueError: loss is nan" in (job / "report.html").read_text()
+
+
 @pytest.mark.parametrize(
     ("name", "begins"),
-    [("r.txt", "digits: FAILED"), ("r.md", "# digits: failed"), ("r.json", "{"), ("r.unknown", "digits: FAILED")],
+    [("r.html", "<!"), ("r.txt", "digits: FAILED"), ("r.md", "# digits: failed"), ("r.json", "{"), ("r.unknown", "<!")],
 )
 def test_the_ending_of_the_file_decides_the_format(job: Path, tmp_path: Path, name: str, begins: str) -> None:
     ended = toolkit_report(job, "-o", tmp_path / name)
 
-    assert (ended.returncode, ended.stdout) == (0, "")
+    assert (ended.returncode, ended.stderr) == (0, "")
     assert (tmp_path / name).read_text().startswith(begins)
 
 
@@ -52,7 +64,7 @@ def test_the_format_may_be_named_and_json_goes_to_a_pipe(job: Path) -> None:
 
 
 def test_a_console_without_utf_8_gets_ascii(job: Path) -> None:
-    ended = toolkit_report(job, PYTHONIOENCODING="ascii")
+    ended = toolkit_report(job, "-o", "-", PYTHONIOENCODING="ascii")
 
     assert ended.returncode == 0 and ended.stdout.isascii()
 

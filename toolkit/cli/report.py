@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from toolkit.report.model import Page
 
 WIDTH = 100  # Of text that goes to no terminal.
-ENDINGS = {".txt": "text", ".md": "markdown", ".json": "json"}
+ENDINGS = {".html": "html", ".htm": "html", ".txt": "text", ".md": "markdown", ".json": "json"}
+PAGE = "report.html"
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -32,13 +33,16 @@ def add(parser: argparse.ArgumentParser) -> None:
         help="a job folder of toolkit run, a container's /opt/ml or /opt/ml/output, or a folder with several of these",
     )
     parser.add_argument(
-        "-o", "--output", metavar="FILE", help="write to this file, - for standard output (default: standard output)"
+        "-o",
+        "--output",
+        metavar="FILE",
+        help=f"write to this file, - for standard output (default: JOB_DIR/{PAGE} for html, else standard output)",
     )
     parser.add_argument(
         "--format",
         type=one_of(WRITERS),
         metavar="NAME",
-        help=f"{', '.join(WRITERS)} (default: by the ending of FILE, else text)",
+        help=f"{', '.join(WRITERS)} (default: by the ending of FILE; text for -, else html)",
     )
     parser.add_argument(
         "--price",
@@ -48,7 +52,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(arguments: argparse.Namespace, log: Log) -> int:
+def run(arguments: argparse.Namespace, log: Log) -> int:  # noqa: ARG001 - every command is called alike
     """Write the report; return 0.
 
     Raises:
@@ -59,8 +63,7 @@ def run(arguments: argparse.Namespace, log: Log) -> int:
 
     now_s = time.time()
     page = build(jobs.read(arguments.job_dir, now_s=now_s), now_s=now_s, price=arguments.price)
-    target = None if arguments.output in (None, "-") else Path(arguments.output)
-    form = arguments.format or (ENDINGS.get(target.suffix.lower(), "text") if target else "text")
+    form, target = _asked(arguments)
     text = WRITERS[form](page, target is None)
     if target is None:
         sys.stdout.write(text)
@@ -68,8 +71,25 @@ def run(arguments: argparse.Namespace, log: Log) -> int:
     part = target.with_name(f".{target.name}.part")
     part.write_text(text, encoding="utf-8")
     part.replace(target)  # A reader never sees half of it.
-    log.info(f"{target}: {page.title} {page.status}")
+    print(f"{page.title}: {page.status.upper()}\n{page.summary}\n{target}")
     return 0
+
+
+def _asked(arguments: argparse.Namespace) -> tuple[str, Path | None]:
+    """Return the format, and the file to write, None for standard output."""
+    asked: str | None = arguments.output
+    if asked is None:
+        form = arguments.format or "html"
+        return form, arguments.job_dir / PAGE if form == "html" else None
+    if asked == "-":
+        return arguments.format or "text", None
+    return arguments.format or ENDINGS.get(Path(asked).suffix.lower(), "html"), Path(asked)
+
+
+def _html(page: "Page", _to_console: bool) -> str:
+    from toolkit.report.html.page import render
+
+    return render(page)
 
 
 def _text(page: "Page", to_console: bool) -> str:
@@ -98,7 +118,7 @@ def _json(page: "Page", _to_console: bool) -> str:
     return document(page)
 
 
-WRITERS: dict[str, Callable[["Page", bool], str]] = {"text": _text, "markdown": _markdown, "json": _json}
+WRITERS: dict[str, Callable[["Page", bool], str]] = {"html": _html, "text": _text, "markdown": _markdown, "json": _json}
 
 
 def _price(word: str) -> float:

@@ -12,7 +12,7 @@ from toolkit.job.cause import Cause
 from toolkit.job.outcome import Outcome
 from toolkit.job.report import HostReport
 from toolkit.job.restart import Restart
-from toolkit.report.build.page import build
+from toolkit.report.sections.page import build
 from toolkit.report.text import TextWriter
 
 STOPPED = Outcome(

@@ -59,7 +59,7 @@ def run(arguments: argparse.Namespace, log: Log) -> int:  # noqa: ARG001 - every
         UserError: the folder holds no job.
     """
     from toolkit import jobs
-    from toolkit.report.build.page import build
+    from toolkit.report.sections.page import build
 
     now_s = time.time()
     page = build(jobs.read(arguments.job_dir, now_s=now_s), now_s=now_s, price=arguments.price)

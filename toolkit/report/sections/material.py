@@ -1,0 +1,60 @@
+"""What the sections are made of: the job, and its files, each opened once and only if a section asks for it."""
+
+from functools import cached_property
+
+from toolkit.jobs.data import HostData, JobData
+from toolkit.jobs.logs import tail
+from toolkit.jobs.records import samples
+from toolkit.metrics.sample import Sample
+
+
+class Material:
+    """A job and its open files. *now_s*: the time, seconds since the epoch. *price*: of one host for an hour."""
+
+    def __init__(self, job: JobData, *, now_s: float, price: float | None = None) -> None:
+        self.job = job
+        self.now_s = now_s
+        self.price = price
+
+    @property
+    def start_s(self) -> float | None:
+        """When the job began."""
+        return self.job.start_s
+
+    @property
+    def end_s(self) -> float | None:
+        """When the job ended; now, if it still runs."""
+        return self.now_s if self.job.status == "running" else self.job.end_s
+
+    @property
+    def failed_s(self) -> float | None:
+        """When the first failure happened, None if nothing failed or nobody noted it."""
+        outcome = self.job.outcome
+        if outcome is None or outcome.status != "failed":
+            return None
+        return outcome.cause.failed_ns / 1e9 if outcome.cause.failed_ns else None
+
+    @property
+    def blamed(self) -> HostData | None:
+        """The host of the cause, None if there is no failure or no single host."""
+        return next((host for host in self.job.hosts if host.name == self.job.failed_host), None)
+
+    @cached_property
+    def metrics(self) -> dict[str, list[Sample]]:
+        """All captured values by metric, by time."""
+        found: dict[str, list[Sample]] = {}
+        for each in samples(self.job.folder):
+            found.setdefault(each.name, []).append(each)
+        return found
+
+    def log_of(self, host: HostData, lines: int) -> tuple[str, ...]:
+        """Return the last *lines* lines that *host* printed, masked; of rank files, those of the rank of the cause or
+        of the first."""
+        rank = self.job.outcome.cause.rank if self.job.outcome else None
+        named = [path for path in host.logs if rank is not None and path.stem.endswith(f"-rank-{rank}")]
+        for path in named or host.logs[:1]:
+            try:
+                return tail(path, lines, self.job.mask)
+            except OSError as error:
+                return (f"({path.name} cannot be read: {error.strerror})",)
+        return ()

@@ -1,0 +1,32 @@
+"""The sections of a job's page, in their order."""
+
+from collections.abc import Callable
+
+from toolkit import __version__
+from toolkit.jobs.data import JobData
+from toolkit.report.model import Block, Page, Section
+from toolkit.report.sections import log_tail, metrics, outcome
+from toolkit.report.sections.material import Material
+
+MADE_BY = f"toolkit {__version__}"
+Maker = Callable[[Material], list[Block]]
+SECTIONS: tuple[tuple[str, str, Maker], ...] = (
+    ("outcome", "Outcome", outcome.blocks),
+    ("metrics", "Metrics", metrics.blocks),
+    ("log", "Log", log_tail.blocks),
+)
+
+
+def build(job: JobData, *, now_s: float, price: float | None = None) -> Page:
+    """Return the page of *job*. *now_s*: seconds since the epoch. *price*: of one host for an hour, in any currency."""
+    material = Material(job, now_s=now_s, price=price)
+    return Page(
+        title=job.name,
+        status=job.status,
+        tone=outcome.TONES[job.status],
+        summary=outcome.summary(material),
+        sections=tuple(Section(id=name, title=title, blocks=tuple(make(material))) for name, title, make in SECTIONS),
+        made_by=MADE_BY,
+        made_at_s=now_s,
+        live=job.status == "running",
+    )

@@ -44,6 +44,7 @@ class Chart extends Plot {
   span() {
     let low = Infinity, high = -Infinity;
     for (const { xs } of this.lines) if (xs.length) [low, high] = [Math.min(low, xs[0]), Math.max(high, xs[xs.length - 1])];
+    if (this.spec.style === "points") for (const mark of this.spec.marks) [low, high] = [Math.min(low, mark.start), Math.max(high, mark.end ?? mark.start)];
     const { low: fixedLow, high: fixedHigh } = this.spec.x;
     const margin = this.spec.style === "bars" ? (this.step || 1) / 2 : this.spec.style === "points" ? (high - low) * 0.02 : 0;
     return [fixedLow ?? low - margin, fixedHigh ?? high + margin];
@@ -84,7 +85,7 @@ class Chart extends Plot {
       axes: [this.xAxis(), {
         scale: "y", stroke: () => colours.quiet, font: FONT, labelFont: FONT, label: axisLabel(y), labelSize: 20, labelGap: 4, size: (_u, texts) => 16 + 7 * Math.max(3, ...(texts ?? []).map((text) => text.length)),
         space: 34, grid: { stroke: () => colours.grid, width: 1 }, ticks: { stroke: () => colours.edge, width: 1, size: 5 },
-        values: (_u, ticks) => ticks.map((value) => (value === null ? "" : signed(Number(value.toPrecision(10)).toLocaleString("en-US", { maximumFractionDigits: 12 })))),
+        values: (_u, ticks) => ticks.map(tick),
       }],
       cursor: {
         focus: this.many ? { prox: 24 } : undefined,
@@ -93,7 +94,7 @@ class Chart extends Plot {
             const line = this.lines.find((each) => each.series === at);
             return line && style !== "bars" && (!this.many || line.state === "colour") ? document.createElement("div") : false;
           },
-          size: 8, fill: (_u, at) => this.stroke(this.lines.find((each) => each.series === at), 1), stroke: () => colours.card, width: 1.5,
+          size: 8, fill: (_u, at) => { const line = this.lines.find((each) => each.series === at); return line ? this.stroke(line, 1) : "transparent"; }, stroke: () => colours.card, width: 1.5,
         },
       },
       focus: { alpha: 1 },
@@ -198,8 +199,7 @@ class Chart extends Plot {
     if (!this.buttons) this.makeLegend();
     const reach = this.u ? (this.u.scales.x.max - this.u.scales.x.min) * 0.006 : 0;
     const x = this.index === null ? null : this.u.data[0][this.index];
-    this.where.textContent = x === null ? "" : [place(this.spec.x, x, this.step), ...marksAt(this.spec, x, reach)].join(" · ");
-    this.where.hidden = x === null;
+    this.where.textContent = [this.whereText(x), ...(x === null ? [] : marksAt(this.spec, x, reach))].join(" · ");
     for (const [line, { button, value, swatch }] of this.buttons) {
       button.setAttribute("aria-pressed", String(line.state === "colour"));
       swatch.style.setProperty("--line", line.state === "grey" && line !== this.chosen ? colours.quiet : this.lineColour(line));

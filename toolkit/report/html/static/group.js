@@ -69,7 +69,7 @@ class Group {
   moved(from, x) {
     if (this.moving) return;
     this.moving = true;
-    for (const plot of this.plots) if (plot !== from) plot.point(x);
+    for (const plot of this.plots) if (plot !== from) plot.follow(x);
     this.moving = false;
   }
 }

@@ -108,9 +108,10 @@ class HeatMap extends Plot {
   }
 
   cursorMoved() {
+    if (this.moving) return;
     const { left, top } = this.u.cursor;
-    if (!this.moving && left >= 0 && top >= 0) this.row = Math.min(this.spec.rows.length - 1, Math.max(0, Math.floor((top / this.u.over.clientHeight) * this.spec.rows.length)));
-    this.direct = !this.moving && left >= 0;
+    if (left >= 0 && top >= 0) this.row = Math.min(this.spec.rows.length - 1, Math.max(0, Math.floor((top / this.u.over.clientHeight) * this.spec.rows.length)));
+    this.direct = left >= 0;
     super.cursorMoved();
   }
 
@@ -125,9 +126,9 @@ class HeatMap extends Plot {
     this.go(this.index ?? Math.max(0, nearest(this.columns, this.group.span()[0])));
   }
 
-  point(x) {
-    super.point(x);
-    if (x === null) this.tip.hidden = true;
+  follow(x) {
+    this.direct = false;
+    super.follow(x);
   }
 
   /** The column that holds the cursor. */
@@ -145,8 +146,7 @@ class HeatMap extends Plot {
     if (!this.legend.firstChild) this.makeLegend();
     const column = this.u ? this.column() : -1;
     const shown = this.direct && column >= 0 && this.row !== null && !!this.spec.rows.length;
-    this.where.textContent = column < 0 ? "" : place(this.spec.x, this.columns[column], this.step);
-    this.where.hidden = column < 0;
+    this.where.textContent = this.whereText(column < 0 ? null : this.columns[column]);
     this.tip.hidden = !shown;
     if (!shown) return;
     const name = document.createElement("b");
@@ -164,7 +164,7 @@ class HeatMap extends Plot {
     scale.className = "scale";
     bar.style.background = `linear-gradient(to right, ${SHADES.join(", ")})`;
     scale.append(`${y.name}: ${withUnit("0", y.label)}`, bar, withUnit(number(top / y.divisor), y.label));
-    this.legend.append(scale, this.where);
+    this.legend.append(this.where, scale);
   }
 
   spoken() {

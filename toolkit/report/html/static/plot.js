@@ -20,11 +20,12 @@ class Plot {
 
   draw() {
     const options = this.options();
+    this.box.style.minHeight = `${this.height()}px`; // uPlot lays out later: nothing on the page may move then.
     this.u = new uPlot({
       width: this.box.clientWidth,
       height: this.height(),
       legend: { show: false },
-      padding: [10, 14, 0, 0],
+      padding: [10, 26, 0, 0],
       ...options,
       cursor: {
         y: false,
@@ -78,7 +79,12 @@ class Plot {
     this.group.moved(this, x);
   }
 
-  /** Put the cursor at *x*, as another chart of the group asks. */
+  /** Follow the cursor of another chart of the group to *x*. */
+  follow(x) {
+    this.point(x);
+  }
+
+  /** Put the cursor at *x*, null: nowhere. */
   point(x) {
     this.moving = true;
     const inside = x !== null && x >= this.u.scales.x.min && x <= this.u.scales.x.max;
@@ -86,6 +92,15 @@ class Plot {
     this.index = inside && this.u.cursor.idx !== undefined ? this.u.cursor.idx : null;
     this.moving = false;
     this.describe();
+  }
+
+  /** What the legend says of x: where the cursor is, else which span is shown. */
+  whereText(x) {
+    if (x !== null) return place(this.spec.x, x, this.step);
+    const [low, high] = this.group.span(), { kind } = this.spec.x;
+    if (!Number.isFinite(this.group.full[0])) return "nothing measured";
+    const end = kind === "time" && day(low) === day(high) ? dayTime(high) : kind === "time" || kind === "elapsed" ? place(this.spec.x, high, 1) : number(high);
+    return `${place(this.spec.x, low, 1)} to ${end}`;
   }
 
   cursorTop() {

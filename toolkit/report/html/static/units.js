@@ -65,7 +65,7 @@ function axisLabel(axis) {
 /** Texts of the ticks of an x axis; the date stands below the first tick and below the first one of each day. */
 function xTicks(axis, ticks, step) {
   if (axis.kind === "elapsed") return ticks.map((x) => clock(x, step));
-  if (axis.kind !== "time") return ticks.map((x) => number(Number(x.toPrecision(12))));
+  if (axis.kind !== "time") return ticks.map(tick);
   let before = "";
   return ticks.map((x) => {
     const today = day(x);
@@ -73,6 +73,11 @@ function xTicks(axis, ticks, step) {
     before = today;
     return text;
   });
+}
+
+/** A tick's number, with the decimals that it needs. */
+function tick(value) {
+  return value === null ? "" : signed(Number(value.toPrecision(10)).toLocaleString("en-US", { maximumFractionDigits: 12 }));
 }
 
 function xSteps(axis) {

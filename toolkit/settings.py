@@ -99,6 +99,13 @@ class Settings(Record, frozen=True, kw_only=True):
         Path | None, _meaning("a JSON file of metric definitions that replaces metric-definition-regex.json")
     ] = None
     rank_hook: Annotated[Switch, _meaning("the start-up hook in ranks (docs/rank-hook.md)")] = "on"
+    metric_presets: Annotated[
+        str,
+        _meaning("ready-made metric definitions that are added, comma-separated: iteration-times (docs/metrics.md)"),
+    ] = ""
+    profiler_rules: Annotated[
+        str, _meaning("profiler rules of the job: JSON, or a file that holds them; default: all (docs/diagnosis.md)")
+    ] = ""
     compat: Annotated[
         str,
         _meaning(

@@ -96,6 +96,17 @@ def test_a_variable_names_other_rules_than_the_job_file(asked: Asked) -> None:
     assert job.settings.rules == Path("mine.toml")
 
 
+def test_a_job_file_asks_for_ready_made_metrics(asked: Asked) -> None:
+    text = 'script = "train.py"\nmetric-presets = "iteration-times"\n[metric]\nloss = "loss=(.*)"\n'
+
+    job = asked.job(TOOLKIT_JOB=str(asked.file(text)))
+    by_variable = asked.job(TOOLKIT_JOB=str(asked.file(JOB)), TOOLKIT_METRIC_PRESETS="iteration-times")
+
+    names = ["loss", "dataloader_time", "forward_time", "backward_time"]
+    assert [name for name, _ in job.metric_definitions] == names
+    assert [name for name, _ in by_variable.metric_definitions] == names
+
+
 def test_a_script_is_given_the_variables_it_has_on_sagemaker(asked: Asked) -> None:
     job = asked.job(TOOLKIT_JOB=str(asked.file(JOB)), TOOLKIT_HOSTS="a,b", TOOLKIT_HOST="b")
 

@@ -73,6 +73,16 @@ def read(document: Any, source: str) -> Asked:
     return Asked(configurations=tuple(asked.values()), notes=tuple(notes))
 
 
+def listed(document: Any, source: str) -> tuple[dict[str, Any], ...]:
+    """Return *document* as a list like the SDK's, checked: one {"RuleParameters": {...}} for each rule.
+
+    Raises:
+        ContractError: as `read`.
+    """
+    read(document, source)
+    return tuple({"RuleParameters": {_TO_INVOKE: each.rule, **each.parameters}} for each in _entries(document, source))
+
+
 def plain(configs: Any) -> list[dict[str, Any]]:
     """Return rules made with smdebug_rulesconfig (`CPUBottleneck(...)`, `loss_not_decreasing()`) as `read` takes them.
 

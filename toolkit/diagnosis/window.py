@@ -28,13 +28,13 @@ class Window:
         self.interval_s = interval_s
         self.machine = machine
         self._places: dict[str, int] = {}
-        self.set_columns(columns)
+        self.use(columns)
         self._times: deque[float] = deque(maxlen=SAMPLES)
         self._rows: deque[tuple[dict[str, int], array[float]]] = deque(maxlen=SAMPLES)
         self._steps: dict[int, deque[array[float]]] = {}
         self._metrics: dict[str, dict[int | None, deque[tuple[float, float, float]]]] = {}
 
-    def set_columns(self, columns: Sequence[str]) -> None:
+    def use(self, columns: Sequence[str]) -> None:
         """From the next sample on, values are those of *columns* (a rank has started)."""
         self._places = {name: index for index, name in enumerate(columns)}
 

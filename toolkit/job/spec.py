@@ -19,6 +19,7 @@ class JobSpec(Record, frozen=True, kw_only=True):
     `source`: the folder, archive or URI to put into the code folder first.
     `groups`: the instance groups whose hosts take part in the distribution; None: this host's own.
     `environment`: variables that override the container's. `defaults`: variables for names that nothing else sets.
+    `profiler_rules`: a table or list of rules as diagnosis/configuration.py reads it.
     `argument_style`: used if TOOLKIT_ARGUMENT_STYLE is not set.
     """
 
@@ -39,6 +40,7 @@ class JobSpec(Record, frozen=True, kw_only=True):
     metric_definitions: tuple[tuple[str, str], ...] = ()
     checkpoints: Path | None = None
     rules: Path | None = None
+    profiler_rules: Any = None
     environment: dict[str, str] = {}
     defaults: dict[str, str] = {}
     region: str = ""

@@ -74,6 +74,8 @@ class Options(Record, frozen=True, kw_only=True, rename="kebab", forbid_unknown_
     hyperparameter: dict[str, Any] = {}
     channel: dict[str, str | ChannelOptions] = {}
     metric: dict[str, str] = {}
+    metric_presets: str | tuple[str, ...] = ()
+    profiler_rules: dict[str, Any] | tuple[Any, ...] | None = None
     requirements: str | None = None
     rules: str | None = None
     checkpoints: str | None = None

@@ -12,6 +12,7 @@ from toolkit.job.job import Channel, ChannelMode
 from toolkit.job.spec import JobSpec
 from toolkit.jobfile.distribution import strategy_of
 from toolkit.jobfile.options import PATH_OPTIONS, URI, Backend, ChannelOptions, Options, Origin, check_options
+from toolkit.metrics import presets
 from toolkit.records import Record
 
 MODES: tuple[ChannelMode, ...] = get_args(ChannelMode)
@@ -126,9 +127,15 @@ def complete(
             processes_per_host=asked.processes_per_host,
             hyperparameters=asked.hyperparameter,
             channels=tuple(_channel(name, value, origin) for name, value in asked.channel.items()),
-            metric_definitions=tuple(asked.metric.items()),
+            metric_definitions=(
+                *asked.metric.items(),
+                *presets.definitions(asked.metric_presets, origin.of("metric-presets")),
+            ),
             checkpoints=Path(asked.checkpoints) if asked.checkpoints else None,
             rules=Path(asked.rules) if asked.rules else None,
+            profiler_rules=list(asked.profiler_rules)
+            if isinstance(asked.profiler_rules, tuple)
+            else asked.profiler_rules,
             environment={name: _text(value) for name, value in asked.env.items()},
         ),
         source=source,

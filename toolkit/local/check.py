@@ -25,6 +25,10 @@ def check(asked: JobFile) -> None:
         found = f"expected a requirements file, found {kind_of(asked.requirements)}"
         raise UserError(found, where=str(asked.requirements))
     _check_rules(asked)
+    if asked.spec.profiler_rules is not None:
+        from toolkit.diagnosis import configuration
+
+        configuration.read(asked.spec.profiler_rules, "job file: $.profiler-rules")
     for channel in asked.spec.channels:
         if not channel.folder.exists():
             found = f"expected a file or folder for channel {channel.name}, found {kind_of(channel.folder)}"

@@ -3,6 +3,7 @@
 Names and formats as seen in SageMaker's jobs of 2026 and in requests of its Python SDK 2.257.
 """
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -86,6 +87,8 @@ def environment(asked: JobFile, setup: HostSetup, own: Mapping[str, str], region
         kept["TOOLKIT_PROCESSES_PER_HOST"] = str(asked.spec.processes_per_host)
     if asked.spec.rules is not None:
         kept["TOOLKIT_RULES"] = asked.rules_in_source
+    if asked.spec.profiler_rules is not None:
+        kept["TOOLKIT_PROFILER_RULES"] = json.dumps(asked.spec.profiler_rules)
     platform = {
         "TRAINING_JOB_NAME": asked.spec.name,
         "TRAINING_JOB_ARN": f"arn:aws:sagemaker:{region}:{ACCOUNT}:training-job/{asked.spec.name}",

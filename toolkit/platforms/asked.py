@@ -281,6 +281,7 @@ def _joined(spec: JobSpec, given: _Given, place: Place, places: Folders) -> JobS
         metric_definitions=own.metric_definitions or spec.metric_definitions,
         checkpoints=own.checkpoints or spec.checkpoints,
         rules=own.rules,
+        profiler_rules=own.profiler_rules,
         environment=own.environment,
         shown=msgspec.structs.replace(
             spec.shown,

@@ -140,14 +140,20 @@ def _strategy(spec: JobSpec, cluster: Cluster, place: Place) -> Strategy:
 
 
 def _metric_definitions(spec: JobSpec, ours: Settings) -> tuple[tuple[str, str], ...]:
-    """Return the definitions in TOOLKIT_METRICS's file if it is set, else the job's.
+    """Return the definitions in TOOLKIT_METRICS's file if it is set, else the job's; and those of presets.
 
     Raises:
-        ContractError: that file is missing or has another shape; it is the user's own.
+        ContractError: that file is missing or has another shape (it is the user's own), or there is no such preset.
     """
     if ours.metrics is None:
-        return spec.metric_definitions
-    return pairs(load(ours.metrics, hint="TOOLKIT_METRICS names it"), str(ours.metrics))
+        own = spec.metric_definitions
+    else:
+        own = pairs(load(ours.metrics, hint="TOOLKIT_METRICS names it"), str(ours.metrics))
+    if not ours.metric_presets:
+        return own
+    from toolkit.metrics import presets
+
+    return *own, *presets.definitions(ours.metric_presets, "TOOLKIT_METRIC_PRESETS")
 
 
 def _stop_within_s(place: Place, ours: Settings, machine: Machine) -> float:

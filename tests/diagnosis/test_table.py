@@ -1,0 +1,33 @@
+"""docs/diagnosis.md names every rule with its parameters and defaults."""
+
+import re
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from toolkit.diagnosis.loss import OnLoss
+from toolkit.diagnosis.rule import Parameters, Rule
+from toolkit.diagnosis.table import RULES
+
+PAGE = (Path(__file__).parents[2] / "docs" / "diagnosis.md").read_text()
+SHARED = {field.name for field in msgspec.structs.fields(OnLoss)}
+
+
+@pytest.mark.parametrize(
+    "rule", [rule for rule in RULES if rule.parameters is not Parameters], ids=lambda rule: rule.name
+)
+def test_the_page_has_the_parameters_and_defaults(rule: Rule) -> None:
+    row = next(line for line in PAGE.splitlines() if line.startswith(f"| `{rule.name}`"))
+    said = dict(re.findall(r"`(\w+)` ([\d.]+|true|false|none)", row.split("|")[3]))
+
+    own = [field for field in msgspec.structs.fields(rule.parameters) if field.name not in SHARED]
+    own += [field for field in msgspec.structs.fields(rule.parameters) if field.name in said and field not in own]
+    assert said == {field.name: _shown(field.default) for field in own}
+    assert ("(on request)" in row) is not rule.default
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:g}" if isinstance(value, float) else str(value or "none") if value != 0 else "0"

@@ -105,7 +105,7 @@ def test_a_scratch_folder_that_others_may_write_to_is_a_warning(tmp_path: Path) 
     result = scratch(tmp_path / "toolkit-0")
 
     assert result.status == "warn"
-    assert "found one that others may write to (mode 777)" in result.found
+    assert "found a folder that others may write to (mode 777)" in result.found
 
 
 def test_a_noexec_scratch_is_a_warning(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from toolkit.check.result import CheckResult, Status
 from toolkit.job.job import Job
 from toolkit.job.plan import Plan, Resolves
+from toolkit.job.strategy import STRATEGIES
 from toolkit.launchers import fabric
 from toolkit.launchers.environment import link_ports, master
 
@@ -85,7 +86,8 @@ def rendezvous(job: Job, plan: Plan) -> CheckResult:
     reason = refused(port)
     if reason:
         advice = "Free it, or set MASTER_PORT to another port on every host"
-        status: Status = "fail" if plan.launcher in ("torchrun", "smddp", "pytorchxla") else "warn"
+        needed = plan.launcher != "script" and STRATEGIES[job.strategy.name].needs_rendezvous_port
+        status: Status = "fail" if needed else "warn"
         return CheckResult(name="port", status=status, found=f"{port} cannot be opened ({reason})", advice=advice)
     if _is_elsewhere(address):
         return CheckResult(

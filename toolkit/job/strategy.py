@@ -28,7 +28,8 @@ class StrategyRow(Record, frozen=True, kw_only=True):
     `launcher`: the module of toolkit/launchers. `names`: its values for `--distribution`; messages show the first.
     `sdk_keys`: its path in the `distribution` dictionary of SageMaker's SDK. `sdk_flag`: the hyperparameter that the
     SDK makes of it, without its prefix. `one_per_host`: it starts one process on each host, whatever
-    processes-per-host says. `may_use_mpirun`: its launcher may use this host's mpirun.
+    processes-per-host says. `may_use_mpirun`: its launcher may use this host's mpirun. `needs_rendezvous_port`: its
+    ranks cannot start while another program holds the rendezvous port.
     """
 
     launcher: str
@@ -37,6 +38,7 @@ class StrategyRow(Record, frozen=True, kw_only=True):
     sdk_flag: str = ""
     one_per_host: bool = False
     may_use_mpirun: bool = False
+    needs_rendezvous_port: bool = False
 
 
 # If a job asks for several, the first wins (sagemaker-pytorch-training 3.0.0's order, then the TensorFlow toolkit's).
@@ -47,13 +49,18 @@ STRATEGIES: dict[StrategyName, StrategyRow] = {
         launcher="mpi", names=("horovod",), sdk_keys=("horovod",), sdk_flag="horovod_enabled", may_use_mpirun=True
     ),
     "pytorchddp": StrategyRow(
-        launcher="torchrun", names=("pytorchddp", "ddp"), sdk_keys=("pytorchddp",), sdk_flag="pytorch_ddp_enabled"
+        launcher="torchrun",
+        names=("pytorchddp", "ddp"),
+        sdk_keys=("pytorchddp",),
+        sdk_flag="pytorch_ddp_enabled",
+        needs_rendezvous_port=True,
     ),
     "torch_distributed": StrategyRow(
         launcher="torchrun",
         names=("torch_distributed", "torchrun"),
         sdk_keys=("torch_distributed",),
         sdk_flag="torch_distributed_enabled",
+        needs_rendezvous_port=True,
     ),
     "smddp": StrategyRow(
         launcher="smddp",
@@ -61,12 +68,14 @@ STRATEGIES: dict[StrategyName, StrategyRow] = {
         sdk_keys=("smdistributed", "dataparallel"),
         sdk_flag="distributed_dataparallel_enabled",
         may_use_mpirun=True,
+        needs_rendezvous_port=True,
     ),
     "pytorchxla": StrategyRow(
         launcher="pytorchxla",
         names=("pytorchxla",),
         sdk_keys=("pytorchxla",),
         sdk_flag="pytorch_xla_multi_worker_enabled",
+        needs_rendezvous_port=True,
     ),
     "multi_worker_mirrored": StrategyRow(
         launcher="multi_worker_mirrored",

@@ -26,6 +26,7 @@ from toolkit.job.plan import AGENT_WRAPPER, SHIM_SOCKET, Phase, Plan, ProcessSpe
 from toolkit.launchers import compat, fabric, modelparallel
 from toolkit.launchers.environment import environment, names, on_one_machine, stop_policy, tokens
 from toolkit.launchers.mpi_options import Asked, command, rank_variables, split
+from toolkit.launchers.table import world_size
 
 STANDALONE = Path(toolkit.__file__).parent / "standalone"
 RANK_SHIM = STANDALONE / "rank_shim.py"
@@ -112,7 +113,7 @@ def plan_for(
         launcher=name,
         role="alone" if not several else "leader" if job.cluster.is_leader else "follower",
         phase=Phase(name="train", main=main, needs=names(job), together=True),
-        world_size=processes(job),
+        world_size=world_size(job),
         notes=(*fabric.notes(job), *compat.notes(job)),
         modules=("mpi4py",) if job.script.kind != "command" else (),
     )
@@ -133,18 +134,13 @@ def mpi_of(job: Job) -> Mpi:
     )
 
 
-def processes(job: Job) -> int:
-    """Return the total number of ranks: as the job asks, else processes per host times hosts."""
-    return job.strategy.processes or job.processes_per_host * job.cluster.size
-
-
 def _check(job: Job) -> None:
     if job.cluster.size == 1:
         return
-    if (processes(job) - 1) // job.processes_per_host + 1 < job.cluster.size:
+    if (world_size(job) - 1) // job.processes_per_host + 1 < job.cluster.size:
         raise ContractError(
             f"expected one process or more on each of {job.cluster.size} hosts of "
-            f"{job.processes_per_host}, found {processes(job)} in all",
+            f"{job.processes_per_host}, found {world_size(job)} in all",
             where=job.strategy.processes_from,
             hint="Start fewer hosts, or more processes.",
         )
@@ -164,7 +160,7 @@ def _asked(job: Job, run_folder: Path, custom: tuple[str, ...]) -> Asked:
     several = job.cluster.size > 1
     return Asked(
         hosts=tuple((_name(job, host), job.processes_per_host) for host in job.cluster.taking_part),
-        processes=processes(job),
+        processes=world_size(job),
         interface=fabric.interface(job)[0] if several else None,
         agent=str(run_folder / AGENT_WRAPPER) if several else "",
         efa=job.machine.fabric == "efa",
@@ -253,7 +249,7 @@ def _script(job: Job, script: Script) -> tuple[str, ...]:
 
 def _ranks(job: Job) -> tuple[int, ...]:
     first = job.cluster.rank * job.processes_per_host
-    return tuple(range(first, min(first + job.processes_per_host, processes(job))))
+    return tuple(range(first, min(first + job.processes_per_host, world_size(job))))
 
 
 def _stop(job: Job) -> StopPolicy:

@@ -13,6 +13,7 @@ from toolkit.job.job import Job
 from toolkit.job.plan import Plan
 from toolkit.launchers import script
 from toolkit.launchers.environment import master, on_one_machine
+from toolkit.launchers.table import world_size
 
 PORT = 8890  # As in sagemaker-tensorflow-training: networks that allowed it for that need no change.
 
@@ -33,7 +34,7 @@ def worker(made: Plan, job: Job, launcher: str, tf_config: str) -> Plan:
         made.with_main(environ=environ, rank=job.cluster.rank),
         launcher=launcher,
         role="alone" if not several else "leader" if job.cluster.is_leader else "follower",
-        world_size=job.cluster.size,
+        world_size=world_size(job),
         modules=("tensorflow",) if job.script is None or job.script.kind != "command" else (),
     )
 

@@ -21,6 +21,7 @@ from toolkit.job.job import Job, Script
 from toolkit.job.plan import Phase, Plan, ProcessSpec
 from toolkit.launchers import compat, fabric, torchrun
 from toolkit.launchers.environment import environment, names, stop_policy, tokens
+from toolkit.launchers.table import world_size
 
 RANK = Path(toolkit.__file__).parent / "xla" / "rank.py"
 SHIM = "torch_xla"  # The compat folder (TOOLKIT_COMPAT) that replaces a missing torch_xla.
@@ -63,8 +64,8 @@ def _check(job: Job, script: Script, device: str) -> None:
         )
     if script.kind == "command" and job.settings.rank_hook == "off":
         raise UserError(
-            f"expected TOOLKIT_RANK_HOOK=on for {script.entry}, found off: what a command starts can be told of the "
-            "other ranks by the hook alone",
+            f"expected TOOLKIT_RANK_HOOK=on for {script.entry}, found off: a process that a command starts "
+            "learns of the other ranks only through the hook",
             where=WHERE,
             hint="Set it on, or name a Python script.",
         )
@@ -110,7 +111,7 @@ def _on_tpu(job: Job) -> Plan:
         launcher="pytorchxla",
         role="alone" if job.cluster.size == 1 else "leader" if job.cluster.is_leader else "follower",
         phase=Phase(name="train", main=main, needs=names(job), together=True),
-        world_size=job.cluster.size,
+        world_size=world_size(job),
         notes=fabric.notes(job),
     )
 

@@ -22,13 +22,12 @@ def name_for(job: Job) -> str:
 
 
 def world_size(job: Job) -> int:
-    """Return the total number of ranks that the job's launcher starts."""
-    if name_for(job) == "mpi":
-        from toolkit.launchers.mpi import processes  # Imported only for jobs under MPI.
-
-        return processes(job)
-    if name_for(job) == "script":
+    """Return the total number of ranks that the job's launcher starts. A job under MPI may ask for a total."""
+    name = name_for(job)
+    if name == "script":
         return 1
+    if name == "mpi" and job.strategy.processes:
+        return job.strategy.processes
     return job.cluster.size * (1 if STRATEGIES[job.strategy.name].one_per_host else job.processes_per_host)
 
 

@@ -16,6 +16,7 @@ from toolkit.job.job import Job, Script
 from toolkit.job.plan import RANK_WRAPPER, Listens, Need, Phase, Plan, ProcessSpec
 from toolkit.launchers import fabric
 from toolkit.launchers.environment import environment, master, names, stop_policy, tokens
+from toolkit.launchers.table import world_size
 
 # torchrun kills its workers after 30 s by default (--shutdown-timeout, since torch 2.12; older versions ignore the
 # variable). `train` has its own deadline, so torchrun's must come later.
@@ -53,7 +54,7 @@ def plan(job: Job, run_folder: Path) -> Plan:
         launcher="torchrun",
         role="alone" if hosts == 1 else "leader" if job.cluster.is_leader else "follower",
         phase=Phase(name="train", main=main, needs=(*names(job), *_rendezvous(job)), together=True),
-        world_size=per_host * hosts,
+        world_size=world_size(job),
         notes=fabric.notes(job),
         modules=("torch",),
     )

@@ -103,8 +103,9 @@ class Browser:
 
     def logs(self) -> tuple[list[str], list[str]]:
         """Return (the console's lines, the addresses that were asked for) since the last call."""
-        console = [entry["message"] for entry in self.driver.get_log("browser")]
-        events = [json.loads(entry["message"])["message"] for entry in self.driver.get_log("performance")]
+        driver: Any = self.driver
+        console = [entry["message"] for entry in driver.get_log("browser")]
+        events = [json.loads(entry["message"])["message"] for entry in driver.get_log("performance")]
         asked = [
             event["params"]["request"]["url"] for event in events if event["method"] == "Network.requestWillBeSent"
         ]

@@ -6,15 +6,18 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from toolkit import exit_codes
 from toolkit.cli.parser import Parser, whole
 from toolkit.errors import UserError
 from toolkit.log import Log
 
+if TYPE_CHECKING:
+    from toolkit.local.watch import Watch
+
 # Arguments of `toolkit run` only; all others are options of the job.
-OWN = ("command", "detach", "dry_run", "plain", "quiet")
+OWN = ("command", "detach", "dry_run", "plain", "quiet", "watch")
 EPILOG = """\
 The same options are the keys of a job file (toolkit run job.toml); arguments beside it win.
 Exit code: the job's. 0 completed; the first failing host's; 75 a host vanished; 143 stopped, 130 by Ctrl-C;
@@ -57,6 +60,14 @@ def add(parser: Parser) -> None:
     option("--memory", "SIZE", "a container's memory (2g); what needs more is killed")
     option("--shm-size", "SIZE", "a container's /dev/shm (default: 1g)")
     switch("--detach", "run in the background: print the job's name and folder, and end (toolkit attach NAME)", "-d")
+    parser.add_argument(
+        "--watch",
+        metavar="PORT",
+        nargs="?",
+        const=0,
+        type=_port,
+        help="show the running job's page on localhost; at the end write it to JOBDIR/report.html",
+    )
     switch("--plain", "lines alone: no table that is redrawn, no colours (also: NO_COLOR=1, TERM=dumb, no terminal)")
     switch("--quiet", "show the end alone; what the hosts print is in the job's logs", "-q")
 
@@ -78,12 +89,13 @@ def run(arguments: argparse.Namespace, log: Log) -> int:
         return dry_run(asked, own, log)
     if arguments.quiet:
         log.level = 30
+    watch = None if arguments.watch is None else _watch(arguments.watch)
     background: Background | None = None
     if arguments.detach:
         forked = in_background()
         if not isinstance(forked, Background):
             if forked is None:
-                _show(f"{asked.spec.name}\n{_short(asked.run.job_dir)}\n")
+                _show(f"{asked.spec.name}\n{_short(asked.run.job_dir)}\n" + (f"{watch.address}\n" if watch else ""))
             return forked or 0
         background = forked
     look: Look = "quiet" if arguments.quiet else "plain" if arguments.plain or background else "auto"
@@ -93,6 +105,9 @@ def run(arguments: argparse.Namespace, log: Log) -> int:
     def display() -> Display:
         if background is not None:
             background.started(asked.run.job_dir / CONSOLE)
+        if watch is not None:
+            watch.start(asked.run.job_dir)
+            _show(f"the job's page: {watch.address}\n")
         return chosen(log, several=len(asked.hosts) > 1, environ=own, look=look)
 
     try:
@@ -100,7 +115,11 @@ def run(arguments: argparse.Namespace, log: Log) -> int:
     except KeyboardInterrupt:  # Before or after the job; while it runs, the poll loop handles Ctrl-C.
         log.error("interrupted while the job was being prepared, or its results collected")
         return exit_codes.INTERRUPTED
-    _show(f"\n{summary(report, _short(asked.run.job_dir))}\n")
+    finally:
+        if watch is not None:
+            watch.end()
+    page = "" if watch is None else _page(asked.run.job_dir, log)
+    _show(f"\n{summary(report, _short(asked.run.job_dir))}\n{page}")
     return exit_codes.INTERNAL_FAULT if report.exit_code is None else report.exit_code
 
 
@@ -108,6 +127,38 @@ def _stamp(now_ns: int) -> str:
     """Return the suffix that makes a job's name unique: the time with milliseconds, as in the SageMaker SDK."""
     now_ms = now_ns // 10**6
     return f"{time.strftime('%Y-%m-%d-%H-%M-%S', time.localtime(now_ms // 1000))}-{now_ms % 1000:03}"
+
+
+def _port(word: str) -> int:
+    if not word.isdecimal() or int(word) > 65535:
+        raise argparse.ArgumentTypeError(
+            f"expected a port of 0 to 65535, found {word!r}; write --watch after the script"
+        )
+    return int(word)
+
+
+def _watch(port: int) -> "Watch":
+    """Take the port of the job's page, before anything starts.
+
+    Raises:
+        UserError: the port is taken, or the extra that writes pages is not installed.
+    """
+    from toolkit.local.watch import Watch, page_of
+    from toolkit.report.html.page import check_installed
+
+    check_installed()
+    return Watch(port, page_of)
+
+
+def _page(job_dir: Path, log: Log) -> str:
+    """Write the page of the ended job and return a line that names it; an error does not change how the job ended."""
+    from toolkit.local.watch import write_page
+
+    try:
+        return f"  report: {_short(write_page(job_dir))}\n"
+    except Exception as error:  # noqa: BLE001 - nothing may change how the job ended.
+        log.error(f"the job's page could not be written: {type(error).__name__}: {error}; toolkit report {job_dir}")
+        return ""
 
 
 def _show(text: str) -> None:

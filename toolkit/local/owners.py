@@ -38,6 +38,13 @@ def hand_over(folder: Path, owner: Owner) -> None:
             _give(name, owner, place, names)
 
 
+def give(path: Path, owner: Owner) -> None:
+    """Change the owner of *path*, a file of root's, to *owner*."""
+    found = _status(path, None)
+    if found is not None:
+        _give(path, owner, None, {(found.st_dev, found.st_ino): 1})
+
+
 def _give(name: str | Path, owner: Owner, place: int | None, names: Mapping[tuple[int, int], int]) -> None:
     found = _status(name, place)
     if found is None or found.st_uid != 0:

@@ -2,7 +2,9 @@
 
 import base64
 import hashlib
+import sys
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -24,16 +26,11 @@ def render(page: Page) -> str:
     Raises:
         UserError: jinja2 or numpy is not installed.
     """
-    try:
-        from toolkit.report.html import blocks, figures
-        from toolkit.report.html.packing import Store
-        from toolkit.report.html.templating import template
-    except ModuleNotFoundError as error:
-        raise UserError(
-            f"expected jinja2 and numpy, which write the HTML page, found no {error.name}",
-            where="toolkit report",
-            hint=f"Run {EXTRA}, or ask for --format text, markdown or json.",
-        ) from None
+    check_installed()
+    from toolkit.report.html import blocks, figures
+    from toolkit.report.html.packing import Store
+    from toolkit.report.html.templating import template
+
     store = Store()
     large = blocks.is_large(page)
     plots = [
@@ -56,6 +53,17 @@ def render(page: Page) -> str:
         style="\n".join((_read("uPlot.min.css"), *(_read(f"{name}.css") for name in _STYLES))),
         policy=_policy(library, own, live=page.live),
     )
+
+
+def check_installed() -> None:
+    """Raise UserError if jinja2 or numpy, which `render` needs, is not installed."""
+    for name in ("jinja2", "numpy"):
+        if name not in sys.modules and find_spec(name) is None:
+            raise UserError(
+                f"expected jinja2 and numpy, which write the HTML page, found no {name}",
+                where="toolkit report",
+                hint=f"Run {EXTRA}, or ask for --format text, markdown or json.",
+            )
 
 
 @cache

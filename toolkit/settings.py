@@ -95,6 +95,17 @@ class Settings(Record, frozen=True, kw_only=True):
     log_file_mib: Annotated[
         Positive, _meaning("size at which such a log file is rotated, MiB; one older piece is kept")
     ] = 64
+    monitor: Annotated[
+        Literal["on", "off", "1", "0"] | None,
+        _meaning(
+            "the system monitor (docs/monitor.md): on or 1, off or 0; default: as job file or profilerconfig.json say,"
+            " on under toolkit run, else off"
+        ),
+    ] = None
+    monitor_interval_s: Annotated[
+        Annotated[float, msgspec.Meta(ge=0.1, le=60)] | None,
+        _meaning("seconds between two samples of the monitor; default: as profilerconfig.json says, else 0.5"),
+    ] = None
     metrics: Annotated[
         Path | None, _meaning("a JSON file of metric definitions that replaces metric-definition-regex.json")
     ] = None

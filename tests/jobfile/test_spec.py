@@ -419,3 +419,32 @@ def test_instance_groups_share_one_count_of_hosts(tmp_path: Path) -> None:
         ("cpu", ("algo-1",), "ml.c5.xlarge"),
         ("gpu", ("algo-2", "algo-3"), "local"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("keys", "argv", "wanted"),
+    [
+        ("", [], None),
+        ("", ["--disable-profiler"], False),
+        ("monitor = true", [], True),
+        ("monitor = true", ["--disable-profiler"], False),
+        ("disable_profiler = true", [], False),
+        ("disable-profiler = false", [], True),
+        ("disable-profiler = true\nmonitor = false", [], False),
+    ],
+)
+def test_a_job_says_whether_it_wants_the_monitor(
+    tmp_path: Path, keys: str, argv: list[str], wanted: bool | None
+) -> None:
+    file = tmp_path / "job.toml"
+    file.write_text(f'script = "train.py"\n{keys}')
+
+    assert of(str(file), *argv).spec.monitor is wanted
+
+
+def test_a_job_that_wants_the_monitor_and_disables_it_is_wrong(tmp_path: Path) -> None:
+    file = tmp_path / "job.toml"
+    file.write_text('script = "train.py"\nmonitor = true\ndisable-profiler = true')
+
+    with pytest.raises(ContractError, match=r"\$\.monitor: expected false, as disable-profiler says, found true"):
+        of(str(file))

@@ -84,6 +84,7 @@ def test_the_environment_is_the_persons_then_the_platforms_then_the_jobs() -> No
         "MODE": "fast",
         "TOOLKIT_GRACE_S": "5",
         "TOOLKIT_LOG_FAILURE": "brief",
+        "TOOLKIT_MONITOR": "on",
         "OMP_NUM_THREADS": "4",
         "SAGEMAKER_BASE_DIR": "/j/opt/ml",
         "TRAINING_JOB_NAME": "job",
@@ -120,3 +121,13 @@ def test_one_process_alone_may_take_all_cores() -> None:
     alone = job_file(groups=(Group(name="homogeneousCluster", hosts=("algo-1",), instance_type="local"),))
 
     assert "OMP_NUM_THREADS" not in documents.environment(alone, SETUP, {}, "r")
+
+
+def test_the_monitor_is_on_unless_the_job_or_the_person_says_otherwise() -> None:
+    def monitor(own: dict[str, str], wanted: bool | None = None, *, contained: bool = False) -> str:
+        setup = msgspec.structs.replace(SETUP, contained=contained)
+        return documents.environment(job_file(monitor=wanted), setup, own, "r")["TOOLKIT_MONITOR"]
+
+    assert monitor({}) == monitor({}, wanted=True) == "on"
+    assert monitor({}, wanted=False) == "off"
+    assert monitor({"TOOLKIT_MONITOR": "0"}) == monitor({"TOOLKIT_MONITOR": "0"}, contained=True) == "0"

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from tests.local.toolkit_run import COMMAND, ROOT, ToolkitRun
-from toolkit.local.host import SampleReader
 from toolkit.metrics.file import SampleFile
 from toolkit.metrics.sample import Sample
+from toolkit.metrics.tail import SampleReader
 from toolkit.supervise.signals import SAME_REQUEST_S
 
 LOSS = ("--metric", r"loss=loss=([0-9.]+)", "--metric", r"step=step=(\d+)")

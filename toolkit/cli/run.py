@@ -51,6 +51,9 @@ def add(parser: Parser) -> None:
     option("--env", "NAME=VALUE", "a variable of the job's environment", action="append")
     option("--requirements", "FILE", "installed before the script starts")
     option("--rules", "FILE", "log rules that the job is watched by (toolkit docs rules)")
+    parser.add_argument(
+        "--disable-profiler", action="store_const", const=True, help="no system monitor (toolkit docs monitor)"
+    )
     option("--checkpoints", "DIR", "the hosts' /opt/ml/checkpoints; outlives the job")
     option("--max-run", "TIME", "stop the job as MaxRuntimeInSeconds does (30s, 10m, 1h)")
     option("--stop-after", "TIME", "stop the job as StopTrainingJob does")

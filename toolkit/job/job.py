@@ -5,6 +5,7 @@ from typing import Any, Literal
 
 from toolkit.job.cluster import Cluster
 from toolkit.job.machine import Machine
+from toolkit.job.monitor import Monitor
 from toolkit.job.strategy import STRATEGIES, Strategy
 from toolkit.records import Record
 from toolkit.settings import ArgumentStyle, Settings
@@ -95,7 +96,7 @@ class Job(Record, frozen=True, kw_only=True):
     `packages`: the virtual environment for the packages of requirements.txt if the image's own folder cannot take them;
     None if it can, or if there are none.
     `sidecar`: the program of toolkit/standalone that runs beside the leader's script and reports to the platform, ""
-    for none.
+    for none. `monitor`: the system monitor that runs beside the script, None: off.
     """
 
     name: str
@@ -122,6 +123,7 @@ class Job(Record, frozen=True, kw_only=True):
     stopped_is_success: bool = False
     sidecar: str = ""
     packages: Path | None = None
+    monitor: Monitor | None = None
 
     @property
     def processes_per_host(self) -> int:

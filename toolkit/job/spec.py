@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from toolkit.job.job import Channel, Shown
+from toolkit.job.monitor import Monitor
 from toolkit.job.strategy import Strategy
 from toolkit.records import Record
 from toolkit.settings import ArgumentStyle
@@ -20,6 +21,7 @@ class JobSpec(Record, frozen=True, kw_only=True):
     `groups`: the instance groups whose hosts take part in the distribution; None: this host's own.
     `environment`: variables that override the container's. `defaults`: variables for names that nothing else sets.
     `profiler_rules`: a table or list of rules as diagnosis/configuration.py reads it.
+    `profiler`: the monitor of profilerconfig.json. `monitor`: whether the job file wants one, None: it does not say.
     `argument_style`: used if TOOLKIT_ARGUMENT_STYLE is not set.
     """
 
@@ -41,6 +43,8 @@ class JobSpec(Record, frozen=True, kw_only=True):
     checkpoints: Path | None = None
     rules: Path | None = None
     profiler_rules: Any = None
+    profiler: Monitor | None = None
+    monitor: bool | None = None
     environment: dict[str, str] = {}
     defaults: dict[str, str] = {}
     region: str = ""

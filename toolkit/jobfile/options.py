@@ -33,6 +33,8 @@ SHAPES = {
     "env": "NAME=VALUE",
 }
 TABLE_OPTIONS = tuple(SHAPES)
+# Two options that say the same, the second with the opposite meaning.
+OPPOSITES = ("monitor", "disable-profiler")
 Positive = Annotated[int, msgspec.Meta(ge=1, le=MOST)]
 
 
@@ -78,6 +80,8 @@ class Options(Record, frozen=True, kw_only=True, rename="kebab", forbid_unknown_
     profiler_rules: dict[str, Any] | tuple[Any, ...] | None = None
     requirements: str | None = None
     rules: str | None = None
+    monitor: bool | None = None
+    disable_profiler: bool | None = None
     checkpoints: str | None = None
     env: dict[str, str | bool | int | float] = {}
     stop_after: str | float | None = None
@@ -143,6 +147,8 @@ def from_file(text: str, path: Path) -> dict[str, Any]:
 def joined(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of both sources; *second* wins option by option, within a table name by name."""
     options = {**first, **second}
+    if any(option in second for option in OPPOSITES):
+        options = {name: value for name, value in options.items() if name in second or name not in OPPOSITES}
     for option in TABLE_OPTIONS:
         if option in first and option in second:
             options[option] = {**first[option], **second[option]}

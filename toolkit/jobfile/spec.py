@@ -136,6 +136,7 @@ def complete(
             profiler_rules=list(asked.profiler_rules)
             if isinstance(asked.profiler_rules, tuple)
             else asked.profiler_rules,
+            monitor=_monitor(asked, origin),
             environment={name: _text(value) for name, value in asked.env.items()},
         ),
         source=source,
@@ -192,6 +193,15 @@ def _groups(asked: Options, origin: Origin) -> tuple[Group, ...]:
         groups.append(Group(name=group.name, hosts=hosts, instance_type=group.instance_type))
         first += group.hosts
     return tuple(groups)
+
+
+def _monitor(asked: Options, origin: Origin) -> bool | None:
+    """Return whether the job wants the system monitor, None if it does not say."""
+    disabled = asked.disable_profiler
+    if asked.monitor is not None and asked.monitor == disabled:
+        message = f"expected {str(not disabled).lower()}, as disable-profiler says, found {str(asked.monitor).lower()}"
+        raise ContractError(message, where=origin.of("monitor"), hint="Give one of the two.")
+    return asked.monitor if disabled is None else not disabled
 
 
 def _channel(name: str, value: str | ChannelOptions, origin: Origin) -> Channel:

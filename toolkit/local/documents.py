@@ -82,6 +82,7 @@ def environment(asked: JobFile, setup: HostSetup, own: Mapping[str, str], region
         kept["OMP_NUM_THREADS"] = str(max(1, setup.cpus // ranks))
     if "TOOLKIT_LOG_PROGRESS" in own:  # How the console of `toolkit run` shows progress bars.
         kept["TOOLKIT_LOG_PROGRESS"] = own["TOOLKIT_LOG_PROGRESS"]
+    kept["TOOLKIT_MONITOR"] = own.get("TOOLKIT_MONITOR") or ("off" if asked.spec.monitor is False else "on")
     kept.setdefault("TOOLKIT_LOG_FAILURE", "brief")  # The summary names the failure's cause.
     if asked.spec.processes_per_host:
         kept["TOOLKIT_PROCESSES_PER_HOST"] = str(asked.spec.processes_per_host)

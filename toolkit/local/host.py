@@ -3,9 +3,6 @@
 import os
 import re
 import signal
-from collections.abc import Iterator
-from pathlib import Path
-from typing import IO
 
 from toolkit.local import collect, containers
 from toolkit.local.display import marked_block
@@ -13,8 +10,8 @@ from toolkit.local.progress import HostProgress
 from toolkit.local.report import last_values
 from toolkit.local.stage import Staged
 from toolkit.local.stream import HostStream
-from toolkit.metrics.file import decoded
 from toolkit.metrics.sample import Sample
+from toolkit.metrics.tail import SampleReader
 from toolkit.platforms.sagemaker.variables import BASE_DIR
 from toolkit.supervise.children import send_all, spawn
 from toolkit.supervise.kernel import descendants, marked, prctl
@@ -113,27 +110,3 @@ class ContainedHost(Host):
     def vanish(self) -> None:
         """Have the engine send SIGKILL to every process in the container."""
         containers.kill(self.staged.container, self.staged.environ)
-
-
-class SampleReader:
-    """Reads each line of a growing metrics.jsonl once."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._offset = 0
-
-    def new(self) -> Iterator[Sample]:
-        """Yield the samples written since the last call."""
-        try:
-            with self._path.open("rb") as file:
-                file.seek(self._offset)
-                yield from decoded(self._whole(file))
-        except OSError:
-            return  # The file does not exist (yet).
-
-    def _whole(self, file: IO[bytes]) -> Iterator[bytes]:
-        for line in file:
-            if not line.endswith(b"\n"):
-                return  # `train` has not written the rest of the line yet.
-            self._offset += len(line)
-            yield line

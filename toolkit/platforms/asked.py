@@ -282,6 +282,7 @@ def _joined(spec: JobSpec, given: _Given, place: Place, places: Folders) -> JobS
         checkpoints=own.checkpoints or spec.checkpoints,
         rules=own.rules,
         profiler_rules=own.profiler_rules,
+        monitor=own.monitor,
         environment=own.environment,
         shown=msgspec.structs.replace(
             spec.shown,

@@ -10,6 +10,7 @@ from toolkit.errors import ContractError
 from toolkit.job.cluster import Cluster
 from toolkit.job.job import Folders, Job
 from toolkit.job.machine import Machine
+from toolkit.job.monitor import Monitor
 from toolkit.job.spec import JobSpec
 from toolkit.job.strategy import Strategy
 from toolkit.job.variables import shared_names
@@ -83,6 +84,7 @@ def assemble(
         log_level=spec.log_level,
         stop_within_s=_stop_within_s(place, ours, machine),
         stopped_is_success=place.stopped_is_success,
+        monitor=_monitor(spec, ours),
         sidecar="" if ours.kubeflow_progress == "off" else place.sidecar,
     )
 
@@ -154,6 +156,15 @@ def _metric_definitions(spec: JobSpec, ours: Settings) -> tuple[tuple[str, str],
     from toolkit.metrics import presets
 
     return *own, *presets.definitions(ours.metric_presets, "TOOLKIT_METRIC_PRESETS")
+
+
+def _monitor(spec: JobSpec, ours: Settings) -> Monitor | None:
+    """Return the system monitor: TOOLKIT_MONITOR decides, else the job file, else profilerconfig.json."""
+    asked = spec.monitor if ours.monitor is None else ours.monitor in ("on", "1")
+    if not (spec.profiler is not None if asked is None else asked):
+        return None
+    monitor = spec.profiler or Monitor()
+    return msgspec.structs.replace(monitor, interval_s=ours.monitor_interval_s or monitor.interval_s)
 
 
 def _stop_within_s(place: Place, ours: Settings, machine: Machine) -> float:

@@ -18,6 +18,11 @@ def cpus(root: Path) -> int:
     return max(1, min([len(os.sched_getaffinity(0)), *map(int, _quotas(root))]))
 
 
+def quota_cores(root: Path) -> float | None:
+    """Return the cores that this container's limit allows, None if it has no limit."""
+    return min(_quotas(root), default=None)
+
+
 def memory_bytes(root: Path) -> int:
     """Return the memory of this host or, if less, of this container; 0 if it cannot be found out."""
     limits = list(_memory_limits(root))
@@ -56,8 +61,8 @@ def oom_kills(root: Path) -> int | None:
     Version 2 counts in memory.events (oom_kill), version 1 in memory.oom_control (oom_kill, Linux 4.13).
     """
     for file in (
-        *(group / "memory.events" for group in _groups(root, "")),
-        *(group / "memory.oom_control" for group in _groups(root, "memory")),
+        *(group / "memory.events" for group in groups(root, "")),
+        *(group / "memory.oom_control" for group in groups(root, "memory")),
     ):
         for line in _read(file).splitlines():
             name, _, count = line.partition(" ")
@@ -69,8 +74,8 @@ def oom_kills(root: Path) -> int | None:
 def memory_peak_bytes(root: Path) -> int | None:
     """Return the most memory this process's control group has held, None if the kernel does not say."""
     for file in (
-        *(group / "memory.peak" for group in _groups(root, "")),
-        *(group / "memory.max_usage_in_bytes" for group in _groups(root, "memory")),
+        *(group / "memory.peak" for group in groups(root, "")),
+        *(group / "memory.max_usage_in_bytes" for group in groups(root, "memory")),
     ):
         if (peak := _read(file)).isdigit():
             return int(peak)
@@ -87,11 +92,11 @@ def fabric(root: Path) -> Literal["tcp", "efa", "infiniband"]:
 
 def _quotas(root: Path) -> Iterator[float]:
     """Yield each limit of cores on the way from this process's group to the root."""
-    for folder in _groups(root, ""):
+    for folder in groups(root, ""):
         quota, _, period = _read(folder / "cpu.max").partition(" ")
         if quota.isdigit() and period.strip().isdigit():
             yield int(quota) / int(period)
-    for folder in _groups(root, "cpu"):
+    for folder in groups(root, "cpu"):
         quota, period = _read(folder / "cpu.cfs_quota_us"), _read(folder / "cpu.cfs_period_us")
         if quota.isdigit() and period.isdigit():  # "-1" is no limit.
             yield int(quota) / int(period)
@@ -99,16 +104,16 @@ def _quotas(root: Path) -> Iterator[float]:
 
 def _memory_limits(root: Path) -> Iterator[int]:
     """Yield each limit of memory on the way from this process's group to the root ("max" is none)."""
-    for folder in _groups(root, ""):
+    for folder in groups(root, ""):
         if (limit := _read(folder / "memory.max")).isdigit():
             yield int(limit)
-    for folder in _groups(root, "memory"):
+    for folder in groups(root, "memory"):
         if (limit := _read(folder / "memory.limit_in_bytes")).isdigit():
             yield int(limit)
 
 
-def _groups(root: Path, controller: str) -> Iterator[Path]:
-    """Yield the folders of this process's group for *controller* ("" for version 2) and of its parents."""
+def groups(root: Path, controller: str) -> Iterator[Path]:
+    """Yield the folders of this process's control group for *controller* ("" for version 2) and of its parents."""
     mount = root / CGROUPS / controller
     for line in _read(root / "proc/self/cgroup").splitlines():
         _, controllers, group = line.split(":", 2)

@@ -14,7 +14,7 @@ class Rules(Protocol):
     def ruled(self) -> Ruled | None:
         """Why a rule ends the job; None while none does."""
 
-    def started(self, rank: int, pid: int) -> None:
+    def started(self, rank: int, local_rank: int | None, pid: int) -> None:
         """Note that *rank* runs as process *pid*."""
 
     def rest_s(self) -> float | None:

@@ -183,7 +183,7 @@ class Processes:
             self._files.append(file)
         self.add(process, pid)
         if home.rules is not None and process.rank is not None:
-            home.rules.started(process.rank, pid)
+            home.rules.started(process.rank, process.local_rank, pid)
 
     def _leave_ranks(self, why: str) -> None:
         self._note(f"{why}: ranks are left to {self.spec.name}")

@@ -6,6 +6,7 @@ from pathlib import Path
 import msgspec
 
 from toolkit import status_pages
+from toolkit.job.job import Job
 from toolkit.job.plan import ProcessSpec
 from toolkit.job.variables import fitting
 from toolkit.log import Log
@@ -21,6 +22,11 @@ LAUNCHER_ADDS_BYTES = 16384
 def marked(spec: ProcessSpec, run_folder: Path) -> ProcessSpec:
     """Return *spec* with the variable that marks it as a process of this run."""
     return msgspec.structs.replace(spec, environ={**spec.environ, MARKER: run_folder.name})
+
+
+def measured(job: Job) -> dict[str, str]:
+    """Return the variable by which the start-up hook measures the steps of ranks, if the job has a monitor."""
+    return {"TOOLKIT_STEP_TIMES": "on"} if job.monitor is not None else {}
 
 
 def fitted(spec: ProcessSpec, run_folder: Path, stacks: Path | None, more: dict[str, str], log: Log) -> ProcessSpec:

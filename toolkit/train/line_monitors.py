@@ -3,6 +3,7 @@ it."""
 
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from toolkit.errors import ContractError
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from toolkit.metrics.sample import Sample
     from toolkit.rules.document import Rule
     from toolkit.rules.event import RuleEvent
+    from toolkit.train.monitored import Monitored
     from toolkit.train.step_times import StepTimes
 
 # The exit codes of rules by action: "stop" has that of a hang; "no-retry" means that another try will not help
@@ -33,8 +35,11 @@ class LineMonitors:
     attempt according to the samples.
     """
 
-    def __init__(self, job: Job, log: Log, step_times: "StepTimes | None" = None) -> None:
+    def __init__(
+        self, job: Job, log: Log, step_times: "StepTimes | None" = None, run_folder: Path | None = None
+    ) -> None:
         self._job = job
+        self._monitored = _monitored(job, run_folder, log)
         self._log = log
         self._step_times = step_times
         self.ruled: Ruled | None = None
@@ -82,6 +87,8 @@ class LineMonitors:
         self.close()
         if self._step_times is not None:
             self._step_times.again()
+        if self._monitored is not None:
+            self._monitored.again()
         self._begin(again=True)
 
     def monitor(self, rank: int | None, host: str) -> LineMonitor | None:
@@ -96,8 +103,10 @@ class LineMonitors:
 
         return see
 
-    def started(self, rank: int, pid: int) -> None:
+    def started(self, rank: int, local_rank: int | None, pid: int) -> None:
         """Note that *rank* runs as process *pid*."""
+        if self._monitored is not None:
+            self._monitored.started(rank, local_rank, pid)
         if self._step_times is not None:
             self._step_times.started(rank, pid)
 
@@ -105,6 +114,8 @@ class LineMonitors:
         """Return the seconds until `tick` is due, None if the rules depend only on lines."""
         now_s = time.monotonic()
         waits = [wait for each in self._nexts if (wait := each(now_s)) is not None]
+        if self._monitored is not None:
+            waits.append(self._monitored.rest_s(now_s))
         return min(waits, default=None)
 
     def tick(self) -> None:
@@ -112,11 +123,15 @@ class LineMonitors:
         now_s = time.monotonic()
         for each in self._tickers:
             self._heed(each(now_s))
+        if self._monitored is not None:
+            self._monitored.look(now_s)
 
     def close(self) -> None:
-        """Write the samples that are still held."""
+        """Write the samples that are still held, and log the monitor's last findings."""
         for close in self._closers:
             close()
+        if self._monitored is not None:
+            self._monitored.last_look()
 
     def _add_metrics(self, *, warns: bool) -> None:
         from toolkit.metrics import capture, definition, file, guard, warn
@@ -170,3 +185,11 @@ class LineMonitors:
             code = EXIT_CODES.get(event.action)
             if code is not None and self.ruled is None:
                 self.ruled = Ruled(exit_code=code, at_ns=time.monotonic_ns(), text=text, rank=event.rank)
+
+
+def _monitored(job: Job, run_folder: Path | None, log: Log) -> "Monitored | None":
+    if job.monitor is None or run_folder is None:
+        return None
+    from toolkit.train.monitored import Monitored  # 5 ms, which only a job with a monitor pays.
+
+    return Monitored(job, run_folder, log)

@@ -5,15 +5,16 @@ from pathlib import Path
 import toolkit
 from toolkit.job.job import Job
 from toolkit.job.plan import ProcessSpec, StopPolicy
+from toolkit.log import Log
 from toolkit.supervise.asking import STATUS_FOLDER
 
 
-def beside(job: Job, run_folder: Path) -> tuple[ProcessSpec, ...]:
-    """Return the processes to run beside the script of *job* on this host."""
-    return tuple(process for make in _TABLE for process in make(job, run_folder))
+def beside(job: Job, run_folder: Path, attempt: int, log: Log) -> tuple[ProcessSpec, ...]:
+    """Return the processes to run beside the script of *job* on this host, in its *attempt*, counted from 1."""
+    return tuple(process for make in _TABLE for process in make(job, run_folder, attempt, log))
 
 
-def _sidecar(job: Job, run_folder: Path) -> tuple[ProcessSpec, ...]:
+def _sidecar(job: Job, run_folder: Path, _attempt: int, _log: Log) -> tuple[ProcessSpec, ...]:
     """Return the process that reports the running job to the platform; only the leader has one."""
     if not job.sidecar or not job.cluster.is_leader:
         return ()
@@ -40,4 +41,27 @@ def _sidecar(job: Job, run_folder: Path) -> tuple[ProcessSpec, ...]:
     )
 
 
-_TABLE = (_sidecar,)
+def _monitor(job: Job, run_folder: Path, attempt: int, log: Log) -> tuple[ProcessSpec, ...]:
+    """Return the system monitor, if the job has one. On a full disk it runs without."""
+    if job.monitor is None:
+        return ()
+    from toolkit.train import monitored
+
+    try:
+        config = monitored.write_config(job, job.monitor, run_folder, attempt)
+    except OSError as error:
+        log.warning(f"{run_folder}: {error.strerror}; the system monitor does not run")
+        return ()
+    return (
+        ProcessSpec(
+            name="monitor",
+            argv=(job.interpreter, "-I", "-m", "toolkit.monitor", str(config)),
+            environ=job.environ,
+            cwd=run_folder,
+            stop=StopPolicy(),
+            optional=True,
+        ),
+    )
+
+
+_TABLE = (_sidecar, _monitor)

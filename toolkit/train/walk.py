@@ -31,7 +31,7 @@ from toolkit.supervise.signals import Interrupted, Signals
 from toolkit.train import ending, hangs, outcomes, plugin, requirements, within
 from toolkit.train.attempts import Attempts
 from toolkit.train.console import console
-from toolkit.train.environment import MARKER, fitted, marked
+from toolkit.train.environment import MARKER, fitted, marked, measured
 from toolkit.train.line_monitors import LineMonitors
 from toolkit.train.outcomes import OomWatch
 from toolkit.train.services import beside
@@ -147,7 +147,7 @@ def _run(job: Job, signals: Signals, outlets: Outlets, log: Log, *, terminal: bo
         linked = len(job.cluster.hosts) > 1 and job.settings.link == "on"
         with signals.interrupting():
             step_times = _step_times(job, run_folder, linked=linked)
-            line_monitors = LineMonitors(job, log, step_times)
+            line_monitors = LineMonitors(job, log, step_times, run_folder)
             if linked:
                 # Sockets and hashes: 8 ms, which only a job with several hosts pays.
                 from toolkit.train.coordinator import Coordinator
@@ -240,9 +240,10 @@ def _attempt(
     """Run an attempt on this host and return its outcome; a ToolkitError becomes an outcome, too."""
     stacks = supervisor.hang.prepared if supervisor.hang is not None else None
     try:
-        main = fitted(phase.main, supervisor.run_folder, stacks, attempts.environ, log)
+        more = {**attempts.environ, **measured(job)}
+        main = fitted(phase.main, supervisor.run_folder, stacks, more, log)
         log.info(f"Invoking script with the following command: {_shown(main.argv, log)}")
-        services = (*phase.services, *beside(job, supervisor.run_folder))
+        services = (*phase.services, *beside(job, supervisor.run_folder, attempts.number + 1, log))
         services = tuple(marked(each, supervisor.run_folder) for each in services)
         ended = supervisor.run(msgspec.structs.replace(phase, main=main, services=services))
         assert ended is not None

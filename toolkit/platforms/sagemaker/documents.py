@@ -2,9 +2,9 @@
 
 Three are required: hyperparameters.json, inputdataconfig.json and resourceconfig.json
 (https://docs.aws.amazon.com/sagemaker/latest/dg/your-algorithms-training-algo-running-container.html, 2026-08).
-Two more are optional: metric-definition-regex.json and checkpointconfig.json. Their formats are not documented, so if
-one has another format, `train` warns and ignores it: a job must not fail because of a file that its user neither wrote
-nor sees.
+Three more are optional: metric-definition-regex.json, checkpointconfig.json and profilerconfig.json. Their formats are
+not documented, so if one has another format, `train` warns and ignores it: a job must not fail because of a file that
+its user neither wrote nor sees.
 """
 
 import json
@@ -62,14 +62,24 @@ class CheckpointConfig(Record, frozen=True, kw_only=True, rename="pascal"):
     local_path: str | None = None
 
 
+class ProfilerConfig(Record, frozen=True, kw_only=True, rename="pascal"):
+    """profilerconfig.json, as the request's ProfilerConfig; the parameters' values are texts."""
+
+    disable_profiler: bool = False
+    profiling_interval_in_milliseconds: int | float | str | None = None
+    profiling_parameters: dict[str, Any] | None = None
+
+
 class Documents(Record, frozen=True, kw_only=True):
-    """The content of the documents; `raw_channels`: the channels unchanged, to show to scripts."""
+    """The content of the documents; `raw_channels`: the channels unchanged, to show to scripts. `profiler` None: there
+    is no profilerconfig.json."""
 
     hyperparameters: dict[str, Any]
     channels: dict[str, ChannelConfig]
     raw_channels: dict[str, Any]
     metric_definitions: tuple[tuple[str, str], ...]
     checkpoints: CheckpointConfig
+    profiler: ProfilerConfig | None = None
 
 
 def read(folder: Path, log: Log, *, required: bool = True) -> Documents:
@@ -91,6 +101,7 @@ def read(folder: Path, log: Log, *, required: bool = True) -> Documents:
         raw_channels=raw_channels,
         metric_definitions=_metric_definitions(folder / "metric-definition-regex.json", log),
         checkpoints=_checkpoints(folder / "checkpointconfig.json", log),
+        profiler=_profiler(folder / "profilerconfig.json", log),
     )
 
 
@@ -192,6 +203,14 @@ def _checkpoints(file: Path, log: Log) -> CheckpointConfig:
     except ContractError as error:
         log.warning(f"{error} (going on with the usual folder for checkpoints)")
         return CheckpointConfig()
+
+
+def _profiler(file: Path, log: Log) -> ProfilerConfig | None:
+    try:
+        return typed(load(file) or {}, ProfilerConfig, file) if file.exists() else None
+    except ContractError as error:
+        log.warning(f"{error} (going on without the monitor that it may ask for)")
+        return None
 
 
 def _expectation(message: str, found: Any) -> str:

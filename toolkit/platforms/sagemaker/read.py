@@ -14,6 +14,7 @@ from toolkit.errors import ContractError
 from toolkit.job.cluster import Group
 from toolkit.job.job import Channel, Folders, Job, Shown
 from toolkit.job.machine import Machine
+from toolkit.job.monitor import Monitor
 from toolkit.job.spec import JobSpec
 from toolkit.job.strategy import Strategy, StrategyName
 from toolkit.log import Log, level_named
@@ -172,6 +173,7 @@ def asked_for(
         channels=_channels(written, places),
         metric_definitions=written.metric_definitions,
         checkpoints=_checkpoints(places, written, log),
+        profiler=_profiler(places, written, log),
         defaults=_torch_version(environ),
         region=source.text("sagemaker_region") or _region(environ),
         log_level=_log_level(framework, environ, log),
@@ -320,6 +322,14 @@ def _checkpoints(places: Folders, written: Documents, log: Log) -> Path | None:
         return asked
     log.warning(f"checkpointconfig.json: LocalPath {asked} cannot be written to; using {places.checkpoints}")
     return None
+
+
+def _profiler(places: Folders, written: Documents, log: Log) -> Monitor | None:
+    if written.profiler is None:
+        return None
+    from toolkit.platforms.sagemaker import profiling
+
+    return profiling.monitor(written.profiler, places, log.warning)
 
 
 def _region(environ: Mapping[str, str]) -> str:

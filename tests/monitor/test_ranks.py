@@ -1,0 +1,89 @@
+"""CPU and memory of real processes: a rank and its children."""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from toolkit.monitor import processes
+from toolkit.monitor.sources.ranks import Ranks
+
+# A rank with a forked worker, which burns a core under the name that torch gives a loader's workers.
+RANK = """
+import multiprocessing, sys
+def work():
+    with open("/proc/self/comm", "w") as comm:
+        comm.write("pt_data_worker")
+    while True:
+        sum(range(10000))
+if __name__ == "__main__":
+    multiprocessing.get_context("fork").Process(target=work, daemon=True).start()
+    print("started", flush=True)
+    sys.stdin.read()
+"""
+
+
+@contextmanager
+def running(program: str) -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"started\n"
+        yield process
+    finally:
+        process.communicate()
+
+
+def named(ranks: Ranks) -> dict[str, float]:
+    values = ranks.values(time.monotonic())
+    return dict(zip([column.name for column in ranks.columns], values, strict=True))
+
+
+def test_a_loaders_worker_counts_for_its_rank_and_for_the_loader() -> None:
+    with running(RANK) as process:
+        ranks = Ranks()
+        ranks.add(3, process.pid, time.monotonic())
+        ends_s = time.monotonic() + 60
+        found = named(ranks)
+        while found["rank/3/loader_cpu_percent"] < 5 and time.monotonic() < ends_s:
+            time.sleep(0.05)
+            found = named(ranks)
+
+        assert found["rank/3/loader_cpu_percent"] >= 5
+        assert found["rank/3/cpu_percent"] >= found["rank/3/loader_cpu_percent"]
+        assert found["rank/3/loader_workers"] == 1
+        assert found["rank/3/memory_bytes"] > 4 << 20
+        assert ranks.any_lives()
+
+    assert not ranks.any_lives()
+    assert all(value != value for value in named(ranks).values())
+
+
+def test_a_process_that_has_taken_the_pid_is_another_one() -> None:
+    process = processes.Process(os.getpid())
+    found = process.read()
+    assert found is not None
+
+    process._started = found.started - 1
+
+    assert process.read() is None
+    assert process.ended
+
+
+def test_a_name_with_brackets_and_spaces_is_read_whole() -> None:
+    numbers = " ".join(str(number) for number in range(1, 51))
+    found = processes.parse(f"77 (a) b (c) S {numbers}".encode())
+
+    assert found is not None
+    assert (found.name, found.state, found.parent) == (b"a) b (c", b"S", 1)
+    assert found.cpu_s == (11 + 12) / processes.TICKS_PER_S
+
+
+def test_ancestors_lead_to_the_first_process() -> None:
+    with running("print('started', flush=True); import sys; sys.stdin.read()") as process:
+        found = processes.ancestors(process.pid)
+
+    assert found[0] == os.getpid()
+    assert processes.ancestors(2**31 - 1) == []

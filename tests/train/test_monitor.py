@@ -1,0 +1,141 @@
+"""The system monitor beside a job, as `train` starts it."""
+
+import os
+
+import numpy
+import pytest
+
+from tests.train.base import Base
+from toolkit.series import machine, samples, steps
+
+# Burns a core until the monitor has taken some ten samples of this rank.
+SAMPLED = """
+import glob, os, time
+here = os.environ["SM_OUTPUT_DIR"] + "/monitor"
+def sampled():
+    return sum(os.stat(p).st_size for p in glob.glob(here + "/samples/*") if b"rank/0/" in open(p, "rb").read())
+ends_s, before = time.monotonic() + 60, sampled()
+while sampled() < before + 5000 and time.monotonic() < ends_s:
+    sum(range(10000))
+"""
+# The pid of this job's monitor, None if there is none.
+FINDS = """
+import glob, os, signal, time
+def monitor():
+    for folder in glob.glob("/proc/[0-9]*"):
+        try:
+            if os.environ["SAGEMAKER_BASE_DIR"].encode() in open(folder + "/environ", "rb").read():
+                if b"toolkit.monitor" in open(folder + "/cmdline", "rb").read():
+                    return int(folder[6:])
+        except OSError:
+            pass
+"""
+KILLS = """
+os.kill(monitor(), signal.SIGKILL)
+while monitor() is not None:
+    time.sleep(0.01)
+print("no monitor", flush=True)
+"""
+# Waits until the monitor catches SIGTERM, so that it will write its end.
+READY = """
+def caught():
+    status = open(f"/proc/{monitor()}/status").read() if monitor() else ""
+    return status and int(status.partition("SigCgt:")[2].split()[0], 16) >> signal.SIGTERM - 1 & 1
+ends_s = time.monotonic() + 60
+while not caught() and time.monotonic() < ends_s:
+    time.sleep(0.01)
+"""
+
+
+def test_a_job_with_the_monitor_leaves_samples_of_its_rank_and_says_what_was_measured(base: Base) -> None:
+    base.program(SAMPLED)
+
+    done = base.train(TOOLKIT_MONITOR="1", TOOLKIT_MONITOR_INTERVAL_S="0.1")
+
+    assert done.status == 0, done
+    found = samples.read(base.output / "monitor/samples")
+    names = {column.name for column in found.columns}
+    assert {"cpu/all/used_percent", "memory/container/used_bytes", "rank/0/cpu_percent"} <= names
+    assert numpy.nanmax(found.series("rank/0/cpu_percent").high) > 10
+    about = machine.read(base.output / "monitor/monitor.json")
+    assert about is not None
+    assert (about.host, about.interval_s, about.attempt, about.notes) == ("algo-1", 0.1, 1, ())
+    assert about.end_s is not None
+    assert about.machine.cores == len(os.sched_getaffinity(0))
+    assert about.own.samples >= 2
+    assert "monitor:" not in done.log
+
+
+def test_without_the_setting_nothing_is_measured(base: Base) -> None:
+    base.program("import os; assert 'TOOLKIT_STEP_TIMES' not in os.environ")
+
+    done = base.train()
+
+    assert done.status == 0, done
+    assert not (base.output / "monitor").exists()
+
+
+def test_the_job_goes_on_if_the_monitor_is_killed(base: Base) -> None:
+    base.program(SAMPLED + FINDS + KILLS)
+
+    done = base.train(TOOLKIT_MONITOR="1", TOOLKIT_MONITOR_INTERVAL_S="0.1")
+
+    assert done.status == 0, done
+    assert "no monitor" in done.log
+    assert done.outcome["status"] == "succeeded"
+    assert len(samples.read(base.output / "monitor/samples").columns) > 10
+
+
+def test_the_job_goes_on_if_the_monitor_cannot_write(base: Base) -> None:
+    base.output.mkdir(parents=True)
+    (base.output / "monitor").write_text("in the way")
+    base.program(FINDS + READY)
+
+    done = base.train(TOOLKIT_MONITOR="1")
+
+    assert done.status == 0, done
+    assert f"{base.output}/monitor" in done.log
+    assert done.succeeded
+
+
+def test_each_attempt_is_measured_and_its_heartbeats_are_steps(base: Base) -> None:
+    base.program(
+        "from toolkit import status\nfor step in (1, 2): status.heartbeat(step)\n"
+        f"{SAMPLED}\nraise SystemExit(os.environ['TOOLKIT_RESTART_COUNT'] == '0')"
+    )
+
+    done = base.train(TOOLKIT_MONITOR="1", TOOLKIT_MONITOR_INTERVAL_S="0.1", TOOLKIT_RESTARTS="1")
+
+    assert done.status == 0, done
+    about = machine.read(base.output / "monitor/monitor.json")
+    assert about is not None
+    assert about.attempt == 2
+    table = steps.read(base.output / "monitor/steps")
+    assert {(int(rank), int(attempt)) for rank, attempt in zip(table.rank, table.attempt, strict=True)} == {
+        (0, 1),
+        (0, 2),
+    }
+
+
+@pytest.mark.torch
+def test_the_steps_of_a_torch_job_are_measured(base: Base) -> None:
+    base.program(
+        SAMPLED
+        + """
+import torch
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(20):
+    optimizer.zero_grad()
+    model(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+"""
+    )
+
+    done = base.train(TOOLKIT_MONITOR="1", TOOLKIT_MONITOR_INTERVAL_S="0.1")
+
+    assert done.status == 0, done
+    table = steps.read(base.output / "monitor/steps")
+    assert list(table.step) == list(range(1, 21))
+    assert table.ranks == (0,)
+    assert (table.backward_s > 0).all()

@@ -1,0 +1,37 @@
+"""Reads a metrics.jsonl that still grows."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+from toolkit.metrics.file import decoded
+from toolkit.metrics.sample import Sample
+
+
+class SampleReader:
+    """Reads each line of a growing metrics.jsonl once. *from_end*: without those that are there already."""
+
+    def __init__(self, path: Path, *, from_end: bool = False) -> None:
+        self._path = path
+        self._offset = 0
+        if from_end:
+            for _ in self.new():
+                pass
+
+    def new(self) -> Iterator[Sample]:
+        """Yield the samples written since the last call."""
+        try:
+            if self._path.stat().st_size <= self._offset:
+                return
+            with self._path.open("rb") as file:
+                file.seek(self._offset)
+                yield from decoded(self._whole(file))
+        except OSError:
+            return  # The file does not exist (yet).
+
+    def _whole(self, file: IO[bytes]) -> Iterator[bytes]:
+        for line in file:
+            if not line.endswith(b"\n"):
+                return  # `train` has not written the rest of the line yet.
+            self._offset += len(line)
+            yield line

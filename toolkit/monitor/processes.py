@@ -1,0 +1,102 @@
+"""CPU time and memory of processes, and who is whose child: /proc/PID/stat and its neighbours (proc_pid_stat(5))."""
+
+import os
+from typing import NamedTuple
+
+from toolkit.monitor.kept_file import KeptFile
+
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+class Stat(NamedTuple):
+    """`started`: ticks since the boot, tells a process from a later one with its pid. `state`: "Z" has ended."""
+
+    name: bytes
+    state: bytes
+    parent: int
+    cpu_s: float
+    started: int
+    resident_bytes: int
+
+
+def parse(text: bytes) -> Stat | None:
+    """Return what *text*, the content of /proc/PID/stat, says. The name, in brackets, may hold any character."""
+    start, end = text.find(b"("), text.rfind(b")")
+    fields = text[end + 2 :].split(None, 22)
+    if start < 0 or len(fields) < 22:
+        return None
+    return Stat(
+        name=text[start + 1 : end],
+        state=fields[0],
+        parent=int(fields[1]),
+        cpu_s=(int(fields[11]) + int(fields[12])) / TICKS_PER_S,
+        started=int(fields[19]),
+        resident_bytes=int(fields[21]) * PAGE_BYTES,
+    )
+
+
+class Process:
+    """One process, read again and again. `ended`: its pid is free, or another process has it."""
+
+    def __init__(self, pid: int, root: str = "/") -> None:
+        self.pid = pid
+        self._folder = f"{root}/proc/{pid}"
+        self._file = KeptFile(f"{self._folder}/stat")
+        self._started: int | None = None
+        self.ended = False
+        self.read()
+
+    def read(self) -> Stat | None:
+        """Return its state now, None once it has ended."""
+        found = None if self.ended else parse(self._file.read())
+        if found is None or found.state in b"ZX" or self._started not in (None, found.started):
+            self.ended = True
+            self._file.close()
+            return None
+        self._started = found.started
+        return found
+
+    def private_bytes(self) -> int:
+        """Return its memory without pages that other processes may share."""
+        fields = _read(f"{self._folder}/statm").split()
+        return (int(fields[1]) - int(fields[2])) * PAGE_BYTES if len(fields) > 2 else 0
+
+    def command(self) -> bytes:
+        """Return its command line, the arguments separated by NUL."""
+        return _read(f"{self._folder}/cmdline")
+
+    def children(self, *, of_all_threads: bool = False) -> list[int]:
+        """Return the pids of its children: those that its main thread started, or any thread."""
+        threads = [str(self.pid)]
+        if of_all_threads:
+            try:
+                threads = os.listdir(f"{self._folder}/task")
+            except OSError:
+                threads = []
+        return [int(pid) for thread in threads for pid in _read(f"{self._folder}/task/{thread}/children").split()]
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def ancestors(pid: int, root: str = "/") -> list[int]:
+    """Return the pids of *pid*'s parent, its parent, and so on; empty if it does not live."""
+    found: list[int] = []
+    while len(found) < 64 and (stat := parse(_read(f"{root}/proc/{pid}/stat"))) is not None and stat.parent > 0:
+        pid = stat.parent
+        found.append(pid)
+    return found
+
+
+def _read(path: str) -> bytes:
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return b""
+    try:
+        return os.read(fd, 1 << 16)
+    except OSError:
+        return b""
+    finally:
+        os.close(fd)

@@ -1,0 +1,36 @@
+"""The ranks of this host as `train` lists them in the run's folder: "RANK LOCAL_RANK PID" a line, as they start."""
+
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+
+class Listed(NamedTuple):
+    """`local_rank` is -1 where the launcher does not give one."""
+
+    rank: int
+    local_rank: int
+    pid: int
+
+
+class Roster:
+    """Reads lines that were added to the list since the last look."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = os.fspath(path)
+        self._read_bytes = 0
+
+    def new(self) -> list[Listed]:
+        """Return the ranks that were added since the last call."""
+        try:
+            if os.stat(self._path).st_size <= self._read_bytes:
+                return []
+            with open(self._path, "rb") as file:
+                file.seek(self._read_bytes)
+                text = file.read()
+        except OSError:
+            return []
+        whole = text[: text.rfind(b"\n") + 1]
+        self._read_bytes += len(whole)
+        lines = (line.split() for line in whole.splitlines())
+        return [Listed(*map(int, words)) for words in lines if len(words) == 3]

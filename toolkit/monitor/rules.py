@@ -1,0 +1,68 @@
+"""The live rules: what is measured goes into a sliding window, and what they find comes out."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from toolkit.diagnosis import configuration
+from toolkit.diagnosis.evidence import Machine
+from toolkit.diagnosis.live import Live
+from toolkit.diagnosis.window import Window
+from toolkit.metrics.sample import Sample
+from toolkit.series.column import Column
+from toolkit.series.finding import Finding
+from toolkit.series.steps import Step
+
+
+class Rules:
+    """The rules of one host over its newest measurements. *raw*: rule configurations as the job gave them."""
+
+    def __init__(
+        self,
+        raw: Any,
+        columns: Sequence[Column],
+        *,
+        host: str,
+        start_s: float,
+        interval_s: float,
+        machine: Machine,
+        note: Callable[[str], None],
+    ) -> None:
+        """Raises ContractError: *raw* is no list of rule configurations."""
+        asked = configuration.read(raw, "the job's profiler rules")
+        for each in asked.notes:
+            note(each)
+        self._columns = tuple(columns)
+        names = [column.name for column in columns]
+        self._window = Window(names, host=host, start_s=start_s, interval_s=interval_s, machine=machine)
+        self._live = Live(self._window, asked.configurations)
+
+    def sample(self, time_s: float, columns: Sequence[Column], row: Sequence[float]) -> None:
+        """Add a sample."""
+        if tuple(columns) != self._columns:
+            self._columns = tuple(columns)
+            self._window.set_columns([column.name for column in columns])
+        self._window.sample(time_s, row)
+
+    def steps(self, new: Sequence[Step]) -> None:
+        """Add steps."""
+        for step in new:
+            self._window.step(
+                step.rank,
+                step.step,
+                step.end_s,
+                step.step_s,
+                step.data_s,
+                step.forward_s,
+                step.backward_s,
+                step.optimizer_s,
+                step.checkpoint_s,
+            )
+
+    def metrics(self, new: Sequence[Sample]) -> None:
+        """Add values of metrics."""
+        for sample in new:
+            self._window.metric(sample.name, sample.value, sample.time_s, sample.rank, sample.step)
+
+    def look(self, now_s: float, *, ended: bool = False) -> list[Finding]:
+        """Return what is new at *now_s*, since the epoch."""
+        return self._live.look(now_s, ended=ended)

@@ -1,0 +1,141 @@
+"""CPU and memory of each rank of this host, with its children, and the CPU of its data loader's workers.
+
+A rank's own counters are read with every sample, those of its children once a second: eight ranks with eight workers
+each would otherwise cost as much as 64 cores.
+"""
+
+from toolkit.monitor.processes import Process, Stat
+from toolkit.monitor.source import BYTES, NAN, PERCENT, column
+from toolkit.series.column import Column
+
+# CPU times are counted in ticks of 10 ms: in a shorter time, as right after the start, their rate says nothing.
+SHORTEST_S = 0.05
+CHILDREN_S = 1.0
+# Children of any thread; most are started by the main thread, which is looked at every CHILDREN_S.
+ALL_THREADS_S = 30.0
+DEEPEST = 4
+# The name that torch gives a worker (torch/utils/data/_utils/worker.py, 2.13).
+LOADER = b"pt_data_worker"
+# Children that Python's multiprocessing starts for itself.
+_NO_LOADERS = (b"resource_tracker", b"forkserver")
+
+
+class _Child:
+    """A descendant of a rank. `is_loader`: a worker of its data loader, or another forked copy of the rank."""
+
+    def __init__(self, process: Process, stat: Stat, rank_command: bytes) -> None:
+        self.process = process
+        self.cpu_s = stat.cpu_s
+        command = process.command()
+        forked = command == rank_command or b"multiprocessing.spawn" in command or b"multiprocessing-fork" in command
+        self.is_loader = stat.name.startswith(LOADER) or (forked and not any(name in command for name in _NO_LOADERS))
+
+
+class _Rank:
+    def __init__(self, number: int, pid: int, now_s: float, root: str) -> None:
+        self.number = number
+        self.process = Process(pid, root)
+        self._root = root
+        stat = self.process.read()
+        self._cpu_s = stat.cpu_s if stat is not None else 0.0
+        self._at_s = self._children_at_s = now_s
+        self._all_at_s = now_s
+        self._command = self.process.command()
+        self._children: dict[int, _Child] = {}
+        self._children_percent = self._loader_percent = 0.0
+        self._children_bytes = 0
+
+    def values(self, now_s: float) -> tuple[float, ...]:
+        """Return CPU, memory, the loader's CPU and its number of workers; NaN once it has ended."""
+        stat = self.process.read()
+        if stat is None:
+            self._forget(set())
+            return NAN, NAN, NAN, NAN
+        passed_s = now_s - self._at_s
+        own = 100.0 * (stat.cpu_s - self._cpu_s) / passed_s if passed_s > SHORTEST_S else NAN
+        self._cpu_s, self._at_s = stat.cpu_s, now_s
+        if now_s - self._children_at_s >= CHILDREN_S:
+            self._look_at_children(now_s)
+        return (
+            own + self._children_percent,
+            float(stat.resident_bytes + self._children_bytes),
+            self._loader_percent,
+            float(sum(child.is_loader for child in self._children.values())),
+        )
+
+    def _look_at_children(self, now_s: float) -> None:
+        passed_s = now_s - self._children_at_s
+        self._children_at_s = now_s
+        of_all = now_s - self._all_at_s >= ALL_THREADS_S
+        self._all_at_s = now_s if of_all else self._all_at_s
+        self._find(of_all_threads=of_all)
+        used_s = loader_s = 0.0
+        held_bytes = 0
+        gone = set()
+        for pid, child in self._children.items():
+            stat = child.process.read()
+            if stat is None:
+                gone.add(pid)
+                continue
+            grown_s = stat.cpu_s - child.cpu_s
+            child.cpu_s = stat.cpu_s
+            used_s += grown_s
+            loader_s += grown_s if child.is_loader else 0.0
+            held_bytes += child.process.private_bytes()
+        self._forget(self._children.keys() - gone)
+        self._children_percent = 100.0 * used_s / passed_s
+        self._loader_percent = 100.0 * loader_s / passed_s
+        self._children_bytes = held_bytes
+
+    def _find(self, *, of_all_threads: bool) -> None:
+        """Add the descendants that are not known yet."""
+        level = [self.process, *(child.process for child in self._children.values())]
+        for _ in range(DEEPEST):
+            found = []
+            for parent in level:
+                for pid in parent.children(of_all_threads=of_all_threads):
+                    if pid not in self._children:
+                        process = Process(pid, self._root)
+                        stat = process.read()
+                        if stat is not None:
+                            self._children[pid] = _Child(process, stat, self._command)
+                            found.append(process)
+            level = found
+
+    def _forget(self, kept: set[int]) -> None:
+        for pid in self._children.keys() - kept:
+            self._children.pop(pid).process.close()
+        if not kept:
+            self._children_percent = self._loader_percent = 0.0
+            self._children_bytes = 0
+
+
+class Ranks:
+    """The ranks that `train` has started on this host. `add` takes each as it is known."""
+
+    def __init__(self, root: str = "/") -> None:
+        self._root = root
+        self._ranks: dict[int, _Rank] = {}
+        self.columns: tuple[Column, ...] = ()
+
+    def add(self, number: int, pid: int, now_s: float) -> None:
+        """Measure rank *number*, which runs as *pid*."""
+        self._ranks[number] = _Rank(number, pid, now_s, self._root)
+        self.columns = tuple(each for rank in sorted(self._ranks) for each in _columns(rank))
+
+    def any_lives(self) -> bool:
+        """True while a rank lives."""
+        return any(rank.process.read() is not None for rank in self._ranks.values())
+
+    def values(self, now_s: float) -> list[float]:
+        """See Source. CPU in percent of one core."""
+        return [value for number in sorted(self._ranks) for value in self._ranks[number].values(now_s)]
+
+
+def _columns(rank: int) -> tuple[Column, ...]:
+    return (
+        column(f"rank/{rank}/cpu_percent", PERCENT),
+        column(f"rank/{rank}/memory_bytes", BYTES),
+        column(f"rank/{rank}/loader_cpu_percent", PERCENT),
+        column(f"rank/{rank}/loader_workers"),
+    )

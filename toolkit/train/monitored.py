@@ -1,0 +1,97 @@
+"""`train`'s side of the system monitor: its configuration, the ranks that it measures, and what it found."""
+
+import os
+from pathlib import Path
+
+import msgspec
+
+from toolkit.job.job import Job
+from toolkit.job.monitor import Monitor
+from toolkit.job.monitor_config import NAME, RANKS, MonitorConfig
+from toolkit.log import Log
+from toolkit.series import findings
+from toolkit.supervise.asking import STATUS_FOLDER
+
+EVERY_S = 1.0
+
+
+def write_config(job: Job, monitor: Monitor, run_folder: Path, attempt: int) -> Path:
+    """Write what the monitor of this attempt needs to know; return the file.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    has_gpus = job.machine.accelerator == "nvidia" or Path("/dev/nvidiactl").exists()
+    config = MonitorConfig(
+        monitor=monitor,
+        host=job.cluster.current,
+        attempt=attempt,
+        output=job.folders.output,
+        ranks=run_folder / RANKS,
+        status=run_folder / STATUS_FOLDER,
+        cores=job.machine.cpus,
+        gpus=(job.interpreter, "-I", "-m", "toolkit.monitor.gpu.child") if has_gpus else (),
+    )
+    path = run_folder / NAME
+    path.touch(0o600)
+    path.write_bytes(msgspec.json.encode(config, enc_hook=os.fspath))
+    return path
+
+
+class Monitored:
+    """Lists ranks for the monitor as they start, and logs what it finds. An error here never disturbs the job."""
+
+    def __init__(self, job: Job, run_folder: Path, log: Log) -> None:
+        self._log = log
+        self._ranks = run_folder / RANKS
+        self._findings = job.folders.output / "monitor" / findings.NAME
+        self._looked_s = 0.0
+        try:
+            self._read_bytes = self._findings.stat().st_size  # Of an earlier run.
+        except OSError:
+            self._read_bytes = 0
+
+    def again(self) -> None:
+        """Begin another attempt: its monitor must not measure the ranks of the last one."""
+        try:
+            self._ranks.unlink(missing_ok=True)
+        except OSError as error:
+            self._log.warning(f"{self._ranks}: {error.strerror}")
+
+    def started(self, rank: int, local_rank: int | None, pid: int) -> None:
+        """List a rank that runs as *pid*."""
+        try:
+            with self._ranks.open("ab", buffering=0) as file:
+                file.write(f"{rank} {-1 if local_rank is None else local_rank} {pid}\n".encode())
+        except OSError:
+            pass  # A full disk: the monitor measures the host without this rank.
+
+    def rest_s(self, now_s: float) -> float:
+        """Return the seconds until `look` is due."""
+        return max(self._looked_s + EVERY_S - now_s, 0.0)
+
+    def look(self, now_s: float) -> None:
+        """Log what the monitor has found since the last look, a line each, if a look is due."""
+        if self.rest_s(now_s) > 0:
+            return
+        self._looked_s = now_s
+        self.last_look()
+
+    def last_look(self) -> None:
+        """Log what the monitor has found since the last look."""
+        try:
+            if self._findings.stat().st_size <= self._read_bytes:
+                return
+            with self._findings.open("rb") as file:
+                file.seek(self._read_bytes)
+                text = file.read()
+        except OSError:
+            return  # It has found nothing yet.
+        whole = text[: text.rfind(b"\n") + 1]
+        self._read_bytes += len(whole)
+        for found in findings.decoded(whole):
+            line = f"finding {found.rule}: {found.text}"
+            if found.action == "record":
+                self._log.info(line)
+            else:
+                self._log.warning(line)

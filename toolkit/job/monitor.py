@@ -26,11 +26,11 @@ class DebuggerFiles(Record, frozen=True, kw_only=True):
 class Monitor(Record, frozen=True, kw_only=True):
     """The system monitor of a job.
 
-    `interval_s`: the time between two samples. `rules`: profiler rule configurations as the job gave them, a table or
-    the list of an SDK's request, None: ProfilerReport. `parameters`: ProfilingParameters as they were given.
+    `interval_s`: the time between two samples. `rules`: profiler rule configurations as the SDK writes them in
+    its request; none means ProfilerReport. `parameters`: ProfilingParameters as they were given.
     """
 
     interval_s: float = INTERVAL_S
     debugger: DebuggerFiles | None = None
-    rules: Any = None
+    rules: tuple[dict[str, Any], ...] = ()
     parameters: dict[str, Any] = {}

@@ -28,7 +28,7 @@ class Rules:
         note: Callable[[str], None],
     ) -> None:
         """Raises ContractError: *raw* is no list of rule configurations."""
-        asked = configuration.read(raw, "the job's profiler rules")
+        asked = configuration.read(raw or None, "the job's profiler rules")
         for each in asked.notes:
             note(each)
         self._columns = tuple(columns)

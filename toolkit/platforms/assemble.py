@@ -17,6 +17,7 @@ from toolkit.job.variables import shared_names
 from toolkit.log import Log
 from toolkit.metrics.definition import pairs
 from toolkit.platforms.place import ENGINE_STOP_WITHIN_S, Place
+from toolkit.platforms.profiler_rules import profiler_rules
 from toolkit.platforms.sagemaker import variables, write
 from toolkit.platforms.sagemaker.documents import load
 from toolkit.settings import Settings
@@ -164,7 +165,11 @@ def _monitor(spec: JobSpec, ours: Settings) -> Monitor | None:
     if not (spec.profiler is not None if asked is None else asked):
         return None
     monitor = spec.profiler or Monitor()
-    return msgspec.structs.replace(monitor, interval_s=ours.monitor_interval_s or monitor.interval_s)
+    return msgspec.structs.replace(
+        monitor,
+        interval_s=ours.monitor_interval_s or monitor.interval_s,
+        rules=profiler_rules(spec, ours),
+    )
 
 
 def _stop_within_s(place: Place, ours: Settings, machine: Machine) -> float:

@@ -25,6 +25,7 @@ COMMANDS = {
     "metrics": "try metric definitions on a log",
     "rules": "try log rules on a log",
     "render": "write the manifest that runs a job file on Kubernetes, Slurm or Compose",
+    "compare": "set jobs side by side: savings, throughput, loss, epochs, steps and findings",
     "scale": "scale learning rate and weight decay to a new batch size",
     "docs": "show a page of the documentation, as messages name them (docs/failures.md)",
     "mpi-agent": "start mpirun's daemon on a host, in place of ssh (HOST COMMAND...): that host's train runs it",

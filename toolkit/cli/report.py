@@ -46,7 +46,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--price",
-        type=_price,
+        type=price,
         metavar="PER_HOUR",
         help="what one host costs in an hour; the ledger is then in money, too",
     )
@@ -121,11 +121,12 @@ def _json(page: "Page", _to_console: bool) -> str:
 WRITERS: dict[str, Callable[["Page", bool], str]] = {"html": _html, "text": _text, "markdown": _markdown, "json": _json}
 
 
-def _price(word: str) -> float:
+def price(word: str) -> float:
+    """The type of an argument that is a price."""
     try:
-        price = float(word)
+        value = float(word)
     except ValueError:
-        price = math.nan
-    if not (math.isfinite(price) and price >= 0):
+        value = math.nan
+    if not (math.isfinite(value) and value >= 0):
         raise argparse.ArgumentTypeError(f"expected a price, a number of 0 or more, found {word!r}")
-    return price
+    return value

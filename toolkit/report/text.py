@@ -108,6 +108,8 @@ class TextWriter:
     def _chart(self, chart: Chart) -> list[str]:
         lines = self._wrapped(_title(chart.title, chart.y))
         room = self._width - self._label - 4
+        if chart.style == "bars" and all(len(line.x) == 1 for line in chart.lines):
+            return [*lines, *self._bar_each(chart, room)]
         ends = _ends(x for line in chart.lines for x in line.x)
         for line in [each for each in chart.lines if each.shown][:MOST_ROWS]:
             lines.append(f"  {_cut(line.name, self._label - 1):<{self._label}}{self._spark(line, ends, room)}")
@@ -118,6 +120,15 @@ class TextWriter:
         if ends and ends[0] != ends[1]:
             lines += self._under(_axis(chart.x, ends))
         return lines + self._marks(chart.marks, chart.x)
+
+    def _bar_each(self, chart: Chart, room: int) -> Iterator[str]:
+        """Yield a lying bar for each line of one value, all from 0 and to the same scale."""
+        top = max((line.mean[0] for line in chart.lines), default=0.0)
+        for line in chart.lines:
+            value = line.mean[0]
+            cells = round(value / top * (room - 12)) if top > 0 and value > 0 else 0
+            name = _cut(line.name, self._label - 1)
+            yield f"  {name:<{self._label}}{self._bars[-1] * cells} {shown(value)}"
 
     def _spark(self, line: Line, ends: tuple[float, float] | None, room: int) -> str:
         """Return *line* as a row of bars, each the greatest value of its part of the x axis."""

@@ -1,0 +1,119 @@
+"""`toolkit compare NATIVE_JOB OPTIMISED_JOB ...`: savings, throughput, loss, epochs, steps, findings side by side."""
+
+import argparse
+import os
+import sys
+import time
+from pathlib import Path
+
+from toolkit.cli.parser import Parser, one_of
+from toolkit.cli.report import ENDINGS, WRITERS, price
+from toolkit.errors import UserError
+from toolkit.log import Log
+
+PAGE = "compare.html"
+EPILOG = """\
+The first job is the native one: all percentages are of it. JOB is a job's folder, any /opt/ml or /opt/ml/output, or a
+name that `toolkit jobs` shows. Example: toolkit compare jobs/native jobs/compiled -o -
+"""
+
+
+def add(parser: Parser) -> None:
+    """Declare the arguments."""
+    parser.wrong = UserError.exit_code
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = EPILOG
+    parser.add_argument("native", metavar="NATIVE_JOB", help="the job as it was")
+    parser.add_argument("optimised", metavar="OPTIMISED_JOB", nargs="+", help="the job after a change")
+    parser.add_argument(
+        "--epochs",
+        metavar="N[,N...]",
+        type=_numbers,
+        help="epochs of the jobs, one number for all or one for each, where their files do not say it",
+    )
+    parser.add_argument(
+        "--gpus",
+        metavar="N[,N...]",
+        type=_numbers,
+        help="GPUs of all hosts of the jobs, as --epochs; else the monitor's",
+    )
+    parser.add_argument("--price", metavar="PER_HOUR", type=price, help="what one host costs in an hour")
+    parser.add_argument(
+        "-o", "--output", metavar="FILE", help=f"write to this file, - for standard output (default: {PAGE} for html)"
+    )
+    parser.add_argument(
+        "--format",
+        type=one_of(WRITERS),
+        metavar="NAME",
+        help=f"{', '.join(WRITERS)} (default: by the ending of FILE; text for -, else html)",
+    )
+
+
+def run(arguments: argparse.Namespace, log: Log) -> int:  # noqa: ARG001 - every command is called alike
+    """Write the page; return 0.
+
+    Raises:
+        UserError: a folder holds no job, or a list of numbers does not fit the jobs.
+    """
+    from toolkit import jobs
+    from toolkit.local.catalogue import find
+    from toolkit.report.compare.measured import labels, measure
+    from toolkit.report.compare.page import build
+
+    now_s = time.time()
+    words = (arguments.native, *arguments.optimised)
+    read = [
+        jobs.read(Path(word) if Path(word).is_dir() else find(word, os.environ, Path.cwd()), now_s=now_s)
+        for word in words
+    ]
+    epochs = _each("--epochs", arguments.epochs, len(words))
+    gpus = _each("--gpus", arguments.gpus, len(words))
+    measured = [
+        measure(job, label, now_s=now_s, epochs=epochs[at], gpus=gpus[at])
+        for at, (job, label) in enumerate(zip(read, labels(read), strict=True))
+    ]
+    page = build(measured, now_s=now_s, price=arguments.price)
+    form, target = _asked(arguments)
+    text = WRITERS[form](page, target is None)
+    if target is None:
+        sys.stdout.write(text)
+        return 0
+    part = target.with_name(f".{target.name}.part")
+    part.write_text(text, encoding="utf-8")
+    part.replace(target)  # A reader never sees half of it.
+    print(f"{page.title}: {page.status.upper()}\n{page.summary}\n{target}")
+    return 0
+
+
+def _asked(arguments: argparse.Namespace) -> tuple[str, Path | None]:
+    """Return the format, and the file to write, None for standard output."""
+    asked: str | None = arguments.output
+    if asked is None:
+        form = arguments.format or "html"
+        return form, Path(PAGE) if form == "html" else None
+    if asked == "-":
+        return arguments.format or "text", None
+    return arguments.format or ENDINGS.get(Path(asked).suffix.lower(), "html"), Path(asked)
+
+
+def _numbers(word: str) -> tuple[int, ...]:
+    try:
+        found = tuple(int(each) for each in word.split(","))
+    except ValueError:
+        found = (0,)
+    if min(found) < 1:
+        raise argparse.ArgumentTypeError(f"expected whole numbers of at least 1, as 300 or 300,210, found {word!r}")
+    return found
+
+
+def _each(option: str, given: tuple[int, ...] | None, jobs: int) -> tuple[int | None, ...]:
+    """Return *given* for each of so many *jobs*: one number is for all.
+
+    Raises:
+        UserError: there are neither one nor as many numbers as jobs.
+    """
+    if given is None:
+        return (None,) * jobs
+    if len(given) not in (1, jobs):
+        raise UserError(f"{option}: expected 1 number or {jobs}, one for each job, found {len(given)}")
+    return given * jobs if len(given) == 1 else given

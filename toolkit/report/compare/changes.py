@@ -1,0 +1,40 @@
+"""Pure: which findings of the native job are cleared in another one, which are still there, and which are new."""
+
+from collections.abc import Iterable, Sequence
+
+from toolkit.report.compare.measured import Measured
+from toolkit.report.model import Block, Column, Table, Words
+from toolkit.series.finding import Finding
+
+Key = tuple[str, str]
+NO_MONITOR = "{job} has no findings file: its monitor was off (TOOLKIT_MONITOR=1 turns it on)."
+
+
+def blocks(native: Measured, others: Sequence[Measured]) -> list[Block]:
+    """Return the table of findings, by rule and subject."""
+    jobs = (native, *others)
+    made: list[Block] = [
+        Words(text=NO_MONITOR.format(job=job.label))
+        for job in jobs
+        if not any((host.monitor / "monitor.json").is_file() for host in job.job.hosts)
+    ]
+    before = _by_key(native.findings)
+    rows: list[tuple[str | float | int | None, ...]] = []
+    for other in others:
+        after = _by_key(other.findings)
+        for key in sorted(before.keys() | after.keys()):
+            state = "still there" if key in before and key in after else "cleared" if key in before else "new"
+            shown = after.get(key) or before[key]
+            rows.append((other.label, " ".join(key).strip(), state, shown.text))
+    if rows:
+        columns = tuple(Column(name=name) for name in ("job", "finding", "state", "what was found"))
+        note = "Findings are the same if rule and subject are. Cleared: only in the native job; the text is from there."
+        made.append(Table(id="findings-table", title="Findings", columns=columns, rows=tuple(rows), note=note))
+    elif not made:
+        made.append(Words(text="Neither job has a finding.", tone="good"))
+    return made
+
+
+def _by_key(findings: Iterable[Finding]) -> dict[Key, Finding]:
+    """Return the newest finding of each rule and subject."""
+    return {(each.rule, each.subject): each for each in findings}

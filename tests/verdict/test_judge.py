@@ -745,7 +745,11 @@ def test_needs_that_were_not_met_are_all_named() -> None:
 @pytest.mark.parametrize(
     ("ended", "text"),
     [
-        (seen(stop=(TERM, 4)), "stopped by SIGTERM before train began"),
+        (seen(stop=(TERM, 4)), "stopped by SIGTERM before the script began"),
+        (
+            msgspec.structs.replace(seen(stop=(TERM, 4)), attempt=2),
+            "stopped by SIGTERM before attempt 2 of the script began",
+        ),
         (seen(process("script", 5, 0, signalled=True), stop=(TERM, 4)), "stopped by SIGTERM; the script ended with 0"),
         (
             seen(process("script", 5, 7, signalled=True), stop=(TERM, 4)),

@@ -133,6 +133,7 @@ class Ruled(Record, frozen=True, kw_only=True):
 class Ended(Record, frozen=True, kw_only=True):
     """What the supervisor observed of a phase: the input of the verdict.
 
+    `attempt`: of the script, 0 for the first.
     `tails`: by process name, the last 64 KiB of stderr and of stdout, in this order. `last_on`: by process name, to
     which of them it wrote last ("both": too close in time). `raised`: the exceptions that the rank hook recorded;
     `raised_by_children`: those of processes that the script started itself.
@@ -145,6 +146,7 @@ class Ended(Record, frozen=True, kw_only=True):
     """
 
     phase: str
+    attempt: int = 0
     failure: PhaseFailure
     command: tuple[str, ...]
     exits: tuple[Exit, ...]

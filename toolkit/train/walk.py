@@ -247,7 +247,8 @@ def _attempt(
         services = tuple(marked(each, supervisor.run_folder) for each in services)
         ended = supervisor.run(msgspec.structs.replace(phase, main=main, services=services))
         assert ended is not None
-        outcome = outcomes.of_end(job, msgspec.structs.replace(ended, memory=memory()))
+        ended = msgspec.structs.replace(ended, memory=memory(), attempt=attempts.number)
+        outcome = outcomes.of_end(job, ended)
         return (
             outcome if job.plugin is None else plugin.with_its_own_text(outcome, supervisor.run_folder / STATUS_FOLDER)
         )

@@ -365,7 +365,8 @@ def _stopped(job: Job, ended: Ended) -> Outcome:
     code = 0 if well and job.stopped_is_success else exit_codes.of_signal(number)
     name = signal_name(number)
     if not ended.exits:
-        what = f"stopped by {name} before {ended.phase} began"
+        script = f"attempt {ended.attempt} of the script" if ended.attempt else "the script"
+        what = f"stopped by {name} before {ended.phase if ended.phase == INSTALL else script} began"
     elif well:
         what = f"stopped by {name}; the script ended with 0"
     else:

@@ -14,6 +14,7 @@ from toolkit.job.spec import JobSpec
 from toolkit.job.strategy import Strategy
 from toolkit.jobfile import options, text
 from toolkit.jobfile.spec import JobFile, Kill, LocalRun
+from toolkit.platforms.sagemaker.write import distribution_flags
 
 HERE = Path("/job")
 DIGITS = ["--hosts", "2", "--processes-per-host", "1", "--distribution", "pytorchddp", "--hyperparameter", "epochs=5"]
@@ -352,6 +353,16 @@ def test_a_file_that_this_python_cannot_read_names_only_formats_that_it_can(
         options.from_file("", Path(name))
 
     assert caught.value.hint.endswith(told)
+
+
+def test_of_several_distributions_the_first_is_used_and_the_others_are_kept_for_the_warning_of_train() -> None:
+    several = {"torch_distributed": {"enabled": True}, "mpi": {"enabled": True}, "horovod": {"enabled": False}}
+
+    asked = of("t.py", "--distribution", json.dumps(several))
+
+    assert (asked.spec.strategy.name, asked.spec.strategy.ignored) == ("mpi", ("torch_distributed",))
+    flags = {name for name, value in distribution_flags(asked).items() if name.endswith("_enabled") and value}
+    assert flags == {"sagemaker_mpi_enabled", "sagemaker_torch_distributed_enabled"}
 
 
 def test_distributions_have_the_names_that_torch_gives_them() -> None:

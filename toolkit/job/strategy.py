@@ -97,13 +97,15 @@ STRATEGIES: dict[StrategyName, StrategyRow] = {
 class Strategy(Record, frozen=True, kw_only=True):
     """How a job's ranks are started.
 
-    `processes_per_host` None: one for each device. `processes`: the total, None: the sum over all hosts;
-    `processes_from`: the document and key of the total. `mpirun_options`: the user's options, as one text, as
-    SageMaker's SDK sends them. `instance_type`: as the SDK sends it, "" if it does not. `model_parallel`: the
-    parameters of SageMaker's model parallel library, None: the job does not use it.
+    `ignored`: other strategies that the job enables, too. `processes_per_host` None: one for each device.
+    `processes`: the total, None: the sum over all hosts; `processes_from`: the document and key of the total.
+    `mpirun_options`: the user's options, as one text, as SageMaker's SDK sends them. `instance_type`: as the SDK sends
+    it, "" if it does not. `model_parallel`: the parameters of SageMaker's model parallel library, None: the job does
+    not use it.
     """
 
     name: StrategyName = "script"
+    ignored: tuple[StrategyName, ...] = ()
     processes_per_host: int | None = None
     processes: int | None = None
     processes_from: str = ""

@@ -45,10 +45,12 @@ def strategy_of(
     named = _checked(asked, groups, origin)
     entries = {name: _entry(asked, row.sdk_keys) for name, row in STRATEGIES.items() if row.sdk_keys}
     parallel = _entry(asked, (SMDISTRIBUTED, "modelparallel"))
-    name: StrategyName = next((name for name, entry in entries.items() if entry.enabled), "script")
+    name: StrategyName
+    name, *ignored = [name for name, entry in entries.items() if entry.enabled] or ["script"]
     entry = entries.get(name, _Entry())
     strategy = Strategy(
         name=name,
+        ignored=tuple(ignored),
         processes_per_host=entry.processes_per_host,
         mpirun_options=entry.custom_mpi_options,
         model_parallel=parallel.parameters if parallel.enabled else None,
@@ -66,6 +68,8 @@ def dictionary(strategy: Strategy, groups: tuple[str, ...]) -> dict[str, Any]:
         if strategy.mpirun_options:
             entry["custom_mpi_options"] = strategy.mpirun_options
         _put(made, STRATEGIES[strategy.name].sdk_keys, entry)
+        for name in strategy.ignored:
+            _put(made, STRATEGIES[name].sdk_keys, {"enabled": True})
     if strategy.model_parallel is not None:
         _put(made, (SMDISTRIBUTED, "modelparallel"), {"enabled": True, "parameters": strategy.model_parallel})
     return made | ({GROUPS: list(groups)} if groups else {})

@@ -51,6 +51,7 @@ def assemble(
     strategy = _strategy(spec, cluster, place)
     _warn_of_strangers(cluster, ours, log)
     _warn_of_shared_names(spec, log)
+    _warn_of_several_strategies(spec.strategy, log)
     return Job(
         name=spec.name or place.name,
         settings=msgspec.structs.replace(
@@ -127,6 +128,14 @@ def _warn_of_shared_names(spec: JobSpec, log: Log) -> None:
     told += [f"hyperparameters {sentence}" for sentence in shared_names("hp", spec.hyperparameters)]
     for sentence in told:
         log.warning(f"{sentence}. Rename one of them; SM_TRAINING_ENV holds both")
+
+
+def _warn_of_several_strategies(asked: Strategy, log: Log) -> None:
+    if asked.ignored:
+        log.warning(
+            f"the job enables several distributions: {', '.join((asked.name, *asked.ignored))}. {asked.name} is used."
+            " Enable one of them"
+        )
 
 
 def _strategy(spec: JobSpec, cluster: Cluster, place: Place) -> Strategy:

@@ -535,6 +535,16 @@ def test_of_several_launchers_the_first_of_the_order_is_chosen(
     base.write(hyperparameters={f"sagemaker_{flag}_enabled": "true" for flag in flags})
 
     assert base.read().strategy.name == strategy
+    assert ("the job enables several distributions: " in base.heard()) is (len(flags) > 1)
+
+
+def test_a_distribution_that_is_not_used_is_named_in_a_warning(base: Base) -> None:
+    base.write(hyperparameters={"sagemaker_mpi_enabled": "true", "sagemaker_torch_distributed_enabled": "true"})
+
+    base.read()
+
+    warning = "the job enables several distributions: mpi, torch_distributed. mpi is used. Enable one of them"
+    assert base.heard() == f"[toolkit] warning: {warning}\n"
 
 
 @pytest.mark.parametrize("off", ["false", "False", "", "0", "null", False, None])

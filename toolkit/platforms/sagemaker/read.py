@@ -16,7 +16,7 @@ from toolkit.job.job import Channel, Folders, Job, Shown
 from toolkit.job.machine import Machine
 from toolkit.job.monitor import Monitor
 from toolkit.job.spec import JobSpec
-from toolkit.job.strategy import Strategy, StrategyName
+from toolkit.job.strategy import Strategy
 from toolkit.log import Log, level_named
 from toolkit.platforms.assemble import assemble, check_passable
 from toolkit.platforms.folders import BASE, below
@@ -277,13 +277,14 @@ def _is_framework(name: str) -> bool:
 
 def _strategy(source: _Source, over: Strategy | None) -> Strategy:
     """Return how the hyperparameters start ranks; *over*'s values win."""
-    flagged: StrategyName = next((name for name, flag in parameters.FLAGS.items() if source.is_on(flag)), "script")
-    over = over or Strategy(name=flagged)
+    flagged = tuple(name for name, flag in parameters.FLAGS.items() if source.is_on(flag))
+    over = over or (Strategy(name=flagged[0], ignored=flagged[1:]) if flagged else Strategy())
     if over.name == "script":
         return Strategy()
     processes = parameters.PROCESSES
     return Strategy(
         name=over.name,
+        ignored=over.ignored,
         processes_per_host=over.processes_per_host or source.count(parameters.PROCESSES_PER_HOST),
         processes=source.count(processes),
         processes_from=f"{source.file.name}: $.{processes}",

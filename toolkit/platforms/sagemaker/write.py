@@ -38,9 +38,9 @@ def distribution_flags(asked: "JobFile") -> dict[str, Any]:
     strategy = asked.spec.strategy
     flags: dict[str, Any] = {}
     if strategy.name != "script":
-        flags[parameters.FLAGS[strategy.name]] = True
+        flags |= {parameters.FLAGS[name]: True for name in (strategy.name, *strategy.ignored)}
     if strategy.model_parallel is not None:
-        flags[parameters.FLAGS["smddp"]] = strategy.name == "smddp"
+        flags.setdefault(parameters.FLAGS["smddp"], False)
         flags[parameters.MODEL_PARALLEL] = strategy.model_parallel
     if strategy.name in TYPED or strategy.model_parallel is not None:
         flags[parameters.INSTANCE_TYPE] = asked.first_type

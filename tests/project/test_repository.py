@@ -189,6 +189,13 @@ def test_the_scripts_are_executable_and_are_shells_or_python() -> None:
     assert wrong == []
 
 
+def test_the_linter_sees_every_python_script() -> None:
+    scripts = [path for path in tracked() if not path.suffix and path.read_bytes().startswith(b"#!/usr/bin/env python")]
+
+    assert scripts
+    assert sorted(str(path.relative_to(ROOT)) for path in scripts) == PYPROJECT["tool"]["ruff"]["extend-include"]
+
+
 def test_the_wheel_is_pure_small_and_holds_the_package_alone(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()

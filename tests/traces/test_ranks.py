@@ -99,15 +99,8 @@ def test_a_kernel_that_only_one_trace_has_is_a_change() -> None:
 
 @pytest.mark.torch
 def test_real_ranks_tell_who_sleeps_and_who_waits(tmp_path: Path) -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc-per-node=2",
-        "script.py",
-        tmp_path,
-    ]
+    launch = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
+    command = (*launch, "script.py", str(tmp_path))
     (tmp_path / "script.py").write_text(SCRIPT)
     environ = {**os.environ, "OMP_NUM_THREADS": "1", "KINETO_LOG_LEVEL": "6"}
     done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=240)

@@ -6,6 +6,7 @@ series of the same window has the same x; then a column's values are unpacked, w
 which are kept for the next question.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -13,7 +14,7 @@ from toolkit.series.arrays import numpy
 from toolkit.series.column import Column
 from toolkit.series.levels import GROUP, LEVELS
 from toolkit.series.reduction import Grid, gaps, order, uncovered
-from toolkit.series.segments import Segment, Table, load
+from toolkit.series.segments import ArrayTable, Rows, Segment, load
 
 if TYPE_CHECKING:
     from toolkit.series.reduction import Floats
@@ -102,12 +103,20 @@ def read(folder: Path) -> Samples:
     return Samples(load(folder))
 
 
+def of_arrays(columns: Sequence[Column], times: "Floats", values: "Any") -> Samples:
+    """Return samples that are in memory: `values[row][column]` was measured at `times[row]`, in seconds."""
+    np = numpy()
+    segment = Segment(tuple(columns))
+    segment.tables[0] = ArrayTable(np.asarray(times, "f8"), np.asarray(values, "<f4").reshape(len(times), -1))
+    return Samples([segment])
+
+
 class _Answer:
     """The rows that answer for a window, ascending, and the columns that were unpacked last."""
 
     def __init__(self, segments: list[Segment], start_s: float, end_s: float, finest: int) -> None:
         np = numpy()
-        self._picked: list[tuple[Segment, Table, Any]] = []
+        self._picked: list[tuple[Segment, Rows, Any]] = []
         self._unpacked: dict[int, tuple[int, Any]] = {}
         times, weights, usual = [], [], []
         for segment in segments:

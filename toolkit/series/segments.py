@@ -3,7 +3,7 @@
 import os
 import zlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import msgspec
 
@@ -14,6 +14,21 @@ from toolkit.series.levels import GROUP
 
 if TYPE_CHECKING:
     from toolkit.series.reduction import Floats
+
+
+class Rows(Protocol):
+    """The rows of one level. `level`: the seconds of a row, 0 for raw values."""
+
+    level: int
+
+    def times(self) -> "Floats":
+        """Return the start of each row; of raw values, their time."""
+
+    def counts(self) -> "Floats":
+        """Return how many samples each row stands for."""
+
+    def values(self, group: int, rows: "Any") -> "Any":
+        """Return float32 [column of *group*][mean, low, high][row] of *rows*, ascending indexes of rows."""
 
 
 class _Piece(NamedTuple):
@@ -110,13 +125,39 @@ class Table:
         return np.frombuffer(planes, "u1").reshape(4, -1).T.copy().view("<f4").reshape(shape)
 
 
+class ArrayTable:
+    """Raw values in memory as a table: `values[row][column]`."""
+
+    level = 0
+
+    def __init__(self, times: "Floats", values: "Any") -> None:
+        self._times = times
+        self._values = values
+
+    def times(self) -> "Floats":
+        """Return the time of each row."""
+        return self._times
+
+    def counts(self) -> "Floats":
+        """Return that each row stands for one sample."""
+        np = numpy()
+        found: Floats = np.ones(len(self._times))
+        return found
+
+    def values(self, group: int, rows: "Any") -> "Any":
+        """Return float32 [column of *group*][mean, low, high][row] of *rows*."""
+        np = numpy()
+        part = self._values[rows, group * GROUP : (group + 1) * GROUP]
+        return np.repeat(part.T[:, None, :], 3, axis=1)
+
+
 class Segment:
     """What one writer wrote with one list of columns."""
 
     def __init__(self, columns: tuple[Column, ...]) -> None:
         self.columns = columns
         self.index = {column.name: number for number, column in enumerate(columns)}
-        self.tables: dict[int, Table] = {}
+        self.tables: dict[int, Rows] = {}
 
 
 def load(folder: Path) -> list[Segment]:
@@ -143,6 +184,7 @@ def _take(path: Path, fd: int, found: dict[tuple[str, tuple[Column, ...]], Segme
     key = (path.name.partition("-")[0], header.columns)
     segment = found.setdefault(key, Segment(header.columns))
     table = segment.tables.setdefault(header.level, Table(header.level, len(header.columns)))
+    assert isinstance(table, Table)
     # Raw blocks are all alike: the first says where all are.
     after = next(scanned, None)
     rest = [] if after is None else [after] if header.level == 0 else [after, *scanned]

@@ -5,7 +5,7 @@ import re
 from datetime import datetime, timezone
 
 from toolkit.report.model import Block, Cell, Chart, Column, HeatMap, Lines, Page, Shares, Table, Words
-from toolkit.report.text import moment, shown
+from toolkit.report.text import headed, moment, shown
 
 WORDS = {"good": "", "plain": "", "warn": "**Warning:** ", "bad": ""}
 MOST_LINES = 30  # Of a log: a comment is read, not searched.
@@ -65,10 +65,10 @@ def _table(table: Table) -> str:
 
 
 def _grid(columns: tuple[Column, ...], rows: list[tuple[Cell, ...]]) -> str:
-    heads = [escaped(f"{column.name} ({column.unit})" if column.unit else column.name) for column in columns]
+    heads = [escaped(headed(column)) for column in columns]
     numeric = [all(isinstance(row[at], int | float | None) for row in rows) for at in range(len(columns))]
     lines = [heads, ["---:" if each else "---" for each in numeric]]
-    lines += [[escaped(shown(cell)) for cell in row] for row in rows]
+    lines += [[escaped(shown(cell, column.unit)) for cell, column in zip(row, columns, strict=True)] for row in rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
@@ -82,8 +82,7 @@ def _shares(shares: Shares) -> str:
 
 
 def _chart(chart: Chart) -> str:
-    unit = f" ({chart.y.unit})" if chart.y.unit else ""
-    names = ("line", "first", "least", "greatest", "last")
+    names = ("first", "least", "greatest", "last")
     rows: list[tuple[Cell, ...]] = []
     for line in chart.lines:
         finite = [value for value in line.mean if math.isfinite(value)]
@@ -93,13 +92,13 @@ def _chart(chart: Chart) -> str:
             rows.append((line.name, finite[0], low, high, finite[-1]))
     if not rows:
         return ""
-    grid = _grid(tuple(Column(name=name) for name in names), rows[:MOST_ROWS])
+    columns = (Column(name="line"), *(Column(name=name, unit=chart.y.unit) for name in names))
+    grid = _grid(columns, rows[:MOST_ROWS])
     marks = [f"- {moment(mark.start, chart.x)}: {escaped(mark.text)}" for mark in chart.marks]
-    return "\n\n".join([f"**{escaped(chart.title)}{unit}**", grid, *(["\n".join(marks)] if marks else [])])
+    return "\n\n".join([f"**{escaped(chart.title)}**", grid, *(["\n".join(marks)] if marks else [])])
 
 
 def _heat_map(heat: HeatMap) -> str:
-    unit = f" ({heat.value.unit})" if heat.value.unit else ""
     rows: list[tuple[Cell, ...]] = []
     for name, values in zip(heat.rows, heat.values, strict=True):
         measured = [value for value in values if value is not None]
@@ -108,9 +107,10 @@ def _heat_map(heat: HeatMap) -> str:
     rows.sort(key=lambda row: -float(row[1] or 0))
     if not rows:
         return ""
-    columns = (Column(name="row"), Column(name="mean"), Column(name="greatest"))
+    unit = heat.value.unit
+    columns = (Column(name="row"), Column(name="mean", unit=unit), Column(name="greatest", unit=unit))
     more = f"\n\nThe {MOST_ROWS} of {len(rows)} rows with the greatest means." if len(rows) > MOST_ROWS else ""
-    return f"**{escaped(heat.title)}{unit}**\n\n{_grid(columns, rows[:MOST_ROWS])}{more}"
+    return f"**{escaped(heat.title)}**\n\n{_grid(columns, rows[:MOST_ROWS])}{more}"
 
 
 def _lines(block: Lines) -> str:

@@ -5,7 +5,21 @@ import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timezone
 
-from toolkit.report.model import Axis, Block, Cell, Chart, HeatMap, Line, Lines, Mark, Page, Shares, Table, Words
+from toolkit.report.model import (
+    Axis,
+    Block,
+    Cell,
+    Chart,
+    Column,
+    HeatMap,
+    Line,
+    Lines,
+    Mark,
+    Page,
+    Shares,
+    Table,
+    Words,
+)
 
 # From nothing to the most, for lines and for heat maps.
 BARS, SHADES = "▁▂▃▄▅▆▇█", " ░▒▓█"
@@ -13,6 +27,10 @@ PLAIN_BARS, PLAIN_SHADES = "_.:-=+*#", " .:-=+*#"
 LEAST_WIDTH = 40
 LABEL = 24  # Characters for the name of a line or row, where there is room.
 MOST_ROWS = 24
+SIZES = ("bytes", "KiB", "MiB", "GiB", "TiB")
+# Units whose values are shown with a unit that fits their size, and what follows that.
+SCALED = {"bytes": "", "bytes/s": "/s"}
+UNITS = {"percent": "%"}
 
 
 class TextWriter:
@@ -20,6 +38,7 @@ class TextWriter:
 
     def __init__(self, *, width: int = 100, plain: bool = False) -> None:
         self._width = max(width, LEAST_WIDTH)
+        self._said: set[Mark] = set()  # A section's charts share most marks: each is named once.
         self._label = min(LABEL, self._width // 3)
         self._bars, self._shades = (PLAIN_BARS, PLAIN_SHADES) if plain else (BARS, SHADES)
 
@@ -27,6 +46,7 @@ class TextWriter:
         """Return the whole *page*, which ends with a newline."""
         lines = [*self._wrapped(f"{page.title}: {page.status.upper()}"), *self._wrapped(page.summary)]
         for section in page.sections:
+            self._said.clear()
             lines += ["", section.title.upper(), ""] if section.id != "outcome" else [""]
             for number, block in enumerate(section.blocks):
                 if number and not (isinstance(block, Words) and isinstance(section.blocks[number - 1], Words)):
@@ -60,8 +80,11 @@ class TextWriter:
     def _table(self, table: Table) -> list[str]:
         if not table.rows:
             return ["  (empty)"]
-        heads = [f"{column.name} ({column.unit})" if column.unit else column.name for column in table.columns]
-        rows = [[shown(cell) for cell in row] for row in (*table.rows, *([table.total] if table.total else []))]
+        heads = [headed(column) for column in table.columns]
+        rows = [
+            [shown(cell, column.unit) for cell, column in zip(row, table.columns, strict=True)]
+            for row in (*table.rows, *([table.total] if table.total else []))
+        ]
         right = [
             all(isinstance(row[number], int | float | None) for row in table.rows)
             for number in range(len(table.columns))
@@ -106,14 +129,19 @@ class TextWriter:
         return lines
 
     def _chart(self, chart: Chart) -> list[str]:
-        lines = self._wrapped(_title(chart.title, chart.y))
+        lines = self._wrapped(titled(chart.title, chart.y))
         room = self._width - self._label - 4
         if chart.style == "bars" and all(len(line.x) == 1 for line in chart.lines):
             return [*lines, *self._bar_each(chart, room)]
         ends = _ends(x for line in chart.lines for x in line.x)
         for line in [each for each in chart.lines if each.shown][:MOST_ROWS]:
-            lines.append(f"  {_cut(line.name, self._label - 1):<{self._label}}{self._spark(line, ends, room)}")
-            lines += self._under(_range(line))
+            name = f"  {_cut(line.name, self._label - 1):<{self._label}}"
+            always = _always(line)
+            if always is not None:
+                lines.append(f"{name}always {shown(always, chart.y.unit)}")
+                continue
+            lines.append(name + self._spark(line, ends, room))
+            lines += self._under(_range(line, chart.y.unit))
         left = sum(1 for each in chart.lines if each.shown) - MOST_ROWS
         if left > 0:
             lines.append(f"  ({left} more lines)")
@@ -144,7 +172,7 @@ class TextWriter:
         return "".join(_mark(value, low, high, self._bars) for value in _filled(cells))
 
     def _heat_map(self, heat: HeatMap) -> list[str]:
-        lines = self._wrapped(_title(heat.title, heat.value))
+        lines = self._wrapped(titled(heat.title, heat.value))
         ends = _ends(heat.columns)
         if ends is None or not heat.rows:
             return [*lines, "  (nothing measured)"]
@@ -163,7 +191,7 @@ class TextWriter:
             lines.append(f"  {_cut(heat.rows[row], self._label - 1):<{self._label}}{shades}")
         if len(heat.rows) > MOST_ROWS:
             lines.append(f"  ({MOST_ROWS} of {len(heat.rows)} rows: those with the greatest sums)")
-        key = f"darkest: {shown(heat.top)} {heat.value.unit}".rstrip()
+        key = f"darkest: {shown(heat.top, heat.value.unit)} {UNITS.get(heat.value.unit, heat.value.unit)}".rstrip()
         return [*lines, *self._under(f"{_axis(heat.x, ends)}; {key}"), *self._marks(heat.marks, heat.x)]
 
     def _under(self, text: str) -> list[str]:
@@ -173,6 +201,9 @@ class TextWriter:
     def _marks(self, marks: Iterable[Mark], axis: Axis) -> list[str]:
         lines = []
         for mark in marks:
+            if mark in self._said:
+                continue
+            self._said.add(mark)
             end = f" to {moment(mark.end, axis)}" if mark.end is not None else ""
             lines += self._wrapped(f"{moment(mark.start, axis)}{end}: {mark.text}", "  ", "    ")
         return lines
@@ -194,12 +225,15 @@ class TextWriter:
         )
 
 
-def shown(cell: Cell) -> str:
-    """Return *cell* for the eye: numbers with at most four digits after the first, None as nothing."""
+def shown(cell: Cell, unit: str = "") -> str:
+    """Return *cell* for the eye: four digits, a *unit* of SCALED with its size, None as nothing."""
     if cell is None:
         return ""
     if isinstance(cell, bool | str):
         return str(cell)
+    if unit in SCALED and math.isfinite(cell):
+        power = min(int(math.log2(abs(cell)) // 10), len(SIZES) - 1) if abs(cell) >= 1 else 0
+        return f"{cell / 1024**power:.4g} {SIZES[power]}{SCALED[unit]}"
     if isinstance(cell, int):
         return f"{cell:,}" if abs(cell) >= 10_000 else str(cell)
     if math.isfinite(cell) and abs(cell) >= 10_000:
@@ -217,8 +251,16 @@ def moment(x: float, axis: Axis) -> str:
     return f"{axis.name} {shown(x)}" if axis.kind in ("step", "epoch") else shown(x)
 
 
-def _title(title: str, axis: Axis) -> str:
-    return f"{title} ({axis.unit})" if axis.unit else title
+def titled(title: str, axis: Axis) -> str:
+    """Return *title* with the unit in which `shown` writes values of *axis*."""
+    return f"{title} ({UNITS.get(axis.unit, axis.unit)})" if axis.unit and axis.unit not in SCALED else title
+
+
+def headed(column: Column) -> str:
+    """Return the head of *column*, with its unit."""
+    if not column.unit or column.unit in SCALED:
+        return column.name
+    return f"{column.name} ({UNITS.get(column.unit, column.unit)})"
 
 
 def _axis(axis: Axis, ends: tuple[float, float]) -> str:
@@ -226,13 +268,19 @@ def _axis(axis: Axis, ends: tuple[float, float]) -> str:
     return f"from {moment(ends[0], axis)} to {moment(ends[1], axis)}{zone}"
 
 
-def _range(line: Line) -> str:
+def _always(line: Line) -> float | None:
+    """Return the only value that *line* has, None if it has several or none."""
+    values = {value for value in (*line.mean, *line.low, *line.high) if value == value}
+    return values.pop() if len(values) == 1 else None
+
+
+def _range(line: Line, unit: str) -> str:
     finite = [value for value in line.mean if math.isfinite(value)]
     if not finite:
         return ""
     low = min(value for value in (*finite, *line.low) if value == value)
     high = max(value for value in (*finite, *line.high) if value == value)
-    return f"least {shown(low)}, greatest {shown(high)}, last {shown(finite[-1])}"
+    return f"least {shown(low, unit)}, greatest {shown(high, unit)}, last {shown(finite[-1], unit)}"
 
 
 def _ends(values: Iterable[float]) -> tuple[float, float] | None:

@@ -1,11 +1,28 @@
 """What the sections are made of: the job, and its files, each opened once and only if a section asks for it."""
 
 from functools import cached_property
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
 from toolkit.jobs.data import HostData, JobData
 from toolkit.jobs.logs import tail
 from toolkit.jobs.records import samples
 from toolkit.metrics.sample import Sample
+from toolkit.series import findings as findings_file
+from toolkit.series.finding import Finding
+
+if TYPE_CHECKING:
+    from toolkit.series.sample_reader import Samples
+    from toolkit.series.steps import StepTable
+
+NO_NUMPY = (
+    "The measurements of this job cannot be read without numpy. Install it: "
+    "pip install 'container-training-toolkit[report]'."
+)
+NO_MONITOR = (
+    "The system monitor was off. `toolkit run` has it on; elsewhere set TOOLKIT_MONITOR=1 or give the job a "
+    "profilerconfig.json (docs/monitor.md)."
+)
 
 
 class Material:
@@ -46,6 +63,48 @@ class Material:
         for each in samples(self.job.folder):
             found.setdefault(each.name, []).append(each)
         return found
+
+    @cached_property
+    def samples(self) -> "dict[str, Samples]":
+        """The samples of each host that has any, by the host's name."""
+        if not self._has_numpy:
+            return {}
+        from toolkit.series import samples as files
+
+        found = {host.name: files.read(host.monitor / "samples") for host in self.job.hosts}
+        return {name: each for name, each in found.items() if each.span() is not None}
+
+    @cached_property
+    def steps(self) -> "dict[str, StepTable]":
+        """The steps of each host that has any, by the host's name."""
+        if not self._has_numpy:
+            return {}
+        from toolkit.series import steps as files
+
+        found = {host.name: files.read(host.monitor / "steps") for host in self.job.hosts}
+        return {name: each for name, each in found.items() if len(each)}
+
+    @cached_property
+    def findings(self) -> tuple[Finding, ...]:
+        """What the rules found, by time."""
+        found: list[Finding] = []
+        for host in self.job.hosts:
+            try:
+                found += findings_file.read(host.monitor / findings_file.NAME)
+            except OSError:
+                pass  # The section says that there are none.
+        return tuple(sorted(found, key=lambda each: each.start_s))
+
+    @property
+    def why_unmeasured(self) -> str:
+        """Why there are no samples or steps, and what would provide them."""
+        if not self._has_numpy and any(host.monitor.is_dir() for host in self.job.hosts):
+            return NO_NUMPY
+        return NO_MONITOR
+
+    @cached_property
+    def _has_numpy(self) -> bool:
+        return find_spec("numpy") is not None
 
     def log_of(self, host: HostData, lines: int) -> tuple[str, ...]:
         """Return the last *lines* lines that *host* printed, masked; of rank files, those of the rank of the cause or

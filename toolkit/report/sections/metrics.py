@@ -1,13 +1,13 @@
 """Loss and other captured metrics, by step where the log says the step, else by time."""
 
 import math
-from collections.abc import Iterable
 
 from toolkit.metrics.sample import Sample
-from toolkit.report.model import Axis, Block, Chart, Column, Line, Mark, Table, Words
+from toolkit.report.model import Axis, Block, Chart, Column, Line, Table, Words
+from toolkit.report.sections.marks import marks
 from toolkit.report.sections.material import Material
 from toolkit.report.sections.thin import line
-from toolkit.report.sections.words import duration, number
+from toolkit.report.sections.words import duration
 
 MOST_LINES = 16
 MISSING = (
@@ -110,18 +110,3 @@ def _label(place: Place, several: bool) -> str:
     if rank is None:
         return host
     return f"rank {rank} ({host})" if several else f"rank {rank}"
-
-
-def marks(material: Material, *, elapsed: bool = True) -> Iterable[Mark]:
-    """Yield the failure and the restarts as marks of a time axis (seconds since the start if *elapsed*)."""
-    zero = (material.start_s or 0.0) if elapsed else 0.0
-    for restart in material.job.restarts:
-        if restart.failed_ns:
-            yield Mark(start=restart.failed_ns / 1e9 - zero, text=f"restart, attempt {restart.attempt}", tone="warn")
-    if material.failed_s is not None:
-        yield Mark(start=material.failed_s - zero, text="failure", tone="bad")
-
-
-def last_values(material: Material) -> str:
-    """Return the newest value of each metric in one line, "" if there is none."""
-    return ", ".join(f"{name} {number(found[-1].value)}" for name, found in sorted(material.metrics.items()))

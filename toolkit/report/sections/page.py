@@ -5,14 +5,30 @@ from collections.abc import Callable
 from toolkit import __version__
 from toolkit.jobs.data import JobData
 from toolkit.report.model import Block, Page, Section
-from toolkit.report.sections import log_tail, metrics, outcome
+from toolkit.report.sections import (
+    findings,
+    last_minutes,
+    log_tail,
+    metrics,
+    outcome,
+    steps,
+    system,
+    timeline,
+    where,
+)
 from toolkit.report.sections.material import Material
 
 MADE_BY = f"toolkit {__version__}"
 Maker = Callable[[Material], list[Block]]
 SECTIONS: tuple[tuple[str, str, Maker], ...] = (
     ("outcome", "Outcome", outcome.blocks),
+    ("last-minutes", "The last two minutes", last_minutes.blocks),
+    ("where-time-went", "Where the time went", where.blocks),
+    ("findings", "Findings", findings.blocks),
     ("metrics", "Metrics", metrics.blocks),
+    ("steps", "Steps", steps.blocks),
+    ("system", "System", system.blocks),
+    ("timeline", "Timeline", timeline.blocks),
     ("log", "Log", log_tail.blocks),
 )
 

@@ -1,0 +1,233 @@
+"""Every section of a page, from the files of a job whose monitor was on: two hosts, the second slow, then failing."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.jobs.folders import START_S, failed, report, sample, simulated
+from toolkit import jobs
+from toolkit.report.model import Chart, HeatMap, Lines, Page, Shares, Table, Words
+from toolkit.report.sections.page import build
+from toolkit.series import findings, samples, steps
+from toolkit.series.finding import Finding, Number
+
+COLUMNS = {
+    "cpu/all/used_percent": "percent",
+    "cpu/core0/used_percent": "percent",
+    "cpu/core1/used_percent": "percent",
+    "memory/container/used_bytes": "bytes",
+    "memory/container/limit_bytes": "bytes",
+    "gpu/0/used_percent": "percent",
+    "rank/0/memory_bytes": "bytes",
+}
+LIMIT = 8 << 30
+FOUND = Finding(
+    rule="CPUBottleneck",
+    text="GPUs waited for the CPU in 12 % of the samples.",
+    start_s=START_S + 10,
+    end_s=START_S + 70,
+    subject="cpu",
+    host="algo-1",
+    numbers=(Number(name="share", value=12.0, unit="percent", limit=10.0, formula="samples with both / all samples"),),
+    refuted_by="GPUs above 70 % while cores are busy.",
+    change="Raise num_workers to 4.",
+    live=True,
+)
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Page:
+    return made(tmp_path_factory.mktemp("job") / "job")
+
+
+def made(job_dir: Path, seconds: int = 200) -> Page:
+    """Write a job that fails 190 s after its start and return its page."""
+    at_ns = int((START_S + seconds - 10) * 1e9)
+    outcome = failed("algo-2")
+    outcome = msgspec.structs.replace(outcome, cause=msgspec.structs.replace(outcome.cause, failed_ns=at_ns))
+    told = report(
+        start_time="2026-11-18T11:06:40.000Z",
+        end_time="2026-11-18T11:10:00.000Z",
+        training_seconds=float(seconds),
+        billable_seconds=2.0 * seconds,
+    )
+    simulated(job_dir, told, {"algo-1": outcome, "algo-2": outcome}, "step 1\nValueError: loss is nan\n")
+    for rank, host in enumerate(("algo-1", "algo-2")):
+        output = job_dir / "hosts" / host / "opt" / "ml" / "output"
+        _samples(output / "monitor", seconds)
+        steps.Writer(output / "monitor" / "steps").add(_steps(rank, seconds))
+        rows = (sample("loss", 3.0 / (1 + n), n, host, rank=rank, step=n) for n in range(100))
+        (output / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    findings.append(job_dir / "hosts/algo-1/opt/ml/output/monitor/findings.jsonl", FOUND)
+    return build(jobs.read(job_dir), now_s=START_S + 1000, price=36.0)
+
+
+def _samples(monitor: Path, seconds: int) -> None:
+    writer = samples.Writer(
+        monitor / "samples", [samples.Column(name=name, unit=unit) for name, unit in COLUMNS.items()]
+    )
+    for number in range(2 * seconds):
+        share = number / (2 * seconds)
+        busy = 97.0 if number == 101 else 50.0
+        writer.add(START_S + number / 2, [busy, busy, 10.0, share * LIMIT, LIMIT, 100 * share, 1e9])
+    writer.close()
+
+
+def _steps(rank: int, seconds: int) -> list[steps.Step]:
+    """Return steps of 1 s from 20 s after the start. Rank 1 takes 0.5 s more in forward, for which rank 0 waits; step
+    50 takes 2 s more."""
+    made, at_s = [], START_S + 20
+    for number in range(1, 1000):
+        late = 2.0 if number == 50 else 0.0
+        saving = 0.25 if number == 100 else None
+        at_s += 1.0 + late + (saving or 0.0)
+        if at_s > START_S + seconds - 10:
+            return made
+        made.append(
+            steps.Step(
+                rank=rank,
+                step=number,
+                end_s=at_s,
+                step_s=1.0 + late + (saving or 0.0),
+                data_s=0.1 + late,
+                forward_s=0.2 + 0.5 * rank,
+                backward_s=0.6 - 0.5 * rank,
+                optimizer_s=0.05,
+                checkpoint_s=saving,
+            )
+        )
+    return made
+
+
+def block(page: Page, name: str) -> Any:
+    return next(each for section in page.sections for each in section.blocks if getattr(each, "id", "") == name)
+
+
+def words(page: Page, section: str) -> list[str]:
+    return [each.text for each in next(s for s in page.sections if s.id == section).blocks if isinstance(each, Words)]
+
+
+def test_the_sections_come_in_their_order(page: Page) -> None:
+    order = ["outcome", "last-minutes", "where-time-went", "findings", "metrics", "steps", "system", "timeline", "log"]
+
+    assert [section.id for section in page.sections if section.id in order] == order
+
+
+def test_every_block_has_an_id_of_its_own(page: Page) -> None:
+    ids = [each.id for section in page.sections for each in section.blocks if hasattr(each, "id")]
+
+    assert len(ids) == len(set(ids))
+    assert not {section.id for section in page.sections} & set(ids)
+
+
+def test_the_last_two_minutes_show_cause_memory_gpus_and_steps_in_full_on_one_cursor(page: Page) -> None:
+    section = next(each for each in page.sections if each.id == "last-minutes")
+    charts = [each for each in section.blocks if isinstance(each, Chart)]
+
+    assert words(page, "last-minutes")[0] == "rank 1 of host algo-2: ValueError: loss is nan (at train.py:5 in step)"
+    assert {each.cursor for each in charts} == {"last-minutes"}
+    assert [each.id for each in charts] == ["last-memory", "last-gpus", "last-cpu", "last-steps"]
+    memory = block(page, "last-memory").lines
+    assert [line.name for line in memory] == ["algo-1 used", "algo-1 limit", "algo-2 used", "algo-2 limit"]
+    assert memory[0].x[0] >= START_S + 70 and memory[0].x[-1] <= START_S + 200
+    raw = [x for x in memory[0].x if x > START_S + 145]
+    assert len(raw) >= 2 * 50, "the last minute has every sample"
+    assert [mark.start for mark in charts[0].marks] == [START_S + 190]
+    log = block(page, "last-lines")
+    assert isinstance(log, Lines) and log.title == "The last lines of algo-2" and log.lines[-1].endswith("loss is nan")
+    assert any(
+        text.startswith("Host algo-1 used 7.") and "of its 8.00 GiB" in text for text in words(page, "last-minutes")
+    )
+
+
+def test_the_ledger_adds_up_to_the_billable_seconds_and_to_the_money(page: Page) -> None:
+    ledger = block(page, "ledger")
+    money = block(page, "money")
+
+    assert isinstance(ledger, Shares) and ledger.total == 400.0
+    assert sum(part.value for part in ledger.parts) == pytest.approx(400.0, abs=1e-6)
+    parts = {part.name: part.value for part in ledger.parts}
+    assert parts["start-up"] == pytest.approx(40.0, abs=0.01)
+    assert parts["idle after the failure"] == pytest.approx(20.0, abs=0.01)
+    assert parts["checkpoints"] == pytest.approx(0.5, abs=0.01)
+    assert parts["straggler wait"] == pytest.approx(0.5 * 99, abs=0.01)
+    assert all(part.formula for part in ledger.parts)
+    assert isinstance(money, Table) and money.total == ("total", 400.0, 100.0, 4.0)
+
+
+def test_a_finding_has_its_numbers_its_window_what_would_refute_it_and_the_change(page: Page) -> None:
+    found = next(each for each in page.sections if each.id == "findings").blocks
+
+    assert isinstance(found[0], Words) and found[0].name == "CPUBottleneck (cpu, host algo-1)"
+    assert "for 1 min 00 s (10.0 s after the start); found while the job ran" in found[0].text
+    assert found[0].advice == "Raise num_workers to 4."
+    assert isinstance(found[1], Table)
+    assert found[1].rows == (("share", 12.0, "percent", 10.0, "samples with both / all samples"),)
+    assert words(page, "findings")[1] == "GPUs above 70 % while cores are busy."
+
+
+def test_steps_have_a_table_a_distribution_outliers_and_a_heat_map_of_each_ranks_own_time(page: Page) -> None:
+    heat = block(page, "steps-by-rank")
+    table = block(page, "step-times")
+    outliers = block(page, "step-outliers")
+    distribution = block(page, "step-distribution")
+
+    assert table.rows[0][:3] == (0, "algo-1", len(_steps(0, 200)))
+    assert table.rows[0][3] == pytest.approx(1.0)
+    assert [row[:2] for row in outliers.rows] == [(50, 0), (50, 1)] or [row[:2] for row in outliers.rows] == [
+        (50, 1),
+        (50, 0),
+    ]
+    assert outliers.rows[0][-1].startswith("data wait")
+    assert sum(distribution.lines[0].mean) == 2 * len(_steps(0, 200))
+    assert isinstance(heat, HeatMap) and heat.rows == ("rank 0", "rank 1")
+    assert heat.values[0][9] == pytest.approx(0.5) and heat.values[1][9] == pytest.approx(1.0)
+    assert heat.columns[0] == 1.0
+
+
+def test_the_system_has_lines_and_one_heat_map_of_cores_and_gpus_for_each_host(page: Page) -> None:
+    cpu = block(page, "algo-1-cpu")
+    heat = block(page, "algo-1-heat")
+
+    assert max(cpu.lines[0].high) == pytest.approx(97.0), "a peak of one sample stays"
+    assert (cpu.y.unit, cpu.y.low, cpu.y.high) == ("percent", 0.0, 100.0)
+    assert heat.rows == ("core 0", "core 1", "GPU 0") and heat.top == 100.0
+    assert heat.values[1][0] == pytest.approx(10.0)
+    assert {line.name for line in block(page, "algo-2-memory").lines} == {"used", "limit"}
+    assert block(page, "algo-1-rank-memory").lines[0].name == "rank 0"
+
+
+def test_the_timeline_lists_the_events_of_all_hosts_by_time(page: Page) -> None:
+    events = block(page, "events").rows
+
+    assert [row[0] for row in events] == sorted(row[0] for row in events)
+    said = [(row[2], row[3]) for row in events]
+    assert said[0] == ("", "the job begins")
+    assert ("algo-1", "finding: CPUBottleneck (cpu, host algo-1)") in said
+    assert ("algo-2", "the job fails: ValueError: loss is nan (at train.py:5 in step)") in said
+    assert said[-1] == ("", "the job ends (failed)")
+
+
+def test_a_job_without_a_monitor_says_how_to_have_one(tmp_path: Path) -> None:
+    simulated(tmp_path / "job", report(), {"algo-1": failed("algo-2"), "algo-2": failed("algo-2")}, "x\n")
+
+    page = build(jobs.read(tmp_path / "job"), now_s=START_S)
+
+    for section in ("last-minutes", "findings", "steps", "system"):
+        assert any("TOOLKIT_MONITOR=1" in text for text in words(page, section)), section
+    assert sum(part.value for part in block(page, "ledger").parts) == pytest.approx(25.0)
+
+
+@pytest.mark.parametrize("cut", ["samples", "steps", "findings"])
+def test_damaged_measurements_cost_what_they_would_have_said(tmp_path: Path, cut: str) -> None:
+    made(tmp_path / "job", 30)
+    for path in (tmp_path / "job").rglob("*"):
+        if path.is_file() and (cut in path.parts or path.name.startswith(cut)):
+            path.write_bytes(path.read_bytes()[: path.stat().st_size // 3] + b"\x00\xff" * 40)
+
+    page = build(jobs.read(tmp_path / "job"), now_s=START_S)
+
+    assert page.status == "failed" and len(page.sections) >= 9

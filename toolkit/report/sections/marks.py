@@ -1,0 +1,20 @@
+"""The moments of a job that charts over time mark: restarts, findings, the failure."""
+
+from collections.abc import Iterable
+
+from toolkit.report.model import Mark
+from toolkit.report.sections.material import Material
+
+MOST_FINDINGS = 8
+
+
+def marks(material: Material, *, elapsed: bool = True) -> Iterable[Mark]:
+    """Yield the marks of a time axis: seconds since the start if *elapsed*, else since the epoch."""
+    zero = (material.start_s or 0.0) if elapsed else 0.0
+    for restart in material.job.restarts:
+        if restart.failed_ns:
+            yield Mark(start=restart.failed_ns / 1e9 - zero, text=f"restart, attempt {restart.attempt}", tone="warn")
+    for finding in material.findings[:MOST_FINDINGS]:
+        yield Mark(start=finding.start_s - zero, end=finding.end_s - zero, text=finding.rule, tone="warn")
+    if material.failed_s is not None:
+        yield Mark(start=material.failed_s - zero, text="failure", tone="bad")

@@ -1,0 +1,156 @@
+"""Where the time went: what is paid for, divided among what it was spent on, in seconds and in money."""
+
+from pathlib import Path
+
+from toolkit.report.model import Block, Cell, Column, Part, Shares, Table, Tone, Words
+from toolkit.report.sections.ledger import NAMES, Facts, divide
+from toolkit.report.sections.material import Material
+from toolkit.report.sections.words import duration, many
+
+TITLES: dict[str, tuple[str, Tone, str]] = {
+    "start-up": ("start-up", "plain", "from the job's start to the start of each rank's first step"),
+    "data": ("data wait", "warn", "time inside of the data loader's next(), by step"),
+    "straggler": (
+        "straggler wait",
+        "warn",
+        "by step: how much earlier a rank was ready than the last one, as far as its backward (or forward) took longer "
+        "than the shortest of all ranks",
+    ),
+    "checkpoints": ("checkpoints", "plain", "time inside of torch.save or status.holding_checkpoint, by step"),
+    "lost": ("work lost since the last checkpoint", "bad", "from the last checkpoint before a failure to the failure"),
+    "idle": (
+        "idle after the failure",
+        "bad",
+        "from a failure to the job's end, or to the first step after the restart; a hang fails with its last step",
+    ),
+    "training": ("training", "good", "forward, backward and optimizer of each step, less the straggler wait"),
+}
+UNEXPLAINED = "unexplained"
+MISSING = (
+    "The times of the job's start and end are not known: no outcome, metric or monitor file of this job has any. "
+    "`toolkit run` notes both in job.json."
+)
+
+
+def blocks(material: Material) -> list[Block]:
+    """Return the blocks of the section "where-time-went"."""
+    job = material.job
+    total_s = job.billable(material.now_s)
+    if material.start_s is None or material.end_s is None or not total_s:
+        return [Words(text=MISSING)]
+    facts = facts_of(material)
+    divided = divide(facts, [host.name for host in job.hosts], material.steps)
+    parts = {name: sum(each[name] for each in divided.values()) for name in NAMES}
+    parts[UNEXPLAINED] = total_s - sum(parts.values())
+    if parts[UNEXPLAINED] < 0:  # The platform rounds its seconds.
+        parts[max(NAMES, key=lambda name: parts[name])] += parts[UNEXPLAINED]
+        parts[UNEXPLAINED] = 0.0
+    made: list[Block] = [
+        Shares(
+            id="ledger",
+            title="Where the time went",
+            unit="s",
+            parts=tuple(
+                Part(name=TITLES[name][0], value=parts[name], formula=TITLES[name][2], tone=TITLES[name][1])
+                if name in TITLES
+                else Part(name=name, value=parts[name], formula=_unexplained(material))
+                for name in parts
+            ),
+            total=total_s,
+            note=f"{many(len(job.hosts), 'host')}, {duration(total_s / len(job.hosts))} each. {_note(material, facts)}",
+        )
+    ]
+    if material.price is not None:
+        made.append(_money(parts, total_s, material.price))
+    if not material.steps:
+        made.append(
+            Words(text=f"The steps of this job were not measured, so most of it is unexplained. {_why(material)}")
+        )
+    elif missing := [host.name for host in job.hosts if host.name not in material.steps]:
+        made.append(Words(text=f"No steps were measured on {', '.join(missing)}.", tone="warn"))
+    return made
+
+
+def facts_of(material: Material) -> Facts:
+    """Return the times by which the ledger divides."""
+    job = material.job
+    assert material.start_s is not None and material.end_s is not None
+    failures = [restart.failed_ns / 1e9 for restart in job.restarts if restart.failed_ns]
+    ended_s = _failed_s(material)
+    if ended_s is not None:
+        failures.append(ended_s)
+    began = {
+        host.name: min(starts) / 1e9
+        for host in job.hosts
+        if host.outcome and (starts := [each.started_ns for each in host.outcome.exits if each.started_ns])
+    }
+    return Facts(
+        start_s=material.start_s,
+        end_s=material.end_s,
+        failures=tuple(sorted(failures)),
+        failed=ended_s is not None,
+        saved=tuple(sorted({at for host in job.hosts for at in _saved(host.output.parent / "checkpoints")})),
+        ranks_began=began,
+    )
+
+
+def _failed_s(material: Material) -> float | None:
+    """Return when the job failed: a hang with its last step; a vanished host with its last sample."""
+    job = material.job
+    if job.status not in ("failed", "unfinished"):
+        return None
+    if job.outcome is not None and job.outcome.cause.kind == "Hang" and material.steps:
+        return max(float(table.end_s[-1]) for table in material.steps.values())
+    return material.failed_s
+
+
+def _saved(folder: Path) -> set[float]:
+    """Return when the files below *folder* were last written."""
+    try:
+        return {path.stat().st_mtime for path in folder.rglob("*") if path.is_file()}
+    except OSError:
+        return set()
+
+
+def _unexplained(material: Material) -> str:
+    if not material.steps:
+        return "the whole less all other parts; without measured steps that is most of it"
+    return "the whole less all other parts: what ranks did between and after their steps, and outside of them"
+
+
+def _note(material: Material, facts: Facts) -> str:
+    note = "The parts add up to the seconds that are paid for."
+    if facts.failures and material.steps:
+        saved = any(bool((table.checkpoint_s > 0).any()) for table in material.steps.values()) or facts.saved
+        if not saved:
+            note += " No checkpoint was seen, so all steps before a failure are lost."
+    return note
+
+
+def _why(material: Material) -> str:
+    if material.samples:
+        return (
+            "Steps are seen where the script uses a torch optimizer, Keras, smppy.annotate or "
+            "toolkit.status.heartbeat (docs/status.md)."
+        )
+    return material.why_unmeasured
+
+
+def _money(parts: dict[str, float], total_s: float, price: float) -> Table:
+    rows: tuple[tuple[Cell, ...], ...] = tuple(
+        (TITLES[name][0] if name in TITLES else name, seconds, seconds / total_s * 100, seconds / 3600 * price)
+        for name, seconds in parts.items()
+    )
+    return Table(
+        id="money",
+        title="In money",
+        columns=(
+            Column(name="part"),
+            Column(name="time", unit="s"),
+            Column(name="share", unit="percent"),
+            Column(name="cost", formula=f"seconds / 3600 x {price:g}, the price of one host for an hour"),
+        ),
+        rows=rows,
+        total=("total", total_s, 100.0, total_s / 3600 * price),
+        note=f"At {price:g} for one host and hour.",
+    )

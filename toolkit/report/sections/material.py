@@ -8,7 +8,7 @@ from toolkit.jobs.data import HostData, JobData
 from toolkit.jobs.logs import tail
 from toolkit.jobs.records import samples
 from toolkit.metrics.sample import Sample
-from toolkit.series import findings as findings_file
+from toolkit.report.sections import diagnosed
 from toolkit.series.finding import Finding
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ NO_NUMPY = (
 )
 NO_MONITOR = (
     "The system monitor was off. `toolkit run` has it on; elsewhere set TOOLKIT_MONITOR=1 or give the job a "
-    "profilerconfig.json (docs/monitor.md)."
+    "profilerconfig.json (docs/report.md)."
 )
 
 
@@ -86,14 +86,10 @@ class Material:
 
     @cached_property
     def findings(self) -> tuple[Finding, ...]:
-        """What the rules found, by time."""
-        found: list[Finding] = []
-        for host in self.job.hosts:
-            try:
-                found += findings_file.read(host.monitor / findings_file.NAME)
-            except OSError:
-                pass  # The section says that there are none.
-        return tuple(sorted(found, key=lambda each: each.start_s))
+        """What the rules found, by time. While the job runs, the monitor's own findings are enough."""
+        if self.job.status == "running" or not self._has_numpy:
+            return diagnosed.live(self.job)
+        return diagnosed.after_the_fact(self.job)
 
     @property
     def why_unmeasured(self) -> str:

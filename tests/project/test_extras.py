@@ -48,9 +48,11 @@ def test_an_extra_takes_the_versions_that_were_tested(extra: str, requirement: R
 
 @pytest.mark.parametrize(("extra", "requirement"), REQUIREMENTS, ids=str)
 def test_the_tested_version_is_what_tests_run_with(extra: str, requirement: Requirement) -> None:
-    """A test bed's where one pins it; else that of .venv, which may be newer."""
+    """A test bed's, or that of a test which installs it beside .venv, where one pins it; else that of .venv, which may
+    be newer."""
     name = requirement.name
     files = [path for path in (ROOT / "scripts").rglob("*") if path.is_file() and path.suffix != ".pyc"]
+    files.append(ROOT / "tests/diagnosis/test_rulesconfig.py")
     pins = {pin for path in files for pin in re.findall(rf"\b{name}(?:-cpu)?==([\d.]+)\b", path.read_text())}
     if name == "horovod":
         pins = set(re.findall(r"^horovod=(\S+)$", (ROOT / "scripts/build-horovod").read_text(), re.M))

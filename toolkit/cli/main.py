@@ -23,7 +23,7 @@ COMMANDS = {
     "check": "look at this host's job without starting it: the plan, and what would go wrong",
     "report": "show how a job ended and where its time went",
     "metrics": "try metric definitions on a log",
-    "rules": "try log rules on a log",
+    "rules": "try log rules on a log; show what the rules of the diagnosis find in a job",
     "render": "write the manifest that runs a job file on Kubernetes, Slurm or Compose",
     "compare": "set jobs side by side: savings, throughput, loss, epochs, steps and findings",
     "scale": "scale learning rate and weight decay to a new batch size",

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from itertools import chain, islice
 from pathlib import Path
 
+from toolkit.cli import diagnose
 from toolkit.cli.tried import content, lines, many, printable
 from toolkit.log import Log
 from toolkit.metrics.guard import Guard
@@ -28,6 +29,8 @@ def add(parser: argparse.ArgumentParser) -> None:
         "the start of a line: ISO 8601, or seconds since the epoch. Exit code: 0 if no rule would have ended the "
         "job, 1 if one would (stop, no-retry), 78 for a document that cannot be used.",
     )
+    attempt.set_defaults(handle=_try)
+    diagnose.add(actions)
     attempt.add_argument("log", metavar="LOG", help="the log file, - for standard input")
     attempt.add_argument("--rules", type=Path, required=True, metavar="FILE", help="the rules, TOML, .yaml or .json")
     attempt.add_argument(
@@ -39,12 +42,18 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, log: Log) -> int:
-    """Print what the rules find; return 1 if one would have ended the job, else 0.
+    """Carry out the action.
 
     Raises:
         ContractError: the document cannot be used.
-        UserError: the log or the document cannot be read.
+        UserError: the log, the document or the job cannot be read.
     """
+    code: int = arguments.handle(arguments, log)
+    return code
+
+
+def _try(arguments: argparse.Namespace, log: Log) -> int:
+    """Print what the rules find; return 1 if one would have ended the job, else 0."""
     rules = document.read(content(arguments.rules), str(arguments.rules))
     log_lines = lines(arguments.log)
     first = list(islice(log_lines, FIRST_LINES))

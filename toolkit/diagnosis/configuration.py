@@ -14,7 +14,7 @@ import msgspec
 
 from toolkit.diagnosis.rule import Configuration, Rule
 from toolkit.diagnosis.table import BY_NAME, RULES
-from toolkit.errors import ContractError, did_you_mean
+from toolkit.errors import ContractError, UserError, did_you_mean
 from toolkit.records import Record, convert
 from toolkit.series.finding import FindingAction
 
@@ -83,23 +83,34 @@ def listed(document: Any, source: str) -> tuple[dict[str, Any], ...]:
     return tuple({"RuleParameters": {_TO_INVOKE: each.rule, **each.parameters}} for each in _entries(document, source))
 
 
-def plain(configs: Any) -> list[dict[str, Any]]:
+def of_rulesconfig(*configs: Any, action: Any = None) -> list[dict[str, Any]]:
     """Return rules made with smdebug_rulesconfig (`CPUBottleneck(...)`, `loss_not_decreasing()`) as `read` takes them.
 
-    *configs*: one, or a list. The package (extra `debugger`) need not be importable here.
+    *action*: its StopTraining(), Email(...), SMS(...) or ActionList(...), for all of them.
+
+    Raises:
+        UserError: the package is not installed, or one of *configs* is not made with it.
     """
-    several = configs if isinstance(configs, list | tuple) else [configs]
-    return [{"RuleParameters": _of_object(config)} for config in several]
-
-
-def _of_object(config: Any) -> dict[str, Any]:
-    if isinstance(config, Mapping):  # loss_not_decreasing() and the like give {"DebugRuleConfiguration": {...}}.
-        inner = config.get("DebugRuleConfiguration", config)
-        parameters = dict(inner.get("RuleParameters") or {})
-        if _TO_INVOKE not in parameters and "RuleConfigurationName" in inner:
-            parameters[_TO_INVOKE] = inner["RuleConfigurationName"]
-        return parameters
-    return {name: value for name, value in config.rule_parameters.items() if value is not None}
+    try:
+        import smdebug_rulesconfig as rulesconfig
+        from smdebug_rulesconfig.profiler_rules.rules import ProfilerRuleBase
+    except ImportError:
+        hint = "Install the extra: pip install 'container-training-toolkit[debugger]'."
+        raise UserError("expected the package smdebug-rulesconfig, found none", hint=hint) from None
+    if action is not None and not rulesconfig.is_valid_action_object(action):
+        raise UserError(f"expected an action of smdebug_rulesconfig, found {action!r}")
+    added = {} if action is None else {_ACTION_JSON: action.serialize()}
+    listed_rules = []
+    for config in configs:
+        inner = config.get("DebugRuleConfiguration") if isinstance(config, Mapping) else None
+        if isinstance(config, ProfilerRuleBase):
+            parameters = {name: value for name, value in config.rule_parameters.items() if value is not None}
+        elif isinstance(inner, Mapping) and isinstance(inner.get("RuleParameters"), Mapping):
+            parameters = dict(inner["RuleParameters"])
+        else:
+            raise UserError(f"expected a rule of smdebug_rulesconfig, found {config!r}")
+        listed_rules.append({"RuleParameters": {**parameters, **added}})
+    return listed_rules
 
 
 def _entries(document: Any, source: str) -> Iterator[_Entry]:

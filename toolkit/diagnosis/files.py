@@ -67,6 +67,11 @@ def read(
     )
 
 
+def rules(monitor: Path) -> Any:
+    """Return the rule configurations that the job asked for, as its monitor wrote them down; None: none."""
+    return _told(monitor / "monitor.json").get("rules") or None
+
+
 def _told(path: Path) -> dict[str, Any]:
     try:
         told = msgspec.json.decode(path.read_bytes())

@@ -22,22 +22,27 @@ def profiler_rules(spec: JobSpec, ours: Settings) -> tuple[dict[str, Any], ...]:
         return ()
     from toolkit.diagnosis import configuration  # All rules: 10 ms, which only jobs that name some pay.
 
-    document, source = (
-        _variable(ours.profiler_rules) if ours.profiler_rules else (spec.profiler_rules, "job file: $.profiler-rules")
-    )
-    return configuration.listed(document, source)
+    if ours.profiler_rules:
+        return configuration.listed(*document(ours.profiler_rules, VARIABLE))
+    return configuration.listed(spec.profiler_rules, "job file: $.profiler-rules")
 
 
-def _variable(text: str) -> tuple[Any, str]:
+def document(text: str, source: str) -> tuple[Any, str]:
+    """Return the values in *text*, JSON or the path of a document, and what to name in errors; *source* holds the text.
+
+    Raises:
+        ContractError: it is no such document.
+        UserError: the file cannot be read.
+    """
     if text.lstrip().startswith(("[", "{")):
-        return decode(text.encode(), Any, VARIABLE), VARIABLE
+        return decode(text.encode(), Any, source), source
     from toolkit.jobfile.text import parse
 
     path = Path(text)
     try:
         return parse(path.read_bytes(), path), str(path)
     except OSError as error:
-        hint = f"{VARIABLE} holds JSON, or names a file."
+        hint = f"{source} holds JSON, or names a file."
         raise UserError(f"expected a document of rules ({error.strerror})", where=str(path), hint=hint) from None
     except ContractError as error:
         error.where = error.where or str(path)

@@ -1,0 +1,115 @@
+"""`toolkit rules diagnose JOB_DIR`: what the rules find in a finished job, with other rules or parameters if asked."""
+
+import argparse
+import json
+import textwrap
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from toolkit.log import Log
+
+if TYPE_CHECKING:
+    from toolkit.diagnosis.evidence import Evidence
+    from toolkit.diagnosis.rule import Configuration
+    from toolkit.jobs.data import JobData
+    from toolkit.series.finding import Finding
+
+WIDTH = 100
+
+
+def add(actions: Any) -> None:
+    """Declare the action `diagnose` among *actions* of `toolkit rules`."""
+    parser = actions.add_parser(
+        "diagnose",
+        help="show what the rules of the diagnosis find in a job",
+        description="Show what the rules of the diagnosis find in a job's measurements, with the job's own rules or "
+        "others (toolkit docs diagnosis). toolkit report shows the same beside the charts. Exit code: 0, or 78 if the "
+        "folder holds no job.",
+    )
+    parser.set_defaults(handle=run)
+    parser.add_argument("job_dir", type=Path, metavar="JOB_DIR", help="a job folder, or a container's /opt/ml/output")
+    parser.add_argument(
+        "--rules", metavar="RULES", help="profiler rules: JSON, or a TOML, YAML or JSON file (default: the job's)"
+    )
+    parser.add_argument(
+        "--rule-output",
+        type=Path,
+        metavar="DIR",
+        help="write the Debugger's files there: ProfilerReport-<time>/profiler-output/",
+    )
+
+
+def run(arguments: argparse.Namespace, log: Log) -> int:
+    """Print the findings; return 0.
+
+    Raises:
+        ContractError: an unknown rule or parameter.
+        UserError: the folder holds no job, or the rules cannot be read.
+    """
+    from toolkit import jobs
+    from toolkit.diagnosis import configuration, files
+    from toolkit.diagnosis import job as whole
+    from toolkit.platforms.profiler_rules import document
+
+    job = jobs.read(arguments.job_dir, now_s=time.time())
+    raw, source = document(arguments.rules, "--rules") if arguments.rules else (None, str(arguments.job_dir))
+    if not arguments.rules:
+        raw = next((kept for host in job.hosts if (kept := files.rules(host.monitor)) is not None), None)
+    asked = configuration.read(raw, source)
+    for note in asked.notes:
+        log.warning(note)
+    hosts = [files.read(host.monitor, host.metrics, ended=job.status != "running") for host in job.hosts]
+    findings = whole.diagnose(hosts, asked.configurations)
+    print("\n".join(_shown(job, hosts, findings)))
+    if arguments.rule_output is not None:
+        print(f"wrote {_write(arguments.rule_output, job, hosts, asked.configurations, findings)}")
+    return 0
+
+
+def _shown(job: "JobData", hosts: "Sequence[Evidence]", findings: "Sequence[Finding]") -> Iterator[str]:
+    steps = sum(len(each.end_s) for evidence in hosts for each in evidence.steps.values())
+    samples = sum(len(evidence.times_s) for evidence in hosts)
+    many = "no finding" if not findings else "1 finding" if len(findings) == 1 else f"{len(findings)} findings"
+    yield f"{job.name}: {many} ({samples} times of samples, {steps} steps)"
+    if not samples and not steps:
+        yield "Nothing was measured: the monitor was off (toolkit docs diagnosis)."
+    for finding in findings:
+        host = f"{finding.host}: " if len(hosts) > 1 and finding.host else ""
+        yield ""
+        yield from _wrapped(f"{host}{finding.rule}: {finding.text}")
+        for number in finding.numbers:
+            limit = "" if number.limit is None else f", limit {number.limit:.4g}"
+            formula = f" ({number.formula})" if number.formula else ""
+            yield from _wrapped(f"{number.name} = {number.value:.4g} {number.unit}{limit}{formula}", "    ")
+        yield from _wrapped(f"Try: {finding.change}", "  ")
+        yield from _wrapped(f"Refuted by: {finding.refuted_by}", "  ")
+        if finding.note:
+            yield from _wrapped(finding.note, "  ")
+
+
+def _write(
+    folder: Path,
+    job: "JobData",
+    hosts: "Sequence[Evidence]",
+    configurations: "Sequence[Configuration]",
+    findings: "Sequence[Finding]",
+) -> Path:
+    """Write the Debugger's files below *folder*; return the folder of this report."""
+    from toolkit.diagnosis import rule_output
+    from toolkit.report.html.page import render
+    from toolkit.report.sections.page import build
+
+    now_s = time.time()
+    output = folder / f"ProfilerReport-{int(now_s)}" / "profiler-output"
+    reports = output / "profiler-reports"
+    reports.mkdir(parents=True, exist_ok=True)
+    for name, document in rule_output.documents(hosts, configurations, findings).items():
+        (reports / name).write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+    (output / "profiler-report.html").write_text(render(build(job, now_s=now_s)), encoding="utf-8")
+    return output
+
+
+def _wrapped(text: str, indent: str = "") -> list[str]:
+    return textwrap.wrap(text, WIDTH, initial_indent=indent, subsequent_indent=indent + "  ", break_on_hyphens=False)

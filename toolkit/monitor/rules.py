@@ -40,7 +40,7 @@ class Rules:
         """Add a sample."""
         if tuple(columns) != self._columns:
             self._columns = tuple(columns)
-            self._window.set_columns([column.name for column in columns])
+            self._window.use([column.name for column in columns])
         self._window.sample(time_s, row)
 
     def steps(self, new: Sequence[Step]) -> None:

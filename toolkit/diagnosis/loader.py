@@ -54,7 +54,8 @@ def dataloader(evidence: Evidence, parameters: Dataloader, _: frozenset[str]) ->
     used = 100 * workers / cores
     waits = _waits(evidence, FEWEST_STEPS, frozenset({"patience"}))
     waited = max((wait.share for wait in waits), default=0.0)
-    too_few = used < parameters.min_threshold and waited > WAITS
+    # Without any worker the steps do the loading: that is DataWait's finding.
+    too_few = 0 < used < parameters.min_threshold and waited > WAITS
     if not too_few and used <= parameters.max_threshold:
         return
     few = f" while the steps wait for data for {waited:.0f} % of their time" if too_few else ""

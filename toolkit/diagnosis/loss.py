@@ -206,16 +206,15 @@ def overtraining(evidence: Evidence, parameters: Overtraining, _given: frozenset
 
 
 def stalled_training(evidence: Evidence, parameters: StalledTraining, _: frozenset[str]) -> Iterator[Finding]:
-    """No step ended and no metric was printed for `threshold` seconds."""
+    """No step ended and no metric was printed for `threshold` seconds, after the first one."""
     moments = sorted(
         {
-            evidence.start_s,
             *(end_s for steps in evidence.steps.values() for end_s in steps.end_s),
             *(at_s for ranks in evidence.metrics.values() for each in ranks.values() for at_s in each.time_s),
         }
     )
-    if len(moments) == 1:
-        return  # Nothing is measured, so nothing can be missed.
+    if not moments:
+        return  # Nothing is measured, so nothing can be missed. MaxInitializationTime is about the start.
     moments.append(max(evidence.end_s, moments[-1]))
     gap_s, start_s, end_s = max((after - before, before, after) for before, after in pairwise(moments))
     if not gap_s > parameters.threshold:

@@ -11,7 +11,7 @@ from toolkit.diagnosis.span import scaled_steps
 from toolkit.series.finding import Finding, Number
 
 # Outliers that cost less than this share of the time are not worth a finding: of many steps, some are always far out.
-LEAST_COST = 0.02
+LEAST_COST = 0.05
 # The first steps of a rank are slow: memory is allocated, kernels are compiled.
 WARM_UP = 1
 PERIODS = (2, 3, 4)
@@ -57,7 +57,7 @@ def step_outlier(evidence: Evidence, parameters: StepOutlier, given: frozenset[s
         outliers = [value for value in seconds if value > limit]
         allowed = parameters.n_outliers
         if "n_outliers" not in given and evidence.ended:
-            allowed = min(allowed, max(2, len(seconds) // 20))
+            allowed = min(allowed, max(3, len(seconds) // 20))
         cost_s = sum(outliers) - len(outliers) * median(seconds)
         if len(outliers) > allowed and cost_s > LEAST_COST * sum(seconds) and (worst is None or cost_s > worst[0]):
             worst = cost_s, phase, outliers, limit, allowed

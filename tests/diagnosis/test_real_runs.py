@@ -1,0 +1,144 @@
+"""Each rule on real runs: it fires on a job with its fault, and is silent on the healthy twin.
+
+The jobs run at the same time: they sleep more than they compute. GPU rules are tested on columns (test_gpu.py).
+"""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.local.toolkit_run import ToolkitRun
+from toolkit.diagnosis import configuration, files
+from toolkit.diagnosis.evidence import Evidence
+from toolkit.diagnosis.job import diagnose
+from toolkit.series import findings
+from toolkit.series.finding import Finding
+
+pytestmark = pytest.mark.torch
+
+TWO_RANKS = ("--processes-per-host", "2", "--distribution", "torch_distributed")
+METRICS = (
+    *("--metric", r"step=step=(\d+)"),
+    *("--metric", r"loss=\bloss=([-+0-9.e]+|nan|inf)"),
+    *("--metric", r"val_loss=val_loss=([-+0-9.e]+|nan|inf)"),
+)
+# The start of these jobs is a small part of 20 minutes, the default.
+RULES = {
+    "ProfilerReport": {
+        "MaxInitializationTime_threshold": 0.001,
+        "StalledTrainingRule_threshold": 6,
+        "LossNotDecreasing_num_steps": 10,
+        "Overfit_patience": 2,
+        "Overtraining_patience_validation": 3,
+    }
+}
+JOBS = {
+    "healthy": ("", 90, ()),
+    "starved": ("starved,rising,overfit,nan,stalled", 90, ()),
+    "uneven": ("outliers,leak", 180, ()),
+    "waiting": ("slow_rank,alternating", 90, TWO_RANKS),
+    "healthy_pair": ("", 90, TWO_RANKS),
+}
+
+
+@pytest.fixture(scope="module")
+def jobs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Path]]:
+    """Run all jobs; return their folders output."""
+    started = {}
+    for name, (faults, steps, words) in JOBS.items():
+        environ = {"FAULTS": faults, "STEPS": str(steps), "TOOLKIT_MONITOR": "on"}
+        given = [word for key, value in environ.items() for word in ("--env", f"{key}={value}")]
+        folder = tmp_path_factory.mktemp(name)
+        started[name] = ToolkitRun(folder, "diagnosed.py", *METRICS, *given, *words, TOOLKIT_MONITOR="on")
+    for run in started.values():
+        with run:
+            assert run.end() == 0, run.console
+    yield {name: run.folder / "hosts" / "algo-1" / "opt" / "ml" / "output" for name, run in started.items()}
+
+
+def found(output: Path, rules: object = None) -> dict[str, Finding]:
+    """Return what is found until the last line of the script: how long its processes take to end is the machine's."""
+    last_s = json.loads((output / "metrics.jsonl").read_bytes().splitlines()[-1])["time_s"]
+    evidence = files.read(output / "monitor", output / "metrics.jsonl", end_s=last_s)
+    return {each.rule: each for each in diagnose([evidence], configuration.read(rules, "rules").configurations)}
+
+
+@pytest.mark.parametrize(
+    ("name", "rules"),
+    [
+        (
+            "starved",
+            {"DataWait", "ExplodingTensor", "LossNotDecreasing", "Overfit", "Overtraining", "StalledTrainingRule"},
+        ),
+        ("uneven", {"StepOutlier"}),
+        ("waiting", {"SlowRank", "StepAlternation"}),
+        ("healthy", set()),
+        ("healthy_pair", set()),
+    ],
+)
+def test_the_faults_of_a_job_are_found_and_no_others(jobs: dict[str, Path], name: str, rules: set[str]) -> None:
+    seen = found(jobs[name], RULES)
+
+    # The start takes longer than the threshold in every job; 20 minutes, the default, in none.
+    assert seen.keys() - {"MaxInitializationTime"} == rules
+    assert "MaxInitializationTime" in seen
+
+
+@pytest.mark.parametrize(("name", "is_found"), [("uneven", True), ("starved", False)])
+def test_a_leak_is_dated(jobs: dict[str, Path], name: str, is_found: bool) -> None:
+    """The rank's memory stands for the container's, which other processes of this machine share."""
+    real = files.read(jobs[name] / "monitor")
+    columns = {
+        "memory/container/used_bytes": real.column("rank/0/memory_bytes"),
+        "memory/container/limit_bytes": [4.0 * 2**30] * len(real.times_s),
+    }
+    alone = Evidence(
+        host=real.host,
+        start_s=real.start_s,
+        end_s=real.end_s,
+        ended=True,
+        interval_s=real.interval_s,
+        machine=real.machine,
+        times_s=real.times_s,
+        names=tuple(columns),
+        load=columns.__getitem__,
+        steps=real.steps,
+    )
+
+    seen = {each.rule: each for each in diagnose([alone], configuration.read({"MemoryLimit": {}}, "").configurations)}
+
+    assert ("MemoryLimit" in seen) is is_found
+    if is_found:  # 4 MiB a step.
+        seconds = real.steps[0].end_s[-1] - real.steps[0].end_s[0]
+        slope = next(number.value for number in seen["MemoryLimit"].numbers if number.name == "slope")
+        assert slope == pytest.approx((len(real.steps[0].end_s) - 1) * (4 << 20) / seconds, rel=0.2)
+
+
+@pytest.mark.parametrize("name", ["healthy", "healthy_pair"])
+def test_a_healthy_job_has_no_finding_neither_live_nor_after_the_fact(jobs: dict[str, Path], name: str) -> None:
+    assert found(jobs[name]) == {}
+    assert findings.read(jobs[name] / "monitor" / findings.NAME) == ()
+
+
+def test_a_starved_job_is_told_while_it_runs(jobs: dict[str, Path]) -> None:
+    live = findings.read(jobs["starved"] / "monitor" / findings.NAME)
+
+    assert {each.rule for each in live} == {"DataWait", "ExplodingTensor"}
+    assert all(each.live and each.host == "algo-1" for each in live)
+
+
+def test_the_slow_rank_and_a_healthy_one_are_named(jobs: dict[str, Path]) -> None:
+    finding = found(jobs["waiting"])["SlowRank"]
+
+    assert finding.rank == 1
+    assert "Most of it is forward" in finding.text
+
+
+def test_the_numbers_of_a_finding_are_those_that_were_injected(jobs: dict[str, Path]) -> None:
+    alternation = found(jobs["waiting"])["StepAlternation"]
+    times = [number.value for number in alternation.numbers if number.name.startswith("median")]
+
+    assert max(times) - min(times) == pytest.approx(0.14, rel=0.2)
+    assert json.loads((jobs["waiting"] / "monitor" / "monitor.json").read_text())["host"] == "algo-1"

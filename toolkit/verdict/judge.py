@@ -3,14 +3,11 @@
 The status is computed here, once; nothing later changes it. docs/exit-codes.md has the same table for users.
 """
 
-import signal
-from collections.abc import Sequence
-
 from toolkit import exit_codes
 from toolkit.errors import ToolkitError
 from toolkit.job.cause import Cause
 from toolkit.job.job import Job
-from toolkit.job.outcome import SIGNALLING_S, Ended, Exit, Hung, Outcome, Ruled, signal_name
+from toolkit.job.outcome import Ended, Exit, Hung, Outcome, Ruled, signal_name
 from toolkit.job.stuck import culprits, described
 from toolkit.verdict import early, mpi
 from toolkit.verdict import tail as ends
@@ -18,23 +15,26 @@ from toolkit.verdict.advice import advice
 from toolkit.verdict.cause import (
     LAST_CHARACTERS,
     LAST_LINES,
-    account,
     cause_of,
     crash_of,
     exception_text,
     grounds,
-    handled,
     how,
-    last_traceback,
 )
 from toolkit.verdict.children import with_children
-from toolkit.verdict.collateral import is_collateral, lost_a_rank
-
-INSTALL = "install"
-# MPI_ERR_UNKNOWN in Open MPI 5's mpi.h. Open MPI ends a rank with this code, and prints nothing, if the rank gets the
-# loss of a peer as an event that it does not know. mpirun alone then prints "An error occurred in Socket closed". The
-# rank may end before the peer's own end can be observed.
-UNKNOWN_MPI_ERROR = 14
+from toolkit.verdict.collateral import is_collateral
+from toolkit.verdict.culprit import (
+    INSTALL,
+    culprit_of,
+    fingerprint,
+    finished_before_stop,
+    has_same_traceback,
+    lost_a_peer_rank,
+    lost_its_peer,
+    only_launches,
+    preempted,
+    ranks_of,
+)
 
 
 def judge(job: Job, ended: Ended) -> Outcome:
@@ -56,7 +56,7 @@ def judge(job: Job, ended: Ended) -> Outcome:
 
 
 def _judged(job: Job, ended: Ended) -> Outcome:
-    culprit = _culprit(ended)
+    culprit = culprit_of(ended)
     if ended.hung is not None and (culprit is None or culprit.ended_ns > _hung_ns(ended)):
         return _hung(job, ended, ended.hung)
     if ended.ruled is not None and culprit is None:
@@ -66,7 +66,7 @@ def _judged(job: Job, ended: Ended) -> Outcome:
     if ended.missing:
         return _missing(job, ended)
     if ended.stopped_by is not None:
-        return _succeeded(job, ended) if _finished_before_stop(ended) else _stopped(job, ended)
+        return _succeeded(job, ended) if finished_before_stop(ended) else _stopped(job, ended)
     if ended.peer_failed:
         return _with_another(job, ended)
     if _got_no_rank(job, ended):
@@ -111,7 +111,7 @@ def _without_ranks(job: Job, ended: Ended) -> Outcome:
 def failed(job: Job, ended: Ended) -> Outcome | None:
     """Return the outcome of what has failed here by itself so far, None if nothing has."""
     ended = with_children(mpi.with_aborts(ended))
-    culprit = _culprit(ended)
+    culprit = culprit_of(ended)
     if culprit is None:
         return None if ended.ruled is None else _ruled(job, ended, ended.ruled)
     return _failed(job, ended, culprit)
@@ -158,76 +158,6 @@ def of_fault(text: str, trace: str, host: str) -> Outcome:
     )
 
 
-def _culprit(ended: Ended) -> Exit | None:
-    """Return the process that failed first by itself.
-
-    A rank comes before a launcher, which only repeats its ranks' failures; a rank with a cause of its own comes before
-    one whose failure is collateral.
-    """
-    bad = [e for e in ended.exits if not e.ok and not e.signalled and _before_stop(ended, e)]
-    if _ended_by_us(ended):
-        bad = [e for e in bad if _works(ended, e)]
-    works = [e for e in bad if _works(ended, e)]
-    return min(works or bad, key=lambda e: (_lost_its_peer(ended, e), e.failed_ns), default=None)
-
-
-def _works(ended: Ended, end: Exit) -> bool:
-    """True for a rank and for a service that ranks need, False for a launcher."""
-    return end.rank is not None or end.process != ended.main
-
-
-def _ended_by_us(ended: Ended) -> bool:
-    """True if `train` ended the ranks for a reason of another host, a hang or a rule.
-
-    The launcher's failure is then collateral (torchrun ends with 1 and a traceback of its own).
-    """
-    asked = ended.peer_failed or ended.hung is not None or ended.ruled is not None
-    return asked and any(e.signalled for e in ended.exits if e.rank is not None)
-
-
-def _ranks(exits: Sequence[Exit]) -> Sequence[Exit]:
-    """Return the ranks among *exits*; all of *exits* if the launcher kept its ranks as its own children."""
-    return [e for e in exits if e.rank is not None] or exits
-
-
-def _lost_its_peer(ended: Ended, end: Exit) -> bool:
-    return _ended_by_mpi(ended, end) or is_collateral(account(ended, end)) or is_collateral(handled(ended, end))
-
-
-def _lost_a_rank(ended: Ended, end: Exit) -> bool:
-    said = account(ended, end) if end.rank is not None else ""
-    return end.rank is not None and (_ended_by_mpi(ended, end) or lost_a_rank(said) or lost_a_rank(handled(ended, end)))
-
-
-def _ended_by_mpi(ended: Ended, end: Exit) -> bool:
-    stderr, _ = ended.tails.get(end.process, (b"", b""))
-    silent = end.raised_ns is None and not stderr.strip()
-    return ended.main in mpi.MAINS and end.rank is not None and end.code == UNKNOWN_MPI_ERROR and silent
-
-
-def _only_launches(ended: Ended, end: Exit) -> bool:
-    """True if a process starts ranks and is none: if no rank failed here, it may repeat the failure of another host."""
-    return end.rank is None and end.process == ended.main and ended.phase != INSTALL
-
-
-def _before_stop(ended: Ended, end: Exit) -> bool:
-    """True if nobody had asked for a stop when the process ended.
-
-    Where each process was signalled, a script that ended with 0 or of that signal shortly before `train` was signalled
-    ended by it: nothing tells when the signals before `train`'s were sent.
-    """
-    if ended.stopped_by is None:
-        return True
-    by_it = ended.signalled_each and (end.ok or end.signal == ended.stopped_by)
-    return end.failed_ns < (ended.stopped_at_ns or 0) - by_it * int(SIGNALLING_S * 1e9)
-
-
-def _finished_before_stop(ended: Ended) -> bool:
-    """True if every rank had ended with 0 when the signal came: the job was done, however its launcher then ended."""
-    ranks = _ranks(ended.exits)
-    return bool(ranks) and ended.phase != INSTALL and all(e.ok and _before_stop(ended, e) for e in ranks)
-
-
 def _failed(job: Job, ended: Ended, culprit: Exit) -> Outcome:
     cause, trace = cause_of(ended, culprit)
     abort = mpi.abort_of(ended, culprit) if not trace else None
@@ -254,14 +184,14 @@ def _failed(job: Job, ended: Ended, culprit: Exit) -> Outcome:
             ended=launcher + how(culprit),
             grounds=grounds(ended, culprit) if abort is None else "reason",
             advice=advice(f"{cause}\n{ends.last(stderr, LAST_LINES, LAST_CHARACTERS)}\n{stacks}"),
-            primary=not _lost_its_peer(ended, culprit) and not (several and _only_launches(ended, culprit)),
-            lost=_lost_a_rank(ended, culprit),
+            primary=not lost_its_peer(ended, culprit) and not (several and only_launches(ended, culprit)),
+            lost=lost_a_peer_rank(ended, culprit),
             failed_ns=culprit.failed_ns,
-            fingerprint=_fingerprint(ended, culprit),
+            fingerprint=fingerprint(ended, culprit),
             identical_failures=sum(
-                1 for e in ended.exits if e is not culprit and _has_same_traceback(ended, e, culprit)
+                1 for e in ended.exits if e is not culprit and has_same_traceback(ended, e, culprit)
             ),
-            preempted=_preempted(ended, culprit),
+            preempted=preempted(ended, culprit),
         ),
         host=job.cluster.current,
         command=ended.command,
@@ -293,26 +223,6 @@ def _ended_by_launcher(job: Job, ended: Ended) -> Outcome:
         exits=ended.exits,
         notes=_notes(ended),
     )
-
-
-def _preempted(ended: Ended, culprit: Exit) -> bool:
-    """True if somebody outside the job ended *culprit*: by SIGTERM, or by SIGKILL if the kernel counts out-of-memory
-    kills and has counted none. If it does not count them, a SIGKILL may be one."""
-    if culprit.signalled or culprit.signal not in (signal.SIGTERM, signal.SIGKILL):
-        return False
-    return culprit.signal == signal.SIGTERM or (ended.memory is not None and ended.memory.oom_kills == 0)
-
-
-def _has_same_traceback(ended: Ended, end: Exit, culprit: Exit) -> bool:
-    """True if *end* is a rank that ended with the same traceback as *culprit*, at any time."""
-    same = _fingerprint(ended, culprit)
-    return bool(same) and end.rank is not None and not end.ok and _fingerprint(ended, end) == same
-
-
-def _fingerprint(ended: Ended, end: Exit) -> str:
-    """Return the fingerprint for folding identical tracebacks of ranks and hosts: error, file, line; "" for none."""
-    found = last_traceback(ended, end)
-    return "" if found is None else f"{found.error} at {found.place.rpartition('/')[2]}"
 
 
 def _hung(job: Job, ended: Ended, hung: Hung) -> Outcome:
@@ -360,7 +270,7 @@ def _hung_ns(ended: Ended) -> int:
 
 def _stopped(job: Job, ended: Ended) -> Outcome:
     number = ended.stopped_by or 0
-    ranks = _ranks(ended.exits)
+    ranks = ranks_of(ended.exits)
     well = bool(ranks) and ended.phase != INSTALL and all(e.ok for e in ranks)
     code = 0 if well and job.stopped_is_success else exit_codes.of_signal(number)
     name = signal_name(number)

@@ -3,10 +3,13 @@
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from toolkit.job.cluster import Cluster, Group
 from toolkit.job.job import Folders, Job, Script, Shown
 from toolkit.job.machine import Machine
 from toolkit.job.strategy import Strategy, StrategyName
+from toolkit.platforms.folders import below
 from toolkit.platforms.sagemaker.variables import for_script
 from toolkit.settings import Settings
 
@@ -17,19 +20,8 @@ PYTHON = "/usr/bin/python3"
 ENVIRON = {"PATH": "/usr/bin:/bin", "HOME": "/root", "LANG": "C.UTF-8"}
 
 
-def folders() -> Folders:
-    return Folders(
-        base=BASE,
-        config=BASE / "input/config",
-        code=BASE / "code",
-        data=BASE / "input/data",
-        model=BASE / "model",
-        output=BASE / "output",
-        output_data=BASE / "output/data",
-        intermediate=BASE / "output/intermediate",
-        checkpoints=BASE / "checkpoints",
-        scratch=SCRATCH,
-    )
+def folders(base: Path = BASE, scratch: Path = SCRATCH) -> Folders:
+    return msgspec.structs.replace(below(str(base), {}), scratch=scratch)
 
 
 def script_of(entry: str = "train.py", kind: Any = "program", **more: Any) -> Script:

@@ -58,27 +58,22 @@ def test_every_import_leads_to_a_lower_layer_or_stays_in_its_room() -> None:
     assert layers.faults(PACKAGE) == []
 
 
-def test_the_parameters_of_sagemaker_are_named_in_one_package_alone() -> None:
-    """sagemaker_program and its like: elsewhere a job is a JobSpec, wherever it was written."""
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param("(?<![a-z.])sagemaker_(?!training)[a-z]", id="parameters"),
+        pytest.param("SAGEMAKER_[A-Z]", id="variables"),
+    ],
+)
+def test_the_names_of_sagemaker_are_in_one_package_alone(name: str) -> None:
+    """sagemaker_program, SAGEMAKER_PROGRAM: elsewhere a job is a JobSpec, wherever it was written. "SAGEMAKER_*" in a
+    text for people names none."""
     found = [
         f"{place}:{line}: {text!r}"
         for place, path in layers.places(PACKAGE).items()
         if not place.startswith("platforms/sagemaker/")
         for line, text in layers.texts(path)
-        if re.search("(?<![a-z.])sagemaker_(?!training)[a-z]", text)
-    ]
-
-    assert found == []
-
-
-def test_the_variables_of_sagemaker_are_named_in_one_package_alone() -> None:
-    """SAGEMAKER_PROGRAM and its like; "SAGEMAKER_*" in a text for people names none."""
-    found = [
-        f"{place}:{line}: {text}"
-        for place, path in layers.places(PACKAGE).items()
-        if not place.startswith("platforms/sagemaker/")
-        for line, text in layers.texts(path)
-        if re.search("SAGEMAKER_[A-Z]", text)
+        if re.search(name, text)
     ]
 
     assert found == []

@@ -3,6 +3,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.launchers.jobs import folders as made
 from toolkit.job.cluster import Cluster
 from toolkit.job.job import Folders, Job, Script
 from toolkit.job.machine import Machine
@@ -12,19 +13,7 @@ from toolkit.settings import Settings
 
 @pytest.fixture
 def folders(tmp_path: Path) -> Folders:
-    base = tmp_path / "ml"
-    return Folders(
-        base=base,
-        config=base / "input/config",
-        code=base / "code",
-        data=base / "input/data",
-        model=base / "model",
-        output=base / "output",
-        output_data=base / "output/data",
-        intermediate=base / "output/intermediate",
-        checkpoints=base / "checkpoints",
-        scratch=tmp_path / "scratch",
-    )
+    return made(tmp_path / "ml", tmp_path / "scratch")
 
 
 @pytest.fixture

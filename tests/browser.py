@@ -67,7 +67,7 @@ class Browser:
         """Open *address*, the page of a report, and wait until its charts are drawn."""
         self.logs()
         self.driver.get(address.as_uri() if isinstance(address, Path) else address)
-        self.until("return document.documentElement.dataset.drawnMs !== undefined", "the charts are drawn")
+        self.until("return document.documentElement.dataset.shownMs !== undefined", "the charts are drawn")
 
     def until(self, script: str, meaning: str, *arguments: Any, deadline_s: float = 60) -> None:
         """Wait until *script* returns something true."""

@@ -124,7 +124,6 @@ def test_a_page_is_made_once_for_all_who_ask_within_some_seconds(monkeypatch: py
         while not server.ended:
             pass
         last = status_of(address, "/word/", "localhost")
-        server.shutdown()
         thread.join()
 
     assert pages == [(200, "the page")] * 5 and last == (200, "the page")

@@ -14,7 +14,8 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, cast
@@ -85,7 +86,7 @@ class Watch:
         send(self._pid, signal.SIGTERM)
         poll = select.poll()
         poll.register(self._ended, select.POLLIN)
-        if not poll.poll((LAST_S + 2) * 1000):
+        if not poll.poll((2 * LAST_S + 2) * 1000):
             send(self._pid, signal.SIGKILL)
         os.close(self._ended)
         try:
@@ -122,6 +123,8 @@ class PageServer(ThreadingHTTPServer):
         self._lock = threading.Lock()
         self.ended = False
         self._told = threading.Event()
+        self._answering = 0
+        self._quiet = threading.Condition()
 
     def page(self) -> tuple[bytes, bool]:
         """Return the page, made anew if the last one is old or the job has ended, and whether it is the last one."""
@@ -137,12 +140,27 @@ class PageServer(ThreadingHTTPServer):
         """Note that somebody has the page of the job's end."""
         self._told.set()
 
+    @contextmanager
+    def answering(self) -> Iterator[None]:
+        """Count an answer while it is made and sent: none is cut off by the server's end."""
+        with self._quiet:
+            self._answering += 1
+        try:
+            yield
+        finally:
+            with self._quiet:
+                self._answering -= 1
+                self._quiet.notify_all()
+
     def finish(self) -> None:
-        """Wait until the page of the job's end was sent, for a while, if somebody watches."""
+        """Wait until the page of the job's end was sent, for a while, if somebody watches; then answer no more."""
         with self._lock:
             self.ended = True
         if time.monotonic() - self._asked_s < WATCHED_S:
             self._told.wait(LAST_S)
+        self.shutdown()
+        with self._quiet:
+            self._quiet.wait_for(lambda: not self._answering, LAST_S)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Say nothing: a browser that goes away is no event."""
@@ -157,11 +175,13 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Answer with the page."""
-        self._answer(with_body=True)
+        with cast(PageServer, self.server).answering():
+            self._answer(with_body=True)
 
     def do_HEAD(self) -> None:
         """Answer with the head alone."""
-        self._answer(with_body=False)
+        with cast(PageServer, self.server).answering():
+            self._answer(with_body=False)
 
     def log_message(self, format: str, *args: Any) -> None:
         """Say nothing."""

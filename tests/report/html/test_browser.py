@@ -373,7 +373,7 @@ def changed(page: Page, summary: str, *, live: bool) -> Page:
 def test_a_live_page_shows_what_is_new_and_keeps_zoom_choice_and_scroll(browser: Browser, server: Server) -> None:
     browser.open(server.address)
     browser.value("toolkitPage.zoom('gpu-busy', given[0] + 100, given[0] + 200);", START)
-    browser.driver.find_element("css selector", "#loss .legend button").click()
+    browser.value("document.querySelector('#loss .legend button').click();")
     browser.value("document.getElementById('gpu-busy-how').open = true; scrollTo({ top: 777, behavior: 'instant' });")
 
     server.page = changed(server.page, "Step 1,300.", live=True)

@@ -1,5 +1,6 @@
 """The blocks of a Page as the templates and the scripts of the HTML page take them."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -178,23 +179,34 @@ def cell(value: Cell, divisor: float = 1.0) -> str:
 
 
 def shares(block: Shares) -> list[dict[str, Any]]:
-    """Return the parts of *block* with their percentages; a negative part has no width in the bar."""
+    """Return the parts of *block* with their percentages; a negative part has no width in the bar. `again`: how many
+    parts before it have the same colour, so that a pattern tells them apart."""
     whole = sum(max(part.value, 0.0) for part in block.parts) or 1.0
-    return [
-        {"part": part, "width": 100 * max(part.value, 0.0) / whole, "share": 100 * part.value / block.total}
-        if block.total
-        else {"part": part, "width": 0.0, "share": 0.0}
-        for part in block.parts
-    ]
+    toned: Counter[str] = Counter()
+    rows = []
+    for part in block.parts:
+        again = toned[part.tone] % 3 if part.tone != "plain" else 0
+        toned[part.tone] += 1
+        share = 100 * part.value / block.total if block.total else 0.0
+        rows.append({"part": part, "width": 100 * max(part.value, 0.0) / whole, "share": share, "again": again})
+    return rows
 
 
-def grouped(blocks: Sequence[Any]) -> list[tuple[str, Any]]:
-    """Return (kind, block) for the templates; facts that follow one another become one list ("facts", words)."""
-    groups: list[tuple[str, Any]] = []
+def grouped(blocks: Sequence[Any]) -> list[tuple[str, Any, bool]]:
+    """Return (kind, block, whether its marks are listed) for the templates.
+
+    Facts that follow one another become one list ("facts", words). Marks are listed once for the plots that share them.
+    """
+    groups: list[tuple[str, Any, bool]] = []
+    listed: set[Any] = set()
     for block in blocks:
         is_fact = isinstance(block, Words) and bool(block.name)
         if is_fact and groups and groups[-1][0] == "facts":
             groups[-1][1].append(block)
+        elif is_fact:
+            groups.append(("facts", [block], False))
         else:
-            groups.append(("facts", [block]) if is_fact else (type(block).__name__.lower(), block))
+            marks = getattr(block, "marks", ())
+            groups.append((type(block).__name__.lower(), block, marks not in listed))
+            listed.add(marks)
     return groups

@@ -47,7 +47,8 @@ def number(value: float | int | None) -> str:
     if size >= 1e9 or size < 1e-4:
         return _minus(f"{value:.3g}")
     decimals = 0 if size >= 1000 else 1 if size >= 100 else 2 if size >= 1 else 3 - math.floor(math.log10(size))
-    return _minus(f"{value:,.{decimals}f}")
+    text = f"{value:,.{decimals}f}"
+    return _minus(text.rstrip("0") if size < 1 else text)
 
 
 def moment(seconds: float) -> str:

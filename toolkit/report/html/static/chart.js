@@ -1,6 +1,8 @@
 // A chart of lines, bars or points, drawn by uPlot. A line has up to three series: greatest, mean and least.
 
-const MANY = 8; // Beyond so many lines, the median and the furthest from it have colours; the others wait in grey.
+// Beyond so many lines (of so many with a band), the median and the furthest from it have colours; the others wait in grey.
+const MANY = 8, MANY_BANDS = 4;
+const LABEL = 26; // Characters of a label that fit beside the chart.
 const LEGEND_LIMIT = 8; // Lines whose values the live region speaks.
 
 class Chart extends Plot {
@@ -13,7 +15,7 @@ class Chart extends Plot {
     }));
     this.step = Math.max(0, ...this.lines.map((line) => usualStep(line.xs)));
     const shown = this.lines.filter((line) => line.shown);
-    this.many = spec.style === "lines" && shown.length > MANY;
+    this.many = spec.style === "lines" && (shown.length > MANY || shown.filter((line) => line.lows).length > MANY_BANDS);
     if (this.many) this.addMedian(shown);
     const kept = kepts.lines[spec.id] ?? {};
     let colour = 0;
@@ -83,7 +85,7 @@ class Chart extends Plot {
       series, bands,
       scales: { x: this.xScale(), y: { range: (_u, low, high) => this.yRange(low, high) } },
       axes: [this.xAxis(), {
-        scale: "y", stroke: () => colours.quiet, font: FONT, labelFont: FONT, label: axisLabel(y), labelSize: 20, labelGap: 4, size: (_u, texts) => 16 + 7 * Math.max(3, ...(texts ?? []).map((text) => text.length)),
+        scale: "y", stroke: () => colours.quiet, font: FONT, labelFont: FONT, label: short(axisLabel(y), LABEL, y.label), labelSize: 20, labelGap: 4, size: (_u, texts) => Math.max(this.leftSize() - 20, 16 + 7 * Math.max(3, ...(texts ?? []).map((text) => text.length))),
         space: 34, grid: { stroke: () => colours.grid, width: 1 }, ticks: { stroke: () => colours.edge, width: 1, size: 5 },
         values: (_u, ticks) => ticks.map(tick),
       }],
@@ -99,6 +101,7 @@ class Chart extends Plot {
       },
       focus: { alpha: 1 },
       hooks: {
+        drawClear: [(u) => tintMarks(u, this.spec)],
         draw: [(u) => { if (style === "bars") this.drawBars(u); drawMarks(u, this.spec); }],
         setSeries: [(_u, at, options) => { if (options.focus !== undefined && this.many) this.hover(this.lines.find((each) => each.series === at) ?? null); }],
       },

@@ -4,15 +4,16 @@
 const SHADES = ["#f7f0d8", "#dfe3bd", "#b3d1b4", "#7db8b0", "#4c99aa", "#2f769c", "#255085", "#1f2f63", "#160f3a"];
 const TABLE = shadeTable();
 
+/** The pixels of the shades 1 (least) to 255 (most); 0 is transparent: not measured. */
 function shadeTable() {
   const table = new Uint8ClampedArray(256 * 4);
   const rgb = SHADES.map((shade) => [1, 3, 5].map((at) => parseInt(shade.slice(at, at + 2), 16)));
-  for (let i = 0; i < 256; i++) {
-    const at = (i / 255) * (rgb.length - 1), low = Math.min(Math.floor(at), rgb.length - 2), part = at - low;
+  for (let i = 1; i < 256; i++) {
+    const at = ((i - 1) / 254) * (rgb.length - 1), low = Math.min(Math.floor(at), rgb.length - 2), part = at - low;
     for (let c = 0; c < 3; c++) table[i * 4 + c] = rgb[low][c] + (rgb[low + 1][c] - rgb[low][c]) * part;
     table[i * 4 + 3] = 255;
   }
-  return table;
+  return new Uint32Array(table.buffer);
 }
 
 class HeatMap extends Plot {
@@ -20,6 +21,7 @@ class HeatMap extends Plot {
     super(spec, arrays, figure);
     this.columns = arrays.get(spec.columns);
     this.values = arrays.get(spec.values);
+    this.shades = Uint8Array.from(this.values, (value) => (value === null ? 0 : Math.max(1, Math.min(255, 1 + Math.round((value / (spec.top || 1)) * 254)))));
     this.step = usualStep(this.columns) || 1;
     this.row = null;
     this.tip = document.createElement("div");
@@ -43,13 +45,13 @@ class HeatMap extends Plot {
   }
 
   options() {
-    const rows = this.spec.rows, size = 14 + 6.6 * Math.min(22, Math.max(3, ...rows.map((name) => name.length)));
+    const rows = this.spec.rows, size = Math.max(this.leftSize(), 14 + 6.6 * Math.min(22, Math.max(3, ...rows.map((name) => name.length))));
     return {
       series: [{}, { paths: () => null, points: { show: false } }],
       scales: { x: this.xScale(), y: { dir: -1, range: () => [0, Math.max(rows.length, 1)] } },
       axes: [{ ...this.xAxis(), grid: { show: false } }, {
         scale: "y", stroke: () => colours.quiet, font: FONT, size, grid: { show: false }, ticks: { show: false }, gap: 6,
-        splits: () => this.ticks(), values: (_u, ticks) => ticks.map((at) => short(rows[Math.floor(at)])),
+        splits: () => this.ticks(), values: (_u, ticks) => ticks.map((at) => short(rows[Math.floor(at)] ?? "", 22)),
       }],
       cursor: { points: { show: false } },
       hooks: { drawClear: [(u) => this.paint(u)], draw: [(u) => drawMarks(u, this.spec)], ready: [(u) => u.over.append(this.tip)] },
@@ -76,22 +78,15 @@ class HeatMap extends Plot {
       const a = low + ((high - low) * p) / pixels, b = low + ((high - low) * (p + 1)) / pixels;
       from[p] = a >= last ? columns : lastUpTo(this.columns, a);
       to[p] = Math.max(from[p], lastUpTo(this.columns, b));
-      // A pixel that begins inside a column belongs to it; the next one's first moment does not take it away.
-      if (from[p] < 0 && to[p] >= 0) from[p] = 0;
     }
     this.canvas.width = pixels;
     this.canvas.height = rows;
-    const context = this.canvas.getContext("2d"), image = context.createImageData(pixels, rows), top1 = this.spec.top || 1;
+    const context = this.canvas.getContext("2d"), image = context.createImageData(pixels, rows), paper = new Uint32Array(image.data.buffer);
     for (let row = 0; row < rows; row++) {
       for (let p = 0; p < pixels; p++) {
-        let most = null;
-        for (let column = from[p]; column >= 0 && column <= to[p] && column < columns; column++) {
-          const value = this.values[row * columns + column];
-          if (value !== null && (most === null || value > most)) most = value;
-        }
-        if (most === null) continue;
-        const shade = Math.max(0, Math.min(255, Math.round((most / top1) * 255))) * 4;
-        image.data.set(TABLE.subarray(shade, shade + 4), (row * pixels + p) * 4);
+        let most = 0;
+        for (let column = Math.max(0, from[p]); column <= to[p] && column < columns; column++) most = Math.max(most, this.shades[row * columns + column]);
+        paper[row * pixels + p] = TABLE[most];
       }
     }
     context.putImageData(image, 0, 0);
@@ -178,6 +173,3 @@ class HeatMap extends Plot {
   }
 }
 
-function short(name) {
-  return name === undefined ? "" : name.length > 22 ? `${name.slice(0, 21)}…` : name;
-}

@@ -1,11 +1,16 @@
 // The page of a running job: it fetches itself and exchanges what it shows; zoom, choices and scroll positions stay.
 
-const live = { paused: false, timer: 0, text: "" };
+const live = { paused: false, held: false, timer: 0, text: "" };
 
 function startLive(structure) {
   const bar = document.getElementById("live"), button = document.getElementById("live-pause");
   bar.hidden = !structure.live;
   if (!structure.live) return;
+  if (location.protocol === "file:") { // A file that toolkit report wrote: nobody answers.
+    button.hidden = true;
+    say("Written while the job ran. Write it anew to see more.");
+    return;
+  }
   live.refresh = structure.refresh_s * 1000;
   say(`Live, ${dayTime(Date.now() / 1000)} UTC`);
   button.addEventListener("click", () => {
@@ -14,6 +19,9 @@ function startLive(structure) {
     say(live.paused ? "Paused" : "Live");
     if (!live.paused) refresh();
   });
+  // What is pressed stays until it is released: a click or a drag must find what it began on.
+  addEventListener("pointerdown", () => { live.held = true; }, true);
+  for (const end of ["pointerup", "pointercancel"]) addEventListener(end, () => setTimeout(() => { live.held = false; }), true);
   live.timer = setTimeout(refresh, live.refresh);
 }
 
@@ -29,8 +37,8 @@ async function refresh() {
     const answer = await fetch(location.href, { cache: "no-store" });
     if (!answer.ok) throw new Error(String(answer.status));
     const text = await answer.text();
-    const isSelecting = !getSelection().isCollapsed; // Somebody copies a text: leave it be.
-    if (text !== live.text && !isSelecting && !live.paused) {
+    const isBusy = live.held || live.paused || !getSelection().isCollapsed; // Somebody marks a text: leave it be.
+    if (text !== live.text && !isBusy) {
       live.text = text;
       if (!(await exchange(new DOMParser().parseFromString(text, "text/html")))) return;
     }

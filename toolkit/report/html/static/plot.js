@@ -44,6 +44,11 @@ class Plot {
     this.describe();
   }
 
+  /** The least width of the y axis: charts below one another begin at the same place, where there is room. */
+  leftSize() {
+    return this.box.clientWidth < 500 ? 0 : 88;
+  }
+
   xScale() {
     return { time: false, range: () => this.group.span() };
   }

@@ -57,7 +57,6 @@ function markContents() {
 }
 
 async function start() {
-  const began = performance.now();
   startTheme();
   if (matchMedia("(max-width: 62rem)").matches) document.getElementById("contents").open = false;
   const structure = JSON.parse(document.getElementById("structure").textContent);
@@ -72,7 +71,8 @@ async function start() {
     applyTheme();
   });
   addEventListener("afterprint", () => { for (const each of opened) each.open = false; applyTheme(); });
-  document.documentElement.dataset.drawnMs = (performance.now() - began).toFixed(0); // Tests and scripts/bench wait for it.
+  await new Promise((done) => { requestAnimationFrame(() => setTimeout(done)); });
+  document.documentElement.dataset.shownMs = performance.now().toFixed(0); // Since the navigation; scripts/bench reads it.
 }
 
 /** What tests and scripts/bench use; nothing on the page does. */

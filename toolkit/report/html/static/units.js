@@ -12,7 +12,7 @@ function number(value) {
   if (Number.isInteger(value) && size < 1e15) return signed(value.toLocaleString("en-US"));
   if (size >= 1e9 || size < 1e-4) return signed(value.toExponential(2));
   const decimals = size >= 1000 ? 0 : size >= 100 ? 1 : size >= 1 ? 2 : 3 - Math.floor(Math.log10(size));
-  return signed(value.toLocaleString("en-US", { minimumFractionDigits: decimals, maximumFractionDigits: decimals }));
+  return signed(value.toLocaleString("en-US", { minimumFractionDigits: size < 1 ? 0 : decimals, maximumFractionDigits: decimals }));
 }
 
 function signed(text) {
@@ -55,6 +55,11 @@ function place(axis, x, step) {
   if (axis.kind === "time") return `${day(x)} ${dayTime(x, Math.min(step, 1))}`;
   if (axis.kind === "elapsed") return clock(x, Math.min(step, 1));
   return `${axis.name || axis.kind} ${withUnit(number(x), axis.label)}`;
+}
+
+/** *text* if it fits into *room* characters; else *instead*, or as much of it as fits. */
+function short(text, room, instead = "") {
+  return text.length <= room ? text : instead || `${text.slice(0, room - 1)}…`;
 }
 
 function axisLabel(axis) {

@@ -8,7 +8,8 @@ from toolkit.jobs.data import HostData, JobData
 from toolkit.jobs.logs import tail
 from toolkit.jobs.records import samples
 from toolkit.metrics.sample import Sample
-from toolkit.report.sections import diagnosed
+from toolkit.report.sections import diagnosed, traced
+from toolkit.report.sections.traced import Traced
 from toolkit.series.finding import Finding
 
 if TYPE_CHECKING:
@@ -101,6 +102,11 @@ class Material:
     @cached_property
     def _has_numpy(self) -> bool:
         return find_spec("numpy") is not None
+
+    @cached_property
+    def traced(self) -> Traced:
+        """The traces of the profiler."""
+        return traced.read(self.job)
 
     def log_of(self, host: HostData, lines: int) -> tuple[str, ...]:
         """Return the last *lines* lines that *host* printed, masked; of rank files, those of the rank of the cause or

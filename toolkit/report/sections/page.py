@@ -7,8 +7,10 @@ from toolkit.jobs.data import JobData
 from toolkit.report.model import Block, Page, Section
 from toolkit.report.sections import (
     findings,
+    kernels,
     last_minutes,
     log_tail,
+    memory,
     metrics,
     outcome,
     steps,
@@ -28,6 +30,8 @@ SECTIONS: tuple[tuple[str, str, Maker], ...] = (
     ("metrics", "Metrics", metrics.blocks),
     ("steps", "Steps", steps.blocks),
     ("system", "System", system.blocks),
+    ("kernels", "Kernels", kernels.blocks),
+    ("memory", "Memory operations", memory.blocks),
     ("timeline", "Timeline", timeline.blocks),
     ("log", "Log", log_tail.blocks),
 )

@@ -1,0 +1,82 @@
+"""The folder of a host's traces: which windows were traced, of which ranks, and how much of the run that is."""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from toolkit.records import Record
+
+_LISTING = "*_rank-*.json"  # What the profiler writes beside the traces; the traces lie in folders of their own.
+
+
+class Window(Record, frozen=True, kw_only=True):
+    """A trace file of one rank. `file` is below the folder. `request`: the number of the request it answers.
+
+    `first_step`, `last_step`: None without steps. `start_s`, `end_s`: seconds since the epoch, 0: not known.
+    """
+
+    file: str
+    reason: str = ""
+    request: int | None = None
+    first_step: int | None = None
+    last_step: int | None = None
+    steps: int = 0
+    start_s: float = 0.0
+    end_s: float = 0.0
+
+
+class Listing(Record, frozen=True, kw_only=True):
+    """What one rank has traced. `steps_run`: all of its steps, so that `steps_traced` is known as a share of them."""
+
+    rank: int
+    host: str = ""
+    world_size: int = 1
+    framework: str = ""
+    steps_run: int = 0
+    steps_traced: int = 0
+    windows: tuple[Window, ...] = ()
+
+
+class TraceFile(Record, frozen=True, kw_only=True):
+    """A trace and what is known of it. `group`: the same for the ranks that traced the same window."""
+
+    path: Path
+    group: str
+    rank: int | None
+    window: Window
+
+
+def listings(folder: Path) -> tuple[Listing, ...]:
+    """Return what each rank says of its traces in *folder*, by rank. A file that is half written is skipped."""
+    found = []
+    for path in sorted(folder.glob(_LISTING)):
+        try:
+            found.append(msgspec.json.decode(path.read_bytes(), type=Listing))
+        except (OSError, msgspec.DecodeError):
+            continue
+    return tuple(sorted(found, key=lambda listing: listing.rank))
+
+
+def trace_files(folder: Path, known: Sequence[Listing]) -> tuple[TraceFile, ...]:
+    """Return the traces in *folder* by time, then rank: those that *known* lists, and others that lie there."""
+    found = [
+        TraceFile(path=folder / window.file, group=str(Path(window.file).parent), rank=listing.rank, window=window)
+        for listing in known
+        for window in listing.windows
+        if (folder / window.file).is_file() and _is_trace(window.file)
+    ]
+    listed = {each.path for each in found}
+    for path in sorted(folder.rglob("*.json*")):
+        if path not in listed and _is_trace(path.name) and path.is_file() and not path.match(_LISTING):
+            named = re.search(r"rank[-_.]?(\d+)", path.name)
+            group = str(path.parent.relative_to(folder))
+            rank = int(named[1]) if named else None
+            window = Window(file=str(path.relative_to(folder)), start_s=path.stat().st_mtime)
+            found.append(TraceFile(path=path, group=group, rank=rank, window=window))
+    return tuple(sorted(found, key=lambda each: (each.window.start_s, -1 if each.rank is None else each.rank)))
+
+
+def _is_trace(name: str) -> bool:
+    return name.endswith((".json", ".json.gz"))

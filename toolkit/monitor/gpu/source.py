@@ -16,6 +16,7 @@ KILL_AFTER_S = 60.0
 # A value this old is no longer shown as the present one.
 STALE_S = 15.0
 STARTS = 5
+ENDS_S = 0.1
 _UNITS = {"percent": PERCENT, "bytes": BYTES, "per_s": BYTES_PER_S, "watts": "W", "mhz": "MHz", "celsius": "°C"}
 
 
@@ -35,6 +36,7 @@ class GpuSource:
         self._starts = 0
         self._buffer = b""
         self._heard_s = now_s
+        self._killed_s = float("-inf")
         self._start(now_s)
 
     @property
@@ -65,16 +67,28 @@ class GpuSource:
                 return
             self._heard_s = now_s
             *lines, self._buffer = (self._buffer + found).split(b"\n")
-            for line in lines[-1:] if self.columns else lines:
+            for line in lines[-1:] if self.names else lines:
                 self._take(line)
 
     def close(self) -> None:
-        """End the child without waiting for it."""
-        if self._child is not None:
-            assert self._child.stdin is not None
-            self._child.stdin.close()
-            self._child.kill()
-            self._child.poll()
+        """End the child; one that hangs in the driver is left behind."""
+        self._let_go()
+
+    def _let_go(self) -> bool:
+        """Kill the child; return whether it has ended, which takes no time unless the kernel holds the process."""
+        child, self._child = self._child, None
+        if child is None:
+            return True
+        child.kill()
+        try:
+            child.wait(ENDS_S)
+        except subprocess.TimeoutExpired:
+            self._child = child
+            return False
+        for pipe in (child.stdin, child.stdout):
+            if pipe is not None:
+                pipe.close()
+        return True
 
     def _start(self, now_s: float) -> None:
         self._starts += 1
@@ -94,17 +108,17 @@ class GpuSource:
         """Replace a child that hangs, if it can be ended."""
         if self._child is None or self._starts >= STARTS:
             return
-        self._child.kill()
-        if self._child.poll() is not None:
+        if now_s - self._killed_s < KILL_AFTER_S:
+            return
+        self._killed_s = now_s
+        if self._let_go():
             silent_since_s = self._heard_s
             self._start(now_s)
             self._heard_s = silent_since_s  # Silence lasts until a child says something.
 
     def _ended(self, now_s: float) -> None:
         """Give up a child that has ended by itself: it has said why, or another one may do better."""
-        assert self._child is not None
-        self._child.poll()
-        self._child = None
+        self._let_go()
         if self.names and self._starts < STARTS:
             self._start(now_s)
         else:

@@ -59,6 +59,16 @@ def test_a_core_that_is_switched_on_gets_columns(tmp_path: Path) -> None:
     assert "cpu/core2/used_percent" in [column.name for column in source.columns]
 
 
+def test_a_core_without_ticks_is_not_used(tmp_path: Path) -> None:
+    source = cpu.Cpu(str(root(tmp_path, BEFORE)))
+    root(tmp_path, AFTER.replace(b"cpu0 130 0 70 400", b"cpu0 50 0 50 400"))
+
+    assert (
+        dict(zip([column.name for column in source.columns], source.values(1.0), strict=True))["cpu/core0/used_percent"]
+        == 0.0
+    )
+
+
 def test_idle_time_that_goes_back_by_a_tick_is_no_use_below_zero(tmp_path: Path) -> None:
     source = cpu.Cpu(str(root(tmp_path, BEFORE)))
     root(tmp_path, BEFORE.replace(b"cpu1 50 0 50 300 100", b"cpu1 55 0 50 300 99").replace(b"cpu  100", b"cpu  105"))

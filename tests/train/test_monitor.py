@@ -1,5 +1,6 @@
 """The system monitor beside a job, as `train` starts it."""
 
+import json
 import os
 
 import numpy
@@ -139,3 +140,48 @@ for _ in range(20):
     assert list(table.step) == list(range(1, 21))
     assert table.ranks == (0,)
     assert (table.backward_s > 0).all()
+
+
+def test_profilerconfig_json_asks_for_the_monitor_and_debuggers_files(base: Base) -> None:
+    base.document(
+        "profilerconfig.json",
+        {"S3OutputPath": "s3://b/p", "ProfilingIntervalInMilliseconds": 100, "ProfilingParameters": {}},
+    )
+    base.program(SAMPLED)
+
+    done = base.train()
+
+    assert done.status == 0, done
+    files = list((base.output / "profiler/system/incremental").glob("*/*.algo-1.json"))
+    lines = [json.loads(line) for file in files for line in file.read_text().splitlines()]
+    assert "CPUUtilization" in {line["Dimension"] for line in lines}
+    assert {line["NodeId"] for line in lines} == {"algo-1"}
+    assert set(lines[0]) == {"Type", "Name", "Dimension", "Value", "NodeId", "Timestamp"}
+
+
+# Says what the monitor would have found, and saves when it is asked to stop.
+STOPPED = """
+import json, os, signal, sys, time
+def save(*_):
+    print("saved", flush=True)
+    sys.exit(0)
+signal.signal(signal.SIGTERM, save)
+found = {"rule": "LossNotDecreasing", "text": "loss stays at 2.3", "start_s": 1, "end_s": 2, "action": "stop"}
+os.makedirs(os.environ["SM_OUTPUT_DIR"] + "/monitor", exist_ok=True)
+with open(os.environ["SM_OUTPUT_DIR"] + "/monitor/findings.jsonl", "a") as file:
+    file.write(json.dumps(found) + chr(10))
+while True:
+    time.sleep(0.1)
+"""
+
+
+def test_a_finding_with_the_action_stop_ends_the_job_early_and_well(base: Base) -> None:
+    base.program(STOPPED)
+
+    done = base.train(TOOLKIT_MONITOR="1")
+
+    assert b"saved" in done.stdout, done
+    assert done.outcome["status"] == "stopped"
+    assert done.outcome["cause"] == "stopped by rule LossNotDecreasing (SIGTERM); the script ended with 0"
+    assert "finding LossNotDecreasing: loss stays at 2.3" in done.log
+    assert "SIGTERM for rule LossNotDecreasing and passed on" in done.log

@@ -22,10 +22,14 @@ class AllReady(Record, frozen=True, kw_only=True):
 
 
 class Stop(Record, frozen=True, kw_only=True, tag="stop"):
-    """The stop signal *signal* came to *host*: every host stops as if the signal had come to it."""
+    """The stop signal *signal* came to *host*: every host stops as if the signal had come to it.
+
+    *rule*: no signal came; the profiler rule of this name stops the job early and well, with the whole grace.
+    """
 
     host: Name
     signal: SignalNumber
+    rule: Annotated[str, Meta(max_length=255)] = ""
 
 
 class StopStep(Record, frozen=True, kw_only=True):

@@ -138,7 +138,8 @@ class Ended(Record, frozen=True, kw_only=True):
     which of them it wrote last ("both": too close in time). `raised`: the exceptions that the rank hook recorded;
     `raised_by_children`: those of processes that the script started itself.
     `stopped_by`: the signal that asked `train` to stop, at `stopped_at_ns`. `signalled_each`: it was sent to each
-    process of the job, one after the other, so the script may have had it before `train`.
+    process of the job, one after the other, so the script may have had it before `train`. `stop_rule`: the profiler
+    rule that asked for the stop, "" if a signal came.
     `missing`: needs that were not met in time. `forced`: SIGKILL was needed. `peer_failed`: another host failed first.
     `launcher_first`: nothing had failed yet when the launcher asked for the end of the ranks.
     `over`: `train` ended the rest here because the leader's script, or all ranks, had ended with 0.
@@ -158,6 +159,7 @@ class Ended(Record, frozen=True, kw_only=True):
     stopped_by: int | None = None
     stopped_at_ns: int | None = None
     signalled_each: bool = False
+    stop_rule: str = ""
     missing: tuple[str, ...] = ()
     forced: bool = False
     peer_failed: bool = False

@@ -3,29 +3,60 @@
 import errno
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from toolkit.job.monitor import DebuggerFiles
 from toolkit.series import findings, machine, samples, steps
 from toolkit.series.column import Column
 from toolkit.series.finding import Finding
+
+if TYPE_CHECKING:
+    from toolkit.series import debugger_writer
 
 
 class Outputs:
     """Samples, steps, findings and monitor.json in *folder*. *warn* takes a line for the log."""
 
-    def __init__(self, folder: Path, columns: Sequence[Column], warn: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        columns: Sequence[Column],
+        warn: Callable[[str], None],
+        *,
+        host: str = "",
+        asked: DebuggerFiles | None = None,
+    ) -> None:
+        """*asked*: the Debugger's files that the job asks for; *host*: their node."""
         self._folder = folder
         self._warn = warn
         self._columns = tuple(columns)
         self._samples = samples.Writer(folder / "samples", columns, warn=warn)
         self._steps = steps.Writer(folder / "steps", warn=warn)
+        self._asked = asked
+        self._debugger = None if asked is None else _debugger(asked, host, columns, warn)
+        self._first_s: float | None = None
         self._failed = False
 
     def sample(self, time_s: float, columns: Sequence[Column], row: Sequence[float]) -> None:
         """Write a sample, taken at *time_s* since the epoch."""
-        if columns is not self._columns and tuple(columns) != self._columns:
+        if tuple(columns) != self._columns:
+            self._columns = tuple(columns)
             self._samples.use(columns)
-        self._columns = tuple(columns) if columns is not self._columns else self._columns
+            if self._debugger is not None:
+                self._debugger.use(columns)
         self._samples.add(time_s, row)
+        self._add_debugger(time_s, row)
+
+    def _add_debugger(self, time_s: float, row: Sequence[float]) -> None:
+        """Write the Debugger's files, for as long as the job asked for."""
+        if self._debugger is None or self._asked is None:
+            return
+        self._first_s = time_s if self._first_s is None else self._first_s
+        if self._asked.sampled_s is not None and time_s - self._first_s > self._asked.sampled_s:
+            self._debugger.close()
+            self._debugger = None
+        else:
+            self._debugger.add(time_s, row)
 
     def steps(self, new: Sequence[steps.Step]) -> None:
         """Write steps."""
@@ -44,6 +75,8 @@ class Outputs:
         """Write what is still held."""
         self._samples.close()
         self._steps.close()
+        if self._debugger is not None:
+            self._debugger.close()
 
     def _try(self, write: Callable[[], None]) -> None:
         try:
@@ -53,3 +86,13 @@ class Outputs:
                 reason = error.strerror or errno.errorcode.get(error.errno or 0, "error")
                 self._warn(f"{self._folder}: {reason}: the monitor's findings are not kept")
             self._failed = True
+
+
+def _debugger(
+    asked: DebuggerFiles, host: str, columns: Sequence[Column], warn: Callable[[str], None]
+) -> "debugger_writer.Writer":
+    from toolkit.series import debugger_writer
+
+    return debugger_writer.Writer(
+        asked.folder, host, columns, most_bytes=asked.most_bytes, most_s=asked.most_s, warn=warn
+    )

@@ -105,7 +105,13 @@ class Process:
         time_s = now_s + self._offset_s
         columns = self._sampler.columns
         if self._outputs is None:
-            self._outputs = Outputs(self._config.folder, columns, self._warn)
+            self._outputs = Outputs(
+                self._config.folder,
+                columns,
+                self._warn,
+                host=self._config.host,
+                asked=self._config.monitor.debugger,
+            )
         self._outputs.sample(time_s, columns, row)
         if self._samples == 0:
             self._begin_rules()

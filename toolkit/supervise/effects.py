@@ -115,8 +115,10 @@ class Effects:
         number = passed_on(self._number)
         self.signal_ranks(number)
         as_what = "" if number == self._number else f" as {signal_name(number)}"
+        stop = self._machine.last_stop
+        came = "received" if stop is None or not stop.rule else f"for rule {stop.rule}"
         self._log.info(
-            f"{signal_name(self._number)} received and passed on to {who}{as_what}; "
+            f"{signal_name(self._number)} {came} and passed on to {who}{as_what}; "
             f"SIGKILL in {grace_s:g} s, or at once at a second signal"
         )
 

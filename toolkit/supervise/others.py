@@ -14,6 +14,10 @@ class Rules(Protocol):
     def ruled(self) -> Ruled | None:
         """Why a rule ends the job; None while none does."""
 
+    @property
+    def stop_rule(self) -> str:
+        """The profiler rule that stops the job early and well; "" while none does."""
+
     def started(self, rank: int, local_rank: int | None, pid: int) -> None:
         """Note that *rank* runs as process *pid*."""
 

@@ -87,6 +87,7 @@ class PhaseRecord:
             raised_by_children=self._rank_records.raised_by_children(exits),
             stopped_by=machine.stop.signal if machine.stop is not None else None,
             stopped_at_ns=machine.stopped_at_ns,
+            stop_rule=machine.stop.rule if machine.stop is not None else "",
             forced=self.forced,
             peer_failed=machine.peer_failed,
             launcher_first=machine.launcher_first,

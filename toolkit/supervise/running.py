@@ -223,6 +223,9 @@ class Running:
             rules.tick()
         if rules.ruled is not None and self._machine.undisturbed:
             self._post(events.RuleMatched(ruled=rules.ruled))
+        if rules.stop_rule and self._machine.undisturbed:
+            host = self._around.console.host
+            self._post(events.Stop(host=host, signal=signal.SIGTERM, rule=rules.stop_rule))
 
     # --- processes
 

@@ -176,7 +176,8 @@ class StopMachine:
 
     def _on_stop(self, stop: events.Stop) -> None:
         here = stop.host == self._host
-        if here and not self._requests.is_new(stop.signal, self._facts.now_s):
+        signalled = here and not stop.rule
+        if signalled and not self._requests.is_new(stop.signal, self._facts.now_s):
             return
         if self.stop is None:
             self.stop, self.stopped_at_ns = stop, self._facts.now_ns
@@ -185,9 +186,9 @@ class StopMachine:
                 self._actions.append(Action.TELL_STOP)
         self.last_stop = stop
         # Only a second signal to this host kills: a platform may signal all hosts, and another host's stop may arrive
-        # before this host's own signal.
-        self._cues.append(Cue.STOP_AGAIN if here and self._stopped_here else Cue.STOP)
-        self._stopped_here = self._stopped_here or here
+        # before this host's own signal. A rule's stop is no signal.
+        self._cues.append(Cue.STOP_AGAIN if signalled and self._stopped_here else Cue.STOP)
+        self._stopped_here = self._stopped_here or signalled
 
     def _on_worker_end(self, event: events.RankEnded | events.MainEnded) -> None:
         """The launcher, the script or a rank has ended."""

@@ -46,6 +46,11 @@ class LineMonitors:
         self._rules: tuple[Rule, ...] = ()
         self._begin()
 
+    @property
+    def stop_rule(self) -> str:
+        """The profiler rule that stops the job; "" while none does (supervise.others.Rules)."""
+        return "" if self._monitored is None else self._monitored.stop_rule
+
     def read_rules(self) -> None:
         """Apply the job's rules from now on. Call it when the code is in place, since the document may be part of it.
 

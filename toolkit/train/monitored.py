@@ -39,13 +39,17 @@ def write_config(job: Job, monitor: Monitor, run_folder: Path, attempt: int) -> 
 
 
 class Monitored:
-    """Lists ranks for the monitor as they start, and logs what it finds. An error here never disturbs the job."""
+    """Lists ranks for the monitor as they start, and logs what it finds. An error here never disturbs the job.
+
+    `stop_rule`: the first rule with the action "stop" that found something, "" if none did.
+    """
 
     def __init__(self, job: Job, run_folder: Path, log: Log) -> None:
         self._log = log
         self._ranks = run_folder / RANKS
         self._findings = job.folders.output / "monitor" / findings.NAME
         self._looked_s = 0.0
+        self.stop_rule = ""
         try:
             self._read_bytes = self._findings.stat().st_size  # Of an earlier run.
         except OSError:
@@ -90,8 +94,7 @@ class Monitored:
         whole = text[: text.rfind(b"\n") + 1]
         self._read_bytes += len(whole)
         for found in findings.decoded(whole):
-            line = f"finding {found.rule}: {found.text}"
-            if found.action == "record":
-                self._log.info(line)
-            else:
-                self._log.warning(line)
+            if found.action != "record":
+                self._log.warning(f"finding {found.rule}: {found.text}")
+            if found.action == "stop":
+                self.stop_rule = self.stop_rule or found.rule

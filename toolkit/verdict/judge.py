@@ -273,7 +273,7 @@ def _stopped(job: Job, ended: Ended) -> Outcome:
     ranks = ranks_of(ended.exits)
     well = bool(ranks) and ended.phase != INSTALL and all(e.ok for e in ranks)
     code = 0 if well and job.stopped_is_success else exit_codes.of_signal(number)
-    name = signal_name(number)
+    name = f"rule {ended.stop_rule} ({signal_name(number)})" if ended.stop_rule else signal_name(number)
     if not ended.exits:
         script = f"attempt {ended.attempt} of the script" if ended.attempt else "the script"
         what = f"stopped by {name} before {ended.phase if ended.phase == INSTALL else script} began"

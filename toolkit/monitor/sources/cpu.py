@@ -46,20 +46,19 @@ def shares(before: Ticks, now: Ticks) -> tuple[list[float], list[float]]:
 
     Idle and waiting times may go back by a tick, and a core that is off has no ticks: both count as 0.
     """
-    used, waited = [], []
-    for total, idle, iowait in zip(
-        map(sub, now.total, before.total),
-        map(sub, now.idle, before.idle),
-        map(sub, now.iowait, before.iowait),
-        strict=True,
-    ):
-        if total <= 0:
-            used.append(0.0)
-            waited.append(0.0)
-            continue
-        used.append(min(max(100.0 * (total - idle - iowait) / total, 0.0), 100.0))
-        waited.append(min(max(100.0 * iowait / total, 0.0), 100.0))
-    return used, waited
+    passed = list(map(sub, now.total, before.total))
+    idle = map(sub, now.idle, before.idle)
+    iowait = list(map(sub, now.iowait, before.iowait))
+    used = [100.0 * (all_ - idle_ - io) / (all_ or 1) for all_, idle_, io in zip(passed, idle, iowait, strict=True)]
+    waited = [100.0 * io / (all_ or 1) for all_, io in zip(passed, iowait, strict=True)]
+    return _within(used), _within(waited)
+
+
+def _within(percents: list[float]) -> list[float]:
+    """Return *percents*, those out of range cut to 0 and 100."""
+    if min(percents) >= 0.0 and max(percents) <= 100.0:
+        return percents
+    return [min(max(percent, 0.0), 100.0) for percent in percents]
 
 
 class Cpu:

@@ -1,7 +1,7 @@
 """CPU and memory of each rank of this host, with its children, and the CPU of its data loader's workers.
 
-A rank's own counters are read with every sample, those of its children once a second: eight ranks with eight workers
-each would otherwise cost as much as 64 cores.
+A rank's own counters are read with every sample, those of up to four children once a second, of eight every two
+seconds: eight ranks with eight workers each would otherwise cost more than 64 cores.
 """
 
 from toolkit.monitor.processes import Process, Stat
@@ -11,6 +11,9 @@ from toolkit.series.column import Column
 # CPU times are counted in ticks of 10 ms: in a shorter time, as right after the start, their rate says nothing.
 SHORTEST_S = 0.05
 CHILDREN_S = 1.0
+CHILDREN_PER_S = 4  # Of each rank: more children are read less often.
+# Children of children, and the memory of all.
+DEEP_S = 5.0
 # Children of any thread; most are started by the main thread, which is looked at every CHILDREN_S.
 ALL_THREADS_S = 30.0
 DEEPEST = 4
@@ -26,6 +29,7 @@ class _Child:
     def __init__(self, process: Process, stat: Stat, rank_command: bytes) -> None:
         self.process = process
         self.cpu_s = stat.cpu_s
+        self.held_bytes = process.private_bytes()
         command = process.command()
         forked = command == rank_command or b"multiprocessing.spawn" in command or b"multiprocessing-fork" in command
         self.is_loader = stat.name.startswith(LOADER) or (forked and not any(name in command for name in _NO_LOADERS))
@@ -40,6 +44,7 @@ class _Rank:
         self._cpu_s = stat.cpu_s if stat is not None else 0.0
         self._at_s = self._children_at_s = now_s
         self._all_at_s = now_s
+        self._deep_at_s = now_s - DEEP_S
         self._command = self.process.command()
         self._children: dict[int, _Child] = {}
         self._children_percent = self._loader_percent = 0.0
@@ -54,7 +59,7 @@ class _Rank:
         passed_s = now_s - self._at_s
         own = 100.0 * (stat.cpu_s - self._cpu_s) / passed_s if passed_s > SHORTEST_S else NAN
         self._cpu_s, self._at_s = stat.cpu_s, now_s
-        if now_s - self._children_at_s >= CHILDREN_S:
+        if now_s - self._children_at_s >= CHILDREN_S * max(1.0, len(self._children) / CHILDREN_PER_S):
             self._look_at_children(now_s)
         return (
             own + self._children_percent,
@@ -68,7 +73,9 @@ class _Rank:
         self._children_at_s = now_s
         of_all = now_s - self._all_at_s >= ALL_THREADS_S
         self._all_at_s = now_s if of_all else self._all_at_s
-        self._find(of_all_threads=of_all)
+        deep = of_all or now_s - self._deep_at_s >= DEEP_S
+        self._deep_at_s = now_s if deep else self._deep_at_s
+        self._find(DEEPEST if deep else 1, of_all_threads=of_all)
         used_s = loader_s = 0.0
         held_bytes = 0
         gone = set()
@@ -81,16 +88,20 @@ class _Rank:
             child.cpu_s = stat.cpu_s
             used_s += grown_s
             loader_s += grown_s if child.is_loader else 0.0
-            held_bytes += child.process.private_bytes()
+            if deep:
+                child.held_bytes = child.process.private_bytes()
+            held_bytes += child.held_bytes
         self._forget(self._children.keys() - gone)
         self._children_percent = 100.0 * used_s / passed_s
         self._loader_percent = 100.0 * loader_s / passed_s
         self._children_bytes = held_bytes
 
-    def _find(self, *, of_all_threads: bool) -> None:
-        """Add the descendants that are not known yet."""
-        level = [self.process, *(child.process for child in self._children.values())]
-        for _ in range(DEEPEST):
+    def _find(self, depth: int, *, of_all_threads: bool) -> None:
+        """Add the descendants down to *depth* that are not known yet."""
+        level = [self.process]
+        if depth > 1:
+            level += [child.process for child in self._children.values()]
+        for _ in range(depth):
             found = []
             for parent in level:
                 for pid in parent.children(of_all_threads=of_all_threads):

@@ -79,7 +79,8 @@ def _samples(monitor: Path, seconds: int) -> None:
 def _steps(rank: int, seconds: int) -> list[steps.Step]:
     """Return steps of 1 s from 20 s after the start. Rank 1 takes 0.5 s more in forward, for which rank 0 waits; step
     50 takes 2 s more."""
-    made, at_s = [], START_S + 20
+    made: list[steps.Step] = []
+    at_s = START_S + 20
     for number in range(1, 1000):
         late = 2.0 if number == 50 else 0.0
         saving = 0.25 if number == 100 else None

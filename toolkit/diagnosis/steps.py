@@ -202,17 +202,23 @@ def _without_checkpoints(evidence: Evidence, phase: Phase) -> list[float]:
     ]
 
 
+def _squares(values: Sequence[float]) -> float:
+    """Return the sum of the squared distances of *values* from their mean."""
+    middle = mean(values)
+    return sum((value - middle) ** 2 for value in values)
+
+
 def _period(seconds: Sequence[float], ratio: float) -> tuple[int, list[float]]:
     """Return the period after which *seconds* repeat, and the median at each place of it; 0 and none without one.
 
     In each period the longest place must be longer than the shortest, in nine of ten periods.
     """
-    total = sum((value - mean(seconds)) ** 2 for value in seconds)
+    total = _squares(seconds)
     for period in PERIODS:
         if len(seconds) < max(FEWEST_STEPS, 3 * period if period == 2 else 5 * period) or not total:
             continue
         places = [seconds[place::period] for place in range(period)]
-        within = sum((value - mean(values)) ** 2 for values in places for value in values)
+        within = sum(map(_squares, places))
         medians = [median(values) for values in places]
         low, high = medians.index(min(medians)), medians.index(max(medians))
         turns = [long > short for long, short in zip(places[high], places[low], strict=False)]

@@ -27,6 +27,7 @@ PLAIN_BARS, PLAIN_SHADES = "_.:-=+*#", " .:-=+*#"
 LEAST_WIDTH = 40
 LABEL = 24  # Characters for the name of a line or row, where there is room.
 MOST_ROWS = 24
+LEAST_ROOM = 16  # Characters that the last column needs, if it has as many.
 SIZES = ("bytes", "KiB", "MiB", "GiB", "TiB")
 # Units whose values are shown with a unit that fits their size, and what follows that.
 SCALED = {"bytes": "", "bytes/s": "/s"}
@@ -81,6 +82,8 @@ class TextWriter:
         if not table.rows:
             return ["  (empty)"]
         heads = [headed(column) for column in table.columns]
+        names = [column.name for column in table.columns]
+        units = [head[len(name) + 2 : -1] for head, name in zip(heads, names, strict=True)]
         rows = [
             [shown(cell, column.unit) for cell, column in zip(row, table.columns, strict=True)]
             for row in (*table.rows, *([table.total] if table.total else []))
@@ -92,11 +95,16 @@ class TextWriter:
         widths = [max(len(head), *(len(row[number]) for row in rows)) for number, head in enumerate(heads)]
         last = len(widths) - 1
         room = self._width - 2 - sum(widths[:-1]) - 2 * last
-        if room < 16:
+        above = [heads]
+        if room < min(widths[last], LEAST_ROOM):  # The units on a line of their own make it narrower.
+            above = [names, units]
+            widths = [max(len(row[number]) for row in (*above, *rows)) for number in range(len(names))]
+            room = self._width - 2 - sum(widths[:-1]) - 2 * last
+        if room < min(widths[last], LEAST_ROOM):
             return self._records(heads, rows)
         widths[last] = min(widths[last], room)
         lines = []
-        for row in [heads, *rows]:
+        for row in [*above, *rows]:
             cells = [
                 cell.rjust(widths[number]) if right[number] else cell.ljust(widths[number])
                 for number, cell in enumerate(row[:-1])

@@ -21,8 +21,8 @@ NO_NUMPY = (
     "pip install 'container-training-toolkit[report]'."
 )
 NO_MONITOR = (
-    "The system monitor was off. `toolkit run` has it on; elsewhere set TOOLKIT_MONITOR=1 or give the job a "
-    "profilerconfig.json (docs/report.md)."
+    "Nothing was measured: the system monitor was off, or the job ended before its first sample. `toolkit run` has it "
+    "on; elsewhere set TOOLKIT_MONITOR=1 or give the job a profilerconfig.json (docs/report.md)."
 )
 
 

@@ -116,7 +116,8 @@ def _outliers(material: Material, ranks: "dict[int, tuple[str, StepTable]]") -> 
         if known.sum() < 5:
             continue
         median = float(np.median(table.step_s[known]))
-        usual = {name: _mean(getattr(table, name)) or 0.0 for name, _ in PARTS}
+        # A part that was not measured in a step took none of its time: most steps save nothing.
+        usual = {name: float(np.nan_to_num(getattr(table, name)).mean()) for name, _ in PARTS}
         for at in np.argsort(np.where(known, -table.step_s, np.inf))[:OUTLIERS].tolist():
             took = float(table.step_s[at])
             if took < 2 * median:

@@ -307,7 +307,7 @@ def test_a_yaml_job_file_says_the_same_with_yaml_1_2_values(tmp_path: Path, suff
         ("hyperparameter: {null: x}", ["job.yaml: $.hyperparameter.None", "found NoneType"]),
         ("hyperparameter: {a: [1, !!binary aGk=]}", ["job.yaml: $.hyperparameter.a[1]: expected text", "found bytes"]),
         ("hyperparameter: {a: !!set {x}}", ["job.yaml: $.hyperparameter.a", "found set"]),
-        ("hyperparameter: &a {x: [*a]}", ["job.yaml: $.hyperparameter.x[0]", "alias of what is around it"]),
+        ("hyperparameter: &a {x: [*a]}", ["job.yaml: $.hyperparameter.x[0]", "alias of the object that contains it"]),
         ("a: !!python/object/apply:os.system [ls]", ["job.yaml", "expected YAML"]),
         ("a: b\n---\nc: d", ["job.yaml", "expected YAML"]),
     ],

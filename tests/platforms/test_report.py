@@ -156,7 +156,7 @@ def test_what_cannot_be_cleared_is_said(places: Folders, capfd: pytest.CaptureFi
 
     clear_stale(places, Log())
 
-    assert "output/failure: left by an earlier run and not to be removed (Is a directory)" in capfd.readouterr().err
+    assert "output/failure: left by an earlier run; cannot be removed (Is a directory)" in capfd.readouterr().err
 
 
 def test_a_failed_job_leaves_no_success_file_of_the_scripts_own(
@@ -168,7 +168,7 @@ def test_a_failed_job_leaves_no_success_file_of_the_scripts_own(
 
     assert not places.success.exists()
     assert places.failure.exists()
-    assert "output/success: removed; something else than train wrote it" in capfd.readouterr().err
+    assert "output/success: removed: a program other than train wrote it" in capfd.readouterr().err
 
 
 def test_a_folder_in_the_failure_files_place_is_said(places: Folders, capfd: pytest.CaptureFixture[str]) -> None:

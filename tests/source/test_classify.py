@@ -242,7 +242,7 @@ def test_a_code_folder_that_may_not_be_read_is_named_with_its_mode() -> None:
 
     assert done.stderr == ""
     assert "expected a code folder that user " in done.stdout
-    assert f"may read, found one of user {os.getuid()} with mode " in done.stdout
+    assert f"may read, found a folder of user {os.getuid()} with mode " in done.stdout
 
 
 def test_a_plugin_comes_before_an_entry(tmp_path: Path) -> None:

@@ -213,7 +213,7 @@ def test_the_second_run_installs_nothing_until_the_requirements_change(image: Im
     third = image.train(TMPDIR=str(shared))
 
     assert second.stdout == b"1.0\n"
-    assert "requirements were installed before in this container: skipped" in second.log
+    assert "requirements are already installed in this container: skipped" in second.log
     assert b"Successfully installed needed-2.0" in third.stdout
     assert third.stdout.endswith(b"\n2.0\n")
     # Left: the note of what is installed, and the lock, which a train that waits may have open.

@@ -65,7 +65,7 @@ def _as_json(value: Any, where: str, above: tuple[int, ...]) -> Any:
     if isinstance(value, (date, time)):
         return value.isoformat()
     if id(value) in above:
-        raise ContractError("expected values, found an alias of what is around it", where=where)
+        raise ContractError("expected a value, found an alias of the object that contains it", where=where)
     inside = (*above, id(value))
     if isinstance(value, (list, tuple)):
         return [_as_json(part, f"{where}[{index}]", inside) for index, part in enumerate(value)]

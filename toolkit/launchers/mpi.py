@@ -148,7 +148,7 @@ def _check(job: Job) -> None:
         raise ContractError(
             "expected the link between the hosts, which starts MPI's daemons on them and ends them, found off",
             where="TOOLKIT_LINK",
-            hint="Leave the link on; with TOOLKIT_MPI_AGENT=ssh, too: it tells the other hosts when mpirun has ended.",
+            hint="Leave the link on, also with TOOLKIT_MPI_AGENT=ssh: it reports the end of mpirun to the other hosts.",
         )
 
 

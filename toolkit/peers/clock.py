@@ -3,7 +3,7 @@
 import msgspec
 
 from toolkit.job.events import NextAttempt
-from toolkit.peers.messages import Left, Message, Reports, Verdict
+from toolkit.peers.messages import Left, Message, WithReport
 
 
 class Clock:
@@ -38,7 +38,7 @@ class Clock:
 
 def on_clock(message: Message, offset_ns: int) -> Message:
     """Return *message* with the times in it converted to another host's clock, by adding *offset_ns*."""
-    if isinstance(message, Reports | Verdict) and message.report is not None:
+    if isinstance(message, WithReport) and message.report is not None:
         report, early = message.report, message.report.early
         if early is not None:
             early = msgspec.structs.replace(early, at_ns=_moved(early.at_ns, offset_ns))

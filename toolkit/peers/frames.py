@@ -12,7 +12,7 @@ from typing import Literal
 
 import msgspec
 
-from toolkit.peers.messages import Down, Message, Reports, Up, Verdict
+from toolkit.peers.messages import Down, Message, Up, WithReport
 
 NONCE_BYTES = 32
 MAC_BYTES = 32
@@ -88,7 +88,7 @@ class Seal:
 def encode(message: Message) -> bytes:
     """Return *message* as JSON; the texts of a report are cut until it fits a frame."""
     encoded = msgspec.json.encode(message)
-    while len(encoded) > LARGEST_BYTES - MAC_BYTES and isinstance(message, Reports | Verdict):
+    while len(encoded) > LARGEST_BYTES - MAC_BYTES and isinstance(message, WithReport):
         report = message.report
         assert report is not None
         cause = report.cause

@@ -203,4 +203,5 @@ Down = (
 )
 # Messages with a host's own report.
 Reports = Failing | OwnFailure | HostEnded
+WithReport = Reports | Verdict
 Message = Up | Down

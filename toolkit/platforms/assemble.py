@@ -201,7 +201,7 @@ def check_passable(hyperparameters: Mapping[str, object], where: str) -> None:
         text = f"{name}{value}"
         if "\0" in text or any("\ud800" <= character <= "\udfff" for character in text):
             raise ContractError(
-                f"$.{json.dumps(name)[1:-1]}: expected text that a process can be given,"
+                f"$.{json.dumps(name)[1:-1]}: expected text that arguments and variables can hold,"
                 " found a NUL or half a surrogate pair in it",
                 where=where,
             )

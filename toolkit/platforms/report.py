@@ -33,7 +33,7 @@ def clear_stale(folders: Folders, log: Log) -> None:
         try:
             file.unlink()
         except OSError as error:
-            log.warning(f"{file}: left by an earlier run and not to be removed ({error.strerror})")
+            log.warning(f"{file}: left by an earlier run; cannot be removed ({error.strerror})")
 
 
 def report(folders: Folders, outcome: Outcome, log: Log) -> None:
@@ -48,7 +48,7 @@ def _make_folder(folders: Folders, _outcome: Outcome, log: Log) -> None:
     try:
         folders.output.mkdir(exist_ok=True)
     except OSError as error:
-        log.warning(f"{folders.output}: cannot be made ({error.strerror})")
+        log.warning(f"{folders.output}: cannot be created ({error.strerror})")
 
 
 def _say(_folders: Folders, outcome: Outcome, log: Log) -> None:
@@ -78,7 +78,7 @@ def _withdraw_success(file: Path, log: Log) -> None:
         return
     try:
         file.unlink()
-        log.warning(f"{file}: removed; something else than train wrote it, and this job did not succeed")
+        log.warning(f"{file}: removed: a program other than train wrote it, and this job did not succeed")
     except OSError as error:
         log.error(f"{file}: cannot be removed ({error.strerror}), but this job did not succeed")
 

@@ -103,7 +103,7 @@ def _check_readable(folder: Path) -> None:
     if is_folder(folder) and not os.access(folder, os.R_OK | os.X_OK):
         found = folder.stat()
         raise UserError(
-            f"expected a code folder that user {os.getuid()} may read, found one of user {found.st_uid} with mode"
+            f"expected a code folder that user {os.getuid()} may read, found a folder of user {found.st_uid} with mode"
             f" {stat.S_IMODE(found.st_mode):o}",
             where=str(folder),
             hint="Give the user of the container the right to read it: chmod -R a+rX, or another owner.",

@@ -94,7 +94,7 @@ def _found(source: str, job: Job, log: Log) -> Path | None:
         log.info(f"the source is taken from {channel}, not from {source}")
         return channel
     if scheme == "s3" and job.plugin is not None:
-        log.info(f"{source} is left to the plug-in {job.plugin}, which fetches it itself")
+        log.info(f"the plug-in {job.plugin} fetches {source} itself")
         return None
     if scheme == "s3":
         raise UserError(

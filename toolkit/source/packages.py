@@ -44,7 +44,7 @@ def make(folder: Path, log: Log) -> None:
         is_noexec = bool(os.statvfs(folder).f_flag & os.ST_NOEXEC)
     except OSError as error:
         raise PlatformError(
-            f"expected a folder for the job's packages, cannot make it ({error.strerror})",
+            f"expected a folder for the job's packages, cannot create it ({error.strerror})",
             where=str(error.filename or folder),
             hint="Set TMPDIR to a folder with room that this user can write to.",
         ) from None

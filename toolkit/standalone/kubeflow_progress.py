@@ -45,8 +45,8 @@ def main(argv: "list[str]") -> None:
     """Look and post until SIGTERM; does not return."""
     try:
         _run(argv)
-    except Exception as error:  # noqa: BLE001 - whatever it is, the job is not to notice
-        _say("is told nothing more (%s)" % type(error).__name__)
+    except Exception as error:  # noqa: BLE001 - whatever it is, the job continues
+        _say("gets no further progress (%s)" % type(error).__name__)
     os._exit(0)  # A thread may hang.
 
 
@@ -240,7 +240,7 @@ class Poster:
         self._failures += 1
         if not self._said:
             self._said = True
-            _say("%s: the TrainJob shows no progress while that lasts" % self._problem)
+            _say("%s: the TrainJob shows no progress until it works again" % self._problem)
 
     def _post(self, status: "dict[str, object]") -> None:
         # Without the text of an error that may hold the token: a header that cannot be sent.
@@ -248,9 +248,9 @@ class Poster:
             code = send(self._url, self._ca_cert, self._token, status)
             self._problem = "" if 200 <= code < 300 else "answers with %d" % code
         except OSError as error:
-            self._problem = "cannot be told (%s)" % (error if str(error) else type(error).__name__)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the job is not to notice
-            self._problem = "cannot be told (%s)" % type(error).__name__
+            self._problem = "cannot be reached (%s)" % (error if str(error) else type(error).__name__)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the job continues
+            self._problem = "cannot be reached (%s)" % type(error).__name__
 
 
 def send(url: str, ca_cert: str, token: str, status: "dict[str, object]") -> int:

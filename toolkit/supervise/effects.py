@@ -133,7 +133,7 @@ class Effects:
             others.propose(self._asking.step_by(pids, OTHERS_AGREED_WITHIN_S))
 
     def _say_no_rank(self) -> None:
-        self._log.info(f"{signal_name(self._number)} received; no rank lives here, those of other hosts may")
+        self._log.info(f"{signal_name(self._number)} received; this host has no living rank, other hosts may")
 
     def _stop(self, processes: Iterable[Process]) -> None:
         """Send SIGTERM to *processes* once no rank holds a checkpoint open (toolkit.status). The deadline is not
@@ -156,7 +156,9 @@ class Effects:
         left = self._processes.descendants() - self._killed - {process.pid for process in services}
         if strangers := left - self._daemons.pids:
             self._log.attempt(
-                "what outlived the script could not be named", lambda: self._say_strangers(strangers), None
+                "the processes that outlived the script could not be named",
+                lambda: self._say_strangers(strangers),
+                None,
             )
         children.send_all(left, signal.SIGTERM)
 

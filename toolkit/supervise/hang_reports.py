@@ -48,7 +48,7 @@ class HangReports:
         if idle_s and (stalled_s := self._flow.stalled_s()):
             self._log.warning(
                 f"the console has taken nothing for {stalled_s:.0f} s: ranks no longer wait for it, "
-                "and what it does not take is lost"
+                "and further output is lost while it takes nothing"
             )
             self._flow.give_up_stalled(0.0)
             return 0.0

@@ -171,7 +171,7 @@ class Supervisor:
         if signal.SIGCHLD in numbers and self.guardian is not None:
             self.guardian.wake()  # The kernel also sends SIGCHLD when a child was stopped.
         if signal.SIGTSTP in numbers:
-            self.log.info("SIGTSTP is ignored: a job cannot be suspended, and goes on")
+            self.log.info("SIGTSTP is ignored: a job cannot be suspended")
         return [Stop(host=self.console.host, signal=number) if stops(number) else number for number in numbers]
 
     @property

@@ -131,7 +131,7 @@ def open_locks(needs: Sequence[Need], warn: Callable[[str], None]) -> dict[str, 
         except OSError as error:
             if not os.path.lexists(need.path):
                 raise PlatformError(
-                    f"expected a lock file, cannot make it ({error.strerror})",
+                    f"expected a lock file, cannot create it ({error.strerror})",
                     where=str(need.path),
                     hint="Give the container's user a /tmp (or TMPDIR) with room in it.",
                 ) from None

@@ -67,7 +67,7 @@ class Coordinator:
     def _note(self, event: Heard) -> None:
         """Log *event*, and keep what it brings until it is asked for."""
         if isinstance(event, Stop):
-            self._log.info(f"host {event.host} was told to stop: stopping here, too")
+            self._log.info(f"host {event.host} received a stop signal; stopping this host, too")
         elif isinstance(event, PeerFailed):
             self._named = event.text
             self._log.error(f"{event.text}; stopping this host")

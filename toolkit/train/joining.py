@@ -50,7 +50,7 @@ def _listen(address: str | None, ports: tuple[int, ...], where: str, log: Log) -
     raise PlatformError(
         f"cannot listen on port {' or '.join(map(str, ports))} for the job's other hosts: {why}",
         where=where,
-        hint="Set TOOLKIT_LINK_PORT to a free port on every host, or TOOLKIT_LINK=off to go without.",
+        hint="Set TOOLKIT_LINK_PORT to a free port on every host, or TOOLKIT_LINK=off to run without the link.",
     )
 
 

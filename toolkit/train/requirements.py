@@ -24,7 +24,7 @@ def install(job: Job, supervisor: Supervisor, log: Log) -> Ended | None:
     lock = Locked(path=job.folders.scratch.parent / f"toolkit-{os.getuid()}-pip.lock", within_s=job.settings.join_s)
     ended = supervisor.run(msgspec.structs.replace(installing, needs=(lock,)))
     if ended is None:
-        log.info("requirements were installed before in this container: skipped")
+        log.info("requirements are already installed in this container: skipped")
     elif not ended.exits or not all(e.ok for e in ended.exits) or ended.stopped_by is not None:
         return ended
     elif installing.skip_if is not None:

@@ -66,7 +66,7 @@ def train(environ: Mapping[str, str], *, interpreter: str, log: Log, signals: Si
     outcome = _outcome(platform, dict(environ), interpreter, signals, outlets, log)
     ending.report(platform, folders, outcome, outlets, log)
     if outcome.status == "stopped":
-        log.attempt("a half fetched source could not be removed", lambda: fetch.clear(folders.code), None)
+        log.attempt("a partly fetched source could not be removed", lambda: fetch.clear(folders.code), None)
     return outcome.exit_code
 
 
@@ -185,7 +185,7 @@ def _attempts(
     phase, outcome = _first(job, supervisor, attempts, memory, log)
     while True:
         decide = partial(_decided, supervisor, attempts, others, outcome)
-        ended = log.attempt("it could not be settled how the job goes on", decide, outcome)
+        ended = log.attempt("it could not be decided how the job continues", decide, outcome)
         if isinstance(ended, Outcome):
             return log.attempt(
                 "the attempts could not be added to the outcome", partial(attempts.with_restarts, ended), ended

@@ -105,7 +105,7 @@ def test_a_document_of_another_form_draws_a_warning_and_no_monitor_runs(base: Ba
     base.file("profilerconfig").write_text(content)
 
     assert base.read().monitor is None
-    assert "going on without the monitor" in base.heard()
+    assert "continuing without the monitor" in base.heard()
 
 
 def test_a_local_path_elsewhere_is_kept(base: Base, tmp_path: Path) -> None:

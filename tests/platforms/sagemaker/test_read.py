@@ -227,8 +227,14 @@ def test_a_wrong_channel_is_told_with_key_expected_and_found(base: Base, channel
             {**TORCH, "sagemaker_distribution_instance_groups": "gpus"},
             '$.sagemaker_distribution_instance_groups: expected a list, found "gpus"',
         ),
-        ({"a": '"x\\u0000y"'}, "$.a: expected text that a process can be given, found a NUL or half a surrogate pair"),
-        ({"b": '"\\ud83d"'}, "$.b: expected text that a process can be given, found a NUL or half a surrogate pair"),
+        (
+            {"a": '"x\\u0000y"'},
+            "$.a: expected text that arguments and variables can hold, found a NUL or half a surrogate pair",
+        ),
+        (
+            {"b": '"\\ud83d"'},
+            "$.b: expected text that arguments and variables can hold, found a NUL or half a surrogate pair",
+        ),
     ],
 )
 def test_a_wrong_hyperparameter_is_told_with_key_expected_and_found(

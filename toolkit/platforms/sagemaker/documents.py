@@ -193,7 +193,7 @@ def _metric_definitions(file: Path, log: Log) -> tuple[tuple[str, str], ...]:
     try:
         return pairs(load(file), str(file)) if file.exists() else ()
     except ContractError as error:
-        log.warning(f"{error} (going on without metric definitions)")
+        log.warning(f"{error} (continuing without metric definitions)")
         return ()
 
 
@@ -201,7 +201,7 @@ def _checkpoints(file: Path, log: Log) -> CheckpointConfig:
     try:
         return typed(load(file) or {}, CheckpointConfig, file) if file.exists() else CheckpointConfig()
     except ContractError as error:
-        log.warning(f"{error} (going on with the usual folder for checkpoints)")
+        log.warning(f"{error} (continuing with the usual folder for checkpoints)")
         return CheckpointConfig()
 
 
@@ -209,7 +209,7 @@ def _profiler(file: Path, log: Log) -> ProfilerConfig | None:
     try:
         return typed(load(file) or {}, ProfilerConfig, file) if file.exists() else None
     except ContractError as error:
-        log.warning(f"{error} (going on without the monitor that it may ask for)")
+        log.warning(f"{error} (continuing without the monitor that it may ask for)")
         return None
 
 

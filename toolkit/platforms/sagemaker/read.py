@@ -200,7 +200,9 @@ def plugin(environ: Mapping[str, str]) -> str | None:
 def _told_plugin(environ: Mapping[str, str], log: Log) -> str | None:
     named = variables.plugin(environ)
     if named in REPLACED:
-        log.info(f"{variables.TRAINING_MODULE}={named}, which AWS's PyTorch images set: train does its work by itself")
+        log.info(
+            f"{variables.TRAINING_MODULE}={named}, which AWS's PyTorch images set, is ignored: train does the same work"
+        )
     return plugin(environ)
 
 

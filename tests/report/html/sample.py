@@ -176,7 +176,15 @@ def metrics() -> Section:
         style="points",
         marks=(Mark(start=540, text="rank 1 raised ValueError", tone="bad"),),
     )
-    return Section(id="metrics", title="Metrics", blocks=(losses, many, bars, points))
+    apart = Chart(
+        id="billed",
+        title="Billable seconds",
+        x=Axis(name="job"),
+        y=Axis(name="billable", unit="s"),
+        lines=(Line(name="native", x=(1.0,), mean=(600.0,)), Line(name="optimised", x=(2.0,), mean=(410.5,))),
+        style="bars",
+    )
+    return Section(id="metrics", title="Metrics", blocks=(losses, many, bars, points, apart))
 
 
 def money() -> Section:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from toolkit.report.html import figures
+from toolkit.report.html import blocks, figures
 
 
 @pytest.mark.parametrize(
@@ -35,6 +35,8 @@ def test_a_number_reads_with_about_four_digits(value: float | None, text: str) -
         ("bytes/s", 2.5e6, "MB/s", 1e6),
         ("bytes_per_s", 2.5e9, "GB/s", 1e9),
         ("s", 1e6, "s", 1),
+        ("s", 0.0331, "ms", 1e-3),
+        ("s", 0.0, "s", 1),
         ("", 5, "", 1),
     ],
 )
@@ -52,3 +54,10 @@ def test_a_duration_reads_as_hours_minutes_and_seconds(seconds: float, text: str
 def test_a_time_beyond_the_calendar_is_no_error() -> None:
     assert figures.moment(1e300) == figures.moment(float("nan")) == "an unknown time"
     assert figures.moment(1_763_862_485) == "2025-11-23 01:48:05 UTC"
+
+
+@pytest.mark.parametrize(
+    ("value", "total", "text"), [(1.31e-05, 36.62, "0"), (13.2, 36.62, "13.20"), (0.004, 0.02, "0.004"), (5, 0, "5")]
+)
+def test_a_part_has_no_more_digits_than_its_total(value: float, total: float, text: str) -> None:
+    assert blocks.part_value(value, total) == text

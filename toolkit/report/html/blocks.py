@@ -1,5 +1,6 @@
 """The blocks of a Page as the templates and the scripts of the HTML page take them."""
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -13,6 +14,7 @@ from toolkit.report.model import Axis, AxisKind, Cell, Chart, Column, HeatMap, L
 # Beyond so many values, a page rounds: to five digits of the greatest value of a line, three of a heat map's.
 EXACT_VALUES = 60_000
 LINE_DIGITS, MAP_DIGITS = 5, 3
+SHORT_CELL = 28  # Characters: a time with its zone, the name of a host.
 _X_NAMES: dict[AxisKind, str] = {"time": "UTC", "elapsed": "h:mm:ss", "step": "", "epoch": "", "value": ""}
 
 
@@ -60,7 +62,7 @@ def _chart(chart: Chart, store: Store, large: bool) -> dict[str, Any]:
         "title": chart.title,
         "style": chart.style,
         "cursor": chart.cursor,
-        "x": _axis(chart.x, figures.Scale(label=chart.x.unit or _X_NAMES[chart.x.kind])),
+        "x": _axis(chart.x, figures.Scale(label=_X_NAMES[chart.x.kind] or chart.x.unit)),
         "y": _axis(chart.y, unit),
         "lines": [line(each) for each in chart.lines],
         "marks": [_mark(each) for each in chart.marks],
@@ -75,7 +77,7 @@ def _heat_map(chart: HeatMap, store: Store, large: bool) -> dict[str, Any]:
         "id": chart.id,
         "title": chart.title,
         "cursor": chart.cursor,
-        "x": _axis(chart.x, figures.Scale(label=chart.x.unit or _X_NAMES[chart.x.kind])),
+        "x": _axis(chart.x, figures.Scale(label=_X_NAMES[chart.x.kind] or chart.x.unit)),
         "y": _axis(chart.value, unit),
         "rows": list(chart.rows),
         "columns": store.add(chart.columns),
@@ -176,6 +178,17 @@ def cell(value: Cell, divisor: float = 1.0) -> str:
     if value is None:
         return "–"
     return value if isinstance(value, str) else figures.number(value / divisor if divisor != 1.0 else value)
+
+
+def is_short(value: Cell) -> bool:
+    """Return whether a cell stays on one line."""
+    return not isinstance(value, str) or len(value) <= SHORT_CELL
+
+
+def part_value(value: float, total: float) -> str:
+    """Return a part of *total* as text, with five digits of the total at most."""
+    top = abs(total)
+    return figures.number(round(value, max(0, 4 - math.floor(math.log10(top)))) if top else value)
 
 
 def shares(block: Shares) -> list[dict[str, Any]]:

@@ -7,8 +7,9 @@ from functools import cache
 from toolkit.records import Record
 
 _BINARY = (("KiB", 2.0**10), ("MiB", 2.0**20), ("GiB", 2.0**30), ("TiB", 2.0**40))
+_SHORT = (("µs", 1e-6), ("ms", 1e-3), ("s", 1.0))
 _DECIMAL = (("kB", 1e3), ("MB", 1e6), ("GB", 1e9), ("TB", 1e12))
-# The units that builders write, each with what a page shows, and the larger units it may show instead.
+# The units that builders write, each with what a page shows, and the other units it may show instead, ascending.
 _UNITS: dict[str, tuple[str, tuple[tuple[str, float], ...]]] = {
     "percent": ("%", ()),
     "bytes": ("bytes", _BINARY),
@@ -16,6 +17,7 @@ _UNITS: dict[str, tuple[str, tuple[tuple[str, float], ...]]] = {
     "bytes/s": ("B/s", tuple((f"{name}/s", size) for name, size in _DECIMAL)),
     "B/s": ("B/s", tuple((f"{name}/s", size) for name, size in _DECIMAL)),
     "bytes_per_s": ("B/s", tuple((f"{name}/s", size) for name, size in _DECIMAL)),
+    "s": ("s", _SHORT),
     "celsius": ("°C", ()),
     "watts": ("W", ()),
     "mhz": ("MHz", ()),
@@ -32,8 +34,8 @@ class Scale(Record, frozen=True, kw_only=True):
 @cache
 def scale(unit: str, top: float) -> Scale:
     """Return the unit in which values up to *top* read best: "bytes" up to 8e10 are GiB."""
-    label, larger = _UNITS.get(unit, (unit, ()))
-    fitting = [Scale(label=name, divisor=size) for name, size in larger if abs(top) >= size]
+    label, others = _UNITS.get(unit, (unit, ()))
+    fitting = [Scale(label=name, divisor=size) for name, size in others if abs(top) >= size]
     return fitting[-1] if fitting else Scale(label=label)
 
 

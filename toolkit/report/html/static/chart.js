@@ -15,6 +15,10 @@ class Chart extends Plot {
     }));
     this.step = Math.max(0, ...this.lines.map((line) => usualStep(line.xs)));
     const shown = this.lines.filter((line) => line.shown);
+    // Bars of which no two stand at one place: each has the name of its line below it.
+    const places = this.lines.flatMap((line) => line.xs);
+    this.apart = spec.style === "bars" && this.lines.length > 1 && new Set(places).size === places.length && this.lines.every((line) => line.xs.length === 1);
+    if (this.apart) this.step = 1;
     this.many = spec.style === "lines" && (shown.length > MANY || shown.filter((line) => line.lows).length > MANY_BANDS);
     if (this.many) this.addMedian(shown);
     const kept = kepts.lines[spec.id] ?? {};
@@ -72,7 +76,7 @@ class Chart extends Plot {
       line.series = series.length;
       series.push({
         stroke: stroke(1), width: line.computed ? 2.25 : 1.6, show: line.state !== "off", dash: line.colour >= 8 && !this.many ? [6, 3] : undefined,
-        paths: style === "lines" ? undefined : () => null,
+        paths: style !== "lines" ? () => null : this.isCount(line) ? uPlot.paths.stepped({ align: 1 }) : undefined,
         points: style === "points" ? { show: true, size: 6, fill: stroke(1) } : style === "bars" ? { show: false } : { show: line.xs.length < 2 ? true : undefined, size: 5, fill: stroke(1) },
       });
       if (line.highs) {
@@ -84,7 +88,7 @@ class Chart extends Plot {
     return {
       series, bands,
       scales: { x: this.xScale(), y: { range: (_u, low, high) => this.yRange(low, high) } },
-      axes: [this.xAxis(), {
+      axes: [this.apart ? this.namedAxis() : this.xAxis(), {
         scale: "y", stroke: () => colours.quiet, font: FONT, labelFont: FONT, label: short(axisLabel(y), LABEL, y.label), labelSize: 20, labelGap: 4, size: (_u, texts) => Math.max(this.leftSize() - 20, 16 + 7 * Math.max(3, ...(texts ?? []).map((text) => text.length))),
         space: 34, grid: { stroke: () => colours.grid, width: 1 }, ticks: { stroke: () => colours.edge, width: 1, size: 5 },
         values: (_u, ticks) => ticks.map(tick),
@@ -106,6 +110,11 @@ class Chart extends Plot {
         setSeries: [(_u, at, options) => { if (options.focus !== undefined && this.many) this.hover(this.lines.find((each) => each.series === at) ?? null); }],
       },
     };
+  }
+
+  namedAxis() {
+    const lines = [...this.lines].sort((a, b) => a.xs[0] - b.xs[0]), room = Math.max(4, Math.floor((this.box.clientWidth - 110) / lines.length / 7.5));
+    return { ...this.xAxis(), splits: () => lines.map((line) => line.xs[0]), values: () => lines.map((line) => short(line.name, room)), grid: { show: false } };
   }
 
   yRange(low, high) {
@@ -132,7 +141,7 @@ class Chart extends Plot {
     const { ctx } = u, shown = this.lines.filter((line) => line.state !== "off"), xs = u.data[0];
     if (!shown.length || !xs.length) return;
     const field = Math.abs(u.valToPos((this.step || 1) + xs[0], "x", true) - u.valToPos(xs[0], "x", true)) * 0.8;
-    const width = Math.max(1, field / shown.length), bottom = u.valToPos(Math.max(0, u.scales.y.min), "y", true);
+    const width = Math.max(1, this.apart ? Math.min(field, 120 * devicePixelRatio) : field / shown.length), bottom = u.valToPos(Math.max(0, u.scales.y.min), "y", true);
     ctx.save();
     ctx.beginPath();
     ctx.rect(u.bbox.left, u.bbox.top, u.bbox.width, u.bbox.height);
@@ -141,7 +150,7 @@ class Chart extends Plot {
       ctx.fillStyle = this.stroke(line, 1);
       u.data[line.series].forEach((value, i) => {
         if (value === null || value === undefined) return;
-        const left = u.valToPos(xs[i], "x", true) - field / 2 + place * width, top = u.valToPos(value, "y", true);
+        const left = u.valToPos(xs[i], "x", true) - (this.apart ? width / 2 : field / 2 - place * width), top = u.valToPos(value, "y", true);
         ctx.fillRect(left, Math.min(top, bottom), Math.max(1, width - (width > 4 ? 1 : 0)), Math.abs(bottom - top));
       });
     });
@@ -191,23 +200,36 @@ class Chart extends Plot {
     return withUnit(number(mean) + band, this.spec.y.label);
   }
 
+  /** Whether *line* counts something over time, as running ranks: it holds its value until the next. */
+  isCount(line) {
+    const { x, y } = this.spec;
+    return (x.kind === "time" || x.kind === "elapsed") && !y.unit && line.means.every((value) => value === null || Number.isInteger(value));
+  }
+
+  /** The mean of what is shown; over time, a value counts for as long as it held. */
   meanText(line) {
-    const [from, to] = this.group.span();
-    let sum = 0, count = 0;
-    for (let i = Math.max(0, lastUpTo(line.xs, from)); i < line.xs.length && line.xs[i] <= to; i++) if (line.means[i] !== null) { sum += line.means[i]; count++; }
-    return count ? `mean\u00a0${withUnit(number(sum / count), this.spec.y.label)}` : "–";
+    const [from, to] = this.group.span(), { kind } = this.spec.x, step = usualStep(line.xs) || 1;
+    let sum = 0, weights = 0;
+    for (let i = Math.max(0, lastUpTo(line.xs, from)); i < line.xs.length && line.xs[i] <= to; i++) {
+      if (line.means[i] === null) continue;
+      const until = i + 1 < line.xs.length ? line.xs[i + 1] : line.xs[i] + step;
+      const weight = kind === "time" || kind === "elapsed" ? Math.max(0, Math.min(until, to) - Math.max(line.xs[i], from)) : 1;
+      sum += line.means[i] * weight;
+      weights += weight;
+    }
+    return weights ? `mean\u00a0${withUnit(number(sum / weights), this.spec.y.label)}` : "–";
   }
 
   describe() {
     if (!this.buttons) this.makeLegend();
     const reach = this.u ? (this.u.scales.x.max - this.u.scales.x.min) * 0.006 : 0;
     const x = this.index === null ? null : this.u.data[0][this.index];
-    this.where.textContent = [this.whereText(x), ...(x === null ? [] : marksAt(this.spec, x, reach))].join(" · ");
+    this.where.textContent = [this.apart ? "" : this.whereText(x), ...(x === null ? [] : marksAt(this.spec, x, reach))].join(" · ");
     for (const [line, { button, value, swatch }] of this.buttons) {
       button.setAttribute("aria-pressed", String(line.state === "colour"));
       swatch.style.setProperty("--line", line.state === "grey" && line !== this.chosen ? colours.quiet : this.lineColour(line));
       button.style.fontWeight = line === this.chosen ? "600" : "";
-      value.textContent = line.state === "off" ? "" : x === null ? (this.spec.style === "lines" ? this.meanText(line) : "") : this.valueText(line, this.index);
+      value.textContent = line.state === "off" ? "" : x === null ? (this.spec.style === "lines" ? this.meanText(line) : this.apart ? withUnit(number(line.means[0]), this.spec.y.label) : "") : this.valueText(line, this.index);
     }
   }
 

@@ -19,6 +19,7 @@ OURS = (
     "COMPAT_PATH",
     "HOST_NAME",
     "PACKAGES",
+    "PROFILE_WINDOW",
     "PYTHON_EXEC",
     "RESTART_COUNT",
     "RUN_ID",
@@ -120,7 +121,14 @@ class Settings(Record, frozen=True, kw_only=True):
     compat: Annotated[
         str,
         _meaning(
-            "old import names for scripts: smddp, ..., comma-separated; off: none; default: those of the distribution"
+            "old import names for scripts: smddp, smppy, ..., comma-separated; off: none; default: those of the"
+            " distribution"
+        ),
+    ] = ""
+    profile: Annotated[
+        str,
+        _meaning(
+            'what every rank traces (docs/profiler.md): "steps 10-20", counted from 1, or "seconds 60-75" of the rank'
         ),
     ] = ""
     smddp_launcher: Annotated[

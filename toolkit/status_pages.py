@@ -3,6 +3,7 @@
 status_layout.py has the bytes. Whatever a script did to the folder, reading it gives None, never an error.
 """
 
+import fcntl
 import os
 from collections.abc import Collection, Iterable
 from pathlib import Path
@@ -16,6 +17,7 @@ from toolkit.records import Record, decode
 
 RAISED_FILE_BYTES = 1 << 20
 MOST_OTHERS = 256
+MOST_TRACED_STEPS = 20
 _RANK = lazy(r"rank-([1-9][0-9]{0,9})")
 _RAISED = lazy(r"raised-([1-9][0-9]{0,9})\.json")
 
@@ -130,6 +132,40 @@ def requested_stop(folder: Path) -> Stop | None:
     if not requested_at_ns:
         return None
     return Stop(requested_at_ns=requested_at_ns, deadline_ns=deadline_ns, signal=number, stop_step=_step(step))
+
+
+def create_request_page(folder: Path) -> None:
+    """Create the page on which a trace can be asked for, without a request. Call it before the ranks start.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    path = folder / layout.PROFILE_NAME
+    if path.write_bytes(bytes(layout.PAGE_BYTES)) != layout.PAGE_BYTES:
+        raise OSError(f"{path} is not whole")
+
+
+def request_trace(folder: Path, *, steps: int, ranks: tuple[int, ...] = ()) -> int:
+    """Ask the ranks of the status folder *folder* to trace their next *steps* (1 to 20); return the request's number.
+
+    *ranks*: one or two of the job's ranks, none for all. A rank begins when its current step ends, and names the
+    request's number in its list of windows (docs/profiler.md). A rank that does not end a step never begins.
+
+    Raises:
+        ValueError: more than two ranks, or steps out of range.
+        OSError: there is no page: `train` made none, or the job has ended.
+    """
+    if len(ranks) > 2 or not 1 <= steps <= MOST_TRACED_STEPS:
+        raise ValueError(f"expected at most two ranks and 1 to {MOST_TRACED_STEPS} steps, found {ranks}, {steps}")
+    rank, other = (ranks[0], ranks[-1]) if ranks else (layout.NONE, layout.NONE)
+    fd = os.open(folder / layout.PROFILE_NAME, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)  # The monitor and a person may ask at the same time.
+        count, request, *_ = layout.PROFILE_BODY.unpack(os.pread(fd, layout.PROFILE_BODY.size, 0))
+        os.pwrite(fd, layout.PROFILE_BODY.pack(count + 1, request + 1, steps, rank, other, count + 1), 0)
+    finally:
+        os.close(fd)
+    return int(request) + 1
 
 
 def read_all(folder: Path) -> dict[int, RankStatus]:

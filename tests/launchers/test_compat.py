@@ -5,6 +5,7 @@ import pytest
 from tests.launchers.jobs import SCRATCH, job_of
 from toolkit.errors import ContractError
 from toolkit.job.machine import Mpi
+from toolkit.job.monitor import Monitor
 from toolkit.job.strategy import StrategyName
 from toolkit.launchers import compat, table
 from toolkit.settings import Settings
@@ -20,12 +21,27 @@ from toolkit.settings import Settings
         ("smddp", "", ("smddp",)),
         ("smddp", "smddp", ("smddp",)),
         ("smddp", "off", ()),
+        ("torch_distributed", "smppy", ("smppy",)),
     ],
 )
 def test_a_script_gets_what_its_distribution_brings_and_what_is_asked_for_by_name(
     strategy: StrategyName, setting: str, names: tuple[str, ...]
 ) -> None:
     assert compat.names(job_of(strategy, settings=Settings(compat=setting))) == names
+
+
+@pytest.mark.parametrize(
+    ("parameters", "names"),
+    [
+        ({"CPUProfilingDuration": "3600"}, ("smddp", "smppy")),
+        ({"SMPFileRotationSecs": "600"}, ("smddp", "smppy")),
+        ({"LocalPath": "/opt/ml/output/profiler"}, ("smddp",)),
+    ],
+)
+def test_a_document_that_asks_for_the_profiler_brings_its_names(
+    parameters: dict[str, str], names: tuple[str, ...]
+) -> None:
+    assert compat.names(job_of("smddp", monitor=Monitor(parameters=parameters))) == names
 
 
 def test_an_unknown_name_is_refused_with_those_there_are() -> None:

@@ -1,14 +1,30 @@
 """Runs a script as a rank: through the rank hook, with a status folder, and reads the step times that it leaves."""
 
+import gzip
+import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
+
+import pytest
 
 from toolkit import status_layout as layout
 from toolkit.launchers.environment import HOOK
+from toolkit.traces import windows
+from toolkit.traces.windows import TracedRank, TracedWindow
 
 ROOT = Path(__file__).parents[2]
+TENSORFLOW = ROOT / ".beds/tensorflow/bin/python"
+Test = TypeVar("Test", bound=Callable[..., None])
+
+
+def needs_torch(test: Test) -> Test:
+    """Mark *test* as one that needs torch."""
+    there = any((Path(folder) / "torch").is_dir() for folder in sys.path)
+    marked: Test = pytest.mark.torch(pytest.mark.skipif(not there, reason="torch is not installed")(test))
+    return marked
 
 
 class Step(NamedTuple):
@@ -36,12 +52,35 @@ def run(
         "PYTHONPATH": ":".join(str(each) for each in (HOOK, path) if each),
         "TOOLKIT_STATUS_FOLDER": str(folder / "status"),
         "TOOLKIT_STEP_TIMES": "on",
+        "SM_OUTPUT_DIR": str(folder / "output"),
+        "SM_CURRENT_HOST": "algo-1",
+        "RANK": "0",
         "CUDA_VISIBLE_DEVICES": "",
         "OMP_NUM_THREADS": "1",
         **more,
     }
     argv = [str(python), "-W", "ignore", "script.py"]
     return subprocess.run(argv, env=environ, cwd=folder, capture_output=True, text=True, timeout=240, check=False)
+
+
+def listed(folder: Path) -> TracedRank:
+    """Return the list of windows of the only rank."""
+    (found,) = windows.read(folder / "output/profiler/framework")
+    return found
+
+
+def trace(folder: Path, window: TracedWindow) -> dict[str, Any]:
+    """Return the trace of *window*."""
+    with gzip.open(folder / "output/profiler/framework" / window.file) as file:
+        found: dict[str, Any] = json.load(file)
+    return found
+
+
+def traced_steps(trace: dict[str, Any]) -> list[int]:
+    """Return the numbers of the steps in *trace*."""
+    events = sorted((event for event in trace["traceEvents"] if event["ph"] == "X"), key=lambda event: event["ts"])
+    names = [event["name"] for event in events if event.get("cat") == "user_annotation"]
+    return [int(name.partition("#")[2]) for name in names if name.startswith("ProfilerStep#")]
 
 
 def steps(folder: Path) -> dict[int, list[Step]]:

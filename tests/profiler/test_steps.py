@@ -1,27 +1,12 @@
 """The step timer: what it tells of the steps of scripts as users write them, and what it leaves alone."""
 
-import sys
-from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
-from typing import TypeVar
 
 import pytest
 
-from tests.profiler.ranks import Step, run, steps
+from tests.profiler.ranks import TENSORFLOW, Step, needs_torch, run, steps
 from tests.project.test_pythons import interpreters
-
-Test = TypeVar("Test", bound=Callable[..., None])
-
-
-def needs_torch(test: Test) -> Test:
-    """Mark *test* as one that needs torch."""
-    there = any((Path(folder) / "torch").is_dir() for folder in sys.path)
-    marked: Test = pytest.mark.torch(pytest.mark.skipif(not there, reason="torch is not installed")(test))
-    return marked
-
-
-TENSORFLOW = Path(__file__).parents[2] / ".beds/tensorflow/bin/python"
 
 MODEL = """
 import time, torch

@@ -22,6 +22,7 @@ COMMANDS = {
     "describe": "show the facts of a job of toolkit run, as DescribeTrainingJob has them",
     "check": "look at this host's job without starting it: the plan, and what would go wrong",
     "report": "show how a job ended and where its time went",
+    "profile": "let the ranks of a running job trace their next steps",
     "metrics": "try metric definitions on a log",
     "rules": "try log rules on a log; show what the rules of the diagnosis find in a job",
     "render": "write the manifest that runs a job file on Kubernetes, Slurm or Compose",

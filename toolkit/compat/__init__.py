@@ -6,6 +6,6 @@ lists the folders that a job asks for in TOOLKIT_COMPAT_PATH (toolkit/launchers/
 the end of sys.path, after all installed packages. Nothing else makes them importable, because many libraries behave
 differently when they find an old name.
 
-Modules here hold no logic: they re-export the script side's packages (dataparallel, xla). They may act when they are
-imported, because the systems that they replace did.
+Modules here hold no logic: they re-export the script side's packages (dataparallel, xla, profiler). They may act when
+they are imported, because the systems that they replace did.
 """

@@ -7,9 +7,11 @@ from toolkit.errors import ContractError
 from toolkit.job.job import Job
 
 FOLDER = Path(toolkit.__file__).parent / "compat"
-NAMES = ("smddp", "torch_xla")  # Folders of toolkit/compat, as TOOLKIT_COMPAT names them.
+NAMES = ("smddp", "smppy", "torch_xla")  # Folders of toolkit/compat, as TOOLKIT_COMPAT names them.
 # The compat folders that a distribution gets by default.
 BROUGHT = {"smddp": ("smddp",)}
+# sagemaker-python-sdk 2.x: debugger/framework_profile.py, Profiler(cpu_profiling_duration, file_rotation_interval).
+PROFILER_KEYS = ("CPUProfilingDuration", "SMPFileRotationSecs")
 
 
 def names(job: Job) -> tuple[str, ...]:
@@ -31,8 +33,14 @@ def names(job: Job) -> tuple[str, ...]:
                 where="TOOLKIT_COMPAT",
                 hint="Correct the variable or unset it.",
             )
-    found = dict.fromkeys((*BROUGHT.get(job.strategy.name, ()), *asked))
+    brought = BROUGHT.get(job.strategy.name, ()) + (("smppy",) if asks_for_profiler(job) else ())
+    found = dict.fromkeys((*brought, *asked))
     return tuple(name for name in found if name != "smddp" or not asks_for_model_parallel(job))
+
+
+def asks_for_profiler(job: Job) -> bool:
+    """True if profilerconfig.json asks for SageMaker Profiler: the keys of the SDK's Profiler, not of the Debugger."""
+    return job.monitor is not None and any(name in job.monitor.parameters for name in PROFILER_KEYS)
 
 
 def asks_for_model_parallel(job: Job) -> bool:

@@ -63,7 +63,10 @@ class Attaching:
 
 
 def watch() -> None:
-    """Attach to what is watched as soon as it is imported; call it once in each process."""
+    """Attach to what is watched as soon as it is imported; only the first call in a process counts."""
+    if any(type(finder).__name__ == StepsArrival.__name__ for finder in sys.meta_path):
+        return
+    os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # Else each trace writes lines to stderr. Read at torch's import.
     for name in WATCHED:
         if name in sys.modules:
             attach(name)

@@ -6,6 +6,7 @@ data inside of its training function, so the parts of a step are not known.
 
 import functools
 
+from .arming import arm
 from .steps import timer
 
 TYPE_CHECKING = False  # As typing's, without importing it.
@@ -14,9 +15,15 @@ if TYPE_CHECKING:
     from typing import Any
 
 
+MARK = "_toolkit_times_it"
+
+
 def attach(module: "ModuleType") -> None:
     """Attach the step timer of this process to keras.src.callbacks.callback_list."""
     callbacks = module.CallbackList
+    if getattr(callbacks, MARK, False):
+        return
+    setattr(callbacks, MARK, True)
     begins, ends, ours = callbacks.on_train_batch_begin, callbacks.on_train_batch_end, timer()
 
     @functools.wraps(begins)
@@ -32,3 +39,4 @@ def attach(module: "ModuleType") -> None:
 
     callbacks.on_train_batch_begin = on_train_batch_begin
     callbacks.on_train_batch_end = on_train_batch_end
+    arm()

@@ -36,12 +36,13 @@ class StepTimer:
     """The times of the step that runs in this process.
 
     `steps`: steps that have ended. `folder`: the status folder, "" to measure without writing. `on_step`: called with
-    the number of each step that has ended; None if nobody wants to know.
+    the number of each step that has ended; `on_start`: called when the first step begins. None if nobody wants to know.
     """
 
     def __init__(self, folder: str) -> None:
         self.folder = folder
         self.on_step: Callable[[int], None] | None = None
+        self.on_start: Callable[[], None] | None = None
         self.restart()
 
     def restart(self) -> None:
@@ -72,6 +73,8 @@ class StepTimer:
         self._inside = 0
         if not self._start_ns:
             self._start_ns = begin_ns
+            if self.on_start is not None:
+                self.on_start()
         self._data_ns = end_ns - begin_ns + (self._data_ns if self._data_ns > 0 else 0)
         self._mark_ns = end_ns
 
@@ -102,20 +105,46 @@ class StepTimer:
             within_ns -= self._backward_before_ns
         took_ns = now_ns - self._optimizer_since_ns - within_ns
         self._optimizer_ns = took_ns + (self._optimizer_ns if self._optimizer_ns > 0 else 0)
-        if which != self._main and self._main and which not in self._others:
-            self._others.add(which)
+        if which == self._main or self._takes_over(which):
+            if self._others:
+                self._others.clear()
+            self._end(now_ns, NONE)
+        else:
             self._mark_ns = now_ns
-            return
-        self._main = which
-        if self._others:
-            self._others.clear()
+
+    def _takes_over(self, optimizer: int) -> bool:
+        """True if *optimizer* counts from now on: the first one, or one that steps twice without that one."""
+        if self._main and optimizer not in self._others:
+            self._others.add(optimizer)
+            return False
+        self._main = optimizer
         self.source = OPTIMIZER
-        self._end(now_ns, NONE)
+        return True
+
+    def counted_begins(self, optimizer: object, *_: object) -> None:
+        """As `optimizer_begins`, where steps are only counted."""
+        if not self._inside:
+            self._inside = id(optimizer)
+
+    def counted_ends(self, optimizer: object, *_: object) -> None:
+        """As `optimizer_ends`, where steps are only counted: in a third of the time."""
+        which = id(optimizer)
+        if which != self._inside:
+            return
+        self._inside = 0
+        if which == self._main or self._takes_over(which):
+            if self._others:
+                self._others.clear()
+            self.steps = step = self.steps + 1
+            if self.on_step is not None:
+                self.on_step(step)
 
     def batch_begins(self) -> None:
         """Keras begins to train a batch."""
         if not self._start_ns and self.source <= KERAS:
             self._begin(monotonic_ns())
+            if self.on_start is not None:
+                self.on_start()
 
     def batch_ends(self) -> None:
         """Keras has trained a batch."""
@@ -223,6 +252,11 @@ def _is_step(name: str) -> bool:
 
 
 _timer: "StepTimer | None" = None
+
+
+def exists() -> bool:
+    """True if this process has a step timer: if steps are measured, counted or traced."""
+    return _timer is not None
 
 
 def timer() -> StepTimer:

@@ -8,6 +8,7 @@ import functools
 import sys
 from time import monotonic_ns
 
+from .arming import arm
 from .steps import StepTimer, timer
 
 TYPE_CHECKING = False  # As typing's, without importing it.
@@ -26,9 +27,12 @@ def attach(torch: "ModuleType") -> None:
     setattr(torch, MARK, True)
     ours = timer()
     _optimizers(ours)
-    _loaders(torch, ours)
-    _backward(torch, ours)
-    _saves(torch, ours)
+    arm()
+    if ours.folder or ours.on_start is not None:  # Else steps are only counted.
+        _loaders(torch, ours)
+    if ours.folder:
+        _backward(torch, ours)
+        _saves(torch, ours)
 
 
 def _optimizers(ours: StepTimer) -> None:
@@ -36,8 +40,8 @@ def _optimizers(ours: StepTimer) -> None:
     before = getattr(optimizer, "register_optimizer_step_pre_hook", None)
     after = getattr(optimizer, "register_optimizer_step_post_hook", None)
     if before is not None and after is not None:
-        before(ours.optimizer_begins)
-        after(ours.optimizer_ends)
+        before(ours.optimizer_begins if ours.folder else ours.counted_begins)
+        after(ours.optimizer_ends if ours.folder else ours.counted_ends)
 
 
 def _loaders(torch: "ModuleType", ours: StepTimer) -> None:

@@ -58,6 +58,7 @@ def _shared_with_ranks(run_folder: Path, stacks: Path | None, log: Log) -> dict[
     try:
         (run_folder / STATUS_FOLDER).mkdir()
         status_pages.create_stop_page(run_folder / STATUS_FOLDER)
+        status_pages.create_request_page(run_folder / STATUS_FOLDER)
         environ["TOOLKIT_STATUS_FOLDER"] = str(run_folder / STATUS_FOLDER)
         if stacks is not None:
             stacks.mkdir(exist_ok=True)

@@ -20,7 +20,7 @@ one by then.
 
 It also:
 - completes torch_xla at its import in a rank of several, or of the pytorchxla launcher (toolkit/xla);
-- measures the steps of a rank, if TOOLKIT_STEP_TIMES=on (toolkit/profiler);
+- measures the steps of a rank, if TOOLKIT_STEP_TIMES=on, and traces those of TOOLKIT_PROFILE_WINDOW (toolkit/profiler);
 - reads the .pth files in the folder TOOLKIT_PACKAGES (toolkit/source/packages.py);
 - appends the folders in TOOLKIT_COMPAT_PATH to sys.path (toolkit/compat);
 - makes socket.gethostname() return TOOLKIT_HOST_NAME (ranks under mpirun);
@@ -446,7 +446,8 @@ def _await_frameworks() -> None:
     # toolkit/xla is written for what torch_xla 2 runs on.
     if sys.version_info >= (3, 10) and (os.environ.get("WORLD_SIZE", "1") != "1" or "TOOLKIT_XLA" in os.environ):
         _load("xla", "arrival").watch()
-    if sys.version_info >= (3, 8) and os.environ.get("TOOLKIT_STEP_TIMES") == "on":
+    asked = os.environ.get("TOOLKIT_STEP_TIMES") == "on" or "TOOLKIT_PROFILE_WINDOW" in os.environ
+    if asked and sys.version_info >= (3, 8):
         _load("profiler", "arrival").watch()
 
 

@@ -1,0 +1,141 @@
+"""`toolkit profile`: let the ranks of a running job trace their next steps."""
+
+import argparse
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from toolkit.cli.parser import Parser, whole
+from toolkit.errors import UserError
+from toolkit.log import Log
+
+if TYPE_CHECKING:
+    from toolkit.probe.ranks import RunningHost
+    from toolkit.traces.windows import TracedWindow
+
+EPILOG = """\
+Without JOB, the job of this container is meant: docker exec CONTAINER toolkit profile --steps 5
+Each rank that is asked begins when its current step ends. The traces are Chrome's JSON, gzipped; Perfetto
+(https://ui.perfetto.dev) opens them. To read more: toolkit docs profiler
+"""
+LOOK_S = 0.2
+
+
+def add(parser: Parser) -> None:
+    """Declare the arguments."""
+    parser.wrong = UserError.exit_code
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = EPILOG
+    parser.add_argument(
+        "job",
+        metavar="JOB",
+        nargs="?",
+        default="",
+        help="a job of toolkit run: its name or folder (default: see below)",
+    )
+    parser.add_argument("--steps", metavar="N", type=whole, default=5, help="how many steps, 1 to 20 (default: 5)")
+    parser.add_argument("--ranks", metavar="R[,R]", default="", help="one or two ranks (default: all)")
+    parser.add_argument("--wait", metavar="S", type=whole, default=60, help="seconds to wait for traces (default: 60)")
+
+
+def run(arguments: argparse.Namespace, log: Log) -> int:
+    """Ask for the traces and print their paths as they appear; return 1 if one does not come in time."""
+    from toolkit.status_pages import MOST_TRACED_STEPS, request_trace
+
+    ranks = _ranks(arguments.ranks)
+    if not 1 <= arguments.steps <= MOST_TRACED_STEPS:
+        raise UserError(
+            f"expected 1 to {MOST_TRACED_STEPS} steps, found {arguments.steps}",
+            hint="A trace takes memory in each step.",
+        )
+    below = _base(arguments.job)
+    hosts = _hosts(below, ranks)
+    missing = set()
+    asked = {}
+    for host in hosts:
+        try:
+            asked[host] = request_trace(host.status, steps=arguments.steps, ranks=ranks)
+        except OSError:
+            raise UserError("the job has just ended", where=str(below)) from None
+        missing |= {(host, rank) for rank in host.ranks if not ranks or rank in ranks}
+    deadline_s = time.monotonic() + arguments.wait
+    while missing and time.monotonic() < deadline_s and any(host.status.is_dir() for host in hosts):
+        time.sleep(LOOK_S)
+        missing -= _report(missing, asked)
+    missing -= _report(missing, asked)
+    if not missing:
+        return 0
+    names = ", ".join(str(rank) for rank in sorted(rank for _, rank in missing))
+    if not any(host.status.is_dir() for host in hosts):
+        log.error(f"rank {names}: the job ended before the trace was written")
+        return 1
+    log.error(
+        f"rank {names}: no trace within {arguments.wait} s. The request stands until the rank ends a step. A loop"
+        " without a torch optimizer, Keras, smppy.annotate or heartbeats has no steps: then set"
+        ' TOOLKIT_PROFILE="seconds 60-75" before the job starts'
+    )
+    return 1
+
+
+def _ranks(text: str) -> tuple[int, ...]:
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    if len(words) > 2 or not all(word.isascii() and word.isdigit() for word in words):
+        raise UserError(f"expected one or two ranks, as 0 or 0,3, found {text!r}", where="--ranks")
+    return tuple(int(word) for word in words)
+
+
+def _base(job: str) -> Path:
+    """Return the folder below which the job's output is."""
+    if job:
+        from toolkit.local import catalogue
+
+        return catalogue.find(job, os.environ, Path.cwd())
+    from toolkit.platforms import table as platforms
+
+    environ = dict(os.environ)
+    return platforms.detect(environ).folders(environ).base
+
+
+def _hosts(below: Path, ranks: tuple[int, ...]) -> "list[RunningHost]":
+    from toolkit.probe.ranks import running
+
+    found = running(below)
+    if not found:
+        raise UserError(
+            "expected a running job, found no rank of one",
+            where=str(below),
+            hint="Name the job (`toolkit jobs` lists those of toolkit run), or run this in the job's container.",
+        )
+    armed = [host for host in found if host.traces]
+    if not armed:
+        raise UserError(
+            "the ranks of this job do not watch for requests",
+            where=str(below),
+            hint="Start the job with TOOLKIT_MONITOR=1, which toolkit run sets, and without TOOLKIT_RANK_HOOK=off.",
+        )
+    known = sorted({rank for host in armed for rank in host.ranks})
+    strange = [rank for rank in ranks if rank not in known]
+    if strange:
+        raise UserError(
+            f"expected ranks that run here ({', '.join(map(str, known))}), found {strange[0]}", where="--ranks"
+        )
+    return [host for host in armed if not ranks or set(ranks) & set(host.ranks)]
+
+
+def _report(missing: "set[tuple[RunningHost, int]]", asked: "dict[RunningHost, int]") -> "set[tuple[RunningHost, int]]":
+    """Print the traces that have come, and return whose they are."""
+    come = set()
+    for host, rank in sorted(missing, key=lambda each: each[1]):
+        for framework, window in _windows(host, rank, asked[host]):
+            print(f"rank {rank}: steps {window.first_step} to {window.last_step}: {framework / window.file}")
+            come.add((host, rank))
+    return come
+
+
+def _windows(host: "RunningHost", rank: int, request: int) -> "list[tuple[Path, TracedWindow]]":
+    from toolkit.traces import windows
+
+    framework = host.output / "profiler" / "framework"
+    lists = (each for each in windows.read(framework) if each.rank == rank)
+    return [(framework, window) for each in lists for window in each.windows if window.request == request]

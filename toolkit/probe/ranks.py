@@ -1,0 +1,51 @@
+"""Finds the ranks that run on this machine, by the variables that `train` gives them."""
+
+from pathlib import Path
+
+from toolkit.records import Record
+
+_RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
+
+
+class RunningHost(Record, frozen=True, kw_only=True):
+    """The processes below one `train`: their status folder, their output folder, and their ranks.
+
+    `traces`: they watch for requests to trace.
+    """
+
+    status: Path
+    output: Path
+    ranks: tuple[int, ...]
+    traces: bool
+
+
+def running(below: Path, proc: Path = Path("/proc")) -> tuple[RunningHost, ...]:
+    """Return the hosts of jobs whose output is below *below*, of those that this user may look at."""
+    found: dict[Path, list[dict[str, str]]] = {}
+    for process in proc.iterdir():
+        environ = _environ(process) if process.name.isdigit() else {}
+        status, output = environ.get("TOOLKIT_STATUS_FOLDER", ""), environ.get("SM_OUTPUT_DIR", "")
+        if status and output and Path(output).is_relative_to(below) and Path(status).is_dir():
+            found.setdefault(Path(status), []).append(environ)
+    return tuple(_host(status, environs) for status, environs in sorted(found.items()))
+
+
+def _host(status: Path, environs: list[dict[str, str]]) -> RunningHost:
+    texts = [next((environ[name] for name in _RANKS if environ.get(name, "").isdigit()), "") for environ in environs]
+    return RunningHost(
+        status=status,
+        output=Path(environs[0]["SM_OUTPUT_DIR"]),
+        # A launcher's own process has no rank; the only process of a job has none, either.
+        ranks=tuple(sorted({int(text) for text in texts if text})) or (0,),
+        traces=any(
+            environ.get("TOOLKIT_STEP_TIMES") == "on" or "TOOLKIT_PROFILE_WINDOW" in environ for environ in environs
+        ),
+    )
+
+
+def _environ(process: Path) -> dict[str, str]:
+    try:
+        text = (process / "environ").read_bytes().decode("utf-8", "surrogateescape")
+    except OSError:
+        return {}  # It has ended, or is another user's.
+    return {name: value for name, _, value in (pair.partition("=") for pair in text.split("\0"))}

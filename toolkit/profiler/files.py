@@ -1,0 +1,88 @@
+"""Writes traces: gzipped, each whole or not at all, and beside them what share of the run they cover."""
+
+import os
+
+TYPE_CHECKING = False  # As typing's, without importing it.
+if TYPE_CHECKING:
+    from typing import Any
+
+BLOCK_BYTES = 1 << 20
+
+
+def pack(trace: str, target: str, unfinished: str) -> int:
+    """Gzip the file *trace* to *target*, remove *trace*, and return the bytes written. *unfinished*: the event that is
+    only a part of a step, "" if there is none.
+
+    Raises:
+        OSError: it cannot be written; neither *target* nor a part of it is left.
+    """
+    import gzip
+
+    part = target + ".part"
+    try:
+        os.makedirs(os.path.dirname(target), exist_ok=True)
+        with open(trace, "rb") as file:
+            text = file.read()
+        if unfinished:
+            text = text.replace(b'"%b"' % unfinished.encode(), b'"unfinished %b"' % unfinished.encode())
+        text = whole_steps(text)
+        with gzip.open(part, "wb", compresslevel=1) as packed:
+            for at in range(0, len(text), BLOCK_BYTES):
+                packed.write(text[at : at + BLOCK_BYTES])
+        os.rename(part, target)
+        return os.path.getsize(target)
+    finally:
+        for path in (trace, part):
+            try:
+                os.unlink(path)
+            except OSError:
+                pass
+
+
+def whole_steps(text: bytes) -> bytes:
+    """Return the trace *text* with the ends of its steps moved behind the optimizer's.
+
+    torch tells of a step inside of Optimizer.step, some microseconds before that ends: two events that overlap without
+    one being inside the other, of which Perfetto drops one.
+    """
+    import re
+
+    kinds, number = rb"(ProfilerStep#|Optimizer\.step#)", rb"([0-9.]+)"
+    step = re.compile(rb'"name": "%b[^"]*"[^{}]*?"ts": %b,\s*"dur": %b' % (kinds, number, number))
+    found = [(match[1], match.span(2), match.span(3)) for match in step.finditer(text)]
+    ends = [
+        (float(text[slice(*start)]), float(text[slice(*start)]) + float(text[slice(*length)]))
+        for kind, start, length in found
+        if kind != b"ProfilerStep#"
+    ]
+    changes = []
+    for kind, start, length in found:
+        if kind == b"ProfilerStep#":
+            begin = float(text[slice(*start)])
+            end = begin + float(text[slice(*length)])
+            begin, end = _behind(begin, ends), _behind(end, ends)
+            changes += [(start, b"%.3f" % begin), (length, b"%.3f" % max(0.0, end - begin))]
+    pieces, done = [], 0
+    for (first, last), new in sorted(changes):
+        pieces += [text[done:first], new]
+        done = last
+    return b"".join((*pieces, text[done:]))
+
+
+def _behind(time: float, spans: "list[tuple[float, float]]") -> float:
+    return max((end for begin, end in spans if begin < time < end), default=time)
+
+
+def write_json(path: str, value: "dict[str, Any]") -> None:
+    """Write *value* to *path*, whole or not at all.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    import json
+
+    part = path + ".part"
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(part, "w") as file:
+        json.dump(value, file)
+    os.rename(part, path)

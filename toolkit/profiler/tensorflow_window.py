@@ -1,0 +1,162 @@
+"""One window of tf.profiler, written as the same kind of trace as torch's (Chrome's JSON).
+
+TensorFlow writes a protocol buffer, `plugins/profile/<time>/<host>.xplane.pb`, which only TensorBoard's plug-in reads.
+It is converted here, and kept beside the trace. The format: xplane.proto of tensorflow/tsl/profiler/protobuf.
+"""
+
+import os
+import sys
+import time
+from _thread import get_ident
+
+from .archive import say
+
+TYPE_CHECKING = False  # As typing's, without importing it.
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from typing import Any
+
+
+class Window:
+    """A window that is open; it is used as window.py's."""
+
+    framework = "tensorflow"
+
+    def __init__(self, first: "int | None", *, cuda: bool, give_way: "Callable[[], None]") -> None:  # noqa: ARG002
+        """Open it. TensorFlow itself refuses a second session: the script's own fails while this one is open, so
+        *give_way* is called before.
+
+        Raises:
+            Exception: TensorFlow refuses.
+        """
+        import tempfile
+
+        self.first = first
+        self.steps = 0
+        self.unfinished = ""
+        self.thread = get_ident()
+        self._tensorflow = sys.modules["tensorflow"]
+        self.cuda = bool(self._tensorflow.config.list_physical_devices("GPU"))
+        self._folder = tempfile.mkdtemp(prefix="toolkit-trace-")
+        self._ends: list[float] = []
+        self._start = _profiler().start
+        self.start_s = time.time()
+        self._start(self._folder)
+
+        def start(*arguments: "Any", **named: "Any") -> "Any":
+            give_way()
+            return self._start(*arguments, **named)
+
+        _profiler().start = start
+        self._tensorflow.profiler.experimental.start = start
+
+    def _unguard(self) -> None:
+        _profiler().start = self._tensorflow.profiler.experimental.start = self._start
+
+    def forget(self) -> None:
+        """Give up, in a forked child, the window of the parent."""
+        self._unguard()
+
+    def annotation(self, name: str) -> "Any":
+        """Return a context manager that writes *name* into the trace."""
+        return self._tensorflow.profiler.experimental.Trace(name)
+
+    def step_ends(self, *, goes_on: bool) -> None:  # noqa: ARG002
+        """A step of the script has ended."""
+        self.steps += 1
+        self._ends.append(time.time())
+
+    def close(self, path: str, rank: int, size: int) -> None:
+        """End the window and write it to *path* as JSON, with this process's *rank* of *size*.
+
+        Raises:
+            Exception: TensorFlow refuses, or its file cannot be read.
+        """
+        import glob
+        import json
+        import shutil
+
+        self._unguard()
+        _profiler().stop()
+        self.end_s = time.time()
+        try:
+            events: list[dict[str, Any]] = []
+            for name in glob.glob(os.path.join(self._folder, "plugins/profile/*/*.xplane.pb")):
+                with open(name, "rb") as file:
+                    events += converted(file.read())
+            events += self._steps()
+            told = {"backend": "none", "rank": rank, "world_size": size}
+            with open(path, "w") as file:
+                json.dump({"schemaVersion": 1, "distributedInfo": told, "traceEvents": events}, file)
+        finally:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _steps(self) -> "Iterator[dict[str, Any]]":
+        start_s = self.start_s
+        for at, end_s in enumerate(self._ends):
+            yield {
+                "ph": "X",
+                "cat": "user_annotation",
+                "name": "ProfilerStep#%d" % ((self.first or 0) + at),
+                "pid": os.getpid(),
+                "tid": "steps",
+                "ts": start_s * 1e6,
+                "dur": (end_s - start_s) * 1e6,
+            }
+            start_s = end_s
+
+
+def is_taken() -> bool:
+    """True if a session is open in this process: the script's own."""
+    return getattr(_profiler(), "_profiler", None) is not None
+
+
+def converted(text: bytes) -> "Iterator[dict[str, Any]]":
+    """Yield the events of the XSpace *text*. Planes are processes, lines are threads; times in us."""
+    from google.protobuf.message import DecodeError
+
+    space = _xplane().XSpace()
+    try:
+        space.ParseFromString(text)
+    except DecodeError as error:
+        say("a trace of TensorFlow cannot be read: %s" % error)
+        return
+    pid = os.getpid()
+    start_ns = max((_start_ns(plane) for plane in space.planes), default=0)  # Lines count from it.
+    for plane in space.planes:
+        on_device = plane.name.startswith("/device:") and "CPU" not in plane.name
+        process = plane.name if on_device else pid
+        names = {key: value.display_name or value.name for key, value in plane.event_metadata.items()}
+        for line in plane.lines:
+            for event in line.events:
+                yield {
+                    "ph": "X",
+                    "cat": "kernel" if on_device else "cpu_op",
+                    "name": names.get(event.metadata_id, "?"),
+                    "pid": process,
+                    "tid": line.display_name or line.name or line.id,
+                    "ts": (start_ns + line.timestamp_ns) / 1e3 + event.offset_ps / 1e6,
+                    "dur": event.duration_ps / 1e6,
+                }
+
+
+def _start_ns(plane: "Any") -> int:
+    for stat in plane.stats:
+        if plane.stat_metadata[stat.metadata_id].name == "profile_start_time":
+            return int(stat.uint64_value)
+    return 0
+
+
+def _profiler() -> "Any":
+    import importlib
+
+    return importlib.import_module("tensorflow.python.profiler.profiler_v2")
+
+
+def _xplane() -> "Any":
+    import importlib
+
+    try:
+        return importlib.import_module("tensorflow.tsl.profiler.protobuf.xplane_pb2")
+    except ImportError:  # Before TensorFlow 2.11.
+        return importlib.import_module("tensorflow.core.profiler.protobuf.xplane_pb2")

@@ -1,0 +1,120 @@
+"""One window of torch.profiler: from its start to the file.
+
+One session of Kineto can be open in a process. If the script has one, ours is not opened; if the script opens one while
+ours runs, ours ends first. torch.autograd's profiler is used below torch.profiler's, whose start imports the compiler.
+
+It starts, marks steps and ends in the thread that trains: in another one Kineto records nothing.
+"""
+
+import os
+import sys
+import time
+from _thread import get_ident
+
+TYPE_CHECKING = False  # As typing's, without importing it.
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
+    from typing import Any
+
+
+class Window:
+    """A window that is open. `first`: the number of its first step, None if the script has no steps."""
+
+    framework = "torch"
+
+    def __init__(self, first: "int | None", *, cuda: bool, give_way: "Callable[[], None]") -> None:
+        """Open it. *give_way* is called when the script opens a session of its own.
+
+        Raises:
+            RuntimeError: torch refuses.
+        """
+        self.torch = torch = sys.modules["torch"]
+        self.first = first
+        self.steps = 0
+        self.unfinished = ""  # The event of a step that has not ended, and must not be taken for a step.
+        self.thread = get_ident()
+        self.cuda = cuda and torch.cuda.is_available()
+        self._record: Any = None
+        profiler = torch.autograd.profiler
+        self._session = profiler.profile(use_kineto=True, **_device(torch, cuda=self.cuda))
+        self.start_s = time.time()
+        self._session.__enter__()
+        self._guard(profiler.profile, give_way)
+        if first is not None:
+            self._mark(first)
+
+    def _guard(self, kind: "Any", give_way: "Callable[[], None]") -> None:
+        before = self._was = kind._prepare_trace
+
+        def prepare(session: "Any", *arguments: "Any", **named: "Any") -> "Any":
+            if session is not self._session:
+                give_way()
+            return before(session, *arguments, **named)
+
+        kind._prepare_trace = prepare
+
+    def _unguard(self) -> None:
+        self.torch.autograd.profiler.profile._prepare_trace = self._was
+
+    def forget(self) -> None:
+        """Give up, in a forked child, the window of the parent: the child records for it, and nobody ends that."""
+        self._unguard()
+        self.torch._C._autograd._clear_callbacks()
+
+    def _mark(self, step: int) -> None:
+        self._record = self.torch.autograd.profiler.record_function("ProfilerStep#%d" % step)
+        self._record.__enter__()
+
+    def annotation(self, name: str) -> "Any":
+        """Return a context manager that writes *name* into the trace."""
+        return self.torch.autograd.profiler.record_function(name)
+
+    def step_ends(self, *, goes_on: bool) -> None:
+        """A step of the script has ended; *goes_on*: the next one is in the window, too."""
+        self.steps += 1
+        if self._record is not None:
+            self._record.__exit__(None, None, None)
+            self._record = None
+        if goes_on and self.first is not None:
+            self._mark(self.first + self.steps)
+
+    def _describe(self, rank: int, size: int) -> None:
+        distributed = self.torch.distributed
+        backend = "none"
+        if distributed.is_available() and distributed.is_initialized():
+            backend = distributed.get_backend()
+        text = '{"backend": "%s", "rank": %d, "world_size": %d}' % (backend, rank, size)
+        self.torch.autograd._add_metadata_json("distributedInfo", text)
+
+    def close(self, path: str, rank: int, size: int) -> None:
+        """End the window and write it to *path* as JSON, with this process's *rank* of *size*.
+
+        Raises:
+            RuntimeError: torch refuses, or cannot write.
+        """
+        try:
+            self._describe(rank, size)
+            if self._record is not None:
+                self._record.__exit__(None, None, None)
+                self.unfinished = "ProfilerStep#%d" % ((self.first or 0) + self.steps)
+            self._session.__exit__(None, None, None)
+        finally:
+            self._unguard()
+        self.end_s = time.time()
+        self._session.kineto_results.save(path)
+        if not os.path.exists(path):
+            raise RuntimeError("Kineto wrote no file")
+
+
+def is_taken() -> bool:
+    """True if a session is open in this process: the script's own."""
+    return bool(sys.modules["torch"].autograd._profiler_enabled())
+
+
+def _device(torch: "ModuleType", *, cuda: bool) -> "dict[str, Any]":
+    """Return the argument for CUDA: another name before torch 2.4."""
+    if not cuda:
+        return {}
+    version = tuple(int(part) for part in torch.__version__.split(".")[:2])
+    return {"use_device": "cuda"} if version >= (2, 4) else {"use_cuda": True}

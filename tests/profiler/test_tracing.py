@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -261,16 +260,28 @@ def test_requests_are_answered_while_the_rank_runs_and_sigterm_ends_it_at_once(t
         assert rank.stdout is not None
         rank.stdout.readline()
         assert status_pages.request_trace(tmp_path / "status", steps=2, ranks=(0, 1)) == 1  # Other ranks.
-        assert status_pages.request_trace(tmp_path / "status", steps=4, ranks=(1, 3)) == 2
-        framework = tmp_path / "output/profiler/framework"
-        while not windows.read(framework) and rank.poll() is None:
-            time.sleep(0.05)
+        asked = subprocess.run(
+            [sys.executable, "-m", "toolkit", "profile", "--steps", "4", "--ranks", "3", "--wait", "90"],
+            env={**os.environ, "PYTHONPATH": str(ROOT), "SAGEMAKER_BASE_DIR": str(tmp_path)},
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
         status_pages.request_trace(tmp_path / "status", steps=20)
         rank.send_signal(signal.SIGTERM)
         assert rank.wait(60) == -signal.SIGTERM
         guard.cancel()
 
+    framework = tmp_path / "output/profiler/framework"
     (found,) = windows.read(framework)
+    first = found.windows[0]
+    path = framework / first.file
+    assert (asked.stdout, asked.stderr, asked.returncode) == (
+        f"rank 3: steps {first.first_step} to {first.last_step}: {path}\n",
+        "",
+        0,
+    )
     assert [(window.request, window.steps) for window in found.windows][:1] == [(2, 4)]
     assert not list(framework.rglob("*.part"))
 

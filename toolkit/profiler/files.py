@@ -50,18 +50,13 @@ def whole_steps(text: bytes) -> bytes:
     kinds, number = rb"(ProfilerStep#|Optimizer\.step#)", rb"([0-9.]+)"
     step = re.compile(rb'"name": "%b[^"]*"[^{}]*?"ts": %b,\s*"dur": %b' % (kinds, number, number))
     found = [(match[1], match.span(2), match.span(3)) for match in step.finditer(text)]
-    ends = [
-        (float(text[slice(*start)]), float(text[slice(*start)]) + float(text[slice(*length)]))
-        for kind, start, length in found
-        if kind != b"ProfilerStep#"
-    ]
+    spans = [(kind, _ns(text, start), _ns(text, start) + _ns(text, length)) for kind, start, length in found]
+    ends = [(begin, end) for kind, begin, end in spans if kind != b"ProfilerStep#"]
     changes = []
-    for kind, start, length in found:
+    for (kind, start, length), (_, begin, end) in zip(found, spans):  # noqa: B905 - Python 3.8 has no `strict`
         if kind == b"ProfilerStep#":
-            begin = float(text[slice(*start)])
-            end = begin + float(text[slice(*length)])
             begin, end = _behind(begin, ends), _behind(end, ends)
-            changes += [(start, b"%.3f" % begin), (length, b"%.3f" % max(0.0, end - begin))]
+            changes += [(start, _us(begin)), (length, _us(max(0, end - begin)))]
     pieces, done = [], 0
     for (first, last), new in sorted(changes):
         pieces += [text[done:first], new]
@@ -69,8 +64,18 @@ def whole_steps(text: bytes) -> bytes:
     return b"".join((*pieces, text[done:]))
 
 
-def _behind(time: float, spans: "list[tuple[float, float]]") -> float:
+def _behind(time: int, spans: "list[tuple[int, int]]") -> int:
     return max((end for begin, end in spans if begin < time < end), default=time)
+
+
+def _ns(text: bytes, place: "tuple[int, int]") -> int:
+    """Return the time at *place*, in us with decimals, in ns: a float would round it."""
+    whole, _, part = text[slice(*place)].partition(b".")
+    return int(whole or b"0") * 1000 + int((part + b"000")[:3])
+
+
+def _us(time_ns: int) -> bytes:
+    return b"%d.%03d" % divmod(time_ns, 1000)
 
 
 def write_json(path: str, value: "dict[str, Any]") -> None:

@@ -51,6 +51,7 @@ from toolkit.supervise.stop_times import (
 ME, OTHER = "algo-1", "algo-2"
 STOP = Stop(host=ME, signal=signal.SIGTERM)
 STOP_ELSEWHERE = Stop(host=OTHER, signal=signal.SIGTERM)
+STOP_BY_RULE = Stop(host=ME, signal=signal.SIGTERM, rule="LossNotDecreasing")
 GRACE_S = 20.0
 # They do something to processes.
 SIGNALS = {
@@ -158,6 +159,18 @@ def test_a_stop_that_came_to_another_host_first_is_no_second_one_here() -> None:
     host.now_s += 2.0
     assert Action.KILL in host.on(STOP)
     assert host.machine.stop == STOP_ELSEWHERE
+
+
+def test_a_rules_stop_is_told_to_the_other_hosts_and_a_signal_after_it_is_the_first() -> None:
+    host = Host(linked=True)
+
+    assert host.on(STOP_BY_RULE) == [Action.HURRY, Action.TELL_STOP, Action.FORWARD]
+    assert host.rest_s == GRACE_S
+    host.now_s += 5.0
+    assert host.on(STOP) == []
+    host.now_s += 2.0
+    assert Action.KILL in host.on(STOP)
+    assert host.machine.stop == STOP_BY_RULE
 
 
 def test_the_other_hosts_hear_of_a_stop_that_came_here_once() -> None:
@@ -401,7 +414,7 @@ class AnyOrder(RuleBasedStateMachine):
             assert machine.insisted
         assert before != "done" or machine.state == "done"
 
-    @rule(event=st.sampled_from([STOP, STOP_ELSEWHERE, Stop(host=ME, signal=signal.SIGXCPU)]))
+    @rule(event=st.sampled_from([STOP, STOP_ELSEWHERE, STOP_BY_RULE, Stop(host=ME, signal=signal.SIGXCPU)]))
     def stop(self, event: Stop) -> None:
         self.on(event)
 

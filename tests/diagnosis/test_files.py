@@ -1,7 +1,8 @@
 import json
+from itertools import pairwise
 from pathlib import Path
 
-from tests.diagnosis.made import START_S, found
+from tests.diagnosis.made import START_S, found, window
 from toolkit.diagnosis import files
 from toolkit.series import samples, steps
 from toolkit.series.steps import Step
@@ -31,6 +32,16 @@ def test_the_files_of_a_job_are_evidence(tmp_path: Path) -> None:
     assert "core0 99 %" in seen["BusyCore"].text
     assert "loss is NaN at step 7 on rank 0" in seen["ExplodingTensor"].text
     assert {finding.host for finding in seen.values()} == {"algo-2"}
+
+
+def test_the_newest_sample_is_kept_also_where_not_all_are(tmp_path: Path) -> None:
+    columns = {"cpu/all/used_percent": [float(index) for index in range(1001)]}
+
+    seen = window(columns, interval_s=0.1).evidence(START_S + 100)
+
+    assert seen.column("cpu/all/used_percent")[-1] == 1000
+    assert 100 <= len(seen.times_s) <= 110
+    assert all(after > before for before, after in pairwise(seen.times_s))
 
 
 def test_a_job_without_a_monitor_has_evidence_of_nothing(tmp_path: Path) -> None:

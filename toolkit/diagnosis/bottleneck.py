@@ -1,6 +1,7 @@
 """GPUs that wait for the CPU or for the disk: CPUBottleneck, BusyCore, IOBottleneck."""
 
 from collections.abc import Iterator, Sequence
+from itertools import compress
 
 from toolkit.diagnosis.evidence import Evidence, Values
 from toolkit.diagnosis.numbers import mean, means, share
@@ -83,18 +84,17 @@ def cpu_bottleneck(evidence: Evidence, parameters: CPUBottleneck, given: frozens
 def busy_core(evidence: Evidence, parameters: BusyCore, given: frozenset[str]) -> Iterator[Finding]:
     """One or few cores are busy while the others and the GPUs are idle: one thread does the work."""
     span, gpu = _gpu_in(evidence, parameters.patience, given)
-    cores = evidence.cores()
-    if span is None or len(cores) < 2:
+    total, busiest = evidence.column("cpu/all/used_percent"), evidence.busiest_core("used_percent")
+    if span is None or len(evidence.cores()) < 2 or not total:
         return
-    held = {name: values[span.first : span.last] for name, values in cores.items()}
-    total = means(held.values())
+    total, busiest = total[span.first : span.last], busiest[span.first : span.last]
     ranks = [values[span.first : span.last] for values in evidence.columns("rank", "cpu_percent").values()]
-    waits = []
-    for index, (idle, all_cores) in enumerate(zip(gpu, total, strict=True)):
-        one = any(values[index] > parameters.core_threshold for values in held.values()) or any(
-            ONE_THREAD[0] <= values[index] <= ONE_THREAD[1] for values in ranks
-        )
-        waits.append(one and idle < parameters.gpu_threshold and all_cores < parameters.core_threshold * 0.75)
+    one_thread = [any(ONE_THREAD[0] <= used <= ONE_THREAD[1] for used in row) for row in zip(*ranks, strict=True)]
+    most = parameters.core_threshold * 0.75
+    waits = [
+        idle < parameters.gpu_threshold and every < most and (top > parameters.core_threshold or one)
+        for idle, every, top, one in zip(gpu, total, busiest, one_thread or [False] * len(gpu), strict=True)
+    ]
     waited = share(waits)
     if not waited > parameters.threshold:
         return
@@ -116,12 +116,12 @@ def busy_core(evidence: Evidence, parameters: BusyCore, given: frozenset[str]) -
                 value=waited,
                 unit="percent",
                 formula=f"samples with a core > {parameters.core_threshold:g} % (or a rank that uses one core) and"
-                f" GPU < {parameters.gpu_threshold:g} % and all cores < {parameters.core_threshold * 0.75:g} %"
+                f" GPU < {parameters.gpu_threshold:g} % and all cores < {most:g} %"
                 " / all samples",
                 limit=parameters.threshold,
             ),
             _mean("GPU", gpu, parameters.gpu_threshold),
-            _mean("all cores", total, parameters.core_threshold * 0.75),
+            _mean("all cores", total, most),
             *(Number(name=name, value=value, unit="percent", formula="mean of those samples") for name, value in named),
         ),
         refuted_by="More DataLoader workers that leave the GPUs as idle, with the same core busy.",
@@ -132,11 +132,10 @@ def busy_core(evidence: Evidence, parameters: BusyCore, given: frozenset[str]) -
 def io_bottleneck(evidence: Evidence, parameters: IOBottleneck, given: frozenset[str]) -> Iterator[Finding]:
     """A core waits for the disk while the GPUs are idle, for more than `threshold` percent of the samples."""
     span, gpu = _gpu_in(evidence, parameters.patience, given)
-    waiting = [values for name, values in evidence.columns("cpu", "iowait_percent").items() if name != "all"]
-    waiting = waiting or [values for values in [evidence.column("cpu/all/iowait_percent")] if values]
-    if span is None or not waiting:
+    worst = evidence.busiest_core("iowait_percent")
+    if span is None or not worst:
         return
-    worst = [max(row) for row in zip(*(values[span.first : span.last] for values in waiting), strict=True)]
+    worst = worst[span.first : span.last]
     waited = share(
         [
             wait > parameters.io_threshold and idle < parameters.gpu_threshold
@@ -181,8 +180,8 @@ def _gpu_in(evidence: Evidence, patience: int, given: frozenset[str]) -> tuple[S
 def _busy(evidence: Evidence, span: Span, waits: Sequence[bool], limit: float) -> list[tuple[str, float]]:
     """Return the cores that were busiest while the GPUs waited, with their mean use; those above *limit*, else one."""
     used = [
-        (name, mean(value for value, wait in zip(values[span.first : span.last], waits, strict=True) if wait))
-        for name, values in evidence.cores().items()
+        (name, mean(compress(evidence.column(f"cpu/{name}/used_percent")[span.first : span.last], waits)))
+        for name in evidence.cores()
     ]
     used = sorted((each for each in used if each[1] == each[1]), key=lambda each: -each[1])
     above = [each for each in used if each[1] > limit]

@@ -11,6 +11,8 @@ from toolkit.diagnosis.numbers import measured
 from toolkit.records import Record
 
 Values = Sequence[float]
+# Columns that a maker of evidence may have ready, so that no rule needs every core: the highest value of any core.
+BUSIEST = "cpu/busiest/"
 
 
 class Machine(Record, frozen=True, kw_only=True):
@@ -80,6 +82,7 @@ class Evidence:
         self.steps = steps or {}
         self.metrics = metrics or {}
         self._names = frozenset(names)
+        self._by_kind: dict[tuple[str, str], list[str]] = {}
         self._load = load
         self._loaded: dict[str, Values] = {}
 
@@ -94,13 +97,33 @@ class Evidence:
 
     def columns(self, kind: str, metric: str) -> dict[str, Values]:
         """Return the columns KIND/NAME/METRIC that hold values, by NAME, sorted by its number: core2 before core10."""
-        names = (name.split("/") for name in self._names)
-        found = sorted((name[1] for name in names if name[0] == kind and name[2] == metric), key=_number)
-        return {name: values for name in found if (values := self.column(f"{kind}/{name}/{metric}"))}
+        return {
+            name: values for name in self._named(kind, metric) if (values := self.column(f"{kind}/{name}/{metric}"))
+        }
 
-    def cores(self) -> dict[str, Values]:
-        """Return the use of each core in percent, by "core0"."""
-        return {name: values for name, values in self.columns("cpu", "used_percent").items() if name != "all"}
+    def cores(self) -> tuple[str, ...]:
+        """Return the cores whose use was measured: "core0"."""
+        return tuple(name for name in self._named("cpu", "used_percent") if name.startswith("core"))
+
+    def busiest_core(self, metric: str) -> Values:
+        """Return the highest *metric* (used_percent, iowait_percent) of any core at each time; of "all", if no core's
+        was measured."""
+        ready = self.column(BUSIEST + metric)
+        if ready:
+            return ready
+        names = [name for name in self._named("cpu", metric) if name.startswith("core")]
+        columns = [values for name in names if (values := self.column(f"cpu/{name}/{metric}"))]
+        return list(map(max, zip(*columns, strict=True))) if columns else self.column(f"cpu/all/{metric}")
+
+    def _named(self, kind: str, metric: str) -> list[str]:
+        if not self._by_kind:
+            for name in self._names:
+                if name.count("/") == 2:
+                    of_kind, own, of_metric = name.split("/")
+                    self._by_kind.setdefault((of_kind, of_metric), []).append(own)
+            for names in self._by_kind.values():
+                names.sort(key=_number)
+        return self._by_kind.get((kind, metric), [])
 
     def gpus(self) -> dict[str, Values]:
         """Return the use of each GPU that the job uses, in percent, by "0"; of all, if it uses none."""

@@ -13,6 +13,8 @@ from toolkit.series.finding import Finding, Number
 # whole: what is loaded once rises and then stays.
 STRAIGHT = 0.8
 HALF = 0.5
+# A shorter rise may be data that is loaded once; only a patience that the user set goes below it.
+LEAST_S = 60.0
 GIB = 2.0**30
 
 
@@ -157,6 +159,8 @@ def _forecast(evidence: Evidence, parameters: MemoryLimit, given: frozenset[str]
     used, limit = _memory(evidence)
     span = training(evidence, parameters.patience, given="patience" in given) if used else None
     if span is None or limit != limit:
+        return None
+    if "patience" not in given and span.end_s - span.start_s < LEAST_S:
         return None
     tilt, fit = _steady(evidence, used, span)
     values = measured(used[span.first : span.last])

@@ -42,7 +42,9 @@ def deviation(values: Iterable[float]) -> float:
 
 def means(columns: Iterable[Sequence[float]]) -> list[float]:
     """Return the mean of *columns* at each time."""
-    return [mean(row) for row in zip(*columns, strict=True)]
+    rows = list(zip(*columns, strict=True))
+    sums = list(map(math.fsum, rows))
+    return [total / len(row) if total == total else mean(row) for total, row in zip(sums, rows, strict=True)]
 
 
 def share(flags: Sequence[bool]) -> float:

@@ -213,21 +213,28 @@ def _period(seconds: Sequence[float], ratio: float) -> tuple[int, list[float]]:
 
     In each period the longest place must be longer than the shortest, in nine of ten periods.
     """
-    total = _squares(seconds)
     for period in PERIODS:
-        if len(seconds) < max(FEWEST_STEPS, 3 * period if period == 2 else 5 * period) or not total:
+        if len(seconds) < max(FEWEST_STEPS, 3 * period if period == 2 else 5 * period):
             continue
         places = [seconds[place::period] for place in range(period)]
-        within = sum(map(_squares, places))
         medians = [median(values) for values in places]
-        low, high = medians.index(min(medians)), medians.index(max(medians))
-        turns = [long > short for long, short in zip(places[high], places[low], strict=False)]
-        # One very long step hides the rest of the variance; then nearly all turns must be as clear as the medians.
-        few = len(seconds) < FEW_STEPS
-        clear = [
-            long >= ratio * (2 if few else 1) * short for long, short in zip(places[high], places[low], strict=False)
-        ]
-        explained = all(clear) if few else 1 - within / total >= EXPLAINED or sum(clear) >= 0.9 * len(clear)
-        if medians[low] > 0 and medians[high] / medians[low] >= ratio and explained and sum(turns) >= 0.9 * len(turns):
+        if not 0 < min(medians) * ratio <= max(medians):
+            continue
+        if _repeats(places, medians, ratio * 2 if len(seconds) < FEW_STEPS else ratio, len(seconds) < FEW_STEPS):
             return period, medians
     return 0, []
+
+
+def _repeats(places: Sequence[Sequence[float]], medians: Sequence[float], ratio: float, few: bool) -> bool:
+    """Return whether the *places* of a period differ in nearly every period, not only in their *medians*."""
+    long, short = places[medians.index(max(medians))], places[medians.index(min(medians))]
+    pairs = list(zip(long, short, strict=False))
+    clear = sum(high >= ratio * low for high, low in pairs)
+    if few:
+        return clear == len(pairs)
+    if sum(high > low for high, low in pairs) < 0.9 * len(pairs):
+        return False
+    total = _squares([value for values in places for value in values])
+    within = sum(map(_squares, places))
+    # One very long step hides the rest of the variance; then nearly all turns must be as clear as the medians.
+    return clear >= 0.9 * len(pairs) or (total > 0 and 1 - within / total >= EXPLAINED)

@@ -5,14 +5,15 @@ from array import array
 from collections import deque
 from collections.abc import Sequence
 
-from toolkit.diagnosis.evidence import Evidence, Machine, Readings, Steps, Values
+from toolkit.diagnosis.evidence import BUSIEST, Evidence, Machine, Readings, Steps, Values
 
-# As many samples, steps of a rank and values of a metric are kept; of samples taken more often than this, some.
-SAMPLES = 1200
-LEAST_INTERVAL_S = 0.45
-STEPS = 600
+# As many samples, steps of a rank and values of a metric are kept: of samples, at most one a second.
+SAMPLES = 600
+LEAST_INTERVAL_S = 0.95
+STEPS = 400
 READINGS = 600
 METRICS = 64
+OF_CORES = ("used_percent", "iowait_percent")
 _STEP_FIELDS = Steps.__struct_fields__
 
 
@@ -37,13 +38,24 @@ class Window:
     def use(self, columns: Sequence[str]) -> None:
         """From the next sample on, values are those of *columns* (a rank has started)."""
         self._places = {name: index for index, name in enumerate(columns)}
+        self._cores = {
+            BUSIEST + metric: [index for name, index in self._places.items() if _is_core(name, metric)]
+            for metric in OF_CORES
+        }
+        for index, name in enumerate(self._cores, len(self._places)):
+            self._places[name] = index
 
     def sample(self, time_s: float, values: Sequence[float]) -> None:
         """Add the *values* of all columns at *time_s*."""
-        if self._times and time_s - self._times[-1] < LEAST_INTERVAL_S:
-            return
+        if len(self._times) > 1 and self._times[-1] - self._times[-2] < LEAST_INTERVAL_S:
+            # The newest sample is always kept: it may be the last one.
+            self._times.pop()
+            self._rows.pop()
         self._times.append(time_s)
-        self._rows.append((self._places, array("f", values)))
+        row = array("f", values)
+        for places in self._cores.values():
+            row.append(max([values[place] for place in places], default=math.nan))
+        self._rows.append((self._places, row))
 
     def step(
         self,
@@ -89,6 +101,10 @@ class Window:
 
     def _column(self, name: str) -> Values:
         return [row[places[name]] if name in places else math.nan for places, row in self._rows]
+
+
+def _is_core(name: str, metric: str) -> bool:
+    return name.startswith("cpu/core") and name.endswith(metric)
 
 
 def _steps(rows: "deque[array[float]]") -> Steps:

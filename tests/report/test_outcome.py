@@ -107,7 +107,7 @@ def test_a_job_that_succeeded_says_so_and_no_cause(tmp_path: Path) -> None:
 
     lines = text(tmp_path / "job")
 
-    assert lines[:2] == ["digits: SUCCEEDED", "All of 2 hosts ended with 0 after 12.5 s."]
+    assert lines[:2] == ["digits: SUCCEEDED", "Each of 2 hosts ended with 0 after 12.5 s."]
     assert not any(line.startswith("Cause") for line in lines)
 
 

@@ -8,6 +8,7 @@ import msgspec
 from toolkit.diagnosis import configuration, files
 from toolkit.diagnosis.evidence import Evidence
 from toolkit.diagnosis.job import diagnose, merged
+from toolkit.diagnosis.rule import Configuration
 from toolkit.errors import ContractError
 from toolkit.jobs.data import HostData, JobData
 from toolkit.series import findings
@@ -42,7 +43,7 @@ def _evidence(host: HostData) -> Evidence:
     return evidence
 
 
-def _rules(path: Path) -> tuple[configuration.Configuration, ...]:
+def _rules(path: Path) -> tuple[Configuration, ...]:
     """Return the rules that the job asked for, as monitor.json keeps them; else those that need no choice."""
     raw: Any = None
     try:

@@ -13,7 +13,7 @@ last one, and how much longer it spent in that part than the rank that was faste
 """
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from toolkit.records import Record
 from toolkit.series.arrays import numpy
@@ -160,20 +160,27 @@ def _saved(facts: Facts, ranks: Sequence[_Rank]) -> tuple[float, ...]:
     return tuple(sorted(found))
 
 
+def _once(rank: _Rank) -> "tuple[Any, Any]":
+    """Return the keys of the rank's steps, ascending and each once, and where they are."""
+    np = numpy()
+    order = np.argsort(rank.key, kind="stable")
+    keys = rank.key[order]
+    first = np.diff(keys, prepend=-1) > 0
+    return keys[first], order[first]
+
+
 def _waits(ranks: Sequence[_Rank]) -> None:
     """Set how long each of *ranks* waited for others in each step that all of them have."""
     np = numpy()
     if len(ranks) < 2:
         return
-    common = ranks[0].key
-    for rank in ranks[1:]:
-        common = np.intersect1d(common, rank.key)
+    sorted_keys, orders = zip(*(_once(rank) for rank in ranks), strict=True)
+    common = sorted_keys[0]
+    for keys in sorted_keys[1:]:
+        common = np.intersect1d(common, keys, assume_unique=True)
     if not len(common):
         return
-    rows = []
-    for rank in ranks:
-        order = np.argsort(rank.key, kind="stable")
-        rows.append(order[np.searchsorted(rank.key[order], common)])
+    rows = [order[np.searchsorted(keys, common)] for keys, order in zip(sorted_keys, orders, strict=True)]
 
     def matrix(name: str) -> "Floats":
         found: Floats = np.stack([getattr(rank, name)[row] for rank, row in zip(ranks, rows, strict=True)])

@@ -22,7 +22,7 @@ NO_NUMPY = (
 )
 NO_MONITOR = (
     "Nothing was measured: the system monitor was off, or the job ended before its first sample. `toolkit run` has it "
-    "on; elsewhere set TOOLKIT_MONITOR=1 or give the job a profilerconfig.json (docs/report.md)."
+    "on; elsewhere set TOOLKIT_MONITOR=1 or give the job a profilerconfig.json (docs/monitor.md)."
 )
 
 
@@ -84,6 +84,11 @@ class Material:
 
         found = {host.name: files.read(host.monitor / "steps") for host in self.job.hosts}
         return {name: each for name, each in found.items() if len(each)}
+
+    @cached_property
+    def ranks(self) -> "dict[int, tuple[str, StepTable]]":
+        """The host and the steps of each rank that has any, by the rank."""
+        return {rank: (host, table.of(rank)) for host, table in self.steps.items() for rank in table.ranks}
 
     @cached_property
     def findings(self) -> tuple[Finding, ...]:

@@ -47,7 +47,9 @@ def summary(material: Material) -> str:
     job = material.job
     span = _span(material)
     if job.status == "succeeded":
-        return f"All of {many(len(job.hosts), 'host')} ended with 0{f' after {span}' if span else ''}."
+        who = "The job" if len(job.hosts) == 1 else f"Each of {len(job.hosts)} hosts"
+        restarts = f", with {many(len(job.restarts), 'restart')}" if job.restarts else ""
+        return f"{who} ended with 0{f' after {span}' if span else ''}{restarts}."
     if job.status == "running":
         return f"The job runs on {many(len(job.hosts), 'host')}{f', for {span} so far' if span else ''}."
     who, cause = culprit(job), first_line(cause_text(job)).rstrip(".")
@@ -186,7 +188,7 @@ def _restarts(material: Material) -> list[Block]:
             restart.host,
             restart.rank if restart.rank is not None else restart.process,
             restart.exit_code,
-            job.mask(first_line(restart.cause)),
+            _as_inside(job, job.mask(first_line(restart.cause))),
         )
         for restart in job.restarts
     )

@@ -30,7 +30,7 @@ def blocks(material: Material) -> list[Block]:
     """Return the blocks of the section "steps"."""
     if not material.steps:
         return [Words(text=MISSING if material.samples else material.why_unmeasured)]
-    ranks = {rank: (host, table.of(rank)) for host, table in material.steps.items() for rank in table.ranks}
+    ranks = material.ranks
     made: list[Block] = [_table(ranks), _lines(material, ranks)]
     made += _distribution(ranks)
     made += _outliers(material, ranks)

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from toolkit.series import debugger
+from toolkit.series import debugger, measured, samples
 from toolkit.series.column import Column
 from toolkit.series.debugger_names import Metric, column_of, metric_of
 
@@ -127,9 +127,8 @@ def test_what_is_written_comes_back_as_samples(tmp_path: Path) -> None:
     found = debugger.read(tmp_path)
 
     assert list(found) == ["algo-1", "algo-2", "algo-10"]
-    assert {column.name for column in found["algo-1"].columns} == {column.name for column in COLUMNS} - {
-        COLUMNS[2].name
-    }
+    names = {"cpu/all/iowait_percent", *(column.name for column in COLUMNS)}
+    assert {column.name for column in found["algo-1"].columns} == names
     assert found["algo-1"].span() == (MINUTE, MINUTE + 89.5)
     series = found["algo-1"].series("cpu/core0/used_percent", points=30)
     assert series.high.max() == 179
@@ -146,6 +145,7 @@ def test_the_service_s_own_files_are_read(tmp_path: Path) -> None:
 
     assert found.series("cpu/core0/used_percent").mean[1:3].tolist() == pytest.approx([98.0, 98.04])
     assert found.series("memory/container/used_percent").mean[:2].tolist() == pytest.approx([6.18, 6.75])
+    assert found.series("cpu/all/used_percent").mean[1] == pytest.approx((98 + 89.58) / 2)
     assert found.series("cpu/core1/used_percent").mean[-1] != 100  # Its line was cut off.
     assert np.nanmax(found.series("network/Platform/ReceiveBytesPerSecond").mean) == pytest.approx(66775126.66)
     assert len(found.series("disk/all/operations_per_s").x) == 6
@@ -195,6 +195,20 @@ def test_every_metric_has_a_column_of_its_own() -> None:
         assert column_of(metric)[0] == name
     assert metric_of("cpu/all/used_percent") is None
     assert column_of(Metric("gpu", "gpu2", "Temperature"))[0] == "gpu/Temperature/gpu2"
+
+
+def test_a_host_without_a_monitor_has_the_debugger_s_samples(tmp_path: Path) -> None:
+    for node in ("algo-1", "algo-2"):
+        write(tmp_path / "profiler", 10, node=node)
+    one = tmp_path / "one"
+    write(one / "profiler", 10)
+
+    assert measured.of_host(tmp_path / "monitor", "algo-2").span() == (MINUTE, MINUTE + 9.5)
+    assert measured.of_host(tmp_path / "monitor", "algo-3").span() is None
+    assert measured.of_host(one / "monitor", "host 1").span() == (MINUTE, MINUTE + 9.5)
+
+    samples.Writer(one / "monitor/samples", COLUMNS).add(5.0, values(1))
+    assert measured.of_host(one / "monitor", "host 1").span() == (5, 5)
 
 
 def test_a_folder_without_files_has_no_nodes(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import msgspec
 
 from toolkit.diagnosis.evidence import Evidence, Machine, Readings, Steps, Values
 from toolkit.metrics import file as metrics_file
-from toolkit.series import samples, steps
+from toolkit.series import measured, steps
 
 if TYPE_CHECKING:
     from toolkit.series.steps import StepTable
@@ -38,7 +38,7 @@ def read(
         UserError: numpy is not installed.
     """
     told = _told(monitor / "monitor.json")
-    kept = samples.read(monitor / "samples")
+    kept = measured.of_host(monitor)
     table = steps.read(monitor / "steps")
     readings = _readings(metrics)
     span = kept.span()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from array import array
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -94,7 +95,16 @@ class _Node:
         for number, row in enumerate(self._rows):
             values[number, : len(row)] = row
         named = [column_of(metric) for metric in self._places]
-        columns = tuple(Column(name=name, unit=unit) for name, unit in named)
+        columns = [Column(name=name, unit=unit) for name, unit in named]
+        for metric in ("used_percent", "iowait_percent"):
+            cores = [place for place, (name, _) in enumerate(named) if re.fullmatch(rf"cpu/core\d+/{metric}", name)]
+            if cores:
+                # The Debugger has no value of all cores. A row without any core is NaN, which nanmean would warn about.
+                measured = np.count_nonzero(~np.isnan(values[:, cores]), axis=1)
+                sums = np.nansum(values[:, cores], axis=1)
+                mean = np.where(measured > 0, sums / np.maximum(measured, 1), np.nan)
+                values = np.column_stack((values, mean.astype("f4")))
+                columns.append(Column(name=f"cpu/all/{metric}", unit="%"))
         return of_arrays(columns, np.array(self._times), values)
 
 

@@ -70,9 +70,9 @@ class Material:
         """The samples of each host that has any, by the host's name."""
         if not self._has_numpy:
             return {}
-        from toolkit.series import samples as files
+        from toolkit.series import measured
 
-        found = {host.name: files.read(host.monitor / "samples") for host in self.job.hosts}
+        found = {host.name: measured.of_host(host.monitor, host.name) for host in self.job.hosts}
         return {name: each for name, each in found.items() if each.span() is not None}
 
     @cached_property

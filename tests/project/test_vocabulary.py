@@ -27,6 +27,9 @@ RETIRED = {
     r"\bpapers\b": "documents",
     r"\b(?:Channel|Group)Words\b|\bcheck_words\b": "options",
     r"\bRoom\(|\bclass Room\b": "simulation",
+    r"\bWishes\b|\bSAME_WISH_S\b": "stop request",
+    r"\bclass Standing\b": "state of a rule",
+    r"\bsupervise/stall\b|\bsupervise\.stall\b": "hang",
 }
 
 

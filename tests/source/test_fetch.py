@@ -353,8 +353,8 @@ def test_links_within_the_source_stay_links_and_others_are_followed(
     assert not (code / "shared").is_symlink()
     assert (code / "shared" / "shared.py").read_text() == "shared"
     assert [line for line in said() if "left out" in line] == [
-        f"[toolkit] warning: {source}/dead is left out: neither file nor folder (a dead link)",
-        f"[toolkit] warning: {source}/fifo is left out: neither file nor folder",
+        f"[toolkit] warning: {source}/dead: expected a file or folder, found a link to nothing; it is left out",
+        f"[toolkit] warning: {source}/fifo: expected a file or folder, found something else; it is left out",
     ]
 
 

@@ -15,7 +15,7 @@ from toolkit.log import Log
 if TYPE_CHECKING:
     from toolkit.local.runner import Runner
 
-AGAIN_S = 1.5  # A second request within 1 s counts as the first (supervise/signals.py: SAME_WISH_S).
+AGAIN_S = 1.5  # A second request within 1 s counts as the first (supervise/signals.py: SAME_REQUEST_S).
 
 
 def add(parser: Parser) -> None:

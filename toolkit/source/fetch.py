@@ -249,7 +249,8 @@ def _copy_folder(source: Path, into: Path, base: Path, log: Log) -> None:
             elif target.is_file():
                 _copy_file(target, new)
             else:
-                log.warning(f"{entry} is left out: neither file nor folder" + (" (a dead link)" * entry.is_symlink()))
+                found = "a link to nothing" if entry.is_symlink() else "something else"
+                log.warning(f"{entry}: expected a file or folder, found {found}; it is left out")
 
 
 def _copy_file(source: Path, copy: Path) -> None:

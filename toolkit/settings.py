@@ -107,6 +107,19 @@ class Settings(Record, frozen=True, kw_only=True):
         Annotated[float, msgspec.Meta(ge=0.1, le=60)] | None,
         _meaning("seconds between two samples of the monitor; default: as profilerconfig.json says, else 0.5"),
     ] = None
+    prometheus_port: Annotated[
+        Annotated[int, msgspec.Meta(ge=1, le=65_535)] | None,
+        _meaning("serve metrics for Prometheus on this port of each host (docs/metrics-out.md)"),
+    ] = None
+    prometheus_address: Annotated[str, _meaning("the address to serve them at; 127.0.0.1: to this host alone")] = (
+        "0.0.0.0"
+    )
+    tensorboard: Annotated[
+        Path | None,
+        _meaning("write event files for TensorBoard into this folder; a relative one is below the output folder"),
+    ] = None
+    mlflow_tracking_uri: Annotated[str, _meaning("log metrics to this MLflow server or store")] = ""
+    mlflow_experiment: Annotated[str, _meaning("the experiment of MLflow to log to")] = "Default"
     metrics: Annotated[
         Path | None, _meaning("a JSON file of metric definitions that replaces metric-definition-regex.json")
     ] = None

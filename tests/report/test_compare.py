@@ -231,8 +231,8 @@ def test_steps_are_compared_with_the_same_steps_alone(tmp_path: Path) -> None:
     """The second job has more and slower steps behind; they would turn 20 % saved into a loss."""
     times = {"native": [1.0] * 20, "faster": [3.0] + [0.8] * 19 + [9.0] * 20}
     for name, seconds in times.items():
-        rows = [{"name": "step_time", "value": value, "step": step} for step, value in enumerate(seconds, 1)]
-        job(tmp_path / name, rows=rows)
+        steps = [{"name": "step_time", "value": value, "step": step} for step, value in enumerate(seconds, 1)]
+        job(tmp_path / name, rows=steps)
 
     rows = {row[0]: row[1] for row in tables(page(tmp_path / "native", tmp_path / "faster"))["savings-faster"].rows}
 

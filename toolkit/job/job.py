@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from toolkit.job.cluster import Cluster
+from toolkit.job.exports import Exports
 from toolkit.job.machine import Machine
 from toolkit.job.monitor import Monitor
 from toolkit.job.strategy import STRATEGIES, Strategy
@@ -96,7 +97,7 @@ class Job(Record, frozen=True, kw_only=True):
     `packages`: the virtual environment for the packages of requirements.txt if the image's own folder cannot take them;
     None if it can, or if there are none.
     `sidecar`: the program of toolkit/standalone that runs beside the leader's script and reports to the platform, ""
-    for none. `monitor`: the system monitor that runs beside the script, None: off.
+    for none. `monitor`: the system monitor that runs beside the script, None: off. `exports`: where metrics go besides.
     """
 
     name: str
@@ -124,6 +125,7 @@ class Job(Record, frozen=True, kw_only=True):
     sidecar: str = ""
     packages: Path | None = None
     monitor: Monitor | None = None
+    exports: Exports = Exports()
 
     @property
     def processes_per_host(self) -> int:

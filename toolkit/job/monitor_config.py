@@ -14,6 +14,7 @@ class MonitorConfig(Record, frozen=True, kw_only=True):
 
     `output`: the job's output folder; the monitor writes to `folder`, output/monitor. `ranks`: the file in which
     `train` lists ranks as they start. `status`: the folder of the ranks' status pages and rings of steps.
+    `latest`: where the newest sample goes, for the exporters; None: there are none.
     `gpus`: the command of the process that asks NVML, empty where the host has no NVIDIA GPU.
     """
 
@@ -25,6 +26,7 @@ class MonitorConfig(Record, frozen=True, kw_only=True):
     status: Path
     cores: int
     gpus: tuple[str, ...] = ()
+    latest: Path | None = None
 
     @property
     def folder(self) -> Path:

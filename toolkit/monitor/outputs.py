@@ -5,6 +5,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from toolkit.job.monitor import DebuggerFiles
 from toolkit.series import findings, machine, samples, steps
 from toolkit.series.column import Column
@@ -67,6 +69,13 @@ class Outputs:
         self._samples.keep(finding.start_s, finding.end_s)
         self._try(lambda: findings.append(self._folder / findings.NAME, finding))
 
+    def latest(self, path: Path, time_s: float, columns: Sequence[Column], row: Sequence[float]) -> None:
+        """Write the newest sample to *path*, for the exporters; NaN becomes null."""
+        values = {column.name: value for column, value in zip(columns, row, strict=True)}
+        document = msgspec.json.encode({"time_s": time_s, "values": values})
+        part = path.with_suffix(".part")
+        self._try(lambda: (part.write_bytes(document), part.replace(path)))
+
     def about(self, about: machine.About) -> None:
         """Write monitor.json."""
         self._try(lambda: machine.write(self._folder / machine.NAME, about))
@@ -78,7 +87,7 @@ class Outputs:
         if self._debugger is not None:
             self._debugger.close()
 
-    def _try(self, write: Callable[[], None]) -> None:
+    def _try(self, write: Callable[[], object]) -> None:
         try:
             write()
         except OSError as error:

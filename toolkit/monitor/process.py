@@ -6,6 +6,7 @@ import select
 import signal
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,6 +30,7 @@ from toolkit.monitor.steps import Steps
 from toolkit.probe import host
 from toolkit.records import decode
 from toolkit.series import machine
+from toolkit.series.column import Column
 
 if TYPE_CHECKING:
     from toolkit.monitor.gpu.source import GpuSource
@@ -50,6 +52,7 @@ class Process:
         self._clock_steps: tuple[tuple[float, float], ...] = ()
         self._notes: tuple[str, ...] = ()
         self._samples = 0
+        self._newest: tuple[float, Sequence[Column], Sequence[float]] | None = None
         self._cost = Cost(config.monitor.interval_s)
         self._ranks = Ranks()
         self._roster = Roster(config.ranks)
@@ -113,6 +116,7 @@ class Process:
                 asked=self._config.monitor.debugger,
             )
         self._outputs.sample(time_s, columns, row)
+        self._newest = (time_s, columns, row)
         if self._samples == 0:
             self._begin_rules()
         if self._rules is not None:
@@ -141,6 +145,8 @@ class Process:
         assert outputs is not None
         new = self._steps.drain()
         outputs.steps(new)
+        if self._config.latest is not None and self._newest is not None:
+            outputs.latest(self._config.latest, *self._newest)
         self._look_at_clock(now_s)
         self._cost.whole(time.process_time(), now_s)
         if self._rules is None:

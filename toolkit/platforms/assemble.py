@@ -2,12 +2,14 @@
 
 import json
 from collections.abc import Mapping
+from pathlib import Path
 
 import msgspec
 
 from toolkit import settings
 from toolkit.errors import ContractError
 from toolkit.job.cluster import Cluster
+from toolkit.job.exports import Exports
 from toolkit.job.job import Folders, Job
 from toolkit.job.machine import Machine
 from toolkit.job.monitor import Monitor
@@ -87,6 +89,7 @@ def assemble(
         stop_within_s=_stop_within_s(place, ours, machine),
         stopped_is_success=place.stopped_is_success,
         monitor=_monitor(spec, ours),
+        exports=_exports(ours, folders.output),
         sidecar="" if ours.kubeflow_progress == "off" else place.sidecar,
     )
 
@@ -166,6 +169,17 @@ def _metric_definitions(spec: JobSpec, ours: Settings) -> tuple[tuple[str, str],
     from toolkit.metrics import presets
 
     return *own, *presets.definitions(ours.metric_presets, "TOOLKIT_METRIC_PRESETS")
+
+
+def _exports(ours: Settings, output: Path) -> Exports:
+    """Return where metrics go; a relative folder of event files is below the output folder."""
+    return Exports(
+        prometheus_port=ours.prometheus_port,
+        prometheus_address=ours.prometheus_address,
+        tensorboard=None if ours.tensorboard is None else output / ours.tensorboard,
+        mlflow_uri=ours.mlflow_tracking_uri or None,
+        mlflow_experiment=ours.mlflow_experiment,
+    )
 
 
 def _monitor(spec: JobSpec, ours: Settings) -> Monitor | None:

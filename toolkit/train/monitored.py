@@ -5,6 +5,7 @@ from pathlib import Path
 
 import msgspec
 
+from toolkit.job.exports import LATEST
 from toolkit.job.job import Job
 from toolkit.job.monitor import Monitor
 from toolkit.job.monitor_config import NAME, RANKS, MonitorConfig
@@ -30,6 +31,7 @@ def write_config(job: Job, monitor: Monitor, run_folder: Path, attempt: int) -> 
         ranks=run_folder / RANKS,
         status=run_folder / STATUS_FOLDER,
         cores=job.machine.cpus,
+        latest=run_folder / LATEST if job.exports.names(leader=job.cluster.is_leader) else None,
         gpus=(job.interpreter, "-I", "-m", "toolkit.monitor.gpu.child") if has_gpus else (),
     )
     path = run_folder / NAME

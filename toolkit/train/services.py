@@ -64,4 +64,29 @@ def _monitor(job: Job, run_folder: Path, attempt: int, log: Log) -> tuple[Proces
     )
 
 
-_TABLE = (_sidecar, _monitor)
+def _exports(job: Job, run_folder: Path, attempt: int, log: Log) -> tuple[ProcessSpec, ...]:
+    """Return the processes that send metrics to Prometheus, TensorBoard and MLflow, if the job has any of these."""
+    names = job.exports.names(leader=job.cluster.is_leader)
+    if not names:
+        return ()
+    from toolkit.train import exported
+
+    try:
+        config = exported.write_config(job, run_folder, attempt)
+    except OSError as error:
+        log.warning(f"{run_folder}: {error.strerror}; no metrics are exported")
+        return ()
+    return tuple(
+        ProcessSpec(
+            name=name,
+            argv=(job.interpreter, "-I", "-m", "toolkit.monitor.exporters", str(config), name),
+            environ=job.environ,
+            cwd=run_folder,
+            stop=StopPolicy(),
+            optional=True,
+        )
+        for name in names
+    )
+
+
+_TABLE = (_sidecar, _monitor, _exports)

@@ -249,7 +249,9 @@ def _epochs(jobs: Sequence[Measured], found: Sequence[Savings]) -> list[Block]:
         if each.break_even and each.break_even.at is not None and each.break_even.measured
     ]
     epoch = Axis(name="epoch", kind="epoch")
-    rows = [(job.label, len(epochs.latencies_s), *_shown(epochs.latencies_s), epochs.source) for job, epochs in known]
+    rows: list[tuple[Cell, ...]] = [
+        (job.label, len(epochs.latencies_s), *_shown(epochs.latencies_s), epochs.source) for job, epochs in known
+    ]
     heads = ("first", "least", "last", "overhead", "overhead per epoch")
     return [
         *blocks,

@@ -1,0 +1,7 @@
+"""`python -m toolkit.monitor.exporters CONFIG.json NAME`: one exporter of one host, until SIGTERM."""
+
+import sys
+
+from toolkit.monitor.exporters.process import main
+
+sys.exit(main(sys.argv))

@@ -1,0 +1,61 @@
+"""A port that Prometheus scrapes, by its own client.
+
+toolkit_metric{name, host, rank}            the newest value of each metric that the script printed
+toolkit_metric_step{name, host, rank}       its step
+toolkit_metric_samples_total{name, ...}     how many values it had
+toolkit_system{kind, name, metric, host}    the monitor's newest sample: gpu/0/used_percent is kind="gpu", name="0"
+toolkit_job_info{job, host, attempt}        always 1
+"""
+
+from collections.abc import Mapping, Sequence
+
+from toolkit.job.exports import ExportsConfig
+from toolkit.metrics.sample import Sample
+from toolkit.monitor.exporters.exporter import missing
+
+OF = ("name", "host", "rank")
+
+
+class Prometheus:
+    """Serves the newest values over HTTP, at /metrics."""
+
+    def __init__(self, config: ExportsConfig) -> None:
+        """Begin to serve.
+
+        Raises:
+            UserError: prometheus_client is not installed.
+            OSError: the port is taken.
+        """
+        try:
+            from prometheus_client import CollectorRegistry, Counter, Gauge, start_http_server
+        except ImportError as error:
+            raise missing("prometheus-client", "prometheus", error) from None
+        self._host = config.host
+        registry = CollectorRegistry()
+        self._value = Gauge("toolkit_metric", "Newest value that the script printed", OF, registry=registry)
+        self._step = Gauge("toolkit_metric_step", "Step of that value", OF, registry=registry)
+        self._count = Counter("toolkit_metric_samples", "Values that the script printed", OF, registry=registry)
+        of = ("kind", "name", "metric", "host")
+        self._system = Gauge("toolkit_system", "Newest sample of the system monitor", of, registry=registry)
+        job = Gauge("toolkit_job_info", "The job", ("job", "host", "attempt"), registry=registry)
+        job.labels(config.job, config.host, str(config.attempt)).set(1)
+        port = config.exports.prometheus_port or 0
+        self._server, self._thread = start_http_server(port, config.exports.prometheus_address, registry)
+
+    def samples(self, new: Sequence[Sample]) -> None:
+        for each in new:
+            of = (each.name, each.host, "" if each.rank is None else str(each.rank))
+            self._value.labels(*of).set(each.value)
+            self._count.labels(*of).inc()
+            if each.step is not None:
+                self._step.labels(*of).set(each.step)
+
+    def system(self, time_s: float, values: Mapping[str, float]) -> None:  # noqa: ARG002 - Prometheus has its own clock
+        for column, value in values.items():
+            kind, name, metric = column.split("/", 2)
+            self._system.labels(kind, name, metric, self._host).set(value)
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()

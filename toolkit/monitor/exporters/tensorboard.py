@@ -1,0 +1,68 @@
+"""Event files for TensorBoard, by tensorboardX: a folder for each host and rank, and one for the system.
+
+A metric is a scalar of its name. Its step is the script's, else how many values it has had.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from toolkit.job.exports import ExportsConfig
+from toolkit.metrics.sample import Sample
+from toolkit.monitor.exporters.exporter import missing
+
+SYSTEM_EVERY_S = 10.0
+FLUSH_S = 5
+
+
+class TensorBoard:
+    """Writes event files below the folder that the job names."""
+
+    def __init__(self, config: ExportsConfig) -> None:
+        """Make the folder.
+
+        Raises:
+            UserError: tensorboardX is not installed.
+            OSError: the folder cannot be made.
+        """
+        try:
+            from tensorboardX import SummaryWriter
+        except ImportError as error:
+            raise missing("tensorboardX", "tensorboard", error) from None
+        assert config.exports.tensorboard is not None
+        self._folder: Path = config.exports.tensorboard
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._make = SummaryWriter
+        self._host = config.host
+        self._writers: dict[str, Any] = {}
+        self._counts: dict[tuple[str, str], int] = {}
+        self._began_s: float | None = None
+        self._system_s = 0.0
+
+    def samples(self, new: Sequence[Sample]) -> None:
+        for each in new:
+            run = self._host if each.rank is None else f"{self._host}-rank-{each.rank}"
+            count = self._counts.get((run, each.name), 0)
+            self._counts[run, each.name] = count + 1
+            step = count if each.step is None else each.step
+            self._writer(run).add_scalar(each.name, each.value, step, walltime=each.time_s)
+
+    def system(self, time_s: float, values: Mapping[str, float]) -> None:
+        """Write the sample, at most one in 10 s; its step is the seconds since the first."""
+        if time_s - self._system_s < SYSTEM_EVERY_S:
+            return
+        self._system_s = time_s
+        self._began_s = time_s if self._began_s is None else self._began_s
+        for column, value in values.items():
+            if value == value:
+                writer = self._writer(f"{self._host}-system")
+                writer.add_scalar(f"system/{column}", value, int(time_s - self._began_s), walltime=time_s)
+
+    def close(self) -> None:
+        for writer in self._writers.values():
+            writer.close()
+
+    def _writer(self, run: str) -> Any:
+        if run not in self._writers:
+            self._writers[run] = self._make(logdir=str(self._folder / run), flush_secs=FLUSH_S)
+        return self._writers[run]

@@ -1,5 +1,6 @@
 """`toolkit compare`, on two recorded jobs (entrypoints/vit_jit, TensorFlow 2.21 on two cores) and on made-up ones."""
 
+import gzip
 import json
 import random
 import re
@@ -322,3 +323,25 @@ def test_jobs_of_one_name_are_told_apart(tmp_path: Path) -> None:
     folders = [job(tmp_path / each / "it") for each in "ab"]
 
     assert labels([jobs.read(folder) for folder in folders]) == ("it (1)", "it (2)")
+
+
+def test_the_top_kernels_stand_side_by_side_and_a_missing_trace_is_said(tmp_path: Path) -> None:
+    for name, longest in (("native", "aten::mm"), ("faster", "aten::add_"), ("untraced", "")):
+        framework = job(tmp_path / name) / "hosts/algo-1/opt/ml/output/profiler/framework"
+        if not longest:
+            continue
+        (framework / "steps-1-2").mkdir(parents=True)
+        events = [
+            {"ph": "X", "cat": "cpu_op", "name": kernel, "pid": 1, "tid": 1, "ts": at, "dur": duration}
+            for at, (kernel, duration) in enumerate([(longest, 75.0), ("aten::sum", 25.0)], 1)
+        ]
+        events[1]["ts"] = 100.0
+        document = json.dumps({"traceEvents": events}).encode()
+        (framework / "steps-1-2/algo-1_rank-0.pt.trace.json.gz").write_bytes(gzip.compress(document))
+
+    made = page(tmp_path / "native", tmp_path / "faster", tmp_path / "untraced")
+
+    rows = tables(made)["top-kernels"].rows
+    assert rows[0] == (1, "aten::mm", 75.0, "aten::add_", 75.0, "", None)
+    assert rows[1][1:3] == ("aten::sum", 25.0)
+    assert "untraced: no trace was taken" in words(made)

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from itertools import accumulate, pairwise
 
 from toolkit import __version__
-from toolkit.report.compare import changes, formulas
+from toolkit.report.compare import changes, formulas, kernels
 from toolkit.report.compare.measured import Measured
 from toolkit.report.compare.savings import Savings, even_text, same_steps, savings, seconds, table
 from toolkit.report.model import (
@@ -50,6 +50,7 @@ def build(jobs: Sequence[Measured], *, now_s: float, price: float | None = None)
         ("steps", "Steps", _steps(jobs)),
         ("normalised", "By epochs and devices", [_normalised(jobs)]),
         ("findings", "Findings", changes.blocks(native, others)),
+        ("kernels", "Top kernels", kernels.blocks(jobs)),
     )
     return Page(
         title=f"{others[0].label if len(others) == 1 else f'{len(others)} jobs'} against {native.label}",

@@ -255,18 +255,18 @@ def test_requests_are_answered_while_the_rank_runs_and_sigterm_ends_it_at_once(t
     }
     argv = [sys.executable, "script.py"]
     with subprocess.Popen(argv, cwd=tmp_path, env=environ, stdout=subprocess.PIPE) as rank:
-        guard = threading.Timer(120, rank.kill)
+        guard = threading.Timer(240, rank.kill)
         guard.start()
         assert rank.stdout is not None
         rank.stdout.readline()
         assert status_pages.request_trace(tmp_path / "status", steps=2, ranks=(0, 1)) == 1  # Other ranks.
         asked = subprocess.run(
-            [sys.executable, "-m", "toolkit", "profile", "--steps", "4", "--ranks", "3", "--wait", "90"],
+            [sys.executable, "-m", "toolkit", "profile", "--steps", "4", "--ranks", "3", "--wait", "150"],
             env={**os.environ, "PYTHONPATH": str(ROOT), "SAGEMAKER_BASE_DIR": str(tmp_path)},
             cwd=tmp_path,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=200,
         )
         status_pages.request_trace(tmp_path / "status", steps=20)
         rank.send_signal(signal.SIGTERM)

@@ -97,8 +97,8 @@ def facts_of(material: Material) -> Facts:
 def _failed_s(material: Material) -> float | None:
     """Return when the job failed: a hang with its last step; a vanished host with its last sample."""
     job = material.job
-    if job.status not in ("failed", "unfinished"):
-        return None
+    if job.status in ("succeeded", "running"):
+        return None  # A script may fail by itself a moment before the job is stopped.
     if job.outcome is not None and job.outcome.cause.kind == "Hang" and material.steps:
         return max(float(table.end_s[-1]) for table in material.steps.values())
     return material.failed_s

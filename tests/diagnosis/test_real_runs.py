@@ -143,6 +143,13 @@ def test_the_slow_rank_and_a_healthy_one_are_named(jobs: dict[str, Path]) -> Non
     assert "Most of it is forward" in finding.text
 
 
+def test_the_slow_rank_and_a_healthy_one_trace_five_steps(jobs: dict[str, Path]) -> None:
+    lists = (jobs["waiting"] / "profiler" / "framework").glob("*_rank-*.json")
+    windows = {told["rank"]: told["windows"] for told in map(json.loads, map(Path.read_text, lists))}
+
+    assert {rank: [each["steps"] for each in of_rank] for rank, of_rank in windows.items()} == {0: [5], 1: [5]}
+
+
 def test_the_numbers_of_a_finding_are_those_that_were_injected(jobs: dict[str, Path]) -> None:
     alternation = found(jobs["waiting"])["StepAlternation"]
     times = [number.value for number in alternation.numbers if number.name.startswith("median")]

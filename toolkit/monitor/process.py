@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from toolkit.diagnosis import slow_rank
 from toolkit.diagnosis.evidence import Machine
 from toolkit.errors import ContractError
 from toolkit.job.monitor_config import MonitorConfig
@@ -31,11 +32,14 @@ from toolkit.probe import host
 from toolkit.records import decode
 from toolkit.series import machine
 from toolkit.series.column import Column
+from toolkit.series.finding import Finding
+from toolkit.status_pages import request_trace
 
 if TYPE_CHECKING:
     from toolkit.monitor.gpu.source import GpuSource
 
 DRAIN_S = 1.0
+TRACED_STEPS = 5
 ABOUT_S = 60.0
 ENDED_S = 0.2  # How often to look whether the ranks have ended.
 # The clock was set if it is off by more than this from where the monotonic clock says that it should be.
@@ -155,6 +159,18 @@ class Process:
         self._rules.metrics(tuple(self._metrics.new()))
         for finding in self._rules.look(now_s + self._offset_s, ended=ended):
             outputs.finding(finding)
+            if not ended:
+                self._trace(finding)
+
+    def _trace(self, finding: Finding) -> None:
+        """Have the slow rank of *finding*, if it is about one, and a healthy rank trace their next steps."""
+        pair = slow_rank.pair(finding)
+        if pair is None:
+            return
+        try:
+            request_trace(self._config.status, steps=TRACED_STEPS, ranks=pair)
+        except OSError as error:
+            self._note(f"ranks {pair[0]} and {pair[1]} were not asked for a trace: {error.strerror}")
 
     def _look_at_clock(self, now_s: float) -> None:
         offset_s = time.time() - now_s

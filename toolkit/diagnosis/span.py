@@ -51,6 +51,8 @@ def training(evidence: Evidence, patience: int, *, given: bool, window: int | No
     if window is not None and not evidence.ended:
         start_s = max(start_s, end_s - window * evidence.interval_s)
     first, last = bisect_left(evidence.times_s, start_s), bisect_right(evidence.times_s, end_s)
+    if end_s < evidence.end_s:
+        last -= 1  # A mean that began before the last step's end also holds what came after it: the end of the ranks.
     if last <= first:
         return None
     return Span(

@@ -4,6 +4,8 @@ The jobs run at the same time: they sleep more than they compute. GPU rules are 
 """
 
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -148,6 +150,19 @@ def test_the_slow_rank_and_a_healthy_one_trace_five_steps(jobs: dict[str, Path])
     windows = {told["rank"]: told["windows"] for told in map(json.loads, map(Path.read_text, lists))}
 
     assert {rank: [each["steps"] for each in of_rank] for rank, of_rank in windows.items()} == {0: [5], 1: [5]}
+
+
+@pytest.mark.parametrize("shape", ["html", "text", "markdown", "json"])
+def test_the_report_shows_by_operator_what_the_slow_rank_does_more(jobs: dict[str, Path], shape: str) -> None:
+    job_dir = jobs["waiting"].parents[4]
+    argv = [sys.executable, "-m", "toolkit.cli.main", "report", str(job_dir), "--format", shape]
+    argv += ["-o", str(job_dir / f"report.{shape}")]
+    subprocess.run(argv, check=True, capture_output=True, timeout=60)
+
+    page = (job_dir / f"report.{shape}").read_text()
+
+    _, _, table = page.partition("What rank 1 does more than rank 0, a step")
+    assert "Pause" in table[:4000]
 
 
 def test_the_numbers_of_a_finding_are_those_that_were_injected(jobs: dict[str, Path]) -> None:

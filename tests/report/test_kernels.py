@@ -12,7 +12,7 @@ from tests.traces.test_ranks import gpu_rank
 from toolkit.jobs.data import HostData, JobData
 from toolkit.report.model import Block, Chart, Shares, Table, Words
 from toolkit.report.sections import kernels, memory, traced
-from toolkit.report.sections.traced import Traced
+from toolkit.report.sections.traced import Pair, Traced
 
 GPU = Traced(traces=(made.trace(made.gpu_step()),), window="steps-1-1", ranks=1)
 
@@ -131,6 +131,16 @@ def test_two_ranks_that_were_asked_for_are_shown_side_by_side(tmp_path: Path) ->
     }
 
 
+def test_two_ranks_that_began_one_step_apart_are_one_request(tmp_path: Path) -> None:
+    put(tmp_path, "steps-40-41", 2, request=1, late=4000)
+    put(tmp_path, "steps-41-42", 3, request=1)
+    put(tmp_path, "steps-70-71", 3, request=2, start_s=20.0)
+
+    (pair,) = traced.read(job(tmp_path)).pairs
+
+    assert (pair.host, pair.window, pair.first_rank, pair.second_rank) == ("algo-1", "steps-40-41", 2, 3)
+
+
 def test_no_trace_says_what_would_make_one(tmp_path: Path) -> None:
     found = traced.read(job(tmp_path))
 
@@ -159,7 +169,9 @@ def test_a_trace_that_nobody_listed_is_found(tmp_path: Path) -> None:
 
 
 def test_ids_of_blocks_are_unique() -> None:
-    found = Traced(traces=(gpu_rank(0, 0), gpu_rank(1, 3000)), ranks=2, pairs=(("w", gpu_rank(0, 0), gpu_rank(1, 9)),))
+    both = gpu_rank(0, 0), gpu_rank(1, 9)
+    pair = Pair(host="algo-1", window="w", first=both[0], second=both[1], first_rank=0, second_rank=1)
+    found = Traced(traces=(gpu_rank(0, 0), gpu_rank(1, 3000)), ranks=2, pairs=(pair,))
     blocks = [block for make in (kernels, memory) for block in make.of_traces(found) if not isinstance(block, Words)]
 
     assert len({block.id for block in blocks}) == len(blocks)

@@ -8,8 +8,10 @@ import msgspec
 import pytest
 
 from tests.jobs.folders import START_S, failed, report, sample, simulated
+from tests.report.test_kernels import put
 from toolkit import jobs
-from toolkit.report.model import Chart, HeatMap, Lines, Page, Shares, Table, Words
+from toolkit.diagnosis.slow_rank import HEALTHY
+from toolkit.report.model import Block, Chart, HeatMap, Lines, Page, Shares, Table, Words
 from toolkit.report.sections.page import build
 from toolkit.series import findings, samples, steps
 from toolkit.series.finding import Finding, Number
@@ -111,6 +113,15 @@ def words(page: Page, section: str) -> list[str]:
     return [each.text for each in next(s for s in page.sections if s.id == section).blocks if isinstance(each, Words)]
 
 
+def sections(page: Page) -> dict[str, tuple[Block, ...]]:
+    return {section.id: section.blocks for section in page.sections}
+
+
+def named(page: Page, name: str) -> list[str]:
+    """Return the texts of the facts *name* of the findings."""
+    return [each.text for each in sections(page)["findings"] if isinstance(each, Words) and each.name == name]
+
+
 def test_the_sections_come_in_their_order(page: Page) -> None:
     order = ["outcome", "last-minutes", "where-time-went", "findings", "metrics", "steps", "system", "timeline", "log"]
 
@@ -171,6 +182,46 @@ def test_a_finding_has_its_numbers_its_window_what_would_refute_it_and_the_chang
     assert isinstance(found[1], Table)
     assert found[1].rows == (("share", 12.0, "percent", 10.0, "samples with both / all samples"),)
     assert isinstance(found[2], Words) and found[2].text == "GPUs above 70 % while cores are busy."
+
+
+def test_a_slow_rank_alone_on_its_host_says_why_it_has_no_evidence(page: Page) -> None:
+    (why,) = named(page, "Evidence")
+
+    assert why.startswith("None: rank 1 runs on algo-2, and rank 0 on algo-1.")
+    assert 'TOOLKIT_PROFILE="steps 10-20"' in why
+
+
+def test_a_slow_rank_is_compared_by_what_the_job_traced_anyway(tmp_path: Path) -> None:
+    made(tmp_path / "job", 60)
+    for rank, host in enumerate(("algo-1", "algo-2")):
+        put(tmp_path / "job/hosts" / host / "opt/ml/output", "steps-10-11", rank, late=4000 * rank)
+
+    page = build(jobs.read(tmp_path / "job"), now_s=START_S)
+
+    (table,) = [each for each in sections(page)["findings"] if getattr(each, "id", "").endswith("-difference")]
+    assert isinstance(table, Table) and table.title == "What rank 1 does more than rank 0, a step (steps-10-11)"
+    assert table.rows[0][:2] == pytest.approx(("aten::mm", 4.0)) or table.rows[1][:2] == ("aten::mm", 4.0)
+    assert named(page, "Evidence") == []
+
+
+def test_a_trace_that_a_slow_rank_was_asked_for_stands_with_the_finding_and_only_there(tmp_path: Path) -> None:
+    made(tmp_path / "job", 60)
+    output = tmp_path / "job/hosts/algo-2/opt/ml/output"
+    slow = msgspec.structs.replace(
+        FOUND, rule="SlowRank", subject="rank", host="algo-2", rank=1, numbers=(Number(name=HEALTHY, value=2),)
+    )
+    findings.append(output / "monitor/findings.jsonl", slow)
+    without = build(jobs.read(tmp_path / "job"), now_s=START_S)
+    for rank in (1, 2):
+        put(output, "steps-10-11", rank, request=1, late=4000 * (rank == 1))
+
+    page = build(jobs.read(tmp_path / "job"), now_s=START_S)
+
+    assert any("the monitor asked rank 1 and a healthy rank" in text for text in named(without, "Evidence"))
+    tables = {name: [each.title for each in of if isinstance(each, Table)] for name, of in sections(page).items()}
+    title = "What rank 1 does more than rank 2, a step (steps-10-11)"
+    assert title in tables["findings"]
+    assert title not in tables["kernels"]
 
 
 def test_steps_have_a_table_a_distribution_outliers_and_a_heat_map_of_each_ranks_own_time(page: Page) -> None:

@@ -1,6 +1,7 @@
 """What is wrong or wasteful: each finding with its numbers, what would refute it, and one change to try."""
 
 from toolkit.report.model import Block, Column, Table, Tone, Words
+from toolkit.report.sections import evidence
 from toolkit.report.sections.material import Material
 from toolkit.report.sections.words import duration, utc
 from toolkit.series.finding import Finding, Number
@@ -18,6 +19,7 @@ def blocks(material: Material) -> list[Block]:
         made.append(_words(material, finding))
         if finding.numbers:
             made.append(_table(number, finding))
+        made += evidence.blocks(material, number, finding)
         if finding.refuted_by:
             made.append(Words(name="Refuted by", text=material.job.mask(finding.refuted_by)))
         if finding.note:

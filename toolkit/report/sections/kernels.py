@@ -2,27 +2,30 @@
 
 from collections.abc import Mapping, Sequence
 
+import msgspec
+
 from toolkit.report.model import Axis, Block, Cell, Chart, Column, Line, Lines, Part, Shares, Table, Words
+from toolkit.report.sections import compared, evidence
+from toolkit.report.sections.compared import MILLI, cut
 from toolkit.report.sections.material import Material
 from toolkit.report.sections.traced import Traced
 from toolkit.report.sections.words import duration, many
-from toolkit.traces.chrome import Trace
-from toolkit.traces.difference import difference
 from toolkit.traces.figures import TOP, Activity, Annotation, Figures, Operator, figures
 from toolkit.traces.ranks import Together, together
 
 MISSING = 'No trace was taken. Set TOOLKIT_PROFILE="steps 10-20" for the job, or call smppy in its script.'
 BINS = 20
-LONGEST = 40  # Letters of a name in a table.
 MOST_ANNOTATIONS = 12
 # Histograms of annotations: those that took the most time.
 MOST_CHARTS = 3
-MILLI, MICRO = 1e3, 1e6
+MICRO = 1e6
 
 
 def blocks(material: Material) -> list[Block]:
     """Return the blocks of the section "kernels"."""
-    return of_traces(material.traced)
+    shown = {id(pair) for pair in evidence.pairs(material)}  # Those of a finding stand there.
+    rest = tuple(pair for pair in material.traced.pairs if id(pair) not in shown)
+    return of_traces(msgspec.structs.replace(material.traced, pairs=rest))
 
 
 def of_traces(traced: Traced) -> list[Block]:
@@ -44,9 +47,7 @@ def of_traces(traced: Traced) -> list[Block]:
     made += _annotations(first)
     if len(found.ranks) > 1:
         made.append(_ranks(found))
-    for name, one, other in traced.pairs:
-        made.append(_difference(name, one, other))
-    return made
+    return made + [compared.either(pair) for pair in traced.pairs]
 
 
 def _sampled(traced: Traced, ran: Sequence[Figures]) -> str:
@@ -132,7 +133,7 @@ def _by_time(ran: Figures) -> Table:
     rows: list[tuple[Cell, ...]] = []
     for each in ran.operators[:TOP]:
         times = (100 * each.share, each.total_s * MILLI, each.calls / (steps or 1))
-        row = (_cut(each.name), *times, each.mean_s * MICRO, each.most_s * MICRO)
+        row = (cut(each.name), *times, each.mean_s * MICRO, each.most_s * MICRO)
         rows.append((*row, each.precision) if ran.on == "gpu" else row)
     whole = sum(each.total_s for each in ran.operators) * MILLI
     total: tuple[Cell, ...] = (
@@ -174,23 +175,16 @@ def _by_calls(ran: Figures) -> Table:
             Column(name="share", unit="percent", formula=f"its {calls} / all {calls}"),
             Column(name="mean", unit="µs", formula=f"time / {calls}"),
         ),
-        rows=tuple(
-            (_cut(each.name), each.calls, 100 * each.calls / ran.launches, each.mean_s * MICRO) for each in most
-        ),
+        rows=tuple((cut(each.name), each.calls, 100 * each.calls / ran.launches, each.mean_s * MICRO) for each in most),
         note=note,
     )
-
-
-def _cut(name: str) -> str:
-    """Return a long *name* without its middle: a table must leave room for its numbers."""
-    return name if len(name) <= LONGEST else f"{name[: LONGEST - 15]}...{name[-12:]}"
 
 
 def _full_names(ran: Figures) -> list[Block]:
     """Return the whole names of kernels that the tables cut, and C++'s arguments with them."""
     most = sorted(ran.operators, key=lambda operator: (-operator.calls, operator.name))[:TOP]
     shown = dict.fromkeys([*ran.operators[:TOP], *most])
-    lines = tuple(each.full_name or each.name for each in shown if _cut(each.name) != (each.full_name or each.name))
+    lines = tuple(each.full_name or each.name for each in shown if cut(each.name) != (each.full_name or each.name))
     return [Lines(id="full-names", title="Whole names", lines=lines)] if lines else []
 
 
@@ -219,7 +213,7 @@ def _annotations(ran: Figures) -> list[Block]:
         return []
     rows = tuple(
         (
-            _cut(each.name),
+            cut(each.name),
             len(each.durations_s),
             each.total_s * MILLI,
             each.durations_s[0] * MILLI,
@@ -307,35 +301,3 @@ def _ranks(found: Together) -> Table:
         Column(name="came last", formula="collectives to which it came last"),
     )
     return Table(id="ranks-traced", title="Who waits for whom", columns=columns, rows=rows)
-
-
-def _difference(window: str, one: Trace, other: Trace) -> Table:
-    """Return what the slower of two ranks does more, by operator."""
-    found = difference(one, other)
-    if (found.first_step_s or 0) < (found.second_step_s or 0):
-        one, other, found = other, one, difference(other, one)
-    if (late := together([one, other]).straggler) is not None and late == other.rank:
-        one, other, found = other, one, difference(other, one)
-    slow, healthy = f"rank {one.rank or 0}", f"rank {other.rank or 0}"
-    return Table(
-        id=f"difference-{window.replace('/', '-')}",
-        title=f"What {slow} does more than {healthy}, a step ({window})",
-        columns=(
-            Column(name="operator"),
-            Column(name="more", unit="ms", formula=f"{slow} less {healthy}"),
-            Column(name=slow, unit="ms", formula="self time / steps traced"),
-            Column(name=healthy, unit="ms", formula="self time / steps traced"),
-            Column(name=f"calls, {slow}"),
-            Column(name=f"calls, {healthy}"),
-        ),
-        rows=tuple(
-            (
-                _cut(each.name),
-                *(seconds * MILLI for seconds in (each.more_s, each.first_s, each.second_s)),
-                each.first_calls,
-                each.second_calls,
-            )
-            for each in found.changes[:TOP]
-        ),
-        note=f"{many(found.first_steps, 'step')} of {slow}, {many(found.second_steps, 'step')} of {healthy}.",
-    )

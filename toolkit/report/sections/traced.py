@@ -1,4 +1,6 @@
-"""The traces that a report shows: the newest window of all ranks, and pairs of a slow and a healthy rank."""
+"""The traces that a report shows: the newest window of all ranks, and pairs of ranks that one request asked for."""
+
+import re
 
 from toolkit.errors import UserError
 from toolkit.jobs.data import JobData
@@ -12,18 +14,37 @@ MOST_RANKS = 8
 MOST_PAIRS = 3
 
 
+class Pair(Record, frozen=True, kw_only=True):
+    """The traces of two ranks of *host* that one request asked for. `window`: the name of the first one's window."""
+
+    host: str
+    window: str
+    first: Trace
+    second: Trace
+    first_rank: int
+    second_rank: int
+
+    def of(self, slow: int, host: str) -> "tuple[Trace, Trace, int] | None":
+        """Return the trace of the rank *slow* of *host*, that of the other rank, and that rank; None: another pair."""
+        if self.host != host or slow not in (self.first_rank, self.second_rank):
+            return None
+        if slow == self.first_rank:
+            return self.first, self.second, self.second_rank
+        return self.second, self.first, self.first_rank
+
+
 class Traced(Record, frozen=True, kw_only=True):
     """What was traced. `window`: the name of the newest window; `traces`: of its ranks, at most MOST_RANKS.
 
-    `ranks`: how many traced it. `pairs`: windows that exactly two ranks were asked for. `unread`: why
-    files could not be used.
+    `ranks`: how many traced it. `pairs`: requests that exactly two ranks answered, by time. `unread`: why files could
+    not be used.
     """
 
     listings: tuple[Listing, ...] = ()
     window: str = ""
     traces: tuple[Trace, ...] = ()
     ranks: int = 0
-    pairs: tuple[tuple[str, Trace, Trace], ...] = ()
+    pairs: tuple[Pair, ...] = ()
     unread: tuple[str, ...] = ()
 
 
@@ -31,19 +52,17 @@ def read(job: JobData) -> Traced:
     """Return the traces of *job*."""
     listings: list[Listing] = []
     groups: dict[str, list[TraceFile]] = {}
+    requests: dict[tuple[str, int, str], list[TraceFile]] = {}
     for host in job.hosts:
         known = folder.listings(host.traces)
         listings += known
         for each in folder.trace_files(host.traces, known):
             groups.setdefault(each.group, []).append(each)
+            if each.window.request is not None:  # A restarted attempt counts its requests from 1 again.
+                attempt = "".join(re.findall(r"attempt-\d+", each.path.name))
+                requests.setdefault((host.name, each.window.request, attempt), []).append(each)
     unread: list[str] = []
     newest = max(groups, key=lambda name: groups[name][-1].window.start_s, default="")
-    pairs = []
-    for name, files in groups.items():
-        if len(files) == 2 and files[0].window.request is not None:
-            both = [trace for file in files if (trace := _trace(file, unread)) is not None]
-            if len(both) == 2:
-                pairs.append((name, both[0], both[1]))
     wide = [name for name in groups if len(groups[name]) == max(map(len, groups.values()))]
     if wide and newest not in wide:  # A window of two ranks says less of the job than one of all.
         newest = max(wide, key=lambda name: groups[name][-1].window.start_s)
@@ -53,9 +72,24 @@ def read(job: JobData) -> Traced:
         window=newest,
         traces=tuple(trace for file in files[:MOST_RANKS] if (trace := _trace(file, unread)) is not None),
         ranks=len(files),
-        pairs=tuple(pairs[-MOST_PAIRS:]),
+        pairs=_pairs(requests, unread),
         unread=tuple(unread),
     )
+
+
+def _pairs(requests: dict[tuple[str, int, str], list[TraceFile]], unread: list[str]) -> tuple[Pair, ...]:
+    """Return the newest pairs. The windows of the two may differ by a step: each rank begins when its step ends."""
+    asked = [(host, files) for (host, _, _), files in requests.items() if len({each.rank for each in files}) == 2]
+    asked = [(host, files) for host, files in asked if len(files) == 2]
+    pairs = []
+    for host, (one, two) in sorted(asked, key=lambda each: each[1][0].window.start_s)[-MOST_PAIRS:]:
+        first, second = _trace(one, unread), _trace(two, unread)
+        if first is None or second is None or one.rank is None or two.rank is None:
+            continue
+        pairs.append(
+            Pair(host=host, window=one.group, first=first, second=second, first_rank=one.rank, second_rank=two.rank)
+        )
+    return tuple(pairs)
 
 
 def _trace(file: TraceFile, unread: list[str]) -> Trace | None:

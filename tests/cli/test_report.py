@@ -48,7 +48,7 @@ def test_the_page_is_written_into_the_folder_and_the_cause_is_printed(job: Path)
 
 @pytest.mark.parametrize(
     ("name", "begins"),
-    [("r.html", "<!"), ("r.txt", "digits: FAILED"), ("r.md", "# digits: failed"), ("r.json", "{"), ("r.unknown", "<!")],
+    [("r.html", "<!"), ("r.txt", "digits: FAILED"), ("r.md", "# digits: failed"), ("r.json", "{"), ("r", "<!")],
 )
 def test_the_ending_of_the_file_decides_the_format(job: Path, tmp_path: Path, name: str, begins: str) -> None:
     ended = toolkit_report(job, "-o", tmp_path / name)
@@ -75,6 +75,8 @@ def test_a_console_without_utf_8_gets_ascii(job: Path) -> None:
         (["missing"], 78, "expected a job folder"),
         ([".", "--price", "cheap"], 2, "expected a price"),
         ([".", "--format", "pdf"], 2, "expected one of"),
+        ([".", "-o", "report.pdf"], 78, "'report.pdf'. For another ending, add --format"),
+        ([".", "-o", "docs"], 78, "-o: expected a file, found a folder, docs"),
     ],
 )
 def test_what_cannot_be_reported_is_an_error_that_says_why(words: list[str], code: int, said: str) -> None:
@@ -82,3 +84,26 @@ def test_what_cannot_be_reported_is_an_error_that_says_why(words: list[str], cod
 
     assert ended.returncode == code
     assert said in ended.stderr and "Traceback" not in ended.stderr
+
+
+def test_a_file_that_cannot_be_written_is_named_and_leaves_no_part(job: Path, tmp_path: Path) -> None:
+    ended = toolkit_report(job, "-o", tmp_path / "no/page.md")
+
+    assert ended.returncode == 78
+    assert f"{tmp_path}/no/page.md: it cannot be written (No such file or directory)." in ended.stderr
+    assert "Traceback" not in ended.stderr and not (tmp_path / "no").exists()
+
+
+def test_standard_output_that_takes_nothing_is_one_sentence(job: Path) -> None:
+    with Path("/dev/full").open("w") as full:
+        ended = subprocess.run(
+            [sys.executable, "-m", "toolkit.cli.main", "report", job, "-o", "-"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+            cwd=Path(__file__).parents[2],
+        )
+
+    assert ended.returncode == 75
+    assert ended.stderr.strip() == "[toolkit] error: standard output cannot be written (No space left on device)"

@@ -286,3 +286,30 @@ def test_damaged_measurements_cost_what_they_would_have_said(tmp_path: Path, cut
     page = build(jobs.read(tmp_path / "job"), now_s=START_S)
 
     assert page.status == "failed" and len(page.sections) >= 9
+
+
+def test_bytes_that_are_no_utf_8_cost_their_own_file_or_line(tmp_path: Path) -> None:
+    made(tmp_path / "job", 30)
+    opt_ml = tmp_path / "job/hosts/algo-2/opt/ml"
+    (opt_ml / "input/config").mkdir(parents=True, exist_ok=True)
+    bad = b'{"name": "loss\xff\xfe", "host": "\xc3(", "rule": "\xff"}\n'
+    for name in ("input/config/hyperparameters.json", "output/monitor/monitor.json"):
+        (opt_ml / name).write_bytes(bad)
+    for name in ("metrics.jsonl", "monitor/findings.jsonl"):
+        path = opt_ml / "output" / name
+        path.write_bytes(bad + (path.read_bytes() if path.exists() else b""))
+
+    page = build(jobs.read(tmp_path / "job"), now_s=START_S)
+
+    assert [line.name for line in block(page, "metric-loss").lines] == ["rank 0 (algo-1)", "rank 1 (algo-2)"]
+
+
+def test_a_time_that_no_calendar_has_is_named_so(tmp_path: Path) -> None:
+    made(tmp_path / "job", 30)
+    about = {"host": "algo-1", "start_s": -1e18, "end_s": 1e300}
+    (tmp_path / "job/hosts/algo-1/opt/ml/output/monitor/monitor.json").write_text(json.dumps(about))
+    (tmp_path / "job/job.json").write_text("{")
+
+    page = build(jobs.read(tmp_path / "job"), now_s=START_S)
+
+    assert "at an unknown time" in " ".join(words(page, "outcome"))

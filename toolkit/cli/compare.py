@@ -2,12 +2,11 @@
 
 import argparse
 import os
-import sys
 import time
 from pathlib import Path
 
 from toolkit.cli.parser import Parser, one_of
-from toolkit.cli.report import ENDINGS, WRITERS, price
+from toolkit.cli.report import WRITERS, asked, price, write
 from toolkit.errors import UserError
 from toolkit.log import Log
 
@@ -60,6 +59,7 @@ def run(arguments: argparse.Namespace, log: Log) -> int:  # noqa: ARG001 - every
     from toolkit.report.compare.measured import labels, measure
     from toolkit.report.compare.page import build
 
+    form, target = asked(arguments, Path(PAGE))
     now_s = time.time()
     words = (arguments.native, *arguments.optimised)
     read = [
@@ -72,28 +72,8 @@ def run(arguments: argparse.Namespace, log: Log) -> int:  # noqa: ARG001 - every
         measure(job, label, now_s=now_s, epochs=epochs[at], gpus=gpus[at])
         for at, (job, label) in enumerate(zip(read, labels(read), strict=True))
     ]
-    page = build(measured, now_s=now_s, price=arguments.price)
-    form, target = _asked(arguments)
-    text = WRITERS[form](page, target is None)
-    if target is None:
-        sys.stdout.write(text)
-        return 0
-    part = target.with_name(f".{target.name}.part")
-    part.write_text(text, encoding="utf-8")
-    part.replace(target)  # A reader never sees half of it.
-    print(f"{page.title}: {page.status.upper()}\n{page.summary}\n{target}")
+    write(build(measured, now_s=now_s, price=arguments.price), form, target)
     return 0
-
-
-def _asked(arguments: argparse.Namespace) -> tuple[str, Path | None]:
-    """Return the format, and the file to write, None for standard output."""
-    asked: str | None = arguments.output
-    if asked is None:
-        form = arguments.format or "html"
-        return form, Path(PAGE) if form == "html" else None
-    if asked == "-":
-        return arguments.format or "text", None
-    return arguments.format or ENDINGS.get(Path(asked).suffix.lower(), "html"), Path(asked)
 
 
 def _numbers(word: str) -> tuple[int, ...]:

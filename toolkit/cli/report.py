@@ -1,6 +1,8 @@
 """`toolkit report JOB_DIR`: how a job ended and where its time went, as a page, text, Markdown or JSON."""
 
 import argparse
+import contextlib
+import errno
 import math
 import shutil
 import sys
@@ -10,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from toolkit.cli.parser import one_of
+from toolkit.errors import PlatformError, UserError
 from toolkit.log import Log
 
 if TYPE_CHECKING:
@@ -56,34 +59,71 @@ def run(arguments: argparse.Namespace, log: Log) -> int:  # noqa: ARG001 - every
     """Write the report; return 0.
 
     Raises:
-        UserError: the folder holds no job.
+        UserError: the folder holds no job, or the file cannot be written.
     """
     from toolkit import jobs
     from toolkit.report.sections.page import build
 
     now_s = time.time()
-    page = build(jobs.read(arguments.job_dir, now_s=now_s), now_s=now_s, price=arguments.price)
-    form, target = _asked(arguments)
-    text = WRITERS[form](page, target is None)
-    if target is None:
-        sys.stdout.write(text)
-        return 0
-    part = target.with_name(f".{target.name}.part")
-    part.write_text(text, encoding="utf-8")
-    part.replace(target)  # A reader never sees half of it.
-    print(f"{page.title}: {page.status.upper()}\n{page.summary}\n{target}")
+    form, target = asked(arguments, arguments.job_dir / PAGE)
+    write(build(jobs.read(arguments.job_dir, now_s=now_s), now_s=now_s, price=arguments.price), form, target)
     return 0
 
 
-def _asked(arguments: argparse.Namespace) -> tuple[str, Path | None]:
-    """Return the format, and the file to write, None for standard output."""
-    asked: str | None = arguments.output
-    if asked is None:
+def asked(arguments: argparse.Namespace, page: Path) -> tuple[str, Path | None]:
+    """Return the format, and the file to write, None for standard output. *page*: where HTML goes by default.
+
+    Raises:
+        UserError: the file's ending is of no format, or it is a folder.
+    """
+    given: str | None = arguments.output
+    if given is None:
         form = arguments.format or "html"
-        return form, arguments.job_dir / PAGE if form == "html" else None
-    if asked == "-":
+        return form, page if form == "html" else None
+    if given == "-":
         return arguments.format or "text", None
-    return arguments.format or ENDINGS.get(Path(asked).suffix.lower(), "html"), Path(asked)
+    target = Path(given)
+    if target.is_dir():
+        raise UserError(f"-o: expected a file, found a folder, {given}", hint="Name a file in it.")
+    form = arguments.format or ENDINGS.get(target.suffix.lower(), "" if target.suffix else "html")
+    if not form:
+        expected = f"expected a file that ends with one of {', '.join(ENDINGS)}, found {given!r}"
+        raise UserError(f"-o: {expected}", hint=f"For another ending, add --format ({', '.join(WRITERS)}).")
+    return form, target
+
+
+def write(page: "Page", form: str, target: Path | None) -> None:
+    """Write *page* to *target* and print its first lines; with None, print all of it.
+
+    Raises:
+        UserError, PlatformError: the file, or standard output, cannot be written.
+    """
+    text = WRITERS[form](page, target is None)
+    if target is not None:
+        _replace(target, text)
+        text = f"{page.title}: {page.status.upper()}\n{page.summary}\n{target}\n"
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise  # `toolkit report ... | head` is no error.
+    except OSError as error:
+        sys.stdout = None  # type: ignore[assignment] # Python would try again at its exit.
+        raise PlatformError(f"standard output cannot be written ({error.strerror})") from None
+
+
+def _replace(target: Path, text: str) -> None:
+    """Write *text* to *target* so that a reader never sees half of it."""
+    part = target.with_name(f".{target.name}.part")
+    try:
+        part.write_text(text, encoding="utf-8")
+        part.replace(target)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            part.unlink(missing_ok=True)
+        kind = PlatformError if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO) else UserError
+        hint = "Name another file with -o, or - for standard output."
+        raise kind(f"it cannot be written ({error.strerror})", where=str(target), hint=hint) from None
 
 
 def _html(page: "Page", _to_console: bool) -> str:

@@ -75,7 +75,7 @@ def rules(monitor: Path) -> Any:
 def _told(path: Path) -> dict[str, Any]:
     try:
         told = msgspec.json.decode(path.read_bytes())
-    except (OSError, msgspec.DecodeError):
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
         return {}
     return told if isinstance(told, dict) else {}
 

@@ -74,7 +74,7 @@ def _hyperparameters(path: Path) -> dict[str, Any]:
     """Return the hyperparameters in *path*, whose secrets must not be shown; none if it cannot be read."""
     try:
         told = msgspec.json.decode(path.read_bytes())
-    except (OSError, msgspec.DecodeError, RecursionError):
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return {}
     return told if isinstance(told, dict) else {}
 
@@ -164,7 +164,7 @@ def _own_name(output: Path) -> str:
         told = msgspec.json.decode((output / "monitor" / "monitor.json").read_bytes())
         if isinstance(told, dict) and isinstance(told.get("host"), str) and told["host"]:
             return str(told["host"])
-    except (OSError, msgspec.DecodeError):
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
         pass  # Another file may have it.
     try:
         return next((sample.host for sample in read_samples(output / "metrics.jsonl")), "")

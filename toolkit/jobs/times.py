@@ -43,7 +43,7 @@ def _times(host: HostData) -> Iterator[float]:
         told = msgspec.json.decode((host.monitor / "monitor.json").read_bytes())
         if isinstance(told, dict) and isinstance(told.get("start_s"), int | float):
             yield float(told["start_s"])
-    except (OSError, msgspec.DecodeError):
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
         pass  # The monitor was off.
     newest = last_written_s(host.output)
     if newest and host.outcome is None and host.monitor.is_dir():

@@ -63,7 +63,7 @@ def of(job_dir: Path) -> Runner | None:
     """Return who runs or ran the job in *job_dir*, None if that is not known."""
     try:
         return msgspec.json.decode((job_dir / MARK).read_bytes(), type=Runner)
-    except (OSError, msgspec.DecodeError):
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
         return None
 
 

@@ -55,7 +55,7 @@ def _lines(path: Path) -> Iterator[_Line]:
         return
     try:
         yield from msgspec.json.Decoder(_Line).decode_lines(content)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError):
         yield from _good_lines(content)
 
 
@@ -64,7 +64,7 @@ def _good_lines(content: bytes) -> Iterator[_Line]:
     for line in content.splitlines():
         try:
             yield decoder.decode(line)
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, UnicodeDecodeError):
             continue
 
 

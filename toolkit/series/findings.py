@@ -48,6 +48,6 @@ def decoded(content: bytes) -> tuple[Finding, ...]:
     for line in content.splitlines():
         try:
             found.append(decoder.decode(line))
-        except msgspec.DecodeError:  # ValidationError too.
+        except (msgspec.DecodeError, UnicodeDecodeError):  # ValidationError too.
             continue
     return tuple(found)

@@ -65,5 +65,5 @@ def read(path: Path) -> About | None:
     """Return what the file at *path* says, None if there is none that can be read."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=About)
-    except (OSError, msgspec.DecodeError):
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
         return None

@@ -54,7 +54,7 @@ def listings(folder: Path) -> tuple[Listing, ...]:
     for path in sorted(folder.glob(_LISTING)):
         try:
             found.append(msgspec.json.decode(path.read_bytes(), type=Listing))
-        except (OSError, msgspec.DecodeError):
+        except (OSError, msgspec.DecodeError, UnicodeDecodeError):
             continue
     return tuple(sorted(found, key=lambda listing: listing.rank))
 

@@ -50,5 +50,5 @@ def _rules(path: Path) -> tuple[Configuration, ...]:
         told = msgspec.json.decode(path.read_bytes())
         raw = told.get("rules") if isinstance(told, dict) else None
         return configuration.read(raw or None, str(path)).configurations
-    except (OSError, msgspec.DecodeError, ContractError):
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError, ContractError):
         return configuration.read(None, str(path)).configurations

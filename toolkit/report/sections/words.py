@@ -6,8 +6,11 @@ MINUTE, HOUR, DAY = 60.0, 3600.0, 86_400.0
 
 
 def utc(at_s: float) -> str:
-    """Return "2026-01-31 12:00:00 UTC"."""
-    return datetime.fromtimestamp(at_s, timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
+    """Return "2026-01-31 12:00:00 UTC"; "at an unknown time" for what no calendar has, as a damaged file may say."""
+    try:
+        return datetime.fromtimestamp(at_s, timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
+    except (OverflowError, ValueError, OSError):
+        return "at an unknown time"
 
 
 def duration(seconds: float) -> str:

@@ -10,12 +10,16 @@ PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 class Stat(NamedTuple):
-    """`started`: ticks since the boot, tells a process from a later one with its pid. `state`: "Z" has ended."""
+    """`started`: ticks since the boot, tells a process from a later one with its pid. `state`: "Z" has ended.
+
+    `reaped_s`: the CPU time of its ended children, and of theirs, once it has waited for them (cutime, cstime).
+    """
 
     name: bytes
     state: bytes
     parent: int
     cpu_s: float
+    reaped_s: float
     started: int
     resident_bytes: int
 
@@ -31,6 +35,7 @@ def parse(text: bytes) -> Stat | None:
         state=fields[0],
         parent=int(fields[1]),
         cpu_s=(int(fields[11]) + int(fields[12])) / TICKS_PER_S,
+        reaped_s=(int(fields[13]) + int(fields[14])) / TICKS_PER_S,
         started=int(fields[19]),
         resident_bytes=int(fields[21]) * PAGE_BYTES,
     )
@@ -47,10 +52,10 @@ class Process:
         self.ended = False
         self.read()
 
-    def read(self) -> Stat | None:
-        """Return its state now, None once it has ended."""
+    def read(self, *, of_zombie: bool = False) -> Stat | None:
+        """Return its state now, None once it has ended; *of_zombie*: once its parent has waited for it, too."""
         found = None if self.ended else parse(self._file.read())
-        if found is None or found.state in b"ZX" or self._started not in (None, found.started):
+        if found is None or (found.state in b"ZX" and not of_zombie) or self._started not in (None, found.started):
             self.ended = True
             self._file.close()
             return None

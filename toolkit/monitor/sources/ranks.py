@@ -2,7 +2,12 @@
 
 A rank's own counters are read with every sample, those of up to four children once a second, of eight every two
 seconds: eight ranks with eight workers each would otherwise cost more than 64 cores.
+
+A child may live for less than that. The kernel adds an ended child's CPU time to that of its parent's ended children;
+what was not seen while the child lived is counted then.
 """
+
+import os
 
 from toolkit.monitor.processes import Process, Stat
 from toolkit.monitor.source import BYTES, NAN, PERCENT, column
@@ -17,6 +22,7 @@ DEEP_S = 5.0
 # Children of any thread; most are started by the main thread, which is looked at every CHILDREN_S.
 ALL_THREADS_S = 30.0
 DEEPEST = 4
+CORES = os.cpu_count() or 1
 # The name that torch gives a worker (torch/utils/data/_utils/worker.py, 2.13).
 LOADER = b"pt_data_worker"
 # Children that Python's multiprocessing starts for itself.
@@ -24,11 +30,16 @@ _NO_LOADERS = (b"resource_tracker", b"forkserver")
 
 
 class _Child:
-    """A descendant of a rank. `is_loader`: a worker of its data loader, or another forked copy of the rank."""
+    """A descendant of a rank. `is_loader`: a worker of its data loader, or another forked copy of the rank.
 
-    def __init__(self, process: Process, stat: Stat, rank_command: bytes) -> None:
+    `cpu_s`, `reaped_s`: its CPU time, and that of its ended children, as counted so far.
+    """
+
+    def __init__(self, process: Process, stat: Stat, rank_command: bytes, *, counted: bool) -> None:
         self.process = process
-        self.cpu_s = stat.cpu_s
+        self.lives = True
+        self.cpu_s = stat.cpu_s if counted else 0.0
+        self.reaped_s = stat.reaped_s if counted else 0.0
         self.held_bytes = process.private_bytes()
         command = process.command()
         forked = command == rank_command or b"multiprocessing.spawn" in command or b"multiprocessing-fork" in command
@@ -42,6 +53,7 @@ class _Rank:
         self._root = root
         stat = self.process.read()
         self._cpu_s = stat.cpu_s if stat is not None else 0.0
+        self._reaped_s = stat.reaped_s if stat is not None else 0.0
         self._at_s = self._children_at_s = now_s
         self._all_at_s = now_s
         self._deep_at_s = now_s - DEEP_S
@@ -49,26 +61,33 @@ class _Rank:
         self._children: dict[int, _Child] = {}
         self._children_percent = self._loader_percent = 0.0
         self._children_bytes = 0
+        self._loader_starts = 0
+        # Which part of the CPU time of children that nobody saw is the loader's: as of those that were seen last.
+        self._loader_share = 0.0
+        # The CPU time of children that were there before this object is not counted.
+        self._find(DEEPEST, of_all_threads=True, counted=True)
 
     def values(self, now_s: float) -> tuple[float, ...]:
-        """Return CPU, memory, the loader's CPU and its number of workers; NaN once it has ended."""
+        """Return CPU, memory, the loader's CPU, its number of workers and how many have started; NaN once it has
+        ended."""
         stat = self.process.read()
         if stat is None:
             self._forget(set())
-            return NAN, NAN, NAN, NAN
+            return NAN, NAN, NAN, NAN, NAN
         passed_s = now_s - self._at_s
         own = 100.0 * (stat.cpu_s - self._cpu_s) / passed_s if passed_s > SHORTEST_S else NAN
         self._cpu_s, self._at_s = stat.cpu_s, now_s
         if now_s - self._children_at_s >= CHILDREN_S * max(1.0, len(self._children) / CHILDREN_PER_S):
-            self._look_at_children(now_s)
+            self._look_at_children(stat, now_s)
         return (
             own + self._children_percent,
             float(stat.resident_bytes + self._children_bytes),
             self._loader_percent,
-            float(sum(child.is_loader for child in self._children.values())),
+            float(sum(child.is_loader and child.lives for child in self._children.values())),
+            float(self._loader_starts),
         )
 
-    def _look_at_children(self, now_s: float) -> None:
+    def _look_at_children(self, rank: Stat, now_s: float) -> None:
         passed_s = now_s - self._children_at_s
         self._children_at_s = now_s
         of_all = now_s - self._all_at_s >= ALL_THREADS_S
@@ -76,28 +95,40 @@ class _Rank:
         deep = of_all or now_s - self._deep_at_s >= DEEP_S
         self._deep_at_s = now_s if deep else self._deep_at_s
         self._find(DEEPEST if deep else 1, of_all_threads=of_all)
+        if self._children:
+            self._loader_share = sum(child.is_loader for child in self._children.values()) / len(self._children)
         used_s = loader_s = 0.0
+        unseen_s = rank.reaped_s - self._reaped_s
+        self._reaped_s = rank.reaped_s
         held_bytes = 0
         gone = set()
         for pid, child in self._children.items():
-            stat = child.process.read()
+            stat = child.process.read(of_zombie=True)
             if stat is None:
                 gone.add(pid)
+                # Its parent's counter has grown by all of its time.
+                unseen_s -= child.cpu_s + child.reaped_s
                 continue
             grown_s = stat.cpu_s - child.cpu_s
-            child.cpu_s = stat.cpu_s
+            unseen_s += stat.reaped_s - child.reaped_s
+            child.cpu_s, child.reaped_s = stat.cpu_s, stat.reaped_s
+            child.lives = stat.state != b"Z"
             used_s += grown_s
             loader_s += grown_s if child.is_loader else 0.0
             if deep:
                 child.held_bytes = child.process.private_bytes()
             held_bytes += child.held_bytes
         self._forget(self._children.keys() - gone)
+        # Below zero: a parent that ignores SIGCHLD, for which the kernel adds nothing.
+        unseen_s = min(max(unseen_s, 0.0), CORES * passed_s)
+        used_s += unseen_s
+        loader_s += unseen_s * self._loader_share
         self._children_percent = 100.0 * used_s / passed_s
         self._loader_percent = 100.0 * loader_s / passed_s
         self._children_bytes = held_bytes
 
-    def _find(self, depth: int, *, of_all_threads: bool) -> None:
-        """Add the descendants down to *depth* that are not known yet."""
+    def _find(self, depth: int, *, of_all_threads: bool, counted: bool = False) -> None:
+        """Add the descendants down to *depth* that are not known yet. *counted*: leave out their CPU time until now."""
         level = [self.process]
         if depth > 1:
             level += [child.process for child in self._children.values()]
@@ -109,7 +140,11 @@ class _Rank:
                         process = Process(pid, self._root)
                         stat = process.read()
                         if stat is not None:
-                            self._children[pid] = _Child(process, stat, self._command)
+                            # A child of the main thread is new since the last look; others may be older.
+                            known = counted or of_all_threads or parent is not self.process
+                            child = _Child(process, stat, self._command, counted=known)
+                            self._children[pid] = child
+                            self._loader_starts += child.is_loader
                             found.append(process)
             level = found
 
@@ -149,4 +184,5 @@ def _columns(rank: int) -> tuple[Column, ...]:
         column(f"rank/{rank}/memory_bytes", BYTES),
         column(f"rank/{rank}/loader_cpu_percent", PERCENT),
         column(f"rank/{rank}/loader_workers"),
+        column(f"rank/{rank}/loader_starts"),
     )

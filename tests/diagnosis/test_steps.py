@@ -89,6 +89,28 @@ def test_waiting_for_data_is_told_with_what_the_loader_does() -> None:
     assert "2 loader workers run on 4 cores while the steps wait" in with_busy["Dataloader"].text
 
 
+def test_workers_that_start_anew_in_each_epoch_are_told_with_the_busy_cores() -> None:
+    waiting = [
+        {"step_s": 1.4, "data_s": 1.3} if step % 22 == 0 else {"step_s": 0.1, "data_s": 1e-3} for step in range(220)
+    ]
+    workers = {"rank/0/loader_cpu_percent": [20.0] * 200, "rank/0/loader_workers": [9.0, 0.0] * 100}
+    anew = workers | {"rank/0/loader_starts": [float(9 * (step // 20)) for step in range(200)]}
+    kept = workers | {"rank/0/loader_starts": [9.0] * 200}
+    cores = {"cpu/core0/used_percent": [99.0] * 200, "cpu/core1/used_percent": [40.0] * 200}
+
+    of_anew = found(job([waiting], anew | cores))
+    of_kept = found(job([waiting], kept))["DataWait"]
+
+    assert of_anew["DataWait"].text == (
+        "The steps of rank 0 wait for the data loader for 35 % of their time (0.0544 s a step)."
+        " 98 % of the wait is in one step of 22, as in the first step of each epoch: the loader workers start anew in"
+        " each epoch (81 starts of at most 9 at a time were seen). Busy cores: core0 99 %."
+    )
+    assert of_anew["DataWait"].change.startswith("Set num_workers to 0 or 1, or persistent_workers=True")
+    assert "9 loader workers run on 4 cores (busy: core0 99 %)" in of_anew["Dataloader"].text
+    assert "one step of 22, as in the first step of each epoch: the loader starts each epoch slowly." in of_kept.text
+
+
 def test_steps_that_hardly_wait_are_no_finding_with_any_number_of_workers_that_the_cores_can_run() -> None:
     workers = {"rank/0/loader_cpu_percent": [40.0] * 100, "rank/0/loader_workers": [1.0] * 100}
 

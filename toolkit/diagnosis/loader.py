@@ -2,7 +2,9 @@
 
 from collections.abc import Iterator
 
+from toolkit.diagnosis import cores as core_use
 from toolkit.diagnosis.evidence import Evidence
+from toolkit.diagnosis.first_steps import FirstSteps, first_steps
 from toolkit.diagnosis.numbers import mean, measured
 from toolkit.diagnosis.phases import phases
 from toolkit.diagnosis.rule import Parameters, Percent, Positive, found
@@ -16,6 +18,8 @@ WAITS = 10.0
 FEWEST_STEPS = 5
 # A worker that uses this much of a core is busy. Below it, and with little CPU use of the rank, the disk is slow.
 BUSY = 70.0
+# Workers start anew in each epoch: so many starts were seen for each worker that ran at a time.
+RESTARTS = 2
 
 
 class Dataloader(Parameters, frozen=True, kw_only=True):
@@ -42,6 +46,7 @@ class Wait(Record, frozen=True, kw_only=True):
     start_s: float
     end_s: float
     note: str
+    first_steps: FirstSteps | None
 
 
 def dataloader(evidence: Evidence, parameters: Dataloader, _: frozenset[str]) -> Iterator[Finding]:
@@ -58,12 +63,14 @@ def dataloader(evidence: Evidence, parameters: Dataloader, _: frozenset[str]) ->
     too_few = 0 < used < parameters.min_threshold and waited > WAITS
     if not too_few and used <= parameters.max_threshold:
         return
+    busy = core_use.busy(evidence, waits[0].start_s if waits else evidence.start_s, evidence.end_s)
+    named = f" (busy: {core_use.named(busy)})" if busy else ""
     few = f" while the steps wait for data for {waited:.0f} % of their time" if too_few else ""
     yield found(
         "Dataloader",
         evidence,
         None,
-        f"{workers:.0f} loader workers run on {cores} cores{few}.",
+        f"{workers:.0f} loader workers run on {cores} cores{named}{few}.",
         subject="loader-workers",
         numbers=(
             Number(
@@ -80,6 +87,7 @@ def dataloader(evidence: Evidence, parameters: Dataloader, _: frozenset[str]) ->
                 formula="data_s / step_s of all steps",
                 limit=WAITS,
             ),
+            *core_use.numbers(busy, "mean use from the first step on"),
         ),
         refuted_by="A run with another num_workers that has the same steps a second.",
         change=f"Set num_workers so that all ranks together have about {cores} workers.",
@@ -98,14 +106,16 @@ def data_wait(evidence: Evidence, parameters: DataWait, given: frozenset[str]) -
     rank_cpu = _sum(evidence, "cpu_percent")
     workers = sum(max(measured(values)) for values in evidence.columns("rank", "loader_workers").values())
     iowait = mean(evidence.column("cpu/all/iowait_percent"))
-    reason, change = _reason(loader, rank_cpu, workers, iowait)
+    reason, change = _at_epochs(evidence, worst.first_steps, workers) or _reason(loader, rank_cpu, workers, iowait)
+    busy = core_use.busy(evidence, worst.start_s, worst.end_s)
+    cores = f" Busy cores: {core_use.named(busy)}." if busy else ""
     of_rank = "" if worst.rank is None else f" of rank {worst.rank}"
     yield found(
         "DataWait",
         evidence,
         None,
         f"The steps{of_rank} wait for the data loader for {worst.share:.0f} % of their time"
-        f" ({worst.data_s:.3g} s a step). {reason}",
+        f" ({worst.data_s:.3g} s a step). {reason}{cores}",
         subject="loader",
         start_s=worst.start_s,
         end_s=worst.end_s,
@@ -121,6 +131,8 @@ def data_wait(evidence: Evidence, parameters: DataWait, given: frozenset[str]) -
             *_number("loader CPU", loader, "mean use of the loader workers of all ranks, in percent of one core"),
             *_number("ranks' CPU", rank_cpu, "mean use of all ranks with their children, in percent of one core"),
             *_number("I/O wait", iowait, "mean over all cores"),
+            *_long_waits(worst.first_steps),
+            *core_use.numbers(busy, "mean use during these steps"),
         ),
         refuted_by="A run on one batch that is kept in memory and takes as long a step.",
         change=change,
@@ -152,9 +164,31 @@ def _waits(evidence: Evidence, patience: int, given: frozenset[str]) -> list[Wai
                     start_s=phase.times_s[0],
                     end_s=phase.times_s[-1],
                     note=note,
+                    first_steps=first_steps(data),
                 )
             )
     return waits
+
+
+def _at_epochs(evidence: Evidence, at: FirstSteps | None, workers: float) -> tuple[str, str] | None:
+    """Return why the wait is in the first step of each epoch, and what to change; None if it is not."""
+    if at is None:
+        return None
+    where = f"{100 * at.share:.0f} % of the wait is in one step of {at.period}, as in the first step of each epoch"
+    starts = sum(max(measured(values)) for values in evidence.columns("rank", "loader_starts").values())
+    if workers and (starts >= RESTARTS * workers or not starts):
+        seen = f" ({starts:.0f} starts of at most {workers:.0f} at a time were seen)" if starts else ""
+        change = "Set num_workers to 0 or 1, or persistent_workers=True with a DataLoader that all epochs share."
+        return f"{where}: the loader workers start anew in each epoch{seen}.", change
+    change = "Make the dataset and the DataLoader once, before the first epoch; look at what its sampler does then."
+    return f"{where}: the loader starts each epoch slowly.", change
+
+
+def _long_waits(at: FirstSteps | None) -> list[Number]:
+    if at is None:
+        return []
+    formula = f"sum of the {at.count} longest data_s, {at.period} steps apart / sum of all data_s"
+    return [Number(name="wait in the first steps of epochs", value=100 * at.share, unit="percent", formula=formula)]
 
 
 def _reason(loader: float, rank_cpu: float, workers: float, iowait: float) -> tuple[str, str]:

@@ -139,6 +139,18 @@ def test_a_stop_is_forwarded_and_its_deadline_kills() -> None:
     assert host.rest_s == LOOK_S
 
 
+def test_after_a_stop_optional_services_have_a_second_and_what_the_script_left_the_whole_grace() -> None:
+    host = Host(ranks=0)
+    host.services = 1
+    host.on(STOP)
+
+    assert Action.SWEEP in host.main_ends()
+    assert Action.KILL_OPTIONAL not in host.after(SWEEP_S / 2)
+    assert [
+        each for wait_s in (SWEEP_S, SWEEP_S, GRACE_S) for each in host.after(wait_s) if each is not Action.LOOK
+    ] == [Action.KILL_OPTIONAL, Action.KILL]
+
+
 def test_a_second_stop_a_second_later_kills_and_a_repeated_one_does_not() -> None:
     host = Host()
     host.on(STOP)

@@ -7,6 +7,7 @@ import numpy
 import pytest
 
 from tests.train.base import Base
+from tests.train.live import gone, live
 from toolkit.series import machine, samples, steps
 
 # Burns a core until the monitor has taken some ten samples of this rank.
@@ -185,3 +186,27 @@ def test_a_finding_with_the_action_stop_ends_the_job_early_and_well(base: Base) 
     assert done.outcome["cause"] == "stopped by rule LossNotDecreasing (SIGTERM); the script ended with 0"
     assert "finding LossNotDecreasing: loss stays at 2.3" in done.log
     assert "SIGTERM for rule LossNotDecreasing and passed on" in done.log
+
+
+# Freezes its monitor, as a driver or a dead server may, and saves when it is asked to stop.
+FREEZES = """
+import sys
+pid = monitor()
+os.kill(pid, signal.SIGSTOP)
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+print(f"frozen {pid}", flush=True)
+while True:
+    time.sleep(0.05)
+"""
+
+
+def test_a_monitor_that_no_longer_runs_does_not_delay_a_stop(base: Base) -> None:
+    base.program(FINDS + READY + FREEZES)
+
+    with live(base, TOOLKIT_MONITOR="1", TOOLKIT_GRACE_S="300") as running:
+        running.until(b"frozen")
+        running.signal()
+        done = running.end()  # Within its 60 s: not after the script's grace.
+
+    assert done.status == 0, done
+    assert gone(int(done.stdout.split()[1]))

@@ -231,6 +231,7 @@ _ON_PROCESSES: dict[Action, Callable[[Effects], None]] = {
     Action.TELL_LAUNCHER: Effects._tell_launcher,
     Action.SWEEP: Effects._sweep,
     Action.KILL: Effects._kill,
+    Action.KILL_OPTIONAL: lambda effects: effects._processes.kill_optional(),
     Action.KILL_LAUNCHER: Effects._kill_launcher,
     Action.END_LAUNCHER: Effects._kill_launcher,
     Action.DUMP: Effects._dump,

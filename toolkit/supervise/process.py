@@ -20,6 +20,7 @@ class Process:
         self.pid = 0
         self.is_main = is_main
         self.is_service = is_service
+        self.is_optional = False
         self.rank = rank
         self.local_rank = local_rank
         self.started_ns = 0

@@ -103,6 +103,7 @@ class Processes:
             UserError: it cannot be started, and is not optional.
         """
         process = Process(spec.name, is_main=False, rank=None, local_rank=None, is_service=True)
+        process.is_optional = spec.optional
         if spec.optional:
             process.kill()  # Its end never counts as a failure, even if another process kills it.
         try:
@@ -268,6 +269,12 @@ class Processes:
                 self._flow.forget(stream)
         children.send_all(killed, signal.SIGKILL)
         return killed
+
+    def kill_optional(self) -> None:
+        """Send SIGKILL to the optional services that live, and to what they started."""
+        for process in self.services:
+            if process.is_optional:
+                children.send_all({process.pid, *descendants(process.pid)}, signal.SIGKILL)
 
     def close_files(self) -> None:
         """Close the ranks' own files."""

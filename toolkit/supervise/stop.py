@@ -71,6 +71,7 @@ class Action(Enum):
     TELL_LAUNCHER = "SIGTERM to the launcher"
     SWEEP = "SIGTERM to every descendant left"
     KILL = "SIGKILL to every descendant left"
+    KILL_OPTIONAL = "SIGKILL to optional services: a script that left processes behind keeps its grace, they do not"
     KILL_LAUNCHER = "SIGKILL to the launcher: its ranks have ended, and its own report of that adds nothing"
     END_LAUNCHER = "SIGKILL to the launcher, too, unless it ended its ranks first and has to report why"
     LOOK = "ended processes are reaped; in the state killing, new ones are killed"

@@ -16,7 +16,7 @@ from toolkit.job.outcome import UNFINISHED_S, Exit
 from toolkit.supervise.signals import StopRequests
 from toolkit.supervise.stop import Action, Arm, Cue, State, answer
 from toolkit.supervise.stop_facts import Facts, Policy
-from toolkit.supervise.stop_times import ABORT_S, LEADER_DONE_S, LOOK_S, within_s
+from toolkit.supervise.stop_times import ABORT_S, LEADER_DONE_S, LOOK_S, SWEEP_S, within_s
 
 
 class StopMachine:
@@ -59,6 +59,7 @@ class StopMachine:
         self._ranks_end_s = math.inf
         self._abort_ends_s = math.inf
         self._left_ends_s = math.inf
+        self._optional_ends_s = math.inf
         self._late_s = now_s + LEADER_DONE_S if self._leader_done and policy.serves_all else math.inf
         self._looked_s = now_s
         self._actions: list[Action] = []
@@ -312,6 +313,11 @@ class StopMachine:
         if facts.now_s >= self._abort_ends_s:
             self._abort_ends_s = math.inf
             self._cues.append(Cue.LAUNCHER_STOPS)
+        if facts.now_s >= self._optional_ends_s:
+            self._optional_ends_s = math.inf
+            # Later, the deadline kills everything anyway.
+            waits = self.state == "sweeping" and facts.now_s < self._deadline_s
+            self._actions += [Action.KILL_OPTIONAL] if waits else []
         if facts.now_s >= self._deadline_s:
             self._deadline_s = math.inf
             self._cues.append(Cue.DEADLINE)
@@ -361,6 +367,8 @@ class StopMachine:
             self._actions.append(action)
         if action in (Action.STOP_RANKS, Action.STOP_HERE):
             self._stop_ranks = action
+        if action is Action.SWEEP:
+            self._optional_ends_s = facts.now_s + SWEEP_S
         if action is Action.BEGIN_DRAIN:
             self._deadline_s = facts.now_s  # The next Tick sees `drained_by_s`.
         self.over = self.over or (action is Action.KILL_LAUNCHER and facts.main)

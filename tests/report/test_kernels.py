@@ -141,6 +141,14 @@ def test_two_ranks_that_began_one_step_apart_are_one_request(tmp_path: Path) -> 
     assert (pair.host, pair.window, pair.first_rank, pair.second_rank) == ("algo-1", "steps-40-41", 2, 3)
 
 
+def test_a_window_that_the_job_asked_for_is_shown_before_a_later_one_of_a_slow_rank(tmp_path: Path) -> None:
+    for rank in (0, 1):
+        put(tmp_path, "steps-10-11", rank)
+        put(tmp_path, "steps-40-41", rank, request=1, start_s=9.0)
+
+    assert traced.read(job(tmp_path)).window == "steps-10-11"
+
+
 def test_no_trace_says_what_would_make_one(tmp_path: Path) -> None:
     found = traced.read(job(tmp_path))
 

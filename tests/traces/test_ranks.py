@@ -66,6 +66,19 @@ def test_the_rank_that_comes_last_is_named(clock: float) -> None:
     assert [each.last for each in found.ranks] == [0, 2]
 
 
+def test_a_rank_that_waits_in_two_collectives_at_once_waits_once() -> None:
+    """As DDP's buckets under gloo: both are under way when the last rank comes."""
+
+    def rank(number: int, late: float) -> Trace:
+        waits = [made.event("user_annotation", "gloo:all_reduce", late + at, 9000 - late, tid=90 + at) for at in (0, 1)]
+        return made.trace([made.step(0, 0, 10_000), made.event("cpu_op", "aten::mm", 0, 10), *waits], rank=number)
+
+    found = together([rank(0, 0), rank(1, 6000)])
+
+    assert [each.waited_s for each in found.ranks] == pytest.approx([6 * MS, 0], abs=0.01 * MS)
+    assert found.straggler == 1
+
+
 def test_overlap_is_communication_during_computation() -> None:
     first = together([gpu_rank(0, 0), gpu_rank(1, 3000)]).ranks[0]
 

@@ -72,18 +72,20 @@ def together(traces: Sequence[Trace]) -> Together:
     same_host = len({trace.host for trace in traces}) <= 1
     shift = _shifts(by_rank, found, shared, aligned=not same_host)
     collectives = []
-    waited = dict.fromkeys(by_rank, 0.0)
+    waiting: dict[int, list[intervals.Span]] = {rank: [] for rank in by_rank}
     ranks = tuple(sorted(by_rank))
     for key in shared:
         arrived = {rank: found[rank][key].ts + shift[rank] for rank in ranks}
         first, last = min(arrived.values()), max(arrived.values())
         for rank in ranks:
-            waited[rank] += min(last - arrived[rank], found[rank][key].dur)
+            waiting[rank].append((arrived[rank], min(last, arrived[rank] + found[rank][key].dur)))
         step, name, index = key
         late = tuple((arrived[rank] - first) * _MICRO for rank in ranks)
         collectives.append((first, Collective(name=name, step=step, index=index, ranks=ranks, late_s=late)))
     in_order = tuple(each for _, each in sorted(collectives, key=lambda each: each[0]))
-    times = tuple(_times(rank, by_rank[rank], waited[rank] * _MICRO, in_order) for rank in ranks)
+    # Several collectives may be under way at once: a second of waiting in two of them is one second.
+    waited = {rank: intervals.length(intervals.union(spans)) * _MICRO for rank, spans in waiting.items()}
+    times = tuple(_times(rank, by_rank[rank], waited[rank], in_order) for rank in ranks)
     return Together(
         ranks=times,
         collectives=in_order,
@@ -158,6 +160,6 @@ def _straggler(times: Sequence[RankTimes], collectives: Sequence[Collective]) ->
     if len(times) < 2 or not collectives:
         return None
     most = max(times, key=lambda each: each.last)
-    lost = sum(each.spread_s for each in collectives)
+    lost = max(each.waited_s for each in times)
     whole = max(each.computation_s + each.communication_s for each in times)
     return most.rank if most.last >= _OFTEN * len(collectives) and lost >= _MUCH * whole else None

@@ -266,11 +266,11 @@ def _straggler(found: Together) -> list[Block]:
     if len(found.ranks) < 2 or not found.collectives:
         return []
     if found.straggler is not None:
-        lost = sum(each.spread_s for each in found.collectives)
         rank = next(each for each in found.ranks if each.rank == found.straggler)
+        waits = max(found.ranks, key=lambda each: each.waited_s)
         text = (
             f"The others wait for rank {found.straggler}: it came last to {rank.last} of {len(found.collectives)} "
-            f"collectives, and the first rank waited {duration(lost)} for the last.{clocks}"
+            f"collectives, and rank {waits.rank} waited {duration(waits.waited_s)} in them.{clocks}"
         )
         advice = "Compare its operators with those of a rank that waits: the time outside of operators is Python's."
         return [Words(text=text, name="Straggler", tone="warn", advice=advice)]

@@ -62,10 +62,7 @@ def read(job: JobData) -> Traced:
                 attempt = "".join(re.findall(r"attempt-\d+", each.path.name))
                 requests.setdefault((host.name, each.window.request, attempt), []).append(each)
     unread: list[str] = []
-    newest = max(groups, key=lambda name: groups[name][-1].window.start_s, default="")
-    wide = [name for name in groups if len(groups[name]) == max(map(len, groups.values()))]
-    if wide and newest not in wide:  # A window of two ranks says less of the job than one of all.
-        newest = max(wide, key=lambda name: groups[name][-1].window.start_s)
+    newest = _shown(groups)
     files = groups.get(newest, [])
     return Traced(
         listings=tuple(listings),
@@ -74,6 +71,16 @@ def read(job: JobData) -> Traced:
         ranks=len(files),
         pairs=_pairs(requests, unread),
         unread=tuple(unread),
+    )
+
+
+def _shown(groups: dict[str, list[TraceFile]]) -> str:
+    """Return the group that says most of the job: of the most ranks; then one that the job asked for, not a request for
+    a slow rank; then the newest."""
+    return max(
+        groups,
+        key=lambda name: (len(groups[name]), groups[name][0].window.request is None, groups[name][-1].window.start_s),
+        default="",
     )
 
 

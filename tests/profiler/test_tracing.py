@@ -299,9 +299,15 @@ def test_a_request_that_no_rank_can_answer_is_refused(tmp_path: Path, steps: int
 def test_a_job_of_keras_is_traced_by_tensorflow(tmp_path: Path) -> None:
     code = """
 import numpy, keras
+from toolkit.profiler import smppy
+class Annotated(keras.callbacks.Callback):
+    def on_train_batch_begin(self, batch, logs=None):
+        self.handle = smppy.annotation_begin("Batch")
+    def on_train_batch_end(self, batch, logs=None):
+        smppy.annotation_end(self.handle)
 model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
 model.compile("sgd", "mse")
-model.fit(numpy.ones((24, 4)), numpy.ones((24, 1)), batch_size=2, verbose=0)
+model.fit(numpy.ones((24, 4)), numpy.ones((24, 1)), batch_size=2, verbose=0, callbacks=[Annotated()])
 """
     done = run(tmp_path, code, python=TENSORFLOW, TF_CPP_MIN_LOG_LEVEL="3", TOOLKIT_PROFILE_WINDOW="steps 3 6")
 
@@ -313,6 +319,8 @@ model.fit(numpy.ones((24, 4)), numpy.ones((24, 1)), batch_size=2, verbose=0)
     assert traced_steps(content) == [3, 4, 5, 6]
     by_name = {event["name"]: event for event in content["traceEvents"]}
     assert "ReadVariableOp" in by_name
+    kinds = {event["name"]: event["cat"] for event in content["traceEvents"]}
+    assert (kinds["ReadVariableOp"], kinds["FunctionRun"], kinds["Batch"]) == ("cpu_op", "runtime", "user_annotation")
     # Steps and operators are on one clock.
     assert abs(by_name["ReadVariableOp"]["ts"] - by_name["ProfilerStep#3"]["ts"]) < 60e6
     assert chrome.read(tmp_path / "output/profiler/framework" / window.file).events

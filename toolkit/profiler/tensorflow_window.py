@@ -13,8 +13,11 @@ from .archive import say
 
 TYPE_CHECKING = False  # As typing's, without importing it.
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Container, Iterator
     from typing import Any
+
+RUNTIME = "runtime"
+EAGER = "EagerLocalExecute: "
 
 
 class Window:
@@ -39,6 +42,7 @@ class Window:
         self.cuda = bool(self._tensorflow.config.list_physical_devices("GPU"))
         self._folder = tempfile.mkdtemp(prefix="toolkit-trace-")
         self._ends: list[float] = []
+        self._annotations: set[str] = set()
         self._start = _profiler().start
         self.start_s = time.time()
         self._start(self._folder)
@@ -59,6 +63,7 @@ class Window:
 
     def annotation(self, name: str) -> "Any":
         """Return a context manager that writes *name* into the trace."""
+        self._annotations.add(name)
         return self._tensorflow.profiler.experimental.Trace(name)
 
     def step_ends(self, *, goes_on: bool) -> None:  # noqa: ARG002
@@ -83,7 +88,7 @@ class Window:
             events: list[dict[str, Any]] = []
             for name in glob.glob(os.path.join(self._folder, "plugins/profile/*/*.xplane.pb")):
                 with open(name, "rb") as file:
-                    events += converted(file.read())
+                    events += converted(file.read(), self._annotations)
             events += self._steps()
             told = {"backend": "none", "rank": rank, "world_size": size}
             with open(path, "w") as file:
@@ -111,8 +116,12 @@ def is_taken() -> bool:
     return getattr(_profiler(), "_profiler", None) is not None
 
 
-def converted(text: bytes) -> "Iterator[dict[str, Any]]":
-    """Yield the events of the XSpace *text*. Planes are processes, lines are threads; times in us."""
+def converted(text: bytes, annotations: "Container[str]" = ()) -> "Iterator[dict[str, Any]]":
+    """Yield the events of the XSpace *text*. Planes are processes, lines are threads; times in us.
+
+    *annotations*: names of annotations of the script. The category "runtime" is TensorFlow's own work around operators,
+    most of it waiting: a caller for its function, tf.data's iterators for each other.
+    """
     from google.protobuf.message import DecodeError
 
     space = _xplane().XSpace()
@@ -126,18 +135,40 @@ def converted(text: bytes) -> "Iterator[dict[str, Any]]":
     for plane in space.planes:
         on_device = plane.name.startswith("/device:") and "CPU" not in plane.name
         process = plane.name if on_device else pid
-        names = {key: value.display_name or value.name for key, value in plane.event_metadata.items()}
+        names = {key: _name(value) for key, value in plane.event_metadata.items()}
+        categories = {key: _category(value, annotations) for key, value in plane.event_metadata.items()}
+        compiled = {key for key, value in plane.stat_metadata.items() if value.name == "hlo_op"}  # XLA's operators.
         for line in plane.lines:
             for event in line.events:
+                category = categories.get(event.metadata_id, RUNTIME)
+                if category == RUNTIME and any(stat.metadata_id in compiled for stat in event.stats):
+                    category = "cpu_op"
                 yield {
                     "ph": "X",
-                    "cat": "kernel" if on_device else "cpu_op",
+                    "cat": "kernel" if on_device else category,
                     "name": names.get(event.metadata_id, "?"),
                     "pid": process,
                     "tid": line.display_name or line.name or line.id,
                     "ts": (start_ns + line.timestamp_ns) / 1e3 + event.offset_ps / 1e6,
                     "dur": event.duration_ps / 1e6,
                 }
+
+
+def _name(event: "Any") -> str:
+    """Return the operator's type, if the XEventMetadata *event* describes an operator, else its name."""
+    if event.name.startswith(EAGER):
+        return str(event.name[len(EAGER) :])
+    return str(event.display_name or event.name)
+
+
+def _category(event: "Any", annotations: "Container[str]") -> str:
+    """Return what kind of event the XEventMetadata *event* describes. Operators of a graph have a display name; a
+    function that is called eagerly has a name with underscores."""
+    if event.name in annotations:
+        return "user_annotation"
+    is_eager = event.name.startswith(EAGER) and not event.name.startswith(EAGER + "__")
+    is_operator = event.display_name and not event.name.startswith("Iterator::")  # tf.data's have one as well.
+    return "cpu_op" if is_operator or is_eager else RUNTIME
 
 
 def _start_ns(plane: "Any") -> int:

@@ -283,10 +283,13 @@ def test_what_cannot_be_compared_is_said(tmp_path: Path) -> None:
     other = job(tmp_path / "other", rows=[{"name": "epoch", "value": 5.0}])
     (other / "job.json").write_text((other / "job.json").read_text().replace("Completed", "Failed"))
 
-    said = words(page(native, other))
+    made = page(native, other)
+    said = words(made)
 
+    assert made.status == "compared"  # A job that failed saves nothing.
+    assert made.summary == "other was billed as much as native; but other failed."
     for each in (
-        "other is failed: its times are no whole job's",
+        "other failed: its times are not those of a whole job",
         "different numbers of epochs",
         "No loss was captured",
         "The epochs of native, other have no latencies",
@@ -322,7 +325,33 @@ def test_what_cannot_be_meant_ends_with_78(arguments: tuple[str, ...], said: str
 def test_jobs_of_one_name_are_told_apart(tmp_path: Path) -> None:
     folders = [job(tmp_path / each / "it") for each in "ab"]
 
-    assert labels([jobs.read(folder) for folder in folders]) == ("it (1)", "it (2)")
+    assert labels([jobs.read(folder) for folder in folders]) == ("native", "optimised")
+
+
+def test_names_too_long_for_a_tables_head_become_short_with_a_legend(tmp_path: Path) -> None:
+    folders = [job(tmp_path / f"train-2026-11-23-02-18-11-{number}") for number in (899, 900, 901)]
+
+    made = page(*folders)
+
+    assert [column.name for column in tables(made)["overview"].columns[1:4]] == [
+        "native",
+        "optimised 1",
+        "optimised 2",
+    ]
+    assert f"Optimised optimised 1 (train-2026-11-23-02-18-11-900, {folders[1]})" in words(made)
+
+
+def test_without_numpy_the_jobs_are_compared_by_what_needs_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folders = [job(tmp_path / name, rows=[{"name": "loss", "value": 1.0, "step": 1}]) for name in ("a", "b")]
+    for folder in folders:
+        (folder / "hosts/algo-1/opt/ml/output/monitor/steps").mkdir(parents=True)
+    monkeypatch.setitem(sys.modules, "numpy", None)
+
+    made = page(*folders)
+
+    assert "The steps of a, b have no times" in words(made)
 
 
 def test_the_top_kernels_stand_side_by_side_and_a_missing_trace_is_said(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Every section of a page, from the files of a job whose monitor was on: two hosts, the second slow, then failing."""
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -313,3 +314,13 @@ def test_a_time_that_no_calendar_has_is_named_so(tmp_path: Path) -> None:
     page = build(jobs.read(tmp_path / "job"), now_s=START_S)
 
     assert "at an unknown time" in " ".join(words(page, "outcome"))
+
+
+def test_without_numpy_the_report_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made(tmp_path / "job", 30)
+    monkeypatch.setitem(sys.modules, "numpy", None)
+
+    page = build(jobs.read(tmp_path / "job"), now_s=START_S)
+
+    assert page.status == "failed" and block(page, "metric-loss").lines
+    assert any("pip install 'container-training-toolkit[report]'" in text for text in words(page, "system"))

@@ -108,7 +108,7 @@ def write(page: "Page", form: str, target: Path | None) -> None:
     except BrokenPipeError:
         raise  # `toolkit report ... | head` is no error.
     except OSError as error:
-        sys.stdout = None  # type: ignore[assignment] # Python would try again at its exit.
+        sys.stdout = None  # Python would try again at its exit.
         raise PlatformError(f"standard output cannot be written ({error.strerror})") from None
 
 

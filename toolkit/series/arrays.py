@@ -1,5 +1,6 @@
 """numpy, imported only where series are read: the monitor writes them without it."""
 
+from importlib.util import find_spec
 from types import ModuleType
 
 from toolkit.errors import UserError
@@ -17,3 +18,8 @@ def numpy() -> ModuleType:
         hint = "Install it: pip install 'container-training-toolkit[report]'"
         raise UserError("reading a job's measurements needs numpy, which is not installed", hint=hint) from None
     return numpy
+
+
+def has_numpy() -> bool:
+    """Return whether `numpy` would return."""
+    return find_spec("numpy") is not None

@@ -4,18 +4,15 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-import msgspec
-
-from toolkit import diagnosis
-from toolkit.diagnosis import configuration, files
 from toolkit.jobs.data import JobData
 from toolkit.jobs.records import samples
 from toolkit.metrics.sample import Sample
 from toolkit.records import Record
 from toolkit.report.compare.epochs import Epochs, from_lines, from_metrics
-from toolkit.series import findings as finding_file
+from toolkit.report.sections import diagnosed
+from toolkit.series import machine
+from toolkit.series.arrays import has_numpy
 from toolkit.series.finding import Finding
 
 _THINGS = "(?:samples?|examples?|images?|sentences?|sequences?|tokens?)"
@@ -26,6 +23,7 @@ THROUGHPUT = re.compile(
 STEP_SECONDS = re.compile(r"(?:train_)?step_(?:time|latency|duration|seconds?)(?:_s|_sec|_seconds)?|s/step", re.I)
 STEP_MILLISECONDS = re.compile(r"(?:train_)?step_(?:time|latency|duration)_ms|ms/step|ms_per_step|step_ms", re.I)
 LOSSES = ("loss", "train_loss", "training_loss", "train/loss")
+LONGEST_LABEL = 24  # A default name of `toolkit run` has 33 characters and more.
 RUNTIME = "train_runtime"  # Hugging Face's Trainer: seconds of the whole training.
 
 
@@ -90,17 +88,20 @@ def measure(job: JobData, label: str, *, now_s: float, epochs: float | None, gpu
         throughput=_throughput(metrics),
         step_s=step_s,
         step_source=step_source,
-        findings=tuple(_findings(job)),
+        findings=diagnosed.after_the_fact(job) if has_numpy() else diagnosed.live(job),
         runtime_s=metrics[RUNTIME][-1].value if RUNTIME in metrics else None,
     )
 
 
 def labels(jobs: Sequence[JobData]) -> tuple[str, ...]:
-    """Return a name for each of *jobs*: the job's own, the folder's, or with a number, whichever differs."""
+    """Return a short name for each of *jobs*: the job's own, or the folder's, whichever differs. Where one is too long
+    for the head of a column, or two are alike: "native" and "optimised", with a number if there are several."""
     for names in ([job.name for job in jobs], [job.folder.name for job in jobs]):
-        if len(set(names)) == len(names):
+        if len(set(names)) == len(names) and max(map(len, names)) <= LONGEST_LABEL:
             return tuple(names)
-    return tuple(f"{job.name} ({number})" for number, job in enumerate(jobs, 1))
+    if len(jobs) == 2:
+        return ("native", "optimised")
+    return ("native", *(f"optimised {number}" for number in range(1, len(jobs))))
 
 
 def _of_first_rank(found: Iterator[Sample]) -> dict[str, list[Sample]]:
@@ -184,7 +185,7 @@ def _steps(job: JobData, metrics: Mapping[str, Sequence[Sample]]) -> tuple[dict[
 
 def _monitored(folder: Path) -> Iterator[tuple[int, float]]:
     """Yield (step, seconds) of all ranks of one host; of repeated steps the newest."""
-    if not folder.is_dir():
+    if not folder.is_dir() or not has_numpy():
         return
     from toolkit.series import steps
 
@@ -205,28 +206,6 @@ def _parts(job: JobData, metrics: Mapping[str, Sequence[Sample]], gpus: int | No
     return (len(ranks), "process") if ranks else (max(1, len(job.hosts)), "host")
 
 
-def _told(monitor: Path) -> dict[str, Any]:
-    """Return monitor.json, {} if there is none."""
-    try:
-        told = msgspec.json.decode((monitor / "monitor.json").read_bytes())
-    except (OSError, msgspec.DecodeError):
-        return {}
-    return told if isinstance(told, dict) else {}
-
-
 def _gpus(monitor: Path) -> int:
-    machine = _told(monitor).get("machine")
-    gpus = machine.get("gpus") if isinstance(machine, dict) else None
-    return len(gpus) if isinstance(gpus, list) else 0
-
-
-def _findings(job: JobData) -> Iterator[Finding]:
-    """Yield what the monitor found while the job ran, then what its rules find in the files now."""
-    for host in job.hosts:
-        try:
-            yield from finding_file.read(host.monitor / finding_file.NAME)
-        except OSError:
-            pass  # The rules below find the same again.
-        if host.monitor.is_dir():
-            rules = configuration.read(_told(host.monitor).get("rules"), str(host.monitor / "monitor.json"))
-            yield from diagnosis.run(files.read(host.monitor, host.metrics), rules.configurations)
+    about = machine.read(monitor / "monitor.json")
+    return len(about.machine.gpus) if about is not None else 0

@@ -26,6 +26,13 @@ from toolkit.report.model import (
 
 MADE_BY = f"toolkit {__version__}"
 POINTS = 600
+# How a job ended that did not succeed, behind its name.
+ENDS = {
+    "failed": "failed",
+    "stopped": "was stopped",
+    "running": "still runs",
+    "unfinished": "ended without a report",
+}
 EPOCHS_MISSING = (
     "The epochs of {jobs} have no latencies. Print them (epoch_time=1.25) or the epoch's number, and capture it as a "
     "metric (epoch_time, epoch): docs/compare.md."
@@ -40,7 +47,7 @@ def build(jobs: Sequence[Measured], *, now_s: float, price: float | None = None)
     """Return the page of *jobs*: the native one, then at least one other. *price*: of one host for an hour."""
     native, *others = jobs
     found = [savings(native, other) for other in others]
-    tone, status = _verdict(found)
+    tone, status = _verdict(native, others, found)
     makers = (
         ("outcome", "Outcome", _outcome(native, others, price)),
         ("side-by-side", "Side by side", [_overview(jobs, price), *_bars(jobs)]),
@@ -63,13 +70,17 @@ def build(jobs: Sequence[Measured], *, now_s: float, price: float | None = None)
     )
 
 
-def _verdict(found: Sequence[Savings]) -> tuple[Tone, str]:
-    """Return the tone and the first word, of the job that changes most in the long run."""
-    known = [each.actual for each in found if each.actual is not None]
+def _verdict(native: Measured, others: Sequence[Measured], found: Sequence[Savings]) -> tuple[Tone, str]:
+    """Return the tone and the first word, of the job that saves most. A job that did not end well saves nothing."""
+    known = [
+        each.actual
+        for other, each in zip(others, found, strict=True)
+        if each.actual is not None and other.job.status == native.job.status == "succeeded"
+    ]
     if not known:
         return "plain", "compared"
     best = max(known)
-    return ("good", "cheaper") if best > 0 else ("warn", "no cheaper")
+    return ("good", "cheaper") if round(best, 1) > 0 else ("warn", "no cheaper")
 
 
 def _summary(native: Measured, others: Sequence[Measured], found: Sequence[Savings]) -> str:
@@ -79,8 +90,10 @@ def _summary(native: Measured, others: Sequence[Measured], found: Sequence[Savin
 def _sentence(native: Measured, other: Measured, found: Savings) -> str:
     if found.actual is None:
         return f"{other.label}: its billable seconds or those of {native.label} are not known."
-    less = "less" if found.actual >= 0 else "more"
-    parts = [f"{other.label} was billed {abs(found.actual):.1f} % {less} than {native.label}"]
+    parts = [f"{other.label} was billed {_apart(found.actual, native.label)}"]
+    for job in (native, other):
+        if job.job.status in ENDS:
+            parts.append(f"but {job.label} {ENDS[job.job.status]}")
     if found.potential is not None:
         noise = found.potential_interval is not None and found.potential_interval.within_noise
         what = "its steady epochs take" if found.potential >= 0 else "but its steady epochs take"
@@ -90,21 +103,24 @@ def _sentence(native: Measured, other: Measured, found: Savings) -> str:
     return "; ".join(parts) + "."
 
 
+def _apart(savings: float, native: str) -> str:
+    """Return "5.0 % less than NATIVE" of *savings* in percent, "as much as NATIVE" where they round to nothing."""
+    if not round(abs(savings), 1):
+        return f"as much as {native}"
+    return f"{abs(savings):.1f} % {'less' if savings > 0 else 'more'} than {native}"
+
+
 def _outcome(native: Measured, others: Sequence[Measured], price: float | None) -> list[Block]:
-    blocks: list[Block] = [Words(name="Native", text=f"{native.label} ({native.job.folder})")]
+    blocks: list[Block] = [Words(name="Native", text=_named(native))]
     for other in others:
-        blocks.append(Words(name="Optimised", text=f"{other.label} ({other.job.folder})"))
+        blocks.append(Words(name="Optimised", text=_named(other)))
         if price is not None and native.billable_s is not None and other.billable_s is not None:
             saved = (native.billable_s - other.billable_s) / 3600 * price
             blocks.append(Words(name="In money", text=f"{saved:.4f} saved, at {price:g} for a host and hour."))
     for job in (native, *others):
         if job.job.status != "succeeded":
-            advice = "Compare jobs that ran to their end."
-            blocks.append(
-                Words(
-                    text=f"{job.label} is {job.job.status}: its times are no whole job's.", tone="warn", advice=advice
-                )
-            )
+            text = f"{job.label} {ENDS[job.job.status]}: its times are not those of a whole job."
+            blocks.append(Words(text=text, tone="warn", advice="Compare jobs that ran to their end."))
         blocks += [Words(text=note, tone="warn") for note in job.job.notes]
         if job.epochs is not None and job.epochs.resolution_s:
             text = f"The epoch latencies of {job.label} are whole seconds: {job.epochs.source} print no finer ones."
@@ -113,6 +129,12 @@ def _outcome(native: Measured, others: Sequence[Measured], price: float | None) 
         text = "The jobs ran different numbers of epochs: compare them by epoch (below), not by their bills."
         blocks.append(Words(text=text, tone="warn"))
     return blocks
+
+
+def _named(job: Measured) -> str:
+    """Return the label of *job*, its name where that is another, and its folder: the legend of the page."""
+    name = "" if job.job.name == job.label else f"{job.job.name}, "
+    return f"{job.label} ({name}{job.job.folder})"
 
 
 def _overview(jobs: Sequence[Measured], price: float | None) -> Table:
@@ -222,10 +244,9 @@ def _alike(native: Measured, other: Measured) -> Words:
     mean = sum(apart) / len(apart)
     found = formulas.paired_interval(apart)
     what = f"{native.loss.kind} {late[0]:g} to {late[-1]:g}"
-    text = (
-        f"over {what} its loss is {abs(mean):.3g} {'above' if mean > 0 else 'below'} that of {native.label} in the mean"
-    )
-    if found is not None:
+    side = f"{abs(mean):.3g} {'above' if mean > 0 else 'below'}" if mean else "equal to"
+    text = f"over {what} its loss is {side} that of {native.label} in the mean"
+    if found is not None and mean:
         text += f" (95 % interval {found.low:.3g} to {found.high:.3g})"
         text += ": within run-to-run noise" if found.within_noise else ""
     text += f"; at the last one that both have, {late[-1]:g}: {one[late[-1]]:.6g} and {two[late[-1]]:.6g}."

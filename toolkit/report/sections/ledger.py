@@ -151,10 +151,9 @@ class _Rank:
 
 def _saved(facts: Facts, ranks: Sequence[_Rank]) -> tuple[float, ...]:
     """Return the times at which a checkpoint was complete, of any rank: it serves all."""
-    np = numpy()
     found = list(facts.saved)
     for rank in ranks:
-        which = np.flatnonzero(rank.checkpoint_s > 0)
+        which = numpy().flatnonzero(rank.checkpoint_s > 0)
         # Scripts save after the optimizer's step, which is where the next step begins.
         found += (rank.begin_s[which] + rank.checkpoint_s[which]).tolist()
     return tuple(sorted(found))
@@ -171,9 +170,9 @@ def _once(rank: _Rank) -> "tuple[Any, Any]":
 
 def _waits(ranks: Sequence[_Rank]) -> None:
     """Set how long each of *ranks* waited for others in each step that all of them have."""
-    np = numpy()
     if len(ranks) < 2:
         return
+    np = numpy()
     sorted_keys, orders = zip(*(_once(rank) for rank in ranks), strict=True)
     common = sorted_keys[0]
     for keys in sorted_keys[1:]:

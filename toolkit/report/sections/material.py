@@ -1,7 +1,6 @@
 """What the sections are made of: the job, and its files, each opened once and only if a section asks for it."""
 
 from functools import cached_property
-from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from toolkit.jobs.data import HostData, JobData
@@ -10,6 +9,7 @@ from toolkit.jobs.records import samples
 from toolkit.metrics.sample import Sample
 from toolkit.report.sections import diagnosed, traced
 from toolkit.report.sections.traced import Traced
+from toolkit.series.arrays import has_numpy
 from toolkit.series.finding import Finding
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ class Material:
 
     @cached_property
     def _has_numpy(self) -> bool:
-        return find_spec("numpy") is not None
+        return has_numpy()
 
     @cached_property
     def traced(self) -> Traced:

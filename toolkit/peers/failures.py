@@ -70,8 +70,8 @@ class FailureReports:
             self._said = report
 
     def note_early(self, early: EarlyExit | None) -> None:
-        found = [each for each in (self.early, early) if each is not None]
-        self.early = min(found, key=lambda each: each.at_ns, default=None)
+        if early is not None and (self.early is None or early.at_ns < self.early.at_ns):
+            self.early = early
 
     def has_stacks_of(self, host: str) -> bool:
         return host in self._stuck

@@ -58,14 +58,14 @@ class Seal:
 
     def __init__(self, key: bytes, leader_nonce: bytes, follower_nonce: bytes, mine: Direction) -> None:
         self._key = hmac.digest(key, leader_nonce + follower_nonce, "sha256")
-        self._mine: Direction = mine
         self._theirs: Direction = "down" if mine == "up" else "up"
+        self._seals, self._opens = mine.encode(), self._theirs.encode()
         self._sent = 0
         self._opened = 0
 
     def seal(self, message: bytes) -> bytes:
         """Return the frame for an encoded *message*."""
-        mac = self._mac(self._mine, self._sent, message)
+        mac = self._mac(self._seals, self._sent, message)
         self._sent += 1
         return (len(message) + MAC_BYTES).to_bytes(HEAD_BYTES, "big") + mac + message
 
@@ -76,13 +76,13 @@ class Seal:
             RefusedError: the other end did not seal it, it is not the next frame, or it is no message.
         """
         mac, message = frame[:MAC_BYTES], frame[MAC_BYTES:]
-        if not hmac.compare_digest(mac, self._mac(self._theirs, self._opened, message)):
+        if not hmac.compare_digest(mac, self._mac(self._opens, self._opened, message)):
             raise RefusedError("a message that is not sealed with this job's key, or was seen before")
         self._opened += 1
         return decode(message, self._theirs)
 
-    def _mac(self, direction: Direction, counter: int, message: bytes) -> bytes:
-        return hmac.digest(self._key, b"%s %d " % (direction.encode(), counter) + message, "sha256")
+    def _mac(self, direction: bytes, counter: int, message: bytes) -> bytes:
+        return hmac.digest(self._key, b"%s %d " % (direction, counter) + message, "sha256")
 
 
 def encode(message: Message) -> bytes:

@@ -194,6 +194,9 @@ class Leader:
         if isinstance(message, Ready):
             self.barrier.is_ready(host)
             return self._start(now_s)
+        if isinstance(message, HostEnded):
+            self._came = self._came.and_those(message.steps)
+            return self._on_ended(host, message.report, now_s)
         if isinstance(message, Waits):
             self.barrier.waits(host, message.needs)
             return []
@@ -222,9 +225,6 @@ class Leader:
             return self._rest()
         if isinstance(message, StepTimes):
             return [HostStepTimes(host=host, times=message.times)]
-        if isinstance(message, HostEnded):
-            self._came = self._came.and_those(message.steps)
-            return self._on_ended(host, message.report, now_s)
         return []
 
     def tick(self, now_s: float, now_ns: int) -> list[Action]:
@@ -256,7 +256,10 @@ class Leader:
     def awaited(self) -> tuple[str, ...]:
         """The hosts that have never joined and should still learn that the job has failed."""
         worth = self.verdict is not None and self.verdict.failed and self._stop is None and not self._timed_out
-        return tuple(host for host in self._followers if host in self.members.without_key) if worth else ()
+        if not worth:
+            return ()
+        without_key = self.members.without_key
+        return tuple(host for host in self._followers if host in without_key)
 
     # --- internal
 
@@ -390,11 +393,10 @@ class Leader:
         return [LogLine(text=reminder)] if reminder else []
 
     def _look_after(self, host: str, now_s: float, now_ns: int) -> list[Action]:
-        left_s = self.members.left_s(host)
         lost = self.members.lost(host, now_s, now_ns)
         if lost is None:
             return []
-        how, at_ns = lost
+        how, at_ns, left_s = lost
         self._unended.discard(host)
         self._untold.discard(host)
         left_first = left_s is not None and self._stopped_s is not None and left_s < self._stopped_s

@@ -21,7 +21,7 @@ from toolkit.peers.frames import (
 )
 from toolkit.peers.leader import Leader
 from toolkit.peers.link import PROVE_WITHIN_S, READ, Connection, Link, far_end, peer, prepare
-from toolkit.peers.messages import Bye, EndReport, Hello, Message, Notice, Reports
+from toolkit.peers.messages import NAMES_HOST, Bye, EndReport, Hello, Message, Notice, Reports
 from toolkit.peers.protocol import Action, HostStepTimes, LogLine, Send, Timeouts
 from toolkit.peers.space import Survey, own_space
 
@@ -134,16 +134,17 @@ class LeaderLink(Link):
             self._prove(connection, frame)
         elif connection.host is not None:
             message = connection.seal.open(frame)
-            if not self._names_hosts_of_the_job(message):
+            if type(message) in NAMES_HOST and not self._is_of_the_job(message):
                 raise RefusedError("a host that is not of this job")
             self._do(self.protocol.heard(connection.host, message, time.monotonic(), time.monotonic_ns()))
             if isinstance(message, Bye):
                 self.lose(connection)
 
-    def _names_hosts_of_the_job(self, message: Message) -> bool:
+    def _is_of_the_job(self, message: Message) -> bool:
+        """True if *message* names no host, or one of the job."""
         if isinstance(message, Reports):
             # A report about the leader's own host: a follower has declared it gone.
-            return message.report is None or message.report.host in self._hosts | {self.me}
+            return message.report is None or message.report.host in self._hosts or message.report.host == self.me
         return not isinstance(message, Stop) or message.host in self._hosts
 
     def lose(self, connection: Connection) -> None:
@@ -181,14 +182,16 @@ class LeaderLink(Link):
             sock.setblocking(False)
             prepare(sock)
             connection = Connection(sock, time.monotonic())
-            self._note_knock(peer(sock))
+            self._note_knock(sock)
             self._open[sock.fileno()] = self._unproved[sock.fileno()] = connection
             if not self._write(connection, NONCE_BYTES.to_bytes(HEAD_BYTES, "big") + connection.nonce):
                 self.lose(connection)
 
-    def _note_knock(self, address: str) -> None:
-        """Note a connection from *address*: a host that lost its connection there may be trying to reconnect."""
-        for host in self.protocol.members.away:
+    def _note_knock(self, sock: socket.socket) -> None:
+        """Note the address of a new connection: a host that lost its connection there may be trying to reconnect."""
+        away = self.protocol.members.away
+        address = peer(sock) if away else ""
+        for host in away:
             if self._address_of.get(host) == address:
                 self.protocol.members.knocked(host, time.monotonic())
 
@@ -218,9 +221,10 @@ class LeaderLink(Link):
             for message in self.protocol.turn_away(hello.host, time.monotonic_ns()):
                 self._write(connection, seal.seal(encode(message)))
             raise RefusedError("a second train of a host that has joined already")
-        self._address_of[hello.host] = peer(connection.sock)
+        other_end = far_end(connection.sock)
+        self._address_of[hello.host] = other_end.partition(" ")[0]
         self.protocol.barrier.placed(hello.host, hello.space)
-        self.protocol.members.came(hello.host, direct=hello.end in ("", far_end(connection.sock)))
+        self.protocol.members.came(hello.host, direct=hello.end in ("", other_end))
         before = self._of.get(hello.host)
         connection.seal, connection.host = seal, hello.host
         connection.frames.largest_bytes = LARGEST_BYTES

@@ -69,10 +69,6 @@ class Members:
         """The followers that have lost their connection and may reconnect."""
         return tuple(self._away_s)
 
-    def left_s(self, host: str) -> float | None:
-        """Return when *host*, which is away, lost its connection; None if it is not away."""
-        return self._away_s.get(host)
-
     def knocked(self, host: str, now_s: float) -> None:
         """Note a connection from the address of *host*, which is away: while these come, it may reconnect within the
         heartbeat timeout, even if each new connection is cut, too."""
@@ -86,8 +82,9 @@ class Members:
             return latest_s
         return min(max(left_s, self._knocked_s.get(host, 0.0)) + RECONNECT_S, latest_s)
 
-    def lost(self, host: str, now_s: float, now_ns: int) -> tuple[str, int] | None:
-        """Return how *host* was lost and when (ns) if its time is over, and count it as gone; else None."""
+    def lost(self, host: str, now_s: float, now_ns: int) -> tuple[str, int, float | None] | None:
+        """Return how *host* was lost, when (ns), and when its connection was lost (s; None: it is still there) if its
+        time is over, and count it as gone; else None."""
         left_s = self._away_s.get(host)
         if now_s < (self._heard_s[host] + self._heartbeat_timeout_s if left_s is None else self.back_by_s(host)):
             return None
@@ -95,10 +92,10 @@ class Members:
         silent_s = now_s - self._heard_s[host]
         at_ns = now_ns - int(silent_s * 1e9)
         if left_s is None:
-            return silent(silent_s), at_ns
+            return silent(silent_s), at_ns, None
         del self._away_s[host]
         self.here.discard(host)
-        return broken(), max(at_ns, now_ns - int((now_s - left_s) * 1e9) - BREAK_NS)
+        return broken(), max(at_ns, now_ns - int((now_s - left_s) * 1e9) - BREAK_NS), left_s
 
     def claimed(self, host: str, now_s: float) -> None:
         """Note that the machine with *host*'s address sent a proof made with another key."""

@@ -16,6 +16,7 @@ from toolkit.masking.text import mask
         (b"", ()),
         (b"  1%\r 50%\r100%\ndone\n", ("100%", "done")),
         (b"\x1b[31mred\x1b[0m\n\x1b]0;title\x07plain\x00\n", ("red", "plain\ufffd")),
+        ("\u202eturned\u2028\n\x9b31mC1\x85\n".encode(), ("\ufffdturned\ufffd", "\ufffd31mC1\ufffd")),
         (b"\xff\xfe\nlast\r\n", ("\ufffd\ufffd", "last")),
         (b"password=correcthorse9\n", ("password=******",)),
     ],
@@ -43,3 +44,10 @@ def test_a_very_long_line_is_cut_and_says_so(tmp_path: Path) -> None:
     log.write_bytes(b"x" * 5000 + b"\n")
 
     assert tail(log, 1, mask) == ("x" * 2000 + "... (3000 more characters)",)
+
+
+def test_a_line_of_megabytes_does_not_hide_the_lines_before_it(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_bytes(b"first\nsecond\n" + b"x" * 5_000_000 + b"\nlast\n")
+
+    assert tail(log, 3, mask) == ("second", "x" * 2000 + "... (4998000 more characters)", "last")

@@ -62,6 +62,7 @@ def test_a_vanished_host_is_the_cause(tmp_path: Path) -> None:
 
     assert lines[1] == "10.0 s after the start: Host algo-2 vanished: it was killed with everything that ran on it."
     assert "  algo-2  vanished        137  killed with everything on it" in lines
+    assert "Where: host algo-2" in lines
 
 
 def test_a_container_that_left_only_a_failure_file_has_its_message(tmp_path: Path) -> None:
@@ -80,7 +81,12 @@ def test_a_container_that_left_only_a_failure_file_has_its_message(tmp_path: Pat
 @pytest.mark.parametrize(
     ("secondary", "outcome", "said"),
     [
-        ("Stopped", STOPPED, "stopped by SIGTERM; script killed by SIGTERM (signal 15)."),
+        ("Stopped", STOPPED, "Stopped by SIGTERM; script killed by SIGTERM (signal 15)."),
+        (
+            "MaxRuntimeExceeded",
+            STOPPED,
+            "The job reached its time limit (MaxRuntimeInSeconds): stopped by SIGTERM; script killed by",
+        ),
         ("MaxRuntimeExceeded", DONE, "The platform stopped the job (MaxRuntimeExceeded)."),
     ],
 )
@@ -97,7 +103,9 @@ def test_a_stopped_job_says_what_stopped_it(tmp_path: Path, secondary: str, outc
         {"algo-1": outcome},
     )
 
-    assert text(tmp_path / "job")[:2] == ["digits: STOPPED", said]
+    lines = text(tmp_path / "job")
+
+    assert (lines[0], lines[1].startswith(said)) == ("digits: STOPPED", True)
 
 
 def test_a_job_that_succeeded_says_so_and_no_cause(tmp_path: Path) -> None:
@@ -166,3 +174,13 @@ def test_secrets_of_the_job_are_masked_in_every_section(tmp_path: Path) -> None:
 
     assert secret not in told
     assert told.count("******") >= 4
+
+
+def test_an_exceptions_text_does_not_steer_the_terminal(tmp_path: Path) -> None:
+    outcome = failed("algo-1")
+    cause = msgspec.structs.replace(outcome.cause, text="ValueError: \x1b[2J\x9bgone\x00")
+    output(tmp_path / "output", msgspec.structs.replace(outcome, cause=cause))
+
+    page = build(jobs.read(tmp_path), now_s=START_S + 100)
+
+    assert not set(TextWriter(width=100).page(page)) & set("\x1b\x9b\x00")

@@ -66,3 +66,13 @@ def test_a_line_of_a_log_keeps_its_spaces() -> None:
     log = Lines(id="l", title="l", lines=("    return  x",))
 
     assert "  |     return  x\n" in TextWriter(width=60).page(page(log, log))
+
+
+def test_one_long_name_does_not_take_a_table_apart() -> None:
+    columns = (Column(name="metric"), Column(name="values"), Column(name="last"))
+    table = Table(id="t", title="Values", columns=columns, rows=(("m" * 200, 5, 1.5), ("loss", 7, 0.25)))
+
+    lines = TextWriter(width=80).block(table)
+
+    assert lines[1].split() == ["metric", "values", "last"]
+    assert lines[2].split() == ["m" * 23 + "...", "5", "1.5"]

@@ -4,10 +4,14 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-TAIL_BYTES = 256 * 1024  # Of which the lines are taken: a line of a progress bar may be long.
+TAIL_BYTES = 256 * 1024  # Of which the lines are taken; fourfold, again and again, while long lines leave too few.
+MOST_BYTES = 16 * 1024 * 1024
+MASKED = 64 * 1024  # Characters of a line that are masked; only the first of them are shown.
 LONGEST = 2000  # Characters of a line that are shown.
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
-_CONTROLS = dict.fromkeys((*range(9), 11, 12, *range(14, 32), 127), "�")
+# C0 and C1 controls, line separators, and what turns the direction of the text that follows.
+_TURNS = (0x2028, 0x2029, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
+_CONTROLS = dict.fromkeys((*range(9), 11, 12, *range(14, 32), *range(127, 160), *_TURNS), "�")
 
 
 def tail(path: Path, lines: int, mask: Callable[[str], str]) -> tuple[str, ...]:
@@ -18,19 +22,34 @@ def tail(path: Path, lines: int, mask: Callable[[str], str]) -> tuple[str, ...]:
     Raises:
         OSError: the file cannot be read.
     """
+    if lines <= 0:
+        return ()
+    text, is_whole = _end(path, lines)
+    every = text.split("\n") if is_whole else text.split("\n")[1:] or [text]
+    if every and not every[-1]:
+        every.pop()
+    states = [line.rstrip("\r").rpartition("\r")[2] for line in every[-lines:]]
+    cut = [max(0, len(line) - MASKED) for line in states]
+    plain = _ESCAPES.sub("", mask("\n".join(line[:MASKED] for line in states))).split("\n") if states else []
+    more = cut if len(cut) == len(plain) else [0] * len(plain)
+    return tuple(_shown(line, left) for line, left in zip(plain, more, strict=True))
+
+
+def _end(path: Path, lines: int) -> tuple[str, bool]:
+    """Return the end of the file, with *lines* lines where MOST_BYTES have them, and whether it is all of it."""
+    reach = TAIL_BYTES
     with path.open("rb") as file:
         size = file.seek(0, 2)
-        file.seek(max(0, size - TAIL_BYTES))
-        content = file.read(TAIL_BYTES)
-    text = content.decode("utf-8", "replace")
-    if size > TAIL_BYTES:
-        text = text.partition("\n")[2] or text
-    plain = _ESCAPES.sub("", mask(text)).split("\n")
-    if plain and not plain[-1]:
-        plain.pop()
-    return tuple(_shown(line) for line in plain[-lines:]) if lines > 0 else ()
+        while True:
+            file.seek(max(0, size - reach))
+            content = file.read(reach)
+            if reach >= min(size, MOST_BYTES) or content.count(b"\n") > lines:
+                return content.decode("utf-8", "replace"), reach >= size
+            reach *= 4
 
 
-def _shown(line: str) -> str:
-    line = line.rstrip("\r").rpartition("\r")[2].translate(_CONTROLS)
-    return line if len(line) <= LONGEST else f"{line[:LONGEST]}... ({len(line) - LONGEST} more characters)"
+def _shown(line: str, left: int) -> str:
+    """Return *line* without control characters and cut; *left* characters of it were cut before."""
+    line = line.translate(_CONTROLS)
+    left += max(0, len(line) - LONGEST)
+    return f"{line[:LONGEST]}... ({left} more characters)" if left else line

@@ -32,6 +32,8 @@ SIZES = ("bytes", "KiB", "MiB", "GiB", "TiB")
 # Units whose values are shown with a unit that fits their size, and what follows that.
 SCALED = {"bytes": "", "bytes/s": "/s"}
 UNITS = {"percent": "%"}
+# An exception's text or a metric's name must not steer the terminal.
+CONTROLS = dict.fromkeys((*range(32), *range(127, 160)), "\ufffd")
 
 
 class TextWriter:
@@ -55,7 +57,7 @@ class TextWriter:
                 lines += self.block(block)
         made = datetime.fromtimestamp(page.made_at_s, timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
         lines += ["", *self._wrapped(f"Made by {page.made_by} at {made}. Times are UTC.")]
-        return "\n".join(line.rstrip() for line in lines) + "\n"
+        return "\n".join(line.rstrip().translate(CONTROLS) for line in lines) + "\n"
 
     def block(self, block: Block) -> list[str]:
         """Return the lines of one *block*."""
@@ -92,8 +94,10 @@ class TextWriter:
             all(isinstance(row[number], int | float | None) for row in table.rows)
             for number in range(len(table.columns))
         ]
+        last = len(heads) - 1
+        longest = max(self._width // 3, LABEL)  # One long name must not make the table too wide.
+        rows = [[*(_cut(cell, longest) for cell in row[:-1]), row[-1]] for row in rows]
         widths = [max(len(head), *(len(row[number]) for row in rows)) for number, head in enumerate(heads)]
-        last = len(widths) - 1
         room = self._width - 2 - sum(widths[:-1]) - 2 * last
         above = [heads]
         if room < min(widths[last], LEAST_ROOM):  # The units on a line of their own make it narrower.

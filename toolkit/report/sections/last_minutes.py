@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from toolkit.report.model import Axis, Block, Chart, Line, Lines, Mark, Words
 from toolkit.report.sections.lines import TIME, Window, chart, line
 from toolkit.report.sections.material import Material
-from toolkit.report.sections.outcome import cause_text, culprit
+from toolkit.report.sections.outcome import TONES, cause_text, culprit
 from toolkit.report.sections.system import numbers
 from toolkit.report.sections.words import duration, first_line, size, utc
 
@@ -28,7 +28,7 @@ def blocks(material: Material) -> list[Block]:
     if job.status in ("failed", "stopped", "unfinished"):
         who = culprit(job)
         cause = first_line(cause_text(job))
-        made.append(Words(name="What ended the job", text=f"{who}: {cause}" if who else cause, tone="bad"))
+        made.append(Words(name="What ended the job", text=f"{who}: {cause}" if who else cause, tone=TONES[job.status]))
     if window is not None:
         made.append(
             Words(name="Window", text=f"{utc(window[0])} to {utc(window[1])}, {duration(window[1] - window[0])}")

@@ -3,6 +3,7 @@
 from toolkit.jobs.data import HostData
 from toolkit.report.model import Block, Lines, Words
 from toolkit.report.sections.material import Material
+from toolkit.report.sections.words import many
 
 BLAMED, OTHERS = 200, 40  # Lines of the host of the cause, and of each other one.
 MOST_HOSTS = 16
@@ -18,13 +19,24 @@ def blocks(material: Material) -> list[Block]:
         most = BLAMED if number == 0 else OTHERS
         lines = material.log_of(host, most)
         if lines:
-            text = f"{host.name}: {'all' if len(lines) < most else 'the last'} {len(lines)} lines"
+            count = many(len(lines), "line")
+            text = f"{host.name}: {'all' if len(lines) < most else 'the last'} {count} of {_place(material, host)}"
             made.append(Lines(id=f"log-{host.name}", title=text, lines=lines))
     if not made:
         return [Words(text=_missing(hosts))]
-    if len(hosts) > MOST_HOSTS:
-        made.append(Words(text=f"The logs of {len(hosts) - MOST_HOSTS} more hosts are in {job.folder / 'logs'}."))
+    left = [_place(material, host) for host in hosts[MOST_HOSTS:] if host.logs]
+    if left:
+        made.append(Words(text=f"{many(len(left), 'more log')} not shown here: {left[0]} to {left[-1]}."))
     return made
+
+
+def _place(material: Material, host: HostData) -> str:
+    """Return where the log of *host* lies, from the job's folder on."""
+    path = material.log_file(host)
+    if path is None:
+        return ""
+    folder = material.job.folder
+    return str(path.relative_to(folder) if path.is_relative_to(folder) else path)
 
 
 def _missing(hosts: list[HostData]) -> str:

@@ -1,6 +1,7 @@
 """What the sections are made of: the job, and its files, each opened once and only if a section asks for it."""
 
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from toolkit.jobs.data import HostData, JobData
@@ -113,14 +114,18 @@ class Material:
         """The traces of the profiler."""
         return traced.read(self.job)
 
-    def log_of(self, host: HostData, lines: int) -> tuple[str, ...]:
-        """Return the last *lines* lines that *host* printed, masked; of rank files, those of the rank of the cause or
-        of the first."""
+    def log_file(self, host: HostData) -> Path | None:
+        """Return the file of what *host* printed; of rank files, that of the rank of the cause or of the first."""
         rank = self.job.outcome.cause.rank if self.job.outcome else None
-        named = [path for path in host.logs if rank is not None and path.stem.endswith(f"-rank-{rank}")]
-        for path in named or host.logs[:1]:
-            try:
-                return tail(path, lines, self.job.mask)
-            except OSError as error:
-                return (f"({path.name} cannot be read: {error.strerror})",)
-        return ()
+        named = (path for path in host.logs if rank is not None and path.stem.endswith(f"-rank-{rank}"))
+        return next(named, host.logs[0] if host.logs else None)
+
+    def log_of(self, host: HostData, lines: int) -> tuple[str, ...]:
+        """Return the last *lines* lines of that file, masked."""
+        path = self.log_file(host)
+        if path is None:
+            return ()
+        try:
+            return tail(path, lines, self.job.mask)
+        except OSError as error:
+            return (f"({path.name} cannot be read: {error.strerror})",)

@@ -16,6 +16,7 @@ TONES: dict[str, Tone] = {
     "vanished": "bad",
 }
 TRACEBACK_LINES = 30
+OVER_TIME = "MaxRuntimeExceeded"  # SecondaryStatus of DescribeTrainingJob.
 _MESSAGE = re.compile(r'ErrorMessage "(?P<text>.*?)"(?:\nExtraInfo "(?P<extra>.*?)")?(?:\nCommand |\n\n|\Z)', re.DOTALL)
 UNFINISHED = (
     "The job left no report and does not run any more: its container, its machine, or `toolkit run` itself was killed."
@@ -53,11 +54,13 @@ def summary(material: Material) -> str:
     if job.status == "running":
         return f"The job runs on {many(len(job.hosts), 'host')}{f', for {span} so far' if span else ''}."
     who, cause = culprit(job), first_line(cause_text(job)).rstrip(".")
-    if job.status == "stopped" and who and cause.startswith("stopped by"):
+    if job.status == "stopped" and who and "stopped by" in cause:
         who = ""
     at_s = material.failed_s
     when = f"{duration(at_s - job.start_s)} after the start" if at_s and job.start_s and at_s >= job.start_s else ""
     where = ", ".join(filter(None, (who, when)))
+    if job.status == "stopped" and not where:
+        return f"{cause[:1].upper()}{cause[1:]}."
     return f"{where[:1].upper()}{where[1:]}: {cause}." if where else f"{cause}."
 
 
@@ -68,7 +71,8 @@ def cause_text(job: JobData) -> str:
         return f"Host {job.failed_host} vanished: it was killed with everything that ran on it."
     outcome = job.outcome
     if outcome is not None and outcome.status != "succeeded" and (outcome.cause.text or outcome.text):
-        return _as_inside(job, job.mask(outcome.cause.text or outcome.text))
+        limit = "the job reached its time limit (MaxRuntimeInSeconds): " if job.stopped_by == OVER_TIME else ""
+        return _as_inside(job, job.mask(limit + (outcome.cause.text or outcome.text)))
     if job.reason:
         found = _MESSAGE.search(job.reason)
         return found["text"] if found else job.reason.partition(": ")[2] or job.reason
@@ -96,7 +100,8 @@ def culprit(job: JobData) -> str:
 def _as_inside(job: JobData, text: str) -> str:
     """Return *text* with /opt/ml for a simulated host's folder: shorter, and as the script's author knows it."""
     for host in job.hosts:
-        text = text.replace(str(host.output.parent), "/opt/ml")
+        for folder in dict.fromkeys((host.output.parent, host.output.parent.resolve())):  # It may lie behind a link.
+            text = text.replace(str(folder), "/opt/ml")
     return text
 
 
@@ -113,7 +118,9 @@ def _cause(job: JobData) -> Words:
 def _who(job: JobData) -> list[Block]:
     outcome = job.outcome
     made: list[Block] = []
-    if outcome is None or outcome.status == "succeeded":
+    if any(each.name == job.failed_host and each.status == "vanished" for each in job.hosts):
+        made.append(Words(name="Where", text=f"host {job.failed_host}"))
+    elif outcome is None or outcome.status == "succeeded":
         found = _MESSAGE.search(job.reason)
         if found and found["extra"]:
             made.append(Words(name="Where", text=found["extra"]))

@@ -57,7 +57,7 @@ def blocks(material: Material) -> list[Block]:
                 for name in parts
             ),
             total=total_s,
-            note=f"{many(len(job.hosts), 'host')}, {duration(total_s / len(job.hosts))} each. {_note(material, facts)}",
+            note=f"{_hosts(len(job.hosts), total_s)} {_note(material, facts)}",
         )
     ]
     if material.price is not None:
@@ -116,6 +116,10 @@ def _unexplained(material: Material) -> str:
     if not material.steps:
         return "the whole less all other parts; without measured steps that is most of it"
     return "the whole less all other parts: what ranks did between and after their steps, and outside of them"
+
+
+def _hosts(count: int, total_s: float) -> str:
+    return f"{many(count, 'host')}, {duration(total_s / count)}{' each' if count > 1 else ''}."
 
 
 def _note(material: Material, facts: Facts) -> str:

@@ -10,9 +10,11 @@ import pytest
 
 from tests.jobs.folders import START_S, failed, report, sample, simulated
 from tests.report.test_kernels import put
+from tests.series.test_debugger import REAL
 from toolkit import jobs
 from toolkit.diagnosis.slow_rank import HEALTHY
 from toolkit.report.model import Block, Chart, HeatMap, Lines, Page, Shares, Table, Words
+from toolkit.report.sections.outcome import DEBUGGER_ALONE
 from toolkit.report.sections.page import build
 from toolkit.series import findings, samples, steps
 from toolkit.series.finding import Finding, Number
@@ -275,6 +277,24 @@ def test_a_job_without_a_monitor_says_how_to_have_one(tmp_path: Path) -> None:
     for section in ("last-minutes", "findings", "steps", "system"):
         assert any("TOOLKIT_MONITOR=1" in text for text in words(page, section)), section
     assert sum(part.value for part in block(page, "ledger").parts) == pytest.approx(25.0)
+
+
+@pytest.mark.parametrize("inner", ["profiler-output", "output/profiler", ""])
+def test_a_copy_of_the_debuggers_files_alone_is_a_job_with_a_host_for_each_node(tmp_path: Path, inner: str) -> None:
+    folder = tmp_path / "job" / inner / "system/incremental/2024120805"
+    folder.mkdir(parents=True)
+    nodes = ("algo-1",) if inner == "output/profiler" else ("algo-1", "algo-2")
+    for node in nodes:
+        (folder / f"1733636880.{node}.json").write_text(REAL.replace("algo-1", node))
+
+    page = build(jobs.read(tmp_path / "job"), now_s=1733640000.0)
+
+    assert page.status == "unfinished"
+    assert page.summary == DEBUGGER_ALONE
+    heats = [each for each in sections(page)["system"] if isinstance(each, HeatMap)]
+    assert [heat.rows for heat in heats] == [("core 0", "core 1")] * len(nodes)
+    assert "started 2024-12-08 05:48:39 UTC, ended 2024-12-08 05:48:40 UTC" in words(page, "outcome")[1]
+    assert not any("TOOLKIT_MONITOR=1" in text for text in words(page, "system"))
 
 
 @pytest.mark.parametrize("cut", ["samples", "steps", "findings"])

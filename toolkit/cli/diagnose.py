@@ -60,7 +60,9 @@ def run(arguments: argparse.Namespace, log: Log) -> int:
     asked = configuration.read(raw, source)
     for note in asked.notes:
         log.warning(note)
-    hosts = [files.read(host.monitor, host.metrics, ended=job.status != "running") for host in job.hosts]
+    hosts = [
+        files.read(host.monitor, host.metrics, host=host.name, ended=job.status != "running") for host in job.hosts
+    ]
     findings = whole.diagnose(hosts, asked.configurations)
     print("\n".join(_shown(job, hosts, findings)))
     if arguments.rule_output is not None:

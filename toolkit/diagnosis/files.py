@@ -26,11 +26,14 @@ def read(
     monitor: Path,
     metrics: Path | None = None,
     *,
+    host: str = "",
     start_s: float | None = None,
     end_s: float | None = None,
     ended: bool = True,
 ) -> Evidence:
     """Return the evidence of one host, whose folder output/monitor is *monitor*. What is missing is left out.
+
+    *host*: its name, where the Debugger's files of several lie in one folder.
 
     *start_s*, *end_s*: when the ranks began and ended, in seconds since the epoch; None: as the files say.
 
@@ -38,7 +41,7 @@ def read(
         UserError: numpy is not installed.
     """
     told = _told(monitor / "monitor.json")
-    kept = measured.of_host(monitor)
+    kept = measured.of_host(monitor, host)
     table = steps.read(monitor / "steps")
     readings = _readings(metrics)
     span = kept.span()
@@ -53,7 +56,7 @@ def read(
 
     names = [column.name for column in kept.columns]
     return Evidence(
-        host=str(told.get("host") or ""),
+        host=str(told.get("host") or host),
         start_s=float(first_s),
         end_s=float(last_s),
         ended=ended,

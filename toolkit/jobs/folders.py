@@ -6,10 +6,14 @@ from pathlib import Path
 from toolkit.errors import UserError
 from toolkit.job.report import REPORT
 from toolkit.records import Record
+from toolkit.series import debugger_names
 
 # What `train`, the monitor and a profiler leave in an output folder.
 MARKS = ("outcome.json", "success", "failure", "metrics.jsonl", "monitor", "profiler")
-EXPECTED = "expected a job folder of `toolkit run`, an /opt/ml or /opt/ml/output folder, or one with several hosts"
+EXPECTED = (
+    "expected a job folder of `toolkit run`, an /opt/ml or /opt/ml/output folder, one with several hosts, or SageMaker "
+    "Debugger's profiler-output"
+)
 
 
 class Place(Record, frozen=True, kw_only=True):
@@ -37,6 +41,9 @@ def places(folder: Path) -> tuple[Place, ...]:
         Place(output=output, name=each.name)
         for each in sorted(folder.iterdir(), key=lambda each: in_order(each.name))
         if each.is_dir() and (output := output_in(each)) is not None
+    )
+    several = several or tuple(
+        Place(output=folder, name=node) for node in sorted(debugger_names.files_of(folder), key=in_order)
     )
     if not several:
         hint = "Name the folder that --job-dir named, or the container's /opt/ml."

@@ -19,6 +19,7 @@ from toolkit.jobs.times import last_written_s, span
 from toolkit.log import Log
 from toolkit.metrics.file import read as read_samples
 from toolkit.records import decode
+from toolkit.series import debugger_names
 
 MARK = ".toolkit-job"  # `toolkit run` holds a lock on it while its job runs.
 QUIET_S = 90.0  # A job without an outcome that has not written for so long no longer runs.
@@ -169,7 +170,8 @@ def _own_name(output: Path) -> str:
     try:
         return next((sample.host for sample in read_samples(output / "metrics.jsonl")), "")
     except OSError:
-        return ""
+        nodes = debugger_names.files_of(output)
+        return next(iter(nodes)) if len(nodes) == 1 else ""
 
 
 def _names(hosts: Sequence[HostData]) -> set[str]:

@@ -7,6 +7,7 @@ import msgspec
 
 from toolkit.jobs.data import HostData
 from toolkit.metrics.file import decoded
+from toolkit.series.debugger_names import files_of
 
 TAIL_BYTES = 65_536
 
@@ -48,3 +49,18 @@ def _times(host: HostData) -> Iterator[float]:
     newest = last_written_s(host.output)
     if newest and host.outcome is None and host.monitor.is_dir():
         yield newest
+    if not host.monitor.is_dir():
+        yield from _debugger_times(host)
+
+
+def _debugger_times(host: HostData) -> Iterator[float]:
+    """Yield the times of the first and the last whole line in SageMaker Debugger's files of *host*."""
+    paths = files_of(host.output).get(host.name, ())
+    for path, at in ((paths[0], 0), (paths[-1], -1)) if paths else ():
+        try:
+            line = path.read_bytes().rpartition(b"\n")[0].split(b"\n")[at]
+            told = msgspec.json.decode(line)
+        except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+            continue  # The other end is still known.
+        if isinstance(told, dict) and isinstance(told.get("Timestamp"), int | float):
+            yield float(told["Timestamp"])

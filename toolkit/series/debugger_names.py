@@ -6,6 +6,7 @@ in a public notebook, both seen in November 2026. smdebug 1.0.34 reads what is w
 """
 
 import re
+from pathlib import Path
 from typing import NamedTuple
 
 
@@ -51,3 +52,16 @@ def column_of(metric: Metric) -> tuple[str, str]:
     if known is not None:
         return known[0].replace("N", found[2]) if found else known[0], known[1]
     return f"{metric.kind.replace('/', '')}/{metric.dimension.replace('/', '') or 'all'}/{metric.name}", ""
+
+
+def files_of(output: Path) -> dict[str, tuple[Path, ...]]:
+    """Return the files of each node, by time, that lie in a job's *output*, in a copy of its folder in S3 (there
+    "profiler-output"), or in "profiler-output" itself."""
+    found: dict[str, list[Path]] = {}
+    for folder in (output / "profiler", output / "profiler-output", output):
+        for path in sorted((folder / "system" / "incremental").glob("*/*.json"), key=lambda path: path.name):
+            if named := re.fullmatch(r"\d+\.(.+)\.json", path.name):
+                found.setdefault(named[1], []).append(path)
+        if found:
+            break
+    return {node: tuple(found[node]) for node in found}

@@ -12,6 +12,7 @@ from toolkit.diagnosis.rule import Configuration
 from toolkit.errors import ContractError
 from toolkit.jobs.data import HostData, JobData
 from toolkit.series import findings
+from toolkit.series.debugger_names import files_of
 from toolkit.series.finding import Finding
 
 
@@ -22,7 +23,7 @@ def live(job: JobData) -> tuple[Finding, ...]:
 
 def after_the_fact(job: JobData) -> tuple[Finding, ...]:
     """Return what the rules find in the files of *job*, and what the monitors found besides, by time. Needs numpy."""
-    measured = [host for host in job.hosts if host.monitor.is_dir() or host.metrics.is_file()]
+    measured = [host for host in job.hosts if host.monitor.is_dir() or host.metrics.is_file() or files_of(host.output)]
     if not measured:
         return ()
     rules = _rules(measured[0].monitor / "monitor.json")
@@ -38,7 +39,7 @@ def _live(host: HostData) -> tuple[Finding, ...]:
 
 def _evidence(host: HostData) -> Evidence:
     began = min((each.started_ns for each in host.outcome.exits if each.started_ns), default=0) if host.outcome else 0
-    evidence = files.read(host.monitor, host.metrics, start_s=began / 1e9 if began else None)
+    evidence = files.read(host.monitor, host.metrics, host=host.name, start_s=began / 1e9 if began else None)
     evidence.host = evidence.host or host.name
     return evidence
 

@@ -6,6 +6,7 @@ from toolkit.jobs.data import HostData, JobData
 from toolkit.report.model import Block, Column, Lines, Table, Tone, Words
 from toolkit.report.sections.material import Material
 from toolkit.report.sections.words import duration, first_line, many, utc
+from toolkit.series.debugger_names import files_of
 
 TONES: dict[str, Tone] = {
     "succeeded": "good",
@@ -21,6 +22,8 @@ _MESSAGE = re.compile(r'ErrorMessage "(?P<text>.*?)"(?:\nExtraInfo "(?P<extra>.*
 UNFINISHED = (
     "The job left no report and does not run any more: its container, its machine, or `toolkit run` itself was killed."
 )
+# A copy of profiler-output, as S3 has it.
+DEBUGGER_ALONE = "Only SageMaker Debugger's files of this job are here, so that how it ended is not known."
 
 
 def blocks(material: Material) -> list[Block]:
@@ -79,7 +82,7 @@ def cause_text(job: JobData) -> str:
     if job.status == "stopped":
         return f"The platform stopped the job ({job.stopped_by})." if job.stopped_by else "The job was stopped."
     if job.status == "unfinished":
-        return UNFINISHED
+        return DEBUGGER_ALONE if _debugger_alone(job) else UNFINISHED
     return next((job.mask(host.cause) for host in job.hosts if host.cause), "Nothing says why.")
 
 
@@ -105,9 +108,17 @@ def _as_inside(job: JobData, text: str) -> str:
     return text
 
 
+def _debugger_alone(job: JobData) -> bool:
+    return job.status == "unfinished" and all(
+        files_of(host.output) and not host.monitor.is_dir() and not host.metrics.is_file() for host in job.hosts
+    )
+
+
 def _cause(job: JobData) -> Words:
     advice = job.outcome.cause.advice if job.outcome else ""
-    if job.status == "unfinished" and not advice:
+    if _debugger_alone(job):
+        advice = "The platform's description of the job has its status and the reason of a failure."
+    elif job.status == "unfinished" and not advice:
         advice = (
             "Look for what killed it: the machine's kernel log (dmesg) for out of memory, the orchestrator's events "
             "for an eviction or a lost node."

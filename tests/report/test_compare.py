@@ -235,8 +235,11 @@ def test_steps_are_compared_with_the_same_steps_alone(tmp_path: Path) -> None:
         steps = [{"name": "step_time", "value": value, "step": step} for step, value in enumerate(seconds, 1)]
         job(tmp_path / name, rows=steps)
 
-    rows = {row[0]: row[1] for row in tables(page(tmp_path / "native", tmp_path / "faster"))["savings-faster"].rows}
+    made = page(tmp_path / "native", tmp_path / "faster")
+    rows = {row[0]: row[1] for row in tables(made)["savings-faster"].rows}
 
+    assert ("steps per second, the same steps (2 to 20)", 1.0, 1.25, "+25.0 %") in tables(made)["overview"].rows
+    assert "steps per second, over the same steps: 1 before, 1.25 after" in made.summary
     assert rows["savings per step"] == "20.0 %"
     assert rows["savings per step, 95 % interval"] == "20.0 to 20.0 %"
     # 2 s lost in the first step, 0.2 s won in each later one: after step 12 it is ahead.
@@ -269,13 +272,29 @@ def test_findings_are_cleared_still_there_or_new(tmp_path: Path) -> None:
         for rule in rules:
             findings.append(monitor / "findings.jsonl", Finding(rule=rule, text=f"{rule}!", start_s=0, end_s=1))
 
-    rows = tables(page(tmp_path / "native", tmp_path / "fixed"))["findings-table"].rows
+    made = page(tmp_path / "native", tmp_path / "fixed")
+    rows = tables(made)["findings-table"].rows
 
+    assert made.summary.endswith("Cleared: CPUBottleneck.")
     assert [row[1:3] for row in rows] == [
         ("BatchSize", "still there"),
         ("CPUBottleneck", "cleared"),
         ("IOBottleneck", "new"),
     ]
+
+
+def test_a_finding_is_not_called_cleared_where_nobody_looked(tmp_path: Path) -> None:
+    native, other = job(tmp_path / "native"), job(tmp_path / "other")
+    monitor = native / "hosts/algo-1/opt/ml/output/monitor"
+    monitor.mkdir()
+    (monitor / "monitor.json").write_text("{}")
+    findings.append(monitor / "findings.jsonl", Finding(rule="BatchSize", text="small", start_s=0, end_s=1))
+
+    made = page(native, other)
+
+    assert "Cleared" not in made.summary
+    assert [row[1:3] for row in tables(made)["findings-table"].rows] == [("BatchSize", "not known")]
+    assert "other has no findings file" in words(made)
 
 
 def test_what_cannot_be_compared_is_said(tmp_path: Path) -> None:
@@ -365,6 +384,11 @@ def test_the_top_kernels_stand_side_by_side_and_a_missing_trace_is_said(tmp_path
             for at, (kernel, duration) in enumerate([(longest, 75.0), ("aten::sum", 25.0)], 1)
         ]
         events[1]["ts"] = 100.0
+        if name == "faster":
+            events += [
+                {"ph": "X", "cat": "user_annotation", "name": each, "pid": 1, "tid": 2, "ts": at, "dur": 2000.0}
+                for at, each in ((1, "ProfilerStep#1"), (1, "gloo:broadcast"), (3000, "gloo:broadcast"))
+            ]
         document = json.dumps({"traceEvents": events}).encode()
         (framework / "steps-1-2/algo-1_rank-0.pt.trace.json.gz").write_bytes(gzip.compress(document))
 
@@ -373,4 +397,5 @@ def test_the_top_kernels_stand_side_by_side_and_a_missing_trace_is_said(tmp_path
     rows = tables(made)["top-kernels"].rows
     assert rows[0] == (1, "aten::mm", 75.0, "aten::add_", 75.0, "", None)
     assert rows[1][1:3] == ("aten::sum", 25.0)
+    assert tables(made)["collectives"].rows == (("gloo:broadcast", 0, None, 2.0, 4.0),)
     assert "untraced: no trace was taken" in words(made)

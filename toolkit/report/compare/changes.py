@@ -13,17 +13,14 @@ NO_MONITOR = "{job} has no findings file: its monitor was off (TOOLKIT_MONITOR=1
 def blocks(native: Measured, others: Sequence[Measured]) -> list[Block]:
     """Return the table of findings, by rule and subject."""
     jobs = (native, *others)
-    made: list[Block] = [
-        Words(text=NO_MONITOR.format(job=job.label))
-        for job in jobs
-        if not any((host.monitor / "monitor.json").is_file() for host in job.job.hosts)
-    ]
+    made: list[Block] = [Words(text=NO_MONITOR.format(job=job.label)) for job in jobs if not _monitored(job)]
     before = _by_key(native.findings)
     rows: list[tuple[str | float | int | None, ...]] = []
     for other in others:
         after = _by_key(other.findings)
         for key in sorted(before.keys() | after.keys()):
-            state = "still there" if key in before and key in after else "cleared" if key in before else "new"
+            gone = "cleared" if _monitored(other) else "not known"
+            state = "still there" if key in before and key in after else gone if key in before else "new"
             shown = after.get(key) or before[key]
             rows.append((other.label, " ".join(key).strip(), state, shown.text))
     if rows:
@@ -33,6 +30,19 @@ def blocks(native: Measured, others: Sequence[Measured]) -> list[Block]:
     elif not made:
         made.append(Words(text="Neither job has a finding.", tone="good"))
     return made
+
+
+def cleared(native: Measured, other: Measured) -> list[str]:
+    """Return the rules whose findings only *native* has, sorted; none where *other* had no monitor, or did not
+    succeed."""
+    if not _monitored(other) or other.job.status != "succeeded":
+        return []
+    after = _by_key(other.findings)
+    return sorted({rule for rule, subject in _by_key(native.findings) if (rule, subject) not in after})
+
+
+def _monitored(job: Measured) -> bool:
+    return any((host.monitor / "monitor.json").is_file() for host in job.job.hosts)
 
 
 def _by_key(findings: Iterable[Finding]) -> dict[Key, Finding]:

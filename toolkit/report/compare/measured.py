@@ -73,8 +73,8 @@ def measure(job: JobData, label: str, *, now_s: float, epochs: float | None, gpu
     metrics = _of_first_rank(samples(job.folder))
     ended_s = now_s if job.status == "running" else job.end_s
     found = from_metrics(metrics, job.start_s) or _from_logs(job)
-    step_s, step_source = _steps(job, metrics)
-    parts, part = _parts(job, metrics, gpus)
+    step_s, step_source, ranks = _steps(job, metrics)
+    parts, part = _parts(job, metrics, gpus, ranks)
     return Measured(
         label=label,
         job=job,
@@ -167,24 +167,27 @@ def _throughput(metrics: Mapping[str, Sequence[Sample]]) -> Curve | None:
     return None
 
 
-def _steps(job: JobData, metrics: Mapping[str, Sequence[Sample]]) -> tuple[dict[int, float], str]:
-    """Return the seconds of each step and where they come from: the monitor, or a metric of the script."""
+def _steps(job: JobData, metrics: Mapping[str, Sequence[Sample]]) -> tuple[dict[int, float], str, set[int]]:
+    """Return the seconds of each step, where they come from (the monitor, or a metric of the script), and the ranks
+    whose steps the monitor saw."""
     found: dict[int, float] = {}
+    ranks: set[int] = set()
     for host in job.hosts:
-        for step, seconds in _monitored(host.monitor / "steps"):
+        for rank, step, seconds in _monitored(host.monitor / "steps"):
             found[step] = max(seconds, found.get(step, 0.0))
+            ranks.add(rank)
     if found:
-        return found, "the monitor (output/monitor/steps), the slowest rank of each step"
+        return found, "the monitor (output/monitor/steps), the slowest rank of each step", ranks
     for pattern, unit_s in ((STEP_SECONDS, 1.0), (STEP_MILLISECONDS, 1e-3)):
         for name, values in metrics.items():
             if pattern.fullmatch(name):
                 told = {each.step: each.value * unit_s for each in values if each.step is not None}
-                return {step: value for step, value in told.items() if math.isfinite(value)}, f"metric {name}"
-    return {}, ""
+                return {step: value for step, value in told.items() if math.isfinite(value)}, f"metric {name}", ranks
+    return {}, "", ranks
 
 
-def _monitored(folder: Path) -> Iterator[tuple[int, float]]:
-    """Yield (step, seconds) of all ranks of one host; of repeated steps the newest."""
+def _monitored(folder: Path) -> Iterator[tuple[int, int, float]]:
+    """Yield (rank, step, seconds) of all ranks of one host; of repeated steps the newest."""
     if not folder.is_dir() or not has_numpy():
         return
     from toolkit.series import steps
@@ -193,17 +196,22 @@ def _monitored(folder: Path) -> Iterator[tuple[int, float]]:
     for rank in table.ranks:
         own = table.of(rank)
         newest = dict(zip(own.step.tolist(), own.step_s.tolist(), strict=True))
-        yield from ((int(step), seconds) for step, seconds in newest.items() if seconds == seconds)
+        yield from ((int(rank), int(step), seconds) for step, seconds in newest.items() if seconds == seconds)
 
 
-def _parts(job: JobData, metrics: Mapping[str, Sequence[Sample]], gpus: int | None) -> tuple[int, str]:
+def _parts(
+    job: JobData, metrics: Mapping[str, Sequence[Sample]], gpus: int | None, stepping: set[int]
+) -> tuple[int, str]:
+    """Return by how many GPUs, processes or hosts the job's time is divided. *stepping*: ranks of which steps are
+    known; often rank 0 alone prints metrics."""
     if gpus is not None:
         return gpus, "GPU"
     seen = sum(_gpus(host.monitor) for host in job.hosts)
     if seen:
         return seen, "GPU"
     ranks = {(each.host, each.rank) for each in samples(job.folder) if each.rank is not None} if metrics else set()
-    return (len(ranks), "process") if ranks else (max(1, len(job.hosts)), "host")
+    processes = max(len(ranks), len(stepping))
+    return (processes, "process") if processes else (max(1, len(job.hosts)), "host")
 
 
 def _gpus(monitor: Path) -> int:

@@ -7,7 +7,7 @@ from itertools import accumulate, pairwise
 from toolkit import __version__
 from toolkit.report.compare import changes, formulas, kernels
 from toolkit.report.compare.measured import Measured
-from toolkit.report.compare.savings import Savings, even_text, same_steps, savings, seconds, table
+from toolkit.report.compare.savings import Savings, even_text, same_steps, savings, seconds, steps_per_s, table
 from toolkit.report.model import (
     Axis,
     AxisKind,
@@ -94,13 +94,17 @@ def _sentence(native: Measured, other: Measured, found: Savings) -> str:
     for job in (native, other):
         if job.job.status in ENDS:
             parts.append(f"but {job.label} {ENDS[job.job.status]}")
+    before, after = steps_per_s((native, other))[0]
+    if before is not None and after is not None:
+        parts.append(f"steps per second, over the same steps: {before:.3g} before, {after:.3g} after")
     if found.potential is not None:
         noise = found.potential_interval is not None and found.potential_interval.within_noise
         what = "its steady epochs take" if found.potential >= 0 else "but its steady epochs take"
         amount = f"{abs(found.potential):.1f} % {'less' if found.potential >= 0 else 'more'}"
         parts.append(f"{what} {amount} time" + (", which is within run-to-run noise" if noise else ""))
         parts.append(f"break-even epoch: {even_text(found.break_even)}")
-    return "; ".join(parts) + "."
+    cleared = changes.cleared(native, other)
+    return "; ".join(parts) + "." + (f" Cleared: {', '.join(cleared)}." if cleared else "")
 
 
 def _apart(savings: float, native: str) -> str:
@@ -158,6 +162,9 @@ def _overview(jobs: Sequence[Measured], price: float | None) -> Table:
     names = {job.throughput.name for job in jobs if job.throughput is not None}
     if len(names) == 1:
         row(f"throughput, {names.pop()} (mean after the first value)", [job.steady_throughput for job in jobs])
+    rates, shared = steps_per_s(jobs)
+    if shared:
+        row(f"steps per second, the same steps ({shared[0]:,} to {shared[-1]:,})", rates)
     row("seconds of the training alone, train_runtime", [job.runtime_s for job in jobs])
     row("epochs", [job.epoch_count for job in jobs])
     row("first epoch, s", [job.epochs.latencies_s[0] if job.epochs else None for job in jobs])

@@ -1,5 +1,7 @@
 """Pure: the savings of one job against the native one, as rows that show how each number was made."""
 
+from collections.abc import Sequence
+
 from toolkit.records import Record
 from toolkit.report.compare import formulas
 from toolkit.report.compare.formulas import BreakEven, Interval
@@ -58,6 +60,17 @@ def savings(native: Measured, other: Measured) -> Savings:
 def same_steps(native: Measured, other: Measured) -> list[int]:
     """Return the steps that both jobs have, ascending."""
     return sorted(native.step_s.keys() & other.step_s.keys())
+
+
+def steps_per_s(jobs: Sequence[Measured]) -> tuple[list[float | None], list[int]]:
+    """Return the steps per second of each of *jobs*, over the steps that all of them have, and these steps.
+
+    The first of them is left out: it may compile. A job without steps has None, and the others' are compared.
+    """
+    known = [job.step_s.keys() for job in jobs if job.step_s]
+    shared = sorted(set(known[0]).intersection(*known[1:]))[1:] if known else []
+    seconds = [sum(job.step_s[step] for step in shared) if job.step_s else 0.0 for job in jobs]
+    return [len(shared) / each if each > 0 else None for each in seconds], shared
 
 
 def table(native: Measured, other: Measured, found: Savings) -> Table:

@@ -182,9 +182,9 @@ def test_a_finding_has_its_numbers_its_window_what_would_refute_it_and_the_chang
     assert isinstance(found[0], Words) and found[0].name == "CPUBottleneck (cpu, host algo-1)"
     assert "for 1 min 00 s (10.0 s after the start); found while the job ran" in found[0].text
     assert found[0].advice == "Raise num_workers to 4."
-    assert isinstance(found[1], Table)
-    assert found[1].rows == (("share", 12.0, "percent", 10.0, "samples with both / all samples"),)
-    assert isinstance(found[2], Words) and found[2].text == "GPUs above 70 % while cores are busy."
+    assert isinstance(found[1], Words) and found[1].text == "GPUs above 70 % while cores are busy."
+    assert isinstance(found[2], Table)
+    assert found[2].rows == (("share", 12.0, "percent", 10.0, "samples with both / all samples"),)
 
 
 def test_a_slow_rank_alone_on_its_host_says_why_it_has_no_evidence(page: Page) -> None:

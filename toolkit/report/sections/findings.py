@@ -16,14 +16,15 @@ def blocks(material: Material) -> list[Block]:
         return [Words(text=NONE if material.samples or material.steps else material.why_unmeasured)]
     made: list[Block] = []
     for number, finding in enumerate(findings, 1):
+        # Neighbouring words are one card: those of a finding stand together, its table ends it.
         made.append(_words(material, finding))
-        if finding.numbers:
-            made.append(_table(number, finding))
-        made += evidence.blocks(material, number, finding)
         if finding.refuted_by:
             made.append(Words(name="Refuted by", text=material.job.mask(finding.refuted_by)))
         if finding.note:
             made.append(Words(name="Note", text=material.job.mask(finding.note)))
+        if finding.numbers:
+            made.append(_table(number, finding))
+        made += evidence.blocks(material, number, finding)
     return made
 
 

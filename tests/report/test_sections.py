@@ -294,6 +294,8 @@ def test_a_copy_of_the_debuggers_files_alone_is_a_job_with_a_host_for_each_node(
     heats = [each for each in sections(page)["system"] if isinstance(each, HeatMap)]
     assert [heat.rows for heat in heats] == [("core 0", "core 1")] * len(nodes)
     assert "started 2024-12-08 05:48:39 UTC, ended 2024-12-08 05:48:40 UTC" in words(page, "outcome")[1]
+    memory = block(page, "algo-1-memory")
+    assert (memory.y.unit, max(memory.lines[0].mean)) == ("percent", pytest.approx(6.75))
     assert not any("TOOLKIT_MONITOR=1" in text for text in words(page, "system"))
 
 

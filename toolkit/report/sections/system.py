@@ -76,6 +76,10 @@ GPU_CHARTS = (
     ("GPU clock", "MHz", "sm_clock_mhz"),
 )
 
+# What stands in for a chart or a GPU's metric that was not measured: SageMaker Debugger has no bytes.
+IN_PERCENT = ("Memory", "percent", "Share of the memory, as SageMaker Debugger counts it.")
+GPU_IN_PERCENT = ("GPU memory", "percent", "memory_used_percent")
+
 
 def blocks(material: Material) -> list[Block]:
     """Return the blocks of the section "system"."""
@@ -98,6 +102,9 @@ def of_host(material: Material, host: str, samples: "Samples") -> list[Block]:
     source = f"monitor/samples of host {host}"
     made: list[Block] = []
     for title, unit, formula, columns in CHARTS:
+        if title == "Memory" and not any(each.name == "memory/container/used_bytes" for each in samples.columns):
+            title, unit, formula = IN_PERCENT
+            columns = (("memory/container/used_percent", "used", True),)
         lines = (
             line(samples, column, label, window, source=f"{source}, {column}", shown=shown)
             for column, label, shown in columns
@@ -128,7 +135,10 @@ def gpu_charts(host: str, samples: "Samples", window: Window, found: Sequence[Ma
             for gpu in gpus
         ]
         if metric == "memory_used_bytes" and not any(lines):
-            continue
+            title, unit, metric = GPU_IN_PERCENT
+            lines = [
+                line(samples, f"gpu/{gpu}/{metric}", f"GPU {gpu}", window, source=f"gpu/{gpu}/{metric}") for gpu in gpus
+            ]
         made += chart(
             f"{host}-{metric}", f"{title} of {host}", unit, lines, cursor="system", marks=found, formula="From NVML."
         )

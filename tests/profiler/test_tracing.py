@@ -227,6 +227,25 @@ train(5)
 
 
 @needs_torch
+def test_a_child_that_is_forked_once_a_window_was_open_ends_as_it_would_without(tmp_path: Path) -> None:
+    code = """
+import sys
+def fork():
+    pid = os.fork()
+    if pid == 0:
+        train(9); print("trained", end=" "); sys.exit(3)
+    print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+train(5); fork()
+train(4); fork()
+"""
+    done = run(tmp_path, MODEL + code, TOOLKIT_PROFILE_WINDOW="steps 4 8")
+
+    assert (done.returncode, done.stdout) == (0, "trained 3\ntrained 3\n")
+    line = "[toolkit] profiler: no traces in this process: it was forked after a trace of its parent had begun\n"
+    assert done.stderr == 2 * line
+
+
+@needs_torch
 def test_a_full_disk_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "output").write_text("a file where the folder would be")
 

@@ -111,6 +111,10 @@ class Window:
             start_s = end_s
 
 
+def forked() -> None:
+    """Nothing is to be done in a child that was forked after a window."""
+
+
 def is_taken() -> bool:
     """True if a session is open in this process: the script's own."""
     return getattr(_profiler(), "_profiler", None) is not None

@@ -32,17 +32,22 @@ class Tracer:
         self._timer = steps
         self._environ = os.environ
         self._window: Window | None = None
+        self._used: Any = None  # The module whose window was opened, in this process or in one that forked it.
+        self._barred = False
         self.callbacks: list[Any] = []  # Of clock.py: they must live until the main thread has called them.
         self._restart()
         os.register_at_fork(after_in_child=self._forked)
 
     def _forked(self) -> None:
-        """Begin anew in a forked child, which traces on its own account."""
+        """Begin anew in a forked child. It traces on its own account, unless a window was open before the fork."""
         window, self._window = self._window, None
         if window is not None:
             window.forget()
         self._restart()
         self._map()
+        if self._used is not None:
+            self._barred = True
+            self._used.forked()
 
     def _restart(self) -> None:
         self._until = NEVER
@@ -157,6 +162,10 @@ class Tracer:
         """Open a window for the steps *first* to *last*, None if there are none; return True if it is open."""
         if self._window is not None or is_launcher() or not Place(self._environ).folder:
             return False
+        if self._barred:
+            self._wanted, self._samples, self._next, self._page = [], False, NEVER, None
+            say("no traces in this process: it was forked after a trace of its parent had begun")
+            return False
         try:
             window = _backend(self._timer)
             if window is None:
@@ -165,6 +174,7 @@ class Tracer:
                 say("no trace of steps from %s on: the script's own profiler is running" % (first or "now"))
                 self._plan_next(self._timer.steps)
                 return False
+            self._used = window
             self._window = window.Window(first, cuda=cuda, give_way=self._give_way)
         except Exception as error:  # noqa: BLE001 - the script goes on whatever torch says
             self._failed(error)

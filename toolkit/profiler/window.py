@@ -37,6 +37,7 @@ class Window:
         self.cuda = cuda and torch.cuda.is_available()
         self._record: Any = None
         profiler = torch.autograd.profiler
+        _prepare_forks()
         self._session = profiler.profile(use_kineto=True, **_device(torch, cuda=self.cuda))
         self.start_s = time.time()
         self._session.__enter__()
@@ -105,6 +106,46 @@ class Window:
         self._session.kineto_results.save(path)
         if not os.path.exists(path):
             raise RuntimeError("Kineto wrote no file")
+
+
+_ends_at_once: "Callable[[], None] | None" = None
+
+
+def _prepare_forks() -> None:
+    """Prepare what `forked` does: the child of a process with threads can import little."""
+    global _ends_at_once
+    if _ends_at_once is not None:
+        return
+    _ends_at_once = _nothing
+    try:
+        import ctypes
+
+        libc = ctypes.CDLL(None)
+        register, flush = libc.on_exit, libc.__cxa_atexit
+        end = ctypes.cast(libc._exit, ctypes.c_void_p)
+        fflush = ctypes.cast(libc.fflush, ctypes.c_void_p)
+    except (ImportError, OSError, AttributeError):
+        return  # A C library without them, as musl.
+
+    def at_once() -> None:
+        # Handlers run last in, first out: C's streams are flushed, then on_exit(3) gives the exit code to _exit(2).
+        register(end, None)
+        flush(fflush, None, None)
+
+    _ends_at_once = at_once
+
+
+def _nothing() -> None:
+    pass
+
+
+def forked() -> None:
+    """Let a child that was forked after a window of its parent end without Kineto's destructors.
+
+    They join a thread that only the parent has: the child would abort, or never end (torch 2.13).
+    """
+    if _ends_at_once is not None:
+        _ends_at_once()
 
 
 def is_taken() -> bool:

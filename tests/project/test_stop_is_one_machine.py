@@ -19,6 +19,9 @@ DECIDES = {
     *("ranks_end_s", "left_ends_s", "abort_ends_s", "late_s"),
 }
 
+# Those of them that mean the stop itself: the others are states of a host's processes.
+STOP_WORDS = {"stop", "stopped", "stopping", "stopped_by", "stopped_here", "insisted", "last_stop", "waiting_to_stop"}
+
 
 def attributes(file: Path) -> set[str]:
     """Return the names that methods in *file* assign to self, without leading underscores."""
@@ -72,6 +75,16 @@ def test_no_flag_that_decides_about_stopping_lives_outside_the_machine() -> None
     # StopRequests, which the machine alone uses, tells new requests from repeated ones; Signals keeps the number of a
     # stop that comes before there is anything to stop.
     assert found == {"signals.py": {"insisted", "stop"}}
+
+
+def test_the_ends_of_the_link_keep_of_a_stop_only_what_they_tell_other_hosts() -> None:
+    """They know that the job stops: a host that vanishes then has not failed. They end no process: a layer below."""
+    found = {file.name: kept for file in (TOOLKIT / "peers").glob("*.py") if (kept := attributes(file) & STOP_WORDS)}
+
+    assert found == {"leader.py": {"stop"}, "follower.py": {"stopped"}}
+    for file in (TOOLKIT / "peers").glob("*.py"):
+        text = file.read_text(encoding="utf-8")
+        assert "toolkit.supervise" not in text and "os.kill" not in text and "import subprocess" not in text, file
 
 
 def test_the_words_that_are_looked_for_are_those_of_the_machine() -> None:

@@ -83,6 +83,8 @@ class Follower:
         self._connected = False
         self._refused_s: float | None = None
         self._refused_again_s = 0.0
+        # What the job was told, to know what the loss of the leader means. The stop machine
+        # (supervise/stop_machine.py), which hears of the stop as an event, ends this host's processes.
         self._stopped = False
         self._stopped_s = 0.0
         self._signal = SIGTERM

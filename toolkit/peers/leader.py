@@ -95,6 +95,8 @@ class Leader:
         self._times = times.among(len(hosts))
         self.members = Members(self._followers, self._times.heartbeat_timeout_s)
         self.barrier = StartBarrier(hosts, self._times.join_s, now_s, survey=survey)
+        # What the job was told: for hosts that join or vanish later. The stop machine (supervise/stop_machine.py),
+        # which hears of the stop as an event, ends this host's processes.
         self._stop: Stop | None = None
         self._stopped_s: float | None = None
         self._settled_s: float | None = None

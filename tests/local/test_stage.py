@@ -15,6 +15,7 @@ from tests.jobfile.made import job_file
 from toolkit.errors import ContractError, ToolkitError, UserError
 from toolkit.job.job import Channel
 from toolkit.jobfile.spec import JobFile
+from toolkit.jobs.folders import RUN_MARK
 from toolkit.local import check, source, stage
 from toolkit.log import Log
 from toolkit.source.unpack import unpack
@@ -72,7 +73,7 @@ def test_the_source_is_submitted_as_it_is_now_without_what_is_no_code(tmp_path: 
         "env/bin/python",
         "kept/step.pt",
         "jobs/old/x",
-        f"jobs/old/{source.MARK}",
+        f"jobs/old/{RUN_MARK}",
     ):
         (asked.source / name).parent.mkdir(parents=True, exist_ok=True)
         (asked.source / name).write_text("")

@@ -1,5 +1,6 @@
 """Finds the output folders of a job's hosts in a folder that a person names."""
 
+import fcntl
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from toolkit.series import debugger_names
 
 # What `train`, the monitor and a profiler leave in an output folder.
 MARKS = ("outcome.json", "success", "failure", "metrics.jsonl", "monitor", "profiler")
+RUN_MARK = ".toolkit-job"  # Marks a job folder of `toolkit run`, which holds a lock on it while the job runs.
 EXPECTED = (
     "expected a job folder of `toolkit run`, an /opt/ml or /opt/ml/output folder, one with several hosts, or SageMaker "
     "Debugger's profiler-output"
@@ -49,6 +51,18 @@ def places(folder: Path) -> tuple[Place, ...]:
         hint = "Name the folder that --job-dir named, or the container's /opt/ml."
         raise UserError(f"{EXPECTED}, found no {REPORT} and no output folder", where=str(folder), hint=hint)
     return several
+
+
+def is_locked(job_dir: Path) -> bool:
+    """True if a `toolkit run` holds the lock of *job_dir*, or if its mark cannot be read."""
+    try:
+        with (job_dir / RUN_MARK).open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    return False
 
 
 def output_in(folder: Path) -> Path | None:

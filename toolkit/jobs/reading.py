@@ -1,6 +1,5 @@
 """Reads a job from its folder. A damaged or missing file costs what it would have said, and a note names it."""
 
-import fcntl
 import os
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
@@ -14,14 +13,13 @@ from toolkit.exit_codes import TEMPORARY_FAILURE
 from toolkit.job.outcome import Outcome, from_document
 from toolkit.job.report import REPORT, HostReport, JobReport
 from toolkit.jobs.data import HostData, HostStatus, JobData, JobStatus
-from toolkit.jobs.folders import Place, in_order, places
+from toolkit.jobs.folders import Place, in_order, is_locked, places
 from toolkit.jobs.times import last_written_s, span
 from toolkit.log import Log
 from toolkit.metrics.file import read as read_samples
 from toolkit.records import decode
 from toolkit.series import debugger_names
 
-MARK = ".toolkit-job"  # `toolkit run` holds a lock on it while its job runs.
 QUIET_S = 90.0  # A job without an outcome that has not written for so long no longer runs.
 STATUSES: dict[str, JobStatus] = {"Completed": "succeeded", "Failed": "failed", "Stopped": "stopped"}
 
@@ -180,21 +178,10 @@ def _names(hosts: Sequence[HostData]) -> set[str]:
 
 def _runs(job_dir: Path, report: JobReport | None, hosts: Sequence[HostData], now_s: float | None) -> bool:
     if report is not None:
-        return report.status == "InProgress" and _is_locked(job_dir / MARK)
+        return report.status == "InProgress" and is_locked(job_dir)
     if now_s is None or any(each.status != "unfinished" for each in hosts):
         return False
     return max((last_written_s(each.output) for each in hosts), default=0.0) > now_s - QUIET_S
-
-
-def _is_locked(mark: Path) -> bool:
-    try:
-        with mark.open("rb") as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except FileNotFoundError:
-        return False
-    except OSError:
-        return True
-    return False
 
 
 def _status(report: JobReport | None, hosts: Sequence[HostData], runs: bool) -> JobStatus:

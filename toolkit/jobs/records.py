@@ -1,6 +1,5 @@
 """The captured metrics of a job as records or as a DataFrame."""
 
-import heapq
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 from toolkit.errors import UserError
 from toolkit.jobs.folders import places
-from toolkit.metrics.file import read as read_samples
+from toolkit.metrics.file import by_time
 from toolkit.metrics.sample import Sample
 
 if TYPE_CHECKING:
@@ -53,14 +52,7 @@ def samples(job_dir: Path) -> Iterator[Sample]:
     """
     hosts = [place.output / "metrics.jsonl" for place in places(job_dir)]
     files = [path for path in hosts if path.is_file()] or [job_dir / "metrics.jsonl"]
-    return heapq.merge(*map(_of, files), key=lambda sample: sample.time_s)
-
-
-def _of(path: Path) -> Iterator[Sample]:
-    try:
-        yield from read_samples(path)
-    except OSError:
-        pass  # This host captured nothing.
+    return by_time(files)
 
 
 def _frame(rows: list[dict[str, Any]]) -> "DataFrame":

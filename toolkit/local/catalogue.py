@@ -13,8 +13,8 @@ import msgspec
 
 from toolkit.errors import UserError, did_you_mean
 from toolkit.job.report import REPORT
+from toolkit.jobs.folders import RUN_MARK
 from toolkit.local import runner
-from toolkit.local.source import MARK
 from toolkit.records import Record
 
 MOST = 1000  # Entries that are kept; the oldest go.
@@ -67,7 +67,7 @@ def entries(environ: Mapping[str, str]) -> tuple[Entry, ...]:
 def is_job(folder: Path) -> bool:
     """Return True if *folder* is a job folder of `toolkit run`."""
     try:
-        return (folder / MARK).is_file() or (folder / REPORT).is_file()
+        return (folder / RUN_MARK).is_file() or (folder / REPORT).is_file()
     except OSError:
         return False
 

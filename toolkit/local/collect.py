@@ -1,7 +1,6 @@
 """Collects the results of a job of `toolkit run` after all hosts have ended: archives and metrics."""
 
 import filecmp
-import heapq
 import os
 import shutil
 import tempfile
@@ -17,7 +16,7 @@ from toolkit.job.outcome import Outcome, from_document
 from toolkit.local.report import last_values
 from toolkit.local.stage import Staged
 from toolkit.log import Log
-from toolkit.metrics.file import SampleFile, read
+from toolkit.metrics.file import SampleFile, by_time
 from toolkit.metrics.sample import Sample
 from toolkit.records import Record
 
@@ -99,15 +98,7 @@ def collect(job_dir: Path, staged: Sequence[Staged], log: Log) -> Collected:
 
 def gather(staged: Sequence[Staged]) -> Iterator[Sample]:
     """Yield the samples of all hosts, ordered by time; each host's own order is kept."""
-    files = (_samples(host.setup.base / "output" / "metrics.jsonl") for host in staged)
-    return heapq.merge(*files, key=lambda sample: sample.time_s)
-
-
-def _samples(path: Path) -> Iterator[Sample]:
-    try:
-        yield from read(path)
-    except OSError:
-        pass  # This host captured nothing.
+    return by_time(host.setup.base / "output" / "metrics.jsonl" for host in staged)
 
 
 def merge(folders: Sequence[tuple[str, Path]], into: Path, archive: str) -> list[str]:

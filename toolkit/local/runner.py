@@ -5,7 +5,6 @@ the pid namespace. While the job runs, the mark is locked as well (flock), which
 can tell too.
 """
 
-import fcntl
 import os
 import signal
 import socket
@@ -14,7 +13,7 @@ from typing import Literal
 
 import msgspec
 
-from toolkit.local.source import MARK
+from toolkit.jobs.folders import RUN_MARK, is_locked
 from toolkit.records import Record
 from toolkit.supervise.kernel import seen
 
@@ -62,7 +61,7 @@ def write(mark_fd: int, *, detached: bool) -> None:
 def of(job_dir: Path) -> Runner | None:
     """Return who runs or ran the job in *job_dir*, None if that is not known."""
     try:
-        return msgspec.json.decode((job_dir / MARK).read_bytes(), type=Runner)
+        return msgspec.json.decode((job_dir / RUN_MARK).read_bytes(), type=Runner)
     except (OSError, msgspec.DecodeError, UnicodeDecodeError):
         return None
 
@@ -72,7 +71,7 @@ def state(job_dir: Path) -> RunnerState:
     runner = of(job_dir)
     if runner is not None and _is_visible(runner):
         return "here" if _lives(runner) else "gone"
-    return "elsewhere" if _is_locked(job_dir / MARK) else "gone"
+    return "elsewhere" if is_locked(job_dir) else "gone"
 
 
 def send(runner: Runner, number: signal.Signals) -> bool:
@@ -105,17 +104,6 @@ def _is_visible(runner: Runner) -> bool:
 def _lives(runner: Runner) -> bool:
     process = seen(runner.pid)
     return process is not None and process.start == runner.start_ticks
-
-
-def _is_locked(mark: Path) -> bool:
-    try:
-        with mark.open("rb") as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except FileNotFoundError:
-        return False
-    except OSError:
-        return True
-    return False
 
 
 def _boot() -> str:

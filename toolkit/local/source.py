@@ -11,12 +11,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from toolkit.jobfile.spec import JobFile
+from toolkit.jobs.folders import RUN_MARK
 from toolkit.log import Log
 from toolkit.records import Record
 from toolkit.source.files import kind_of
 
-# The file that marks a job's folder; stage.py creates it.
-MARK = ".toolkit-job"
 # Folders that are never part of the code, and often large.
 LEFT_OUT = frozenset({".git", ".hg", "__pycache__", ".venv", ".mypy_cache", ".ruff_cache", ".pytest_cache"})
 
@@ -134,7 +133,7 @@ def _entries(asked: JobFile) -> Iterator[Path]:
 
 
 def _is_code(folder: Path, asked: JobFile) -> bool:
-    holds = (MARK, "pyvenv.cfg")  # A job's folder; a virtual environment of any name.
+    holds = (RUN_MARK, "pyvenv.cfg")  # A job's folder; a virtual environment of any name.
     return (
         folder.name not in LEFT_OUT
         and folder != asked.spec.checkpoints

@@ -20,10 +20,11 @@ from pathlib import Path
 from toolkit.errors import ContractError, PlatformError, of_path
 from toolkit.job.job import Channel
 from toolkit.jobfile.spec import JobFile
+from toolkit.jobs.folders import RUN_MARK
 from toolkit.local import containers
 from toolkit.local.documents import BASE, HostSetup, documents, environment, region_of
 from toolkit.local.feed import Feed
-from toolkit.local.source import MARK, pack
+from toolkit.local.source import pack
 from toolkit.log import Log
 from toolkit.records import Record
 from toolkit.source.files import kind_of
@@ -53,7 +54,7 @@ def claim(job_dir: Path) -> int:
     Raises:
         ContractError: the folder holds other files, or a job that is still running.
     """
-    mark = job_dir / MARK
+    mark = job_dir / RUN_MARK
     try:
         if job_dir.exists() and not mark.exists() and any(job_dir.iterdir()):
             hint = "Give an empty or new folder."

@@ -6,6 +6,7 @@ JSON has no NaN and no infinity. Such a value is the string "NaN", "Infinity" or
 writes them, and `float()` reads them in most languages. `rank` and `step` are null where there is none.
 """
 
+import heapq
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -77,6 +78,19 @@ def read(path: Path) -> Iterator[Sample]:
     """
     with path.open("rb") as file:
         yield from decoded(file)
+
+
+def by_time(paths: Iterable[Path]) -> Iterator[Sample]:
+    """Yield the samples of all the files at *paths* by time; each file's own order is kept. A file that cannot be read
+    has none: its host captured nothing."""
+    return heapq.merge(*map(_readable, paths), key=lambda sample: sample.time_s)
+
+
+def _readable(path: Path) -> Iterator[Sample]:
+    try:
+        yield from read(path)
+    except OSError:
+        pass
 
 
 def decoded(lines: Iterable[bytes]) -> Iterator[Sample]:

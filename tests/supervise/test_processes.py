@@ -21,7 +21,7 @@ from toolkit.supervise.processes import Processes
 
 WITHIN_S = 60.0
 # The shell says that it has started another process, and both stay.
-TWO = ("/bin/sh", "-c", "while true; do sleep 0.05; done & echo started; wait")
+TWO = ("/bin/sh", "-c", "sleep 1000 & echo started; wait")
 
 
 class Home:
@@ -141,7 +141,7 @@ def test_a_service_is_none_of_the_processes_that_the_phase_waits_for(home: Home)
 
 def test_killing_the_launcher_kills_what_it_started_and_no_service(home: Home) -> None:
     phase = home.phase(spec("mpirun", *TWO))
-    phase.start_service(spec("server", "/bin/sh", "-c", "while true; do sleep 0.05; done"))
+    phase.start_service(spec("server", "/bin/sh", "-c", "exec sleep 1000"))
     phase.start_main()
     home.until_shown(b"started\n")
     (main,), (server,) = phase.main, phase.services
@@ -156,7 +156,9 @@ def test_killing_the_launcher_kills_what_it_started_and_no_service(home: Home) -
 
 @pytest.mark.parametrize("heard", [True, False])
 def test_what_a_killed_launcher_had_to_say_is_shown_only_if_it_is_to_be_heard(home: Home, heard: bool) -> None:
-    speaks = "echo started; while [ ! -e said ]; do sleep 0.02; done; echo rank 1 was killed; touch done; sleep 1000"
+    speaks = (
+        "echo started; while [ ! -e said ]; do sleep 0.02; done; echo rank 1 was killed; touch done; exec sleep 1000"
+    )
     main = spec("mpirun", "/bin/sh", "-c", f"cd {home.run_folder} && {speaks}")
     phase = home.phase(main)
     phase.start_main()

@@ -38,3 +38,9 @@ def test_a_prefix_given_to_one_failure_stays_with_it() -> None:
 
     assert error.prefix == "InstallRequirementsError"
     assert UserError("another").prefix == "ClientError"
+
+
+def test_a_hint_after_a_question_has_no_full_stop_before_it() -> None:
+    error = UserError("found 'b'. Did you mean a?", hint="`toolkit jobs` lists the jobs.")
+
+    assert str(error) == "found 'b'. Did you mean a? `toolkit jobs` lists the jobs."

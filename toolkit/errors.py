@@ -29,7 +29,7 @@ class ToolkitError(Exception):
     def __str__(self) -> str:
         text = f"{self.where}: {self.message}" if self.where else self.message
         if self.hint:
-            text = f"{text.rstrip('.')}. {self.hint}"
+            text = f"{text.rstrip('.')}{'' if text.endswith('?') else '.'} {self.hint}"
         return text
 
 

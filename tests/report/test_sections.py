@@ -13,6 +13,7 @@ from tests.report.test_kernels import put
 from tests.series.test_debugger import REAL
 from toolkit import jobs
 from toolkit.diagnosis.slow_rank import HEALTHY
+from toolkit.job.outcome import Exit
 from toolkit.report.model import Block, Chart, HeatMap, Lines, Page, Shares, Table, Words
 from toolkit.report.sections.outcome import DEBUGGER_ALONE
 from toolkit.report.sections.page import build
@@ -346,3 +347,17 @@ def test_without_numpy_the_report_says_what_to_install(tmp_path: Path, monkeypat
 
     assert page.status == "failed" and block(page, "metric-loss").lines
     assert any("pip install 'container-training-toolkit[report]'" in text for text in words(page, "system"))
+
+
+def test_start_up_lasts_until_the_ranks_start_not_their_launcher(tmp_path: Path) -> None:
+    outcome = failed("algo-1")
+    launcher = Exit(
+        process="torchrun", pid=70, code=1, ended_ns=int((START_S + 10) * 1e9), started_ns=int((START_S + 1) * 1e9)
+    )
+    rank = msgspec.structs.replace(outcome.exits[0], started_ns=int((START_S + 8) * 1e9))
+    outcome = msgspec.structs.replace(outcome, exits=(launcher, rank))
+    simulated(tmp_path / "job", report(), {"algo-1": outcome, "algo-2": outcome}, "x\n")
+
+    page = build(jobs.read(tmp_path / "job"), now_s=START_S)
+
+    assert block(page, "ledger").parts[0].value == pytest.approx(16.0)  # Two hosts.

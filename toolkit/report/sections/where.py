@@ -1,7 +1,9 @@
 """Where the time went: what is paid for, divided among what it was spent on, in seconds and in money."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
+from toolkit.job.outcome import Exit
 from toolkit.report.model import Block, Cell, Column, Part, Shares, Table, Tone, Words
 from toolkit.report.sections.ledger import NAMES, Facts, divide
 from toolkit.report.sections.material import Material
@@ -80,9 +82,7 @@ def facts_of(material: Material) -> Facts:
     if ended_s is not None:
         failures.append(ended_s)
     began = {
-        host.name: min(starts) / 1e9
-        for host in job.hosts
-        if host.outcome and (starts := [each.started_ns for each in host.outcome.exits if each.started_ns])
+        host.name: min(starts) / 1e9 for host in job.hosts if host.outcome and (starts := _starts(host.outcome.exits))
     }
     return Facts(
         start_s=material.start_s,
@@ -92,6 +92,12 @@ def facts_of(material: Material) -> Facts:
         saved=tuple(sorted({at for host in job.hosts for at in _saved(host.output.parent / "checkpoints")})),
         ranks_began=began,
     )
+
+
+def _starts(exits: Sequence[Exit]) -> list[int]:
+    """Return when the ranks were started; of a script without ranks, when its processes were."""
+    known = [each for each in exits if each.started_ns]
+    return [each.started_ns for each in known if each.rank is not None] or [each.started_ns for each in known]
 
 
 def _failed_s(material: Material) -> float | None:

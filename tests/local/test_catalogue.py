@@ -73,6 +73,22 @@ def test_root_writes_no_catalogue_into_another_users_home(tmp_path: Path) -> Non
     assert list(theirs.iterdir()) == []
 
 
+def test_what_cannot_be_entered_is_an_oserror_and_leaves_no_file(tmp_path: Path) -> None:
+    place = tmp_path / "toolkit/jobs"
+    environ = {"XDG_STATE_HOME": str(tmp_path)}
+
+    with pytest.raises(OSError, match="is not UTF-8"):
+        catalogue.record(environ, Entry(name="it", folder=Path(os.fsdecode(b"/jobs/\xff")), recorded_s=0))
+    catalogue.record(environ, Entry(name="it", folder=tmp_path, recorded_s=0))
+    (entry,) = place.iterdir()
+    entry.unlink()
+    entry.mkdir()  # In the way, as a full disk is.
+    with pytest.raises(OSError, match="directory"):
+        catalogue.record(environ, Entry(name="it", folder=tmp_path, recorded_s=0))
+
+    assert list(place.iterdir()) == [entry]
+
+
 def test_only_the_newest_entries_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(catalogue, "MOST", 3)
     environ = {"XDG_STATE_HOME": str(tmp_path)}

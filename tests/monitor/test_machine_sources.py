@@ -1,5 +1,6 @@
 """Memory, limits, pressure, disks and network, from files as the kernel writes them, and from this machine's own."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -164,3 +165,24 @@ def test_every_source_measures_this_machine() -> None:
 
     assert 0 < found["memory/container/used_bytes"] < found["memory/container/limit_bytes"]
     assert all(value >= 0 for value in found.values())
+
+
+@pytest.mark.root
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs to be root, to become another user")
+def test_a_group_that_may_not_be_read_has_no_values_of_its_own() -> None:
+    closed = Path("/tmp") / f"closed-group-{os.getpid()}"
+    (closed / "sys/fs/cgroup").mkdir(parents=True)
+    (closed / "sys/fs/cgroup").chmod(0)
+    child = os.fork()
+    if child == 0:
+        try:
+            os.setuid(65534)
+            root = str(closed)
+            for source in (Memory(root), Quota(root, 0.0), Pressure(root, 0.0)):
+                source.values(1.0)
+            os._exit(0)
+        finally:
+            os._exit(1)
+    assert os.waitpid(child, 0)[1] == 0
+    for folder in ("sys/fs/cgroup", "sys/fs", "sys", ""):
+        (closed / folder).rmdir()

@@ -50,8 +50,16 @@ def record(environ: Mapping[str, str], entry: Entry) -> None:
     place.mkdir(mode=0o700, parents=True, exist_ok=True)
     path = place / f"{hashlib.sha256(os.fsencode(entry.folder)).hexdigest()[:24]}.json"
     fresh = path.with_suffix(f".{os.getpid()}")
-    fresh.write_bytes(msgspec.json.encode({"name": entry.name, "folder": str(entry.folder), "at": entry.recorded_s}))
-    fresh.replace(path)
+    try:
+        document = msgspec.json.encode({"name": entry.name, "folder": str(entry.folder), "at": entry.recorded_s})
+    except UnicodeEncodeError:
+        raise OSError(f"{entry.folder!r} is not UTF-8") from None
+    try:
+        fresh.write_bytes(document)
+        fresh.replace(path)
+    except OSError:
+        fresh.unlink(missing_ok=True)
+        raise
     for old in sorted(place.glob("*.json"), key=_written_s)[:-MOST]:
         old.unlink(missing_ok=True)
 

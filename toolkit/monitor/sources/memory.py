@@ -82,7 +82,7 @@ def _group(root: Path) -> tuple[KeptFile | None, KeptFile | None, set[bytes]]:
     """Return the files of the group's memory in use and of its parts, and the names of cached files among these."""
     for controller, used, names in (("", "memory.current", _CACHED), ("memory", "memory.usage_in_bytes", _CACHED_V1)):
         for folder in host.groups(root, controller):
-            if (folder / used).is_file():
+            if os.path.isfile(folder / used):
                 return KeptFile(folder / used), KeptFile(folder / "memory.stat"), names
     return None, None, set()
 
@@ -90,7 +90,7 @@ def _group(root: Path) -> tuple[KeptFile | None, KeptFile | None, set[bytes]]:
 def _first(root: Path, *places: tuple[str, str]) -> KeptFile | None:
     for controller, name in places:
         for folder in host.groups(root, controller):
-            if (folder / name).is_file():
+            if os.path.isfile(folder / name):
                 return KeptFile(folder / name)
     return None
 

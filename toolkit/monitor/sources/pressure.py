@@ -5,6 +5,7 @@ Of the container's control group (version 2), else of the machine. A line reads
 interval (https://docs.kernel.org/accounting/psi.html, seen 2026-11). Kernels without it have no such columns.
 """
 
+import os
 from pathlib import Path
 
 from toolkit.monitor.kept_file import KeptFile
@@ -49,4 +50,4 @@ class Pressure:
 def _file(root: Path, kind: str) -> KeptFile | None:
     group = next(iter(host.groups(root, "")), None)
     places = [*([group / f"{kind}.pressure"] if group is not None else []), root / "proc/pressure" / kind]
-    return next((KeptFile(place) for place in places if place.is_file()), None)
+    return next((KeptFile(place) for place in places if os.path.isfile(place)), None)

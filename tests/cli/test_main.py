@@ -52,7 +52,7 @@ def said(
         ("run t.py --hosts two", "argument --hosts: expected a whole number, found 'two'"),
         ("run t.py 2", "toolkit run: error: unexpected argument '2'"),
         ("run", "the following arguments are required: SCRIPT|JOB"),
-        ("rn t.py", "expected one of train, run, check, metrics, rules, render, docs, mpi-agent, health, found 'rn'. "),
+        ("rn t.py", f"toolkit: error: expected one of {', '.join(COMMANDS)}, found 'rn'. "),
         ("rn t.py", "Did you mean run?"),
         ("--hosts 2", "toolkit: error: "),
         ("train.py", "Did you mean toolkit run train.py?"),

@@ -75,7 +75,7 @@ def memory_limit(evidence: Evidence, parameters: MemoryLimit, given: frozenset[s
 
 
 def cpu_throttling(evidence: Evidence, parameters: CPUThrottling, given: frozenset[str]) -> Iterator[Finding]:
-    """The container's CPU quota stops its processes for more than `threshold` percent of the time."""
+    """The container's CPU quota stops its processes in more than `threshold` percent of the kernel's periods."""
     values = evidence.column("cpu/all/throttled_percent")
     span = training(evidence, parameters.patience, given="patience" in given) if values else None
     if span is None:
@@ -89,14 +89,14 @@ def cpu_throttling(evidence: Evidence, parameters: CPUThrottling, given: frozens
         "CPUThrottling",
         evidence,
         span,
-        f"The container's CPU quota{cores} stopped its processes for {throttled:.0f} % of the time.",
+        f"The container's CPU quota{cores} stopped its processes in {throttled:.0f} % of the kernel's periods.",
         subject="cpu",
         numbers=(
             Number(
                 name="throttled",
                 value=throttled,
                 unit="percent",
-                formula="mean of throttled time / time (cpu.stat of the cgroup)",
+                formula="mean of throttled periods / periods (nr_throttled, nr_periods in cpu.stat)",
                 limit=parameters.threshold,
             ),
             *([Number(name="quota", value=quota, unit="cores", formula="mean")] if quota == quota else []),

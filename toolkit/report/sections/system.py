@@ -20,8 +20,8 @@ CHARTS: tuple[tuple[str, str, str, tuple[tuple[str, str, bool], ...]], ...] = (
     (
         "CPU",
         "percent",
-        "Share of the time of all cores, from /proc/stat. Throttled: share of the time in which the container's quota "
-        "was used up.",
+        "Share of the time of all cores, from /proc/stat. Throttled: share of the kernel's periods in which the "
+        "container used up its quota.",
         (
             ("cpu/all/used_percent", "used", True),
             ("cpu/all/iowait_percent", "waiting for a disk", True),

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.dataparallel.started import PROGRAMS, ROOT, ended, ranks
+from tests.started import PROGRAMS, ROOT, ended, ranks
 from toolkit.launchers.environment import HOOK
 
 pytestmark = [

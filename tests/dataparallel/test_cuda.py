@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from tests.dataparallel.started import PROGRAMS, ended, ranks
+from tests.started import PROGRAMS, ended, ranks
 
 
 def gpus() -> int:

@@ -25,10 +25,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from toolkit.dataparallel.ranks import RankPosition, ignored_variables, missing_variables, rank_position
 from toolkit.dataparallel.reduce.registry import GroupRegistry
 from toolkit.dataparallel.statistics import CollectiveStatistics
 from toolkit.dataparallel.timeline import Timeline
+from toolkit.ranks.position import RankPosition, ignored_variables, missing_variables, rank_position
 
 NAME = "smddp"
 # Counted collectives, with the native backend's name for each (torch 2.13 renamed two of the group's).
@@ -168,8 +168,8 @@ def _group_class(factory: BackendFactory) -> type:
 def _reducer(options: Any, gloo: Any, registry: GroupRegistry) -> Any:
     from torch.distributed.distributed_c10d import PrefixStore
 
-    from toolkit.dataparallel.reduce.host import this_host
     from toolkit.dataparallel.reduce.reducer import Reducer
+    from toolkit.ranks.host import this_host
 
     store, within_s = PrefixStore("reduce/", options.store), options.timeout.total_seconds()
     return Reducer(gloo, store, options.group_rank, options.group_size, within_s, this_host(os.environ), registry)

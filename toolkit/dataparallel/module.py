@@ -10,7 +10,7 @@ from typing import Any
 
 from toolkit.dataparallel.backend import NAME, register
 from toolkit.dataparallel.exceptions import SMDDPNotInitializedError
-from toolkit.dataparallel.ranks import rank_position
+from toolkit.ranks.position import rank_position
 
 DEPRECATED = (
     "smdistributed.dataparallel.torch.dist is deprecated in the SageMaker distributed data parallel library v1.4.0+."

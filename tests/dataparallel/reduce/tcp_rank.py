@@ -9,7 +9,8 @@ import threading
 from pathlib import Path
 
 from tests.dataparallel.reduce.ranks import FolderStore
-from toolkit.dataparallel.reduce.tcp import HELLO, TcpGroup
+from toolkit.dataparallel.reduce.tcp import TcpGroup
+from toolkit.ranks.mesh import HELLO
 
 # Nothing, little, what a socket's buffers hold, and more.
 SIZES = (0, 1, 70_001, 3_000_001)

@@ -15,12 +15,12 @@ from typing import Any
 
 from toolkit.dataparallel.reduce.benchmark import BETWEEN_HOSTS, ON_ONE_HOST, SIZES_BYTES, Timing, measure, threshold
 from toolkit.dataparallel.reduce.hierarchical import HierarchicalAllReduce, bytes_needed
-from toolkit.dataparallel.reduce.host import Host
 from toolkit.dataparallel.reduce.registry import MAX_GROUPS, GroupRegistry
 from toolkit.dataparallel.reduce.shared_memory import MAX_RANKS_PER_HOST, SharedMemoryGroup
 from toolkit.dataparallel.reduce.tcp import TcpGroup
 from toolkit.dataparallel.reduce.topology import Topology, find_topology
 from toolkit.dataparallel.reduce.work import work_class
+from toolkit.ranks.host import Host
 
 FIRST_BYTES = SIZES_BYTES[0]  # Smaller all-reduces always go to the native backend.
 CONNECT_WITHIN_S = 30.0

@@ -4,29 +4,21 @@ It has its own sockets, driven by the thread that reduces. Gloo's all-reduce of 
 times 256 KiB, this one 0.5: gloo's threads wake each other for every message, so only large chunks (cold in the
 caches) would pay. `start` sends what the kernel accepts at once, `finish` waits for the rest.
 
-Each rank listens on every address by which others may know it, and puts these addresses and a random token into the
-group's store. Of two ranks the higher one connects. It sends the other's token and expects its own back. An address
-that leads elsewhere (127.0.1.1 in /etc/hosts) fails this check and the next is tried; other processes' connections
-are closed.
+The ranks connect through a store of the group (toolkit/ranks/mesh.py).
 """
 
 import contextlib
-import hmac
 import json
-import secrets
 import select
 import socket
 import struct
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 from toolkit.dataparallel.reduce.shared_memory import GroupClosed, PeerLost, PeerTimeout, size_mismatch
+from toolkit.ranks.mesh import Card, Door
 
-TOKEN_BYTES = 16
 SIGNATURE = struct.Struct("<q")
-HELLO = struct.Struct(f"<{TOKEN_BYTES}sq")
-CONNECT_WITHIN_S = 5.0  # for one address: behind a firewall that drops packets, none answers
 
 
 class TcpGroup:
@@ -55,21 +47,12 @@ class TcpGroup:
         Raises:
             OSError: no address can be listened on, or a peer did not connect within *within_s*.
         """
-        deadline_s = time.monotonic() + within_s
-        token = secrets.token_bytes(TOKEN_BYTES)
-        with contextlib.ExitStack() as stack:
-            listeners = [stack.enter_context(listener) for listener in _listen(addresses)]
-            put(f"door/{self.me}", json.dumps([token.hex(), [listener.getsockname()[:2] for listener in listeners]]))
+        with Door(self.me, addresses) as door:
+            put(f"door/{self.me}", json.dumps([door.card.token.hex(), door.card.addresses]))
             known = [json.loads(get(f"door/{peer}")) for peer in range(self.size)]
-            if shut := [name for name, (_, its) in zip(self._names, known, strict=True) if not its]:
-                raise ConnectionRefusedError(f"{shut[0]} has no address that it could listen on")
-            tokens = [bytes.fromhex(one) for one, _ in known]
-            for peer in range(self.me):
-                self._peers[peer] = self._connect_to(peer, known[peer][1], tokens, deadline_s)
-            while len(self._peers) < self.size - 1:
-                self._accept(listeners, tokens, deadline_s)
+            cards = [Card(bytes.fromhex(token), tuple((host, port) for host, port in its)) for token, its in known]
+            self._peers = door.connect(cards, self._names, within_s)
         for its in self._peers.values():
-            its.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             its.setblocking(False)
 
     def start(self, sends: Mapping[int, memoryview], receives: Mapping[int, memoryview]) -> None:
@@ -175,44 +158,6 @@ class TcpGroup:
             return GroupClosed(f"{what} was given up: its process group is being closed")
         return PeerLost(f"Connection closed by peer: {self._names[peer]} on another host ended or left in {what}")
 
-    def _connect_to(self, peer: int, listeners: Any, tokens: list[bytes], deadline_s: float) -> socket.socket:
-        tried = []
-        for address, port in listeners:
-            rest_s = min(CONNECT_WITHIN_S, max(0.01, deadline_s - time.monotonic()))
-            try:
-                its = socket.create_connection((address, port), timeout=rest_s)
-            except OSError as error:
-                tried.append(f"{address} port {port}: {error}")
-                continue
-            try:
-                its.sendall(HELLO.pack(tokens[peer], self.me))
-                if hmac.compare_digest(its.recv(TOKEN_BYTES, socket.MSG_WAITALL), tokens[self.me]):
-                    return its
-                tried.append(f"{address} port {port}: another process answered")
-            except OSError as error:
-                tried.append(f"{address} port {port}: {error}")
-            its.close()
-        raise ConnectionRefusedError(f"{self._names[peer]} could not be reached ({'; '.join(tried)})")
-
-    def _accept(self, listeners: list[socket.socket], tokens: list[bytes], deadline_s: float) -> None:
-        poll = select.poll()
-        by_descriptor = {listener.fileno(): listener for listener in listeners}
-        for listener in listeners:
-            poll.register(listener, select.POLLIN)
-        ready = poll.poll(max(0.0, deadline_s - time.monotonic()) * 1000)
-        if not ready:
-            absent = [self._names[peer] for peer in range(self.me + 1, self.size) if peer not in self._peers]
-            raise TimeoutError(f"{', '.join(absent)} did not connect")
-        its, _ = by_descriptor[ready[0][0]].accept()
-        its.settimeout(CONNECT_WITHIN_S)
-        with contextlib.suppress(OSError, struct.error):
-            said, peer = HELLO.unpack(its.recv(HELLO.size, socket.MSG_WAITALL))
-            if hmac.compare_digest(said, tokens[self.me]) and self.me < peer < self.size and peer not in self._peers:
-                its.sendall(tokens[peer])
-                self._peers[peer] = its
-                return
-        its.close()  # Another process's.
-
 
 def _rest(views: list[memoryview], count: int) -> list[memoryview]:
     """Return what remains of *views* after their first *count* bytes."""
@@ -220,18 +165,3 @@ def _rest(views: list[memoryview], count: int) -> list[memoryview]:
         count -= len(views[0])
         views = views[1:]
     return [views[0][count:], *views[1:]] if views else []
-
-
-def _listen(addresses: Sequence[str]) -> list[socket.socket]:
-    """Return a listening socket for each of *addresses* that can be listened on."""
-    found = []
-    for address in addresses:
-        listener = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
-        try:
-            listener.bind((address, 0))
-            listener.listen()
-        except OSError:
-            listener.close()
-            continue
-        found.append(listener)
-    return found

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from toolkit.dataparallel.exceptions import SMDDPError
-from toolkit.dataparallel.ranks import RankPosition, rank_position
 from toolkit.dataparallel.statistics import CollectiveStatistics, line
+from toolkit.ranks.position import RankPosition, rank_position
 
 # MPI and gloo do not add these types (float16, bfloat16): they are sent as float32.
 WIDE = {"e": "f4", "V": "f4"}

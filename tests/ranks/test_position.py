@@ -2,7 +2,7 @@
 
 import pytest
 
-from toolkit.dataparallel.ranks import RankPosition, ignored_variables, missing_variables, rank_position
+from toolkit.ranks.position import RankPosition, ignored_variables, missing_variables, rank_position
 
 TORCH = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
 OPEN_MPI = {

@@ -9,17 +9,24 @@ from tests.ports import free_port
 from toolkit.launchers.compat import FOLDER
 from toolkit.launchers.environment import HOOK
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 PROGRAMS = ROOT / "tests/programs"
 WITHIN_S = 300
 
 
-def ranks(program: Path, *arguments: str, environ: dict[str, str], size: int = 2) -> "list[subprocess.Popen[str]]":
-    """Start *size* ranks of *program* as a launcher would, with *environ* on top."""
+def ranks(
+    program: Path,
+    *arguments: str,
+    environ: dict[str, str],
+    size: int = 2,
+    compat: str = "smddp",
+    python: str = sys.executable,
+) -> "list[subprocess.Popen[str]]":
+    """Start *size* ranks of *program* as a launcher would, with the compat folder *compat*, and *environ* on top."""
     shared = {
         **{name: value for name, value in os.environ.items() if not name.startswith(("TOOLKIT_", "SM"))},
         "PYTHONPATH": str(HOOK),
-        "TOOLKIT_COMPAT_PATH": str(FOLDER / "smddp"),
+        "TOOLKIT_COMPAT_PATH": str(FOLDER / compat),
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(free_port()),
         "WORLD_SIZE": str(size),
@@ -29,7 +36,7 @@ def ranks(program: Path, *arguments: str, environ: dict[str, str], size: int = 2
     }
     return [
         subprocess.Popen(
-            [sys.executable, str(program), *arguments],
+            [python, str(program), *arguments],
             env={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -1,6 +1,6 @@
 """The word for a host."""
 
-from toolkit.dataparallel.reduce.host import host_identity, own_addresses
+from toolkit.ranks.host import host_identity, own_addresses
 
 
 def test_ranks_of_one_machine_share_a_word() -> None:

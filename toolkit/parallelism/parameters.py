@@ -1,0 +1,165 @@
+"""The parameters of SageMaker's model parallel library, release 1: names, defaults, ranges.
+
+The platform hands them over as the hyperparameter `mp_parameters`, and the script as the variable SM_HP_MP_PARAMETERS:
+a JSON object (sagemaker-python-sdk 2, distribution.smdistributed.modelparallel.parameters; the library's API
+reference).
+"""
+
+from collections.abc import Mapping
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+import msgspec
+
+from toolkit.errors import ContractError, did_you_mean
+from toolkit.parallelism.placement import spelled
+from toolkit.records import Record, convert
+
+VARIABLE = "SM_HP_MP_PARAMETERS"
+# The other name of a parameter. The library took both, and one value.
+SYNONYMS = {"pipeline_parallel_degree": "partitions"}
+
+
+class Parameters(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The parameters of one job; the attributes have the library's names, since scripts read them (smp.state.cfg).
+
+    `memory_weight` and `active_microbatches` are never None after `read`. `partition_file` is the toolkit's own: the
+    path of a partition decision that the job follows (toolkit/parallelism/decision.py).
+    """
+
+    partitions: int
+    microbatches: int = 1
+    pipeline: Literal["interleaved", "simple"] = "interleaved"
+    optimize: Literal["memory", "speed"] = "memory"
+    placement_strategy: str = "cluster"
+    auto_partition: bool = True
+    default_partition: int | None = None
+    partition_file: str = ""
+    # TensorFlow's.
+    contiguous: bool = True
+    horovod: bool = False
+    # PyTorch's.
+    ddp: bool = False
+    memory_weight: float | None = None
+    active_microbatches: int | None = None
+    deterministic_server: bool = False
+    offload_activations: bool = False
+    activation_loading_horizon: int = 4
+    tensor_parallel_degree: int = 1
+    fp16: bool = False
+    fp16_params: bool = False
+    bf16: bool = False
+    shard_optimizer_state: bool = False
+    prescaled_batch: bool = False
+    skip_tracing: bool = False
+    sharded_data_parallel_degree: int = 1
+    sdp_reduce_bucket_size: float = 5e8
+    sdp_param_persistence_threshold: float = 1e6
+    sdp_max_live_parameters: float = 1e9
+    sdp_hierarchical_allgather: bool = True
+    sdp_gradient_clipping: float = 1.0
+    ddp_dist_backend: Literal["auto", "nccl"] = "auto"
+    fast_mode: bool = False
+    static_mode: bool = False
+    delayed_parameter_initialization: bool = False
+
+    @property
+    def pipeline_parallel_degree(self) -> int:
+        """The number of partitions."""
+        return self.partitions
+
+    @property
+    def model_parallel_degree(self) -> int:
+        """Ranks that hold one copy of the model: partitions x tensor parallel degree."""
+        return self.partitions * self.tensor_parallel_degree
+
+
+def read(given: Mapping[str, Any], source: str = VARIABLE) -> Parameters:
+    """Return *given*, the decoded JSON object, with every default filled in; *source* names it in errors.
+
+    Numbers and booleans may be spelled as text ("2", "true"), as hyperparameters often are.
+
+    Raises:
+        ContractError: an unknown name, a value of the wrong type or out of range, or two that exclude each other.
+    """
+    known = {field.name for field in msgspec.structs.fields(Parameters)} | set(SYNONYMS)
+    for name in given:
+        if name not in known:
+            raise ContractError(
+                f"expected a parameter of the model parallel library, found {name!r}",
+                where=source,
+                hint=did_you_mean(name, known) or "docs/modelparallel.md lists them (toolkit docs modelparallel).",
+            )
+    values = dict(given)
+    for name, other in SYNONYMS.items():
+        if name in values:
+            value = values.pop(name)
+            if values.setdefault(other, value) != value:
+                raise ContractError(
+                    f"expected one value, found {other} {values[other]} and {name} {value}, which mean the same",
+                    where=source,
+                    hint="Remove one of them.",
+                )
+    if "partitions" not in values:
+        raise ContractError(
+            "expected partitions (or pipeline_parallel_degree), the number of parts of the model, found neither",
+            where=source,
+            hint='Add it, for example "partitions": 2.',
+        )
+    _check_words(values, source)
+    cfg = convert(values, Parameters, source, strict=False, hint="docs/modelparallel.md lists the parameters.")
+    _check_ranges(cfg, source)
+    weight = {"memory": 0.8, "speed": 0.2}[cfg.optimize] if cfg.memory_weight is None else cfg.memory_weight
+    active = cfg.partitions + 2 if cfg.active_microbatches is None else cfg.active_microbatches
+    half = cfg.fp16 or cfg.fp16_params  # The library's release 1.10 renamed it.
+    return msgspec.structs.replace(cfg, memory_weight=weight, active_microbatches=active, fp16=half)
+
+
+def _check_words(values: Mapping[str, Any], source: str) -> None:
+    for name, kind in get_type_hints(Parameters).items():
+        words = get_args(kind) if get_origin(kind) is Literal else ()
+        if words and name in values:
+            _expect(values[name] in words, source, name, " or ".join(words), values[name])
+
+
+def _check_ranges(cfg: Parameters, source: str) -> None:
+    for name in ("partitions", "microbatches", "tensor_parallel_degree", "sharded_data_parallel_degree"):
+        _expect(getattr(cfg, name) >= 1, source, name, "1 or more", getattr(cfg, name))
+    if cfg.active_microbatches is not None:
+        _expect(cfg.active_microbatches >= 1, source, "active_microbatches", "1 or more", cfg.active_microbatches)
+    if cfg.memory_weight is not None:
+        _expect(0 <= cfg.memory_weight <= 1, source, "memory_weight", "a number from 0 to 1", cfg.memory_weight)
+    if cfg.default_partition is not None:
+        inside = 0 <= cfg.default_partition < cfg.partitions
+        _expect(inside, source, "default_partition", f"0 to {cfg.partitions - 1}", cfg.default_partition)
+    if not cfg.auto_partition and cfg.default_partition is None:
+        raise ContractError(
+            "expected default_partition, because auto_partition is false, found none",
+            where=source,
+            hint="Give the partition of what the script assigns to none, for example 0.",
+        )
+    spelled(cfg.placement_strategy, source)
+    for one, other in _excluding(cfg):
+        raise ContractError(
+            f"expected {one} or {other}, which do not work together, found both",
+            where=source,
+            hint="Remove one of them.",
+        )
+
+
+def _excluding(cfg: Parameters) -> list[tuple[str, str]]:
+    """Return the pairs of given parameters that exclude each other."""
+    sharded = "sharded_data_parallel_degree"
+    pairs = (
+        ("fp16", cfg.fp16 or cfg.fp16_params, "bf16", cfg.bf16),
+        (sharded, cfg.sharded_data_parallel_degree > 1, "several partitions", cfg.partitions > 1),
+        (sharded, cfg.sharded_data_parallel_degree > 1, "tensor_parallel_degree", cfg.tensor_parallel_degree > 1),
+        (sharded, cfg.sharded_data_parallel_degree > 1, "shard_optimizer_state", cfg.shard_optimizer_state),
+    )
+    return [(one, other) for one, has_one, other, has_other in pairs if has_one and has_other]
+
+
+def _expect(holds: bool, source: str, name: str, expected: str, found: object) -> None:
+    if not holds:
+        raise ContractError(
+            f"expected {expected} for {name}, found {found!r}", where=source, hint="Correct the parameter."
+        )

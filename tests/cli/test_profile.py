@@ -1,6 +1,7 @@
 """`toolkit profile`: its errors. tests/profiler/test_tracing.py has a rank that answers it."""
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -36,3 +37,27 @@ def test_what_cannot_be_traced_is_said_with_what_was_expected(tmp_path: Path, ar
 
     assert done.returncode == UserError.exit_code
     assert told in done.stderr
+
+
+@pytest.mark.root
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
+def test_a_job_of_another_user_is_named_with_the_user(tmp_path: Path) -> None:
+    setpriv = shutil.which("setpriv")
+    if setpriv is None:
+        pytest.skip("no setpriv (util-linux)")
+    rights = "-all,+dac_read_search"  # To read this interpreter's files; none to look at another user's processes.
+    other = (setpriv, "--reuid=65534", "--regid=65534", "--clear-groups", f"--bounding-set={rights}")
+    command = (*other, f"--inh-caps={rights}", f"--ambient-caps={rights}", sys.executable, "-m", "toolkit", "profile")
+    with subprocess.Popen(["train", "60"], executable="/bin/sleep") as job:
+        done = subprocess.run(
+            command,
+            env={**os.environ, "SAGEMAKER_BASE_DIR": str(tmp_path), "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        job.kill()
+
+    assert done.returncode == UserError.exit_code
+    assert f"{tmp_path}: expected a job of this user, nobody, found processes of root" in done.stderr
+    assert "Run the same as that user: sudo -u root toolkit profile ..., in a container docker exec" in done.stderr

@@ -140,7 +140,7 @@ def test_a_file_that_is_not_there_ends_with_78(tmp_path: Path, words: tuple[str,
 def test_a_speed_that_is_none_is_refused(tmp_path: Path, word: str) -> None:
     done = attempt(tmp_path, HEALTHY, f"--speed={word}")
 
-    assert done.returncode == 2
+    assert done.returncode == 78
     assert "expected lines a second, a number above 0" in done.stderr
 
 

@@ -69,16 +69,20 @@ def test_every_name_has_its_folder_and_every_folder_its_name() -> None:
 MODEL_PARALLEL = {"mp_parameters": {"partitions": 2, "ddp": True}}
 
 
-def test_a_job_of_the_model_parallel_library_finds_no_smdistributed_of_ours_and_is_told_why() -> None:
-    """In such a job transformers takes any smdistributed for the model parallel library, and fails to import it."""
+def test_a_job_of_the_model_parallel_library_gets_its_names_and_not_those_of_the_data_parallel_one() -> None:
     mpi = Mpi(kind="openmpi4", version="4.1.8", path="/usr/bin/mpirun")
-    job = job_of("mpi", settings=Settings(compat="smddp"), hyperparameters=MODEL_PARALLEL, machine={"mpi": mpi})
+    with_smddp = Settings(compat="smddp")
+    job = job_of("mpi", settings=with_smddp, hyperparameters=MODEL_PARALLEL, machine={"mpi": mpi}, per_host=2)
 
     plan = table.plan(job, SCRATCH)
 
-    assert "TOOLKIT_COMPAT_PATH" not in plan.phase.main.environ
+    assert plan.phase.main.environ["TOOLKIT_COMPAT_PATH"] == str(compat.FOLDER / "smp")
     assert plan.notes == (
         "TOOLKIT_COMPAT: smddp is left out, because the job asks for smdistributed.modelparallel (mp_parameters)",
     )
-    assert compat.names(job_of("mpi", settings=Settings(compat="smddp"))) == ("smddp",)
+    assert compat.names(job_of("mpi", settings=with_smddp)) == ("smddp",)
     assert compat.names(job_of("smddp", hyperparameters=MODEL_PARALLEL)) == ("smddp",)
+    assert compat.names(job_of("script", hyperparameters=MODEL_PARALLEL)) == ()
+    assert compat.names(job_of("mpi", settings=Settings(compat="off"), hyperparameters=MODEL_PARALLEL)) == ()
+    for strategy in ("torch_distributed", "pytorchddp"):
+        assert compat.names(job_of(strategy, hyperparameters=MODEL_PARALLEL)) == ("smp",)

@@ -1,14 +1,17 @@
-"""What AWS's model parallel library gets under mpirun, as from sagemaker-training 5.1.4 (its mpi.py)."""
+"""What jobs of the model parallel library get; AWS's own under mpirun as from sagemaker-training 5.1.4 (its mpi.py)."""
 
 from typing import Any
 
 import pytest
 
 from tests.launchers.jobs import PYTHON, SCRATCH, job_of
+from toolkit.errors import ContractError
 from toolkit.job.job import Job
 from toolkit.job.machine import Mpi
 from toolkit.job.plan import ProcessSpec
+from toolkit.job.strategy import StrategyName
 from toolkit.launchers import table
+from toolkit.settings import Settings
 
 MPI = Mpi(kind="openmpi4", version="4.1.8", path="/usr/bin/mpirun")
 TWO = {"partitions": 2}
@@ -16,7 +19,8 @@ TWO = {"partitions": 2}
 
 def job(parameters: Any = TWO, *, programs: tuple[str, ...] = ("smddpmprun",), **environ: str) -> Job:
     given = {} if parameters is None else {"mp_parameters": parameters}
-    return job_of("mpi", machine={"mpi": MPI, "programs": programs}, hyperparameters=given, environ=environ)
+    found = {"mpi": MPI, "programs": programs}
+    return job_of("mpi", machine=found, hyperparameters=given, environ=environ, per_host=2)
 
 
 def main(of: Job) -> ProcessSpec:
@@ -59,3 +63,45 @@ def test_nccl_is_told_of_the_library_where_the_image_has_awss_pytorch(
     environ = main(asked).environ
 
     assert (environ.get("NCCL_PROTO"), environ.get("NCCL_ALGO")) == found
+
+
+@pytest.mark.parametrize("strategy", ["mpi", "torch_distributed", "pytorchddp"])
+@pytest.mark.parametrize(
+    ("parameters", "said"),
+    [
+        ({"partitions": 2, "microbatch": 4}, "found 'microbatch'. Did you mean microbatches?"),
+        (
+            {"partitions": 2, "pipeline": "fast"},
+            "mp_parameters: expected interleaved or simple for pipeline, found 'fast'",
+        ),
+        ({"partitions": 3}, "expected a number of ranks that 3 divides"),
+        (
+            {"partitions": 2, "tensor_parallel_degree": 2, "placement_strategy": "DP"},
+            "an order of the letters D, P",
+        ),
+        ("partitions=2", "expected a JSON object of the model parallel library's parameters, found 'partitions=2'"),
+    ],
+)
+def test_wrong_parameters_are_refused_before_the_start(strategy: StrategyName, parameters: Any, said: str) -> None:
+    """Two hosts of two ranks."""
+    two: dict[str, Any] = {"hosts": ("algo-1", "algo-2"), "per_host": 2, "machine": {"mpi": MPI}}
+
+    with pytest.raises(ContractError) as refused:
+        table.plan(job_of(strategy, hyperparameters={"mp_parameters": parameters}, **two), SCRATCH)
+
+    assert refused.value.exit_code == 78
+    assert said in str(refused.value)
+    assert refused.value.where == "mp_parameters"
+
+
+def test_parameters_are_not_checked_where_another_library_takes_them() -> None:
+    unknown = {"mp_parameters": {"partitions": 2, "of_a_later_release": True}}
+
+    table.plan(job(unknown["mp_parameters"]), SCRATCH)  # AWS's helper is installed.
+    table.plan(job_of("torch_distributed", settings=Settings(compat="off"), hyperparameters=unknown), SCRATCH)
+
+
+def test_one_process_may_profile_a_model_for_several_partitions() -> None:
+    environ = {"TOOLKIT_SMP_PROFILE": "1"}
+
+    table.plan(job_of("torch_distributed", hyperparameters={"mp_parameters": TWO}, environ=environ), SCRATCH)

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from toolkit import exit_codes
 from toolkit.cli.parser import Parser, whole
-from toolkit.errors import UserError
 from toolkit.log import Log
 
 EPILOG = """\
@@ -18,7 +17,6 @@ Exit code: the job's; 75 if its runner was killed; 130 after Ctrl-C; 78 if there
 
 def add(parser: Parser) -> None:
     """Declare the arguments."""
-    parser.wrong = UserError.exit_code
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = EPILOG
     parser.add_argument("job", metavar="NAME", help="the job's name (toolkit jobs) or its folder")

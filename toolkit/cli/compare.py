@@ -19,7 +19,6 @@ name that `toolkit jobs` shows. Example: toolkit compare jobs/native jobs/compil
 
 def add(parser: Parser) -> None:
     """Declare the arguments."""
-    parser.wrong = UserError.exit_code
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = EPILOG
     parser.add_argument("native", metavar="NATIVE_JOB", help="the job as it was")

@@ -7,13 +7,11 @@ import time
 from pathlib import Path
 
 from toolkit.cli.parser import Parser
-from toolkit.errors import UserError
 from toolkit.log import Log
 
 
 def add(parser: Parser) -> None:
     """Declare the arguments."""
-    parser.wrong = UserError.exit_code
     parser.add_argument("job", metavar="NAME", help="the job's name (toolkit jobs) or its folder")
     parser.add_argument("--json", action="store_true", help="as JSON, with the keys of DescribeTrainingJob")
 

@@ -71,20 +71,26 @@ def run(arguments: argparse.Namespace, log: Log) -> int:
 
 
 def _shown(job: "JobData", hosts: "Sequence[Evidence]", findings: "Sequence[Finding]") -> Iterator[str]:
+    from toolkit.diagnosis.folding import folded
+
     steps = sum(len(each.end_s) for evidence in hosts for each in evidence.steps.values())
     samples = sum(len(evidence.times_s) for evidence in hosts)
-    many = "no finding" if not findings else "1 finding" if len(findings) == 1 else f"{len(findings)} findings"
+    shown = folded(findings)
+    many = "no finding" if not shown else "1 finding" if len(shown) == 1 else f"{len(shown)} findings"
     yield f"{job.name}: {many} ({samples} times of samples, {steps} steps)"
     if not samples and not steps:
         yield "Nothing was measured: the monitor was off (toolkit docs diagnosis)."
-    for finding in findings:
-        host = f"{finding.host}: " if len(hosts) > 1 and finding.host else ""
+    for each in shown:
+        finding = each.finding
+        host = f"{each.hosts}: " if len(hosts) > 1 and each.hosts else ""
         yield ""
         yield from _wrapped(f"{host}{finding.rule}: {finding.text}")
         for number in finding.numbers:
             limit = "" if number.limit is None else f", limit {number.limit:.4g}"
             formula = f" ({number.formula})" if number.formula else ""
-            yield from _wrapped(f"{number.name} = {number.value:.4g} {number.unit}{limit}{formula}", "    ")
+            values = each.of_all(number)
+            others = f" ({min(values):.4g} to {max(values):.4g} on all of them)" if each.others else ""
+            yield from _wrapped(f"{number.name} = {number.value:.4g} {number.unit}{others}{limit}{formula}", "    ")
         yield from _wrapped(f"Try: {finding.change}", "  ")
         yield from _wrapped(f"Refuted by: {finding.refuted_by}", "  ")
         if finding.note:

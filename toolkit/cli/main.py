@@ -27,6 +27,7 @@ COMMANDS = {
     "rules": "try log rules on a log; show what the rules of the diagnosis find in a job",
     "render": "write the manifest that runs a job file on Kubernetes, Slurm or Compose",
     "compare": "set jobs side by side: savings, throughput, loss, epochs, steps and findings",
+    "partition": "decide which module of a model is on which device; draw such a decision",
     "scale": "scale learning rate and weight decay to a new batch size",
     "docs": "show a page of the documentation, as messages name them (docs/failures.md)",
     "mpi-agent": "start mpirun's daemon on a host, in place of ssh (HOST COMMAND...): that host's train runs it",

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NoReturn
 
-from toolkit.errors import did_you_mean
+from toolkit.errors import UserError, did_you_mean
 from toolkit.masking.names import is_secret
 from toolkit.masking.text import MASK
 
@@ -33,10 +33,8 @@ ELSEWHERE = {
 class Parser(argparse.ArgumentParser):
     """A parser whose errors are short: what is wrong, what may be meant, where the help is.
 
-    `wrong`: the exit code after an error; a command that passes on the exit code of a program has another than 2.
+    The exit code is 78, as after every error of a user: argparse's 2 may be a script's own.
     """
-
-    wrong = 2
 
     def __init__(self, *arguments: Any, **more: Any) -> None:
         """As argparse's, but without abbreviations: `--n 5`, meant for a script, must not become `--name 5`."""
@@ -61,7 +59,7 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Print *message* and where the help is, and exit."""
         print(f"{self.prog}: error: {message}\nFor help: {self.prog} --help", file=sys.stderr)
-        sys.exit(self.wrong)
+        sys.exit(UserError.exit_code)
 
     def _unknown(self, word: str, of_a_script: str) -> str:
         if not word.startswith("-") or word == "-":

@@ -3,6 +3,7 @@
 import argparse
 import os
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,7 +25,6 @@ LOOK_S = 0.2
 
 def add(parser: Parser) -> None:
     """Declare the arguments."""
-    parser.wrong = UserError.exit_code
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = EPILOG
     parser.add_argument(
@@ -56,6 +56,8 @@ def run(arguments: argparse.Namespace, log: Log) -> int:
     for host in hosts:
         try:
             asked[host] = request_trace(host.status, steps=arguments.steps, ranks=ranks)
+        except PermissionError as error:
+            raise _of_another(error.filename or host.status, (host.status.owner(),)) from None
         except OSError:
             raise UserError("the job has just ended", where=str(below)) from None
         missing |= {(host, rank) for rank in host.ranks if not ranks or rank in ranks}
@@ -98,9 +100,11 @@ def _base(job: str) -> Path:
 
 
 def _hosts(below: Path, ranks: tuple[int, ...]) -> "list[RunningHost]":
-    from toolkit.probe.ranks import running
+    from toolkit.probe.ranks import hidden, running
 
     found = running(below)
+    if not found and (users := hidden()):
+        raise _of_another(below, users)
     if not found:
         raise UserError(
             "expected a running job, found no rank of one",
@@ -121,6 +125,19 @@ def _hosts(below: Path, ranks: tuple[int, ...]) -> "list[RunningHost]":
             f"expected ranks that run here ({', '.join(map(str, known))}), found {strange[0]}", where="--ranks"
         )
     return [host for host in armed if not ranks or set(ranks) & set(host.ranks)]
+
+
+def _of_another(where: object, users: Sequence[str]) -> UserError:
+    """Return the error of a user who may not look at the job of *users*."""
+    import getpass
+
+    owner = users[0]
+    return UserError(
+        f"expected a job of this user, {getpass.getuser()}, found processes of {', '.join(users)}, which only that"
+        " user may look at",
+        where=str(where),
+        hint=f"Run the same as that user: sudo -u {owner} toolkit profile ..., in a container docker exec -u {owner}.",
+    )
 
 
 def _report(missing: "set[tuple[RunningHost, int]]", asked: "dict[RunningHost, int]") -> "set[tuple[RunningHost, int]]":

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from toolkit import exit_codes
 from toolkit.cli.parser import Parser, whole
-from toolkit.errors import UserError
 from toolkit.log import Log
 
 if TYPE_CHECKING:
@@ -27,7 +26,6 @@ Exit code: the job's. 0 completed; the first failing host's; 75 a host vanished;
 
 def add(parser: Parser) -> None:
     """Declare the options; jobfile/ says what they mean."""
-    parser.wrong = UserError.exit_code
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = EPILOG
 
@@ -84,7 +82,7 @@ def run(arguments: argparse.Namespace, log: Log) -> int:
     from toolkit.local.run import simulate
 
     own = dict(os.environ)
-    asked = read(vars(arguments), Path.cwd(), _stamp(time.time_ns()))
+    asked = read(vars(arguments), Path.cwd(), stamp(time.time_ns()))
     log.hide({**own, **asked.spec.environment})
     if arguments.dry_run:
         from toolkit.cli.dry import dry_run
@@ -126,7 +124,7 @@ def run(arguments: argparse.Namespace, log: Log) -> int:
     return exit_codes.INTERNAL_FAULT if report.exit_code is None else report.exit_code
 
 
-def _stamp(now_ns: int) -> str:
+def stamp(now_ns: int) -> str:
     """Return the suffix that makes a job's name unique: the time with milliseconds, as in the SageMaker SDK."""
     now_ms = now_ns // 10**6
     return f"{time.strftime('%Y-%m-%d-%H-%M-%S', time.localtime(now_ms // 1000))}-{now_ms % 1000:03}"

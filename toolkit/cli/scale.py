@@ -17,7 +17,6 @@ Example: toolkit scale --batch 77 --new-batch 56 --learning-rate 1e-3 --weight-d
 
 def add(parser: Parser) -> None:
     """Declare the arguments."""
-    parser.wrong = UserError.exit_code
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = EPILOG
 

@@ -20,7 +20,6 @@ AGAIN_S = 1.5  # A second request within 1 s counts as the first (supervise/sign
 
 def add(parser: Parser) -> None:
     """Declare the arguments."""
-    parser.wrong = UserError.exit_code
     parser.add_argument("job", metavar="NAME", help="the job's name (toolkit jobs) or its folder")
     parser.add_argument("--now", action="store_true", help="kill it: no grace of 120 s after SIGTERM")
 

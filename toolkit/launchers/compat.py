@@ -5,9 +5,10 @@ from pathlib import Path
 import toolkit
 from toolkit.errors import ContractError
 from toolkit.job.job import Job
+from toolkit.job.strategy import STRATEGIES
 
 FOLDER = Path(toolkit.__file__).parent / "compat"
-NAMES = ("smddp", "smppy", "torch_xla")  # Folders of toolkit/compat, as TOOLKIT_COMPAT names them.
+NAMES = ("smddp", "smp", "smppy", "torch_xla")  # Folders of toolkit/compat, as TOOLKIT_COMPAT names them.
 # The compat folders that a distribution gets by default.
 BROUGHT = {"smddp": ("smddp",)}
 # sagemaker-python-sdk 2.x: debugger/framework_profile.py, Profiler(cpu_profiling_duration, file_rotation_interval).
@@ -17,8 +18,7 @@ PROFILER_KEYS = ("CPUProfilingDuration", "SMPFileRotationSecs")
 def names(job: Job) -> tuple[str, ...]:
     """Return the compat folders for *job*'s script; on a host outside the distribution, only those of TOOLKIT_COMPAT.
 
-    A job of SageMaker's model parallel library does not get our `smdistributed`: Hugging Face's transformers takes any
-    `smdistributed` for that library, and `import transformers` then fails: there is no smdistributed.modelparallel.
+    A job of SageMaker's model parallel library gets smp and never smddp, which that library cannot be combined with.
 
     Raises:
         ContractError: TOOLKIT_COMPAT holds an unknown name.
@@ -33,9 +33,10 @@ def names(job: Job) -> tuple[str, ...]:
                 where="TOOLKIT_COMPAT",
                 hint="Correct the variable or unset it.",
             )
-    brought = BROUGHT.get(job.strategy.name, ()) + (("smppy",) if asks_for_profiler(job) else ())
-    found = dict.fromkeys((*brought, *asked))
-    return tuple(name for name in found if name != "smddp" or not asks_for_model_parallel(job))
+    parallel = asks_for_model_parallel(job)
+    brought = ("smp",) if parallel else BROUGHT.get(job.strategy.name, ())
+    found = dict.fromkeys((*brought, *(("smppy",) if asks_for_profiler(job) else ()), *asked))
+    return tuple(name for name in found if name != "smddp" or not parallel)
 
 
 def asks_for_profiler(job: Job) -> bool:
@@ -44,8 +45,10 @@ def asks_for_profiler(job: Job) -> bool:
 
 
 def asks_for_model_parallel(job: Job) -> bool:
-    """True for a job of SageMaker's model parallel library: mpirun and mp_parameters, as its SDK sends them."""
-    return job.strategy.name == "mpi" and job.hyperparameters.get("mp_parameters", {}) not in ({}, None, "")
+    """True for a job of SageMaker's model parallel library: mp_parameters, as its SDK sends them, under mpirun or
+    torchrun."""
+    starts = STRATEGIES[job.strategy.name].launcher in ("mpi", "torchrun")
+    return starts and job.hyperparameters.get("mp_parameters", {}) not in ({}, None, "")
 
 
 def notes(job: Job) -> tuple[str, ...]:

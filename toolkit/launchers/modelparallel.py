@@ -1,14 +1,43 @@
-"""Pure: what sagemaker-training 5.1.4 adds under mpirun for SageMaker's model parallel library (smdistributed).
+"""Pure: what a job of SageMaker's model parallel library (smdistributed.modelparallel, mp_parameters) gets.
 
-The image must hold the library itself, which is AWS's. Its helper `smddpmprun` sets variables for its collectives.
+Without AWS's library in the image, scripts get the toolkit's own (toolkit/modelparallel), and its parameters are
+checked before the start. Where AWS's is installed (its helper `smddpmprun` is on PATH), ranks under mpirun start as in
+sagemaker-training 5.1.4, and the library checks its parameters itself.
 """
 
 from typing import Any
 
+from toolkit.errors import ContractError
 from toolkit.job.job import Job
+from toolkit.launchers import compat
 from toolkit.launchers.compat import asks_for_model_parallel
 
 HELPER = "smddpmprun"
+PARAMETERS = "mp_parameters"
+# "1": the one process of the job measures its model for any number of partitions (toolkit/modelparallel/world.py).
+PROFILE = "TOOLKIT_SMP_PROFILE"
+
+
+def check(job: Job, ranks: int) -> None:
+    """Check the parameters of the toolkit's own library, for a job of *ranks* ranks.
+
+    Raises:
+        ContractError: a parameter is unknown or wrong, or the number of ranks does not fit them.
+    """
+    if "smp" not in compat.names(job) or not asks_for_model_parallel(job) or HELPER in job.machine.programs:
+        return
+    from toolkit.parallelism import parameters, placement
+
+    given = job.hyperparameters[PARAMETERS]
+    if not isinstance(given, dict):
+        raise ContractError(
+            f"expected a JSON object of the model parallel library's parameters, found {str(given)[:40]!r}",
+            where=PARAMETERS,
+            hint='For example {"partitions": 2, "microbatches": 4} (docs/modelparallel.md).',
+        )
+    cfg = parameters.read(given, PARAMETERS)
+    if not (ranks == 1 and job.environ.get(PROFILE) == "1"):
+        placement.place(ranks, cfg.partitions, cfg.tensor_parallel_degree, cfg.placement_strategy, PARAMETERS)
 
 
 def helper(job: Job) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ import msgspec
 from toolkit.job.job import Job
 from toolkit.job.plan import Plan
 from toolkit.job.strategy import STRATEGIES
+from toolkit.launchers import modelparallel
 
 
 def name_for(job: Job) -> str:
@@ -34,6 +35,7 @@ def world_size(job: Job) -> int:
 def plan(job: Job, run_folder: Path) -> Plan:
     """Return the plan for *job* on this host; *run_folder* is private to this run (docs/supervision.md)."""
     name = name_for(job)
+    modelparallel.check(job, world_size(job))
     planned = cast(Plan, import_module(f"toolkit.launchers.{name}").plan(job, run_folder))
     asked = job.settings.processes_per_host or 1
     alone = job.plugin is not None or not (job.cluster.takes_part or job.strategy.name == "script")

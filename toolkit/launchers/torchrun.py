@@ -14,7 +14,7 @@ import msgspec
 from toolkit.job.command import is_module
 from toolkit.job.job import Job, Script
 from toolkit.job.plan import RANK_WRAPPER, Listens, Need, Phase, Plan, ProcessSpec
-from toolkit.launchers import fabric
+from toolkit.launchers import compat, fabric
 from toolkit.launchers.environment import environment, master, names, stop_policy, tokens
 from toolkit.launchers.table import world_size
 
@@ -55,7 +55,7 @@ def plan(job: Job, run_folder: Path) -> Plan:
         role="alone" if hosts == 1 else "leader" if job.cluster.is_leader else "follower",
         phase=Phase(name="train", main=main, needs=(*names(job), *_rendezvous(job)), together=True),
         world_size=world_size(job),
-        notes=fabric.notes(job),
+        notes=(*fabric.notes(job), *compat.notes(job)),
         modules=("torch",),
     )
 

@@ -1,0 +1,63 @@
+"""Hugging Face's own use of the library: its Trainer, unchanged, with the model over two partitions."""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.modelparallel.started import PROGRAMS, ended, smp_ranks
+from tests.started import ROOT, WITHIN_S
+from toolkit.launchers.environment import HOOK
+
+BED = Path(os.environ.get("TOOLKIT_BEDS", ROOT / ".beds")).absolute() / "transformers"
+PYTHON = str(BED / "bin/python")
+PROGRAM = PROGRAMS / "smp_trainer.py"
+PARAMETERS = {"partitions": 2, "microbatches": 2, "ddp": True}
+pytestmark = [
+    pytest.mark.transformers,
+    pytest.mark.skipif(not (BED / ".ready").exists(), reason=f"{BED} is not ready: run scripts/beds/transformers"),
+]
+
+
+def partitioned(folder: Path, *checkpoint: str) -> list[dict[str, Any]]:
+    """Return what each of two ranks printed."""
+    # The bed's toolkit may be another tree's.
+    paths = os.pathsep.join((str(HOOK), str(ROOT)))
+    environ = {"PYTHONPATH": paths, "SM_FRAMEWORK_PARAMS": '{"sagemaker_mpi_enabled": true}', "HF_HUB_OFFLINE": "1"}
+    started = smp_ranks(
+        PROGRAM,
+        str(folder / "trainer"),
+        *checkpoint,
+        parameters=PARAMETERS,
+        size=2,
+        folder=folder,
+        environ=environ,
+        python=PYTHON,
+    )
+    return [json.loads(said.splitlines()[-1]) for said, _ in ended(started)]
+
+
+def test_trainer_trains_evaluates_saves_and_resumes_as_in_one_process(tmp_path: Path) -> None:
+    """Both runs print from the same seed; the second continues the first one's checkpoint of step 6 to step 12."""
+    words = (PYTHON, str(PROGRAM), str(tmp_path / "whole"))
+    environ = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(words, env=environ, capture_output=True, text=True, timeout=WITHIN_S)
+    assert done.returncode == 0, done.stderr
+    whole = json.loads(done.stdout.splitlines()[-1])
+
+    first, second = partitioned(tmp_path)
+    assert first["losses"] == pytest.approx(whole["losses"], rel=1e-5)
+    assert first["eval_losses"] == pytest.approx(whole["eval_losses"], rel=1e-5)
+    assert len(first["losses"]) == 12
+    assert first["norms"] == second["norms"] == pytest.approx(whole["norms"], rel=1e-5)
+    assert min(whole["norms"]) > 0.5, "gradients are clipped"
+    assert second["losses"] == first["losses"]
+    # Each rank holds its partition alone; the tied weights of GPT-2 are on one.
+    assert first["parameters"] + second["parameters"] == whole["parameters"]
+    assert min(first["parameters"], second["parameters"]) > 0
+
+    resumed, _ = partitioned(tmp_path / "again", str(tmp_path / "trainer/checkpoint-6"))
+    assert resumed["losses"] == pytest.approx(whole["losses"], rel=1e-5)

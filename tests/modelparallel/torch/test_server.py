@@ -1,0 +1,131 @@
+"""The module server: calls of modules on other partitions, seen from a user's script."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.modelparallel.started import PROGRAMS, ended, smp_ranks
+
+pytest.importorskip("torch")
+pytestmark = pytest.mark.torch
+
+RUNS = [(pipeline, count, far) for pipeline in ("interleaved", "simple") for count in (1, 4, 16) for far in (0, 1)]
+
+
+def test_nested_branching_reused_and_tied_modules_have_one_processs_gradients_and_losses(tmp_path: Path) -> None:
+    said = ended(
+        smp_ranks(PROGRAMS / "smp_server.py", json.dumps(RUNS), parameters={"partitions": 3}, size=3, folder=tmp_path)
+    )
+
+    ranks = [json.loads(stdout.splitlines()[-1]) for stdout, _ in said]
+    names: list[str] = []
+    for rank in ranks:
+        for run in rank:
+            assert run["gradients"] <= 1e-6
+            assert run["losses"] <= 1e-6
+            assert run["evaluation"] <= 1e-6
+            assert run["whole"]
+        names += rank[0]["parameters"]
+    # No rank holds what is another's: each parameter is once somewhere, the tied one with the first of its modules.
+    assert len(names) == len(set(names)) == 18
+    assert "words.weight" in ranks[0][0]["parameters"]
+    # Embedding 12 x 8, Inner 2 x (8 x 8 + 8), BatchNorm 16, the gain 8; left.inner is on partition 0, right on 1.
+    assert [rank[0]["bytes"] for rank in ranks] == [4 * (96 + 144 + 8), 4 * (144 + 144 + 16), 4 * 16]
+
+
+def test_a_step_names_its_errors_and_the_next_one_works_until_a_rank_dies(tmp_path: Path) -> None:
+    parameters = {"partitions": 3, "microbatches": 4, "auto_partition": False, "default_partition": 0}
+    parameters["active_microbatches"] = 2
+
+    ranks = smp_ranks(PROGRAMS / "smp_steps.py", parameters=parameters, size=3, folder=tmp_path)
+    try:
+        streams = [each.communicate(timeout=300) for each in ranks]
+    finally:
+        for each in ranks:
+            each.kill()
+
+    assert [each.returncode for each in ranks] == [0, 0, -9], streams
+    first, second, third = [json.loads(stdout.splitlines()[0]) for stdout, _ in streams]
+    for rank in (0, 1):  # They end at once, and `train` sees that they only follow.
+        dead = json.loads(streams[rank][0].splitlines()[1])
+        assert "PeerLost: Connection closed by peer: rank 2" in dead["dead"]
+        assert dead["dead after s"] < 20
+    for said in (first, second, third):
+        assert "of another partition: use model.local_parameters()" in said["norm"]
+        assert "DistributedModel.local_named_parameters after the model is partitioned" in said["early"][0]
+        for text in (*said["outside"], said["early"][1]):
+            assert "to be called inside a function with @smp.step, found a call outside of one" in text
+        assert len(said["first"]) == 4
+        assert said["again"] == said["first"]
+        assert "one DistributedModel in this process, found a second" in said["second"]
+        assert 'expected trace_device "gpu" or "cpu", found \'tpu\'' in said["keyword"]
+        assert said["modes"][0] == "[True, True, True, True]"
+        assert said["modes"][1] == said["modes"][2] == "[False, False, False, False]"
+        assert said["modes"][3] == str(["torch.bfloat16"] * 4).replace("'", "")
+        assert said["modes"][4] == "[False, False, False, False]"
+        assert said["modes"][5] == "[True, True, True, True]"
+        assert said["modes"][7] == str(["torch.float32"] * 4).replace("'", "")
+        assert said["drops"][0] == said["drops"][1]
+        assert len(set(said["drops"][0])) == 4
+        # The script's own random numbers are the same everywhere, whatever the step drew where.
+        assert [said["next"], said["next but one"]] == [first["next"], first["next but one"]]
+        assert said["untraced"][0].endswith("ValueError: too early")
+        assert said["untraced"][1] == "no error"
+        assert said["hooked"] == [True]
+        assert said["assignment"] == {
+            "": 0,
+            "first": 0,
+            "second": 1,
+            "second.linear": 1,
+            "second.inner": 2,
+            "second.inner.linear": 2,
+        }
+        assert said["state"][0] == sorted(
+            ["seen", "first.weight", "first.bias"]
+            + [f"second.{path}linear.{kind}" for path in ("", "inner.") for kind in ("weight", "bias")]
+        )
+        assert said["state"][1]
+        assert said["restored"]
+        assert said["names"]
+        assert said["of the module"]
+        assert "with the unknown ['unknown']" in said["strict"]
+    # The rank at fault says what happened there, the others who it was.
+    assert "found 7 along axis 0 of argument x" in first["batch"]
+    assert second["batch"].startswith("RemoteStepError: the step failed on rank 0: SMPError")
+    assert first["module raises"].startswith(
+        "RemoteStepError: module second.inner (Part) failed on partition 2 (rank 2): KeyE"
+    )
+    assert second["module raises"].startswith(
+        "RemoteStepError: module second.inner (Part) failed on partition 2 (rank 2)"
+    )
+    assert third["module raises"] == "KeyError: 'no such thing on partition 2'"
+    assert (
+        "expected model.backward(loss) in a function with @smp.step, found loss.backward()" in first["plain backward"]
+    )
+    assert "expected a loss of one element, or grad_tensors, found the shape (2, 4)" in first["no loss"]
+    assert "found linear with second.linear.weight of another partition" in first["foreign weight"]
+    assert "found one called inside another" in first["nested"]
+    assert first["raise"] == "ValueError: the script is at fault"
+    assert second["raise"] == "RemoteStepError: the step failed on rank 0: ValueError: the script is at fault"
+    assert first["most"] == 2
+    assert first["attached"]
+    assert not second["attached"]
+    assert first["gathered"] == first["state"][0]
+    assert second["gathered"] == []
+    assert second["partial"] == ["_smp_is_partial", "second.linear.bias", "second.linear.weight"]
+
+
+def test_ranks_keep_one_order_where_they_must_and_send_tensors_to_their_users_alone(tmp_path: Path) -> None:
+    said = ended(smp_ranks(PROGRAMS / "smp_order.py", parameters={"partitions": 2}, size=4, folder=tmp_path))
+
+    ranks = [json.loads(stdout.splitlines()[-1]) for stdout, _ in said]
+    # 6 steps of 8 microbatches: partition 0 is called twice in each. Every pair met with the same microbatch.
+    assert sorted(rank["met"] for rank in ranks) == [[48, 0.0], [48, 0.0], [96, 0.0], [96, 0.0]]
+    first, second, third = ranks[0]["any order"]
+    assert first[-1] in (0, 2)
+    assert second[-1] in (1, 3)
+    first, second, third = ranks[0]["one order"]
+    assert first == second == third
+    # Forward from 0 to 1, 1 to 2, 2 to 3, 3 to 0; backward 0 to 3, 3 to 2, 2 to 1. Partition 0 calls all blocks.
+    assert [rank["tensors sent"] for rank in ranks] == [[1, 3], [2], [1, 3], [0, 2]]

@@ -1,0 +1,188 @@
+"""Trains a model of two partitions in fp16, bf16 or with smp.amp.GradScaler, and compares it with fp32 in one process.
+
+smp_precision.py fp16|bf16|amp FOLDER. Prints what it saw as one JSON object.
+"""
+
+import copy
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+import smdistributed.modelparallel.torch as smp
+
+STEPS = 8
+
+
+def make() -> nn.Module:
+    torch.manual_seed(3)
+    return nn.Sequential(nn.Linear(16, 32), nn.Tanh(), nn.Linear(32, 32), nn.Tanh(), nn.Linear(32, 4))
+
+
+def batch(step: int) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(step)
+    x = torch.randn(16, 16, generator=generator)
+    return x, x[:, :4].argmax(dim=1)
+
+
+def loss_of(output: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    assert output.dtype == torch.float32, output.dtype
+    return nn.functional.cross_entropy(output, labels)
+
+
+@smp.step
+def train_step(model: nn.Module, x: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    loss = loss_of(model(x), labels)
+    model.backward(loss)
+    return loss
+
+
+def plain_losses(clip: float) -> tuple[list[float], list[float]]:
+    """Losses and gradient norms of one process in fp32."""
+    model = make()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
+    losses, norms = [], []
+    for step in range(STEPS):
+        x, labels = batch(step)
+        loss = loss_of(model(x), labels)
+        optimizer.zero_grad()
+        loss.backward()
+        norms.append(float(nn.utils.clip_grad_norm_(model.parameters(), clip)))
+        optimizer.step()
+        losses.append(float(loss.detach()))
+    return losses, norms
+
+
+def weights(model: Any) -> dict[str, torch.Tensor]:
+    return {name: each.detach().clone() for name, each in model.local_named_parameters()}
+
+
+def equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+def low_precision(mode: str, folder: Path) -> dict[str, Any]:
+    clip = 0.8
+    model = smp.DistributedModel(make())
+    options = {"dynamic_loss_scale": True, "dynamic_loss_args": {"init_scale": 2.0**30, "scale_window": 4}}
+    optimizer = smp.DistributedOptimizer(
+        torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9), **(options if mode == "fp16" else {})
+    )
+    skipped = 0
+    losses, norms, scales = [], [], [optimizer.loss_scale.scale]
+    while len(losses) < STEPS:
+        loss = train_step(model, *batch(len(losses)))
+        before = weights(model)
+        norm = optimizer.clip_master_grads(clip)
+        optimizer.step()
+        optimizer.zero_grad()
+        scales.append(optimizer.loss_scale.scale)
+        if optimizer.step_was_skipped:
+            assert equal(before, weights(model)) and norm == float("inf"), norm
+            skipped += 1
+            assert skipped < 40, scales
+            continue
+        losses.append(float(loss.reduce_mean()))
+        norms.append(norm)
+    dtype = {"fp16": torch.float16, "bf16": torch.bfloat16}[mode]
+    assert {each.dtype for each in weights(model).values()} == {dtype}
+    masters = [each for group in optimizer.param_groups for each in group["params"]]
+    assert {each.dtype for each in masters} == {torch.float32}
+    for (name, low), master in zip(weights(model).items(), masters, strict=True):
+        assert torch.equal(low, master.to(dtype)) and not torch.equal(low.float(), master), name
+    resumed(model, optimizer, folder)
+    wanted_losses, wanted_norms = plain_losses(clip)
+    return {
+        "skipped": skipped,
+        "scales": scales,
+        "losses": [losses, wanted_losses],
+        "norms": [norms, wanted_norms],
+        "dtypes": sorted({str(each.dtype) for each in model.state_dict().values()}),
+    }
+
+
+def resumed(model: Any, optimizer: Any, folder: Path) -> None:
+    """After a step too many, the checkpoint brings back weights, masters, momentum and the loss scale."""
+    smp.save_checkpoint(folder, "tag", True, model, optimizer)
+    saved = copy.deepcopy(optimizer.state_dict())
+    before, numbers = weights(model), optimizer.loss_scale.state_dict()
+    for _ in range(2):
+        train_step(model, *batch(100))
+        optimizer.step()
+    assert not equal(before, weights(model))
+    smp.resume_from_checkpoint(folder)
+    assert equal(before, weights(model))
+    assert optimizer.loss_scale.state_dict() == numbers
+    found = optimizer.state_dict()
+    for number, master in saved["masters"].items():
+        assert torch.equal(found["masters"][number], master), number
+        assert torch.equal(found["state"][number]["momentum_buffer"], saved["state"][number]["momentum_buffer"])
+    # A full state of other weights, without masters: the masters follow.
+    model.load_state_dict({name: each * 2 for name, each in model.state_dict().items()})
+    train_step(model, *batch(0))
+    optimizer.step()
+    for name, each in weights(model).items():
+        assert (each - before[name] * 2).abs().max() < (each - before[name]).abs().max(), name
+    smp.resume_from_checkpoint(folder, load_sharded_optimizer_state=False)
+    assert equal(before, weights(model))
+
+
+def with_scaler() -> dict[str, Any]:
+    model = smp.DistributedModel(make())
+    optimizer = smp.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9))
+    scaler = smp.amp.GradScaler(init_scale=2.0**10)
+
+    @smp.step
+    def scaled_step(x: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        loss = loss_of(model(x), labels)
+        model.backward(scaler.scale(loss))
+        return loss
+
+    losses = []
+    for step in range(STEPS):
+        losses.append(float(scaled_step(*batch(step)).reduce_mean()))
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+    scaled_step(*batch(0))
+    if smp.pp_rank() == 1:
+        next(model.local_parameters()).grad.view(-1)[0] = float("inf")
+    before = weights(model)
+    scaler.step(optimizer)
+    scaler.update()
+    assert equal(before, weights(model)), "an overflow on one rank skips the step on all"
+    return {"losses": [losses, plain_losses(1e9)[0]], "scale": scaler.get_scale()}
+
+
+def refused() -> list[str]:
+    said = []
+    model = smp.state.optimizer.model
+    inner = torch.optim.SGD(model.parameters(), lr=0.1)
+    for call in (
+        lambda: smp.DistributedOptimizer(inner, dynamic_loss_scale=True, dynamic_loss_args={"scale_windows": 3}),
+        lambda: smp.DistributedOptimizer(inner, dynamic_loss_args={"scale_window": 3}),
+        lambda: smp.DistributedOptimizer(inner, static_loss_scale=-2),
+        lambda: smp.DistributedOptimizer(inner, static_loss_scale=128),
+        lambda: smp.state.optimizer.step(lambda: 0.0),
+        lambda: smp.state.optimizer.load_state_dict({"state": {}, "param_groups": []}),
+        lambda: smp.state.optimizer.load_state_dict({"state": {}, "param_groups": [{"params": []}]}),
+    ):
+        try:
+            call()
+            said.append("no error")
+        except RuntimeError as error:
+            said.append(str(error))
+    return said
+
+
+def main(mode: str, folder: Path) -> None:
+    smp.init()
+    said = with_scaler() if mode == "amp" else low_precision(mode, folder)
+    print(json.dumps({**said, "refused": refused()}))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]))

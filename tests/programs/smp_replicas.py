@@ -1,0 +1,129 @@
+"""Two ranks: gradients averaged by toolkit.modelparallel.torch.replicas, against the mean of both ranks' gradients."""
+
+import copy
+import sys
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
+
+from toolkit.modelparallel.torch.averaging import Averager
+from toolkit.modelparallel.torch.replicas import equalise
+
+CAP_MB = 0.0005
+
+
+class Branching(nn.Module):
+    """The second layer is used only where `uses_second`; `again`: how often the first one is used."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.unused = nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 8)
+        self.uses_second, self.again = True, 1
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for _ in range(self.again):
+            x = torch.tanh(self.first(x))
+        return self.second(x) if self.uses_second else x
+
+
+def gradients(model: nn.Module) -> dict[str, torch.Tensor]:
+    return {name: each.grad.clone() for name, each in model.named_parameters() if each.grad is not None}
+
+
+def backward(model: nn.Module, seed: int, microbatches: int = 2) -> None:
+    torch.manual_seed(seed)
+    for _ in range(microbatches):
+        model(torch.randn(4, 8)).pow(2).mean().backward()
+
+
+def expected(model: Branching, seed: int, uses: tuple[bool, bool], microbatches: int = 2) -> dict[str, torch.Tensor]:
+    both = []
+    for rank in range(2):
+        one = copy.deepcopy(model)
+        one.zero_grad()
+        one.uses_second = uses[rank]
+        backward(one, seed + rank, microbatches)
+        both.append(gradients(one))
+    names = both[0].keys() | both[1].keys()
+    nothing = torch.zeros(())
+    return {name: (both[0].get(name, nothing) + both[1].get(name, nothing)) / 2 for name in names}
+
+
+def check(model: Branching, wanted: dict[str, torch.Tensor], what: str, tolerance: float = 1e-6) -> None:
+    found = gradients(model)
+    assert found.keys() == wanted.keys(), (what, found.keys(), wanted.keys())
+    for name, gradient in wanted.items():
+        torch.testing.assert_close(found[name], gradient, rtol=tolerance, atol=tolerance, msg=f"{what}: {name}")
+
+
+def main() -> None:
+    dist.init_process_group("gloo")
+    rank, group = dist.get_rank(), dist.group.WORLD
+    torch.manual_seed(rank)
+    model = Branching()
+    before = [each.detach().clone() for each in model.parameters()]
+    equalise(model.parameters(), group)
+    same = [torch.equal(each, old) for each, old in zip(model.parameters(), before, strict=True)]
+    assert all(same) == (rank == 0), same
+
+    averager = Averager(model.parameters(), group, bucket_cap_mb=CAP_MB)
+    assert len(averager.buckets) > 2, averager.buckets
+    for step, uses in enumerate(
+        [(True, True), (True, True), (False, True), (True, True), (False, False), (True, True)]
+    ):
+        wanted = expected(model, 10 * step, uses)
+        model.zero_grad()
+        model.uses_second = uses[rank]
+        backward(model, 10 * step + rank)
+        averager.finish()
+        check(model, wanted, f"step {step}")
+        if step < 2:
+            assert (averager.overlapped > 0) == (step == 1), (step, averager.overlapped)
+
+    # More gradients than in the step before arrive after the reductions began.
+    wanted = expected(model, 100, (True, True), 5)
+    model.zero_grad()
+    backward(model, 100 + rank, 5)
+    averager.finish()
+    check(model, wanted, "more microbatches")
+
+    # Gradients of two steps add up, and are averaged once.
+    first, second = expected(model, 110, (True, True)), expected(model, 120, (True, True))
+    model.zero_grad()
+    averager.finish(next_is_last=False)
+    backward(model, 110 + rank)
+    averager.hold(next_is_last=True)
+    backward(model, 120 + rank)
+    averager.finish()
+    check(model, {name: first[name] + second[name] for name in first}, "two steps")
+    averager.close()
+
+    plain = Averager(model.parameters(), group, overlapping=False, bucket_cap_mb=25, as_bucket_view=True)
+    for step in (200, 210):
+        wanted = expected(model, step, (True, True))
+        model.zero_grad(set_to_none=step == 200)
+        backward(model, step + rank)
+        plain.finish()
+        assert plain.overlapped == 0
+        check(model, wanted, "views")
+        storages = {each.grad.untyped_storage().data_ptr() for each in model.parameters() if each.grad is not None}
+        assert len(storages) == 1, storages
+    plain.close()
+
+    hooked = Averager(model.parameters(), group)
+    hooked.register_comm_hook(group, fp16_compress_hook)
+    wanted = expected(model, 300, (True, True))
+    model.zero_grad()
+    backward(model, 300 + rank)
+    hooked.finish()
+    check(model, wanted, "fp16", tolerance=1e-2)
+    found = gradients(model)
+    assert any(not torch.allclose(found[name], wanted[name], rtol=1e-6, atol=1e-9) for name in wanted), "not rounded"
+    dist.destroy_process_group()
+    print("all equal", file=sys.stdout)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,183 @@
+"""What a step keeps and refuses; at the end the last rank dies inside one. Prints a JSON object before the end, and one after it.
+
+Three ranks, 4 microbatches, manual partitions.
+"""
+
+import copy
+import json
+import os
+import signal
+import time
+
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+import smdistributed.modelparallel.torch as smp
+
+rank, said = int(os.environ["RANK"]), {}
+
+
+class Part(nn.Module):
+    """Does what its argument `what` says."""
+
+    def __init__(self, inner=None):
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+        self.inner = inner
+
+    def forward(self, x, what=""):
+        if self.inner is not None:
+            return self.inner(self.linear(x), what)
+        if what == "raise":
+            raise KeyError("no such thing on partition 2")
+        if what == "die":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if what == "modes":
+            on = torch.is_autocast_enabled("cpu"), torch.is_grad_enabled(), self.training
+            return x, (*on, self.linear(x).dtype)
+        if what == "drop":
+            return F.dropout(self.linear(x), 0.5, training=True)
+        return torch.tanh(self.linear(x))
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(4, 4)
+        self.second = Part(inner=Part())
+        self.register_buffer("seen", torch.zeros(()))
+
+    def forward(self, x, what=""):
+        self.seen += 1
+        x = self.first(x)
+        if what == "drop":
+            x = F.dropout(x, 0.5, training=True)
+        return self.second(x, what)
+
+
+def refused(function):
+    """The error of *function*, which all ranks call."""
+    try:
+        function()
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return "no error"
+
+
+def fails_before_it_is_partitioned():
+    """The errors of a first step in which the model cannot be traced, and of the second step, which can."""
+    smp.init({"partitions": 3, "microbatches": 2})
+    # An LSTM has weak references to its parameters.
+    model = smp.DistributedModel(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4), nn.LSTM(4, 4)))
+
+    @smp.step
+    def train(x, fails):
+        if fails:
+            raise ValueError("too early")
+        model.backward(model(x)[0].sum())
+
+    found = [refused(lambda: train(torch.ones(2, 4), fails)) for fails in (True, False)]
+    smp.barrier()
+    smp.shutdown()
+    return found
+
+
+said["untraced"] = fails_before_it_is_partitioned()
+smp.init()
+torch.manual_seed(1)
+with smp.partition(0):
+    net = Net()
+smp.set_partition(net.second, 1)
+smp.set_partition(net.second.inner, 2)
+model = smp.DistributedModel(net)
+hooked = []
+model.register_post_partition_hook(lambda model, optimizer: hooked.append(model.partitioned))
+flying = {"now": 0, "most": 0, "order": []}
+batch = torch.randn(8, 4)
+
+
+@smp.step
+def train(x, what=""):
+    flying["now"] += 1
+    flying["most"] = max(flying["most"], flying["now"])
+    loss = model(x, what).sum()
+    model.backward(loss)
+    flying["now"] -= 1
+    return loss
+
+
+@smp.step
+def wrong(x, what):
+    y = model(x)
+    if what == "plain backward":
+        y.sum().backward()
+    if what == "no loss":
+        model.backward(y)
+    if what == "nested":
+        train(x)
+    if what == "foreign weight":
+        F.linear(x, net.second.linear.weight)
+    if what == "raise":
+        raise ValueError("the script is at fault")
+
+
+@smp.step(detach_outputs=False)
+def modes(x):
+    with torch.autocast("cpu", dtype=torch.bfloat16), torch.no_grad():
+        on = model(x, "modes")[1]
+    return on, model(x, "modes")[1], model(x)
+
+
+said["early"] = [refused(lambda: list(model.local_parameters())), refused(lambda: model(batch))]
+# A failed step leaves everything in order: each of these works or fails as if it were the first.
+said["first"] = [each.item() for each in train(batch).outputs]
+said["batch"] = refused(lambda: train(batch[:7]))
+said["module raises"] = refused(lambda: train(batch, "raise"))
+for what in ("foreign weight", "plain backward", "no loss", "nested", "raise"):
+    said[what] = refused(lambda: wrong(batch, what))
+said["norm"] = refused(lambda: sum(each.norm() for each in model.parameters()))
+said["outside"] = [refused(lambda: model(batch)), refused(lambda: net.second(batch))]
+said["second"] = refused(lambda: smp.DistributedModel(nn.Linear(1, 1)))
+said["keyword"] = refused(lambda: smp.DistributedModel(nn.Linear(1, 1), trace_device="tpu"))
+flying["now"] = flying["most"] = 0
+said["again"] = [each.item() for each in train(batch).outputs]
+said["most"] = flying["most"]
+model.eval()
+on, off, attached = modes(batch)
+said["modes"] = [str(each.outputs) for each in (*on, *off)]
+said["attached"] = attached.outputs[0].requires_grad
+model.train()
+# Random numbers: a stream for each microbatch, the same in every run, wherever the modules are.
+drops = []
+for _ in range(2):
+    torch.manual_seed(9)
+    drops.append([each.item() for each in train(batch, "drop").outputs])
+said["drops"] = drops
+said["next"] = torch.rand(()).item()
+train(batch)  # Draws none.
+torch.rand(())
+said["next but one"] = torch.rand(()).item()
+said["hooked"] = hooked
+said["assignment"] = model.assignment()
+whole = {name: value.clone() for name, value in model.state_dict().items()}
+said["state"] = [sorted(whole), all(each.device.type == "cpu" for each in whole.values())]
+said["gathered"] = sorted(model.state_dict(gather_to_rank0=True))
+partial = copy.deepcopy(model.local_state_dict())
+said["partial"] = sorted(partial)
+with torch.no_grad():
+    for parameter in model.local_parameters():
+        parameter.zero_()
+model.load_state_dict(partial)
+restored = model.state_dict()
+said["restored"] = all(torch.equal(whole[name], restored[name]) for name in whole)
+said["names"] = [name for name, _ in model.named_parameters()] == [name for name, _ in net.named_parameters()]
+said["of the module"] = model.second is net.second
+said["strict"] = refused(lambda: model.load_state_dict({"unknown": torch.zeros(1)}))
+print(json.dumps(said), flush=True)
+smp.barrier()
+begin_s = time.monotonic()
+said["dead"] = refused(lambda: train(batch, "die"))
+said["dead after s"] = time.monotonic() - begin_s
+print(json.dumps(said), flush=True)
+os._exit(0)

@@ -1,0 +1,256 @@
+"""Trains a small model in partitions and replicas, and compares it with one process that does the same.
+
+smp_training.py FOLDER train|resume: `train` saves checkpoints after two steps, and trains a third; `resume` begins with
+the checkpoints, on any number of partitions, and trains the third. Each compares all parameters of its rank with the
+reference. Prints what it saw as one JSON object.
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+import smdistributed.modelparallel.torch as smp
+
+BATCH, WIDTH = 8, 16
+OPTIONS: dict[str, dict[str, Any]] = {
+    "keywords": {
+        "overlapping_allreduce": False,
+        "backward_passes_per_step": 2,
+        "average_grads_across_microbatches": False,
+        "broadcast_buffers": False,
+        "gradient_as_bucket_view": True,
+    }
+}
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.inner, self.outer = nn.BatchNorm1d(WIDTH), nn.Linear(WIDTH, 32), nn.Linear(32, WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.outer(torch.relu(self.inner(self.norm(x))))
+
+
+class Model(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(40, WIDTH)
+        self.blocks = nn.ModuleList(Block() for _ in range(4))
+        self.head = nn.Linear(WIDTH, 40, bias=False)
+        self.head.weight = self.embed.weight
+        self.unused = nn.Linear(4, 4)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        x = self.embed(tokens)
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x)
+
+
+def make() -> Model:
+    torch.manual_seed(1)
+    return Model()
+
+
+def adam(model: nn.Module) -> torch.optim.Optimizer:
+    """Two groups, of which one has no weight decay."""
+    weights = [each for each in model.parameters() if each.dim() > 1]
+    others = [each for each in model.parameters() if each.dim() == 1]
+    groups = [{"params": weights, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}]
+    return torch.optim.AdamW(groups, lr=1e-2)
+
+
+def batch(step: int, replica: int) -> torch.Tensor:
+    return torch.randint(0, 40, (BATCH,), generator=torch.Generator().manual_seed(100 * step + replica))
+
+
+def loss_of(output: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+    return nn.functional.cross_entropy(output, (tokens + 1) % 40)
+
+
+def reference(
+    model: nn.Module, optimizer: torch.optim.Optimizer, step: int, microbatches: int, replicas: int, clip: float = 1e9
+) -> None:
+    """One step of one process over the microbatches of all replicas; the buffers are then the first replica's."""
+    optimizer.zero_grad()
+    before = {name: each.clone() for name, each in model.named_buffers()}
+    for replica in reversed(range(replicas)):
+        model.load_state_dict(before, strict=False)
+        for tokens in batch(step, replica).chunk(microbatches):
+            (loss_of(model(tokens), tokens) / microbatches / replicas).backward()
+    nn.utils.clip_grad_norm_(model.parameters(), clip)
+    optimizer.step()
+
+
+@smp.step
+def train_step(model: nn.Module, tokens: torch.Tensor) -> torch.Tensor:
+    loss = loss_of(model(tokens), tokens)
+    model.backward(loss)
+    return loss
+
+
+def compare(model: smp.DistributedModel, plain: nn.Module, what: str) -> None:
+    wanted = plain.state_dict()
+    for name, value in model.local_state_dict().items():
+        if name != "_smp_is_partial":
+            torch.testing.assert_close(value, wanted[name], rtol=1e-5, atol=1e-6, msg=lambda m: f"{what}: {name}: {m}")
+
+
+def resumed_by_plain_pytorch(folder: Path) -> tuple[nn.Module, torch.optim.Optimizer]:
+    plain = make()
+    ordinary = adam(plain)
+    plain.load_state_dict(torch.load(folder / "two"))
+    ordinary.load_state_dict(torch.load(folder / "optimizer_two"))
+    return plain, ordinary
+
+
+def train(folder: Path, model: smp.DistributedModel, optimizer: torch.optim.Optimizer) -> None:
+    microbatches, replicas = smp.state.cfg.microbatches, smp.rdp_size()
+    plain = make()
+    ordinary = adam(plain)
+    for step in range(2):
+        reference(plain, ordinary, step, microbatches, replicas)
+        train_step(model, batch(step, smp.rdp_rank()))
+        optimizer.step()
+        optimizer.zero_grad()
+        compare(model, plain, f"step {step}")
+    assert sum(each.overlapped for each in model.replicas.averagers) > 1, "reductions began within the step"
+    for tag in ("one", "two", "two"):
+        smp.save_checkpoint(folder, tag, True, model, optimizer, {"path": folder}, num_kept_partial_checkpoints=1)
+        smp.save_checkpoint(folder, tag, False, model, optimizer, {"path": folder})
+    if smp.rdp_rank() == 0:
+        smp.save(model.local_state_dict(), folder / "mine")
+        for name, value in smp.load(folder / "mine").items():
+            assert name == "_smp_is_partial" or torch.equal(value, model.local_state_dict()[name]), name
+    plain, ordinary = resumed_by_plain_pytorch(folder)
+    compare(model, plain, "loaded by plain PyTorch")
+    reference(plain, ordinary, 2, microbatches, replicas)
+    train_step(model, batch(2, smp.rdp_rank()))
+    optimizer.step()
+    compare(model, plain, "third step")
+
+
+def resume(folder: Path, model: smp.DistributedModel, optimizer: torch.optim.Optimizer) -> None:
+    """Three times: before the first step from the partial checkpoint, then from both."""
+    for tag, partial in (("two", True), ("two", False), (None, True)):
+        optimizer.param_groups[0]["lr"] = 5.0
+        content = smp.resume_from_checkpoint(folder, tag, partial)
+        assert content == {"path": folder}, content
+        plain, ordinary = resumed_by_plain_pytorch(folder)
+        reference(plain, ordinary, 2, smp.state.cfg.microbatches, smp.rdp_size())
+        train_step(model, batch(2, smp.rdp_rank()))
+        optimizer.step()
+        optimizer.zero_grad()
+        compare(model, plain, f"resumed from {tag}, partial {partial}")
+    smp.resume_from_checkpoint(folder, load_optimizer=False)
+
+
+def keywords(folder: Path, model: smp.DistributedModel, optimizer: torch.optim.Optimizer) -> None:
+    """Two replicas: gradients of two steps are averaged once, over replicas and not over microbatches."""
+    module, both = model.module, (make(), make())
+    for step in (0, 1):
+        for replica, plain in enumerate(both):
+            for tokens in batch(step, replica).chunk(2):
+                loss_of(plain(tokens), tokens).backward()
+        train_step(model, batch(step, smp.rdp_rank()))
+        used = {name for name, each in module.named_parameters() if each.grad is not None}
+        assert "unused.weight" not in used and len(used) > 20, used
+        for name in used:
+            one, other = (plain.get_parameter(name).grad for plain in both)
+            found = module.get_parameter(name).grad
+            wanted = (one, other)[smp.rdp_rank()] if step == 0 else (one + other) / 2
+            torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-6, msg=lambda m: f"step {step}: {name}: {m}")
+            assert torch.allclose(one, other, rtol=1e-3) is False, name
+    gradients = [each.grad.untyped_storage().data_ptr() for each in model.local_parameters() if each.grad is not None]
+    assert len(set(gradients)) == 1 < len(gradients), "views of one bucket"
+    statistics = smp.allgather(module.blocks[0].norm.running_mean, smp.RDP_GROUP)
+    assert not torch.allclose(*statistics), "buffers of their own"
+    optimizer.zero_grad()
+    model.register_comm_hook(None, halved)
+    train_step(model, batch(2, smp.rdp_rank()))
+    optimizer.step()  # Averages the gradients of one step of two.
+    assert HALVED == [0], HALVED
+
+
+def spread(folder: Path, model: smp.DistributedModel, optimizer: torch.optim.Optimizer) -> None:
+    """Sharded data parallelism: three steps are those of one process, also resumed from either checkpoint."""
+    microbatches, replicas = smp.state.cfg.microbatches, smp.size()
+    plain = make()
+    ordinary = adam(plain)
+    for step in range(2):
+        reference(plain, ordinary, step, microbatches, replicas, clip=0.5)
+        train_step(model, batch(step, smp.rdp_rank()))
+        optimizer.step()
+        optimizer.zero_grad()
+        compare_whole(model, plain, f"step {step}")
+    for partial in (True, False):
+        smp.save_checkpoint(folder, "two", partial, model, optimizer, {"path": folder})
+    for partial in (True, False):
+        train_step(model, batch(9, 0))
+        optimizer.step()
+        smp.resume_from_checkpoint(folder, partial=partial)
+        optimizer.zero_grad()
+        plain, ordinary = resumed_by_plain_pytorch(folder)
+        compare_whole(model, plain, "resumed")
+        reference(plain, ordinary, 2, microbatches, replicas, clip=0.5)
+        train_step(model, batch(2, smp.rdp_rank()))
+        optimizer.step()
+        optimizer.zero_grad()
+        compare_whole(model, plain, f"third step, partial {partial}")
+    held = sum(value.numel() for name, value in model.local_state_dict().items() if "weight" in name)
+    every = sum(value.numel() for name, value in model.state_dict().items() if "weight" in name)
+    assert held < 0.6 * every, (held, every)
+
+
+def compare_whole(model: smp.DistributedModel, plain: nn.Module, what: str) -> None:
+    found = model.state_dict()
+    for name, value in plain.state_dict().items():
+        torch.testing.assert_close(found[name], value, rtol=1e-5, atol=1e-5, msg=lambda m: f"{what}: {name}: {m}")
+
+
+HALVED: list[int] = []
+
+
+def halved(_: object, bucket: Any) -> "torch.futures.Future[torch.Tensor]":
+    HALVED.append(bucket.index())
+    done: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+    done.set_result(bucket.buffer() / 2)
+    return done
+
+
+def refused(folder: Path) -> list[str]:
+    said = []
+    for call in (
+        lambda: smp.resume_from_checkpoint(folder, "three"),
+        lambda: smp.resume_from_checkpoint(folder, "three", partial=False),
+        lambda: smp.resume_from_checkpoint(folder / "elsewhere"),
+        lambda: smp.load(folder / "nothing"),
+        lambda: smp.load(folder / "mine", back_compat=True),
+        lambda: smp.save_checkpoint(folder, "a/b"),
+        lambda: smp.save_checkpoint(folder, "four", num_kept_partial_checkpoints=0),
+    ):
+        try:
+            call()
+            said.append("no error")
+        except RuntimeError as error:
+            said.append(str(error))
+    return said
+
+
+def main(folder: Path, mode: str) -> None:
+    smp.init()
+    torch.manual_seed(1 + smp.rdp_rank())  # All replicas begin with the first one's values.
+    model = smp.DistributedModel(Model(), **OPTIONS.get(mode, {"bucket_cap_mb": 0.002}))
+    optimizer = smp.DistributedOptimizer(adam(model))
+    {"train": train, "resume": resume, "keywords": keywords, "spread": spread}[mode](folder, model, optimizer)
+    state = [each for one in optimizer.state.values() for each in one.values()]
+    print(json.dumps({"state_elements": sum(each.numel() for each in state), "refused": refused(folder)}))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2])

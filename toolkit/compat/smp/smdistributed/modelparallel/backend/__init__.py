@@ -1,0 +1,1 @@
+"""The part of the old library that both frameworks shared."""

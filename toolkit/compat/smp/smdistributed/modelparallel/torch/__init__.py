@@ -1,0 +1,10 @@
+"""What scripts import as smp."""
+
+from smdistributed.modelparallel import __version__ as __version__
+from smdistributed.modelparallel.torch import amp as amp
+from smdistributed.modelparallel.torch import model as model
+from smdistributed.modelparallel.torch import nn as nn
+from smdistributed.modelparallel.torch import patches as patches
+
+from toolkit.modelparallel.torch import *  # noqa: F403
+from toolkit.modelparallel.torch.absent import refuse as __getattr__  # noqa: F401 - called by Python

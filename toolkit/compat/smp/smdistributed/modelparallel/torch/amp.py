@@ -1,0 +1,3 @@
+"""smp.amp."""
+
+from toolkit.modelparallel.torch.scaling import GradScaler as GradScaler

@@ -1,0 +1,3 @@
+"""smp.patches."""
+
+from smdistributed.modelparallel.torch.patches import checkpoint as checkpoint

@@ -1,0 +1,1 @@
+"""Model parallel training: what scripts import as smdistributed.modelparallel (docs/modelparallel.md)."""

@@ -1,0 +1,93 @@
+"""What ranks ask of each other in a step of the module server."""
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from toolkit.modelparallel.errors import SMPError
+from toolkit.modelparallel.torch.far import Parcel, Place
+
+CALL, RESULT, BACKWARD, GRADIENTS = "smp.call", "smp.result", "smp.backward", "smp.gradients"
+FETCH, VALUE, FORGET = "smp.fetch", "smp.value", "smp.forget"
+Key = tuple[int, ...]
+
+
+class RemoteStepError(SMPError):
+    """The step failed on another rank, which says why."""
+
+
+class Setting(NamedTuple):
+    """The modes of autograd in which a module is called. `autocast`: (device type, dtype, cache) of what is on."""
+
+    grad: bool
+    inference: bool
+    autocast: tuple[tuple[str, torch.dtype, bool], ...]
+
+    @classmethod
+    def here(cls) -> "Setting":
+        """Return the calling thread's."""
+        on = tuple(
+            (kind, torch.get_autocast_dtype(kind), torch.is_autocast_cache_enabled())
+            for kind in ("cpu", "cuda")
+            if torch.is_autocast_enabled(kind)
+        )
+        return cls(torch.is_grad_enabled(), torch.is_inference_mode_enabled(), on)
+
+    @contextlib.contextmanager
+    def applied(self) -> Iterator[None]:
+        """Set them for the block."""
+        with contextlib.ExitStack() as stack:
+            if self.inference:
+                stack.enter_context(torch.inference_mode())
+            stack.enter_context(torch.set_grad_enabled(self.grad))
+            for kind, dtype, cache in self.autocast:
+                stack.enter_context(torch.autocast(kind, dtype, cache_enabled=cache))
+            yield
+
+
+class Request(NamedTuple):
+    """A call of the module at `path`. `is_training`: the module's mode on the caller's rank. `wanted`: the outputs
+    whose data the caller will need. `released`: what it does not need any more."""
+
+    path: str
+    skeleton: bytes
+    inputs: Parcel
+    setting: Setting
+    is_training: bool
+    state: bytes
+    wanted: frozenset[int]
+    released: list[Key]
+
+
+class Result(NamedTuple):
+    """What a call gave. `state`: of the random number generator afterwards."""
+
+    skeleton: bytes
+    outputs: Parcel
+    state: bytes
+
+
+class Gradients(NamedTuple):
+    """What a backward gets (the outputs' gradients) or gives (the inputs'). `present`: for which there is one."""
+
+    call: Key
+    present: list[bool]
+    given: Parcel
+    released: list[Key]
+
+
+class Failure(NamedTuple):
+    """Why a request was not answered."""
+
+    text: str
+
+
+def gradients_message(
+    call: Key, gradients: Sequence[Tensor | None], places: Sequence[Place | None], released: list[Key]
+) -> tuple[Gradients, list[memoryview]]:
+    given = [(gradient, place) for gradient, place in zip(gradients, places, strict=True) if gradient is not None]
+    parcel, buffers = Parcel.of([gradient for gradient, _ in given], [place for _, place in given])
+    return Gradients(call, [gradient is not None for gradient in gradients], parcel, released), buffers

@@ -1,0 +1,181 @@
+"""A model cut into partitions: each rank keeps the parameters of its own, and calls the other ranks for the rest.
+
+Every rank has the whole tree of modules. Parameters and buffers of other partitions become meta tensors (the Parameter
+objects stay), and a call of a module of another partition becomes a request to its rank.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils._pytree import tree_leaves
+
+from toolkit.modelparallel.errors import SMPError
+from toolkit.modelparallel.torch.marking import created_modules
+from toolkit.parallelism.decision import Decision
+
+MARK = "_smp_partition"
+Call = Callable[[int, nn.Module, str, Any, Any], Any]
+
+
+@contextlib.contextmanager
+def partition(index: int) -> Iterator[None]:
+    """Put modules that are created within the block into partition *index* (0 to partitions - 1)."""
+    _check_index(index)
+    with created_modules(MARK, index):
+        yield
+
+
+def set_partition(module: nn.Module, index: int) -> None:
+    """Put *module*, with everything below it, into partition *index* (0 to partitions - 1)."""
+    _check_index(index)
+    for below in module.modules():
+        below.__dict__.pop(MARK, None)
+    module.__dict__[MARK] = index
+
+
+def _check_index(index: int) -> None:
+    if not isinstance(index, int) or index < 0:
+        raise SMPError(f"expected a partition from 0 on, found {index!r}")
+
+
+def marks(module: nn.Module) -> dict[str, int]:
+    """Return the partitions that the script has given, by path."""
+    return {path: each.__dict__[MARK] for path, each in module.named_modules() if MARK in each.__dict__}
+
+
+def manual(module: nn.Module, partitions: int, default: int) -> dict[str, int]:
+    """Return the assignment of a model whose partitions the script has given; the rest is in *default*.
+
+    Raises:
+        SMPError: a partition that does not exist, or one without modules.
+    """
+    given = marks(module)
+    for path, index in given.items():
+        if index >= partitions:
+            raise SMPError(
+                f"expected a partition from 0 to {partitions - 1} for module {path or 'the model'}, found {index}: "
+                "change smp.partition or smp.set_partition, or the parameter partitions"
+            )
+    assignment = {"": default, **given}
+    if empty := sorted(set(range(partitions)) - set(assignment.values())):
+        raise SMPError(
+            f"expected modules in each of {partitions} partitions, found none in {', '.join(map(str, empty))}: place "
+            "some with smp.partition or smp.set_partition"
+        )
+    return assignment
+
+
+def merge_tied(module: nn.Module, assignment: Mapping[str, int]) -> dict[str, int]:
+    """Return *assignment* with modules that hold the same parameter or buffer in the first one's partition."""
+    first: dict[int, int] = {}
+    found = dict(assignment)
+    for path, each in module.named_modules(remove_duplicate=False):
+        partition = _partition_of(path, found)
+        for one in (*each._parameters.values(), *each._buffers.values()):
+            if one is not None:
+                known = first.setdefault(id(one), partition)
+                if known != partition:
+                    partition = _move(module, path, known, found)
+    return found
+
+
+def partitions_of(module: nn.Module, decision: Decision) -> dict[str, int]:
+    """Return the partition of every module of *module* by path."""
+    assignment = merge_tied(module, decision.assignment)
+    return {path: _partition_of(path, assignment) for path, _ in module.named_modules()}
+
+
+def apply(module: nn.Module, decision: Decision, mine: int, device: torch.device, call: Call) -> dict[str, int]:
+    """Keep of *module* what *decision* gives to partition *mine*, on *device*; return every module's partition by path.
+
+    *call* is called as call(partition, module, path, args, kwargs) for modules of other partitions.
+    """
+    partitions = partitions_of(module, decision)
+    places: dict[int, torch.Tensor] = {}
+    for path, each in module.named_modules():
+        is_mine = partitions[path] == mine
+        if not is_mine and isinstance(each, nn.RNNBase):  # Its own weak references would hold its parameters.
+            each._flat_weight_refs = [None] * len(each._flat_weight_refs)
+        for name, parameter in each._parameters.items():
+            if parameter is not None and id(parameter) not in places:
+                places[id(parameter)] = parameter
+                if is_mine:
+                    parameter.data = parameter.data.to(device)
+                else:
+                    _empty(parameter, f"{path}.{name}" if path else name)
+        for name, buffer in each._buffers.items():
+            if buffer is not None:
+                each._buffers[name] = buffer.to(device) if is_mine else buffer.to("meta")
+        if not is_mine:
+            each._compiled_call_impl = _stub(call, partitions[path], each, path)
+    return partitions
+
+
+def _stub(call: Call, partition: int, module: nn.Module, path: str) -> Callable[..., Any]:
+    # nn.Module.__call__ looks for _compiled_call_impl first; hooks run where the module is.
+    def elsewhere(*args: Any, **kwargs: Any) -> Any:
+        return call(partition, module, path, args, kwargs)
+
+    return elsewhere
+
+
+# What may be asked of a parameter without data, besides its properties.
+WITHOUT_DATA = frozenset(["detach", "requires_grad_", "clone", "empty_like", "zeros_like", "type", "to"])
+
+
+class Elsewhere(nn.Parameter):
+    """A parameter of another partition: it has a shape, and no data to compute with. `smp_name`: its path."""
+
+    smp_name: str
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        # torch computes shapes with meta tensors, and would give one out where a number is expected.
+        failure: RuntimeError | None = None
+        with torch._C.DisableTorchFunctionSubclass():
+            try:
+                found = func(*args, **(kwargs or {}))
+            except RuntimeError as error:
+                failure = error
+        name = getattr(func, "__name__", str(func))
+        if failure is None and (not isinstance(found, torch.Tensor) or name.startswith("__") or name in WITHOUT_DATA):
+            return found
+        whose = next((one.smp_name for one in tree_leaves((args, kwargs)) if isinstance(one, Elsewhere)), "a parameter")
+        raise SMPError(
+            f"expected code of this rank to compute with its own parameters, found {name} with {whose} of another "
+            "partition: use model.local_parameters(); call the module that has it; or put both modules into one "
+            "partition (smp.set_partition, with auto_partition false)"
+        ) from failure
+
+
+def _empty(parameter: nn.Parameter, name: str) -> None:
+    """Make *parameter* a meta tensor in place."""
+    parameter.grad = None
+    empty = Elsewhere(parameter.detach().to("meta"), requires_grad=parameter.requires_grad)
+    empty.__dict__.update(parameter.__dict__)
+    empty.smp_name = name
+    try:
+        torch.utils.swap_tensors(parameter, empty)  # type: ignore[no-untyped-call]
+    except RuntimeError as error:
+        raise SMPError(
+            f"expected no graph or weak reference that holds parameter {name} when the model is partitioned, found "
+            "one: run no backward pass and keep no output of the model before its first step"
+        ) from error
+
+
+def _partition_of(path: str, assignment: Mapping[str, int]) -> int:
+    while path and path not in assignment:
+        path = path.rpartition(".")[0]
+    return assignment.get(path, 0)
+
+
+def _move(module: nn.Module, path: str, to: int, assignment: dict[str, int]) -> int:
+    """Put the module at *path* into partition *to*, without its children."""
+    for name, _ in module.get_submodule(path).named_children():
+        below = f"{path}.{name}" if path else name
+        assignment.setdefault(below, _partition_of(below, assignment))
+    assignment[path] = to
+    return to

@@ -1,0 +1,349 @@
+"""Calls of modules on other partitions: requests sent and served.
+
+The caller's graph has one node for each call (RemoteNode); its backward sends the outputs' gradients and waits for the
+inputs'. The owner's graph begins with a node (Entry) that keeps the inputs' gradients. The caller's grad mode,
+autocast and random numbers go along.
+"""
+
+import contextlib
+import functools
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from toolkit.modelparallel.errors import PeerLost, SMPError
+from toolkit.modelparallel.messenger import Message
+from toolkit.modelparallel.torch import far, wire
+from toolkit.modelparallel.torch.far import Far, Parcel, Place, current, near, place_of
+from toolkit.modelparallel.torch.messages import (
+    BACKWARD,
+    CALL,
+    FETCH,
+    FORGET,
+    GRADIENTS,
+    RESULT,
+    VALUE,
+    Failure,
+    Gradients,
+    Key,
+    RemoteStepError,
+    Request,
+    Result,
+    Setting,
+    gradients_message,
+)
+from toolkit.modelparallel.torch.nodes import Entry, RemoteNode, Served
+from toolkit.modelparallel.torch.order import Task
+from toolkit.modelparallel.torch.server import Aborted, Scheduler
+
+
+class _Region(threading.local):
+    checkpointed = again = False
+
+
+# Whether this thread runs a checkpointed function (activation.py), which the backward pass calls again, and whether
+# that does so now.
+region = _Region()
+
+
+class Remote:
+    """This rank's end of all calls across partitions.
+
+    *ranks* are the ranks of the pipeline group by their partition. *keeps*: large outputs stay here until somebody
+    needs them (far.py).
+    """
+
+    def __init__(self, messenger: Any, ranks: Sequence[int], device: torch.device, *, keeps: bool = True) -> None:
+        self.scheduler = Scheduler()
+        self.model: Any = None  # The DistributedModel, once there is one.
+        self.own_failure: BaseException | None = None
+        self.ranks = tuple(ranks)
+        self.device = device
+        self._messenger = messenger
+        self._waiting: dict[Key, Task] = {}
+        self._served: dict[Key, Served] = {}
+        self._keeps = keeps
+        self._kept: dict[Key, Tensor] = {}
+        self._released: dict[int, list[Key]] = {}
+        self._wanted: dict[str, set[int]] = {}
+        # Requires a gradient, so that calls whose tensors need none have a node in the graph.
+        self._anchor = torch.zeros((), requires_grad=True)
+        messenger.on(CALL, self._on_call)
+        messenger.on(BACKWARD, self._on_backward)
+        messenger.on(RESULT, self._on_response)
+        messenger.on(GRADIENTS, self._on_response)
+        messenger.on(FETCH, self._on_fetch)
+        messenger.on(VALUE, self._on_response)
+        messenger.on(FORGET, self._on_forget)
+
+    def call(self, partition: int, module: Any, path: str, args: Any, kwargs: Any) -> Any:
+        """Call *module*, which is at *path* on *partition*, with *args* and *kwargs*, and return what it returns."""
+        task = self.scheduler.task
+        if task is None:
+            raise SMPError(
+                f"expected module {path or 'the model'} of partition {partition} to be called inside a function with "
+                "@smp.step, found a call outside of one: put the call into a step function"
+            )
+        if region.checkpointed:
+            raise SMPError(
+                f"expected a checkpointed function to call modules of this rank's partition alone, found a call of "
+                f"module {path} of partition {partition}, which would be called again in the backward pass: checkpoint "
+                "the modules with smp.set_activation_checkpointing"
+            )
+        skeleton, tensors = wire.pack((args, kwargs), self.model)
+        call = Call(self, task, partition, task.next_key(), path, skeleton, Setting.here(), module.training)
+        # With gradients, the call is a node of the graph.
+        run: Any = functools.partial(RemoteNode.apply, self._anchor, call) if torch.is_grad_enabled() else call.forward
+        outputs = run(*map(current, tensors))
+        return wire.unpack(call.result, outputs, self.model)
+
+    def exchange(self, task: Task, rank: int, kind: str, key: Key, payload: Any, buffers: Any = ()) -> Message:
+        """Send a request to *rank* and return the response; *task* waits for it without the baton."""
+        self._waiting[key] = task
+        self._messenger.send(rank, kind, key, payload, buffers)
+        self.scheduler.wait(task)
+        reply: Message = task.reply
+        task.reply = None
+        if isinstance(reply.payload, Failure):
+            raise RemoteStepError(reply.payload.text)
+        return reply
+
+    def fetch(self, place: Place) -> Tensor:
+        """Return the data of the tensor at *place*."""
+        if place.rank == self._messenger.me:
+            return self._kept[place.key]
+        task = self.scheduler.task
+        if task is None:
+            raise SMPError(
+                "expected a tensor of a step to be used inside it, or returned by it, found one used later whose data "
+                "stayed on another rank: return it from the step function"
+            )
+        reply = self.exchange(task, place.rank, FETCH, task.next_key(), place.key)
+        (found,) = wire.tensors_of([reply.payload], reply.buffers, self.device)
+        return found
+
+    def release(self, place: Place) -> None:
+        """Nobody here needs the tensor at *place* any more; its rank learns it with the next request."""
+        self._released.setdefault(place.rank, []).append(place.key)
+
+    def released(self, rank: int) -> list[Key]:
+        """Return what *rank* need not keep for this rank any more."""
+        return self._released.pop(rank, []) if self._released else []
+
+    def wanted(self, path: str) -> set[int]:
+        """Return the numbers of the outputs of the module at *path* whose data was needed here before."""
+        return self._wanted.setdefault(path, set())
+
+    def settle(self, task: Task) -> None:
+        """Fetch what of *task*'s calls is still in use at its end: afterwards nobody keeps it."""
+        for each in task.fars:
+            far = each()
+            if far is not None:
+                far.data_here()
+
+    def keep(self, key: Key, tensor: Tensor) -> Place | None:
+        """Keep *tensor* here under *key*; None: it is small, or somebody else's, and goes as data."""
+        is_parameter = tensor.is_leaf and tensor.requires_grad
+        if not self._keeps or is_parameter or tensor.numel() * tensor.element_size() < far.FROM_BYTES:
+            return None
+        self._kept[key] = tensor.detach()
+        return Place(self._messenger.me, key)
+
+    def far(self, form: wire.Form, place: Place, on_fetch: Callable[[], None] = lambda: None) -> Far:
+        """Return the tensor of *form* whose data is at *place*."""
+        device = self.device if form.on_accelerator else torch.device("cpu")
+        return Far(form.shape, wire.DTYPES[form.dtype], device, place, self, on_fetch)
+
+    def arrived(self, parcel: Parcel, buffers: Sequence[memoryview]) -> list[Tensor]:
+        """Return the tensors of *parcel*, with the data of those that it names alone."""
+        return parcel.unpacked(buffers, self.device, lambda _, place: self.fetch(place).detach())
+
+    def forget(self, microbatch: Key) -> None:
+        """Let the other ranks free what they keep for the backward of *microbatch*'s calls: it has ended."""
+        for rank in self.ranks[1:]:
+            self._messenger.send(rank, FORGET, None, microbatch)
+
+    def end_step(self) -> None:
+        """Free what is kept for the step."""
+        self._served.clear()
+        self._waiting.clear()
+        self._kept.clear()
+        self._released.clear()
+        self.own_failure = None
+
+    def _on_call(self, message: Message) -> None:
+        self._drop(message.payload.released)
+        self.scheduler.start(Task(message.key), lambda: self._serve_call(message))
+
+    def _on_backward(self, message: Message) -> None:
+        self._drop(message.payload.released)
+        self.scheduler.start(Task(message.key, is_backward=True), lambda: self._serve_backward(message))
+
+    def _on_response(self, message: Message) -> None:
+        task = self._waiting.pop(message.key, None)
+        if task is not None:
+            task.reply = message
+            self.scheduler.resume(task)
+
+    def _on_fetch(self, message: Message) -> None:
+        tensor = self._kept.get(message.payload)
+        if tensor is None:
+            failure = Failure("expected a tensor to be used in the step that made it, found one used in a later step")
+            self._messenger.send(message.source, VALUE, message.key, failure)
+        else:
+            (form,) = wire.forms([tensor])
+            self._messenger.send(message.source, VALUE, message.key, form, wire.buffers([tensor]))
+
+    def _drop(self, keys: list[Key]) -> None:
+        for key in keys:
+            self._kept.pop(key, None)
+
+    def _on_forget(self, message: Message) -> None:
+        for key in list(self._served):
+            if key[:2] == message.payload:
+                self._served.pop(key, None)
+
+    def _serve_call(self, message: Message) -> None:
+        request: Request = message.payload
+        task = self.scheduler.task
+        assert task is not None
+        module = self.model.module_at(request.path)
+        with self._answering(message, RESULT, f"module {request.path or 'the model'} ({type(module).__name__})"):
+            self.scheduler.adopt(task, torch.frombuffer(bytearray(request.state), dtype=torch.uint8))
+            if module.training != request.is_training:
+                module.train(request.is_training)
+            inputs: Sequence[Tensor] = self.arrived(request.inputs, message.buffers)
+            served = Served(inputs, request.inputs)
+            with request.setting.applied():
+                if request.setting.grad and any(served.needed):
+                    inputs = Entry.apply(self._anchor, served)  # type: ignore[no-untyped-call]
+                args, kwargs = wire.unpack(request.skeleton, inputs, self.model)
+                del inputs
+                skeleton, found = wire.pack(module(*args, **kwargs), self.model)
+                outputs = [near(output) for output in found]
+            if request.setting.grad and served.keep(outputs):
+                self._served[message.key] = served
+            places = [
+                None if number in request.wanted else self.keep((*message.key, number), output)
+                for number, output in enumerate(outputs)
+            ]
+            parcel, buffers = Parcel.of(outputs, places)
+            self._messenger.send(
+                message.source, RESULT, message.key, Result(skeleton, parcel, self._state(task)), buffers
+            )
+
+    def _serve_backward(self, message: Message) -> None:
+        asked: Gradients = message.payload
+        with self._answering(message, GRADIENTS, "a backward pass"):
+            served = self._served[asked.call]
+            given = iter(self.arrived(asked.given, message.buffers))
+            found = served.backward([next(given) if here else None for here in asked.present])
+            found = [each.data_here() if isinstance(each, Far) else each for each in found]
+            del given
+            if served.is_finished:
+                self._served.pop(asked.call, None)
+            # A gradient goes where its tensor came from: it stays here if that was no data of the caller's.
+            places = [
+                self.keep((*message.key, number), gradient) if place is not None and gradient is not None else None
+                for number, (gradient, place) in enumerate(zip(found, served.places, strict=True))
+            ]
+            gradients, buffers = gradients_message(asked.call, found, places, [])
+            self._messenger.send(message.source, GRADIENTS, message.key, gradients, buffers)
+
+    def _state(self, task: Task) -> bytes:
+        state: bytes = self.scheduler.state_of(task).numpy().tobytes()
+        return state
+
+    @contextlib.contextmanager
+    def _answering(self, message: Message, kind: str, what: str) -> Iterator[None]:
+        """Tell the caller of an exception in the block."""
+        try:
+            yield
+        except (Aborted, PeerLost):
+            pass  # The step's main thread knows why.
+        except BaseException as error:  # noqa: BLE001 - whatever the module raised, the caller must not wait for ever
+            self.own_failure = self.own_failure or error
+            failure = _described(error, self.ranks.index(self._messenger.me), self._messenger.me, what)
+            with contextlib.suppress(PeerLost):
+                self._messenger.send(message.source, kind, message.key, Failure(failure))
+
+
+class Call:
+    """One call of a module on another partition, and its backward."""
+
+    def __init__(
+        self,
+        remote: Remote,
+        task: Task,
+        partition: int,
+        key: Key,
+        path: str,
+        skeleton: bytes,
+        setting: Setting,
+        is_training: bool,
+    ) -> None:
+        self._remote = remote
+        self._task = task
+        self._partition = partition
+        self._key = key
+        self._request = (path, skeleton, setting, is_training)
+        self._backwards = 0
+        self.result = b""
+        self.requires_grad: list[bool] = []
+
+    def forward(self, *tensors: Tensor) -> list[Tensor]:
+        """Return the output tensors; `result` is then the skeleton of the output."""
+        path, skeleton, setting, is_training = self._request
+        remote, task = self._remote, self._task
+        rank = remote.ranks[self._partition]
+        wanted = remote.wanted(path)
+        inputs, buffers = Parcel.of(tensors, [place_of(tensor) for tensor in tensors])
+        request = Request(
+            *(path, skeleton, inputs, setting, is_training, remote._state(task)),
+            wanted=frozenset(wanted),
+            released=remote.released(rank),
+        )
+        reply = remote.exchange(task, rank, CALL, self._key, request, buffers)
+        result: Result = reply.payload
+        self.result = result.skeleton
+        self.requires_grad = [form.requires_grad for form in result.outputs.forms]
+        remote.scheduler.adopt(task, torch.frombuffer(bytearray(result.state), dtype=torch.uint8))
+        if setting.grad and any(self.requires_grad):
+            task.unresolved.add(self._key)
+
+        def far(form: wire.Form, place: Place) -> Tensor:
+            made = remote.far(form, place, functools.partial(wanted.add, place.key[-1]))
+            task.fars.append(weakref.ref(made))
+            return made
+
+        return result.outputs.unpacked(reply.buffers, remote.device, far)
+
+    def backward(self, gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
+        """Return the inputs' gradients."""
+        task = self._remote.scheduler.task
+        if task is None or not task.is_backward:
+            raise SMPError(
+                "expected model.backward(loss) in a function with @smp.step, found loss.backward(): "
+                "call model.backward(loss), which runs the backward pass on all partitions"
+            )
+        self._backwards += 1
+        self._task.unresolved.discard(self._key)
+        remote, rank = self._remote, self._remote.ranks[self._partition]
+        places = [place_of(gradient) for gradient in gradients]
+        message, buffers = gradients_message(self._key, gradients, places, remote.released(rank))
+        key = (*self._key, -self._backwards)
+        reply = remote.exchange(task, rank, BACKWARD, key, message, buffers)
+        answer: Gradients = reply.payload
+        found = iter(answer.given.unpacked(reply.buffers, remote.device, remote.far))
+        return [next(found) if here else None for here in answer.present]
+
+
+def _described(error: BaseException, partition: int, rank: int, what: str) -> str:
+    if isinstance(error, RemoteStepError):
+        return str(error)
+    # Without the traceback, which that rank prints: in this message `train` would take it for this rank's own.
+    return f"{what} failed on partition {partition} (rank {rank}): {type(error).__name__}: {error}"

@@ -1,0 +1,103 @@
+"""Keeping the replicas of a model equal: parameters and buffers start equal, gradients are averaged once a step."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from toolkit.modelparallel.torch.averaging import Averager, CommHook
+from toolkit.modelparallel.torch.tensor.sharding import MARK
+
+
+class Replicas:
+    """Keeps the replicas of *model* equal; DistributedModel makes one, with its keywords of the same names.
+
+    A parameter that every tensor parallel rank has whole (it sees other samples there) is averaged over the data
+    parallel group, one of which each has its own part over the reduced one.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        groups: Mapping[str, Any],
+        *,
+        overlapping_allreduce: bool = True,
+        backward_passes_per_step: int = 1,
+        bucket_cap_mb: float = 25,
+        broadcast_buffers: bool = True,
+        gradient_as_bucket_view: bool = False,
+    ) -> None:
+        self._groups = {kind: group for kind, group in groups.items() if dist.get_world_size(group) > 1}
+        self._passes = backward_passes_per_step
+        self._done = 0
+        self._broadcast_buffers = broadcast_buffers
+        self._options: dict[str, Any] = {
+            "overlapping": overlapping_allreduce,
+            "bucket_cap_mb": bucket_cap_mb,
+            "as_bucket_view": gradient_as_bucket_view,
+        }
+        self._buffers: list[torch.Tensor] = []
+        self.averagers: list[Averager] = []
+        self._comm_hook: tuple[Any, CommHook] | None = None
+        model.on_partition(self._begin)
+        model.on_step_end(self._end)
+
+    def register_comm_hook(self, state: Any, hook: CommHook) -> None:
+        """Let *hook* average gradients, as with torch.nn.parallel.DistributedDataParallel."""
+        self._comm_hook = (state, hook)
+        for each in self.averagers:
+            each.register_comm_hook(state, hook)
+
+    def flush(self) -> None:
+        """Average gradients that wait for more backward passes, before the optimizer uses them."""
+        if self._done:
+            self._done = 0
+            for each in self.averagers:
+                each.finish(self._passes == 1)
+
+    def _begin(self, model: Any) -> None:
+        self._buffers = list(model.local_buffers())
+        # fully_shard averages the others (sharded.py).
+        parameters = [each for each in model.local_parameters() if not is_spread(each)]
+        for kind, group in self._groups.items():
+            wanted = [each for each in parameters if is_distributed(each) == (kind == "rdp")]
+            equalise([each.detach() for each in wanted], group)
+            averager = Averager(wanted, group, **self._options)
+            if self._comm_hook:
+                averager.register_comm_hook(*self._comm_hook)
+            averager.hold(self._passes == 1)
+            self.averagers.append(averager)
+        self._equalise_buffers()
+
+    def _end(self, _: Any) -> None:
+        self._done += 1
+        if self._done == self._passes:
+            self.flush()
+        else:
+            for each in self.averagers:
+                each.hold(self._done + 1 == self._passes)
+        if self._broadcast_buffers:
+            self._equalise_buffers()
+
+    def _equalise_buffers(self) -> None:
+        if "dp" in self._groups:
+            equalise(self._buffers, self._groups["dp"])
+
+
+def is_distributed(parameter: torch.Tensor) -> bool:
+    """Return whether each tensor parallel rank has a part of its own of *parameter*."""
+    return hasattr(parameter, MARK)
+
+
+def is_spread(tensor: torch.Tensor) -> bool:
+    """Return whether *tensor* is a DTensor: sharded data parallelism's (sharded.py). Its import takes a second."""
+    return hasattr(tensor, "placements")
+
+
+def equalise(tensors: Iterable[torch.Tensor], group: Any) -> None:
+    """Give every rank of *group* the first rank's *tensors*, which have equal shapes on all."""
+    source = dist.get_global_rank(group, 0)
+    work = [dist.broadcast(tensor.detach(), source, group=group, async_op=True) for tensor in tensors]
+    for each in work:
+        each.wait()

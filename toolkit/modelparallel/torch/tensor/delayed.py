@@ -1,0 +1,81 @@
+"""Delayed initialisation: modules are made without values, and each rank makes those that it keeps.
+
+A module's values are what its reset_parameters gives, from a seed of its path: they do not depend on partitions or
+tensor parallel degree. Only one module's whole parameters are in memory at a time.
+"""
+
+import contextlib
+import functools
+import threading
+import zlib
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import nn
+
+from toolkit.modelparallel import objects
+from toolkit.modelparallel.errors import SMPError
+from toolkit.modelparallel.torch.tensor.sharding import MARK, own, whole_shape
+
+
+@contextlib.contextmanager
+def delay_param_initialization(enabled: bool = True) -> Iterator[None]:
+    """Make modules within the block without values of their parameters, if *enabled*; DistributedModel makes those."""
+    here, registered = threading.get_ident(), nn.Module.register_parameter
+
+    @functools.wraps(registered)
+    def register(module: nn.Module, name: str, param: nn.Parameter | None) -> None:
+        if param is not None and not param.is_meta and threading.get_ident() == here:
+            param = nn.Parameter(param.detach().to("meta"), requires_grad=param.requires_grad)
+        registered(module, name, param)
+
+    if enabled:
+        nn.Module.register_parameter = register  # type: ignore[method-assign, assignment]
+    try:
+        yield
+    finally:
+        nn.Module.register_parameter = registered  # type: ignore[method-assign]
+
+
+def is_delayed(module: nn.Module) -> bool:
+    """Return whether parameters of *module* have no values yet."""
+    return any(one.is_meta for one in module.parameters())
+
+
+def initialise(module: nn.Module, is_mine: Callable[[str], bool]) -> None:
+    """Give values to the parameters of the modules in *module* whose path *is_mine* accepts. All ranks call this.
+
+    Raises:
+        SMPError: such a module has no reset_parameters.
+    """
+    seed = objects.allgather(torch.initial_seed())[0]
+    for path, each in module.named_modules():
+        new = {name: one for name, one in each._parameters.items() if one is not None and one.is_meta}
+        if not new or not is_mine(path):
+            continue
+        reset = getattr(each, "reset_parameters", None)
+        if reset is None:
+            raise SMPError(
+                f"expected a method reset_parameters, which gives values to the parameters of module {path} "
+                f"({type(each).__name__}), found none: write one, or make the module outside of "
+                "smp.delay_param_initialization"
+            )
+        for one in new.values():
+            _swap(one, torch.empty(whole_shape(one), dtype=one.dtype))
+        kept = {name: one.detach().clone() for name, one in each._parameters.items() if one is not None}
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed ^ zlib.crc32(path.encode()))
+            reset()
+        with torch.no_grad():
+            for name, one in each._parameters.items():
+                if name in kept and name not in new:  # Shared with a module that gave it values.
+                    one.copy_(kept[name])
+        for one in new.values():
+            if hasattr(one, MARK):
+                one.data = own(one.data, getattr(one, MARK).axis).clone()
+
+
+def _swap(parameter: nn.Parameter, values: torch.Tensor) -> None:
+    made = nn.Parameter(values, requires_grad=parameter.requires_grad)
+    made.__dict__.update(parameter.__dict__)
+    torch.utils.swap_tensors(parameter, made)  # type: ignore[no-untyped-call]

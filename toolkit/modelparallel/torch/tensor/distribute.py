@@ -1,0 +1,254 @@
+"""Which modules are tensor parallel: the script marks them, and DistributedModel replaces them.
+
+A Linear or an Embedding becomes distributed in place. A module of a registered class gives way to one of the registered
+distributed class, made of the arguments with which the first was made.
+"""
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from toolkit.errors import did_you_mean
+from toolkit.modelparallel import world
+from toolkit.modelparallel.errors import SMPError
+from toolkit.modelparallel.torch import partitioned
+from toolkit.modelparallel.torch.marking import created_modules
+from toolkit.modelparallel.torch.tensor.delayed import delay_param_initialization, is_delayed
+from toolkit.modelparallel.torch.tensor.modules import Distributed, DistributedEmbedding, DistributedLinear, in_place
+from toolkit.modelparallel.torch.tensor.sharding import MARK as DIVIDED
+from toolkit.modelparallel.torch.tensor.sharding import own_state, whole_shape
+from toolkit.records import Record
+
+# The attributes of a marked module, of one of a registered class, and of that class.
+MARK, ARGUMENTS, ROW = "_smp_tensor_parallelism", "_smp_made_with", "_smp_registered"
+IN_PLACE: dict[type[nn.Module], type[Distributed]] = {nn.Linear: DistributedLinear, nn.Embedding: DistributedEmbedding}
+# What tp_config may hold. True of the second asks for a kernel of the library's own.
+CONFIG = ("fused_softmax", "fused_bias_gelu")
+
+InitHook = Callable[..., tuple[tuple[Any, ...], dict[str, Any]] | None]
+ForwardHook = Callable[..., tuple[tuple[Any, ...], dict[str, Any]]]
+
+
+class Registered(Record, frozen=True, kw_only=True):
+    """What takes the place of a module class; see `tp_register`."""
+
+    kind: type[nn.Module]
+    init_hook: InitHook | None = None
+    forward_hook: ForwardHook | None = None
+    return_hook: Callable[..., Any] | None = None
+
+
+def tp_register(
+    dist_module: type[nn.Module],
+    init_hook: InitHook | None = None,
+    forward_hook: ForwardHook | None = None,
+    return_hook: Callable[..., Any] | None = None,
+) -> Callable[[type[nn.Module]], type[nn.Module]]:
+    """Decorate a module class whose marked modules *dist_module* replaces.
+
+    *init_hook* and *forward_hook* translate the arguments of the class, and of its forward, into (args, kwargs) of
+    *dist_module*'s; *init_hook* may return None for a module that stays as it is. *return_hook* translates what
+    *dist_module* returns.
+    """
+
+    def register(module_class: type[nn.Module]) -> type[nn.Module]:
+        tp_register_with_module(module_class, dist_module, init_hook, forward_hook, return_hook)
+        return module_class
+
+    return register
+
+
+def tp_register_with_module(
+    module_class: type[nn.Module],
+    dist_module: type[nn.Module],
+    init_hook: InitHook | None = None,
+    forward_hook: ForwardHook | None = None,
+    return_hook: Callable[..., Any] | None = None,
+) -> None:
+    """Let *dist_module* replace marked modules of *module_class*, which are made from now on; see `tp_register`.
+
+    Raises:
+        SMPError: one of them is no class of modules.
+    """
+    for given in (module_class, dist_module):
+        if not (isinstance(given, type) and issubclass(given, nn.Module)):
+            raise SMPError(f"smp.tp_register_with_module: expected a class of nn.Module, found {given!r}")
+    if ROW not in vars(module_class):
+        _remember_arguments(module_class)
+    row = Registered(kind=dist_module, init_hook=init_hook, forward_hook=forward_hook, return_hook=return_hook)
+    setattr(module_class, ROW, row)
+
+
+@contextlib.contextmanager
+def tensor_parallelism(enabled: bool = True, **tp_config: Any) -> Iterator[None]:
+    """Make modules that are created within the block tensor parallel, or (not *enabled*) not."""
+    with created_modules(MARK, _mark(enabled, tp_config)):
+        yield
+
+
+def set_tensor_parallelism(module: nn.Module, enabled: bool = True, **tp_config: Any) -> None:
+    """Make *module*, with everything below it, tensor parallel, or (not *enabled*) not.
+
+    *tp_config*: arguments of the distributed modules that take them (fused_softmax).
+
+    Raises:
+        SMPError: no module, an argument that no distributed module takes, or a model that is distributed already.
+    """
+    if not isinstance(module, nn.Module):
+        raise SMPError(f"smp.set_tensor_parallelism: expected a module, found {type(module).__name__}")
+    mark = _mark(enabled, tp_config)
+    for below in module.modules():
+        below.__dict__[MARK] = mark
+
+
+@contextlib.contextmanager
+def model_creation(
+    tensor_parallelism: bool = False, dtype: torch.dtype | None = None, **tp_config: Any
+) -> Iterator[None]:
+    """Create modules within the block with *tensor_parallelism*, and with parameters of *dtype* (None: as usual).
+
+    With the parameter delayed_parameter_initialization the values are made later (delay_param_initialization).
+    """
+    before = torch.get_default_dtype()
+    later = world.current().cfg.delayed_parameter_initialization
+    with _marking(enabled=tensor_parallelism, **tp_config), delay_param_initialization(later):
+        if dtype is not None:
+            torch.set_default_dtype(dtype)
+        try:
+            yield
+        finally:
+            torch.set_default_dtype(before)
+
+
+_marking = tensor_parallelism
+
+
+def _mark(enabled: bool, tp_config: Mapping[str, Any]) -> dict[str, Any] | None:
+    for name in tp_config:
+        if name not in CONFIG:
+            hint = did_you_mean(name, CONFIG) or "Known: " + ", ".join(CONFIG) + "."
+            raise SMPError(f"tensor parallelism: expected an argument of distributed modules, found {name!r}. {hint}")
+    return dict(tp_config) if enabled else None
+
+
+def distribute(model: nn.Module) -> nn.Module:
+    """Return *model* with its marked modules distributed. Each rank keeps its parts of their parameters.
+
+    Raises:
+        SMPError: a module that cannot be, or one that shares a parameter with a module that is not marked.
+    """
+    holders: dict[int, list[str]] = {}
+    for path, module in model.named_modules():
+        for one in module._parameters.values():
+            if one is not None:
+                holders.setdefault(id(one), []).append(path)
+    found = _Walk(holders).visit("", model)
+    if world.current().cfg.sharded_data_parallel_degree > 1 and any(
+        hasattr(one, DIVIDED) for one in found.parameters()
+    ):
+        raise SMPError(
+            "expected no tensor parallel modules beside sharded_data_parallel_degree, found some: parameters are "
+            "divided in one way. Remove one of the two"
+        )
+    for path, module in found.named_modules():
+        for name, one in module._parameters.items():
+            if hasattr(one, DIVIDED) and not isinstance(module, Distributed):
+                raise SMPError(
+                    f"expected all modules that share a parameter to be tensor parallel, or none, found {path}.{name} "
+                    f"({type(module).__name__}), which is not, and shares it with one that is: mark it, too "
+                    "(smp.set_tensor_parallelism)"
+                )
+    return found
+
+
+class _Walk:
+    """Goes down a model. *holders*: the paths of the modules that have a parameter, by its id."""
+
+    def __init__(self, holders: Mapping[int, list[str]]) -> None:
+        self._holders = holders
+        self._done: dict[int, nn.Module] = {}
+
+    def visit(self, path: str, module: nn.Module) -> nn.Module:
+        """Return what takes the place of *module*."""
+        if id(module) not in self._done:
+            self._done[id(module)] = self._visit(path, module)
+        return self._done[id(module)]
+
+    def _visit(self, path: str, module: nn.Module) -> nn.Module:
+        config = module.__dict__.get(MARK)
+        if config is not None:
+            row = vars(type(module)).get(ROW)
+            if row is not None and (found := _replaced(module, row, config)) is not None:
+                self._check_alone(path, module)
+                return found
+            kind = IN_PLACE.get(type(module))
+            if kind is not None:
+                in_place(module, kind)
+                return module
+        for name, child in module.named_children():
+            below = f"{path}.{name}" if path else name
+            found = self.visit(below, child)
+            if found is not child:
+                setattr(module, name, found)
+        return module
+
+    def _check_alone(self, path: str, module: nn.Module) -> None:
+        for one in module.parameters():
+            for other in self._holders[id(one)]:
+                if other != path and not other.startswith(f"{path}." if path else ""):
+                    raise SMPError(
+                        f"expected no parameter of module {path} ({type(module).__name__}), which a distributed module "
+                        f"replaces, outside of it, found one in {other or 'the model itself'}: register a class that "
+                        "has both, or set smp.set_tensor_parallelism(module, False)"
+                    )
+
+
+def _replaced(module: nn.Module, row: Registered, config: Mapping[str, Any]) -> nn.Module | None:
+    """Return the module of class row.kind that takes *module*'s place, None: it stays."""
+    name = type(module).__name__
+    made = module.__dict__.get(ARGUMENTS)
+    if made is None:
+        raise SMPError(f"expected {name} to be registered (smp.tp_register) before the model is made, found it later")
+    args, kwargs = made
+    if row.init_hook is not None:
+        translated = row.init_hook(*args, **kwargs)
+        if translated is None:
+            return None
+        args, kwargs = translated
+    with delay_param_initialization(is_delayed(module)):
+        found = row.kind(*args, **{**kwargs, **config})
+    if not is_delayed(module):
+        _take_values(found, module)
+    found.train(module.training)
+    for mark in (partitioned.MARK, MARK):
+        if mark in module.__dict__:
+            found.__dict__[mark] = module.__dict__[mark]
+    if (forward_hook := row.forward_hook) is not None:
+        found.register_forward_pre_hook(lambda _, args, kwargs: forward_hook(*args, **kwargs), with_kwargs=True)
+    if (return_hook := row.return_hook) is not None:
+        found.register_forward_hook(lambda _, __, output: return_hook(output))
+    return found
+
+
+def _take_values(found: nn.Module, module: nn.Module) -> None:
+    """Give *found* the values of *module*, where both have parameters of the same names and whole shapes."""
+    wanted = {name: whole_shape(one) for name, one in found.named_parameters()}
+    if wanted == {name: tuple(one.shape) for name, one in module.named_parameters()}:
+        found.load_state_dict(own_state(found, module.state_dict()))
+
+
+def _remember_arguments(module_class: type[nn.Module]) -> None:
+    """Keep in each new module of exactly this class the arguments with which it is made."""
+    created = module_class.__init__
+
+    @functools.wraps(created)
+    def init(self: nn.Module, *args: Any, **kwargs: Any) -> None:
+        if type(self) is module_class:
+            self.__dict__[ARGUMENTS] = (args, kwargs)
+        created(self, *args, **kwargs)
+
+    module_class.__init__ = init  # type: ignore[method-assign]

@@ -24,6 +24,8 @@ OURS = (
     "RESTART_COUNT",
     "RUN_ID",
     "SHIM_SOCKET",
+    "SMP_CHAIN",
+    "SMP_PROFILE",
     "STACKS",
     "STATUS_FOLDER",
     "STEP_TIMES",
@@ -134,8 +136,8 @@ class Settings(Record, frozen=True, kw_only=True):
     compat: Annotated[
         str,
         _meaning(
-            "old import names for scripts: smddp, smppy, ..., comma-separated; off: none; default: those of the"
-            " distribution"
+            "old import names for scripts: smddp, smp, smppy, torch_xla, comma-separated; off: none; default: those of"
+            " the distribution"
         ),
     ] = ""
     profile: Annotated[

@@ -37,8 +37,9 @@ RAISED_NAME = "raised-%d.json"
 STEPS_NAME = "steps-%d"
 STEPS_HEAD = struct.Struct("<4q")  # version, pid, records that fit, records written so far
 # number (counts from 1; tells an overwritten record), step, end_ns (monotonic), then durations in ns, NONE where not
-# measured: the whole step, waiting for the data loader, forward, backward, optimizer, saving checkpoints within it.
-STEPS_RECORD = struct.Struct("<9q")
+# measured: the whole step, waiting for the data loader, forward, backward, optimizer, saving checkpoints within it, and
+# of backward what this rank computed before it waited for others.
+STEPS_RECORD = struct.Struct("<10q")
 STEPS_KEPT = 4096
 
 # What a process should trace while it runs: requests are numbered from 1. The ranks -1, -1 mean all.

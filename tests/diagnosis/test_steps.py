@@ -74,19 +74,52 @@ def test_a_period_of_three_steps_is_found() -> None:
     )
 
 
-def test_waiting_for_data_is_told_with_what_the_loader_does() -> None:
-    waiting = [{"step_s": 0.2, "data_s": 0.15} for _ in range(50)]
-    busy = {"rank/0/loader_cpu_percent": [195.0] * 100, "rank/0/loader_workers": [2.0] * 100}
-    idle = {"rank/0/loader_cpu_percent": [4.0] * 100, "rank/0/loader_workers": [2.0] * 100}
+def loading(workers: float, percent: float, **columns: float) -> dict[str, list[float]]:
+    """Return columns of 50 s: *workers* that use *percent* of a core together, and other columns of one value."""
+    also = {f"cpu/all/{name}": [value] * 100 for name, value in columns.items()}
+    return {"rank/0/loader_cpu_percent": [percent] * 100, "rank/0/loader_workers": [workers] * 100, **also}
 
-    alone = found(job([waiting]))["DataWait"]
-    with_busy = found(job([waiting], busy))
-    with_idle = found(job([waiting], idle))["DataWait"]
 
-    assert "for 75 % of their time (0.15 s a step). No loader worker was seen" in alone.text
-    assert "2 loader workers use 195 % of a core together: they are busy." in with_busy["DataWait"].text
-    assert "use only 4 % of a core" in with_idle.text
-    assert "2 loader workers run on 4 cores while the steps wait" in with_busy["Dataloader"].text
+WAITING = [{"step_s": 0.2, "data_s": 0.15} for _ in range(50)]
+
+
+@pytest.mark.parametrize(
+    ("columns", "said"),
+    [
+        ({"cpu/all/used_percent": [50.0] * 100}, "What the loader does meanwhile was not measured."),
+        (loading(0, 0), "No loader worker was seen"),
+        (loading(2, 195), "2 loader workers use 195 % of a core together: they are busy."),
+        (loading(1, 90, used_percent=99), "1 loader worker uses 90 % of a core: it is busy, as all cores are."),
+        (loading(2, 4), "2 loader workers use only 4 % of a core together: they wait for something else."),
+        (loading(1, 30, used_percent=40, throttled_percent=60), "CPU quota stops it (60 % of the time)."),
+        (
+            loading(1, 30, used_percent=99) | {"rank/0/cpu_percent": [40.0] * 100},
+            "1 loader worker uses only 30 % of a core: other processes hold the cores, which are busy for 99 % of the"
+            " time, with processes that are no ranks for 89 %.",
+        ),
+    ],
+    ids=["unknown", "none", "busy", "full", "waiting", "throttled", "crowded"],
+)
+def test_waiting_for_data_is_told_with_what_the_loader_does(columns: dict[str, list[float]], said: str) -> None:
+    text = found(job([WAITING], columns))["DataWait"].text
+
+    assert text.startswith("The steps of rank 0 wait for the data loader for 75 % of their time (0.15 s a step). ")
+    assert said in text
+
+
+def test_a_workers_use_is_that_of_the_time_in_which_it_ran() -> None:
+    late = {"rank/0/loader_cpu_percent": [0.0] * 50 + [99.0] * 50, "rank/0/loader_workers": [0.0] * 50 + [1.0] * 50}
+
+    assert "1 loader worker uses 99 % of a core: it is busy." in found(job([WAITING * 5], late))["DataWait"].text
+
+
+def test_dataloader_and_data_wait_advise_one_change() -> None:
+    helped = [found(job([WAITING], columns)) for columns in (loading(2, 195), loading(2, 4))]
+    others = [found(job([WAITING], columns)) for columns in (loading(1, 90, used_percent=99), loading(0, 0))]
+
+    assert "2 loader workers run on 4 cores while the steps wait" in helped[0]["Dataloader"].text
+    assert all(seen["Dataloader"].change == seen["DataWait"].change for seen in helped)
+    assert all(seen.keys() == {"DataWait"} for seen in others)
 
 
 def test_workers_that_start_anew_in_each_epoch_are_told_with_the_busy_cores() -> None:
@@ -107,7 +140,8 @@ def test_workers_that_start_anew_in_each_epoch_are_told_with_the_busy_cores() ->
         " each epoch (81 starts of at most 9 at a time were seen). Busy cores: core0 99 %."
     )
     assert of_anew["DataWait"].change.startswith("Set num_workers to 0 or 1, or persistent_workers=True")
-    assert "9 loader workers run on 4 cores (busy: core0 99 %)" in of_anew["Dataloader"].text
+    assert "9 loader workers run on 4 cores (busy: core0 99 %)." in of_anew["Dataloader"].text
+    assert of_anew["Dataloader"].change == of_anew["DataWait"].change
     assert "one step of 22, as in the first step of each epoch: the loader starts each epoch slowly." in of_kept.text
 
 
@@ -132,6 +166,20 @@ def test_a_rank_that_the_others_wait_for_is_found_by_its_own_work() -> None:
     assert (finding.rank, pair(finding)) == (1, (1, 0))
     assert "Most of it is loading data (0.15 s; 0.01 s on rank 0)" in finding.text
     assert found(job([healthy, healthy, healthy])) == {}
+    again = job([healthy, slow, healthy])
+    again.compared = {1: 2}  # Those two were traced while the job ran.
+    assert pair(found(again)["SlowRank"]) == (1, 2)
+    assert "0.01 s on rank 2" in found(again)["SlowRank"].text
+
+
+def test_a_rank_whose_backward_alone_is_slow_is_found_though_all_wait_in_theirs() -> None:
+    healthy = [{"step_s": 0.3, "forward_s": 0.05, "backward_s": 0.24, "own_backward_s": 0.04} for _ in range(60)]
+    slow = [{"step_s": 0.3, "forward_s": 0.05, "backward_s": 0.24, "own_backward_s": 0.23} for _ in range(60)]
+
+    finding = found(job([healthy, slow, healthy]), {"SlowRank": {}})["SlowRank"]
+
+    assert (finding.rank, pair(finding)) == (1, (1, 0))
+    assert "Most of it is backward (0.23 s; 0.04 s on rank 0)" in finding.text
 
 
 def test_what_is_not_measured_is_nan_and_stays_silent() -> None:

@@ -107,6 +107,7 @@ class Hosts:
                 {
                     **{name: json.dumps(value) for name, value in self._words.items()},
                     **({engine.flag: "true"} if engine.flag else {}),
+                    **({"mp_parameters": json.dumps(engine.parameters)} if engine.parameters else {}),
                     "sagemaker_mpi_num_of_processes_per_host": str(per_host),
                 }
             )

@@ -3,26 +3,28 @@
 import os
 import sys
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from tests.train.base import ROOT
 from toolkit.records import Record
 
-Launcher = Literal["script", "torchrun", "mpi", "smddp", "pytorchxla"]
+Launcher = Literal["script", "torchrun", "mpi", "smddp", "smp", "pytorchxla"]
 BEDS = Path(os.environ.get("TOOLKIT_BEDS") or ROOT / ".beds").absolute()
 
 
 class Engine(Record, frozen=True, kw_only=True):
     """A launcher's row.
 
-    `flag`: the hyperparameter that asks for it, `together`: how its ranks step together (rank.py). `bed`: the test bed
+    `flag`: the hyperparameter that asks for it, `parameters`: its mp_parameters, `together`: how its ranks step
+    together (rank.py). `bed`: the test bed
     whose interpreter runs `train` and the ranks, "" for this one; `made_by`: what makes it. `memory_bytes`: of a host
     with little memory: its ranks begin in it, and what is left is soon eaten. `work_s`: the processor time that a host
     needs from a fault to its end: so much longer it takes for each process that it shares a core with.
     """
 
     flag: str = ""
-    together: Literal["none", "torch", "mpi", "smddp", "xla"] = "none"
+    together: Literal["none", "torch", "mpi", "smddp", "smp", "xla"] = "none"
+    parameters: dict[str, Any] = {}
     bed: str = ""
     made_by: str = ""
     memory_bytes: int = 1 << 30
@@ -55,6 +57,9 @@ ENGINES: dict[Launcher, Engine] = {
         memory_bytes=256 << 20,
     ),
     "smddp": Engine(flag="sagemaker_distributed_dataparallel_enabled", together="smddp"),
+    "smp": Engine(
+        flag="sagemaker_torch_distributed_enabled", parameters={"partitions": 2, "ddp": True}, together="smp"
+    ),
     "pytorchxla": Engine(
         flag="sagemaker_pytorch_xla_multi_worker_enabled",
         together="xla",

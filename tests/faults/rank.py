@@ -1,7 +1,8 @@
 """What every rank of the fault matrix runs: meet the others, take steps with them, and break as told, where told.
 
 Arguments, from the job's hyperparameters: --fault NAME, --at HOST (whose first rank breaks), --meet FOLDER (where ranks
-leave word), --ranks N (in the job), --steps N (then it ends with 0), --together none | torch | smddp | mpi | xla.
+leave word), --ranks N (in the job), --steps N (then it ends with 0), --together none | torch | smddp | smp | mpi |
+xla.
 In FOLDER: `here-HOST-RANK` when a rank has begun, `fault` (monotonic ns) when it breaks, `saved-HOST-RANK` when saved.
 """
 
@@ -32,6 +33,8 @@ class Alone:
 
     def leave(self) -> None:
         """Part from the others; whoever still waits for this rank fails."""
+
+    on_call: Callable[[], None]
 
 
 class Torch(Alone):
@@ -67,6 +70,44 @@ class Smddp(Torch):
         import smdistributed.dataparallel.torch.torch_smddp  # noqa: F401
 
         super().join()
+
+
+class Smp(Alone):
+    """Ranks of the model parallel library: they step through a model of two partitions."""
+
+    def join(self) -> None:
+        import smdistributed.modelparallel.torch as smp
+        import torch
+
+        owner = self
+
+        class Part(torch.nn.Linear):
+            def forward(self, x: Any) -> Any:
+                owner.on_call()
+                return super().forward(x)
+
+        @smp.step  # type: ignore[untyped-decorator]
+        def step(model: Any, x: Any) -> None:
+            model.backward(model(x).square().mean())
+
+        smp.init()
+        self._smp: Any = smp
+        with smp.partition(0):
+            first = Part(8, 8)
+        with smp.partition(1):
+            last = Part(8, 8)
+        self.on_call: Callable[[], None] = lambda: None
+        self._step = step
+        self._model = smp.DistributedModel(torch.nn.Sequential(first, last))
+        self._batch = torch.ones(4, 8)
+        self.any(False)  # The first one partitions the model.
+
+    def any(self, told: bool) -> bool:
+        self._step(self._model, self._batch)
+        return any(self._smp.allgather(told))
+
+    def leave(self) -> None:
+        self._smp.shutdown()
 
 
 class Mpi(Alone):
@@ -107,7 +148,7 @@ class Xla(Alone):
         return bool(count.item())
 
 
-TOGETHER = {"none": Alone, "torch": Torch, "smddp": Smddp, "mpi": Mpi, "xla": Xla}
+TOGETHER = {"none": Alone, "torch": Torch, "smddp": Smddp, "smp": Smp, "mpi": Mpi, "xla": Xla}
 
 
 class Rank:
@@ -218,6 +259,19 @@ def other_size(_rank: Rank) -> None:
     dist.all_reduce(torch.zeros(1, dtype=torch.uint8))
 
 
+def in_step(end: Callable[[Rank], None]) -> Callable[[Rank], None]:
+    """Return a break that happens later: in this rank's own part of the model, while a step runs."""
+
+    def later(rank: Rank) -> None:
+        def breaks() -> None:
+            rank.word("fault")
+            end(rank)
+
+        rank.others.on_call = breaks
+
+    return later
+
+
 def _ends(code: int) -> Callable[[Rank], None]:
     return lambda _rank: sys.exit(code)
 
@@ -228,6 +282,7 @@ def _kills_itself(number: int) -> Callable[[Rank], None]:
 
 BREAKS: dict[str, Callable[[Rank], None]] = {
     "raises": raises,
+    "raises-in-step": in_step(raises),
     "raises-slowly": raises_slowly,
     "raises-at-length": raises_at_length,
     "clock-ahead": clock_ahead,
@@ -241,6 +296,7 @@ BREAKS: dict[str, Callable[[Rank], None]] = {
     "fewer-steps": fewer_steps,
     "other-size": other_size,
     "sigkill": _kills_itself(signal.SIGKILL),
+    "sigkill-in-step": in_step(_kills_itself(signal.SIGKILL)),
     "sigsegv": _kills_itself(signal.SIGSEGV),
     "sigstop": _kills_itself(signal.SIGSTOP),
 }

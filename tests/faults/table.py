@@ -67,6 +67,23 @@ FAULTS: tuple[Fault, ...] = (
     Fault(name="raises", text="a rank raises", program="raises", code=1, says=_BOOM),
     Fault(name="raises-leader", text="a rank of the leader raises", program="raises", at="leader", code=1, says=_BOOM),
     Fault(
+        name="raises-in-step",
+        text="a rank raises in its part of a model, while the other one waits for its result",
+        program="raises-in-step",
+        code=1,
+        says=_BOOM,
+        launchers=("smp",),
+    ),
+    Fault(
+        name="raises-in-step-leader",
+        text="a rank of the leader raises in its part of a model",
+        program="raises-in-step",
+        at="leader",
+        code=1,
+        says=_BOOM,
+        launchers=("smp",),
+    ),
+    Fault(
         name="raises-slowly",
         text="a rank raises and takes 0.6 s to end; its peers fail before it has",
         program="raises-slowly",
@@ -91,7 +108,7 @@ FAULTS: tuple[Fault, ...] = (
         code=1,
         says=_BOOM,
         detect_s=SLOWLY_S,
-        launchers=("torchrun", "mpi", "smddp"),
+        launchers=("torchrun", "mpi", "smddp", "smp"),
     ),
     Fault(
         name="clock-ahead",
@@ -101,7 +118,7 @@ FAULTS: tuple[Fault, ...] = (
         code=1,
         says=_BOOM,
         detect_s=SLOWLY_S,
-        launchers=("script", "torchrun", "mpi", "smddp"),
+        launchers=("script", "torchrun", "mpi", "smddp", "smp"),
     ),
     Fault(
         name="clock-back-pair",
@@ -112,7 +129,7 @@ FAULTS: tuple[Fault, ...] = (
         code=1,
         says=_BOOM,
         detect_s=SLOWLY_S,
-        launchers=("torchrun", "mpi", "smddp"),
+        launchers=("torchrun", "mpi", "smddp", "smp"),
     ),
     Fault(
         name="exits-3",
@@ -134,7 +151,7 @@ FAULTS: tuple[Fault, ...] = (
         program="ends-early",
         code=1,
         says=_EARLY,
-        launchers=("torchrun", "mpi", "smddp"),
+        launchers=("torchrun", "mpi", "smddp", "smp"),
     ),
     Fault(
         name="fewer-steps",
@@ -142,7 +159,7 @@ FAULTS: tuple[Fault, ...] = (
         program="fewer-steps",
         code=1,
         says=_EARLY,
-        launchers=("torchrun", "smddp"),
+        launchers=("torchrun", "smddp", "smp"),
     ),
     Fault(
         name="other-size",
@@ -159,6 +176,14 @@ FAULTS: tuple[Fault, ...] = (
         program="sigkill",
         code=137,
         says=("host {host}, {who}", "killed by SIGKILL"),
+    ),
+    Fault(
+        name="rank-sigkill-in-step",
+        text="SIGKILL of a rank in its part of a model, while the other one waits for its result",
+        program="sigkill-in-step",
+        code=137,
+        says=("killed by SIGKILL", "host {host}, {who}"),
+        launchers=("smp",),
     ),
     Fault(
         name="rank-sigsegv",

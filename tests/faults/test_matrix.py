@@ -51,6 +51,7 @@ MPI = (
     "hangs",
 )
 SMDDP = ("raises", "rank-sigkill", "saves")
+SMP = ("raises-in-step", "rank-sigkill-in-step")
 XLA = ("raises", "rank-sigkill")
 # Left to scripts/faults: tests/peers/test_link.py has the same over sockets, in a second.
 LONG = ("outage", "large-packets-lost")
@@ -101,6 +102,12 @@ def test_two_hosts_under_mpirun_tell_the_truth(name: str) -> None:
 @pytest.mark.parametrize("name", SMDDP)
 def test_two_hosts_of_smddp_tell_the_truth(name: str) -> None:
     assert run(name, "smddp", 2) == ()
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("name", SMP)
+def test_two_hosts_of_a_partitioned_model_tell_the_truth(name: str) -> None:
+    assert run(name, "smp", 2) == ()
 
 
 @pytest.mark.xla

@@ -408,6 +408,15 @@ def test_a_json_job_file_needs_no_toml(tmp_path: Path) -> None:
         ('{"script": "t.py", "stop-after": -1.5}', ["$.stop-after: expected a time such as", "found -1.5"]),
         ('{"script": "t.py", "instance_groups": [{"name": "a"}]}', ["$.instance-groups[0]", "hosts"]),
         ('{"script": "t.py", "hosts": 3, "instance_groups": [{"name": "a", "hosts": 2}]}', ["$.hosts", "2", "3"]),
+        (
+            '{"script": "t.py", "distribution": {"smdistributed": {"modelparallel": {"enabled": true}}}}',
+            ["distribution.smdistributed", "expected mpi or torch_distributed beside modelparallel", "found none"],
+        ),
+        (
+            '{"script": "t.py", "distribution": {"mpi": {"enabled": true}, "smdistributed": '
+            '{"modelparallel": {"enabled": true}, "dataparallel": {"enabled": true}}}}',
+            ["distribution.smdistributed", "expected modelparallel or dataparallel, found both enabled"],
+        ),
         ('{"script": "t.py", "distribution": {"instance_groups": ["b"]}}', ["homogeneousCluster", "'b'"]),
     ],
 )

@@ -80,11 +80,14 @@ def test_a_loaders_worker_counts_for_its_rank_and_for_the_loader() -> None:
         ranks = Ranks()
         ranks.add(3, process.pid, time.monotonic())
         ends_s = time.monotonic() + 60
-        found = named(ranks)
-        while found["rank/3/loader_cpu_percent"] < 5 and time.monotonic() < ends_s:
+        found = before = named(ranks)
+        while not found["rank/3/loader_cpu_percent"] >= 5 and time.monotonic() < ends_s:
             time.sleep(0.05)
             found = named(ranks)
 
+        assert all(
+            before[f"rank/3/{each}"] != before[f"rank/3/{each}"] for each in ("loader_cpu_percent", "cpu_percent")
+        )
         assert found["rank/3/loader_cpu_percent"] >= 5
         assert found["rank/3/cpu_percent"] >= found["rank/3/loader_cpu_percent"]
         assert found["rank/3/loader_workers"] == 1

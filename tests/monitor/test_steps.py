@@ -101,4 +101,4 @@ def test_ranks_are_read_as_train_lists_them(tmp_path: Path) -> None:
 
 
 def write(to: Ring, step: int, end_ns: int) -> None:
-    to.add(step, end_ns, 8 * MS, MS, 2 * MS, 3 * MS, 2 * MS, layout.NONE)
+    to.add(step, end_ns, 8 * MS, MS, 2 * MS, 3 * MS, 2 * MS, layout.NONE, MS)

@@ -1,6 +1,7 @@
 """What a frame of the link is, and what is not taken for one."""
 
 import struct
+from typing import get_args
 
 import msgspec
 import pytest
@@ -11,6 +12,7 @@ from toolkit.job.cause import Cause
 from toolkit.job.events import DaemonEnded, HangNoticed, Launch, LeaderDone, NextAttempt, Stop
 from toolkit.job.outcome import EarlyExit
 from toolkit.job.restart import Restart
+from toolkit.peers import leader
 from toolkit.peers.clock import Clock, on_clock
 from toolkit.peers.frames import (
     HEAD_BYTES,
@@ -25,7 +27,7 @@ from toolkit.peers.frames import (
     encode,
     job_key,
 )
-from toolkit.peers.messages import EndReport, Failing, Go, Message, OwnFailure, Ping, Ready
+from toolkit.peers.messages import EndReport, Failing, Go, Hello, Message, OwnFailure, Ping, Ready, Up
 
 KEY = job_key(b"secret", ("algo-1", "algo-2"), b"{}")
 PING = Ping(sent_ns=7)
@@ -80,6 +82,12 @@ def test_an_event_that_goes_between_hosts_keeps_the_form_that_other_versions_kno
 ) -> None:
     assert decode(msgspec.json.encode(sent), direction) == event
     assert sent.items() <= msgspec.json.decode(encode(event)).items()
+
+
+def test_the_leader_handles_every_message_that_a_follower_may_send() -> None:
+    handled = leader._AT_ANY_TIME.keys() | leader._DURING_AN_ATTEMPT.keys()
+
+    assert set(get_args(Up)) - {Hello} <= handled  # A Hello is handled by the connection.
 
 
 def test_another_key_opens_nothing() -> None:

@@ -388,7 +388,7 @@ def test_whatever_happens_rounds_do_not_mix_and_all_end_with_one_verdict(seed: i
             assert len(before) == count
             assert min(after.values()) > max(before.values())
     if lost is None and not job.stopped:
-        rounds = min(len(plan), job._leader._budget.allowed)
+        rounds = min(len(plan), job._leader._decider.budget.allowed)
         assert len(job.repeats[names[0]]) == rounds
         assert {code == 0 for _, code in job.verdicts} == {rounds == len(plan)}
 

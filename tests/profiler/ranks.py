@@ -39,6 +39,7 @@ class Step(NamedTuple):
     backward: int | None
     optimizer: int | None
     saving: int | None
+    own_backward: int | None
 
 
 def run(

@@ -1,5 +1,6 @@
 """The step timer: what it tells of the steps of scripts as users write them, and what it leaves alone."""
 
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
 
@@ -55,6 +56,72 @@ print(loss.item())
     assert [step.number for step in found if step.saving is not None] == [5]
     assert all(step.whole is not None and parts(step) <= step.whole for step in found)
     assert all(after.end - before.end == after.whole for before, after in pairwise(found))
+
+
+@needs_torch
+def test_a_distributed_checkpoint_is_one_also_where_another_thread_writes_it(tmp_path: Path) -> None:
+    code = """
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.state_dict_saver import save
+torch.distributed.init_process_group("gloo", init_method="file://" + os.path.abspath("store"), rank=0, world_size=1)
+goes_on = threading.Event()
+class Waiting(dcp.FileSystemWriter):
+    def write_data(self, plan, planner):
+        goes_on.wait(60) if self.path.name == "three" else time.sleep(0.3)
+        return super().write_data(plan, planner)
+def step():
+    model(torch.ones(2, 4)).sum().backward(); optimizer.step()
+state = {"model": model.state_dict()}
+step()
+dcp.save(state, storage_writer=Waiting("one")); step()
+save(state, storage_writer=Waiting("two")); step()
+writing = dcp.async_save(state, storage_writer=Waiting("three")); step()
+goes_on.set(); writing.result(); step()
+dcp.load(state, checkpoint_id="three")
+torch.distributed.destroy_process_group()
+"""
+
+    done = run(tmp_path, "import os, threading\n" + MODEL + code)
+
+    assert done.returncode == 0, done.stderr
+    saved_ms = [None if step.saving is None else step.saving // 1_000_000 for step in only(tmp_path)]
+    assert [each is None for each in saved_ms] == [True, False, False, False, True]
+    assert all(each is not None and each >= 300 for each in saved_ms[1:3])
+    assert saved_ms[3] is not None and saved_ms[3] < 50_000, "the caller did not wait for the other thread"
+
+
+@needs_torch
+def test_the_wait_for_other_ranks_is_no_own_part_of_backward(tmp_path: Path) -> None:
+    code = """
+import os
+class Slow(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x): return x.clone()
+    @staticmethod
+    def backward(ctx, grad):
+        time.sleep(0.5 if os.environ["RANK"] == "1" else 0.0)
+        return grad
+store = "file://" + os.path.abspath("../store")
+torch.distributed.init_process_group("gloo", init_method=store, rank=int(os.environ["RANK"]), world_size=2)
+model = torch.nn.parallel.DistributedDataParallel(model)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for _ in range(4):
+    Slow.apply(model(torch.ones(2, 4))).sum().backward(); optimizer.step()
+print([each.grad.tolist() for each in model.parameters()])
+torch.distributed.destroy_process_group()
+"""
+    folders = [tmp_path / "0", tmp_path / "1"]
+    for folder in folders:
+        folder.mkdir()
+    with ThreadPoolExecutor(2) as ranks:
+        waiting, slow = ranks.map(lambda folder: run(folder, MODEL + code, RANK=folder.name), folders)
+
+    assert (waiting.returncode, slow.returncode) == (0, 0), waiting.stderr + slow.stderr
+    assert waiting.stdout == slow.stdout
+    assert all(step.own_backward is not None and step.own_backward >= 500_000_000 for step in only(folders[1]))
+    waits = [(step.backward or 0) - (step.own_backward or 0) for step in only(folders[0])]
+    assert max(waits) >= 250_000_000, "one of four: on a busy machine this rank may come late itself"
+    assert all(step.own_backward is not None for step in only(folders[0]))
 
 
 LOOPS = {
@@ -254,3 +321,32 @@ model.fit(numpy.ones((12, 4)), numpy.ones((12, 1)), batch_size=2, epochs=2, verb
     found = only(tmp_path)
     assert [step.step for step in found] == list(range(1, 13))
     assert all(step.whole is not None for step in found)
+
+
+@pytest.mark.tensorflow
+@pytest.mark.skipif(not TENSORFLOW.exists(), reason="no test bed: scripts/beds/tensorflow")
+def test_updates_of_a_tensorflow_loop_are_steps_until_fit_is_seen(tmp_path: Path) -> None:
+    code = """
+import numpy, keras, tensorflow as tf
+model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+optimizer = keras.optimizers.SGD(0.01)
+def update(x):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean(model(x) ** 2)
+    optimizer.apply_gradients(zip(tape.gradient(loss, model.trainable_variables), model.trainable_variables))
+    return loss
+compiled = tf.function(update)
+within = tf.function(lambda x: compiled(x) * 2)
+evaluate = tf.function(lambda x: model(x))
+for _ in range(5):
+    compiled(tf.ones((2, 4))); evaluate(tf.ones((2, 4)))
+for _ in range(4): within(tf.ones((2, 4)))
+for _ in range(4): update(tf.ones((2, 4)))
+model.compile("sgd", "mse")
+model.fit(numpy.ones((6, 4)), numpy.ones((6, 1)), batch_size=2, epochs=1, verbose=0)
+"""
+    done = run(tmp_path, code, python=TENSORFLOW, TF_CPP_MIN_LOG_LEVEL="3")
+
+    assert done.returncode == 0, done.stderr
+    # Another function, or optimizer, takes over with its second update: 5, then 4 - 1, 4 - 1, and three batches.
+    assert [step.number for step in only(tmp_path)] == list(range(1, 15))

@@ -11,7 +11,18 @@ from pathlib import Path
 # The launcher side, from the ground up. A file imports from lower layers or its own package; files that share a line of
 # GROUND are one package. A package that is not here fails the test: give it its layer.
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("__init__", "exit_codes", "patterns", "records", "errors", "log", "masking", "status_pages", "status_layout"),
+    (
+        "__init__",
+        "exit_codes",
+        "patterns",
+        "records",
+        "errors",
+        "log",
+        "masking",
+        "status_pages",
+        "status_layout",
+        "parallelism",
+    ),
     ("settings",),
     ("job", "metrics", "storage", "series", "traces"),
     ("jobfile", "jobs", "diagnosis"),
@@ -35,10 +46,20 @@ LAYERS: tuple[tuple[str, ...], ...] = (
 GROUND = LAYERS[0]
 # Rooms whose code runs in the ranks' interpreters. Strangers to each other, but for compat, which hands the others on
 # under old names; of the launcher side they know only these.
-SCRIPT_SIDE = ("standalone", "compat", "dataparallel", "modelparallel", "profiler", "compiler", "status", "xla")
+SCRIPT_SIDE = (
+    "standalone",
+    "compat",
+    "ranks",
+    "dataparallel",
+    "modelparallel",
+    "profiler",
+    "compiler",
+    "status",
+    "xla",
+)
 # Pure files of the script side that commands of `toolkit` also call: they need nothing of a rank.
 SHARED_WITH_CLI = ("compiler/scaling.py",)
-SCRIPT_SIDE_MAY_USE = ("__init__", "records", "errors", "metrics", "status_layout")
+SCRIPT_SIDE_MAY_USE = ("__init__", "records", "errors", "metrics", "status_layout", "parallelism", "ranks")
 
 
 def package_of(place: str) -> str:
@@ -120,7 +141,7 @@ def fault(package: str, other: str) -> str | None:
         return (
             None
             if other in SCRIPT_SIDE_MAY_USE
-            else "the script side knows only records, errors, metrics, status_layout"
+            else "the script side knows only records, errors, metrics, status_layout, parallelism, ranks"
         )
     if other in SCRIPT_SIDE:
         return "the launcher side never imports the script side"

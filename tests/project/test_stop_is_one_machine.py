@@ -2,6 +2,7 @@
 
 import ast
 import importlib
+import re
 import typing
 from pathlib import Path
 
@@ -9,6 +10,8 @@ from toolkit.job import events
 from toolkit.peers import messages, protocol
 
 TOOLKIT = Path(__file__).parents[2] / "toolkit"
+# The machine, and its knowledge of the whole job, which nothing else changes.
+MACHINE = ("stop_machine.py", "stop_job.py")
 # The layers that a SIGTERM crosses.
 CROSSED = ("job", "peers", "train", "supervise")
 # What the stop machine keeps. The same words in an object beside it would be a second opinion.
@@ -69,7 +72,7 @@ def test_no_flag_that_decides_about_stopping_lives_outside_the_machine() -> None
     found = {
         file.name: kept
         for file in (TOOLKIT / "supervise").glob("*.py")
-        if file.name != "stop_machine.py" and (kept := attributes(file) & DECIDES)
+        if file.name not in MACHINE and (kept := attributes(file) & DECIDES)
     }
 
     # StopRequests, which the machine alone uses, tells new requests from repeated ones; Signals keeps the number of a
@@ -88,9 +91,19 @@ def test_the_ends_of_the_link_keep_of_a_stop_only_what_they_tell_other_hosts() -
 
 
 def test_the_words_that_are_looked_for_are_those_of_the_machine() -> None:
-    kept = attributes(TOOLKIT / "supervise" / "stop_machine.py")
+    kept = {name for file in MACHINE for name in attributes(TOOLKIT / "supervise" / file)}
 
-    assert {"stop", "cause", "peer_failed", "stays", "saving", "deadline_s", "launcher_first"} <= kept & DECIDES
+    assert {"stop", "cause", "peer_failed", "stays", "saving", "ranks_end_s", "launcher_first"} <= kept & DECIDES
+
+
+def test_only_the_machine_makes_and_feeds_its_knowledge_of_the_job() -> None:
+    users = {
+        file.name
+        for file in (TOOLKIT / "supervise").glob("*.py")
+        if re.search(r"\bJobState\(|\.job\.(on|stopped)\(", file.read_text(encoding="utf-8"))
+    }
+
+    assert users == {"stop_machine.py"}
 
 
 def test_one_poll_loop_waits() -> None:

@@ -4,6 +4,8 @@ import math
 
 from toolkit.report.model import (
     Axis,
+    Box,
+    Boxes,
     Chart,
     Column,
     HeatMap,
@@ -58,6 +60,21 @@ BLOCKS = (
         unit="s",
         parts=(Part(name="training", value=75.0), Part(name="unexplained", value=25.0)),
         total=100.0,
+    ),
+    Boxes(
+        id="schedule",
+        title="Microbatches by device",
+        x=Axis(name="time", unit="s"),
+        rows=("device 0", "device 1"),
+        boxes=(
+            Box(row=0, start=0.0, end=1.0, mark="0", label="0", text="forward of microbatch 0"),
+            Box(row=1, start=1.0, end=2.0, mark="0", label="0", text="forward of microbatch 0"),
+            Box(row=1, start=2.0, end=3.0, kind=1, mark="a", label="0", text="backward of microbatch 0"),
+            Box(row=0, start=3.0, end=4.0, kind=1, mark="a", label="0", text="backward of microbatch 0"),
+        ),
+        kinds=("forward", "backward"),
+        key="Letters: backward.",
+        note="Idle share: 50 %.",
     ),
     Lines(id="log", title="algo-1: the last 2 lines", lines=("step 1 | ok", "``` <b>*bold*</b>")),
 )

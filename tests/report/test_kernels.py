@@ -111,6 +111,7 @@ def test_the_share_of_the_run_stands_on_the_section(tmp_path: Path) -> None:
 
     assert len(found.traces) == 4
     assert "2 of 240 steps of the run were traced: 0.83%." in text
+    assert "2 of 400 steps of the run were traced: 0.50%." in words(kernels.of_traces(found, {0: 400})), "the monitor's"
     assert "Sampled: The tables are of rank 0, 0.02 s with 2 steps (window steps-10-11)." in text
 
 

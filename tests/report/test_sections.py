@@ -14,9 +14,11 @@ from tests.series.test_debugger import REAL
 from toolkit import jobs
 from toolkit.diagnosis.slow_rank import HEALTHY
 from toolkit.job.outcome import Exit
+from toolkit.report.markdown import markdown
 from toolkit.report.model import Block, Chart, HeatMap, Lines, Page, Shares, Table, Words
 from toolkit.report.sections.outcome import DEBUGGER_ALONE
 from toolkit.report.sections.page import build
+from toolkit.report.text import TextWriter
 from toolkit.series import findings, samples, steps
 from toolkit.series.finding import Finding, Number
 
@@ -47,6 +49,9 @@ FOUND = Finding(
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Page:
     return made(tmp_path_factory.mktemp("job") / "job")
+
+
+LAYERS = [f"layer{n}.norm" for n in range(39)]
 
 
 def made(job_dir: Path, seconds: int = 200) -> Page:
@@ -130,6 +135,7 @@ def test_the_sections_come_in_their_order(page: Page) -> None:
     order = ["outcome", "last-minutes", "where-time-went", "findings", "metrics", "steps", "system", "timeline", "log"]
 
     assert [section.id for section in page.sections if section.id in order] == order
+    assert "modelparallel" not in [section.id for section in page.sections]  # This job had one device a model.
 
 
 def test_every_block_has_an_id_of_its_own(page: Page) -> None:
@@ -177,7 +183,7 @@ def test_the_ledger_adds_up_to_the_billable_seconds_and_to_the_money(page: Page)
 def test_a_finding_has_its_numbers_its_window_what_would_refute_it_and_the_change(page: Page) -> None:
     found = next(each for each in page.sections if each.id == "findings").blocks
     by_rules = {each.name for each in found if isinstance(each, Words)}
-    assert {"MemoryLimit (memory, host algo-1)", "MemoryLimit (memory, host algo-2)"} <= by_rules, "from the files"
+    assert "MemoryLimit (memory, hosts algo-1, algo-2)" in by_rules, "from the files of both hosts, as one"
     found = found[next(n for n, each in enumerate(found) if getattr(each, "name", "").startswith("CPUBottleneck")) :]
 
     assert isinstance(found[0], Words) and found[0].name == "CPUBottleneck (cpu, host algo-1)"
@@ -186,6 +192,22 @@ def test_a_finding_has_its_numbers_its_window_what_would_refute_it_and_the_chang
     assert isinstance(found[1], Words) and found[1].text == "GPUs above 70 % while cores are busy."
     assert isinstance(found[2], Table)
     assert found[2].rows == (("share", 12.0, "percent", 10.0, "samples with both / all samples"),)
+
+
+def test_a_finding_of_several_hosts_is_one_with_the_numbers_of_all(page: Page) -> None:
+    found = sections(page)["findings"]
+    at = next(n for n, each in enumerate(found) if getattr(each, "name", "").startswith("MemoryLimit"))
+    (note,) = [each.text for each in found[at : at + 3] if isinstance(each, Words) and each.name == "Note"]
+    table = next(each for each in found[at:] if isinstance(each, Table))
+
+    assert note.startswith("The sentence is that of algo-1; the table has the numbers of all these hosts.")
+    assert [column.name for column in table.columns[:4]] == ["number", "value", "least", "greatest"]
+    for _, value, least, greatest, *_ in table.rows:
+        assert isinstance(value, float) and isinstance(least, float) and isinstance(greatest, float)
+        assert least <= value <= greatest
+    assert [mark.text for mark in block(page, "algo-1-cpu").marks].count("MemoryLimit") == 1
+    events = [row for row in block(page, "events").rows if "MemoryLimit" in row[3]]
+    assert [row[2:] for row in events] == [("", "finding: MemoryLimit (memory, hosts algo-1, algo-2)")]
 
 
 def test_a_slow_rank_alone_on_its_host_says_why_it_has_no_evidence(page: Page) -> None:
@@ -257,6 +279,24 @@ def test_the_system_has_lines_and_one_heat_map_of_cores_and_gpus_for_each_host(p
     assert heat.values[1][0] == pytest.approx(10.0)
     assert {line.name for line in block(page, "algo-2-memory").lines} == {"used", "limit"}
     assert block(page, "algo-1-rank-memory").lines[0].name == "rank 0"
+
+
+def test_of_many_metrics_the_first_are_shown_and_the_others_folded(tmp_path: Path) -> None:
+    made(tmp_path / "job", 30)
+    names = [*LAYERS, "val_accuracy", "odd", "layer39.norm"]
+    rows = [sample(name, "NaN" if name in ("odd", "layer39.norm") else 1.0, 1, "algo-1") for name in names]
+    path = tmp_path / "job/hosts/algo-1/opt/ml/output/metrics.jsonl"
+    path.write_text(path.read_text() + "".join(json.dumps(row) + "\n" for row in rows))
+
+    page = build(jobs.read(tmp_path / "job"), now_s=START_S)
+
+    charts = [each for each in sections(page)["metrics"] if isinstance(each, Chart)]
+    assert [each.title for each in charts[:6]] == ["loss", "val_accuracy", "layer39.norm", "odd", *LAYERS[:2]]
+    assert [each.folded for each in charts] == [False] * 12 + [True] * 31
+    assert [each.title for each in charts[12:14]] == LAYERS[8:10]
+    for text in (TextWriter(width=100).page(page), markdown(page)):
+        assert "31 more charts are not shown here (layer8.norm, layer9.norm," in text.replace("\n", " ")
+        assert text.count("layer30.norm") == 1, "in the table of values"
 
 
 def test_the_timeline_lists_the_events_of_all_hosts_by_time(page: Page) -> None:

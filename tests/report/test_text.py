@@ -40,6 +40,13 @@ Where the time went
   unexplained          25 s   25.0%  #####
   total               100 s  100.0%
 
+Microbatches by device (s)
+  device 0                000000000000.........................aaaaaaaaaaaaa
+  device 1                ............0000000000000aaaaaaaaaaaaa............
+                          from 0 to 4 s
+                          Letters: backward.
+  Idle share: 50 %.
+
 algo-1: the last 2 lines
   | step 1 | ok
   | ``` <b>*bold*</b>

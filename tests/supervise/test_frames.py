@@ -56,6 +56,8 @@ def frames(*places: str) -> list[Frame]:
         ((f"{SITE}toolkit/dataparallel/reduce/shared_memory.py:157 _wait", C10D), "", "waits"),
         (("/src/toolkit/dataparallel/reduce/tcp.py:145 _wait", C10D), "", "waits"),
         (("/src/toolkit/dataparallel/tf/transport.py:90 allreduce", f"{OURS}:8 step"), "", "waits"),
+        (("/src/toolkit/modelparallel/messenger.py:140 receive", f"{OURS}:8 step"), "", "waits"),
+        (("/src/toolkit/modelparallel/torch/server.py:90 run", f"{OURS}:8 step"), "", "unclear"),
         ((f"{SITE}horovod/torch/mpi_ops.py:1300 synchronize", f"{OURS}:8 step"), "", "waits"),
         ((f"{SITE}deepspeed/comm/torch.py:100 wait", f"{OURS}:8 step"), "", "waits"),
         # Calls into C and C++ have no frame: the line of the call is read.

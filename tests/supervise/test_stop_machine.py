@@ -159,7 +159,7 @@ def test_a_second_stop_a_second_later_kills_and_a_repeated_one_does_not() -> Non
     assert host.on(STOP) == []
     host.now_s += 0.6
     assert host.on(STOP)[:1] == [Action.KILL]
-    assert host.machine.insisted
+    assert host.machine.job.insisted
 
 
 def test_a_stop_that_came_to_another_host_first_is_no_second_one_here() -> None:
@@ -170,7 +170,7 @@ def test_a_stop_that_came_to_another_host_first_is_no_second_one_here() -> None:
     assert host.on(STOP) == []
     host.now_s += 2.0
     assert Action.KILL in host.on(STOP)
-    assert host.machine.stop == STOP_ELSEWHERE
+    assert host.machine.job.stop == STOP_ELSEWHERE
 
 
 def test_a_rules_stop_is_told_to_the_other_hosts_and_a_signal_after_it_is_the_first() -> None:
@@ -182,7 +182,7 @@ def test_a_rules_stop_is_told_to_the_other_hosts_and_a_signal_after_it_is_the_fi
     assert host.on(STOP) == []
     host.now_s += 2.0
     assert Action.KILL in host.on(STOP)
-    assert host.machine.stop == STOP_BY_RULE
+    assert host.machine.job.stop == STOP_BY_RULE
 
 
 def test_the_other_hosts_hear_of_a_stop_that_came_here_once() -> None:
@@ -199,8 +199,8 @@ def test_a_stop_before_a_phase_is_kept_and_starts_nothing() -> None:
     state, actions = machine.on(STOP, Facts(now_ns=5))
 
     assert (state, actions) == ("idle", (Action.HURRY, Action.TELL_STOP))
-    assert machine.ends
-    assert machine.stopped_at_ns == 5
+    assert machine.job.ends
+    assert machine.job.stopped_at_ns == 5
 
 
 # --- launchers
@@ -353,8 +353,12 @@ def test_a_new_attempt_forgets_what_the_last_one_failed_of_but_not_a_stop() -> N
 
     host.on(NextAttempt(restart=restart, used=1, allowed=2), AllReady())
 
-    assert (host.machine.peer_failed, host.machine.job_ended, host.machine.may_start) == (False, False, True)
-    assert host.machine.ends
+    assert (host.machine.job.peer_failed, host.machine.job.job_ended, host.machine.job.may_start) == (
+        False,
+        False,
+        True,
+    )
+    assert host.machine.job.ends
 
 
 # --- any order of events
@@ -423,7 +427,7 @@ class AnyOrder(RuleBasedStateMachine):
         assert machine.cause is self.cause
         if Action.KILL in actions and not isinstance(event, Tick):
             assert isinstance(event, Stop)
-            assert machine.insisted
+            assert machine.job.insisted
         assert before != "done" or machine.state == "done"
 
     @rule(event=st.sampled_from([STOP, STOP_ELSEWHERE, STOP_BY_RULE, Stop(host=ME, signal=signal.SIGXCPU)]))

@@ -84,6 +84,7 @@ def test_the_job_goes_on_if_the_monitor_is_killed(base: Base) -> None:
 
     assert done.status == 0, done
     assert "no monitor" in done.log
+    assert "monitor was ended by SIGKILL, not by the toolkit: from now on the job has no samples, steps" in done.log
     assert done.outcome["status"] == "succeeded"
     assert len(samples.read(base.output / "monitor/samples").columns) > 10
 
@@ -143,7 +144,7 @@ for _ in range(20):
     assert (table.backward_s > 0).all()
 
 
-def test_profilerconfig_json_asks_for_the_monitor_and_debuggers_files(base: Base) -> None:
+def test_profilerconfig_json_asks_for_the_monitor_the_debuggers_files_and_its_report(base: Base) -> None:
     base.document(
         "profilerconfig.json",
         {"S3OutputPath": "s3://b/p", "ProfilingIntervalInMilliseconds": 100, "ProfilingParameters": {}},
@@ -158,6 +159,11 @@ def test_profilerconfig_json_asks_for_the_monitor_and_debuggers_files(base: Base
     assert "CPUUtilization" in {line["Dimension"] for line in lines}
     assert {line["NodeId"] for line in lines} == {"algo-1"}
     assert set(lines[0]) == {"Type", "Name", "Dimension", "Value", "NodeId", "Timestamp"}
+    (report,) = (base.output / "rule-output").glob("ProfilerReport-*/profiler-output")
+    assert "<h1>" in (report / "profiler-report.html").read_text()
+    usage = json.loads((report / "profiler-reports/OverallSystemUsage.json").read_text())
+    assert usage["Details"]["algo-1"]["CPU"]["used_percent"]["max"] > 0
+    assert "rule-output" not in done.log
 
 
 # Says what the monitor would have found, and saves when it is asked to stop.

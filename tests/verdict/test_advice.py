@@ -1,7 +1,7 @@
 import pytest
 
 from toolkit.verdict.advice import ADVICE, advice
-from toolkit.verdict.collateral import LOST_PEER, LOST_RANK, is_collateral
+from toolkit.verdict.collateral import LOST_PEER, LOST_RANK, REPEATED, is_collateral
 
 
 @pytest.mark.parametrize(
@@ -12,11 +12,13 @@ from toolkit.verdict.collateral import LOST_PEER, LOST_RANK, is_collateral
         ("script was killed by SIGBUS (signal 7)", "/dev/shm"),
         ("OSError: [Errno 28] No space left on device", "disk is full"),
         ("ModuleNotFoundError: No module named 'einops'", "requirements.txt"),
+        ("ModuleNotFoundError: No module named 'smdistributed'", "distribution"),
         ("This environment is externally managed: To install Python packages system-wide, try apt", "PEP 668"),
         ("NVRM: Xid (PCI:0000:10:1c): 79, GPU has fallen off the bus", "exclude this machine"),
         ("RuntimeError: The server socket has failed to listen. Address already in use", "MASTER_PORT"),
         ('Segmentation fault\n  File "/v/horovod/common/basics.py", line 105 in init', "without MPI"),
         ("train.py: error: unrecognized arguments: --lr 3", "TOOLKIT_ARGUMENT_STYLE"),
+        ("train.py: error: unrecognized arguments: --mp_parameters partitions=2", "to the script's parser"),
         ("train.py: error: unrecognized arguments: True", "TOOLKIT_ARGUMENT_STYLE=flags"),
         ("train.py: error: unrecognized arguments: False --lr 3", "TOOLKIT_ARGUMENT_STYLE=flags"),
         ("Error: Got unexpected extra argument (True)", "TOOLKIT_ARGUMENT_STYLE=flags"),
@@ -48,6 +50,8 @@ def test_every_row_can_be_found_and_fits_a_line() -> None:
         "horovod.common.exceptions.HorovodInternalError: Broken pipe",
         "UnknownError: {{function_node __wrapped__HorovodAllreduce}} Horovod has been shut down. This was caused by",
         "BrokenPipeError: [Errno 32] Broken pipe",
+        "PeerLost: Connection closed by peer: rank 1 (partition 1, host algo-2) ended or left",
+        "RemoteStepError: the step failed on rank 1: OutOfMemoryError: CUDA error: out of memory",
     ],
 )
 def test_the_echo_of_another_ranks_end_is_known(said: str) -> None:
@@ -73,4 +77,4 @@ def test_a_cause_of_its_own_is_no_echo(said: str) -> None:
 
 
 def test_every_row_of_echoes_is_in_lower_case() -> None:
-    assert all(words == words.lower() for words, _ in (*LOST_RANK, *LOST_PEER))
+    assert all(words == words.lower() for words, _ in (*LOST_RANK, *LOST_PEER, *REPEATED))

@@ -650,7 +650,7 @@ GIB = 1 << 30
         (Memory(oom_kills=0, peak_bytes=GIB, limit_bytes=2 * GIB), "not for want of memory", "by the kernel, out"),
         (
             Memory(oom_kills=1, peak_bytes=2 * GIB - (1 << 24), limit_bytes=2 * GIB),
-            "by the kernel, out of memory (limit 2.00 GiB, peak 1.98 GiB, 1 kill(s) counted)",
+            "by the kernel, out of memory (limit 2.00 GiB, peak 1.98 GiB, 1 kill counted)",
             "not by the toolkit",
         ),
     ],
@@ -782,7 +782,7 @@ def test_lines_passed_on_in_pieces_are_noted() -> None:
 
     assert judge(SAGEMAKER, ended).notes == (
         "the guardian process was ended by somebody",
-        "2 line(s) above 1 MiB were passed on in pieces",
+        "2 lines above 1 MiB were passed on in pieces",
     )
 
 

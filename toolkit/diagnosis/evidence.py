@@ -34,6 +34,7 @@ class Steps(Record, frozen=True, kw_only=True):
     backward_s: Values = ()
     optimizer_s: Values = ()
     checkpoint_s: Values = ()
+    own_backward_s: Values = ()
 
     def between(self, start_s: float, end_s: float) -> "Steps":
         """Return the steps that ended from *start_s* to *end_s*."""
@@ -54,7 +55,7 @@ class Evidence:
 
     `interval_s`: the time between two samples as they were taken; patience counts these. `times_s`: the times of the
     values that `column` returns, which may be means of several samples. `ended`: the job is over, so no sample follows.
-    `steps`: by rank. `metrics`: by name and rank.
+    `steps`: by rank. `metrics`: by name and rank. `compared`: which rank the running monitor compared with a slow one.
     """
 
     def __init__(
@@ -71,6 +72,7 @@ class Evidence:
         load: Callable[[str], Values] = lambda _: (),
         steps: Mapping[int, Steps] | None = None,
         metrics: Mapping[str, Mapping[int | None, Readings]] | None = None,
+        compared: Mapping[int, int] | None = None,
     ) -> None:
         self.host = host
         self.start_s = start_s
@@ -81,6 +83,7 @@ class Evidence:
         self.times_s = times_s
         self.steps = steps or {}
         self.metrics = metrics or {}
+        self.compared = compared or {}
         self._names = frozenset(names)
         self._by_kind: dict[tuple[str, str], list[str]] = {}
         self._load = load

@@ -52,6 +52,7 @@ def _joined(hosts: Sequence[Evidence]) -> Evidence:
         interval_s=hosts[0].interval_s,
         machine=hosts[0].machine,
         steps={rank: steps for evidence in hosts for rank, steps in evidence.steps.items()},
+        compared={slow: healthy for evidence in hosts for slow, healthy in evidence.compared.items()},
     )
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from toolkit.diagnosis import cores as core_use
+from toolkit.diagnosis import loader_use
 from toolkit.diagnosis.evidence import Evidence
 from toolkit.diagnosis.first_steps import FirstSteps, first_steps
 from toolkit.diagnosis.numbers import mean, measured
@@ -16,10 +17,7 @@ from toolkit.series.finding import Finding, Number
 # Steps that wait less than this share of their time do not need more workers.
 WAITS = 10.0
 FEWEST_STEPS = 5
-# A worker that uses this much of a core is busy. Below it, and with little CPU use of the rank, the disk is slow.
-BUSY = 70.0
-# Workers start anew in each epoch: so many starts were seen for each worker that ran at a time.
-RESTARTS = 2
+OF_ONE_CORE = "in percent of one core"
 
 
 class Dataloader(Parameters, frozen=True, kw_only=True):
@@ -55,22 +53,35 @@ def dataloader(evidence: Evidence, parameters: Dataloader, _: frozenset[str]) ->
     cores = evidence.machine.cores or len(evidence.cores())
     if not columns or not cores:
         return
+    waits = _waits(evidence, FEWEST_STEPS, frozenset({"patience"}))
+    worst = max(waits, key=lambda wait: wait.share, default=None)
     workers = sum(max(measured(values)) for values in columns.values())
     used = 100 * workers / cores
-    waits = _waits(evidence, FEWEST_STEPS, frozenset({"patience"}))
-    waited = max((wait.share for wait in waits), default=0.0)
-    # Without any worker the steps do the loading: that is DataWait's finding.
+    waited = worst.share if worst is not None else 0.0
+    why = _why(evidence, worst)[1] if worst is not None else None
+    # Without any worker the steps do the loading: that is DataWait's finding, as is any wait that more do not shorten.
     too_few = 0 < used < parameters.min_threshold and waited > WAITS
+    too_few = too_few and why is not None and why.reason in loader_use.MORE_WORKERS_HELP
     if not too_few and used <= parameters.max_threshold:
         return
     busy = core_use.busy(evidence, waits[0].start_s if waits else evidence.start_s, evidence.end_s)
     named = f" (busy: {core_use.named(busy)})" if busy else ""
     few = f" while the steps wait for data for {waited:.0f} % of their time" if too_few else ""
+    runs = "runs" if round(workers) == 1 else "run"
+    of_cores = "1 core" if cores == 1 else f"{cores} cores"
+    # Too few: the advice of DataWait, which may have found the same.
+    change = (
+        why.change
+        if too_few and why is not None
+        else f"Set num_workers so that all ranks together have about {cores} workers."
+    )
+    if why is not None and waited > WAITS and (too_few or why.reason == "epochs"):
+        change = why.change  # As DataWait, which may have found the same.
     yield found(
         "Dataloader",
         evidence,
         None,
-        f"{workers:.0f} loader workers run on {cores} cores{named}{few}.",
+        f"{loader_use.counted(workers)} {runs} on {of_cores}{named}{few}.",
         subject="loader-workers",
         numbers=(
             Number(
@@ -90,7 +101,7 @@ def dataloader(evidence: Evidence, parameters: Dataloader, _: frozenset[str]) ->
             *core_use.numbers(busy, "mean use from the first step on"),
         ),
         refuted_by="A run with another num_workers that has the same steps a second.",
-        change=f"Set num_workers so that all ranks together have about {cores} workers.",
+        change=change,
     )
 
 
@@ -102,11 +113,7 @@ def data_wait(evidence: Evidence, parameters: DataWait, given: frozenset[str]) -
     worst = max(waits, key=lambda wait: wait.share)
     if not worst.share > parameters.threshold:
         return
-    loader = _sum(evidence, "loader_cpu_percent")
-    rank_cpu = _sum(evidence, "cpu_percent")
-    workers = sum(max(measured(values)) for values in evidence.columns("rank", "loader_workers").values())
-    iowait = mean(evidence.column("cpu/all/iowait_percent"))
-    reason, change = _at_epochs(evidence, worst.first_steps, workers) or _reason(loader, rank_cpu, workers, iowait)
+    use, why = _why(evidence, worst)
     busy = core_use.busy(evidence, worst.start_s, worst.end_s)
     cores = f" Busy cores: {core_use.named(busy)}." if busy else ""
     of_rank = "" if worst.rank is None else f" of rank {worst.rank}"
@@ -115,7 +122,7 @@ def data_wait(evidence: Evidence, parameters: DataWait, given: frozenset[str]) -
         evidence,
         None,
         f"The steps{of_rank} wait for the data loader for {worst.share:.0f} % of their time"
-        f" ({worst.data_s:.3g} s a step). {reason}{cores}",
+        f" ({worst.data_s:.3g} s a step). {why.text}{cores}",
         subject="loader",
         start_s=worst.start_s,
         end_s=worst.end_s,
@@ -128,16 +135,22 @@ def data_wait(evidence: Evidence, parameters: DataWait, given: frozenset[str]) -
                 limit=parameters.threshold,
             ),
             Number(name="wait a step", value=worst.data_s, unit="s", formula="mean of data_s"),
-            *_number("loader CPU", loader, "mean use of the loader workers of all ranks, in percent of one core"),
-            *_number("ranks' CPU", rank_cpu, "mean use of all ranks with their children, in percent of one core"),
-            *_number("I/O wait", iowait, "mean over all cores"),
+            *_number("loader CPU", use.loader_percent, f"workers of all ranks, while there are any, {OF_ONE_CORE}"),
+            *_number("ranks' CPU", use.ranks_percent, f"mean of all ranks with their children, {OF_ONE_CORE}"),
+            *_number("other processes' CPU", use.others_percent, "use of all cores less that of the ranks"),
+            *_number("I/O wait", use.iowait_percent, "mean over all cores"),
             *_long_waits(worst.first_steps),
             *core_use.numbers(busy, "mean use during these steps"),
         ),
         refuted_by="A run on one batch that is kept in memory and takes as long a step.",
-        change=change,
+        change=why.change,
         note=worst.note,
     )
+
+
+def _why(evidence: Evidence, wait: Wait) -> tuple[loader_use.Use, loader_use.Why]:
+    use = loader_use.use(evidence, wait.start_s, wait.end_s)
+    return use, loader_use.why(use, wait.first_steps)
 
 
 def _waits(evidence: Evidence, patience: int, given: frozenset[str]) -> list[Wait]:
@@ -170,50 +183,11 @@ def _waits(evidence: Evidence, patience: int, given: frozenset[str]) -> list[Wai
     return waits
 
 
-def _at_epochs(evidence: Evidence, at: FirstSteps | None, workers: float) -> tuple[str, str] | None:
-    """Return why the wait is in the first step of each epoch, and what to change; None if it is not."""
-    if at is None:
-        return None
-    where = f"{100 * at.share:.0f} % of the wait is in one step of {at.period}, as in the first step of each epoch"
-    starts = sum(max(measured(values)) for values in evidence.columns("rank", "loader_starts").values())
-    if workers and (starts >= RESTARTS * workers or not starts):
-        seen = f" ({starts:.0f} starts of at most {workers:.0f} at a time were seen)" if starts else ""
-        change = "Set num_workers to 0 or 1, or persistent_workers=True with a DataLoader that all epochs share."
-        return f"{where}: the loader workers start anew in each epoch{seen}.", change
-    change = "Make the dataset and the DataLoader once, before the first epoch; look at what its sampler does then."
-    return f"{where}: the loader starts each epoch slowly.", change
-
-
 def _long_waits(at: FirstSteps | None) -> list[Number]:
     if at is None:
         return []
     formula = f"sum of the {at.count} longest data_s, {at.period} steps apart / sum of all data_s"
     return [Number(name="wait in the first steps of epochs", value=100 * at.share, unit="percent", formula=formula)]
-
-
-def _reason(loader: float, rank_cpu: float, workers: float, iowait: float) -> tuple[str, str]:
-    """Return what the loader does meanwhile, and what to change."""
-    disk = "Keep the data on a local disk or in memory, in fewer and larger files; raise prefetch_factor."
-    if workers == 0 and not loader > 0:
-        cpu = f" (the ranks use {rank_cpu:.0f} % of a core)" if rank_cpu == rank_cpu else ""
-        change = (
-            "Give the DataLoader workers (num_workers, persistent_workers=True), so that loading and steps overlap."
-        )
-        return f"No loader worker was seen: the rank loads the data itself, between the steps{cpu}.", change
-    each = loader / workers if workers else loader
-    count = f"{workers:.0f} loader workers use" if workers else "The loader workers use"
-    if each >= BUSY:
-        change = "Add workers if cores are idle; else decode and augment less, or ahead of the job."
-        return f"{count} {loader:.0f} % of a core together: they are busy.", change
-    waits = (
-        f", and the cores wait for the disk for {iowait:.0f} % of the time" if iowait == iowait and iowait >= 5 else ""
-    )
-    return f"{count} only {loader:.0f} % of a core together: they wait for something else{waits}.", disk
-
-
-def _sum(evidence: Evidence, metric: str) -> float:
-    columns = evidence.columns("rank", metric)
-    return mean(sum(measured(row)) for row in zip(*columns.values(), strict=True)) if columns else float("nan")
 
 
 def _number(name: str, value: float, formula: str) -> list[Number]:

@@ -26,8 +26,8 @@ class SlowRank(Parameters, frozen=True, kw_only=True):
 def slow_rank(evidence: Evidence, parameters: SlowRank, given: frozenset[str]) -> Iterator[Finding]:
     """One rank's own work takes `factor` times as long as the median of the others'.
 
-    Own work is loading, forward, optimizer and saving: a collective within backward makes the others wait there, so
-    that all ranks' steps take equally long and only these phases differ.
+    Own work is loading, forward, the own part of backward, optimizer and saving: a collective at the end of backward
+    makes the others wait there, so that all ranks' steps take equally long and only these differ.
     """
     own: dict[int, float] = {}
     shortest = min((len(steps.end_s) for steps in evidence.steps.values()), default=0) - WARM_UP
@@ -44,7 +44,9 @@ def slow_rank(evidence: Evidence, parameters: SlowRank, given: frozenset[str]) -
     excess = 100 * (own[slow] - usual_s) / step_s if step_s else 0.0
     if not own[slow] >= parameters.factor * usual_s or not excess >= parameters.share:
         return
-    healthy = min(peers, key=lambda rank: abs(peers[rank] - usual_s))
+    # Traces that were taken while the job ran are of the rank that was the healthy one then.
+    told = evidence.compared.get(slow)
+    healthy = told if told in peers else min(peers, key=lambda rank: abs(peers[rank] - usual_s))
     part, slow_s, healthy_s = _part(steps, evidence.steps[healthy], shortest)
     yield found(
         "SlowRank",
@@ -61,7 +63,7 @@ def slow_rank(evidence: Evidence, parameters: SlowRank, given: frozenset[str]) -
                 name="own work",
                 value=own[slow],
                 unit="s",
-                formula=f"mean of loading + forward + optimizer + saving over {shortest} steps",
+                formula=f"mean of loading + forward + own backward + optimizer + saving over {shortest} steps",
                 limit=parameters.factor * usual_s,
             ),
             Number(name="peers' own work", value=usual_s, unit="s", formula="median over the other ranks"),
@@ -72,9 +74,9 @@ def slow_rank(evidence: Evidence, parameters: SlowRank, given: frozenset[str]) -
                 formula="(own work - peers' own work) / step",
                 limit=parameters.share,
             ),
-            Number(name=HEALTHY, value=healthy, formula="the peer that is nearest to the median"),
+            Number(name=HEALTHY, value=healthy, formula="a peer near the median"),
         ),
-        refuted_by="Backward that is shorter on the other ranks too: then they do not wait for this one.",
+        refuted_by="Steps of the other ranks that are shorter, too: then they do not wait for this one.",
         change=f"Compare the traces of rank {slow} and rank {healthy}; look at the CPU, the disk and the GPU's clock of"
         " that rank, and at how its share of the data differs.",
         note=note,
@@ -89,7 +91,13 @@ def pair(finding: Finding) -> tuple[int, int] | None:
     return finding.rank, int(healthy)
 
 
-_PARTS = {"loading data": "data_s", "forward": "forward_s", "the optimizer": "optimizer_s", "saving": "checkpoint_s"}
+_PARTS = {
+    "loading data": "data_s",
+    "forward": "forward_s",
+    "backward": "own_backward_s",
+    "the optimizer": "optimizer_s",
+    "saving": "checkpoint_s",
+}
 
 
 def _own_s(steps: Steps, last: int) -> float:

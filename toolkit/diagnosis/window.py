@@ -68,9 +68,10 @@ class Window:
         backward_s: float | None = None,
         optimizer_s: float | None = None,
         checkpoint_s: float | None = None,
+        own_backward_s: float | None = None,
     ) -> None:
         """Add a step of *rank*, its newest. None: not measured."""
-        row = (step, end_s, step_s, data_s, forward_s, backward_s, optimizer_s, checkpoint_s)
+        row = (step, end_s, step_s, data_s, forward_s, backward_s, optimizer_s, checkpoint_s, own_backward_s)
         kept = self._steps.setdefault(rank, deque(maxlen=STEPS))
         kept.append(array("d", (math.nan if value is None else value for value in row)))
 

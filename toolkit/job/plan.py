@@ -93,7 +93,7 @@ class ProcessSpec(Record, frozen=True, kw_only=True):
     this process has besides, and its ranks have not. `mpi_role`: what it asks of `train` besides
     ranks. "agent": mpirun asks for daemons on other hosts; "daemon": the process asks for the command that it becomes.
     `tags`: whose lines its output is made of, where it relays that of ranks. `optional`: a service whose failure, also
-    to start, is none of the job's.
+    to start, is none of the job's; `gives`: what the job lacks once it has ended.
     """
 
     name: str
@@ -112,6 +112,7 @@ class ProcessSpec(Record, frozen=True, kw_only=True):
     mpi_role: Literal["", "agent", "daemon"] = ""
     tags: Tags | None = None
     optional: bool = False
+    gives: str = ""
 
 
 class Phase(Record, frozen=True, kw_only=True):

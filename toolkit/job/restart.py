@@ -40,6 +40,8 @@ class Steps(Record, frozen=True, kw_only=True):
 
     def and_those(self, other: "Steps") -> "Steps":
         """Return how far the ranks of *self* and *other* together came."""
+        if not other.seen and other.highest is None:
+            return self
         known = [each for each in (self.highest, other.highest) if each is not None]
         return Steps(seen=self.seen or other.seen, highest=max(known, default=None))
 

@@ -47,6 +47,8 @@ def strategy_of(
     parallel = _entry(asked, (SMDISTRIBUTED, "modelparallel"))
     name: StrategyName
     name, *ignored = [name for name, entry in entries.items() if entry.enabled] or ["script"]
+    if parallel.enabled:
+        _check_parallel(name, (name, *ignored), origin)
     entry = entries.get(name, _Entry())
     strategy = Strategy(
         name=name,
@@ -73,6 +75,23 @@ def dictionary(strategy: Strategy, groups: tuple[str, ...]) -> dict[str, Any]:
     if strategy.model_parallel is not None:
         _put(made, (SMDISTRIBUTED, "modelparallel"), {"enabled": True, "parameters": strategy.model_parallel})
     return made | ({GROUPS: list(groups)} if groups else {})
+
+
+def _check_parallel(name: StrategyName, enabled: tuple[str, ...], origin: Origin) -> None:
+    where = f"{origin.of('distribution')}.{SMDISTRIBUTED}"
+    if "smddp" in enabled:
+        raise ContractError(
+            "expected modelparallel or dataparallel, found both enabled: the two libraries cannot be combined",
+            where=where,
+            hint="Replicas of a partitioned model average their gradients by themselves: remove dataparallel.",
+        )
+    if STRATEGIES[name].launcher not in ("mpi", "torchrun"):
+        raise ContractError(
+            "expected mpi or torch_distributed beside modelparallel, to start its ranks, "
+            f"found {STRATEGIES[name].names[0]}",
+            where=where,
+            hint='For example "mpi": {"enabled": true, "processes_per_host": 2}.',
+        )
 
 
 def _named(asked: str, origin: Origin) -> StrategyName:

@@ -65,7 +65,7 @@ def simulate(
     try:
         runner.write(lock, detached=detached)
         staged = opt_ml.with_own(asked, stage.stage(asked, own, log), log)
-        started_s = time.time()
+        started_s, began_s = time.time(), time.monotonic()
         job_json = asked.run.job_dir / "job.json"
         begun = JobReport(name=asked.spec.name, status="InProgress", start_time=moment(started_s))
         collect.write_json(job_json, begun)
@@ -81,7 +81,9 @@ def simulate(
             finally:
                 simulation.clear()
             starved = {host for host in asked.hosts if engine is not None and engine.short_of_memory(host)}
-        report = _report(asked, staged, simulation, starved, started_s, log)
+        # The wall clock may be set while the job runs: durations are monotonic.
+        training_s = round(simulation.ended_s - began_s, 3)
+        report = _report(asked, staged, simulation, starved, started_s, training_s, log)
         try:
             collect.write_json(job_json, report)
         except OSError as error:
@@ -110,7 +112,7 @@ class Simulation:
         self.name = name
         self.lifecycle = lifecycle
         self.interrupted = False
-        self.ended_s = 0.0
+        self.ended_s = 0.0  # Monotonic.
         self.on_stop: Callable[[], None] = lambda: None  # Called once, when the job begins to be stopped.
         self._requests = StopRequests()
         self._log = log
@@ -143,7 +145,7 @@ class Simulation:
                 elif self._bars_moved and self._now_s() >= bars_at_s:
                     bars_at_s = self._now_s() + BARS_S
                     self._show_progress()
-            self.ended_s = time.time()
+            self.ended_s = time.monotonic()
             for host in self._hosts.values():
                 host.look()
             self._show_progress()
@@ -290,7 +292,13 @@ class Simulation:
 
 
 def _report(
-    asked: JobFile, staged: Sequence[Staged], simulation: Simulation, starved: set[str], started_s: float, log: Log
+    asked: JobFile,
+    staged: Sequence[Staged],
+    simulation: Simulation,
+    starved: set[str],
+    started_s: float,
+    training_s: float,
+    log: Log,
 ) -> JobReport:
     lifecycle = simulation.lifecycle
     outcomes = collect.outcomes(staged)
@@ -300,7 +308,6 @@ def _report(
         end = replace(end, exit_code=UserError.exit_code)
     gathered = collect.collect(asked.run.job_dir, staged, log)
     last = gathered.last
-    training_s = round(simulation.ended_s - started_s, 3)
     hosts = {}
     for host in asked.hosts:
         told = outcomes.get(host)
@@ -322,7 +329,7 @@ def _report(
         exit_code=end.exit_code,
         hosts=hosts,
         start_time=moment(started_s),
-        end_time=moment(simulation.ended_s),
+        end_time=moment(started_s + training_s),
         training_seconds=training_s,
         billable_seconds=round(training_s * len(hosts), 3),
         metrics={name: json_value(last[name].value) for name, _ in asked.spec.metric_definitions if name in last},

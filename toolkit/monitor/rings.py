@@ -64,7 +64,7 @@ def step_of(
     rank: int, attempt: int, offset_s: float, step: int, end_ns: int, durations: tuple[float | None, ...]
 ) -> Step:
     """Return the step as it is stored. *offset_s*: seconds since the epoch less monotonic seconds."""
-    step_s, data_s, forward_s, backward_s, optimizer_s, checkpoint_s = durations
+    step_s, data_s, forward_s, backward_s, optimizer_s, checkpoint_s, own_backward_s = durations
     return Step(
         rank=rank,
         attempt=attempt,
@@ -76,4 +76,5 @@ def step_of(
         backward_s=backward_s,
         optimizer_s=optimizer_s,
         checkpoint_s=checkpoint_s,
+        own_backward_s=own_backward_s,
     )

@@ -56,6 +56,7 @@ class Rules:
                 step.backward_s,
                 step.optimizer_s,
                 step.checkpoint_s,
+                step.own_backward_s,
             )
 
     def metrics(self, new: Sequence[Sample]) -> None:

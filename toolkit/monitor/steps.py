@@ -97,6 +97,6 @@ class Steps:
                 continue
             self._beats[pid] = page.heartbeats
             step_s = page.step_ns / 1e9 if page.step_ns else None
-            durations = (step_s, None, None, None, None, None)
+            durations = (step_s, None, None, None, None, None, None)
             found.append(step_of(rank, self._attempt, self._offset_s, page.step, page.step_time_ns, durations))
         return found

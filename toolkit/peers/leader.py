@@ -1,11 +1,15 @@
-"""Pure: the leader's side of the protocol: the order in which a job starts, stops, fails, restarts and ends.
+"""Pure: the leader's side of the protocol: what each message means, which hosts live, and what the others are told.
 
-members.py knows which hosts are connected, barrier.py when all may start, failures.py the hosts' reports of a failure,
-hang.py whether all of them are inactive.
+members.py knows which hosts are connected, barrier.py when all may start, attempt.py how far the attempt has come,
+failures.py the hosts' reports of a failure, hang.py whether all of them are inactive. decision.py decides how the job
+ends, or that it is restarted.
 
 The leader's own host is a member like any other; its messages also come by `heard`. The cost of one host's message must
 not depend on the number of hosts: with 10,000 hosts every message may come 10,000 times within a second.
 """
+
+from collections.abc import Callable
+from typing import Any
 
 import msgspec
 
@@ -18,14 +22,13 @@ from toolkit.job.events import (
     JobEnded,
     Launch,
     LeaderDone,
-    NextAttempt,
     Stop,
     StopStep,
 )
-from toolkit.job.outcome import UNFINISHED_S
-from toolkit.job.restart import Budget, Failure, Restart, Steps
+from toolkit.peers.attempt import AttemptState
 from toolkit.peers.barrier import StartBarrier
-from toolkit.peers.failures import FailureReports, blamed
+from toolkit.peers.decision import AwaitEnds, Decider, EndJob, FailJob, Repeat
+from toolkit.peers.failures import blamed
 from toolkit.peers.hang import HangWatch
 from toolkit.peers.members import Members
 from toolkit.peers.messages import (
@@ -51,35 +54,16 @@ from toolkit.peers.messages import (
 )
 from toolkit.peers.protocol import (
     AGREE_S,
-    ANSWER_S,
-    EARLY_S,
     FAREWELL_S,
-    HANG_ANSWER_S,
     LINGER_S,
     RECONNECT_S,
-    RESTART_S,
-    STOPPED_S,
     Action,
     HostStepTimes,
     LogLine,
     Send,
     Timeouts,
 )
-from toolkit.peers.reports import (
-    event_of,
-    hung,
-    light,
-    named,
-    not_ended,
-    other_key,
-    shared,
-    stopped,
-    vanished,
-    with_cause,
-)
-
-# The furthest that a rank can have come.
-FURTHEST = Steps(seen=True, highest=1 << 62)
+from toolkit.peers.reports import event_of, hung, light, named, other_key, stopped, vanished, with_cause
 
 
 class Leader:
@@ -90,49 +74,22 @@ class Leader:
         self, hosts: tuple[str, ...], times: Timeouts, now_s: float, *, restarts: int = 0, survey: bool = False
     ) -> None:
         self._me = hosts[0]
-        self._hosts = hosts
         self._followers = hosts[1:]
         self._times = times.among(len(hosts))
         self.members = Members(self._followers, self._times.heartbeat_timeout_s)
         self.barrier = StartBarrier(hosts, self._times.join_s, now_s, survey=survey)
+        self._decider = Decider(hosts, self._times, self.members, self.barrier, restarts)
+        self._attempt = AttemptState(None, {self._me}, now_s)
+        # By follower: the attempt to which the messages on its connection belong.
+        self._at: dict[str, int] = {}
         # What the job was told: for hosts that join or vanish later. The stop machine (supervise/stop_machine.py),
         # which hears of the stop as an event, ends this host's processes.
         self._stop: Stop | None = None
         self._stopped_s: float | None = None
+        self.verdict: EndReport | None = None
         self._settled_s: float | None = None
         self._ticked_s = now_s
         self._due_s = now_s
-        self._budget = Budget(allowed=restarts)
-        # By follower: the attempt to which the messages on its connection belong.
-        self._at: dict[str, int] = {}
-        self.verdict: EndReport | None = None
-        self._begin(None, {self._me}, now_s)
-
-    def _begin(self, again: NextAttempt | None, hosts: set[str], now_s: float) -> None:
-        """Begin the next attempt, with *hosts*; messages of the one before no longer count."""
-        self._again = again
-        self._attempt = again.restart.attempt if again is not None else 0
-        # Of the hosts that joined and have not vanished: those that have not ended, and those that have not answered.
-        self._unended = set(hosts)
-        self._untold = set(hosts)
-        self.barrier.begin(now_s)
-        self._hang = HangWatch(now_s)
-        self._failures = FailureReports()
-        # When a rank ended without MPI_Finalize; by host with such a rank: how many of its ranks live.
-        self._left_s: float | None = None
-        self._ranks_left: dict[str, int] = {}
-        self._steps: dict[str, int] = {}
-        self._agreed: Step | None = None
-        self._ended: dict[str, EndReport] = {}
-        self._launches: dict[str, Launch] = {}
-        self._over: LeaderDone | None = None
-        self._resting: set[str] = set()
-        self._rested: Rested | None = None
-        self._came = Steps()
-        self._first_end_s: float | None = None
-        self._failing_s: float | None = None
-        # True while the leader waits for all hosts to end, because the failure may be worth another attempt.
-        self._hopes = False
 
     # --- called by the link
 
@@ -144,9 +101,6 @@ class Leader:
             report = with_cause(vanished(host, "", now_ns), text=cause)
         return self._welcome(now_ns), Verdict(report=report)
 
-    def _welcome(self, now_ns: int) -> Welcome:
-        return Welcome(beat_s=self._times.heartbeat_s, patience_s=self._times.heartbeat_timeout_s, leader_ns=now_ns)
-
     def surveyed(self, found: dict[str, frozenset[str]], now_s: float) -> list[Action]:
         """Take the addresses of each host, as far as this host's look-up found them."""
         self.barrier.surveyed(found)
@@ -154,22 +108,21 @@ class Leader:
 
     def joined(self, host: str, now_s: float, now_ns: int) -> list[Action]:
         """Handle a new connection on which *host* has proved itself, its first or a later one."""
+        attempt = self._attempt
         if self.members.joined(host, now_s):
-            self._unended.add(host)
-            self._untold.add(host)
-        self._hang.forget(host)
+            attempt.joined(host)
+        attempt.hang.forget(host)
         self._at[host] = 0
-        messages: list[Message] = [self._welcome(now_ns)]
+        messages: list[Message | None] = [self._welcome(now_ns)]
         if self.verdict is not None:
             messages.append(Verdict(report=self.verdict))
         else:
-            messages += [message for message in (self._again, self._stop, self._agreed) if message is not None]
-            worst = self._failures.worst
-            messages += [Failing(report=light(worst))] if self._failing_s is not None and worst is not None else []
-            messages += [Go()] if self.barrier.opened else []
-            late = (self._launches.get(host), self._over, self._rested)
-            messages += [message for message in late if message is not None]
-        return [Send(hosts=(host,), message=message) for message in messages]
+            worst = attempt.failures.worst if attempt.failing_s is not None else None
+            messages += [attempt.again, self._stop, attempt.stop_steps.agreed]
+            messages += [Failing(report=light(worst)) if worst is not None else None]
+            messages += [Go() if self.barrier.opened else None]
+            messages += [attempt.launches.get(host), attempt.over, attempt.rested]
+        return [Send(hosts=(host,), message=message) for message in messages if message is not None]
 
     def left(self, host: str, now_s: float) -> list[Action]:
         """Handle the loss of *host*'s connection; it has a moment to reconnect."""
@@ -180,65 +133,27 @@ class Leader:
     def heard(self, host: str, message: Message, now_s: float, now_ns: int) -> list[Action]:
         """Handle an authenticated message from *host*, which may be the leader's own host."""
         self.members.heard(host, now_s)
-        if isinstance(message, Ping):
-            return [Send(hosts=(host,), message=Pong(sent_ns=message.sent_ns, leader_ns=now_ns))]
-        if isinstance(message, Bye):
-            self.members.said_bye(host)
-            return []
-        if isinstance(message, Stop):
-            return self._on_stop(message, host, now_s)
-        if self.verdict is not None:
-            return []
-        if isinstance(message, Attempt):
-            self._at[host] = message.number
-        if host != self._me and self._at.get(host, 0) != self._attempt:
-            return []
-        if isinstance(message, Ready):
-            self.barrier.is_ready(host)
-            return self._start(now_s)
-        if isinstance(message, HostEnded):
-            self._came = self._came.and_those(message.steps)
-            return self._on_ended(host, message.report, now_s)
-        if isinstance(message, Waits):
-            self.barrier.waits(host, message.needs)
-            return []
-        if isinstance(message, Failing):
-            return self._fail(host, message.report, now_s, whole=message.whole)
-        if isinstance(message, OwnFailure):
-            return self._on_answer(host, message.report, now_s)
-        if isinstance(message, Step):
-            self._steps[host] = message.step
-            return self._agree(now_s)
-        if isinstance(message, Idle):
-            return self._on_idle(host, message, now_s, now_ns)
-        if isinstance(message, Left):
-            return self._on_left(host, message, now_s)
-        if isinstance(message, Launch):
-            self._launches[message.host] = message
-            return [Send(hosts=(message.host,), message=message)]
-        if isinstance(message, DaemonEnded):
-            return [msgspec.structs.replace(message, host=host)]
-        if isinstance(message, LeaderDone):
-            self._over = message
-            return [Send(hosts=self._followers, message=message)]
-        if isinstance(message, Rested):
-            self._resting.add(host)
-            self._hang.moved(now_s)
-            return self._rest()
-        if isinstance(message, StepTimes):
-            return [HostStepTimes(host=host, times=message.times)]
-        return []
+        kind = type(message)
+        handle = _AT_ANY_TIME.get(kind)
+        if handle is None:
+            handle = _DURING_AN_ATTEMPT.get(kind)
+            if handle is None or self.verdict is not None:
+                return []
+            if host != self._me and self._at.get(host, 0) != self._attempt.number:
+                return []
+        return handle(self, host, message, now_s, now_ns)
 
     def tick(self, now_s: float, now_ns: int) -> list[Action]:
         """Apply what depends on time. Call it when `next_s` is 0: a later call means that this process was paused."""
         self._forgive_own_pause(now_s)
         actions: list[Action] = []
         if self.verdict is None:
+            attempt = self._attempt
             actions = self._check_membership(now_s, now_ns)
             for host in self._followers:
-                if host in self._unended or (self._hopes and host not in self.members.gone):
+                if host in attempt.unended or (attempt.hopes and host not in self.members.gone):
                     actions += self._look_after(host, now_s, now_ns)
-            actions += self._miss_the_left(now_s, now_ns)
+            actions += self._miss_the_unfinished(now_s, now_ns)
             actions += self._agree(now_s) + self._decide(now_s)
         self._plan_next(now_s)
         return actions
@@ -257,29 +172,22 @@ class Leader:
     @property
     def awaited(self) -> tuple[str, ...]:
         """The hosts that have never joined and should still learn that the job has failed."""
-        worth = self.verdict is not None and self.verdict.failed and self._stop is None and not self._timed_out
-        if not worth:
+        timed_out = self._settled_s is not None and self.barrier.ended(self._settled_s)
+        if self.verdict is None or not self.verdict.failed or self._stop is not None or timed_out:
             return ()
         without_key = self.members.without_key
         return tuple(host for host in self._followers if host in without_key)
 
-    # --- internal
+    # --- messages
 
-    @property
-    def _timed_out(self) -> bool:
-        return self._settled_s is not None and self.barrier.ended(self._settled_s)
+    def _on_ping(self, host: str, message: Ping, _now_s: float, now_ns: int) -> list[Action]:
+        return [Send(hosts=(host,), message=Pong(sent_ns=message.sent_ns, leader_ns=now_ns))]
 
-    def _start(self, now_s: float) -> list[Action]:
-        """Start the main phase if every host is ready."""
-        if self._failing_s is not None or not self.barrier.complete:
-            return []
-        conflict = self.barrier.conflict()
-        if conflict is not None:
-            return self._fail("", conflict, now_s)
-        self.barrier.opened = True
-        return [Send(hosts=self._followers, message=Go()), AllReady()]
+    def _on_bye(self, host: str, _message: Bye, _now_s: float, _now_ns: int) -> list[Action]:
+        self.members.said_bye(host)
+        return []
 
-    def _on_stop(self, message: Stop, host: str, now_s: float) -> list[Action]:
+    def _on_stop(self, host: str, message: Stop, now_s: float, _now_ns: int) -> list[Action]:
         if self._stop is not None:
             return []
         self._stop = message
@@ -292,98 +200,133 @@ class Leader:
             actions.append(message)
         return actions
 
-    def _agree(self, now_s: float) -> list[Action]:
-        """Decide at which step all stop, once every host that can has reported its step."""
-        if self._agreed is not None or self._stopped_s is None or not self._steps:
-            return []
-        if now_s < self._stopped_s + AGREE_S and (
-            len(self._steps) < len(self._unended) or not self._unended <= self._steps.keys()
-        ):
-            return []
-        step = max(self._steps.values())
-        self._agreed = Step(step=step)
-        return [Send(hosts=self._followers, message=self._agreed), StopStep(step=step)]
+    def _on_attempt(self, host: str, message: Attempt, _now_s: float, _now_ns: int) -> list[Action]:
+        self._at[host] = message.number
+        return []
 
-    def _on_answer(self, host: str, report: EndReport | None, now_s: float) -> list[Action]:
+    def _on_ready(self, host: str, _message: Ready, now_s: float, _now_ns: int) -> list[Action]:
+        self.barrier.is_ready(host)
+        return self._start(now_s)
+
+    def _on_waits(self, host: str, message: Waits, _now_s: float, _now_ns: int) -> list[Action]:
+        self.barrier.waits(host, message.needs)
+        return []
+
+    def _on_ended(self, host: str, message: HostEnded, now_s: float, _now_ns: int) -> list[Action]:
+        attempt, report = self._attempt, message.report
+        attempt.came = attempt.came.and_those(message.steps)
+        if attempt.first_end_s is None:
+            self._due(now_s + self._times.finish_timeout_s)
+        attempt.ended(host, report, now_s)
+        if report.failed:
+            return self._fail(host, report, now_s)
+        return [*self._rest(), *self._decide(now_s)]
+
+    def _on_failing(self, host: str, message: Failing, now_s: float, _now_ns: int) -> list[Action]:
+        return self._fail(host, message.report, now_s, whole=message.whole)
+
+    def _on_answer(self, host: str, message: OwnFailure, now_s: float, _now_ns: int) -> list[Action]:
+        failures, report = self._attempt.failures, message.report
         if report is not None:
-            self._failures.note(host, report)
-        if not self._failures.is_hang or self._failures.has_stacks_of(host):
-            self._untold.discard(host)
+            failures.note(host, report)
+        if not failures.is_hang or failures.has_stacks_of(host):
+            self._attempt.unanswered.discard(host)
         return self._fail(host, report, now_s) if report is not None and report.failed else self._decide(now_s)
 
+    def _on_step(self, host: str, message: Step, now_s: float, _now_ns: int) -> list[Action]:
+        self._attempt.stop_steps.heard(host, message.step)
+        return self._agree(now_s)
+
     def _on_idle(self, host: str, message: Idle, now_s: float, now_ns: int) -> list[Action]:
-        self._hang.heard(host, message)
-        if self._failing_s is not None or self._stop is not None:
+        attempt = self._attempt
+        attempt.hang.heard(host, message)
+        if attempt.failing_s is not None or self._stop is not None:
             return []
-        idle_s = self._hang.idle_s(self._unended, self._resting, now_s)
+        idle_s = attempt.hang.idle_s(attempt.unended, attempt.resting, now_s)
         if idle_s is None:
             return []
-        if not self._hang.stops(self._unended - self._resting):
-            self._hang = HangWatch(now_s)
+        if not attempt.hang.stops(attempt.unended - attempt.resting):
+            attempt.hang = HangWatch(now_s)
             noticed = HangNoticed(seconds=idle_s)
             return [Send(hosts=self._followers, message=noticed), noticed]
         return self._fail("", hung(self._me, idle_s, now_ns), now_s)
 
-    def _on_left(self, host: str, message: Left, now_s: float) -> list[Action]:
-        """Note that a rank ended with 0 without MPI_Finalize: the others wait for it, unless they end soon."""
-        self._failures.note_early(message.early)
-        self._ranks_left[host] = message.ranks_left
-        if self._left_s is None:
-            self._left_s = now_s
-            self._due(now_s + UNFINISHED_S)
+    def _on_left(self, host: str, message: Left, now_s: float, _now_ns: int) -> list[Action]:
+        """Note that a rank ended with 0 without MPI_Finalize."""
+        attempt = self._attempt
+        attempt.failures.note_early(message.early)
+        self._due(attempt.unfinished.heard(host, message.ranks_left, now_s))
         return []
 
-    def _miss_the_left(self, now_s: float, now_ns: int) -> list[Action]:
-        """End the job if its ranks wait for one that ended without MPI_Finalize."""
-        if self._left_s is None or now_s < self._left_s + UNFINISHED_S:
-            return []
-        if self._failing_s is not None or self._stop is not None or self._failures.early is None:
-            return []
-        if not any(self._ranks_left.get(host) != 0 for host in self._unended):
-            return []
-        lost = EndReport(
-            host=self._me,
-            exit_code=1,
-            cause=Cause(failed_ns=now_ns, blame="user", kind="ExecuteUserScriptError", lost=True),
-        )
-        return self._fail("", blamed(lost, self._failures.early), now_s)
+    def _on_launch(self, _host: str, message: Launch, _now_s: float, _now_ns: int) -> list[Action]:
+        self._attempt.launches[message.host] = message
+        return [Send(hosts=(message.host,), message=message)]
 
-    def _on_ended(self, host: str, report: EndReport, now_s: float) -> list[Action]:
-        self._ended[host] = report
-        self._hang.moved(now_s)
-        self._failures.note_early(report.early)
-        self._unended.discard(host)
-        self._untold.discard(host)
-        if self._first_end_s is None:
-            self._first_end_s = now_s
-            self._due(now_s + self._times.finish_timeout_s)
-        if not report.failed:
-            return [*self._rest(), *self._decide(now_s)]
-        return self._fail(host, report, now_s)
+    def _on_daemon_ended(self, host: str, message: DaemonEnded, _now_s: float, _now_ns: int) -> list[Action]:
+        return [msgspec.structs.replace(message, host=host)]
+
+    def _on_leader_done(self, _host: str, message: LeaderDone, _now_s: float, _now_ns: int) -> list[Action]:
+        self._attempt.over = message
+        return [Send(hosts=self._followers, message=message)]
+
+    def _on_rested(self, host: str, _message: Rested, now_s: float, _now_ns: int) -> list[Action]:
+        self._attempt.resting.add(host)
+        self._attempt.hang.moved(now_s)
+        return self._rest()
+
+    def _on_step_times(self, host: str, message: StepTimes, _now_s: float, _now_ns: int) -> list[Action]:
+        return [HostStepTimes(host=host, times=message.times)]
+
+    # --- the course of the job
+
+    def _start(self, now_s: float) -> list[Action]:
+        """Start the main phase if every host is ready."""
+        if self._attempt.failing_s is not None or not self.barrier.complete:
+            return []
+        conflict = self.barrier.conflict()
+        if conflict is not None:
+            return self._fail("", conflict, now_s)
+        self.barrier.opened = True
+        return [Send(hosts=self._followers, message=Go()), AllReady()]
+
+    def _agree(self, now_s: float) -> list[Action]:
+        """Tell all hosts at which step they stop, once that is agreed."""
+        agreed = self._attempt.stop_steps.agree(self._attempt.unended, self._stopped_s, now_s)
+        return [] if agreed is None else [Send(hosts=self._followers, message=agreed), StopStep(step=agreed.step)]
 
     def _rest(self) -> list[Action]:
         """When no rank of the job lives any more, report it once to the hosts that wait for it."""
-        if not self._resting or self._rested is not None or not self._unended <= self._resting:
+        rested = self._attempt.rest()
+        return [] if rested is None else [Send(hosts=self._followers, message=rested), AllRanksEnded()]
+
+    def _miss_the_unfinished(self, now_s: float, now_ns: int) -> list[Action]:
+        """End the job if its ranks wait for one that ended without MPI_Finalize."""
+        attempt = self._attempt
+        early = attempt.failures.early
+        if attempt.failing_s is not None or self._stop is not None or early is None:
             return []
-        self._rested = Rested()
-        return [Send(hosts=self._followers, message=self._rested), AllRanksEnded()]
+        if not attempt.unfinished.hold_up(attempt.unended, now_s):
+            return []
+        cause = Cause(failed_ns=now_ns, blame="user", kind="ExecuteUserScriptError", lost=True)
+        return self._fail("", blamed(EndReport(host=self._me, exit_code=1, cause=cause), early), now_s)
 
     def _fail(self, host: str, report: EndReport, now_s: float, *, whole: bool = True) -> list[Action]:
         """Take the report of a failure from *host* ("": found by the leader itself); forward the first one."""
-        self._failures.take(host, report, whole=whole)
-        if whole and not self._failures.is_hang:
-            self._untold.discard(host)
-        if self._failing_s is not None:
+        attempt = self._attempt
+        attempt.failures.take(host, report, whole=whole)
+        if whole and not attempt.failures.is_hang:
+            attempt.unanswered.discard(host)
+        if attempt.failing_s is not None:
             return self._decide(now_s)
-        self._failing_s = now_s
-        self._due(now_s + self._answer_s)
+        attempt.failing_s = now_s
+        self._due_soonest(now_s)
         actions: list[Action] = [Send(hosts=self._but(host), message=Failing(report=light(report)))]
         if host != self._me:
             actions.append(event_of(report))
         return actions + self._decide(now_s)
 
     def _check_membership(self, now_s: float, now_ns: int) -> list[Action]:
-        if self.barrier.opened or self._failing_s is not None or self._stop is not None:
+        if self.barrier.opened or self._attempt.failing_s is not None or self._stop is not None:
             return []
         refused = self.members.with_other_key(now_s)
         if refused is not None:
@@ -399,111 +342,48 @@ class Leader:
         if lost is None:
             return []
         how, at_ns, left_s = lost
-        self._unended.discard(host)
-        self._untold.discard(host)
+        self._attempt.no_longer_awaits(host)
         left_first = left_s is not None and self._stopped_s is not None and left_s < self._stopped_s
         if self._stop is not None and not left_first:
-            self._ended[host] = stopped(host, self._stop.signal, f"vanished while the job was stopping: {how}")
+            self._attempt.ends[host] = stopped(host, self._stop.signal, f"vanished while the job was stopping: {how}")
             return self._rest()
         if self.members.paused_s > RECONNECT_S:
             how += f" (host {self._me} itself had been paused for {self.members.paused_s:.1f} s)"
-        return self._fail(host, self._failures.vanished(host, how, at_ns, of=self._followers), now_s)
+        return self._fail(host, self._attempt.failures.vanished(host, how, at_ns, of=self._followers), now_s)
 
     def _decide(self, now_s: float) -> list[Action]:
+        """Carry out the decision about the job's end, if there is one now."""
         if self.verdict is not None:
             return []
-        if self._failing_s is not None:
-            since_s = now_s - self._failing_s
-            # A host whose connection is lost may be the cause of all the others' collateral failures.
-            late = since_s >= self._answer_s + (RECONNECT_S if self.members.away else 0.0)
-            found = self._failures.worst
-            assert found is not None
-            worst = blamed(found, self._failures.early)
-            # All hosts have reported. A cause that only its consequences show waits EARLY_S for a direct one.
-            known = not self._untold and worst.cause.primary and (found.cause.primary or since_s >= EARLY_S)
-            if late or known:
-                return self._settle_or_repeat(worst, self._failing_s, now_s)
-            return []
-        if not self._unended:
-            return self._settle(self._together(), now_s)
-        if self._stopped_s is not None and now_s >= self._stopped_s + self._times.grace_s + STOPPED_S:
-            return self._settle(self._together(), now_s)
-        if self._stop is None and self._times.finish_timeout_s > 0 and self._first_end_s is not None:
-            return self._end_late(self._first_end_s + self._times.finish_timeout_s, now_s)
+        match self._decider.decide(self._attempt, self._stop, self._stopped_s, now_s):
+            case EndJob(report=report, refusal=refusal):
+                said: list[Action] = [LogLine(text=f"no restart: {refusal}", warns=True)] if refusal else []
+                return said + self._settle(report, now_s)
+            case FailJob(report=report):
+                return self._fail("", report, now_s)
+            case Repeat(again=again):
+                self._attempt = AttemptState(again, {self._me, *self._followers}, now_s)
+                self.barrier.begin(now_s)
+                return [Send(hosts=self._followers, message=again), again]
+            case AwaitEnds():
+                self._attempt.hopes = True
         return []
 
-    def _settle_or_repeat(self, worst: EndReport, failing_s: float, now_s: float) -> list[Action]:
-        """End the job with *worst*, or begin another attempt; while that is possible, wait for every host to end."""
-        if not self._budget.allowed:
-            return self._settle(worst, now_s)
-        failure = Failure(
-            kind=worst.cause.kind,
-            exit_code=worst.exit_code,
-            preempted=worst.cause.preempted,
-            began=self.barrier.opened,
-            stopped=self._stop is not None,
-            gone=tuple(sorted(self.members.gone)),
-        )
-        # How far the ranks came is known only when all hosts have ended.
-        away = self.members.away
-        awaited = bool(self._unended or away)
-        refusal = self._budget.refusal(failure, FURTHEST if awaited else self._came)
-        if awaited and not refusal and now_s < failing_s + self._times.grace_s + RESTART_S:
-            self._hopes = True
-            return []
-        if awaited and not refusal:
-            refusal = f"{named(sorted(self._unended.union(away)))} had not ended"
-        if refusal:
-            return [LogLine(text=f"no restart: {refusal}", warns=True), *self._settle(worst, now_s)]
-        return self._repeat(worst, failure, now_s)
-
-    def _repeat(self, worst: EndReport, failure: Failure, now_s: float) -> list[Action]:
-        worst = shared(self._failures.whole(worst, self._hosts), len(self._hosts))
-        restart = Restart(
-            attempt=self._attempt + 1,
-            host="" if worst.of_job else worst.host,
-            cause=worst.cause.text,
-            process=worst.cause.process,
-            rank=worst.cause.rank,
-            exit_code=worst.exit_code,
-            failed_ns=worst.cause.failed_ns,
-            counted=self._budget.counts(failure, self._came),
-        )
-        self._budget = self._budget.after(failure, self._came)
-        again = NextAttempt(restart=restart, used=self._budget.used, allowed=self._budget.allowed)
-        self._begin(again, set(self._hosts), now_s)
-        return [Send(hosts=self._followers, message=again), again]
-
-    @property
-    def _answer_s(self) -> float:
-        return HANG_ANSWER_S if self._failures.is_hang else ANSWER_S
-
-    def _end_late(self, ends_s: float, now_s: float) -> list[Action]:
-        if now_s < ends_s:
-            return []
-        missing = [host for host in self._hosts if host in self._unended]
-        return self._fail("", not_ended(missing, self._times.finish_timeout_s), now_s)
-
-    def _together(self) -> EndReport:
-        """Return the end of a job in which nothing failed; after a stop, the worst of the hosts' ends."""
-        ends = list(self._ended.values())
-        if self._stop is not None:
-            late = f"had not ended {self._times.grace_s + STOPPED_S:g} s after the stop"
-            ends += [stopped(host, self._stop.signal, late) for host in self._unended]
-        worst = max(ends, key=lambda report: report.exit_code)
-        return worst if worst.exit_code else EndReport(host=self._me, exit_code=0, stopped=self._stop is not None)
-
     def _settle(self, report: EndReport, now_s: float) -> list[Action]:
-        self.verdict = report = shared(self._failures.whole(report, self._hosts), len(self._hosts))
+        """End the job with *report*."""
+        self.verdict = report = self._decider.verdict(self._attempt, report)
         self._settled_s = now_s
         actions: list[Action] = [Send(hosts=self._followers, message=Verdict(report=report))]
-        if report.failed and self._failing_s is None:
+        if report.failed and self._attempt.failing_s is None:
             actions.append(event_of(report))
         actions.append(JobEnded())
         if self.awaited:
             who = named(list(self.awaited))
             actions.append(LogLine(text=f"waiting up to {LINGER_S:g} s for {who}, to say that the job has failed"))
         return actions
+
+    def _welcome(self, now_ns: int) -> Welcome:
+        return Welcome(beat_s=self._times.heartbeat_s, patience_s=self._times.heartbeat_timeout_s, leader_ns=now_ns)
 
     def _but(self, host: str) -> tuple[str, ...]:
         return tuple(each for each in self._followers if each != host)
@@ -513,26 +393,52 @@ class Leader:
     def _due(self, at_s: float) -> None:
         self._due_s = min(self._due_s, at_s)
 
+    def _due_soonest(self, now_s: float) -> None:
+        """Have `tick` called at the next time at which something may change, if that is sooner than was planned."""
+        attempt = self._attempt
+        ends = [*self.barrier.due_s(), *map(self.members.back_by_s, self.members.away)]
+        ends += self._decider.due_s(attempt, self._stopped_s)
+        if self._stopped_s is not None:
+            ends.append(self._stopped_s + AGREE_S)
+        if attempt.unfinished.due_s is not None:
+            ends.append(attempt.unfinished.due_s)
+        self._due(min((end for end in ends if end > now_s), default=self._due_s))
+
     def _plan_next(self, now_s: float) -> None:
         self._due_s = now_s + self._times.heartbeat_s
-        if self.verdict is not None:
-            return
-        ends = [*self.barrier.due_s(), *map(self.members.back_by_s, self.members.away)]
-        if self._failing_s is not None:
-            ends_s = self._failing_s + self._answer_s
-            ends += [self._failing_s + EARLY_S, ends_s, ends_s + RECONNECT_S]
-        if self._stopped_s is not None:
-            ends += [self._stopped_s + AGREE_S, self._stopped_s + self._times.grace_s + STOPPED_S]
-        if self._left_s is not None:
-            ends.append(self._left_s + UNFINISHED_S)
-        if self._first_end_s is not None and self._times.finish_timeout_s > 0:
-            ends.append(self._first_end_s + self._times.finish_timeout_s)
-        self._due(min((end for end in ends if end > now_s), default=self._due_s))
+        if self.verdict is None:
+            self._due_soonest(now_s)
 
     def _forgive_own_pause(self, now_s: float) -> None:
         pause_s = now_s - self._due_s
         if self._due_s > self._ticked_s and pause_s > self._times.heartbeat_s:
             self.members.forgive(pause_s, now_s)
-            if self._failing_s is not None:
-                self._failing_s = min(self._failing_s + pause_s, now_s)
+            if self._attempt.failing_s is not None:
+                self._attempt.failing_s = min(self._attempt.failing_s + pause_s, now_s)
         self._ticked_s = now_s
+
+
+_Handle = Callable[[Leader, str, Any, float, int], list[Action]]
+# By type: a chain of `isinstance` costs 0.1 us for each Record that does not fit.
+_AT_ANY_TIME: dict[type, _Handle] = {
+    Ping: Leader._on_ping,
+    Bye: Leader._on_bye,
+    Stop: Leader._on_stop,
+    Attempt: Leader._on_attempt,
+}
+# These count while the job has no verdict, and only if they belong to the attempt that runs.
+_DURING_AN_ATTEMPT: dict[type, _Handle] = {
+    Ready: Leader._on_ready,
+    Waits: Leader._on_waits,
+    HostEnded: Leader._on_ended,
+    Failing: Leader._on_failing,
+    OwnFailure: Leader._on_answer,
+    Step: Leader._on_step,
+    Idle: Leader._on_idle,
+    Left: Leader._on_left,
+    Launch: Leader._on_launch,
+    DaemonEnded: Leader._on_daemon_ended,
+    LeaderDone: Leader._on_leader_done,
+    Rested: Leader._on_rested,
+    StepTimes: Leader._on_step_times,
+}

@@ -1,5 +1,6 @@
 """Finds the ranks that run on this machine, by the variables that `train` gives them."""
 
+import pwd
 from pathlib import Path
 
 from toolkit.records import Record
@@ -28,6 +29,38 @@ def running(below: Path, proc: Path = Path("/proc")) -> tuple[RunningHost, ...]:
         if status and output and Path(output).is_relative_to(below) and Path(status).is_dir():
             found.setdefault(Path(status), []).append(environ)
     return tuple(_host(status, environs) for status, environs in sorted(found.items()))
+
+
+def hidden(proc: Path = Path("/proc")) -> tuple[str, ...]:
+    """Return the users who run a `train` whose processes this user may not look at, by name."""
+    processes = (each for each in proc.iterdir() if each.name.isdigit())
+    return tuple(sorted({_user(each) for each in processes if _is_hidden(each)}))
+
+
+def _is_hidden(process: Path) -> bool:
+    try:
+        (process / "environ").read_bytes()
+    except PermissionError:
+        return _is_train(process)
+    except OSError:
+        return False  # It has ended.
+    return False
+
+
+def _is_train(process: Path) -> bool:
+    try:
+        words = (process / "cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return False
+    return any(word.rpartition(b"/")[2] == b"train" or word.startswith(b"toolkit.") for word in words)
+
+
+def _user(process: Path) -> str:
+    uid = process.stat().st_uid
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
 
 
 def _host(status: Path, environs: list[dict[str, str]]) -> RunningHost:

@@ -10,67 +10,36 @@ import sys
 # What is watched, and the module of this package whose `attach(module)` is called once it is imported.
 WATCHED = {
     "torch": "torch_hooks",
+    "torch.distributed.checkpoint": "checkpoint_hooks",
     "keras.src.callbacks.callback_list": "keras_hooks",
+    "keras.src.optimizers.base_optimizer": "loop_hooks",
     "toolkit.status": "status_hooks",
 }
 OTHER_NAME = "_toolkit_of_the_rank_hook"
+MARK = "_toolkit_steps_watched"  # An attribute of sys: this file can be loaded twice in a process.
 TYPE_CHECKING = False  # As typing's, without importing it.
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from importlib.machinery import ModuleSpec
+    from collections.abc import Callable
     from types import ModuleType
     from typing import Any
 
 
-class StepsArrival:
-    """A finder that wraps the loaders that other finders return for the modules in WATCHED."""
-
-    def find_spec(
-        self, name: str, path: "Sequence[str] | None" = None, target: "ModuleType | None" = None
-    ) -> "ModuleSpec | None":
-        """Return the other finders' spec of a watched module, with its loader wrapped."""
-        if name not in WATCHED:
-            return None
-        for finder in sys.meta_path:
-            find = None if finder is self else getattr(finder, "find_spec", None)
-            spec: ModuleSpec | None = None if find is None else find(name, path, target)
-            if spec is not None:
-                if hasattr(spec.loader, "exec_module"):
-                    spec.loader = Attaching(spec.loader)  # type: ignore[assignment]
-                return spec
-        return None
-
-
-class Attaching:
-    """A module's own loader, which attaches the step timer after loading it."""
-
-    def __init__(self, loader: "Any") -> None:
-        self._loader = loader
-
-    def __getattr__(self, name: str) -> "Any":
-        return getattr(self._loader, name)
-
-    def create_module(self, spec: "ModuleSpec") -> "ModuleType | None":
-        found: ModuleType | None = self._loader.create_module(spec)
-        return found
-
-    def exec_module(self, module: "ModuleType") -> None:
-        module.__loader__ = self._loader
-        if module.__spec__ is not None:
-            module.__spec__.loader = self._loader
-        self._loader.exec_module(module)
-        attach(module.__name__)
-
-
-def watch() -> None:
-    """Attach to what is watched as soon as it is imported; only the first call in a process counts."""
-    if any(type(finder).__name__ == StepsArrival.__name__ for finder in sys.meta_path):
+def watch(watch_module: "Callable[[str, Callable[[Any, ModuleType], None]], None]") -> None:
+    """Attach to what is watched as soon as it is imported; only the first call in a process counts. *watch_module* is
+    `watch` of ranks/arrival.py."""
+    if hasattr(sys, MARK):
         return
+    setattr(sys, MARK, True)
     os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # Else each trace writes lines to stderr. Read at torch's import.
     for name in WATCHED:
         if name in sys.modules:
             attach(name)
-    sys.meta_path.insert(0, StepsArrival())
+        watch_module(name, _load)
+
+
+def _load(loader: "Any", module: "ModuleType") -> None:
+    loader.exec_module(module)
+    attach(module.__name__)
 
 
 def attach(name: str) -> None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Ring:
-    """This process's ring, mapped into memory: a record is a copy of 72 bytes, without a system call."""
+    """This process's ring, mapped into memory: a record is a copy of 80 bytes, without a system call."""
 
     __slots__ = ("_view", "_written")
 
@@ -41,12 +41,10 @@ class Ring:
             os.close(fd)
         self._written = 0
 
-    def add(
-        self, step: int, end_ns: int, step_ns: int, data: int, forward: int, backward: int, optimizer: int, saving: int
-    ) -> None:
-        """Add a step; times in ns, NONE where not measured."""
+    def add(self, step: int, end_ns: int, *durations_ns: int) -> None:
+        """Add a step; *durations_ns* as in STEPS_RECORD, NONE where not measured."""
         number = self._written + 1
         at = _START + self._written % layout.STEPS_KEPT * _SIZE
-        self._view[at : at + _SIZE] = _PACK(number, step, end_ns, step_ns, data, forward, backward, optimizer, saving)
+        self._view[at : at + _SIZE] = _PACK(number, step, end_ns, *durations_ns)
         self._view[_COUNT_AT:_START] = number.to_bytes(8, "little")
         self._written = number

@@ -17,6 +17,7 @@ without TensorFlow, every call does nothing. docs/profiler.md has the keys that 
 import functools
 import os
 
+from ..ranks.arrival import watch
 from . import arrival, steps
 from .place import Place
 from .tracing import tracer
@@ -59,7 +60,7 @@ class SMProfiler:
         """Begin to trace windows of this process."""
         if not Place(os.environ).folder:
             return
-        arrival.watch()
+        arrival.watch(watch)
         tracer().start_samples(cuda=self._with_cuda())
 
     def stop_profiling(self) -> None:

@@ -2,8 +2,9 @@
 
 A step ends when the optimizer has updated the parameters; it begins where the step before it ended. With several
 optimizers, the one that first stepped counts, until another one steps twice without it. Where no optimizer is seen, a
-step ends when Keras ends a batch; else when the annotation that came first (smppy.annotate) is entered again; else at a
-heartbeat (toolkit.status). What is seen of a later kind counts only until an earlier kind is seen.
+step ends when Keras ends a batch; else when a TensorFlow loop has updated its model; else when the annotation that came
+first (smppy.annotate) is entered again; else at a heartbeat (toolkit.status). What is seen of a later kind counts only
+until an earlier kind is seen.
 
 Parts of a step, all in ns and NONE where nothing told of them: waiting for the data loader; forward, from the loader's
 batch (or the end of the step before) to the start of backward; backward; the optimizer; saving checkpoints. They do not
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 NONE = layout.NONE
 # Who tells the end of a step, the best last.
-NOBODY, HEARTBEATS, ANNOTATIONS, KERAS, OPTIMIZER = range(5)
+NOBODY, HEARTBEATS, ANNOTATIONS, LOOP, KERAS, OPTIMIZER = range(6)
 # Annotations that name a part of a step, by what their name begins with.
 PARTS = (("forward", "forward"), ("backward", "backward"), ("optim", "optimizer"), ("data", "data"), ("input", "data"))
 
@@ -62,6 +63,7 @@ class StepTimer:
     def _begin(self, start_ns: int) -> None:
         self._start_ns = self._mark_ns = start_ns
         self._data_ns = self._forward_ns = self._backward_ns = self._optimizer_ns = self._saving_ns = NONE
+        self._own_backward_ns = NONE
         self._named: dict[str, int] = {}
 
     def is_elsewhere(self) -> bool:
@@ -78,11 +80,14 @@ class StepTimer:
         self._data_ns = end_ns - begin_ns + (self._data_ns if self._data_ns > 0 else 0)
         self._mark_ns = end_ns
 
-    def went_backward(self, begin_ns: int, end_ns: int) -> None:
-        """Gradients were computed."""
+    def went_backward(self, begin_ns: int, end_ns: int, computed_ns: int = NONE) -> None:
+        """Gradients were computed. *computed_ns*: when this rank had its own, and began to wait for those of others."""
         if self._mark_ns and not self._inside:
             self._forward_ns = begin_ns - self._mark_ns + (self._forward_ns if self._forward_ns > 0 else 0)
         self._backward_ns = end_ns - begin_ns + (self._backward_ns if self._backward_ns > 0 else 0)
+        if computed_ns != NONE:
+            own_ns = self._own_backward_ns
+            self._own_backward_ns = computed_ns - begin_ns + (own_ns if own_ns > 0 else 0)
         self._mark_ns = end_ns
 
     def optimizer_begins(self, optimizer: object, *_: object) -> None:
@@ -112,13 +117,13 @@ class StepTimer:
         else:
             self._mark_ns = now_ns
 
-    def _takes_over(self, optimizer: int) -> bool:
+    def _takes_over(self, optimizer: int, source: int = OPTIMIZER) -> bool:
         """True if *optimizer* counts from now on: the first one, or one that steps twice without that one."""
         if self._main and optimizer not in self._others:
             self._others.add(optimizer)
             return False
         self._main = optimizer
-        self.source = OPTIMIZER
+        self.source = source
         return True
 
     def counted_begins(self, optimizer: object, *_: object) -> None:
@@ -140,7 +145,8 @@ class StepTimer:
                 self.on_step(step)
 
     def batch_begins(self) -> None:
-        """Keras begins to train a batch."""
+        """Keras begins to train a batch, within which it calls what a loop of the script's own would call."""
+        self.source = max(self.source, KERAS)
         if not self._start_ns and self.source <= KERAS:
             self._begin(monotonic_ns())
             if self.on_start is not None:
@@ -150,6 +156,14 @@ class StepTimer:
         """Keras has trained a batch."""
         if self.source <= KERAS:
             self.source = KERAS
+            self._end(monotonic_ns(), NONE)
+
+    def loop_ends(self, which: int) -> None:
+        """A TensorFlow loop has updated a model, by the optimizer or the function *which*."""
+        if self.source > LOOP or self.is_elsewhere():
+            return
+        if which == self._main or self._takes_over(which, LOOP):
+            self._others.clear()
             self._end(monotonic_ns(), NONE)
 
     def annotation_begins(self, name: str) -> int:
@@ -221,9 +235,11 @@ class StepTimer:
                 self._backward_ns,
                 self._optimizer_ns,
                 self._saving_ns,
+                self._own_backward_ns,
             )
         self._start_ns = self._mark_ns = now_ns
         self._data_ns = self._forward_ns = self._backward_ns = self._optimizer_ns = self._saving_ns = NONE
+        self._own_backward_ns = NONE
         if self.on_step is not None:
             self.on_step(self.steps)
 

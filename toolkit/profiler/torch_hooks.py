@@ -70,6 +70,7 @@ def _loaders(torch: "ModuleType", ours: StepTimer) -> None:
 
 def _backward(torch: "ModuleType", ours: StepTimer) -> None:
     backward = torch.autograd.backward
+    when_computed = _when_computed(torch)
     runs = False
 
     @functools.wraps(backward)
@@ -78,28 +79,57 @@ def _backward(torch: "ModuleType", ours: StepTimer) -> None:
         if runs or ours.is_elsewhere():  # Checkpointed parts of a model go backward inside of backward.
             return backward(*arguments, **named)
         runs = True
+        computed: list[int] = []
+        hook = when_computed(arguments, computed)
         begin_ns = monotonic_ns()
         try:
             return backward(*arguments, **named)
         finally:
             runs = False
-            ours.went_backward(begin_ns, monotonic_ns())
+            ours.went_backward(begin_ns, monotonic_ns(), *computed[:1])
+            if hook is not None:
+                hook.remove()
 
     torch.autograd.backward = timed_backward  # Tensor.backward takes it from here at each call.
 
 
-def _saves(torch: "ModuleType", ours: StepTimer) -> None:
-    save = torch.save
+def _when_computed(torch: "ModuleType") -> "Callable[[Any, list[int]], Any]":
+    """Return a function that has the autograd engine note the time at which this process has computed all gradients.
 
-    @functools.wraps(save)
-    def timed_save(*arguments: "Any", **named: "Any") -> "Any":
+    The engine calls what was queued during backward in this order, once the gradients are there. What waits for other
+    ranks (DistributedDataParallel) is queued later than at the loss, so its wait comes after the noted time.
+    """
+    distributed = torch.distributed
+    queue = getattr(getattr(torch.autograd.Variable, "_execution_engine", None), "queue_callback", None)
+
+    def when_computed(arguments: "Any", computed: "list[int]") -> "Any":
+        if queue is None or not distributed.is_available() or not distributed.is_initialized() or not arguments:
+            return None
+        losses = arguments[0] if isinstance(arguments[0], (list, tuple)) else (arguments[0],)
+        loss = next((each for each in losses if getattr(each, "requires_grad", False)), None)
+        if loss is None:
+            return None
+        return loss.register_hook(lambda _: queue(lambda: computed.append(monotonic_ns())))
+
+    return when_computed
+
+
+def _saves(torch: "ModuleType", ours: StepTimer) -> None:
+    torch.save = timed_save = saving(torch.save, ours)  # type: ignore[attr-defined]
+    if "torch.serialization" in sys.modules:
+        sys.modules["torch.serialization"].save = timed_save  # type: ignore[attr-defined]
+
+
+def saving(function: "Callable[..., Any]", ours: StepTimer) -> "Callable[..., Any]":
+    """Return *function*, whose time counts as saving a checkpoint; what it saves by other functions counts once."""
+
+    @functools.wraps(function)
+    def timed(*arguments: "Any", **named: "Any") -> "Any":
         if not ours.saving_begins():
-            return save(*arguments, **named)
+            return function(*arguments, **named)
         try:
-            return save(*arguments, **named)
+            return function(*arguments, **named)
         finally:
             ours.saving_ends()
 
-    torch.save = timed_save  # type: ignore[attr-defined]
-    if "torch.serialization" in sys.modules:
-        sys.modules["torch.serialization"].save = timed_save  # type: ignore[attr-defined]
+    return timed

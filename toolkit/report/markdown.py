@@ -4,8 +4,9 @@ import math
 import re
 from datetime import datetime, timezone
 
-from toolkit.report.model import Block, Cell, Chart, Column, HeatMap, Lines, Page, Shares, Table, Words
-from toolkit.report.text import headed, moment, shown
+from toolkit.report.folded import split
+from toolkit.report.model import Block, Boxes, Cell, Chart, Column, HeatMap, Lines, Page, Shares, Table, Words
+from toolkit.report.text import TextWriter, headed, moment, shown
 
 WORDS = {"good": "", "plain": "", "warn": "**Warning:** ", "bad": ""}
 MOST_LINES = 30  # Of a log: a comment is read, not searched.
@@ -18,7 +19,8 @@ def markdown(page: Page) -> str:
     for section in page.sections:
         if section.id != "outcome":
             parts.append(f"## {escaped(section.title)}")
-        parts += ["\n\n".join(each for each in map(_block, section.blocks) if each)]
+        blocks, left = split(section.blocks)
+        parts += ["\n\n".join(each for each in (*map(_block, blocks), escaped(left)) if each)]
     made = datetime.fromtimestamp(page.made_at_s, timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
     return "\n\n".join([*parts, f"*Made by {escaped(page.made_by)} at {made}. Times are UTC.*"]) + "\n"
 
@@ -47,6 +49,8 @@ def _block(block: Block) -> str:
         return _chart(block)
     if isinstance(block, HeatMap):
         return _heat_map(block)
+    if isinstance(block, Boxes):
+        return fenced(tuple(TextWriter().boxes(block)))
     return _lines(block)
 
 

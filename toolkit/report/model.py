@@ -52,7 +52,7 @@ class Mark(Record, frozen=True, kw_only=True):
 
 class Chart(Record, frozen=True, kw_only=True, tag=True):
     """Lines over one x axis. Charts with the same `cursor` share cursor and zoom. `style` "bars": one bar for each x of
-    each line. `formula`: how the values were made."""
+    each line. `formula`: how the values were made. `folded`: one of many that matter less: shown if the reader asks."""
 
     id: str
     title: str
@@ -63,6 +63,7 @@ class Chart(Record, frozen=True, kw_only=True, tag=True):
     cursor: str = ""
     style: Literal["lines", "bars", "points"] = "lines"
     formula: str = ""
+    folded: bool = False
 
 
 class HeatMap(Record, frozen=True, kw_only=True, tag=True):
@@ -123,6 +124,41 @@ class Shares(Record, frozen=True, kw_only=True, tag=True):
     note: str = ""
 
 
+class Box(Record, frozen=True, kw_only=True):
+    """A box in row *row* of Boxes, from *start* to *end*. `kind`: a place in Boxes.kinds. `mark`: one character, for a
+    terminal. `label`: what is written in it where it fits; `text`: more of it, for who points at it."""
+
+    row: int
+    start: float
+    end: float
+    kind: int = 0
+    mark: str = "#"
+    label: str = ""
+    text: str = ""
+
+
+class Boxes(Record, frozen=True, kw_only=True, tag=True):
+    """Boxes in rows over one x axis, without scripts: what each device did when, or the parts of a whole by level.
+
+    `kinds`: what the colours mean, seven at most. `key`: what the marks mean, for a terminal.
+    """
+
+    id: str
+    title: str
+    x: Axis
+    rows: tuple[str, ...]
+    boxes: tuple[Box, ...]
+    kinds: tuple[str, ...] = ()
+    key: str = ""
+    note: str = ""
+    formula: str = ""
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """The least start and the greatest end."""
+        return min((box.start for box in self.boxes), default=0.0), max((box.end for box in self.boxes), default=0.0)
+
+
 class Lines(Record, frozen=True, kw_only=True, tag=True):
     """Text with fixed width: a log's end, a traceback. Already masked."""
 
@@ -140,7 +176,7 @@ class Words(Record, frozen=True, kw_only=True, tag=True):
     advice: str = ""
 
 
-Block = Chart | HeatMap | Table | Shares | Lines | Words
+Block = Chart | HeatMap | Boxes | Table | Shares | Lines | Words
 
 
 class Section(Record, frozen=True, kw_only=True):

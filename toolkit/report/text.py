@@ -5,9 +5,11 @@ import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timezone
 
+from toolkit.report.folded import split
 from toolkit.report.model import (
     Axis,
     Block,
+    Boxes,
     Cell,
     Chart,
     Column,
@@ -27,6 +29,7 @@ PLAIN_BARS, PLAIN_SHADES = "_.:-=+*#", " .:-=+*#"
 LEAST_WIDTH = 40
 LABEL = 24  # Characters for the name of a line or row, where there is room.
 MOST_ROWS = 24
+MOST_TABLE_ROWS = 60
 LEAST_ROOM = 16  # Characters that the last column needs, if it has as many.
 SIZES = ("bytes", "KiB", "MiB", "GiB", "TiB")
 # Units whose values are shown with a unit that fits their size, and what follows that.
@@ -51,10 +54,13 @@ class TextWriter:
         for section in page.sections:
             self._said.clear()
             lines += ["", section.title.upper(), ""] if section.id != "outcome" else [""]
-            for number, block in enumerate(section.blocks):
-                if number and not (isinstance(block, Words) and isinstance(section.blocks[number - 1], Words)):
+            blocks, left = split(section.blocks)
+            for number, block in enumerate(blocks):
+                if number and not (isinstance(block, Words) and isinstance(blocks[number - 1], Words)):
                     lines.append("")
                 lines += self.block(block)
+            if left:
+                lines += ["", *self._wrapped(left)]
         made = datetime.fromtimestamp(page.made_at_s, timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
         lines += ["", *self._wrapped(f"Made by {page.made_by} at {made}. Times are UTC.")]
         return "\n".join(line.rstrip().translate(CONTROLS) for line in lines) + "\n"
@@ -64,13 +70,22 @@ class TextWriter:
         if isinstance(block, Words):
             return self._words(block)
         if isinstance(block, Table):
-            return [*self._wrapped(block.title), *self._table(block), *self._wrapped(block.note, "  ")]
+            cut = ""
+            if len(block.rows) > MOST_TABLE_ROWS:
+                cut = f"The first {MOST_TABLE_ROWS} of {len(block.rows)} rows: --format json has all."
+            return [
+                *self._wrapped(block.title),
+                *self._table(block),
+                *self._wrapped(f"{cut} {block.note}".strip(), "  "),
+            ]
         if isinstance(block, Shares):
             return [*self._wrapped(block.title), *self._shares(block), *self._wrapped(block.note, "  ")]
         if isinstance(block, Chart):
             return self._chart(block)
         if isinstance(block, HeatMap):
             return self._heat_map(block)
+        if isinstance(block, Boxes):
+            return self.boxes(block)
         return [*self._wrapped(block.title), *self._lines(block)]
 
     def _words(self, words: Words) -> list[str]:
@@ -88,7 +103,7 @@ class TextWriter:
         units = [head[len(name) + 2 : -1] for head, name in zip(heads, names, strict=True)]
         rows = [
             [shown(cell, column.unit) for cell, column in zip(row, table.columns, strict=True)]
-            for row in (*table.rows, *([table.total] if table.total else []))
+            for row in (*table.rows[:MOST_TABLE_ROWS], *([table.total] if table.total else []))
         ]
         right = [
             all(isinstance(row[number], int | float | None) for row in table.rows)
@@ -205,6 +220,29 @@ class TextWriter:
             lines.append(f"  ({MOST_ROWS} of {len(heat.rows)} rows: those with the greatest sums)")
         key = f"darkest: {shown(heat.top, heat.value.unit)} {UNITS.get(heat.value.unit, heat.value.unit)}".rstrip()
         return [*lines, *self._under(f"{_axis(heat.x, ends)}; {key}"), *self._marks(heat.marks, heat.x)]
+
+    def boxes(self, block: Boxes) -> list[str]:
+        """Return the lines of *block*: a row of marks for each row, "." where it has no box."""
+        lines = self._wrapped(titled(block.title, block.x))
+        low, high = block.ends
+        if low == high:
+            return [*lines, "  (nothing recorded)"]
+        room = self._width - self._label - 4
+        for number, name in enumerate(block.rows[:MOST_ROWS]):
+            cells = ["."] * room
+            for box in block.boxes:
+                if box.row == number:
+                    first = _cell(box.start, (low, high), room)
+                    last = max(first + 1, min(room, round((box.end - low) / (high - low) * room)))
+                    cells[first:last] = box.mark * (last - first)
+            lines.append(f"  {_cut(name, self._label - 1):<{self._label}}{''.join(cells)}")
+        if len(block.rows) > MOST_ROWS:
+            lines.append(f"  ({MOST_ROWS} of {len(block.rows)} rows)")
+        if block.x.kind != "value" or block.x.unit:
+            unit = UNITS.get(block.x.unit, block.x.unit)
+            ends = f"from {shown(low, block.x.unit)} to {shown(high, block.x.unit)} {unit}"
+            lines += self._under(ends.removesuffix(" bytes"))
+        return [*lines, *self._under(block.key), *self._wrapped(block.note, "  ")]
 
     def _under(self, text: str) -> list[str]:
         """Return *text* below a line or a heat map, behind the labels."""

@@ -24,17 +24,18 @@ SUFFIX = ".steps"
 CAP_BYTES = 64 << 20  # A day of 8 ranks with two steps a second is 66 MB.
 _SHARES = 16
 _HEADER = b'{"kind":"steps"}'
-# rank, attempt, step, end_s, then seconds, NaN where not measured: step, data, forward, backward, optimizer, checkpoint
-_RECORD = struct.Struct("<2iqd6f")
+# rank, attempt, step, end_s, then seconds, NaN where not measured: step, data, forward, backward, optimizer,
+# checkpoint, own part of backward
+_RECORD = struct.Struct("<2iqd7f")
 _FIELDS = ("rank", "attempt", "step", "end_s")
-_SECONDS = ("step_s", "data_s", "forward_s", "backward_s", "optimizer_s", "checkpoint_s")
+_SECONDS = ("step_s", "data_s", "forward_s", "backward_s", "optimizer_s", "checkpoint_s", "own_backward_s")
 
 
 class Step(Record, frozen=True, kw_only=True):
     """One step of one rank, which ended at *end_s* (since the epoch). Durations in seconds, None: not measured.
 
-    `data_s`: waiting for the data loader. `checkpoint_s`: saving within the step. `attempt`: 1, then more with each
-    restart of the ranks.
+    `data_s`: waiting for the data loader. `checkpoint_s`: saving within the step. `own_backward_s`: backward without
+    the wait for the gradients of other ranks at its end. `attempt`: 1, then more with each restart of the ranks.
     """
 
     rank: int
@@ -46,6 +47,7 @@ class Step(Record, frozen=True, kw_only=True):
     backward_s: float | None = None
     optimizer_s: float | None = None
     checkpoint_s: float | None = None
+    own_backward_s: float | None = None
     attempt: int = 1
 
 
@@ -109,6 +111,7 @@ class StepTable:
         self.backward_s: Floats = self._records["backward_s"].astype("f8")
         self.optimizer_s: Floats = self._records["optimizer_s"].astype("f8")
         self.checkpoint_s: Floats = self._records["checkpoint_s"].astype("f8")
+        self.own_backward_s: Floats = self._records["own_backward_s"].astype("f8")
 
     def __len__(self) -> int:
         return len(self._records)

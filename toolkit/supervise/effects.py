@@ -105,7 +105,7 @@ class Effects:
     @property
     def _number(self) -> int:
         """The signal of the last stop request."""
-        stop = self._machine.last_stop
+        stop = self._machine.job.last_stop
         return stop.signal if stop is not None else signal.SIGTERM
 
     def _forward(self) -> None:
@@ -115,7 +115,7 @@ class Effects:
         number = passed_on(self._number)
         self.signal_ranks(number)
         as_what = "" if number == self._number else f" as {signal_name(number)}"
-        stop = self._machine.last_stop
+        stop = self._machine.job.last_stop
         came = "received" if stop is None or not stop.rule else f"for rule {stop.rule}"
         self._log.info(
             f"{signal_name(self._number)} {came} and passed on to {who}{as_what}; "
@@ -124,7 +124,7 @@ class Effects:
 
     def _ask(self, grace_s: float) -> None:
         """Write the stop request to the status page, before the signal is sent."""
-        self._asking.stop(self._number, self._machine.stopped_at_ns, grace_s)
+        self._asking.stop(self._number, self._machine.job.stopped_at_ns, grace_s)
         others, pids = self._around.others, tuple(self._processes.living)
         if others is None:
             self._asking.agree(self._asking.step_by(pids, AGREED_WITHIN_S))

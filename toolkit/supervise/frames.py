@@ -14,7 +14,9 @@ from toolkit.records import Record
 WRITTEN = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>.+)$')
 SPIED = re.compile(r"^ +(?P<function>.+) \((?P<file>.*):(?P<line>\d+)\)$")
 CUT = "..."
-LIBRARY = re.compile(r"/(site|dist)-packages/|/lib(64)?/python3[^/]*/|^<|/toolkit/(dataparallel|xla|compat|hook)/")
+LIBRARY = re.compile(
+    r"/(site|dist)-packages/|/lib(64)?/python3[^/]*/|^<|/toolkit/(dataparallel|modelparallel|xla|compat|hook)/"
+)
 
 # By the beginning of a file's path; the longest match decides.
 WAITS: dict[str, Kind] = {
@@ -34,6 +36,8 @@ WAITS: dict[str, Kind] = {
     "torch/hub.py": "works",
     "toolkit/dataparallel/": "waits",
     "toolkit/dataparallel/timeline.py": "works",
+    "toolkit/modelparallel/": "unclear",  # A step runs the user's function in threads of its own.
+    "toolkit/modelparallel/messenger.py": "waits",
     "toolkit/xla/": "unclear",
     "torch_xla/": "unclear",
     "horovod/": "waits",

@@ -92,14 +92,14 @@ class Supervisor:
     def _run(self, phase: Phase) -> Ended | None:
         with _locks(phase.needs, self.log.warning) as locks:
             missing = _Waiting(self, locks).run(phase.needs)
-            if missing and not self.machine.ends:
+            if missing and not self.machine.job.ends:
                 return self._not_started(phase, missing)
-            if not self.machine.ends and phase.skip_if is not None and phase.skip_if.exists():
+            if not self.machine.job.ends and phase.skip_if is not None and phase.skip_if.exists():
                 return None
-            if not self.machine.ends and phase.together and self.others is not None:
+            if not self.machine.job.ends and phase.together and self.others is not None:
                 self.others.ready()
-                self.attend(lambda: self.machine.may_start or self.machine.ends)
-            if self.machine.ends:
+                self.attend(lambda: self.machine.job.may_start or self.machine.job.ends)
+            if self.machine.job.ends:
                 return self._not_started(phase, ())
             return self._with_late_stop(Running(self, phase).run())
 
@@ -177,7 +177,7 @@ class Supervisor:
     @property
     def stopped_by(self) -> int | None:
         """The first stop signal that came to any host."""
-        return self.machine.stop.signal if self.machine.stop is not None else None
+        return self.machine.job.stop.signal if self.machine.job.stop is not None else None
 
     def _not_started(self, phase: Phase, missing: tuple[str, ...]) -> Ended:
         return Ended(
@@ -187,9 +187,9 @@ class Supervisor:
             exits=(),
             main=phase.main.name,
             stopped_by=self.stopped_by,
-            stopped_at_ns=self.machine.stopped_at_ns,
+            stopped_at_ns=self.machine.job.stopped_at_ns,
             missing=missing,
-            peer_failed=self.machine.peer_failed or (self.machine.job_ended and self.machine.stop is None),
+            peer_failed=self.machine.job.peer_failed or (self.machine.job.job_ended and self.machine.job.stop is None),
         )
 
 
@@ -205,7 +205,7 @@ class _Waiting:
         """Return the needs that were not met at the deadline, () if all are met or a stop came."""
         needs = tuple(n for n in needs if not (isinstance(n, Locked) and self._is_free(str(n.path))))
         self._around.notice()
-        if not needs or self._around.machine.ends:
+        if not needs or self._around.machine.job.ends:
             return ()
         read_end, write_end = os.pipe()
         pid = children.fork_call(lambda: waiting.wait(needs, self._locks, write_end), prctl=self._around.prctl)
@@ -225,14 +225,14 @@ class _Waiting:
         def over() -> bool:
             if open_ends and not self._hear(tells):
                 open_ends.clear()
-            if self._around.machine.ends:
+            if self._around.machine.job.ends:
                 children.send(pid, signal.SIGKILL)
             ended.extend(status for reaped, status, _ in children.reap() if reaped == pid)
             return bool(ended)
 
         self._around.attend(over, tells)
         self._hear(tells)
-        return self._missing if ended[0] and not self._around.machine.ends else ()
+        return self._missing if ended[0] and not self._around.machine.job.ends else ()
 
     def _hear(self, tells: int) -> bool:
         """Log what the waiting process reports; return False at its end."""

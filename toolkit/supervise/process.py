@@ -21,6 +21,7 @@ class Process:
         self.is_main = is_main
         self.is_service = is_service
         self.is_optional = False
+        self.gives = ""
         self.rank = rank
         self.local_rank = local_rank
         self.started_ns = 0

@@ -103,7 +103,7 @@ class Processes:
             UserError: it cannot be started, and is not optional.
         """
         process = Process(spec.name, is_main=False, rank=None, local_rank=None, is_service=True)
-        process.is_optional = spec.optional
+        process.is_optional, process.gives = spec.optional, spec.gives
         if spec.optional:
             process.kill()  # Its end never counts as a failure, even if another process kills it.
         try:

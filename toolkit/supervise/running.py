@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from toolkit.job import events
-from toolkit.job.outcome import Ended, Exit
+from toolkit.job.outcome import Ended, Exit, signal_name
 from toolkit.job.plan import Phase
 from toolkit.supervise import children
 from toolkit.supervise.asking import STATUS_FOLDER, Asking
@@ -241,6 +241,9 @@ class Running:
                 self._record.note("the guardian process was ended by somebody; another has taken its place")
             # Any other is an orphan that `train` has inherited: its end has no effect on the outcome.
         for process, ended in ends:
+            # While the script runs, nobody here has told a service to end.
+            if process.gives and self._machine.undisturbed and all(each.is_service for each, _ in ends):
+                self._record.note(_lost(process, ended))
             self._post(_end_of(process, ended))
 
     def _look(self) -> None:
@@ -250,6 +253,11 @@ class Running:
         self._reap()
         if not self._processes.living and not self._processes.any_left():
             self._post(events.NothingLeft())
+
+
+def _lost(process: Process, ended: Exit) -> str:
+    how = f"was ended by {signal_name(ended.signal)}" if ended.signal else f"ended with code {ended.code}"
+    return f"{process.name} {how}, not by the toolkit: from now on the job has no {process.gives}, and goes on without"
 
 
 def _end_of(process: Process, ended: Exit) -> events.Event:

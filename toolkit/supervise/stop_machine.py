@@ -1,11 +1,11 @@
-"""Pure: decides when and how the processes of this host are ended. Every flag that decides about it is here.
+"""Pure: decides when and how the processes of this host are ended. Every flag that decides about it is here, or in
+stop_job.py: what the machine knows of the whole job, which outlives a phase.
 
 The machine takes one event at a time, with the facts of that moment, and returns actions. It does not act, has no
 clock, and is never called while it computes an answer. If an event implies another one (a stop comes after the last
 rank has ended), the machine adds a cue to the same answer. If an action causes an event, that event is posted later.
 
-The machine lives as long as `train` supervises: what it knows of the job (a stop, another host's failure) outlives a
-phase.
+The machine lives as long as `train` supervises; `begin` and `end` are those of a phase.
 """
 
 import math
@@ -13,28 +13,18 @@ from collections import deque
 
 from toolkit.job import events
 from toolkit.job.outcome import UNFINISHED_S, Exit
-from toolkit.supervise.signals import StopRequests
 from toolkit.supervise.stop import Action, Arm, Cue, State, answer
 from toolkit.supervise.stop_facts import Facts, Policy
-from toolkit.supervise.stop_times import ABORT_S, LEADER_DONE_S, LOOK_S, SWEEP_S, within_s
+from toolkit.supervise.stop_job import JobState
+from toolkit.supervise.stop_times import ABORT_S, LEADER_DONE_S, LOOK_S, SWEEP_S, Timers, within_s
 
 
 class StopMachine:
     """`on` takes events. Times are monotonic seconds. *host*: this host's name; *linked*: it has a link to others."""
 
     def __init__(self, host: str, *, linked: bool) -> None:
-        self._host = host
         self._linked = linked
-        self._requests = StopRequests()
-        self._stopped_here = False
-        # The first stop, the time at which it came, and the last stop: ranks get the signal of each.
-        self.stop: events.Stop | None = None
-        self.stopped_at_ns: int | None = None
-        self.last_stop: events.Stop | None = None
-        self.peer_failed = False
-        self.job_ended = False
-        self.may_start = False
-        self._leader_done = False
+        self.job = JobState(host)
         self.begin(Policy(), 0.0)
         self.state: State = "idle"
 
@@ -55,13 +45,12 @@ class StopMachine:
         self._left = False
         self._saving: str = ""
         self._stop_ranks = Action.STOP_RANKS
-        self._deadline_s = math.inf
+        self._timers = Timers()
+        # By when the ranks of this host must have ended.
         self._ranks_end_s = math.inf
-        self._abort_ends_s = math.inf
-        self._left_ends_s = math.inf
-        self._optional_ends_s = math.inf
-        self._late_s = now_s + LEADER_DONE_S if self._leader_done and policy.serves_all else math.inf
         self._looked_s = now_s
+        if self.job.leader_done:
+            self._wait_for_leader(now_s)
         self._actions: list[Action] = []
         self._last: list[Action] = []
         self._cues: deque[Cue] = deque()
@@ -73,16 +62,6 @@ class StopMachine:
     # --- state that callers read
 
     @property
-    def ends(self) -> bool:
-        """True if no process should be started any more: a stop came, another host failed, or the job has ended."""
-        return self.stop is not None or self.peer_failed or self.job_ended
-
-    @property
-    def insisted(self) -> bool:
-        """True if a stop signal came to this host, and another one a second or more later."""
-        return self._requests.insisted
-
-    @property
     def undisturbed(self) -> bool:
         """True while the phase runs and no event has begun to end it."""
         return self.state == "running"
@@ -90,11 +69,11 @@ class StopMachine:
     @property
     def hurries(self) -> bool:
         """True if scripts should not wait for a stalled console."""
-        return self.state not in ("running", "draining") or self.stop is not None
+        return self.state not in ("running", "draining") or self.job.stop is not None
 
     def rest_s(self, now_s: float) -> float:
         """Return the seconds until a Tick is due even if no event comes."""
-        due_s = min(self._deadline_s, self._abort_ends_s, self._left_ends_s, self._late_s)
+        due_s = self._timers.first_s()
         if self.state in ("sweeping", "killing"):
             due_s = min(due_s, self._looked_s + LOOK_S)
         return max(min(due_s - now_s, LOOK_S if self._saving else math.inf), 0.0)
@@ -109,27 +88,15 @@ class StopMachine:
         """Take *event*; return the next state, and the actions in order."""
         self._event, self._facts = event, facts
         self._actions, self._last = [], []
-        self._job_event(event)
+        if isinstance(event, events.Stop):
+            self._on_stop(event)
+        else:
+            self.job.on(event)
         if self.state != "idle":
             self._phase_event(event)
             self._follow_cues()
             self._look()
         return self.state, (*self._actions, *self._last)
-
-    def _job_event(self, event: events.Event) -> None:
-        """Store what an event says about the whole job, whether a phase runs or not."""
-        if isinstance(event, events.Stop):
-            self._on_stop(event)
-        elif isinstance(event, events.NextAttempt):
-            self.peer_failed = self.job_ended = self.may_start = self._leader_done = False
-        elif isinstance(event, events.AllReady):
-            self.may_start = True
-        elif isinstance(event, events.PeerFailed):
-            self.peer_failed = True
-        elif isinstance(event, events.JobEnded):
-            self.job_ended = True
-        elif isinstance(event, events.LeaderDone):
-            self._leader_done = True
 
     def _phase_event(self, event: events.Event) -> None:
         match event:
@@ -156,14 +123,14 @@ class StopMachine:
                 self._services_end()
             case events.JobEnded():
                 self._all_ranks_ended = True  # As far as this host can know: no message follows.
-                if self.state == "leaving" and self.stop is not None:
+                if self.state == "leaving" and self.job.stop is not None:
                     self._cues.append(Cue.ALL_RANKS_ENDED)
                 self._services_end()
             case events.NobodyServed():
                 self._services_end()
             case events.LeaderDone():
                 self._actions.append(Action.DISMISS_DAEMONS)
-                self._late_s = self._facts.now_s + LEADER_DONE_S if self.policy.serves_all else math.inf
+                self._wait_for_leader(self._facts.now_s)
             case events.StopStep():
                 self._actions.append(Action.AGREE_STEP)
             case events.Launch() | events.DaemonEnded():
@@ -176,20 +143,19 @@ class StopMachine:
                 self._on_tick(self._facts)
 
     def _on_stop(self, stop: events.Stop) -> None:
-        here = stop.host == self._host
-        signalled = here and not stop.rule
-        if signalled and not self._requests.is_new(stop.signal, self._facts.now_s):
+        first = self.job.stop is None
+        cue = self.job.stopped(stop, self._facts)
+        if cue is None:
             return
-        if self.stop is None:
-            self.stop, self.stopped_at_ns = stop, self._facts.now_ns
+        if first:
             self._actions.append(Action.HURRY)
-            if here and self._linked:
-                self._actions.append(Action.TELL_STOP)
-        self.last_stop = stop
-        # Only a second signal to this host kills: a platform may signal all hosts, and another host's stop may arrive
-        # before this host's own signal. A rule's stop is no signal.
-        self._cues.append(Cue.STOP_AGAIN if signalled and self._stopped_here else Cue.STOP)
-        self._stopped_here = self._stopped_here or signalled
+            self._actions += [Action.TELL_STOP] if self._linked and self.job.is_of_this_host(stop) else []
+        self._cues.append(cue)
+
+    def _wait_for_leader(self, now_s: float) -> None:
+        """End the ranks of this host if they live on after the launcher on the leader's host has ended."""
+        if self.policy.serves_all:
+            self._timers.set("leader done", now_s + LEADER_DONE_S)
 
     def _on_worker_end(self, event: events.RankEnded | events.MainEnded) -> None:
         """The launcher, the script or a rank has ended."""
@@ -248,7 +214,7 @@ class StopMachine:
             self._actions.append(Action.TELL_LEFT)
         elif not self._left:
             self._left = True
-            self._left_ends_s = self._facts.now_s + UNFINISHED_S
+            self._timers.set("unfinished rank", self._facts.now_s + UNFINISHED_S)
 
     def _on_all_ended(self) -> None:
         """Handle the end of launcher and ranks. Services stay as long as other hosts may need them."""
@@ -275,7 +241,7 @@ class StopMachine:
             self._cues.append(Cue.LAUNCHER_STOPS)
         elif not self._aborts:
             self._aborts = True
-            self._abort_ends_s = self._facts.now_s + ABORT_S
+            self._timers.set("abort", self._facts.now_s + ABORT_S)
 
     def _on_hang(self, event: events.Hang | events.HangNoticed) -> None:
         if not self.undisturbed:
@@ -297,30 +263,26 @@ class StopMachine:
         elif self._saving == "asked":
             self._saving = ""
         if self.state == "draining":
-            self._deadline_s = facts.drained_by_s
+            self._timers.set("deadline", facts.drained_by_s)
             self._cues += [Cue.DRAINED] if facts.drained else []
-        if facts.now_s >= self._late_s:
-            self._late_s = math.inf
-            if self.undisturbed and facts.at_work:
-                self.over = True
-                self._actions.append(Action.SAY_LEADER_DONE)
-                self._cues.append(Cue.LEADER_DONE)
-        if facts.now_s >= self._left_ends_s:
-            self._left_ends_s = math.inf
-            if self.undisturbed and facts.ranks:
-                self._actions.append(Action.SAY_LEFT_WAIT)
-                self._cues.append(Cue.RANK_FAILED)
-        if facts.now_s >= self._abort_ends_s:
-            self._abort_ends_s = math.inf
+        self._on_timers(facts)
+
+    def _on_timers(self, facts: Facts) -> None:
+        rings = self._timers.rings
+        if rings("leader done", facts.now_s) and self.undisturbed and facts.at_work:
+            self.over = True
+            self._actions.append(Action.SAY_LEADER_DONE)
+            self._cues.append(Cue.LEADER_DONE)
+        if rings("unfinished rank", facts.now_s) and self.undisturbed and facts.ranks:
+            self._actions.append(Action.SAY_LEFT_WAIT)
+            self._cues.append(Cue.RANK_FAILED)
+        if rings("abort", facts.now_s):
             self._cues.append(Cue.LAUNCHER_STOPS)
-        if facts.now_s >= self._optional_ends_s:
-            self._optional_ends_s = math.inf
-            # Later, the deadline kills everything anyway.
-            waits = self.state == "sweeping" and facts.now_s < self._deadline_s
-            self._actions += [Action.KILL_OPTIONAL] if waits else []
-        if facts.now_s >= self._deadline_s:
-            self._deadline_s = math.inf
-            self._cues.append(Cue.DEADLINE)
+        ends = rings("deadline", facts.now_s)
+        # At the deadline everything is killed anyway.
+        if rings("optional", facts.now_s) and self.state == "sweeping" and not ends:
+            self._actions.append(Action.KILL_OPTIONAL)
+        self._cues += [Cue.DEADLINE] if ends else []
 
     # --- cues, actions and deadlines
 
@@ -342,12 +304,13 @@ class StopMachine:
     def _arm(self, arm: Arm) -> None:
         policy, now_s = self.policy, self._facts.now_s
         if arm is Arm.REST and (policy.ends_as_one or policy.ends_with_ranks):
-            self._deadline_s = self._ranks_end_s
+            self._timers.set("deadline", self._ranks_end_s)
             self._ranks_of_this_host_ended()
             return
-        self._deadline_s = now_s + within_s(arm, policy)
+        ends_s = now_s + within_s(arm, policy)
+        self._timers.set("deadline", ends_s)
         if arm in (Arm.GRACE, Arm.FAILURE):
-            self._ranks_end_s = self._deadline_s
+            self._ranks_end_s = ends_s
 
     def _act(self, action: Action) -> None:
         policy, facts = self.policy, self._facts
@@ -368,9 +331,9 @@ class StopMachine:
         if action in (Action.STOP_RANKS, Action.STOP_HERE):
             self._stop_ranks = action
         if action is Action.SWEEP:
-            self._optional_ends_s = facts.now_s + SWEEP_S
+            self._timers.set("optional", facts.now_s + SWEEP_S)
         if action is Action.BEGIN_DRAIN:
-            self._deadline_s = facts.now_s  # The next Tick sees `drained_by_s`.
+            self._timers.set("deadline", facts.now_s)  # The next Tick sees `drained_by_s`.
         self.over = self.over or (action is Action.KILL_LAUNCHER and facts.main)
 
     def _ranks_of_this_host_ended(self) -> None:

@@ -1,4 +1,7 @@
-"""Pure: the deadlines for ending processes, in seconds."""
+"""Pure: the deadlines for ending processes, in seconds, and the timers that run towards them."""
+
+import math
+from typing import Literal
 
 from toolkit.supervise.stop import Arm
 from toolkit.supervise.stop_facts import Policy
@@ -34,3 +37,31 @@ def within_s(arm: Arm, policy: Policy) -> float:
         Arm.SWEEP: SWEEP_S,
         Arm.KILL: KILL_S,
     }[arm]
+
+
+# deadline: of the state that the table arms. abort: of a launcher that handles MPI_Abort. optional: of processes that
+# are killed before the others. unfinished rank: others wait for one that ended with 0 without MPI_Finalize. leader
+# done: of ranks that live on after the launcher on the leader's host has ended well.
+Timer = Literal["deadline", "abort", "optional", "unfinished rank", "leader done"]
+
+
+class Timers:
+    """The timers that run. Times are monotonic seconds."""
+
+    def __init__(self) -> None:
+        self._due_s: dict[Timer, float] = {}
+
+    def set(self, timer: Timer, due_s: float) -> None:
+        """Start *timer*, or move its time."""
+        self._due_s[timer] = due_s
+
+    def rings(self, timer: Timer, now_s: float) -> bool:
+        """Return True, once, if *timer* is due."""
+        due = now_s >= self._due_s.get(timer, math.inf)
+        if due:
+            del self._due_s[timer]
+        return due
+
+    def first_s(self) -> float:
+        """Return when the first timer is due, infinity if none runs."""
+        return min(self._due_s.values(), default=math.inf)

@@ -156,9 +156,11 @@ class Coordinator:
         self._log.debug("waiting for the other hosts to end")
 
         def given_up() -> bool:
-            if supervisor.machine.insisted:  # Told twice to stop, a host waits for nobody; the others keep their grace.
+            if (
+                supervisor.machine.job.insisted
+            ):  # Told twice to stop, a host waits for nobody; the others keep their grace.
                 return True
-            at_ns = supervisor.machine.stopped_at_ns
+            at_ns = supervisor.machine.job.stopped_at_ns
             return at_ns is not None and time.monotonic_ns() > at_ns + int((self._job.grace_s + STOPPED_S) * 1e9)
 
         supervisor.attend(lambda: self._link.verdict is not None or self._repeat is not None or given_up())

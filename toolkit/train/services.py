@@ -60,6 +60,7 @@ def _monitor(job: Job, run_folder: Path, attempt: int, log: Log) -> tuple[Proces
             cwd=run_folder,
             stop=StopPolicy(),
             optional=True,
+            gives="samples, steps or findings",
         ),
     )
 
@@ -84,6 +85,7 @@ def _exports(job: Job, run_folder: Path, attempt: int, log: Log) -> tuple[Proces
             cwd=run_folder,
             stop=StopPolicy(),
             optional=True,
+            gives=f"metrics in {name}",
         )
         for name in names
     )

@@ -28,13 +28,14 @@ from toolkit.supervise.asking import STATUS_FOLDER
 from toolkit.supervise.console import Outlets
 from toolkit.supervise.loop import Supervisor
 from toolkit.supervise.signals import Interrupted, Signals
-from toolkit.train import ending, hangs, outcomes, plugin, requirements, within
+from toolkit.train import ending, hangs, outcomes, plugin, requirements, rule_output, within
 from toolkit.train.attempts import Attempts
 from toolkit.train.console import console
 from toolkit.train.environment import MARKER, fitted, marked, measured
 from toolkit.train.line_monitors import LineMonitors
 from toolkit.train.outcomes import OomWatch
 from toolkit.train.services import beside
+from toolkit.train.traces import Traces
 
 if TYPE_CHECKING:
     from toolkit.train.coordinator import Coordinator
@@ -63,8 +64,12 @@ def train(environ: Mapping[str, str], *, interpreter: str, log: Log, signals: Si
     outlets = Outlets()
     log.say_through(outlets.stderr.say, outlets.flush)
     log.attempt("an earlier run's files could not be removed", lambda: platform.clear_stale(folders, log), None)
-    outcome = _outcome(platform, dict(environ), interpreter, signals, outlets, log)
+    afterwards: list[Callable[[], None]] = []
+    outcome = _outcome(platform, dict(environ), interpreter, signals, outlets, log, afterwards)
     ending.report(platform, folders, outcome, outlets, log)
+    if outcome.status != "stopped":  # A platform that stops a job does not wait.
+        for step in afterwards:
+            log.attempt("what follows the job's end failed", step, None)
     if outcome.status == "stopped":
         log.attempt("a partly fetched source could not be removed", lambda: fetch.clear(folders.code), None)
     return outcome.exit_code
@@ -113,13 +118,17 @@ def _outcome(
     signals: Signals,
     outlets: Outlets,
     log: Log,
+    afterwards: list[Callable[[], None]],
 ) -> Outcome:
+    """Run the job and return its outcome; *afterwards* gets what is to be done once that is reported."""
     me = ""
     try:
         with signals.interrupting():
             job = prepared(platform, environ, interpreter, log)
             me = job.cluster.current
             job_folders.prepare(job.folders, log)
+            if rule_output.is_asked(job):
+                afterwards.append(partial(rule_output.write, job, log))
         terminal = environ.get("TERM", "dumb") != "dumb"
         return _run(job, signals, outlets, log, terminal=terminal)
     except Interrupted as stop:
@@ -245,8 +254,10 @@ def _attempt(
         log.info(f"Invoking script with the following command: {_shown(main.argv, log)}")
         services = (*phase.services, *beside(job, supervisor.run_folder, attempts.number + 1, log))
         services = tuple(marked(each, supervisor.run_folder) for each in services)
+        traces = Traces(job)
         ended = supervisor.run(msgspec.structs.replace(phase, main=main, services=services))
         assert ended is not None
+        traces.say_if_none(log)
         ended = msgspec.structs.replace(ended, memory=memory(), attempt=attempts.number)
         outcome = outcomes.of_end(job, ended)
         return (

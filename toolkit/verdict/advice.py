@@ -17,6 +17,10 @@ ADVICE: tuple[tuple[tuple[str, ...], str], ...] = (
         ("environment is externally managed",),
         "The operating system's Python refuses pip (PEP 668): run train with a virtual environment's Python.",
     ),
+    (
+        ("no module named 'smdistributed",),
+        "The job's distribution must ask for it: see `toolkit docs modelparallel` and `toolkit docs smddp`.",
+    ),
     (("no module named",), "Install it in the image, or name it in requirements.txt beside the script."),
     (("ncclunhandledcudaerror",), "NCCL_DEBUG=INFO shows the CUDA call; a broken GPU or a wrong driver are usual."),
     (("ncclsystemerror",), "NCCL_DEBUG=INFO shows the call; look at NCCL_SOCKET_IFNAME, ulimits and /dev/shm."),
@@ -39,6 +43,10 @@ ADVICE: tuple[tuple[tuple[str, ...], str], ...] = (
     (
         ("error: argument", "value: ''"),
         "A null hyperparameter is an empty argument; TOOLKIT_ARGUMENT_STYLE=flags has none.",
+    ),
+    (
+        ("unrecognized arguments: --mp_parameters",),
+        "Add the argument --mp_parameters to the script's parser; TOOLKIT_ARGUMENT_STYLE=none passes no arguments.",
     ),
     (
         ("unrecognized arguments",),

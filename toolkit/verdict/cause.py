@@ -269,7 +269,8 @@ def _why_killed(memory: Memory | None) -> str:
     if memory.oom_kills == 0:
         return " (not by the toolkit, and not for want of memory: the kernel counts no out-of-memory kill)"
     peak = "" if memory.peak_bytes is None else f", peak {_gib(memory.peak_bytes)}"
-    return f" by the kernel, out of memory (limit {_gib(memory.limit_bytes)}{peak}, {memory.oom_kills} kill(s) counted)"
+    kills = "1 kill" if memory.oom_kills == 1 else f"{memory.oom_kills} kills"
+    return f" by the kernel, out of memory (limit {_gib(memory.limit_bytes)}{peak}, {kills} counted)"
 
 
 def _gib(count: int) -> str:

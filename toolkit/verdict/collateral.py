@@ -39,6 +39,8 @@ LOST_PEER: tuple[tuple[str, str], ...] = (
     ("brokenpipeerror", "a pipe or socket whose reader is gone"),
     ("connectionrefusederror", "a socket to a process that is gone"),
 )
+# Errors that repeat another rank's, whatever it is.
+REPEATED: tuple[tuple[str, str], ...] = (("remotesteperror", "model parallel: the step failed on another rank"),)
 
 # Errors of the libraries above that are causes of their own.
 CAUSES: tuple[tuple[str, str], ...] = (
@@ -54,10 +56,14 @@ CAUSES: tuple[tuple[str, str], ...] = (
 def is_collateral(said: str) -> bool:
     """Return True if *said*, an error or the last lines of a process, reports the loss of another process."""
     low = said.lower()
-    return any(words in low for words, _ in (*LOST_RANK, *LOST_PEER)) and not any(words in low for words, _ in CAUSES)
+    return _has(low, REPEATED) or (_has(low, (*LOST_RANK, *LOST_PEER)) and not _has(low, CAUSES))
 
 
 def lost_a_rank(said: str) -> bool:
     """Return True if *said* reports the loss of another rank of the job, not just of any process."""
     low = said.lower()
-    return any(words in low for words, _ in LOST_RANK) and not any(words in low for words, _ in CAUSES)
+    return _has(low, REPEATED) or (_has(low, LOST_RANK) and not _has(low, CAUSES))
+
+
+def _has(low: str, rows: tuple[tuple[str, str], ...]) -> bool:
+    return any(words in low for words, _ in rows)

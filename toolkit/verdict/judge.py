@@ -335,5 +335,7 @@ def _missing(job: Job, ended: Ended) -> Outcome:
 
 
 def _notes(ended: Ended) -> tuple[str, ...]:
-    long = (f"{ended.long_lines} line(s) above 1 MiB were passed on in pieces",) if ended.long_lines else ()
+    count = ended.long_lines
+    were = "1 line above 1 MiB was" if count == 1 else f"{count} lines above 1 MiB were"
+    long = (f"{were} passed on in pieces",) if count else ()
     return (*ended.notes, *long)

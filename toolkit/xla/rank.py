@@ -15,6 +15,7 @@ import runpy
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 FUNCTION = "_mp_fn"
 
@@ -95,12 +96,18 @@ def _imported(path: Path) -> ModuleType:
 
 
 def _watch() -> None:
-    """Load arrival.py by its path, so that torch_xla is completed even if the rank hook is off."""
-    spec = importlib.util.spec_from_file_location("toolkit_xla_arrival", Path(__file__).with_name("arrival.py"))
+    """Have torch_xla completed even if the rank hook is off."""
+    _by_path("xla").watch(_by_path("ranks").watch)
+
+
+def _by_path(package: str) -> Any:
+    """Return arrival.py of a package of the toolkit, loaded by its path."""
+    path = Path(__file__).parents[1] / package / "arrival.py"
+    spec = importlib.util.spec_from_file_location(f"toolkit_{package}_arrival", path)
     assert spec is not None and spec.loader is not None
     arrival = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(arrival)
-    arrival.watch()
+    return arrival
 
 
 if __name__ == "__main__":

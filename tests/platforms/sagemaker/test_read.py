@@ -420,6 +420,23 @@ def test_the_platforms_own_hyperparameters_are_kept_apart(base: Base) -> None:
 # What to run
 
 
+@pytest.mark.parametrize(
+    ("flag", "parallel", "shown"),
+    [
+        ("torch_distributed", {"partitions": 2}, ["mpi", "torch_distributed"]),
+        ("pytorch_ddp", {"partitions": 2}, ["mpi", "pytorch_ddp"]),
+        ("mpi", {"partitions": 2}, ["mpi"]),
+        ("torch_distributed", {}, ["torch_distributed"]),
+    ],
+)
+def test_transformers_finds_mpis_flag_in_every_job_of_the_model_parallel_library(
+    base: Base, flag: str, parallel: dict[str, int], shown: list[str]
+) -> None:
+    base.write(hyperparameters={f"sagemaker_{flag}_enabled": "true", "mp_parameters": json.dumps(parallel)})
+
+    assert base.read().shown.parameters == {f"sagemaker_{name}_enabled": True for name in shown}
+
+
 def test_the_entry_point_of_the_variable_beats_that_of_the_hyperparameter(base: Base) -> None:
     base.write(hyperparameters={"sagemaker_program": '"a.py"'})
 

@@ -8,16 +8,17 @@ import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+import msgspec
 import pytest
 
-from tests.browser import PHONE, Browser, needs_browser
+from tests.browser import PHONE, WIDE, Browser, needs_browser
 from tests.report.html import sample
 from tests.report.html.sample import START, failed
 from toolkit.report.html import figures
 from toolkit.report.html.page import render
-from toolkit.report.model import Chart, HeatMap, Line, Page
+from toolkit.report.model import Axis, Chart, HeatMap, Line, Page, Section
 
 pytestmark = needs_browser
 PAGE = failed()
@@ -327,6 +328,55 @@ def test_print_shows_everything_in_light_colours(page: Browser) -> None:
     assert page.value("return document.documentElement.dataset.theme;") == "light"
 
 
+def short(kind: Literal["time", "elapsed"], start: float, number: int, *, folded: bool = False) -> Chart:
+    """Return a chart of one second."""
+    x = tuple(start + 0.1 * at for at in range(11))
+    lines = (Line(name="rank 0", x=x, mean=tuple(float(at % 3) for at in range(11))),)
+    axis = Axis(name="time", kind=kind)
+    name = f"{kind}-{number}"
+    return Chart(id=name, title=name, x=axis, y=Axis(name="y"), lines=lines, cursor="c", folded=folded)
+
+
+@pytest.mark.parametrize("kind", ["time", "elapsed"])
+def test_the_last_label_of_a_second_is_whole(
+    browser: Browser, tmp_path: Path, kind: Literal["time", "elapsed"]
+) -> None:
+    section = Section(id="s", title="s", blocks=(short(kind, START if kind == "time" else 0.0, 0),))
+    (tmp_path / "p.html").write_text(render(msgspec.structs.replace(PAGE, sections=(section,))), encoding="utf-8")
+
+    for width in (WIDE, PHONE):
+        with browser.as_if(width=width):
+            browser.open(tmp_path / "p.html")
+            ends, room = browser.value(
+                """const { u } = [...toolkitPage.plots.values()][0], { ctx } = u, axis = u.axes[0];
+                ctx.font = axis.font[0];
+                const texts = axis._values.map((text, at) => [u.valToPos(axis._splits[at], "x", true), text]);
+                const wide = (text) => Math.max(...text.split("\\n").map((line) => ctx.measureText(line).width));
+                return [texts.map(([at, text]) => at + wide(text) / 2), ctx.canvas.width];"""
+            )
+            assert len(ends) > 1 and max(ends) <= room
+
+
+def test_many_charts_are_folded_and_drawn_when_they_are_looked_at(browser: Browser, tmp_path: Path) -> None:
+    blocks = (short("elapsed", 0.0, 0), *(short("elapsed", float(at), at, folded=True) for at in range(1, 60)))
+    page = msgspec.structs.replace(PAGE, sections=(Section(id="s", title="s", blocks=blocks),))
+    (tmp_path / "p.html").write_text(render(page), encoding="utf-8")
+    browser.open(tmp_path / "p.html")
+    drawn = "return toolkitPage.plots.size;"
+    assert browser.value("return document.querySelector('.more > summary').innerText;") == "59 more charts"
+    assert browser.value(drawn) == 1
+
+    browser.value("document.querySelector('.more > summary').click();")
+    browser.until(f"return {drawn[7:-1]} > 1;", "the first of them are drawn")
+
+    assert browser.value(drawn) < 30
+    browser.value("document.getElementById('elapsed-59').scrollIntoView({ behavior: 'instant' });")
+    browser.until("return toolkitPage.plots.has('elapsed-59');", "the last one is drawn")
+    assert browser.value(COLOURS, "elapsed-59") > 10
+    assert browser.value("return toolkitPage.plots.get('elapsed-0').group.span()[1];") == 60
+    browser.screenshot("folded")
+
+
 class Server:
     """Serves a page on localhost, as `toolkit run --watch` does; tests exchange it."""
 
@@ -365,8 +415,6 @@ def server() -> Iterator[Server]:
 
 
 def changed(page: Page, summary: str, *, live: bool) -> Page:
-    import msgspec
-
     return msgspec.structs.replace(page, summary=summary, live=live, status="training" if live else "completed")
 
 

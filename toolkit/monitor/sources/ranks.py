@@ -59,13 +59,16 @@ class _Rank:
         self._deep_at_s = now_s - DEEP_S
         self._command = self.process.command()
         self._children: dict[int, _Child] = {}
-        self._children_percent = self._loader_percent = 0.0
+        # Until the first look at the children nothing is known of them but that there are none.
+        self._children_percent = self._loader_percent = self._loader_workers = NAN
         self._children_bytes = 0
         self._loader_starts = 0
         # Which part of the CPU time of children that nobody saw is the loader's: as of those that were seen last.
         self._loader_share = 0.0
         # The CPU time of children that were there before this object is not counted.
         self._find(DEEPEST, of_all_threads=True, counted=True)
+        if not self._children:
+            self._children_percent = 0.0
 
     def values(self, now_s: float) -> tuple[float, ...]:
         """Return CPU, memory, the loader's CPU, its number of workers and how many have started; NaN once it has
@@ -83,7 +86,7 @@ class _Rank:
             own + self._children_percent,
             float(stat.resident_bytes + self._children_bytes),
             self._loader_percent,
-            float(sum(child.is_loader and child.lives for child in self._children.values())),
+            self._loader_workers,
             float(self._loader_starts),
         )
 
@@ -125,6 +128,7 @@ class _Rank:
         loader_s += unseen_s * self._loader_share
         self._children_percent = 100.0 * used_s / passed_s
         self._loader_percent = 100.0 * loader_s / passed_s
+        self._loader_workers = float(sum(child.is_loader and child.lives for child in self._children.values()))
         self._children_bytes = held_bytes
 
     def _find(self, depth: int, *, of_all_threads: bool, counted: bool = False) -> None:
@@ -151,9 +155,6 @@ class _Rank:
     def _forget(self, kept: set[int]) -> None:
         for pid in self._children.keys() - kept:
             self._children.pop(pid).process.close()
-        if not kept:
-            self._children_percent = self._loader_percent = 0.0
-            self._children_bytes = 0
 
 
 class Ranks:

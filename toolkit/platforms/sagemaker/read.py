@@ -16,7 +16,7 @@ from toolkit.job.job import Channel, Folders, Job, Shown
 from toolkit.job.machine import Machine
 from toolkit.job.monitor import Monitor
 from toolkit.job.spec import JobSpec
-from toolkit.job.strategy import Strategy
+from toolkit.job.strategy import STRATEGIES, Strategy
 from toolkit.log import Log, level_named
 from toolkit.platforms.assemble import assemble, check_passable
 from toolkit.platforms.folders import BASE, below
@@ -160,6 +160,7 @@ def asked_for(
         if framework.get(name) or environ.get(name):
             log.warning(f"{name} is not supported yet: {consequence}")
     named, submitted = source.text("sagemaker_job_name"), source.text(SUBMITTED)
+    started = _strategy(source, strategy)
     return JobSpec(
         name=environ.get(variables.JOB_NAME) or named or "",
         entry=entry or source.text(PROGRAM),
@@ -167,7 +168,7 @@ def asked_for(
         plugin=_told_plugin(environ, log),
         source=submitted or environ.get(variables.SUBMIT_DIRECTORY) or None,
         source_from=SUBMITTED if submitted else variables.SUBMIT_DIRECTORY,
-        strategy=_strategy(source, strategy),
+        strategy=started,
         groups=source.names(parameters.GROUPS) if parameters.GROUPS in framework else None,
         hyperparameters=own,
         channels=_channels(written, places),
@@ -178,13 +179,22 @@ def asked_for(
         region=source.text("sagemaker_region") or _region(environ),
         log_level=_log_level(framework, environ, log),
         shown=Shown(
-            parameters={name: value for name, value in framework.items() if name not in RESERVED},
+            parameters=_shown(framework, own, started),
             job_name=named or "",
             framework_module=environ.get(variables.TRAINING_MODULE),
             module_dir=submitted or "",
             input_data_config=written.raw_channels,
         ),
     )
+
+
+def _shown(framework: Mapping[str, Any], own: Mapping[str, Any], strategy: Strategy) -> dict[str, Any]:
+    """Return SM_FRAMEWORK_PARAMS. transformers (5.23, utils/import_utils.py) takes a job for one of the model parallel
+    library only if MPI's flag is there, so such a job has the flag under torchrun, too."""
+    found = {name: value for name, value in framework.items() if name not in RESERVED}
+    if own.get(parameters.MODEL_PARALLEL) and STRATEGIES[strategy.name].launcher == "torchrun":
+        found[parameters.FLAGS["mpi"]] = True
+    return found
 
 
 def plugin(environ: Mapping[str, str]) -> str | None:

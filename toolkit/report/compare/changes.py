@@ -1,7 +1,8 @@
 """Pure: which findings of the native job are cleared in another one, which are still there, and which are new."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
+from toolkit.diagnosis.folding import Folded
 from toolkit.report.compare.measured import Measured
 from toolkit.report.model import Block, Column, Table, Words
 from toolkit.series.finding import Finding
@@ -22,7 +23,9 @@ def blocks(native: Measured, others: Sequence[Measured]) -> list[Block]:
             gone = "cleared" if _monitored(other) else "not known"
             state = "still there" if key in before and key in after else gone if key in before else "new"
             shown = after.get(key) or before[key]
-            rows.append((other.label, " ".join(key).strip(), state, shown.text))
+            of = other if key in after else native
+            where = f" ({shown.hosts})" if len(of.job.hosts) > 1 and shown.hosts else ""
+            rows.append((other.label, " ".join(key).strip(), state, shown.finding.text + where))
     if rows:
         columns = tuple(Column(name=name) for name in ("job", "finding", "state", "what was found"))
         note = "Findings are the same if rule and subject are. Cleared: only in the native job; the text is from there."
@@ -45,6 +48,9 @@ def _monitored(job: Measured) -> bool:
     return any((host.monitor / "monitor.json").is_file() for host in job.job.hosts)
 
 
-def _by_key(findings: Iterable[Finding]) -> dict[Key, Finding]:
-    """Return the newest finding of each rule and subject."""
-    return {(each.rule, each.subject): each for each in findings}
+def _by_key(findings: Sequence[Finding]) -> dict[Key, Folded]:
+    """Return the newest finding of each rule and subject, with those of other hosts."""
+    same: dict[Key, list[Finding]] = {}
+    for each in findings:
+        same.setdefault((each.rule, each.subject), []).insert(0, each)
+    return {key: Folded(finding=newest, others=tuple(others)) for key, (newest, *others) in same.items()}

@@ -27,7 +27,7 @@ def blocks(jobs: Sequence[Measured]) -> list[Block]:
             each = found[place] if place < len(found) else None
             row += [each.name if each else "", None if each is None else round(100 * each.share, 2)]
         rows.append(tuple(row))
-    columns = [Column(name="rank")]
+    columns = [Column(name="place")]
     for job in jobs:
         columns += [
             Column(name=job.label),

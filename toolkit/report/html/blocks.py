@@ -9,7 +9,21 @@ import numpy as np
 
 from toolkit.report.html import figures
 from toolkit.report.html.packing import Floats, Store
-from toolkit.report.model import Axis, AxisKind, Cell, Chart, Column, HeatMap, Line, Mark, Page, Shares, Table, Words
+from toolkit.report.model import (
+    Axis,
+    AxisKind,
+    Boxes,
+    Cell,
+    Chart,
+    Column,
+    HeatMap,
+    Line,
+    Mark,
+    Page,
+    Shares,
+    Table,
+    Words,
+)
 
 # Beyond so many values, a page rounds: to five digits of the greatest value of a line, three of a heat map's.
 EXACT_VALUES = 60_000
@@ -205,10 +219,23 @@ def shares(block: Shares) -> list[dict[str, Any]]:
     return rows
 
 
+def boxed(block: Boxes) -> list[dict[str, Any]]:
+    """Return the rows of *block*: name, boxes with left edge and width in percent, and the share that boxes cover."""
+    low, high = block.ends
+    whole = (high - low) or 1.0
+    rows: list[dict[str, Any]] = [{"name": name, "boxes": [], "covered": 0.0} for name in block.rows]
+    for box in block.boxes:
+        left, width = 100 * (box.start - low) / whole, 100 * (box.end - box.start) / whole
+        rows[box.row]["boxes"].append({"box": box, "left": left, "width": width})
+        rows[box.row]["covered"] += width
+    return rows
+
+
 def grouped(blocks: Sequence[Any]) -> list[tuple[str, Any, bool]]:
     """Return (kind, block, whether its marks are listed) for the templates.
 
-    Facts that follow one another become one list ("facts", words). Marks are listed once for the plots that share them.
+    Facts that follow one another become one list ("facts", words), and so do folded charts ("more", charts). Marks are
+    listed once for the plots that share them.
     """
     groups: list[tuple[str, Any, bool]] = []
     listed: set[Any] = set()
@@ -218,6 +245,10 @@ def grouped(blocks: Sequence[Any]) -> list[tuple[str, Any, bool]]:
             groups[-1][1].append(block)
         elif is_fact:
             groups.append(("facts", [block], False))
+        elif isinstance(block, Chart) and block.folded:
+            if not groups or groups[-1][0] != "more":
+                groups.append(("more", [], False))
+            groups[-1][1].append(block)
         else:
             marks = getattr(block, "marks", ())
             groups.append((type(block).__name__.lower(), block, marks not in listed))

@@ -1,11 +1,12 @@
 """The findings of a job: those of the running monitor, and those of the same rules over the files that it left."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from toolkit.diagnosis import configuration, files
+from toolkit.diagnosis import configuration, files, slow_rank
 from toolkit.diagnosis.evidence import Evidence
 from toolkit.diagnosis.job import diagnose, merged
 from toolkit.diagnosis.rule import Configuration
@@ -27,7 +28,9 @@ def after_the_fact(job: JobData) -> tuple[Finding, ...]:
     if not measured:
         return ()
     rules = _rules(measured[0].monitor / "monitor.json")
-    return tuple(merged(diagnose([_evidence(host) for host in measured], rules), live(job)))
+    found = live(job)
+    compared = dict(filter(None, map(slow_rank.pair, found)))
+    return tuple(merged(diagnose([_evidence(host, compared) for host in measured], rules), found))
 
 
 def _live(host: HostData) -> tuple[Finding, ...]:
@@ -37,10 +40,11 @@ def _live(host: HostData) -> tuple[Finding, ...]:
         return ()  # The rules over the files find the same again.
 
 
-def _evidence(host: HostData) -> Evidence:
+def _evidence(host: HostData, compared: Mapping[int, int]) -> Evidence:
     began = min((each.started_ns for each in host.outcome.exits if each.started_ns), default=0) if host.outcome else 0
     evidence = files.read(host.monitor, host.metrics, host=host.name, start_s=began / 1e9 if began else None)
     evidence.host = evidence.host or host.name
+    evidence.compared = compared
     return evidence
 
 

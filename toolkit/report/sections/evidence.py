@@ -18,6 +18,7 @@ AFTERWARDS = (
     "None: no monitor found it while the job ran; it was found in the files afterwards. Trace ranks {slow} and "
     '{healthy}: toolkit profile while the job runs, or TOOLKIT_PROFILE="steps 10-20".'
 )
+OTHER = "Traced together were rank {slow} and rank {other}; the sentence compares it with rank {healthy}."
 RUNNING = "None yet: the monitor asked rank {slow} and a healthy rank to trace their next five steps."
 NO_TRACE = (
     "None: the monitor asked rank {slow} and a healthy rank for a trace of five steps, but not both left one. Either "
@@ -40,7 +41,10 @@ def blocks(material: Material, number: int, finding: Finding) -> list[Block]:
     pair = _of(material, finding)
     if pair is not None and (traces := pair.of(slow, finding.host)) is not None:
         one, other, other_rank = traces
-        return [compared.table(f"finding-{number}-difference", pair.window, one, other, slow, other_rank)]
+        table = compared.table(f"finding-{number}-difference", pair.window, one, other, slow, other_rank)
+        if other_rank == healthy:
+            return [table]
+        return [Words(name="Evidence", text=OTHER.format(slow=slow, other=other_rank, healthy=healthy)), table]
     anyway = {trace.rank: trace for trace in material.traced.traces}
     if slow in anyway and healthy in anyway:
         one, other = anyway[slow], anyway[healthy]

@@ -25,18 +25,20 @@ def blocks(material: Material) -> list[Block]:
     """Return the blocks of the section "kernels"."""
     shown = {id(pair) for pair in evidence.pairs(material)}  # Those of a finding stand there.
     rest = tuple(pair for pair in material.traced.pairs if id(pair) not in shown)
-    return of_traces(msgspec.structs.replace(material.traced, pairs=rest))
+    counted = {} if material.job.restarts else {rank: len(table) for rank, (_, table) in material.ranks.items()}
+    return of_traces(msgspec.structs.replace(material.traced, pairs=rest), counted)
 
 
-def of_traces(traced: Traced) -> list[Block]:
-    """Return the blocks of *traced*. The tables by name are of the first rank."""
+def of_traces(traced: Traced, counted: Mapping[int, int] | None = None) -> list[Block]:
+    """Return the blocks of *traced*. The tables by name are of the first rank. *counted*: the monitor's count of each
+    rank's steps."""
     made: list[Block] = [Words(text=text, tone="warn", name="Trace not read") for text in traced.unread]
     all_figures = [figures(trace) for trace in traced.traces]
     ran = [each for each in all_figures if each.operators]
     if not ran:
         return [*made, Words(text=MISSING if not traced.traces else "The traces hold no kernel and no operator.")]
     first = ran[0]
-    made.append(Words(text=_sampled(traced, ran), name="Sampled"))
+    made.append(Words(text=_sampled(traced, ran, counted or {}), name="Sampled"))
     found = together(traced.traces)
     made += _straggler(found)
     made += _activity(ran)
@@ -50,7 +52,7 @@ def of_traces(traced: Traced) -> list[Block]:
     return made + [compared.either(pair) for pair in traced.pairs]
 
 
-def _sampled(traced: Traced, ran: Sequence[Figures]) -> str:
+def _sampled(traced: Traced, ran: Sequence[Figures], counted: Mapping[int, int]) -> str:
     """Say which share of the run the tables stand for."""
     first = ran[0]
     text = f"The tables are of rank {first.rank or 0}" if len(ran) > 1 else "The tables are of one rank"
@@ -58,8 +60,10 @@ def _sampled(traced: Traced, ran: Sequence[Figures]) -> str:
     text += f" (window {traced.window})." if traced.window not in ("", ".") else "."
     listing = next((each for each in traced.listings if each.rank == first.rank), None)
     if listing is not None and listing.steps_run:
-        share = listing.steps_traced / listing.steps_run
-        text += f" {listing.steps_traced:,} of {listing.steps_run:,} steps of the run were traced: {share:.2%}."
+        # A rank that a signal ended could not write how many there were: the monitor has counted them, too.
+        steps = max(listing.steps_run, counted.get(listing.rank, 0))
+        share = listing.steps_traced / steps
+        text += f" {listing.steps_traced:,} of {steps:,} steps of the run were traced: {share:.2%}."
     if traced.ranks > len(traced.traces):
         text += f" {traced.ranks} ranks traced this window; {len(traced.traces)} of them are read here."
     return text

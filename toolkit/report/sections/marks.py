@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 
+from toolkit.diagnosis.folding import folded
 from toolkit.report.model import Mark
 from toolkit.report.sections.material import Material
 
@@ -14,7 +15,8 @@ def marks(material: Material, *, elapsed: bool = True) -> Iterable[Mark]:
     for restart in material.job.restarts:
         if restart.failed_ns:
             yield Mark(start=restart.failed_ns / 1e9 - zero, text=f"restart, attempt {restart.attempt}", tone="warn")
-    for finding in material.findings[:MOST_FINDINGS]:
-        yield Mark(start=finding.start_s - zero, end=finding.end_s - zero, text=finding.rule, tone="warn")
+    for each in folded(material.findings)[:MOST_FINDINGS]:
+        start_s, end_s = min(one.start_s for one in each.all), max(one.end_s for one in each.all)
+        yield Mark(start=start_s - zero, end=end_s - zero, text=each.finding.rule, tone="warn")
     if material.failed_s is not None:
         yield Mark(start=material.failed_s - zero, text="failure", tone="bad")

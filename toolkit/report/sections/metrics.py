@@ -1,15 +1,34 @@
 """Loss and other captured metrics, by step where the log says the step, else by time."""
 
 import math
+import re
 
 from toolkit.metrics.sample import Sample
 from toolkit.report.model import Axis, Block, Chart, Column, Line, Table, Words
 from toolkit.report.sections.marks import marks
 from toolkit.report.sections.material import Material
 from toolkit.report.sections.thin import line
-from toolkit.report.sections.words import duration
+from toolkit.report.sections.words import duration, many
 
 MOST_LINES = 16
+# More metrics than these are folded: the reader opens them.
+MOST_CHARTS = 12
+# What people look at first, by a part of the name; the other names follow by the alphabet.
+FIRST = (
+    "loss",
+    "acc",
+    "f1",
+    "auc",
+    "perplexity",
+    "bleu",
+    "error",
+    "val",
+    "eval",
+    "reward",
+    "throughput",
+    "per_s",
+    "lr",
+)
 MISSING = (
     "No metric was captured. Give metric definitions, for example --metric 'loss=loss=([-+.0-9a-z]+)' "
     "(docs/metrics.md; `toolkit metrics try` shows what a regex finds in a log)."
@@ -22,12 +41,26 @@ def blocks(material: Material) -> list[Block]:
     if not material.metrics:
         return [Words(text=MISSING)]
     several = len(material.job.hosts) > 1
-    names = sorted(material.metrics, key=lambda name: ("loss" not in name.lower(), name.lower()))
+    names = sorted(material.metrics, key=lambda name: _place(material, name))
     made: list[Block] = [_table(material, names)]
-    for name in names:
+    for name in names[:MOST_CHARTS]:
         made += _odd(material, name)
         made.append(_chart(material, name, several))
-    return made
+    more = names[MOST_CHARTS:]
+    odd = [name for name in more if _first_odd(material, name) is not None]
+    if odd:
+        made.append(
+            Words(text=f"{many(len(odd), 'more metric')} became NaN or infinite: {', '.join(odd)}.", tone="warn")
+        )
+    return made + [_chart(material, name, several, folded=True) for name in more]
+
+
+def _place(material: Material, name: str) -> tuple[int, bool, list[str | int]]:
+    """Return where *name* stands: FIRST in its order, then what became NaN or infinite; layer2 before layer10."""
+    low = name.lower()
+    known = next((at for at, part in enumerate(FIRST) if part in low), len(FIRST))
+    numbered = [int(part) if part.isdecimal() else part for part in re.split(r"([0-9]+)", low)]
+    return known, _first_odd(material, name) is None, numbered
 
 
 def _table(material: Material, names: list[str]) -> Table:
@@ -57,7 +90,7 @@ def _table(material: Material, names: list[str]) -> Table:
 
 def _odd(material: Material, name: str) -> list[Block]:
     """Return a warning if *name* became NaN or infinite."""
-    odd = next((each for each in material.metrics[name] if not math.isfinite(each.value)), None)
+    odd = _first_odd(material, name)
     if odd is None:
         return []
     at = f"step {odd.step}" if odd.step is not None else _after(material, odd)
@@ -65,11 +98,15 @@ def _odd(material: Material, name: str) -> list[Block]:
     return [Words(text=f"{name} was {odd.value} at {at} (host {odd.host}{rank}) for the first time.", tone="warn")]
 
 
+def _first_odd(material: Material, name: str) -> Sample | None:
+    return next((each for each in material.metrics[name] if not math.isfinite(each.value)), None)
+
+
 def _after(material: Material, sample: Sample) -> str:
     return f"{duration(sample.time_s - (material.start_s or sample.time_s))} after the start"
 
 
-def _chart(material: Material, name: str, several: bool) -> Chart:
+def _chart(material: Material, name: str, several: bool, *, folded: bool = False) -> Chart:
     found = material.metrics[name]
     by_step = all(each.step is not None for each in found)
     start_s = material.start_s or found[0].time_s
@@ -96,6 +133,7 @@ def _chart(material: Material, name: str, several: bool) -> Chart:
         marks=() if by_step else tuple(marks(material)),
         cursor="step" if by_step else "elapsed",
         formula=formula,
+        folded=folded,
     )
 
 

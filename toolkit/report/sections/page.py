@@ -1,4 +1,4 @@
-"""The sections of a job's page, in their order."""
+"""The sections of a job's page, in their order. A section without blocks is left out: it concerns other jobs."""
 
 from collections.abc import Callable
 
@@ -12,6 +12,7 @@ from toolkit.report.sections import (
     log_tail,
     memory,
     metrics,
+    modelparallel,
     outcome,
     steps,
     system,
@@ -29,6 +30,7 @@ SECTIONS: tuple[tuple[str, str, Maker], ...] = (
     ("findings", "Findings", findings.blocks),
     ("metrics", "Metrics", metrics.blocks),
     ("steps", "Steps", steps.blocks),
+    ("modelparallel", "Model parallelism", modelparallel.blocks),
     ("system", "System", system.blocks),
     ("kernels", "Kernels", kernels.blocks),
     ("memory", "Memory operations", memory.blocks),
@@ -40,12 +42,16 @@ SECTIONS: tuple[tuple[str, str, Maker], ...] = (
 def build(job: JobData, *, now_s: float, price: float | None = None) -> Page:
     """Return the page of *job*. *now_s*: seconds since the epoch. *price*: of one host for an hour, in any currency."""
     material = Material(job, now_s=now_s, price=price)
+
+    def made(row: tuple[str, str, Maker]) -> Section:
+        return Section(id=row[0], title=row[1], blocks=tuple(row[2](material)))
+
     return Page(
         title=job.name,
         status=job.status,
         tone=outcome.TONES[job.status],
         summary=outcome.summary(material),
-        sections=tuple(Section(id=name, title=title, blocks=tuple(make(material))) for name, title, make in SECTIONS),
+        sections=tuple(section for section in map(made, SECTIONS) if section.blocks),
         made_by=MADE_BY,
         made_at_s=now_s,
         live=job.status == "running",

@@ -1,5 +1,6 @@
 """What happened when, on which host: one list of all hosts' events, and the processes that ran."""
 
+from toolkit.diagnosis.folding import folded
 from toolkit.report.model import Axis, Block, Cell, Chart, Column, Line, Table, Words
 from toolkit.report.sections.findings import label
 from toolkit.report.sections.marks import marks
@@ -55,7 +56,10 @@ def _events(material: Material) -> list[Event]:
         if restart.failed_ns:
             text = f"failure: {first_line(restart.cause)}; attempt {restart.attempt} follows"
             found.append((restart.failed_ns / 1e9, restart.host, text))
-    found += [(each.start_s, each.host, f"finding: {label(each)}") for each in material.findings]
+    found += [
+        (each.finding.start_s, "" if each.others else each.finding.host, f"finding: {label(each)}")
+        for each in folded(material.findings)
+    ]
     if material.failed_s is not None:
         found.append((material.failed_s, job.failed_host, f"the job fails: {first_line(cause_text(job))}"))
     if job.end_s is not None:

@@ -445,10 +445,14 @@ def _await_frameworks() -> None:
 
     # toolkit/xla is written for what torch_xla 2 runs on.
     if sys.version_info >= (3, 10) and (os.environ.get("WORLD_SIZE", "1") != "1" or "TOOLKIT_XLA" in os.environ):
-        _load("xla", "arrival").watch()
+        _load("xla", "arrival").watch(_load("ranks", "arrival").watch)
+    if os.environ.get("TOOLKIT_COMPAT_PATH", "").endswith("/smp") or "/smp:" in os.environ.get(
+        "TOOLKIT_COMPAT_PATH", ""
+    ):
+        _load("modelparallel", "arrival").watch(_load("ranks", "arrival").watch)
     asked = os.environ.get("TOOLKIT_STEP_TIMES") == "on" or "TOOLKIT_PROFILE_WINDOW" in os.environ
     if asked and sys.version_info >= (3, 8):
-        _load("profiler", "arrival").watch()
+        _load("profiler", "arrival").watch(_load("ranks", "arrival").watch)
 
 
 def _load(package: str, module: str) -> "Any":

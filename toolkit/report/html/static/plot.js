@@ -25,7 +25,7 @@ class Plot {
       width: this.box.clientWidth,
       height: this.height(),
       legend: { show: false },
-      padding: [10, 26, 0, 0],
+      padding: [10, () => this.rightSize(), 0, 0],
       ...options,
       cursor: {
         y: false,
@@ -47,6 +47,12 @@ class Plot {
   /** The least width of the y axis: charts below one another begin at the same place, where there is room. */
   leftSize() {
     return this.box.clientWidth < 500 ? 0 : 88;
+  }
+
+  /** Half of the last x label: "0:00:01.500" of a short time is wider than others. */
+  rightSize() {
+    const { kind } = this.spec.x, [low, high] = this.group.span();
+    return (kind === "time" || kind === "elapsed") && high - low < 20 ? 44 : 26;
   }
 
   xScale() {

@@ -3,6 +3,7 @@
 // What survives when a live page exchanges its content.
 const kepts = { lines: {}, sorts: {} };
 const plots = new Map();
+let unfolding = null;
 const watcher = new ResizeObserver((entries) => { for (const { target } of entries) plots.get(target.closest(".card").id)?.resize(); });
 
 function announce(text) {
@@ -13,12 +14,16 @@ function announce(text) {
 function show(structure, arrays) {
   const spans = new Map([...groups].map(([name, group]) => [name, [group.shown, group.full]]));
   groups.clear();
+  const folded = new Map(); // By their figures: hundreds would take seconds, so each is drawn when it comes into view.
   for (const spec of structure.plots) {
     const figure = document.getElementById(spec.id);
-    const plot = new (spec.type === "chart" ? Chart : HeatMap)(spec, arrays, figure);
-    plot.start();
-    plots.set(spec.id, plot);
+    if (figure.closest("details.more")) folded.set(figure, spec);
+    else add(spec, arrays, figure);
   }
+  unfolding = new IntersectionObserver((entries) => {
+    for (const { target, isIntersecting } of entries) if (isIntersecting) unfold(folded.get(target), arrays, target);
+  }, { rootMargin: "400px 0px" });
+  for (const figure of folded.keys()) unfolding.observe(figure);
   for (const [name, group] of groups) {
     const [shown, full] = spans.get(name) ?? [null, null];
     if (!shown) continue;
@@ -35,8 +40,24 @@ function show(structure, arrays) {
   for (const text of document.querySelectorAll(".lines pre")) text.scrollTop = text.scrollHeight;
 }
 
+function add(spec, arrays, figure) {
+  const plot = new (spec.type === "chart" ? Chart : HeatMap)(spec, arrays, figure);
+  plot.start();
+  plots.set(spec.id, plot);
+  return plot;
+}
+
+function unfold(spec, arrays, figure) {
+  unfolding.unobserve(figure);
+  const group = groupOf(spec), before = String(group.full), plot = add(spec, arrays, figure);
+  plot.draw();
+  watcher.observe(plot.box);
+  if (String(group.full) !== before) group.apply(); // It is longer than those that are drawn.
+}
+
 function forgetPlots() {
   watcher.disconnect();
+  unfolding.disconnect();
   for (const plot of plots.values()) plot.u.destroy();
   plots.clear();
 }
@@ -66,7 +87,7 @@ async function start() {
   startLive(structure);
   let opened = [];
   addEventListener("beforeprint", () => {
-    opened = [...document.querySelectorAll("main details:not([open])")];
+    opened = [...document.querySelectorAll("main details:not([open], .more)")];
     for (const each of opened) each.open = true;
     applyTheme();
   });

@@ -1,0 +1,46 @@
+"""The drawing of a partition decision."""
+
+import msgspec
+
+from tests.parallelism.shapes import SHAPES
+from toolkit.parallelism.partitioner import decide
+from toolkit.report.model import Boxes, Table
+from toolkit.report.sections.partition import blocks, page
+
+
+def test_the_drawing_shows_each_device_and_level_as_wide_as_its_cost() -> None:
+    decision = decide(SHAPES["perceptron"](), 2, 0.8, "x")
+
+    devices, drawing, cuts = blocks(decision)
+
+    assert isinstance(devices, Table) and isinstance(drawing, Boxes) and isinstance(cuts, Table)
+    assert [(row[0], row[1]) for row in devices.rows] == [(0, 4), (1, 4)]
+    assert drawing.rows == ("device", "level 1")
+    first, second = (box for box in drawing.boxes if box.row == 0)
+    assert (first.label, first.end, second.label) == ("0", second.start, "1")
+    assert abs((first.end - first.start) / (second.end - second.start) - 1) < 0.01
+    assert [box.mark for box in drawing.boxes if box.row == 1] == ["0"] * 8 + ["1"] * 8
+    assert cuts.rows == ((0, 1, 256 * 1024 * 4, 1),)
+
+
+def test_the_table_of_modules_stops_where_a_module_is_whole_and_folds_equal_siblings() -> None:
+    tree = SHAPES["small-llama"]()
+    decision = msgspec.structs.replace(
+        decide(tree, 2, 0.8, "x"), assignment={"": 0, "h.3.mlp": 1, "h.4": 1, "h.5": 1, "h.6": 1}
+    )
+
+    table = page(decision, "x", now_s=0.0).sections[1].blocks[0]
+
+    assert isinstance(table, Table)
+    assert [(row[0], row[2]) for row in table.rows] == [
+        ("(model)", "0"),
+        ("· embed", "0"),
+        ("· h", "0"),
+        ("· · h.0 to 2", "0"),
+        ("· · h.3", "0"),
+        ("· · · h.3.norm", "0"),
+        ("· · · h.3.attn", "0"),
+        ("· · · h.3.mlp", "1"),
+        ("· · h.4 to 6", "1"),
+        ("· norm to head", "0"),
+    ]

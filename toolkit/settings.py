@@ -17,6 +17,7 @@ PREFIX = "TOOLKIT_"
 # Variables that `train` sets for its processes. They are not settings, and draw no warning when a rank runs `train`.
 OURS = (
     "COMPAT_PATH",
+    "COMPILER",
     "HOST_NAME",
     "PACKAGES",
     "PROFILE_WINDOW",
@@ -146,6 +147,20 @@ class Settings(Record, frozen=True, kw_only=True):
             'what every rank traces (docs/profiler.md): "steps 10-20", counted from 1, or "seconds 60-75" of the rank'
         ),
     ] = ""
+    compile: Annotated[
+        Literal["on", "auto", "off"] | None,
+        _meaning(
+            "compile the models that train (docs/compiler.md): auto keeps the faster of compiled and eager; default:"
+            " auto for jobs of the Training Compiler, else off"
+        ),
+    ] = None
+    compile_cache: Annotated[
+        Path | None, _meaning("folder for compiled code, across jobs; default: compile-cache in the checkpoint folder")
+    ] = None
+    autocast: Annotated[
+        Literal["bf16", "auto", "off"],
+        _meaning("run the models that train in bfloat16 where it is safe (docs/compiler.md); auto: if it is faster"),
+    ] = "off"
     smddp_launcher: Annotated[
         Literal["torchrun", "mpirun"],
         _meaning("launcher of distribution smddp if AWS's library is not installed (docs/smddp.md)"),

@@ -33,6 +33,9 @@ RANK_BODY = struct.Struct("<5qd3q")
 
 RAISED_NAME = "raised-%d.json"
 
+# What the compiler did in a process (toolkit/compiler/told.py; job/compilation.py has the fields).
+COMPILER_NAME = "compiler-%d.json"
+
 # The ring of step times of a process whose steps the start-up hook measures. A record is written, then counted.
 STEPS_NAME = "steps-%d"
 STEPS_HEAD = struct.Struct("<4q")  # version, pid, records that fit, records written so far

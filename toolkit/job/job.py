@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from toolkit.job.cluster import Cluster
+from toolkit.job.compilation import Compiler
 from toolkit.job.exports import Exports
 from toolkit.job.machine import Machine
 from toolkit.job.monitor import Monitor
@@ -98,6 +99,7 @@ class Job(Record, frozen=True, kw_only=True):
     None if it can, or if there are none.
     `sidecar`: the program of toolkit/standalone that runs beside the leader's script and reports to the platform, ""
     for none. `monitor`: the system monitor that runs beside the script, None: off. `exports`: where metrics go besides.
+    `compiler`: what the ranks compile, None: nothing.
     """
 
     name: str
@@ -126,6 +128,7 @@ class Job(Record, frozen=True, kw_only=True):
     packages: Path | None = None
     monitor: Monitor | None = None
     exports: Exports = Exports()
+    compiler: Compiler | None = None
 
     @property
     def processes_per_host(self) -> int:

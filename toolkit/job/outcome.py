@@ -8,6 +8,7 @@ from msgspec import Meta
 
 from toolkit.exit_codes import of_signal
 from toolkit.job.cause import Cause
+from toolkit.job.compilation import Compilation
 from toolkit.job.restart import Restart
 from toolkit.job.stuck import Stuck
 from toolkit.records import Record, convert, decode
@@ -179,6 +180,7 @@ class Outcome(Record, frozen=True, kw_only=True):
     `stuck`: where this host's ranks were in a hang. `restarts`: the attempts before this one.
     `text`: the failure text that a framework plug-in wrote itself, "" for none.
     `lost_bytes`: output of this host that the console did not take.
+    `compiler`: what the compiler did on this host, None: it was not asked for.
     """
 
     status: Literal["succeeded", "failed", "stopped"]
@@ -193,6 +195,7 @@ class Outcome(Record, frozen=True, kw_only=True):
     exits: tuple[Exit, ...] = ()
     notes: tuple[str, ...] = ()
     restarts: tuple[Restart, ...] = ()
+    compiler: Compilation | None = None
 
 
 def document(outcome: Outcome) -> dict[str, Any]:

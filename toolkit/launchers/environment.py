@@ -9,7 +9,7 @@ from toolkit.job.arguments import arguments, check
 from toolkit.job.job import Job
 from toolkit.job.plan import Need, Resolves, StopPolicy
 from toolkit.job.variables import variables
-from toolkit.launchers import compat, fabric, profiling
+from toolkit.launchers import compat, compiler, fabric, profiling
 
 MASTER_PORT = 7777
 LOOPBACK = "127.0.0.1"
@@ -42,9 +42,9 @@ def environment(job: Job, arguments: tuple[str, ...]) -> dict[str, str]:
     ours.update(fabric.variables(job))
     for name, value in ours.items():
         environ.setdefault(name, value)
-    for name in ("TOOLKIT_COMPAT_PATH", "TOOLKIT_PROFILE_WINDOW"):  # Left by an outer `train`.
+    for name in ("TOOLKIT_COMPAT_PATH", "TOOLKIT_PROFILE_WINDOW", "TOOLKIT_COMPILER"):  # Left by an outer `train`.
         environ.pop(name, None)
-    environ.update(compat.variables(job) | profiling.variables(job))
+    environ.update(compat.variables(job) | profiling.variables(job) | compiler.variables(job))
     if job.settings.rank_hook == "on":
         environ["PYTHONPATH"] = ":".join(part for part in (str(HOOK), environ.get("PYTHONPATH", "")) if part)
     return environ

@@ -9,6 +9,7 @@ import msgspec
 from toolkit import settings
 from toolkit.errors import ContractError
 from toolkit.job.cluster import Cluster
+from toolkit.job.compilation import Compiler
 from toolkit.job.exports import Exports
 from toolkit.job.job import Folders, Job
 from toolkit.job.machine import Machine
@@ -25,6 +26,7 @@ from toolkit.platforms.sagemaker.documents import load
 from toolkit.settings import Settings
 
 # Neuron cores of instance types, which need no neuron-ls (sagemaker-training 5.1.4).
+COMPILE_CACHE = "compile-cache"  # Below the checkpoint folder, which the platform keeps across jobs.
 NEURON_CORES = {"trn2.48xlarge": 64}
 
 
@@ -51,6 +53,9 @@ def assemble(
     kept = {name: value for name, value in environ.items() if name not in place.dropped}
     cluster = _cluster(spec, place, ours, machine)
     strategy = _strategy(spec, cluster, place)
+    folders = msgspec.structs.replace(
+        folders, code=spec.code or folders.code, checkpoints=spec.checkpoints or folders.checkpoints
+    )
     _warn_of_strangers(cluster, ours, log)
     _warn_of_shared_names(spec, log)
     _warn_of_several_strategies(spec.strategy, log)
@@ -64,9 +69,7 @@ def assemble(
         ),
         cluster=cluster,
         machine=_with_known_neurons(machine, cluster.instance_type),
-        folders=msgspec.structs.replace(
-            folders, code=spec.code or folders.code, checkpoints=spec.checkpoints or folders.checkpoints
-        ),
+        folders=folders,
         hyperparameters=spec.hyperparameters,
         strategy=strategy,
         channels=spec.channels,
@@ -90,6 +93,7 @@ def assemble(
         stopped_is_success=place.stopped_is_success,
         monitor=_monitor(spec, ours),
         exports=_exports(ours, folders.output),
+        compiler=_compiler(spec, ours, folders),
         sidecar="" if ours.kubeflow_progress == "off" else place.sidecar,
     )
 
@@ -179,6 +183,20 @@ def _exports(ours: Settings, output: Path) -> Exports:
         tensorboard=None if ours.tensorboard is None else output / ours.tensorboard,
         mlflow_uri=ours.mlflow_tracking_uri or None,
         mlflow_experiment=ours.mlflow_experiment,
+    )
+
+
+def _compiler(spec: JobSpec, ours: Settings, folders: Folders) -> Compiler | None:
+    """Return what the ranks compile: TOOLKIT_COMPILE decides, else the job's flag for the Training Compiler."""
+    mode = ours.compile or ("auto" if spec.compiles else "off")
+    if mode == "off" and ours.autocast == "off":
+        return None
+    return Compiler(
+        compile=mode,
+        autocast=ours.autocast,
+        cache=ours.compile_cache or folders.checkpoints / COMPILE_CACHE,
+        debug=spec.debugs_compiler,
+        dump=folders.output_data / "compiler",
     )
 
 

@@ -15,7 +15,6 @@ WATCHED = {
     "keras.src.optimizers.base_optimizer": "loop_hooks",
     "toolkit.status": "status_hooks",
 }
-OTHER_NAME = "_toolkit_of_the_rank_hook"
 MARK = "_toolkit_steps_watched"  # An attribute of sys: this file can be loaded twice in a process.
 TYPE_CHECKING = False  # As typing's, without importing it.
 if TYPE_CHECKING:
@@ -23,18 +22,22 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
 
+    package: Callable[[], str]
 
-def watch(watch_module: "Callable[[str, Callable[[Any, ModuleType], None]], None]") -> None:
-    """Attach to what is watched as soon as it is imported; only the first call in a process counts. *watch_module* is
-    `watch` of ranks/arrival.py."""
+
+def watch(arrival: "ModuleType") -> None:
+    """Attach to what is watched as soon as it is imported; only the first call in a process counts. *arrival* is
+    ranks/arrival.py."""
+    global package
     if hasattr(sys, MARK):
         return
     setattr(sys, MARK, True)
+    package = arrival.package
     os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # Else each trace writes lines to stderr. Read at torch's import.
     for name in WATCHED:
         if name in sys.modules:
             attach(name)
-        watch_module(name, _load)
+        arrival.watch(name, _load)
 
 
 def _load(loader: "Any", module: "ModuleType") -> None:
@@ -47,28 +50,7 @@ def attach(name: str) -> None:
     try:
         import importlib
 
-        hooks = importlib.import_module(_package() + ".profiler." + WATCHED[name])
+        hooks = importlib.import_module(package() + ".profiler." + WATCHED[name])
         hooks.attach(sys.modules[name])
     except Exception as error:  # noqa: BLE001 - a framework that looks different from those known must still work
         sys.stderr.write("[toolkit] steps are not measured: %s: %s: %s\n" % (name, type(error).__name__, error))
-
-
-def _package() -> str:
-    """Return the name below which this toolkit can be imported here: its own, unless that name is another's, or
-    nothing's."""
-    import importlib.util
-
-    start = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "__init__.py")
-    known = sys.modules.get("toolkit")
-    spec = importlib.util.find_spec("toolkit") if known is None else None
-    origin = getattr(known, "__file__", None) if known is not None else getattr(spec, "origin", None)
-    if origin is not None and os.path.realpath(origin) == os.path.realpath(start):
-        return "toolkit"
-    if OTHER_NAME not in sys.modules:
-        own = importlib.util.spec_from_file_location(
-            OTHER_NAME, start, submodule_search_locations=[os.path.dirname(start)]
-        )
-        assert own is not None and own.loader is not None
-        sys.modules[OTHER_NAME] = importlib.util.module_from_spec(own)
-        own.loader.exec_module(sys.modules[OTHER_NAME])
-    return OTHER_NAME

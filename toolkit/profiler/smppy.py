@@ -17,7 +17,7 @@ without TensorFlow, every call does nothing. docs/profiler.md has the keys that 
 import functools
 import os
 
-from ..ranks.arrival import watch
+from ..ranks import arrival as imports
 from . import arrival, steps
 from .place import Place
 from .tracing import tracer
@@ -60,7 +60,7 @@ class SMProfiler:
         """Begin to trace windows of this process."""
         if not Place(os.environ).folder:
             return
-        arrival.watch(watch)
+        arrival.watch(imports)
         tracer().start_samples(cuda=self._with_cuda())
 
     def stop_profiling(self) -> None:

@@ -6,6 +6,7 @@ The rank hook loads it by its path, so that it works if the rank's interpreter h
 
 import sys
 
+OTHER_NAME = "_toolkit_of_the_rank_hook"
 TYPE_CHECKING = False  # As typing's, without importing it.
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -17,10 +18,13 @@ if TYPE_CHECKING:
 
 
 class ModuleArrival:
-    """The finder, one in each process, that wraps the loaders that other finders return for the modules in `loads`."""
+    """The finder, one in each process, that wraps the loaders that other finders return for the modules in `loads`.
+
+    Of several functions for one module each gets a loader that calls the one before it.
+    """
 
     def __init__(self) -> None:
-        self.loads: dict[str, Load] = {}
+        self.loads: dict[str, list[Load]] = {}
 
     def find_spec(
         self, name: str, path: "Sequence[str] | None" = None, target: "ModuleType | None" = None
@@ -34,7 +38,8 @@ class ModuleArrival:
             spec: ModuleSpec | None = None if find is None else find(name, path, target)
             if spec is not None:
                 if hasattr(spec.loader, "exec_module"):
-                    spec.loader = _Loader(spec.loader, self.loads[name])  # type: ignore[assignment]
+                    for load in self.loads[name]:
+                        spec.loader = _Loader(spec.loader, load)  # type: ignore[assignment]
                 return spec
         return None
 
@@ -63,10 +68,35 @@ class _Loader:
 def watch(name: str, load: "Load") -> None:
     """Call *load*(loader, module) when the module *name* is imported; it must call loader.exec_module(module).
 
-    Of several calls for one name the first counts. A module that is imported already is left as it is.
+    A second call for the same name from the same file changes nothing: a file can be loaded twice in a process. A
+    module that is imported already is left as it is.
     """
     finder = next((each for each in sys.meta_path if type(each).__name__ == ModuleArrival.__name__), None)
     if finder is None:
         finder = ModuleArrival()
         sys.meta_path.insert(0, finder)
-    finder.loads.setdefault(name, load)  # type: ignore[attr-defined]
+    loads = finder.loads.setdefault(name, [])  # type: ignore[attr-defined]
+    if all(load.__code__.co_filename != each.__code__.co_filename for each in loads):  # type: ignore[attr-defined]
+        loads.append(load)
+
+
+def package() -> str:
+    """Return the name below which this toolkit can be imported here: its own, unless that name is another's, or
+    nothing's."""
+    import importlib.util
+    import os
+
+    start = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "__init__.py")
+    known = sys.modules.get("toolkit")
+    spec = importlib.util.find_spec("toolkit") if known is None else None
+    origin = getattr(known, "__file__", None) if known is not None else getattr(spec, "origin", None)
+    if origin is not None and os.path.realpath(origin) == os.path.realpath(start):
+        return "toolkit"
+    if OTHER_NAME not in sys.modules:
+        own = importlib.util.spec_from_file_location(
+            OTHER_NAME, start, submodule_search_locations=[os.path.dirname(start)]
+        )
+        assert own is not None and own.loader is not None
+        sys.modules[OTHER_NAME] = importlib.util.module_from_spec(own)
+        own.loader.exec_module(sys.modules[OTHER_NAME])
+    return OTHER_NAME

@@ -260,6 +260,12 @@ def _attempt(
         traces.say_if_none(log)
         ended = msgspec.structs.replace(ended, memory=memory(), attempt=attempts.number)
         outcome = outcomes.of_end(job, ended)
+        if job.compiler is not None:
+            from toolkit.train import compiled
+
+            pids = [each.pid for each in ended.exits]
+            told = compiled.found(supervisor.run_folder / STATUS_FOLDER, pids, log)
+            outcome = msgspec.structs.replace(outcome, compiler=told)
         return (
             outcome if job.plugin is None else plugin.with_its_own_text(outcome, supervisor.run_folder / STATUS_FOLDER)
         )

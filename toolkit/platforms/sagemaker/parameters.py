@@ -9,6 +9,9 @@ PROCESSES_PER_HOST = "sagemaker_mpi_num_of_processes_per_host"
 INSTANCE_TYPE = "sagemaker_instance_type"
 GROUPS = "sagemaker_distribution_instance_groups"
 MODEL_PARALLEL = "mp_parameters"
+# TrainingCompilerConfig(enabled=True, debug=False) of sagemaker-python-sdk 2.x.
+COMPILER = "sagemaker_training_compiler_enabled"
+COMPILER_DEBUG = "sagemaker_training_compiler_debug_mode"
 MPIRUN_OPTIONS = "sagemaker_mpi_custom_mpi_options"
 SMDDP_MPIRUN_OPTIONS = "sagemaker_distributed_dataparallel_custom_mpi_options"
 

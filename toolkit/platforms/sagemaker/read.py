@@ -175,6 +175,8 @@ def asked_for(
         metric_definitions=written.metric_definitions,
         checkpoints=_checkpoints(places, written, log),
         profiler=_profiler(places, written, log),
+        compiles=source.is_on(parameters.COMPILER),
+        debugs_compiler=source.is_on(parameters.COMPILER_DEBUG),
         defaults=_torch_version(environ),
         region=source.text("sagemaker_region") or _region(environ),
         log_level=_log_level(framework, environ, log),

@@ -20,6 +20,7 @@ one by then.
 
 It also:
 - completes torch_xla at its import in a rank of several, or of the pytorchxla launcher (toolkit/xla);
+- compiles what trains, as TOOLKIT_COMPILER says (toolkit/compiler);
 - measures the steps of a rank, if TOOLKIT_STEP_TIMES=on, and traces those of TOOLKIT_PROFILE_WINDOW (toolkit/profiler);
 - reads the .pth files in the folder TOOLKIT_PACKAGES (toolkit/source/packages.py);
 - appends the folders in TOOLKIT_COMPAT_PATH to sys.path (toolkit/compat);
@@ -439,7 +440,7 @@ def _name_local_rank() -> None:
 
 def _await_frameworks() -> None:
     """Have toolkit/xla complete torch_xla, which otherwise takes one of several ranks for a single one; have
-    toolkit/profiler measure the steps of this process, if the job asks for it."""
+    toolkit/profiler measure the steps of this process, and toolkit/compiler compile its models, if the job asks."""
     import os
     import sys
 
@@ -452,7 +453,9 @@ def _await_frameworks() -> None:
         _load("modelparallel", "arrival").watch(_load("ranks", "arrival").watch)
     asked = os.environ.get("TOOLKIT_STEP_TIMES") == "on" or "TOOLKIT_PROFILE_WINDOW" in os.environ
     if asked and sys.version_info >= (3, 8):
-        _load("profiler", "arrival").watch(_load("ranks", "arrival").watch)
+        _load("profiler", "arrival").watch(_load("ranks", "arrival"))
+    if "TOOLKIT_COMPILER" in os.environ and sys.version_info >= (3, 8):
+        _load("compiler", "arrival").watch(_load("ranks", "arrival"))
 
 
 def _load(package: str, module: str) -> "Any":

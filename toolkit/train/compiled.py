@@ -1,0 +1,24 @@
+"""At the end of an attempt, what the compiler did in this host's ranks."""
+
+from collections.abc import Collection
+from pathlib import Path
+
+from toolkit.errors import ToolkitError
+from toolkit.job.compilation import Compilation
+from toolkit.log import Log
+from toolkit.records import decode
+from toolkit.status_layout import COMPILER_NAME
+
+
+def found(status_folder: Path, pids: Collection[int], log: Log) -> Compilation | None:
+    """Return what the lowest rank of this host has written; None if none has. Ranks of *pids* come first: other files
+    can be from an earlier attempt."""
+    paths = sorted(status_folder.glob(COMPILER_NAME.replace("%d", "*")))
+    ours = [path for path in paths if path.stem.rpartition("-")[2] in {str(pid) for pid in pids}]
+    told = []
+    for path in ours or paths:
+        try:
+            told.append(decode(path.read_bytes(), Compilation, str(path)))
+        except (OSError, ToolkitError) as error:
+            log.warning(f"what the compiler did is not in outcome.json: {error}")
+    return min(told, key=lambda each: each.rank, default=None)

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolkit.job.cause import Cause
+from toolkit.job.compilation import Compilation, Recompilation, Trial
 from toolkit.job.job import Folders
 from toolkit.job.outcome import Exit, Outcome, from_document
 from toolkit.job.restart import Restart
@@ -258,6 +259,15 @@ def test_the_form_of_outcome_json_is_flat_and_keeps_its_names(places: Folders) -
         exits=(Exit(process="rank 3", pid=71, started_ns=1, ended_ns=5, signal=11, rank=3, local_rank=1),),
         notes=("a note",),
         restarts=(Restart(attempt=1, host="algo-1", cause="boom", process="rank 0", rank=0, exit_code=3, failed_ns=4),),
+        compiler=Compilation(
+            framework="torch",
+            compile="auto",
+            state="eager",
+            reason="compiled 21 ms, eager 20 ms",
+            modules=("Net",),
+            recompilations=(Recompilation(what="forward", why="size mismatch", count=2),),
+            trial=Trial(pairs=8, eager_step_ms=20.0, candidate_step_ms=21.0, kept=False, cost_s=1.5),
+        ),
     )
 
     report(places, outcome, Log())

@@ -1,0 +1,177 @@
+"""Pure: a comparison of two ways to run a training step, on the job's own steps, which take turns.
+
+After two steps of the candidate (compiled code, bfloat16), which may compile, both run in turns: eager, candidate,
+candidate, eager, ... so that a drift of the machine meets both. (Blocks of steps, one after the other, lie: on 2 shared
+cores a module that was back on eager "measured" 35.8 ms against 52.5.) Whose turn it is follows from the number of the
+step alone, so that ranks that step alike run the same, whatever else happens on one of them. The candidate is kept if
+it is faster by the margin below.
+
+    turns = Turns()
+    while not turns.is_over:
+        took_s, is_clean = run(turns.turn)
+        turns.step_ended(took_s, is_clean=is_clean)
+        if turns.due:
+            decision = decided(turns.pairs.values(), turns.due)   # Of several ranks: slowest(pairs of all ranks)
+            if decision is not None:
+                turns.end()
+
+It runs in the ranks' interpreters: neither msgspec nor typing is imported.
+"""
+
+EAGER, CANDIDATE = "eager", "candidate"
+# The candidate must be faster by this share, or what it costs for new shapes later is not worth it.
+MARGIN = 0.02
+# Steps of the candidate before the first pair: what it compiles, and what it compiles again for other shapes.
+WARM_STEPS = 2
+# After how many pairs there may be a decision. Short steps vary more, and cost less: they get the later ones as well.
+DUE = (3, 6, 12, 24, 48, 96)
+ENOUGH_PAIRS = 24
+ENOUGH_S = 1.0
+# What may be measured, in seconds, if a decision needs no more than the fewest pairs.
+MOST_S = 60.0
+FEWEST_PAIRS = 3
+CLEAR_PAIRS = 6
+# A candidate this much slower is not tried any longer.
+HOPELESS = 1.5
+# Steps of the candidate that may compile something: with shapes that change at each step that would not end.
+MOST_COMPILING = 8
+TYPE_CHECKING = False  # As typing's, without importing it.
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    Pair = tuple[float, float]
+
+
+class Decision:
+    """What a trial has found. `eager_s`, `candidate_s`: medians of the steps. `reason`: "" if the figures decided."""
+
+    def __init__(self, *, kept: bool, pairs: int, eager_s: float, candidate_s: float, reason: str = "") -> None:
+        self.kept = kept
+        self.pairs = pairs
+        self.eager_s = eager_s
+        self.candidate_s = candidate_s
+        self.reason = reason
+
+    @property
+    def ratio(self) -> float:
+        """How many times as fast as eager the candidate is; 0 if there are no figures."""
+        return self.eager_s / self.candidate_s if self.candidate_s > 0 else 0.0
+
+
+class Turns:
+    """Whose turn it is, and what was measured. Each rank has one.
+
+    `turn`: the way in which the next step must run. `pairs`: (eager, candidate) in seconds, by their number from 0;
+    those of which a step could not be compared are left out. `due`: set by the step after which there may be a
+    decision, to the number of pairs that were run; else 0. `steps`, `spent_s`: all steps since the start. `compiling`:
+    the candidate's steps that compiled something. `reason`: why no figures will come, "" if they may.
+    """
+
+    def __init__(self) -> None:
+        self.turn = CANDIDATE
+        self.pairs: dict[int, Pair] = {}
+        self.due = 0
+        self.steps = 0
+        self.spent_s = 0.0
+        self.compiling = 0
+        self.reason = ""
+        self.is_over = False
+        self._half: dict[str, float] = {}
+        self._is_spoiled = False
+
+    @property
+    def is_exhausted(self) -> bool:
+        """All pairs were run: this rank waits for the decision of the others, with eager steps."""
+        return self.steps >= WARM_STEPS + 2 * DUE[-1]
+
+    def step_ended(self, took_s: float, *, is_clean: bool = True, compiled: bool = False) -> None:
+        """A step has run as `turn` says and taken *took_s* seconds.
+
+        *is_clean*: it may be compared. *compiled*: it compiled something, and is not compared.
+        """
+        self.due = 0
+        if self.is_over:
+            return
+        number = self.steps - WARM_STEPS
+        self.steps += 1
+        self.spent_s += took_s
+        self.compiling += compiled
+        if self.compiling > MOST_COMPILING:
+            self.reason = "step after step compiles anew: the shapes change too often"
+        if number >= 0 and not self.is_over and number < 2 * DUE[-1]:
+            self._take(number, took_s, is_clean=is_clean and not compiled)
+        self.turn = _turn(number + 1)
+
+    def _take(self, number: int, took_s: float, *, is_clean: bool) -> None:
+        self._half[_turn(number)] = took_s
+        self._is_spoiled = self._is_spoiled or not is_clean
+        if number % 2 == 0:
+            return
+        if not self._is_spoiled:
+            self.pairs[number // 2] = (self._half[EAGER], self._half[CANDIDATE])
+        self._is_spoiled = False
+        if number // 2 + 1 in DUE:
+            self.due = number // 2 + 1
+
+    def end(self) -> None:
+        """The decision is made, here or on another rank."""
+        self.is_over = True
+        self.due = 0
+        self.turn = EAGER
+
+
+def _turn(number: int) -> str:
+    """Return the way of step *number*, from 0 at the first pair: eager, candidate, candidate, eager, and again."""
+    if number < 0:
+        return CANDIDATE
+    return EAGER if number >= 2 * DUE[-1] or number % 4 in (0, 3) else CANDIDATE
+
+
+def decided(pairs: "Iterable[Pair]", run: int) -> "Decision | None":
+    """Return what *pairs* of eager and candidate steps, in seconds, say, of *run* that were run; None: more are needed.
+
+    After the last pair there is always a decision: eager, if too few could be compared.
+    """
+    known = list(pairs)
+    count, is_last = len(known), run >= DUE[-1]
+    if count < FEWEST_PAIRS:
+        reason = "too few steps could be compared"
+        return Decision(kept=False, pairs=count, eager_s=0.0, candidate_s=0.0, reason=reason) if is_last else None
+    eager_s, candidate_s = median([each[0] for each in known]), median([each[1] for each in known])
+    measured_s = sum(each[0] + each[1] for each in known)
+    kept = candidate_s < eager_s * (1 - MARGIN)
+    found = Decision(kept=kept, pairs=count, eager_s=eager_s, candidate_s=candidate_s)
+    if is_last or measured_s > MOST_S or (count >= ENOUGH_PAIRS and measured_s >= ENOUGH_S):
+        return found
+    if count < CLEAR_PAIRS:
+        return None
+    if candidate_s > eager_s * HOPELESS:
+        return found
+    # Clear: all pairs but one in six agree, and by more than the margin.
+    agreeing = sum((candidate < eager * (1 - MARGIN)) == kept for eager, candidate in known)
+    is_far = abs(candidate_s - eager_s * (1 - MARGIN)) > 2 * MARGIN * eager_s
+    return found if is_far and agreeing >= count - count // 6 else None
+
+
+def slowest(ranks: "Sequence[Mapping[int, Pair]]") -> "list[Pair]":
+    """Return the pairs that all *ranks* have, by their numbers: a step takes as long as on the slowest rank."""
+    common = set(ranks[0]).intersection(*ranks)
+    return [(max(pairs[each][0] for pairs in ranks), max(pairs[each][1] for pairs in ranks)) for each in sorted(common)]
+
+
+def cost_s(spent_s: float, steps: int, eager_s: float) -> float:
+    """Return what a trial of *steps* steps that took *spent_s* has cost beyond as many eager steps; never below 0."""
+    return max(0.0, spent_s - steps * eager_s)
+
+
+def break_even_step(step: int, cost_s: float, eager_s: float, candidate_s: float) -> "int | None":
+    """Return the step by which the candidate, kept from *step* on, has saved what the trial cost; None: never."""
+    saved_s = eager_s - candidate_s
+    return None if saved_s <= 0 else step + int(-(-cost_s // saved_s))
+
+
+def median(values: "Sequence[float]") -> float:
+    """Return the median of *values*, of which there is at least one."""
+    ordered = sorted(values)
+    middle = len(ordered) // 2
+    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2

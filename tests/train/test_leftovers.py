@@ -95,6 +95,50 @@ def test_descriptors_that_run_out_are_a_platform_error_and_leave_nothing_behind(
     assert not any(alive(int(file.name[4:])) for file in tmp_path.glob("pid-*"))
 
 
+# Stand for torchrun. The first runs out of descriptors itself. The second starts one rank after the other without a
+# descriptor of its own, so `train` runs out: at a place that depends on the limit, in itself or in a child before exec.
+RUNS_OUT = "import os\nheld = []\nwhile True:\n    held.append(os.open('/dev/null', os.O_RDONLY))\n"
+STARTS_RANKS = """
+import os, signal, time
+for rank in range(12):
+    environ = {**os.environ, "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "12"}
+    shim = os.posix_spawn(os.environ["PYTHON_EXEC"], [os.environ["PYTHON_EXEC"], "-u", "train.py"], environ)
+    while not os.path.exists(f"started-{rank}"):
+        if os.waitpid(shim, os.WNOHANG)[0]:
+            raise SystemExit(1)
+        time.sleep(0.01)
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize(
+    ("torchrun", "first", "limit"),
+    [(RUNS_OUT, "torchrun", 40), *((STARTS_RANKS, "train", limit) for limit in range(40, 44))],
+)
+def test_a_limit_of_descriptors_is_the_cause_wherever_it_is_reached(
+    base: Base, torchrun: str, first: str, limit: int
+) -> None:
+    base.hyperparameters({"sagemaker_torch_distributed_enabled": "true"})
+    base.program("import os, time\nopen('started-' + os.environ['RANK'], 'w').close()\ntime.sleep(600)\n")
+    folder = base.code / "torch" / "distributed"
+    folder.mkdir(parents=True)
+    for file, text in (
+        (folder.parent / "__init__.py", ""),
+        (folder / "__init__.py", ""),
+        (folder / "run.py", torchrun),
+    ):
+        file.write_text(text)
+
+    done = base.train(
+        TOOLKIT_PROCESSES_PER_HOST="12", before=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
+    )
+
+    assert done.status == 75
+    assert f"Too many open files (RLIMIT_NOFILE: soft {limit}, hard {limit})" in (done.failure or "")
+    assert "--ulimit nofile" in (done.failure or "")
+    assert (done.outcome["process"] == "torchrun") is (first == "torchrun")
+
+
 @pytest.mark.root
 def test_a_refused_fork_is_a_platform_error(base: Base) -> None:
     base.program("print('trained')\n")

@@ -144,6 +144,7 @@ class Ended(Record, frozen=True, kw_only=True):
     `missing`: needs that were not met in time. `forced`: SIGKILL was needed. `peer_failed`: another host failed first.
     `launcher_first`: nothing had failed yet when the launcher asked for the end of the ranks.
     `over`: `train` ended the rest here because the leader's script, or all ranks, had ended with 0.
+    `open_files`: the (soft, hard) limit of open files that the processes were started with.
     `long_lines`: lines above 1 MiB, relayed in pieces. `notes`: further lines for the report.
     """
 
@@ -169,6 +170,7 @@ class Ended(Record, frozen=True, kw_only=True):
     memory: Memory | None = None
     hung: Hung | None = None
     ruled: Ruled | None = None
+    open_files: tuple[int, int] | None = None
     long_lines: int = 0
     notes: tuple[str, ...] = ()
 

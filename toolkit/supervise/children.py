@@ -15,6 +15,7 @@ from pathlib import Path
 
 from toolkit import exit_codes
 from toolkit.errors import UserError
+from toolkit.job.host_limits import NUMBERS
 from toolkit.supervise.kernel import PR_SET_PDEATHSIG, release
 from toolkit.supervise.limits import set_open_files
 from toolkit.supervise.signals import defaults
@@ -39,6 +40,7 @@ def spawn(
 
     Raises:
         UserError: the program is not there or cannot be executed (with the kernel's reason).
+        OSError: this host has no descriptor, process or memory left, here or in the child before its exec.
     """
     program = _find(argv[0], environ, cwd)
     parent = os.getpid()
@@ -68,7 +70,10 @@ def spawn(
         failed = reason.read()
     if failed:
         os.waitpid(pid, 0)
-        raise _start_error(argv, cwd, failed)
+        number_text, _, detail = failed.decode("utf-8", "replace").partition(" ")
+        if int(number_text) in NUMBERS:
+            raise OSError(int(number_text), os.strerror(int(number_text)))
+        raise _start_error(argv, cwd, int(number_text), detail)
     return pid
 
 
@@ -188,9 +193,7 @@ def _not_executable(program: Path) -> str:
     return f"It is a program for {machines[number]}, and this machine is {here}: build it for this one."
 
 
-def _start_error(argv: tuple[str, ...], cwd: Path | str, failed: bytes) -> UserError:
-    number_text, _, detail = failed.decode("utf-8", "replace").partition(" ")
-    number = int(number_text)
+def _start_error(argv: tuple[str, ...], cwd: Path | str, number: int, detail: str) -> UserError:
     hints = {
         errno.ENOENT: "If it is there, the interpreter in its first line (#!) is not.",
         errno.EACCES: "Make it executable (chmod +x); a file system mounted noexec forbids it, too.",

@@ -19,10 +19,18 @@ class PhaseRecord:
     to end. `forced`: SIGKILL was needed. `hung`: the hang that ends the job. `gone`: by pid, the processes that have
     ended."""
 
-    def __init__(self, phase: Phase, machine: StopMachine, status_folder: Path, warn: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        phase: Phase,
+        machine: StopMachine,
+        status_folder: Path,
+        open_files: tuple[int, int],
+        warn: Callable[[str], None],
+    ) -> None:
         self._phase = phase
         self._machine = machine
         self._rank_records = RankRecords(status_folder)
+        self._open_files = open_files
         self._warn = warn
         self._notes: list[str] = []
         self.exits: list[Exit] = []
@@ -94,6 +102,7 @@ class PhaseRecord:
             over=machine.over,
             hung=self.hung,
             ruled=machine.cause.ruled if isinstance(machine.cause, RuleMatched) else None,
+            open_files=self._open_files,
             long_lines=sum(stream.lines.long_lines for pair in streams.values() for stream in pair),
             notes=tuple(self._notes),
         )

@@ -61,7 +61,8 @@ class Running:
         self._log = around.log
         self._machine = around.machine
         self._flow = Flow(around.console)
-        self._record = PhaseRecord(phase, self._machine, around.run_folder / STATUS_FOLDER, self._log.warning)
+        status_folder = around.run_folder / STATUS_FOLDER
+        self._record = PhaseRecord(phase, self._machine, status_folder, around.open_files, self._log.warning)
         self._processes = Processes(around, phase, self._flow, self._record.note)
         self._daemons = Daemons(around.others)
         watched = around.hang if phase.together else None

@@ -3,6 +3,8 @@
 The status is computed here, once; nothing later changes it. docs/exit-codes.md has the same table for users.
 """
 
+import msgspec
+
 from toolkit import exit_codes
 from toolkit.errors import ToolkitError
 from toolkit.job.cause import Cause
@@ -35,16 +37,21 @@ from toolkit.verdict.culprit import (
     preempted,
     ranks_of,
 )
+from toolkit.verdict.exhausted import limit_reached
 
 
 def judge(job: Job, ended: Ended) -> Outcome:
     """Return the outcome of a host whose last phase ended as *ended*. The first line that applies decides:
 
-    - a process failed by itself before any stop request: failed, with its code or 128 + signal;
+    - no rank was active for TOOLKIT_STALL_S before any process failed by itself: failed, 124;
+    - a log rule ended the job, and no process failed by itself: failed, with the code of the rule's action;
+    - a process failed by itself before any stop request: failed, with its code or 128 + signal; if it is the launcher,
+    and the host had run out of descriptors, processes or memory: failed, 75;
     - needs were not met: failed, 75;
-    - another host failed: failed, 75, until the job's verdict is known (train/coordinator.py);
     - a stop signal came: stopped, 128 + signal, or 0 if the script ended with 0 and the platform counts that as
     success;
+    - another host failed: failed, 75, until the job's verdict is known (train/coordinator.py);
+    - mpirun started no rank on this host: failed, 78;
     - the job was over, `train` ended the rest here, and all else had ended with 0: succeeded, 0;
     - the launcher ended its ranks, or `train` did on its request: failed, 1. A death by our own signal is never a
     cause;
@@ -169,7 +176,7 @@ def _failed(job: Job, ended: Ended, culprit: Exit) -> Outcome:
     crashed = crash_of(ended, culprit)
     stacks = crashed.stacks if crashed is not None else ""
     several = job.cluster.size > 1 or len({e.rank for e in ended.exits if e.rank is not None}) > 1
-    return Outcome(
+    outcome = Outcome(
         status="failed",
         exit_code=culprit.status or 1,
         cause=Cause(
@@ -198,6 +205,25 @@ def _failed(job: Job, ended: Ended, culprit: Exit) -> Outcome:
         exits=ended.exits,
         notes=_notes(ended),
     )
+    return _with_limit(job, ended, culprit, outcome) if only_launches(ended, culprit) else outcome
+
+
+def _with_limit(job: Job, ended: Ended, launcher: Exit, outcome: Outcome) -> Outcome:
+    """Return *outcome*, whose cause is *launcher*; if it failed because of a limit of this host, that is the cause."""
+    limit = limit_reached(ended, launcher, relays_ranks=job.settings.rank_shim == "off")
+    if limit is None:
+        return outcome
+    cause = msgspec.structs.replace(
+        outcome.cause,
+        blame=limit.blame,
+        kind=limit.prefix,
+        text=str(limit),
+        advice="",  # The text says what to do.
+        grounds="reason",
+        primary=True,
+        lost=False,
+    )
+    return msgspec.structs.replace(outcome, exit_code=limit.exit_code, cause=cause)
 
 
 def _ended_by_launcher(job: Job, ended: Ended) -> Outcome:
@@ -206,7 +232,7 @@ def _ended_by_launcher(job: Job, ended: Ended) -> Outcome:
     stderr, _ = ended.tails.get(ended.main, (b"", b""))
     said = ends.last(stderr, 3, LAST_CHARACTERS)
     reason = f"it last said: {said}" if said else "it gave no reason"
-    return Outcome(
+    outcome = Outcome(
         status="failed",
         exit_code=1,
         cause=Cause(
@@ -223,6 +249,7 @@ def _ended_by_launcher(job: Job, ended: Ended) -> Outcome:
         exits=ended.exits,
         notes=_notes(ended),
     )
+    return outcome if main is None else _with_limit(job, ended, main, outcome)
 
 
 def _hung(job: Job, ended: Ended, hung: Hung) -> Outcome:

@@ -8,23 +8,22 @@ import math
 import signal
 import time
 from collections import deque
-from collections.abc import Iterable
 from typing import Protocol
 
 from toolkit.job import events
-from toolkit.job.outcome import Ended, Exit, signal_name
+from toolkit.job.outcome import Ended
 from toolkit.job.plan import Phase
 from toolkit.supervise import children
 from toolkit.supervise.asking import STATUS_FOLDER, Asking
 from toolkit.supervise.daemons import Daemons
-from toolkit.supervise.effects import WAITING, Around, Effects
+from toolkit.supervise.effects import Around, Effects
 from toolkit.supervise.flow import Flow
 from toolkit.supervise.hang import HangSettings, HangWatch
 from toolkit.supervise.hang_reports import HangReports
 from toolkit.supervise.phase_record import PhaseRecord
-from toolkit.supervise.process import Process
 from toolkit.supervise.processes import Processes
 from toolkit.supervise.pulse import Pulse
+from toolkit.supervise.reaper import Guarded, Reaper
 from toolkit.supervise.shim_requests import ShimRequests
 from toolkit.supervise.signals import FORWARDED, Signals
 from toolkit.supervise.stop import Action
@@ -33,7 +32,7 @@ from toolkit.supervise.stop_machine import StopMachine
 from toolkit.supervise.stop_times import KILL_S
 
 
-class Supervision(Around, Protocol):
+class Supervision(Around, Guarded, Protocol):
     """The part of loop.Supervisor, which outlives the phase, that a phase uses."""
 
     machine: StopMachine
@@ -47,9 +46,6 @@ class Supervision(Around, Protocol):
 
     def hear(self) -> list[events.Heard]:
         """Serve the link to the other hosts and return the events that came."""
-
-    def renew_guardian(self, pids: Iterable[int]) -> None:
-        """Start another guardian in place of one that was killed, and report *pids*, which live, to it."""
 
 
 class Running:
@@ -80,6 +76,7 @@ class Running:
             self._hangs,
             self._post,
         )
+        self._reaper = Reaper(around, self._machine, self._processes, self._record, self._post)
         linked = around.others is not None
         self._policy = policy_of(phase, alone=around.alone, linked=linked, on_hang=self._hangs.policy)
         self._events: deque[events.Event] = deque()
@@ -142,7 +139,7 @@ class Running:
                 next_event = self._events.popleft()
                 for action in self._machine.on(next_event, self._facts())[1]:
                     if action is Action.LOOK:
-                        self._look()
+                        self._reaper.look()
                     else:
                         self._effects.do(action, next_event)
         finally:
@@ -177,7 +174,7 @@ class Running:
         """Do what no descriptor triggers: reap children, check deadlines, hangs and log rules."""
         if self._child_ended:
             self._child_ended = False
-            self._reap()
+            self._reaper.reap()
         if self._around.others is not None and self._around.others.rest_s() <= 0.01:
             self._on_others()
         self._around.pulse.beat(now_s)
@@ -202,7 +199,7 @@ class Running:
     def _on_others(self) -> None:
         for event in self._around.hear():
             if isinstance(event, events.PeerFailed):
-                self._reap()  # A rank that has failed by now failed by itself: `train` has not signalled it yet.
+                self._reaper.reap()  # A rank that has failed by now failed by itself: `train` has not signalled it yet.
             self._post(event)
 
     def _look_for_hang(self, now_s: float) -> None:
@@ -227,43 +224,3 @@ class Running:
         if rules.stop_rule and self._machine.undisturbed:
             host = self._around.console.host
             self._post(events.Stop(host=host, signal=signal.SIGTERM, rule=rules.stop_rule))
-
-    # --- processes
-
-    def _reap(self) -> None:
-        """Reap all that have ended, then post events: a zombie that is signalled would count as ended by `train`."""
-        ends: list[tuple[Process, Exit]] = []
-        for pid, status, ended_ns in children.reap():
-            process = self._processes.living.pop(pid, None)
-            if process is not None:
-                ends.append((process, self._record.end(process, status, ended_ns)))
-            elif self._around.guardian is not None and pid == self._around.guardian.pid:
-                self._around.renew_guardian(self._processes.living)
-                self._record.note("the guardian process was ended by somebody; another has taken its place")
-            # Any other is an orphan that `train` has inherited: its end has no effect on the outcome.
-        for process, ended in ends:
-            # While the script runs, nobody here has told a service to end.
-            if process.gives and self._machine.undisturbed and all(each.is_service for each, _ in ends):
-                self._record.note(_lost(process, ended))
-            self._post(_end_of(process, ended))
-
-    def _look(self) -> None:
-        """Look whether any descendant is left; one may have been forked since the last look, so kill again."""
-        if self._machine.state == "killing":
-            self._processes.kill_left()
-        self._reap()
-        if not self._processes.living and not self._processes.any_left():
-            self._post(events.NothingLeft())
-
-
-def _lost(process: Process, ended: Exit) -> str:
-    how = f"was ended by {signal_name(ended.signal)}" if ended.signal else f"ended with code {ended.code}"
-    return f"{process.name} {how}, not by the toolkit: from now on the job has no {process.gives}, and goes on without"
-
-
-def _end_of(process: Process, ended: Exit) -> events.Event:
-    if process.name == WAITING and (ended.ok or ended.signalled):
-        return events.NobodyServed()
-    if process.is_service:
-        return events.ServiceEnded(exit=ended)
-    return events.MainEnded(exit=ended) if process.is_main else events.RankEnded(exit=ended)

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from tests.ports import free_port
@@ -49,7 +50,9 @@ def ranks(
 def ended(processes: "list[subprocess.Popen[str]]") -> list[tuple[str, str]]:
     """Return (stdout, stderr) of each, all with exit code 0 in time; none is left."""
     try:
-        said = [process.communicate(timeout=WITHIN_S) for process in processes]
+        # All at once: a rank that waits for a full pipe would keep the others waiting.
+        with ThreadPoolExecutor(len(processes)) as pool:
+            said = list(pool.map(lambda process: process.communicate(timeout=WITHIN_S), processes))
     finally:
         for process in processes:
             process.kill()

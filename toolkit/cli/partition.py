@@ -15,6 +15,7 @@ from toolkit.cli.report import WRITERS, asked, write
 from toolkit.errors import UserError
 from toolkit.log import Log
 
+OWN_OPTIONS = ("-o", "--output", "--partitions", "--optimize")
 TORCHRUN = {"torch_distributed": {"enabled": True}}
 
 
@@ -110,6 +111,7 @@ def _job_words(arguments: argparse.Namespace) -> list[str]:
     from toolkit.jobfile.text import is_job_file
     from toolkit.launchers.modelparallel import PROFILE
 
+    _check_order(arguments.job)
     words = [*arguments.job, "--hosts", "1", "--processes-per-host", "1", "--env", f"{PROFILE}=1"]
     given = {"partitions": arguments.partitions, "optimize": arguments.optimize}
     chosen: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
@@ -131,6 +133,24 @@ def _job_words(arguments: argparse.Namespace) -> list[str]:
         )
     parallel = {"modelparallel": {"enabled": True, "parameters": chosen}}
     return [*words, "--distribution", json.dumps({**TORCHRUN, "smdistributed": parallel})]
+
+
+def _check_order(words: list[str]) -> None:
+    """See that none of the action's own options stands behind the script or job.
+
+    Raises:
+        UserError: one does.
+    """
+    for word in words[1:]:
+        if word == "--":  # The script's own arguments follow.
+            return
+        name = word.partition("=")[0]
+        if name in OWN_OPTIONS or (name.startswith("-o") and not name.startswith("--")):
+            raise UserError(
+                f"expected the options of `toolkit partition profile` before {words[0]}, found {name} behind it",
+                where="toolkit partition profile",
+                hint=f"For example: toolkit partition profile {name if name in OWN_OPTIONS else '-o'} VALUE {words[0]}",
+            )
 
 
 def _decision_of(folder: Path) -> Path:

@@ -22,11 +22,12 @@ def check(job: Job, ranks: int) -> None:
     """Check the parameters of the toolkit's own library, for a job of *ranks* ranks.
 
     Raises:
-        ContractError: a parameter is unknown or wrong, or the number of ranks does not fit them.
+        ContractError: a parameter is unknown or wrong, or the number of ranks does not fit them; or partition_file is
+            no partition decision for as many partitions. Whether it is one for this model, the first step finds.
     """
     if "smp" not in compat.names(job) or not asks_for_model_parallel(job) or HELPER in job.machine.programs:
         return
-    from toolkit.parallelism import parameters, placement
+    from toolkit.parallelism import decision, parameters, placement
 
     given = job.hyperparameters[PARAMETERS]
     if not isinstance(given, dict):
@@ -36,8 +37,11 @@ def check(job: Job, ranks: int) -> None:
             hint='For example {"partitions": 2, "microbatches": 4} (docs/modelparallel.md).',
         )
     cfg = parameters.read(given, PARAMETERS)
-    if not (ranks == 1 and job.environ.get(PROFILE) == "1"):
-        placement.place(ranks, cfg.partitions, cfg.tensor_parallel_degree, cfg.placement_strategy, PARAMETERS)
+    if ranks == 1 and job.environ.get(PROFILE) == "1":
+        return
+    placement.place(ranks, cfg.partitions, cfg.tensor_parallel_degree, cfg.placement_strategy, PARAMETERS)
+    if cfg.partition_file and job.cluster.takes_part:
+        decision.for_partitions(job.script.folder / cfg.partition_file, cfg.partitions, PARAMETERS)
 
 
 def helper(job: Job) -> tuple[str, ...]:

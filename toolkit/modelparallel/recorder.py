@@ -99,8 +99,10 @@ class Recorder:
         finally:
             self.add(kind, microbatch, begin_ns)
 
-    def end(self, *, path: Literal["server", "chain", "graph"], microbatches: int, parameter_bytes: int) -> None:
-        """The step ends. *path* ran it; *parameter_bytes* are those that this rank holds."""
+    def end(
+        self, *, path: Literal["server", "chain", "graph"], microbatches: int, parameter_bytes: int, why: str = ""
+    ) -> None:
+        """The step ends. *path* ran it, *why* (RankStep.why); *parameter_bytes* are those that this rank holds."""
         spans, self._spans = self._spans, None
         if spans is None:
             return
@@ -117,6 +119,7 @@ class Recorder:
             parameter_bytes=parameter_bytes,
             peak_activation_bytes=0 if self._meter is None else self._meter.take_peak(),
             spans=tuple(sorted(spans, key=lambda span: span.begin_ns)),
+            why=why,
         )
         output.try_to(lambda: self._write(step), "the timeline of a step")
 

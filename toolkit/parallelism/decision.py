@@ -4,6 +4,8 @@ The library said that the outcome of partitioning "is saved to a file, which is 
 job", and published no format: this one is the toolkit's own.
 """
 
+import hashlib
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -35,7 +37,8 @@ class Decision(Record, frozen=True, kw_only=True):
     `method`: "tree" (the published one), "contiguous" (the best contiguous split, where it won) or "manual".
     `reason`: one sentence for people, which says by how much it won. `tree`: the measured costs; for "manual" the
     parameters alone.
-    `profiled_by`: what measured the costs (framework, version, device kind).
+    `profiled_by`: what measured the costs (framework, version, device kind). `decided`: `digest` of the assignment as
+    the method left it, by which an edit is noticed; "" in files of earlier releases.
     """
 
     version: int = VERSION
@@ -48,12 +51,23 @@ class Decision(Record, frozen=True, kw_only=True):
     cuts: tuple[Cut, ...] = ()
     tree: Module | None = None
     profiled_by: str = ""
+    decided: str = ""
+
+    @property
+    def is_edited(self) -> bool:
+        """True if `assignment` is not what `method` decided."""
+        return bool(self.decided) and self.decided != digest(self.assignment)
 
     def device_of(self, name: str) -> int:
         """Return the device of the module at the path *name*."""
         while name and name not in self.assignment:
             name = name.rpartition(".")[0]
         return self.assignment.get(name, 0)
+
+
+def digest(assignment: Mapping[str, int]) -> str:
+    """Return a hash of *assignment*, whatever its order."""
+    return hashlib.sha256(repr(sorted(assignment.items())).encode()).hexdigest()[:16]
 
 
 def write(decision: Decision, path: Path) -> None:
@@ -91,4 +105,20 @@ def read(path: Path) -> Decision:
                 where=str(path),
                 hint="Correct the assignment, or make it again: `toolkit partition profile SCRIPT`.",
             )
+    return found
+
+
+def for_partitions(path: Path, partitions: int, parameters: str) -> Decision:
+    """Return the decision in *path*, which partition_file of *parameters* names, for a job of *partitions* partitions.
+
+    Raises:
+        ContractError: as `read`; or it is for another number of partitions.
+    """
+    found = read(path)
+    if found.devices != partitions:
+        raise ContractError(
+            f"expected a decision for {partitions} partitions, found one for {found.devices}",
+            where=f"{parameters}: partition_file {path}",
+            hint="Make it again (toolkit partition profile SCRIPT), or change partitions.",
+        )
     return found

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from toolkit.errors import ContractError
 from toolkit.parallelism import cost
-from toolkit.parallelism.decision import Decision
+from toolkit.parallelism.decision import Decision, digest
 from toolkit.parallelism.sequence import Units, compact, complete, links_of, ties, units_of, with_parameters
 from toolkit.parallelism.tree import Module
 
@@ -63,6 +63,7 @@ def decide(
         cuts=cost.cuts(tree, assignment),
         tree=tree,
         profiled_by=profiled_by,
+        decided=digest(assignment),
     )
 
 

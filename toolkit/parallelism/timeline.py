@@ -24,8 +24,8 @@ class Span(Record, frozen=True, kw_only=True):
 class RankStep(Record, frozen=True, kw_only=True):
     """What one rank did in step *step* (from 0).
 
-    `path`: "server" (module server), "chain" (torch's schedules) or "graph" (TensorFlow's). `pp_rank` and `rdp_rank`
-    place the rank.
+    `path`: "server" (module server), "chain" (torch's schedules) or "graph" (TensorFlow's). `why`: on the rank that
+    chooses, why the step stayed in the module server; else "". `pp_rank` and `rdp_rank` place the rank.
     `parameter_bytes`: held by this rank; `peak_activation_bytes`: saved for backward at once, at most.
     `wall_ns - monotonic_ns` puts hosts on one axis.
     """
@@ -44,3 +44,4 @@ class RankStep(Record, frozen=True, kw_only=True):
     parameter_bytes: int = 0
     peak_activation_bytes: int = 0
     spans: tuple[Span, ...] = ()
+    why: str = ""

@@ -36,19 +36,12 @@ def decide(cfg: Parameters, model: Any, found: Capture, *, is_profile: bool) -> 
 
 
 def _of_file(cfg: Parameters, known: str) -> Decision:
-    where = f"{VARIABLE}: partition_file {cfg.partition_file}"
-    found = decision.read(Path(cfg.partition_file))
-    if found.devices != cfg.partitions:
-        raise ContractError(
-            f"expected a decision for {cfg.partitions} partitions, found one for {found.devices}",
-            where=where,
-            hint="Make it again (toolkit partition profile SCRIPT), or change partitions.",
-        )
+    found = decision.for_partitions(Path(cfg.partition_file).absolute(), cfg.partitions, VARIABLE)
     if found.fingerprint != known:
         raise ContractError(
             f"expected a decision for this model, with the fingerprint {known}, found one for {found.fingerprint}: "
             "paths, classes or shapes of layers differ",
-            where=where,
+            where=f"{VARIABLE}: partition_file {cfg.partition_file}",
             hint="Make it again (toolkit partition profile SCRIPT), or remove partition_file.",
         )
     return found

@@ -7,6 +7,7 @@ all files are.
 """
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any
 
 import torch
 
-from toolkit.modelparallel import objects, ranks
+from toolkit.modelparallel import objects, ranks, world
 from toolkit.modelparallel.errors import SMPError
 from toolkit.modelparallel.torch import api
 from toolkit.modelparallel.torch.model import PARTIAL
@@ -41,7 +42,8 @@ def load(f: Any, map_location: Any = None, partial: bool = True, back_compat: bo
     """Return what `save` wrote to *f*, as torch.load does, with its *options*.
 
     Raises:
-        SMPError: this rank has no file, or (*back_compat*) an old release of the library wrote it.
+        SMPError: this rank has no file, the parts are those of another number of partitions, or (*back_compat*) an old
+            release of the library wrote it.
     """
     if back_compat:
         raise SMPError(
@@ -52,6 +54,7 @@ def load(f: Any, map_location: Any = None, partial: bool = True, back_compat: bo
     if partial:
         names = [_partial_name(f, v3) for v3 in (True, False)]
         path = next((Path(name) for name in names if Path(name).exists()), Path(names[-1]))
+        _check_parts(Path(f))
     return _load(path, map_location or "cpu", **options)
 
 
@@ -266,6 +269,28 @@ def _partial_name(f: Any, v3: bool) -> str:
     if ranks.tp_size() > 1 or v3:
         place += f"_{ranks.tp_rank()}"
     return f"{f}_{place}_{ranks.rdp_rank()}" if v3 else f"{f}_{place}"
+
+
+def _check_parts(path: Path) -> None:
+    """See that the files of `save` beside *path* are those of as many partitions as there are.
+
+    On several hosts, which may have file systems of their own, a rank looks for the files of its own host's partitions.
+
+    Raises:
+        SMPError: they are not.
+    """
+    pattern = re.compile(re.escape(path.name) + r"_(\d+)(_\d+){0,2}")
+    names = [each.name for each in path.parent.glob("*")] if path.parent.exists() else []
+    found = {int(match[1]) for name in names if (match := pattern.fullmatch(name))}
+    here = world.current()
+    first = here.rank - here.local_rank
+    expected = {here.placement.coordinates(rank)["P"] for rank in range(first, first + here.local_size)}
+    if found and (not found >= expected or max(found) >= ranks.pp_size()):
+        raise SMPError(
+            f"smp.load: expected the parts of {ranks.pp_size()} partitions at {path}, found those of partitions "
+            f"{', '.join(map(str, sorted(found)))}: load them with as many partitions as saved them. For another "
+            "number use smp.save_checkpoint and smp.resume_from_checkpoint, or a full file (partial=False)"
+        )
 
 
 def _newest(root: Path) -> dict[str, str]:

@@ -69,7 +69,7 @@ class DistributedModel(TensorParallel, Wrapper):
         self._on_partition: list[Callable[[DistributedModel], None]] = []
         self._on_step_end: list[Callable[[DistributedModel], None]] = []
         self._on_post_partition: list[Callable[[DistributedModel, Any], None]] = []
-        self._to_load: tuple[Mapping[str, Any], bool] | None = None
+        self._to_load: tuple[Mapping[str, Any], bool, bool] | None = None  # The arguments of _load_local.
         self._runner: Runner = runner()
         if self._runner.remote.model is not None:
             raise SMPError(
@@ -211,8 +211,8 @@ class DistributedModel(TensorParallel, Wrapper):
         self.partitioned = True
         self._runner.parameter_bytes = sum(one.numel() * one.element_size() for one in self.local_parameters())
         if self._to_load is not None:
-            (state, strict), self._to_load = self._to_load, None
-            self._load_local(state, strict)
+            waiting, self._to_load = self._to_load, None
+            self._load_local(*waiting)
         for callback in self._on_partition:
             callback(self)
         for hook in self._on_post_partition:
@@ -339,18 +339,18 @@ class DistributedModel(TensorParallel, Wrapper):
             if name != PARTIAL
         }
         if self.partitioned:
-            self._load_local(given, strict)
+            self._load_local(given, strict, is_partial)
         elif is_partial or delayed.is_delayed(self.module):
-            self._to_load = (given, strict)
+            self._to_load = (given, strict, is_partial)
         else:
             self.module.load_state_dict(sharding.own_state(self.module, given), strict=strict)
 
-    def _load_local(self, given: Mapping[str, Any], strict: bool) -> None:
+    def _load_local(self, given: Mapping[str, Any], strict: bool, is_partial: bool) -> None:
         whole: Any = self.module.state_dict()
         held = states.held(whole)
         given = sharding.own_state(self.module, given)
-        if strict:
-            states.check(given, held, whole)
+        if strict:  # Of a whole state all ranks see alike what it lacks.
+            states.check(given, held if is_partial else whole, whole)
         mine = OrderedDict((name, given[name]) for name in held if name in given)
         # Without the modules' versions BatchNorm adds what it misses, with a warning where it is on another rank.
         mine._metadata = whole._metadata  # type: ignore[attr-defined]

@@ -86,20 +86,13 @@ def of_file(path: Path, module: nn.Module, partitions: int) -> Decision:
     Raises:
         ContractError: it is none, of another model or of another number of partitions.
     """
-    found = decisions.read(path.absolute())
-    where = f"{VARIABLE}: partition_file {path}"
-    if found.devices != partitions:
-        raise ContractError(
-            f"expected a decision for {partitions} partitions, found one for {found.devices}",
-            where=where,
-            hint="Make it again (toolkit partition profile SCRIPT), or change partitions.",
-        )
+    found = decisions.for_partitions(path.absolute(), partitions, VARIABLE)
     ours = fingerprint(module)
     if found.fingerprint != ours:
         raise ContractError(
             f"expected a decision for this model, {type(module).__name__} with the fingerprint {ours}, found one for "
             f"{found.fingerprint}: paths, classes or parameter shapes of modules differ",
-            where=where,
+            where=f"{VARIABLE}: partition_file {path}",
             hint="Make it again (toolkit partition profile SCRIPT), or remove partition_file.",
         )
     return found

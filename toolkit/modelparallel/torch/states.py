@@ -44,13 +44,13 @@ def gathered(mine: dict[str, Any], here: World, *, to_first: bool) -> dict[str, 
     return found
 
 
-def check(given: Mapping[str, Any], mine: Mapping[str, Any], whole: Mapping[str, Any]) -> None:
-    """See that the state *given* has all of *mine*, this rank's part, and nothing beside the *whole*.
+def check(given: Mapping[str, Any], expected: Mapping[str, Any], whole: Mapping[str, Any]) -> None:
+    """See that the state *given* has all of *expected*, and nothing beside the *whole*.
 
     Raises:
         SMPError: it does not.
     """
-    missing, unknown = sorted(mine.keys() - given.keys()), sorted(given.keys() - whole.keys())
+    missing, unknown = sorted(expected.keys() - given.keys()), sorted(given.keys() - whole.keys())
     if missing or unknown:
         raise SMPError(
             f"expected the state of this model, found one without {missing[:5] or 'nothing'} and with the unknown "

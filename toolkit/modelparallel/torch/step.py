@@ -193,7 +193,10 @@ class Runner:
             count = self.world.cfg.microbatches
             is_served = path in (SERVER, WATCHED)
             self.recorder.end(
-                path="server" if is_served else "chain", microbatches=count, parameter_bytes=self.parameter_bytes
+                path="server" if is_served else "chain",
+                microbatches=count,
+                parameter_bytes=self.parameter_bytes,
+                why=self.shortcut.why if is_served and self.shortcut is not None else "",
             )
         if ran_backward and self.model is not None:
             self.model.step_ended()

@@ -90,7 +90,7 @@ def _schedule(steps: list[RankStep]) -> Boxes:
     boxes = [msgspec.structs.replace(box, start=box.start - low, end=box.end - low) for box in boxes]
     step = steps[0]
     whole_s = max((box.end for box in boxes), default=0.0)
-    busy_s = sum(box.end - box.start for box in boxes)
+    busy_s = sum(_covered_s([box for box in boxes if box.row == row]) for row in range(len(steps)))
     bubble = 1 - busy_s / (whole_s * len(steps)) if whole_s else 0.0
     stages = len({each.pp_rank for each in steps})
     ideal = (stages - 1) / (step.microbatches + stages - 1)
@@ -103,9 +103,23 @@ def _schedule(steps: list[RankStep]) -> Boxes:
         kinds=KINDS if any(box.kind == 2 for box in boxes) else KINDS[:2],
         key=KEY,
         note=f"Idle share of all devices (bubble): {100 * bubble:.0f} %; {100 * ideal:.0f} % is the least for "
-        f"{stages} equal stages and {step.microbatches} microbatches.",
+        f"{stages} equal stages and {step.microbatches} microbatches.{_why(steps)}",
         formula=BUBBLE,
     )
+
+
+def _why(steps: list[RankStep]) -> str:
+    why = next((step.why for step in steps if step.why), "")
+    return f" The step ran in the module server, not on torch's schedules: {why}." if why else ""
+
+
+def _covered_s(boxes: list[Box]) -> float:
+    """Return the time that *boxes* of one device cover: in the module server two may overlap."""
+    covered = end = 0.0
+    for box in sorted(boxes, key=lambda box: box.start):
+        covered += max(0.0, box.end - max(end, box.start))
+        end = max(end, box.end)
+    return covered
 
 
 def _mark(kind: str, microbatch: int) -> str:

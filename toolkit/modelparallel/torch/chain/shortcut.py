@@ -27,7 +27,7 @@ class Shortcut:
     """
 
     def __init__(self, model: Any, here: Any, torch_device: Any, recorder: Recorder) -> None:
-        self.reasons: dict[str, int] = {}  # Why steps stay in the server, and how many kinds of steps.
+        self.why = ""  # Why the newest step is in the server, on the first rank; "" if it is watched.
         self._model = model
         self._here = here
         self._torch_device = torch_device
@@ -35,6 +35,8 @@ class Shortcut:
         self._ranks: Sequence[int] = here.group("pp")
         self._device = here.rank_in("pp")
         self._is_off = os.environ.get(SWITCH, "").lower() == "off"
+        self._why_off = f"{SWITCH} is off"
+        self._whys: dict[Any, str] = {}
         self._layout: Layout | None = None
         self._steps: list[Steps] = []
         self._chosen: dict[Any, str] = {}
@@ -43,13 +45,15 @@ class Shortcut:
 
     def choose(self, function: Any, arguments: Arguments) -> str:
         """Return how a step of *function* with *arguments* runs."""
-        if self._is_off or len(self._ranks) == 1:
+        if len(self._ranks) == 1:
             return SERVER
-        if why := why_not(arguments):
-            return self._server(why)
+        self.why = self._why_off if self._is_off else why_not(arguments)
+        if self.why:
+            return SERVER
         kind = self._kind(function, arguments)
         if kind not in self._chosen:
             self._watched = kind
+        self.why = self._whys.get(kind, "")
         return self._chosen.get(kind, WATCHED)
 
     def watch(self, calls: Sequence[Arguments] = (), states: Sequence[Any] = ()) -> None:
@@ -58,8 +62,8 @@ class Shortcut:
             try:
                 self._layout = find(self._model.module, _devices(self._model), len(self._ranks))
             except NotAChainError as why:
-                self._server(str(why))
                 self._is_off = True
+                self.why = self._why_off = str(why)
                 return
         self._watch = Watch(self._layout, calls, states)
 
@@ -90,7 +94,8 @@ class Shortcut:
             for rank in self._ranks[1:]:
                 messenger.send(rank, PLAN, None, plan)
         if isinstance(plan, str):
-            chosen = self._server(plan)
+            chosen = SERVER
+            self.why = self._whys[self._watched] = plan
         else:
             chosen = str(len(self._steps))
             self._steps.append(
@@ -132,10 +137,6 @@ class Shortcut:
         steps = self._steps[int(chosen)]
         needed = states() if steps.plan.is_random and not self._device else ()
         return steps.run(step, function, arguments, split, self._model.gradient_scale, needed), steps.plan.has_backward
-
-    def _server(self, why: str) -> str:
-        self.reasons[why] = self.reasons.get(why, 0) + 1
-        return SERVER
 
     def _kind(self, function: Any, arguments: Arguments) -> Any:
         """Return what all steps of one plan have in common."""

@@ -119,7 +119,13 @@ class Stage(PipelineStage):
 
         kind = Schedule1F1B if is_interleaved and self.plan.has_backward else ScheduleGPipe
         loss = self._loss if self.plan.has_backward else None
-        return kind(self, self.plan.microbatches, loss_fn=loss, scale_grads=False)
+        found = kind(self, self.plan.microbatches, loss_fn=loss, scale_grads=False)
+        is_last = self._device == self.num_stages - 1
+        if self._is_own_way and not is_last and world.current().cfg.active_microbatches > self.num_stages:
+            # One forward more before the first backward, as if there were a stage more: the next device then has its
+            # input before it needs it, and does not wait for the message.
+            found._num_stages = self.num_stages + 1
+        return found
 
     def _loss(self, _output: Any, microbatch: Any) -> Any:
         return self._losses.pop(int(microbatch))
@@ -141,13 +147,13 @@ class Stage(PipelineStage):
     def forward_one_chunk(
         self, fwd_chunk_id: int, args: Any, kwargs: Any = None, save_forward_output: bool = True
     ) -> Any:
-        """Run the forward pass; on the last device also the user's function up to its backward."""
-        if self._inputs is not None:
-            args = (self._inputs(fwd_chunk_id),)
-            self._state = self._states[fwd_chunk_id] if self.plan.is_random else None
-        if self._state is not None:
-            torch.set_rng_state(self._state)
+        """Run the forward pass, and send its output; on the last device run the user's function up to its backward."""
         with self._recorder.span("forward", fwd_chunk_id):
+            if self._inputs is not None:
+                args = (self._inputs(fwd_chunk_id),)
+                self._state = self._states[fwd_chunk_id] if self.plan.is_random else None
+            if self._state is not None:
+                torch.set_rng_state(self._state)
             try:
                 output = super().forward_one_chunk(fwd_chunk_id, args, kwargs, save_forward_output)
             except RuntimeError as error:
@@ -156,24 +162,30 @@ class Stage(PipelineStage):
                 raise
             if self.is_last:
                 self._losses[fwd_chunk_id] = self._calls[fwd_chunk_id].after_forward(self.segment.value)
-        if self.plan.is_random:
-            self._state = torch.get_rng_state()
-            if fwd_chunk_id == 0:
-                self.first_state = self._state
+            if self.plan.is_random:
+                self._state = torch.get_rng_state()
+                if fwd_chunk_id == 0:
+                    self.first_state = self._state
+            if not self.is_last and self._is_own_way:
+                tensors, _ = self.fwd_cache[fwd_chunk_id]
+                self._mail.send(self._device + 1, FORWARD, (self._step, fwd_chunk_id), tensors, self._state)
         if not self.has_backward:
             _forget(self.args_recv_info[fwd_chunk_id])
         return output
 
     def backward_one_chunk(self, bwd_chunk_id: int, *args: Any, **kwargs: Any) -> None:
-        """Run the backward pass; on the last device then the rest of the user's function."""
+        """Run the backward pass, and send its gradients; on the last device run the rest of the user's function."""
         if not self.has_backward:
             return
         with self._recorder.span("backward", bwd_chunk_id):
             super().backward_one_chunk(bwd_chunk_id, *args, **kwargs)
+            if not self.is_first and self._is_own_way:
+                tensors = [operation.tensor for operation in super().get_bwd_send_ops(bwd_chunk_id)]
+                self._mail.send(self._device - 1, BACKWARD, (self._step, bwd_chunk_id), tensors)
+            if self.is_last:
+                self._calls[bwd_chunk_id].after_backward()
         _forget(self.args_recv_info[bwd_chunk_id])
-        if self.is_last:
-            self._calls[bwd_chunk_id].after_backward()
-        else:
+        if not self.is_last:
             _forget(self.grad_recv_info[bwd_chunk_id])
 
     # Before its first step a schedule votes whether all stages know the shapes of their tensors. These do.
@@ -200,21 +212,12 @@ class Stage(PipelineStage):
         return []
 
     def get_fwd_send_ops(self, fwd_chunk_id: int) -> list[Any]:
-        """Send a microbatch's output."""
-        if self.is_last or not self._is_own_way:
-            return super().get_fwd_send_ops(fwd_chunk_id)
-        tensors, _ = self.fwd_cache[fwd_chunk_id]
-        self._mail.send(self._device + 1, FORWARD, (self._step, fwd_chunk_id), tensors, self._state)
-        return []
+        """Send a microbatch's output, if forward_one_chunk has not."""
+        return [] if self._is_own_way else super().get_fwd_send_ops(fwd_chunk_id)
 
     def get_bwd_send_ops(self, bwd_chunk_id: int) -> list[Any]:
-        """Send the gradients of a microbatch's input."""
-        operations = super().get_bwd_send_ops(bwd_chunk_id)
-        if not self.has_backward or self.is_first or not self._is_own_way:
-            return operations
-        tensors = [operation.tensor for operation in operations]
-        self._mail.send(self._device - 1, BACKWARD, (self._step, bwd_chunk_id), tensors)
-        return []
+        """Send the gradients of a microbatch's input, if backward_one_chunk has not."""
+        return [] if self._is_own_way else super().get_bwd_send_ops(bwd_chunk_id)
 
     def _receive(self, device: int, kind: str, microbatch: int, infos: Sequence[Any]) -> Any:
         """Put the tensors that *device* sends into *infos*; return what comes beside them."""

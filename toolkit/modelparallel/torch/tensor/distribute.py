@@ -6,6 +6,8 @@ distributed class, made of the arguments with which the first was made.
 
 import contextlib
 import functools
+import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -18,7 +20,13 @@ from toolkit.modelparallel.errors import SMPError
 from toolkit.modelparallel.torch import partitioned
 from toolkit.modelparallel.torch.marking import created_modules
 from toolkit.modelparallel.torch.tensor.delayed import delay_param_initialization, is_delayed
-from toolkit.modelparallel.torch.tensor.modules import Distributed, DistributedEmbedding, DistributedLinear, in_place
+from toolkit.modelparallel.torch.tensor.modules import (
+    Distributed,
+    DistributedEmbedding,
+    DistributedLinear,
+    conv1d_of,
+    in_place,
+)
 from toolkit.modelparallel.torch.tensor.sharding import MARK as DIVIDED
 from toolkit.modelparallel.torch.tensor.sharding import own_state, whole_shape
 from toolkit.records import Record
@@ -162,7 +170,26 @@ def distribute(model: nn.Module) -> nn.Module:
                     f"({type(module).__name__}), which is not, and shares it with one that is: mark it, too "
                     "(smp.set_tensor_parallelism)"
                 )
+    _say_what_stays_whole(found)
     return found
+
+
+def _say_what_stays_whole(model: nn.Module) -> None:
+    """Name the marked modules with matrices that every tensor parallel rank holds whole, in one line of the log."""
+    here = world.current()
+    if here.rank or len(here.group("tp")) == 1:
+        return
+    whole: Counter[str] = Counter()
+    for module in model.modules():
+        matrices = [one for one in module._parameters.values() if one is not None and one.dim() > 1]
+        if module.__dict__.get(MARK) is not None and any(not hasattr(one, DIVIDED) for one in matrices):
+            whole[type(module).__name__] += 1
+    if whole:
+        named = ", ".join(f"{count} {name}" for name, count in whole.most_common())
+        sys.stderr.write(
+            f"[toolkit] smp: tensor parallelism leaves {named} whole on every rank: it divides Linear, Embedding, "
+            "transformers' Conv1D and classes registered with smp.tp_register\n"
+        )
 
 
 class _Walk:
@@ -185,7 +212,7 @@ class _Walk:
             if row is not None and (found := _replaced(module, row, config)) is not None:
                 self._check_alone(path, module)
                 return found
-            kind = IN_PLACE.get(type(module))
+            kind = IN_PLACE.get(type(module)) or conv1d_of(module)
             if kind is not None:
                 in_place(module, kind)
                 return module

@@ -1,9 +1,11 @@
-"""smp.nn.DistributedLinear and DistributedEmbedding.
+"""smp.nn.DistributedLinear and DistributedEmbedding, and the same for transformers' Conv1D (GPT-2's linear layer).
 
 A Linear is divided along its inputs, an Embedding along its vectors: both along axis 1 of a weight of the same shape,
 so that they can share it. The initial values are those of one process, whatever the tensor parallel degree.
 """
 
+import functools
+import sys
 from typing import Any
 
 from torch import Tensor, nn
@@ -70,8 +72,32 @@ class DistributedEmbedding(Distributed, nn.Embedding):
         return exchanges.join_out(found, self.embedding_dim)
 
 
+class _DividedConv1D(Distributed):
+    """Conv1D of transformers: a Linear whose weight has the shape (inputs, outputs)."""
+
+    weight: Tensor
+    bias: Tensor
+
+    def distribute(self) -> None:
+        divide(self.weight, 0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return exchanges.sum_out(exchanges.split_in(x) @ self.weight) + self.bias
+
+
+def conv1d_of(module: nn.Module) -> type[Distributed] | None:
+    """Return the distributed class for *module*, None: it is no Conv1D of transformers."""
+    known = getattr(sys.modules.get("transformers.pytorch_utils"), "Conv1D", None)
+    return _distributed_conv1d(known) if known is not None and type(module) is known else None
+
+
+@functools.cache
+def _distributed_conv1d(conv1d: type[nn.Module]) -> type[Distributed]:
+    return type("DistributedConv1D", (_DividedConv1D, conv1d), {})
+
+
 def in_place(module: nn.Module, kind: type[Distributed]) -> None:
-    """Make *module*, a Linear or Embedding, the distributed one *kind*, with its values.
+    """Make *module*, a Linear, Embedding or Conv1D, the distributed one *kind*, with its values.
 
     It and its parameters stay the objects that they are: hooks, marks and sharing are kept.
     """

@@ -137,6 +137,8 @@ def train(folder: Path, model: smp.DistributedModel, optimizer: torch.optim.Opti
 
 def resume(folder: Path, model: smp.DistributedModel, optimizer: torch.optim.Optimizer) -> None:
     """Three times: before the first step from the partial checkpoint, then from both."""
+    state = torch.load(folder / "two")
+    del state["blocks.3.inner.bias"], state["embed.weight"]
     for tag, partial in (("two", True), ("two", False), (None, True)):
         optimizer.param_groups[0]["lr"] = 5.0
         content = smp.resume_from_checkpoint(folder, tag, partial)
@@ -148,6 +150,12 @@ def resume(folder: Path, model: smp.DistributedModel, optimizer: torch.optim.Opt
         optimizer.zero_grad()
         compare(model, plain, f"resumed from {tag}, partial {partial}")
     smp.resume_from_checkpoint(folder, load_optimizer=False)
+    try:
+        model.load_state_dict(state)
+    except RuntimeError as error:
+        assert "without ['blocks.3.inner.bias', 'embed.weight']" in str(error), error
+    else:
+        raise AssertionError("a state that lacks names was loaded")
 
 
 def keywords(folder: Path, model: smp.DistributedModel, optimizer: torch.optim.Optimizer) -> None:
@@ -230,6 +238,7 @@ def refused(folder: Path) -> list[str]:
         lambda: smp.resume_from_checkpoint(folder, "three", partial=False),
         lambda: smp.resume_from_checkpoint(folder / "elsewhere"),
         lambda: smp.load(folder / "nothing"),
+        lambda: smp.load(folder / "mine"),
         lambda: smp.load(folder / "mine", back_compat=True),
         lambda: smp.save_checkpoint(folder, "a/b"),
         lambda: smp.save_checkpoint(folder, "four", num_kept_partial_checkpoints=0),

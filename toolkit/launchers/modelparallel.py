@@ -40,7 +40,7 @@ def check(job: Job, ranks: int) -> None:
     if ranks == 1 and job.environ.get(PROFILE) == "1":
         return
     placement.place(ranks, cfg.partitions, cfg.tensor_parallel_degree, cfg.placement_strategy, PARAMETERS)
-    if cfg.partition_file and job.cluster.takes_part:
+    if cfg.partition_file and job.cluster.takes_part and job.script is not None:
         decision.for_partitions(job.script.folder / cfg.partition_file, cfg.partitions, PARAMETERS)
 
 

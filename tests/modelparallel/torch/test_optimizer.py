@@ -34,12 +34,17 @@ def test_partitions_replicas_and_shards_train_as_one_process_and_resume_on_other
     assert f"expected a checkpoint's file {saved / 'three'}, found none" in wrong[1]
     assert "expected a partial checkpoint" in wrong[2]
     assert f"{saved / 'nothing_0'}, found none" in wrong[3]
-    assert "releases before 1.10" in wrong[4]
-    assert "expected a tag that can be a file's name, found 'a/b'" in wrong[5]
-    assert "num_kept_partial_checkpoints of 1 or more" in wrong[6]
+    assert wrong[4] == "no error"
+    assert "releases before 1.10" in wrong[5]
+    assert "expected a tag that can be a file's name, found 'a/b'" in wrong[6]
+    assert "num_kept_partial_checkpoints of 1 or more" in wrong[7]
 
     parameters = {"partitions": 3, "microbatches": 2, "pipeline": "simple"}
-    ended(smp_ranks(PROGRAM, str(saved), "resume", parameters=parameters, size=3, folder=tmp_path))
+    resumed = ended(smp_ranks(PROGRAM, str(saved), "resume", parameters=parameters, size=3, folder=tmp_path))
+    for out, _ in resumed:  # On every rank, also where there is a part of its number.
+        refused = json.loads(out)["refused"][4]
+        assert "expected the parts of 3 partitions" in refused and "found those of 2 (partitions 0, 1 here)" in refused
+        assert "use smp.save_checkpoint and smp.resume_from_checkpoint" in refused
 
 
 def test_sharded_data_parallelism_trains_as_one_process_with_a_part_of_each_parameter(tmp_path: Path) -> None:

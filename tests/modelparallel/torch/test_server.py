@@ -129,3 +129,27 @@ def test_ranks_keep_one_order_where_they_must_and_send_tensors_to_their_users_al
     assert first == second == third
     # Forward from 0 to 1, 1 to 2, 2 to 3, 3 to 0; backward 0 to 3, 3 to 2, 2 to 1. Partition 0 calls all blocks.
     assert [rank["tensors sent"] for rank in ranks] == [[1, 3], [2], [1, 3], [0, 2]]
+
+
+def test_partition_0_passes_answers_on_while_it_computes_and_draws_the_same_random_numbers(tmp_path: Path) -> None:
+    said = ended(smp_ranks(PROGRAMS / "smp_beside.py", parameters={"partitions": 3}, size=3, folder=tmp_path))
+
+    ranks = [json.loads(stdout.splitlines()[-1]) for stdout, _ in said]
+    assert [rank["needed"] for rank in ranks] == [[], [], []]
+    losses, tracked = ranks[0]["free"]
+    assert [losses, tracked] == ranks[0]["fixed"]
+    assert len(losses) == 40
+    assert tracked >= 40
+
+
+def test_survivors_of_a_rank_that_exits_at_once_end_by_themselves(tmp_path: Path) -> None:
+    ranks = smp_ranks(PROGRAMS / "smp_exits.py", parameters={"partitions": 3}, size=3, folder=tmp_path)
+    try:
+        streams = [each.communicate(timeout=120) for each in ranks]
+    finally:
+        for each in ranks:
+            each.kill()
+
+    assert [each.returncode for each in ranks] == [1, 7, 1], streams
+    for _, stderr in (streams[0], streams[2]):
+        assert "PeerLost: Connection closed by peer: rank 1 (partition 1" in stderr

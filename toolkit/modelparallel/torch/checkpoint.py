@@ -7,6 +7,7 @@ all files are.
 """
 
 import json
+import os
 import re
 import shutil
 from collections.abc import Callable
@@ -15,7 +16,7 @@ from typing import Any
 
 import torch
 
-from toolkit.modelparallel import objects, ranks, world
+from toolkit.modelparallel import objects, ranks
 from toolkit.modelparallel.errors import SMPError
 from toolkit.modelparallel.torch import api
 from toolkit.modelparallel.torch.model import PARTIAL
@@ -24,6 +25,9 @@ from toolkit.modelparallel.torch.step import runner
 
 NEWEST = "newest"
 USER_CONTENT = "user_content"
+# A zip file ends with this record of 22 bytes, the last two of which are the length of the comment behind it.
+ZIP_END = b"PK\5\6" + bytes(16)
+NOTE = b"smp partitions "
 
 
 def save(obj: Any, f: Any, partial: bool = True, v3: bool = False, **options: Any) -> None:
@@ -35,6 +39,8 @@ def save(obj: Any, f: Any, partial: bool = True, v3: bool = False, **options: An
     path = Path(_partial_name(f, v3) if partial else f)
     part = path.with_name(f"{path.name}.{ranks.rank()}.part")
     torch.save(obj, part, **options)
+    if partial:
+        _note_partitions(part)
     part.replace(path)
 
 
@@ -54,7 +60,7 @@ def load(f: Any, map_location: Any = None, partial: bool = True, back_compat: bo
     if partial:
         names = [_partial_name(f, v3) for v3 in (True, False)]
         path = next((Path(name) for name in names if Path(name).exists()), Path(names[-1]))
-        _check_parts(Path(f))
+        _check_partitions(f, path)
     return _load(path, map_location or "cpu", **options)
 
 
@@ -271,25 +277,40 @@ def _partial_name(f: Any, v3: bool) -> str:
     return f"{f}_{place}_{ranks.rdp_rank()}" if v3 else f"{f}_{place}"
 
 
-def _check_parts(path: Path) -> None:
-    """See that the files of `save` beside *path* are those of as many partitions as there are.
+def _note_partitions(path: Path) -> None:
+    """Write the number of partitions as the comment at the end of *path*, a zip file of torch.save."""
+    note = NOTE + str(ranks.pp_size()).encode()
+    with path.open("r+b") as file:
+        if file.seek(0, os.SEEK_END) < len(ZIP_END) + 2:
+            return
+        file.seek(-len(ZIP_END) - 2, os.SEEK_END)
+        found = file.read()
+        if found[:4] == ZIP_END[:4] and found[-2:] == b"\0\0":  # The older format of torch.save is no zip file.
+            file.seek(-2, os.SEEK_END)
+            file.write(len(note).to_bytes(2, "little") + note)
 
-    On several hosts, which may have file systems of their own, a rank looks for the files of its own host's partitions.
+
+def _check_partitions(f: Any, path: Path) -> None:
+    """See that *path*, this rank's part of *f*, is of as many partitions as there are.
 
     Raises:
-        SMPError: they are not.
+        SMPError: it is not, or there are parts of others and none of this one.
     """
-    pattern = re.compile(re.escape(path.name) + r"_(\d+)(_\d+){0,2}")
-    names = [each.name for each in path.parent.glob("*")] if path.parent.exists() else []
-    found = {int(match[1]) for name in names if (match := pattern.fullmatch(name))}
-    here = world.current()
-    first = here.rank - here.local_rank
-    expected = {here.placement.coordinates(rank)["P"] for rank in range(first, first + here.local_size)}
-    if found and (not found >= expected or max(found) >= ranks.pp_size()):
+    pattern = re.compile(re.escape(Path(f).name) + r"_(\d+)(_\d+){0,2}")
+    names = [each.name for each in Path(f).parent.glob("*")] if Path(f).parent.exists() else []
+    parts = sorted({int(match[1]) for name in names if (match := pattern.fullmatch(name))})
+    if path.exists():
+        with path.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - 64))
+            _, _, number = file.read().rpartition(NOTE)
+        saved = int(number) if number.isdigit() else max(ranks.pp_size(), *(part + 1 for part in parts))
+    else:
+        saved = len(parts) or ranks.pp_size()
+    if saved != ranks.pp_size() or (parts and not path.exists()):
         raise SMPError(
-            f"smp.load: expected the parts of {ranks.pp_size()} partitions at {path}, found those of partitions "
-            f"{', '.join(map(str, sorted(found)))}: load them with as many partitions as saved them. For another "
-            "number use smp.save_checkpoint and smp.resume_from_checkpoint, or a full file (partial=False)"
+            f"smp.load: expected the parts of {ranks.pp_size()} partitions at {f}, found those of {saved} "
+            f"(partitions {', '.join(map(str, parts))} here): load them with as many partitions as saved them. For "
+            "another number use smp.save_checkpoint and smp.resume_from_checkpoint, or a full file (partial=False)"
         )
 
 

@@ -40,7 +40,7 @@ class RemoteNode(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
         takers = [node for node, _ in ctx.next_functions[1:] if node is not None]
-        are_calls = all(type(node) is RemoteNode._backward_cls for node in takers)  # type: ignore[attr-defined]
+        are_calls = all(type(node) is RemoteNode._backward_cls for node in takers)
         before = [node.call for node in takers] if are_calls else None
         return (None, None, *ctx.call.backward(gradients, before))
 

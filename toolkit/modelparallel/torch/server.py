@@ -157,8 +157,9 @@ class Scheduler:
     def _leave(self, task: Task) -> None:
         """*task* stops here."""
         self._note(task)
-        if task.guard is not None and _get_current_dispatch_mode() is task.guard:
-            task.guard.__exit__(None, None, None)
+        guard = task.guard
+        if guard is not None and _get_current_dispatch_mode() is guard:
+            guard.__exit__(None, None, None)
             task.guard = None
 
     def _give_up(self, task: Task) -> None:
@@ -309,11 +310,11 @@ class Scheduler:
             task.begin_ns = 0
 
 
-class Guard(TorchDispatchMode):
+class Guard(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Sees the operations of the thread of *task*, which runs without the baton, and takes it where one needs it."""
 
     def __init__(self, scheduler: Scheduler, task: Task) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._scheduler = scheduler
         self._task = task
 

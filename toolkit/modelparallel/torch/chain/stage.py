@@ -121,7 +121,8 @@ class Stage(PipelineStage):
         loss = self._loss if self.plan.has_backward else None
         found = kind(self, self.plan.microbatches, loss_fn=loss, scale_grads=False)
         is_last = self._device == self.num_stages - 1
-        if self._is_own_way and not is_last and world.current().cfg.active_microbatches > self.num_stages:
+        active = world.current().cfg.active_microbatches or 0
+        if self._is_own_way and not is_last and active > self.num_stages:
             # One forward more before the first backward, as if there were a stage more: the next device then has its
             # input before it needs it, and does not wait for the message.
             found._num_stages = self.num_stages + 1

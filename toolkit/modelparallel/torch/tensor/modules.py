@@ -87,12 +87,12 @@ class _DividedConv1D(Distributed):
 
 def conv1d_of(module: nn.Module) -> type[Distributed] | None:
     """Return the distributed class for *module*, None: it is no Conv1D of transformers."""
-    known = getattr(sys.modules.get("transformers.pytorch_utils"), "Conv1D", None)
+    known: Any = getattr(sys.modules.get("transformers.pytorch_utils"), "Conv1D", None)
     return _distributed_conv1d(known) if known is not None and type(module) is known else None
 
 
 @functools.cache
-def _distributed_conv1d(conv1d: type[nn.Module]) -> type[Distributed]:
+def _distributed_conv1d(conv1d: Any) -> type[Distributed]:
     return type("DistributedConv1D", (_DividedConv1D, conv1d), {})
 
 

@@ -93,8 +93,12 @@ def work(cluster: Cluster, tmp_path: Path) -> Work:
     return Work(cluster, tmp_path)
 
 
-def srun(work: Work, *command: str, nodes: int = 2) -> Any:
-    words: Sequence[str] = ("srun", f"--nodes={nodes}", "--ntasks-per-node=1", *command)
+# Without it Slurm takes any two of the nodes: algo-1 and algo-3, where algo-2 still completes an earlier job.
+ON_THE_FIRST_TWO = "--nodelist=algo-1,algo-2"
+
+
+def srun(work: Work, *command: str) -> Any:
+    words: Sequence[str] = ("srun", "--nodes=2", ON_THE_FIRST_TWO, "--ntasks-per-node=1", *command)
     return work.cluster.run(*words, environ=work.environ(), check=False)
 
 
@@ -153,7 +157,7 @@ def test_two_tasks_on_a_node_are_refused_with_the_way_out(work: Work) -> None:
 
 def test_scancel_lets_the_script_save_on_every_node(work: Work) -> None:
     work.program(SAVES, "hosts = 2")
-    job = work.submit(work.rendered())
+    job = work.submit(work.rendered(), ON_THE_FIRST_TWO)
     work.cluster.wait_for("sh", "-c", f"ls {work.folder}/jobs/*/*/model/training | wc -l", answer="2")
 
     work.cluster.run("scancel", job)

@@ -36,8 +36,8 @@ from toolkit.peers.messages import (
     Left,
     OwnFailure,
     Ping,
+    RanksEnded,
     Ready,
-    Rested,
     Step,
     Verdict,
     Waits,
@@ -937,7 +937,7 @@ def test_a_hang_is_one_only_if_no_host_moves() -> None:
 def test_a_host_whose_ranks_have_ended_well_hides_no_hang() -> None:
     job = Job(3)
     job.ready()
-    job.at(4.0, lambda: job.tell("algo-1", Rested()))
+    job.at(4.0, lambda: job.tell("algo-1", RanksEnded()))
     job.at(5.0, lambda: job.tell("algo-2", Idle(seconds=600.0)))
     job.at(9.0, lambda: job.tell("algo-3", Idle(seconds=600.0)))
     for host in job.hosts.values():
@@ -953,7 +953,7 @@ def test_a_host_whose_ranks_have_ended_well_hides_no_hang() -> None:
 def test_silence_counts_from_the_last_move_of_any_host(at_rest: bool) -> None:
     job = Job(3)
     job.ready()
-    job.at(12.0, lambda: job.tell("algo-2", Rested()) if at_rest else job.end("algo-2"))
+    job.at(12.0, lambda: job.tell("algo-2", RanksEnded()) if at_rest else job.end("algo-2"))
     for at in range(6, 16):
         for name in ("algo-1", "algo-3"):
             idle = Idle(seconds=float(at), limit_s=6.0)
@@ -970,7 +970,7 @@ def test_silence_counts_from_the_last_move_of_any_host(at_rest: bool) -> None:
 def test_a_hang_after_the_end_of_a_hosts_ranks_is_told_with_the_seconds_since() -> None:
     job = Job(2)
     job.ready()
-    job.at(12.0, lambda: job.tell("algo-2", Rested()))
+    job.at(12.0, lambda: job.tell("algo-2", RanksEnded()))
     for at in range(6, 30):
         job.at(float(at), lambda at=at: job.tell("algo-1", Idle(seconds=float(at), limit_s=6.0)))  # type: ignore[misc]
     for host in job.hosts.values():
@@ -1239,7 +1239,7 @@ def test_the_ranks_of_a_stopped_job_rest_when_those_of_its_last_host_do(count: i
     job.ready()
     job.at(5.0, lambda: job.tell("algo-1", Stop(host="algo-1", signal=15)))
     for number, name in enumerate(job.names):
-        job.at(6.0 + number / count, lambda name=name: job.tell(name, Rested()))  # type: ignore[misc]
+        job.at(6.0 + number / count, lambda name=name: job.tell(name, RanksEnded()))  # type: ignore[misc]
     ends_well(job, 8.0)
 
     job.play()
@@ -1256,7 +1256,7 @@ def test_a_host_that_vanished_is_not_waited_for_to_rest() -> None:
     job.at(5.0, lambda: job.tell("algo-1", Stop(host="algo-1", signal=15)))
     job.at(5.5, lambda: job.kill("algo-3"))
     for name in ("algo-1", "algo-2"):
-        job.at(6.0, lambda name=name: job.tell(name, Rested()))  # type: ignore[misc]
+        job.at(6.0, lambda name=name: job.tell(name, RanksEnded()))  # type: ignore[misc]
 
     job.play(until_s=20.0)
 

@@ -5,16 +5,16 @@ from toolkit.job.outcome import UNFINISHED_S
 from toolkit.job.restart import Steps
 from toolkit.peers.failures import FailureReports
 from toolkit.peers.hang import HangWatch
-from toolkit.peers.messages import EndReport, Rested, Step
+from toolkit.peers.messages import EndReport, RanksEnded, Step
 from toolkit.peers.protocol import AGREE_S
 
 
 class AttemptState:
-    """The state of one attempt, begun by *again* (None: the first) at *now_s* with *hosts*. Times in seconds."""
+    """The state of one attempt, that *begun_by* began (None: the first) at *now_s* with *hosts*. Times in seconds."""
 
-    def __init__(self, again: NextAttempt | None, hosts: set[str], now_s: float) -> None:
-        self.again = again
-        self.number = again.restart.attempt if again is not None else 0
+    def __init__(self, begun_by: NextAttempt | None, hosts: set[str], now_s: float) -> None:
+        self.begun_by = begun_by
+        self.number = begun_by.restart.attempt if begun_by is not None else 0
         # Of the hosts that joined and have not vanished: those that have not ended, and those that have not answered.
         self.unended = set(hosts)
         self.unanswered = set(hosts)
@@ -23,18 +23,18 @@ class AttemptState:
         self.failures = FailureReports()
         self.failing_s: float | None = None
         # True while the leader waits for all hosts to end, because the failure may be worth another attempt.
-        self.hopes = False
+        self.awaits_all_ends = False
         self.hang = HangWatch(now_s)
         self.stop_steps = StopSteps()
         self.unfinished = UnfinishedRanks()
         # How far the ranks of the hosts that have ended came.
-        self.came = Steps()
+        self.steps = Steps()
         # The hosts of which no rank lives any more, and the message that says so of the whole job.
-        self.resting: set[str] = set()
-        self.rested: Rested | None = None
+        self.without_ranks: set[str] = set()
+        self.ranks_ended: RanksEnded | None = None
         # By host: the daemon of mpirun that it has to start. The message that the host of mpirun needs none any more.
         self.launches: dict[str, Launch] = {}
-        self.over: LeaderDone | None = None
+        self.leader_done: LeaderDone | None = None
 
     def joined(self, host: str) -> None:
         self.unended.add(host)
@@ -53,12 +53,12 @@ class AttemptState:
         if self.first_end_s is None:
             self.first_end_s = now_s
 
-    def rest(self) -> Rested | None:
+    def take_ranks_ended(self) -> RanksEnded | None:
         """Return, once, the message that no rank of the job lives any more, when hosts wait for it."""
-        if not self.resting or self.rested is not None or not self.unended <= self.resting:
+        if not self.without_ranks or self.ranks_ended is not None or not self.unended <= self.without_ranks:
             return None
-        self.rested = Rested()
-        return self.rested
+        self.ranks_ended = RanksEnded()
+        return self.ranks_ended
 
 
 class StopSteps:

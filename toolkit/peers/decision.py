@@ -44,7 +44,7 @@ class FailJob(Record, frozen=True, kw_only=True):
 class Repeat(Record, frozen=True, kw_only=True):
     """Another attempt begins."""
 
-    again: NextAttempt
+    next_attempt: NextAttempt
 
 
 class AwaitEnds(Record, frozen=True, kw_only=True):
@@ -134,7 +134,7 @@ class Decider:
         )
         # How far the ranks came is known only when all hosts have ended.
         awaited = bool(attempt.unended or self._members.away)
-        refusal = self.budget.refusal(failure, FURTHEST if awaited else attempt.came)
+        refusal = self.budget.refusal(failure, FURTHEST if awaited else attempt.steps)
         if awaited and not refusal:
             if now_s < failing_s + self._times.grace_s + RESTART_S:
                 return AwaitEnds()
@@ -151,10 +151,10 @@ class Decider:
             rank=worst.cause.rank,
             exit_code=worst.exit_code,
             failed_ns=worst.cause.failed_ns,
-            counted=self.budget.counts(failure, attempt.came),
+            counted=self.budget.counts(failure, attempt.steps),
         )
-        self.budget = self.budget.after(failure, attempt.came)
-        return Repeat(again=NextAttempt(restart=restart, used=self.budget.used, allowed=self.budget.allowed))
+        self.budget = self.budget.after(failure, attempt.steps)
+        return Repeat(next_attempt=NextAttempt(restart=restart, used=self.budget.used, allowed=self.budget.allowed))
 
     def _end_of_all(self, attempt: AttemptState, stop: Stop | None) -> EndReport:
         """Return the end of a job in which nothing failed; after a stop, the worst of the hosts' ends."""

@@ -25,8 +25,8 @@ from toolkit.peers.messages import (
     Message,
     Notice,
     Ping,
+    RanksEnded,
     Reports,
-    Rested,
     Step,
     StepTimes,
     Verdict,
@@ -211,7 +211,7 @@ class Follower:
             return [message]
         if isinstance(message, HangNoticed | LeaderDone):
             return [message]
-        if isinstance(message, Rested):
+        if isinstance(message, RanksEnded):
             return [AllRanksEnded()]
         if isinstance(message, Notice):
             return [LogLine(text=message.text, warns=True)]

@@ -23,14 +23,14 @@ class HangWatch:
     def forget(self, host: str) -> None:
         self._idle.pop(host, None)
 
-    def idle_s(self, unended: set[str], resting: set[str], now_s: float) -> float | None:
+    def idle_s(self, unended: set[str], without_ranks: set[str], now_s: float) -> float | None:
         """Return the seconds without activity of any rank of the job, once that is long enough for a hang; else None.
 
-        *unended*: the hosts that have not ended. *resting*: hosts whose ranks have all ended; they do not count.
+        *unended*: the hosts that have not ended. *without_ranks*: hosts whose ranks have all ended; they do not count.
         """
-        if len(self._idle) + len(resting) < len(unended):
+        if len(self._idle) + len(without_ranks) < len(unended):
             return None
-        at_work = unended - resting
+        at_work = unended - without_ranks
         if not at_work or not at_work <= self._idle.keys():
             return None
         idle_s = min(now_s - self._moved_s, *(self._idle[host].seconds for host in at_work))

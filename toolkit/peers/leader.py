@@ -44,8 +44,8 @@ from toolkit.peers.messages import (
     OwnFailure,
     Ping,
     Pong,
+    RanksEnded,
     Ready,
-    Rested,
     Step,
     StepTimes,
     Verdict,
@@ -118,10 +118,10 @@ class Leader:
             messages.append(Verdict(report=self.verdict))
         else:
             worst = attempt.failures.worst if attempt.failing_s is not None else None
-            messages += [attempt.again, self._stop, attempt.stop_steps.agreed]
+            messages += [attempt.begun_by, self._stop, attempt.stop_steps.agreed]
             messages += [Failing(report=light(worst)) if worst is not None else None]
             messages += [Go() if self.barrier.opened else None]
-            messages += [attempt.launches.get(host), attempt.over, attempt.rested]
+            messages += [attempt.launches.get(host), attempt.leader_done, attempt.ranks_ended]
         return [Send(hosts=(host,), message=message) for message in messages if message is not None]
 
     def left(self, host: str, now_s: float) -> list[Action]:
@@ -151,7 +151,7 @@ class Leader:
             attempt = self._attempt
             actions = self._check_membership(now_s, now_ns)
             for host in self._followers:
-                if host in attempt.unended or (attempt.hopes and host not in self.members.gone):
+                if host in attempt.unended or (attempt.awaits_all_ends and host not in self.members.gone):
                     actions += self._look_after(host, now_s, now_ns)
             actions += self._miss_the_unfinished(now_s, now_ns)
             actions += self._agree(now_s) + self._decide(now_s)
@@ -214,13 +214,13 @@ class Leader:
 
     def _on_ended(self, host: str, message: HostEnded, now_s: float, _now_ns: int) -> list[Action]:
         attempt, report = self._attempt, message.report
-        attempt.came = attempt.came.and_those(message.steps)
+        attempt.steps = attempt.steps.and_those(message.steps)
         if attempt.first_end_s is None:
             self._due(now_s + self._times.finish_timeout_s)
         attempt.ended(host, report, now_s)
         if report.failed:
             return self._fail(host, report, now_s)
-        return [*self._rest(), *self._decide(now_s)]
+        return [*self._tell_ranks_ended(), *self._decide(now_s)]
 
     def _on_failing(self, host: str, message: Failing, now_s: float, _now_ns: int) -> list[Action]:
         return self._fail(host, message.report, now_s, whole=message.whole)
@@ -242,10 +242,10 @@ class Leader:
         attempt.hang.heard(host, message)
         if attempt.failing_s is not None or self._stop is not None:
             return []
-        idle_s = attempt.hang.idle_s(attempt.unended, attempt.resting, now_s)
+        idle_s = attempt.hang.idle_s(attempt.unended, attempt.without_ranks, now_s)
         if idle_s is None:
             return []
-        if not attempt.hang.stops(attempt.unended - attempt.resting):
+        if not attempt.hang.stops(attempt.unended - attempt.without_ranks):
             attempt.hang = HangWatch(now_s)
             noticed = HangNoticed(seconds=idle_s)
             return [Send(hosts=self._followers, message=noticed), noticed]
@@ -266,13 +266,13 @@ class Leader:
         return [msgspec.structs.replace(message, host=host)]
 
     def _on_leader_done(self, _host: str, message: LeaderDone, _now_s: float, _now_ns: int) -> list[Action]:
-        self._attempt.over = message
+        self._attempt.leader_done = message
         return [Send(hosts=self._followers, message=message)]
 
-    def _on_rested(self, host: str, _message: Rested, now_s: float, _now_ns: int) -> list[Action]:
-        self._attempt.resting.add(host)
+    def _on_ranks_ended(self, host: str, _message: RanksEnded, now_s: float, _now_ns: int) -> list[Action]:
+        self._attempt.without_ranks.add(host)
         self._attempt.hang.moved(now_s)
-        return self._rest()
+        return self._tell_ranks_ended()
 
     def _on_step_times(self, host: str, message: StepTimes, _now_s: float, _now_ns: int) -> list[Action]:
         return [HostStepTimes(host=host, times=message.times)]
@@ -294,10 +294,10 @@ class Leader:
         agreed = self._attempt.stop_steps.agree(self._attempt.unended, self._stopped_s, now_s)
         return [] if agreed is None else [Send(hosts=self._followers, message=agreed), StopStep(step=agreed.step)]
 
-    def _rest(self) -> list[Action]:
+    def _tell_ranks_ended(self) -> list[Action]:
         """When no rank of the job lives any more, report it once to the hosts that wait for it."""
-        rested = self._attempt.rest()
-        return [] if rested is None else [Send(hosts=self._followers, message=rested), AllRanksEnded()]
+        ended = self._attempt.take_ranks_ended()
+        return [] if ended is None else [Send(hosts=self._followers, message=ended), AllRanksEnded()]
 
     def _miss_the_unfinished(self, now_s: float, now_ns: int) -> list[Action]:
         """End the job if its ranks wait for one that ended without MPI_Finalize."""
@@ -346,7 +346,7 @@ class Leader:
         left_first = left_s is not None and self._stopped_s is not None and left_s < self._stopped_s
         if self._stop is not None and not left_first:
             self._attempt.ends[host] = stopped(host, self._stop.signal, f"vanished while the job was stopping: {how}")
-            return self._rest()
+            return self._tell_ranks_ended()
         if self.members.paused_s > RECONNECT_S:
             how += f" (host {self._me} itself had been paused for {self.members.paused_s:.1f} s)"
         return self._fail(host, self._attempt.failures.vanished(host, how, at_ns, of=self._followers), now_s)
@@ -361,12 +361,12 @@ class Leader:
                 return said + self._settle(report, now_s)
             case FailJob(report=report):
                 return self._fail("", report, now_s)
-            case Repeat(again=again):
-                self._attempt = AttemptState(again, {self._me, *self._followers}, now_s)
+            case Repeat(next_attempt=next_attempt):
+                self._attempt = AttemptState(next_attempt, {self._me, *self._followers}, now_s)
                 self.barrier.begin(now_s)
-                return [Send(hosts=self._followers, message=again), again]
+                return [Send(hosts=self._followers, message=next_attempt), next_attempt]
             case AwaitEnds():
-                self._attempt.hopes = True
+                self._attempt.awaits_all_ends = True
         return []
 
     def _settle(self, report: EndReport, now_s: float) -> list[Action]:
@@ -439,6 +439,6 @@ _DURING_AN_ATTEMPT: dict[type, _Handle] = {
     Launch: Leader._on_launch,
     DaemonEnded: Leader._on_daemon_ended,
     LeaderDone: Leader._on_leader_done,
-    Rested: Leader._on_rested,
+    RanksEnded: Leader._on_ranks_ended,
     StepTimes: Leader._on_step_times,
 }

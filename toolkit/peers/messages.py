@@ -159,7 +159,7 @@ class Verdict(Record, frozen=True, kw_only=True, tag="verdict"):
     report: EndReport
 
 
-class Rested(Record, frozen=True, kw_only=True, tag="rested"):
+class RanksEnded(Record, frozen=True, kw_only=True, tag="ranks ended"):
     """While the job stops, where services wait for all hosts', or where all ranks have ended well. Up: every rank of
     this host has ended. Down: of the job."""
 
@@ -183,7 +183,7 @@ Up = (
     | Attempt
     | StepTimes
     | DaemonEnded
-    | Rested
+    | RanksEnded
     | Bye
 )
 Down = (
@@ -198,7 +198,7 @@ Down = (
     | Notice
     | Launch
     | LeaderDone
-    | Rested
+    | RanksEnded
     | HangNoticed
 )
 # Messages with a host's own report.

@@ -256,7 +256,7 @@ _ON_EXIT: dict[Action, Callable[[Effects, Exit], None]] = {
 _TO_OTHERS: dict[Action, Callable[[Effects, Others], None]] = {
     Action.TELL_FAILING: lambda effects, others: others.failing(effects._record.so_far(effects._processes)),
     Action.TELL_OWN_FAILURE: lambda effects, others: others.answer(effects._record.so_far(effects._processes)),
-    Action.TELL_RANKS_ENDED: lambda _, others: others.rested(),
+    Action.TELL_RANKS_ENDED: lambda _, others: others.ranks_ended(),
     Action.TELL_LEADER_DONE: lambda _, others: others.leader_done(),
 }
 

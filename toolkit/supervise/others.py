@@ -56,7 +56,7 @@ class Others(Wire, Protocol):
     def propose(self, step: int) -> None:
         """Report the first step at which this host's ranks can stop."""
 
-    def rested(self) -> None:
+    def ranks_ended(self) -> None:
         """Report that no rank lives here: the job stops, or services wait for all hosts' ranks, or all ended with 0."""
 
     def left(self, ended: Exit, ranks_left: int) -> None:

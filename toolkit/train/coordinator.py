@@ -129,8 +129,8 @@ class Coordinator:
     def leader_done(self) -> None:
         self._link.tell(LeaderDone())
 
-    def rested(self) -> None:
-        self._link.tell(messages.Rested())
+    def ranks_ended(self) -> None:
+        self._link.tell(messages.RanksEnded())
 
     def failing(self, so_far: Ended) -> None:
         found = self._failed(so_far)

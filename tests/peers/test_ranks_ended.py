@@ -2,7 +2,7 @@
 
 from tests.peers.simulated import Job
 from toolkit.job.events import AllRanksEnded, LeaderDone
-from toolkit.peers.messages import Rested
+from toolkit.peers.messages import RanksEnded
 
 
 def test_every_host_hears_once_that_the_last_script_has_ended() -> None:
@@ -10,7 +10,7 @@ def test_every_host_hears_once_that_the_last_script_has_ended() -> None:
     job.ready()
     job.at(6.0, lambda: job.tell("algo-1", LeaderDone()))
     for at_s, name in ((5.0, "algo-2"), (6.0, "algo-1"), (7.0, "algo-3")):
-        job.at(at_s, lambda name=name: job.tell(name, Rested()))  # type: ignore[misc]
+        job.at(at_s, lambda name=name: job.tell(name, RanksEnded()))  # type: ignore[misc]
     for name in job.names:
         job.at(8.0, lambda name=name: job.end(name, 0))  # type: ignore[misc]
 
@@ -26,7 +26,7 @@ def test_a_host_that_has_ended_without_resting_holds_up_nobody() -> None:
     job = Job(3)
     job.ready()
     for name in ("algo-1", "algo-2"):
-        job.at(5.0, lambda name=name: job.tell(name, Rested()))  # type: ignore[misc]
+        job.at(5.0, lambda name=name: job.tell(name, RanksEnded()))  # type: ignore[misc]
         job.at(8.0, lambda name=name: job.end(name, 0))  # type: ignore[misc]
     job.at(6.0, lambda: job.end("algo-3", 0))
 

@@ -131,7 +131,7 @@ def test_an_address_is_of_either_family_or_a_name(address: str, read_as: str) ->
     assert read({"TOOLKIT_HOST_ADDRESSES": f"algo-2={address}"}).addresses() == {"algo-2": read_as}
 
 
-@given(st.dictionaries(st.sampled_from([variable for variable, _, _ in table()]), st.text()))
+@given(st.dictionaries(st.sampled_from([variable for variable, *_ in table()]), st.text()))
 def test_any_text_is_a_setting_or_a_contract_error_that_names_a_variable(environ: dict[str, str]) -> None:
     try:
         read(environ)
@@ -140,12 +140,14 @@ def test_any_text_is_a_setting_or_a_contract_error_that_names_a_variable(environ
 
 
 def test_the_table_has_a_row_for_every_setting_with_its_default_and_a_meaning() -> None:
-    rows = {variable: (default, meaning) for variable, default, meaning in table()}
+    rows = {variable: (values, default, meaning) for variable, values, default, meaning in table()}
 
     assert list(rows) == ["TOOLKIT_" + field.upper() for field in Settings.__struct_fields__]
-    assert rows["TOOLKIT_JOIN_S"][0] == "900"
-    assert rows["TOOLKIT_GRACE_S"][0] == ""
-    assert all(meaning for _, meaning in rows.values())
+    assert rows["TOOLKIT_JOIN_S"][:2] == ("number", "900")
+    assert rows["TOOLKIT_GRACE_S"][:2] == ("number", "")
+    assert rows["TOOLKIT_STALL_ACTION"][:2] == ("`stop`, `report`", "stop")
+    assert rows["TOOLKIT_METRICS"][0] == "path"
+    assert all(values and meaning for values, _, meaning in rows.values())
 
 
 SERVICE = {
@@ -193,7 +195,7 @@ def test_an_old_name_still_sets_a_setting_and_the_new_one_is_named(name: str, ol
 
 
 def test_known_names_are_not_told() -> None:
-    environ = {variable: "" for variable, _, _ in table()} | {PREFIX + name: "" for name in OURS}
+    environ = {variable: "" for variable, *_ in table()} | {PREFIX + name: "" for name in OURS}
 
     assert unknown(environ) == ""
 
@@ -209,6 +211,6 @@ def test_every_variable_that_the_code_names_is_a_setting_or_one_of_ours() -> Non
     named = {
         name for path in package.rglob("*.py") for name in re.findall(r"\bTOOLKIT_[A-Z_]*[A-Z]\b", path.read_text())
     }
-    known = {variable for variable, _, _ in table()} | {PREFIX + name for name in OURS}
+    known = {variable for variable, *_ in table()} | {PREFIX + name for name in OURS}
 
     assert {name for name in named - known if "SERVICE" not in name and "PORT" not in name} == set()

@@ -126,11 +126,11 @@ class Settings(Record, frozen=True, kw_only=True):
     metrics: Annotated[
         Path | None, _meaning("a JSON file of metric definitions that replaces metric-definition-regex.json")
     ] = None
-    rank_hook: Annotated[Switch, _meaning("the start-up hook in ranks (docs/rank-hook.md)")] = "on"
     metric_presets: Annotated[
         str,
         _meaning("ready-made metric definitions that are added, comma-separated: iteration-times (docs/metrics.md)"),
     ] = ""
+    rank_hook: Annotated[Switch, _meaning("the start-up hook in ranks (docs/rank-hook.md)")] = "on"
     profiler_rules: Annotated[
         str, _meaning("profiler rules of the job: JSON, or a file that holds them; default: all (docs/diagnosis.md)")
     ] = ""
@@ -395,11 +395,20 @@ def _parts(hint: Any) -> Iterator[Any]:
         yield from _parts(part)
 
 
-def table() -> Iterator[tuple[str, str, str]]:
-    """Yield (variable, default, meaning) for each setting, in the order of the class."""
+def table() -> Iterator[tuple[str, str, str, str]]:
+    """Yield (variable, values, default, meaning) for each setting, in the order of the class."""
     hints = get_type_hints(Settings, include_extras=True)
     for field in msgspec.structs.fields(Settings):
         meaning = next(meta.description for meta in hints[field.name].__metadata__ if meta.description)
         default = field.default
         default = "" if default is None else f"{default:g}" if isinstance(default, float) else str(default)
-        yield PREFIX + field.name.upper(), default, meaning
+        yield PREFIX + field.name.upper(), _values(hints[field.name]), default, meaning
+
+
+def _values(hint: Any) -> str:
+    """Return the values that a type has, for the page: words, or what kind of number or text."""
+    parts = list(_parts(hint))
+    words = [part for part in parts if isinstance(part, str)]
+    if words:
+        return ", ".join(f"`{word}`" for word in words)
+    return "path" if Path in parts else "number" if int in parts or float in parts else "text"

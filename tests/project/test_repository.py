@@ -128,9 +128,9 @@ def test_every_page_that_a_text_names_exists() -> None:
 
 
 def test_the_settings_page_is_the_settings_table() -> None:
-    rows = ["| variable | default | meaning |", "|---|---|---|"]
-    for variable, default, meaning in settings.table():
-        rows.append(f"| `{variable}` | {f'`{default}`' if default else ''} | {meaning} |")
+    rows = ["| variable | values | default | meaning |", "|---|---|---|---|"]
+    for variable, values, default, meaning in settings.table():
+        rows.append(f"| `{variable}` | {values} | {f'`{default}`' if default else ''} | {meaning} |")
 
     assert "\n".join(rows) in (ROOT / "docs/settings.md").read_text()
 

@@ -1,4 +1,7 @@
-"""A job file or the arguments of `toolkit run`, checked: a JobFile of the options that options.py reads. Pure."""
+"""A job file or the arguments of `toolkit run`, checked: a JobFile of the options that options.py reads. Pure.
+
+A JobFile holds a JobSpec (job/spec.py), what every platform knows of a job, and what only `toolkit run` needs.
+"""
 
 import math
 import re

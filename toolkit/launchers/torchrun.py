@@ -34,6 +34,7 @@ def plan(job: Job, run_folder: Path) -> Plan:
     if per_host > 1:
         environ.setdefault("OMP_NUM_THREADS", "1")  # torchrun's own default; if it sets it itself, it prints a banner.
     has_rank_shim = job.settings.rank_shim == "on"
+    # The shell script that starts the rank shim; the supervisor writes it before torchrun starts.
     wrapper = run_folder / RANK_WRAPPER
     rank_python = environ.get("PYTHON_EXEC", job.interpreter)
     if has_rank_shim:

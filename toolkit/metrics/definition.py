@@ -50,7 +50,7 @@ def compile(definitions: Sequence[tuple[str, str]], source: str) -> tuple[Defini
 
 
 def _compiled(name: str, regex: str, source: str) -> Definition:
-    import warnings
+    import warnings  # Its import costs start-up time, which a job without metrics need not pay.
 
     try:
         with warnings.catch_warnings():

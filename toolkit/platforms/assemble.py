@@ -25,8 +25,8 @@ from toolkit.platforms.sagemaker import variables, write
 from toolkit.platforms.sagemaker.documents import load
 from toolkit.settings import Settings
 
-# Neuron cores of instance types, which need no neuron-ls (sagemaker-training 5.1.4).
 COMPILE_CACHE = "compile-cache"  # Below the checkpoint folder, which the platform keeps across jobs.
+# Neuron cores of instance types, which need no neuron-ls (sagemaker-training 5.1.4).
 NEURON_CORES = {"trn2.48xlarge": 64}
 
 

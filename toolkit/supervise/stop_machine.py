@@ -38,12 +38,20 @@ class StopMachine:
         self.over = False
         # True: no process had failed when the launcher ended its ranks.
         self.launcher_first = False
+        # The launcher, or the script that is the main process, ended with 0.
         self._main_ended_well = False
+        # Launcher and ranks have ended; this host's services stay for ranks of other hosts.
         self._stays = False
+        # No rank of the job lives any more, as far as this host was told.
         self._all_ranks_ended = False
+        # The launcher of MPI has begun to end its ranks; the timer "abort" runs.
         self._aborts = False
+        # A rank ended with 0 and without MPI_Finalize; the timer "unfinished rank" runs.
         self._left = False
+        # A rank writes a checkpoint, so the ranks are not signalled yet. "waits": one was seen writing; "asked": the
+        # action `_stop_ranks` was tried again, and sets "waits" if one still writes; "": none.
         self._saving: str = ""
+        # The action by which the ranks are stopped, for that second try.
         self._stop_ranks = Action.STOP_RANKS
         self._timers = Timers()
         # By when the ranks of this host must have ended.
@@ -51,6 +59,7 @@ class StopMachine:
         self._looked_s = now_s
         if self.job.leader_done:
             self._wait_for_leader(now_s)
+        # The answer that `on` makes: actions in order, those that come after all others, and cues to look up.
         self._actions: list[Action] = []
         self._last: list[Action] = []
         self._cues: deque[Cue] = deque()

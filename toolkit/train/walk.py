@@ -194,16 +194,16 @@ def _attempts(
     phase, outcome = _first(job, supervisor, attempts, memory, log)
     while True:
         decide = partial(_decided, supervisor, attempts, others, outcome)
-        ended = log.attempt("it could not be decided how the job continues", decide, outcome)
-        if isinstance(ended, Outcome):
+        decided = log.attempt("it could not be decided how the job continues", decide, outcome)
+        if isinstance(decided, Outcome):
             return log.attempt(
-                "the attempts could not be added to the outcome", partial(attempts.with_restarts, ended), ended
+                "the attempts could not be added to the outcome", partial(attempts.with_restarts, decided), decided
             )
         assert phase is not None  # No restart unless every host has started its script.
-        attempts.begin(ended)
+        attempts.begin(decided)
         memory.begin()
         if supervisor.hang is not None:
-            supervisor.hang = hangs.settings(job, supervisor.run_folder, ended.attempt)
+            supervisor.hang = hangs.settings(job, supervisor.run_folder, decided.attempt)
         outcome = _attempt(job, phase, supervisor, attempts, memory, log)
 
 
@@ -219,7 +219,7 @@ def _decided(
 def _first(
     job: Job, supervisor: Supervisor, attempts: Attempts, memory: Callable[[], Memory], log: Log
 ) -> tuple[Phase | None, Outcome]:
-    """Prepare this host and run the first attempt; return the script's phase and how that attempt ended."""
+    """Prepare this host and run attempt 0; return the script's phase (None: it was not reached) and the outcome."""
     phase = None
     interrupting = supervisor.signals.interrupting
     try:
@@ -264,8 +264,8 @@ def _attempt(
             from toolkit.train import compiled
 
             pids = [each.pid for each in ended.exits]
-            told = compiled.found(supervisor.run_folder / STATUS_FOLDER, pids, log)
-            outcome = msgspec.structs.replace(outcome, compiler=told)
+            compilation = compiled.found(supervisor.run_folder / STATUS_FOLDER, pids, log)
+            outcome = msgspec.structs.replace(outcome, compiler=compilation)
         return (
             outcome if job.plugin is None else plugin.with_its_own_text(outcome, supervisor.run_folder / STATUS_FOLDER)
         )

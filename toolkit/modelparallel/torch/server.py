@@ -1,6 +1,7 @@
 """The module server's scheduler: one thread for each microbatch or served request, one of which computes at a time.
 
-A thread that waits for another rank gives up the baton; the next ready one gets it: backward before forward, running
+The right to compute is a token, here called the baton, that one thread holds. A thread that waits for another rank
+gives it up; the next ready one gets it: backward before forward, running
 microbatches before new ones, lower numbers before higher. (Generators cannot suspend inside Module.__call__, greenlets
 hang in the autograd engine.) A microbatch's random numbers come from a stream of its own, which travels with its
 calls: the CPU generator is switched with the baton.

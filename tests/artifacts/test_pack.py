@@ -1,12 +1,18 @@
+import errno
+import gzip
+import io
 import os
 import socket
 import subprocess
+import sys
 import tarfile
+import zlib
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from toolkit.artifacts.pack import pack
+from toolkit.artifacts.pack import pack, write
 from toolkit.errors import PlatformError
 from toolkit.log import Log
 
@@ -116,3 +122,118 @@ def test_a_full_disk_is_said_with_the_archives_name(model: Path, tmp_path: Path)
         assert list(small.iterdir()) == []
     finally:
         subprocess.run(["umount", small], check=True)
+
+
+class Chunks:
+    """A sink that keeps what it gets, and calls *on_write* with the number of bytes before each."""
+
+    def __init__(self, on_write: Callable[[int], None] = lambda got: None) -> None:
+        self.blocks: list[bytes] = []
+        self._on_write = on_write
+
+    def write(self, block: bytes) -> None:
+        self._on_write(sum(map(len, self.blocks)))
+        self.blocks.append(block)
+
+    @property
+    def whole(self) -> bytes:
+        return b"".join(self.blocks)
+
+
+def test_any_number_of_threads_gives_the_same_bytes_of_one_gzip_member(model: Path) -> None:
+    (model / "log").write_bytes(b"".join(b"step %d: loss %d\n" % (n, n * n) for n in range(100_000)))
+    (model / "noise").write_bytes(os.urandom(1_000_001))
+    sinks = {threads: Chunks() for threads in (1, 2, 7)}
+
+    sizes = {write(model, sink, "model.tar.gz", threads=threads) for threads, sink in sinks.items()}
+
+    (whole,) = {sink.whole for sink in sinks.values()}
+    assert sizes == {len(whole)}
+    member = zlib.decompressobj(31)  # One member only, with its checksum and length.
+    with tarfile.open(fileobj=io.BytesIO(member.decompress(whole))) as tar:
+        for name in ("log", "noise"):
+            content = tar.extractfile(name)
+            assert content is not None and content.read() == (model / name).read_bytes()
+    assert member.eof and not member.unused_data
+
+
+def test_the_size_is_that_of_pythons_gzip_within_2_percent(tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    sources = sorted(Path(__file__).resolve().parents[2].joinpath("toolkit").rglob("*.py"))
+    (folder / "text").write_bytes(b"".join(path.read_bytes() for path in sources))
+    with tarfile.open(tmp_path / "theirs.tar.gz", "w:gz", compresslevel=6) as tar:
+        tar.add(folder / "text", "text")
+
+    size = pack(folder, tmp_path / "model.tar.gz")
+
+    assert size <= 1.02 * (tmp_path / "theirs.tar.gz").stat().st_size
+
+
+def test_a_file_with_two_names_is_packed_once(model: Path, tmp_path: Path) -> None:
+    (model / "z" / "same.pt").hardlink_to(model / "weights.pt")
+
+    pack(model, tmp_path / "model.tar.gz")
+
+    with tarfile.open(tmp_path / "model.tar.gz") as tar:
+        assert (tar.getmember("z/same.pt").islnk(), tar.getmember("z/same.pt").linkname) == (True, "weights.pt")
+
+
+def test_names_times_and_modes_are_as_tarfile_has_them(model: Path, tmp_path: Path) -> None:
+    (model / "a long name, ".ljust(120, "x")).write_text("long")
+    (model / os.fsdecode(b"not UTF-8 \xff")).write_text("bytes")
+    os.utime(model / "a.txt", ns=(0, 1_700_000_000_123_456_789))
+    with tarfile.open(tmp_path / "theirs.tar.gz", "w:gz") as tar:
+        tar.add(model, arcname="")
+
+    pack(model, tmp_path / "model.tar.gz")
+
+    def facts(archive: str) -> dict[str, tuple[object, ...]]:
+        with tarfile.open(tmp_path / archive) as tar:
+            return {
+                each.name: (each.mtime, each.mode, each.uid, each.gid, each.uname, each.gname, each.type, each.linkname)
+                for each in tar.getmembers()
+                if each.name
+            }
+
+    assert facts("model.tar.gz") == facts("theirs.tar.gz")
+
+
+def test_a_file_that_becomes_shorter_is_said_with_its_name(model: Path) -> None:
+    noise = model / "noise"
+    noise.write_bytes(os.urandom(4 << 20))
+
+    with pytest.raises(OSError, match=rf"{noise} became shorter while it was packed: expected 4194304 bytes, found"):
+        write(model, Chunks(lambda got: os.truncate(noise, 0) if got > 100_000 else None), "model.tar.gz", threads=1)
+
+
+def test_a_sink_that_fails_gets_no_end(model: Path) -> None:
+    (model / "noise").write_bytes(os.urandom(4 << 20))
+
+    def full(got: int) -> None:
+        if got > 1 << 20:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    sink = Chunks(full)
+    with pytest.raises(OSError, match="No space left"):
+        write(model, sink, "model.tar.gz", threads=2)
+
+    with pytest.raises(EOFError):
+        gzip.decompress(sink.whole)
+
+
+def test_a_large_file_is_packed_with_bounded_memory(tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    with (tmp_path / "model" / "weights").open("wb") as file:
+        file.write(os.urandom(1 << 20))
+        file.truncate(96 << 20)
+    program = (
+        "import resource, sys; from pathlib import Path; from toolkit.artifacts.pack import write, pack;"
+        "file = open('/dev/null', 'wb'); before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss;"
+        "write(Path(sys.argv[1]), file, 'model.tar.gz', threads=4);"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)"
+    )
+
+    said = subprocess.run([sys.executable, "-c", program, tmp_path / "model"], capture_output=True, check=True)
+
+    assert int(said.stdout) < 24 << 10  # KiB

@@ -1,0 +1,122 @@
+"""Compresses a stream to gzip (RFC 1952) on several cores.
+
+The stream is cut into blocks of 256 KiB. Each is compressed by itself, with the 32 KiB before it as its dictionary, and
+ends on a byte boundary (Z_SYNC_FLUSH), so that the pieces, put one after the other, are one deflate stream: pigz does
+the same (https://zlib.net/pigz/, seen 2026-11). Every gzip reader reads it as it reads any other. The blocks do not
+depend on the number of threads, so neither do the bytes.
+
+zlib-ng (extra `pack`), where it is installed, takes half of zlib's time for the same size within 1 %. Each of the two
+gives other bytes, as other versions of zlib do.
+"""
+
+import sys
+import zlib
+from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor
+from types import ModuleType, TracebackType
+from typing import Protocol
+
+# Measured with 34 MB of weights: 31.7, 31.5 and 31.5 MB at levels 1, 6 and 9, in 0.60, 0.73 and 0.80 s. Logs become
+# smaller up to level 6.
+LEVEL = 6
+BLOCK_BYTES = 1 << 18
+WINDOW_BYTES = 1 << 15
+# Deflate, no name, no time: the same content gives the same bytes. System 255: unknown.
+HEADER = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"
+RAW = -15  # Window bits: a deflate stream without a header (zlib's manual, deflateInit2).
+MEMORY_LEVEL = 8
+# One thread feeds the others, at about 1 GB/s: more threads would only wait for it.
+MOST_THREADS = 32
+# Blocks that wait or are being compressed, for each thread: the others go on while one writes.
+AHEAD = 2
+
+
+class Sink(Protocol):
+    """What takes the archive's bytes in order: an open file, or the writer of an object store. `write` takes all of
+    them, or raises OSError."""
+
+    def write(self, block: bytes, /) -> object: ...
+
+
+class GzipWriter:
+    """Compresses what is written to it to *sink*, on *threads* threads (1 to 32).
+
+    Use it with `with`: leaving the block writes the end of the stream; after an exception, nothing more is written.
+    Holds at most 2 * *threads* + 1 blocks of 256 KiB and their compressed bytes. `sent_bytes`: what
+    *sink* has got. *sink* is called only by the thread that writes here, and is not closed.
+    """
+
+    def __init__(self, sink: Sink, threads: int) -> None:
+        self._sink = sink
+        self._zlib = _zlib()
+        self._threads = max(1, min(threads, MOST_THREADS))
+        self._pool = ThreadPoolExecutor(self._threads, "gzip")
+        self._waiting: deque[Future[bytes]] = deque()
+        self._block = bytearray()
+        self._window = b""
+        self._sum = 0
+        self._bytes = 0
+        self.sent_bytes = 0
+        self._send(HEADER)
+
+    def __enter__(self) -> "GzipWriter":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if kind is None:
+                self._finish()
+        finally:
+            self._pool.shutdown(cancel_futures=True)
+
+    def write(self, data: bytes) -> int:
+        """Compress *data*; return its length.
+
+        Raises:
+            OSError: the sink cannot be written to.
+        """
+        taken = 0
+        while taken < len(data):
+            room = BLOCK_BYTES - len(self._block)
+            self._block += data[taken : taken + room]
+            taken += room
+            if len(self._block) >= BLOCK_BYTES:
+                self._compress(zlib.Z_SYNC_FLUSH)
+        return len(data)
+
+    def _compress(self, flush: int) -> None:
+        block = bytes(self._block)
+        self._block.clear()
+        self._sum = self._zlib.crc32(block, self._sum)
+        self._bytes += len(block)
+        self._waiting.append(self._pool.submit(_deflated, self._zlib, block, self._window, flush))
+        self._window = block[-WINDOW_BYTES:]
+        while len(self._waiting) > AHEAD * self._threads:
+            self._send(self._waiting.popleft().result())
+
+    def _finish(self) -> None:
+        self._compress(zlib.Z_FINISH)
+        while self._waiting:
+            self._send(self._waiting.popleft().result())
+        self._send(self._sum.to_bytes(4, "little") + (self._bytes & 0xFFFFFFFF).to_bytes(4, "little"))
+
+    def _send(self, block: bytes) -> None:
+        self._sink.write(block)
+        self.sent_bytes += len(block)
+
+
+def _deflated(library: ModuleType, block: bytes, window: bytes, flush: int) -> bytes:
+    options = {"zdict": window} if window else {}
+    deflate = library.compressobj(LEVEL, zlib.DEFLATED, RAW, MEMORY_LEVEL, zlib.Z_DEFAULT_STRATEGY, **options)
+    return bytes(deflate.compress(block) + deflate.flush(flush))
+
+
+def _zlib() -> ModuleType:
+    """Return zlib-ng where it is installed, else the interpreter's own zlib."""
+    try:
+        from zlib_ng import zlib_ng
+    except ImportError:
+        return sys.modules["zlib"]
+    return zlib_ng

@@ -11,6 +11,9 @@ PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 PTRACE_DETACH = 17  # include/uapi/linux/ptrace.h
 PF_EXITING = 0x4  # include/linux/sched.h
+# glibc's malloc.h: options of mallopt(3), and the values that `keep_freed_memory` gives them, in bytes.
+M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3
+KEPT = {M_TRIM_THRESHOLD: 8 << 20, M_TOP_PAD: 1 << 20, M_MMAP_THRESHOLD: 4 << 20}
 
 
 def prctl() -> Callable[[int, int], int]:
@@ -22,6 +25,23 @@ def prctl() -> Callable[[int, int], int]:
     except (ImportError, OSError, AttributeError):
         return lambda _option, _argument: -1
     return lambda option, argument: int(function(option, argument, 0, 0, 0))
+
+
+def keep_freed_memory() -> None:
+    """Let malloc keep up to 8 MiB that are free.
+
+    The relay allocates and frees blocks of 256 KiB. By its default, glibc gives each back to the kernel, which then has
+    to fill 64 pages with zeros for the next: a third of the relay's CPU time with 8 ranks, for 1 MiB of memory. Nothing
+    changes where the C library has no mallopt (musl).
+    """
+    try:
+        import ctypes
+
+        mallopt = ctypes.CDLL(None).mallopt
+    except (ImportError, OSError, AttributeError):
+        return
+    for option, value_bytes in KEPT.items():
+        mallopt(option, value_bytes)
 
 
 def release(pid: int, number: int) -> None:

@@ -24,7 +24,7 @@ from toolkit.supervise.console import Console
 from toolkit.supervise.flow import Flow
 from toolkit.supervise.guardian import Guardian
 from toolkit.supervise.hang import HangSettings
-from toolkit.supervise.kernel import PR_SET_CHILD_SUBREAPER, prctl
+from toolkit.supervise.kernel import PR_SET_CHILD_SUBREAPER, keep_freed_memory, prctl
 from toolkit.supervise.others import Others, Rules
 from toolkit.supervise.outlet import STALLED_STOP_S
 from toolkit.supervise.pulse import Pulse
@@ -71,6 +71,7 @@ class Supervisor:
         self.prctl = prctl()
         self.open_files = limits.raise_open_files()
         self.prctl(PR_SET_CHILD_SUBREAPER, 1)
+        keep_freed_memory()
         self._marker = marker
         self.guardian = None if os.getpid() == 1 else Guardian(marker, prctl=self.prctl)
 

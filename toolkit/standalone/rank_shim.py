@@ -12,9 +12,9 @@ PMI_FD names, if any, is sent along: MPICH's ranks talk to their daemon through 
 `signal N`. The shim sends `signal N` for each signal that it gets.
 """
 
-# The C modules behind `signal` and `socket`, which import them. Without the enums that these add, the shim takes 11 ms of
-# CPU, not 19, and each rank has one.
-import _signal as signal
+# The C modules behind `signal` and `socket`. Without the enums that these add, the shim takes 11 ms of CPU, not 19, and
+# each rank has one.
+import _signal as signal  # type: ignore[import-not-found]  # typeshed does not list it.
 import _socket as socket
 import os
 import sys

@@ -8,7 +8,12 @@ import os
 import sys
 
 # What is watched, and the module of this package whose `attach(module, asked)` is called once it is imported.
-WATCHED = {"torch": "torch.hooks", "tensorflow": "tensorflow.hooks", "keras": "tensorflow.keras_hooks"}
+WATCHED = {
+    "torch": "torch.hooks",
+    "tensorflow": "tensorflow.hooks",
+    "keras": "tensorflow.keras_hooks",
+    "tf_keras": "tensorflow.keras_hooks",
+}
 VARIABLE = "TOOLKIT_COMPILER"
 TYPE_CHECKING = False  # As typing's, without importing it.
 if TYPE_CHECKING:

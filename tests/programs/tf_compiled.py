@@ -1,0 +1,173 @@
+"""Training loops of many kinds, small, on generated data: each prints its losses. TOOLKIT_COMPILE decides how they run.
+
+tf_compiled.py --cases fit,loop,...
+"""
+
+import argparse
+import os
+from typing import Any
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+import keras
+import numpy as np
+import tensorflow as tf
+import tf_keras
+
+ROWS, WIDTH, CLASSES, BATCH = 96, 16, 4, 16
+random = np.random.default_rng(1)
+X = random.normal(size=(ROWS, WIDTH)).astype("float32")
+Y = random.integers(0, CLASSES, ROWS)
+
+
+def network(library: Any, *more: Any) -> Any:
+    """Return a small classifier of Keras 3 or tf_keras, the same at each call."""
+    layers = library.layers
+
+    def weights(seed: int) -> Any:
+        return library.initializers.GlorotUniform(seed)
+
+    return library.Sequential(
+        [
+            layers.Input((WIDTH,)),
+            layers.Dense(32, "gelu", kernel_initializer=weights(1)),
+            layers.BatchNormalization(),
+            *more,
+            layers.Dense(CLASSES, kernel_initializer=weights(2)),
+        ]
+    )
+
+
+def fit(library: Any, *more: Any, epochs: int = 3, batch: int = BATCH, **options: Any) -> list[float]:
+    """Return the losses of `fit`, one for each epoch."""
+    model = network(library, *more)
+    loss = library.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(library.optimizers.Adam(1e-2), loss, metrics=["accuracy"], **options)
+    return list(model.fit(X, Y, batch_size=batch, epochs=epochs, shuffle=False, verbose=0).history["loss"])
+
+
+class OwnStep(keras.Model):
+    """A model with a train_step of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = network(keras)
+
+    def call(self, x: Any, training: bool = False) -> Any:
+        return self.inner(x, training=training)
+
+    def train_step(self, data: Any) -> dict[str, Any]:
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = self.compute_loss(x, y, self(x, training=True))
+        found = tape.gradient(loss, self.trainable_variables)
+        self.optimizer.apply_gradients(zip(found, self.trainable_variables, strict=True))
+        return {"loss": loss}
+
+
+def own_step() -> list[float]:
+    model = OwnStep()
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    return list(model.fit(X, Y, batch_size=BATCH, epochs=3, shuffle=False, verbose=0).history["loss"])
+
+
+def loop(batches: list[int], obstacle: str = "") -> list[float]:
+    """Return the losses of a loop with a tf.function, for batches of these sizes."""
+    model, optimizer = network(keras), keras.optimizers.SGD(0.1)
+    entropy = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+    @tf.function
+    def step(x: Any, y: Any) -> Any:
+        with tf.GradientTape() as tape:
+            loss = entropy(y, model(x, training=True))
+            if obstacle == "numpy":
+                loss = tf.ensure_shape(tf.numpy_function(lambda value: value, [loss], tf.float32), ()) * 0 + loss
+            elif obstacle == "strings":
+                loss = loss + 0 * tf.strings.to_number(tf.strings.as_string(tf.stop_gradient(loss)))
+        found = tape.gradient(loss, model.trainable_variables)
+        optimizer.apply_gradients(zip(found, model.trainable_variables, strict=True))
+        return loss
+
+    return [float(step(tf.constant(X[:size]), tf.constant(Y[:size]))) for size in batches]
+
+
+def plain(batches: list[int], obstacle: str = "") -> list[float]:
+    """Return the losses of a loop without Keras."""
+    weight = tf.Variable(tf.zeros((WIDTH, CLASSES)))
+
+    @tf.function
+    def step(x: Any, y: Any) -> Any:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(y, x @ weight))
+        if obstacle:
+            loss = loss + 0 * tf.strings.to_number(tf.strings.as_string(loss))
+        weight.assign_sub(0.1 * tape.gradient(loss, weight))
+        return loss
+
+    return [float(step(tf.constant(X[:size]), tf.constant(Y[:size]))) for size in batches]
+
+
+def mirrored(library: Any) -> list[float]:
+    with tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope():
+        model = network(library)
+        loss = library.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile(library.optimizers.SGD(1e-2), loss)
+    return list(model.fit(X, Y, batch_size=BATCH, epochs=3, shuffle=False, verbose=0).history["loss"])
+
+
+def mirrored_loop() -> list[float]:
+    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    with strategy.scope():
+        model, optimizer = network(keras), keras.optimizers.SGD(0.1)
+        optimizer.build(model.trainable_variables)
+    entropy = keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="sum")
+
+    def of_replica(x: Any, y: Any) -> Any:
+        with tf.GradientTape() as tape:
+            loss = entropy(y, model(x, training=True)) / BATCH
+        found = tape.gradient(loss, model.trainable_variables)
+        optimizer.apply_gradients(zip(found, model.trainable_variables, strict=True))
+        return loss
+
+    @tf.function
+    def step(x: Any, y: Any) -> Any:
+        return strategy.reduce("SUM", strategy.run(of_replica, args=(x, y)), axis=None)
+
+    data = tf.data.Dataset.from_tensor_slices((X, Y)).batch(BATCH).repeat(2)
+    return [float(step(x, y)) for x, y in strategy.experimental_distribute_dataset(data)]
+
+
+CASES = {
+    "fit": lambda: fit(keras),
+    "many": lambda: fit(keras, steps_per_execution=4, epochs=4),
+    "partial": lambda: fit(keras, batch=36, epochs=4),
+    "dropout": lambda: fit(keras, keras.layers.Dropout(0.0)),
+    "explicit": lambda: fit(keras, jit_compile=False),
+    "own_step": own_step,
+    "legacy": lambda: fit(tf_keras),
+    "loop": lambda: loop([16] * 12),
+    "shapes": lambda: loop([16] * 4 + [8] * 4),
+    "numpy": lambda: loop([16] * 8, "numpy"),
+    "strings": lambda: loop([16] * 8, "strings"),
+    "plain": lambda: plain([16] * 8),
+    "hopeless": lambda: plain([16] * 8, "strings"),
+    "mirrored": lambda: mirrored(keras),
+    "mirrored_legacy": lambda: mirrored(tf_keras),
+    "mirrored_loop": mirrored_loop,
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--cases", default=",".join(CASES))
+    words, _ = parser.parse_known_args()
+    tf.config.set_logical_device_configuration(
+        tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2
+    )
+    for name in words.cases.split(","):
+        print(f"case {name}", flush=True)
+        print(f"losses {name} {' '.join(f'{loss:.6f}' for loss in CASES[name]())}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

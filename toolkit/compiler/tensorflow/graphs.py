@@ -1,0 +1,58 @@
+"""What a traced tf.function consists of, and which of its operations XLA does not compile."""
+
+TYPE_CHECKING = False  # As typing's, without importing it.
+if TYPE_CHECKING:
+    from typing import Any
+
+# Of TensorFlow 2.21, tried on CPU. A collective below jit_compile ends the process there ("Unimplemented", abort).
+COLLECTIVES = ("Collective", "Nccl", "Horovod", "XlaAllReduce")
+PYTHON = ("PyFunc", "EagerPyFunc", "PyFuncStateless")
+OUTSIDE = (*PYTHON, "PrintV2", "Print", "StringFormat", "Save", "SaveV2", "WriteScalarSummary", "WriteSummary")
+INPUT = ("Iterator", "ReduceDataset", "OptionalFromValue")
+DEVICES = "operations on several devices"  # Stands among the types of operations.
+
+
+def operations(function: "Any") -> "frozenset[str]":
+    """Return the types of all operations in the last trace of the tf.function *function*, nested ones included."""
+    traces = function._list_all_concrete_functions()
+    if not traces:
+        return frozenset()
+    graph = traces[-1].graph
+    try:
+        definition = graph.as_graph_def()
+    except ValueError:  # Its constants exceed 2 GiB.
+        return frozenset(operation.type for operation in graph.get_operations())
+    nodes = [*definition.node, *(node for nested in definition.library.function for node in nested.node_def)]
+    found = {node.op for node in nodes}
+    devices = {node.device.rpartition("/")[2].lower() for node in nodes}
+    if len({device for device in devices if device.startswith("device:")}) > 1:
+        found.add(DEVICES)
+    return frozenset(found)
+
+
+def collectives(found: "frozenset[str]") -> "list[str]":
+    """Return those of *found* by which ranks exchange tensors."""
+    return sorted(each for each in found if each.startswith(COLLECTIVES))
+
+
+def obstacles(found: "frozenset[str]", *, with_input: bool) -> "list[str]":
+    """Return those of *found* that XLA does not compile. *with_input*: fetching batches counts as well."""
+    kinds = COLLECTIVES + (INPUT if with_input else ())
+    return sorted(each for each in found if each in OUTSIDE or each == DEVICES or each.startswith(kinds))
+
+
+def changed(before: "Any", after: "Any") -> str:
+    """Return how two function types of a tf.function differ: which arguments' shapes or values changed."""
+    old, new = _inputs(before), _inputs(after)
+    found = ["%s: %s, then %s" % (name, old[name], new[name]) for name in new if name in old and old[name] != new[name]]
+    return "; ".join(found[:3]) or "other arguments"
+
+
+def _inputs(function_type: "Any") -> "dict[str, str]":
+    found = {}
+    for name, parameter in function_type.parameters.items():
+        kind = str(parameter.type_constraint)
+        for noise in ("TensorSpec(", "name=None", "Tensor(", "Literal["):
+            kind = kind.replace(noise, "")
+        found[str(name)] = kind.replace(", )", "").rstrip(")], ")
+    return found

@@ -1,0 +1,219 @@
+"""Compiles what Keras's `fit` trains: Keras 3 on TensorFlow, and tf_keras. An explicit jit_compile stays as it is.
+
+Keras 3.15's "auto" means no XLA on CPUs and under tf.distribute, tf_keras's None means none at all.
+"""
+
+import functools
+import importlib
+import inspect
+
+from . import graphs
+from .function import TrainingFunction, Way
+from .session import Session, session
+
+TYPE_CHECKING = False  # As typing's, without importing it.
+if TYPE_CHECKING:
+    from types import ModuleType
+    from typing import Any
+
+OPEN = "_toolkit_jit_is_open"  # An attribute of a model: its compile() did not say jit_compile.
+
+
+def attach(module: "ModuleType", asked: "dict[str, Any]") -> None:  # noqa: ARG001 - as hooks.attach
+    """Attach to the module keras or tf_keras, which has imported TensorFlow; to Keras on another backend, not."""
+    ours = session()
+    if ours is None:
+        return
+    if module.__name__ == "tf_keras":
+        training = importlib.import_module("tf_keras.src.engine.training")
+        _take_compile(training.Model, None)
+        _take_legacy(ours, training.Model)
+        _take_models(ours, training.Model)
+        return
+    if not hasattr(module, "config") or module.config.backend() != "tensorflow":
+        return
+    trainer = importlib.import_module("keras.src.trainers.trainer")
+    backend = importlib.import_module("keras.src.backend.tensorflow.trainer")
+    _take_compile(trainer.Trainer, "auto")
+    _take_trainer(ours, backend.TensorFlowTrainer, trainer.model_supports_jit)
+    _take_models(ours, module.Model)
+
+
+def _take_compile(kind: "Any", default: "Any") -> None:
+    """Note which models leave jit_compile open: it is *default*."""
+    compiles = kind.compile
+    parameters = inspect.signature(compiles)
+
+    @functools.wraps(compiles)
+    def compile(self: "Any", *arguments: "Any", **named: "Any") -> "Any":
+        made = compiles(self, *arguments, **named)
+        told = named.get("jit_compile", default)
+        if "jit_compile" not in named and arguments:
+            told = parameters.bind(self, *arguments, **named).arguments.get("jit_compile", default)
+        object.__setattr__(self, OPEN, told == default)
+        kept = getattr(getattr(self, "_compile_config", None), "config", None)
+        if told == "auto" and isinstance(kept, dict) and "jit_compile" in kept:
+            kept["jit_compile"] = "auto"  # As asked, not as resolved here: a model that is loaded again stays open.
+        return made
+
+    kind.compile = compile
+
+
+def _is_open(model: "Any") -> bool:
+    return bool(getattr(model, OPEN, False)) and not model.run_eagerly
+
+
+def _take_trainer(session: Session, kind: "Any", supports_jit: "Any") -> None:
+    makes = kind.make_train_function
+
+    @functools.wraps(makes)
+    def make_train_function(self: "Any", force: bool = False) -> "Any":
+        if self.train_function is not None and not force:
+            return makes(self, force)
+        made = makes(self, force)
+        if not _is_open(self):
+            return made
+        native = self.train_function
+
+        def whole() -> "Any":
+            resolved = self._jit_compile
+            self._jit_compile = True
+            try:
+                return self._make_function(self.train_step)
+            finally:
+                self._jit_compile = resolved
+
+        def ways(found: "frozenset[str]") -> "list[Way] | str":
+            refusing = [] if supports_jit(self) else ["a layer with supports_jit=False"]
+            blocking = refusing + graphs.obstacles(found, with_input=False)
+            if refusing:
+                return "the model has %s" % refusing[0]
+            possible = []
+            if not blocking and self.distribute_strategy.num_replicas_in_sync == 1:
+                possible.append(Way("the whole step", whole))
+            make = functools.partial(self._make_function, self.train_step)
+            return [*possible, Way("the model's forward and backward pass", make, calls=True)]
+
+        def again(iterator: "Any") -> "Any":
+            replay = _Replay(iterator, self.steps_per_execution)
+            return (replay,), lambda: (replay.rest(),)
+
+        if self._jit_compile:  # "auto" is XLA on a GPU: the other one is without.
+            self._jit_compile = False
+            native = self._make_function(self.train_step)
+        self.train_function = TrainingFunction(session, "%s.fit" % self.name, native, ways, again)
+        return self.train_function
+
+    kind.make_train_function = make_train_function
+
+
+class _Replay:
+    """Batches for one call of Keras's training function, fetched from *iterator*, at most *count* of them.
+
+    Keras fetches from what is no tf.data iterator by Python's protocol, and runs each batch by itself.
+    """
+
+    def __init__(self, iterator: "Any", count: int) -> None:
+        self._batches: list[Any] = []
+        for _, batch in zip(range(int(count)), iterator):  # noqa: B905 - Python 3.8
+            self._batches.append(batch)
+        if not self._batches:
+            raise StopIteration
+        self._at = 0
+
+    def __iter__(self) -> "_Replay":
+        return self
+
+    def __next__(self) -> "Any":
+        if self._at >= len(self._batches):
+            raise StopIteration
+        self._at += 1
+        return self._batches[self._at - 1]
+
+    def rest(self) -> "Any":
+        """Return an iterator over the batches that have not been trained: from the one that failed on."""
+        return iter(self._batches[max(0, self._at - 1) :])
+
+
+def _take_legacy(session: Session, kind: "Any") -> None:
+    makes = kind.make_train_function
+
+    @functools.wraps(makes)
+    def make_train_function(self: "Any", force: bool = False) -> "Any":
+        if self.train_function is not None and not force:
+            return makes(self, force)
+        native = makes(self, force)
+        if not _is_open(self) or self._cluster_coordinator:
+            return native
+
+        def made(*, jit: bool) -> "Any":
+            before = self.train_function, getattr(self, "train_tf_function", None)
+            self._jit_compile = jit
+            try:
+                found = makes(self, True)
+            finally:
+                self.train_function, self.train_tf_function = before
+                self._jit_compile = None
+
+            def step(iterator: "Any") -> "Any":
+                self._jit_compile = jit or None  # Read when the step is traced.
+                try:
+                    return found(iterator)
+                finally:
+                    self._jit_compile = None
+
+            return step
+
+        def ways(found: "frozenset[str]") -> "list[Way] | str":
+            blocking = graphs.obstacles(found, with_input=False)
+            possible = []
+            if not blocking and self.distribute_strategy.num_replicas_in_sync == 1:
+                possible.append(Way("the whole step", functools.partial(made, jit=True)))
+            what = "the model's forward and backward pass"
+            return [*possible, Way(what, functools.partial(made, jit=False), calls=True)]
+
+        self.train_function = TrainingFunction(session, "%s.fit" % self.name, native, ways)
+        return self.train_function
+
+    kind.make_train_function = make_train_function
+
+
+def _take_models(session: Session, kind: "Any") -> None:
+    """Have the calls of the outermost model compiled, where a function is traced that wants it."""
+    calls = kind.__call__
+    tensorflow = session.tensorflow
+
+    @functools.wraps(calls)
+    def call(self: "Any", *arguments: "Any", **named: "Any") -> "Any":
+        if tensorflow.executing_eagerly():
+            return calls(self, *arguments, **named)
+        session.models += 1
+        if not session.compiles_calls or not getattr(self, "built", True):
+            return calls(self, *arguments, **named)
+        session.compiles_calls = False  # Models in this one are part of it.
+        try:
+            return _compiled(tensorflow, lambda: calls(self, *arguments, **named))
+        finally:
+            session.compiles_calls = True
+
+    kind.__call__ = call
+
+
+def _compiled(tensorflow: "Any", forward: "Any") -> "Any":
+    """Return what *forward* returns, computed by compiled code in the graph under construction; so are gradients.
+
+    Keras's masks, attributes of the tensors that XLA's code would drop, go along.
+    """
+    masked: list[int] = []
+
+    def with_masks() -> "Any":
+        made = forward()
+        masks = [getattr(each, "_keras_mask", None) for each in tensorflow.nest.flatten(made)]
+        masked[:] = [at for at, mask in enumerate(masks) if mask is not None]
+        return made, [mask for mask in masks if mask is not None]
+
+    made, masks = tensorflow.function(with_masks, autograph=False, jit_compile=True)()
+    flat = tensorflow.nest.flatten(made)
+    for at, mask in zip(masked, masks):  # noqa: B905 - Python 3.8
+        flat[at]._keras_mask = mask
+    return made

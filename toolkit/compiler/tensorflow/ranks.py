@@ -1,0 +1,103 @@
+"""How ranks agree on measurements, over the collectives that their training steps use anyway.
+
+A compiled step and a native one exchange gradients under different keys (MultiWorkerMirroredStrategy) or names
+(Horovod): ranks that ran different ones would wait for each other for ever. So all take turns alike, and each trial step
+of several ranks ends with one small collective. Steps with collectives are equally many on all ranks, or the job hangs
+without a trial, too: a rank that ended is noticed as in any other step.
+"""
+
+import json
+import os
+import sys
+
+TYPE_CHECKING = False  # As typing's, without importing it.
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    Agree = Callable[[list[float]], list[float]]
+
+GROUP_KEY = 71_000_001  # TensorFlow counts its groups from 1.
+TIMEOUT_S = 600.0
+
+
+def alone(values: "list[float]") -> "list[float]":
+    """Return *values*: there is one rank."""
+    return values
+
+
+def agreement(tensorflow: "Any", found: "frozenset[str]") -> "tuple[Agree, str] | None":
+    """Return the function that gives all ranks the largest of their values, and its name; None if there is none.
+
+    *found*: the operations of the training step (graphs.operations).
+    """
+    if any(each.startswith("Horovod") for each in found):
+        return _horovod(tensorflow)
+    if any(each.startswith("Collective") for each in found):
+        return _workers(tensorflow)
+    if any(each.startswith("Nccl") for each in found):
+        return alone, "one rank with several GPUs"
+    library = sys.modules.get("smdistributed.dataparallel.tensorflow")
+    if library is not None and any(each in ("PyFunc", "EagerPyFunc") for each in found) and library.size() > 1:
+        return _smddp(tensorflow, library)
+    return alone, "one rank"
+
+
+def _horovod(tensorflow: "Any") -> "tuple[Agree, str] | None":
+    horovod = sys.modules.get("horovod.tensorflow")
+    if horovod is None:
+        return None
+    calls = 0
+
+    def agree(values: "list[float]") -> "list[float]":
+        nonlocal calls
+        calls += 1
+        told = tensorflow.constant(values, tensorflow.float64)
+        gathered = horovod.allgather(tensorflow.expand_dims(told, 0), name="toolkit.compiler.%d" % calls)
+        return [float(each) for each in tensorflow.reduce_max(gathered, axis=0).numpy()]
+
+    return agree, "Horovod"
+
+
+def _smddp(tensorflow: "Any", library: "Any") -> "tuple[Agree, str]":
+    def agree(values: "list[float]") -> "list[float]":
+        told = tensorflow.constant(values, tensorflow.float64)
+        return [float(each) for each in library.oob_allreduce(told, op="max").numpy()]
+
+    return agree, "smddp"
+
+
+def _workers(tensorflow: "Any") -> "tuple[Agree, str] | None":
+    """Over TensorFlow's collectives between the workers of TF_CONFIG, in a group of our own."""
+    try:
+        described = json.loads(os.environ.get("TF_CONFIG", "{}"))
+        cluster, task = described["cluster"], described["task"]
+        size = len(cluster.get("worker", ())) + len(cluster.get("chief", ()))
+        index = int(task["index"]) + (len(cluster.get("chief", ())) if task["type"] == "worker" else 0)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return alone, "one rank with several devices"
+    if size < 2:
+        return alone, "one rank with several devices"
+    calls = 0
+
+    def agree(values: "list[float]") -> "list[float]":
+        nonlocal calls
+        calls += 1
+        device = "/job:%s/replica:0/task:%d/device:CPU:0" % (task["type"], int(task["index"]))
+        with tensorflow.device(device):
+            # Each rank fills its own row, and rows are added: TensorFlow's ring knows no other way for all kinds.
+            rows = [values if at == index else [0.0] * len(values) for at in range(size)]
+            merged = tensorflow.raw_ops.CollectiveReduceV2(
+                input=tensorflow.constant(rows, tensorflow.float64),
+                group_size=size,
+                group_key=GROUP_KEY,
+                instance_key=GROUP_KEY + calls,
+                ordering_token=[],
+                merge_op="Add",
+                final_op="Id",
+                communication_hint="ring",
+                timeout_seconds=TIMEOUT_S,
+            )
+        return [float(each) for each in tensorflow.reduce_max(merged, axis=0).numpy()]
+
+    return agree, "MultiWorkerMirroredStrategy"

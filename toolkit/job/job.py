@@ -99,7 +99,7 @@ class Job(Record, frozen=True, kw_only=True):
     None if it can, or if there are none.
     `sidecar`: the program of toolkit/standalone that runs beside the leader's script and reports to the platform, ""
     for none. `monitor`: the system monitor that runs beside the script, None: off. `exports`: where metrics go besides.
-    `compiler`: what the ranks compile, None: nothing.
+    `compiler`: what the ranks compile, None: nothing. `serves_tensorflow`: the model is meant for TensorFlow Serving.
     """
 
     name: str
@@ -129,6 +129,7 @@ class Job(Record, frozen=True, kw_only=True):
     monitor: Monitor | None = None
     exports: Exports = Exports()
     compiler: Compiler | None = None
+    serves_tensorflow: bool = False
 
     @property
     def processes_per_host(self) -> int:

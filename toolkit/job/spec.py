@@ -22,6 +22,7 @@ class JobSpec(Record, frozen=True, kw_only=True):
     `environment`: variables that override the container's. `defaults`: variables for names that nothing else sets.
     `profiler_rules`: a table or list of rules as diagnosis/configuration.py reads it.
     `profiler`: the monitor of profilerconfig.json. `monitor`: whether the job file wants one, None: it does not say.
+    `serves_tensorflow`: the model is meant for TensorFlow Serving.
     `compiles`, `debugs_compiler`: the flags of the SageMaker Training Compiler.
     `argument_style`: used if TOOLKIT_ARGUMENT_STYLE is not set.
     """
@@ -46,6 +47,7 @@ class JobSpec(Record, frozen=True, kw_only=True):
     profiler_rules: Any = None
     profiler: Monitor | None = None
     monitor: bool | None = None
+    serves_tensorflow: bool = False
     compiles: bool = False
     debugs_compiler: bool = False
     environment: dict[str, str] = {}

@@ -94,6 +94,7 @@ def assemble(
         monitor=_monitor(spec, ours),
         exports=_exports(ours, folders.output),
         compiler=_compiler(spec, ours, folders),
+        serves_tensorflow=spec.serves_tensorflow,
         sidecar="" if ours.kubeflow_progress == "off" else place.sidecar,
     )
 

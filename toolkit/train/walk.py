@@ -130,7 +130,10 @@ def _outcome(
             if rule_output.is_asked(job):
                 afterwards.append(partial(rule_output.write, job, log))
         terminal = environ.get("TERM", "dumb") != "dumb"
-        return _run(job, signals, outlets, log, terminal=terminal)
+        outcome = _run(job, signals, outlets, log, terminal=terminal)
+        if job.serves_tensorflow and job.cluster.is_leader and outcome.status == "succeeded":
+            log.attempt("the saved model could not be checked", lambda: _warn_of_model(job, log), None)
+        return outcome
     except Interrupted as stop:
         return outcomes.of_stop(stop, me)
     except ToolkitError as error:
@@ -139,6 +142,13 @@ def _outcome(
         return outcomes.of_os_error(error, me)
     except Exception as error:  # noqa: BLE001 - the outermost level: faults of `train` are reported, too
         return outcomes.of_fault(error, me)
+
+
+def _warn_of_model(job: Job, log: Log) -> None:
+    from toolkit.artifacts import saved_model
+
+    for sentence in saved_model.warnings(job.folders.model):
+        log.warning(sentence)
 
 
 def _run(job: Job, signals: Signals, outlets: Outlets, log: Log, *, terminal: bool) -> Outcome:

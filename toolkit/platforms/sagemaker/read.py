@@ -22,7 +22,7 @@ from toolkit.platforms.assemble import assemble, check_passable
 from toolkit.platforms.folders import BASE, below
 from toolkit.platforms.place import HOMOGENEOUS, Place
 from toolkit.platforms.program import chosen
-from toolkit.platforms.sagemaker import documents, parameters, variables
+from toolkit.platforms.sagemaker import documents, model_dir, parameters, variables
 from toolkit.platforms.sagemaker.documents import Documents, InstanceGroup, ResourceConfig, typed
 from toolkit.settings import MOST, Settings
 
@@ -41,12 +41,13 @@ RESERVED = frozenset(
         "sagemaker_container_log_level",
         "sagemaker_job_name",
         "default_user_module_name",
-        "_tuning_objective_metric",
+        model_dir.TUNING,
         "sagemaker_s3_output",
     )
 )
 # Framework plug-ins that this toolkit replaces; if started, they would run the job with sagemaker-training.
-REPLACED = ("sagemaker_pytorch_container.training:main",)
+PYTORCH = "sagemaker_pytorch_container.training:main"
+REPLACED = (PYTORCH, model_dir.PLUGIN)
 # Hyperparameters and variables that are not supported yet. The job runs without them, so a warning names each.
 NOT_SUPPORTED = {
     "sagemaker_s3_output": "output/intermediate is not uploaded while the job runs",
@@ -160,9 +161,14 @@ def asked_for(
         if framework.get(name) or environ.get(name):
             log.warning(f"{name} is not supported yet: {consequence}")
     named, submitted = source.text("sagemaker_job_name"), source.text(SUBMITTED)
+    name = environ.get(variables.JOB_NAME) or named or ""
+    for_tensorflow = model_dir.is_tensorflows(own, environ)
+    if for_tensorflow and model_dir.TUNING in framework:
+        own = model_dir.of_tuning(own, name, log)
     started = _strategy(source, strategy)
+    region = source.text("sagemaker_region") or _region(environ)
     return JobSpec(
-        name=environ.get(variables.JOB_NAME) or named or "",
+        name=name,
         entry=entry or source.text(PROGRAM),
         entry_from=entry_from or PROGRAM,
         plugin=_told_plugin(environ, log),
@@ -177,8 +183,9 @@ def asked_for(
         profiler=_profiler(places, written, log),
         compiles=source.is_on(parameters.COMPILER),
         debugs_compiler=source.is_on(parameters.COMPILER_DEBUG),
-        defaults=_torch_version(environ),
-        region=source.text("sagemaker_region") or _region(environ),
+        defaults=_torch_version(environ) | (model_dir.defaults(own, region) if for_tensorflow else {}),
+        serves_tensorflow=for_tensorflow,
+        region=region,
         log_level=_log_level(framework, environ, log),
         shown=Shown(
             parameters=_shown(framework, own, started),
@@ -212,16 +219,14 @@ def plugin(environ: Mapping[str, str]) -> str | None:
 def _told_plugin(environ: Mapping[str, str], log: Log) -> str | None:
     named = variables.plugin(environ)
     if named in REPLACED:
-        log.info(
-            f"{variables.TRAINING_MODULE}={named}, which AWS's PyTorch images set, is ignored: train does the same work"
-        )
+        log.info(f"{variables.TRAINING_MODULE}={named}, which AWS's images set, is ignored: train does the same work")
     return plugin(environ)
 
 
 def _torch_version(environ: Mapping[str, str]) -> dict[str, str]:
     """Return SM_DLC_TORCH_VERSION (torch.__version__), which AWS's PyTorch plug-in sets. It is read from torch's
     version.py: importing torch takes seconds."""
-    if environ.get(variables.TRAINING_MODULE) not in REPLACED:
+    if environ.get(variables.TRAINING_MODULE) != PYTORCH:
         return {}
     import importlib.util
 

@@ -5,6 +5,7 @@ whether ranks exchange tensors. With "on" the next step is compiled. With "auto"
 clear which is faster. A step that cannot be compiled runs natively, with the same batch.
 """
 
+import re
 import time
 from collections import deque
 
@@ -22,6 +23,7 @@ KEPT = 501  # Steps of which the median is told.
 TOLD_AT = 64  # Facts are told again after so many steps, then after twice as many, and so on.
 SLOW_TIMES, SLOW_S = 5.0, 0.15  # A compiled step beyond both has compiled for another shape.
 STORM = 8  # Compilations for new shapes, after which a line says what to do.
+MISSING = 1e30  # Stands for the times of a pair that a rank could not compare.
 ADVICE = "give all batches one shape (drop_remainder=True, padding to a fixed length), or set TOOLKIT_COMPILE=off"
 
 
@@ -168,24 +170,33 @@ class TrainingFunction:
         return made
 
     def _end_turn(self, took_s: float, *, compiled: bool, is_clean: bool = True) -> None:
-        """Count a step of the trial, on all ranks alike."""
-        took_s, was_compiled, was_not_clean = self._agree([took_s, float(compiled), float(not is_clean)])
+        """Count a step of the trial. Where a decision is due, as the step's number says, ranks make it together."""
         turns = self._turns
-        turns.step_ended(took_s, is_clean=not was_not_clean and not was_compiled, compiled=bool(was_compiled))
-        if turns.pairs_due:
-            self._decision = trial.decided(turns.pairs)
-            if self._decision is not None:
-                turns.end()
-        if not turns.is_over:
+        turns.step_ended(took_s, is_clean=is_clean, compiled=compiled)
+        if not turns.due:
             return
-        found = self._decision
-        what = self._way.what if self._way is not None else "the step"
-        if found is None:
-            self._decide_native(turns.reason)
+        run = turns.due
+        told = [float(bool(turns.reason))]
+        for number in range(run):
+            told += turns.pairs.get(number, (MISSING, MISSING))
+        agreed = self._agree(told)
+        pairs = [(agreed[at], agreed[at + 1]) for at in range(1, len(agreed), 2)]
+        found = trial.decided([pair for pair in pairs if max(pair) < MISSING], run)
+        if agreed[0]:
+            turns.end()
+            self._decide_native(turns.reason or "on another rank, step after step compiles anew")
+        elif found is not None:
+            turns.end()
+            self._end_trial(found)
+
+    def _end_trial(self, found: trial.Decision) -> None:
+        if found.reason:
+            self._decide_native(found.reason)
             return
-        self._cost_s = trial.cost_s(turns.spent_s, turns.steps, found.eager_s)
+        self._decision = found
+        self._cost_s = trial.cost_s(self._turns.spent_s, self._turns.steps, found.eager_s)
         figures = "%s compiled %.2f ms, native %.2f ms (medians of %d pairs of steps; the trial cost %.1f s)" % (
-            what,
+            self._way.what if self._way is not None else "the step",
             found.candidate_s * 1e3,
             found.eager_s * 1e3,
             found.pairs,
@@ -342,6 +353,7 @@ def _listed(found: "frozenset[str]") -> str:
 
 
 def _first_line(error: BaseException) -> str:
-    """Return what *error* says, in one line of at most 300 characters."""
+    """Return what *error* says, in one line of at most 240 characters, without the attributes of TensorFlow's nodes."""
     text = " ".join(str(getattr(error, "message", "") or error).split())
-    return "%s: %s" % (type(error).__name__, text[:300])
+    text = re.sub(r"\[_XlaMustCompile[^]]*\]", "", text).partition("{{node")[0].rstrip(" ){,;")
+    return "%s: %s" % (type(error).__name__, text[:240])

@@ -44,8 +44,8 @@ class TrainingFunction:
     """The training function *name* of the script.
 
     *native*: runs a step. *ways*: from the operations of the native trace, the ways to compile it, the best first, or
-    why there is none. *again*: makes of a step's arguments, which may hold an iterator, arguments for a step that may
-    be repeated, and a function that returns them anew; None if they can be used twice.
+    why there is none. *again*: makes of a step's arguments, which hold an iterator, arguments for a step that may be
+    repeated, and a function that returns them anew; None if they can be used twice.
     """
 
     def __init__(

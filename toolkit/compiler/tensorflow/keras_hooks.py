@@ -94,10 +94,7 @@ def _take_trainer(session: Session, kind: "Any", supports_jit: "Any") -> None:
             make = functools.partial(self._make_function, self.train_step)
             return [*possible, Way("the model's forward and backward pass", make, calls=True)]
 
-        def again(iterator: "Any") -> "Any":
-            replay = _Replay(iterator, self.steps_per_execution)
-            return (replay,), lambda: (replay.rest(),)
-
+        again = functools.partial(_again, session.tensorflow, lambda: self.steps_per_execution)
         if self._jit_compile:  # "auto" is XLA on a GPU: the other one is without.
             self._jit_compile = False
             native = self._make_function(self.train_step)
@@ -107,32 +104,22 @@ def _take_trainer(session: Session, kind: "Any", supports_jit: "Any") -> None:
     kind.make_train_function = make_train_function
 
 
-class _Replay:
-    """Batches for one call of Keras's training function, fetched from *iterator*, at most *count* of them.
+def _again(tensorflow: "Any", steps: "Any", iterator: "Any") -> "Any":
+    """Return arguments for one call of Keras's training function that trains the next batches of *iterator*, and a
+    function that returns them anew. *steps*: returns the batches of a call.
 
-    Keras fetches from what is no tf.data iterator by Python's protocol, and runs each batch by itself.
+    Batches of a distributed iterator stay: if they cannot be trained compiled, they are skipped.
     """
-
-    def __init__(self, iterator: "Any", count: int) -> None:
-        self._batches: list[Any] = []
-        for _, batch in zip(range(int(count)), iterator):  # noqa: B905 - Python 3.8
-            self._batches.append(batch)
-        if not self._batches:
-            raise StopIteration
-        self._at = 0
-
-    def __iter__(self) -> "_Replay":
-        return self
-
-    def __next__(self) -> "Any":
-        if self._at >= len(self._batches):
-            raise StopIteration
-        self._at += 1
-        return self._batches[self._at - 1]
-
-    def rest(self) -> "Any":
-        """Return an iterator over the batches that have not been trained: from the one that failed on."""
-        return iter(self._batches[max(0, self._at - 1) :])
+    if isinstance(iterator, tensorflow.distribute.DistributedIterator):
+        return (iterator,), lambda: (iterator,)
+    batches = [batch for _, batch in zip(range(int(steps())), iterator)]  # noqa: B905 - Python 3.8
+    if not batches:
+        raise StopIteration
+    if not isinstance(iterator, tensorflow.data.Iterator):
+        return (iter(batches),), lambda: (iter(batches),)
+    # Of the same specification: TensorFlow then neither traces nor compiles the step again for the next batch.
+    data = tensorflow.data.Dataset.from_generator(lambda: iter(batches), output_signature=iterator.element_spec)
+    return (iter(data),), lambda: (iter(data),)
 
 
 def _take_legacy(session: Session, kind: "Any") -> None:
@@ -172,7 +159,8 @@ def _take_legacy(session: Session, kind: "Any") -> None:
             what = "the model's forward and backward pass"
             return [*possible, Way(what, functools.partial(made, jit=False), calls=True)]
 
-        self.train_function = TrainingFunction(session, "%s.fit" % self.name, native, ways)
+        again = functools.partial(_again, session.tensorflow, lambda: self._steps_per_execution or 1)
+        self.train_function = TrainingFunction(session, "%s.fit" % self.name, native, ways, again)
         return self.train_function
 
     kind.make_train_function = make_train_function

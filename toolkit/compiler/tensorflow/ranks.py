@@ -1,9 +1,9 @@
 """How ranks agree on measurements, over the collectives that their training steps use anyway.
 
 A compiled step and a native one exchange gradients under different keys (MultiWorkerMirroredStrategy) or names
-(Horovod): ranks that ran different ones would wait for each other for ever. So all take turns by the number of the step,
-and the decision, after a few given steps, is made with one small collective. Steps with collectives are equally many
-on all ranks, or the job hangs without a trial, too: a rank that ended is noticed as in any other step.
+(Horovod): ranks that ran different ones would wait for each other for ever. So all take turns by the number of the
+step, and the decision, after a few given steps, is made with one small collective. Steps with collectives are equally
+many on all ranks, or the job hangs without a trial, too: a rank that ended is noticed as in any other step.
 """
 
 import json

@@ -94,3 +94,14 @@ def test_tensorflow_2s_parameter_server_strategy_finds_its_chief_worker_and_serv
     assert "the chief ended, loss=0.0" in job.console
     assert job.codes == {"algo-1": 0, "algo-2": 0}
     assert job.all_ended_within(60, hosts=2)
+
+
+def test_workers_decide_together_whether_they_train_compiled(tmp_path: Path) -> None:
+    """A compiled step and a native one use other keys for their collectives: workers that differ wait for ever."""
+    with InBed(tmp_path, "tf_workers_compiled.py", *WORKERS, TOOLKIT_COMPILE="auto") as job:
+        assert job.end() == 0, job.console
+
+    said = re.findall(r"(runs natively|stays compiled): (the model's forward .* pairs of steps)", job.console)
+    assert len(said) == 2
+    assert said[0] == said[1]
+    assert len(set(re.findall(r"worker \d loss=(\S+)", job.console))) == 1

@@ -90,13 +90,17 @@ class TrainingFunction:
     def ran_first(self) -> None:
         """The first step has run, natively: choose what to try."""
         self.steps += 1
-        found = graphs.operations(self._session.last) if self._session.last is not None else frozenset()
-        agreed = ranks.agreement(self._session.tensorflow, found)
+        try:
+            found = graphs.operations(self._session.last) if self._session.last is not None else frozenset()
+            agreed = ranks.agreement(self._session.tensorflow, found)
+            ways = self._find_ways(found)
+        except Exception as error:  # noqa: BLE001 - a TensorFlow that looks different from those known must still work
+            self._decide_native("its trace cannot be read: %s" % _first_line(error))
+            return
         if agreed is None:
             self._decide_native("ranks exchange gradients in a way over which they cannot agree (%s)" % _listed(found))
             return
         self._agree = agreed[0]
-        ways = self._find_ways(found)
         if isinstance(ways, str):
             self._decide_native(ways)
             return
@@ -293,10 +297,13 @@ class TrainingFunction:
             self._session.tell()
 
     def _synchronize(self) -> None:
-        """Wait until the devices have done their work, so that a time is a step's own."""
-        testing = self._session.tensorflow.test.experimental
-        if hasattr(testing, "sync_devices"):
-            testing.sync_devices()
+        """Wait until the GPUs have done their work, so that a time is a step's own. CPUs have when a step returns."""
+        tensorflow = self._session.tensorflow
+        if tensorflow.config.list_physical_devices("GPU"):
+            try:
+                tensorflow.test.experimental.sync_devices()
+            except (tensorflow.errors.OpError, AttributeError):  # Under MultiWorkerMirroredStrategy it is not possible.
+                pass
 
     def _saved(self) -> "list[tuple[Any, Any]]":
         """Return the variables of the step, each with a copy of its value."""

@@ -1,7 +1,6 @@
 """Pure but for one look for an installed package: `model_dir`, by which SageMaker's TensorFlow estimator tells scripts
 where models go, as AWS's TensorFlow images treat it (sagemaker-tensorflow-training 20.4, training.py)."""
 
-import importlib.util
 from collections.abc import Mapping
 from typing import Any
 
@@ -21,7 +20,11 @@ def is_tensorflows(own: Mapping[str, Any], environ: Mapping[str, str]) -> bool:
     named = environ.get(variables.TRAINING_MODULE)
     if named:
         return named == PLUGIN
-    return isinstance(own.get(NAME), str) and importlib.util.find_spec("tensorflow") is not None
+    if not isinstance(own.get(NAME), str):
+        return False
+    import importlib.util  # Costs milliseconds at the start, which only such a job pays.
+
+    return importlib.util.find_spec("tensorflow") is not None
 
 
 def of_tuning(own: dict[str, Any], job: str, log: Log) -> dict[str, Any]:

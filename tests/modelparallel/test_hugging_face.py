@@ -61,3 +61,20 @@ def test_trainer_trains_evaluates_saves_and_resumes_as_in_one_process(tmp_path: 
 
     resumed, _ = partitioned(tmp_path / "again", str(tmp_path / "trainer/checkpoint-6"))
     assert resumed["losses"] == pytest.approx(whole["losses"], rel=1e-5)
+
+
+def test_conv1d_is_divided_by_tensor_parallelism_and_what_is_not_is_named_in_the_log(tmp_path: Path) -> None:
+    environ = {"PYTHONPATH": os.pathsep.join((str(HOOK), str(ROOT)))}
+    started = smp_ranks(
+        PROGRAMS / "smp_conv1d.py", parameters={}, size=2, folder=tmp_path, environ=environ, python=PYTHON
+    )
+
+    streams = ended(started)
+
+    ranks = [json.loads(said.splitlines()[-1]) for said, _ in streams]
+    assert [rank["held"]["c_fc.weight"] for rank in ranks] == [[4, 20], [3, 20]]
+    assert [rank["held"]["c_proj.weight"] for rank in ranks] == [[10, 7], [10, 7]]
+    assert {rank["kind"] for rank in ranks} == {"DistributedConv1D"}
+    assert max(rank["error"] for rank in ranks) < 1e-6
+    said = "smp: tensor parallelism leaves 1 Conv1d whole on every rank"
+    assert [said in stderr for _, stderr in streams] == [True, False]

@@ -158,10 +158,10 @@ class Scheduler:
     def _leave(self, task: Task) -> None:
         """*task* stops here."""
         self._note(task)
-        guard = task.guard
-        if guard is not None and _get_current_dispatch_mode() is guard:
-            guard.__exit__(None, None, None)
+        current: Any = _get_current_dispatch_mode()
+        if task.guard is not None and task.guard is current:
             task.guard = None
+            current.__exit__(None, None, None)
 
     def _give_up(self, task: Task) -> None:
         """*task* has the baton no more, nor runs beside it."""

@@ -33,10 +33,12 @@ def test_a_decision_is_shown_as_text_and_as_a_page(tmp_path: Path) -> None:
     page = toolkit_partition("show", file, "-o", "page.html", folder=tmp_path)
 
     assert (text.returncode, text.stderr, page.returncode, page.stderr) == (0, "", 0, "")
-    assert text.stdout.startswith("partition.json: CONTIGUOUS\n2 devices. The best contiguous split's busiest device")
-    for said in ("Measured by: a test", "f00d", "  device      ", "h.4 to 6", "The busiest device has 1.0"):
+    assert text.stdout.startswith(
+        "partition.json: CONTIGUOUS\n2 partitions. The best contiguous split's busiest partition"
+    )
+    for said in ("Measured by: a test", "f00d", "  partition      ", "h.4 to 6", "The busiest partition has 1.0"):
         assert said in text.stdout
-    assert "device 1" in (tmp_path / "page.html").read_text()
+    assert "partition 1" in (tmp_path / "page.html").read_text()
 
 
 def test_what_is_no_decision_and_a_script_without_partitions_are_refused(tmp_path: Path) -> None:
@@ -48,8 +50,9 @@ def test_what_is_no_decision_and_a_script_without_partitions_are_refused(tmp_pat
     for words, expected in (
         (("show", "a.json"), "fingerprint"),
         (("show", "none.json"), "expected a partition decision, found no readable file"),
-        (("show", "b.json"), "expected devices from 0 to 1 in assignment, found 7 for '8'"),
+        (("show", "b.json"), "expected partitions from 0 to 1 in assignment, found 7 for '8'"),
         (("profile", "train.py"), "expected --partitions"),
+        (("profile", "--partitions", "2", "train.py", "-o", "x.json"), "before train.py, found -o behind it"),
         (("profile", "--partitions", "2"), "expected a script or a job file, found none"),
         (("profile", "--partitions", "2", "job.toml"), "expected the job file to have its parameters, found --part"),
     ):

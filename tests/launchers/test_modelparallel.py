@@ -1,5 +1,7 @@
 """What jobs of the model parallel library get; AWS's own under mpirun as from sagemaker-training 5.1.4 (its mpi.py)."""
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -105,3 +107,24 @@ def test_one_process_may_profile_a_model_for_several_partitions() -> None:
     environ = {"TOOLKIT_SMP_PROFILE": "1"}
 
     table.plan(job_of("torch_distributed", hyperparameters={"mp_parameters": TWO}, environ=environ), SCRATCH)
+
+
+def test_a_partition_file_is_checked_before_the_start(tmp_path: Path) -> None:
+    file = tmp_path / "partition.json"
+    for document, said in (
+        (None, "expected a partition decision, found no readable file"),
+        ("{}", "fingerprint"),
+        (three(), "expected a decision for 2 partitions, found one for 3"),
+    ):
+        if document is not None:
+            file.write_text(document)
+        parameters = {"mp_parameters": TWO | {"partition_file": str(file)}}
+        with pytest.raises(ContractError) as refused:
+            table.plan(job_of("torch_distributed", hyperparameters=parameters, per_host=2), SCRATCH)
+        assert refused.value.exit_code == 78
+        assert said in str(refused.value) and str(file) in str(refused.value)
+
+
+def three() -> str:
+    found = {"fingerprint": "f", "devices": 3, "memory_weight": 0.8, "method": "manual", "reason": "", "assignment": {}}
+    return json.dumps(found)

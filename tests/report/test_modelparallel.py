@@ -31,6 +31,7 @@ def rank_step(rank: int, spans: list[tuple[str, int, int, int]], *, step: int = 
         wall_ns=clock_ns,
         parameter_bytes=100 * (rank + 1),
         peak_activation_bytes=10 * step,
+        why="the model has hooks" if rank == 0 else "",
         spans=tuple(
             Span(kind=kind, microbatch=number, begin_ns=begin * MS - clock_ns, end_ns=end * MS - clock_ns)  # type: ignore[arg-type]
             for kind, number, begin, end in spans
@@ -85,8 +86,18 @@ def test_the_page_shows_modules_memory_and_the_bubble_of_the_last_step_that_all_
     assert [round(box.start * 1e3) for box in drawn.boxes if box.row == 1] == [1, 2, 3, 4]
     assert "".join(box.mark for box in drawn.boxes if box.row == 1) == "0a1b"
     # 8 ms of 2 x 5 ms are busy; (2 - 1) / (2 + 2 - 1) is the least.
-    assert "(bubble): 20 %; 33 % is the least for 2 equal stages and 2 microbatches" in drawn.note
+    assert "(bubble): 20 %; 33 % is the least for 2 equal partitions and 2 microbatches" in drawn.note
+    assert drawn.note.endswith("The step ran in the module server, not on torch's schedules: the model has hooks.")
     assert isinstance(memory, Table) and memory.rows == ((0, 0, 0, 100, 30), (1, 1, 0, 200, 20))
+
+
+def test_spans_that_overlap_count_once(tmp_path: Path) -> None:
+    """Rank 0 computes for 4 of 5 ms, in two of them for both microbatches; rank 1 for all."""
+    first = [("forward", 0, 0, 3), ("forward", 1, 1, 4)]
+
+    drawn = blocks_of(tmp_path, rank_step(0, first), rank_step(1, [("forward", 0, 0, 5)]))[2]
+
+    assert isinstance(drawn, Boxes) and "(bubble): 10 %" in drawn.note
 
 
 def test_another_job_has_no_blocks(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ def test_the_drawing_shows_each_device_and_level_as_wide_as_its_cost() -> None:
 
     assert isinstance(devices, Table) and isinstance(drawing, Boxes) and isinstance(cuts, Table)
     assert [(row[0], row[1]) for row in devices.rows] == [(0, 4), (1, 4)]
-    assert drawing.rows == ("device", "level 1")
+    assert drawing.rows == ("partition", "level 1")
     first, second = (box for box in drawing.boxes if box.row == 0)
     assert (first.label, first.end, second.label) == ("0", second.start, "1")
     assert abs((first.end - first.start) / (second.end - second.start) - 1) < 0.01
@@ -44,3 +44,17 @@ def test_the_table_of_modules_stops_where_a_module_is_whole_and_folds_equal_sibl
         ("· · h.4 to 6", "1"),
         ("· norm to head", "0"),
     ]
+
+
+def test_an_edited_assignment_is_said_to_be_edited() -> None:
+    decided = decide(SHAPES["perceptron"](), 2, 0.8, "x")
+    edited = msgspec.structs.replace(decided, assignment={**decided.assignment, "1": 1})
+
+    assert page(decided, "x", now_s=0.0).status == decided.method
+    shown = page(edited, "x", now_s=0.0)
+
+    assert shown.status == "edited"
+    assert (
+        "edited: it is no longer that of the tree method. Its busiest partition costs 0.543 of the model"
+        in shown.summary
+    )

@@ -1,5 +1,5 @@
-"""`toolkit partition profile SCRIPT|JOB` decides which module is on which device; `toolkit partition show FILE` draws
-a decision."""
+"""`toolkit partition profile SCRIPT|JOB` decides which module is in which partition; `toolkit partition show FILE`
+draws a decision."""
 
 import argparse
 import json
@@ -38,7 +38,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         help="where the decision goes (default: partition.json)",
     )
     profile.add_argument(
-        "--partitions", type=whole, metavar="N", help="for a script: the number of devices that share the model"
+        "--partitions", type=whole, metavar="N", help="for a script: the number of partitions of the model"
     )
     profile.add_argument(
         "--optimize", type=one_of(("memory", "speed")), metavar="WHAT", help="for a script: memory (default) or speed"
@@ -49,8 +49,8 @@ def add(parser: argparse.ArgumentParser) -> None:
     profile.set_defaults(handle=_profile)
     show = actions.add_parser(
         "show",
-        help="draw a partition decision: devices, modules, transfers",
-        description="Show what each device has, which module is on which device, and what crosses between devices.",
+        help="draw a partition decision: partitions, modules, transfers",
+        description="Show what each partition has, which module is in which partition, and what crosses between them.",
     )
     show.add_argument("file", metavar="FILE|JOB_DIR", type=Path, help="a decision, or a job's folder")
     show.add_argument("--output", "-o", metavar="FILE", help="write to this file (default: standard output)")
@@ -127,7 +127,7 @@ def _job_words(arguments: argparse.Namespace) -> list[str]:
         return words
     if "partitions" not in chosen:
         raise UserError(
-            "expected --partitions, the number of devices that share the model, found none",
+            "expected --partitions, the number of partitions of the model, found none",
             where="toolkit partition profile",
             hint=f"For example: toolkit partition profile --partitions 2 {arguments.job[0]}",
         )

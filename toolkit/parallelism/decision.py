@@ -101,7 +101,7 @@ def read(path: Path) -> Decision:
     for name, device in found.assignment.items():
         if device not in range(found.devices):
             raise ContractError(
-                f"expected devices from 0 to {found.devices - 1} in assignment, found {device} for {name!r}",
+                f"expected partitions from 0 to {found.devices - 1} in assignment, found {device} for {name!r}",
                 where=str(path),
                 hint="Correct the assignment, or make it again: `toolkit partition profile SCRIPT`.",
             )

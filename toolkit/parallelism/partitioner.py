@@ -3,7 +3,7 @@
 Two methods compete. The tree method is the published one (Karakus et al., "Amazon SageMaker Model Parallelism: A
 General and Flexible Framework for Large Model Training", arXiv 2111.05972, the auto-partitioning section): devices are
 dealt out from the root down, to contiguous runs of children. The contiguous method cuts the sequence of modules, in
-order of execution, where the busiest device costs least, transfers included. Modules that share a parameter are one:
+order of execution, where the busiest partition costs least, transfers included. Modules that share a parameter are one:
 the later ones go where the first is. A module without parameters runs with its caller, in a chain with the module
 before it.
 """
@@ -36,20 +36,20 @@ def decide(
     idle = set(range(devices)) - used(tree, published)
     more = found / contiguous - 1 if contiguous else 0.0
     if devices == 1:
-        method, reason = "tree", "One device holds the whole model."
+        method, reason = "tree", "One partition holds the whole model."
     elif idle:
         numbers = ", ".join(map(str, sorted(idle)))
-        method, reason = "contiguous", f"The tree method leaves device {numbers} without parameters."
+        method, reason = "contiguous", f"The tree method leaves partition {numbers} without parameters."
     elif more > TOLERANCE:
         method = "contiguous"
         reason = (
-            f"The best contiguous split's busiest device costs {contiguous:.3f} of the model, the tree method's "
+            f"The best contiguous split's busiest partition costs {contiguous:.3f} of the model, the tree method's "
             f"{found:.3f}: {100 * more:.1f} % more."
         )
     else:
         method = "tree"
         reason = (
-            f"The tree method's busiest device costs {found:.3f} of the model, the best contiguous split's "
+            f"The tree method's busiest partition costs {found:.3f} of the model, the best contiguous split's "
             f"{contiguous:.3f}."
         )
     assignment = published if method == "tree" else best
@@ -105,7 +105,7 @@ def best_split(tree: Module, devices: int, memory_weight: float, source: str) ->
 
 
 def _cut(units: Units, devices: int, scale: cost.Scale, *, with_transfers: bool = True) -> list[int]:
-    """Return the first unit of each device's run, such that the busiest device costs least."""
+    """Return the first unit of each device's run, such that the busiest partition costs least."""
     count = len(units.names)
     costs = units.costs_of_runs(scale, with_transfers=with_transfers)
     # best[end]: (cost of the busiest device, sum of squares) of the units before `end`, and where the last run begins.

@@ -136,10 +136,11 @@ def test_partition_0_passes_answers_on_while_it_computes_and_draws_the_same_rand
 
     ranks = [json.loads(stdout.splitlines()[-1]) for stdout, _ in said]
     assert [rank["needed"] for rank in ranks] == [[], [], []]
-    losses, tracked = ranks[0]["free"]
-    assert [losses, tracked] == ranks[0]["fixed"]
+    (losses, tracked), (fixed, fixed_tracked) = ranks[0]["free"], ranks[0]["fixed"]
+    assert losses[:8] == fixed[:8]  # Other random numbers would change them by some percent.
+    assert losses == pytest.approx(fixed, rel=1e-5)  # Gradients of the microbatches are added in another order.
     assert len(losses) == 40
-    assert tracked >= 40
+    assert tracked == fixed_tracked == 40
 
 
 def test_survivors_of_a_rank_that_exits_at_once_end_by_themselves(tmp_path: Path) -> None:

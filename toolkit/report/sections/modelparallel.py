@@ -15,8 +15,9 @@ from toolkit.report.sections.material import Material
 KINDS = ("forward", "backward", "recompute")
 KEY = "Digits: forward of that microbatch (its last digit); letters: backward (a is microbatch 0); +: recomputing."
 BUBBLE = (
-    "Idle time: from the first span to the last of any device of this replica, less the device's own spans. Recorded "
-    "by the ranks themselves (output/data/modelparallel); spans of different hosts are placed by their wall clocks."
+    "Idle time: from the first span to the last of any partition of this replica, less the partition's own spans. "
+    "Recorded by the ranks themselves (output/data/modelparallel); spans of different hosts are placed by their wall "
+    "clocks."
 )
 
 
@@ -38,8 +39,9 @@ def _decision(path: Path) -> list[Block]:
         decided = decisions.read(path)
     except ToolkitError as error:
         return [Words(text=str(error), tone="warn")]
-    how = f"Partition ({decided.method}, {decided.devices} devices)"
-    return [Words(name=how, text=decided.reason), *partition.blocks(decided)]
+    way = "edited" if decided.is_edited else decided.method
+    how = f"Partition ({way}, {decided.devices} partitions)"
+    return [Words(name=how, text=partition.reason(decided)), *partition.blocks(decided)]
 
 
 def _recorded(folder: Path) -> list[RankStep]:
@@ -96,14 +98,14 @@ def _schedule(steps: list[RankStep]) -> Boxes:
     ideal = (stages - 1) / (step.microbatches + stages - 1)
     return Boxes(
         id="microbatches",
-        title=f"Microbatches by device in step {step.step} ({step.pipeline}, {step.path})",
+        title=f"Microbatches by partition in step {step.step} ({step.pipeline}, {step.path})",
         x=Axis(name="time", unit="s"),
-        rows=tuple(f"device {each.pp_rank} (rank {each.rank})" for each in steps),
+        rows=tuple(f"partition {each.pp_rank} (rank {each.rank})" for each in steps),
         boxes=tuple(boxes),
         kinds=KINDS if any(box.kind == 2 for box in boxes) else KINDS[:2],
         key=KEY,
-        note=f"Idle share of all devices (bubble): {100 * bubble:.0f} %; {100 * ideal:.0f} % is the least for "
-        f"{stages} equal stages and {step.microbatches} microbatches.{_why(steps)}",
+        note=f"Idle share of all partitions (bubble): {100 * bubble:.0f} %; {100 * ideal:.0f} % is the least for "
+        f"{stages} equal partitions and {step.microbatches} microbatches.{_why(steps)}",
         formula=BUBBLE,
     )
 
@@ -134,12 +136,12 @@ def _memory(steps: list[RankStep]) -> Table:
     )
     return Table(
         id="modelparallel-memory",
-        title="Memory by device",
+        title="Memory by rank",
         columns=(
             Column(name="rank"),
-            Column(name="device", formula="The rank's number in the pipeline (pp rank)."),
+            Column(name="partition", formula="The rank's number in the pipeline (pp rank)."),
             Column(name="replica", formula="The rank's number among the copies of the model (rdp rank)."),
-            Column(name="parameters", unit="bytes", formula="Of the modules on this device."),
+            Column(name="parameters", unit="bytes", formula="Of the modules on this rank."),
             Column(
                 name="activations",
                 unit="bytes",

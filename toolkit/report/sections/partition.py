@@ -28,9 +28,9 @@ def page(decision: Decision, title: str, *, now_s: float) -> Page:
     )
     return Page(
         title=title,
-        status=decision.method,
+        status="edited" if decision.is_edited else decision.method,
         tone="plain",
-        summary=f"{many(decision.devices, 'device')}. {decision.reason}",
+        summary=f"{many(decision.devices, 'partition')}. {reason(decision)}",
         sections=tuple(Section(id=name, title=head, blocks=its) for name, head, its in sections if its),
         made_by=f"toolkit {__version__}",
         made_at_s=now_s,
@@ -50,7 +50,7 @@ def blocks(decision: Decision) -> tuple[Block, ...]:
 
 def _facts(decision: Decision) -> tuple[Words, ...]:
     facts = (
-        ("Method", f"{decision.method}: {METHODS.get(decision.method, 'unknown')}"),
+        ("Method", f"{decision.method}: {METHODS.get(decision.method, 'unknown')}{EDITED * decision.is_edited}"),
         ("Weight of memory", f"{decision.memory_weight:g} (1: memory alone, 0: time alone)"),
         ("Measured by", decision.profiled_by),
         ("Fingerprint", decision.fingerprint),
@@ -58,11 +58,24 @@ def _facts(decision: Decision) -> tuple[Words, ...]:
     return tuple(Words(name=name, text=text) for name, text in facts if text)
 
 
+EDITED = "; the assignment was edited afterwards"
 METHODS = {
     "tree": "the published tree method",
     "contiguous": "the best cut of the modules in order of execution",
     "manual": "the script's own",
 }
+
+
+def reason(decision: Decision) -> str:
+    """Return why the modules are where they are, in a sentence or two."""
+    if not decision.is_edited:
+        return decision.reason
+    found = f"The assignment was edited: it is no longer that of the {decision.method} method."
+    if decision.tree is None:
+        return found
+    loads = cost.loads(decision.tree, decision.assignment, decision.devices)
+    share = max(load.cost(scale_of(decision, decision.tree)) for load in loads)
+    return f"{found} Its busiest partition costs {share:.3f} of the model."
 
 
 def scale_of(decision: Decision, tree: Module) -> cost.Scale:
@@ -81,12 +94,12 @@ def _devices(decision: Decision, tree: Module) -> Table:
     owners = [where[module.name] for module in tree.walk() if cost.own(module).parameter_bytes]
     shares = [load.cost(scale) for load in loads]
     mean = sum(shares) / len(shares)
-    balance = f"The busiest device has {max(shares) / mean:.2f} times the mean. " if mean else ""
+    balance = f"The busiest partition has {max(shares) / mean:.2f} times the mean. " if mean else ""
     return Table(
         id="devices",
-        title="Load of each device, one microbatch",
+        title="Load of each partition, one microbatch",
         columns=(
-            Column(name="device"),
+            Column(name="partition"),
             Column(name="modules", formula="Modules with parameters of their own."),
             Column(name="parameters", unit="bytes"),
             Column(name="activations", unit="bytes", formula="What the backward pass needs saved."),
@@ -132,12 +145,12 @@ def _drawing(decision: Decision, tree: Module) -> Boxes:
     boxes = [box for number, row in enumerate(rows) for box in _placed(row, number)]
     return Boxes(
         id="partition",
-        title="Modules by device, in order of execution, as wide as their cost",
+        title="Modules by partition, in order of execution, as wide as their cost",
         x=Axis(name="cost", unit="percent"),
-        rows=("device", *(f"level {number}" for number in range(1, len(rows)))),
+        rows=("partition", *(f"level {number}" for number in range(1, len(rows)))),
         boxes=tuple(boxes),
-        kinds=tuple(f"device {device}" for device in range(min(decision.devices, KINDS))),
-        key="The characters are the numbers of devices.",
+        kinds=tuple(f"partition {device}" for device in range(min(decision.devices, KINDS))),
+        key="The characters are the numbers of partitions.",
         formula=SHARE,
     )
 
@@ -150,7 +163,7 @@ def _box(module: Module, level: int, device: int, start: float, end: float) -> B
         kind=device % KINDS,
         mark=DIGITS[device % len(DIGITS)],
         label=module.name.rpartition(".")[2],
-        text=f"{module.name} ({module.kind}), device {device}: {end - start:.1f} %",
+        text=f"{module.name} ({module.kind}), partition {device}: {end - start:.1f} %",
     )
 
 
@@ -168,7 +181,7 @@ def _devices_row(row: list[Box], device: int, start: float, end: float) -> None:
             kind=kind,
             mark=DIGITS[device % len(DIGITS)],
             label=str(device),
-            text=f"device {device}: {end - begin:.1f} %",
+            text=f"partition {device}: {end - begin:.1f} %",
         )
     )
 
@@ -222,11 +235,11 @@ def _row(siblings: list[Module], depth: int, device: str) -> tuple[Cell, ...]:
 def _modules(rows: list[tuple[Cell, ...]]) -> Table:
     return Table(
         id="tree",
-        title="The tree, down to what is whole on one device",
+        title="The tree, down to what is whole in one partition",
         columns=(
             Column(name="module"),
             Column(name="class"),
-            Column(name="device"),
+            Column(name="partition"),
             Column(name="parameters", unit="bytes", formula="With everything below; a shared one where it is first."),
             Column(name="activations", unit="bytes", formula="With everything below."),
             Column(name="computing", unit="s", formula="Forward and backward, with everything below."),
@@ -241,8 +254,8 @@ def _cuts(decision: Decision) -> Table:
         id="cuts",
         title="What crosses in one forward pass of one microbatch",
         columns=(
-            Column(name="from device"),
-            Column(name="to device"),
+            Column(name="from partition"),
+            Column(name="to partition"),
             Column(name="size", unit="bytes", formula="The backward pass sends as much back."),
             Column(name="messages"),
         ),
@@ -259,14 +272,14 @@ def _named(decided: Decision) -> Table:
         rows.append((device, _shortened(names), crossing if decided.cuts else None))
     return Table(
         id="partition",
-        title="Modules by device",
+        title="Modules by partition",
         columns=(
-            Column(name="device"),
+            Column(name="partition"),
             Column(name="modules"),
             Column(name="sent to others", unit="bytes", formula="In one forward pass of one microbatch."),
         ),
         rows=tuple(rows),
-        note="What is not named is on the device of the module that holds it.",
+        note="What is not named is in the partition of the module that holds it.",
     )
 
 

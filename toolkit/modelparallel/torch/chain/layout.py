@@ -51,13 +51,13 @@ def find(root: Any, device_of: Callable[[str], int], devices: int) -> Layout:
         here = device_of(link.path)
         if here < last:
             raise NotAChainError(
-                f"{_named(link.path, link.module)} is on device {here}, after a module on device {last}"
+                f"{_named(link.path, link.module)} is in partition {here}, after a module of partition {last}"
             )
         last = here
         stages[here].append(link)
     for device, stage in enumerate(stages):
         if not stage:
-            raise NotAChainError(f"device {device} has none of the modules of {_named(*wrappers[-1])}")
+            raise NotAChainError(f"partition {device} has none of the modules of {_named(*wrappers[-1])}")
     return Layout(tuple(map(tuple, stages)), tuple(wrappers))
 
 
@@ -78,7 +78,7 @@ def _links(path: str, module: Any, device_of: Callable[[str], int]) -> Iterator[
         elif _is_sequential(child) and not _has_hooks(child):
             yield from _links(inside, child, device_of)
         else:
-            raise NotAChainError(f"{_named(inside, child)} is divided between devices {sorted(devices)}")
+            raise NotAChainError(f"{_named(inside, child)} is divided between partitions {sorted(devices)}")
 
 
 def _is_sequential(module: Any) -> bool:

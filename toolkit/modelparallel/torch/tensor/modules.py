@@ -4,6 +4,7 @@ A Linear is divided along its inputs, an Embedding along its vectors: both along
 so that they can share it. The initial values are those of one process, whatever the tensor parallel degree.
 """
 
+import functools
 import sys
 from typing import Any
 
@@ -87,14 +88,13 @@ class _DividedConv1D(Distributed):
 def conv1d_of(module: nn.Module) -> type[Distributed] | None:
     """Return the distributed class for *module*, None: it is no Conv1D of transformers."""
     known: Any = getattr(sys.modules.get("transformers.pytorch_utils"), "Conv1D", None)
-    if known is None or type(module) is not known:
-        return None
-    if known not in _distributed:
-        _distributed[known] = type("DistributedConv1D", (_DividedConv1D, known), {})
-    return _distributed[known]
+    is_one = type(module) is known
+    return _distributed_conv1d(known) if is_one else None
 
 
-_distributed: dict[Any, type[Distributed]] = {}
+@functools.cache
+def _distributed_conv1d(conv1d: Any) -> type[Distributed]:
+    return type("DistributedConv1D", (_DividedConv1D, conv1d), {})
 
 
 def in_place(module: nn.Module, kind: type[Distributed]) -> None:

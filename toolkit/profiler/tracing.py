@@ -9,6 +9,7 @@ import sys
 from _thread import get_ident
 
 from .. import status_layout as layout
+from ..ranks import measuring
 from . import plan
 from .archive import Archive, say
 from .place import WINDOW, Place, is_launcher
@@ -53,6 +54,7 @@ class Tracer:
         self._until = NEVER
         self._wanted: list[tuple[int, int]] = []
         self._next = NEVER  # The last step before one with which a window opens.
+        self._is_late = False  # Steps have passed in which none could open.
         self._reason, self._request = plan.SETTING, 0
         self._samples = False  # smppy has started.
         self._sample_cuda = True
@@ -84,7 +86,9 @@ class Tracer:
 
     def step_ended(self, step: int) -> None:
         """Step number *step* has ended. This is called at each step: it must cost almost nothing."""
-        if self._window is not None or step >= self._next:
+        if measuring.is_under_way() and self._window is None:
+            self._is_late = True
+        elif self._window is not None or step >= self._next:
             self._look(step)
         elif self._page is not None and self._page[8:16] != self._seen:
             self._heed(step)
@@ -102,6 +106,8 @@ class Tracer:
         if step < self._next:
             return
         self._next = NEVER
+        if self._is_late:
+            self._shift(step)
         while self._wanted and self._wanted[0][1] <= step:
             self._wanted.pop(0)  # Passed while another window was open.
         if self._wanted:
@@ -114,6 +120,14 @@ class Tracer:
         elif self._samples:
             self._sampled += 1
             self.open(plan.SMPPY, step + 1, step + plan.MOST_STEPS, cuda=self._sample_cuda)
+
+    def _shift(self, step: int) -> None:
+        """Move the windows that step times were compared in (ranks/measuring.py) behind *step*, at full length."""
+        self._is_late = False
+        late = step + 1 - self._wanted[0][0] if self._wanted else 0
+        if late > 0:
+            self._wanted = [(first + late, last + late) for first, last in self._wanted]
+            say("the trace begins %d steps late, with step %d: the compiler compared steps" % (late, step + 1))
 
     def _plan_next(self, step: int) -> None:
         """Set when the next window opens, after one has closed."""
@@ -161,6 +175,9 @@ class Tracer:
     def open(self, reason: str, first: "int | None", last: "int | None", *, cuda: bool = True) -> bool:
         """Open a window for the steps *first* to *last*, None if there are none; return True if it is open."""
         if self._window is not None or is_launcher() or not Place(self._environ).folder:
+            return False
+        if measuring.is_under_way():
+            say("no trace from here on: the compiler compares steps")
             return False
         if self._barred:
             self._wanted, self._samples, self._next, self._page = [], False, NEVER, None

@@ -1,0 +1,116 @@
+"""Runs a script as ranks whose models are compiled, and reads what the compiler told."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from tests.ports import free_ports
+from toolkit.launchers.environment import HOOK
+
+ROOT = Path(__file__).parents[2]
+# Inductor takes half a minute of a core for each model, most of it in g++. Where a test is not about the code that comes
+# out, the same graphs run by the eager kernels: torch's own backend for such tests.
+QUICK = """
+import torch
+def _quick(self, graph, inputs):
+    from torch._dynamo.backends.registry import lookup_backend
+    return lookup_backend("aot_eager")(graph, inputs)
+torch._TorchCompileInductorWrapper.__call__ = _quick
+"""
+NET = """
+import torch
+from torch import nn
+torch.manual_seed(0)
+torch.set_num_threads(1)
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a = nn.Linear(32, 32); self.norm = nn.BatchNorm1d(32); self.b = nn.Linear(32, 32); self.out = nn.Linear(32, 10)
+    def forward(self, x):
+        x = nn.functional.gelu(self.norm(self.a(x)))
+        return self.out(nn.functional.dropout(nn.functional.gelu(self.b(x)), 0.1))
+inputs, targets = torch.randn(16, 32), torch.randint(0, 10, (16,))
+def train(model, steps, *, inputs=inputs, targets=targets):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    losses = []
+    for step in range(steps):
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(inputs), targets); loss.backward(); optimizer.step()
+        losses.append(loss.item())
+    return losses
+"""
+
+
+class Ran:
+    """What ranks have written. `facts`: what the compiler told, by rank; empty if it was not asked."""
+
+    def __init__(self, stdout: list[str], stderr: str, codes: list[int], facts: list[dict[str, Any]]) -> None:
+        self.stdout = stdout
+        self.stderr = stderr
+        self.codes = codes
+        self.facts = facts
+
+    @property
+    def lines(self) -> list[str]:
+        """What the compiler has said."""
+        return [line for line in self.stderr.splitlines() if line.startswith("[toolkit] compiler:")]
+
+
+def run(
+    folder: Path,
+    code: str,
+    *,
+    compile: str = "off",
+    autocast: str = "off",
+    ranks: int = 1,
+    python: "str | Path" = sys.executable,
+    debug: bool = False,
+    **more: str,
+) -> Ran:
+    """Run *code* in *folder* as *ranks* ranks, and wait for them."""
+    status = folder / "status"
+    status.mkdir(exist_ok=True)
+    for each in status.iterdir():
+        each.unlink()
+    (folder / "script.py").write_text(code)
+    environ = {
+        "PATH": os.environ["PATH"],
+        "PYTHONPATH": f"{HOOK}:{ROOT}",
+        "TOOLKIT_STATUS_FOLDER": str(status),
+        "CUDA_VISIBLE_DEVICES": "",
+        "OMP_NUM_THREADS": "1",
+        "TORCHINDUCTOR_COMPILE_THREADS": "1",  # More are processes, each of which imports torch.
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_ports(1)[0]),
+        "WORLD_SIZE": str(ranks),
+        **more,
+    }
+    if compile != "off" or autocast != "off":
+        asked = {"compile": compile, "autocast": autocast, "cache": str(folder / "cache"), "debug": debug}
+        environ["TOOLKIT_COMPILER"] = json.dumps({**asked, "dump": str(folder / "dump")})
+    running = []
+    for rank in range(ranks):
+        errors = (folder / f"errors-{rank}").open("w")
+        running.append(
+            subprocess.Popen(
+                [str(python), "-W", "ignore", "script.py"],
+                env={**environ, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+                cwd=folder,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+            )
+        )
+        errors.close()
+    try:
+        stdout = [each.communicate(timeout=300)[0] for each in running]
+    finally:
+        for each in running:
+            each.kill()
+            each.wait()
+    told = [json.loads(path.read_text()) for path in status.glob("compiler-*.json")]
+    stderr = "".join((folder / f"errors-{rank}").read_text() for rank in range(ranks))
+    return Ran(stdout, stderr, [each.returncode for each in running], sorted(told, key=lambda each: each["rank"]))

@@ -1,0 +1,319 @@
+"""PyTorch models are compiled without a change to the script: what is found, kept, left alone, and said."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.compiler.ranks import NET, QUICK, ROOT, run
+from tests.profiler.ranks import needs_torch
+from toolkit.job.compilation import Compilation
+from toolkit.records import convert
+
+TRANSFORMERS = ROOT / ".beds/transformers/bin/python"
+
+
+@needs_torch
+def test_a_model_is_compiled_and_the_next_job_finds_the_code(tmp_path: Path) -> None:
+    """Real code, by g++. The model's own state, copies and evaluation are as without a compiler."""
+    code = NET + (
+        "import copy, io, os, pickle\n"
+        "model = Net()\n"
+        "before = sorted(model.state_dict())\n"
+        "losses = train(model, 12)\n"
+        "assert sorted(model.state_dict()) == before\n"
+        "copied = [copy.deepcopy(model), pickle.loads(pickle.dumps(model))]\n"
+        "torch.save(model, io.BytesIO())\n"
+        "model.eval()\n"
+        "with torch.no_grad():\n"
+        "    outputs = [each.eval()(inputs) for each in (model, *copied)]\n"
+        "assert all(torch.equal(each, outputs[0]) for each in outputs)\n"
+        "print(losses[-1] < losses[0])\n"
+    )
+
+    first = run(tmp_path, code, compile="on")
+    second = run(tmp_path, code, compile="on")
+
+    for ran in (first, second):
+        assert ran.stdout == ["True\n"], ran.stderr
+        (facts,) = ran.facts
+        assert (facts["state"], facts["modules"], facts["steps"]) == ("compiled", ["Net"], 12)
+        assert facts["compilations"] >= 1 and facts["compile_s"] > 0 and facts["graphs"] == 1
+        assert facts["steady_step_ms"] > 0 and not facts["recompilations"]
+        assert len(ran.lines) == 1 and "compiled Net in" in ran.lines[0]
+        convert(facts, Compilation, "facts")
+    assert Path(first.facts[0]["cache"]).parent == tmp_path / "cache"
+    assert (first.facts[0]["cache_hits"], second.facts[0]["cache_hits"]) == (0, 1)
+
+
+@needs_torch
+def test_auto_says_both_figures_and_keeps_the_faster(tmp_path: Path) -> None:
+    """The eager kernels by way of the compiler are never faster by the margin, for a model this small."""
+    ran = run(tmp_path, QUICK + NET + "train(Net(), 400)\n", compile="auto")
+
+    (facts,) = ran.facts
+    assert facts["state"] in ("eager", "compiled") and facts["trial"]["pairs"] >= 6
+    assert facts["trial"]["kept"] is (facts["state"] == "compiled")
+    assert facts["trial"]["cost_s"] > 0 and facts["steps"] == 400
+    assert len(ran.lines) == 1
+    assert re.search(r"Net: [\d.]+ ms a step compiled, [\d.]+ ms eager \([\d.]+ times as fast, \d+ pairs", ran.lines[0])
+
+
+FAILS = """
+def _fails(self, graph, inputs):
+    if any("out" in str(node.target) or "out" in node.name for node in graph.graph.nodes):
+        raise RuntimeError("no code for this")
+    from torch._dynamo.backends.registry import lookup_backend
+    return lookup_backend("aot_eager")(graph, inputs)
+torch._TorchCompileInductorWrapper.__call__ = _fails
+class Broken(Net):
+    def forward(self, x):
+        x = nn.functional.dropout(self.norm(self.a(x)), 0.5)
+        torch._dynamo.graph_break()
+        return self.out(x)
+model = Broken()
+print(train(model, 6), model.norm.running_mean.sum().item(), model.norm.num_batches_tracked.item(), torch.rand(1))
+"""
+
+
+@needs_torch
+@pytest.mark.parametrize("mode", ["on", "auto"])
+def test_a_model_that_fails_halfway_trains_on_eagerly_to_the_same_losses(tmp_path: Path, mode: str) -> None:
+    """The first graph has run, with its BatchNorm and dropout, when the second does not compile."""
+    eager = run(tmp_path, NET + FAILS)
+    ran = run(tmp_path, NET + FAILS, compile=mode)
+
+    assert ran.stdout == eager.stdout and ran.codes == [0], ran.stderr
+    assert len(ran.lines) == 1 and "Broken does not compile" in ran.lines[0] and "no code for this" in ran.lines[0]
+    (facts,) = ran.facts
+    assert facts["state"] == "eager" and "no code for this" in facts["reason"]
+
+
+@needs_torch
+def test_an_error_of_the_script_comes_out_as_it_is(tmp_path: Path) -> None:
+    code = (
+        QUICK
+        + NET
+        + (
+            "class Raises(Net):\n"
+            "    def forward(self, x):\n"
+            "        if x.shape[0] == 3:\n"
+            "            raise ValueError('three')\n"
+            "        return super().forward(x)\n"
+            "model = Raises()\n"
+            "train(model, 4)\n"
+            "try:\n"
+            "    model(inputs[:3])\n"
+            "except ValueError as error:\n"
+            "    print(error, error.__context__, error.__cause__)\n"
+        )
+    )
+
+    ran = run(tmp_path, code, compile="on")
+
+    assert ran.stdout == ["three None None\n"], ran.stderr
+    assert ran.facts[0]["state"] == "compiled"
+
+
+@needs_torch
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        ("train(torch.compile(Net()), 4)\n", "torch.compile itself"),
+        ("model = Net(); model.compile(); train(model, 4)\n", "torch.compile itself"),
+        ("train(torch.jit.script(Net()), 4)\n", "TorchScript"),
+        (
+            "model = Net(); optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+            "for _ in range(4):\n"
+            "    x = inputs.clone().requires_grad_()\n"
+            "    (slope,) = torch.autograd.grad(model(x).sum(), x, create_graph=True)\n"
+            "    optimizer.zero_grad(); slope.pow(2).sum().backward(); optimizer.step()\n",
+            "gradients of gradients",
+        ),
+    ],
+    ids=["compile", "Module.compile", "jit", "create_graph"],
+)
+def test_what_a_script_does_for_itself_is_left_alone_and_said(tmp_path: Path, code: str, reason: str) -> None:
+    ran = run(tmp_path, QUICK + NET + code, compile="auto")
+
+    assert ran.codes == [0], ran.stderr
+    assert len(ran.lines) == 1 and reason in ran.lines[0]
+    assert ran.facts[0]["state"] == "eager" and reason in ran.facts[0]["reason"]
+
+
+@needs_torch
+def test_without_a_compiler_in_the_image_there_is_one_line(tmp_path: Path) -> None:
+    ran = run(tmp_path, NET + "train(Net(), 4)\n", compile="auto", CXX="no-such-compiler")
+
+    assert ran.codes == [0] and len(ran.lines) == 1
+    assert "no C++ compiler (no-such-compiler)" in ran.lines[0] and ran.facts[0]["state"] == "eager"
+
+
+@needs_torch
+def test_a_storm_of_recompilations_is_said_once_with_advice(tmp_path: Path) -> None:
+    code = (
+        QUICK
+        + NET
+        + (
+            "class Moody(Net):\n"
+            "    mood = ''\n"
+            "    def forward(self, x):\n"
+            "        return super().forward(x) * len(self.mood)\n"
+            "model = Moody()\n"
+            "for step in range(14):\n"
+            "    model.mood = 'x' * (step + 1)\n"
+            "    train(model, 1)\n"
+        )
+    )
+
+    ran = run(tmp_path, code, compile="on")
+
+    storms = [line for line in ran.lines if "torch's limit" in line]
+    assert len(storms) == 1 and "mood" in storms[0] and "drop_last=True" in storms[0], ran.stderr
+    (again,) = ran.facts[0]["recompilations"]
+    assert again["count"] == 7 and "mood" in again["why"] and "forward (script.py" in again["what"]
+
+
+@needs_torch
+def test_a_changed_shape_is_told_with_the_guard_that_failed(tmp_path: Path) -> None:
+    code = QUICK + NET + "model = Net()\ntrain(model, 4)\ntrain(model, 1, inputs=inputs[:12], targets=targets[:12])\n"
+
+    ran = run(tmp_path, code, compile="on")
+
+    (again,) = ran.facts[0]["recompilations"]
+    assert "expected 16, actual 12" in again["why"] and again["count"] == 1
+
+
+@needs_torch
+def test_bfloat16_gives_outputs_in_float32_and_auto_decides_by_figures(tmp_path: Path) -> None:
+    code = NET + (
+        "seen = set()\n"
+        "model = Net(); model.a.register_forward_hook(lambda *each: seen.add(each[-1].dtype))\n"
+        "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+        "for step in range(300):\n"
+        "    output = model(inputs); optimizer.zero_grad(); output.sum().backward(); optimizer.step()\n"
+        "    assert output.dtype == torch.float32\n"
+        "print(sorted(map(str, seen)))\n"
+    )
+
+    on, auto = run(tmp_path, code, autocast="bf16"), run(tmp_path, code, autocast="auto")
+
+    assert on.stdout == ["['torch.bfloat16', 'torch.float32']\n"], on.stderr
+    assert on.facts[0]["autocast_state"] == "bf16" and not on.facts[0]["modules"] == []
+    (facts,) = auto.facts
+    assert facts["autocast_trial"]["kept"] is (facts["autocast_state"] == "bf16")
+    assert len(auto.lines) == 1 and "ms a step bfloat16" in auto.lines[0]
+
+
+@needs_torch
+def test_both_networks_of_a_gan_are_compiled(tmp_path: Path) -> None:
+    code = (
+        QUICK
+        + NET
+        + (
+            "class Critic(Net): pass\n"
+            "maker, critic = Net(), Critic()\n"
+            "first, second = (torch.optim.SGD(each.parameters(), lr=0.01) for each in (critic, maker))\n"
+            "back = nn.Linear(10, 32)\n"
+            "for step in range(6):\n"
+            "    first.zero_grad(); critic(back(maker(inputs)).detach()).mean().backward(); first.step()\n"
+            "    second.zero_grad(); critic(back(maker(inputs))).mean().backward(); second.step()\n"
+        )
+    )
+
+    ran = run(tmp_path, code, compile="on")
+
+    assert ran.codes == [0] and ran.facts[0]["state"] == "compiled", ran.stderr
+    assert sorted(ran.facts[0]["modules"]) == ["Critic", "Linear", "Net"] and ran.facts[0]["steps"] == 6
+
+
+PARALLEL = """
+import os, torch.distributed as dist
+torch.set_num_threads(1)
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+model = Net()
+"""
+
+
+@needs_torch
+def test_two_ranks_of_ddp_decide_the_same(tmp_path: Path) -> None:
+    code = (
+        QUICK + NET + PARALLEL + "losses = train(nn.parallel.DistributedDataParallel(model), 400)\nprint(losses[-1])\n"
+    )
+
+    ran = run(tmp_path, code, compile="auto", ranks=2)
+
+    assert ran.codes == [0, 0], ran.stderr
+    first, second = ran.facts
+    assert first["trial"] == {**second["trial"], "cost_s": first["trial"]["cost_s"]} and first["trial"]["pairs"] >= 6
+    assert first["state"] == second["state"] and first["modules"] == ["Net"]
+    assert len(ran.lines) == 1
+
+
+@needs_torch
+def test_a_rank_that_ends_during_the_trial_hangs_nobody(tmp_path: Path) -> None:
+    code = QUICK + NET + PARALLEL + "train(model, 600 if rank == 0 else 8)\nprint('done')\n"
+
+    ran = run(tmp_path, code, compile="auto", ranks=2)
+
+    assert ran.codes == [0, 0] and ran.stdout == ["done\n", "done\n"], ran.stderr
+    assert {each["state"] for each in ran.facts} <= {"trial", "eager"}
+
+
+@needs_torch
+def test_the_units_of_fsdp2_are_compiled(tmp_path: Path) -> None:
+    code = (
+        QUICK
+        + NET
+        + PARALLEL
+        + (
+            "from torch.distributed.device_mesh import init_device_mesh\n"
+            "from torch.distributed.fsdp import fully_shard\n"
+            "mesh = init_device_mesh('cpu', (2,))\n"
+            "for each in (model.a, model.b, model): fully_shard(each, mesh=mesh)\n"
+            "print(train(model, 6)[-1])\n"
+        )
+    )
+
+    ran = run(tmp_path, code, compile="on", ranks=2)
+
+    assert ran.codes == [0, 0], ran.stderr
+    for facts in ran.facts:
+        assert (facts["state"], facts["modules"]) == ("compiled", ["Linear"]) and facts["graphs"] >= 1
+
+
+@needs_torch
+@pytest.mark.transformers
+@pytest.mark.skipif(not TRANSFORMERS.exists(), reason="no .beds/transformers: scripts/beds/transformers makes it")
+def test_a_trainer_of_hugging_face_is_compiled_unedited(tmp_path: Path) -> None:
+    code = QUICK + (
+        "from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments\n"
+        "torch.manual_seed(0)\n"
+        "model = GPT2LMHeadModel(GPT2Config(n_layer=2, n_head=2, n_embd=32, vocab_size=100, n_positions=16))\n"
+        "ids = torch.randint(0, 100, (64, 16))\n"
+        "data = [{'input_ids': each, 'labels': each} for each in ids]\n"
+        "arguments = TrainingArguments('out', max_steps=6, per_device_train_batch_size=8, use_cpu=True, report_to=[],\n"
+        "    save_strategy='no', disable_tqdm=True, logging_steps=3)\n"
+        "Trainer(model, arguments, train_dataset=data).train()\n"
+    )
+
+    ran = run(tmp_path, code, compile="on", python=TRANSFORMERS)
+
+    assert ran.codes == [0], ran.stderr
+    (facts,) = ran.facts
+    assert (facts["state"], facts["modules"], facts["steps"]) == ("compiled", ["GPT2LMHeadModel"], 6)
+    assert facts["graphs"] >= 1
+
+
+@needs_torch
+def test_a_trace_waits_until_the_trial_is_over(tmp_path: Path) -> None:
+    code = QUICK + NET + "train(Net(), 300)\n"
+
+    ran = run(
+        tmp_path, code, compile="auto", TOOLKIT_PROFILE_WINDOW="steps 5-7", SM_OUTPUT_DIR=str(tmp_path / "output")
+    )
+
+    late = re.search(r"the trace begins (\d+) steps late, with step (\d+)", ran.stderr)
+    assert late is not None and int(late[2]) == int(late[1]) + 5 > 14, ran.stderr
+    assert list((tmp_path / "output/profiler/framework").iterdir())

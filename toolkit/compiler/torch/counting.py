@@ -1,0 +1,100 @@
+"""Counts what torch.compile does in this process: how often and how long it compiles, and why it did so again."""
+
+import os
+import sys
+from time import monotonic
+
+TYPE_CHECKING = False  # As typing's, without importing it.
+if TYPE_CHECKING:
+    from typing import Any
+
+
+class Compiles:
+    """The compilations of this process since `start`. `count`: how many; `seconds`: how long they took together.
+
+    What is not counted by this version of torch is None in `facts`.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.seconds = 0.0
+        self._since_s = 0.0
+        self._again: dict[str, tuple[str, str]] = {}  # By compile_id, "frame/number": what, and why.
+        self._storms: set[str] = set()
+
+    def start(self) -> None:
+        """Count from here on. It imports torch's compiler: 0.2 to 1.6 s."""
+        import torch._dynamo.callback as callbacks
+
+        handler = callbacks.callback_handler
+        handler.register_start_callback(self._begins)
+        handler.register_end_callback(self._ends)
+
+    def _begins(self, *_: "Any") -> None:
+        self._since_s = monotonic()
+
+    def _ends(self, *_: "Any") -> None:
+        self.count += 1
+        self.seconds += monotonic() - self._since_s
+
+    def look(self) -> "tuple[str, str, int] | None":
+        """Note the latest recompilations. Return (what, why, limit) once for code that has reached torch's limit."""
+        limit = int(getattr(_config(), "recompile_limit", 0) or getattr(_config(), "cache_size_limit", 8))
+        found = None
+        for each in _metrics():
+            why, frame = getattr(each, "recompile_reason", None), getattr(each, "compile_id", None) or ""
+            if not why or getattr(each, "is_forward", True) is False or frame in self._again:
+                continue
+            what = "%s (%s:%s)" % (each.co_name, os.path.basename(each.co_filename or ""), each.co_firstlineno)
+            self._again[frame] = (what, _first_line(why))
+            code, _, number = frame.partition("/")
+            if number.isdigit() and int(number) + 1 >= limit and code not in self._storms:
+                self._storms.add(code)
+                found = (what, _first_line(why), limit)
+        return found
+
+    def facts(self) -> "dict[str, Any]":
+        """Return the counts under the names of `Compilation` in job/compilation.py."""
+        self.look()
+        counters = _counters()
+        frames: dict[str, list[Any]] = {}
+        for what, why in self._again.values():
+            known = frames.setdefault(what, [why, 0])
+            known[0], known[1] = why, known[1] + 1
+        return {
+            "compile_s": round(self.seconds, 3),
+            "compilations": self.count,
+            "graphs": None if counters is None else counters["stats"]["unique_graphs"],
+            "graph_breaks": None if counters is None else sum(counters["graph_break"].values()),
+            "cache_hits": None if counters is None else _cache_hits(counters),
+            "recompilations": [{"what": what, "why": why, "count": n} for what, (why, n) in frames.items()],
+        }
+
+
+def _cache_hits(counters: "Any") -> int:
+    """Return how many graphs came from the cache: whole ones (AOTAutograd), or their kernels."""
+    return int(counters["aot_autograd"]["autograd_cache_hit"] or counters["inductor"]["fxgraph_cache_hit"])
+
+
+def _first_line(reason: str) -> str:
+    """Return the guard that failed without its compile id: "0/0: tensor 'x' size mismatch ..."."""
+    line = reason.strip().splitlines()[0]
+    head, _, rest = line.partition(": ")
+    return rest if "/" in head and rest else line
+
+
+def _utils() -> "Any":
+    return sys.modules.get("torch._dynamo.utils")
+
+
+def _config() -> "Any":
+    return sys.modules.get("torch._dynamo.config")
+
+
+def _counters() -> "Any":
+    return getattr(_utils(), "counters", None)
+
+
+def _metrics() -> "Any":
+    read = getattr(_utils(), "get_compilation_metrics", None)
+    return () if read is None else read()

@@ -1,0 +1,183 @@
+"""Finds the modules that train: the outermost ones that are called with gradients on in the first steps.
+
+Wrappers that call one module of theirs (DistributedDataParallel, LightningModule, ...) are passed over: the module
+inside is compiled, and the wrapper goes on to do its work around it. Of FSDP2 the innermost sharded units are compiled,
+as torch's documentation advises: their parameters are gathered by hooks around them.
+
+Whatever shows that the script compiles for itself, or does what compiled code cannot, is a reason to leave it alone.
+"""
+
+import functools
+import os
+import sys
+from _thread import get_ident
+
+import torch
+
+TYPE_CHECKING = False  # As typing's, without importing it.
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from types import CodeType
+    from typing import Any
+
+MOST_MODULES = 16
+# Classes by the end of their names: what calls the module that trains, and has no computation of its own.
+WRAPPERS = (
+    "DistributedDataParallel",
+    "LightningModule",
+    "DeepSpeedEngine",
+    "DataParallel",
+)
+OWN_COMPILATION = "the script uses torch.compile itself"
+
+
+class Finder:
+    """What the first steps show. `modules`: the outermost modules that train, in the order of their first calls.
+
+    `refusal`: why nothing of this script should be compiled, "" if it may be. `autocasts`: the script uses autocast.
+    """
+
+    def __init__(self, broken: "Callable[[Exception], None]") -> None:
+        """*broken* is called with an error of this, which must not reach the script."""
+        self._broken = broken
+        self.modules: list[torch.nn.Module] = []
+        self.refusal = ""
+        self.autocasts = False
+        self._thread = 0
+        self._inside: torch.nn.Module | None = None
+        self._depth = 0
+        self._hooks: list[Any] = []
+        self._undo: list[Callable[[], None]] = []
+
+    def start(self) -> None:
+        """Watch modules, torch.compile, and gradients of gradients, until `stop`."""
+        hooks = torch.nn.modules.module
+        self._hooks = [
+            hooks.register_module_forward_pre_hook(self._before),
+            hooks.register_module_forward_hook(self._after, always_call=True),
+        ]
+        self._replace(torch, "compile", self._watched_compile(torch.compile))
+        self._replace(torch.autograd, "backward", self._watched_gradients(torch.autograd.backward))
+        self._replace(torch.autograd, "grad", self._watched_gradients(torch.autograd.grad))
+
+    def stop(self) -> None:
+        """Watch no longer; what was found stays."""
+        for hook in self._hooks:
+            hook.remove()
+        for undo in self._undo:
+            undo()
+        self._hooks, self._undo, self._inside = [], [], None
+
+    def _replace(self, owner: "Any", name: str, function: "Callable[..., Any]") -> None:
+        before = getattr(owner, name)
+        setattr(owner, name, function)
+
+        def undo() -> None:
+            if getattr(owner, name) is function:  # Else somebody has wrapped ours, and ours lets everything pass.
+                setattr(owner, name, before)
+
+        self._undo.append(undo)
+
+    def _watched_compile(self, function: "Callable[..., Any]") -> "Callable[..., Any]":
+        @functools.wraps(function)
+        def compile(model: "Any" = None, *arguments: "Any", **named: "Any") -> "Any":
+            owner = getattr(model, "__self__", model)
+            if self._hooks and (isinstance(owner, torch.nn.Module) or _is_of_a_script(sys._getframe(1).f_code)):
+                self.refusal = OWN_COMPILATION
+                self.stop()  # Compiled code would trace our hooks.
+            return function(model, *arguments, **named)
+
+        return compile
+
+    def _watched_gradients(self, function: "Callable[..., Any]") -> "Callable[..., Any]":
+        @functools.wraps(function)
+        def gradients(*arguments: "Any", **named: "Any") -> "Any":
+            if self._hooks and named.get("create_graph"):
+                self.refusal = (
+                    "the script takes gradients of gradients (create_graph=True), which compiled code has not"
+                )
+            return function(*arguments, **named)
+
+        return gradients
+
+    def _before(self, module: "torch.nn.Module", _: "Any") -> None:
+        if self._inside is not None:
+            self._depth += module is self._inside
+            return
+        try:
+            self._enters(module)
+        except Exception as error:  # noqa: BLE001 - the script goes on, whatever it has for modules
+            self._broken(error)
+
+    def _enters(self, module: "torch.nn.Module") -> None:
+        if not module.training or not torch.is_grad_enabled() or (self._thread and self._thread != get_ident()):
+            return
+        if _is_wrapper(module) or not any(each.requires_grad for each in module.parameters()):
+            return
+        self._thread = get_ident()
+        self._inside, self._depth = module, 1
+        self.autocasts = self.autocasts or _autocast_is_on()
+        for each in _targets(module):
+            if all(each is not other for other in self.modules):
+                self._add(each)
+
+    def _after(self, module: "torch.nn.Module", *_: "Any") -> None:
+        if module is self._inside and self._thread == get_ident():
+            self._depth -= 1
+            if self._depth == 0:
+                self._inside = None
+
+    def _add(self, module: "torch.nn.Module") -> None:
+        if isinstance(module, torch.jit.ScriptModule):
+            self.refusal = "the model is a TorchScript module"
+        elif any(_is_compiled(each) for each in module.modules()):
+            self.refusal = OWN_COMPILATION
+        elif len(self.modules) == MOST_MODULES:
+            self.refusal = "a step calls more than %d modules one by one" % MOST_MODULES
+        else:
+            self.modules.append(module)
+
+
+def names(modules: "list[torch.nn.Module]") -> "list[str]":
+    """Return the names of the classes of *modules*, each once, as the script wrote them."""
+    return list(dict.fromkeys(_class_name(each) for each in modules))
+
+
+def _class_name(module: "torch.nn.Module") -> str:
+    name = type(module).__name__
+    return name[4:] if name.startswith("FSDP") and _is_sharded(module) else name
+
+
+def _targets(module: "torch.nn.Module") -> "Iterator[torch.nn.Module]":
+    """Yield what is compiled of an outermost module: itself, or the innermost units of FSDP2."""
+    if not _is_sharded(module):
+        yield module
+        return
+    for each in module.modules():
+        if _is_sharded(each) and not any(_is_sharded(inner) for inner in each.modules() if inner is not each):
+            yield each
+
+
+def _is_sharded(module: "torch.nn.Module") -> bool:
+    return any(each.__name__ == "FSDPModule" for each in type(module).__mro__)
+
+
+def _is_wrapper(module: "torch.nn.Module") -> bool:
+    return any(each.__name__ in WRAPPERS for each in type(module).__mro__)
+
+
+def _is_compiled(module: "torch.nn.Module") -> bool:
+    return module._compiled_call_impl is not None or type(module).__name__ == "OptimizedModule"
+
+
+def _autocast_is_on() -> bool:
+    try:
+        return any(torch.is_autocast_enabled(device) for device in ("cpu", "cuda"))
+    except TypeError:  # Before torch 2.4.
+        return torch.is_autocast_enabled() or torch.is_autocast_cpu_enabled()
+
+
+def _is_of_a_script(code: "CodeType") -> bool:
+    """True for code that is no installed package's: what those compile of their own is no reason to stay away."""
+    folders = code.co_filename.split(os.sep)
+    return "site-packages" not in folders and "dist-packages" not in folders

@@ -1,0 +1,108 @@
+"""A module's place for another way to run: `_compiled_call_impl`, which Module.__call__ uses in place of `_call_impl`.
+
+Module.compile sets the same attribute. Pickling and copying leave it out, the keys of state_dict stay, and what wraps
+the module (DistributedDataParallel) or is registered on it goes on as before.
+"""
+
+import torch
+
+from .kept_state import KeptState
+from .precision import in_float32
+
+TYPE_CHECKING = False  # As typing's, without importing it.
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+
+class Way:
+    """How steps run: compiled or not, in bfloat16 or not."""
+
+    def __init__(self, *, compiled: bool = False, bf16: bool = False) -> None:
+        self.compiled = compiled
+        self.bf16 = bf16
+        self.is_plain = not (compiled or bf16)
+
+
+class Watch:
+    """What the slots of a process share. `way`: how the step runs. `calls`, `others`: calls in this step that did so,
+    and those that were none of training (evaluation). `is_trial`: the first failure may still come.
+
+    `failed`: called with a module and the error of a pass that runs without `way`.
+    """
+
+    def __init__(self, failed: "Callable[[torch.nn.Module, Way, Exception], None]") -> None:
+        self.way = Way()
+        self.calls = 0
+        self.others = 0
+        self.is_trial = True
+        self.failed = failed
+
+
+class Slot:
+    """What Module.__call__ calls in place of `_call_impl` of *module*."""
+
+    def __init__(self, module: "torch.nn.Module", watch: Watch) -> None:
+        self._module = module
+        self._watch = watch
+        self._compiled: Any = None
+        self._state = KeptState(module)
+        self._eager: Callable[..., Any] = module._call_impl
+        self._device = next(module.parameters()).device.type
+
+    def install(self) -> None:
+        """Have the module run by this."""
+        self._module._compiled_call_impl = self
+
+    def remove(self) -> None:
+        """Have the module run as without this."""
+        if self._module._compiled_call_impl is self:
+            self._module._compiled_call_impl = None
+
+    def __call__(self, *arguments: "Any", **named: "Any") -> "Any":
+        """Run the module as the step runs; evaluation, tracing and export run it as it is."""
+        module, watch = self._module, self._watch
+        if not module.training or not torch.is_grad_enabled() or _is_traced():
+            watch.others += 1
+            return self._eager(*arguments, **named)
+        watch.calls += 1
+        way = watch.way
+        if way.is_plain:
+            return self._eager(*arguments, **named)
+        self._state.keep(with_python=watch.is_trial)
+        try:
+            return self._run(way, arguments, named)
+        except Exception as error:  # noqa: BLE001 - anything may come from a compiler
+            failure = error
+        # Not within `except`: an error of the script's own, which comes again, would be told with this one behind it.
+        self._state.restore()
+        found = self._eager(*arguments, **named)
+        watch.failed(module, way, failure)
+        return found
+
+    def _run(self, way: Way, arguments: "tuple[Any, ...]", named: "dict[str, Any]") -> "Any":
+        call = self._eager
+        if way.compiled:
+            if self._compiled is None:
+                self._compiled = torch.compile(_traceable(self._module, call))
+            call = self._compiled
+        if not way.bf16:
+            return call(*arguments, **named)
+        with torch.autocast(self._device, dtype=torch.bfloat16):
+            found = call(*arguments, **named)
+        return in_float32(found)
+
+
+def _traceable(module: "torch.nn.Module", call: "Callable[..., Any]") -> "Callable[..., Any]":
+    """Return *call*, `_call_impl` of *module*, as something that torch's compiler enters.
+
+    It begins with the first frame that is no code of torch.nn: the module's `forward`. An nn.Sequential has none, and is
+    wrapped, as torch.compile(module) does it (OptimizedModule, torch 2.13).
+    """
+    from torch._dynamo import external_utils, trace_rules
+
+    return external_utils.wrap_inline(call) if trace_rules.check(module.forward) else call
+
+
+def _is_traced() -> bool:
+    return torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None

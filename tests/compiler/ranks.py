@@ -11,8 +11,8 @@ from tests.ports import free_ports
 from toolkit.launchers.environment import HOOK
 
 ROOT = Path(__file__).parents[2]
-# Inductor takes half a minute of a core for each model, most of it in g++. Where a test is not about the code that comes
-# out, the same graphs run by the eager kernels: torch's own backend for such tests.
+# Inductor takes half a minute of a core for each model, most of it in g++. Where a test is not about the code that
+# comes out, the same graphs run by the eager kernels: torch's own backend for such tests.
 QUICK = """
 import torch
 def _quick(self, graph, inputs):
@@ -28,7 +28,8 @@ torch.set_num_threads(1)
 class Net(nn.Module):
     def __init__(self):
         super().__init__()
-        self.a = nn.Linear(32, 32); self.norm = nn.BatchNorm1d(32); self.b = nn.Linear(32, 32); self.out = nn.Linear(32, 10)
+        self.a, self.norm, self.b = nn.Linear(32, 32), nn.BatchNorm1d(32), nn.Linear(32, 32)
+        self.out = nn.Linear(32, 10)
     def forward(self, x):
         x = nn.functional.gelu(self.norm(self.a(x)))
         return self.out(nn.functional.dropout(nn.functional.gelu(self.b(x)), 0.1))
@@ -91,26 +92,25 @@ def run(
     if compile != "off" or autocast != "off":
         asked = {"compile": compile, "autocast": autocast, "cache": str(folder / "cache"), "debug": debug}
         environ["TOOLKIT_COMPILER"] = json.dumps({**asked, "dump": str(folder / "dump")})
-    running = []
+    running: list[subprocess.Popen[str]] = []
     for rank in range(ranks):
-        errors = (folder / f"errors-{rank}").open("w")
-        running.append(
-            subprocess.Popen(
-                [str(python), "-W", "ignore", "script.py"],
-                env={**environ, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-                cwd=folder,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                text=True,
+        with (folder / f"errors-{rank}").open("w") as errors:
+            running.append(
+                subprocess.Popen(
+                    [str(python), "-W", "ignore", "script.py"],
+                    env={**environ, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+                    cwd=folder,
+                    stdout=subprocess.PIPE,
+                    stderr=errors,
+                    text=True,
+                )
             )
-        )
-        errors.close()
     try:
-        stdout = [each.communicate(timeout=300)[0] for each in running]
+        stdout = [process.communicate(timeout=300)[0] for process in running]
     finally:
-        for each in running:
-            each.kill()
-            each.wait()
+        for process in running:
+            process.kill()
+            process.wait()
     told = [json.loads(path.read_text()) for path in status.glob("compiler-*.json")]
     stderr = "".join((folder / f"errors-{rank}").read_text() for rank in range(ranks))
-    return Ran(stdout, stderr, [each.returncode for each in running], sorted(told, key=lambda each: each["rank"]))
+    return Ran(stdout, stderr, [process.returncode for process in running], sorted(told, key=lambda each: each["rank"]))

@@ -199,7 +199,7 @@ def test_bfloat16_gives_outputs_in_float32_and_auto_decides_by_figures(tmp_path:
     on, auto = run(tmp_path, code, autocast="bf16"), run(tmp_path, code, autocast="auto")
 
     assert on.stdout == ["['torch.bfloat16', 'torch.float32']\n"], on.stderr
-    assert on.facts[0]["autocast_state"] == "bf16" and not on.facts[0]["modules"] == []
+    assert on.facts[0]["autocast_state"] == "bf16" and on.facts[0]["modules"] == ["Net"]
     (facts,) = auto.facts
     assert facts["autocast_trial"]["kept"] is (facts["autocast_state"] == "bf16")
     assert len(auto.lines) == 1 and "ms a step bfloat16" in auto.lines[0]

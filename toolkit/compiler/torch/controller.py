@@ -331,9 +331,9 @@ class Controller:
         storm = compiles.look()
         if storm is not None and self._base.compiled:
             text = (
-                "%s was compiled %d times, torch's limit, and runs eagerly for what comes next; the last reason: %s. Give"
-                " it the same shapes in all steps (pad the batches, drop_last=True in the DataLoader), or compile it in"
-                " the script, with torch.compile(model, dynamic=True)"
+                "%s was compiled %d times, torch's limit, and runs eagerly for what comes next; the last reason: %s."
+                " Give it the same shapes in all steps (pad batches, drop_last=True in the DataLoader), or compile it"
+                " in the script, with torch.compile(model, dynamic=True)"
             )
             self._say(text % (storm[0], storm[2], storm[1]))
 
@@ -360,7 +360,7 @@ class Controller:
 
 def _speaks() -> bool:
     distributed = torch.distributed
-    if distributed.is_available() and distributed.is_initialized():
+    if distributed.is_available() and distributed.is_initialized():  # type: ignore[no-untyped-call]
         return bool(distributed.get_rank() == 0)
     return os.environ.get("RANK", "0") == "0"
 

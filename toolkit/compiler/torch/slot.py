@@ -94,10 +94,10 @@ class Slot:
 
 
 def _traceable(module: "torch.nn.Module", call: "Callable[..., Any]") -> "Callable[..., Any]":
-    """Return *call*, `_call_impl` of *module*, as something that torch's compiler enters.
+    """Return *call*, `_call_impl` of *module*, so that torch's compiler enters it.
 
-    It begins with the first frame that is no code of torch.nn: the module's `forward`. An nn.Sequential has none, and is
-    wrapped, as torch.compile(module) does it (OptimizedModule, torch 2.13).
+    It begins with the first frame that is no code of torch.nn: the module's `forward`. An nn.Sequential has none, and
+    is wrapped, as torch.compile(module) does it (OptimizedModule, torch 2.13).
     """
     from torch._dynamo import external_utils, trace_rules
 

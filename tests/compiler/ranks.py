@@ -106,7 +106,7 @@ def run(
                 )
             )
     try:
-        stdout = [process.communicate(timeout=300)[0] for process in running]
+        stdout = [process.communicate(timeout=600)[0] for process in running]
     finally:
         for process in running:
             process.kill()

@@ -259,8 +259,7 @@ class Controller:
     def _failed(self, module: "torch.nn.Module", way: Way, error: Exception) -> None:
         """A pass of *module* could not run as *way*, and ran as the script wrote it."""
         what = "does not compile" if way.compiled else "does not run in bfloat16"
-        message = (str(error).strip().splitlines() or [""])[0][:MESSAGE_CHARACTERS]
-        text = "%s %s: %s: %s" % (finding.names([module])[0], what, type(error).__name__, message)
+        text = "%s %s: %s: %s" % (finding.names([module])[0], what, type(error).__name__, _first_paragraph(str(error)))
         if self._step_ended == self._tried and way is self._candidate:
             self._failure = text
             self._watch.way = self._base
@@ -390,6 +389,12 @@ def _figures(what: str, other: str, decision: Decision, names: "list[str]") -> s
         decision.ratio,
         decision.pairs,
     )
+
+
+def _first_paragraph(message: str) -> str:
+    """Return the first lines of *message* as one: torch puts the cause into the second, and advice behind a gap."""
+    head = message.strip().split("\n\n")[0]
+    return " ".join(line.strip() for line in head.splitlines())[:MESSAGE_CHARACTERS]
 
 
 def _dump(root: str) -> str:

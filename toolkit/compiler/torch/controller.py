@@ -16,7 +16,7 @@ import torch
 
 from ...ranks import measuring
 from ..told import Told
-from ..trial import CANDIDATE, Decision, Turns, break_even_step, cost_s
+from ..trial import CANDIDATE, WARM_STEPS, Decision, Turns, break_even_step, cost_s
 from . import agreement, cache, finding, precision
 from .agreement import Agreement, Alone
 from .counting import Compiles
@@ -204,6 +204,8 @@ class Controller:
         compiled = self._compiles is not None and self._compiles.count != self._compiled_before
         is_clean = watch.calls > 0 and watch.others == 0 and not torch.autograd._profiler_enabled()  # type: ignore[attr-defined]
         turns.step_ended(took_s, is_clean=is_clean, compiled=compiled)
+        if self._trial == "compile" and turns.steps == WARM_STEPS and not self._failure and self._has_no_code():
+            self._failure = self._nothing_to_compile()
         if self._failure or turns.reason:
             self._agreement.refuse(self._failure or turns.reason)
         elif turns.due:
@@ -301,6 +303,7 @@ class Controller:
     def _remove(self) -> None:
         for slot in self._slots:
             slot.remove()
+        self._slots = []
 
     def _ran(self) -> None:
         now_s = monotonic()
@@ -321,10 +324,25 @@ class Controller:
         """Say once, after the first step that compiled nothing, what compiling took."""
         self._announces = False
         assert self._compiles is not None
+        if self._has_no_code():
+            self._base = Way(bf16=self._base.bf16)
+            self._watch.way = self._base
+            self._told.tell(state="eager", reason=self._nothing_to_compile(), **self._facts())
+            self._say("eager: %s" % self._nothing_to_compile())
+            if self._base.is_plain:
+                self._remove()
+            return
         found = finding.names(self._finder.modules)
         text = "compiled %s in %.1f s, as asked for" % (listed(found), self._compiles.seconds)
         self._told.tell(reason=text, **self._facts())
         self._say(text)
+
+    def _has_no_code(self) -> bool:
+        """True if the compiler has looked at the modules and made nothing: all steps would be eager ones."""
+        return self._compiles is not None and self._compiles.facts()["graphs"] == 0
+
+    def _nothing_to_compile(self) -> str:
+        return "torch's compiler finds nothing to compile in %s" % listed(finding.names(self._finder.modules))
 
     def _recompiled(self, compiles: Compiles) -> None:
         storm = compiles.look()

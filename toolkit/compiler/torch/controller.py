@@ -366,7 +366,7 @@ class Controller:
 
     def _wait_for_devices(self) -> None:
         """GPUs work behind: a step has ended when they have done it."""
-        if torch.cuda.is_available() and torch.cuda.is_initialized():
+        if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             torch.cuda.synchronize()
 
     def _say(self, text: str) -> None:
@@ -377,7 +377,7 @@ class Controller:
 
 def _speaks() -> bool:
     distributed = torch.distributed
-    if distributed.is_available() and distributed.is_initialized():  # type: ignore[no-untyped-call]
+    if distributed.is_available() and distributed.is_initialized():
         return bool(distributed.get_rank() == 0)
     return os.environ.get("RANK", "0") == "0"
 

@@ -20,6 +20,7 @@ PARTS = {
     "scripts/beds/two": MEETS.replace("$0", "two") + "echo two is made",
     "scripts/check": '[ "$*" = --no-tests ] && echo checked',
     "scripts/site": "echo built",
+    "scripts/soak": "echo soaked",
     "scripts/test": "echo; echo 5 passed in 1.00s",
 }
 
@@ -41,7 +42,7 @@ def test_every_part_runs_a_failure_of_any_is_the_exit_status_and_the_tests_speak
 
     assert done.returncode == (1 if broken else 0), done.stdout
     assert done.stdout.splitlines()[-1] == "5 passed in 1.00s"
-    for said in ("set up", "docker is made", "one is made", "two is made", "checked", "built"):
+    for said in ("set up", "docker is made", "one is made", "two is made", "checked", "built", "soaked"):
         assert f"{said}\n" in done.stdout
     failed = [line for line in done.stdout.splitlines() if line.startswith("ci: ") and "FAILED" in line]
     assert len(failed) == (1 if broken not in ("", "scripts/test") else 0)

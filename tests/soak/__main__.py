@@ -1,0 +1,308 @@
+"""A long job: 2 hosts with 4 ranks each that print hard and are broken at random; then everything is counted."""
+
+import argparse
+import json
+import os
+import random
+import shutil
+import signal
+import statistics
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import IO
+
+from tests.ports import free_ports
+from tests.soak.ledger import Ledger, Writer, growth
+from tests.train.base import ROOT, Base
+from toolkit.supervise.kernel import descendants
+
+RANKS = 4
+NAMES = ("algo-1", "algo-2")
+WORLD = RANKS * len(NAMES)
+# What befalls a rank, and the console's reader. All but the last two end the attempt.
+FAULTS = ("raise", "exit", "abort", "kill", "terminate", "rank stopped for 2 s", "console not read for 3 s")
+SAMPLE_S = 2.0
+STARTS_S, ENDS_S = 120.0, 120.0
+# How much more the last third may have than the first. Memory: glibc keeps up to 8 MiB that are free
+# (supervise/kernel.py), and the first failure imports what it is told with.
+MORE = {"memory of train, KiB": 12288, "memory of the monitor, KiB": 4096, "descriptors": 3, "processes": 2, "files": 4}
+
+
+class Host:
+    """One `train`, with the threads that read its console."""
+
+    def __init__(self, folder: Path, name: str, ports: list[int], meet: Path, words: argparse.Namespace) -> None:
+        self.name = name
+        self.base = Base(folder / name)
+        self.ledger = Ledger()
+        self.reads = threading.Event()
+        self.reads.set()
+        self.samples: dict[str, list[int]] = {what: [] for what in MORE}
+        self.temporary = folder / name / "tmp"
+        self.temporary.mkdir()
+        self.base.hyperparameters(
+            {
+                "sagemaker_torch_distributed_enabled": "true",
+                "sagemaker_instance_type": "local",
+                "meet": str(meet),
+                "lines-per-s": str(words.lines_per_s),
+            }
+        )
+        self.base.resources(NAMES, name, network_interface_name="lo")
+        definitions = [{"Name": what, "Regex": what + "=([0-9.]+)"} for what in ("step", "loss")]
+        self.base.document("metric-definition-regex.json", definitions)
+        self.base.code.mkdir(parents=True)
+        shutil.copy(Path(__file__).with_name("rank.py"), self.base.code / "train.py")
+        environ = self.base.environ(
+            PATH=os.pathsep.join((str(Path(sys.executable).parent), "/usr/bin", "/bin")),
+            PYTHONPATH=str(ROOT),
+            TMPDIR=str(self.temporary),
+            OMP_NUM_THREADS="1",
+            MASTER_PORT=str(ports[0]),
+            TOOLKIT_LINK_PORT=str(ports[1]),
+            TOOLKIT_HOST_ADDRESSES=",".join(f"{each}=127.0.0.1" for each in NAMES),
+            TOOLKIT_PROCESSES_PER_HOST=str(RANKS),
+            TOOLKIT_RESTARTS="100000",
+            TOOLKIT_MONITOR="on",
+            TOOLKIT_LOG_FILE_MIB="1000000",
+        )
+        self.process = subprocess.Popen(
+            (sys.executable, "-m", "toolkit.cli.main", "train"),
+            env=environ,
+            cwd=self.base.folder,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        self.log = (folder / f"{name}.log").open("wb")
+        assert self.process.stdout is not None and self.process.stderr is not None
+        streams = (self.process.stdout, self.process.stderr)
+        self._lock = threading.Lock()
+        self.threads = [threading.Thread(target=self._read, args=(stream,)) for stream in streams]
+        for thread in self.threads:
+            thread.start()
+
+    def _read(self, stream: IO[bytes]) -> None:
+        for line in stream:
+            self.reads.wait()
+            with self._lock:
+                self.ledger.take(line.rstrip(b"\n"))
+                if b"soak " not in line:
+                    self.log.write(line)
+
+    def measure(self) -> None:
+        """Note how much `train` has and how many processes are below it."""
+        pid = self.process.pid
+        below = descendants(pid)
+        monitors = [each for each in below if b"toolkit.monitor" in contents(f"/proc/{each}/cmdline")]
+        now = {
+            "memory of train, KiB": resident_kib(pid),
+            "memory of the monitor, KiB": sum(map(resident_kib, monitors)),
+            "descriptors": len(list(Path(f"/proc/{pid}/fd").iterdir())),
+            "processes": len(below),
+            "files": sum(len(files) for _, _, files in os.walk(self.temporary)),
+        }
+        for what, value in now.items():
+            self.samples[what].append(value)
+
+
+def contents(path: str) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError:
+        return b""
+
+
+def resident_kib(pid: int) -> int:
+    rows = [row.split() for row in contents(f"/proc/{pid}/status").splitlines() if row.startswith(b"VmRSS")]
+    return int(rows[0][1]) if rows else 0
+
+
+class Soak:
+    """The job, its faults, and what came of it."""
+
+    def __init__(self, folder: Path, words: argparse.Namespace) -> None:
+        self.meet = folder / "meet"
+        self.meet.mkdir()
+        self.words = words
+        self.random = random.Random(words.seed)
+        self.faults: dict[str, int] = dict.fromkeys(FAULTS, 0)
+        self.next: list[str] = []
+        self.wrong: list[str] = []
+        ports = free_ports(2)
+        self.hosts = [Host(folder, name, ports, self.meet, words) for name in NAMES]
+
+    def run(self) -> None:
+        """Let the job run for the given time, break it, end it, and judge it."""
+        ends_s = time.monotonic() + 60 * self.words.minutes
+        attempt = 0
+        try:
+            while time.monotonic() < ends_s and not self.wrong:
+                if not self._started(attempt):
+                    break
+                self._watch(min(ends_s, time.monotonic() + self.random.uniform(5, 20)))
+                if time.monotonic() < ends_s:
+                    attempt += self._break(attempt)
+            self.meet.joinpath("end").touch()
+            self._wait_for_the_end()
+        finally:
+            for host in self.hosts:
+                host.reads.set()
+                if host.process.poll() is None:
+                    host.process.kill()
+                host.process.wait()
+                for thread in host.threads:
+                    thread.join()
+                host.log.close()
+        self._judge(attempt)
+
+    def _started(self, attempt: int) -> bool:
+        """Wait until all ranks of *attempt* run."""
+        until_s = time.monotonic() + STARTS_S
+        while len(list(self.meet.glob(f"count-*-{attempt}"))) < WORLD:
+            ended = [host.name for host in self.hosts if host.process.poll() is not None]
+            if ended or time.monotonic() > until_s:
+                what = f"{ended[0]} ended" if ended else f"not all ranks ran within {STARTS_S:.0f} s"
+                self.wrong.append(f"attempt {attempt}: {what}")
+                return False
+            time.sleep(0.1)
+        return True
+
+    def _watch(self, until_s: float) -> None:
+        while (left_s := until_s - time.monotonic()) > 0:
+            time.sleep(min(SAMPLE_S, left_s))
+            if left_s > SAMPLE_S and all(host.process.poll() is None for host in self.hosts):
+                for host in self.hosts:
+                    host.measure()
+
+    def _break(self, attempt: int) -> int:
+        """Do something to the job; return 1 if another attempt has to follow."""
+        if not self.next:  # Each once, in another order each time.
+            self.next = self.random.sample(FAULTS, len(FAULTS))
+        how, rank = self.next.pop(), self.random.randrange(WORLD)
+        self.faults[how] += 1
+        if how.startswith("console"):
+            host = self.random.choice(self.hosts)
+            host.reads.clear()
+            time.sleep(3)
+            host.reads.set()
+            return 0
+        if how.startswith("rank"):
+            # The rank that has the file of its counts open.
+            path = self.meet / f"count-{rank}-{attempt}"
+            pids = [each for host in self.hosts for each in descendants(host.process.pid) if maps(each, path)]
+            for number in (signal.SIGSTOP, signal.SIGCONT):
+                for pid in pids:
+                    os.kill(pid, number)
+                time.sleep(2 if number == signal.SIGSTOP else 0)
+            return 0
+        new = self.meet / "fault.new"
+        new.write_text(how)
+        new.rename(self.meet / f"fault-{rank}")
+        return 1
+
+    def _wait_for_the_end(self) -> None:
+        until_s = time.monotonic() + ENDS_S
+        for host in self.hosts:
+            try:
+                status = host.process.wait(max(until_s - time.monotonic(), 0.1))
+            except subprocess.TimeoutExpired:
+                self.wrong.append(f"{host.name} did not end within {ENDS_S:.0f} s")
+                continue
+            if status != 0:
+                self.wrong.append(f"{host.name} ended with {status}")
+
+    def _judge(self, attempts: int) -> None:
+        written, metrics = self._written()
+        rows = [("lines written by the ranks", f"{sum(written.values()):,}")]
+        files = Ledger()
+        for number, host in enumerate(self.hosts):
+            own = {who: count for who, count in written.items() if who[0] // RANKS == number}
+            host.ledger.compare(own)
+            self.wrong += [f"console of {host.name}: {fault}" for fault in host.ledger.faults]
+            for path in sorted(host.base.output.glob("data/logs/*.log")):
+                with path.open("rb") as file:
+                    for line in file:
+                        files.take(line.rstrip(b"\n"))
+        files.compare(written)
+        self.wrong += [f"files: {fault}" for fault in files.faults]
+        console = sum(host.ledger.lines for host in self.hosts)
+        rows.append(("lines on the consoles", f"{console:,}"))
+        rows.append(("lines in the ranks' files", f"{files.lines:,} ({files.bytes / 2**20:,.0f} MiB)"))
+        samples = sum(
+            json.loads(line)["name"] == "loss"
+            for host in self.hosts
+            for line in (host.base.output / "metrics.jsonl").read_bytes().splitlines()
+        )
+        rows.append(("lines with a metric, and samples of it", f"{metrics:,}, {samples:,}"))
+        if not metrics <= samples <= metrics + len(written):
+            self.wrong.append(f"metrics: {metrics} lines, {samples} samples")
+        rows.append(("faults", ", ".join(f"{how}: {count}" for how, count in self.faults.items() if count) or "none"))
+        rows.append(("restarts of all ranks", str(attempts)))
+        for host in self.hosts:
+            for what, values in host.samples.items():
+                rows.append((f"{host.name}: {what}", self._grown(host.name, what, values)))
+        for what, value in rows:
+            print(f"| {what} | {value} |")
+
+    def _grown(self, name: str, what: str, values: list[int]) -> str:
+        if len(values) < 6:
+            return "too few samples"
+        first, last = growth(values)
+        if last > first + MORE[what]:
+            self.wrong.append(f"{name}: {what} grew from {first} to {last}")
+        return f"{first:,} at first, {last:,} at last (median {statistics.median(values):,.0f}, {len(values)} samples)"
+
+    def _written(self) -> tuple[dict[Writer, int], int]:
+        """Return the ranks' own counts of their lines, and of all lines with a metric."""
+        written: dict[Writer, int] = {}
+        metrics = 0
+        for path in self.meet.glob("count-*"):
+            _, rank, attempt = path.name.split("-")
+            out, err, with_metric = struct.unpack("=3Q", path.read_bytes())
+            written[int(rank), int(attempt), "out"], written[int(rank), int(attempt), "err"] = out, err
+            metrics += with_metric
+        return written, metrics
+
+
+def maps(pid: int, path: Path) -> bool:
+    return str(path).encode() in contents(f"/proc/{pid}/maps")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        prog="scripts/soak", description="Run a job for long, break it at random, and count its lines."
+    )
+    parser.add_argument("--minutes", type=float, default=30.0)
+    parser.add_argument("--lines-per-s", type=float, default=400.0, help="of each of the 8 ranks, in bursts (400)")
+    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 32), help="of the faults")
+    parser.add_argument("--keep", type=Path, help="a folder that does not exist: keep logs and files there")
+    words = parser.parse_args()
+    folder = words.keep or Path(tempfile.mkdtemp(prefix="soak-"))
+    folder.mkdir(parents=True, exist_ok=words.keep is None)
+    commit = subprocess.run(
+        ["git", "log", "-1", "--format=%h"], cwd=ROOT, capture_output=True, text=True
+    ).stdout.strip()
+    print(f"| soak of {words.minutes:g} minutes, seed {words.seed}, commit {commit} | |\n|---|---|")
+    try:
+        soak = Soak(folder, words)
+        soak.run()
+        for text in soak.wrong:
+            print(f"soak: {text}", file=sys.stderr)
+        if soak.wrong and words.keep is None:
+            for host in soak.hosts:
+                sys.stderr.write(contents(host.log.name).decode(errors="replace")[-4000:])
+        print(f"| result | {'nothing lost, nothing grew' if not soak.wrong else f'{len(soak.wrong)} faults'} |")
+    finally:
+        if words.keep is None:
+            shutil.rmtree(folder, ignore_errors=True)
+    return 1 if soak.wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -119,4 +119,5 @@ def _zlib() -> ModuleType:
         from zlib_ng import zlib_ng
     except ImportError:
         return sys.modules["zlib"]
-    return zlib_ng
+    found: ModuleType = zlib_ng
+    return found

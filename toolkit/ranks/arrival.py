@@ -75,8 +75,9 @@ def watch(name: str, load: "Load") -> None:
     if finder is None:
         finder = ModuleArrival()
         sys.meta_path.insert(0, finder)
-    loads = finder.loads.setdefault(name, [])  # type: ignore[attr-defined]
-    if all(load.__code__.co_filename != each.__code__.co_filename for each in loads):  # type: ignore[attr-defined]
+    loads: list[Any] = finder.loads.setdefault(name, [])  # type: ignore[attr-defined]
+    new: Any = load
+    if all(new.__code__.co_filename != each.__code__.co_filename for each in loads):
         loads.append(load)
 
 

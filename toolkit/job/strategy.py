@@ -19,6 +19,7 @@ StrategyName = Literal[
     "pytorchxla",
     "multi_worker_mirrored",
     "parameter_server",
+    "jax",
 ]
 
 
@@ -90,6 +91,10 @@ STRATEGIES: dict[StrategyName, StrategyRow] = {
         sdk_keys=("parameter_server",),
         sdk_flag="parameter_server_enabled",
         one_per_host=True,
+    ),
+    # The toolkit's own: SageMaker's SDK has no JAX.
+    "jax": StrategyRow(
+        launcher="jax", names=("jax",), sdk_keys=("jax",), sdk_flag="jax_enabled", needs_rendezvous_port=True
     ),
 }
 

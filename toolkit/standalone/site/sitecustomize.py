@@ -19,6 +19,7 @@ rank without either: torch takes half a second from there to the end of the proc
 one by then.
 
 It also:
+- joins a rank of distribution jax to the others, and lets it end without waiting for them (standalone/jax_rank.py);
 - completes torch_xla at its import in a rank of several, or of the pytorchxla launcher (toolkit/xla);
 - compiles what trains, as TOOLKIT_COMPILER says (toolkit/compiler);
 - measures the steps of a rank, if TOOLKIT_STEP_TIMES=on, and traces those of TOOLKIT_PROFILE_WINDOW (toolkit/profiler);
@@ -33,6 +34,8 @@ HEAD_BYTES = 16 * 1024
 MESSAGE_CHARACTERS = 8 * 1024  # of an exception's message, its beginning
 BEHIND = 16  # exceptions that another one was raised from
 BEHIND_CHARACTERS = 1024  # of the message of each
+
+_jax: "Any" = None  # How a rank of distribution jax ends (standalone/jax_rank.py).
 
 TYPE_CHECKING = False  # As typing's, without importing it.
 if TYPE_CHECKING:
@@ -212,7 +215,7 @@ def _note_exits(folder: str) -> None:
 
     def exit(status: "str | int | None" = None) -> "NoReturn":
         _note_exit(folder, status)
-        leave(status)
+        leave(_exit_status(status))
 
     sys.exit = exit
     quitter = type(getattr(builtins, "exit", None))
@@ -222,9 +225,13 @@ def _note_exits(folder: str) -> None:
 
     def call(self: "Any", code: "str | int | None" = None) -> None:
         _note_exit(folder, code)
-        quit(self, code)
+        quit(self, _exit_status(code))
 
     quitter.__call__ = call  # type: ignore[method-assign]
+
+
+def _exit_status(status: "Any") -> "Any":
+    return status if _jax is None else _jax.noted(status)
 
 
 def _record_end(folder: str, pid: int) -> None:
@@ -458,6 +465,28 @@ def _await_frameworks() -> None:
         _load("compiler", "arrival").watch(_load("ranks", "arrival"))
 
 
+def _await_jax() -> None:
+    """Have standalone/jax_rank.py attach to JAX in a rank of distribution jax."""
+    import atexit
+    import os
+    import sys
+
+    global _jax
+    if "TOOLKIT_JAX" not in os.environ or sys.version_info < (3, 8):
+        return
+    folder, pid = os.environ.get("TOOLKIT_STATUS_FOLDER"), os.getpid()
+
+    def record_end() -> str:
+        path = os.path.join(folder or "", "raised-%d.json" % pid)
+        if not folder or os.getsid(0) != pid or os.path.exists(path):
+            return ""
+        _record_end(folder, pid)
+        return path
+
+    _jax = _load("standalone", "jax_rank").watch(_load("ranks", "arrival").watch, record_end)
+    atexit.register(_jax.at_last)
+
+
 def _load(package: str, module: str) -> "Any":
     """Return a module of the toolkit, loaded by its path: the rank's interpreter need not have the toolkit.
 
@@ -481,6 +510,7 @@ def _start() -> None:
     _give_way()
     _read_pth()
     atexit.register(_let_gloo_finish)
+    _await_jax()  # Its function for the end runs after those of the following.
     _install_excepthook()
     _arm_stacks()
     _open_compat()

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from tests.train.base import ROOT
 from toolkit.records import Record
 
-Launcher = Literal["script", "torchrun", "mpi", "smddp", "smp", "pytorchxla"]
+Launcher = Literal["script", "torchrun", "mpi", "smddp", "smp", "pytorchxla", "jax"]
 BEDS = Path(os.environ.get("TOOLKIT_BEDS") or ROOT / ".beds").absolute()
 
 
@@ -23,7 +23,7 @@ class Engine(Record, frozen=True, kw_only=True):
     """
 
     flag: str = ""
-    together: Literal["none", "torch", "mpi", "smddp", "smp", "xla"] = "none"
+    together: Literal["none", "torch", "mpi", "smddp", "smp", "xla", "jax"] = "none"
     parameters: dict[str, Any] = {}
     bed: str = ""
     made_by: str = ""
@@ -68,6 +68,14 @@ ENGINES: dict[Launcher, Engine] = {
         memory_bytes=3 << 30,
         work_s=2.0,
         environ={"PJRT_DEVICE": "CPU"},
+    ),
+    "jax": Engine(
+        flag="sagemaker_jax_enabled",
+        together="jax",
+        bed="jax",
+        made_by="scripts/beds/jax",
+        memory_bytes=1 << 30,
+        environ={"JAX_PLATFORMS": "cpu"},
     ),
 }
 ALL: tuple[Launcher, ...] = tuple(ENGINES)

@@ -2,7 +2,7 @@
 
 Arguments, from the job's hyperparameters: --fault NAME, --at HOST (whose first rank breaks), --meet FOLDER (where ranks
 leave word), --ranks N (in the job), --steps N (then it ends with 0), --together none | torch | smddp | smp | mpi |
-xla.
+xla | jax.
 In FOLDER: `here-HOST-RANK` when a rank has begun, `fault` (monotonic ns) when it breaks, `saved-HOST-RANK` when saved.
 """
 
@@ -148,7 +148,28 @@ class Xla(Alone):
         return bool(count.item())
 
 
-TOGETHER = {"none": Alone, "torch": Torch, "smddp": Smddp, "smp": Smp, "mpi": Mpi, "xla": Xla}
+class Jax(Alone):
+    """Ranks of JAX on CPU."""
+
+    def join(self) -> None:
+        import jax
+        from jax.experimental.multihost_utils import process_allgather
+
+        self._jax: Any = jax
+        self._gather: Any = process_allgather
+        jax.distributed.initialize()
+        self.any(False)  # The first one compiles.
+
+    def any(self, told: bool) -> bool:
+        import numpy as np
+
+        return bool(self._gather(np.array([told])).any())
+
+    def leave(self) -> None:
+        self._jax.distributed.shutdown()
+
+
+TOGETHER = {"none": Alone, "torch": Torch, "smddp": Smddp, "smp": Smp, "mpi": Mpi, "xla": Xla, "jax": Jax}
 
 
 class Rank:

@@ -108,7 +108,7 @@ FAULTS: tuple[Fault, ...] = (
         code=1,
         says=_BOOM,
         detect_s=SLOWLY_S,
-        launchers=("torchrun", "mpi", "smddp", "smp"),
+        launchers=("torchrun", "mpi", "smddp", "smp", "jax"),
     ),
     Fault(
         name="clock-ahead",
@@ -151,7 +151,7 @@ FAULTS: tuple[Fault, ...] = (
         program="ends-early",
         code=1,
         says=_EARLY,
-        launchers=("torchrun", "mpi", "smddp", "smp"),
+        launchers=("torchrun", "mpi", "smddp", "smp", "jax"),
     ),
     Fault(
         name="fewer-steps",
@@ -159,7 +159,7 @@ FAULTS: tuple[Fault, ...] = (
         program="fewer-steps",
         code=1,
         says=_EARLY,
-        launchers=("torchrun", "smddp", "smp"),
+        launchers=("torchrun", "smddp", "smp", "jax"),
     ),
     Fault(
         name="other-size",

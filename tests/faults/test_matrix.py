@@ -53,6 +53,7 @@ MPI = (
 SMDDP = ("raises", "rank-sigkill", "saves")
 SMP = ("raises-in-step", "rank-sigkill-in-step")
 XLA = ("raises", "rank-sigkill")
+JAX = ("raises-leader", "exits-3", "fewer-steps", "rank-sigkill", "saves")
 # Left to scripts/faults: tests/peers/test_link.py has the same over sockets, in a second.
 LONG = ("outage", "large-packets-lost")
 FOUR = ("raises", "train-sigkill", "train-sigkill-leader", "train-sigterm", "saves-all", "cut-off", "absent")

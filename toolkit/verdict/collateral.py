@@ -48,6 +48,7 @@ CAUSES: tuple[tuple[str, str], ...] = (
     ("received data size doesn't match expected size", "gloo: ranks came to one collective with different sizes"),
     ("failed to listen on any local network address", "torch's store: its port is taken or forbidden"),
     ("address already in use", "gloo, torch's store"),
+    ("coordinationservice/registertask", "JAX: the coordinator was never reached"),
     ("device-side assert triggered", "CUDA, told by NCCL's watchdog"),
     ("an illegal memory access was encountered", "CUDA, told by NCCL's watchdog"),
     ("cuda error: out of memory", "CUDA"),

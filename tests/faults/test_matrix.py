@@ -53,7 +53,7 @@ MPI = (
 SMDDP = ("raises", "rank-sigkill", "saves")
 SMP = ("raises-in-step", "rank-sigkill-in-step")
 XLA = ("raises", "rank-sigkill")
-JAX = ("raises-leader", "exits-3", "fewer-steps", "rank-sigkill", "saves")
+JAX = ("fewer-steps", "rank-sigkill", "exits-3")
 # Left to scripts/faults: tests/peers/test_link.py has the same over sockets, in a second.
 LONG = ("outage", "large-packets-lost")
 FOUR = ("raises", "train-sigkill", "train-sigkill-leader", "train-sigterm", "saves-all", "cut-off", "absent")
@@ -115,6 +115,12 @@ def test_two_hosts_of_a_partitioned_model_tell_the_truth(name: str) -> None:
 @pytest.mark.parametrize("name", XLA)
 def test_two_hosts_of_pytorchxla_tell_the_truth(name: str) -> None:
     assert run(name, "pytorchxla", 2) == ()
+
+
+@pytest.mark.jax
+@pytest.mark.parametrize("name", JAX)
+def test_two_hosts_of_jax_tell_the_truth(name: str) -> None:
+    assert run(name, "jax", 2) == ()
 
 
 def test_the_matrix_sees_what_is_wrong(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -1,10 +1,10 @@
-"""Distribution jax: ranks of JAX on GPUs, TPUs or CPUs, one process for each GPU of a host unless the job says otherwise.
+"""Distribution jax: ranks of JAX on GPUs, TPUs or CPUs; one for each GPU of a host unless the job says otherwise.
 
-JAX has no launcher: each process calls `jax.distributed.initialize`, and rank 0 runs the coordinator. Of what that needs,
-JAX 0.10 reads JAX_COORDINATOR_ADDRESS and JAX_LOCAL_DEVICE_IDS; the rank hook hands it the number of processes and the
-rank (toolkit/standalone/jax_rank.py), which are also in JAX_NUM_PROCESSES and JAX_PROCESS_ID (as Kubeflow Trainer names
-them) and in RANK, WORLD_SIZE, LOCAL_RANK and LOCAL_WORLD_SIZE. toolkit/standalone/rank_starter.py starts the ranks, each
-through the rank shim.
+JAX has no launcher: each process calls `jax.distributed.initialize`, and rank 0 runs the coordinator. Of what that
+needs, JAX 0.10 reads JAX_COORDINATOR_ADDRESS and JAX_LOCAL_DEVICE_IDS; the rank hook hands it the number of processes
+and the rank (toolkit/standalone/jax_rank.py), which are also in JAX_NUM_PROCESSES and JAX_PROCESS_ID (as Kubeflow
+Trainer names them) and in RANK, WORLD_SIZE, LOCAL_RANK and LOCAL_WORLD_SIZE. toolkit/standalone/rank_starter.py starts
+the ranks, each through the rank shim.
 
 JAX's preemption service is switched off: it takes SIGTERM away from the script (jax 0.10.2: a rank without a handler of
 its own then ignores a stop).
@@ -111,8 +111,8 @@ def _devices(job: Job) -> list[str]:
         return []
     if gpus % per_host:
         raise UserError(
-            f"expected a number of processes that divides the host's {gpus} GPUs, found {per_host}: JAX would give every "
-            "process every GPU",
+            f"expected a number of processes that divides the host's {gpus} GPUs, found {per_host}: JAX would give "
+            "each process every GPU",
             where=WHERE,
             hint="Correct TOOLKIT_PROCESSES_PER_HOST, or set JAX_PLATFORMS=cpu to compute without GPUs.",
         )

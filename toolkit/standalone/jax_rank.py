@@ -1,5 +1,5 @@
-"""Joins a rank to the others of its job in JAX, and lets it end promptly. The rank hook loads it by its path (site/), in
-ranks of distribution jax.
+"""Joins a rank to the others of its job in JAX, and lets it end promptly. The rank hook loads it by its path (site/),
+in ranks of distribution jax.
 
 What JAX 0.10.2 does, as tried on CPUs, and what is done about it:
 
@@ -8,6 +8,7 @@ What JAX 0.10.2 does, as tried on CPUs, and what is done about it:
 - At its end each process waits in a barrier for all others, at most 300 s, also one that failed, while the others wait
   for it in a collective. Here a process that ends with an exception, or by sys.exit with another code than 0, does not
   enter the barrier, and ends by os._exit after all functions of atexit have run: C++ would wait again.
+- gloo listens at the address of the machine's own name. Here it listens on the interface in GLOO_SOCKET_IFNAME.
 - A process that ends well enters the barrier. One that waits there for CUT_S closes its connections of gloo, so that
   whoever waits for it in a collective fails at once instead of after 300 s; whoever still works without it is not
   disturbed. It has no collective under way itself: with one device JAX's CPU client returns from a collective only when
@@ -97,11 +98,9 @@ class Distributed:
             self._cutter = Cutter()
             self._ending.is_joined = True
             atexit.register(self._note_end)  # Called before JAX's own function, which was registered at its import.
-        try:
-            self._initialize(**whole)
-        except Exception as error:
-            _explain(error, given, os.environ)
-            raise
+        for line in differences(given, os.environ):
+            sys.stderr.write("[toolkit] warning: %s\n" % line)
+        self._initialize(**whole)
 
     def shutdown(self) -> None:
         """Wait for the other processes, unless this one fails or the script is handling an exception."""
@@ -169,6 +168,10 @@ class Cutter:
 
         def make_watched(*args: "Any", **given: "Any") -> "Any":
             before = set(_epolls())
+            # Else gloo takes the address of the machine's own name: 127.0.1.1 on many, none on some.
+            interface = _interface(os.environ)
+            if len(args) < 2 and interface and not given.get("hostname") and not given.get("interface"):
+                given["interface"] = interface
             made = make(*args, **given)
             self._polls += [fd for fd in _epolls() if fd not in before]
             return made
@@ -219,25 +222,22 @@ def completed(
     for name, variable in NUMBERS.items():
         if whole.get(name) is None and environ.get(variable, "").isdigit():
             whole[name] = int(environ[variable])
-    if "cluster_detection_method" in parameters and all(whole.get(name) is not None for name in NUMBERS):
-        if whole.get("coordinator_address") or environ.get("JAX_COORDINATOR_ADDRESS"):
-            whole["cluster_detection_method"] = "deactivate"
+    address = whole.get("coordinator_address") or environ.get("JAX_COORDINATOR_ADDRESS")
+    is_whole = address and all(whole.get(name) is not None for name in NUMBERS)
+    if is_whole and "cluster_detection_method" in parameters:
+        whole["cluster_detection_method"] = "deactivate"
     return whole
 
 
-def _explain(error: Exception, given: "Mapping[str, Any]", environ: "Mapping[str, str]") -> None:
-    """Add to *error* where the script and the job disagree."""
-    job = dict(
-        {name: environ.get(variable) for name, variable in NUMBERS.items()},
-        coordinator_address=environ.get("JAX_COORDINATOR_ADDRESS"),
-    )
-    other = [
-        "%s=%s (the job's: %s)" % (name, given[name], value)
+def differences(given: "Mapping[str, Any]", environ: "Mapping[str, str]") -> "list[str]":
+    """Return a line for each argument of the script that contradicts the job; JAX's own error names none of them."""
+    job = {name: environ.get(variable) for name, variable in NUMBERS.items()}
+    job["coordinator_address"] = environ.get("JAX_COORDINATOR_ADDRESS")
+    return [
+        "the script gives jax.distributed.initialize %s=%s, the job has %s" % (name, given[name], value)
         for name, value in sorted(job.items())
-        if given.get(name) is not None and str(given[name]) != value
+        if value is not None and given.get(name) is not None and str(given[name]) != value
     ]
-    if other and hasattr(error, "add_note"):
-        error.add_note("The script gave jax.distributed.initialize %s; without arguments it takes the job's" % ", ".join(other))
 
 
 def is_uncaught(value: "BaseException | None") -> bool:
@@ -250,6 +250,13 @@ def _code(status: "Any") -> int:
     if status is None:
         return 0
     return int(status) & 0xFF if isinstance(status, int) else 1
+
+
+def _interface(environ: "Mapping[str, str]") -> str:
+    """Return the network interface that leads to the other ranks, "" if the job names none."""
+    if environ.get("JAX_COORDINATOR_ADDRESS", "").startswith("127."):
+        return "lo"
+    return environ.get("GLOO_SOCKET_IFNAME", "").partition(",")[0].strip()
 
 
 def _epolls() -> "Iterator[int]":
@@ -272,7 +279,6 @@ def polled(poll: int) -> "list[int]":
 
 def _hang_up(fd: int) -> None:
     import socket
-
     import stat
 
     try:

@@ -1,7 +1,7 @@
 """Starts this host's ranks for a distribution that has no launcher of its own (jax), and ends when all have ended.
 
 `rank_starter.py COMMAND...` runs COMMAND once for each entry of TOOLKIT_LOCAL_RANKS: a JSON list with the variables of
-each rank beside those that this process has. If PYTHON_EXEC is set, it is put before the command: the rank shim, through
+each rank beside those that this process has. If PYTHON_EXEC is set, it is put before the command: the rank shim, by
 which `train` runs the rank itself (rank_shim.py). Signals are passed on to all ranks. Without the shim, the first rank
 that fails also ends the others, because they may wait for it forever, and this process ends as that rank did.
 
@@ -36,11 +36,13 @@ def main(command: "list[str]", environ: "dict[str, str]") -> int:
         for pid in living:
             os.kill(pid, number)
 
-    for number in SIGNALS:
-        signal.signal(number, pass_on)
+    for each in SIGNALS:
+        signal.signal(each, pass_on)
+    started = 0
     for variables in ranks:
         if came:
             break  # The job was stopped meanwhile.
+        started += 1
         living.add(os.posix_spawnp(argv[0], argv, {**environ, **variables}, setsigdef=SIGNALS))
     for number in list(came):
         pass_on(number)
@@ -52,7 +54,7 @@ def main(command: "list[str]", environ: "dict[str, str]") -> int:
             failed = status
             if not shim:
                 pass_on(signal.SIGTERM)
-    return failed or (128 + came[0] << 8 if came else 0)
+    return failed if started else (128 + came[0]) << 8
 
 
 def _with_ports(environ: "dict[str, str]") -> "dict[str, str]":

@@ -35,6 +35,11 @@ ADVICE: tuple[tuple[tuple[str, ...], str], ...] = (
         ("segmentation fault", "horovod/common/basics.py"),
         "Horovod falls so where it was built without MPI: docs/horovod.md says how it is built with it.",
     ),
+    (
+        ("coordinationservice/registertask", "deadline"),
+        "The coordinator, rank 0, could not be reached where the script or JAX_COORDINATOR_ADDRESS says it is: call "
+        "jax.distributed.initialize() without arguments, and let the hosts reach each other at that port.",
+    ),
     (("address already in use",), "Another process has the port: set MASTER_PORT to a free one."),
     (("too many open files",), "Raise the limit (docker run --ulimit nofile=65536), or use fewer workers."),
     *((("unrecognized arguments: " + value,), FLAGS) for value in ("true", "false")),

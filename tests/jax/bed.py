@@ -1,0 +1,26 @@
+"""The bed that scripts/beds/jax makes, and jobs that run in it."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.local.toolkit_run import ROOT, ToolkitRun
+
+BED = Path(os.environ.get("TOOLKIT_BEDS", ROOT / ".beds")).absolute() / "jax"
+READY = (BED / ".ready").exists()
+needs_bed = [
+    pytest.mark.jax,
+    pytest.mark.skipif(not READY, reason=f"{BED} is not ready: run scripts/beds/jax"),
+]
+
+
+class InBed(ToolkitRun):
+    """A run of `toolkit run` by the bed's interpreter, whose `python` leads PATH."""
+
+    python = str(BED / "bin/python")
+    deadline_s = 120
+
+    def __init__(self, folder: Path, program: str, *words: str, **environ: str) -> None:
+        path = f"{BED / 'bin'}:{os.environ['PATH']}"
+        super().__init__(folder, program, *words, **{"PATH": path, "JAX_PLATFORMS": "cpu", **environ})

@@ -31,5 +31,6 @@ def test_a_newer_row_replaces_the_older_one_with_its_key(tmp_path: Path, monkeyp
 
     assert rows.read(tmp_path / "faults.csv") == [newer, *old[1:]]
     assert "Newest rows: this machine; today.\n" in (tmp_path / "faults.md").read_text()
-    assert rows.shown(newer).startswith(f"| {newer.fault} | {newer.launcher} | 2 | 6 of 7 |")
+    launcher = newer.launcher + (", busy" if newer.busy else "")
+    assert rows.shown(newer).startswith(f"| {newer.fault} | {launcher} | 2 | 6 of 7 |")
     assert "| 0.50 s (worst 1.00) |" in rows.shown(newer)

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from itertools import accumulate, pairwise
 
 from toolkit import __version__
-from toolkit.report.compare import changes, formulas, kernels
+from toolkit.report.compare import changes, compilers, formulas, kernels
 from toolkit.report.compare.measured import Measured
 from toolkit.report.compare.savings import Savings, even_text, same_steps, savings, seconds, steps_per_s, table
 from toolkit.report.model import (
@@ -52,6 +52,7 @@ def build(jobs: Sequence[Measured], *, now_s: float, price: float | None = None)
         ("outcome", "Outcome", _outcome(native, others, price)),
         ("side-by-side", "Side by side", [_overview(jobs, price), *_bars(jobs)]),
         ("savings", "Savings", [table(native, other, each) for other, each in zip(others, found, strict=True)]),
+        ("compilers", "Compilers", compilers.blocks(native, others)),
         ("convergence", "Convergence", _convergence(native, others)),
         ("epochs", "Epochs", _epochs(jobs, found)),
         ("steps", "Steps", _steps(jobs)),
@@ -64,7 +65,7 @@ def build(jobs: Sequence[Measured], *, now_s: float, price: float | None = None)
         status=status,
         tone=tone,
         summary=_summary(native, others, found),
-        sections=tuple(Section(id=name, title=title, blocks=tuple(blocks)) for name, title, blocks in makers),
+        sections=tuple(Section(id=name, title=title, blocks=tuple(blocks)) for name, title, blocks in makers if blocks),
         made_by=MADE_BY,
         made_at_s=now_s,
     )

@@ -6,6 +6,7 @@ from toolkit import __version__
 from toolkit.jobs.data import JobData
 from toolkit.report.model import Block, Page, Section
 from toolkit.report.sections import (
+    compiler,
     findings,
     kernels,
     last_minutes,
@@ -30,6 +31,7 @@ SECTIONS: tuple[tuple[str, str, Maker], ...] = (
     ("findings", "Findings", findings.blocks),
     ("metrics", "Metrics", metrics.blocks),
     ("steps", "Steps", steps.blocks),
+    ("compiler", "Compiler", compiler.blocks),
     ("modelparallel", "Model parallelism", modelparallel.blocks),
     ("system", "System", system.blocks),
     ("kernels", "Kernels", kernels.blocks),

@@ -29,6 +29,7 @@ COMMANDS = {
     "compare": "set jobs side by side: savings, throughput, loss, epochs, steps and findings",
     "partition": "decide which module of a model is on which device; draw such a decision",
     "scale": "scale learning rate and weight decay to a new batch size",
+    "batch": "find the largest batch that fits into memory, native and compiled",
     "docs": "show a page of the documentation, as messages name them (docs/failures.md)",
     "mpi-agent": "start mpirun's daemon on a host, in place of ssh (HOST COMMAND...): that host's train runs it",
     "health": "tell whether train in this container still works, for a HEALTHCHECK or a liveness probe",

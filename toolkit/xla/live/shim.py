@@ -153,6 +153,9 @@ class Model(Collectives):
     def send_cpu_data_to_device(self, datas: Any, device: Any, input_sharding: Any = None) -> Any:
         return moved([datas] if isinstance(datas, Tensor) else datas, device)
 
+    def set_replication(self, device: Any, devices: Sequence[Any]) -> None:
+        """Do nothing: each rank has one device. accelerate calls it in each process."""
+
     def set_rng_state(self, seed: int, device: Any = None) -> None:
         torch.manual_seed(seed)
 
@@ -186,24 +189,24 @@ class Model(Collectives):
 
 
 class DeviceLoader:
-    """Batches of a loader, on a device."""
+    """Batches of a loader, on a device. `_loader`: subclasses of torch_xla's class use it, as accelerate's does."""
 
     def __init__(self, batches: Any, device: Any, end_of_step: Callable[[], None]) -> None:
-        self._batches = batches
+        self._loader = batches
         self._device = torch.device(device)
         self._end_of_step = end_of_step
 
     def __iter__(self) -> Iterator[Any]:
-        for batch in self._batches:
+        for batch in self._loader:
             yield moved(batch, self._device)
             self._end_of_step()
 
     def __len__(self) -> int:
-        return len(self._batches)
+        return len(self._loader)
 
     def per_device_loader(self, device: Any) -> "DeviceLoader":
         """Return the loader for *device*, as ParallelLoader does."""
-        return DeviceLoader(self._batches, device, self._end_of_step)
+        return DeviceLoader(self._loader, device, self._end_of_step)
 
 
 def compiled(

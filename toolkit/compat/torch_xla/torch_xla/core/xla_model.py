@@ -30,6 +30,7 @@ reduce_scatter = _rank.reduce_scatter
 rendezvous = _rank.rendezvous
 save = _rank.save
 send_cpu_data_to_device = _rank.send_cpu_data_to_device
+set_replication = _rank.set_replication
 set_rng_state = _rank.set_rng_state
 wait_device_ops = _rank.wait_device_ops
 xla_device = _rank.xla_device

@@ -25,6 +25,7 @@ from transformers import (
     set_seed,
 )
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
+from transformers.utils import is_torch_xla_available
 
 
 @dataclass
@@ -55,7 +56,7 @@ def today(words: list[str], say) -> list[str]:
     if pairs.get("--fp16", "").lower() == "true" and not torch.cuda.is_available():
         del pairs["--fp16"]
         say("fp16 needs a GPU: numbers are float32 here. On a CPU, TOOLKIT_AUTOCAST=auto tries bfloat16")
-    if not torch.cuda.is_available():
+    if not torch.cuda.is_available() and not is_torch_xla_available():
         pairs["--use_cpu"] = "True"  # Else accelerate leaves each rank alone, as it looks for a GPU only.
     for name in ("--dataset_name", "--tokenizer_name"):
         if pairs.get(name):

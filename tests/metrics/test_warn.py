@@ -6,7 +6,7 @@ from tests.metrics.naive import GPT2
 from toolkit.metrics.capture import Unwatched
 from toolkit.metrics.definition import Definition, compile
 from toolkit.metrics.guard import Guard
-from toolkit.metrics.warn import NUMBER, omission, warnings
+from toolkit.metrics.warn import KERAS_3, NUMBER, TF_KERAS, keras_3, keras_3_warning, omission, warnings
 
 
 def defined(regex: str) -> Definition:
@@ -143,3 +143,29 @@ def test_a_regex_that_takes_too_long_is_told_of_and_not_waited_for(regex: str) -
 
     assert "takes too long" in words
     assert "Write" not in words
+
+
+NOTEBOOK = [
+    ("loss", r"loss: ([0-9.]*?) "),
+    ("accuracy", r"accuracy: ([0-9.]*?) "),
+    ("s/epoch", r"- ([0-9.]*?)s/epoch"),
+    ("ms/step", r"- ([0-9.]*?)ms/step"),
+]
+
+
+def test_the_vit_notebooks_definitions_that_keras_3_never_matches_come_with_ones_that_do() -> None:
+    found = {each.name: (each, better) for each, better in keras_3(compile(NOTEBOOK, "test"), Unwatched())}
+
+    assert set(found) == {"loss", "s/epoch"}
+    values = {}
+    for name, (definition, better) in found.items():
+        assert definition.pattern.search(TF_KERAS) and not definition.pattern.search(KERAS_3)
+        match = re.search(better, KERAS_3)
+        assert match is not None
+        values[name] = match[1]
+        assert better in keras_3_warning(definition, better)
+    assert values == {"loss": "0.2057", "s/epoch": "5"}
+
+
+def test_a_job_without_a_definition_of_keras_is_not_warned_of_keras() -> None:
+    assert list(keras_3(compile(GPT2, "test") + compile([("loss", r"loss: ([0-9.]*?) ")], "test"), Unwatched())) == []

@@ -13,7 +13,7 @@ from toolkit.metrics.capture import Capture
 from toolkit.metrics.definition import Definition, compile, pairs
 from toolkit.metrics.guard import Guard
 from toolkit.metrics.sample import Sample
-from toolkit.metrics.warn import TOO_LONG, fault, omission, suggestion
+from toolkit.metrics.warn import TOO_LONG, fault, keras_3, omission, suggestion
 from toolkit.records import decode
 
 WIDTH = 80
@@ -98,6 +98,7 @@ class _Trial:
 
     def report(self, capture: Capture, guard: Guard) -> Iterator[list[str]]:
         """Yield the report's lines for each name."""
+        of_keras = {each.regex: better for each, better in keras_3(self._definitions, guard)}
         for name, seen in self._seen.items():
             own = [definition for definition in self._definitions if definition.name == name]
             text = [f"{name}: {definition.regex}" for definition in own]
@@ -109,6 +110,10 @@ class _Trial:
                 )
             for definition in own:
                 text += _remarks(definition, guard)
+                if definition.regex in of_keras:
+                    text += _wrapped("note: it finds nothing in the lines of Keras 3, only in those of tf_keras")
+                    better = of_keras[definition.regex]
+                    text += [f"    for Keras 3: {better}"] if better else []
             yield text
 
 

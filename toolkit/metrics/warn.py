@@ -6,7 +6,7 @@ tried on it. If that fails even with 0.5, there is no warning.
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from toolkit.metrics.capture import SHORT_TEXT, OverrunError, Watch
@@ -20,6 +20,10 @@ NEGATIVE = ("-0.5",)
 NOT_FINITE = ("nan", "inf")
 NUMBER = "([-+]?(?:[0-9]*[.]?[0-9]+(?:[eE][-+]?[0-9]+)?|nan|inf))"
 TOO_LONG = "takes too long on a short line: it is switched off when a line like that comes"
+# What tf_keras and Keras 3 print for an epoch (fit(verbose=2); tf_keras 2.21.0 and Keras 3.15.1, both run).
+TF_KERAS = "24/24 - 5s - loss: 0.2057 - accuracy: 0.9375 - 5s/epoch - 210ms/step"
+KERAS_3 = "24/24 - 5s - 210ms/step - accuracy: 0.9375 - loss: 0.2057"
+KERAS_3_SECONDS = r"\d+/\d+ - ([0-9]+)s - "
 # A regex with more repeats is not tried: the match may take long.
 _REPEATS = 20
 # Tried for "any character of this class"; the first that fits.
@@ -62,6 +66,40 @@ def omission(definition: Definition, watch: Watch) -> str:
     return f"does not see {_and(missed, 'or')}" if missed else ""
 
 
+def keras_3(definitions: Iterable[Definition], watch: Watch) -> Iterator[tuple[Definition, str]]:
+    """Yield the definitions that find a number in tf_keras's line of an epoch and none in Keras 3's, with a regex that
+    does ("" if none is known).
+
+    Nothing is yielded unless a definition is for seconds of an epoch or step, as only Keras prints them.
+    """
+    known = tuple(definitions)
+    if not any(unit in each.regex for each in known for unit in ("s/epoch", "ms/step")):
+        return
+    for each in known:
+        try:
+            if _found(each, TF_KERAS, watch) is None or _found(each, KERAS_3, watch) is not None:
+                continue
+            better = KERAS_3_SECONDS if "s/epoch" in each.regex else suggestion(_without_space(each), watch)
+        except (OverrunError, re.error):
+            continue
+        yield each, better
+
+
+def _without_space(definition: Definition) -> Definition:
+    """Return *definition* without the space that it wants behind the value, which may be the last on Keras 3's line."""
+    regex = definition.regex.rstrip(" ")
+    return Definition(name=definition.name, regex=regex, pattern=re.compile(regex), value_group=definition.value_group)
+
+
+def keras_3_warning(definition: Definition, better: str) -> str:
+    """Return the line of the log about a definition that `keras_3` yielded."""
+    advice = f" For Keras 3 write {better}" if better else ""
+    return (
+        f"metric {definition.name!r}: {definition.regex} finds nothing in the lines of Keras 3 ({KERAS_3}), only in "
+        f"those of tf_keras.{advice}"
+    )
+
+
 def _wrong(definition: Definition, watch: Watch) -> dict[str, str | None]:
     """Return {probe: the value read, None for none} for the misread or missed probes, at most one of each kind."""
     if _read(definition, "0.5", watch) != 0.5:
@@ -83,8 +121,15 @@ def _read(definition: Definition, probe: str, watch: Watch) -> float | None:
         OverrunError: *watch* interrupted the match.
     """
     text = _text(definition, probe)
-    if text is None or len(text) > SHORT_TEXT:
-        return None
+    return None if text is None or len(text) > SHORT_TEXT else _found(definition, text, watch)
+
+
+def _found(definition: Definition, text: str, watch: Watch) -> float | None:
+    """Return the value that *definition* takes from *text*, None if it takes none.
+
+    Raises:
+        OverrunError: *watch* interrupted the match.
+    """
     watch.arm()
     try:
         watch.at += 1

@@ -146,6 +146,8 @@ class LineMonitors:
         for each in definitions if warns else ():
             for text in warn.warnings(each, watch):
                 self._log.warning(text)
+        for each, better in warn.keras_3(definitions if warns else (), watch):
+            self._log.warning(warn.keras_3_warning(each, better))
         found = capture.Capture(definitions, watch=watch, warn=self._log.warning)
         writer = file.SampleFile(self._job.folders.output / "metrics.jsonl", warn=self._log.warning)
 

@@ -153,6 +153,10 @@ class Model(Collectives):
     def send_cpu_data_to_device(self, datas: Any, device: Any, input_sharding: Any = None) -> Any:
         return moved([datas] if isinstance(datas, Tensor) else datas, device)
 
+    def _maybe_convert_to_cpu(self, data: Any, convert: bool = True) -> Any:
+        """Return *data* with its tensors on the host, as torch_xla's `save` and transformers' `save_model` want it."""
+        return self._staging.portable(data) if convert else data
+
     def set_replication(self, device: Any, devices: Sequence[Any]) -> None:
         """Do nothing: each rank has one device. accelerate calls it in each process."""
 

@@ -38,3 +38,4 @@ xla_device_hw = _rank.xla_device_hw
 xla_rendezvous = _rank.xla_rendezvous
 xrt_world_size = _rank.xrt_world_size
 _fetch_gradients = _rank._fetch_gradients
+_maybe_convert_to_cpu = _rank._maybe_convert_to_cpu

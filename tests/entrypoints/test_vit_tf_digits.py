@@ -44,7 +44,7 @@ def test_native_and_compiled_learn_alike_and_are_compared_by_the_notebooks_own_d
 ) -> None:
     assert len(list((images / "train").iterdir())) == 10  # A folder for each class.
     native = run(tmp_path, "native", images, jit_compile="false")
-    compiled = run(tmp_path, "compiled", images, jit_compile="true")
+    compiled = run(tmp_path, "compiled", images, "--env", "TOOLKIT_COMPILE=on")
     assert set(native) >= {"training_loss", "training_accuracy", "s/epoch", "ms/step", "images_per_second"}
     assert compiled["training_loss"] == pytest.approx(native["training_loss"], rel=0.01)
 
@@ -56,6 +56,9 @@ def test_native_and_compiled_learn_alike_and_are_compared_by_the_notebooks_own_d
     quantities = [row[0] for row in blocks["savings-compiled"]["rows"]]
     assert {"actual savings", "potential savings", "throughput speed-up"} <= set(quantities)
     assert [len(line["mean"]) for line in blocks["loss"]["lines"]] == [2, 2]
+    rows = {row[0]: row[1:] for row in blocks["compilers"]["rows"]}
+    assert rows["framework"] == [None, "tensorflow"]
+    assert rows["at the end"] == [None, "compiled"]
 
 
 def test_two_logical_devices_under_mirrored_strategy_learn_as_one_does(tmp_path: Path, images: Path) -> None:

@@ -1,6 +1,6 @@
 """A job that asked for a compiler: what was decided and why, the trial's figures, compilations, the steady step."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from toolkit.job.compilation import Compilation, Trial
 from toolkit.jobs.data import JobData
@@ -20,6 +20,7 @@ OFTEN = (
 )
 BREAK_EVEN = "The step by which compiling has paid off: the sum of the steps' times saved is that of the compiling."
 STEADY = "The median step after the decision."
+Quantity = Callable[[Compilation], Cell]
 TRIAL = "Steps took turns, one without and one with it; of several ranks the slowest of each step counts."
 
 
@@ -28,7 +29,7 @@ def blocks(material: Material) -> list[Block]:
     found = of_hosts(material.job)
     if not found:
         return []
-    made: list[Block] = [*_decisions(found), _hosts(found)]
+    made: list[Block] = [*_decisions(found), _hosts(found), _times(found)]
     trials = tuple(_trials(found))
     if trials:
         made.append(_trial_table(trials))
@@ -47,14 +48,18 @@ def of_hosts(job: JobData) -> list[tuple[str, Compilation]]:
 def decision(did: Compilation) -> str:
     """Return what a compiler decided and why, in one sentence or two."""
     if did.compile == "off":
-        return f"off. {did.reason}".strip()
-    return f"{STATES[did.state]}. {did.reason}".strip()
+        return _said("off", did.reason)
+    return _said(STATES[did.state], did.reason)
 
 
 def autocast(did: Compilation) -> str:
     """Return what was decided of bfloat16 and why."""
     state = {"bf16": "bfloat16", "off": "off", "trial": STATES["trial"]}[did.autocast_state]
-    return f"{state}. {did.autocast_reason}".strip()
+    return _said(state, did.autocast_reason)
+
+
+def _said(state: str, reason: str) -> str:
+    return f"{state}: {reason}" if reason else state
 
 
 def again(did: Compilation) -> int:
@@ -89,44 +94,48 @@ def _autocast_tone(did: Compilation) -> Tone:
 
 
 def _hosts(found: Sequence[tuple[str, Compilation]]) -> Table:
-    rows: tuple[tuple[Cell, ...], ...] = tuple(
+    """Return the counts of each host, without columns that no host has."""
+    columns: tuple[tuple[Column, Quantity], ...] = (
+        (Column(name="rank", formula="The host's lowest rank that reported."), lambda did: did.rank),
+        (Column(name="framework"), lambda did: did.framework),
+        (Column(name="modules"), lambda did: ", ".join(did.modules) or None),
         (
-            host,
-            did.rank,
-            did.framework,
-            ", ".join(did.modules),
-            did.compilations,
-            did.graphs,
-            did.graph_breaks,
-            again(did),
-            did.compile_s,
-            did.cache_hits,
-            did.steps,
-            did.steady_step_ms,
-            did.break_even_step,
-        )
-        for host, did in found
-    )
-    return Table(
-        id="compiler-hosts",
-        title="What was compiled",
-        columns=(
-            Column(name="host"),
-            Column(name="rank", formula="The host's lowest rank that reported."),
-            Column(name="framework"),
-            Column(name="modules"),
             Column(name="compilations", formula="Compiled frames (PyTorch) or functions (TensorFlow)."),
-            Column(name="graphs"),
-            Column(name="graph breaks"),
-            Column(name="recompilations"),
-            Column(name="compiling", unit="s"),
-            Column(name="cache hits"),
-            Column(name="steps"),
-            Column(name="steady step", unit="ms", formula=STEADY),
-            Column(name="break-even step", formula=BREAK_EVEN),
+            lambda did: did.compilations,
         ),
-        rows=rows,
-        note="An empty cell: not counted, or not known; an empty break-even step: compiling has not paid off.",
+        (Column(name="graphs"), lambda did: did.graphs),
+        (Column(name="graph breaks"), lambda did: did.graph_breaks),
+        (Column(name="recompilations"), again),
+        (Column(name="cache hits"), lambda did: did.cache_hits),
+    )
+    return _by_host("compiler-hosts", "What was compiled", columns, found)
+
+
+def _times(found: Sequence[tuple[str, Compilation]]) -> Table:
+    columns: tuple[tuple[Column, Quantity], ...] = (
+        (Column(name="compiling", unit="s"), lambda did: did.compile_s),
+        (Column(name="steps"), lambda did: did.steps),
+        (Column(name="steady step", unit="ms", formula=STEADY), lambda did: did.steady_step_ms),
+        (
+            Column(name="break-even step", formula=BREAK_EVEN),
+            lambda did: did.break_even_step or "not reached, or not known",
+        ),
+    )
+    return _by_host("compiler-times", "Times", columns, found)
+
+
+def _by_host(
+    name: str,
+    title: str,
+    columns: Sequence[tuple[Column, Quantity]],
+    found: Sequence[tuple[str, Compilation]],
+) -> Table:
+    kept = [(column, of) for column, of in columns if any(of(did) is not None for _, did in found)]
+    return Table(
+        id=name,
+        title=title,
+        columns=(Column(name="host"), *(column for column, _ in kept)),
+        rows=tuple((host, *(of(did) for _, of in kept)) for host, did in found),
     )
 
 

@@ -59,7 +59,7 @@ def autocast(did: Compilation) -> str:
 
 
 def _said(state: str, reason: str) -> str:
-    return f"{state}: {reason}" if reason else state
+    return f"{state}: {reason}" if reason and reason != state else state
 
 
 def again(did: Compilation) -> int:

@@ -146,7 +146,7 @@ def test_partition_0_passes_answers_on_while_it_computes_and_draws_the_same_rand
 def test_survivors_of_a_rank_that_exits_at_once_end_by_themselves(tmp_path: Path) -> None:
     ranks = smp_ranks(PROGRAMS / "smp_exits.py", parameters={"partitions": 3}, size=3, folder=tmp_path)
     try:
-        streams = [each.communicate(timeout=120) for each in ranks]
+        streams = [each.communicate(timeout=300) for each in ranks]
     finally:
         for each in ranks:
             each.kill()

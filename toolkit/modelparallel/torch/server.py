@@ -254,9 +254,12 @@ class Scheduler:
         """Give the baton to the next task, for which the caller must then see."""
         if self._holder is not None or self._step < 0 or self._failure is not None or not self._ready:
             return None
-        found = self._order.take(self._ready, self._step)
+        # An answer may be here before its task waits for it: only then can that task get the baton.
+        able = [each for each in self._ready if each.work is not None or each.task in self._waiting]
+        found = self._order.take(able, self._step)
         if found is None:
             return None
+        self._ready.remove(found)
         self._holder = found.task
         if found.work is not None:
             self._unfinished += 1

@@ -1,4 +1,6 @@
-"""Four ranks divide small models in several ways, and compare each with the same model whole. Argument: a folder."""
+"""Four ranks divide small models in several ways, and compare each with the same model whole. Argument: a folder.
+
+With the argument "three" behind it, three ranks do so with a chain alone."""
 
 import json
 import os
@@ -155,6 +157,14 @@ def raises(text, function, *args):
     else:
         raise AssertionError(f"expected an error with {text!r}")
 
+
+if sys.argv[2:] == ["three"]:
+    for pipeline in ("interleaved", "simple"):
+        compared(f"three, {pipeline}", Chain, {"partitions": 3, "microbatches": 4, "pipeline": pipeline})
+        smp.barrier()
+        smp.shutdown()
+    print("all checked", flush=True)
+    sys.exit(0)
 
 raises("only the PyTorch half has it", smp.init, {"partitions": 4, "ddp": True})
 raises("expected horovod true", smp.init, {"partitions": 2})

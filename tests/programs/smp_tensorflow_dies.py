@@ -1,6 +1,9 @@
-"""Two partitions train until the second rank's data is missing."""
+"""Two partitions train until the second rank's data is missing. With the hyperparameter killed, as many partitions as
+ranks train until the second one is killed inside a step."""
 
 import os
+import signal
+import sys
 
 import numpy as np
 import tensorflow as tf
@@ -11,13 +14,33 @@ smp.init()
 Dense = tf.keras.layers.Dense
 
 
+IS_KILLED = "--killed" in sys.argv
+
+
+class Deadly(Dense):
+    """A layer whose sixth call, of the third step, is partition 1's last."""
+
+    calls = 0
+
+    def call(self, x):
+        with tf.control_dependencies([tf.numpy_function(self.count, [], tf.int64)]):
+            return tf.identity(super().call(x))
+
+    def count(self):
+        self.calls += 1
+        if IS_KILLED and smp.pp_rank() == 1 and self.calls == 6:
+            print("killed inside a step", flush=True)
+            os.kill(os.getpid(), signal.SIGKILL)
+        return np.int64(self.calls)
+
+
 class Net(smp.DistributedModel):
     def __init__(self):
         super().__init__()
-        self.one, self.two = Dense(8), Dense(4)
+        self.one, self.two, self.three = Dense(8), Deadly(8), Dense(4)
 
     def call(self, x):
-        return self.two(self.one(x))
+        return self.three(self.two(self.one(x)))
 
 
 model = Net()
@@ -38,7 +61,7 @@ def train(x):
 
 
 for number in range(1000):
-    if number == 3 and smp.pp_rank() == 1:
+    if not IS_KILLED and number == 3 and smp.pp_rank() == 1:
         raise FileNotFoundError("no shard 7")
     train(tf.constant(np.ones((4, 6), "float32")))
     print(f"rank {smp.rank()} has done step {number}", flush=True)

@@ -95,8 +95,11 @@ def test_spans_that_overlap_count_once(tmp_path: Path) -> None:
     """Rank 0 computes for 4 of 5 ms, in two of them for both microbatches; rank 1 for all."""
     first = [("forward", 0, 0, 3), ("forward", 1, 1, 4)]
 
-    drawn = blocks_of(tmp_path, rank_step(0, first), rank_step(1, [("forward", 0, 0, 5)]))[2]
+    uncounted = msgspec.structs.replace(rank_step(1, [("forward", 0, 0, 5)]), peak_activation_bytes=None)
 
+    drawn, memory = blocks_of(tmp_path, rank_step(0, first), uncounted)[2:]
+
+    assert isinstance(memory, Table) and [row[4] for row in memory.rows] == [20, None]
     assert isinstance(drawn, Boxes) and "(bubble): 10 %" in drawn.note
 
 

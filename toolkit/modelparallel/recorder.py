@@ -117,7 +117,7 @@ class Recorder:
             monotonic_ns=time.monotonic_ns(),
             wall_ns=time.time_ns(),
             parameter_bytes=parameter_bytes,
-            peak_activation_bytes=0 if self._meter is None else self._meter.take_peak(),
+            peak_activation_bytes=None if self._meter is None else self._meter.take_peak(),
             spans=tuple(sorted(spans, key=lambda span: span.begin_ns)),
             why=why,
         )

@@ -26,7 +26,8 @@ class RankStep(Record, frozen=True, kw_only=True):
 
     `path`: "server" (module server), "chain" (torch's schedules) or "graph" (TensorFlow's). `why`: on the rank that
     chooses, why the step stayed in the module server; else "". `pp_rank` and `rdp_rank` place the rank.
-    `parameter_bytes`: held by this rank; `peak_activation_bytes`: saved for backward at once, at most.
+    `parameter_bytes`: held by this rank; `peak_activation_bytes`: saved for backward at once, at most; None: nobody
+    counted (TensorFlow).
     `wall_ns - monotonic_ns` puts hosts on one axis.
     """
 
@@ -42,6 +43,6 @@ class RankStep(Record, frozen=True, kw_only=True):
     monotonic_ns: int
     wall_ns: int
     parameter_bytes: int = 0
-    peak_activation_bytes: int = 0
+    peak_activation_bytes: int | None = None
     spans: tuple[Span, ...] = ()
     why: str = ""

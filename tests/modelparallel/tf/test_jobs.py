@@ -74,6 +74,38 @@ parameters = {{partitions = 2, microbatches = 2}}
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="a TOML job file needs Python 3.11")
+def test_a_rank_of_three_that_is_killed_inside_a_step_is_the_cause_and_the_others_end_with_it(tmp_path: Path) -> None:
+    job = tmp_path / "job.toml"
+    job.write_text(
+        f"""
+script = "{PROGRAMS / "smp_tensorflow_dies.py"}"
+[hyperparameter]
+killed = true
+[distribution.mpi]
+enabled = true
+processes_per_host = 3
+[distribution.smdistributed.modelparallel]
+enabled = true
+parameters = {{partitions = 3, microbatches = 2}}
+"""
+    )
+    with InBed(tmp_path, str(job), TF_USE_LEGACY_KERAS="1") as run:
+        assert run.end() == 128 + 9, run.console
+
+    assert "killed inside a step" in run.console
+    assert "rank 1" in (run.folder / "hosts/algo-1/opt/ml/output/failure").read_text()
+    assert run.all_ended_within(60, hosts=1)
+
+
+def test_three_partitions_have_the_gradients_of_the_whole_model(tmp_path: Path) -> None:
+    data = str(tmp_path / "data")
+    done = ranks("smp_tensorflow.py", str(tmp_path), "three", size=3, SM_OUTPUT_DATA_DIR=data, TF_USE_LEGACY_KERAS="1")
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("all checked") == 3
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="a TOML job file needs Python 3.11")
 def test_the_digits_job_trains_two_replicas_of_two_partitions_on_two_hosts(tmp_path: Path) -> None:
     words = ("--hyperparameter", "epochs=1", "--hyperparameter", "train-images=2048")
     with InBed(tmp_path, str(ROOT / "entrypoints/smp_digits/job.toml"), *words) as job:

@@ -130,9 +130,12 @@ def _mark(kind: str, microbatch: int) -> str:
 
 def _memory(steps: list[RankStep]) -> Table:
     last = {step.rank: step for step in sorted(steps, key=lambda step: step.step)}
-    peak = {rank: max(step.peak_activation_bytes for step in steps if step.rank == rank) for rank in last}
+    peak: dict[int, int] = {}
+    for step in steps:
+        if step.peak_activation_bytes is not None:
+            peak[step.rank] = max(step.peak_activation_bytes, peak.get(step.rank, 0))
     rows: tuple[tuple[Cell, ...], ...] = tuple(
-        (rank, step.pp_rank, step.rdp_rank, step.parameter_bytes, peak[rank]) for rank, step in sorted(last.items())
+        (rank, step.pp_rank, step.rdp_rank, step.parameter_bytes, peak.get(rank)) for rank, step in sorted(last.items())
     )
     return Table(
         id="modelparallel-memory",
@@ -145,7 +148,7 @@ def _memory(steps: list[RankStep]) -> Table:
             Column(
                 name="activations",
                 unit="bytes",
-                formula="What autograd had saved for the backward pass at once, at most, in the recorded steps.",
+                formula="What autograd had saved for the backward pass at once, at most, in recorded steps (PyTorch).",
             ),
         ),
         rows=rows,

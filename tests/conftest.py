@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.browser import Browser
+from tests.storage.fixtures import bucket, faulty, moto, s3  # noqa: F401 - fixtures for all tests
 
 
 def pytest_configure(config: pytest.Config) -> None:

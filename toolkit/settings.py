@@ -73,8 +73,8 @@ class Settings(Record, frozen=True, kw_only=True):
     grace_s: Annotated[
         Seconds | None,
         _meaning(
-            "time from SIGTERM to the script until SIGKILL; default: TOOLKIT_STOP_WITHIN_S less 10 s (below 30 s: less"
-            " a third)"
+            "time from SIGTERM to the script until SIGKILL; default: TOOLKIT_STOP_WITHIN_S less 10 s (40 s if files"
+            " must be uploaded), or a third of it"
         ),
     ] = None
     join_s: Annotated[Seconds, _meaning("time to wait for the other hosts; after it, the job ends with 75")] = 900.0
@@ -210,6 +210,17 @@ class Settings(Record, frozen=True, kw_only=True):
     restarts: Annotated[
         Count, _meaning("how many times all ranks may be started again after a failure (docs/restart.md)")
     ] = 0
+    checkpoint_uri: Annotated[
+        str,
+        _meaning(
+            "storage for the checkpoint folder, as s3://BUCKET/KEY: restored before the start, uploaded while the"
+            " script runs (docs/storage.md)"
+        ),
+    ] = ""
+    storage_timeout_s: Annotated[
+        Annotated[float, msgspec.Meta(ge=1, le=3600)],
+        _meaning("seconds for which a request to storage is repeated; after it, the transfer has failed"),
+    ] = 60.0
     host_addresses: Annotated[
         str, _meaning("addresses of hosts whose names do not resolve: algo-1=127.0.0.1,algo-2=127.0.0.2")
     ] = ""

@@ -147,11 +147,10 @@ def test_the_code_channel_stands_in_for_s3(
     assert said()[0] == f"[toolkit] the source is taken from {archive}, not from s3://bucket/sourcedir.tar.gz"
 
 
-def test_s3_without_that_channel_says_what_to_do(make_job: MakeJob, folders: Folders, log: Log) -> None:
+def test_s3_is_left_to_the_process_that_fetches_it(make_job: MakeJob, folders: Folders, log: Log) -> None:
     fill(folders.code, train="image")
 
-    with pytest.raises(UserError, match=r"s3 need the storage extra, .* not available yet\. Mount .* channel 'code'"):
-        place(make_job("s3://bucket/sourcedir.tar.gz"), log)
+    place(make_job("s3://bucket/sourcedir.tar.gz"), log)
 
     assert files(folders.code) == {"train.py": "image"}
 
@@ -159,7 +158,7 @@ def test_s3_without_that_channel_says_what_to_do(make_job: MakeJob, folders: Fol
 @pytest.mark.parametrize(
     ("uri", "words"),
     [
-        ("https://example.com/a.tar.gz", r"expected an absolute path, file:// or s3://, found https://"),
+        ("https://example.com/a.tar.gz", r"expected an absolute path, file://, s3://, gs:// or az://, found https://"),
         ("src/code", r"expected an absolute path, found 'src/code'"),
         ("/nowhere/sourcedir.tar.gz", r"no such file or folder: /nowhere/sourcedir\.tar\.gz"),
         ("file:///nowhere/code", r"no such file or folder: /nowhere/code"),

@@ -73,17 +73,6 @@ def test_a_submitted_source_wins_over_what_the_image_holds_and_this_is_said(base
     assert len([line for line in done.stderr.decode().splitlines() if "left_over.py" in line]) == 1
 
 
-def test_a_source_in_s3_is_refused_with_a_way_out(base: Base) -> None:
-    """29: until object stores are read."""
-    submit(base, "s3://bucket/sourcedir.tar.gz")
-
-    done = base.train()
-
-    assert done.status in (75, 78)
-    assert "s3://bucket/sourcedir.tar.gz" in done.log
-    assert "code" in done.log
-
-
 def hostile(path: Path, member: tarfile.TarInfo) -> Path:
     with tarfile.open(path, "w:gz") as tar:
         text = SUBMITTED.encode()

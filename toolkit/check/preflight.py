@@ -17,6 +17,8 @@ from toolkit.log import Log
 from toolkit.platforms import table as platforms
 from toolkit.probe import look
 from toolkit.records import Record
+from toolkit.source import fetch
+from toolkit.storage.uri import is_remote
 
 T = TypeVar("T")
 
@@ -64,6 +66,11 @@ def check(environ: Mapping[str, str], *, interpreter: str, log: Log) -> CheckRep
 
 
 def _planned(job: Job, results: list[CheckResult], log: Log) -> Plan | None:
+    if is_remote(job.source or "") and not job.plugin and fetch.channel_archive(job) is None:
+        found = f"{job.source} is in storage: `train` fetches it, and this does not look into it"
+        advice = "Give a copy of it as a folder to have it checked."
+        results.append(CheckResult(name="code", status="warn", found=found, advice=advice))
+        return None
     code = _tried(results, "code", lambda: codes.find(job, log))
     if code is None:
         return None

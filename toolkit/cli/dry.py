@@ -13,7 +13,7 @@ from toolkit.cli.check import lines
 from toolkit.exit_codes import MISCONFIGURED
 from toolkit.jobfile.spec import JobFile
 from toolkit.local import check as checked
-from toolkit.local import stage
+from toolkit.local import remote, stage
 from toolkit.log import Log
 from toolkit.platforms.sagemaker.write import inputs
 
@@ -40,6 +40,7 @@ def dry_run(asked: JobFile, own: Mapping[str, str], log: Log) -> int:
             spec=msgspec.structs.replace(asked.spec, channels=linked, checkpoints=None),
             run=msgspec.structs.replace(asked.run, job_dir=Path(folder), backend="process"),
         )
+        simulated = remote.with_fetched(simulated, own, log, content=False)
         (first,) = stage.stage(simulated, own, log, only=asked.hosts[:1])
         (first.setup.base / "input/config/inputdataconfig.json").write_text(json.dumps(inputs(asked)))
         report = check(first.environ, interpreter=first.argv[0], log=log)

@@ -14,6 +14,8 @@ from toolkit.settings import ArgumentStyle, Settings
 
 # The part of the platform's time kept for SIGKILL, the last output and the report; a third if the time is below 30 s.
 MARGIN_S = 10.0
+# The same where files must be uploaded after the script.
+UPLOAD_MARGIN_S = 40.0
 
 
 ChannelMode = Literal["File", "FastFile", "Pipe"]
@@ -23,13 +25,15 @@ class Channel(Record, frozen=True, kw_only=True):
     """An input channel.
 
     In Pipe mode `folder` does not exist; FIFOs `<folder>_0`, `<folder>_1`, ... do, one for each epoch. In a job file
-    `folder` may be a file. `sharded`: each host gets a share of the files.
+    `folder` may be a file. `sharded`: each host gets a share of the files. `uri`: in a job file, where the files are in
+    storage; `folder` is then where they will be.
     """
 
     name: str
     folder: Path
     mode: ChannelMode = "File"
     sharded: bool = False
+    uri: str = ""
 
 
 class Script(Record, frozen=True, kw_only=True):
@@ -100,6 +104,7 @@ class Job(Record, frozen=True, kw_only=True):
     `sidecar`: the program of toolkit/standalone that runs beside the leader's script and reports to the platform, ""
     for none. `monitor`: the system monitor that runs beside the script, None: off. `exports`: where metrics go besides.
     `compiler`: what the ranks compile, None: nothing. `serves_tensorflow`: the model is meant for TensorFlow Serving.
+    `intermediate_uri`: where output/intermediate is uploaded while the script runs, "": it is not.
     """
 
     name: str
@@ -130,6 +135,7 @@ class Job(Record, frozen=True, kw_only=True):
     exports: Exports = Exports()
     compiler: Compiler | None = None
     serves_tensorflow: bool = False
+    intermediate_uri: str = ""
 
     @property
     def processes_per_host(self) -> int:
@@ -152,4 +158,5 @@ class Job(Record, frozen=True, kw_only=True):
         """The seconds that the script has from SIGTERM to SIGKILL."""
         if self.settings.grace_s is not None:
             return self.settings.grace_s
-        return round(max(self.stop_within_s - min(self.stop_within_s / 3, MARGIN_S), 1.0), 1)
+        margin_s = UPLOAD_MARGIN_S if self.settings.checkpoint_uri or self.intermediate_uri else MARGIN_S
+        return round(max(self.stop_within_s - min(self.stop_within_s / 3, margin_s), 1.0), 1)

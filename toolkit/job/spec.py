@@ -24,6 +24,7 @@ class JobSpec(Record, frozen=True, kw_only=True):
     `profiler`: the monitor of profilerconfig.json. `monitor`: whether the job file wants one, None: it does not say.
     `serves_tensorflow`: the model is meant for TensorFlow Serving.
     `compiles`, `debugs_compiler`: the flags of the SageMaker Training Compiler.
+    `intermediate_uri`: where output/intermediate is uploaded while the script runs.
     `argument_style`: used if TOOLKIT_ARGUMENT_STYLE is not set.
     """
 
@@ -54,4 +55,5 @@ class JobSpec(Record, frozen=True, kw_only=True):
     defaults: dict[str, str] = {}
     region: str = ""
     log_level: int = 20
+    intermediate_uri: str = ""
     shown: Shown = Shown()

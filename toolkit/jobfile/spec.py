@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
+import msgspec
+
 from toolkit.errors import ContractError
 from toolkit.job.cluster import Group
 from toolkit.job.job import Channel, ChannelMode
@@ -17,6 +19,7 @@ from toolkit.jobfile.distribution import strategy_of
 from toolkit.jobfile.options import PATH_OPTIONS, URI, Backend, ChannelOptions, Options, Origin, check_options
 from toolkit.metrics import presets
 from toolkit.records import Record
+from toolkit.storage.uri import is_remote
 
 MODES: tuple[ChannelMode, ...] = get_args(ChannelMode)
 SHARDED = "ShardedByS3Key"
@@ -210,10 +213,9 @@ def _monitor(asked: Options, origin: Origin) -> bool | None:
 def _channel(name: str, value: str | ChannelOptions, origin: Origin) -> Channel:
     if not _CHANNEL_NAME.fullmatch(name) or name in (".", ".."):
         raise ContractError(f"expected a name of A-Z a-z 0-9 . - _, found {name!r}", where=origin.of("channel"))
-    _check_path(value if isinstance(value, str) else value.path, origin.of("channel"))
     if isinstance(value, ChannelOptions):
         sharded = value.distribution == SHARDED
-        return Channel(name=name, folder=Path(value.path), mode=value.mode, sharded=sharded)
+        return _placed(Channel(name=name, folder=Path(), mode=value.mode, sharded=sharded), value.path, origin)
     path, mode, sharded = value, MODES[0], False
     while ":" in path:
         front, _, suffix = path.rpartition(":")
@@ -224,12 +226,19 @@ def _channel(name: str, value: str | ChannelOptions, origin: Origin) -> Channel:
         else:
             break
         path = front
-    return Channel(name=name, folder=Path(path), mode=mode, sharded=sharded)
+    return _placed(Channel(name=name, folder=Path(), mode=mode, sharded=sharded), path, origin)
+
+
+def _placed(channel: Channel, path: str, origin: Origin) -> Channel:
+    if is_remote(path):
+        return msgspec.structs.replace(channel, uri=path)
+    _check_path(path, origin.of("channel"))
+    return msgspec.structs.replace(channel, folder=Path(path))
 
 
 def _check_path(path: str | None, where: str) -> None:
     if path is not None and URI.match(path):
-        hint = "Download it first (of S3: aws s3 cp --recursive URI FOLDER), and give its path here."
+        hint = "Checkpoints in storage: --env TOOLKIT_CHECKPOINT_URI=s3://BUCKET/KEY (docs/storage.md)."
         raise ContractError(f"expected a path of this machine, found {path!r}", where=where, hint=hint)
 
 

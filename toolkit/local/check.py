@@ -9,6 +9,7 @@ from toolkit.jobfile.spec import MODES, SHARDED, JobFile
 from toolkit.rules import document
 from toolkit.source.classify import check_says_how
 from toolkit.source.files import kind_of
+from toolkit.storage.uri import parse
 
 WHERE = "toolkit run"
 # The least memory of a host's `train` without its script (Pss_Anon in /proc/PID/smaps_rollup: 8.7 MB, 2026-11).
@@ -30,7 +31,9 @@ def check(asked: JobFile) -> None:
 
         configuration.read(asked.spec.profiler_rules, "job file: $.profiler-rules")
     for channel in asked.spec.channels:
-        if not channel.folder.exists():
+        if channel.uri:
+            parse(channel.uri, f"channel {channel.name}")
+        elif not channel.folder.exists():
             found = f"expected a file or folder for channel {channel.name}, found {kind_of(channel.folder)}"
             raise UserError(found, where=str(channel.folder), hint=_of_mode(channel.folder))
 

@@ -58,7 +58,8 @@ def _enter(base: Path) -> tuple[str, ...]:
 
 def _hidden(asked: JobFile) -> str:
     """Return why /opt/ml must not be covered: the job uses a file below the machine's own. "" if it may be covered."""
-    needed = [asked.run.job_dir, asked.spec.checkpoints, *(channel.folder for channel in asked.spec.channels)]
+    channels = (channel.folder for channel in asked.spec.channels if not channel.uri)
+    needed = [asked.run.job_dir, asked.spec.checkpoints, *channels]
     needed += [Path(sys.prefix), Path(sys.base_prefix), MOUNTS]
     target = BASE.resolve()
     below = (path for path in needed if path is not None and path.resolve().is_relative_to(target))

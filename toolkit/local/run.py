@@ -19,7 +19,7 @@ from toolkit.exit_codes import of_signal
 from toolkit.job.outcome import Outcome
 from toolkit.job.report import HostReport, JobReport
 from toolkit.jobfile.spec import JobFile
-from toolkit.local import catalogue, check, collect, containers, feed, opt_ml, owners, runner, stage
+from toolkit.local import catalogue, check, collect, containers, feed, opt_ml, owners, remote, runner, stage
 from toolkit.local.display import Display
 from toolkit.local.host import ContainedHost, Host
 from toolkit.local.lifecycle import JobEnd, Lifecycle, Order, job_end
@@ -64,7 +64,7 @@ def simulate(
     lock = stage.claim(asked.run.job_dir)
     try:
         runner.write(lock, detached=detached)
-        staged = opt_ml.with_own(asked, stage.stage(asked, own, log), log)
+        staged = opt_ml.with_own(asked, stage.stage(remote.with_fetched(asked, own, log), own, log), log)
         started_s, began_s = time.time(), time.monotonic()
         job_json = asked.run.job_dir / "job.json"
         begun = JobReport(name=asked.spec.name, status="InProgress", start_time=moment(started_s))

@@ -4,6 +4,7 @@ JOBDIR/.toolkit-job                 marks the folder as a job's and says who run
 JOBDIR/source/sourcedir.tar.gz      the submitted source: a copy of the source folder at the start
 JOBDIR/hosts/algo-N/opt/ml/         one host's /opt/ml (SAGEMAKER_BASE_DIR, and mounted there)
 JOBDIR/hosts/algo-N/python/         its own interpreter, only if `train` may install packages
+JOBDIR/channels/NAME/               what a channel has fetched from storage (remote.py)
 JOBDIR/logs/  model.tar.gz  ...     the results (collect.py)
 """
 
@@ -30,7 +31,17 @@ from toolkit.records import Record
 from toolkit.source.files import kind_of
 
 PORTS = range(20_001, 32_000, 2)
-RESULTS = ("hosts", "logs", "source", "model.tar.gz", "output.tar.gz", "metrics.jsonl", "job.json", "console.log")
+RESULTS = (
+    "hosts",
+    "logs",
+    "source",
+    "channels",
+    "model.tar.gz",
+    "output.tar.gz",
+    "metrics.jsonl",
+    "job.json",
+    "console.log",
+)
 SHOWN = 5
 Files = list[tuple[str, Path]]  # (name in the channel, file)
 INSTALLED_FROM = ("requirements.txt", "setup.py", "pyproject.toml")

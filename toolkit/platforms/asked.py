@@ -239,6 +239,9 @@ def _program(program: str, code: Path, here: Path) -> dict[str, str]:
 def _check(file: JobFile, place: Place, where: str) -> None:
     """Raise ContractError for options that only `toolkit run` and SageMaker support."""
     for channel in file.spec.channels:
+        if channel.uri:
+            message = f"expected a folder, found {channel.uri!r}, which only `toolkit run` fetches"
+            raise ContractError(f"$.channel.{channel.name}: {message}", where=where, hint="Mount it as a volume.")
         if channel.mode == "Pipe":
             message = "expected File or FastFile, found Pipe, which nothing feeds here"
             raise ContractError(f"$.channel.{channel.name}: {message}", where=where)

@@ -95,6 +95,7 @@ def assemble(
         exports=_exports(ours, folders.output),
         compiler=_compiler(spec, ours, folders),
         serves_tensorflow=spec.serves_tensorflow,
+        intermediate_uri=spec.intermediate_uri,
         sidecar="" if ours.kubeflow_progress == "off" else place.sidecar,
     )
 

@@ -73,6 +73,9 @@ def check(asked: JobFile) -> None:
     """Raise ContractError if *asked* needs what no orchestrator supports: Pipe mode, sharded channels, requirements or
     rules outside of the source."""
     for channel in asked.spec.channels:
+        if channel.uri:
+            hint = "Mount it as a volume, or let the script read it from there."
+            raise ContractError(f"channel {channel.name}: expected a path, found {channel.uri!r}", hint=hint)
         if channel.mode == "Pipe" or channel.sharded:
             found = "Pipe" if channel.mode == "Pipe" else "ShardedByS3Key"
             message = f"expected a folder that every host sees whole, found {found}, which only SageMaker gives"

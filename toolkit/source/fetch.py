@@ -18,6 +18,7 @@ from toolkit.errors import PlatformError, ToolkitError, UserError, at
 from toolkit.job.job import Job
 from toolkit.log import Log
 from toolkit.records import Record
+from toolkit.storage.uri import REMOTE
 
 ARCHIVE = "sourcedir.tar.gz"
 MARKER = ".toolkit-source.json"
@@ -89,20 +90,25 @@ def _found(source: str, job: Job, log: Log) -> Path | None:
         return _existing(Path(source), source, job)
     if scheme == "file":
         return _existing(_unquoted(rest.removeprefix("localhost")), source, job)
-    channel = job.folders.data / "code" / ARCHIVE
-    if channel.is_file():
+    channel = channel_archive(job)
+    if channel is not None:
         log.info(f"the source is taken from {channel}, not from {source}")
         return channel
-    if scheme == "s3" and job.plugin is not None:
+    if scheme in REMOTE and job.plugin is not None:
         log.info(f"the plug-in {job.plugin} fetches {source} itself")
         return None
-    if scheme == "s3":
-        raise UserError(
-            "sources in s3 need the storage extra, which is not available yet",
-            where=f"{job.source_from}={source}",
-            hint=f"Mount the source and name its folder, or give it as the channel 'code' (a file {ARCHIVE}).",
-        )
-    raise UserError(f"expected an absolute path, file:// or s3://, found {scheme}://", hint="Mount the source instead.")
+    if scheme in REMOTE:
+        return None  # train/transfers.py fetches it, and names its place here as the source.
+    raise UserError(
+        f"expected an absolute path, file://, s3://, gs:// or az://, found {scheme}://",
+        hint="Mount the source instead.",
+    )
+
+
+def channel_archive(job: Job) -> Path | None:
+    """Return the source in the channel `code`, which wins over a URI; None if there is none."""
+    path = job.folders.data / "code" / ARCHIVE
+    return path if path.is_file() else None
 
 
 def _unquoted(path: str) -> Path:

@@ -9,6 +9,7 @@ from toolkit.errors import InternalError, UserError
 from toolkit.job.job import Job
 from toolkit.job.plan import Phase, ProcessSpec, StopPolicy
 from toolkit.patterns import lazy
+from toolkit.source import codeartifact
 from toolkit.source.files import is_file, kind_of
 
 REQUIREMENTS = "requirements.txt"
@@ -32,12 +33,6 @@ MOST_BYTES = 8 << 30
 MOST_FILES = 10_000
 CONTAINER_FILES = (".dockerenv", "run/.containerenv")
 CONTAINER_VARIABLES = ("KUBERNETES_SERVICE_HOST", "container", "APPTAINER_CONTAINER", "SINGULARITY_CONTAINER")
-# A user who names a private repository must not get packages of the same names from the public index.
-CODE_ARTIFACT = "CA_REPOSITORY_ARN"
-CODE_ARTIFACT_HINT = (
-    "Unset it and name the repository's address as PIP_INDEX_URL (`aws codeartifact login --tool pip --dry-run` shows"
-    " address and token), or install the packages in the image."
-)
 
 
 def phase(job: Job) -> Phase | None:
@@ -48,7 +43,7 @@ def phase(job: Job) -> Phase | None:
     and its place: the caller that runs the phase calls `remember` on it after success.
 
     Raises:
-        UserError: there is something to install, and the job names an index that is not supported.
+        UserError: the job names a repository of AWS CodeArtifact wrongly, or the requirements name another index, too.
     """
     script = job.script
     if script is None:
@@ -56,13 +51,9 @@ def phase(job: Job) -> Phase | None:
     requirements = job.requirements and _is_needed(script.folder / REQUIREMENTS)
     if script.kind == "plugin" or not (requirements or script.kind == "package"):
         return None
-    if job.environ.get(CODE_ARTIFACT):
-        found = script.folder / REQUIREMENTS if requirements else f"the package in {script.folder}"
-        raise UserError(
-            f"expected packages from AWS CodeArtifact alone, which is not supported yet; found {found} to install",
-            where=CODE_ARTIFACT,
-            hint=CODE_ARTIFACT_HINT,
-        )
+    if job.environ.get(codeartifact.VARIABLE):
+        lines = _requirement_lines(script.folder / REQUIREMENTS) if requirements else iter(())
+        codeartifact.check(job.environ[codeartifact.VARIABLE], lines)
     wanted = (".",) * (script.kind == "package") + ("-r", REQUIREMENTS) * requirements
     python = job.interpreter if job.packages is None else str(job.packages / "bin/python")
     # Hide pip's warning about root, which is normal in a container. pip before 22.1 lacks the option, but takes any
@@ -195,6 +186,20 @@ def _add_requirements(digest: _Digest, file: Path, folder: Path, seen: set[Path]
                 ahead.append(file.parent / include["file"])
             elif asked := ASKED.match(line):
                 _add_tree(digest, folder / asked["path"])  # Adds nothing for a package's name, as "numpy".
+
+
+def _requirement_lines(file: Path) -> Iterator[tuple[Path, str]]:
+    """Yield the lines of *file* and of the files that it includes, each with its file."""
+    ahead, seen = [file], set[Path]()
+    while ahead:
+        file = ahead.pop()
+        if file in seen or not is_file(file):
+            continue
+        seen.add(file)
+        for line in _lines(file):
+            yield file, line
+            if include := INCLUDE.match(line):
+                ahead.append(file.parent / include["file"])
 
 
 def _lines(file: Path) -> Iterator[str]:

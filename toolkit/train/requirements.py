@@ -7,10 +7,10 @@ import msgspec
 from toolkit.errors import UserError
 from toolkit.job.job import Job
 from toolkit.job.outcome import Ended
-from toolkit.job.plan import Locked, Plan
+from toolkit.job.plan import Locked, Phase, Plan
 from toolkit.log import Log
+from toolkit.source import codeartifact, packages
 from toolkit.source import install as source
-from toolkit.source import packages
 from toolkit.supervise.loop import Supervisor
 
 
@@ -20,6 +20,9 @@ def install(job: Job, supervisor: Supervisor, log: Log) -> Ended | None:
         installing = source.phase(job)
     if installing is None:
         return None
+    if repository := job.environ.get(codeartifact.VARIABLE):
+        with supervisor.signals.interrupting():
+            installing = _from_repository(repository, installing, log)
     # The file is not removed: another train may wait for its lock, and a third would then lock a new file.
     lock = Locked(path=job.folders.scratch.parent / f"toolkit-{os.getuid()}-pip.lock", within_s=job.settings.join_s)
     ended = supervisor.run(msgspec.structs.replace(installing, needs=(lock,)))
@@ -30,6 +33,17 @@ def install(job: Job, supervisor: Supervisor, log: Log) -> Ended | None:
     elif installing.skip_if is not None:
         source.remember(installing.skip_if)
     return None
+
+
+def _from_repository(arn: str, installing: Phase, log: Log) -> Phase:
+    """Return *installing* with the repository *arn* as pip's only index."""
+    if installing.skip_if is not None and installing.skip_if.exists():
+        return installing  # Nothing will be installed.
+    index = codeartifact.index(arn)
+    log.hide({"CODEARTIFACT_AUTH_TOKEN": index.token})
+    log.info(f"packages are installed from {arn} alone")
+    main = msgspec.structs.replace(installing.main, environ=codeartifact.environ_of(installing.main.environ, index))
+    return msgspec.structs.replace(installing, main=main)
 
 
 def with_packages(job: Job, log: Log) -> Job:

@@ -91,4 +91,17 @@ def _exports(job: Job, run_folder: Path, attempt: int, log: Log) -> tuple[Proces
     )
 
 
-_TABLE = (_sidecar, _monitor, _exports)
+def _storage(job: Job, run_folder: Path, _attempt: int, log: Log) -> tuple[ProcessSpec, ...]:
+    """Return the process that uploads checkpoints and output/intermediate, if the job has storage for these."""
+    if not (job.settings.checkpoint_uri or job.intermediate_uri):
+        return ()
+    from toolkit.train import transfers
+
+    try:
+        return (transfers.service(job, run_folder),)
+    except OSError as error:
+        log.warning(f"{error.filename or run_folder}: {error.strerror}; nothing is uploaded while the script runs")
+        return ()
+
+
+_TABLE = (_sidecar, _monitor, _exports, _storage)

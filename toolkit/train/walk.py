@@ -15,7 +15,7 @@ from toolkit.artifacts import folders as job_folders
 from toolkit.artifacts.scratch import RunFolder
 from toolkit.errors import ToolkitError, at
 from toolkit.job.job import Job
-from toolkit.job.outcome import Memory, Outcome
+from toolkit.job.outcome import Ended, Memory, Outcome
 from toolkit.job.plan import Phase, Plan, quoted
 from toolkit.job.restart import Restart
 from toolkit.job.scripts import only_script
@@ -24,6 +24,7 @@ from toolkit.log import Log
 from toolkit.platforms import table as platforms
 from toolkit.probe import look
 from toolkit.source import classify, fetch
+from toolkit.storage.uri import is_remote
 from toolkit.supervise.asking import STATUS_FOLDER
 from toolkit.supervise.console import Outlets
 from toolkit.supervise.loop import Supervisor
@@ -191,10 +192,21 @@ def _run(job: Job, signals: Signals, outlets: Outlets, log: Log, *, terminal: bo
             rules=line_monitors,
         )
         log.say_through(supervisor.console.stderr.say, supervisor.finish)
-        return _attempts(job, supervisor, Attempts(job, run_folder, line_monitors, log), memory, others, log)
+        outcome = _attempts(job, supervisor, Attempts(job, run_folder, line_monitors, log), memory, others, log)
+        return _with_uploads(job, outcome, supervisor, log)
     finally:
         for what, close in reversed(closing):
             log.attempt(f"{what} could not be closed", close, None)
+
+
+def _with_uploads(job: Job, outcome: Outcome, supervisor: Supervisor, log: Log) -> Outcome:
+    """Upload what the script left for storage; return *outcome*, with a note if that failed."""
+    if not (job.settings.checkpoint_uri or job.intermediate_uri):
+        return outcome
+    from toolkit.train import transfers
+
+    upload = partial(transfers.finish, job, outcome, supervisor, log)
+    return log.attempt("the last upload failed", upload, outcome)
 
 
 def _attempts(
@@ -233,6 +245,12 @@ def _first(
     phase = None
     interrupting = supervisor.signals.interrupting
     try:
+        if is_remote(job.source or ""):
+            from toolkit.train import transfers
+
+            job = transfers.with_source(job, supervisor, log)
+            if supervisor.machine.job.ends:
+                return None, outcomes.of_end(job, _not_begun(supervisor))
         with interrupting():
             fetch.place(job, log)
             job = requirements.with_packages(with_script(job, log), log)
@@ -244,6 +262,10 @@ def _first(
             return None, outcomes.of_end(job, msgspec.structs.replace(ended, memory=memory()))
         with interrupting():
             requirements.check_modules(job, plan)
+        if job.settings.checkpoint_uri:
+            from toolkit.train import transfers
+
+            transfers.restore(job, supervisor, log)
         phase = plan.phase
     except Interrupted as stop:
         supervisor.notice()  # It sends the stop to the other hosts.
@@ -251,6 +273,21 @@ def _first(
     except ToolkitError as error:
         return None, outcomes.of_error(error, job.cluster.current)
     return phase, _attempt(job, phase, supervisor, attempts, memory, log)
+
+
+def _not_begun(supervisor: Supervisor) -> Ended:
+    """Return the end of a host that has not begun anything when the job ended."""
+    state = supervisor.machine.job
+    return Ended(
+        phase="fetch",
+        failure="ExecuteUserScriptError",
+        command=(),
+        exits=(),
+        main="fetch",
+        stopped_by=supervisor.stopped_by,
+        stopped_at_ns=state.stopped_at_ns,
+        peer_failed=state.peer_failed,
+    )
 
 
 def _attempt(

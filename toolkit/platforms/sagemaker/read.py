@@ -28,6 +28,7 @@ from toolkit.settings import MOST, Settings
 
 PROGRAM = "sagemaker_program"
 SUBMITTED = "sagemaker_submit_directory"
+OUTPUT = "sagemaker_s3_output"
 # StopTrainingJob, MaxRuntimeInSeconds and Spot interruptions end a container by `docker stop -t 120`.
 STOP_WITHIN_S = 120.0
 MODES = ("File", "FastFile", "Pipe")
@@ -42,17 +43,12 @@ RESERVED = frozenset(
         "sagemaker_job_name",
         "default_user_module_name",
         model_dir.TUNING,
-        "sagemaker_s3_output",
+        OUTPUT,
     )
 )
 # Framework plug-ins that this toolkit replaces; if started, they would run the job with sagemaker-training.
 PYTORCH = "sagemaker_pytorch_container.training:main"
 REPLACED = (PYTORCH, model_dir.PLUGIN)
-# Hyperparameters and variables that are not supported yet. The job runs without them, so a warning names each.
-NOT_SUPPORTED = {
-    "sagemaker_s3_output": "output/intermediate is not uploaded while the job runs",
-    "CA_REPOSITORY_ARN": "AWS CodeArtifact is not asked for packages; a job that needs some ends with 78",
-}
 
 
 def folders(environ: Mapping[str, str]) -> Folders:
@@ -157,9 +153,6 @@ def asked_for(
     log.hide(asked)
     source = _Source(framework, places.config / "hyperparameters.json")
     check_passable(own, str(source.file))
-    for name, consequence in NOT_SUPPORTED.items():
-        if framework.get(name) or environ.get(name):
-            log.warning(f"{name} is not supported yet: {consequence}")
     named, submitted = source.text("sagemaker_job_name"), source.text(SUBMITTED)
     name = environ.get(variables.JOB_NAME) or named or ""
     for_tensorflow = model_dir.is_tensorflows(own, environ)
@@ -187,6 +180,7 @@ def asked_for(
         serves_tensorflow=for_tensorflow,
         region=region,
         log_level=_log_level(framework, environ, log),
+        intermediate_uri=_intermediate_uri(source, name, places),
         shown=Shown(
             parameters=_shown(framework, own, started),
             job_name=named or "",
@@ -221,6 +215,15 @@ def _told_plugin(environ: Mapping[str, str], log: Log) -> str | None:
     if named in REPLACED:
         log.info(f"{variables.TRAINING_MODULE}={named}, which AWS's images set, is ignored: train does the same work")
     return plugin(environ)
+
+
+def _intermediate_uri(source: "_Source", name: str, places: Folders) -> str:
+    """Return where output/intermediate is uploaded: below sagemaker_s3_output, as sagemaker-training does; "" without
+    one, for file://, and where the platform has mounted the folder, since it keeps the files then."""
+    output = source.text(OUTPUT) or ""
+    if not output or output.startswith("file://") or os.path.ismount(places.intermediate):
+        return ""
+    return "/".join(filter(None, (output.rstrip("/"), name, "output/intermediate")))
 
 
 def _torch_version(environ: Mapping[str, str]) -> dict[str, str]:

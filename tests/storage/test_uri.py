@@ -1,0 +1,47 @@
+import pytest
+
+from toolkit.errors import UserError
+from toolkit.storage.uri import is_remote, parse
+
+
+@pytest.mark.parametrize(
+    ("text", "scheme", "bucket", "key"),
+    [
+        ("s3://bucket/a/b.tar.gz", "s3", "bucket", "a/b.tar.gz"),
+        ("s3://bucket", "s3", "bucket", ""),
+        ("gs://bucket/a/", "gs", "bucket", "a"),
+        ("az://container/with space/ü", "az", "container", "with space/ü"),
+        ("file:///mnt/checkpoints", "file", "", "mnt/checkpoints"),
+    ],
+)
+def test_a_uri_has_a_bucket_and_a_key(text: str, scheme: str, bucket: str, key: str) -> None:
+    found = parse(text)
+
+    assert (found.scheme, found.bucket, found.key) == (scheme, bucket, key)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("/mnt/x", "found '/mnt/x'"),
+        ("s3:/bucket/x", "found 's3:/bucket/x'"),
+        ("s3:///x", "found 's3:///x'"),
+        ("file://host/x", "found 'file://host/x'"),
+        ("s4://bucket/x", "found 's4://bucket/x'"),
+        ("s3://bucket/a/../b", "without empty parts"),
+        ("s3://bucket/a//b", "without empty parts"),
+    ],
+)
+def test_anything_else_is_refused(text: str, says: str) -> None:
+    with pytest.raises(UserError) as caught:
+        parse(text, "TOOLKIT_CHECKPOINT_URI")
+
+    assert says in str(caught.value)
+    assert str(caught.value).startswith("TOOLKIT_CHECKPOINT_URI: expected ")
+
+
+def test_a_path_is_not_remote() -> None:
+    assert [is_remote(each) for each in ("s3://b/k", "gs://b", "az://c/k", "file:///x", "/s3://x", "s3")] == [
+        *(True, True, True),
+        *(False, False, False),
+    ]

@@ -1,0 +1,153 @@
+"""Fetches objects into files. A download that was cut off continues: `.NAME.part` holds the bytes from the start on,
+and `.NAME.part.tag` says of which version of the object they are."""
+
+import os
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+from toolkit.errors import PlatformError, UserError
+from toolkit.storage.store import PIECE_BYTES, Object, Store
+from toolkit.storage.uri import Uri
+from toolkit.storage.work import ordered
+
+Note = Callable[[int], None]
+
+
+def fetch(store: Store, uri: Uri, into: Path, note: Note) -> Path:
+    """Fetch *uri* into the folder *into*: the object of this key as one file, else all objects below it as a tree.
+
+    Return the file, or *into* itself for a tree. *note* is called with the bytes of each piece that came.
+
+    Raises:
+        UserError: there is nothing, or a key cannot be a path below a folder.
+        PlatformError: the storage cannot be reached, or the disk is full.
+    """
+    found = store.find(uri.key) if uri.key else None
+    try:
+        into.mkdir(parents=True, exist_ok=True)
+        if found is not None:
+            check_room(into, found.size_bytes)
+            path = into / uri.key.rpartition("/")[2]
+            _fetch_large(store, found, path, note)
+            return path
+        fetch_tree(store, uri, into, note)
+    except OSError as error:
+        raise disk_error(error, into) from None
+    return into
+
+
+def fetch_tree(store: Store, uri: Uri, into: Path, note: Note) -> None:
+    """Fetch all objects below *uri* into the folder *into*; those already there are kept if their size is the same.
+
+    Raises:
+        UserError: there are none, or a key cannot be a path.
+        PlatformError: the storage cannot be reached, or the disk is full.
+    """
+    wanted = [(each, into / name) for each, name in tree(store, uri)]
+    check_room(into, sum(each.size_bytes for each, path in wanted if not _is_there(each, path)))
+    small = [pair for pair in wanted if pair[0].size_bytes <= PIECE_BYTES]
+    large = [pair for pair in wanted if pair[0].size_bytes > PIECE_BYTES]
+    for size_bytes in ordered(partial(_fetch_small, store, each, path) for each, path in small):
+        note(size_bytes)
+    for each, path in large:
+        if not _is_there(each, path):
+            _fetch_large(store, each, path, note)
+
+
+def names(store: Store, uri: Uri) -> list[str]:
+    """Return the paths of the files that `fetch` would make.
+
+    Raises:
+        UserError: there is nothing.
+        PlatformError: the storage cannot be reached.
+    """
+    if uri.key and store.find(uri.key) is not None:
+        return [uri.key.rpartition("/")[2]]
+    return [name for _, name in tree(store, uri)]
+
+
+def tree(store: Store, uri: Uri) -> list[tuple[Object, str]]:
+    """Return the objects below *uri*, each with its path relative to it, sorted by path.
+
+    Raises:
+        UserError: there are none, or two of them cannot be files of one folder ("a" and "a/b").
+    """
+    skip = len(uri.key) + 1 if uri.key else 0
+    # A console makes an empty object whose key ends with "/" for a folder; obstore gives it without the slash.
+    found = sorted(((each, each.key[skip:]) for each in store.list(uri.key)), key=lambda pair: pair[1])
+    folders = {name[:at] for _, name in found for at, letter in enumerate(name) if letter == "/"}
+    kept = [(each, name) for each, name in found if name and not (each.size_bytes == 0 and name in folders)]
+    both = next((name for _, name in kept if name in folders), "")
+    if both:
+        raise UserError(f"{both!r} is an object, and a folder of others: it cannot be both on a disk", where=str(uri))
+    if not kept:
+        raise UserError("expected objects, found none", where=str(uri), hint="Correct the URI.")
+    return kept
+
+
+def _is_there(found: Object, path: Path) -> bool:
+    try:
+        return path.stat().st_size == found.size_bytes
+    except OSError:
+        return False
+
+
+def _fetch_small(store: Store, found: Object, path: Path) -> int:
+    if _is_there(found, path):
+        return 0
+    content = store.read(found)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = part_of(path)
+    part.write_bytes(content)
+    part.replace(path)
+    return len(content)
+
+
+def _fetch_large(store: Store, found: Object, path: Path, note: Note) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part, tag = part_of(path), path.with_name(f".{path.name}.part.tag")
+    version = f"{found.tag} {found.size_bytes}"
+    if not (found.tag and part.exists() and tag.exists() and tag.read_text() == version):
+        tag.unlink(missing_ok=True)
+        part.write_bytes(b"")
+        tag.write_text(version)
+    with part.open("r+b") as file:
+        start = min(os.fstat(file.fileno()).st_size, found.size_bytes) // PIECE_BYTES * PIECE_BYTES
+        file.truncate(start)
+        file.seek(start)
+        for content in ordered(_pieces(store, found, start)):
+            file.write(content)
+            file.flush()
+            note(len(content))
+    part.replace(path)
+    tag.unlink(missing_ok=True)
+
+
+def _pieces(store: Store, found: Object, start: int) -> Iterator[Callable[[], memoryview]]:
+    for at in range(start, found.size_bytes, PIECE_BYTES):
+        yield partial(store.piece, found, at, min(at + PIECE_BYTES, found.size_bytes))
+
+
+def part_of(path: Path) -> Path:
+    """Return the file that holds what has come of *path*."""
+    return path.with_name(f".{path.name}.part")
+
+
+def check_room(folder: Path, wanted_bytes: int) -> None:
+    """Check that *folder*'s disk has room for *wanted_bytes*.
+
+    Raises:
+        PlatformError: it has not.
+    """
+    room = os.statvfs(folder)
+    free_bytes = room.f_bavail * room.f_frsize
+    if room.f_blocks and free_bytes < wanted_bytes:  # Some file systems (NFS, FUSE) report 0 of 0 blocks.
+        message = f"expected room for {wanted_bytes:,} bytes, found {free_bytes:,}"
+        raise PlatformError(message, where=str(folder), hint="Give the job a larger disk.")
+
+
+def disk_error(error: OSError, folder: Path) -> PlatformError:
+    """Return what to tell of *error*, which a file below *folder* has caused."""
+    where = str(error.filename or folder)
+    return PlatformError(f"cannot be written ({error.strerror or error})", where=where, hint="Check the disk.")

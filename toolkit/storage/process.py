@@ -1,0 +1,181 @@
+"""The process that transfers files between a host and storage, so that neither `train` nor the script waits for it.
+
+obstore and its threads stay out of `train`. SIGTERM ends it at once: what was sent of a checkpoint is kept as parts
+that no manifest names yet, and a later run goes on from them. A byte on standard output for each piece tells `train`
+that it makes progress.
+"""
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import msgspec
+
+from toolkit.errors import InternalError, ToolkitError
+from toolkit.records import decode
+from toolkit.storage import download, restore
+from toolkit.storage.checkpoints import Checkpoints
+from toolkit.storage.config import Answer, Transfer
+from toolkit.storage.mirror import Mirror
+from toolkit.storage.store import Store
+from toolkit.storage.uri import Uri, parse
+
+LOOK_S = 2.0
+# The pause while storage fails. The log has a line for the first failure, and one for the next success.
+AGAIN_S = 15.0
+# A look at a folder of very many files takes at most this share of a core.
+MOST_SHARE = 0.02
+
+
+def main(argv: list[str]) -> int:
+    """Do what the JSON file *argv*[1] says."""
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    told = decode(Path(argv[1]).read_bytes(), Transfer, argv[1])
+    os.nice(5 if told.task == "watch" else 0)
+    try:
+        answer = _TASKS[told.task](told, os.environ)
+    except ToolkitError as error:
+        answer = Answer(message=error.message, where=error.where, hint=error.hint, exit_code=error.exit_code)
+    except Exception as error:  # noqa: BLE001 - the outermost level
+        answer = Answer(message=f"{type(error).__name__}: {error}", exit_code=InternalError.exit_code)
+    new = told.answer.with_name(f"{told.answer.name}.new")
+    new.write_bytes(msgspec.json.encode(answer, enc_hook=os.fspath))
+    new.replace(told.answer)
+    sys.stdout.flush()
+    os._exit(0)  # Threads may still wait for storage.
+
+
+def _note(size_bytes: int) -> None:  # noqa: ARG001 - what every note takes
+    try:
+        os.write(1, b".")
+    except OSError:
+        pass  # `train` no longer listens.
+
+
+def _fetch(told: Transfer, environ: Mapping[str, str]) -> Answer:
+    uri, folder = parse(told.uri), told.folder
+    assert folder is not None
+    begin_s = time.monotonic()
+    path = download.fetch(Store(uri, environ, timeout_s=told.timeout_s), uri, folder, _note)
+    return Answer(path=path, said=f"fetched {told.uri} in {time.monotonic() - begin_s:.1f} s")
+
+
+def _restore(told: Transfer, environ: Mapping[str, str]) -> Answer:
+    uri, folder = parse(told.checkpoint_uri), told.checkpoints
+    assert folder is not None
+    begin_s = time.monotonic()
+    store = Store(uri, environ, timeout_s=told.timeout_s)
+    files, size_bytes = restore.restore(store, uri, told.rank, folder, _note)
+    took_s = time.monotonic() - begin_s
+    if not files:
+        return Answer(said=f"{told.checkpoint_uri} has no newer checkpoint files than {folder}")
+    count = f"{files:,} file{'s' if files > 1 else ''}, {size_bytes:,} bytes"
+    return Answer(said=f"restored {folder} from {told.checkpoint_uri}: {count}, {took_s:.1f} s")
+
+
+def _watch(told: Transfer, environ: Mapping[str, str]) -> Answer:
+    opened = {name: _Lazily(make) for name, make in _makers(told, environ).items()}
+    failed: dict[str, float] = {}
+    while True:
+        begin_s = time.monotonic()
+        for name, each in opened.items():
+            if begin_s < failed.get(name, 0.0):
+                continue
+            try:
+                each.get().look(time.time())
+                if failed.pop(name, None) is not None:
+                    _say(f"{name}: uploads work again")
+            except Exception as error:  # noqa: BLE001 - storage must not end it, and `finish` tries again
+                if name not in failed:
+                    _say(f"{name}: {_line(error)}; tried again every {AGAIN_S:g} s")
+                failed[name] = time.monotonic() + AGAIN_S
+                each.forget()
+        threading.Event().wait(max(LOOK_S, (time.monotonic() - begin_s) / MOST_SHARE if not failed else LOOK_S))
+
+
+class _Lazily:
+    """An uploader that is made when it is first used, and made anew after a failure."""
+
+    def __init__(self, make: "Callable[[], Checkpoints | Mirror]") -> None:
+        self._make = make
+        self._made: Checkpoints | Mirror | None = None
+
+    def get(self) -> Checkpoints | Mirror:
+        if self._made is None:
+            self._made = self._make()
+        return self._made
+
+    def forget(self) -> None:
+        self._made = None
+
+
+def _makers(told: Transfer, environ: Mapping[str, str]) -> "dict[str, Callable[[], Checkpoints | Mirror]]":
+    """Return what makes the uploader of each folder, by the URI."""
+    found: dict[str, Callable[[], Checkpoints | Mirror]] = {}
+    if told.checkpoint_uri and told.checkpoints is not None:
+        uri, folder = parse(told.checkpoint_uri), told.checkpoints
+        found[told.checkpoint_uri] = lambda: _checkpoints(told, uri, folder, environ)
+    if told.intermediate_uri and told.intermediate is not None:
+        place, intermediate = parse(told.intermediate_uri), told.intermediate
+        state = told.state / "intermediate.json"
+        found[told.intermediate_uri] = lambda: Mirror(
+            Store(place, environ, timeout_s=told.timeout_s), place, intermediate, state, _note
+        )
+    return found
+
+
+def _checkpoints(told: Transfer, uri: Uri, folder: Path, environ: Mapping[str, str]) -> Checkpoints:
+    return Checkpoints(
+        Store(uri, environ, timeout_s=told.timeout_s),
+        uri,
+        folder,
+        rank=told.rank,
+        host=told.host,
+        open_file=told.state / "open-checkpoints.json",
+        note=_note,
+    )
+
+
+def _finish(told: Transfer, environ: Mapping[str, str]) -> Answer:
+    failures, said = [], []
+    for name, make in _makers(told, environ).items():
+        try:
+            uploader = make()
+            if isinstance(uploader, Mirror):
+                uploader.finish()
+                continue
+            uploader.finish(clean=told.clean, ended_s=told.ended_s)
+            left = uploader.left_out()
+            if left:
+                said.append(
+                    f"{name}: {', '.join(left[:3])}{', ...' if len(left) > 3 else ''} may be half written, as the"
+                    " script did not end by itself; storage keeps the version before"
+                )
+        except Exception as error:  # noqa: BLE001 - the other folder is still uploaded
+            failures.append(f"{name}: {_line(error)}")
+    if failures:
+        return Answer(message="; ".join(failures), exit_code=75, said="; ".join(said))
+    return Answer(said="; ".join(said))
+
+
+def _line(error: Exception) -> str:
+    text = str(error) if isinstance(error, ToolkitError) else f"{type(error).__name__}: {error}"
+    return " ".join(text.split())[:600]
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"storage: {text}\n")
+    sys.stderr.flush()
+
+
+_TASKS: dict[str, Callable[[Transfer, Mapping[str, str]], Answer]] = {
+    "fetch": _fetch,
+    "restore": _restore,
+    "watch": _watch,
+    "finish": _finish,
+}

@@ -1,0 +1,148 @@
+"""Restores a checkpoint folder from storage before the script starts.
+
+Every host gets the files of all hosts, as on SageMaker: what rank 0 saved for all is then there for each rank.
+If several hosts have a file of the same path, a host gets its own, else that of the lowest rank. Files come into
+STAGING; they take their places once all are whole, so a stop in between leaves nothing half restored, and the next try
+fetches only the parts that are missing.
+"""
+
+import hashlib
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+from toolkit.errors import PlatformError, UserError
+from toolkit.storage import manifest as manifests
+from toolkit.storage.download import Note, check_room, disk_error
+from toolkit.storage.manifest import File, Manifest
+from toolkit.storage.scan import STAGING, Found, look
+from toolkit.storage.store import Store
+from toolkit.storage.uri import Uri
+from toolkit.storage.work import ordered
+
+TRIES = 3
+
+
+class _Wanted:
+    """A file to fetch, and its place in the staging folder."""
+
+    def __init__(self, path: str, file: File, rank: int, staging: Path, part_bytes: int) -> None:
+        self.path, self.file, self.rank, self.part_bytes = path, file, rank, part_bytes
+        digest = hashlib.sha256("\0".join((path, *file.parts)).encode()).hexdigest()
+        self.place = staging / digest[:40]
+        self.is_begun = self.place.exists()
+
+
+def restore(store: Store, root: Uri, rank: int, folder: Path, note: Note) -> tuple[int, int]:
+    """Restore *folder* for the host *rank*; return (files, bytes) that were fetched, (0, 0) if storage has none.
+
+    A file that is there with the same size and time is kept, and so is a newer one.
+
+    Raises:
+        UserError: there is no such bucket.
+        ContractError: a manifest is damaged.
+        PlatformError: the storage cannot be reached, a part is damaged or missing, or the disk is full.
+    """
+    for left in range(TRIES - 1, -1, -1):
+        try:
+            return _restore(store, root, rank, folder, note)
+        except UserError as error:
+            # Another job replaced a manifest meanwhile, and has removed the parts of the old one.
+            if not left or not manifests.ranks(store, root):
+                raise PlatformError(f"a part of a checkpoint is missing: {error}", where=str(root)) from None
+        except OSError as error:
+            raise disk_error(error, folder) from None
+    raise AssertionError("not reached")
+
+
+def _restore(store: Store, root: Uri, rank: int, folder: Path, note: Note) -> tuple[int, int]:
+    staging = folder / STAGING
+    folder.mkdir(parents=True, exist_ok=True)
+    wanted = [
+        _Wanted(path, file, owner, staging, part_bytes)
+        for path, (file, owner, part_bytes) in chosen(all_of(store, root), rank).items()
+        if not _is_kept(look(folder / path), file)
+    ]
+    if not wanted:
+        shutil.rmtree(staging, ignore_errors=True)
+        return 0, 0
+    staging.mkdir(exist_ok=True)
+    places = {each.place for each in wanted}
+    for path in staging.iterdir():
+        if path not in places:
+            path.unlink()
+    there = sum(path.lstat().st_blocks * 512 for path in staging.iterdir())
+    check_room(folder, sum(each.file.size_bytes for each in wanted) - there)
+    for size_bytes in ordered(_pieces(store, root, wanted)):
+        note(size_bytes)
+    for each in wanted:
+        _place(each, folder / each.path)
+    shutil.rmtree(staging, ignore_errors=True)
+    return len(wanted), sum(each.file.size_bytes for each in wanted)
+
+
+def all_of(store: Store, root: Uri) -> dict[int, Manifest]:
+    """Return the manifest of each host by its rank."""
+    found = {rank: manifests.read(store, root, rank) for rank in manifests.ranks(store, root)}
+    return {rank: manifest for rank, manifest in found.items() if manifest is not None}
+
+
+def chosen(of_hosts: dict[int, Manifest], rank: int) -> dict[str, tuple[File, int, int]]:
+    """Return (file, rank of its host, bytes of a part) by path, for the host *rank*."""
+    found: dict[str, tuple[File, int, int]] = {}
+    for owner in sorted(of_hosts, key=lambda each: (each != rank, each)):
+        for path, file in of_hosts[owner].files.items():
+            found.setdefault(path, (file, owner, of_hosts[owner].part_bytes))
+    return found
+
+
+def _is_kept(there: Found | None, file: File) -> bool:
+    if there is None:
+        return False
+    if file.link or there.link:
+        return there.link == file.link
+    return there.mtime_ns > file.mtime_ns or (there.mtime_ns, there.size_bytes) == (file.mtime_ns, file.size_bytes)
+
+
+def _pieces(store: Store, root: Uri, wanted: list[_Wanted]) -> Iterator[Callable[[], int]]:
+    for each in wanted:
+        if each.file.link:
+            continue
+        fd = os.open(each.place, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        os.ftruncate(fd, each.file.size_bytes)
+        os.close(fd)
+        for number, part in enumerate(each.file.parts):
+            yield partial(_fetch, store, manifests.folder(root, each.rank).below(f"parts/{part}"), each, number, part)
+
+
+def _fetch(store: Store, uri: Uri, wanted: _Wanted, number: int, part: str) -> int:
+    """Fetch one part into its place, unless an earlier try has; return its bytes."""
+    at = number * wanted.part_bytes
+    size_bytes = min(wanted.part_bytes, wanted.file.size_bytes - at)
+    with wanted.place.open("r+b", buffering=0) as file:
+        if wanted.is_begun and hashlib.sha256(os.pread(file.fileno(), size_bytes, at)).hexdigest() == part:
+            return size_bytes
+        found = store.find(uri.key)
+        if found is None:
+            raise UserError("expected a part, found none", where=str(uri))
+        content = store.piece(found, 0, found.size_bytes)
+        if hashlib.sha256(content).hexdigest() != part:
+            hint = "Remove the manifest that names it to start without checkpoints."
+            raise PlatformError("the part is damaged: its SHA-256 is another", where=str(uri), hint=hint)
+        done = 0
+        while done < len(content):
+            done += os.pwrite(file.fileno(), content[done:], at + done)
+    return size_bytes
+
+
+def _place(wanted: _Wanted, path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if wanted.file.link:
+        wanted.place.unlink(missing_ok=True)
+        wanted.place.symlink_to(wanted.file.link)
+    else:
+        wanted.place.chmod(wanted.file.mode)
+        os.utime(wanted.place, ns=(wanted.file.mtime_ns, wanted.file.mtime_ns))
+    wanted.place.replace(path)

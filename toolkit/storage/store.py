@@ -1,0 +1,245 @@
+"""A bucket: reads, writes and lists objects by obstore, which retries, and tells failures in the toolkit's words.
+
+obstore finds credentials and endpoints itself, from the environment of the process: AWS_ACCESS_KEY_ID, the container's
+credentials (AWS_CONTAINER_CREDENTIALS_RELATIVE_URI and _FULL_URI), a web identity, else the instance's (IMDSv2);
+AWS_ENDPOINT_URL_S3 and AWS_ENDPOINT_URL; GOOGLE_APPLICATION_CREDENTIALS or the metadata server; AZURE_STORAGE_*, a
+federated token or the managed identity (https://developmentseed.org/obstore, version 0.12, seen 2026-11).
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from toolkit.errors import PlatformError, ToolkitError, UserError
+from toolkit.patterns import lazy
+from toolkit.records import Record
+from toolkit.storage.uri import Uri
+
+if TYPE_CHECKING:
+    from obstore.store import ObjectStore
+
+_T = TypeVar("_T")
+# What one request carries: four at once, and their copies on the way, take 35 MiB (scripts/bench-storage).
+PIECE_BYTES = 8 << 20
+THREADS = 4
+REASON_CHARACTERS = 300
+# obstore has no error of its own for a listing of a bucket that does not exist: only the text has the HTTP status.
+_STATUS = lazy(r"status code: (\d{3})")
+EXTRA = "Install it in the image: pip install 'container-training-toolkit[storage]'"
+_S3_ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
+CREDENTIALS = {
+    "s3": "Check the credentials (AWS_ACCESS_KEY_ID, or the role of the instance, container or pod) and their rights:"
+    " s3:GetObject, s3:PutObject, s3:DeleteObject and s3:ListBucket.",
+    "gs": "Check the credentials (GOOGLE_APPLICATION_CREDENTIALS, or the service account) and their rights:"
+    " roles/storage.objectAdmin.",
+    "az": "Check the credentials (AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY, or the managed identity)"
+    " and their rights: Storage Blob Data Contributor.",
+    "file": "Check the owner and the permissions of the folder.",
+}
+
+
+class Object(Record, frozen=True, kw_only=True):
+    """An object of a bucket. `tag`: changes with the content; "" where the storage gives none."""
+
+    key: str
+    size_bytes: int
+    tag: str = ""
+
+
+class Store:
+    """The bucket of *uri*. Methods take whole keys, block, and may be called by several threads.
+
+    Each raises:
+        UserError: there is no such bucket or object.
+        PlatformError: the storage refuses, or did not answer within *timeout_s*.
+    """
+
+    def __init__(self, uri: Uri, environ: Mapping[str, str], *, timeout_s: float) -> None:
+        try:
+            import obstore
+        except ImportError as error:
+            message = f"needs the package obstore, which cannot be imported ({error})"
+            raise UserError(message, where=str(uri), hint=EXTRA) from None
+        self._obstore: Any = obstore
+        self._root = Uri(scheme=uri.scheme, bucket=uri.bucket, key="")
+        self._timeout_s = timeout_s
+        self._store: ObjectStore = self._call(str(uri), "cannot be opened", lambda: _opened(uri, environ, timeout_s))
+
+    def find(self, key: str) -> Object | None:
+        """Return the object *key*, None if there is none."""
+        try:
+            return _object(self._call(self._at(key), "cannot be read", lambda: self._obstore.head(self._store, key)))
+        except _MissingError:
+            return None
+
+    def read(self, found: Object, start: int = 0, end: int | None = None) -> bytes:
+        """Return the bytes of *found* from *start* to *end*, which holds them all or raises.
+
+        Raises:
+            PlatformError: also if the object was replaced meanwhile.
+        """
+        return bytes(self.piece(found, start, found.size_bytes if end is None else end))
+
+    def piece(self, found: Object, start: int, end: int) -> memoryview:
+        """Return what `read` does, without another copy of it."""
+        if start == end:
+            return memoryview(b"")
+        options: dict[str, Any] = {"range": (start, end)}
+        if found.tag:
+            options["if_match"] = found.tag
+
+        def get() -> memoryview:
+            content = memoryview(self._obstore.get(self._store, found.key, options=options).bytes())
+            if len(content) != end - start:
+                raise OSError(f"{len(content)} bytes came of {end - start}")
+            return content
+
+        return self._call(self._at(found.key), "cannot be read", get, again=True)
+
+    def list(self, prefix: str) -> Iterator[Object]:
+        """Yield the objects below *prefix*, in the storage's order."""
+        stream = self._obstore.list(self._store, prefix or None, chunk_size=1000)
+        batches = iter(stream)
+        while batch := self._call(self._at(prefix), "cannot be listed", lambda: next(batches, None)):
+            yield from (_object(each) for each in batch)
+
+    def write(self, key: str, content: bytes) -> None:
+        """Make *content* the object *key*, at once and whole."""
+
+        def put() -> object:
+            return self._obstore.put(self._store, key, content, use_multipart=False)
+
+        self._call(self._at(key), "cannot be written", put, again=True)
+
+    def upload(self, key: str, path: Path) -> None:
+        """Make the file *path* the object *key*, which is listed once it is whole. A large file goes in parts."""
+
+        def put() -> object:
+            with path.open("rb") as file:
+                return self._obstore.put(self._store, key, file, chunk_size=PIECE_BYTES, max_concurrency=THREADS)
+
+        self._call(self._at(key), "cannot be written", put, again=True)
+
+    def delete(self, keys: Iterable[str]) -> None:
+        """Delete the objects *keys*; one that does not exist is no error."""
+        for key in keys:
+            try:
+                self._call(self._at(key), "cannot be deleted", partial(self._obstore.delete, self._store, key))
+            except _MissingError:
+                pass
+
+    def _at(self, key: str) -> str:
+        return str(self._root.below(key))
+
+    def _call(self, where: str, what: str, call: Callable[[], _T], *, again: bool = False) -> _T:
+        """Return what *call* returns. *again*: repeat it until the time is up: obstore repeats a request whose answer
+        failed, and not one whose answer broke off."""
+        ends_s = time.monotonic() + self._timeout_s
+        pause_s = 0.2
+        while True:
+            try:
+                return call()
+            except Exception as error:  # noqa: BLE001 - obstore raises errors of its own, of OSError and of ValueError
+                told = self._told(where, what, error)
+                if not again or isinstance(told, UserError | _RefusedError) or time.monotonic() + pause_s >= ends_s:
+                    raise told from None
+            threading.Event().wait(pause_s)
+            pause_s = min(pause_s * 2, 5.0)
+
+    def _told(self, where: str, what: str, error: Exception) -> ToolkitError:
+        from obstore import exceptions
+
+        if isinstance(error, ToolkitError):
+            return error
+        reason = " ".join(str(error).split())
+        reason = f": {reason[:REASON_CHARACTERS]}{'...' if len(reason) > REASON_CHARACTERS else ''}" if reason else ""
+        status = _STATUS.search(str(error))
+        if isinstance(error, FileNotFoundError) or (status and status[1] == "404"):
+            return _MissingError(
+                f"{what}: expected an object, found none{reason}", where=where, hint="Correct the URI."
+            )
+        refused = (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError, PermissionError)
+        if isinstance(error, refused):
+            return _RefusedError(f"{what}: access is refused{reason}", where=where, hint=CREDENTIALS[self._root.scheme])
+        if isinstance(error, exceptions.PreconditionError):
+            return _RefusedError(f"{what}: it was replaced meanwhile", where=where, hint="Start the job again.")
+        if isinstance(error, exceptions.InvalidPathError | exceptions.UnknownConfigurationKeyError):
+            return UserError(f"{what}{reason}", where=where, hint="Rename the object, or correct the URI.")
+        hint = "Check the network and the endpoint, then start the job again."
+        return PlatformError(f"{what}, tried for up to {self._timeout_s:g} s{reason}", where=where, hint=hint)
+
+
+class _MissingError(UserError):
+    """There is no such object or bucket."""
+
+
+class _RefusedError(PlatformError):
+    """Another try would end the same."""
+
+
+def _object(meta: Mapping[str, Any]) -> Object:
+    return Object(key=meta["path"], size_bytes=meta["size"], tag=meta.get("e_tag") or "")
+
+
+def _opened(uri: Uri, environ: Mapping[str, str], timeout_s: float) -> "ObjectStore":
+    from obstore import store
+
+    if uri.scheme == "file":
+        return store.LocalStore("/")
+    # The time of a request has a bound: a piece of 8 MiB needs 30 s at 0.3 MB/s.
+    limit = timedelta(seconds=timeout_s)
+    options: Any = {
+        "connect_timeout": timedelta(seconds=min(timeout_s, 5.0)),
+        "read_timeout": timedelta(seconds=min(timeout_s, 20.0)),
+        "timeout": limit,
+        "allow_http": _is_plain(environ),
+    }
+    retry: Any = {"max_retries": 10, "retry_timeout": limit, "backoff": {"max_backoff": timedelta(seconds=5)}}
+    if uri.scheme == "s3":
+        return store.S3Store(uri.bucket, client_options=options, retry_config=retry, config=_s3(environ))
+    if uri.scheme == "gs":
+        return store.GCSStore(uri.bucket, client_options=options, retry_config=retry)
+    return store.AzureStore(uri.bucket, client_options=options, retry_config=retry)
+
+
+def _is_plain(environ: Mapping[str, str]) -> bool:
+    """True if an endpoint in *environ* is asked for without TLS."""
+    names = (*_S3_ENDPOINTS, "S3_ENDPOINT_URL", "GOOGLE_BASE_URL", "AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT")
+    emulated = environ.get("AZURE_STORAGE_USE_EMULATOR", "").lower() in ("1", "true")
+    return emulated or any(environ.get(name, "").startswith("http://") for name in names)
+
+
+def _s3(environ: Mapping[str, str]) -> Any:
+    """Return what obstore does not read itself: sagemaker-training's names, and the profile of a person."""
+    found: dict[str, str] = {}
+    if environ.get("S3_ENDPOINT_URL") and not any(environ.get(name) for name in _S3_ENDPOINTS):
+        found["endpoint"] = environ["S3_ENDPOINT_URL"]
+    region = environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION")
+    if region:
+        found["region"] = region
+    sources = ("AWS_ACCESS_KEY_ID", "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "AWS_CONTAINER_CREDENTIALS_FULL_URI")
+    if not any(environ.get(name) for name in (*sources, "AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_SKIP_SIGNATURE")):
+        found |= _profile(environ)
+    return found
+
+
+def _profile(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the keys in ~/.aws/credentials under AWS_PROFILE (else "default"), {} without any."""
+    home = environ.get("HOME", "")
+    file = Path(environ.get("AWS_SHARED_CREDENTIALS_FILE") or f"{home}/.aws/credentials")
+    if not file.is_file():
+        return {}
+    import configparser
+
+    parser = configparser.ConfigParser(interpolation=None)
+    try:
+        parser.read(file, "utf-8")
+        section = parser[environ.get("AWS_PROFILE") or "default"]
+    except (OSError, KeyError, ValueError, configparser.Error):
+        return {}
+    names = ("access_key_id", "secret_access_key", "session_token")
+    return {name: section[f"aws_{name}"] for name in names if section.get(f"aws_{name}")}

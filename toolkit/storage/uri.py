@@ -1,0 +1,49 @@
+"""Reads the URIs of storage: s3://BUCKET/KEY, gs://BUCKET/KEY, az://CONTAINER/KEY and file:///PATH."""
+
+from toolkit.errors import UserError
+from toolkit.records import Record
+
+REMOTE = ("s3", "gs", "az")
+EXPECTED = "s3://BUCKET/KEY, gs://BUCKET/KEY, az://CONTAINER/KEY or file:///FOLDER"
+
+
+class Uri(Record, frozen=True, kw_only=True):
+    """A place in storage. `bucket`: of az://, the container; of file://, "". `key`: without a slash at its ends."""
+
+    scheme: str
+    bucket: str
+    key: str
+
+    def __str__(self) -> str:
+        return f"{self.scheme}://{self.bucket}/{self.key}"
+
+    def below(self, key: str) -> "Uri":
+        """Return the place *key* below this one."""
+        return Uri(scheme=self.scheme, bucket=self.bucket, key=f"{self.key}/{key}" if self.key else key)
+
+
+def is_remote(text: str) -> bool:
+    """True if *text* begins as the URI of an object storage."""
+    return text.partition("://")[0] in REMOTE and "://" in text
+
+
+def parse(text: str, where: str = "") -> Uri:
+    """Return the place that *text* names; *where* names the setting for errors.
+
+    Raises:
+        UserError: it is no such URI.
+    """
+    scheme, separator, rest = text.strip().partition("://")
+    bucket, _, key = rest.partition("/")
+    if scheme == "file" and bucket in ("", "localhost") and key.strip("/"):
+        return Uri(scheme=scheme, bucket="", key=_checked(key.strip("/"), text, where))
+    if not separator or scheme not in REMOTE or not bucket:
+        raise UserError(f"expected {EXPECTED}, found {text!r}", where=where)
+    return Uri(scheme=scheme, bucket=bucket, key=_checked(key.strip("/"), text, where))
+
+
+def _checked(key: str, text: str, where: str) -> str:
+    # The client can name no other keys (object_store's Path), and a ".." would leave a folder.
+    if key and {"", ".", ".."} & set(key.split("/")):
+        raise UserError(f"expected a key without empty parts, '.' and '..', found {text!r}", where=where)
+    return key

@@ -1,0 +1,254 @@
+"""`train`'s side of storage: what is fetched before the script, uploaded beside it, and uploaded at its end.
+
+All of it happens in processes of `toolkit.storage`, so that `train` keeps serving signals, the console and other hosts.
+What cannot be fetched ends the job with 75 or 78 before the script starts; what cannot be uploaded never changes how
+the job ended: a line says it, and outcome.json notes it.
+"""
+
+import os
+import select
+import subprocess
+import time
+from pathlib import Path
+
+import msgspec
+
+from toolkit.errors import InternalError, PlatformError, ToolkitError, UserError, at
+from toolkit.job.job import Job
+from toolkit.job.outcome import Outcome
+from toolkit.job.plan import ProcessSpec, StopPolicy
+from toolkit.log import Log
+from toolkit.records import decode
+from toolkit.source.fetch import channel_archive
+from toolkit.storage.config import Answer, Task, Transfer
+from toolkit.storage.uri import is_remote, parse
+from toolkit.supervise.loop import Supervisor
+from toolkit.train.environment import MARKER
+
+STATE = "storage"
+_ERRORS: dict[int, type[ToolkitError]] = {UserError.exit_code: UserError, PlatformError.exit_code: PlatformError}
+# A transfer without progress is given up this much after the time that a single request may take.
+MORE_S = 30.0
+# What stays of the platform's time for the report, after the last upload; a tenth if that is less.
+REPORT_S = 3.0
+
+
+class _LateError(Exception):
+    """A transfer made no progress, or its time was up."""
+
+
+def are_asked(job: Job) -> bool:
+    """True if this host has a folder to keep in storage."""
+    return bool(job.settings.checkpoint_uri or job.intermediate_uri)
+
+
+def is_remote_source(job: Job) -> bool:
+    """True if the job's source has to be fetched: neither a plug-in fetches it, nor is it in the channel `code`."""
+    return is_remote(job.source or "") and not job.plugin and channel_archive(job) is None
+
+
+def with_source(job: Job, supervisor: Supervisor, log: Log) -> Job:
+    """Return *job* with its source on this host; it is fetched if it is in storage.
+
+    Raises:
+        UserError: the URI is wrong, or obstore is missing.
+        PlatformError: the storage cannot be reached.
+    """
+    if not is_remote_source(job):
+        return job
+    with at(f"{job.source_from}={job.source}"):
+        parse(job.source or "")
+        folder = supervisor.run_folder / STATE / "source"
+        answer = _fetched(
+            job, _transfer(job, supervisor.run_folder, "fetch", uri=job.source, folder=folder), supervisor
+        )
+    if answer is None:
+        return job  # A stop came.
+    log.info(answer.said)
+    return msgspec.structs.replace(job, source=str(answer.path))
+
+
+def restore(job: Job, supervisor: Supervisor, log: Log) -> None:
+    """Restore the checkpoint folder from TOOLKIT_CHECKPOINT_URI, if that is set.
+
+    Raises:
+        UserError: the URI is wrong, or obstore is missing.
+        PlatformError: the storage cannot be reached.
+    """
+    if not job.settings.checkpoint_uri:
+        return
+    parse(job.settings.checkpoint_uri, "TOOLKIT_CHECKPOINT_URI")
+    answer = _fetched(job, _transfer(job, supervisor.run_folder, "restore"), supervisor)
+    if answer is not None:
+        log.info(answer.said)
+
+
+def service(job: Job, run_folder: Path) -> ProcessSpec:
+    """Return the process that uploads beside the script.
+
+    Raises:
+        OSError: its configuration cannot be written.
+    """
+    if job.intermediate_uri:
+        job.folders.intermediate.mkdir(parents=True, exist_ok=True)
+    config = _written(_transfer(job, run_folder, "watch"), run_folder)
+    return ProcessSpec(
+        name="storage",
+        argv=(job.interpreter, "-I", "-m", "toolkit.storage", str(config)),
+        environ=job.environ,
+        cwd=run_folder,
+        stop=StopPolicy(),
+        optional=True,
+        gives="uploads before the end",
+    )
+
+
+def finish(job: Job, outcome: Outcome, supervisor: Supervisor, log: Log) -> Outcome:
+    """Upload what is left after the script; return *outcome*, with a note if that failed."""
+    ended_ns = max((each.ended_ns for each in outcome.exits), default=0)
+    if not ended_ns:
+        return outcome  # The script never ran.
+    ago_s = (time.monotonic_ns() - ended_ns) / 1e9
+    clean = outcome.status == "succeeded" or (
+        outcome.status == "stopped" and all(each.signal is None for each in outcome.exits)
+    )
+    transfer = _transfer(job, supervisor.run_folder, "finish", clean=clean, ended_s=time.time() - ago_s)
+    note = ""
+    try:
+        answer = _run(job, transfer, supervisor, last=True)
+        note = "" if answer is None else answer.said
+    except _LateError as late:
+        note = f"the last upload to {_places(job)} was given up: {late}"
+    except ToolkitError as error:
+        note = f"the last upload failed: {error}"
+    except OSError as error:
+        note = f"the last upload to {_places(job)} could not be started: {error.strerror}"
+    if not note:
+        return outcome
+    log.warning(note)
+    return msgspec.structs.replace(outcome, notes=(*outcome.notes, log.mask(note)))
+
+
+def _fetched(job: Job, transfer: Transfer, supervisor: Supervisor) -> Answer | None:
+    try:
+        return _run(job, transfer, supervisor)
+    except _LateError as late:
+        where = transfer.uri or transfer.checkpoint_uri
+        raise PlatformError(f"cannot be fetched: {late}", where=where, hint="Check the network and the disk.") from None
+
+
+def _places(job: Job) -> str:
+    return " and ".join(filter(None, (job.settings.checkpoint_uri, job.intermediate_uri)))
+
+
+def _transfer(job: Job, run_folder: Path, task: Task, **more: object) -> Transfer:
+    checkpoints, intermediate = job.settings.checkpoint_uri, job.intermediate_uri
+    transfer = Transfer(
+        task=task,
+        answer=run_folder / f"storage-{task}-answer.json",
+        state=run_folder / STATE,
+        timeout_s=job.settings.storage_timeout_s,
+        checkpoint_uri=checkpoints,
+        checkpoints=job.folders.checkpoints if checkpoints else None,
+        intermediate_uri=intermediate,
+        intermediate=job.folders.intermediate if intermediate else None,
+        rank=job.cluster.rank,
+        host=job.cluster.current,
+    )
+    return msgspec.structs.replace(transfer, **more)
+
+
+def _written(transfer: Transfer, run_folder: Path) -> Path:
+    transfer.state.mkdir(exist_ok=True)
+    path = run_folder / f"storage-{transfer.task}.json"
+    path.write_bytes(msgspec.json.encode(transfer, enc_hook=os.fspath))
+    return path
+
+
+def _run(job: Job, transfer: Transfer, supervisor: Supervisor, *, last: bool = False) -> Answer | None:
+    """Run *transfer* to its end. A stop ends it; then return None. *last*: it belongs to the end of the job, and runs
+    after a stop too; only a second stop, or the end of the platform's time, ends it.
+
+    Raises:
+        UserError, PlatformError: as the transfer ended.
+        _LateError: it made no progress, or its time was up.
+    """
+    if not last and supervisor.machine.job.ends:
+        return None
+    config = _written(transfer, supervisor.run_folder)
+    argv = (job.interpreter, "-I", "-m", "toolkit.storage", str(config))
+    environ = {**job.environ, MARKER: supervisor.run_folder.name}
+    process = subprocess.Popen(
+        argv, env=environ, cwd=supervisor.run_folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE
+    )
+    assert process.stdout is not None
+    with process.stdout as told:
+        os.set_blocking(told.fileno(), False)
+        progress = _Progress(told.fileno(), job, supervisor, transfer.timeout_s + MORE_S)
+        try:
+            if last:
+                _attend_end(progress, supervisor)
+            else:
+                supervisor.attend(lambda: progress.is_over() or supervisor.machine.job.ends, told.fileno())
+        finally:
+            if not progress.ended:
+                process.kill()
+            process.wait()
+    if progress.ended:
+        return _answered(transfer)
+    if last or progress.late:
+        raise _LateError(progress.late or "another stop signal came")
+    return None
+
+
+class _Progress:
+    """What a transfer's process tells on *fd*: a byte for each piece, and its end. `late`: why it must end."""
+
+    def __init__(self, fd: int, job: Job, supervisor: Supervisor, limit_s: float) -> None:
+        self.fd, self._job, self._state, self._limit_s = fd, job, supervisor.machine.job, limit_s
+        self._told_s = time.monotonic()
+        self.ended = False
+        self.late = ""
+
+    def is_over(self) -> bool:
+        """Read what came; return True if the process has closed its output or is late."""
+        try:
+            while not self.ended and (content := os.read(self.fd, 65_536)) is not None:
+                self.ended = not content
+                self._told_s = time.monotonic()
+        except BlockingIOError:
+            pass
+        if time.monotonic() > self._told_s + self._limit_s:
+            self.late = f"it made no progress for {self._limit_s:g} s"
+        return self.ended or bool(self.late)
+
+    def is_too_late(self) -> bool:
+        """True if a stop's time is up, or a second stop came."""
+        at_ns, within_s = self._state.stopped_at_ns, self._job.stop_within_s
+        if at_ns is not None and time.monotonic() > at_ns / 1e9 + within_s - min(within_s / 10, REPORT_S):
+            self.late = f"the {within_s:g} s from the stop to SIGKILL are over"
+        return bool(self.late) or self._state.insisted
+
+
+def _attend_end(progress: _Progress, supervisor: Supervisor) -> None:
+    """Wait until *progress* is over or too late, and take signals. The link may be closed already, so nothing waits for
+    it."""
+    while not progress.is_over() and not progress.is_too_late():
+        select.select([progress.fd, supervisor.signals.fd], [], [], 0.2)
+        supervisor.notice()
+
+
+def _answered(transfer: Transfer) -> Answer:
+    """Return the answer of a process that has ended.
+
+    Raises:
+        UserError, PlatformError, InternalError: as it says.
+    """
+    try:
+        answer = decode(transfer.answer.read_bytes(), Answer, str(transfer.answer))
+    except (OSError, ToolkitError):
+        raise PlatformError(f"the process that was to {transfer.task} files ended without an answer") from None
+    if answer.message:
+        kind = _ERRORS.get(answer.exit_code, InternalError)
+        raise kind(answer.message, where=answer.where, hint=answer.hint)
+    return answer

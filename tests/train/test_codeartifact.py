@@ -140,7 +140,8 @@ def test_a_package_that_the_repository_lacks_fails_without_another_index(
 
 
 @pytest.mark.parametrize(
-    "line", ["--extra-index-url https://pypi.org/simple", "-i https://pypi.org/simple", "--index-url=https://x/"]
+    "line",
+    ["--extra-index-url https://other.example/simple", "-i https://other.example/simple", "--index-url=https://x/"],
 )
 def test_requirements_with_another_index_end_the_job_with_78(
     base: Base, repository: Repository, tmp_path: Path, line: str

@@ -64,7 +64,7 @@ def _is_open(model: "Any") -> bool:
 
 
 def _take_trainer(session: Session, kind: "Any", supports_jit: "Any") -> None:
-    makes = kind.make_train_function
+    makes, mirrored = kind.make_train_function, session.tensorflow.distribute.MirroredStrategy
 
     @functools.wraps(makes)
     def make_train_function(self: "Any", force: bool = False) -> "Any":
@@ -84,6 +84,8 @@ def _take_trainer(session: Session, kind: "Any", supports_jit: "Any") -> None:
                 self._jit_compile = resolved
 
         def ways(found: "frozenset[str]") -> "list[Way] | str":
+            if graphs.DEVICES in found or isinstance(self.distribute_strategy, mirrored):
+                return graphs.REPLICAS
             refusing = [] if supports_jit(self) else ["a layer with supports_jit=False"]
             blocking = refusing + graphs.obstacles(found, with_input=False)
             if refusing:
@@ -123,7 +125,7 @@ def _again(tensorflow: "Any", steps: "Any", iterator: "Any") -> "Any":
 
 
 def _take_legacy(session: Session, kind: "Any") -> None:
-    makes = kind.make_train_function
+    makes, mirrored = kind.make_train_function, session.tensorflow.distribute.MirroredStrategy
 
     @functools.wraps(makes)
     def make_train_function(self: "Any", force: bool = False) -> "Any":
@@ -152,6 +154,8 @@ def _take_legacy(session: Session, kind: "Any") -> None:
             return step
 
         def ways(found: "frozenset[str]") -> "list[Way] | str":
+            if graphs.DEVICES in found or isinstance(self.distribute_strategy, mirrored):
+                return graphs.REPLICAS
             blocking = graphs.obstacles(found, with_input=False)
             possible = []
             if not blocking and self.distribute_strategy.num_replicas_in_sync == 1:

@@ -69,7 +69,7 @@ def running(argv: list[str], port: int, log: Path) -> Iterator[None]:
             threading.Event().wait(0.05)
         yield
     finally:
-        process.terminate()
+        process.kill()  # Azurite takes its time after SIGTERM.
         process.wait(timeout=START_S)
 
 

@@ -224,6 +224,7 @@ class TrainingFunction:
 
     def _decide(self, state: str, why: str) -> None:
         self.state, self.reason, self.decided_at = state, why, self.steps
+        self._session.tell()  # Before the line: who waits for the line finds the facts.
         if state == "compiled":
             self._run = self._steady_compiled
             self._session.say("%s stays compiled: %s" % (self.name, why))
@@ -231,7 +232,6 @@ class TrainingFunction:
             self._compiled, self._way = None, None
             self._run = self._steady_native
             self._session.say("%s runs natively: %s" % (self.name, why))
-        self._session.tell()
 
     def _steady_native(self, *arguments: "Any", **named: "Any") -> "Any":
         start_s = time.perf_counter()

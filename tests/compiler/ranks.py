@@ -32,7 +32,7 @@ class Net(nn.Module):
         self.out = nn.Linear(32, 10)
     def forward(self, x):
         x = nn.functional.gelu(self.norm(self.a(x)))
-        return self.out(nn.functional.dropout(nn.functional.gelu(self.b(x)), 0.1))
+        return self.out(nn.functional.dropout(nn.functional.gelu(self.b(x)), 0.1, self.training))
 inputs, targets = torch.randn(16, 32), torch.randint(0, 10, (16,))
 def train(model, steps, *, inputs=inputs, targets=targets):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

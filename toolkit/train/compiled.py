@@ -11,8 +11,8 @@ from toolkit.status_layout import COMPILER_NAME
 
 
 def found(status_folder: Path, pids: Collection[int], log: Log) -> Compilation | None:
-    """Return what the lowest rank of this host has written; None if none has. Ranks of *pids* come first: other files
-    can be from an earlier attempt."""
+    """Return what the lowest rank of this host that trained has written; None if none has written anything. Ranks of
+    *pids* come first: other files can be from an earlier attempt."""
     paths = sorted(status_folder.glob(COMPILER_NAME.replace("%d", "*")))
     ours = [path for path in paths if path.stem.rpartition("-")[2] in {str(pid) for pid in pids}]
     told = []
@@ -21,4 +21,5 @@ def found(status_folder: Path, pids: Collection[int], log: Log) -> Compilation |
             told.append(decode(path.read_bytes(), Compilation, str(path)))
         except (OSError, ToolkitError) as error:
             log.warning(f"what the compiler did is not in outcome.json: {error}")
-    return min(told, key=lambda each: each.rank, default=None)
+    # A launcher, or a program that starts others, may import the framework, too, and train nothing.
+    return min(told, key=lambda each: (each.state == "nothing", each.rank), default=None)

@@ -32,6 +32,9 @@ def _is_a_worker() -> bool:
     """True in a process that imports torch and does not train: torchrun itself, and inductor's compile workers."""
     main = sys.modules.get("__main__")
     name = getattr(getattr(main, "__spec__", None), "name", "") or ""
+    words = getattr(sys, "orig_argv", [])
+    if not name and "-m" in words[:-1]:  # Python imports torch, the package of the module, before it has its spec.
+        name = words[words.index("-m") + 1]
     program = sys.argv[0] if sys.argv else ""
     return name.startswith(("torch.distributed.", "torch._inductor.")) or program.endswith(
         ("/torchrun", "compile_worker/__main__.py")

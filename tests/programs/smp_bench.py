@@ -199,13 +199,9 @@ def bubble(pad_s, counts, pipelines, paths):
 
 
 def extent(spans):
-    """When the first span begins, when the last one ends, and the time in spans, each moment once."""
-    begin = busy = end = 0
-    for span in sorted(spans, key=lambda span: span["begin_ns"]):
-        begin = begin or span["begin_ns"]
-        busy += max(0, span["end_ns"] - max(end, span["begin_ns"]))
-        end = max(end, span["end_ns"])
-    return begin, end, busy
+    """When the first span begins, when the last one ends, and the time in spans."""
+    begins, ends = [span["begin_ns"] for span in spans], [span["end_ns"] for span in spans]
+    return min(begins), max(ends), sum(ends) - sum(begins)
 
 
 def memory(counts, paths):

@@ -131,16 +131,13 @@ def test_ranks_keep_one_order_where_they_must_and_send_tensors_to_their_users_al
     assert [rank["tensors sent"] for rank in ranks] == [[1, 3], [2], [1, 3], [0, 2]]
 
 
-def test_partition_0_passes_answers_on_while_it_computes_and_draws_the_same_random_numbers(tmp_path: Path) -> None:
-    said = ended(smp_ranks(PROGRAMS / "smp_beside.py", parameters={"partitions": 3}, size=3, folder=tmp_path))
+def test_the_scripts_own_python_never_runs_in_two_threads_at_once(tmp_path: Path) -> None:
+    said = ended(smp_ranks(PROGRAMS / "smp_alone.py", parameters={"partitions": 3}, size=3, folder=tmp_path))
 
     ranks = [json.loads(stdout.splitlines()[-1]) for stdout, _ in said]
-    assert [rank["needed"] for rank in ranks] == [[], [], []]
-    (losses, tracked), (fixed, fixed_tracked) = ranks[0]["free"], ranks[0]["fixed"]
-    assert losses[:8] == fixed[:8]  # Other random numbers would change them by some percent.
-    assert losses == pytest.approx(fixed, rel=1e-5)  # Gradients of the microbatches are added in another order.
-    assert len(losses) == 40
-    assert tracked == fixed_tracked == 40
+    # 8 microbatches, of which each calls one module on every rank. Partition 0 counts twice more in the step function,
+    # and three times each in the model's forward and in its hooks.
+    assert ranks == [[[1, 8 * 9]] * 3, [[1, 8]] * 3, [[1, 8]] * 3]
 
 
 def test_survivors_of_a_rank_that_exits_at_once_end_by_themselves(tmp_path: Path) -> None:

@@ -19,8 +19,8 @@ class Callee(Protocol):
     def forward(self, *tensors: Tensor) -> list[Tensor]:
         """Return the outputs."""
 
-    def backward(self, gradients: Sequence[Tensor | None], before: Any) -> list[Tensor | None]:
-        """Return the inputs' gradients. *before*: the calls that take them, None: not calls alone take them."""
+    def backward(self, gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
+        """Return the inputs' gradients."""
 
 
 class RemoteNode(torch.autograd.Function):
@@ -39,10 +39,7 @@ class RemoteNode(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
-        takers = [node for node, _ in ctx.next_functions[1:] if node is not None]
-        are_calls = all(type(node) is RemoteNode._backward_cls for node in takers)
-        before = [node.call for node in takers] if are_calls else None
-        return (None, None, *ctx.call.backward(gradients, before))
+        return (None, None, *ctx.call.backward(gradients))
 
 
 class Served:

@@ -16,7 +16,6 @@ from toolkit.modelparallel.messenger import Message
 
 ORDER = "smp.order"
 STUCK_AFTER_S = 30.0
-Section = tuple[str, int]  # What a task of this site does after so many calls of other ranks' modules.
 Label = tuple[Any, ...]  # The step, the rest of the task's key, and what it does next.
 
 
@@ -24,25 +23,17 @@ class Task:
     """A microbatch's run of the step function, or a served request.
 
     *key* is the same in every run of the same step: (step, microbatch, number of the call, ...). `state` is its random
-    number generator's state, None: it goes on with the present one. *site*: the path of the module that a request
-    calls.
+    number generator's state, None: it goes on with the present one.
     """
 
-    def __init__(
-        self, key: tuple[int, ...], *, is_backward: bool = False, is_new: bool = False, site: str = ""
-    ) -> None:
+    def __init__(self, key: tuple[int, ...], *, is_backward: bool = False, is_new: bool = False) -> None:
         self.key = key
-        self.site = site
         self.is_backward = is_backward
         self.is_new = is_new
         self.state: Any = None
         self.reply: Any = None
         self.calls = 0
         self.resumes = 0
-        self.is_beside = False  # It runs without the baton (server.py).
-        self.goes_beside = False  # It may run so after the answer for which it waits.
-        self.guard: Any = None
-        self.sections = 0  # How often it has called modules of other ranks.
         self.unresolved: set[tuple[int, ...]] = set()  # Its calls that have a graph, and had no backward.
         self.fars: list[Callable[[], Any]] = []  # Weak references to tensors whose data is elsewhere (far.py).
         self.begin_ns = 0  # When it got the baton, in a recorded step.
@@ -53,11 +44,6 @@ class Task:
     def microbatch(self) -> int:
         """The number of its microbatch, from 0."""
         return self.key[1]
-
-    @property
-    def section(self) -> Section:
-        """What it does now."""
-        return self.site, self.sections
 
     def next_key(self) -> tuple[int, ...]:
         """Return the key of the next request that this task sends."""

@@ -37,7 +37,7 @@ from toolkit.modelparallel.torch.messages import (
     gradients_message,
 )
 from toolkit.modelparallel.torch.nodes import Entry, RemoteNode, Served
-from toolkit.modelparallel.torch.order import Section, Task
+from toolkit.modelparallel.torch.order import Task
 from toolkit.modelparallel.torch.server import Aborted, Scheduler
 
 
@@ -54,19 +54,11 @@ class Remote:
     """This rank's end of all calls across partitions.
 
     *ranks* are the ranks of the pipeline group by their partition. *keeps*: large outputs stay here until somebody
-    needs them (far.py). *may_overlap*: see Scheduler.
+    needs them (far.py).
     """
 
-    def __init__(
-        self,
-        messenger: Any,
-        ranks: Sequence[int],
-        device: torch.device,
-        *,
-        keeps: bool = True,
-        may_overlap: bool = True,
-    ) -> None:
-        self.scheduler = Scheduler(may_overlap=may_overlap)
+    def __init__(self, messenger: Any, ranks: Sequence[int], device: torch.device, *, keeps: bool = True) -> None:
+        self.scheduler = Scheduler()
         self.model: Any = None  # The DistributedModel, once there is one.
         self.own_failure: BaseException | None = None
         self.ranks = tuple(ranks)
@@ -109,14 +101,8 @@ class Remote:
         outputs = run(*map(current, tensors))
         return wire.unpack(call.result, outputs, self.model)
 
-    def exchange(
-        self, task: Task, rank: int, kind: str, key: Key, payload: Any, buffers: Any = (), *, goes_beside: bool = False
-    ) -> Message:
-        """Send a request to *rank* and return the response; *task* waits for it without the baton.
-
-        *goes_beside*: it may go on without it, too.
-        """
-        task.goes_beside = goes_beside
+    def exchange(self, task: Task, rank: int, kind: str, key: Key, payload: Any, buffers: Any = ()) -> Message:
+        """Send a request to *rank* and return the response; *task* waits for it without the baton."""
         self._waiting[key] = task
         self._messenger.send(rank, kind, key, payload, buffers)
         self.scheduler.wait(task)
@@ -191,7 +177,7 @@ class Remote:
 
     def _on_call(self, message: Message) -> None:
         self._drop(message.payload.released)
-        self.scheduler.start(Task(message.key, site=message.payload.path), lambda: self._serve_call(message))
+        self.scheduler.start(Task(message.key), lambda: self._serve_call(message))
 
     def _on_backward(self, message: Message) -> None:
         self._drop(message.payload.released)
@@ -201,7 +187,7 @@ class Remote:
         task = self._waiting.pop(message.key, None)
         if task is not None:
             task.reply = message
-            self.scheduler.resume(task, beside=task.goes_beside)
+            self.scheduler.resume(task)
 
     def _on_fetch(self, message: Message) -> None:
         tensor = self._kept.get(message.payload)
@@ -306,7 +292,6 @@ class Call:
         self._key = key
         self._request = (path, skeleton, setting, is_training)
         self._backwards = 0
-        self._section: Section = ("", 0)  # What follows the call.
         self.result = b""
         self.requires_grad: list[bool] = []
 
@@ -322,10 +307,7 @@ class Call:
             wanted=frozenset(wanted),
             released=remote.released(rank),
         )
-        task.sections += 1
-        self._section = task.section
-        goes_beside = not remote.scheduler.needs_baton(task.section)
-        reply = remote.exchange(task, rank, CALL, self._key, request, buffers, goes_beside=goes_beside)
+        reply = remote.exchange(task, rank, CALL, self._key, request, buffers)
         result: Result = reply.payload
         self.result = result.skeleton
         self.requires_grad = [form.requires_grad for form in result.outputs.forms]
@@ -338,12 +320,10 @@ class Call:
             task.fars.append(weakref.ref(made))
             return made
 
-        outputs = result.outputs.unpacked(reply.buffers, remote.device, far)
-        remote.scheduler.guard(task)
-        return outputs
+        return result.outputs.unpacked(reply.buffers, remote.device, far)
 
-    def backward(self, gradients: Sequence[Tensor | None], before: "Sequence[Call] | None") -> list[Tensor | None]:
-        """Return the inputs' gradients. *before*: the calls that take them, None: not calls alone take them."""
+    def backward(self, gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
+        """Return the inputs' gradients."""
         task = self._remote.scheduler.task
         if task is None or not task.is_backward:
             raise SMPError(
@@ -356,18 +336,10 @@ class Call:
         places = [place_of(gradient) for gradient in gradients]
         message, buffers = gradients_message(self._key, gradients, places, remote.released(rank))
         key = (*self._key, -self._backwards)
-        goes_beside = before is not None and self._passes_on(before)
-        reply = remote.exchange(task, rank, BACKWARD, key, message, buffers, goes_beside=goes_beside)
+        reply = remote.exchange(task, rank, BACKWARD, key, message, buffers)
         answer: Gradients = reply.payload
         found = iter(answer.given.unpacked(reply.buffers, remote.device, remote.far))
         return [next(found) if here else None for here in answer.present]
-
-    def _passes_on(self, before: "Sequence[Call]") -> bool:
-        """Whether the autograd engine goes from here to the backward of *before*, past nothing that needs the baton."""
-        site, own = self._section
-        sections = [call._section[1] for call in before]
-        needs_baton = self._remote.scheduler.needs_baton
-        return bool(sections) and not any(needs_baton((site, number)) for number in range(max(sections), own))
 
 
 def _described(error: BaseException, partition: int, rank: int, what: str) -> str:

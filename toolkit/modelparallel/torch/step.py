@@ -5,7 +5,6 @@ has at most active_microbatches under way. What the function returns goes to all
 """
 
 import functools
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -109,14 +108,7 @@ class Runner:
     def __init__(self, here: world.World) -> None:
         self.world = here
         self.device = _device(here.local_rank)
-        is_free = not here.cfg.deterministic_server
-        self.remote = Remote(
-            here.messenger,
-            here.group("pp"),
-            self.device,
-            keeps=is_free,
-            may_overlap=is_free and len(here.group("tp")) == 1,
-        )
+        self.remote = Remote(here.messenger, here.group("pp"), self.device, keeps=not here.cfg.deterministic_server)
         self.is_tracing = False
         self.recorder: Recorder | None = None
         self.shortcut: Shortcut | None = None
@@ -125,7 +117,6 @@ class Runner:
         self.is_under_way = False
         self._run: Run | None = None
         self._backwards = 0
-        self._counting = threading.Lock()
         self.orders = Orders(
             here.messenger,
             here.group("tp"),
@@ -209,8 +200,7 @@ class Runner:
 
     def ran_backward(self) -> None:
         """Note a call of model.backward."""
-        with self._counting:
-            self._backwards += not self.is_tracing
+        self._backwards += not self.is_tracing
 
     def _lead(self, function: StepFunction, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Ran:
         followers = self.world.group("pp")[1:]

@@ -9,7 +9,7 @@ import re
 import time
 from collections import deque
 
-from .. import trial
+from .. import handlers, trial
 from . import graphs, ranks
 
 TYPE_CHECKING = False  # As typing's, without importing it.
@@ -137,6 +137,8 @@ class TrainingFunction:
         except StopIteration:
             raise
         except Exception as error:  # noqa: BLE001 - whatever it is: if the native step fails as well, it is raised
+            if handlers.raised(error, set()) is not None:
+                raise
             took_s = time.perf_counter() - start_s
             if kept is not None:
                 _restore(kept)

@@ -1,5 +1,8 @@
 """bfloat16 by autocast around a module: whether it can be had, and outputs in float32 again, as without it."""
 
+import copy
+import dataclasses
+
 import torch
 
 TYPE_CHECKING = False  # As typing's, without importing it.
@@ -22,7 +25,8 @@ def refusal(modules: "list[torch.nn.Module]", *, autocasts: bool) -> str:
 
 
 def in_float32(output: "Any") -> "Any":
-    """Return *output* of a module with its bfloat16 tensors in float32; tuples, lists and mappings are gone through."""
+    """Return *output* of a module with its bfloat16 tensors in float32; tuples, lists, mappings and dataclasses are gone
+    through."""
     if isinstance(output, torch.Tensor):
         return output.float() if output.dtype == torch.bfloat16 else output
     if isinstance(output, tuple) and hasattr(output, "_fields"):
@@ -31,4 +35,11 @@ def in_float32(output: "Any") -> "Any":
         return type(output)(in_float32(each) for each in output)
     if isinstance(output, dict):  # Hugging Face's ModelOutput as well, which is made from a dict.
         return type(output)({key: in_float32(each) for key, each in output.items()})
+    if dataclasses.is_dataclass(output) and not isinstance(output, type):
+        found = copy.copy(output)
+        for field in dataclasses.fields(output):
+            if hasattr(output, field.name):
+                # As the constructor of a frozen one sets it.
+                object.__setattr__(found, field.name, in_float32(getattr(output, field.name)))
+        return found
     return output

@@ -6,6 +6,7 @@ the module (DistributedDataParallel) or is registered on it goes on as before.
 
 import torch
 
+from .. import handlers
 from .kept_state import KeptState
 from .precision import in_float32
 
@@ -47,6 +48,7 @@ class Slot:
         self._watch = watch
         self._compiled: Any = None
         self._state = KeptState(module)
+        self._handlers = handlers.codes()
         self._eager: Callable[..., Any] = module._call_impl
         self._device = next(module.parameters()).device.type
 
@@ -74,6 +76,9 @@ class Slot:
             return self._run(way, arguments, named)
         except Exception as error:  # noqa: BLE001 - anything may come from a compiler
             failure = error
+        stop = handlers.raised(failure, self._handlers)
+        if stop is not None:
+            raise stop from stop.__cause__
         # Not within `except`: an error of the script's own, which comes again, would be told with this one behind it.
         self._state.restore()
         found = self._eager(*arguments, **named)

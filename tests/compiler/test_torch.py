@@ -332,3 +332,85 @@ def test_a_trace_waits_until_the_trial_is_over(tmp_path: Path) -> None:
     late = re.search(r"the trace begins (\d+) steps late, with step (\d+)", ran.stderr)
     assert late is not None and int(late[2]) == int(late[1]) + 5 > 14, ran.stderr
     assert list((tmp_path / "output/profiler/framework").iterdir())
+
+
+STOPS = """
+import os, signal
+class Stop(Exception):
+    pass
+def stop(number, frame):
+    signal.signal(number, signal.SIG_DFL)
+    raise Stop("asked to stop")
+signal.signal(signal.SIGTERM, stop)
+"""
+WHILE_COMPILING = """
+def _stopped(self, graph, inputs):
+    os.kill(os.getpid(), signal.SIGTERM)
+    return _quick(self, graph, inputs)
+torch._TorchCompileInductorWrapper.__call__ = _stopped
+model = Net()
+"""
+IN_COMPILED_CODE = """
+class Stopped(Net):
+    calls = 0
+    def forward(self, x):
+        self.sends()
+        return super().forward(x)
+    @torch._dynamo.disable
+    def sends(self):
+        self.calls += 1
+        if self.calls == 7:
+            os.kill(os.getpid(), signal.SIGTERM)
+model = Stopped()
+"""
+
+
+@needs_torch
+@pytest.mark.parametrize("when", [WHILE_COMPILING, IN_COMPILED_CODE], ids=["compiling", "compiled"])
+def test_an_error_that_a_signal_handler_raises_ends_the_step(tmp_path: Path, when: str) -> None:
+    """A script that stops by `raise Stop` in its handler must not train on, as if the model did not compile."""
+    code = "try:\n    train(model, 12)\nexcept Stop as error:\n    print('stopped:', error)\n"
+
+    ran = run(tmp_path, QUICK + NET + STOPS + when + code, compile="on")
+
+    assert ran.stdout == ["stopped: asked to stop\n"], ran.stderr
+    assert "does not compile" not in ran.stderr
+
+
+@needs_torch
+def test_a_job_that_ends_during_the_trial_says_so(tmp_path: Path) -> None:
+    ran = run(tmp_path, QUICK + NET + "train(Net(), 6)\n", compile="auto")
+
+    (facts,) = ran.facts
+    assert (facts["state"], facts["steps"]) == ("trial", 6) and facts["compile_s"] > 0
+    (line,) = ran.lines
+    assert "ended before the trial did, after 6 steps of the job; compiling took" in line
+
+
+OUTPUT = """
+import dataclasses
+@dataclasses.dataclass(frozen=True)
+class Output:
+    loss: torch.Tensor
+    logits: torch.Tensor
+    kept: object = dataclasses.field(default=None, init=False)
+class Model(Net):
+    def forward(self, x):
+        logits = super().forward(x)
+        return Output(nn.functional.cross_entropy(logits, targets), logits)
+model = Model()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(5):
+    found = model(inputs)
+    found.loss.backward()
+    optimizer.step()
+print(found.loss.dtype, found.logits.dtype, found.kept)
+"""
+
+
+@needs_torch
+def test_a_dataclass_that_a_model_returns_has_float32_under_bfloat16(tmp_path: Path) -> None:
+    ran = run(tmp_path, NET + OUTPUT, autocast="bf16")
+
+    assert ran.stdout == ["torch.float32 torch.float32 None\n"], ran.stderr
+    assert ran.facts[0]["autocast_state"] == "bf16"

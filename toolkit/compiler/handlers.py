@@ -18,7 +18,9 @@ def codes() -> "set[CodeType]":
     for number in signal.valid_signals():
         handler = signal.getsignal(number)
         handler = getattr(handler, "func", handler)  # functools.partial
-        code = getattr(handler, "__code__", None) or getattr(getattr(handler, "__call__", None), "__code__", None)
+        if not callable(handler):  # SIG_DFL, SIG_IGN
+            continue
+        code = getattr(handler, "__code__", None) or getattr(handler.__call__, "__code__", None)
         if code is not None:
             found.add(code)
     return found

@@ -12,8 +12,8 @@ from toolkit.status_layout import COMPILER_NAME
 
 def found(status_folder: Path, pids: Collection[int], log: Log) -> Compilation | None:
     """Return what the lowest rank of this host that trained has written; None if none has written anything. Ranks of
-    *pids* come first: other files can be from an earlier attempt."""
-    paths = sorted(status_folder.glob(COMPILER_NAME.replace("%d", "*")))
+    *pids* come first, then the newest files: others can be from an earlier attempt."""
+    paths = sorted(status_folder.glob(COMPILER_NAME.replace("%d", "*")), key=_age)
     ours = [path for path in paths if path.stem.rpartition("-")[2] in {str(pid) for pid in pids}]
     told = []
     for path in ours or paths:
@@ -23,3 +23,7 @@ def found(status_folder: Path, pids: Collection[int], log: Log) -> Compilation |
             log.warning(f"what the compiler did is not in outcome.json: {error}")
     # A launcher, or a program that starts others, may import the framework, too, and train nothing.
     return min(told, key=lambda each: (each.state == "nothing", each.rank), default=None)
+
+
+def _age(path: Path) -> float:
+    return -path.stat().st_mtime

@@ -136,7 +136,7 @@ class TrainingFunction:
             made = self._called(arguments, named)
         except StopIteration:
             raise
-        except Exception as error:  # noqa: BLE001 - whatever it is: if the native step fails as well, it is raised
+        except Exception as error:  # Whatever it is: if the native step fails as well, it is raised.
             if handlers.raised(error, set()) is not None:
                 raise
             took_s = time.perf_counter() - start_s

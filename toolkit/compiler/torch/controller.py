@@ -7,6 +7,7 @@
 An optimizer's step ends a step. What a step runs as changes only between two steps.
 """
 
+import atexit
 import os
 import sys
 from _thread import get_ident
@@ -100,6 +101,7 @@ class Controller:
         self._finder.stop()
         modules = self._finder.modules
         refusal = self._finder.refusal or _foreign()
+        atexit.register(self._end)
         if refusal or not modules:
             self._leave_alone(refusal or "no module that trains was seen in the first steps")
             return
@@ -296,9 +298,6 @@ class Controller:
         if self._base.bf16 and self._asked["autocast"] == "bf16":
             self._told.tell(autocast_state="bf16", autocast_reason="asked for")
         self._begin_step(self._base)
-        import atexit
-
-        atexit.register(self._end)
 
     def _remove(self) -> None:
         for slot in self._slots:
@@ -361,8 +360,16 @@ class Controller:
         return found
 
     def _end(self) -> None:
-        if os.getpid() == self._pid:
-            self._told.tell(**self._facts())
+        if os.getpid() != self._pid:
+            return
+        facts = self._facts()
+        if self._step_ended == self._tried:
+            text = "after %d steps of the job" % self._steps
+            if self._compiles is not None and self._compiles.count:
+                text += "; compiling took %.1f s" % self._compiles.seconds
+            facts["reason" if self._trial == "compile" else "autocast_reason"] = text
+            self._say("the job ended before the trial did, %s" % text)
+        self._told.tell(**facts)
 
     def _wait_for_devices(self) -> None:
         """GPUs work behind: a step has ended when they have done it."""

@@ -25,8 +25,8 @@ def refusal(modules: "list[torch.nn.Module]", *, autocasts: bool) -> str:
 
 
 def in_float32(output: "Any") -> "Any":
-    """Return *output* of a module with its bfloat16 tensors in float32; tuples, lists, mappings and dataclasses are gone
-    through."""
+    """Return *output* of a module with its bfloat16 tensors in float32, in tuples, lists, mappings and dataclasses
+    as well."""
     if isinstance(output, torch.Tensor):
         return output.float() if output.dtype == torch.bfloat16 else output
     if isinstance(output, tuple) and hasattr(output, "_fields"):

@@ -10,13 +10,14 @@ import signal
 TYPE_CHECKING = False  # As typing's, without importing it.
 if TYPE_CHECKING:
     from types import CodeType
+    from typing import Any
 
 
 def codes() -> "set[CodeType]":
     """Return the code of the signal handlers that this process has now: functions, methods, and objects to call."""
     found = set()
     for number in signal.valid_signals():
-        handler = signal.getsignal(number)
+        handler: Any = signal.getsignal(number)
         handler = getattr(handler, "func", handler)  # functools.partial
         if not callable(handler):  # SIG_DFL, SIG_IGN
             continue

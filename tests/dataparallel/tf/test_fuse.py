@@ -43,15 +43,26 @@ def test_a_bucket_holds_one_type_and_results_keep_type_and_shape() -> None:
         np.ones((0, 4), "f2"),
         np.ones(3, "f2"),
     ]
-    moved: list[tuple[str, int]] = []
+    moved: list[tuple[str, float]] = []
 
     def double(flat: Any) -> None:
-        moved.append((flat.dtype.str[1:], flat.size))
+        moved.append((flat.dtype.str[1:], float(flat.sum())))
         flat *= 2
 
     made = through(given, 1000, double)
 
-    assert moved == [("f4", 7), ("i8", 2), ("f4", 3)]
+    assert moved == [("f4", 8), ("i8", 2), ("f4", 3)]
     assert [(one.dtype, one.shape) for one in made] == [(one.dtype, one.shape) for one in given]
     assert all((one == 2 * other).all() for one, other in zip(made, given, strict=True))
     assert (given[0] == 1).all()
+
+
+def test_results_begin_where_tensorflow_takes_them_over_without_a_copy() -> None:
+    import numpy as np
+
+    from toolkit.dataparallel.tf.fuse import ALIGN_BYTES, through
+
+    made = through([np.ones(size, "f4") for size in (3, 1, 17, 100)], 10_000, lambda flat: None)
+
+    assert [one.ctypes.data % ALIGN_BYTES for one in made] == [0, 0, 0, 0]
+    assert len({id(one.base) for one in made}) == 1

@@ -9,7 +9,7 @@ import threading
 from typing import Any
 
 from toolkit.dataparallel.exceptions import SMDDPNotInitializedError
-from toolkit.dataparallel.tf.fuse import BUCKET_MIB, through
+from toolkit.dataparallel.tf.fuse import ALIGN_BYTES, BUCKET_MIB, through
 from toolkit.dataparallel.tf.transport import Transport, connect
 
 AGAIN = "init() called more than once. smdistributed.dataparallel is already initialized."
@@ -204,8 +204,10 @@ def _called(move: Any, tensors: list[Any]) -> list[Any]:
     if not tensors:
         return []
     if tf.executing_eagerly():
-        made = move(*(tensor.numpy() for tensor in tensors))
-        return [tf.constant(value, dtype=tensor.dtype) for value, tensor in zip(made, tensors, strict=True)]
+        import numpy as np
+
+        made = move(*(np.asarray(tensor) for tensor in tensors))  # Views: Tensor.numpy() copies.
+        return [_tensor(value, tensor.dtype) for value, tensor in zip(made, tensors, strict=True)]
     graph = tf.compat.v1.get_default_graph()
     before = getattr(graph, "_toolkit_smddp_last", None)
     with tf.control_dependencies([before] if before is not None else []):
@@ -214,3 +216,12 @@ def _called(move: Any, tensors: list[Any]) -> list[Any]:
     for value, tensor in zip(made, tensors, strict=True):
         value.set_shape(tensor.shape)
     return list(made)
+
+
+def _tensor(value: Any, kind: Any) -> Any:
+    """Return the array *value* as a tensor of type *kind*; without a copy where TensorFlow can take its memory over."""
+    import tensorflow as tf
+
+    if value.dtype.kind in "fiu" and value.size and value.ctypes.data % ALIGN_BYTES == 0 and value.flags.writeable:
+        return tf.experimental.dlpack.from_dlpack(value.__dlpack__())
+    return tf.constant(value, dtype=kind)

@@ -1,11 +1,14 @@
 """Fuses arrays: neighbours of one type are sent as one buffer."""
 
 from collections.abc import Callable, Iterator
+from itertools import accumulate
 from typing import Any
 
 from toolkit.dataparallel.tf.transport import wide
 
 BUCKET_MIB = 25  # As torch's DDP and AWS's library.
+# TensorFlow takes an array over without a copy if it begins at a multiple of this (EIGEN_MAX_ALIGN_BYTES).
+ALIGN_BYTES = 64
 
 
 def buckets(arrays: list[Any], most_bytes: int) -> Iterator[list[int]]:
@@ -27,19 +30,36 @@ def buckets(arrays: list[Any], most_bytes: int) -> Iterator[list[int]]:
 
 
 def through(arrays: list[Any], most_bytes: int, move: Callable[[Any], None]) -> list[Any]:
-    """Return *arrays* after *move* has changed their flat copies in place, bucket by bucket; types and shapes stay."""
+    """Return *arrays* after *move* has changed their flat copies in place, bucket by bucket; types and shapes stay.
+
+    This is the only copy: results are parts of the flat arrays, each at a multiple of ALIGN_BYTES, with zeros between.
+    """
     import numpy as np
 
     given = [np.asarray(array) for array in arrays]
     results: list[Any] = [None] * len(given)
     for places in buckets(given, most_bytes):
         kind = given[places[0]].dtype
-        flat = np.concatenate([given[place].ravel() for place in places]).astype(wide(given[places[0]]) or kind)
+        flat, starts = _packed([given[place] for place in places], wide(given[places[0]]) or kind)
         if flat.size:
             move(flat)
-        first = 0
-        for place in places:
-            size = given[place].size
-            results[place] = flat[first : first + size].astype(kind, copy=False).reshape(given[place].shape)
-            first += size
+        for place, start in zip(places, starts, strict=True):
+            part = flat[start : start + given[place].size]
+            results[place] = part.astype(kind, copy=False).reshape(given[place].shape)
     return results
+
+
+def _packed(arrays: list[Any], kind: Any) -> tuple[Any, list[int]]:
+    """Return *arrays* in one flat array of type *kind*, and where each begins."""
+    import numpy as np
+
+    size_bytes = np.dtype(kind).itemsize
+    unit = max(ALIGN_BYTES // size_bytes, 1)
+    ends = list(accumulate(-(-array.size // unit) * unit for array in arrays))
+    starts = [0, *ends][: len(arrays)]
+    memory = np.empty((ends[-1] if ends else 0) * size_bytes + ALIGN_BYTES, "u1")
+    flat = memory[-memory.ctypes.data % ALIGN_BYTES :][: memory.size - ALIGN_BYTES].view(kind)
+    for array, start, end in zip(arrays, starts, ends, strict=True):
+        flat[start : start + array.size] = array.ravel()
+        flat[start + array.size : end] = 0
+    return flat, starts

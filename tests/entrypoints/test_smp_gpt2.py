@@ -46,4 +46,4 @@ def test_two_partitions_on_two_hosts_learn_and_leave_one_whole_model_and_their_t
         main(["report", str(job.folder), "--format", "text", "--output", "-"])
     assert ended.value.code == 0
     page = capsys.readouterr().out
-    assert "Modules by device" in page and "device 1 (rank 1)" in page and "(bubble)" in page
+    assert "Modules by partition" in page and "partition 1 (rank 1)" in page and "(bubble)" in page

@@ -209,6 +209,7 @@ def test_the_last_words_are_those_of_the_stream_that_spoke_last(
         "2026-11-22 15:03:28.145123: W tensorflow/core/x.cc:12] Could not find TensorRT",
         "2026-11-22 15:03:28.145123: I tensorflow/core/x.cc:12] This TensorFlow binary is optimized",
         "Extension modules: numpy._core._multiarray_umath, torch._C (total: 2)",
+        "[toolkit] compiler: compiled Linear in 1.7 s, as asked for",
         "/v/lib/python3.11/site-packages/a/b.py:12: FutureWarning: a is old\n  a()",
         # MPICH 5.0.2, a rank whose mpirun is gone.
         "[cli_1]: PMIU_write error; fd=4 buf=:cmd=abort exitcode=3\n:\nsystem msg for write_line failure : Broken pipe",

@@ -7,9 +7,12 @@ from toolkit.patterns import lazy
 # Escape sequences: colours (Python 3.13's tracebacks, rich), cursor moves, titles.
 _ESCAPE = lazy(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\^_])")
 # Information and warnings that libraries log by themselves: torch and glog ("[W1121 03:28:14.5 socket.cpp:761] ..."),
-# TensorFlow ("2026-11-21 03:28:14.5: W tensorflow/..."), faulthandler's list of modules; and Python's warnings, whose
-# second line shows the code.
-_REMARK = lazy(r"\[?[IW]\d{4} \d\d:\d\d|\[[IW] \w|\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+: [IW] |Extension modules: ")
+# TensorFlow ("2026-11-21 03:28:14.5: W tensorflow/..."), faulthandler's list of modules, the toolkit's own in a rank
+# (toolkit/compiler, toolkit/dataparallel); and Python's warnings, whose second line shows the code.
+_REMARK = lazy(
+    r"\[?[IW]\d{4} \d\d:\d\d|\[[IW] \w|\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+: [IW] |Extension modules: "
+    r"|\[toolkit\] (?:compiler|smddp): "
+)
 # What a rank of MPICH 5 prints first when mpirun's daemon is gone before it. What follows (MPI_Finalize failed, with a
 # stack) is a consequence.
 _MPIRUN_IS_GONE = lazy(r"\[cli[_-]\d+\]: PMIU_write error")

@@ -37,8 +37,7 @@ ADVICE: tuple[tuple[tuple[str, ...], str], ...] = (
     ),
     (
         ("coordinationservice/registertask", "deadline"),
-        "The coordinator, rank 0, could not be reached where the script or JAX_COORDINATOR_ADDRESS says it is: call "
-        "jax.distributed.initialize() without arguments, and let the hosts reach each other at that port.",
+        "Call jax.distributed.initialize() without arguments; every host must be able to reach rank 0, the coordinator.",
     ),
     (("address already in use",), "Another process has the port: set MASTER_PORT to a free one."),
     (("too many open files",), "Raise the limit (docker run --ulimit nofile=65536), or use fewer workers."),

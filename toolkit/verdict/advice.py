@@ -37,7 +37,7 @@ ADVICE: tuple[tuple[tuple[str, ...], str], ...] = (
     ),
     (
         ("coordinationservice/registertask", "deadline"),
-        "Call jax.distributed.initialize() without arguments; every host must be able to reach rank 0, the coordinator.",
+        "Call jax.distributed.initialize() without arguments; every host must reach rank 0, the coordinator.",
     ),
     (("address already in use",), "Another process has the port: set MASTER_PORT to a free one."),
     (("too many open files",), "Raise the limit (docker run --ulimit nofile=65536), or use fewer workers."),

@@ -117,8 +117,9 @@ def _shown(job: Job) -> dict[str, Any]:
     resource_config = job.shown.resource_config
     groups = _groups(job)
     hosts = [str(host) for host in cluster.hosts]
-    # As the original has it: without instance groups every host counts, distribution or none.
-    distribution_hosts = list(cluster.taking_part) if groups else hosts
+    # As the original has it, distribution or none: the named groups' hosts; without instance groups every host.
+    named = (group for group in cluster.groups if group.name in cluster.distribution_groups)
+    distribution_hosts = [host for group in named for host in group.hosts] if groups else hosts
     mp_parameters = job.environ.get("SM_HP_MP_PARAMETERS")
     return {
         "additional_framework_parameters": job.shown.parameters,

@@ -39,6 +39,11 @@ ADVICE: tuple[tuple[tuple[str, ...], str], ...] = (
         ("coordinationservice/registertask", "deadline"),
         "Call jax.distributed.initialize() without arguments; every host must reach rank 0, the coordinator.",
     ),
+    (("must be torch.dtype, not str",), "Give the type itself, not its name as text: dtype=torch.bfloat16."),
+    (
+        ("invalid character", "u+201"),
+        "The code has typographic quotes, as copied from a web page: replace them by straight ones.",
+    ),
     (("address already in use",), "Another process has the port: set MASTER_PORT to a free one."),
     (("too many open files",), "Raise the limit (docker run --ulimit nofile=65536), or use fewer workers."),
     *((("unrecognized arguments: " + value,), FLAGS) for value in ("true", "false")),

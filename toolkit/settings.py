@@ -19,6 +19,8 @@ OURS = (
     "COMPAT_PATH",
     "COMPILER",
     "HOST_NAME",
+    "JAX",
+    "LOCAL_RANKS",
     "PACKAGES",
     "PROFILE_WINDOW",
     "PYTHON_EXEC",

@@ -343,4 +343,4 @@ def test_the_plug_in_of_aws_pytorch_images_is_replaced_and_this_is_said(torch: B
     done = train(torch, SAGEMAKER_TRAINING_MODULE="sagemaker_pytorch_container.training:main")
 
     assert json.loads(done.stdout)[-3:] == ["train.py", "--epochs", "3"]
-    assert "sagemaker_pytorch_container.training:main, which AWS's PyTorch images set" in done.log
+    assert "sagemaker_pytorch_container.training:main, which AWS's images set" in done.log

@@ -16,6 +16,7 @@ from pathlib import Path
 import msgspec
 
 from toolkit.errors import InternalError, ToolkitError
+from toolkit.exit_codes import TEMPORARY_FAILURE
 from toolkit.records import decode
 from toolkit.storage import download, restore
 from toolkit.storage.checkpoints import Checkpoints
@@ -159,7 +160,7 @@ def _finish(told: Transfer, environ: Mapping[str, str]) -> Answer:
         except Exception as error:  # noqa: BLE001 - the other folder is still uploaded
             failures.append(f"{name}: {_line(error)}")
     if failures:
-        return Answer(message="; ".join(failures), exit_code=75, said="; ".join(said))
+        return Answer(message="; ".join(failures), exit_code=TEMPORARY_FAILURE, said="; ".join(said))
     return Answer(said="; ".join(said))
 
 

@@ -207,11 +207,12 @@ def test_the_wheel_is_pure_small_and_holds_the_package_alone(wheel: Path) -> Non
     assert wheel.name == f"container_training_toolkit-{__version__}-py3-none-any.whl"
     # With monitor, rules, reports, profiler, model parallelism, storage and the chart library.
     assert wheel.stat().st_size - manual_bytes < 1_300_000
-    assert manual_bytes < 280_000  # With the table of conformance, and two pictures of 67 kB.
+    assert manual_bytes < 220_000  # With the table of conformance.
     assert [name for name in names if not name.startswith(("toolkit/", information))] == []
     assert [name for name in names if name.endswith((".so", ".pyc", ".pyd"))] == []
     assert {path.relative_to(ROOT).as_posix() for path in ROOT.glob("toolkit/**/*.py")} <= set(names)
     assert {f"toolkit/{path.relative_to(ROOT).as_posix()}" for path in ROOT.glob("docs/**/*.md")} <= set(names)
+    assert [name for name in names if name.endswith((".png", "site.css"))] == [], "a terminal shows no pictures"
     assert "toolkit/py.typed" in names
     assert f"{information}licenses/LICENSE" in names
 

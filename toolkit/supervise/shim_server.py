@@ -5,6 +5,7 @@ on another host (toolkit/standalone/mpi_agent.py).
 """
 
 import contextlib
+import errno
 import fcntl
 import os
 import sys
@@ -182,10 +183,16 @@ class ShimServer:
         return self._listener.fileno()
 
     def accept(self) -> ShimConnection | None:
-        """Return the next connection, None if there is none."""
+        """Return the next connection, None if there is none.
+
+        Raises:
+            OSError: there is no descriptor or memory for it. It stays in the queue, so its rank would never start.
+        """
         try:
             connection, _ = self._listener.accept()
-        except OSError:
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
+                raise
             return None
         connection.setblocking(False)
         return ShimConnection(connection)

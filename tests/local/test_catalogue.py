@@ -10,8 +10,9 @@ import pytest
 from toolkit.errors import UserError
 from toolkit.local import catalogue, runner
 from toolkit.local.catalogue import Entry
-from toolkit.local.facts import clock, facts
+from toolkit.local.facts import JobFacts, clock, facts, text
 from toolkit.local.follow import Output
+from toolkit.metrics.sample import Sample
 
 
 def job(folder: Path, status: str = "Completed") -> Path:
@@ -172,3 +173,10 @@ def test_an_unfinished_line_waits_for_its_end(tmp_path: Path) -> None:
 
 def test_durations_read_as_a_clock() -> None:
     assert [clock(seconds) for seconds in (0.04, 59.9, 61, 3727)] == ["0.0 s", "59.9 s", "1:01", "1:02:07"]
+
+
+def test_a_value_stands_apart_from_a_long_name(tmp_path: Path) -> None:
+    long = Sample(name="validation:mean_squared_error", value=2.5, time_s=1.0, host="algo-1")
+    told = JobFacts(name="a", folder=tmp_path, status="Completed", secondary_status="Completed", metrics=(long,))
+
+    assert "  validation:mean_squared_error 2.5" in text(told).splitlines()

@@ -142,7 +142,7 @@ def test_the_summary_says_what_a_person_wants_to_know() -> None:
         },
         training_seconds=1.5,
         billable_seconds=3.0,
-        metrics={"loss": 0.123456789, "ratio": "NaN"},
+        metrics={"loss": 0.123456789, "ratio": "NaN", "validation:mean_squared_error": 2.5},
         artifacts={"model": "model.tar.gz"},
         notes=("something",),
     )
@@ -156,6 +156,7 @@ def test_the_summary_says_what_a_person_wants_to_know() -> None:
         "  algo-2      exit code 3: rank 1 ended with code 3",
         "  loss                    0.123457",
         "  ratio                   NaN",
+        "  validation:mean_squared_error 2.5",
         "  1.5 s of training, 3 s billable",
         "  note: something",
         "  jobs/digits: job.json, model.tar.gz",

@@ -131,8 +131,8 @@ def text(told: JobFacts) -> str:
     }
     if not told.ended and told.runner is not None:
         rows["runner"] = f"pid {told.runner.pid} on {told.runner.machine}"
-    lines = [told.name, *(f"  {name:<12}{value}" for name, value in rows.items() if value)]
-    lines += [f"  {each.name:<24}{value_text(each.value)}" for each in told.metrics]
+    lines = [told.name, *(f"  {name:<11} {value}" for name, value in rows.items() if value)]
+    lines += [f"  {each.name:<23} {value_text(each.value)}" for each in told.metrics]
     lines += [f"  note: {note}" for note in told.notes]
     if told.failure_reason:
         lines += ["", told.failure_reason]

@@ -91,8 +91,8 @@ def summary(report: JobReport, job_dir: Path) -> str:
         lines += ["", *report.failure_reason.partition("\n\n")[0].splitlines(), ""]
     for host, told in report.hosts.items():
         cause = f": {told.cause}" if told.cause and told.cause not in report.failure_reason else ""
-        lines.append(f"  {host:<12}exit code {told.exit_code}{cause}")
-    lines += [f"  {name:<24}{_shown(value)}" for name, value in report.metrics.items()]
+        lines.append(f"  {host:<11} exit code {told.exit_code}{cause}")
+    lines += [f"  {name:<23} {_shown(value)}" for name, value in report.metrics.items()]
     billed = f", {report.billable_seconds:g} s billable" if len(report.hosts) > 1 else ""
     lines.append(f"  {report.training_seconds:g} s of training{billed}")
     lines += [f"  note: {note}" for note in report.notes]

@@ -3,21 +3,15 @@
 import base64
 import hashlib
 import hmac
-import os
-import subprocess
-import time
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
 
 from tests.storage import servers
-from toolkit.storage.checkpoints import Checkpoints
-from toolkit.storage.restore import restore
-from toolkit.storage.store import PIECE_BYTES, Store
-from toolkit.storage.uri import parse
+from tests.storage.there_and_back import goes_and_comes_back
 
 pytestmark = pytest.mark.storage
 ACCOUNT = "devstoreaccount1"
@@ -45,32 +39,6 @@ def azure(tmp_path: Path) -> Iterator[dict[str, str]]:
         urllib.request.urlopen(made).close()
         names = {"AZURE_STORAGE_ACCOUNT_NAME": ACCOUNT, "AZURE_STORAGE_ACCOUNT_KEY": KEY}
         yield {**names, "AZURE_STORAGE_ENDPOINT": endpoint}
-
-
-def goes_and_comes_back(uri: str, environ: Mapping[str, str], tmp_path: Path) -> None:
-    folder, again = tmp_path / "checkpoints", tmp_path / "again"
-    (folder / "step 1").mkdir(parents=True)
-    (folder / "step 1/ünïcode").write_bytes(os.urandom(2 * PIECE_BYTES + 1))
-    (folder / "empty").touch()
-    store = Store(parse(uri), environ, timeout_s=20)
-
-    def uploader() -> Checkpoints:
-        place = tmp_path / "open.json"
-        return Checkpoints(store, parse(uri), folder, rank=0, host="h", open_file=place, note=lambda size: None)
-
-    assert uploader().finish(clean=True, ended_s=time.time())
-    assert not uploader().finish(clean=True, ended_s=time.time())
-    (folder / "empty").unlink()
-    assert uploader().finish(clean=True, ended_s=time.time())
-    restore(store, parse(uri), 0, again, lambda size: None)
-
-    done = subprocess.run(["diff", "-r", str(folder), str(again)], capture_output=True, text=True)
-    assert (done.returncode, done.stdout) == (0, "")
-    (tmp_path / "large").write_bytes(os.urandom(2 * PIECE_BYTES + 1))
-    store.upload("large", tmp_path / "large")
-    large = store.find("large")
-    assert large is not None
-    assert large.size_bytes == 2 * PIECE_BYTES + 1
 
 
 def test_checkpoints_in_azures_storage(azure: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,5 @@
-"""A long job: 2 hosts with 4 ranks each that print hard and are broken at random; then everything is counted."""
+"""A long job: 2 hosts with 4 ranks each that print hard and are broken at random, and keep checkpoints in a storage
+that fails now and then; then everything is counted."""
 
 import argparse
 import json
@@ -6,7 +7,6 @@ import os
 import random
 import shutil
 import signal
-import statistics
 import struct
 import subprocess
 import sys
@@ -17,7 +17,11 @@ from pathlib import Path
 from typing import IO
 
 from tests.ports import free_ports
-from tests.soak.ledger import Ledger, Writer, growth
+from tests.soak import checkpoints, stored
+from tests.soak.ledger import Ledger, Writer, growth, medians
+from tests.soak.outages import TIMEOUT_S, Outages, Report, Span
+from tests.storage import servers
+from tests.storage.servers import S3, Faulty
 from tests.train.base import ROOT, Base
 from toolkit.supervise.kernel import descendants
 
@@ -27,17 +31,32 @@ WORLD = RANKS * len(NAMES)
 # What befalls a rank, and the console's reader. All but the last two end the attempt.
 FAULTS = ("raise", "exit", "abort", "kill", "terminate", "rank stopped for 2 s", "console not read for 3 s")
 SAMPLE_S = 2.0
+LOOK_INTO_STORAGE_S = 30.0
+BUCKET, PREFIX = "soak", "run"
 STARTS_S, ENDS_S = 120.0, 120.0
 # How much more the last third may have than the first. Memory: glibc keeps up to 8 MiB that are free
 # (supervise/kernel.py), and the first failure imports what it is told with.
-MORE = {"memory of train, KiB": 12288, "memory of the monitor, KiB": 4096, "descriptors": 3, "processes": 2, "files": 4}
+MORE = {
+    "memory of train, KiB": 12288,
+    "memory of the monitor, KiB": 4096,
+    "memory of the uploads, KiB": 32768,
+    "descriptors": 3,
+    "processes": 2,
+    "files": 4,
+}
 
 
 class Host:
-    """One `train`, with the threads that read its console."""
+    """One `train`, with the threads that read its console, and its way to storage, which fails now and then."""
 
-    def __init__(self, folder: Path, name: str, ports: list[int], meet: Path, words: argparse.Namespace) -> None:
+    def __init__(
+        self, folder: Path, name: str, ports: list[int], meet: Path, words: argparse.Namespace, s3: S3, outages: Outages
+    ) -> None:
         self.name = name
+        self.outages = outages
+        self.reports: list[tuple[float, Report]] = []
+        self.storage = Faulty(s3)
+        self.storage.fault = lambda method, path: outages.fault(time.monotonic())
         self.base = Base(folder / name)
         self.ledger = Ledger()
         self.reads = threading.Event()
@@ -50,6 +69,7 @@ class Host:
                 "sagemaker_torch_distributed_enabled": "true",
                 "sagemaker_instance_type": "local",
                 "meet": str(meet),
+                "checkpoints": str(self.base.root / "checkpoints"),
                 "lines-per-s": str(words.lines_per_s),
             }
         )
@@ -70,6 +90,9 @@ class Host:
             TOOLKIT_RESTARTS="100000",
             TOOLKIT_MONITOR="on",
             TOOLKIT_LOG_FILE_MIB="1000000",
+            TOOLKIT_CHECKPOINT_URI=f"s3://{BUCKET}/{PREFIX}",
+            TOOLKIT_STORAGE_TIMEOUT_S=f"{TIMEOUT_S:g}",
+            **self.storage.environ,
         )
         self.process = subprocess.Popen(
             (sys.executable, "-m", "toolkit.cli.main", "train"),
@@ -94,21 +117,35 @@ class Host:
                 self.ledger.take(line.rstrip(b"\n"))
                 if b"soak " not in line:
                     self.log.write(line)
+                    self._note_report(line)
+
+    def _note_report(self, line: bytes) -> None:
+        if b" storage: " in line and b"; tried again every " in line:
+            self.reports.append((time.monotonic(), "fails"))
+        elif b" storage: " in line and line.endswith(b": uploads work again\n"):
+            self.reports.append((time.monotonic(), "works"))
 
     def measure(self) -> None:
         """Note how much `train` has and how many processes are below it."""
         pid = self.process.pid
         below = descendants(pid)
-        monitors = [each for each in below if b"toolkit.monitor" in contents(f"/proc/{each}/cmdline")]
+        lines = {each: contents(f"/proc/{each}/cmdline") for each in below}
+        monitors, uploads = (
+            [each for each, line in lines.items() if module in line]
+            for module in (b"toolkit.monitor", b"toolkit.storage")
+        )
         now = {
             "memory of train, KiB": resident_kib(pid),
             "memory of the monitor, KiB": sum(map(resident_kib, monitors)),
+            "memory of the uploads, KiB": sum(map(resident_kib, uploads)),
             "descriptors": len(list(Path(f"/proc/{pid}/fd").iterdir())),
             "processes": len(below),
             "files": sum(len(files) for _, _, files in os.walk(self.temporary)),
         }
         for what, value in now.items():
             self.samples[what].append(value)
+        with (self.base.folder / "samples.jsonl").open("a") as file:
+            file.write(json.dumps({"at_s": round(time.monotonic(), 1), **now}) + "\n")
 
 
 def contents(path: str) -> bytes:
@@ -126,7 +163,9 @@ def resident_kib(pid: int) -> int:
 class Soak:
     """The job, its faults, and what came of it."""
 
-    def __init__(self, folder: Path, words: argparse.Namespace) -> None:
+    def __init__(self, folder: Path, words: argparse.Namespace, s3: S3) -> None:
+        self.s3 = s3
+        s3.bucket(BUCKET)
         self.meet = folder / "meet"
         self.meet.mkdir()
         self.words = words
@@ -134,8 +173,13 @@ class Soak:
         self.faults: dict[str, int] = dict.fromkeys(FAULTS, 0)
         self.next: list[str] = []
         self.wrong: list[str] = []
+        self.restarts: list[Span] = []
+        self.seen_in_storage: list[set[int]] = [set() for _ in NAMES]
+        self.look_s = time.monotonic() + LOOK_INTO_STORAGE_S
         ports = free_ports(2)
-        self.hosts = [Host(folder, name, ports, self.meet, words) for name in NAMES]
+        self.hosts = [
+            Host(folder, name, ports, self.meet, words, s3, Outages(self.random, time.monotonic())) for name in NAMES
+        ]
 
     def run(self) -> None:
         """Let the job run for the given time, break it, end it, and judge it."""
@@ -145,9 +189,13 @@ class Soak:
             while time.monotonic() < ends_s and not self.wrong:
                 if not self._started(attempt):
                     break
-                self._watch(min(ends_s, time.monotonic() + self.random.uniform(5, 20)))
+                if self.restarts:
+                    self.restarts[-1] = (self.restarts[-1][0], time.monotonic())
+                self._watch(min(ends_s, time.monotonic() + self.random.uniform(*self.words.pause_s)))
                 if time.monotonic() < ends_s:
                     attempt += self._break(attempt)
+            for host in self.hosts:  # The last upload of the last host fails.
+                host.outages.end(time.monotonic(), down=host is self.hosts[-1])
             self.meet.joinpath("end").touch()
             self._wait_for_the_end()
         finally:
@@ -158,6 +206,7 @@ class Soak:
                 host.process.wait()
                 for thread in host.threads:
                     thread.join()
+                host.storage.close()
                 host.log.close()
         self._judge(attempt)
 
@@ -179,6 +228,21 @@ class Soak:
             if left_s > SAMPLE_S and all(host.process.poll() is None for host in self.hosts):
                 for host in self.hosts:
                     host.measure()
+            if time.monotonic() > self.look_s:
+                self.look_s = time.monotonic() + LOOK_INTO_STORAGE_S
+                for rank in range(len(self.hosts)):
+                    self._look_into_storage(rank)
+
+    def _look_into_storage(self, rank: int) -> set[int]:
+        """Return the steps whose checkpoints storage holds whole for the host *rank*. From the first on there is always
+        one."""
+        steps, fault = stored.whole(self.s3, f"{BUCKET}/{PREFIX}/hosts/{rank}")
+        if self.seen_in_storage[rank] and not steps:
+            fault = fault or "it had a whole checkpoint, and has none"
+        if fault:
+            self.wrong.append(f"storage of {NAMES[rank]}: {fault}")
+        self.seen_in_storage[rank] |= steps
+        return steps
 
     def _break(self, attempt: int) -> int:
         """Do something to the job; return 1 if another attempt has to follow."""
@@ -201,6 +265,7 @@ class Soak:
                     os.kill(pid, number)
                 time.sleep(2 if number == signal.SIGSTOP else 0)
             return 0
+        self.restarts.append((time.monotonic(), float("inf")))
         new = self.meet / "fault.new"
         new.write_text(how)
         new.rename(self.meet / f"fault-{rank}")
@@ -244,11 +309,45 @@ class Soak:
             self.wrong.append(f"metrics: {metrics} lines, {samples} samples")
         rows.append(("faults", ", ".join(f"{how}: {count}" for how, count in self.faults.items() if count) or "none"))
         rows.append(("restarts of all ranks", str(attempts)))
+        rows += [row for rank in range(len(self.hosts)) for row in self._judge_storage(rank)]
         for host in self.hosts:
             for what, values in host.samples.items():
-                rows.append((f"{host.name}: {what}", self._grown(host.name, what, values)))
+                rows.append((f"{host.name}: {what}, in each sixth of the time", self._grown(host.name, what, values)))
         for what, value in rows:
             print(f"| {what} | {value} |")
+
+    def _judge_storage(self, rank: int) -> list[tuple[str, str]]:
+        host = self.hosts[rank]
+        steps = self._look_into_storage(rank)
+        newest = max(checkpoints.whole_on_disk(host.base.root / "checkpoints"), default=-1)
+        notes = json.loads((host.base.output / "outcome.json").read_bytes()).get("notes", [])
+        failed = [note for note in notes if note.startswith("the last upload failed: ")]
+        is_down = host is self.hosts[-1]
+        if not is_down and newest not in steps:
+            self.wrong.append(
+                f"storage of {host.name}: expected the newest checkpoint, {newest}, found {sorted(steps)}"
+            )
+        if len(failed) != is_down:
+            self.wrong.append(f"{host.name}: expected {int(is_down)} notes of a failed last upload, found {notes}")
+        self.wrong += [f"{host.name}: {fault}" for fault in host.outages.faults(host.reports, self.restarts)]
+        met = [outage for outage in host.outages.all if outage.failed_s]
+        fails = sum(report == "fails" for _, report in host.reports)
+        count = len(self.seen_in_storage[rank])
+        return [
+            (
+                f"{host.name}: outages of storage, requests that failed",
+                f"{len(met)}, {sum(len(each.failed_s) for each in met)}",
+            ),
+            (
+                f"{host.name}: failures of uploads reported, successes after one",
+                f"{fails}, {len(host.reports) - fails}",
+            ),
+            (f"{host.name}: last upload", "failed, reported, status 0" if failed else "done"),
+            (
+                f"{host.name}: whole checkpoints seen in storage, the newest",
+                f"{count:,}, {max(steps, default=-1)} of {newest}",
+            ),
+        ]
 
     def _grown(self, name: str, what: str, values: list[int]) -> str:
         if len(values) < 6:
@@ -256,7 +355,7 @@ class Soak:
         first, last = growth(values)
         if last > first + MORE[what]:
             self.wrong.append(f"{name}: {what} grew from {first} to {last}")
-        return f"{first:,} at first, {last:,} at last (median {statistics.median(values):,.0f}, {len(values)} samples)"
+        return f"{', '.join(f'{each:,}' for each in medians(values, 6))} ({len(values)} samples)"
 
     def _written(self) -> tuple[dict[Writer, int], int]:
         """Return the ranks' own counts of their lines, and of all lines with a metric."""
@@ -281,6 +380,9 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=30.0)
     parser.add_argument("--lines-per-s", type=float, default=400.0, help="of each of the 8 ranks, in bursts (400)")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 32), help="of the faults")
+    parser.add_argument(
+        "--pause-s", type=float, nargs=2, default=(5.0, 20.0), help="between two faults, from and to (5 20)"
+    )
     parser.add_argument("--keep", type=Path, help="a folder that does not exist: keep logs and files there")
     words = parser.parse_args()
     folder = words.keep or Path(tempfile.mkdtemp(prefix="soak-"))
@@ -289,9 +391,12 @@ def main() -> int:
         ["git", "log", "-1", "--format=%h"], cwd=ROOT, capture_output=True, text=True
     ).stdout.strip()
     print(f"| soak of {words.minutes:g} minutes, seed {words.seed}, commit {commit} | |\n|---|---|")
+    if not (servers.BED / ".ready").exists():
+        raise SystemExit("soak: needs the test bed .beds/storage (scripts/beds/storage)")
     try:
-        soak = Soak(folder, words)
-        soak.run()
+        with servers.moto(folder) as s3:
+            soak = Soak(folder, words, s3)
+            soak.run()
         for text in soak.wrong:
             print(f"soak: {text}", file=sys.stderr)
         if soak.wrong and words.keep is None:

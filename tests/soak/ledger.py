@@ -1,5 +1,6 @@
 """Pure: compares the lines of the soak's ranks with what the ranks counted: none lost, repeated, reordered, changed."""
 
+import itertools
 import zlib
 
 Writer = tuple[int, int, str]  # Rank, attempt, "out" or "err".
@@ -47,8 +48,13 @@ class Ledger:
             self.faults.append(text)
 
 
+def medians(values: list[int], parts: int) -> list[int]:
+    """Return the median of each of *parts* parts of *values*, in the order in which they were measured."""
+    ends = [len(values) * part // parts for part in range(parts + 1)]
+    return [sorted(values[begin:end])[(end - begin) // 2] for begin, end in itertools.pairwise(ends)]
+
+
 def growth(values: list[int]) -> tuple[int, int]:
     """Return the medians of the first and of the last third of *values*, in the order in which they were measured."""
-    third = max(len(values) // 3, 1)
-    first, last = sorted(values[:third]), sorted(values[-third:])
-    return first[len(first) // 2], last[len(last) // 2]
+    first, _, last = medians(values, 3)
+    return first, last

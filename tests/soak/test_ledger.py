@@ -4,7 +4,7 @@ import zlib
 
 import pytest
 
-from tests.soak.ledger import Ledger, growth
+from tests.soak.ledger import Ledger, growth, medians
 
 
 def line(number: int, rank: int = 3, text: str = "abc", prefix: bytes = b"[algo-1 rank 3] ") -> bytes:
@@ -43,4 +43,7 @@ def test_every_loss_is_a_fault(lines: list[bytes], written: int, fault: str) -> 
 
 
 def test_growth_is_that_of_the_medians() -> None:
-    assert growth([5, 5, 90, 7, 7, 7, 8, 9, 9]) == (5, 9)
+    values = [5, 5, 90, 7, 7, 7, 8, 9, 9]
+
+    assert growth(values) == (5, 9)
+    assert medians(values, 4) == [5, 90, 7, 9]

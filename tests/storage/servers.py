@@ -18,8 +18,9 @@ from toolkit.storage.uri import parse
 BED = Path(__file__).parents[2] / ".beds/storage"
 START_S = 60.0
 # "500", "403": this answer. "reset": the connection breaks. "cut": half of the answer's body comes. "hang": the same,
-# and the connection stays open. "slow": the answer comes a piece every 0.2 s.
-Fault = Literal["", "500", "403", "reset", "cut", "hang", "slow"]
+# and the connection stays open. "slow": the answer comes a piece every 0.2 s. "half": the connection breaks when half
+# of the request has come. "lost": the request is done, and the connection breaks without an answer. "stall": no answer.
+Fault = Literal["", "500", "403", "reset", "cut", "hang", "slow", "half", "lost", "stall"]
 
 
 class S3:
@@ -90,6 +91,11 @@ def _listens(port: int) -> bool:
     return True
 
 
+def _break(connection: socket.socket) -> None:
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+    connection.close()
+
+
 class Faulty(S3):
     """A proxy before *s3*. `fault(method, path)` says how the next answer fails; `seen` are the requests that came."""
 
@@ -127,13 +133,15 @@ class Faulty(S3):
 
     def _answer(self, handler: http.server.BaseHTTPRequestHandler) -> None:
         handler.close_connection = True
-        body = handler.rfile.read(int(handler.headers.get("Content-Length") or 0))
         method, path = handler.command, handler.path
         self.seen.append((method, path))
         fault = self.fault(method, path)
-        if fault == "reset":
-            handler.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
-            handler.connection.close()
+        size = int(handler.headers.get("Content-Length") or 0)
+        body = handler.rfile.read(size // 2 if fault == "half" else size)
+        if fault == "stall":
+            self._over.wait(60)
+        if fault in ("reset", "half", "stall"):
+            _break(handler.connection)
             return
         if fault in ("500", "403"):
             handler.send_response(int(fault))
@@ -145,6 +153,9 @@ class Faulty(S3):
         answer = behind.getresponse()
         content = answer.read()
         behind.close()
+        if fault == "lost":
+            _break(handler.connection)
+            return
         handler.send_response(answer.status)
         for name, value in answer.getheaders():
             if name.lower() not in ("transfer-encoding", "connection", "content-length", "date", "server"):

@@ -146,6 +146,31 @@ def test_a_stop_reaches_a_train_that_is_only_being_started(
     assert run.told["training_seconds"] < 60
 
 
+COUNTS = """
+import os, pathlib, signal
+kept = pathlib.Path("/opt/ml/checkpoints/" + os.environ["SM_CURRENT_HOST"])
+starts = len(kept.read_text()) + 1 if kept.exists() else 1
+kept.write_text("x" * starts)
+print("start", starts, "of", os.environ["SM_CURRENT_HOST"], os.path.exists("/tmp/mark"), flush=True)
+open("/tmp/mark", "w").close()
+while starts == 1:
+    signal.pause()
+"""
+
+
+def test_an_interrupted_job_starts_again_in_new_containers(engine: Engine, image: str, folder: Path) -> None:
+    words = ("--hosts", "2", "--interrupt", "0s", "--interrupt", "10s+1s", "--checkpoints", str(folder / "kept"))
+    with run_in_container(folder, engine, image, COUNTS, *words) as run:
+        code = run.end()
+
+    assert code == 0, run.console
+    assert [each["folder"] for each in run.told["interruptions"]] == ["interrupted/1", "interrupted/2"]
+    for host in ("algo-1", "algo-2"):
+        assert f"start 1 of {host} False" in (run.folder / f"interrupted/2/logs/{host}.log").read_text()
+        assert f"start 2 of {host} False" in (run.folder / f"logs/{host}.log").read_text()
+    assert left(engine, run) == ""
+
+
 def test_ctrl_c_twice_leaves_no_container(engine: Engine, image: str, folder: Path) -> None:
     ignores = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
     with run_in_container(folder, engine, image, ignores + WAITS) as run:

@@ -13,7 +13,7 @@ from toolkit.job.job import Channel, ChannelMode
 from toolkit.job.spec import JobSpec
 from toolkit.job.strategy import Strategy
 from toolkit.jobfile import options, text
-from toolkit.jobfile.spec import JobFile, Kill, LocalRun
+from toolkit.jobfile.spec import Interrupt, JobFile, Kill, LocalRun
 from toolkit.platforms.sagemaker.write import distribution_flags
 
 HERE = Path("/job")
@@ -105,6 +105,13 @@ def test_times_have_units(text: str, expected: float) -> None:
     assert made.run.kills == (Kill(host="algo-1", after_s=expected),)
 
 
+def test_interruptions_are_in_the_order_of_their_times() -> None:
+    made = of("train.py", "--interrupt", "10m+1m", "--interrupt", "5s", "--max-wait", "1h")
+
+    assert made.run.interrupts == (Interrupt(after_s=5.0), Interrupt(after_s=600.0, wait_s=60.0))
+    assert made.run.max_wait_s == 3600.0
+
+
 @pytest.mark.parametrize(
     ("text", "expected"), [("512m", 512 << 20), ("2g", 2 << 30), ("1.5GiB", 3 << 29), ("64 KB", 64 << 10), ("7", 7)]
 )
@@ -128,6 +135,11 @@ def test_hosts_are_listed_by_the_alphabet_as_the_platform_does() -> None:
         (["--distribution", '{"ddp": {}}'], ["toolkit run: --distribution: ", "pytorchddp", "'ddp'"]),
         (["--stop-after", "soon"], ["toolkit run: --stop-after: ", "30s", "'soon'"]),
         (["--checkpoints", "j", "--job-dir", "j"], ["toolkit run: --checkpoints: expected a folder beside the job's"]),
+        (["--interrupt", "soon"], ["toolkit run: --interrupt: expected TIME or TIME+WAIT", "10m+1m", "'soon'"]),
+        (["--interrupt", "5s+"], ["toolkit run: --interrupt: expected TIME or TIME+WAIT", "'5s+'"]),
+        (["--interrupt", "60s", "--interrupt", "1m"], ["--interrupt: expected different times, found 60 s twice"]),
+        (["--max-wait", "0"], ["toolkit run: --max-wait: expected a time above 0"]),
+        (["--max-wait", "1m", "--max-run", "2m"], ["--max-wait: expected no less than max-run, 2m, found 1m"]),
         (["--kill", "algo-1"], ["toolkit run: --kill: expected HOST@TIME", "'algo-1'"]),
         (["--kill", "algo-1@"], ["toolkit run: --kill: expected HOST@TIME", "'algo-1@'"]),
         (["--kill", "algo-3@5s"], ["toolkit run: --kill: ", "algo-1", "'algo-3@5s'"]),
@@ -179,6 +191,8 @@ processes_per_host = 1
 hosts = 2
 stop-after = "30s"
 kill = "algo-2@5s"
+interrupt = ["10s", 20, "30s+5s"]
+max-wait = 90
 [distribution.torch_distributed]
 enabled = true
 [hyperparameter]
@@ -232,6 +246,8 @@ def test_a_job_file_says_the_same_words_and_its_paths_start_from_it(job_file: Pa
     )
     assert made.spec.environment == {"DEBUG": "true", "LEVEL": "3"}
     assert (made.run.stop_after_s, made.run.kills) == (30.0, (Kill(host="algo-2", after_s=5.0),))
+    assert [(each.after_s, each.wait_s) for each in made.run.interrupts] == [(10.0, 0.0), (20.0, 0.0), (30.0, 5.0)]
+    assert made.run.max_wait_s == 90.0
 
 
 @TOML

@@ -1,9 +1,10 @@
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
-from toolkit.jobfile.spec import Kill
-from toolkit.local.lifecycle import GRACE_S, JobEnd, Lifecycle, Order, job_end
+from toolkit.jobfile.spec import Interrupt, Kill, LocalRun
+from toolkit.local.lifecycle import GRACE_S, JobEnd, Lifecycle, Order, job_end, next_interrupt, next_start
 
 Orders = list[tuple[Order, str]]
 Step = Callable[[Lifecycle], Orders]
@@ -92,6 +93,32 @@ HISTORIES: dict[str, tuple[Lifecycle, list[tuple[Step, Orders]], tuple[str, str,
         [(ended("algo-1", 9, 1), [("stop", "algo-2")]), (time_is(2), []), (ended("algo-2", 143, 3), [])],
         ("Failed", "Failed", 9, "algo-1"),
     ),
+    "a person stops a job that is being interrupted": (
+        Lifecycle(TWO, interrupt_s=30),
+        [
+            (time_is(30), STOP),
+            (asked(31), []),
+            (asked(33), KILL),
+            (ended("algo-1", 137, 34), []),
+            (ended("algo-2", 137, 34), []),
+        ],
+        ("Stopped", "Stopped", 143, ""),
+    ),
+    "a limit that passes while the job is being interrupted ends it": (
+        Lifecycle(TWO, interrupt_s=30, max_wait_s=31),
+        [(time_is(30), STOP), (time_is(31), []), (ended("algo-1", 0, 32), []), (ended("algo-2", 0, 32), [])],
+        ("Stopped", "MaxWaitTimeExceeded", 143, ""),
+    ),
+    "an interruption of a job that fails changes nothing": (
+        Lifecycle(TWO, interrupt_s=2),
+        [(ended("algo-1", 9, 1), [("stop", "algo-2")]), (time_is(2), []), (ended("algo-2", 143, 3), [])],
+        ("Failed", "Failed", 9, "algo-1"),
+    ),
+    "what is due after the last host's end changes nothing": (
+        Lifecycle(TWO, interrupt_s=4.5, stop_after_s=5),
+        [(ended("algo-1", 0, 4), []), (ended("algo-2", 0, 4), []), (time_is(6), [])],
+        ("Completed", "Completed", 0, ""),
+    ),
     "a host vanishes": (
         Lifecycle(TWO, kills=[Kill(host="algo-2", after_s=5)]),
         [
@@ -164,3 +191,45 @@ def test_the_next_time_to_look_is_the_earliest_thing_due() -> None:
     lifecycle.due(30)
     assert lifecycle.next_s() == 20 + GRACE_S
     assert Lifecycle(TWO).next_s() is None
+
+
+def test_an_interruption_has_the_platforms_grace_and_no_end_of_a_host_is_a_failure() -> None:
+    lifecycle = Lifecycle(TWO, interrupt_s=30)
+
+    assert lifecycle.due(29) == []
+    assert lifecycle.due(30) == STOP
+    assert lifecycle.ended("algo-1", 3, 31) == []
+    assert lifecycle.due(30 + GRACE_S) == [("kill", "algo-2")]
+    lifecycle.ended("algo-2", 137, 150)
+    assert (lifecycle.over, lifecycle.reason, lifecycle.failures) == (True, "interrupted", [])
+
+
+def test_after_the_last_hosts_end_nothing_is_due() -> None:
+    lifecycle = Lifecycle(("algo-1",), stop_after_s=30)
+    lifecycle.ended("algo-1", 0, 2)
+
+    assert lifecycle.next_s() is None
+
+
+def test_the_next_start_has_what_is_left_of_each_limit() -> None:
+    run = LocalRun(
+        job_dir=Path("job"),
+        stop_after_s=100,
+        max_run_s=50,
+        max_wait_s=200,
+        interrupts=(Interrupt(after_s=0), Interrupt(after_s=10, wait_s=3), Interrupt(after_s=20)),
+        kills=(Kill(host="algo-1", after_s=5), Kill(host="algo-2", after_s=15)),
+    )
+
+    first = next_start(TWO, run)
+    second = next_start(TWO, run, trained_s=12, passed_s=15)
+
+    assert first.due(0) == STOP and first.reason == "interrupted"
+    assert [next_interrupt(run, at_s) for at_s in (0, 0.1, 12, 21)] == [*run.interrupts, None]
+    assert second.next_s() == 3  # algo-2 vanishes.
+    assert second.due(3) == [("kill", "algo-2")]
+    assert second.next_s() == 8
+    second.due(8)
+    assert second.reason == "interrupted"
+    second.due(38)
+    assert second.reason == "max-run"

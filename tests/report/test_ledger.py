@@ -144,3 +144,29 @@ def test_clocks_that_disagree_never_make_more_time_than_there_was() -> None:
 
     assert sum(told.values()) == pytest.approx(10.0)
     assert told.get("unexplained", 0.0) >= 0
+
+
+def interrupted(**more: object) -> Facts:
+    """Return the facts of a start that was interrupted 20 s after its begin."""
+    return facts(20.0, failures=(START_S + 20.0,), failed=True, interrupted=True, **more)
+
+
+def test_of_an_interrupted_start_what_followed_its_last_kept_checkpoint_is_lost() -> None:
+    # The script's own save at step 8 is on the disk that is gone.
+    told = divided(interrupted(saved=(START_S + 9.0,)), a=table(steps(saves=[8], save_s=0.5)))
+
+    assert told == {"start-up": 5.0, "data": 0.4, "training": 3.2, "lost": 11.0, "unexplained": 0.4}
+
+
+def test_an_interrupted_start_that_saved_in_its_grace_lost_no_step() -> None:
+    told = divided(interrupted(saved=(START_S + 18.0,)), a=table(steps()))
+
+    assert told == {"start-up": 5.0, "data": 1.0, "training": 8.0, "lost": 2.0, "unexplained": 4.0}
+
+
+def test_an_interrupted_start_without_steps_lost_all_since_its_ranks_began_or_its_checkpoint() -> None:
+    began = {"a": START_S + 2.0}
+
+    assert divided(interrupted(ranks_began=began), a=table([])) == {"start-up": 2.0, "lost": 18.0}
+    saved = interrupted(ranks_began=began, saved=(START_S + 15.0,))
+    assert divided(saved, a=table([])) == {"start-up": 2.0, "lost": 5.0, "unexplained": 13.0}

@@ -13,7 +13,8 @@ from tests.report.test_kernels import put
 from tests.series.test_debugger import REAL
 from toolkit import jobs
 from toolkit.diagnosis.slow_rank import HEALTHY
-from toolkit.job.outcome import Exit
+from toolkit.job.outcome import Exit, Outcome
+from toolkit.job.report import HostReport, Interruption
 from toolkit.report.markdown import markdown
 from toolkit.report.model import Block, Chart, HeatMap, Lines, Page, Shares, Table, Words
 from toolkit.report.sections.outcome import DEBUGGER_ALONE
@@ -401,3 +402,101 @@ def test_start_up_lasts_until_the_ranks_start_not_their_launcher(tmp_path: Path)
     page = build(jobs.read(tmp_path / "job"), now_s=START_S)
 
     assert block(page, "ledger").parts[0].value == pytest.approx(16.0)  # Two hosts.
+
+
+def spot(job_dir: Path, *, resumed_time: str = "2026-11-18T11:07:10.000Z") -> Page:
+    """Write a job of two hosts that was interrupted after 20 s, waited 10 s, and then ran for 10 s; return its page."""
+    hosts = {"algo-1": HostReport(exit_code=143, status="stopped"), "algo-2": HostReport(exit_code=0)}
+    noted = Interruption(
+        time="2026-11-18T11:06:58.000Z",
+        end_time="2026-11-18T11:07:00.000Z",
+        resumed_time=resumed_time,
+        training_seconds=20.0,
+        checkpoint_time="2026-11-18T11:06:55.000Z",
+        hosts=hosts,
+        folder="interrupted/1" if resumed_time else "",
+    )
+    first = report(
+        "Stopped",
+        secondary_status="Interrupted",
+        failed_host="",
+        exit_code=143,
+        end_time="2026-11-18T11:07:00.000Z",
+        training_seconds=20.0,
+        billable_seconds=40.0,
+        hosts=hosts,
+        checkpoint_time=noted.checkpoint_time,
+    )
+    whole = report(
+        "Completed" if resumed_time else "Stopped",
+        secondary_status="Completed" if resumed_time else "MaxWaitTimeExceeded",
+        failed_host="",
+        exit_code=0 if resumed_time else 143,
+        end_time="2026-11-18T11:07:20.000Z",
+        training_seconds=40.0,
+        billable_seconds=60.0 if resumed_time else 40.0,
+        waited_seconds=10.0 if resumed_time else 0.0,
+        managed_spot=True,
+        interruptions=(noted,),
+    )
+    began = Exit(
+        process="script", pid=7, started_ns=int((START_S + 1) * 1e9), ended_ns=int((START_S + 20) * 1e9), code=0
+    )
+    stopped = Outcome(status="stopped", exit_code=143, exits=(began,))
+    if resumed_time:
+        (job_dir / "interrupted").mkdir(parents=True)
+        (job_dir / "interrupted/1").mkdir()
+        simulated(job_dir / "interrupted/1", first, {"algo-1": stopped, "algo-2": stopped}, "the first start\n")
+        again = msgspec.structs.replace(began, started_ns=int((START_S + 32) * 1e9), ended_ns=int((START_S + 40) * 1e9))
+        stopped = Outcome(status="succeeded", exit_code=0, exits=(again,))
+    simulated(job_dir, whole, {"algo-1": stopped, "algo-2": stopped}, "the last start\n")
+    return build(jobs.read(job_dir), now_s=START_S + 1000)
+
+
+def test_an_interrupted_jobs_ledger_is_of_all_its_starts_and_not_of_the_wait_between_them(tmp_path: Path) -> None:
+    page = spot(tmp_path / "job")
+
+    ledger = block(page, "ledger")
+    assert isinstance(ledger, Shares) and ledger.total == 60.0
+    parts = {part.name: part.value for part in ledger.parts if part.value}
+    # Each of two hosts: 1 s before the first start's script and 2 s before the second's, 5 s after the checkpoint.
+    assert parts == pytest.approx(
+        {"start-up": 6.0, "work lost since the last checkpoint": 10.0, "unexplained": 44.0}, abs=0.01
+    )
+    assert "all 2 starts; nothing is paid between" in ledger.note
+    assert page.summary.endswith("with 1 spot interruption.")
+    assert words(page, "outcome")[1:2] == [
+        "Training seconds: 80; Billable seconds: 60; Managed Spot Training savings: 25.0%"
+    ]
+    table = block(page, "interruptions")
+    assert isinstance(table, Table)
+    assert table.rows[0] == (
+        1, "2026-11-18 11:06:58 UTC", 20.0, 5.0, 10.0, "143 (1 host), 0 (1 host)", "interrupted/1",
+    )  # fmt: skip
+    events = block(page, "events")
+    assert isinstance(events, Table)
+    assert [row[3] for row in events.rows if "interruption" in str(row[3])] == [
+        "spot interruption 1: SIGTERM to all hosts",
+        "spot interruption 1: all hosts have ended",
+        "spot interruption 1: the job starts again, on new hosts",
+    ]
+
+
+def test_a_job_that_was_never_started_again_lost_what_followed_its_last_checkpoint(tmp_path: Path) -> None:
+    page = spot(tmp_path / "job", resumed_time="")
+
+    ledger = block(page, "ledger")
+    assert isinstance(ledger, Shares) and ledger.total == 40.0
+    parts = {part.name: part.value for part in ledger.parts if part.value}
+    assert parts == pytest.approx(
+        {"start-up": 2.0, "work lost since the last checkpoint": 10.0, "unexplained": 28.0}, abs=0.01
+    )
+
+
+def test_the_page_of_an_interrupted_start_is_that_of_a_stopped_job(tmp_path: Path) -> None:
+    spot(tmp_path / "job")
+
+    page = build(jobs.read(tmp_path / "job/interrupted/1"), now_s=START_S + 1000)
+
+    assert page.status == "stopped"
+    assert "Managed spot" not in str(page)

@@ -55,6 +55,8 @@ def add(parser: Parser) -> None:
     option("--checkpoints", "DIR", "the hosts' /opt/ml/checkpoints; outlives the job")
     option("--max-run", "TIME", "stop the job as MaxRuntimeInSeconds does (30s, 10m, 1h)")
     option("--stop-after", "TIME", "stop the job as StopTrainingJob does")
+    option("--interrupt", "TIME[+WAIT]", "a spot interruption: SIGTERM, then the job starts again", action="append")
+    option("--max-wait", "TIME", "stop the job as MaxWaitTimeInSeconds does: training and waiting together")
     option("--kill", "HOST@TIME", "let a host vanish (algo-2@5s)", action="append")
     option("--backend", "NAME", "process: hosts are processes here (default); docker: containers of --image")
     option("--image", "IMAGE", "the image of the hosts' containers")

@@ -1,5 +1,6 @@
 """job.json: what the simulated platform reports of a job. `toolkit run` writes it, `toolkit report` reads it."""
 
+from datetime import datetime
 from typing import Literal
 
 from toolkit.records import Record
@@ -16,8 +17,32 @@ class HostReport(Record, frozen=True, kw_only=True):
     cause: str = ""
 
 
+class Interruption(Record, frozen=True, kw_only=True):
+    """A spot interruption: the platform took all hosts, to start the job again on new ones. Times are UTC.
+
+    `time`: of SIGTERM. `end_time`: of the last host's end. `resumed_time`: of the next start, "" if there was none.
+    `training_seconds`: for which the hosts of the interrupted start ran. `checkpoint_time`: of the last change that
+    it made in the checkpoints that outlive it, "" if it made none. `hosts`: how each ended. `folder`: where its hosts
+    and logs are, a job folder itself, relative to the job's; "" if no start followed.
+    """
+
+    time: str
+    end_time: str
+    resumed_time: str = ""
+    training_seconds: float = 0.0
+    checkpoint_time: str = ""
+    hosts: dict[str, HostReport] = {}
+    folder: str = ""
+
+
 class JobReport(Record, frozen=True, kw_only=True):
-    """The content of job.json. Times are UTC; `billable_seconds` is hosts x `training_seconds`."""
+    """The content of job.json. Times are UTC.
+
+    `training_seconds`: from the first start to the end. `billable_seconds`: hosts x the time for which they ran, which
+    is `training_seconds` without `waited_seconds`, those between an interruption and the next start.
+    `managed_spot`: interruptions were asked for. `checkpoint_time`: of the job folder of an interrupted start alone, as
+    in Interruption.
+    """
 
     name: str
     status: Literal["InProgress", "Completed", "Failed", "Stopped"]
@@ -33,3 +58,43 @@ class JobReport(Record, frozen=True, kw_only=True):
     metrics: dict[str, float | str] = {}
     artifacts: dict[str, str] = {}
     notes: tuple[str, ...] = ()
+    managed_spot: bool = False
+    waited_seconds: float = 0.0
+    interruptions: tuple[Interruption, ...] = ()
+    checkpoint_time: str = ""
+
+
+def seconds_of(time: str) -> float | None:
+    """Return a time of job.json in seconds since the epoch, None if it is none."""
+    try:
+        return datetime.fromisoformat(time.replace("Z", "+00:00")).timestamp()
+    except ValueError:
+        return None
+
+
+def waits_since_s(report: JobReport) -> float | None:
+    """Return since when the job waits for new hosts, None if it does not."""
+    if report.secondary_status != "Interrupted" or not report.interruptions or report.interruptions[-1].resumed_time:
+        return None
+    return seconds_of(report.interruptions[-1].end_time)
+
+
+def interruption_text(each: Interruption) -> str:
+    """Return what *each* meant in a sentence without its end."""
+    ended_s, saved_s, resumed_s = map(seconds_of, (each.end_time, each.checkpoint_time, each.resumed_time))
+    told = f"interrupted after {each.training_seconds:g} s of training"
+    if saved_s is None or ended_s is None:
+        told += ", without a checkpoint"
+    else:
+        told += f", its last checkpoint {max(ended_s - saved_s, 0.0):.1f} s old"
+    if resumed_s is None or ended_s is None:
+        return f"{told}; not started again"
+    return f"{told}; started again after {max(resumed_s - ended_s, 0.0):.1f} s"
+
+
+def spot_words(training_s: float, billable_s: float) -> tuple[str, ...]:
+    """Return the seconds of all hosts and what the interruptions saved, in the words of SageMaker's SDK."""
+    lines = (f"Training seconds: {training_s:g}", f"Billable seconds: {billable_s:g}")
+    if training_s <= 0:
+        return lines
+    return (*lines, f"Managed Spot Training savings: {(1 - billable_s / training_s) * 100:.1f}%")

@@ -87,6 +87,8 @@ class Options(Record, frozen=True, kw_only=True, rename="kebab", forbid_unknown_
     stop_after: str | float | None = None
     max_run: str | float | None = None
     kill: str | tuple[str, ...] = ()
+    interrupt: str | float | tuple[str | float, ...] = ()
+    max_wait: str | float | None = None
     backend: Backend | None = None
     image: str | None = None
     memory: str | int | None = None

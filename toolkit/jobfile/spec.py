@@ -6,6 +6,7 @@ A JobFile holds a JobSpec (job/spec.py), what every platform knows of a job, and
 import math
 import re
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, get_args
 
@@ -38,6 +39,13 @@ class Kill(Record, frozen=True, kw_only=True):
     after_s: float
 
 
+class Interrupt(Record, frozen=True, kw_only=True):
+    """A spot interruption *after_s* seconds of training; capacity for the next start comes *wait_s* after its end."""
+
+    after_s: float
+    wait_s: float = 0.0
+
+
 class LocalRun(Record, frozen=True, kw_only=True):
     """What only `toolkit run` needs. `backend` None: not given, so the hosts are processes."""
 
@@ -45,6 +53,8 @@ class LocalRun(Record, frozen=True, kw_only=True):
     stop_after_s: float | None = None
     max_run_s: float | None = None
     kills: tuple[Kill, ...] = ()
+    interrupts: tuple[Interrupt, ...] = ()
+    max_wait_s: float | None = None
     backend: Backend | None = None
     image: str | None = None
     memory_bytes: int | None = None
@@ -153,6 +163,8 @@ def complete(
             stop_after_s=None if asked.stop_after is None else seconds(asked.stop_after, "stop-after", origin),
             max_run_s=None if asked.max_run is None else seconds(asked.max_run, "max-run", origin, above_zero=True),
             kills=tuple(_kill(text, hosts, origin) for text in _several(asked.kill)),
+            interrupts=_interrupts(asked, origin),
+            max_wait_s=_max_wait(asked, origin),
             backend=asked.backend,
             image=asked.image,
             memory_bytes=None if asked.memory is None else size_bytes(asked.memory, "memory", origin),
@@ -248,6 +260,39 @@ def _kill(text: str, hosts: set[str], origin: Origin) -> Kill:
         expected = ", ".join(sorted(hosts))
         raise ContractError(f"expected HOST@TIME with a host among {expected}, found {text!r}", where=origin.of("kill"))
     return Kill(host=host, after_s=seconds(after, "kill", origin))
+
+
+def _interrupts(asked: Options, origin: Origin) -> tuple[Interrupt, ...]:
+    """Return the spot interruptions in the order of their times."""
+    given = asked.interrupt if isinstance(asked.interrupt, tuple) else (asked.interrupt,)
+    found = sorted((_interrupt(value, origin) for value in given), key=lambda each: each.after_s)
+    for first, second in pairwise(found):
+        if first.after_s == second.after_s:
+            message = f"expected different times, found {second.after_s:g} s twice"
+            raise ContractError(message, where=origin.of("interrupt"))
+    return tuple(found)
+
+
+def _interrupt(value: str | float, origin: Origin) -> Interrupt:
+    after, plus, wait = value.partition("+") if isinstance(value, str) else (value, "", "")
+    try:
+        after_s = seconds(after, "interrupt", origin)
+        return Interrupt(after_s=after_s, wait_s=seconds(wait, "interrupt", origin) if plus else 0.0)
+    except ContractError:
+        expected = "expected TIME or TIME+WAIT, such as 30s or 10m+1m"
+        raise ContractError(f"{expected}, found {value!r}", where=origin.of("interrupt")) from None
+
+
+def _max_wait(asked: Options, origin: Origin) -> float | None:
+    """Return the most seconds from the job's start to its end; the platform takes no less than the time limit."""
+    if asked.max_wait is None:
+        return None
+    found = seconds(asked.max_wait, "max-wait", origin, above_zero=True)
+    if asked.max_run is not None and found < seconds(asked.max_run, "max-run", origin):
+        message = f"expected no less than max-run, {asked.max_run}, found {asked.max_wait}"
+        hint = "It is the time of training and of waiting together (MaxWaitTimeInSeconds)."
+        raise ContractError(message, where=origin.of("max-wait"), hint=hint)
+    return found
 
 
 def _below(script: Path, source: Path, origin: Origin) -> Path:

@@ -4,7 +4,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
+from msgspec.structs import replace
+
 from toolkit.job.outcome import Outcome
+from toolkit.job.report import Interruption, seconds_of
 from toolkit.job.restart import Restart
 from toolkit.masking.text import mask as mask_text
 from toolkit.records import Record
@@ -53,6 +56,10 @@ class JobData(Record, frozen=True, kw_only=True):
     seconds, as the platform reported them; None: no such report, `billable` then derives it. `metrics`: the last value
     of each, as the platform reported it. `notes`: one sentence for each file that could not be used, and the
     platform's own notes. `mask`: masks the job's secrets in a text; apply it to all that scripts have said.
+
+    `managed_spot`: spot interruptions were asked for. `earlier`: the starts that they ended, each as a job itself, with
+    `checkpoint_s`, the last change of its checkpoints; hosts, outcome and logs are those of the last start. `waited_s`:
+    between the starts; `waits_since_s`: since when the job waits for its next start.
     """
 
     name: str
@@ -68,6 +75,12 @@ class JobData(Record, frozen=True, kw_only=True):
     end_s: float | None = None
     billable_s: float | None = None
     notes: tuple[str, ...] = ()
+    managed_spot: bool = False
+    interruptions: tuple[Interruption, ...] = ()
+    earlier: tuple["JobData", ...] = ()
+    checkpoint_s: float | None = None
+    waited_s: float = 0.0
+    waits_since_s: float | None = None
     mask: Callable[[str], str] = mask_text
 
     @property
@@ -82,4 +95,31 @@ class JobData(Record, frozen=True, kw_only=True):
         end_s = now_s if self.status == "running" else self.end_s
         if self.start_s is None or end_s is None:
             return None
-        return max(end_s - self.start_s, 0.0) * len(self.hosts)
+        waited_s = self.waited_s + (0.0 if self.waits_since_s is None else max(end_s - self.waits_since_s, 0.0))
+        return max(end_s - self.start_s - waited_s, 0.0) * len(self.hosts)
+
+    @property
+    def was_interrupted(self) -> bool:
+        """True for a start of a job that a spot interruption ended."""
+        return self.status == "stopped" and self.stopped_by == "Interrupted"
+
+    def starts(self) -> tuple["JobData", ...]:
+        """Return each start of the job as a job that began with it: itself, unless it was interrupted."""
+        if not self.interruptions:
+            return (self,)
+        last = self.interruptions[-1]
+        times = (seconds_of(each.resumed_time) for each in self.interruptions)
+        begun_s = max((at_s for at_s in times if at_s is not None), default=self.start_s)
+        billed_s = sum(each.billable_s or 0.0 for each in self.earlier)
+        own_s = None if self.billable_s is None else max(self.billable_s - billed_s, 0.0)
+        own = replace(self, start_s=begun_s, billable_s=own_s, interruptions=(), earlier=(), waited_s=0.0)
+        if not last.resumed_time:  # It was the last start, or the next one has not begun.
+            own = replace(
+                own,
+                status="stopped",
+                stopped_by="Interrupted",
+                end_s=seconds_of(last.end_time),
+                checkpoint_s=seconds_of(last.checkpoint_time),
+                waits_since_s=None,
+            )
+        return (*self.earlier, own)

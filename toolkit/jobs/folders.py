@@ -12,6 +12,7 @@ from toolkit.series import debugger_names
 # What `train`, the monitor and a profiler leave in an output folder.
 MARKS = ("outcome.json", "success", "failure", "metrics.jsonl", "monitor", "profiler")
 RUN_MARK = ".toolkit-job"  # Marks a job folder of `toolkit run`, which holds a lock on it while the job runs.
+INTERRUPTED = "interrupted"  # Holds a job folder for each start of the job that a spot interruption ended.
 EXPECTED = (
     "expected a job folder of `toolkit run`, an /opt/ml or /opt/ml/output folder, one with several hosts, or SageMaker "
     "Debugger's profiler-output"
@@ -63,6 +64,20 @@ def is_locked(job_dir: Path) -> bool:
     except OSError:
         return True
     return False
+
+
+def interrupted(job_dir: Path) -> tuple[Path, ...]:
+    """Return the job folders of the starts that spot interruptions ended, the first one first."""
+    folder = job_dir / INTERRUPTED
+    found = [each for each in folder.iterdir() if each.name.isdecimal()] if folder.is_dir() else []
+    return tuple(sorted(found, key=lambda each: int(each.name)))
+
+
+def earlier_metrics(job_dir: Path) -> tuple[Path, ...]:
+    """Return the files of metrics of these starts."""
+    return tuple(
+        path for start in interrupted(job_dir) for path in sorted(start.glob("hosts/*/opt/ml/output/metrics.jsonl"))
+    )
 
 
 def output_in(folder: Path) -> Path | None:

@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Callable, Iterable, Sequence
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +10,9 @@ import msgspec
 from toolkit.errors import ContractError
 from toolkit.exit_codes import TEMPORARY_FAILURE
 from toolkit.job.outcome import Outcome, from_document
-from toolkit.job.report import REPORT, HostReport, JobReport
+from toolkit.job.report import REPORT, HostReport, JobReport, seconds_of, waits_since_s
 from toolkit.jobs.data import HostData, HostStatus, JobData, JobStatus
-from toolkit.jobs.folders import Place, in_order, is_locked, places
+from toolkit.jobs.folders import Place, in_order, interrupted, is_locked, places
 from toolkit.jobs.times import last_written_s, span
 from toolkit.log import Log
 from toolkit.metrics.file import read as read_samples
@@ -65,6 +64,12 @@ def read(folder: str | os.PathLike[str], *, now_s: float | None = None) -> JobDa
         end_s=None if status == "running" else end_s,
         billable_s=report.billable_seconds if report and report.end_time else None,
         notes=(*notes, *(report.notes if report else ())),
+        managed_spot=report is not None and report.managed_spot,
+        interruptions=report.interruptions if report else (),
+        earlier=tuple(read(each) for each in interrupted(job_dir)) if report and report.interruptions else (),
+        checkpoint_s=seconds_of(report.checkpoint_time) if report else None,
+        waited_s=report.waited_seconds if report else 0.0,
+        waits_since_s=waits_since_s(report) if report else None,
         mask=log.mask,
     )
 
@@ -222,15 +227,8 @@ def _times(report: JobReport | None, hosts: Sequence[HostData]) -> tuple[float |
     """Return the start and the end as the platform reported them, else as the hosts' files show them."""
     started, ended = span(hosts)
     if report is not None:
-        return _moment(report.start_time) or started, _moment(report.end_time) or ended
+        return seconds_of(report.start_time) or started, seconds_of(report.end_time) or ended
     return started, ended
-
-
-def _moment(text: str) -> float | None:
-    try:
-        return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()
-    except ValueError:
-        return None
 
 
 def _first(texts: Iterable[str]) -> str:

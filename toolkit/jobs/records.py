@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from toolkit.errors import UserError
-from toolkit.jobs.folders import places
+from toolkit.jobs.folders import earlier_metrics, places
 from toolkit.metrics.file import by_time
 from toolkit.metrics.sample import Sample
 
@@ -51,8 +51,8 @@ def samples(job_dir: Path) -> Iterator[Sample]:
         UserError: *job_dir* holds no job.
     """
     hosts = [place.output / "metrics.jsonl" for place in places(job_dir)]
-    files = [path for path in hosts if path.is_file()] or [job_dir / "metrics.jsonl"]
-    return by_time(files)
+    files = [path for path in hosts if path.is_file()]
+    return by_time((*earlier_metrics(job_dir), *files) if files else [job_dir / "metrics.jsonl"])
 
 
 def _frame(rows: list[dict[str, Any]]) -> "DataFrame":

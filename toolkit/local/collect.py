@@ -13,6 +13,7 @@ import msgspec
 from toolkit.artifacts.pack import pack
 from toolkit.errors import ContractError, PlatformError
 from toolkit.job.outcome import Outcome, from_document
+from toolkit.jobs.folders import earlier_metrics
 from toolkit.local.report import last_values
 from toolkit.local.stage import Staged
 from toolkit.log import Log
@@ -86,7 +87,7 @@ def collect(job_dir: Path, staged: Sequence[Staged], log: Log) -> Collected:
             notes.append(f"{archive.name} could not be packed: {error}")
     last: dict[str, Sample] = {}
     file = SampleFile(job_dir / "metrics.jsonl", warn=notes.append)
-    samples = gather(staged)
+    samples = gather(job_dir, staged)
     while batch := list(islice(samples, BATCH)):
         file.append(batch)
         last = last_values(batch, last)
@@ -96,9 +97,10 @@ def collect(job_dir: Path, staged: Sequence[Staged], log: Log) -> Collected:
     return Collected(artifacts=artifacts, last=last, notes=tuple(notes))
 
 
-def gather(staged: Sequence[Staged]) -> Iterator[Sample]:
-    """Yield the samples of all hosts, ordered by time; each host's own order is kept."""
-    return by_time(host.setup.base / "output" / "metrics.jsonl" for host in staged)
+def gather(job_dir: Path, staged: Sequence[Staged]) -> Iterator[Sample]:
+    """Yield the samples of all hosts and starts, ordered by time; each host's own order is kept."""
+    own = (host.setup.base / "output" / "metrics.jsonl" for host in staged)
+    return by_time((*earlier_metrics(job_dir), *own))
 
 
 def merge(folders: Sequence[tuple[str, Path]], into: Path, archive: str) -> list[str]:

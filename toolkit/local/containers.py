@@ -120,6 +120,14 @@ class Engine:
         except PlatformError:
             pass  # The job's result does not change; the next run in this folder removes the rest.
 
+    def renew(self) -> None:
+        """Remove the containers of an interrupted start, whose names the next start takes.
+
+        Raises:
+            PlatformError: the engine refuses.
+        """
+        self._clear_containers()
+
     def short_of_memory(self, host: str) -> bool:
         """Return whether the kernel killed a process in *host*'s container because memory ran out."""
         try:
@@ -132,10 +140,13 @@ class Engine:
     def _label(self) -> str:
         return f"{LABEL}={self._asked.run.job_dir}"
 
-    def _clear(self) -> None:
+    def _clear_containers(self) -> None:
         containers = self._ask("ps", "--all", "--quiet", "--filter", f"label={self._label}").split()
         if containers:
             self._ask("rm", "--force", *containers)
+
+    def _clear(self) -> None:
+        self._clear_containers()
         networks = self._ask("network", "ls", "--quiet", "--filter", f"label={self._label}").split()
         if networks:
             self._ask("network", "rm", *networks)

@@ -1,12 +1,11 @@
 """What is known of a job of `toolkit run`, running or not: the facts of SageMaker's DescribeTrainingJob."""
 
 from collections.abc import Iterator
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from toolkit.errors import ContractError
-from toolkit.job.report import REPORT, JobReport
+from toolkit.job.report import REPORT, Interruption, JobReport, interruption_text, seconds_of, spot_words, waits_since_s
 from toolkit.local import runner
 from toolkit.local.report import last_values, moment, value_text
 from toolkit.local.runner import Runner, RunnerState
@@ -37,6 +36,8 @@ class JobFacts(Record, frozen=True, kw_only=True):
     artifacts: dict[str, str] = {}
     notes: tuple[str, ...] = ()
     runner: Runner | None = None
+    managed_spot: bool = False
+    interruptions: tuple[Interruption, ...] = ()
 
     @property
     def ended(self) -> bool:
@@ -70,9 +71,11 @@ def facts(folder: Path, now_s: float, *, metrics: bool = True) -> JobFacts:
             artifacts=report.artifacts,
             notes=report.notes,
             runner=by,
+            managed_spot=report.managed_spot,
+            interruptions=report.interruptions,
         )
     lives = state != "gone"
-    began_s = datetime.fromisoformat(report.start_time.replace("Z", "+00:00")).timestamp()
+    began_s = seconds_of(report.start_time) or now_s
     until_s = now_s if lives else max(_last_output_s(folder), began_s)
     training_s = round(max(0.0, until_s - began_s), 3)
     return JobFacts(
@@ -85,10 +88,18 @@ def facts(folder: Path, now_s: float, *, metrics: bool = True) -> JobFacts:
         start_time=report.start_time,
         end_time="" if lives else moment(until_s),
         training_s=training_s,
-        billable_s=round(training_s * hosts, 3),
+        billable_s=round(max(training_s - _waited_s(report, until_s), 0.0) * hosts, 3),
         metrics=last,
         runner=by,
+        managed_spot=report.managed_spot,
+        interruptions=report.interruptions,
     )
+
+
+def _waited_s(report: JobReport, now_s: float) -> float:
+    """Return the seconds at *now_s* in which the job waited for new hosts."""
+    since_s = waits_since_s(report)
+    return report.waited_seconds + (0.0 if since_s is None else max(now_s - since_s, 0.0))
 
 
 def document(told: JobFacts) -> dict[str, Any]:
@@ -102,7 +113,8 @@ def document(told: JobFacts) -> dict[str, Any]:
         "TrainingStartTime": told.start_time,
         "TrainingEndTime": told.end_time,
         "TrainingTimeInSeconds": told.training_s,
-        "BillableTimeInSeconds": told.billable_s,
+        "BillableTimeInSeconds": round(told.billable_s / max(told.hosts, 1), 3),
+        "EnableManagedSpotTraining": told.managed_spot,
         "ResourceConfig": {"InstanceCount": told.hosts},
         "ModelArtifacts": {"S3ModelArtifacts": artifacts.pop("model", "")},
         "FinalMetricDataList": [
@@ -134,6 +146,9 @@ def text(told: JobFacts) -> str:
     lines = [told.name, *(f"  {name:<11} {value}" for name, value in rows.items() if value)]
     lines += [f"  {each.name:<23} {value_text(each.value)}" for each in told.metrics]
     lines += [f"  note: {note}" for note in told.notes]
+    if told.managed_spot:
+        lines += [f"  {interruption_text(each)}" for each in told.interruptions]
+        lines += [f"  {words}" for words in spot_words(round(told.training_s * max(told.hosts, 1), 3), told.billable_s)]
     if told.failure_reason:
         lines += ["", told.failure_reason]
     return "\n".join(lines)
@@ -152,10 +167,14 @@ def table(jobs: tuple[JobFacts, ...], *, relative_to: Path) -> str:
 def _row(told: JobFacts, relative_to: Path) -> tuple[str, ...]:
     folder = told.folder.relative_to(relative_to) if told.folder.is_relative_to(relative_to) else told.folder
     status = told.status
-    if told.secondary_status == RUNNER_DIED:
+    if told.secondary_status == RUNNER_DIED and told.status == "Failed":
         status = "Failed (runner died)"
     elif told.secondary_status == "MaxRuntimeExceeded":
         status = "Stopped (max runtime)"
+    elif told.secondary_status == "MaxWaitTimeExceeded":
+        status = "Stopped (max wait)"
+    elif told.secondary_status == "Interrupted":
+        status = f"{told.status} (interrupted)"
     started = told.start_time[:19].replace("T", " ")
     code = "" if told.exit_code is None else str(told.exit_code)
     return told.name, status, started, clock(told.training_s), code, str(folder)

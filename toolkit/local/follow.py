@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from toolkit.jobs.folders import interrupted
 from toolkit.local import runner
 from toolkit.local.display import marked_block
 from toolkit.local.facts import CONSOLE
@@ -18,13 +19,17 @@ def follow(folder: Path, put: Put, *, tail: int | None = None) -> None:
 
     The output is the console of a detached job, else the logs of its hosts. *tail*: begin with so many lines at most.
     """
-    outputs: dict[Path, Output] = {}
+    outputs: dict[int, Output] = {}  # By inode: the logs of an interrupted start are moved.
     while True:
         ended = runner.state(folder) == "gone"  # Before the last read: what was written until then is read.
         for path in sources(folder):
-            if path not in outputs:
-                outputs[path] = Output(path, tail)
-            for block in outputs[path].new(ended=ended):
+            try:
+                number = path.stat().st_ino
+                output = outputs.setdefault(number, outputs.get(number) or Output(path, tail))
+            except OSError:
+                continue  # Moved meanwhile; the next look finds it at its new place.
+            output.path = path
+            for block in output.new(ended=ended):
                 put(block if path.name == CONSOLE else marked_block(path.stem, block, several=_several(folder)))
         if ended:
             return
@@ -41,22 +46,24 @@ def wait(folder: Path, *, until_s: float | None = None) -> bool:
 
 
 def sources(folder: Path) -> tuple[Path, ...]:
-    """Return the files that hold the job's output."""
+    """Return the files that hold the job's output, those of interrupted starts first."""
     console = folder / CONSOLE
-    return (console,) if console.is_file() else tuple(sorted((folder / "logs").glob("*.log")))
+    if console.is_file():
+        return (console,)
+    return tuple(path for each in (*interrupted(folder), folder) for path in sorted((each / "logs").glob("*.log")))
 
 
 class Output:
     """Reads each line of a growing file once; the first *tail* lines from its end, None: all."""
 
     def __init__(self, path: Path, tail: int | None) -> None:
-        self._path = path
+        self.path = path
         self._offset = 0 if tail is None else _start_of_tail(path, tail)
 
     def new(self, *, ended: bool) -> Iterator[bytes]:
         """Yield the whole lines written since the last call, in blocks; with *ended* a last unfinished line, too."""
         try:
-            with self._path.open("rb") as file:
+            with self.path.open("rb") as file:
                 file.seek(self._offset)
                 while block := file.read(READ_BYTES):
                     whole = block[: block.rfind(b"\n") + 1]
@@ -72,7 +79,7 @@ class Output:
 
 
 def _several(folder: Path) -> bool:
-    return len(sources(folder)) > 1
+    return sum(1 for _ in (folder / "logs").glob("*.log")) > 1
 
 
 def _start_of_tail(path: Path, lines: int) -> int:

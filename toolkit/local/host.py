@@ -95,6 +95,11 @@ class Host:
             left = {pid for root in marked(marker) | {self.pid} for pid in (root, *descendants(root))}
             send_all(left, signal.SIGKILL)
 
+    def sweep(self) -> None:
+        """Send SIGKILL to what an ended `train` has left: a lost machine takes everything with it."""
+        marker = f"{BASE_DIR}={self.staged.setup.base}".encode()
+        send_all(marked(marker), signal.SIGKILL)
+
 
 class ContainedHost(Host):
     """One host in a container; `pid` is that of `docker run`."""
@@ -110,3 +115,6 @@ class ContainedHost(Host):
     def vanish(self) -> None:
         """Have the engine send SIGKILL to every process in the container."""
         containers.kill(self.staged.container, self.staged.environ)
+
+    def sweep(self) -> None:
+        """Nothing outlives the container's `train`."""

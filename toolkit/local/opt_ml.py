@@ -39,7 +39,7 @@ def with_own(asked: JobFile, staged: Sequence[Staged], log: Log) -> tuple[Staged
         return tuple(staged)
     reason = _hidden(asked) or refused(staged[0].setup.base)
     if not reason:
-        return tuple(msgspec.structs.replace(host, enter=_enter(host.setup.base)) for host in staged)
+        return entering(staged)
     found = next(_named(asked), None)
     if found is not None:
         where, path = found
@@ -50,6 +50,11 @@ def with_own(asked: JobFile, staged: Sequence[Staged], log: Log) -> tuple[Staged
             " (docs/toolkit-run.md)"
         )
     return tuple(staged)
+
+
+def entering(staged: Sequence[Staged]) -> tuple[Staged, ...]:
+    """Return *staged* with the command that gives each host its own /opt/ml, which the kernel is known to allow."""
+    return tuple(msgspec.structs.replace(host, enter=_enter(host.setup.base)) for host in staged)
 
 
 def _enter(base: Path) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from toolkit.exit_codes import TEMPORARY_FAILURE
 from toolkit.job.outcome import Outcome
-from toolkit.job.report import JobReport
+from toolkit.job.report import JobReport, interruption_text, spot_words
 from toolkit.local.lifecycle import JobEnd, Lifecycle
 from toolkit.metrics.sample import Sample
 
@@ -93,11 +93,19 @@ def summary(report: JobReport, job_dir: Path) -> str:
         cause = f": {told.cause}" if told.cause and told.cause not in report.failure_reason else ""
         lines.append(f"  {host:<11} exit code {told.exit_code}{cause}")
     lines += [f"  {name:<23} {_shown(value)}" for name, value in report.metrics.items()]
-    billed = f", {report.billable_seconds:g} s billable" if len(report.hosts) > 1 else ""
-    lines.append(f"  {report.training_seconds:g} s of training{billed}")
+    if report.managed_spot:
+        lines += [f"  {each}" for each in (*map(interruption_text, report.interruptions), *spent(report))]
+    else:
+        billed = f", {report.billable_seconds:g} s billable" if len(report.hosts) > 1 else ""
+        lines.append(f"  {report.training_seconds:g} s of training{billed}")
     lines += [f"  note: {note}" for note in report.notes]
     lines.append(f"  {job_dir}: {', '.join(['job.json', *report.artifacts.values()])}")
     return "\n".join(lines)
+
+
+def spent(report: JobReport) -> tuple[str, ...]:
+    """Return the seconds of all hosts, and what a job with interruptions saved."""
+    return spot_words(round(report.training_seconds * max(len(report.hosts), 1), 3), report.billable_seconds)
 
 
 def _shown(value: float | str) -> str:

@@ -1,29 +1,20 @@
-"""Simulates the platform: starts a `train` for each host, relays its output, stops or kills it, and reports the end.
-
-One thread runs one poll loop. lifecycle.py decides; this file acts on processes, pipes, clocks and signals. A host is
-its `train` and all processes below it, found by the base folder in their environments: all processes that the platform
-would lose with a machine.
-"""
+"""Runs a job of `toolkit run`: prepares it, starts its hosts, after a spot interruption again, and reports the end."""
 
 import os
-import selectors
-import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import nullcontext
+from typing import Any
 
 from msgspec.structs import replace
 
-from toolkit.errors import UserError
-from toolkit.exit_codes import of_signal
+from toolkit.errors import PlatformError, ToolkitError, UserError
 from toolkit.job.outcome import Outcome
-from toolkit.job.report import HostReport, JobReport
+from toolkit.job.report import REPORT, HostReport, JobReport
 from toolkit.jobfile.spec import JobFile
-from toolkit.local import catalogue, check, collect, containers, feed, opt_ml, owners, remote, runner, stage
+from toolkit.local import catalogue, check, collect, containers, opt_ml, owners, remote, runner, stage
 from toolkit.local.display import Display
-from toolkit.local.host import ContainedHost, Host
-from toolkit.local.lifecycle import JobEnd, Lifecycle, Order, job_end
-from toolkit.local.progress import JobProgress
+from toolkit.local.lifecycle import JobEnd, Lifecycle, Reason, job_end, next_interrupt, next_start
 from toolkit.local.report import (
     accused,
     failure_reason,
@@ -31,20 +22,14 @@ from toolkit.local.report import (
     moment,
     own_end,
 )
+from toolkit.local.simulation import Requests, Simulation
+from toolkit.local.spot import Starts, outlives
 from toolkit.local.stage import Staged
-from toolkit.local.stream import HostStream
 from toolkit.log import Log
 from toolkit.metrics.sample import json_value
-from toolkit.supervise.bars import collapsed
-from toolkit.supervise.children import fork_call, reap, send
-from toolkit.supervise.kernel import prctl
-from toolkit.supervise.signals import Signals, StopRequests, stops
+from toolkit.supervise.signals import Signals
 
 ENGINES_OWN = (125, 126, 127)  # Exit codes of `docker run` if the container's program was not started.
-DRAIN_S = 2.0  # How long the pipes of a host are still read after its end.
-LOOK_S = 1.0  # Interval at which the progress is shown.
-BARS_S = 0.25  # The same while progress bars move.
-READ_BYTES = 1 << 16
 
 
 def simulate(
@@ -64,31 +49,11 @@ def simulate(
     lock = stage.claim(asked.run.job_dir)
     try:
         runner.write(lock, detached=detached)
-        staged = opt_ml.with_own(asked, stage.stage(remote.with_fetched(asked, own, log), own, log), log)
-        started_s, began_s = time.time(), time.monotonic()
-        job_json = asked.run.job_dir / "job.json"
-        begun = JobReport(name=asked.spec.name, status="InProgress", start_time=moment(started_s))
-        collect.write_json(job_json, begun)
-        _record(asked, own, started_s, log)
-        lifecycle = Lifecycle(
-            asked.hosts, stop_after_s=asked.run.stop_after_s, max_run_s=asked.run.max_run_s, kills=asked.run.kills
-        )
+        job = _Job(asked, own, log)
         with containers.Engine(asked, own) if asked.run.backend == "docker" else nullcontext() as engine:
-            simulation = Simulation(asked.spec.name, staged, lifecycle, log, make_display())
-            simulation.on_stop = lambda: collect.write_json(job_json, replace(begun, secondary_status="Stopping"))
-            try:
-                simulation.run()
-            finally:
-                simulation.clear()
+            job.run(engine, make_display)
             starved = {host for host in asked.hosts if engine is not None and engine.short_of_memory(host)}
-        # The wall clock may be set while the job runs: durations are monotonic.
-        training_s = round(simulation.ended_s - began_s, 3)
-        report = _report(asked, staged, simulation, starved, started_s, training_s, log)
-        try:
-            collect.write_json(job_json, report)
-        except OSError as error:
-            log.error(f"{job_json} could not be written: {error.strerror}")  # The job's result does not change.
-        return report
+        return job.end(starved)
     finally:
         for folder, heir in heirs.items():
             if heir is not None:
@@ -96,246 +61,203 @@ def simulate(
         os.close(lock)
 
 
-def _record(asked: JobFile, own: Mapping[str, str], started_s: float, log: Log) -> None:
-    """Enter the job into the catalogue; without it, `toolkit attach` and the others still take the job's folder."""
-    entry = catalogue.Entry(name=asked.spec.name, folder=asked.run.job_dir.absolute(), recorded_s=started_s)
-    try:
-        catalogue.record(own, entry)
-    except OSError as error:
-        log.debug(f"the catalogue of jobs cannot be written: {error}; the job's folder names it as well")
+class _Job:
+    """A job from the preparation of its first hosts to its report."""
 
-
-class Simulation:
-    """Starts the hosts of a job, relays their output and carries out the orders of the lifecycle."""
-
-    def __init__(self, name: str, staged: Sequence[Staged], lifecycle: Lifecycle, log: Log, display: Display) -> None:
-        self.name = name
-        self.lifecycle = lifecycle
-        self.interrupted = False
-        self.ended_s = 0.0  # Monotonic.
-        self.on_stop: Callable[[], None] = lambda: None  # Called once, when the job begins to be stopped.
-        self._requests = StopRequests()
+    def __init__(self, asked: JobFile, own: Mapping[str, str], log: Log) -> None:
+        self._asked = remote.with_fetched(asked, own, log)
+        self._content = stage.submit(self._asked, log)
+        self._staged = opt_ml.with_own(asked, stage.stage_hosts(self._asked, own, self._content), log)
+        self._own = own
         self._log = log
-        self._display = display
-        self._hosts = {host.setup.host: (ContainedHost if host.container else Host)(host) for host in staged}
-        self._feeders: dict[int, feed.Feed] = {}
-        self._began_s = time.monotonic()
-        self._selector = selectors.PollSelector()
+        started_s, began_s = time.time(), time.monotonic()
+        self._starts = Starts(asked, started_s=started_s, began_s=began_s)
+        self._last: Simulation | None = None
+        spot = bool(asked.run.interrupts) or asked.run.max_wait_s is not None
+        begun = moment(started_s)
+        self._begun = JobReport(name=asked.spec.name, status="InProgress", start_time=begun, managed_spot=spot)
+        self._write(self._begun)
+        self._record(started_s)
 
-    def run(self) -> None:
-        """Start all hosts; return after each has ended and its output is read."""
-        with Signals() as signals:
-            self._selector.register(signals.fd, selectors.EVENT_READ)
-            self._start()
-            look_at_s = bars_at_s = 0.0
-            while not self.lifecycle.over or any(host.streams for host in self._hosts.values()):
-                self._wait(min(bars_at_s, look_at_s) if self._bars_moved else look_at_s)
-                for number in signals.take():
-                    if stops(number) and self._requests.is_new(number, time.monotonic()):
-                        self._asked(number)
-                self._reap()
-                self._obey(self.lifecycle.due(self._now_s()))
-                self._stop_due()
-                self._close_late()
-                if self._now_s() >= look_at_s:
-                    look_at_s = self._now_s() + LOOK_S
-                    for host in self._hosts.values():
-                        host.look()
-                    self._show_progress()
-                elif self._bars_moved and self._now_s() >= bars_at_s:
-                    bars_at_s = self._now_s() + BARS_S
-                    self._show_progress()
-            self.ended_s = time.monotonic()
-            for host in self._hosts.values():
-                host.look()
-            self._show_progress()
-
-    def clear(self) -> None:
-        """Kill every process, remove every FIFO and close every file of the job, also after an error."""
-        for pid in self._feeders:
-            send(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
-        for name, host in self._hosts.items():
-            if name in self.lifecycle.running and host.pid:
-                host.vanish()
-                os.waitpid(host.pid, 0)
-            for fd in host.streams:
-                os.close(fd)
-            host.log.close()
-            for fed in host.staged.feeds:
-                feed.withdraw(fed)
-            stage.make_writable(host.staged)
-        self._selector.close()
-        self._display.close()
-
-    def _start(self) -> None:
-        # The writers first: their processes must not inherit the hosts' pipes.
-        for host in self._hosts.values():
-            for fed in host.staged.feeds:
-                feed.prepare(fed, 0)
-                self._feeders[fork_call(lambda fed=fed: feed.run(fed), prctl=prctl())] = fed  # type: ignore[misc]
-        for host in self._hosts.values():
-            host.start()
-            for fd in host.streams:
-                self._selector.register(fd, selectors.EVENT_READ, host)
-
-    def _wait(self, look_at_s: float) -> None:
-        times = [look_at_s, self.lifecycle.next_s()]
-        for host in self._hosts.values():
-            times += [host.closes_at_s, host.stops_at_s]
-        timeout_s = max(0.0, min(at_s for at_s in times if at_s is not None) - self._now_s())
-        for key, _ in self._selector.select(timeout_s):
-            if isinstance(key.data, Host):
-                self._read(key.data, key.fd)
-
-    def _read(self, host: Host, pipe: int) -> None:
-        stream = host.streams[pipe]
+    def run(self, engine: containers.Engine | None, make_display: Callable[[], Display]) -> None:
+        """Run the job to its end, with all its starts."""
+        if self._asked.run.interrupts and not outlives(self._asked):
+            self._log.warning(
+                "nothing outlives an interruption, so the job then starts from scratch. To keep /opt/ml/checkpoints:"
+                " --checkpoints DIR"
+            )
+        display = make_display()
         try:
-            piece = os.read(pipe, READ_BYTES)
-        except BlockingIOError:
-            return
-        if not piece:
-            self._end_stream(host, pipe)
-            return
-        for block in stream.feed(piece):
-            self._relay(host, stream, block)
-        host.heard = True
+            with Signals() as signals:
+                requests = Requests(signals)
+                while self._runs_again(display, requests):
+                    self._prepare_next(engine)
+        finally:
+            display.close()
 
-    def _end_stream(self, host: Host, pipe: int) -> None:
-        stream = host.streams.pop(pipe)
-        self._relay(host, stream, stream.flush())
-        self._selector.unregister(pipe)
-        os.close(pipe)
-
-    def _relay(self, host: Host, stream: HostStream, block: bytes) -> None:
+    def end(self, starved: set[str]) -> JobReport:
+        """Collect the results and return the report, which is also written. *starved*: hosts that ran out of memory."""
+        report = self._report(starved)
         try:
-            host.log.write(collapsed(block))
-        except OSError:
-            pass  # A full disk must not end the job.
-        lines = stream.lines(block)
-        if lines:
-            self._display.lines(host.name, stream.fd, lines)
+            self._write(report)
+        except OSError as error:  # The job's result does not change.
+            self._log.error(f"{self._asked.run.job_dir / REPORT} could not be written: {error.strerror}")
+        return report
 
-    def _reap(self) -> None:
-        by_pid = {host.pid: host for host in self._hosts.values()}
-        for pid, status, _ in reap():
-            if pid in by_pid:
-                host = by_pid[pid]
-                code = of_signal(os.WTERMSIG(status)) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
-                self._ended(host, code)
-            elif pid in self._feeders:
-                fed = self._feeders.pop(pid)
-                self._log.warning(
-                    f"channel {fed.fifo.name}: its files can no longer be read; no further epoch is written"
+    def _runs_again(self, display: Display, requests: Requests) -> bool:
+        """Run one start of the hosts to its end; return whether another one follows, now that its hosts are there."""
+        starts, run = self._starts, self._asked.run
+        due = next_interrupt(run, starts.trained_s)
+        self._last = last = Simulation(
+            self._asked.spec.name,
+            self._staged,
+            next_start(self._asked.hosts, run, trained_s=starts.trained_s, passed_s=starts.passed_s(starts.began_s)),
+            self._log,
+            display,
+            requests,
+            began_s=starts.began_s,
+            passed_s=starts.passed_s(starts.began_s),
+        )
+        last.on_reason = self._say
+        try:
+            last.run()
+        finally:
+            last.clear()
+        starts.ended(last.ended_s)
+        if last.lifecycle.reason != "interrupted" or due is None:
+            return False
+        last.sweep()
+        hosts = _host_reports(self._asked, last.lifecycle, collect.outcomes(self._staged))
+        starts.interrupted(last.stopped_s, self._staged, hosts)
+        self._say("interrupted")
+        return self._waited(last, due.wait_s, requests)
+
+    def _waited(self, last: Simulation, wait_s: float, requests: Requests) -> bool:
+        """Wait *wait_s* seconds for new hosts; return False if the job is stopped before."""
+        starts, run = self._starts, self._asked.run
+        self._log.info(
+            f"interruption {len(starts.interruptions)}: all hosts have ended after {starts.trained_s:.1f} s of"
+            f" training; new ones come in {wait_s:g} s"
+        )
+        until: list[tuple[float, Reason]] = [(last.ended_s + wait_s, "")]
+        limits: tuple[tuple[float | None, Reason], ...] = ((run.stop_after_s, "time"), (run.max_wait_s, "max-wait"))
+        until += [(starts.first_s + after_s, reason) for after_s, reason in limits if after_s is not None]
+        until_s, reason = min(until, key=lambda each: each[0])
+        if numbers := requests.wait(until_s):
+            reason = last.asked_late(numbers[0])
+        if not reason:
+            return True
+        last.lifecycle.reason = reason
+        last.ended_s = time.monotonic()
+        return False
+
+    def _prepare_next(self, engine: containers.Engine | None) -> None:
+        """Give the next start new hosts. Of the last one, only the checkpoints stay.
+
+        Raises:
+            PlatformError: a file cannot be read or written; job.json then says that the job failed.
+        """
+        entered = any(host.enter for host in self._staged)
+        try:
+            if engine is not None:
+                engine.renew()
+            self._starts.put_aside()
+            staged = stage.stage_hosts(self._asked, self._own, self._content)
+        except (OSError, ToolkitError) as error:
+            lost = error if isinstance(error, ToolkitError) else PlatformError(str(error), where="toolkit run")
+            self._write(
+                self._so_far(
+                    status="Failed",
+                    secondary_status="Failed",
+                    failure_reason=f"InternalServerError: the job could not be started again: {lost}",
+                    exit_code=lost.exit_code,
+                    end_time=self._starts.moment(time.monotonic()),
                 )
+            )
+            raise lost from None
+        self._staged = opt_ml.entering(staged) if entered else staged
+        self._starts.resumed(time.monotonic())
+        self._log.info(f"start {len(self._starts.interruptions) + 1} of the job, on new hosts")
+        self._say("")
 
-    def _ended(self, host: Host, code: int) -> None:
-        vanished = host.name in self.lifecycle.vanished
-        host.state = "vanished" if vanished else f"ended with {code}"
-        host.closes_at_s = self._now_s() + DRAIN_S
-        orders = self.lifecycle.ended(host.name, code, self._now_s())
-        if code or vanished:
-            self._log.info(f"{host.name} {host.state} after {self._now_s():.1f} s")
-        if orders:
-            self._log.info("the other hosts are told to stop")
-        self._obey(orders)
+    def _say(self, reason: Reason) -> None:
+        """Write into job.json what the job is at: it trains, is interrupted, or is being stopped."""
+        if reason == "failed":
+            return
+        secondary = "" if not reason else "Interrupted" if reason == "interrupted" else "Stopping"
+        try:
+            self._write(self._so_far(secondary_status=secondary))
+        except OSError:
+            pass  # A full disk must not keep the job from being stopped.
 
-    def _asked(self, number: int) -> None:
-        if not self.lifecycle.reason:
-            self.interrupted = number == signal.SIGINT
-            self._log.info("stopping the job as the platform would: SIGTERM, SIGKILL after 120 s; once more kills now")
-        self._obey(self.lifecycle.asked_to_stop(self._now_s()))
+    def _so_far(self, **more: Any) -> JobReport:
+        starts = self._starts
+        return replace(
+            self._begun, waited_seconds=round(starts.waited_s, 3), interruptions=starts.interruptions, **more
+        )
 
-    def _obey(self, orders: Sequence[tuple[Order, str]]) -> None:
-        if orders and self.lifecycle.reason in ("asked", "time", "max-run"):
-            on_stop, self.on_stop = self.on_stop, lambda: None
-            try:
-                on_stop()
-            except OSError:
-                pass  # A full disk must not keep the job from being stopped.
-        for order, name in orders:
-            host = self._hosts[name]
-            if order == "stop":
-                host.state = "stopping"
-                host.stop(self._now_s())
-            else:
-                self._log.info(f"{name} is killed")
-                host.vanish()
+    def _write(self, report: JobReport) -> None:
+        collect.write_json(self._asked.run.job_dir / REPORT, report)
 
-    def _stop_due(self) -> None:
-        for host in self._hosts.values():
-            if host.stops_at_s is not None and (host.heard or self._now_s() >= host.stops_at_s):
-                host.stops_at_s = None
-                if host.name in self.lifecycle.running:
-                    send(host.pid, signal.SIGTERM)
+    def _record(self, started_s: float) -> None:
+        """Enter the job into the catalogue; without it, `toolkit attach` and the others still take the job's folder."""
+        folder = self._asked.run.job_dir.absolute()
+        entry = catalogue.Entry(name=self._asked.spec.name, folder=folder, recorded_s=started_s)
+        try:
+            catalogue.record(self._own, entry)
+        except OSError as error:
+            self._log.debug(f"the catalogue of jobs cannot be written: {error}; the job's folder names it as well")
 
-    def _close_late(self) -> None:
-        for host in self._hosts.values():
-            if host.closes_at_s is not None and (not host.streams or self._now_s() >= host.closes_at_s):
-                host.closes_at_s = None
-                for pipe in list(host.streams):
-                    self._end_stream(host, pipe)
-
-    @property
-    def _bars_moved(self) -> bool:
-        return any(stream.moved for host in self._hosts.values() for stream in host.streams.values())
-
-    def _show_progress(self) -> None:
-        hosts = tuple(host.progress(several=len(self._hosts) > 1) for host in self._hosts.values())
-        for host in self._hosts.values():
-            for stream in host.streams.values():
-                stream.moved = False
-        self._display.progress(JobProgress(name=self.name, elapsed_s=self._now_s(), hosts=hosts))
-
-    def _now_s(self) -> float:
-        return time.monotonic() - self._began_s
+    def _report(self, starved: set[str]) -> JobReport:
+        assert self._last is not None
+        asked, staged, lifecycle, starts = self._asked, self._staged, self._last.lifecycle, self._starts
+        outcomes = collect.outcomes(staged)
+        first = first_failure(lifecycle, outcomes)
+        end: JobEnd = job_end(lifecycle, interrupted=self._last.by_person, first=first)
+        refused = _refused(staged, lifecycle, outcomes)
+        if end.host in refused:  # The container did not start: a user's error, as a wrong image.
+            end = replace(end, exit_code=UserError.exit_code)
+        gathered = collect.collect(asked.run.job_dir, staged, self._log)
+        last = gathered.last
+        training_s = round(starts.passed_s(self._last.ended_s), 3)
+        return self._so_far(
+            status=end.status,
+            secondary_status=end.secondary,
+            failure_reason=f"ClientError: {refused[end.host]}"
+            if end.host in refused
+            else failure_reason(end, end.host in lifecycle.vanished, collect.failure_text(staged, end.host)),
+            failed_host=accused(end, outcomes),
+            exit_code=end.exit_code,
+            hosts=_host_reports(asked, lifecycle, outcomes, starved, refused),
+            end_time=starts.moment(self._last.ended_s),
+            training_seconds=training_s,
+            billable_seconds=round(round(starts.trained_s, 3) * len(asked.hosts), 3),
+            metrics={name: json_value(last[name].value) for name, _ in asked.spec.metric_definitions if name in last},
+            artifacts=gathered.artifacts,
+            notes=(*gathered.notes, *starts.missed()),
+        )
 
 
-def _report(
+def _host_reports(
     asked: JobFile,
-    staged: Sequence[Staged],
-    simulation: Simulation,
-    starved: set[str],
-    started_s: float,
-    training_s: float,
-    log: Log,
-) -> JobReport:
-    lifecycle = simulation.lifecycle
-    outcomes = collect.outcomes(staged)
-    end: JobEnd = job_end(lifecycle, interrupted=simulation.interrupted, first=first_failure(lifecycle, outcomes))
-    refused = _refused(staged, lifecycle, outcomes)
-    if end.host in refused:  # The container did not start: a user's error, as a wrong image.
-        end = replace(end, exit_code=UserError.exit_code)
-    gathered = collect.collect(asked.run.job_dir, staged, log)
-    last = gathered.last
+    lifecycle: Lifecycle,
+    outcomes: Mapping[str, Outcome],
+    starved: Set[str] = frozenset(),
+    refused: Mapping[str, str] | None = None,
+) -> dict[str, HostReport]:
+    """Return how each host ended. *starved*: those that ran out of memory; *refused*: from `_refused`."""
     hosts = {}
     for host in asked.hosts:
         told = outcomes.get(host)
         vanished = host in lifecycle.vanished
-        cause = "killed by the kernel: the container was out of memory" if host in starved else refused.get(host, "")
+        cause = "killed by the kernel: the container was out of memory" if host in starved else ""
+        cause = cause or (refused or {}).get(host, "")
         hosts[host] = HostReport(
             exit_code=lifecycle.codes.get(host),
             status="vanished" if vanished else told.status if told else "",
             cause="killed with everything on it" if vanished else own_end(told, host) if told else cause,
         )
-    return JobReport(
-        name=asked.spec.name,
-        status=end.status,
-        secondary_status=end.secondary,
-        failure_reason=f"ClientError: {refused[end.host]}"
-        if end.host in refused
-        else failure_reason(end, end.host in lifecycle.vanished, collect.failure_text(staged, end.host)),
-        failed_host=accused(end, outcomes),
-        exit_code=end.exit_code,
-        hosts=hosts,
-        start_time=moment(started_s),
-        end_time=moment(started_s + training_s),
-        training_seconds=training_s,
-        billable_seconds=round(training_s * len(hosts), 3),
-        metrics={name: json_value(last[name].value) for name, _ in asked.spec.metric_definitions if name in last},
-        artifacts=gathered.artifacts,
-        notes=gathered.notes,
-    )
+    return hosts
 
 
 def _refused(staged: Sequence[Staged], lifecycle: Lifecycle, outcomes: Mapping[str, Outcome]) -> dict[str, str]:

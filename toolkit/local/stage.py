@@ -5,6 +5,7 @@ JOBDIR/source/sourcedir.tar.gz      the submitted source: a copy of the source f
 JOBDIR/hosts/algo-N/opt/ml/         one host's /opt/ml (SAGEMAKER_BASE_DIR, and mounted there)
 JOBDIR/hosts/algo-N/python/         its own interpreter, only if `train` may install packages
 JOBDIR/channels/NAME/               what a channel has fetched from storage (remote.py)
+JOBDIR/interrupted/N/               an earlier start, which a spot interruption ended (spot.py)
 JOBDIR/logs/  model.tar.gz  ...     the results (collect.py)
 """
 
@@ -18,7 +19,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from toolkit.errors import ContractError, PlatformError, of_path
+from toolkit.errors import ContractError, PlatformError, ToolkitError, of_path
 from toolkit.job.job import Channel
 from toolkit.jobfile.spec import JobFile
 from toolkit.jobs.folders import RUN_MARK
@@ -41,9 +42,11 @@ RESULTS = (
     "metrics.jsonl",
     "job.json",
     "console.log",
+    "interrupted",
 )
 SHOWN = 5
 Files = list[tuple[str, Path]]  # (name in the channel, file)
+Submitted = Mapping[str, Files]  # The files of each channel.
 INSTALLED_FROM = ("requirements.txt", "setup.py", "pyproject.toml")
 
 
@@ -94,6 +97,31 @@ def stage(asked: JobFile, own: Mapping[str, str], log: Log, *, only: Sequence[st
     Raises:
         PlatformError: a file cannot be read or written.
     """
+    return stage_hosts(asked, own, submit(asked, log), only=only)
+
+
+def submit(asked: JobFile, log: Log) -> Submitted:
+    """Pack the source and list the channels' files: what every start of the job gets.
+
+    Raises:
+        PlatformError: a file cannot be read or written.
+    """
+    archive = asked.run.job_dir / "source" / "sourcedir.tar.gz"
+    try:
+        _say_left_out("the source", asked.source, pack(asked, archive, log), log)
+        return {channel.name: _present_files(channel, log) for channel in asked.spec.channels}
+    except OSError as error:
+        raise _unprepared(error, asked) from None
+
+
+def stage_hosts(
+    asked: JobFile, own: Mapping[str, str], content: Submitted, *, only: Sequence[str] | None = None
+) -> tuple[Staged, ...]:
+    """Make the folders of one start of the job; *content*: from `submit`.
+
+    Raises:
+        PlatformError: a file cannot be read or written.
+    """
     submitted = asked.run.job_dir / "source" / "sourcedir.tar.gz"
     contained = asked.run.backend == "docker"
     # TensorFlow's servers, two for each host, use the ports from the rendezvous port on.
@@ -110,16 +138,18 @@ def stage(asked: JobFile, own: Mapping[str, str], log: Log, *, only: Sequence[st
         for host in (asked.hosts if only is None else only)
     )
     try:
-        _say_left_out("the source", asked.source, pack(asked, submitted, log), log)
-        content = {channel.name: _present_files(channel, log) for channel in asked.spec.channels}
         (asked.run.job_dir / "logs").mkdir()
         (asked.run.job_dir / "hosts").mkdir(mode=0o700)  # Containers still see what is mounted, as any user.
         if asked.spec.checkpoints:
             asked.spec.checkpoints.mkdir(parents=True, exist_ok=True)
         return tuple(stage_host(asked, setup, own, content) for setup in places)
     except OSError as error:
-        told = of_path(error, "the job cannot be prepared with it")
-        raise told or PlatformError(f"cannot prepare the job: {error}", where=str(asked.run.job_dir)) from None
+        raise _unprepared(error, asked) from None
+
+
+def _unprepared(error: OSError, asked: JobFile) -> ToolkitError:
+    told = of_path(error, "the job cannot be prepared with it")
+    return told or PlatformError(f"cannot prepare the job: {error}", where=str(asked.run.job_dir))
 
 
 def stage_host(asked: JobFile, setup: HostSetup, own: Mapping[str, str], content: Mapping[str, Files]) -> Staged:

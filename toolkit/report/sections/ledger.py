@@ -35,7 +35,8 @@ NAMES = ("start-up", "data", "straggler", "checkpoints", "lost", "idle", "traini
 class Facts(Record, frozen=True, kw_only=True):
     """Times of a job, seconds since the epoch. `failures`: those that ended attempts, ascending; `failed`: the last of
     them ended the job. `saved`: when a checkpoint was seen, besides those that steps tell of. `ranks_began`: when the
-    first rank of each host was started, for hosts whose steps were not measured."""
+    first rank of each host was started, for hosts whose steps were not measured. `interrupted`: the platform took the
+    hosts, so that nothing but `saved` outlived them."""
 
     start_s: float
     end_s: float
@@ -43,6 +44,7 @@ class Facts(Record, frozen=True, kw_only=True):
     failed: bool = False
     saved: tuple[float, ...] = ()
     ranks_began: Mapping[str, float] = {}
+    interrupted: bool = False
 
 
 def divide(facts: Facts, hosts: Sequence[str], tables: "Mapping[str, StepTable]") -> dict[str, dict[str, float]]:
@@ -69,6 +71,8 @@ def _without_steps(facts: Facts, began_s: float | None) -> dict[str, float]:
         parts["start-up"] = _clipped(facts, facts.start_s, began_s)
     if facts.failed:
         parts["idle"] = _clipped(facts, max(facts.failures[-1], began_s or 0.0), facts.end_s)
+    if facts.interrupted and began_s is not None:
+        parts["lost"] = _clipped(facts, max(began_s, *facts.saved, facts.start_s), facts.end_s)
     return parts
 
 
@@ -127,7 +131,7 @@ class _Rank:
             if failed_s is not None:
                 kept_s = max((at for at in self.saved if at <= failed_s), default=0.0)
                 lost[own] = np.clip(self.end_s[own] - np.maximum(self.begin_s[own], kept_s), 0.0, None)
-                parts["lost"] += _clipped(facts, float(self.end_s[own[-1]]), failed_s)
+                parts["lost"] += _clipped(facts, max(float(self.end_s[own[-1]]), kept_s), failed_s)
                 previous_s = failed_s
         if facts.failed:
             parts["idle"] += _clipped(facts, facts.failures[-1], facts.end_s)
@@ -152,7 +156,7 @@ class _Rank:
 def _saved(facts: Facts, ranks: Sequence[_Rank]) -> tuple[float, ...]:
     """Return the times at which a checkpoint was complete, of any rank: it serves all."""
     found = list(facts.saved)
-    for rank in ranks:
+    for rank in () if facts.interrupted else ranks:
         which = numpy().flatnonzero(rank.checkpoint_s > 0)
         # Scripts save after the optimizer's step, which is where the next step begins.
         found += (rank.begin_s[which] + rank.checkpoint_s[which]).tolist()

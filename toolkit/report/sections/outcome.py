@@ -1,9 +1,11 @@
 """The first screen: how the job ended, why, who, and what to do about it."""
 
 import re
+from collections import Counter
 
+from toolkit.job.report import Interruption, seconds_of, spot_words
 from toolkit.jobs.data import HostData, JobData
-from toolkit.report.model import Block, Column, Lines, Table, Tone, Words
+from toolkit.report.model import Block, Cell, Column, Lines, Table, Tone, Words
 from toolkit.report.sections.material import Material
 from toolkit.report.sections.words import duration, first_line, many, utc
 from toolkit.series.debugger_names import files_of
@@ -17,7 +19,11 @@ TONES: dict[str, Tone] = {
     "vanished": "bad",
 }
 TRACEBACK_LINES = 30
-OVER_TIME = "MaxRuntimeExceeded"  # SecondaryStatus of DescribeTrainingJob.
+# SecondaryStatus of DescribeTrainingJob.
+LIMITS = {
+    "MaxRuntimeExceeded": "the job reached its time limit (MaxRuntimeInSeconds): ",
+    "MaxWaitTimeExceeded": "the job reached its limit of training and waiting together (MaxWaitTimeInSeconds): ",
+}
 _MESSAGE = re.compile(r'ErrorMessage "(?P<text>.*?)"(?:\nExtraInfo "(?P<extra>.*?)")?(?:\nCommand |\n\n|\Z)', re.DOTALL)
 UNFINISHED = (
     "The job left no report and does not run any more: its container, its machine, or `toolkit run` itself was killed."
@@ -35,6 +41,7 @@ def blocks(material: Material) -> list[Block]:
         made += _who(job)
     made += _when(material)
     made.append(_hosts(job))
+    made += _interruptions(material)
     made += _restarts(material)
     traceback = job.outcome.cause.traceback if job.outcome and job.status != "succeeded" else ""
     if traceback.strip():
@@ -52,8 +59,9 @@ def summary(material: Material) -> str:
     span = _span(material)
     if job.status == "succeeded":
         who = "The job" if len(job.hosts) == 1 else f"Each of {len(job.hosts)} hosts"
-        restarts = f", with {many(len(job.restarts), 'restart')}" if job.restarts else ""
-        return f"{who} ended with 0{f' after {span}' if span else ''}{restarts}."
+        counts = ((len(job.restarts), "restart"), (len(job.interruptions), "spot interruption"))
+        told = " and ".join(many(count, word) for count, word in counts if count)
+        return f"{who} ended with 0{f' after {span}' if span else ''}{f', with {told}' if told else ''}."
     if job.status == "running":
         return f"The job runs on {many(len(job.hosts), 'host')}{f', for {span} so far' if span else ''}."
     who, cause = culprit(job), first_line(cause_text(job)).rstrip(".")
@@ -74,7 +82,7 @@ def cause_text(job: JobData) -> str:
         return f"Host {job.failed_host} vanished: it was killed with everything that ran on it."
     outcome = job.outcome
     if outcome is not None and outcome.status != "succeeded" and (outcome.cause.text or outcome.text):
-        limit = "the job reached its time limit (MaxRuntimeInSeconds): " if job.stopped_by == OVER_TIME else ""
+        limit = LIMITS.get(job.stopped_by, "")
         return _as_inside(job, job.mask(limit + (outcome.cause.text or outcome.text)))
     if job.reason:
         found = _MESSAGE.search(job.reason)
@@ -193,6 +201,49 @@ def _own(host: HostData) -> str:
         return outcome.here
     cause = outcome.cause
     return f"{cause.process} {cause.ended}".strip() if cause.ended else first_line(cause.text)
+
+
+def _interruptions(material: Material) -> list[Block]:
+    """Return what the spot interruptions of the job were, and what they saved and cost."""
+    job = material.job
+    if not job.managed_spot or job.was_interrupted or material.start_s is None or material.end_s is None:
+        return []
+    training_s = (material.end_s - material.start_s) * len(job.hosts)
+    words = spot_words(round(training_s, 3), round(job.billable(material.now_s) or 0.0, 3))
+    made: list[Block] = [Words(name="Managed spot training", text="; ".join(words))]
+    if not job.interruptions:
+        return made
+    rows = tuple(_interruption(number, each) for number, each in enumerate(job.interruptions, 1))
+    columns = (
+        Column(name="number"),
+        Column(name="SIGTERM"),
+        Column(name="training", unit="s", formula="for how long the hosts of this start ran"),
+        Column(name="checkpoint's age", unit="s", formula="from the last change of a checkpoint to the hosts' end"),
+        Column(name="pause", unit="s", formula="from the hosts' end to the next start"),
+        Column(name="exit codes"),
+        Column(name="kept in"),
+    )
+    note = (
+        "Metrics and where the time went are of all starts, everything else is of the last one. An earlier one has a "
+        "page of its own: toolkit report JOBDIR/interrupted/1"
+    )
+    return [*made, Table(id="interruptions", title="Spot interruptions", columns=columns, rows=rows, note=note)]
+
+
+def _interruption(number: int, each: Interruption) -> tuple[Cell, ...]:
+    stopped_s, ended_s, saved_s, resumed_s = map(
+        seconds_of, (each.time, each.end_time, each.checkpoint_time, each.resumed_time)
+    )
+    codes = Counter(host.exit_code for host in each.hosts.values())
+    return (
+        number,
+        None if stopped_s is None else utc(stopped_s),
+        each.training_seconds,
+        None if saved_s is None or ended_s is None else max(ended_s - saved_s, 0.0),
+        None if resumed_s is None or ended_s is None else max(resumed_s - ended_s, 0.0),
+        ", ".join(f"{code} ({many(count, 'host')})" if len(codes) > 1 else str(code) for code, count in codes.items()),
+        each.folder,
+    )
 
 
 def _restarts(material: Material) -> list[Block]:

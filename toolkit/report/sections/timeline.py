@@ -1,6 +1,7 @@
 """What happened when, on which host: one list of all hosts' events, and the processes that ran."""
 
 from toolkit.diagnosis.folding import folded
+from toolkit.job.report import seconds_of
 from toolkit.report.model import Axis, Block, Cell, Chart, Column, Line, Table, Words
 from toolkit.report.sections.findings import label
 from toolkit.report.sections.marks import marks
@@ -56,6 +57,11 @@ def _events(material: Material) -> list[Event]:
         if restart.failed_ns:
             text = f"failure: {first_line(restart.cause)}; attempt {restart.attempt} follows"
             found.append((restart.failed_ns / 1e9, restart.host, text))
+    for number, interruption in enumerate(job.interruptions, 1):
+        times = (interruption.time, "SIGTERM to all hosts"), (interruption.end_time, "all hosts have ended")
+        for time, text in (*times, (interruption.resumed_time, "the job starts again, on new hosts")):
+            if (at_s := seconds_of(time)) is not None:
+                found.append((at_s, "", f"spot interruption {number}: {text}"))
     found += [
         (each.finding.start_s, "" if each.others else each.finding.host, f"finding: {label(each)}")
         for each in folded(material.findings)

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from toolkit.job.outcome import Exit
+from toolkit.jobs.data import JobData
 from toolkit.report.model import Block, Cell, Column, Part, Shares, Table, Tone, Words
 from toolkit.report.sections.ledger import NAMES, Facts, divide
 from toolkit.report.sections.material import Material
@@ -19,7 +20,11 @@ TITLES: dict[str, tuple[str, Tone, str]] = {
         "than the shortest of all ranks",
     ),
     "checkpoints": ("checkpoints", "plain", "time inside of torch.save or status.holding_checkpoint, by step"),
-    "lost": ("work lost since the last checkpoint", "bad", "from the last checkpoint before a failure to the failure"),
+    "lost": (
+        "work lost since the last checkpoint",
+        "bad",
+        "from the last checkpoint before a failure to the failure, and before a spot interruption to the hosts' end",
+    ),
     "idle": (
         "idle after the failure",
         "bad",
@@ -40,9 +45,15 @@ def blocks(material: Material) -> list[Block]:
     total_s = job.billable(material.now_s)
     if material.start_s is None or material.end_s is None or not total_s:
         return [Words(text=MISSING)]
-    facts = facts_of(material)
-    divided = divide(facts, [host.name for host in job.hosts], material.steps)
-    parts = {name: sum(each[name] for each in divided.values()) for name in NAMES}
+    starts = [
+        material if each is job else Material(each, now_s=material.now_s, price=material.price) for each in job.starts()
+    ]
+    facts = [facts_of(each) for each in starts if each.start_s is not None and each.end_s is not None]
+    divided = [
+        divide(each, [host.name for host in start.job.hosts], start.steps)
+        for each, start in zip(facts, starts, strict=True)
+    ]
+    parts = {name: sum(each[name] for start in divided for each in start.values()) for name in NAMES}
     parts[UNEXPLAINED] = total_s - sum(parts.values())
     if parts[UNEXPLAINED] < 0:  # The platform rounds its seconds.
         parts[max(NAMES, key=lambda name: parts[name])] += parts[UNEXPLAINED]
@@ -59,7 +70,7 @@ def blocks(material: Material) -> list[Block]:
                 for name in parts
             ),
             total=total_s,
-            note=f"{_hosts(len(job.hosts), total_s)} {_note(material, facts)}",
+            note=f"{_hosts(len(job.hosts), total_s)} {_note(starts, facts)}",
         )
     ]
     if material.price is not None:
@@ -77,21 +88,40 @@ def facts_of(material: Material) -> Facts:
     """Return the times by which the ledger divides."""
     job = material.job
     assert material.start_s is not None and material.end_s is not None
-    failures = [restart.failed_ns / 1e9 for restart in job.restarts if restart.failed_ns]
+    if job.was_interrupted:
+        return Facts(
+            start_s=material.start_s,
+            end_s=material.end_s,
+            failures=(*_restarted(job), material.end_s),
+            failed=True,
+            saved=() if job.checkpoint_s is None else (job.checkpoint_s,),
+            ranks_began=_began(job),
+            interrupted=True,
+        )
+    failures = _restarted(job)
     ended_s = _failed_s(material)
     if ended_s is not None:
         failures.append(ended_s)
-    began = {
-        host.name: min(starts) / 1e9 for host in job.hosts if host.outcome and (starts := _starts(host.outcome.exits))
-    }
     return Facts(
         start_s=material.start_s,
         end_s=material.end_s,
         failures=tuple(sorted(failures)),
         failed=ended_s is not None,
         saved=tuple(sorted({at for host in job.hosts for at in _saved(host.output.parent / "checkpoints")})),
-        ranks_began=began,
+        ranks_began=_began(job),
     )
+
+
+def _restarted(job: JobData) -> list[float]:
+    """Return when the attempts failed that restarts of the ranks followed."""
+    return [restart.failed_ns / 1e9 for restart in job.restarts if restart.failed_ns]
+
+
+def _began(job: JobData) -> dict[str, float]:
+    """Return when the first rank of each host was started."""
+    return {
+        host.name: min(starts) / 1e9 for host in job.hosts if host.outcome and (starts := _starts(host.outcome.exits))
+    }
 
 
 def _starts(exits: Sequence[Exit]) -> list[int]:
@@ -128,13 +158,21 @@ def _hosts(count: int, total_s: float) -> str:
     return f"{many(count, 'host')}, {duration(total_s / count)}{' each' if count > 1 else ''}."
 
 
-def _note(material: Material, facts: Facts) -> str:
+def _note(starts: Sequence[Material], facts: Sequence[Facts]) -> str:
     note = "The parts add up to the seconds that are paid for."
-    if facts.failures and material.steps:
-        saved = any(bool((table.checkpoint_s > 0).any()) for table in material.steps.values()) or facts.saved
-        if not saved:
-            note += " No checkpoint was seen, so all steps before a failure are lost."
+    if len(starts) > 1:
+        note += f" They are of all {len(starts)} starts; nothing is paid between an interruption and the next start."
+    if any(_lost_all(each, start) for each, start in zip(facts, starts, strict=True)):
+        which = "an interruption" if any(each.interrupted for each in facts) else "a failure"
+        note += f" No checkpoint was seen, so all steps before {which} are lost."
     return note
+
+
+def _lost_all(facts: Facts, material: Material) -> bool:
+    """True if something was lost and no checkpoint was seen before."""
+    if not facts.failures or not material.steps or facts.saved:
+        return False
+    return facts.interrupted or not any(bool((table.checkpoint_s > 0).any()) for table in material.steps.values())
 
 
 def _why(material: Material) -> str:

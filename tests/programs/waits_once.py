@@ -1,0 +1,22 @@
+"""Counts its starts in the checkpoint folder. The first start that it counts waits for SIGTERM, later ones end with 0.
+
+waits_once.py [--code CODE]: what the first ends with; without it, SIGTERM kills it.
+"""
+
+import os
+import pathlib
+import signal
+import sys
+
+given = dict(zip(sys.argv[1::2], sys.argv[2::2], strict=True))
+kept = pathlib.Path(os.environ["SM_MODEL_DIR"]).parent / "checkpoints" / os.environ["SM_CURRENT_HOST"]
+starts = int(kept.read_text()) + 1 if kept.exists() else 1
+pathlib.Path(os.environ["SM_OUTPUT_DATA_DIR"], f"start-{starts}").write_text("")
+kept.parent.mkdir(exist_ok=True)
+kept.write_text(str(starts))
+print(f"counted={starts}", flush=True)
+if starts == 1:
+    if "--code" in given:
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(int(given["--code"])))
+    while True:
+        signal.pause()

@@ -146,6 +146,31 @@ def test_a_stop_reaches_a_train_that_is_only_being_started(
     assert run.told["training_seconds"] < 60
 
 
+def test_containers_share_the_folder_of_a_file_system(engine: Engine, image: str, folder: Path) -> None:
+    data = folder / "data"
+    data.mkdir(mode=0o777)
+    data.chmod(0o777)
+    (data / "a").write_text("sample")
+    words = ("--hosts", "2", "--channel", f"train={data}:FileSystem", "--channel", f"scratch={data}:FileSystem:rw")
+
+    with run_in_container(folder, engine, image, SHARES, *words) as run:
+        code = run.end()
+
+    assert code == 0, run.console
+    assert run.console.count("train: ['a'] 30") == 2  # EROFS
+    assert sorted(path.name for path in data.iterdir()) == ["a", "algo-1", "algo-2"]
+    assert (data / "a").read_text() == "sample"
+
+
+SHARES = """
+import os, pathlib
+train, scratch = (pathlib.Path(os.environ["SM_CHANNEL_" + name]) for name in ("TRAIN", "SCRATCH"))
+try:
+    (train / "b").write_text("")
+except OSError as error:
+    print("train:", sorted(path.name for path in train.iterdir() if len(path.name) == 1), error.errno, flush=True)
+(scratch / os.environ["SM_CURRENT_HOST"]).write_text("")
+"""
 COUNTS = """
 import os, pathlib, signal
 kept = pathlib.Path("/opt/ml/checkpoints/" + os.environ["SM_CURRENT_HOST"])

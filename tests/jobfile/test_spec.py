@@ -2,7 +2,7 @@ import json
 import sys
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -96,6 +96,16 @@ def test_a_channel_is_a_path_and_how_it_is_given(text: str, path: str, mode: Cha
 
 
 @pytest.mark.parametrize(
+    ("text", "access"),
+    [("/mnt/fsx:FileSystem", "ro"), ("/mnt/fsx:FileSystem:ro", "ro"), ("/mnt/fsx:FileSystem:rw", "rw")],
+)
+def test_a_channel_may_be_a_folder_that_all_hosts_share(text: str, access: Literal["ro", "rw"]) -> None:
+    made = of("train.py", "--channel", f"train={text}")
+
+    assert made.spec.channels == (Channel(name="train", folder=Path("/mnt/fsx"), file_system=access),)
+
+
+@pytest.mark.parametrize(
     ("text", "expected"), [("30s", 30.0), ("10m", 600.0), ("1.5h", 5400.0), ("250ms", 0.25), ("7", 7.0)]
 )
 def test_times_have_units(text: str, expected: float) -> None:
@@ -135,6 +145,12 @@ def test_hosts_are_listed_by_the_alphabet_as_the_platform_does() -> None:
         (["--distribution", '{"ddp": {}}'], ["toolkit run: --distribution: ", "pytorchddp", "'ddp'"]),
         (["--stop-after", "soon"], ["toolkit run: --stop-after: ", "30s", "'soon'"]),
         (["--checkpoints", "j", "--job-dir", "j"], ["toolkit run: --checkpoints: expected a folder beside the job's"]),
+        (
+            ["--channel", "a=/m:FileSystem:Pipe"],
+            ["toolkit run: --channel: expected PATH:FileSystem", "and no mode, found '/m:FileSystem:Pipe'"],
+        ),
+        (["--channel", "a=/m:ro"], ["toolkit run: --channel: expected PATH:FileSystem", "'/m:ro'"]),
+        (["--channel", "a=s3://b/k:FileSystem"], ["expected a folder of this machine, found 's3://b/k'"]),
         (["--interrupt", "soon"], ["toolkit run: --interrupt: expected TIME or TIME+WAIT", "10m+1m", "'soon'"]),
         (["--interrupt", "5s+"], ["toolkit run: --interrupt: expected TIME or TIME+WAIT", "'5s+'"]),
         (["--interrupt", "60s", "--interrupt", "1m"], ["--interrupt: expected different times, found 60 s twice"]),
@@ -204,6 +220,9 @@ train = "../data:Pipe"
 path = "held"
 mode = "FastFile"
 distribution = "ShardedByS3Key"
+[channel.shared]
+path = "/mnt/fsx"
+file-system = "rw"
 [metric]
 loss = 'loss=([0-9.]+)'
 [env]
@@ -243,6 +262,7 @@ def test_a_job_file_says_the_same_words_and_its_paths_start_from_it(job_file: Pa
     assert made.spec.channels == (
         Channel(name="train", folder=folder.parent / "data", mode="Pipe"),
         Channel(name="test", folder=folder / "held", mode="FastFile", sharded=True),
+        Channel(name="shared", folder=Path("/mnt/fsx"), file_system="rw"),
     )
     assert made.spec.environment == {"DEBUG": "true", "LEVEL": "3"}
     assert (made.run.stop_after_s, made.run.kills) == (30.0, (Kill(host="algo-2", after_s=5.0),))
@@ -406,7 +426,7 @@ def test_a_json_job_file_needs_no_toml(tmp_path: Path) -> None:
         ('{"script": "t.py", "metric": {"loss": 3}}', ["$.metric.loss: expected a text, found a whole number"]),
         (
             '{"script": "t.py", "channel": {"a": {"pth": "d"}}}',
-            ["$.channel.a: expected the keys path, mode, distribution, found 'pth'. Did you mean path?"],
+            ["$.channel.a: expected the keys path, mode, distribution, file-system, found 'pth'. Did you mean path?"],
         ),
         (
             '{"script": "t.py", "channel": {"a": {"path": "d", "mode": "file"}}}',

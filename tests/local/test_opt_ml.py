@@ -159,3 +159,42 @@ def test_without_user_namespaces_it_says_what_was_refused(ground: Path) -> None:
     done = as_person(ground, before=before)
 
     assert (done.returncode, done.stderr) == (1, "a user namespace: No space left on device\n")
+
+
+def shared(ground: Path, access: str) -> tuple[str, ...]:
+    """Return the words that give a host the folder "data" as a file system."""
+    target, source = ground / "base/train", ground / "data"
+    for folder in (target, source):
+        folder.mkdir()
+        folder.chmod(0o777)
+    return ("--shared", access, str(source), str(target))
+
+
+WRITES = "import os; print(os.path.islink('{0}')); open('{0}/new', 'w').close()"
+
+
+@pytest.mark.parametrize("access", ["ro", "rw"])
+def test_who_is_not_root_has_a_file_system_as_it_is_shared(ground: Path, access: str) -> None:
+    if as_person(ground).returncode:
+        pytest.skip("this machine allows no user namespaces")
+
+    words = shared(ground, access)
+    done = as_person(ground, *words, "", "-c", WRITES.format("/opt/ml/train"))
+
+    assert (done.returncode, done.stdout) == (int(access == "ro"), "False\n")
+    assert ("Read-only file system" in done.stderr) == (access == "ro")
+    assert (ground / "data/new").exists() == (access == "rw")
+
+
+def test_a_file_system_that_cannot_be_mounted_is_a_link(ground: Path) -> None:
+    none = 'echo 0 > /proc/sys/user/max_user_namespaces; exec setpriv --bounding-set -all --inh-caps -all "$@"'
+    before = ("unshare", "--user", "--map-current-user", "--keep-caps", "sh", "-c", none, "sh")
+    if as_person(ground).returncode:
+        pytest.skip("this machine allows no user namespaces in which none are allowed")
+
+    words = shared(ground, "ro")
+    done = as_person(ground, *words, "", "-c", WRITES.format(ground / "base/train"), before=before)
+
+    assert (done.returncode, done.stdout) == (0, "True\n")
+    assert done.stderr == "[toolkit] warning: no /opt/ml of its own: a user namespace: No space left on device\n"
+    assert (ground / "data/new").exists()

@@ -8,6 +8,7 @@ import subprocess
 import time
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -298,6 +299,116 @@ def test_channels_hyperparameters_and_groups_reach_the_script(tmp_path: Path, sh
         "seen-algo-1.json": {"argv": argv, "group": "cpu", "whole": ["a", "b", "c"], "part": ["a", "c"]},
         "seen-algo-2.json": {"argv": argv, "group": "gpu", "whole": ["a", "b", "c"], "part": ["b"]},
     }
+
+
+# As two pages of the SDK's examples give them: the built-in image classification, and run_clm.py.
+SEEDS: dict[str, dict[str, Any]] = {
+    "image-classification": {
+        "use_pretrained_model": 1,
+        "image_shape": "3,224,224",
+        "num_classes": 10,
+        "num_training_samples": 40000,
+        "learning_rate": 0.001,
+        "mini_batch_size": 8,
+    },
+    "run_clm": {
+        "model_type": "gpt2",
+        "tokenizer_name": "gpt2",
+        "dataset_name": "glue",
+        "dataset_config_name": "sst2",
+        "do_train": True,
+        "do_eval": False,
+        "fp16": True,
+        "per_device_eval_batch_size": 8,
+        "num_train_epochs": 100,
+        "block_size": 512,
+        "overwrite_output_dir": True,
+        "save_strategy": "no",
+        "evaluation_strategy": "no",
+        "logging_strategy": "epoch",
+        "output_dir": "/opt/ml/model",
+        "dataloader_drop_last": True,
+        "per_device_train_batch_size": 10,
+        "learning_rate": 5e-5 / 32 * 40,
+    },
+}
+
+
+@pytest.mark.parametrize("written", ["words", "file"])
+@pytest.mark.parametrize("name", SEEDS)
+def test_values_and_channels_of_the_sdks_examples_reach_the_script_as_sagemaker_passes_them(
+    tmp_path: Path, shards: Path, name: str, written: str
+) -> None:
+    given = SEEDS[name]
+    channels = {"train": shards, "validation": shards, "train_lst": shards / "a", "vadidation_lst": shards / "b"}
+    program = str(ToolkitRun.program("lists_channels.py"))
+    if written == "file":
+        document = {
+            "script": program,
+            "hyperparameter": given,
+            "channel": {key: str(path) for key, path in channels.items()},
+        }
+        (tmp_path / "job.json").write_text(json.dumps(document))
+        run = ToolkitRun(tmp_path, str(tmp_path / "job.json"))
+    else:
+        # As a person copies them: image_shape='3,224,224' loses its quotes to the shell, True has Python's spelling.
+        words = [f"--hyperparameter={key}={value}" for key, value in given.items()]
+        words += [f"--channel={key}={path}" for key, path in channels.items()]
+        run = ToolkitRun(tmp_path, program, *words)
+    with run as job:
+        assert job.end() == 0, job.console
+
+    # sagemaker-training 5.1.4: sorted, each value one token, True as "True".
+    argv = [word for key in sorted(given) for word in (f"--{key}", str(given[key]))]
+    assert json.loads(job.archive("output.tar.gz")["seen-algo-1.json"]) == {
+        "argv": argv,
+        "group": "homogeneousCluster",
+        "train": ["a", "b", "c"],
+        "validation": ["a", "b", "c"],
+        "train_lst": ["a"],
+        "vadidation_lst": ["b"],
+    }
+
+
+def test_a_job_trains_on_from_the_archive_of_an_earlier_one(tmp_path: Path) -> None:
+    with ToolkitRun(tmp_path, "trains_on.py", "--job-dir", "old") as first:
+        assert first.end() == 0, first.console
+    words = ("--channel", f"model={tmp_path / 'old/model.tar.gz'}")
+    with ToolkitRun(tmp_path, "trains_on.py", *words) as second:
+        assert second.end() == 0, second.console
+    same = ("--channel", f"model={tmp_path / 'job/model.tar.gz'}")
+    with ToolkitRun(tmp_path, "trains_on.py", *same) as refused:
+        assert refused.end() == 78
+
+    assert "steps=0 of the old model\n" in first.console
+    assert "steps=10 of the old model\n" in second.console
+    channel = second.folder / "hosts/algo-1/opt/ml/input/data/model"
+    assert [path.name for path in channel.iterdir()] == ["model.tar.gz"]
+    assert second.archive("model.tar.gz") == {"weights.json": b'{"steps": 20}'}
+    assert "expected data for channel model, found a result of an earlier job that this run replaces" in refused.console
+    assert (second.folder / "model.tar.gz").exists()
+
+
+@pytest.mark.parametrize("access", ["ro", "rw"])
+def test_all_hosts_see_the_folder_of_a_file_system_itself(tmp_path: Path, shards: Path, access: str) -> None:
+    words = ("--hosts", "2", "--channel", f"train={shards}:FileSystem:{access}")
+    with ToolkitRun(tmp_path, "writes_to_channel.py", *words) as job:
+        assert job.end() == 0, job.console
+
+    written = {f"from-algo-{number}" for number in (1, 2)} & {path.name for path in shards.iterdir()}
+    if access == "rw":
+        assert written == {"from-algo-1", "from-algo-2"}
+    elif "hosts cannot have an /opt/ml of their own" not in job.console:
+        assert written == set()
+        assert job.console.count("refused: Read-only file system\n") == 2
+    document = json.loads((job.folder / "hosts/algo-2/opt/ml/input/config/inputdataconfig.json").read_text())
+    assert document["train"] == {
+        "TrainingInputMode": "File",
+        "S3DistributionType": "FullyReplicated",
+        "RecordWrapperType": "None",
+    }
+    assert {path.name for path in shards.iterdir()} - written == {"a", "b", "c"}
+    assert not list((job.folder / "hosts").glob("*/opt/ml/input/data/train/*"))
 
 
 def test_requirements_are_installed_beside_and_never_into_the_persons_python(tmp_path: Path) -> None:

@@ -44,7 +44,12 @@ def add(parser: Parser) -> None:
     option("--processes-per-host", "N", "ranks on each host (default: its GPUs, or 1)", type=whole)
     option("--distribution", "NAME", "torchrun, ddp, mpi, smddp, ..., or the SDK's dictionary as JSON")
     option("--hyperparameter", "NAME=VALUE", "a hyperparameter, JSON if it is JSON", action="append")
-    option("--channel", "NAME=PATH[:MODE]", "an input channel: File, FastFile or Pipe, ShardedByS3Key", action="append")
+    option(
+        "--channel",
+        "NAME=PATH[:MODE]",
+        "an input channel: File, FastFile, Pipe or FileSystem, ShardedByS3Key",
+        action="append",
+    )
     option("--metric", "NAME=REGEX", "a metric definition; the first group is the value", action="append")
     option("--env", "NAME=VALUE", "a variable of the job's environment", action="append")
     option("--requirements", "FILE", "installed before the script starts")

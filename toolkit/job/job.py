@@ -18,6 +18,7 @@ MARGIN_S = 10.0
 UPLOAD_MARGIN_S = 40.0
 
 
+FileSystemAccess = Literal["", "ro", "rw"]
 ChannelMode = Literal["File", "FastFile", "Pipe"]
 
 
@@ -26,7 +27,8 @@ class Channel(Record, frozen=True, kw_only=True):
 
     In Pipe mode `folder` does not exist; FIFOs `<folder>_0`, `<folder>_1`, ... do, one for each epoch. In a job file
     `folder` may be a file. `sharded`: each host gets a share of the files. `uri`: in a job file, where the files are in
-    storage; `folder` is then where they will be.
+    storage; `folder` is then where they will be. `file_system`: in a job file, all hosts have the folder itself, as
+    one of EFS or FSx, to read from or to write to as well; "": they do not.
     """
 
     name: str
@@ -34,6 +36,7 @@ class Channel(Record, frozen=True, kw_only=True):
     mode: ChannelMode = "File"
     sharded: bool = False
     uri: str = ""
+    file_system: FileSystemAccess = ""
 
 
 class Script(Record, frozen=True, kw_only=True):

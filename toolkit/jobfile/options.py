@@ -22,7 +22,12 @@ from toolkit.settings import MOST
 Backend = Literal["process", "docker"]
 Shares = Literal["FullyReplicated", "ShardedByS3Key"]
 # The choices of each key that has few, wherever it stands.
-CHOICES = {"backend": get_args(Backend), "mode": get_args(ChannelMode), "distribution": get_args(Shares)}
+CHOICES = {
+    "backend": get_args(Backend),
+    "mode": get_args(ChannelMode),
+    "distribution": get_args(Shares),
+    "file-system": ("ro", "rw"),
+}
 PATH_OPTIONS = ("source", "requirements", "rules", "checkpoints", "job-dir")
 URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 # How an argument gives an entry of a table.
@@ -50,10 +55,11 @@ class Origin(Record, frozen=True, kw_only=True):
         return self.names.get(option) or f"{self.where}: $.{option}"
 
 
-class ChannelOptions(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ChannelOptions(Record, frozen=True, kw_only=True, rename="kebab", forbid_unknown_fields=True):
     path: str
     mode: ChannelMode = "File"
     distribution: Shares = "FullyReplicated"
+    file_system: Literal["ro", "rw"] | None = None
 
 
 class GroupOptions(Record, frozen=True, kw_only=True, rename="kebab", forbid_unknown_fields=True):

@@ -14,7 +14,7 @@ import msgspec
 
 from toolkit.errors import ContractError
 from toolkit.job.cluster import Group
-from toolkit.job.job import Channel, ChannelMode
+from toolkit.job.job import Channel, ChannelMode, FileSystemAccess
 from toolkit.job.spec import JobSpec
 from toolkit.jobfile.distribution import strategy_of
 from toolkit.jobfile.options import PATH_OPTIONS, URI, Backend, ChannelOptions, Options, Origin, check_options
@@ -24,6 +24,9 @@ from toolkit.storage.uri import is_remote
 
 MODES: tuple[ChannelMode, ...] = get_args(ChannelMode)
 SHARDED = "ShardedByS3Key"
+FILE_SYSTEM = "FileSystem"
+ACCESS: tuple[FileSystemAccess, ...] = get_args(FileSystemAccess)  # "" and FileSystemAccessMode.
+WORDS = (*MODES, SHARDED, FILE_SYSTEM, *ACCESS[1:])  # What may follow a channel's path.
 _UNIT_BYTES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _UNIT_S = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 # Names of jobs and channels as the platform takes them (CreateTrainingJob, seen 2026).
@@ -227,21 +230,33 @@ def _channel(name: str, value: str | ChannelOptions, origin: Origin) -> Channel:
         raise ContractError(f"expected a name of A-Z a-z 0-9 . - _, found {name!r}", where=origin.of("channel"))
     if isinstance(value, ChannelOptions):
         sharded = value.distribution == SHARDED
-        return _placed(Channel(name=name, folder=Path(), mode=value.mode, sharded=sharded), value.path, origin)
-    path, mode, sharded = value, MODES[0], False
-    while ":" in path:
-        front, _, suffix = path.rpartition(":")
-        if suffix in MODES:
-            mode = MODES[MODES.index(suffix)]
-        elif suffix == SHARDED:
-            sharded = True
-        else:
-            break
-        path = front
-    return _placed(Channel(name=name, folder=Path(), mode=mode, sharded=sharded), path, origin)
+        found = Channel(name=name, folder=Path(), mode=value.mode, sharded=sharded, file_system=value.file_system or "")
+        return _placed(found, value.path, origin)
+    path, words = value, list[str]()
+    while ":" in path and path.rpartition(":")[2] in WORDS:
+        path, _, word = path.rpartition(":")
+        words.insert(0, word)
+    if words == [FILE_SYSTEM]:
+        words = ["ro"]
+    elif words[:-1] == [FILE_SYSTEM] and words[-1] in ACCESS:
+        words = words[1:]
+    elif FILE_SYSTEM in words or any(word in ACCESS for word in words):
+        expected = "expected PATH:FileSystem or PATH:FileSystem:rw and no mode"
+        raise ContractError(f"{expected}, found {value!r}", where=origin.of("channel"))
+    mode = next((mode for word in words for mode in MODES if mode == word), MODES[0])
+    access = next((each for each in ACCESS if each in words), ACCESS[0])
+    found = Channel(name=name, folder=Path(), mode=mode, sharded=SHARDED in words, file_system=access)
+    return _placed(found, path, origin)
 
 
 def _placed(channel: Channel, path: str, origin: Origin) -> Channel:
+    if channel.file_system and (channel.mode != "File" or channel.sharded or is_remote(path)):
+        message = f"expected a folder of this machine without a mode or a distribution, found {path!r} with one"
+        raise ContractError(
+            message if not is_remote(path) else f"expected a folder of this machine, found {path!r}",
+            where=origin.of("channel"),
+            hint="A file system is seen by all hosts as it is.",
+        )
     if is_remote(path):
         return msgspec.structs.replace(channel, uri=path)
     _check_path(path, origin.of("channel"))

@@ -5,7 +5,8 @@ from pathlib import Path
 
 from toolkit.errors import UserError, at, did_you_mean
 from toolkit.job.strategy import STRATEGIES
-from toolkit.jobfile.spec import MODES, SHARDED, JobFile
+from toolkit.jobfile.spec import FILE_SYSTEM, MODES, SHARDED, JobFile
+from toolkit.local.stage import RESULTS
 from toolkit.rules import document
 from toolkit.source.classify import check_says_how
 from toolkit.source.files import kind_of
@@ -36,6 +37,18 @@ def check(asked: JobFile) -> None:
         elif not channel.folder.exists():
             found = f"expected a file or folder for channel {channel.name}, found {kind_of(channel.folder)}"
             raise UserError(found, where=str(channel.folder), hint=_of_mode(channel.folder))
+        elif channel.file_system and not channel.folder.is_dir():
+            found = f"expected the folder of a file system for channel {channel.name}, found a file"
+            raise UserError(found, where=str(channel.folder))
+        elif _is_replaced(channel.folder, asked.run.job_dir):
+            found = f"expected data for channel {channel.name}, found a result of an earlier job that this run replaces"
+            raise UserError(found, where=str(channel.folder), hint="Give another --job-dir.")
+
+
+def _is_replaced(path: Path, job_dir: Path) -> bool:
+    """True if *path* is among an earlier job's results in *job_dir*."""
+    path, job_dir = path.resolve(), job_dir.resolve()
+    return path.is_relative_to(job_dir) and path.relative_to(job_dir).parts[:1] in {(name,) for name in RESULTS}
 
 
 def _check_backend(asked: JobFile) -> None:
@@ -66,7 +79,7 @@ def _of_mode(path: Path) -> str:
     front, colon, word = str(path).rpartition(":")
     if not colon or "/" in word or not (Path(front).exists() or _of_mode(Path(front))):
         return ""
-    known = (*MODES, SHARDED)
+    known = (*MODES, SHARDED, FILE_SYSTEM)
     return f"{word!r} is none of {', '.join(known)}. {did_you_mean(word, known)}".rstrip()
 
 

@@ -1,7 +1,10 @@
 """A program that gives a host of `toolkit run` its own /opt/ml and then execs the host's `train`:
 
-    python -I -S mounts.py BASE COMMAND...    COMMAND sees BASE as /opt/ml
-    python -I -S mounts.py BASE               only tries; on failure prints the reason and exits with 1
+    python -I -S mounts.py BASE [SHARED...] COMMAND...   COMMAND sees BASE as /opt/ml
+    python -I -S mounts.py BASE                          only tries; on failure prints the reason and exits with 1
+
+SHARED is `--shared ro|rw SOURCE TARGET`: COMMAND sees the folder SOURCE at TARGET, an empty folder; with `ro` it cannot
+write there. If the kernel does not allow it, TARGET becomes a link to SOURCE.
 
 Goal: a script that writes to the literal /opt/ml/checkpoints writes into its own host's folder, as in a container.
 Plan: a new mount namespace (for other users than root also a user namespace), in which BASE is bound to /opt/ml. The
@@ -26,6 +29,9 @@ TARGET = "/opt/ml"
 # linux/mount.h, linux/sched.h, linux/prctl.h
 MS_BIND, MS_REC, MS_SLAVE = 4096, 16384, 1 << 19
 MS_NOSUID, MS_NODEV = 2, 4
+MS_RDONLY, MS_REMOUNT, MNT_DETACH = 1, 32, 2
+# statvfs(3)'s flags, and mount(2)'s: nosuid, nodev, noexec, noatime, nodiratime, relatime.
+KEPT = {2: 2, 4: 4, 8: 8, 1024: 1024, 2048: 2048, 4096: 1 << 21}
 CLONE_NEWNS, CLONE_NEWUSER = 0x00020000, 0x10000000
 PR_SET_PDEATHSIG = 1
 LIBC = ctypes.CDLL(None, use_errno=True)
@@ -34,10 +40,20 @@ LIBC = ctypes.CDLL(None, use_errno=True)
 def main(words: list[str]) -> None:
     """Enter the namespace and exec the command; without a command, exit with 1 if the namespace cannot be entered."""
     base, command = words[0], words[1:]
+    shared = []
+    while command[:1] == ["--shared"]:
+        shared.append(command[1:4])
+        command = command[4:]
     parent = os.getppid()
     try:
-        enter(base)
+        unshare()
+        mount("none", "/", "", MS_REC | MS_SLAVE)
+        for access, source, target in shared:
+            share(access, source, target)
+        cover_and_bind(base)
     except OSError as error:
+        for _, source, target in shared:
+            link(source, target)
         if not command:
             sys.exit(f"{error.filename}: {error.strerror}")
         os.write(2, f"[toolkit] warning: no /opt/ml of its own: {error.filename}: {error.strerror}\n".encode())
@@ -50,14 +66,37 @@ def main(words: list[str]) -> None:
     os.execv(command[0], command)
 
 
-def enter(base: str) -> None:
+def share(access: str, source: str, target: str) -> None:
+    """Show the folder *source* at *target*, read-only if *access* is "ro"; make a link of *target* if that fails."""
+    try:
+        mount(source, target, "", MS_BIND | MS_REC)
+        if access == "ro":
+            mount("none", target, "", MS_BIND | MS_REMOUNT | MS_RDONLY | flags_of(target))
+    except OSError as error:
+        os.write(2, f"[toolkit] warning: {source} can be written to: {error.filename}: {error.strerror}\n".encode())
+        LIBC.umount2(target.encode(), MNT_DETACH)
+        link(source, target)
+
+
+def link(source: str, target: str) -> None:
+    """Make *target*, an empty folder, a link to *source*."""
+    if not os.path.ismount(target) and not os.path.islink(target):
+        os.rmdir(target)
+        os.symlink(source, target)
+
+
+def flags_of(path: str) -> int:
+    """Return the flags of the mount at *path*, which an unprivileged remount must keep."""
+    found = os.statvfs(path).f_flag
+    return sum(flag for bit, flag in KEPT.items() if found & bit)
+
+
+def cover_and_bind(base: str) -> None:
     """Make *base* this process' /opt/ml.
 
     Raises:
         OSError: the kernel does not allow it; `filename` names the attempted step.
     """
-    unshare()
-    mount("none", "/", "", MS_REC | MS_SLAVE)
     if not os.path.isdir(TARGET):
         cover(os.path.realpath(os.path.dirname(TARGET)))
     mount(base, TARGET, "", MS_BIND | MS_REC)

@@ -16,7 +16,7 @@ import msgspec
 from toolkit.jobfile.spec import JobFile
 from toolkit.local.documents import BASE
 from toolkit.local.source import look
-from toolkit.local.stage import Staged
+from toolkit.local.stage import Shared, Staged
 from toolkit.log import Log
 
 MOUNTS = Path(__file__).with_name("mounts.py")
@@ -54,11 +54,18 @@ def with_own(asked: JobFile, staged: Sequence[Staged], log: Log) -> tuple[Staged
 
 def entering(staged: Sequence[Staged]) -> tuple[Staged, ...]:
     """Return *staged* with the command that gives each host its own /opt/ml, which the kernel is known to allow."""
-    return tuple(msgspec.structs.replace(host, enter=_enter(host.setup.base)) for host in staged)
+    return tuple(msgspec.structs.replace(host, enter=_enter(host.setup.base, host.shared)) for host in staged)
 
 
-def _enter(base: Path) -> tuple[str, ...]:
-    return (sys.executable, "-I", "-S", str(MOUNTS), str(base))
+def _enter(base: Path, shared: Sequence[Shared] = ()) -> tuple[str, ...]:
+    """Return the start of a host's command line. *shared* folders become mounts, which can be read-only: the places of
+    their links get empty folders."""
+    words = [sys.executable, "-I", "-S", str(MOUNTS), str(base)]
+    for each in shared:
+        each.target.unlink()
+        each.target.mkdir()
+        words += ["--shared", "rw" if each.writable else "ro", str(each.source), str(each.target)]
+    return tuple(words)
 
 
 def _hidden(asked: JobFile) -> str:

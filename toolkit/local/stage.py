@@ -50,6 +50,14 @@ Submitted = Mapping[str, Files]  # The files of each channel.
 INSTALLED_FROM = ("requirements.txt", "setup.py", "pyproject.toml")
 
 
+class Shared(Record, frozen=True, kw_only=True):
+    """A file system's folder that a host has at `target` as it is, not copied."""
+
+    target: Path
+    source: Path
+    writable: bool
+
+
 class Staged(Record, frozen=True, kw_only=True):
     """One host, ready to start. `enter`: the start of the command line, before argv (opt_ml.py)."""
 
@@ -59,6 +67,7 @@ class Staged(Record, frozen=True, kw_only=True):
     environ: dict[str, str]
     log: Path
     feeds: tuple[Feed, ...] = ()
+    shared: tuple[Shared, ...] = ()
     container: str = ""
 
 
@@ -109,7 +118,7 @@ def submit(asked: JobFile, log: Log) -> Submitted:
     archive = asked.run.job_dir / "source" / "sourcedir.tar.gz"
     try:
         _say_left_out("the source", asked.source, pack(asked, archive, log), log)
-        return {channel.name: _present_files(channel, log) for channel in asked.spec.channels}
+        return {each.name: [] if each.file_system else _present_files(each, log) for each in asked.spec.channels}
     except OSError as error:
         raise _unprepared(error, asked) from None
 
@@ -165,8 +174,11 @@ def stage_host(asked: JobFile, setup: HostSetup, own: Mapping[str, str], content
         mounts.append(f"{asked.spec.checkpoints}:{setup.inside / 'checkpoints'}")
     elif asked.spec.checkpoints:
         (setup.base / "checkpoints").symlink_to(asked.spec.checkpoints, target_is_directory=True)
-    feeds = []
+    feeds, shared = [], []
     for channel in asked.spec.channels:
+        if channel.file_system:
+            shared.append(_share_folder(channel, data / channel.name, setup, mounts))
+            continue
         files = share(asked, channel, setup.host, content[channel.name])
         if channel.mode == "Pipe":
             feeds.append(Feed(fifo=data / channel.name, files=tuple(path for _, path in files)))
@@ -187,7 +199,20 @@ def stage_host(asked: JobFile, setup: HostSetup, own: Mapping[str, str], content
         environ=environ,
         log=asked.run.job_dir / "logs" / f"{setup.host}.log",
         feeds=tuple(feeds),
+        shared=tuple(shared),
     )
+
+
+def _share_folder(channel: Channel, target: Path, setup: HostSetup, mounts: list[str]) -> Shared:
+    """Make *channel*'s folder the host's: a container mounts it. Else *target* is a link, which opt_ml.py makes a mount
+    where it can."""
+    source = channel.folder.resolve()
+    if setup.contained:
+        target.mkdir()
+        mounts.append(f"{source}:{setup.inside / 'input' / 'data' / channel.name}:{channel.file_system}")
+    else:
+        target.symlink_to(source, target_is_directory=True)
+    return Shared(target=target, source=source, writable=channel.file_system == "rw")
 
 
 def _contained(

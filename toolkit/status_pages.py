@@ -145,11 +145,12 @@ def create_request_page(folder: Path) -> None:
         raise OSError(f"{path} is not whole")
 
 
-def request_trace(folder: Path, *, steps: int, ranks: tuple[int, ...] = ()) -> int:
+def request_trace(folder: Path, *, steps: int, ranks: tuple[int, ...] = (), number: int | None = None) -> int:
     """Ask the ranks of the status folder *folder* to trace their next *steps* (1 to 20); return the request's number.
 
     *ranks*: one or two of the job's ranks, none for all. A rank begins when its current step ends, and names the
-    request's number in its list of windows (docs/profiler.md). A rank that does not end a step never begins.
+    request's number in its list of windows (docs/profiler.md). A rank that does not end a step never begins. *number*:
+    given for a request to all hosts of the job, and then negative; the requests of one host are counted from 1.
 
     Raises:
         ValueError: more than two ranks, or steps out of range.
@@ -161,11 +162,12 @@ def request_trace(folder: Path, *, steps: int, ranks: tuple[int, ...] = ()) -> i
     fd = os.open(folder / layout.PROFILE_NAME, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX)  # The monitor and a person may ask at the same time.
-        count, request, *_ = layout.PROFILE_BODY.unpack(os.pread(fd, layout.PROFILE_BODY.size, 0))
-        os.pwrite(fd, layout.PROFILE_BODY.pack(count + 1, request + 1, steps, rank, other, count + 1), 0)
+        count, *_ = layout.PROFILE_BODY.unpack(os.pread(fd, layout.PROFILE_BODY.size, 0))
+        request = count + 1 if number is None else number
+        os.pwrite(fd, layout.PROFILE_BODY.pack(count + 1, request, steps, rank, other, count + 1), 0)
     finally:
         os.close(fd)
-    return int(request) + 1
+    return int(request)
 
 
 def read_all(folder: Path) -> dict[int, RankStatus]:

@@ -21,6 +21,7 @@ from toolkit.series.finding import Finding
 pytestmark = pytest.mark.torch
 
 TWO_RANKS = ("--processes-per-host", "2", "--distribution", "torch_distributed")
+TWO_HOSTS = ("--hosts", "2", "--distribution", "torch_distributed")
 METRICS = (
     *("--metric", r"step=step=(\d+)"),
     *("--metric", r"loss=\bloss=([-+0-9.e]+|nan|inf)"),
@@ -42,6 +43,7 @@ JOBS = {
     "uneven": ("outliers,leak", 180, ()),
     "waiting": ("slow_rank,alternating", 90, TWO_RANKS),
     "healthy_pair": ("", 90, TWO_RANKS),
+    "slow_host": ("slow_rank", 240, TWO_HOSTS),
 }
 
 
@@ -71,6 +73,19 @@ def found(output: Path, rules: object = None) -> dict[str, Finding]:
 
 def live(output: Path) -> list[Finding]:
     return [each for each in findings.read(output / "monitor" / findings.NAME) if each.rule != "MemoryLimit"]
+
+
+def output_of(output: Path, host: str) -> Path:
+    """Return the folder output of another host of a job."""
+    return output.parents[3] / host / "opt" / "ml" / "output"
+
+
+def report(output: Path, shape: str) -> str:
+    job_dir = output.parents[4]
+    argv = [sys.executable, "-m", "toolkit.cli.main", "report", str(job_dir), "--format", shape]
+    argv += ["-o", str(job_dir / f"report.{shape}")]
+    subprocess.run(argv, check=True, capture_output=True, timeout=60)
+    return (job_dir / f"report.{shape}").read_text()
 
 
 @pytest.mark.parametrize(
@@ -154,15 +169,41 @@ def test_the_slow_rank_and_a_healthy_one_trace_five_steps(jobs: dict[str, Path])
 
 @pytest.mark.parametrize("shape", ["html", "text", "markdown", "json"])
 def test_the_report_shows_by_operator_what_the_slow_rank_does_more(jobs: dict[str, Path], shape: str) -> None:
-    job_dir = jobs["waiting"].parents[4]
-    argv = [sys.executable, "-m", "toolkit.cli.main", "report", str(job_dir), "--format", shape]
-    argv += ["-o", str(job_dir / f"report.{shape}")]
-    subprocess.run(argv, check=True, capture_output=True, timeout=60)
-
-    page = (job_dir / f"report.{shape}").read_text()
+    page = report(jobs["waiting"], shape)
 
     _, _, table = page.partition("What rank 1 does more than rank 0, a step")
     assert "Pause" in table[:4000]
+
+
+def test_a_slow_rank_that_is_alone_on_its_host_is_found_while_the_job_runs(jobs: dict[str, Path]) -> None:
+    told = live(jobs["slow_host"])
+
+    assert [(each.rule, each.host, each.rank, each.live) for each in told] == [("SlowRank", "algo-2", 1, True)]
+    assert not live(output_of(jobs["slow_host"], "algo-2"))
+
+
+def test_the_slow_rank_and_a_healthy_one_of_another_host_trace_five_steps_at_the_same_time(
+    jobs: dict[str, Path],
+) -> None:
+    outputs = (jobs["slow_host"], output_of(jobs["slow_host"], "algo-2"))
+    lists = [path for output in outputs for path in (output / "profiler" / "framework").glob("*_rank-*.json")]
+    told = {each["rank"]: each for each in map(json.loads, map(Path.read_text, lists))}
+    windows = {rank: [(one["steps"], one["request"]) for one in each["windows"]] for rank, each in told.items()}
+
+    assert windows == {0: [(5, -1)], 1: [(5, -1)]}
+    first, second = (told[rank]["windows"][0]["first_step"] for rank in (0, 1))
+    assert abs(first - second) <= 5
+
+
+@pytest.mark.parametrize("shape", ["html", "text", "markdown", "json"])
+def test_the_report_shows_what_the_slow_rank_does_more_than_one_of_another_host(
+    jobs: dict[str, Path], shape: str
+) -> None:
+    page = report(jobs["slow_host"], shape)
+
+    _, _, table = page.partition("What rank 1 does more than rank 0, a step")
+    assert "Pause" in table[:4000]
+    assert page.count("SlowRank (rank") == page.count("SlowRank (rank, rank 1, host algo-2)")
 
 
 def test_the_numbers_of_a_finding_are_those_that_were_injected(jobs: dict[str, Path]) -> None:

@@ -1,11 +1,12 @@
 import math
 import random
 
+import msgspec
 import pytest
 
 from tests.diagnosis.made import START_S, found, window
 from toolkit.diagnosis.evidence import Evidence, Machine
-from toolkit.diagnosis.slow_rank import pair
+from toolkit.diagnosis.slow_rank import own_work, pair
 from toolkit.diagnosis.window import Window
 
 
@@ -180,6 +181,23 @@ def test_a_rank_whose_backward_alone_is_slow_is_found_though_all_wait_in_theirs(
 
     assert (finding.rank, pair(finding)) == (1, (1, 0))
     assert "Most of it is backward (0.23 s; 0.04 s on rank 0)" in finding.text
+
+
+def test_ranks_of_other_hosts_are_compared_by_what_they_tell_of_their_own_work() -> None:
+    healthy = [{"step_s": 0.3, "data_s": 0.01, "forward_s": 0.05, "backward_s": 0.24} for _ in range(60)]
+    slow = [{"step_s": 0.3, "data_s": 0.15, "forward_s": 0.05, "backward_s": 0.10} for _ in range(60)]
+    here, there = job([healthy]), job([slow])
+    there.host = "algo-2"
+    told = own_work(there)[0]
+    here.elsewhere = {7: msgspec.structs.replace(told, rank=7)}
+
+    finding = found(here, {"SlowRank": {}})["SlowRank"]
+
+    assert (finding.host, finding.rank, pair(finding)) == ("algo-2", 7, (7, 0))
+    assert "Most of it is loading data (0.15 s; 0.01 s on rank 0)" in finding.text
+    assert (finding.start_s, finding.end_s) == (told.start_s, told.end_s)
+    here.elsewhere = {7: msgspec.structs.replace(told, rank=7, steps=4)}
+    assert found(here, {"SlowRank": {}}) == {}, "too few of its steps are known"
 
 
 def test_what_is_not_measured_is_nan_and_stays_silent() -> None:

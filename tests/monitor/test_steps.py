@@ -92,12 +92,12 @@ def test_ranks_are_read_as_train_lists_them(tmp_path: Path) -> None:
     roster = Roster(tmp_path / "ranks")
     assert roster.new() == []
 
-    (tmp_path / "ranks").write_text("0 0 100\n1 1 1")
+    (tmp_path / "ranks").write_text("0 0 100 7\n1 1 1")
     first = roster.new()
-    (tmp_path / "ranks").write_text("0 0 100\n1 1 101\n2 -1 102\n")
+    (tmp_path / "ranks").write_text("0 0 100 7\n1 1 101 8\n2 -1 102 0\n")
 
-    assert first == [Listed(0, 0, 100)]
-    assert roster.new() == [Listed(1, 1, 101), Listed(2, -1, 102)]
+    assert first == [Listed(0, 0, 100, 7)]
+    assert roster.new() == [Listed(1, 1, 101, 8), Listed(2, -1, 102, 0)]
 
 
 def write(to: Ring, step: int, end_ns: int) -> None:

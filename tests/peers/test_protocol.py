@@ -23,6 +23,7 @@ from toolkit.job.events import (
     StopStep,
 )
 from toolkit.job.outcome import EarlyExit
+from toolkit.job.rank_work import RankWork, TraceAsked
 from toolkit.job.stuck import Stuck
 from toolkit.peers.follower import REFUSED, Follower
 from toolkit.peers.frames import encode
@@ -32,6 +33,7 @@ from toolkit.peers.messages import (
     Failing,
     Go,
     HostEnded,
+    HostOwnWork,
     Idle,
     Left,
     OwnFailure,
@@ -39,11 +41,12 @@ from toolkit.peers.messages import (
     RanksEnded,
     Ready,
     Step,
+    Trace,
     Verdict,
     Waits,
     Welcome,
 )
-from toolkit.peers.protocol import FAREWELL_S, LINGER_S, LogLine, Send, Timeouts
+from toolkit.peers.protocol import FAREWELL_S, LINGER_S, LogLine, RanksWork, Send, Timeouts
 from toolkit.peers.reports import HANG, light, news, shared, with_cause, worse
 from toolkit.peers.route import Route
 
@@ -66,6 +69,54 @@ def loses(job: Job, name: str, at_s: float, early: EarlyExit | None = None, code
         with_cause(job.failure(name, at_s=at_s, primary=False, code=code), lost=True), early=early
     )
     job.at(at_s, lambda: job.tell(name, Failing(report=lost)))
+
+
+WORK = RankWork(
+    host="algo-3",
+    rank=2,
+    steps=30,
+    start_s=1.7e9,
+    end_s=1.7e9,
+    step_s=0.3,
+    data_s=0.1,
+    forward_s=0.1,
+    own_backward_s=0.0,
+    optimizer_s=0.0,
+    checkpoint_s=0.0,
+)
+
+
+# --- the ranks of all hosts, compared
+
+
+def test_the_own_work_of_each_host_comes_to_the_leader_and_its_request_for_traces_to_all() -> None:
+    job = Job(3)
+    job.ready()
+    asked = Trace(asked=TraceAsked(number=1, slow=2, healthy=0))
+    job.at(2.0, lambda: job.tell("algo-3", HostOwnWork(ranks=(WORK,))))
+    job.at(3.0, lambda: job.tell("algo-1", asked))
+    ends_well(job)
+
+    job.play()
+
+    assert [each for _, each in job.leader.actions if isinstance(each, RanksWork)] == [
+        RanksWork(host="algo-3", ranks=(WORK,))
+    ]
+    assert all([each for _, each in host.actions if isinstance(each, Trace)] == [asked] for host in job.hosts.values())
+    assert job.verdicts == {("algo-1", 0)}
+
+
+def test_own_work_that_could_not_be_sent_is_not_sent_later() -> None:
+    job = Job(2)
+    job.ready()
+    job.at(2.0, lambda: job.cut("algo-2"))
+    job.at(2.01, lambda: job.tell("algo-2", HostOwnWork(ranks=(WORK,))))
+    ends_well(job)
+
+    job.play()
+
+    assert not job.leader.did(RanksWork)
+    assert job.verdicts == {("algo-1", 0)}
 
 
 # --- the start

@@ -305,6 +305,17 @@ def test_requests_are_answered_while_the_rank_runs_and_sigterm_ends_it_at_once(t
     assert not list(framework.rglob("*.part"))
 
 
+def test_the_requests_of_a_host_are_counted_and_one_to_all_hosts_keeps_its_number(tmp_path: Path) -> None:
+    status_pages.create_request_page(tmp_path)
+
+    first = status_pages.request_trace(tmp_path, steps=5)
+    of_job = status_pages.request_trace(tmp_path, steps=5, ranks=(0, 1), number=-1)
+    third = status_pages.request_trace(tmp_path, steps=5)
+
+    assert (first, of_job) == (1, -1)
+    assert third not in (first, of_job) and third > 0
+
+
 @pytest.mark.parametrize(("steps", "ranks"), [(0, ()), (21, ()), (5, (1, 2, 3))])
 def test_a_request_that_no_rank_can_answer_is_refused(tmp_path: Path, steps: int, ranks: tuple[int, ...]) -> None:
     status_pages.create_request_page(tmp_path)

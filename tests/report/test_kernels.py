@@ -31,16 +31,23 @@ def job(folder: Path) -> JobData:
 
 
 def put(
-    folder: Path, window: str, rank: int, *, request: int | None = None, late: float = 0, start_s: float = 5.0
+    folder: Path,
+    window: str,
+    rank: int,
+    *,
+    request: int | None = None,
+    late: float = 0,
+    start_s: float = 5.0,
+    host: str = "algo-1",
 ) -> None:
     """Write a trace of *rank* and its listing, as the profiler does."""
     framework = folder / "profiler/framework"
-    file = f"{window}/algo-1_rank-{rank}.pt.trace.json.gz"
+    file = f"{window}/{host}_rank-{rank}.pt.trace.json.gz"
     events = [event for step in range(2) for event in rank_step(step, late)]
     (framework / window).mkdir(parents=True, exist_ok=True)
     (framework / file).write_bytes(gzip.compress(made.document(events, rank=rank)))
-    path = framework / f"algo-1_rank-{rank}.json"
-    listing: dict[str, Any] = {"version": 1, "host": "algo-1", "rank": rank, "windows": []}
+    path = framework / f"{host}_rank-{rank}.json"
+    listing: dict[str, Any] = {"version": 1, "host": host, "rank": rank, "windows": []}
     if path.exists():
         listing = json.loads(path.read_text())
     listing |= {"world_size": 4, "framework": "torch", "steps_run": 240, "steps_traced": 2, "share": 2 / 240}
@@ -139,7 +146,25 @@ def test_two_ranks_that_began_one_step_apart_are_one_request(tmp_path: Path) -> 
 
     (pair,) = traced.read(job(tmp_path)).pairs
 
-    assert (pair.host, pair.window, pair.first_rank, pair.second_rank) == ("algo-1", "steps-40-41", 2, 3)
+    assert (pair.window, pair.first_rank, pair.second_rank) == ("steps-40-41", 2, 3)
+    assert (pair.first_host, pair.second_host) == ("algo-1", "algo-1")
+
+
+def test_two_ranks_of_different_hosts_are_a_pair_only_if_one_request_asked_for_both(tmp_path: Path) -> None:
+    outputs = [tmp_path / "algo-1", tmp_path / "algo-2"]
+    put(outputs[0], "steps-40-41", 0, request=-1)
+    put(outputs[1], "steps-41-42", 1, request=-1, late=4000, host="algo-2")
+    # Each host counts requests of its own from 1: these are two.
+    put(outputs[0], "steps-60-61", 0, request=2)
+    put(outputs[1], "steps-60-61", 1, request=2, host="algo-2")
+    hosts = tuple(HostData(name=output.name, output=output, status="succeeded") for output in outputs)
+
+    (pair,) = traced.read(JobData(name="job", folder=tmp_path, status="succeeded", hosts=hosts)).pairs
+
+    assert (pair.first_host, pair.first_rank, pair.second_host, pair.second_rank) == ("algo-1", 0, "algo-2", 1)
+    slow = pair.of(1, "algo-2")
+    assert slow is not None and (slow[0] is pair.second, slow[2]) == (True, 0)
+    assert pair.of(1, "algo-1") is None
 
 
 def test_a_window_that_the_job_asked_for_is_shown_before_a_later_one_of_a_slow_rank(tmp_path: Path) -> None:
@@ -179,7 +204,15 @@ def test_a_trace_that_nobody_listed_is_found(tmp_path: Path) -> None:
 
 def test_ids_of_blocks_are_unique() -> None:
     both = gpu_rank(0, 0), gpu_rank(1, 9)
-    pair = Pair(host="algo-1", window="w", first=both[0], second=both[1], first_rank=0, second_rank=1)
+    pair = Pair(
+        window="w",
+        first=both[0],
+        second=both[1],
+        first_rank=0,
+        second_rank=1,
+        first_host="algo-1",
+        second_host="algo-1",
+    )
     found = Traced(traces=(gpu_rank(0, 0), gpu_rank(1, 3000)), ranks=2, pairs=(pair,))
     blocks = [block for make in (kernels, memory) for block in make.of_traces(found) if not isinstance(block, Words)]
 

@@ -214,7 +214,7 @@ def test_a_finding_of_several_hosts_is_one_with_the_numbers_of_all(page: Page) -
 def test_a_slow_rank_alone_on_its_host_says_why_it_has_no_evidence(page: Page) -> None:
     (why,) = named(page, "Evidence")
 
-    assert why.startswith("None: rank 1 runs on algo-2, and rank 0 on algo-1.")
+    assert why.startswith("None: rank 1 runs on algo-2, and rank 0 on algo-1, and no monitor found it while the job")
     assert 'TOOLKIT_PROFILE="steps 10-20"' in why
 
 

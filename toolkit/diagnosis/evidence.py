@@ -8,6 +8,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping, Sequence
 
 from toolkit.diagnosis.numbers import measured
+from toolkit.job.rank_work import RankWork
 from toolkit.records import Record
 
 Values = Sequence[float]
@@ -56,6 +57,7 @@ class Evidence:
     `interval_s`: the time between two samples as they were taken; patience counts these. `times_s`: the times of the
     values that `column` returns, which may be means of several samples. `ended`: the job is over, so no sample follows.
     `steps`: by rank. `metrics`: by name and rank. `compared`: which rank the running monitor compared with a slow one.
+    `elsewhere`: the own work of ranks of other hosts, while the job runs.
     """
 
     def __init__(
@@ -73,6 +75,7 @@ class Evidence:
         steps: Mapping[int, Steps] | None = None,
         metrics: Mapping[str, Mapping[int | None, Readings]] | None = None,
         compared: Mapping[int, int] | None = None,
+        elsewhere: Mapping[int, RankWork] | None = None,
     ) -> None:
         self.host = host
         self.start_s = start_s
@@ -84,6 +87,7 @@ class Evidence:
         self.steps = steps or {}
         self.metrics = metrics or {}
         self.compared = compared or {}
+        self.elsewhere = elsewhere or {}
         self._names = frozenset(names)
         self._by_kind: dict[tuple[str, str], list[str]] = {}
         self._load = load

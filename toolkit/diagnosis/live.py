@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import msgspec
 
 from toolkit import diagnosis
-from toolkit.diagnosis.rule import Configuration
+from toolkit.diagnosis.rule import SCAN_INTERVAL_US, Configuration
 from toolkit.diagnosis.window import Window
 from toolkit.series.finding import Finding
 
@@ -45,8 +45,7 @@ class Live:
         return [msgspec.structs.replace(finding, live=True) for finding in new]
 
     def _wait_s(self, each: Configuration, now_s: float) -> float:
-        longest_s = each.parameters.scan_interval_us / 1e6
-        return min(longest_s, max(SOONEST_S, (now_s - self.window.start_s) / 10))
+        return waits_s(now_s - self.window.start_s, each.parameters.scan_interval_us / 1e6)
 
     def _is_new(self, finding: Finding) -> bool:
         key = _key(finding)
@@ -60,6 +59,11 @@ class Live:
             self._missed[key] += 1
             if self._missed[key] >= GONE_AFTER:
                 del self._missed[key]
+
+
+def waits_s(elapsed_s: float, longest_s: float = SCAN_INTERVAL_US / 1e6) -> float:
+    """Return the time until the next look in a job that has run for *elapsed_s*."""
+    return min(longest_s, max(SOONEST_S, elapsed_s / 10))
 
 
 def _key(finding: Finding) -> _Key:

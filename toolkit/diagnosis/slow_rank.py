@@ -2,14 +2,19 @@
 
 from collections.abc import Iterator
 
+import msgspec
+
 from toolkit.diagnosis.evidence import Evidence, Steps, Values
 from toolkit.diagnosis.numbers import mean, median
 from toolkit.diagnosis.rule import Above, Parameters, Percent, Positive, found
 from toolkit.diagnosis.span import scaled_steps
 from toolkit.diagnosis.steps import WARM_UP
+from toolkit.job.rank_work import RankWork
 from toolkit.series.finding import Finding, Number
 
 FEWEST_STEPS = 5
+# So many steps the slow rank of a finding and a healthy one trace.
+TRACED_STEPS = 5
 # The number of a finding that says which rank to compare with.
 HEALTHY = "healthy rank"
 
@@ -24,46 +29,44 @@ class SlowRank(Parameters, frozen=True, kw_only=True):
 
 
 def slow_rank(evidence: Evidence, parameters: SlowRank, given: frozenset[str]) -> Iterator[Finding]:
-    """One rank's own work takes `factor` times as long as the median of the others'.
+    """One rank's own work takes `factor` times as long as the median of the others', on this and on other hosts.
 
     Own work is loading, forward, the own part of backward, optimizer and saving: a collective at the end of backward
     makes the others wait there, so that all ranks' steps take equally long and only these differ.
     """
-    own: dict[int, float] = {}
-    shortest = min((len(steps.end_s) for steps in evidence.steps.values()), default=0) - WARM_UP
+    counts = [len(steps.end_s) - WARM_UP for steps in evidence.steps.values()]
+    shortest = min((*counts, *(work.steps for work in evidence.elsewhere.values())), default=0)
     needed, note = scaled_steps(evidence, parameters.patience, shortest, given="patience" in given, fewest=FEWEST_STEPS)
-    if len(evidence.steps) < 2 or shortest < needed:
+    if len(evidence.steps.keys() | evidence.elsewhere.keys()) < 2 or shortest < needed:
         return
-    for rank, steps in evidence.steps.items():
-        own[rank] = _own_s(steps, shortest)
-    slow = max(own, key=lambda rank: own[rank])
-    peers = {rank: value for rank, value in own.items() if rank != slow}
+    works = {**evidence.elsewhere, **own_work(evidence, shortest)}
+    slow = max(works.values(), key=lambda work: work.own_s)
+    peers = {rank: work.own_s for rank, work in works.items() if rank != slow.rank}
     usual_s = median(peers.values())
-    steps = evidence.steps[slow]
-    step_s = mean(steps.step_s[-shortest:])
-    excess = 100 * (own[slow] - usual_s) / step_s if step_s else 0.0
-    if not own[slow] >= parameters.factor * usual_s or not excess >= parameters.share:
+    excess = 100 * (slow.own_s - usual_s) / slow.step_s if slow.step_s else 0.0
+    if not slow.own_s >= parameters.factor * usual_s or not excess >= parameters.share:
         return
     # Traces that were taken while the job ran are of the rank that was the healthy one then.
-    told = evidence.compared.get(slow)
-    healthy = told if told in peers else min(peers, key=lambda rank: abs(peers[rank] - usual_s))
-    part, slow_s, healthy_s = _part(steps, evidence.steps[healthy], shortest)
-    yield found(
+    told = evidence.compared.get(slow.rank)
+    healthy = works[told if told in peers else min(peers, key=lambda rank: abs(peers[rank] - usual_s))]
+    part, field = max(_PARTS.items(), key=lambda each: getattr(slow, each[1]) - getattr(healthy, each[1]))
+    finding = found(
         "SlowRank",
         evidence,
         None,
-        f"Rank {slow} needs {own[slow]:.3g} s a step for its own work, its peers {usual_s:.3g} s: they wait for it for"
-        f" {excess:.0f} % of each step. Most of it is {part} ({slow_s:.3g} s; {healthy_s:.3g} s on rank {healthy}).",
+        f"Rank {slow.rank} needs {slow.own_s:.3g} s a step for its own work, its peers {usual_s:.3g} s: they wait for"
+        f" it for {excess:.0f} % of each step. Most of it is {part} ({getattr(slow, field):.3g} s;"
+        f" {getattr(healthy, field):.3g} s on rank {healthy.rank}).",
         subject="rank",
-        rank=slow,
-        start_s=steps.end_s[-shortest],
-        end_s=steps.end_s[-1],
+        rank=slow.rank,
+        start_s=slow.start_s,
+        end_s=slow.end_s,
         numbers=(
             Number(
                 name="own work",
-                value=own[slow],
+                value=slow.own_s,
                 unit="s",
-                formula=f"mean of loading + forward + own backward + optimizer + saving over {shortest} steps",
+                formula=f"mean of loading + forward + own backward + optimizer + saving over {slow.steps} steps",
                 limit=parameters.factor * usual_s,
             ),
             Number(name="peers' own work", value=usual_s, unit="s", formula="median over the other ranks"),
@@ -74,13 +77,27 @@ def slow_rank(evidence: Evidence, parameters: SlowRank, given: frozenset[str]) -
                 formula="(own work - peers' own work) / step",
                 limit=parameters.share,
             ),
-            Number(name=HEALTHY, value=healthy, formula="a peer near the median"),
+            Number(name=HEALTHY, value=healthy.rank, formula="a peer near the median"),
         ),
         refuted_by="Steps of the other ranks that are shorter, too: then they do not wait for this one.",
-        change=f"Compare the traces of rank {slow} and rank {healthy}; look at the CPU, the disk and the GPU's clock of"
-        " that rank, and at how its share of the data differs.",
+        change=f"Compare the traces of rank {slow.rank} and rank {healthy.rank}; look at the CPU, the disk and the"
+        " GPU's clock of that rank, and at how its share of the data differs.",
         note=note,
     )
+    yield msgspec.structs.replace(finding, host=slow.host)
+
+
+def own_work(evidence: Evidence, last: int | None = None) -> dict[int, RankWork]:
+    """Return the own work of each rank of *evidence* in its newest *last* steps; None: in all but the first.
+
+    A rank without such a step is left out.
+    """
+    works = {}
+    for rank, steps in evidence.steps.items():
+        count = len(steps.end_s) - WARM_UP if last is None else last
+        if count > 0:
+            works[rank] = _work(evidence.host, rank, steps, count)
+    return works
 
 
 def pair(finding: Finding) -> tuple[int, int] | None:
@@ -100,18 +117,15 @@ _PARTS = {
 }
 
 
-def _own_s(steps: Steps, last: int) -> float:
-    return sum(_mean_or_zero(getattr(steps, field)[-last:]) for field in _PARTS.values())
-
-
-def _part(slow: Steps, healthy: Steps, last: int) -> tuple[str, float, float]:
-    """Return the phase in which *slow* differs most, and its means of both."""
-    both = {
-        name: (_mean_or_zero(getattr(slow, field)[-last:]), _mean_or_zero(getattr(healthy, field)[-last:]))
-        for name, field in _PARTS.items()
-    }
-    name = max(both, key=lambda each: both[each][0] - both[each][1])
-    return name, *both[name]
+def _work(host: str, rank: int, steps: Steps, last: int) -> RankWork:
+    return RankWork(
+        host=host,
+        rank=rank,
+        steps=last,
+        start_s=steps.end_s[-last],
+        end_s=steps.end_s[-1],
+        **{field: _mean_or_zero(getattr(steps, field)[-last:]) for field in ("step_s", *_PARTS.values())},
+    )
 
 
 def _mean_or_zero(values: Values) -> float:

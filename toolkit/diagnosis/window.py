@@ -3,9 +3,10 @@
 import math
 from array import array
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from toolkit.diagnosis.evidence import BUSIEST, Evidence, Machine, Readings, Steps, Values
+from toolkit.job.rank_work import RankWork
 
 # As many samples, steps of a rank and values of a metric are kept: of samples, at most one a second.
 SAMPLES = 600
@@ -28,6 +29,8 @@ class Window:
         self.start_s = start_s
         self.interval_s = interval_s
         self.machine = machine
+        # The own work of ranks of other hosts, the newest that is known.
+        self.elsewhere: Mapping[int, RankWork] = {}
         self._places: dict[str, int] = {}
         self.use(columns)
         self._times: deque[float] = deque(maxlen=SAMPLES)
@@ -95,6 +98,7 @@ class Window:
             names=list(self._places),
             load=self._column,
             steps={rank: _steps(rows) for rank, rows in self._steps.items()},
+            elsewhere=self.elsewhere,
             metrics={
                 name: {rank: _readings(rows) for rank, rows in ranks.items()} for name, ranks in self._metrics.items()
             },

@@ -1,6 +1,7 @@
 """What `train` tells the monitor: a JSON file in the run's folder."""
 
 from pathlib import Path
+from typing import Literal
 
 from toolkit.job.monitor import Monitor
 from toolkit.records import Record
@@ -15,6 +16,8 @@ class MonitorConfig(Record, frozen=True, kw_only=True):
     `output`: the job's output folder; the monitor writes to `folder`, output/monitor. `ranks`: the file in which
     `train` lists ranks as they start. `status`: the folder of the ranks' status pages and rings of steps.
     `latest`: where the newest sample goes, for the exporters; None: there are none.
+    `compares`: the ranks that the rules of this monitor compare: of this "host" (which has no link to others), of the
+    whole "job" (the leader), or "none" (the leader's monitor compares this host's).
     `gpus`: the command of the process that asks NVML, empty where the host has no NVIDIA GPU.
     """
 
@@ -27,6 +30,7 @@ class MonitorConfig(Record, frozen=True, kw_only=True):
     cores: int
     gpus: tuple[str, ...] = ()
     latest: Path | None = None
+    compares: Literal["host", "job", "none"] = "host"
 
     @property
     def folder(self) -> Path:

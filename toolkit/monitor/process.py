@@ -15,6 +15,7 @@ from toolkit.diagnosis.evidence import Machine
 from toolkit.errors import ContractError
 from toolkit.job.monitor_config import MonitorConfig
 from toolkit.metrics.tail import SampleReader
+from toolkit.monitor.across import Across
 from toolkit.monitor.cost import Cost
 from toolkit.monitor.outputs import Outputs
 from toolkit.monitor.roster import Roster
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
     from toolkit.monitor.gpu.source import GpuSource
 
 DRAIN_S = 1.0
-TRACED_STEPS = 5
 ABOUT_S = 60.0
 ENDED_S = 0.2  # How often to look whether the ranks have ended.
 # The clock was set if it is off by more than this from where the monotonic clock says that it should be.
@@ -71,6 +71,7 @@ class Process:
         self._machine = Machine(cores=config.cores, memory_limit_bytes=host.memory_bytes(Path("/")) or None)
         self._outputs: Outputs | None = None
         self._rules: Rules | None = None
+        self._across = None if config.compares == "host" else Across(config.ranks.parent, self._start_s)
         self._ends = False
 
     def run(self, wakeup: int) -> None:
@@ -105,7 +106,7 @@ class Process:
 
     def _sample(self, now_s: float) -> None:
         for listed in self._roster.new():
-            self._ranks.add(listed.rank, listed.pid, now_s)
+            self._ranks.add(listed.rank, listed.pid, now_s, listed.started)
             self._steps.add(listed.rank, listed.pid)
         before = resource.getrusage(resource.RUSAGE_SELF)
         row = self._sampler.sample(now_s)
@@ -139,6 +140,7 @@ class Process:
                 interval_s=self._config.monitor.interval_s,
                 machine=self._machine,
                 note=self._note,
+                compares_ranks=self._config.compares != "none",
             )
         except ContractError as error:
             self._note(f"no rules are applied: {error}")
@@ -157,10 +159,24 @@ class Process:
             return
         self._rules.steps(new)
         self._rules.metrics(tuple(self._metrics.new()))
+        self._exchange(self._rules, now_s + self._offset_s)
         for finding in self._rules.look(now_s + self._offset_s, ended=ended):
             outputs.finding(finding)
             if not ended:
                 self._trace(finding)
+
+    def _exchange(self, rules: Rules, time_s: float) -> None:
+        """Tell `train` the own work of this host's ranks, and take that of other hosts' (the leader alone gets it)."""
+        if self._across is None:
+            return
+        if self._across.is_due(time_s):
+            try:
+                self._across.own(rules.own_work(time_s))
+            except OSError:
+                pass  # A full disk: the leader compares the ranks of the other hosts.
+        others = self._across.others()
+        if others is not None:
+            rules.elsewhere(others)
 
     def _trace(self, finding: Finding) -> None:
         """Have the slow rank of *finding*, if it is about one, and a healthy rank trace their next steps."""
@@ -168,7 +184,10 @@ class Process:
         if pair is None:
             return
         try:
-            request_trace(self._config.status, steps=TRACED_STEPS, ranks=pair)
+            if self._across is not None:
+                self._across.ask(*pair)
+            else:
+                request_trace(self._config.status, steps=slow_rank.TRACED_STEPS, ranks=pair)
         except OSError as error:
             self._note(f"ranks {pair[0]} and {pair[1]} were not asked for a trace: {error.strerror}")
 

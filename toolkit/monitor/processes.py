@@ -44,11 +44,12 @@ def parse(text: bytes) -> Stat | None:
 class Process:
     """One process, read again and again. `ended`: its pid is free, or another process has it."""
 
-    def __init__(self, pid: int, root: str = "/") -> None:
+    def __init__(self, pid: int, root: str = "/", started: int = 0) -> None:
+        """*started*: when it started, in ticks since the boot; 0: it is the process that has the pid now."""
         self.pid = pid
         self._folder = f"{root}/proc/{pid}"
         self._file = KeptFile(f"{self._folder}/stat")
-        self._started: int | None = None
+        self._started = started or None
         self.ended = False
         self.read()
 

@@ -1,4 +1,4 @@
-"""The ranks of this host as `train` lists them in the run's folder: "RANK LOCAL_RANK PID" a line, as they start."""
+"""The ranks of this host as `train` lists them in the run's folder: "RANK LOCAL_RANK PID STARTED" a line each."""
 
 import os
 from pathlib import Path
@@ -6,11 +6,13 @@ from typing import NamedTuple
 
 
 class Listed(NamedTuple):
-    """`local_rank` is -1 where the launcher does not give one."""
+    """`local_rank` is -1 where the launcher does not give one. `started`: ticks since the boot, as in /proc/PID/stat, 0 if
+    it is not known: the rank may have ended, and another process have its pid, before the list is read."""
 
     rank: int
     local_rank: int
     pid: int
+    started: int
 
 
 class Roster:
@@ -33,4 +35,4 @@ class Roster:
         whole = text[: text.rfind(b"\n") + 1]
         self._read_bytes += len(whole)
         lines = (line.split() for line in whole.splitlines())
-        return [Listed(*map(int, words)) for words in lines if len(words) == 3]
+        return [Listed(*map(int, words)) for words in lines if len(words) == 4]

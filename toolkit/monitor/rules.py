@@ -1,12 +1,14 @@
 """The live rules: what is measured goes into a sliding window, and what they find comes out."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from toolkit.diagnosis import configuration
+from toolkit.diagnosis import configuration, slow_rank
 from toolkit.diagnosis.evidence import Machine
+from toolkit.diagnosis.job import ACROSS_HOSTS
 from toolkit.diagnosis.live import Live
 from toolkit.diagnosis.window import Window
+from toolkit.job.rank_work import RankWork
 from toolkit.metrics.sample import Sample
 from toolkit.series.column import Column
 from toolkit.series.finding import Finding
@@ -26,15 +28,21 @@ class Rules:
         interval_s: float,
         machine: Machine,
         note: Callable[[str], None],
+        compares_ranks: bool = True,
     ) -> None:
-        """Raises ContractError: *raw* is no list of rule configurations."""
+        """*compares_ranks*: apply the rules that compare ranks; the leader's monitor does it for other hosts.
+
+        Raises:
+            ContractError: *raw* is no list of rule configurations.
+        """
         asked = configuration.read(raw or None, "the job's profiler rules")
         for each in asked.notes:
             note(each)
         self._columns = tuple(columns)
         names = [column.name for column in columns]
         self._window = Window(names, host=host, start_s=start_s, interval_s=interval_s, machine=machine)
-        self._live = Live(self._window, asked.configurations)
+        here = [each for each in asked.configurations if compares_ranks or each.rule.name not in ACROSS_HOSTS]
+        self._live = Live(self._window, here)
 
     def sample(self, time_s: float, columns: Sequence[Column], row: Sequence[float]) -> None:
         """Add a sample."""
@@ -63,6 +71,14 @@ class Rules:
         """Add values of metrics."""
         for sample in new:
             self._window.metric(sample.name, sample.value, sample.time_s, sample.rank, sample.step)
+
+    def own_work(self, now_s: float) -> dict[int, RankWork]:
+        """Return the own work of this host's ranks in the newest steps, by rank."""
+        return slow_rank.own_work(self._window.evidence(now_s))
+
+    def elsewhere(self, works: Mapping[int, RankWork]) -> None:
+        """Take the own work of the ranks of other hosts."""
+        self._window.elsewhere = works
 
     def look(self, now_s: float, *, ended: bool = False) -> list[Finding]:
         """Return what is new at *now_s*, since the epoch."""

@@ -21,6 +21,7 @@ from toolkit.peers.messages import (
     Failing,
     Go,
     HostEnded,
+    HostOwnWork,
     Idle,
     Message,
     Notice,
@@ -29,6 +30,7 @@ from toolkit.peers.messages import (
     Reports,
     Step,
     StepTimes,
+    Trace,
     Verdict,
     Waits,
     Welcome,
@@ -181,7 +183,7 @@ class Follower:
             self._due_s = now_s
         if isinstance(message, Waits):  # Only the last one counts.
             self._unsent = [each for each in self._unsent if not isinstance(each, Waits)]
-        if not isinstance(message, Idle | StepTimes):
+        if not isinstance(message, Idle | StepTimes | HostOwnWork):
             self._unsent.append(message)
         if not self._connected:
             return []
@@ -209,7 +211,7 @@ class Follower:
         if isinstance(message, Launch) and not self._launched:
             self._launched = True
             return [message]
-        if isinstance(message, HangNoticed | LeaderDone):
+        if isinstance(message, HangNoticed | LeaderDone | Trace):
             return [message]
         if isinstance(message, RanksEnded):
             return [AllRanksEnded()]

@@ -38,6 +38,7 @@ from toolkit.peers.messages import (
     Failing,
     Go,
     HostEnded,
+    HostOwnWork,
     Idle,
     Left,
     Message,
@@ -48,6 +49,7 @@ from toolkit.peers.messages import (
     Ready,
     Step,
     StepTimes,
+    Trace,
     Verdict,
     Waits,
     Welcome,
@@ -60,6 +62,7 @@ from toolkit.peers.protocol import (
     Action,
     HostStepTimes,
     LogLine,
+    RanksWork,
     Send,
     Timeouts,
 )
@@ -277,6 +280,12 @@ class Leader:
     def _on_step_times(self, host: str, message: StepTimes, _now_s: float, _now_ns: int) -> list[Action]:
         return [HostStepTimes(host=host, times=message.times)]
 
+    def _on_own_work(self, host: str, message: HostOwnWork, _now_s: float, _now_ns: int) -> list[Action]:
+        return [RanksWork(host=host, ranks=message.ranks)]
+
+    def _on_trace(self, _host: str, message: Trace, _now_s: float, _now_ns: int) -> list[Action]:
+        return [Send(hosts=self._followers, message=message), message]
+
     # --- the course of the job
 
     def _start(self, now_s: float) -> list[Action]:
@@ -441,4 +450,6 @@ _DURING_AN_ATTEMPT: dict[type, _Handle] = {
     LeaderDone: Leader._on_leader_done,
     RanksEnded: Leader._on_ranks_ended,
     StepTimes: Leader._on_step_times,
+    HostOwnWork: Leader._on_own_work,
+    Trace: Leader._on_trace,
 }

@@ -14,6 +14,7 @@ from toolkit.job.cause import Cause
 from toolkit.job.events import DaemonEnded, HangNoticed, Launch, LeaderDone, NextAttempt, Stop
 from toolkit.job.outcome import EarlyExit
 from toolkit.job.ranges import Count, ExitCode, Name, Nanoseconds, Rank, Seconds
+from toolkit.job.rank_work import MOST_RANKS_SENT, RankWork, TraceAsked
 from toolkit.job.restart import Steps
 from toolkit.job.stuck import Stuck
 from toolkit.records import Record
@@ -147,6 +148,18 @@ class StepTimes(Record, frozen=True, kw_only=True, tag="step times"):
     times: tuple[tuple[Rank, StepNumber, Seconds], ...]
 
 
+class HostOwnWork(Record, frozen=True, kw_only=True, tag="own work"):
+    """Up, every few seconds at most: the own work of this host's ranks, for the leader's monitor."""
+
+    ranks: Annotated[tuple[RankWork, ...], Meta(max_length=MOST_RANKS_SENT)]
+
+
+class Trace(Record, frozen=True, kw_only=True, tag="trace"):
+    """Down: these two ranks, a slow and a healthy one, trace their next steps, if they run here."""
+
+    asked: TraceAsked
+
+
 class Notice(Record, frozen=True, kw_only=True, tag="notice"):
     """Down, to one host: say this in the log; it is about a rank there."""
 
@@ -182,6 +195,7 @@ Up = (
     | HostEnded
     | Attempt
     | StepTimes
+    | HostOwnWork
     | DaemonEnded
     | RanksEnded
     | Bye
@@ -196,6 +210,7 @@ Down = (
     | Verdict
     | NextAttempt
     | Notice
+    | Trace
     | Launch
     | LeaderDone
     | RanksEnded

@@ -18,7 +18,8 @@ the link converts the times in messages between the hosts' clocks. So tests repl
 import msgspec
 
 from toolkit.job.events import Heard
-from toolkit.peers.messages import Message
+from toolkit.job.rank_work import RankWork
+from toolkit.peers.messages import Message, Trace
 from toolkit.records import Record
 
 TELL_EVERY_S = 10.0
@@ -73,7 +74,14 @@ class HostStepTimes(Record, frozen=True, kw_only=True):
     times: tuple[tuple[int, int, float], ...]
 
 
-Action = Send | LogLine | HostStepTimes | Heard
+class RanksWork(Record, frozen=True, kw_only=True):
+    """*host* has sent the leader the own work of its ranks."""
+
+    host: str
+    ranks: tuple[RankWork, ...]
+
+
+Action = Send | LogLine | HostStepTimes | RanksWork | Trace | Heard
 
 
 class Timeouts(Record, frozen=True, kw_only=True):

@@ -3,6 +3,7 @@ job's verdict."""
 
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -14,12 +15,15 @@ from toolkit.job.restart import news as restart_news
 from toolkit.log import Log
 from toolkit.peers import messages
 from toolkit.peers.messages import EndReport
-from toolkit.peers.protocol import HostStepTimes, LogLine, Send
+from toolkit.peers.protocol import HostStepTimes, LogLine, RanksWork, Send
 from toolkit.peers.reports import HANG, news
 from toolkit.supervise.loop import Supervisor
 from toolkit.train.joining import join
 from toolkit.train.step_times import StepTimes
 from toolkit.verdict import early, judge, mpi
+
+if TYPE_CHECKING:
+    from toolkit.train.slow_ranks import SlowRanks
 
 # Beyond the grace: how long a stopped job's hosts have to report how they ended.
 STOPPED_S = 15.0
@@ -35,8 +39,16 @@ FINGERPRINT = 1024
 class Coordinator:
     """What this host tells the other hosts and hears from them (supervise.others.Others), to the verdict at the end."""
 
-    def __init__(self, job: Job, log: Log, memory: Callable[[], Memory], step_times: StepTimes | None) -> None:
+    def __init__(
+        self,
+        job: Job,
+        log: Log,
+        memory: Callable[[], Memory],
+        step_times: StepTimes | None,
+        slow_ranks: "SlowRanks | None" = None,
+    ) -> None:
         self._job = job
+        self._slow_ranks = slow_ranks
         self._memory = memory
         self._step_times = step_times
         self._repeat: Restart | None = None
@@ -55,14 +67,26 @@ class Coordinator:
         """Serve the link; log what it reports, and return the events that came."""
         self._link.serve()
         self._tell_steps()
+        self._tell_own_work()
         events: list[Heard] = []
         for action in self._link.take():
             if isinstance(action, LogLine):
                 (self._log.warning if action.warns else self._log.info)(action.text)
+            elif isinstance(action, RanksWork | messages.Trace):
+                self._compare(action)
             elif not isinstance(action, Send | HostStepTimes):
                 self._note(action)
                 events.append(action)
         return events
+
+    def _compare(self, action: RanksWork | messages.Trace) -> None:
+        """Take what concerns the comparison of ranks, if this host has a monitor."""
+        if self._slow_ranks is None:
+            return
+        if isinstance(action, RanksWork):
+            self._slow_ranks.heard(action.host, action.ranks)
+        else:
+            self._slow_ranks.trace(action.asked)
 
     def _note(self, event: Heard) -> None:
         """Log *event*, and keep what it brings until it is asked for."""
@@ -76,6 +100,8 @@ class Coordinator:
             hosts = len(self._job.cluster.hosts)
             self._log.warning(restart_news(event.restart, event.used, event.allowed, hosts))
             self._command, self._daemons, self._named = None, [], ""
+            if self._slow_ranks is not None:
+                self._slow_ranks.again()
         elif isinstance(event, Launch):
             self._command = event.command
         elif isinstance(event, DaemonEnded):
@@ -193,6 +219,10 @@ class Coordinator:
         told = self._step_times.due(time.monotonic(), last=last) if self._step_times is not None else ()
         if told:
             self._link.tell(messages.StepTimes(times=told))
+
+    def _tell_own_work(self) -> None:
+        for message in self._slow_ranks.due(time.monotonic()) if self._slow_ranks is not None else ():
+            self._link.tell(message)
 
     def _failed(self, so_far: Ended) -> Outcome | None:
         return judge.failed(self._job, msgspec.structs.replace(so_far, memory=self._memory()))

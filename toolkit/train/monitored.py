@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
@@ -31,6 +32,7 @@ def write_config(job: Job, monitor: Monitor, run_folder: Path, attempt: int) -> 
         ranks=run_folder / RANKS,
         status=run_folder / STATUS_FOLDER,
         cores=job.machine.cpus,
+        compares=_compares(job),
         latest=run_folder / LATEST if job.exports.names(leader=job.cluster.is_leader) else None,
         gpus=(job.interpreter, "-I", "-m", "toolkit.monitor.gpu.child") if has_gpus else (),
     )
@@ -38,6 +40,21 @@ def write_config(job: Job, monitor: Monitor, run_folder: Path, attempt: int) -> 
     path.touch(0o600)
     path.write_bytes(msgspec.json.encode(config, enc_hook=os.fspath))
     return path
+
+
+def process_started(pid: int) -> int:
+    """Return when process *pid* started, in ticks since the boot (proc_pid_stat(5)); 0: it cannot be read."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_bytes()
+        return int(text[text.rindex(b")") + 2 :].split()[19])
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
+def _compares(job: Job) -> Literal["host", "job", "none"]:
+    if len(job.cluster.hosts) == 1 or job.settings.link != "on":
+        return "host"
+    return "job" if job.cluster.is_leader else "none"
 
 
 class Monitored:
@@ -68,7 +85,7 @@ class Monitored:
         """List a rank that runs as *pid*."""
         try:
             with self._ranks.open("ab", buffering=0) as file:
-                file.write(f"{rank} {-1 if local_rank is None else local_rank} {pid}\n".encode())
+                file.write(f"{rank} {-1 if local_rank is None else local_rank} {pid} {process_started(pid)}\n".encode())
         except OSError:
             pass  # A full disk: the monitor measures the host without this rank.
 

@@ -40,6 +40,7 @@ from toolkit.train.traces import Traces
 
 if TYPE_CHECKING:
     from toolkit.train.coordinator import Coordinator
+    from toolkit.train.slow_ranks import SlowRanks
     from toolkit.train.step_times import StepTimes
 
 # The most characters of a command in the log: about 200 hyperparameters.
@@ -172,7 +173,7 @@ def _run(job: Job, signals: Signals, outlets: Outlets, log: Log, *, terminal: bo
                 # Sockets and hashes: 8 ms, which only a job with several hosts pays.
                 from toolkit.train.coordinator import Coordinator
 
-                others = Coordinator(job, log, memory, step_times)
+                others = Coordinator(job, log, memory, step_times, _slow_ranks(job, run_folder, log))
                 closing.append(("the link to the other hosts", others.close))
         closing.append(("metrics and log rules", line_monitors.close))
         if not linked and len(job.cluster.hosts) > 1 and job.settings.restarts:
@@ -337,6 +338,15 @@ def _step_times(job: Job, run_folder: Path, *, linked: bool) -> "StepTimes | Non
     from toolkit.train.step_times import StepTimes  # 5 ms, which only a job with several ranks pays.
 
     return StepTimes(job, run_folder, linked=linked)
+
+
+def _slow_ranks(job: Job, run_folder: Path, log: Log) -> "SlowRanks | None":
+    """Return the comparison of the ranks of all hosts, None without a monitor, which measures them."""
+    if job.monitor is None:
+        return None
+    from toolkit.train.slow_ranks import SlowRanks
+
+    return SlowRanks(job, run_folder, log)
 
 
 def _say_plan(job: Job, plan: Plan, log: Log) -> None:

@@ -47,9 +47,9 @@ class _Child:
 
 
 class _Rank:
-    def __init__(self, number: int, pid: int, now_s: float, root: str) -> None:
+    def __init__(self, number: int, pid: int, now_s: float, root: str, started: int) -> None:
         self.number = number
-        self.process = Process(pid, root)
+        self.process = Process(pid, root, started)
         self._root = root
         stat = self.process.read()
         self._cpu_s = stat.cpu_s if stat is not None else 0.0
@@ -66,7 +66,8 @@ class _Rank:
         # Which part of the CPU time of children that nobody saw is the loader's: as of those that were seen last.
         self._loader_share = 0.0
         # The CPU time of children that were there before this object is not counted.
-        self._find(DEEPEST, of_all_threads=True, counted=True)
+        if not self.process.ended:
+            self._find(DEEPEST, of_all_threads=True, counted=True)
         if not self._children:
             self._children_percent = 0.0
 
@@ -165,9 +166,9 @@ class Ranks:
         self._ranks: dict[int, _Rank] = {}
         self.columns: tuple[Column, ...] = ()
 
-    def add(self, number: int, pid: int, now_s: float) -> None:
-        """Measure rank *number*, which runs as *pid*."""
-        self._ranks[number] = _Rank(number, pid, now_s, self._root)
+    def add(self, number: int, pid: int, now_s: float, started: int = 0) -> None:
+        """Measure rank *number*, which runs as *pid*; *started*: since when, in ticks since the boot, 0: not known."""
+        self._ranks[number] = _Rank(number, pid, now_s, self._root, started)
         self.columns = tuple(each for rank in sorted(self._ranks) for each in _columns(rank))
 
     def any_lives(self) -> bool:

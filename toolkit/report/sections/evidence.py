@@ -11,8 +11,9 @@ from toolkit.report.sections.traced import Pair
 from toolkit.series.finding import Finding
 
 ONE_HOST = (
-    "None: rank {slow} runs on {host}, and rank {healthy} on {other}. While a job runs, the monitor of a host compares "
-    'the ranks of its own host only, so no monitor saw this. Trace both: set TOOLKIT_PROFILE="steps 10-20".'
+    "None: rank {slow} runs on {host}, and rank {healthy} on {other}, and no monitor found it while the job ran: the "
+    "job was too short for that, or its hosts have no link (TOOLKIT_LINK=off), so that each compares its own ranks. "
+    'Trace both: set TOOLKIT_PROFILE="steps 10-20".'
 )
 AFTERWARDS = (
     "None: no monitor found it while the job ran; it was found in the files afterwards. Trace ranks {slow} and "

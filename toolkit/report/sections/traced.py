@@ -15,22 +15,23 @@ MOST_PAIRS = 3
 
 
 class Pair(Record, frozen=True, kw_only=True):
-    """The traces of two ranks of *host* that one request asked for. `window`: the name of the first one's window."""
+    """The traces of two ranks that one request asked for, and their hosts. `window`: the name of the first one's."""
 
-    host: str
     window: str
     first: Trace
     second: Trace
     first_rank: int
     second_rank: int
+    first_host: str
+    second_host: str
 
     def of(self, slow: int, host: str) -> "tuple[Trace, Trace, int] | None":
         """Return the trace of the rank *slow* of *host*, that of the other rank, and that rank; None: another pair."""
-        if self.host != host or slow not in (self.first_rank, self.second_rank):
-            return None
-        if slow == self.first_rank:
+        if (slow, host) == (self.first_rank, self.first_host):
             return self.first, self.second, self.second_rank
-        return self.second, self.first, self.first_rank
+        if (slow, host) == (self.second_rank, self.second_host):
+            return self.second, self.first, self.first_rank
+        return None
 
 
 class Traced(Record, frozen=True, kw_only=True):
@@ -52,7 +53,7 @@ def read(job: JobData) -> Traced:
     """Return the traces of *job*."""
     listings: list[Listing] = []
     groups: dict[str, list[TraceFile]] = {}
-    requests: dict[tuple[str, int, str], list[TraceFile]] = {}
+    requests: dict[tuple[str, int, str], list[tuple[str, TraceFile]]] = {}
     for host in job.hosts:
         known = folder.listings(host.traces)
         listings += known
@@ -60,7 +61,8 @@ def read(job: JobData) -> Traced:
             groups.setdefault(each.group, []).append(each)
             if each.window.request is not None:  # A restarted attempt counts its requests from 1 again.
                 attempt = "".join(re.findall(r"attempt-\d+", each.path.name))
-                requests.setdefault((host.name, each.window.request, attempt), []).append(each)
+                where = host.name if each.window.request > 0 else ""  # Negative: asked for on all hosts.
+                requests.setdefault((where, each.window.request, attempt), []).append((host.name, each))
     unread: list[str] = []
     newest = _shown(groups)
     files = groups.get(newest, [])
@@ -84,17 +86,25 @@ def _shown(groups: dict[str, list[TraceFile]]) -> str:
     )
 
 
-def _pairs(requests: dict[tuple[str, int, str], list[TraceFile]], unread: list[str]) -> tuple[Pair, ...]:
+def _pairs(requests: dict[tuple[str, int, str], list[tuple[str, TraceFile]]], unread: list[str]) -> tuple[Pair, ...]:
     """Return the newest pairs. The windows of the two may differ by a step: each rank begins when its step ends."""
-    asked = [(host, files) for (host, _, _), files in requests.items() if len({each.rank for each in files}) == 2]
-    asked = [(host, files) for host, files in asked if len(files) == 2]
+    asked = [files for files in requests.values() if len(files) == len({each.rank for _, each in files}) == 2]
     pairs = []
-    for host, (one, two) in sorted(asked, key=lambda each: each[1][0].window.start_s)[-MOST_PAIRS:]:
+    for files in sorted(asked, key=lambda each: each[1][1].window.start_s)[-MOST_PAIRS:]:
+        (first_host, one), (second_host, two) = sorted(files, key=lambda each: each[1].window.start_s)
         first, second = _trace(one, unread), _trace(two, unread)
         if first is None or second is None or one.rank is None or two.rank is None:
             continue
         pairs.append(
-            Pair(host=host, window=one.group, first=first, second=second, first_rank=one.rank, second_rank=two.rank)
+            Pair(
+                window=one.group,
+                first=first,
+                second=second,
+                first_rank=one.rank,
+                second_rank=two.rank,
+                first_host=first_host,
+                second_host=second_host,
+            )
         )
     return tuple(pairs)
 

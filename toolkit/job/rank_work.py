@@ -1,0 +1,61 @@
+"""What a rank needs for its own part of a step: measured on each host, compared by the leader's monitor (SlowRank)."""
+
+from typing import Annotated
+
+from msgspec import Meta
+
+from toolkit.job.ranges import Count, Name, Rank, Seconds
+from toolkit.records import Record
+
+# The files in the run's folder: what the monitor tells `train`, and what `train` tells the leader's monitor.
+OWN, OTHERS = "own-work.json", "others-work.json"
+# A host with more ranks sends those with the least and the most work: 240 bytes each, in a message of 256 KiB at most.
+MOST_RANKS_SENT = 256
+Epoch = Annotated[float, Meta(ge=0.0, le=1e11)]
+
+
+class RankWork(Record, frozen=True, kw_only=True):
+    """Means over the newest *steps* steps of *rank* on *host*, in seconds; a phase that was not measured counts 0.
+
+    `own_backward_s`: backward without the wait for other ranks at its end. `start_s`, `end_s`: when the first and the
+    last of these steps ended, since the epoch.
+    """
+
+    host: Name
+    rank: Rank
+    steps: Count
+    start_s: Epoch
+    end_s: Epoch
+    step_s: Seconds
+    data_s: Seconds
+    forward_s: Seconds
+    own_backward_s: Seconds
+    optimizer_s: Seconds
+    checkpoint_s: Seconds
+
+    @property
+    def own_s(self) -> float:
+        """Return the seconds that the rank's own work takes a step."""
+        return self.data_s + self.forward_s + self.own_backward_s + self.optimizer_s + self.checkpoint_s
+
+
+class TraceAsked(Record, frozen=True, kw_only=True):
+    """The monitor asks ranks *slow* and *healthy*, which may run on any host, to trace; *number*: 1, then more."""
+
+    number: Annotated[int, Meta(ge=1, le=1 << 31)]
+    slow: Rank
+    healthy: Rank
+
+
+class OwnWork(Record, frozen=True, kw_only=True):
+    """What the monitor of a host tells `train`: the own work of its ranks, and on the leader the newest trace that it
+    asks for."""
+
+    ranks: tuple[RankWork, ...] = ()
+    asked: TraceAsked | None = None
+
+
+class OthersWork(Record, frozen=True, kw_only=True):
+    """What `train` tells the leader's monitor: the own work of the ranks of all other hosts."""
+
+    ranks: tuple[RankWork, ...] = ()

@@ -6,8 +6,10 @@ from typing import NamedTuple
 
 
 class Listed(NamedTuple):
-    """`local_rank` is -1 where the launcher does not give one. `started`: ticks since the boot, as in /proc/PID/stat, 0 if
-    it is not known: the rank may have ended, and another process have its pid, before the list is read."""
+    """`local_rank` is -1 where the launcher does not give one. `started`: in ticks since the boot, 0 if not known.
+
+    The rank may have ended, and another process have its pid, before the list is read.
+    """
 
     rank: int
     local_rank: int

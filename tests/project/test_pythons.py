@@ -13,10 +13,12 @@ import pytest
 from tests.train.base import SEES, Base
 
 OLDEST = (3, 10)
+BED = Path(__file__).parents[2] / ".beds/python"
 
 
 def interpreters() -> dict[str, Path]:
-    """Return by version ("3.12") the Pythons found on PATH and under pyenv, but this one and those too old."""
+    """Return by version ("3.12") the Pythons found on PATH, under pyenv and in the test bed (scripts/beds/python), but
+    this one and those too old."""
     found: dict[str, Path] = {}
     for path in candidates():
         version = version_of(path)
@@ -32,6 +34,8 @@ def candidates() -> Iterator[Path]:
         path = shutil.which(f"python3.{minor}")
         if path is not None and "shims" not in path:
             yield Path(path)
+    if (BED / ".ready").exists():
+        yield from BED.glob("bin/python3.*")
 
 
 def version_of(path: Path) -> tuple[int, int] | None:

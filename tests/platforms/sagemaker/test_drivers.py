@@ -119,6 +119,18 @@ def test_a_command_that_is_train_runs_what_the_image_names(tmp_path: Path, comma
     assert (told.argument_style, told.hyperparameters) == ("sagemaker", {"lr": 0.1})
 
 
+def test_a_command_that_is_train_runs_the_script_beside_it_as_the_job_asks(tmp_path: Path) -> None:
+    write(tmp_path, {**SOURCE, "command": "train"}, TORCHRUN, {"lr": "0.1"})
+
+    told = job(tmp_path)
+
+    assert (told.entry, told.strategy.name, told.argument_style) == (
+        SOURCE["entry_script"],
+        "torch_distributed",
+        "json",
+    )
+
+
 @pytest.mark.parametrize(("asked", "installs"), [(None, False), ("requirements.txt", True), ("auto", True)])
 def test_requirements_are_installed_only_where_the_sender_asks_for_it(
     tmp_path: Path, asked: str | None, installs: bool

@@ -42,8 +42,8 @@ class Distributed(Record, frozen=True, kw_only=True):
 def asked_for(spec: JobSpec, place: Place, data: Path) -> JobSpec:
     """Return *spec*, which names no script, with what the channel's documents ask for.
 
-    If the job's command is `train` itself, which sm_train.sh starts, *spec* is returned unchanged: the image names the
-    script.
+    The job's command may be `train` itself, which sm_train.sh starts in place of the SDK's own drivers. Without an
+    entry_script beside it, *spec* is returned unchanged: the image names the script.
 
     Raises:
         ContractError: a document is wrong, or asks for something that only sm_train.sh supports.
@@ -51,9 +51,10 @@ def asked_for(spec: JobSpec, place: Place, data: Path) -> JobSpec:
     file = data / "sm_drivers/sourcecode.json"
     source = typed(load(file, hint=HINT), SourceCode, file)
     words = (source.command or "").split()
-    if not source.entry_script and words and Path(words[0]).name == "train":
+    is_ours = bool(words) and Path(words[0]).name == "train"
+    if not source.entry_script and is_ours:
         return spec
-    if source.command or not source.entry_script:
+    if (source.command and not is_ours) or not source.entry_script:
         found = f"the command {source.command!r}" if source.command else "none"
         raise ContractError(
             f"$.entry_script: expected a script, found {found}",

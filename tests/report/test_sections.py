@@ -1,5 +1,6 @@
 """Every section of a page, from the files of a job whose monitor was on: two hosts, the second slow, then failing."""
 
+import fcntl
 import json
 import sys
 from pathlib import Path
@@ -491,6 +492,23 @@ def test_a_job_that_was_never_started_again_lost_what_followed_its_last_checkpoi
     assert parts == pytest.approx(
         {"start-up": 2.0, "work lost since the last checkpoint": 10.0, "unexplained": 28.0}, abs=0.01
     )
+
+
+def test_while_an_interrupted_job_waits_its_page_says_so_and_counts_nothing(tmp_path: Path) -> None:
+    folder = tmp_path / "job"
+    spot(folder, resumed_time="")
+    told = json.loads((folder / "job.json").read_text())
+    waiting = {**told, "status": "InProgress", "secondary_status": "Interrupted", "end_time": "", "exit_code": None}
+    (folder / "job.json").write_text(json.dumps(waiting))
+    lock = (folder / ".toolkit-job").open("w")
+    fcntl.flock(lock, fcntl.LOCK_EX)
+
+    page = build(jobs.read(folder), now_s=START_S + 320)
+
+    assert page.summary == "The job was interrupted, and waits for new hosts, 5 min 20 s after its start."
+    ledger = block(page, "ledger")
+    assert isinstance(ledger, Shares) and ledger.total == 40.0
+    lock.close()
 
 
 def test_the_page_of_an_interrupted_start_is_that_of_a_stopped_job(tmp_path: Path) -> None:

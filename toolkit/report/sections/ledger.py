@@ -71,8 +71,9 @@ def _without_steps(facts: Facts, began_s: float | None) -> dict[str, float]:
         parts["start-up"] = _clipped(facts, facts.start_s, began_s)
     if facts.failed:
         parts["idle"] = _clipped(facts, max(facts.failures[-1], began_s or 0.0), facts.end_s)
-    if facts.interrupted and began_s is not None:
-        parts["lost"] = _clipped(facts, max(began_s, *facts.saved, facts.start_s), facts.end_s)
+    if facts.interrupted:
+        parts["start-up"] = _clipped(facts, facts.start_s, facts.end_s if began_s is None else began_s)
+        parts["lost"] = _clipped(facts, max((began_s or facts.end_s, *facts.saved)), facts.end_s)
     return parts
 
 

@@ -62,6 +62,8 @@ def summary(material: Material) -> str:
         counts = ((len(job.restarts), "restart"), (len(job.interruptions), "spot interruption"))
         told = " and ".join(many(count, word) for count, word in counts if count)
         return f"{who} ended with 0{f' after {span}' if span else ''}{f', with {told}' if told else ''}."
+    if job.waits_since_s is not None:
+        return f"The job was interrupted, and waits for new hosts{f', {span} after its start' if span else ''}."
     if job.status == "running":
         return f"The job runs on {many(len(job.hosts), 'host')}{f', for {span} so far' if span else ''}."
     who, cause = culprit(job), first_line(cause_text(job)).rstrip(".")

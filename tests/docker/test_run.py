@@ -184,7 +184,7 @@ while starts == 1:
 
 
 def test_an_interrupted_job_starts_again_in_new_containers(engine: Engine, image: str, folder: Path) -> None:
-    words = ("--hosts", "2", "--interrupt", "0s", "--interrupt", "10s+1s", "--checkpoints", str(folder / "kept"))
+    words = ("--hosts", "2", "--interrupt", "0s", "--interrupt", "15s+1s", "--checkpoints", str(folder / "kept"))
     with run_in_container(folder, engine, image, COUNTS, *words) as run:
         code = run.end()
 

@@ -26,6 +26,9 @@ ELSEWHERE = {
     "--environment": "--env",
     "--output": "--job-dir",
     "--timeout": "--max-run",
+    "--use-spot-instances": "--interrupt",
+    "--checkpoint-s3-uri": "--checkpoints",
+    "--model-uri": "--channel",
     "--shm": "--shm-size",
 }
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from tests.diagnosis.made import START_S, found, window
 from toolkit.diagnosis import files
-from toolkit.series import samples, steps
+from toolkit.series import findings, samples, steps
 from toolkit.series.steps import Step
 
 COLUMNS = ("cpu/core0/used_percent", "cpu/core1/used_percent", "cpu/all/used_percent", "gpu/0/used_percent")
@@ -32,6 +32,37 @@ def test_the_files_of_a_job_are_evidence(tmp_path: Path) -> None:
     assert "core0 99 %" in seen["BusyCore"].text
     assert "loss is NaN at step 7 on rank 0" in seen["ExplodingTensor"].text
     assert {finding.host for finding in seen.values()} == {"algo-2"}
+
+
+def test_a_finding_about_a_loss_that_was_never_finite_can_be_read_again(tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").write_text('{"name":"loss","value":"NaN","time_s":1760000050.0,"host":"a","rank":0}\n')
+
+    finding = found(files.read(tmp_path, tmp_path / "metrics.jsonl"))["ExplodingTensor"]
+    findings.append(tmp_path / findings.NAME, finding)
+
+    assert findings.read(tmp_path / findings.NAME) == (finding,)
+
+
+def test_rules_and_metrics_of_one_attempt_know_nothing_of_the_others(tmp_path: Path) -> None:
+    told = [Step(rank=0, attempt=1 + number // 50, step=number % 50, end_s=START_S + number) for number in range(100)]
+    steps.Writer(tmp_path / "steps").add(told)
+    lines = [
+        f'{{"name":"loss","value":{number},"time_s":{START_S + number},"host":"a","rank":0}}' for number in range(100)
+    ]
+    (tmp_path / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+    failed_s = START_S + 49.5
+
+    first = files.read(tmp_path, tmp_path / "metrics.jsonl", end_s=failed_s, attempt=0)
+    second = files.read(tmp_path, tmp_path / "metrics.jsonl", start_s=failed_s, attempt=1)
+
+    assert [(each.steps[0].end_s[0], each.steps[0].end_s[-1]) for each in (first, second)] == [
+        (START_S, START_S + 49),
+        (START_S + 50, START_S + 99),
+    ]
+    assert [list(each.metrics["loss"][0].value) for each in (first, second)] == [
+        list(map(float, range(50))),
+        list(map(float, range(50, 100))),
+    ]
 
 
 def test_the_newest_sample_is_kept_also_where_not_all_are(tmp_path: Path) -> None:

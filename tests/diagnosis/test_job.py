@@ -3,6 +3,7 @@ import msgspec
 from tests.diagnosis.made import START_S, evidence
 from tests.diagnosis.test_steps import job
 from toolkit.diagnosis import configuration, rule_output
+from toolkit.diagnosis.folding import folded
 from toolkit.diagnosis.job import diagnose, merged
 from toolkit.series.finding import Finding
 
@@ -32,6 +33,14 @@ def test_findings_of_both_times_are_merged() -> None:
         ("IOBottleneck", "live", True),
         ("CPUBottleneck", "after", True),
     ]
+
+
+def test_findings_of_two_attempts_are_two() -> None:
+    first = Finding(rule="DataWait", subject="loader", text="first", start_s=5, end_s=6)
+    second = msgspec.structs.replace(first, text="second", attempt=1, start_s=20)
+
+    assert [each.text for each in merged([second], [first])] == ["first", "second"]
+    assert [each.finding.text for each in folded([first, second])] == ["first", "second"]
 
 
 def test_the_debuggers_documents_have_its_keys() -> None:

@@ -50,8 +50,8 @@ def run(arguments: argparse.Namespace, log: Log) -> int:
     """
     from toolkit import jobs
     from toolkit.diagnosis import configuration, files
-    from toolkit.diagnosis import job as whole
     from toolkit.platforms.profiler_rules import document
+    from toolkit.report.sections.diagnosed import over_files
 
     job = jobs.read(arguments.job_dir, now_s=time.time())
     raw, source = document(arguments.rules, "--rules") if arguments.rules else (None, str(arguments.job_dir))
@@ -63,7 +63,7 @@ def run(arguments: argparse.Namespace, log: Log) -> int:
     hosts = [
         files.read(host.monitor, host.metrics, host=host.name, ended=job.status != "running") for host in job.hosts
     ]
-    findings = whole.diagnose(hosts, asked.configurations)
+    findings = over_files(job, job.hosts, asked.configurations)
     print("\n".join(_shown(job, hosts, findings)))
     if arguments.rule_output is not None:
         print(f"wrote {_write(arguments.rule_output, job, hosts, asked.configurations, findings)}")
@@ -82,7 +82,8 @@ def _shown(job: "JobData", hosts: "Sequence[Evidence]", findings: "Sequence[Find
         yield "Nothing was measured: the monitor was off (toolkit docs diagnosis)."
     for each in shown:
         finding = each.finding
-        host = f"{each.hosts}: " if len(hosts) > 1 and each.hosts else ""
+        where = (each.hosts if len(hosts) > 1 else "", f"attempt {finding.attempt}" if job.restarts else "")
+        host = f"{', '.join(filter(None, where))}: " if any(where) else ""
         yield ""
         yield from _wrapped(f"{host}{finding.rule}: {finding.text}")
         for number in finding.numbers:

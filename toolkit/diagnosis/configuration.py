@@ -128,7 +128,7 @@ def _entries(document: Any, source: str) -> Iterator[_Entry]:
         for name, parameters in document.items():
             yield _entry(name, parameters, f"$.{name}", source)
         return
-    if not isinstance(document, list):
+    if not isinstance(document, list | tuple):
         raise ContractError("$: expected a table or a list of rules", where=source, hint=_SHAPE)
     for index, each in enumerate(document):
         place = f"$[{index}]"

@@ -1,5 +1,6 @@
 """Evidence of a job from what its monitor left in output/monitor, and from metrics.jsonl. Needs numpy."""
 
+import math
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,8 +31,11 @@ def read(
     start_s: float | None = None,
     end_s: float | None = None,
     ended: bool = True,
+    attempt: int | None = None,
 ) -> Evidence:
     """Return the evidence of one host, whose folder output/monitor is *monitor*. What is missing is left out.
+
+    *attempt*: of this one alone, 0 for the first: its steps, and the samples and metrics between *start_s* and *end_s*.
 
     *host*: its name, where the Debugger's files of several lie in one folder.
 
@@ -43,11 +47,15 @@ def read(
     told = _told(monitor / "monitor.json")
     kept = measured.of_host(monitor, host)
     table = steps.read(monitor / "steps")
-    readings = _readings(metrics)
+    if attempt is not None:
+        table = table.where(table.attempt == attempt + 1)
     span = kept.span()
     times = [span[0], span[1]] if span else [table.end_s[0], table.end_s[-1]] if len(table) else [0.0, 0.0]
-    first_s = start_s if start_s is not None else _number(told.get("start_s"), times[0])
     last_s = end_s if end_s is not None else times[1]
+    first_s = start_s if start_s is not None else _number(told.get("start_s"), times[0])
+    if first_s > last_s:  # What monitor.json says is of the newest attempt.
+        first_s = times[0]
+    readings = _readings(metrics) if attempt is None else _readings(metrics, start_s, end_s)
     points = int(min(max((last_s - first_s) / BUCKET_S, 10), MOST_BUCKETS))
 
     def load(name: str) -> Values:
@@ -108,9 +116,16 @@ def _steps(table: "StepTable") -> Steps:
     return Steps(**{name: newest(getattr(table, name)) for name in Steps.__struct_fields__})
 
 
-def _readings(path: Path | None) -> dict[str, dict[int | None, Readings]]:
+def _readings(
+    path: Path | None, start_s: float | None = None, end_s: float | None = None
+) -> dict[str, dict[int | None, Readings]]:
+    """Return the values of metrics, all or those from *start_s* to *end_s*."""
+    first_s = -math.inf if start_s is None else start_s
+    last_s = math.inf if end_s is None else end_s
     rows: dict[str, dict[int | None, list[tuple[float, float, float]]]] = {}
     for sample in _samples(path):
+        if not first_s <= sample.time_s <= last_s:
+            continue
         step = float("nan") if sample.step is None else float(sample.step)
         rows.setdefault(sample.name, {}).setdefault(sample.rank, []).append((sample.time_s, sample.value, step))
     return {

@@ -32,9 +32,9 @@ class Folded(Record, frozen=True, kw_only=True):
 
 
 def folded(findings: Iterable[Finding]) -> list[Folded]:
-    """Return *findings* in their order, those of other hosts behind the first that has rule, subject, rank, action and
-    advice in common."""
+    """Return *findings* in their order, those of other hosts behind the first that has rule, subject, rank, action,
+    advice and attempt in common."""
     groups: dict[tuple[object, ...], list[Finding]] = {}
     for each in findings:
-        groups.setdefault((each.rule, each.subject, each.rank, each.action, each.change), []).append(each)
+        groups.setdefault((each.rule, each.subject, each.rank, each.action, each.change, each.attempt), []).append(each)
     return [Folded(finding=first, others=tuple(others)) for first, *others in groups.values()]

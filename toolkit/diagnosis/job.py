@@ -56,5 +56,5 @@ def _joined(hosts: Sequence[Evidence]) -> Evidence:
     )
 
 
-def _key(finding: Finding) -> tuple[str, str, str, int | None]:
-    return finding.rule, finding.subject, finding.host, finding.rank
+def _key(finding: Finding) -> tuple[str, str, str, int | None, int]:
+    return finding.rule, finding.subject, finding.host, finding.rank, finding.attempt

@@ -1,5 +1,6 @@
 """What a rule is: a name, typed parameters with defaults, and a function that looks at evidence."""
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Annotated, Any, Literal
 
@@ -73,7 +74,7 @@ def found(
         subject=subject,
         host=evidence.host,
         rank=rank,
-        numbers=tuple(numbers),
+        numbers=tuple(number for number in numbers if math.isfinite(number.value)),  # JSON has no NaN.
         refuted_by=refuted_by,
         change=change,
         note=" ".join(each for each in notes if each),

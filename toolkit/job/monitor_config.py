@@ -15,6 +15,7 @@ class MonitorConfig(Record, frozen=True, kw_only=True):
 
     `output`: the job's output folder; the monitor writes to `folder`, output/monitor. `ranks`: the file in which
     `train` lists ranks as they start. `status`: the folder of the ranks' status pages and rings of steps.
+    `metrics_bytes`: what metrics.jsonl held before this attempt.
     `latest`: where the newest sample goes, for the exporters; None: there are none.
     `compares`: the ranks that the rules of this monitor compare: of this "host" (which has no link to others), of the
     whole "job" (the leader), or "none" (the leader's monitor compares this host's).
@@ -30,6 +31,7 @@ class MonitorConfig(Record, frozen=True, kw_only=True):
     cores: int
     gpus: tuple[str, ...] = ()
     latest: Path | None = None
+    metrics_bytes: int = 0
     compares: Literal["host", "job", "none"] = "host"
 
     @property

@@ -9,15 +9,12 @@ from toolkit.metrics.sample import Sample
 
 
 class SampleReader:
-    """Reads each line of a growing metrics.jsonl once. *from_end*: without those that are there already; *skip_bytes*:
-    without so many bytes at its start, which must end with a line."""
+    """Reads each line of a growing metrics.jsonl once. *skip_bytes*: without so many bytes at its
+    start, which must end with a line."""
 
-    def __init__(self, path: Path, *, from_end: bool = False, skip_bytes: int = 0) -> None:
+    def __init__(self, path: Path, *, skip_bytes: int = 0) -> None:
         self._path = path
         self._offset = skip_bytes
-        if from_end:
-            for _ in self.new():
-                pass
 
     def new(self) -> Iterator[Sample]:
         """Yield the samples written since the last call."""

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from toolkit.diagnosis import slow_rank
 from toolkit.diagnosis.evidence import Machine
 from toolkit.errors import ContractError
@@ -61,7 +63,7 @@ class Process:
         self._ranks = Ranks()
         self._roster = Roster(config.ranks)
         self._steps = Steps(config.status, config.attempt, self._offset_s)
-        self._metrics = SampleReader(config.metrics, from_end=True)
+        self._metrics = SampleReader(config.metrics, skip_bytes=config.metrics_bytes)
         self._gpus = self._gpu_source(now_s)
         sources: list[Source] = [Cpu(), Memory(), Quota("/", now_s), Pressure("/", now_s)]
         sources.append(Traffic("/", config.output, now_s))
@@ -161,7 +163,7 @@ class Process:
         self._rules.metrics(tuple(self._metrics.new()))
         self._exchange(self._rules, now_s + self._offset_s)
         for finding in self._rules.look(now_s + self._offset_s, ended=ended):
-            outputs.finding(finding)
+            outputs.finding(msgspec.structs.replace(finding, attempt=self._config.attempt - 1))
             if not ended:
                 self._trace(finding)
 

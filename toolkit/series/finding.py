@@ -25,7 +25,8 @@ class Finding(Record, frozen=True, kw_only=True):
     with the host and the rank these tell whether two findings are about the same. `text`: a sentence with the numbers.
     `start_s`, `end_s`: the window that was looked at, seconds since the epoch. `refuted_by`: which observation would
     show that it is wrong. `change`: one change to try. `live`: found while the job ran. `note`: what the reader must
-    know besides (a patience that was scaled to a short job).
+    know besides (a patience that was scaled to a short job). `attempt`: of the ranks, 0 for the first: no
+    finding is about several.
     """
 
     rule: str
@@ -41,3 +42,4 @@ class Finding(Record, frozen=True, kw_only=True):
     action: FindingAction = "warn"
     live: bool = False
     note: str = ""
+    attempt: int = 0

@@ -32,6 +32,7 @@ def write_config(job: Job, monitor: Monitor, run_folder: Path, attempt: int) -> 
         ranks=run_folder / RANKS,
         status=run_folder / STATUS_FOLDER,
         cores=job.machine.cpus,
+        metrics_bytes=_size(job.folders.output / "metrics.jsonl"),
         compares=_compares(job),
         latest=run_folder / LATEST if job.exports.names(leader=job.cluster.is_leader) else None,
         gpus=(job.interpreter, "-I", "-m", "toolkit.monitor.gpu.child") if has_gpus else (),
@@ -40,6 +41,13 @@ def write_config(job: Job, monitor: Monitor, run_folder: Path, attempt: int) -> 
     path.touch(0o600)
     path.write_bytes(msgspec.json.encode(config, enc_hook=os.fspath))
     return path
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
 
 
 def process_started(pid: int) -> int:
@@ -75,7 +83,10 @@ class Monitored:
             self._read_bytes = 0
 
     def again(self) -> None:
-        """Begin another attempt: its monitor must not measure the ranks of the last one."""
+        """Begin another attempt: its monitor must not measure the ranks of the last one, whose findings concern it no
+        more: a rule that found something as those ended does not stop it."""
+        self.last_look()
+        self.stop_rule = ""
         try:
             self._ranks.unlink(missing_ok=True)
         except OSError as error:

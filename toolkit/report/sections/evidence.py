@@ -56,7 +56,11 @@ def blocks(material: Material, number: int, finding: Finding) -> list[Block]:
 def _of(material: Material, finding: Finding) -> Pair | None:
     if slow_rank.pair(finding) is None or finding.rank is None:
         return None
-    fitting = (pair for pair in material.traced.pairs if pair.of(finding.rank, finding.host) is not None)
+    fitting = (
+        pair
+        for pair in material.traced.pairs
+        if pair.attempt == finding.attempt and pair.of(finding.rank, finding.host) is not None
+    )
     return next(fitting, None)
 
 

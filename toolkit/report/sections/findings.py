@@ -32,11 +32,15 @@ def blocks(material: Material) -> list[Block]:
     return made
 
 
-def label(each: Folded) -> str:
-    """Return "CPUBottleneck (cpu, host algo-1)", "DataWait (loader, hosts algo-1, algo-2)"."""
+def label(each: Folded, *, restarted: bool = False) -> str:
+    """Return "CPUBottleneck (cpu, host algo-1)", "DataWait (loader, hosts algo-1, algo-2)".
+
+    The attempt stands with it if the job was *restarted*.
+    """
     finding = each.finding
     rank = "" if finding.rank is None else f"rank {finding.rank}"
-    where = ", ".join(filter(None, (finding.subject, rank, each.hosts)))
+    attempt = f"attempt {finding.attempt}" if restarted or finding.attempt else ""
+    where = ", ".join(filter(None, (finding.subject, rank, each.hosts, attempt)))
     return f"{finding.rule} ({where})" if where else finding.rule
 
 
@@ -52,7 +56,7 @@ def _words(material: Material, each: Folded) -> Words:
         window += f" ({duration(finding.start_s - start_s)} after the start)"
     seen = "; found while the job ran" if any(one.live for one in each.all) else ""
     return Words(
-        name=label(each),
+        name=label(each, restarted=bool(material.job.restarts)),
         text=f"{material.job.mask(finding.text)} (Window: {window}{seen}.)",
         tone=tone(finding),
         advice=finding.change,

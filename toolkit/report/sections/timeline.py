@@ -63,7 +63,11 @@ def _events(material: Material) -> list[Event]:
             if (at_s := seconds_of(time)) is not None:
                 found.append((at_s, "", f"spot interruption {number}: {text}"))
     found += [
-        (each.finding.start_s, "" if each.others else each.finding.host, f"finding: {label(each)}")
+        (
+            each.finding.start_s,
+            "" if each.others else each.finding.host,
+            f"finding: {label(each, restarted=bool(job.restarts))}",
+        )
         for each in folded(material.findings)
     ]
     if material.failed_s is not None:

@@ -12,10 +12,15 @@ from toolkit.traces.folder import Listing, TraceFile
 # A trace of 20 steps takes some 0.4 s to read: a page must not take a minute for a thousand ranks.
 MOST_RANKS = 8
 MOST_PAIRS = 3
+# The host, "" for all; the request's number; the attempt.
+_Request = tuple[str, int, int]
 
 
 class Pair(Record, frozen=True, kw_only=True):
-    """The traces of two ranks that one request asked for, and their hosts. `window`: the name of the first one's."""
+    """The traces of two ranks that one request asked for, and their hosts. `window`: the name of the first one's.
+
+    `attempt`: of the ranks, 0 for the first.
+    """
 
     window: str
     first: Trace
@@ -24,6 +29,7 @@ class Pair(Record, frozen=True, kw_only=True):
     second_rank: int
     first_host: str
     second_host: str
+    attempt: int = 0
 
     def of(self, slow: int, host: str) -> "tuple[Trace, Trace, int] | None":
         """Return the trace of the rank *slow* of *host*, that of the other rank, and that rank; None: another pair."""
@@ -53,14 +59,14 @@ def read(job: JobData) -> Traced:
     """Return the traces of *job*."""
     listings: list[Listing] = []
     groups: dict[str, list[TraceFile]] = {}
-    requests: dict[tuple[str, int, str], list[tuple[str, TraceFile]]] = {}
+    requests: dict[_Request, list[tuple[str, TraceFile]]] = {}
     for host in job.hosts:
         known = folder.listings(host.traces)
         listings += known
         for each in folder.trace_files(host.traces, known):
             groups.setdefault(each.group, []).append(each)
             if each.window.request is not None:  # A restarted attempt counts its requests from 1 again.
-                attempt = "".join(re.findall(r"attempt-\d+", each.path.name))
+                attempt = int((re.findall(r"_attempt-(\d+)", each.path.name) or ["0"])[0])
                 where = host.name if each.window.request > 0 else ""  # Negative: asked for on all hosts.
                 requests.setdefault((where, each.window.request, attempt), []).append((host.name, each))
     unread: list[str] = []
@@ -86,11 +92,15 @@ def _shown(groups: dict[str, list[TraceFile]]) -> str:
     )
 
 
-def _pairs(requests: dict[tuple[str, int, str], list[tuple[str, TraceFile]]], unread: list[str]) -> tuple[Pair, ...]:
+def _pairs(requests: dict[_Request, list[tuple[str, TraceFile]]], unread: list[str]) -> tuple[Pair, ...]:
     """Return the newest pairs. The windows of the two may differ by a step: each rank begins when its step ends."""
-    asked = [files for files in requests.values() if len(files) == len({each.rank for _, each in files}) == 2]
+    asked = [
+        (attempt, files)
+        for (_, _, attempt), files in requests.items()
+        if len(files) == len({each.rank for _, each in files}) == 2
+    ]
     pairs = []
-    for files in sorted(asked, key=lambda each: each[1][1].window.start_s)[-MOST_PAIRS:]:
+    for attempt, files in sorted(asked, key=lambda each: each[1][1][1].window.start_s)[-MOST_PAIRS:]:
         (first_host, one), (second_host, two) = sorted(files, key=lambda each: each[1].window.start_s)
         first, second = _trace(one, unread), _trace(two, unread)
         if first is None or second is None or one.rank is None or two.rank is None:
@@ -104,6 +114,7 @@ def _pairs(requests: dict[tuple[str, int, str], list[tuple[str, TraceFile]]], un
                 second_rank=two.rank,
                 first_host=first_host,
                 second_host=second_host,
+                attempt=attempt,
             )
         )
     return tuple(pairs)

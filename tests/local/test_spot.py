@@ -59,7 +59,7 @@ def test_an_interrupted_job_starts_again_from_its_checkpoints(
     assert [each.status for each in jobs.read(job.folder).earlier] == ["stopped", "stopped"]
 
     said = lines(job.console, "interrupted after")
-    assert said[0].startswith("interrupted after") and ", without a checkpoint; started again after " in said[0]
+    assert said[0].startswith("interrupted after") and ", no checkpoint seen; started again after " in said[0]
     assert ", its last checkpoint " in said[1]
     for start in ("Training seconds: ", "Billable seconds: ", "Managed Spot Training savings: "):
         assert len(lines(job.console, start)) == 1

@@ -22,7 +22,7 @@ class Interruption(Record, frozen=True, kw_only=True):
 
     `time`: of SIGTERM. `end_time`: of the last host's end. `resumed_time`: of the next start, "" if there was none.
     `training_seconds`: for which the hosts of the interrupted start ran. `checkpoint_time`: of the last change that
-    it made in the checkpoints that outlive it, "" if it made none. `hosts`: how each ended. `folder`: where its hosts
+    it made in the folder of --checkpoints, "" if it made none. `hosts`: how each ended. `folder`: where its hosts
     and logs are, a job folder itself, relative to the job's; "" if no start followed.
     """
 
@@ -84,7 +84,7 @@ def interruption_text(each: Interruption) -> str:
     ended_s, saved_s, resumed_s = map(seconds_of, (each.end_time, each.checkpoint_time, each.resumed_time))
     told = f"interrupted after {each.training_seconds:g} s of training"
     if saved_s is None or ended_s is None:
-        told += ", without a checkpoint"
+        told += ", no checkpoint seen"
     else:
         told += f", its last checkpoint {max(ended_s - saved_s, 0.0):.1f} s old"
     if resumed_s is None or ended_s is None:

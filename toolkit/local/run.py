@@ -81,7 +81,7 @@ class _Job:
 
     def run(self, engine: containers.Engine | None, make_display: Callable[[], Display]) -> None:
         """Run the job to its end, with all its starts."""
-        if self._asked.run.interrupts and not outlives(self._asked):
+        if self._asked.run.interrupts and not outlives(self._asked, self._staged):
             self._log.warning(
                 "nothing outlives an interruption, so the job then starts from scratch. To keep /opt/ml/checkpoints:"
                 " --checkpoints DIR"
@@ -128,7 +128,7 @@ class _Job:
             return False
         last.sweep()
         hosts = _host_reports(self._asked, last.lifecycle, collect.outcomes(self._staged))
-        starts.interrupted(last.stopped_s, self._staged, hosts)
+        starts.interrupted(last.stopped_s, hosts)
         self._say("interrupted")
         return self._waited(last, due.wait_s, requests)
 

@@ -54,9 +54,9 @@ class Starts:
         self.ended_s = now_s
         self.trained_s += now_s - self.began_s
 
-    def interrupted(self, stopped_s: float, staged: Sequence[Staged], hosts: Mapping[str, HostReport]) -> None:
+    def interrupted(self, stopped_s: float, hosts: Mapping[str, HostReport]) -> None:
         """Note that the start that has ended was told to stop at *stopped_s*, and how its *hosts* ended."""
-        changed_s = newest_checkpoint(self._asked, staged, since_s=self.began_s + self._ahead_s)
+        changed_s = newest_checkpoint(self._asked.spec.checkpoints, since_s=self.began_s + self._ahead_s)
         noted = Interruption(
             time=self.moment(stopped_s),
             end_time=self.moment(self.ended_s),
@@ -120,23 +120,20 @@ class Starts:
         return tuple(notes)
 
 
-def outlives(asked: JobFile) -> bool:
-    """True if the checkpoints of a start are there for the next one."""
-    return asked.spec.checkpoints is not None or CHECKPOINT_URI in asked.spec.environment
+def outlives(asked: JobFile, staged: Sequence[Staged]) -> bool:
+    """True if the checkpoints of a start are there for the next one: in the person's folder, or in storage."""
+    environ = asked.spec.environment if asked.run.backend == "docker" else staged[0].environ
+    return asked.spec.checkpoints is not None or bool(environ.get(CHECKPOINT_URI))
 
 
-def newest_checkpoint(asked: JobFile, staged: Sequence[Staged], *, since_s: float) -> float | None:
-    """Return when the newest file of the checkpoints that outlive a start was written, if that was after *since_s*.
+def newest_checkpoint(folder: Path | None, *, since_s: float) -> float | None:
+    """Return when the newest file of the checkpoints in *folder* was written, if that was after *since_s*. Times:
+    seconds since the epoch.
 
-    Times: seconds since the epoch. Hosts' own checkpoint folders count if `train` copies them to storage.
+    What `train` has brought to storage is not looked at: a host's own files may be newer than that.
     """
-    folders: list[Path] = []
-    if asked.spec.checkpoints:
-        folders.append(asked.spec.checkpoints)
-    elif CHECKPOINT_URI in asked.spec.environment:
-        folders += [host.setup.base / "checkpoints" for host in staged]
     newest_s = None
-    for path in (path for folder in folders for path in below(folder)):
+    for path in below(folder) if folder is not None else ():
         try:
             status = path.stat()
         except OSError:

@@ -18,17 +18,17 @@ class Alone:
     me = 0
 
 
-def test_tasks_run_backward_first_then_running_microbatches_then_new_ones_each_by_number() -> None:
+def test_tasks_of_a_step_run_forward_and_backward_by_turns_each_by_number() -> None:
     from toolkit.modelparallel.torch.order import Order, Task
     from toolkit.modelparallel.torch.server import Scheduler
 
     scheduler, ran = Scheduler(), queue.SimpleQueue[str]()
     for name, task in (
-        ("new 1", Task((0, 1), is_new=True)),
-        ("new 0", Task((0, 0), is_new=True)),
+        ("forward 1", Task((0, 1))),
+        ("forward 0", Task((0, 0))),
         ("next step", Task((1, 0), is_backward=True)),
-        ("forward 3", Task((0, 3, 1))),
         ("forward 2", Task((0, 2, 1))),
+        ("backward 6", Task((0, 6, 1), is_backward=True)),
         ("backward 5", Task((0, 5, 1), is_backward=True)),
     ):
         scheduler.start(task, functools.partial(ran.put, name))
@@ -37,11 +37,31 @@ def test_tasks_run_backward_first_then_running_microbatches_then_new_ones_each_b
     scheduler.open(0, Order())
 
     found = [ran.get(timeout=WITHIN_S) for _ in range(5)]
-    assert found == ["backward 5", "forward 2", "forward 3", "new 0", "new 1"]
+    assert found == ["forward 0", "backward 5", "forward 1", "backward 6", "forward 2"]
     scheduler.close(WITHIN_S)
     scheduler.open(1, Order())
     assert ran.get(timeout=WITHIN_S) == "next step"
     scheduler.close(WITHIN_S)
+
+
+def test_answers_come_first_backward_ones_before_others_and_leave_the_turn_as_it_is() -> None:
+    from toolkit.modelparallel.torch.order import Order, Ready, Task
+
+    def ready(microbatch: int, *, is_backward: bool, is_answered: bool = False) -> Ready:
+        task = Task((0, microbatch), is_backward=is_backward)
+        return Ready(task, None if is_answered else lambda: None, 0, is_answered=is_answered)
+
+    order = Order()
+    waiting = [
+        ready(0, is_backward=True),
+        ready(1, is_backward=False),
+        ready(2, is_backward=False, is_answered=True),
+        ready(3, is_backward=True, is_answered=True),
+    ]
+
+    found = [order.take(waiting, 0) for _ in range(4)]
+
+    assert [each and each.task.microbatch for each in found] == [3, 2, 1, 0]
 
 
 def test_a_step_that_deviates_from_a_deterministic_order_goes_on_with_a_warning() -> None:

@@ -1,6 +1,15 @@
 """The order in which the module server's tasks get the baton.
 
-By default, by priority. With tensor parallelism all ranks of a tensor parallel group must call their collectives in one
+By default, by priority:
+
+1. Tasks whose answer has come: mostly they ask the next rank at once, which must not wait for this rank's own work.
+2. Forward and backward work by turns, as in one-forward-one-backward schedules. Backward first would empty the queue of
+   a rank: while partition 0 does its own long backward pass, nobody there turns results into the next requests, and a
+   rank that has served its backward requests first has no forward request left to fill the time with (a simulation
+   of two devices and the bench agree: of 16 microbatches a step was idle for 9.5 instead of 5.9 %).
+3. Lower numbers of microbatches first.
+
+With tensor parallelism all ranks of a tensor parallel group must call their collectives in one
 order, so that the others follow the first of them. deterministic_server: every step follows the first of its kind.
 """
 
@@ -26,10 +35,9 @@ class Task:
     number generator's state, None: it goes on with the present one.
     """
 
-    def __init__(self, key: tuple[int, ...], *, is_backward: bool = False, is_new: bool = False) -> None:
+    def __init__(self, key: tuple[int, ...], *, is_backward: bool = False) -> None:
         self.key = key
         self.is_backward = is_backward
-        self.is_new = is_new
         self.state: Any = None
         self.reply: Any = None
         self.calls = 0
@@ -52,13 +60,22 @@ class Task:
 
 
 class Ready:
-    """A task that can go on: with *work* in a thread of the pool if it has not begun."""
+    """A task that can go on: with *work* in a thread of the pool if it has not begun. *is_answered*: it waited for
+    another rank's answer, which has come."""
 
-    def __init__(self, task: Task, work: Callable[[], None] | None, serial: int) -> None:
+    def __init__(
+        self, task: Task, work: Callable[[], None] | None, serial: int, *, is_answered: bool = False
+    ) -> None:
         self.task = task
         self.work = work
+        self.is_answered = is_answered
         self.label: Label = (*task.key, "resume", task.resumes) if work is None else (*task.key, "start")
-        self.priority = (0 if task.is_backward else 2 if task.is_new and work else 1, task.microbatch, serial)
+        self._number = (task.microbatch, serial)
+
+    def priority(self, *, backward: bool) -> tuple[bool, bool, int, int]:
+        """Return what orders it among others, the least first, when it is the turn of *backward* work, or forward."""
+        prefers = True if self.is_answered else backward
+        return (not self.is_answered, self.task.is_backward is not prefers, *self._number)
 
 
 class Order:
@@ -71,12 +88,15 @@ class Order:
         self.follow = follow
         self.granted: list[Label] = []
         self._tell = tell
+        self._is_turn_of_backward = False
 
     def take(self, ready: list[Ready], step: int) -> Ready | None:
         """Remove the next of *ready* tasks of *step* and return it, None: it is not there yet."""
         mine = [each for each in ready if each.task.key[0] == step]
         if self.follow is None:
-            found = min(mine, key=lambda each: each.priority, default=None)
+            found = min(mine, key=lambda each: each.priority(backward=self._is_turn_of_backward), default=None)
+            if found is not None and not found.is_answered:
+                self._is_turn_of_backward = not found.task.is_backward
         else:
             while self.follow and self.follow[0][0] < step:
                 self.follow.popleft()  # Of a step that failed.

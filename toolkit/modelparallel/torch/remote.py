@@ -187,7 +187,7 @@ class Remote:
         task = self._waiting.pop(message.key, None)
         if task is not None:
             task.reply = message
-            self.scheduler.resume(task)
+            self.scheduler.resume(task, is_answered=True)
 
     def _on_fetch(self, message: Message) -> None:
         tensor = self._kept.get(message.payload)

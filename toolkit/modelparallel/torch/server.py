@@ -1,8 +1,7 @@
 """The module server's scheduler: one thread for each microbatch or served request, one of which computes at a time.
 
 The right to compute is a token, here called the baton, that one thread holds. A thread that waits for another rank
-gives it up; the next ready one gets it: backward before forward, running microbatches before new ones, lower numbers
-before higher. (Generators cannot suspend inside Module.__call__, greenlets hang in the autograd engine.) A microbatch's
+gives it up; the next ready one gets it, in the order of order.py. (Generators cannot suspend inside Module.__call__, greenlets hang in the autograd engine.) A microbatch's
 random numbers come from a stream of its own, which travels with its calls: the CPU generator is switched with the
 baton.
 
@@ -90,14 +89,14 @@ class Scheduler:
         self._switch(task)
         self._begin(task)
 
-    def resume(self, task: Task) -> None:
-        """Let *task*, which waits or soon will, go on."""
+    def resume(self, task: Task, *, is_answered: bool = False) -> None:
+        """Let *task*, which waits or soon will, go on. *is_answered*: with another rank's answer."""
         with self._lock:
             if self._failure is not None:
                 return
             task.resumes += 1
             self._serial += 1
-            self._ready.append(Ready(task, None, self._serial))
+            self._ready.append(Ready(task, None, self._serial, is_answered=is_answered))
             self._grant()
 
     def poke(self) -> None:

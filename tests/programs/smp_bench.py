@@ -184,18 +184,18 @@ def timed(step, steps):
     return times
 
 
-def bubble(pad_s, counts, pipelines, paths):
+def bubble(pad_s, counts, pipelines, layouts):
     x = y = torch.randn(32, 8)
-    for path in paths:
+    for path, modules in layouts:
         for pipeline in pipelines:
             for count in counts:
-                where = f"{path}-{pipeline}-{count}"
-                build = lambda: Chain(*(Stage(8, pad_s) for _ in range(SIZE)))  # noqa: E731
+                where = f"{path}-{modules}-{pipeline}-{count}"
+                build = lambda: Chain(*(Stage(8, pad_s / modules) for _ in range(SIZE * modules)))  # noqa: E731, B023
                 with run(build, where, path=path, microbatches=count, pipeline=pipeline) as model:
                     train = stepper(model, F.mse_loss)
                     timed(lambda: train(x, y), 4)  # noqa: B023
                 steps = [extent(each["spans"]) for each in recorded(where) if each["path"] == path]
-                yield {"path": path, "pipeline": pipeline, "microbatches": count, "steps": steps}
+                yield {"path": path, "modules": modules, "pipeline": pipeline, "microbatches": count, "steps": steps}
 
 
 def extent(spans):

@@ -44,24 +44,24 @@ def test_tasks_of_a_step_run_forward_and_backward_by_turns_each_by_number() -> N
     scheduler.close(WITHIN_S)
 
 
-def test_answers_come_first_backward_ones_before_others_and_leave_the_turn_as_it_is() -> None:
-    from toolkit.modelparallel.torch.order import Order, Ready, Task
-
-    def ready(microbatch: int, *, is_backward: bool, is_answered: bool = False) -> Ready:
-        task = Task((0, microbatch), is_backward=is_backward)
-        return Ready(task, None if is_answered else lambda: None, 0, is_answered=is_answered)
+def test_answers_come_first_then_who_gave_way_to_them_and_the_turn_stays_as_it_is() -> None:
+    from toolkit.modelparallel.torch.order import Order, Ready, Task, Urgency
 
     order = Order()
     waiting = [
-        ready(0, is_backward=True),
-        ready(1, is_backward=False),
-        ready(2, is_backward=False, is_answered=True),
-        ready(3, is_backward=True, is_answered=True),
+        Ready(Task((0, number), is_backward=is_backward), lambda: None, 0, urgency)
+        for number, is_backward, urgency in (
+            (0, True, Urgency.OTHER),
+            (1, False, Urgency.OTHER),
+            (2, True, Urgency.GAVE_WAY),
+            (3, False, Urgency.ANSWERED),
+            (4, True, Urgency.ANSWERED),
+        )
     ]
 
-    found = [order.take(waiting, 0) for _ in range(4)]
+    found = [order.take(waiting, 0) for _ in range(5)]
 
-    assert [each and each.task.microbatch for each in found] == [3, 2, 1, 0]
+    assert [each and each.task.microbatch for each in found] == [4, 3, 2, 1, 0]
 
 
 def test_a_step_that_deviates_from_a_deterministic_order_goes_on_with_a_warning() -> None:

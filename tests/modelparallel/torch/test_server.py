@@ -131,6 +131,20 @@ def test_ranks_keep_one_order_where_they_must_and_send_tensors_to_their_users_al
     assert [rank["tensors sent"] for rank in ranks] == [[1, 3], [2], [1, 3], [0, 2]]
 
 
+def test_a_rank_answers_others_between_its_own_modules_and_never_inside_one(tmp_path: Path) -> None:
+    said = ended(smp_ranks(PROGRAMS / "smp_giving_way.py", parameters={"partitions": 2}, size=2, folder=tmp_path))
+
+    gives_way, deterministic = json.loads(said[0][0].splitlines()[-1])
+    first = ["one 0", "two 0", "second 0", "asks 0", "one 1", "two 1"]
+    # The answer for microbatch 0 has come while "one" ran for microbatch 1.
+    assert gives_way[:10] == [*first, "answered 0", "second 1", "asks 1", "answered 1"]
+    assert deterministic[:10] == [*first, "second 1", "asks 1", "answered 0", "answered 1"]
+    # That for the backward pass of microbatch 1 has come while "second" ran backward for microbatch 0.
+    last = [f"{name}' {number}" for number in (0, 1) for name in ("asks", "second", "two", "one")]
+    assert gives_way[10:] == [*last[:2], "asks' 1", *last[2:4], *last[5:]]
+    assert deterministic[10:] == last
+
+
 def test_the_scripts_own_python_never_runs_in_two_threads_at_once(tmp_path: Path) -> None:
     said = ended(smp_ranks(PROGRAMS / "smp_alone.py", parameters={"partitions": 3}, size=3, folder=tmp_path))
 

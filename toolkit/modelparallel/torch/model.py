@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from toolkit.modelparallel.errors import SMPError
-from toolkit.modelparallel.torch import activation, partitioned, partitioning, scaling, sharded, states
+from toolkit.modelparallel.torch import activation, giving_way, partitioned, partitioning, scaling, sharded, states
 from toolkit.modelparallel.torch.api import state
 from toolkit.modelparallel.torch.averaging import CommHook
 from toolkit.modelparallel.torch.replicas import Replicas
@@ -208,6 +208,7 @@ class DistributedModel(TensorParallel, Wrapper):
             where, mine = partitioned.partitions_of(self.module, found), here.rank_in("pp")
             delayed.initialise(self.module, lambda path: where[path] == mine)
         self._assignment = partitioned.apply(self.module, found, here.rank_in("pp"), device, self._runner.remote.call)
+        giving_way.begin(self.module, self._assignment, here.rank_in("pp"), self._runner.remote.scheduler.give_way)
         self.partitioned = True
         self._runner.parameter_bytes = sum(one.numel() * one.element_size() for one in self.local_parameters())
         if self._to_load is not None:

@@ -3,11 +3,12 @@
 By default, by priority:
 
 1. Tasks whose answer has come: mostly they ask the next rank at once, which must not wait for this rank's own work.
-2. Forward and backward work by turns, as in one-forward-one-backward schedules. Backward first would empty the queue of
+2. A task that gave way to those (giving_way.py).
+3. Forward and backward work by turns, as in one-forward-one-backward schedules. Backward first would empty the queue of
    a rank: while partition 0 does its own long backward pass, nobody there turns results into the next requests, and a
    rank that has served its backward requests first has no forward request left to fill the time with (a simulation
    of two devices and the bench agree: of 16 microbatches a step was idle for 9.5 instead of 5.9 %).
-3. Lower numbers of microbatches first.
+4. Lower numbers of microbatches first.
 
 With tensor parallelism all ranks of a tensor parallel group must call their collectives in one
 order, so that the others follow the first of them. deterministic_server: every step follows the first of its kind.
@@ -18,6 +19,7 @@ import threading
 import warnings
 from collections import deque
 from collections.abc import Callable, Hashable
+from enum import IntEnum
 from typing import Any, Protocol
 
 from toolkit.modelparallel.errors import PeerLost
@@ -59,33 +61,48 @@ class Task:
         return (*self.key, self.calls)
 
 
+class Urgency(IntEnum):
+    """Why a task can go on, the most urgent first."""
+
+    ANSWERED = 0  # It waited for another rank's answer, which has come.
+    GAVE_WAY = 1
+    OTHER = 2  # It has not begun, or the gate of "simple" has opened.
+
+
 class Ready:
-    """A task that can go on: with *work* in a thread of the pool if it has not begun. *is_answered*: it waited for
-    another rank's answer, which has come."""
+    """A task that can go on: with *work* in a thread of the pool if it has not begun."""
 
     def __init__(
-        self, task: Task, work: Callable[[], None] | None, serial: int, *, is_answered: bool = False
+        self, task: Task, work: Callable[[], None] | None, serial: int, urgency: Urgency = Urgency.OTHER
     ) -> None:
         self.task = task
         self.work = work
-        self.is_answered = is_answered
+        self.urgency = urgency
         self.label: Label = (*task.key, "resume", task.resumes) if work is None else (*task.key, "start")
         self._number = (task.microbatch, serial)
 
-    def priority(self, *, backward: bool) -> tuple[bool, bool, int, int]:
+    def priority(self, *, backward: bool) -> tuple[int, bool, int, int]:
         """Return what orders it among others, the least first, when it is the turn of *backward* work, or forward."""
-        prefers = True if self.is_answered else backward
-        return (not self.is_answered, self.task.is_backward is not prefers, *self._number)
+        prefers = backward if self.urgency == Urgency.OTHER else True
+        return (self.urgency, self.task.is_backward is not prefers, *self._number)
 
 
 class Order:
     """Which ready task is next: by priority, or as *follow* says, the labels of those that were next before.
 
-    `granted`: the labels of the tasks that got the baton, in order. *tell* is called with each.
+    `granted`: the labels of the tasks that got the baton, in order. *tell* is called with each. *gives_way*: a task may
+    give way. Where others follow the order none does, since that depends on when answers come.
     """
 
-    def __init__(self, follow: "deque[Label] | None" = None, *, tell: Callable[[Label], None] = lambda _: None) -> None:
+    def __init__(
+        self,
+        follow: "deque[Label] | None" = None,
+        *,
+        tell: Callable[[Label], None] = lambda _: None,
+        gives_way: bool = False,
+    ) -> None:
         self.follow = follow
+        self.gives_way = gives_way
         self.granted: list[Label] = []
         self._tell = tell
         self._is_turn_of_backward = False
@@ -95,7 +112,7 @@ class Order:
         mine = [each for each in ready if each.task.key[0] == step]
         if self.follow is None:
             found = min(mine, key=lambda each: each.priority(backward=self._is_turn_of_backward), default=None)
-            if found is not None and not found.is_answered:
+            if found is not None and found.urgency == Urgency.OTHER:
                 self._is_turn_of_backward = not found.task.is_backward
         else:
             while self.follow and self.follow[0][0] < step:
@@ -109,6 +126,13 @@ class Order:
             self.granted.append(found.label)
             self._tell(found.label)
         return found
+
+    def has_better(self, ready: list[Ready], task: Task, step: int) -> bool:
+        """Whether *task* of *step*, which has the baton, would go on after another of *ready* if it gave way."""
+        if not self.gives_way:
+            return False
+        own = Ready(task, None, 0, Urgency.GAVE_WAY).priority(backward=False)
+        return any(each.priority(backward=False) < own for each in ready if each.task.key[0] == step)
 
 
 class Follower(Protocol):
@@ -148,7 +172,7 @@ class Orders:
         elif self._deterministic and kind in self._known:
             order = Order(deque((step, *label[1:]) for label in self._known[kind]), tell=self._tell)
         else:
-            order = Order(tell=self._tell)
+            order = Order(tell=self._tell, gives_way=not (self._deterministic or self._others))
         self._under_way = kind, order
         return order
 

@@ -37,7 +37,7 @@ from toolkit.modelparallel.torch.messages import (
     gradients_message,
 )
 from toolkit.modelparallel.torch.nodes import Entry, RemoteNode, Served
-from toolkit.modelparallel.torch.order import Task
+from toolkit.modelparallel.torch.order import Task, Urgency
 from toolkit.modelparallel.torch.server import Aborted, Scheduler
 
 
@@ -187,7 +187,7 @@ class Remote:
         task = self._waiting.pop(message.key, None)
         if task is not None:
             task.reply = message
-            self.scheduler.resume(task, is_answered=True)
+            self.scheduler.resume(task, Urgency.ANSWERED)
 
     def _on_fetch(self, message: Message) -> None:
         tensor = self._kept.get(message.payload)

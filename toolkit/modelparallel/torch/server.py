@@ -1,9 +1,9 @@
 """The module server's scheduler: one thread for each microbatch or served request, one of which computes at a time.
 
 The right to compute is a token, here called the baton, that one thread holds. A thread that waits for another rank
-gives it up; the next ready one gets it, in the order of order.py. (Generators cannot suspend inside Module.__call__, greenlets hang in the autograd engine.) A microbatch's
-random numbers come from a stream of its own, which travels with its calls: the CPU generator is switched with the
-baton.
+gives it up, and so does one that gives way (giving_way.py); the next ready one gets it, in the order of order.py.
+(Generators cannot suspend inside Module.__call__, greenlets hang in the autograd engine.) A microbatch's random numbers
+come from a stream of its own, which travels with its calls: the CPU generator is switched with the baton.
 
 No thread computes without the baton, not even to pass on an answer: the script's own code (the step function, forward
 methods, hooks) runs between any two calls, and what it keeps in plain Python is not made for threads.
@@ -20,7 +20,7 @@ import torch
 
 from toolkit.modelparallel.errors import SMPError
 from toolkit.modelparallel.recorder import Recorder
-from toolkit.modelparallel.torch.order import Order, Ready, Task
+from toolkit.modelparallel.torch.order import Order, Ready, Task, Urgency
 
 
 class Aborted(SMPError):  # noqa: N818 - an end, like asyncio.CancelledError
@@ -89,15 +89,33 @@ class Scheduler:
         self._switch(task)
         self._begin(task)
 
-    def resume(self, task: Task, *, is_answered: bool = False) -> None:
-        """Let *task*, which waits or soon will, go on. *is_answered*: with another rank's answer."""
+    def resume(self, task: Task, urgency: Urgency = Urgency.OTHER) -> None:
+        """Let *task*, which waits or soon will, go on."""
         with self._lock:
             if self._failure is not None:
                 return
-            task.resumes += 1
-            self._serial += 1
-            self._ready.append(Ready(task, None, self._serial, is_answered=is_answered))
+            self._resume(task, urgency)
             self._grant()
+
+    def give_way(self) -> None:
+        """Let more urgent tasks go first, if there are any; the calling thread's task goes on after them.
+
+        Raises:
+            Aborted: the step failed.
+        """
+        task = self.task
+        if task is None:
+            return
+        with self._lock:
+            if self._failure is not None or not self._order.has_better(self._ready, task, self._step):
+                return
+            self._resume(task, Urgency.GAVE_WAY)
+        self.wait(task)
+
+    def _resume(self, task: Task, urgency: Urgency) -> None:
+        task.resumes += 1
+        self._serial += 1
+        self._ready.append(Ready(task, None, self._serial, urgency))
 
     def poke(self) -> None:
         """Look again at who is next: the order has learned something."""

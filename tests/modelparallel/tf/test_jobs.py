@@ -1,40 +1,17 @@
 """Models divided between ranks by TensorFlow 2.21, with Keras 2 and Keras 3, in the bed of scripts/beds/tensorflow."""
 
-import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from tests.local.toolkit_run import PROGRAMS, ROOT
+from tests.modelparallel.tf.started import ranks
 from tests.tensorflow.bed import BED, InBed, needs_bed
-from toolkit.launchers.compat import FOLDER
-from toolkit.launchers.environment import HOOK
 
 pytestmark = needs_bed
 HOROVOD = BED.with_name("horovod-tf")
-MPIRUN = ("mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "--mca", "btl", "self,tcp")
-WITHIN_S = 600
-
-
-def ranks(
-    program: str, *arguments: str, size: int, bed: Path = BED, **environ: str
-) -> "subprocess.CompletedProcess[str]":
-    """Run *size* ranks of *program* under the bed's mpirun."""
-    environ = {
-        **{name: value for name, value in os.environ.items() if not name.startswith(("TOOLKIT_", "SM"))},
-        "PATH": f"{bed / 'bin'}:{os.environ['PATH']}",
-        "PYTHONPATH": f"{HOOK}:{ROOT}",
-        "TOOLKIT_COMPAT_PATH": str(FOLDER / "smp"),
-        "OMP_NUM_THREADS": "1",
-        "OMPI_MCA_mpi_yield_when_idle": "1",
-        "TF_CPP_MIN_LOG_LEVEL": "2",
-        **environ,
-    }
-    argv = (*MPIRUN, "-np", str(size), "python", "-m", "mpi4py", str(PROGRAMS / program), *arguments)
-    return subprocess.run(argv, env=environ, capture_output=True, text=True, timeout=WITHIN_S)
 
 
 @pytest.mark.parametrize("keras", [2, 3])

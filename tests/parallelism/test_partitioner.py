@@ -7,7 +7,16 @@ import pytest
 from tests.parallelism.shapes import SHAPES, decoder, dense, leaf, over
 from toolkit.errors import ContractError
 from toolkit.parallelism import cost
-from toolkit.parallelism.partitioner import best_split, busiest, by_tree, decide, quotients, segments, used
+from toolkit.parallelism.partitioner import (
+    best_split,
+    busiest,
+    by_tree,
+    decide,
+    is_contiguous,
+    quotients,
+    segments,
+    used,
+)
 from toolkit.parallelism.tree import Module
 
 
@@ -60,6 +69,15 @@ def test_the_decision_is_within_5_percent_of_the_best_contiguous_split_by_brute_
 
         assert ours <= 1.05 * brute_force(tree, devices, scale), (devices, memory_weight, decision.reason)
         assert used(tree, decision.assignment) == set(range(devices))
+
+
+def test_contiguous_alone_gives_no_device_modules_on_both_sides_of_anothers() -> None:
+    def method(contiguous_alone: bool) -> str:
+        found = decide(SHAPES["gpt2"](), 3, 0.8, "x", contiguous_alone=contiguous_alone)
+        assert is_contiguous(SHAPES["gpt2"](), found.assignment) == contiguous_alone
+        return found.method
+
+    assert [method(False), method(True)] == ["tree", "contiguous"]
 
 
 def test_equal_input_gives_an_equal_decision() -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 import smdistributed.modelparallel.tensorflow as smp
+from toolkit.parallelism import decision
 
 keras = tf.keras
 keras.backend.set_floatx("float64")  # So that a wrong gradient is seen, however small the difference.
@@ -161,6 +162,8 @@ def raises(text, function, *args):
 if sys.argv[2:] == ["three"]:
     for pipeline in ("interleaved", "simple"):
         compared(f"three, {pipeline}", Chain, {"partitions": 3, "microbatches": 4, "pipeline": pipeline})
+        decided = decision.read(Path(os.environ["SM_OUTPUT_DATA_DIR"]) / decision.FILE)
+        assert decided.method != "manual" and not decided.is_edited
         smp.barrier()
         smp.shutdown()
     print("all checked", flush=True)
@@ -180,8 +183,7 @@ assert step["parameter_bytes"] == own and step["path"] == "graph" and step["pp_r
 kinds = [(span["kind"], span["microbatch"]) for span in step["spans"]]
 assert {(kind, microbatch) for kind in ("forward", "backward") for microbatch in range(4)} <= set(kinds), kinds
 assert all(a["end_ns"] <= b["begin_ns"] for a, b in zip(step["spans"], step["spans"][1:]))
-decision = json.loads((Path(os.environ["SM_OUTPUT_DATA_DIR"]) / "partition.json").read_text())
-assert decision["method"] == "manual"
+assert decision.read(Path(os.environ["SM_OUTPUT_DATA_DIR"]) / decision.FILE).method == "manual"
 raises("outside a step", model, IMAGES)
 
 forward = smp.step(lambda x: scores(model(x, training=False)))
@@ -218,7 +220,10 @@ model, optimizer = compared("replicas", Chain, two)
 
 def checkpoints(model, optimizer, count):
     return smp.CheckpointManager(
-        tf.train.Checkpoint(model=model, optimizer=optimizer, count=count), str(FOLDER / "kept"), 2
+        tf.train.Checkpoint(model=model, optimizer=optimizer, count=count),
+        str(FOLDER / "kept"),
+        max_to_keep=2,
+        checkpoint_name="state",
     )
 
 
@@ -226,7 +231,7 @@ count = tf.Variable(7)
 optimizer.apply_gradients([(tf.ones(variable.shape, "float64"), variable) for variable in model.trainable_variables])
 for _ in range(3):
     saved = checkpoints(model, optimizer, count).save()
-assert saved.endswith("ckpt-3") and len(list((FOLDER / "kept").glob("*.index"))) == 4
+assert saved.endswith("state-3") and len(list((FOLDER / "kept").glob("*.index"))) == 4
 before = dict(zip(names(model), [np.array(variable) for variable in model.trainable_variables]))
 before = {key: value for each in smp.allgather(before) for key, value in each.items()}
 model.save_model(str(FOLDER / "whole"))

@@ -22,9 +22,18 @@ TOLERANCE = 0.05
 
 
 def decide(
-    tree: Module, devices: int, memory_weight: float, fingerprint: str, *, profiled_by: str = "", source: str = ""
+    tree: Module,
+    devices: int,
+    memory_weight: float,
+    fingerprint: str,
+    *,
+    contiguous_alone: bool = False,
+    profiled_by: str = "",
+    source: str = "",
 ) -> Decision:
     """Return the partition of *tree* onto *devices* devices; *memory_weight* (0 to 1) weighs memory beside time.
+
+    *contiguous_alone*: no device gets modules before and after those of another one.
 
     Raises:
         ContractError: the model has fewer modules with parameters than devices; *source* names it.
@@ -40,6 +49,8 @@ def decide(
     elif idle:
         numbers = ", ".join(map(str, sorted(idle)))
         method, reason = "contiguous", f"The tree method leaves partition {numbers} without parameters."
+    elif contiguous_alone and not is_contiguous(tree, published):
+        method, reason = "contiguous", "The best contiguous split, as parameter contiguous asks for."
     elif more > TOLERANCE:
         method = "contiguous"
         reason = (
@@ -65,6 +76,13 @@ def decide(
         profiled_by=profiled_by,
         decided=digest(assignment),
     )
+
+
+def is_contiguous(tree: Module, assignment: dict[str, int]) -> bool:
+    """Whether the devices of the modules with parameters, in order of execution, only go up."""
+    where = cost.devices_of(tree, assignment)
+    order = [where[module.name] for module in tree.walk() if not module.children and module.parameter_bytes]
+    return order == sorted(order)
 
 
 def busiest(tree: Module, assignment: dict[str, int], devices: int, scale: cost.Scale) -> float:

@@ -12,10 +12,9 @@ from toolkit.modelparallel.tf import capture, layers
 from toolkit.modelparallel.tf.capture import Capture
 from toolkit.modelparallel.tf.costs import bytes_of, fingerprint, tree_of
 from toolkit.modelparallel.tf.manual import MANUAL
-from toolkit.parallelism import cost, decision, partitioner
-from toolkit.parallelism.decision import Cut, Decision
+from toolkit.parallelism import decision, partitioner
+from toolkit.parallelism.decision import Cut, Decision, digest
 from toolkit.parallelism.parameters import VARIABLE, Parameters
-from toolkit.parallelism.tree import Module
 
 
 def decide(cfg: Parameters, model: Any, found: Capture, *, is_profile: bool) -> Decision:
@@ -76,20 +75,11 @@ def _measured(cfg: Parameters, model: Any, found: Capture) -> Decision:
         cfg.partitions,
         cfg.memory_weight if cfg.memory_weight is not None else 0.8,
         fingerprint(model),
+        contiguous_alone=cfg.contiguous,
         profiled_by=f"tensorflow {tf.__version__}, layers timed one by one, activations estimated by outputs",
         source=f"{VARIABLE}: partitions",
     )
-    if cfg.contiguous and not _is_contiguous(tree, made.assignment):
-        best, _ = partitioner.best_split(tree, cfg.partitions, made.memory_weight, f"{VARIABLE}: partitions")
-        reason = "The best contiguous split, as parameter contiguous asks for."
-        made = msgspec.structs.replace(made, method="contiguous", assignment=best, reason=reason)
     return _with_flow(made, model, found)
-
-
-def _is_contiguous(tree: Module, assignment: dict[str, int]) -> bool:
-    where = cost.devices_of(tree, assignment)
-    order = [where[module.name] for module in tree.walk() if not module.children and module.parameter_bytes]
-    return order == sorted(order)
 
 
 def _with_flow(made: Decision, model: Any, found: Capture) -> Decision:
@@ -110,10 +100,13 @@ def _with_flow(made: Decision, model: Any, found: Capture) -> Decision:
             value = found.calls[chosen[its.source.call]].outputs[its.source.output].value
             held = crossing.get((its.origin, its.target), (0, 0))
             crossing[its.origin, its.target] = (held[0] + bytes_of(value), held[1] + 1)
+    assignment = {"": made.device_of("")} | {
+        path: device for path, device in devices.items() if device != _inherited(path, devices, made)
+    }
     return msgspec.structs.replace(
         made,
-        assignment={"": made.device_of("")}
-        | {path: device for path, device in devices.items() if device != _inherited(path, devices, made)},
+        assignment=assignment,
+        decided=digest(assignment),
         cuts=tuple(
             Cut(source=source, target=target, bytes=count, calls=calls)
             for (source, target), (count, calls) in sorted(crossing.items())

@@ -1,4 +1,4 @@
-"""Parameters of the model parallel library that are refused."""
+"""Parameters of the model parallel library: defaults that depend on others, and what is refused."""
 
 import pytest
 
@@ -23,12 +23,36 @@ def test_parameters_that_exclude_each_other_are_refused(given: dict[str, object]
 
 
 @pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        ({"partitions": 2}, {"memory_weight": 0.8, "active_microbatches": 4}),
+        ({"partitions": 3, "optimize": "speed"}, {"memory_weight": 0.2, "active_microbatches": 5}),
+        ({"partitions": 2, "optimize": "speed", "memory_weight": 0.5}, {"memory_weight": 0.5}),
+        ({"pipeline_parallel_degree": 4, "active_microbatches": 3}, {"partitions": 4, "active_microbatches": 3}),
+        ({"partitions": 2, "fp16_params": True}, {"fp16": True}),
+        ({"partitions": "2", "ddp": "true", "memory_weight": "0.3"}, {"partitions": 2, "ddp": True}),
+    ],
+)
+def test_a_parameter_that_depends_on_another_is_filled_in(given: dict[str, object], found: dict[str, object]) -> None:
+    cfg = parameters.read(given)
+
+    assert {name: getattr(cfg, name) for name in found} == found
+
+
+@pytest.mark.parametrize(
     ("given", "said"),
     [
         ({"partition": 2}, "found 'partition'. Did you mean partitions"),
         ({"partitions": 2, "pipeline": "fast"}, "expected interleaved or simple for pipeline, found 'fast'"),
         ({"partitions": "two"}, r"\$.partitions: expected int, .* docs/modelparallel.md"),
         ({"partitions": 2, "microbatches": 0}, "expected 1 or more for microbatches, found 0"),
+        ({"partitions": 2, "optimize": "time"}, "expected memory or speed for optimize, found 'time'"),
+        ({"partitions": 2, "active_microbatches": 0}, "expected 1 or more for active_microbatches, found 0"),
+        ({"partitions": 2, "memory_weight": 1.5}, "expected a number from 0 to 1 for memory_weight, found 1.5"),
+        ({"partitions": 2, "default_partition": 2}, "expected 0 to 1 for default_partition, found 2"),
+        ({"partitions": 2, "auto_partition": False}, "expected default_partition, because auto_partition is false"),
+        ({"partitions": 2, "pipeline_parallel_degree": 3}, "found partitions 2 and pipeline_parallel_degree 3"),
+        ({"microbatches": 2}, r"expected partitions \(or pipeline_parallel_degree\)"),
     ],
 )
 def test_a_refused_parameter_is_named_with_what_was_expected(given: dict[str, object], said: str) -> None:

@@ -147,7 +147,30 @@ def chain() -> dict[str, str]:
     return said
 
 
+def offload() -> dict[str, list[str]]:
+    """Steps of a model without checkpointed modules, and with one."""
+    said = []
+    for is_checkpointed in (False, True):
+        smp.init()
+        module = nn.Sequential(*(Layer("offload", name) for name in "ab"))
+        smp.set_partition(module[1], 1)
+        model = smp.DistributedModel(module)
+        if is_checkpointed:
+            smp.set_activation_checkpointing(module)
+        try:
+            train_step(model, torch.randn(4, 8))
+            said.append("no error")
+        except RuntimeError as error:
+            said.append(str(error))
+        smp.barrier()
+        smp.shutdown()
+    return {"offload": said}
+
+
 def main() -> None:
+    if sys.argv[1:] == ["offload"]:
+        print(json.dumps(offload()))
+        return
     smp.init()
     if sys.argv[1:] == ["chain"]:
         print(json.dumps(chain()))

@@ -127,12 +127,68 @@ def train(folder: Path, model: smp.DistributedModel, optimizer: torch.optim.Opti
         smp.save(model.local_state_dict(), folder / "mine")
         for name, value in smp.load(folder / "mine").items():
             assert name == "_smp_is_partial" or torch.equal(value, model.local_state_dict()[name]), name
+    loaded_as_this_ranks_part(model)
+    translated(folder.with_name("translated"), model)
     plain, ordinary = resumed_by_plain_pytorch(folder)
     compare(model, plain, "loaded by plain PyTorch")
     reference(plain, ordinary, 2, microbatches, replicas)
     train_step(model, batch(2, smp.rdp_rank()))
     optimizer.step()
     compare(model, plain, "third step")
+
+
+def loaded_as_this_ranks_part(model: smp.DistributedModel) -> None:
+    """A part without the mark of one is taken for the whole state, unless same_partition_load says what it is."""
+    part = {name: value.clone() for name, value in model.local_state_dict().items() if name != "_smp_is_partial"}
+    with torch.no_grad():
+        for each in model.local_parameters():
+            each.zero_()
+    try:
+        model.load_state_dict(part)
+    except RuntimeError as error:
+        assert "without [" in str(error), error
+    else:
+        raise AssertionError("a part was loaded as a whole state")
+    model.load_state_dict(part, same_partition_load=True)
+    for name, value in model.local_state_dict().items():
+        assert name == "_smp_is_partial" or torch.equal(value, part[name]), name
+
+
+def translated(folder: Path, model: smp.DistributedModel) -> None:
+    """A full checkpoint's names are those that the functions make, and are made back while resuming."""
+    smp.state.module_manager.translate_functions = [
+        lambda state: {f"other.{name}": value for name, value in state.items()}
+    ]
+    smp.save_checkpoint(folder, "theirs", False, model)
+    smp.save_checkpoint(folder, "ours", False, model, translate_if_full=False)
+    smp.state.module_manager.translate_functions = []
+    theirs, ours = (torch.load(folder / tag) for tag in ("theirs", "ours"))
+    assert set(theirs) == {f"other.{name}" for name in ours} and "head.weight" in ours, set(theirs)
+
+    def back(state: dict[str, Any]) -> dict[str, Any]:
+        return {name.removeprefix("other."): value for name, value in state.items()}
+
+    def halved(state: dict[str, Any]) -> dict[str, Any]:
+        return {name: value / 2 for name, value in back(state).items() if name != "blocks.0.inner.bias"}
+
+    smp.resume_from_checkpoint(folder, "theirs", False, load_optimizer=False, translate_function=back)
+    compare(model, module_of(ours), "translated")
+    try:
+        smp.resume_from_checkpoint(folder, "theirs", False, load_optimizer=False, translate_function=halved)
+    except RuntimeError as error:
+        assert "without ['blocks.0.inner.bias']" in str(error), error
+    else:
+        raise AssertionError("a state that lacks a name was loaded")
+    smp.resume_from_checkpoint(folder, "theirs", False, strict=False, load_optimizer=False, translate_function=halved)
+    halves = {name: value / (2 if name != "blocks.0.inner.bias" else 1) for name, value in ours.items()}
+    compare(model, module_of(halves), "not strict")
+    smp.resume_from_checkpoint(folder, "ours", False, load_optimizer=False)
+
+
+def module_of(state: dict[str, Any]) -> Model:
+    plain = make()
+    plain.load_state_dict(state)
+    return plain
 
 
 def resume(folder: Path, model: smp.DistributedModel, optimizer: torch.optim.Optimizer) -> None:
@@ -149,7 +205,9 @@ def resume(folder: Path, model: smp.DistributedModel, optimizer: torch.optim.Opt
         optimizer.step()
         optimizer.zero_grad()
         compare(model, plain, f"resumed from {tag}, partial {partial}")
+    optimizer.param_groups[0]["lr"] = 5.0
     smp.resume_from_checkpoint(folder, load_optimizer=False)
+    assert optimizer.param_groups[0]["lr"] == 5.0
     try:
         model.load_state_dict(state)
     except RuntimeError as error:

@@ -44,6 +44,18 @@ def test_layers_are_computed_again_by_the_strategy_and_on_their_partition(tmp_pa
     assert "found a call of module inside.3 of partition 1" in wrong[5]
 
 
+def test_offloading_needs_checkpointed_modules(tmp_path: Path) -> None:
+    parameters = {"partitions": 2, "auto_partition": False, "default_partition": 0, "offload_activations": True}
+    program = PROGRAMS / "smp_activation.py"
+
+    said = ended(smp_ranks(program, "offload", parameters=parameters, size=2, folder=tmp_path))
+
+    for out, _ in said:
+        refused, trained = json.loads(out)["offload"]
+        assert "expected checkpointed modules beside offload_activations, found none" in refused
+        assert trained == "no error"
+
+
 def test_groups_of_layers_of_a_chain_are_computed_again_together(tmp_path: Path) -> None:
     parameters = {"partitions": 2, "auto_partition": False, "default_partition": 0}
     program = PROGRAMS / "smp_activation.py"

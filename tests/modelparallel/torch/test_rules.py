@@ -32,7 +32,16 @@ def checked(given: dict[str, Any], ranks: int, has_cuda: bool = False) -> tuple[
             "expected ddp true, for 1 replicas x tensor_parallel_de",
         ),
         ({"partitions": 2, "ddp_dist_backend": "nccl"}, 2, "expected ddp_dist_backend auto without CUDA, found nccl"),
-        ({"partitions": 2, "sdp_gradient_clipping": 0.5}, 2, "expected sdp_gradient_clipping only with sharded_data"),
+        *(
+            ({"partitions": 2, name: value}, 2, f"expected {name} only with sharded_data_parallel_degree")
+            for name, value in (
+                ("sdp_gradient_clipping", 0.5),
+                ("sdp_reduce_bucket_size", 1000),
+                ("sdp_max_live_parameters", 1000),
+                ("sdp_param_persistence_threshold", 1000),
+                ("sdp_hierarchical_allgather", False),
+            )
+        ),
     ],
 )
 def test_what_cannot_be_honoured_is_refused_with_the_way_out(given: dict[str, Any], ranks: int, said: str) -> None:
@@ -51,4 +60,6 @@ def test_what_has_no_effect_is_said() -> None:
     assert (
         checked({"partitions": 1, "ddp": True, "sharded_data_parallel_degree": 2, "sdp_gradient_clipping": 2}, 2) == ()
     )
+    sharded = {"partitions": 1, "ddp": True, "sharded_data_parallel_degree": 2, "sdp_hierarchical_allgather": False}
+    assert checked(sharded, 2) == ("sdp_hierarchical_allgather has no effect",)
     assert checked({"partitions": 2, "ddp": True, "ddp_dist_backend": "nccl"}, 4, has_cuda=True) == ()

@@ -165,3 +165,22 @@ def test_survivors_of_a_rank_that_exits_at_once_end_by_themselves(tmp_path: Path
     assert [each.returncode for each in ranks] == [1, 7, 1], streams
     for _, stderr in (streams[0], streams[2]):
         assert "PeerLost: Connection closed by peer: rank 1 (partition 1" in stderr
+
+
+@pytest.mark.parametrize(("computes", "seconds"), [(0, 0.5), (0, 600), (1, 600)])
+def test_a_rank_that_computes_when_another_one_dies_ends_soon_and_by_its_exception(
+    tmp_path: Path, computes: int, seconds: float
+) -> None:
+    """Half a second: the interpreter must not end while the thread is inside the autograd engine (SIGABRT). Ten
+    minutes: nor must the rank wait for it."""
+    program, words = PROGRAMS / "smp_unwinds.py", (str(computes), str(seconds), str(tmp_path / "begun"))
+    ranks = smp_ranks(program, *words, parameters={"partitions": 2}, size=2, folder=tmp_path)
+    try:
+        _, stderr = ranks[computes].communicate(timeout=300)
+        ranks[1 - computes].communicate(timeout=300)
+    finally:
+        for each in ranks:
+            each.kill()
+
+    assert [ranks[computes].returncode, ranks[1 - computes].returncode] == [1, 7], stderr
+    assert f"PeerLost: Connection closed by peer: rank {1 - computes}" in stderr.strip().splitlines()[-1]

@@ -18,7 +18,7 @@ from toolkit.modelparallel.recorder import Recorder
 from toolkit.modelparallel.torch import wire
 from toolkit.modelparallel.torch.chain.shortcut import SERVER, WATCHED, Shortcut
 from toolkit.modelparallel.torch.messages import RemoteStepError
-from toolkit.modelparallel.torch.microbatches import Call, Run, random_states
+from toolkit.modelparallel.torch.microbatches import UNWIND_S, Call, Run, random_states
 from toolkit.modelparallel.torch.order import Orders, Task
 from toolkit.modelparallel.torch.outputs import Splitter, detached, merged
 from toolkit.modelparallel.torch.remote import Remote
@@ -275,16 +275,18 @@ class Runner:
             if self.shortcut is not None and path == WATCHED:
                 self.shortcut.watch()
             scheduler.open(self.number, self.orders.begin(self.number, message.payload.kind))
+            within_s = None
             try:
                 message = self._hear()
             except BaseException as error:
                 scheduler.abort(error)
+                within_s = UNWIND_S if isinstance(error, PeerLost) else None
                 raise
             finally:
                 if isinstance(message.payload, End) and message.payload.failure:
                     scheduler.abort(RemoteStepError(message.payload.failure))
                 own_failure = self.remote.own_failure
-                scheduler.close()
+                scheduler.close(within_s)
                 torch.set_rng_state(state)
         else:
             own_failure = None

@@ -7,6 +7,7 @@ which hand over mp_parameters.
 import argparse
 import os
 import time
+from itertools import islice
 from pydoc_data import topics
 
 import smdistributed.modelparallel.torch as smp
@@ -110,11 +111,11 @@ def main() -> None:
     model = smp.DistributedModel(gpt2(arguments.layers, arguments.width, arguments.heads, arguments.length))
     optimizer = smp.DistributedOptimizer(torch.optim.AdamW(model.parameters(), lr=arguments.learning_rate))
     training, validation = data(arguments.length)
+    step = -1
     for epoch in range(arguments.epochs):
         model.train()
-        for step, text in enumerate(batches(training, arguments.batch_size, seed=epoch)):
-            if step == arguments.steps:
-                break
+        for text in islice(batches(training, arguments.batch_size, seed=epoch), arguments.steps):
+            step += 1
             began_s = time.perf_counter()
             optimizer.zero_grad()
             loss = train_step(model, text).reduce_mean()

@@ -34,7 +34,7 @@ def test_a_decision_is_shown_as_text_and_as_a_page(tmp_path: Path) -> None:
 
     assert (text.returncode, text.stderr, page.returncode, page.stderr) == (0, "", 0, "")
     assert text.stdout.startswith(
-        "partition.json: CONTIGUOUS\n2 partitions. The best contiguous split's busiest partition"
+        "partition.json: CONTIGUOUS\n2 partitions. The tree method's busiest partition would cost "
     )
     for said in ("Measured by: a test", "f00d", "  partition      ", "h.4 to 6", "The busiest partition has 1.0"):
         assert said in text.stdout

@@ -52,17 +52,13 @@ def decide(
     elif contiguous_alone and not is_contiguous(tree, published):
         method, reason = "contiguous", "The best contiguous split, as parameter contiguous asks for."
     elif more > TOLERANCE:
-        method = "contiguous"
-        reason = (
-            f"The best contiguous split's busiest partition costs {contiguous:.3f} of the model, the tree method's "
-            f"{found:.3f}: {100 * more:.1f} % more."
-        )
+        method, reason = "contiguous", f"The tree method's busiest partition would cost {100 * more:.1f} % more."
+    elif abs(more) < 0.0005:
+        method, reason = "tree", "Its busiest partition costs as much as that of the best contiguous split."
     else:
         method = "tree"
-        reason = (
-            f"The tree method's busiest partition costs {found:.3f} of the model, the best contiguous split's "
-            f"{contiguous:.3f}."
-        )
+        how = "more" if more > 0 else "less"
+        reason = f"Its busiest partition costs {100 * abs(more):.1f} % {how} than that of the best contiguous split."
     assignment = published if method == "tree" else best
     return Decision(
         fingerprint=fingerprint,

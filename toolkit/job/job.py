@@ -108,6 +108,8 @@ class Job(Record, frozen=True, kw_only=True):
     for none. `monitor`: the system monitor that runs beside the script, None: off. `exports`: where metrics go besides.
     `compiler`: what the ranks compile, None: nothing. `serves_tensorflow`: the model is meant for TensorFlow Serving.
     `intermediate_uri`: where output/intermediate is uploaded while the script runs, "": it is not.
+    `arguments`, `variables`: what a framework plug-in gives its script, None: what the hyperparameters make, and the
+    contract's variables alone. `nested`: another `train` runs the program that asked for this job.
     """
 
     name: str
@@ -139,6 +141,9 @@ class Job(Record, frozen=True, kw_only=True):
     compiler: Compiler | None = None
     serves_tensorflow: bool = False
     intermediate_uri: str = ""
+    arguments: tuple[str, ...] | None = None
+    variables: dict[str, str] = {}
+    nested: bool = False
 
     @property
     def processes_per_host(self) -> int:

@@ -57,7 +57,7 @@ def variables(job: Job, arguments: tuple[str, ...]) -> dict[str, str]:
 
     Text is given as it is, None as "", everything else as compact JSON with sorted keys, ASCII only.
     """
-    shown = _shown(job)
+    shown = properties(job)
     plain = {name: shown[name] for name in SAME_NAME} | {
         "hps": shown["hyperparameters"],
         "framework_params": shown["additional_framework_parameters"],
@@ -69,7 +69,7 @@ def variables(job: Job, arguments: tuple[str, ...]) -> dict[str, str]:
         plain["topology"] = shown["topology"]
     named = {f"channel_{name}": path for name, path in shown["channel_input_dirs"].items()}
     named.update((f"hp_{name}", value) for name, value in job.hyperparameters.items())
-    given = {f"SM_{name.upper()}": _text(value) for name, value in (plain | named).items()}
+    given = {f"SM_{name.upper()}": text(value) for name, value in (plain | named).items()}
     return _legal(given) | {
         "CURRENT_HOST": job.cluster.current,
         "SM_CHECKPOINT_DIR": job.environ.get("SM_CHECKPOINT_DIR") or str(job.folders.checkpoints),
@@ -111,7 +111,7 @@ def _bytes(text: str) -> int:
     return len(text.encode("utf-8", "surrogatepass"))
 
 
-def _shown(job: Job) -> dict[str, Any]:
+def properties(job: Job) -> dict[str, Any]:
     """Return the properties of the job that SM_TRAINING_ENV holds, under its names."""
     cluster, folders, machine = job.cluster, job.folders, job.machine
     resource_config = job.shown.resource_config
@@ -175,7 +175,8 @@ def _groups(job: Job) -> dict[str, Any]:
     }
 
 
-def _text(value: Any) -> str:
+def text(value: Any) -> str:
+    """Return *value* as a variable holds it."""
     if value is None:
         return ""
     return value if isinstance(value, str) else json.dumps(value, sort_keys=True, separators=(",", ":"))

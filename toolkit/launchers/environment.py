@@ -16,6 +16,8 @@ LOOPBACK = "127.0.0.1"
 # Below the kernel's ephemeral ports (from 32768) and Kubernetes' node ports (from 30000).
 OWN_PORTS = range(20000, 30000)
 SPARE_PORTS = 5
+# How far the link's port of a job that a framework plug-in starts is from its outer `train`'s.
+NESTED_APART = 50
 HOOK = Path(toolkit.__file__).parent / "standalone" / "site"
 
 
@@ -26,14 +28,14 @@ def tokens(job: Job) -> tuple[str, ...]:
         UserError: an argument is too long for execve, or holds a NUL.
     """
     style = job.argument_style if job.script is None else job.script.argument_style
-    found = arguments(job.hyperparameters, style)
+    found = arguments(job.hyperparameters, style) if job.arguments is None else job.arguments
     check(found)
     return found
 
 
 def environment(job: Job, arguments: tuple[str, ...]) -> dict[str, str]:
     """Return the complete environment of *job*'s script: that of `train`, the contract's variables, and ours."""
-    environ = {**job.environ, **variables(job, arguments)}
+    environ = {**job.environ, **variables(job, arguments), **job.variables}
     # With faulthandler, a crash in native code (SIGSEGV, SIGABRT, SIGBUS, SIGFPE, SIGILL) prints the Python stack.
     ours = {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}
     ours |= rendezvous(job)
@@ -89,7 +91,9 @@ def link_ports(job: Job) -> tuple[int, ...]:
     """
     meets = master(job)[1]
     port = job.settings.link_port or (meets - 1 if meets > 1 else meets + 1)
-    seed = zlib.crc32("\n".join((job.name, *job.cluster.hosts)).encode("utf-8", "replace"))
+    if job.nested:  # The outer `train` has the usual ones.
+        port += -NESTED_APART if port > 1024 + NESTED_APART else NESTED_APART
+    seed = zlib.crc32("\n".join((job.name, *job.cluster.hosts, *("nested",) * job.nested)).encode("utf-8", "replace"))
     own = (OWN_PORTS.start + (seed + at * 1999) % len(OWN_PORTS) for at in range(SPARE_PORTS))
     others = (other for other in (port - 100, port - 200, *own) if other > 1024 and other not in (meets, port))
     return port, *dict.fromkeys(others)

@@ -93,8 +93,11 @@ def read(
     log: Log,
     *,
     interpreter: str = sys.executable,
+    needs_script: bool = True,
 ) -> Job:
     """Return the job that the user asks for, in the place that *find* finds; *name* is the platform's.
+
+    *needs_script* False: the job may be without one.
 
     Raises:
         ContractError: the variables do not determine the place, a document is wrong, or nothing names a script.
@@ -103,7 +106,8 @@ def read(
     places = folders(environ, find, ours)
     mounted = documents.read(places.config, log, required=False)
     asked = sagemaker.decoded(mounted.hyperparameters)
-    given = _given(environ, ours, places, place, sagemaker.programs(asked, environ), log)
+    programs = sagemaker.programs(asked, environ)
+    given = _given(environ, ours, places, place, programs, log, needs_script=needs_script)
     for note in place.notes:
         log.info(note)
     if given is None:
@@ -156,14 +160,17 @@ def _given(
     place: Place,
     programs: list[tuple[str, str | None]],
     log: Log,
+    *,
+    needs_script: bool,
 ) -> _Given | None:
-    """Return what the job file and TOOLKIT_* variables ask for; None if there is no plug-in and nothing names a script.
+    """Return what the job file and TOOLKIT_* variables ask for; None if nothing names the script that the job needs: it
+    needs none if a plug-in runs it, or if *needs_script* is False.
 
     Without a name, the only script of the code folder is the job's. *programs*: the other sources that may name a
     script.
     """
     here = Path.cwd()
-    plugin = sagemaker.plugin(environ) is not None
+    plugin = sagemaker.plugin(environ) is not None or not needs_script
     file = _job_file(ours, places)
     where = "TOOLKIT_PROGRAM" if file is None else str(file)
     options = joined({} if file is None else read_job_file(file, HINT), _variables(ours, here))

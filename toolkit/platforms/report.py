@@ -69,7 +69,7 @@ def _write_end(folders: Folders, outcome: Outcome, log: Log) -> None:
         return
     _withdraw_success(folders.success, log)
     if not _says_something(folders.failure):
-        _write(folders.failure, failure_text(outcome) + _rest(outcome), log)
+        _write(folders.failure, whole_text(outcome), log)
 
 
 def _withdraw_success(file: Path, log: Log) -> None:
@@ -106,7 +106,7 @@ def failure_text(outcome: Outcome, *, limit: int = LIMIT) -> str:
     if outcome.text:
         return _own(outcome, limit)
     head = f"{_cut(outcome.cause.kind or 'Framework Error', 80)}:\nExitCode {outcome.exit_code}\n"
-    place = _cut(_place(outcome), 300)
+    place = _cut(place_of(outcome), 300)
     extra = f'\nExtraInfo "{place}"' if place else ""
     cause = f'ErrorMessage "{_cut(outcome.cause.text, limit - len(head) - len(extra) - 15)}"'
     text = f"{head}{cause}{extra}"
@@ -117,6 +117,11 @@ def failure_text(outcome: Outcome, *, limit: int = LIMIT) -> str:
     return text
 
 
+def whole_text(outcome: Outcome) -> str:
+    """Return the failure text with what did not fit into it: the content of output/failure."""
+    return failure_text(outcome) + _rest(outcome)
+
+
 def _own(outcome: Outcome, limit: int) -> str:
     head, _, rest = outcome.text.partition("\n")
     room = limit - len(head) - len("\n...")
@@ -125,7 +130,7 @@ def _own(outcome: Outcome, limit: int) -> str:
     return f"{head}\n...{rest[-room:]}"
 
 
-def _place(outcome: Outcome) -> str:
+def place_of(outcome: Outcome) -> str:
     """Return who failed and how: "host algo-2, rank 3 (local rank 1), pid 71: killed by SIGKILL"."""
     rank = "" if outcome.cause.rank is None else f"rank {outcome.cause.rank}"
     if rank and outcome.cause.local_rank is not None:

@@ -26,7 +26,14 @@ class Reader(Protocol):
     """
 
     def __call__(
-        self, environ: Mapping[str, str], settings: Settings, machine: Machine, log: Log, *, interpreter: str = ...
+        self,
+        environ: Mapping[str, str],
+        settings: Settings,
+        machine: Machine,
+        log: Log,
+        *,
+        interpreter: str = ...,
+        needs_script: bool = ...,
     ) -> Job: ...
 
 
@@ -54,16 +61,24 @@ def detect(environ: Mapping[str, str]) -> Platform:
 
 
 def read_job(
-    platform: Platform, environ: Mapping[str, str], ours: Settings, machine: Machine, log: Log, *, interpreter: str
+    platform: Platform,
+    environ: Mapping[str, str],
+    ours: Settings,
+    machine: Machine,
+    log: Log,
+    *,
+    interpreter: str,
+    needs_script: bool = True,
 ) -> tuple[Job, str]:
     """Return (the job, a warning), and set *log* to the job's level. The job's script is not yet in place.
 
     The warning names TOOLKIT_* variables of the job's own environment that are not settings; "" without any.
+    *needs_script* False: a program names the script later.
 
     Raises:
         ContractError: a document is missing or wrong.
     """
-    job = platform.read(environ, ours, machine, log, interpreter=interpreter)
+    job = platform.read(environ, ours, machine, log, interpreter=interpreter, needs_script=needs_script)
     log.level = job.log_level
     return job, settings.unknown({name: value for name, value in job.environ.items() if name not in environ})
 

@@ -66,6 +66,17 @@ def place(job: Job, log: Log) -> None:
     clear(code)  # After a stop the caller calls clear() once the end is reported: a stop must not wait for it.
 
 
+def is_placed(job: Job, log: Log) -> bool:
+    """True if an earlier run put the job's source into the code folder.
+
+    Raises:
+        UserError: the source does not exist.
+    """
+    source = submitted(job, log)
+    placed = _placed(job.folders.code)
+    return source is not None and placed is not None and placed.source == str(source)
+
+
 def clear(code: Path) -> None:
     """Remove what an interrupted `place` left in the code folder."""
     _remove_quietly(code / STAGING)
@@ -200,13 +211,19 @@ def _names(folder: Path) -> list[str]:
 
 def _earlier(code: Path) -> tuple[str, ...]:
     """Return the top-level names in *code* that an earlier run put there, and those that Python and pip created."""
-    try:
-        placed = msgspec.json.decode((code / MARKER).read_bytes(), type=Placed)
-    except (OSError, msgspec.DecodeError):
+    placed = _placed(code)
+    if placed is None:
         return ()
     made = [name for name in _names(code) if name in ("__pycache__", "build") or name.endswith(".egg-info")]
     # Only names without slashes: a wrong MARKER must not remove anything outside the code folder.
     return (*(name for name in placed.names if "/" not in name and name not in ("", ".", "..")), *made)
+
+
+def _placed(code: Path) -> Placed | None:
+    try:
+        return msgspec.json.decode((code / MARKER).read_bytes(), type=Placed)
+    except (OSError, msgspec.DecodeError):
+        return None
 
 
 def _move_aside(code: Path, names: list[str], aside: Path) -> Path:

@@ -29,15 +29,16 @@ def main(module: str, function: str) -> None:
     """Run the plug-in; does not return after an exception."""
     try:
         framework = importlib.import_module(module)
-        _configure(os.environ.get("SM_LOG_LEVEL", ""))
+        asked = os.environ.get("SM_LOG_LEVEL", "")
+        configure(int(asked) if asked.isdigit() else logging.INFO)
         getattr(framework, function)()
     except Exception as error:  # noqa: BLE001 - whatever it is, it is told and ends the process
         sys.exit(_told(error))
 
 
-def _configure(asked: str) -> None:
-    level = int(asked) if asked.isdigit() else logging.INFO
-    logging.basicConfig(format=FORMAT, level=level)
+def configure(level: int, line_format: str = FORMAT) -> None:
+    """Send log lines of *level* and above to stderr."""
+    logging.basicConfig(format=line_format, level=level)
     if level >= logging.INFO:
         for name in LIBRARIES:
             logging.getLogger(name).setLevel(level)
@@ -46,7 +47,10 @@ def _configure(asked: str) -> None:
 def _told(error: Exception) -> int:
     """Leave word of *error*; return the exit code."""
     if _is_client_error(error):
-        word = {"kind": type(error).__name__, "text": str(error), "cause": _output(error) or str(error)}
+        # `report`: the failure text of a script that the toolkit's own sagemaker_training ran.
+        report = getattr(error, "report", "")
+        word = {"kind": type(error).__name__, "text": report or str(error), "cause": _output(error) or str(error)}
+        word["of_script"] = bool(report)
         code = _script_code(str(getattr(error, "return_code", "")))
         if not _left({**word, "code": code}):
             sys.stderr.write("%s\n" % error)

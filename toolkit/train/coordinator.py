@@ -45,9 +45,12 @@ class Coordinator:
         log: Log,
         memory: Callable[[], Memory],
         step_times: StepTimes | None,
+        completed: Callable[[Outcome], Outcome],
         slow_ranks: "SlowRanks | None" = None,
     ) -> None:
+        """*completed* adds to an outcome what a framework plug-in left of it."""
         self._job = job
+        self._completed = completed
         self._slow_ranks = slow_ranks
         self._memory = memory
         self._step_times = step_times
@@ -225,7 +228,8 @@ class Coordinator:
             self._link.tell(message)
 
     def _failed(self, so_far: Ended) -> Outcome | None:
-        return judge.failed(self._job, msgspec.structs.replace(so_far, memory=self._memory()))
+        found = judge.failed(self._job, msgspec.structs.replace(so_far, memory=self._memory()))
+        return None if found is None else self._completed(found)
 
     def _report(self, outcome: Outcome) -> EndReport:
         cause = outcome.cause.masked(self._log.mask)

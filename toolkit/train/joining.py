@@ -88,4 +88,6 @@ def _key(job: Job, log: Log) -> bytes:
     if not secret and job.cluster.is_leader:
         log.debug("link: no TOOLKIT_JOB_SECRET; its key comes from the job's own documents, a secret would be better")
     shared = [job.name, job.hyperparameters, job.shown.job_name, job.shown.parameters]
+    if job.nested:
+        shared.append("nested")  # A connection to the outer `train`'s link is refused.
     return job_key(secret, job.cluster.hosts, msgspec.json.encode(shared, order="sorted"))

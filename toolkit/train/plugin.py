@@ -12,12 +12,14 @@ NAME = "plugin.json"
 
 
 class Word(Record, frozen=True, kw_only=True):
-    """plugin.json. `text`: the whole failure text; `cause`: its part that says why, "" if the traceback says it."""
+    """plugin.json. `text`: the whole failure text; `cause`: its part that says why, "" if the traceback says it.
+    `of_script`: the toolkit itself ran the plug-in's script, on all hosts, and wrote the text."""
 
     kind: str
     text: str
     code: int
     cause: str = ""
+    of_script: bool = False
 
 
 def with_its_own_text(outcome: Outcome, folder: Path) -> Outcome:
@@ -25,11 +27,26 @@ def with_its_own_text(outcome: Outcome, folder: Path) -> Outcome:
     its own end is the cause."""
     if outcome.status != "failed" or outcome.cause.process != "script":
         return outcome
-    try:
-        word = decode((folder / NAME).read_bytes(), Word, NAME)
-    except (OSError, ContractError):
-        return outcome
-    if word.code != outcome.exit_code:
+    word = _left_in(folder)
+    if word is None or word.code != outcome.exit_code:
         return outcome
     cause = msgspec.structs.replace(outcome.cause, kind=word.kind, text=word.cause or outcome.cause.text)
     return msgspec.structs.replace(outcome, cause=cause, text=word.text)
+
+
+def with_its_scripts_text(outcome: Outcome, folder: Path) -> Outcome:
+    """Return *outcome*, the job's, with the text that this host's run of the plug-in's script left.
+
+    That run knows which rank of which host failed first; the outer `train` knows only which plug-in ended first.
+    """
+    word = _left_in(folder) if outcome.status == "failed" else None
+    if word is None or not word.of_script or word.code != outcome.exit_code:
+        return outcome
+    return msgspec.structs.replace(outcome, text=word.text)
+
+
+def _left_in(folder: Path) -> Word | None:
+    try:
+        return decode((folder / NAME).read_bytes(), Word, NAME)
+    except (OSError, ContractError):
+        return None

@@ -40,6 +40,7 @@ from toolkit.train.traces import Traces
 
 if TYPE_CHECKING:
     from toolkit.train.coordinator import Coordinator
+    from toolkit.train.entry_point import Request
     from toolkit.train.slow_ranks import SlowRanks
     from toolkit.train.step_times import StepTimes
 
@@ -77,8 +78,30 @@ def train(environ: Mapping[str, str], *, interpreter: str, log: Log, signals: Si
     return outcome.exit_code
 
 
-def prepared(platform: platforms.Platform, environ: dict[str, str], interpreter: str, log: Log) -> Job:
-    """Return the job; its script is not in place yet.
+def launch(environ: Mapping[str, str], request: "Request", *, interpreter: str, log: Log, signals: Signals) -> Outcome:
+    """Run what a framework plug-in asks for (train/entry_point.py) and return the outcome; the plug-in reports it.
+
+    *environ*: the plug-in's.
+    """
+    from toolkit.train.entry_point import environ_of
+
+    platform = platforms.detect(environ)
+    log.hide(environ)
+    log.hide(request.variables)
+    outlets = Outlets()
+    log.say_through(outlets.stderr.say, outlets.flush)
+    if within.is_inside(environ):
+        log.level = 40  # The outer `train` has warned of the job's documents already.
+    own = environ_of(environ, platform.folders(environ).code)
+    outcome = _outcome(platform, own, interpreter, signals, outlets, log, [], asked=(request, environ))
+    log.attempt("the last lines could not be written", log.flush, None)
+    return outcome
+
+
+def prepared(
+    platform: platforms.Platform, environ: dict[str, str], interpreter: str, log: Log, *, needs_script: bool = True
+) -> Job:
+    """Return the job; its script is not in place yet. *needs_script* False: nothing need name one.
 
     Raises:
         ContractError: a document or setting is missing or wrong.
@@ -92,11 +115,13 @@ def prepared(platform: platforms.Platform, environ: dict[str, str], interpreter:
         log.warning(note)
     if machine.other_train:
         log.warning(f"train on PATH is {machine.other_train}, not this toolkit. Install this toolkit last")
-    job, unknown = platforms.read_job(platform, environ, ours, machine, log, interpreter=interpreter)
+    job, unknown = platforms.read_job(
+        platform, environ, ours, machine, log, interpreter=interpreter, needs_script=needs_script
+    )
     if unknown:
         log.warning(unknown)
     log.brief = ours.log_failure == "brief"
-    return look.with_mpi(job)
+    return job
 
 
 def with_script(job: Job, log: Log) -> Job:
@@ -121,13 +146,22 @@ def _outcome(
     outlets: Outlets,
     log: Log,
     afterwards: list[Callable[[], None]],
+    asked: "tuple[Request, Mapping[str, str]] | None" = None,
 ) -> Outcome:
-    """Run the job and return its outcome; *afterwards* gets what is to be done once that is reported."""
+    """Run the job and return its outcome; *afterwards* gets what is to be done once that is reported.
+
+    *asked*: what a framework plug-in asks for, and the plug-in's environment.
+    """
     me = ""
     try:
         with signals.interrupting():
-            job = prepared(platform, environ, interpreter, log)
+            job = prepared(platform, environ, interpreter, log, needs_script=asked is None)
             me = job.cluster.current
+            if asked is not None:
+                from toolkit.train.entry_point import asked_for
+
+                job = asked_for(job, *asked)
+            job = look.with_mpi(job)
             job_folders.prepare(job.folders, log)
             if rule_output.is_asked(job):
                 afterwards.append(partial(rule_output.write, job, log))
@@ -173,7 +207,8 @@ def _run(job: Job, signals: Signals, outlets: Outlets, log: Log, *, terminal: bo
                 # Sockets and hashes: 8 ms, which only a job with several hosts pays.
                 from toolkit.train.coordinator import Coordinator
 
-                others = Coordinator(job, log, memory, step_times, _slow_ranks(job, run_folder, log))
+                own_text = partial(_with_own_text, job, run_folder)
+                others = Coordinator(job, log, memory, step_times, own_text, _slow_ranks(job, run_folder, log))
                 closing.append(("the link to the other hosts", others.close))
         closing.append(("metrics and log rules", line_monitors.close))
         if not linked and len(job.cluster.hosts) > 1 and job.settings.restarts:
@@ -219,6 +254,8 @@ def _attempts(
         decide = partial(_decided, supervisor, attempts, others, outcome)
         decided = log.attempt("it could not be decided how the job continues", decide, outcome)
         if isinstance(decided, Outcome):
+            if job.plugin is not None:
+                decided = plugin.with_its_scripts_text(decided, supervisor.run_folder / STATUS_FOLDER)
             return log.attempt(
                 "the attempts could not be added to the outcome", partial(attempts.with_restarts, decided), decided
             )
@@ -253,7 +290,8 @@ def _first(
             if supervisor.machine.job.ends:
                 return None, outcomes.of_end(job, _not_begun(supervisor))
         with interrupting():
-            fetch.place(job, log)
+            if not (job.nested and fetch.is_placed(job, log)):
+                fetch.place(job, log)
             job = requirements.with_packages(with_script(job, log), log)
             attempts.read_rules()
             plan = launchers.plan(job, supervisor.run_folder)
@@ -314,11 +352,13 @@ def _attempt(
             pids = [each.pid for each in ended.exits]
             compilation = compiled.found(supervisor.run_folder / STATUS_FOLDER, pids, log)
             outcome = msgspec.structs.replace(outcome, compiler=compilation)
-        return (
-            outcome if job.plugin is None else plugin.with_its_own_text(outcome, supervisor.run_folder / STATUS_FOLDER)
-        )
+        return _with_own_text(job, supervisor.run_folder, outcome)
     except ToolkitError as error:
         return outcomes.of_error(error, job.cluster.current)
+
+
+def _with_own_text(job: Job, run_folder: Path, outcome: Outcome) -> Outcome:
+    return outcome if job.plugin is None else plugin.with_its_own_text(outcome, run_folder / STATUS_FOLDER)
 
 
 def _shown(argv: tuple[str, ...], log: Log) -> str:

@@ -1,9 +1,17 @@
 """Refuses a `train` that the job's own script started: it would run the same job, and so start itself endlessly."""
 
+from collections.abc import Mapping
+
 from toolkit.artifacts.scratch import RUN
 from toolkit.errors import UserError
 from toolkit.job.job import Folders
 from toolkit.platforms.sagemaker.variables import BASE_DIR
+from toolkit.train.environment import MARKER
+
+
+def is_inside(environ: Mapping[str, str]) -> bool:
+    """True if another `train` started the program that has this environment."""
+    return environ.get(MARKER, "").startswith(RUN)
 
 
 def refusal(outer: str, folders: Folders) -> UserError | None:

@@ -82,8 +82,17 @@ class Documents(Record, frozen=True, kw_only=True):
     profiler: ProfilerConfig | None = None
 
 
-def read(folder: Path, log: Log, *, required: bool = True) -> Documents:
+def read(
+    folder: Path,
+    log: Log,
+    *,
+    required: bool = True,
+    hyperparameters: dict[str, Any] | None = None,
+    channels: dict[str, Any] | None = None,
+) -> Documents:
     """Return the content of the documents in *folder*, input/config; *required*: the first two must exist.
+
+    *hyperparameters*, *channels*: what to take in place of the first two.
 
     Raises:
         ContractError: a required document is missing, or one is unreadable, not JSON or wrongly typed. The message
@@ -93,25 +102,27 @@ def read(folder: Path, log: Log, *, required: bool = True) -> Documents:
         found = "no such folder" if not folder.exists() else "something else"
         raise ContractError(f"expected a folder with the job's documents, found {found}", where=str(folder), hint=HINT)
     asked, inputs = folder / "hyperparameters.json", folder / "inputdataconfig.json"
-    hyperparameters = _object(asked) if required or asked.exists() else {}
-    raw_channels = _object(inputs) if required or inputs.exists() else {}
+    if hyperparameters is None:
+        hyperparameters = _object(asked) if required or asked.exists() else {}
+    if channels is None:
+        channels = _object(inputs) if required or inputs.exists() else {}
     return Documents(
         hyperparameters=hyperparameters,
-        channels=_channels(raw_channels, inputs),
-        raw_channels=raw_channels,
+        channels=_channels(channels, inputs),
+        raw_channels=channels,
         metric_definitions=_metric_definitions(folder / "metric-definition-regex.json", log),
         checkpoints=_checkpoints(folder / "checkpointconfig.json", log),
         profiler=_profiler(folder / "profilerconfig.json", log),
     )
 
 
-def resources(file: Path) -> tuple[ResourceConfig, dict[str, Any]]:
-    """Return the content of *file*, resourceconfig.json, typed and unchanged.
+def resources(file: Path, given: dict[str, Any] | None = None) -> tuple[ResourceConfig, dict[str, Any]]:
+    """Return the content of *file*, resourceconfig.json, typed and unchanged; *given*: what to take in its place.
 
     Raises:
         ContractError: it is missing, unreadable, not JSON or wrongly typed, or has invalid names of hosts or groups.
     """
-    raw = _object(file)
+    raw = _object(file) if given is None else given
     return _resources(raw, file), raw
 
 

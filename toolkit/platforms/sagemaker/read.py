@@ -24,6 +24,7 @@ from toolkit.platforms.place import HOMOGENEOUS, Place
 from toolkit.platforms.program import chosen
 from toolkit.platforms.sagemaker import documents, model_dir, parameters, variables
 from toolkit.platforms.sagemaker.documents import Documents, InstanceGroup, ResourceConfig, typed
+from toolkit.records import Record
 from toolkit.settings import MOST, Settings
 
 PROGRAM = "sagemaker_program"
@@ -51,26 +52,46 @@ PYTORCH = "sagemaker_pytorch_container.training:main"
 REPLACED = (PYTORCH, model_dir.PLUGIN)
 
 
+class Given(Record, frozen=True, kw_only=True):
+    """The content of documents, in place of the files: that of hyperparameters.json decoded. None: the file's."""
+
+    hyperparameters: dict[str, Any] | None = None
+    input_data_config: dict[str, Any] | None = None
+    resource_config: dict[str, Any] | None = None
+
+
 def folders(environ: Mapping[str, str]) -> Folders:
     """Return the folders below SAGEMAKER_BASE_DIR, else /opt/ml."""
     return below(environ.get(variables.BASE_DIR, ""), environ)
 
 
 def read(
-    environ: Mapping[str, str], settings: Settings, machine: Machine, log: Log, *, interpreter: str = sys.executable
+    environ: Mapping[str, str],
+    settings: Settings,
+    machine: Machine,
+    log: Log,
+    *,
+    interpreter: str = sys.executable,
+    needs_script: bool = True,  # noqa: ARG001 - this platform never refuses a job here for want of a script
+    given: Given | None = None,
 ) -> Job:
     """Return the job that *environ* and the documents describe; the script runs under *interpreter*.
+
+    *given*: what to read in place of documents.
 
     Raises:
         ContractError: a document or a value in it is missing or wrong.
     """
     places = folders(environ)
-    written = documents.read(places.config, log)
+    given = given or Given()
+    written = documents.read(
+        places.config, log, hyperparameters=given.hyperparameters, channels=given.input_data_config
+    )
     file = places.config / "resourceconfig.json"
-    place = place_of(*documents.resources(file), environ, str(file))
+    place = place_of(*documents.resources(file, given.resource_config), environ, str(file))
     if settings.job is not None:
         log.warning(f"TOOLKIT_JOB={settings.job} is not read: SageMaker's documents say what the job is")
-    asked = decoded(written.hyperparameters)
+    asked = decoded(written.hyperparameters) if given.hyperparameters is None else given.hyperparameters
     named = [("TOOLKIT_PROGRAM", settings.program), *programs(asked, environ)]
     by, entry = chosen(named, places.code, log)
     spec = asked_for(written, asked, places, environ, log, entry=entry, entry_from=by)
@@ -256,6 +277,22 @@ def _decoded(text: str) -> Any:
         return json.loads(text)
     except (ValueError, RecursionError):
         return text
+
+
+def hyperparameters(places: Folders) -> dict[str, Any]:
+    """Return the content of hyperparameters.json, decoded, SageMaker's own included.
+
+    Raises:
+        ContractError: it is missing or wrong.
+    """
+    file = places.config / "hyperparameters.json"
+    return decoded(typed(documents.load(file), dict[str, Any], file))
+
+
+def split(asked: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return (the user's, SM_FRAMEWORK_PARAMS) of decoded hyperparameters."""
+    own = {name: value for name, value in asked.items() if not _is_framework(name)}
+    return own, {name: value for name, value in asked.items() if _is_framework(name) and name not in RESERVED}
 
 
 class _Source:

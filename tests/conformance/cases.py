@@ -83,6 +83,30 @@ def has_words(*words: str) -> See:
     return lambda seen: f" {' '.join(words)} " in f" {' '.join(launched(seen))} "
 
 
+def imported(*path: str) -> See:
+    """A value that the script printed of what it imported."""
+
+    def see(seen: Seen) -> Any:
+        found = re.search(r"^IMPORTED (.*)$", seen.log, re.M)
+        value = json.loads(found[1]) if found else {}
+        for name in path:
+            value = value.get(name) if isinstance(value, dict) else None
+        return value
+
+    return see
+
+
+# Of Environment(); the number of CPUs is the machine's.
+PROPERTIES = (
+    *("additional_framework_parameters", "channel_input_dirs", "current_host", "current_instance_group"),
+    *("current_instance_group_hosts", "current_instance_type", "distribution_hosts", "distribution_instance_groups"),
+    *("framework_module", "hosts", "hyperparameters", "input_config_dir", "input_data_config", "input_dir"),
+    *("instance_groups", "instance_groups_dict", "is_hetero", "is_master", "is_modelparallel_enabled"),
+    *("is_smddpmprun_installed", "is_smddprun_installed", "job_name", "log_level", "master_hostname", "model_dir"),
+    *("module_dir", "module_name", "network_interface_name", "num_gpus", "num_neurons", "output_data_dir"),
+    *("output_dir", "output_intermediate_dir", "resource_config", "topology", "user_entry_point"),
+)
+
 # Process and folders
 case(1, "`train` as a child of bash, success", "as a child of bash", ended, [0, True])
 case(1, "`train` as a child of bash, failure", "fails as a child of bash", status, 5)
@@ -523,7 +547,41 @@ case(
     65, "sagemaker_s3_output=file://, where nothing can be uploaded: ends well", "sagemaker_s3_output", ended, [0, True]
 )
 case(66, "a Pipe channel's FIFO is not opened", "Pipe channel", ended, [0, True])
-case(67, "`import sagemaker_training` in a script", "import sagemaker_training", status, 0, row=67, later=True)
+IMPORTED = "import sagemaker_training"
+case(67, "`import sagemaker_training` in a script", IMPORTED, status, 0)
+for _property in PROPERTIES:
+    case(67, f"Environment().{_property}", IMPORTED, imported("properties", _property))
+case(67, "Environment(): how many properties", IMPORTED, imported("count"))
+case(67, "Environment().to_cmd_args()", IMPORTED, imported("arguments"))
+for _name in (
+    "SM_HPS",
+    "SM_HP_MAPPING",
+    "SM_CHANNEL_TRAIN",
+    "SM_USER_ARGS",
+    "SM_FRAMEWORK_PARAMS",
+    "SM_RESOURCE_CONFIG",
+):
+    case(67, f"Environment().to_env_vars()['{_name}']", IMPORTED, imported("variables", _name))
+case(67, "Environment() of given documents", IMPORTED, imported("given"))
+case(67, "Environment() of given documents: to_cmd_args()", IMPORTED, imported("given arguments"))
+case(67, "environment.read_hyperparameters()", IMPORTED, imported("hyperparameters"))
+case(67, "environment.code_dir", IMPORTED, imported("code"))
+case(67, "entry_point.run: the script's arguments", "a plug-in runs its script", lambda seen: seen.argv)
+case(67, "entry_point.run: SM_HPS of the script", "a plug-in runs its script", variable("SM_HPS"))
+case(67, "entry_point.run: the plug-in goes on", "a plug-in runs its script", says("after the script"), True)
+case(67, "entry_point.run: success", "a plug-in runs its script", ended, [0, True])
+case(67, "entry_point.run: the script's exit code", "a plug-in's script exits with 3", status, 3)
+case(
+    67, "entry_point.run: the cause", "a plug-in's script raises", blames('ErrorMessage "ValueError: loss is nan'), True
+)
+case(
+    67,
+    "entry_point.run, TorchDistributed: torchrun's arguments",
+    "a plug-in runs torchrun",
+    has_words("--nnodes", "1", "--nproc_per_node", "1"),
+    True,
+)
+case(67, "`python -m sagemaker_training.cli.train`", "python -m sagemaker_training.cli.train", ended, [0, True])
 case(68, "Local Mode: SM_HOSTS", "Local Mode", variable("SM_HOSTS"))
 case(68, "Local Mode: SM_CURRENT_INSTANCE_TYPE", "Local Mode", variable("SM_CURRENT_INSTANCE_TYPE"))
 case(68, "Local Mode: SM_INSTANCE_GROUPS", "Local Mode", variable("SM_INSTANCE_GROUPS"))

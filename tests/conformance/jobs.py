@@ -705,7 +705,66 @@ def s3_output(base: Base) -> None:
     base.program("print('fine')\n")
 
 
-script("import sagemaker_training", "from sagemaker_training import environment\nprint('imported')\n")
+IMPORTS = """
+import json
+from sagemaker_training import environment
+env = environment.Environment()
+other = environment.Environment(
+    hyperparameters={"sagemaker_program": "other.py", "a": 1, "sagemaker_mpi_enabled": True},
+    resource_config={"hosts": ["h2", "h1"], "current_host": "h1"}, input_data_config={"z": {}})
+print("IMPORTED", json.dumps({
+    "properties": {name: value for name, value in env.items() if name != "num_cpus"},
+    "arguments": env.to_cmd_args(), "variables": env.to_env_vars(), "count": len(env),
+    "hyperparameters": environment.read_hyperparameters(), "code": environment.code_dir,
+    "given": {name: value for name, value in other.items() if name != "num_cpus"},
+    "given arguments": other.to_cmd_args(),
+}, sort_keys=True))
+"""
+
+
+@job("import sagemaker_training", imports=True, environ=ALONE)
+def imports(base: Base) -> None:
+    named = {"sagemaker_job_name": '"job-1"', "sagemaker_region": '"eu-central-1"', "sagemaker_own_key": '"kept"'}
+    given(base, epochs="3", flag="true", none="null", mapping='{"x":1}', text="plain text", **named)
+    base.inputs("train", "eval")
+    base.resources(
+        ["localhost"],
+        current_group_name="gpus",
+        network_interface_name="lo",
+        instance_groups=[group("gpus", "localhost")],
+    )
+    base.program(IMPORTS)
+
+
+RUNS = "from sagemaker_training import entry_point, environment, runner\n"
+RUNS += "def main():\n    env = environment.Environment()\n"
+RUNS += "    entry_point.run(env.module_dir, env.user_entry_point, env.to_cmd_args(), env.to_env_vars(), KIND)\n"
+RUNS += "    print('after the script')\n"
+
+
+def _runs(name: str, text: str, more: str = "capture_error=True", **flags: str) -> None:
+    """Add a job whose plug-in runs the script *text* by entry_point.run."""
+
+    @job(name, imports=True, environ={"SAGEMAKER_TRAINING_MODULE": "framework:main"})
+    def prepare(base: Base) -> None:
+        given(base, epochs="3", **flags)
+        base.program(text)
+        (base.folder / "packages/framework.py").write_text(RUNS.replace("KIND", more))
+
+
+_runs("a plug-in runs its script", SEES)
+_runs("a plug-in's script exits with 3", "raise SystemExit(3)\n")
+_runs("a plug-in's script raises", "raise ValueError('loss is nan')\n")
+_torchrun = "runner_type=runner.TorchDistributedRunnerType"
+_runs("a plug-in runs torchrun", SEES, _torchrun, sagemaker_torch_distributed_enabled="true")
+
+
+@job("python -m sagemaker_training.cli.train", imports=True, module=True)
+def by_module(base: Base) -> None:
+    given(base, epochs="3")
+    base.program(SEES)
+
+
 script("no boto3", "print('fine')\n")
 extend("no boto3", lambda base: _without_boto3(base))
 

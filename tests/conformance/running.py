@@ -18,6 +18,8 @@ from tests.train.base import TRAIN, Base
 ROOT = Path(__file__).parents[2]
 VERSION = "5.1.4"
 THEIRS = ROOT / ".cache" / f"sagemaker-training-{VERSION}"
+# The same import name over this toolkit, for jobs whose programs import it.
+DISTRIBUTION = ROOT / "distributions/sagemaker_training/container_training_toolkit_sagemaker_training"
 # AWS's PyTorch plug-in 3.0.0, which runs on it: for cases of its launchers and of captured output.
 PLUGIN = ROOT / ".cache/sagemaker-pytorch-training-3.0.0"
 PYTORCH = "sagemaker_pytorch_container.training:main"
@@ -92,6 +94,8 @@ class Job:
     both: bool = False  # Two hosts at once, each with a base folder of its own.
     again: bool = False  # A second time in the same container.
     stdin: str = ""
+    imports: bool = False  # Our side has the distribution of the name sagemaker_training, as the other has its own.
+    module: bool = False  # Started as `python -m sagemaker_training.cli.train`.
 
     def run(self, side: Side) -> Seen:
         """Run it in a new folder; texts are told apart from where it ran: BASE and PYTHON stand for its paths."""
@@ -136,6 +140,7 @@ class Job:
 
     def _begin(self, folder: Path, side: Side) -> tuple[subprocess.Popen[bytes], float]:
         packages = [str(folder / "packages")] + ([] if side.is_ours else [str(PLUGIN)])
+        packages += [str(DISTRIBUTION)] if side.is_ours and self.imports else []
         environ = {
             "PATH": os.pathsep.join([str(folder / "bin"), str(Path(side.python).parent), "/usr/bin", "/bin"]),
             "HOME": str(folder),
@@ -151,7 +156,7 @@ class Job:
             **({"SAGEMAKER_TRAINING_MODULE": PYTORCH} if self.framework else {}),
             **{name: value.replace("BASE", str(folder / "opt/ml")) for name, value in self.environ.items()},
         }
-        command = [*side.command, *self.words]
+        command = [*([side.python, "-m", "sagemaker_training.cli.train"] if self.module else side.command), *self.words]
         if self.shell:
             command = ["bash", "-c", '"$@"; exit $?', "bash", *command]
         if self.caged:

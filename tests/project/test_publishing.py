@@ -32,18 +32,19 @@ def built(folder: Path, umask: int, time_s: int, *targets: str) -> dict[str, byt
             os.utime(target, (time_s, time_s))
         words = [sys.executable, "-m", "hatchling", "build", "--directory", str(folder / "dist")]
         chosen = [word for target in targets for word in ("--target", target)]
-        done = subprocess.run([*words, *chosen], cwd=folder, capture_output=True, text=True)
+        for project, more in ((folder, chosen), (folder / "distributions/sagemaker_training", ["--target", "wheel"])):
+            done = subprocess.run([*words, *more], cwd=project, capture_output=True, text=True)
+            assert done.returncode == 0, done.stderr
     finally:
         os.umask(before)
-    assert done.returncode == 0, done.stderr
     return {path.name: path.read_bytes() for path in (folder / "dist").iterdir()}
 
 
-def test_two_builds_of_wheel_and_sdist_are_equal(tmp_path: Path) -> None:
+def test_two_builds_of_what_is_published_are_equal(tmp_path: Path) -> None:
     first = built(tmp_path / "one", 0o022, 1_600_000_000, "wheel", "sdist")
     other = built(tmp_path / "another folder", 0o077, 1_700_000_000, "wheel", "sdist")
 
-    assert sorted(name.rpartition(".")[2] for name in first) == ["gz", "whl"]
+    assert sorted(name.rpartition(".")[2] for name in first) == ["gz", "whl", "whl"]
     assert first.keys() == other.keys()
     assert [name for name in first if first[name] != other[name]] == []
 

@@ -7,7 +7,7 @@ import msgspec
 
 from toolkit import settings
 from toolkit.check import code as codes
-from toolkit.check import inputs, machine, network, programs
+from toolkit.check import inputs, machine, network, programs, sagemaker_training
 from toolkit.check.result import CheckResult
 from toolkit.errors import ToolkitError, of_path
 from toolkit.job.job import Job
@@ -60,7 +60,7 @@ def check(environ: Mapping[str, str], *, interpreter: str, log: Log) -> CheckRep
         plan = _planned(job, results, log)
     folders = platform.folders(environ) if job is None else job.folders
     processes = len(plan.phase.main.starts_ranks) or 1 if plan is not None else 1
-    results += programs.on_path_as_train(seen)
+    results += (*programs.on_path_as_train(seen), *sagemaker_training.check())
     results += machine.check(seen if job is None else job.machine, folders, environ, processes)
     return CheckReport(results=tuple(results), job=job, plan=plan)
 

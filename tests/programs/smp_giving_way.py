@@ -54,6 +54,7 @@ class Logged(torch.autograd.Function):
     def backward(ctx, gradient):
         log.append(ctx.said)
         if ctx.awaits:
+            told("second").touch()
             await_answer(1)
         return gradient, None, None, None
 
@@ -93,8 +94,9 @@ class Waits(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, gradient):
-        if ctx.is_first:
-            until(told("backward").exists, "the backward pass of microbatch 1")
+        # Both answers at once would be taken before "second" begins.
+        name = "backward" if ctx.is_first else "second"
+        until(told(name).exists, name)
         return gradient, None
 
 

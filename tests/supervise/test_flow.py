@@ -113,3 +113,29 @@ def test_a_descriptor_may_be_unwatched_by_the_handler_of_another_one(pipes: Pipe
         pipes.flow.step(0.0)
 
     assert len(set(heard)) == 1
+
+
+def test_a_line_whose_rest_waits_in_the_pipe_of_a_full_console_is_not_shown_in_part(pipes: Pipes) -> None:
+    """Reads end within lines, and while the console is full, the rest of a line is not read."""
+    pipes.console.stdout.states_s = 0.05
+    out_of_it, stdout = os.pipe()
+    pipes.ours.append(stdout)
+    pipes.flow.add(Stream(out_of_it, pipes.console.stdout, way="shared", prefix=b"[rank 0] "))
+    os.set_blocking(stdout, False)
+    line, written, ends_s, idle = b"x" * 999 + b"\n", 0, time.monotonic() + WITHIN_S, 0
+    while idle < 20 and time.monotonic() < ends_s:
+        try:
+            written += os.write(stdout, line)
+            idle = 0
+        except BlockingIOError:
+            pipes.flow.step(0.02)
+            idle += 1
+    os.close(stdout)
+    arrived = b""
+    while not arrived.endswith(b"\n") or arrived.count(b"\n") < written // len(line):
+        assert time.monotonic() < ends_s
+        pipes.flow.step(0.0)
+        arrived += taken(pipes.out_end)
+
+    assert set(arrived.splitlines()) == {b"[rank 0] " + b"x" * 999}
+    assert written % len(line) == 0

@@ -67,7 +67,7 @@ class Flow:
             if handler is not None:
                 handler()
         now_s = time.monotonic()
-        for stream in self._streams.values():
+        for stream in self._being_read:
             rest_s = stream.rest_s(now_s)
             if rest_s is not None and rest_s <= 0:
                 stream.refresh(now_s)
@@ -128,8 +128,13 @@ class Flow:
         self._streams.clear()
         self.release()
 
+    @property
+    def _being_read(self) -> list[Stream]:
+        """The streams that are read. The rest of an unfinished line of another may wait in its pipe."""
+        return [stream for fd, stream in self._streams.items() if fd not in self._paused]
+
     def _rest_s(self, now_s: float) -> float | None:
-        sources = (*self._streams.values(), *self._console.outlets)
+        sources = (*self._being_read, *self._console.outlets)
         return min((rest for each in sources if (rest := each.rest_s(now_s)) is not None), default=None)
 
     def _read_again(self, stream: Stream) -> None:
@@ -170,4 +175,5 @@ class Flow:
         for fd in list(self._paused):
             stream = self._streams[fd]
             if not stream.outlet.full:
+                stream.wait_anew(time.monotonic())
                 self._read_again(stream)

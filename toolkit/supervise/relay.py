@@ -177,6 +177,10 @@ class Stream:
             return max(self._since_s + self.outlet.states_s - now_s, 0.0)
         return None
 
+    def wait_anew(self, now_s: float) -> None:
+        """Let what is unfinished wait from now on: the stream was not read for a while."""
+        self._since_s = now_s
+
     def refresh(self, now_s: float) -> None:
         """Show what is due."""
         if self._way == "paired":

@@ -2,6 +2,7 @@
 that fails now and then; then everything is counted."""
 
 import argparse
+import http.server
 import json
 import os
 import random
@@ -46,6 +47,20 @@ MORE = {
 }
 
 
+class Failing(Faulty):
+    """The way to *s3* that fails as *outages* says."""
+
+    def __init__(self, s3: S3, outages: Outages) -> None:
+        super().__init__(s3)
+        self._outages = outages
+        self.fault = lambda method, path: outages.fault(time.monotonic())
+
+    def _answer(self, handler: http.server.BaseHTTPRequestHandler) -> None:
+        began_s = time.monotonic()
+        super()._answer(handler)
+        self._outages.answered(began_s, time.monotonic())
+
+
 class Host:
     """One `train`, with the threads that read its console, and its way to storage, which fails now and then."""
 
@@ -55,8 +70,7 @@ class Host:
         self.name = name
         self.outages = outages
         self.reports: list[tuple[float, Report]] = []
-        self.storage = Faulty(s3)
-        self.storage.fault = lambda method, path: outages.fault(time.monotonic())
+        self.storage = Failing(s3, outages)
         self.base = Base(folder / name)
         self.ledger = Ledger()
         self.reads = threading.Event()

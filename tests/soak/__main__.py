@@ -91,6 +91,12 @@ class Host:
         self.base.document("metric-definition-regex.json", definitions)
         self.base.code.mkdir(parents=True)
         shutil.copy(Path(__file__).with_name("rank.py"), self.base.code / "train.py")
+        if words.light:
+            module = self.base.code / "torch/distributed/run.py"
+            module.parent.mkdir(parents=True)
+            for package in (module.parent, module.parents[1]):
+                (package / "__init__.py").touch()
+            shutil.copy(Path(__file__).with_name("torchrun.py"), module)
         environ = self.base.environ(
             PATH=os.pathsep.join((str(Path(sys.executable).parent), "/usr/bin", "/bin")),
             PYTHONPATH=str(ROOT),
@@ -392,6 +398,7 @@ def main() -> int:
     )
     parser.add_argument("--minutes", type=float, default=30.0)
     parser.add_argument("--lines-per-s", type=float, default=400.0, help="of each of the 8 ranks, in bursts (400)")
+    parser.add_argument("--light", action="store_true", help="a stand-in for torchrun, which starts at once")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 32), help="of the faults")
     parser.add_argument(
         "--pause-s", type=float, nargs=2, default=(5.0, 20.0), help="between two faults, from and to (5 20)"

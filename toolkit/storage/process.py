@@ -21,6 +21,7 @@ from toolkit.records import decode
 from toolkit.storage import download, restore
 from toolkit.storage.checkpoints import Checkpoints
 from toolkit.storage.config import Answer, Transfer
+from toolkit.storage.download import Note
 from toolkit.storage.mirror import Mirror
 from toolkit.storage.store import Store
 from toolkit.storage.uri import Uri, parse
@@ -56,6 +57,10 @@ def _note(size_bytes: int) -> None:  # noqa: ARG001 - what every note takes
         os.write(1, b".")
     except OSError:
         pass  # `train` no longer listens.
+
+
+def _unnoted(size_bytes: int) -> None:
+    """Note nothing: what runs beside the script writes to the job's console, and nobody waits for it."""
 
 
 def _fetch(told: Transfer, environ: Mapping[str, str]) -> Answer:
@@ -117,20 +122,21 @@ class _Lazily:
 
 def _makers(told: Transfer, environ: Mapping[str, str]) -> "dict[str, Callable[[], Checkpoints | Mirror]]":
     """Return what makes the uploader of each folder, by the URI."""
+    note = _unnoted if told.task == "watch" else _note
     found: dict[str, Callable[[], Checkpoints | Mirror]] = {}
     if told.checkpoint_uri and told.checkpoints is not None:
         uri, folder = parse(told.checkpoint_uri), told.checkpoints
-        found[told.checkpoint_uri] = lambda: _checkpoints(told, uri, folder, environ)
+        found[told.checkpoint_uri] = lambda: _checkpoints(told, uri, folder, environ, note)
     if told.intermediate_uri and told.intermediate is not None:
         place, intermediate = parse(told.intermediate_uri), told.intermediate
         state = told.state / "intermediate.json"
         found[told.intermediate_uri] = lambda: Mirror(
-            Store(place, environ, timeout_s=told.timeout_s), place, intermediate, state, _note
+            Store(place, environ, timeout_s=told.timeout_s), place, intermediate, state, note
         )
     return found
 
 
-def _checkpoints(told: Transfer, uri: Uri, folder: Path, environ: Mapping[str, str]) -> Checkpoints:
+def _checkpoints(told: Transfer, uri: Uri, folder: Path, environ: Mapping[str, str], note: Note) -> Checkpoints:
     return Checkpoints(
         Store(uri, environ, timeout_s=told.timeout_s),
         uri,
@@ -138,7 +144,7 @@ def _checkpoints(told: Transfer, uri: Uri, folder: Path, environ: Mapping[str, s
         rank=told.rank,
         host=told.host,
         open_file=told.state / "open-checkpoints.json",
-        note=_note,
+        note=note,
     )
 
 

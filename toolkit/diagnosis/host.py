@@ -51,7 +51,7 @@ def memory_limit(evidence: Evidence, parameters: MemoryLimit, given: frozenset[s
             evidence,
             None,
             f"The kernel killed {killed:.0f} {'process' if killed == 1 else 'processes'} of this container for want of"
-            f" memory; the newest sample had {_gib(_newest(used))} of {_gib(limit)}.",
+            f" memory; the greatest sample had {_gib(_greatest(used))} of {_gib(limit)}.",
             subject="memory",
             numbers=(
                 Number(
@@ -60,7 +60,7 @@ def memory_limit(evidence: Evidence, parameters: MemoryLimit, given: frozenset[s
                     formula="increase of oom_kill in memory.events (cgroup) during the job",
                     limit=0,
                 ),
-                Number(name="used", value=_newest(used), unit="bytes", formula="newest sample", limit=limit),
+                Number(name="used", value=_greatest(used), unit="bytes", formula="greatest sample", limit=limit),
                 *(forecast.numbers if forecast else ()),
             ),
             refuted_by="Nothing: the kernel counts what it kills.",
@@ -149,9 +149,9 @@ def _memory(evidence: Evidence) -> tuple[Values, float]:
     return used, limit
 
 
-def _newest(values: Values) -> float:
-    kept = measured(values)
-    return kept[-1] if kept else float("nan")
+def _greatest(values: Values) -> float:
+    """Return the greatest value: the newest sample may come after the kill."""
+    return max(measured(values), default=float("nan"))
 
 
 def _forecast(evidence: Evidence, parameters: MemoryLimit, given: frozenset[str]) -> Finding | None:
@@ -209,4 +209,4 @@ def _steady(evidence: Evidence, used: Values, span: Span) -> tuple[float, float]
 
 
 def _gib(size: float) -> str:
-    return f"{size / GIB:.1f} GiB" if size == size else "an unknown size"
+    return f"{size / GIB:.3g} GiB" if size == size else "an unknown size"

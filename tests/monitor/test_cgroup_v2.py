@@ -1,7 +1,7 @@
 """Control groups of version 2 of a real kernel: limits of cores and of memory, and a process that is killed for memory.
 
-Linux runs as a process here (scripts/beds/uml), and sees this machine's files, read-only. The monitor's sources are in a
-control group and a cgroup namespace of their own, as in a container.
+Linux runs as a process here (scripts/beds/uml), and sees this machine's files, read-only. The monitor's sources are in
+a control group and a cgroup namespace of their own, as in a container.
 """
 
 import json

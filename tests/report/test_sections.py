@@ -16,6 +16,7 @@ from toolkit import jobs
 from toolkit.diagnosis.slow_rank import HEALTHY
 from toolkit.job.outcome import Exit, Outcome
 from toolkit.job.report import HostReport, Interruption
+from toolkit.report.html.blocks import COLOURS, shares
 from toolkit.report.markdown import markdown
 from toolkit.report.model import Block, Chart, HeatMap, Lines, Page, Shares, Table, Words
 from toolkit.report.sections.outcome import DEBUGGER_ALONE
@@ -210,6 +211,18 @@ def test_a_finding_of_several_hosts_is_one_with_the_numbers_of_all(page: Page) -
     assert [mark.text for mark in block(page, "algo-1-cpu").marks].count("MemoryLimit") == 1
     events = [row for row in block(page, "events").rows if "MemoryLimit" in row[3]]
     assert [row[2:] for row in events] == [("", "finding: MemoryLimit (memory, hosts algo-1, algo-2)")]
+
+
+def test_no_two_parts_of_the_time_look_alike(page: Page) -> None:
+    (parts,) = (block for section in page.sections for block in section.blocks if isinstance(block, Shares))
+
+    looks = [
+        (index % COLOURS if each["part"].tone == "plain" else each["part"].tone, each["again"])
+        for index, each in enumerate(shares(parts))
+    ]
+
+    assert len(looks) == 8
+    assert len(set(looks)) == 8
 
 
 def test_a_slow_rank_alone_on_its_host_says_why_it_has_no_evidence(page: Page) -> None:

@@ -166,6 +166,35 @@ def test_profilerconfig_json_asks_for_the_monitor_the_debuggers_files_and_its_re
     assert "rule-output" not in done.log
 
 
+# Runs for two and a half seconds after the Debugger's first file was begun.
+OUTLASTS = """
+import glob, os, time
+def begun():
+    return glob.glob(os.environ["SM_OUTPUT_DIR"] + "/profiler/system/incremental/*/*")
+ends_s = time.monotonic() + 60
+while not begun() and time.monotonic() < ends_s:
+    time.sleep(0.01)
+time.sleep(2.5)
+"""
+
+
+def test_the_debuggers_files_end_after_cpuprofilingduration_and_the_monitor_goes_on(base: Base) -> None:
+    parameters = {"CPUProfilingDuration": "1", "SMPFileRotationSecs": "600"}
+    asked = {"S3OutputPath": "s3://b/p", "ProfilingIntervalInMilliseconds": 100, "ProfilingParameters": parameters}
+    base.document("profilerconfig.json", asked)
+    base.program(OUTLASTS)
+
+    done = base.train()
+
+    assert done.status == 0, done
+    (file,) = (base.output / "profiler/system/incremental").glob("*/*.algo-1.json")
+    times_s = [json.loads(line)["Timestamp"] for line in file.read_text().splitlines()]
+    span = samples.read(base.output / "monitor/samples").span()
+    assert span is not None
+    assert 0 < max(times_s) - min(times_s) <= 1.0
+    assert span[1] - max(times_s) > 1.0
+
+
 # Says what the monitor would have found, and saves when it is asked to stop.
 STOPPED = """
 import json, os, signal, sys, time

@@ -205,14 +205,18 @@ def part_value(value: float, total: float) -> str:
     return figures.number(round(value, max(0, 4 - math.floor(math.log10(top)))) if top else value)
 
 
+# Of parts without a tone (blocks.css: share-0 to share-6).
+COLOURS = 7
+
+
 def shares(block: Shares) -> list[dict[str, Any]]:
     """Return the parts of *block* with their percentages; a negative part has no width in the bar. `again`: how many
     parts before it have the same colour, so that a pattern tells them apart."""
     whole = sum(max(part.value, 0.0) for part in block.parts) or 1.0
     toned: Counter[str] = Counter()
     rows = []
-    for part in block.parts:
-        again = toned[part.tone] % 3 if part.tone != "plain" else 0
+    for index, part in enumerate(block.parts):
+        again = (toned[part.tone] if part.tone != "plain" else index // COLOURS) % 3
         toned[part.tone] += 1
         share = 100 * part.value / block.total if block.total else 0.0
         rows.append({"part": part, "width": 100 * max(part.value, 0.0) / whole, "share": share, "again": again})

@@ -14,6 +14,7 @@ from tests.report.test_kernels import put
 from tests.series.test_debugger import REAL
 from toolkit import jobs
 from toolkit.diagnosis.slow_rank import HEALTHY
+from toolkit.job.cause import Cause
 from toolkit.job.outcome import Exit, Outcome
 from toolkit.job.report import HostReport, Interruption
 from toolkit.report.html.blocks import COLOURS, shares
@@ -211,6 +212,22 @@ def test_a_finding_of_several_hosts_is_one_with_the_numbers_of_all(page: Page) -
     assert [mark.text for mark in block(page, "algo-1-cpu").marks].count("MemoryLimit") == 1
     events = [row for row in block(page, "events").rows if "MemoryLimit" in row[3]]
     assert [row[2:] for row in events] == [("", "finding: MemoryLimit (memory, hosts algo-1, algo-2)")]
+
+
+def test_a_failed_installation_is_start_up(tmp_path: Path) -> None:
+    """The job ran for 12.5 s; pip began after one, and failed after eleven."""
+    began_ns, ended_ns = (int((START_S + seconds) * 1e9) for seconds in (1, 11))
+    pip = Exit(process="pip", pid=7, started_ns=began_ns, ended_ns=ended_ns, code=1)
+    cause = Cause(text="no such package", failed_ns=ended_ns)
+    ended = Outcome(status="failed", exit_code=1, exits=(pip,), cause=cause)
+    simulated(tmp_path, report(exit_code=1), {"algo-1": ended, "algo-2": ended}, "installs\n")
+
+    page = build(jobs.read(tmp_path), now_s=START_S + 1000)
+
+    (ledger,) = (each for section in page.sections for each in section.blocks if isinstance(each, Shares))
+    parts = {part.name: part.value for part in ledger.parts if part.value > 0.01}
+    assert parts == pytest.approx({"start-up": 22.0, "idle after the failure": 3.0}, abs=0.01)
+    assert not any("unexplained" in text for text in words(page, "where-time-went"))
 
 
 def test_no_two_parts_of_the_time_look_alike(page: Page) -> None:

@@ -33,6 +33,9 @@ TITLES: dict[str, tuple[str, Tone, str]] = {
     "training": ("training", "good", "forward, backward and optimizer of each step, less the straggler wait"),
 }
 UNEXPLAINED = "unexplained"
+# A larger part of the time that is unexplained wants a reason.
+MOST = 0.1
+INSTALLER = "pip"  # The process that installs requirements (source/install.py).
 MISSING = (
     "The times of the job's start and end are not known: no outcome, metric or monitor file of this job has any. "
     "`toolkit run` notes both in job.json."
@@ -75,11 +78,11 @@ def blocks(material: Material) -> list[Block]:
     ]
     if material.price is not None:
         made.append(_money(parts, total_s, material.price))
-    if not material.steps:
+    if not material.steps and parts[UNEXPLAINED] > MOST * total_s:
         made.append(
             Words(text=f"The steps of this job were not measured, so most of it is unexplained. {_why(material)}")
         )
-    elif missing := [host.name for host in job.hosts if host.name not in material.steps]:
+    elif material.steps and (missing := [host.name for host in job.hosts if host.name not in material.steps]):
         made.append(Words(text=f"No steps were measured on {', '.join(missing)}.", tone="warn"))
     return made
 
@@ -125,8 +128,13 @@ def _began(job: JobData) -> dict[str, float]:
 
 
 def _starts(exits: Sequence[Exit]) -> list[int]:
-    """Return when the ranks were started; of a script without ranks, when its processes were."""
+    """Return when the ranks were started; of a script without ranks, when its processes were.
+
+    Where the installation failed, no rank was started: its end, since until then all was start-up.
+    """
     known = [each for each in exits if each.started_ns]
+    if known and all(each.process == INSTALLER for each in known):
+        return [max(each.ended_ns or each.started_ns for each in known)]
     return [each.started_ns for each in known if each.rank is not None] or [each.started_ns for each in known]
 
 

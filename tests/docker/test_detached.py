@@ -79,7 +79,7 @@ def test_two_containers_are_stopped_with_their_grace_and_attach_ends_with_them(d
     told = json.loads((folder / "job.json").read_text())
     assert told["status"] == "Stopped"
     assert {host["cause"] for host in told["hosts"].values()} == {"stopped by SIGTERM; the script ended with 0"}
-    assert desk.left(folder) == ""
+    until(lambda: desk.left(folder) == "", "the end of the job's containers and network")
 
 
 def test_stop_now_kills_a_script_in_a_container_that_ignores_sigterm(desk: Containers) -> None:
@@ -89,11 +89,11 @@ def test_stop_now_kills_a_script_in_a_container_that_ignores_sigterm(desk: Conta
 
     assert "SIGKILL to all hosts" in stopped.stderr
     assert described(desk)["TrainingJobStatus"] == "Stopped"
-    assert desk.left(folder) == ""
+    until(lambda: desk.left(folder) == "", "the end of the job's containers and network")
 
 
 def test_ctrl_c_ends_attach_alone_and_the_container_goes_on(desk: Containers) -> None:
-    desk.begin(WAITS)
+    folder = desk.begin(WAITS)
     attached = subprocess.Popen(
         desk.argv("attach", desk.engine.name),
         cwd=desk.folder,
@@ -111,6 +111,7 @@ def test_ctrl_c_ends_attach_alone_and_the_container_goes_on(desk: Containers) ->
     attached.stdout.close()
     assert described(desk)["TrainingJobStatus"] == "InProgress"
     assert desk.toolkit("stop", desk.engine.name, "--now").returncode == 0
+    until(lambda: desk.left(folder) == "", "the end of the job's container and network")
 
 
 def test_a_quota_of_cores_is_measured(engine: Engine, image: str, tmp_path: Path) -> None:

@@ -215,6 +215,7 @@ def _look(folder: Path, side: Side, status: int, wall_s: float) -> Seen:
         beside_links = str(Path(side.python).parent.resolve() / Path(side.python).name)
         for python in (side.python, beside_links, os.path.realpath(side.python)):
             text = text.replace(python, "PYTHON")
+        text = re.sub(r"\bPYTHON3(\.\d+)?\b", "PYTHON", text)  # Whichever of its names pip wrote into its scripts.
         return re.sub(r"(?<![\w./-])[\w./-]*gethostname[\w./-]*\.so", "GETHOSTNAME", text)
 
     root = folder / "opt/ml"

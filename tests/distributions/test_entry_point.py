@@ -252,6 +252,28 @@ def test_a_source_that_train_has_placed_is_not_fetched_again(base: Base, python:
     assert done.stdout.decode().split() == ["as", "submitted", "patched"]
 
 
+def test_hyperparameters_too_large_for_an_environment_reach_the_script_in_its_file(base: Base, python: Path) -> None:
+    base.hyperparameters({"large": "x" * 130_000})
+    framework(base, "entry_point.run(env.module_dir, env.user_entry_point, ['-n', '1'], env.to_env_vars())")
+    base.program(
+        "import json, os\nfound = json.load(open(os.environ['SM_TRAINING_ENV_FILE']))\n"
+        "print('large', len(json.loads(found['SM_TRAINING_ENV'])['hyperparameters']['large']))\n"
+    )
+
+    done = image(base, python)
+
+    assert (done.status, "large 130000" in done.log) == (0, True), done.log[-2000:]
+
+
+def test_bytes_that_are_no_text_reach_the_script_without_a_folder_for_temporary_files(base: Base, python: Path) -> None:
+    framework(base, "os.environ['ODD'] = os.fsdecode(b'\\xff\\xfe')", "run()")
+    base.program("import os\nprint('ODD', list(os.environb[b'ODD']))\n")
+
+    done = image(base, python)
+
+    assert (done.status, "ODD [255, 254]" in done.log) == (0, True), done
+
+
 def test_the_module_train_is_the_command_train(base: Base, python: Path) -> None:
     """The ENTRYPOINT of public Dockerfiles: python -m sagemaker_training.cli.train."""
     base.hyperparameters({"epochs": "3"})

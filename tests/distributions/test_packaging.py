@@ -125,12 +125,22 @@ def plain(text: str) -> str:
 def test_another_version_of_the_toolkit_is_refused_at_the_import(tmp_path: Path, python: Path) -> None:
     (tmp_path / "toolkit").mkdir()
     (tmp_path / "toolkit/__init__.py").write_text('__version__ = "9.9.9"\n')
+    (tmp_path / "toolkit/exit_codes.py").write_text("")
 
     done = subprocess.run([python, "-c", NAMED], capture_output=True, text=True, cwd=tmp_path)
 
     assert done.returncode == 1
     assert "expected container-training-toolkit 0.1.0, found 9.9.9" in done.stderr
     assert "Install container-training-toolkit-sagemaker-training==9.9.9" in done.stderr
+
+
+def test_a_module_of_the_users_named_toolkit_is_named_and_not_run(tmp_path: Path, python: Path) -> None:
+    (tmp_path / "toolkit.py").write_text("print('was run')\n")
+
+    done = subprocess.run([python, "-c", NAMED], capture_output=True, text=True, cwd=tmp_path)
+
+    assert (done.returncode, done.stdout) == (1, "")
+    assert f"found another one, {tmp_path}/toolkit.py, before it on sys.path. Give that one another name" in done.stderr
 
 
 def test_both_distributions_have_one_version() -> None:

@@ -28,7 +28,7 @@ def main() -> None:
         os.set_inheritable(answers, False)
         request = convert(json.loads(sys.stdin.buffer.read()), Request, "request")
         log = Log()
-        outcome = launch(dict(os.environ), request, interpreter=sys.executable, log=log, signals=signals)
+        outcome = launch(request, interpreter=sys.executable, log=log, signals=signals)
         content = json.dumps(msgspec.to_builtins(answer(outcome, log))).encode()  # msgspec's refuses bytes not UTF-8.
         while content:
             content = content[os.write(answers, content) :]

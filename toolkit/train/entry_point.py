@@ -49,7 +49,8 @@ OUTER = (
 
 
 class Request(Record, frozen=True, kw_only=True):
-    """The arguments of `entry_point.run`. `uri`: "" if the code is in place. `options`: its `extra_opts`."""
+    """The arguments of `entry_point.run`, and the plug-in's environment, which may be too large for a process that
+    starts. `uri`: "" if the code is in place. `options`: its `extra_opts`."""
 
     uri: str
     entry: str
@@ -57,6 +58,7 @@ class Request(Record, frozen=True, kw_only=True):
     variables: dict[str, str]
     runner: Runner
     options: dict[str, Any] = {}
+    environ: dict[str, str] = {}
 
 
 class Answer(Record, frozen=True, kw_only=True):
@@ -77,8 +79,8 @@ def environ_of(environ: Mapping[str, str], code: Path) -> dict[str, str]:
     return own | ({"PYTHONPATH": ":".join(path)} if path else {})
 
 
-def asked_for(job: Job, request: Request, environ: Mapping[str, str]) -> Job:
-    """Return *job*, as documents and variables describe it, with what *request* asks for. *environ*: the plug-in's.
+def asked_for(job: Job, request: Request) -> Job:
+    """Return *job*, as documents and variables describe it, with what *request* asks for.
 
     Raises:
         UserError: an option has a wrong value.
@@ -96,7 +98,7 @@ def asked_for(job: Job, request: Request, environ: Mapping[str, str]) -> Job:
         strategy=strategy,
         cluster=_cluster(job.cluster, strategy),
     )
-    return _inner(asked) if within.is_inside(environ) else asked
+    return _inner(asked) if within.is_inside(request.environ) else asked
 
 
 def answer(outcome: Outcome, log: Log) -> Answer:

@@ -78,13 +78,11 @@ def train(environ: Mapping[str, str], *, interpreter: str, log: Log, signals: Si
     return outcome.exit_code
 
 
-def launch(environ: Mapping[str, str], request: "Request", *, interpreter: str, log: Log, signals: Signals) -> Outcome:
-    """Run what a framework plug-in asks for (train/entry_point.py) and return the outcome; the plug-in reports it.
-
-    *environ*: the plug-in's.
-    """
+def launch(request: "Request", *, interpreter: str, log: Log, signals: Signals) -> Outcome:
+    """Run what a framework plug-in asks for (train/entry_point.py) and return the outcome; the plug-in reports it."""
     from toolkit.train.entry_point import environ_of
 
+    environ = request.environ
     platform = platforms.detect(environ)
     log.hide(environ)
     log.hide(request.variables)
@@ -93,7 +91,7 @@ def launch(environ: Mapping[str, str], request: "Request", *, interpreter: str, 
     if within.is_inside(environ):
         log.level = 40  # The outer `train` has warned of the job's documents already.
     own = environ_of(environ, platform.folders(environ).code)
-    outcome = _outcome(platform, own, interpreter, signals, outlets, log, [], asked=(request, environ))
+    outcome = _outcome(platform, own, interpreter, signals, outlets, log, [], asked=request)
     log.attempt("the last lines could not be written", log.flush, None)
     return outcome
 
@@ -146,11 +144,11 @@ def _outcome(
     outlets: Outlets,
     log: Log,
     afterwards: list[Callable[[], None]],
-    asked: "tuple[Request, Mapping[str, str]] | None" = None,
+    asked: "Request | None" = None,
 ) -> Outcome:
     """Run the job and return its outcome; *afterwards* gets what is to be done once that is reported.
 
-    *asked*: what a framework plug-in asks for, and the plug-in's environment.
+    *asked*: what a framework plug-in asks for.
     """
     me = ""
     try:
@@ -160,7 +158,7 @@ def _outcome(
             if asked is not None:
                 from toolkit.train.entry_point import asked_for
 
-                job = asked_for(job, *asked)
+                job = asked_for(job, asked)
             job = look.with_mpi(job)
             job_folders.prepare(job.folders, log)
             if rule_output.is_asked(job):

@@ -6,10 +6,10 @@ for itself. A SIGTERM to this process reaches the script, as under `train`.
 
 import contextlib
 import json
+import os
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Iterator
 from types import FrameType
@@ -33,9 +33,10 @@ def run(request: Request, *, wait: bool) -> "subprocess.Popen[bytes]":
     Raises:
         ClientError: it failed (only with *wait*).
     """
-    with tempfile.TemporaryFile() as asks, tempfile.TemporaryFile() as answers:
-        asks.write(json.dumps(msgspec.to_builtins(request)).encode())
-        asks.seek(0)
+    with _in_memory("request") as asks, _in_memory("answer") as answers:
+        given = msgspec.structs.replace(request, environ=dict(os.environ))
+        asks.write(json.dumps(msgspec.to_builtins(given)).encode())
+        asks.seek(0)  # Flushes it, too.
         sys.stdout.flush()
         sys.stderr.flush()
         with _signals_forwarded(wait) as living:
@@ -44,6 +45,8 @@ def run(request: Request, *, wait: bool) -> "subprocess.Popen[bytes]":
                 (sys.executable, "-I", "-m", "toolkit.cli.entry_point", str(answers.fileno())),
                 stdin=asks,
                 pass_fds=(answers.fileno(),),
+                # Hyperparameters and documents may be too large for execve; the supervisor has them from the request.
+                env={name: value for name, value in os.environ.items() if not name.startswith("SM_")},
             )
             living.append(process)
             if wait:
@@ -51,6 +54,11 @@ def run(request: Request, *, wait: bool) -> "subprocess.Popen[bytes]":
         if wait and process.returncode:
             raise _error(_answer(answers, process.returncode))
     return process
+
+
+def _in_memory(name: str) -> IO[bytes]:
+    """Return a file without a place on a disk, which may be full."""
+    return os.fdopen(os.memfd_create(name), "w+b")
 
 
 @contextlib.contextmanager

@@ -122,3 +122,15 @@ def test_a_stop_while_it_trains_compiled_ends_as_ever(tmp_path: Path) -> None:
         assert job.end() == 143, job.console
 
     assert told(job)["state"] == "compiled"
+
+
+def test_an_error_that_a_handler_raises_while_a_step_is_compiled_ends_the_training(tmp_path: Path) -> None:
+    """Not taken for a model that cannot be compiled, which would train on natively."""
+    with InBed(tmp_path, "tf_stopped_compiling.py", TOOLKIT_COMPILE="on") as job:
+        job.until("tracing 2")
+        job.signal(signal.SIGTERM)
+        assert job.end() == 143, job.console
+
+    assert "saved after 1 steps" in job.console
+    assert "runs natively" not in job.console
+    assert "stays compiled" not in job.console

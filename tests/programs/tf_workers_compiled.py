@@ -1,5 +1,6 @@
 """Workers of MultiWorkerMirroredStrategy that train a Keras model in a custom loop, compiled or not."""
 
+import argparse
 import json
 import os
 
@@ -10,9 +11,22 @@ import tensorflow as tf
 
 strategy = tf.distribute.MultiWorkerMirroredStrategy()
 index = json.loads(os.environ["TF_CONFIG"])["task"]["index"]
+parser = argparse.ArgumentParser()
+parser.add_argument("--strings-on", default="", help="workers whose model XLA does not compile")
+words = parser.parse_args()
+
+
+class Strings(keras.layers.Layer):
+    """Returns what it is given, in a way that XLA does not compile."""
+
+    def call(self, x):
+        return x + 0 * tf.strings.to_number(tf.strings.as_string(tf.stop_gradient(x)))
+
+
 with strategy.scope():
     keras.utils.set_random_seed(7)
-    model = keras.Sequential([keras.Input((16,)), keras.layers.Dense(32, "gelu"), keras.layers.Dense(1)])
+    parts = [keras.Input((16,)), keras.layers.Dense(32, "gelu"), keras.layers.Dense(1)]
+    model = keras.Sequential([*parts, Strings()] if str(index) in words.strings_on.split(",") else parts)
     optimizer = keras.optimizers.SGD(0.01)
     optimizer.build(model.trainable_variables)
 

@@ -13,7 +13,9 @@ SMDDP = ("--distribution", "smddp")
 
 def losses(folder: Path, hosts: int, **environ: str) -> tuple[dict[str, list[float]], str]:
     """Return the losses that each rank printed, and the console."""
-    words = (*SMDDP, "--hosts", str(hosts), "--hyperparameter", f"epochs={environ.pop('epochs', '3')}")
+    given = {"epochs": environ.pop("epochs", "3"), "strings-on": environ.pop("strings_on", "")}
+    words = [*SMDDP, "--hosts", str(hosts)]
+    words += [word for name, value in given.items() if value for word in ("--hyperparameter", f"{name}={value}")]
     with InBed(folder, "tf_fit_ranks.py", *words, TOOLKIT_SMDDP_LAUNCHER="mpirun", **environ) as job:
         assert job.end() == 0, job.console
     found = re.findall(r"rank (\d) of \d losses ([0-9. ]+)", job.console)
@@ -32,3 +34,14 @@ def test_fit_on_two_hosts_has_one_hosts_loss_and_ranks_decide_alike(tmp_path: Pa
     said = re.findall(r"(runs natively|stays compiled): (the model's forward .* pairs of steps)", console)
     assert len(said) == 2
     assert said[0] == said[1]  # The figures are the same, too: those of the slowest rank.
+
+
+def test_a_model_that_one_rank_cannot_compile_runs_natively_on_both(tmp_path: Path) -> None:
+    """Without a vote the other rank would wait in the exchange of gradients, or train compiled."""
+    two, console = losses(tmp_path, 2, TOOLKIT_COMPILE="auto", strings_on="1")
+
+    assert two["0"] == two["1"]
+    said = re.findall(r"sequential.fit runs natively: the model's .* cannot be compiled: (.{,60})", console)
+    assert len(said) == 2
+    assert any(text.startswith("another rank cannot compile it") for text in said), said
+    assert any(text.startswith("InvalidArgumentError: Detected unsupported operations when") for text in said), said

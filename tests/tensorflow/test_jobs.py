@@ -105,3 +105,15 @@ def test_workers_decide_together_whether_they_train_compiled(tmp_path: Path) -> 
     assert len(said) == 2
     assert said[0] == said[1]
     assert len(set(re.findall(r"worker \d loss=(\S+)", job.console))) == 1
+
+
+@pytest.mark.parametrize("which", ["1", "0,1"])
+def test_a_model_that_not_all_workers_can_compile_runs_natively_on_all(tmp_path: Path, which: str) -> None:
+    words = (*WORKERS, "--hyperparameter", f"strings-on={which}")
+    with InBed(tmp_path, "tf_workers_compiled.py", *words, TOOLKIT_COMPILE="on") as job:
+        assert job.end() == 0, job.console
+
+    said = re.findall(r"runs natively: the model's forward and backward pass cannot be compiled: (.*)", job.console)
+    assert len(said) == 2
+    assert said.count("another rank cannot compile it") == (which == "1")
+    assert len(set(re.findall(r"worker \d loss=(\S+)", job.console))) == 1

@@ -24,6 +24,7 @@ TOLD_AT = 64  # Facts are told again after so many steps, then after twice as ma
 SLOW_TIMES, SLOW_S = 5.0, 0.15  # A compiled step beyond both has compiled for another shape.
 STORM = 8  # Compilations for new shapes, after which a line says what to do.
 MISSING = 1e30  # Stands for the times of a pair that a rank could not compare.
+UNSUPPORTED = "Detected unsupported operations"
 ADVICE = "give all batches one shape (drop_remainder=True, padding to a fixed length), or set TOOLKIT_COMPILE=off"
 
 
@@ -74,6 +75,7 @@ class TrainingFunction:
         self._way: Way | None = None
         self._compiled: Callable[..., Any] | None = None
         self._agree: ranks.Agree = ranks.alone
+        self._ballot: ranks.Ballot | None = None
         self._turns = trial.Turns()
         self._decision: trial.Decision | None = None
         self._cost_s = 0.0
@@ -130,6 +132,7 @@ class TrainingFunction:
         if self._again is not None:
             arguments, fresh = self._again(*arguments)
         kept = self._saved() if way.calls else None
+        self._ballot = ranks.Ballot(self._agree) if way.calls and self._agree is not ranks.alone else None
         start_s = time.perf_counter()
         try:
             self._compiled = way.make()
@@ -139,13 +142,19 @@ class TrainingFunction:
         except Exception as error:  # Whatever it is: if the native step fails as well, it is raised.
             if handlers.raised(error, set()) is not None:
                 raise
+            why = _first_line(error)
+            if self._ballot is not None:
+                if self._ballot.passed:  # The other ranks go on: this one cannot take the step again.
+                    raise
+                why = ranks.ELSEWHERE if self._ballot.passed is False else why
+                self._ballot.cast(failed=True)
             took_s = time.perf_counter() - start_s
             if kept is not None:
                 _restore(kept)
             made = self._native(*(arguments if fresh is None else fresh()), **named)
             self.compile_s += took_s
             self.steps += 1
-            self._try_next("%s cannot be compiled: %s" % (way.what, _first_line(error)))
+            self._try_next("%s cannot be compiled: %s" % (way.what, why))
             return made
         took_s = time.perf_counter() - start_s
         self._synchronize()
@@ -215,11 +224,12 @@ class TrainingFunction:
         assert self._compiled is not None and self._way is not None
         if not self._way.calls:
             return self._compiled(*arguments, **named)
-        self._session.compiles_calls = True
+        session = self._session
+        session.compiles_calls, session.ballot = True, self._ballot
         try:
             return self._compiled(*arguments, **named)
         finally:
-            self._session.compiles_calls = False
+            session.compiles_calls, session.ballot = False, None
 
     def _decide_native(self, why: str) -> None:
         self._decide("eager", why)
@@ -364,5 +374,6 @@ def _listed(found: "frozenset[str]") -> str:
 def _first_line(error: BaseException) -> str:
     """Return what *error* says, in one line of at most 240 characters, without the attributes of TensorFlow's nodes."""
     text = " ".join(str(getattr(error, "message", "") or error).split())
+    text = text[max(text.find(UNSUPPORTED), 0) :]  # Before it come places in Keras.
     text = re.sub(r"\[_XlaMustCompile[^]]*\]", "", text).partition("{{node")[0].rstrip(" ){,;")
     return "%s: %s" % (type(error).__name__, text[:240])

@@ -50,7 +50,10 @@ def _count_gradients(session: Session, tape: "Any") -> None:
     @functools.wraps(gradient)
     def counted(self: "Any", *arguments: "Any", **named: "Any") -> "Any":
         session.gradients += 1
-        return gradient(self, *arguments, **named)
+        made = gradient(self, *arguments, **named)
+        if session.compiles_calls and session.ballot is not None:
+            return session.ballot.guarded(session.tensorflow, made)
+        return made
 
     tape.gradient = counted
 

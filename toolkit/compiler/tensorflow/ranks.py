@@ -4,6 +4,9 @@ A compiled step and a native one exchange gradients under different keys (MultiW
 (Horovod): ranks that ran different ones would wait for each other for ever. So all take turns by the number of the
 step, and the decision, after a few given steps, is made with one small collective. Steps with collectives are equally
 many on all ranks, or the job hangs without a trial, too: a rank that ended is noticed as in any other step.
+
+A step that cannot be compiled on one rank would leave the others in its collective. So ranks vote in the first compiled
+step, between its gradients, which are computed by compiled code, and their exchange.
 """
 
 import json
@@ -19,11 +22,41 @@ if TYPE_CHECKING:
 
 GROUP_KEY = 71_000_001  # TensorFlow counts its groups from 1.
 TIMEOUT_S = 600.0
+ELSEWHERE = "another rank cannot compile it"
 
 
 def alone(values: "list[float]") -> "list[float]":
     """Return *values*: there is one rank."""
     return values
+
+
+class Ballot:
+    """The vote of all ranks, once, on whether they could compile a step. `passed`: None before it."""
+
+    def __init__(self, agree: "Agree") -> None:
+        self._agree = agree
+        self.passed: bool | None = None
+
+    def cast(self, *, failed: bool) -> None:
+        """Vote, and wait for the votes of all ranks; later calls do nothing."""
+        if self.passed is None:
+            self.passed = not self._agree([float(failed)])[0]
+
+    def guarded(self, tensorflow: "Any", gradients: "Any") -> "Any":
+        """Return *gradients* of the graph under construction, which are there once all ranks have theirs."""
+
+        def vote() -> None:
+            self.cast(failed=False)
+            if not self.passed:
+                raise RuntimeError(ELSEWHERE)
+
+        flat = tensorflow.nest.flatten(gradients, expand_composites=True)
+        there = [each for each in flat if each is not None]
+        with tensorflow.control_dependencies(there):
+            voted = tensorflow.numpy_function(vote, [], [])
+        with tensorflow.control_dependencies([voted]):
+            held = [each if each is None else tensorflow.identity(each) for each in flat]
+        return tensorflow.nest.pack_sequence_as(gradients, held, expand_composites=True)
 
 
 def agreement(tensorflow: "Any", found: "frozenset[str]") -> "tuple[Agree, str] | None":

@@ -11,14 +11,16 @@ TYPE_CHECKING = False  # As typing's, without importing it.
 if TYPE_CHECKING:
     from typing import Any
 
+    from .ranks import Ballot
+
 
 class Session:
     """This process's.
 
     `gradients`: how often gradients were computed by a tape: in a tf.function, only while it is traced.
     `models`: how often a Keras model was called while a function was traced. `last`: the outermost tf.function that was
-    called last. `compiles_calls`: the function that is traced has the model's calls compiled. `functions`: the
-    process's TrainingFunctions (function.py).
+    called last. `compiles_calls`: the function that is traced has the model's calls compiled. `ballot`: the ranks' vote
+    that goes into this trace, None for one rank. `functions`: the process's TrainingFunctions (function.py).
     """
 
     def __init__(self, tensorflow: "Any", asked: "dict[str, Any]") -> None:
@@ -30,6 +32,7 @@ class Session:
         self.models = 0
         self.last: Any = None
         self.compiles_calls = False
+        self.ballot: Ballot | None = None
         self.functions: list[Any] = []
         self._told: Told | None = None
         atexit.register(self._at_end)

@@ -60,6 +60,16 @@ def test_tensors_are_reduced_and_told(ran: tuple[list[dict[str, Any]], str]) -> 
         assert (said["empty"], said["overlap"]) == ([0], True)
 
 
+def test_large_tensors_have_the_same_results_and_the_given_ones_stay(ran: tuple[list[dict[str, Any]], str]) -> None:
+    for said in ran[0]:
+        assert said["large"] == {
+            **dict.fromkeys(("float32", "float64", "float16"), [[1.5], [3], [2]] * 2),
+            "int32": [[1], [3], [2]] * 2,
+        }
+        assert said["unchanged"]
+    assert ran[1].count("(ms, it/MPI: 64 KiB ") == 1
+
+
 @pytest.mark.parametrize("how", ["tape", "fit"])
 def test_two_ranks_with_half_the_batch_each_train_as_one_with_all_of_it(
     ran: tuple[list[dict[str, Any]], str], how: str

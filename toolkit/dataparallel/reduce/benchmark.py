@@ -40,28 +40,27 @@ def threshold(measured: Sequence[Timing], margin: float) -> int | None:
     return found
 
 
-def measure(native: Callable[..., Any], ours: Callable[..., Any]) -> tuple[Timing, ...]:
-    """Return the times of *native* and *ours*, equal on all ranks. Each starts an all-reduce and returns its Work.
+def measure(
+    make: Callable[[int], Any],
+    native: Callable[[Any], None],
+    ours: Callable[[Any], None],
+    slowest: Callable[[list[float]], list[float]],
+) -> tuple[Timing, ...]:
+    """Return the times of *native* and *ours*, equal on all ranks. Each reduces what *make* returns for a size.
 
-    The ranks agree on the times over *native*.
+    *slowest*: returns the largest of each time over all ranks.
     """
-    import torch
-    from torch.distributed import AllreduceOptions, ReduceOp
-
     found: list[Timing] = []
     for size in SIZES_BYTES:
-        tensor = torch.zeros(size // 4)
-        times = torch.zeros(2, TRIES + 1, dtype=torch.float64)
-        for number in range(TRIES + 1):
-            for way, start in enumerate((native, ours)):
+        given = make(size)
+        times_s: list[float] = []
+        for _ in range(TRIES + 1):
+            for reduce in (native, ours):
                 began_s = time.perf_counter()
-                start([tensor]).wait()
-                times[way, number] = time.perf_counter() - began_s
-        options = AllreduceOptions()
-        options.reduceOp = ReduceOp.MAX  # type: ignore[assignment]
-        native([times], options).wait()
-        fastest = times[:, 1:].min(dim=1).values.tolist()  # The first try touches memory for the first time.
-        found.append(Timing(size, *fastest))
-        if max(fastest) > LONG_S:
+                reduce(given)
+                times_s.append(time.perf_counter() - began_s)
+        agreed_s = slowest(times_s)[2:]  # The first try touches memory for the first time.
+        found.append(Timing(size, min(agreed_s[::2]), min(agreed_s[1::2])))
+        if max(found[-1][1:]) > LONG_S:
             break
     return tuple(found)

@@ -19,8 +19,10 @@ rounded once on the host and once between hosts.
 
 import ctypes
 from collections.abc import Callable, Iterator
+from itertools import accumulate
 from typing import Any
 
+from toolkit.dataparallel.reduce.arithmetic import Arithmetic
 from toolkit.dataparallel.reduce.partition import LINE_BYTES, chunks, cut, pieces
 from toolkit.dataparallel.reduce.shared_memory import HEAD_BYTES, SharedMemoryGroup, signature
 from toolkit.dataparallel.reduce.tcp import TcpGroup
@@ -41,59 +43,70 @@ def bytes_needed(size: int) -> int:
 
 
 class _Given:
-    """The tensors of one all-reduce, contiguous and of one type, addressed as one sequence of bytes."""
+    """The arrays of one all-reduce, contiguous and of one type, addressed as one sequence of bytes.
 
-    def __init__(self, tensors: list[Any]) -> None:
-        self.dtype = tensors[0].dtype
-        self._tensors = [tensor.detach().view(-1) for tensor in tensors]
-        self._sizes = [tensor.nbytes for tensor in tensors]
-        self._addresses = [tensor.data_ptr() for tensor in tensors]
-        self.size_bytes = sum(self._sizes)
+    *into*: the arrays that take the results, as large and in the same order; the given ones if they may be overwritten.
+    """
+
+    def __init__(self, arithmetic: Arithmetic, arrays: list[Any], into: list[Any]) -> None:
+        self.dtype = arrays[0].dtype
+        self._arrays = [arithmetic.flat(array) for array in arrays]
+        self._ends = list(accumulate(array.nbytes for array in arrays))
+        self._addresses = [arithmetic.address(array) for array in self._arrays]
+        self._results = (
+            self._addresses if into is arrays else [arithmetic.address(arithmetic.flat(array)) for array in into]
+        )
+        self.size_bytes = self._ends[-1]
 
     def pieces(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
-        """Yield (address, at, count) for each tensor's bytes in start..stop, `at` counted from start."""
-        for number, begin, end, at in pieces(self._sizes, start, stop):
+        """Yield (address, at, count) for each array's bytes in start..stop, `at` counted from start."""
+        for number, begin, end, at in pieces(self._ends, start, stop):
             yield self._addresses[number] + begin, at, end - begin
 
+    def result_pieces(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
+        """Yield the same for the results."""
+        for number, begin, end, at in pieces(self._ends, start, stop):
+            yield self._results[number] + begin, at, end - begin
+
     def holder(self, start: int, stop: int) -> Any:
-        """Return the part of a tensor that holds bytes start..stop; None where several tensors hold them."""
-        number, begin, end, _ = next(pieces(self._sizes, start, stop), (0, 0, 0, 0))
+        """Return the part of an array that holds bytes start..stop; None where several arrays hold them."""
+        number, begin, end, _ = next(pieces(self._ends, start, stop), (0, 0, 0, 0))
         if end - begin < stop - start:
             return None
-        return self._tensors[number][begin // self.dtype.itemsize : end // self.dtype.itemsize]
+        return self._arrays[number][begin // self.dtype.itemsize : end // self.dtype.itemsize]
 
 
 class HierarchicalAllReduce:
     """The all-reduce over *shared_memory*, and over *tcp* with other hosts (None: there are none)."""
 
-    def __init__(self, shared_memory: SharedMemoryGroup, tcp: TcpGroup | None) -> None:
-        import torch
-
-        self._torch = torch
+    def __init__(self, shared_memory: SharedMemoryGroup, tcp: TcpGroup | None, arithmetic: Arithmetic) -> None:
+        self._arithmetic = arithmetic
         self._shared_memory = shared_memory
         self._tcp = tcp
         self._hosts = hosts = tcp.size if tcp is not None else 1
         self._view = memoryview(shared_memory.memory)
-        self._bytes = torch.frombuffer(shared_memory.memory, dtype=torch.uint8)
-        self._address = self._bytes.data_ptr()
+        self._start = ctypes.c_char.from_buffer(shared_memory.memory)  # Holds the memory as long as it is used.
+        self._address = ctypes.addressof(self._start)
         # Receive buffers, one for each other host: its sums of the shard, or of a piece of it.
         share_bytes = ROW_BYTES // shared_memory.size // (1 if hosts == PAIR else hosts)
         self._slot_bytes = (share_bytes // LINE_BYTES + 2) * LINE_BYTES
         self._received = bytearray(self._slot_bytes * hosts)
-        self._scratch = torch.empty(ROW_BYTES // 2 // shared_memory.size + LINE_BYTES, dtype=torch.float32)
+        self._scratch: Any = None  # Sums of 16-bit floats, before they are rounded.
+        self._scratch_length = ROW_BYTES // 2 // shared_memory.size + LINE_BYTES
         self._lag = 2 if tcp is None else 3
         self._sent_bytes = 0
 
-    def allreduce(self, tensors: list[Any], average: bool, number: int) -> int:
-        """Replace *tensors*, contiguous and of one floating type, by their sums (means) over all ranks.
+    def allreduce(self, arrays: list[Any], average: bool, number: int, into: list[Any] | None = None) -> int:
+        """Put the sums (means) of *arrays*, contiguous and of one floating type, over all ranks into *into*.
 
-        *number* is the number of this all-reduce in its group, as given to `SharedMemoryGroup.announce`. Return the
-        bytes that this rank sent: written into shared memory for its local peers, and sent to other hosts.
+        None: into *arrays* themselves. *number* is the number of this all-reduce in its group, as given to
+        `SharedMemoryGroup.announce`. Return the bytes that this rank sent: written into shared memory for its local
+        peers, and sent to other hosts.
 
         Raises:
             PeerLost, PeerTimeout, GroupClosed, SizeMismatch: see shared_memory.py and tcp.py.
         """
-        given = _Given(tensors)
+        given = _Given(self._arithmetic, arrays, arrays if into is None else into)
         what = f"an all-reduce of {given.size_bytes:,} bytes"
         spans = chunks(given.size_bytes, ROW_BYTES)
         under_way: Callable[[str], None] | None = None
@@ -135,7 +148,7 @@ class HierarchicalAllReduce:
 
     def _copy_out(self, given: _Given, number: int, span: tuple[int, int]) -> None:
         at = self._address + self._sums_at(number)
-        for own, where, count in given.pieces(*span):
+        for own, where, count in given.result_pieces(*span):
             ctypes.memmove(own, at + where, count)
 
     def _cut(self, span: tuple[int, int]) -> tuple[int, int]:
@@ -153,20 +166,23 @@ class HierarchicalAllReduce:
             rows[self._shared_memory.me] = own
         into = self._shard(self._sums_at(number), start, stop, dtype)
         share = 1 / (self._shared_memory.size * self._hosts) if average else None
+        do = self._arithmetic
         if dtype.itemsize == 2:
-            total = self._scratch[: into.numel()]
-            total.copy_(rows[0])
+            if self._scratch is None:
+                self._scratch = do.accumulator(dtype, self._scratch_length)
+            total = self._scratch[: len(into)]
+            do.copy(rows[0], total)
             for row in rows[1:]:
-                total.add_(row)
+                do.add(total, row, total)
             if share is not None:
-                total.mul_(share)
-            into.copy_(total)
+                do.scale(total, share)
+            do.copy(total, into)
         else:
-            self._torch.add(rows[0], rows[1], out=into)
+            do.add(rows[0], rows[1], into)
             for row in rows[2:]:
-                into.add_(row)
+                do.add(into, row, into)
             if share is not None:
-                into.mul_(share)
+                do.scale(into, share)
         self._sent_bytes += stop - start
         if self._tcp is None:
             return None
@@ -182,7 +198,7 @@ class HierarchicalAllReduce:
 
         def end(what: str) -> None:
             tcp.finish(what)
-            into.add_(self._row_of(slot, into))
+            self._arithmetic.add(into, self._row_of(slot, into), into)
 
         return end
 
@@ -198,20 +214,20 @@ class HierarchicalAllReduce:
             tcp.finish(what)
             if start < stop:
                 own = into[start // into.itemsize : stop // into.itemsize]
-                total = self._torch.zeros(own.numel(), dtype=self._wide(own.dtype))
-                for host, slot in enumerate(slots):
-                    total.add_(own if host == tcp.me else self._row_of(slot, own))
-                own.copy_(total)
+                do = self._arithmetic
+                rows = [own if host == tcp.me else self._row_of(slot, own) for host, slot in enumerate(slots)]
+                total = do.accumulator(own.dtype, len(own))
+                do.copy(rows[0], total)
+                for row in rows[1:]:
+                    do.add(total, row, total)
+                do.copy(total, own)
             tcp.start(dict.fromkeys(peers, view[start:stop]), {peer: view[slice(*parts[peer])] for peer in peers})
             tcp.finish(what)
 
         return end
 
     def _row_of(self, slot: memoryview, like: Any) -> Any:
-        return self._torch.frombuffer(slot, dtype=like.dtype, count=like.numel())
-
-    def _wide(self, dtype: Any) -> Any:
-        return self._torch.float32 if dtype.itemsize == 2 else dtype
+        return self._arithmetic.over(slot, like.dtype, len(like))
 
     def _shard(self, at: int, start: int, stop: int, dtype: Any) -> Any:
-        return self._bytes[at + start : at + stop].view(dtype)
+        return self._arithmetic.over(self._view[at + start : at + stop], dtype, (stop - start) // dtype.itemsize)

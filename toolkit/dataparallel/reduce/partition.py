@@ -4,6 +4,7 @@ Every cut is a multiple of LINE_BYTES from the start: a cache line, which holds 
 of a chunk differ by at most one line, whatever the sizes of the tensors: that balances the ranks' work.
 """
 
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 
 LINE_BYTES = 64
@@ -22,14 +23,17 @@ def cut(size_bytes: int, count: int, number: int) -> tuple[int, int]:
     return min(start, size_bytes), min(stop, size_bytes)
 
 
-def pieces(sizes: Sequence[int], start: int, stop: int) -> Iterator[tuple[int, int, int, int]]:
+def pieces(ends: Sequence[int], start: int, stop: int) -> Iterator[tuple[int, int, int, int]]:
     """Yield (number, from, to, at): bytes from..to of tensor *number* are at offset *at* of the range start..stop.
 
-    The tensors, of *sizes* bytes, follow one another.
+    The tensors follow one another; *ends* are their ends. It takes no longer if there are many before the range.
     """
-    begin = 0
-    for number, size in enumerate(sizes):
-        low, high = max(start, begin), min(stop, begin + size)
+    number = bisect_right(ends, start)
+    while number < len(ends):
+        begin = ends[number - 1] if number else 0
+        low, high = max(start, begin), min(stop, ends[number])
+        if begin >= stop:
+            return
         if low < high:
             yield number, low - begin, high - begin, low - start
-        begin += size
+        number += 1

@@ -13,6 +13,7 @@ import time
 import weakref
 from typing import Any
 
+from toolkit.dataparallel.reduce.arithmetic import TorchArithmetic
 from toolkit.dataparallel.reduce.benchmark import BETWEEN_HOSTS, ON_ONE_HOST, SIZES_BYTES, Timing, measure, threshold
 from toolkit.dataparallel.reduce.hierarchical import HierarchicalAllReduce, bytes_needed
 from toolkit.dataparallel.reduce.registry import MAX_GROUPS, GroupRegistry
@@ -145,6 +146,8 @@ class Reducer:
 
     def _choose(self) -> None:
         """Connect, measure, and set _from_bytes. All ranks call this at the same all-reduce."""
+        import torch
+
         began_s = time.monotonic()
         self._from_bytes = None
         topology = find_topology(_words(self._native, self._host.word, self._size), self._rank, MAX_RANKS_PER_HOST)
@@ -179,7 +182,12 @@ class Reducer:
             self._from_bytes = decision.from_bytes
             self.reason = f"{self._name} from {self._from_bytes >> 10} KiB, as for an earlier group"  # type: ignore[operator]
             return
-        self.measured = measure(self._native.allreduce, lambda tensors: self._start(tensors, False))
+        self.measured = measure(
+            lambda size_bytes: [torch.zeros(size_bytes // 4)],
+            lambda tensors: self._native.allreduce(tensors).wait(),
+            lambda tensors: self._start(tensors, False).wait(),
+            lambda times_s: _slowest(self._native, times_s),
+        )
         margin = ON_ONE_HOST if len(topology.cross_host_peers) == 1 else BETWEEN_HOSTS
         self._from_bytes = threshold(self.measured, margin)
         self._registry.remember(layout, self._from_bytes)
@@ -223,7 +231,7 @@ class Reducer:
                 self._tcp.connect(keys.set, lambda key: _get(keys, key), addresses, CONNECT_WITHIN_S)
             except (OSError, RuntimeError) as error:
                 return error
-        self._hierarchical = HierarchicalAllReduce(self._shared_memory, self._tcp)
+        self._hierarchical = HierarchicalAllReduce(self._shared_memory, self._tcp, TorchArithmetic())
         self._name = "shared memory" if len(peers) == 1 else "shared memory and TCP between hosts"
         return None
 
@@ -292,6 +300,18 @@ def _words(native: Any, host: str, size: int) -> list[int]:
     found = [torch.zeros(1, dtype=torch.int64) for _ in range(size)]
     native.allgather([found], [torch.tensor([word])]).wait()
     return [int(one) for one in found]
+
+
+def _slowest(native: Any, times_s: list[float]) -> list[float]:
+    """Return the largest of each of *times_s* over all ranks."""
+    import torch
+    from torch.distributed import AllreduceOptions, ReduceOp
+
+    times = torch.tensor(times_s, dtype=torch.float64)
+    options = AllreduceOptions()
+    options.reduceOp = ReduceOp.MAX  # type: ignore[assignment]
+    native.allreduce([times], options).wait()
+    return [float(time_s) for time_s in times]
 
 
 def _anywhere(native: Any, failure: Exception | None) -> bool:

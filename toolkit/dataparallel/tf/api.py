@@ -135,6 +135,7 @@ class Library:
         bucket_mib: float = BUCKET_MIB,
     ) -> list[Any]:
         """Return *tensors* reduced over all ranks, in one call; None stays None, IndexedSlices become dense."""
+        import numpy as np
         import tensorflow as tf
 
         joined, most_bytes = self.joined, int(bucket_mib * MIB)
@@ -148,10 +149,13 @@ class Library:
             def between(flat: Any) -> None:
                 joined.allreduce(flat, word)
                 if op == ReduceOp.AVERAGE:
-                    flat[:] = flat / joined.place.size if flat.dtype.kind == "f" else flat // joined.place.size
+                    (np.true_divide if flat.dtype.kind == "f" else np.floor_divide)(flat, joined.place.size, out=flat)
+
+            def direct(bucket: list[Any], into: list[Any]) -> bool:
+                return word == "sum" and joined.reduce(bucket, into, op == ReduceOp.AVERAGE)
 
             with self._lock:
-                return through(list(arrays), most_bytes, between)
+                return through(list(arrays), most_bytes, between, direct)
 
         moved = _called(move, [tensor for tensor, _ in packed])
         results: list[Any] = [None] * len(tensors)

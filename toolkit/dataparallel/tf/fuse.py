@@ -29,37 +29,44 @@ def buckets(arrays: list[Any], most_bytes: int) -> Iterator[list[int]]:
         yield found
 
 
-def through(arrays: list[Any], most_bytes: int, move: Callable[[Any], None]) -> list[Any]:
+def through(
+    arrays: list[Any],
+    most_bytes: int,
+    move: Callable[[Any], None],
+    direct: Callable[[list[Any], list[Any]], bool] | None = None,
+) -> list[Any]:
     """Return *arrays* after *move* has changed their flat copies in place, bucket by bucket; types and shapes stay.
 
-    This is the only copy: results are parts of the flat arrays, each at a multiple of ALIGN_BYTES, with zeros between.
+    *direct* is offered a bucket's arrays, and flat arrays for their results, first; it returns False if it left them
+    to *move*. A flat array is the only copy: results are its parts, each at a multiple of ALIGN_BYTES.
     """
     import numpy as np
 
     given = [np.asarray(array) for array in arrays]
     results: list[Any] = [None] * len(given)
     for places in buckets(given, most_bytes):
-        kind = given[places[0]].dtype
-        flat, starts = _packed([given[place] for place in places], wide(given[places[0]]) or kind)
-        if flat.size:
-            move(flat)
-        for place, start in zip(places, starts, strict=True):
-            part = flat[start : start + given[place].size]
+        bucket = [given[place] for place in places]
+        kind, sent = bucket[0].dtype, wide(bucket[0])
+        flat, starts = _laid_out([array.size for array in bucket], sent or kind)
+        parts = [flat[start : start + array.size] for array, start in zip(bucket, starts, strict=True)]
+        if sent or direct is None or not direct(bucket, parts):
+            for array, start, end in zip(bucket, starts, [*starts[1:], flat.size], strict=True):
+                flat[start : start + array.size] = array.ravel()
+                flat[start + array.size : end] = 0
+            if flat.size:
+                move(flat)
+        for place, part in zip(places, parts, strict=True):
             results[place] = part.astype(kind, copy=False).reshape(given[place].shape)
     return results
 
 
-def _packed(arrays: list[Any], kind: Any) -> tuple[Any, list[int]]:
-    """Return *arrays* in one flat array of type *kind*, and where each begins."""
+def _laid_out(sizes: list[int], kind: Any) -> tuple[Any, list[int]]:
+    """Return a flat array of type *kind* for arrays of *sizes* elements, and where each begins."""
     import numpy as np
 
     size_bytes = np.dtype(kind).itemsize
     unit = max(ALIGN_BYTES // size_bytes, 1)
-    ends = list(accumulate(-(-array.size // unit) * unit for array in arrays))
-    starts = [0, *ends][: len(arrays)]
+    ends = list(accumulate(-(-size // unit) * unit for size in sizes))
     memory = np.empty((ends[-1] if ends else 0) * size_bytes + ALIGN_BYTES, "u1")
     flat = memory[-memory.ctypes.data % ALIGN_BYTES :][: memory.size - ALIGN_BYTES].view(kind)
-    for array, start, end in zip(arrays, starts, ends, strict=True):
-        flat[start : start + array.size] = array.ravel()
-        flat[start + array.size : end] = 0
-    return flat, starts
+    return flat, [0, *ends][: len(sizes)]

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from toolkit.dataparallel.exceptions import SMDDPError
 from toolkit.dataparallel.statistics import CollectiveStatistics, line
+from toolkit.dataparallel.tf.shared import SharedMemoryReducer
 from toolkit.ranks.position import RankPosition, rank_position
 
 # MPI and gloo do not add these types (float16, bfloat16): they are sent as float32.
@@ -21,6 +22,9 @@ class Transport(Protocol):
 
     def allreduce(self, array: Any, op: str) -> None:
         """Put the sum, min or max over all ranks into every rank's *array*."""
+
+    def reduce(self, arrays: list[Any], into: list[Any], average: bool) -> bool:
+        """Put the sums (means) over all ranks of *arrays*, of one type, into *into*; False: only allreduce can."""
 
     def broadcast(self, array: Any, root: int) -> None:
         """Put rank *root*'s *array* into every rank's."""
@@ -59,6 +63,9 @@ class Alone:
     def allreduce(self, array: Any, op: str) -> None:
         return
 
+    def reduce(self, arrays: list[Any], into: list[Any], average: bool) -> bool:
+        return False
+
     def broadcast(self, array: Any, root: int) -> None:
         return
 
@@ -79,11 +86,18 @@ class Mpi:
         self.place = RankPosition(self._comm.rank, self._comm.size, local.rank, local.size, here.launcher)
         self._statistics = CollectiveStatistics()
         self._statistics.native = "MPI"
+        self._shared: SharedMemoryReducer | None = None
+        if local.size == self._comm.size:
+            self._shared = SharedMemoryReducer(self._comm)
+            self._statistics.reducers.append(self._shared)
         atexit.register(self.leave)
 
     def allreduce(self, array: Any, op: str) -> None:
         self._statistics.count_native(array.nbytes, self.place.size)
         self._comm.Allreduce(self._in_place, array, self._ops[op])
+
+    def reduce(self, arrays: list[Any], into: list[Any], average: bool) -> bool:
+        return self._shared is not None and self._shared.allreduce(arrays, into, average)
 
     def broadcast(self, array: Any, root: int) -> None:
         self._statistics.others += 1
@@ -92,6 +106,8 @@ class Mpi:
     def leave(self) -> None:
         """Print the statistics on rank 0, unless an exception ended the script."""
         atexit.unregister(self.leave)
+        if self._shared is not None:
+            self._shared.close()
         if self.place.rank == 0 and not hasattr(sys, "last_value"):
             summary = line(self.place.size, self._statistics.by_path(), self._statistics.others, [])
             sys.stderr.write(f"[toolkit] smddp: {summary}\n")
@@ -116,6 +132,9 @@ class Gloo:
 
     def allreduce(self, array: Any, op: str) -> None:
         self._dist.all_reduce(self._torch.from_numpy(array), op=self._ops[op])
+
+    def reduce(self, arrays: list[Any], into: list[Any], average: bool) -> bool:
+        return False
 
     def broadcast(self, array: Any, root: int) -> None:
         self._dist.broadcast(self._torch.from_numpy(array), src=root)

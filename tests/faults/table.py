@@ -367,8 +367,19 @@ FAULTS: tuple[Fault, ...] = (
         code_there=137,
         says_there=None,
         end_s=8.0,
-        # JAX's coordinator dies with the leader's rank, and at once ends the ranks of the others, which still save.
         launchers=tuple(name for name in ALL if name != "jax"),
+    ),
+    Fault(
+        name="killed-while-stopping-coordinator",
+        text="the same, where JAX's coordinator dies with the leader's rank: JAX ends the ranks that still save by SIGABRT",
+        program="saves",
+        act="SIGTERM then SIGKILL",
+        at="leader",
+        code=143,
+        says=("stopped by SIGTERM", "killed by SIGABRT"),
+        code_there=137,
+        says_there=None,
+        launchers=("jax",),
     ),
     Fault(
         name="cut-off",

@@ -134,3 +134,12 @@ def test_an_error_that_a_handler_raises_while_a_step_is_compiled_ends_the_traini
     assert "saved after 1 steps" in job.console
     assert "runs natively" not in job.console
     assert "stays compiled" not in job.console
+
+
+@pytest.mark.parametrize("legacy", ["", "1"])
+def test_a_script_that_imports_tensorflow_before_keras_is_compiled_too(tmp_path: Path, legacy: str) -> None:
+    """TensorFlow then imports Keras before it is imported itself."""
+    with InBed(tmp_path, "tf_first.py", TOOLKIT_COMPILE="on", TF_USE_LEGACY_KERAS=legacy) as job:
+        assert job.end() == 0, job.console
+
+    assert f"sequential.fit stays compiled: {WHOLE}" in job.console

@@ -10,7 +10,7 @@ import os
 import sys
 from _thread import get_ident
 
-from . import graphs
+from . import graphs, keras_hooks
 from .function import TrainingFunction, Way
 from .session import Session, begin
 
@@ -42,6 +42,7 @@ def attach(module: "ModuleType", asked: "dict[str, Any]") -> None:
     context = importlib.import_module("tensorflow.python.eager.context")
     _count_gradients(session, backprop.GradientTape)
     _take_calls(session, polymorphic.Function, context.executing_eagerly)
+    keras_hooks.attach_early(session)
 
 
 def _count_gradients(session: Session, tape: "Any") -> None:

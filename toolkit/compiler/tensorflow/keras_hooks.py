@@ -17,13 +17,29 @@ if TYPE_CHECKING:
     from typing import Any
 
 OPEN = "_toolkit_jit_is_open"  # An attribute of a model: its compile() did not say jit_compile.
+_early: "list[ModuleType]" = []  # Kerases that are there before TensorFlow is.
 
 
 def attach(module: "ModuleType", asked: "dict[str, Any]") -> None:  # noqa: ARG001 - as hooks.attach
-    """Attach to the module keras or tf_keras, which has imported TensorFlow; to Keras on another backend, not."""
+    """Attach to the module keras or tf_keras; to Keras on another backend than TensorFlow, not.
+
+    If the script imports TensorFlow first, TensorFlow imports Keras before it is imported itself: then it is attached
+    to by `attach_early`.
+    """
     ours = session()
     if ours is None:
-        return
+        _early.append(module)
+    else:
+        _attach(module, ours)
+
+
+def attach_early(ours: Session) -> None:
+    """Attach to what came before TensorFlow, which is there now."""
+    while _early:
+        _attach(_early.pop(0), ours)
+
+
+def _attach(module: "ModuleType", ours: Session) -> None:
     if module.__name__ == "tf_keras":
         training = importlib.import_module("tf_keras.src.engine.training")
         _take_compile(training.Model, None)

@@ -46,6 +46,20 @@ def test_the_faster_way_is_kept_and_a_tie_stays_eager(candidate_s: float, kept: 
     assert (found.eager_s, found.candidate_s) == (0.1, candidate_s)
 
 
+def test_a_candidate_that_compiles_at_each_step_is_given_up_after_three_pairs() -> None:
+    """TensorFlow compiles each shape of a batch that a trace without a shape meets, and nobody sees it."""
+    turns, found = run(lambda turn, _: 8.0 if turn == CANDIDATE else 0.005)
+
+    assert found is not None and not found.kept
+    assert (found.pairs, turns.steps) == (3, 8)
+
+
+def test_a_slow_step_of_a_busy_machine_is_no_compilation() -> None:
+    _, found = run(lambda turn, step: 0.2 if turn == CANDIDATE and step < 8 else 0.005)
+
+    assert found is not None and found.pairs > 3
+
+
 def test_steps_take_turns_so_that_a_drift_meets_both_ways_alike() -> None:
     """A machine that gets slower by half a percent with each step does not change the decision."""
     order: list[str] = []

@@ -33,6 +33,8 @@ FEWEST_PAIRS = 3
 CLEAR_PAIRS = 6
 # A candidate this much slower is not tried any longer.
 HOPELESS = 1.5
+# So much slower, and by so many seconds, that it compiles anew at each step: the fewest pairs show it.
+ENDLESS, ENDLESS_S = 10.0, 0.25
 # Steps of the candidate that may compile something: with shapes that change at each step that would not end.
 MOST_COMPILING = 8
 TYPE_CHECKING = False  # As typing's, without importing it.
@@ -142,6 +144,8 @@ def decided(pairs: "Iterable[Pair]", run: int) -> "Decision | None":
     kept = candidate_s < eager_s * (1 - MARGIN)
     found = Decision(kept=kept, pairs=count, eager_s=eager_s, candidate_s=candidate_s)
     if is_last or measured_s > MOST_S or (count >= ENOUGH_PAIRS and measured_s >= ENOUGH_S):
+        return found
+    if candidate_s > max(eager_s * ENDLESS, ENDLESS_S):
         return found
     if count < CLEAR_PAIRS:
         return None

@@ -217,6 +217,8 @@ class TrainingFunction:
             found.pairs,
             self._cost_s,
         )
+        if found.candidate_s > max(SLOW_TIMES * found.eager_s, SLOW_S):
+            figures += ": XLA compiles anew for each new shape of a batch"
         self._decide("compiled" if found.kept else "eager", figures)
 
     def _called(self, arguments: "Sequence[Any]", named: "dict[str, Any]") -> "Any":

@@ -371,7 +371,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         name="killed-while-stopping-coordinator",
-        text="the same, where JAX's coordinator dies with the leader's rank: JAX ends the ranks that still save by SIGABRT",
+        text="the same; JAX's coordinator dies with the leader's rank, and JAX ends the ranks that save by SIGABRT",
         program="saves",
         act="SIGTERM then SIGKILL",
         at="leader",

@@ -1,6 +1,7 @@
 """Horovod's scripts as jobs of the distribution `horovod`, with torch and with TensorFlow, on hosts of this machine."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -61,3 +62,23 @@ def test_keras_2_fits_where_tf_keras_stands_in_for_keras(tmp_path: Path) -> None
         assert job.end() == 0, job.console
 
     assert job.console.count("of 2 learns: True, replicas identical: True") == 2
+
+
+def test_ranks_of_tensorflow_decide_together_whether_they_train_compiled(tmp_path: Path) -> None:
+    with WithTensorflow(tmp_path, "horovod_compiled.py", *words(2, 1), TOOLKIT_COMPILE="auto") as job:
+        assert job.end() == 0, job.console
+
+    said = re.findall(r"(runs natively|stays compiled): (the model's forward .* pairs of steps)", job.console)
+    assert len(said) == 2
+    assert said[0] == said[1]
+    assert len(set(re.findall(r"rank \d loss=(\S+)", job.console))) == 1
+
+
+def test_a_model_that_one_rank_of_tensorflow_cannot_compile_runs_natively_on_all(tmp_path: Path) -> None:
+    given = (*words(2, 1), "--hyperparameter", "strings-on=1", "--hyperparameter", "steps=20")
+    with WithTensorflow(tmp_path, "horovod_compiled.py", *given, TOOLKIT_COMPILE="on") as job:
+        assert job.end() == 0, job.console
+
+    said = re.findall(r"runs natively: the model's forward and backward pass cannot be compiled: (.*)", job.console)
+    assert len(said) == 2
+    assert said.count("another rank cannot compile it") == 1

@@ -65,7 +65,7 @@ def test_keras_2_fits_where_tf_keras_stands_in_for_keras(tmp_path: Path) -> None
 
 
 def test_ranks_of_tensorflow_decide_together_whether_they_train_compiled(tmp_path: Path) -> None:
-    with WithTensorflow(tmp_path, "horovod_compiled.py", *words(2, 1), TOOLKIT_COMPILE="auto") as job:
+    with WithTensorflow(tmp_path, "horovod_compiled.py", *words(2, 1), "--env", "TOOLKIT_COMPILE=auto") as job:
         assert job.end() == 0, job.console
 
     said = re.findall(r"(runs natively|stays compiled): (the model's forward .* pairs of steps)", job.console)
@@ -76,7 +76,7 @@ def test_ranks_of_tensorflow_decide_together_whether_they_train_compiled(tmp_pat
 
 def test_a_model_that_one_rank_of_tensorflow_cannot_compile_runs_natively_on_all(tmp_path: Path) -> None:
     given = (*words(2, 1), "--hyperparameter", "strings-on=1", "--hyperparameter", "steps=20")
-    with WithTensorflow(tmp_path, "horovod_compiled.py", *given, TOOLKIT_COMPILE="on") as job:
+    with WithTensorflow(tmp_path, "horovod_compiled.py", *given, "--env", "TOOLKIT_COMPILE=on") as job:
         assert job.end() == 0, job.console
 
     said = re.findall(r"runs natively: the model's forward and backward pass cannot be compiled: (.*)", job.console)

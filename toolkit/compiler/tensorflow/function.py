@@ -146,8 +146,10 @@ class TrainingFunction:
             if self._ballot is not None:
                 if self._ballot.passed:  # The other ranks go on: this one cannot take the step again.
                     raise
-                why = ranks.ELSEWHERE if self._ballot.passed is False else why
-                self._ballot.cast(failed=True)
+                if self._ballot.refused:
+                    why = ranks.ELSEWHERE
+                else:
+                    self._ballot.cast(failed=True)
             took_s = time.perf_counter() - start_s
             if kept is not None:
                 _restore(kept)

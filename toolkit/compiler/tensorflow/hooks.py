@@ -53,7 +53,7 @@ def _count_gradients(session: Session, tape: "Any") -> None:
         session.gradients += 1
         made = gradient(self, *arguments, **named)
         if session.compiles_calls and session.ballot is not None:
-            return session.ballot.guarded(session.tensorflow, made)
+            return session.ballot.guarded(session.tensorflow, made, 1)
         return made
 
     tape.gradient = counted

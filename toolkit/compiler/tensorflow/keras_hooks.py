@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
 
+    from .ranks import Ballot
+
 OPEN = "_toolkit_jit_is_open"  # An attribute of a model: its compile() did not say jit_compile.
 _early: "list[ModuleType]" = []  # Kerases that are there before TensorFlow is.
 
@@ -200,15 +202,17 @@ def _take_models(session: Session, kind: "Any") -> None:
             return calls(self, *arguments, **named)
         session.compiles_calls = False  # Models in this one are part of it.
         try:
-            return _compiled(tensorflow, lambda: calls(self, *arguments, **named))
+            return _compiled(tensorflow, lambda: calls(self, *arguments, **named), session.ballot)
         finally:
             session.compiles_calls = True
 
     kind.__call__ = call
 
 
-def _compiled(tensorflow: "Any", forward: "Any") -> "Any":
+def _compiled(tensorflow: "Any", forward: "Any", ballot: "Ballot | None") -> "Any":
     """Return what *forward* returns, computed by compiled code in the graph under construction; so are gradients.
+
+    *ballot*: the ranks' vote on it, None for one rank.
 
     Keras's masks, attributes of the tensors that XLA's code would drop, go along.
     """
@@ -221,6 +225,8 @@ def _compiled(tensorflow: "Any", forward: "Any") -> "Any":
         return made, [mask for mask in masks if mask is not None]
 
     made, masks = tensorflow.function(with_masks, autograph=False, jit_compile=True)()
+    if ballot is not None:
+        made = ballot.guarded(tensorflow, made, 0)
     flat = tensorflow.nest.flatten(made)
     for at, mask in zip(masked, masks):  # noqa: B905 - Python 3.8
         flat[at]._keras_mask = mask

@@ -6,7 +6,8 @@ step, and the decision, after a few given steps, is made with one small collecti
 many on all ranks, or the job hangs without a trial, too: a rank that ended is noticed as in any other step.
 
 A step that cannot be compiled on one rank would leave the others in its collective. So ranks vote in the first compiled
-step, between its gradients, which are computed by compiled code, and their exchange.
+step, after each part that is compiled: the model's forward pass, before anything uses its outputs (a loss that ranks
+average), and the gradients, before they are exchanged.
 """
 
 import json
@@ -31,32 +32,47 @@ def alone(values: "list[float]") -> "list[float]":
 
 
 class Ballot:
-    """The vote of all ranks, once, on whether they could compile a step. `passed`: None before it."""
+    """The votes of all ranks on whether they could compile a step: on its forward pass, then on its gradients.
+
+    `passed`: all votes were held, and no rank had failed. `refused`: a rank had.
+    """
+
+    ROUNDS = 2
 
     def __init__(self, agree: "Agree") -> None:
         self._agree = agree
-        self.passed: bool | None = None
+        self._held = 0
+        self.refused = False
+
+    @property
+    def passed(self) -> bool:
+        return self._held >= self.ROUNDS and not self.refused
 
     def cast(self, *, failed: bool) -> None:
-        """Vote, and wait for the votes of all ranks; later calls do nothing."""
-        if self.passed is None:
-            self.passed = not self._agree([float(failed)])[0]
+        """Vote in the next round, and wait for the votes of all ranks."""
+        self._held += 1
+        self.refused = bool(self._agree([float(failed)])[0])
 
-    def guarded(self, tensorflow: "Any", gradients: "Any") -> "Any":
-        """Return *gradients* of the graph under construction, which are there once all ranks have theirs."""
+    def guarded(self, tensorflow: "Any", tensors: "Any", number: int) -> "Any":
+        """Return *tensors* of the graph under construction, which are there once all ranks have theirs: round *number*.
+
+        What depends on them, as the exchange of gradients or of a loss, does not begin before. Later steps do not vote.
+        """
 
         def vote() -> None:
-            self.cast(failed=False)
-            if not self.passed:
+            if self._held <= number:
+                self._held = number
+                self.cast(failed=False)
+            if self.refused:
                 raise RuntimeError(ELSEWHERE)
 
-        flat = tensorflow.nest.flatten(gradients, expand_composites=True)
+        flat = tensorflow.nest.flatten(tensors, expand_composites=True)
         there = [each for each in flat if each is not None]
         with tensorflow.control_dependencies(there):
             voted = tensorflow.numpy_function(vote, [], [])
         with tensorflow.control_dependencies([voted]):
             held = [each if each is None else tensorflow.identity(each) for each in flat]
-        return tensorflow.nest.pack_sequence_as(gradients, held, expand_composites=True)
+        return tensorflow.nest.pack_sequence_as(tensors, held, expand_composites=True)
 
 
 def agreement(tensorflow: "Any", found: "frozenset[str]") -> "tuple[Agree, str] | None":

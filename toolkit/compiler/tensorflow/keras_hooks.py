@@ -6,6 +6,7 @@ Keras 3.15's "auto" means no XLA on CPUs and under tf.distribute, tf_keras's Non
 import functools
 import importlib
 import inspect
+import sys
 
 from . import graphs
 from .function import TrainingFunction, Way
@@ -19,26 +20,26 @@ if TYPE_CHECKING:
     from .ranks import Ballot
 
 OPEN = "_toolkit_jit_is_open"  # An attribute of a model: its compile() did not say jit_compile.
-_early: "list[ModuleType]" = []  # Kerases that are there before TensorFlow is.
+NAMES = ("keras", "tf_keras")
 
 
 def attach(module: "ModuleType", asked: "dict[str, Any]") -> None:  # noqa: ARG001 - as hooks.attach
     """Attach to the module keras or tf_keras; to Keras on another backend than TensorFlow, not.
 
-    If the script imports TensorFlow first, TensorFlow imports Keras before it is imported itself: then it is attached
-    to by `attach_early`.
+    If the script imports TensorFlow first, TensorFlow imports Keras before it is imported itself: then `attach_early`
+    attaches to Keras.
     """
     ours = session()
-    if ours is None:
-        _early.append(module)
-    else:
+    if ours is not None:
         _attach(module, ours)
 
 
 def attach_early(ours: Session) -> None:
-    """Attach to what came before TensorFlow, which is there now."""
-    while _early:
-        _attach(_early.pop(0), ours)
+    """Attach to a Keras that was imported before TensorFlow, which is there now."""
+    for name in NAMES:
+        module = sys.modules.get(name)
+        if module is not None and not getattr(module.__spec__, "_initializing", False):
+            _attach(module, ours)
 
 
 def _attach(module: "ModuleType", ours: Session) -> None:

@@ -30,6 +30,12 @@ SAID = {
 NEAR = 1e-4
 
 
+class ManyCases(InBed):
+    """A job of a dozen trainings, each of which is compiled."""
+
+    deadline_s = 600
+
+
 def losses(console: str) -> dict[str, list[float]]:
     found = re.findall(r"losses (\w+) ([-0-9. ]+)", console)
     return {name: [float(loss) for loss in values.split()] for name, values in found}
@@ -47,10 +53,10 @@ def consoles(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str, dict[s
     """Return the consoles of the same loops native and compiled, and what was told of the compiled ones."""
     folder = tmp_path_factory.mktemp("native")
     cases = ("--hyperparameter", f"cases={','.join(SAID)}")
-    with InBed(folder, "tf_compiled.py", *cases) as native:
+    with ManyCases(folder, "tf_compiled.py", *cases) as native:
         assert native.end() == 0, native.console
     folder = tmp_path_factory.mktemp("compiled")
-    with InBed(folder, "tf_compiled.py", *cases, TOOLKIT_COMPILE="on") as compiled:
+    with ManyCases(folder, "tf_compiled.py", *cases, TOOLKIT_COMPILE="on") as compiled:
         assert compiled.end() == 0, compiled.console
         return native.console, compiled.console, told(compiled)
 

@@ -45,6 +45,20 @@ def test_of_a_progress_bars_line_the_last_state_counts_as_in_a_job(tmp_path: Pat
     assert "2 values from 2 lines: first 1, last 9, min 1, max 9" in done.stdout
 
 
+def test_for_the_quoted_numbers_of_transformers_5_there_is_a_regex_to_copy() -> None:
+    log = "{'loss': '4.318', 'learning_rate': '8.333e-06', 'epoch': '0.75'}\n"
+
+    done = attempt("--metric", "lr='learning_rate': ([0-9.]*)", stdin=log)
+
+    assert done.returncode == 1 and "transformers 5, whose Trainer puts numbers in quotes" in " ".join(
+        done.stdout.split()
+    )
+    better = next(line for line in done.stdout.splitlines() if "for transformers 4 and 5: " in line).partition(": ")[2]
+    again = attempt("--metric", f"lr={better}", stdin=log)
+    assert again.returncode == 0 and "1 value from 1 line: first 8.333e-06" in again.stdout
+    assert "transformers" not in again.stdout
+
+
 def test_a_definition_that_captures_nothing_is_seen_in_the_status() -> None:
     done = attempt("--metric", r"loss='loss': (\S+),", "--metric", r"acc=accuracy=(\S+)")
 

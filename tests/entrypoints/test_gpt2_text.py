@@ -64,6 +64,8 @@ def test_the_articles_job_runs_as_written_and_its_seven_metrics_are_captured(tmp
     # The article's regex reads 4.5e-05 as 4.5: said once, with a better one.
     assert console.count("metric 'learning_rate'") == 1
     assert "Write 'learning_rate': ([-+]?" in console
+    # Trainer's own lines have quotes around the numbers; this script prints them without.
+    assert console.count("whose Trainer puts numbers in quotes") == 1
 
 
 def test_the_same_script_trains_under_pytorchxla_in_two_ranks_without_torch_xla(tmp_path: Path) -> None:

@@ -6,7 +6,17 @@ from tests.metrics.naive import GPT2
 from toolkit.metrics.capture import Unwatched
 from toolkit.metrics.definition import Definition, compile
 from toolkit.metrics.guard import Guard
-from toolkit.metrics.warn import KERAS_3, NUMBER, TF_KERAS, keras_3, keras_3_warning, omission, warnings
+from toolkit.metrics.warn import (
+    KERAS_3,
+    NUMBER,
+    TF_KERAS,
+    keras_3,
+    keras_3_warning,
+    omission,
+    transformers_5,
+    transformers_5_warning,
+    warnings,
+)
 
 
 def defined(regex: str) -> Definition:
@@ -169,3 +179,51 @@ def test_the_vit_notebooks_definitions_that_keras_3_never_matches_come_with_ones
 
 def test_a_job_without_a_definition_of_keras_is_not_warned_of_keras() -> None:
     assert list(keras_3(compile(GPT2, "test") + compile([("loss", r"loss: ([0-9.]*?) ")], "test"), Unwatched())) == []
+
+
+# What PrinterCallback of transformers 5.23.0 wrote in a job.
+PRINTED = (
+    "{'loss': '4.318', 'grad_norm': '0.8296', 'learning_rate': '8.333e-06', 'epoch': '0.75'}",
+    "{'train_runtime': '2.019', 'train_samples_per_second': '23.77', 'train_steps_per_second': '2.972', "
+    "'train_loss': '4.321', 'epoch': '0.75'}",
+)
+
+
+def test_the_gpt2_articles_definitions_come_with_ones_that_read_quoted_numbers() -> None:
+    found = list(transformers_5(compile(GPT2, "test"), Unwatched()))
+
+    assert [each.name for each, _ in found] == [name for name, _ in GPT2]
+    values = {}
+    for definition, better in found:
+        assert not any(definition.pattern.search(line) and definition.pattern.search(line)[1] for line in PRINTED)  # type: ignore[index]
+        read = [match[1] for line in PRINTED if (match := re.search(better, line))]
+        unquoted = [
+            match[1] for line in PRINTED if (match := re.search(better, line.replace(": '", ": ").replace("',", ",")))
+        ]
+        assert read and read == unquoted
+        values[definition.regex.split("'")[1]] = float(read[0])
+    assert values["learning_rate"] == 8.333e-06 and values["train_runtime"] == 2.019 and values["loss"] == 4.318
+    line = transformers_5_warning(found)
+    assert line.count("Write ") == 1 and found[0][1] in line and all(repr(name) in line for name, _ in GPT2)
+
+
+def test_what_stands_behind_the_number_stays_in_the_better_regex() -> None:
+    definitions = compile([("loss", r"'loss': ([0-9.]+), "), ("norm", r"'grad_norm': ([0-9.]+)")], "test")
+
+    (_, better), (_, other) = transformers_5(definitions, Unwatched())
+
+    assert better == f"'loss': '?{NUMBER}'?, " and re.search(better, PRINTED[0])
+    assert other == f"'grad_norm': '?{NUMBER}"
+
+
+@pytest.mark.parametrize(
+    "named",
+    [
+        [("loss", r"'loss': ([0-9.]*)")],
+        [("loss", r"'loss': '?([0-9.]+)"), ("norm", r"'grad_norm': '([0-9.]+)")],
+        [("loss", r"loss=([0-9.]+)"), ("runtime", r"train_runtime=([0-9.]+)")],
+    ],
+    ids=["a dictionary of the script's own", "quotes are known", "another form"],
+)
+def test_other_definitions_are_not_warned_of_transformers(named: list[tuple[str, str]]) -> None:
+    assert list(transformers_5(compile(named, "test"), Unwatched())) == []

@@ -13,7 +13,7 @@ from toolkit.metrics.capture import Capture
 from toolkit.metrics.definition import Definition, compile, pairs
 from toolkit.metrics.guard import Guard
 from toolkit.metrics.sample import Sample
-from toolkit.metrics.warn import TOO_LONG, fault, keras_3, omission, suggestion
+from toolkit.metrics.warn import TOO_LONG, fault, keras_3, omission, suggestion, transformers_5
 from toolkit.records import decode
 
 WIDTH = 80
@@ -78,6 +78,7 @@ class _Trial:
         self._definitions = definitions
         self._seen = {definition.name: _Seen() for definition in definitions}
         self._lines = 0
+        self._has_quotes = False  # Lines of transformers 5.
 
     @property
     def counts(self) -> list[int]:
@@ -85,6 +86,7 @@ class _Trial:
 
     def take(self, line: bytes, capture: Capture) -> None:
         self._lines += 1
+        self._has_quotes = self._has_quotes or b"': '" in line
         for sample in capture.lines(line, host="", rank=None, now_s=0.0):
             self._note(sample, line)
 
@@ -99,6 +101,10 @@ class _Trial:
     def report(self, capture: Capture, guard: Guard) -> Iterator[list[str]]:
         """Yield the report's lines for each name."""
         of_keras = {each.regex: better for each, better in keras_3(self._definitions, guard)}
+        of_trainer = {
+            each.regex: better
+            for each, better in transformers_5(self._definitions, guard, is_trainers=self._has_quotes)
+        }
         for name, seen in self._seen.items():
             own = [definition for definition in self._definitions if definition.name == name]
             text = [f"{name}: {definition.regex}" for definition in own]
@@ -114,6 +120,12 @@ class _Trial:
                     text += _wrapped("note: it finds nothing in the lines of Keras 3, only in those of tf_keras")
                     better = of_keras[definition.regex]
                     text += [f"    for Keras 3: {better}"] if better else []
+                if definition.regex in of_trainer:
+                    text += _wrapped(
+                        "note: it finds nothing in the lines of transformers 5, whose Trainer puts numbers in quotes"
+                    )
+                    better = of_trainer[definition.regex]
+                    text += [f"    for transformers 4 and 5: {better}"] if better else []
             yield text
 
 

@@ -6,7 +6,7 @@ tried on it. If that fails even with 0.5, there is no warning.
 
 import math
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from toolkit.metrics.capture import SHORT_TEXT, OverrunError, Watch
@@ -24,6 +24,17 @@ TOO_LONG = "takes too long on a short line: it is switched off when a line like 
 TF_KERAS = "24/24 - 5s - loss: 0.2057 - accuracy: 0.9375 - 5s/epoch - 210ms/step"
 KERAS_3 = "24/24 - 5s - 210ms/step - accuracy: 0.9375 - loss: 0.2057"
 KERAS_3_SECONDS = r"\d+/\d+ - ([0-9]+)s - "
+# What Trainer of Hugging Face's transformers 4 and 5 prints (the second: 5.23.0, run).
+TRANSFORMERS_4 = (
+    "{'loss': 4.318, 'grad_norm': 0.8296, 'learning_rate': 8.333e-06, 'epoch': 0.75}",
+    "{'eval_loss': 4.307, 'eval_runtime': 0.98, 'eval_samples_per_second': 818.6, 'eval_steps_per_second': 102.3, "
+    "'epoch': 0.75}",
+    "{'train_runtime': 2.019, 'train_samples_per_second': 23.77, 'train_steps_per_second': 2.972, "
+    "'train_loss': 4.321, 'epoch': 0.75}",
+)
+TRANSFORMERS_5 = tuple(re.sub(r": ([0-9.e-]+)", r": '\1'", line) for line in TRANSFORMERS_4)
+# Only Trainer prints these: a script may print a dictionary with 'loss' by itself, whose numbers have no quotes.
+_OF_TRAINER = ("grad_norm", "_runtime", "_samples_per_second", "_steps_per_second")
 # A regex with more repeats is not tried: the match may take long.
 _REPEATS = 20
 # Tried for "any character of this class"; the first that fits.
@@ -97,6 +108,55 @@ def keras_3_warning(definition: Definition, better: str) -> str:
     return (
         f"metric {definition.name!r}: {definition.regex} finds nothing in the lines of Keras 3 ({KERAS_3}), only in "
         f"those of tf_keras.{advice}"
+    )
+
+
+def transformers_5(
+    definitions: Iterable[Definition], watch: Watch, *, is_trainers: bool = False
+) -> Iterator[tuple[Definition, str]]:
+    """Yield the definitions that find a number in the lines of transformers 4 and none in those of transformers 5, with
+    a regex that finds it in both ("" if none is known).
+
+    Nothing is yielded unless a definition is for a number that only Trainer prints, or *is_trainers*: the log has such
+    lines.
+    """
+    known = tuple(definitions)
+    if not is_trainers and not any(name in each.regex for each in known for name in _OF_TRAINER):
+        return
+    for each in known:
+        try:
+            places = [n for n, line in enumerate(TRANSFORMERS_4) if _found(each, line, watch) is not None]
+            if not places or any(_found(each, TRANSFORMERS_5[n], watch) is not None for n in places):
+                continue
+            better = _with_quotes(each)
+            for lines in (TRANSFORMERS_4, TRANSFORMERS_5):
+                if better and any(_found(better, lines[n], watch) is None for n in places):
+                    better = None
+        except (OverrunError, re.error):
+            continue
+        yield each, better.regex if better else ""
+
+
+def _with_quotes(definition: Definition) -> Definition | None:
+    """Return *definition* for any number, with or without quotes; None if its group is not found."""
+    span = _group_span(definition.regex, definition.value_group)
+    if span is None:
+        return None
+    rest = definition.regex[span[1] :]
+    regex = definition.regex[: span[0]] + "'?" + NUMBER + ("'?" if rest else "") + rest
+    return Definition(name=definition.name, regex=regex, pattern=re.compile(regex), value_group=definition.value_group)
+
+
+def transformers_5_warning(found: Sequence[tuple[Definition, str]]) -> str:
+    """Return the one line of the log about the definitions that `transformers_5` yielded; there is at least one."""
+    names = _and([repr(definition.name) for definition, _ in found])
+    finds = "metric {} finds" if len(found) == 1 else "metrics {} find"
+    definition, better = next((each for each in found if each[1]), found[0])
+    advice = f" Write {better} for {definition.name!r}" if better else ""
+    more = ", and the others alike (`toolkit metrics try` has them)" if better and len(found) > 1 else ""
+    return (
+        f"{finds.format(names)} nothing in the lines of transformers 5, whose Trainer puts numbers in quotes "
+        f"({TRANSFORMERS_5[0]}), only in those of transformers 4 and of scripts that print numbers.{advice}{more}"
     )
 
 

@@ -148,6 +148,9 @@ class LineMonitors:
                 self._log.warning(text)
         for each, better in warn.keras_3(definitions if warns else (), watch):
             self._log.warning(warn.keras_3_warning(each, better))
+        quoted = list(warn.transformers_5(definitions if warns else (), watch))
+        if quoted:
+            self._log.warning(warn.transformers_5_warning(quoted))
         found = capture.Capture(definitions, watch=watch, warn=self._log.warning)
         writer = file.SampleFile(self._job.folders.output / "metrics.jsonl", warn=self._log.warning)
 

@@ -1,6 +1,7 @@
 """The search for the largest batch that fits: pure, and as `toolkit batch` on a job."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.local.toolkit_run import ROOT
+from tests.profiler.ranks import needs_torch
 from toolkit.compiler.batch import largest, next_batch
 from toolkit.errors import UserError
 
@@ -112,3 +114,23 @@ def test_an_unknown_variant_is_an_error(tmp_path: Path) -> None:
     done = batch(tmp_path, "--variant", "faster")
 
     assert (done.returncode, "found 'faster'" in done.stderr) == (78, True)
+
+
+@needs_torch
+def test_zero_lowers_the_peak_of_two_ranks_that_train_a_real_model(tmp_path: Path) -> None:
+    """Of 13 million parameters Adam's state takes 2 x 100 MB, and half of that under ZeRO."""
+    program = ROOT / "tests/programs/zero_batch.py"
+    command = [sys.executable, "-m", "toolkit", "batch", "--batch", "rows", "--memory", "8GiB", "--json"]
+    for variant in ("native", "zero=on", "zero=on+autocast"):
+        command += ["--variant", variant]
+    command += ["--start", "16", "--most", "16", str(program), "--hyperparameter", "layers=1"]
+    command += ["--distribution", "torch_distributed", "--processes-per-host", "2"]
+
+    done = subprocess.run(
+        command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=600
+    )
+
+    assert done.returncode == 0, done.stderr
+    variants = json.loads(done.stdout)["variants"]
+    peaks = {name: found["tries"][0]["memory_bytes"] >> 20 for name, found in variants.items()}
+    assert peaks["zero=on"] < peaks["native"] - 60 and peaks["zero=on+autocast"] < peaks["native"] - 60

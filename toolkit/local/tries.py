@@ -24,6 +24,9 @@ from toolkit.status_layout import STEPS_HEAD, STEPS_NAME, VARIABLE
 from toolkit.supervise.kernel import descendants
 
 LOOK_S = 0.05
+# A pause is also this many times the look before it: reading the shares of a torch process's pages takes the kernel
+# some 10 ms, and a look every 50 ms took a quarter of a core from the ranks.
+PAUSE_TIMES = 6
 # torch: "CUDA out of memory", "DefaultCPUAllocator: can't allocate memory"; TensorFlow: RESOURCE_EXHAUSTED; Python:
 # MemoryError; the kernel: SIGKILL.
 OUT_OF_MEMORY = ("memory", "OutOfMemory", "MemoryError", "RESOURCE_EXHAUSTED", "SIGKILL")
@@ -84,6 +87,7 @@ def attempt(
 
     try:
         while process.poll() is None:
+            looks_s = time.monotonic()
             pids = descendants(process.pid)
             now, with_peaks = _memory(pids)
             peak = max(peak, with_peaks)
@@ -95,7 +99,7 @@ def attempt(
                 return made(fits, "" if fits else "its peak memory is above the limit", gpu=_gpu_bytes())
             if time.monotonic() - began_s > patience_s:
                 return made(False, f"{done} of {steps} steps ended within {patience_s:g} s", is_fault=True)
-            time.sleep(LOOK_S)
+            time.sleep(max(LOOK_S, PAUSE_TIMES * (time.monotonic() - looks_s)))
         return made(*_ended(folder, done))
     finally:
         _end(process)

@@ -7,6 +7,7 @@ import pytest
 
 from tests.compiler.ranks import NET, QUICK, ROOT, run
 from tests.profiler.ranks import needs_torch
+from toolkit.compiler.torch.counting import advice
 from toolkit.job.compilation import Compilation
 from toolkit.records import convert
 
@@ -149,30 +150,63 @@ def test_without_a_compiler_in_the_image_there_is_one_line(tmp_path: Path) -> No
     assert "no C++ compiler (no-such-compiler)" in ran.lines[0] and ran.facts[0]["state"] == "eager"
 
 
-@needs_torch
-def test_a_storm_of_recompilations_is_said_once_with_advice(tmp_path: Path) -> None:
-    code = (
-        QUICK
-        + NET
-        + (
-            "class Moody(Net):\n"
-            "    mood = ''\n"
-            "    def forward(self, x):\n"
-            "        return super().forward(x) * len(self.mood)\n"
-            "model = Moody()\n"
-            "optimizer = torch.optim.SGD(model.parameters(), lr=0.01)\n"
-            "for step in range(14):\n"
-            "    model.mood = 'x' * (step + 1)\n"
-            "    optimizer.zero_grad(); model(inputs).sum().backward(); optimizer.step()\n"
-        )
-    )
+MOODY = """
+class Moody(Net):
+    mood = ''
+    def forward(self, x):
+        return super().forward(x) * len(self.mood)
+model = Moody()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for step in range(14):
+    model.mood = 'x' * (step + 1)
+    optimizer.zero_grad(); model(inputs).sum().backward(); optimizer.step()
+"""
+# With torch's own cure for changing shapes off, as it is for what the script marks as static.
+SHAPES = """
+torch._dynamo.config.automatic_dynamic_shapes = False
+model = Net()
+train(model, 2)
+for rows in range(3, 14): train(model, 1, inputs=inputs[:rows], targets=targets[:rows])
+"""
 
-    ran = run(tmp_path, code, compile="on")
+
+@needs_torch
+@pytest.mark.parametrize(
+    ("code", "reason", "advised", "not_advised"),
+    [
+        (MOODY, "mood", "hold a number that changes in a tensor", "drop_last"),
+        (SHAPES, "size mismatch at index 0", "drop_last=True", "Shapes are not the reason"),
+    ],
+    ids=["a value", "shapes"],
+)
+def test_a_storm_of_recompilations_is_said_once_with_the_advice_for_its_guard(
+    tmp_path: Path, code: str, reason: str, advised: str, not_advised: str
+) -> None:
+    ran = run(tmp_path, QUICK + NET + code, compile="on")
 
     storms = [line for line in ran.lines if "torch's limit" in line]
-    assert len(storms) == 1 and "mood" in storms[0] and "drop_last=True" in storms[0], ran.stderr
-    again = [each for each in ran.facts[0]["recompilations"] if "mood" in each["why"]]
+    assert len(storms) == 1 and reason in storms[0], ran.stderr
+    assert advised in storms[0] and not_advised not in storms[0]
+    again = [each for each in ran.facts[0]["recompilations"] if reason in each["why"]]
     assert max(each["count"] for each in again) >= 7 and "forward (script.py" in again[0]["what"]
+
+
+@pytest.mark.parametrize(
+    ("why", "is_of_shapes"),
+    [
+        ("tensor 'x' size mismatch at index 0. expected 32, actual 24", True),
+        ("tensor 'x' rank mismatch. expected 2, actual 3", True),
+        ("tensor 'x' stride mismatch at index 0. expected 64, actual 96", True),
+        ("2 <= x.size()[0]  # _dynamo/output_graph.py:512", True),
+        ("tensor 'x' dtype mismatch. expected Float, actual Double", False),
+        ("self.mood == 'x'", False),
+        ("GLOBAL_STATE changed: grad_mode", False),
+        ("len(self._modules) == 3", False),
+    ],
+)
+def test_the_advice_fits_the_guard_that_failed(why: str, is_of_shapes: bool) -> None:
+    assert ("drop_last=True" in advice(why)) is is_of_shapes
+    assert ("Shapes are not the reason" in advice(why)) is not is_of_shapes
 
 
 @needs_torch
@@ -414,3 +448,158 @@ def test_a_dataclass_that_a_model_returns_has_float32_under_bfloat16(tmp_path: P
 
     assert ran.stdout == ["torch.float32 torch.float32 None\n"], ran.stderr
     assert ran.facts[0]["autocast_state"] == "bf16"
+
+
+@needs_torch
+def test_a_full_folder_of_debug_mode_gets_no_further_graphs(tmp_path: Path) -> None:
+    """The limit is lowered, and what torch writes for a graph stands in as a file of two MiB."""
+    code = (
+        QUICK
+        + NET
+        + (
+            "import os, torch._inductor.config as inductor\n"
+            "from toolkit.compiler.torch import dump\n"
+            "dump.MOST_BYTES = 1 << 20\n"
+            "def _writes(self, graph, inputs):\n"
+            "    if inductor.trace.enabled:\n"
+            "        with open(os.path.join(FOLDER, 'graph-%d' % len(os.listdir(FOLDER))), 'wb') as file:\n"
+            "            file.write(bytes(2 << 20))\n"
+            "    return _quick(self, graph, inputs)\n"
+            "torch._TorchCompileInductorWrapper.__call__ = _writes\n"
+            "FOLDER = 'dump/rank-0'\n"
+            "model = Net()\n"
+            "train(model, 4)\n"
+            "for rows in (3, 5, 7): train(model, 1, inputs=inputs[:rows], targets=targets[:rows])\n"
+        )
+    )
+
+    ran = run(tmp_path, code, compile="on", debug=True)
+
+    assert ran.codes == [0] and ran.facts[0]["compilations"] > 1, ran.stderr
+    assert sorted(each.name for each in (tmp_path / "dump/rank-0").iterdir()) == ["compilations.json", "graph-0"]
+    assert ran.stderr.count("has more than 1 MiB: torch writes no further graphs") == 1
+
+
+ONE_RANK_FAILS = """
+if rank == 1:
+    def _fails(self, graph, inputs):
+        raise RuntimeError("no code on this host")
+    torch._TorchCompileInductorWrapper.__call__ = _fails
+losses = train(nn.parallel.DistributedDataParallel(model), 400)
+print(sum(each.sum().item() for each in model.parameters()))
+"""
+
+
+@needs_torch
+@pytest.mark.parametrize("mode", ["on", "auto"])
+def test_where_one_rank_cannot_compile_all_ranks_train_on_eagerly_and_equally(tmp_path: Path, mode: str) -> None:
+    """The others have compiled it and are in the all-reduce of that step."""
+    ran = run(tmp_path, QUICK + NET + PARALLEL + ONE_RANK_FAILS, compile=mode, ranks=2)
+
+    assert ran.codes == [0, 0] and ran.stdout[0] == ran.stdout[1], ran.stderr
+    for facts in ran.facts:
+        assert facts["state"] == "eager" and facts["steps"] == 400
+        assert "rank 1: Net does not compile" in facts["reason"] and "no code on this host" in facts["reason"]
+    (line,) = ran.lines
+    assert "eager: rank 1: Net does not compile" in line
+
+
+@needs_torch
+def test_all_ranks_that_compile_as_asked_for_say_so_once(tmp_path: Path) -> None:
+    code = QUICK + NET + PARALLEL + "train(nn.parallel.DistributedDataParallel(model), 400)\n"
+
+    ran = run(tmp_path, code, compile="on", ranks=2)
+
+    assert ran.codes == [0, 0] and [each["state"] for each in ran.facts] == ["compiled", "compiled"], ran.stderr
+    (line,) = ran.lines
+    assert "compiled Net in" in line and "as asked for" in line
+
+
+ACCUMULATES = """
+import contextlib
+class Plain(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.out = nn.Linear(32, 32), nn.Linear(32, 10)
+    def forward(self, x):
+        return self.out(nn.functional.gelu(self.a(x)))
+def accumulate(model, steps, wait=contextlib.nullcontext):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(steps):
+        optimizer.zero_grad()
+        for part in range(4):
+            rows = slice(4 * part, 4 * part + 4)
+            with (wait() if part < 3 else contextlib.nullcontext()):
+                (nn.functional.cross_entropy(model(inputs[rows]), targets[rows]) / 4).backward()
+        optimizer.step()
+    return nn.functional.cross_entropy(model(inputs), targets).item()
+"""
+
+
+@needs_torch
+def test_a_step_of_accumulated_gradients_is_one_step_of_the_trial(tmp_path: Path) -> None:
+    code = QUICK + NET + ACCUMULATES + "print(accumulate(Plain(), 400))\n"
+    eager = run(tmp_path, code)
+
+    ran = run(tmp_path, code, compile="auto")
+
+    assert float(ran.stdout[0]) == pytest.approx(float(eager.stdout[0]), rel=1e-4), ran.stderr
+    (facts,) = ran.facts
+    assert facts["steps"] == 400 and facts["modules"] == ["Plain"]
+    assert facts["trial"]["pairs"] >= 6 and facts["trial"]["kept"] is (facts["state"] == "compiled")
+    assert len(ran.lines) == 1 and not facts["recompilations"]
+
+
+@needs_torch
+def test_ranks_that_accumulate_gradients_without_sync_decide_the_same(tmp_path: Path) -> None:
+    code = (
+        QUICK
+        + NET
+        + PARALLEL
+        + ACCUMULATES
+        + (
+            "inputs = torch.roll(inputs, rank, 1)\n"
+            "torch.manual_seed(0); model = nn.parallel.DistributedDataParallel(Plain())\n"
+            "accumulate(model, 400, model.no_sync)\n"
+            "print(sum(each.sum().item() for each in model.parameters()))\n"
+        )
+    )
+    eager = run(tmp_path, code, ranks=2)
+
+    ran = run(tmp_path, code, compile="auto", ranks=2)
+
+    assert ran.codes == [0, 0] and ran.stdout[0] == ran.stdout[1], ran.stderr
+    assert float(ran.stdout[0]) == pytest.approx(float(eager.stdout[0]), rel=1e-3)
+    first, second = ran.facts
+    assert first["steps"] == second["steps"] == 400 and first["state"] == second["state"]
+    assert first["trial"] == {**second["trial"], "cost_s": first["trial"]["cost_s"]} and first["trial"]["pairs"] >= 6
+
+
+LIGHTNING = """
+import warnings; warnings.simplefilter("ignore")
+import lightning
+class Lit(lightning.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.net = Net()
+    def training_step(self, batch, number):
+        return nn.functional.cross_entropy(self.net(batch[0]), batch[1])
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+data = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(inputs, targets), batch_size=8)
+trainer = lightning.Trainer(max_steps=6, accelerator="cpu", logger=False, enable_checkpointing=False,
+    enable_progress_bar=False, enable_model_summary=False, accumulate_grad_batches=1)
+trainer.fit(Lit(), data)
+"""
+
+
+@needs_torch
+@pytest.mark.transformers
+@pytest.mark.skipif(not TRANSFORMERS.exists(), reason="no .beds/transformers: scripts/beds/transformers makes it")
+def test_what_a_lightning_module_trains_is_compiled_unedited(tmp_path: Path) -> None:
+    ran = run(tmp_path, QUICK + NET + LIGHTNING, compile="on", python=TRANSFORMERS)
+
+    assert ran.codes == [0], ran.stderr
+    (facts,) = ran.facts
+    assert (facts["state"], facts["modules"], facts["steps"]) == ("compiled", ["Net"], 6)
+    assert facts["graphs"] == 1 and facts["graph_breaks"] == 0

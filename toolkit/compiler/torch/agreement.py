@@ -89,7 +89,7 @@ class Agreement:
 
     def _exchange(self) -> None:
         pause_s = LOOK_S * max(1.0, self._size / 64)
-        due = list(DUE)
+        due = self._due()
         try:
             while self._decision is None and not self._ends:
                 self._wakes.wait(pause_s)
@@ -111,15 +111,47 @@ class Agreement:
         elif self._rank == 0 and due and store.check(["%d/%d" % (due[0], rank) for rank in range(self._size)]):
             run = due.pop(0)
             told = store.multi_get(["%d/%d" % (run, rank) for rank in range(self._size)])
-            found = decided(slowest([_pairs(each) for each in told]), run)
+            found = self._merged(told, run)
             if found is not None:
                 self._settle(found)
         elif monotonic() > self._deadline_s:
-            self._settle(_eager("not all ranks step alike"))
+            self._settle(self._unanswered())
+
+    def _due(self) -> "list[int]":
+        """Return the numbers of the offers, in the order in which rank 0 merges them."""
+        return list(DUE)
+
+    def _merged(self, told: "list[bytes]", run: int) -> "Decision | None":
+        """Return the decision that the offers *told* of all ranks give, None if more are needed."""
+        return decided(slowest([_pairs(each) for each in told]), run)
+
+    def _unanswered(self) -> Decision:
+        """Return the decision of a rank that has waited too long."""
+        return _eager("not all ranks step alike")
 
     def _settle(self, decision: Decision) -> None:
         """Lay down *decision*, unless there is one; whichever is there counts."""
         self._decision = _read(self._store.compare_set("decision", "", json.dumps(vars(decision))))
+
+
+class Consent(Agreement):
+    """Whether all ranks run compiled code where it is asked for without a trial: not if it fails on one of them.
+
+    Ranks that do not answer in time are taken for ranks on which it works.
+    """
+
+    def consent(self, step_s: float) -> None:
+        """Lay down that compiled code runs here; a step takes *step_s* seconds."""
+        self.offer({}, 0, step_s)
+
+    def _due(self) -> "list[int]":
+        return [0]
+
+    def _merged(self, told: "list[bytes]", run: int) -> "Decision | None":  # noqa: ARG002 - as Agreement's
+        return self._unanswered()
+
+    def _unanswered(self) -> Decision:
+        return Decision(kept=True, pairs=0, eager_s=0.0, candidate_s=0.0)
 
 
 def missing(environ: "Mapping[str, str]") -> str:

@@ -19,8 +19,9 @@ from ...ranks import measuring
 from ..told import Told
 from ..trial import CANDIDATE, WARM_STEPS, Decision, Turns, break_even_step, cost_s
 from . import agreement, cache, finding, precision
-from .agreement import Agreement, Alone
-from .counting import Compiles
+from .agreement import Agreement, Alone, Consent
+from .counting import Compiles, advice
+from .dump import Dump
 from .slot import Slot, Watch, Way
 from .steps import MainOptimizer, Steady, listed, milliseconds
 
@@ -50,6 +51,7 @@ class Controller:
         self._watch = Watch(self._failed)
         self._slots: list[Slot] = []
         self._compiles: Compiles | None = None
+        self._dump: Dump | None = None
         self._optimizer = MainOptimizer()
         self._steady = Steady()
         self._thread = 0
@@ -61,6 +63,7 @@ class Controller:
         self._base = self._candidate = Way()
         self._turns = Turns()
         self._agreement: Agreement | Alone = Alone()
+        self._consent: Consent | None = None
         self._failure = ""
         self._step_ended: Callable[[], None] = self._observed
         self._tells_next_s = 0.0
@@ -155,7 +158,11 @@ class Controller:
 
     def _open_compiler(self, device: str) -> None:
         folder, problem = self._own_cache, ""
-        if not folder:
+        if self._asked["debug"]:
+            self._dump = Dump(os.path.join(self._asked["dump"], "rank-%s" % os.environ.get("RANK", "0")))
+            self._dump.start()
+            self._told.tell(dump=self._dump.folder)
+        elif not folder:
             folder, problem = cache.use(self._asked["cache"], torch, device, os.environ)
         if problem:
             self._say(problem)
@@ -170,8 +177,6 @@ class Controller:
         # Else backward(retain_graph=True) fails.
         if hasattr(graphs, "donated_buffer"):
             graphs.donated_buffer = False
-        if self._asked["debug"]:
-            self._told.tell(dump=_dump(self._asked["dump"]))
 
     # --- trials
 
@@ -264,11 +269,11 @@ class Controller:
         """A pass of *module* could not run as *way*, and ran as the script wrote it."""
         what = "does not compile" if way.compiled else "does not run in bfloat16"
         text = "%s %s: %s: %s" % (finding.names([module])[0], what, type(error).__name__, _first_paragraph(str(error)))
+        if self._dump is not None and way.compiled:
+            self._dump.failed(text, error)
         if self._step_ended == self._tried and way is self._candidate:
             self._failure = text
             self._watch.way = self._base
-            if agreement.is_shared() and not _speaks():
-                sys.stderr.write("[toolkit] compiler: eager: %s\n" % text)
             return
         # After the decision, or without a trial.
         self._base = Way(compiled=False, bf16=way.bf16 and way.compiled)
@@ -277,7 +282,10 @@ class Controller:
         self._told.tell(
             state="eager", reason=text, autocast_state="bf16" if self._base.bf16 else "off", **self._facts()
         )
-        sys.stderr.write("[toolkit] compiler: eager from step %d on: %s\n" % (self._steps + 1, text))
+        if self._consent is not None and way.compiled:
+            self._consent.refuse(text)  # The line comes with the decision of all ranks.
+        else:
+            sys.stderr.write("[toolkit] compiler: eager from step %d on: %s\n" % (self._steps + 1, text))
         if self._base.is_plain:
             self._remove()
 
@@ -291,6 +299,8 @@ class Controller:
         self._step_ended = self._ran
         self._watch.is_trial = False
         self._announces = self._base.compiled and self._asked["compile"] == "on"
+        if self._announces and agreement.is_shared():
+            self._consent = Consent("consent")
         if self._base.is_plain:
             self._remove()
         if self._base.compiled:
@@ -313,28 +323,55 @@ class Controller:
         else:
             self._steady.add(now_s - self._since_s)
             if self._announces and self._watch.calls:
-                self._announce()
+                self._announce(now_s - self._since_s)
+        if self._consent is not None:
+            self._heed(self._consent)
         if now_s > self._tells_next_s:
             self._tells_next_s = now_s + TELL_S
             self._told.tell(**self._facts())
         self._since_s = now_s
 
-    def _announce(self) -> None:
-        """Say once, after the first step that compiled nothing, what compiling took."""
+    def _announce(self, took_s: float) -> None:
+        """Say once, after the first step that compiled nothing, what compiling took; with several ranks once all of
+        them run compiled code. *took_s*: the step."""
         self._announces = False
-        assert self._compiles is not None
-        if self._has_no_code():
-            self._base = Way(bf16=self._base.bf16)
-            self._watch.way = self._base
-            self._told.tell(state="eager", reason=self._nothing_to_compile(), **self._facts())
-            self._say("eager: %s" % self._nothing_to_compile())
-            if self._base.is_plain:
-                self._remove()
+        reason = self._nothing_to_compile() if self._has_no_code() else ""
+        if self._consent is not None and reason:
+            self._consent.refuse(reason)
+        elif self._consent is not None:
+            self._consent.consent(took_s)
+        elif reason:
+            self._say("eager: %s" % reason)
+            self._go_eager(reason)
+        else:
+            self._say_compiled()
+
+    def _heed(self, consent: Consent) -> None:
+        """Go eager if another rank has to, so that all run the same."""
+        decision = consent.decision()
+        if decision is None:
             return
+        self._consent = None
+        if decision.kept:
+            self._say_compiled()
+            return
+        self._say("eager: %s" % decision.reason)
+        self._go_eager(decision.reason)
+
+    def _say_compiled(self) -> None:
+        assert self._compiles is not None
         found = finding.names(self._finder.modules)
         text = "compiled %s in %.1f s, as asked for" % (listed(found), self._compiles.seconds)
         self._told.tell(reason=text, **self._facts())
         self._say(text)
+
+    def _go_eager(self, reason: str) -> None:
+        self._announces = False
+        self._base = Way(bf16=self._base.bf16)
+        self._watch.way = self._base
+        self._told.tell(state="eager", reason=reason, **self._facts())
+        if self._base.is_plain:
+            self._remove()
 
     def _has_no_code(self) -> bool:
         """True if the compiler has looked at the modules and made nothing: all steps would be eager ones."""
@@ -347,11 +384,9 @@ class Controller:
         storm = compiles.look()
         if storm is not None and self._base.compiled:
             text = (
-                "%s was compiled %d times, torch's limit, and runs eagerly for what comes next; the last reason: %s."
-                " Give it the same shapes in all steps (pad batches, drop_last=True in the DataLoader), or compile it"
-                " in the script, with torch.compile(model, dynamic=True)"
+                "%s was compiled %d times, torch's limit, and runs eagerly for what comes next; the last reason: %s. %s"
             )
-            self._say(text % (storm[0], storm[2], storm[1]))
+            self._say(text % (storm[0], storm[2], storm[1], advice(storm[1])))
 
     def _facts(self) -> "dict[str, Any]":
         found: dict[str, Any] = {"steps": self._steps, "steady_step_ms": self._steady.step_ms()}
@@ -370,6 +405,8 @@ class Controller:
             facts["reason" if self._trial == "compile" else "autocast_reason"] = text
             self._say("the job ended before the trial did, %s" % text)
         self._told.tell(**facts)
+        if self._dump is not None:
+            self._dump.end()
 
     def _wait_for_devices(self) -> None:
         """GPUs work behind: a step has ended when they have done it."""
@@ -420,15 +457,3 @@ def _first_paragraph(message: str) -> str:
     """Return the first lines of *message* as one: torch puts the cause into the second, and advice behind a gap."""
     head = message.strip().split("\n\n")[0]
     return " ".join(line.strip() for line in head.splitlines())[:MESSAGE_CHARACTERS]
-
-
-def _dump(root: str) -> str:
-    """Have torch write its graphs and code below *root*, and compile all anew; return the folder of this rank."""
-    import torch._dynamo.config as dynamo
-    import torch._inductor.config as inductor
-
-    folder = os.path.join(root, "rank-%s" % os.environ.get("RANK", "0"))
-    dynamo.debug_dir_root = folder
-    inductor.trace.enabled = True
-    inductor.force_disable_caches = True
-    return folder

@@ -8,6 +8,10 @@ TYPE_CHECKING = False  # As typing's, without importing it.
 if TYPE_CHECKING:
     from typing import Any
 
+# In guards of sizes, strides and dimensions (torch 2.13): "tensor 'x' size mismatch at index 0. expected 32, actual
+# 24", "tensor 'x' rank mismatch. expected 2, actual 3", "Eq(s77, 16)", "2 <= L['x'].size()[0]".
+_OF_SHAPES = ("size mismatch", "stride mismatch", "rank mismatch", ".size()[", ".stride()[", "Eq(s", "Ne(s")
+
 
 class Compiles:
     """The compilations of this process since `start`. `count`: how many; `seconds`: how long they took together.
@@ -69,6 +73,19 @@ class Compiles:
             "cache_hits": None if counters is None else _cache_hits(counters),
             "recompilations": [{"what": what, "why": why, "count": n} for what, (why, n) in frames.items()],
         }
+
+
+def advice(why: str) -> str:
+    """Return what a user can do about code that is compiled anew because of the guard *why*."""
+    if any(word in why for word in _OF_SHAPES):
+        return (
+            "Give it the same shapes in all steps (pad batches, drop_last=True in the DataLoader), or compile it in the"
+            " script, with torch.compile(model, dynamic=True)"
+        )
+    return (
+        "Shapes are not the reason: keep what this guard names the same in all steps, or hold a number that changes in"
+        " a tensor. TORCH_LOGS=recompiles in the job's environment shows every guard that failed"
+    )
 
 
 def _cache_hits(counters: "Any") -> int:

@@ -1,0 +1,110 @@
+"""What torch's compiler writes in debug mode: graphs and generated code in a folder of bounded size, and why code was
+compiled, or was not.
+
+    run_.../torchinductor/MODEL/output_code.py, fx_graph_readable.py, ir_post_fusion.txt, ...   torch's own files
+    compilations.json   each compilation: code, seconds, operators, the guard that failed; the reasons of graph breaks
+    failure.txt         the whole traceback of a model that does not compile
+"""
+
+import json
+import os
+import sys
+import traceback
+
+TYPE_CHECKING = False  # As typing's, without importing it.
+if TYPE_CHECKING:
+    from typing import Any
+
+# One graph of GPT-2 with 12 layers has 4 MB. torch writes no further graphs once there is more than this.
+MOST_BYTES = 64 << 20
+MOST_REASONS = 200
+MOST_CHARACTERS = 2_000
+MOST_OF_A_FAILURE = 100_000
+
+
+class Dump:
+    """The folder of this rank, *folder*. `is_full`: torch writes no further graphs."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+        self.is_full = False
+
+    def start(self) -> None:
+        """Have torch write its graphs and code, and compile all anew."""
+        import torch._dynamo.callback as callbacks
+        import torch._dynamo.config as dynamo
+        import torch._inductor.config as inductor
+
+        os.makedirs(self.folder, exist_ok=True)
+        dynamo.debug_dir_root = self.folder
+        inductor.trace.enabled = True
+        inductor.force_disable_caches = True
+        callbacks.callback_handler.register_end_callback(self._compiled)
+
+    def _compiled(self, *_: "Any") -> None:
+        """Something was compiled: look whether the folder is full."""
+        if self.is_full or size_bytes(self.folder) <= MOST_BYTES:
+            return
+        import torch._inductor.config as inductor
+
+        self.is_full = True
+        inductor.trace.enabled = False
+        text = "[toolkit] compiler: %s has more than %d MiB: torch writes no further graphs\n"
+        sys.stderr.write(text % (self.folder, MOST_BYTES >> 20))
+
+    def failed(self, what: str, error: BaseException) -> None:
+        """Keep the traceback of *error*, of the first model that does not compile; *what* is the line of the log."""
+        lines = traceback.format_exception(type(error), error, error.__traceback__)
+        self._write("failure.txt", "%s\n\n%s" % (what, "".join(lines)[-MOST_OF_A_FAILURE:]), mode="x")
+
+    def end(self) -> None:
+        """Write what was compiled and why."""
+        utils = sys.modules.get("torch._dynamo.utils")
+        read = getattr(utils, "get_compilation_metrics", None)
+        breaks = getattr(utils, "counters", {}).get("graph_break", {})
+        found = {
+            "compilations": [_compilation(each) for each in ([] if read is None else read())][-MOST_REASONS:],
+            "graph_breaks": [
+                {"why": str(why)[:MOST_CHARACTERS], "count": count}
+                for why, count in list(breaks.items())[:MOST_REASONS]
+            ],
+        }
+        self._write("compilations.json", json.dumps(found, indent=1))
+
+    def _write(self, name: str, text: str, mode: str = "w") -> None:
+        try:
+            with open(os.path.join(self.folder, name), mode, encoding="utf-8", errors="replace") as file:
+                file.write(text)
+        except OSError:
+            pass  # Training goes on without.
+
+
+def size_bytes(folder: str) -> int:
+    """Return the size of all files below *folder*."""
+    total = 0
+    for place, _, names in os.walk(folder):
+        for name in names:
+            try:
+                total += os.lstat(os.path.join(place, name)).st_size
+            except OSError:
+                continue
+    return total
+
+
+def _compilation(each: "Any") -> "dict[str, Any]":
+    """Return what torch (2.13) notes of one compilation, under shorter names."""
+    return {
+        "id": getattr(each, "compile_id", None),
+        "code": "%s (%s:%s)" % (each.co_name, each.co_filename, each.co_firstlineno) if each.co_name else None,
+        "is_forward": getattr(each, "is_forward", None),
+        "seconds": getattr(each, "entire_frame_compile_time_s", None)
+        or (getattr(each, "duration_us", None) or 0) / 1e6,
+        "operators": getattr(each, "graph_op_count", None),
+        "guards": getattr(each, "guard_count", None),
+        "recompile_reason": _cut(getattr(each, "recompile_reason", None)),
+        "fail_reason": _cut(getattr(each, "fail_reason", None)),
+    }
+
+
+def _cut(text: "str | None") -> "str | None":
+    return None if text is None else text[:MOST_CHARACTERS]

@@ -603,3 +603,65 @@ def test_what_a_lightning_module_trains_is_compiled_unedited(tmp_path: Path) -> 
     (facts,) = ran.facts
     assert (facts["state"], facts["modules"], facts["steps"]) == ("compiled", ["Net"], 6)
     assert facts["graphs"] == 1 and facts["graph_breaks"] == 0
+
+
+CHECKPOINTS = """
+from torch.utils.checkpoint import checkpoint
+class Plain(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.out = nn.Linear(32, 32), nn.Linear(32, 10)
+    def forward(self, x):
+        return self.out(checkpoint(lambda each: nn.functional.gelu(self.a(each)), x, use_reentrant=REENTRANT))
+inputs.requires_grad_()
+print(train(Plain(), 400)[-1])
+"""
+
+
+@needs_torch
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_what_activation_checkpointing_computes_again_is_no_module_of_its_own(tmp_path: Path, reentrant: bool) -> None:
+    code = QUICK + NET + CHECKPOINTS.replace("REENTRANT", str(reentrant))
+    eager = run(tmp_path, code)
+
+    ran = run(tmp_path, code, compile="auto")
+
+    assert float(ran.stdout[0]) == pytest.approx(float(eager.stdout[0]), rel=1e-4), ran.stderr
+    (facts,) = ran.facts
+    assert facts["modules"] == ["Plain"] and facts["trial"]["pairs"] >= 6 and len(ran.lines) == 1
+
+
+PENALTY = """
+class Plain(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.out = nn.Linear(32, 32), nn.Linear(32, 10)
+    def forward(self, x):
+        return self.out(nn.functional.gelu(self.a(x)))
+model = Plain()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for step in range(STEPS):
+    optimizer.zero_grad()
+    loss = nn.functional.cross_entropy(model(inputs), targets)
+    if step >= LATE:
+        x = inputs.clone().requires_grad_()
+        (slope,) = torch.autograd.grad(model(x).sum(), x, create_graph=True)
+        loss = loss + slope.pow(2).mean()
+    loss.backward(); optimizer.step()
+print(loss.item())
+"""
+
+
+@needs_torch
+@pytest.mark.parametrize(("mode", "late"), [("on", 9), ("auto", 9), ("auto", 398)], ids=["on", "trial", "decided"])
+def test_a_gradient_penalty_that_begins_late_ends_compiling_and_trains_on(tmp_path: Path, mode: str, late: int) -> None:
+    code = QUICK + NET + PENALTY.replace("STEPS", "400").replace("LATE", str(late))
+    eager = run(tmp_path, code)
+
+    ran = run(tmp_path, code, compile=mode)
+
+    assert ran.codes == [0] and float(ran.stdout[0]) == pytest.approx(float(eager.stdout[0]), rel=1e-4), ran.stderr
+    (facts,) = ran.facts
+    assert facts["state"] == "eager" and facts["steps"] == 400
+    if late == 9:
+        assert "gradients of gradients" in facts["reason"] and "gradients of gradients" in ran.lines[-1]

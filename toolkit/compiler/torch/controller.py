@@ -47,7 +47,7 @@ class Controller:
         self._told = Told("torch")
         self._told.tell(compile=asked["compile"], autocast=asked["autocast"], reason="no model that trains was found")
         self._pid = os.getpid()
-        self._finder = finding.Finder(self._broken)
+        self._finder = finding.Finder(self._broken, self._doubles)
         self._watch = Watch(self._failed)
         self._slots: list[Slot] = []
         self._compiles: Compiles | None = None
@@ -90,6 +90,7 @@ class Controller:
         """An error of this package's own: leave everything as the script wrote it."""
         self._step_ended = lambda: None
         self._finder.stop()
+        self._finder.stop_gradients()
         self._remove()
         measuring.end()
         text = "the compiler's hook failed: %s: %s" % (type(error).__name__, error)
@@ -103,6 +104,7 @@ class Controller:
             return
         self._finder.stop()
         modules = self._finder.modules
+        self._watch.differentiates_inputs = self._finder.differentiates_inputs
         refusal = self._finder.refusal or _foreign()
         atexit.register(self._end)
         if refusal or not modules:
@@ -289,6 +291,20 @@ class Controller:
         if self._base.is_plain:
             self._remove()
 
+    def _doubles(self) -> None:
+        """The script takes gradients of gradients, later than in the first steps: the next steps are eager.
+
+        This step goes on as the script asks for; it fails if the pass that it differentiates was compiled.
+        """
+        if self._thread != get_ident() or os.getpid() != self._pid:
+            return
+        if self._step_ended == self._tried and self._trial == "compile":
+            self._failure = self._failure or finding.LATE_DOUBLE
+            self._watch.way = self._base
+        elif self._base.compiled:
+            self._say("eager from step %d on: %s" % (self._steps + 1, finding.LATE_DOUBLE))
+            self._go_eager(finding.LATE_DOUBLE)
+
     # --- settled
 
     def _settle(self) -> None:
@@ -313,6 +329,7 @@ class Controller:
         for slot in self._slots:
             slot.remove()
         self._slots = []
+        self._finder.stop_gradients()
 
     def _ran(self) -> None:
         now_s = monotonic()
@@ -400,6 +417,8 @@ class Controller:
         facts = self._facts()
         if self._step_ended == self._tried:
             text = "after %d steps of the job" % self._steps
+            if self._failure:
+                text += "; %s" % self._failure
             if self._compiles is not None and self._compiles.count:
                 text += "; compiling took %.1f s" % self._compiles.seconds
             facts["reason" if self._trial == "compile" else "autocast_reason"] = text

@@ -29,17 +29,23 @@ WRAPPERS = (
     "DataParallel",
 )
 OWN_COMPILATION = "the script uses torch.compile itself"
+DOUBLE = "the script takes gradients of gradients (create_graph=True), which compiled code has not"
+LATE_DOUBLE = DOUBLE + "; if that step fails, set TOOLKIT_COMPILE=off"
 
 
 class Finder:
     """What the first steps show. `modules`: the outermost modules that train, in the order of their first calls.
 
     `refusal`: why nothing of this script should be compiled, "" if it may be. `autocasts`: the script uses autocast.
+    `differentiates_inputs`: an input was a leaf that requires a gradient.
     """
 
-    def __init__(self, broken: "Callable[[Exception], None]") -> None:
-        """*broken* is called with an error of this, which must not reach the script."""
+    def __init__(self, broken: "Callable[[Exception], None]", doubles: "Callable[[], None]") -> None:
+        """*broken* is called with an error of this, which must not reach the script; *doubles* when the script takes
+        gradients of gradients after `stop`."""
         self._broken = broken
+        self._doubles = doubles
+        self.differentiates_inputs = False
         self.modules: list[torch.nn.Module] = []
         self.refusal = ""
         self.autocasts = False
@@ -48,6 +54,7 @@ class Finder:
         self._depth = 0
         self._hooks: list[Any] = []
         self._undo: list[Callable[[], None]] = []
+        self._undo_gradients: list[Callable[[], None]] = []
 
     def start(self) -> None:
         """Watch modules, torch.compile, and gradients of gradients, until `stop`."""
@@ -56,27 +63,25 @@ class Finder:
             hooks.register_module_forward_pre_hook(self._before),
             hooks.register_module_forward_hook(self._after, always_call=True),
         ]
-        self._replace(torch, "compile", self._watched_compile(torch.compile))
-        self._replace(torch.autograd, "backward", self._watched_gradients(torch.autograd.backward))
-        self._replace(torch.autograd, "grad", self._watched_gradients(torch.autograd.grad))
+        self._undo = [_replaced(torch, "compile", self._watched_compile(torch.compile))]
+        self._undo_gradients = [
+            _replaced(torch.autograd, "backward", self._watched_gradients(torch.autograd.backward)),
+            _replaced(torch.autograd, "grad", self._watched_gradients(torch.autograd.grad)),
+        ]
 
     def stop(self) -> None:
-        """Watch no longer; what was found stays."""
+        """Watch modules and torch.compile no longer; what was found stays."""
         for hook in self._hooks:
             hook.remove()
         for undo in self._undo:
             undo()
         self._hooks, self._undo, self._inside = [], [], None
 
-    def _replace(self, owner: "Any", name: str, function: "Callable[..., Any]") -> None:
-        before = getattr(owner, name)
-        setattr(owner, name, function)
-
-        def undo() -> None:
-            if getattr(owner, name) is function:  # Else somebody has wrapped ours, and ours lets everything pass.
-                setattr(owner, name, before)
-
-        self._undo.append(undo)
+    def stop_gradients(self) -> None:
+        """Watch gradients of gradients no longer: nothing is compiled."""
+        for undo in self._undo_gradients:
+            undo()
+        self._undo_gradients = []
 
     def _watched_compile(self, function: "Callable[..., Any]") -> "Callable[..., Any]":
         @functools.wraps(function)
@@ -92,20 +97,22 @@ class Finder:
     def _watched_gradients(self, function: "Callable[..., Any]") -> "Callable[..., Any]":
         @functools.wraps(function)
         def gradients(*arguments: "Any", **named: "Any") -> "Any":
-            if self._hooks and named.get("create_graph"):
-                self.refusal = (
-                    "the script takes gradients of gradients (create_graph=True), which compiled code has not"
-                )
+            if named.get("create_graph"):
+                if self._hooks:
+                    self.refusal = DOUBLE
+                else:
+                    self._doubles()
             return function(*arguments, **named)
 
         return gradients
 
-    def _before(self, module: "torch.nn.Module", _: "Any") -> None:
+    def _before(self, module: "torch.nn.Module", inputs: "tuple[Any, ...]") -> None:
         if self._inside is not None:
             self._depth += module is self._inside
             return
         try:
             self._enters(module)
+            self.differentiates_inputs = self.differentiates_inputs or has_differentiated_input(inputs, {})
         except Exception as error:  # noqa: BLE001 - the script goes on, whatever it has for modules
             self._broken(error)
 
@@ -130,12 +137,37 @@ class Finder:
     def _add(self, module: "torch.nn.Module") -> None:
         if isinstance(module, torch.jit.ScriptModule):
             self.refusal = "the model is a TorchScript module"
+        elif _is_in_backward() and any(module is each for known in self.modules for each in known.modules()):
+            pass  # Activation checkpointing computes a part of a known module once more.
         elif any(_is_compiled(each) for each in module.modules()):
             self.refusal = OWN_COMPILATION
         elif len(self.modules) == MOST_MODULES:
             self.refusal = "a step calls more than %d modules one by one" % MOST_MODULES
         else:
             self.modules.append(module)
+
+
+def has_differentiated_input(arguments: "tuple[Any, ...]", named: "dict[str, Any]") -> bool:
+    """True if an argument is a leaf that requires a gradient, as for a gradient penalty or an attack on the model."""
+    return any(
+        isinstance(each, torch.Tensor) and each.requires_grad and each.is_leaf for each in (*arguments, *named.values())
+    )
+
+
+def _replaced(owner: "Any", name: str, function: "Callable[..., Any]") -> "Callable[[], None]":
+    """Set `owner.name` to *function*; return what sets it back."""
+    before = getattr(owner, name)
+    setattr(owner, name, function)
+
+    def undo() -> None:
+        if getattr(owner, name) is function:  # Else somebody has wrapped ours, and ours lets everything pass.
+            setattr(owner, name, before)
+
+    return undo
+
+
+def _is_in_backward() -> bool:
+    return torch._C._current_graph_task_id() != -1
 
 
 def names(modules: "list[torch.nn.Module]") -> "list[str]":

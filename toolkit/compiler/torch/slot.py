@@ -7,6 +7,7 @@ the module (DistributedDataParallel) or is registered on it goes on as before.
 import torch
 
 from .. import handlers
+from .finding import has_differentiated_input
 from .kept_state import KeptState
 from .precision import in_float32
 
@@ -28,6 +29,7 @@ class Way:
 class Watch:
     """What the slots of a process share. `way`: how the step runs. `calls`, `others`: calls in this step that did so,
     and those that were none of training (evaluation). `is_trial`: the first failure may still come.
+    `differentiates_inputs`: inputs that require gradients were seen in the first steps, and no gradients of gradients.
 
     `failed`: called with a module and the error of a pass that runs without `way`.
     """
@@ -37,6 +39,7 @@ class Watch:
         self.calls = 0
         self.others = 0
         self.is_trial = True
+        self.differentiates_inputs = False
         self.failed = failed
 
 
@@ -70,6 +73,9 @@ class Slot:
         watch.calls += 1
         way = watch.way
         if way.is_plain:
+            return self._eager(*arguments, **named)
+        if way.compiled and not watch.differentiates_inputs and has_differentiated_input(arguments, named):
+            # A gradient penalty, most often, that has come late: it takes gradients of gradients.
             return self._eager(*arguments, **named)
         self._state.keep(with_python=watch.is_trial)
         try:

@@ -82,6 +82,17 @@ def test_a_clear_case_ends_after_six_pairs_and_an_unclear_one_after_24() -> None
     assert len(unclear.pairs) == 24 and found is not None
 
 
+def test_a_disturbance_of_six_pairs_of_short_steps_does_not_keep_the_slower_way() -> None:
+    """Another process has the cores in the first 15 ms, while eager steps run; compiled ones are slower in truth."""
+
+    def took(turn: str, step: int) -> float:
+        return 0.0012 if turn == CANDIDATE else 0.0017 if step < 16 else 0.001
+
+    turns, found = run(took)
+
+    assert len(turns.pairs) > 6 and found is not None and not found.kept
+
+
 def test_short_steps_are_measured_more_often() -> None:
     turns, _ = run(lambda turn, step: (0.00097 if turn == CANDIDATE else 0.001) * (1 + 0.3 * (step % 3 == 0)))
 

@@ -31,6 +31,9 @@ ENOUGH_S = 1.0
 MOST_S = 60.0
 FEWEST_PAIRS = 3
 CLEAR_PAIRS = 6
+# The candidate is not kept on less than this: 6 pairs of a step of 1 ms are over while another process has the cores (at
+# a load of 30 they gave 1.42 for an MLP that is slower compiled).
+CLEAR_S = 0.25
 # A candidate this much slower is not tried any longer.
 HOPELESS = 1.5
 # So much slower, and by so many seconds, that it compiles anew at each step: the fewest pairs show it.
@@ -151,6 +154,8 @@ def decided(pairs: "Iterable[Pair]", run: int) -> "Decision | None":
         return None
     if candidate_s > eager_s * HOPELESS:
         return found
+    if kept and measured_s < CLEAR_S:
+        return None
     # Clear: all pairs but one in six agree, and by more than the margin.
     agreeing = sum((candidate < eager * (1 - MARGIN)) == kept for eager, candidate in known)
     is_far = abs(candidate_s - eager_s * (1 - MARGIN)) > 2 * MARGIN * eager_s

@@ -31,8 +31,8 @@ ENOUGH_S = 1.0
 MOST_S = 60.0
 FEWEST_PAIRS = 3
 CLEAR_PAIRS = 6
-# The candidate is not kept on less than this: 6 pairs of a step of 1 ms are over while another process has the cores (at
-# a load of 30 they gave 1.42 for an MLP that is slower compiled).
+# The candidate is not kept on less than this: 6 pairs of a step of 1 ms are over while another process has the cores
+# (at a load of 30 they gave 1.42 for an MLP that is slower compiled).
 CLEAR_S = 0.25
 # A candidate this much slower is not tried any longer.
 HOPELESS = 1.5

@@ -58,6 +58,8 @@ def today(words: list[str], say) -> list[str]:
         say("fp16 needs a GPU: numbers are float32 here. On a CPU, TOOLKIT_AUTOCAST=auto tries bfloat16")
     if not torch.cuda.is_available() and not is_torch_xla_available():
         pairs["--use_cpu"] = "True"  # Else accelerate leaves each rank alone, as it looks for a GPU only.
+    if is_torch_xla_available() and "--optim" not in pairs:
+        pairs["--optim"] = "adamw_torch"  # transformers 5's own choice is the fused one, which torch refuses on XLA.
     for name in ("--dataset_name", "--tokenizer_name"):
         if pairs.get(name):
             say(f"{name[2:]}={pairs[name]} is not downloaded: text and tokenizer are made here")

@@ -3,7 +3,10 @@
 import msgspec
 
 from toolkit.job.events import NextAttempt
-from toolkit.peers.messages import Left, Message, WithReport
+from toolkit.peers.messages import Failing, HostEnded, Left, Message, OwnFailure, Verdict, WithReport
+
+# The types of messages that have times. A set: every heartbeat is looked up in it (see messages.NAMES_HOST).
+WITH_TIMES = frozenset({Failing, OwnFailure, HostEnded, Verdict, Left, NextAttempt})
 
 
 class Clock:
@@ -11,10 +14,15 @@ class Clock:
 
     Monotonic clocks of two machines are unrelated, but neither is ever set. The clock of a suspended machine stops:
     exchanges that contradict the newest one are then dropped.
+
+    `offset_ns`: the number to add to a time of this host; its error is at most half of `way_ns`, the shortest time that
+    an answer took.
     """
 
     def __init__(self) -> None:
         self._best: list[tuple[int, int]] = []
+        self.way_ns = 0
+        self.offset_ns = 0
 
     def heard(self, sent_ns: int, leader_ns: int, now_ns: int) -> None:
         """Take the answer *leader_ns* to a message sent at *sent_ns*; it came at *now_ns* (this host's clock)."""
@@ -24,22 +32,17 @@ class Clock:
         offset_ns = leader_ns - (sent_ns + now_ns) // 2
         agreeing = [each for each in self._best[-15:] if abs(each[1] - offset_ns) <= (each[0] + way_ns) // 2 + 1]
         self._best = [*agreeing, (way_ns, offset_ns)]
-
-    @property
-    def way_ns(self) -> int:
-        """The shortest time that an answer took."""
-        return min(self._best)[0] if self._best else 0
-
-    @property
-    def offset_ns(self) -> int:
-        """The number to add to a time of this host. Its error is at most half of `way_ns`."""
-        return min(self._best)[1] if self._best else 0
+        self.way_ns, self.offset_ns = min(self._best)
 
 
 def on_clock(message: Message, offset_ns: int) -> Message:
     """Return *message* with the times in it converted to another host's clock, by adding *offset_ns*."""
+    if type(message) not in WITH_TIMES:
+        return message
     if isinstance(message, WithReport) and message.report is not None:
         report, early = message.report, message.report.early
+        if early is None and not report.cause.failed_ns:
+            return message
         if early is not None:
             early = msgspec.structs.replace(early, at_ns=_moved(early.at_ns, offset_ns))
         cause = msgspec.structs.replace(report.cause, failed_ns=_moved(report.cause.failed_ns, offset_ns))

@@ -1,5 +1,8 @@
 """Pure: the follower's side of the protocol between hosts. A follower talks only to the leader."""
 
+from collections.abc import Callable
+from typing import Any
+
 import msgspec
 
 from toolkit.exit_codes import of_signal, signal_in
@@ -192,40 +195,10 @@ class Follower:
     def heard(self, message: Message, now_s: float) -> list[Action]:
         """Handle a message from the leader."""
         self._heard_s = now_s
-        if isinstance(message, Welcome):
-            self._times = msgspec.structs.replace(
-                self._times, heartbeat_s=message.beat_s, heartbeat_timeout_s=message.patience_s
-            )
-        if self.verdict is not None:
+        handle = _HANDLERS.get(type(message))
+        if handle is None or (self.verdict is not None and handle is not Follower._on_welcome):
             return []
-        if isinstance(message, Go) and not self._started:
-            self._started = True
-            return [AllReady()]
-        if isinstance(message, Stop) and not self._stopped:
-            self._stopped = True
-            self._stopped_s = now_s
-            self._signal = message.signal
-            return [message]
-        if isinstance(message, Step):
-            return [StopStep(step=message.step)]
-        if isinstance(message, Launch) and not self._launched:
-            self._launched = True
-            return [message]
-        if isinstance(message, HangNoticed | LeaderDone | Trace):
-            return [message]
-        if isinstance(message, RanksEnded):
-            return [AllRanksEnded()]
-        if isinstance(message, Notice):
-            return [LogLine(text=message.text, warns=True)]
-        if isinstance(message, NextAttempt) and message.restart.attempt > self._attempt:
-            self._begin(message.restart.attempt)
-            return [self._to_leader(Attempt(number=self._attempt)), message]
-        if isinstance(message, Failing):
-            self._heard_of = worse(self._heard_of, message.report)
-            return self._fail_here(message.report)
-        if isinstance(message, Verdict):
-            return [*self._settle(message.report), self._to_leader(Bye())]
-        return []
+        return handle(self, message, now_s)
 
     def tick(self, now_s: float, now_ns: int) -> list[Action]:
         """Apply what depends on time, and send the heartbeat. Call it when `next_s` is 0: a later call means that this
@@ -251,6 +224,55 @@ class Follower:
     def next_s(self, now_s: float) -> float:
         """Return the seconds until `tick` is due."""
         return max(self._due_s - now_s, 0.0)
+
+    # --- messages
+
+    def _on_welcome(self, message: Welcome, _now_s: float) -> list[Action]:
+        self._times = msgspec.structs.replace(
+            self._times, heartbeat_s=message.beat_s, heartbeat_timeout_s=message.patience_s
+        )
+        return []
+
+    def _on_go(self, _message: Go, _now_s: float) -> list[Action]:
+        first, self._started = not self._started, True
+        return [AllReady()] if first else []
+
+    def _on_stop(self, message: Stop, now_s: float) -> list[Action]:
+        if self._stopped:
+            return []
+        self._stopped = True
+        self._stopped_s = now_s
+        self._signal = message.signal
+        return [message]
+
+    def _on_step(self, message: Step, _now_s: float) -> list[Action]:
+        return [StopStep(step=message.step)]
+
+    def _on_launch(self, message: Launch, _now_s: float) -> list[Action]:
+        first, self._launched = not self._launched, True
+        return [message] if first else []
+
+    def _pass_on(self, message: HangNoticed | LeaderDone | Trace, _now_s: float) -> list[Action]:
+        return [message]
+
+    def _on_ranks_ended(self, _message: RanksEnded, _now_s: float) -> list[Action]:
+        return [AllRanksEnded()]
+
+    def _on_notice(self, message: Notice, _now_s: float) -> list[Action]:
+        return [LogLine(text=message.text, warns=True)]
+
+    def _on_next_attempt(self, message: NextAttempt, _now_s: float) -> list[Action]:
+        if message.restart.attempt <= self._attempt:
+            return []
+        self._begin(message.restart.attempt)
+        return [self._to_leader(Attempt(number=self._attempt)), message]
+
+    def _on_failing(self, message: Failing, _now_s: float) -> list[Action]:
+        self._heard_of = worse(self._heard_of, message.report)
+        return self._fail_here(message.report)
+
+    def _on_verdict(self, message: Verdict, _now_s: float) -> list[Action]:
+        return [*self._settle(message.report), self._to_leader(Bye())]
 
     # --- internal
 
@@ -334,3 +356,22 @@ class Follower:
             self._heard_s = None if self._heard_s is None else min(self._heard_s + pause_s, now_s)
             self._away_s = None if self._away_s is None else min(self._away_s + pause_s, now_s)
         self._ticked_s = now_s
+
+
+_Handle = Callable[[Follower, Any, float], list[Action]]
+# By type, as in leader.py. A Pong needs no answer. Only a Welcome counts once there is a verdict.
+_HANDLERS: dict[type, _Handle] = {
+    Welcome: Follower._on_welcome,
+    Go: Follower._on_go,
+    Stop: Follower._on_stop,
+    Step: Follower._on_step,
+    Launch: Follower._on_launch,
+    HangNoticed: Follower._pass_on,
+    LeaderDone: Follower._pass_on,
+    Trace: Follower._pass_on,
+    RanksEnded: Follower._on_ranks_ended,
+    Notice: Follower._on_notice,
+    NextAttempt: Follower._on_next_attempt,
+    Failing: Follower._on_failing,
+    Verdict: Follower._on_verdict,
+}

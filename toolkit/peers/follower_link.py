@@ -70,8 +70,8 @@ class FollowerLink(Link):
             now_s = time.monotonic()
             self._next_try_s = now_s if self._route.resolved(now_s) else now_s + UNKNOWN_RETRY_S
             return
-        for connection in self.connections:
-            if connection.sock.fileno() == fd:
+        for connection in (self._proved, self._attempt):
+            if connection is not None and connection.sock.fileno() == fd:
                 if connection is self._attempt and not connection.taken and events & WRITE:
                     self._note_taken(connection)
                 self.on_ready(connection, events)
@@ -91,10 +91,10 @@ class FollowerLink(Link):
         now_s = time.monotonic()
         rest_s = self.protocol.next_s(now_s)
         if self._attempt is not None:
-            rest_s = min(rest_s, self._attempt.born_s + self._route.within_s - now_s)
-        elif self._wants_one(now_s):
-            rest_s = min(rest_s, self._next_try_s - now_s)
-        return max(rest_s, 0.0)
+            return max(min(rest_s, self._attempt.born_s + self._route.within_s - now_s), 0.0)
+        if self._wants_one(now_s):
+            return max(min(rest_s, self._next_try_s - now_s), 0.0)
+        return rest_s
 
     def _wants_one(self, now_s: float) -> bool:
         if self._attempt is not None or self.protocol.verdict is not None:
@@ -132,7 +132,8 @@ class FollowerLink(Link):
             self.clock.heard(message.sent_ns, message.leader_ns, now_ns)
         elif isinstance(message, Welcome):
             self.clock.heard(self._hello_ns, message.leader_ns, now_ns)
-        message = on_clock(message, -self.clock.offset_ns)
+        else:
+            message = on_clock(message, -self.clock.offset_ns)
         if connection is self._attempt:
             before, self._proved, self._attempt = self._proved, connection, None
             if before is not None:

@@ -2,11 +2,13 @@
 
 import _thread  # threading's, without its import.
 import contextlib
+import functools
 import os
 
 from toolkit.peers.lookup import addresses
 
 
+@functools.cache
 def own_space() -> str:
     """Return a text that is unique to this process's network namespace, on all machines."""
     try:

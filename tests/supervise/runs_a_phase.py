@@ -23,7 +23,7 @@ from toolkit.supervise.signals import Signals
 class Wanted(msgspec.Struct):
     """The shell texts of a script and its services. *rule*: what the log rules do once the file FOLDER/found exists.
     *peer_fails*: once the script has made FOLDER/began, the link lets it end (FOLDER/go), and reports another host's
-    failure when the script has ended and nobody has reaped it."""
+    failure when the script has ended and nobody has reaped it. The supervisor's work for later makes FOLDER/running."""
 
     script: str
     services: list[str] = []
@@ -133,6 +133,7 @@ def main(folder: Path) -> None:
             alone=not wanted.peer_fails,
             others=FailingPeer(folder) if wanted.peer_fails else None,
             rules=FileRules(folder / "found", wanted.rule) if wanted.rule else None,
+            once_running=(folder / "running").touch,
         )
         (folder / "guardian.pid").write_text(str(supervisor.guardian.pid if supervisor.guardian else 0))
         log.say_through(console.stderr.say, supervisor.finish)

@@ -177,3 +177,11 @@ def test_a_rank_that_has_ended_when_another_host_fails_has_failed_by_itself(run:
     answered = msgspec.json.decode((phase.folder / "answer.json").read_bytes(), type=Ended)
     assert [(each.code, each.signalled) for each in answered.exits] == [(3, False)]
     assert phase.ended().peer_failed
+
+
+def test_work_for_later_is_done_while_the_script_runs(run: Callable[..., Run]) -> None:
+    phase = run("until [ -e running ]; do sleep 0.01; done; exit 3")
+
+    phase.end()
+
+    assert [end.code for end in phase.ended().exits] == [3]

@@ -9,13 +9,14 @@ import pytest
 
 from tests.launchers.jobs import job_of
 from tests.verdict.test_traceback import OTHER, PLAIN
-from toolkit.errors import ContractError, PlatformError, UserError
+from toolkit.errors import ContractError, InternalError, PlatformError, UserError
 from toolkit.job.job import Job
 from toolkit.job.outcome import Ended, Exit, Hung, Memory, PhaseFailure
 from toolkit.settings import Settings
 from toolkit.status_pages import Raised, Thrown
+from toolkit.train import outcomes
 from toolkit.verdict.cause import how as how_it_ended
-from toolkit.verdict.judge import judge, of_error, of_fault
+from toolkit.verdict.judge import judge
 
 TERM, INT, KILL, SEGV, ABRT = signal.SIGTERM, signal.SIGINT, signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT
 SCRIPT_FAILED: PhaseFailure = "ExecuteUserScriptError"
@@ -210,25 +211,30 @@ def test_the_numbers_of_the_page_are_those_that_are_judged() -> None:
     }
 
     assert {0, 75, 78, 70, 137, 139, 134, 143, 130} <= numbers
-    assert [of_error(kind("x"), "").exit_code for kind in (UserError, ContractError, PlatformError)] == [78, 78, 75]
-    assert of_fault("x", "", "").exit_code == 70
+    assert [outcomes.of_error(kind("x"), "").exit_code for kind in (UserError, ContractError, PlatformError)] == [
+        *(78, 78, 75)
+    ]
+    assert outcomes.of_fault(RuntimeError("x"), "").exit_code == 70
 
 
 # Nothing reads as a success that is none.
 
 
-@pytest.mark.parametrize("stop", [None, (TERM, 6)])
 @pytest.mark.parametrize("at_s", [5, 7])
-def test_a_finished_pip_is_no_finished_job(stop: tuple[signal.Signals, float] | None, at_s: float) -> None:
-    outcome = judge(SAGEMAKER, seen(process("pip", at_s, 0), stop=stop, phase="install", failure="InstallModuleError"))
+def test_a_finished_pip_is_no_finished_job(at_s: float) -> None:
+    pip = process("pip", at_s, 0)
 
-    assert outcome.exit_code == (70 if stop is None else 143)
+    with pytest.raises(InternalError):
+        judge(SAGEMAKER, seen(pip, phase="install", failure="InstallModuleError"))
+    stopped = judge(SAGEMAKER, seen(pip, stop=(TERM, 6), phase="install", failure="InstallModuleError"))
+    assert stopped.exit_code == 143
 
 
 def test_no_process_at_all_is_no_success() -> None:
-    outcome = judge(SAGEMAKER, seen())
+    with pytest.raises(InternalError) as raised:
+        judge(SAGEMAKER, seen())
 
-    assert (outcome.status, outcome.exit_code, outcome.cause.blame) == ("failed", 70, "toolkit")
+    assert (raised.value.exit_code, raised.value.blame) == (70, "toolkit")
 
 
 @pytest.mark.parametrize("how", [KILL, TERM])

@@ -25,6 +25,7 @@ from toolkit.supervise.flow import Flow
 from toolkit.supervise.guardian import Guardian
 from toolkit.supervise.hang import HangSettings
 from toolkit.supervise.kernel import PR_SET_CHILD_SUBREAPER, keep_freed_memory, prctl
+from toolkit.supervise.later import Later
 from toolkit.supervise.others import Others, Rules
 from toolkit.supervise.outlet import STALLED_STOP_S
 from toolkit.supervise.pulse import Pulse
@@ -40,7 +41,7 @@ class Supervisor:
 
     *run_folder* is private to this run. *marker* ("NAME=value") is in the environment of every process that `train`
     starts. *python* runs the rank shims. *alone*: the job has no other host. *others* is None then, and also where
-    there is no link to them.
+    there is no link to them. *once_running* is called once, shortly after the first process was started.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class Supervisor:
         others: Others | None = None,
         hang: HangSettings | None = None,
         rules: Rules | None = None,
+        once_running: Callable[[], None] = lambda: None,
     ) -> None:
         self.signals = signals
         self.console = console
@@ -66,6 +68,7 @@ class Supervisor:
         self.others = others
         self.hang = hang
         self.rules = rules
+        self.later = Later(once_running)
         self.pulse = Pulse(run_folder)
         self.machine = StopMachine(console.host, linked=others is not None)
         self.prctl = prctl()

@@ -20,6 +20,7 @@ from toolkit.supervise.effects import Around, Effects
 from toolkit.supervise.flow import Flow
 from toolkit.supervise.hang import HangSettings, HangWatch
 from toolkit.supervise.hang_reports import HangReports
+from toolkit.supervise.later import Later
 from toolkit.supervise.phase_record import PhaseRecord
 from toolkit.supervise.processes import Processes
 from toolkit.supervise.pulse import Pulse
@@ -40,6 +41,7 @@ class Supervision(Around, Guarded, Protocol):
     alone: bool
     hang: HangSettings | None
     pulse: Pulse
+    later: Later
 
     def take_signals(self) -> list[events.Stop | int]:
         """Return the signals that came: a Stop for one that stops the job, the number of any other."""
@@ -100,6 +102,7 @@ class Running:
             for service in self._phase.services:
                 self._processes.start_service(service)
             self._processes.start_main()
+            self._around.later.begin(time.monotonic())
             self._child_ended = True  # A child may have ended already; looking costs one system call.
             while self._machine.state != "done":
                 self._flow.step(self._timeout_s())
@@ -161,7 +164,9 @@ class Running:
 
     def _timeout_s(self) -> float | None:
         now_s = time.monotonic()
-        waits = [self._around.pulse.rest_s(now_s), self._machine.rest_s(now_s), self._hangs.rest_s(now_s)]
+        around = self._around
+        waits = [around.pulse.rest_s(now_s), around.later.rest_s(now_s)]
+        waits += [self._machine.rest_s(now_s), self._hangs.rest_s(now_s)]
         if self._around.others is not None:
             waits.append(self._around.others.rest_s())
         rules_rest_s = self._around.rules.rest_s() if self._around.rules is not None else None
@@ -178,6 +183,7 @@ class Running:
         if self._around.others is not None and self._around.others.rest_s() <= 0.01:
             self._on_others()
         self._around.pulse.beat(now_s)
+        self._around.later.serve(now_s)
         if self._machine.hurries:
             self._flow.give_up_stalled()
         self._look_for_hang(now_s)

@@ -1,35 +1,67 @@
-"""Makes the outcome of what ended this host: its processes, an error or a stop. `verdict` is imported only then."""
+"""Makes the outcome of what ended this host: its processes, an error or a stop.
+
+`verdict` judges processes. Its import takes 7 ms, which the script need not wait for: the supervisor calls
+`import_for_the_end` when the first process runs (supervise/later.py). The end would be too late: by then the script may
+have removed the toolkit, or pip may have installed another version in its place.
+"""
 
 import errno
 from pathlib import Path
 
+import msgspec
+
+from toolkit import exit_codes
 from toolkit.errors import ToolkitError, of_path
+from toolkit.job.cause import Cause
 from toolkit.job.job import Job
-from toolkit.job.outcome import Ended, Memory, Outcome
+from toolkit.job.outcome import Ended, Memory, Outcome, signal_name
+from toolkit.log import Log
 from toolkit.probe import host
 from toolkit.supervise import limits
 from toolkit.supervise.signals import Interrupted
 
 
+def import_for_the_end(log: Log) -> None:
+    """Import the modules that only the end of a job needs."""
+    try:
+        import shutil  # noqa: F401 - removes the run's folder
+        import traceback  # noqa: F401
+
+        from toolkit.verdict import judge  # noqa: F401
+    except Exception as error:  # noqa: BLE001 - files of another version may raise anything, and the job goes on
+        log.warning(f"{_without_files(error)}. At the job's end `train` will fail with {exit_codes.INTERNAL_FAULT}")
+
+
 def of_end(job: Job, ended: Ended) -> Outcome:
     """Return the outcome of this host's processes, which ended as *ended*."""
-    from toolkit.verdict import judge
-
+    try:
+        from toolkit.verdict import judge
+    except ImportError as error:
+        outcome = of_fault(error, job.cluster.current)
+        ends = ", ".join(f"{each.process} ended with {each.status}" for each in ended.exits)
+        text = f"{_without_files(error)}. What is known: {ends or 'no process was started'}"
+        cause = msgspec.structs.replace(outcome.cause, text=text)
+        return msgspec.structs.replace(outcome, cause=cause, command=ended.command, exits=ended.exits)
     return judge.judge(job, ended)
+
+
+def _without_files(error: Exception) -> str:
+    return (
+        f"expected the toolkit's own files, found none ({error}): they were removed or replaced while `train` ran."
+        " Let neither the script nor its requirements change the toolkit's installation"
+    )
 
 
 def of_error(error: ToolkitError, me: str) -> Outcome:
     """Return the outcome of host *me*, whose part ended with *error*."""
-    from toolkit.verdict import judge
-
-    return judge.of_error(error, me)
+    cause = Cause(blame=error.blame, kind=error.prefix, text=str(error), primary=True)
+    return Outcome(status="failed", exit_code=error.exit_code, cause=cause, host=me)
 
 
 def of_stop(stop: Interrupted, me: str) -> Outcome:
     """Return the outcome of host *me*, which *stop* ended before its script began."""
-    from toolkit.verdict import judge
-
-    return judge.of_stop(stop.number, me)
+    cause = Cause(kind="Stopped", text=f"stopped by {signal_name(stop.number)} before the script began")
+    return Outcome(status="stopped", exit_code=exit_codes.of_signal(stop.number), cause=cause, host=me)
 
 
 def of_os_error(error: OSError, me: str) -> Outcome:
@@ -42,10 +74,9 @@ def of_fault(error: Exception, me: str) -> Outcome:
     """Return the outcome of a job ended by a fault of `train`, with the traceback of *error*."""
     import traceback
 
-    from toolkit.verdict import judge
-
-    trace = "".join(traceback.format_exception(error))
-    return judge.of_fault(f"{type(error).__name__}: {error}", trace, me)
+    text, trace = f"{type(error).__name__}: {error}", "".join(traceback.format_exception(error))
+    cause = Cause(blame="toolkit", kind="Framework Error", text=text, traceback=trace, primary=True)
+    return Outcome(status="failed", exit_code=exit_codes.INTERNAL_FAULT, cause=cause, host=me)
 
 
 class OomWatch:

@@ -224,6 +224,7 @@ def _run(job: Job, signals: Signals, outlets: Outlets, log: Log, *, terminal: bo
             others=others,
             hang=hangs.settings(job, run_folder),
             rules=line_monitors,
+            once_running=partial(outcomes.import_for_the_end, log),
         )
         log.say_through(supervisor.console.stderr.say, supervisor.finish)
         outcome = _attempts(job, supervisor, Attempts(job, run_folder, line_monitors, log), memory, others, log)

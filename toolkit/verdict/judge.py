@@ -6,7 +6,7 @@ The status is computed here, once; nothing later changes it. docs/exit-codes.md 
 import msgspec
 
 from toolkit import exit_codes
-from toolkit.errors import ToolkitError
+from toolkit.errors import InternalError
 from toolkit.job.cause import Cause
 from toolkit.job.job import Job
 from toolkit.job.outcome import Ended, Exit, Hung, Outcome, Ruled, signal_name
@@ -56,6 +56,9 @@ def judge(job: Job, ended: Ended) -> Outcome:
     - the launcher ended its ranks, or `train` did on its request: failed, 1. A death by our own signal is never a
     cause;
     - all processes of the script's phase ended with 0: succeeded, 0.
+
+    Raises:
+        InternalError: none of them had ended.
     """
     outcome = _judged(job, with_children(mpi.with_aborts(ended)))
     linked = len(job.cluster.hosts) > 1 and job.settings.link == "on"
@@ -83,7 +86,7 @@ def _judged(job: Job, ended: Ended) -> Outcome:
     if not all(e.ok for e in ended.exits):
         return _ended_by_launcher(job, ended)
     if not ended.exits or ended.phase == INSTALL:
-        return of_fault(f"{ended.phase} was judged before any process of the script had ended", "", job.cluster.current)
+        raise InternalError(f"{ended.phase} was judged before any process of the script had ended")
     return _succeeded(job, ended)
 
 
@@ -132,36 +135,6 @@ def _succeeded(job: Job, ended: Ended) -> Outcome:
         command=ended.command,
         exits=ended.exits,
         notes=_notes(ended),
-    )
-
-
-def of_error(error: ToolkitError, host: str) -> Outcome:
-    """Return the outcome of a job that ended with an error that the toolkit raised."""
-    return Outcome(
-        status="failed",
-        exit_code=error.exit_code,
-        cause=Cause(blame=error.blame, kind=error.prefix, text=str(error), primary=True),
-        host=host,
-    )
-
-
-def of_stop(number: int, host: str) -> Outcome:
-    """Return the outcome of a job that signal *number* stopped before the script began."""
-    return Outcome(
-        status="stopped",
-        exit_code=exit_codes.of_signal(number),
-        cause=Cause(kind="Stopped", text=f"stopped by {signal_name(number)} before the script began"),
-        host=host,
-    )
-
-
-def of_fault(text: str, trace: str, host: str) -> Outcome:
-    """Return the outcome of a job that ended because of a fault in the toolkit."""
-    return Outcome(
-        status="failed",
-        exit_code=exit_codes.INTERNAL_FAULT,
-        cause=Cause(blame="toolkit", kind="Framework Error", text=text, traceback=trace, primary=True),
-        host=host,
     )
 
 

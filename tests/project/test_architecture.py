@@ -76,3 +76,14 @@ def test_the_page_shows_the_layers_that_the_tests_hold() -> None:
         shown.setdefault(int(number), set()).update(words.split())
 
     assert shown == layers_there()
+
+
+def test_both_pages_name_the_code_beside_the_layers() -> None:
+    contributing, page = ((ROOT / name).read_text(encoding="utf-8") for name in ("CONTRIBUTING.md", PAGE))
+    beside = re.search(r"^Beside the layers stands .*?\n\n", page, re.MULTILINE | re.DOTALL)
+
+    assert beside is not None
+    assert set(layers.SCRIPT_SIDE) == set(re.findall(r"`(\w+)`", beside[0])) - {"cli"}
+    for shared in layers.SHARED_WITH_CLI:
+        assert f"`{shared}`" in contributing
+        assert f"`{shared}`" in beside[0]

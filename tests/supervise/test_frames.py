@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.project import layers
 from toolkit.job.stuck import Kind
 from toolkit.supervise.frames import Frame, kind, parsed, users
 
@@ -141,3 +142,13 @@ def test_py_spys_main_thread_is_named() -> None:
 
     assert [(frame.function, frame.line) for frame in found] == [("all_reduce", 3252), ("step", 8)]
     assert kind(found, "") == "waits"
+
+
+@pytest.mark.parametrize("package", sorted(set(layers.SCRIPT_SIDE) - {"status"}))
+def test_code_of_the_toolkit_in_a_rank_is_not_the_users(package: str) -> None:
+    stack = frames(f"/src/toolkit/{package}/torch/slot.py:80 __call__", f"{OURS}:8 step")
+
+    found = users(stack)
+
+    assert found is not None
+    assert found.file == OURS

@@ -15,7 +15,8 @@ WRITTEN = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<functio
 SPIED = re.compile(r"^ +(?P<function>.+) \((?P<file>.*):(?P<line>\d+)\)$")
 CUT = "..."
 LIBRARY = re.compile(
-    r"/(site|dist)-packages/|/lib(64)?/python3[^/]*/|^<|/toolkit/(dataparallel|modelparallel|xla|compat|hook)/"
+    r"/(site|dist)-packages/|/lib(64)?/python3[^/]*/|^<"
+    r"|/toolkit/(compat|compiler|dataparallel|modelparallel|profiler|ranks|standalone|xla)/"
 )
 
 # By the beginning of a file's path; the longest match decides.

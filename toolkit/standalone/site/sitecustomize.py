@@ -4,8 +4,8 @@ Goals: almost no cost, any Python 3, no visible effect. It removes its folder fr
 sitecustomize that would have run without it. `python -I` and `-E` ignore it. TOOLKIT_RANK_HOOK=off disables it.
 
 It is one file on purpose: the start of every Python pays for it. It costs 1.7 million instructions (0.4 ms); with the
-record of exceptions in a second file it cost 3.8 million (cachegrind, Python 3.11). What only some jobs need is in files
-of its own, which `_load` loads.
+record of exceptions in a second file it cost 3.8 million (cachegrind, Python 3.11). What only some jobs need is in
+other files, which `_load` loads.
 
 torch 2.13 with gloo on Python 3.11 aborts 30 to 40 % of finished runs at interpreter exit ("terminate
 called without an active exception", SIGABRT): the thread pt_gloo_runloop drops its last Work while the interpreter is

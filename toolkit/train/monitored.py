@@ -13,6 +13,7 @@ from toolkit.job.monitor_config import NAME, RANKS, MonitorConfig
 from toolkit.log import Log
 from toolkit.series import findings
 from toolkit.supervise.asking import STATUS_FOLDER
+from toolkit.train.own_module import own_module
 
 EVERY_S = 1.0
 
@@ -35,7 +36,7 @@ def write_config(job: Job, monitor: Monitor, run_folder: Path, attempt: int) -> 
         metrics_bytes=_size(job.folders.output / "metrics.jsonl"),
         compares=_compares(job),
         latest=run_folder / LATEST if job.exports.names(leader=job.cluster.is_leader) else None,
-        gpus=(job.interpreter, "-I", "-m", "toolkit.monitor.gpu.child") if has_gpus else (),
+        gpus=own_module(job.interpreter, "toolkit.monitor.gpu.child") if has_gpus else (),
     )
     path = run_folder / NAME
     path.touch(0o600)

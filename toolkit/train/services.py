@@ -46,6 +46,7 @@ def _monitor(job: Job, run_folder: Path, attempt: int, log: Log) -> tuple[Proces
     if job.monitor is None:
         return ()
     from toolkit.train import monitored
+    from toolkit.train.own_module import own_module
 
     try:
         config = monitored.write_config(job, job.monitor, run_folder, attempt)
@@ -55,7 +56,7 @@ def _monitor(job: Job, run_folder: Path, attempt: int, log: Log) -> tuple[Proces
     return (
         ProcessSpec(
             name="monitor",
-            argv=(job.interpreter, "-I", "-m", "toolkit.monitor", str(config)),
+            argv=(*own_module(job.interpreter, "toolkit.monitor"), str(config)),
             environ=job.environ,
             cwd=run_folder,
             stop=StopPolicy(),
@@ -71,6 +72,7 @@ def _exports(job: Job, run_folder: Path, attempt: int, log: Log) -> tuple[Proces
     if not names:
         return ()
     from toolkit.train import exported
+    from toolkit.train.own_module import own_module
 
     try:
         config = exported.write_config(job, run_folder, attempt)
@@ -80,7 +82,7 @@ def _exports(job: Job, run_folder: Path, attempt: int, log: Log) -> tuple[Proces
     return tuple(
         ProcessSpec(
             name=name,
-            argv=(job.interpreter, "-I", "-m", "toolkit.monitor.exporters", str(config), name),
+            argv=(*own_module(job.interpreter, "toolkit.monitor.exporters"), str(config), name),
             environ=job.environ,
             cwd=run_folder,
             stop=StopPolicy(),

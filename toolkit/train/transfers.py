@@ -24,6 +24,7 @@ from toolkit.storage.config import Answer, Task, Transfer
 from toolkit.storage.uri import is_remote, parse
 from toolkit.supervise.loop import Supervisor
 from toolkit.train.environment import MARKER
+from toolkit.train.own_module import own_module
 
 STATE = "storage"
 _ERRORS: dict[int, type[ToolkitError]] = {UserError.exit_code: UserError, PlatformError.exit_code: PlatformError}
@@ -94,7 +95,7 @@ def service(job: Job, run_folder: Path) -> ProcessSpec:
     config = _written(_transfer(job, run_folder, "watch"), run_folder)
     return ProcessSpec(
         name="storage",
-        argv=(job.interpreter, "-I", "-m", "toolkit.storage", str(config)),
+        argv=(*own_module(job.interpreter, "toolkit.storage"), str(config)),
         environ=job.environ,
         cwd=run_folder,
         stop=StopPolicy(),
@@ -176,7 +177,7 @@ def _run(job: Job, transfer: Transfer, supervisor: Supervisor, *, last: bool = F
     if not last and supervisor.machine.job.ends:
         return None
     config = _written(transfer, supervisor.run_folder)
-    argv = (job.interpreter, "-I", "-m", "toolkit.storage", str(config))
+    argv = (*own_module(job.interpreter, "toolkit.storage"), str(config))
     environ = {**job.environ, MARKER: supervisor.run_folder.name}
     process = subprocess.Popen(
         argv, env=environ, cwd=supervisor.run_folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE

@@ -131,8 +131,19 @@ def test_an_error_of_the_script_comes_out_as_it_is(tmp_path: Path) -> None:
             "    optimizer.zero_grad(); slope.pow(2).sum().backward(); optimizer.step()\n",
             "gradients of gradients",
         ),
+        (
+            "model = Net(); optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+            "for _ in range(4):\n"
+            "    optimizer.zero_grad(); loss = model(inputs).pow(2).mean()\n"
+            "    loss.backward(create_graph=True)\n"
+            "    weights = list(model.parameters())\n"
+            "    torch.autograd.grad([each.grad.sum() for each in weights], weights, allow_unused=True)\n"
+            "    optimizer.step()\n"
+            "    for each in weights: each.grad = None\n",
+            "gradients of gradients",
+        ),
     ],
-    ids=["compile", "Module.compile", "jit", "create_graph"],
+    ids=["compile", "Module.compile", "jit", "create_graph", "backward with create_graph"],
 )
 def test_what_a_script_does_for_itself_is_left_alone_and_said(tmp_path: Path, code: str, reason: str) -> None:
     ran = run(tmp_path, QUICK + NET + code, compile="auto")

@@ -93,6 +93,12 @@ def test_a_disturbance_of_six_pairs_of_short_steps_does_not_keep_the_slower_way(
     assert len(turns.pairs) > 6 and found is not None and not found.kept
 
 
+def test_compiled_code_is_not_kept_on_less_than_a_quarter_of_a_second_of_steps() -> None:
+    found = decided([(0.0005, 0.0004)] * 96, 96)
+
+    assert found is not None and not found.kept
+
+
 def test_short_steps_are_measured_more_often() -> None:
     turns, _ = run(lambda turn, step: (0.00097 if turn == CANDIDATE else 0.001) * (1 + 0.3 * (step % 3 == 0)))
 

@@ -146,6 +146,8 @@ def decided(pairs: "Iterable[Pair]", run: int) -> "Decision | None":
     measured_s = sum(each[0] + each[1] for each in known)
     kept = candidate_s < eager_s * (1 - MARGIN)
     found = Decision(kept=kept, pairs=count, eager_s=eager_s, candidate_s=candidate_s)
+    if is_last and kept and measured_s < CLEAR_S:
+        return Decision(kept=False, pairs=count, eager_s=eager_s, candidate_s=candidate_s)
     if is_last or measured_s > MOST_S or (count >= ENOUGH_PAIRS and measured_s >= ENOUGH_S):
         return found
     if candidate_s > max(eager_s * ENDLESS, ENDLESS_S):

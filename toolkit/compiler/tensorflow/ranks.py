@@ -68,8 +68,12 @@ class Ballot:
 
         flat = tensorflow.nest.flatten(tensors, expand_composites=True)
         there = [each for each in flat if each is not None]
-        with tensorflow.control_dependencies(there):
+        graph = tensorflow.compat.v1.get_default_graph()
+        # smddp's calls keep one order by this attribute (dataparallel/tf/api.py): the vote is one of them.
+        before = getattr(graph, "_toolkit_smddp_last", None)
+        with tensorflow.control_dependencies(there if before is None else [*there, before]):
             voted = tensorflow.numpy_function(vote, [], [])
+        graph._toolkit_smddp_last = voted
         with tensorflow.control_dependencies([voted]):
             held = [each if each is None else tensorflow.identity(each) for each in flat]
         return tensorflow.nest.pack_sequence_as(tensors, held, expand_composites=True)

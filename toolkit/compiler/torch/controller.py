@@ -302,7 +302,10 @@ class Controller:
             self._failure = self._failure or finding.LATE_DOUBLE
             self._watch.way = self._base
         elif self._base.compiled:
-            self._say("eager from step %d on: %s" % (self._steps + 1, finding.LATE_DOUBLE))
+            if self._consent is not None:
+                self._consent.refuse(finding.LATE_DOUBLE)  # The line comes with the decision of all ranks.
+            else:
+                self._say("eager from step %d on: %s" % (self._steps + 1, finding.LATE_DOUBLE))
             self._go_eager(finding.LATE_DOUBLE)
 
     # --- settled
@@ -370,7 +373,8 @@ class Controller:
             return
         self._consent = None
         if decision.kept:
-            self._say_compiled()
+            if self._base.compiled:
+                self._say_compiled()
             return
         self._say("eager: %s" % decision.reason)
         self._go_eager(decision.reason)

@@ -29,7 +29,7 @@ WRAPPERS = (
     "DataParallel",
 )
 OWN_COMPILATION = "the script uses torch.compile itself"
-DOUBLE = "the script takes gradients of gradients (create_graph=True), which compiled code has not"
+DOUBLE = "the script takes gradients of gradients (create_graph=True), which compiled code does not support"
 LATE_DOUBLE = DOUBLE + "; if that step fails, set TOOLKIT_COMPILE=off"
 
 
@@ -65,8 +65,8 @@ class Finder:
         ]
         self._undo = [_replaced(torch, "compile", self._watched_compile(torch.compile))]
         self._undo_gradients = [
-            _replaced(torch.autograd, "backward", self._watched_gradients(torch.autograd.backward)),
-            _replaced(torch.autograd, "grad", self._watched_gradients(torch.autograd.grad)),
+            _replaced(torch.autograd, "backward", self._watched_gradients(torch.autograd.backward, 3)),
+            _replaced(torch.autograd, "grad", self._watched_gradients(torch.autograd.grad, 4)),
         ]
 
     def stop(self) -> None:
@@ -94,10 +94,12 @@ class Finder:
 
         return compile
 
-    def _watched_gradients(self, function: "Callable[..., Any]") -> "Callable[..., Any]":
+    def _watched_gradients(self, function: "Callable[..., Any]", place: int) -> "Callable[..., Any]":
+        """Return *function* with a watch on create_graph, its argument at *place*: Tensor.backward names none."""
+
         @functools.wraps(function)
         def gradients(*arguments: "Any", **named: "Any") -> "Any":
-            if named.get("create_graph"):
+            if named.get("create_graph") or (len(arguments) > place and arguments[place]):
                 if self._hooks:
                     self.refusal = DOUBLE
                 else:

@@ -82,10 +82,12 @@ class NumpyArithmetic:
         return self._numpy.empty(count, self._numpy.float32 if dtype.itemsize == 2 else dtype)
 
     def add(self, one: Any, other: Any, into: Any) -> None:
-        self._numpy.add(one, other, out=into)
+        with self._numpy.errstate(all="ignore"):  # Infinite gradients are the script's business, as under MPI.
+            self._numpy.add(one, other, out=into)
 
     def scale(self, array: Any, share: float) -> None:
-        self._numpy.multiply(array, array.dtype.type(share), out=array)
+        with self._numpy.errstate(all="ignore"):
+            self._numpy.multiply(array, array.dtype.type(share), out=array)
 
     def copy(self, array: Any, into: Any) -> None:
         self._numpy.copyto(into, array)

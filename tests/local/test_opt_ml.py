@@ -198,3 +198,23 @@ def test_a_file_system_that_cannot_be_mounted_is_a_link(ground: Path) -> None:
     assert (done.returncode, done.stdout) == (0, "True\n")
     assert done.stderr == "[toolkit] warning: no /opt/ml of its own: a user namespace: No space left on device\n"
     assert (ground / "data/new").exists()
+
+
+@pytest.mark.root
+@pytest.mark.skipif(os.getuid() != 0, reason="needs to be root, to mount")
+def test_a_folder_that_is_shared_read_only_is_so_below_its_mounts_too(tmp_path: Path) -> None:
+    for name in ("base", "shared/inner", "target"):
+        (tmp_path / name).mkdir(parents=True)
+    program = f"{sys.executable} -I -S {opt_ml.MOUNTS} base --shared ro {tmp_path}/shared {tmp_path}/target"
+    tries = "touch target/a; touch target/inner/b; ls target/inner"
+
+    done = subprocess.run(
+        ["unshare", "-m", "sh", "-c", f"mount -t tmpfs none shared/inner && exec {program} /bin/sh -c '{tries}'"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+    assert done.stderr.count("Read-only file system") == 2, done
+    assert done.stdout == ""

@@ -484,6 +484,18 @@ def spot(job_dir: Path, *, resumed_time: str = "2026-11-18T11:07:10.000Z") -> Pa
     return build(jobs.read(job_dir), now_s=START_S + 1000)
 
 
+def test_a_start_of_which_nothing_is_known_does_not_keep_the_page_from_being_written(tmp_path: Path) -> None:
+    spot(tmp_path / "job")
+    for path in (tmp_path / "job/interrupted/1").rglob("*"):
+        if path.is_file():
+            path.unlink()
+
+    page = build(jobs.read(tmp_path / "job"), now_s=START_S + 1000)
+
+    ledger = block(page, "ledger")
+    assert isinstance(ledger, Shares) and ledger.total == 60.0
+
+
 def test_an_interrupted_jobs_ledger_is_of_all_its_starts_and_not_of_the_wait_between_them(tmp_path: Path) -> None:
     page = spot(tmp_path / "job")
 

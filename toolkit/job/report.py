@@ -79,8 +79,8 @@ def waits_since_s(report: JobReport) -> float | None:
     return seconds_of(report.interruptions[-1].end_time)
 
 
-def interruption_text(each: Interruption) -> str:
-    """Return what *each* meant in a sentence without its end."""
+def interruption_text(each: Interruption, *, ended: bool = True) -> str:
+    """Return what *each* meant in a sentence without its end. *ended*: the whole job has ended."""
     ended_s, saved_s, resumed_s = map(seconds_of, (each.end_time, each.checkpoint_time, each.resumed_time))
     told = f"interrupted after {each.training_seconds:g} s of training"
     if saved_s is None or ended_s is None:
@@ -88,7 +88,7 @@ def interruption_text(each: Interruption) -> str:
     else:
         told += f", its last checkpoint {max(ended_s - saved_s, 0.0):.1f} s old"
     if resumed_s is None or ended_s is None:
-        return f"{told}; not started again"
+        return f"{told}; {'not started again' if ended else 'it waits for new hosts'}"
     return f"{told}; started again after {max(resumed_s - ended_s, 0.0):.1f} s"
 
 

@@ -147,7 +147,7 @@ def text(told: JobFacts) -> str:
     lines += [f"  {each.name:<23} {value_text(each.value)}" for each in told.metrics]
     lines += [f"  note: {note}" for note in told.notes]
     if told.managed_spot:
-        lines += [f"  {interruption_text(each)}" for each in told.interruptions]
+        lines += [f"  {interruption_text(each, ended=told.ended)}" for each in told.interruptions]
         lines += [f"  {words}" for words in spot_words(round(told.training_s * max(told.hosts, 1), 3), told.billable_s)]
     if told.failure_reason:
         lines += ["", told.failure_reason]

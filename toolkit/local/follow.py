@@ -31,6 +31,7 @@ def follow(folder: Path, put: Put, *, tail: int | None = None) -> None:
             output.path = path
             for block in output.new(ended=ended):
                 put(block if path.name == CONSOLE else marked_block(path.stem, block, several=_several(folder)))
+        tail = None  # A log that appears later, after an interruption, is shown from its beginning.
         if ended:
             return
         time.sleep(LOOK_S)

@@ -71,16 +71,25 @@ def share(access: str, source: str, target: str) -> None:
     try:
         mount(source, target, "", MS_BIND | MS_REC)
         if access == "ro":
-            mount("none", target, "", MS_BIND | MS_REMOUNT | MS_RDONLY | flags_of(target))
+            for place in mounts_at(target):  # A remount is not recursive.
+                mount("none", place, "", MS_BIND | MS_REMOUNT | MS_RDONLY | flags_of(place))
     except OSError as error:
         os.write(2, f"[toolkit] warning: {source} can be written to: {error.filename}: {error.strerror}\n".encode())
-        LIBC.umount2(target.encode(), MNT_DETACH)
+        LIBC.umount2(os.fsencode(target), MNT_DETACH)
         link(source, target)
 
 
+def mounts_at(target: str) -> list[str]:
+    """Return the mount points at and below *target* (proc_pid_mountinfo(5), field 5, in which \\040 is a blank)."""
+    with open("/proc/self/mountinfo", "rb") as file:
+        points = {line.split()[4].decode("unicode_escape").encode("latin-1") for line in file}
+    top = os.fsencode(os.path.realpath(target))
+    return [os.fsdecode(point) for point in sorted(points) if point == top or point.startswith(top + b"/")]
+
+
 def link(source: str, target: str) -> None:
-    """Make *target*, an empty folder, a link to *source*."""
-    if not os.path.ismount(target) and not os.path.islink(target):
+    """Make *target*, an empty folder, a link to *source*, unless *source* is there already."""
+    if not os.path.samefile(source, target):
         os.rmdir(target)
         os.symlink(source, target)
 
@@ -141,7 +150,9 @@ def cover(folder: str) -> None:
 
 def mount(source: str, target: str, kind: str, flags: int, options: str = "") -> None:
     """Call mount(2)."""
-    result = LIBC.mount(source.encode(), target.encode(), kind.encode(), ctypes.c_ulong(flags), options.encode())
+    result = LIBC.mount(
+        os.fsencode(source), os.fsencode(target), kind.encode(), ctypes.c_ulong(flags), options.encode()
+    )
     checked(result, f"mounting on {target}")
 
 

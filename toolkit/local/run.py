@@ -149,6 +149,7 @@ class _Job:
             return True
         last.lifecycle.reason = reason
         last.ended_s = time.monotonic()
+        starts.waited(last.ended_s)
         return False
 
     def _prepare_next(self, engine: containers.Engine | None) -> None:

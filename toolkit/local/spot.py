@@ -104,8 +104,12 @@ class Starts:
         """Note that the next start begins."""
         *earlier, last = self.interruptions
         self.interruptions = (*earlier, replace(last, resumed_time=self.moment(now_s)))
-        self.waited_s += now_s - self.ended_s
+        self.waited(now_s)
         self.began_s = now_s
+
+    def waited(self, now_s: float) -> None:
+        """Note that the wait for new hosts is over, because the next start begins or the job ends."""
+        self.waited_s += now_s - self.ended_s
 
     def missed(self) -> tuple[str, ...]:
         """Return a note for the interruptions that did not happen."""

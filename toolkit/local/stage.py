@@ -171,6 +171,7 @@ def stage_host(asked: JobFile, setup: HostSetup, own: Mapping[str, str], content
         (config / name).write_text(json.dumps(document))
     mounts = []
     if asked.spec.checkpoints and setup.contained:
+        (setup.base / "checkpoints").mkdir()  # Else the engine makes the mount point, and it is root's.
         mounts.append(f"{asked.spec.checkpoints}:{setup.inside / 'checkpoints'}")
     elif asked.spec.checkpoints:
         (setup.base / "checkpoints").symlink_to(asked.spec.checkpoints, target_is_directory=True)

@@ -51,7 +51,8 @@ def blocks(material: Material) -> list[Block]:
     starts = [
         material if each is job else Material(each, now_s=material.now_s, price=material.price) for each in job.starts()
     ]
-    facts = [facts_of(each) for each in starts if each.start_s is not None and each.end_s is not None]
+    starts = [each for each in starts if each.start_s is not None and each.end_s is not None]
+    facts = [facts_of(each) for each in starts]
     divided = [
         divide(each, [host.name for host in start.job.hosts], start.steps)
         for each, start in zip(facts, starts, strict=True)

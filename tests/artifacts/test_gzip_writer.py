@@ -13,6 +13,8 @@ SIZE = 3 * BLOCK_BYTES + 1000
 NOISE = random.Random(1).randbytes(SIZE)
 TEXT = b"".join(b"%d: a line of text, number %d\n" % (number, number * number) for number in range(20_000))[:SIZE]
 PIECE = BLOCK_BYTES // 4
+# Of 64 KiB, a quarter of a block each.
+RECORDS = b"".join(NOISE[at : at + 16_384] + bytes(PIECE - 16_384) for at in range(0, SIZE - PIECE, PIECE))
 
 
 def packed(content: bytes, threads: int = 2) -> bytes:
@@ -33,6 +35,7 @@ def packed(content: bytes, threads: int = 2) -> bytes:
         pytest.param(NOISE[:PIECE] + TEXT[PIECE:], id="noise, then text"),
         pytest.param(TEXT[:PIECE] + NOISE[PIECE:], id="text, then noise"),
         pytest.param(NOISE[: 3 * PIECE] + TEXT[3 * PIECE :], id="text at the end of a block"),
+        pytest.param(RECORDS, id="records that begin with noise"),
         pytest.param(b"", id="nothing"),
     ],
 )

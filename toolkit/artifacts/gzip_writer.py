@@ -124,7 +124,10 @@ def _is_incompressible(block: bytes, window: bytes) -> bool:
     """True if no sample of *block* becomes smaller, by zlib itself, with the bytes before it as its dictionary."""
     if len(block) < BLOCK_BYTES or _shrinks(block[:FIRST_SAMPLE_BYTES], b""):
         return False
-    for at in range(0, len(block), len(block) // SAMPLES):
+    part_bytes = len(block) // SAMPLES
+    # Not at the same place of every block: records of a fixed size may begin with what cannot be compressed.
+    shift = zlib.crc32(block) % (part_bytes - SAMPLE_BYTES)
+    for at in range(shift, len(block), part_bytes):
         before = block[max(at - WINDOW_BYTES, 0) : at] or window
         if _shrinks(block[at : at + SAMPLE_BYTES], before):
             return False

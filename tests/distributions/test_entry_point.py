@@ -274,6 +274,41 @@ def test_bytes_that_are_no_text_reach_the_script_without_a_folder_for_temporary_
     assert (done.status, "ODD [255, 254]" in done.log) == (0, True), done
 
 
+def test_a_failure_whose_arguments_are_no_text_keeps_its_exit_code_and_cause(base: Base, python: Path) -> None:
+    odd = "os.fsdecode(b'--\\xff')"
+    framework(base, f"entry_point.run(env.module_dir, env.user_entry_point, [{odd}], env.to_env_vars())")
+    base.program("import sys\nraise SystemExit(7) if sys.argv[1] else 0\n")
+
+    done = image(base, python)
+
+    assert done.status == 7, done
+    assert (done.failure or "").startswith("ExecuteUserScriptError:\nExitCode 7\n")
+
+
+def test_a_plug_in_that_ignores_the_ends_of_its_children_still_sees_a_failure(base: Base, python: Path) -> None:
+    """The kernel then reaps the supervisor, and subprocess takes its exit code for 0."""
+    framework(base, "import signal; signal.signal(signal.SIGCHLD, signal.SIG_IGN)", "run()")
+    base.program("raise SystemExit(3)\n")
+
+    done = image(base, python)
+
+    assert (done.status, done.succeeded) == (3, False), done
+
+
+def test_a_runner_of_the_plug_ins_own_is_taken(base: Base, python: Path) -> None:
+    framework(
+        base,
+        "from sagemaker_training import process",
+        "own = process.ProcessRunner(env.user_entry_point, ['--own', '1'], env.to_env_vars())",
+        "entry_point.run(env.module_dir, env.user_entry_point, [], runner_type=own)",
+    )
+    base.program(SEES)
+
+    done = image(base, python)
+
+    assert (done.status, done.argv) == (0, ["--own", "1"]), done
+
+
 def test_the_module_train_is_the_command_train(base: Base, python: Path) -> None:
     """The ENTRYPOINT of public Dockerfiles: python -m sagemaker_training.cli.train."""
     base.hyperparameters({"epochs": "3"})

@@ -66,6 +66,14 @@ def test_arrays_are_encoded_and_decoded(base: Base, python: Path) -> None:
     assert found == ["[[1, 2], [3, 4]]", "1,2\n3,4\n", [[1, 2]], [1.0, 2.0], [[1, 2]]]
 
 
+def test_an_array_of_one_dimension_is_a_column_of_csv(base: Base, python: Path) -> None:
+    decodes = "[encoders.decode(text, 'text/csv').tolist() for text in ('1\\n2\\n', '1,2\\n', '5\\n')]"
+
+    found = printed(python, base, f"[encoders.encode([1, 2], 'text/csv'), *{decodes}]", "encoders")
+
+    assert found == ["1\n2\n", [1.0, 2.0], [1.0, 2.0], 5.0]
+
+
 def test_an_unknown_content_type_is_refused(base: Base, python: Path) -> None:
     program = "from sagemaker_training import encoders; encoders.decode(b'', 'image/png')"
 

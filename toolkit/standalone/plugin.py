@@ -95,9 +95,14 @@ def _left(word: "dict[str, Any]") -> bool:
     import json
 
     folder = os.environ.get("TOOLKIT_STATUS_FOLDER", "")
+    # "?" for each byte that is not UTF-8: the reader's JSON refuses what stands for one.
+    clean = {
+        key: value.encode("utf-8", "replace").decode() if isinstance(value, str) else value
+        for key, value in word.items()
+    }
     try:
         with open(os.path.join(folder, NAME), "w") as file:
-            json.dump(word, file)
+            json.dump(clean, file)
     except OSError:
         return False
     return True

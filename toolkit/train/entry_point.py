@@ -109,11 +109,16 @@ def answer(outcome: Outcome, log: Log) -> Answer:
     return Answer(
         exit_code=outcome.exit_code,
         kind=shown.cause.kind,
-        cause=shown.cause.text,
-        place=report.place_of(shown),
-        command=" ".join(shown.command),
-        report=report.whole_text(shown),
+        cause=_text(shown.cause.text),
+        place=_text(report.place_of(shown)),
+        command=_text(" ".join(shown.command)),
+        report=_text(report.whole_text(shown)),
     )
+
+
+def _text(given: str) -> str:
+    """Return *given* with "?" for each byte that is not UTF-8: the readers of JSON refuse what stands for one."""
+    return given.encode("utf-8", "replace").decode()
 
 
 def _strategy(job: Job, request: Request) -> Strategy:

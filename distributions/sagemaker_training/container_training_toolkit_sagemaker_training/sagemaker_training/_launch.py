@@ -20,6 +20,7 @@ import msgspec
 from sagemaker_training import errors
 from toolkit.records import decode
 from toolkit.train.entry_point import Answer, Request
+from toolkit.train.own_module import own_module
 
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 CALLED = {kind.__name__: kind for kind in (
@@ -42,7 +43,7 @@ def run(request: Request, *, wait: bool) -> "subprocess.Popen[bytes]":
         with _signals_forwarded(wait) as living:
             process = subprocess.Popen(
                 # -I: neither the code folder nor the rank hook on PYTHONPATH are for this process.
-                (sys.executable, "-I", "-m", "toolkit.cli.entry_point", str(answers.fileno())),
+                (*own_module(sys.executable, "toolkit.cli.entry_point"), str(answers.fileno())),
                 stdin=asks,
                 pass_fds=(answers.fileno(),),
                 # Hyperparameters and documents may be too large for execve; the supervisor has them from the request.
@@ -51,8 +52,11 @@ def run(request: Request, *, wait: bool) -> "subprocess.Popen[bytes]":
             living.append(process)
             if wait:
                 process.wait()
-        if wait and process.returncode:
-            raise _error(_answer(answers, process.returncode))
+        if wait:
+            # Not the return code: it is 0 where something else in this process reaps all children (SIGCHLD ignored).
+            ended = _answer(answers, process.returncode)
+            if ended.exit_code:
+                raise _error(ended)
     return process
 
 
@@ -103,7 +107,8 @@ def _answer(answers: IO[bytes], code: int) -> Answer:
     text = answers.read()
     if text:
         return decode(text, Answer, "the answer of toolkit.cli.entry_point")
-    return Answer(exit_code=code, kind="ExecuteUserScriptError", cause=f"the script's supervisor ended with {code}")
+    cause = f"the script's supervisor ended with {code} and left no answer"
+    return Answer(exit_code=code or 1, kind="ExecuteUserScriptError", cause=cause)
 
 
 def _error(told: Answer) -> errors.ClientError:

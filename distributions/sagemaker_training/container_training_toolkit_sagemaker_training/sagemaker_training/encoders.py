@@ -44,25 +44,36 @@ def json_to_numpy(string_like: str | bytes, dtype: Any = None) -> Any:
 
 
 def csv_to_numpy(string_like: str | bytes, dtype: Any = None) -> Any:
-    """Return the array that *string_like*, CSV, holds. Without *dtype*, numbers if all cells are numbers, else text."""
+    """Return the array that *string_like*, CSV, holds: a single row or column has one dimension, a single cell none.
+
+    Without *dtype*, numbers if all cells are numbers, else text.
+
+    Raises:
+        ClientError: a cell is not of *dtype*.
+    """
     import numpy
 
     text = string_like.decode() if isinstance(string_like, bytes) else string_like
     rows = [row for row in csv.reader(io.StringIO(text)) if row]
-    cells: Any = rows[0] if len(rows) == 1 else rows
+    cells = numpy.array(rows).squeeze()
     if dtype is not None:
-        return numpy.array(cells).astype(dtype)
+        try:
+            return cells.astype(dtype)
+        except ValueError as error:
+            raise errors.ClientError(f"CSV: expected values of type {dtype}: {error}") from error
     try:
-        return numpy.array(cells).astype(float)
+        return cells.astype(float)
     except ValueError:
-        return numpy.array(cells)
+        return cells
 
 
 def array_to_csv(array_like: Any) -> str:
-    """Return *array_like* as CSV, a line for each row."""
+    """Return *array_like* as CSV, a line for each row; an array of one dimension is a column, as in 5.1.4."""
     import numpy
 
-    array = numpy.atleast_2d(numpy.array(array_like))
+    array = numpy.array(array_like)
+    if array.ndim < 2:
+        array = array.reshape(-1, 1)
     buffer = io.StringIO()
     csv.writer(buffer, lineterminator="\n").writerows(array.tolist())
     return buffer.getvalue()

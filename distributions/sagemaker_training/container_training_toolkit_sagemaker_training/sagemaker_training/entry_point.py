@@ -19,7 +19,7 @@ def run(
     env_vars: Mapping[str, str] | None = None,
     wait: bool = True,
     capture_error: bool = False,
-    runner_type: runner.RunnerType = runner.ProcessRunnerType,
+    runner_type: runner.RunnerType | runner.Runner = runner.ProcessRunnerType,
     extra_opts: Mapping[str, Any] | None = None,
 ) -> Any:
     """Fetch the source, install what it needs, and run the script under the launcher of *runner_type*.

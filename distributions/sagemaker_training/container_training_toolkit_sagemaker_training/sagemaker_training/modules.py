@@ -40,6 +40,8 @@ def prepare(path: str, name: str) -> None:
     if not os.path.exists(setup):
         logger.info("%s has no setup.py: making one for %s", path, name)
         files.write_file(setup, SETUP.format(name=name))
+        # Data files beside the modules belong to the package, too.
+        files.write_file(os.path.join(path, "MANIFEST.in"), "recursive-include . *\nglobal-exclude *.py[co]\n")
 
 
 def install(path: str, capture_error: bool = False) -> None:

@@ -31,7 +31,7 @@ def validate_entry_point(user_entry_point: str) -> str:
 
 
 def check_error(
-    cmd: Sequence[str],
+    cmd: str | Sequence[str],
     error_classes: Any = None,
     processes_per_host: int = 1,  # noqa: ARG001 - the name that callers use
     cwd: str | None = None,
@@ -45,7 +45,7 @@ def check_error(
         ExecuteUserScriptError: it ended with an error. *error_classes* may be another class of errors.py.
     """
     kind = error_classes if isinstance(error_classes, type) else DEFAULT_ERROR_CLASS
-    words = tuple(cmd)
+    words = (cmd,) if isinstance(cmd, str) else tuple(cmd)
     shown = " ".join(words)
     try:
         process = subprocess.Popen(

@@ -61,7 +61,7 @@ class Runner:
 
 
 def get(
-    identifier: RunnerType,
+    identifier: "RunnerType | Runner",
     user_entry_point: str | None = None,
     args: Sequence[str] | None = None,
     env_vars: Mapping[str, str] | None = None,
@@ -69,11 +69,13 @@ def get(
     *,
     uri: str = "",
 ) -> Runner:
-    """Return the runner; what is not given comes from the job.
+    """Return the runner: *identifier* itself, if it is one already. What is not given comes from the job.
 
     Raises:
-        ValueError: *identifier* is no RunnerType.
+        ValueError: *identifier* is neither a RunnerType nor a runner.
     """
+    if isinstance(identifier, Runner):
+        return identifier
     if not isinstance(identifier, RunnerType):
         raise ValueError(f"runner_type: expected a RunnerType, found {identifier!r}")
     if not (user_entry_point and args and env_vars):

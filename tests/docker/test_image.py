@@ -72,7 +72,7 @@ def test_train_stays_ours_where_pip_brings_another_later(
 
     assert ran.code == 0, ran
     assert "Reporting training SUCCESS" in ran.out + ran.err
-    assert (checked.code, "sagemaker_training" in checked.out) == (0, False), checked
+    assert (checked.code, "which starts sagemaker_training" in checked.out) == (0, False), checked
     assert without.code == 78, without
     assert "train on PATH is /opt/venv/bin/train, which starts sagemaker_training" in " ".join(without.out.split())
 

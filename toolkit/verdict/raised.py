@@ -13,6 +13,8 @@ from toolkit.verdict.traceback import IN_USER_CODE, MESSAGE_LINES, Traceback
 _INSIDE = "Traceback (most recent call last):"
 # multiprocessing.pool and concurrent.futures chain this to an exception that a worker process sent.
 _REMOTE = lazy(r'^\S*RemoteTraceback: \n"""\n(?P<text>.*?)^"""$', re.DOTALL | re.MULTILINE)
+# TensorFlow's errors inside a tf.function: where the operation was made, line by line, stands before what it said.
+_GRAPH = lazy(r"Graph execution error:\n(?:(?:[ \t].*|Detected at node .*|<.*>|)\n)*(?P<found>\S[^\t]*)")
 
 
 def exception(noted: Raised) -> Traceback | None:
@@ -25,6 +27,10 @@ def exception(noted: Raised) -> Traceback | None:
 
 
 def _exception(kind: str, message: str, place: str, text: str) -> Traceback:
+    graph = _GRAPH.match(message)
+    if graph is not None:
+        found = graph["found"].partition(_INSIDE)[0]  # A Python function's own traceback repeats its error.
+        return Traceback(text=text.strip(), error=_shown(kind, found), place=place)
     # A message may hold the traceback of another process (mp.spawn, a DataLoader's worker), or what AutoGraph ran; a
     # group's members are only in the text, and a SyntaxError's place is not where it was raised.
     nested = _INSIDE in message or message.startswith(IN_USER_CODE.removeprefix(": "))
@@ -32,10 +38,14 @@ def _exception(kind: str, message: str, place: str, text: str) -> Traceback:
         printed = traceback.last(text.encode("utf-8", "replace"))
         if printed is not None:
             return Traceback(text=text.strip(), error=printed.error, place=printed.place)
-    lines = [line.rstrip() for line in message.splitlines() if line.strip()][:MESSAGE_LINES]
-    error = "\n".join((f"{kind}: {lines[0]}", *lines[1:])) if lines else kind
+    error = _shown(kind, message)
     remote = _REMOTE.match(text)
     sent = traceback.last(remote["text"].encode("utf-8", "replace")) if remote is not None else None
     if sent is not None and sent.error.splitlines()[0] == error.splitlines()[0]:
         place = sent.place
     return Traceback(text=text.strip(), error=error, place=place)
+
+
+def _shown(kind: str, message: str) -> str:
+    lines = [line.rstrip() for line in message.splitlines() if line.strip()][:MESSAGE_LINES]
+    return "\n".join((f"{kind}: {lines[0]}", *lines[1:])) if lines else kind

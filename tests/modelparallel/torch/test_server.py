@@ -131,6 +131,34 @@ def test_ranks_keep_one_order_where_they_must_and_send_tensors_to_their_users_al
     assert [rank["tensors sent"] for rank in ranks] == [[1, 3], [2], [1, 3], [0, 2]]
 
 
+# Whom partition 0 asks for a backward pass of blocks on 1, 1, 2 and 1, with two microbatches: the rank
+# of the last block alone, unless the script looks at what lies between two of them.
+BETWEEN = ("hook", "changing hook", "hook on the node", "retained", "past torch's functions", "used twice", "in place")
+ASKS = {
+    **{how: [1, 1] for how in ("plain", "two roots", "twice the same")},
+    **{how: [1, 1, 1, 1] for how in BETWEEN},
+    "skips": [1, 1, 2, 2],
+    "anomaly": [1, 1, 1, 1, 1, 1, 2, 2],
+}
+
+
+def test_gradients_go_from_module_to_module_and_the_scripts_hooks_see_the_true_ones(tmp_path: Path) -> None:
+    ranks = smp_ranks(PROGRAMS / "smp_onward.py", *ASKS, "fails", parameters={"partitions": 3}, size=3, folder=tmp_path)
+    found = [json.loads(stdout.splitlines()[-1]) for stdout, _ in ended(ranks)]
+
+    for width in (8, 1024):  # Below and above the size from which tensors stay where they were made.
+        for how, asks in ASKS.items():
+            said = [rank[f"{how}, {width}"] for rank in found]
+            assert max(each["error"] for each in said) <= 1e-6, (how, width)
+            assert said[0]["asked"] == asks, (how, width)
+            seen, error = said[0]["seen"]
+            assert seen == (2 if how in ("hook", "hook on the node", "retained") else 0), (how, width)
+            assert error <= 1e-5, (how, width)
+        failed = [rank[f"fails, {width}"]["failed"] for rank in found]
+        assert failed[0].startswith("RemoteStepError: a backward pass failed on partition 2 (rank 2): KeyError: 'no gr")
+        assert failed[2] == "KeyError: 'no gradient on partition 2'"
+
+
 def test_a_rank_answers_others_between_its_own_modules_and_never_inside_one(tmp_path: Path) -> None:
     said = ended(smp_ranks(PROGRAMS / "smp_giving_way.py", parameters={"partitions": 2}, size=2, folder=tmp_path))
 

@@ -70,13 +70,30 @@ class Result(NamedTuple):
     state: bytes
 
 
+class Hop(NamedTuple):
+    """The next call of a backward pass, on `rank`: its request has the key `key`. `outputs`: how many the call has.
+    `places`: (number of the present call's input, number of this call's output) of each gradient."""
+
+    rank: int
+    call: Key
+    key: Key
+    outputs: int
+    places: list[tuple[int, int]]
+
+
 class Gradients(NamedTuple):
-    """What a backward gets (the outputs' gradients) or gives (the inputs'). `present`: for which there is one."""
+    """What a backward gets (the outputs' gradients) or gives (the inputs'). `present`: for which there is one.
+
+    `onward`: the calls to which the gradients go from there, one after the other. `caller`: the rank and the key of
+    the answer, None: those of this message.
+    """
 
     call: Key
     present: list[bool]
     given: Parcel
     released: list[Key]
+    onward: tuple[Hop, ...] = ()
+    caller: tuple[int, Key] | None = None
 
 
 class Failure(NamedTuple):
@@ -86,8 +103,15 @@ class Failure(NamedTuple):
 
 
 def gradients_message(
-    call: Key, gradients: Sequence[Tensor | None], places: Sequence[Place | None], released: list[Key]
+    call: Key,
+    gradients: Sequence[Tensor | None],
+    places: Sequence[Place | None],
+    released: list[Key],
+    onward: tuple[Hop, ...] = (),
+    caller: tuple[int, Key] | None = None,
 ) -> tuple[Gradients, list[memoryview]]:
+    """Return a message about *call*, and its buffers: those of the *gradients* without a place."""
     given = [(gradient, place) for gradient, place in zip(gradients, places, strict=True) if gradient is not None]
     parcel, buffers = Parcel.of([gradient for gradient, _ in given], [place for _, place in given])
-    return Gradients(call, [gradient is not None for gradient in gradients], parcel, released), buffers
+    present = [gradient is not None for gradient in gradients]
+    return Gradients(call, present, parcel, released, onward, caller), buffers

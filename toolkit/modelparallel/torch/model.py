@@ -13,6 +13,7 @@ from toolkit.modelparallel.errors import SMPError
 from toolkit.modelparallel.torch import activation, giving_way, partitioned, partitioning, scaling, sharded, states
 from toolkit.modelparallel.torch.api import state
 from toolkit.modelparallel.torch.averaging import CommHook
+from toolkit.modelparallel.torch.nodes import link
 from toolkit.modelparallel.torch.replicas import Replicas
 from toolkit.modelparallel.torch.step import Runner, runner
 from toolkit.modelparallel.torch.tensor import delayed, sharding
@@ -146,6 +147,8 @@ class DistributedModel(TensorParallel, Wrapper):
         scheduler.turn(task, is_backward=True)
         try:
             self._runner.pass_gate(task)
+            if task.calls > 1:
+                link(root.grad_fn for root in roots if root.grad_fn is not None)
             torch.autograd.backward(roots, gradients)
         finally:
             scheduler.turn(task, is_backward=False)

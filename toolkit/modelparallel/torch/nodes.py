@@ -1,6 +1,11 @@
-"""The nodes of the autograd graphs at both ends of a call of a module on another partition."""
+"""The nodes of the autograd graphs at both ends of a call of a module on another partition.
 
-from collections.abc import Sequence
+`link` finds where one call's outputs were nothing but another call's inputs. In the backward pass the second module's
+rank then sends the gradients to the first one's itself. The caller, whose thread may be busy with a module of its own,
+does not stand between them.
+"""
+
+from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -12,15 +17,29 @@ from toolkit.modelparallel.torch.far import Parcel
 
 
 class Callee(Protocol):
-    """A call of a module elsewhere. `requires_grad`: which outputs need a gradient, after `forward`."""
+    """A call of a module elsewhere. `requires_grad`: which outputs need a gradient, after `forward`. `is_watched`:
+    somebody here wants to see the outputs' gradients. `onward`: set by `link`."""
 
     requires_grad: list[bool]
+    is_watched: bool
+    onward: "Onward | None"
 
     def forward(self, *tensors: Tensor) -> list[Tensor]:
         """Return the outputs."""
 
     def backward(self, gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
         """Return the inputs' gradients."""
+
+
+class Onward:
+    """All gradients of a call's inputs are those of another call's outputs, and of nothing else.
+
+    *callee*: the other call. *places*: (number of the input, number of the other call's output) of each.
+    """
+
+    def __init__(self, callee: Any, places: list[tuple[int, int]]) -> None:
+        self.callee = callee
+        self.places = places
 
 
 class RemoteNode(torch.autograd.Function):
@@ -42,6 +61,53 @@ class RemoteNode(torch.autograd.Function):
         return (None, None, *ctx.call.backward(gradients))
 
 
+_REMOTE: Any = RemoteNode._backward_cls
+
+
+def _notes_hooks(name: str) -> Any:
+    """Return what stands for the nodes' method *name*, and also notes that somebody looks at the node's gradients."""
+    plain = getattr(_REMOTE, name)
+
+    def register(node: Any, *given: Any) -> Any:
+        node.call.is_watched = True
+        return plain(node, *given)
+
+    return register
+
+
+# The last one is what Tensor.register_hook calls for a node's output.
+for _name in ("register_hook", "register_prehook", "_register_hook_dict"):
+    setattr(_REMOTE, _name, _notes_hooks(_name))
+
+
+def link(roots: Iterable[Any]) -> None:
+    """Set `onward` of every call in the graph that ends with the nodes *roots*, for a backward pass from them alone."""
+    users: dict[Any, set[Any]] = {}
+    for root in roots:
+        users.setdefault(root, set()).add(None)
+    waiting = list(users)
+    while waiting:
+        node = waiting.pop()
+        for behind, _ in node.next_functions:
+            if behind is not None:
+                if behind not in users:
+                    users[behind] = set()
+                    waiting.append(behind)
+                users[behind].add(node)
+    calls = [node for node in users if isinstance(node, _REMOTE)]
+    for node in calls:
+        node.call.onward = None
+    if torch.is_anomaly_enabled():  # It looks at every gradient.
+        return
+    for node in calls:
+        (user,) = users[node] if len(users[node]) == 1 else (None,)
+        if isinstance(user, _REMOTE) and not node.call.is_watched:
+            inputs = user.next_functions[1:]  # The first is the anchor's.
+            if all(behind is None or behind is node for behind, _ in inputs):
+                places = [(number, its) for number, (behind, its) in enumerate(inputs) if behind is node]
+                user.call.onward = Onward(node.call, places)
+
+
 class Served:
     """What the owner keeps of a call until its backward."""
 
@@ -51,6 +117,7 @@ class Served:
         self.needed = needed
         self.places = parcel.places
         self.gradients: list[Tensor | None] = [None] * len(needed)
+        self.has_calls = False  # Whether it called modules of other partitions itself.
         self._edges: list[GradientEdge | None] = []
         self._missing: set[int] = set()
 
@@ -74,6 +141,8 @@ class Served:
             if edge is not None and gradient is not None
         ]
         if roots:
+            if self.has_calls:
+                link(edge.node for edge, _ in roots)
             torch.autograd.backward([edge for edge, _ in roots], [gradient for _, gradient in roots])
         self._missing -= {number for number, gradient in enumerate(gradients) if gradient is not None}
         found, self.gradients = self.gradients, [None] * len(self.needed)

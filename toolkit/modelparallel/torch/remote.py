@@ -1,12 +1,14 @@
 """Calls of modules on other partitions: requests sent and served.
 
 The caller's graph has one node for each call (RemoteNode); its backward sends the outputs' gradients and waits for the
-inputs'. The owner's graph begins with a node (Entry) that keeps the inputs' gradients. The caller's grad mode,
-autocast and random numbers go along.
+inputs'. The owner's graph begins with a node (Entry) that keeps the inputs' gradients. Where these are nothing but the
+outputs' gradients of another call, they go to its owner at once, and the caller waits for that one's answer
+(nodes.link). The caller's grad mode, autocast and random numbers go along.
 """
 
 import contextlib
 import functools
+import math
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -29,6 +31,7 @@ from toolkit.modelparallel.torch.messages import (
     VALUE,
     Failure,
     Gradients,
+    Hop,
     Key,
     RemoteStepError,
     Request,
@@ -36,7 +39,7 @@ from toolkit.modelparallel.torch.messages import (
     Setting,
     gradients_message,
 )
-from toolkit.modelparallel.torch.nodes import Entry, RemoteNode, Served
+from toolkit.modelparallel.torch.nodes import Entry, Onward, RemoteNode, Served
 from toolkit.modelparallel.torch.order import Task, Urgency
 from toolkit.modelparallel.torch.server import Aborted, Scheduler
 
@@ -212,7 +215,8 @@ class Remote:
         task = self.scheduler.task
         assert task is not None
         module = self.model.module_at(request.path)
-        with self._answering(message, RESULT, f"module {request.path or 'the model'} ({type(module).__name__})"):
+        what = f"module {request.path or 'the model'} ({type(module).__name__})"
+        with self._answering((message.source, message.key), RESULT, what):
             self.scheduler.adopt(task, torch.frombuffer(bytearray(request.state), dtype=torch.uint8))
             if module.training != request.is_training:
                 module.train(request.is_training)
@@ -225,6 +229,7 @@ class Remote:
                 del inputs
                 skeleton, found = wire.pack(module(*args, **kwargs), self.model)
                 outputs = [near(output) for output in found]
+            served.has_calls = task.calls > 1
             if request.setting.grad and served.keep(outputs):
                 self._served[message.key] = served
             places = [
@@ -238,29 +243,55 @@ class Remote:
 
     def _serve_backward(self, message: Message) -> None:
         asked: Gradients = message.payload
-        with self._answering(message, GRADIENTS, "a backward pass"):
+        caller = asked.caller or (message.source, message.key)
+        with self._answering(caller, GRADIENTS, "a backward pass"):
             served = self._served[asked.call]
-            given = iter(self.arrived(asked.given, message.buffers))
+            arrived = self.arrived(asked.given, message.buffers)
+            if message.source == self._messenger.me:  # Of the call before, for this one alone.
+                self._drop([place.key for place in asked.given.places if place is not None])
+            given = iter(arrived)
             found = served.backward([next(given) if here else None for here in asked.present])
             found = [each.data_here() if isinstance(each, Far) else each for each in found]
-            del given
+            del given, arrived
             if served.is_finished:
                 self._served.pop(asked.call, None)
+            if asked.onward:
+                self._go_on(message.key, found, asked.onward, caller)
+                return
             # A gradient goes where its tensor came from: it stays here if that was no data of the caller's.
             places = [
                 self.keep((*message.key, number), gradient) if place is not None and gradient is not None else None
                 for number, (gradient, place) in enumerate(zip(found, served.places, strict=True))
             ]
             gradients, buffers = gradients_message(asked.call, found, places, [])
-            self._messenger.send(message.source, GRADIENTS, message.key, gradients, buffers)
+            self._messenger.send(caller[0], GRADIENTS, caller[1], gradients, buffers)
+
+    def _go_on(
+        self, key: Key, found: Sequence[Tensor | None], onward: tuple[Hop, ...], caller: tuple[int, Key]
+    ) -> None:
+        """Send the inputs' gradients *found* to the next call of *onward* as those of its outputs."""
+        hop = onward[0]
+        gradients: list[Tensor | None] = [None] * hop.outputs
+        for mine, its in hop.places:
+            gradient, before = found[mine], gradients[its]
+            gradients[its] = gradient if before is None or gradient is None else before + gradient
+        is_here = hop.rank == self._messenger.me
+        places = [
+            self.keep((*key, number), gradient) if is_here and gradient is not None else None
+            for number, gradient in enumerate(gradients)
+        ]
+        asked, buffers = gradients_message(
+            hop.call, gradients, places, self.released(hop.rank), onward=onward[1:], caller=caller
+        )
+        self._messenger.send(hop.rank, BACKWARD, hop.key, asked, buffers)
 
     def _state(self, task: Task) -> bytes:
         state: bytes = self.scheduler.state_of(task).numpy().tobytes()
         return state
 
     @contextlib.contextmanager
-    def _answering(self, message: Message, kind: str, what: str) -> Iterator[None]:
-        """Tell the caller of an exception in the block."""
+    def _answering(self, caller: tuple[int, Key], kind: str, what: str) -> Iterator[None]:
+        """Tell the *caller* (its rank and the answer's key) of an exception in the block."""
         try:
             yield
         except (Aborted, PeerLost):
@@ -269,7 +300,7 @@ class Remote:
             self.own_failure = self.own_failure or error
             failure = _described(error, self.ranks.index(self._messenger.me), self._messenger.me, what)
             with contextlib.suppress(PeerLost):
-                self._messenger.send(message.source, kind, message.key, Failure(failure))
+                self._messenger.send(caller[0], kind, caller[1], Failure(failure))
 
 
 class Call:
@@ -292,8 +323,14 @@ class Call:
         self._key = key
         self._request = (path, skeleton, setting, is_training)
         self._backwards = 0
+        self._forms: list[wire.Form] = []
+        self._inputs = 0
+        self._outputs: list[weakref.ref[Tensor]] = []
+        self._answer: list[Tensor | None] | None = None
+        self._is_watched = False
         self.result = b""
         self.requires_grad: list[bool] = []
+        self.onward: Onward | None = None
 
     def forward(self, *tensors: Tensor) -> list[Tensor]:
         """Return the output tensors; `result` is then the skeleton of the output."""
@@ -301,6 +338,7 @@ class Call:
         remote, task = self._remote, self._task
         rank = remote.ranks[self._partition]
         wanted = remote.wanted(path)
+        self._inputs = len(tensors)
         inputs, buffers = Parcel.of(tensors, [place_of(tensor) for tensor in tensors])
         request = Request(
             *(path, skeleton, inputs, setting, is_training, remote._state(task)),
@@ -310,7 +348,8 @@ class Call:
         reply = remote.exchange(task, rank, CALL, self._key, request, buffers)
         result: Result = reply.payload
         self.result = result.skeleton
-        self.requires_grad = [form.requires_grad for form in result.outputs.forms]
+        self._forms = result.outputs.forms
+        self.requires_grad = [form.requires_grad for form in self._forms]
         remote.scheduler.adopt(task, torch.frombuffer(bytearray(result.state), dtype=torch.uint8))
         if setting.grad and any(self.requires_grad):
             task.unresolved.add(self._key)
@@ -320,7 +359,18 @@ class Call:
             task.fars.append(weakref.ref(made))
             return made
 
-        return result.outputs.unpacked(reply.buffers, remote.device, far)
+        outputs = result.outputs.unpacked(reply.buffers, remote.device, far)
+        self._outputs = [weakref.ref(output) for output in outputs]
+        return outputs
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether a hook of the script, or `retain_grad`, sees the outputs' gradients."""
+        return self._is_watched or any(output.retains_grad for each in self._outputs if (output := each()) is not None)
+
+    @is_watched.setter
+    def is_watched(self, is_watched: bool) -> None:
+        self._is_watched = is_watched
 
     def backward(self, gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
         """Return the inputs' gradients."""
@@ -330,16 +380,47 @@ class Call:
                 "expected model.backward(loss) in a function with @smp.step, found loss.backward(): "
                 "call model.backward(loss), which runs the backward pass on all partitions"
             )
-        self._backwards += 1
         self._task.unresolved.discard(self._key)
+        if self._answer is not None:  # It has been part of a later call's backward.
+            answer, self._answer = self._answer, None
+            return answer
         remote, rank = self._remote, self._remote.ranks[self._partition]
         places = [place_of(gradient) for gradient in gradients]
-        message, buffers = gradients_message(self._key, gradients, places, remote.released(rank))
-        key = (*self._key, -self._backwards)
+        chain, last = [], self
+        while last.onward is not None:
+            chain.append(last)
+            last = last.onward.callee
+        key = self._next_backward()
+        onward = tuple(before.onward.callee._hop(before.onward.places) for before in chain if before.onward is not None)
+        message, buffers = gradients_message(self._key, gradients, places, remote.released(rank), onward=onward)
         reply = remote.exchange(task, rank, BACKWARD, key, message, buffers)
-        answer: Gradients = reply.payload
-        found = iter(answer.given.unpacked(reply.buffers, remote.device, remote.far))
-        return [next(found) if here else None for here in answer.present]
+        answered: Gradients = reply.payload
+        found = iter(answered.given.unpacked(reply.buffers, remote.device, remote.far))
+        last._answer = [next(found) if here else None for here in answered.present]
+        for before in chain:
+            before._answer = before._blank()
+        mine, self._answer = self._answer, None
+        assert mine is not None
+        return mine
+
+    def _next_backward(self) -> Key:
+        self._backwards += 1
+        return (*self._key, -self._backwards)
+
+    def _hop(self, places: list[tuple[int, int]]) -> Hop:
+        rank = self._remote.ranks[self._partition]
+        return Hop(rank, self._key, self._next_backward(), len(self._forms), places)
+
+    def _blank(self) -> list[Tensor | None]:
+        """Return gradients of the inputs that only the engine sees: the other call's owner has the true ones."""
+        assert self.onward is not None
+        blank: list[Tensor | None] = [None] * self._inputs
+        forms = self.onward.callee._forms
+        for mine, its in self.onward.places:
+            form = forms[its]
+            device = self._remote.device if form.on_accelerator else torch.device("cpu")
+            blank[mine] = torch.tensor(math.nan, dtype=wire.DTYPES[form.dtype], device=device).expand(form.shape)
+        return blank
 
 
 def _described(error: BaseException, partition: int, rank: int, what: str) -> str:

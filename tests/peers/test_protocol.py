@@ -1222,6 +1222,17 @@ def test_beats_are_as_many_as_the_leader_can_take(
     assert (times.heartbeat_s, times.heartbeat_timeout_s) == expected
 
 
+@pytest.mark.parametrize(("hosts", "quiet_s"), [(2, 8 / 3), (4000, 8 / 3), (10_000, 5.0)])
+def test_a_follower_wants_a_second_connection_once_two_answers_are_late(hosts: int, quiet_s: float) -> None:
+    follower = Follower("algo-2", "algo-1", TIMES, 0.0)
+    times = msgspec.structs.replace(TIMES, heartbeat_s=1.0, heartbeat_timeout_s=8.0).among(hosts)
+    follower.joined(1.0, 0)
+    follower.heard(Welcome(beat_s=times.heartbeat_s, patience_s=times.heartbeat_timeout_s, leader_ns=0), 1.0)
+
+    assert not follower.is_quiet(1.0 + quiet_s - 0.01)
+    assert follower.is_quiet(1.0 + quiet_s + 0.01)
+
+
 def test_what_the_leader_says_to_one_that_joins_is_all_it_has_to_know() -> None:
     leader = Leader(("a", "b", "c"), TIMES, 0.0)
     for host in ("b", "c"):

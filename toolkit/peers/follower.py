@@ -149,9 +149,12 @@ class Follower:
         self._seen = ""
 
     def is_quiet(self, now_s: float) -> bool:
-        """True if the leader has sent nothing for a third of the heartbeat timeout, so that the answers to two or more
-        heartbeats are late. On a bad network TCP waits longer before each retransmission; a new connection does not."""
-        return self._heard_s is not None and now_s >= self._heard_s + self._times.heartbeat_timeout_s / 3
+        """True if the answers to two heartbeats are late: the leader has sent nothing for a third of the heartbeat
+        timeout, and for two heartbeats (2.5 s each in a job of 10,000 hosts, in which it may be busy for a moment). On
+        a bad network TCP waits longer before each retransmission; a new connection does not."""
+        times = self._times
+        quiet_s = max(times.heartbeat_timeout_s / 3, 2 * times.heartbeat_s)
+        return self._heard_s is not None and now_s >= self._heard_s + quiet_s
 
     def refused(self, now_s: float) -> list[Action]:
         """Note that the leader, which has not accepted this host yet, closed the connection after this host's proof.

@@ -14,6 +14,13 @@ from toolkit.modelparallel import world
 RANK_OF = (1, 1, 2, 1)
 
 
+finite = []
+
+
+def is_finite(gradient):
+    return gradient is None or bool(gradient.isfinite().all())
+
+
 class Twice(torch.autograd.Function):
     """What takes a tensor past torch's functions."""
 
@@ -74,6 +81,8 @@ class Row(nn.Module):
                     x.register_hook(lambda gradient: gradient * 3)
                 elif how == "hook on the node":
                     x.grad_fn.register_prehook(lambda gradients: seen.append(gradients[0].norm().item()))
+                elif how == "hook behind the node":
+                    x.grad_fn.register_hook(lambda inputs, _: finite.append(all(map(is_finite, inputs))))
                 elif how == "retained":
                     x.retain_grad()
                     seen.append(x)
@@ -123,6 +132,7 @@ def run(how, width):
             model.zero_grad()
             asked.clear()
             seen.clear()
+            finite.clear()
             try:
                 train(x)
             except Exception as error:
@@ -142,6 +152,7 @@ def run(how, width):
     ]
     said["seen"] = [len(seen), max((abs(one / other - 1) for one, other in zip(seen, theirs)), default=0.0)]
     said["asked"] = sorted(asked)
+    said["finite"] = all(finite)
     smp.barrier()
     smp.shutdown()
     return said

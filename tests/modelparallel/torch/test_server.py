@@ -137,6 +137,7 @@ BETWEEN = ("hook", "changing hook", "hook on the node", "retained", "past torch'
 ASKS = {
     **{how: [1, 1] for how in ("plain", "two roots", "twice the same")},
     **{how: [1, 1, 1, 1] for how in BETWEEN},
+    "hook behind the node": [1, 1, 1, 1, 1, 1],
     "skips": [1, 1, 2, 2],
     "anomaly": [1, 1, 1, 1, 1, 1, 2, 2],
 }
@@ -151,6 +152,7 @@ def test_gradients_go_from_module_to_module_and_the_scripts_hooks_see_the_true_o
             said = [rank[f"{how}, {width}"] for rank in found]
             assert max(each["error"] for each in said) <= 1e-6, (how, width)
             assert said[0]["asked"] == asks, (how, width)
+            assert said[0]["finite"], (how, width)
             seen, error = said[0]["seen"]
             assert seen == (2 if how in ("hook", "hook on the node", "retained") else 0), (how, width)
             assert error <= 1e-5, (how, width)

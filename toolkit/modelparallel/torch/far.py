@@ -103,7 +103,8 @@ class Far(Tensor):
 PASSIVE = frozenset(
     [
         *(getattr(Tensor, name).__get__ for name in ("shape", "dtype", "device", "layout", "ndim", "requires_grad")),
-        *(getattr(Tensor, name).__get__ for name in ("grad_fn", "is_leaf", "is_meta", "is_cuda", "is_sparse")),
+        *(getattr(Tensor, name).__get__ for name in ("grad_fn", "is_leaf", "retains_grad", "is_meta")),
+        *(getattr(Tensor, name).__get__ for name in ("is_cuda", "is_sparse")),
         *(getattr(Tensor, name) for name in ("size", "dim", "numel", "element_size", "is_floating_point")),
         *(getattr(Tensor, name) for name in ("is_complex", "is_contiguous", "__len__", "register_hook")),
     ]

@@ -72,13 +72,15 @@ class Result(NamedTuple):
 
 class Hop(NamedTuple):
     """The next call of a backward pass, on `rank`: its request has the key `key`. `outputs`: how many the call has.
-    `places`: (number of the present call's input, number of this call's output) of each gradient."""
+    `places`: (number of the present call's input, number of this call's output) of each gradient. `released`: what the
+    caller does not need any more of that rank."""
 
     rank: int
     call: Key
     key: Key
     outputs: int
     places: list[tuple[int, int]]
+    released: list[Key]
 
 
 class Gradients(NamedTuple):

@@ -147,7 +147,7 @@ class DistributedModel(TensorParallel, Wrapper):
         scheduler.turn(task, is_backward=True)
         try:
             self._runner.pass_gate(task)
-            if task.calls > 1:
+            if task.calls > 1 and self._runner.remote.links:
                 link(root.grad_fn for root in roots if root.grad_fn is not None)
             torch.autograd.backward(roots, gradients)
         finally:

@@ -17,18 +17,33 @@ from toolkit.modelparallel.torch.far import Parcel
 
 
 class Callee(Protocol):
-    """A call of a module elsewhere. `requires_grad`: which outputs need a gradient, after `forward`. `is_watched`:
-    somebody here wants to see the outputs' gradients. `onward`: set by `link`."""
+    """A call of a module elsewhere. `requires_grad`: which outputs need a gradient, after `forward`. `onward`: set by
+    `link`. `looks`: at which gradients somebody here wants to look."""
 
     requires_grad: list[bool]
-    is_watched: bool
     onward: "Onward | None"
+    looks: "Looks"
+
+    @property
+    def is_retained(self) -> bool:
+        """Whether `retain_grad` was called on an output."""
+
+    def begin_backward(self) -> None:
+        """Forget an earlier backward pass."""
 
     def forward(self, *tensors: Tensor) -> list[Tensor]:
         """Return the outputs."""
 
     def backward(self, gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
         """Return the inputs' gradients."""
+
+
+class Looks:
+    """Whether hooks of the script look at the gradients of a call's outputs, and of its inputs."""
+
+    def __init__(self) -> None:
+        self.at_outputs = False
+        self.at_inputs = False
 
 
 class Onward:
@@ -64,20 +79,21 @@ class RemoteNode(torch.autograd.Function):
 _REMOTE: Any = RemoteNode._backward_cls
 
 
-def _notes_hooks(name: str) -> Any:
-    """Return what stands for the nodes' method *name*, and also notes that somebody looks at the node's gradients."""
+def _notes_hooks(name: str, *, at_inputs: bool = False) -> None:
+    """Let the nodes' method *name*, which registers a hook, also note at what the hook looks."""
     plain = getattr(_REMOTE, name)
 
     def register(node: Any, *given: Any) -> Any:
-        node.call.is_watched = True
+        node.call.looks.at_outputs = True
+        node.call.looks.at_inputs |= at_inputs
         return plain(node, *given)
 
-    return register
+    setattr(_REMOTE, name, register)
 
 
-# The last one is what Tensor.register_hook calls for a node's output.
-for _name in ("register_hook", "register_prehook", "_register_hook_dict"):
-    setattr(_REMOTE, _name, _notes_hooks(_name))
+_notes_hooks("register_hook", at_inputs=True)
+_notes_hooks("register_prehook")
+_notes_hooks("_register_hook_dict")  # Tensor.register_hook calls it for a node's output.
 
 
 def link(roots: Iterable[Any]) -> None:
@@ -96,12 +112,14 @@ def link(roots: Iterable[Any]) -> None:
                 users[behind].add(node)
     calls = [node for node in users if isinstance(node, _REMOTE)]
     for node in calls:
-        node.call.onward = None
+        node.call.begin_backward()
     if torch.is_anomaly_enabled():  # It looks at every gradient.
         return
     for node in calls:
         (user,) = users[node] if len(users[node]) == 1 else (None,)
-        if isinstance(user, _REMOTE) and not node.call.is_watched:
+        if isinstance(user, _REMOTE) and not (
+            node.call.looks.at_outputs or node.call.is_retained or user.call.looks.at_inputs
+        ):
             inputs = user.next_functions[1:]  # The first is the anchor's.
             if all(behind is None or behind is node for behind, _ in inputs):
                 places = [(number, its) for number, (behind, its) in enumerate(inputs) if behind is node]
@@ -117,7 +135,7 @@ class Served:
         self.needed = needed
         self.places = parcel.places
         self.gradients: list[Tensor | None] = [None] * len(needed)
-        self.has_calls = False  # Whether it called modules of other partitions itself.
+        self.links = False  # Whether it called several modules of other partitions itself, which may be linked.
         self._edges: list[GradientEdge | None] = []
         self._missing: set[int] = set()
 
@@ -141,7 +159,7 @@ class Served:
             if edge is not None and gradient is not None
         ]
         if roots:
-            if self.has_calls:
+            if self.links:
                 link(edge.node for edge, _ in roots)
             torch.autograd.backward([edge for edge, _ in roots], [gradient for _, gradient in roots])
         self._missing -= {number for number, gradient in enumerate(gradients) if gradient is not None}

@@ -39,9 +39,12 @@ from toolkit.modelparallel.torch.messages import (
     Setting,
     gradients_message,
 )
-from toolkit.modelparallel.torch.nodes import Entry, Onward, RemoteNode, Served
+from toolkit.modelparallel.torch.nodes import Entry, Looks, Onward, RemoteNode, Served
 from toolkit.modelparallel.torch.order import Task, Urgency
 from toolkit.modelparallel.torch.server import Aborted, Scheduler
+
+# Of the calls whose backward passes one request asks for. Each request says all that follow.
+MOST_HOPS = 16
 
 
 class _Region(threading.local):
@@ -57,10 +60,13 @@ class Remote:
     """This rank's end of all calls across partitions.
 
     *ranks* are the ranks of the pipeline group by their partition. *keeps*: large outputs stay here until somebody
-    needs them (far.py).
+    needs them (far.py). *links*: gradients go from owner to owner (nodes.link). That depends on the script's hooks, so
+    it is not for ranks that must all make the same requests in the same order.
     """
 
-    def __init__(self, messenger: Any, ranks: Sequence[int], device: torch.device, *, keeps: bool = True) -> None:
+    def __init__(
+        self, messenger: Any, ranks: Sequence[int], device: torch.device, *, keeps: bool = True, links: bool = True
+    ) -> None:
         self.scheduler = Scheduler()
         self.model: Any = None  # The DistributedModel, once there is one.
         self.own_failure: BaseException | None = None
@@ -70,6 +76,7 @@ class Remote:
         self._waiting: dict[Key, Task] = {}
         self._served: dict[Key, Served] = {}
         self._keeps = keeps
+        self.links = links
         self._kept: dict[Key, Tensor] = {}
         self._released: dict[int, list[Key]] = {}
         self._wanted: dict[str, set[int]] = {}
@@ -229,7 +236,7 @@ class Remote:
                 del inputs
                 skeleton, found = wire.pack(module(*args, **kwargs), self.model)
                 outputs = [near(output) for output in found]
-            served.has_calls = task.calls > 1
+            served.links = self.links and task.calls > 1
             if request.setting.grad and served.keep(outputs):
                 self._served[message.key] = served
             places = [
@@ -280,9 +287,8 @@ class Remote:
             self.keep((*key, number), gradient) if is_here and gradient is not None else None
             for number, gradient in enumerate(gradients)
         ]
-        asked, buffers = gradients_message(
-            hop.call, gradients, places, self.released(hop.rank), onward=onward[1:], caller=caller
-        )
+        released = [*hop.released, *self.released(hop.rank)]
+        asked, buffers = gradients_message(hop.call, gradients, places, released, onward=onward[1:], caller=caller)
         self._messenger.send(hop.rank, BACKWARD, hop.key, asked, buffers)
 
     def _state(self, task: Task) -> bytes:
@@ -326,10 +332,10 @@ class Call:
         self._forms: list[wire.Form] = []
         self._inputs = 0
         self._outputs: list[weakref.ref[Tensor]] = []
-        self._answer: list[Tensor | None] | None = None
-        self._is_watched = False
+        self._answer: Callable[[], list[Tensor | None]] | None = None
         self.result = b""
         self.requires_grad: list[bool] = []
+        self.looks = Looks()
         self.onward: Onward | None = None
 
     def forward(self, *tensors: Tensor) -> list[Tensor]:
@@ -364,13 +370,13 @@ class Call:
         return outputs
 
     @property
-    def is_watched(self) -> bool:
-        """Whether a hook of the script, or `retain_grad`, sees the outputs' gradients."""
-        return self._is_watched or any(output.retains_grad for each in self._outputs if (output := each()) is not None)
+    def is_retained(self) -> bool:
+        """Whether `retain_grad` was called on an output."""
+        return any(output.retains_grad for each in self._outputs if (output := each()) is not None)
 
-    @is_watched.setter
-    def is_watched(self, is_watched: bool) -> None:
-        self._is_watched = is_watched
+    def begin_backward(self) -> None:
+        """Forget what an earlier backward pass, which may have failed, has left."""
+        self.onward = self._answer = None
 
     def backward(self, gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
         """Return the inputs' gradients."""
@@ -381,27 +387,32 @@ class Call:
                 "call model.backward(loss), which runs the backward pass on all partitions"
             )
         self._task.unresolved.discard(self._key)
-        if self._answer is not None:  # It has been part of a later call's backward.
-            answer, self._answer = self._answer, None
-            return answer
+        if self._answer is None:
+            self._ask(task, gradients)
+        answer, self._answer = self._answer, None
+        assert answer is not None
+        return answer()
+
+    def _ask(self, task: Task, gradients: Sequence[Tensor | None]) -> None:
+        """Have this call's backward run, and those that follow; note the answer of each."""
         remote, rank = self._remote, self._remote.ranks[self._partition]
         places = [place_of(gradient) for gradient in gradients]
-        chain, last = [], self
-        while last.onward is not None:
-            chain.append(last)
-            last = last.onward.callee
         key = self._next_backward()
-        onward = tuple(before.onward.callee._hop(before.onward.places) for before in chain if before.onward is not None)
-        message, buffers = gradients_message(self._key, gradients, places, remote.released(rank), onward=onward)
+        hops: list[Hop] = []
+        last = self
+        while last.onward is not None and len(hops) < MOST_HOPS:
+            onward = last.onward
+            last._answer = functools.partial(last._blank, onward)
+            last = onward.callee
+            hops.append(last._hop(onward.places))
+        message, buffers = gradients_message(
+            self._key, gradients, places, remote.released(rank), onward=tuple(hops), caller=None
+        )
         reply = remote.exchange(task, rank, BACKWARD, key, message, buffers)
         answered: Gradients = reply.payload
         found = iter(answered.given.unpacked(reply.buffers, remote.device, remote.far))
-        last._answer = [next(found) if here else None for here in answered.present]
-        for before in chain:
-            before._answer = before._blank()
-        mine, self._answer = self._answer, None
-        assert mine is not None
-        return mine
+        of_each = [next(found) if here else None for here in answered.present]
+        last._answer = lambda: of_each
 
     def _next_backward(self) -> Key:
         self._backwards += 1
@@ -409,17 +420,17 @@ class Call:
 
     def _hop(self, places: list[tuple[int, int]]) -> Hop:
         rank = self._remote.ranks[self._partition]
-        return Hop(rank, self._key, self._next_backward(), len(self._forms), places)
+        released = self._remote.released(rank)
+        return Hop(rank, self._key, self._next_backward(), len(self._forms), places, released)
 
-    def _blank(self) -> list[Tensor | None]:
+    def _blank(self, onward: Onward) -> list[Tensor | None]:
         """Return gradients of the inputs that only the engine sees: the other call's owner has the true ones."""
-        assert self.onward is not None
         blank: list[Tensor | None] = [None] * self._inputs
-        forms = self.onward.callee._forms
-        for mine, its in self.onward.places:
-            form = forms[its]
+        value = 0.0 if torch.is_anomaly_enabled() else math.nan  # So that nobody takes them for true.
+        for mine, its in onward.places:
+            form = onward.callee._forms[its]
             device = self._remote.device if form.on_accelerator else torch.device("cpu")
-            blank[mine] = torch.tensor(math.nan, dtype=wire.DTYPES[form.dtype], device=device).expand(form.shape)
+            blank[mine] = torch.full((), value, dtype=wire.DTYPES[form.dtype], device=device).expand(form.shape)
         return blank
 
 

@@ -108,7 +108,9 @@ class Runner:
     def __init__(self, here: world.World) -> None:
         self.world = here
         self.device = _device(here.local_rank)
-        self.remote = Remote(here.messenger, here.group("pp"), self.device, keeps=not here.cfg.deterministic_server)
+        is_free = not here.cfg.deterministic_server
+        links = is_free and here.cfg.tensor_parallel_degree == 1
+        self.remote = Remote(here.messenger, here.group("pp"), self.device, keeps=is_free, links=links)
         self.is_tracing = False
         self.recorder: Recorder | None = None
         self.shortcut: Shortcut | None = None

@@ -142,7 +142,9 @@ def strategy(devices: int) -> tf.distribute.Strategy:
     if not tf.config.list_physical_devices("GPU"):
         parts = [tf.config.LogicalDeviceConfiguration() for _ in range(devices)]
         tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], parts)
-        return tf.distribute.MirroredStrategy([f"CPU:{number}" for number in range(devices)])
+        # Without collectives: beside compiled code those of one process can wait for each other for ever.
+        to_one = tf.distribute.ReductionToOneDevice()
+        return tf.distribute.MirroredStrategy([f"CPU:{number}" for number in range(devices)], to_one)
     return tf.distribute.MirroredStrategy([f"GPU:{number}" for number in range(devices)])
 
 

@@ -25,6 +25,8 @@ SAID = {
     "numpy": CALLS,
     "hopeless": "runs natively: the whole step cannot be compiled: InvalidArgumentError: Detected unsupported",
     "mirrored": "runs natively: several devices in one process",
+    "mirrored_to_one": CALLS,
+    "mirrored_to_one_legacy": CALLS,
     "mirrored_loop": "runs natively: several devices in one process",
 }
 NEAR = 1e-4

@@ -64,5 +64,9 @@ def test_native_and_compiled_learn_alike_and_are_compared_by_the_notebooks_own_d
 def test_two_logical_devices_under_mirrored_strategy_learn_as_one_does(tmp_path: Path, images: Path) -> None:
     one = run(tmp_path, "one", images, jit_compile="false", EPOCHS=1)
     two = run(tmp_path, "two", images, jit_compile="false", EPOCHS=1, devices=2)
+    compiled = run(tmp_path, "compiled", images, "--env", "TOOLKIT_COMPILE=on", EPOCHS=1, devices=2)
 
     assert two["training_loss"] == pytest.approx(one["training_loss"], rel=0.01)
+    assert compiled["training_loss"] == pytest.approx(one["training_loss"], rel=0.01)
+    log = (tmp_path / "compiled/job/logs/algo-1.log").read_text()
+    assert "the model's forward and backward pass is compiled, as asked" in log

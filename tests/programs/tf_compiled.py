@@ -109,8 +109,8 @@ def plain(batches: list[int], obstacle: str = "") -> list[float]:
     return [float(step(tf.constant(X[:size]), tf.constant(Y[:size]))) for size in batches]
 
 
-def mirrored(library: Any) -> list[float]:
-    with tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope():
+def mirrored(library: Any, ways: Any = None) -> list[float]:
+    with tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"], ways).scope():
         model = network(library)
         loss = library.losses.SparseCategoricalCrossentropy(from_logits=True)
         model.compile(library.optimizers.SGD(1e-2), loss)
@@ -157,6 +157,8 @@ CASES = {
     "hopeless": lambda: plain([16] * 8, "strings"),
     "mirrored": lambda: mirrored(keras),
     "mirrored_legacy": lambda: mirrored(tf_keras),
+    "mirrored_to_one": lambda: mirrored(keras, tf.distribute.ReductionToOneDevice()),
+    "mirrored_to_one_legacy": lambda: mirrored(tf_keras, tf.distribute.ReductionToOneDevice()),
     "mirrored_loop": mirrored_loop,
 }
 

@@ -31,9 +31,12 @@ def operations(function: "Any") -> "frozenset[str]":
     return frozenset(found)
 
 
-# Two replicas' compiled code in one process can wait for each other for ever: seen on TensorFlow 2.21 with two logical
-# CPUs, in one of two runs with OMP_NUM_THREADS=1.
-REPLICAS = "several devices in one process, whose compiled code can wait for each other for ever"
+# The collectives of two replicas in one process can wait for each other for ever beside compiled code: seen in two of
+# seven runs on TensorFlow 2.21 with two logical CPUs and OMP_NUM_THREADS=1, and in none of ten without collectives.
+REPLICAS = (
+    "several devices in one process, whose collectives can wait for each other for ever beside compiled code; "
+    "MirroredStrategy(cross_device_ops=tf.distribute.ReductionToOneDevice()) has none"
+)
 
 
 def collectives(found: "frozenset[str]") -> "list[str]":

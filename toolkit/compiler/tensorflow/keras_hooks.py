@@ -78,12 +78,21 @@ def _take_compile(kind: "Any", default: "Any") -> None:
     kind.compile = compile
 
 
+def _refusal(strategy: "Any", found: "frozenset[str]", tensorflow: "Any") -> str:
+    """Return why nothing of a step under *strategy* with the operations *found* is compiled, "" if something may be."""
+    distribute = tensorflow.distribute
+    if not isinstance(strategy, distribute.MirroredStrategy):
+        return graphs.DEVICES if graphs.DEVICES in found else ""
+    ways = getattr(strategy.extended, "_cross_device_ops", None)
+    return "" if isinstance(ways, distribute.ReductionToOneDevice) else graphs.REPLICAS
+
+
 def _is_open(model: "Any") -> bool:
     return bool(getattr(model, OPEN, False)) and not model.run_eagerly
 
 
 def _take_trainer(session: Session, kind: "Any", supports_jit: "Any") -> None:
-    makes, mirrored = kind.make_train_function, session.tensorflow.distribute.MirroredStrategy
+    makes = kind.make_train_function
 
     @functools.wraps(makes)
     def make_train_function(self: "Any", force: bool = False) -> "Any":
@@ -103,8 +112,9 @@ def _take_trainer(session: Session, kind: "Any", supports_jit: "Any") -> None:
                 self._jit_compile = resolved
 
         def ways(found: "frozenset[str]") -> "list[Way] | str":
-            if graphs.DEVICES in found or isinstance(self.distribute_strategy, mirrored):
-                return graphs.REPLICAS
+            refusal = _refusal(self.distribute_strategy, found, session.tensorflow)
+            if refusal:
+                return refusal
             refusing = [] if supports_jit(self) else ["a layer with supports_jit=False"]
             blocking = refusing + graphs.obstacles(found, with_input=False)
             if refusing:
@@ -144,7 +154,7 @@ def _again(tensorflow: "Any", steps: "Any", iterator: "Any") -> "Any":
 
 
 def _take_legacy(session: Session, kind: "Any") -> None:
-    makes, mirrored = kind.make_train_function, session.tensorflow.distribute.MirroredStrategy
+    makes = kind.make_train_function
 
     @functools.wraps(makes)
     def make_train_function(self: "Any", force: bool = False) -> "Any":
@@ -173,8 +183,9 @@ def _take_legacy(session: Session, kind: "Any") -> None:
             return step
 
         def ways(found: "frozenset[str]") -> "list[Way] | str":
-            if graphs.DEVICES in found or isinstance(self.distribute_strategy, mirrored):
-                return graphs.REPLICAS
+            refusal = _refusal(self.distribute_strategy, found, session.tensorflow)
+            if refusal:
+                return refusal
             blocking = graphs.obstacles(found, with_input=False)
             possible = []
             if not blocking and self.distribute_strategy.num_replicas_in_sync == 1:

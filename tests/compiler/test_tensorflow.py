@@ -24,6 +24,9 @@ SAID = {
     "shapes": WHOLE,
     "numpy": CALLS,
     "hopeless": "runs natively: the whole step cannot be compiled: InvalidArgumentError: Detected unsupported",
+    "dropped": WHOLE,
+    "flagged": "cannot be compiled for a later batch: InvalidArgumentError: Detected unsupported",
+    "mirrored_alone": WHOLE,
     "mirrored": "runs natively: several devices in one process",
     "mirrored_to_one": CALLS,
     "mirrored_to_one_legacy": CALLS,
@@ -109,6 +112,14 @@ def test_auto_measures_on_the_jobs_steps_and_keeps_the_faster(tmp_path: Path) ->
         r"sequential.fit (stays compiled|runs natively): the whole step compiled \S+ ms, native \S+ ms \(medians of \d+"
     )
     assert len(re.findall(line, job.console)) == 1
+
+
+def test_a_batch_that_xla_refuses_during_the_trial_runs_natively(tmp_path: Path) -> None:
+    with InBed(tmp_path, "tf_compiled.py", "--hyperparameter", "cases=flagged", TOOLKIT_COMPILE="auto") as job:
+        assert job.end() == 0, job.console
+
+        assert told(job)["state"] == "eager"
+        assert "cannot be compiled for a later batch" in told(job)["reason"]
 
 
 def test_the_training_compilers_flags_mean_auto_and_a_dump(tmp_path: Path) -> None:

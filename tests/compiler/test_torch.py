@@ -642,6 +642,100 @@ def test_what_activation_checkpointing_computes_again_is_no_module_of_its_own(tm
     assert facts["modules"] == ["Plain"] and facts["trial"]["pairs"] >= 6 and len(ran.lines) == 1
 
 
+OUTER_CHECKPOINTS = """
+from torch.utils.checkpoint import checkpoint
+class Part(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(32, 32), nn.Linear(32, 32)
+    def forward(self, x):
+        return self.b(nn.functional.dropout(nn.functional.gelu(self.a(x)), DROPOUT))
+first, part, out = nn.Linear(32, 32), Part(), nn.Linear(32, 10)
+optimizer = torch.optim.SGD([*first.parameters(), *part.parameters(), *out.parameters()], lr=0.1)
+for step in range(8):
+    optimizer.zero_grad()
+    found = out(checkpoint(part, first(inputs), use_reentrant=REENTRANT))
+    loss = nn.functional.cross_entropy(found, targets); loss.backward(); optimizer.step()
+print(loss.item())
+"""
+
+
+@needs_torch
+@pytest.mark.parametrize(("reentrant", "dropout"), [(False, 0.0), (True, 0.5)])
+def test_a_module_inside_activation_checkpointing_computes_the_same_again(
+    tmp_path: Path, reentrant: bool, dropout: float
+) -> None:
+    """Reentrant: forward without gradients, so eagerly, and again with the same dropout. The other way ends the second
+    pass by an exception of its own, which is no failure to compile."""
+    code = QUICK + NET + OUTER_CHECKPOINTS.replace("REENTRANT", str(reentrant)).replace("DROPOUT", str(dropout))
+    eager = run(tmp_path, code)
+
+    ran = run(tmp_path, code, compile="on")
+
+    assert ran.codes == [0], ran.stderr
+    assert float(ran.stdout[0]) == pytest.approx(float(eager.stdout[0]), rel=1e-4)
+    (facts,) = ran.facts
+    assert facts["state"] == "compiled" and ("Part" in facts["modules"]) is not reentrant
+
+
+STEPS_BY_GROUP = """
+model = Net()
+optimizer = torch.optim.SGD([{"params": [each]} for each in model.parameters()], lr=0.1)
+for step in range(60):
+    optimizer.zero_grad()
+    nn.functional.cross_entropy(model(inputs), targets).backward()
+    groups = optimizer.param_groups
+    for group in groups:
+        optimizer.param_groups = [group]
+        optimizer.step()
+    optimizer.param_groups = groups
+"""
+LABELS_ITSELF = """
+model = Net()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(400):
+    with torch.no_grad():
+        labels = model(inputs).argmax(1)
+    optimizer.zero_grad()
+    nn.functional.cross_entropy(model(inputs), labels).backward()
+    optimizer.step()
+"""
+
+
+@needs_torch
+@pytest.mark.parametrize(("loop", "least"), [(STEPS_BY_GROUP, 20), (LABELS_ITSELF, 390)])
+def test_a_trial_decides_where_an_optimizer_steps_by_group_or_the_model_labels_its_data(
+    tmp_path: Path, loop: str, least: int
+) -> None:
+    ran = run(tmp_path, QUICK + NET + loop, compile="auto")
+
+    (facts,) = ran.facts
+    if loop is LABELS_ITSELF:
+        assert facts["trial"]["pairs"] >= 6, ran.lines
+    else:
+        assert "after 60 steps of the job" in facts["reason"] or facts["trial"]["pairs"] >= 6, ran.lines
+    assert least <= facts["steps"] <= 400
+
+
+@needs_torch
+def test_a_copy_of_a_compiled_module_with_a_state_of_its_own_runs_its_own_code(tmp_path: Path) -> None:
+    code = (
+        "import copy\n"
+        "class Whole(Net):\n"
+        "    def __getstate__(self):\n"
+        "        return self.__dict__\n"
+        "model = Whole()\n"
+        "train(model, 4)\n"
+        "copied = copy.deepcopy(model)\n"
+        "nn.init.zeros_(copied.out.weight); nn.init.zeros_(copied.out.bias)\n"
+        "print(copied(inputs).abs().sum().item())\n"
+    )
+
+    ran = run(tmp_path, QUICK + NET + code, compile="on")
+
+    assert ran.stdout == ["0.0\n"], ran.stderr
+
+
 PENALTY = """
 class Plain(nn.Module):
     def __init__(self):

@@ -4,7 +4,9 @@ tf_compiled.py --cases fit,loop,...
 """
 
 import argparse
+import gc
 import os
+import weakref
 from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -93,6 +95,34 @@ def loop(batches: list[int], obstacle: str = "") -> list[float]:
     return [float(step(tf.constant(X[:size]), tf.constant(Y[:size]))) for size in batches]
 
 
+def dropped() -> list[float]:
+    """Return 1 if a model that the script has dropped is freed."""
+    model = network(keras)
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    model.fit(X, Y, batch_size=BATCH, epochs=3, shuffle=False, verbose=0)
+    known = weakref.ref(model)
+    del model
+    keras.utils.clear_session()
+    gc.collect()
+    return [float(known() is None)]
+
+
+def flagged(steps: int) -> list[float]:
+    """Return the losses of a loop that logs every 7 steps, which XLA does not compile."""
+    weight = tf.Variable(tf.zeros((WIDTH, CLASSES)))
+
+    @tf.function
+    def step(x: Any, y: Any, logs: bool) -> Any:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(y, x @ weight))
+            if logs:
+                loss = loss + 0 * tf.strings.to_number(tf.strings.as_string(tf.stop_gradient(loss)))
+        weight.assign_sub(0.1 * tape.gradient(loss, weight))
+        return loss
+
+    return [float(step(tf.constant(X), tf.constant(Y), number % 7 == 6)) for number in range(steps)]
+
+
 def plain(batches: list[int], obstacle: str = "") -> list[float]:
     """Return the losses of a loop without Keras."""
     weight = tf.Variable(tf.zeros((WIDTH, CLASSES)))
@@ -109,8 +139,8 @@ def plain(batches: list[int], obstacle: str = "") -> list[float]:
     return [float(step(tf.constant(X[:size]), tf.constant(Y[:size]))) for size in batches]
 
 
-def mirrored(library: Any, ways: Any = None) -> list[float]:
-    with tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"], ways).scope():
+def mirrored(library: Any, ways: Any = None, devices: int = 2) -> list[float]:
+    with tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"][:devices], ways).scope():
         model = network(library)
         loss = library.losses.SparseCategoricalCrossentropy(from_logits=True)
         model.compile(library.optimizers.SGD(1e-2), loss)
@@ -155,7 +185,10 @@ CASES = {
     "strings": lambda: loop([16] * 8, "strings"),
     "plain": lambda: plain([16] * 8),
     "hopeless": lambda: plain([16] * 8, "strings"),
+    "dropped": dropped,
+    "flagged": lambda: flagged(40),
     "mirrored": lambda: mirrored(keras),
+    "mirrored_alone": lambda: mirrored(keras, devices=1),
     "mirrored_legacy": lambda: mirrored(tf_keras),
     "mirrored_to_one": lambda: mirrored(keras, tf.distribute.ReductionToOneDevice()),
     "mirrored_to_one_legacy": lambda: mirrored(tf_keras, tf.distribute.ReductionToOneDevice()),

@@ -7,6 +7,7 @@ clear which is faster. A step that cannot be compiled runs natively, with the sa
 
 import re
 import time
+import weakref
 from collections import deque
 
 from .. import handlers, trial
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 KEPT = 501  # Steps of which the median is told.
 TOLD_AT = 64  # Facts are told again after so many steps, then after twice as many, and so on.
 SLOW_TIMES, SLOW_S = 5.0, 0.15  # A compiled step beyond both has compiled for another shape.
+MOST_TRIED = 16  # With "auto": each one costs a compilation.
 STORM = 8  # Compilations for new shapes, after which a line says what to do.
 MISSING = 1e30  # Stands for the times of a pair that a rank could not compare.
 UNSUPPORTED = "Detected unsupported operations"
@@ -80,7 +82,12 @@ class TrainingFunction:
         self._decision: trial.Decision | None = None
         self._cost_s = 0.0
         self._run: Callable[..., Any] = self._first
-        session.functions.append(self)
+        self._function: Any = None  # The tf.function of the native step, as far as it is known.
+        session.functions.append(weakref.ref(self))
+
+    def __del__(self) -> None:
+        # A script that trains model after model (cross-validation) must not keep them all.
+        self._session.gone.append((self.name, self.state, self.facts()))
 
     def __call__(self, *arguments: "Any", **named: "Any") -> "Any":
         return self._run(*arguments, **named)
@@ -93,7 +100,8 @@ class TrainingFunction:
         """The first step has run, natively: choose what to try."""
         self.steps += 1
         try:
-            found = graphs.operations(self._session.last) if self._session.last is not None else frozenset()
+            self._function = self._session.last
+            found = graphs.operations(self._function) if self._function is not None else frozenset()
             agreed = ranks.agreement(self._session.tensorflow, found)
             ways = self._find_ways(found)
         except Exception as error:  # noqa: BLE001 - a TensorFlow that looks different from those known must still work
@@ -103,6 +111,8 @@ class TrainingFunction:
             self._decide_native("ranks exchange gradients in a way over which they cannot agree (%s)" % _listed(found))
             return
         self._agree = agreed[0]
+        if self._session.mode == "auto" and len(self._session.functions) > MOST_TRIED:
+            ways = "%d others of this process were tried before" % MOST_TRIED
         if isinstance(ways, str):
             self._decide_native(ways)
             return
@@ -175,7 +185,13 @@ class TrainingFunction:
         traced = self._session.gradients
         self._synchronize()
         start_s = time.perf_counter()
-        made = self._called(arguments, named) if is_candidate else self._native(*arguments, **named)
+        if is_candidate:
+            try:
+                made = self._called(arguments, named)
+            except Exception as error:  # noqa: BLE001 - most are raised again
+                return self._refused(error, arguments, named)
+        else:
+            made = self._native(*arguments, **named)
         self._synchronize()
         took_s = time.perf_counter() - start_s
         self.steps += 1
@@ -260,23 +276,26 @@ class TrainingFunction:
         start_s = time.perf_counter()
         try:
             made = self._called(arguments, named)
-        except StopIteration:
-            raise
-        except Exception as error:
-            tensorflow = self._session.tensorflow
-            # XLA refuses a new shape (compiled once, so the operations are known to it) before the step has begun.
-            refused = (tensorflow.errors.InvalidArgumentError, tensorflow.errors.UnimplementedError)
-            if self._again is not None or not isinstance(error, refused) or self._agree is not ranks.alone:
-                raise
-            made = self._native(*arguments, **named)
-            self._decide_native("%s cannot be compiled for a later batch: %s" % (self.name, _first_line(error)))
-            return made
+        except Exception as error:  # noqa: BLE001 - most are raised again
+            return self._refused(error, arguments, named)
         took_s = time.perf_counter() - start_s
         if self._session.gradients != traced:
             self._recompiled(took_s, self._changed())
         elif took_s > SLOW_S and len(self._times) > SLOW_TIMES and took_s > SLOW_TIMES * trial.median(self._times):
             self._recompiled(took_s, "a batch of another shape, by the step's time")
         self._count(took_s)
+        return made
+
+    def _refused(self, error: Exception, arguments: "Sequence[Any]", named: "dict[str, Any]") -> "Any":
+        """Run a step natively, this one and all that follow, because XLA refused to compile it for a later batch."""
+        tensorflow = self._session.tensorflow
+        # Compiled once, so XLA knows the operations: it refuses a new shape before the step has begun.
+        refused = (tensorflow.errors.InvalidArgumentError, tensorflow.errors.UnimplementedError)
+        if self._again is not None or not isinstance(error, refused) or self._agree is not ranks.alone:
+            raise error
+        made = self._native(*arguments, **named)
+        self._turns.end()
+        self._decide_native("%s cannot be compiled for a later batch: %s" % (self.name, _first_line(error)))
         return made
 
     def _recompiled(self, took_s: float, why: str) -> None:
@@ -323,7 +342,7 @@ class TrainingFunction:
 
     def _saved(self) -> "list[tuple[Any, Any]]":
         """Return the variables of the step, each with a copy of its value."""
-        function = self._session.last
+        function = self._function
         traces = function._list_all_concrete_functions() if function is not None else []
         found = {}
         for variable in traces[-1].graph.variables if traces else ():

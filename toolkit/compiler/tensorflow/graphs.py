@@ -33,6 +33,7 @@ def operations(function: "Any") -> "frozenset[str]":
 
 # The collectives of two replicas in one process can wait for each other for ever beside compiled code: seen in two of
 # seven runs on TensorFlow 2.21 with two logical CPUs and OMP_NUM_THREADS=1, and in none of ten without collectives.
+LOOP = "several devices in one process, in a training loop of the script's own"
 REPLICAS = (
     "several devices in one process, whose collectives can wait for each other for ever beside compiled code; "
     "MirroredStrategy(cross_device_ops=tf.distribute.ReductionToOneDevice()) has none"

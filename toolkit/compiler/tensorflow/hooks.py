@@ -104,7 +104,7 @@ def _take_calls(session: Session, function: "Any", is_eager: "Any") -> None:
     def ways(self: "Any", calls_models: bool) -> "Any":
         def find(found: "frozenset[str]") -> "list[Way] | str":
             if graphs.DEVICES in found:
-                return graphs.REPLICAS
+                return graphs.LOOP
             possible = []
             blocking = graphs.obstacles(found, with_input=True)
             if not blocking:

@@ -81,8 +81,10 @@ def _take_compile(kind: "Any", default: "Any") -> None:
 def _refusal(strategy: "Any", found: "frozenset[str]", tensorflow: "Any") -> str:
     """Return why nothing of a step under *strategy* with the operations *found* is compiled, "" if something may be."""
     distribute = tensorflow.distribute
-    if not isinstance(strategy, distribute.MirroredStrategy):
+    if not isinstance(strategy, distribute.MirroredStrategy) or strategy.num_replicas_in_sync == 1:
         return graphs.DEVICES if graphs.DEVICES in found else ""
+    if any("GPU" in each.upper() for each in strategy.extended.worker_devices):
+        return "several GPUs in one process, of which TensorFlow takes collectives under XLA: not tried yet"
     ways = getattr(strategy.extended, "_cross_device_ops", None)
     return "" if isinstance(ways, distribute.ReductionToOneDevice) else graphs.REPLICAS
 
@@ -103,9 +105,9 @@ def _take_trainer(session: Session, kind: "Any", supports_jit: "Any") -> None:
             return made
         native = self.train_function
 
-        def whole() -> "Any":
+        def step(*, jit: bool) -> "Any":
             resolved = self._jit_compile
-            self._jit_compile = True
+            self._jit_compile = jit
             try:
                 return self._make_function(self.train_step)
             finally:
@@ -121,14 +123,13 @@ def _take_trainer(session: Session, kind: "Any", supports_jit: "Any") -> None:
                 return "the model has %s" % refusing[0]
             possible = []
             if not blocking and self.distribute_strategy.num_replicas_in_sync == 1:
-                possible.append(Way("the whole step", whole))
-            make = functools.partial(self._make_function, self.train_step)
-            return [*possible, Way("the model's forward and backward pass", make, calls=True)]
+                possible.append(Way("the whole step", functools.partial(step, jit=True)))
+            calls = functools.partial(step, jit=False)
+            return [*possible, Way("the model's forward and backward pass", calls, calls=True)]
 
         again = functools.partial(_again, session.tensorflow, lambda: self.steps_per_execution)
         if self._jit_compile:  # "auto" is XLA on a GPU: the other one is without.
-            self._jit_compile = False
-            native = self._make_function(self.train_step)
+            native = step(jit=False)
         self.train_function = TrainingFunction(session, "%s.fit" % self.name, native, ways, again)
         return self.train_function
 

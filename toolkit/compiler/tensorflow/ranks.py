@@ -128,8 +128,12 @@ def _workers(tensorflow: "Any") -> "tuple[Agree, str] | None":
         size = len(cluster.get("worker", ())) + len(cluster.get("chief", ()))
         index = int(task["index"]) + (len(cluster.get("chief", ())) if task["type"] == "worker" else 0)
     except (ValueError, KeyError, TypeError, AttributeError):
-        return alone, "one rank with several devices"
+        size = 0
     if size < 2:
+        # A cluster that TF_CONFIG does not describe (SlurmClusterResolver): the ranks cannot agree.
+        devices = [each.name for each in tensorflow.config.list_logical_devices()]
+        if any("/job:" in name and "/job:localhost/" not in name for name in devices):
+            return None
         return alone, "one rank with several devices"
     calls = 0
 

@@ -4,6 +4,8 @@ import atexit
 import json
 import os
 import sys
+import threading
+import weakref
 
 from ..told import Told
 
@@ -18,9 +20,10 @@ class Session:
     """This process's.
 
     `gradients`: how often gradients were computed by a tape: in a tf.function, only while it is traced.
-    `models`: how often a Keras model was called while a function was traced. `last`: the outermost tf.function that was
-    called last. `compiles_calls`: the function that is traced has the model's calls compiled. `ballot`: the ranks' vote
-    that goes into this trace, None for one rank. `functions`: the process's TrainingFunctions (function.py).
+    `models`: how often a Keras model was called while a function was traced. `compiles_calls`: the function that is
+    traced has the model's calls compiled. `ballot`: the ranks' vote that goes into this trace, None for one rank.
+    `functions`: weak references to the process's TrainingFunctions
+    (function.py); of those that are gone, `gone` has what is told of them.
     """
 
     def __init__(self, tensorflow: "Any", asked: "dict[str, Any]") -> None:
@@ -30,12 +33,23 @@ class Session:
         self.dump = str(asked.get("dump", "")) if self.debugs else ""
         self.gradients = 0
         self.models = 0
-        self.last: Any = None
+        self._local = threading.local()
         self.compiles_calls = False
         self.ballot: Ballot | None = None
-        self.functions: list[Any] = []
+        self.functions: list[weakref.ref[Any]] = []
+        self.gone: list[tuple[str, str, dict[str, Any]]] = []
         self._told: Told | None = None
         atexit.register(self._at_end)
+
+    @property
+    def last(self) -> "Any":
+        """The outermost tf.function that this thread called last."""
+        known = getattr(self._local, "last", None)
+        return None if known is None else known()
+
+    @last.setter
+    def last(self, function: "Any") -> None:
+        self._local.last = None if function is None else weakref.ref(function)
 
     def say(self, text: str) -> None:
         """Write one line to the log."""
@@ -44,17 +58,19 @@ class Session:
 
     def tell(self) -> None:
         """Write the facts about the training function that has run most steps."""
-        if not self.functions:
+        known = [(each.name, each.state, each.facts()) for ref in self.functions if (each := ref()) is not None]
+        known += self.gone
+        if not known:
             return
-        main = max(self.functions, key=lambda each: each.steps)
+        _, _, main = max(known, key=lambda each: each[2]["steps"])
         if self._told is None:
             self._told = Told("tensorflow")
         self._told.tell(
             rank=rank(),
             compile=self.mode,
-            modules=[each.name for each in self.functions if each.state != "eager"],
+            modules=list(dict.fromkeys(name for name, state, _ in known if state != "eager")),
             dump=self.dump,
-            **main.facts(),
+            **main,
         )
 
     def _at_end(self) -> None:

@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from typing import Any
 
 OBSERVED_STEPS = 2  # A loop with two optimizers (a GAN) has called all its modules by then.
+# An optimizer that steps without a pass of the model since its last step does so for another group of parameters
+# (DeepSpeed's ZeRO): the job's step goes on. So many times in a row, at most.
+MOST_MORE_STEPS = 1_000
 TELL_S = 10.0  # How often facts are written, at most.
 MESSAGE_CHARACTERS = 300
 
@@ -56,6 +59,8 @@ class Controller:
         self._steady = Steady()
         self._thread = 0
         self._steps = 0
+        self._more_steps = 0
+        self._others_before = 0
         self._since_s = 0.0
         self._compiled_before = 0
         self._pending: list[str] = []  # Trials that are to come: "autocast", "compile".
@@ -80,6 +85,9 @@ class Controller:
                 return
             self._thread = get_ident()
         if self._optimizer.counts(id(optimizer)):
+            self._more_steps = 0 if self._watch.calls or not self._slots else self._more_steps + 1
+            if 0 < self._more_steps <= MOST_MORE_STEPS:
+                return
             self._steps += 1
             try:
                 self._step_ended()
@@ -211,7 +219,10 @@ class Controller:
         took_s = monotonic() - self._since_s
         turns, watch = self._turns, self._watch
         compiled = self._compiles is not None and self._compiles.count != self._compiled_before
-        is_clean = watch.calls > 0 and watch.others == 0 and not torch.autograd._profiler_enabled()  # type: ignore[attr-defined]
+        # Passes without gradients in each step (pseudo-labels, a GAN's generator) are in both ways alike.
+        is_alike = watch.others == self._others_before
+        self._others_before = watch.others
+        is_clean = watch.calls > 0 and is_alike and not torch.autograd._profiler_enabled()  # type: ignore[attr-defined]
         turns.step_ended(took_s, is_clean=is_clean, compiled=compiled)
         if self._trial == "compile" and turns.steps == WARM_STEPS and not self._failure and self._has_no_code():
             self._failure = self._nothing_to_compile()
@@ -270,6 +281,8 @@ class Controller:
     def _failed(self, module: "torch.nn.Module", way: Way, error: Exception) -> None:
         """A pass of *module* could not run as *way*, and ran as the script wrote it."""
         what = "does not compile" if way.compiled else "does not run in bfloat16"
+        if isinstance(error, torch.OutOfMemoryError):
+            what = "does not fit into memory compiled" if way.compiled else "does not fit into memory in bfloat16"
         text = "%s %s: %s: %s" % (finding.names([module])[0], what, type(error).__name__, _first_paragraph(str(error)))
         if self._dump is not None and way.compiled:
             self._dump.failed(text, error)
@@ -316,7 +329,7 @@ class Controller:
             self._compiles_at_last = False
             self._base = Way(compiled=True, bf16=self._base.bf16)
         self._step_ended = self._ran
-        self._watch.is_trial = False
+        self._watch.is_trial = self._base.compiled and self._asked["compile"] == "on"  # The first step may still fail.
         self._announces = self._base.compiled and self._asked["compile"] == "on"
         if self._announces and agreement.is_shared():
             self._consent = Consent("consent")
@@ -332,17 +345,21 @@ class Controller:
         for slot in self._slots:
             slot.remove()
         self._slots = []
+        self._finder.modules = []  # The script may drop its model.
         self._finder.stop_gradients()
 
     def _ran(self) -> None:
         now_s = monotonic()
+        if self._watch.calls:
+            self._watch.is_trial = False
+            self._watch.calls = 0
         compiles = self._compiles
         if compiles is not None and compiles.count != self._compiled_before:
             self._compiled_before = compiles.count
             self._recompiled(compiles)
         else:
             self._steady.add(now_s - self._since_s)
-            if self._announces and self._watch.calls:
+            if self._announces:
                 self._announce(now_s - self._since_s)
         if self._consent is not None:
             self._heed(self._consent)

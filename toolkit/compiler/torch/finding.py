@@ -52,6 +52,7 @@ class Finder:
         self._thread = 0
         self._inside: torch.nn.Module | None = None
         self._depth = 0
+        self._outermost = 0
         self._hooks: list[Any] = []
         self._undo: list[Callable[[], None]] = []
         self._undo_gradients: list[Callable[[], None]] = []
@@ -126,9 +127,15 @@ class Finder:
         self._thread = get_ident()
         self._inside, self._depth = module, 1
         self.autocasts = self.autocasts or _autocast_is_on()
-        for each in _targets(module):
-            if all(each is not other for other in self.modules):
-                self._add(each)
+        new = [each for each in _targets(module) if all(each is not other for other in self.modules)]
+        if not new or _is_in_backward():  # There, activation checkpointing computes something once more.
+            return
+        self._outermost += 1
+        if self._outermost > MOST_MODULES:
+            self.refusal = "a step calls more than %d modules one by one" % MOST_MODULES
+            return
+        for each in new:
+            self._add(each)
 
     def _after(self, module: "torch.nn.Module", *_: "Any") -> None:
         if module is self._inside and self._thread == get_ident():
@@ -139,12 +146,8 @@ class Finder:
     def _add(self, module: "torch.nn.Module") -> None:
         if isinstance(module, torch.jit.ScriptModule):
             self.refusal = "the model is a TorchScript module"
-        elif _is_in_backward() and any(module is each for known in self.modules for each in known.modules()):
-            pass  # Activation checkpointing computes a part of a known module once more.
         elif any(_is_compiled(each) for each in module.modules()):
             self.refusal = OWN_COMPILATION
-        elif len(self.modules) == MOST_MODULES:
-            self.refusal = "a step calls more than %d modules one by one" % MOST_MODULES
         else:
             self.modules.append(module)
 

@@ -5,6 +5,7 @@ the module (DistributedDataParallel) or is registered on it goes on as before.
 """
 
 import torch
+import torch.utils.checkpoint
 
 from .. import handlers
 from .finding import has_differentiated_input
@@ -15,6 +16,12 @@ TYPE_CHECKING = False  # As typing's, without importing it.
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
+
+
+# By this, activation checkpointing ends a forward pass that it runs once more in the backward pass.
+STOPS: "tuple[type[BaseException], ...]" = tuple(
+    each for each in (getattr(torch.utils.checkpoint, "_StopRecomputationError", None),) if each is not None
+)
 
 
 class Way:
@@ -53,6 +60,7 @@ class Slot:
         self._state = KeptState(module)
         self._handlers = handlers.codes()
         self._eager: Callable[..., Any] = module._call_impl
+        self._ran_eagerly = False  # The last forward pass.
         self._device = next(module.parameters()).device.type
 
     def install(self) -> None:
@@ -64,14 +72,23 @@ class Slot:
         if self._module._compiled_call_impl is self:
             self._module._compiled_call_impl = None
 
+    def __reduce__(self) -> "Any":
+        """A copy of the module, or a pickled one, runs its own code."""
+        return _nothing, ()
+
     def __call__(self, *arguments: "Any", **named: "Any") -> "Any":
         """Run the module as the step runs; evaluation, tracing and export run it as it is."""
         module, watch = self._module, self._watch
+        is_again = torch._C._current_graph_task_id() != -1  # In the backward pass: activation checkpointing.
+        if is_again and self._ran_eagerly:  # It must compute the same once more, dropout included.
+            return self._eager(*arguments, **named)
         if not module.training or not torch.is_grad_enabled() or _is_traced():
+            self._ran_eagerly = self._ran_eagerly or (module.training and not is_again)
             watch.others += 1
             return self._eager(*arguments, **named)
         watch.calls += 1
         way = watch.way
+        self._ran_eagerly = way.is_plain
         if way.is_plain:
             return self._eager(*arguments, **named)
         if way.compiled and not watch.differentiates_inputs and has_differentiated_input(arguments, named):
@@ -80,13 +97,18 @@ class Slot:
         self._state.keep(with_python=watch.is_trial)
         try:
             return self._run(way, arguments, named)
+        except STOPS:
+            raise
         except Exception as error:  # noqa: BLE001 - anything may come from a compiler
             failure = error
         stop = handlers.raised(failure, self._handlers)
         if stop is not None:
             raise stop from stop.__cause__
         # Not within `except`: an error of the script's own, which comes again, would be told with this one behind it.
+        if isinstance(failure, torch.OutOfMemoryError):
+            failure.__traceback__ = None  # Its frames hold the tensors for which there is no room.
         self._state.restore()
+        self._ran_eagerly = True
         found = self._eager(*arguments, **named)
         watch.failed(module, way, failure)
         return found
@@ -113,6 +135,10 @@ def _traceable(module: "torch.nn.Module", call: "Callable[..., Any]") -> "Callab
     from torch._dynamo import external_utils, trace_rules
 
     return external_utils.wrap_inline(call) if trace_rules.check(module.forward) else call
+
+
+def _nothing() -> None:
+    """What stands in a copy in a slot's place."""
 
 
 def _is_traced() -> bool:

@@ -115,7 +115,7 @@ def test_auto_measures_on_the_jobs_steps_and_keeps_the_faster(tmp_path: Path) ->
 
 
 def test_a_batch_that_xla_refuses_during_the_trial_runs_natively(tmp_path: Path) -> None:
-    with InBed(tmp_path, "tf_compiled.py", "--hyperparameter", "cases=flagged", TOOLKIT_COMPILE="auto") as job:
+    with InBed(tmp_path, "tf_compiled.py", "--hyperparameter", "cases=flagged_long", TOOLKIT_COMPILE="auto") as job:
         assert job.end() == 0, job.console
 
         assert told(job)["state"] == "eager"

@@ -17,6 +17,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "patterns",
         "records",
         "errors",
+        "folders",
         "log",
         "masking",
         "status_pages",

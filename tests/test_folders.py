@@ -1,0 +1,148 @@
+import errno
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from toolkit import folders
+
+
+def walked(folder: Path, **how: object) -> tuple[list[str], list[OSError]]:
+    errors: list[OSError] = []
+    paths = [os.path.relpath(entry.path, folder) for entry in folders.walk(folder, errors.append, **how)]  # type: ignore[arg-type]
+    return paths, errors
+
+
+def test_a_walk_yields_a_folder_before_its_content_in_order(tmp_path: Path) -> None:
+    for name in ("b/2", "b/1", "a", "c/d/e"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+
+    assert walked(tmp_path) == (["a", "b", "b/1", "b/2", "c", "c/d", "c/d/e"], [])
+
+
+def test_a_folder_that_is_not_entered_is_still_yielded(tmp_path: Path) -> None:
+    (tmp_path / "skipped").mkdir()
+    (tmp_path / "skipped" / "file").touch()
+
+    assert walked(tmp_path, enter=lambda entry: entry.name != "skipped") == (["skipped"], [])
+
+
+def test_only_a_missing_folder_has_no_entries(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+
+    assert folders.names(tmp_path / "missing") == []
+    assert walked(tmp_path / "missing") == ([], [])
+    assert walked(tmp_path / "missing", follow_links=True) == ([], [])
+    with pytest.raises(NotADirectoryError):
+        folders.names(tmp_path / "file")
+
+
+def test_a_folder_that_cannot_be_listed_is_reported_and_the_others_are_walked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a/1", "b/1", "c/1"):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).touch()
+    scandir = os.scandir
+
+    def failing(path: str) -> object:
+        if path == str(tmp_path / "b"):
+            raise OSError(errno.EIO, "Input/output error", path)
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", failing)
+    paths, errors = walked(tmp_path)
+
+    assert paths == ["a", "a/1", "b", "c", "c/1"]
+    assert [(error.errno, error.filename) for error in errors] == [(errno.EIO, str(tmp_path / "b"))]
+
+
+def test_a_listing_that_fails_in_the_middle_gives_its_first_entries_and_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).touch()
+    scandir = os.scandir
+
+    class Breaking:
+        def __init__(self, path: str) -> None:
+            self._real = scandir(path)
+
+        def __enter__(self) -> "Breaking":
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            self._real.close()
+
+        def __iter__(self) -> object:
+            yield next(self._real)
+            raise OSError(errno.ESTALE, "Stale file handle")
+
+    monkeypatch.setattr(os, "scandir", Breaking)
+    paths, errors = walked(tmp_path)
+
+    assert len(paths) == 1
+    assert [(error.errno, error.filename) for error in errors] == [(errno.ESTALE, str(tmp_path))]
+    with pytest.raises(OSError, match="Stale file handle"):
+        folders.names(tmp_path)
+
+
+def test_followed_links_that_lead_back_are_named_and_others_are_walked(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "file").touch()
+    (tmp_path / "a" / "up").symlink_to("..")
+    (tmp_path / "a" / "up too").symlink_to(tmp_path)
+    (tmp_path / "again").symlink_to("a")
+
+    paths, errors = walked(tmp_path, follow_links=True)
+
+    assert paths == [
+        *("a", "a/file", "a/up", "a/up too"),
+        *("again", "again/file", "again/up", "again/up too"),
+    ]
+    assert {type(error) for error in errors} == {folders.LoopError}
+    assert [os.path.relpath(error.filename, tmp_path) for error in errors] == [
+        *("a/up", "a/up too"),
+        *("again/up", "again/up too"),
+    ]
+
+
+def test_links_that_are_not_followed_are_entries(tmp_path: Path) -> None:
+    (tmp_path / "a").symlink_to(tmp_path)
+
+    assert walked(tmp_path) == (["a"], [])
+
+
+def test_a_dead_link_is_an_entry(tmp_path: Path) -> None:
+    (tmp_path / "dead").symlink_to("nowhere")
+
+    assert walked(tmp_path, follow_links=True) == (["dead"], [])
+
+
+def test_a_walk_of_a_deep_folder_ends(tmp_path: Path) -> None:
+    deep = str(tmp_path)
+    for _ in range(1_200):
+        deep += "/d"
+        os.mkdir(deep)  # noqa: PTH102 # Path is recursive before Python 3.12.
+
+    paths, errors = walked(tmp_path)
+
+    subprocess.run(["rm", "-r", tmp_path / "d"], check=True)  # shutil.rmtree is recursive before Python 3.13.
+    assert (len(paths), errors) == (1_200, [])
+
+
+def test_status_is_none_only_where_nothing_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+
+    assert folders.status(tmp_path / "missing") is None
+    assert folders.status(tmp_path / "file" / "below") is None
+    assert folders.status(tmp_path / "file") is not None
+
+    def failing(*_: object, **__: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "stat", failing)
+    with pytest.raises(OSError, match="Input/output"):
+        folders.status(tmp_path / "file")

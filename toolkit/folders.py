@@ -1,0 +1,136 @@
+"""Walks folders: the one place where the toolkit lists folders that others write.
+
+`os.walk`, `Path.glob` and `Path.rglob` pass over a folder that cannot be listed as if it were empty, and `Path.exists`
+differs from `os.path.exists` in which errors it takes for "no". Here only ENOENT means that nothing is there. Any other
+error goes to the caller, once for each folder, and the rest of the walk goes on.
+"""
+
+import errno
+import os
+import stat
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+# Gets the error of one folder or entry. `error.filename` is its path.
+Unreadable = Callable[[OSError], None]
+
+
+class LoopError(OSError):
+    """A link to a folder that the walk is in at that moment: it would never end. `filename` is the link."""
+
+
+def entries(folder: Path | str) -> list[os.DirEntry[str]]:
+    """Return the entries of *folder*, sorted by name; [] if there is no such folder.
+
+    Raises:
+        OSError: the folder cannot be listed, or not to its end.
+    """
+    listed: list[os.DirEntry[str]] = []
+    error = _list(os.fspath(folder), listed)
+    if error is not None:
+        raise error
+    return listed
+
+
+def names(folder: Path | str) -> list[str]:
+    """Return the names in *folder*, sorted; [] if there is no such folder.
+
+    Raises:
+        OSError: the folder cannot be listed, or not to its end.
+    """
+    return [entry.name for entry in entries(folder)]
+
+
+def walk(
+    folder: Path | str,
+    unreadable: Unreadable,
+    *,
+    enter: Callable[[os.DirEntry[str]], bool] = lambda _: True,
+    follow_links: bool = False,
+) -> Iterator[os.DirEntry[str]]:
+    """Yield every entry below *folder*, a folder before its content, sorted by name in each folder.
+
+    A folder is entered where *enter* returns true. Links are not followed, unless *follow_links*: then a link to a
+    folder above it (by device and inode) is a `LoopError` for *unreadable*, which also gets the error of each folder
+    that cannot be listed. If a listing fails in the middle, the entries before it are yielded. What has vanished
+    meanwhile (ENOENT) is left out without a word. There is no limit to the depth but the system's for the length of a
+    path.
+    """
+    try:
+        found = os.stat(folder)
+    except OSError as error:
+        if error.errno != errno.ENOENT:
+            unreadable(error)
+        return
+    above = [_identity(found)]  # The folders that the walk is in, and what is left to yield of each.
+    left = [iter(_listed(os.fspath(folder), unreadable))]
+    while left:
+        entry = next(left[-1], None)
+        if entry is None:
+            left.pop()
+            above.pop()
+            continue
+        yield entry
+        identity = _folder(entry, above, unreadable, follow_links=follow_links)
+        if identity is not None and enter(entry):
+            above.append(identity)
+            left.append(iter(_listed(entry.path, unreadable)))
+
+
+def status(path: Path | str, *, follow_links: bool = True) -> os.stat_result | None:
+    """Return the status of *path*, None if nothing is there (ENOENT, or a part of the path is no folder).
+
+    Raises:
+        OSError: anything else, such as EACCES or EIO: then it is not known whether something is there.
+    """
+    try:
+        return os.stat(path, follow_symlinks=follow_links)
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ENOTDIR):
+            return None
+        raise
+
+
+def _listed(folder: str, unreadable: Unreadable) -> list[os.DirEntry[str]]:
+    listed: list[os.DirEntry[str]] = []
+    error = _list(folder, listed)
+    if error is not None:
+        unreadable(error)
+    return listed
+
+
+def _list(folder: str, listed: list[os.DirEntry[str]]) -> OSError | None:
+    """Add the entries of *folder* to *listed*, sorted; return the error that ended the listing, if any."""
+    try:
+        with os.scandir(folder) as found:
+            listed.extend(found)
+    except OSError as error:
+        listed.sort(key=lambda entry: entry.name)
+        if error.errno == errno.ENOENT:
+            return None
+        error.filename = error.filename or folder  # An error of readdir(3) names no path.
+        return error
+    listed.sort(key=lambda entry: entry.name)
+    return None
+
+
+def _folder(
+    entry: os.DirEntry[str], above: list[tuple[int, int]], unreadable: Unreadable, *, follow_links: bool
+) -> tuple[int, int] | None:
+    """Return the identity of *entry* if it is a folder and none of *above*; report a link that leads back."""
+    try:
+        found = entry.stat(follow_symlinks=follow_links)
+    except OSError as error:
+        if error.errno != errno.ENOENT:
+            unreadable(error)
+        return None
+    if not stat.S_ISDIR(found.st_mode):
+        return None
+    if _identity(found) in above:
+        unreadable(LoopError(errno.ELOOP, "a link to a folder above it", entry.path))
+        return None
+    return _identity(found)
+
+
+def _identity(found: os.stat_result) -> tuple[int, int]:
+    return found.st_dev, found.st_ino

@@ -1,4 +1,4 @@
-"""Record, the frozen base class of all values, and the functions that decode documents into Records."""
+"""Record, the frozen base class of all values, and the functions that write and read documents of Records."""
 
 import re
 from pathlib import Path
@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from toolkit import paths
 from toolkit.errors import ContractError
 
 
@@ -14,6 +15,11 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 
 
 T = TypeVar("T")
+
+
+def encode(value: Any) -> bytes:
+    """Return *value*, whose paths may be of any bytes, as JSON for `decode`."""
+    return msgspec.json.encode(value, enc_hook=paths.to_text)
 
 
 def decode(document: bytes, kind: type[T], source: str, *, hint: str = "") -> T:
@@ -56,7 +62,7 @@ def plainly(reason: str) -> str:
 def _plain(kind: type[T], value: Any) -> T:
     """Return *value* as a Path; msgspec asks this for types it does not know."""
     if kind is Path and isinstance(value, str):
-        return kind(value)  # type: ignore[call-arg]
+        return kind(paths.from_text(value))  # type: ignore[call-arg]
     raise TypeError(f"Expected `{kind.__name__.lower()}`, got `{type(value).__name__}`")
 
 

@@ -18,6 +18,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "records",
         "errors",
         "folders",
+        "paths",
         "log",
         "masking",
         "status_pages",
@@ -60,7 +61,7 @@ SCRIPT_SIDE = (
 )
 # Pure files of the script side that commands of `toolkit` also call: they need nothing of a rank.
 SHARED_WITH_CLI = ("compiler/batch.py", "compiler/scaling.py")
-SCRIPT_SIDE_MAY_USE = ("__init__", "records", "errors", "metrics", "status_layout", "parallelism", "ranks")
+SCRIPT_SIDE_MAY_USE = ("__init__", "records", "paths", "errors", "metrics", "status_layout", "parallelism", "ranks")
 
 
 def package_of(place: str) -> str:

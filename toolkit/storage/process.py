@@ -13,11 +13,9 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-import msgspec
-
 from toolkit.errors import InternalError, ToolkitError
 from toolkit.exit_codes import TEMPORARY_FAILURE
-from toolkit.records import decode
+from toolkit.records import decode, encode
 from toolkit.storage import download, restore
 from toolkit.storage.checkpoints import Checkpoints
 from toolkit.storage.config import Answer, Transfer
@@ -46,7 +44,7 @@ def main(argv: list[str]) -> int:
     except Exception as error:  # noqa: BLE001 - the outermost level
         answer = Answer(message=f"{type(error).__name__}: {error}", exit_code=InternalError.exit_code)
     new = told.answer.with_name(f"{told.answer.name}.new")
-    new.write_bytes(msgspec.json.encode(answer, enc_hook=os.fspath))
+    new.write_bytes(encode(answer))
     new.replace(told.answer)
     sys.stdout.flush()
     os._exit(0)  # Threads may still wait for storage.

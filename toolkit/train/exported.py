@@ -1,12 +1,10 @@
 """`train`'s side of the exporters of metrics: their configuration."""
 
-import os
 from pathlib import Path
-
-import msgspec
 
 from toolkit.job.exports import LATEST, NAME, ExportsConfig
 from toolkit.job.job import Job
+from toolkit.records import encode
 
 
 def write_config(job: Job, run_folder: Path, attempt: int) -> Path:
@@ -31,5 +29,5 @@ def write_config(job: Job, run_folder: Path, attempt: int) -> Path:
     )
     path = run_folder / NAME
     path.touch(0o600)  # The URI may hold a password.
-    path.write_bytes(msgspec.json.encode(config, enc_hook=os.fspath))
+    path.write_bytes(encode(config))
     return path

@@ -1,16 +1,14 @@
 """`train`'s side of the system monitor: its configuration, the ranks that it measures, and what it found."""
 
-import os
 from pathlib import Path
 from typing import Literal
-
-import msgspec
 
 from toolkit.job.exports import LATEST
 from toolkit.job.job import Job
 from toolkit.job.monitor import Monitor
 from toolkit.job.monitor_config import NAME, RANKS, MonitorConfig
 from toolkit.log import Log
+from toolkit.records import encode
 from toolkit.series import findings
 from toolkit.supervise.asking import STATUS_FOLDER
 from toolkit.train.own_module import own_module
@@ -40,7 +38,7 @@ def write_config(job: Job, monitor: Monitor, run_folder: Path, attempt: int) -> 
     )
     path = run_folder / NAME
     path.touch(0o600)
-    path.write_bytes(msgspec.json.encode(config, enc_hook=os.fspath))
+    path.write_bytes(encode(config))
     return path
 
 

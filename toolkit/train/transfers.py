@@ -18,7 +18,7 @@ from toolkit.job.job import Job
 from toolkit.job.outcome import Outcome
 from toolkit.job.plan import ProcessSpec, StopPolicy
 from toolkit.log import Log
-from toolkit.records import decode
+from toolkit.records import decode, encode
 from toolkit.source.fetch import channel_archive
 from toolkit.storage.config import Answer, Task, Transfer
 from toolkit.storage.uri import is_remote, parse
@@ -162,7 +162,7 @@ def _transfer(job: Job, run_folder: Path, task: Task, **more: object) -> Transfe
 def _written(transfer: Transfer, run_folder: Path) -> Path:
     transfer.state.mkdir(exist_ok=True)
     path = run_folder / f"storage-{transfer.task}.json"
-    path.write_bytes(msgspec.json.encode(transfer, enc_hook=os.fspath))
+    path.write_bytes(encode(transfer))
     return path
 
 

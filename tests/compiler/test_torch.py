@@ -179,6 +179,14 @@ model = Net()
 train(model, 2)
 for rows in range(3, 14): train(model, 1, inputs=inputs[:rows], targets=targets[:rows])
 """
+# Each step has an optimizer of its own: their steps are not taken for the job's.
+OPTIMIZERS = f"""
+kept, init = [], torch.optim.SGD.__init__
+def keep(self, *arguments, **more):
+    kept.append(self)
+    init(self, *arguments, **more)
+torch.optim.SGD.__init__ = keep
+{SHAPES}"""
 
 
 @needs_torch
@@ -187,8 +195,9 @@ for rows in range(3, 14): train(model, 1, inputs=inputs[:rows], targets=targets[
     [
         (MOODY, "mood", "hold a number that changes in a tensor", "drop_last"),
         (SHAPES, "size mismatch at index 0", "drop_last=True", "Shapes are not the reason"),
+        (OPTIMIZERS, "size mismatch at index 0", "drop_last=True", "Shapes are not the reason"),
     ],
-    ids=["a value", "shapes"],
+    ids=["a value", "shapes", "shapes, and an optimizer for each step"],
 )
 def test_a_storm_of_recompilations_is_said_once_with_the_advice_for_its_guard(
     tmp_path: Path, code: str, reason: str, advised: str, not_advised: str

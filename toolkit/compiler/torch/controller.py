@@ -419,12 +419,11 @@ class Controller:
         return "torch's compiler finds nothing to compile in %s" % listed(finding.names(self._finder.modules))
 
     def _recompiled(self, compiles: Compiles) -> None:
-        storm = compiles.look()
-        if storm is not None and self._base.compiled:
-            text = (
-                "%s was compiled %d times, torch's limit, and runs eagerly for what comes next; the last reason: %s. %s"
-            )
-            self._say(text % (storm[0], storm[2], storm[1], advice(storm[1])))
+        if not self._base.compiled:
+            return
+        text = "%s was compiled %d times, torch's limit, and runs eagerly for what comes next; the last reason: %s. %s"
+        for what, why, limit in compiles.storms():
+            self._say(text % (what, limit, why, advice(why)))
 
     def _facts(self) -> "dict[str, Any]":
         found: dict[str, Any] = {"steps": self._steps, "steady_step_ms": self._steady.step_ms()}
@@ -435,6 +434,8 @@ class Controller:
     def _end(self) -> None:
         if os.getpid() != self._pid:
             return
+        if self._compiles is not None:
+            self._recompiled(self._compiles)  # Steps of an optimizer that does not count are not looked at before.
         facts = self._facts()
         if self._step_ended == self._tried:
             text = "after %d steps of the job" % self._steps

@@ -25,6 +25,7 @@ class Compiles:
         self._since_s = 0.0
         self._again: dict[str, tuple[str, str]] = {}  # By compile_id, "frame/number": what, and why.
         self._storms: set[str] = set()
+        self._unsaid: list[tuple[str, str, int]] = []
 
     def start(self) -> None:
         """Count from here on. It imports torch's compiler: 0.2 to 1.6 s."""
@@ -41,10 +42,15 @@ class Compiles:
         self.count += 1
         self.seconds += monotonic() - self._since_s
 
-    def look(self) -> "tuple[str, str, int] | None":
-        """Note the latest recompilations. Return (what, why, limit) once for code that has reached torch's limit."""
+    def storms(self) -> "list[tuple[str, str, int]]":
+        """Return (what, why, limit) for each code that has reached torch's limit; each is returned once."""
+        self._look()
+        found, self._unsaid = self._unsaid, []
+        return found
+
+    def _look(self) -> None:
+        """Note the latest recompilations, and the code that has reached torch's limit with them."""
         limit = int(getattr(_config(), "recompile_limit", 0) or getattr(_config(), "cache_size_limit", 8))
-        found = None
         for each in _metrics():
             why, frame = getattr(each, "recompile_reason", None), getattr(each, "compile_id", None) or ""
             if not why or getattr(each, "is_forward", True) is False or frame in self._again:
@@ -54,12 +60,11 @@ class Compiles:
             code, _, number = frame.partition("/")
             if number.isdigit() and int(number) + 1 >= limit and code not in self._storms:
                 self._storms.add(code)
-                found = (what, _first_line(why), limit)
-        return found
+                self._unsaid.append((what, _first_line(why), limit))
 
     def facts(self) -> "dict[str, Any]":
         """Return the counts under the names of `Compilation` in job/compilation.py."""
-        self.look()
+        self._look()
         counters = _counters()
         frames: dict[str, list[Any]] = {}
         for what, why in self._again.values():

@@ -125,4 +125,5 @@ def _exchange(size: int, launcher: str) -> world.Exchange:
         from mpi4py import MPI
     except ImportError as error:
         raise SMPError(f"expected the package mpi4py, over which the ranks meet; found: {error}") from error
-    return MPI.COMM_WORLD.allgather  # type: ignore[no-any-return]
+    exchange: world.Exchange = MPI.COMM_WORLD.allgather
+    return exchange

@@ -1,7 +1,8 @@
 """Control groups of version 2 of a real kernel: limits of cores and of memory, and a process that is killed for memory.
 
-Linux runs as a process here (scripts/beds/uml), and sees this machine's files, read-only. The monitor's sources are in
-a control group and a cgroup namespace of their own, as in a container.
+The monitor's sources are in a control group and a cgroup namespace of their own, as in a container. The first of these
+that can be had serves: a Linux that runs as a process (scripts/beds/uml) and sees this machine's files, read-only; this
+machine, if it has the controllers in version 2; a container of an engine that has them (scripts/beds/docker).
 """
 
 import json
@@ -9,19 +10,34 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.docker.engine import BASE, environ_of
+
 ROOT = Path(__file__).parents[2]
+BEDS = Path(os.environ.get("TOOLKIT_BEDS") or ROOT / ".beds").absolute()
+GROUPS = Path("/sys/fs/cgroup")
+CONTROLLERS = {"cpu", "memory"}
+DEADLINE_S = 300
 pytestmark = [
     pytest.mark.root,
     pytest.mark.uml,
-    pytest.mark.skipif(os.geteuid() != 0, reason="needs root, for its own kernel to be root"),
-    pytest.mark.skipif(shutil.which("linux.uml") is None, reason="no test bed: scripts/beds/uml"),
+    pytest.mark.skipif(os.geteuid() != 0, reason="needs root, for control groups of its own"),
 ]
 
+# $1 is the group, which exists; the rest is the command that runs in it. Without swap, for the kernel to kill.
+IN_GROUP = """
+echo "50000 100000" > $1/cpu.max
+echo 200M > $1/memory.max
+[ ! -e $1/memory.swap.max ] || echo 0 > $1/memory.swap.max
+echo $$ > $1/cgroup.procs
+shift
+exec unshare -m -C sh -c 'umount /sys/fs/cgroup; mount -t cgroup2 cgroup2 /sys/fs/cgroup; exec "$@"' sh "$@"
+"""
 INIT = """#!/bin/sh
 exec >/dev/console 2>&1
 mount -t proc proc /proc
@@ -30,13 +46,12 @@ mount -t tmpfs tmpfs /run
 mount -t cgroup2 cgroup2 /sys/fs/cgroup
 echo "+cpu +memory" > /sys/fs/cgroup/cgroup.subtree_control
 mkdir /sys/fs/cgroup/box
-echo "50000 100000" > /sys/fs/cgroup/box/cpu.max
-echo 200M > /sys/fs/cgroup/box/memory.max
-sh -c 'echo $$ > /sys/fs/cgroup/box/cgroup.procs; exec unshare -m -C sh -c "
-  umount /sys/fs/cgroup; mount -t cgroup2 cgroup2 /sys/fs/cgroup; PYTHONPATH={root} exec {python} {measures}"'
+PYTHONPATH={root} sh {folder}/in_group.sh /sys/fs/cgroup/box {python} {folder}/measures.py
 echo o > /proc/sysrq-trigger
 sleep 60
 """
+# The machine's files with the container's own /proc and /sys: its Python and the sources as they are here.
+IN_CONTAINER = 'mount --rbind /proc /host/proc && mount --rbind /sys /host/sys && exec chroot /host "$@"'
 MEASURES = """
 import json, subprocess, sys, time
 from toolkit.monitor.sources.memory import Memory
@@ -60,22 +75,88 @@ print("SAMPLES " + json.dumps([burnt, sample(), killed]), flush=True)
 """
 
 
+class UnavailableError(Exception):
+    """This way to control groups of version 2 cannot be had here, and why."""
+
+
+def _in_a_kernel_of_its_own(folder: Path) -> str:
+    if shutil.which("linux.uml") is None:
+        raise UnavailableError("no test bed: scripts/beds/uml")
+    refusal = BEDS / "uml/refusal"  # The script has booted the kernel once.
+    if refusal.exists():
+        raise UnavailableError(f"scripts/beds/uml: {refusal.read_text().strip()}")
+    init = folder / "init.sh"
+    init.write_text(INIT.format(root=ROOT, python=sys.executable, folder=folder))
+    init.chmod(0o755)
+    argv = ("linux.uml", "mem=512M", "rootfstype=hostfs", "rootflags=/", "ro", f"init={init}", "quiet")
+    return _output((*argv, "con=null", "con0=null,fd:1", f"uml_dir={folder}"))
+
+
+def _on_this_machine(folder: Path) -> str:
+    if not (GROUPS / "cgroup.controllers").exists():
+        raise UnavailableError("this machine's control groups are of version 1")
+    group = GROUPS / f"toolkit-test-{os.getpid()}"
+    try:
+        (GROUPS / "cgroup.subtree_control").write_text(" ".join(f"+{name}" for name in CONTROLLERS))
+        group.mkdir()
+    except OSError as error:
+        raise UnavailableError(f"this machine lets no group have the controllers: {error}") from None
+    try:
+        measures = (sys.executable, str(folder / "measures.py"))
+        return _output(("sh", str(folder / "in_group.sh"), str(group), *measures), PYTHONPATH=str(ROOT))
+    finally:
+        group.rmdir()
+
+
+def _in_a_container(folder: Path) -> str:
+    if not (BEDS / "docker/env").exists():
+        raise UnavailableError("no test bed: scripts/beds/docker")
+    environ = environ_of(BEDS / "docker")
+    version = _output(("docker", "info", "--format", "{{.CgroupVersion}}"), **environ).strip()
+    if version != "2":
+        raise UnavailableError(f"the container engine's control groups are of version {version or 'unknown'}")
+    limits = ("--cpus", "0.5", "--memory", "200m", "--memory-swap", "200m", "--cgroupns", "private")
+    argv = ("docker", "run", "--rm", "--privileged", *limits, "-v", "/:/host:ro", BASE, "sh", "-c", IN_CONTAINER, "sh")
+    measures = ("env", f"PYTHONPATH={ROOT}", sys.executable, str(folder / "measures.py"))
+    return _output((*argv, *measures), **environ)
+
+
+WAYS: tuple[Callable[[Path], str], ...] = (_in_a_kernel_of_its_own, _on_this_machine, _in_a_container)
+
+
+def _output(argv: Sequence[str], **environ: str) -> str:
+    """Return what *argv* writes, on both streams."""
+    done = subprocess.run(
+        argv,
+        env={**os.environ, **environ},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=DEADLINE_S,
+    )
+    return done.stdout
+
+
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, float], dict[str, float], int]:
     """Return the values after two seconds of computing with 50 MiB held, those after a process was killed, and its
     code."""
-    folder = tmp_path_factory.mktemp("uml")
+    folder = tmp_path_factory.mktemp("groups")
     (folder / "measures.py").write_text(MEASURES)
-    init = folder / "init.sh"
-    init.write_text(INIT.format(root=ROOT, python=sys.executable, measures=folder / "measures.py"))
-    init.chmod(0o755)
-    argv = ("linux.uml", "mem=512M", "rootfstype=hostfs", "rootflags=/", "ro", f"init={init}", "quiet")
-    words = ("con=null", "con0=null,fd:1", f"uml_dir={folder}")
-    done = subprocess.run((*argv, *words), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300)
-    lines = [line.partition("SAMPLES ")[2] for line in done.stdout.splitlines() if "SAMPLES " in line]
-    assert lines, done.stdout + done.stderr
-    found: Any = json.loads(lines[0])
-    return found[0], found[1], found[2]
+    (folder / "in_group.sh").write_text(IN_GROUP)
+    reasons = []
+    for way in WAYS:
+        try:
+            output = way(folder)
+        except UnavailableError as reason:
+            reasons.append(str(reason))
+            continue
+        lines = [line.partition("SAMPLES ")[2] for line in output.splitlines() if "SAMPLES " in line]
+        assert lines, output
+        samples: Any = json.loads(lines[0])
+        return samples[0], samples[1], samples[2]
+    pytest.skip("; ".join(reasons))
 
 
 def test_the_limit_of_cores_and_what_reached_it_are_measured(

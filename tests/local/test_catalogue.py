@@ -19,7 +19,7 @@ def job(folder: Path, status: str = "Completed") -> Path:
     """Make a job folder as `toolkit run` leaves it."""
     folder.mkdir(parents=True)
     fd = os.open(folder / ".toolkit-job", os.O_RDWR | os.O_CREAT)
-    runner.write(fd, detached=False)
+    runner.write(fd, folder, detached=False)
     os.close(fd)
     report = {"name": folder.name, "status": status, "start_time": "2026-11-23T01:00:00.000Z", "exit_code": 0}
     (folder / "job.json").write_text(json.dumps({**report, "training_seconds": 61.5}))

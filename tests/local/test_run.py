@@ -251,7 +251,7 @@ def test_a_killed_job_goes_on_from_its_checkpoints(tmp_path: Path) -> None:
         first.until("ready")
         first.signal(signal.SIGKILL)
         first.end()
-    with ToolkitRun(tmp_path, "counts_to.py", *kept, "--hyperparameter", "steps=1") as second:
+    with ToolkitRun(tmp_path, "counts_to.py", *kept, "--replace", "--hyperparameter", "steps=1") as second:
         assert second.end() == 0
 
     assert "begin=3\n" in second.console
@@ -376,7 +376,7 @@ def test_a_job_trains_on_from_the_archive_of_an_earlier_one(tmp_path: Path) -> N
     words = ("--channel", f"model={tmp_path / 'old/model.tar.gz'}")
     with ToolkitRun(tmp_path, "trains_on.py", *words) as second:
         assert second.end() == 0, second.console
-    same = ("--channel", f"model={tmp_path / 'job/model.tar.gz'}")
+    same = ("--replace", "--channel", f"model={tmp_path / 'job/model.tar.gz'}")
     with ToolkitRun(tmp_path, "trains_on.py", *same) as refused:
         assert refused.end() == 78
 
@@ -443,13 +443,17 @@ def test_requirements_that_cannot_be_installed_are_the_reason(tmp_path: Path) ->
         (("--hosts", "2", "--kill", "algo-9@1s"), "--kill: expected HOST@TIME"),
         (("--channel", "train=/nowhere"), "expected a file or folder for channel train"),
         (("--hyperparameter", "epochs"), "expected NAME=VALUE"),
+        (("--metric", "loss=("), "--metric: metric 'loss': expected a regular expression"),
+        (("--env", "TOOLKIT_GRACE_S=soon"), "TOOLKIT_GRACE_S: expected seconds"),
+        (("--env", "TOOLKIT_METRICS=/nowhere"), "TOOLKIT_METRICS names it"),
+        (("--distribution", "mpi", "--hyperparameter", 'mp_parameters={"partitions": "x"}'), "partitions"),
     ],
 )
 def test_a_job_that_cannot_start_ends_with_78_and_says_why(tmp_path: Path, words: tuple[str, ...], said: str) -> None:
     (tmp_path / "job").mkdir()
     (tmp_path / "job/.toolkit-job").touch()
     (tmp_path / "job/model.tar.gz").write_text("an earlier job's")
-    with ToolkitRun(tmp_path, "counts_to.py", *words) as job:
+    with ToolkitRun(tmp_path, "counts_to.py", "--replace", *words) as job:
         assert job.end() == 78
 
     assert (tmp_path / "job/model.tar.gz").read_text() == "an earlier job's"

@@ -17,6 +17,7 @@ from toolkit.job.job import Channel
 from toolkit.jobfile.spec import JobFile
 from toolkit.jobs.folders import RUN_MARK
 from toolkit.local import check, source, stage
+from toolkit.local.earlier import Earlier
 from toolkit.log import Log
 from toolkit.source.unpack import unpack
 
@@ -30,7 +31,11 @@ def asked_in(tmp_path: Path, hosts: int = 2, **more: Any) -> JobFile:
 
 
 def staged(asked: JobFile, **own: str) -> tuple[stage.Staged, ...]:
-    os.close(stage.claim(asked.run.job_dir))
+    lock = stage.claim(asked.run.job_dir)
+    before = Earlier(asked.run.job_dir)
+    before.put_aside(Log())
+    before.remove()
+    os.close(lock)
     return stage.stage(asked, {"PATH": os.environ["PATH"], **own}, Log())
 
 

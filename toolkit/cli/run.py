@@ -40,6 +40,12 @@ def add(parser: Parser) -> None:
     option("--source", "DIR", "the folder that is submitted (default: the script's)")
     option("--name", "NAME", "the job's name (default: the script's and the time)")
     option("--job-dir", "DIR", "where everything about the job goes (default: jobs/NAME)")
+    parser.add_argument(
+        "--replace",
+        action="store_const",
+        const=True,
+        help="remove the results of an earlier job of that name or folder, once this one is ready to start",
+    )
     option("--hosts", "N", "number of hosts (default: 1)", type=whole)
     option("--processes-per-host", "N", "ranks on each host (default: its GPUs, or 1)", type=whole)
     option("--distribution", "NAME", "torchrun, ddp, mpi, smddp, ..., or the SDK's dictionary as JSON")

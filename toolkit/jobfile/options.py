@@ -75,6 +75,7 @@ class Options(Record, frozen=True, kw_only=True, rename="kebab", forbid_unknown_
     source: str | None = None
     name: str | None = None
     job_dir: str | None = None
+    replace: bool | None = None
     hosts: Positive | None = None
     instance_groups: tuple[GroupOptions, ...] = ()
     processes_per_host: Positive | None = None

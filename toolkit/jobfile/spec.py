@@ -19,6 +19,7 @@ from toolkit.job.spec import JobSpec
 from toolkit.jobfile.distribution import strategy_of
 from toolkit.jobfile.options import PATH_OPTIONS, URI, Backend, ChannelOptions, Options, Origin, check_options
 from toolkit.metrics import presets
+from toolkit.metrics.definition import compile
 from toolkit.records import Record
 from toolkit.storage.uri import is_remote
 
@@ -50,9 +51,11 @@ class Interrupt(Record, frozen=True, kw_only=True):
 
 
 class LocalRun(Record, frozen=True, kw_only=True):
-    """What only `toolkit run` needs. `backend` None: not given, so the hosts are processes."""
+    """What only `toolkit run` needs. `replace`: an earlier job's results in `job_dir` may be removed. `backend` None: it
+    is not given, so the hosts are processes."""
 
     job_dir: Path
+    replace: bool = False
     stop_after_s: float | None = None
     max_run_s: float | None = None
     kills: tuple[Kill, ...] = ()
@@ -133,6 +136,7 @@ def complete(
         raise ContractError(
             f"expected a folder beside the job's own, found {asked.job_dir}", where=origin.of("checkpoints"), hint=hint
         )
+    compile(tuple(asked.metric.items()), origin.of("metric"))
     groups = _groups(asked, origin)
     hosts = {host for group in groups for host in group.hosts}
     strategy, taking_part = strategy_of(asked.distribution, {group.name for group in groups}, origin)
@@ -163,6 +167,7 @@ def complete(
         requirements=Path(asked.requirements) if asked.requirements else None,
         run=LocalRun(
             job_dir=Path(asked.job_dir) if asked.job_dir else folder / "jobs" / name,
+            replace=bool(asked.replace),
             stop_after_s=None if asked.stop_after is None else seconds(asked.stop_after, "stop-after", origin),
             max_run_s=None if asked.max_run is None else seconds(asked.max_run, "max-run", origin, above_zero=True),
             kills=tuple(_kill(text, hosts, origin) for text in _several(asked.kill)),

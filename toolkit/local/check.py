@@ -6,6 +6,8 @@ from pathlib import Path
 from toolkit.errors import UserError, at, did_you_mean
 from toolkit.job.strategy import STRATEGIES
 from toolkit.jobfile.spec import FILE_SYSTEM, MODES, SHARDED, JobFile
+from toolkit.jobs.folders import is_locked
+from toolkit.local import earlier
 from toolkit.local.stage import RESULTS
 from toolkit.rules import document
 from toolkit.source.classify import check_says_how
@@ -19,6 +21,9 @@ HOST_BYTES = 8 << 20
 
 def check(asked: JobFile) -> None:
     """Raise a UserError for the first path of *asked* that does not exist or option that has no effect."""
+    if is_locked(asked.run.job_dir):
+        raise UserError("a job is running there", where=str(asked.run.job_dir), hint="Give another --job-dir.")
+    earlier.refuse(asked.run.job_dir, replace=asked.run.replace)
     _check_backend(asked)
     _check_memory(asked)
     _check_processes(asked)

@@ -1,5 +1,6 @@
 """Collects the results of a job of `toolkit run` after all hosts have ended: archives and metrics."""
 
+import contextlib
 import filecmp
 import os
 import shutil
@@ -15,6 +16,7 @@ from toolkit.errors import ContractError, PlatformError
 from toolkit.job.outcome import Outcome, from_document
 from toolkit.jobs.folders import earlier_metrics
 from toolkit.local.report import last_values
+from toolkit.local.reserve import is_full
 from toolkit.local.stage import Staged
 from toolkit.log import Log
 from toolkit.metrics.file import SampleFile, by_time
@@ -31,6 +33,7 @@ class Collected(Record, frozen=True, kw_only=True):
     artifacts: dict[str, str]
     last: dict[str, Sample]
     notes: tuple[str, ...]
+    is_disk_full: bool = False  # One of them could not be written for want of space.
 
 
 def outcomes(staged: Sequence[Staged]) -> dict[str, Outcome]:
@@ -73,6 +76,7 @@ def collect(job_dir: Path, staged: Sequence[Staged], log: Log) -> Collected:
     """Pack model.tar.gz and output.tar.gz and merge all hosts' metrics. An error becomes a note and changes no
     status."""
     notes: list[str] = []
+    full = False
     artifacts = {"logs": "logs/"}
     for name, folder in (("model", "model"), ("output", "output/data")):
         archive = job_dir / f"{name}.tar.gz"
@@ -84,17 +88,24 @@ def collect(job_dir: Path, staged: Sequence[Staged], log: Log) -> Collected:
                 pack(Path(merged), archive, log)
             artifacts[name] = archive.name
         except (OSError, PlatformError, shutil.Error) as error:
+            full = full or is_full(error)
             notes.append(f"{archive.name} could not be packed: {error}")
     last: dict[str, Sample] = {}
-    file = SampleFile(job_dir / "metrics.jsonl", warn=notes.append)
+    part = job_dir / ".metrics.jsonl.part"
+    lost: list[str] = []
+    file = SampleFile(part, warn=lost.append)
     samples = gather(job_dir, staged)
     while batch := list(islice(samples, BATCH)):
         file.append(batch)
         last = last_values(batch, last)
     file.close()
-    if file.written:
+    if lost:
+        part.unlink(missing_ok=True)
+        notes.append("metrics.jsonl could not be written whole, so it is not there; each host's own is in hosts/")
+    elif file.written:
+        part.replace(job_dir / "metrics.jsonl")
         artifacts["metrics"] = "metrics.jsonl"
-    return Collected(artifacts=artifacts, last=last, notes=tuple(notes))
+    return Collected(artifacts=artifacts, last=last, notes=tuple(notes), is_disk_full=full)
 
 
 def gather(job_dir: Path, staged: Sequence[Staged]) -> Iterator[Sample]:
@@ -146,8 +157,13 @@ def below(folder: Path) -> list[Path]:
 def write_json(path: Path, value: Record) -> None:
     """Write *value* to *path* by a rename, so that a reader never sees half of it."""
     part = path.with_name(f".{path.name}.part")
-    part.write_bytes(msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n")
-    part.replace(path)
+    try:
+        part.write_bytes(msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n")
+        part.replace(path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            part.unlink(missing_ok=True)
+        raise OSError(error.errno, error.strerror, str(path)) from None
 
 
 def _put(path: Path, target: Path) -> None:

@@ -3,11 +3,14 @@
 import os
 import re
 import signal
+from collections import deque
+from collections.abc import Callable
 
 from toolkit.local import collect, containers
 from toolkit.local.display import marked_block
 from toolkit.local.progress import HostProgress
 from toolkit.local.report import last_values
+from toolkit.local.reserve import is_full
 from toolkit.local.stage import Staged
 from toolkit.local.stream import HostStream
 from toolkit.metrics.sample import Sample
@@ -17,6 +20,7 @@ from toolkit.supervise.children import send_all, spawn
 from toolkit.supervise.kernel import descendants, marked, prctl
 
 SILENT_S = 5.0  # How long a stop waits for the first output of a container that is starting.
+LAST_LINES = 100  # Kept in memory, for a full disk that holds no log.
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -29,6 +33,8 @@ class Host:
         self.pid = 0
         self.state = "running"
         self.log = staged.log.open("wb", buffering=0)
+        self.lost = ""  # Why the log lacks lines.
+        self._last: deque[bytes] = deque(maxlen=LAST_LINES)
         self.streams: dict[int, HostStream] = {}
         self._error = ""
         self._followed = False
@@ -57,6 +63,24 @@ class Host:
         for fd, (read_end, _) in zip((1, 2), pipes, strict=True):
             os.set_blocking(read_end, False)
             self.streams[read_end] = HostStream(fd)
+
+    def keep(self, block: bytes, release: Callable[[], bool]) -> None:
+        """Write *block*, whole lines, to the host's log. On a full disk *release* makes room, once."""
+        self._last.extend(block.splitlines()[-LAST_LINES:])
+        left = memoryview(block)
+        while left:
+            try:
+                left = left[os.write(self.log.fileno(), left) :]
+            except OSError as error:  # It must not end the job.
+                if is_full(error) and release():
+                    continue
+                self.lost = str(error.strerror)
+                return
+
+    def last_line(self) -> str:
+        """Return the last line that the script printed, "" if there is none."""
+        lines = (line.decode("utf-8", "replace").strip() for line in reversed(self._last))
+        return next((line for line in lines if line and not line.startswith("[toolkit]")), "")
 
     def bars(self, *, several: bool) -> tuple[str, ...]:
         """Return the newest states of progress bars, with the prefix that lines have: the rank, or the host if there

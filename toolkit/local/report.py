@@ -64,6 +64,15 @@ def failure_reason(verdict: JobEnd, vanished: bool, failure: str) -> str:
     return f"AlgorithmError: {said or f'{verdict.host} ended with exit code {verdict.exit_code}'}"
 
 
+def no_space(job_dir: Path, verdict: JobEnd, failure: str, last_line: str) -> str:
+    """Return the FailureReason of a job that filled its disk. *failure*: the host's output/failure, *last_line*: the
+    last line of its script; "" where there is none."""
+    said = failure.strip()[:REASON_CHARACTERS] or last_line
+    if verdict.status != "Failed":
+        said = "the results could not be packed; each host's own are in hosts/"
+    return f"InternalServerError: no space left on the disk of {job_dir}: {said or f'{verdict.host} ended'}"
+
+
 def last_values(samples: Iterable[Sample], before: Mapping[str, Sample] | None = None) -> dict[str, Sample]:
     """Return the newest sample of each metric, from the lowest rank that prints it.
 

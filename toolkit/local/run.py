@@ -3,25 +3,40 @@
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence, Set
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from typing import Any
 
 from msgspec.structs import replace
 
-from toolkit.errors import PlatformError, ToolkitError, UserError
+from toolkit.errors import PlatformError, ToolkitError, UserError, of_path
 from toolkit.job.outcome import Outcome
 from toolkit.job.report import REPORT, HostReport, JobReport
 from toolkit.jobfile.spec import JobFile
-from toolkit.local import catalogue, check, collect, containers, opt_ml, owners, remote, runner, stage
+from toolkit.local import (
+    catalogue,
+    check,
+    collect,
+    containers,
+    earlier,
+    opt_ml,
+    owners,
+    preflight,
+    remote,
+    runner,
+    stage,
+)
 from toolkit.local.display import Display
+from toolkit.local.earlier import Earlier
 from toolkit.local.lifecycle import JobEnd, Lifecycle, Reason, job_end, next_interrupt, next_start
 from toolkit.local.report import (
     accused,
     failure_reason,
     first_failure,
     moment,
+    no_space,
     own_end,
 )
+from toolkit.local.reserve import Reserve
 from toolkit.local.simulation import Requests, Simulation
 from toolkit.local.spot import Starts, outlives
 from toolkit.local.stage import Staged
@@ -43,14 +58,29 @@ def simulate(
     Raises:
         ContractError, UserError, PlatformError: the job could not be started.
     """
-    check.check(asked)  # Before an earlier job's results are removed.
+    check.check(asked)
+    preflight.examine(asked, own)
     kept = () if asked.spec.checkpoints is None else (asked.spec.checkpoints,)
     heirs = {folder: owners.heir(folder) for folder in (asked.run.job_dir, *kept)}  # Before any folder is made.
     lock = stage.claim(asked.run.job_dir)
     try:
-        runner.write(lock, detached=detached)
-        job = _Job(asked, own, log)
-        with containers.Engine(asked, own) if asked.run.backend == "docker" else nullcontext() as engine:
+        before, reserve = Earlier(asked.run.job_dir), Reserve(asked.run.job_dir)
+        earlier.refuse(asked.run.job_dir, replace=asked.run.replace)
+        try:
+            before.put_aside(log)
+            reserve.take()
+            runner.write(lock, asked.run.job_dir, detached=detached)
+            job = _Job(asked, own, log, reserve)
+            engines = containers.Engine(asked, own) if asked.run.backend == "docker" else nullcontext()
+            prepared = ExitStack()
+            engine = prepared.enter_context(engines)
+            before.remove()
+        except BaseException as error:
+            before.put_back()
+            if isinstance(error, OSError):
+                raise (of_path(error, "the job cannot be prepared there") or error) from None
+            raise
+        with prepared:
             job.run(engine, make_display)
             starved = {host for host in asked.hosts if engine is not None and engine.short_of_memory(host)}
         return job.end(starved)
@@ -64,7 +94,8 @@ def simulate(
 class _Job:
     """A job from the preparation of its first hosts to its report."""
 
-    def __init__(self, asked: JobFile, own: Mapping[str, str], log: Log) -> None:
+    def __init__(self, asked: JobFile, own: Mapping[str, str], log: Log, reserve: Reserve) -> None:
+        self._reserve = reserve
         self._asked = remote.with_fetched(asked, own, log)
         self._content = stage.submit(self._asked, log)
         self._staged = opt_ml.with_own(asked, stage.stage_hosts(self._asked, own, self._content), log)
@@ -98,6 +129,7 @@ class _Job:
     def end(self, starved: set[str]) -> JobReport:
         """Collect the results and return the report, which is also written. *starved*: hosts that ran out of memory."""
         report = self._report(starved)
+        self._reserve.end()
         try:
             self._write(report)
         except OSError as error:  # The job's result does not change.
@@ -115,6 +147,7 @@ class _Job:
             self._log,
             display,
             requests,
+            reserve=self._reserve,
             began_s=starts.began_s,
             passed_s=starts.passed_s(starts.began_s),
         )
@@ -220,13 +253,19 @@ class _Job:
             end = replace(end, exit_code=UserError.exit_code)
         gathered = collect.collect(asked.run.job_dir, staged, self._log)
         last = gathered.last
+        full = ""
+        if self._reserve.is_disk_full() if end.status == "Failed" else gathered.is_disk_full:
+            full = no_space(
+                asked.run.job_dir, end, collect.failure_text(staged, end.host), self._last.last_line(end.host)
+            )
+            end = replace(end, status="Failed", secondary="Failed", exit_code=PlatformError.exit_code)
         training_s = round(starts.passed_s(self._last.ended_s), 3)
         return self._so_far(
             status=end.status,
             secondary_status=end.secondary,
             failure_reason=f"ClientError: {refused[end.host]}"
             if end.host in refused
-            else failure_reason(end, end.host in lifecycle.vanished, collect.failure_text(staged, end.host)),
+            else full or failure_reason(end, end.host in lifecycle.vanished, collect.failure_text(staged, end.host)),
             failed_host=accused(end, outcomes),
             exit_code=end.exit_code,
             hosts=_host_reports(asked, lifecycle, outcomes, starved, refused),
@@ -235,7 +274,7 @@ class _Job:
             billable_seconds=round(round(starts.trained_s, 3) * len(asked.hosts), 3),
             metrics={name: json_value(last[name].value) for name, _ in asked.spec.metric_definitions if name in last},
             artifacts=gathered.artifacts,
-            notes=(*gathered.notes, *starts.missed()),
+            notes=(*gathered.notes, *self._last.lost(), *starts.missed()),
         )
 
 

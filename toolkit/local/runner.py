@@ -37,11 +37,11 @@ class Runner(Record, frozen=True, kw_only=True):
     detached: bool = False
 
 
-def write(mark_fd: int, *, detached: bool) -> None:
-    """Write who runs the job, this process, into the mark's open file.
+def write(mark_fd: int, job_dir: Path, *, detached: bool) -> None:
+    """Write who runs the job in *job_dir*, this process, into the mark's open file.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: it cannot be written; `filename` is set.
     """
     pid = os.getpid()
     here = seen(pid)
@@ -54,8 +54,11 @@ def write(mark_fd: int, *, detached: bool) -> None:
         detached=detached,
     )
     document = msgspec.json.encode(runner) + b"\n"
-    os.pwrite(mark_fd, document, 0)  # One call: a reader sees the old or the new text.
-    os.ftruncate(mark_fd, len(document))
+    try:
+        os.pwrite(mark_fd, document, 0)  # One call: a reader sees the old or the new text.
+        os.ftruncate(mark_fd, len(document))
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(job_dir / RUN_MARK)) from None
 
 
 def of(job_dir: Path) -> Runner | None:

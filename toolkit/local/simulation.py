@@ -18,6 +18,7 @@ from toolkit.local.display import Display
 from toolkit.local.host import ContainedHost, Host
 from toolkit.local.lifecycle import Lifecycle, Order, Reason
 from toolkit.local.progress import JobProgress
+from toolkit.local.reserve import Reserve
 from toolkit.local.stage import Staged
 from toolkit.local.stream import HostStream
 from toolkit.log import Log
@@ -56,7 +57,8 @@ class Requests:
 class Simulation:
     """Starts the hosts of a job, relays their output and carries out the orders of the lifecycle.
 
-    *began_s*: from when on the lifecycle counts, monotonic. *passed_s*: the seconds of the job before that.
+    *reserve*: space for the job's end on a full disk. *began_s*: from when on the lifecycle counts, monotonic.
+    *passed_s*: the seconds of the job before that.
     """
 
     def __init__(
@@ -68,6 +70,7 @@ class Simulation:
         display: Display,
         requests: Requests,
         *,
+        reserve: Reserve,
         began_s: float,
         passed_s: float,
     ) -> None:
@@ -77,6 +80,7 @@ class Simulation:
         self.stopped_s = self.ended_s = 0.0  # Monotonic: when the hosts were told to stop, when the last had ended.
         self.on_reason: Callable[[Reason], None] = lambda _: None  # Called when the hosts begin to be stopped, and why.
         self._told: Reason = ""
+        self._reserve = reserve
         self._requests = requests
         self._log = log
         self._display = display
@@ -130,6 +134,14 @@ class Simulation:
             stage.make_writable(host.staged)
         self._selector.close()
 
+    def last_line(self, name: str) -> str:
+        """Return the last line that the script printed on the host called *name*."""
+        return self._hosts[name].last_line() if name in self._hosts else ""
+
+    def lost(self) -> tuple[str, ...]:
+        """Return a note for each log that lacks lines."""
+        return tuple(f"logs/{host.name}.log is not whole: {host.lost}" for host in self._hosts.values() if host.lost)
+
     def sweep(self) -> None:
         """Kill what the ended hosts have left."""
         for host in self._hosts.values():
@@ -180,10 +192,7 @@ class Simulation:
         os.close(pipe)
 
     def _relay(self, host: Host, stream: HostStream, block: bytes) -> None:
-        try:
-            host.log.write(collapsed(block))
-        except OSError:
-            pass  # A full disk must not end the job.
+        host.keep(collapsed(block), self._reserve.release)
         lines = stream.lines(block)
         if lines:
             self._display.lines(host.name, stream.fd, lines)

@@ -26,6 +26,7 @@ from toolkit.jobs.folders import RUN_MARK
 from toolkit.local import containers
 from toolkit.local.documents import BASE, HostSetup, documents, environment, region_of
 from toolkit.local.feed import Feed
+from toolkit.local.reserve import PARTS
 from toolkit.local.source import pack
 from toolkit.log import Log
 from toolkit.records import Record
@@ -43,6 +44,7 @@ RESULTS = (
     "job.json",
     "console.log",
     "interrupted",
+    *PARTS,
 )
 SHOWN = 5
 Files = list[tuple[str, Path]]  # (name in the channel, file)
@@ -72,7 +74,7 @@ class Staged(Record, frozen=True, kw_only=True):
 
 
 def claim(job_dir: Path) -> int:
-    """Lock *job_dir* for this job, remove an earlier job's results, and return the lock's file descriptor.
+    """Lock *job_dir* for this job and return the lock's file descriptor. What an earlier job left stays (earlier.py).
 
     Raises:
         ContractError: the folder holds other files, or a job that is still running.
@@ -93,8 +95,6 @@ def claim(job_dir: Path) -> int:
     except OSError:
         os.close(lock)
         raise ContractError("a job is running there", where=str(job_dir), hint="Give another --job-dir.") from None
-    for name in RESULTS:
-        remove(job_dir / name)
     return lock
 
 
@@ -164,11 +164,9 @@ def _unprepared(error: OSError, asked: JobFile) -> ToolkitError:
 def stage_host(asked: JobFile, setup: HostSetup, own: Mapping[str, str], content: Mapping[str, Files]) -> Staged:
     """Write *setup*'s documents, and its share of each channel's *content*."""
     region = region_of(own)
-    config, data = setup.base / "input" / "config", setup.base / "input" / "data"
-    config.mkdir(parents=True)
+    write_documents(asked, setup, region)
+    data = setup.base / "input" / "data"
     data.mkdir()
-    for name, document in documents(asked, setup, region).items():
-        (config / name).write_text(json.dumps(document))
     mounts = []
     if asked.spec.checkpoints and setup.contained:
         (setup.base / "checkpoints").mkdir()  # Else the engine makes the mount point, and it is root's.
@@ -202,6 +200,14 @@ def stage_host(asked: JobFile, setup: HostSetup, own: Mapping[str, str], content
         feeds=tuple(feeds),
         shared=tuple(shared),
     )
+
+
+def write_documents(asked: JobFile, setup: HostSetup, region: str) -> None:
+    """Make *setup*'s input/config, with its documents."""
+    config = setup.base / "input" / "config"
+    config.mkdir(parents=True)
+    for name, document in documents(asked, setup, region).items():
+        (config / name).write_text(json.dumps(document))
 
 
 def _share_folder(channel: Channel, target: Path, setup: HostSetup, mounts: list[str]) -> Shared:

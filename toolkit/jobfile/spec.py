@@ -51,8 +51,8 @@ class Interrupt(Record, frozen=True, kw_only=True):
 
 
 class LocalRun(Record, frozen=True, kw_only=True):
-    """What only `toolkit run` needs. `replace`: an earlier job's results in `job_dir` may be removed. `backend` None: it
-    is not given, so the hosts are processes."""
+    """What only `toolkit run` needs. `replace`: an earlier job's results in `job_dir` may be removed. `backend` None:
+    not given, so the hosts are processes."""
 
     job_dir: Path
     replace: bool = False

@@ -101,3 +101,13 @@ def test_a_collective_returns_though_gloo_still_releases_the_one_before_it() -> 
         assert len(said["returned"]) == 10
         assert said["overrides of torch"] >= 10
         assert said["without ours"] == []  # torch calls these with the GIL taken.
+
+
+def test_each_function_of_the_module_form_gives_what_torchs_gives() -> None:
+    for out, _ in ended(ranks(PROGRAMS / "compares_old_collectives.py", environ={}, size=3)):
+        said = json.loads(out.splitlines()[-1])
+
+        assert said["different"] == []
+        assert said["compared"] > 1_800
+        assert len(said["refused"]) == 6
+        assert all("expected" in text and "got" in text for text in said["refused"])

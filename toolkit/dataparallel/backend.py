@@ -19,9 +19,11 @@ Alternatives that do not work with torch 2.13 (they fail silently or late):
 """
 
 import atexit
+import functools
 import os
 import sys
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -74,10 +76,31 @@ def register() -> "BackendFactory":
     factory = BackendFactory(rank_position(os.environ))
     Backend.register_backend(NAME, factory, extended_api=True, devices=["cpu", "cuda"])
     atexit.register(factory.end)
+    _accept_monitored_barrier(factory)
     ignored = ignored_variables(os.environ)
     if ignored and factory.place.rank == 0:
         sys.stderr.write(f"[toolkit] smddp: ignored, they are for AWS's own library: {', '.join(ignored)}\n")
     return factory
+
+
+def _accept_monitored_barrier(factory: "BackendFactory") -> None:
+    """Let `torch.distributed.monitored_barrier` work in groups of this backend: torch's refuses all but gloo's by name."""
+    import torch.distributed as dist
+    from torch.distributed import distributed_c10d
+
+    of_torch = distributed_c10d.monitored_barrier
+
+    @functools.wraps(of_torch)
+    def monitored_barrier(group: Any = None, timeout: Any = None, wait_all_ranks: bool = False) -> None:
+        process_group = dist.group.WORLD if group is None else group
+        if not factory.made(process_group):
+            of_torch(group, timeout, wait_all_ranks)
+            return
+        if isinstance(timeout, int | float):
+            timeout = timedelta(seconds=timeout)
+        process_group.monitored_barrier(timeout, wait_all_ranks)
+
+    distributed_c10d.monitored_barrier = dist.monitored_barrier = monitored_barrier
 
 
 class BackendFactory:
@@ -93,6 +116,10 @@ class BackendFactory:
     def __call__(self, options: Any, backend_options: Any) -> Any:
         """Return a new group (torch calls this from init_process_group and new_group, extended_api=True)."""
         return self._group_class(options, backend_options)
+
+    def made(self, group: Any) -> bool:
+        """True if *group* is one of this backend's."""
+        return isinstance(group, self._group_class)
 
     def start_profiler(self, file: str, append_rank: bool = False) -> None:
         """Begin a timeline that `stop_profiler`, or the process's end, writes to *file* (or *file*.RANK)."""
@@ -131,6 +158,7 @@ def _group_class(factory: BackendFactory) -> type:
                     group._register_backend(_device(device), its_kind, its_native)
                 group._set_default_backend(kind)
             self._size = options.group_size
+            self._timeout = options.timeout
             self._reducer = _reducer(options, self._natives["cpu"][1], factory.registry)
             statistics.begin(options.store, options.group_rank, options.group_size, native.name())
             statistics.reducers.append(self._reducer)
@@ -139,18 +167,21 @@ def _group_class(factory: BackendFactory) -> type:
             return NAME
 
         def allreduce(self, tensors: Any, *arguments: Any, **options: Any) -> Any:  # type: ignore[override]
-            given = tensors if isinstance(tensors, list) else [tensors]
-            native = self._natives[given[0].device.type][1]
-            size_bytes = sum(tensor.nbytes for tensor in given)
+            reduced = tensors if isinstance(tensors, list) else [tensors]
+            native = self._natives[reduced[0].device.type][1]
+            size_bytes = sum(bytes_of(tensor) for tensor in reduced)
             work = None
-            if not options and given[0].device.type == "cpu":
-                work = self._reducer.allreduce(given, *arguments)
+            if not options and reduced[0].device.type == "cpu" and not any(tensor.is_sparse for tensor in reduced):
+                work = self._reducer.allreduce(reduced, *arguments)
             if work is None:
                 statistics.count_native(size_bytes, self._size)
                 work = native.allreduce(tensors, *arguments, **options)
             if factory.timeline is not None:
                 factory.timeline.watch("allreduce", size_bytes, work)
             return work
+
+        def monitored_barrier(self, timeout: Any = None, wait_all_ranks: bool = False) -> None:  # type: ignore[override]
+            self._natives["cpu"][1].monitored_barrier(timeout or self._timeout, wait_all_ranks)
 
         def shutdown(self) -> None:
             self._reducer.close()
@@ -181,7 +212,7 @@ def _counted(name: str, native_name: str, factory: BackendFactory) -> Callable[.
         tensors = list(_tensors(arguments[:2]))
         work = getattr(self._natives[tensors[0].device.type][1], native_name)(*arguments, **options)
         if factory.timeline is not None:
-            factory.timeline.watch(native_name.strip("_"), sum(tensor.nbytes for tensor in tensors), work)
+            factory.timeline.watch(native_name.strip("_"), sum(bytes_of(tensor) for tensor in tensors), work)
         return work
 
     handed_on.__name__ = name
@@ -196,13 +227,22 @@ def _passed(name: str) -> Callable[..., Any]:
     return passed_on
 
 
-def _tensors(found: Any) -> Any:
-    """Yield the tensors in *found*, nested lists of them."""
-    if isinstance(found, list | tuple):
-        for part in found:
+def _tensors(nested: Any) -> Any:
+    """Yield the tensors in *nested*, nested lists of them."""
+    from torch import Tensor
+
+    if isinstance(nested, list | tuple):
+        for part in nested:
             yield from _tensors(part)
-    elif hasattr(found, "nbytes"):
-        yield found
+    elif isinstance(nested, Tensor):
+        yield nested
+
+
+def bytes_of(tensor: Any) -> int:
+    """Return the bytes of *tensor*'s values; of a sparse one also those of its indices (it has no `nbytes`)."""
+    if tensor.is_sparse:
+        return int(tensor._values().nbytes + tensor._indices().nbytes)
+    return int(tensor.nbytes)
 
 
 def _device(name: str) -> Any:

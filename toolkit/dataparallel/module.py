@@ -1,7 +1,8 @@
 """The functions of the module form (smdistributed.dataparallel.torch.distributed, releases 1.0 to 1.3).
 
-There is one group, of all ranks; `group` arguments are ignored. Signatures as AWS documented them
-(SageMaker Python SDK's API pages, seen 2026-11).
+Each is torch.distributed's function of the same name: with the old words for operations and for the group of all ranks,
+or with torch's own operations and groups. Signatures as AWS documented them (SageMaker Python SDK's API pages, seen
+2026-11).
 """
 
 import os
@@ -29,7 +30,7 @@ class ReduceOp:
 
 
 class group:  # noqa: N801 - the old name
-    """The only group there is."""
+    """The group of all ranks, the only one of the old library. Every function takes torch's groups as well."""
 
     WORLD = "WORLD"
 
@@ -63,13 +64,13 @@ def init_process_group(*arguments: Any, **options: Any) -> None:
 
 
 def get_world_size(group: Any = group.WORLD) -> int:
-    """Return the number of ranks."""
-    return int(_torch().get_world_size())
+    """Return the number of ranks in *group*, -1 if this rank is not one of them."""
+    return int(_torch().get_world_size(_group(group)))
 
 
 def get_rank(group: Any = group.WORLD) -> int:
-    """Return this rank, from 0."""
-    return int(_torch().get_rank())
+    """Return this rank's number in *group*, from 0; -1 if it is not in it."""
+    return int(_torch().get_rank(_group(group)))
 
 
 def get_local_rank() -> int:
@@ -79,26 +80,23 @@ def get_local_rank() -> int:
 
 
 def all_reduce(tensor: Any, op: Any = ReduceOp.SUM, group: Any = group.WORLD, async_op: bool = False) -> Any:
-    """Put the sum (average, least, greatest) over all ranks into every rank's *tensor*."""
-    dist = _torch()
-    native = {ReduceOp.MIN: dist.ReduceOp.MIN, ReduceOp.MAX: dist.ReduceOp.MAX}.get(op, dist.ReduceOp.SUM)
-    work = dist.all_reduce(tensor, op=native, async_op=async_op)
-    if op != ReduceOp.AVERAGE:
-        return work
-    if async_op:
-        return Averaging(work, tensor, dist.get_world_size())
-    tensor.div_(dist.get_world_size())
-    return None
+    """Put the reduction of all ranks' *tensor* into every rank's; *op* is one of `ReduceOp`, or torch's ReduceOp.
+
+    Raises:
+        ValueError: *op* or *group* is none of them.
+        RuntimeError: torch cannot reduce such tensors so, such as the average of integers.
+    """
+    return _torch().all_reduce(tensor, op=_operation(op), group=_group(group), async_op=async_op)
 
 
 def broadcast(tensor: Any, src: int = 0, group: Any = group.WORLD, async_op: bool = False) -> Any:
-    """Put rank *src*'s *tensor* into every rank's."""
-    return _torch().broadcast(tensor, src=src, async_op=async_op)
+    """Put rank *src*'s *tensor* into that of every rank in *group*. *src* is a rank of the job, as in torch."""
+    return _torch().broadcast(tensor, src=src, group=_group(group), async_op=async_op)
 
 
 def all_gather(tensor_list: Any, tensor: Any, group: Any = group.WORLD, async_op: bool = False) -> Any:
     """Put every rank's *tensor* into every rank's *tensor_list*, in the order of ranks."""
-    return _torch().all_gather(tensor_list, tensor, async_op=async_op)
+    return _torch().all_gather(tensor_list, tensor, group=_group(group), async_op=async_op)
 
 
 def all_to_all_single(
@@ -110,12 +108,14 @@ def all_to_all_single(
     async_op: bool = False,
 ) -> Any:
     """Split *input* along its first dimension, one piece per rank, and put the received pieces into *output*."""
-    return _torch().all_to_all_single(output, input, output_split_sizes, input_split_sizes, async_op=async_op)
+    return _torch().all_to_all_single(
+        output, input, output_split_sizes, input_split_sizes, group=_group(group), async_op=async_op
+    )
 
 
 def barrier(group: Any = group.WORLD, async_op: bool = False) -> Any:
-    """Wait until every rank is here."""
-    return _torch().barrier(async_op=async_op)
+    """Wait until every rank of *group* is here."""
+    return _torch().barrier(group=_group(group), async_op=async_op)
 
 
 def start_profiler(file: str, append_rank: bool = False) -> None:
@@ -126,25 +126,6 @@ def start_profiler(file: str, append_rank: bool = False) -> None:
 def stop_profiler() -> None:
     """Write the timeline that start_profiler began; nothing without one."""
     register().stop_profiler()
-
-
-class Averaging:
-    """The handle of a running average: `wait` divides the sum."""
-
-    def __init__(self, work: Any, tensor: Any, size: int) -> None:
-        self._work, self._tensor, self._size = work, tensor, size
-
-    def wait(self, *arguments: Any) -> bool:
-        """Wait for the sum, then divide; a second call does nothing more."""
-        done = bool(self._work.wait(*arguments))
-        if self._size:
-            self._tensor.div_(self._size)
-            self._size = 0
-        return done
-
-    def is_completed(self) -> bool:
-        """Return whether the sum is complete; only `wait` makes it the average."""
-        return bool(self._work.is_completed())
 
 
 def parallel_class() -> type:
@@ -171,12 +152,54 @@ def parallel_class() -> type:
                 "device_ids": device_ids,
                 "output_device": output_device,
                 "broadcast_buffers": None if broadcast_buffers else False,  # torch rejects its own default here.
-                "process_group": None if process_group == group.WORLD else process_group,
+                "process_group": _group(process_group),
             }
             more.update((name, value) for name, value in given.items() if value is not None)
             super().__init__(module, bucket_cap_mb=bucket_cap_mb, **more)
 
     return DistributedDataParallel
+
+
+def _operation(op: Any) -> Any:
+    """Return torch's operation for *op*.
+
+    Raises:
+        ValueError: it is neither one of `ReduceOp` nor torch's.
+    """
+    import torch.distributed as dist
+
+    words = {
+        ReduceOp.AVERAGE: dist.ReduceOp.AVG,
+        ReduceOp.SUM: dist.ReduceOp.SUM,
+        ReduceOp.MIN: dist.ReduceOp.MIN,
+        ReduceOp.MAX: dist.ReduceOp.MAX,
+    }
+    if isinstance(op, str) and op in words:
+        return words[op]
+    if isinstance(op, dist.ReduceOp | dist.ReduceOp.RedOpType):
+        return op
+    raise ValueError(
+        f"smdistributed.dataparallel.torch.distributed: op: expected ReduceOp.AVERAGE, SUM, MIN or MAX, or an operation"
+        f" of torch.distributed.ReduceOp, got {op!r}"
+    )
+
+
+def _group(chosen: Any) -> Any:
+    """Return torch's group for *chosen*: None, the group of all ranks, for the old word.
+
+    Raises:
+        ValueError: it is neither the old word nor a group of torch's.
+    """
+    import torch.distributed as dist
+
+    if chosen is None or chosen is group or chosen == group.WORLD:
+        return None
+    if isinstance(chosen, dist.ProcessGroup) or chosen is dist.GroupMember.NON_GROUP_MEMBER:
+        return chosen
+    raise ValueError(
+        f"smdistributed.dataparallel.torch.distributed: group: expected group.WORLD or a group of"
+        f" torch.distributed.new_group(), got {chosen!r}"
+    )
 
 
 def _torch() -> Any:

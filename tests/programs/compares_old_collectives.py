@@ -1,0 +1,140 @@
+"""A rank that calls each function of the module form beside torch.distributed's over gloo, and prints what differs."""
+
+import itertools
+import json
+import os
+import sys
+import warnings
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+torch.set_num_threads(1)
+warnings.simplefilter("ignore")  # Also torch's about ranks that are not in a group.
+import smdistributed.dataparallel.torch.distributed as old
+
+rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+old.init_process_group(rank=rank, world_size=size)
+PAIRS = {"all": (old.group.WORLD, dist.new_group(list(range(size)), backend="gloo"))}
+for name, members in (("first and last", [0, size - 1]), ("one", [1])):
+    PAIRS[name] = (dist.new_group(members, backend="smddp"), dist.new_group(members, backend="gloo"))
+
+KINDS = (torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.uint8, torch.bool)
+KINDS += (torch.complex64,)
+OPERATIONS = {
+    "AVERAGE": (old.ReduceOp.AVERAGE, dist.ReduceOp.AVG),
+    "the old SUM": (old.ReduceOp.SUM, dist.ReduceOp.SUM),
+    "the old MIN": (old.ReduceOp.MIN, dist.ReduceOp.MIN),
+    "the old MAX": (old.ReduceOp.MAX, dist.ReduceOp.MAX),
+    **{
+        name: (getattr(dist.ReduceOp, name), getattr(dist.ReduceOp, name))
+        for name in ("SUM", "AVG", "MIN", "MAX", "PRODUCT", "BAND", "BOR", "BXOR")
+    },
+}
+SHAPES = {
+    "plain": lambda base: base.clone(),
+    "empty": lambda base: base[:0].clone(),
+    "scalar": lambda base: base[0, 0].clone(),
+    "columns": lambda base: base.clone()[:, ::2],
+    "transposed": lambda base: base.clone().t(),
+}
+compared, different = 0, []
+
+
+def base(kind):
+    values = torch.arange(12).reshape(3, 4) % 5 + rank + 1
+    return values.to(kind)
+
+
+def outcome(function, *arguments, **options):
+    """Return what *function* left in its first argument, or the kind of its error."""
+    try:
+        work = function(*arguments, **options)
+        if options.get("async_op") and work is not None:
+            work.wait()
+    except (RuntimeError, ValueError, TypeError) as error:
+        return type(error).__name__
+    return arguments[0]
+
+
+def same(one, other):
+    if isinstance(one, str) or isinstance(other, str):
+        return isinstance(one, str) and isinstance(other, str)
+    if isinstance(one, list):
+        return all(same(a, b) for a, b in zip(one, other, strict=True))
+    return one.dtype == other.dtype and torch.equal(one, other)
+
+
+def compare(label, one, other):
+    global compared
+    compared += 1
+    if not same(one, other):
+        different.append([label, repr(one)[:80], repr(other)[:80]])
+
+
+for (group, (ours, gloos)), kind, (form, shaped) in itertools.product(PAIRS.items(), KINDS, SHAPES.items()):
+    later = {"async_op": form in ("plain", "columns")}
+    label = f"{group}, {kind}, {form}, {later}"
+    for operation, (word, native) in OPERATIONS.items():
+        compare(
+            f"all_reduce {operation}, {label}",
+            outcome(old.all_reduce, shaped(base(kind)), op=word, group=ours, **later),
+            outcome(dist.all_reduce, shaped(base(kind)), op=native, group=gloos, **later),
+        )
+    root = 1 if group == "one" else 0
+    compare(
+        f"broadcast, {label}",
+        outcome(old.broadcast, shaped(base(kind)), src=root, group=ours, **later),
+        outcome(dist.broadcast, shaped(base(kind)), src=root, group=gloos, **later),
+    )
+    many = max(old.get_world_size(ours), 1)
+    compare(
+        f"all_gather, {label}",
+        outcome(old.all_gather, [shaped(base(kind)) for _ in range(many)], shaped(base(kind)), group=ours, **later),
+        outcome(dist.all_gather, [shaped(base(kind)) for _ in range(many)], shaped(base(kind)), group=gloos, **later),
+    )
+    pieces = torch.cat([base(kind).flatten()] * many)
+    compare(
+        f"all_to_all_single, {label}",
+        outcome(old.all_to_all_single, torch.zeros_like(pieces), pieces, group=ours, **later),
+        outcome(dist.all_to_all_single, torch.zeros_like(pieces), pieces, group=gloos, **later),
+    )
+for group, (ours, gloos) in PAIRS.items():
+    compare(f"get_rank, {group}", torch.tensor(old.get_rank(ours)), torch.tensor(dist.get_rank(gloos)))
+    compare(f"get_world_size, {group}", torch.tensor(old.get_world_size(ours)), torch.tensor(dist.get_world_size(gloos)))
+    old.barrier(ours)
+    old.barrier(group=ours, async_op=True)
+    dist.monitored_barrier(None if ours is old.group.WORLD else ours)
+    dist.monitored_barrier(gloos)
+
+refused = []
+# Not compared: gloo itself writes beyond the memory of such a tensor.
+try:
+    old.all_reduce(torch.ones(1, 4).expand(3, 4))
+except ValueError as error:
+    refused.append(str(error).replace("found", "got"))
+for options in ({"op": "mean"}, {"op": None}, {"op": 7}, {"group": "some"}, {"group": 1}):
+    try:
+        old.all_reduce(torch.ones(1), **options)
+    except ValueError as error:
+        refused.append(str(error))
+
+
+def trained(group):
+    """Return the gradients of a model with a sparse and a dense embedding."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Embedding(10, 4, sparse=True), nn.Linear(4, 2))
+    model = nn.parallel.DistributedDataParallel(model, process_group=group)
+    model(torch.tensor([rank, rank + 1, 5])).square().sum().backward()
+    return [parameter.grad.to_dense() for parameter in model.parameters()]
+
+
+compare("sparse gradients", trained(None), trained(PAIRS["all"][1]))
+half = torch.sparse_coo_tensor([[rank]], [1.0], (4,))
+dist.all_reduce(half)
+compare("sparse all_reduce", half.to_dense(), torch.tensor([1.0] * size + [0.0] * (4 - size)))
+
+print(json.dumps({"compared": compared, "different": different, "refused": refused}), flush=True)
+dist.destroy_process_group()
+sys.stdout.flush()

@@ -102,7 +102,9 @@ for (group, (ours, gloos)), kind, (form, shaped) in itertools.product(PAIRS.item
     )
 for group, (ours, gloos) in PAIRS.items():
     compare(f"get_rank, {group}", torch.tensor(old.get_rank(ours)), torch.tensor(dist.get_rank(gloos)))
-    compare(f"get_world_size, {group}", torch.tensor(old.get_world_size(ours)), torch.tensor(dist.get_world_size(gloos)))
+    compare(
+        f"get_world_size, {group}", torch.tensor(old.get_world_size(ours)), torch.tensor(dist.get_world_size(gloos))
+    )
     old.barrier(ours)
     old.barrier(group=ours, async_op=True)
     dist.monitored_barrier(None if ours is old.group.WORLD else ours)

@@ -45,7 +45,7 @@ found["large"] = {
     kind: [
         sorted(set(how(tensor, op=op).numpy().astype("float64").tolist()))
         for how in (sdp.oob_allreduce, traced)
-        for op in ("average", "sum", "max")
+        for op in (("average",) if tensor.dtype.is_floating else ()) + ("sum", "max")
     ]
     for kind, tensor in large.items()
 }
@@ -119,6 +119,71 @@ with tf.GradientTape() as tape:
     loss = tf.reduce_sum(table)
 unused = tf.Variable(1.0)
 found["none"] = sdp.DistributedGradientTape(tape).gradient(loss, [table, unused])[1] is None
+
+imaginary = tf.complex(mine, -mine)
+found["complex"] = [
+    [[z.real, z.imag] for z in sdp.oob_allreduce(imaginary, op=op).numpy().tolist()] for op in ("average", "sum")
+]
+
+
+def refused(function, *arguments, **options):
+    try:
+        function(*arguments, **options)
+    except Exception as error:  # noqa: BLE001 # An error of a tf.function has TensorFlow's type.
+        return str(error)
+    return ""
+
+
+found["no average"] = [
+    refused(sdp.oob_allreduce, tensor, op=op)
+    for tensor, op in (
+        (tf.constant([1, 2]), "average"),
+        (tf.constant([True]), "sum"),
+        (tf.constant([True]), "max"),
+        (imaginary, "min"),
+        (tf.constant(["text"]), "sum"),
+        (mine, "mean"),
+    )
+]
+
+# Where ranks differ, every rank gets the same error, in place of a sum of what does not belong together.
+u, w = tf.Variable([10.0], name="u"), tf.Variable([100.0], name="w")
+
+
+def slopes():
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum((w if rank else u) * 3)
+    return sdp.DistributedGradientTape(tape).gradient(loss, [u, w])
+
+
+@tf.function
+def traced_slopes():
+    return [slope for slope in slopes() if slope is not None]
+
+
+@tf.function
+def all_missing():
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(w * 3)
+    sdp.DistributedGradientTape(tape).gradient(loss, [w] if rank else [u])
+    return loss
+
+
+optimizer = sdp.DistributedOptimizer(tf.keras.optimizers.SGD(1.0))
+found["differ"] = {
+    "tape": refused(slopes),
+    "in a function": refused(traced_slopes),
+    "all missing": refused(all_missing),
+    "optimizer": refused(optimizer.apply_gradients, [(tf.constant([1.0]), w if rank else u)] * (rank + 1)),
+    "shapes": refused(sdp.oob_allreduce, tf.zeros([rank + 1])),
+    "types": refused(sdp.oob_allreduce, tf.zeros([2], tf.float64 if rank else tf.float32)),
+    "operations": refused(sdp.oob_allreduce, mine, op="max" if rank else "sum"),
+    "calls": refused(sdp.oob_allreduce, mine) if rank else refused(sdp.broadcast, mine, 0),
+    "broadcast": refused(sdp.broadcast_variables, [u, w][: rank + 1], 0),
+    "roots": refused(sdp.broadcast, mine, rank),
+}
+found["left alone"] = [u.numpy().tolist(), w.numpy().tolist()]
+found["goes on"] = sdp.oob_allreduce(mine).numpy().tolist()
 
 with tf.Graph().as_default():
     old = tf.compat.v1.get_variable("old", initializer=float(rank), use_resource=True)

@@ -84,7 +84,7 @@ def register() -> "BackendFactory":
 
 
 def _accept_monitored_barrier(factory: "BackendFactory") -> None:
-    """Let `torch.distributed.monitored_barrier` work in groups of this backend: torch's refuses all but gloo's by name."""
+    """Let `torch.distributed.monitored_barrier` take groups of this backend: torch's refuses all but gloo's by name."""
     import torch.distributed as dist
     from torch.distributed import distributed_c10d
 
@@ -92,7 +92,7 @@ def _accept_monitored_barrier(factory: "BackendFactory") -> None:
 
     @functools.wraps(of_torch)
     def monitored_barrier(group: Any = None, timeout: Any = None, wait_all_ranks: bool = False) -> None:
-        process_group = dist.group.WORLD if group is None else group
+        process_group: Any = dist.group.WORLD if group is None else group
         if not factory.made(process_group):
             of_torch(group, timeout, wait_all_ranks)
             return
@@ -180,7 +180,7 @@ def _group_class(factory: BackendFactory) -> type:
                 factory.timeline.watch("allreduce", size_bytes, work)
             return work
 
-        def monitored_barrier(self, timeout: Any = None, wait_all_ranks: bool = False) -> None:  # type: ignore[override]
+        def monitored_barrier(self, timeout: Any = None, wait_all_ranks: bool = False) -> None:
             self._natives["cpu"][1].monitored_barrier(timeout or self._timeout, wait_all_ranks)
 
         def shutdown(self) -> None:

@@ -64,7 +64,7 @@ def test_large_tensors_have_the_same_results_and_the_given_ones_stay(ran: tuple[
     for said in ran[0]:
         assert said["large"] == {
             **dict.fromkeys(("float32", "float64", "float16"), [[1.5], [3], [2]] * 2),
-            "int32": [[1], [3], [2]] * 2,
+            "int32": [[3], [2]] * 2,
         }
         assert said["unchanged"]
     assert ran[1].count("(ms, it/MPI: 64 KiB ") == 1
@@ -90,6 +90,44 @@ def test_sparse_gradients_become_dense_and_missing_ones_stay_missing(ran: tuple[
     for said in ran[0]:
         assert said["sparse"] == [[0.5, 0.5], [0.5, 0.5], [0, 0], [1, 1]]
         assert said["none"]
+
+
+def test_complex_tensors_are_added_and_averaged(ran: tuple[list[dict[str, Any]], str]) -> None:
+    for said in ran[0]:
+        assert said["complex"] == [[[1.5, -1.5], [3, -3]], [[3, -3], [6, -6]]]
+
+
+def test_what_has_no_reduction_is_refused_with_the_type_and_a_cure(ran: tuple[list[dict[str, Any]], str]) -> None:
+    for said in ran[0]:
+        kinds = (
+            "int32 has no average",
+            "bool has no sum",
+            "bool has no max",
+            "complex64 has no min",
+            "string has no sum",
+        )
+        assert all(kind in text for kind, text in zip(kinds, said["no average"], strict=False))
+        assert "op: expected one of 'average', 'sum', 'min', 'max', got 'mean'" in said["no average"][-1]
+
+
+def test_ranks_whose_tensors_differ_get_an_error_that_names_the_tensor_and_the_ranks(
+    ran: tuple[list[dict[str, Any]], str],
+) -> None:
+    for said in ran[0]:
+        differ = said["differ"]
+        missing = "tensor 0 (u): float32 (1,) on rank 0; none on rank 1. Use the variable in the loss of each rank"
+        assert missing in differ["tape"]
+        assert missing in differ["in a function"]
+        assert "none on rank 0; float32 (1,) on rank 1" in differ["all missing"]
+        assert "1 tensors on rank 0; 2 tensors on rank 1" in differ["optimizer"]
+        assert "float32 (1,) on rank 0; float32 (2,) on rank 1" in differ["shapes"]
+        assert "float32 (2,) on rank 0; float64 (2,) on rank 1" in differ["types"]
+        assert "an all-reduce (sum) on rank 0; an all-reduce (max) on rank 1" in differ["operations"]
+        assert "a broadcast from rank 0 on rank 0; an all-reduce (average) on rank 1" in differ["calls"]
+        assert "1 tensors on rank 0; 2 tensors on rank 1" in differ["broadcast"]
+        assert "a broadcast from rank 0 on rank 0; a broadcast from rank 1 on rank 1" in differ["roots"]
+        assert said["left alone"] == [[10], [100]]
+        assert said["goes on"] == [1.5, 3]
 
 
 def test_tensorflow_1s_sessions_are_served(ran: tuple[list[dict[str, Any]], str]) -> None:

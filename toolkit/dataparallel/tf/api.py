@@ -6,11 +6,13 @@ not allow numpy_function.
 """
 
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 from toolkit.dataparallel.exceptions import SMDDPNotInitializedError
+from toolkit.dataparallel.tf.agreement import Agreement
 from toolkit.dataparallel.tf.fuse import ALIGN_BYTES, BUCKET_MIB, through
-from toolkit.dataparallel.tf.transport import Transport, connect
+from toolkit.dataparallel.tf.transport import Alone, Transport, connect
 
 AGAIN = "init() called more than once. smdistributed.dataparallel is already initialized."
 MIB = 1 << 20
@@ -67,6 +69,7 @@ class Library:
 
     def __init__(self) -> None:
         self._transport: Transport | None = None
+        self._agreement = Agreement(Alone())
         self._lock = threading.Lock()
 
     def init(self) -> None:
@@ -79,6 +82,7 @@ class Library:
         if self._transport is not None:
             raise RuntimeError(AGAIN)
         self._transport = connect()
+        self._agreement = Agreement(self._transport)
 
     def shutdown(self) -> None:
         """Leave the other ranks; init() may be called again."""
@@ -133,33 +137,47 @@ class Library:
         compression: Any = NoCompression,
         op: str = ReduceOp.AVERAGE,
         bucket_mib: float = BUCKET_MIB,
+        names: Sequence[str] = (),
     ) -> list[Any]:
-        """Return *tensors* reduced over all ranks, in one call; None stays None, IndexedSlices become dense."""
+        """Return *tensors* reduced over all ranks, in one call; None stays None, IndexedSlices become dense.
+
+        *names* of the tensors, for errors.
+
+        Raises:
+            ValueError: *op* is none of `ReduceOp`'s, or has no meaning for the type of a tensor.
+            SMDDPError: the ranks differ in the number, types or shapes of *tensors*, or in which are None.
+        """
         import numpy as np
         import tensorflow as tf
 
-        joined, most_bytes = self.joined, int(bucket_mib * MIB)
-        there = [number for number, tensor in enumerate(tensors) if tensor is not None]
-        dense = [tf.convert_to_tensor(tensors[number]) for number in there]
+        joined, agreement, most_bytes = self.joined, self._agreement, int(bucket_mib * MIB)
+        present = [number for number, tensor in enumerate(tensors) if tensor is not None]
+        dense = [tf.convert_to_tensor(tensors[number]) for number in present]
         packed = [compression.compress(tensor) for tensor in dense]
+        for tensor, _ in packed:
+            check_operation(op, tensor.dtype)
 
         def move(*arrays: Any) -> list[Any]:
             word = "sum" if op == ReduceOp.AVERAGE else op
+            on_ranks: list[Any] = [None] * len(tensors)
+            for number, array in zip(present, arrays, strict=True):
+                on_ranks[number] = np.asarray(array)
 
             def between(flat: Any) -> None:
                 joined.allreduce(flat, word)
                 if op == ReduceOp.AVERAGE:
-                    (np.true_divide if flat.dtype.kind == "f" else np.floor_divide)(flat, joined.place.size, out=flat)
+                    np.true_divide(flat, joined.place.size, out=flat)
 
             def direct(bucket: list[Any], into: list[Any]) -> bool:
                 return word == "sum" and joined.reduce(bucket, into, op == ReduceOp.AVERAGE)
 
             with self._lock:
+                agreement.check(f"an all-reduce ({op})", on_ranks, names)
                 return through(list(arrays), most_bytes, between, direct)
 
         moved = _called(move, [tensor for tensor, _ in packed])
         results: list[Any] = [None] * len(tensors)
-        for number, (_, context), tensor in zip(there, packed, moved, strict=True):
+        for number, (_, context), tensor in zip(present, packed, moved, strict=True):
             results[number] = compression.decompress(tensor, context)
         return results
 
@@ -184,15 +202,33 @@ class Library:
         return self.broadcast_variables(tf.compat.v1.global_variables(), root_rank)
 
     def _told(self, tensors: list[Any], root_rank: int) -> list[Any]:
+        import numpy as np
         import tensorflow as tf
 
-        joined = self.joined
+        joined, agreement = self.joined, self._agreement
 
         def move(*arrays: Any) -> list[Any]:
             with self._lock:
+                agreement.check(f"a broadcast from rank {root_rank}", [np.asarray(array) for array in arrays])
                 return through(list(arrays), BUCKET_MIB * MIB, lambda flat: joined.broadcast(flat, root_rank))
 
         return _called(move, [tf.convert_to_tensor(tensor) for tensor in tensors])
+
+
+def check_operation(op: Any, kind: Any) -> None:
+    """Raise ValueError unless tensors of TensorFlow's type *kind* can be reduced by *op*."""
+    words = (ReduceOp.AVERAGE, ReduceOp.SUM, ReduceOp.MIN, ReduceOp.MAX)
+    if op not in words:
+        raise ValueError(f"smdistributed.dataparallel: op: expected one of {', '.join(map(repr, words))}, got {op!r}")
+    if kind.is_floating or (kind.is_integer and op != ReduceOp.AVERAGE) or (kind.is_complex and op in words[:2]):
+        return
+    if kind.is_integer:
+        cure = "An average of integers would be rounded: use tf.cast(tensor, tf.float64), or ReduceOp.SUM."
+    elif kind.is_bool:
+        cure = "Use tf.cast(tensor, tf.int32): the least of all ranks is 'all', the greatest is 'any'."
+    else:
+        cure = "Reduce its numbers as another type."
+    raise ValueError(f"smdistributed.dataparallel: a tensor of type {kind.name} has no {op} over ranks. {cure}")
 
 
 def _assigned(variable: Any, value: Any) -> Any:
@@ -205,8 +241,6 @@ def _called(move: Any, tensors: list[Any]) -> list[Any]:
     """Return the result of *move* on *tensors*: now, or in the graph under construction, after the previous call."""
     import tensorflow as tf
 
-    if not tensors:
-        return []
     if tf.executing_eagerly():
         import numpy as np
 
@@ -216,6 +250,9 @@ def _called(move: Any, tensors: list[Any]) -> list[Any]:
     before = getattr(graph, "_toolkit_smddp_last", None)
     with tf.control_dependencies([before] if before is not None else []):
         made = tf.numpy_function(move, tensors, [tensor.dtype for tensor in tensors])
+    if not tensors:  # Nothing to move, but the other ranks must agree on that.
+        graph._toolkit_smddp_last = made
+        return []
     graph._toolkit_smddp_last = made[0].op
     for value, tensor in zip(made, tensors, strict=True):
         value.set_shape(tensor.shape)

@@ -23,9 +23,9 @@ def tape_function(library: Library) -> Any:
         def gradient(target: Any, sources: Any, *arguments: Any, **options: Any) -> Any:
             import tensorflow as tf
 
-            found = alone(target, sources, *arguments, **options)
-            flat = library.reduced(_flat(found), compression, op)
-            return tf.nest.pack_sequence_as(found, flat, expand_composites=False)
+            gradients = alone(target, sources, *arguments, **options)
+            flat = library.reduced(_flat(gradients), compression, op, names=_names(_flat(sources)))
+            return tf.nest.pack_sequence_as(gradients, flat, expand_composites=False)
 
         gradtape.gradient = gradient
         return gradtape
@@ -33,10 +33,21 @@ def tape_function(library: Library) -> Any:
     return DistributedGradientTape
 
 
-def _flat(found: Any) -> list[Any]:
+def _flat(nested: Any) -> list[Any]:
     import tensorflow as tf
 
-    return list(tf.nest.flatten(found, expand_composites=False))
+    return list(tf.nest.flatten(nested, expand_composites=False))
+
+
+def _names(variables: Any) -> list[str]:
+    """Return what errors call *variables*: Keras 3's paths, else names; "" for tensors of an eager step."""
+    names = []
+    for variable in variables:
+        try:
+            names.append(str(getattr(variable, "path", "") or variable.name).removesuffix(":0"))
+        except AttributeError:  # Tensor.name means nothing where operations run at once.
+            names.append("")
+    return names
 
 
 def optimizer_function(library: Library) -> Any:
@@ -58,8 +69,8 @@ def optimizer_function(library: Library) -> Any:
         Of Keras (2 or 3) or of TensorFlow 1. *bucket_cap_mb* is in MiB; devices and *use_locking* are ignored.
         """
 
-        def reduced(gradients: Any) -> list[Any]:
-            return library.reduced(list(gradients), compression, op, bucket_cap_mb)
+        def reduced(gradients: Any, variables: Any) -> list[Any]:
+            return library.reduced(list(gradients), compression, op, bucket_cap_mb, _names(variables or ()))
 
         if hasattr(optimizer, "compute_gradients"):
             return _first_generation(optimizer, reduced)
@@ -73,8 +84,8 @@ def _first_generation(optimizer: Any, reduced: Any) -> Any:
 
     def compute_gradients(*arguments: Any, **options: Any) -> list[tuple[Any, Any]]:
         pairs = list(alone(*arguments, **options))
-        found = reduced([gradient for gradient, _ in pairs])
-        return [(gradient, variable) for gradient, (_, variable) in zip(found, pairs, strict=True)]
+        averages = reduced([gradient for gradient, _ in pairs], [variable for _, variable in pairs])
+        return [(gradient, variable) for gradient, (_, variable) in zip(averages, pairs, strict=True)]
 
     optimizer.compute_gradients = compute_gradients
     return optimizer
@@ -86,15 +97,15 @@ def _of_keras(optimizer: Any, reduced: Any) -> Any:
     if hasattr(kind, "apply"):  # Keras 3: every update calls it.
 
         def apply(self: Any, grads: Any, trainable_variables: Any = None) -> Any:
-            return kind.apply(self, reduced(grads), trainable_variables)
+            return kind.apply(self, reduced(grads, trainable_variables), trainable_variables)
 
         own: dict[str, Any] = {"apply": apply}
     else:
 
         def apply_gradients(self: Any, grads_and_vars: Any, *arguments: Any, **options: Any) -> Any:
             pairs = list(grads_and_vars)
-            found = reduced([gradient for gradient, _ in pairs])
-            both = [(gradient, variable) for gradient, (_, variable) in zip(found, pairs, strict=True)]
+            averages = reduced([gradient for gradient, _ in pairs], [variable for _, variable in pairs])
+            both = [(gradient, variable) for gradient, (_, variable) in zip(averages, pairs, strict=True)]
             return kind.apply_gradients(self, both, *arguments, **options)
 
         own = {"apply_gradients": apply_gradients}

@@ -29,6 +29,9 @@ class Transport(Protocol):
     def broadcast(self, array: Any, root: int) -> None:
         """Put rank *root*'s *array* into every rank's."""
 
+    def is_equal(self, number: int) -> bool:
+        """Return whether *number* is the same on every rank; 0 <= *number* < 2**63. It is not counted as a call."""
+
     def leave(self) -> None:
         """Disconnect; nothing else is called after it."""
 
@@ -69,6 +72,9 @@ class Alone:
     def broadcast(self, array: Any, root: int) -> None:
         return
 
+    def is_equal(self, number: int) -> bool:
+        return True
+
     def leave(self) -> None:
         return
 
@@ -102,6 +108,13 @@ class Mpi:
     def broadcast(self, array: Any, root: int) -> None:
         self._statistics.others += 1
         self._comm.Bcast(array, root)
+
+    def is_equal(self, number: int) -> bool:
+        import numpy as np
+
+        both = np.array([number, -number], "i8")
+        self._comm.Allreduce(self._in_place, both, self._ops["min"])
+        return bool(both[0] == -both[1])
 
     def leave(self) -> None:
         """Print the statistics on rank 0, unless an exception ended the script."""
@@ -138,6 +151,11 @@ class Gloo:
 
     def broadcast(self, array: Any, root: int) -> None:
         self._dist.broadcast(self._torch.from_numpy(array), src=root)
+
+    def is_equal(self, number: int) -> bool:
+        both = self._torch.tensor([number, -number])
+        self._dist.all_reduce(both, op=self._ops["min"])
+        return bool(both[0] == -both[1])
 
     def leave(self) -> None:
         if self._joined and self._dist.is_initialized():

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.folders import as_ordinary_user, make_levels
 from toolkit import folders
 
 
@@ -146,3 +147,41 @@ def test_status_is_none_only_where_nothing_is(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(os, "stat", failing)
     with pytest.raises(OSError, match="Input/output"):
         folders.status(tmp_path / "file")
+
+
+def test_a_folder_is_removed_with_all_that_is_in_it_whatever_its_permissions_and_depth(tmp_path: Path) -> None:
+    kept, top = tmp_path / "kept", tmp_path / "top"
+    kept.mkdir()
+    (kept / "file").touch()
+    make_levels(tmp_path, ("top", *("d",) * 1_100, *("e" * 200,) * 30))
+    (top / "link").symlink_to(kept)
+    (top / "file").touch(0o400)
+    (top / "closed" / "inner").mkdir(parents=True)
+    (top / "closed" / "inner" / "file").touch(0)
+    for folder in (top / "closed" / "inner", top / "closed", top):
+        folder.chmod(0)
+
+    said = as_ordinary_user(
+        "from toolkit import folders; folders.remove(sys.argv[1]); folders.remove(sys.argv[1])", top
+    )
+
+    assert (said.returncode, said.stderr) == (0, "")
+    assert [path.name for path in tmp_path.rglob("*")] == ["kept", "file"]
+
+
+def test_what_cannot_be_removed_is_said_and_costs_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("a", "b", "c"):
+        (tmp_path / "top" / name).mkdir(parents=True)
+        (tmp_path / "top" / name / "file").touch()
+    unlink = os.unlink
+
+    def failing(path: str) -> None:
+        if "/b/" in path:
+            raise OSError(errno.EBUSY, "Device or resource busy", path)
+        unlink(path)
+
+    monkeypatch.setattr(os, "unlink", failing)
+    with pytest.raises(OSError, match=f"Device or resource busy: '{tmp_path}/top/b/file'"):
+        folders.remove(tmp_path / "top")
+
+    assert sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")) == ["top", "top/b", "top/b/file"]

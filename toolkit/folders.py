@@ -13,6 +13,8 @@ from pathlib import Path
 
 # Gets the error of one folder or entry. `error.filename` is its path.
 Unreadable = Callable[[OSError], None]
+# Folders with longer paths are moved before they are removed. A name has at most 255 bytes, a path 4,095.
+LONG_BYTES = 2048
 
 
 class LoopError(OSError):
@@ -89,6 +91,59 @@ def status(path: Path | str, *, follow_links: bool = True) -> os.stat_result | N
         if error.errno in (errno.ENOENT, errno.ENOTDIR):
             return None
         raise
+
+
+def remove(path: Path | str) -> None:
+    """Remove *path*, a file or a folder with all that is in it; nothing is there: do nothing.
+
+    Folders of this user need no permissions for that, and may be of any depth: those with long paths are moved to the
+    top before they are emptied.
+
+    Raises:
+        OSError: something cannot be removed; all that can be removed is gone.
+    """
+    top = os.fspath(path)
+    try:
+        found = os.lstat(top)
+    except FileNotFoundError:
+        return
+    if not stat.S_ISDIR(found.st_mode):
+        os.unlink(top)
+        return
+    failed: list[OSError] = []
+    emptied, left, moved = [], [top], 0
+    while left:
+        folder = left.pop()
+        emptied.append(folder)
+        try:
+            os.chmod(folder, 0o700)
+        except OSError:
+            pass  # It is another user's: whether that matters is seen below.
+        for entry in _listed(folder, failed.append):
+            try:
+                if not entry.is_dir(follow_symlinks=False):
+                    os.unlink(entry.path)
+                    continue
+                place = entry.path
+                if len(os.fsencode(place)) > LONG_BYTES:
+                    os.chmod(place, 0o700)  # Else it cannot be moved.
+                    moved += 1
+                    place = f"{top}/.removed-{os.getpid()}-{moved}"
+                    os.rename(entry.path, place)
+                left.append(place)
+            except FileNotFoundError:
+                pass
+            except OSError as error:
+                failed.append(error)
+    for folder in reversed(emptied):
+        try:
+            os.rmdir(folder)
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            failed.append(error)
+    if failed:
+        raise failed[0]
 
 
 def _listed(folder: str, unreadable: Unreadable) -> list[os.DirEntry[str]]:

@@ -78,6 +78,37 @@ def test_a_file_where_another_host_has_a_folder_is_left_out(tmp_path: Path, host
     assert len(made.notes) == 1
 
 
+def test_what_an_archive_lacks_is_a_note(tmp_path: Path, hosts: tuple[Staged, ...]) -> None:
+    write(hosts[0], "model/model.pt", "weights")
+    write(hosts[1], "model/part.pt", "part")
+    (hosts[1].setup.base / "model/dead").symlink_to("/nowhere")
+    for number in range(12):
+        os.mkfifo(hosts[0].setup.base / f"model/pipe-{number:02}")
+
+    made = collect.collect(tmp_path, hosts, Log())
+
+    assert content(tmp_path / "model.tar.gz") == {"model.pt": "weights", "part.pt": "part"}
+    dead = hosts[1].setup.base / "model/dead"
+    assert made.notes[0] == f"{dead}: is a link to /nowhere, where nothing is; model.tar.gz does not contain it"
+    assert made.notes[-1] == "model.tar.gz: the same of 3 more files or folders; the log above names them"
+    assert len(made.notes) == collect.SHOWN_FAULTS + 1
+
+
+def test_a_link_to_its_own_opt_ml_is_relative_on_every_host(tmp_path: Path, hosts: tuple[Staged, ...]) -> None:
+    for host in hosts:
+        name = host.setup.host
+        write(host, f"model/{name}.pt", name)
+        write(host, "checkpoints/last", name)
+        (host.setup.base / f"model/{name}-best").symlink_to(f"/opt/ml/model/{name}.pt")
+        (host.setup.base / f"model/{name}-last").symlink_to("/opt/ml/checkpoints/last")
+
+    assert collect.collect(tmp_path, hosts, Log()).notes == ()
+
+    with tarfile.open(tmp_path / "model.tar.gz") as tar:
+        assert [tar.getmember(f"{name}-best").linkname for name in ("algo-1", "algo-2")] == ["algo-1.pt", "algo-2.pt"]
+    assert content(tmp_path / "model.tar.gz")["algo-2-last"] == "algo-2"
+
+
 def test_links_stay_links_and_fifos_stay_behind(tmp_path: Path, hosts: tuple[Staged, ...]) -> None:
     write(hosts[0], "model/step-9", "9")
     (hosts[0].setup.base / "model/last").symlink_to("step-9")

@@ -1,20 +1,19 @@
 """Collects the results of a job of `toolkit run` after all hosts have ended: archives and metrics."""
 
 import contextlib
-import filecmp
 import os
-import shutil
-import tempfile
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 
 import msgspec
 
-from toolkit.artifacts.pack import pack
+from toolkit.artifacts.members import Origin
+from toolkit.artifacts.pack import Packed, pack
 from toolkit.errors import ContractError, PlatformError
 from toolkit.job.outcome import Outcome, from_document
 from toolkit.jobs.folders import earlier_metrics
+from toolkit.local.documents import HostSetup
 from toolkit.local.report import last_values
 from toolkit.local.reserve import is_full
 from toolkit.local.stage import Staged
@@ -24,6 +23,7 @@ from toolkit.metrics.sample import Sample
 from toolkit.records import Record
 
 LAST_BYTES = 4096
+SHOWN_FAULTS = 10
 BATCH = 1000  # Samples in memory at a time: a long job has millions.
 
 
@@ -72,24 +72,23 @@ def last_words(staged: Sequence[Staged], name: str) -> str:
     return ""
 
 
-def collect(job_dir: Path, staged: Sequence[Staged], log: Log) -> Collected:
+def collect(job_dir: Path, staged: Sequence[Staged], log: Log, *, checkpoints: Path | None = None) -> Collected:
     """Pack model.tar.gz and output.tar.gz and merge all hosts' metrics. An error becomes a note and changes no
-    status."""
+    status. *checkpoints*: the folder that a container has at /opt/ml/checkpoints."""
     notes: list[str] = []
     full = False
     artifacts = {"logs": "logs/"}
     for name, folder in (("model", "model"), ("output", "output/data")):
         archive = job_dir / f"{name}.tar.gz"
+        origins = [_origin(host.setup, folder, checkpoints) for host in staged]
         try:
-            with tempfile.TemporaryDirectory(prefix=".merge-", dir=job_dir) as merged:
-                notes += merge(
-                    [(host.setup.host, host.setup.base / folder) for host in staged], Path(merged), archive.name
-                )
-                pack(Path(merged), archive, log)
-            artifacts[name] = archive.name
-        except (OSError, PlatformError, shutil.Error) as error:
+            packed = pack(origins, archive, log)
+        except PlatformError as error:
             full = full or is_full(error)
-            notes.append(f"{archive.name} could not be packed: {error}")
+            notes.append(str(error))
+            continue
+        notes += _notes(archive.name, packed)
+        artifacts[name] = archive.name
     last: dict[str, Sample] = {}
     part = job_dir / ".metrics.jsonl.part"
     lost: list[str] = []
@@ -114,35 +113,32 @@ def gather(job_dir: Path, staged: Sequence[Staged]) -> Iterator[Sample]:
     return by_time((*earlier_metrics(job_dir), *own))
 
 
-def merge(folders: Sequence[tuple[str, Path]], into: Path, archive: str) -> list[str]:
-    """Merge the hosts' *folders* into one folder, as the platform merges them into one archive; return notes for the
-    summary.
+def _origin(setup: HostSetup, folder: str, checkpoints: Path | None) -> Origin:
+    contained = setup.contained
+    return Origin(
+        folder=setup.base / folder,
+        host=setup.host,
+        base=setup.base,
+        checkpoints=checkpoints if contained else None,
+        contained=contained,
+    )
 
-    If two hosts have a file of the same name, the first host's is kept; a note names the other unless their content is
-    equal. FIFOs and sockets are left out.
+
+def _notes(archive: str, packed: Packed) -> list[str]:
+    """Return notes for the summary on what is not in *archive* as it was in the hosts' folders.
+
+    If two hosts have a file of the same name, the archive has the first host's; a note names the other unless their
+    content is equal.
     """
-    owners: dict[str, str] = {}
-    lost: dict[tuple[str, str], list[str]] = {}
-    for host, folder in folders:
-        for path in below(folder):
-            name = path.relative_to(folder).as_posix()
-            target = into / name
-            if path.is_dir() and not path.is_symlink():
-                if not target.exists():
-                    target.mkdir(parents=True)
-                continue
-            if not (path.is_symlink() or path.is_file()):
-                continue
-            if os.path.lexists(target) or not target.parent.is_dir():
-                if not _same(path, target):
-                    lost.setdefault((owners.get(name, ""), host), []).append(name)
-                continue
-            owners[name] = host
-            _put(path, target)
-    return [
+    notes = [
         f"{archive}: {_listed(names)} of {host} left out: {owner or 'another host'} wrote the same names"
-        for (owner, host), names in lost.items()
+        for (owner, host), names in packed.lost.items()
     ]
+    notes += packed.faults[:SHOWN_FAULTS]
+    more = len(packed.faults[SHOWN_FAULTS:]) + packed.more_faults
+    if more:
+        notes.append(f"{archive}: the same of {more:,} more files or folders; the log above names them")
+    return notes
 
 
 def below(folder: Path) -> list[Path]:
@@ -164,20 +160,6 @@ def write_json(path: Path, value: Record) -> None:
         with contextlib.suppress(OSError):
             part.unlink(missing_ok=True)
         raise OSError(error.errno, error.strerror, str(path)) from None
-
-
-def _put(path: Path, target: Path) -> None:
-    if path.is_symlink():
-        target.symlink_to(path.readlink())
-        return
-    try:
-        target.hardlink_to(path)  # Avoids a second copy of a large model.
-    except OSError:
-        shutil.copy2(path, target)
-
-
-def _same(path: Path, target: Path) -> bool:
-    return path.is_file() and target.is_file() and filecmp.cmp(path, target, shallow=False)
 
 
 def _listed(names: Sequence[str]) -> str:

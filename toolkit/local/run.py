@@ -251,7 +251,7 @@ class _Job:
         refused = _refused(staged, lifecycle, outcomes)
         if end.host in refused:  # The container did not start: a user's error, as a wrong image.
             end = replace(end, exit_code=UserError.exit_code)
-        gathered = collect.collect(asked.run.job_dir, staged, self._log)
+        gathered = collect.collect(asked.run.job_dir, staged, self._log, checkpoints=asked.spec.checkpoints)
         last = gathered.last
         full = ""
         if self._reserve.is_disk_full() if end.status == "Failed" else gathered.is_disk_full:

@@ -19,6 +19,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from toolkit import folders
 from toolkit.errors import ContractError, PlatformError, ToolkitError, of_path
 from toolkit.job.job import Channel
 from toolkit.jobfile.spec import JobFile
@@ -303,12 +304,8 @@ def place_files(folder: Path, files: Files, *, lazy: bool) -> None:
 
 
 def remove(path: Path) -> None:
-    """Remove a file or a folder, even if it contains read-only folders."""
-    if path.is_dir() and not path.is_symlink():
-        _set_folder_modes(path, 0o755)
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
+    """Remove a file or a folder, even if it contains folders that are unreadable or read-only."""
+    folders.remove(path)
 
 
 def make_writable(staged: Staged) -> None:

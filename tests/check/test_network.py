@@ -10,6 +10,7 @@ from tests.ports import free_port
 from toolkit.check.network import check, interface, link, names, refused, rendezvous, resolve
 from toolkit.job.job import Job
 from toolkit.launchers import table
+from toolkit.probe.port import holder
 from toolkit.settings import Settings
 
 TWO = ("algo-1", "algo-2")
@@ -123,9 +124,10 @@ def test_the_links_port_lies_below_the_rendezvous_or_where_it_was_put() -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         taken = other.getsockname()[1]
         below, put = link(leader(taken + 1)), link(leader(1, Settings(link_port=taken)))
+        by = holder(taken)
 
     assert [(result.status, result.found) for result in (*below, *put)] == [
-        ("warn", f"port {taken} cannot be opened (Address already in use)")
+        ("warn", f"port {taken} cannot be opened (Address already in use): {by} listens on it")
     ] * 2
     assert f"else train uses port {taken - 100}" in below[0].advice
     assert link(leader(taken + 1))[0].found == f"port {taken} is free"

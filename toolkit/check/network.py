@@ -13,6 +13,7 @@ from toolkit.job.plan import Plan, Resolves
 from toolkit.job.strategy import STRATEGIES
 from toolkit.launchers import fabric
 from toolkit.launchers.environment import link_ports, master
+from toolkit.probe.port import holder, refused
 
 RESOLVE_WITHIN_S = 2.0
 NAMES_SHOWN = 4
@@ -88,7 +89,8 @@ def rendezvous(job: Job, plan: Plan) -> CheckResult:
         advice = "Free it, or set MASTER_PORT to another port on every host"
         needed = plan.launcher != "script" and STRATEGIES[job.strategy.name].needs_rendezvous_port
         status: Status = "fail" if needed else "warn"
-        return CheckResult(name="port", status=status, found=f"{port} cannot be opened ({reason})", advice=advice)
+        found = f"{port} cannot be opened ({reason})" + _held(port)
+        return CheckResult(name="port", status=status, found=found, advice=advice)
     if _is_elsewhere(address):
         return CheckResult(
             name="port",
@@ -118,7 +120,7 @@ def link(job: Job) -> tuple[CheckResult, ...]:
         return (CheckResult(name="link", status="ok", found=found),)
     reason = refused(port)
     if reason:
-        found = f"port {port} cannot be opened ({reason})"
+        found = f"port {port} cannot be opened ({reason})" + _held(port)
         other = next((each for each in ports[1:] if not refused(each)), None)
         advice = "Free it, or set TOOLKIT_LINK_PORT to another port on every host"
         if other is not None:
@@ -127,27 +129,9 @@ def link(job: Job) -> tuple[CheckResult, ...]:
     return (CheckResult(name="link", status="ok", found=f"port {port} is free"),)
 
 
-def refused(port: int) -> str:
-    """Return why *port* cannot be opened on this host, "" if it can. The port is closed again."""
-    for family, any_address in ((socket.AF_INET, "0.0.0.0"), (socket.AF_INET6, "::")):
-        reason = _bound(family, any_address, port)
-        if reason:
-            return reason
-    return ""
-
-
-def _bound(family: socket.AddressFamily, address: str, port: int) -> str:
-    try:
-        with socket.socket(family, socket.SOCK_STREAM) as attempt:
-            attempt.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if family == socket.AF_INET6:
-                attempt.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            attempt.bind((address, port))
-    except (OSError, OverflowError) as error:
-        if isinstance(error, OSError) and error.errno in (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL):
-            return ""  # This host has no IPv6, so no program uses the port there.
-        return (error.strerror if isinstance(error, OSError) else None) or str(error)
-    return ""
+def _held(port: int) -> str:
+    by = holder(port)
+    return f": {by} listens on it" if by else ""
 
 
 def _is_elsewhere(address: str) -> bool:

@@ -110,6 +110,7 @@ class Job(Record, frozen=True, kw_only=True):
     `intermediate_uri`: where output/intermediate is uploaded while the script runs, "": it is not.
     `arguments`, `variables`: what a framework plug-in gives its script, None: what the hyperparameters make, and the
     contract's variables alone. `nested`: another `train` runs the program that asked for this job.
+    `port`: the port that `train` found free for a job of one host, 0: it has not chosen one.
     """
 
     name: str
@@ -144,6 +145,7 @@ class Job(Record, frozen=True, kw_only=True):
     arguments: tuple[str, ...] | None = None
     variables: dict[str, str] = {}
     nested: bool = False
+    port: int = 0
 
     @property
     def processes_per_host(self) -> int:

@@ -44,6 +44,10 @@ def environment(job: Job, arguments: tuple[str, ...]) -> dict[str, str]:
     ours.update(fabric.variables(job))
     for name, value in ours.items():
         environ.setdefault(name, value)
+    if chooses_port(job):
+        environ["MASTER_PORT"] = ours["MASTER_PORT"]
+    if job.port and "SM_MASTER_PORT" in environ:  # SageMaker's SDK v3 tells scripts the port under this name, too.
+        environ["SM_MASTER_PORT"] = str(job.port)
     for name in ("TOOLKIT_COMPAT_PATH", "TOOLKIT_PROFILE_WINDOW", "TOOLKIT_COMPILER"):  # Left by an outer `train`.
         environ.pop(name, None)
     environ.update(compat.variables(job) | profiling.variables(job) | compiler.variables(job))
@@ -60,26 +64,33 @@ def rendezvous(job: Job) -> dict[str, str]:
     """
     alone = len(job.cluster.hosts) == 1
     address = LOOPBACK if alone else job.cluster.address(job.cluster.leader)
-    return {"MASTER_ADDR": address, "MASTER_PORT": str(MASTER_PORT)}
+    return {"MASTER_ADDR": address, "MASTER_PORT": str(job.port or MASTER_PORT)}
 
 
 def master(job: Job) -> tuple[str, int]:
     """Return the rendezvous (address, port): MASTER_ADDR and MASTER_PORT if the user set them, else the leader and
-    7777.
+    the port that `train` found free, else 7777.
 
     Raises:
         ContractError: there are several hosts, and MASTER_PORT is not a port number.
     """
     port = job.environ.get("MASTER_PORT", "").strip()
     address = job.environ.get("MASTER_ADDR") or job.cluster.address(job.cluster.leader)
-    number = int(port) if port.isascii() and port.isdigit() and len(port) <= 5 else -1
-    if port and len(job.cluster.hosts) > 1 and not 1 <= number <= 65535:
+    number = int(port) if port.isascii() and port.isdigit() and len(port) <= 5 else 0
+    if number in range(1, 65536):
+        return address, number
+    if port and len(job.cluster.hosts) > 1:
         raise ContractError(
             f"expected a port, 1 to 65535, at which the job's hosts meet, found {port[:40]!r}",
             where="MASTER_PORT",
             hint="Set the same free port on every host, or unset it",
         )
-    return address, number if number >= 0 else MASTER_PORT
+    return address, job.port or MASTER_PORT
+
+
+def chooses_port(job: Job) -> bool:
+    """True if `train` chooses the rendezvous port: the job has one host, and the user has set no port."""
+    return len(job.cluster.hosts) == 1 and job.environ.get("MASTER_PORT", "").strip() in ("", "0")
 
 
 def link_ports(job: Job) -> tuple[int, ...]:

@@ -53,8 +53,10 @@ def text(cluster: dict[str, list[str]], kind: str, index: int) -> str:
 def at(job: Job, host: str, port: int, index: int) -> str:
     """Return "address:port" of a TensorFlow server on *host*.
 
+    A job of one host uses the port that `train` found free, because another job of the machine may have *port*.
     Simulated hosts share the ports of one machine: there the port is MASTER_PORT + *index*, and `toolkit run` chooses
     MASTER_PORT so that all of these are free. A loopback address for each host would not help: TensorFlow listens on
     every address of the machine.
     """
-    return f"{job.cluster.address(host)}:{master(job)[1] + index if on_one_machine(job) else port}"
+    own = master(job)[1] + index if on_one_machine(job) else job.port or port
+    return f"{job.cluster.address(host)}:{own}"

@@ -45,6 +45,7 @@ def plan(job: Job, run_folder: Path) -> Plan:
         name="torchrun",
         argv=(*_torchrun(job), *named(job.script, wrapper if has_rank_shim else None), *given),
         environ=environ,
+        launcher_environ=_own_port(job),
         cwd=job.script.folder,
         stop=msgspec.structs.replace(stop_policy(job), with_ranks=not _compiles(job)),
         starts_ranks=tuple(range(job.cluster.rank * per_host, (job.cluster.rank + 1) * per_host)),
@@ -73,6 +74,14 @@ def _torchrun(job: Job) -> tuple[str, ...]:
     where = ("--master_addr", address, "--master_port", str(port), "--node_rank", str(job.cluster.rank))
     rendezvous = where if job.cluster.size > 1 else ()
     return (*prefix, job.interpreter, "-m", "torch.distributed.run", *size, *rendezvous)
+
+
+def _own_port(job: Job) -> dict[str, str]:
+    """Return the variable that gives torchrun its port where the job has one host. Its default, 29500, is the same for
+    every job of the machine. A variable, because the user's own options in variables (PET_*) then still win."""
+    if job.cluster.size > 1 or "PET_MASTER_PORT" in job.environ:
+        return {}
+    return {"PET_MASTER_PORT": str(master(job)[1])}
 
 
 def named(script: Script, wrapper: Path | None = None) -> tuple[str, ...]:

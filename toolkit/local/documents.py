@@ -98,7 +98,8 @@ def environment(asked: JobFile, setup: HostSetup, own: Mapping[str, str], region
     }
     if not setup.contained:
         platform[variables.BASE_DIR] = str(setup.base)
-        platform["MASTER_PORT"] = str(setup.port)
+        if len(asked.hosts) > 1:  # One host's `train` finds a free port itself, just before the start.
+            platform["MASTER_PORT"] = str(setup.port)
         platform["TOOLKIT_HOST_ADDRESSES"] = ",".join(f"{host}=127.0.0.1" for host in asked.hosts)
     return {**kept, **platform, **asked.spec.environment}
 

@@ -15,13 +15,14 @@ from toolkit.log import Log
 from toolkit.supervise.asking import STATUS_FOLDER
 from toolkit.supervise.pulse import HANG
 from toolkit.train.line_monitors import LineMonitors
+from toolkit.train.rendezvous import Rendezvous
 
 # The most entries of a checkpoint folder that are compared. A new file also changes the time of its folder.
 LOOKED_AT = 10_000
 
 
 class Attempts:
-    """Counts and prepares attempts. `number`: the attempt that runs, 0 for the first."""
+    """Counts and prepares attempts. `number`: the attempt that runs, 0 for the first. `rendezvous`: their port."""
 
     def __init__(self, job: Job, run_folder: Path, line_monitors: LineMonitors, log: Log) -> None:
         self._job = job
@@ -31,6 +32,7 @@ class Attempts:
         self._budget = Budget(allowed=job.settings.restarts)
         self._restarts: tuple[Restart, ...] = ()
         self._saved = self._checkpoints()
+        self.rendezvous = Rendezvous(run_folder, log)
 
     @property
     def number(self) -> int:

@@ -227,7 +227,9 @@ def _run(job: Job, signals: Signals, outlets: Outlets, log: Log, *, terminal: bo
             once_running=partial(outcomes.import_for_the_end, log),
         )
         log.say_through(supervisor.console.stderr.say, supervisor.finish)
-        outcome = _attempts(job, supervisor, Attempts(job, run_folder, line_monitors, log), memory, others, log)
+        attempts = Attempts(job, run_folder, line_monitors, log)
+        closing.append(("the job's port", attempts.rendezvous.close))
+        outcome = _attempts(job, supervisor, attempts, memory, others, log)
         return _with_uploads(job, outcome, supervisor, log)
     finally:
         for what, close in reversed(closing):
@@ -293,7 +295,7 @@ def _first(
                 fetch.place(job, log)
             job = requirements.with_packages(with_script(job, log), log)
             attempts.read_rules()
-            plan = launchers.plan(job, supervisor.run_folder)
+            plan = attempts.rendezvous.plan(job)
             _say_plan(job, plan, log)
         ended = requirements.install(job, supervisor, log)
         if ended is not None:
@@ -334,6 +336,7 @@ def _attempt(
     """Run an attempt on this host and return its outcome; a ToolkitError becomes an outcome, too."""
     stacks = supervisor.hang.prepared if supervisor.hang is not None else None
     try:
+        phase = attempts.rendezvous.phase(phase)
         more = {**attempts.environ, **measured(job)}
         main = fitted(phase.main, supervisor.run_folder, stacks, more, log)
         log.info(f"Invoking script with the following command: {_shown(main.argv, log)}")

@@ -1,0 +1,119 @@
+"""The port at which ranks meet, on machines where other jobs have ports too."""
+
+import contextlib
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.ports import free_port
+from tests.train.base import SEES, Base
+from tests.train.live import live
+from tests.train.test_together import Hosts
+
+MEETS = """
+import os, time
+import torch.distributed as dist
+dist.init_process_group("gloo")
+dist.barrier()
+print(f"met at {os.environ['MASTER_PORT']} of {dist.get_world_size()}", flush=True)
+"""
+
+
+@contextlib.contextmanager
+def taken(port: int) -> Iterator[None]:
+    """Hold *port*; another program of this machine may hold it already."""
+    with contextlib.ExitStack() as held:
+        with contextlib.suppress(OSError):
+            held.enter_context(socket.create_server(("", port)))
+        yield
+
+
+def test_a_job_of_one_host_gets_another_port_where_7777_is_taken(base: Base) -> None:
+    base.program(SEES)
+
+    with taken(7777):
+        done = base.train()
+
+    assert done.environ["MASTER_ADDR"] == "127.0.0.1"
+    assert int(done.environ["MASTER_PORT"]) in range(20_000, 30_000)
+
+
+@pytest.mark.parametrize("own", ["", "0"])
+def test_a_port_that_is_none_is_chosen(base: Base, own: str) -> None:
+    base.program(SEES)
+
+    assert base.train(MASTER_PORT=own).environ["MASTER_PORT"] not in ("", "0")
+
+
+def test_the_users_own_port_stays_and_its_holder_is_named(base: Base) -> None:
+    base.program(SEES)
+
+    with socket.create_server(("", 0)) as server:
+        port = str(server.getsockname()[1])
+        done = base.train(MASTER_PORT=port)
+
+    assert done.environ["MASTER_PORT"] == port
+    assert f"MASTER_PORT {port}: expected a free port" in done.log
+    assert f"process {os.getpid()} (" in done.log
+
+
+@pytest.mark.parametrize("strategy", ["pytorch_ddp", "pytorch_xla_multi_worker"])
+def test_two_jobs_under_torchrun_run_at_the_same_time_on_one_machine(tmp_path: Path, strategy: str) -> None:
+    """Each torchrun listens on its job's port, also where the user's MASTER_PORT stays out of it."""
+    pytest.importorskip("torch")
+    first, second = Base(tmp_path / "a"), Base(tmp_path / "b")
+    flags = {f"sagemaker_{strategy}_enabled": "true", "sagemaker_mpi_num_of_processes_per_host": "2"}
+    for each in (first, second):
+        each.hyperparameters(flags)
+        each.program(MEETS)
+    first.program(MEETS + "import sys; print('waits', flush=True)\nwhile not os.path.exists('go'): time.sleep(0.05)\n")
+    more = {"TOOLKIT_COMPAT": "torch_xla"} if "xla" in strategy else {}
+
+    with live(first, **more) as job:
+        job.until(b"waits", count=2)
+        other = second.train(more)
+        (first.code / "go").touch()
+        done = job.end()
+
+    assert (done.status, other.status) == (0, 0), (done, other)
+    ports = [{line.split()[-3] for line in each.log.splitlines() if "met at" in line} for each in (done, other)]
+    assert [len(each) for each in ports] == [1, 1]
+    assert ports[0] != ports[1]
+
+
+def test_a_leader_whose_port_another_job_has_names_it_and_ends_with_75(tmp_path: Path) -> None:
+    """The followers hear of it."""
+    pytest.importorskip("torch")
+    hosts = Hosts(tmp_path)
+    for base in hosts.bases.values():
+        base.hyperparameters({"sagemaker_torch_distributed_enabled": "true"})
+        base.program("print('trains')\n")
+
+    with socket.create_server(("", free_port())) as server:
+        port = str(server.getsockname()[1])
+        done = hosts.run(MASTER_PORT=port)
+
+    leader, follower = done["algo-1"], done["algo-2"]
+    assert leader.status == 75, leader
+    assert leader.failure is not None
+    assert f"MASTER_PORT {port}: expected a free port for the job's ranks to meet at" in leader.failure
+    assert f"process {os.getpid()} (" in leader.failure
+    assert "Set MASTER_PORT to a free port, the same on every host." in leader.failure
+    assert follower.status == 75, follower
+    assert b"trains" not in leader.stdout + follower.stdout
+
+
+def test_a_leader_whose_script_may_not_need_the_port_goes_on_with_a_warning(tmp_path: Path) -> None:
+    hosts = Hosts(tmp_path)
+    for base in hosts.bases.values():
+        base.program("print('trains')\n")
+
+    with socket.create_server(("", free_port())) as server:
+        done = hosts.run(MASTER_PORT=str(server.getsockname()[1]))
+
+    assert {each.status for each in done.values()} == {0}
+    assert "expected a free port" in done["algo-1"].log
+    assert "expected a free port" not in done["algo-2"].log

@@ -10,6 +10,8 @@ from pathlib import Path
 from struct import Struct
 from typing import Any, Literal
 
+import msgspec
+
 from toolkit import status_layout as layout
 from toolkit.errors import ContractError
 from toolkit.patterns import lazy
@@ -54,21 +56,31 @@ class RankStatus(Record, frozen=True, kw_only=True):
 
 class Thrown(Record, frozen=True, kw_only=True):
     """An exception: its type as Python prints it, the first 8,192 characters of its message, and its innermost place,
-    "FILE:LINE in FUNCTION"."""
+    "FILE:LINE in FUNCTION".
+
+    `frames`: the same of its innermost frames, innermost first; of frames of one file in a row only the innermost.
+    `link`: how it led to the exception that Python prints after it: "cause" (raise ... from), "context" (it was being
+    handled); "" for one that Python does not print. `said`: the end of what a failed command wrote, if the script had
+    captured it (CalledProcessError).
+    """
 
     kind: str
     message: str = ""
     place: str = ""
+    frames: tuple[str, ...] = ()
+    link: Literal["", "cause", "context"] = ""
+    said: str = ""
 
 
 class Raised(Record, frozen=True, kw_only=True):
     """The exception that ended a process (thread "main") or only a thread of it ("other").
 
-    `kind`, `message`, `place`: as in Thrown; `text` the whole traceback, chained ones included, at most 64 KiB. `code`:
-    what the process ends with.
+    `pid`: the process, 0 in the file, whose name has it. `kind`, `message`, `place`, `frames`, `said`: as in Thrown;
+    `text` the whole traceback, chained ones included, at most 64 KiB. `code`: what the process ends with. `parent`: the process that started it, 0 if not known.
 
-    `behind`: the exceptions that it was raised from, or while they were handled, the nearest first, the first 1,024
-    characters of each message: also those that `raise ... from None` keeps out of `text`.
+    `behind`: the exceptions that it was raised from, or while they were handled, the first 1,024 characters of each
+    message: first those that Python prints, the nearest first (of a long chain its first is the last here), then the
+    others, which `raise ... from None` keeps out of `text`.
 
     `unfinished`: what a rank that ended with 0 had not ended: "MPI".
 
@@ -81,6 +93,10 @@ class Raised(Record, frozen=True, kw_only=True):
     text: str
     message: str = ""
     place: str = ""
+    frames: tuple[str, ...] = ()
+    said: str = ""
+    parent: int = 0
+    pid: int = 0
     thread: Literal["main", "other"] = "main"
     code: int = 1
     handling: Thrown | None = None
@@ -207,7 +223,7 @@ def raised(folder: Path, pid: int) -> Raised | None:
     """Return the exception that process *pid* recorded, None if there is none that can be read."""
     text = _bytes(folder / (layout.RAISED_NAME % pid), RAISED_FILE_BYTES)
     try:
-        return decode(text, Raised, "status folder") if text else None
+        return msgspec.structs.replace(decode(text, Raised, "status folder"), pid=pid) if text else None
     except ContractError:
         return None
 

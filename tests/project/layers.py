@@ -15,6 +15,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "__init__",
         "exit_codes",
         "patterns",
+        "terminal",
         "records",
         "errors",
         "folders",

@@ -347,6 +347,7 @@ def test_an_exit_says_where_it_was_called_and_what_was_being_handled(tmp_path: P
         kind="FileNotFoundError",
         message="[Errno 2] No such file or directory: '/nope'",
         place=f"{tmp_path}/script.py:3 in <module>",
+        frames=(f"{tmp_path}/script.py:3 in <module>",),
     )
 
 
@@ -473,3 +474,104 @@ def test_of_a_long_chain_the_nearest_are_left(tmp_path: Path) -> None:
     assert 0 < len(done.raised.behind) < 100
     assert all(len(each.message) <= 1024 for each in done.raised.behind)
     assert done.raised.kind == "ValueError"
+
+
+def test_a_subclass_of_keyboardinterrupt_ends_python_with_1_and_is_left(tmp_path: Path) -> None:
+    program = "class Stop(KeyboardInterrupt): pass\nraise Stop('no quota')\n"
+
+    done = Done(tmp_path, program, leads=True)
+
+    assert done.status == 1
+    assert done.raised is not None
+    assert (done.raised.kind, done.raised.message) == ("Stop", "no quota")
+
+
+@pytest.mark.parametrize(
+    "error",
+    ["GeneratorExit('x')", "BaseExceptionGroup('x', [KeyboardInterrupt()])", "type('Own', (BaseException,), {})('x')"],
+)
+def test_what_ends_python_with_1_is_left_whatever_its_base(tmp_path: Path, error: str) -> None:
+    done = Done(tmp_path, f"raise {error}\n", leads=True)
+
+    assert done.status == 1
+    assert done.raised is not None
+    assert done.raised.kind != "SystemExit"
+    assert done.raised.message.startswith("x")
+
+
+def test_frames_are_left_innermost_first_and_a_file_that_calls_itself_counts_once(tmp_path: Path) -> None:
+    (tmp_path / "deep.py").write_text("def down(n):\n    if n:\n        down(n - 1)\n    else:\n        {}['x']\n")
+    program = "import deep\ndef main():\n    deep.down(500)\nmain()\n"
+
+    done = Done(tmp_path, program)
+
+    assert done.raised is not None
+    assert done.raised.frames == (f"{tmp_path}/deep.py:5 in down", f"{tmp_path}/script.py:3 in main")
+
+
+CHAIN = """
+try:
+    try:
+        try:
+            {}['first']
+        except KeyError as error:
+            raise OSError('second') from error
+    except OSError:
+        raise ValueError('third')
+except ValueError as error:
+    raise RuntimeError('last') HOW
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "links"),
+    [
+        ("from error", [("ValueError", "cause"), ("OSError", "context"), ("KeyError", "cause")]),
+        ("", [("ValueError", "context"), ("OSError", "context"), ("KeyError", "cause")]),
+        ("from None", [("ValueError", ""), ("OSError", ""), ("KeyError", "")]),
+    ],
+)
+def test_a_chain_is_left_as_python_prints_it(tmp_path: Path, how: str, links: list[tuple[str, str]]) -> None:
+    done = Done(tmp_path, CHAIN.replace("HOW", how))
+
+    assert done.raised is not None
+    assert [(each.kind, each.link) for each in done.raised.behind] == links
+    assert done.raised.behind[2].frames == (f"{tmp_path}/script.py:5 in <module>",)
+
+
+def test_of_a_long_chain_the_first_one_is_left(tmp_path: Path) -> None:
+    program = (
+        "def f(n):\n"
+        "    try:\n        f(n - 1) if n else {}['first']\n"
+        "    except LookupError as error:\n        raise IndexError(n) from error\n"
+        "f(100)\n"
+    )
+
+    done = Done(tmp_path, program)
+
+    assert done.raised is not None
+    assert len(done.raised.behind) <= 17
+    shown = [each for each in done.raised.behind if each.link]
+    assert (shown[0].message, shown[-1].kind) == ("99", "KeyError")
+
+
+@pytest.mark.parametrize("text", ["True", "False"])
+def test_what_a_failed_command_wrote_is_left_if_it_was_captured(tmp_path: Path, text: str) -> None:
+    command = "import sys; sys.stderr.write('x' * 9000 + 'no table\\n'); sys.exit(4)"
+    run = f"subprocess.run([sys.executable, '-c', {command!r}], check=True, capture_output=True, text={text})\n"
+
+    done = Done(tmp_path, "import subprocess, sys\n" + run)
+
+    assert done.raised is not None
+    assert done.raised.said.endswith("xno table\n")
+    assert len(done.raised.said) == 4096
+
+
+def test_a_child_names_the_process_that_started_it(tmp_path: Path) -> None:
+    program = "import subprocess, sys\nsubprocess.run([sys.executable, '-c', 'raise ValueError(7)'])\n"
+
+    done = Done(tmp_path, program)
+
+    (left,) = status_pages.raised_by_others(done.status_folder, {done.pid})
+    assert (left.kind, left.parent) == ("ValueError", done.pid)
+    assert done.files == [f"raised-{left.pid}.json"]

@@ -15,6 +15,10 @@ OUTER, INNER, UP = b"  0%|          | 0/2", b" 50%|#####     | 1/2", b"\x1b[A"
         (b"\r 99%\r\x1b[2K", b" 99%"),
         (b"\r\x1b[2K\x1b[1A\x1b[2K\x1b[31mrow\x1b[0m", b"\x1b[31mrow\x1b[0m"),
         (b"\x08\x08\x08\r 5/10 [=>..]", b" 5/10 [=>..]"),
+        (b"1/10 loss=3\x08\x08\x08\x08\x08\x08\x08\x08\x08\x08\x082/10 loss=2", b"2/10 loss=2"),
+        ("é 1%\x08\x08\x08\x08é 2%".encode(), "é 2%".encode()),
+        (b"\xff1%\x08\x082%", b"\xff2%"),
+        (b"\r 99%\r\x08\x08", b" 99%"),
         (b"\x1b]0;title\x07text", b"text"),
         (b"Downloading... ", b"Downloading... "),
         (b"\r \r\x1b[0m\r", b""),
@@ -56,3 +60,5 @@ def test_lines_without_states_stay_byte_for_byte() -> None:
 def test_what_metrics_see_of_a_bar_is_its_last_state() -> None:
     assert collapsed(b"\rloss=3\rloss=2\rloss=1\n") == b"loss=1\n"
     assert collapsed(b"\r" + INNER + UP + b"\nend\n") == INNER + b"\nend\n"
+    assert collapsed(b"loss=3\x08\x08\x08\x08\x08\x08loss=1\n") == b"loss=1\n"
+    assert collapsed(b"loss=3" + b"\x08 \x08" * 6 + b"loss=1\n") == b"loss=1\n"

@@ -157,3 +157,36 @@ def test_what_a_process_raised_is_no_cause_where_its_script_went_on(base: Base) 
     assert done.failure is not None
     assert "KeyError: 'epochs'" in done.failure
     assert "a bad batch" not in done.failure.partition("Traceback")[0]
+
+
+def test_a_script_that_only_starts_the_real_one_fails_for_the_real_ones_exception(base: Base) -> None:
+    base.program("import subprocess, sys\n\nsubprocess.run([sys.executable, 'real.py'], check=True)\n")
+    base.program("import json\ndef load():\n    return json.loads('{')\nload()\n", "real.py")
+
+    done = base.train()
+
+    assert done.failure is not None
+    assert 'ErrorMessage "json.decoder.JSONDecodeError: ' in done.failure[:1024]
+    assert "/opt/ml/code/real.py:3 in load, raised in json/decoder.py:" in done.failure[:1024]
+    assert "(CalledProcessError in train.py:3)" in done.failure[:1024]
+
+
+def test_a_module_of_the_jobs_own_code_is_not_to_be_installed(base: Base) -> None:
+    base.program("import models\n")
+    base.program("", "src/models/__init__.py")
+
+    done = base.train()
+
+    assert done.failure is not None
+    assert "opt/ml/code/src on Python's path" in done.failure
+    assert "requirements.txt" not in done.failure
+
+
+def test_a_subclass_of_keyboardinterrupt_is_the_cause_and_was_not_survived(base: Base) -> None:
+    base.program("class Stop(KeyboardInterrupt): pass\nraise Stop('no quota')\n")
+
+    done = base.train()
+
+    assert done.status == 1
+    assert done.outcome["cause"].startswith("Stop: no quota (at ")
+    assert "went on" not in done.outcome["cause"]

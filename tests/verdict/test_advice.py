@@ -1,6 +1,6 @@
 import pytest
 
-from toolkit.verdict.advice import ADVICE, advice
+from toolkit.verdict.advice import ADVICE, INSTALL, advice, own_module
 from toolkit.verdict.collateral import LOST_PEER, LOST_RANK, REPEATED, is_collateral
 
 
@@ -11,6 +11,18 @@ from toolkit.verdict.collateral import LOST_PEER, LOST_RANK, REPEATED, is_collat
         ("RuntimeError: DataLoader worker (pid 7) is killed by signal: Bus error.", "--shm-size"),
         ("script was killed by SIGBUS (signal 7)", "/dev/shm"),
         ("OSError: [Errno 28] No space left on device", "disk is full"),
+        (
+            "RuntimeError: unable to open shared memory object </torch_12_3> in rw mode: No space left on device",
+            "shm",
+        ),
+        ("RuntimeError: unable to write to file </torch_12_3>: No space left on device (28)", "--shm-size"),
+        ("RuntimeError: unable to allocate shared memory(shm) for file </torch_1>: Resource temporarily", "--shm-size"),
+        ("OSError: [Errno 28] No space left on device: '/dev/shm/psm_1234'", "--shm-size"),
+        ("OSError: [Errno 28] No space left on device\n    sl = _multiprocessing.SemLock(kind, value)", "--shm-size"),
+        ("OSError: [Errno 28] No space left on device\n/p/multiprocessing/synchronize.py:57 in __init__", "--shm-size"),
+        ("RuntimeError: CUDA error: invalid device ordinal", "LOCAL_RANK"),
+        ("torch.AcceleratorError: CUDA error: device-side assert triggered", "vocabulary"),
+        ("DistNetworkError: port: 7777, code: -98, name: EADDRINUSE", "MASTER_PORT"),
         ("ModuleNotFoundError: No module named 'einops'", "requirements.txt"),
         ("ModuleNotFoundError: No module named 'smdistributed'", "distribution"),
         ("This environment is externally managed: To install Python packages system-wide, try apt", "PEP 668"),
@@ -41,6 +53,43 @@ def test_every_row_can_be_found_and_fits_a_line() -> None:
         assert all(word == word.lower() for word in words)
         assert advice(" ".join(words))
         assert len(text) <= 120
+
+
+HANDLED = (
+    "ModuleNotFoundError: No module named 'triton'",
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 MiB",
+    "OSError: [Errno 98] Address already in use",
+)
+
+
+@pytest.mark.parametrize("handled", HANDLED)
+def test_advice_is_for_the_error_and_what_it_was_raised_from_and_not_for_what_was_handled(handled: str) -> None:
+    assert advice("ValueError: bad batch", handled=(handled,)) == ""
+    assert advice("ValueError: bad batch", caused_by=("KeyError: 'x'", handled)) == advice(handled) != ""
+
+
+@pytest.mark.parametrize(
+    "handled", ["OSError: [Errno 28] No space left on device", "OSError: [Errno 24] Too many open files"]
+)
+def test_what_lasts_is_told_also_where_it_was_handled(handled: str) -> None:
+    error = "RuntimeError: [enforce fail at inline_container.cc:664] . unexpected pos 64 vs 0"
+
+    assert advice(error, handled=(handled,)) == advice(handled) != ""
+    assert advice("torch.OutOfMemoryError: CUDA out of memory", handled=(handled,)) != advice(handled)
+
+
+def test_a_module_of_the_users_own_code_is_not_to_be_installed() -> None:
+    where = {"pkg": "/opt/ml/code/src/pkg"}
+
+    def path_of(name: str) -> str:
+        return where.get(name, "")
+
+    assert "/opt/ml/code/src on Python's path" in own_module("ModuleNotFoundError: No module named 'pkg'", path_of)
+    assert "has no data.load" in own_module("ModuleNotFoundError: No module named 'pkg.data.load'", path_of)
+    assert "on Python's path" in own_module("/usr/bin/python: No module named pkg", path_of)
+    assert own_module("ModuleNotFoundError: No module named 'einops'", path_of) == ""
+    assert own_module("ValueError: bad batch", path_of) == ""
+    assert advice("ModuleNotFoundError: No module named 'pkg'") == INSTALL
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 
 from tests.verdict.test_crash import ABORTED, DEVICE, GLOO, LOST
 from tests.verdict.test_judge import ABRT, SAGEMAKER, TERM, process, seen
-from tests.verdict.test_traceback import GROUP, OTHER, PLAIN
+from tests.verdict.test_traceback import CHAINED, GROUP, OTHER, PLAIN
 from toolkit.job.cause import Grounds
 from toolkit.job.outcome import Ended, Outcome
 from toolkit.status_pages import Raised, Thrown
@@ -295,3 +295,215 @@ def test_what_a_stop_does_to_every_script_is_no_news_of_it(error: str) -> None:
     outcome = judge(SAGEMAKER, msgspec.structs.replace(ended, stopped_by=int(TERM), stopped_at_ns=1))
 
     assert outcome.cause.text == "stopped by SIGTERM; script ended with code 1"
+
+
+PORT = "The server socket has failed to listen. port: 7777, name: EADDRINUSE, message: address already in use"
+LAZY = noted(
+    "ModuleNotFoundError",
+    "Could not import module 'Trainer'. Are this object's requirements defined correctly?",
+    behind=[
+        {"kind": "RuntimeError", "message": "Failed to import transformers.trainer", "link": "cause"},
+        {
+            "kind": "torch.distributed.DistNetworkError",
+            "message": PORT,
+            "link": "cause",
+            "frames": ["/x/site-packages/torch/rendezvous.py:4 in f", "/opt/ml/code/net.py:3 in join"],
+        },
+    ],
+)
+
+
+def test_an_exception_is_told_with_the_first_of_its_chain_whose_advice_counts() -> None:
+    outcome = judged(1, raised=LAZY)
+
+    assert outcome.cause.text.splitlines() == [
+        "ModuleNotFoundError: Could not import module 'Trainer'. Are this object's requirements defined correctly?"
+        f" (at {PLACE})",
+        f"caused by torch.distributed.DistNetworkError: {PORT}"
+        " (at /opt/ml/code/net.py:3 in join, raised in torch/rendezvous.py:4 in f)",
+    ]
+    assert "MASTER_PORT" in outcome.cause.advice
+
+
+@pytest.mark.parametrize(
+    ("links", "lines"),
+    [
+        (["context"], ["raised while handling E0: m0"]),
+        (["context", "cause"], ["raised while handling E1: m1"]),
+        (["cause", "context", "context"], ["caused by E0: m0", "which was raised while handling E2: m2"]),
+        (["cause", "cause"], ["caused by E1: m1"]),
+        (["", ""], []),
+    ],
+)
+def test_what_was_handled_is_not_called_the_cause(links: list[str], lines: list[str]) -> None:
+    behind = [{"kind": f"E{at}", "message": f"m{at}", "link": link} for at, link in enumerate(links)]
+
+    assert judged(1, raised=noted("ValueError", "bad", behind=behind)).cause.text.splitlines()[1:] == lines
+
+
+def test_the_first_of_a_chain_is_told_without_the_message_that_the_last_repeats() -> None:
+    raised = noted(
+        "RuntimeError", "save: disk full", behind=[{"kind": "OSError", "message": "disk full", "link": "cause"}]
+    )
+
+    assert judged(1, raised=raised).cause.text.endswith("\ncaused by OSError")
+
+
+def test_a_long_exception_leaves_room_for_the_first_of_its_chain() -> None:
+    raised = noted(
+        "ValidationError",
+        "field\n" * 30 + "x" * 2000,
+        behind=[{"kind": "OSError", "message": "y" * 900, "link": "cause"}],
+    )
+
+    text = judged(1, raised=raised).cause.text
+
+    assert len(text) < 750
+    assert "\ncaused by OSError: yyy" in text
+
+
+def test_a_printed_chain_is_told_as_a_noted_one() -> None:
+    outcome = judged(1, CHAINED)
+
+    assert outcome.cause.text.splitlines() == [
+        "RuntimeError: gave up (at train.py:6 in <module>)",
+        "caused by ZeroDivisionError: division by zero (at train.py:4 in <module>)",
+        "which was raised while handling KeyError: 'k' (at train.py:2 in <module>)",
+    ]
+
+
+@pytest.mark.parametrize(
+    "earlier",
+    ["No module named 'triton'", "CUDA out of memory", "Address already in use", "No space left on device"],
+)
+def test_what_was_said_before_an_exception_gets_no_advice(earlier: str) -> None:
+    assert judged(1, f"warning: {earlier}\n{PLAIN}", raised=noted("ValueError", "bad", PLAIN)).cause.advice == ""
+    assert judged(1, f"warning: {earlier}\n{PLAIN}").cause.advice == ""
+    assert judged(3, f"{OTHER}stopping: bad\n", raised=left(3)).cause.advice == ""
+    assert judged(3, f"{earlier}\nstopping\n").cause.advice != ""
+
+
+REPORT = """\
+Traceback (most recent call last):
+  File "/opt/ml/code/train.py", line 12, in main
+    subprocess.run(command, check=True)
+  File "/usr/lib/python3.11/subprocess.py", line 571, in run
+    raise CalledProcessError(retcode, process.args,
+subprocess.CalledProcessError: Command '['python', 'real.py']' returned non-zero exit status {code}.
+"""
+BY = "(CalledProcessError in train.py:12)"
+RUN = ["/usr/lib/python3.11/subprocess.py:571 in run", "/opt/ml/code/train.py:12 in main"]
+
+
+def report(code: int = 1, said: str = "") -> Raised:
+    message = f"Command '['python', 'real.py']' returned non-zero exit status {code}."
+    text = REPORT.format(code=code)
+    return noted("subprocess.CalledProcessError", message, text, frames=RUN, time_ns=9, said=said)
+
+
+def child(kind: str, message: str, pid: int, parent: int, time_ns: int, **more: object) -> Raised:
+    return noted(kind, message, f"Traceback of {pid}", pid=pid, parent=parent, time_ns=time_ns, **more)
+
+
+def wrapped(raised: Raised | None, *children: Raised, stderr: str = "", code: int = 1) -> Outcome:
+    ended = script(1, stderr + REPORT.format(code=code), raised=raised)
+    return judge(SAGEMAKER, msgspec.structs.replace(ended, raised_by_children=children))
+
+
+ME = 70  # The script's pid (process()).
+FAILED = child("ChildFailedError", "real.py FAILED exitcode : 1", 80, ME, 8)
+
+
+@pytest.mark.parametrize(
+    ("children", "cause"),
+    [
+        ([child("ValueError", "bad", 80, ME, 5)], f"ValueError: bad (at {PLACE}) {BY}"),
+        # A shell in between, of which nothing is known.
+        ([child("ValueError", "bad", 80, 79, 5)], f"ValueError: bad (at {PLACE}) {BY}"),
+        # An earlier step, whose failure was handled.
+        (
+            [child("KeyError", "old", 78, ME, 3), child("ValueError", "bad", 80, ME, 5)],
+            f"ValueError: bad (at {PLACE}) {BY}",
+        ),
+        # torchrun: the first rank that did not just lose another one.
+        (
+            [
+                FAILED,
+                child("RuntimeError", "Connection closed by peer", 81, 80, 5),
+                child("ValueError", "bad", 82, 80, 6),
+                child("ValueError", "later", 83, 80, 7),
+            ],
+            f"ValueError: bad (at {PLACE}) {BY}",
+        ),
+        # deepspeed, accelerate: launchers that end with their rank's code.
+        (
+            [child("SystemExit", "", 80, ME, 7), child("ValueError", "bad", 81, 80, 5)],
+            f"ValueError: bad (at {PLACE}) {BY}",
+        ),
+        # A wrapper of a wrapper.
+        (
+            [child("subprocess.CalledProcessError", "exit status 1", 80, ME, 7), child("ValueError", "bad", 81, 80, 5)],
+            f"ValueError: bad (at {PLACE}) {BY}",
+        ),
+        ([child("SystemExit", "no data", 80, ME, 5)], f"sys.exit: no data (at {PLACE}) {BY}"),
+    ],
+)
+def test_a_script_that_only_reports_a_childs_failure_fails_for_what_ended_the_child(
+    children: list[Raised], cause: str
+) -> None:
+    outcome = wrapped(report(), *children)
+
+    assert outcome.cause.text == cause
+    assert "CalledProcessError" in outcome.cause.traceback
+
+
+def test_a_child_that_failed_with_another_code_is_not_the_one_that_is_reported() -> None:
+    outcome = wrapped(report(4), child("ValueError", "handled", 80, ME, 5), stderr="no such table\n", code=4)
+
+    assert outcome.cause.text.startswith("subprocess.CalledProcessError: Command")
+    assert outcome.cause.text.endswith("\nthe command last said: no such table")
+
+
+def test_a_childs_exception_is_read_from_what_was_printed_or_captured_where_the_hook_saw_none() -> None:
+    child_error = "ValueError: no such shard: 7 (at /opt/ml/code/train.py:5 in main)"
+
+    assert wrapped(report(), stderr=PLAIN).cause.text == f"{child_error} {BY}"
+    assert wrapped(None, stderr=PLAIN).cause.text == f"{child_error} {BY}"
+    assert wrapped(report(said=PLAIN), stderr=OTHER).cause.text == f"{child_error} {BY}"
+    assert wrapped(report(4, said="cannot connect\n"), code=4).cause.text.endswith("last said: cannot connect")
+
+
+def test_a_long_command_hides_neither_its_place_nor_what_it_said() -> None:
+    raised = noted(
+        "subprocess.CalledProcessError", f"Command '{'x' * 3000}' returned non-zero exit status 4.", frames=RUN
+    )
+
+    text = judged(1, "no such table\n", raised=raised).cause.text
+
+    assert "train.py:12 in main" in text
+    assert text.endswith("last said: no such table")
+    assert len(text) < 700
+
+
+def test_a_wrapped_loss_of_another_host_is_no_cause_of_its_own() -> None:
+    outcome = wrapped(report(), child("RuntimeError", "Connection closed by peer", 80, ME, 5))
+
+    assert not outcome.cause.primary
+
+
+def test_a_script_that_ends_with_its_childs_code_names_the_childs_exception() -> None:
+    ended = script(1, PLAIN, raised=left(1))
+    known = child("ValueError", "no such shard: 7", 80, ME, 5)
+
+    outcome = judge(SAGEMAKER, msgspec.structs.replace(ended, raised_by_children=(known,)))
+
+    assert outcome.cause.text.splitlines()[1] == (
+        f"it ended a process that the script had started; the script then called sys.exit at {PLACE}"
+    )
+
+
+def test_an_exception_that_the_hook_did_not_see_is_not_said_to_be_survived() -> None:
+    assert (
+        judged(1, PLAIN, raised=RAISED_EXIT).cause.text
+        == "ValueError: no such shard: 7 (at /opt/ml/code/train.py:5 in main)"
+    )

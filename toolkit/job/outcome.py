@@ -137,7 +137,10 @@ class Ended(Record, frozen=True, kw_only=True):
     `attempt`: of the script, 0 for the first.
     `tails`: by process name, the last 64 KiB of stderr and of stdout, in this order. `last_on`: by process name, to
     which of them it wrote last ("both": too close in time). `raised`: the exceptions that the rank hook recorded;
-    `raised_by_children`: those of processes that the script started itself.
+    `raised_by_children`: those of processes that the script started itself. `reported_by`: by process name, what
+    reported the failure of such a child, whose exception is in `raised` in place of its own ("CalledProcessError in
+    train.py:12").
+    `own_code`: what is in the paths of the user's own code (verdict/place.py).
     `stopped_by`: the signal that asked `train` to stop, at `stopped_at_ns`. `signalled_each`: it was sent to each
     process of the job, one after the other, so the script may have had it before `train`. `stop_rule`: the profiler
     rule that asked for the stop, "" if a signal came.
@@ -158,6 +161,8 @@ class Ended(Record, frozen=True, kw_only=True):
     last_on: dict[str, Literal["stderr", "stdout", "both"]] = {}
     raised: dict[str, Raised] = {}
     raised_by_children: tuple[Raised, ...] = ()
+    reported_by: dict[str, str] = {}
+    own_code: tuple[str, ...] = ()
     stopped_by: int | None = None
     stopped_at_ns: int | None = None
     signalled_each: bool = False

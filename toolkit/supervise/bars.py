@@ -5,6 +5,7 @@ Bars write (tqdm 4.67, rich 15, Keras 3):
     "\\r 10%|#   | 1/10" "\\r 20%|##  | 2/10" ... "\\n"    one bar: all its states form one line
     "\\n\\r 30%|###  | 3/10\\x1b[A"                         a bar at position 1: one row down, and up again
     "\\r\\x1b[2K\\x1b[1A\\x1b[2KRow 1 ... \\nRow 2 ..."       rich, several rows: up to the first, then all rows again
+    " 1/10 [=>..]\\b\\b\\b\\b\\b... 2/10 [==>.]"               backspaces over the state before (Keras 1, own bars)
 
 So a line's text is its last visible state. A line that later output overwrites is a state, too: a line that ends with a
 move upwards, or a bar's row that such a move reached. Every other line is kept.
@@ -13,9 +14,10 @@ move upwards, or a bar's row that such a move reached. Every other line is kept.
 from collections.abc import Iterator
 
 from toolkit.patterns import lazy
+from toolkit.terminal import without_backspaces
 
-# Control sequences that show nothing, without those for colours (they end with "m"): ECMA-48's CSI and OSC, backspaces.
-_MOVES = lazy(rb"\x1b\[[0-9;?]*[@-ln-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x08")
+# Control sequences that show nothing, without those for colours (they end with "m"): ECMA-48's CSI and OSC.
+_MOVES = lazy(rb"\x1b\[[0-9;?]*[@-ln-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)")
 _COLOURS = lazy(rb"\x1b\[[0-9;]*m")
 _UP = lazy(rb"\x1b\[\d*[AF]")
 # tqdm's "45%|", block elements (U+2580 to U+259F), and the characters of rich's bars.
@@ -27,7 +29,7 @@ def last_state(line: bytes) -> bytes:
     end = len(line)
     while end >= 0:
         start = line.rfind(b"\r", 0, end) + 1
-        state = _MOVES.sub(b"", line[start:end])
+        state = _without_backspaces(_MOVES.sub(b"", line[start:end]))
         if _COLOURS.sub(b"", state).strip():
             return state
         end = start - 1
@@ -39,7 +41,7 @@ def kept_from(held: bytes) -> int:
     end = len(held)
     while end > 0:
         start = held.rfind(b"\r", 0, end) + 1
-        if _COLOURS.sub(b"", _MOVES.sub(b"", held[start:end])).strip():
+        if _COLOURS.sub(b"", _MOVES.sub(b"", held[start:end])).replace(b"\b", b"").strip():
             return start
         end = start - 1
     return 0
@@ -49,7 +51,7 @@ def is_plain(block: bytes) -> bool:
     """True if no line of *block* has states; a carriage return directly before the newline does not make one."""
     if b"\r" in block and block.count(b"\r") != block.count(b"\r\n"):
         return False
-    return b"\x1b" not in block or _UP.search(block) is None
+    return b"\b" not in block and (b"\x1b" not in block or _UP.search(block) is None)
 
 
 def collapsed(block: bytes) -> bytes:
@@ -86,7 +88,13 @@ def _lines(block: bytes) -> Iterator[bytes]:
 
 
 def _has_states(line: bytes) -> bool:
-    return b"\r" in line.removesuffix(b"\r") or (b"\x1b" in line and _UP.search(line) is not None)
+    return b"\r" in line.removesuffix(b"\r") or b"\b" in line or (b"\x1b" in line and _UP.search(line) is not None)
+
+
+def _without_backspaces(state: bytes) -> bytes:
+    if b"\b" not in state:
+        return state
+    return without_backspaces(state.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
 
 
 def _is_overwritten(line: bytes, state: bytes) -> bool:

@@ -18,6 +18,7 @@ from toolkit.peers.messages import EndReport
 from toolkit.peers.protocol import HostStepTimes, LogLine, RanksWork, Send
 from toolkit.peers.reports import HANG, news
 from toolkit.supervise.loop import Supervisor
+from toolkit.train import outcomes
 from toolkit.train.joining import join
 from toolkit.train.step_times import StepTimes
 from toolkit.verdict import early, judge, mpi
@@ -229,7 +230,7 @@ class Coordinator:
 
     def _failed(self, so_far: Ended) -> Outcome | None:
         found = judge.failed(self._job, msgspec.structs.replace(so_far, memory=self._memory()))
-        return None if found is None else self._completed(found)
+        return None if found is None else self._completed(outcomes.advised(self._job, found))
 
     def _report(self, outcome: Outcome) -> EndReport:
         cause = outcome.cause.masked(self._log.mask)

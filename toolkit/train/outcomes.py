@@ -27,6 +27,7 @@ def import_for_the_end(log: Log) -> None:
         import shutil  # noqa: F401 - removes the run's folder
         import traceback  # noqa: F401
 
+        from toolkit.source import modules  # noqa: F401
         from toolkit.verdict import judge  # noqa: F401
     except Exception as error:  # noqa: BLE001 - files of another version may raise anything, and the job goes on
         log.warning(f"{_without_files(error)}. At the job's end `train` will fail with {exit_codes.INTERNAL_FAULT}")
@@ -42,7 +43,20 @@ def of_end(job: Job, ended: Ended) -> Outcome:
         text = f"{_without_files(error)}. What is known: {ends or 'no process was started'}"
         cause = msgspec.structs.replace(outcome.cause, text=text)
         return msgspec.structs.replace(outcome, cause=cause, command=ended.command, exits=ended.exits)
-    return judge.judge(job, ended)
+    return advised(job, judge.judge(job, ended))
+
+
+def advised(job: Job, outcome: Outcome) -> Outcome:
+    """Return *outcome* with better advice where a missing module is one of the user's own code."""
+    from toolkit.source import modules
+    from toolkit.verdict.advice import INSTALL, own_module
+
+    if job.script is None or outcome.cause.advice != INSTALL:
+        return outcome
+    folder = job.script.folder
+    better = own_module(outcome.cause.text, lambda name: modules.path_of(name, folder))
+    cause = msgspec.structs.replace(outcome.cause, advice=better or INSTALL)
+    return msgspec.structs.replace(outcome, cause=cause)
 
 
 def _without_files(error: Exception) -> str:

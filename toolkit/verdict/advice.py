@@ -1,9 +1,25 @@
-"""Data: advice for known causes. To add one, add a row and a line in tests/verdict."""
+"""Advice for known causes: the one place that reads an error for what to do about it.
+
+Advice belongs to the cause: to the exception that ended the process, then to those that it was raised from; the last
+lines of a process count only where there is no exception. To add a row, add a line in tests/verdict, too.
+"""
+
+from collections.abc import Callable, Sequence
+
+from toolkit.patterns import lazy
 
 SHM = "/dev/shm is too small: give the container more (docker run --shm-size=8g)."
 SMALLER = "Lower the batch size or the sequence length, or use more GPUs."
 FLAGS = "A switch of the script (store_true) was given a value: TOOLKIT_ARGUMENT_STYLE=flags passes it alone."
 ONE_EACH = "Two ranks on one GPU: each rank must set its device from LOCAL_RANK."
+PORT = "Another process has the port: set MASTER_PORT to a free one."
+INSTALL = "Install it in the image, or name it in requirements.txt beside the script."
+DISK = "A disk is full: keep fewer checkpoints, or give the job a larger volume."
+FILES = "Raise the limit (docker run --ulimit nofile=65536), or use fewer workers."
+FULL = "no space left on device"
+# The state of the machine lasts even where the script handles the error: torch.save fails with an error of its own
+# while it handles that of a full disk.
+LASTING = (SHM, DISK, FILES)
 
 # (words, in lower case, all of which the error or the last lines hold; what to do)
 ADVICE: tuple[tuple[tuple[str, ...], str], ...] = (
@@ -11,8 +27,16 @@ ADVICE: tuple[tuple[tuple[str, ...], str], ...] = (
     (("torch.outofmemoryerror",), SMALLER),
     (("bus error", "dataloader"), SHM),
     (("insufficient shared memory",), SHM),
+    (("unable to allocate shared memory",), SHM),
+    # torch's tensors between processes, files of shared_memory and mmap, and the locks of multiprocessing.
+    ((FULL, "shared memory"), SHM),
+    ((FULL, "</torch_"), SHM),
+    ((FULL, "/dev/shm/"), SHM),
+    ((FULL, "semlock"), SHM),
+    ((FULL, "multiprocessing/synchronize.py"), SHM),
+    ((FULL, "multiprocessing/shared_memory.py"), SHM),
     (("sigbus",), "Often a full /dev/shm (docker run --shm-size=8g), or a file cut short while it was mapped."),
-    (("no space left on device",), "A disk is full: keep fewer checkpoints, or give the job a larger volume."),
+    ((FULL,), DISK),
     (
         ("environment is externally managed",),
         "The operating system's Python refuses pip (PEP 668): run train with a virtual environment's Python.",
@@ -21,13 +45,21 @@ ADVICE: tuple[tuple[tuple[str, ...], str], ...] = (
         ("no module named 'smdistributed",),
         "The job's distribution must ask for it: see `toolkit docs modelparallel` and `toolkit docs smddp`.",
     ),
-    (("no module named",), "Install it in the image, or name it in requirements.txt beside the script."),
+    (("no module named",), INSTALL),
     (("ncclunhandledcudaerror",), "NCCL_DEBUG=INFO shows the CUDA call; a broken GPU or a wrong driver are usual."),
     (("ncclsystemerror",), "NCCL_DEBUG=INFO shows the call; look at NCCL_SOCKET_IFNAME, ulimits and /dev/shm."),
     (("ncclinvalidusage",), ONE_EACH),
     (("duplicate gpu detected",), ONE_EACH),
     (("nvrm: xid",), "The GPU reported a fault (Xid): exclude this machine and try again."),
     (("uncorrectable ecc error",), "The GPU's memory is broken: exclude this machine and try again."),
+    (
+        ("invalid device ordinal",),
+        "A rank has no GPU of its own: start as many ranks on a host as it has GPUs, each on device LOCAL_RANK.",
+    ),
+    (
+        ("device-side assert",),
+        "Often a label or token beyond the model's classes or vocabulary; CUDA_LAUNCH_BLOCKING=1 shows the line.",
+    ),
     (("no kernel image is available",), "The framework's build does not know this GPU: install one made for it."),
     (("cuda driver version is insufficient",), "The machine's driver is older than the image's CUDA."),
     (("found no nvidia driver",), "The container sees no GPU: start it with --gpus all, on a machine that has one."),
@@ -44,8 +76,9 @@ ADVICE: tuple[tuple[tuple[str, ...], str], ...] = (
         ("invalid character", "u+201"),
         "The code has typographic quotes, as copied from a web page: replace them by straight ones.",
     ),
-    (("address already in use",), "Another process has the port: set MASTER_PORT to a free one."),
-    (("too many open files",), "Raise the limit (docker run --ulimit nofile=65536), or use fewer workers."),
+    (("address already in use",), PORT),
+    (("eaddrinuse",), PORT),
+    (("too many open files",), FILES),
     *((("unrecognized arguments: " + value,), FLAGS) for value in ("true", "false")),
     *((("got unexpected extra argument", f"({value}"), FLAGS) for value in ("true", "false")),
     (("error: argument", "value: '["), "TOOLKIT_ARGUMENT_STYLE=flags passes a list as several arguments (nargs)."),
@@ -64,7 +97,36 @@ ADVICE: tuple[tuple[tuple[str, ...], str], ...] = (
 )
 
 
-def advice(said: str) -> str:
-    """Return advice for *said*, an error and the last lines of a process; "" for none."""
+# "No module named 'pkg'", "No module named pkg" (python -m)
+_NO_MODULE = lazy(r"[Nn]o module named (?P<quote>['\"]?)(?P<name>[\w.]+)(?P=quote)")
+
+
+def advice(error: str, *, caused_by: Sequence[str] = (), handled: Sequence[str] = ()) -> str:
+    """Return advice for *error*, what ended a process; "" for none.
+
+    *caused_by*: the errors from which it was raised, the nearest first. *handled*: those that were being handled when
+    it was raised. They need not be its reason, so only what lasts counts of them.
+    """
+    text = next(filter(None, map(_row, (error, *caused_by))), "")
+    return text or next((text for said in handled if (text := _row(said)) in LASTING), "")
+
+
+def _row(said: str) -> str:
     low = said.lower()
     return next((text for words, text in ADVICE if all(word in low for word in words)), "")
+
+
+def own_module(cause: str, path_of: Callable[[str], str]) -> str:
+    """Return advice for the module that is missing by *cause*, if it is the user's own; "" if it is to be installed.
+
+    *path_of* returns the path of a package of the user's own code, "" if there is none of that name.
+    """
+    missing = _NO_MODULE.search(cause)
+    name, _, inner = missing["name"].partition(".") if missing is not None else ("", "", "")
+    path = path_of(name) if name else ""
+    if not path:
+        return ""
+    if inner:
+        return f"{name} is the job's own {path}, which has no {inner}: was it uploaded, or is another {name} meant?"
+    folder = path.rpartition("/")[0]
+    return f"{name} is the job's own {path}: put {folder} on Python's path (PYTHONPATH), or install the project."

@@ -8,12 +8,13 @@ from toolkit.exit_codes import signal_in
 from toolkit.job.cause import Grounds
 from toolkit.job.outcome import INSTALL_FAILURES, Ended, Exit, Memory, signal_name
 from toolkit.patterns import lazy
+from toolkit.records import Record
 from toolkit.status_pages import Raised
-from toolkit.verdict import crash, pip, traceback
+from toolkit.verdict import crash, pip, place, traceback
 from toolkit.verdict import tail as ends
 from toolkit.verdict.crash import Crash
 from toolkit.verdict.raised import exception
-from toolkit.verdict.traceback import Traceback
+from toolkit.verdict.traceback import Link, Traceback
 
 _T = TypeVar("_T")
 LAST_LINES = 8
@@ -21,6 +22,13 @@ LAST_LINES = 8
 LAST_CHARACTERS = 600
 # Of an exception's message, so that its place fits after it.
 MESSAGE_CHARACTERS = 400
+# Of an exception with a chain, and of each exception that is named of its chain, so that both fit.
+CHAINED_CHARACTERS = 250
+LINK_CHARACTERS = 180
+# The innermost frames, by which advice tells one error of a library from another.
+EVIDENCE_FRAMES = 6
+# Exceptions that report the failure of a process that the script started: what ended that process is the cause.
+REPORTS = ("CalledProcessError", "ChildFailedError", "UnexpectedExit", "ProcessExecutionError", "ErrorReturnCode")
 # How many lines may follow a traceback that is the cause. After an uncaught exception libraries print warnings,
 # trackers print summaries (wandb: some 40 lines), and Python exits with 1: FAR. A script that exits with another code
 # has chosen it: NEAR. A script that gives up because of the traceback prints only a few lines after it: AT_ONCE.
@@ -33,17 +41,31 @@ CRASHES = (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.
 OPTION_ERROR = lazy(r"^\S.*?: error: ")
 
 
-def cause_of(ended: Ended, culprit: Exit) -> tuple[str, str]:
-    """Return (the cause in one or few lines, the whole traceback or "")."""
-    return _read(lambda: _cause_of(ended, culprit), (f"{culprit.process} {how(culprit)}", ""))
+class Reading(Record, frozen=True, kw_only=True):
+    """Why a process failed: `text` in one or few lines, and the whole `traceback`, "" if there is none.
+
+    What advice is given for: `error`, what ended the process; `caused_by`, the errors that it was raised from;
+    `handled`, those that were being handled when it was raised.
+    """
+
+    text: str
+    traceback: str = ""
+    error: str = ""
+    caused_by: tuple[str, ...] = ()
+    handled: tuple[str, ...] = ()
 
 
-def _cause_of(ended: Ended, culprit: Exit) -> tuple[str, str]:
+def cause_of(ended: Ended, culprit: Exit) -> Reading:
+    """Return the cause of the end of *culprit*."""
+    return read_or(lambda: _cause_of(ended, culprit), Reading(text=f"{culprit.process} {how(culprit)}"))
+
+
+def _cause_of(ended: Ended, culprit: Exit) -> Reading:
     stderr, stdout = ended.tails.get(culprit.process, (b"", b""))
     if ended.failure in INSTALL_FAILURES:
         error = pip.cause(stderr) or pip.cause(stdout)
         if error:
-            return error, ""
+            return Reading(text=error, error=error)
     crashed = crash_of(ended, culprit)
     if culprit.signal is not None or crashed is not None:
         return _of_death(ended, culprit, crashed)
@@ -52,8 +74,10 @@ def _cause_of(ended: Ended, culprit: Exit) -> tuple[str, str]:
         return _of_exit(ended, culprit, noted)
     found = last_traceback(ended, culprit)
     if found is not None:
-        return _of_exception(ended, culprit, found), found.text
-    return _words(ended, culprit.process) or f"{culprit.process} {how(culprit)} without a word", ""
+        return _reading(_of_exception(ended, culprit, found), found)
+    words = _words(ended, culprit.process)
+    last = ends.last(stderr, LAST_LINES, LAST_CHARACTERS)
+    return Reading(text=words or f"{culprit.process} {how(culprit)} without a word", error=f"{words}\n{last}")
 
 
 def grounds(ended: Ended, culprit: Exit) -> Grounds:
@@ -61,12 +85,12 @@ def grounds(ended: Ended, culprit: Exit) -> Grounds:
     by_itself = culprit.signal is None and culprit.raised_ns is None and crash_of(ended, culprit) is None
     if not by_itself or culprit.process in ended.raised or last_traceback(ended, culprit) is not None:
         return "reason"
-    return _read(lambda: "words" if _words(ended, culprit.process) else "nothing", "reason")
+    return read_or(lambda: "words" if _words(ended, culprit.process) else "nothing", "reason")
 
 
 def account(ended: Ended, end: Exit) -> str:
     """Return the text by which to tell whether a process's failure is collateral: its exception or last lines."""
-    return _read(lambda: _account(ended, end), "")
+    return read_or(lambda: _account(ended, end), "")
 
 
 def _account(ended: Ended, end: Exit) -> str:
@@ -87,7 +111,7 @@ def handled(ended: Ended, end: Exit) -> str:
 
     If a script wraps the error of a broken collective, or hides it (`raise ... from None`), it has still lost its peer.
     """
-    return _read(lambda: _handled(ended, end), "")
+    return read_or(lambda: _handled(ended, end), "")
 
 
 def _handled(ended: Ended, end: Exit) -> str:
@@ -103,7 +127,7 @@ def last_traceback(ended: Ended, end: Exit) -> Traceback | None:
     The exception that the rank hook recorded comes before the last printed one. A printed one counts only if few lines
     follow it.
     """
-    return _read(lambda: _last_traceback(ended, end), None)
+    return read_or(lambda: _last_traceback(ended, end), None)
 
 
 def _last_traceback(ended: Ended, end: Exit) -> Traceback | None:
@@ -117,17 +141,17 @@ def exception_text(ended: Ended, end: Exit) -> tuple[str, str]:
     found = last_traceback(ended, end)
     if found is None or end.signal is not None or found.after > NEAR_LINES:
         return "", ""
-    return ("", "") if found.error.startswith("KeyboardInterrupt") else (_error(found), found.text)
+    return ("", "") if found.kind == "KeyboardInterrupt" else (_error(ended, found), found.text)
 
 
 def crash_of(ended: Ended, end: Exit) -> Crash | None:
     """Return what a process printed about the fatal signal that ended it or its child; None if it printed nothing."""
     number = end.signal or signal_in(end.code or 0)
-    return _read(lambda: crash.read(_stderr(ended, end)), None) if number in CRASHES else None
+    return read_or(lambda: crash.read(_stderr(ended, end), ended.own_code), None) if number in CRASHES else None
 
 
-def _of_death(ended: Ended, culprit: Exit, crashed: Crash | None) -> tuple[str, str]:
-    """Return the cause and the traceback of a process that a signal ended."""
+def _of_death(ended: Ended, culprit: Exit, crashed: Crash | None) -> Reading:
+    """Return the cause of the end of a process that a signal ended."""
     stderr, stdout = ended.tails.get(culprit.process, (b"", b""))
     cause = f"{culprit.process} was {how(culprit)}" if culprit.signal else f"{culprit.process} {how(culprit)}"
     if culprit.signalled:
@@ -142,16 +166,18 @@ def _of_death(ended: Ended, culprit: Exit, crashed: Crash | None) -> tuple[str, 
         found = _before(crashed)
     trace = found.text if found is not None else ""
     if crashed is None:
-        said = f"its last traceback: {_error(found)}" if found is not None else _said_last(stderr, stdout, 3)
-        return f"{cause}; {said}" if said else cause, trace
+        said = f"its last traceback: {_error(ended, found)}" if found is not None else _said_last(stderr, stdout, 3)
+        text = f"{cause}; {said}" if said else cause
+        last = ends.last(stderr, LAST_LINES, LAST_CHARACTERS) if found is None else ""
+        return Reading(text=text, traceback=trace, error=f"{text}\n{last}")
     parts = [cause]
     if found is not None:
-        parts.append(f"its last traceback: {_error(found)}")
+        parts.append(f"its last traceback: {_error(ended, found)}")
     parts += ["\n".join(crashed.words)] if crashed.words else []
     text = "; ".join(parts)
     if crashed.places:
         text += f"\nPython was in {', called from '.join(crashed.places)}"
-    return text, trace
+    return Reading(text=text, traceback=trace, error=f"{text}\n{crashed.stacks}")
 
 
 def _before(crashed: Crash) -> Traceback | None:
@@ -160,8 +186,8 @@ def _before(crashed: Crash) -> Traceback | None:
     return found if found is not None and found.after <= NEAR_LINES else None
 
 
-def _of_exit(ended: Ended, culprit: Exit, noted: Raised) -> tuple[str, str]:
-    """Return the cause and the traceback of a process that called sys.exit or raised SystemExit.
+def _of_exit(ended: Ended, culprit: Exit, noted: Raised) -> Reading:
+    """Return the cause of the end of a process that called sys.exit or raised SystemExit.
 
     The message given to sys.exit comes first, then the exception that the process was handling or had handled.
     """
@@ -171,27 +197,44 @@ def _of_exit(ended: Ended, culprit: Exit, noted: Raised) -> tuple[str, str]:
     if handling is not None and thrown is not None:
         shown = printed is not None and printed.error.startswith(handling.error.partition("\n")[0])
         if shown or not words or thrown.kind.rpartition(".")[2] in words:  # It was shown, in whatever style.
-            return _error(handling), handling.text
+            return _reading(_with_chain(ended, handling), handling)
         if not noted.message and OPTION_ERROR.match(words):
-            return words, ""
+            return Reading(text=words, error=words)
         known = thrown.message.strip() and thrown.message.strip() in words
-        error = f"{thrown.kind} (at {handling.place})" if known and handling.place else _error(handling)
-        return f"{words}\nwhile it was handling {error}", handling.text
+        where = place.shown(handling.frames, ended.own_code)
+        error = f"{thrown.kind} (at {where})" if known and where else _error(ended, handling)
+        text = f"{words}\nwhile it was handling {error}"
+        return Reading(text=text, traceback=handling.text, error=words, caused_by=(_evidence(handling),))
     left = f"called sys.exit at {noted.place}" if noted.place else "ended by itself"
     if printed is None:
         silent = f"{culprit.process} {how(culprit)} without a word"
-        return words or (f"{silent}; it {left}" if noted.place else silent), ""
+        return Reading(text=words or (f"{silent}; it {left}" if noted.place else silent), error=words)
+    child = any(_is_same(each, printed) for each in ended.raised_by_children)
     # "except Exception: traceback.print_exc(); return 1" and "sys.exit(main())": its traceback is the reason.
+    error = _error(ended, printed)
+    if not words and child:
+        return _reading(f"{error}\nit ended a process that the script had started; the script then {left}", printed)
+    if not words and culprit.code == 1 and not noted.place and not printed.after:
+        # What ends a script without the hook's knowledge: both an exception and "raise SystemExit(1)" after one.
+        return _reading(error, printed)
     if not words:
-        return f"{_error(printed)}\nthe script went on after this and {left}", printed.text
+        return _reading(f"{error}\nthe script went on after this and {left}", printed)
     if culprit.code == 1 and not noted.message and printed.after <= AT_ONCE_LINES:
-        return f"{_error(printed)}\nthe script then {left} and last said: {words}", printed.text
-    survived = _error(printed).partition("\n")[0]
-    return f"{words}\nbefore that it printed a traceback and went on: {survived}", printed.text
+        text = f"{error}\nthe script then {left} and last said: {words}"
+        return Reading(text=text, traceback=printed.text, error=words, caused_by=(_evidence(printed),))
+    survived = error.partition("\n")[0]
+    text = f"{words}\nbefore that it printed a traceback and went on: {survived}"
+    return Reading(text=text, traceback=printed.text, error=words)
 
 
 def _of_exception(ended: Ended, culprit: Exit, found: Traceback) -> str:
-    """Return an exception with its context: the last line if many lines followed, or the assertion of the GPU."""
+    """Return an exception with its context: the last line if many lines followed, the assertion of the GPU, or what a
+    command said whose failure it reports."""
+    reported = ended.reported_by.get(culprit.process, "")
+    error = _with_chain(ended, found)
+    if reported:
+        first, newline, rest = error.partition("\n")
+        return f"{first} ({reported}){newline}{rest}"
     stderr, stdout = ended.tails.get(culprit.process, (b"", b""))
     said = ""
     chosen = culprit.code != 1 and culprit.process not in ended.raised
@@ -201,7 +244,69 @@ def _of_exception(ended: Ended, culprit: Exit, found: Traceback) -> str:
         said = _said_last(b"", stdout, 1)
     if "device-side assert" in found.error:
         said = crash.assertion(stderr)
-    return f"{_error(found)}\n{said}" if said else _error(found)
+    if found.kind.startswith(REPORTS):
+        error = _cut(_error(ended, found, CHAINED_CHARACTERS), 2 * CHAINED_CHARACTERS)
+        words = _words_of_command(found, stderr)
+        said = f"the command last said: {words}" if words else said
+    return f"{error}\n{said}" if said else error
+
+
+def _words_of_command(found: Traceback, stderr: bytes) -> str:
+    """Return the last words of the command whose failure *found* reports: as captured, else as printed before it."""
+    if found.said:
+        return ends.words(found.said.encode("utf-8", "replace"), 3, LAST_CHARACTERS // 2)
+    printed = stderr[: stderr.rfind(b"Traceback (most recent call last):")] if not found.after else b""
+    return ends.words(printed, 3, LAST_CHARACTERS // 2)
+
+
+def _is_same(noted: Raised, printed: Traceback) -> bool:
+    """True if *printed* is the traceback of the exception *noted*."""
+    known = exception(noted)
+    return known is not None and known.error.partition("\n")[0] == printed.error.partition("\n")[0]
+
+
+def _reading(text: str, found: Traceback) -> Reading:
+    """Return *text*, which tells of *found*, with what advice is given for."""
+    causes = next((at for at, link in enumerate(found.chain) if link.how == "context"), len(found.chain))
+    return Reading(
+        text=text,
+        traceback=found.text,
+        error=_evidence(found),
+        caused_by=tuple(link.error for link in found.chain[:causes]),
+        handled=tuple(link.error for link in found.chain[causes:]),
+    )
+
+
+def _evidence(found: Traceback) -> str:
+    return "\n".join((found.error, found.said, *found.frames[:EVIDENCE_FRAMES]))
+
+
+def _with_chain(ended: Ended, found: Traceback) -> str:
+    """Return an exception with its place, and the first of its chain: what it was raised from, or what was being
+    handled when it was raised."""
+    causes = next((at for at, link in enumerate(found.chain) if link.how == "context"), len(found.chain))
+    parts = []
+    if causes:
+        parts.append(("caused by", found.chain[causes - 1]))
+    if causes < len(found.chain):
+        parts.append(("which was raised while handling" if causes else "raised while handling", found.chain[-1]))
+    parts = [(how, link) for how, link in parts if link.error != found.error]
+    if not parts:
+        return _error(ended, found)
+    error = _cut(_error(ended, found, CHAINED_CHARACTERS), 2 * CHAINED_CHARACTERS)
+    return "\n".join((error, *(f"{how} {_link(ended, link, found.error)}" for how, link in parts)))
+
+
+def _link(ended: Ended, link: Link, known: str) -> str:
+    """Return *link* with its place; without its message if *known*, the exception that it led to, repeats it."""
+    kind, _, message = link.error.partition("\n")[0].partition(": ")
+    shown = kind if not message or message in known else f"{kind}: {message}"
+    where = place.shown(link.frames, ended.own_code)
+    return _cut(shown, LINK_CHARACTERS) + (f" (at {where})" if where else "")
+
+
+def _cut(text: str, room: int) -> str:
+    return text if len(text) <= room else text[: room - 3] + "..."
 
 
 def _printed(ended: Ended, end: Exit, within: int) -> Traceback | None:
@@ -250,8 +355,8 @@ def _bounded(words: str) -> str:
     return "\n".join(line[:LAST_CHARACTERS] for line in words.splitlines()[:LAST_LINES])
 
 
-def _read(reading: Callable[[], _T], otherwise: _T) -> _T:
-    """Return *reading*'s result, *otherwise* if it raises: an unreadable text must not change a known exit status."""
+def read_or(reading: Callable[[], _T], otherwise: _T) -> _T:
+    """Return what *reading* returns, *otherwise* if it raises: an unreadable text must not change a known status."""
     try:
         return reading()
     except Exception:  # noqa: BLE001 - a fault in the reading of texts is no fault of the job
@@ -277,12 +382,14 @@ def _gib(count: int) -> str:
     return f"{count / (1 << 30):.2f} GiB"
 
 
-def _error(found: Traceback) -> str:
-    """Return an exception with its place; before a long message, whose end would not fit into the failure text."""
+def _error(ended: Ended, found: Traceback, room: int = MESSAGE_CHARACTERS) -> str:
+    """Return an exception with its place; before a message of more than *room* characters, whose end would not fit into
+    the failure text."""
     first, *rest = found.error.split("\n")
-    place = f" (at {found.place})" if found.place else ""
+    shown = place.shown(found.frames, ended.own_code) or found.place
+    where = f" (at {shown})" if shown else ""
     kind, colon, message = first.partition(":")
-    first = f"{first}{place}" if len(first) <= MESSAGE_CHARACTERS else f"{kind}{place}{colon}{message}"
+    first = f"{first}{where}" if len(first) <= room else f"{kind}{where}{colon}{message}"
     return "\n".join((first, *(line[:MESSAGE_CHARACTERS] for line in rest)))
 
 

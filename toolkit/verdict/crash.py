@@ -4,8 +4,11 @@ A runtime that aborts prints the reason first (C++, the C library, assertions, C
 stack of every thread, and last a long line with the names of all extension modules, which is never the reason.
 """
 
+from collections.abc import Sequence
+
 from toolkit.patterns import lazy
 from toolkit.records import Record
+from toolkit.verdict import place
 from toolkit.verdict import tail as ends
 
 # The last words of runtimes at the start of a line, after torch's rank tag if there is one.
@@ -48,7 +51,6 @@ _OF_A_SIGNAL = (
 )
 _THREAD = lazy(r"^(?P<current>Current thread|Thread) 0x[0-9a-f]+ .*\(most recent call first\):$")
 _FRAME = lazy(r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>.+)$')
-_NOT_THE_USERS = lazy(r"/(?:site|dist)-packages/|/lib/python\d|^<")
 # At most so many lines of other threads may follow a runtime's words.
 NEAR_LINES = 20
 WORDS_LINES = 4
@@ -71,8 +73,8 @@ class Crash(Record, frozen=True, kw_only=True):
     stacks: str = ""
 
 
-def read(stderr: bytes) -> Crash | None:
-    """Return the crash at the end of *stderr*, None if there is none."""
+def read(stderr: bytes, own: Sequence[str] = ()) -> Crash | None:
+    """Return the crash at the end of *stderr*, None if there is none. *own*: place.own_code."""
     lines = _lines(stderr)
     fatal = next((at for at in range(len(lines) - 1, -1, -1) if _FATAL.match(lines[at])), None)
     dumped = len(lines) if fatal is None else fatal
@@ -85,7 +87,7 @@ def read(stderr: bytes) -> Crash | None:
         words = _shortened([lines[fatal]])
     before = lines[: dumped if start is None else start]
     dump = [line for line in lines[fatal:] if not line.startswith("Extension modules: ")]
-    return Crash(words=words, places=_places(dump), before=_bytes(before), stacks="\n".join(dump))
+    return Crash(words=words, places=_places(dump, own), before=_bytes(before), stacks="\n".join(dump))
 
 
 def assertion(stderr: bytes) -> str:
@@ -119,7 +121,7 @@ def _shortened(lines: list[str]) -> tuple[str, ...]:
     return tuple(kept[:WORDS_LINES])
 
 
-def _places(dump: list[str]) -> tuple[str, ...]:
+def _places(dump: list[str], own: Sequence[str]) -> tuple[str, ...]:
     """Return the frames of faulthandler's *dump* to report. It writes the main thread last."""
     threads: list[tuple[bool, list[str]]] = []
     for line in dump:
@@ -132,8 +134,8 @@ def _places(dump: list[str]) -> tuple[str, ...]:
     if not with_frames:
         return ()
     frames = next((frames for current, frames in with_frames if current), with_frames[-1][1])
-    users = next((at for at, frame in enumerate(frames) if not _NOT_THE_USERS.search(frame)), 0)
-    return tuple(frames[:FRAMES] if users < FRAMES else (*frames[:FRAMES], frames[users]))
+    users = place.of_user(frames, own)
+    return tuple(frames[:FRAMES] if not users or users in frames[:FRAMES] else (*frames[:FRAMES], users))
 
 
 def _bytes(lines: list[str]) -> bytes:

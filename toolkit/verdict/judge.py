@@ -11,14 +11,12 @@ from toolkit.job.cause import Cause
 from toolkit.job.job import Job
 from toolkit.job.outcome import Ended, Exit, Hung, Outcome, Ruled, signal_name
 from toolkit.job.stuck import culprits, described
-from toolkit.verdict import early, mpi
+from toolkit.verdict import early, mpi, place
 from toolkit.verdict import tail as ends
 from toolkit.verdict.advice import advice
 from toolkit.verdict.cause import (
     LAST_CHARACTERS,
-    LAST_LINES,
     cause_of,
-    crash_of,
     exception_text,
     grounds,
     how,
@@ -60,7 +58,7 @@ def judge(job: Job, ended: Ended) -> Outcome:
     Raises:
         InternalError: none of them had ended.
     """
-    outcome = _judged(job, with_children(mpi.with_aborts(ended)))
+    outcome = _judged(job, _completed(job, ended))
     linked = len(job.cluster.hosts) > 1 and job.settings.link == "on"
     return outcome if linked else early.blamed(outcome)
 
@@ -88,6 +86,12 @@ def _judged(job: Job, ended: Ended) -> Outcome:
     if not ended.exits or ended.phase == INSTALL:
         raise InternalError(f"{ended.phase} was judged before any process of the script had ended")
     return _succeeded(job, ended)
+
+
+def _completed(job: Job, ended: Ended) -> Ended:
+    """Return *ended* with what the observations together tell: whose code is the user's, and what ended ranks that only
+    report it."""
+    return with_children(mpi.with_aborts(msgspec.structs.replace(ended, own_code=place.own_code(job))))
 
 
 def _got_no_rank(job: Job, ended: Ended) -> bool:
@@ -120,7 +124,7 @@ def _without_ranks(job: Job, ended: Ended) -> Outcome:
 
 def failed(job: Job, ended: Ended) -> Outcome | None:
     """Return the outcome of what has failed here by itself so far, None if nothing has."""
-    ended = with_children(mpi.with_aborts(ended))
+    ended = _completed(job, ended)
     culprit = culprit_of(ended)
     if culprit is None:
         return None if ended.ruled is None else _ruled(job, ended, ended.ruled)
@@ -139,15 +143,13 @@ def _succeeded(job: Job, ended: Ended) -> Outcome:
 
 
 def _failed(job: Job, ended: Ended, culprit: Exit) -> Outcome:
-    cause, trace = cause_of(ended, culprit)
-    abort = mpi.abort_of(ended, culprit) if not trace else None
+    reading = cause_of(ended, culprit)
+    cause = reading.text
+    abort = mpi.abort_of(ended, culprit) if not reading.traceback else None
     launcher = ""
     if abort is not None:
         launcher = "" if culprit.rank is not None else f"{culprit.process} "
         cause, culprit = mpi.named(ended, culprit, abort)
-    stderr, _ = ended.tails.get(culprit.process, (b"", b""))
-    crashed = crash_of(ended, culprit)
-    stacks = crashed.stacks if crashed is not None else ""
     several = job.cluster.size > 1 or len({e.rank for e in ended.exits if e.rank is not None}) > 1
     outcome = Outcome(
         status="failed",
@@ -156,14 +158,16 @@ def _failed(job: Job, ended: Ended, culprit: Exit) -> Outcome:
             blame="user",
             kind=ended.failure,
             text=cause,
-            traceback=trace,
+            traceback=reading.traceback,
             process=culprit.process,
             pid=culprit.pid or None,
             rank=culprit.rank if several else None,
             local_rank=culprit.local_rank,
             ended=launcher + how(culprit),
             grounds=grounds(ended, culprit) if abort is None else "reason",
-            advice=advice(f"{cause}\n{ends.last(stderr, LAST_LINES, LAST_CHARACTERS)}\n{stacks}"),
+            advice=advice(reading.error, caused_by=reading.caused_by, handled=reading.handled)
+            if abort is None
+            else advice(cause),
             primary=not lost_its_peer(ended, culprit) and not (several and only_launches(ended, culprit)),
             lost=lost_a_peer_rank(ended, culprit),
             failed_ns=culprit.failed_ns,

@@ -4,11 +4,14 @@ Type and place are from the hook: it saw the exception itself, however long the 
 """
 
 import re
+from typing import Literal
+
+import msgspec
 
 from toolkit.patterns import lazy
-from toolkit.status_pages import Raised
+from toolkit.status_pages import Raised, Thrown
 from toolkit.verdict import traceback
-from toolkit.verdict.traceback import IN_USER_CODE, MESSAGE_LINES, Traceback
+from toolkit.verdict.traceback import IN_USER_CODE, MESSAGE_LINES, Link, Traceback
 
 _INSIDE = "Traceback (most recent call last):"
 # multiprocessing.pool and concurrent.futures chain this to an exception that a worker process sent.
@@ -22,30 +25,49 @@ def exception(noted: Raised) -> Traceback | None:
     called; None if there is none."""
     if noted.kind == "SystemExit":
         thrown = noted.handling
-        return None if thrown is None else _exception(thrown.kind, thrown.message, thrown.place, noted.text)
-    return _exception(noted.kind, noted.message, noted.place, noted.text)
+        return None if thrown is None else _exception(thrown, noted)
+    return _exception(noted, noted)
 
 
-def _exception(kind: str, message: str, place: str, text: str) -> Traceback:
+def _exception(thrown: Raised | Thrown, noted: Raised) -> Traceback:
+    kind, message, text = thrown.kind, thrown.message, noted.text
+    chain = tuple(_link(each.link, each) for each in noted.behind if each.link)
+    read = Traceback(
+        text=text.strip(),
+        error=_shown(kind, message),
+        place=thrown.place,
+        frames=thrown.frames or tuple(filter(None, (thrown.place,))),
+        chain=chain,
+        said=thrown.said,
+    )
     graph = _GRAPH.match(message)
     if graph is not None:
-        found = graph["found"].partition(_INSIDE)[0]  # A Python function's own traceback repeats its error.
-        return Traceback(text=text.strip(), error=_shown(kind, found), place=place)
+        said = graph["found"].partition(_INSIDE)[0]  # A Python function's own traceback repeats its error.
+        return msgspec.structs.replace(read, error=_shown(kind, said))
     # A message may hold the traceback of another process (mp.spawn, a DataLoader's worker), or what AutoGraph ran; a
     # group's members are only in the text, and a SyntaxError's place is not where it was raised.
     nested = _INSIDE in message or message.startswith(IN_USER_CODE.removeprefix(": "))
     if nested or kind.endswith(("ExceptionGroup", "SyntaxError", "IndentationError", "TabError")):
         printed = traceback.last(text.encode("utf-8", "replace"))
         if printed is not None:
-            return Traceback(text=text.strip(), error=printed.error, place=printed.place)
-    error = _shown(kind, message)
+            return msgspec.structs.replace(
+                read, error=printed.error, place=printed.place, frames=printed.frames or read.frames
+            )
     remote = _REMOTE.match(text)
     sent = traceback.last(remote["text"].encode("utf-8", "replace")) if remote is not None else None
-    if sent is not None and sent.error.splitlines()[0] == error.splitlines()[0]:
-        place = sent.place
-    return Traceback(text=text.strip(), error=error, place=place)
+    if sent is not None and sent.error.splitlines()[0] == read.error.splitlines()[0]:
+        # It is chained to what the worker sent, which says nothing else.
+        return msgspec.structs.replace(read, place=sent.place, frames=sent.frames, chain=chain[1:])
+    return read
+
+
+def _link(how: Literal["cause", "context"], thrown: Thrown) -> Link:
+    frames = thrown.frames or tuple(filter(None, (thrown.place,)))
+    return Link(how=how, error=_shown(thrown.kind, thrown.message), frames=frames)
 
 
 def _shown(kind: str, message: str) -> str:
-    lines = [line.rstrip() for line in message.splitlines() if line.strip()][:MESSAGE_LINES]
+    # A carriage return inside a line is shown: it is often the very error (a file with Windows line ends).
+    text = message.replace("\r\n", "\n").replace("\r", "\\r")
+    lines = [line.rstrip() for line in text.splitlines() if line.strip()][:MESSAGE_LINES]
     return "\n".join((f"{kind}: {lines[0]}", *lines[1:])) if lines else kind

@@ -3,6 +3,7 @@
 import itertools
 
 from toolkit.patterns import lazy
+from toolkit.terminal import without_backspaces
 
 # Escape sequences: colours (Python 3.13's tracebacks, rich), cursor moves, titles.
 _ESCAPE = lazy(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\^_])")
@@ -25,10 +26,28 @@ _SOFT_WARNING = lazy(r"\S.*:\d+: \w*Warning: ")
 MATCHED_CHARACTERS = 4096
 
 
+# The start of an error: "ValueError: ", "train.py: error: ", "fatal: ", "run.sh: line 3: ", dash's "run.sh: 3: ".
+_ERROR = lazy(
+    r"(?:\[rank\d+\]: ?)?(?:[\w.]*(?:Error|Exception|Exit|Interrupt)\b|(?:\S{1,200}: ){0,2}(?i:error|fatal|abort): "
+    r"|\S{1,200}: (?:line )?\d+: )"
+)
+
+
 def lines(tail: bytes) -> list[str]:
-    """Return the lines of *tail* without escape sequences; of an overwritten line (a progress bar) the last state."""
+    """Return the lines of *tail* without escape sequences; of an overwritten line (a progress bar) the last state.
+
+    An error is not overwritten: a carriage return in it came with a value (a file with Windows line ends), and is shown
+    as "\\r".
+    """
     text = _ESCAPE.sub("", tail.decode("utf-8", "replace"))
-    return [line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n")]
+    return [_state(line) for line in text.split("\n")]
+
+
+def _state(line: str) -> str:
+    line = line.rstrip("\r")
+    if "\r" in line:
+        line = line.replace("\r", "\\r") if _ERROR.match(line) else line.rpartition("\r")[2]
+    return without_backspaces(line)
 
 
 def last(tail: bytes, count: int, room: int) -> str:

@@ -4,8 +4,10 @@ A stream may hold several: handled exceptions that were printed, those of thread
 The last one that could have ended the process counts.
 """
 
+import itertools
 import re
 from collections.abc import Iterator
+from typing import Literal
 
 from toolkit.patterns import lazy
 from toolkit.records import Record
@@ -16,10 +18,10 @@ _RANK = lazy(r"^\[rank\d+\]: ?")
 _START = lazy(r"^(?P<before>.*?)(?P<start>(?:\+ Exception Group )?Traceback \(most recent call last\):)\s*$")
 _IN_A_GROUP = lazy(r"\s*[|+][\s|+-]*(?:Exception Group )?$")
 _GROUP = "+ Exception Group"
-_CHAINED = (
-    "During handling of the above exception, another exception occurred:",
-    "The above exception was the direct cause of the following exception:",
-)
+_CHAINED: dict[str, Literal["cause", "context"]] = {
+    "During handling of the above exception, another exception occurred:": "context",
+    "The above exception was the direct cause of the following exception:": "cause",
+}
 _FRAME = lazy(r'^[\s|]*File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<function>.+))?$')
 # "ValueError: text", "module.Error", "KeyboardInterrupt": a dotted name at the line's start, a colon or the line's end.
 _ERROR = lazy(r"^(?P<name>[^\W\d][\w.<>]*)(?::|$)")
@@ -42,16 +44,48 @@ GROUP_MEMBERS = 10
 _ENDS_A_MESSAGE = (_START, _LOG, _WENT_ON, _SECOND_HAND, _FRAME_LINE)
 
 
+class Link(Record, frozen=True, kw_only=True):
+    """An exception before another one in a chain: how it led to it, its `error` lines and its frames."""
+
+    how: Literal["cause", "context"]
+    error: str
+    frames: tuple[str, ...] = ()
+
+
 class Traceback(Record, frozen=True, kw_only=True):
     """A traceback as printed (`text`, chained ones included), its final `error` lines, and the innermost `place`.
 
-    `after`: how many non-empty lines the same process wrote after it.
+    `frames`: "FILE:LINE in FUNCTION", innermost first. `chain`: the exceptions before the last one, the nearest first.
+    `after`: how many non-empty lines the same process wrote after it. `said`: what the failed command wrote that it
+    reports, if that was captured.
     """
 
     text: str
     error: str
     place: str
+    frames: tuple[str, ...] = ()
+    chain: tuple[Link, ...] = ()
     after: int = 0
+    said: str = ""
+
+    @property
+    def kind(self) -> str:
+        """The exception's type without its module."""
+        name = _ERROR.match(self.error)
+        return name["name"].rpartition(".")[2] if name is not None else ""
+
+
+def before(tail: bytes, error: str) -> Iterator[Traceback]:
+    """Yield the complete tracebacks in *tail* before the last one whose error begins with *error*, the last first; all
+    where there is no such one. One that a thread or a child process printed is one of them."""
+    seen = []
+    for lines, start in _starts(tail):
+        line = next((line for line in reversed(lines[:start]) if line.strip()), "").strip()
+        found = None if _WENT_ON.match(line) or line in _CHAINED else _read(lines, start)
+        if found is not None:
+            seen.append(found)
+    at = next((at for at, each in enumerate(seen) if each.error.startswith(error)), -1)
+    yield from seen[at + 1 :]
 
 
 def last(tail: bytes) -> Traceback | None:
@@ -118,12 +152,11 @@ def _read(lines: list[str], start: int) -> Traceback | None:
     if error is None:
         return None
     end = _message_end(lines, error)
-    first = _first_of_chain(lines, start)
     if lines[error].endswith(IN_USER_CODE):
         inner, inner_end = _user_code(lines, error)
         if inner is not None:
-            return _traceback(lines, first, inner_end, lines[inner].strip(), lines[start:inner])
-    return _traceback(lines, first, end, "\n".join(lines[error:end]).strip(), lines[start:error])
+            return _traceback(lines, start, inner_end, lines[inner].strip(), lines[start:inner])
+    return _traceback(lines, start, end, "\n".join(lines[error:end]).strip(), lines[start:error])
 
 
 def _error_line(lines: list[str], start: int, *, margin: int) -> int | None:
@@ -187,10 +220,35 @@ def _read_group(lines: list[str], start: int) -> Traceback | None:
     return _traceback(lines, start, end, "\n".join(said[: GROUP_MEMBERS + 1]), lines[start : start + leaf])
 
 
-def _traceback(lines: list[str], first: int, end: int, error: str, frames: list[str]) -> Traceback:
-    place = ""
-    for match in filter(None, map(_FRAME.match, frames)):
+def _links(lines: list[str], first: int, last: int) -> tuple[Link, ...]:
+    """Return the exceptions of a chain that begins at *first*, before the traceback at *last*, the nearest first."""
+    starts = [at for at in range(first, last + 1) if _begins(lines, at)]
+    links = []
+    for start, following in itertools.pairwise(starts):
+        how = next((_CHAINED[text] for line in lines[start:following] if (text := line.strip()) in _CHAINED), None)
+        error = _error_line(lines, start, margin=len(lines[start]) - len(lines[start].lstrip()))
+        if how is not None and error is not None:
+            said = "\n".join(lines[error : _message_end(lines, error)]).strip()
+            links.append(Link(how=how, error=said, frames=_frames(lines[start:error])))
+    return tuple(reversed(links))
+
+
+def _frames(lines: list[str]) -> tuple[str, ...]:
+    frames = []
+    for match in filter(None, map(_FRAME.match, lines)):
         function = f" in {match['function'].removesuffix('  *')}" if match["function"] else ""
-        place = f"{match['file']}:{match['line']}{function}"
-    after = sum(1 for line in lines[end:] if line.strip())
-    return Traceback(text="\n".join(lines[first:end]).rstrip(), error=error, place=place, after=after)
+        frames.append(f"{match['file']}:{match['line']}{function}")
+    return tuple(reversed(frames))
+
+
+def _traceback(lines: list[str], start: int, end: int, error: str, frames: list[str]) -> Traceback:
+    """Return the traceback that begins at *start*, after those of its chain."""
+    first, places = _first_of_chain(lines, start), _frames(frames)
+    return Traceback(
+        text="\n".join(lines[first:end]).rstrip(),
+        error=error,
+        place=places[0] if places else "",
+        frames=places,
+        chain=_links(lines, first, start) if first < start else (),
+        after=sum(1 for line in lines[end:] if line.strip()),
+    )

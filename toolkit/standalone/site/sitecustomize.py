@@ -38,6 +38,9 @@ HEAD_BYTES = 16 * 1024
 MESSAGE_CHARACTERS = 8 * 1024  # of an exception's message, its beginning
 BEHIND = 16  # exceptions that another one was raised from
 BEHIND_CHARACTERS = 1024  # of the message of each
+FRAMES = 64  # of an exception, the innermost; of frames of one file in a row only the innermost
+BEHIND_FRAMES = 16
+SAID_CHARACTERS = 4096  # of the captured output of a command that failed, its end
 
 _jax: "Any" = None  # How a rank of distribution jax ends (standalone/jax_rank.py).
 
@@ -132,12 +135,15 @@ def _record(
         time_ns = _now_ns()
         path = os.path.join(folder, "raised-%d.json" % os.getpid())
         thread = "main" if _in_main_thread() else "other"
-        if issubclass(kind, (KeyboardInterrupt, SystemExit)) or (thread == "other" and os.path.exists(path)):
+        # Python itself ends by SIGINT for a KeyboardInterrupt, but with code 1 for a subclass of it.
+        is_no_error = kind is KeyboardInterrupt or issubclass(kind, SystemExit)
+        if is_no_error or (thread == "other" and os.path.exists(path)):
             return
-        name, message, place = _described(kind, value, trace)
+        told = {"time_ns": time_ns, "thread": thread, "parent": os.getppid()}
+        told.update(_described(kind, value, trace, FRAMES))
+        name, message = told["kind"], told["message"]
         # First without the traceback: importing `traceback` may take seconds from a slow disk, and there may be no
         # memory for its text. The message is needed to tell a cause from a collateral failure.
-        told = {"time_ns": time_ns, "kind": name, "message": message, "place": place, "thread": thread}
         told["behind"] = _behind(value)
         _write(path, dict(told, text="%s: %s" % (name, message) if message else name))
         _write(path, dict(told, text=_formatted(kind, value, trace)))
@@ -156,31 +162,79 @@ def _runs() -> bool:
 
 
 def _described(
-    kind: "type[BaseException]", value: "BaseException | None", trace: "TracebackType | None"
-) -> "tuple[str, str, str]":
-    """Return an exception's type as Python prints it, its message with its notes, and its innermost place."""
+    kind: "type[BaseException]", value: "BaseException | None", trace: "TracebackType | None", most_frames: int
+) -> "dict[str, Any]":
+    """Return an exception's type as Python prints it, its message with its notes, its frames, the innermost first, and
+    the output of the command whose failure it reports."""
     name = kind.__qualname__
     if kind.__module__ not in ("builtins", "__main__"):
         name = "%s.%s" % (kind.__module__, name)
-    message = place = ""
+    message = ""
     try:
         message = str(value)[:MESSAGE_CHARACTERS]
         for note in getattr(value, "__notes__", ()):
             message += "\n" + str(note)[: MESSAGE_CHARACTERS - len(message)]
     except Exception:  # noqa: BLE001
         pass  # A message that cannot be made: the type and the place are known.
+    frames, file = [], None  # type: list[str], str | None
     while trace is not None:
         code = trace.tb_frame.f_code
-        place = "%s:%d in %s" % (code.co_filename, trace.tb_lineno, code.co_name)
-        trace = trace.tb_next
-    return name, message, place
+        # tb_lineno is None in an instruction without a line (3.10 and newer).
+        frame = "%s:%s in %s" % (code.co_filename, trace.tb_lineno or "?", code.co_name)
+        if code.co_filename == file:
+            frames[-1] = frame  # A library that calls itself a thousand times must not hide who called it.
+        else:
+            frames.append(frame)
+        file, trace = code.co_filename, trace.tb_next
+    told = {"kind": name, "message": message, "place": frames[-1] if frames else ""}  # type: dict[str, Any]
+    told["frames"] = frames[::-1][:most_frames]
+    said = _captured(value)
+    if said:
+        told["said"] = said
+    return told
 
 
-def _behind(value: "BaseException | None") -> "list[dict[str, str]]":
-    """Return the exceptions that *value* was raised from, or while they were handled, the nearest first, with the
-    members of groups. `raise ... from None` keeps them out of the printed traceback only."""
-    found = [] if value is None else [value]
+def _captured(value: "BaseException | None") -> str:
+    """Return the end of what a command wrote whose failure *value* reports, if it was captured: nothing prints it."""
     try:
+        if not hasattr(value, "returncode"):
+            return ""
+        for name in ("stderr", "output"):  # subprocess.CalledProcessError's; `stdout` is another name of `output`.
+            said = getattr(value, name, None)
+            text = said.decode("utf-8", "replace") if isinstance(said, bytes) else said
+            if isinstance(text, str) and text.strip():
+                return text[-SAID_CHARACTERS:]
+    except Exception:  # noqa: BLE001
+        pass  # Another library's exception: its attributes may do anything.
+    return ""
+
+
+def _chain(value: "BaseException") -> "list[tuple[BaseException, str]]":
+    """Return the exceptions behind *value* that Python prints before it, the nearest first, and how each led to the
+    one after it: "cause" (raise ... from) or "context" (it was being handled). Of a long chain the first one stays."""
+    chain, known, last = [], [value], value  # type: list[tuple[BaseException, str]], list[BaseException], BaseException
+    while len(known) < 1000:
+        link, how = last.__cause__, "cause"
+        if link is None and not last.__suppress_context__:
+            link, how = last.__context__, "context"
+        if link is None or any(link is one for one in known):
+            break
+        chain.append((link, how))
+        known.append(link)
+        last = link
+    return chain if len(chain) < BEHIND else chain[: BEHIND - 1] + chain[-1:]
+
+
+def _behind(value: "BaseException | None") -> "list[dict[str, Any]]":
+    """Return the exceptions that *value* was raised from, or while they were handled: first those that Python prints,
+    then the others with the members of groups. `raise ... from None` keeps those out of the printed traceback only."""
+    if value is None:
+        return []
+    chain = []  # type: list[tuple[BaseException, str]]
+    found = [value]
+    try:
+        chain = _chain(value)
+        found += [link for link, _ in chain]
         for each in found:
             links = (getattr(each, "__cause__", None), getattr(each, "__context__", None))
             members = getattr(each, "exceptions", ()) if each is not value else ()
@@ -190,9 +244,12 @@ def _behind(value: "BaseException | None") -> "list[dict[str, str]]":
     except Exception:  # noqa: BLE001
         pass  # What was found so far is told.
     told = []
-    for each in found[1:]:
-        name, message, place = _described(type(each), each, each.__traceback__)
-        told.append({"kind": name, "message": message[:BEHIND_CHARACTERS], "place": place})
+    for at, each in enumerate(found[1:]):
+        one = _described(type(each), each, each.__traceback__, BEHIND_FRAMES)
+        one["message"] = one["message"][:BEHIND_CHARACTERS]
+        if at < len(chain):
+            one["link"] = chain[at][1]
+        told.append(one)
     return told
 
 
@@ -256,9 +313,11 @@ def _note_exit(folder: str, status: "str | int | None") -> None:
 
 def _exit_told(status: "str | int | None", code: int) -> "dict[str, Any]":
     """Return what is known of a call of sys.exit, with the exception that was being handled."""
+    import os
     import sys
 
-    told = {"time_ns": _now_ns(), "kind": "SystemExit", "thread": "main", "code": code, "text": ""}
+    told = {"time_ns": _now_ns(), "kind": "SystemExit", "thread": "main", "code": code, "text": ""}  # type: dict[str, Any]
+    told["parent"] = os.getppid()
     try:
         frame = sys._getframe(3)  # The caller of `exit`, if it is no C code.
         told["place"] = "%s:%d in %s" % (frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
@@ -270,8 +329,7 @@ def _exit_told(status: "str | int | None", code: int) -> "dict[str, Any]":
         if value is None and not _runs():  # In a hook that shows what ends the process.
             value, trace = getattr(sys, "last_value", None), getattr(sys, "last_traceback", None)
         if isinstance(value, Exception):
-            name, message, where = _described(type(value), value, trace)
-            told["handling"] = {"kind": name, "message": message, "place": where}
+            told["handling"] = _described(type(value), value, trace, FRAMES)
             told["behind"] = _behind(value)
             told["text"] = _formatted(type(value), value, trace)
     except Exception:  # noqa: BLE001

@@ -76,7 +76,8 @@ class Raised(Record, frozen=True, kw_only=True):
     """The exception that ended a process (thread "main") or only a thread of it ("other").
 
     `pid`: the process, 0 in the file, whose name has it. `kind`, `message`, `place`, `frames`, `said`: as in Thrown;
-    `text` the whole traceback, chained ones included, at most 64 KiB. `code`: what the process ends with. `parent`: the process that started it, 0 if not known.
+    `text` the whole traceback, chained ones included, at most 64 KiB. `code`: what the process ends with. `parent`:
+    the process that started it, 0 if not known.
 
     `behind`: the exceptions that it was raised from, or while they were handled, the first 1,024 characters of each
     message: first those that Python prints, the nearest first (of a long chain its first is the last here), then the

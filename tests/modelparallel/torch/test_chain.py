@@ -69,3 +69,24 @@ def test_a_chain_has_one_processs_gradients_losses_and_random_numbers_and_ends_w
         lines = (tmp_path / FOLDER / f"{PREFIX}{rank}.jsonl").read_bytes().splitlines()
         steps = [msgspec.json.decode(line, type=RankStep) for line in lines]
         assert {step.path for step in steps} == {"server", "chain"}
+
+
+def test_a_chain_that_the_script_changes_has_one_processs_losses(tmp_path: Path) -> None:
+    codes, said = left(
+        smp_ranks(PROGRAMS / "smp_chain_changes.py", parameters={"partitions": 2}, size=2, folder=tmp_path)
+    )
+
+    assert codes == [0, 0], said
+    for rank, stdout in enumerate(said):
+        ran = json.loads(stdout.splitlines()[-1])
+        assert {name: difference for name, difference in ran["changes"].items() if difference > 1e-9} == {}
+        assert ran["arguments"] <= 1e-9
+        difference, losses = ran["modes"]
+        assert (difference <= 1e-9, losses) == (True, 4)  # Dropout differs between steps of training.
+        assert ran["unseen"][:2] == ["", ""]
+        assert "a call of the model in other modes" in ran["unseen"][2]
+        assert ran["unseen"][3] == ""
+        assert "other modules, modes or hooks of the model, on this rank alone" in ran["unseen"][4], rank
+    lines = (tmp_path / FOLDER / f"{PREFIX}0.jsonl").read_bytes().splitlines()
+    paths = [msgspec.json.decode(line, type=RankStep).path for line in lines]
+    assert paths.count("chain") > 20  # Also after changes.

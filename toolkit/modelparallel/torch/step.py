@@ -331,6 +331,8 @@ class Runner:
 
     def _partition(self, call_once: Callable[[], Any] | None) -> None:
         self.model.partition(call_once, self._tracing)
+        if self.shortcut is not None:
+            self.shortcut.partitioned()
 
     @contextmanager
     def _tracing(self) -> Iterator[None]:

@@ -40,8 +40,8 @@ class Call:
     """One call of *function* with *arguments*, those of one microbatch.
 
     The schedule's thread calls `before_forward`, `after_forward` and `after_backward`; `result` is then what the
-    function returned. *has_backward*: it is expected to call model.backward. The loss's gradient is multiplied by
-    *scale*.
+    function returned. *has_backward*: it is expected to call model.backward, and the model in the modes of *setting*.
+    The loss's gradient is multiplied by *scale*.
     """
 
     def __init__(
@@ -51,6 +51,7 @@ class Call:
         arguments: tuple[Any, Any],
         *,
         has_backward: bool,
+        setting: Setting,
         scale: float,
         recorder: Recorder,
     ) -> None:
@@ -61,6 +62,7 @@ class Call:
         self._orders: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._events: queue.SimpleQueue[tuple[Event, Any]] = queue.SimpleQueue()
         self._has_backward = has_backward
+        self._setting = setting
         self._scale = scale
         self.result: Any = None
 
@@ -124,6 +126,9 @@ class Call:
             self._arguments = ((), {})
 
     def _forward(self, *args: Any, **kwargs: Any) -> Any:
+        here = Setting.here()
+        if here != self._setting._replace(grad=self._setting.grad if self._has_backward else here.grad):
+            raise DeviationError(f"a call of the model in other modes ({here}, not {self._setting})")
         return self._ask("model", (args, kwargs))
 
     def _backward(self, tensors: Any, grad_tensors: Any = None) -> None:

@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 
 from torch import nn
 
+from toolkit.modelparallel.torch.chain.structure import has_hooks, has_hooks_for_all
+
 Named = tuple[str, Any]
 MARK = "_smp_checkpointing"  # activation.py's.
 
@@ -32,6 +34,10 @@ class Layout(NamedTuple):
     stages: tuple[tuple[Link, ...], ...]
     wrappers: tuple[Named, ...]
 
+    def paths(self) -> tuple[tuple[str, ...], ...]:
+        """Return the paths of each stage's modules."""
+        return tuple(tuple(f"{link.path} ({type(link.module).__name__})" for link in stage) for stage in self.stages)
+
 
 def find(root: Any, device_of: Callable[[str], int], devices: int) -> Layout:
     """Return the layout of *root*, whose module at a path is on device `device_of(path)`, 0 to *devices* - 1.
@@ -42,8 +48,10 @@ def find(root: Any, device_of: Callable[[str], int], devices: int) -> Layout:
     wrappers = [("", root)]
     while not _is_sequential(wrappers[-1][1]):
         wrappers.append(_only_child(*wrappers[-1]))
+    if has_hooks_for_all():
+        raise NotAChainError("there are hooks for all modules")
     for path, module in wrappers:
-        if _has_hooks(module):
+        if has_hooks(module):
             raise NotAChainError(f"{_named(path, module)} has hooks")
     stages: list[list[Link]] = [[] for _ in range(devices)]
     last = 0
@@ -75,7 +83,7 @@ def _links(path: str, module: Any, device_of: Callable[[str], int]) -> Iterator[
         devices = {device_of(its) for its, _ in child.named_modules(prefix=inside, remove_duplicate=False)}
         if len(devices) == 1:
             yield Link(inside, child, module)
-        elif _is_sequential(child) and not _has_hooks(child):
+        elif _is_sequential(child) and not has_hooks(child):
             yield from _links(inside, child, device_of)
         else:
             raise NotAChainError(f"{_named(inside, child)} is divided between partitions {sorted(devices)}")
@@ -85,11 +93,6 @@ def _is_sequential(module: Any) -> bool:
     # Activation checkpointing puts a forward of its own into the Sequential; `grouped` takes it into account.
     is_plain = "forward" not in vars(module) or MARK in vars(module)
     return isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward and is_plain
-
-
-def _has_hooks(module: Any) -> bool:
-    kinds = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-    return any(getattr(module, kind) for kind in kinds)
 
 
 def _below(path: str, name: str) -> str:

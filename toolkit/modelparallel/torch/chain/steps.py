@@ -69,15 +69,19 @@ class Steps:
         split: Split,
         scale: float,
         states: Sequence[Any],
+        *,
+        is_known: bool,
     ) -> list[Any]:
         """Run step *step* (a number of its own) and return what *function* returned for each microbatch.
 
         The first rank's *arguments* count; the last rank runs the function, and all get what it returned. *split*
         divides arguments into those of the microbatches. The losses' gradients are multiplied by *scale*. *states*:
-        of each microbatch's random numbers, on the first rank.
+        of each microbatch's random numbers, on the first rank. *is_known*: the model on this rank is the planned one.
         """
         calls: list[Call] = []
         try:
+            if not is_known:
+                raise DeviationError("other modules, modes or hooks of the model, on this rank alone")
             given = self._send_arguments(step, arguments, split) if self._device == 0 else None
             if self._device == self._last:
                 self._start(calls, step, function, arguments, split, scale)
@@ -132,7 +136,13 @@ class Steps:
         assert self._pool is not None
         for microbatch, each in enumerate(split(args, kwargs)):
             call = Call(
-                self._model, function, each, has_backward=self.plan.has_backward, scale=scale, recorder=self._recorder
+                self._model,
+                function,
+                each,
+                has_backward=self.plan.has_backward,
+                setting=self.plan.setting,
+                scale=scale,
+                recorder=self._recorder,
             )
             calls.append(call)
             self._pool.submit(call.body(setting))

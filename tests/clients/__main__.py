@@ -47,7 +47,7 @@ class Job:
     def command(self) -> list[str]:
         words = {"mode": self.mode, "hosts": self.hosts, "devices": PER_HOST}
         return [
-            *(sys.executable, "-m", "toolkit", "run", str(PROGRAMS / f"{self.client}.py"), "--plain"),
+            *(sys.executable, "-m", "toolkit", "run", str(PROGRAMS / f"{self.client}.py"), "--plain", "--replace"),
             *("--hosts", str(self.hosts), "--distribution", LAUNCHERS[self.launcher], "--job-dir", str(self.folder)),
             *(("--env", "TOOLKIT_COMPAT=off") if (self.client, self.launcher) in WITHOUT_NAMES else ()),
             *(() if self.launcher == "plain" else ("--processes-per-host", str(PER_HOST))),

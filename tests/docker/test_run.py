@@ -217,7 +217,7 @@ def test_what_a_killed_toolkit_run_left_is_cleared_by_the_next(engine: Engine, i
         run.end()
     assert left(engine, run) != ""
 
-    with run_in_container(folder, engine, image, "print('again')\n") as again:
+    with run_in_container(folder, engine, image, "print('again')\n", "--replace") as again:
         code = again.end()
 
     assert code == 0, again.console

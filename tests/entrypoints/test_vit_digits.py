@@ -105,7 +105,7 @@ def test_all_ranks_stop_after_the_same_step_and_go_on_from_it(tmp_path: Path) ->
         assert stopped.end() == 143
 
     assert stopped.codes == {"algo-1": 0, "algo-2": 0}
-    with ToolkitRun(tmp_path, str(WORKLOAD / "job.toml"), *words) as resumed:
+    with ToolkitRun(tmp_path, str(WORKLOAD / "job.toml"), "--replace", *words) as resumed:
         assert resumed.end() == 0, resumed.console
     assert "resumed from" in resumed.console
     assert resumed.told["metrics"]["step"] == 66

@@ -185,3 +185,20 @@ def test_what_cannot_be_removed_is_said_and_costs_nothing_else(tmp_path: Path, m
         folders.remove(tmp_path / "top")
 
     assert sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")) == ["top", "top/b", "top/b/file"]
+
+
+def test_links_that_double_the_paths_in_each_folder_end_the_walk_soon(tmp_path: Path) -> None:
+    """Each of 40 folders has two links to the next: 2^40 paths, and no loop."""
+    for number in range(40):
+        (tmp_path / f"d{number}").mkdir()
+        for name in "ab":
+            (tmp_path / f"d{number}" / name).symlink_to(tmp_path / f"d{number + 1}", target_is_directory=True)
+    (tmp_path / "d40").mkdir()
+    (tmp_path / "d40/file").touch()
+    refused: list[OSError] = []
+
+    found = [entry.name for entry in folders.walk(tmp_path / "d0", refused.append, follow_links=True)]
+
+    assert "file" in found
+    assert len(found) < 40 * 2 * folders.MOST_TIMES + 2
+    assert {str(error.strerror) for error in refused} == {"a link to a folder that 100 others lead to"}

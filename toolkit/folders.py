@@ -8,6 +8,7 @@ error goes to the caller, once for each folder, and the rest of the walk goes on
 import errno
 import os
 import stat
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -17,8 +18,14 @@ Unreadable = Callable[[OSError], None]
 LONG_BYTES = 2048
 
 
+# How often a walk enters one folder that links lead to. Links to one folder may stand in several places; but two in
+# each of n folders, both to the next one, make 2^n paths without any loop.
+MOST_TIMES = 100
+
+
 class LoopError(OSError):
-    """A link to a folder that the walk is in at that moment: it would never end. `filename` is the link."""
+    """A link that the walk does not follow: it leads to a folder that the walk is in at that moment, or to one that it
+    has entered MOST_TIMES. `filename` is the link."""
 
 
 def entries(folder: Path | str) -> list[os.DirEntry[str]]:
@@ -53,10 +60,10 @@ def walk(
     """Yield every entry below *folder*, a folder before its content, sorted by name in each folder.
 
     A folder is entered where *enter* returns true. Links are not followed, unless *follow_links*: then a link to a
-    folder above it (by device and inode) is a `LoopError` for *unreadable*, which also gets the error of each folder
-    that cannot be listed. If a listing fails in the middle, the entries before it are yielded. What has vanished
-    meanwhile (ENOENT) is left out without a word. There is no limit to the depth but the system's for the length of a
-    path.
+    folder above it (by device and inode), or to one that was entered MOST_TIMES, is a `LoopError` for *unreadable*,
+    which also gets the error of each folder that cannot be listed. If a listing fails in the middle, the entries before
+    it are yielded. What has vanished meanwhile (ENOENT) is left out without a word. There is no limit to the depth but
+    the system's for the length of a path.
     """
     try:
         found = os.stat(folder)
@@ -66,6 +73,7 @@ def walk(
         return
     above = [_identity(found)]  # The folders that the walk is in, and what is left to yield of each.
     left = [iter(_listed(os.fspath(folder), unreadable))]
+    times: Counter[tuple[int, int]] = Counter()
     while left:
         entry = next(left[-1], None)
         if entry is None:
@@ -74,7 +82,12 @@ def walk(
             continue
         yield entry
         identity = _folder(entry, above, unreadable, follow_links=follow_links)
-        if identity is not None and enter(entry):
+        if identity is None:
+            continue
+        if follow_links and times[identity] >= MOST_TIMES:
+            unreadable(LoopError(errno.ELOOP, f"a link to a folder that {MOST_TIMES} others lead to", entry.path))
+        elif enter(entry):
+            times[identity] += follow_links
             above.append(identity)
             left.append(iter(_listed(entry.path, unreadable)))
 

@@ -89,7 +89,7 @@ def test_links_lead_to_folders_that_the_container_sees_at_the_same_paths(tmp_pat
     (tmp_path / "data/b").symlink_to(tmp_path / "elsewhere/b")
     channel = Channel(name="train", folder=tmp_path / "data", mode="FastFile")
 
-    folders = stage.linked_folders(channel, stage.channel_files(channel))
+    folders = stage.linked_folders(channel, stage.channel_files(channel, {}))
 
     assert folders == [tmp_path / "data", tmp_path / "elsewhere"]
 

@@ -1,11 +1,11 @@
 """A folder that holds an earlier job: refused, replaced with --replace, and untouched if the new job cannot start."""
 
 import json
-import os
 from pathlib import Path
 
 import pytest
 
+from tests.local.nobody import nobodys_folder
 from tests.local.toolkit_run import ToolkitRun
 from toolkit.errors import UserError
 from toolkit.local import earlier
@@ -96,15 +96,15 @@ def test_a_run_that_was_killed_while_it_prepared_its_job_loses_nothing_of_the_ea
     assert (tmp_path / "model.tar.gz").read_text() == "old"
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may read every folder")
-def test_a_folder_that_nobody_may_read_is_removed_with_its_job(tmp_path: Path) -> None:
-    closed = tmp_path / "hosts/algo-1/model/closed"
-    closed.mkdir(parents=True)
-    (closed / "inside").touch()
-    closed.chmod(0)
-    before = Earlier(tmp_path)
+def test_a_folder_that_nobody_may_read_is_removed_with_its_job() -> None:
+    with nobodys_folder() as folder:
+        closed = folder / "hosts/algo-1/model/closed"
+        closed.mkdir(parents=True)
+        (closed / "inside").touch()
+        closed.chmod(0)
+        before = Earlier(folder)
 
-    before.put_aside(Log())
-    before.remove()
+        before.put_aside(Log())
+        before.remove()
 
-    assert list(tmp_path.iterdir()) == []
+        assert list(folder.iterdir()) == []

@@ -389,6 +389,26 @@ def test_a_job_trains_on_from_the_archive_of_an_earlier_one(tmp_path: Path) -> N
     assert (second.folder / "model.tar.gz").exists()
 
 
+CHANGES = """
+import os
+from pathlib import Path
+
+folder = Path(os.environ["SM_CHANNEL_TRAIN"])
+assert {path.name: path.read_text() for path in folder.iterdir()} == {name: name for name in "abcd"}
+for change in (
+    lambda: (folder / "a").open("a").close(),
+    lambda: os.truncate(folder / "d", 0),
+    lambda: (folder / "b").chmod(0),
+    lambda: (folder / "new").touch(),
+    lambda: (folder / "c").resolve().unlink(),
+):
+    try:
+        change()
+    except OSError as error:
+        print(f"refused: {error.strerror}", flush=True)
+"""
+
+
 @pytest.mark.parametrize("access", ["ro", "rw"])
 def test_all_hosts_see_the_folder_of_a_file_system_itself(tmp_path: Path, shards: Path, access: str) -> None:
     words = ("--hosts", "2", "--channel", f"train={shards}:FileSystem:{access}")
@@ -409,6 +429,21 @@ def test_all_hosts_see_the_folder_of_a_file_system_itself(tmp_path: Path, shards
     }
     assert {path.name for path in shards.iterdir()} - written == {"a", "b", "c"}
     assert not list((job.folder / "hosts").glob("*/opt/ml/input/data/train/*"))
+
+
+def test_a_fast_file_channel_cannot_be_changed_not_even_by_root(tmp_path: Path, shards: Path) -> None:
+    (shards / "d").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "elsewhere").write_text("d")
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code/changes.py").write_text(CHANGES)
+
+    with ToolkitRun(tmp_path, str(tmp_path / "code/changes.py"), "--channel", f"train={shards}:FastFile") as job:
+        assert job.end() == 0, job.console
+
+    if "hosts cannot have an /opt/ml of their own" not in job.console:
+        assert job.console.count("refused: Read-only file system\n") == 5
+        assert {path.name: path.read_text() for path in shards.iterdir()} == {name: name for name in "abcd"}
+        assert (shards / "a").stat().st_mode & 0o777 != 0
 
 
 def test_requirements_are_installed_beside_and_never_into_the_persons_python(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.jobfile.made import job_file
+from tests.local.nobody import nobodys_folder
 from toolkit.errors import ContractError, ToolkitError, UserError
 from toolkit.job.job import Channel
 from toolkit.jobfile.spec import JobFile
@@ -149,6 +150,79 @@ def test_links_of_the_source_are_submitted_as_what_they_lead_to_and_what_is_no_f
     assert "--channel NAME=" in said
 
 
+def test_what_the_ignore_file_names_is_not_submitted_but_the_script_is(tmp_path: Path) -> None:
+    asked = asked_in(tmp_path)
+    for name in ("data/a.bin", "deep/data/b.bin", "model.pt", "best.pt", "node_modules/x.js", "lib/a.py"):
+        (asked.source / name).parent.mkdir(parents=True, exist_ok=True)
+        (asked.source / name).write_text("")
+    (asked.source / ".toolkitignore").write_text("# large\n/data/\n*.pt\n!best.pt\n*.py\n")
+
+    host, _ = staged(asked)
+
+    assert members(host.setup.submitted) == [".toolkitignore", "best.pt", "deep/data/b.bin", "train.py"]
+
+
+def test_a_source_that_takes_long_is_described_with_its_largest_entries_and_what_to_do(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(source, "SLOW_S", 0.0)
+    asked = asked_in(tmp_path)
+    (asked.source / "data").mkdir()
+    (asked.source / "data/weights.bin").write_bytes(bytes(3_000_000))
+
+    staged(asked)
+
+    said = capfd.readouterr().err
+    assert said.count("packing the source") == 1
+    for words in ("data/ 3 MB", ".toolkitignore", "--channel NAME=PATH", "--source"):
+        assert words in said
+
+
+def test_what_cannot_be_read_is_named_and_the_rest_is_submitted(capfd: pytest.CaptureFixture[str]) -> None:
+    with nobodys_folder() as folder:
+        asked = asked_in(
+            folder, channels=(Channel(name="train", folder=data_of(folder, "a.txt", "b.txt", "shut/c.txt")),)
+        )
+        for name in ("lost+found", "deep/shut"):
+            (asked.source / name).mkdir(parents=True)
+            (asked.source / name).chmod(0)
+        (asked.source / "secret.txt").touch(mode=0)
+        for name in ("b.txt", "shut"):
+            (folder / "data" / name).chmod(0)
+
+        host, _ = staged(asked)
+
+        assert members(host.setup.submitted) == ["train.py"]
+        assert [path.name for path in (host.setup.base / "input/data/train").iterdir()] == ["a.txt"]
+        stage.remove(folder / "src")  # The folders that nobody may read are removed, too.
+        assert not (folder / "src").exists()
+        (folder / "data/shut").chmod(0o700)
+    source_line, channel_line = capfd.readouterr().err.splitlines()
+    for name in ("deep/shut is a folder that", "lost+found is a folder that", "secret.txt is a file that"):
+        assert f"{name} cannot be read" in source_line
+    assert "shut is a folder that cannot be read (Permission denied)" in channel_line
+    assert "b.txt is a file that cannot be read" in channel_line
+
+
+def test_a_loop_of_links_in_a_channel_is_named_and_every_folder_is_there_once(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    folder = data_of(tmp_path, "a.txt", "deep/b.txt")
+    (folder / "up").symlink_to(".")
+    (folder / "deep/up").symlink_to("..")
+    (folder / "deep/top").symlink_to(folder)
+    (folder / "again").symlink_to("deep")  # No loop: an upload to S3 has its files at both places.
+
+    host, _ = staged(asked_in(tmp_path, channels=(Channel(name="train", folder=folder),)))
+
+    there = host.setup.base / "input/data/train"
+    files = sorted(path.relative_to(there).as_posix() for path in there.rglob("*") if path.is_file())
+    assert files == ["a.txt", "again/b.txt", "deep/b.txt"]
+    said = capfd.readouterr().err
+    for name in ("up", "deep/up", "deep/top", "again/up"):
+        assert f"{name} is a link to a folder above it" in said
+
+
 def test_a_large_source_is_announced_and_a_large_folder_behind_a_link_is_left_out(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -269,7 +343,7 @@ def test_a_sharded_channel_gives_each_file_to_one_host(tmp_path: Path, mode: Any
 
     hosts = staged(asked)
 
-    files = stage.channel_files(asked.spec.channels[0])
+    files = stage.channel_files(asked.spec.channels[0], {})
     shares = [
         [name for name, _ in stage.share(asked, asked.spec.channels[0], host.setup.host, files)] for host in hosts
     ]

@@ -1,13 +1,13 @@
 """Collects the results of a job of `toolkit run` after all hosts have ended: archives and metrics."""
 
 import contextlib
-import os
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 
 import msgspec
 
+from toolkit import folders
 from toolkit.artifacts.members import Origin
 from toolkit.artifacts.pack import Packed, pack
 from toolkit.errors import ContractError, PlatformError
@@ -141,13 +141,9 @@ def _notes(archive: str, packed: Packed) -> list[str]:
     return notes
 
 
-def below(folder: Path) -> list[Path]:
+def below(folder: Path, unreadable: folders.Unreadable) -> list[Path]:
     """Return everything below *folder*, folders before their content; an empty list if *folder* does not exist."""
-    found = []
-    for top, folders, names in os.walk(folder):
-        folders.sort()
-        found += [Path(top, name) for name in (*folders, *sorted(names))]
-    return found
+    return [Path(entry.path) for entry in folders.walk(folder, unreadable)]
 
 
 def write_json(path: Path, value: Record) -> None:

@@ -2,29 +2,41 @@
 
 A link within the source stays a relative link. A link to a file or folder outside is replaced by its content, because
 in a container it would be broken. If that is a large folder it is left out: it holds data and not code. Everything that
-is neither a file nor a folder is left out, too.
+is neither a file nor a folder is left out, too, and so is what cannot be read.
 """
 
 import os
 import tarfile
-from collections.abc import Iterator
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from toolkit import folders
 from toolkit.jobfile.spec import JobFile
 from toolkit.jobs.folders import RUN_MARK
+from toolkit.local import ignore
 from toolkit.log import Log
 from toolkit.records import Record
 from toolkit.source.files import kind_of
 
 # Folders that are never part of the code, and often large.
-LEFT_OUT = frozenset({".git", ".hg", "__pycache__", ".venv", ".mypy_cache", ".ruff_cache", ".pytest_cache"})
-
+LEFT_OUT = frozenset(
+    {
+        *(".git", ".hg", ".svn", "__pycache__", ".venv", "node_modules", ".ipynb_checkpoints"),
+        *(".mypy_cache", ".ruff_cache", ".pytest_cache", ".tox", ".nox"),
+    }
+)
+# A folder with one of these is a job's, or a virtual environment of any name.
+MARKS = (RUN_MARK, "pyvenv.cfg")
 
 # A linked folder outside the source counts as code up to this size.
 LINKED_BYTES = 100 << 20
 LINKED_FILES = 10_000
-# For a larger source, a log line says how much is packed and what to do.
+# For a larger source, and one that takes longer, a log line says how much is packed and what to do.
 LARGE_BYTES = 100 << 20
+SLOW_S = 2.0
+SHOWN = 5
 
 
 class Source(Record, frozen=True, kw_only=True):
@@ -37,18 +49,19 @@ class Source(Record, frozen=True, kw_only=True):
     left_out: dict[str, str]
 
 
-def look(asked: JobFile) -> Source:
-    """Return the parts of the source folder to submit: no caches, job folders, virtual environments or checkpoints.
+def look(asked: JobFile, count: Callable[[str, Path], None] = lambda *_: None) -> Source:
+    """Return the parts of the source folder to submit: no caches, job folders, virtual environments or checkpoints, and
+    nothing that its .toolkitignore names. *count* is called for each file, with its name.
 
     Raises:
-        OSError: a link's target cannot be read.
+        OSError: the source folder, or a link's target, cannot be read.
     """
     root = asked.source.resolve()
     files: dict[str, Path] = {}
-    folders: list[str] = []
+    empty: list[str] = []
     links: dict[str, Path] = {}
     left_out: dict[str, str] = {}
-    for path in _entries(asked):
+    for path in _entries(asked, left_out):
         name, kind = path.relative_to(asked.source).as_posix(), kind_of(path)
         if kind not in ("a file", "a folder"):
             left_out[name] = kind
@@ -56,11 +69,14 @@ def look(asked: JobFile) -> Source:
         target = path.resolve()
         if path.is_symlink() and target.is_relative_to(root) and target != root:
             links[name] = target
+        elif kind == "a file" and not os.access(path, os.R_OK, effective_ids=True):
+            left_out[name] = "a file that cannot be read"
         elif kind == "a file":
             files[name] = target
+            count(name, path)
         elif not path.is_symlink():
-            folders.append(name)
-        elif (linked := _linked(target, root)) is not None:
+            empty.append(name)
+        elif (linked := _linked(target, root, name, left_out)) is not None:
             files.update({f"{name}/{below}": file for below, file in linked.items()})
         else:
             reason = f"a link to the folder {target}, which is large"
@@ -71,29 +87,25 @@ def look(asked: JobFile) -> Source:
             files[name] = target
             del links[name]
     within = {name: os.path.relpath(target, (root / name).parent) for name, target in links.items()}
-    return Source(files=files, folders=tuple(folders), links=within, left_out=left_out)
+    return Source(files=files, folders=tuple(empty), links=within, left_out=left_out)
 
 
 def pack(asked: JobFile, archive: Path, log: Log) -> dict[str, str]:
     """Write the source folder to *archive*, with the job's requirements as requirements.txt, and its rules. Return the
     names that are left out, with the reason."""
-    found = look(asked)
+    told = _Told(asked.source, log)
+    found = look(asked, told.count)
     added = {} if asked.requirements is None else {"requirements.txt": asked.requirements}
     if asked.spec.rules is not None:
         added[asked.rules_in_source] = asked.spec.rules
-    size_bytes = sum(file.stat().st_size for file in found.files.values())
-    if size_bytes > LARGE_BYTES:
-        log.info(
-            f"packing the source {asked.source}: {len(found.files):,} files, {size_bytes / 1e6:,.0f} MB; each host gets"
-            " a copy. Data is better given as a channel (--channel NAME=PATH), from outside of this folder;"
-            " --source names another one"
-        )
+    told.all_is_counted()
     archive.parent.mkdir(mode=0o700)  # It may hold private files of the person.
     # Not compressed: it never leaves this machine (400 MB take 0.6 s of CPU time, at level 1 9.5 s).
     with tarfile.open(archive, "w:gz", compresslevel=0) as tar:
         for name in found.folders:
             tar.add(asked.source / name, arcname=name, recursive=False)
         for name, path in {**found.files, **added}.items():
+            told.say_if_slow()
             tar.add(path.resolve(), arcname=name)
         for name, target in found.links.items():
             if name not in added:
@@ -103,39 +115,128 @@ def pack(asked: JobFile, archive: Path, log: Log) -> dict[str, str]:
     return found.left_out
 
 
-def _linked(folder: Path, root: Path) -> dict[str, Path] | None:
-    """Return the files of *folder*, the target of a link, outside the source *root*; None if it is large or contains
-    the source."""
+class _Told:
+    """Says once how large the source is and where its size lies: at once if it is large, else when it takes long."""
+
+    def __init__(self, source: Path, log: Log) -> None:
+        self._source = source
+        self._log = log
+        self._began_s = time.monotonic()
+        self._bytes: Counter[str] = Counter()  # By entry of the source folder.
+        self._files = 0
+        self._is_whole = self._is_said = False
+
+    def count(self, name: str, path: Path) -> None:
+        """Count the file *path*, whose name in the source is *name*."""
+        first, slash, _ = name.partition("/")
+        self._bytes[first + slash] += path.stat().st_size
+        self._files += 1
+        self.say_if_slow()
+
+    def all_is_counted(self) -> None:
+        """Say it if the source is large."""
+        self._is_whole = True
+        if self._bytes.total() > LARGE_BYTES:
+            self._say()
+
+    def say_if_slow(self) -> None:
+        """Say it if more than SLOW_S have passed."""
+        if time.monotonic() - self._began_s > SLOW_S:
+            self._say()
+
+    def _say(self) -> None:
+        if self._is_said:
+            return
+        self._is_said = True
+        largest = ", ".join(f"{name} {size / 1e6:,.0f} MB" for name, size in self._bytes.most_common(SHOWN))
+        so_far = "" if self._is_whole else " so far"
+        self._log.info(
+            f"packing the source {self._source}: {self._files:,} files, {self._bytes.total() / 1e6:,.0f} MB{so_far}"
+            f" (the largest: {largest}); each host gets a copy. To leave something out, name it in a file"
+            f" {ignore.NAME} there. Data is better given as a channel (--channel NAME=PATH), from outside of this"
+            " folder; --source names another one"
+        )
+
+
+def _linked(folder: Path, root: Path, name: str, left_out: dict[str, str]) -> dict[str, Path] | None:
+    """Return the files of *folder*, the target of the link *name*, outside the source *root*; None if it is large or
+    contains the source. What cannot be read goes to *left_out*."""
     if root.is_relative_to(folder):
         return None
     files, left_bytes = {}, LINKED_BYTES
-    for top, below, names in os.walk(folder):
-        below[:] = sorted(name for name in below if name not in LEFT_OUT)
-        for name in sorted(names):
-            path = Path(top, name)
-            if kind_of(path) == "a file":
-                files[path.relative_to(folder).as_posix()] = path.resolve()
-                left_bytes -= path.stat().st_size
+
+    def unreadable(error: OSError) -> None:
+        left_out[f"{name}/{os.path.relpath(error.filename, folder)}".removesuffix("/.")] = why(error)
+
+    for entry in folders.walk(folder, unreadable, enter=lambda entry: entry.name not in LEFT_OUT):
+        path = Path(entry.path)
+        if kind_of(path) == "a file":
+            files[path.relative_to(folder).as_posix()] = path.resolve()
+            left_bytes -= path.stat().st_size
         if left_bytes < 0 or len(files) > LINKED_FILES:
             return None
     return files
 
 
-def _entries(asked: JobFile) -> Iterator[Path]:
-    """Yield the paths in the source, without folders that have content."""
-    for folder, below, names in os.walk(asked.source):
-        if not below and not names and Path(folder) != asked.source:
-            yield Path(folder)
-        code = sorted(name for name in below if _is_code(Path(folder, name), asked))
-        links = {name for name in code if Path(folder, name).is_symlink()}
-        below[:] = [name for name in code if name not in links]
-        yield from (Path(folder, name) for name in sorted({*names, *links}))
+def _entries(asked: JobFile, left_out: dict[str, str]) -> Iterator[Path]:
+    """Yield the paths in the source, without folders that have content. Folders that cannot be read go to *left_out*.
+
+    Raises:
+        OSError: the source folder itself cannot be read.
+    """
+    source = asked.source
+    known = _ignored(source)
+    empty: dict[Path, None] = {}  # Folders in which nothing has been seen yet.
+
+    def unreadable(error: OSError) -> None:
+        if Path(error.filename) == source:
+            raise error
+        left_out[os.path.relpath(error.filename, source)] = why(error)
+        empty.pop(Path(error.filename), None)
+
+    def is_left_out(entry: os.DirEntry[str], *, is_folder: bool) -> bool:
+        name = os.path.relpath(entry.path, source)
+        return name != asked.entry and ignore.is_ignored(known, name, is_folder=is_folder)
+
+    def is_code(entry: os.DirEntry[str]) -> bool:
+        if is_left_out(entry, is_folder=True) or entry.name in LEFT_OUT or Path(entry.path) == asked.spec.checkpoints:
+            return False
+        try:
+            is_entered = not any(folders.status(f"{entry.path}/{mark}") for mark in MARKS)
+        except OSError as error:
+            unreadable(OSError(error.errno, error.strerror, entry.path))
+            return False
+        if is_entered:
+            empty[Path(entry.path)] = None
+        return is_entered
+
+    for entry in folders.walk(source, unreadable, enter=is_code):
+        empty.pop(Path(entry.path).parent, None)
+        if entry.is_symlink() and kind_of(Path(entry.path)) == "a folder":
+            if entry.name not in LEFT_OUT and not is_left_out(entry, is_folder=True) and _leads_to_code(entry, asked):
+                yield Path(entry.path)
+        elif not entry.is_dir(follow_symlinks=False) and not is_left_out(entry, is_folder=False):
+            yield Path(entry.path)
+    yield from empty
 
 
-def _is_code(folder: Path, asked: JobFile) -> bool:
-    holds = (RUN_MARK, "pyvenv.cfg")  # A job's folder; a virtual environment of any name.
-    return (
-        folder.name not in LEFT_OUT
-        and folder != asked.spec.checkpoints
-        and not any((folder / name).exists() for name in holds)
-    )
+def _leads_to_code(entry: os.DirEntry[str], asked: JobFile) -> bool:
+    """True if the folder that the link *entry* leads to is no job's, no environment and no checkpoints."""
+    try:
+        return Path(entry.path) != asked.spec.checkpoints and not any(
+            folders.status(f"{entry.path}/{mark}") for mark in MARKS
+        )
+    except OSError:
+        return True  # What is to be said of it is said where it is read.
+
+
+def _ignored(source: Path) -> tuple[ignore.Pattern, ...]:
+    path = source / ignore.NAME
+    return () if folders.status(path) is None else ignore.patterns(path.read_text("utf-8", "replace"))
+
+
+def why(error: OSError) -> str:
+    """Return why an entry is left out, for "NAME is ..."."""
+    if isinstance(error, folders.LoopError):
+        return str(error.strerror)
+    return f"a folder that cannot be read ({error.strerror})"

@@ -22,7 +22,7 @@ from toolkit.local.report import moment
 from toolkit.local.stage import Staged, remove
 
 CHECKPOINT_URI = "TOOLKIT_CHECKPOINT_URI"
-GIVEN = ("python", "opt/ml/input/data", "opt/ml/code", "opt/ml/checkpoints")  # Nothing of it is a result.
+GIVEN = ("python", "channels", "opt/ml/input/data", "opt/ml/code", "opt/ml/checkpoints")  # Nothing of it is a result.
 
 
 class Starts:
@@ -137,7 +137,7 @@ def newest_checkpoint(folder: Path | None, *, since_s: float) -> float | None:
     What `train` has brought to storage is not looked at: a host's own files may be newer than that.
     """
     newest_s = None
-    for path in below(folder) if folder is not None else ():
+    for path in below(folder, lambda _: None) if folder is not None else ():  # An unreadable part has no known time.
         try:
             status = path.stat()
         except OSError:

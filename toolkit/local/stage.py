@@ -3,12 +3,14 @@
 JOBDIR/.toolkit-job                 marks the folder as a job's and says who runs it; locked while the job runs
 JOBDIR/source/sourcedir.tar.gz      the submitted source: a copy of the source folder at the start
 JOBDIR/hosts/algo-N/opt/ml/         one host's /opt/ml (SAGEMAKER_BASE_DIR, and mounted there)
+JOBDIR/hosts/algo-N/channels/       what its FastFile channels lead through
 JOBDIR/hosts/algo-N/python/         its own interpreter, only if `train` may install packages
 JOBDIR/channels/NAME/               what a channel has fetched from storage (remote.py)
 JOBDIR/interrupted/N/               an earlier start, which a spot interruption ended (spot.py)
 JOBDIR/logs/  model.tar.gz  ...     the results (collect.py)
 """
 
+import contextlib
 import fcntl
 import json
 import os
@@ -28,7 +30,7 @@ from toolkit.local import containers
 from toolkit.local.documents import BASE, HostSetup, documents, environment, region_of
 from toolkit.local.feed import Feed
 from toolkit.local.reserve import PARTS
-from toolkit.local.source import pack
+from toolkit.local.source import pack, why
 from toolkit.log import Log
 from toolkit.records import Record
 from toolkit.source.files import kind_of
@@ -48,6 +50,8 @@ RESULTS = (
     *PARTS,
 )
 SHOWN = 5
+VIEWS = "channels"
+MOST_VIEWS = 256  # A mount of a host for each folder; links to more folders than these lead there directly.
 Files = list[tuple[str, Path]]  # (name in the channel, file)
 Submitted = Mapping[str, Files]  # The files of each channel.
 INSTALLED_FROM = ("requirements.txt", "setup.py", "pyproject.toml")
@@ -182,10 +186,15 @@ def stage_host(asked: JobFile, setup: HostSetup, own: Mapping[str, str], content
         files = share(asked, channel, setup.host, content[channel.name])
         if channel.mode == "Pipe":
             feeds.append(Feed(fifo=data / channel.name, files=tuple(path for _, path in files)))
+        elif channel.mode == "File":
+            copy_files(data / channel.name, files)
+        elif setup.contained:
+            link_files(data / channel.name, [(name, path.resolve()) for name, path in files])
+            mounts += [f"{folder}:{folder}:ro" for folder in linked_folders(channel, files)]
+            inside = setup.inside / "input" / "data" / channel.name
+            mounts.append(f"{data / channel.name}:{inside}:ro")
         else:
-            place_files(data / channel.name, files, lazy=channel.mode == "FastFile")
-            if channel.mode == "FastFile":
-                mounts += [f"{folder}:{folder}:ro" for folder in linked_folders(channel, files)]
+            shared += _view(channel, files, data / channel.name, setup.base.parents[1] / VIEWS / channel.name)
     environ = environment(asked, setup, own, region)
     if setup.contained:
         return _contained(asked, setup, own, environ, mounts, tuple(feeds))
@@ -209,6 +218,24 @@ def write_documents(asked: JobFile, setup: HostSetup, region: str) -> None:
     config.mkdir(parents=True)
     for name, document in documents(asked, setup, region).items():
         (config / name).write_text(json.dumps(document))
+
+
+def _view(channel: Channel, files: Files, target: Path, folder: Path) -> list[Shared]:
+    """Make *target*, a FastFile channel of a host that is a process, a folder of links that all lead through *folder*
+    to the person's folders. Both are shared read-only: what is opened through them cannot be changed."""
+    views = linked_folders(channel, files)[:MOST_VIEWS]
+    links = []
+    for name, path in files:
+        resolved = path.resolve()
+        number = next((number for number, view in enumerate(views) if resolved.is_relative_to(view)), None)
+        through = resolved if number is None else folder / str(number) / resolved.relative_to(views[number])
+        links.append((name, through))
+    link_files(folder / "links", links)
+    shared = [Shared(target=target, source=folder / "links", writable=False)]
+    shared += [Shared(target=folder / str(number), source=view, writable=False) for number, view in enumerate(views)]
+    for each in shared:
+        each.target.symlink_to(each.source, target_is_directory=True)  # Until opt_ml.py makes it a mount.
+    return shared
 
 
 def _share_folder(channel: Channel, target: Path, setup: HostSetup, mounts: list[str]) -> Shared:
@@ -260,23 +287,32 @@ def share(asked: JobFile, channel: Channel, host: str, files: Files) -> Files:
     return files[hosts.index(host) :: len(hosts)]
 
 
-def channel_files(channel: Channel) -> Files:
-    """Return all files of *channel*, sorted by name."""
-    if channel.folder.is_file():
-        return [(channel.folder.name, channel.folder)]
-    found = []
-    for folder, _, names in os.walk(channel.folder, followlinks=True):
-        for name in names:
-            path = Path(folder, name)
-            found.append((path.relative_to(channel.folder).as_posix(), path))
-    return sorted(found)
+def channel_files(channel: Channel, left_out: dict[str, str]) -> Files:
+    """Return all files of *channel*, sorted by name; what is no file or cannot be read goes to *left_out*, with the
+    reason. A link to a folder is followed, as an upload to S3 follows it, but not round a loop."""
+    top = channel.folder
+    if top.is_file():
+        return [(top.name, top)]
+
+    def unreadable(error: OSError) -> None:
+        left_out.setdefault(os.path.relpath(error.filename, top), why(error))
+
+    files = []
+    for entry in folders.walk(top, unreadable, follow_links=True):
+        path = Path(entry.path)
+        name, kind = path.relative_to(top).as_posix(), kind_of(path)
+        if kind == "a file" and os.access(path, os.R_OK, effective_ids=True):
+            files.append((name, path))
+        elif kind != "a folder":
+            left_out[name] = kind if kind != "a file" else "a file that cannot be read"
+    return sorted(files)
 
 
 def _present_files(channel: Channel, log: Log) -> Files:
-    files = channel_files(channel)
-    left_out = {name: kind for name, path in files if (kind := kind_of(path)) != "a file"}
+    left_out: dict[str, str] = {}
+    files = channel_files(channel, left_out)
     _say_left_out(f"channel {channel.name}", channel.folder, left_out, log)
-    return [(name, path) for name, path in files if name not in left_out]
+    return files
 
 
 def _say_left_out(what: str, folder: Path, left_out: Mapping[str, str], log: Log) -> None:
@@ -286,21 +322,23 @@ def _say_left_out(what: str, folder: Path, left_out: Mapping[str, str], log: Log
         log.warning(f"left out of {what} {folder}: {shown}{more}")
 
 
-def place_files(folder: Path, files: Files, *, lazy: bool) -> None:
-    """Put *files* below *folder* as copies, like a download; *lazy*: as links in read-only folders.
-
-    A job may change its copies without changing the person's files. With *lazy*, folders are read-only except for root.
-    """
+def copy_files(folder: Path, files: Files) -> None:
+    """Put copies of *files* below *folder*, like a download: a job may change them without changing the person's."""
     folder.mkdir(parents=True)
     for name, path in files:
         target = folder / name
         target.parent.mkdir(parents=True, exist_ok=True)
-        if lazy:
-            target.symlink_to(path.resolve())
-        else:
-            shutil.copy2(path, target)
-    if lazy:
-        _set_folder_modes(folder, 0o555)
+        shutil.copy2(path, target)
+
+
+def link_files(folder: Path, links: Files) -> None:
+    """Make *links*, (name, target), below *folder*. Its folders are read-only except for root."""
+    folder.mkdir(parents=True)
+    for name, path in links:
+        target = folder / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.symlink_to(path)
+    _set_folder_modes(folder, 0o555)
 
 
 def remove(path: Path) -> None:
@@ -311,6 +349,7 @@ def remove(path: Path) -> None:
 def make_writable(staged: Staged) -> None:
     """Make the folders of FastFile channels writable again, so that a person can remove them."""
     _set_folder_modes(staged.setup.base / "input" / "data", 0o755)
+    _set_folder_modes(staged.setup.base.parents[1] / VIEWS, 0o755)
 
 
 def installs(asked: JobFile) -> bool:
@@ -357,6 +396,27 @@ def _is_free(port: int) -> bool:
 
 
 def _set_folder_modes(top: Path, mode: int) -> None:
-    for folder, _, _ in os.walk(top, topdown=mode & 0o200 != 0):
-        if not Path(folder).is_symlink():
-            Path(folder).chmod(mode)
+    """Set the mode of *top* and of all folders below it, before each is listed if the mode lets us list it. A folder of
+    another user, which a script may have made, stays as it is."""
+    if top.is_symlink() or not top.is_dir():
+        return
+    opens = mode & 0o200 != 0
+    below = [top]
+
+    def enter(entry: os.DirEntry[str]) -> bool:
+        below.append(Path(entry.path))
+        if opens:
+            _set_mode(below[-1], mode)
+        return True
+
+    if opens:
+        _set_mode(top, mode)
+    for _ in folders.walk(top, lambda _: None, enter=enter):
+        pass  # The walk itself calls `enter`.
+    for folder in reversed([] if opens else below):
+        _set_mode(folder, mode)
+
+
+def _set_mode(folder: Path, mode: int) -> None:
+    with contextlib.suppress(OSError):
+        folder.chmod(mode)

@@ -1,6 +1,7 @@
 """The files at a job's end: what is written, what is kept, and that no error there changes the outcome."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -117,6 +118,30 @@ def test_the_failure_file_of_the_script_is_kept(places: Folders) -> None:
     report(places, FAILED, Log())
 
     assert places.failure.read_text() == "my own words"
+
+
+@pytest.mark.parametrize("kind", ["link", "dead link", "hard link", "fifo"])
+def test_no_report_is_written_through_what_the_script_made_of_its_name(
+    places: Folders, tmp_path: Path, kind: str
+) -> None:
+    victim = tmp_path / "victim"
+    for outcome in (FAILED, SUCCEEDED):
+        victim.write_text("")  # An empty one: a failure text of the script's own would be kept.
+        for file in (places.failure, places.success, places.output / "outcome.json"):
+            file.unlink(missing_ok=True)
+            if kind == "fifo":
+                os.mkfifo(file)
+            elif kind == "hard link":
+                file.hardlink_to(victim)
+            else:
+                file.symlink_to(victim if kind == "link" else tmp_path / "nowhere")
+
+        report(places, outcome, Log())
+
+        assert json.loads((places.output / "outcome.json").read_bytes())["status"] == outcome.status
+        assert (places.failure if outcome is FAILED else places.success).is_file()
+        assert not (places.output / "outcome.json").is_symlink()
+        assert victim.read_text() == "" and not (tmp_path / "nowhere").exists()
 
 
 def test_an_empty_failure_file_says_nothing_and_is_written(places: Folders) -> None:

@@ -20,6 +20,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "errors",
         "folders",
         "paths",
+        "files",
         "log",
         "masking",
         "status_pages",

@@ -4,6 +4,7 @@ import io
 import lzma
 import os
 import shutil
+import socket
 import stat
 import subprocess
 import tarfile
@@ -363,6 +364,134 @@ def test_sparse_files_come_back_whole(archive: Path, into: Path, tmp_path: Path,
     unpack(archive, into)
 
     assert (into / "holes").read_bytes() == holes.read_bytes()
+
+
+@pytest.mark.skipif(not shutil.which("tar"), reason="needs GNU tar")
+@pytest.mark.parametrize("form", ["--format=gnu", "--sparse-version=0.1", "--sparse-version=1.0"])
+def test_the_holes_of_sparse_files_stay_holes(archive: Path, into: Path, tmp_path: Path, form: str) -> None:
+    with (tmp_path / "holes").open("wb") as content:
+        content.seek(900_000_000)
+        content.write(b"middle")
+        content.truncate(1 << 30)
+    pax = ["--format=posix"] if "sparse" in form else []
+    subprocess.run(["tar", "-S", *pax, form, "-czf", archive, "-C", tmp_path, "holes"], check=True)
+
+    unpack(archive, into)
+
+    status = (into / "holes").stat()
+    assert (status.st_size, status.st_blocks * 512 < 1 << 20) == (1 << 30, True)
+
+
+@pytest.mark.parametrize("kind", ["sparse", "plain"])
+def test_a_file_larger_than_the_disks_room_is_refused_before_it_is_written(
+    archive: Path, into: Path, kind: str
+) -> None:
+    size = 1 << 50
+    member = tarfile.TarInfo("bomb")
+    if kind == "sparse":
+        member.pax_headers = {
+            "GNU.sparse.map": f"{size - 1},1",
+            "GNU.sparse.size": str(size),
+            "GNU.sparse.numblocks": "1",
+        }
+        member.size = 1
+        archive.write_bytes(gzip.compress(tar_of((member, b"x"))))
+    else:
+        member.size = size
+        archive.write_bytes(gzip.compress(member.tobuf(tarfile.GNU_FORMAT) + bytes(4096)))
+
+    refused = UserError if kind == "sparse" else PlatformError
+    with pytest.raises(
+        refused, match=r"'bomb' (is sparse and )?has 1,125,899,906,842,624 bytes, the disk of .* has .* free"
+    ):
+        unpack(archive, into)
+
+    assert below(into) == set()
+
+
+def test_extended_headers_without_measure_are_damage(archive: Path, into: Path) -> None:
+    """tarfile reads an extended header into memory at once, and one after the other by recursion."""
+    huge = tarfile.TarInfo("long")
+    huge.type, huge.size = tarfile.XHDTYPE, 1 << 40
+    archive.write_bytes(huge.tobuf(tarfile.GNU_FORMAT) + bytes(4096))
+    with pytest.raises(UserError, match=r"an extended header of 1,099,511,\d{3},\d{3} bytes"):
+        unpack(archive, into)
+
+    content = b"11 path=abc"[:10] + b"\n"
+    chained = tarfile.TarInfo("x")
+    chained.type, chained.size = tarfile.XHDTYPE, len(content)
+    one = chained.tobuf(tarfile.GNU_FORMAT) + content.ljust(512, b"\0")
+    archive.write_bytes(one * 2_000)
+    with pytest.raises(UserError, match=r"damaged|too many extended headers"):
+        unpack(archive, into)
+
+
+def test_backslashes_of_windows_separate_folders(archive: Path, into: Path) -> None:
+    members = (
+        other("pkg\\", tarfile.DIRTYPE),
+        file("empty\\", b""),
+        file("train.py"),
+        file("pkg\\__init__.py"),
+        file("pkg\\sub\\module.py"),
+        hardlink("same.py", "pkg\\__init__.py"),
+        symlink("pkg\\up.py", "..\\train.py"),
+    )
+    archive.write_bytes(gzip.compress(tar_of(*members)))
+
+    names = unpack(archive, into)
+
+    assert set(names) == {"train.py", "pkg/__init__.py", "pkg/sub/module.py", "same.py", "pkg/up.py"}
+    assert (into / "empty").is_dir()
+    assert (into / "pkg" / "up.py").read_bytes() == (into / "same.py").read_bytes() == b"x"
+
+
+def test_a_backslash_beside_a_slash_is_a_letter(archive: Path, into: Path) -> None:
+    archive.write_bytes(tar_of(file("./a\\b.py"), file("pkg/c\\d.py"), symlink("./link", "./a\\b.py")))
+
+    unpack(archive, into)
+
+    assert below(into) == {"a\\b.py", "pkg", "pkg/c\\d.py", "link"}
+    assert (into / "link").read_bytes() == b"x"
+
+
+@pytest.mark.parametrize(
+    "member",
+    [
+        file("..\\victim"),
+        file("pkg\\..\\..\\victim"),
+        file("C:\\victim"),
+        file("c:\\..\\victim"),
+        file("\\victim"),
+        file("\\\\server\\share"),
+        symlink("link", "..\\victim"),
+        symlink("link", "C:\\victim"),
+        symlink("link", "\\victim"),
+        hardlink("link", "..\\victim"),
+    ],
+)
+def test_backslashes_lead_nowhere_else(
+    archive: Path, into: Path, tmp_path: Path, member: tuple[tarfile.TarInfo, bytes]
+) -> None:
+    archive.write_bytes(tar_of(file("train.py"), member))
+
+    with pytest.raises(UserError, match="leads outside"):
+        unpack(archive, into)
+
+    assert (tmp_path / "victim").read_text() == (tmp_path / "in" / "victim").read_text() == "untouched"
+
+
+@pytest.mark.parametrize(("kind", "named"), [("fifo", "a FIFO"), ("/dev/zero", "a device"), ("socket", None)])
+def test_what_is_no_file_is_refused_without_waiting(archive: Path, into: Path, kind: str, named: str | None) -> None:
+    if kind == "fifo":
+        os.mkfifo(archive)
+    elif kind == "socket":
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(str(archive))
+    else:
+        archive.symlink_to(kind)
+
+    with pytest.raises(UserError if named else PlatformError, match=named or "No such device"):
+        unpack(archive, into)
 
 
 @pytest.mark.parametrize("first", [True, False])

@@ -374,7 +374,10 @@ def test_a_leader_that_cannot_look_up_a_host_that_is_there_says_so(hosts: Hosts)
 
 @pytest.mark.parametrize(
     ("variable", "value", "told"),
-    [("MASTER_PORT", "0", "MASTER_PORT: expected a port"), ("TOOLKIT_JOB_SECRET_FILE", "/dev/null", "an empty file")],
+    [
+        ("MASTER_PORT", "0", "MASTER_PORT: expected a port"),
+        ("TOOLKIT_JOB_SECRET_FILE", "/dev/null", "a device, no regular file"),
+    ],
 )
 def test_a_setting_of_the_link_that_is_none_ends_the_job_with_78(
     hosts: Hosts, variable: str, value: str, told: str

@@ -4,6 +4,7 @@ import os
 import stat
 from pathlib import Path
 
+from toolkit import files
 from toolkit.check.result import CheckResult
 from toolkit.errors import ContractError
 from toolkit.job.job import Channel, Job
@@ -55,7 +56,7 @@ def rules(job: Job, content: bytes | None) -> tuple[CheckResult, ...]:
     if path is None:
         return ()
     try:
-        found = document.read(path.read_bytes() if content is None else content, str(path))
+        found = document.read(files.read(path) if content is None else content, str(path))
     except ContractError as error:
         return (CheckResult(name="rules", status="fail", found=str(error)),)
     except OSError as error:

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Sequence
 
+from toolkit import files
 from toolkit.check.result import CheckResult, Status
 from toolkit.job.job import Job
 from toolkit.job.plan import Plan, Resolves
@@ -109,7 +110,7 @@ def link(job: Job) -> tuple[CheckResult, ...]:
     if ours.job_secret_file is not None and not os.access(ours.job_secret_file, os.R_OK):
         found = f"TOOLKIT_JOB_SECRET_FILE: {ours.job_secret_file} cannot be read"
         return (CheckResult(name="link", status="fail", found=found, advice="Mount it, readable for this user"),)
-    if ours.job_secret_file is not None and not ours.job_secret_file.read_bytes().strip():
+    if ours.job_secret_file is not None and not files.read(ours.job_secret_file).strip():
         found = f"TOOLKIT_JOB_SECRET_FILE: {ours.job_secret_file} is empty"
         advice = "Write the job's secret into it, the same on every host, or unset the variable"
         return (CheckResult(name="link", status="fail", found=found, advice=advice),)

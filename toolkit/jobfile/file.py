@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+from toolkit import files
 from toolkit.errors import ContractError, did_you_mean
 from toolkit.jobfile.options import from_file
 from toolkit.jobfile.text import is_job_file
@@ -15,7 +16,7 @@ def read(path: Path, hint: str) -> dict[str, Any]:
         ContractError: it cannot be read, or is no job file.
     """
     try:
-        return from_file(path.read_text("utf-8"), path)
+        return from_file(files.read(path).decode("utf-8"), path)
     except FileNotFoundError:
         folder = path.parent
         if not folder.is_dir():

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from toolkit import files
 from toolkit.errors import ContractError
 from toolkit.exit_codes import TEMPORARY_FAILURE
 from toolkit.job.outcome import Outcome, from_document
@@ -77,7 +78,7 @@ def read(folder: str | os.PathLike[str], *, now_s: float | None = None) -> JobDa
 def _hyperparameters(path: Path) -> dict[str, Any]:
     """Return the hyperparameters in *path*, whose secrets must not be shown; none if it cannot be read."""
     try:
-        told = msgspec.json.decode(path.read_bytes())
+        told = msgspec.json.decode(files.read(path))
     except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return {}
     return told if isinstance(told, dict) else {}
@@ -85,7 +86,7 @@ def _hyperparameters(path: Path) -> dict[str, Any]:
 
 def _report(path: Path, notes: list[str]) -> JobReport | None:
     try:
-        return decode(path.read_bytes(), JobReport, str(path))
+        return decode(files.read(path), JobReport, str(path))
     except FileNotFoundError:
         return None  # No job of `toolkit run`.
     except (OSError, ContractError) as error:
@@ -140,7 +141,7 @@ def _silent(name: str, told: HostReport, job_dir: Path) -> HostData:
 
 def _outcome(path: Path, notes: list[str]) -> Outcome | None:
     try:
-        return from_document(path.read_bytes(), str(path))
+        return from_document(files.read(path), str(path))
     except FileNotFoundError:
         return None
     except (OSError, ContractError) as error:
@@ -150,7 +151,9 @@ def _outcome(path: Path, notes: list[str]) -> Outcome | None:
 
 def _text(path: Path, notes: list[str]) -> str:
     try:
-        return path.read_bytes().decode("utf-8", "replace") if path.is_file() else ""
+        return files.read(path).decode("utf-8", "replace")
+    except FileNotFoundError:
+        return ""
     except OSError as error:
         notes.append(_unusable(path, error))
         return ""
@@ -165,7 +168,7 @@ def _unusable(path: Path, error: OSError | ContractError) -> str:
 def _own_name(output: Path) -> str:
     """Return the host's name from the files below *output*, "" if none has it."""
     try:
-        told = msgspec.json.decode((output / "monitor" / "monitor.json").read_bytes())
+        told = msgspec.json.decode(files.read(output / "monitor" / "monitor.json"))
         if isinstance(told, dict) and isinstance(told.get("host"), str) and told["host"]:
             return str(told["host"])
     except (OSError, msgspec.DecodeError, UnicodeDecodeError):

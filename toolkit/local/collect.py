@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from toolkit import folders
+from toolkit import files, folders
 from toolkit.artifacts.members import Origin
 from toolkit.artifacts.pack import Packed, pack
 from toolkit.errors import ContractError, PlatformError
@@ -42,7 +42,7 @@ def outcomes(staged: Sequence[Staged]) -> dict[str, Outcome]:
     for host in staged:
         path = host.setup.base / "output" / "outcome.json"
         try:
-            told[host.setup.host] = from_document(path.read_bytes(), str(path))
+            told[host.setup.host] = from_document(files.read(path), str(path))
         except (OSError, ContractError):
             pass  # The host was killed before it could write one; the report then has its exit code only.
     return told
@@ -53,7 +53,7 @@ def failure_text(staged: Sequence[Staged], name: str) -> str:
     for host in staged:
         if host.setup.host == name:
             try:
-                return (host.setup.base / "output" / "failure").read_bytes().decode("utf-8", "replace")
+                return files.read(host.setup.base / "output" / "failure").decode("utf-8", "replace")
             except OSError:
                 return ""
     return ""

@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
+from toolkit import files
 from toolkit.errors import ContractError
 from toolkit.platforms.place import STOP_WITHIN_S, Place, expanded, number, own, shown
 from toolkit.settings import Settings
@@ -75,7 +76,7 @@ def _name(host: str) -> str:
 def _read(file: Path, name: str) -> tuple[tuple[str, ...], int]:
     """Return (the hosts of a hostfile, the number of ranks on each)."""
     try:
-        lines = [line.strip() for line in file.read_text("utf-8").splitlines() if line.strip()]
+        lines = [line.strip() for line in files.read(file).decode("utf-8").splitlines() if line.strip()]
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
         raise ContractError(

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+from toolkit import files
 from toolkit.errors import ContractError, UserError
 from toolkit.job.spec import JobSpec
 from toolkit.records import decode
@@ -40,7 +41,7 @@ def document(text: str, source: str) -> tuple[Any, str]:
 
     path = Path(text)
     try:
-        return parse(path.read_bytes(), path), str(path)
+        return parse(files.read(path), path), str(path)
     except OSError as error:
         hint = f"{source} holds JSON, or names a file."
         raise UserError(f"expected a document of rules ({error.strerror})", where=str(path), hint=hint) from None

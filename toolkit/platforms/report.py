@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from toolkit import files
 from toolkit.job.job import Folders
 from toolkit.job.outcome import Outcome, document
 from toolkit.job.plan import quoted
@@ -22,7 +23,6 @@ from toolkit.masking.text import mask_arguments
 LIMIT = 1024
 OUTCOME = "outcome.json"
 METRICS = "metrics.jsonl"
-FLAGS = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NONBLOCK
 
 
 def clear_stale(folders: Folders, log: Log) -> None:
@@ -212,12 +212,10 @@ def _says_something(file: Path) -> bool:
 
 
 def _write(file: Path, text: str, log: Log) -> None:
-    """Write *text* completely, or leave no file and log why: a reader would take half a failure text for all of it."""
+    """Write *text* completely, or leave no file and log why: a reader would take half a failure text for all of it, and
+    another's file for ours. A link that the script made is replaced, not followed."""
     try:
-        if file.is_fifo():
-            file.unlink()  # Opening a FIFO waits for a reader, and no one reads reports from a FIFO.
-        with os.fdopen(os.open(file, FLAGS, 0o666), "w", encoding="utf-8", errors="replace") as written:
-            written.write(text)
+        files.replace(file, text.encode("utf-8", "replace"))
     except OSError as error:
         log.error(f"{file}: cannot be written ({error.strerror}); the job's status stays as it is")
         try:

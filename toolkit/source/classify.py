@@ -6,6 +6,7 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
+from toolkit import files, folders
 from toolkit.errors import UserError
 from toolkit.job.job import Script
 from toolkit.patterns import lazy
@@ -114,7 +115,7 @@ def _is_package(folder: Path) -> bool:
     if is_file(folder / "setup.py"):
         return True
     try:
-        return bool(PACKAGE_TABLE.search((folder / "pyproject.toml").read_text("utf-8", "replace")))
+        return bool(PACKAGE_TABLE.search(files.read(folder / "pyproject.toml").decode("utf-8", "replace")))
     except OSError:
         return False
 
@@ -208,14 +209,17 @@ def _missing(message: str, folder: Path, hint: str) -> UserError:
 
 
 def _files(folder: Path) -> Iterator[str]:
-    """Yield the files below *folder*, relative to it, at most FILES_SEARCHED; without hidden files and __pycache__."""
+    """Yield the files below *folder*, relative to it, at most FILES_SEARCHED; without hidden files and __pycache__.
+    They are only hints for a message, so a folder that cannot be listed has none."""
     left = FILES_SEARCHED
-    for root, folders, files in os.walk(folder):
-        folders[:] = sorted(name for name in folders if not name.startswith(".") and name != "__pycache__")
-        for name in sorted(files):
-            if name.startswith("."):
-                continue
-            left -= 1
-            if left < 0:
-                return
-            yield (Path(root) / name).relative_to(folder).as_posix()
+    for entry in folders.walk(folder, lambda _: None, enter=lambda entry: _is_shown(entry.name)):
+        if not _is_shown(entry.name) or is_folder(Path(entry.path)):
+            continue
+        left -= 1
+        if left < 0:
+            return
+        yield Path(entry.path).relative_to(folder).as_posix()
+
+
+def _is_shown(name: str) -> bool:
+    return not name.startswith(".") and name != "__pycache__"

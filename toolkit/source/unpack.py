@@ -4,25 +4,34 @@ We read the decompressed bytes once, forward only. Folders and files are written
 noted; they are checked against each other once all are known, and made last. So no file is written through a link, and
 no link changes its meaning after its check (`a -> b/..` is harmless while b is a folder, but not once b is a link).
 
+A backslash in a name without a slash separates folders, as the programs of Windows write it ("pkg\\train.py"), and as
+sagemaker-training takes it. In a name with a slash ("./a\\b") it is a letter, as on Linux.
+
 tarfile only reads headers here, so that every Python behaves the same: its own extraction filters exist only from
 3.10.12, 3.11.4 and 3.12 on and differ between these versions, and `extractall` without a filter warns.
 """
 
 import errno
 import os
+import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, cast
 
+from toolkit import files, folders
 from toolkit.errors import InternalError, PlatformError, UserError
+from toolkit.files import UnfitError
 
 if TYPE_CHECKING:
     import tarfile
 
+DRIVE = re.compile(r"[A-Za-z]:")
 Parts = tuple[str, ...]
 CHUNK_BYTES = 1 << 20
 BLOCK_BYTES = 512
+HEADER_BYTES = 16 << 20  # The most that one extended header may have; tarfile reads it at once.
+CHECKED_BYTES = 1 << 20  # Files above that are compared with the disk's room before they are written.
 MOST_LINKS = 40  # The kernel's own limit for following links (path_resolution(7)).
 REMAKE = "Make it again from a plain folder: tar -czf sourcedir.tar.gz -C FOLDER ."
 
@@ -37,14 +46,15 @@ def unpack(archive: Path, into: Path) -> tuple[str, ...]:
 
     Raises:
         UserError: *archive* is not a tar, is damaged or cut short, or has a member that is absolute, holds "..", leads
-            outside by a link, would be written through a link, or is a device or FIFO.
-        PlatformError: *into* cannot be written.
+            outside by a link, would be written through a link, or is a device or FIFO; or a sparse file larger than the
+            disk's free space.
+        PlatformError: *into* cannot be written, or a file is larger than the disk's free space.
     """
     import tarfile
 
     try:
         into.mkdir(parents=True, exist_ok=True)
-        if any(into.iterdir()):
+        if folders.names(into):
             raise InternalError("expected an empty folder to unpack into", where=str(into))
         with _Bytes(archive) as content:
             tree = _Tree(archive, into)
@@ -57,6 +67,8 @@ def unpack(archive: Path, into: Path) -> tuple[str, ...]:
                 raise _unreadable(archive, content, error) from None
             tree.make_links()
     except OSError as error:
+        if isinstance(error, UnfitError):
+            raise UserError(f"expected a tar archive, found {error.strerror}", where=str(archive)) from None
         if error.errno in (errno.ENAMETOOLONG, errno.EILSEQ):
             where = os.path.relpath(str(error.filename), into)
             what = f"member {where[:80]!r}, of {len(where)} characters, has a name that this file system does not take"
@@ -95,6 +107,8 @@ def _opened(content: "_Bytes") -> "tarfile.TarFile":
         return tarfile.open(fileobj=cast(IO[bytes], content), mode="r:")
     except (ValueError, OverflowError) as error:
         raise _HeaderError(str(error)) from None
+    except RecursionError:
+        raise _HeaderError("too many extended headers in a row") from None
 
 
 def _members(tar: "tarfile.TarFile") -> Iterator["tarfile.TarInfo"]:
@@ -102,6 +116,8 @@ def _members(tar: "tarfile.TarFile") -> Iterator["tarfile.TarInfo"]:
         yield from tar
     except (ValueError, OverflowError) as error:
         raise _HeaderError(str(error)) from None
+    except RecursionError:
+        raise _HeaderError("too many extended headers in a row") from None
 
 
 class _Bytes:
@@ -111,7 +127,7 @@ class _Bytes:
     """
 
     def __init__(self, archive: Path) -> None:
-        self._raw = archive.open("rb")
+        self._raw = files.opened(archive)
         self.head = self._raw.read(16)
         self._raw.seek(0)
         self._file, self._faults = _decompressed(self._raw, self.head)
@@ -126,6 +142,8 @@ class _Bytes:
         self._raw.close()
 
     def read(self, size: int) -> bytes:
+        if size > HEADER_BYTES:
+            raise _HeaderError(f"an extended header of {size:,} bytes")
         try:
             self.last = self._file.read(size)
         except self._faults as error:
@@ -135,6 +153,10 @@ class _Bytes:
 
     def tell(self) -> int:
         return self.at
+
+    def seekable(self) -> bool:
+        """True: forward, which tarfile needs to skip the holes of sparse files."""
+        return True
 
     def seek(self, position: int) -> int:
         if position < self.at:
@@ -153,6 +175,23 @@ class _Bytes:
             raise _DamagedError(f"a broken header before byte {self.at}")
         while self.read(CHUNK_BYTES):
             pass
+
+
+def _is_of_windows(name: str) -> bool:
+    return "\\" in name and "/" not in name
+
+
+def _regions(member: "tarfile.TarInfo") -> Iterable[tuple[int, int]]:
+    """Yield (offset, size) of the parts of *member* that are in the archive: the holes of a sparse file stay holes."""
+    if not member.issparse():
+        return ((0, member.size),)
+    regions = [region for region in cast("list[tuple[int, int]]", member.sparse) if region[1]]
+    at = 0
+    for offset, size in regions:
+        if offset < at or size < 0 or offset + size > member.size:
+            raise _HeaderError(f"an impossible map of the sparse file {member.name!r}")
+        at = offset + size
+    return regions
 
 
 def _decompressed(raw: IO[bytes], head: bytes) -> tuple[IO[bytes], tuple[type[Exception], ...]]:
@@ -202,7 +241,7 @@ class _Tree:
     def take(self, tar: "tarfile.TarFile", member: "tarfile.TarInfo") -> None:
         """Write *member*, or note it if it is a link."""
         parts = self._parts(member, member.name)
-        if member.isdir():
+        if member.isdir() or (member.name.endswith("\\") and _is_of_windows(member.name) and not member.size):
             if self._links.pop(parts, None) is not None:
                 del self.names["/".join(parts)]
             self._make_folder(parts, member)
@@ -216,6 +255,7 @@ class _Tree:
             self._copy(parts, member)
         elif member.isreg():
             self._free(parts, member)
+            self._check_room(parts, member)
             self._write(parts, member, cast(IO[bytes], tar.extractfile(member)))
         else:
             kind = "device" if member.isdev() and not member.isfifo() else "FIFO" if member.isfifo() else "unknown kind"
@@ -230,6 +270,10 @@ class _Tree:
             self._path(parts).symlink_to(target)
 
     def _parts(self, member: "tarfile.TarInfo", name: str) -> Parts:
+        if _is_of_windows(name):
+            if DRIVE.match(name):
+                raise self._bad(member, f"leads outside: {name!r} names a drive")
+            name = name.replace("\\", "/")
         if name.startswith("/"):
             raise self._bad(member, f"leads outside: {name!r} is absolute")
         parts = tuple(part for part in name.split("/") if part not in ("", "."))
@@ -262,6 +306,10 @@ class _Tree:
     def _note_link(self, parts: Parts, member: "tarfile.TarInfo") -> None:
         if not member.linkname or "\0" in member.linkname:
             raise self._bad(member, f"is a link to {member.linkname!r}")
+        if _is_of_windows(member.linkname):
+            if DRIVE.match(member.linkname):
+                raise self._bad(member, f"leads outside: a link to {member.linkname!r}")
+            member.linkname = member.linkname.replace("\\", "/")
         if member.linkname.startswith("/"):
             raise self._bad(member, f"leads outside: a link to {member.linkname!r}")
         self._free(parts, member)
@@ -301,16 +349,39 @@ class _Tree:
             original = self._path(target)
             with original.open("rb") as content:
                 member.mode, member.size = original.stat().st_mode, original.stat().st_size
+                self._check_room(parts, member)
                 self._write(parts, member, content)
+
+    def _check_room(self, parts: Parts, member: "tarfile.TarInfo") -> None:
+        """Check that *member* may be as large as it says: a few bytes of an archive can stand for any number."""
+        if not 0 <= member.size < 1 << 63:
+            raise _HeaderError(f"the impossible size of member {'/'.join(parts)!r}")
+        if member.size < CHECKED_BYTES:
+            return
+        room = os.statvfs(self._root)
+        free_bytes = room.f_bavail * room.f_frsize
+        if not room.f_blocks or member.size <= free_bytes:  # Some file systems (FUSE) do not tell.
+            return
+        what = f"has {member.size:,} bytes, the disk of {self._root} has {free_bytes:,} free"
+        if member.issparse():
+            raise self._bad(member, f"is sparse and {what}")
+        raise PlatformError(f"member {'/'.join(parts)!r} {what}", where=str(self._archive))
 
     def _write(self, parts: Parts, member: "tarfile.TarInfo", content: IO[bytes]) -> None:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         path = self._path(parts)
         with os.fdopen(os.open(path, flags, 0o600), "wb") as file:
-            while chunk := content.read(CHUNK_BYTES):
-                file.write(chunk)
-            if file.tell() != member.size:
-                raise _DamagedError(f"{member.name!r} ends after {file.tell()} of {member.size} bytes")
+            for offset, size in _regions(member):
+                if offset != file.tell():
+                    content.seek(offset)
+                    file.seek(offset)
+                left = size
+                while left and (chunk := content.read(min(left, CHUNK_BYTES))):
+                    file.write(chunk)
+                    left -= len(chunk)
+                if left:
+                    raise _DamagedError(f"{member.name!r} ends after {file.tell()} of {member.size} bytes")
+            file.truncate(member.size)
             os.fchmod(file.fileno(), stat.S_IMODE(member.mode) & 0o755 | 0o600)
         try:
             os.utime(path, (member.mtime, member.mtime))

@@ -5,6 +5,7 @@ import socket
 
 import msgspec
 
+from toolkit import files
 from toolkit.errors import ContractError, PlatformError
 from toolkit.job.job import Job
 from toolkit.job.plan import Resolves
@@ -73,7 +74,7 @@ def _key(job: Job, log: Log) -> bytes:
     secret = ours.job_secret.encode()
     if ours.job_secret_file is not None:
         try:
-            secret = ours.job_secret_file.read_bytes().strip()
+            secret = files.read(ours.job_secret_file).strip()
         except OSError as error:
             raise ContractError(
                 f"expected a readable file, found none ({error.strerror})",

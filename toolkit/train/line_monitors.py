@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from toolkit import files
 from toolkit.errors import ContractError
 from toolkit.exit_codes import NO_RETRY, TIMED_OUT
 from toolkit.job.job import Job
@@ -64,7 +65,7 @@ class LineMonitors:
 
         in_code = self._job.folders.code / path
         try:
-            self._rules = document.read((in_code if in_code.is_file() else path).read_bytes(), str(path))
+            self._rules = document.read(files.read(in_code if in_code.is_file() else path), str(path))
         except OSError as error:
             raise ContractError(
                 f"expected a readable file, found none ({error.strerror})",

@@ -1,6 +1,7 @@
 """Documents and variables to a Job: every format seen in real jobs, and the errors for wrong ones."""
 
 import json
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -156,6 +157,38 @@ def test_a_document_that_is_a_folder_is_told(base: Base) -> None:
     base.file("hyperparameters").mkdir()
 
     assert "found one that cannot be read (Is a directory)" in base.error()
+
+
+@pytest.mark.parametrize("name", ["hyperparameters", "inputdataconfig", "resourceconfig"])
+@pytest.mark.parametrize(
+    ("kind", "found"),
+    [
+        ("fifo", "found one that cannot be read (a FIFO, no regular file)"),
+        ("/dev/zero", "found one that cannot be read (a device, no regular file)"),
+        ("2 GB", "found one that cannot be read (it has more than 16,777,216 bytes)"),
+    ],
+)
+def test_a_document_without_an_end_is_told_at_once(base: Base, name: str, kind: str, found: str) -> None:
+    base.file(name).unlink()
+    if kind == "fifo":
+        os.mkfifo(base.file(name))
+    elif kind == "2 GB":
+        with base.file(name).open("wb") as file:
+            file.truncate(2 << 30)
+    else:
+        base.file(name).symlink_to(kind)
+
+    assert found in base.error()
+
+
+@pytest.mark.parametrize("name", ["metric-definition-regex", "checkpointconfig", "profilerconfig"])
+@pytest.mark.parametrize("target", ["nowhere", "itself", "/dev/zero"])
+def test_an_optional_document_that_cannot_be_read_is_said(base: Base, name: str, target: str) -> None:
+    base.file(name).symlink_to(base.file(name) if target == "itself" else target)
+
+    base.read()
+
+    assert f"warning: {base.file(name)}: expected a JSON document, found " in base.heard()
 
 
 @pytest.mark.parametrize(

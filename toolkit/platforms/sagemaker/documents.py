@@ -15,6 +15,7 @@ from typing import Annotated, Any, TypeVar
 
 import msgspec
 
+from toolkit import files, folders
 from toolkit.errors import ContractError
 from toolkit.log import Log
 from toolkit.metrics.definition import pairs
@@ -103,9 +104,9 @@ def read(
         raise ContractError(f"expected a folder with the job's documents, found {found}", where=str(folder), hint=HINT)
     asked, inputs = folder / "hyperparameters.json", folder / "inputdataconfig.json"
     if hyperparameters is None:
-        hyperparameters = _object(asked) if required or asked.exists() else {}
+        hyperparameters = _object(asked) if required or _is_there(asked) else {}
     if channels is None:
-        channels = _object(inputs) if required or inputs.exists() else {}
+        channels = _object(inputs) if required or _is_there(inputs) else {}
     return Documents(
         hyperparameters=hyperparameters,
         channels=_channels(channels, inputs),
@@ -133,7 +134,7 @@ def load(file: Path, *, hint: str = HINT) -> Any:
         ContractError: it is missing, unreadable, empty or not JSON.
     """
     try:
-        content = file.read_bytes()
+        content = files.read(file)
         return json.loads(content.decode("utf-8"))
     except FileNotFoundError:
         raise ContractError("expected a JSON document, found no such file", where=str(file), hint=hint) from None
@@ -145,6 +146,14 @@ def load(file: Path, *, hint: str = HINT) -> Any:
             raise ContractError("expected a JSON document, found an empty file", where=str(file), hint=hint) from None
         own_hint = "" if hint == HINT else hint  # The file exists, so the hint to set something else does not apply.
         raise ContractError(f"expected JSON, found {_mistake(error)}", where=str(file), hint=own_hint) from None
+
+
+def _is_there(file: Path) -> bool:
+    """True unless *file* is absent: a link to nothing is there, and so is what cannot be looked at; `load` names it."""
+    try:
+        return folders.status(file, follow_links=False) is not None
+    except OSError:
+        return True
 
 
 def _mistake(error: Exception) -> str:
@@ -202,7 +211,7 @@ def _resources(raw: dict[str, Any], file: Path) -> ResourceConfig:
 
 def _metric_definitions(file: Path, log: Log) -> tuple[tuple[str, str], ...]:
     try:
-        return pairs(load(file), str(file)) if file.exists() else ()
+        return pairs(load(file), str(file)) if _is_there(file) else ()
     except ContractError as error:
         log.warning(f"{error} (continuing without metric definitions)")
         return ()
@@ -210,7 +219,7 @@ def _metric_definitions(file: Path, log: Log) -> tuple[tuple[str, str], ...]:
 
 def _checkpoints(file: Path, log: Log) -> CheckpointConfig:
     try:
-        return typed(load(file) or {}, CheckpointConfig, file) if file.exists() else CheckpointConfig()
+        return typed(load(file) or {}, CheckpointConfig, file) if _is_there(file) else CheckpointConfig()
     except ContractError as error:
         log.warning(f"{error} (continuing with the usual folder for checkpoints)")
         return CheckpointConfig()
@@ -218,7 +227,7 @@ def _checkpoints(file: Path, log: Log) -> CheckpointConfig:
 
 def _profiler(file: Path, log: Log) -> ProfilerConfig | None:
     try:
-        return typed(load(file) or {}, ProfilerConfig, file) if file.exists() else None
+        return typed(load(file) or {}, ProfilerConfig, file) if _is_there(file) else None
     except ContractError as error:
         log.warning(f"{error} (continuing without the monitor that it may ask for)")
         return None

@@ -51,8 +51,10 @@ RUN [ -n "$HOROVOD_GPU_OPERATIONS" ] || unset HOROVOD_GPU_OPERATIONS \
 FROM frameworks AS complete
 RUN --mount=type=bind,from=horovod,source=/horovod,target=/horovod \
     pip install --no-cache-dir --no-deps /horovod/*.whl
+# The toolkit's extras: GPUs in the monitor, s3:// and the like, pages of reports. EXTRAS= for none.
+ARG EXTRAS=monitor,storage,report
 RUN --mount=type=bind,from=toolkit,source=/toolkit,target=/toolkit --mount=type=bind,from=wheels,target=/wheels \
-    pip install --no-cache-dir --find-links /wheels /toolkit/*.whl \
+    pip install --no-cache-dir --find-links /wheels "$(echo /toolkit/*.whl)${EXTRAS:+[$EXTRAS]}" \
  && mkdir -p /opt/toolkit/bin && cp /opt/venv/bin/train /opt/toolkit/bin/
 
 # The wheels bring CUDA's libraries. By these variables NVIDIA's container toolkit adds the host's driver and devices.

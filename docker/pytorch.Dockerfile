@@ -35,8 +35,10 @@ ARG TORCH="torch==2.13.0 numpy"
 ARG PIP_EXTRA_INDEX_URL
 RUN --mount=type=bind,from=wheels,target=/wheels --mount=type=bind,from=options,source=/options,target=/options \
     pip install --no-cache-dir --find-links /wheels $(cat /options) ${TORCH}
+# The toolkit's extras: GPUs in the monitor, s3:// and the like, pages of reports. EXTRAS= for none.
+ARG EXTRAS=monitor,storage,report
 RUN --mount=type=bind,from=toolkit,source=/toolkit,target=/toolkit --mount=type=bind,from=wheels,target=/wheels \
-    pip install --no-cache-dir --find-links /wheels /toolkit/*.whl \
+    pip install --no-cache-dir --find-links /wheels "$(echo /toolkit/*.whl)${EXTRAS:+[$EXTRAS]}" \
  && mkdir -p /opt/toolkit/bin && cp /opt/venv/bin/train /opt/toolkit/bin/
 
 # The wheels bring CUDA's libraries. By these variables NVIDIA's container toolkit adds the host's driver and devices.

@@ -28,8 +28,10 @@ RUN --mount=type=bind,from=wheels,target=/wheels \
     case "$DEVICE" in cpu) ours=tensorflow-cpu==2.21.0 ;; *) ours='tensorflow[and-cuda]==2.21.0' ;; esac \
  && pip install --no-cache-dir --find-links /wheels ${TENSORFLOW:-$ours} \
  && pip install --no-cache-dir --find-links /wheels --no-deps ${TF_KERAS}
+# The toolkit's extras: GPUs in the monitor, s3:// and the like, pages of reports. EXTRAS= for none.
+ARG EXTRAS=monitor,storage,report
 RUN --mount=type=bind,from=toolkit,source=/toolkit,target=/toolkit --mount=type=bind,from=wheels,target=/wheels \
-    pip install --no-cache-dir --find-links /wheels /toolkit/*.whl \
+    pip install --no-cache-dir --find-links /wheels "$(echo /toolkit/*.whl)${EXTRAS:+[$EXTRAS]}" \
  && mkdir -p /opt/toolkit/bin && cp /opt/venv/bin/train /opt/toolkit/bin/
 
 # The wheels bring CUDA's libraries. By these variables NVIDIA's container toolkit adds the host's driver and devices.

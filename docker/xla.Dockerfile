@@ -33,8 +33,10 @@ RUN apt-get update \
  && apt-get install -y --no-install-recommends "libpython$(python3 -c 'import sys; print(*sys.version_info[:2], sep=".")')" \
  && rm -rf /var/lib/apt/lists/*
 COPY --from=frameworks /opt/venv /opt/venv
+# The toolkit's extras: GPUs in the monitor, s3:// and the like, pages of reports. EXTRAS= for none.
+ARG EXTRAS=monitor,storage,report
 RUN --mount=type=bind,from=toolkit,source=/toolkit,target=/toolkit --mount=type=bind,from=wheels,target=/wheels \
-    pip install --no-cache-dir --find-links /wheels /toolkit/*.whl \
+    pip install --no-cache-dir --find-links /wheels "$(echo /toolkit/*.whl)${EXTRAS:+[$EXTRAS]}" \
  && mkdir -p /opt/toolkit/bin && cp /opt/venv/bin/train /opt/toolkit/bin/
 ARG VERSION=0.1.0
 LABEL org.opencontainers.image.title="toolkit-xla" \

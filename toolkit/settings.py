@@ -156,6 +156,13 @@ class Settings(Record, frozen=True, kw_only=True):
             " auto for jobs of the Training Compiler, else off"
         ),
     ] = None
+    compile_budget_s: Annotated[
+        Positive | None,
+        _meaning(
+            "seconds that compiling may take before the job goes on eager (docs/compiler.md); default: 60 for auto, no"
+            " bound for on"
+        ),
+    ] = None
     compile_cache: Annotated[
         Path | None, _meaning("folder for compiled code, across jobs; default: compile-cache in the checkpoint folder")
     ] = None

@@ -69,6 +69,7 @@ def run(
     ranks: int = 1,
     python: "str | Path" = sys.executable,
     debug: bool = False,
+    budget_s: "float | None" = None,
     **more: str,
 ) -> Ran:
     """Run *code* in *folder* as *ranks* ranks, and wait for them."""
@@ -90,7 +91,13 @@ def run(
         **more,
     }
     if compile != "off" or autocast != "off":
-        asked = {"compile": compile, "autocast": autocast, "cache": str(folder / "cache"), "debug": debug}
+        asked = {
+            "compile": compile,
+            "autocast": autocast,
+            "cache": str(folder / "cache"),
+            "debug": debug,
+            "budget_s": budget_s,
+        }
         environ["TOOLKIT_COMPILER"] = json.dumps({**asked, "dump": str(folder / "dump")})
     running: list[subprocess.Popen[str]] = []
     for rank in range(ranks):

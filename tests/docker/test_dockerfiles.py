@@ -39,6 +39,16 @@ def test_a_dockerfile_is_short_pinned_and_builds_on_any_base(path: Path) -> None
     assert 'CMD ["toolkit", "health"]\n' in text
 
 
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_an_image_can_measure_gpus_reach_storage_and_write_reports(path: Path) -> None:
+    text = path.read_text()
+    asked = re.findall(r"^ARG EXTRAS=([a-z,]+)$", text, re.M)[0].split(",")
+    known = re.findall(r"^(\w+) = \[", (ROOT / "pyproject.toml").read_text().partition("dependencies]\n")[2], re.M)
+
+    assert {"monitor", "storage", "report"} <= set(asked) <= set(known)
+    assert '"$(echo /toolkit/*.whl)${EXTRAS:+[$EXTRAS]}"' in text.partition("ARG EXTRAS=")[2]
+
+
 @pytest.mark.parametrize("path", FOR_GPUS, ids=lambda path: path.name)
 def test_an_image_is_for_gpus_unless_it_is_asked_for_cpus_alone(path: Path) -> None:
     text = path.read_text()

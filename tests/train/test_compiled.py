@@ -40,9 +40,11 @@ def test_debug_mode_keeps_torchs_graphs_code_and_reasons_in_the_output(base: Bas
     )
     base.program(NET + "model = Net()\ntrain(model, 4)\ntrain(model, 40, inputs=inputs[:12], targets=targets[:12])\n")
 
-    done = base.train(deadline_s=400)
+    done = base.train({"TOOLKIT_COMPILE_BUDGET_S": "600"}, deadline_s=400)
 
     assert done.status == 0, done.log
+    price = "TOOLKIT_COMPILE=auto: compiling may cost this job up to 600 s (TOOLKIT_COMPILE_BUDGET_S)"
+    assert done.log.count(price) == 1
     compiler = done.outcome["compiler"]
     folder = base.root / "output/data/compiler/rank-0"
     assert compiler["dump"] == str(folder) and compiler["cache"] == ""

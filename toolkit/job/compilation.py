@@ -12,11 +12,13 @@ AutocastMode = Literal["bf16", "auto", "off"]
 class Compiler(Record, frozen=True, kw_only=True):
     """What the job asks for. `compile`, `autocast`: on or bf16 without a trial, auto: kept only if it is faster.
 
-    `cache`: the folder for compiled code, across jobs. `debug`: the compiler's own files are kept in `dump`.
+    `budget_s`: what compiling may take before it is given up, None: as long as it takes. `cache`: the folder for
+    compiled code, across jobs. `debug`: the compiler's own files are kept in `dump`.
     """
 
     compile: CompileMode = "off"
     autocast: AutocastMode = "off"
+    budget_s: float | None = None
     cache: Path
     debug: bool = False
     dump: Path

@@ -25,6 +25,7 @@ def variables(job: Job) -> dict[str, str]:
         "compile": asked.compile,
         "autocast": asked.autocast,
         "cache": str(asked.cache),
+        "budget_s": asked.budget_s,
         "debug": asked.debug,
         "dump": str(asked.dump),
     }

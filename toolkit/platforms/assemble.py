@@ -25,6 +25,7 @@ from toolkit.platforms.sagemaker import variables, write
 from toolkit.platforms.sagemaker.documents import load
 from toolkit.settings import Settings
 
+COMPILE_BUDGET_S = 60.0  # Of `auto`: who asks for `on` wants to have compiled code, whatever it costs.
 COMPILE_CACHE = "compile-cache"  # Below the checkpoint folder, which the platform keeps across jobs.
 # Neuron cores of instance types, which need no neuron-ls (sagemaker-training 5.1.4).
 NEURON_CORES = {"trn2.48xlarge": 64}
@@ -196,6 +197,7 @@ def _compiler(spec: JobSpec, ours: Settings, folders: Folders) -> Compiler | Non
     return Compiler(
         compile=mode,
         autocast=ours.autocast,
+        budget_s=COMPILE_BUDGET_S if ours.compile_budget_s is None and mode == "auto" else ours.compile_budget_s,
         cache=ours.compile_cache or folders.checkpoints / COMPILE_CACHE,
         debug=spec.debugs_compiler,
         dump=folders.output_data / "compiler",

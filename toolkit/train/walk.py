@@ -399,5 +399,10 @@ def _say_plan(job: Job, plan: Plan, log: Log) -> None:
     log.info(f"toolkit {toolkit.__version__}: {name}{where}, launcher {plan.launcher}, world size {plan.world_size}")
     if plan.choice:
         log.info(plan.choice)
+    if job.compiler is not None and job.compiler.compile == "auto" and job.compiler.budget_s is not None:
+        log.info(
+            f"TOOLKIT_COMPILE=auto: compiling may cost this job up to {job.compiler.budget_s:g} s"
+            " (TOOLKIT_COMPILE_BUDGET_S), before it is known whether compiled steps are faster"
+        )
     for note in plan.notes:
         log.warning(note)

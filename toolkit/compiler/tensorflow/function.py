@@ -206,6 +206,14 @@ class TrainingFunction:
         """Count a step of the trial. Where a decision is due, as the step's number says, ranks make it together."""
         turns = self._turns
         turns.step_ended(took_s, is_clean=is_clean, compiled=compiled)
+        budget_s = self._session.budget_s
+        # XLA compiles in one call that nothing ends. What it has cost is paid: only one more compilation is too many.
+        if compiled and self.compilations > 1 and budget_s is not None and self.compile_s > budget_s:
+            turns.reason = "%d compilations took %.1f s, more than %g s (TOOLKIT_COMPILE_BUDGET_S)" % (
+                self.compilations,
+                self.compile_s,
+                budget_s,
+            )
         if not turns.due:
             return
         run = turns.due
@@ -217,7 +225,7 @@ class TrainingFunction:
         found = trial.decided([pair for pair in pairs if max(pair) < MISSING], run)
         if agreed[0]:
             turns.end()
-            self._decide_native(turns.reason or "on another rank, step after step compiles anew")
+            self._decide_native(turns.reason or "on another rank, compiling takes too long, or comes step after step")
         elif found is not None:
             turns.end()
             self._end_trial(found)

@@ -29,6 +29,7 @@ class Session:
     def __init__(self, tensorflow: "Any", asked: "dict[str, Any]") -> None:
         self.tensorflow = tensorflow
         self.mode = str(asked.get("compile", "off"))
+        self.budget_s: float | None = asked.get("budget_s")
         self.debugs = bool(asked.get("debug"))
         self.dump = str(asked.get("dump", "")) if self.debugs else ""
         self.gradients = 0

@@ -20,6 +20,7 @@ from ..told import Told
 from ..trial import CANDIDATE, WARM_STEPS, Decision, Turns, break_even_step, cost_s
 from . import agreement, cache, finding, precision
 from .agreement import Agreement, Alone, Consent
+from .budget import Budget
 from .counting import Compiles, advice
 from .dump import Dump
 from .slot import Slot, Watch, Way
@@ -177,7 +178,9 @@ class Controller:
         if problem:
             self._say(problem)
         self._told.tell(cache=folder)
-        self._compiles = Compiles()
+        limit_s = self._asked.get("budget_s")
+        self._watch.budget = None if limit_s is None else Budget(limit_s)
+        self._compiles = Compiles(self._watch.budget)
         self._compiles.start()
         import torch._functorch.config as graphs
 
@@ -226,6 +229,8 @@ class Controller:
         turns.step_ended(took_s, is_clean=is_clean, compiled=compiled)
         if self._trial == "compile" and turns.steps == WARM_STEPS and not self._failure and self._has_no_code():
             self._failure = self._nothing_to_compile()
+        if not self._failure and self._is_over_budget():
+            self._failure = self._over_budget()
         if self._failure or turns.reason:
             self._agreement.refuse(self._failure or turns.reason)
         elif turns.due:
@@ -241,6 +246,8 @@ class Controller:
         turns = self._turns
         turns.end()
         measuring.end()
+        if self._trial == "compile":
+            self._close_budget()
         cost = cost_s(turns.spent_s, turns.steps, decision.eager_s) if decision.eager_s else turns.spent_s
         if decision.kept:
             self._base = self._candidate
@@ -278,12 +285,14 @@ class Controller:
         self._say("%s; %s" % (text, more))
         self._next_trial()
 
-    def _failed(self, module: "torch.nn.Module", way: Way, error: Exception) -> None:
+    def _failed(self, module: "torch.nn.Module", way: Way, error: BaseException) -> None:
         """A pass of *module* could not run as *way*, and ran as the script wrote it."""
         what = "does not compile" if way.compiled else "does not run in bfloat16"
         if isinstance(error, torch.OutOfMemoryError):
             what = "does not fit into memory compiled" if way.compiled else "does not fit into memory in bfloat16"
         text = "%s %s: %s: %s" % (finding.names([module])[0], what, type(error).__name__, _first_paragraph(str(error)))
+        if way.compiled and self._is_over_budget():
+            text = self._over_budget()
         if self._dump is not None and way.compiled:
             self._dump.failed(text, error)
         if self._step_ended == self._tried and way is self._candidate:
@@ -372,6 +381,7 @@ class Controller:
         """Say once, after the first step that compiled nothing, what compiling took; with several ranks once all of
         them run compiled code. *took_s*: the step."""
         self._announces = False
+        self._close_budget()
         reason = self._nothing_to_compile() if self._has_no_code() else ""
         if self._consent is not None and reason:
             self._consent.refuse(reason)
@@ -402,6 +412,22 @@ class Controller:
         text = "compiled %s in %.1f s, as asked for" % (listed(found), self._compiles.seconds)
         self._told.tell(reason=text, **self._facts())
         self._say(text)
+
+    def _is_over_budget(self) -> bool:
+        return self._watch.budget is not None and self._watch.budget.is_over
+
+    def _over_budget(self) -> str:
+        assert self._watch.budget is not None
+        names = listed(finding.names(self._finder.modules))
+        return "compiling %s takes longer than %g s and was given up (TOOLKIT_COMPILE_BUDGET_S)" % (
+            names,
+            self._watch.budget.limit_s,
+        )
+
+    def _close_budget(self) -> None:
+        """What is compiled from here on, for new shapes, is not bounded."""
+        if self._watch.budget is not None:
+            self._watch.budget.close()
 
     def _go_eager(self, reason: str) -> None:
         self._announces = False

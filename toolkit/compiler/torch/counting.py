@@ -8,6 +8,8 @@ TYPE_CHECKING = False  # As typing's, without importing it.
 if TYPE_CHECKING:
     from typing import Any
 
+    from .budget import Budget
+
 # In guards of sizes, strides and dimensions (torch 2.13): "tensor 'x' size mismatch at index 0. expected 32, actual
 # 24", "tensor 'x' rank mismatch. expected 2, actual 3", "Eq(s77, 16)", "2 <= L['x'].size()[0]".
 _OF_SHAPES = ("size mismatch", "stride mismatch", "rank mismatch", ".size()[", ".stride()[", "Eq(s", "Ne(s")
@@ -16,10 +18,11 @@ _OF_SHAPES = ("size mismatch", "stride mismatch", "rank mismatch", ".size()[", "
 class Compiles:
     """The compilations of this process since `start`. `count`: how many; `seconds`: how long they took together.
 
-    What is not counted by this version of torch is None in `facts`.
+    What is not counted by this version of torch is None in `facts`. *budget*: bounds them, None: nothing does.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, budget: "Budget | None" = None) -> None:
+        self._budget = budget
         self.count = 0
         self.seconds = 0.0
         self._since_s = 0.0
@@ -37,8 +40,12 @@ class Compiles:
 
     def _begins(self, *_: "Any") -> None:
         self._since_s = monotonic()
+        if self._budget is not None:
+            self._budget.begins()
 
     def _ends(self, *_: "Any") -> None:
+        if self._budget is not None:
+            self._budget.ends()
         self.count += 1
         self.seconds += monotonic() - self._since_s
 

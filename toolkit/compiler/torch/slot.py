@@ -8,6 +8,7 @@ import torch
 import torch.utils.checkpoint
 
 from .. import handlers
+from .budget import Budget, OverBudget
 from .finding import has_differentiated_input
 from .kept_state import KeptState
 from .precision import in_float32
@@ -38,15 +39,17 @@ class Watch:
     and those that were none of training (evaluation). `is_trial`: the first failure may still come.
     `differentiates_inputs`: inputs that require gradients were seen in the first steps, and no gradients of gradients.
 
-    `failed`: called with a module and the error of a pass that runs without `way`.
+    `budget`: bounds what compiling takes. `failed`: called with a module and the error of a pass that runs without
+    `way`.
     """
 
-    def __init__(self, failed: "Callable[[torch.nn.Module, Way, Exception], None]") -> None:
+    def __init__(self, failed: "Callable[[torch.nn.Module, Way, BaseException], None]") -> None:
         self.way = Way()
         self.calls = 0
         self.others = 0
         self.is_trial = True
         self.differentiates_inputs = False
+        self.budget: Budget | None = None
         self.failed = failed
 
 
@@ -99,8 +102,12 @@ class Slot:
             return self._run(way, arguments, named)
         except STOPS:
             raise
+        except OverBudget as error:
+            failure: BaseException = error
         except Exception as error:  # noqa: BLE001 - anything may come from a compiler
             failure = error
+        if watch.budget is not None:
+            watch.budget.leave()
         stop = handlers.raised(failure, self._handlers)
         if stop is not None:
             raise stop from stop.__cause__

@@ -87,7 +87,9 @@ def test_the_docs_have_such_lines() -> None:
 def desk(folder: Path, name: str) -> Path:
     """Return a folder with what the lines name: /opt/ml as ml, a channel, a job file with its script."""
     made = host(folder / "host")
-    made.program("print('trains in ml')\n").chmod(0o666)
+    for name in ("model", "output"):
+        (made.root / name).mkdir(exist_ok=True)
+        (made.root / name).chmod(0o777)
     (folder / "ml").symlink_to(made.root)
     (folder / "digits").mkdir()
     (folder / "model").mkdir()

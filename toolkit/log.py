@@ -11,8 +11,9 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from toolkit.masking.known import Known
 from toolkit.masking.names import is_secret, strength
-from toolkit.masking.text import MASK, mask
+from toolkit.masking.text import MASK, mask, replaced
 
 _T = TypeVar("_T")
 _E = TypeVar("_E")
@@ -20,8 +21,6 @@ LEVELS = {"notset": 0, "debug": 10, "info": 20, "warn": 30, "warning": 30, "erro
 LEAST_SECRET = 6
 # A shorter number under such a name is usually a setting (`key_frames: 100000`).
 LEAST_SECRET_NUMBER = 8
-# Each line of a secret with several (a PEM key) is a secret from this length on: an excerpt may contain only some.
-LEAST_LINE = 12
 # Words of the toolkit's reports: a secret that is one of them is masked only next to its name (docs/secrets.md).
 _OWN_WORDS = (
     *(
@@ -46,7 +45,7 @@ _DEPTH = 8
 def masked(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return *values* with a mask in place of those whose name is a secret's.
 
-    `Log.mask` masks secrets inside other values: it knows them whole, also quoted twice.
+    `Log.mask` masks secrets inside other values: it knows them whole, in any encoding.
     """
     return {name: MASK if is_secret(name, value) else value for name, value in values.items()}
 
@@ -54,18 +53,17 @@ def masked(values: Mapping[str, Any]) -> dict[str, Any]:
 class Log:
     """Writes the toolkit's own lines. cli/ makes one for the process and passes it down."""
 
-    def __init__(self, level: int = 20, secrets: frozenset[str] = frozenset()) -> None:
+    def __init__(self, level: int = 20) -> None:
         self.level = level
         self.brief = False  # The failure text is only in its file (TOOLKIT_LOG_FAILURE).
-        self._secrets = secrets
+        self._known = Known()
         self._say: Callable[[bytes], None] = _write_stderr
         self._finish: Callable[[], None] = lambda: None
 
     def hide(self, values: Mapping[str, Any]) -> None:
         """Mask from now on each value in *values*, at any depth, whose name is a secret's (6 characters or more),
-        however it is quoted."""
-        texts = {text for text in _secrets(values) if _is_hidden(text)}
-        self._secrets = self._secrets.union(*map(_forms, texts))
+        however it is encoded."""
+        self._known.add(text for text in _secrets(values) if _is_hidden(text))
 
     def mask(self, text: str) -> str:
         """Return *text* with known and recognised secrets masked; a placeholder if masking fails."""
@@ -75,11 +73,8 @@ class Log:
             return f"(left out: it could not be masked, {type(error).__name__})"
 
     def _masked(self, text: str) -> str:
-        for secret in sorted(self._secrets, key=len, reverse=True):  # The longest first: one may contain another.
-            if secret.isalpha() and secret in text:
-                text = re.sub(rf"(?<![^\W\d_]){secret}(?![^\W\d_])", MASK, text)  # Only as a whole word.
-            else:
-                text = text.replace(secret, MASK)
+        if self._known:
+            text = replaced(text, self._known.spans(text))
         return mask(text)
 
     def say_through(self, say: Callable[[bytes], None] | None, finish: Callable[[], None] = lambda: None) -> None:
@@ -159,16 +154,10 @@ def _decoded(text: str) -> Any:
 def _is_hidden(text: str) -> bool:
     """True if a secret is masked everywhere: a short one, or a word of the toolkit's, is masked only next to its
     name."""
+    text = text.strip()
     if text.lower() in _OWN_WORDS:
         return False
     return len(text) >= (LEAST_SECRET_NUMBER if text.isdigit() else LEAST_SECRET)
-
-
-def _forms(text: str) -> set[str]:
-    """Return *text* as it is, as a shell, Python and JSON quote it, and its longer lines."""
-    escaped = text.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r").replace("\t", "\\t")
-    forms = {text, text.replace("'", "'\"'\"'"), repr(text)[1:-1], escaped, escaped.replace('"', '\\"')}
-    return forms | {line for line in text.splitlines() if len(line) >= LEAST_LINE}
 
 
 def level_named(text: str) -> int | None:

@@ -44,11 +44,15 @@ _CODE = r"(?:self|cls|args|cfg|config|os|settings|env|environ|opt|opts|options|h
 
 def mask(text: str) -> str:
     """Return *text* with a mask in place of every secret that is known by its name, place or shape."""
-    found = spans(text)
+    return replaced(text, spans(text))
+
+
+def replaced(text: str, found: Sequence[Span]) -> str:
+    """Return *text* with a mask in place of each of its spans *found*, in any order."""
     if not found:
         return text
     parts, at = [], 0
-    for start, end in found:
+    for start, end in _merged(found):
         parts += [text[at:start], MASK]
         at = end
     return "".join((*parts, text[at:]))
@@ -66,7 +70,7 @@ def mask_arguments(argv: Sequence[str]) -> tuple[str, ...]:
 
 
 def spans(text: str) -> list[Span]:
-    """Return where the secrets of *text* are, in order, without overlap."""
+    """Return where the secrets of *text* are; spans may overlap."""
     lower = text.lower()
     found = list(shapes.found(text, lower))
     if any(hint in lower for hint in (*_HINTS, *_MORE_HINTS)):
@@ -81,7 +85,7 @@ def spans(text: str) -> list[Span]:
         found += _addressed(text)
     if any(word in lower for word in ("bearer ", "basic ", "token ", "apikey ", "negotiate ")):
         found += _headed(text)
-    return _merged(found)
+    return found
 
 
 def _finder(pattern: str) -> "Callable[[str], Iterator[re.Match[str]]]":
@@ -243,7 +247,7 @@ def _is_pair(text: str) -> bool:
         return False
 
 
-def _merged(found: list[Span]) -> list[Span]:
+def _merged(found: Sequence[Span]) -> list[Span]:
     merged: list[Span] = []
     for start, end in sorted(found):
         if end <= start:

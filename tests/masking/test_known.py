@@ -38,7 +38,7 @@ VALUES = [
     "ends with newline\n",
     "$HOME and `id` x9",
     "--dashes-first",
-    "{\"a\": \"b'c\"}",
+    '{"a": "b\'c"}',
     "1234567890123",
     "3906f401-7a3c-424a-aa6e",
     "semi;colon,comma:x",
@@ -148,7 +148,9 @@ def test_what_stands_around_an_encoded_secret_stays(secret: str, text: str, show
     assert log.mask(text) == shown
 
 
-@pytest.mark.parametrize("text", ["", "plain", "a%2Bb", "\\\\'x%27\\x41\\u00e9&amp;amp;", "%", "\\", "&#x110000;", "\\U00110000"])
+@pytest.mark.parametrize(
+    "text", ["", "plain", "a%2Bb", "\\\\'x%27\\x41\\u00e9&amp;amp;", "%", "\\", "&#x110000;", "\\U00110000"]
+)
 def test_the_one_form_and_its_trace_are_the_same(text: str) -> None:
     traced = Traced(text)
 
@@ -161,7 +163,20 @@ def test_a_long_text_of_escapes_takes_the_time_that_its_length_needs() -> None:
     log.hide({f"API_KEY_{n}": f"secret{n}%value\\{n}" for n in range(30)})
     begun = time.process_time()
 
-    for unit in ("\\", "%25", "%", "&amp;", "&", "\\x41", "\\u0041", "\\101", "'\"", "\x1b[", "secret1%value\\1 ", "%73"):
+    for unit in (
+        "\\",
+        "%25",
+        "%",
+        "&amp;",
+        "&",
+        "\\x41",
+        "\\u0041",
+        "\\101",
+        "'\"",
+        "\x1b[",
+        "secret1%value\\1 ",
+        "%73",
+    ):
         log.mask(unit * (262_144 // len(unit)))
 
     # 2 s on a slow machine; a search that goes back over the text takes minutes.

@@ -27,7 +27,6 @@ from toolkit.masking.names import is_secret, looks_random
         "auth_tokens",
         "authorization",
         "cookie",
-        "dsn",
         "db_pass",
         "github_pat",
         "jwt",
@@ -71,11 +70,26 @@ def test_every_value_under_a_secrets_name_is_one(name: str) -> None:
         ("use_auth_token", "True"),
         ("api_key", "${API_KEY}"),
         ("password", None),
+        ("dsn", "TrainDB"),
+        ("api_key_env", "OPENAI_API_KEY"),
+        ("secret", "arn:aws:secretsmanager:eu-west-1:123456789012:secret:prod/db-AbCdEf"),
+        ("credentials", "op://train/registry/password"),
+        ("api_key", "env:OPENAI_API_KEY"),
+        ("authorization", "Bearer ${TOKEN}"),
+        ("cache_key", "609dfcfb60cc0dbf07b27eb7b2798d7b"),
+        ("predicted_token", "London"),
+        ("token", "\u0120hello"),
         ("token", 512),
     ],
 )
 def test_words_of_models_and_values_that_stand_for_nothing_are_no_secrets(name: str, value: object) -> None:
     assert not is_secret(name, value)
+
+
+def test_a_dsn_with_an_address_is_a_secret_and_the_name_of_a_data_source_is_none() -> None:
+    assert is_secret("SENTRY_DSN", "https://601cce1a75d7b62819d0edf2a11f04e1@o1.ingest.sentry.io/42")
+    assert is_secret("dsn", "server=db;pwd=tiger")
+    assert not is_secret("dsn", "ProdWarehouse")
 
 
 @pytest.mark.parametrize("value", ["b7f1c0de77aa41d09b3e", "wJalrXUtnFEMIK7MDENGbPxRfiCY"])

@@ -1,7 +1,9 @@
 """What is masked in free text. The shapes and the ordinary lines in tests/data/secrets were written before the code."""
 
+import ast
 import json
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ from toolkit.masking import shapes
 from toolkit.masking.text import MASK, mask, mask_arguments
 
 DATA = Path(__file__).parents[1] / "data/secrets"
+PACKAGE = Path(__file__).parents[2] / "toolkit"
 
 
 def rows(name: str) -> list[dict[str, str]]:
@@ -89,6 +92,166 @@ def test_the_value_is_masked_and_what_stands_around_it_stays(text: str, expected
     assert mask(text) == expected
 
 
+@pytest.mark.parametrize(
+    "told",
+    [
+        # A prefix before the quote.
+        "password=b'«»'",
+        "password=r'«»'",
+        "password=u'«»'",
+        'password=f"«»"',
+        "password: Rb'«»'",
+        "password=$'«»'",
+        'password="""«»"""',
+        "password='''«»'''",
+        "db_password: !!str «»",
+        "db_password: !!str '«»'",
+        "password: !!python/unicode '«»'",
+        "password: &pw «»",
+        "password=SecretStr('«»')",
+        "password=bytes(b'«»')",
+        'api_key=L\\"«»\\"',
+        'password=@"«»";',
+        '"password=""«"""'.replace("«", "«»"),
+        "password = ''«»''",
+        "config: {'password': b'«»', 'lr': 1}",
+        "--password b'«»' --lr 1",
+        "password: |\n  «»\nlr: 1",
+        "  password: >-\n    «»\n  lr: 1",
+        # Programs and elements.
+        "curl -u user:«» https://nexus.acme.example",
+        "curl --user 'user:«»' https://nexus.acme.example",
+        "curl -fsSL --proxy-user=me:«» -O https://x",
+        "['curl', '-u', 'user:«»', 'https://x']",
+        "mysql -u root -p«» features",
+        "mysqldump --port=3306 -p'«»' features",
+        "sshpass -p «» ssh host",
+        "docker login -u me -p «» registry.acme.example",
+        "redis-cli -h cache -a «» ping",
+        "openssl rsa -passin pass:«» -in key.pem",
+        "<password>«»</password>",
+        "<db:password type='text'>«»</db:password>",
+        "&lt;password&gt;«»&lt;/password&gt;",
+        "<password><![CDATA[«»]]></password>",
+        "<key>apiKey</key> <string>«»</string>",
+        "<property><name>db.password</name><value>«»</value></property>",
+        '<add key="DbPassword" value="«»"/>',
+        "postgresql://ml:«»/x#y?z@db.internal:5432/runs",
+        "mongodb://svc:«»?@cluster0.mongodb.net/?retryWrites=true",
+        "amqp://u:«»#1@mq/vhost, retrying",
+        "https://user:12«»/#@host/simple",
+        "password: «»",
+        "Password = «»;",
+        "password=«»",
+        "Authorization: Bearer abc«»",
+        "next password: «»1",
+    ],
+)
+def test_a_value_is_masked_whatever_opens_it(told: str) -> None:
+    for secret in ("tiger9-tail", "Zk9vvQ1"):
+        text = told.replace("«»", secret)
+
+        shown = mask(text)
+
+        assert MASK in shown
+        assert secret not in shown
+        assert secret[-3:] not in shown
+        for around in (" --lr 1", "https://x", "features", "@db.internal:5432/runs", "lr: 1", "</password>"):
+            assert (around in shown) == (around in text)
+
+
+# The prefix and the form of a service's token; the rest is filled up, so that no scanner takes these for real ones.
+LETTERS = "a1B2c3D4e5F6g7H8i9J0" * 8
+HEX = "0a1b2c3d4e5f" * 16
+
+
+@pytest.mark.parametrize(
+    "secret",
+    [
+        "whsec_" + LETTERS[:32],
+        "https://discord.com/api/webhooks/1234567890123456789/" + LETTERS[:68],
+        "https://ptb.discordapp.com/api/v10/webhooks/1234567890123456789/" + LETTERS[:68],
+        "NRAK-" + LETTERS.upper()[:27],
+        "ntn_" + LETTERS[:46],
+        "secret_" + LETTERS[:43],
+        "pat" + LETTERS[:14] + "." + HEX[:64],
+        "tvly-" + LETTERS[:32],
+        "tvly-dev-" + LETTERS[:32],
+        "pcsk_" + LETTERS[:6] + "_" + LETTERS[:60],
+        "sk_test_" + LETTERS[:24],
+        "figd_" + LETTERS[:40],
+        "sntryu_" + HEX[:64],
+        "sbp_" + HEX[:40],
+        "sb_secret_" + LETTERS[:31],
+        "pscale_tkn_" + LETTERS[:43],
+        "dp.pt." + LETTERS[:43],
+        "bkua_" + HEX[:40],
+        "ATATT3" + LETTERS[:120],
+        "pat-na1-01234567-89ab-cdef-0123-456789abcdef",
+        "rubygems_" + HEX[:48],
+        "pnu_" + LETTERS[:36],
+        "rpa_" + LETTERS.upper()[:40],
+        "tskey-auth-" + LETTERS[:17] + "-" + LETTERS[:32],
+        "KGAT_" + HEX[:32],
+        "tgp_v1_" + LETTERS[:43],
+        "csk-" + LETTERS.lower()[:48],
+        "fw_" + LETTERS[:24],
+        "fc-" + HEX[:32],
+        "jina_" + LETTERS[:60],
+        "sk_" + HEX[:48],
+        "sk-" + HEX[:32],
+        "ABSK" + LETTERS[:120] + "=",
+        "1//0" + LETTERS[:60],
+        "glpat-" + LETTERS[:27] + ".01." + LETTERS.lower()[:9],
+        "ghs_" + LETTERS[:80],
+    ],
+)
+def test_tokens_of_services_are_masked_under_no_name(secret: str) -> None:
+    assert mask(f"using {secret} now") == f"using {MASK} now"
+    assert mask(f"at 1:\\n{secret}'") == f"at 1:\\n{MASK}'"
+
+
+def test_at_most_two_of_the_lines_that_logs_and_tools_print_are_masked() -> None:
+    lines = [line.replace("\\n", "\n") for line in (DATA / "ordinary.txt").read_text("utf-8").splitlines()]
+
+    changed = [line for line in lines if mask(line) != line]
+
+    assert len(lines) >= 224
+    assert len(changed) <= 2, changed
+
+
+def messages() -> Iterator[str]:
+    """Yield each text in our own code that a person may read, "X1" in place of what it takes up."""
+    for path in sorted(PACKAGE.rglob("*.py")):
+        tree = ast.parse(path.read_bytes())
+        skipped = {
+            id(node.body[0].value)
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
+            and node.body
+            and isinstance(node.body[0], ast.Expr)
+        }
+        joined = [node for node in ast.walk(tree) if isinstance(node, ast.JoinedStr)]
+        skipped |= {id(part) for node in joined for part in ast.walk(node) if part is not node}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.JoinedStr):
+                yield "".join(str(part.value) if isinstance(part, ast.Constant) else "X1" for part in node.values)
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in skipped:
+                yield node.value
+
+
+def test_no_message_of_our_own_is_masked() -> None:
+    # One text: a call for each message takes ten times as long.
+    said = "\n\0\n".join(text for text in messages() if " " in text)
+
+    changed = [
+        (ours, shown) for ours, shown in zip(said.split("\0"), mask(said).split("\0"), strict=True) if ours != shown
+    ]
+
+    assert said.count("\0") > 2000
+    assert changed == []
+
+
 def units() -> list[str]:
     """Return texts that, repeated, make patterns search long for nothing."""
     own = ["a", "a-", "token=", "--token ", '"password": "', "key=[", 'key="', "name: token, value: {", "https://a:"]
@@ -99,6 +262,23 @@ def units() -> list[str]:
         "-----BEGIN PRIVATE KEY-----",
         "\\",
         "login a ",
+        "curl -u a:",
+        "-u a:b ",
+        "curl ",
+        "mysql -p",
+        "-pa ",
+        "<password>",
+        "<password ",
+        "<key>password</key>",
+        "&lt;",
+        "https://a:b/",
+        "https://a:@",
+        "password: !!str ",
+        "password: |\n a\n",
+        'password="""',
+        "arn:aws:s:e:1:secret:",
+        "next token: ",
+        "cookie: a",
     ]
     return own + [hint for shape in shapes.all_shapes() for hint in shape.hints[:1]]
 

@@ -1,8 +1,9 @@
 """Brings a text into one form, whatever encodings it went through, so that a secret is found in all of them.
 
-Both the text and the secret are decoded until nothing changes: escapes of Python, JSON, C and shells (`\\x2b`, `\\u002b`,
-`\\053`, `\\n`), percent encoding, entities of HTML and XML. Then quotes and backslashes are dropped, however many, and
-"+", tabs and line ends become spaces. So `'it'"'"'s'`, `"it\\'s"`, `it%27s` and `it&#x27;s` are all `its`.
+Both the text and the secret are decoded until nothing changes: escapes of Python, JSON, C and shells (`\\x2b`,
+`\\u002b`, `\\053`, `\\n`), percent encoding, entities of HTML and XML. Then quotes and backslashes are dropped,
+however many, and "+", tabs and line ends become spaces. So `'it'"'"'s'`, `"it\\'s"`, `it%27s` and `it&#x27;s` are
+all `its`.
 
 Each step is one pass over the text with a regex that never goes back, and there are at most `LAYERS` of them.
 """

@@ -6,7 +6,7 @@ pad_token) are "never" or "random".
 """
 
 import re
-from functools import cache
+from functools import cache, lru_cache
 from typing import Literal
 
 Strength = Literal["always", "random", "never"]
@@ -47,7 +47,8 @@ _NO_TOKEN = _set(
     "pad eos bos unk mask cls sep special max min num n per image video audio vision speech end start begin stop "
     "decoder encoder first last next prev previous prompt new additional extra default fake dummy boi eoi bot eot eod "
     "sot soi sequence text word sub subword byte char added blank newline space noise time class target source label "
-    "separator every each single control reserved padding unknown masking forced suppress language lang task"
+    "separator every each single control reserved padding unknown masking forced suppress language lang task "
+    "predicted predict generated output input sampled gold answer correct draft accepted rejected top request"
 )
 # "pass" names a password after one of these; n_pass and first_pass do not.
 _PASSES = _set(
@@ -62,11 +63,23 @@ _AFTER = _set(
     "backup main default primary secondary db database user admin root openai anthropic aws azure gcp google hf "
     "github gitlab slack wandb mlflow"
 )
-_OTHER_KEYS = _set("public kms kv value pub host")
+_OTHER_KEYS = _set("public kms kv value pub host cache config content dedup hash idempotency lock row partition")
+# The names of secrets, as Kubernetes lists them.
+_OTHER_SECRETS = _set("pull")
 _PLACEHOLDER = (
     r"(?i:true|false|none|null|nil|undefined|yes|no|on|off|unset|not|hidden|masked|redacted|removed|xxx+|\**|\.*|-*|"
-    r"<[^<>]*>|</?\w+>|\$\{[^}]*\}|\$\([^)]*\)|\$\w+|\{\{[^}]*\}\}|\{\w*\}|%\(?\w*\)?s?|%\w+%|\[[A-Z_]{2,12}\])"
+    r"<[^<>]*>|</?\w+>|\$\{[^}]*\}|\$\([^)]*\)|\$\w+|\{\{[^}]*\}\}|\{\w*\}|%\(?\w*\)?s?|%\w+%|\[[A-Z_]{2,12}\]|"
+    # A type, or what is wrong with the value.
+    r"str|bytes|int|bool|float|string|any|object|secretstr|(?:optional|union)\[.*|required|missing|invalid|expired|"
+    r"empty|optional|incorrect|expected|"
+    # Where the value is: an ARN, a variable, a store of secrets.
+    r"arn:[a-z0-9-]+:[a-z0-9-]+:\S*|env:\w+|op://\S+|(?:ssm|vault|secretsmanager|file):/\S+)"
 )
+# The name of a variable that holds the value: `api_key_env=OPENAI_API_KEY`.
+_VARIABLE = r"[A-Z][A-Z0-9]{1,30}(?:_[A-Z0-9]{1,30}){1,8}"
+# What tokenizers write for a space, a line end and the begin of a word.
+_OF_TOKENIZERS = "\u0120\u010a\u2581"
+_SCHEME = r"(?i:bearer|basic|token|apikey|negotiate|digest)(?:[ \t]+|$)"
 _NUMBER = r"[+-]?[0-9][0-9_,]*(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?[kKmMbBgGtT%]?"
 _UUID = r"[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}"
 _RUN = r"[A-Za-z0-9+/=]{16,512}"
@@ -84,6 +97,7 @@ def words(name: str) -> list[str]:
     return [word.lower() for word in _WORD.findall(name)]
 
 
+@lru_cache(maxsize=2048)
 def strength(name: str) -> Strength:
     """Return which values under *name* are secrets: "always" every one, "random" those that look random."""
     parts = words(name[:200])
@@ -95,6 +109,8 @@ def strength(name: str) -> Strength:
     while len(parts) > 1 and parts[-1] in _AFTER and any(_is_word_of_secrets(part) for part in parts[:-1]):
         parts.pop()
     last, before = parts[-1], parts[-2] if len(parts) > 1 else ""
+    if last == "secrets" and before in _OTHER_SECRETS:
+        return "never"
     if last in _SECRET or last.endswith(_ENDINGS):
         return "always"
     if last in ("key", "keys"):
@@ -124,8 +140,13 @@ def is_secret(name: str, value: object) -> bool:
     text = str(value).strip()
     if text.startswith("/") and name.upper().endswith(("PWD", "CREDENTIALS", "CREDS", "COOKIE")):
         return False  # PWD, OLDPWD, GOOGLE_APPLICATION_CREDENTIALS: paths.
-    if compiled(_PLACEHOLDER).fullmatch(text):
+    told = compiled(rf"^{_SCHEME}").sub("", text)
+    if compiled(_PLACEHOLDER).fullmatch(told) or any(character in text for character in _OF_TOKENIZERS):
         return False
+    if compiled(_VARIABLE).fullmatch(text) and strength(text) == "always":
+        return False
+    if words(name)[-1:] in (["dsn"], ["dsns"]) and not any(character in text for character in ":=@"):
+        return False  # The name of a data source.
     if compiled(_NUMBER).fullmatch(text) and sum(character.isdigit() for character in text) < LEAST_NUMBER:
         return kind == "always" and any(part.endswith(_ANY_NUMBER) for part in words(name))
     return kind == "always" or looks_random(text)

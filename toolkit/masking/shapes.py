@@ -19,12 +19,14 @@ _START = r"(?:(?<![A-Za-z0-9_\-])|(?<=\\[nrt]))"
 
 
 class Shape(Record, frozen=True, kw_only=True):
-    """The form of one service's secret. `hints`: lower-case texts; a text with such a secret contains one of them."""
+    """The form of one service's secret. `hints`: lower-case texts; a text with such a secret contains one of them.
+    `within`: the hint stands within the secret, not at its start."""
 
     id: str
     source: str
     hints: tuple[str, ...]
     pattern: str
+    within: bool = False
 
 
 class Source(Record, frozen=True, kw_only=True):
@@ -45,9 +47,17 @@ class _File(Record, frozen=True, kw_only=True):
 def found(text: str, lower: str) -> Iterator[tuple[int, int]]:
     """Yield the span of each known shape in *text* (*lower*: the same in lower case)."""
     for shape in all_shapes():
-        if any(hint in lower for hint in shape.hints):
-            for match in compiled(f"{_START}(?:{shape.pattern})").finditer(text):
-                yield match.span()
+        if shape.within or len(lower) != len(text):  # A letter whose small form is two.
+            if any(hint in lower for hint in shape.hints):
+                yield from (match.span() for match in compiled(f"{_START}(?:{shape.pattern})").finditer(text))
+            continue
+        for hint in shape.hints:
+            at = lower.find(hint)
+            while at >= 0:
+                match = compiled(f"{_START}(?:{shape.pattern})").match(text, at)
+                if match:
+                    yield match.span()
+                at = lower.find(hint, match.end() if match else at + 1)
 
 
 @lru_cache(maxsize=1)

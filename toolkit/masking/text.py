@@ -18,23 +18,85 @@ _HINTS = ("key", "token", "secret", "pass", "pwd", "pw", "cred", "auth", "cookie
 _MORE_HINTS = ("private", "hmac", "session", "sid", "kennwort", "webhook")
 _NAME = r"(?P<name>[A-Za-z_][A-Za-z0-9_.\-]{0,99})"
 _QUOTE = r"\\{0,15}[\"'`]"
+# What opens a value: quotes, also three, or two as CSV and SQL write one within another; before them the letters of
+# Python's and other languages' strings, a shell's $, YAML's tag or anchor, a call that only wraps a text.
+_OPENED = (
+    r"(?:!!?[A-Za-z][A-Za-z0-9/:.]{0,40}[ \t]{1,4}|&\w{1,40}[ \t]{1,4})?"
+    r"(?:(?:str|bytes|bytearray|repr|String|SecretStr|SecretBytes|Secret|Some|str_|bytes_|Text|np\.str_)\([ \t]{0,4})?"
+    r"(?:[bBrRuUfFL]|[bBfFrR]{2}|\$|@)?"
+    r"(?P<quote>\\{0,15}(?:\"{3}|'{3}|\"\"(?=[A-Za-z0-9])|''(?=[A-Za-z0-9])|[\"'`]))"
+)
+_TAG = r"!!?[A-Za-z][A-Za-z0-9/:.]{0,40}[ \t]{1,4}|&\w{1,40}[ \t]{1,4}"
+# YAML's tags for what stands elsewhere.
+_TAG_OF_PLACE = r"!(?i:env|vault|secret|ref|sub|getatt|importvalue|include)\b"
+_BLOCK = r"[|>][-+0-9]{0,2}[ \t]{0,8}\n(?P<indent>[ \t]{1,80})[^\n]{0,4096}(?:\n(?P=indent)[^\n]{0,4096}){0,1000}"
+_INTERPOLATED = r"-?\$[{(]|\{\{|%\("
+_ARN = r"arn:[a-z0-9-]{2,20}:[a-z0-9-]{2,30}:[a-z0-9-]{0,30}:[0-9]{0,12}:$"
+# The word before a name in a sentence: "next token", "cache key".
+_WORD_BEFORE = r"(?<![A-Za-z])[A-Za-z]{2,20}[ ]$"
 _ASSIGNED = rf"(?<![A-Za-z0-9_.]){_NAME}(?:{_QUOTE})?\s{{0,8}}(?:=>|:=|=(?!=)|:(?![:/]))[ \t]{{0,8}}"
 _OPTION = rf"(?<![A-Za-z0-9_\-])--?{_NAME}(?:[ \t]{{1,4}}(?=[^\s\-])|{_QUOTE},\s{{0,8}})"
 _LISTED = (
     rf"(?<![A-Za-z0-9_])(?i:name|key|variable)(?:{_QUOTE})?\s{{0,8}}[:=]\s{{0,8}}(?:{_QUOTE})?{_NAME}(?:{_QUOTE})?"
-    rf"\s{{0,4}}(?:,\s{{0,40}}|\n\s{{0,40}})(?:{_QUOTE})?(?i:value)(?:{_QUOTE})?\s{{0,8}}[:=][ \t]{{0,8}}"
+    rf"(?:\s{{0,4}},\s{{0,40}}|\s{{1,40}})(?:{_QUOTE})?(?i:value)(?:{_QUOTE})?\s{{0,8}}[:=][ \t]{{0,8}}"
 )
 _VALUE_FIRST = rf"(?<![A-Za-z0-9_])(?i:value)(?:{_QUOTE})?\s{{0,8}}[:=][ \t]{{0,8}}"
 _THEN_NAME = (
     rf"(?:{_QUOTE})?\s{{0,4}}(?:,\s{{0,40}}|\n\s{{0,40}})(?:{_QUOTE})?(?i:name|key|variable)(?:{_QUOTE})?\s{{0,8}}[:=]"
     rf"\s{{0,8}}(?:{_QUOTE})?{_NAME}"
 )
-_ADDRESS = r"(?<![A-Za-z0-9])[A-Za-z][A-Za-z0-9+.\-]{1,30}://(?P<user>[^\s/?#\"'<>\\@:]{0,512})(?P<rest>:[^\s/?#\"'<>]{1,2048})?@"
+_ADDRESS = r"(?<![A-Za-z0-9])[A-Za-z][A-Za-z0-9+.\-]{1,30}://(?P<user>[^\s/?#\"'<>\\@:]{0,512})(?P<then>[:@])"
+_AUTHORITY = r"[^\s/?#\"'<>]{1,2048}"
+# A password with characters that an address should have written as %2F, %3F and %23.
+_LOOSE_AUTHORITY = r"[^\s\"'<>\\]{1,1024}"
+_PORT = r"[0-9]{1,5}(?:[/?#]|$)"
+_HOST = r"@[A-Za-z0-9\[](?:[A-Za-z0-9.:_\-\]]{0,255})(?:[/?#,;)\]}]|$)"
+# <password>...</password>, also escaped; a property list's <key> and <string>, Hadoop's <name> and <value>.
+_LT, _GT = "(?:<|&lt;)", "(?:>|&gt;)"
+_TEXT = rf"{_GT}(?:<!\[CDATA\[)?(?P<value>[^<&\]]{{1,4096}})"
+_ELEMENT = rf"{_LT}(?:[A-Za-z0-9_\-]{{1,40}}:)?{_NAME}(?:[ \t][^<>&\n]{{0,200}})?{_TEXT}"
+_ELEMENTS = (
+    rf"{_LT}(?:key|name){_GT}\s{{0,8}}{_NAME}\s{{0,8}}{_LT}/(?:key|name){_GT}\s{{0,40}}{_LT}(?:string|value){_TEXT}"
+)
+# Options of programs whose names do not say that a secret follows. A gap is a space, or the quotes of a list.
+_GAP = r"(?:[ \t]{1,4}|[\"'],[ \t]{0,4}[\"'])"
+_PROGRAM = r"(?:^|[\s/'\"|;&(])(?P<program>[a-z0-9][a-z0-9_.\-]{1,20})(?=$|[\s'\"])"
+_OF_PROGRAMS: tuple[tuple[frozenset[str], str], ...] = (
+    (
+        frozenset({"curl", "http", "https", "xh"}),
+        rf"(?<![\w-])(?:-u|-U|-a|--user|--proxy-user|--auth)(?:{_GAP}|=)?[\"']?[^\s:\"'$]{{1,200}}:(?P<value>[^\s\"'$][^\s\"']{{0,500}})",
+    ),
+    (
+        frozenset({"mysql", "mysqldump", "mysqladmin", "mysqlimport", "mysqlsh", "mariadb", "mariadb-dump", "sshpass"}),
+        r"(?<![\w-])-p[\"']?(?P<value>[^\s\"'$][^\s\"']{0,200})",
+    ),
+    (
+        frozenset({"sshpass", "docker", "podman", "mongo", "mongosh", "mongodump", "helm", "skopeo"}),
+        rf"(?<![\w-])-p{_GAP}[\"']?(?P<value>[^\s\"'$-][^\s\"']{{0,200}})",
+    ),
+    (
+        frozenset({"redis-cli", "ldapsearch", "ldapadd", "ldapmodify"}),
+        rf"(?<![\w-])-[aw]{_GAP}[\"']?(?P<value>[^\s\"'$-][^\s\"']{{0,200}})",
+    ),
+    (frozenset({"openssl"}), r"(?<![\w-])pass:(?P<value>[^\s\"'$][^\s\"']{0,200})"),
+    (
+        frozenset({"smbclient", "mount.cifs", "rpcclient"}),
+        r"(?<![\w-])-U[ \t]{1,4}[\"']?[^\s%\"']{1,200}%(?P<value>[^\s\"']{1,200})",
+    ),
+)
 _HEADER = r"(?<![A-Za-z0-9_])(?i:bearer|basic|token|apikey|negotiate)[ \t]{1,4}(?P<value>[A-Za-z0-9._~+/=\-]{8,4096})"
 _NETRC = r"(?<!\w)login[ \t]{1,8}\S{1,200}[ \t]{1,8}password[ \t]{1,8}(?P<value>\S{1,1024})"
 _PRIVATE = r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----"
-_BARE = r"[^\s,;&'\"`<>(){}\[\]|\\]{1,65536}"
+_BARE = r"[^\s,;&'\"`<>(){}\[\]|\\]{1,4096}"
+# The decision needs no more; only what is a secret is followed to its end.
+MOST_BARE = 4096
+_LONG_BARE = _BARE.replace(str(MOST_BARE), str(MOST_VALUE))
 _LINE = r"[^\n\"'\\]{1,4096}"
+_NUMBER = r"[+-]?[0-9][0-9_,]*(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?[kKmMbBgGtT%]?"
+# A header's cookie: name=value.
+_COOKIE = r"[^\s=;,]{1,200}="
+# A sentence goes on with a word that is no name of a value.
+_NEXT_WORD = r" [a-z]{1,20}(?![\w=:.\-/])"
 # A quote within quotes in a shell.
 _WITHIN = ("'\"'\"'", "'\\''")
 # A header's value extends to the end of its line: "Cookie: a=1; b=2", "Authorization: Basic dXNlcg==".
@@ -81,6 +143,10 @@ def spans(text: str) -> list[Span]:
         found += (match.span("value") for match in _finder(_NETRC)(text))
         if "-----begin" in lower:
             found += _private(text)
+        if "</" in text or "&lt;/" in text:
+            found += _in_elements(text)
+    if any(option in text for option in (" -", "'-", '"-', "pass:")):
+        found += _of_programs(text)
     if "://" in text and "@" in text:
         found += _addressed(text)
     if any(word in lower for word in ("bearer ", "basic ", "token ", "apikey ", "negotiate ")):
@@ -96,12 +162,28 @@ def _assigned(text: str) -> Iterator[Span]:
     """Yield the values of name=value, name: value and "name": "value", however often quoted."""
     end = 0
     for match in _finder(_ASSIGNED)(text):
-        if match.start() < end or strength(match["name"]) == "never":
+        if match.start() < end or strength(match["name"]) == "never" or _is_part(text, match):
             continue
         span = _value(text, match.end(), match["name"], prose=True)
         if span:
             end = span[1]
             yield span
+
+
+def _is_part(text: str, match: "re.Match[str]") -> bool:
+    """True if the name is the end of a path (/etc/passwd: ...), of an ARN (...:secret:name), or of a term in a sentence
+    (next token: ...) that is no secret's."""
+    start = match.start("name")
+    assigns = "=" in text[match.end("name") : match.end()]
+    if assigns:
+        return False
+    if text[start - 1 : start] == "/":
+        return True
+    before = text[max(start - 120, 0) : start]
+    if before.endswith(":") and compiled(_ARN).search(before):
+        return True
+    word = compiled(_WORD_BEFORE).search(before[-24:])
+    return word is not None and strength(f"{word[0].strip()}_{match['name']}") == "never"
 
 
 def _optioned(text: str) -> Iterator[Span]:
@@ -135,12 +217,46 @@ def _listed(text: str) -> Iterator[Span]:
 
 def _addressed(text: str) -> Iterator[Span]:
     """Yield the passwords of addresses, and users that are tokens: https://user:PASSWORD@host, https://TOKEN@host."""
+    end = 0
     for match in _finder(_ADDRESS)(text):
-        start, end = match.span("rest")
-        if start >= 0:
-            yield start + 1, end
-        elif looks_random(match["user"]):
-            yield match.span("user")
+        if match.start() < end:
+            continue
+        if match["then"] == "@":
+            if looks_random(match["user"]):
+                yield match.span("user")
+            continue
+        start = match.end()
+        strict = compiled(_AUTHORITY).match(text, start)
+        at = text.rfind("@", start, strict.end()) if strict else -1
+        if at <= start and not compiled(_PORT).match(text, start):
+            loose = compiled(_LOOSE_AUTHORITY).match(text, start)
+            at = text.rfind("@", start, loose.end()) if loose else -1
+            if at > start and not compiled(_HOST).match(text, at, loose.end() if loose else at):
+                at = -1
+        if at > start:
+            end = at
+            yield start, at
+
+
+def _in_elements(text: str) -> Iterator[Span]:
+    """Yield the texts of XML elements with a secret's name."""
+    for pattern in (_ELEMENT, _ELEMENTS):
+        for match in _finder(pattern)(text):
+            value = match["value"]
+            plain = value.isalpha() and not _is_password(match["name"])
+            if value.strip() and not plain and is_secret(match["name"], value):
+                yield match.span("value")
+
+
+def _of_programs(text: str) -> Iterator[Span]:
+    """Yield the secrets behind options of well-known programs: curl -u user:PASSWORD, mysql -pPASSWORD."""
+    for programs, pattern in _OF_PROGRAMS:
+        if not any(program + after in text for program in programs for after in (" ", "'", '"')):
+            continue
+        for match in _finder(pattern)(text):
+            line = text[max(match.start() - 500, 0) : match.start()].rpartition("\n")[2]
+            if any(each["program"] in programs for each in _finder(_PROGRAM)(line)):
+                yield match.span("value")
 
 
 def _headed(text: str) -> Iterator[Span]:
@@ -164,28 +280,50 @@ def _value(text: str, at: int, name: str, *, prose: bool = False) -> Span | None
     """Return where the value at *at* is if it is a secret under *name*; in *prose* a plain word is none."""
     if text[at : at + 1] in ("[", "{") and strength(name) != "always":
         return None  # What is inside has names of its own.
-    start, end = _extent(text, at, whole_line=any(word in name.lower() for word in _WHOLE_LINE))
+    if compiled(_INTERPOLATED).match(text, at) or compiled(_TAG_OF_PLACE).match(text, at):
+        return None
+    whole_line = any(word in name.lower() for word in _WHOLE_LINE)
+    start, end = _extent(text, at, whole_line=whole_line)
     value = text[start:end]
     if not value or not is_secret(name, value):
         return None
-    quoted = start > at
-    if not quoted and (_reads_as_code(text, value, end) or name.lower().endswith(value.lower())):
+    quoted = bool(compiled(_OPENED).match(text, at))
+    if quoted:
+        return start, end
+    if end - start == MOST_BARE:
+        start, end = start, compiled(_LONG_BARE).match(text, start).end()  # type: ignore[union-attr]
+    if _reads_as_code(text, value, end) or name.lower().endswith(value.lower()):
         return None  # Code: token=token.
-    spaced = prose and not quoted and text[at - 1 : at] == " "
-    if spaced and value.isalpha() and not _is_password(name):
-        return None  # Prose: "token: identifier".
-    if spaced and value.isdigit() and len(value) < LEAST_NUMBER:
-        return None  # A vocabulary: "password": 9206.
+    if name.lower().endswith("cookie") and not compiled(_COOKIE).match(value):
+        # No header, but a class of that name: "cookie: 0.93".
+        start, end = _extent(text, at)
+        return (start, end) if looks_random(text[start:end]) else None
+    if prose and text[at - 1 : at] == " " and _reads_as_prose(text, value, end, name):
+        return None
     return start, end
+
+
+def _reads_as_prose(text: str, value: str, end: int, name: str) -> bool:
+    """True if *value* is a word or number of a sentence or table: "token: identifier", "secret: 0.12"."""
+    if compiled(_NUMBER).fullmatch(value) and sum(character.isdigit() for character in value) < LEAST_NUMBER:
+        return True  # A vocabulary: "password": 9206.
+    if not value.isalpha():
+        return False
+    return not _is_password(name) or compiled(_NEXT_WORD).match(text, end) is not None
 
 
 def _extent(text: str, at: int, *, whole_line: bool = False, most: int = MOST_VALUE) -> Span:
     """Return where the value that begins at *at* lies: within its quotes, its brackets, or up to the next delimiter."""
-    opened = compiled(_QUOTE).match(text, at)
+    opened = compiled(_OPENED).match(text, at)
     if opened:
-        return opened.end(), _closing(text, opened.end(), opened[0], most)
+        return opened.end(), _closing(text, opened.end(), opened["quote"], most)
+    tag = compiled(_TAG).match(text, at)
+    at = tag.end() if tag else at
     if text[at : at + 1] in ("[", "{"):
         return at, _bracketed(text, at, most)
+    block = compiled(_BLOCK).match(text, at)
+    if block:
+        return block.end("indent"), block.end()
     if whole_line:
         match = compiled(_LINE).match(text, at)
         return at, match.end() if match else at
@@ -229,7 +367,7 @@ def _reads_as_code(text: str, value: str, end: int) -> bool:
 
 
 def _is_password(name: str) -> bool:
-    return any(part in name.lower() for part in ("pass", "pwd", "secret", "cookie", "authorization", "cred"))
+    return any(part in name.lower() for part in ("pass", "pwd", "secret", "cookie", "cred"))
 
 
 def _is_metavar(value: str, name: str) -> bool:

@@ -88,6 +88,13 @@ END
 eval "$command"
 echo done
 """
+SAVES = """
+import signal
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+print("ready", flush=True)
+signal.sigwait({signal.SIGTERM})
+print("saved", flush=True)
+"""
 
 
 def test_model_trainers_own_script_is_left_alone(engine: Engine, image: str, base: Base) -> None:
@@ -103,6 +110,28 @@ def test_model_trainers_own_script_is_left_alone(engine: Engine, image: str, bas
     assert ran.code == 0, ran
     assert "['--epochs', '3 or 4'] []" in ran.out
     assert ran.out.endswith("done\n")
+
+
+@pytest.mark.parametrize(("command", "is_heard"), [("exec train", True), ("train", False)])
+def test_a_job_of_model_trainer_hears_a_stop_if_its_command_is_exec_train(
+    engine: Engine, image: str, base: Base, command: str, is_heard: bool
+) -> None:
+    drivers, code = base.root / "input/data/sm_drivers", base.root / "input/data/code"
+    drivers.mkdir(parents=True)
+    code.mkdir()
+    base.hyperparameters(program=None)
+    (drivers / "sourcecode.json").write_text(f'{{"entry_script": "train.py", "command": "{command}"}}')
+    (drivers / "distributed.json").write_text("{}")
+    (drivers / "sm_train.sh").write_text(SM_TRAIN.replace('python3 train.py --epochs "3 or 4"', command))
+    (code / "train.py").write_text(SAVES)
+    script = "/opt/ml/input/data/sm_drivers/sm_train.sh"
+
+    box = engine.start("--entrypoint", "/bin/bash", *mounted(base), image, "-c", f"chmod +x {script} && {script}")
+    box.until("ready")
+    box.stop(30 if is_heard else 2)
+
+    assert ("saved" in box.log, "PID 1 of this container is a shell" in box.log) == (is_heard, not is_heard)
+    assert box.code == (0 if is_heard else 137)
 
 
 def test_train_runs_what_model_trainer_sent(engine: Engine, image: str, base: Base) -> None:

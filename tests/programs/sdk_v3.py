@@ -19,7 +19,7 @@ os.chdir(folder)
 ModelTrainer(
     training_mode=Mode.LOCAL_CONTAINER,
     training_image=image,
-    source_code=SourceCode(source_dir="src", entry_script="train.py", command="train" if how == "train" else None),
+    source_code=SourceCode(source_dir="src", entry_script="train.py", command="exec train" if how == "train" else None),
     distributed=Torchrun(process_count_per_node=1),
     compute=Compute(instance_type="local_cpu", instance_count=hosts),
     hyperparameters={"epochs": 3, "image_shape": "3,224,224", "flag": True},

@@ -46,7 +46,8 @@ def environment(job: Job, arguments: tuple[str, ...]) -> dict[str, str]:
         environ.setdefault(name, value)
     if chooses_port(job):
         environ["MASTER_PORT"] = ours["MASTER_PORT"]
-    if job.port and "SM_MASTER_PORT" in environ:  # SageMaker's SDK v3 tells scripts the port under this name, too.
+    # SageMaker's SDK v3 tells scripts the port under this name, too.
+    if job.port and environ.get("SM_MASTER_PORT") == str(MASTER_PORT):
         environ["SM_MASTER_PORT"] = str(job.port)
     for name in ("TOOLKIT_COMPAT_PATH", "TOOLKIT_PROFILE_WINDOW", "TOOLKIT_COMPILER"):  # Left by an outer `train`.
         environ.pop(name, None)

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from toolkit.job.job import Job
 from toolkit.job.machine import Machine
-from toolkit.probe import host, neuron, nvidia
+from toolkit.probe import host, init, neuron, nvidia
 from toolkit.probe.ask import found
 from toolkit.probe.command import other_train
 
@@ -25,6 +25,7 @@ def look(environ: Mapping[str, str], *, root: Path = Path("/")) -> Machine:
     """
     path = environ.get("PATH", os.defpath)
     accelerator, count, notes = _accelerators(path)
+    deaf = init.deaf_shell(root)
     return Machine(
         cpus=host.cpus(root),
         cpus_total=os.cpu_count() or 1,
@@ -38,7 +39,7 @@ def look(environ: Mapping[str, str], *, root: Path = Path("/")) -> Machine:
         opal_prefix=_opal_prefix(path),
         engine=host.in_engine(root),
         other_train=other_train(path),
-        notes=notes,
+        notes=(*notes, *((deaf,) if deaf else ())),
     )
 
 

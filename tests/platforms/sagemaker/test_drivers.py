@@ -10,6 +10,7 @@ from toolkit.errors import ContractError
 from toolkit.job.job import Job
 from toolkit.job.machine import Machine
 from toolkit.log import Log
+from toolkit.platforms.sagemaker.drivers import starts_train
 from toolkit.platforms.sagemaker.read import read
 from toolkit.settings import Settings
 
@@ -109,7 +110,41 @@ def test_what_cannot_be_served_is_said(
     assert [word for word in words if word not in str(caught.value)] == []
 
 
-@pytest.mark.parametrize("command", ["train", "/usr/local/bin/train --ignored"])
+@pytest.mark.parametrize(
+    ("command", "is_ours"),
+    [
+        ("train", True),
+        ("exec train", True),
+        ("exec /opt/toolkit/bin/train", True),
+        ("cd sub && exec train", True),
+        ("cd 'a b'; exec train --ignored;", True),
+        ("NCCL_DEBUG=INFO exec train", True),
+        ("export A='b && c'\nexec env B=1 train\n", True),
+        ("exec toolkit train", True),
+        ("pip install x && train", True),
+        ("train && python after.py", False),
+        ("exec trainer", False),
+        ("python train", False),
+        ("echo exec train", False),
+        ("exec 'train", False),
+        ("exec", False),
+        (";", False),
+    ],
+)
+def test_the_last_program_of_a_command_is_train_or_is_not(command: str, is_ours: bool) -> None:
+    assert starts_train(command) is is_ours
+
+
+def test_a_command_of_any_kind_is_ours_where_sm_train_has_started_it(tmp_path: Path) -> None:
+    """A start script of the user's: the SDK's own drivers do not run beside a command."""
+    write(tmp_path, {**SOURCE, "command": "bash start.sh", "requirements": "deps/gpu.txt"}, TORCHRUN)
+
+    told = job(tmp_path, SM_OUTPUT_FAILURE="/opt/ml/output/failure")
+
+    assert (told.entry, told.strategy.name, told.requirements) == ("train.py", "torch_distributed", False)
+
+
+@pytest.mark.parametrize("command", ["train", "/usr/local/bin/train --ignored", "exec train", "cd x && exec train"])
 def test_a_command_that_is_train_runs_what_the_image_names(tmp_path: Path, command: str) -> None:
     write(tmp_path, {**SOURCE, "entry_script": None, "command": command}, TORCHRUN, {"lr": "0.1"})
 

@@ -1,12 +1,13 @@
 """Reads the channel sm_drivers, which SageMaker's SDK v3 (ModelTrainer) sends in place of hyperparameters.
 
 Jobs of that SDK do not start an image's `train`: /bin/bash runs sm_drivers/sm_train.sh, with this toolkit installed or
-not. If `train` is started all the same, the channel's documents name the script and how to start its ranks
-(sagemaker-train 1.27.0, model_trainer.py and distributed.py, seen 2026-11): sourcecode.json holds SourceCode,
-distributed.json all keys of Torchrun or MPI, or {}.
+not. If `train` is started all the same, by the job's own command (`exec train`) or as an image's entry point, the
+channel's documents name the script and how to start its ranks (sagemaker-train 1.27.0, model_trainer.py and
+distributed.py, seen 2026-11): sourcecode.json holds SourceCode, distributed.json all keys of Torchrun or MPI, or {}.
 """
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,12 +16,16 @@ import msgspec
 from toolkit.errors import ContractError
 from toolkit.job.spec import JobSpec
 from toolkit.job.strategy import Strategy
+from toolkit.patterns import lazy
 from toolkit.platforms.place import Place
 from toolkit.platforms.sagemaker.documents import load, typed
 from toolkit.records import Record
 
+ASSIGNED = lazy(r"[A-Za-z_]\w*=")
 HINT = "The SDK's ModelTrainer writes it"
 PORT = 7777
+# A variable of sm_train.sh's own (scripts/environment.py): `train` runs below it.
+SDK_SETS = "SM_OUTPUT_FAILURE"
 
 
 class SourceCode(Record, frozen=True, kw_only=True):
@@ -39,19 +44,19 @@ class Distributed(Record, frozen=True, kw_only=True):
     mpi_additional_options: tuple[str, ...] | None = None
 
 
-def asked_for(spec: JobSpec, place: Place, data: Path) -> JobSpec:
+def asked_for(spec: JobSpec, place: Place, data: Path, environ: Mapping[str, str]) -> JobSpec:
     """Return *spec*, which names no script, with what the channel's documents ask for.
 
-    The job's command may be `train` itself, which sm_train.sh starts in place of the SDK's own drivers. Without an
-    entry_script beside it, *spec* is returned unchanged: the image names the script.
+    The job's command may be `train` itself, or a program that starts it: sm_train.sh runs it in place of the SDK's own
+    drivers. Without an entry_script beside it, *spec* is returned unchanged: the image names the script.
 
     Raises:
         ContractError: a document is wrong, or asks for something that only sm_train.sh supports.
     """
     file = data / "sm_drivers/sourcecode.json"
     source = typed(load(file, hint=HINT), SourceCode, file)
-    words = (source.command or "").split()
-    is_ours = bool(words) and Path(words[0]).name == "train"
+    by_the_sdk = SDK_SETS in environ  # Then sm_train.sh runs, and its command, whatever it is, has started us.
+    is_ours = bool(source.command) and (by_the_sdk or starts_train(source.command or ""))
     if not source.entry_script and is_ours:
         return spec
     if (source.command and not is_ours) or not source.entry_script:
@@ -61,7 +66,8 @@ def asked_for(spec: JobSpec, place: Place, data: Path) -> JobSpec:
             where=str(file),
             hint="Commands are sm_train.sh's: leave the job's entry point as ModelTrainer sets it.",
         )
-    if source.requirements not in (None, "auto", "requirements.txt"):
+    is_known = source.requirements in (None, "auto", "requirements.txt")
+    if not is_known and not by_the_sdk:
         raise ContractError(
             f"$.requirements: expected requirements.txt at the top of source_dir, found {source.requirements!r}",
             where=str(file),
@@ -75,12 +81,36 @@ def asked_for(spec: JobSpec, place: Place, data: Path) -> JobSpec:
         entry_from=f"{file.name}: $.entry_script",
         source=submitted or spec.source,
         source_from=f"{file.name}: $.source_dir" if submitted else spec.source_from,
-        requirements=source.requirements is not None,
+        requirements=source.requirements is not None and is_known,  # sm_train.sh has installed any other.
         strategy=_strategy(data) or spec.strategy,
         argument_style="json",  # As the SDK's own drivers write arguments.
         defaults={**spec.defaults, **_variables(source.entry_script, place, data)},
         shown=msgspec.structs.replace(spec.shown, module_dir=submitted or spec.shown.module_dir),
     )
+
+
+def starts_train(command: str) -> bool:
+    """True if the last program of the shell command *command* is `train`.
+
+    >>> [starts_train(it) for it in ("exec train", "cd x && A=1 exec /opt/venv/bin/train --y", "train && rm x", "a; b")]
+    [True, True, False, False]
+    """
+    import shlex
+
+    try:
+        lexer = shlex.shlex(command.replace("\n", ";"), posix=True, punctuation_chars=";&|")
+        lexer.whitespace_split = True
+        words = list(lexer)
+    except ValueError:
+        return False  # No closing quotation: not even a shell takes it.
+    while words and set(words[-1]) == {";"}:
+        words.pop()
+    last = max((at for at, word in enumerate(words) if set(word) <= set(";&|")), default=-1)
+    words = words[last + 1 :]
+    while words and (words[0] in ("exec", "env") or ASSIGNED.match(words[0])):
+        del words[0]
+    program = Path(words[0]).name if words else ""
+    return program == "train" or (program == "toolkit" and words[1:2] == ["train"])
 
 
 def _variables(entry: str, place: Place, data: Path) -> dict[str, str]:

@@ -98,7 +98,7 @@ def read(
     if spec.entry is None and (places.data / "sm_drivers/sourcecode.json").is_file():
         from toolkit.platforms.sagemaker import drivers
 
-        spec = drivers.asked_for(spec, place, places.data)
+        spec = drivers.asked_for(spec, place, places.data, environ)
     return assemble(
         spec,
         place,

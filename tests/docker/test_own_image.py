@@ -120,7 +120,9 @@ def test_a_job_of_model_trainer_hears_a_stop_if_its_command_is_exec_train(
     drivers.mkdir(parents=True)
     code.mkdir()
     base.hyperparameters(program=None)
-    (drivers / "sourcecode.json").write_text(f'{{"entry_script": "train.py", "command": "{command}"}}')
+    (drivers / "sourcecode.json").write_text(
+        f'{{"entry_script": "train.py", "source_dir": "src", "command": "{command}"}}'
+    )
     (drivers / "distributed.json").write_text("{}")
     (drivers / "sm_train.sh").write_text(SM_TRAIN.replace('python3 train.py --epochs "3 or 4"', command))
     (code / "train.py").write_text(SAVES)

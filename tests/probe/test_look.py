@@ -61,22 +61,88 @@ def test_without_programs_there_are_no_accelerators_and_nothing_to_say(tmp_path:
     assert (machine.accelerator, machine.accelerators, machine.notes) == ("none", 0, ())
 
 
-def test_an_nvidia_smi_that_fails_is_noted_and_means_no_gpu(tmp_path: Path) -> None:
-    path = program(tmp_path / "bin", "nvidia-smi", 'echo "NVIDIA-SMI has failed"; exit 9')
+FAILED = "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver."
+LOST = "Unable to determine the device handle for GPU0000:1B:00.0: Unknown Error"
 
-    machine = look({"PATH": path})
+
+def test_an_nvidia_smi_that_fails_where_no_gpu_is_here_is_noted_in_its_own_words(tmp_path: Path) -> None:
+    path = program(tmp_path / "bin", "nvidia-smi", f'echo "{FAILED}"; exit 9')
+
+    machine = look({"PATH": path}, root=lay(tmp_path, {"dev/nvidiactl": "", "proc/1/comm": "python3\n"}))
+
+    assert (machine.gpus, machine.gpu_trouble) == (0, "")
+    assert machine.notes == (f"nvidia-smi --list-gpus ended with 9: {FAILED}; going on as if there were no GPU",)
+
+
+BUS = {"sys/bus/pci/devices/0000:1b:00.0/vendor": "0x10de\n", "sys/bus/pci/devices/0000:1b:00.0/class": "0x030200\n"}
+
+
+@pytest.mark.parametrize(
+    ("text", "files", "environ", "trouble"),
+    [
+        (f'echo "{FAILED}"; exit 9', {"dev/nvidia0": ""}, {}, f"ended with 9: {FAILED}"),
+        (f'echo "{FAILED}" >&2; exit 9', {"dev/nvidia12": ""}, {}, f"ended with 9: {FAILED}"),
+        (f'echo "{LOST}"; exit 15', {}, {}, f"ended with 15: {LOST}"),
+        (f'echo "{LOST}"; {GPUS}', {}, {}, f"says: {LOST}"),  # The other GPUs are listed, and it ends with 0.
+        ("exit 18", {**BUS, "proc/1/comm": "systemd\n"}, {}, "ended with 18"),
+        # A container sees the bus of its machine; and one that asks for no GPU may see all of its files.
+        ("exit 18", {**BUS, "proc/1/comm": "train\n"}, {}, ""),
+        ("exit 9", {"dev/nvidia0": ""}, {"NVIDIA_VISIBLE_DEVICES": "void"}, ""),
+    ],
+)
+def test_a_gpu_that_is_here_and_cannot_be_used_is_told(
+    tmp_path: Path, text: str, files: dict[str, str], environ: dict[str, str], trouble: str
+) -> None:
+    path = program(tmp_path / "bin", "nvidia-smi", text)
+
+    machine = look({"PATH": f"{path}:/usr/bin:/bin", **environ}, root=lay(tmp_path, files))
 
     assert machine.gpus == 0
-    assert machine.notes == ("nvidia-smi --list-gpus ended with 9; going on as if there were no GPU",)
+    assert machine.gpu_trouble == (f"nvidia-smi --list-gpus {trouble}" if trouble else "")
+
+
+def test_gpus_that_nothing_can_count_are_noted(tmp_path: Path) -> None:
+    machine = look(
+        {"PATH": str(tmp_path)}, root=lay(tmp_path, {"dev/nvidia0": "", "dev/nvidia1": "", "dev/nvidiactl": ""})
+    )
+
+    assert machine.gpus == 0
+    assert machine.notes[0].startswith("/dev has 2 NVIDIA GPUs, but there is no nvidia-smi on PATH to count them")
+
+
+def test_the_uuids_of_gpus_and_of_their_instances_are_kept(tmp_path: Path) -> None:
+    path = program(tmp_path / "bin", "nvidia-smi", GPUS)
+
+    machine = look({"PATH": f"{path}:/usr/bin:/bin"})
+
+    assert (machine.gpu_uuids, machine.mig_uuids) == (("GPU-1", "GPU-2"), ("MIG-1", "MIG-2"))
+
+
+@pytest.mark.parametrize("stream", ["", ">&2"])
+def test_an_nvidia_smi_that_floods_its_output_is_given_up(tmp_path: Path, stream: str) -> None:
+    path = program(tmp_path / "bin", "nvidia-smi", f"yes 'GPU 0: NVIDIA (UUID: GPU-1)' {stream}")
+
+    gpus = nvidia.look({}, f"{path}:/usr/bin:/bin", tmp_path, within_s=300)
+
+    assert gpus.uuids == ()
+    assert gpus.notes[0].startswith("nvidia-smi --list-gpus said more than 1 MiB: GPU 0")
+    assert len(gpus.notes[0]) < 500
+
+
+def test_an_nvidia_smi_that_closes_its_streams_and_goes_on_is_given_up(tmp_path: Path) -> None:
+    path = program(tmp_path / "bin", "nvidia-smi", "exec >&- 2>&-; /bin/sleep 600")
+
+    gpus = nvidia.look({}, path, tmp_path, within_s=1)
+
+    assert gpus.notes == ("nvidia-smi --list-gpus gave no answer within 1 s; going on as if there were no GPU",)
 
 
 def test_a_program_of_another_architecture_is_noted(tmp_path: Path) -> None:
     file = Path(program(tmp_path / "bin", "nvidia-smi", "")) / "nvidia-smi"
     file.write_bytes(b"\x7fELF, but not really")
 
-    assert nvidia.count(str(tmp_path / "bin")) == (
-        0,
-        ("nvidia-smi --list-gpus cannot be started (Exec format error); going on as if there were no GPU",),
+    assert nvidia.look({}, str(tmp_path / "bin"), tmp_path) == nvidia.Gpus(
+        notes=("nvidia-smi --list-gpus cannot be started (Exec format error); going on as if there were no GPU",),
     )
 
 
@@ -84,13 +150,10 @@ def test_an_nvidia_smi_that_hangs_is_given_up_with_all_it_started(tmp_path: Path
     path = program(tmp_path / "bin", "nvidia-smi", f"/bin/sleep 600 & echo $! >{tmp_path}/child; wait")
     started_s = time.monotonic()
 
-    count, notes = nvidia.count(path, within_s=2)
+    gpus = nvidia.look({}, path, tmp_path, within_s=2)
 
     assert time.monotonic() - started_s < 60
-    assert (count, notes) == (
-        0,
-        ("nvidia-smi --list-gpus gave no answer within 2 s; going on as if there were no GPU",),
-    )
+    assert gpus.notes == ("nvidia-smi --list-gpus gave no answer within 2 s; going on as if there were no GPU",)
     child = (tmp_path / "child").read_text().strip()
     assert _is_gone(child)
 

@@ -308,7 +308,7 @@ def test_gpus_are_compared_with_the_processes(base: Base) -> None:
     few = row(told(base, CUDA_VISIBLE_DEVICES="1"), "GPUs")
 
     assert (enough["status"], enough["found"]) == ("ok", "2 GPUs for 2 processes")
-    assert (few["status"], few["found"]) == ("warn", "2 GPUs for 2 processes, CUDA_VISIBLE_DEVICES=1")
+    assert (few["status"], few["found"]) == ("ok", "1 GPU for 1 process, CUDA_VISIBLE_DEVICES=1")
 
 
 def test_channels_without_input_are_named(base: Base) -> None:

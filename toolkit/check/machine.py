@@ -26,6 +26,7 @@ def check(machine: Machine, folders: Folders, environ: Mapping[str, str], proces
     """Return the results for this host and a job with *processes* ranks on it."""
     busy = processes > 1 or machine.accelerators > 0
     return (
+        *([stops(machine)] if machine.deaf_shell else []),
         gpus(machine, environ, processes),
         *disks({"model": folders.model, "output": folders.output, "checkpoints": folders.checkpoints}),
         shared_memory(SHM, busy=busy),
@@ -37,10 +38,16 @@ def check(machine: Machine, folders: Folders, environ: Mapping[str, str], proces
 def gpus(machine: Machine, environ: Mapping[str, str], processes: int) -> CheckResult:
     """Return whether the expected accelerators exist and suffice for *processes* ranks."""
     count, kind = machine.accelerators, {"nvidia": "GPU", "neuron": "Neuron core"}.get(machine.accelerator, "")
+    if machine.gpu_trouble:
+        advice = "Restart or replace the host; CUDA_VISIBLE_DEVICES= (empty) runs the job on the CPU"
+        return CheckResult(name="GPUs", status="fail", found=machine.gpu_trouble, advice=advice)
     if machine.notes:
         return CheckResult(
             name="GPUs", status="warn", found="; ".join(machine.notes), advice="Correct the driver's set-up"
         )
+    if not count and machine.gpu_uuids:
+        found = f"none of {len(machine.gpu_uuids)}: CUDA_VISIBLE_DEVICES={environ.get('CUDA_VISIBLE_DEVICES', '')}"
+        return CheckResult(name="GPUs", status="ok", found=found)
     if not count:
         meant = environ.get("NVIDIA_VISIBLE_DEVICES", "void") not in ("", "void", "none")
         found = "none, although NVIDIA_VISIBLE_DEVICES asks for some" if meant else "none"
@@ -50,11 +57,15 @@ def gpus(machine: Machine, environ: Mapping[str, str], processes: int) -> CheckR
     visible = environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
         found += f", CUDA_VISIBLE_DEVICES={visible}"
-        count = min(count, len([device for device in visible.split(",") if device.strip()]))
     if processes > count:
         advice = "Several ranks would share one: lower the processes per host, unless that is meant"
         return CheckResult(name="GPUs", status="warn", found=found, advice=advice)
     return CheckResult(name="GPUs", status="ok", found=found)
+
+
+def stops(machine: Machine) -> CheckResult:
+    """Return that a stop of this container does not arrive."""
+    return CheckResult(name="stop", status="warn", found=machine.deaf_shell)
 
 
 def disks(folders: Mapping[str, Path]) -> tuple[CheckResult, ...]:

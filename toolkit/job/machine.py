@@ -20,6 +20,9 @@ class Machine(Record, frozen=True, kw_only=True):
     `programs`: which of the launchers' programs are on PATH. `mpi`: looked for only if the job starts mpirun;
     `mpi_trouble`: why it was not found. `opal_prefix`: the folder of an Open MPI that needs OPAL_PREFIX to find its own
     files. `other_train`: the program that `train` on PATH is, if it is not this toolkit's.
+    `gpu_uuids`, `mig_uuids`: of the GPUs that nvidia-smi lists and of their MIG instances, in its order; `accelerators`
+    is less where CUDA_VISIBLE_DEVICES hides some from the job. `gpu_trouble`: why a GPU that is here cannot be used.
+    `deaf_shell`: a warning if PID 1 is a shell that passes no stop on.
     `engine`: this is a container of Docker or Podman. `notes`: errors of the examination, for the log.
     """
 
@@ -28,6 +31,9 @@ class Machine(Record, frozen=True, kw_only=True):
     memory_bytes: int
     accelerator: Literal["none", "nvidia", "neuron"] = "none"
     accelerators: int = 0
+    gpu_uuids: tuple[str, ...] = ()
+    mig_uuids: tuple[str, ...] = ()
+    gpu_trouble: str = ""
     interfaces: tuple[str, ...] = ()
     route_interface: str | None = None
     fabric: Literal["tcp", "efa", "infiniband"] = "tcp"
@@ -36,6 +42,7 @@ class Machine(Record, frozen=True, kw_only=True):
     mpi_trouble: str = ""
     opal_prefix: str = ""
     other_train: str = ""
+    deaf_shell: str = ""
     engine: bool = False
     notes: tuple[str, ...] = ()
 

@@ -26,6 +26,7 @@ from toolkit.platforms.sagemaker.documents import load
 from toolkit.settings import Settings
 
 COMPILE_BUDGET_S = 60.0  # Of `auto`: who asks for `on` wants to have compiled code, whatever it costs.
+CUDA_VISIBLE = "CUDA_VISIBLE_DEVICES"
 COMPILE_CACHE = "compile-cache"  # Below the checkpoint folder, which the platform keeps across jobs.
 # Neuron cores of instance types, which need no neuron-ls (sagemaker-training 5.1.4).
 NEURON_CORES = {"trn2.48xlarge": 64}
@@ -52,6 +53,7 @@ def assemble(
         environ = {**environ, **spec.environment}
         ours = settings.read(environ)
     kept = {name: value for name, value in environ.items() if name not in place.dropped}
+    machine = _with_visible_gpus(machine, environ, log)
     cluster = _cluster(spec, place, ours, machine)
     strategy = _strategy(spec, cluster, place)
     folders = msgspec.structs.replace(
@@ -229,6 +231,28 @@ def _with_known_neurons(machine: Machine, instance_type: str) -> Machine:
         if instance in instance_type:
             return msgspec.structs.replace(machine, accelerator="neuron", accelerators=cores)
     return machine
+
+
+def _with_visible_gpus(machine: Machine, environ: Mapping[str, str], log: Log) -> Machine:
+    """Return *machine* with the GPUs that CUDA shows to the job's processes, and say what the variable does."""
+    text = environ.get(CUDA_VISIBLE)
+    if text is None or machine.accelerator == "neuron":
+        return machine
+    from toolkit.job.visible import hides_all, visible
+
+    if machine.gpu_trouble and hides_all(text):  # The job asks for no GPU.
+        log.warning(f"{machine.gpu_trouble}; {CUDA_VISIBLE}={text} asks for no GPU")
+        return msgspec.structs.replace(machine, gpu_trouble="")
+    total = machine.accelerators
+    if not total:
+        return machine
+    seen = visible(text, machine.gpu_uuids, machine.mig_uuids)
+    told = f"{CUDA_VISIBLE}={text}: the job sees {seen.count} of this host's {total} GPU{'s' * (total > 1)}"
+    if seen.doubt:
+        log.warning(f"{told}: {seen.doubt}")
+    else:
+        log.info(told)
+    return msgspec.structs.replace(machine, accelerator="nvidia" if seen.count else "none", accelerators=seen.count)
 
 
 def check_passable(hyperparameters: Mapping[str, object], where: str) -> None:

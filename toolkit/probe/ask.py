@@ -1,6 +1,7 @@
 """Ask a program of this machine a question, with a deadline that holds whatever the program does."""
 
 import os
+import time
 from typing import TYPE_CHECKING
 
 from toolkit.records import Record
@@ -10,12 +11,18 @@ if TYPE_CHECKING:
 
 # `nvidia-smi` takes 0.1 to 3 s on a healthy host of 8 GPUs without persistence mode; a broken driver hangs for ever.
 WITHIN_S = 30.0
+# Of each stream. A list of 8 GPUs with 56 MIG instances has 6 kB.
+MOST_BYTES = 1 << 20
 
 
 class Answer(Record, frozen=True, kw_only=True):
-    """What a program said on stdout. `trouble` is empty if it ended with 0, else says what happened instead."""
+    """What a program said: `text` on stdout, `said` on stderr.
+
+    `trouble` is empty if it ended with 0, else says what happened instead.
+    """
 
     text: str = ""
+    said: str = ""
     trouble: str = ""
 
 
@@ -41,21 +48,62 @@ def ask(argv: tuple[str, ...], *, within_s: float = WITHIN_S) -> Answer:
             argv,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
             start_new_session=True,
         )
     except OSError as error:
         return Answer(trouble=f"cannot be started ({error.strerror})")
     try:
-        output, _ = process.communicate(timeout=within_s)
-    except subprocess.TimeoutExpired:
-        _end(process)
-        return Answer(trouble=f"gave no answer within {within_s:g} s")
+        output, trouble = _read(process, time.monotonic() + within_s, within_s)
+        if not trouble:
+            process.wait(within_s)
+            trouble = f"ended with {process.returncode}" if process.returncode else ""
+    except subprocess.TimeoutExpired:  # It has closed its streams and goes on.
+        trouble = f"gave no answer within {within_s:g} s"
     except BaseException:  # The job is stopped: nobody waits for the answer.
         _end(process)
+        _close(process)
         raise
-    text = output.decode("utf-8", "replace")
-    return Answer(text=text, trouble=f"ended with {process.returncode}" if process.returncode else "")
+    if process.returncode is None:
+        _end(process)
+    _close(process)
+    text, said = (bytes(stream).decode("utf-8", "replace") for stream in output)
+    return Answer(text=text, said=said, trouble=trouble)
+
+
+def _read(
+    process: "subprocess.Popen[bytes]", ends_s: float, within_s: float
+) -> tuple[tuple[bytearray, bytearray], str]:
+    """Return what *process* says on stdout and stderr until it closes both, and why that was not waited for."""
+    import select
+
+    assert process.stdout is not None
+    assert process.stderr is not None
+    stdout, stderr = bytearray(), bytearray()
+    streams = {process.stdout.fileno(): stdout, process.stderr.fileno(): stderr}
+    waits = select.poll()
+    for stream in streams:
+        waits.register(stream, select.POLLIN)
+    while streams:
+        ready = waits.poll(max((ends_s - time.monotonic()) * 1000, 0))
+        if not ready:
+            return (stdout, stderr), f"gave no answer within {within_s:g} s"
+        for stream, _ in ready:
+            piece = os.read(stream, 1 << 16)
+            if not piece:
+                waits.unregister(stream)
+                del streams[stream]
+                continue
+            streams[stream] += piece
+            if len(streams[stream]) > MOST_BYTES:
+                return (stdout, stderr), f"said more than {MOST_BYTES >> 20} MiB"
+    return (stdout, stderr), ""
+
+
+def _close(process: "subprocess.Popen[bytes]") -> None:
+    for stream in (process.stdout, process.stderr):
+        if stream is not None:
+            stream.close()
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:
@@ -63,8 +111,6 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
 
     os.killpg(process.pid, 9)
     try:
-        process.communicate(timeout=1)
+        process.wait(timeout=1)
     except subprocess.TimeoutExpired:
         process.returncode = -9  # Not ours to wait for any more, and no warning about it at the interpreter's end.
-    if process.stdout:
-        process.stdout.close()

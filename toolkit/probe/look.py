@@ -4,7 +4,6 @@ import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
 
 from msgspec.structs import replace
 
@@ -24,14 +23,17 @@ def look(environ: Mapping[str, str], *, root: Path = Path("/")) -> Machine:
     Nothing found here can stop a job: what cannot be read counts as absent, and `notes` says so.
     """
     path = environ.get("PATH", os.defpath)
-    accelerator, count, notes = _accelerators(path)
-    deaf = init.deaf_shell(root)
+    gpus = nvidia.look(environ, path, root)
+    cores, more = (0, ()) if gpus.uuids or gpus.trouble else neuron.count(path)
     return Machine(
         cpus=host.cpus(root),
         cpus_total=os.cpu_count() or 1,
         memory_bytes=host.memory_bytes(root),
-        accelerator=accelerator,
-        accelerators=count,
+        accelerator="nvidia" if gpus.uuids else "neuron" if cores else "none",
+        accelerators=len(gpus.uuids) or cores,
+        gpu_uuids=gpus.uuids,
+        mig_uuids=gpus.instances,
+        gpu_trouble=gpus.trouble,
         interfaces=host.interfaces(root),
         route_interface=host.route_interface(root),
         fabric=host.fabric(root),
@@ -39,7 +41,8 @@ def look(environ: Mapping[str, str], *, root: Path = Path("/")) -> Machine:
         opal_prefix=_opal_prefix(path),
         engine=host.in_engine(root),
         other_train=other_train(path),
-        notes=(*notes, *((deaf,) if deaf else ())),
+        deaf_shell=init.deaf_shell(root),
+        notes=gpus.notes + more,
     )
 
 
@@ -64,11 +67,3 @@ def _opal_prefix(path: str) -> str:
         return ""
     folder = Path(mpirun).absolute().parent
     return str(folder.parent) if (folder / "orterun_wrapper").exists() else ""
-
-
-def _accelerators(path: str) -> tuple[Literal["none", "nvidia", "neuron"], int, tuple[str, ...]]:
-    gpus, notes = nvidia.count(path)
-    if gpus:
-        return "nvidia", gpus, notes
-    cores, more = neuron.count(path)
-    return ("neuron" if cores else "none"), cores, notes + more

@@ -1,17 +1,95 @@
 """NVIDIA GPUs, as `nvidia-smi` lists them: asked once, and only where it is installed."""
 
+from collections.abc import Mapping
+from pathlib import Path
+
+from toolkit import folders
 from toolkit.probe.ask import WITHIN_S, ask, found
+from toolkit.records import Record
+
+# Said of a GPU that is there and does not answer, also by an nvidia-smi that lists the others and ends with 0.
+LOST = ("Unable to determine the device handle", "GPU is lost")
+COMMAND = "nvidia-smi --list-gpus"
+# NVIDIA's vendor number, and the classes of GPUs with and without a display, in /sys/bus/pci.
+VENDOR, CLASSES = "0x10de", ("0x0300", "0x0302")
+INITS = ("systemd", "init")
 
 
-def count(path: str, *, within_s: float = WITHIN_S) -> tuple[int, tuple[str, ...]]:
-    """Return (GPUs, notes): 0 with a note if nvidia-smi is on *path* but fails or hangs, 0 without if it is not there.
+class Gpus(Record, frozen=True, kw_only=True):
+    """What was found. `uuids`: of the GPUs; `instances`: of their MIG instances.
 
-    MIG instances, listed indented below their GPU, do not count: as sagemaker-training 5.1.4.
+    `trouble`: why a GPU that this host has cannot be used. `notes`: what else went wrong.
     """
+
+    uuids: tuple[str, ...] = ()
+    instances: tuple[str, ...] = ()
+    trouble: str = ""
+    notes: tuple[str, ...] = ()
+
+
+def look(environ: Mapping[str, str], path: str, root: Path, *, within_s: float = WITHIN_S) -> Gpus:
+    """Return the GPUs of this host. MIG instances, listed indented below their GPU, are no GPUs of their own: as
+    sagemaker-training 5.1.4."""
+    hidden = environ.get("NVIDIA_VISIBLE_DEVICES") in ("void", "none")
     program = found("nvidia-smi", path)
     if program is None:
-        return 0, ()
+        devices = 0 if hidden else _devices(root)
+        note = (
+            f"/dev has {devices} NVIDIA GPU{'s' * (devices > 1)}, but there is no nvidia-smi on PATH to count them "
+            "(NVIDIA_DRIVER_CAPABILITIES without utility?): TOOLKIT_PROCESSES_PER_HOST says how many ranks to start"
+        )
+        return Gpus(notes=(note,)) if devices else Gpus()
     answer = ask((program, "--list-gpus"), within_s=within_s)
-    if answer.trouble:
-        return 0, (f"nvidia-smi --list-gpus {answer.trouble}; going on as if there were no GPU",)
-    return sum(line.startswith("GPU ") for line in answer.text.splitlines()), ()
+    lost = next((line for line in _lines(answer.text + "\n" + answer.said) if any(word in line for word in LOST)), "")
+    if not answer.trouble and not lost:
+        lines = answer.text.splitlines()
+        return Gpus(
+            uuids=tuple(_uuid(line) for line in lines if line.startswith("GPU ")),
+            instances=tuple(_uuid(line) for line in lines if line.startswith(" ")),
+        )
+    words = lost or " ".join(_lines(answer.said or answer.text)[:2])
+    told = f"{COMMAND} {answer.trouble or 'says'}" + (f": {words[:300]}" if words else "")
+    if not hidden and (lost or _devices(root) or _is_on_the_bus(root)):
+        return Gpus(trouble=told)
+    return Gpus(notes=(f"{told}; going on as if there were no GPU",))
+
+
+def _uuid(line: str) -> str:
+    return line.rpartition("(UUID: ")[2].partition(")")[0]
+
+
+def _lines(text: str) -> list[str]:
+    return [line.strip() for line in text.splitlines() if line.strip()]
+
+
+def _devices(root: Path) -> int:
+    """Return the number of GPUs by their device files; a container has those of the GPUs that it was given."""
+    try:
+        names = folders.names(root / "dev")
+    except OSError:
+        return 0
+    return sum(name.startswith("nvidia") and name[6:].isdigit() for name in names)
+
+
+def _is_on_the_bus(root: Path) -> bool:
+    """True if this is no container, and the machine has a GPU of NVIDIA's: a driver that is not loaded has no files.
+
+    A container sees the bus of its machine, also where it was given none of the GPUs.
+    """
+    try:
+        if (root / "proc/1/comm").read_text().strip() not in INITS:
+            return False
+        devices = folders.entries(root / "sys/bus/pci/devices")
+    except OSError:
+        return False
+    return any(
+        _read(Path(device.path, "vendor")) == VENDOR and _read(Path(device.path, "class"))[:6] in CLASSES
+        for device in devices
+    )
+
+
+def _read(file: Path) -> str:
+    try:
+        return file.read_text("ascii", "replace").strip()
+    except OSError:
+        return ""

@@ -13,7 +13,7 @@ import toolkit
 from toolkit import settings
 from toolkit.artifacts import folders as job_folders
 from toolkit.artifacts.scratch import RunFolder
-from toolkit.errors import ToolkitError, at
+from toolkit.errors import PlatformError, ToolkitError, at
 from toolkit.job.job import Job
 from toolkit.job.outcome import Ended, Memory, Outcome
 from toolkit.job.plan import Phase, Plan, quoted
@@ -111,6 +111,8 @@ def prepared(
     machine = look.look(environ)
     for note in machine.notes:
         log.warning(note)
+    if machine.deaf_shell:
+        log.warning(machine.deaf_shell)
     if machine.other_train:
         log.warning(f"train on PATH is {machine.other_train}, not this toolkit. Install this toolkit last")
     job, unknown = platforms.read_job(
@@ -290,6 +292,8 @@ def _first(
             job = transfers.with_source(job, supervisor, log)
             if supervisor.machine.job.ends:
                 return None, outcomes.of_end(job, _not_begun(supervisor))
+        if job.machine.gpu_trouble:
+            raise _no_gpu(job)
         with interrupting():
             if not (job.nested and fetch.is_placed(job, log)):
                 fetch.place(job, log)
@@ -313,6 +317,13 @@ def _first(
     except ToolkitError as error:
         return None, outcomes.of_error(error, job.cluster.current)
     return phase, _attempt(job, phase, supervisor, attempts, memory, log)
+
+
+def _no_gpu(job: Job) -> PlatformError:
+    return PlatformError(
+        f"expected the host's GPUs, found that they cannot be used: {job.machine.gpu_trouble}",
+        hint="Restart or replace the host. CUDA_VISIBLE_DEVICES= (empty) runs the job on the CPU.",
+    )
 
 
 def _not_begun(supervisor: Supervisor) -> Ended:

@@ -812,3 +812,51 @@ def test_a_link_has_nothing_to_do_once_it_has_the_verdict() -> None:
 
         assert follower.rest_s() > 0.1
         assert together.leader.rest_s() > 0.1
+
+
+@pytest.mark.parametrize("runs", [True, False], ids=["while the job runs", "before its start"])
+def test_a_leader_that_is_started_again_within_a_moment_is_another_process(runs: bool) -> None:
+    """docker --restart, or a kubelet that restarts a container in place, is quicker than the loss of a connection."""
+    with party(3) as together:
+        followers = together.followers()
+        if runs:
+            start(together)
+        else:
+            together.until(lambda: all(follower.protocol.leader_mark for follower in followers))
+        address, port = together.where
+        together.links.remove(together.leader)
+        together.leader.close()
+
+        again = LeaderLink(together.hosts, KEY, together.times, listen(address, port))
+        together.links.append(again)
+        together.done[again] = []
+        again.tell(Ready())
+        took_s = together.until(lambda: all(link.finished for link in together.links))
+
+        for link in together.links:
+            assert link.verdict is not None
+            assert (link.verdict.host, link.verdict.exit_code) == ("algo-1", 75)
+            assert link.verdict.cause.text == (
+                "host algo-1 vanished: its train ended, and another process was started in its place"
+            )
+            assert bool(together.told(link, AllReady)) == (runs and link is not again)
+        assert took_s < SOON_S
+        assert list(again.refused) == ["a host that had joined an earlier train of the leader"]
+
+
+def test_a_known_cause_stays_the_cause_where_the_leader_is_started_again() -> None:
+    with party(2) as together:
+        (follower,) = together.followers()
+        start(together)
+        address, port = together.where
+        together.links.remove(together.leader)
+        together.leader.close()
+        follower.tell(Failing(report=with_cause(EndReport(host="algo-2", exit_code=3), primary=True, failed_ns=1)))
+
+        again = LeaderLink(together.hosts, KEY, together.times, listen(address, port))
+        together.links.append(again)
+        together.done[again] = []
+        together.until(lambda: follower.verdict is not None)
+
+        assert follower.verdict is not None
+        assert (follower.verdict.host, follower.verdict.exit_code) == ("algo-2", 3)

@@ -226,6 +226,27 @@ def test_a_stop_of_all_hosts_at_once_lets_every_script_save(hosts: Hosts) -> Non
     assert len({each.status for each in done.values()}) == 1
 
 
+def test_a_leader_that_is_killed_and_started_again_at_once_ends_the_job_with_75(hosts: Hosts) -> None:
+    for name in hosts.bases:
+        hosts.program(name, WAITS)
+    with hosts.start() as running:
+        for host in running.values():
+            host.until(b" up")
+
+        running["algo-1"].signal(signal.SIGKILL)
+        running["algo-1"].end()
+        with hosts.start("algo-1") as again:
+            done = {"algo-1": again["algo-1"].end(), "algo-2": running["algo-2"].end()}
+
+    for each in done.values():
+        assert each.status == 75
+        assert "host algo-1 vanished: its train ended, and another process was started in its place" in str(
+            each.failure
+        )
+    assert b" up" not in done["algo-1"].stdout
+    assert b"told" in done["algo-2"].stdout
+
+
 @pytest.mark.parametrize("killed", ["algo-1", "algo-2"])
 def test_a_train_that_is_killed_ends_the_job_with_75_and_its_name(hosts: Hosts, killed: str) -> None:
     (other,) = hosts.bases.keys() - {killed}

@@ -57,6 +57,7 @@ from toolkit.peers.reports import (
     light,
     no_leader,
     other_key,
+    replaced,
     silent,
     vanished,
     with_cause,
@@ -73,6 +74,7 @@ class Follower:
     def __init__(self, me: str, leader: str, times: Timeouts, now_s: float) -> None:
         self._me = me
         self._leader = leader
+        self.leader_mark = ""  # Of the leader's process that this one has joined.
         self._times = times.among(2)  # The leader's Welcome has the times for the real number of hosts.
         self._began_s = now_s
         self._next_tell_s = now_s + TELL_EVERY_S
@@ -119,6 +121,20 @@ class Follower:
         if self._own is not None and self._own.failed:
             first.append(Failing(report=light(self._own), whole=False))
         return [self._to_leader(message) for message in (*first, *self._unsent, Ping(sent_ns=now_ns))]
+
+    def meets(self, mark: str) -> bool:
+        """Return whether *mark* is that of the leader's process that this one has joined, which it is now at the
+        latest; False: that one has ended, and another was started in its place."""
+        self.leader_mark = self.leader_mark or mark
+        return mark == self.leader_mark
+
+    def leader_replaced(self, now_s: float, now_ns: int) -> list[Action]:
+        """End the job: the leader's process was started again, and knows nothing of it."""
+        if self.verdict is not None:
+            return []
+        since_s = now_s if self._away_s is None else self._away_s
+        at_ns = now_ns - int((now_s - since_s) * 1e9) - BREAK_NS
+        return self._end_without_leader(replaced(self._leader, at_ns))
 
     def left(self, now_s: float) -> list[Action]:
         """Handle the loss of the connection."""
@@ -324,7 +340,9 @@ class Follower:
         """
         if self._paused_s > RECONNECT_S:
             how += f" (host {self._me} itself had been paused for {self._paused_s:.1f} s)"
-        lost = vanished(self._leader, how, at_ns)
+        return self._end_without_leader(vanished(self._leader, how, at_ns), exact=exact)
+
+    def _end_without_leader(self, lost: EndReport, *, exact: bool = True) -> list[Action]:
         known = worse(self._heard_of, self._own)
         cause = known if known is not None and known.cause.primary and not exact else worse(known, lost) or lost
         if not self._stopped:
@@ -333,7 +351,7 @@ class Follower:
         left_first = self._away_s is not None and self._away_s < self._stopped_s
         if self._heard_of is None and self._own is None and not left_first:
             # A leader may end before its followers: it got a second stop signal, or SIGKILL at its platform's deadline.
-            why = f"host {self._leader} vanished while the job was stopping: {how}"
+            why = lost.cause.text.replace(" vanished: ", " vanished while the job was stopping: ", 1)
             stopped = with_cause(lost, primary=False, blame="", kind="Stopped", text=why)
             stopped = msgspec.structs.replace(stopped, exit_code=of_signal(self._signal), stopped=True)
             return [*self._settle(stopped), ranks_ended]

@@ -11,7 +11,7 @@ from toolkit.job.events import Stop
 from toolkit.peers.clock import Clock, on_clock
 from toolkit.peers.follower import Follower
 from toolkit.peers.frames import HEAD_BYTES, LARGEST_BYTES, NONCE_BYTES, RefusedError, Seal, encode
-from toolkit.peers.link import READ, WRITE, Connection, Link, near_end, prepare
+from toolkit.peers.link import MARK_BYTES, READ, WRITE, Connection, Link, near_end, prepare
 from toolkit.peers.messages import EndReport, Hello, Message, Pong, Welcome
 from toolkit.peers.protocol import Action, Send, Timeouts
 from toolkit.peers.route import Route
@@ -43,7 +43,7 @@ class FollowerLink(Link):
         now_s = time.monotonic()
         self.protocol = Follower(me, leader, times, now_s)
         self._route = Route(where[0], (where[1], *others), now_s)
-        self._mark = os.urandom(8).hex()
+        self._mark = os.urandom(MARK_BYTES).hex()
         self.clock = Clock()
         self._hello_ns = 0
         # The connection on which the leader has proved itself, and the one on which it has not yet.
@@ -128,6 +128,11 @@ class FollowerLink(Link):
             return
         message = connection.seal.open(frame)
         now_s, now_ns = time.monotonic(), time.monotonic_ns()
+        if isinstance(message, Welcome) and not self.protocol.meets(message.mark):
+            self._attempt = None
+            self._forget(connection)
+            self._do(self.protocol.leader_replaced(now_s, now_ns))
+            return
         if isinstance(message, Pong):
             self.clock.heard(message.sent_ns, message.leader_ns, now_ns)
         elif isinstance(message, Welcome):
@@ -191,7 +196,8 @@ class FollowerLink(Link):
         connection.seal = Seal(self._key, nonce, connection.nonce, "up")
         self._hello_ns = time.monotonic_ns()
         end = near_end(connection.sock)
-        sealed = connection.seal.seal(encode(Hello(host=self.me, end=end, space=own_space(), mark=self._mark)))
+        hello = Hello(host=self.me, end=end, space=own_space(), mark=self._mark, met=self.protocol.leader_mark)
+        sealed = connection.seal.seal(encode(hello))
         length = (len(sealed) - HEAD_BYTES + NONCE_BYTES).to_bytes(HEAD_BYTES, "big")
         connection.frames.largest_bytes = LARGEST_BYTES
         if not self._write(connection, length + connection.nonce + sealed[HEAD_BYTES:]):

@@ -66,17 +66,26 @@ from toolkit.peers.protocol import (
     Send,
     Timeouts,
 )
-from toolkit.peers.reports import event_of, hung, light, named, other_key, stopped, vanished, with_cause
+from toolkit.peers.reports import event_of, hung, light, named, other_key, replaced, stopped, vanished, with_cause
 
 
 class Leader:
     """Takes messages, connection changes and the time; returns actions. *restarts*: how many the job may have.
-    *survey*: the job starts only after `surveyed` was called."""
+    *survey*: the job starts only after `surveyed` was called. *mark*: of this process, different from any other's."""
 
     def __init__(
-        self, hosts: tuple[str, ...], times: Timeouts, now_s: float, *, restarts: int = 0, survey: bool = False
+        self,
+        hosts: tuple[str, ...],
+        times: Timeouts,
+        now_s: float,
+        *,
+        restarts: int = 0,
+        survey: bool = False,
+        mark: str = "",
     ) -> None:
         self._me = hosts[0]
+        self.mark = mark  # This process's own.
+        self._replaces_another = False
         self._followers = hosts[1:]
         self._times = times.among(len(hosts))
         self.members = Members(self._followers, self._times.heartbeat_timeout_s)
@@ -102,7 +111,18 @@ class Leader:
         if report is None or not report.failed:
             cause = f"another train of this job is already host {host}: this one started second, or again"
             report = with_cause(vanished(host, "", now_ns), text=cause)
-        return self._welcome(now_ns), Verdict(report=report)
+        return self.welcome(now_ns), Verdict(report=report)
+
+    def survivor(self, now_s: float, now_ns: int) -> list[Action]:
+        """Handle a host that had joined an earlier process of this host: its job ended with that process, and so does
+        this one, whose start nobody waits for."""
+        self._replaces_another = True
+        return [] if self.verdict is not None else self._settle(replaced(self._me, now_ns), now_s)
+
+    def welcome(self, now_ns: int) -> Welcome:
+        """Return the first message to a host."""
+        times = self._times
+        return Welcome(beat_s=times.heartbeat_s, patience_s=times.heartbeat_timeout_s, leader_ns=now_ns, mark=self.mark)
 
     def surveyed(self, found: dict[str, frozenset[str]], now_s: float) -> list[Action]:
         """Take the addresses of each host, as far as this host's look-up found them."""
@@ -116,7 +136,7 @@ class Leader:
             attempt.joined(host)
         attempt.hang.forget(host)
         self._at[host] = 0
-        messages: list[Message | None] = [self._welcome(now_ns)]
+        messages: list[Message | None] = [self.welcome(now_ns)]
         if self.verdict is not None:
             messages.append(Verdict(report=self.verdict))
         else:
@@ -176,7 +196,8 @@ class Leader:
     def awaited(self) -> tuple[str, ...]:
         """The hosts that have never joined and should still learn that the job has failed."""
         timed_out = self._settled_s is not None and self.barrier.ended(self._settled_s)
-        if self.verdict is None or not self.verdict.failed or self._stop is not None or timed_out:
+        is_over = self._stop is not None or timed_out or self._replaces_another
+        if self.verdict is None or not self.verdict.failed or is_over:
             return ()
         without_key = self.members.without_key
         return tuple(host for host in self._followers if host in without_key)
@@ -390,9 +411,6 @@ class Leader:
             who = named(list(self.awaited))
             actions.append(LogLine(text=f"waiting up to {LINGER_S:g} s for {who}, to say that the job has failed"))
         return actions
-
-    def _welcome(self, now_ns: int) -> Welcome:
-        return Welcome(beat_s=self._times.heartbeat_s, patience_s=self._times.heartbeat_timeout_s, leader_ns=now_ns)
 
     def _but(self, host: str) -> tuple[str, ...]:
         return tuple(each for each in self._followers if each != host)

@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import math
+import os
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -20,7 +21,7 @@ from toolkit.peers.frames import (
     encode,
 )
 from toolkit.peers.leader import Leader
-from toolkit.peers.link import PROVE_WITHIN_S, READ, Connection, Link, far_end, peer, prepare
+from toolkit.peers.link import MARK_BYTES, PROVE_WITHIN_S, READ, Connection, Link, far_end, peer, prepare
 from toolkit.peers.messages import NAMES_HOST, Bye, EndReport, Hello, Message, Notice, Reports
 from toolkit.peers.protocol import Action, HostStepTimes, LogLine, Send, Timeouts
 from toolkit.peers.space import Survey, own_space
@@ -54,7 +55,8 @@ class LeaderLink(Link):
         super().__init__(hosts[0], key)
         make_room(len(hosts))
         now_s = time.monotonic()
-        self.protocol = Leader(hosts, times, now_s, restarts=restarts, survey=bool(places))
+        mark = os.urandom(MARK_BYTES).hex()
+        self.protocol = Leader(hosts, times, now_s, restarts=restarts, survey=bool(places), mark=mark)
         self.protocol.barrier.placed(hosts[0], own_space())
         self._survey = Survey(places) if places else None
         self._survey_ends_s = now_s + SURVEY_S
@@ -217,6 +219,10 @@ class LeaderLink(Link):
             raise
         if not isinstance(hello, Hello) or hello.host not in self._hosts:
             raise RefusedError("a host that is not of this job")
+        if hello.met not in ("", self.protocol.mark):
+            self._write(connection, seal.seal(encode(self.protocol.welcome(time.monotonic_ns()))))
+            self._do(self.protocol.survivor(time.monotonic(), time.monotonic_ns()))
+            raise RefusedError("a host that had joined an earlier train of the leader")
         if self.protocol.members.knows_other(hello.host, hello.mark):
             for message in self.protocol.turn_away(hello.host, time.monotonic_ns()):
                 self._write(connection, seal.seal(encode(message)))

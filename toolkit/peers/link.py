@@ -17,6 +17,7 @@ from toolkit.peers.frames import NONCE_BYTES, Frames, Reason, RefusedError, Seal
 from toolkit.peers.protocol import Action, LogLine
 
 PROVE_WITHIN_S = 5.0
+MARK_BYTES = 8  # Of the random name of a process, which no other has.
 OUT_LIMIT_BYTES = 4 << 20
 # Every path takes segments of this size (RFC 1122's default). A tunnel that drops larger packets without an error would
 # let small messages pass and delay the verdict forever.

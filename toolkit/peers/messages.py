@@ -48,22 +48,26 @@ class EndReport(Record, frozen=True, kw_only=True, omit_defaults=True):
 
 class Hello(Record, frozen=True, kw_only=True, tag="hello"):
     """Up, first: who I am. `mark` is this process's own: a second connection of the same host with another is
-    refused. `space`: the network namespace (space.py). `end`: this end of the connection, "ADDRESS port N": the leader
-    sees another one where a proxy or a translation of addresses stands between."""
+    refused. `met`: the mark of the leader's process that this one has joined, "" if it has joined none yet: a leader
+    that was started again is another process. `space`: the network namespace (space.py). `end`: this end of the
+    connection, "ADDRESS port N": the leader sees another one where a proxy or a translation of addresses stands
+    between."""
 
     host: Name
     end: Annotated[str, Meta(max_length=128)] = ""
     space: Annotated[str, Meta(max_length=128)] = ""
     mark: Annotated[str, Meta(max_length=64)]
+    met: Annotated[str, Meta(max_length=64)] = ""
 
 
 class Welcome(Record, frozen=True, kw_only=True, tag="welcome"):
     """Down, first: the leader's settings hold for all, in seconds; and its clock, so that no report is sent before the
-    offset between the two clocks is known."""
+    offset between the two clocks is known. `mark`: the leader's process."""
 
     beat_s: Annotated[float, Meta(gt=0.0, le=1e6)]
     patience_s: Annotated[float, Meta(gt=0.0, le=1e6)]
     leader_ns: Nanoseconds
+    mark: Annotated[str, Meta(max_length=64)] = ""
 
 
 class Ready(Record, frozen=True, kw_only=True, tag="ready"):

@@ -29,6 +29,11 @@ def vanished(host: str, how: str, at_ns: int) -> EndReport:
     )
 
 
+def replaced(leader: str, at_ns: int) -> EndReport:
+    """Return the report of a job whose *leader*'s process ended while it ran, and of which another answers now."""
+    return vanished(leader, "its train ended, and another process was started in its place", at_ns)
+
+
 def broken(seen: str = "") -> str:
     """Return what a connection that broke means; *seen*: what took connections in the leader's place since."""
     why = seen or "its train was killed, or its machine is gone"

@@ -43,6 +43,16 @@ def at(where: str) -> Iterator[None]:
         raise
 
 
+@contextmanager
+def within(what: str) -> Iterator[None]:
+    """Within the block, put *what* in front of the place that an error names."""
+    try:
+        yield
+    except ToolkitError as error:
+        error.where = f"{what}: {error.where}" if error.where else what
+        raise
+
+
 class UserError(ToolkitError):
     """What the user submitted is wrong: the entry point, the source, a requirement (EX_CONFIG of sysexits.h)."""
 

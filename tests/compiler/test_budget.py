@@ -115,7 +115,7 @@ def test_only_what_compiles_for_this_process_is_killed() -> None:
         12: (11, f"/usr/lib/cc1plus\0{cache}"),
         13: (10, f"/bin/sh\0/opt/bin/g++\0{cache}"),
         14: (13, "sleep\0900"),
-        20: (10, "g++\0/home/me/own.cpp"),  # The script's own.
+        20: (10, "g++\0/opt/ml/code/own.cpp"),  # The script's own.
         21: (10, "tensorboard\0--logdir\0/tmp/torchinductor_root/logs"),
         30: (10, "python\0/site-packages/torch/_inductor/compile_worker/__main__.py\0--workers=2"),
         31: (30, "python\0/site-packages/torch/_inductor/compile_worker/__main__.py\0--workers=2"),

@@ -278,6 +278,23 @@ def test_a_mounted_channel_wins_over_its_path_in_the_job_file(asked: Asked, tmp_
     assert folders == {"train": asked.base / "input/data/train", "test": tmp_path / "test"}
 
 
+def test_a_channel_in_storage_gets_a_folder_below_the_data_unless_one_is_mounted(asked: Asked) -> None:
+    data = asked.base / "input/data"
+    (data / "mounted").mkdir(parents=True)
+    (data / "fetched").mkdir()
+    (data / ".fetched.uri").write_text("s3://b/fetched")
+    names = ("new", "mounted", "fetched")
+
+    job = asked.job(TOOLKIT_PROGRAM="train.py", TOOLKIT_CHANNELS=",".join(f"{name}=s3://b/{name}" for name in names))
+
+    assert {channel.name: channel.folder for channel in job.channels} == {name: data / name for name in names}
+    assert {channel.name: channel.uri for channel in job.channels} == {
+        "new": "s3://b/new",
+        "mounted": "",
+        "fetched": "s3://b/fetched",
+    }
+
+
 def test_every_mounted_folder_is_a_channel(asked: Asked) -> None:
     (asked.base / "input/data/extra").mkdir(parents=True)
     (asked.base / "input/data/..2026_data").mkdir()

@@ -243,6 +243,20 @@ def test_the_document_says_in_a_container_what_the_file_says_here(tmp_path: Path
     assert job.environ["NCCL_DEBUG"] == "INFO"
 
 
+def test_a_channel_in_storage_is_left_for_train_to_fetch() -> None:
+    text = SMALL + '[channel]\ntrain = "s3://bucket/digits"\n'
+
+    (project,) = rendered("compose", text, PLAIN)
+    job = rendered("job", text, PLAIN)[-1]["spec"]
+    claimed = rendered("job", text, Choices(image="x", claims={"train": "digits"}))[-1]["spec"]
+
+    assert document(asked_in(text))["channel"] == {"train": "s3://bucket/digits"}
+    targets = [volume["target"] for volume in project["services"]["algo-1"]["volumes"]]
+    assert "/opt/ml/input/data/train" not in targets
+    assert "/opt/ml/input/data/train" not in [mount["mountPath"] for mount in container(job)["volumeMounts"]]
+    assert "/opt/ml/input/data/train" in [mount["mountPath"] for mount in container(claimed)["volumeMounts"]]
+
+
 def test_composes_own_variables_do_not_change_the_document() -> None:
     (project,) = rendered("compose", LARGE, FULL)
 

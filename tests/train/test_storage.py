@@ -258,3 +258,84 @@ def test_check_says_that_it_does_not_look_into_a_source_in_storage(base: Base) -
 
     assert done.status == 0, done
     assert "s3://bucket/sourcedir.tar.gz is in storage" in done.log
+
+
+READS = (
+    "import os, pathlib\n"
+    "folder = pathlib.Path(os.environ['SM_CHANNEL_TRAIN'])\n"
+    "print({str(path.relative_to(folder)): path.read_text() for path in sorted(folder.rglob('*')) if path.is_file()})\n"
+)
+
+
+def with_channel(base: Base, uri: str) -> dict[str, str]:
+    named = {"TOOLKIT_PROGRAM": "train.py", "TOOLKIT_CHANNELS": f"train={uri}"}
+    return {"TOOLKIT_PLATFORM": "plain", "TOOLKIT_BASE": str(base.root), **named}
+
+
+def put(s3: S3, bucket: str, folder: Path, key: str, text: str) -> None:
+    (folder / "object").write_text(text)
+    s3.store(bucket).upload(key, folder / "object")
+
+
+def test_a_channel_in_storage_is_fetched_before_the_script(base: Base, s3: S3, bucket: str, tmp_path: Path) -> None:
+    """A second run in the container fetches what is new; from another URI it fetches all anew."""
+    base.program(READS)
+    put(s3, bucket, tmp_path, "one/a.txt", "1")
+    put(s3, bucket, tmp_path, "one/deep/b.txt", "22")
+    put(s3, bucket, tmp_path, "two/c.txt", "333")
+    environ = {**s3.environ, **with_channel(base, f"{bucket}/one")}
+
+    first = base.train(environ)
+    put(s3, bucket, tmp_path, "one/d.txt", "4444")
+    again = base.train(environ)
+    other = base.train({**environ, "TOOLKIT_CHANNELS": f"train={bucket}/two/c.txt"})
+
+    assert (first.status, first.stdout) == (0, b"{'a.txt': '1', 'deep/b.txt': '22'}\n"), first
+    assert f"[toolkit] channel train: fetching {bucket}/one\n" in first.log
+    assert f"[toolkit] channel train: fetched {bucket}/one, 3 bytes in " in first.log
+    assert again.stdout == b"{'a.txt': '1', 'd.txt': '4444', 'deep/b.txt': '22'}\n", again
+    assert f"fetched {bucket}/one, 4 bytes in " in again.log
+    assert other.stdout == b"{'c.txt': '333'}\n", other
+
+
+def test_a_mounted_folder_wins_over_the_uri_of_its_channel(base: Base) -> None:
+    base.program(READS)
+    folder = base.root / "input/data/train"
+    folder.mkdir(parents=True)
+    (folder / "mounted.txt").write_text("here")
+
+    done = base.train({**NOWHERE, **with_channel(base, "s3://bucket/data")})
+
+    assert (done.status, done.stdout) == (0, b"{'mounted.txt': 'here'}\n"), done
+    assert (folder / "mounted.txt").exists()
+
+
+def test_a_channel_that_cannot_be_fetched_is_named(base: Base, s3: S3, bucket: str) -> None:
+    base.program("print('ran')\n")
+
+    nothing = base.train({**s3.environ, **with_channel(base, f"{bucket}/none")})
+    of_nothing = nothing.failure
+    unreachable = base.train({**NOWHERE, **with_channel(base, "s3://b/data"), "TOOLKIT_STORAGE_TIMEOUT_S": "1"})
+
+    assert (nothing.status, unreachable.status, nothing.stdout) == (78, 75, b""), (nothing, unreachable)
+    assert f'ErrorMessage "channel train: {bucket}/none: expected objects, found none' in str(of_nothing)
+    assert 'ErrorMessage "channel train: s3://b/data: cannot be read' in str(unreachable.failure)
+
+
+def test_sigterm_while_a_channel_is_fetched_stops_the_job_at_once(
+    base: Base, faulty: Faulty, s3: S3, bucket: str, tmp_path: Path
+) -> None:
+    base.program("print('ran')\n")
+    put(s3, bucket, tmp_path, "data/a.txt", "1")
+    faulty.fault = lambda method, path: "hang" if method == "GET" and path.endswith("a.txt") else ""
+
+    with live(base, **{**faulty.environ, **with_channel(base, f"{bucket}/data")}) as train:
+        ends_s = time.monotonic() + 60
+        while not faulty.count("GET", "a.txt"):
+            assert time.monotonic() < ends_s, train.err
+            time.sleep(0.1)
+        train.signal()
+        done = train.end(deadline_s=20)
+
+    assert (done.status, done.stdout) == (143, b""), done
+    assert done.outcome["status"] == "stopped"

@@ -25,7 +25,7 @@ def documents(job: Job) -> CheckResult:
 
 def channels(job: Job) -> tuple[CheckResult, ...]:
     """Return whether the input of each channel exists."""
-    empty = [channel for channel in job.channels if not _has_input(channel)]
+    empty = [channel for channel in job.channels if not channel.uri and not _has_input(channel)]
     if empty:
         found = "; ".join(f"{channel.name}: {_lack(channel)}" for channel in empty)
         advice = "Mount the input there, unless the platform still brings it"

@@ -26,8 +26,8 @@ class Channel(Record, frozen=True, kw_only=True):
     """An input channel.
 
     In Pipe mode `folder` does not exist; FIFOs `<folder>_0`, `<folder>_1`, ... do, one for each epoch. In a job file
-    `folder` may be a file. `sharded`: each host gets a share of the files. `uri`: in a job file, where the files are in
-    storage; `folder` is then where they will be. `file_system`: in a job file, all hosts have the folder itself, as
+    `folder` may be a file. `sharded`: each host gets a share of the files. `uri`: where the files are in storage;
+    `folder` is then where they will be. `file_system`: in a job file, all hosts have the folder itself, as
     one of EFS or FSx, to read from or to write to as well; "": they do not.
     """
 
@@ -37,6 +37,11 @@ class Channel(Record, frozen=True, kw_only=True):
     sharded: bool = False
     uri: str = ""
     file_system: FileSystemAccess = ""
+
+
+def fetched_mark(folder: Path) -> Path:
+    """Return the file that names the URI from which `train` has fetched a channel into *folder*."""
+    return folder.with_name(f".{folder.name}.uri")
 
 
 class Script(Record, frozen=True, kw_only=True):

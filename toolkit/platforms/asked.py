@@ -18,7 +18,7 @@ import msgspec
 from toolkit import settings
 from toolkit.errors import ContractError
 from toolkit.job.cluster import Group
-from toolkit.job.job import Channel, Folders, Job
+from toolkit.job.job import Channel, Folders, Job, fetched_mark
 from toolkit.job.machine import Machine
 from toolkit.job.scripts import only_script
 from toolkit.job.spec import JobSpec
@@ -246,9 +246,6 @@ def _program(program: str, code: Path, here: Path) -> dict[str, str]:
 def _check(file: JobFile, place: Place, where: str) -> None:
     """Raise ContractError for options that only `toolkit run` and SageMaker support."""
     for channel in file.spec.channels:
-        if channel.uri:
-            message = f"expected a folder, found {channel.uri!r}, which only `toolkit run` fetches"
-            raise ContractError(f"$.channel.{channel.name}: {message}", where=where, hint="Mount it as a volume.")
         if channel.mode == "Pipe":
             message = "expected File or FastFile, found Pipe, which nothing feeds here"
             raise ContractError(f"$.channel.{channel.name}: {message}", where=where)
@@ -327,15 +324,17 @@ def _grouped(place: Place, asked: tuple[Group, ...]) -> Place:
 
 def _channels(named: tuple[Channel, ...], places: Folders) -> tuple[Channel, ...]:
     """Return the channels. Each folder mounted below input/data is a channel and wins over another path of its name."""
-    found = {
-        channel.name: msgspec.structs.replace(channel, folder=places.data / channel.name)
-        if (places.data / channel.name).is_dir()
-        else channel
-        for channel in named
-    }
+    found = {channel.name: _channel(channel, places.data / channel.name) for channel in named}
     for name in _mounted(places.data):
         found.setdefault(name, Channel(name=name, folder=places.data / name))
     return tuple(found.values())
+
+
+def _channel(channel: Channel, folder: Path) -> Channel:
+    """Return *channel* in *folder* if that is mounted, or if `train` is to fetch its files there."""
+    if channel.uri and (not folder.is_dir() or fetched_mark(folder).exists()):
+        return msgspec.structs.replace(channel, folder=folder)
+    return msgspec.structs.replace(channel, folder=folder, uri="") if folder.is_dir() else channel
 
 
 def _mounted(data: Path) -> list[str]:

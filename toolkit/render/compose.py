@@ -42,7 +42,8 @@ def _results(asked: JobFile, host: str) -> str:
 
 def _service(asked: JobFile, choices: Choices, host: str) -> dict[str, Any]:
     volumes = [_bind(str(asked.source), CODE, read_only=True)]
-    volumes += [_bind(str(channel.folder), f"{DATA}/{channel.name}", read_only=True) for channel in asked.spec.channels]
+    mounted = [each for each in asked.spec.channels if not each.uri]  # `train` fetches the others.
+    volumes += [_bind(str(each.folder), f"{DATA}/{each.name}", read_only=True) for each in mounted]
     volumes += [_bind(f"{_results(asked, host)}/{name}", f"/opt/ml/{name}") for name in WRITTEN]
     if asked.spec.checkpoints is not None:
         volumes.append(_bind(str(asked.spec.checkpoints), "/opt/ml/checkpoints"))

@@ -56,7 +56,7 @@ def document(asked: JobFile) -> dict[str, Any]:
         "processes-per-host": asked.spec.processes_per_host,
         "distribution": dictionary(asked.spec.strategy, asked.spec.groups or ()),
         "hyperparameter": asked.spec.hyperparameters,
-        "channel": {channel.name: f"{DATA}/{channel.name}" for channel in asked.spec.channels},
+        "channel": {channel.name: channel.uri or f"{DATA}/{channel.name}" for channel in asked.spec.channels},
         "metric": dict(asked.spec.metric_definitions),
         "env": asked.spec.environment,
         "rules": f"{CODE}/{asked.rules_in_source}" if asked.spec.rules else None,
@@ -73,9 +73,6 @@ def check(asked: JobFile) -> None:
     """Raise ContractError if *asked* needs what no orchestrator supports: Pipe mode, sharded channels, requirements or
     rules outside of the source."""
     for channel in asked.spec.channels:
-        if channel.uri:
-            hint = "Mount it as a volume, or let the script read it from there."
-            raise ContractError(f"channel {channel.name}: expected a path, found {channel.uri!r}", hint=hint)
         if channel.mode == "Pipe" or channel.sharded:
             found = "Pipe" if channel.mode == "Pipe" else "ShardedByS3Key"
             message = f"expected a folder that every host sees whole, found {found}, which only SageMaker gives"
@@ -99,7 +96,10 @@ def checked_claims(asked: JobFile, choices: Choices) -> dict[str, tuple[str, str
     for name in choices.claims:
         if name not in known:
             raise ContractError(f"expected one of {', '.join(known)}, found {name!r}", where="--claim")
-    needed = [channel.name for channel in asked.spec.channels] + ["checkpoints"] * (asked.spec.checkpoints is not None)
+    # `train` fetches a channel that is in storage, unless a claim holds it.
+    needed = [channel.name for channel in asked.spec.channels if not channel.uri] + ["checkpoints"] * (
+        asked.spec.checkpoints is not None
+    )
     for name in needed:
         if name not in choices.claims:
             hint = f"Name the persistent volume claim that holds it: --claim {name}=CLAIM or {name}=CLAIM/FOLDER."

@@ -11,9 +11,10 @@ Task = Literal["fetch", "restore", "watch", "finish"]
 class Transfer(Record, frozen=True, kw_only=True):
     """One run of the process. `answer`: the file for its Answer. `state`: a folder that all runs of a job share.
 
-    fetch: `uri` into the folder `folder`. restore: `checkpoint_uri` into `checkpoints`. watch: upload `checkpoints` and
-    `intermediate` until SIGTERM. finish: upload what is left; `clean`: the script ended by itself, at `ended_s`, in
-    seconds since the epoch. `rank`, `host`: of this host in the job.
+    fetch: `uri` into the folder `folder`; `tells`: a line says every half minute how much has come. restore:
+    `checkpoint_uri` into `checkpoints`. watch: upload `checkpoints` and `intermediate` until SIGTERM. finish: upload
+    what is left; `clean`: the script ended by itself, at `ended_s`, in seconds since the epoch. `rank`, `host`: of
+    this host in the job.
     """
 
     task: Task
@@ -22,6 +23,7 @@ class Transfer(Record, frozen=True, kw_only=True):
     timeout_s: float
     uri: str = ""
     folder: Path | None = None
+    tells: bool = False
     checkpoint_uri: str = ""
     checkpoints: Path | None = None
     intermediate_uri: str = ""

@@ -27,6 +27,7 @@ from toolkit.storage.uri import Uri, parse
 LOOK_S = 2.0
 # The pause while storage fails. The log has a line for the first failure, and one for the next success.
 AGAIN_S = 15.0
+TELL_S = 30.0
 # A look at a folder of very many files takes at most this share of a core.
 MOST_SHARE = 0.02
 
@@ -65,8 +66,26 @@ def _fetch(told: Transfer, environ: Mapping[str, str]) -> Answer:
     uri, folder = parse(told.uri), told.folder
     assert folder is not None
     begin_s = time.monotonic()
-    path = download.fetch(Store(uri, environ, timeout_s=told.timeout_s), uri, folder, _note)
-    return Answer(path=path, said=f"fetched {told.uri} in {time.monotonic() - begin_s:.1f} s")
+    progress = _Progress(told.uri if told.tells else "", begin_s)
+    path = download.fetch(Store(uri, environ, timeout_s=told.timeout_s), uri, folder, progress.note)
+    size = f", {progress.size_bytes:,} bytes" if told.tells else ""
+    return Answer(path=path, said=f"fetched {told.uri}{size} in {time.monotonic() - begin_s:.1f} s")
+
+
+class _Progress:
+    """Counts what has come, and says so every TELL_S; *uri* "": it says nothing."""
+
+    def __init__(self, uri: str, now_s: float) -> None:
+        self._uri, self._told_s = uri, now_s
+        self.size_bytes = 0
+
+    def note(self, size_bytes: int) -> None:
+        """A piece has come."""
+        self.size_bytes += size_bytes
+        _note(size_bytes)
+        if self._uri and time.monotonic() > self._told_s + TELL_S:
+            self._told_s = time.monotonic()
+            _say(f"{self._uri}: {self.size_bytes:,} bytes have come so far")
 
 
 def _restore(told: Transfer, environ: Mapping[str, str]) -> Answer:

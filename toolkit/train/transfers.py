@@ -7,14 +7,15 @@ the job ended: a line says it, and outcome.json notes it.
 
 import os
 import select
+import shutil
 import subprocess
 import time
 from pathlib import Path
 
 import msgspec
 
-from toolkit.errors import InternalError, PlatformError, ToolkitError, UserError, at
-from toolkit.job.job import Job
+from toolkit.errors import InternalError, PlatformError, ToolkitError, UserError, at, within
+from toolkit.job.job import Channel, Job, fetched_mark
 from toolkit.job.outcome import Outcome
 from toolkit.job.plan import ProcessSpec, StopPolicy
 from toolkit.log import Log
@@ -67,6 +68,47 @@ def with_source(job: Job, supervisor: Supervisor, log: Log) -> Job:
         return job  # A stop came.
     log.info(answer.said)
     return msgspec.structs.replace(job, source=str(answer.path))
+
+
+def fetch_channels(job: Job, supervisor: Supervisor, log: Log) -> None:
+    """Fetch the channels that are in storage into their folders. After a stop the rest is left out.
+
+    A mark beside each folder tells a later run of this container that `train` has filled it, and from where.
+
+    Raises:
+        UserError: a URI is wrong or leads to nothing, or obstore is missing.
+        PlatformError: the storage cannot be reached, or the folder cannot be written.
+    """
+    for channel in job.channels:
+        if not channel.uri:
+            continue
+        with within(f"channel {channel.name}"):
+            parse(channel.uri)
+            _marked(channel)
+            log.info(f"channel {channel.name}: fetching {channel.uri}")
+            folder = channel.folder
+            transfer = _transfer(job, supervisor.run_folder, "fetch", uri=channel.uri, folder=folder, tells=True)
+            answer = _fetched(job, transfer, supervisor)
+        if answer is None:
+            return  # A stop came.
+        log.info(f"channel {channel.name}: {answer.said}")
+
+
+def _marked(channel: Channel) -> None:
+    """Mark the channel's folder as one that `train` fills; files that it fetched from elsewhere are removed.
+
+    Raises:
+        PlatformError: the folder cannot be written.
+    """
+    mark = fetched_mark(channel.folder)
+    try:
+        if mark.exists() and mark.read_text() != channel.uri:
+            shutil.rmtree(channel.folder)
+        mark.parent.mkdir(parents=True, exist_ok=True)
+        mark.write_text(channel.uri)
+    except OSError as error:
+        where = str(error.filename or channel.folder)
+        raise PlatformError(f"cannot be written ({error.strerror})", where=where, hint="Check the disk.") from None
 
 
 def restore(job: Job, supervisor: Supervisor, log: Log) -> None:

@@ -294,6 +294,12 @@ def _first(
                 return None, outcomes.of_end(job, _not_begun(supervisor))
         if job.machine.gpu_trouble:
             raise _no_gpu(job)
+        if any(channel.uri for channel in job.channels):
+            from toolkit.train import transfers
+
+            transfers.fetch_channels(job, supervisor, log)
+            if supervisor.machine.job.ends:
+                return None, outcomes.of_end(job, _not_begun(supervisor))
         with interrupting():
             if not (job.nested and fetch.is_placed(job, log)):
                 fetch.place(job, log)

@@ -1,7 +1,9 @@
 """Metrics out: scraped over HTTP, read back from event files and from MLflow's store, each with its own library."""
 
+import itertools
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -17,7 +19,9 @@ from tests.local.toolkit_run import DEADLINE_S, ROOT, ToolkitRun
 from toolkit.job.exports import Exports, ExportsConfig
 from toolkit.metrics.file import SampleFile
 from toolkit.metrics.sample import Sample
-from toolkit.monitor.exporters.process import Process
+from toolkit.monitor.exporters.exporter import Names
+from toolkit.monitor.exporters.mlflow import MLflow
+from toolkit.monitor.exporters.process import EXPORTERS, Process
 
 MISSING = [name for name in ("prometheus_client", "tensorboardX", "tensorboard", "mlflow") if find_spec(name) is None]
 with_clients = pytest.mark.skipif(bool(MISSING), reason=f"not installed: {', '.join(MISSING)}")
@@ -147,6 +151,145 @@ def test_a_client_that_is_not_installed_is_named_with_its_extra(
     assert done.returncode == 0
     assert f"exports: {name}: needs the package {package}, which cannot be imported" in done.stderr
     assert f"pip install 'container-training-toolkit[{name}]'; no metrics go there" in done.stderr
+
+
+# Names that one place or another refuses or changes, and the names that they would be changed to.
+HARD_NAMES = (
+    *("val/AR@100", "val/AR_100", "timing(s)/gen", "/acc", "acc", "a//b", "a/b", "..", "../up", ".", "val", "val/acc"),
+    *(
+        "val/acc/top1",
+        "loss%",
+        "loss#",
+        "größe",
+        "π",
+        "with space",
+        "x" * 400,
+        "x" * 399 + "y",
+        "a/",
+        "rouge-1:f",
+        "\n",
+    ),
+)
+
+
+def hard_samples() -> list[Sample]:
+    """Return two values of each hard name, of two ranks, and values that are no finite numbers."""
+    values = (0.5, float("nan"), float("inf"), -float("inf"))
+    rows = [(name, 1.0 + n, 0) for n, name in enumerate(HARD_NAMES)]
+    rows += [(name, 2.0 + n, 1) for n, name in enumerate(HARD_NAMES)]
+    rows += [("odd", value, 0) for value in values]
+    return [
+        Sample(name=name, value=value, time_s=1e9 + n, host="h", rank=rank)
+        for n, (name, value, rank) in enumerate(rows)
+    ]
+
+
+def config_of(folder: Path, **exports: object) -> ExportsConfig:
+    return ExportsConfig(exports=Exports(**exports), job="it", host="h", attempt=1, metrics=folder / "metrics.jsonl")  # type: ignore[arg-type]
+
+
+@with_clients
+@pytest.mark.filterwarnings("ignore")  # The libraries' own.
+@pytest.mark.parametrize("kind", ["mlflow", "tensorboard", "prometheus"])
+def test_names_and_values_that_a_place_refuses_are_changed_or_named_and_all_others_arrive(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    port = free_port()
+    config = config_of(
+        tmp_path,
+        mlflow_uri=(tmp_path / "store").as_uri(),
+        tensorboard=tmp_path / "events",
+        prometheus_port=port,
+        prometheus_address="127.0.0.1",
+    )
+    exporter = EXPORTERS[kind](config)
+    system = {"cpu/all/used_percent": 3.0, "net/eth0@if5/rx(bytes)": 4.0, "odd": 5.0, "gpu/0/x/y": float("nan")}
+
+    exporter.samples(hard_samples())
+    exporter.samples(hard_samples()[:3])
+    exporter.system(1e9 + 20, system)
+    values = ARRIVED[kind](tmp_path, port)
+    exporter.close()
+    values = values or ARRIVED[kind](tmp_path, port)
+
+    for n in range(len(HARD_NAMES)):
+        assert values.count(1.0 + n) + values.count(2.0 + n) >= 2, HARD_NAMES[n]
+    assert {0.5, 3.0, 4.0, 5.0} <= set(values)
+    said = capfd.readouterr().err
+    assert "refused" not in said
+    assert len(said.splitlines()) == len(set(said.splitlines()))
+    changed = dict(re.findall(r"metric ('.*') arrives as ('.*'):", said))
+    assert len(set(changed.values())) == len(changed)
+    if kind == "mlflow":
+        assert changed["'val/AR@100'"] == "'val/AR_100'"
+        assert changed["'/acc'"] == "'acc'"
+        assert "'acc'" in changed  # Its own name was taken.
+    assert (changed == {}) == (kind == "prometheus")
+
+
+def of_mlflow(folder: Path, _port: int) -> list[float]:
+    from mlflow import MlflowClient
+
+    client = MlflowClient(tracking_uri=(folder / "store").as_uri())
+    (run,) = client.search_runs(["0"])
+    histories = [client.get_metric_history(run.info.run_id, key) for key in run.data.metrics]
+    return [each.value for history in histories for each in history]
+
+
+def of_tensorboard(folder: Path, _port: int) -> list[float]:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    values = []
+    for run in sorted((folder / "events").iterdir()):
+        events = EventAccumulator(str(run))
+        events.Reload()
+        values += [each.value for tag in events.Tags()["scalars"] for each in events.Scalars(tag)]
+    return values
+
+
+def of_prometheus(_folder: Path, port: int) -> list[float]:
+    lines = [line for line in scraped(port).splitlines() if line.startswith(("toolkit_metric{", "toolkit_system{"))]
+    return [*(float(line.rpartition(" ")[2]) for line in lines), 0.5]  # The newest value alone: odd's was -Inf.
+
+
+ARRIVED: dict[str, Callable[[Path, int], list[float]]] = {
+    "mlflow": of_mlflow,
+    "tensorboard": of_tensorboard,
+    "prometheus": of_prometheus,
+}
+
+
+def test_no_two_metrics_share_a_name_whatever_order_they_come_in(capfd: pytest.CaptureFixture[str]) -> None:
+    for names in itertools.permutations(("a@b", "a_b", "a#b", "a", "a/b")):
+        for is_tree in (True, False):
+            changed = Names("it", lambda name: re.sub("[@#]", "_", name), is_tree=is_tree, most=20)
+
+            arrived = [changed.of(name) for name in (*names, *names)][: len(names)]
+
+            assert len(set(arrived)) == len(names)
+            assert not is_tree or not any(f"{a}/" == b[: len(a) + 1] for a in arrived for b in arrived)
+    assert len(capfd.readouterr().err) > 0
+
+
+@with_clients
+@pytest.mark.filterwarnings("ignore")  # The libraries' own.
+def test_a_batch_of_which_mlflow_refuses_one_value_is_sent_without_that(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    exporter = MLflow(config_of(tmp_path, mlflow_uri=(tmp_path / "store").as_uri()))
+    monkeypatch.setattr(exporter, "_names", Names("it", str))  # As if MLflow refused more than it does.
+    names = [f"m{n}" for n in range(40)]
+    names[7], names[23] = "bad@1", "bad@2"
+
+    for time_s in (1e9, 1e9 + 1):
+        exporter.samples([Sample(name=name, value=n, time_s=time_s, host="h") for n, name in enumerate(names)])
+    exporter.close()
+
+    assert sorted(of_mlflow(tmp_path, 0)) == sorted(2 * [float(n) for n in range(40) if n not in (7, 23)])
+    said = capfd.readouterr().err
+    assert (said.count("'bad@1'"), said.count("mlflow: metric 'bad@2': a value is refused: MlflowException")) == (1, 1)
 
 
 class Refuses:

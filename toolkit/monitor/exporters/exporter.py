@@ -1,10 +1,14 @@
 """What each exporter offers, and what they share."""
 
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from hashlib import blake2b
 from typing import Protocol
 
-from toolkit.errors import UserError
+from toolkit.errors import ToolkitError, UserError
 from toolkit.metrics.sample import Sample
+
+SHOWN = 100  # Characters of a name in a message.
 
 
 class Exporter(Protocol):
@@ -18,6 +22,87 @@ class Exporter(Protocol):
 
     def close(self) -> None:
         """Send what is still held, and end."""
+
+
+class Names:
+    """The names under which metrics arrive at one place, which may refuse their own. No two metrics share one.
+
+    *clean* returns a name that the place takes. *is_tree*: it keeps each metric as a file, so that none may be the
+    folder of another ("val" and "val/acc"). *most*: characters. A changed name is said once.
+    """
+
+    def __init__(
+        self, exporter: str, clean: Callable[[str], str], *, is_tree: bool = False, most: int | None = None
+    ) -> None:
+        self._exporter = exporter
+        self._clean = clean
+        self._is_tree = is_tree
+        self._most = most
+        self._names: dict[str, str] = {}
+        self._taken: set[str] = set()
+        self._folders: set[str] = set()
+
+    def of(self, metric: str) -> str:
+        """Return the name of *metric* there."""
+        if metric not in self._names:
+            name = self._names[metric] = self._free(metric)
+            self._taken.add(name)
+            self._folders.update(_folders(name))
+            if name != metric:
+                shown = metric if len(metric) <= SHOWN else f"{metric[:SHOWN]}..."
+                say(f"{self._exporter}: metric {shown!r} arrives as {name!r}: that place does not take its name")
+        return self._names[metric]
+
+    def _free(self, metric: str) -> str:
+        name = self._clean(metric) or "_"
+        if self._most is not None and len(name) > self._most:
+            name = self._marked(name, metric)
+        for tried in (name, name.replace("/", ".") if self._is_tree else name, self._marked(name, metric)):
+            if self._is_free(tried):
+                return tried
+        return self._marked(name, f"{metric}\0{len(self._taken)}")
+
+    def _marked(self, name: str, metric: str) -> str:
+        """Return *name* with an ending that only *metric* has."""
+        ending = blake2b(metric.encode("utf-8", "surrogatepass"), digest_size=4).hexdigest()
+        front = name.replace("/", ".") if self._is_tree else name
+        return f"{front if self._most is None else front[: self._most - len(ending) - 1]}_{ending}"
+
+    def _is_free(self, name: str) -> bool:
+        if name in self._taken:
+            return False
+        return not self._is_tree or (name not in self._folders and self._taken.isdisjoint(_folders(name)))
+
+
+def _folders(name: str) -> list[str]:
+    parts = name.split("/")
+    return ["/".join(parts[:count]) for count in range(1, len(parts))]
+
+
+class Refusals:
+    """Items that the other side refuses: each metric's is said once, and the others go on."""
+
+    def __init__(self, exporter: str) -> None:
+        self._exporter = exporter
+        self._said: set[str] = set()
+
+    def note(self, metric: str, error: Exception) -> None:
+        """Say that values of *metric* do not arrive, because of *error*."""
+        if metric not in self._said:
+            self._said.add(metric)
+            say(f"{self._exporter}: metric {metric[:SHOWN]!r}: a value is refused: {reason(error)}")
+
+
+def reason(error: Exception) -> str:
+    """Return *error* in one line."""
+    text = str(error) if isinstance(error, ToolkitError) else f"{type(error).__name__}: {error}"
+    return " ".join(text.split())[:500]
+
+
+def say(text: str) -> None:
+    """Write a line, which `train` takes into its log."""
+    sys.stderr.write(f"exports: {text}\n")
+    sys.stderr.flush()
 
 
 def missing(package: str, extra: str, error: ImportError) -> UserError:

@@ -9,16 +9,14 @@ the process ends with one line; neither the job nor the other exporters notice.
 import os
 import select
 import signal
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 
-from toolkit.errors import ToolkitError
 from toolkit.job.exports import ExportsConfig
 from toolkit.metrics.tail import SampleReader
-from toolkit.monitor.exporters.exporter import Exporter
+from toolkit.monitor.exporters.exporter import Exporter, reason, say
 from toolkit.monitor.exporters.mlflow import MLflow
 from toolkit.monitor.exporters.prometheus import Prometheus
 from toolkit.monitor.exporters.tensorboard import TensorBoard
@@ -68,7 +66,7 @@ class Process:
         except Exception as error:  # noqa: BLE001 - the other side must not touch the job
             self._failures += 1
             if self._failures == FAILURES:
-                _say(f"{self._name}: {_reason(error)}; after {FAILURES} failures no more metrics go there")
+                say(f"{self._name}: {reason(error)}; after {FAILURES} failures no more metrics go there")
 
     def _system(self) -> tuple[float, dict[str, float]] | None:
         """Return the monitor's newest sample if it is new."""
@@ -85,16 +83,6 @@ class Process:
         return time_s, {name: float("nan") if value is None else float(value) for name, value in values.items()}
 
 
-def _reason(error: Exception) -> str:
-    text = str(error) if isinstance(error, ToolkitError) else f"{type(error).__name__}: {error}"
-    return " ".join(text.split())[:500]
-
-
-def _say(text: str) -> None:
-    sys.stderr.write(f"exports: {text}\n")
-    sys.stderr.flush()
-
-
 def main(argv: list[str]) -> int:
     """Run the exporter *argv*[2] as the JSON file *argv*[1] says."""
     read_end, write_end = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
@@ -106,7 +94,7 @@ def main(argv: list[str]) -> int:
     try:
         exporter = EXPORTERS[name](config)
     except Exception as error:  # noqa: BLE001 - whatever a client raises, the job goes on without it
-        _say(f"{name}: {_reason(error)}; no metrics go there")
+        say(f"{name}: {reason(error)}; no metrics go there")
         return 0
     Process(config, exporter, name).run(read_end)
     return 0

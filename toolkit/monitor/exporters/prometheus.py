@@ -5,13 +5,15 @@ toolkit_metric_step{name, host, rank}       its step
 toolkit_metric_samples_total{name, ...}     how many values it had
 toolkit_system{kind, name, metric, host}    the monitor's newest sample: gpu/0/used_percent is kind="gpu", name="0"
 toolkit_job_info{job, host, attempt}        always 1
+
+The name of a metric is the value of a label, which may be any text: none is changed.
 """
 
 from collections.abc import Mapping, Sequence
 
 from toolkit.job.exports import ExportsConfig
 from toolkit.metrics.sample import Sample
-from toolkit.monitor.exporters.exporter import missing
+from toolkit.monitor.exporters.exporter import Refusals, missing
 
 OF = ("name", "host", "rank")
 
@@ -31,6 +33,7 @@ class Prometheus:
         except ImportError as error:
             raise missing("prometheus-client", "prometheus", error) from None
         self._host = config.host
+        self._refusals = Refusals("prometheus")
         registry = CollectorRegistry()
         self._value = Gauge("toolkit_metric", "Newest value that the script printed", OF, registry=registry)
         self._step = Gauge("toolkit_metric_step", "Step of that value", OF, registry=registry)
@@ -45,14 +48,19 @@ class Prometheus:
     def samples(self, new: Sequence[Sample]) -> None:
         for each in new:
             of = (each.name, each.host, "" if each.rank is None else str(each.rank))
-            self._value.labels(*of).set(each.value)
-            self._count.labels(*of).inc()
-            if each.step is not None:
-                self._step.labels(*of).set(each.step)
+            try:
+                "".join(of).encode()  # One label that is no UTF-8 would fail each scrape as a whole.
+                self._value.labels(*of).set(each.value)
+                self._count.labels(*of).inc()
+                if each.step is not None:
+                    self._step.labels(*of).set(each.step)
+            except (ValueError, TypeError, OverflowError) as error:
+                self._refusals.note(each.name, error)
 
     def system(self, time_s: float, values: Mapping[str, float]) -> None:  # noqa: ARG002 - Prometheus has its own clock
         for column, value in values.items():
-            kind, name, metric = column.split("/", 2)
+            kind, _, rest = column.partition("/")
+            name, _, metric = rest.partition("/")
             self._system.labels(kind, name, metric, self._host).set(value)
 
     def close(self) -> None:

@@ -3,16 +3,19 @@
 A metric is a scalar of its name. Its step is the script's, else how many values it has had.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from toolkit.job.exports import ExportsConfig
 from toolkit.metrics.sample import Sample
-from toolkit.monitor.exporters.exporter import missing
+from toolkit.monitor.exporters.exporter import Names, Refusals, missing
 
 SYSTEM_EVERY_S = 10.0
 FLUSH_S = 5
+# tensorboardX 2.6.5 (summary.py) puts "_" for each of these, so that two names may become one.
+_REFUSED = re.compile(r"[^-/\w.]")
 
 
 class TensorBoard:
@@ -33,6 +36,8 @@ class TensorBoard:
         self._folder: Path = config.exports.tensorboard
         self._folder.mkdir(parents=True, exist_ok=True)
         self._make = SummaryWriter
+        self._names = Names("tensorboard", lambda name: _REFUSED.sub("_", name).lstrip("/"))
+        self._refusals = Refusals("tensorboard")
         self._host = config.host
         self._writers: dict[str, Any] = {}
         self._counts: dict[tuple[str, str], int] = {}
@@ -45,7 +50,7 @@ class TensorBoard:
             count = self._counts.get((run, each.name), 0)
             self._counts[run, each.name] = count + 1
             step = count if each.step is None else each.step
-            self._writer(run).add_scalar(each.name, each.value, step, walltime=each.time_s)
+            self._write(run, each.name, each.value, step, each.time_s)
 
     def system(self, time_s: float, values: Mapping[str, float]) -> None:
         """Write the sample, at most one in 10 s; its step is the seconds since the first."""
@@ -55,12 +60,19 @@ class TensorBoard:
         self._began_s = time_s if self._began_s is None else self._began_s
         for column, value in values.items():
             if value == value:
-                writer = self._writer(f"{self._host}-system")
-                writer.add_scalar(f"system/{column}", value, int(time_s - self._began_s), walltime=time_s)
+                step = int(time_s - self._began_s)
+                self._write(f"{self._host}-system", f"system/{column}", value, step, time_s)
 
     def close(self) -> None:
         for writer in self._writers.values():
             writer.close()
+
+    def _write(self, run: str, metric: str, value: float, step: int, time_s: float) -> None:
+        writer = self._writer(run)
+        try:
+            writer.add_scalar(self._names.of(metric), value, step, walltime=time_s)
+        except (ValueError, TypeError, OverflowError) as error:  # Of this value; a folder that is gone is an OSError.
+            self._refusals.note(metric, error)
 
     def _writer(self, run: str) -> Any:
         if run not in self._writers:

@@ -1,22 +1,23 @@
 """The data parallel library's launcher: the processes, the ranks' variables, the notes (checklist 45)."""
 
+import msgspec
 import pytest
 
 from tests.launchers.jobs import SCRATCH, job_of
 from toolkit.job.job import Job
 from toolkit.job.machine import Mpi
 from toolkit.job.plan import Plan
-from toolkit.launchers import mpi, torchrun
+from toolkit.job.strategy import StrategyName
+from toolkit.launchers import mpi, table, torchrun
 from toolkit.launchers.compat import FOLDER
-from toolkit.launchers.smddp import exported, plan
+from toolkit.launchers.smddp import plan
+from toolkit.launchers.torchrun import exported
 from toolkit.settings import Settings
 
 TWO = ("algo-1", "algo-2")
 
 
 def smddp(options: str = "", **given: object) -> Job:
-    import msgspec
-
     job = job_of("smddp", **given)  # type: ignore[arg-type]
     return msgspec.structs.replace(job, strategy=msgspec.structs.replace(job.strategy, mpirun_options=options))
 
@@ -66,11 +67,32 @@ def test_of_mpiruns_options_torchruns_ranks_get_the_variables(
     assert exported(options) == (given, rest)
 
 
+@pytest.mark.parametrize("name", ["pytorchddp", "torch_distributed", "pytorchxla"])
+def test_other_jobs_under_torchrun_get_the_variables_too(name: StrategyName) -> None:
+    job = job_of(name, per_host=2)
+    options = "-verbose -x NCCL_DEBUG=INFO -x LIST=a:b --NCCL_DEBUG WARN --mca btl tcp"
+    job = msgspec.structs.replace(job, strategy=msgspec.structs.replace(job.strategy, mpirun_options=options))
+
+    made = table.plan(job, SCRATCH)
+
+    assert (environ(made)["NCCL_DEBUG"], environ(made)["LIST"]) == ("WARN", "a:b")
+    assert made.notes == (
+        "custom_mpi_options that are mpirun's alone are ignored under torchrun: -verbose --mca btl tcp",
+    )
+
+
+def test_ranks_under_torchrun_have_mpis_names_for_their_places_in_a_job_for_smddp_alone() -> None:
+    theirs, others = plan(smddp(gpus=2), SCRATCH), torchrun.plan(job_of("pytorchddp", gpus=2), SCRATCH)
+
+    assert theirs.phase.main.rank_aliases["OMPI_COMM_WORLD_LOCAL_SIZE"] == "LOCAL_WORLD_SIZE"
+    assert others.phase.main.rank_aliases == {}
+
+
 def test_the_jobs_own_options_win_over_the_images_environment_and_ignored_ones_are_named() -> None:
     made = plan(smddp("-verbose -x NCCL_DEBUG=INFO", environ={"NCCL_DEBUG": "WARN"}), SCRATCH)
 
     assert environ(made)["NCCL_DEBUG"] == "INFO"
-    assert made.notes == ("smddp: custom_mpi_options that are mpirun's alone are ignored: -verbose",)
+    assert made.notes == ("custom_mpi_options that are mpirun's alone are ignored under torchrun: -verbose",)
 
 
 @pytest.mark.parametrize("settings", [Settings(compat="off"), Settings(rank_hook="off")])

@@ -77,6 +77,27 @@ def test_each_rank_has_its_file_and_its_metrics_and_nothing_else_is_left(ranks: 
     assert {(sample["rank"], sample["value"]) for sample in samples} == {(0, 0.5), (1, 1.5)}
 
 
+@pytest.mark.parametrize("strategy", ["distributed_dataparallel", "pytorch_ddp"])
+def test_ranks_of_smddp_alone_have_mpis_names_for_their_places(base: Base, strategy: str) -> None:
+    """As SageMaker's mpirun names them; scripts, mmengine among them, read them."""
+    base.hyperparameters(
+        {
+            f"sagemaker_{strategy}_enabled": "true",
+            "sagemaker_mpi_num_of_processes_per_host": "2",
+            "sagemaker_distributed_dataparallel_custom_mpi_options": "-x COLOUR=red --verbose",
+        }
+    )
+    names = ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE")
+    base.program(f"import os\nprint('place', *(os.environ.get(name) for name in {names}), os.environ['COLOUR'])\n")
+
+    done = base.train()
+
+    places = {line.partition(" place ")[2] for line in done.stdout.decode().splitlines() if " place " in line}
+    is_smddp = strategy == "distributed_dataparallel"
+    assert places == ({"0 2 0 2 red", "1 2 1 2 red"} if is_smddp else {"None None None None red"})
+    assert "ignored under torchrun: --verbose" in done.log
+
+
 def test_the_prefix_can_be_switched_off(ranks: Base) -> None:
     ranks.program(RANK + "print('hello', rank)\n")
 

@@ -92,6 +92,7 @@ class ProcessSpec(Record, frozen=True, kw_only=True):
     in `environ` (or do not), whatever the launcher made of them; `own_environ`: all of them. `launcher_environ`: what
     this process has besides, and its ranks have not. `mpi_role`: what it asks of `train` besides
     ranks. "agent": mpirun asks for daemons on other hosts; "daemon": the process asks for the command that it becomes.
+    `rank_aliases`: variables that a rank gets with the values of others, {"OMPI_COMM_WORLD_RANK": "RANK"}.
     `tags`: whose lines its output is made of, where it relays that of ranks. `optional`: a service whose failure, also
     to start, is none of the job's; `gives`: what the job lacks once it has ended.
     """
@@ -106,6 +107,7 @@ class ProcessSpec(Record, frozen=True, kw_only=True):
     has_rank_shim: bool = False
     rank_python: str = ""
     rank_variables: tuple[str, str] = ("RANK", "LOCAL_RANK")
+    rank_aliases: dict[str, str] = {}
     own_variables: tuple[str, ...] = ()
     own_environ: bool = False
     launcher_environ: dict[str, str] = {}

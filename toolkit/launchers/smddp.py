@@ -6,11 +6,10 @@
   themselves and for images without torch.
 
 Both ways set the variables that AWS's launcher sets (SMDATAPARALLEL_USE_HOMOGENEOUS and others), because scripts read
-them. custom_mpi_options are options of mpirun: ranks under torchrun get the variables among them (`-x NAME=VALUE`,
-`--NCCL_DEBUG VALUE`), and a note names the others, which are ignored.
+them. AWS's launcher is mpirun, so that scripts may know their rank by its variables (OMPI_COMM_WORLD_RANK): ranks under
+torchrun have them, too.
 """
 
-import shlex
 from pathlib import Path
 
 import msgspec
@@ -21,6 +20,13 @@ from toolkit.launchers import compat, mpi, torchrun
 
 HELPER = "smddprun"
 SERVER_PORT = 7592
+# What SageMaker's mpirun tells a rank, and torchrun's names for it.
+MPI_NAMES = {
+    "OMPI_COMM_WORLD_RANK": "RANK",
+    "OMPI_COMM_WORLD_SIZE": "WORLD_SIZE",
+    "OMPI_COMM_WORLD_LOCAL_RANK": "LOCAL_RANK",
+    "OMPI_COMM_WORLD_LOCAL_SIZE": "LOCAL_WORLD_SIZE",
+}
 
 
 def plan(job: Job, run_folder: Path) -> Plan:
@@ -44,32 +50,11 @@ def variables(job: Job) -> dict[str, str]:
     }
 
 
-def exported(options: str) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Return (the variables that mpirun's *options* give to ranks, the other options).
-
-    >>> exported("-verbose -x NCCL_DEBUG=VERSION --NCCL_DEBUG INFO -x PATH")
-    ({'NCCL_DEBUG': 'INFO'}, ('-verbose',))
-    """
-    tokens = options.split()
-    given, rest = {}, []
-    while tokens:
-        token = tokens.pop(0)
-        if token in ("-x", "--NCCL_DEBUG") and tokens:
-            text = tokens.pop(0)
-            name, equals, value = text.partition("=") if token == "-x" else ("NCCL_DEBUG", "=", text)
-            if equals:  # Without a value mpirun passes the launcher's own value on; here ranks inherit it anyway.
-                given[name] = value
-        else:
-            rest.append(token)
-    return given, tuple(rest)
-
-
 def _under_torchrun(job: Job, run_folder: Path) -> Plan:
     made = torchrun.plan(job, run_folder)
-    given, rest = exported(job.strategy.mpirun_options)
-    made = made.with_main(environ={**variables(job), **made.phase.main.environ, **given})
+    made = made.with_main(environ={**variables(job), **made.phase.main.environ}, rank_aliases=MPI_NAMES)
     return msgspec.structs.replace(
-        made, launcher="smddp", choice=_choice("torchrun"), notes=(*made.notes, *_notes(job, rest))
+        made, launcher="smddp", choice=_choice("torchrun"), notes=(*made.notes, *_notes(job))
     )
 
 
@@ -92,13 +77,11 @@ def _choice(under: str) -> str:
     return f"smddp: AWS's library is not installed (no {HELPER} on PATH); {under} starts the open backend"
 
 
-def _notes(job: Job, ignored: tuple[str, ...] = ()) -> tuple[str, ...]:
+def _notes(job: Job) -> tuple[str, ...]:
     """Return notes on what the job asks for and the open backend does not do."""
     said = []
     if "smddp" not in compat.names(job):
         said.append("smddp: TOOLKIT_COMPAT=off, so smdistributed cannot be imported unless the image has its own")
     elif job.settings.rank_hook == "off":
         said.append("smddp: TOOLKIT_RANK_HOOK=off, so smdistributed cannot be imported unless the image has its own")
-    if ignored:
-        said.append(f"smddp: custom_mpi_options that are mpirun's alone are ignored: {shlex.join(ignored)}")
     return tuple(said)

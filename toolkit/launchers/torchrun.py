@@ -5,6 +5,9 @@ starts the rank shim in place of each rank (PYTHON_EXEC), and `train` starts the
 rank, true exit statuses, signals to the rank alone. torchrun's own options are worse by their documentation (we did not
 try them): `--redirects` writes files that must be tailed (no back-pressure, twice the disk), and `--tee` polls these
 files every 100 ms and mixes partial lines of two ranks.
+
+custom_mpi_options are options of mpirun, which SageMaker starts such jobs with: ranks get the variables among them
+(`-x NAME=VALUE`, `--NCCL_DEBUG VALUE`), and a note names the others, which are ignored.
 """
 
 from pathlib import Path
@@ -33,6 +36,8 @@ def plan(job: Job, run_folder: Path) -> Plan:
     environ.setdefault("PET_LOG_DIR", str(run_folder / "torchrun"))  # Else it leaves torchelastic_* folders in TMPDIR.
     if per_host > 1:
         environ.setdefault("OMP_NUM_THREADS", "1")  # torchrun's own default; if it sets it itself, it prints a banner.
+    from_options, ignored = exported(job.strategy.mpirun_options)
+    environ |= from_options
     has_rank_shim = job.settings.rank_shim == "on"
     # The shell script that starts the rank shim; the supervisor writes it before torchrun starts.
     wrapper = run_folder / RANK_WRAPPER
@@ -57,9 +62,18 @@ def plan(job: Job, run_folder: Path) -> Plan:
         role="alone" if hosts == 1 else "leader" if job.cluster.is_leader else "follower",
         phase=Phase(name="train", main=main, needs=(*names(job), *_rendezvous(job)), together=True),
         world_size=world_size(job),
-        notes=(*fabric.notes(job), *compat.notes(job)),
+        notes=(*fabric.notes(job), *compat.notes(job), *_notes(ignored)),
         modules=("torch",),
     )
+
+
+def _notes(ignored: tuple[str, ...]) -> tuple[str, ...]:
+    """Return a note on options of mpirun that torchrun does not know."""
+    if not ignored:
+        return ()
+    import shlex
+
+    return (f"custom_mpi_options that are mpirun's alone are ignored under torchrun: {shlex.join(ignored)}",)
 
 
 def _compiles(job: Job) -> bool:
@@ -74,6 +88,26 @@ def _torchrun(job: Job) -> tuple[str, ...]:
     where = ("--master_addr", address, "--master_port", str(port), "--node_rank", str(job.cluster.rank))
     rendezvous = where if job.cluster.size > 1 else ()
     return (*prefix, job.interpreter, "-m", "torch.distributed.run", *size, *rendezvous)
+
+
+def exported(options: str) -> tuple[dict[str, str], tuple[str, ...]]:
+    """Return (the variables that mpirun's *options* give to ranks, the other options).
+
+    >>> exported("-verbose -x NCCL_DEBUG=VERSION --NCCL_DEBUG INFO -x PATH")
+    ({'NCCL_DEBUG': 'INFO'}, ('-verbose',))
+    """
+    tokens = options.split()
+    given, rest = {}, []
+    while tokens:
+        token = tokens.pop(0)
+        if token in ("-x", "--NCCL_DEBUG") and tokens:
+            text = tokens.pop(0)
+            name, equals, value = text.partition("=") if token == "-x" else ("NCCL_DEBUG", "=", text)
+            if equals:  # Without a value mpirun passes the launcher's own value on; here ranks inherit it anyway.
+                given[name] = value
+        else:
+            rest.append(token)
+    return given, tuple(rest)
 
 
 def _own_port(job: Job) -> dict[str, str]:

@@ -704,6 +704,14 @@ def test_processes_per_host_and_options_are_handed_on(base: Base) -> None:
     assert job.strategy.instance_type == "ml.p4d.24xlarge"
 
 
+@pytest.mark.parametrize("kind", ["mpi", "distributed_dataparallel"])
+def test_options_of_a_job_under_torchrun_are_found_under_either_name(base: Base, kind: str) -> None:
+    options = {f"sagemaker_{kind}_custom_mpi_options": '"-x NCCL_DEBUG=INFO"'}
+    base.write(hyperparameters={"sagemaker_pytorch_ddp_enabled": "true", **options})
+
+    assert base.read().strategy.mpirun_options == "-x NCCL_DEBUG=INFO"
+
+
 @pytest.mark.parametrize("plugin", ["pkg.mod", "pkg.mod:", ":main", "pkg mod:main", "pkg:ma in", "a:b:c", "-c:main"])
 def test_a_plugin_that_is_no_module_and_function_is_named_with_its_variable(base: Base, plugin: str) -> None:
     with pytest.raises(ContractError, match=r"^SAGEMAKER_TRAINING_MODULE: expected 'module:function', found"):

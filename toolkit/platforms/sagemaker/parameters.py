@@ -16,6 +16,10 @@ MPIRUN_OPTIONS = "sagemaker_mpi_custom_mpi_options"
 SMDDP_MPIRUN_OPTIONS = "sagemaker_distributed_dataparallel_custom_mpi_options"
 
 
+# Where a client may have put them for a strategy that AWS's images start as they start smddp.
+ANY_MPIRUN_OPTIONS = (MPIRUN_OPTIONS, SMDDP_MPIRUN_OPTIONS)
+
+
 def mpirun_options(strategy: StrategyName) -> str:
     """Return the name of the hyperparameter that holds the user's options for *strategy*'s mpirun."""
     return SMDDP_MPIRUN_OPTIONS if strategy == "smddp" else MPIRUN_OPTIONS

@@ -347,9 +347,15 @@ def _strategy(source: _Source, over: Strategy | None) -> Strategy:
         processes_per_host=over.processes_per_host or source.count(parameters.PROCESSES_PER_HOST),
         processes=source.count(processes),
         processes_from=f"{source.file.name}: $.{processes}",
-        mpirun_options=over.mpirun_options or source.shown(parameters.mpirun_options(over.name)),
+        mpirun_options=over.mpirun_options or _mpirun_options(source, over),
         instance_type=over.instance_type or source.shown(parameters.INSTANCE_TYPE),
     )
+
+
+def _mpirun_options(source: _Source, strategy: Strategy) -> str:
+    is_torchruns = STRATEGIES[strategy.name].launcher == "torchrun"
+    names = parameters.ANY_MPIRUN_OPTIONS if is_torchruns else (parameters.mpirun_options(strategy.name),)
+    return next(filter(None, map(source.shown, names)), "")
 
 
 def _channels(written: Documents, places: Folders) -> tuple[Channel, ...]:

@@ -46,7 +46,7 @@ def distribution_flags(asked: "JobFile") -> dict[str, Any]:
         flags[parameters.INSTANCE_TYPE] = asked.first_type
     if strategy.name == "mpi" and (processes := asked.spec.processes_per_host or strategy.processes_per_host):
         flags[parameters.PROCESSES_PER_HOST] = processes
-    if STRATEGIES[strategy.name].may_use_mpirun:
+    if STRATEGIES[strategy.name].may_use_mpirun or strategy.mpirun_options:
         flags[parameters.mpirun_options(strategy.name)] = strategy.mpirun_options
     if asked.spec.groups:
         flags[parameters.GROUPS] = list(asked.spec.groups)

@@ -355,6 +355,8 @@ def _note_unfinished_mpi(folder: str) -> None:
 
     if os.getsid(0) != os.getpid() or not ("PMI_RANK" in os.environ or "OMPI_COMM_WORLD_RANK" in os.environ):
         return
+    if "TORCHELASTIC_RUN_ID" in os.environ:  # torchrun's ranks, which have MPI's names in a job for smddp.
+        return
     rank = os.getpid()
 
     def record() -> None:

@@ -1,5 +1,6 @@
 import dataclasses
 import json
+import os
 from pathlib import Path
 from typing import Any, Literal
 
@@ -9,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolkit.errors import ContractError
-from toolkit.records import Record, convert, decode, plainly
+from toolkit.records import Record, convert, decode, encode, plainly
 
 
 class Mode(Record, frozen=True, kw_only=True):
@@ -26,6 +27,20 @@ def test_a_record_cannot_be_changed() -> None:
 
     with pytest.raises((AttributeError, dataclasses.FrozenInstanceError)):
         mode.name = "Pipe"  # type: ignore[misc]
+
+
+def test_texts_with_bytes_that_are_not_utf_8_are_encoded_for_people_and_paths_come_back() -> None:
+    folder = Path(os.fsdecode(b"/data/\xff"))
+    content = {"folder": folder, "text": f"no such file: {folder}", "half": ["\ud83d", {"\udcfe": 1}]}
+
+    document = json.loads(encode(content))
+
+    assert document == {
+        "folder": "/data/\0ff",
+        "text": r"no such file: /data/\xff",
+        "half": [r"\ud83d", {r"\xfe": 1}],
+    }
+    assert decode(encode(Mode(name="File", folder=folder)), Mode, "x").folder == folder
 
 
 def test_records_are_equal_by_content() -> None:

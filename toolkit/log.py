@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from toolkit import paths
 from toolkit.masking.known import Known
 from toolkit.masking.names import is_secret, strength
 from toolkit.masking.text import MASK, mask, replaced
@@ -121,7 +122,7 @@ class Log:
         if level < self.level:
             return
         lines = self.mask(text).splitlines() or [""]
-        self._say("".join(f"[toolkit] {line}\n" for line in lines).encode("utf-8", "backslashreplace"))
+        self._say(paths.shown_text("".join(f"[toolkit] {line}\n" for line in lines)).encode())
 
 
 def _secrets(value: Any, name: str = "", depth: int = 0) -> Iterator[str]:

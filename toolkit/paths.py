@@ -39,6 +39,20 @@ def shown(path: str | os.PathLike[str]) -> str:
     return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
+def shown_text(text: str) -> str:
+    """Return *text*, which may hold paths of any bytes and halves of surrogate pairs, for people, as `shown` does."""
+    if is_utf8(text):
+        return text
+    return "".join(
+        letter
+        if not "\ud800" <= letter <= "\udfff"
+        else f"\\x{ord(letter) - 0xDC00:02x}"
+        if "\udc80" <= letter <= "\udcff"
+        else f"\\u{ord(letter):04x}"
+        for letter in text
+    )
+
+
 def is_utf8(path: str) -> bool:
     """True if *path* can be written as UTF-8 as it is."""
     try:

@@ -18,8 +18,25 @@ T = TypeVar("T")
 
 
 def encode(value: Any) -> bytes:
-    """Return *value*, whose paths may be of any bytes, as JSON for `decode`."""
-    return msgspec.json.encode(value, enc_hook=paths.to_text)
+    """Return *value* as JSON, for `decode` and for people.
+
+    Its paths come back from `decode` as they are, whatever their bytes. In any other text, which may name files too, as
+    that of an error does, a byte that is not UTF-8 becomes "\\xff".
+    """
+    try:
+        return msgspec.json.encode(value, enc_hook=paths.to_text)
+    except UnicodeEncodeError:
+        return msgspec.json.encode(_shown(msgspec.to_builtins(value, enc_hook=paths.to_text)))
+
+
+def _shown(value: Any) -> Any:
+    if isinstance(value, str):
+        return paths.shown_text(value)
+    if isinstance(value, dict):
+        return {_shown(key): _shown(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_shown(entry) for entry in value]
+    return value
 
 
 def decode(document: bytes, kind: type[T], source: str, *, hint: str = "") -> T:

@@ -78,8 +78,6 @@ def test_what_cannot_be_entered_is_an_oserror_and_leaves_no_file(tmp_path: Path)
     place = tmp_path / "toolkit/jobs"
     environ = {"XDG_STATE_HOME": str(tmp_path)}
 
-    with pytest.raises(OSError, match="is not UTF-8"):
-        catalogue.record(environ, Entry(name="it", folder=Path(os.fsdecode(b"/jobs/\xff")), recorded_s=0))
     catalogue.record(environ, Entry(name="it", folder=tmp_path, recorded_s=0))
     (entry,) = place.iterdir()
     entry.unlink()
@@ -88,6 +86,17 @@ def test_what_cannot_be_entered_is_an_oserror_and_leaves_no_file(tmp_path: Path)
         catalogue.record(environ, Entry(name="it", folder=tmp_path, recorded_s=0))
 
     assert list(place.iterdir()) == [entry]
+
+
+def test_a_folder_of_any_bytes_is_found_by_its_jobs_name(tmp_path: Path) -> None:
+    environ = {"XDG_STATE_HOME": str(tmp_path / "state")}
+    folder = tmp_path / os.fsdecode(b"jobs-\xff") / "it"
+    folder.mkdir(parents=True)
+    (folder / "job.json").touch()
+
+    catalogue.record(environ, Entry(name="it", folder=folder, recorded_s=0))
+
+    assert catalogue.find("it", environ, tmp_path) == folder
 
 
 def test_only_the_newest_entries_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

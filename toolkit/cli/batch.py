@@ -13,6 +13,7 @@ from toolkit.cli.parser import Parser, whole
 from toolkit.cli.scale import real
 from toolkit.errors import UserError
 from toolkit.log import Log
+from toolkit.records import encode
 
 if TYPE_CHECKING:
     from toolkit.local.tries import Try
@@ -243,13 +244,12 @@ def _print_table(
 def _print_json(
     found: "Mapping[str, Sequence[Try]]", scaled: Mapping[str, Mapping[str, float | None]], limit: int
 ) -> None:
-    import msgspec
 
     variants = {}
     for name, tries in found.items():
         best = _best(tries)[0]
         variants[name] = {"batch": best.batch if best else None, **scaled[name], "tries": tries}
-    print(msgspec.json.encode({"memory_bytes": limit, "variants": variants}).decode())
+    print(encode({"memory_bytes": limit, "variants": variants}).decode())
 
 
 def _number(value: float | None) -> str:

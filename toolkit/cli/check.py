@@ -17,6 +17,7 @@ from toolkit.exit_codes import MISCONFIGURED
 from toolkit.job.plan import Plan
 from toolkit.log import Log, masked
 from toolkit.masking.text import mask_arguments
+from toolkit.records import encode
 
 WIDTH = 100  # The most columns; also used without a terminal.
 DESCRIPTION = """\
@@ -42,7 +43,7 @@ def run(arguments: argparse.Namespace, log: Log) -> int:
     report = check(environ, interpreter=sys.executable, log=log)
     failed = worst(report.results) == "fail"
     if arguments.json:
-        text = msgspec.json.format(msgspec.json.encode(_masked(_document(report, environ, failed), log)), indent=2)
+        text = msgspec.json.format(encode(_masked(_document(report, environ, failed), log)), indent=2)
         print(text.decode(), flush=True)
     else:
         print("\n".join(lines(report, environ, log.mask)), flush=True)

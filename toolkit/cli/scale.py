@@ -7,6 +7,7 @@ from typing import Any
 from toolkit.cli.parser import Parser, whole
 from toolkit.errors import UserError
 from toolkit.log import Log
+from toolkit.records import encode
 
 EPILOG = """\
 Learning rate' = learning rate x new / old, weight decay' = weight decay x old / new, with the global batch: the batch
@@ -61,9 +62,7 @@ def run(arguments: argparse.Namespace, log: Log) -> int:  # noqa: ARG001 - every
         decay=arguments.weight_decay,
     )
     if arguments.json:
-        import msgspec
-
-        print(msgspec.json.encode(found).decode())
+        print(encode(found).decode())
         return 0
     print(f"global batch   {found.old_batch} -> {found.new_batch} (x {found.factor:.6g})")
     for name, old, new in (

@@ -6,7 +6,7 @@ from typing import Generic, TypeVar
 import msgspec
 
 from toolkit.job.rank_work import OthersWork, OwnWork
-from toolkit.records import Record
+from toolkit.records import Record, encode
 
 _Told = TypeVar("_Told", bound=Record)
 
@@ -18,7 +18,7 @@ def write(path: Path, told: OwnWork | OthersWork) -> None:
         OSError: it cannot be written.
     """
     part = path.with_suffix(".part")
-    part.write_bytes(msgspec.json.encode(told))
+    part.write_bytes(encode(told))
     part.replace(path)
 
 

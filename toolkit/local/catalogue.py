@@ -11,11 +11,12 @@ from pathlib import Path
 
 import msgspec
 
+from toolkit import paths
 from toolkit.errors import UserError, did_you_mean
 from toolkit.job.report import REPORT
 from toolkit.jobs.folders import RUN_MARK
 from toolkit.local import runner
-from toolkit.records import Record
+from toolkit.records import Record, encode
 
 MOST = 1000  # Entries that are kept; the oldest go.
 
@@ -50,10 +51,7 @@ def record(environ: Mapping[str, str], entry: Entry) -> None:
     place.mkdir(mode=0o700, parents=True, exist_ok=True)
     path = place / f"{hashlib.sha256(os.fsencode(entry.folder)).hexdigest()[:24]}.json"
     fresh = path.with_suffix(f".{os.getpid()}")
-    try:
-        document = msgspec.json.encode({"name": entry.name, "folder": str(entry.folder), "at": entry.recorded_s})
-    except UnicodeEncodeError:
-        raise OSError(f"{entry.folder!r} is not UTF-8") from None
+    document = encode({"name": entry.name, "folder": entry.folder, "at": entry.recorded_s})
     try:
         fresh.write_bytes(document)
         fresh.replace(path)
@@ -111,7 +109,7 @@ def find(word: str, environ: Mapping[str, str], cwd: Path) -> Path:
 def _entry(path: Path) -> Entry | None:
     try:
         told = msgspec.json.decode(path.read_bytes())
-        return Entry(name=str(told["name"]), folder=Path(told["folder"]), recorded_s=float(told["at"]))
+        return Entry(name=str(told["name"]), folder=Path(paths.from_text(told["folder"])), recorded_s=float(told["at"]))
     except (OSError, msgspec.DecodeError, KeyError, TypeError, ValueError):
         return None  # Removed meanwhile, or not ours.
 

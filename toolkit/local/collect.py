@@ -20,7 +20,7 @@ from toolkit.local.stage import Staged
 from toolkit.log import Log
 from toolkit.metrics.file import SampleFile, by_time
 from toolkit.metrics.sample import Sample
-from toolkit.records import Record
+from toolkit.records import Record, encode
 
 LAST_BYTES = 4096
 SHOWN_FAULTS = 10
@@ -150,7 +150,7 @@ def write_json(path: Path, value: Record) -> None:
     """Write *value* to *path* by a rename, so that a reader never sees half of it."""
     part = path.with_name(f".{path.name}.part")
     try:
-        part.write_bytes(msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n")
+        part.write_bytes(msgspec.json.format(encode(value), indent=2) + b"\n")
         part.replace(path)
     except OSError as error:
         with contextlib.suppress(OSError):

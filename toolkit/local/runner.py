@@ -14,7 +14,7 @@ from typing import Literal
 import msgspec
 
 from toolkit.jobs.folders import RUN_MARK, is_locked
-from toolkit.records import Record
+from toolkit.records import Record, encode
 from toolkit.supervise.kernel import seen
 
 BOOT = Path("/proc/sys/kernel/random/boot_id")
@@ -53,7 +53,7 @@ def write(mark_fd: int, job_dir: Path, *, detached: bool) -> None:
         machine=socket.gethostname(),
         detached=detached,
     )
-    document = msgspec.json.encode(runner) + b"\n"
+    document = encode(runner) + b"\n"
     try:
         os.pwrite(mark_fd, document, 0)  # One call: a reader sees the old or the new text.
         os.ftruncate(mark_fd, len(document))

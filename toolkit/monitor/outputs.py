@@ -5,9 +5,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from toolkit.job.monitor import DebuggerFiles
+from toolkit.records import encode
 from toolkit.series import findings, machine, samples, steps
 from toolkit.series.column import Column
 from toolkit.series.finding import Finding
@@ -72,7 +71,7 @@ class Outputs:
     def latest(self, path: Path, time_s: float, columns: Sequence[Column], row: Sequence[float]) -> None:
         """Write the newest sample to *path*, for the exporters; NaN becomes null."""
         values = {column.name: value for column, value in zip(columns, row, strict=True)}
-        document = msgspec.json.encode({"time_s": time_s, "values": values})
+        document = encode({"time_s": time_s, "values": values})
         part = path.with_suffix(".part")
         self._try(lambda: (part.write_bytes(document), part.replace(path)))
 

@@ -12,6 +12,7 @@ from typing import Literal
 
 import msgspec
 
+from toolkit import records
 from toolkit.peers.messages import Down, Message, Up, WithReport
 
 NONCE_BYTES = 32
@@ -88,7 +89,7 @@ class Seal:
 
 def encode(message: Message) -> bytes:
     """Return *message* as JSON; the texts of a report are cut until it fits a frame."""
-    encoded = msgspec.json.encode(message)
+    encoded = records.encode(message)
     while len(encoded) > LARGEST_BYTES - MAC_BYTES and isinstance(message, WithReport):
         report = message.report
         assert report is not None
@@ -98,7 +99,7 @@ def encode(message: Message) -> bytes:
         else:
             cause = msgspec.structs.replace(cause, text=cause.text[: len(cause.text) // 2])
         message = msgspec.structs.replace(message, report=msgspec.structs.replace(report, cause=cause))
-        encoded = msgspec.json.encode(message)
+        encoded = records.encode(message)
     return encoded
 
 

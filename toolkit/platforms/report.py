@@ -8,16 +8,16 @@ import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
-from toolkit import files
+from toolkit import files, paths
 from toolkit.job.job import Folders
 from toolkit.job.outcome import Outcome, document
 from toolkit.job.plan import quoted
 from toolkit.log import Log
 from toolkit.masking.text import mask_arguments
+from toolkit.records import encode
 
 # FailureReason is the first 1,024 characters of output/failure (API_DescribeTrainingJob).
 LIMIT = 1024
@@ -168,18 +168,7 @@ def _rest(outcome: Outcome) -> str:
 
 
 def _story(outcome: Outcome) -> str:
-    return msgspec.json.format(msgspec.json.encode(_as_text(document(outcome))), indent=2).decode() + "\n"
-
-
-def _as_text(value: Any) -> Any:
-    """Return *value* with "?" for each byte that is not UTF-8."""
-    if isinstance(value, str):
-        return value.encode("utf-8", "replace").decode("utf-8")
-    if isinstance(value, dict):
-        return {key: _as_text(entry) for key, entry in value.items()}
-    if isinstance(value, list | tuple):
-        return [_as_text(entry) for entry in value]
-    return value
+    return msgspec.json.format(encode(document(outcome)), indent=2).decode() + "\n"
 
 
 def masked(outcome: Outcome, log: Log) -> Outcome:
@@ -215,7 +204,7 @@ def _write(file: Path, text: str, log: Log) -> None:
     """Write *text* completely, or leave no file and log why: a reader would take half a failure text for all of it, and
     another's file for ours. A link that the script made is replaced, not followed."""
     try:
-        files.replace(file, text.encode("utf-8", "replace"))
+        files.replace(file, paths.shown_text(text).encode())
     except OSError as error:
         log.error(f"{file}: cannot be written ({error.strerror}); the job's status stays as it is")
         try:

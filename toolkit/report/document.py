@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from toolkit.records import encode
 from toolkit.report.model import Page
 
 SCHEMA = Path(__file__).with_name("page.schema.json")
@@ -19,7 +20,7 @@ WITH_GAPS = ("mean", "low", "high")
 
 def document(page: Page) -> str:
     """Return *page* as JSON text, which ends with a newline. A gap in a line is null."""
-    return msgspec.json.format(msgspec.json.encode(page), indent=1).decode() + "\n"
+    return msgspec.json.format(encode(page), indent=1).decode() + "\n"
 
 
 def schema() -> dict[str, Any]:

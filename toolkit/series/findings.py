@@ -5,6 +5,7 @@ from pathlib import Path
 
 import msgspec
 
+from toolkit.records import encode
 from toolkit.series.finding import Finding as Finding
 
 NAME = "findings.jsonl"
@@ -21,7 +22,7 @@ def append(path: Path, finding: Finding) -> None:
         size = os.fstat(fd).st_size
         # An earlier writer that was killed may have left half a line, which this one must not continue.
         cut = size > 0 and os.pread(fd, 1, size - 1) != b"\n"
-        rest = memoryview((b"\n" if cut else b"") + msgspec.json.encode(finding) + b"\n")
+        rest = memoryview((b"\n" if cut else b"") + encode(finding) + b"\n")
         while rest:
             rest = rest[os.write(fd, rest) :]
     finally:

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from toolkit.records import Record
+from toolkit.records import Record, encode
 
 NAME = "monitor.json"
 
@@ -57,7 +57,7 @@ def write(path: Path, about: About) -> None:
         OSError: it cannot be written.
     """
     new = path.with_name(f".{path.name}")
-    new.write_bytes(msgspec.json.encode(about) + b"\n")
+    new.write_bytes(encode(about) + b"\n")
     new.replace(path)
 
 

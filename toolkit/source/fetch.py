@@ -14,10 +14,11 @@ from pathlib import Path
 
 import msgspec
 
+from toolkit import paths
 from toolkit.errors import PlatformError, ToolkitError, UserError, at
 from toolkit.job.job import Job
 from toolkit.log import Log
-from toolkit.records import Record
+from toolkit.records import Record, encode
 from toolkit.storage.uri import REMOTE
 
 ARCHIVE = "sourcedir.tar.gz"
@@ -32,7 +33,8 @@ PIECE_BYTES = 1 << 20
 
 
 class Placed(Record, frozen=True, kw_only=True):
-    """MARKER's content: the source in the code folder, and the names of its top-level files and folders."""
+    """MARKER's content: the source in the code folder, and the names of its top-level files and folders, as `paths`
+    encodes them."""
 
     source: str
     names: tuple[str, ...]
@@ -74,7 +76,7 @@ def is_placed(job: Job, log: Log) -> bool:
     """
     source = submitted(job, log)
     placed = _placed(job.folders.code)
-    return source is not None and placed is not None and placed.source == str(source)
+    return source is not None and placed is not None and placed.source == paths.to_text(source)
 
 
 def clear(code: Path) -> None:
@@ -183,7 +185,7 @@ def _swap(job: Job, source: Path, staging: Path, log: Log) -> None:
             f"{code} held {count} {'file' if count == 1 else 'files'} that were not submitted ({shown}): "
             f"moved to {aside}, {source} replaces them"
         )
-    (code / MARKER).write_bytes(msgspec.json.encode(Placed(source=str(source), names=names)))
+    (code / MARKER).write_bytes(encode(Placed(source=paths.to_text(source), names=tuple(map(paths.to_text, names)))))
     for name in names:
         (staging / name).rename(code / name)
     log.info(f"{source} is in {code}")
@@ -216,7 +218,8 @@ def _earlier(code: Path) -> tuple[str, ...]:
         return ()
     made = [name for name in _names(code) if name in ("__pycache__", "build") or name.endswith(".egg-info")]
     # Only names without slashes: a wrong MARKER must not remove anything outside the code folder.
-    return (*(name for name in placed.names if "/" not in name and name not in ("", ".", "..")), *made)
+    placed_names = map(paths.from_text, placed.names)
+    return (*(name for name in placed_names if "/" not in name and name not in ("", ".", "..")), *made)
 
 
 def _placed(code: Path) -> Placed | None:

@@ -1,5 +1,6 @@
 """Completes the environment of the processes: what ranks share with `train`, and what fits execve(2)."""
 
+import json
 import os
 from pathlib import Path
 
@@ -42,7 +43,7 @@ def fitted(spec: ProcessSpec, run_folder: Path, stacks: Path | None, more: dict[
     if spilled:
         file = run_folder / "environment.json"
         file.touch(0o600)
-        file.write_bytes(msgspec.json.encode(spilled))
+        file.write_bytes(json.dumps(spilled).encode())
         kept["SM_TRAINING_ENV_FILE"] = str(file)
         names = ", ".join(list(spilled)[:8]) + (f" and {len(spilled) - 8} more" if len(spilled) > 8 else "")
         log.warning(f"{names}: too large for an environment; they are in the JSON file SM_TRAINING_ENV_FILE={file}")

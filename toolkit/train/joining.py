@@ -1,9 +1,8 @@
 """Makes this host's end of the link: its port, its key, and its role as leader or follower."""
 
+import json
 import os
 import socket
-
-import msgspec
 
 from toolkit import files
 from toolkit.errors import ContractError, PlatformError
@@ -91,4 +90,4 @@ def _key(job: Job, log: Log) -> bytes:
     shared = [job.name, job.hyperparameters, job.shown.job_name, job.shown.parameters]
     if job.nested:
         shared.append("nested")  # A connection to the outer `train`'s link is refused.
-    return job_key(secret, job.cluster.hosts, msgspec.json.encode(shared, order="sorted"))
+    return job_key(secret, job.cluster.hosts, json.dumps(shared, sort_keys=True, default=str).encode())

@@ -8,9 +8,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from toolkit.errors import UserError
+from toolkit.records import encode
 from toolkit.report.model import Chart, HeatMap, Page
 
 _HERE = Path(__file__).parent
@@ -78,7 +77,7 @@ def _own_script() -> str:
 
 def _json(value: Any) -> str:
     """Return *value* as JSON that no text in it can end: every "<", ">" and "&" is escaped."""
-    text = msgspec.json.encode(value).decode("utf-8")
+    text = encode(value).decode("utf-8")
     for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")
     return text

@@ -11,9 +11,13 @@ import pytest
 from tests.train.base import Base
 
 SCRIPT = b"""
-import os
+import os, time
 print("loss=0.5", flush=True)
-open(os.path.join(os.environ["SAGEMAKER_BASE_DIR"], "checkpoints", "last.pt"), "w").close()
+base = os.environ["SAGEMAKER_BASE_DIR"]
+open(os.path.join(base, "checkpoints", "last.pt"), "w").close()
+deadline = time.monotonic() + 40
+while not os.path.exists(os.path.join(base, "output", "monitor", "monitor.json")) and time.monotonic() < deadline:
+    time.sleep(0.05)
 print(sorted(os.listdir(os.fsencode(os.getcwd()))), flush=True)
 """
 

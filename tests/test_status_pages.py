@@ -223,7 +223,7 @@ def test_an_exception_is_read_as_the_hook_left_it(tmp_path: Path) -> None:
     )
 
     assert status_pages.raised(tmp_path, 77) == status_pages.Raised(
-        time_ns=5, kind="torch.OutOfMemoryError", thread="other", text="Traceback ...\nb"
+        time_ns=5, pid=77, kind="torch.OutOfMemoryError", thread="other", text="Traceback ...\nb"
     )
 
 

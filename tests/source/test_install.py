@@ -131,6 +131,68 @@ def test_the_users_environment_wins_over_ours(make_job: MakeJob, code: Path) -> 
     assert theirs == {"PYTHONUNBUFFERED": "1", **container, **chosen}
 
 
+class Environment:
+    """A Python environment without pip, for which *beside* are there: "pip", "wheel", "uv"."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, *beside: str) -> None:
+        self.path = str(folder / "bin")
+        (folder / "bin").mkdir()
+        if "uv" in beside:
+            (folder / "bin/uv").write_text("")
+            (folder / "bin/uv").chmod(0o755)
+        monkeypatch.setattr(install.packages, "is_there", lambda module, _job: module in beside)
+        monkeypatch.setattr(install, "_bundled_pip", lambda: folder / "pip-26.whl" if "wheel" in beside else None)
+
+
+@pytest.mark.parametrize(
+    ("beside", "command"),
+    [
+        (("pip", "wheel", "uv"), ("PYTHON", *OPTIONS)),
+        (("wheel", "uv"), ("PYTHON", "FOLDER/pip-26.whl/pip", *OPTIONS[2:])),
+        (("uv",), ("FOLDER/bin/uv", "pip", "install", "--no-progress", "--python", "PYTHON")),
+    ],
+)
+def test_an_environment_without_pip_is_served_by_pythons_own_or_by_uv(
+    make_job: MakeJob,
+    code: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    beside: tuple[str, ...],
+    command: tuple[str, ...],
+) -> None:
+    (code / "requirements.txt").write_text("numpy\n")
+    path = Environment(tmp_path, monkeypatch, *beside).path
+    job = make_job(script=script(code), interpreter=sys.executable)
+    job = msgspec.structs.replace(job, environ={"PATH": path, "PIP_INDEX_URL": "https://index.example"})
+
+    main = must(phase(job)).main
+
+    named = (word.replace("PYTHON", job.interpreter).replace("FOLDER", str(tmp_path)) for word in command)
+    assert main.argv == (*named, "-r", "requirements.txt")
+    assert main.masked
+    assert ("UV_INDEX_URL" in main.environ) == (beside == ("uv",))
+
+
+def test_where_nothing_can_install_it_is_said_before_the_start(
+    make_job: MakeJob, code: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (code / "requirements.txt").write_text("numpy\n")
+    path = Environment(tmp_path, monkeypatch).path
+
+    with pytest.raises(UserError, match="neither pip nor ensurepip nor uv"):
+        phase(msgspec.structs.replace(make_job(script=script(code)), environ={"PATH": path}))
+
+
+def test_the_pip_that_python_brings_is_a_file_that_runs() -> None:
+    wheel = install._bundled_pip()
+    if wheel is None:
+        pytest.skip("this Python has no ensurepip (Debian: python3-venv)")
+
+    done = subprocess.run([sys.executable, f"{wheel}/pip", "--version"], capture_output=True, check=True, text=True)
+
+    assert done.stdout.startswith("pip ")
+
+
 def test_asking_before_the_code_is_in_place_is_our_own_fault(make_job: MakeJob) -> None:
     with pytest.raises(InternalError):
         phase(make_job())

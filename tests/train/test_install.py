@@ -197,6 +197,48 @@ def test_a_build_that_fails_is_the_cause_not_pips_note_about_it(image: Image) ->
     assert f"{package}; the build said last: RuntimeError: no compiler here" in done.failure[:1024]
 
 
+def test_a_conflict_names_the_packages_and_what_each_of_them_wants(image: Image) -> None:
+    image.wheel("one", metadata="Requires-Dist: needed==1.0\n")
+    image.wheel("two", metadata="Requires-Dist: needed==2.0\n")
+    image.wheel("needed", "1.0")
+    image.wheel("needed", "2.0")
+    image.base.program("one\ntwo\n", "requirements.txt")
+    image.base.program("")
+
+    done = image.train()
+
+    assert done.failure is not None
+    assert "one 1.0 depends on needed==1.0; two 1.0 depends on needed==2.0" in done.failure[:1024]
+
+
+def test_tokens_in_pips_lines_are_masked_in_the_log_and_in_the_report(image: Image) -> None:
+    image.base.program("https://127.0.0.1:9/x-1.0-py3-none-any.whl?token=abcd1234efgh5678\n", "requirements.txt")
+    image.base.program("")
+
+    done = image.train(PIP_RETRIES="1")
+
+    assert done.status == 1
+    assert b"127.0.0.1" in done.stderr
+    assert "abcd1234efgh5678" not in done.log
+    assert "abcd1234efgh5678" not in (done.failure or "") + str(done.outcome)
+
+
+def test_an_environment_without_pip_is_installed_into_by_pythons_own(image: Image) -> None:
+    site = image.base.folder / "no-pip"
+    site.mkdir()
+    for each in Path(msgspec.__file__).parents[1].glob("msgspec*"):
+        (site / each.name).symlink_to(each)
+    (image.site / "here.pth").write_text(f"{ROOT}\n{site}\n")
+    image.wheel("needed", text="word = 'the requirement'\n")
+    image.base.program("needed\n", "requirements.txt")
+    image.base.program("import importlib.util, needed\nprint(needed.word, importlib.util.find_spec('pip'))\n")
+
+    done = image.train()
+
+    assert (done.status, done.stdout.splitlines()[-1]) == (0, b"the requirement None"), done
+    assert "has no pip: " in done.log
+
+
 def test_the_second_run_installs_nothing_until_the_requirements_change(image: Image) -> None:
     """33, 73: as on a warm pool."""
     image.wheel("needed")

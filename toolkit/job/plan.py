@@ -94,7 +94,8 @@ class ProcessSpec(Record, frozen=True, kw_only=True):
     ranks. "agent": mpirun asks for daemons on other hosts; "daemon": the process asks for the command that it becomes.
     `rank_aliases`: variables that a rank gets with the values of others, {"OMPI_COMM_WORLD_RANK": "RANK"}.
     `tags`: whose lines its output is made of, where it relays that of ranks. `optional`: a service whose failure, also
-    to start, is none of the job's; `gives`: what the job lacks once it has ended.
+    to start, is none of the job's; `gives`: what the job lacks once it has ended. `masked`: its output is relayed line
+    by line, with secrets masked.
     """
 
     name: str
@@ -115,6 +116,7 @@ class ProcessSpec(Record, frozen=True, kw_only=True):
     tags: Tags | None = None
     optional: bool = False
     gives: str = ""
+    masked: bool = False
 
 
 class Phase(Record, frozen=True, kw_only=True):

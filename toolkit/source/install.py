@@ -2,14 +2,16 @@
 
 import codecs
 import os
+import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from toolkit import folders
 from toolkit.errors import InternalError, UserError
 from toolkit.job.job import Job
 from toolkit.job.plan import Phase, ProcessSpec, StopPolicy
 from toolkit.patterns import lazy
-from toolkit.source import codeartifact
+from toolkit.source import codeartifact, packages
 from toolkit.source.files import is_file, kind_of
 
 REQUIREMENTS = "requirements.txt"
@@ -31,6 +33,13 @@ GRACE_S = 5.0
 # A stamp covers no more than this, which takes some seconds to read.
 MOST_BYTES = 8 << 30
 MOST_FILES = 10_000
+UV_NAMES = {
+    "PIP_INDEX_URL": "UV_INDEX_URL",
+    "PIP_EXTRA_INDEX_URL": "UV_EXTRA_INDEX_URL",
+    "PIP_FIND_LINKS": "UV_FIND_LINKS",
+    "PIP_NO_INDEX": "UV_NO_INDEX",
+    "PIP_BREAK_SYSTEM_PACKAGES": "UV_BREAK_SYSTEM_PACKAGES",
+}
 CONTAINER_FILES = (".dockerenv", "run/.containerenv")
 CONTAINER_VARIABLES = ("KUBERNETES_SERVICE_HOST", "container", "APPTAINER_CONTAINER", "SINGULARITY_CONTAINER")
 
@@ -43,7 +52,8 @@ def phase(job: Job) -> Phase | None:
     and its place: the caller that runs the phase calls `remember` on it after success.
 
     Raises:
-        UserError: the job names a repository of AWS CodeArtifact wrongly, or the requirements name another index, too.
+        UserError: the job names a repository of AWS CodeArtifact wrongly, or the requirements name another index, too;
+            or nothing can install them.
     """
     script = job.script
     if script is None:
@@ -64,18 +74,69 @@ def phase(job: Job) -> Phase | None:
         # belongs to the job; on a user's machine the refusal stays. pip before 23.0.1 does not know the option either.
         environ["PIP_BREAK_SYSTEM_PACKAGES"] = "1"
     environ |= job.environ
+    command = installer(job)
     return Phase(
         name="install",
         main=ProcessSpec(
             name="pip",
-            argv=(python, "-m", "pip", "install", *OPTIONS, *wanted),
-            environ=environ,
+            argv=(*command, *wanted),
+            environ=_for_uv(environ) | environ if command[1] == "pip" else environ,
             cwd=script.folder,
             stop=StopPolicy(grace_s=min(GRACE_S, job.grace_s)),
+            masked=True,  # pip names addresses, and an address may hold a token.
         ),
         failure="InstallModuleError" if script.kind == "package" else "InstallRequirementsError",
         skip_if=_stamp(job.folders.scratch / "installed", python, script.folder, wanted),
     )
+
+
+def installer(job: Job) -> tuple[str, ...]:
+    """Return the command that installs for *job*'s interpreter, up to what it shall install.
+
+    An environment without pip (made by uv, by `python -m venv --without-pip`, Debian's Python without python3-pip) is
+    served by the pip that Python brings for ensurepip, run from its file, so that the environment gets no pip that
+    nobody asked for; else by uv.
+
+    Raises:
+        UserError: there is none of them.
+    """
+    python = job.interpreter if job.packages is None else str(job.packages / "bin/python")
+    if packages.is_there("pip", job):
+        return (python, "-m", "pip", "install", *OPTIONS)
+    wheel = _bundled_pip()
+    if wheel is not None:
+        return (python, f"{wheel}/pip", "install", *OPTIONS)
+    uv = shutil.which("uv", path=job.environ.get("PATH", os.defpath))
+    if uv is not None:
+        return (uv, "pip", "install", "--no-progress", "--python", python)
+    raise UserError(
+        f"expected pip in {job.interpreter}, which the job's requirements need, found neither pip nor ensurepip nor uv",
+        hint="Make the environment with pip (python -m venv; uv venv --seed; apt-get install python3-pip), or install"
+        " the requirements in the image.",
+    )
+
+
+def _bundled_pip() -> Path | None:
+    """Return the file of the pip that ensurepip would install, None without one."""
+    import importlib.util
+    import sysconfig
+
+    found = importlib.util.find_spec("ensurepip")
+    beside = Path(found.origin).parent / "_bundled" if found is not None and found.origin else None
+    elsewhere = sysconfig.get_config_var("WHEEL_PKG_DIR")  # Debian's and Fedora's
+    for folder in filter(None, (elsewhere, beside)):
+        try:
+            wheels = [name for name in folders.names(folder) if name.startswith("pip-") and name.endswith(".whl")]
+        except OSError:
+            continue
+        if wheels:
+            return Path(folder, wheels[-1])
+    return None
+
+
+def _for_uv(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return pip's variables in *environ* under uv's names."""
+    return {theirs: environ[ours] for ours, theirs in UV_NAMES.items() if environ.get(ours)}
 
 
 def in_container(environ: Mapping[str, str], root: Path = Path("/")) -> bool:
@@ -224,8 +285,8 @@ def _add_tree(digest: _Digest, path: Path) -> None:
         return
     if is_file(path):
         _add_file(digest, path, path.name)
-    for root, folders, files in os.walk(path):
-        folders[:] = sorted(name for name in folders if name not in BYPRODUCTS and not name.endswith(".egg-info"))
+    for root, below, files in os.walk(path):
+        below[:] = sorted(name for name in below if name not in BYPRODUCTS and not name.endswith(".egg-info"))
         for name in sorted(files):
             file = Path(root) / name
             if file.is_file():

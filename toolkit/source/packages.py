@@ -68,9 +68,13 @@ def with_packages(job: Job, folder: Path) -> Job:
 
 
 def is_there(module: str, job: Job) -> bool:
-    """True if *module*, a name without dots, can be imported in *job*'s interpreter."""
+    """True if *module*, a name without dots, can be imported in *job*'s interpreter, or this is another one."""
     import importlib.machinery
     import importlib.util
+    import sys
+
+    if job.interpreter != sys.executable:
+        return True
 
     importlib.invalidate_caches()
     more = [] if job.packages is None else [str(site_of(job.packages))]

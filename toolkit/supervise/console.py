@@ -95,12 +95,25 @@ class Console:
         self._opened: set[Path] = set()
 
     def streams(
-        self, name: str, rank: int | None, *, stdout: int, stderr: int, shared: bool, tags: Tags | None = None
+        self,
+        name: str,
+        rank: int | None,
+        *,
+        stdout: int,
+        stderr: int,
+        shared: bool,
+        tags: Tags | None = None,
+        mask: Callable[[str], str] | None = None,
     ) -> tuple[tuple[Stream, Stream], RankFile | None]:
         """Return the streams that read *stdout* and *stderr* of one process, and the file that both write to.
 
-        With *tags* the process is mpirun: its streams carry its ranks' lines, and its ranks have no files.
+        With *tags* the process is mpirun: its streams carry its ranks' lines, and its ranks have no files. With *mask*
+        its lines are masked, and nothing monitors them.
         """
+        if mask is not None:
+            from toolkit.supervise.masked import MaskedStream
+
+            return (MaskedStream(stdout, self.stdout, mask), MaskedStream(stderr, self.stderr, mask)), None
         if tags is not None:
             return self._tagged_streams(stdout, stderr, tags), None
         way: Way = "shared" if shared else self._alone

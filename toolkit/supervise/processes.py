@@ -174,8 +174,9 @@ class Processes:
         os.close(out_write)
         os.close(err_write)
         tags = self.spec.tags if process.is_main else None
+        mask = home.log.mask if process.is_main and self.spec.masked else None
         streams, file = home.console.streams(
-            process.name, process.rank, stdout=out, stderr=err, shared=shared, tags=tags
+            process.name, process.rank, stdout=out, stderr=err, shared=shared, tags=tags, mask=mask
         )
         for stream in streams:
             self._flow.add(stream)

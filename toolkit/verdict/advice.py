@@ -46,6 +46,28 @@ ADVICE: tuple[tuple[tuple[str, ...], str], ...] = (
         "The job's distribution must ask for it: see `toolkit docs modelparallel` and `toolkit docs smddp`.",
     ),
     (("no module named",), INSTALL),
+    (("cannot find command 'git'",), "Install git in the image, or name an archive of the repository (a .tar.gz)."),
+    (
+        ("could not read username",),
+        "The repository is not public, or does not exist: give a token, or a wheel instead.",
+    ),
+    (
+        ("permission denied (publickey",),
+        "The container has no key for ssh: use https with a token, or a wheel instead.",
+    ),
+    (("host key verification failed",), "The container does not know the host: use https, or add it to known_hosts."),
+    (
+        ("does not appear to be a python project",),
+        "The folder needs a pyproject.toml or setup.py; for code beside the script no line is needed.",
+    ),
+    (
+        ("conflicting dependencies",),
+        "Loosen one of the versions; `pip install --dry-run -r requirements.txt` shows it in seconds.",
+    ),
+    (
+        ("a hash of requirements.txt differs",),
+        "The package changed after its hash was taken: look whether that is meant, and lock it again.",
+    ),
     (("ncclunhandledcudaerror",), "NCCL_DEBUG=INFO shows the CUDA call; a broken GPU or a wrong driver are usual."),
     (("ncclsystemerror",), "NCCL_DEBUG=INFO shows the call; look at NCCL_SOCKET_IFNAME, ulimits and /dev/shm."),
     (("ncclinvalidusage",), ONE_EACH),

@@ -63,9 +63,14 @@ def cause_of(ended: Ended, culprit: Exit) -> Reading:
 def _cause_of(ended: Ended, culprit: Exit) -> Reading:
     stderr, stdout = ended.tails.get(culprit.process, (b"", b""))
     if ended.failure in INSTALL_FAILURES:
-        error = pip.cause(stderr) or pip.cause(stdout)
+        error = pip.cause(stderr, stdout) or pip.cause(stdout, stderr)
         if error:
             return Reading(text=error, error=error)
+        found = last_traceback(ended, culprit)
+        if found is not None and not place.of_user(found.frames, ended.own_code):
+            # pip's own frames say nothing about the requirements.
+            text = f"{culprit.process} failed: {found.error}"
+            return Reading(text=text, traceback=found.text, error=found.error)
     crashed = crash_of(ended, culprit)
     if culprit.signal is not None or crashed is not None:
         return _of_death(ended, culprit, crashed)

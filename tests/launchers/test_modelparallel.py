@@ -128,3 +128,57 @@ def test_a_partition_file_is_checked_before_the_start(tmp_path: Path) -> None:
 def three() -> str:
     found = {"fingerprint": "f", "devices": 3, "memory_weight": 0.8, "method": "manual", "reason": "", "assignment": {}}
     return json.dumps(found)
+
+
+RELEASE_2 = {"hybrid_shard_degree": 2, "tensor_parallel_degree": 2}
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        RELEASE_2,
+        {"tensor_parallel_degree": 2},
+        {"activation_loading_horizon": 2, "tensor_parallel_degree": 2},
+        {"context_parallel_degree": 2, "unheard_of": 1},
+        {"expert_parallel_degree": 2},
+        {"random_seed": 1},
+    ],
+)
+def test_parameters_of_release_2_are_called_so_where_the_image_does_not_hold_it(parameters: dict[str, Any]) -> None:
+    asked = job_of("torch_distributed", hyperparameters={"mp_parameters": parameters}, per_host=2)
+
+    with pytest.raises(ContractError) as caught:
+        table.plan(asked, SCRATCH)
+
+    said = str(caught.value)
+    words = ("mp_parameters: expected", "release 1", "release 2", "torch.sagemaker", "FSDP2", "tp_plan")
+    assert [word for word in words if word not in said] == []
+
+
+@pytest.mark.parametrize("strategy", ["torch_distributed", "pytorchddp"])
+def test_a_job_of_release_2_starts_as_any_other_where_the_image_holds_it(strategy: StrategyName) -> None:
+    held = {"torch_sagemaker": True}
+    asked = job_of(strategy, hyperparameters={"mp_parameters": RELEASE_2}, per_host=2, machine=held)
+
+    made = table.plan(asked, SCRATCH)
+
+    assert made.launcher == "torchrun"
+    assert "TOOLKIT_COMPAT_PATH" not in made.phase.main.environ
+    assert made.phase.main.environ["NCCL_PROTO"] == "simple"
+    assert json.loads(made.phase.main.environ["SM_HP_MP_PARAMETERS"]) == RELEASE_2
+
+
+@pytest.mark.parametrize(
+    ("parameters", "words"),
+    [
+        ({"ddp": True}, "expected partitions"),
+        ({"partitons": 2}, "found 'partitons'"),
+        ({"partitions": 2, "hybrid_shard_degree": 2}, "found 'hybrid_shard_degree'"),
+    ],
+)
+def test_parameters_of_release_1_stay_so(parameters: dict[str, Any], words: str) -> None:
+    held = {"torch_sagemaker": True}
+    asked = job_of("torch_distributed", hyperparameters={"mp_parameters": parameters}, per_host=2, machine=held)
+
+    with pytest.raises(ContractError, match=words):
+        table.plan(asked, SCRATCH)

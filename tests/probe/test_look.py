@@ -402,3 +402,18 @@ def test_a_train_of_another_package_is_known_by_what_it_imports(tmp_path: Path, 
 
     assert machine.other_train == (f"{file}, which starts {starts}" if starts else "")
     assert look({"PATH": str(tmp_path)}).other_train == ""
+
+
+@pytest.mark.parametrize(
+    "files", [{"torch/__init__.py": ""}, {"torch/__init__.py": "raise 1", "torch/sagemaker/__init__.py": ""}]
+)
+def test_release_2_of_the_model_parallel_library_is_found_without_importing_torch(
+    tmp_path: Path, files: dict[str, str]
+) -> None:
+    root = lay(tmp_path, files)
+    text = "from toolkit.probe.look import has_torch_sagemaker; print(has_torch_sagemaker())"
+    environ = {"PYTHONPATH": f"{root}:{Path(__file__).parents[2]}"}
+
+    said = subprocess.run([sys.executable, "-c", text], capture_output=True, check=True, env=environ)
+
+    assert said.stdout.decode().strip() == str(len(files) == 2)

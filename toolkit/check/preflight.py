@@ -53,7 +53,7 @@ def check(environ: Mapping[str, str], *, interpreter: str, log: Log) -> CheckRep
             lambda: platforms.read_job(platform, environ, ours, seen, log, interpreter=interpreter),
         )
     if read is not None:
-        job, unknown = look.with_mpi(read[0]), read[1]
+        job, unknown = look.with_libraries(read[0]), read[1]
         if unknown:
             results.append(CheckResult(name="variables", status="warn", found=unknown))
         results += [inputs.documents(job), *inputs.channels(job), *inputs.metrics(job)]

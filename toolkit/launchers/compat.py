@@ -46,9 +46,19 @@ def asks_for_profiler(job: Job) -> bool:
 
 def asks_for_model_parallel(job: Job) -> bool:
     """True for a job of SageMaker's model parallel library: mp_parameters, as its SDK sends them, under mpirun or
-    torchrun."""
+    torchrun. Not for release 2 in an image that holds it: such a job starts like any other."""
     starts = STRATEGIES[job.strategy.name].launcher in ("mpi", "torchrun")
-    return starts and job.hyperparameters.get("mp_parameters", {}) not in ({}, None, "")
+    asked = job.hyperparameters.get("mp_parameters", {}) not in ({}, None, "")
+    return starts and asked and not has_release_2(job)
+
+
+def has_release_2(job: Job) -> bool:
+    """True if the job is one of release 2 of that library, and the image holds it (torch.sagemaker)."""
+    if not job.machine.torch_sagemaker:
+        return False
+    from toolkit.parallelism.release_2 import is_release_2
+
+    return is_release_2(job.hyperparameters.get("mp_parameters"))
 
 
 def notes(job: Job) -> tuple[str, ...]:

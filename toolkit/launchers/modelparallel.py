@@ -27,7 +27,7 @@ def check(job: Job, ranks: int) -> None:
     """
     if "smp" not in compat.names(job) or not asks_for_model_parallel(job) or HELPER in job.machine.programs:
         return
-    from toolkit.parallelism import decision, parameters, placement
+    from toolkit.parallelism import decision, parameters, placement, release_2
 
     given = job.hyperparameters[PARAMETERS]
     if not isinstance(given, dict):
@@ -35,6 +35,16 @@ def check(job: Job, ranks: int) -> None:
             f"expected a JSON object of the model parallel library's parameters, found {str(given)[:40]!r}",
             where=PARAMETERS,
             hint='For example {"partitions": 2, "microbatches": 4} (docs/modelparallel.md).',
+        )
+    if release_2.is_release_2(given):
+        raise ContractError(
+            "expected parameters of the model parallel library's release 1 (smdistributed.modelparallel), which the "
+            f"toolkit has, found those of release 2 ({', '.join(sorted(given)[:4])}): torch.sagemaker, which only "
+            "AWS's images hold; this one does not",
+            where=PARAMETERS,
+            hint="Without it, shard with FSDP2 (torch.distributed.fsdp.fully_shard) and split layers with the tensor "
+            'parallel plans of transformers (from_pretrained(..., tp_plan="auto")), and leave smp out of Torchrun(). '
+            "docs/modelparallel.md says more.",
         )
     cfg = parameters.read(given, PARAMETERS)
     if ranks == 1 and job.environ.get(PROFILE) == "1":

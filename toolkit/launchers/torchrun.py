@@ -36,6 +36,8 @@ def plan(job: Job, run_folder: Path) -> Plan:
     environ.setdefault("PET_LOG_DIR", str(run_folder / "torchrun"))  # Else it leaves torchelastic_* folders in TMPDIR.
     if per_host > 1:
         environ.setdefault("OMP_NUM_THREADS", "1")  # torchrun's own default; if it sets it itself, it prints a banner.
+    if compat.has_release_2(job):  # As the SDK's own driver starts it (torchrun_driver.py of sagemaker-train 1.27.0).
+        environ.setdefault("NCCL_PROTO", "simple")
     from_options, ignored = exported(job.strategy.mpirun_options)
     environ |= from_options
     has_rank_shim = job.settings.rank_shim == "on"

@@ -46,6 +46,25 @@ def look(environ: Mapping[str, str], *, root: Path = Path("/")) -> Machine:
     )
 
 
+def with_libraries(job: Job) -> Job:
+    """Return *job* with what only some jobs need of this machine: its mpirun, and torch.sagemaker."""
+    job = with_mpi(job)
+    if "mp_parameters" not in job.hyperparameters:
+        return job
+    return replace(job, machine=replace(job.machine, torch_sagemaker=has_torch_sagemaker()))
+
+
+def has_torch_sagemaker() -> bool:
+    """True if torch.sagemaker can be imported; torch itself, which takes seconds, is not."""
+    from importlib.util import find_spec
+
+    spec = find_spec("torch")
+    return any(
+        Path(folder, "sagemaker", "__init__.py").is_file()
+        for folder in (spec and spec.submodule_search_locations) or ()
+    )
+
+
 def with_mpi(job: Job) -> Job:
     """Return *job* with its machine's mpirun, or with the reason why there is none; unchanged if it uses no mpirun."""
     if not job.may_use_mpirun:

@@ -161,7 +161,7 @@ def _outcome(
                 from toolkit.train.entry_point import asked_for
 
                 job = asked_for(job, asked)
-            job = look.with_mpi(job)
+            job = look.with_libraries(job)
             job_folders.prepare(job.folders, log)
             if rule_output.is_asked(job):
                 afterwards.append(partial(rule_output.write, job, log))

@@ -1,6 +1,6 @@
 """`python -m toolkit`: the console script `toolkit`, where the interpreter is what a person names."""
 
-from toolkit.cli.main import main
+from toolkit.cli.start import toolkit
 
 if __name__ == "__main__":
-    main()
+    toolkit()

@@ -94,6 +94,10 @@ def of_path(error: OSError, what: str = "it cannot be used") -> ToolkitError | N
     return kind(f"{what} ({error.strerror})", where=str(error.filename), hint=hint)
 
 
+NEAR = 0.7  # The least similarity of a word to the one that may be meant, of 1.
+LEAST_START = 4  # A start of so many characters is enough, as --stop for --stop-after.
+
+
 class InternalError(ToolkitError):
     """The toolkit is at fault."""
 
@@ -102,6 +106,14 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Return "Did you mean X?" for the one of *known* that is nearest to *word*, "" if none is near."""
     from difflib import get_close_matches  # 3 ms, and only where something is wrong
 
-    plain = {each.lower().replace("_", "-"): each for each in known}
-    near = get_close_matches(word.lower().replace("_", "-"), plain, n=1)
+    plain = {_bare(each): each for each in known}
+    meant = _bare(word)
+    # With difflib's own 0.6, and with the dashes of options, --epochs is near to --detach and --gpus to --rules.
+    near = get_close_matches(meant, plain, n=1, cutoff=NEAR)
+    if not near and len(meant) >= LEAST_START:
+        near = [each for each in plain if each.startswith(meant)]
     return f"Did you mean {plain[near[0]]}?" if near else ""
+
+
+def _bare(word: str) -> str:
+    return word.lower().replace("_", "-").lstrip("-")

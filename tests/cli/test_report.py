@@ -72,7 +72,7 @@ def test_a_console_without_utf_8_gets_ascii(job: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["missing"], "expected a job folder"),
+        (["missing"], "expected the name of a job or its folder, found 'missing'"),
         ([".", "--price", "cheap"], "expected a price"),
         ([".", "--format", "pdf"], "expected one of"),
         ([".", "-o", "report.pdf"], "'report.pdf'. For another ending, add --format"),

@@ -64,6 +64,16 @@ def test_a_job_goes_to_jobs_under_its_name_unless_told() -> None:
     [
         ("5", 5),
         ("1e-3", 0.001),
+        ("0.5", 0.5),
+        ("5e4", 50000.0),
+        ("1.10", "1.10"),
+        ("12e4567", "12e4567"),
+        ("12345678901234567890.5", "12345678901234567890.5"),
+        ("12345678901234567890", 12345678901234567890),
+        ("-0", "-0"),
+        ("0.10000000000000001", "0.10000000000000001"),
+        ("NaN", "NaN"),
+        ("[1.10]", [1.1]),
         ("true", True),
         ("null", None),
         ('[1, "a"]', [1, "a"]),
@@ -142,6 +152,14 @@ def test_hosts_are_listed_by_the_alphabet_as_the_platform_does() -> None:
         (["--hyperparameter", "epochs"], ["--hyperparameter", "NAME=VALUE", "'epochs'"]),
         (["--hyperparameter", "=5"], ["NAME=VALUE", "'=5'"]),
         (["--distribution", "ddpp"], ["toolkit run: --distribution: ", "pytorchddp", "'ddpp'", "Did you mean ddp?"]),
+        (["--distribution", "deepspeed"], ["found 'deepspeed'", "runs under torch_distributed"]),
+        (["--distribution", "accelerate"], ["found 'accelerate'", "as after `accelerate launch`"]),
+        (["--distribution", "FSDP"], ["found 'FSDP'", "runs under torch_distributed"]),
+        (
+            ["--distribution", '{"torch_distributed": {"enabled": tru}}'],
+            ["toolkit run: --distribution: expected a dictionary as JSON or as Python", "column 35", "For example"],
+        ),
+        (["--metric", "loss=("], ["toolkit run: --metric: metric 'loss': expected a regular expression"]),
         (["--distribution", '{"ddp": {}}'], ["toolkit run: --distribution: ", "pytorchddp", "'ddp'"]),
         (["--stop-after", "soon"], ["toolkit run: --stop-after: ", "30s", "'soon'"]),
         (["--checkpoints", "j", "--job-dir", "j"], ["toolkit run: --checkpoints: expected a folder beside the job's"]),
@@ -396,6 +414,38 @@ def test_of_several_distributions_the_first_is_used_and_the_others_are_kept_for_
     assert (asked.spec.strategy.name, asked.spec.strategy.ignored) == ("mpi", ("torch_distributed",))
     flags = {name for name, value in distribution_flags(asked).items() if name.endswith("_enabled") and value}
     assert flags == {"sagemaker_mpi_enabled", "sagemaker_torch_distributed_enabled"}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{'torch_distributed': {'enabled': True}}",
+        ' {"torch_distributed": {"enabled": true}} ',
+        "{'torch_distributed': {'enabled': True,},}",
+    ],
+)
+def test_a_distribution_may_be_the_sdks_dictionary_as_python_writes_it(text: str) -> None:
+    assert of("t.py", "--distribution", text).spec.strategy.name == "torch_distributed"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("1.10", "hyperparameter k=1.10 stays text: as a number it would be 1.1"),
+        ("12e4567", "stays text: as a number it would be inf"),
+        ("1234e5", "is the number 123400000.0; as text: --hyperparameter 'k=\"1234e5\"'"),
+        ("007", "stays text: as a number it would be 7.0"),
+        ("1.2.3", ""),
+        ("1e-3", ""),
+        ("adam", ""),
+        ("5", ""),
+        ("0.5", ""),
+    ],
+)
+def test_a_number_that_is_another_as_text_is_said(text: str, said: str) -> None:
+    note = options.number_note("k", text)
+
+    assert said in note if said else not note
 
 
 def test_distributions_have_the_names_that_torch_gives_them() -> None:

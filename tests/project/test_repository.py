@@ -237,7 +237,7 @@ def test_the_wheel_brings_both_commands_and_asks_for_msgspec_alone(wheel: Path) 
     needed = [line for line in metadata.get_all("Requires-Dist", []) if "extra ==" not in line]
 
     assert "train = toolkit.cli.start:train" in entry_points
-    assert "toolkit = toolkit.cli.main:main" in entry_points
+    assert "toolkit = toolkit.cli.start:toolkit" in entry_points
     assert [re.match(r"[\w-]+", line)[0] for line in needed] == ["msgspec"]  # type: ignore[index]
     assert metadata["Requires-Python"] == ">=3.10"
     assert metadata["License-Expression"] == "Apache-2.0"

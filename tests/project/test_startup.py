@@ -119,7 +119,12 @@ def test_a_heavy_import_would_be_seen() -> None:
 
 
 def test_train_catches_signals_before_it_imports_anything_of_its_own() -> None:
-    found = imported_by("import toolkit.cli.start")
+    """These are the modules that start.py imports before its handlers are installed."""
+    assert {name for name in imported_by("import toolkit.cli.start") if name.startswith("toolkit.")} == {
+        "toolkit.cli",
+        "toolkit.cli.start",
+    }
+    found = imported_by("from toolkit.cli import start, streams; from toolkit.supervise import signals")
 
     ours = {
         "toolkit",

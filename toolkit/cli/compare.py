@@ -37,7 +37,10 @@ def add(parser: Parser) -> None:
     )
     parser.add_argument("--price", metavar="PER_HOUR", type=price, help="what one host costs in an hour")
     parser.add_argument(
-        "-o", "--output", metavar="FILE", help=f"write to this file, - for standard output (default: {PAGE} for html)"
+        "-o",
+        "--output",
+        metavar="FILE",
+        help=f"write to this file, - for standard output (default for html: {PAGE} beside the first job's folder)",
     )
     parser.add_argument(
         "--format",
@@ -54,17 +57,15 @@ def run(arguments: argparse.Namespace, log: Log) -> int:  # noqa: ARG001 - every
         UserError: a folder holds no job, or a list of numbers does not fit the jobs.
     """
     from toolkit import jobs
-    from toolkit.local.catalogue import find
+    from toolkit.local.catalogue import folder_of
     from toolkit.report.compare.measured import labels, measure
     from toolkit.report.compare.page import build
 
-    form, target = asked(arguments, Path(PAGE))
     now_s = time.time()
     words = (arguments.native, *arguments.optimised)
-    read = [
-        jobs.read(Path(word) if Path(word).is_dir() else find(word, os.environ, Path.cwd()), now_s=now_s)
-        for word in words
-    ]
+    folders = [folder_of(word, os.environ, Path.cwd()) for word in words]
+    form, target = asked(arguments, _beside(folders[0]))
+    read = [jobs.read(folder, now_s=now_s) for folder in folders]
     epochs = _each("--epochs", arguments.epochs, len(words))
     gpus = _each("--gpus", arguments.gpus, len(words))
     measured = [
@@ -73,6 +74,12 @@ def run(arguments: argparse.Namespace, log: Log) -> int:  # noqa: ARG001 - every
     ]
     write(build(measured, now_s=now_s, price=arguments.price), form, target)
     return 0
+
+
+def _beside(native: Path) -> Path:
+    """Return where the page goes by default: beside the folder of the native job, as jobs/compare.html."""
+    path = native.absolute().parent / PAGE
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
 
 
 def _numbers(word: str) -> tuple[int, ...]:

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import textwrap
 import time
 from collections.abc import Iterator, Sequence
@@ -29,7 +30,9 @@ def add(actions: Any) -> None:
         "folder holds no job.",
     )
     parser.set_defaults(handle=run)
-    parser.add_argument("job_dir", type=Path, metavar="JOB_DIR", help="a job folder, or a container's /opt/ml/output")
+    parser.add_argument(
+        "job_dir", metavar="JOB_DIR", help="a job of toolkit run (its name or folder), or a container's /opt/ml/output"
+    )
     parser.add_argument(
         "--rules", metavar="RULES", help="profiler rules: JSON, or a TOML, YAML or JSON file (default: the job's)"
     )
@@ -50,11 +53,13 @@ def run(arguments: argparse.Namespace, log: Log) -> int:
     """
     from toolkit import jobs
     from toolkit.diagnosis import configuration, files
+    from toolkit.local.catalogue import folder_of
     from toolkit.platforms.profiler_rules import document
     from toolkit.report.sections.diagnosed import over_files
 
-    job = jobs.read(arguments.job_dir, now_s=time.time())
-    raw, source = document(arguments.rules, "--rules") if arguments.rules else (None, str(arguments.job_dir))
+    job_dir = folder_of(arguments.job_dir, os.environ, Path.cwd())
+    job = jobs.read(job_dir, now_s=time.time())
+    raw, source = document(arguments.rules, "--rules") if arguments.rules else (None, str(job_dir))
     if not arguments.rules:
         raw = next((kept for host in job.hosts if (kept := files.rules(host.monitor)) is not None), None)
     asked = configuration.read(raw, source)

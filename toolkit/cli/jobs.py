@@ -4,26 +4,36 @@ import argparse
 import json
 import os
 import time
+from itertools import islice
 from pathlib import Path
 
-from toolkit.cli.parser import Parser
+from toolkit.cli.parser import Parser, whole
+from toolkit.errors import UserError
 from toolkit.log import Log
 
 
 def add(parser: Parser) -> None:
     """Declare the arguments."""
     parser.add_argument("--running", action="store_true", help="only the jobs that run")
+    parser.add_argument("--limit", metavar="N", type=whole, help="only the N newest of these")
     parser.add_argument("--json", action="store_true", help="the same as a JSON list, as toolkit describe has each")
 
 
 def run(arguments: argparse.Namespace, log: Log) -> int:
-    """Print the jobs, the newest first; return the exit code."""
+    """Print the jobs, the newest first; return the exit code.
+
+    Raises:
+        UserError: the limit is not above 0.
+    """
     from toolkit.local import catalogue, facts
 
     now_s = time.time()
     known = catalogue.entries(os.environ)
-    told = tuple(facts.facts(entry.folder, now_s, metrics=arguments.json) for entry in known)
-    told = tuple(each for each in told if not (arguments.running and each.ended))
+    if arguments.limit is not None and arguments.limit < 1:
+        raise UserError(f"expected a number of jobs of at least 1, found {arguments.limit}", where="--limit")
+    every = (facts.facts(entry.folder, now_s, metrics=arguments.json) for entry in known)
+    shown = (each for each in every if not (arguments.running and each.ended))
+    told = tuple(islice(shown, arguments.limit))
     if arguments.json:
         print(json.dumps([facts.document(each) for each in told], indent=2))
     elif told:

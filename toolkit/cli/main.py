@@ -34,6 +34,16 @@ COMMANDS = {
     "mpi-agent": "start mpirun's daemon on a host, in place of ssh (HOST COMMAND...): that host's train runs it",
     "health": "tell whether train in this container still works, for a HEALTHCHECK or a liveness probe",
 }
+# Other tools' names for the same.
+ELSEWHERE = {
+    **dict.fromkeys(("ps", "ls", "list"), "jobs"),
+    **dict.fromkeys(("log", "logs", "tail"), "attach"),
+    **dict.fromkeys(("kill", "cancel"), "stop"),
+    **dict.fromkeys(("start", "submit", "launch", "exec"), "run"),
+    **dict.fromkeys(("status", "show", "inspect"), "describe"),
+    **dict.fromkeys(("help",), "--help"),
+    **dict.fromkeys(("version",), "--version"),
+}
 TRAIN_HELP = """\
 usage: train
 
@@ -106,9 +116,12 @@ def main(argv: list[str] | None = None) -> None:
         from toolkit.errors import did_you_mean
 
         script = words[0].endswith((".py", ".sh", ".toml", ".yaml", ".yml", ".json"))
-        hint = f"Did you mean toolkit run {words[0]}?" if script else did_you_mean(words[0], COMMANDS)
+        meant = f"run {words[0]}" if script else ELSEWHERE.get(words[0], "")
+        hint = f"Did you mean toolkit {meant}?" if meant else did_you_mean(words[0], COMMANDS)
         parser.error(f"expected one of {', '.join(COMMANDS)}, found {words[0]!r}. {hint}".rstrip())
-    arguments = parser.parse_args(words)
+    behind = words[words.index("--") + 1 :] if words[:1] == ["run"] and "--" in words else []
+    arguments = parser.parse_args(words[: len(words) - len(behind) - 1] if behind else words)
+    arguments.behind = behind
     if arguments.command is None:
         parser.print_help()
         sys.exit(2)
@@ -118,6 +131,7 @@ def main(argv: list[str] | None = None) -> None:
     log = Log()
     _end_cleanly()
     try:
+        _let_ctrl_c_interrupt()
         sys.exit(import_module(f"toolkit.cli.{arguments.command}").run(arguments, log))
     except KeyboardInterrupt:
         sys.exit(exit_codes.INTERRUPTED)
@@ -145,6 +159,14 @@ def _end_cleanly() -> None:
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_DFL:
             signal.signal(number, end)
+
+
+def _let_ctrl_c_interrupt() -> None:
+    """Let Ctrl-C raise KeyboardInterrupt again (start.py), unless it is ignored."""
+    import signal
+
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _open_standard_streams() -> None:

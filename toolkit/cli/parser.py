@@ -17,6 +17,16 @@ from toolkit.masking.text import MASK
 # Other tools' names for the same options.
 ELSEWHERE = {
     "--nnodes": "--hosts",  # torchrun
+    "--nodes": "--hosts",
+    "--num-nodes": "--hosts",
+    "--job-name": "--name",
+    "--output-dir": "--job-dir",
+    "--env-file": "--env",
+    "--volume": "--channel",
+    "--data": "--channel",
+    "--detached": "--detach",
+    "--overwrite": "--replace",
+    "--force": "--replace",
     "--nproc-per-node": "--processes-per-host",
     "--instance-count": "--hosts",  # SageMaker's SDK
     "--entry-point": "SCRIPT",

@@ -4,6 +4,7 @@ import argparse
 import contextlib
 import errno
 import math
+import os
 import shutil
 import sys
 import time
@@ -32,8 +33,8 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "job_dir",
         metavar="JOB_DIR",
-        type=Path,
-        help="a job folder of toolkit run, a container's /opt/ml or /opt/ml/output, or a folder with several of these",
+        help="a job of toolkit run (its name or folder), a container's /opt/ml or /opt/ml/output, or a folder with"
+        " several of these",
     )
     parser.add_argument(
         "-o",
@@ -62,11 +63,13 @@ def run(arguments: argparse.Namespace, log: Log) -> int:  # noqa: ARG001 - every
         UserError: the folder holds no job, or the file cannot be written.
     """
     from toolkit import jobs
+    from toolkit.local.catalogue import folder_of
     from toolkit.report.sections.page import build
 
     now_s = time.time()
-    form, target = asked(arguments, arguments.job_dir / PAGE)
-    write(build(jobs.read(arguments.job_dir, now_s=now_s), now_s=now_s, price=arguments.price), form, target)
+    job_dir = folder_of(arguments.job_dir, os.environ, Path.cwd())
+    form, target = asked(arguments, job_dir / PAGE)
+    write(build(jobs.read(job_dir, now_s=now_s), now_s=now_s, price=arguments.price), form, target)
     return 0
 
 

@@ -13,14 +13,16 @@ from toolkit.cli.parser import Parser, whole
 from toolkit.log import Log
 
 if TYPE_CHECKING:
+    from toolkit.jobfile.spec import JobFile
     from toolkit.local.watch import Watch
 
 # Arguments of `toolkit run` only; all others are options of the job.
-OWN = ("command", "detach", "dry_run", "plain", "quiet", "watch")
+OWN = ("command", "detach", "dry_run", "plain", "quiet", "watch", "behind")
 EPILOG = """\
 The same options are the keys of a job file (toolkit run job.toml); arguments beside it win.
 Exit code: the job's. 0 completed; the first failing host's; 75 a host vanished; 143 stopped, 130 by Ctrl-C;
 78 an option or path is wrong, nothing was started. With --detach 0 as soon as the job has started.
+Words behind -- are the script's own: toolkit run train.py -- --epochs 3 --amp
 """
 
 
@@ -97,12 +99,13 @@ def run(arguments: argparse.Namespace, log: Log) -> int:
     own = dict(os.environ)
     asked = read(vars(arguments), Path.cwd(), stamp(time.time_ns()))
     log.hide({**own, **asked.spec.environment})
+    if arguments.quiet:
+        log.level = 30
+    _say_notes(asked, arguments, own, log)
     if arguments.dry_run:
         from toolkit.cli.dry import dry_run
 
         return dry_run(asked, own, log)
-    if arguments.quiet:
-        log.level = 30
     watch = None if arguments.watch is None else _watch(arguments.watch)
     background: Background | None = None
     if arguments.detach:
@@ -135,6 +138,26 @@ def run(arguments: argparse.Namespace, log: Log) -> int:
     page = "" if watch is None else _page(asked.run.job_dir, log)
     _show(f"\n{summary(report, _short(asked.run.job_dir))}\n{page}")
     return exit_codes.INTERNAL_FAULT if report.exit_code is None else report.exit_code
+
+
+def _say_notes(asked: "JobFile", arguments: argparse.Namespace, own: Mapping[str, str], log: Log) -> None:
+    """Say what a person should know of the job before it starts."""
+    from toolkit.jobfile.options import number_note
+    from toolkit.local.documents import region_of
+    from toolkit.local.limits import exceeded
+
+    for text in arguments.hyperparameter or ():
+        name, _, value = text.partition("=")
+        if note := number_note(name, value):
+            log.info(note)
+    for text in exceeded(asked, region_of(own)):
+        log.warning(text)
+    count = len(asked.hosts)
+    if count > 1 and asked.spec.strategy.name == "script" and not arguments.distribution:
+        log.info(
+            f"no distribution is given: each of the {count} hosts runs the script by itself, and they do not know each"
+            " other unless the script connects them (SM_HOSTS). To start one job over all: --distribution torchrun"
+        )
 
 
 def stamp(now_ns: int) -> str:
@@ -192,19 +215,27 @@ def read(arguments: Mapping[str, Any], folder: Path, stamp: str) -> Any:
     Raises:
         ContractError, UserError: an option is wrong, or the job file cannot be read.
     """
+    from toolkit.jobfile.behind import STYLE, hyperparameters
     from toolkit.jobfile.file import read as read_file
     from toolkit.jobfile.options import Origin, from_arguments, joined
     from toolkit.jobfile.spec import complete
     from toolkit.jobfile.text import is_job_file
 
     given = {name: value for name, value in arguments.items() if name not in OWN}
+    words = arguments.get("behind") or []
     job_file = folder / given["script"]
     is_job = is_job_file(job_file)
     place = Origin(where=str(job_file) if is_job else "toolkit run", names=_names(given, is_job=is_job))
+    behind: dict[str, Any] = {}
+    if words:
+        behind["hyperparameter"] = hyperparameters(words, "toolkit run: the words behind --")
+        if "TOOLKIT_ARGUMENT_STYLE" not in os.environ:
+            behind["env"] = STYLE
     if not is_job:
-        return complete(from_arguments(given, folder, place), place, folder=folder, stamp=stamp)
+        beside = joined(behind, from_arguments(given, folder, place))
+        return complete(beside, place, folder=folder, stamp=stamp)
     options = read_file(job_file, "Name a job file, as job.toml, or a script, as train.py.")
-    beside = from_arguments({**given, "script": None}, folder, place)
+    beside = joined(behind, from_arguments({**given, "script": None}, folder, place))
     return complete(joined(options, beside), place, folder=folder, stamp=stamp)
 
 

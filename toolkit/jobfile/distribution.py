@@ -12,6 +12,19 @@ from toolkit.records import Record, convert
 
 NAMES: dict[str, StrategyName] = {name: strategy for strategy, row in STRATEGIES.items() for name in row.names}
 GROUPS = "instance_groups"
+_AS_RANKS = "Its script runs under torch_distributed, which starts one rank for each GPU: {}"
+# What is no distribution, and what to give in its place.
+POINTERS = {
+    "deepspeed": _AS_RANKS.format("with deepspeed.initialize in it, as the launcher `deepspeed` starts it"),
+    "accelerate": _AS_RANKS.format("Accelerator() and Trainer read its variables, as after `accelerate launch`"),
+    "lightning": _AS_RANKS.format("Trainer(devices='auto') reads its variables"),
+    "fsdp": _AS_RANKS.format("FSDP is the script's own"),
+    "dataparallel": "SageMaker's data parallel library is smddp.",
+    "smdistributed": 'It is a dictionary: \'{"smdistributed": {"dataparallel": {"enabled": true}}}\', or smddp.',
+    "nccl": "That is a backend of torch_distributed, which the script chooses.",
+    "gloo": "That is a backend of torch_distributed, which the script chooses.",
+    "ray": "Ray's cluster is not started; a job of one host may run ray.init() itself, with none.",
+}
 SMDISTRIBUTED = "smdistributed"
 KEYS = {row.sdk_keys[0] for row in STRATEGIES.values() if row.sdk_keys} | {SMDISTRIBUTED, GROUPS}
 
@@ -98,7 +111,8 @@ def _named(asked: str, origin: Origin) -> StrategyName:
     name = asked.lower().replace("-", "_")
     if name not in NAMES:
         expected = f"expected one of {', '.join(NAMES)}, found {asked!r}"
-        raise ContractError(expected, where=origin.of("distribution"), hint=did_you_mean(asked, NAMES))
+        hint = POINTERS.get(name, "") or did_you_mean(asked, NAMES)
+        raise ContractError(expected, where=origin.of("distribution"), hint=hint)
     return NAMES[name]
 
 

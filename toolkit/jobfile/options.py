@@ -5,6 +5,7 @@ arguments, so each source is read with its own folder before the two are joined.
 """
 
 import json
+import math
 import os.path
 import re
 from collections.abc import Mapping
@@ -130,9 +131,9 @@ def from_arguments(given: Mapping[str, Any], folder: Path, origin: Origin) -> di
                 twice = next(name for at, (name, _) in enumerate(pairs) if name in dict(pairs[:at]))
                 raise ContractError(f"expected each channel once, found {twice} twice", where=origin.of(option))
     if "hyperparameter" in options:
-        options["hyperparameter"] = {key: _json_or_text(value) for key, value in options["hyperparameter"].items()}
-    if str(options.get("distribution", "")).startswith("{"):
-        options["distribution"] = _json_or_text(options["distribution"])
+        options["hyperparameter"] = {key: hyperparameter(value) for key, value in options["hyperparameter"].items()}
+    if str(options.get("distribution", "")).lstrip().startswith("{"):
+        options["distribution"] = _distribution(options["distribution"].strip(), origin.of("distribution"))
     return _rooted(options, folder)
 
 
@@ -248,11 +249,66 @@ def _pair(text: str, shape: str, where: str) -> tuple[str, str]:
     return name, value
 
 
-def _json_or_text(text: str) -> Any:
+def hyperparameter(text: str) -> Any:
+    """Return the value of a hyperparameter that is given as *text*: JSON if it is JSON, else the text.
+
+    A number stays text if it would reach the script with another value or other digits: 1.10, 12e4567, NaN.
+    """
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+    if isinstance(value, float) and not _keeps(text, value):
+        return text
+    return text if isinstance(value, int) and not isinstance(value, bool) and text.strip() != str(value) else value
+
+
+def number_note(name: str, text: str) -> str:
+    """Return a note on the hyperparameter that is given as *name*=*text*, if a number of another spelling is meant, or
+    may not be; else ""."""
+    value = hyperparameter(text)
+    if isinstance(value, str) and value == text and re.fullmatch(r"[-+]?[0-9.]+(e[-+]?[0-9]+)?", text, re.IGNORECASE):
+        try:
+            number = float(text)
+        except ValueError:
+            return ""  # A version such as 1.2.3.
+        return f"hyperparameter {name}={text} stays text: as a number it would be {number!r}"
+    if isinstance(value, float) and re.fullmatch(r"[0-9.]+e\+?[0-9]+", text, re.IGNORECASE):
+        return f"""hyperparameter {name}={text} is the number {value!r}; as text: --hyperparameter '{name}="{text}"'"""
+    return ""
+
+
+def _keeps(text: str, value: float) -> bool:
+    """True if *value*, which *text* was read as, is that number, and prints with no fewer digits."""
+    from decimal import Decimal
+
+    if not math.isfinite(value) or Decimal(text.strip()) != Decimal(repr(value)):
+        return False
+    has_exponent = "e" in text.lower()
+    return has_exponent or text.strip() == repr(value)
+
+
+def _distribution(text: str, where: str) -> Any:
+    """Return the dictionary in *text*, which is JSON or, as SageMaker's SDK has it, Python.
+
+    Raises:
+        ContractError: it is neither.
+    """
+    import ast
+
     try:
         return json.loads(text)
-    except ValueError:
-        return text
+    except (ValueError, RecursionError) as error:
+        try:
+            value = ast.literal_eval(text)
+        except (ValueError, SyntaxError, MemoryError, RecursionError):
+            place = f": not JSON: column {error.colno}: {error.msg}" if isinstance(error, json.JSONDecodeError) else ""
+            raise ContractError(
+                f"expected a dictionary as JSON or as Python writes it, found {text!r}{place}",
+                where=where,
+                hint="""For example '{"torch_distributed": {"enabled": true}}', or just torch_distributed.""",
+            ) from None
+        return value
 
 
 def _dashed(group: Mapping[str, Any]) -> dict[str, Any]:

@@ -277,7 +277,7 @@ def _check_path(path: str | None, where: str) -> None:
 def _kill(text: str, hosts: set[str], origin: Origin) -> Kill:
     host, _, after = text.partition("@")
     if host not in hosts or not after:
-        expected = ", ".join(sorted(hosts))
+        expected = ", ".join(sorted(hosts, key=lambda host: (len(host), host)))
         raise ContractError(f"expected HOST@TIME with a host among {expected}, found {text!r}", where=origin.of("kill"))
     return Kill(host=host, after_s=seconds(after, "kill", origin))
 

@@ -17,6 +17,7 @@ from toolkit.job.report import REPORT
 from toolkit.jobs.folders import RUN_MARK
 from toolkit.local import runner
 from toolkit.records import Record, encode
+from toolkit.source.files import is_folder
 
 MOST = 1000  # Entries that are kept; the oldest go.
 
@@ -104,6 +105,16 @@ def find(word: str, environ: Mapping[str, str], cwd: Path) -> Path:
         f"expected the name of a job or its folder, found {word!r}. {near}".rstrip(". "),
         hint="`toolkit jobs` lists the jobs.",
     )
+
+
+def folder_of(word: str, environ: Mapping[str, str], cwd: Path) -> Path:
+    """Return the folder that *word* is, whatever it holds, else that of the job that *word* names.
+
+    Raises:
+        UserError: there is neither.
+    """
+    folder = cwd / word
+    return Path(word) if is_folder(folder) else find(word, environ, cwd)
 
 
 def _entry(path: Path) -> Entry | None:

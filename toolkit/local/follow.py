@@ -4,7 +4,8 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from toolkit.jobs.folders import interrupted
+from toolkit.folders import names
+from toolkit.jobs.folders import in_order, interrupted
 from toolkit.local import runner
 from toolkit.local.display import marked_block
 from toolkit.local.facts import CONSOLE
@@ -51,7 +52,7 @@ def sources(folder: Path) -> tuple[Path, ...]:
     console = folder / CONSOLE
     if console.is_file():
         return (console,)
-    return tuple(path for each in (*interrupted(folder), folder) for path in sorted((each / "logs").glob("*.log")))
+    return tuple(path for each in (*interrupted(folder), folder) for path in _logs(each))
 
 
 class Output:
@@ -80,7 +81,13 @@ class Output:
 
 
 def _several(folder: Path) -> bool:
-    return sum(1 for _ in (folder / "logs").glob("*.log")) > 1
+    return len(_logs(folder)) > 1
+
+
+def _logs(folder: Path) -> list[Path]:
+    """Return the logs of the hosts in *folder*, algo-2 before algo-10."""
+    found = [folder / "logs" / name for name in names(folder / "logs") if name.endswith(".log")]
+    return sorted(found, key=lambda path: in_order(path.stem))
 
 
 def _start_of_tail(path: Path, lines: int) -> int:

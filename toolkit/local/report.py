@@ -7,6 +7,7 @@ from pathlib import Path
 from toolkit.exit_codes import TEMPORARY_FAILURE
 from toolkit.job.outcome import Outcome
 from toolkit.job.report import JobReport, interruption_text, spot_words
+from toolkit.jobs.folders import in_order
 from toolkit.local.lifecycle import JobEnd, Lifecycle
 from toolkit.metrics.sample import Sample
 
@@ -98,7 +99,7 @@ def summary(report: JobReport, job_dir: Path) -> str:
     if report.failure_reason:
         # The traceback follows the first empty line; the rank has already printed it.
         lines += ["", *report.failure_reason.partition("\n\n")[0].splitlines(), ""]
-    for host, told in report.hosts.items():
+    for host, told in sorted(report.hosts.items(), key=lambda each: in_order(each[0])):
         cause = f": {told.cause}" if told.cause and told.cause not in report.failure_reason else ""
         lines.append(f"  {host:<11} exit code {told.exit_code}{cause}")
     lines += [f"  {name:<23} {_shown(value)}" for name, value in report.metrics.items()]

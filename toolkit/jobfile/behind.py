@@ -1,0 +1,37 @@
+"""Pure: the words behind `--` of `toolkit run SCRIPT -- --epochs 3`, which are the script's own arguments.
+
+A job has no arguments but its hyperparameters, so each option becomes one. With the argument style `flags` the script
+gets them back as they were typed: --amp without a value, --layers 64 32 as several words.
+"""
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from toolkit.errors import ContractError
+
+STYLE = {"TOOLKIT_ARGUMENT_STYLE": "flags"}
+_NUMBER = re.compile(r"-\.?\d.*")  # -5 and -.5 are values.
+
+
+def hyperparameters(words: Sequence[str], where: str) -> dict[str, Any]:
+    """Return the hyperparameters that the options *words* are: text, several texts, or True for one without a value.
+
+    Raises:
+        ContractError: a word belongs to no option, or an option stands there twice.
+    """
+    found: dict[str, list[str]] = {}
+    name = ""
+    for word in words:
+        if word.startswith("-") and word.strip("-") and not _NUMBER.fullmatch(word):
+            name, equals, value = word.lstrip("-").partition("=")
+            if name in found:
+                hint = f"""Give its values together: --{name} A B."""
+                raise ContractError(f"expected each option once, found {word} again", where=where, hint=hint)
+            found[name] = [value] if equals else []
+        elif not name:
+            hint = "A job passes hyperparameters alone, each as --NAME VALUE; give a file as a channel."
+            raise ContractError(f"expected an option of the script, found {word!r}", where=where, hint=hint)
+        else:
+            found[name].append(word)
+    return {name: True if not values else values[0] if len(values) == 1 else values for name, values in found.items()}

@@ -228,9 +228,7 @@ def read(arguments: Mapping[str, Any], folder: Path, stamp: str) -> Any:
     place = Origin(where=str(job_file) if is_job else "toolkit run", names=_names(given, is_job=is_job))
     behind: dict[str, Any] = {}
     if words:
-        behind["hyperparameter"] = hyperparameters(words, "toolkit run: the words behind --")
-        if "TOOLKIT_ARGUMENT_STYLE" not in os.environ:
-            behind["env"] = STYLE
+        behind = {"hyperparameter": hyperparameters(words, "toolkit run: the words behind --"), "env": STYLE}
     if not is_job:
         beside = joined(behind, from_arguments(given, folder, place))
         return complete(beside, place, folder=folder, stamp=stamp)

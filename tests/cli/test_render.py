@@ -1,6 +1,7 @@
 """`toolkit render` as a person types it."""
 
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -21,7 +22,7 @@ def render(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 def test_a_manifest_is_printed_and_nothing_else(tmp_path: Path) -> None:
     (tmp_path / "job.toml").write_text('script = "train.py"\nhosts = 2\n')
 
-    done = render(tmp_path, "job", "job.toml", "--image", "localhost/train")
+    done = render(tmp_path, "job", "job.toml", "--image", "localhost/train", "--cpus", "4", "--memory", "8Gi")
 
     assert (done.returncode, done.stderr) == (0, "")
     assert "TOOLKIT_HOSTS" in done.stdout
@@ -36,6 +37,38 @@ def test_a_word_that_a_kind_has_no_place_for_is_refused(tmp_path: Path, words: t
 
     assert (done.returncode, done.stdout) == (78, "")
     assert f"{words[1]}: expected it for" in done.stderr
+
+
+def test_each_manifest_for_kubernetes_has_a_name_of_its_own_unless_one_is_given(tmp_path: Path) -> None:
+    (tmp_path / "job.toml").write_text('script = "train.py"\nname = "digits"\n')
+    words = ("job", "job.toml", "--image", "x", "--node", "pool=a", "--tolerate", "spot", "--secret", "s3")
+
+    first, second = (render(tmp_path, *words) for _ in range(2))
+    named = render(tmp_path, *words, "--name", "mine")
+
+    names = [re.findall("name: (\\S+)-job$", each.stdout, re.M)[0] for each in (first, second, named)]
+    assert re.fullmatch("digits-[0-9a-f]{6}", names[0]) and names[0] != names[1] and names[2] == "mine"
+    assert first.stdout.replace(names[0], names[1]) == second.stdout
+    assert "without --cpus and --memory" in first.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (("job", "--tolerate", "spot:Never"), "--tolerate: expected KEY, KEY=VALUE"),
+        (("job", "--node", "a100"), "--node: expected LABEL=VALUE, found 'a100'"),
+        (("job", "--user", "me"), "--user: expected UID or UID:GID, in numbers, found 'me'"),
+        (("job", "--memory", "64GB"), "expected a size as 512Mi or 64Gi, found '64GB'"),
+        (("slurm", "--secret", "s3"), "--secret: expected it for job or jobset alone, found it for slurm"),
+    ],
+)
+def test_a_wrong_choice_is_refused_by_name(tmp_path: Path, words: tuple[str, ...], reason: str) -> None:
+    (tmp_path / "job.toml").write_text('script = "train.py"\n')
+
+    done = render(tmp_path, words[0], "job.toml", "--image", "x", *words[1:])
+
+    assert (done.returncode, done.stdout) == (78, "")
+    assert reason in done.stderr
 
 
 def test_a_job_file_without_a_name_has_its_scripts(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from toolkit.log import Log
 from toolkit.platforms.place import expanded
 from toolkit.platforms.table import detect
 from toolkit.render.compose import folders
-from toolkit.render.inside import Choices, document
+from toolkit.render.inside import Choices, Toleration, document
 
 yaml = pytest.importorskip("yaml", reason="PyYAML is not here: run scripts/setup")
 jsonschema = pytest.importorskip("jsonschema", reason="jsonschema is not here: run scripts/setup")
@@ -299,7 +299,103 @@ def test_a_batch_script_says_what_slurm_is_to_give() -> None:
         assert option in options
     assert "export TOOLKIT_JOB='/src/my jobs/job.toml'" in text
     assert "export TOOLKIT_BASE='/src/my jobs/jobs'/{job}/{host}" in text
-    assert "--container-image=localhost/train:1 train" in text
+    assert "exclusive" in options and "mem=0" in options, "a host of the job is a node"
+    assert (
+        "--container-image=localhost/train:1 --container-mounts=/data/test:/data/test,/data/train:/data/train,/src:"
+        in text
+    )
+    assert "mkdir -p '/src/my jobs/jobs'\n" in text
+
+
+def test_a_batch_script_asks_for_a_part_of_a_node_where_it_is_said() -> None:
+    choices = Choices(cpus=16, memory="64Gi", gpus=1)
+
+    text = manifest("slurm", asked_in(SMALL), choices, Path("/src/job.toml"))
+
+    options = [line.removeprefix("#SBATCH --") for line in text.splitlines() if line.startswith("#SBATCH")]
+    assert {"cpus-per-task=16", "mem=64G", "gpus-per-node=1"} <= set(options)
+    assert not {"exclusive", "mem=0"} & set(options)
+    assert "srun --ntasks-per-node=1 --kill-on-bad-exit=0 --cpus-per-task=16 train\n" in text
+    assert "--container" not in text and "mkdir" not in text
+
+
+def test_each_host_of_a_compose_project_has_gpus_of_its_own() -> None:
+    (project,) = rendered("compose", LARGE, Choices(image="x", gpus=2, cpus=4, memory="8Gi"))
+
+    validate(project, "compose-spec.json")
+    services = [project["services"][host] for host in ("algo-1", "algo-2", "algo-3")]
+    devices = [each["deploy"]["resources"]["reservations"]["devices"] for each in services]
+    assert [each[0]["device_ids"] for each in devices] == [["0", "1"], ["2", "3"], ["4", "5"]]
+    assert all("count" not in each[0] for each in devices)
+    assert [(each["cpus"], each["mem_limit"]) for each in services] == [(4, "8gb")] * 3
+
+
+EVERYTHING = Choices(
+    image="registry/train:1",
+    cpus=16,
+    gpus=8,
+    memory="128Gi",
+    user="1000:2000",
+    suffix="ab12cd",
+    node_labels={"pool": "a100", "node.kubernetes.io/instance-type": "p4d"},
+    tolerations=(Toleration(key="reserved", value="train", effect="NoSchedule"), Toleration(key="spot")),
+    secrets=("wandb", "s3"),
+    pull_secrets=("registry",),
+    service_account="trainer",
+)
+
+
+@pytest.mark.parametrize("kind", ["job", "jobset"])
+def test_pods_say_what_a_cluster_wants_to_know(kind: str) -> None:
+    documents = rendered(kind, GROUPS if kind == "jobset" else SMALL + "hosts = 2\n", EVERYTHING)
+
+    for each in documents:
+        validate(each, DEFINITIONS[each["kind"]])
+    made = documents[-1]
+    assert made["metadata"]["name"].endswith("-ab12cd")
+    assert made["spec"]["ttlSecondsAfterFinished"] == 604_800
+    job = made["spec"] if kind == "job" else made["spec"]["replicatedJobs"][0]["template"]["spec"]
+    pod, main = job["template"]["spec"], container(job)
+    assert main["resources"] == {
+        "requests": {"nvidia.com/gpu": 8, "memory": "128Gi", "cpu": 16},
+        "limits": {"nvidia.com/gpu": 8, "memory": "128Gi"},
+    }
+    assert main["securityContext"] == {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+    assert pod["securityContext"] == {
+        "seccompProfile": {"type": "RuntimeDefault"},
+        "runAsUser": 1000,
+        "runAsGroup": 2000,
+        "fsGroup": 2000,
+        "runAsNonRoot": True,
+    }
+    assert pod["nodeSelector"] == {"pool": "a100", "node.kubernetes.io/instance-type": "p4d"}
+    assert pod["tolerations"] == [
+        {"key": "nvidia.com/gpu", "operator": "Exists"},
+        {"key": "reserved", "operator": "Equal", "value": "train", "effect": "NoSchedule"},
+        {"key": "spot", "operator": "Exists"},
+    ]
+    assert main["envFrom"] == [{"secretRef": {"name": "wandb"}}, {"secretRef": {"name": "s3"}}]
+    assert pod["imagePullSecrets"] == [{"name": "registry"}]
+    assert (pod["serviceAccountName"], pod["automountServiceAccountToken"]) == ("trainer", True)
+    assert main["livenessProbe"]["exec"]["command"] == ["toolkit", "health"]
+
+
+def test_pods_without_choices_have_the_images_user_and_no_token_of_the_cluster() -> None:
+    job = rendered("job", SMALL, PLAIN)[-1]["spec"]
+
+    pod, main = job["template"]["spec"], container(job)
+    assert pod["automountServiceAccountToken"] is False
+    assert main["securityContext"] == {"allowPrivilegeEscalation": False}
+    assert not {"nodeSelector", "tolerations", "imagePullSecrets", "serviceAccountName"} & set(pod)
+    assert not {"resources", "envFrom"} & set(main)
+
+
+def test_a_long_name_leaves_room_for_the_runs_suffix() -> None:
+    text = SMALL.replace("digits", "x" * 60)
+
+    documents = rendered("job", text, Choices(image="x", suffix="ab12cd"))
+
+    assert {each["metadata"]["name"].removesuffix("-job") for each in documents} == {"x" * 33 + "-ab12cd"}
 
 
 @pytest.mark.parametrize(
@@ -332,6 +428,7 @@ def test_a_batch_script_asks_for_another_try_at_most_three_times(
         ("job", SMALL, Choices(image="x", claims={"modle": "y"}), "--claim: expected one of code, model, output"),
         ("job", SMALL + "[channel]\na = '/a:Pipe'\n", PLAIN, "channel a: expected a folder that every host sees whole"),
         ("slurm", SMALL + "[channel]\na = '/a:ShardedByS3Key'\n", PLAIN, "found ShardedByS3Key"),
+        ("slurm", SMALL + "[channel]\na = '/a,b'\n", PLAIN, "--image: expected a path without ':' and ','"),
         ("compose", SMALL + 'requirements = "r.txt"\n', PLAIN, "requirements: expected /src/requirements.txt"),
     ],
 )

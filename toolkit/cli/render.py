@@ -1,6 +1,7 @@
 """`toolkit render`: write the manifest that runs a job file on Kubernetes, Slurm or Compose."""
 
 import argparse
+import os
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,7 +13,7 @@ from toolkit.masking.names import is_secret
 
 if TYPE_CHECKING:
     from toolkit.jobfile.spec import JobFile
-    from toolkit.render.inside import Choices
+    from toolkit.render.inside import Choices, Toleration
 
 KINDS = {
     "job": "a Kubernetes Indexed Job, with its service and config map",
@@ -20,6 +21,32 @@ KINDS = {
     "slurm": "a batch script",
     "compose": "a Compose project: the hosts as containers of this machine",
 }
+
+SIZE = re.compile(r"[1-9][0-9]*[KMGT]i")
+REPEATED = (
+    ("--secret", "NAME", "a Secret whose keys are variables of the pods"),
+    ("--pull-secret", "NAME", "a Secret for the image's registry"),
+    ("--node", "LABEL=VALUE", "run on nodes with this label"),
+    ("--tolerate", "KEY[=VALUE][:EFFECT]", "run on nodes with this taint, too"),
+)
+SINGLE = (
+    ("--service-account", "NAME", "the pods' service account"),
+    ("--user", "UID[:GID]", "the pods' user, without any rights of root (default: the image's)"),
+    ("--name", "NAME", "the name of everything (default: the job file's, with a suffix for each run)"),
+)
+KUBERNETES = ("job", "jobset")
+EFFECTS = ("", "NoSchedule", "PreferNoSchedule", "NoExecute")
+
+
+def size(word: str) -> str:
+    """The type of an argument that is a size of memory, as 64Gi.
+
+    Raises:
+        argparse.ArgumentTypeError: it is none.
+    """
+    if not SIZE.fullmatch(word):
+        raise argparse.ArgumentTypeError(f"expected a size as 512Mi or 64Gi, found {word!r}")
+    return word
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -29,7 +56,13 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("job", metavar="JOB", help="a job file, as toolkit run takes it (.toml, .yaml, .json)")
     parser.add_argument("--image", default="", metavar="IMAGE", help="the image that has the toolkit (slurm: if any)")
     parser.add_argument("--gpus", type=whole, default=0, metavar="N", help="GPUs of each host")
-    parser.add_argument("--shm", default="1Gi", metavar="SIZE", help="shared memory of each container (default: 1Gi)")
+    parser.add_argument("--cpus", type=whole, default=0, metavar="N", help="CPUs of each host (slurm: default: all)")
+    parser.add_argument(
+        "--memory", type=size, metavar="SIZE", help="memory of each host, as 64Gi (slurm: default: all)"
+    )
+    parser.add_argument(
+        "--shm", type=size, default="1Gi", metavar="SIZE", help="shared memory of each container (default: 1Gi)"
+    )
     parser.add_argument(
         "--claim",
         action="append",
@@ -37,6 +70,10 @@ def add(parser: argparse.ArgumentParser) -> None:
         metavar="WHAT=CLAIM[/FOLDER]",
         help="on Kubernetes, the persistent volume claim of a channel, or of code, model, output, checkpoints",
     )
+    for option, metavar, meaning in REPEATED:
+        parser.add_argument(option, action="append", default=[], metavar=metavar, help=f"on Kubernetes, {meaning}")
+    for option, metavar, meaning in SINGLE:
+        parser.add_argument(option, default="", metavar=metavar, help=f"on Kubernetes, {meaning}")
     parser.add_argument(
         "--notice", type=whole, metavar="SECONDS", help="on Slurm, SIGUSR1 so long before the time limit"
     )
@@ -44,6 +81,8 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, log: Log) -> int:
     """Print the manifest; return 0."""
+    import msgspec
+
     from toolkit.jobfile.file import read
     from toolkit.jobfile.options import Origin
     from toolkit.jobfile.spec import complete
@@ -56,28 +95,43 @@ def run(arguments: argparse.Namespace, log: Log) -> int:
     options.setdefault("name", named or "job")
     asked = complete(options, Origin(where=str(file)), folder=Path.cwd(), stamp="")
     _check_kind(arguments)
-    user = _person(asked, log) if arguments.kind == "compose" else ""
+    if arguments.name:
+        asked = msgspec.structs.replace(asked, spec=msgspec.structs.replace(asked.spec, name=arguments.name))
+    user = _person(asked, log) if arguments.kind == "compose" else _user(arguments.user)
     choices = Choices(
         user=user,
         image=arguments.image,
+        cpus=arguments.cpus,
         gpus=arguments.gpus,
+        memory=arguments.memory or "",
         shm=arguments.shm,
-        claims=dict(_claim(text) for text in arguments.claim),
+        claims=dict(_pair(text, "--claim", "WHAT=CLAIM or WHAT=CLAIM/FOLDER") for text in arguments.claim),
         notice_s=arguments.notice,
+        suffix="" if arguments.name else os.urandom(3).hex(),
+        node_labels=dict(_pair(text, "--node", "LABEL=VALUE") for text in arguments.node),
+        tolerations=tuple(_toleration(text) for text in arguments.tolerate),
+        secrets=tuple(arguments.secret),
+        pull_secrets=tuple(arguments.pull_secret),
+        service_account=arguments.service_account,
     )
     given = (*asked.spec.environment.items(), *asked.spec.hyperparameters.items())
     shown = [name for name, value in given if is_secret(name, value)]
     if shown and arguments.kind != "slurm":
         log.warning(f"{', '.join(shown)}: the manifest shows it to all who read it; give it as the platform's secret")
-    print(manifest(arguments.kind, asked, choices, file), end="")
+    text = manifest(arguments.kind, asked, choices, file)
+    if arguments.kind in KUBERNETES and not (choices.cpus and choices.memory):
+        log.warning("without --cpus and --memory the pods are the first that a full node evicts")
+    print(text, end="")
     return 0
 
 
 def _check_kind(arguments: argparse.Namespace) -> None:
     """Raise ContractError for an option that the kind of manifest does not support."""
+    own = [(option, getattr(arguments, option[2:].replace("-", "_"))) for option, *_ in (*REPEATED, *SINGLE)]
     for option, given, kinds in (
-        ("--claim", arguments.claim, ("job", "jobset")),
+        ("--claim", arguments.claim, KUBERNETES),
         ("--notice", arguments.notice, ("slurm",)),
+        *((option, given, KUBERNETES) for option, given in own),
     ):
         if given and arguments.kind not in kinds:
             hint = f"Leave {option} out."
@@ -116,8 +170,26 @@ def manifest(kind: str, asked: "JobFile", choices: "Choices", file: Path) -> str
     return text(kubernetes.job(asked, choices) if kind == "job" else kubernetes.jobset(asked, choices))
 
 
-def _claim(text: str) -> tuple[str, str]:
-    what, equals, claim = text.partition("=")
-    if not what or not equals or not claim:
-        raise ContractError(f"expected WHAT=CLAIM or WHAT=CLAIM/FOLDER, found {text!r}", where="--claim")
-    return what, claim
+def _pair(text: str, option: str, expected: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not name or not equals or not value:
+        raise ContractError(f"expected {expected}, found {text!r}", where=option)
+    return name, value
+
+
+def _toleration(text: str) -> "Toleration":
+    from toolkit.render.inside import Toleration
+
+    taint, _, effect = text.partition(":")
+    key, _, value = taint.partition("=")
+    if not key or effect not in EFFECTS:
+        effects = ", ".join(filter(None, EFFECTS))
+        message = f"expected KEY, KEY=VALUE or either with :EFFECT, one of {effects}, found {text!r}"
+        raise ContractError(message, where="--tolerate")
+    return Toleration(key=key, value=value, effect=effect)
+
+
+def _user(text: str) -> str:
+    if text and not re.fullmatch(r"[0-9]+(:[0-9]+)?", text):
+        raise ContractError(f"expected UID or UID:GID, in numbers, found {text!r}", where="--user")
+    return text

@@ -25,7 +25,7 @@ def project(asked: JobFile, choices: Choices) -> dict[str, Any]:
     text = json.dumps(document(asked), indent=2, ensure_ascii=False) + "\n"
     return {
         "name": re.sub("[^a-z0-9_-]+", "-", asked.spec.name.lower()),
-        "services": {host: _service(asked, choices, host) for host in asked.hosts},
+        "services": {host: _service(asked, choices, host, at) for at, host in enumerate(asked.hosts)},
         "configs": {"job": {"content": text.replace("$", "$$")}},
     }
 
@@ -40,7 +40,8 @@ def _results(asked: JobFile, host: str) -> str:
     return f"{asked.run.job_dir}/hosts/{host}"
 
 
-def _service(asked: JobFile, choices: Choices, host: str) -> dict[str, Any]:
+def _service(asked: JobFile, choices: Choices, host: str, number: int) -> dict[str, Any]:
+    """Return the container of *host*, which has *number* others before it."""
     volumes = [_bind(str(asked.source), CODE, read_only=True)]
     mounted = [each for each in asked.spec.channels if not each.uri]  # `train` fetches the others.
     volumes += [_bind(str(each.folder), f"{DATA}/{each.name}", read_only=True) for each in mounted]
@@ -61,11 +62,17 @@ def _service(asked: JobFile, choices: Choices, host: str) -> dict[str, Any]:
         "shm_size": choices.shm.replace("Gi", "gb").replace("Mi", "mb"),
         "stop_grace_period": f"{STOP_WITHIN_S}s",
     }
+    if choices.cpus:
+        service["cpus"] = choices.cpus
+    if choices.memory:
+        service["mem_limit"] = choices.memory.replace("Gi", "gb").replace("Mi", "mb")
     if choices.user:
         service["user"] = choices.user
         service["environment"]["HOME"] = "/tmp"  # The image does not know the user: caches would go to "/".
     if choices.gpus:
-        devices = [{"driver": "nvidia", "count": choices.gpus, "capabilities": ["gpu"]}]
+        # A count would give every host the machine's first GPUs.
+        own = [str(index) for index in range(number * choices.gpus, (number + 1) * choices.gpus)]
+        devices = [{"driver": "nvidia", "device_ids": own, "capabilities": ["gpu"]}]
         service["deploy"] = {"resources": {"reservations": {"devices": devices}}}
     return service
 

@@ -26,20 +26,39 @@ RETRIES = 3
 RETRIED = (TEMPORARY_FAILURE, STOPPED)
 
 
+class Toleration(Record, frozen=True, kw_only=True):
+    """A taint of nodes that pods tolerate. `value`, `effect` "": any."""
+
+    key: str
+    value: str = ""
+    effect: str = ""
+
+
 class Choices(Record, frozen=True, kw_only=True):
     """What a manifest needs besides the job file.
 
-    `claims`: the persistent volume claim of a channel, or of code, model, output, checkpoints, as NAME or NAME/FOLDER.
-    `notice_s`: Slurm sends the script SIGUSR1 so long before the time limit. `user`: the containers' user as UID:GID,
-    "" for the image's own (Compose).
+    `cpus`, `gpus`, `memory` (as "64Gi"): of each host; 0 and "": not said. `notice_s`: Slurm sends the script SIGUSR1
+    so long before the time limit. `user`: the containers' user as UID or UID:GID, "" for the image's own.
+
+    Of Kubernetes: `claims`: the persistent volume claim of a channel, or of code, model, output, checkpoints, as NAME
+    or NAME/FOLDER. `suffix`: ends the names, so that each run has its own. `node_labels`: of the nodes to run on.
+    `secrets`: Secrets whose keys are variables of the pods. `pull_secrets`: for the image's registry.
     """
 
     image: str = ""
+    cpus: int = 0
     gpus: int = 0
+    memory: str = ""
     shm: str = "1Gi"
-    claims: dict[str, str] = {}
     notice_s: int | None = None
     user: str = ""
+    claims: dict[str, str] = {}
+    suffix: str = ""
+    node_labels: dict[str, str] = {}
+    tolerations: tuple[Toleration, ...] = ()
+    secrets: tuple[str, ...] = ()
+    pull_secrets: tuple[str, ...] = ()
+    service_account: str = ""
 
 
 def document(asked: JobFile) -> dict[str, Any]:

@@ -29,6 +29,16 @@ from toolkit.render.inside import (
 NAME_LENGTH = 40
 INDEX = "JOB_COMPLETION_INDEX"
 GROUP = "host"
+# A finished job, with its pods' logs and messages, is removed after a week.
+KEPT_S = 7 * 24 * 3600
+# `toolkit health` fails if `train` has made no progress for 60 s, or has found a hang. A node that is too busy to
+# answer loses its job only after five minutes.
+LIVENESS = {
+    "exec": {"command": ["toolkit", "health"]},
+    "periodSeconds": 60,
+    "timeoutSeconds": 30,
+    "failureThreshold": 5,
+}
 
 
 def job(asked: JobFile, choices: Choices) -> tuple[dict[str, Any], ...]:
@@ -40,7 +50,7 @@ def job(asked: JobFile, choices: Choices) -> tuple[dict[str, Any], ...]:
     if len(asked.groups) > 1:
         message = f"expected one instance group, found {len(asked.groups)}"
         raise ContractError(message, where="job file", hint="Pods of one Job are all alike: use a jobset.")
-    name = _name(asked)
+    name = _name(asked, choices)
     config = _config(asked, name)
     count = len(asked.hosts)
     hosts = f"{name}-{_range(count)}.{name}" if count > 1 else ""
@@ -63,7 +73,7 @@ def jobset(asked: JobFile, choices: Choices) -> tuple[dict[str, Any], ...]:
     Raises:
         ContractError: no image is given, or a channel has no claim.
     """
-    name = _name(asked)
+    name = _name(asked, choices)
     config = _config(asked, name)
     groups = [(_group_name(group, len(asked.groups)), len(group.hosts), group) for group in asked.groups]
     several = len(asked.hosts) > 1
@@ -73,7 +83,8 @@ def jobset(asked: JobFile, choices: Choices) -> tuple[dict[str, Any], ...]:
         own = f"{name}-{group}-0-$({INDEX}).{name}" if several else ""
         template = _pods(asked, choices, name, hosts, own)
         if described.instance_type != "local":
-            template["spec"]["nodeSelector"] = {"node.kubernetes.io/instance-type": described.instance_type}
+            labels = template["spec"].setdefault("nodeSelector", {})
+            labels.setdefault("node.kubernetes.io/instance-type", described.instance_type)
         # The JobSet retries as a whole, with all hosts.
         job_spec = _job_spec(asked, count, template, retries=0)
         jobs.append({"name": group, "replicas": 1, "template": {"spec": job_spec}})
@@ -82,6 +93,7 @@ def jobset(asked: JobFile, choices: Choices) -> tuple[dict[str, Any], ...]:
         "kind": "JobSet",
         "metadata": {"name": name},
         "spec": {
+            "ttlSecondsAfterFinished": KEPT_S,
             "network": {"enableDNSHostnames": True, "publishNotReadyAddresses": True},
             "failurePolicy": {
                 "maxRestarts": RETRIES,
@@ -95,10 +107,11 @@ def jobset(asked: JobFile, choices: Choices) -> tuple[dict[str, Any], ...]:
     return config, manifest
 
 
-def _name(asked: JobFile) -> str:
-    """Return the job's name as a DNS label that leaves room for suffixes."""
-    name = re.sub("[^a-z0-9]+", "-", asked.spec.name.lower())[:NAME_LENGTH].strip("-")
-    return name if name[0].isalpha() else f"job-{name}"
+def _name(asked: JobFile, choices: Choices) -> str:
+    """Return the job's name, with the run's suffix, as a DNS label that leaves room for suffixes of pods."""
+    suffix = f"-{choices.suffix}" if choices.suffix else ""
+    name = re.sub("[^a-z0-9]+", "-", asked.spec.name.lower())[: NAME_LENGTH - len(suffix)].strip("-")
+    return (name if name[0].isalpha() else f"job-{name}") + suffix
 
 
 def _group_name(group: Group, groups: int) -> str:
@@ -145,6 +158,8 @@ def _job_spec(asked: JobFile, count: int, template: dict[str, Any], *, retries: 
         },
         "template": template,
     }
+    if retries:  # Else it is one of a JobSet, which has the time itself.
+        made["ttlSecondsAfterFinished"] = KEPT_S
     if asked.run.max_run_s is not None:
         made["activeDeadlineSeconds"] = max(1, round(asked.run.max_run_s))
     return made
@@ -170,16 +185,65 @@ def _pods(asked: JobFile, choices: Choices, name: str, hosts: str, own: str) -> 
         # A container that is killed as a whole, for instance out of memory, writes no message: its last lines are used.
         "terminationMessagePolicy": "FallbackToLogsOnError",
     }
-    if choices.gpus:
-        container["resources"] = {"limits": {"nvidia.com/gpu": choices.gpus}}
-    return {
-        "spec": {
-            "restartPolicy": "Never",
-            "terminationGracePeriodSeconds": STOP_WITHIN_S,
-            "containers": [container],
-            "volumes": volumes,
-        }
+    container["livenessProbe"] = LIVENESS
+    container["securityContext"] = _container_rights(choices)
+    if choices.secrets:
+        container["envFrom"] = [{"secretRef": {"name": name}} for name in choices.secrets]
+    resources = _resources(choices)
+    if resources:
+        container["resources"] = resources
+    spec: dict[str, Any] = {
+        "restartPolicy": "Never",
+        "terminationGracePeriodSeconds": STOP_WITHIN_S,
+        "securityContext": _pod_rights(choices),
+        "automountServiceAccountToken": bool(choices.service_account),
+        "containers": [container],
+        "volumes": volumes,
     }
+    return {"spec": {**spec, **_placement(choices)}}
+
+
+def _resources(choices: Choices) -> dict[str, Any]:
+    """Return what a pod asks for. Memory and GPUs are its limit, too; CPUs that nobody else uses are not held back."""
+    limits: dict[str, Any] = {"nvidia.com/gpu": choices.gpus} if choices.gpus else {}
+    if choices.memory:
+        limits["memory"] = choices.memory
+    requests = {**limits, **({"cpu": choices.cpus} if choices.cpus else {})}
+    return {name: value for name, value in (("requests", requests), ("limits", limits)) if value}
+
+
+def _container_rights(choices: Choices) -> dict[str, Any]:
+    """Return the container's rights. Root keeps its capabilities: without them it cannot write to folders of others."""
+    if not choices.user or choices.user.partition(":")[0] == "0":
+        return {"allowPrivilegeEscalation": False}
+    return {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+
+
+def _pod_rights(choices: Choices) -> dict[str, Any]:
+    rights: dict[str, Any] = {"seccompProfile": {"type": "RuntimeDefault"}}
+    if choices.user:
+        user, _, group = choices.user.partition(":")
+        rights |= {"runAsUser": int(user), "runAsGroup": int(group or user), "fsGroup": int(group or user)}
+        rights["runAsNonRoot"] = user != "0"
+    return rights
+
+
+def _placement(choices: Choices) -> dict[str, Any]:
+    """Return which nodes the pods may have, and who they are there."""
+    tolerations: list[dict[str, Any]] = []
+    if choices.gpus:  # The taint of GPU nodes that clouds and NVIDIA's operator set.
+        tolerations.append({"key": "nvidia.com/gpu", "operator": "Exists"})
+    for each in choices.tolerations:
+        made = {"key": each.key, "operator": "Equal" if each.value else "Exists"}
+        made |= {"value": each.value} if each.value else {}
+        tolerations.append(made | ({"effect": each.effect} if each.effect else {}))
+    placement = {
+        "serviceAccountName": choices.service_account,
+        "imagePullSecrets": [{"name": name} for name in choices.pull_secrets],
+        "nodeSelector": dict(choices.node_labels),
+        "tolerations": tolerations,
+    }
+    return {name: value for name, value in placement.items() if value}
 
 
 def _volumes(asked: JobFile, choices: Choices, name: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:

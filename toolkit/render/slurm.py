@@ -19,7 +19,7 @@ export TOOLKIT_JOB_SECRET=${{TOOLKIT_JOB_SECRET:-$(od -An -N16 -tx1 /dev/urandom
 
 # The signal is the steps'; this shell only waits for them.
 trap : TERM USR1
-
+{prepare}
 srun --ntasks-per-node=1 --kill-on-bad-exit=0 {train}
 code=$?
 
@@ -41,17 +41,42 @@ def script(asked: JobFile, choices: Choices, job_file: Path) -> str:
     if len(asked.groups) > 1:
         message = f"expected one instance group, found {len(asked.groups)}"
         raise ContractError(message, where="job file", hint="Slurm gives a job's nodes in an order of its own.")
-    train = "train"
+    results = job_file.parent / "jobs"
+    # Slurm 22.05 and newer: srun does not take this option from sbatch. A whole node's task is bound to no CPU.
+    train = f"--cpus-per-task={choices.cpus}" if choices.cpus else "--cpu-bind=none"
+    prepare = ""
     if choices.image:
-        train = f"--container-image={shlex.quote(choices.image)} train"
-    base = f"{shlex.quote(str(job_file.parent / 'jobs'))}/{{job}}/{{host}}"
+        prepare = f"\n# The container's engine makes no folder that it mounts.\nmkdir -p {shlex.quote(str(results))}\n"
+        mounts = ",".join(f"{path}:{path}" for path in _mounts(asked, job_file, results))
+        train += f" --container-image={shlex.quote(choices.image)} --container-mounts={shlex.quote(mounts)}"
+    train += " train"
+    base = f"{shlex.quote(str(results))}/{{job}}/{{host}}"
     return SCRIPT.format(
         options="".join(f"#SBATCH --{option}\n" for option in _options(asked, choices)),
         job=shlex.quote(str(job_file)),
         base=base,
+        prepare=prepare,
         train=train,
         retries=RETRIES,
     )
+
+
+def _mounts(asked: JobFile, job_file: Path, results: Path) -> tuple[Path, ...]:
+    """Return the folders of the cluster that a container needs, where they are: the job file names them so. One below
+    another is left out.
+
+    Raises:
+        ContractError: a path contains what separates mounts.
+    """
+    wanted = [job_file.parent, results, asked.source]
+    wanted += [channel.folder for channel in asked.spec.channels if not channel.uri]
+    wanted += [asked.spec.checkpoints] if asked.spec.checkpoints is not None else []
+    for path in wanted:
+        if {":", ","} & set(str(path)):
+            message = f"expected a path without ':' and ',', which separate a container's mounts, found {path}"
+            raise ContractError(message, where="--image", hint="Rename the folder.")
+    unique = sorted(set(wanted))
+    return tuple(each for each in unique if not any(other in each.parents for other in unique))
 
 
 def _options(asked: JobFile, choices: Choices) -> list[str]:
@@ -67,6 +92,12 @@ def _options(asked: JobFile, choices: Choices) -> list[str]:
         options.append(f"time={max(1, math.ceil(asked.run.max_run_s / 60))}")
     if choices.gpus:
         options.append(f"gpus-per-node={choices.gpus}")
+    if choices.cpus:
+        options.append(f"cpus-per-task={choices.cpus}")
+    if choices.memory:
+        options.append(f"mem={choices.memory.removesuffix('i')}")
+    if not choices.cpus and not choices.memory:  # A host of the job is a node: all its CPUs, and all its memory.
+        options += ["exclusive", "mem=0"]
     if choices.notice_s is not None:
         options.append(f"signal=USR1@{choices.notice_s}")
     return options

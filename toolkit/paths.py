@@ -13,12 +13,7 @@ _ESCAPE = "\0"
 
 def to_text(path: str | os.PathLike[str]) -> str:
     """Return *path* as text that every document can hold: "model-\\udcff" becomes "model-\\0ff"."""
-    text = os.fsencode(path).decode("utf-8", "surrogateescape")
-    if is_utf8(text):
-        return text
-    return "".join(
-        f"{_ESCAPE}{ord(letter) - 0xDC00:02x}" if "\udc80" <= letter <= "\udcff" else letter for letter in text
-    )
+    return _escaped(path, _ESCAPE)
 
 
 def from_text(text: str) -> str:
@@ -53,6 +48,11 @@ def shown_text(text: str) -> str:
     )
 
 
+def to_key(path: str | os.PathLike[str]) -> str:
+    """Return *path* as the key of an object, which must be UTF-8: "model-\\udcff" becomes "model-%ff"."""
+    return _escaped(path, "%")
+
+
 def is_utf8(path: str) -> bool:
     """True if *path* can be written as UTF-8 as it is."""
     try:
@@ -60,6 +60,14 @@ def is_utf8(path: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+def _escaped(path: str | os.PathLike[str], mark: str) -> str:
+    """Return *path* with *mark* and two digits for each byte that is not UTF-8."""
+    text = os.fsencode(path).decode("utf-8", "surrogateescape")
+    if is_utf8(text):
+        return text
+    return "".join(f"{mark}{ord(letter) - 0xDC00:02x}" if "\udc80" <= letter <= "\udcff" else letter for letter in text)
 
 
 def _byte(digits: str) -> bytes:

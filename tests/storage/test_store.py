@@ -7,7 +7,7 @@ import pytest
 
 from tests.storage.servers import S3, Fault, Faulty
 from toolkit.errors import PlatformError, UserError
-from toolkit.storage.store import PIECE_BYTES
+from toolkit.storage.store import PIECE_BYTES, REASON_CHARACTERS, words_of
 from toolkit.storage.uri import parse
 
 pytestmark = pytest.mark.storage
@@ -154,3 +154,32 @@ boto3.client("s3", endpoint_url=sys.argv[1]).put_object(Bucket=sys.argv[2], Key=
 
     assert repr(name)[1:-1] in str(caught.value)
     assert "Rename the object" in str(caught.value)
+
+
+def test_an_error_has_the_code_and_the_message_of_the_answer_and_no_half_of_its_xml(s3: S3, bucket: str) -> None:
+    with pytest.raises(UserError) as caught:
+        s3.store("s3://no-such-bucket-here").write("x", b"content")
+
+    text = str(caught.value)
+    assert text.endswith("404 Not Found: NoSuchBucket: The specified bucket does not exist. Correct the URI.")
+    assert "<" not in text
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (
+            "Generic error: 403 Forbidden: <?xml?>\n<Error><Code>A</Code><Message>B &amp; C.</Message><X>y</X></Error>",
+            "A: B & C",
+        ),
+        ("Generic error: 403 Forbidden: <Error><Message>no code</Message></Error>\n\nDebug source:\nRetry", "no code"),
+        ("Generic error: 502: <html><body>nginx</body></html>", "502"),
+        ("Generic error: 500: <?xml version", "500"),
+        ("operation timed out", "operation timed out"),
+        ("word " * 100, "word ..."),
+    ],
+)
+def test_the_words_of_an_error_end_with_a_word(text: str, words: str) -> None:
+    assert words_of(text).endswith(words)
+    assert len(words_of(text)) <= REASON_CHARACTERS + 4
+    assert "<" not in words_of(text)

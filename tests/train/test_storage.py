@@ -1,5 +1,7 @@
 """A source, checkpoints and output/intermediate in storage, as `train` uses them."""
 
+import os
+import shutil
 import signal
 import sys
 import tarfile
@@ -9,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.storage.servers import S3, Faulty
-from tests.train.base import Base
+from tests.train.base import TRAIN, Base
 from tests.train.live import live
 
 pytestmark = pytest.mark.storage
@@ -166,6 +168,105 @@ def test_a_checkpoint_that_a_failing_script_wrote_last_does_not_replace_a_whole_
     assert done.status == 3, done
     assert "step-0 may be half written" in done.outcome["notes"][0]
     assert not keys(s3, bucket, "manifest.json")
+
+
+# Keeps one checkpoint, as transformers' save_total_limit=1 does: the old one goes when the new one is saved.
+ROTATES = """
+import os, pathlib, shutil, sys, time
+folder = pathlib.Path(os.environ["SM_MODEL_DIR"]).parent / "checkpoints"
+before = sorted(path.name for path in folder.iterdir())
+print("found", before, (folder / before[0] / "model").read_text() if before else "", flush=True)
+
+def save(step):
+    new = folder / f"checkpoint-{step}"
+    new.mkdir()
+    for name in ("model", "optimizer", "state"):
+        (new / name).write_text(f"{step} {name}")
+"""
+
+
+def test_a_script_that_rotates_its_one_checkpoint_and_fails_leaves_the_last_whole_one_in_storage(
+    base: Base, tmp_path: Path
+) -> None:
+    stored = tmp_path / "stored"
+    manifest = stored / "hosts/0/manifest.json"
+    base.program(
+        f"{ROTATES}save(500)\n"
+        f"while not os.path.exists({str(manifest)!r}):\n    time.sleep(0.1)\n"
+        "save(1000)\nshutil.rmtree(folder / 'checkpoint-500')\nsys.exit(3)\n"
+    )
+    environ = {"TOOLKIT_CHECKPOINT_URI": f"file://{stored}"}
+
+    failed = base.train(environ)
+    other = Base(tmp_path / "other")
+    other.program(ROTATES)
+    resumed = other.train(environ)
+
+    assert failed.status == 3, failed
+    assert "checkpoint-1000 may be half written" in failed.outcome["notes"][0]
+    assert (resumed.status, resumed.stdout) == (0, b"found ['checkpoint-500'] 500 model\n"), resumed
+
+
+def test_a_checkpoint_that_cannot_be_read_keeps_its_version_in_storage_and_costs_no_other(
+    base: Base, tmp_path: Path
+) -> None:
+    if shutil.which("setpriv") is None:
+        pytest.skip("needs setpriv, to run as one who may not read everything")
+    stored = tmp_path / "stored"
+    manifest = stored / "hosts/0/manifest.json"
+    base.program(
+        f"{ROTATES}save(500)\nsave(600)\n"
+        f"while not os.path.exists({str(manifest)!r}):\n    time.sleep(0.1)\n"
+        "(folder / 'checkpoint-500' / 'model').write_text('changed')\n"
+        "(folder / 'checkpoint-500' / 'model').chmod(0)\n(folder / 'checkpoint-600').chmod(0)\nsave(700)\n"
+    )
+    environ = {"TOOLKIT_CHECKPOINT_URI": f"file://{stored}"}
+    unprivileged = ("setpriv", "--bounding-set=-dac_override,-dac_read_search")
+
+    done = base.train(environ, command=(*unprivileged, *TRAIN))
+    (base.root / "checkpoints/checkpoint-600").chmod(0o700)
+    other = Base(tmp_path / "other")
+    other.program(ROTATES)
+    resumed = other.train(environ)
+
+    assert (done.status, done.succeeded) == (0, True), done
+    (note,) = done.outcome["notes"]
+    assert "checkpoint-500, checkpoint-600 cannot be read (" in note
+    assert "Permission denied); storage keeps what it had of it" in note
+    assert f"[toolkit] warning: {note}" in done.log
+    assert resumed.stdout.startswith(b"found ['checkpoint-500', 'checkpoint-600', 'checkpoint-700'] 500 model"), resumed
+
+
+def test_storage_inside_the_checkpoint_folder_is_refused(base: Base, tmp_path: Path) -> None:
+    base.program("print('ran')\n")
+    (base.root / "checkpoints").mkdir(exist_ok=True)
+    (tmp_path / "link").symlink_to(base.root)
+
+    for place in (base.root / "checkpoints", base.root / "checkpoints/stored", tmp_path / "link/checkpoints/x"):
+        done = base.train({"TOOLKIT_CHECKPOINT_URI": f"file://{place}"})
+
+        assert (done.status, done.stdout) == (78, b""), done
+        assert done.failure is not None
+        assert f"TOOLKIT_CHECKPOINT_URI=file://{place}: expected a place outside the checkpoint folder" in done.failure
+
+
+def test_checkpoints_and_base_folders_of_any_bytes_go_to_storage_and_back(tmp_path: Path) -> None:
+    stored = tmp_path / "stored"
+    program = (
+        "import os, pathlib\n"
+        "folder = pathlib.Path(os.environ['SM_MODEL_DIR']).parent / 'checkpoints'\n"
+        "print(sorted(os.listdir(os.fsencode(folder))))\n"
+        "with open(os.fsencode(folder) + b'/model-\\xff', 'w') as file:\n    file.write('whole')\n"
+    )
+    printed = []
+    for name in (b"base-\xfe", b"base-\xfd"):
+        base = Base(tmp_path / os.fsdecode(name))
+        base.program(program)
+        done = base.train({"TOOLKIT_CHECKPOINT_URI": f"file://{stored}"})
+        assert done.status == 0, done
+        printed.append(done.stdout)
+
+    assert printed == [b"[]\n", b"[b'model-\\xff']\n"]
 
 
 def test_sigterm_during_the_restore_stops_the_job_at_once(base: Base, faulty: Faulty, bucket: str) -> None:

@@ -3,37 +3,58 @@
 The unit is an entry at the top of the folder: a file, or a folder with all below it. An entry is uploaded once it has
 settled: nothing in it has changed for SETTLE_S, and no process has a file of it open for writing. Until then storage
 keeps the entry's last version. Entries change together if they can: while any is unsettled, the others wait up to
-PATIENCE_S. The manifest is written last, and only if the files did not change meanwhile; then parts that neither it nor
-the manifest before it names are deleted. A host uploads the files that it wrote itself, not those that it restored from
-another host.
+PATIENCE_S. `retention` decides what storage gets. An entry that cannot be read, or changes while it is read, keeps
+storage's version and is tried again: no failure of reading removes anything from storage. The manifest is written last;
+then parts that neither it nor the manifest before it names are deleted. A host uploads the files that it wrote itself,
+not those that it restored from another host.
 """
 
+import errno
 import hashlib
-import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from functools import partial
 from pathlib import Path
 
 import msgspec
 
+from toolkit.records import Record
 from toolkit.storage import manifest as manifests
+from toolkit.storage import retention
 from toolkit.storage.download import Note
 from toolkit.storage.manifest import File, Manifest
+from toolkit.storage.open_entries import OpenEntries
 from toolkit.storage.restore import all_of
-from toolkit.storage.scan import Entry, Found, being_written, look, scan
+from toolkit.storage.retention import Decision, End
+from toolkit.storage.scan import Entry, Found, Scan, look, pointed_to, read, reason, scan, top_of
 from toolkit.storage.store import PIECE_BYTES, Store
 from toolkit.storage.uri import Uri
 from toolkit.storage.work import ordered
 
 SETTLE_S = 5.0
+# Of a version that lacks files which storage's version has: it may be half removed, or half written anew.
+LESSER_SETTLE_S = 60.0
 PATIENCE_S = 60.0
+FOLDER = "."
+CHANGED = "it changed while it was uploaded"
+
+
+class _Sent(Record, frozen=True, kw_only=True):
+    """A part of `path` that was uploaded, or why it was not."""
+
+    path: str
+    part: str = ""
+    size_bytes: int = 0
+    fault: str = ""
 
 
 class Checkpoints:
     """The checkpoint folder of the host *rank*, called *host*, and its place below *root*.
 
-    *open_file*: where the names of entries that are being written are kept, for `finish` in another process.
+    *open_file*: where `OpenEntries` keeps the names of entries that are being written, for `finish` in another process.
+    *began_s*: when the script began, since the epoch.
+
+    `unreadable`: why entries could not be read at the last look, by name; FOLDER stands for the folder itself.
 
     Raises (each method too):
         PlatformError: the storage cannot be reached.
@@ -41,12 +62,21 @@ class Checkpoints:
     """
 
     def __init__(
-        self, store: Store, root: Uri, folder: Path, *, rank: int, host: str, open_file: Path, note: Note
+        self,
+        store: Store,
+        root: Uri,
+        folder: Path,
+        *,
+        rank: int,
+        host: str,
+        open_file: Path,
+        note: Note,
+        began_s: float = 0.0,
     ) -> None:
         self._store, self._root, self._folder, self._host, self._note = store, root, folder, host, note
         self._place = manifests.folder(root, rank)
-        self._rank = rank
-        self._open_file = open_file
+        self._began_s = began_s
+        self._open_entries = OpenEntries(folder, open_file)
         of_hosts = all_of(store, root)
         self._last = of_hosts.pop(rank, Manifest(host=host, written_s=0.0))
         self._before: set[str] = set()
@@ -54,123 +84,216 @@ class Checkpoints:
         prefix = self._place.below("parts").key
         self._known = {each.key.rpartition("/")[2] for each in store.list(prefix)}
         self._waits_since_s: float | None = None
-        self._written: frozenset[str] = frozenset()
+        self._unreadable_since_s: dict[str, float] = {}
+        self._left_out: dict[str, str] = {}
+        self.unreadable: dict[str, str] = {}
 
     def look(self, now_s: float) -> bool:
         """Upload what has changed and settled; return True if a manifest was written. *now_s*: since the epoch."""
-        found = scan(self._folder)
-        if self._files(found) == self._uploaded():
+        own = self._scan()
+        self._unreadable_since_s = {name: self._unreadable_since_s.get(name, now_s) for name in self.unreadable}
+        if not self._changes(own, self._decide(own, frozenset(), "open")):
             self._waits_since_s = None
             return False
-        written = being_written(self._folder)
-        if written != self._written:
-            self._written = written
-            self._open_file.write_bytes(msgspec.json.encode(sorted(written)))
-        unsettled = written | {name for name, entry in found.items() if entry.changed_s > now_s - SETTLE_S}
-        if unsettled:
+        try:
+            written = self._open_entries.look()
+        except OSError as error:
+            self.unreadable = {FOLDER: f"{reason(error)}; so it is not known which files are being written"}
+            return False
+        unsettled = written | self._changed_since(own, now_s)
+        if unsettled or any(now_s - since_s < PATIENCE_S for since_s in self._unreadable_since_s.values()):
             self._waits_since_s = self._waits_since_s or now_s
             if now_s - self._waits_since_s < PATIENCE_S:
                 return False
         self._waits_since_s = None
-        return self._upload(found, unsettled)
+        return self._upload(own, unsettled, "open")
 
     def finish(self, *, clean: bool, ended_s: float) -> bool:
         """Upload what has changed when the script has ended, at *ended_s*; return True if a manifest was written.
 
         Unless it ended *clean*, entries that it may have been writing at its end keep their last version.
         """
-        found = scan(self._folder)
-        unsettled: set[str] = set()
+        own = self._scan()
+        unsettled: Set[str] = frozenset()
         if not clean:
-            unsettled = {name for name, entry in found.items() if entry.changed_s > ended_s - SETTLE_S}
-            try:
-                unsettled |= set(msgspec.json.decode(self._open_file.read_bytes(), type=list[str]))
-            except (OSError, msgspec.DecodeError):
-                pass  # None was open.
-        return self._upload(found, unsettled)
+            unsettled = self._changed_since(own, ended_s) | self._open_entries.at_the_end(own.entries.keys())
+        return self._upload(own, unsettled, "clean" if clean else "broken")
 
-    def left_out(self) -> tuple[str, ...]:
-        """Return the names of entries whose newest content is not in storage."""
-        uploaded = self._uploaded()
-        return tuple(
-            name
-            for name, entry in scan(self._folder).items()
-            if any(uploaded.get(path) != found for path, found in self._files({name: entry}).items())
+    def left_out(self) -> dict[str, str]:
+        """Return the entries whose newest content `finish` did not bring into storage, and why: "" where they may be
+        half written."""
+        return dict(self._left_out)
+
+    def _scan(self) -> Scan:
+        """Return the entries of the folder with the files that are this host's own."""
+        seen = scan(self._folder)
+        self.unreadable = seen.unreadable | ({FOLDER: seen.fault} if seen.fault else {})
+        entries = {
+            name: Entry(files=files, changed_s=entry.changed_s)
+            for name, entry in seen.entries.items()
+            if (files := {path: found for path, found in entry.files.items() if self._is_own(path, found)})
+        }
+        return msgspec.structs.replace(seen, entries=entries)
+
+    def _is_own(self, path: str, found: Found) -> bool:
+        if path in self._last.files or path not in self._others:
+            return True
+        return retention.as_found(self._others[path]) != found
+
+    def _changed_since(self, own: Scan, now_s: float) -> frozenset[str]:
+        """Return the entries that have not been quiet for long enough at *now_s*."""
+        stored = retention.by_entry(self._last.files)
+
+        def settle_s(name: str, entry: Entry) -> float:
+            return LESSER_SETTLE_S if retention.is_lesser(entry, stored.get(name, {})) else SETTLE_S
+
+        return frozenset(name for name, entry in own.entries.items() if entry.changed_s > now_s - settle_s(name, entry))
+
+    def _decide(self, own: Scan, unsettled: Set[str], end: End) -> Decision:
+        pointers, own = self._pointers(own)
+        return retention.decide(self._last, own, unsettled, pointers=pointers, end=end, began_s=self._began_s)
+
+    def _pointers(self, own: Scan) -> tuple[dict[str, tuple[str, ...]], Scan]:
+        """Return the names in what new links and small files at the top hold, and *own* with those that cannot be
+        read."""
+        pointers: dict[str, tuple[str, ...]] = {}
+        for name, entry in own.entries.items():
+            found = entry.files.get(name)
+            if found is None or name in own.unreadable or self._is_stored(name, found):
+                continue
+            try:
+                pointers[name] = pointed_to(self._folder, name, found)
+            except OSError as error:
+                if error.errno != errno.ENOENT:
+                    self._refuse(name, reason(error))
+        return pointers, msgspec.structs.replace(own, unreadable=own.unreadable | self._without_folder())
+
+    def _without_folder(self) -> dict[str, str]:
+        return {name: why for name, why in self.unreadable.items() if name != FOLDER}
+
+    def _refuse(self, name: str, why: str) -> None:
+        self.unreadable.setdefault(name, why)
+
+    def _is_stored(self, path: str, found: Found) -> bool:
+        file = self._last.files.get(path)
+        return file is not None and retention.as_found(file) == found
+
+    def _changes(self, own: Scan, decision: Decision) -> bool:
+        """True if *decision* gives another manifest than the last."""
+        wanted = {path: found for name in decision.taken for path, found in own.entries[name].files.items()}
+        stays = {path for path in self._last.files if top_of(path) in decision.kept}
+        return wanted.keys() | stays != self._last.files.keys() or not all(
+            self._is_stored(path, found) for path, found in wanted.items()
         )
 
-    def _uploaded(self) -> dict[str, Found]:
-        return {path: _as_found(file) for path, file in self._last.files.items()}
-
-    def _files(self, entries: dict[str, Entry]) -> dict[str, Found]:
-        """Return the files of *entries* that are this host's own."""
-        return {
-            path: found
-            for entry in entries.values()
-            for path, found in entry.files.items()
-            if path in self._last.files or path not in self._others or _as_found(self._others[path]) != found
-        }
-
-    def _upload(self, entries: dict[str, Entry], unsettled: Iterable[str]) -> bool:
-        """Make storage's version that of *entries*; those that are *unsettled*, or change meanwhile, keep theirs."""
-        kept = set(unsettled)
-        wanted = self._files({name: entry for name, entry in entries.items() if name not in kept})
-        uploaded = self._uploaded()
-        files = {path: self._last.files[path] for path, found in wanted.items() if uploaded.get(path) == found}
-        files |= {path: File(link=found.link) for path, found in wanted.items() if found.link}
-        files |= self._sent({path: found for path, found in wanted.items() if path not in files})
-        kept |= {top_of(path) for path, found in wanted.items() if look(self._folder / path) != found}
-        files = {path: file for path, file in files.items() if top_of(path) not in kept}
-        files |= {path: file for path, file in self._last.files.items() if top_of(path) in kept}
+    def _upload(self, own: Scan, unsettled: Set[str], end: End) -> bool:
+        """Make storage's version that of *own*, as `retention` decides; entries that cannot be read, or change
+        meanwhile, keep theirs."""
+        changing: set[str] = set()
+        sent: dict[str, File] = {}
+        while True:
+            pointers, own = self._pointers(own)
+            decision = retention.decide(
+                self._last, own, unsettled | changing, pointers=pointers, end=end, began_s=self._began_s
+            )
+            wanted = {path: found for name in sorted(decision.taken) for path, found in own.entries[name].files.items()}
+            new = {path: found for path, found in wanted.items() if not self._is_stored(path, found)}
+            sent |= self._sent(
+                {path: found for path, found in new.items() if path not in sent}, own, pointers, changing
+            )
+            self._check(wanted, changing)
+            own = msgspec.structs.replace(own, unreadable=own.unreadable | self._without_folder())
+            if not decision.taken & (changing | own.unreadable.keys()):
+                break
+        files = {path: sent[path] if path in new else self._last.files[path] for path in wanted}
+        files |= {path: file for path, file in self._last.files.items() if top_of(path) in decision.kept}
+        self._left_out = self._held_back(own, decision, changing)
         if files == self._last.files:
             return False
-        new = Manifest(host=self._host, written_s=time.time(), files=dict(sorted(files.items())))
-        self._store.write(self._place.below(manifests.NAME).key, msgspec.json.encode(new))
-        self._before, self._last = self._last.parts, new
+        number = self._last.number + 1
+        manifest = Manifest(host=self._host, written_s=time.time(), number=number, files=dict(sorted(files.items())))
+        self._store.write(self._place.below(manifests.NAME).key, manifests.document(manifest))
+        self._before, self._last = self._last.parts, manifest
         self._collect()
         return True
 
-    def _sent(self, new: dict[str, Found]) -> dict[str, File]:
-        """Upload the files *new*, and return them."""
+    def _check(self, wanted: Mapping[str, Found], changing: set[str]) -> None:
+        """Note the entries of *wanted* that are not as they were."""
+        for path, found in wanted.items():
+            try:
+                if look(self._folder / path) != found:
+                    changing.add(top_of(path))
+            except OSError as error:
+                self._refuse(top_of(path), reason(error))
+
+    def _held_back(self, own: Scan, decision: Decision, changing: Set[str]) -> dict[str, str]:
+        """Return why the entries that differ from storage's version and are not taken by *decision* are left out."""
+        names = {
+            name
+            for name, entry in own.entries.items()
+            if name not in decision.taken and not all(self._is_stored(*file) for file in entry.files.items())
+        }
+        why = dict.fromkeys(sorted(names), "") | dict.fromkeys(sorted(names & changing), CHANGED)
+        return why | self.unreadable
+
+    def _sent(
+        self, new: Mapping[str, Found], own: Scan, pointers: Mapping[str, Iterable[str]], changing: set[str]
+    ) -> dict[str, File]:
+        """Upload the files *new*, and return those that arrived whole. Entries that cannot be read are noted in
+        `unreadable`, those that change in *changing*."""
         parts: dict[str, list[str]] = {path: [] for path in new}
-        for path, part, size_bytes in ordered(self._pieces(new)):
-            parts[path].append(part)
-            self._note(size_bytes)
+        failed: set[str] = set()
+        for sent in ordered(self._pieces(new, failed)):
+            if sent.part:
+                parts[sent.path].append(sent.part)
+                self._note(sent.size_bytes)
+                continue
+            failed.add(top_of(sent.path))
+            if sent.fault:
+                self._refuse(top_of(sent.path), sent.fault)
+            else:
+                changing.add(top_of(sent.path))
+        number = self._last.number + 1
+        known = own.entries.keys() | own.unreadable.keys() | {top_of(path) for path in self._last.files}
         return {
-            path: File(size_bytes=found.size_bytes, mtime_ns=found.mtime_ns, mode=found.mode, parts=tuple(parts[path]))
+            path: File(
+                size_bytes=found.size_bytes,
+                mtime_ns=found.mtime_ns,
+                mode=found.mode,
+                parts=tuple(parts[path]),
+                link=found.link,
+                since=number,
+                left=retention.is_left(own.entries[top_of(path)], self._began_s),
+                points_to=tuple(sorted(known.intersection(pointers.get(path, ())))),
+            )
             for path, found in new.items()
+            if top_of(path) not in failed
         }
 
-    def _pieces(self, new: dict[str, Found]) -> Iterator[Callable[[], tuple[str, str, int]]]:
+    def _pieces(self, new: Mapping[str, Found], failed: Set[str]) -> Iterator[Callable[[], _Sent]]:
         for path, found in new.items():
-            for at in range(0, found.size_bytes, PIECE_BYTES):
-                yield partial(self._send, path, at)
+            for start in range(0, found.size_bytes, PIECE_BYTES):
+                if top_of(path) not in failed:
+                    yield partial(self._send, path, start, min(PIECE_BYTES, found.size_bytes - start))
 
-    def _send(self, path: str, at: int) -> tuple[str, str, int]:
-        """Upload the part of *path* that begins at byte *at*, unless it is there; return its path, name and bytes."""
+    def _send(self, path: str, start: int, size_bytes: int) -> _Sent:
+        """Upload the part of *path* from *start* on, unless it is there. A part of another size is never sent."""
         try:
-            with (self._folder / path).open("rb", buffering=0) as file:
-                content = os.pread(file.fileno(), PIECE_BYTES, at)
-        except OSError:
-            content = b""  # It is removed: `_upload` sees that the file has changed.
+            content = read(self._folder / path, start, size_bytes)
+        except FileNotFoundError:
+            return _Sent(path=path)
+        except OSError as error:
+            return _Sent(path=path, fault=reason(error))
+        if len(content) != size_bytes:
+            return _Sent(path=path)
         part = hashlib.sha256(content).hexdigest()
         if part not in self._known:
             self._store.write(self._place.below(f"parts/{part}").key, content)
             self._known.add(part)
-        return path, part, len(content)
+        return _Sent(path=path, part=part, size_bytes=size_bytes)
 
     def _collect(self) -> None:
         """Delete the parts that neither this manifest nor the one before it names: a host may be reading that."""
         unused = self._known - self._last.parts - self._before
         self._store.delete(self._place.below(f"parts/{part}").key for part in sorted(unused))
         self._known -= unused
-
-
-def top_of(path: str) -> str:
-    """Return the entry that holds *path*."""
-    return path.partition("/")[0]
-
-
-def _as_found(file: File) -> Found:
-    if file.link:
-        return Found(size_bytes=0, mtime_ns=0, mode=0o777, link=file.link)
-    return Found(size_bytes=file.size_bytes, mtime_ns=file.mtime_ns, mode=file.mode)

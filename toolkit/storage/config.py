@@ -13,8 +13,8 @@ class Transfer(Record, frozen=True, kw_only=True):
 
     fetch: `uri` into the folder `folder`; `tells`: a line says every half minute how much has come. restore:
     `checkpoint_uri` into `checkpoints`. watch: upload `checkpoints` and `intermediate` until SIGTERM. finish: upload
-    what is left; `clean`: the script ended by itself, at `ended_s`, in seconds since the epoch. `rank`, `host`: of
-    this host in the job.
+    what is left; `clean`: the script ended by itself, at `ended_s`, in seconds since the epoch. `began_s`: when the
+    script began. `rank`, `host`: of this host in the job.
     """
 
     task: Task
@@ -32,6 +32,7 @@ class Transfer(Record, frozen=True, kw_only=True):
     host: str = ""
     clean: bool = True
     ended_s: float = 0.0
+    began_s: float = 0.0
 
 
 class Answer(Record, frozen=True, kw_only=True):

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
+from toolkit import paths
 from toolkit.errors import PlatformError, UserError
 from toolkit.storage.store import PIECE_BYTES, Object, Store
 from toolkit.storage.uri import Uri
@@ -147,7 +148,7 @@ def check_room(folder: Path, wanted_bytes: int) -> None:
         raise PlatformError(message, where=str(folder), hint="Give the job a larger disk.")
 
 
-def disk_error(error: OSError, folder: Path) -> PlatformError:
-    """Return what to tell of *error*, which a file below *folder* has caused."""
-    where = str(error.filename or folder)
-    return PlatformError(f"cannot be written ({error.strerror or error})", where=where, hint="Check the disk.")
+def disk_error(error: OSError, folder: Path, what: str = "written") -> PlatformError:
+    """Return what to tell of *error*, which a file below *folder* has caused. *what*: what it could not be."""
+    where = paths.shown(error.filename or folder)
+    return PlatformError(f"cannot be {what} ({error.strerror or error})", where=where, hint="Check the disk.")

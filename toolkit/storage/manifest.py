@@ -4,30 +4,44 @@ URI/hosts/RANK/manifest.json        which files, and which parts each consists o
 URI/hosts/RANK/parts/SHA256         parts, named by their content: one that is there is never sent twice
 """
 
+from collections.abc import Callable
 from typing import Literal
 
+import msgspec
+
+from toolkit import paths
 from toolkit.errors import ContractError
 from toolkit.records import Record, decode
 from toolkit.storage.store import PIECE_BYTES, Store
 from toolkit.storage.uri import Uri
 
 NAME = "manifest.json"
+DAMAGED = "Remove the manifest that names it to start without checkpoints."
 
 
 class File(Record, frozen=True, kw_only=True):
-    """A file: the SHA-256 of each part of `Manifest.part_bytes`, in hex, or the target of a link."""
+    """A file: the SHA-256 of each part of `Manifest.part_bytes`, in hex, or the target of a link.
+
+    `since`: the number of the manifest with which this version came. `left`: an earlier run had left it in the folder.
+    `points_to`: the names that the link or the small file holds, if what it holds can be a path.
+    """
 
     size_bytes: int = 0
     mtime_ns: int = 0
     mode: int = 0o644
     parts: tuple[str, ...] = ()
     link: str = ""
+    since: int = 0
+    left: bool = False
+    points_to: tuple[str, ...] = ()
 
 
 class Manifest(Record, frozen=True, kw_only=True):
-    """All files of one host's checkpoint folder, by path. `host`: its name. `written_s`: seconds since the epoch."""
+    """All files of one host's checkpoint folder, by path. `host`: its name. `written_s`: seconds since the epoch.
+    `number`: how many this host has written, with this one."""
 
     version: Literal[1] = 1
+    number: int = 0
     host: str
     written_s: float
     part_bytes: int = PIECE_BYTES
@@ -55,11 +69,30 @@ def read(store: Store, root: Uri, rank: int) -> Manifest | None:
     found = store.find(place.key)
     if found is None:
         return None
-    manifest = decode(store.read(found), Manifest, str(place))
-    for path in manifest.files:
+    manifest = _with_paths(decode(store.read(found), Manifest, str(place)), paths.from_text)
+    for path, file in manifest.files.items():
         if path.startswith("/") or {"", ".", ".."} & set(path.split("/")) or "\0" in path:
             raise ContractError(f"expected paths within a folder, found {path!r}", where=str(place))
+        if not file.link and len(file.parts) != -(-file.size_bytes // manifest.part_bytes):
+            message = f"{paths.shown(path)}: expected the parts of {file.size_bytes:,} bytes, found {len(file.parts)}"
+            raise ContractError(message, where=str(place), hint=DAMAGED)
     return manifest
+
+
+def document(manifest: Manifest) -> bytes:
+    """Return *manifest* as `read` reads it."""
+    return msgspec.json.encode(_with_paths(manifest, paths.to_text))
+
+
+def _with_paths(manifest: Manifest, convert: Callable[[str], str]) -> Manifest:
+    replace = msgspec.structs.replace
+    files = {
+        convert(path): replace(file, link=convert(file.link), points_to=tuple(map(convert, file.points_to)))
+        if file.link or file.points_to
+        else file
+        for path, file in manifest.files.items()
+    }
+    return replace(manifest, files=files)
 
 
 def ranks(store: Store, root: Uri) -> tuple[int, ...]:

@@ -1,62 +1,86 @@
 """Uploads the files of a folder as they appear: output/intermediate while the job runs (sagemaker_s3_output).
 
 A file is uploaded once it has not changed for SETTLE_S, and again after each change, under its own path. Nothing is
-deleted in storage. At most one file is uploaded at a time, in parts, so memory stays bounded and storage that fails or
-is slow only delays uploads.
+deleted in storage, and no object is replaced by a part of a file. One file that cannot be read costs no other: it is
+tried again. At most one file is uploaded at a time, in parts, so memory stays bounded and storage that fails or is slow
+only delays uploads.
 """
 
 from pathlib import Path
 
 import msgspec
 
+from toolkit import paths
 from toolkit.storage.download import Note
-from toolkit.storage.scan import Found, look, scan
-from toolkit.storage.store import Store
+from toolkit.storage.scan import Found, scan
+from toolkit.storage.store import Store, UnreadableError
 from toolkit.storage.uri import Uri
 
 SETTLE_S = 1.0
+FOLDER = "."
 
 
 class Mirror:
-    """The folder *folder* and its place *root* in storage. *state*: a file that tells a later process what is there."""
+    """The folder *folder* and its place *root* in storage. *state*: a file that tells a later process what is there.
+
+    `unreadable`: why files and folders could not be read at the last look, by path; FOLDER: the folder itself.
+    """
 
     def __init__(self, store: Store, root: Uri, folder: Path, state: Path, note: Note) -> None:
         self._store, self._root, self._folder, self._state, self._note = store, root, folder, state, note
-        self._uploaded: dict[str, Found] = {}
+        self._uploaded: dict[str, Found] = {}  # By the text of the path.
+        self.unreadable: dict[str, str] = {}
+        self._left_out: dict[str, str] = {}
         try:
             self._uploaded = msgspec.json.decode(state.read_bytes(), type=dict[str, Found])
         except (OSError, msgspec.DecodeError):
-            pass  # Nothing yet.
+            pass  # Nothing yet; or all is uploaded once more.
 
     def look(self, now_s: float) -> bool:
         """Upload the files that have changed and settled at *now_s*, since the epoch; return True if any were."""
-        return self._upload({name for name, entry in scan(self._folder).items() if entry.changed_s > now_s - SETTLE_S})
+        return self._upload(now_s - SETTLE_S)
 
     def finish(self) -> bool:
         """Upload all files that have changed; return True if any were."""
-        return self._upload(set())
+        return self._upload(None)
 
-    def _upload(self, unsettled: set[str]) -> bool:
-        """Upload what has changed, but for entries that are *unsettled*.
+    def left_out(self) -> dict[str, str]:
+        """Return the files and folders whose newest content `finish` did not bring into storage, and why."""
+        return dict(self._left_out)
+
+    def _upload(self, before_s: float | None) -> bool:
+        """Upload what has changed, of entries whose last change was before *before_s*.
 
         Raises:
             PlatformError: the storage cannot be reached.
         """
+        seen = scan(self._folder)
+        self.unreadable = seen.unreadable | ({FOLDER: seen.fault} if seen.fault else {})
+        changing: dict[str, str] = {}
         new = {
             path: found
-            for name, entry in scan(self._folder).items()
-            if name not in unsettled
+            for entry in seen.entries.values()
+            if before_s is None or entry.changed_s <= before_s
             for path, found in entry.files.items()
-            if not found.link and self._uploaded.get(path) != found
+            if not found.link and self._uploaded.get(paths.to_text(path)) != found
         }
         for path, found in new.items():
             try:
-                self._store.upload(self._root.below(path).key, self._folder / path)
-            except Exception:
-                if look(self._folder / path) is None:
-                    continue  # The script has removed it meanwhile.
-                raise
+                self._store.upload(self._root.below(paths.to_key(path)).key, self._folder / path, found)
+            except UnreadableError as error:
+                if not error.is_gone:
+                    (changing if error.has_changed else self.unreadable)[path] = error.message
+                continue
             self._note(found.size_bytes)
-            self._uploaded[path] = found
-            self._state.write_bytes(msgspec.json.encode(self._uploaded))
+            self._uploaded[paths.to_text(path)] = found
+            self._keep_state()
+        self._left_out = changing | self.unreadable
         return bool(new)
+
+    def _keep_state(self) -> None:
+        part = self._state.with_name(f"{self._state.name}.new")
+        try:
+            part.write_bytes(msgspec.json.encode(self._uploaded))
+            part.replace(self._state)
+        except OSError:
+            pass  # A full disk: the next process uploads it once more.

@@ -10,17 +10,21 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
+import msgspec
+
+from toolkit import paths
 from toolkit.errors import InternalError, ToolkitError
 from toolkit.exit_codes import TEMPORARY_FAILURE
 from toolkit.records import decode, encode
 from toolkit.storage import download, restore
-from toolkit.storage.checkpoints import Checkpoints
+from toolkit.storage.checkpoints import FOLDER, Checkpoints
 from toolkit.storage.config import Answer, Transfer
 from toolkit.storage.download import Note
 from toolkit.storage.mirror import Mirror
+from toolkit.storage.open_entries import OpenEntries
 from toolkit.storage.store import Store
 from toolkit.storage.uri import Uri, parse
 
@@ -28,6 +32,8 @@ LOOK_S = 2.0
 # The pause while storage fails. The log has a line for the first failure, and one for the next success.
 AGAIN_S = 15.0
 TELL_S = 30.0
+# At the end, what cannot be read is tried again after these pauses: a network file system may be back by then.
+READ_AGAIN_S = (0.5, 1.0)
 # A look at a folder of very many files takes at most this share of a core.
 MOST_SHARE = 0.02
 
@@ -44,8 +50,9 @@ def main(argv: list[str]) -> int:
         answer = Answer(message=error.message, where=error.where, hint=error.hint, exit_code=error.exit_code)
     except Exception as error:  # noqa: BLE001 - the outermost level
         answer = Answer(message=f"{type(error).__name__}: {error}", exit_code=InternalError.exit_code)
+    texts = {name: paths.shown(getattr(answer, name)) for name in ("message", "where", "hint", "said")}
     new = told.answer.with_name(f"{told.answer.name}.new")
-    new.write_bytes(encode(answer))
+    new.write_bytes(encode(msgspec.structs.replace(answer, **texts)))
     new.replace(told.answer)
     sys.stdout.flush()
     os._exit(0)  # Threads may still wait for storage.
@@ -104,13 +111,20 @@ def _restore(told: Transfer, environ: Mapping[str, str]) -> Answer:
 def _watch(told: Transfer, environ: Mapping[str, str]) -> Answer:
     opened = {name: _Lazily(make) for name, make in _makers(told, environ).items()}
     failed: dict[str, float] = {}
+    unreadable: dict[str, dict[str, str]] = {}
+    open_entries = OpenEntries(told.checkpoints, _open_file(told)) if told.checkpoints is not None else None
     while True:
         begin_s = time.monotonic()
+        if failed and open_entries is not None:
+            _note_open(open_entries)
         for name, each in opened.items():
             if begin_s < failed.get(name, 0.0):
                 continue
             try:
-                each.get().look(time.time())
+                uploader = each.get()
+                uploader.look(time.time())
+                _say_unreadable(name, unreadable.get(name, {}), uploader.unreadable)
+                unreadable[name] = dict(uploader.unreadable)
                 if failed.pop(name, None) is not None:
                     _say(f"{name}: uploads work again")
             except Exception as error:  # noqa: BLE001 - storage must not end it, and `finish` tries again
@@ -119,6 +133,14 @@ def _watch(told: Transfer, environ: Mapping[str, str]) -> Answer:
                 failed[name] = time.monotonic() + AGAIN_S
                 each.forget()
         threading.Event().wait(max(LOOK_S, (time.monotonic() - begin_s) / MOST_SHARE if not failed else LOOK_S))
+
+
+def _note_open(open_entries: OpenEntries) -> None:
+    """Keep what is being written while storage fails: the script may end before it works again."""
+    try:
+        open_entries.look()
+    except OSError:
+        pass  # The next look tries again, and the next upload says it.
 
 
 class _Lazily:
@@ -160,9 +182,33 @@ def _checkpoints(told: Transfer, uri: Uri, folder: Path, environ: Mapping[str, s
         folder,
         rank=told.rank,
         host=told.host,
-        open_file=told.state / "open-checkpoints.json",
+        open_file=_open_file(told),
         note=note,
+        began_s=told.began_s,
     )
+
+
+def _say_unreadable(name: str, before: Mapping[str, str], now: Mapping[str, str]) -> None:
+    """Say what cannot be read since this look, and what can be read again; each once."""
+    new = {entry: why for entry, why in now.items() if entry not in before}
+    if new:
+        _say(f"{name}: {_unreadable(new)}; storage keeps what it has of it; tried again every {LOOK_S:g} s")
+    if before and not now:
+        _say(f"{name}: everything can be read again")
+
+
+def _unreadable(entries: Mapping[str, str]) -> str:
+    """Return what cannot be read of *entries*, reasons by name, for people."""
+    return f"{_listed(entries)} cannot be read ({next(iter(entries.values()))})"
+
+
+def _listed(names: Iterable[str]) -> str:
+    shown = ["the folder itself" if name == FOLDER else paths.shown(name) for name in names]
+    return f"{', '.join(shown[:3])}{', ...' if len(shown) > 3 else ''}"
+
+
+def _open_file(told: Transfer) -> Path:
+    return told.state / "open-checkpoints.json"
 
 
 def _finish(told: Transfer, environ: Mapping[str, str]) -> Answer:
@@ -170,21 +216,42 @@ def _finish(told: Transfer, environ: Mapping[str, str]) -> Answer:
     for name, make in _makers(told, environ).items():
         try:
             uploader = make()
-            if isinstance(uploader, Mirror):
-                uploader.finish()
-                continue
-            uploader.finish(clean=told.clean, ended_s=told.ended_s)
-            left = uploader.left_out()
-            if left:
-                said.append(
-                    f"{name}: {', '.join(left[:3])}{', ...' if len(left) > 3 else ''} may be half written, as the"
-                    " script did not end by itself; storage keeps the version before"
-                )
+            for pause_s in (*READ_AGAIN_S, 0.0):
+                _finish_one(uploader, told)
+                if not uploader.unreadable or not pause_s:
+                    break
+                threading.Event().wait(pause_s)
+            said += [f"{name}: {text}" for text in _left_out(uploader)]
         except Exception as error:  # noqa: BLE001 - the other folder is still uploaded
             failures.append(f"{name}: {_line(error)}")
     if failures:
-        return Answer(message="; ".join(failures), exit_code=TEMPORARY_FAILURE, said="; ".join(said))
+        return Answer(message="; ".join((*failures, *said)), exit_code=TEMPORARY_FAILURE)
     return Answer(said="; ".join(said))
+
+
+def _finish_one(uploader: Checkpoints | Mirror, told: Transfer) -> None:
+    if isinstance(uploader, Mirror):
+        uploader.finish()
+    else:
+        uploader.finish(clean=told.clean, ended_s=told.ended_s)
+
+
+def _left_out(uploader: Checkpoints | Mirror) -> list[str]:
+    """Return a text for each reason for which the newest content of something is not in storage."""
+    left = uploader.left_out()
+    unreadable = {name: why for name, why in left.items() if name in uploader.unreadable}
+    changed = [name for name, why in left.items() if why and name not in unreadable]
+    half = [name for name, why in left.items() if not why]
+    said = []
+    if unreadable:
+        said.append(f"{_unreadable(unreadable)}; storage keeps what it had of it")
+    if changed:
+        said.append(f"{_listed(changed)} changed while it was uploaded; storage keeps what it had of it")
+    if half:
+        said.append(
+            f"{_listed(half)} may be half written, as the script did not end by itself; storage keeps what it had"
+        )
+    return said
 
 
 def _line(error: Exception) -> str:

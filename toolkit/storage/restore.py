@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
+from toolkit import folders, paths
 from toolkit.errors import PlatformError, UserError
 from toolkit.storage import manifest as manifests
 from toolkit.storage.download import Note, check_room, disk_error
@@ -30,9 +31,9 @@ class _Wanted:
 
     def __init__(self, path: str, file: File, rank: int, staging: Path, part_bytes: int) -> None:
         self.path, self.file, self.rank, self.part_bytes = path, file, rank, part_bytes
-        digest = hashlib.sha256("\0".join((path, *file.parts)).encode()).hexdigest()
+        digest = hashlib.sha256(b"\0".join((os.fsencode(path), *(part.encode() for part in file.parts)))).hexdigest()
         self.place = staging / digest[:40]
-        self.is_begun = self.place.exists()
+        self.is_begun = folders.status(self.place) is not None
 
 
 def restore(store: Store, root: Uri, rank: int, folder: Path, note: Note) -> tuple[int, int]:
@@ -53,7 +54,7 @@ def restore(store: Store, root: Uri, rank: int, folder: Path, note: Note) -> tup
             if not left or not manifests.ranks(store, root):
                 raise PlatformError(f"a part of a checkpoint is missing: {error}", where=str(root)) from None
         except OSError as error:
-            raise disk_error(error, folder) from None
+            raise disk_error(error, folder, "used") from None
     raise AssertionError("not reached")
 
 
@@ -70,13 +71,15 @@ def _restore(store: Store, root: Uri, rank: int, folder: Path, note: Note) -> tu
         return 0, 0
     staging.mkdir(exist_ok=True)
     places = {each.place for each in wanted}
-    for path in staging.iterdir():
-        if path not in places:
-            path.unlink()
-    there = sum(path.lstat().st_blocks * 512 for path in staging.iterdir())
+    for name in folders.names(staging):
+        if staging / name not in places:
+            (staging / name).unlink()
+    there = sum(entry.stat(follow_symlinks=False).st_blocks * 512 for entry in folders.entries(staging))
     check_room(folder, sum(each.file.size_bytes for each in wanted) - there)
     for size_bytes in ordered(_pieces(store, root, wanted)):
         note(size_bytes)
+    for each in wanted:
+        _check_size(each)
     for each in wanted:
         _place(each, folder / each.path)
     shutil.rmtree(staging, ignore_errors=True)
@@ -127,14 +130,29 @@ def _fetch(store: Store, uri: Uri, wanted: _Wanted, number: int, part: str) -> i
         found = store.find(uri.key)
         if found is None:
             raise UserError("expected a part, found none", where=str(uri))
+        if found.size_bytes != size_bytes:
+            message = f"the part is damaged: expected {size_bytes:,} bytes, found {found.size_bytes:,}"
+            raise PlatformError(message, where=str(uri), hint=manifests.DAMAGED)
         content = store.piece(found, 0, found.size_bytes)
         if hashlib.sha256(content).hexdigest() != part:
-            hint = "Remove the manifest that names it to start without checkpoints."
-            raise PlatformError("the part is damaged: its SHA-256 is another", where=str(uri), hint=hint)
+            message = "the part is damaged: its SHA-256 is another"
+            raise PlatformError(message, where=str(uri), hint=manifests.DAMAGED)
         done = 0
         while done < len(content):
             done += os.pwrite(file.fileno(), content[done:], at + done)
     return size_bytes
+
+
+def _check_size(wanted: _Wanted) -> None:
+    """Check that what has come of *wanted* is as large as its manifest says.
+
+    Raises:
+        PlatformError: it is not.
+    """
+    size_bytes = 0 if wanted.file.link else wanted.place.stat().st_size
+    if size_bytes != wanted.file.size_bytes:
+        message = f"{paths.shown(wanted.path)}: expected {wanted.file.size_bytes:,} bytes, found {size_bytes:,}"
+        raise PlatformError(message, where=str(wanted.place), hint="Check the disk.")
 
 
 def _place(wanted: _Wanted, path: Path) -> None:

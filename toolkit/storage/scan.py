@@ -1,14 +1,26 @@
-"""Looks at a folder whose files others write: what is in it, and what is being written right now."""
+"""Looks at a folder whose files others write: what is in it, and what is being written right now.
 
+Only ENOENT means that something is not there. Any other error is kept beside what could be read, so that nobody takes
+an entry that cannot be read for one that is gone.
+"""
+
+import errno
 import os
 import stat
 from collections.abc import Iterator
 from pathlib import Path
 
+from toolkit import folders, paths
 from toolkit.records import Record
 
 STAGING = ".toolkit-restore"
+# At the top: ours, and that of ext4, which nobody but root may read.
+_NOT_CONTENT = (STAGING, "lost+found")
 _PROC = Path("/proc")
+# /proc does not show the processes of other users, and a process may end at any moment.
+_NOT_SHOWN = (errno.ENOENT, errno.ESRCH, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EINVAL)
+# A file that names another entry holds no more than its name.
+_POINTER_BYTES = 4096
 
 
 class Found(Record, frozen=True, kw_only=True):
@@ -28,84 +40,156 @@ class Entry(Record, frozen=True, kw_only=True):
     changed_s: float
 
 
-def scan(folder: Path) -> dict[str, Entry]:
-    """Return the entries of *folder* by name; FIFOs, sockets, devices and what vanishes meanwhile are left out."""
-    entries = {}
-    for name in sorted(_names(folder)):
-        if name == STAGING:
+class Scan(Record, frozen=True, kw_only=True):
+    """The entries of a folder by name. `unreadable`: entries that could not be read to their end, and why; they may be
+    in `entries`, too. `fault`: why the folder itself could not be listed to its end; "" if it was."""
+
+    entries: dict[str, Entry] = {}
+    unreadable: dict[str, str] = {}
+    fault: str = ""
+
+
+def scan(folder: Path) -> Scan:
+    """Return the entries of *folder*; FIFOs, sockets, devices and what vanishes meanwhile are left out."""
+    top = os.fspath(folder)
+    files: dict[str, dict[str, Found]] = {}
+    changed_s: dict[str, float] = {}
+    unreadable: dict[str, str] = {}
+    faults: list[str] = []
+
+    def below(path: str) -> str:
+        return path[len(top) :].lstrip("/")
+
+    def note(error: OSError) -> None:
+        path = below(os.fsdecode(error.filename or top))
+        if not path:
+            faults.append(reason(error))
+        elif path not in _NOT_CONTENT:
+            unreadable.setdefault(top_of(path), reason(error))
+
+    for entry in folders.walk(folder, note, enter=lambda entry: below(entry.path) not in _NOT_CONTENT):
+        path = below(entry.path)
+        if path in _NOT_CONTENT:
             continue
-        files: dict[str, Found] = {}
-        changed_s = max((_look(folder, path, files) for path in _walk(folder, name)), default=0.0)
-        if files:
-            entries[name] = Entry(files=files, changed_s=changed_s)
-    return entries
+        name = top_of(path)
+        try:
+            status = entry.stat(follow_symlinks=False)
+            seen = _found(entry.path, status)
+        except OSError as error:
+            if error.errno != errno.ENOENT:
+                error.filename = entry.path
+                note(error)
+            continue
+        changed_s[name] = max(changed_s.get(name, 0.0), status.st_ctime)
+        if seen is not None:
+            files.setdefault(name, {})[path] = seen
+    entries = {name: Entry(files=found, changed_s=changed_s[name]) for name, found in files.items()}
+    return Scan(entries=entries, unreadable=unreadable, fault="; ".join(faults))
 
 
 def look(path: Path) -> Found | None:
-    """Return the file or link *path* as it is, None if it is neither."""
+    """Return the file or link *path* as it is, None if it is neither.
+
+    Raises:
+        OSError: it is not known whether it is there.
+    """
+    status = folders.status(path, follow_links=False)
     try:
-        seen = path.lstat()
-        if stat.S_ISLNK(seen.st_mode):
-            return Found(size_bytes=0, mtime_ns=0, mode=0o777, link=os.readlink(path))
-    except OSError:
+        return None if status is None else _found(path, status)
+    except FileNotFoundError:
         return None
-    if not stat.S_ISREG(seen.st_mode):
-        return None
-    return Found(size_bytes=seen.st_size, mtime_ns=seen.st_mtime_ns, mode=stat.S_IMODE(seen.st_mode))
+
+
+def read(path: Path, start: int, size_bytes: int) -> bytes:
+    """Return *size_bytes* of the file *path* from *start* on; less only if it ends there.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    try:
+        content = os.pread(fd, size_bytes, start)
+        while len(content) < size_bytes and (more := os.pread(fd, size_bytes - len(content), start + len(content))):
+            content += more
+        return content
+    finally:
+        os.close(fd)
+
+
+def pointed_to(folder: Path, path: str, found: Found) -> tuple[str, ...]:
+    """Return the names in what the link or the small file *path* of *folder* holds, if that can be one path.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    if found.link:
+        target = found.link
+    elif 0 < found.size_bytes <= _POINTER_BYTES:
+        content = read(folder / path, 0, found.size_bytes)
+        if len(content) != found.size_bytes:
+            message = f"it ended after {len(content)} of {found.size_bytes} bytes"
+            raise OSError(errno.EIO, message, os.fspath(folder / path))
+        target = os.fsdecode(content).strip().strip("\"'")
+    else:
+        return ()
+    if "\n" in target or "\0" in target:
+        return ()
+    return tuple(sorted({part for part in target.split("/") if part not in ("", ".", "..")}))
+
+
+def top_of(path: str) -> str:
+    """Return the entry that holds *path*."""
+    return path.partition("/")[0]
+
+
+def reason(error: OSError) -> str:
+    """Return *error* for people: what failed, and with which path."""
+    text = error.strerror or str(error)
+    return f"{paths.shown(error.filename)}: {text}" if error.filename else text
 
 
 def being_written(folder: Path) -> frozenset[str]:
-    """Return the names at the top of *folder* that a process of this user has open for writing, or a file below."""
+    """Return the names at the top of *folder* that a process of this user has open for writing, or a file below.
+
+    Raises:
+        OSError: it is not known, because /proc cannot be read.
+    """
     top = f"{os.path.realpath(folder)}/"
     found = set()
-    for pid in _names(_PROC):
+    for pid in _shown(_PROC):
         if not pid.isdecimal():
             continue
-        for fd in _names(_PROC / pid / "fd"):
+        for fd in _shown(_PROC / pid / "fd"):
             try:
                 target = os.readlink(f"/proc/{pid}/fd/{fd}")
                 if not target.startswith(top):
                     continue
                 flags = (_PROC / pid / "fdinfo" / fd).read_text().partition("flags:")[2].split()[0]
-            except (OSError, IndexError):
-                continue  # It has ended, or is closed.
+            except IndexError:
+                continue  # It is closed.
+            except OSError as error:
+                if error.errno not in _NOT_SHOWN:
+                    raise
+                continue
             if int(flags, 8) & os.O_ACCMODE != os.O_RDONLY:
-                found.add(target[len(top) :].partition("/")[0].removesuffix(" (deleted)"))
+                found.add(top_of(target[len(top) :]).removesuffix(" (deleted)"))
     return frozenset(found)
 
 
-def _names(folder: Path) -> list[str]:
+def _shown(folder: Path) -> Iterator[str]:
+    """Yield the names in *folder* of /proc, none if it may not be seen."""
     try:
-        return os.listdir(folder)
-    except OSError:
-        return []
-
-
-def _walk(folder: Path, name: str) -> Iterator[str]:
-    """Yield *name* and the paths of all folders and files below it, relative to *folder*."""
-    yield name
-    if (folder / name).is_symlink():
+        names = os.listdir(folder)
+    except OSError as error:
+        if error.errno not in _NOT_SHOWN:
+            raise
         return
-    for place, folders, files in os.walk(folder / name):
-        below = os.path.relpath(place, folder)
-        yield from (f"{below}/{each}" for each in (*folders, *files))
+    yield from names
 
 
-def _look(folder: Path, path: str, files: dict[str, Found]) -> float:
-    """Add *path* to *files* if it is a file or link; return when it was changed."""
-    found = look(folder / path)
-    if found is not None and _is_utf8(path):
-        files[path] = found
-    try:
-        return (folder / path).lstat().st_ctime
-    except OSError:
-        return 0.0
-
-
-def _is_utf8(path: str) -> bool:
-    """True if *path* can be written in a manifest: a name of other bytes cannot."""
-    try:
-        path.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+def _found(path: str | Path, status: os.stat_result) -> Found | None:
+    if stat.S_ISLNK(status.st_mode):
+        return Found(size_bytes=0, mtime_ns=0, mode=0o777, link=os.readlink(path))
+    if not stat.S_ISREG(status.st_mode):
+        return None
+    return Found(size_bytes=status.st_size, mtime_ns=status.st_mtime_ns, mode=stat.S_IMODE(status.st_mode))

@@ -6,6 +6,8 @@ AWS_ENDPOINT_URL_S3 and AWS_ENDPOINT_URL; GOOGLE_APPLICATION_CREDENTIALS or the 
 federated token or the managed identity (https://developmentseed.org/obstore, version 0.12, seen 2026-11).
 """
 
+import html
+import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -17,7 +19,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from toolkit.errors import PlatformError, ToolkitError, UserError
 from toolkit.patterns import lazy
 from toolkit.records import Record
+from toolkit.storage.scan import Found, look, reason
 from toolkit.storage.uri import Uri
+from toolkit.storage.whole_file import WholeFile
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
@@ -29,6 +33,9 @@ THREADS = 4
 REASON_CHARACTERS = 300
 # obstore has no error of its own for a listing of a bucket that does not exist: only the text has the HTTP status.
 _STATUS = lazy(r"status code: (\d{3})")
+_MARKUP = lazy(r"(<\?xml|<!DOCTYPE|<html|<Error\b)", re.IGNORECASE)
+_CODE = lazy(r"<Code>([^<]*)</Code>")
+_MESSAGE = lazy(r"<Message>([^<]*)</Message>")
 EXTRA = "Install it in the image: pip install 'container-training-toolkit[storage]'"
 _S3_ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
 CREDENTIALS = {
@@ -115,12 +122,26 @@ class Store:
 
         self._call(self._at(key), "cannot be written", put, again=True)
 
-    def upload(self, key: str, path: Path) -> None:
-        """Make the file *path* the object *key*, which is listed once it is whole. A large file goes in parts."""
+    def upload(self, key: str, path: Path, found: Found | None = None) -> None:
+        """Make the file *path*, which was *found* so, the object *key*, which is listed once it is whole. A large file
+        goes in parts.
+
+        Raises:
+            UnreadableError: also; the object *key* is what it was.
+        """
 
         def put() -> object:
-            with path.open("rb") as file:
-                return self._obstore.put(self._store, key, file, chunk_size=PIECE_BYTES, max_concurrency=THREADS)
+            try:
+                file = WholeFile(path, found or look(path))
+            except OSError as error:
+                raise UnreadableError(reason(error), is_gone=isinstance(error, FileNotFoundError)) from None
+            with file:
+                try:
+                    return self._obstore.put(self._store, key, file, chunk_size=PIECE_BYTES, max_concurrency=THREADS)
+                except Exception:
+                    if file.fault:
+                        raise UnreadableError(file.fault, has_changed=file.has_changed) from None
+                    raise
 
         self._call(self._at(key), "cannot be written", put, again=True)
 
@@ -145,7 +166,8 @@ class Store:
                 return call()
             except Exception as error:  # noqa: BLE001 - obstore raises errors of its own, of OSError and of ValueError
                 told = self._told(where, what, error)
-                if not again or isinstance(told, UserError | _RefusedError) or time.monotonic() + pause_s >= ends_s:
+                is_final = isinstance(told, UserError | _RefusedError | UnreadableError)
+                if not again or is_final or time.monotonic() + pause_s >= ends_s:
                     raise told from None
             threading.Event().wait(pause_s)
             pause_s = min(pause_s * 2, 5.0)
@@ -155,8 +177,8 @@ class Store:
 
         if isinstance(error, ToolkitError):
             return error
-        reason = " ".join(str(error).split())
-        reason = f": {reason[:REASON_CHARACTERS]}{'...' if len(reason) > REASON_CHARACTERS else ''}" if reason else ""
+        text = words_of(str(error))
+        reason = f": {text}" if text else ""
         status = _STATUS.search(str(error))
         if isinstance(error, FileNotFoundError) or (status and status[1] == "404"):
             return _MissingError(
@@ -171,6 +193,29 @@ class Store:
             return UserError(f"{what}{reason}", where=where, hint="Rename the object, or correct the URI.")
         hint = "Check the network and the endpoint, then start the job again."
         return PlatformError(f"{what}, tried for up to {self._timeout_s:g} s{reason}", where=where, hint=hint)
+
+
+def words_of(text: str) -> str:
+    """Return the client's *text* of an error for people: of an answer in XML its code and message, of HTML nothing.
+
+    The client's own source code, ids of requests, and what S3 has signed are left out.
+    """
+    text = text.partition("\n\nDebug source:")[0]
+    before, markup, answer = _MARKUP.split(text, maxsplit=1) if _MARKUP.search(text) else (text, "", "")
+    parts = [html.unescape(match[1]) for match in (_CODE.search(answer), _MESSAGE.search(answer)) if match]
+    words = " ".join(f"{before}{': '.join(parts)}".split()) if markup else " ".join(text.split())
+    words = words.rstrip(": ")
+    if len(words) <= REASON_CHARACTERS:
+        return words.rstrip(".")
+    return f"{words[:REASON_CHARACTERS].rpartition(' ')[0] or words[:REASON_CHARACTERS]} ..."
+
+
+class UnreadableError(PlatformError):
+    """A file of this host cannot be read to its end. `has_changed`: it is another by now. `is_gone`: it is removed."""
+
+    def __init__(self, message: str, *, has_changed: bool = False, is_gone: bool = False) -> None:
+        super().__init__(message)
+        self.has_changed, self.is_gone = has_changed, is_gone
 
 
 class _MissingError(UserError):

@@ -1,5 +1,9 @@
 """Reads the URIs of storage: s3://BUCKET/KEY, gs://BUCKET/KEY, az://CONTAINER/KEY and file:///PATH."""
 
+import os
+from pathlib import Path
+
+from toolkit import paths
 from toolkit.errors import UserError
 from toolkit.records import Record
 
@@ -40,6 +44,24 @@ def parse(text: str, where: str = "") -> Uri:
     if not separator or scheme not in REMOTE or not bucket:
         raise UserError(f"expected {EXPECTED}, found {text!r}", where=where)
     return Uri(scheme=scheme, bucket=bucket, key=_checked(key.strip("/"), text, where))
+
+
+def check_outside(uri: Uri, folder: Path, where: str) -> None:
+    """Check that *folder*, whose content is to be stored at *uri*, does not hold *uri*, nor is in it.
+
+    Raises:
+        UserError: it does: each upload would make more to upload.
+    """
+    if uri.scheme != "file":
+        return
+    stored, source = (os.path.realpath(path) for path in (f"/{uri.key}", folder))
+    if _is_below(stored, source) or _is_below(source, os.path.join(stored, "hosts")):
+        message = f"expected a place outside the checkpoint folder {paths.shown(folder)}"
+        raise UserError(message, where=where, hint="Name another folder, on a disk that outlives the job.")
+
+
+def _is_below(path: str, folder: str) -> bool:
+    return os.path.commonpath((path, folder)) == folder
 
 
 def _checked(key: str, text: str, where: str) -> str:

@@ -22,7 +22,7 @@ from toolkit.log import Log
 from toolkit.records import decode, encode
 from toolkit.source.fetch import channel_archive
 from toolkit.storage.config import Answer, Task, Transfer
-from toolkit.storage.uri import is_remote, parse
+from toolkit.storage.uri import check_outside, is_remote, parse
 from toolkit.supervise.loop import Supervisor
 from toolkit.train.environment import MARKER
 from toolkit.train.own_module import own_module
@@ -120,7 +120,8 @@ def restore(job: Job, supervisor: Supervisor, log: Log) -> None:
     """
     if not job.settings.checkpoint_uri:
         return
-    parse(job.settings.checkpoint_uri, "TOOLKIT_CHECKPOINT_URI")
+    uri = parse(job.settings.checkpoint_uri, "TOOLKIT_CHECKPOINT_URI")
+    check_outside(uri, job.folders.checkpoints, f"TOOLKIT_CHECKPOINT_URI={job.settings.checkpoint_uri}")
     answer = _fetched(job, _transfer(job, supervisor.run_folder, "restore"), supervisor)
     if answer is not None:
         log.info(answer.said)
@@ -134,7 +135,7 @@ def service(job: Job, run_folder: Path) -> ProcessSpec:
     """
     if job.intermediate_uri:
         job.folders.intermediate.mkdir(parents=True, exist_ok=True)
-    config = _written(_transfer(job, run_folder, "watch"), run_folder)
+    config = _written(_transfer(job, run_folder, "watch", began_s=time.time()), run_folder)
     return ProcessSpec(
         name="storage",
         argv=(*own_module(job.interpreter, "toolkit.storage"), str(config)),
@@ -155,7 +156,8 @@ def finish(job: Job, outcome: Outcome, supervisor: Supervisor, log: Log) -> Outc
     clean = outcome.status == "succeeded" or (
         outcome.status == "stopped" and all(each.signal is None for each in outcome.exits)
     )
-    transfer = _transfer(job, supervisor.run_folder, "finish", clean=clean, ended_s=time.time() - ago_s)
+    times = {"began_s": _began_s(supervisor.run_folder), "ended_s": time.time() - ago_s}
+    transfer = _transfer(job, supervisor.run_folder, "finish", clean=clean, **times)
     note = ""
     try:
         answer = _run(job, transfer, supervisor, last=True)
@@ -201,9 +203,22 @@ def _transfer(job: Job, run_folder: Path, task: Task, **more: object) -> Transfe
     return msgspec.structs.replace(transfer, **more)
 
 
+def _began_s(run_folder: Path) -> float:
+    """Return when the script's last attempt began, 0.0 if that is not known."""
+    path = _config(run_folder, "watch")
+    try:
+        return decode(path.read_bytes(), Transfer, str(path)).began_s
+    except (OSError, ToolkitError):
+        return 0.0
+
+
+def _config(run_folder: Path, task: Task) -> Path:
+    return run_folder / f"storage-{task}.json"
+
+
 def _written(transfer: Transfer, run_folder: Path) -> Path:
     transfer.state.mkdir(exist_ok=True)
-    path = run_folder / f"storage-{transfer.task}.json"
+    path = _config(run_folder, transfer.task)
     path.write_bytes(encode(transfer))
     return path
 

@@ -1,0 +1,52 @@
+"""A storage in memory whose requests fail as a test says, with the methods of toolkit.storage.store.Store."""
+
+from collections.abc import Callable, Iterable, Iterator
+
+from toolkit.errors import PlatformError
+from toolkit.storage.store import Object
+
+
+class Vanished(BaseException):
+    """The host is gone in the middle of a request."""
+
+
+class Memory:
+    """Objects by key. `on_request` may raise before a request is done, `on_answer` after it; both get its name."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, bytes] = {}
+        self.on_request: Callable[[str], None] = lambda name: None
+        self.on_answer: Callable[[str], None] = lambda name: None
+
+    def find(self, key: str) -> Object | None:
+        self.on_request("find")
+        return Object(key=key, size_bytes=len(self.objects[key])) if key in self.objects else None
+
+    def read(self, found: Object) -> bytes:
+        self.on_request("read")
+        return self.objects[found.key]
+
+    def piece(self, found: Object, start: int, end: int) -> memoryview:
+        return memoryview(self.read(found)[start:end])
+
+    def list(self, prefix: str) -> Iterator[Object]:
+        self.on_request("list")
+        for key in sorted(self.objects):
+            if key.startswith(f"{prefix}/") or not prefix:
+                yield Object(key=key, size_bytes=len(self.objects[key]))
+
+    def write(self, key: str, content: bytes) -> None:
+        self.on_request("write")
+        self.objects[key] = bytes(content)
+        self.on_answer("write")
+
+    def delete(self, keys: Iterable[str]) -> None:
+        for key in keys:
+            self.on_request("delete")
+            self.objects.pop(key, None)
+            self.on_answer("delete")
+
+
+def refuse(name: str) -> None:
+    """Fail as storage that does not answer."""
+    raise PlatformError(f"cannot {name}: no answer")

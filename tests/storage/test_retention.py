@@ -1,0 +1,168 @@
+"""Which version of each entry storage holds next, as a table; tests/storage/histories.py plays histories."""
+
+import msgspec
+import pytest
+
+from toolkit.storage.manifest import File, Manifest
+from toolkit.storage.retention import End, decide, is_lesser
+from toolkit.storage.scan import Entry, Found, Scan, top_of
+
+MIB = 1 << 20
+CHECKPOINT = ("model.bin", "optimizer.bin", "state.json")
+
+
+def checkpoint(name: str, *, files: tuple[str, ...] = CHECKPOINT, mtime: int = 1, since: int = 1) -> dict[str, File]:
+    sizes = {"state.json": 100}
+    return {
+        f"{name}/{file}": File(size_bytes=sizes.get(file, MIB), mtime_ns=mtime, parts=("p",), since=since)
+        for file in files
+    }
+
+
+def file(name: str, size_bytes: int = MIB, *, mtime: int = 1, since: int = 1, points_to: str = "") -> dict[str, File]:
+    targets = (points_to,) if points_to else ()
+    return {name: File(size_bytes=size_bytes, mtime_ns=mtime, parts=("p",), since=since, points_to=targets)}
+
+
+def folder(*groups: dict[str, File], unreadable: str = "", fault: str = "") -> Scan:
+    entries: dict[str, Entry] = {}
+    for path, each in {path: each for group in groups for path, each in group.items()}.items():
+        found = Found(size_bytes=each.size_bytes, mtime_ns=each.mtime_ns, mode=each.mode, link=each.link)
+        entry = entries.setdefault(top_of(path), Entry(files={}, changed_s=0.0))
+        entry.files[path] = found
+    return Scan(entries=entries, unreadable={unreadable: "EIO"} if unreadable else {}, fault=fault)
+
+
+def stored(*groups: dict[str, File]) -> Manifest:
+    files = {path: each for group in groups for path, each in group.items()}
+    return Manifest(host="h", written_s=0.0, number=1, files=files)
+
+
+OLD = checkpoint("checkpoint-500")
+NEW = checkpoint("checkpoint-1000", mtime=2)
+HALF = checkpoint("checkpoint-1000", mtime=2, files=("model.bin", "optimizer.bin"))
+POINTER = file("latest", 14, points_to="checkpoint-500")
+TO_NEW = {"latest": ("checkpoint-1000",)}
+
+# what storage has, what the folder has, what is unsettled, what storage has then ("+" with the folder's version)
+ROTATIONS = {
+    "the new one is whole": (stored(OLD), folder(NEW), "", "+checkpoint-1000"),
+    "the new one is being written": (stored(OLD), folder(NEW), "checkpoint-1000", "checkpoint-500"),
+    "the new one has not begun": (stored(OLD), folder(), "", "checkpoint-500"),
+    "the new one pauses half written": (stored(OLD), folder(HALF), "", "+checkpoint-1000 checkpoint-500"),
+    "the new one cannot be read": (stored(OLD), folder(NEW, unreadable="checkpoint-1000"), "", "checkpoint-500"),
+    "the folder cannot be listed": (stored(OLD), folder(fault="EIO"), "", "checkpoint-500"),
+    "the folder is listed half": (stored(OLD), folder(NEW, fault="EIO"), "", "+checkpoint-1000 checkpoint-500"),
+    "another shape, once": (
+        *(stored(OLD), folder(file("a.pt", mtime=2))),
+        *("", "+a.pt checkpoint-500"),
+    ),
+    "another shape, twice": (
+        stored(OLD),
+        folder(*(checkpoint(f"checkpoint-{step}", mtime=2, files=("model.safetensors",)) for step in (1000, 1500))),
+        *("", "+checkpoint-1000 +checkpoint-1500"),
+    ),
+    "a log grows": (
+        *(stored(OLD, file("train.log", since=0)), folder(file("train.log", 9 * MIB, mtime=2))),
+        *("", "+train.log checkpoint-500"),
+    ),
+    "all are removed": (stored(OLD, checkpoint("checkpoint-400", since=0)), folder(), "", "checkpoint-500"),
+    "an older one stays": (
+        *(stored(checkpoint("checkpoint-400", since=0), OLD), folder(checkpoint("checkpoint-400", since=0))),
+        *("", "+checkpoint-400 checkpoint-500"),
+    ),
+    "renamed": (
+        *(stored(checkpoint("tmp-checkpoint-500")), folder(checkpoint("checkpoint-500"))),
+        *("", "+checkpoint-500"),
+    ),
+    "half removed": (stored(OLD), folder(checkpoint("checkpoint-500", files=("model.bin",))), "", "checkpoint-500"),
+    "half removed, and a new one is whole": (
+        *(stored(OLD), folder(checkpoint("checkpoint-500", files=("model.bin",)), NEW)),
+        *("", "+checkpoint-1000 +checkpoint-500"),
+    ),
+    "in place, half written anew": (
+        *(stored(OLD), folder(checkpoint("checkpoint-500", mtime=2, files=("state.json",)))),
+        *("", "checkpoint-500"),
+    ),
+    "a shard of many is removed": (
+        stored(checkpoint("c", files=("m-1-of-2", "m-2-of-2"))),
+        folder(checkpoint("c", files=("m-1-of-2",))),
+        *("", "c"),
+    ),
+    "files of one number go together": (
+        stored(file("ckpt-5.index"), file("ckpt-5.data-0-of-1")),
+        folder(file("ckpt-10.data-0-of-1", mtime=2)),
+        *("", "+ckpt-10.data-0-of-1 ckpt-5.data-0-of-1 ckpt-5.index"),
+    ),
+    "an empty mark": (stored(OLD, file("running", 0)), folder(OLD), "", "+checkpoint-500"),
+    "a lock, and nothing newer": (stored(OLD, file("a.lock", 5)), folder(OLD), "", "+checkpoint-500 a.lock"),
+    "a lock, and a newer one": (
+        stored(OLD, file("a.lock", 5)),
+        folder(OLD, NEW),
+        "",
+        "+checkpoint-1000 +checkpoint-500",
+    ),
+    "the pointer is held back": (
+        *(stored(OLD, POINTER), folder(NEW, file("latest", 15, mtime=2))),
+        *("latest", "+checkpoint-1000 checkpoint-500 latest"),
+    ),
+    "the pointer is ahead": (
+        *(stored(OLD, POINTER), folder(OLD, NEW, file("latest", 15, mtime=2))),
+        *("checkpoint-1000", "+checkpoint-500 latest"),
+    ),
+    "the pointer follows": (
+        *(stored(OLD, POINTER), folder(NEW, file("latest", 15, mtime=2))),
+        *("", "+checkpoint-1000 +latest"),
+    ),
+}
+
+
+def after(manifest: Manifest, scan: Scan, unsettled: str, end: End = "open") -> str:
+    decision = decide(manifest, scan, set(unsettled.split()), pointers=TO_NEW, end=end)
+    assert not decision.taken & decision.kept
+    return " ".join(sorted({f"+{name}" for name in decision.taken} | decision.kept))
+
+
+@pytest.mark.parametrize("name", ROTATIONS)
+def test_a_removal_counts_once_something_newer_is_whole_in_storage(name: str) -> None:
+    manifest, scan, unsettled, expected = ROTATIONS[name]
+
+    assert after(manifest, scan, unsettled) == expected
+
+
+def test_a_script_that_fails_removes_nothing_while_anything_is_held_back() -> None:
+    manifest, scan = stored(OLD, file("notes.txt")), folder(NEW, file("notes.txt", mtime=2))
+
+    assert after(manifest, scan, "notes.txt", "broken") == "+checkpoint-1000 checkpoint-500 notes.txt"
+    assert after(manifest, scan, "", "broken") == "+checkpoint-1000 +notes.txt"
+
+
+def test_a_script_that_ends_by_itself_has_the_last_word_on_what_it_wrote_anew() -> None:
+    scan = folder(checkpoint("checkpoint-500", mtime=2, files=("state.json",)))
+
+    assert after(stored(OLD), scan, "", "clean") == "+checkpoint-500"
+    assert after(stored(OLD), folder(), "", "clean") == "checkpoint-500"
+
+
+@pytest.mark.parametrize(
+    ("files", "lesser"),
+    [
+        (CHECKPOINT, False),
+        (("model.bin", "optimizer.bin"), True),
+        ((*CHECKPOINT, "more"), False),
+        ((), True),
+    ],
+)
+def test_a_version_that_lacks_files_is_lesser(files: tuple[str, ...], lesser: bool) -> None:
+    before = checkpoint("c") | checkpoint("c", files=(".hidden", "writing.lock"))
+    (entry,) = folder(checkpoint("c", files=(*files, "x"))).entries.values()
+
+    assert is_lesser(entry, before) is lesser
+
+
+def test_the_order_of_manifests_tells_what_is_newer_and_no_clock() -> None:
+    manifest = stored(checkpoint("checkpoint-500", mtime=100))
+
+    assert after(manifest, folder(checkpoint("checkpoint-1000", mtime=50)), "") == "+checkpoint-1000"
+    later = msgspec.structs.replace(manifest, files=manifest.files | checkpoint("checkpoint-1000", mtime=50, since=0))
+    assert after(later, folder(checkpoint("checkpoint-1000", mtime=50)), "") == "+checkpoint-1000 checkpoint-500"

@@ -1,0 +1,244 @@
+"""Decides which version of each entry storage holds next: a pure function of its manifest and of what the folder has.
+
+The rule:
+
+- An entry of the folder replaces storage's version of it, unless it is held back: it is being written, has changed a
+  moment ago, or cannot be read. An entry that is held back keeps storage's version, if there is one.
+- An entry that is gone from the folder stays in storage until storage has a successor of it: an entry that is newer,
+  and at least as whole. So storage that has had a whole checkpoint never has less than the newest one.
+- Newer: its largest file came with a later manifest, or with the same one and has a later mtime. No clock is asked
+  whether a checkpoint came before another.
+- What an earlier run left in the folder, and did not bring to storage, is stored, but is no successor: that run may
+  have been killed while it wrote it.
+- At least as whole: both are files with the same suffix, or both are folders and the successor has as many files of
+  each name (numbers in it and temporary files aside), and it has at least half of the bytes. A newer entry that is less
+  whole than that is no successor. Two newer ones of the same name (numbers aside) are: the script has gone on since.
+- An entry that was renamed is its own successor. An entry without content goes at once, and a small one (a lock, a mark
+  beside large checkpoints) once anything newer is there.
+- Entries that are gone and have the same number in their names (ckpt-5.index, ckpt-5.data) go together or not at all.
+- An entry that another one points to stays while that does. A link, or a file with nothing but the name of an entry,
+  waits while that entry is held back and storage has no version of it.
+- A version that lacks files of storage's version is half removed, or half written anew. It must be quiet for longer
+  (`is_lesser`); one with nothing new in it, or with less than half of the bytes, is treated as a removal.
+- When the script did not end by itself, and anything is held back, nothing is removed.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Set
+from typing import Literal
+
+from toolkit.patterns import lazy
+from toolkit.records import Record
+from toolkit.storage.manifest import File, Manifest
+from toolkit.storage.scan import Entry, Found, Scan, top_of
+
+# "open": the script runs. "clean": it ended by itself. "broken": it failed or was killed.
+End = Literal["open", "clean", "broken"]
+SMALL_BYTES = 4096
+# A small entry that has less than this share of the bytes of another is no checkpoint.
+SMALL_SHARE = 0.01
+# Files that come and go beside a checkpoint's own.
+_TEMPORARY = lazy(r"/\.[^/]*$|[._-](?:lock|tmp|temp|pid|part)(?:\.?#)?$|/__pycache__/", re.IGNORECASE)
+_NUMBER = lazy(r"(?:[0-9a-fA-F]{8,}|\d+)(?:\.\d+)*(?:e[-+]?\d+)?")
+_FIRST_NUMBER = lazy(r"\d+")
+
+
+class Decision(Record, frozen=True, kw_only=True):
+    """`taken`: entries of which storage gets the folder's version. `kept`: those of which its own version stays. All
+    others of its entries are removed."""
+
+    taken: frozenset[str]
+    kept: frozenset[str]
+
+
+class _Version(Record, frozen=True, kw_only=True):
+    """A version of an entry. `age`: larger is newer. `counts`: how many files there are of each pattern of paths.
+    `stamps`: path in it, bytes and mtime of each file."""
+
+    name: str
+    is_folder: bool
+    is_left: bool
+    age: tuple[int, int]
+    size_bytes: int
+    has_links: bool
+    counts: dict[str, int]
+    stamps: frozenset[tuple[str, int, int]]
+
+
+def decide(
+    stored: Manifest,
+    scan: Scan,
+    unsettled: Set[str],
+    *,
+    pointers: Mapping[str, Iterable[str]] | None = None,
+    end: End = "open",
+    began_s: float = 0.0,
+) -> Decision:
+    """Return what storage, which holds *stored*, gets of the folder of *scan*.
+
+    *unsettled*: entries that may be half written. *pointers*: the names in what new links and small files hold, by
+    entry; those of *stored* are in it. *began_s*: when the script began, since the epoch.
+    """
+    old = by_entry(stored.files)
+    held = {name for name in unsettled | set(scan.unreadable) if name in scan.entries or name in scan.unreadable}
+    if scan.fault:
+        held |= old.keys() - scan.entries.keys()  # They may be behind what could not be listed.
+    new_names = scan.entries.keys() - held
+    versions = {name: _version(name, files) for name, files in old.items()}
+    number = stored.number + 1
+    news = {name: _of_folder(name, scan.entries[name], old.get(name, {}), number, began_s) for name in new_names}
+    doubtful = {name for name in new_names & old.keys() if _is_removal(news[name], versions[name], end)}
+    gone = old.keys() - scan.entries.keys() - held
+    stored_targets = {
+        name: frozenset(t for file in files.values() for t in file.points_to) for name, files in old.items()
+    }
+    targets = stored_targets | {name: frozenset(names) for name, names in (pointers or {}).items()}
+    taken = new_names - doubtful
+    unknown = set().union(*targets.values()) if scan.fault else set()
+    may_come = (scan.entries.keys() | scan.unreadable.keys() | unknown) - old.keys()
+    taken, waiting = _without_dangling(taken, targets, may_come)
+    held |= waiting
+    kept = held & old.keys()
+    removable = doubtful | gone
+    if end == "broken" and (held or scan.fault):
+        return Decision(taken=frozenset(taken), kept=frozenset(kept | removable))
+    there = [news[name] for name in taken] + [versions[name] for name in kept]
+    for name in sorted(removable, key=lambda name: (versions[name].age, name), reverse=True):
+        if not _is_replaced(versions[name], there):
+            kept.add(name)
+            there.append(versions[name])
+    pointed_to = {name: targets.get(name, frozenset()) for name in taken}
+    pointed_to |= {name: stored_targets[name] for name in old.keys() - taken}
+    kept |= _tied(removable - kept, removable & kept, taken | kept, pointed_to)
+    return Decision(taken=frozenset(taken | (doubtful - kept)), kept=frozenset(kept))
+
+
+def is_left(entry: Entry, began_s: float) -> bool:
+    """True if *entry* is as it was before the script began, at *began_s*."""
+    return entry.changed_s < began_s
+
+
+def is_lesser(entry: Entry, stored: Mapping[str, File]) -> bool:
+    """True if *entry* lacks files of *stored*, storage's version of it, numbers in names and temporary files aside."""
+    return bool(stored) and _lacks(_of_folder("", entry, stored, 0, 0.0), _version("", stored))
+
+
+def by_entry(files: Mapping[str, File]) -> dict[str, dict[str, File]]:
+    """Return *files*, by path, for each entry."""
+    entries: dict[str, dict[str, File]] = {}
+    for path, file in files.items():
+        entries.setdefault(top_of(path), {})[path] = file
+    return entries
+
+
+def as_found(file: File) -> Found:
+    """Return how *file* looks in a folder."""
+    if file.link:
+        return Found(size_bytes=0, mtime_ns=0, mode=0o777, link=file.link)
+    return Found(size_bytes=file.size_bytes, mtime_ns=file.mtime_ns, mode=file.mode)
+
+
+def _of_folder(name: str, entry: Entry, stored: Mapping[str, File], number: int, began_s: float) -> _Version:
+    def file(path: str, found: Found) -> File:
+        if path in stored and as_found(stored[path]) == found:
+            return stored[path]
+        left = is_left(entry, began_s)
+        size_bytes, mtime_ns = found.size_bytes, found.mtime_ns
+        return File(size_bytes=size_bytes, mtime_ns=mtime_ns, link=found.link, since=number, left=left)
+
+    return _version(name, {path: file(path, found) for path, found in entry.files.items()})
+
+
+def _version(name: str, files: Mapping[str, File]) -> _Version:
+    counts: dict[str, int] = {}
+    for path in files:
+        counts[_pattern(path)] = counts.get(_pattern(path), 0) + 1
+    largest = max(files.values(), key=lambda file: (file.size_bytes, file.since, file.mtime_ns))
+    return _Version(
+        name=name,
+        is_folder=any("/" in path for path in files),
+        is_left=largest.left,
+        age=(largest.since, largest.mtime_ns),
+        size_bytes=sum(file.size_bytes for file in files.values()),
+        has_links=any(file.link for file in files.values()),
+        counts=counts,
+        stamps=frozenset((path.partition("/")[2], file.size_bytes, file.mtime_ns) for path, file in files.items()),
+    )
+
+
+def _pattern(path: str) -> str:
+    """Return what files of the same meaning have in common: their path in a folder, or their suffix at the top."""
+    top, _, below = path.partition("/")
+    if below:
+        return f"/{_without_numbers(below)}"
+    return _without_numbers(top).rpartition(".")[2] if "." in _without_numbers(top) else ""
+
+
+def _without_numbers(name: str) -> str:
+    return _NUMBER.sub("#", name)
+
+
+def _lacks(new: _Version, old: _Version) -> bool:
+    missing = (pattern for pattern, count in old.counts.items() if new.counts.get(pattern, 0) < count)
+    return any(not _TEMPORARY.search(pattern) for pattern in missing)
+
+
+def _is_removal(new: _Version, old: _Version, end: End) -> bool:
+    """True if *new*, in the place of *old*, is what a removal has left of it so far."""
+    if not _lacks(new, old):
+        return False
+    return new.stamps <= old.stamps or (end != "clean" and new.size_bytes * 2 < old.size_bytes)
+
+
+def _is_replaced(version: _Version, others: list[_Version]) -> bool:
+    """True if *version* may go because of *others*, which storage will hold."""
+    if not version.size_bytes and not version.has_links:
+        return True
+    newer = [other for other in others if other.age > version.age and not other.is_left]
+    if any(_succeeds(other, version) for other in newer):
+        return True
+    if sum(_without_numbers(other.name) == _without_numbers(version.name) for other in newer) >= 2:
+        return True
+    largest_bytes = max((other.size_bytes for other in others), default=0)
+    is_small = version.size_bytes <= SMALL_BYTES and version.size_bytes < largest_bytes * SMALL_SHARE
+    return is_small and any(other.size_bytes >= version.size_bytes for other in newer)
+
+
+def _succeeds(other: _Version, version: _Version) -> bool:
+    return (
+        other.is_folder == version.is_folder
+        and not _lacks(other, version)
+        and other.size_bytes * 2 >= version.size_bytes
+    )
+
+
+def _without_dangling(
+    taken: Set[str], targets: Mapping[str, frozenset[str]], new: Set[str]
+) -> tuple[set[str], set[str]]:
+    """Return *taken* without those that would point to entries that are only in the folder, and these.
+
+    *new*: the entries of which storage has no version, and which the folder has, or may have.
+    """
+    left, waiting = set(taken), set[str]()
+    while dangling := {name for name in left if targets.get(name, frozenset()) & (new - left) - {name}}:
+        left -= dangling
+        waiting |= dangling
+    return left, waiting
+
+
+def _tied(removable: Set[str], kept: Set[str], there: Set[str], targets: Mapping[str, frozenset[str]]) -> set[str]:
+    """Return which of *removable* stay because of entries that stay: *kept* of those that are gone, and *there*, which
+    point to their *targets*."""
+    staying: set[str] = set()
+    while True:
+        numbers = {_number(name) for name in kept | staying} - {""}
+        pointed_to = {target for name in there | staying for target in targets.get(name, frozenset())}
+        more = {name for name in removable - staying if name in pointed_to or _number(name) in numbers}
+        if not more:
+            return staying
+        staying |= more
+
+
+def _number(name: str) -> str:
+    match = _FIRST_NUMBER.search(name)
+    return match[0] if match else ""

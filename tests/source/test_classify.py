@@ -281,6 +281,58 @@ def test_windows_line_ends_are_named_before_the_kernel_says_no_such_file(tmp_pat
         classify(tmp_path, "run.sh", None, "sagemaker")
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "flaw"),
+    [
+        ("run.sh", b"#!/bin/bash\nset -e\r\ntrain\r\n", "Line 2 of run.sh ends as on Windows"),
+        ("run.sh", b"echo a\necho b\nset -e\r\n", "Line 3 of run.sh ends as on Windows"),
+        ("run.sh", b"set -e\r\necho\r\n", "Line 1 of run.sh ends as on Windows"),
+        ("job", b"#!/usr/bin/env -S bash -e\necho\r\n", "Line 2 of job ends as on Windows"),
+        ("run.sh", b"\xef\xbb\xbfecho a\n", "run.sh begins with a byte order mark"),
+        ("run.sh", b"#!/bin/sh\necho a\n", ""),
+        ("run.sh", b"#!/bin/sh\nprintf 'a\\r\\n'\n", ""),
+        # What reads these lines does not mind.
+        ("job", b"#!/usr/bin/env python3\nprint(1)\r\n", ""),
+        ("run.sh", b"\x7fELF\r\n", ""),
+    ],
+)
+def test_a_shell_script_with_windows_line_ends_says_where_and_how_to_mend_it(
+    tmp_path: Path, name: str, text: bytes, flaw: str
+) -> None:
+    (tmp_path / name).write_bytes(text)
+
+    found = classify(tmp_path, name, None, "sagemaker").flaw
+
+    assert bool(found) == bool(flaw)
+    assert found.startswith(flaw)
+    if found:
+        subprocess.run(
+            found.partition(": ")[2].partition("as: ")[2] or found.partition(": ")[2], shell=True, cwd=tmp_path
+        )
+        assert classify(tmp_path, name, None, "sagemaker").flaw == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (b"\xef\xbb\xbf#!/bin/bash\necho\n", "byte order mark, before its '#!'"),
+        (b"\xef\xbb\xbf#!/bin/bash\r\necho\r\n", "byte order mark, before its '#!'"),
+        ("#!/bin/bash\necho\n".encode("utf-16"), "UTF-16"),
+    ],
+)
+@pytest.mark.parametrize("name", ["run.sh", "job"])
+def test_a_mark_before_the_first_line_is_named_with_the_command_that_removes_it(
+    tmp_path: Path, name: str, text: bytes, message: str
+) -> None:
+    (tmp_path / name).write_bytes(text)
+
+    with pytest.raises(UserError, match=message) as caught:
+        classify(tmp_path, name, None, "sagemaker")
+
+    subprocess.run(caught.value.hint.partition("as: ")[2], shell=True, cwd=tmp_path, check=True)
+    assert (tmp_path / name).read_bytes().startswith(b"#!/bin/bash")
+
+
 def test_on_a_read_only_mount_the_first_line_s_program_starts_the_command(tmp_path: Path) -> None:
     code = tmp_path / "code"
     lay(code, "run.sh=#!/usr/bin/env -S bash -e\n", "plain.sh=echo\n")

@@ -140,7 +140,7 @@ class Environment:
         if "uv" in beside:
             (folder / "bin/uv").write_text("")
             (folder / "bin/uv").chmod(0o755)
-        monkeypatch.setattr(install.packages, "is_there", lambda module, _job: module in beside)
+        monkeypatch.setattr("toolkit.source.packages.is_there", lambda module, _job: module in beside)
         monkeypatch.setattr(install, "_bundled_pip", lambda: folder / "pip-26.whl" if "wheel" in beside else None)
 
 
@@ -170,7 +170,7 @@ def test_an_environment_without_pip_is_served_by_pythons_own_or_by_uv(
     named = (word.replace("PYTHON", job.interpreter).replace("FOLDER", str(tmp_path)) for word in command)
     assert main.argv == (*named, "-r", "requirements.txt")
     assert main.masked
-    assert ("UV_INDEX_URL" in main.environ) == (beside == ("uv",))
+    assert ("UV_DEFAULT_INDEX" in main.environ) == (beside == ("uv",))
 
 
 def test_where_nothing_can_install_it_is_said_before_the_start(

@@ -190,3 +190,16 @@ def test_a_subclass_of_keyboardinterrupt_is_the_cause_and_was_not_survived(base:
     assert done.status == 1
     assert done.outcome["cause"].startswith("Stop: no quota (at ")
     assert "went on" not in done.outcome["cause"]
+
+
+def test_a_shell_script_that_fails_for_windows_line_ends_is_told_how_to_mend_them(base: Base) -> None:
+    base.hyperparameters(program="run.sh")
+    base.program("#!/bin/sh\necho starts\r\nno-such-program\r\n", "run.sh")
+
+    done = base.train()
+
+    assert done.status == 127
+    assert b"warning: Line 2 of run.sh ends as on Windows" in done.stderr
+    assert done.failure is not None
+    assert "no-such-program\\r: not found" in done.failure
+    assert "sed -i 's/\\r$//' run.sh" in done.failure

@@ -230,6 +230,12 @@ def test_a_backend_that_is_missing_and_a_project_that_setuptools_refuses_say_why
     )
 
 
+def test_uv_says_why_it_cannot_reach_the_index() -> None:
+    said = "error: Failed to fetch: https://h/simple/a/\n  cause: client error (Connect)\n  cause: refused\n\nhint: x\n"
+
+    assert cause(said.encode()) == "Failed to fetch: https://h/simple/a/: refused"
+
+
 def test_uv_says_why_there_is_no_solution() -> None:
     said = (
         "  × No solution found when resolving dependencies:\n  ╰─▶ Because there is no version of a==99 and you\n"

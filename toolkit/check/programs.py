@@ -47,16 +47,17 @@ def _interpreter(code: Code) -> CheckResult:
 
 
 def _installer(code: Code) -> tuple[CheckResult, ...]:
-    """Return whether pip can install the job's packages, nothing if it has none."""
+    """Return what installs the job's packages, nothing if it has none."""
     phase = code.installing
     if phase is None:
         return ()
     what = " ".join(token for token in phase.main.argv[3:] if token in ("install", ".", "-r", "requirements.txt"))
-    if util.find_spec("pip") is None:
-        found = f"pip {what} would run first, and {code.job.interpreter} has no pip"
-        return (CheckResult(name="install", status="fail", found=found, advice="Install pip in the image"),)
     done = phase.skip_if is not None and phase.skip_if.exists()
-    found = f"pip {what} was run before in this container" if done else f"pip {what} runs first"
+    name = phase.main.name
+    found = f"{name} {what} was run before in this container" if done else f"{name} {what} runs first"
+    if "-m" not in phase.main.argv:
+        whose = "uv" if name == "uv" else "the pip that it brings for ensurepip"
+        found += f"; {code.job.interpreter} has no pip of its own, {whose} installs"
     return (CheckResult(name="install", status="ok", found=found),)
 
 

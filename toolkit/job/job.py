@@ -50,6 +50,7 @@ class Script(Record, frozen=True, kw_only=True):
     program: a .py file; module: started with -m; package: installed with pip, then started with -m;
     command: a shell script or any executable; plugin: a framework's own entry point.
     `through`: the program that starts a command which the kernel cannot execute, as ("/bin/sh",) if it has no "#!".
+    `flaw`: what is wrong with a command's text, which may fail for it, and how to mend it; "" for nothing.
     """
 
     entry: str
@@ -57,6 +58,7 @@ class Script(Record, frozen=True, kw_only=True):
     folder: Path
     argument_style: ArgumentStyle = "sagemaker"
     through: tuple[str, ...] = ()
+    flaw: str = ""
 
 
 class Shown(Record, frozen=True, kw_only=True):

@@ -24,6 +24,10 @@ FILES_SHOWN = 10
 FILES_SEARCHED = 2000
 SHELL = ("/bin/sh",)
 ELF = b"\x7fELF"
+UTF8_MARK = b"\xef\xbb\xbf"
+UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
+SHELL_LINE = lazy(rb"#!\s*\S*/(?:env\s+(?:-\S+\s+)*)?(?:ba|da|z|k|a)?sh\b")
+MOST_SHELL_BYTES = 1 << 20
 
 
 def classify(folder: Path, entry: str | None, plugin: str | None, style: ArgumentStyle) -> Script:
@@ -155,10 +159,47 @@ def _command(folder: Path, entry: str, style: ArgumentStyle) -> Script:
     file = folder / entry
     if not is_file(file):
         raise _not_there(folder, entry)
+    _check_encoding(file, entry)
     if not entry.endswith(".sh"):
         check_says_how(file)
     through = _through(file, entry, _made_executable(file))
-    return Script(entry=entry, kind="command", folder=folder, argument_style=style, through=through)
+    flaw = _flaw_of_shell(file, entry)
+    return Script(entry=entry, kind="command", folder=folder, argument_style=style, through=through, flaw=flaw)
+
+
+def _check_encoding(file: Path, entry: str) -> None:
+    """Check that the kernel can read the first line of *file*: an editor on Windows may put a mark before "#!".
+
+    Raises:
+        UserError: it cannot.
+    """
+    with file.open("rb") as content:
+        head = content.read(4)
+    if head.startswith(UTF8_MARK + b"#"):
+        raise UserError(
+            f"{entry} begins with a byte order mark, before its '#!': the kernel cannot see which program it names",
+            hint=f"Save it as UTF-8 without a mark, as: sed -i '1s/^\\xEF\\xBB\\xBF//' {entry}",
+        )
+    if head.startswith(UTF16_MARKS):
+        raise UserError(
+            f"{entry} is text in UTF-16, which no shell reads",
+            hint=f"Save it as UTF-8, as: iconv -f UTF-16 -t UTF-8 {entry} > new && mv new {entry}",
+        )
+
+
+def _flaw_of_shell(file: Path, entry: str) -> str:
+    """Return what is wrong with the text of a shell script: Windows line ends, of which a shell takes the carriage
+    return for a part of the command. Not refused: such a line may be harmless, in a comment or a text."""
+    with file.open("rb") as content:
+        text = content.read(MOST_SHELL_BYTES)
+    first = text.partition(b"\n")[0]
+    if not (SHELL_LINE.match(first) or (entry.endswith(".sh") and not first.startswith((b"#!", ELF)))):
+        return ""
+    if text.startswith(UTF8_MARK):
+        return f"{entry} begins with a byte order mark: save it without, as: sed -i '1s/^\\xEF\\xBB\\xBF//' {entry}"
+    at = text.find(b"\r\n")
+    line = text.count(b"\n", 0, at) + 1
+    return "" if at < 0 else f"Line {line} of {entry} ends as on Windows: sed -i 's/\\r$//' {entry}"
 
 
 def _made_executable(file: Path) -> bool:

@@ -22,7 +22,7 @@ _ARN = lazy(
 _EXPECTED = "arn:aws:codeartifact:REGION:ACCOUNT:repository/DOMAIN/REPOSITORY"
 # pip's options that name another index, as pip 25 takes them in a requirements file, abbreviated or not.
 _INDEX = lazy(r"(?:-i|--index-u\S*|--pypi-u\S*|--extra-i\S*)(?:[\s=]|$)|(?:-f|--find-l\S*)[\s=]*\w+://")
-_OTHERS = ("PIP_EXTRA_INDEX_URL", "PIP_FIND_LINKS", "PIP_NO_INDEX", "UV_INDEX", "UV_EXTRA_INDEX_URL")
+_OTHERS = ("PIP_EXTRA_INDEX_URL", "PIP_FIND_LINKS", "PIP_NO_INDEX", "UV_INDEX", "UV_EXTRA_INDEX_URL", "UV_FIND_LINKS")
 # A token for as long as pip may take (the service's least is 15 minutes).
 TOKEN_S = 3600
 

@@ -34,10 +34,9 @@ GRACE_S = 5.0
 MOST_BYTES = 8 << 30
 MOST_FILES = 10_000
 UV_NAMES = {
-    "PIP_INDEX_URL": "UV_INDEX_URL",
+    "PIP_INDEX_URL": "UV_DEFAULT_INDEX",
     "PIP_EXTRA_INDEX_URL": "UV_EXTRA_INDEX_URL",
     "PIP_FIND_LINKS": "UV_FIND_LINKS",
-    "PIP_NO_INDEX": "UV_NO_INDEX",
     "PIP_BREAK_SYSTEM_PACKAGES": "UV_BREAK_SYSTEM_PACKAGES",
 }
 CONTAINER_FILES = (".dockerenv", "run/.containerenv")
@@ -78,9 +77,9 @@ def phase(job: Job) -> Phase | None:
     return Phase(
         name="install",
         main=ProcessSpec(
-            name="pip",
+            name="uv" if command[1] == "pip" else "pip",
             argv=(*command, *wanted),
-            environ=_for_uv(environ) | environ if command[1] == "pip" else environ,
+            environ=_for_uv(environ) if command[1] == "pip" else environ,
             cwd=script.folder,
             stop=StopPolicy(grace_s=min(GRACE_S, job.grace_s)),
             masked=True,  # pip names addresses, and an address may hold a token.
@@ -108,7 +107,10 @@ def installer(job: Job) -> tuple[str, ...]:
         return (python, f"{wheel}/pip", "install", *OPTIONS)
     uv = shutil.which("uv", path=job.environ.get("PATH", os.defpath))
     if uv is not None:
-        return (uv, "pip", "install", "--no-progress", "--python", python)
+        # uv has no variable for this.
+        alone = bool(job.environ.get("PIP_NO_INDEX")) and not job.environ.get(codeartifact.VARIABLE)
+        no_index = ("--no-index",) * alone
+        return (uv, "pip", "install", "--no-progress", "--python", python, *no_index)
     raise UserError(
         f"expected pip in {job.interpreter}, which the job's requirements need, found neither pip nor ensurepip nor uv",
         hint="Make the environment with pip (python -m venv; uv venv --seed; apt-get install python3-pip), or install"
@@ -135,8 +137,8 @@ def _bundled_pip() -> Path | None:
 
 
 def _for_uv(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return pip's variables in *environ* under uv's names."""
-    return {theirs: environ[ours] for ours, theirs in UV_NAMES.items() if environ.get(ours)}
+    """Return *environ* with pip's variables under uv's names, too, where it has none of these."""
+    return {theirs: environ[ours] for ours, theirs in UV_NAMES.items() if environ.get(ours)} | environ
 
 
 def in_container(environ: Mapping[str, str], root: Path = Path("/")) -> bool:

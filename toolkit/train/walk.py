@@ -135,6 +135,8 @@ def with_script(job: Job, log: Log) -> Job:
         log.info(f"nothing names a script: {entry} is the only one in {job.folders.code}")
     with at(job.entry_from):
         script = classify.classify(job.folders.code, entry, job.plugin, job.argument_style)
+    if script.flaw:
+        log.warning(script.flaw)
     return msgspec.structs.replace(job, script=script, entry=entry)
 
 

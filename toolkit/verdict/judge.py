@@ -16,6 +16,7 @@ from toolkit.verdict import tail as ends
 from toolkit.verdict.advice import advice
 from toolkit.verdict.cause import (
     LAST_CHARACTERS,
+    Reading,
     cause_of,
     exception_text,
     grounds,
@@ -165,9 +166,7 @@ def _failed(job: Job, ended: Ended, culprit: Exit) -> Outcome:
             local_rank=culprit.local_rank,
             ended=launcher + how(culprit),
             grounds=grounds(ended, culprit) if abort is None else "reason",
-            advice=advice(reading.error, caused_by=reading.caused_by, handled=reading.handled)
-            if abort is None
-            else advice(cause),
+            advice=_advice(job, ended, reading if abort is None else Reading(text=cause, error=cause)),
             primary=not lost_its_peer(ended, culprit) and not (several and only_launches(ended, culprit)),
             lost=lost_a_peer_rank(ended, culprit),
             failed_ns=culprit.failed_ns,
@@ -183,6 +182,13 @@ def _failed(job: Job, ended: Ended, culprit: Exit) -> Outcome:
         notes=_notes(ended),
     )
     return _with_limit(job, ended, culprit, outcome) if only_launches(ended, culprit) else outcome
+
+
+def _advice(job: Job, ended: Ended, reading: Reading) -> str:
+    """Return advice for the cause; without any, what is known to be wrong with the script's text."""
+    text = advice(reading.error, caused_by=reading.caused_by, handled=reading.handled)
+    flaw = job.script.flaw if job.script is not None and ended.phase != INSTALL else ""
+    return text or flaw
 
 
 def _with_limit(job: Job, ended: Ended, launcher: Exit, outcome: Outcome) -> Outcome:

@@ -49,6 +49,7 @@ _SAID = lazy(
 )
 _EMPTY = ("fatal: Could not read from remote repository", "error: subprocess-exited-with-error")
 _NOT_SOLVED = lazy(r"\s*× No solution found .*")
+_UV_CAUSE = lazy(r"\s*(?:cause|Caused by): (?P<cause>.+)")
 MOST_LINES = 4
 
 
@@ -75,6 +76,9 @@ def cause(tail: bytes, other: bytes = b"") -> str:
         return _hashes(reason, more)
     if reason.startswith(_NONE_FOUND) and (error := _unreached(lines[:at])):
         return f"{reason}; pip could not reach its index: {error}"
+    causes = [match["cause"] for line in more if (match := _UV_CAUSE.match(line))]
+    if causes:
+        return f"{reason}: {causes[-1]}"
     said = _said_by_the_build(lines[:at])
     blocks = [place for place, line in enumerate(lines[:at]) if line.strip().startswith("×")]
     if not said and blocks and reason.startswith("Failed to build"):

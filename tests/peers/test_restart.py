@@ -280,6 +280,21 @@ def test_a_host_lost_before_all_have_ended_is_no_reason_to_forget_the_cause() ->
     assert "no restart: host algo-3 is gone, and only a new job can replace it" in job.leader.said
 
 
+@pytest.mark.parametrize("at_s", [4.2, 4.9, 5.2, 6.0])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_host_that_falls_silent_while_all_are_awaited_does_not_replace_a_cause_that_a_rank_reported(
+    at_s: float, seed: int
+) -> None:
+    """Silence is dated from the last heartbeat, which came before the failure that is known."""
+    job = Attempts(4, [{"algo-2": boom()}], teardown_s=(20.0, 20.0), seed=seed)
+    job.at(at_s, lambda: job.vanish("algo-3"))
+
+    job.play()
+
+    assert job.verdicts == {("algo-2", 3)}
+    assert "no restart: host algo-3 is gone" in job.leader.said
+
+
 def test_a_host_that_had_ended_and_is_lost_while_others_still_end_is_missed() -> None:
     job = Attempts(4, [{"algo-2": boom()}], teardown_s=(9.0, 9.0))
     job.at(5.2, lambda: job._end("algo-2"))

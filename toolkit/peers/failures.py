@@ -44,11 +44,17 @@ class FailureReports:
         if not whole:
             self._first_news[host] = report
 
-    def vanished(self, host: str, how: str, at_ns: int, *, of: tuple[str, ...]) -> EndReport:
+    def vanished(self, host: str, how: str, at_ns: int, *, of: tuple[str, ...], exact: bool = True) -> EndReport:
         """Return the report of *host*, which vanished. If other hosts have vanished before, it is the first one's
-        report, which then names them all. If all followers (*of*) have vanished, the leader may be cut off itself."""
+        report, which then names them all. If all followers (*of*) have vanished, the leader may be cut off itself.
+
+        Not *exact*: *at_ns* is when the host was last heard, which is earlier than any failure since. So its silence
+        does not replace a cause that is known.
+        """
         self._gone_hosts.append(host)
         report = vanished(host, how, at_ns)
+        if not exact and self.worst is not None and self.worst.cause.primary and self._gone is None:
+            return with_cause(report, primary=False)
         before = self._gone
         if before is None:
             self._gone, self._gone_cause = report, report.cause.text

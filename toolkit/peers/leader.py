@@ -379,7 +379,9 @@ class Leader:
             return self._tell_ranks_ended()
         if self.members.paused_s > RECONNECT_S:
             how += f" (host {self._me} itself had been paused for {self.members.paused_s:.1f} s)"
-        return self._fail(host, self._attempt.failures.vanished(host, how, at_ns, of=self._followers), now_s)
+        exact = left_s is not None
+        report = self._attempt.failures.vanished(host, how, at_ns, of=self._followers, exact=exact)
+        return self._fail(host, report, now_s)
 
     def _decide(self, now_s: float) -> list[Action]:
         """Carry out the decision about the job's end, if there is one now."""

@@ -29,6 +29,7 @@ from toolkit.peers.follower import REFUSED, Follower
 from toolkit.peers.frames import encode
 from toolkit.peers.leader import Leader
 from toolkit.peers.messages import (
+    Bye,
     EndReport,
     Failing,
     Go,
@@ -1505,3 +1506,53 @@ def test_a_follower_whose_leader_never_comes_tells_of_a_refusal_only_if_it_was_r
 
     assert follower.verdict is not None
     assert (REFUSED in follower.verdict.cause.text) == (times == 2)
+
+
+@pytest.mark.parametrize("how", ["closed", "silent"])
+def test_a_host_that_never_learned_that_it_was_taken_is_absent_again(how: str) -> None:
+    """On a network with losses the leader's first answer may come too late: the host gives up and tries again."""
+    leader = Leader(("a", "b"), TIMES, 0.0)
+    leader.joined("b", 1.0, 0)
+
+    if how == "closed":
+        leader.left("b", 3.0)
+    else:
+        leader.tick(9.5, 0)
+    for second in range(10, 30):
+        assert not [action for action in leader.tick(float(second), 0) if isinstance(action, PeerFailed)]
+    leader.joined("b", 30.0, 0)
+    leader.heard("b", Ready(), 30.0, 0)
+    actions = leader.heard("a", Ready(), 30.0, 0)
+
+    assert leader.verdict is None
+    assert AllReady() in actions
+
+
+def test_the_leader_stays_for_a_host_in_a_short_outage_until_it_has_the_verdict() -> None:
+    leader = Leader(("a", "b"), TIMES, 0.0)
+    leader.joined("b", 1.0, 0)
+    for host in ("a", "b"):
+        leader.heard(host, Ready(), 1.0, 0)
+    leader.heard("b", HostEnded(report=EndReport(host="b", exit_code=0)), 10.0, 0)
+    leader.heard("a", HostEnded(report=EndReport(host="a", exit_code=0)), 11.0, 0)
+
+    assert leader.verdict is not None
+    assert not leader.finished(17.9)
+    leader.joined("b", 17.9, 0)
+    assert not leader.finished(18.0)
+    leader.heard("b", Bye(), 18.0, 0)
+    assert leader.finished(18.0)
+
+
+def test_the_leader_stays_no_longer_than_its_platform_allows_after_a_stop() -> None:
+    leader = Leader(("a", "b"), TIMES, 0.0)
+    leader.joined("b", 1.0, 0)
+    for host in ("a", "b"):
+        leader.heard(host, Ready(), 1.0, 0)
+    leader.heard("a", Stop(host="a", signal=15), 2.0, 0)
+    for host in ("b", "a"):
+        leader.heard(host, HostEnded(report=EndReport(host=host, exit_code=143, stopped=True)), 6.0, 0)
+
+    assert leader.verdict is not None
+    assert not leader.finished(7.9)
+    assert leader.finished(8.0)

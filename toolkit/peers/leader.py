@@ -150,6 +150,8 @@ class Leader:
     def left(self, host: str, now_s: float) -> list[Action]:
         """Handle the loss of *host*'s connection; it has a moment to reconnect."""
         if self.members.left(host, now_s):
+            if self._is_absent_again(host, now_s):
+                return []
             self._due(now_s + RECONNECT_S)
         return []
 
@@ -189,8 +191,12 @@ class Leader:
         """True once there is a verdict, and every connected host has taken it or had time to."""
         if self.verdict is None or self._settled_s is None:
             return False
-        wait_s = LINGER_S if self.awaited else FAREWELL_S if self.members.here - self.members.gone else 0.0
-        return now_s >= self._settled_s + wait_s
+        ends_s = self.members.farewell_ends_s(self._settled_s)
+        if self._stopped_s is not None:  # The platform kills what is there after the grace.
+            ends_s = min(ends_s, max(self._settled_s + FAREWELL_S, self._stopped_s + self._times.grace_s))
+        if self.awaited:
+            ends_s = max(ends_s, self._settled_s + LINGER_S)
+        return now_s >= ends_s
 
     @property
     def awaited(self) -> tuple[str, ...]:
@@ -367,7 +373,15 @@ class Leader:
         reminder = self.barrier.reminder(self.members.absent, now_s)
         return [LogLine(text=reminder)] if reminder else []
 
+    def _is_absent_again(self, host: str, now_s: float) -> bool:
+        if not self.members.forget_unconfirmed(host, now_s):
+            return False
+        self._attempt.no_longer_awaits(host)
+        return True
+
     def _look_after(self, host: str, now_s: float, now_ns: int) -> list[Action]:
+        if self._is_absent_again(host, now_s):
+            return []
         lost = self.members.lost(host, now_s, now_ns)
         if lost is None:
             return []

@@ -1,6 +1,6 @@
 """Pure: which followers are connected, which have lost their connection, and which have vanished."""
 
-from toolkit.peers.protocol import BREAK_NS, CLAIM_S, LEAST_CLAIMS, RECONNECT_S
+from toolkit.peers.protocol import BREAK_NS, CLAIM_S, FAREWELL_S, LEAST_CLAIMS, RECONNECT_S
 from toolkit.peers.reports import broken, silent
 
 
@@ -17,6 +17,8 @@ class Members:
         self._away_s: dict[str, float] = {}
         # For each of them: when a connection last came from its address.
         self._knocked_s: dict[str, float] = {}
+        # Followers of which a message came after the leader had taken them: they know that they have joined.
+        self._confirmed: set[str] = set()
         # Followers that never joined; those declared gone; those that are connected and have not sent Bye.
         self.absent = set(followers)
         self.gone: set[str] = set()
@@ -51,6 +53,33 @@ class Members:
 
     def heard(self, host: str, now_s: float) -> None:
         self._heard_s[host] = now_s
+        self._confirmed.add(host)
+
+    def forget_unconfirmed(self, host: str, now_s: float) -> bool:
+        """Count *host* as absent again, and return True, if it does not know that it has joined and is away, or silent
+        for too long: on a bad network the leader's answer may be lost. It tries again, and has not vanished."""
+        if host in self._confirmed or host not in self.here:
+            return False
+        if host not in self._away_s and now_s < self._heard_s[host] + self._heartbeat_timeout_s:
+            return False
+        self.here.discard(host)
+        self._away_s.pop(host, None)
+        self._marks.pop(host, None)
+        self.absent.add(host)
+        return True
+
+    def farewell_ends_s(self, settled_s: float) -> float:
+        """Return until when the leader stays for hosts that have not said Bye to the verdict of *settled_s*: each as
+        long as it would count as alive, so that a short outage does not lose it the verdict."""
+        waits = self.here - self.gone
+        if not waits:
+            return settled_s
+        latest_s = settled_s + self._heartbeat_timeout_s
+        ends = (
+            self.back_by_s(host) if host in self._away_s else self._heard_s[host] + self._heartbeat_timeout_s
+            for host in waits
+        )
+        return min(max(settled_s + FAREWELL_S, *ends), latest_s)
 
     def said_bye(self, host: str) -> None:
         self.here.discard(host)

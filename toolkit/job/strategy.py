@@ -27,7 +27,8 @@ class StrategyRow(Record, frozen=True, kw_only=True):
     """A row of the table.
 
     `launcher`: the module of toolkit/launchers. `names`: its values for `--distribution`; messages show the first.
-    `sdk_keys`: its path in the `distribution` dictionary of SageMaker's SDK. `sdk_flag`: the hyperparameter that the
+    `sdk_keys`: its path in the `distribution` dictionary of SageMaker's SDK, `sdk_options`: the keys below it, beside
+    "enabled". `sdk_flag`: the hyperparameter that the
     SDK makes of it, without its prefix. `one_per_host`: it starts one process on each host, whatever
     processes-per-host says. `may_use_mpirun`: its launcher may use this host's mpirun. `needs_rendezvous_port`: its
     ranks cannot start while another program holds the rendezvous port.
@@ -36,23 +37,40 @@ class StrategyRow(Record, frozen=True, kw_only=True):
     launcher: str
     names: tuple[str, ...]
     sdk_keys: tuple[str, ...] = ()
+    sdk_options: tuple[str, ...] = ()
     sdk_flag: str = ""
     one_per_host: bool = False
     may_use_mpirun: bool = False
     needs_rendezvous_port: bool = False
 
 
+PROCESSES = "processes_per_host"
+MPIRUN_OPTIONS = "custom_mpi_options"
+
 # If a job asks for several, the first wins (sagemaker-pytorch-training 3.0.0's order, then the TensorFlow toolkit's).
 STRATEGIES: dict[StrategyName, StrategyRow] = {
     "script": StrategyRow(launcher="script", names=("none",), one_per_host=True),
-    "mpi": StrategyRow(launcher="mpi", names=("mpi",), sdk_keys=("mpi",), sdk_flag="mpi_enabled", may_use_mpirun=True),
+    "mpi": StrategyRow(
+        launcher="mpi",
+        names=("mpi",),
+        sdk_keys=("mpi",),
+        sdk_options=(PROCESSES, MPIRUN_OPTIONS),
+        sdk_flag="mpi_enabled",
+        may_use_mpirun=True,
+    ),
     "horovod": StrategyRow(
-        launcher="mpi", names=("horovod",), sdk_keys=("horovod",), sdk_flag="horovod_enabled", may_use_mpirun=True
+        launcher="mpi",
+        names=("horovod",),
+        sdk_keys=("horovod",),
+        sdk_options=(PROCESSES, MPIRUN_OPTIONS),
+        sdk_flag="horovod_enabled",
+        may_use_mpirun=True,
     ),
     "pytorchddp": StrategyRow(
         launcher="torchrun",
         names=("pytorchddp", "ddp"),
         sdk_keys=("pytorchddp",),
+        sdk_options=(MPIRUN_OPTIONS,),
         sdk_flag="pytorch_ddp_enabled",
         needs_rendezvous_port=True,
     ),
@@ -67,6 +85,7 @@ STRATEGIES: dict[StrategyName, StrategyRow] = {
         launcher="smddp",
         names=("smddp",),
         sdk_keys=("smdistributed", "dataparallel"),
+        sdk_options=(MPIRUN_OPTIONS,),
         sdk_flag="distributed_dataparallel_enabled",
         may_use_mpirun=True,
         needs_rendezvous_port=True,
@@ -94,7 +113,12 @@ STRATEGIES: dict[StrategyName, StrategyRow] = {
     ),
     # The toolkit's own: SageMaker's SDK has no JAX.
     "jax": StrategyRow(
-        launcher="jax", names=("jax",), sdk_keys=("jax",), sdk_flag="jax_enabled", needs_rendezvous_port=True
+        launcher="jax",
+        names=("jax",),
+        sdk_keys=("jax",),
+        sdk_options=(PROCESSES,),
+        sdk_flag="jax_enabled",
+        needs_rendezvous_port=True,
     ),
 }
 

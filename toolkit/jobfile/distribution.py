@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from toolkit.errors import ContractError, did_you_mean
-from toolkit.job.strategy import STRATEGIES, Strategy, StrategyName
+from toolkit.job.strategy import PROCESSES, STRATEGIES, Strategy, StrategyName
 from toolkit.jobfile.options import Origin, Positive
 from toolkit.records import Record, convert
 
@@ -26,6 +26,10 @@ POINTERS = {
     "ray": "Ray's cluster is not started; a job of one host may run ray.init() itself, with none.",
 }
 SMDISTRIBUTED = "smdistributed"
+ENABLED = "enabled"
+# The keys below each strategy's path, as SageMaker's SDK knows them.
+OPTIONS = {row.sdk_keys: row.sdk_options for row in STRATEGIES.values() if row.sdk_keys}
+OPTIONS[SMDISTRIBUTED, "modelparallel"] = ("parameters",)
 KEYS = {row.sdk_keys[0] for row in STRATEGIES.values() if row.sdk_keys} | {SMDISTRIBUTED, GROUPS}
 
 
@@ -119,21 +123,58 @@ def _named(asked: str, origin: Origin) -> StrategyName:
 def _checked(asked: Mapping[str, Any], groups: set[str], origin: Origin) -> tuple[str, ...]:
     """Return the groups that *asked* names, after a check of all its keys and values."""
     where = origin.of("distribution")
+    _check_keys(asked, KEYS, where)
     for key, value in asked.items():
-        if key not in KEYS:
-            raise ContractError(f"expected keys among {', '.join(sorted(KEYS))}, found {key!r}", where=where)
         kind: Any = {GROUPS: tuple[str, ...], SMDISTRIBUTED: _Smdistributed}.get(key, _Entry)
         try:
             convert(value, kind, "")
         except ContractError as error:
             path, _, message = error.message.rpartition(": ")
             raise ContractError(message, where=f"{where}.{key}{path.removeprefix('$')}") from None
+    for keys, options in OPTIONS.items():
+        entry: Any = asked
+        for depth, key in enumerate(keys):
+            if key not in entry:
+                break
+            entry = entry[key]
+            if depth < len(keys) - 1:
+                _check_keys(entry, {path[depth + 1] for path in OPTIONS if path[0] == key}, f"{where}.{key}")
+        else:
+            _check_entry(entry, options, f"{where}.{'.'.join(keys)}")
     named = tuple(asked.get(GROUPS, ()))
     for name in named:
         if name not in groups:
             expected = f"expected {', '.join(sorted(groups))}, found {name!r}"
             raise ContractError(expected, where=f"{where}.{GROUPS}")
     return named
+
+
+def _check_keys(asked: Mapping[str, Any], known: set[str], where: str) -> None:
+    """Raise ContractError for a key of *asked* that is none of *known*: it would be ignored."""
+    for key in asked:
+        if key not in known:
+            raise ContractError(
+                f"expected keys among {', '.join(sorted(known))}, found {key!r}",
+                where=where,
+                hint=did_you_mean(key, known),
+            )
+
+
+def _check_entry(entry: Mapping[str, Any], options: tuple[str, ...], where: str) -> None:
+    """Check what the dictionary says of one strategy; SageMaker's SDK ignores what it does not know."""
+    if PROCESSES in entry and PROCESSES not in options:
+        raise ContractError(
+            f"expected no {PROCESSES}, found it: SageMaker's SDK ignores it here and starts one rank for each GPU",
+            where=where,
+            hint="Give the number as --processes-per-host, processes-per-host in the job file.",
+        )
+    _check_keys(entry, {ENABLED, *options}, where)
+    if ENABLED not in entry:
+        raise ContractError(
+            f"expected the key {ENABLED}, found none: nothing would be started by it",
+            where=where,
+            hint=f'Write "{ENABLED}": true, or remove the entry.',
+        )
 
 
 def _entry(asked: Mapping[str, Any], keys: tuple[str, ...]) -> _Entry:

@@ -603,13 +603,57 @@ def test_a_distribution_that_is_not_used_is_named_in_a_warning(base: Base) -> No
     assert base.heard() == f"[toolkit] warning: {warning}\n"
 
 
-@pytest.mark.parametrize("off", ["false", "False", "", "0", "null", False, None])
+@pytest.mark.parametrize(
+    "off",
+    [
+        *("false", "False", "", "0", "null", False, None),
+        *('"None"', '"no"', '"off"', '"FALSE"', "None", " n ", '{"enabled": false}', 0.0),
+    ],
+)
 def test_a_flag_that_is_off_is_off(base: Base, off: Any) -> None:
     base.write(hyperparameters={"sagemaker_mpi_enabled": off})
 
     job = base.read()
 
     assert (job.strategy.name, job.cluster.distribution_groups, job.cluster.taking_part) == ("script", (), ())
+
+
+@pytest.mark.parametrize("on", ["true", '"True"', "yes", "1", 1, '{"enabled": true}', "on"])
+def test_a_flag_that_is_on_is_on(base: Base, on: Any) -> None:
+    base.write(hyperparameters={"sagemaker_torch_distributed_enabled": on})
+
+    assert base.read().strategy.name == "torch_distributed"
+    assert base.heard() == ""
+
+
+@pytest.mark.parametrize(
+    ("odd", "name"), [("maybe", "mpi"), ('{"enabld": true}', "mpi"), ("[]", "script"), ("2", "mpi")]
+)
+def test_a_flag_that_says_neither_is_warned_of(base: Base, odd: str, name: str) -> None:
+    base.write(hyperparameters={"sagemaker_mpi_enabled": odd})
+
+    assert base.read().strategy.name == name
+    assert "$.sagemaker_mpi_enabled: expected true or false, found " in base.heard()
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        ("sagemaker_torch_distributed_enable", "sagemaker_torch_distributed_enabled"),
+        ("sagemaker_mpi_num_processes_per_host", "sagemaker_mpi_num_of_processes_per_host"),
+        ("sagemaker_pytorchddp_enabled", "sagemaker_pytorch_ddp_enabled"),
+        ("sagemaker_estimator_class_name", ""),
+        ("sagemaker_instance_count", ""),
+        ("sagemaker_s3_uri_artifacts", ""),
+    ],
+)
+def test_a_parameter_of_sagemakers_that_is_misspelt_is_warned_of(base: Base, name: str, near: str) -> None:
+    base.write(hyperparameters={name: "true"})
+
+    base.read()
+
+    told = f"hyperparameters.json: $.{name} is ignored: nothing reads it. Did you mean {near}?"
+    assert base.heard() == (f"[toolkit] warning: {told}\n" if near else "")
 
 
 def test_a_host_of_a_distribution_group_takes_part_in_the_groups_order(base: Base) -> None:

@@ -16,6 +16,20 @@ MPIRUN_OPTIONS = "sagemaker_mpi_custom_mpi_options"
 SMDDP_MPIRUN_OPTIONS = "sagemaker_distributed_dataparallel_custom_mpi_options"
 
 
+# Every name that this platform reads, beside those that say which script runs.
+KNOWN = frozenset(
+    (
+        *FLAGS.values(),
+        PROCESSES,
+        PROCESSES_PER_HOST,
+        INSTANCE_TYPE,
+        GROUPS,
+        COMPILER,
+        COMPILER_DEBUG,
+        MPIRUN_OPTIONS,
+        SMDDP_MPIRUN_OPTIONS,
+    )
+)
 # Where a client may have put them for a strategy that AWS's images start as they start smddp.
 ANY_MPIRUN_OPTIONS = (MPIRUN_OPTIONS, SMDDP_MPIRUN_OPTIONS)
 

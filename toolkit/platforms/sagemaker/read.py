@@ -52,6 +52,14 @@ PYTORCH = "sagemaker_pytorch_container.training:main"
 REPLACED = (PYTORCH, model_dir.PLUGIN)
 
 
+# What a flag may be written as, beside JSON's true and false.
+WORDS = {
+    **dict.fromkeys(("", "false", "none", "null", "no", "off", "n", "f", "0"), False),
+    **dict.fromkeys(("true", "yes", "on", "y", "t", "1"), True),
+}
+ALIKE = 0.88  # How much a misspelt name is alike the right one (difflib): "_enable" and "_enabled" 0.98.
+
+
 class Given(Record, frozen=True, kw_only=True):
     """The content of documents, in place of the files: that of hyperparameters.json decoded. None: the file's."""
 
@@ -172,7 +180,8 @@ def asked_for(
     own = {name: value for name, value in asked.items() if not _is_framework(name)}
     log.hide(written.hyperparameters)
     log.hide(asked)
-    source = _Source(framework, places.config / "hyperparameters.json")
+    source = _Source(framework, places.config / "hyperparameters.json", log)
+    _warn_of_misspelt(framework, log)
     check_passable(own, str(source.file))
     named, submitted = source.text("sagemaker_job_name"), source.text(SUBMITTED)
     name = environ.get(variables.JOB_NAME) or named or ""
@@ -210,6 +219,19 @@ def asked_for(
             input_data_config=written.raw_channels,
         ),
     )
+
+
+def _warn_of_misspelt(framework: Mapping[str, Any], log: Log) -> None:
+    """Warn of parameters of SageMaker's own that are none, but nearly one that says how to start ranks."""
+    strangers = framework.keys() - RESERVED - parameters.KNOWN
+    if not strangers:
+        return
+    from difflib import get_close_matches  # 3 ms
+
+    for name in sorted(strangers):
+        near = get_close_matches(name, parameters.KNOWN, n=1, cutoff=ALIKE)
+        if near:
+            log.warning(f"hyperparameters.json: $.{name} is ignored: nothing reads it. Did you mean {near[0]}?")
 
 
 def _shown(framework: Mapping[str, Any], own: Mapping[str, Any], strategy: Strategy) -> dict[str, Any]:
@@ -298,9 +320,10 @@ def split(asked: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
 class _Source:
     """The platform's own hyperparameters, with typed access."""
 
-    def __init__(self, values: dict[str, Any], file: Path) -> None:
+    def __init__(self, values: dict[str, Any], file: Path, log: Log) -> None:
         self.values = values
         self.file = file
+        self.log = log
 
     def text(self, name: str) -> str | None:
         return typed(self.values.get(name), str | None, self.file, f"$.{name}")  # type: ignore[arg-type]
@@ -325,9 +348,21 @@ class _Source:
         return value
 
     def is_on(self, name: str) -> bool:
-        """Return whether the flag is set. Some clients write Python: "False" is false and "True" is true."""
+        """Return whether the flag is set. Clients also write it as Python ("False", "None") or in words ("no").
+
+        A value that says neither counts as set, as in sagemaker-training, and is warned of.
+        """
         value = self.values.get(name, False)
-        return value.strip().lower() not in ("", "false") if isinstance(value, str) else bool(value)
+        if isinstance(value, str):
+            value = WORDS.get(value.strip().lower(), value)
+        if isinstance(value, dict) and isinstance(value.get("enabled"), bool):
+            value = value["enabled"]  # An entry of the SDK's `distribution`, as it stands there.
+        if not (value is None or isinstance(value, bool) or value in (0, 1)):
+            self.log.warning(
+                f"{self.file.name}: $.{name}: expected true or false, found {json.dumps(value)[:60]}, which counts as "
+                f"{'true' if value else 'false'}"
+            )
+        return bool(value)
 
 
 def _is_framework(name: str) -> bool:

@@ -1,7 +1,10 @@
+from pathlib import Path
+
+import msgspec
 import pytest
 
 from toolkit.errors import UserError
-from toolkit.storage.uri import is_remote, parse
+from toolkit.storage.uri import check_outside, is_remote, parse
 
 
 @pytest.mark.parametrize(
@@ -30,6 +33,7 @@ def test_a_uri_has_a_bucket_and_a_key(text: str, scheme: str, bucket: str, key: 
         ("s4://bucket/x", "found 's4://bucket/x'"),
         ("s3://bucket/a/../b", "without empty parts"),
         ("s3://bucket/a//b", "without empty parts"),
+        ("file:///mnt/\udcff", "a URI of UTF-8, found 'file:///mnt/"),
     ],
 )
 def test_anything_else_is_refused(text: str, says: str) -> None:
@@ -45,3 +49,23 @@ def test_a_path_is_not_remote() -> None:
         *(True, True, True),
         *(False, False, False),
     ]
+
+
+@pytest.mark.parametrize("place", ["checkpoints", "checkpoints/stored", "link/stored", "checkpoints/../checkpoints/x"])
+def test_a_place_in_the_folder_that_is_stored_is_refused(tmp_path: Path, place: str) -> None:
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "link").symlink_to("checkpoints")
+    uri = msgspec.structs.replace(parse("file:///x"), key=f"{tmp_path}/{place}".lstrip("/"))
+
+    with pytest.raises(UserError, match="outside the checkpoint folder"):
+        check_outside(uri, tmp_path / "checkpoints", "TOOLKIT_CHECKPOINT_URI")
+
+
+def test_a_folder_inside_its_own_storage_is_refused_and_places_beside_it_are_not(tmp_path: Path) -> None:
+    uri = parse(f"file://{tmp_path}/stored")
+
+    with pytest.raises(UserError, match="outside the checkpoint folder"):
+        check_outside(uri, tmp_path / "stored/hosts/0/checkpoints", "")
+    for folder in (tmp_path / "stored/checkpoints", tmp_path / "stored-not"):
+        check_outside(uri, folder, "")
+    check_outside(parse("s3://bucket/x"), tmp_path, "")

@@ -92,7 +92,7 @@ class Checkpoints:
         """Upload what has changed and settled; return True if a manifest was written. *now_s*: since the epoch."""
         own = self._scan()
         self._unreadable_since_s = {name: self._unreadable_since_s.get(name, now_s) for name in self.unreadable}
-        if not self._changes(own, self._decide(own, frozenset(), "open")):
+        if self._is_all_stored(own) or not self._changes(own, self._decide(own, frozenset(), "open")):
             self._waits_since_s = None
             return False
         try:
@@ -177,6 +177,13 @@ class Checkpoints:
     def _is_stored(self, path: str, found: Found) -> bool:
         file = self._last.files.get(path)
         return file is not None and retention.as_found(file) == found
+
+    def _is_all_stored(self, own: Scan) -> bool:
+        """True if storage has what the folder has, and nothing else: so it is most of the time."""
+        count = sum(len(entry.files) for entry in own.entries.values())
+        return count == len(self._last.files) and all(
+            self._is_stored(path, found) for entry in own.entries.values() for path, found in entry.files.items()
+        )
 
     def _changes(self, own: Scan, decision: Decision) -> bool:
         """True if *decision* gives another manifest than the last."""

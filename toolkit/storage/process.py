@@ -32,6 +32,8 @@ LOOK_S = 2.0
 # The pause while storage fails. The log has a line for the first failure, and one for the next success.
 AGAIN_S = 15.0
 TELL_S = 30.0
+# An entry that cannot be read again and again has a line this often.
+SAY_AGAIN_S = 600.0
 # At the end, what cannot be read is tried again after these pauses: a network file system may be back by then.
 READ_AGAIN_S = (0.5, 1.0)
 # A look at a folder of very many files takes at most this share of a core.
@@ -111,7 +113,7 @@ def _restore(told: Transfer, environ: Mapping[str, str]) -> Answer:
 def _watch(told: Transfer, environ: Mapping[str, str]) -> Answer:
     opened = {name: _Lazily(make) for name, make in _makers(told, environ).items()}
     failed: dict[str, float] = {}
-    unreadable: dict[str, dict[str, str]] = {}
+    unreadable = {name: _Unreadable(name) for name in opened}
     open_entries = OpenEntries(told.checkpoints, _open_file(told)) if told.checkpoints is not None else None
     while True:
         begin_s = time.monotonic()
@@ -123,8 +125,7 @@ def _watch(told: Transfer, environ: Mapping[str, str]) -> Answer:
             try:
                 uploader = each.get()
                 uploader.look(time.time())
-                _say_unreadable(name, unreadable.get(name, {}), uploader.unreadable)
-                unreadable[name] = dict(uploader.unreadable)
+                unreadable[name].say(uploader.unreadable, begin_s)
                 if failed.pop(name, None) is not None:
                     _say(f"{name}: uploads work again")
             except Exception as error:  # noqa: BLE001 - storage must not end it, and `finish` tries again
@@ -188,13 +189,23 @@ def _checkpoints(told: Transfer, uri: Uri, folder: Path, environ: Mapping[str, s
     )
 
 
-def _say_unreadable(name: str, before: Mapping[str, str], now: Mapping[str, str]) -> None:
-    """Say what cannot be read since this look, and what can be read again; each once."""
-    new = {entry: why for entry, why in now.items() if entry not in before}
-    if new:
-        _say(f"{name}: {_unreadable(new)}; storage keeps what it has of it; tried again every {LOOK_S:g} s")
-    if before and not now:
-        _say(f"{name}: everything can be read again")
+class _Unreadable:
+    """Says what cannot be read, each entry once in SAY_AGAIN_S, and when everything can be read again."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._said_s: dict[str, float] = {}
+        self._is_said = False
+
+    def say(self, unreadable: Mapping[str, str], now_s: float) -> None:
+        new = {entry: why for entry, why in unreadable.items() if now_s > self._said_s.get(entry, -SAY_AGAIN_S)}
+        if new:
+            self._said_s |= dict.fromkeys(new, now_s + SAY_AGAIN_S)
+            self._is_said = True
+            _say(f"{self._name}: {_unreadable(new)}; storage keeps what it has of it; tried again every {LOOK_S:g} s")
+        elif self._is_said and not unreadable:
+            self._is_said = False
+            _say(f"{self._name}: everything can be read again")
 
 
 def _unreadable(entries: Mapping[str, str]) -> str:

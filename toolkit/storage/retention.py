@@ -151,8 +151,8 @@ def _of_folder(name: str, entry: Entry, stored: Mapping[str, File], number: int,
 
 def _version(name: str, files: Mapping[str, File]) -> _Version:
     counts: dict[str, int] = {}
-    for path in files:
-        counts[_pattern(path)] = counts.get(_pattern(path), 0) + 1
+    for pattern in map(_pattern, files):
+        counts[pattern] = counts.get(pattern, 0) + 1
     largest = max(files.values(), key=lambda file: (file.size_bytes, file.since, file.mtime_ns))
     return _Version(
         name=name,

@@ -37,6 +37,8 @@ def parse(text: str, where: str = "") -> Uri:
     Raises:
         UserError: it is no such URI.
     """
+    if not paths.is_utf8(text):
+        raise UserError(f"expected a URI of UTF-8, found {paths.shown_text(text)!r}", where=paths.shown_text(where))
     scheme, separator, rest = text.strip().partition("://")
     bucket, _, key = rest.partition("/")
     if scheme == "file" and bucket in ("", "localhost") and key.strip("/"):

@@ -23,13 +23,13 @@ def naive(block: bytes, definitions: tuple[tuple[str, str], ...]) -> list[tuple[
     for line in block.split(b"\n"):
         text = line.decode("utf-8", "replace")
         for name, regex in sorted(definitions, key=lambda pair: pair[0] != "step"):
-            match = re.search(regex, text)
+            match = re.search(regex, text) or re.search(regex, text.removesuffix("\r"))
             if match is None:
                 continue
             named = match.re.groupindex.get("step")
             group = 2 if named == 1 and match.re.groups > 1 else 1
             try:
-                value = float(match[group].replace("_", "x"))
+                value = float(match[group])
             except (TypeError, ValueError, AttributeError):
                 continue
             if name == "step" and value == value and abs(value) < 2**53 and value == int(value):

@@ -19,6 +19,7 @@ CASES: dict[str, tuple[tuple[tuple[str, str], ...], bytes]] = {
     "the GPT-2 definitions": (GPT2, b"Some weights...\n" + HUGGING_FACE + b"'train_loss': 0.51, 'train_runtime': 12\n"),
     "train_loss does not count as loss": (GPT2, b"{'train_loss': 0.5}\n"),
     "first of a progress bar's states": ((("l", r"loss=([0-9.]+)"),), b"\rloss=3.0\rloss=2.0\rloss=1.0\n"),
+    "a Windows line end": ((("l", r"loss=([0-9.]+)$"), ("m", r"^acc=(.*)$")), b"loss=3.0\r\nacc=0.5\r\nloss=2.0\n"),
     "no newline at the end": ((("l", r"loss=([0-9.]+)"),), b"loss=1.0\nloss=2.0"),
     "empty lines": ((("l", r"([0-9.]*)"),), b"\n\n1.5\n\n"),
     "an empty first match hides a later one": ((("l", r"([0-9.]*)"),), b"loss 1.5\n"),

@@ -78,6 +78,24 @@ def test_a_line_of_any_length_passes_in_bounded_memory(base: Base, mebibytes: in
     assert int(peak[1]) < 60_000
 
 
+def test_windows_line_ends_are_no_part_of_a_line_and_metrics_that_were_not_captured_are_named_once(base: Base) -> None:
+    definitions = {"loss": "loss=([0-9.]+)$", "acc": "acc=([0-9.]+)", "rate": "rate=(.*)$", "other": "other=(.)"}
+    base.document("metric-definition-regex.json", definitions)
+    base.program(r"print('loss=0.5\r\nacc: 0.75\r\nrate=1_000\r\nrate=12%\r')")
+
+    done = base.train()
+
+    samples = [json.loads(line) for line in (base.output / "metrics.jsonl").read_text().splitlines()]
+    assert [(each["name"], each["value"]) for each in samples] == [("loss", 0.5), ("rate", 1000.0)]
+    said = [line for line in done.stderr.decode().splitlines() if "metric" in line and " matched" in line]
+    assert said == [
+        "[toolkit] warning: metric 'acc': acc=([0-9.]+) matched no line; the nearest: 'acc: 0.75'",
+        "[toolkit] warning: metric 'rate': rate=(.*)$ matched once what is no number; the first line: 'rate=12%'",
+        "[toolkit] warning: metric 'other': no line matched, and none was near. `toolkit metrics try LOG` tries regexes "
+        "on a log.",
+    ]
+
+
 def test_lines_written_in_blocks_arrive_whole_and_their_metrics_are_right(base: Base) -> None:
     # 4096-byte blocks, as C's stdio writes into a pipe: sagemaker-training 5.1.4 lost and altered values here.
     base.document("metric-definition-regex.json", [{"Name": "loss", "Regex": "loss=([0-9.]+)"}])

@@ -204,6 +204,9 @@ class Search:
             for start, text in lines:
                 watch.at += 1
                 match = search(text) if len(text) <= SHORT_TEXT else _search_long(pattern, text)
+                if match is None and text[-1:] == "\r":  # Then `$` stands before a Windows line end, too.
+                    watch.at += 1
+                    match = _search_long(pattern, text[:-1])
                 if match is not None:
                     hits.append((start, index, match))
             watch.inside = False

@@ -16,11 +16,10 @@ class Sample(Record, frozen=True, kw_only=True):
 
 
 def number(text: str | None) -> float | None:
-    """Return *text* as a float, None if it is not one. "nan", "inf" and "Infinity" are numbers.
-
-    Python's digit grouping ("1_000") is not accepted: no other reader of logs takes it for a number.
+    """Return *text* as a float, None if it is not one: what Python's `float` takes, "nan", "inf", "Infinity" and
+    "1_000" included. "1,000" (in half of the world 1.0), "12%" and "3.4k" are none.
     """
-    if not text or "_" in text:
+    if not text:
         return None
     try:
         return float(text)

@@ -3,6 +3,7 @@ it."""
 
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ from toolkit.supervise.relay import LineMonitor
 
 if TYPE_CHECKING:
     from toolkit.metrics.sample import Sample
+    from toolkit.metrics.unseen import Unseen
     from toolkit.rules.document import Rule
     from toolkit.rules.event import RuleEvent
     from toolkit.train.monitored import Monitored
@@ -45,6 +47,7 @@ class LineMonitors:
         self._step_times = step_times
         self.ruled: Ruled | None = None
         self._rules: tuple[Rule, ...] = ()
+        self._unseen: Unseen | None = None  # Of all attempts.
         self._begin()
 
     @property
@@ -90,7 +93,7 @@ class LineMonitors:
 
     def again(self) -> None:
         """Reset for ranks that are started again: counts and waiting times of the rules begin again."""
-        self.close()
+        self._end()
         if self._step_times is not None:
             self._step_times.again()
         if self._monitored is not None:
@@ -133,17 +136,27 @@ class LineMonitors:
             self._monitored.look(now_s)
 
     def close(self) -> None:
-        """Write the samples that are still held, and log the monitor's last findings."""
+        """Write the samples that are still held, log the monitor's last findings, and name the definitions that
+        captured nothing."""
+        self._end()
+        if self._unseen is not None:
+            for text in self._unseen.sentences():
+                self._log.warning(text)
+
+    def _end(self) -> None:
         for close in self._closers:
             close()
         if self._monitored is not None:
             self._monitored.last_look()
 
     def _add_metrics(self, *, warns: bool) -> None:
-        from toolkit.metrics import capture, definition, file, guard, warn
+        from toolkit.metrics import capture, definition, file, guard, unseen, warn
 
         definitions = definition.compile(self._job.metric_definitions, "metric definitions")
         watch = guard.Guard()
+        warns = warns and self._job.cluster.is_leader  # All hosts have the same definitions.
+        if warns:
+            self._unseen = unseen.Unseen(definitions)
         for each in definitions if warns else ():
             for text in warn.warnings(each, watch):
                 self._log.warning(text)
@@ -157,6 +170,8 @@ class LineMonitors:
 
         def see(block: bytes, rank: int, host: str) -> None:
             samples = found.lines(block, host=host, rank=rank, now_s=time.time())  # Only shown: the wall clock.
+            if self._unseen is not None:
+                self._unseen.look(block, samples)
             if samples:
                 writer.append(samples)
                 self._note_steps(samples)
@@ -165,6 +180,8 @@ class LineMonitors:
 
         self._seers.append(see)
         self._closers += [writer.close, watch.close]
+        if self._unseen is not None:
+            self._closers.append(partial(self._unseen.add, found.not_numbers))
 
     def _note_steps(self, samples: "Sequence[Sample]") -> None:
         from toolkit.metrics.sample import whole

@@ -91,8 +91,8 @@ def test_windows_line_ends_are_no_part_of_a_line_and_metrics_that_were_not_captu
     assert said == [
         "[toolkit] warning: metric 'acc': acc=([0-9.]+) matched no line; the nearest: 'acc: 0.75'",
         "[toolkit] warning: metric 'rate': rate=(.*)$ matched once what is no number; the first line: 'rate=12%'",
-        "[toolkit] warning: metric 'other': no line matched, and none was near. `toolkit metrics try LOG` tries regexes "
-        "on a log.",
+        "[toolkit] warning: metric 'other': no line matched, and none was near. "
+        "`toolkit metrics try LOG` tries regexes on a log.",
     ]
 
 

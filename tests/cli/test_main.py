@@ -160,10 +160,19 @@ def test_a_dry_run_of_containers_judges_no_python_but_the_images(tmp_path: Path)
 
 @pytest.mark.parametrize(
     ("words", "said"),
-    [(("--channel", "train=nowhere"), "expected a file or folder for channel train"), (("--hosts", "0"), "--hosts: ")],
+    [
+        (("--channel", "train=nowhere"), "expected a file or folder for channel train"),
+        (("--hosts", "0"), "--hosts: "),
+        (("--source", "broken", "broken.py"), "broken.py: line 1: '(' was never closed"),
+    ],
 )
 def test_a_dry_run_ends_with_78_where_the_job_is_wrong(words: tuple[str, ...], said: str, tmp_path: Path) -> None:
-    with ToolkitRun(tmp_path, "counts_to.py", "--dry-run", *words) as job:
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken/broken.py").write_text("print(\n")
+    program = str(tmp_path / "broken/broken.py") if words[-1] == "broken.py" else "counts_to.py"
+    words = words[:-1] if words[-1] == "broken.py" else words
+
+    with ToolkitRun(tmp_path, program, "--dry-run", *words) as job:
         assert job.end() == 78
 
     assert said in job.console

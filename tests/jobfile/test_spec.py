@@ -1,4 +1,5 @@
 import json
+import math
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -259,12 +260,18 @@ def job_file(tmp_path: Path) -> Path:
 
 @TOML
 def test_dates_and_times_of_toml_are_text_as_in_yaml(tmp_path: Path) -> None:
-    lines = "script = 't.py'\n[hyperparameter]\nd = 1979-05-27\nt = 07:32:00\nl = [{x = 1979-05-27T07:32:00Z}]\n"
+    lines = "script = 't.py'\n[hyperparameter]\nh = 12e4567\n"
+    lines += "d = 1979-05-27\nt = 07:32:00\nl = [{x = 1979-05-27T07:32:00Z}]\n"
     (tmp_path / "job.toml").write_text(lines)
 
     made = of(str(tmp_path / "job.toml"))
 
-    assert made.spec.hyperparameters == {"d": "1979-05-27", "t": "07:32:00", "l": [{"x": "1979-05-27T07:32:00+00:00"}]}
+    assert made.spec.hyperparameters == {
+        "h": "12e4567",
+        "d": "1979-05-27",
+        "t": "07:32:00",
+        "l": [{"x": "1979-05-27T07:32:00+00:00"}],
+    }
     assert json.dumps(made.spec.hyperparameters)
 
 
@@ -318,6 +325,8 @@ hyperparameter:
   time: 12:30
   zeros: 010
   off: ~
+  sha: 12e4567
+  least: -.inf
   layers: [1, .5, 1.5e+3]
 metric:
   loss: 'loss=([0-9.]+)'
@@ -341,6 +350,8 @@ def test_a_yaml_job_file_says_the_same_with_yaml_1_2_values(tmp_path: Path, suff
         "time": "12:30",
         "zeros": 10,
         "off": None,
+        "sha": "12e4567",
+        "least": -math.inf,
         "layers": [1, 0.5, 1500.0],
     }
     assert made.spec.metric_definitions == (("loss", "loss=([0-9.]+)"),)

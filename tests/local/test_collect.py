@@ -184,3 +184,9 @@ def test_an_archive_that_cannot_be_written_is_a_note(tmp_path: Path, hosts: tupl
 
     assert "model.tar.gz could not be packed" in made.notes[0]
     assert made.artifacts == {"logs": "logs/", "output": "output.tar.gz"}
+
+
+def test_metrics_whose_regex_misreads_numbers_are_named() -> None:
+    definitions = (("loss", "loss=([0-9.]+)"), ("whole", r"loss=([-+]?[0-9.]+(?:[eE][-+]?[0-9]+)?|nan|inf)"))
+
+    assert collect.misread(definitions) == ("loss",)

@@ -169,6 +169,40 @@ def test_of_a_job_whose_runner_was_killed_every_command_says_so(desk: Desk) -> N
     assert "it does not run: Failed" in desk.toolkit("stop", "it").stderr
 
 
+def test_jobs_are_known_by_name_to_every_command(desk: Desk) -> None:
+    desk.end(0)
+    for name in ("one", "two", "three"):
+        desk.toolkit("run", "count.py", "--name", name, "--quiet")
+
+    newest = desk.toolkit("jobs", "--limit", "2").stdout.splitlines()[1:]
+    report = desk.toolkit("report", "one", "-o", "-")
+    diagnosed = desk.toolkit("rules", "diagnose", "two")
+    compared = desk.toolkit("compare", "one", "two")
+    refused = desk.toolkit("jobs", "--limit", "0")
+
+    assert [line.split()[0] for line in newest] == ["three", "two"]
+    assert (report.returncode, report.stdout.startswith("one")) == (0, True), report.stderr
+    assert (diagnosed.returncode, diagnosed.stdout.startswith("two: ")) == (0, True), diagnosed.stderr
+    assert (compared.returncode, compared.stdout.splitlines()[-1]) == (0, "jobs/compare.html"), compared.stderr
+    assert (desk.folder / "jobs/compare.html").exists()
+    assert (refused.returncode, "--limit: expected a number of jobs of at least 1" in refused.stderr) == (78, True)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--metric", "loss=("), "metric 'loss': expected a regular expression"),
+        (("--env", "TOOLKIT_GRACE_S=soon"), "TOOLKIT_GRACE_S: expected seconds"),
+    ],
+)
+def test_what_ends_with_78_does_so_before_a_detached_job_starts(desk: Desk, words: tuple[str, ...], said: str) -> None:
+    done = desk.toolkit("run", "count.py", "--detach", "--name", "it", *words)
+
+    assert (done.returncode, done.stdout) == (78, "")
+    assert said in done.stderr
+    assert not (desk.folder / "jobs/it/job.json").exists()
+
+
 def test_what_keeps_a_job_from_starting_is_the_commands_own_error(desk: Desk) -> None:
     (desk.folder / "jobs/it").mkdir(parents=True)
     (desk.folder / "jobs/it/notes.txt").write_text("mine")

@@ -166,3 +166,21 @@ def test_the_summary_says_what_a_person_wants_to_know() -> None:
 @pytest.mark.parametrize(("value", "word"), [(float("nan"), "NaN"), (float("-inf"), "-Infinity"), (0.5, 0.5)])
 def test_values_that_json_has_no_number_for_are_words(value: float, word: float | str) -> None:
     assert json_value(value) == word
+
+
+def test_the_summary_has_hosts_in_natural_order_and_marks_a_metric_that_is_misread() -> None:
+    hosts = {f"algo-{number}": HostReport(exit_code=0) for number in (1, 10, 11, 2)}
+    told = JobReport(
+        name="j", status="Completed", exit_code=0, hosts=hosts, metrics={"a": 1.0, "b": 2.0}, misread=("b",)
+    )
+
+    lines = report.summary(told, Path("jobs/j")).splitlines()
+
+    assert [line.split()[0] for line in lines if "exit code 0" in line][1:] == [
+        "algo-1",
+        "algo-2",
+        "algo-10",
+        "algo-11",
+    ]
+    marked = [line for line in lines if "misreads some numbers" in line]
+    assert [line.split()[:2] for line in marked] == [["b", "2"]]

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from toolkit.supervise.pulse import EVERY_S, HANG, PULSE, STILL_S, Pulse, trouble
+from toolkit.supervise.pulse import EVERY_S, HANG, PULSE, STILL_S, Pulse, state_of, trouble
 
 
 @pytest.fixture
@@ -81,3 +81,18 @@ def test_the_folder_of_a_run_that_was_killed_says_nothing(tmp_path: Path) -> Non
     touched(folder / PULSE, 1.0)
 
     assert trouble(tmp_path, 1000.0) == ""
+
+
+def test_what_train_does_before_the_script_is_read_from_outside(tmp_path: Path, run: Path) -> None:
+    scratch = tmp_path.with_name(f"{tmp_path.name[:-1]}")  # As one with a suffix for this user.
+    assert state_of(tmp_path, 1) == "starting"
+    assert state_of(tmp_path, os.getpid()) == "starting"
+    pulse = Pulse(run)
+
+    assert state_of(tmp_path, os.getpid()) == "running"
+    with pulse.doing("installing"):
+        assert state_of(scratch, os.getpid()) == "installing"
+        with pulse.doing("waiting"):
+            assert state_of(tmp_path, os.getpid()) == "waiting"
+        assert state_of(tmp_path, os.getpid()) == "installing"
+    assert state_of(tmp_path, os.getpid()) == "running"

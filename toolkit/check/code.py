@@ -7,11 +7,13 @@ in place; it reads copies only of an archive, of a single file, and of a command
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import msgspec
 
+from toolkit.check import syntax
 from toolkit.errors import ToolkitError, UserError, at
 from toolkit.job.job import Job, Script
 from toolkit.job.plan import Phase
@@ -20,13 +22,15 @@ from toolkit.log import Log
 from toolkit.records import Record
 from toolkit.source import classify, fetch, install, unpack
 
+MOST_ERRORS = 100
+
 
 class Code(Record, frozen=True, kw_only=True):
     """The job with its script's future place in the code folder.
 
     `installing`: the phase that would install packages. `source`: where the source is now. `program`: the program in
     the first line of a command ("" without one). `requirements`: the text of requirements.txt. `rules`: the document
-    that TOOLKIT_RULES names, if the code contains it.
+    that TOOLKIT_RULES names, if the code contains it. `syntax_errors`: of the code's Python files, some at most.
     """
 
     job: Job
@@ -35,6 +39,7 @@ class Code(Record, frozen=True, kw_only=True):
     program: str = ""
     requirements: str = ""
     rules: bytes | None = None
+    syntax_errors: tuple[syntax.Error, ...] = ()
 
     @property
     def kind(self) -> str:
@@ -67,6 +72,7 @@ def find(job: Job, log: Log) -> Code:
             program=_first_program(folder / script.entry) if script.kind == "command" and not script.through else "",
             requirements=_text(folder / install.REQUIREMENTS),
             rules=_content(folder, job.settings.rules),
+            syntax_errors=tuple(islice(syntax.errors(folder), MOST_ERRORS)),
         )
 
 

@@ -40,6 +40,7 @@ class JobReport(Record, frozen=True, kw_only=True):
 
     `training_seconds`: from the first start to the end. `billable_seconds`: hosts x the time for which they ran, which
     is `training_seconds` without `waited_seconds`, those between an interruption and the next start.
+    `misread`: the metrics whose regex reads some numbers wrong.
     `managed_spot`: interruptions were asked for. `checkpoint_time`: of the job folder of an interrupted start alone, as
     in Interruption.
     """
@@ -56,6 +57,7 @@ class JobReport(Record, frozen=True, kw_only=True):
     training_seconds: float = 0.0
     billable_seconds: float = 0.0
     metrics: dict[str, float | str] = {}
+    misread: tuple[str, ...] = ()
     artifacts: dict[str, str] = {}
     notes: tuple[str, ...] = ()
     managed_spot: bool = False

@@ -86,9 +86,15 @@ def _toml(text: str, path: PurePath) -> Any:
         hint = f"Install it (pip install tomli), or write the same in a .json{or_yaml} file."
         raise ContractError("TOML needs Python 3.11 or the package tomli", where=str(path), hint=hint)
     try:
-        return tomllib.loads(text)
+        return tomllib.loads(text, parse_float=_finite)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise ContractError(f"expected TOML, found a mistake: {error}", where=str(path)) from None
+
+
+def _finite(text: str) -> float | str:
+    """Return the number *text*, or the text if the number is too large for a float: a hash such as 12e4567."""
+    value = float(text)
+    return text if value in (float("inf"), -float("inf")) and "inf" not in text.lower() else value
 
 
 def _yaml(text: str, path: PurePath) -> Any:
@@ -142,7 +148,14 @@ def _loader(yaml: Any) -> Any:
         letters = [*first, ""] if tag == "null" else list(first)
         Loader.add_implicit_resolver(f"tag:yaml.org,2002:{tag}", re.compile(f"^(?:{pattern})$"), letters)
     Loader.add_constructor("tag:yaml.org,2002:int", _int)
+    Loader.add_constructor("tag:yaml.org,2002:float", _float)
     return Loader
+
+
+def _float(loader: Any, node: Any) -> float | str:
+    """Return a number that is too large for a float as text."""
+    text = loader.construct_scalar(node).lower()
+    return _finite(text.replace(".inf", "inf").replace(".nan", "nan"))
 
 
 def _int(loader: Any, node: Any) -> int:

@@ -18,8 +18,11 @@ from toolkit.local.report import last_values
 from toolkit.local.reserve import is_full
 from toolkit.local.stage import Staged
 from toolkit.log import Log
+from toolkit.metrics.definition import compile
 from toolkit.metrics.file import SampleFile, by_time
+from toolkit.metrics.guard import Guard
 from toolkit.metrics.sample import Sample
+from toolkit.metrics.warn import warnings
 from toolkit.records import Record, encode
 
 LAST_BYTES = 4096
@@ -105,6 +108,12 @@ def collect(job_dir: Path, staged: Sequence[Staged], log: Log, *, checkpoints: P
         part.replace(job_dir / "metrics.jsonl")
         artifacts["metrics"] = "metrics.jsonl"
     return Collected(artifacts=artifacts, last=last, notes=tuple(notes), is_disk_full=full)
+
+
+def misread(definitions: Sequence[tuple[str, str]]) -> tuple[str, ...]:
+    """Return the names of the metrics among *definitions* whose regex reads some numbers wrong, or misses them."""
+    with Guard() as watch:
+        return tuple(each.name for each in compile(definitions, "metric definitions") if warnings(each, watch))
 
 
 def gather(job_dir: Path, staged: Sequence[Staged]) -> Iterator[Sample]:

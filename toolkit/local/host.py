@@ -15,11 +15,15 @@ from toolkit.local.stage import Staged
 from toolkit.local.stream import HostStream
 from toolkit.metrics.sample import Sample
 from toolkit.metrics.tail import SampleReader
+from toolkit.platforms.folders import below
 from toolkit.platforms.sagemaker.variables import BASE_DIR
 from toolkit.supervise.children import send_all, spawn
 from toolkit.supervise.kernel import descendants, marked, prctl
+from toolkit.supervise.pulse import state_of
 
 SILENT_S = 5.0  # How long a stop waits for the first output of a container that is starting.
+STARTING = "starting"
+BEFORE = (STARTING, "installing", "waiting")  # The script does not run yet.
 LAST_LINES = 100  # Kept in memory, for a full disk that holds no log.
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -31,7 +35,7 @@ class Host:
         self.staged = staged
         self.name = staged.setup.host
         self.pid = 0
-        self.state = "running"
+        self.state = STARTING
         self.log = staged.log.open("wb", buffering=0)
         self.lost = ""  # Why the log lacks lines.
         self._last: deque[bytes] = deque(maxlen=LAST_LINES)
@@ -92,6 +96,8 @@ class Host:
     def look(self) -> None:
         """Read the newest samples and, once the host has ended, the cause of its failure."""
         self.newest = last_values(self._tail.new(), self.newest)
+        if self.state in BEFORE:
+            self.state = self.doing()
         if self.state.startswith("ended") and not (self._error or self._followed):
             told = collect.outcomes((self.staged,)).get(self.name)
             self._followed = told is not None and told.host not in ("", self.name)
@@ -107,6 +113,10 @@ class Host:
             followed=self._followed,
             bars=self.bars(several=several),
         )
+
+    def doing(self) -> str:
+        """Return what `train` does: "starting", "installing", "waiting" for other hosts, or "running"."""
+        return state_of(below(str(self.staged.setup.base), self.staged.environ).scratch, self.pid)
 
     def stop(self, now_s: float) -> None:
         """Ask for SIGTERM to `train` at *now_s*."""
@@ -127,6 +137,10 @@ class Host:
 
 class ContainedHost(Host):
     """One host in a container; `pid` is that of `docker run`."""
+
+    def doing(self) -> str:
+        """Return "running" once the container has printed something: what `train` does in it cannot be seen here."""
+        return "running" if self.heard else STARTING
 
     def stop(self, now_s: float) -> None:
         """As for a process, but wait up to SILENT_S for `train`'s first output.

@@ -14,7 +14,14 @@ Row = tuple[Span, ...]
 
 BARS = 8
 GAP = "  "
-_STYLES: dict[str, Style] = {"running": "green", "stopping": "yellow", "ended with 0": "cyan"}
+_STYLES: dict[str, Style] = {
+    "starting": "dim",
+    "installing": "cyan",
+    "waiting": "dim",
+    "running": "green",
+    "stopping": "yellow",
+    "ended with 0": "cyan",
+}
 
 
 class HostProgress(Record, frozen=True, kw_only=True):

@@ -102,7 +102,9 @@ def summary(report: JobReport, job_dir: Path) -> str:
     for host, told in sorted(report.hosts.items(), key=lambda each: in_order(each[0])):
         cause = f": {told.cause}" if told.cause and told.cause not in report.failure_reason else ""
         lines.append(f"  {host:<11} exit code {told.exit_code}{cause}")
-    lines += [f"  {name:<23} {_shown(value)}" for name, value in report.metrics.items()]
+    for name, value in report.metrics.items():
+        doubt = "  (its regex misreads some numbers: the log says which)" if name in report.misread else ""
+        lines.append(f"  {name:<23} {_shown(value)}{doubt}")
     if report.managed_spot:
         lines += [f"  {each}" for each in (*map(interruption_text, report.interruptions), *spent(report))]
     else:

@@ -273,6 +273,7 @@ class _Job:
             training_seconds=training_s,
             billable_seconds=round(round(starts.trained_s, 3) * len(asked.hosts), 3),
             metrics={name: json_value(last[name].value) for name, _ in asked.spec.metric_definitions if name in last},
+            misread=collect.misread(asked.spec.metric_definitions),
             artifacts=gathered.artifacts,
             notes=(*gathered.notes, *self._last.lost(), *starts.missed()),
         )

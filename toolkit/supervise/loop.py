@@ -102,7 +102,8 @@ class Supervisor:
                 return None
             if not self.machine.job.ends and phase.together and self.others is not None:
                 self.others.ready()
-                self.attend(lambda: self.machine.job.may_start or self.machine.job.ends)
+                with self.pulse.doing("waiting"):
+                    self.attend(lambda: self.machine.job.may_start or self.machine.job.ends)
             if self.machine.job.ends:
                 return self._not_started(phase, ())
             return self._with_late_stop(Running(self, phase).run())
@@ -214,7 +215,7 @@ class _Waiting:
         read_end, write_end = os.pipe()
         pid = children.fork_call(lambda: waiting.wait(needs, self._locks, write_end), prctl=self._around.prctl)
         os.close(write_end)
-        with os.fdopen(read_end, "rb", buffering=0) as tells:
+        with self._around.pulse.doing("waiting"), os.fdopen(read_end, "rb", buffering=0) as tells:
             os.set_blocking(read_end, False)
             return self._watch(pid, tells.fileno())
 

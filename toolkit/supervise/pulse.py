@@ -7,9 +7,11 @@ waits for `train`. Their times are of the monotonic clock, so that setting the c
 import os
 import stat
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-PULSE, HANG = "pulse", "hang"
+PULSE, HANG, DOING = "pulse", "hang", "doing"
 EVERY_S = 2.0
 # Far above EVERY_S: a machine may be busy, and sources are copied between two beats.
 STILL_S = 60.0
@@ -20,6 +22,7 @@ class Pulse:
 
     def __init__(self, run_folder: Path) -> None:
         self._folder = run_folder
+        self._doing = ""
         self._next_s = 0.0
         try:
             (run_folder / PULSE).touch()
@@ -41,6 +44,24 @@ class Pulse:
         except OSError:
             self._next_s = float("inf")
 
+    @contextmanager
+    def doing(self, what: str) -> Iterator[None]:
+        """Within the block, record that `train` does *what* before it starts the script: "installing", "waiting"."""
+        around, self._doing = self._doing, what
+        self._write_doing()
+        try:
+            yield
+        finally:
+            self._doing = around
+            self._write_doing()
+
+    def _write_doing(self) -> None:
+        with suppress(OSError):
+            if self._doing:
+                (self._folder / DOING).write_text(self._doing, "utf-8")
+            else:
+                (self._folder / DOING).unlink()
+
     def hang(self, idle_s: float) -> None:
         """Record that no rank has been active for *idle_s*. While that lasts, call it again at about that interval."""
         try:
@@ -48,6 +69,21 @@ class Pulse:
             _stamp(self._folder / HANG)
         except OSError:
             pass  # The log reports it.
+
+
+def state_of(scratch: Path, pid: int) -> str:
+    """Return what the `train` *pid*, whose run's folder is in *scratch*, does: "starting", "running", or as in
+    `Pulse.doing`."""
+    for folder in scratch.parent.glob(f"{scratch.name}*/run-{pid}-*"):
+        try:
+            if not _is_own(folder.parent):
+                continue
+            return (folder / DOING).read_text("utf-8") or "running"
+        except FileNotFoundError:
+            return "running" if (folder / PULSE).exists() else "starting"
+        except (OSError, ValueError):
+            continue
+    return "starting"
 
 
 def trouble(scratch: Path, now_s: float) -> str:

@@ -28,7 +28,8 @@ def install(job: Job, supervisor: Supervisor, log: Log) -> Ended | None:
             installing = _from_repository(repository, installing, log)
     # The file is not removed: another train may wait for its lock, and a third would then lock a new file.
     lock = Locked(path=job.folders.scratch.parent / f"toolkit-{os.getuid()}-pip.lock", within_s=job.settings.join_s)
-    ended = supervisor.run(msgspec.structs.replace(installing, needs=(lock,)))
+    with supervisor.pulse.doing("installing"):
+        ended = supervisor.run(msgspec.structs.replace(installing, needs=(lock,)))
     if ended is None:
         log.info("requirements are already installed in this container: skipped")
     elif not ended.exits or not all(e.ok for e in ended.exits) or ended.stopped_by is not None:

@@ -507,3 +507,26 @@ def test_an_exception_that_the_hook_did_not_see_is_not_said_to_be_survived() -> 
         judged(1, PLAIN, raised=RAISED_EXIT).cause.text
         == "ValueError: no such shard: 7 (at /opt/ml/code/train.py:5 in main)"
     )
+
+
+def test_an_exception_that_may_only_say_that_a_child_failed_is_told_with_the_childs() -> None:
+    told = f"before that a process that it had started ended by ValueError: bad (at {PLACE})"
+    own = noted("RuntimeError", "training failed")
+    ended = msgspec.structs.replace(script(1, raised=own), raised_by_children=(child("ValueError", "bad", 80, ME, 5),))
+    worker = f"Process Process-1:\n{PLAIN}{OTHER.replace('ModuleNotFoundError', 'RuntimeError')}"
+
+    assert judge(SAGEMAKER, ended).cause.text.splitlines()[1:] == [told]
+    assert (
+        judged(1, worker)
+        .cause.text.splitlines()[1]
+        .endswith("ended by ValueError: no such shard: 7 (at /opt/ml/code/train.py:5 in main)")
+    )
+    assert judged(1, worker.replace("Process Process-1:", "warning:")).cause.text.count("\n") == 0
+
+
+def test_what_a_shell_and_a_launcher_say_after_a_childs_exception_is_left_out() -> None:
+    ended = script(1, PLAIN + "\n" + "====\n" * 40)
+    rank = child("ValueError", "no such shard: 7", 81, 80, 5)
+
+    assert judge(SAGEMAKER, ended).cause.text.endswith("it last said: ====")
+    assert judge(SAGEMAKER, msgspec.structs.replace(ended, raised_by_children=(rank,))).cause.text.count("\n") == 0

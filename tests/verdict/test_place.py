@@ -46,7 +46,8 @@ def test_code_below_the_code_folder_comes_before_a_checkout_elsewhere_which_come
     checkout = "/workspace/Megatron-LM/megatron/training.py:88 in train"
 
     assert of_user((checkout, USERS), OWN) == USERS
-    assert of_user((LIBRARIES[3][0], checkout, "<frozen runpy>:88 in _run_code"), OWN) == checkout
+    assert of_user((LIBRARIES[3][0], checkout, "/usr/local/bin/torchrun:6 in <module>"), OWN) == checkout
+    assert of_user((LIBRARIES[3][0], "/usr/local/bin/torchrun:6 in <module>"), OWN) == ""
 
 
 def test_a_package_that_pip_installs_from_the_code_folder_is_the_users_own() -> None:

@@ -138,7 +138,7 @@ def _bundled_pip() -> Path | None:
 
 def _for_uv(environ: Mapping[str, str]) -> dict[str, str]:
     """Return *environ* with pip's variables under uv's names, too, where it has none of these."""
-    return {theirs: environ[ours] for ours, theirs in UV_NAMES.items() if environ.get(ours)} | environ
+    return {**{theirs: environ[ours] for ours, theirs in UV_NAMES.items() if environ.get(ours)}, **environ}
 
 
 def in_container(environ: Mapping[str, str], root: Path = Path("/")) -> bool:

@@ -25,6 +25,8 @@ MESSAGE_CHARACTERS = 400
 # Of an exception with a chain, and of each exception that is named of its chain, so that both fit.
 CHAINED_CHARACTERS = 250
 LINK_CHARACTERS = 180
+# So long before its parent's exception that of a child may be the reason.
+CHILD_NS = 30_000_000_000
 # The innermost frames, by which advice tells one error of a library from another.
 EVIDENCE_FRAMES = 6
 # Exceptions that report the failure of a process that the script started: what ended that process is the cause.
@@ -249,11 +251,37 @@ def _of_exception(ended: Ended, culprit: Exit, found: Traceback) -> str:
         said = _said_last(b"", stdout, 1)
     if "device-side assert" in found.error:
         said = crash.assertion(stderr)
+    of_child = any(_is_same(each, found) for each in ended.raised_by_children)
+    if of_child:
+        said = ""  # What a shell or a launcher says after its child's exception only repeats it.
+    child = None if of_child or said else _ended_before(ended, culprit, found)
+    if child is not None:
+        said = f"before that a process that it had started ended by {_first_line(ended, child)}"
     if found.kind.startswith(REPORTS):
         error = _cut(_error(ended, found, CHAINED_CHARACTERS), 2 * CHAINED_CHARACTERS)
         words = _words_of_command(found, stderr)
         said = f"the command last said: {words}" if words else said
     return f"{error}\n{said}" if said else error
+
+
+def _ended_before(ended: Ended, culprit: Exit, found: Traceback) -> Traceback | None:
+    """Return the exception that ended a child of the script just before *found*, None if none is known: *found* may say
+    only that a child failed (a RuntimeError after Popen.wait). The script may as well have handled it."""
+    at_ns = culprit.failed_ns
+    own = [each for each in ended.raised_by_children if each.parent == culprit.pid and each.kind != "SystemExit"]
+    own = [each for each in own if at_ns - CHILD_NS <= each.time_ns <= at_ns and not _is_report(each)]
+    if own:
+        return exception(max(own, key=lambda each: each.time_ns))
+    before = traceback.before(_stderr(ended, culprit), found.error.partition("\n")[0])
+    return next((each for each in before if each.of_child and each.after - found.after <= NEAR_LINES * 2), None)
+
+
+def _is_report(noted: Raised) -> bool:
+    return noted.kind.rpartition(".")[2].startswith(REPORTS)
+
+
+def _first_line(ended: Ended, found: Traceback) -> str:
+    return _cut(_error(ended, found, CHAINED_CHARACTERS).partition("\n")[0], CHAINED_CHARACTERS)
 
 
 def _words_of_command(found: Traceback, stderr: bytes) -> str:
@@ -306,7 +334,8 @@ def _link(ended: Ended, link: Link, known: str) -> str:
     """Return *link* with its place; without its message if *known*, the exception that it led to, repeats it."""
     kind, _, message = link.error.partition("\n")[0].partition(": ")
     shown = kind if not message or message in known else f"{kind}: {message}"
-    where = place.shown(link.frames, ended.own_code)
+    users = place.of_user(link.frames, ended.own_code)
+    where = place.shown(link.frames, ended.own_code) if users else place.short("".join(link.frames[:1]), ())
     return _cut(shown, LINK_CHARACTERS) + (f" (at {where})" if where else "")
 
 

@@ -15,6 +15,8 @@ _LIBRARY = lazy(
     r"^<|/(?:site|dist)-packages/|/lib(?:32|64)?/(?:python|pypy)\d|/python\d+\.zip/"
     r"|/__autograph_generated_file|/torchinductor_"
 )
+# The script by which an installed package starts: /usr/local/bin/torchrun.
+_COMMAND = lazy(r"/bin/[^/.:]+:\d")
 _TOOLKIT = f"{Path(__file__).parents[1]}/"
 # The part of a library's path that tells which one it is.
 _BEFORE_NAME = lazy(r"^.*/(?:(?:site|dist)-packages|lib(?:32|64)?/(?:python|pypy)\d[^/]*|python\d+\.zip)/")
@@ -36,7 +38,8 @@ def of_user(frames: Sequence[str], own: Sequence[str]) -> str:
     Code below the job's code folder comes before code elsewhere that is no library, such as a checkout on PYTHONPATH.
     """
     theirs = [frame for frame in frames if _is_own(frame, own)]
-    return next(iter(theirs), "") or next((frame for frame in frames if not _is_library(frame)), "")
+    others = (frame for frame in frames if not _is_library(frame) and not _COMMAND.search(frame))
+    return next(iter(theirs), "") or next(others, "")
 
 
 def shown(frames: Sequence[str], own: Sequence[str]) -> str:

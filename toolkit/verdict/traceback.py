@@ -9,6 +9,8 @@ import re
 from collections.abc import Iterator
 from typing import Literal
 
+import msgspec
+
 from toolkit.patterns import lazy
 from toolkit.records import Record
 from toolkit.verdict import tail as ends
@@ -32,6 +34,7 @@ _WENT_ON = lazy(r"Exception ignored |--- Logging error ---|Error in atexit\._run
 # The line before one that ended a thread or a child, and the error by which a launcher repeats its ranks': the cause
 # only if there is no other.
 _SECOND_HAND = lazy(r"Exception in thread |Process \S+:$")
+_CHILD = lazy(r"Process \S+:$")
 _REPEATS = "torch.distributed.elastic.multiprocessing.errors.ChildFailedError"
 # A message of several lines ends at an empty line, another traceback or a log line.
 _LOG = lazy(r"\[?\d{4}-\d\d-\d\d|\[?[IWEF]\d{4} |\[[IWEF][ \]]|\[?(?:DEBUG|INFO|WARN|WARNING|ERROR|CRITICAL|FATAL)\b")
@@ -57,7 +60,7 @@ class Traceback(Record, frozen=True, kw_only=True):
 
     `frames`: "FILE:LINE in FUNCTION", innermost first. `chain`: the exceptions before the last one, the nearest first.
     `after`: how many non-empty lines the same process wrote after it. `said`: what the failed command wrote that it
-    reports, if that was captured.
+    reports, if that was captured. `of_child`: multiprocessing printed it of a child.
     """
 
     text: str
@@ -67,6 +70,7 @@ class Traceback(Record, frozen=True, kw_only=True):
     chain: tuple[Link, ...] = ()
     after: int = 0
     said: str = ""
+    of_child: bool = False
 
     @property
     def kind(self) -> str:
@@ -83,7 +87,7 @@ def before(tail: bytes, error: str) -> Iterator[Traceback]:
         line = next((line for line in reversed(lines[:start]) if line.strip()), "").strip()
         found = None if _WENT_ON.match(line) or line in _CHAINED else _read(lines, start)
         if found is not None:
-            seen.append(found)
+            seen.append(msgspec.structs.replace(found, of_child=_CHILD.match(line) is not None))
     at = next((at for at, each in enumerate(seen) if each.error.startswith(error)), -1)
     yield from seen[at + 1 :]
 

@@ -106,6 +106,31 @@ def status(path: Path | str, *, follow_links: bool = True) -> os.stat_result | N
         raise
 
 
+def make(folder: Path | str) -> None:
+    """Create *folder* and those above it that are absent, however many.
+
+    `Path.mkdir` and `os.makedirs` call themselves for each level: Python gives up after some hundreds.
+
+    Raises:
+        OSError: a part of the path is a file, or cannot be created.
+    """
+    path = os.path.normpath(folder) if not os.path.isabs(folder) else os.fspath(folder).rstrip("/") or "/"
+    absent = [path]
+    while absent:
+        try:
+            os.mkdir(absent[-1])
+        except FileNotFoundError:
+            above = os.path.dirname(absent[-1])
+            if not above or above == absent[-1]:
+                raise
+            absent.append(above)
+            continue
+        except OSError:  # FileExistsError; on a read-only file system and in others' folders other errors come first.
+            if not os.path.isdir(absent[-1]):
+                raise
+        absent.pop()
+
+
 def remove(path: Path | str) -> None:
     """Remove *path*, a file or a folder with all that is in it; nothing is there: do nothing.
 

@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 
+from toolkit.folders import make
 from toolkit.job.job import Folders
 from toolkit.log import Log
 
@@ -36,7 +37,7 @@ def prepare(folders: Folders, log: Log) -> None:
 def _made(folder: Path) -> str:
     """Create *folder*; return why that failed, "" if the folder is there."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make(folder)
     except FileExistsError:
         return "expected a folder, found a file"
     except OSError as error:

@@ -13,6 +13,7 @@ import stat
 from pathlib import Path
 
 from toolkit.errors import UserError
+from toolkit.folders import make, remove
 from toolkit.log import Log
 
 HINT = "Let the user of the container write to /tmp, or set TMPDIR to a folder it can write to."
@@ -90,7 +91,7 @@ def private(asked: Path, log: Log) -> Path:
         UserError: neither can be created.
     """
     try:
-        asked.parent.mkdir(parents=True, exist_ok=True)
+        make(asked.parent)
         if not os.path.lexists(asked):
             asked.mkdir(mode=0o700)
     except OSError as error:
@@ -168,6 +169,7 @@ def _sweep(own: Path) -> None:
 
 
 def _remove(folder: Path) -> None:
-    import shutil
-
-    shutil.rmtree(folder, ignore_errors=True)  # What cannot be removed ends with the container.
+    try:
+        remove(folder)
+    except OSError:
+        pass  # What cannot be removed ends with the container.

@@ -3,10 +3,12 @@
 import gc
 import os
 import sys
+from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING
 
 from toolkit import exit_codes
+from toolkit.cli.outermost import guarded
 from toolkit.cli.streams import fill_standard_streams, use_utf_8
 
 if TYPE_CHECKING:
@@ -76,6 +78,12 @@ def train(words: list[str] | None = None, *, signals: "Signals | None" = None) -
         print(toolkit.__version__)
         sys.exit(0)
     gc.disable()  # Imports leave no garbage, and a search for it would take a tenth of the start-up time.
+    # Where one of them fails, msgspec's own import of it crashes the process.
+    import decimal  # noqa: F401
+    import inspect  # noqa: F401
+    import typing  # noqa: F401
+    import uuid  # noqa: F401
+
     from toolkit.log import Log  # Imports msgspec, which --help and --version do not need.
     from toolkit.train.walk import train as walk
 
@@ -104,7 +112,7 @@ def main(argv: list[str] | None = None) -> None:
     words = sys.argv[1:] if argv is None else argv
     use_utf_8()
     if words[:1] == ["train"]:
-        train(words[1:])
+        guarded(partial(train, words[1:]))
     _open_standard_streams()
     if words[:1] == ["mpi-agent"]:
         mpi_agent(words[1:])

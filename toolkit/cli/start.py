@@ -7,8 +7,13 @@ the imports ends the process without a word: a traceback of imports tells nobody
 
 
 def train() -> None:
-    """Run `train`."""
-    _end_silently()
+    """Run `train`. Ctrl-C during its imports is a stop, and is reported as one."""
+    from toolkit.cli.outermost import guarded
+
+    guarded(_train)
+
+
+def _train() -> None:
     from toolkit.cli.streams import fill_standard_streams, use_utf_8
     from toolkit.supervise.signals import Signals
 

@@ -11,11 +11,18 @@ def fill_standard_streams(*, writable: bool) -> None:
     Else the next opened descriptor gets the number, and receives what is written to stderr. It could be the signals'
     wakeup pipe, whose bytes are taken as signals.
     """
-    while (
-        fd := os.open(os.devnull, os.O_RDWR if writable else os.O_RDONLY)
-    ) <= 2:  # The lowest free number, so they are filled in order.
-        pass
-    os.close(fd)
+    for fd in (0, 1, 2):
+        try:
+            os.fstat(fd)
+        except OSError:
+            _open_null(os.O_RDWR if writable else os.O_RDONLY)  # It gets the lowest free number, which is *fd*.
+
+
+def _open_null(flags: int) -> None:
+    try:
+        os.open(os.devnull, flags)
+    except OSError:  # An image without it: reading ends at once here, too, and writing fails.
+        os.close(os.pipe()[1])
 
 
 def use_utf_8() -> None:

@@ -304,7 +304,10 @@ def make_room(hosts: int) -> None:
     """Raise this process's soft limit of descriptors if so many hosts need that and the hard limit allows it."""
     import resource
 
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    except OSError:
+        return  # A sandbox denies the question.
     wanted = hosts + OWN_DESCRIPTORS
     if soft != resource.RLIM_INFINITY and soft < wanted:
         most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)

@@ -17,6 +17,7 @@ import msgspec
 
 from toolkit import settings
 from toolkit.errors import ContractError
+from toolkit.folders import make
 from toolkit.job.cluster import Group
 from toolkit.job.job import Channel, Folders, Job, fetched_mark
 from toolkit.job.machine import Machine
@@ -29,7 +30,7 @@ from toolkit.jobfile.spec import JobFile, complete
 from toolkit.log import Log
 from toolkit.platforms import names, report
 from toolkit.platforms.assemble import assemble, check_passable
-from toolkit.platforms.folders import below
+from toolkit.platforms.folders import absolute, below
 from toolkit.platforms.place import Place, job_name
 from toolkit.platforms.program import chosen
 from toolkit.platforms.sagemaker import documents, variables, write
@@ -58,8 +59,8 @@ def folders(environ: Mapping[str, str], find: Find, ours: Settings) -> Folders:
     usual = below(ours.base.replace("{host}", place.current).replace("{job}", job or "job"), environ)
     return msgspec.structs.replace(
         usual,
-        model=Path(place.model or usual.model).absolute(),
-        checkpoints=Path(place.checkpoints or usual.checkpoints).absolute(),
+        model=absolute(place.model or usual.model, "the folder of the model"),
+        checkpoints=absolute(place.checkpoints or usual.checkpoints, "the folder of checkpoints"),
     )
 
 
@@ -78,7 +79,7 @@ def clear_stale(folders: Folders, log: Log) -> None:
     """Create the output folder, and remove an earlier run's reports. The folder is missing if TOOLKIT_BASE contains
     {job}."""
     try:
-        folders.output.mkdir(parents=True, exist_ok=True)
+        make(folders.output)
     except OSError:
         pass  # The report at the job's end warns of it.
     report.clear_stale(folders, log)
@@ -204,7 +205,7 @@ def _given(
 
 def _job_file(ours: Settings, places: Folders) -> Path | None:
     if ours.job is not None:
-        return ours.job.absolute()
+        return absolute(ours.job, "TOOLKIT_JOB")
     return next((places.config / name for name in JOB_FILES if (places.config / name).is_file()), None)
 
 

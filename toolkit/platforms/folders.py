@@ -5,18 +5,39 @@ import zlib
 from collections.abc import Mapping
 from pathlib import Path
 
+from toolkit.errors import ContractError
 from toolkit.job.job import Folders
 
 BASE = "/opt/ml"
 
 
-def below(base: str, environ: Mapping[str, str]) -> Folders:
-    """Return the folders below *base* ("": /opt/ml). They need not exist.
+def absolute(path: Path | str, name: str) -> Path:
+    """Return *path*, the value of *name*, as an absolute path.
+
+    Raises:
+        ContractError: it is relative, and the current folder was removed.
+    """
+    try:
+        return Path(path).absolute()
+    except OSError as error:
+        raise ContractError(
+            f"expected an absolute path, found {str(path)!r}, which is relative to the current folder, and that was"
+            f" removed or cannot be read ({error.strerror})",
+            where=name,
+            hint="Name the whole path, or start train in a folder that exists.",
+        ) from None
+
+
+def below(base: str, environ: Mapping[str, str], *, name: str = "TOOLKIT_BASE") -> Folders:
+    """Return the folders below *base* ("": /opt/ml), which the variable *name* names. They need not exist.
 
     `scratch` is under TMPDIR or /tmp, a different one for each base and user.
+
+    Raises:
+        ContractError: a path is relative, and the current folder was removed.
     """
-    top = Path(base or BASE).absolute()
-    temporary = Path(environ.get("TMPDIR") or "/tmp").absolute()
+    top = absolute(base or BASE, name)
+    temporary = absolute(environ.get("TMPDIR") or "/tmp", "TMPDIR")
     return Folders(
         base=top,
         config=top / "input/config",

@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 
 from toolkit import files, paths
+from toolkit.folders import make
 from toolkit.job.job import Folders
 from toolkit.job.outcome import Outcome, document
 from toolkit.job.plan import quoted
@@ -46,7 +47,7 @@ def report(folders: Folders, outcome: Outcome, log: Log) -> None:
 
 def _make_folder(folders: Folders, _outcome: Outcome, log: Log) -> None:
     try:
-        folders.output.mkdir(exist_ok=True)
+        make(folders.output)
     except OSError as error:
         log.warning(f"{folders.output}: cannot be created ({error.strerror})")
 

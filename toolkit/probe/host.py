@@ -15,7 +15,14 @@ CGROUPS = "sys/fs/cgroup"
 
 def cpus(root: Path) -> int:
     """Return the cores this process may use: its affinity, less if a quota is smaller (rounded down, at least 1)."""
-    return max(1, min([len(os.sched_getaffinity(0)), *map(int, _quotas(root))]))
+    return max(1, min([_affinity(), *map(int, _quotas(root))]))
+
+
+def _affinity() -> int:
+    try:
+        return len(os.sched_getaffinity(0))
+    except OSError:
+        return os.cpu_count() or 1  # A sandbox denies the question.
 
 
 def quota_cores(root: Path) -> float | None:

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import msgspec
 
+from toolkit.folders import make
 from toolkit.series.column import Column
 from toolkit.series.debugger_names import Metric, metric_of
 
@@ -115,7 +116,7 @@ class Writer:
     def _start(self, time_s: float) -> None:
         minute = int(time_s // 60 * 60)
         folder = self._folder / datetime.fromtimestamp(minute, timezone.utc).strftime("%Y%m%d%H")
-        folder.mkdir(parents=True, exist_ok=True)
+        make(folder)
         self._path = _free(folder / f"{minute:010d}.{self._node}.json")
         self._part = self._path.with_name(f".{self._path.name.removesuffix('.json')}{_PART}")
         self._fd = os.open(self._part, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)

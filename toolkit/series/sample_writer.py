@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from toolkit.folders import make
 from toolkit.series import blocks, levels
 from toolkit.series.column import Column, Header
 
@@ -116,7 +117,7 @@ class Writer:
         self._open.clear()
 
     def _begin(self) -> None:
-        self._folder.mkdir(parents=True, exist_ok=True)
+        make(self._folder)
         for path in self._folder.glob(f"*{SUFFIX}"):
             self._sizes[path] = path.stat().st_size
         self._segment = 1 + max((_segment(path) for path in self._sizes), default=0)

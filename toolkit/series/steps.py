@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from toolkit.folders import make
 from toolkit.records import Record
 from toolkit.series import blocks
 from toolkit.series.arrays import numpy
@@ -86,7 +87,7 @@ class Writer:
         if self._file is not None and self._file.size > self._cap_bytes // _SHARES:
             self.close()
         if self._file is None:
-            self._folder.mkdir(parents=True, exist_ok=True)
+            make(self._folder)
             files = sorted(self._folder.glob(f"*{SUFFIX}"))
             while files and sum(path.stat().st_size for path in files) > self._cap_bytes * (_SHARES - 1) // _SHARES:
                 files.pop(0).unlink(missing_ok=True)

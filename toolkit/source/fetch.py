@@ -16,6 +16,7 @@ import msgspec
 
 from toolkit import paths
 from toolkit.errors import PlatformError, ToolkitError, UserError, at
+from toolkit.folders import make, remove
 from toolkit.job.job import Job
 from toolkit.log import Log
 from toolkit.records import Record, encode
@@ -53,8 +54,8 @@ def place(job: Job, log: Log) -> None:
         return
     staging = code / STAGING
     try:
-        code.mkdir(parents=True, exist_ok=True)
-        _remove(staging)
+        make(code)
+        remove(staging)
         staging.mkdir()
         with at(job.source_from):
             _stage(source, staging, job.folders.base, log)
@@ -176,7 +177,7 @@ def _swap(job: Job, source: Path, staging: Path, log: Log) -> None:
     strange = [name for name in _names(code) if name not in kept and name not in earlier]
     for name in earlier:
         if name not in kept:
-            _remove(code / name)
+            remove(code / name)
     if strange:
         aside = _move_aside(code, strange, aside)
         shown = ", ".join(strange[:NAMES_SHOWN]) + (", ..." if len(strange) > NAMES_SHOWN else "")
@@ -289,19 +290,9 @@ def _copy_file(source: Path, copy: Path) -> None:
     shutil.copystat(source, copy)
 
 
-def _remove(path: Path) -> None:
-    """Remove *path*, a file, link or folder, if it exists."""
-    if path.is_dir() and not path.is_symlink():
-        import shutil
-
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
-
-
 def _remove_quietly(path: Path) -> None:
     try:
-        _remove(path)
+        remove(path)
     except OSError:
         pass  # The next run removes it; this run's outcome is already decided.
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from toolkit import folders
 from toolkit.errors import InternalError, UserError
+from toolkit.folders import make
 from toolkit.job.job import Job
 from toolkit.job.plan import Phase, ProcessSpec, StopPolicy
 from toolkit.patterns import lazy
@@ -150,7 +151,7 @@ def remember(stamp: Path) -> None:
     """Record that the packages of *stamp* are installed. If *stamp* cannot be written, the next run only takes
     longer."""
     try:
-        stamp.parent.mkdir(parents=True, exist_ok=True)
+        make(stamp.parent)
         stamp.touch()
     except OSError:
         pass

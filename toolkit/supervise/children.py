@@ -16,8 +16,9 @@ from pathlib import Path
 from toolkit import exit_codes
 from toolkit.errors import UserError
 from toolkit.job.host_limits import NUMBERS
-from toolkit.supervise.kernel import PR_SET_PDEATHSIG, release
+from toolkit.supervise.kernel import PR_SET_PDEATHSIG, own_children, release, stat_fields
 from toolkit.supervise.limits import set_open_files
+from toolkit.supervise.polling import DENIED
 from toolkit.supervise.signals import defaults
 
 Prctl = Callable[[int, int], int]
@@ -108,18 +109,37 @@ def reap() -> Iterator[tuple[int, int, int]]:
     """
     while True:
         try:
-            seen = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            ended = _ended()
+            if ended is None:
+                return
+            ended_ns = time.monotonic_ns()
+            pid, status = os.waitpid(ended, 0)
         except ChildProcessError:
             return
-        if seen is None:
-            return
-        ended_ns = time.monotonic_ns()
-        pid, status = os.waitpid(seen.si_pid, 0)
         if os.WIFSTOPPED(status):
             number = os.WSTOPSIG(status)
             release(pid, 0 if number == signal.SIGTRAP else number)  # SIGTRAP: exec of a traced process.
         else:
             yield pid, status, ended_ns
+
+
+def _ended() -> int | None:
+    """Return the pid of a child that has ended or stopped and is not reaped, None if there is none.
+
+    Raises:
+        ChildProcessError: there is no child.
+    """
+    try:
+        seen = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        return None if seen is None else seen.si_pid
+    except OSError as error:
+        if error.errno not in DENIED:
+            raise
+    for pid in own_children():  # A sandbox denies waitid(2).
+        fields = stat_fields(pid)
+        if fields and fields[0] in (b"Z", b"X", b"t"):
+            return pid
+    return None
 
 
 def send(pid: int, number: int) -> bool:
@@ -146,13 +166,23 @@ def _become_child(parent: int, prctl: Prctl, stdout: int, stderr: int) -> None:
     prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(exit_codes.of_signal(signal.SIGKILL))  # train died before the request above took hold.
-    null = os.open(os.devnull, os.O_RDONLY)
+    null = _empty_input()
     # Move both above 2 first, so that no dup2 overwrites a descriptor that is still needed.
     out, err = _above_two(stdout), _above_two(stderr)
     os.dup2(null, 0)
     os.dup2(out, 1)
     os.dup2(err, 2)
     defaults()
+
+
+def _empty_input() -> int:
+    """Return a descriptor without content: /dev/null, or in an image without it a pipe without writers."""
+    try:
+        return os.open(os.devnull, os.O_RDONLY)
+    except OSError:
+        read_end, write_end = os.pipe()
+        os.close(write_end)
+        return read_end
 
 
 def _above_two(fd: int) -> int:

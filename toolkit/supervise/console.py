@@ -8,6 +8,7 @@ from pathlib import Path
 
 from toolkit.job.plan import Tags
 from toolkit.supervise.outlet import UNREAD, same_sink
+from toolkit.supervise.polling import Poll
 from toolkit.supervise.relay import LineMonitor, RankFile, Stream, Way
 from toolkit.supervise.screen import Progress, Screen
 
@@ -37,7 +38,7 @@ class Outlets:
         for each in self:
             each.settle()
         while waiting := [each for each in self if each.pending_bytes and not each.stalled(time.monotonic())]:
-            poll = select.poll()
+            poll = Poll()
             for outlet in waiting:
                 poll.register(outlet.fd, select.POLLOUT)
             poll.poll(1000)

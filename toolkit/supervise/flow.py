@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from toolkit.supervise.console import Console
 from toolkit.supervise.outlet import STALLED_STOP_S, Outlet
+from toolkit.supervise.polling import Poll
 from toolkit.supervise.relay import Stream
 
 QUIET_PIPE_S = 1.0
@@ -22,7 +23,7 @@ class Flow:
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._poll = select.poll()
+        self._poll = Poll()
         self._handlers: dict[int, Callable[[], None]] = {}
         self._streams: dict[int, Stream] = {}
         self._paused: set[int] = set()

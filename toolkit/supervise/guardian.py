@@ -12,7 +12,7 @@ import time
 
 from toolkit.supervise.children import Prctl, fork_call
 from toolkit.supervise.kernel import Seen, below, marked, pending, seen, table
-from toolkit.supervise.signals import ENDING, FORWARDED, IGNORED, STOPPING
+from toolkit.supervise.signals import ENDING, FORWARDED, IGNORED, STOPPING, set_mask
 
 NAME = "toolkit-guard"  # Not "train", so that `killall -9 train` does not kill it.
 # A process with an empty environment, in a session of its own, can be found only if a scan of `train`'s descendants has
@@ -41,11 +41,9 @@ class Guardian:
             # Blocked rather than ignored, so that they stay pending and `was_sent` finds them.
             for number in STOPPING:
                 signal.signal(number, signal.SIG_DFL)
-            signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
+            set_mask(STOPPING)
             _take_name()
-            null = os.open(os.devnull, os.O_RDWR)
-            for fd in (0, 1, 2):
-                os.dup2(null, fd)
+            _leave_streams()
             # The parent's descriptors (its console, its links) must close when the parent ends.
             os.dup2(read_end, 3)
             os.closerange(4, 1024)
@@ -86,6 +84,16 @@ class Guardian:
     def close(self) -> None:
         """Close the pipe to a guardian that has ended."""
         os.close(self._write_end)
+
+
+def _leave_streams() -> None:
+    try:
+        null = os.open(os.devnull, os.O_RDWR)
+    except OSError:
+        os.closerange(0, 3)  # An image without /dev/null.
+        return
+    for fd in (0, 1, 2):
+        os.dup2(null, fd)
 
 
 def _take_name() -> None:

@@ -17,6 +17,8 @@ import time
 from collections import deque
 from itertools import islice
 
+from toolkit.supervise.polling import Poll
+
 LIMIT_BYTES = 1 << 20
 # The limit of the queue for lines of `train` itself, which, unlike a script's, have no pipe in which to wait.
 OWN_LIMIT_BYTES = 4 << 20
@@ -188,7 +190,7 @@ def _own_description(fd: int) -> tuple[int, int]:
     try:
         mode = os.fstat(fd).st_mode
     except OSError:
-        return os.open(os.devnull, os.O_WRONLY), UNLIMITED
+        return fd, UNLIMITED  # Closed: what is written counts as lost.
     if stat.S_ISSOCK(mode):
         return fd, 0
     if not (stat.S_ISFIFO(mode) or stat.S_ISCHR(mode)):
@@ -202,7 +204,7 @@ def _own_description(fd: int) -> tuple[int, int]:
 
 
 def _writable(fd: int) -> bool:
-    poll = select.poll()
+    poll = Poll()
     poll.register(fd, select.POLLOUT)
     return bool(poll.poll(0))
 

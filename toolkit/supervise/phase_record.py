@@ -24,7 +24,7 @@ class PhaseRecord:
         phase: Phase,
         machine: StopMachine,
         status_folder: Path,
-        open_files: tuple[int, int],
+        open_files: tuple[int, int] | None,
         warn: Callable[[str], None],
     ) -> None:
         self._phase = phase

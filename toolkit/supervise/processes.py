@@ -36,7 +36,7 @@ class Home(Protocol):
     run_folder: Path
     python: str
     prctl: children.Prctl
-    open_files: tuple[int, int]
+    open_files: tuple[int, int] | None
     guardian: Guardian | None
     rules: Rules | None
 
@@ -314,6 +314,7 @@ def _rank_environ(spec: ProcessSpec, asked: Request) -> dict[bytes, bytes]:
 
 def _as_asked(asked: Request) -> None:
     """Set, between fork and exec of a rank, the processors and the descriptor that its launcher gave the rank shim."""
-    os.sched_setaffinity(0, asked.affinity)
+    if asked.affinity:
+        os.sched_setaffinity(0, asked.affinity)
     if asked.passed is not None:
         os.set_inheritable(asked.passed, True)

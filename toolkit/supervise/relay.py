@@ -16,6 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
+from toolkit.folders import make
 from toolkit.supervise import bars
 from toolkit.supervise.lines import Lines, prefixed
 from toolkit.supervise.outlet import F_SETPIPE_SZ
@@ -94,7 +95,7 @@ class RankFile:
     def _open(self, truncate: int = os.O_TRUNC) -> None:
         self._fd = None
         try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
+            make(self._path.parent)
             self._fd = os.open(self._path, FLAGS | truncate, 0o644)
             found = os.fstat(self._fd)
             self._written = found.st_size

@@ -48,7 +48,7 @@ class Request(Record, frozen=True, kw_only=True):
     argv: tuple[str, ...]
     cwd: str
     environ: dict[bytes, bytes]
-    affinity: tuple[int, ...]
+    affinity: tuple[int, ...]  # Empty: unknown.
     passed: int | None = None
 
     def number(self, name: bytes) -> int | None:
@@ -158,7 +158,7 @@ class ShimConnection:
             argv=tuple(os.fsdecode(token) for token in argv),
             cwd=os.fsdecode(cwd),
             environ=dict(pair.partition(b"=")[::2] for pair in environ),
-            affinity=tuple(int(cpu) for cpu in affinity.split(b",")),
+            affinity=tuple(map(int, filter(None, affinity.split(b",")))),
             passed=self._passed,
         )
         return True

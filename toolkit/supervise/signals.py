@@ -7,6 +7,7 @@ program (SIGSEGV, SIGBUS, SIGFPE, SIGILL), after which a Python handler would re
 
 import os
 import signal
+from collections.abc import Iterable
 from types import FrameType, TracebackType
 
 # The signals by which people and platforms ask for a stop; ranks get the one that came.
@@ -69,7 +70,7 @@ class Signals:
             self._before[number] = before
             signal.signal(number, signal.SIG_IGN if number in IGNORED else self._note)
         # After the handlers are installed: a pending signal is delivered now.
-        self._mask_before = signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        self._mask_before = set_mask(())
         return self
 
     def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
@@ -78,7 +79,7 @@ class Signals:
             ignored = self._last and (number in STOPPING or number in ENDING)
             signal.signal(number, signal.SIG_IGN if ignored else before)  # type: ignore[arg-type]
         if not self._last:
-            signal.pthread_sigmask(signal.SIG_SETMASK, self._mask_before)
+            set_mask(self._mask_before)
         os.close(self.fd)
         os.close(self._write_end)
 
@@ -135,13 +136,21 @@ def passed_on(number: int) -> int:
     return number if number in STOPPING else signal.SIGTERM
 
 
+def set_mask(blocked: Iterable[int]) -> set[int]:
+    """Block *blocked* and no other signal; return what was blocked before. A sandbox may deny it: nothing changes."""
+    try:
+        return set(signal.pthread_sigmask(signal.SIG_SETMASK, blocked))
+    except OSError:
+        return set()
+
+
 def defaults() -> None:
     """Restore the default action of every signal and unblock all, for a process that starts: signals that the parent
     blocked or ignored for `train` are not meant to be so for a script."""
     signal.set_wakeup_fd(-1)
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
         signal.signal(number, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    set_mask(())
 
 
 class StopRequests:

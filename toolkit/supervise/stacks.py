@@ -10,6 +10,7 @@ import signal
 from itertools import islice
 from pathlib import Path
 
+from toolkit.folders import make
 from toolkit.job.stuck import Stuck
 from toolkit.supervise import children
 from toolkit.supervise.activity import STOPPED, oddity
@@ -40,7 +41,7 @@ class Dump:
         self._names = {pid: name for name, pid in ranks.items()}
         self._asked: set[int] = set()
         self._states = {pid: oddity(pid) for pid in self._names}
-        folder.mkdir(parents=True, exist_ok=True)
+        make(folder)
         from shutil import which  # This import costs more than the rest of the file.
 
         spy = which(SPY, path=environ.get("PATH"))
@@ -107,8 +108,11 @@ def _line(file: str, number: int) -> str:
 
 
 def _spy(spy: str, pid: int, target: Path, environ: dict[str, str], prctl: children.Prctl) -> None:
-    null = os.open(os.devnull, os.O_WRONLY)
     out = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+    try:
+        null = os.open(os.devnull, os.O_WRONLY)
+    except OSError:
+        null = os.dup(out)  # An image without /dev/null.
     try:
         children.spawn(
             (spy, "dump", "--full-filenames", "--pid", str(pid)), environ, "/", stdout=out, stderr=null, prctl=prctl

@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 
 from toolkit import status_pages
+from toolkit.folders import remove
 from toolkit.job.job import Job
 from toolkit.job.outcome import Outcome
 from toolkit.job.restart import Budget, Failure, Restart, Steps, news, times
@@ -88,10 +89,9 @@ class Attempts:
     def begin(self, restart: Restart) -> None:
         """Begin the attempt that *restart* names: remove what ranks of the last one left for `train` and the
         platform."""
-        import shutil  # 4 ms, which only a job with restarts pays.
-
         self._restarts = (*self._restarts, restart)
-        shutil.rmtree(self._run_folder / STATUS_FOLDER, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            remove(self._run_folder / STATUS_FOLDER)
         (self._run_folder / HANG).unlink(missing_ok=True)
         for file in (self._job.folders.success, self._job.folders.failure):
             with contextlib.suppress(OSError):  # If the folder is not writable, the report at the end says so.

@@ -1,25 +1,47 @@
 """Reports a job's end. The steps are independent: an error in one changes neither the status nor the other steps."""
 
 import time
+from collections.abc import Mapping
 
 import msgspec
 
 from toolkit.job.job import Folders
 from toolkit.job.outcome import Outcome, dated
 from toolkit.log import Log
-from toolkit.platforms.table import Platform
+from toolkit.platforms import table as platforms
 from toolkit.supervise.console import Outlets
+from toolkit.train import outcomes, within
 
 
-def report(platform: Platform, folders: Folders, outcome: Outcome, outlets: Outlets, log: Log) -> None:
+def report(platform: platforms.Platform, folders: Folders, outcome: Outcome, outlets: Outlets, log: Log) -> None:
     """Report how the job ended. No error here changes that, or prevents the other reports."""
     final = log.attempt(
         "the console's losses could not be reported", lambda: _with_loss(outcome, outlets, log), outcome
     )
-    to_wall_ns = time.time_ns() - time.monotonic_ns()
-    final = log.attempt("the times could not be converted", lambda: dated(final, to_wall_ns), final)
+    final = log.attempt("the times could not be converted", lambda: _dated(final), final)
     log.attempt("the end could not be reported", lambda: platform.report(folders, final, log), None)
     log.attempt("the last lines could not be written", log.flush, None)
+
+
+def report_fault(environ: Mapping[str, str], error: BaseException, log: Log) -> int:
+    """Report the job that *error* ended outside of all steps of `train` (cli/outermost.py); return its exit code.
+
+    The job has not begun, so what its output folder says is of an earlier run.
+    """
+    platform = platforms.detect(environ)
+    folders = platform.folders(environ)
+    log.hide(environ)
+    outcome = outcomes.of_any(error, "")
+    if within.is_inside(environ):
+        log.error(outcome.cause.text)  # Report nothing: the job's files belong to the run that is active.
+        return outcome.exit_code
+    log.attempt("an earlier run's files could not be removed", lambda: platform.clear_stale(folders, log), None)
+    report(platform, folders, outcome, Outlets(), log)
+    return outcome.exit_code
+
+
+def _dated(outcome: Outcome) -> Outcome:
+    return dated(outcome, time.time_ns() - time.monotonic_ns())
 
 
 def _with_loss(outcome: Outcome, outlets: Outlets, log: Log) -> Outcome:

@@ -6,12 +6,15 @@ have removed the toolkit, or pip may have installed another version in its place
 """
 
 import errno
+import os
+import signal
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from toolkit import exit_codes
-from toolkit.errors import ToolkitError, of_path
+from toolkit.errors import PlatformError, ToolkitError, of_path
 from toolkit.job.cause import Cause
 from toolkit.job.job import Job
 from toolkit.job.outcome import Ended, Memory, Outcome, signal_name
@@ -20,11 +23,13 @@ from toolkit.probe import host
 from toolkit.supervise import limits
 from toolkit.supervise.signals import Interrupted
 
+if TYPE_CHECKING:
+    from traceback import FrameSummary
+
 
 def import_for_the_end(log: Log) -> None:
     """Import the modules that only the end of a job needs."""
     try:
-        import shutil  # noqa: F401 - removes the run's folder
         import traceback  # noqa: F401
 
         from toolkit.source import modules  # noqa: F401
@@ -80,17 +85,48 @@ def of_stop(stop: Interrupted, me: str) -> Outcome:
 
 def of_os_error(error: OSError, me: str) -> Outcome:
     """Return the outcome of a job ended by a limit of the host or a path's permissions, else by a fault of `train`."""
-    limit = limits.exhausted(error) or (of_path(error) if error.errno in (errno.EACCES, errno.EROFS) else None)
+    limit: ToolkitError | None = limits.exhausted(error) or _denied(error)
+    if limit is None and error.errno in (errno.EACCES, errno.EROFS):
+        limit = of_path(error)
     return of_fault(error, me) if limit is None else of_error(limit, me)
 
 
-def of_fault(error: Exception, me: str) -> Outcome:
+def of_any(error: BaseException, me: str) -> Outcome:
+    """Return the outcome of host *me*, whose part was ended by *error*, whatever that is."""
+    if isinstance(error, KeyboardInterrupt):
+        error = Interrupted(signal.SIGINT)
+    if isinstance(error, Interrupted):
+        return of_stop(error, me)
+    if isinstance(error, ToolkitError):
+        return of_error(error, me)
+    if isinstance(error, MemoryError):
+        limit = limits.exhausted(OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)))
+        return of_fault(error, me) if limit is None else of_error(limit, me)
+    return of_os_error(error, me) if isinstance(error, OSError) else of_fault(error, me)
+
+
+def of_fault(error: BaseException, me: str) -> Outcome:
     """Return the outcome of a job ended by a fault of `train`, with the traceback of *error*."""
     import traceback
 
     text, trace = f"{type(error).__name__}: {error}", "".join(traceback.format_exception(error))
     cause = Cause(blame="toolkit", kind="Framework Error", text=text, traceback=trace, primary=True)
     return Outcome(status="failed", exit_code=exit_codes.INTERNAL_FAULT, cause=cause, host=me)
+
+
+def _denied(error: OSError) -> PlatformError | None:
+    """Return what to tell of a system call that this host denies, None if *error* is another one."""
+    if error.errno not in (errno.EPERM, errno.ENOSYS) or error.filename is not None:
+        return None
+    hint = "Allow it in the profile of the container's sandbox (docker run --security-opt seccomp=PROFILE)."
+    where = "".join(f" in {frame.name}" for frame in _frames(error)[-1:])
+    return PlatformError(f"this host denies a system call that train needs{where} ({error.strerror})", hint=hint)
+
+
+def _frames(error: BaseException) -> "list[FrameSummary]":
+    import traceback
+
+    return list(traceback.extract_tb(error.__traceback__))
 
 
 class OomWatch:

@@ -15,6 +15,7 @@ from pathlib import Path
 import msgspec
 
 from toolkit.errors import InternalError, PlatformError, ToolkitError, UserError, at, within
+from toolkit.folders import make
 from toolkit.job.job import Channel, Job, fetched_mark
 from toolkit.job.outcome import Outcome
 from toolkit.job.plan import ProcessSpec, StopPolicy
@@ -134,7 +135,7 @@ def service(job: Job, run_folder: Path) -> ProcessSpec:
         OSError: its configuration cannot be written.
     """
     if job.intermediate_uri:
-        job.folders.intermediate.mkdir(parents=True, exist_ok=True)
+        make(job.folders.intermediate)
     config = _written(_transfer(job, run_folder, "watch", began_s=time.time()), run_folder)
     return ProcessSpec(
         name="storage",

@@ -172,14 +172,8 @@ def _outcome(
         if job.serves_tensorflow and job.cluster.is_leader and outcome.status == "succeeded":
             log.attempt("the saved model could not be checked", lambda: _warn_of_model(job, log), None)
         return outcome
-    except Interrupted as stop:
-        return outcomes.of_stop(stop, me)
-    except ToolkitError as error:
-        return outcomes.of_error(error, me)
-    except OSError as error:
-        return outcomes.of_os_error(error, me)
-    except Exception as error:  # noqa: BLE001 - the outermost level: faults of `train` are reported, too
-        return outcomes.of_fault(error, me)
+    except (Interrupted, Exception) as error:  # noqa: BLE001 - faults of `train` are reported, too
+        return outcomes.of_any(error, me)
 
 
 def _warn_of_model(job: Job, log: Log) -> None:
@@ -194,7 +188,7 @@ def _run(job: Job, signals: Signals, outlets: Outlets, log: Log, *, terminal: bo
 
     *terminal*: if the console is a terminal, it understands control sequences.
     """
-    run = RunFolder(job.folders.scratch, f"{os.getpid()}-{time.time_ns():x}", log)
+    run = RunFolder(job.folders.scratch, f"{os.getpid()}-{time.monotonic_ns():x}", log)
     run_folder = run.plain
     job = msgspec.structs.replace(job, folders=msgspec.structs.replace(job.folders, scratch=run.scratch))
     memory = OomWatch()

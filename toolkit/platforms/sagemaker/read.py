@@ -70,7 +70,7 @@ class Given(Record, frozen=True, kw_only=True):
 
 def folders(environ: Mapping[str, str]) -> Folders:
     """Return the folders below SAGEMAKER_BASE_DIR, else /opt/ml."""
-    return below(environ.get(variables.BASE_DIR, ""), environ)
+    return below(environ.get(variables.BASE_DIR, ""), environ, name=variables.BASE_DIR)
 
 
 def read(

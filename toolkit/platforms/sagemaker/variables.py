@@ -6,9 +6,10 @@ from toolkit.errors import ContractError
 from toolkit.job.cluster import Cluster
 from toolkit.job.strategy import Strategy
 from toolkit.patterns import lazy
+from toolkit.platforms.sagemaker import base
 
 PREFIX = "SAGEMAKER_"
-BASE_DIR = "SAGEMAKER_BASE_DIR"
+BASE_DIR = base.BASE_DIR
 PROGRAM = "SAGEMAKER_PROGRAM"
 SUBMIT_DIRECTORY = "SAGEMAKER_SUBMIT_DIRECTORY"
 TRAINING_MODULE = "SAGEMAKER_TRAINING_MODULE"

@@ -1,0 +1,147 @@
+"""The outermost guard of `train`: whatever is raised inside it, the job's end is filed, with a true exit code.
+
+The steps of `train` handle their own errors (train/walk.py, train/ending.py). What gets here was raised before the
+first step or between two: by an import, by a standard stream, by a signal handler's installation. It imports nothing
+that could fail. First it reports as every other end is reported; where that fails as well (the toolkit's files are
+damaged, msgspec is missing, the base cannot be found), it writes the files of the end with `os` alone.
+"""
+
+import errno
+import os
+import sys
+from collections.abc import Callable
+
+from toolkit.exit_codes import INTERNAL_FAULT, TEMPORARY_FAILURE
+from toolkit.folders import make
+from toolkit.platforms.sagemaker.base import BASE_DIR
+
+# As platforms/folders.py: below which the job's folders are.
+BASES = (BASE_DIR, "TOOLKIT_BASE")
+DEFAULT_BASE = "/opt/ml"
+# Words in the names of variables whose values are not filed: masking/names.py, which knows more, cannot be imported.
+SECRET = ("KEY", "TOKEN", "SECRET", "PASS", "CREDENTIAL", "AUTH")
+LEAST_SECRET = 6
+# Letters that stand for themselves in a JSON string.
+PLAIN = frozenset(map(chr, range(32, 127))) - {'"', "\\"}
+# Limits of the host, and system calls that a sandbox denies.
+OF_THE_PLATFORM = (errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM, errno.EPERM, errno.ENOSYS)
+
+
+def guarded(run: Callable[[], None]) -> None:
+    """Call *run*; if it raises anything but SystemExit, file that and exit with its code."""
+    try:
+        run()
+    except SystemExit:
+        raise
+    except BaseException as error:  # noqa: BLE001 - nothing is outside of this
+        sys.exit(_filed(error))
+
+
+def _filed(error: BaseException) -> int:
+    """Report the job that *error* ended; return its exit code."""
+    decided = _decided(error)
+    if decided is not None:
+        return decided
+    try:
+        from toolkit.log import Log
+        from toolkit.train.ending import report_fault
+
+        return report_fault(dict(os.environ), error, Log())
+    except BaseException as another:  # noqa: BLE001 - the reason why the report failed is in the text
+        return _write_barely(error, another)
+
+
+def _decided(error: BaseException) -> int | None:
+    """Return the exit code of a job whose end was reported before *error* was raised (a context that closes)."""
+    context: BaseException | None = error
+    seen = set()
+    while context is not None and id(context) not in seen:
+        seen.add(id(context))
+        if isinstance(context, SystemExit) and isinstance(context.code, int):
+            return context.code
+        context = context.__context__
+    return None
+
+
+def _write_barely(error: BaseException, another: BaseException) -> int:
+    """Write the log, output/failure and output/outcome.json without anything of the toolkit's but names."""
+    code, kind = _code_and_kind(error)
+    text, trace = _masked(_named(error)), "" if _is_told(error) else _masked(_traceback(error))
+    if str(another) != str(error):
+        text += _masked(f" (the report failed as well: {_named(another)})")
+    failure = f'{kind}:\nExitCode {code}\nErrorMessage "{text}"\n{trace and chr(10) + trace}'
+    said = f"error: Reporting training FAILURE\nerror: {failure}"
+    _write(2, "".join(f"[toolkit] {line}\n" for line in said.splitlines()))
+    output = os.path.join(next(filter(None, map(os.environ.get, BASES)), DEFAULT_BASE), "output")
+    try:
+        os.unlink(os.path.join(output, "success"))
+    except OSError:
+        pass  # There is none, as a rule.
+    for name, content in (("failure", failure), ("outcome.json", _document(code, kind, text, trace))):
+        try:
+            make(output)
+            fd = os.open(os.path.join(output, name), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NONBLOCK, 0o666)
+            _write(fd, content)
+            os.close(fd)
+        except OSError as refusal:
+            _write(2, f"[toolkit] error: {output}/{name}: cannot be written ({refusal})\n")
+    return code
+
+
+def _code_and_kind(error: BaseException) -> tuple[int, str]:
+    """Return the exit code and the failure's kind, as train/outcomes.py has them where it can be imported."""
+    if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno in OF_THE_PLATFORM):
+        return TEMPORARY_FAILURE, "PlatformError"
+    code, kind = getattr(error, "exit_code", None), getattr(error, "prefix", None)
+    return (code, kind) if isinstance(code, int) and isinstance(kind, str) else (INTERNAL_FAULT, "Framework Error")
+
+
+def _document(code: int, kind: str, text: str, trace: str) -> str:
+    cause = {"blame": "toolkit", "kind": kind, "cause": text, "traceback": trace}
+    fields = {"status": "failed", **cause}
+    entries = [f"  {_quoted(name)}: {_quoted(value)}" for name, value in fields.items()]
+    return "{\n" + ",\n".join([*entries, f'  "exit_code": {code}', '  "primary": true']) + "\n}\n"
+
+
+def _quoted(text: str) -> str:
+    """Return *text* as a JSON string."""
+    return '"' + "".join(letter if letter in PLAIN else _escaped(letter) for letter in text) + '"'
+
+
+def _escaped(letter: str) -> str:
+    units = letter.encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{units[at]:02x}{units[at + 1]:02x}" for at in range(0, len(units), 2))
+
+
+def _is_told(error: BaseException) -> bool:
+    """True for a ToolkitError, whose text says all."""
+    return hasattr(error, "exit_code")
+
+
+def _named(error: BaseException) -> str:
+    return str(error) if _is_told(error) else f"{type(error).__name__}: {error}"
+
+
+def _traceback(error: BaseException) -> str:
+    try:
+        import traceback
+
+        return "".join(traceback.format_exception(error))
+    except BaseException:  # noqa: BLE001 - its modules may be what cannot be imported
+        return ""
+
+
+def _masked(text: str) -> str:
+    for name, value in os.environ.items():
+        if len(value) >= LEAST_SECRET and any(word in name.upper() for word in SECRET):
+            text = text.replace(value, "******")
+    return text
+
+
+def _write(fd: int, text: str) -> None:
+    content = text.encode("utf-8", "backslashreplace")
+    try:
+        while content:
+            content = content[os.write(fd, content) :]
+    except OSError:
+        pass  # A closed console, a full disk: the exit code still tells.

@@ -74,7 +74,7 @@ def replace(path: Path, content: bytes) -> None:
             _write(part, content, os.O_CREAT | os.O_EXCL)
             part.replace(path)
         except OSError as error:
-            if error.errno not in _FIXED or not stat.S_ISREG(path.lstat().st_mode):
+            if error.errno not in _FIXED or not path.is_file() or path.is_symlink():
                 raise
             _write(path, content, os.O_TRUNC)
     except OSError:

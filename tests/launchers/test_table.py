@@ -1,5 +1,7 @@
+import re
 from typing import get_args
 
+import msgspec
 import pytest
 
 from tests.launchers.jobs import SCRATCH, job_of, script_of
@@ -10,6 +12,7 @@ from toolkit.settings import Settings
 
 MPI = {"mpi": Mpi(kind="openmpi4", version="4.1.8", path="/usr/bin/mpirun")}
 TWO = ("algo-1", "algo-2")
+PORT = re.compile(r":([0-9]{1,5})\b")
 
 
 @pytest.mark.parametrize(
@@ -29,6 +32,23 @@ def test_the_world_size_is_known_before_the_plan_and_is_the_plans(
     job = job_of(strategy, hosts=TWO, taking_part=taking_part, per_host=4, machine=MPI)
 
     assert table.world_size(job) == table.plan(job, SCRATCH).world_size
+
+
+@pytest.mark.parametrize("strategy", get_args(StrategyName))
+def test_no_launcher_gives_a_job_of_one_host_a_port_of_its_own_invention(strategy: StrategyName) -> None:
+    """Another job of the machine may have it: the only port is the one that `train` found free; 0 is chosen later."""
+    job = msgspec.structs.replace(job_of(strategy, per_host=2, machine=MPI), port=23456)
+
+    main = table.plan(job, SCRATCH).phase.main
+
+    environ = {**main.environ, **main.launcher_environ}
+    given = {name: value for name, value in environ.items() if not name.startswith("SM_")}
+    ports = {
+        name: found for name, value in given.items() for found in PORT.findall(f":{value}" if "PORT" in name else value)
+    }
+    assert given["MASTER_PORT"] == "23456"
+    assert set(ports.values()) <= {"23456", "0"}, ports
+    assert not {"29500", "7777", "8890", "2222"} & set(main.argv)
 
 
 @pytest.mark.parametrize("strategy", [name for name in get_args(StrategyName) if name != "script"])

@@ -68,12 +68,17 @@ def _fails(self, graph, inputs):
     return lookup_backend("aot_eager")(graph, inputs)
 torch._TorchCompileInductorWrapper.__call__ = _fails
 class Broken(Net):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("large", torch.zeros(600_000))  # More than 1 MiB.
     def forward(self, x):
+        self.large.add_(x.mean())
         x = nn.functional.dropout(self.norm(self.a(x)), 0.5)
         torch._dynamo.graph_break()
         return self.out(x)
 model = Broken()
-print(train(model, 6), model.norm.running_mean.sum().item(), model.norm.num_batches_tracked.item(), torch.rand(1))
+print(train(model, 6), model.large.sum())
+print(model.norm.running_mean.sum().item(), model.norm.num_batches_tracked.item(), torch.rand(1))
 """
 
 
@@ -522,6 +527,46 @@ def test_where_one_rank_cannot_compile_all_ranks_train_on_eagerly_and_equally(tm
         assert "rank 1: Net does not compile" in facts["reason"] and "no code on this host" in facts["reason"]
     (line,) = ran.lines
     assert "eager: rank 1: Net does not compile" in line
+
+
+@needs_torch
+@pytest.mark.parametrize(
+    ("mode", "refuses", "reason"),
+    [
+        ("auto", "os.environ['CXX'] = 'none-here'", "there is no C++ compiler (none-here) in the image"),
+        ("on", "os.environ['CXX'] = 'none-here'", "there is no C++ compiler (none-here) in the image"),
+        ("auto", "model = torch.compile(model, backend='eager')", "the script uses torch.compile itself"),
+    ],
+)
+def test_a_rank_that_tries_nothing_keeps_no_other_waiting(tmp_path: Path, mode: str, refuses: str, reason: str) -> None:
+    code = QUICK + NET + PARALLEL + f"if rank == 1: {refuses}\n"
+
+    ran = run(tmp_path, code + "train(nn.parallel.DistributedDataParallel(model), 400)\n", compile=mode, ranks=2)
+
+    assert ran.codes == [0, 0], ran.stderr
+    assert [facts["state"] for facts in ran.facts] == ["eager", "eager"]
+    assert f"rank 1: {reason}" in ran.facts[0]["reason"] and reason in ran.facts[1]["reason"]
+    assert len(ran.lines) == 1 and f"eager: rank 1: {reason}" in ran.lines[0]
+
+
+@needs_torch
+@pytest.mark.parametrize("mode", ["bf16", "auto"])
+def test_autocast_inside_of_forward_is_the_scripts_own(tmp_path: Path, mode: str) -> None:
+    code = (
+        "class Own(Net):\n"
+        "    def forward(self, x):\n"
+        "        with torch.autocast('cpu', dtype=torch.bfloat16):\n"
+        "            return super().forward(x)\n"
+        "model = Own()\n"
+        "train(model, 6)\n"
+        "print(model(inputs).dtype)\n"
+    )
+
+    ran = run(tmp_path, NET + code, autocast=mode)
+
+    assert ran.stdout == ["torch.bfloat16\n"] and ran.codes == [0], ran.stderr
+    assert ran.facts[0]["autocast_state"] == "off"
+    assert ran.facts[0]["autocast_reason"] == "the script uses autocast itself"
 
 
 @needs_torch

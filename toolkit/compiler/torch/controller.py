@@ -70,6 +70,7 @@ class Controller:
         self._turns = Turns()
         self._agreement: Agreement | Alone = Alone()
         self._consent: Consent | None = None
+        self._refusing: list[Agreement] = []  # They tell the other ranks, beside the training.
         self._failure = ""
         self._step_ended: Callable[[], None] = self._observed
         self._tells_next_s = 0.0
@@ -123,6 +124,9 @@ class Controller:
         self._next_trial()
 
     def _leave_alone(self, reason: str) -> None:
+        for what in ("autocast", "compile"):
+            if self._asked[what] != "off":
+                self._refuse_for_all(what, reason)
         self._told.tell(
             state="eager", reason=reason, autocast_reason=reason if self._asked["autocast"] != "off" else ""
         )
@@ -161,11 +165,25 @@ class Controller:
         if refusal:
             self._told.tell(**{name: refusal})
             self._say("%s: %s" % ("eager" if what == "compile" else "no bfloat16", refusal))
+            self._refuse_for_all(what, refusal)
             return False
         if asked == "auto":
             self._pending.append(what)
             return False
         return True
+
+    def _refuse_for_all(self, what: str, reason: str) -> None:
+        """Tell the other ranks, which may try *what*, that this one will not: else they wait for it."""
+        if not agreement.is_shared():
+            return
+        if self._asked[what] == "auto":
+            refusing = Agreement(what)
+        elif what == "compile":
+            refusing = Consent("consent")
+        else:
+            return  # Nothing is agreed on: bfloat16 of one rank does not concern the others' gradients.
+        refusing.refuse(reason)
+        self._refusing.append(refusing)
 
     def _open_compiler(self, device: str) -> None:
         folder, problem = self._own_cache, ""

@@ -64,7 +64,11 @@ class Finder:
             hooks.register_module_forward_pre_hook(self._before),
             hooks.register_module_forward_hook(self._after, always_call=True),
         ]
-        self._undo = [_replaced(torch, "compile", self._watched_compile(torch.compile))]
+        self._undo = [
+            _replaced(torch, "compile", self._watched_compile(torch.compile)),
+            # A script may enter it inside of a module's forward, where `_before` has looked already.
+            _replaced(torch.autocast, "__enter__", self._watched_autocast(torch.autocast.__enter__)),
+        ]
         self._undo_gradients = [
             _replaced(torch.autograd, "backward", self._watched_gradients(torch.autograd.backward, 3)),
             _replaced(torch.autograd, "grad", self._watched_gradients(torch.autograd.grad, 4)),
@@ -94,6 +98,15 @@ class Finder:
             return function(model, *arguments, **named)
 
         return compile
+
+    def _watched_autocast(self, enter: "Callable[..., Any]") -> "Callable[..., Any]":
+        @functools.wraps(enter)
+        def entered(autocast: "Any") -> "Any":
+            found = enter(autocast)
+            self.autocasts = self.autocasts or _autocast_is_on()
+            return found
+
+        return entered
 
     def _watched_gradients(self, function: "Callable[..., Any]", place: int) -> "Callable[..., Any]":
         """Return *function* with a watch on create_graph, its argument at *place*: Tensor.backward names none."""

@@ -10,7 +10,8 @@ TYPE_CHECKING = False  # As typing's, without importing it.
 if TYPE_CHECKING:
     from typing import Any
 
-# Larger buffers are mostly tables (masks, positions), which no forward pass changes.
+# Larger buffers are mostly tables (masks, positions), which no forward pass changes. A copy of them in each pass would
+# cost more than it is worth: they are copied where a failure is likely, in passes that compile.
 MOST_BUFFER_BYTES = 1 << 20
 
 
@@ -18,15 +19,20 @@ class KeptState:
     """A copy of the state that a forward pass of *module* may change, taken anew by each `keep`."""
 
     def __init__(self, module: "torch.nn.Module") -> None:
-        self._buffers = [each for each in module.buffers() if each.numel() * each.element_size() <= MOST_BUFFER_BYTES]
+        buffers = list(module.buffers())
+        self._buffers = [each for each in buffers if _size_bytes(each) <= MOST_BUFFER_BYTES]
+        self._large = [each for each in buffers if _size_bytes(each) > MOST_BUFFER_BYTES]
+        self._large_copies: list[torch.Tensor] = []
         self._copies = [each.detach().clone() for each in self._buffers]
         self._cuda = sorted({each.device.index for each in module.parameters() if each.device.type == "cuda"})
         self._random: Any = None
         self._numpy: Any = None
         self._states: list[torch.Tensor] = []
 
-    def keep(self, *, with_python: bool) -> None:
-        """Copy the state. *with_python*: that of Python's random and of NumPy's, too, whose copies cost 60 us."""
+    def keep(self, *, with_python: bool, with_large: bool) -> None:
+        """Copy the state. *with_python*: that of Python's random and of NumPy's, too, whose copies cost 60 us.
+        *with_large*: large buffers, too."""
+        self._large_copies = [each.detach().clone() for each in self._large] if with_large else []
         if self._buffers:
             with torch.no_grad():
                 torch._foreach_copy_(self._copies, self._buffers)
@@ -38,9 +44,12 @@ class KeptState:
     def restore(self) -> None:
         """Set the state to that of the last `keep`."""
         with torch.no_grad():
-            for buffer, copy in zip(self._buffers, self._copies):  # noqa: B905 - Python 3.8 has no strict.
+            kept = [*zip(self._buffers, self._copies)]  # noqa: B905 - Python 3.8 has no strict.
+            kept += zip(self._large, self._large_copies)  # noqa: B905
+            for buffer, copy in kept:
                 if not torch.equal(buffer, copy):
                     buffer.copy_(copy)
+        self._large_copies = []
         torch.set_rng_state(self._states[0])
         for index, state in zip(self._cuda, self._states[1:]):  # noqa: B905
             torch.cuda.set_rng_state(state, index)
@@ -48,3 +57,7 @@ class KeptState:
             random.setstate(self._random)
         if self._numpy is not None:
             sys.modules["numpy.random"].set_state(self._numpy)
+
+
+def _size_bytes(tensor: "torch.Tensor") -> int:
+    return tensor.numel() * tensor.element_size()

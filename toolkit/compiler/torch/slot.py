@@ -63,6 +63,7 @@ class Slot:
         self._state = KeptState(module)
         self._handlers = handlers.codes()
         self._eager: Callable[..., Any] = module._call_impl
+        self._ran: set[tuple[bool, bool]] = set()  # The ways of passes that did not fail: compiled, in bfloat16.
         self._ran_eagerly = False  # The last forward pass.
         self._device = next(module.parameters()).device.type
 
@@ -97,9 +98,12 @@ class Slot:
         if way.compiled and not watch.differentiates_inputs and has_differentiated_input(arguments, named):
             # A gradient penalty, most often, that has come late: it takes gradients of gradients.
             return self._eager(*arguments, **named)
-        self._state.keep(with_python=watch.is_trial)
+        kind = (way.compiled, way.bf16)
+        self._state.keep(with_python=watch.is_trial, with_large=kind not in self._ran)
         try:
-            return self._run(way, arguments, named)
+            found = self._run(way, arguments, named)
+            self._ran.add(kind)
+            return found
         except STOPS:
             raise
         except OverBudget as error:

@@ -352,6 +352,35 @@ def test_metric_definitions_are_tried(base: Base, regex: str, status: str) -> No
 THEIRS = "#!/usr/bin/python3\nimport sys\nfrom sagemaker_training.cli.train import main\nsys.exit(main())\n"
 
 
+@pytest.mark.parametrize("archived", [False, True])
+def test_a_hyperparameter_that_the_script_knows_in_another_spelling_is_named(base: Base, archived: bool) -> None:
+    source = (
+        "import argparse\np = argparse.ArgumentParser()\np.add_argument('--train-batch-size')\np.add_argument('--lr')\n"
+        "print(p.parse_known_args())\n"
+    )
+    base.program(source)
+    base.hyperparameters({"train_batch_size": "8", "lr": "0.1"})
+    if archived:
+        with tarfile.open(base.folder / "source.tar.gz", "w:gz") as archive:
+            archive.add(base.code / "train.py", "train.py")
+        base.hyperparameters(
+            {
+                "train_batch_size": "8",
+                "lr": "0.1",
+                "sagemaker_program": "train.py",
+                "sagemaker_submit_directory": str(base.folder / "source.tar.gz"),
+            }
+        )
+
+    options = row(told(base), "options")
+
+    assert options["status"] == "warn"
+    assert options["found"] == "--train_batch_size is passed, train.py knows --train-batch-size"
+    assert options["advice"] == (
+        "Its parse_known_args drops such an option silently: name the hyperparameter train-batch-size"
+    )
+
+
 def test_a_train_that_another_package_has_put_on_path_fails(base: Base) -> None:
     base.executable("train", THEIRS)
     base.program("print('ran')")

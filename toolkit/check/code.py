@@ -14,6 +14,7 @@ from tempfile import TemporaryDirectory
 import msgspec
 
 from toolkit.check import syntax
+from toolkit.check.options import Declared, read
 from toolkit.errors import ToolkitError, UserError, at
 from toolkit.job.job import Job, Script
 from toolkit.job.plan import Phase
@@ -31,6 +32,7 @@ class Code(Record, frozen=True, kw_only=True):
     `installing`: the phase that would install packages. `source`: where the source is now. `program`: the program in
     the first line of a command ("" without one). `requirements`: the text of requirements.txt. `rules`: the document
     that TOOLKIT_RULES names, if the code contains it. `syntax_errors`: of the code's Python files, some at most.
+    `options`: what a Python script declares, if it declares any.
     """
 
     job: Job
@@ -40,6 +42,7 @@ class Code(Record, frozen=True, kw_only=True):
     requirements: str = ""
     rules: bytes | None = None
     syntax_errors: tuple[syntax.Error, ...] = ()
+    options: Declared | None = None
 
     @property
     def kind(self) -> str:
@@ -73,6 +76,7 @@ def find(job: Job, log: Log) -> Code:
             requirements=_text(folder / install.REQUIREMENTS),
             rules=_content(folder, job.settings.rules),
             syntax_errors=tuple(islice(syntax.errors(folder), MOST_ERRORS)),
+            options=read(folder / script.entry) if script.kind == "program" else None,
         )
 
 

@@ -7,7 +7,7 @@ import msgspec
 
 from toolkit import settings
 from toolkit.check import code as codes
-from toolkit.check import inputs, machine, network, programs, sagemaker_training, syntax
+from toolkit.check import inputs, machine, network, options, programs, sagemaker_training, syntax
 from toolkit.check.result import CheckResult
 from toolkit.errors import ToolkitError, of_path
 from toolkit.job.job import Job
@@ -78,7 +78,7 @@ def _planned(job: Job, results: list[CheckResult], log: Log) -> Plan | None:
         CheckResult(name="code", status="ok", found=f"{job.entry or job.plugin} ({code.kind}) in {code.source}")
     )
     results += syntax.check(code.syntax_errors, job.entry or "", code.job.interpreter)
-    results += inputs.rules(job, code.rules)
+    results += (*options.check(code.job, code.options), *inputs.rules(job, code.rules))
     plan = _tried(results, "launcher", lambda: launchers.plan(code.job, job.folders.scratch / "run"))
     if plan is None:
         return None

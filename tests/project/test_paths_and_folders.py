@@ -20,7 +20,6 @@ ENCODES = {
     "modelparallel/recorder.py": "names of modules and numbers",
     "modelparallel/tf/partitioned.py": "names of layers",
     "storage/mirror.py": "names that `paths.to_text` has encoded",
-    "storage/checkpoints.py": "names that `paths.to_text` has encoded",
 }
 
 

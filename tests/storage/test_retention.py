@@ -1,6 +1,5 @@
 """Which version of each entry storage holds next, as a table; tests/storage/histories.py plays histories."""
 
-import msgspec
 import pytest
 
 from toolkit.storage.manifest import File, Manifest
@@ -160,9 +159,12 @@ def test_a_version_that_lacks_files_is_lesser(files: tuple[str, ...], lesser: bo
     assert is_lesser(entry, before) is lesser
 
 
-def test_the_order_of_manifests_tells_what_is_newer_and_no_clock() -> None:
-    manifest = stored(checkpoint("checkpoint-500", mtime=100))
+def test_a_checkpoint_is_newer_if_it_came_later_and_its_time_is_no_earlier() -> None:
+    def left(new: dict[str, File], was_stored: bool) -> str:
+        has_both = stored(checkpoint("checkpoint-500", mtime=100, since=2), new)
+        return after(has_both if was_stored else stored(checkpoint("checkpoint-500", mtime=100)), folder(new), "")
 
-    assert after(manifest, folder(checkpoint("checkpoint-1000", mtime=50)), "") == "+checkpoint-1000"
-    later = msgspec.structs.replace(manifest, files=manifest.files | checkpoint("checkpoint-1000", mtime=50, since=0))
-    assert after(later, folder(checkpoint("checkpoint-1000", mtime=50)), "") == "+checkpoint-1000 checkpoint-500"
+    for since, mtime, is_newer in ((3, 100, True), (2, 101, True), (2, 100, False), (3, 99, False), (1, 101, False)):
+        expected = "+checkpoint-1000" if is_newer else "+checkpoint-1000 checkpoint-500"
+        assert left(checkpoint("checkpoint-1000", mtime=mtime, since=since), was_stored=True) == expected
+    assert left(checkpoint("checkpoint-1000", mtime=100), was_stored=False) == "+checkpoint-1000"

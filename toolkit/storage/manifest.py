@@ -11,7 +11,7 @@ import msgspec
 
 from toolkit import paths
 from toolkit.errors import ContractError
-from toolkit.records import Record, decode
+from toolkit.records import Record, decode, encode
 from toolkit.storage.store import PIECE_BYTES, Store
 from toolkit.storage.uri import Uri
 
@@ -81,7 +81,7 @@ def read(store: Store, root: Uri, rank: int) -> Manifest | None:
 
 def document(manifest: Manifest) -> bytes:
     """Return *manifest* as `read` reads it."""
-    return msgspec.json.encode(_with_paths(manifest, paths.to_text))
+    return encode(_with_paths(manifest, paths.to_text))
 
 
 def _with_paths(manifest: Manifest, convert: Callable[[str], str]) -> Manifest:

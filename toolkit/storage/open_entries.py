@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from toolkit import paths
+from toolkit.records import encode
 from toolkit.storage.scan import being_written
 
 
@@ -29,7 +30,7 @@ class OpenEntries:
         if names != self._kept:
             new = self._file.with_name(f"{self._file.name}.new")
             try:
-                new.write_bytes(msgspec.json.encode([paths.to_text(name) for name in sorted(names)]))
+                new.write_bytes(encode([paths.to_text(name) for name in sorted(names)]))
                 new.replace(self._file)
                 self._kept = names
             except OSError:

@@ -6,8 +6,9 @@ The rule:
   moment ago, or cannot be read. An entry that is held back keeps storage's version, if there is one.
 - An entry that is gone from the folder stays in storage until storage has a successor of it: an entry that is newer,
   and at least as whole. So storage that has had a whole checkpoint never has less than the newest one.
-- Newer: its largest file came with a later manifest, or with the same one and has a later mtime. No clock is asked
-  whether a checkpoint came before another.
+- Newer: its largest file came with a later manifest and has no earlier mtime, or with the same one and has a later
+  mtime. Neither is enough: an older checkpoint may come to storage later, because it could not be read, and a clock may
+  be wrong.
 - What an earlier run left in the folder, and did not bring to storage, is stored, but is no successor: that run may
   have been killed while it wrote it.
 - At least as whole: both are files with the same suffix, or both are folders and the successor has as many files of
@@ -52,8 +53,8 @@ class Decision(Record, frozen=True, kw_only=True):
 
 
 class _Version(Record, frozen=True, kw_only=True):
-    """A version of an entry. `age`: larger is newer. `counts`: how many files there are of each pattern of paths.
-    `stamps`: path in it, bytes and mtime of each file."""
+    """A version of an entry. `age`: number of its manifest, and mtime, of its largest file. `counts`: how many files
+    there are of each pattern of paths. `stamps`: path in it, bytes and mtime of each file."""
 
     name: str
     is_folder: bool
@@ -194,7 +195,7 @@ def _is_replaced(version: _Version, others: list[_Version]) -> bool:
     """True if *version* may go because of *others*, which storage will hold."""
     if not version.size_bytes and not version.has_links:
         return True
-    newer = [other for other in others if other.age > version.age and not other.is_left]
+    newer = [other for other in others if _is_newer(other, version)]
     if any(_succeeds(other, version) for other in newer):
         return True
     if sum(_without_numbers(other.name) == _without_numbers(version.name) for other in newer) >= 2:
@@ -202,6 +203,11 @@ def _is_replaced(version: _Version, others: list[_Version]) -> bool:
     largest_bytes = max((other.size_bytes for other in others), default=0)
     is_small = version.size_bytes <= SMALL_BYTES and version.size_bytes < largest_bytes * SMALL_SHARE
     return is_small and any(other.size_bytes >= version.size_bytes for other in newer)
+
+
+def _is_newer(other: _Version, version: _Version) -> bool:
+    not_older = all(one >= another for one, another in zip(other.age, version.age, strict=True))
+    return not_older and other.age != version.age and not other.is_left
 
 
 def _succeeds(other: _Version, version: _Version) -> bool:

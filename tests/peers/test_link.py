@@ -860,3 +860,67 @@ def test_a_known_cause_stays_the_cause_where_the_leader_is_started_again() -> No
 
         assert follower.verdict is not None
         assert (follower.verdict.host, follower.verdict.exit_code) == ("algo-2", 3)
+
+
+def test_another_job_at_the_leaders_port_is_passed_over_by_both_until_the_leader_is_found() -> None:
+    """Two jobs on the same nodes: the second one's leader has another port, and may come later than its hosts."""
+    other_key, other, own = job_key(b"another", ("algo-1", "algo-2"), b""), b"another.", b"this one"
+    with party(2, tag=other) as first, party(2, tag=own) as second:
+        ours = second.follower("algo-2", where=first.where, others=(second.where[1],), tag=own)
+        first.links.append(ours)
+        stranger = first.follower("algo-2", key=other_key, tag=own)
+        theirs = first.follower("algo-2", tag=other)
+        first.links.remove(ours)
+
+        start(second)
+        first.until(lambda: not first.leader.protocol.members.absent)
+
+        assert ours.verdict is None
+        assert stranger.verdict is None
+        assert theirs.verdict is None
+        assert second.leader.verdict is None
+
+
+@pytest.mark.parametrize(
+    ("name", "theirs", "what"),
+    [
+        ("the list of hosts", "#2", "the list of hosts differs"),
+        ("a hyperparameter", "#3", "a hyperparameter differs"),
+        ("the version of the toolkit", "0.2.0", "differs (the leader has 0.1.0, this host 0.2.0)"),
+        ("the distribution", "", "the distribution differs (the leader has smddp, this host none)"),
+    ],
+)
+@pytest.mark.parametrize("host", ["algo-2", "algo-9"])
+def test_a_host_with_the_secret_and_other_documents_ends_the_job_with_what_differs(
+    name: str, theirs: str, what: str, host: str
+) -> None:
+    facts = {
+        "the version of the toolkit": "0.1.0",
+        "the list of hosts": "#1",
+        "the distribution": "smddp",
+        "a hyperparameter": "#1",
+    }
+    with party(2, facts=facts) as together:
+        follower = together.follower(host, facts={**facts, name: theirs})
+
+        together.until(lambda: all(link.verdict is not None for link in together.links))
+
+        for link in together.links:
+            assert link.verdict is not None
+            assert (link.verdict.host, link.verdict.exit_code) == (host, 78)
+            assert what in link.verdict.cause.text
+        assert follower.finished
+        assert list(together.leader.refused) == ["a host whose documents or version differ from the leader's"]
+
+
+def test_a_setting_of_one_host_alone_is_said_on_both_and_the_leaders_counts() -> None:
+    facts = {"TOOLKIT_RESTARTS": "3"}
+    with party(2, facts=facts) as together:
+        follower = together.follower("algo-2", facts={"TOOLKIT_RESTARTS": "0"})
+
+        start(together)
+
+        text = "host algo-2: TOOLKIT_RESTARTS differs (the leader has 3, this host 0); the leader's counts."
+        text += " Set it on every host"
+        for link in (together.leader, follower):
+            together.until(lambda link=link: LogLine(text=text, warns=True) in together.done[link])  # type: ignore[misc]

@@ -24,20 +24,36 @@ TIMES = Timeouts(heartbeat_s=0.2, heartbeat_timeout_s=5.0, join_s=30.0, finish_t
 class Party:
     """The links of one test, each with the actions it was told; `until` serves them all."""
 
-    def __init__(self, count: int, *, times: Timeouts = TIMES, address: str = "127.0.0.1") -> None:
+    def __init__(
+        self,
+        count: int,
+        *,
+        times: Timeouts = TIMES,
+        address: str = "127.0.0.1",
+        tag: bytes = b"",
+        facts: dict[str, str] | None = None,
+    ) -> None:
         self.hosts = tuple(f"algo-{number}" for number in range(1, count + 1))
         self.times = times
         listener = listen(address, 0)
         self.where: tuple[str, int] = listener.getsockname()[:2]
-        self.leader = LeaderLink(self.hosts, KEY, times, listener)
+        self.leader = LeaderLink(self.hosts, KEY, times, listener, tag=tag, facts=facts)
         self.links: list[LeaderLink | FollowerLink] = [self.leader]
         self.done: dict[Link, list[Action]] = {self.leader: []}
         self.others: list[Callable[[], None]] = []
 
     def follower(
-        self, name: str, *, key: bytes = KEY, where: tuple[str, int] | None = None, others: tuple[int, ...] = ()
+        self,
+        name: str,
+        *,
+        key: bytes = KEY,
+        where: tuple[str, int] | None = None,
+        others: tuple[int, ...] = (),
+        tag: bytes = b"",
+        facts: dict[str, str] | None = None,
     ) -> FollowerLink:
-        link = FollowerLink(name, "algo-1", key, self.times, where or self.where, others=others)
+        at = where or self.where
+        link = FollowerLink(name, "algo-1", key, self.times, at, others=others, tag=tag, facts=facts)
         self.links.append(link)
         self.done[link] = []
         return link
@@ -73,8 +89,15 @@ class Party:
 
 
 @contextmanager
-def party(count: int, *, times: Timeouts = TIMES, address: str = "127.0.0.1") -> Iterator[Party]:
-    made = Party(count, times=times, address=address)
+def party(
+    count: int,
+    *,
+    times: Timeouts = TIMES,
+    address: str = "127.0.0.1",
+    tag: bytes = b"",
+    facts: dict[str, str] | None = None,
+) -> Iterator[Party]:
+    made = Party(count, times=times, address=address, tag=tag, facts=facts)
     try:
         yield made
     finally:

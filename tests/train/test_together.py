@@ -556,6 +556,46 @@ def test_ports_that_are_all_taken_are_named(hosts: Hosts) -> None:
     assert "TOOLKIT_LINK_PORT" in done.log
 
 
+@pytest.mark.parametrize("what", ["a hyperparameter", "the list of hosts"])
+def test_hosts_with_one_secret_and_other_documents_end_with_78_and_what_differs(hosts: Hosts, what: str) -> None:
+    for name in hosts.bases:
+        hosts.program(name, ENDS)
+    if what == "a hyperparameter":
+        hosts.bases["algo-2"].hyperparameters({"lr": "0.1"})
+    else:
+        hosts.bases["algo-2"].resources(["algo-1", "algo-2", "algo-3"], current="algo-2")
+
+    done = hosts.run(TOOLKIT_JOB_SECRET="the same", TOOLKIT_JOIN_S="60")
+
+    for each in done.values():
+        assert each.status == 78
+        assert f"host algo-2 and host algo-1, the leader, are not of one job: {what} differs" in str(each.failure)
+        assert b"done" not in each.stdout
+
+
+def test_two_jobs_on_the_same_hosts_find_their_own_leaders(hosts: Hosts, tmp_path: Path) -> None:
+    """The second job's follower starts long before its leader, and meets the first job's at the port."""
+    other = Hosts(tmp_path / "other")
+    other.environ = {**hosts.environ, "TRAINING_JOB_NAME": "other"}
+    for job in (hosts, other):
+        job.program("algo-1", WAITS)
+        job.program("algo-2", WAITS)
+    with hosts.start("algo-1") as first_leader, other.start("algo-2") as second:
+        first_leader["algo-1"].until(b"host algo-2")
+        with hosts.start("algo-2") as first, other.start("algo-1") as second_leader:
+            for running in (first_leader["algo-1"], second["algo-2"], first["algo-2"], second_leader["algo-1"]):
+                running.until(b" up")
+            first_leader["algo-1"].signal()
+            second_leader["algo-1"].signal()
+            statuses = {
+                running.end().status
+                for running in (first_leader["algo-1"], second["algo-2"], first["algo-2"], second_leader["algo-1"])
+            }
+
+    assert 78 not in statuses
+    assert 75 not in statuses
+
+
 def test_a_host_with_another_secret_ends_the_job_in_seconds_and_is_named_by_all(tmp_path: Path) -> None:
     hosts = Hosts(tmp_path, ("algo-1", "algo-2", "algo-3"))
     for name in hosts.bases:

@@ -6,6 +6,7 @@ import os
 import select
 import socket
 import time
+from collections.abc import Mapping
 
 from toolkit.job.events import Stop
 from toolkit.peers.clock import Clock, on_clock
@@ -26,6 +27,7 @@ class FollowerLink(Link):
     """Connects, and reconnects when the connection is lost or silent.
 
     *where*: the leader's name or address and its port; *others*: the ports that the leader uses if that one is taken.
+    *tag*: of the job; *facts*: what must be equal on all hosts (sameness.py).
     """
 
     def __init__(
@@ -38,8 +40,11 @@ class FollowerLink(Link):
         poll: select.epoll | None = None,
         *,
         others: tuple[int, ...] = (),
+        tag: bytes = b"",
+        facts: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(me, key, poll)
+        self._tag, self._facts = tag, dict(facts or {})
         now_s = time.monotonic()
         self.protocol = Follower(me, leader, times, now_s)
         self._route = Route(where[0], (where[1], *others), now_s)
@@ -190,13 +195,22 @@ class FollowerLink(Link):
             self._next_try_s = now_s + (RETRY_S if self._route.elsewhere else REFUSED_RETRY_S)
             self._do(self.protocol.refused(now_s))
 
-    def _introduce(self, connection: Connection, nonce: bytes) -> None:
-        if len(nonce) != NONCE_BYTES:
+    def _introduce(self, connection: Connection, greeting: bytes) -> None:
+        nonce, tag = greeting[:NONCE_BYTES], greeting[NONCE_BYTES:]
+        if len(nonce) != NONCE_BYTES or tag not in (self._tag, b""):
             raise RefusedError("something at the leader's address that is no leader")
         connection.seal = Seal(self._key, nonce, connection.nonce, "up")
         self._hello_ns = time.monotonic_ns()
         end = near_end(connection.sock)
-        hello = Hello(host=self.me, end=end, space=own_space(), mark=self._mark, met=self.protocol.leader_mark)
+        hello = Hello(
+            host=self.me,
+            end=end,
+            space=own_space(),
+            mark=self._mark,
+            met=self.protocol.leader_mark,
+            tag=self._tag.hex(),
+            facts=self._facts,
+        )
         sealed = connection.seal.seal(encode(hello))
         length = (len(sealed) - HEAD_BYTES + NONCE_BYTES).to_bytes(HEAD_BYTES, "big")
         connection.frames.largest_bytes = LARGEST_BYTES

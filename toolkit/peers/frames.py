@@ -32,6 +32,7 @@ Reason = Literal[
     "a message of no known form",
     "a message larger than any of the link's",
     "a host that is not of this job",
+    "a host whose documents or version differ from the leader's",
     "a second train of a host that has joined already",
     "a host that had joined an earlier train of the leader",
     "something at the leader's address that is no leader",

@@ -42,6 +42,7 @@ from toolkit.peers.messages import (
     Idle,
     Left,
     Message,
+    Notice,
     OwnFailure,
     Ping,
     Pong,
@@ -66,7 +67,18 @@ from toolkit.peers.protocol import (
     Send,
     Timeouts,
 )
-from toolkit.peers.reports import event_of, hung, light, named, other_key, replaced, stopped, vanished, with_cause
+from toolkit.peers.reports import (
+    event_of,
+    hung,
+    light,
+    named,
+    other_key,
+    replaced,
+    stopped,
+    unlike,
+    vanished,
+    with_cause,
+)
 
 
 class Leader:
@@ -118,6 +130,21 @@ class Leader:
         this one, whose start nobody waits for."""
         self._replaces_another = True
         return [] if self.verdict is not None else self._settle(replaced(self._me, now_ns), now_s)
+
+    def unlike(self, host: str, what: str, now_s: float, now_ns: int) -> tuple[tuple[Message, ...], list[Action]]:
+        """Handle *host*, which has the job's key, and differs in *what*: return the messages to it, and the actions."""
+        report = unlike(host, self._me, what)
+        self.members.absent.discard(host)
+        is_over = self.verdict is not None or self.barrier.opened or self._attempt.failing_s is not None
+        return (self.welcome(now_ns), Verdict(report=report)), [] if is_over else self._fail("", report, now_s)
+
+    def overruled(self, host: str, settings: tuple[str, ...]) -> list[Action]:
+        """Say that *host* has other *settings*, which do not count."""
+        actions: list[Action] = []
+        for setting in settings:
+            text = f"host {host}: {setting}; the leader's counts. Set it on every host"
+            actions += [LogLine(text=text, warns=True), Send(hosts=(host,), message=Notice(text=text))]
+        return actions
 
     def welcome(self, now_ns: int) -> Welcome:
         """Return the first message to a host."""

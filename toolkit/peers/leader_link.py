@@ -6,9 +6,10 @@ import math
 import os
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from toolkit.job.events import Stop
+from toolkit.peers import sameness
 from toolkit.peers.frames import (
     HEAD_BYTES,
     LARGEST_BYTES,
@@ -38,7 +39,8 @@ class LeaderLink(Link):
     """Listens, with one connection for each follower. *restarts*: how many the job may have.
 
     *judge* takes the step times of a host and returns (host, text) for each slow rank; that host and the leader log the
-    text. *places*: the name or address, by host, of hosts that must have different addresses.
+    text. *places*: the name or address, by host, of hosts that must have different addresses. *tag*: of the job, for
+    everybody; *facts*: what must be equal on all hosts (sameness.py).
     """
 
     def __init__(
@@ -51,8 +53,11 @@ class LeaderLink(Link):
         restarts: int = 0,
         judge: Judge = lambda _host, _times: [],
         places: dict[str, str] | None = None,
+        tag: bytes = b"",
+        facts: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(hosts[0], key)
+        self._tag, self._facts = tag, facts or {}
         make_room(len(hosts))
         now_s = time.monotonic()
         mark = os.urandom(MARK_BYTES).hex()
@@ -186,7 +191,8 @@ class LeaderLink(Link):
             connection = Connection(sock, time.monotonic())
             self._note_knock(sock)
             self._open[sock.fileno()] = self._unproved[sock.fileno()] = connection
-            if not self._write(connection, NONCE_BYTES.to_bytes(HEAD_BYTES, "big") + connection.nonce):
+            greeting = connection.nonce + self._tag
+            if not self._write(connection, len(greeting).to_bytes(HEAD_BYTES, "big") + greeting):
                 self.lose(connection)
 
     def _note_knock(self, sock: socket.socket) -> None:
@@ -217,7 +223,16 @@ class LeaderLink(Link):
         except RefusedError:
             self._note_claim(frame[NONCE_BYTES + MAC_BYTES :], peer(connection.sock))
             raise
-        if not isinstance(hello, Hello) or hello.host not in self._hosts:
+        if not isinstance(hello, Hello):
+            raise RefusedError("a host that is not of this job")
+        unlike = sameness.difference(self._facts, hello.facts)
+        if unlike:
+            messages, actions = self.protocol.unlike(hello.host, unlike, time.monotonic(), time.monotonic_ns())
+            for message in messages:
+                self._write(connection, seal.seal(encode(message)))
+            self._do(actions)
+            raise RefusedError("a host whose documents or version differ from the leader's")
+        if hello.host not in self._hosts:
             raise RefusedError("a host that is not of this job")
         if hello.met not in ("", self.protocol.mark):
             self._write(connection, seal.seal(encode(self.protocol.welcome(time.monotonic_ns()))))
@@ -231,6 +246,7 @@ class LeaderLink(Link):
         self._address_of[hello.host] = other_end.partition(" ")[0]
         self.protocol.barrier.placed(hello.host, hello.space)
         self.protocol.members.came(hello.host, direct=hello.end in ("", other_end))
+        is_first = hello.host in self.protocol.members.absent
         before = self._of.get(hello.host)
         connection.seal, connection.host = seal, hello.host
         connection.frames.largest_bytes = LARGEST_BYTES
@@ -240,6 +256,8 @@ class LeaderLink(Link):
             self._open.pop(before.sock.fileno(), None)
             self._forget(before)
         self._do(self.protocol.joined(hello.host, time.monotonic(), time.monotonic_ns()))
+        if is_first:
+            self._do(self.protocol.overruled(hello.host, sameness.overruled(self._facts, hello.facts)))
 
     def _note_claim(self, said: bytes, address: str) -> None:
         """Note a proof made with another key, in the name *said*; it counts if it comes from that host's address."""
@@ -247,7 +265,9 @@ class LeaderLink(Link):
             hello = decode(said, "up")
         except RefusedError:
             return
-        if isinstance(hello, Hello) and hello.host in self._hosts and address in self._found.get(hello.host, ()):
+        if not isinstance(hello, Hello) or hello.tag != self._tag.hex():
+            return  # Of another job that shares this one's hosts.
+        if hello.host in self._hosts and address in self._found.get(hello.host, ()):
             self.protocol.members.claimed(hello.host, time.monotonic())
 
     def _do(self, actions: list[Action]) -> None:

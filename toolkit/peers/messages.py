@@ -19,6 +19,7 @@ from toolkit.job.restart import Steps
 from toolkit.job.stuck import Stuck
 from toolkit.records import Record
 
+Fact = Annotated[str, Meta(max_length=64)]
 StepNumber = Annotated[int, Meta(ge=-(1 << 62), le=1 << 62)]
 
 
@@ -49,7 +50,8 @@ class EndReport(Record, frozen=True, kw_only=True, omit_defaults=True):
 class Hello(Record, frozen=True, kw_only=True, tag="hello"):
     """Up, first: who I am. `mark` is this process's own: a second connection of the same host with another is
     refused. `met`: the mark of the leader's process that this one has joined, "" if it has joined none yet: a leader
-    that was started again is another process. `space`: the network namespace (space.py). `end`: this end of the
+    that was started again is another process. `tag`: the job, in hex (sameness.py). `facts`: what must be equal on all
+    hosts. `space`: the network namespace (space.py). `end`: this end of the
     connection, "ADDRESS port N": the leader sees another one where a proxy or a translation of addresses stands
     between."""
 
@@ -58,6 +60,8 @@ class Hello(Record, frozen=True, kw_only=True, tag="hello"):
     space: Annotated[str, Meta(max_length=128)] = ""
     mark: Annotated[str, Meta(max_length=64)]
     met: Annotated[str, Meta(max_length=64)] = ""
+    tag: Annotated[str, Meta(max_length=64)] = ""
+    facts: Annotated[dict[Fact, Fact], Meta(max_length=16)] = {}
 
 
 class Welcome(Record, frozen=True, kw_only=True, tag="welcome"):

@@ -92,6 +92,21 @@ def other_key(host: str, leader: str = "") -> EndReport:
     )
 
 
+def unlike(host: str, leader: str, what: str) -> EndReport:
+    """Return the report of *host*, which has the job's secret, and differs from the *leader* in *what*."""
+    return EndReport(
+        host=host,
+        exit_code=exit_codes.MISCONFIGURED,
+        cause=Cause(
+            primary=True,
+            blame="user",
+            kind="ClientError",
+            text=f"host {host} and host {leader}, the leader, are not of one job: {what}",
+            advice="Give every host the same documents, settings and version of the toolkit",
+        ),
+    )
+
+
 def shared_address(me: str, one: str, other: str, address: str) -> EndReport:
     """Return the report of a job of which two hosts have one *address*, seen by *me*."""
     return EndReport(

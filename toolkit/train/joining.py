@@ -4,12 +4,13 @@ import json
 import os
 import socket
 
-from toolkit import files
+from toolkit import __version__, files
 from toolkit.errors import ContractError, PlatformError
 from toolkit.job.job import Job
 from toolkit.job.plan import Resolves
 from toolkit.launchers.environment import link_ports, names
 from toolkit.log import Log
+from toolkit.peers import sameness
 from toolkit.peers.follower_link import FollowerLink
 from toolkit.peers.frames import job_key
 from toolkit.peers.leader_link import LeaderLink, listen
@@ -27,13 +28,39 @@ def join(job: Job, log: Log, step_times: StepTimes | None) -> LeaderLink | Follo
         grace_s=job.grace_s,
     )
     key = _key(job, log)
+    tag, facts = sameness.tag(job.name, cluster.hosts), _facts(job)
     address, ports = cluster.address(cluster.leader), link_ports(job)
     if not cluster.is_leader:
-        return FollowerLink(cluster.current, cluster.leader, key, times, (address, ports[0]), others=ports[1:])
+        where, others = (address, ports[0]), ports[1:]
+        return FollowerLink(cluster.current, cluster.leader, key, times, where, others=others, tag=tag, facts=facts)
     hosts = (cluster.leader, *(host for host in cluster.hosts if host != cluster.leader))
     listener = _listen(cluster.addresses.get(cluster.leader), ports, f"host {cluster.current}", log)
     judge = _nobody_is_slow if step_times is None else step_times.judge
-    return LeaderLink(hosts, key, times, listener, restarts=ours.restarts, judge=judge, places=_places(job))
+    return LeaderLink(
+        hosts,
+        key,
+        times,
+        listener,
+        restarts=ours.restarts,
+        judge=judge,
+        places=_places(job),
+        tag=tag,
+        facts=facts,
+    )
+
+
+def _facts(job: Job) -> dict[str, str]:
+    """Return what must be equal on all hosts, the most telling first."""
+    facts = {
+        sameness.VERSION: __version__,
+        sameness.HOSTS: job.cluster.hosts,
+        "the distribution": job.strategy.name,
+        "the job's name": job.name,
+        "a hyperparameter": job.hyperparameters,
+        "a parameter of the platform": [job.shown.job_name, job.shown.parameters],
+        **dict(zip(sameness.LEADERS, (job.settings.restarts, job.settings.stall_s), strict=True)),
+    }
+    return {name: sameness.fact(value) for name, value in facts.items()}
 
 
 def _listen(address: str | None, ports: tuple[int, ...], where: str, log: Log) -> socket.socket:

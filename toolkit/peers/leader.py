@@ -138,11 +138,11 @@ class Leader:
         is_over = self.verdict is not None or self.barrier.opened or self._attempt.failing_s is not None
         return (self.welcome(now_ns), Verdict(report=report)), [] if is_over else self._fail("", report, now_s)
 
-    def overruled(self, host: str, settings: tuple[str, ...]) -> list[Action]:
-        """Say that *host* has other *settings*, which do not count."""
+    def unequal_settings(self, host: str, settings: tuple[str, ...]) -> list[Action]:
+        """Say that *host* has other *settings*."""
         actions: list[Action] = []
         for setting in settings:
-            text = f"host {host}: {setting}; the leader's counts. Set it on every host"
+            text = f"host {host}: {setting}. Set it on every host"
             actions += [LogLine(text=text, warns=True), Send(hosts=(host,), message=Notice(text=text))]
         return actions
 

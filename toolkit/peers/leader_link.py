@@ -257,7 +257,7 @@ class LeaderLink(Link):
             self._forget(before)
         self._do(self.protocol.joined(hello.host, time.monotonic(), time.monotonic_ns()))
         if is_first:
-            self._do(self.protocol.overruled(hello.host, sameness.overruled(self._facts, hello.facts)))
+            self._do(self.protocol.unequal_settings(hello.host, sameness.unequal_settings(self._facts, hello.facts)))
 
     def _note_claim(self, said: bytes, address: str) -> None:
         """Note a proof made with another key, in the name *said*; it counts if it comes from that host's address."""

@@ -13,8 +13,11 @@ TAG_BYTES = 8
 DIGITS = 16
 SHOWN = 24
 VERSION, HOSTS = "the version of the toolkit", "the list of hosts"
-# Where hosts differ in one of these, the leader's counts, and the log says so.
-LEADERS = ("TOOLKIT_RESTARTS", "TOOLKIT_STALL_S")
+# Settings in which hosts may differ, and what that means, for the log.
+MAY_DIFFER = {
+    "TOOLKIT_RESTARTS": "the leader's counts",
+    "TOOLKIT_STALL_S": "a hang is noticed only while every host looks for one, after the longest time",
+}
 
 
 def tag(name: str, hosts: tuple[str, ...]) -> bytes:
@@ -37,16 +40,16 @@ def fact(value: Any) -> str:
 def difference(leader: Mapping[str, str], host: Mapping[str, str]) -> str:
     """Return which of the facts of *leader* is another one on *host*, "" if none is: "the list of hosts differs"."""
     for name, value in leader.items():
-        if name not in LEADERS and host.get(name, "") != value:
+        if name not in MAY_DIFFER and host.get(name, "") != value:
             return f"{name} differs{_values(value, host.get(name, ''))}"
     return ""
 
 
-def overruled(leader: Mapping[str, str], host: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the settings that differ on *host*, where the leader's count."""
+def unequal_settings(leader: Mapping[str, str], host: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the settings that differ on *host*, each with what that means."""
     return tuple(
-        f"{name} differs{_values(leader[name], host.get(name, ''))}"
-        for name in LEADERS
+        f"{name} differs{_values(leader[name], host.get(name, ''))}; {meaning}"
+        for name, meaning in MAY_DIFFER.items()
         if name in leader and host.get(name, "") != leader[name]
     )
 

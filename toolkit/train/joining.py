@@ -58,7 +58,7 @@ def _facts(job: Job) -> dict[str, str]:
         "the job's name": job.name,
         "a hyperparameter": job.hyperparameters,
         "a parameter of the platform": [job.shown.job_name, job.shown.parameters],
-        **dict(zip(sameness.LEADERS, (job.settings.restarts, job.settings.stall_s), strict=True)),
+        **dict(zip(sameness.MAY_DIFFER, (job.settings.restarts, job.settings.stall_s), strict=True)),
     }
     return {name: sameness.fact(value) for name, value in facts.items()}
 

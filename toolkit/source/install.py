@@ -2,7 +2,6 @@
 
 import codecs
 import os
-import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -106,6 +105,8 @@ def installer(job: Job) -> tuple[str, ...]:
     wheel = _bundled_pip()
     if wheel is not None:
         return (python, f"{wheel}/pip", "install", *OPTIONS)
+    import shutil  # Only here: its import takes milliseconds.
+
     uv = shutil.which("uv", path=job.environ.get("PATH", os.defpath))
     if uv is not None:
         # uv has no variable for this.

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import msgspec
 
-from toolkit import status_pages
+from toolkit import exit_codes, status_pages
 from toolkit.folders import remove
 from toolkit.job.job import Job
-from toolkit.job.outcome import Outcome
+from toolkit.job.outcome import Outcome, signal_name
 from toolkit.job.restart import Budget, Failure, Restart, Steps, news, times
 from toolkit.log import Log
 from toolkit.supervise.asking import STATUS_FOLDER
@@ -60,18 +60,22 @@ class Attempts:
         saved = Steps(seen=not self._checkpoints() <= self._saved)
         return self._line_monitors.steps.and_those(beats).and_those(saved)
 
-    def alone(self, outcome: Outcome, *, stopped: bool) -> Outcome | Restart:
-        """Decide on a host without a link: return *outcome*, or the restart that begins another attempt."""
+    def alone(self, outcome: Outcome, *, stopped_by: int | None) -> Outcome | Restart:
+        """Decide on a host without a link: return *outcome*, or the restart that begins another attempt.
+
+        A stop (signal *stopped_by*) between a failure and the restart that it is worth has stopped the job.
+        """
         if not self._budget.allowed or outcome.status != "failed" or len(self._job.cluster.hosts) > 1:
             return outcome
-        failure = Failure(
-            kind=outcome.cause.kind, exit_code=outcome.exit_code, preempted=outcome.cause.preempted, stopped=stopped
-        )
+        failure = Failure(kind=outcome.cause.kind, exit_code=outcome.exit_code, preempted=outcome.cause.preempted)
         steps = self.steps()
         refusal = self._budget.refusal(failure, steps)
         if refusal:
             self._log.warning(f"no restart: {refusal}")
             return outcome
+        if stopped_by is not None:
+            self._log.warning("no restart: a stop was requested")
+            return _stopped(outcome, stopped_by, self.number + 1)
         restart = Restart(
             attempt=self.number + 1,
             host=outcome.host,
@@ -125,3 +129,10 @@ class Attempts:
         except OSError:
             pass  # A file was removed during the scan: the entries seen so far count.
         return found
+
+
+def _stopped(outcome: Outcome, number: int, attempt: int) -> Outcome:
+    """Return the outcome of a job that signal *number* stopped before *attempt*, the restart after *outcome*."""
+    text = f"stopped by {signal_name(number)} before attempt {attempt} of the script began; {outcome.cause.text}"
+    cause = msgspec.structs.replace(outcome.cause, blame="", kind="Stopped", text=text)
+    return msgspec.structs.replace(outcome, status="stopped", exit_code=exit_codes.of_signal(number), cause=cause)

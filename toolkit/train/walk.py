@@ -29,7 +29,7 @@ from toolkit.supervise.asking import STATUS_FOLDER
 from toolkit.supervise.console import Outlets
 from toolkit.supervise.loop import Supervisor
 from toolkit.supervise.signals import Interrupted, Signals
-from toolkit.train import ending, hangs, outcomes, plugin, requirements, rule_output, within
+from toolkit.train import base_lock, ending, hangs, outcomes, plugin, requirements, rule_output, within
 from toolkit.train.attempts import Attempts
 from toolkit.train.console import console
 from toolkit.train.environment import MARKER, fitted, marked, measured
@@ -64,6 +64,11 @@ def train(environ: Mapping[str, str], *, interpreter: str, log: Log, signals: Si
     if nested is not None:
         log.error(str(nested))  # Report nothing: the job's files belong to the run that is active.
         return nested.exit_code
+    try:
+        lock = base_lock.take(folders.base)
+    except PlatformError as error:
+        log.error(str(error))  # As above.
+        return error.exit_code
     outlets = Outlets()
     log.say_through(outlets.stderr.say, outlets.flush)
     log.attempt("an earlier run's files could not be removed", lambda: platform.clear_stale(folders, log), None)
@@ -75,6 +80,8 @@ def train(environ: Mapping[str, str], *, interpreter: str, log: Log, signals: Si
             log.attempt("what follows the job's end failed", step, None)
     if outcome.status == "stopped":
         log.attempt("a partly fetched source could not be removed", lambda: fetch.clear(folders.code), None)
+    if lock is not None:
+        log.attempt("the base's lock could not be released", lambda: os.close(lock), None)
     return outcome.exit_code
 
 
@@ -272,7 +279,7 @@ def _decided(
     """Return the job's outcome for this host, whose own end is *outcome*, or the restart for another attempt."""
     if others is not None:
         return others.settle(supervisor, outcome, attempts.steps())
-    return attempts.alone(outcome, stopped=supervisor.stopped_by is not None)
+    return attempts.alone(outcome, stopped_by=supervisor.stopped_by)
 
 
 def _first(

@@ -7,7 +7,7 @@ line.
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
@@ -15,6 +15,9 @@ from toolkit import paths
 from toolkit.masking.known import Known
 from toolkit.masking.names import is_secret, strength
 from toolkit.masking.text import MASK, mask, replaced
+
+if TYPE_CHECKING:
+    from toolkit.masking.digests import Digests
 
 _T = TypeVar("_T")
 _E = TypeVar("_E")
@@ -58,6 +61,7 @@ class Log:
         self.level = level
         self.brief = False  # The failure text is only in its file (TOOLKIT_LOG_FAILURE).
         self._known = Known()
+        self._digests: list[Digests] = []
         self._say: Callable[[bytes], None] = _write_stderr
         self._finish: Callable[[], None] = lambda: None
 
@@ -65,6 +69,16 @@ class Log:
         """Mask from now on each value in *values*, at any depth, whose name is a secret's (6 characters or more),
         however it is encoded."""
         self._known.add(text for text in _secrets(values) if _is_hidden(text))
+
+    def hide_digests(self, digests: "Digests") -> None:
+        """Mask from now on the secrets of *digests*, too."""
+        self._digests.append(digests)
+
+    def digests(self) -> "Digests | None":
+        """Return digests of all secrets that are hidden so far; None for none."""
+        from toolkit.masking.digests import of  # Only `toolkit run` needs it.
+
+        return of(self._known.forms()) if self._known else None
 
     def mask(self, text: str) -> str:
         """Return *text* with known and recognised secrets masked; a placeholder if masking fails."""
@@ -76,6 +90,8 @@ class Log:
     def _masked(self, text: str) -> str:
         if self._known:
             text = replaced(text, self._known.spans(text))
+        for digests in self._digests:
+            text = replaced(text, digests.spans(text))
         return mask(text)
 
     def say_through(self, say: Callable[[bytes], None] | None, finish: Callable[[], None] = lambda: None) -> None:

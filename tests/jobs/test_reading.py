@@ -12,6 +12,8 @@ from toolkit import jobs
 from toolkit.errors import UserError
 from toolkit.job.outcome import Outcome
 from toolkit.job.report import HostReport
+from toolkit.jobs import secrets
+from toolkit.log import Log
 
 DONE = Outcome(status="succeeded", exit_code=0)
 
@@ -147,3 +149,19 @@ def test_secret_hyperparameters_are_masked_in_what_the_job_said(tmp_path: Path) 
 
     assert job.reason == "ValueError: bad key ******\n"
     assert job.mask("the key is hunter2hunter2") == "the key is ******"
+
+
+def test_secrets_of_the_environment_are_masked_by_digests_in_a_file_of_their_owner(tmp_path: Path) -> None:
+    output(tmp_path / "hosts" / "algo-1" / "opt" / "ml" / "output", failed("algo-1"))
+    log = Log()
+    log.hide({"API_KEY": "hunter2hunter2", "LR": "0.1"})
+    secrets.write(tmp_path / "hosts" / "algo-1", log)
+    file = tmp_path / "hosts" / "algo-1" / secrets.FILE
+
+    job = jobs.read(tmp_path)
+
+    assert job.mask("the key is b'hunter2hunter2', 0.1") == "the key is b'******', 0.1"
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert "hunter2" not in file.read_text()
+    file.write_text("{")
+    assert jobs.read(tmp_path).mask("hunter2hunter2") == "hunter2hunter2"

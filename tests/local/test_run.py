@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.local.toolkit_run import COMMAND, ROOT, ToolkitRun
+from toolkit import jobs
 from toolkit.metrics.file import SampleFile
 from toolkit.metrics.sample import Sample
 from toolkit.metrics.tail import SampleReader
@@ -172,11 +173,13 @@ def test_several_hosts_are_told_apart_and_billed_each(tmp_path: Path) -> None:
 
 def test_one_failing_host_stops_the_others_and_is_the_jobs_cause(tmp_path: Path) -> None:
     given = ("--hyperparameter", "host=algo-2", "--hyperparameter", f"meet={tmp_path / 'meet'}")
-    with ToolkitRun(tmp_path, "fails_on_host.py", "--hosts", "2", *given) as job:
+    secret = ("--env", "BOOM_API_KEY=hunter2hunter2")
+    with ToolkitRun(tmp_path, "fails_on_host.py", "--hosts", "2", *given, *secret) as job:
         assert job.end() == 1
 
     told = job.told
     assert (told["status"], told["failed_host"]) == ("Failed", "algo-2")
+    assert jobs.read(job.folder).mask("a log with hunter2hunter2") == "a log with ******"
     assert told["failure_reason"].startswith("AlgorithmError: ExecuteUserScriptError:\nExitCode 1\n")
     assert "RuntimeError: boom on algo-2" in told["failure_reason"]
     assert len(told["failure_reason"]) <= len("AlgorithmError: ") + 1024

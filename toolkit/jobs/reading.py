@@ -12,10 +12,12 @@ from toolkit.errors import ContractError
 from toolkit.exit_codes import TEMPORARY_FAILURE
 from toolkit.job.outcome import Outcome, from_document
 from toolkit.job.report import REPORT, HostReport, JobReport, seconds_of, waits_since_s
+from toolkit.jobs import secrets
 from toolkit.jobs.data import HostData, HostStatus, JobData, JobStatus
 from toolkit.jobs.folders import Place, in_order, interrupted, is_locked, places
 from toolkit.jobs.times import last_written_s, span
 from toolkit.log import Log
+from toolkit.masking.digests import Digests
 from toolkit.metrics.file import read as read_samples
 from toolkit.records import decode
 from toolkit.series import debugger_names
@@ -36,9 +38,13 @@ def read(folder: str | os.PathLike[str], *, now_s: float | None = None) -> JobDa
     job_dir = Path(folder).absolute()
     notes: list[str] = []
     found = places(job_dir)
-    log = Log()
+    log, seen = Log(), list[Digests]()
     for place in found:
         log.hide(_hyperparameters(place.output.parent / "input" / "config" / "hyperparameters.json"))
+        digests = secrets.read(place.output.parents[2])
+        if digests is not None and digests not in seen:
+            seen.append(digests)
+            log.hide_digests(digests)
     report = _report(job_dir / REPORT, notes)
     hosts = [_host(place, number, report, job_dir, log.mask, notes) for number, place in enumerate(found, 1)]
     if report is not None:

@@ -25,6 +25,7 @@ from toolkit import folders
 from toolkit.errors import ContractError, PlatformError, ToolkitError, of_path
 from toolkit.job.job import Channel
 from toolkit.jobfile.spec import JobFile
+from toolkit.jobs import secrets
 from toolkit.jobs.folders import RUN_MARK
 from toolkit.local import containers
 from toolkit.local.documents import BASE, HostSetup, documents, environment, region_of
@@ -156,7 +157,12 @@ def stage_hosts(
         (asked.run.job_dir / "hosts").mkdir(mode=0o700)  # Containers still see what is mounted, as any user.
         if asked.spec.checkpoints:
             asked.spec.checkpoints.mkdir(parents=True, exist_ok=True)
-        return tuple(stage_host(asked, setup, own, content) for setup in places)
+        staged = tuple(stage_host(asked, setup, own, content) for setup in places)
+        hidden = Log()
+        hidden.hide({**own, **asked.spec.environment})
+        for each in staged:
+            secrets.write(each.setup.base.parents[1], hidden)
+        return staged
     except OSError as error:
         raise _unprepared(error, asked) from None
 

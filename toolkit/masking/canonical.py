@@ -63,6 +63,11 @@ class Traced:
                 break
         self.text = self._replaced(text, _DROPPED, lambda _: "").translate(_ALIKE)
 
+    @property
+    def seams(self) -> frozenset[int]:
+        """Where quotes and backslashes were dropped: there, too, a word begins and ends."""
+        return frozenset(self._layers[-1].begins)
+
     def origin(self, start: int, end: int) -> Span:
         """Return where the part from *start* to *end*, not empty, stood in the text as it was."""
         for layer in reversed(self._layers):
@@ -87,24 +92,24 @@ class _Layer:
     """What one pass has replaced: spans in the new text, and in the one before it."""
 
     def __init__(self) -> None:
-        self._begins: list[int] = []
+        self.begins: list[int] = []
         self._ends: list[int] = []
         self._old: list[Span] = []
 
     def add(self, new: Span, old: Span) -> None:
-        self._begins.append(new[0])
+        self.begins.append(new[0])
         self._ends.append(new[1])
         self._old.append(old)
 
     def start(self, at: int) -> int:
-        place = bisect_right(self._begins, at) - 1
+        place = bisect_right(self.begins, at) - 1
         if place < 0:
             return at
         rest = at - self._ends[place]
         return self._old[place][0] if rest < 0 else self._old[place][1] + rest
 
     def end(self, at: int) -> int:
-        place = bisect_right(self._begins, at - 1) - 1
+        place = bisect_right(self.begins, at - 1) - 1
         if place < 0:
             return at
         return self._old[place][1] + max(at - self._ends[place], 0)

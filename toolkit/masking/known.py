@@ -35,7 +35,12 @@ class Known:
 
     def forms(self) -> Iterator[str]:
         """Yield each form that stands for a whole secret in a text's one form."""
+        from binascii import b2a_base64
+
         yield from self._canonical
+        for secret in self._plain:
+            code = b2a_base64(secret.encode("utf-8", "surrogateescape"), newline=False).decode().rstrip("=")
+            yield from (canonical(code), canonical(code.replace("+", "-").replace("/", "_")))
 
     def spans(self, text: str) -> list[Span]:
         """Return where secrets are in *text*; spans may overlap."""

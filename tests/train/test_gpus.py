@@ -1,8 +1,11 @@
 """How many ranks a host with GPUs gets, and what is said of GPUs that cannot be used; nvidia-smi is a recorded one."""
 
+from pathlib import Path
+
 import pytest
 
 from tests.train.base import SEES, Base
+from tests.train.test_together import Hosts
 
 EIGHT = "\n".join(f"GPU {number}: NVIDIA A100 (UUID: GPU-{number})" for number in range(8))
 LOST = "Unable to determine the device handle for GPU0000:1B:00.0: Unknown Error"
@@ -67,3 +70,16 @@ def test_a_job_that_asks_for_no_gpu_runs_where_they_cannot_be_used(base: Base) -
 
     assert done.status == 0
     assert LOST in done.log
+
+
+def test_the_other_hosts_hear_of_a_gpu_that_cannot_be_used(tmp_path: Path) -> None:
+    hosts = Hosts(tmp_path)
+    for name, base in hosts.bases.items():
+        smi(base, f'echo "{LOST}"; exit 15' if name == "algo-2" else f"cat <<END\n{EIGHT}\nEND")
+        base.program("print('trains')\n")
+
+    done = hosts.run()
+
+    assert [each.status for each in done.values()] == [75, 75], done
+    assert all(LOST in (each.failure or "") for each in done.values())
+    assert not any(b"trains" in each.stdout for each in done.values())

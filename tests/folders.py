@@ -1,5 +1,6 @@
 """Folders that are hard to walk: too deep for any path, or not to be read."""
 
+import errno
 import os
 import shutil
 import subprocess
@@ -8,6 +9,18 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
+
+
+def unlistable(monkeypatch: pytest.MonkeyPatch, folder: Path, number: int = errno.EIO) -> None:
+    """Let every listing of *folder* fail."""
+    scandir = os.scandir
+
+    def failing(path: str) -> object:
+        if Path(path) == folder:
+            raise OSError(number, os.strerror(number), str(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", failing)
 
 
 def make_levels(top: Path, names: Iterable[str]) -> None:

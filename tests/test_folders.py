@@ -134,6 +134,21 @@ def test_a_walk_of_a_deep_folder_ends(tmp_path: Path) -> None:
     assert (len(paths), errors) == (1_200, [])
 
 
+def test_what_matches_is_sorted_and_what_cannot_be_listed_is_reported(tmp_path: Path) -> None:
+    for name in ("b.json", "a.json", "a.txt", os.fsdecode(b"\xff.json")):
+        (tmp_path / name).touch()
+    errors: list[OSError] = []
+
+    found = folders.matching(tmp_path, "*.json", errors.append)
+
+    assert [path.name for path in found] == ["a.json", "b.json", os.fsdecode(b"\xff.json")]
+    assert folders.matching(tmp_path / "missing", "*", errors.append) == [] == errors
+    assert folders.matching(tmp_path / "a.txt", "*", errors.append) == []
+    assert [error.filename for error in errors] == [str(tmp_path / "a.txt")]
+    with pytest.raises(NotADirectoryError):
+        folders.matching(tmp_path / "a.txt", "*", folders.fail)
+
+
 def test_status_is_none_only_where_nothing_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").touch()
 

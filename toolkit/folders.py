@@ -11,6 +11,7 @@ import stat
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NoReturn
 
 # Gets the error of one folder or entry. `error.filename` is its path.
 Unreadable = Callable[[OSError], None]
@@ -48,6 +49,26 @@ def names(folder: Path | str) -> list[str]:
         OSError: the folder cannot be listed, or not to its end.
     """
     return [entry.name for entry in entries(folder)]
+
+
+def matching(folder: Path | str, pattern: str, unreadable: Unreadable) -> list[Path]:
+    """Return the paths in *folder* whose names match *pattern* ("*.json"), sorted; [] if there is no such folder.
+
+    *unreadable* gets the error if the folder cannot be listed, or not to its end.
+    """
+    from fnmatch import fnmatchcase
+
+    return [Path(entry.path) for entry in _listed(os.fspath(folder), unreadable) if fnmatchcase(entry.name, pattern)]
+
+
+def fail(error: OSError) -> NoReturn:
+    """The handler of readers who cannot go on without the folder."""
+    raise error
+
+
+def named_elsewhere(_: OSError) -> None:
+    """The handler of readers whose caller names what cannot be listed (jobs/reading.py does so for a job's output),
+    and of those who only look for a hint."""
 
 
 def walk(

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.folders import unlistable
 from tests.jobs.folders import START_S, failed, output, report, sample, simulated
 from toolkit import jobs
 from toolkit.errors import UserError
@@ -115,6 +116,20 @@ def test_a_damaged_file_becomes_a_sentence_and_the_rest_is_read(tmp_path: Path, 
     assert job.reason.startswith("ExecuteUserScriptError")
     assert len(job.notes) == 1 and "outcome.json is damaged" in job.notes[0]
     assert [row["value"] for row in jobs.metrics(tmp_path)] == [1.0]
+
+
+@pytest.mark.parametrize("name", ["monitor/samples", "monitor/steps", "profiler/framework", "data/logs"])
+def test_a_folder_that_cannot_be_listed_becomes_a_sentence_and_the_rest_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    folder = output(tmp_path / "output", failed("algo-1"), (sample("loss", 1.0, 2.0),))
+    (folder / name).mkdir(parents=True, exist_ok=True)
+    unlistable(monkeypatch, folder / name)
+
+    job = jobs.read(tmp_path)
+
+    assert job.status == "failed" and job.outcome is not None
+    assert job.notes == (f"{folder / name} cannot be read (Input/output error); what it says is missing here.",)
 
 
 def test_a_damaged_job_json_leaves_what_the_hosts_say(tmp_path: Path) -> None:

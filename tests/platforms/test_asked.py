@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from tests.folders import unlistable
 from toolkit import settings
 from toolkit.errors import ContractError
 from toolkit.job.job import Job
@@ -276,6 +277,19 @@ def test_a_mounted_channel_wins_over_its_path_in_the_job_file(asked: Asked, tmp_
 
     folders = {channel.name: channel.folder for channel in job.channels}
     assert folders == {"train": asked.base / "input/data/train", "test": tmp_path / "test"}
+
+
+def test_a_data_folder_that_cannot_be_listed_is_not_one_without_channels(
+    asked: Asked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = asked.base / "input/data"
+    (data / "train").mkdir(parents=True)
+    unlistable(monkeypatch, data)
+
+    with pytest.raises(
+        ContractError, match=rf"^{data}: expected a folder, found one that cannot be read \(Input/output"
+    ):
+        asked.job(TOOLKIT_PROGRAM="train.py")
 
 
 def test_a_channel_in_storage_gets_a_folder_below_the_data_unless_one_is_mounted(asked: Asked) -> None:

@@ -63,7 +63,17 @@ SCRIPT_SIDE = (
 )
 # Pure files of the script side that commands of `toolkit` also call: they need nothing of a rank.
 SHARED_WITH_CLI = ("compiler/batch.py", "compiler/scaling.py")
-SCRIPT_SIDE_MAY_USE = ("__init__", "records", "paths", "errors", "metrics", "status_layout", "parallelism", "ranks")
+SCRIPT_SIDE_MAY_USE = (
+    "__init__",
+    "records",
+    "folders",
+    "paths",
+    "errors",
+    "metrics",
+    "status_layout",
+    "parallelism",
+    "ranks",
+)
 
 
 def package_of(place: str) -> str:

@@ -1,7 +1,8 @@
 """Looks whether the model folder holds what TensorFlow Serving loads: <a number>/saved_model.pb."""
 
-import os
 from pathlib import Path
+
+from toolkit import folders
 
 BUNDLES = ("saved_model.pb", "saved_model.pbtxt")
 
@@ -11,11 +12,13 @@ def warnings(folder: Path) -> tuple[str, ...]:
 
     They are the warnings of AWS's TensorFlow images (sagemaker-tensorflow-training 20.4), in other words.
     """
-    has_files, bundles = False, []
-    for path, _, files in os.walk(folder):
-        has_files = has_files or bool(files)
-        if any(name in BUNDLES for name in files):
-            bundles.append(Path(path))
+    unreadable: list[OSError] = []
+    files = [entry for entry in folders.walk(folder, unreadable.append) if not entry.is_dir(follow_symlinks=False)]
+    if unreadable:
+        error = unreadable[0]
+        return (f"{error.filename}: cannot be read ({error.strerror}): whether {folder} holds a SavedModel is unknown",)
+    has_files = bool(files)
+    bundles = list(dict.fromkeys(Path(entry.path).parent for entry in files if entry.name in BUNDLES))
     if not has_files:
         return (f"{folder} is empty: the job leaves no model. Save it in the folder of SM_MODEL_DIR",)
     if not bundles:

@@ -12,6 +12,7 @@ import re
 import stat
 from pathlib import Path
 
+from toolkit import folders
 from toolkit.errors import UserError
 from toolkit.folders import make, remove
 from toolkit.log import Log
@@ -135,8 +136,7 @@ def is_shared_unsafely(folder: Path) -> bool:
     mode = folder.stat().st_mode
     if not mode & stat.S_IWOTH or mode & stat.S_ISVTX:
         return False
-    with os.scandir(folder) as entries:
-        return any(entry.stat(follow_symlinks=False).st_uid not in (0, os.geteuid()) for entry in entries)
+    return any(entry.stat(follow_symlinks=False).st_uid not in (0, os.geteuid()) for entry in folders.entries(folder))
 
 
 def _refused(folder: Path, error: OSError) -> UserError:
@@ -158,7 +158,7 @@ def _locked(folder: Path) -> int | None:
 
 def _sweep(own: Path) -> None:
     """Remove the folders beside *own* whose runs have ended."""
-    for folder in [each for each in own.parent.iterdir() if each.name.startswith(RUN)]:
+    for folder in folders.matching(own.parent, f"{RUN}*", folders.named_elsewhere):
         try:
             lock = None if folder == own else _locked(folder)
         except OSError:

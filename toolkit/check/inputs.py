@@ -1,10 +1,9 @@
 """Checks the job's inputs: channels, metric definitions and log rules."""
 
-import os
 import stat
 from pathlib import Path
 
-from toolkit import files
+from toolkit import files, folders
 from toolkit.check.result import CheckResult
 from toolkit.errors import ContractError
 from toolkit.job.job import Channel, Job
@@ -69,8 +68,7 @@ def _has_input(channel: Channel) -> bool:
     if channel.mode == "Pipe":
         return _is_fifo(_first_fifo(channel))
     try:
-        with os.scandir(channel.folder) as entries:
-            return next(entries, None) is not None
+        return bool(folders.names(channel.folder))
     except OSError:
         return False
 
@@ -78,6 +76,10 @@ def _has_input(channel: Channel) -> bool:
 def _lack(channel: Channel) -> str:
     if channel.mode == "Pipe":
         return f"no FIFO {_first_fifo(channel)}"
+    try:
+        folders.names(channel.folder)
+    except OSError as error:
+        return f"{channel.folder} cannot be read ({error.strerror})"
     return f"{channel.folder} is empty" if channel.folder.is_dir() else f"no folder {channel.folder}"
 
 

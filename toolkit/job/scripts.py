@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+from toolkit import folders
+
 ENDINGS = (".py", ".sh")
 NEVER = ("setup.py", "conftest.py")
 
@@ -9,7 +11,7 @@ NEVER = ("setup.py", "conftest.py")
 def only_script(folder: Path) -> str | None:
     """Return the name of the only Python or shell script directly in *folder*, None if there is not exactly one."""
     try:
-        found = [file.name for file in folder.iterdir() if file.suffix in ENDINGS and file.is_file()]
+        found = [name for name in folders.names(folder) if name.endswith(ENDINGS) and (folder / name).is_file()]
     except OSError:
         return None
     scripts = [name for name in found if name not in NEVER and not name.startswith((".", "_"))]

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from toolkit import files
+from toolkit import files, folders
 from toolkit.errors import ContractError, did_you_mean
 from toolkit.jobfile.options import from_file
 from toolkit.jobfile.text import is_job_file
@@ -21,7 +21,8 @@ def read(path: Path, hint: str) -> dict[str, Any]:
         folder = path.parent
         if not folder.is_dir():
             raise ContractError(f"expected a job file, found no folder {folder}", where=str(path), hint=hint) from None
-        near = did_you_mean(path.name, (file.name for file in folder.iterdir() if is_job_file(file)))
+        beside = folders.matching(folder, "*", folders.named_elsewhere)
+        near = did_you_mean(path.name, (file.name for file in beside if is_job_file(file)))
         raise ContractError("expected a job file, found nothing", where=str(path), hint=near or hint) from None
     except IsADirectoryError:
         raise ContractError("expected a job file, found a folder", where=str(path), hint=hint) from None

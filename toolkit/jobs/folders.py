@@ -4,6 +4,7 @@ import fcntl
 from collections.abc import Iterator
 from pathlib import Path
 
+from toolkit import folders
 from toolkit.errors import UserError
 from toolkit.job.report import REPORT
 from toolkit.records import Record
@@ -42,7 +43,7 @@ def places(folder: Path) -> tuple[Place, ...]:
         return (Place(output=own),)
     several = tuple(
         Place(output=output, name=each.name)
-        for each in sorted(folder.iterdir(), key=lambda each: in_order(each.name))
+        for each in map(folder.joinpath, sorted(folders.names(folder), key=in_order))
         if each.is_dir() and (output := output_in(each)) is not None
     )
     several = several or tuple(
@@ -69,14 +70,16 @@ def is_locked(job_dir: Path) -> bool:
 def interrupted(job_dir: Path) -> tuple[Path, ...]:
     """Return the job folders of the starts that spot interruptions ended, the first one first."""
     folder = job_dir / INTERRUPTED
-    found = [each for each in folder.iterdir() if each.name.isdecimal()] if folder.is_dir() else []
+    found = [folder / name for name in folders.names(folder) if name.isdecimal()]
     return tuple(sorted(found, key=lambda each: int(each.name)))
 
 
 def earlier_metrics(job_dir: Path) -> tuple[Path, ...]:
     """Return the files of metrics of these starts."""
     return tuple(
-        path for start in interrupted(job_dir) for path in sorted(start.glob("hosts/*/opt/ml/output/metrics.jsonl"))
+        host / "opt" / "ml" / "output" / "metrics.jsonl"
+        for start in interrupted(job_dir)
+        for host in folders.matching(start / "hosts", "*", folders.named_elsewhere)
     )
 
 
@@ -103,7 +106,7 @@ def _played(folder: Path) -> Iterator[Place]:
     hosts = folder / "hosts"
     if not hosts.is_dir():
         return
-    for host in sorted(hosts.iterdir(), key=lambda each: in_order(each.name)):
+    for host in map(hosts.joinpath, sorted(folders.names(hosts), key=in_order)):
         output = host / "opt" / "ml" / "output"
         if output.is_dir():
             yield Place(output=output, name=host.name)

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from toolkit import files
+from toolkit import files, folders
 from toolkit.errors import ContractError
 from toolkit.exit_codes import TEMPORARY_FAILURE
 from toolkit.job.outcome import Outcome, from_document
@@ -109,7 +109,9 @@ def _host(
     name = place.name or _own_name(output) or f"host {number}"
     told = report.hosts.get(name) if report else None
     whole = job_dir / "logs" / f"{name}.log"
-    ranks = sorted((output / "data" / "logs").glob("*.log"), key=lambda each: in_order(each.stem))
+    logs = folders.matching(output / "data" / "logs", "*.log", folders.named_elsewhere)
+    ranks = sorted(logs, key=lambda each: in_order(each.stem))
+    _name_unlisted(output, notes)
     status: HostStatus = "unfinished"
     if told is not None and told.status == "vanished":
         status = "vanished"
@@ -153,6 +155,13 @@ def _outcome(path: Path, notes: list[str]) -> Outcome | None:
     except (OSError, ContractError) as error:
         notes.append(_unusable(path, error))
         return None
+
+
+def _name_unlisted(output: Path, notes: list[str]) -> None:
+    """Add a note for each folder of measurements, traces and logs that cannot be listed: its readers pass over it."""
+    for name in ("monitor", "profiler", "profiler-output", "system", "data/logs"):
+        for _ in folders.walk(output / name, lambda error: notes.append(_unusable(Path(str(error.filename)), error))):
+            pass
 
 
 def _text(path: Path, notes: list[str]) -> str:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import msgspec
 
+from toolkit import folders
 from toolkit.jobs.data import HostData
 from toolkit.metrics.file import decoded
 from toolkit.series.debugger_names import files_of
@@ -23,7 +24,7 @@ def last_written_s(folder: Path) -> float:
     found = []
     for each in (folder, folder / "monitor", folder / "monitor" / "samples", folder / "monitor" / "steps"):
         try:
-            found += [path.stat().st_mtime for path in (each, *each.iterdir())]
+            found += [path.stat().st_mtime for path in (each, *map(each.joinpath, folders.names(each)))]
         except OSError:
             pass  # It is not there, or a file went away meanwhile.
     return max(found, default=0.0)

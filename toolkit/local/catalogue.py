@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from toolkit import paths
+from toolkit import folders, paths
 from toolkit.errors import UserError, did_you_mean
 from toolkit.job.report import REPORT
 from toolkit.jobs.folders import RUN_MARK
@@ -59,14 +59,14 @@ def record(environ: Mapping[str, str], entry: Entry) -> None:
     except OSError:
         fresh.unlink(missing_ok=True)
         raise
-    for old in sorted(place.glob("*.json"), key=_written_s)[:-MOST]:
+    for old in sorted(folders.matching(place, "*.json", folders.named_elsewhere), key=_written_s)[:-MOST]:
         old.unlink(missing_ok=True)
 
 
 def entries(environ: Mapping[str, str]) -> tuple[Entry, ...]:
     """Return the jobs whose folders are there, the newest first."""
     place = home(environ)
-    found = [] if place is None else [entry for path in place.glob("*.json") if (entry := _entry(path)) is not None]
+    found = [] if place is None else [entry for path in _files(place) if (entry := _entry(path)) is not None]
     there = [entry for entry in found if is_job(entry.folder)]
     return tuple(sorted(there, key=lambda entry: entry.recorded_s, reverse=True))
 
@@ -115,6 +115,10 @@ def folder_of(word: str, environ: Mapping[str, str], cwd: Path) -> Path:
     """
     folder = cwd / word
     return Path(word) if is_folder(folder) else find(word, environ, cwd)
+
+
+def _files(place: Path) -> list[Path]:
+    return [place / name for name in folders.names(place) if name.endswith(".json")]
 
 
 def _entry(path: Path) -> Entry | None:

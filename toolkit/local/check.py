@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 
+from toolkit import folders
 from toolkit.errors import UserError, at, did_you_mean
 from toolkit.job.strategy import STRATEGIES
 from toolkit.jobfile.spec import FILE_SYSTEM, MODES, SHARDED, JobFile
@@ -103,7 +104,7 @@ def _check_script(script: Path, source: Path) -> None:
         if not folder.is_dir():
             raise UserError(f"expected the folder of the script, found {kind_of(folder)}", where=str(folder))
     if not script.is_file():
-        near = did_you_mean(script.name, (path.name for path in script.parent.iterdir() if path.is_file()))
+        near = did_you_mean(script.name, folders.names(script.parent))
         raise UserError(f"expected a script, found {kind_of(script)}", where=str(script), hint=near)
     if script.suffix.lower() == ".ipynb":
         hint = f"Make one of it: jupyter nbconvert --to script {script.name}"

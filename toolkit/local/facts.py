@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from toolkit import folders
 from toolkit.errors import ContractError
 from toolkit.job.report import REPORT, Interruption, JobReport, interruption_text, seconds_of, spot_words, waits_since_s
 from toolkit.local import runner
@@ -53,7 +54,7 @@ def facts(folder: Path, now_s: float, *, metrics: bool = True) -> JobFacts:
     if report is None or (report.status == "InProgress" and not report.start_time):
         return _unreported(folder, state, by)
     last = tuple(last_values(_samples(folder)).values()) if metrics else ()
-    hosts = len(report.hosts) or sum(1 for _ in (folder / "hosts").glob("*"))
+    hosts = len(report.hosts) or len(folders.matching(folder / "hosts", "*", folders.named_elsewhere))
     if report.status != "InProgress":
         return JobFacts(
             name=report.name,
@@ -216,7 +217,8 @@ def _report(folder: Path) -> JobReport | None:
 def _samples(folder: Path) -> Iterator[Sample]:
     """Yield the job's samples: of all hosts by time, or, before the job has ended, of one host after another."""
     whole = folder / "metrics.jsonl"
-    files = [whole] if whole.is_file() else sorted((folder / "hosts").glob("*/opt/ml/output/metrics.jsonl"))
+    hosts = folders.matching(folder / "hosts", "*", folders.named_elsewhere)
+    files = [whole] if whole.is_file() else [host / "opt" / "ml" / "output" / "metrics.jsonl" for host in hosts]
     for path in files:
         try:
             yield from read_samples(path)
@@ -227,7 +229,7 @@ def _samples(folder: Path) -> Iterator[Sample]:
 def _last_output_s(folder: Path) -> float:
     """Return when a line of the job was last written, seconds since the epoch, 0 if there is none."""
     found = [0.0]
-    for path in ((folder / CONSOLE), *(folder / "logs").glob("*.log")):
+    for path in ((folder / CONSOLE), *folders.matching(folder / "logs", "*.log", folders.named_elsewhere)):
         try:
             found.append(path.stat().st_mtime)
         except OSError:

@@ -9,6 +9,7 @@ import os
 import signal
 from pathlib import Path
 
+from toolkit import folders
 from toolkit.records import Record
 
 PIECE_BYTES = 1 << 20
@@ -60,8 +61,8 @@ def fill(fifo: Path, files: tuple[Path, ...]) -> None:
 
 def withdraw(feed: Feed) -> None:
     """Remove the FIFOs that were never read."""
-    for fifo in feed.fifo.parent.glob(feed.fifo.name + "_*"):
-        if fifo.is_fifo():
+    for fifo in map(feed.fifo.parent.joinpath, folders.names(feed.fifo.parent)):
+        if fifo.name.startswith(f"{feed.fifo.name}_") and fifo.is_fifo():
             fifo.unlink(missing_ok=True)
 
 

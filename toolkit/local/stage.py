@@ -87,7 +87,7 @@ def claim(job_dir: Path) -> int:
     """
     mark = job_dir / RUN_MARK
     try:
-        if job_dir.exists() and not mark.exists() and any(job_dir.iterdir()):
+        if job_dir.exists() and not mark.exists() and folders.names(job_dir):
             hint = "Give an empty or new folder."
             raise ContractError(
                 "expected the folder of an earlier job, found other files", where=str(job_dir), hint=hint

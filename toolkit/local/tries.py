@@ -19,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from toolkit.folders import matching, named_elsewhere
 from toolkit.records import Record
 from toolkit.status_layout import STEPS_HEAD, STEPS_NAME, VARIABLE
 from toolkit.supervise.kernel import descendants
@@ -158,7 +159,8 @@ def _steps(pids: set[int]) -> int:
             folders.add(Path(os.fsdecode(environ[VARIABLE.encode()])))
             ranks.add(environ.get(b"RANK", environ.get(b"OMPI_COMM_WORLD_RANK", b"")))
     ranks.discard(b"")
-    counts = [_written(path) for folder in folders for path in folder.glob(STEPS_NAME.replace("%d", "*"))]
+    pattern = STEPS_NAME.replace("%d", "*")
+    counts = [_written(path) for each in folders for path in matching(each, pattern, named_elsewhere)]
     counts = [count for count in counts if count]
     return min(counts) if counts and len(counts) >= len(ranks) else 0
 

@@ -17,6 +17,7 @@ import msgspec
 
 from toolkit import settings
 from toolkit.errors import ContractError
+from toolkit.folders import entries as listed
 from toolkit.folders import make
 from toolkit.job.cluster import Group
 from toolkit.job.job import Channel, Folders, Job, fetched_mark
@@ -340,6 +341,8 @@ def _channel(channel: Channel, folder: Path) -> Channel:
 
 def _mounted(data: Path) -> list[str]:
     try:
-        return sorted(entry.name for entry in data.iterdir() if entry.is_dir() and not entry.name.startswith("."))
-    except OSError:
-        return []
+        return [entry.name for entry in listed(data) if entry.is_dir() and not entry.name.startswith(".")]
+    except OSError as error:
+        found = f"one that cannot be read ({error.strerror})"
+        hint = "Each folder in it is a channel. Correct its owner and permissions."
+        raise ContractError(f"expected a folder, found {found}", where=str(data), hint=hint) from None

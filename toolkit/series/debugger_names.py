@@ -9,6 +9,8 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
+from toolkit import folders
+
 
 class Metric(NamedTuple):
     """`kind` is the key "Type". `dimension` "" for memory and disks, as the service wrote it."""
@@ -59,7 +61,9 @@ def files_of(output: Path) -> dict[str, tuple[Path, ...]]:
     "profiler-output"), or in "profiler-output" itself."""
     found: dict[str, list[Path]] = {}
     for folder in (output / "profiler", output / "profiler-output", output):
-        for path in sorted((folder / "system" / "incremental").glob("*/*.json"), key=lambda path: path.name):
+        hours = folders.matching(folder / "system" / "incremental", "*", folders.named_elsewhere)
+        paths = (path for hour in hours for path in folders.matching(hour, "*.json", folders.named_elsewhere))
+        for path in sorted(paths, key=lambda path: path.name):
             if named := re.fullmatch(r"\d+\.(.+)\.json", path.name):
                 found.setdefault(named[1], []).append(path)
         if found:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 
+from toolkit import folders
 from toolkit.records import Record
 from toolkit.series.arrays import numpy
 from toolkit.series.column import Column
@@ -41,7 +42,10 @@ def read(folder: Path) -> dict[str, Samples]:
     """
     numpy()
     nodes: dict[str, _Node] = {}
-    for path in sorted(folder.rglob("*.json"), key=lambda path: path.name):
+    files = (
+        Path(entry.path) for entry in folders.walk(folder, folders.named_elsewhere) if entry.name.endswith(".json")
+    )
+    for path in sorted(files, key=lambda path: path.name):
         if "system" in path.relative_to(folder.parent).parts:
             for line in _lines(path):
                 nodes.setdefault(line.node_id, _Node()).add(line)

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import msgspec
 
+from toolkit import folders
 from toolkit.folders import make
 from toolkit.series.column import Column
 from toolkit.series.debugger_names import Metric, metric_of
@@ -88,10 +89,14 @@ class Writer:
 
     def _begin(self) -> None:
         """Take over what an earlier writer of this node left; a file that it had open gets its name."""
-        for part in self._folder.glob(f"*/.*.{self._node}{_PART}"):
+        hours = [self._folder / name for name in folders.names(self._folder)]
+        for part in self._named(hours, f".*.{self._node}{_PART}"):
             part.rename(_free(part.with_name(part.name[1:].removesuffix(_PART) + ".json")))
-        for path in self._folder.glob(f"*/*.{self._node}.json"):
+        for path in self._named(hours, f"*.{self._node}.json"):
             self._sizes[path] = path.stat().st_size
+
+    def _named(self, hours: Sequence[Path], pattern: str) -> list[Path]:
+        return [path for hour in hours for path in folders.matching(hour, pattern, folders.named_elsewhere)]
 
     def _add(self, time_s: float, values: Sequence[float]) -> None:
         found = [values[place] for place, _ in self._metrics]

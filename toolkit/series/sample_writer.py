@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from toolkit import folders
 from toolkit.folders import make
 from toolkit.series import blocks, levels
 from toolkit.series.column import Column, Header
@@ -118,7 +119,7 @@ class Writer:
 
     def _begin(self) -> None:
         make(self._folder)
-        for path in self._folder.glob(f"*{SUFFIX}"):
+        for path in (self._folder / name for name in folders.names(self._folder) if name.endswith(SUFFIX)):
             self._sizes[path] = path.stat().st_size
         self._segment = 1 + max((_segment(path) for path in self._sizes), default=0)
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import msgspec
 
+from toolkit import folders
 from toolkit.series import blocks
 from toolkit.series.arrays import numpy
 from toolkit.series.column import Column, Header
@@ -163,7 +164,7 @@ class Segment:
 def load(folder: Path) -> list[Segment]:
     """Return the segments of *folder*, oldest first. Files that are cut, or of others, are read as far as they go."""
     found: dict[tuple[str, tuple[Column, ...]], Segment] = {}
-    for path in sorted(folder.glob("*.samples")):
+    for path in folders.matching(folder, "*.samples", folders.named_elsewhere):
         try:
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError:  # Deleted since glob saw it.

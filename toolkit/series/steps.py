@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from toolkit import folders
 from toolkit.folders import make
 from toolkit.records import Record
 from toolkit.series import blocks
@@ -88,7 +89,7 @@ class Writer:
             self.close()
         if self._file is None:
             make(self._folder)
-            files = sorted(self._folder.glob(f"*{SUFFIX}"))
+            files = [Path(self._folder, name) for name in folders.names(self._folder) if name.endswith(SUFFIX)]
             while files and sum(path.stat().st_size for path in files) > self._cap_bytes * (_SHARES - 1) // _SHARES:
                 files.pop(0).unlink(missing_ok=True)
             number = 1 + max((int(path.stem) for path in files if path.stem.isdecimal()), default=0)
@@ -144,7 +145,7 @@ def read(folder: Path) -> StepTable:
     """
     numpy()
     parts = []
-    for path in sorted(folder.glob(f"*{SUFFIX}")):
+    for path in folders.matching(folder, f"*{SUFFIX}", folders.named_elsewhere):
         try:
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError:  # Deleted since glob saw it.

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from toolkit import paths
+from toolkit import folders, paths
 from toolkit.errors import PlatformError, ToolkitError, UserError, at
 from toolkit.folders import make, remove
 from toolkit.job.job import Job
@@ -163,14 +163,14 @@ def _stage(source: Path, staging: Path, base: Path, log: Log) -> None:
             _copy_file(source, staging / source.name)
     except PermissionError as error:
         raise UserError(f"cannot read {error.filename}: {error.strerror}") from None
-    if not any(staging.iterdir()):
+    if not folders.names(staging):
         raise UserError(f"{source} holds no files", hint="Submit the folder that holds the entry point.")
 
 
 def _swap(job: Job, source: Path, staging: Path, log: Log) -> None:
     """Replace the content of the code folder by the content of *staging*."""
     code = job.folders.code
-    names = tuple(sorted(path.name for path in staging.iterdir()))
+    names = tuple(folders.names(staging))
     kept = _kept(code, source, names)
     aside = (code / ASIDE) if os.path.ismount(code) else (job.folders.scratch / "replaced-code")
     earlier = _earlier(code)
@@ -209,7 +209,7 @@ def _kept(code: Path, source: Path, names: tuple[str, ...]) -> frozenset[str]:
 
 
 def _names(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.iterdir())
+    return folders.names(folder)
 
 
 def _earlier(code: Path) -> tuple[str, ...]:
@@ -245,7 +245,7 @@ def _move_aside(code: Path, names: list[str], aside: Path) -> Path:
 def _count(path: Path) -> int:
     if path.is_symlink() or not path.is_dir():
         return 1
-    return sum(len(files) for _, _, files in os.walk(path))
+    return sum(not entry.is_dir(follow_symlinks=False) for entry in folders.walk(path, folders.named_elsewhere))
 
 
 def _copy_folder(source: Path, into: Path, base: Path, log: Log) -> None:
@@ -260,7 +260,7 @@ def _copy_folder(source: Path, into: Path, base: Path, log: Log) -> None:
     waiting: list[tuple[Path, Path, tuple[Path, ...]]] = [(root, into, (root,))]
     while waiting:
         folder, copy, above = waiting.pop()
-        for entry in sorted(folder.iterdir()):
+        for entry in map(folder.joinpath, folders.names(folder)):
             target = entry.resolve()
             new = copy / entry.name
             if entry.is_symlink() and target.is_relative_to(root) and target.exists():

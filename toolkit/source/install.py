@@ -289,12 +289,19 @@ def _add_tree(digest: _Digest, path: Path) -> None:
         return
     if is_file(path):
         _add_file(digest, path, path.name)
-    for root, below, files in os.walk(path):
-        below[:] = sorted(name for name in below if name not in BYPRODUCTS and not name.endswith(".egg-info"))
-        for name in sorted(files):
-            file = Path(root) / name
-            if file.is_file():
-                _add_file(digest, file, str(file.relative_to(path)))
+        return
+
+    def unreadable(error: OSError) -> None:
+        _add(digest, f"cannot be listed: {error.errno}".encode())  # pip reports its own errors.
+
+    for entry in folders.walk(path, unreadable, enter=lambda entry: _is_content(entry.name)):
+        file = Path(entry.path)
+        if is_file(file):
+            _add_file(digest, file, str(file.relative_to(path)))
+
+
+def _is_content(folder: str) -> bool:
+    return folder not in BYPRODUCTS and not folder.endswith(".egg-info")
 
 
 def _add_file(digest: _Digest, file: Path, name: str) -> None:

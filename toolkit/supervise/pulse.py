@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from toolkit import folders
+
 PULSE, HANG, DOING = "pulse", "hang", "doing"
 EVERY_S = 2.0
 # Far above EVERY_S: a machine may be busy, and sources are copied between two beats.
@@ -74,7 +76,7 @@ class Pulse:
 def state_of(scratch: Path, pid: int) -> str:
     """Return what the `train` *pid*, whose run's folder is in *scratch*, does: "starting", "running", or as in
     `Pulse.doing`."""
-    for folder in scratch.parent.glob(f"{scratch.name}*/run-{pid}-*"):
+    for folder in _runs(scratch, f"run-{pid}-*"):
         try:
             if not _is_own(folder.parent):
                 continue
@@ -91,7 +93,7 @@ def trouble(scratch: Path, now_s: float) -> str:
 
     *now_s*: monotonic seconds.
     """
-    for folder in sorted(scratch.parent.glob(f"{scratch.name}*/run-*")):
+    for folder in _runs(scratch, "run-*"):
         if not _is_own(folder.parent):
             continue
         pid = folder.name.split("-")[1]
@@ -104,6 +106,12 @@ def trouble(scratch: Path, now_s: float) -> str:
         if now_s - _touched_s(folder / HANG, 0.0) < 2 * idle_s:
             return f"no rank has written or computed anything for {idle_s:.0f} s or more"
     return ""
+
+
+def _runs(scratch: Path, pattern: str) -> Iterator[Path]:
+    """Yield the folders of runs that match *pattern*, in *scratch* and beside it. Other users' cannot be listed."""
+    for place in folders.matching(scratch.parent, f"{scratch.name}*", folders.named_elsewhere):
+        yield from folders.matching(place, pattern, folders.named_elsewhere)
 
 
 def _is_own(folder: Path) -> bool:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 
+from toolkit import folders
 from toolkit.records import Record
 
 _LISTING = "*_rank-*.json"  # What the profiler writes beside the traces; the traces lie in folders of their own.
@@ -51,7 +52,7 @@ class TraceFile(Record, frozen=True, kw_only=True):
 def listings(folder: Path) -> tuple[Listing, ...]:
     """Return what each rank says of its traces in *folder*, by rank. A file that is half written is skipped."""
     found = []
-    for path in sorted(folder.glob(_LISTING)):
+    for path in folders.matching(folder, _LISTING, folders.named_elsewhere):
         try:
             found.append(msgspec.json.decode(path.read_bytes(), type=Listing))
         except (OSError, msgspec.DecodeError, UnicodeDecodeError):
@@ -68,7 +69,8 @@ def trace_files(folder: Path, known: Sequence[Listing]) -> tuple[TraceFile, ...]
         if (folder / window.file).is_file() and _is_trace(window.file)
     ]
     listed = {each.path for each in found}
-    for path in sorted(folder.rglob("*.json*")):
+    paths = (Path(entry.path) for entry in folders.walk(folder, folders.named_elsewhere) if ".json" in entry.name)
+    for path in sorted(paths):
         if path not in listed and _is_trace(path.name) and path.is_file() and not path.match(_LISTING):
             named = re.search(r"rank[-_.]?(\d+)", path.name)
             group = str(path.parent.relative_to(folder))

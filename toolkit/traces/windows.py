@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Literal
 
+from toolkit import folders
 from toolkit.errors import ContractError
 from toolkit.records import Record, decode
 
@@ -42,7 +43,7 @@ def read(framework: Path) -> tuple[TracedRank, ...]:
     """Return the lists in *framework*, the folder profiler/framework of an output, by rank; those that cannot be read
     are left out."""
     found = []
-    for path in sorted(framework.glob("*.json")):
+    for path in folders.matching(framework, "*.json", folders.named_elsewhere):
         try:
             found.append(decode(path.read_bytes(), TracedRank, str(path)))
         except (OSError, ContractError):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from toolkit import exit_codes, status_pages
+from toolkit import exit_codes, folders, status_pages
 from toolkit.folders import remove
 from toolkit.job.job import Job
 from toolkit.job.outcome import Outcome, signal_name
@@ -123,8 +123,9 @@ class Attempts:
         if not self._job.settings.restarts:
             return found
         try:
-            for path in islice(self._job.folders.checkpoints.rglob("*"), LOOKED_AT):
-                seen = path.lstat()
+            entries = folders.walk(self._job.folders.checkpoints, folders.named_elsewhere)
+            for entry in islice(entries, LOOKED_AT):
+                seen = entry.stat(follow_symlinks=False)
                 found.add((seen.st_ino, seen.st_mtime_ns, seen.st_size))
         except OSError:
             pass  # A file was removed during the scan: the entries seen so far count.

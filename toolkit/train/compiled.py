@@ -3,24 +3,28 @@
 from collections.abc import Collection
 from pathlib import Path
 
+from toolkit import folders
 from toolkit.errors import ToolkitError
 from toolkit.job.compilation import Compilation
 from toolkit.log import Log
 from toolkit.records import decode
 from toolkit.status_layout import COMPILER_NAME
 
+LOST = "what the compiler did is not in outcome.json"
+
 
 def found(status_folder: Path, pids: Collection[int], log: Log) -> Compilation | None:
     """Return what the lowest rank of this host that trained has written; None if none has written anything. Ranks of
     *pids* come first, then the newest files: others can be from an earlier attempt."""
-    paths = sorted(status_folder.glob(COMPILER_NAME.replace("%d", "*")), key=_age)
+    pattern = COMPILER_NAME.replace("%d", "*")
+    paths = sorted(folders.matching(status_folder, pattern, lambda error: log.warning(f"{LOST}: {error}")), key=_age)
     ours = [path for path in paths if path.stem.rpartition("-")[2] in {str(pid) for pid in pids}]
     told = []
     for path in ours or paths:
         try:
             told.append(decode(path.read_bytes(), Compilation, str(path)))
         except (OSError, ToolkitError) as error:
-            log.warning(f"what the compiler did is not in outcome.json: {error}")
+            log.warning(f"{LOST}: {error}")
     # A launcher, or a program that starts others, may import the framework, too, and train nothing.
     return min(told, key=lambda each: (each.state == "nothing", each.rank), default=None)
 

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from toolkit import folders
 from toolkit.job.job import Job
 from toolkit.log import Log
 
@@ -23,4 +24,7 @@ class Traces:
             )
 
     def _written(self) -> frozenset[Path]:
-        return frozenset(self._folder.glob("*/*.gz")) if self._asked else frozenset()
+        if not self._asked:
+            return frozenset()
+        entries = folders.walk(self._folder, folders.named_elsewhere)
+        return frozenset(Path(entry.path) for entry in entries if entry.name.endswith(".gz"))

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from toolkit.folders import fail, matching
 from toolkit.modelparallel import objects, world
 from toolkit.modelparallel.errors import SMPError
 from toolkit.modelparallel.tf import layers
@@ -83,7 +84,7 @@ class CheckpointManager:
     def _remove_all_but(self, most: int, part: int) -> None:
         """Remove this partition's files but those of the newest *most* checkpoints."""
         mine: dict[int, list[Path]] = {}
-        for path in self._directory.glob(f"{self._name}-*_{part}_of_*"):
+        for path in self._files(f"*_{part}_of_*"):
             digits = path.name.removeprefix(f"{self._name}-").partition("_")[0]
             if digits.isdigit():
                 mine.setdefault(int(digits), []).append(path)
@@ -98,11 +99,16 @@ class CheckpointManager:
         children = self._checkpoint._trackable_children()
         return sorted((name, held) for name, held in children.items() if name != "save_counter")
 
+    def _files(self, pattern: str) -> list[Path]:
+        """Return the files of these checkpoints whose names match *pattern*, sorted."""
+        paths = matching(self._directory, pattern, fail)
+        return [path for path in paths if path.name.startswith(f"{self._name}-")]
+
     def _complete(self) -> set[int]:
         """Return the numbers of the checkpoints of which all partitions' files are here."""
         parts: dict[tuple[int, int], set[int]] = {}
         pattern = re.compile(rf"{re.escape(self._name)}-(\d+)_(\d+)_of_(\d+)\.index")
-        for path in self._directory.glob(f"{self._name}-*.index"):
+        for path in self._files("*.index"):
             if match := pattern.fullmatch(path.name):
                 number, part, count = map(int, match.groups())
                 parts.setdefault((number, count), set()).add(part)
@@ -124,7 +130,7 @@ class CheckpointManager:
 
         with tf.init_scope():
             self._build_optimizers()
-            paths = sorted(self._directory.glob(f"{self._name}-{number}_*_of_*.index"))
+            paths = [path for path in self._files("*_of_*.index") if path.name.startswith(f"{self._name}-{number}_")]
             readers = [tf.train.load_checkpoint(str(path.with_suffix(""))) for path in paths]
             there = {key: reader for reader in readers for key in reader.get_variable_to_shape_map()}
             where = f"{self._directory / self._name}-{number}"

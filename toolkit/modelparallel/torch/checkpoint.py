@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from toolkit.folders import fail, matching, named_elsewhere
 from toolkit.modelparallel import objects, ranks
 from toolkit.modelparallel.errors import SMPError
 from toolkit.modelparallel.torch import api
@@ -200,7 +201,7 @@ class _Partial:
         return {name: value for part in self._parts("model") for name, value in part.items() if name != PARTIAL}
 
     def optimizer(self, with_state: bool) -> dict[str, Any]:
-        low = merge(self._parts("fp16_states")) if any(self._folder.glob("fp16_states_*.pt")) else {}
+        low = merge(self._parts("fp16_states")) if matching(self._folder, "fp16_states_*.pt", fail) else {}
         return {**low, **merge(self._parts("optimizer"))} if with_state else low
 
     def user_content(self) -> Any:
@@ -215,7 +216,7 @@ class _Partial:
         """
         places = {
             path: tuple(int(number) for number in path.stem.removeprefix(f"{name}_").split("_"))
-            for path in sorted(self._folder.glob(f"{name}_*.pt"))
+            for path in matching(self._folder, f"{name}_*.pt", fail)
         }
         degree = len({place[1] for place in places.values()})
         if degree != ranks.tp_size():
@@ -263,7 +264,7 @@ def _load(path: Path, map_location: Any, **options: Any) -> Any:
     try:
         return torch.load(path, map_location=map_location, **options)
     except FileNotFoundError:
-        beside = sorted(each.name for each in path.parent.glob("*"))[:10] if path.parent.exists() else []
+        beside = [each.name for each in matching(path.parent, "*", named_elsewhere)[:10]]
         raise SMPError(
             f"expected a checkpoint's file {path}, found none (beside it: {', '.join(beside) or 'nothing'}): give the "
             "path and tag under which it was saved; a partial file has one number for each rank that saved it"
@@ -297,7 +298,7 @@ def _check_partitions(f: Any, path: Path) -> None:
         SMPError: it is not, or there are parts of others and none of this one.
     """
     pattern = re.compile(re.escape(Path(f).name) + r"_(\d+)(_\d+){0,2}")
-    names = [each.name for each in Path(f).parent.glob("*")] if Path(f).parent.exists() else []
+    names = [each.name for each in matching(Path(f).parent, "*", fail)]
     parts = sorted({int(match[1]) for name in names if (match := pattern.fullmatch(name))})
     if path.exists():
         with path.open("rb") as file:
@@ -338,6 +339,6 @@ def _replace_folder(making: Path, folder: Path) -> None:
 
 
 def _drop_old(root: Path, kept: int) -> None:
-    folders = sorted(root.glob("*_partial"), key=lambda folder: folder.stat().st_mtime_ns)
+    folders = sorted(matching(root, "*_partial", fail), key=lambda folder: folder.stat().st_mtime_ns)
     for folder in folders[:-kept]:
         shutil.rmtree(folder, ignore_errors=True)

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import msgspec
 
+from toolkit import folders
 from toolkit.errors import ToolkitError
 from toolkit.parallelism import decision as decisions
 from toolkit.parallelism import timeline
@@ -47,7 +48,7 @@ def _decision(path: Path) -> list[Block]:
 def _recorded(folder: Path) -> list[RankStep]:
     """Return the recorded steps in *folder*; a line that a killed rank did not finish is left out."""
     found = []
-    for path in sorted(folder.glob(f"{timeline.PREFIX}*.jsonl")) if folder.is_dir() else ():
+    for path in folders.matching(folder, f"{timeline.PREFIX}*.jsonl", folders.named_elsewhere):
         for line in path.read_bytes().splitlines():
             try:
                 found.append(msgspec.json.decode(line, type=RankStep))

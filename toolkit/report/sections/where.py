@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from toolkit import folders
 from toolkit.job.outcome import Exit
 from toolkit.jobs.data import JobData
 from toolkit.report.model import Block, Cell, Column, Part, Shares, Table, Tone, Words
@@ -152,7 +153,8 @@ def _failed_s(material: Material) -> float | None:
 def _saved(folder: Path) -> set[float]:
     """Return when the files below *folder* were last written."""
     try:
-        return {path.stat().st_mtime for path in folder.rglob("*") if path.is_file()}
+        entries = folders.walk(folder, folders.named_elsewhere)
+        return {entry.stat().st_mtime for entry in entries if entry.is_file()}
     except OSError:
         return set()
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from sagemaker_training import environment, errors
-from toolkit import settings
+from toolkit import folders, settings
 from toolkit.errors import ToolkitError
 from toolkit.source.unpack import is_tar, unpack
 from toolkit.storage.uri import is_remote
@@ -60,7 +60,7 @@ def download_and_extract(uri: str, path: str) -> None:
     """
     into = Path(path)
     into.mkdir(parents=True, exist_ok=True)
-    if any(into.iterdir()):
+    if folders.names(into):
         return
     try:
         with tmpdir() as scratch:

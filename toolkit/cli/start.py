@@ -2,7 +2,7 @@
 
 If `train` is the first process of a container (PID 1), the kernel silently drops a SIGTERM until there is a handler for
 it. Nothing can handle a signal while Python itself starts (docs/supervision.md says how long that takes). Ctrl-C during
-the imports ends the process without a word: a traceback of imports tells nobody anything.
+the imports of `toolkit` ends it without a word: a traceback of imports tells nobody anything.
 """
 
 

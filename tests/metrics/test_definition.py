@@ -81,3 +81,11 @@ def test_the_value_is_the_first_group_that_is_not_the_step(
     (definition,) = compile([("l", regex)], "metrics.json")
 
     assert (definition.value_group, definition.step_group) == (value_group, step_group)
+
+
+@pytest.mark.parametrize("unit", ["a", "(a|b)", "[a-z]"])
+def test_a_regex_that_would_hold_the_start_for_seconds_is_refused(unit: str) -> None:
+    with pytest.raises(
+        ContractError, match="expected a regular expression of at most 20,000 characters"
+    ):
+        compile([("loss", "loss=(.*)" + unit * 40_000)], "definitions")

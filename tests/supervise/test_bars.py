@@ -62,3 +62,9 @@ def test_what_metrics_see_of_a_bar_is_its_last_state() -> None:
     assert collapsed(b"\r" + INNER + UP + b"\nend\n") == INNER + b"\nend\n"
     assert collapsed(b"loss=3\x08\x08\x08\x08\x08\x08loss=1\n") == b"loss=1\n"
     assert collapsed(b"loss=3" + b"\x08 \x08" * 6 + b"loss=1\n") == b"loss=1\n"
+
+
+def test_blank_states_after_the_last_visible_one_are_passed_over() -> None:
+    assert last_state(b"\r 10%\r 20%  \r   \r\r \t\r") == b" 20%  "
+    assert kept_from(b"\r 10%\r 20%  \r   \r\r") == 6
+    assert last_state(b"\r \r") == b"" and kept_from(b"\r \r") == 0

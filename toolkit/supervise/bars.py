@@ -26,7 +26,7 @@ _BAR = lazy(rb"\d%\||\xe2\x96[\x80-\x9f]|\xe2\x94\x81|\xe2\x95[\xb8\xba]")
 
 def last_state(line: bytes) -> bytes:
     """Return the last visible state of *line* (no newline in it), without cursor movements; b"" if there is none."""
-    end = len(line)
+    end = _end(line)
     while end >= 0:
         start = line.rfind(b"\r", 0, end) + 1
         state = _without_backspaces(_MOVES.sub(b"", line[start:end]))
@@ -38,13 +38,19 @@ def last_state(line: bytes) -> bytes:
 
 def kept_from(held: bytes) -> int:
     """Return the offset of the last visible state in *held*, an unfinished line."""
-    end = len(held)
+    end = _end(held)
     while end > 0:
         start = held.rfind(b"\r", 0, end) + 1
         if _COLOURS.sub(b"", _MOVES.sub(b"", held[start:end])).replace(b"\b", b"").strip():
             return start
         end = start - 1
     return 0
+
+
+def _end(line: bytes) -> int:
+    """Return the end of the last state of *line* that is not blank: a bar may write a million of those."""
+    end = line.find(b"\r", len(line.rstrip(b"\r \t")))
+    return len(line) if end < 0 else end
 
 
 def is_plain(block: bytes) -> bool:

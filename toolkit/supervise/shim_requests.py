@@ -48,6 +48,8 @@ class ShimRequests:
 
     def _on_shim(self, shim: ShimConnection) -> None:
         numbers, gone = shim.read()
+        if shim.is_strange:
+            self._log.warning(f"pid {shim.peer} sent to the socket of the rank shims what none of them sends: ignored")
         if gone:
             self._flow.unwatch(shim.fd)
             shim.close()

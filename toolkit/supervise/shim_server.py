@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 LOWEST_PASSED = 200
 # A C int.
 DESCRIPTOR_BYTES = 4
+# The first line of a message is a word and a number; arguments and environment together may have some megabytes.
+LONGEST_HEAD = 64
+LONGEST_BODY_BYTES = 256 << 20
 AGENT_SCRIPT = """#!/bin/sh
 # mpirun starts this in place of ssh; train has the daemon started by the other host's train.
 exec {python} -I -S {agent} "$@"
@@ -70,6 +73,7 @@ class ShimConnection:
         self.asked: Request | Launch | Serve | None = None
         self.pid: int | None = None
         self.answered = False
+        self.is_strange = False  # What came is no message of a rank shim.
 
     @property
     def fd(self) -> int:
@@ -94,11 +98,15 @@ class ShimConnection:
         if not piece:
             return [], True
         self._read += piece
-        if self.asked is None and not self._read_request():
-            return [], False
-        lines = self._read.split(b"\n")
-        self._read = lines.pop()
-        return [int(line.split()[1]) for line in lines if line.startswith(b"signal ")], False
+        try:
+            if self.asked is None and not self._read_request():
+                return [], False
+            lines = self._read.split(b"\n")
+            self._read = lines.pop()
+            return [int(line.split()[1]) for line in lines if line.startswith(b"signal ")], False
+        except (ValueError, IndexError):
+            self.is_strange = True
+            return [], True
 
     def give(self, command: str) -> None:
         """Send a follower's main process the command that it replaces itself with."""
@@ -142,6 +150,8 @@ class ShimConnection:
     def _read_request(self) -> bool:
         head, newline, rest = self._read.partition(b"\n")
         word, _, length_text = head.rpartition(b" ")
+        if len(head) > LONGEST_HEAD or (newline and not 0 <= int(length_text) <= LONGEST_BODY_BYTES):
+            raise ValueError
         if not newline or len(rest) < int(length_text):
             return False
         body, self._read = rest[: int(length_text)], rest[int(length_text) :]
@@ -154,6 +164,8 @@ class ShimConnection:
             return True
         cwd, affinity, count, *fields = body.split(b"\0")
         argv, environ = fields[: int(count)], fields[int(count) :]
+        if not argv or len(argv) != int(count):
+            raise ValueError
         self.asked = Request(
             argv=tuple(os.fsdecode(token) for token in argv),
             cwd=os.fsdecode(cwd),

@@ -85,7 +85,5 @@ def test_the_value_is_the_first_group_that_is_not_the_step(
 
 @pytest.mark.parametrize("unit", ["a", "(a|b)", "[a-z]"])
 def test_a_regex_that_would_hold_the_start_for_seconds_is_refused(unit: str) -> None:
-    with pytest.raises(
-        ContractError, match="expected a regular expression of at most 20,000 characters"
-    ):
+    with pytest.raises(ContractError, match="expected a regular expression of at most 20,000 characters"):
         compile([("loss", "loss=(.*)" + unit * 40_000)], "definitions")

@@ -7,7 +7,6 @@ the job ended: a line says it, and outcome.json notes it.
 
 import os
 import select
-import shutil
 import subprocess
 import time
 from pathlib import Path
@@ -101,6 +100,8 @@ def _marked(channel: Channel) -> None:
     Raises:
         PlatformError: the folder cannot be written.
     """
+    import shutil  # 5 ms, and only where a channel is fetched
+
     mark = fetched_mark(channel.folder)
     try:
         if mark.exists() and mark.read_text() != channel.uri:

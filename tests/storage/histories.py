@@ -6,7 +6,7 @@ next job begins on the same disk or on a new one. After every request that chang
 
 - storage can be restored, and holds nothing but contents that the folder had;
 - the newest whole checkpoint in storage is never older than it was;
-- what points to a checkpoint (`latest`) points to one that is there.
+- what points to a checkpoint (`latest`) in storage keeps it there.
 
 `python -m tests.storage.histories --seconds 600` runs new ones until the time is over.
 """
@@ -62,7 +62,7 @@ class History:
         self.open: set[str] = set()
         self.had: set[tuple[str, str]] = {("", "")}  # Paths and digests of all contents that the folder ever had.
         self.newest = -1
-        self.stored: set[str] = set()  # All entries that storage ever had.
+        self.before: set[str] = set()  # The entries that storage had before its last change.
         self.step = 0
         self.layout = self.chance.choice(("folders", "files", "in place", "renamed"))
         self.order = self.chance.choice(("save first", "remove first"))
@@ -349,7 +349,6 @@ class History:
         newest = max(_whole_steps(stored), default=-1)
         assert newest >= self.newest, f"{newest} is the newest in storage, it was {self.newest}: {self._told()}"
         self.newest = newest
-        self.stored |= {top_of(path) for path in stored}
         for pointer in ("latest", "last.ckpt"):
             target = stored.get(pointer, b"")
             name = target if isinstance(target, str) else target.decode()
@@ -358,10 +357,11 @@ class History:
                 f"ckpt-{_step_of(name)}.pt",
             )
             entries = {top_of(path) for path in stored}
-            is_dangling = name not in entries and name in self.stored
+            is_dangling = name not in entries and name in self.before
             assert not is_whole_name or not is_dangling, (
                 f"{pointer} points to {name}, storage has {entries}: {self._told()}"
             )
+        self.before = {top_of(path) for path in stored}
 
     def _told(self) -> str:
         return f"seed {self.seed}: {'; '.join(self.log)}"

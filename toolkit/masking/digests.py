@@ -8,10 +8,8 @@ owner alone; a random value they do not betray.
 from collections.abc import Iterable
 from hashlib import blake2b
 
-import msgspec
-
 from toolkit.masking.canonical import Span, Traced
-from toolkit.records import Record
+from toolkit.records import Record, encode
 
 KEY_BYTES = 16
 # Characters of which the digest is made; the length alone says where a longer secret ends.
@@ -54,7 +52,7 @@ def of(forms: Iterable[str]) -> Digests:
 
 def encoded(digests: Digests) -> bytes:
     """Return *digests* as JSON."""
-    return msgspec.json.encode(digests)
+    return encode(digests)
 
 
 def _is_within(form: str, at: int) -> bool:

@@ -17,7 +17,7 @@ import pytest
 from tests.peers.wired import KEY, TIMES, Party, child, party, wire
 from toolkit.job.cause import Cause
 from toolkit.job.events import AllReady, PeerFailed
-from toolkit.peers import follower_link, route
+from toolkit.peers import follower, follower_link, route
 from toolkit.peers.follower_link import FollowerLink
 from toolkit.peers.frames import NONCE_BYTES, Reason, Seal, encode, job_key
 from toolkit.peers.leader_link import UNPROVED_AT_ONCE, LeaderLink, listen
@@ -924,3 +924,35 @@ def test_a_setting_of_one_host_alone_is_said_on_both_and_the_leaders_counts() ->
         text += " Set it on every host"
         for link in (together.leader, follower):
             together.until(lambda link=link: LogLine(text=text, warns=True) in together.done[link])  # type: ignore[misc]
+
+
+def test_connections_that_end_after_the_proof_are_no_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A flood of strangers at the leader displaces a host that has not proved itself yet, again and again."""
+    monkeypatch.setattr(follower, "REFUSED_S", 0.2)
+    monkeypatch.setattr(follower_link, "REFUSED_RETRY_S", 0.05)
+    times = msgspec.structs.replace(TIMES, join_s=2.0)
+    with party(2, times=times) as together, socket.create_server(("127.0.0.1", 0)) as flooded:
+        flooded.setblocking(False)
+        link = together.follower("algo-2", where=flooded.getsockname())
+        guests: list[socket.socket] = []
+        proofs = 0
+
+        def drop() -> None:
+            nonlocal proofs
+            with contextlib.suppress(BlockingIOError):
+                guests.append(flooded.accept()[0])
+                guests[-1].sendall(frame(b"l" * NONCE_BYTES))
+                guests[-1].setblocking(False)
+            for guest in guests:
+                with contextlib.suppress(OSError):
+                    if guest.recv(1 << 16):
+                        proofs += 1
+                        guest.close()
+
+        together.others.append(drop)
+        together.until(lambda: link.verdict is not None)
+
+        assert link.verdict is not None
+        assert (link.verdict.exit_code, proofs > 2) == (75, True)
+        for guest in guests:
+            guest.close()

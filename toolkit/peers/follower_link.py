@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from toolkit.job.events import Stop
 from toolkit.peers.clock import Clock, on_clock
 from toolkit.peers.follower import Follower
-from toolkit.peers.frames import HEAD_BYTES, LARGEST_BYTES, NONCE_BYTES, RefusedError, Seal, encode
+from toolkit.peers.frames import HEAD_BYTES, LARGEST_BYTES, NONCE_BYTES, REFUSAL, RefusedError, Seal, encode
 from toolkit.peers.link import MARK_BYTES, READ, WRITE, Connection, Link, near_end, prepare
 from toolkit.peers.messages import EndReport, Hello, Message, Pong, Welcome
 from toolkit.peers.protocol import Action, Send, Timeouts
@@ -85,7 +85,7 @@ class FollowerLink(Link):
         """Do what is due by time."""
         now_s = time.monotonic()
         if self._attempt is not None and now_s - self._attempt.born_s > self._route.within_s:
-            self.lose(self._attempt, overdue=True)
+            self.lose(self._attempt)
         if self._wants_one(now_s) and now_s >= self._next_try_s:
             self._connect(now_s)
         if self.protocol.next_s(now_s) <= 0:
@@ -131,6 +131,10 @@ class FollowerLink(Link):
         if connection.seal is None:
             self._introduce(connection, frame)
             return
+        if frame == REFUSAL and connection is self._attempt:
+            connection.refused = True
+            self.lose(connection)
+            return
         message = connection.seal.open(frame)
         now_s, now_ns = time.monotonic(), time.monotonic_ns()
         if isinstance(message, Welcome) and not self.protocol.meets(message.mark):
@@ -154,7 +158,7 @@ class FollowerLink(Link):
         if self.protocol.verdict is not None:
             self.lose(connection)
 
-    def lose(self, connection: Connection, *, overdue: bool = False) -> None:
+    def lose(self, connection: Connection) -> None:
         now_s = time.monotonic()
         if connection is self._proved:
             self._proved = None
@@ -165,7 +169,7 @@ class FollowerLink(Link):
             self._forget(connection)
             self._next_try_s = now_s + RETRY_S
             if connection.taken:
-                self._turned_away(now_s, refused=connection.seal is not None and not overdue)
+                self._turned_away(now_s, refused=connection.refused)
             elif self._route.met:
                 self.protocol.saw_nobody()
 
@@ -178,11 +182,10 @@ class FollowerLink(Link):
                 self.protocol.knocked(time.monotonic())
 
     def _turned_away(self, now_s: float, *, refused: bool) -> None:
-        """Handle a connection that was accepted and then closed, after this host's proof (*refused*) or before, or that
-        was too slow.
+        """Handle a connection that was accepted and then closed, or was too slow. *refused*: the leader said that it
+        does not accept this host's proof.
 
-        Before the leader was met, the leader or another program has rejected this host. After that, it is only a bad
-        network."""
+        After the leader was met, it is only a bad network."""
         if not refused:
             what = f"something takes connections at {self._route.last} and does not answer as the leader"
             what += "" if self._route.met else f"; {self._route.ways_out}"

@@ -21,6 +21,9 @@ HEAD_BYTES = 4
 # A traceback has at most 65,536 characters; `encode` cuts texts that JSON makes too long.
 LARGEST_BYTES = 1 << 18
 LARGEST_UNPROVED_BYTES = 1 << 10
+# What the leader says, unsealed, to a host whose proof it does not accept. A connection that only ends says nothing: a
+# flood of strangers, a bad network or a leader that is being stopped ends connections, too.
+REFUSAL = b"refused"
 Direction = Literal["up", "down"]
 _DECODERS: dict[Direction, msgspec.json.Decoder[Message]] = {
     "up": msgspec.json.Decoder(Up),

@@ -15,6 +15,7 @@ from toolkit.peers.frames import (
     LARGEST_BYTES,
     MAC_BYTES,
     NONCE_BYTES,
+    REFUSAL,
     Reason,
     RefusedError,
     Seal,
@@ -78,7 +79,6 @@ class LeaderLink(Link):
         self._open: dict[int, Connection] = {}
         self._unproved: dict[int, Connection] = {}
         self._of: dict[str, Connection] = {}
-        self._address_of: dict[str, str] = {}
 
     def serve(self) -> None:
         """Do what is due: connections, messages, heartbeats."""
@@ -138,7 +138,11 @@ class LeaderLink(Link):
 
     def on_frame(self, connection: Connection, frame: bytes) -> None:
         if connection.seal is None:
-            self._prove(connection, frame)
+            try:
+                self._prove(connection, frame)
+            except RefusedError:
+                self._write(connection, len(REFUSAL).to_bytes(HEAD_BYTES, "big") + REFUSAL)
+                raise
         elif connection.host is not None:
             message = connection.seal.open(frame)
             if type(message) in NAMES_HOST and not self._is_of_the_job(message):
@@ -197,11 +201,8 @@ class LeaderLink(Link):
 
     def _note_knock(self, sock: socket.socket) -> None:
         """Note the address of a new connection: a host that lost its connection there may be trying to reconnect."""
-        away = self.protocol.members.away
-        address = peer(sock) if away else ""
-        for host in away:
-            if self._address_of.get(host) == address:
-                self.protocol.members.knocked(host, time.monotonic())
+        if self.protocol.members.are_away:
+            self.protocol.members.knocked(peer(sock), time.monotonic())
 
     def _no_room(self) -> None:
         """Without a free descriptor, drop the oldest unproved connection, or accept none until the next tick."""
@@ -243,9 +244,9 @@ class LeaderLink(Link):
                 self._write(connection, seal.seal(encode(message)))
             raise RefusedError("a second train of a host that has joined already")
         other_end = far_end(connection.sock)
-        self._address_of[hello.host] = other_end.partition(" ")[0]
         self.protocol.barrier.placed(hello.host, hello.space)
-        self.protocol.members.came(hello.host, direct=hello.end in ("", other_end))
+        address = other_end.partition(" ")[0]
+        self.protocol.members.came(hello.host, address, direct=hello.end in ("", other_end))
         is_first = hello.host in self.protocol.members.absent
         before = self._of.get(hello.host)
         connection.seal, connection.host = seal, hello.host

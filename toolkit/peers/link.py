@@ -29,7 +29,19 @@ WRITE = select.EPOLLOUT
 class Connection:
     """One socket: frames in, frames out, never blocking."""
 
-    __slots__ = ("born_s", "frames", "half_closed", "host", "nonce", "out", "seal", "sock", "taken", "watched")
+    __slots__ = (
+        "born_s",
+        "frames",
+        "half_closed",
+        "host",
+        "nonce",
+        "out",
+        "refused",
+        "seal",
+        "sock",
+        "taken",
+        "watched",
+    )
 
     def __init__(self, sock: socket.socket, now_s: float) -> None:
         self.sock = sock
@@ -41,6 +53,7 @@ class Connection:
         self.out = b""
         self.half_closed = False
         self.taken = False
+        self.refused = False
         self.watched = 0
 
     @property

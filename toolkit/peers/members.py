@@ -15,7 +15,9 @@ class Members:
         self._heard_s: dict[str, float] = {}
         # When each follower that may still reconnect lost its connection.
         self._away_s: dict[str, float] = {}
-        # For each of them: when a connection last came from its address.
+        # The address of each follower, and when a connection last came from an address while any follower was away.
+        self._address_of: dict[str, str] = {}
+        self._addresses: set[str] = set()
         self._knocked_s: dict[str, float] = {}
         # Followers of which a message came after the leader had taken them: they know that they have joined.
         self._confirmed: set[str] = set()
@@ -34,9 +36,11 @@ class Members:
         """True if *host* has joined before as another process."""
         return self._marks.setdefault(host, mark) != mark
 
-    def came(self, host: str, *, direct: bool) -> None:
-        """Note that *host* has connected. Not *direct*: through a proxy, which may break the connection, and accept new
-        ones that do not reach the leader, while both ends live."""
+    def came(self, host: str, address: str, *, direct: bool) -> None:
+        """Note that *host* has connected from *address*. Not *direct*: through a proxy, which may break the connection,
+        and accept new ones that do not reach the leader, while both ends live."""
+        self._addresses.add(address)
+        self._address_of[host] = address
         (self._proxied.discard if direct else self._proxied.add)(host)
 
     def joined(self, host: str, now_s: float) -> bool:
@@ -47,7 +51,6 @@ class Members:
             self._claims.pop(host, None)
         self.here.add(host)
         self._away_s.pop(host, None)
-        self._knocked_s.pop(host, None)
         self._heard_s[host] = now_s
         return first
 
@@ -98,10 +101,16 @@ class Members:
         """The followers that have lost their connection and may reconnect."""
         return tuple(self._away_s)
 
-    def knocked(self, host: str, now_s: float) -> None:
-        """Note a connection from the address of *host*, which is away: while these come, it may reconnect within the
-        heartbeat timeout, even if each new connection is cut, too."""
-        self._knocked_s[host] = now_s
+    @property
+    def are_away(self) -> bool:
+        """True if any follower has lost its connection."""
+        return bool(self._away_s)
+
+    def knocked(self, address: str, now_s: float) -> None:
+        """Note a connection from *address*: while these come, a follower there that is away may reconnect within the
+        heartbeat timeout, even if each new connection is cut, too. It costs the same for any number of followers."""
+        if address in self._addresses:
+            self._knocked_s[address] = now_s
 
     def back_by_s(self, host: str) -> float:
         """Return when *host*, which is away, must have reconnected."""
@@ -109,7 +118,8 @@ class Members:
         latest_s = max(self._heard_s[host] + self._heartbeat_timeout_s, left_s + RECONNECT_S)
         if host in self._proxied:
             return latest_s
-        return min(max(left_s, self._knocked_s.get(host, 0.0)) + RECONNECT_S, latest_s)
+        knocked_s = self._knocked_s.get(self._address_of.get(host, ""), 0.0)
+        return min(max(left_s, knocked_s) + RECONNECT_S, latest_s)
 
     def lost(self, host: str, now_s: float, now_ns: int) -> tuple[str, int, float | None] | None:
         """Return how *host* was lost, when (ns), and when its connection was lost (s; None: it is still there) if its

@@ -89,6 +89,17 @@ def test_the_source_is_submitted_as_it_is_now_without_what_is_no_code(tmp_path: 
     assert members(host.setup.submitted) == ["lib/model.py", "train.py"]
 
 
+def test_a_backslash_in_a_name_of_the_source_stays_a_letter(tmp_path: Path) -> None:
+    asked = asked_in(tmp_path)
+    (asked.source / "a\\b.py").write_text("b")
+    (asked.source / "link").symlink_to("a\\b.py")
+
+    host, _ = staged(asked)
+    unpack(host.setup.submitted, tmp_path / "code")
+
+    assert (tmp_path / "code" / "a\\b.py").read_text() == (tmp_path / "code" / "link").read_text() == "b"
+
+
 def test_links_of_the_source_are_submitted_as_what_they_lead_to_and_what_is_no_file_is_left_out(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

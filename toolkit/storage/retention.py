@@ -158,7 +158,7 @@ def _version(name: str, files: Mapping[str, File]) -> _Version:
     return _Version(
         name=name,
         is_folder=any("/" in path for path in files),
-        is_left=largest.left,
+        is_left=any(file.left for file in files.values()),
         age=(largest.since, largest.mtime_ns),
         size_bytes=sum(file.size_bytes for file in files.values()),
         has_links=any(file.link for file in files.values()),

@@ -11,7 +11,6 @@ PACKAGE = Path(__file__).parents[2] / "toolkit"
 # Files that encode JSON without `records.encode`, with the reason why no path of any bytes gets there.
 ENCODES = {
     "records.py": "the one place",
-    "masking/digests.py": "digests of secrets, in hexadecimal",
     "metrics/file.py": "samples: names and numbers, encoded for every line",
     "series/sample_writer.py": "the monitor's own names of columns",
     "series/debugger_writer.py": "the monitor's own names of metrics",

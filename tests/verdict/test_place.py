@@ -61,3 +61,11 @@ def test_a_package_that_pip_installs_from_the_code_folder_is_the_users_own() -> 
 def test_a_place_is_short_relative_to_the_code_folder() -> None:
     assert short(USERS, OWN) == "train.py:9 in main"
     assert short("/workspace/x.py:3 in f", OWN) == "/workspace/x.py:3 in f"
+
+
+def test_only_one_file_tells_the_users_code_from_a_librarys_and_one_reads_errors_for_advice() -> None:
+    texts = {path.name: path.read_text() for path in (Path(TOOLKIT) / "verdict").glob("*.py")}
+
+    # tail.py: whose warning a line is, not where an error is.
+    assert sorted(name for name, text in texts.items() if "-packages" in text) == ["place.py", "tail.py"]
+    assert [name for name, text in texts.items() if "advice import" in text] == ["judge.py"]

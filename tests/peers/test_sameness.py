@@ -35,3 +35,13 @@ def test_settings_that_may_differ_are_no_difference() -> None:
     assert said.startswith("TOOLKIT_STALL_S differs (the leader has 600.0, this host none); a hang is noticed only")
     assert sameness.unequal_settings(leader, leader) == ()
     assert sameness.difference(leader, {"a": "#2"}) == "a differs"
+
+
+def test_a_host_that_states_no_distribution_is_outside_of_it_and_another_one_is_a_difference() -> None:
+    leader = {"a": "1", sameness.DISTRIBUTION: "mpi"}
+
+    assert sameness.difference(leader, {"a": "1"}) == ""
+    assert sameness.difference(leader, {"a": "2"}).startswith("a differs")
+    assert sameness.difference(leader, {"a": "1", sameness.DISTRIBUTION: "script"}) == (
+        "the distribution differs (the leader has mpi, this host script)"
+    )

@@ -112,6 +112,27 @@ def test_hosts_that_find_their_source_in_different_places_are_of_one_job(hosts: 
     assert {name: done.status for name, done in ends.items()} == {"algo-1": 0, "algo-2": 0}
 
 
+def test_a_host_outside_the_distributions_instance_groups_is_of_the_job(hosts: Hosts) -> None:
+    """SageMaker's heterogeneous clusters: algo-2 runs its script alone, so its launcher is another one."""
+    flags = {
+        "sagemaker_parameter_server_enabled": "true",
+        "sagemaker_distribution_instance_groups": json.dumps(["trains"]),
+    }
+    of_host = {"algo-1": "trains", "algo-2": "loads"}
+    groups = [
+        {"instance_group_name": group, "instance_type": "ml.c5.xlarge", "hosts": [name]}
+        for name, group in of_host.items()
+    ]
+    for name, base in hosts.bases.items():
+        hosts.program(name, ENDS)
+        base.hyperparameters(flags)
+        base.resources(list(of_host), current=name, current_group_name=of_host[name], instance_groups=groups)
+
+    ends = hosts.run(TOOLKIT_JOIN_S="30")
+
+    assert {name: done.status for name, done in ends.items()} == {"algo-1": 0, "algo-2": 0}
+
+
 @pytest.mark.parametrize("culprit", ["algo-1", "algo-2"])
 def test_a_failure_on_one_host_is_the_end_of_all_with_its_cause(hosts: Hosts, culprit: str) -> None:
     (other,) = hosts.bases.keys() - {culprit}

@@ -12,7 +12,7 @@ from typing import Any
 TAG_BYTES = 8
 DIGITS = 16
 SHOWN = 24
-VERSION, HOSTS = "the version of the toolkit", "the list of hosts"
+VERSION, HOSTS, DISTRIBUTION = "the version of the toolkit", "the list of hosts", "the distribution"
 # Settings in which hosts may differ, and what that means, for the log.
 MAY_DIFFER = {
     "TOOLKIT_RESTARTS": "the leader's counts",
@@ -38,8 +38,13 @@ def fact(value: Any) -> str:
 
 
 def difference(leader: Mapping[str, str], host: Mapping[str, str]) -> str:
-    """Return which of the facts of *leader* is another one on *host*, "" if none is: "the list of hosts differs"."""
+    """Return which of the facts of *leader* is another one on *host*, "" if none is: "the list of hosts differs".
+
+    A host outside the distribution's instance groups states no distribution: it runs its script alone.
+    """
     for name, value in leader.items():
+        if name == DISTRIBUTION and name not in host:
+            continue
         if name not in MAY_DIFFER and host.get(name, "") != value:
             return f"{name} differs{_values(value, host.get(name, ''))}"
     return ""

@@ -54,12 +54,14 @@ def _facts(job: Job) -> dict[str, str]:
     facts = {
         sameness.VERSION: __version__,
         sameness.HOSTS: job.cluster.hosts,
-        "the distribution": job.strategy.name,
+        sameness.DISTRIBUTION: job.strategy.name,
         "the job's name": job.name,
         "a hyperparameter": job.hyperparameters,
         "a parameter of the platform": [job.shown.job_name, job.shown.parameters],
         **dict(zip(sameness.MAY_DIFFER, (job.settings.restarts, job.settings.stall_s), strict=True)),
     }
+    if job.cluster.taking_part and not job.cluster.takes_part:
+        del facts[sameness.DISTRIBUTION]  # This host is outside of it, whatever it is.
     return {name: sameness.fact(value) for name, value in facts.items()}
 
 

@@ -40,4 +40,4 @@ def _end_silently() -> None:
 
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         # A handler, as the kernel drops a signal without one if this is PID 1.
-        signal.signal(signal.SIGINT, lambda *_: os._exit(130))
+        signal.signal(signal.SIGINT, lambda number, _: os._exit(128 + number))

@@ -25,7 +25,11 @@ CASES: dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
         ("--env", "PIP_NO_INDEX=1", "--requirements", "needs.txt"),
         ("No matching distribution found for einops==99.0",),
     ),
-    "a wrong setting": ("pass", ("--env", "TOOLKIT_GRACE_S=soon"), ("TOOLKIT_GRACE_S",)),
+    "a wrong setting": (
+        "pass",
+        ("--hosts", "2", "--env", "TOOLKIT_JOB_SECRET_FILE=/nowhere/secret"),
+        ("TOOLKIT_JOB_SECRET_FILE: /nowhere/secret",),
+    ),
     "a host that vanishes": (
         "import time\nfor _ in range(600): time.sleep(0.1)",
         ("--hosts", "2", "--kill", "algo-2@2s"),

@@ -206,6 +206,26 @@ def test_quiet_shows_the_end_alone(tmp_path: Path) -> None:
     assert "step=1 loss=1.0\n" in (job.folder / "logs/algo-1.log").read_text()
 
 
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("command", ["docs", "docs failures"])
+def test_standard_output_that_takes_nothing_is_one_sentence(command: str, unbuffered: str) -> None:
+    with Path("/dev/full").open("w") as full:
+        ended = subprocess.run(
+            [sys.executable, "-m", "toolkit.cli.main", *command.split()],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+            cwd=ROOT,
+            env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+        )
+
+    assert (ended.returncode, ended.stderr) == (
+        75,
+        "[toolkit] error: the output cannot be written (No space left on device)\n",
+    )
+
+
 def test_docs_shows_a_page_by_any_of_its_names(capsys: pytest.CaptureFixture[str]) -> None:
     page = (ROOT / "docs/orchestrators/slurm.md").read_text()
     for name in ("slurm", "orchestrators/slurm", "docs/orchestrators/slurm.md", "docs/orchestrators/slurm.md#ends"):

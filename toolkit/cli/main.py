@@ -1,5 +1,6 @@
 """The console scripts `train` and `toolkit`. Only cli/ reads the environment."""
 
+import errno
 import gc
 import os
 import sys
@@ -13,6 +14,7 @@ from toolkit.cli.streams import fill_standard_streams, use_utf_8
 
 if TYPE_CHECKING:
     from toolkit.cli.parser import Parser
+    from toolkit.errors import ToolkitError
     from toolkit.supervise.signals import Signals
 
 COMMANDS = {
@@ -140,7 +142,9 @@ def main(argv: list[str] | None = None) -> None:
     _end_cleanly()
     try:
         _let_ctrl_c_interrupt()
-        sys.exit(import_module(f"toolkit.cli.{arguments.command}").run(arguments, log))
+        exit_code = import_module(f"toolkit.cli.{arguments.command}").run(arguments, log)
+        sys.stdout.flush()
+        sys.exit(exit_code)
     except KeyboardInterrupt:
         sys.exit(exit_codes.INTERRUPTED)
     except ToolkitError as error:
@@ -148,13 +152,24 @@ def main(argv: list[str] | None = None) -> None:
         sys.exit(error.exit_code)
     except OSError as error:
         if not isinstance(error, BrokenPipeError):
-            told = of_path(error)
+            told = of_path(error) or _unwritten(error)
             if told is None:
                 raise
             log.error(str(told))
             sys.exit(told.exit_code)
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # `toolkit ... | head` is no error: let Python's exit report none
         sys.exit(141)
+
+
+def _unwritten(error: OSError) -> "ToolkitError | None":
+    """Return what to tell of *error*, which names no path, if nothing more can be written: to standard output as a
+    rule. What it holds back is given up: Python would try again at its exit."""
+    from toolkit.errors import PlatformError
+
+    if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return None
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    return PlatformError(f"the output cannot be written ({error.strerror})")
 
 
 def _end_cleanly() -> None:

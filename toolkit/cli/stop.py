@@ -38,7 +38,8 @@ def run(arguments: argparse.Namespace, log: Log) -> int:
     if by is None or state == "gone" or not _ask(by):
         log.info(f"{told.name} does not run: {told.status}")
         return 0
-    log.info(f"{told.name}: SIGTERM to all hosts; SIGKILL to what still runs after 120 s")
+    grace_s = AGAIN_S if arguments.now else 120
+    log.info(f"{told.name}: SIGTERM to all hosts; SIGKILL to what still runs after {grace_s} s")
     try:
         if arguments.now and not follow.wait(folder, until_s=time.monotonic() + AGAIN_S):
             log.info(f"{told.name}: SIGKILL to all hosts")

@@ -18,7 +18,11 @@ from toolkit.local.ignore import is_ignored, patterns
         ("*.pt\n!best.pt", ["a.pt", "x/b.pt"], ["best.pt", "x/best.pt"]),
         ("# data\n\n  \n/\n!\n", [], ["data", "# data"]),
         ("a+b(c)", ["a+b(c)"], ["aab(c)"]),
-        ("[x]", ["[x]"], ["x"]),
+        ("[x]", ["x"], ["[x]"]),
+        ("[a-c].t[!x^]t", ["a.tat", "d/c.tat"], ["d.tat", "a.txt", "a.t^t"]),
+        ("a[!b]c", ["axc"], ["a/c", "abc"]),
+        ("[]x]\n[\n[z-a]\n[&&]~", ["]", "x", "[", "&~"], ["a", "-"]),
+        ("\\#x\n\\!y\na\\*b", ["#x", "!y", "a*b"], ["x", "y", "axb"]),
     ],
 )
 def test_a_pattern_leaves_out_what_gitignores_does(text: str, left_out: list[str], kept: list[str]) -> None:

@@ -1,6 +1,7 @@
 """Pure: the patterns of `.toolkitignore`, a file in the source folder that names what is not submitted.
 
-One pattern a line, as in .gitignore: `#` begins a comment; `*` and `?` match within a name, `**` over several folders;
+One pattern a line, as in .gitignore: `#` begins a comment; `*`, `?` and `[a-z]` match within a name, `**` over several
+folders; a backslash takes the next character as it is;
 a pattern with a slash at its start or inside is of the source folder, others match at any depth; one with a slash at
 its end matches folders alone; `!` takes back what an earlier line left out. What lies in a folder that is left out
 stays out.
@@ -39,14 +40,27 @@ def _pattern(line: str) -> Pattern:
     glob = line.removeprefix("!")
     of_folders, body = glob.endswith("/"), glob.strip("/")
     anywhere = "/" not in body and not glob.startswith("/")
-    return Pattern(re.compile(("(?:.*/)?" if anywhere else "") + _regex(body)), of_folders, is_taken_back)
+    regex = re.compile(("(?:.*/)?" if anywhere else "") + _regex(body), re.DOTALL)
+    return Pattern(regex, of_folders, is_taken_back)
 
 
 def _regex(glob: str) -> str:
     """Return *glob* as a regex: `**/` is any number of folders, `/**` all that is below."""
     made = ""
-    for part in re.findall(r"\*\*/|/\*\*$|\*+|\?|[^*?/]+|/", glob):
-        made += {"**/": "(?:.*/)?", "/**": "/.*", "?": "[^/]"}.get(part) or (
-            "[^/]*" if "*" in part else re.escape(part)
-        )
+    for part in re.findall(r"\*\*/|/\*\*$|\*+|\?|\[[!^]?\]?[^]/]*\]|\\.|.", glob):
+        known = {"**/": "(?:.*/)?", "/**": "/.*", "?": "[^/]"}.get(part)
+        made += known or ("[^/]*" if part.startswith("*") else _class(part) or re.escape(part.removeprefix("\\")))
     return made
+
+
+def _class(part: str) -> str:
+    """Return *part*, "[a-c]" or "[!a-c]", as a regex that matches no slash; "" if it is none."""
+    if len(part) == 1 or not part.startswith("["):
+        return ""
+    sign = "^" if part[1] in "!^" else ""
+    content = re.sub(r"([\[\]\\^&|~])", r"\\\1", part[1 + len(sign) : -1])
+    try:
+        re.compile(f"[{sign}{content}]")
+    except re.error:
+        return ""  # "[z-a]": taken as it is written.
+    return f"(?!/)[{sign}{content}]"

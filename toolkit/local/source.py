@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from toolkit import folders
+from toolkit.errors import UserError
 from toolkit.jobfile.spec import JobFile
 from toolkit.jobs.folders import RUN_MARK
 from toolkit.local import ignore
@@ -237,7 +238,12 @@ def _leads_to_code(entry: os.DirEntry[str], asked: JobFile) -> bool:
 
 def _ignored(source: Path) -> tuple[ignore.Pattern, ...]:
     path = source / ignore.NAME
-    return () if folders.status(path) is None else ignore.patterns(path.read_text("utf-8", "replace"))
+    kind = kind_of(path)
+    if kind == "nothing":
+        return ()
+    if kind != "a file":
+        raise UserError(f"expected a file of patterns, found {kind}", where=str(path))
+    return ignore.patterns(path.read_text("utf-8-sig", "replace"))
 
 
 def why(error: OSError) -> str:

@@ -41,4 +41,5 @@ def kind_of(path: Path) -> str:
             return f"a link to nothing ({path.readlink()})"
         except (OSError, ValueError):
             return "nothing"
-    return next(kind for holds, kind in _KINDS if holds(mode))
+    # Without a kind: what the kernel makes without one, such as an epoll descriptor in /proc/PID/fd.
+    return next((kind for holds, kind in _KINDS if holds(mode)), "a special file")

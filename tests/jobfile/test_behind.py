@@ -12,7 +12,7 @@ from toolkit.jobfile.behind import hyperparameters
     [
         (["--epochs", "3"], {"epochs": "3"}),
         (["--lr=0.10", "--amp"], {"lr": "0.10", "amp": True}),
-        (["--layers", "64", "32", "--x", "-5", "--y=-.5"], {"layers": ["64", "32"], "x": "-5", "y": "-.5"}),
+        (["--layers", "64", "32", "-x", "-5", "-y=-.5"], {"layers": ["64", "32"], "x": "-5", "y": "-.5"}),
         (["-n", "2", "--resume", "false", "--empty="], {"n": "2", "resume": "false", "empty": ""}),
         ([], {}),
     ],
@@ -25,7 +25,10 @@ def test_options_of_a_script_are_hyperparameters_as_they_were_typed(words: list[
     ("words", "said"),
     [
         (["in.txt", "--epochs", "3"], "here: expected an option of the script, found 'in.txt'"),
-        (["--x", "1", "--x", "2"], "here: expected each option once, found --x again. Give its values together"),
+        (["--xs", "1", "--xs", "2"], "here: expected each option once, found --xs again. Give its values together"),
+        (["--a", "1"], "here: expected -a, found --a, which the script would get as -a"),
+        (["-lr=3"], "here: expected --lr, found -lr, which the script would get as --lr"),
+        (["---x"], "here: expected -x, found ---x"),
     ],
 )
 def test_words_that_cannot_be_hyperparameters_are_refused(words: list[str], said: str) -> None:

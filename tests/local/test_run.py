@@ -480,7 +480,9 @@ def test_requirements_that_cannot_be_installed_are_the_reason(tmp_path: Path) ->
     [
         (("--hosts", "2", "--kill", "algo-9@1s"), "--kill: expected HOST@TIME"),
         (("--channel", "train=/nowhere"), "expected a file or folder for channel train"),
+        (("--channel", "train=/dev/zero"), "expected a file or folder for channel train, found a device"),
         (("--hyperparameter", "epochs"), "expected NAME=VALUE"),
+        (("--hyperparameter", "ab=1", "--", "--ab", "2"), "expected each hyperparameter once, found ab twice"),
         (("--metric", "loss=("), "--metric: metric 'loss': expected a regular expression"),
         (("--env", "TOOLKIT_GRACE_S=soon"), "TOOLKIT_GRACE_S: expected seconds"),
         (("--env", "TOOLKIT_METRICS=/nowhere"), "TOOLKIT_METRICS names it"),

@@ -259,6 +259,14 @@ def test_nobody_else_reaches_what_was_submitted(tmp_path: Path, backend: Any) ->
     assert {tuple(Path(path).parts) for path in closed} >= holding
 
 
+def test_patterns_that_are_no_file_are_refused(tmp_path: Path) -> None:
+    asked = asked_in(tmp_path)
+    os.mkfifo(asked.source / ".toolkitignore")
+
+    with pytest.raises(UserError, match=r"\.toolkitignore: expected a file of patterns, found a FIFO"):
+        staged(asked)
+
+
 def test_what_is_no_file_is_left_out_of_a_channel(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     folder = data_of(tmp_path, "a.txt")
     os.mkfifo(folder / "pipe")
@@ -345,6 +353,21 @@ def test_one_file_is_a_channel_with_one_file(tmp_path: Path) -> None:
     host, _ = staged(asked_in(tmp_path, channels=(Channel(name="train", folder=folder / "a.txt"),)))
 
     assert [path.name for path in (host.setup.base / "input/data/train").iterdir()] == ["a.txt"]
+
+
+def test_a_channel_that_holds_the_jobs_own_folder_is_not_copied_into_itself(tmp_path: Path) -> None:
+    asked = asked_in(tmp_path, channels=(Channel(name="train", folder=tmp_path),))
+    (tmp_path / "a.txt").write_text("1")
+    (asked.run.job_dir / "source").mkdir(parents=True)
+    (asked.run.job_dir / "source" / "sourcedir.tar.gz").write_text("2")
+    left_out: dict[str, str] = {}
+
+    files = stage.channel_files(asked.spec.channels[0], left_out, asked.run.job_dir)
+
+    job_dir = asked.run.job_dir.relative_to(tmp_path).as_posix()
+    assert [name for name, _ in files if name.startswith(job_dir)] == []
+    assert "a.txt" in dict(files)
+    assert left_out == {job_dir: "this job's own folder"}
 
 
 @pytest.mark.parametrize("mode", ["File", "FastFile", "Pipe"])

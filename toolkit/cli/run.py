@@ -215,6 +215,7 @@ def read(arguments: Mapping[str, Any], folder: Path, stamp: str) -> Any:
     Raises:
         ContractError, UserError: an option is wrong, or the job file cannot be read.
     """
+    from toolkit.errors import ContractError
     from toolkit.jobfile.behind import STYLE, hyperparameters
     from toolkit.jobfile.file import read as read_file
     from toolkit.jobfile.options import Origin, from_arguments, joined
@@ -228,7 +229,12 @@ def read(arguments: Mapping[str, Any], folder: Path, stamp: str) -> Any:
     place = Origin(where=str(job_file) if is_job else "toolkit run", names=_names(given, is_job=is_job))
     behind: dict[str, Any] = {}
     if words:
-        behind = {"hyperparameter": hyperparameters(words, "toolkit run: the words behind --"), "env": STYLE}
+        where = "toolkit run: the words behind --"
+        behind = {"hyperparameter": hyperparameters(words, where), "env": STYLE}
+        named = {pair.partition("=")[0] for pair in given.get("hyperparameter") or ()}
+        if twice := next((name for name in behind["hyperparameter"] if name in named), None):
+            hint = f"Leave out one of the two, the option or --hyperparameter {twice}."
+            raise ContractError(f"expected each hyperparameter once, found {twice} twice", where=where, hint=hint)
     if not is_job:
         beside = joined(behind, from_arguments(given, folder, place))
         return complete(beside, place, folder=folder, stamp=stamp)

@@ -18,16 +18,22 @@ def hyperparameters(words: Sequence[str], where: str) -> dict[str, Any]:
     """Return the hyperparameters that the options *words* are: text, several texts, or True for one without a value.
 
     Raises:
-        ContractError: a word belongs to no option, or an option stands there twice.
+        ContractError: a word belongs to no option, an option stands there twice, or the script would get it with
+            another number of dashes: SageMaker's arguments are -x of one letter, and --name of several.
     """
     found: dict[str, list[str]] = {}
     name = ""
     for word in words:
         if word.startswith("-") and word.strip("-") and not _NUMBER.fullmatch(word):
             name, equals, value = word.lstrip("-").partition("=")
+            option = f"-{name}" if len(name) == 1 else f"--{name}"
+            if (typed := word.partition("=")[0]) != option:
+                hint = "A job passes hyperparameters alone: one of one letter as -x, others as --name."
+                message = f"expected {option}, found {typed}, which the script would get as {option}"
+                raise ContractError(message, where=where, hint=hint)
             if name in found:
-                hint = f"""Give its values together: --{name} A B."""
-                raise ContractError(f"expected each option once, found {word} again", where=where, hint=hint)
+                hint = f"Give its values together: {option} A B."
+                raise ContractError(f"expected each option once, found {option} again", where=where, hint=hint)
             found[name] = [value] if equals else []
         elif not name:
             hint = "A job passes hyperparameters alone, each as --NAME VALUE; give a file as a channel."

@@ -134,7 +134,7 @@ def from_arguments(given: Mapping[str, Any], folder: Path, origin: Origin) -> di
         options["hyperparameter"] = {key: hyperparameter(value) for key, value in options["hyperparameter"].items()}
     if str(options.get("distribution", "")).lstrip().startswith("{"):
         options["distribution"] = _distribution(options["distribution"].strip(), origin.of("distribution"))
-    return _rooted(options, folder)
+    return _rooted(options, folder, origin)
 
 
 def from_file(text: str, path: Path) -> dict[str, Any]:
@@ -145,13 +145,14 @@ def from_file(text: str, path: Path) -> dict[str, Any]:
     """
     content = parse(text.encode(), path)
     if not isinstance(content, dict):
-        raise ContractError(f"expected an object of options, found {type(content).__name__}", where=str(path))
+        kind = "nothing" if content is None else "a list" if isinstance(content, list) else "one value"
+        raise ContractError(f"expected a table of options, found {kind}", where=str(path))
     options = {str(name).replace("_", "-"): value for name, value in content.items()}
     if isinstance(options.get("instance-groups"), list):
         groups = options["instance-groups"]
         options["instance-groups"] = [_dashed(group) if isinstance(group, dict) else group for group in groups]
-    check_options(options, Origin(where=str(path)))
-    return _rooted(options, path.parent)
+    check_options(options, origin := Origin(where=str(path)))
+    return _rooted(options, path.parent, origin)
 
 
 def joined(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
@@ -214,31 +215,38 @@ def _at(value: Any, path: str) -> Any:
     return value
 
 
-def _rooted(options: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Return *options* with every path absolute, seen from *folder*."""
+def _rooted(options: dict[str, Any], folder: Path, origin: Origin) -> dict[str, Any]:
+    """Return *options* with every path absolute, seen from *folder*.
+
+    Raises:
+        ContractError: a path is empty, as that of a shell variable that is not set: it would be *folder* itself.
+    """
     rooted = dict(options)
     for option in PATH_OPTIONS:
         if isinstance(rooted.get(option), str):
-            rooted[option] = _absolute(rooted[option], folder)
+            rooted[option] = _absolute(rooted[option], folder, origin.of(option))
     script, source = rooted.get("script"), rooted.get("source")
     if isinstance(script, str):
-        absolute = _absolute(script, folder)
+        absolute = _absolute(script, folder, origin.of("script"))
         if not isinstance(source, str) or absolute.startswith(source + "/"):
             rooted["script"] = absolute
     if isinstance(rooted.get("channel"), dict):
-        rooted["channel"] = {name: _rooted_channel(value, folder) for name, value in rooted["channel"].items()}
+        where, channels = origin.of("channel"), rooted["channel"].items()
+        rooted["channel"] = {name: _rooted_channel(value, folder, f"{where}: {name}") for name, value in channels}
     return rooted
 
 
-def _rooted_channel(value: Any, folder: Path) -> Any:
+def _rooted_channel(value: Any, folder: Path, where: str) -> Any:
     if isinstance(value, str):
-        return _absolute(value, folder)
+        return _absolute(value, folder, where)
     if isinstance(value, dict) and isinstance(value.get("path"), str):
-        return {**value, "path": _absolute(value["path"], folder)}
+        return {**value, "path": _absolute(value["path"], folder, where)}
     return value
 
 
-def _absolute(path: str, folder: Path) -> str:
+def _absolute(path: str, folder: Path, where: str) -> str:
+    if not path or path.startswith(":"):
+        raise ContractError(f"expected a path, found {path!r}", where=where, hint="The folder itself is '.'.")
     return path if URI.match(path) else os.path.normpath(folder / path)
 
 

@@ -126,7 +126,7 @@ def complete(
     source = Path(asked.source) if asked.source else Path(asked.script or "").parent
     script = None if asked.script is None else _below(Path(asked.script), source, origin)
     stem = re.sub(r"[^A-Za-z0-9]+", "-", script.stem if script else "")[: NAME_CHARACTERS - 1 - len(stamp)].strip("-")
-    name = asked.name or f"{stem or 'job'}-{stamp}"
+    name = f"{stem or 'job'}-{stamp}" if asked.name is None else asked.name
     if not _JOB_NAME.fullmatch(name):
         raise ContractError(
             f"expected letters, digits and inner dashes, at most 63, found {name!r}", where=origin.of("name")

@@ -40,7 +40,7 @@ def check(asked: JobFile) -> None:
     for channel in asked.spec.channels:
         if channel.uri:
             parse(channel.uri, f"channel {channel.name}")
-        elif not channel.folder.exists():
+        elif kind_of(channel.folder) not in ("a file", "a folder"):
             found = f"expected a file or folder for channel {channel.name}, found {kind_of(channel.folder)}"
             raise UserError(found, where=str(channel.folder), hint=_of_mode(channel.folder))
         elif channel.file_system and not channel.folder.is_dir():
@@ -104,7 +104,7 @@ def _check_script(script: Path, source: Path) -> None:
         if not folder.is_dir():
             raise UserError(f"expected the folder of the script, found {kind_of(folder)}", where=str(folder))
     if not script.is_file():
-        near = did_you_mean(script.name, folders.names(script.parent))
+        near = "" if script.is_dir() else did_you_mean(script.name, folders.names(script.parent))
         raise UserError(f"expected a script, found {kind_of(script)}", where=str(script), hint=near)
     if script.suffix.lower() == ".ipynb":
         hint = f"Make one of it: jupyter nbconvert --to script {script.name}"

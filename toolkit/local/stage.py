@@ -124,7 +124,8 @@ def submit(asked: JobFile, log: Log) -> Submitted:
     archive = asked.run.job_dir / "source" / "sourcedir.tar.gz"
     try:
         _say_left_out("the source", asked.source, pack(asked, archive, log), log)
-        return {each.name: [] if each.file_system else _present_files(each, log) for each in asked.spec.channels}
+        job_dir, channels = asked.run.job_dir, asked.spec.channels
+        return {each.name: [] if each.file_system else _present_files(each, job_dir, log) for each in channels}
     except OSError as error:
         raise _unprepared(error, asked) from None
 
@@ -293,9 +294,10 @@ def share(asked: JobFile, channel: Channel, host: str, files: Files) -> Files:
     return files[hosts.index(host) :: len(hosts)]
 
 
-def channel_files(channel: Channel, left_out: dict[str, str]) -> Files:
+def channel_files(channel: Channel, left_out: dict[str, str], job_dir: Path | None = None) -> Files:
     """Return all files of *channel*, sorted by name; what is no file or cannot be read goes to *left_out*, with the
-    reason. A link to a folder is followed, as an upload to S3 follows it, but not round a loop."""
+    reason, and so does *job_dir*, which would be copied into itself. A link to a folder is followed, as an upload to S3
+    follows it, but not round a loop."""
     top = channel.folder
     if top.is_file():
         return [(top.name, top)]
@@ -303,8 +305,16 @@ def channel_files(channel: Channel, left_out: dict[str, str]) -> Files:
     def unreadable(error: OSError) -> None:
         left_out.setdefault(os.path.relpath(error.filename, top), why(error))
 
+    own = None if job_dir is None else folders.status(job_dir)
+
+    def enter(entry: os.DirEntry[str]) -> bool:
+        if own is None or not os.path.samestat(entry.stat(), own):
+            return True
+        left_out[os.path.relpath(entry.path, top)] = "this job's own folder"
+        return False
+
     files = []
-    for entry in folders.walk(top, unreadable, follow_links=True):
+    for entry in folders.walk(top, unreadable, enter=enter, follow_links=True):
         path = Path(entry.path)
         name, kind = path.relative_to(top).as_posix(), kind_of(path)
         if kind == "a file" and os.access(path, os.R_OK, effective_ids=True):
@@ -314,9 +324,9 @@ def channel_files(channel: Channel, left_out: dict[str, str]) -> Files:
     return sorted(files)
 
 
-def _present_files(channel: Channel, log: Log) -> Files:
+def _present_files(channel: Channel, job_dir: Path, log: Log) -> Files:
     left_out: dict[str, str] = {}
-    files = channel_files(channel, left_out)
+    files = channel_files(channel, left_out, job_dir)
     _say_left_out(f"channel {channel.name}", channel.folder, left_out, log)
     return files
 

@@ -1,7 +1,8 @@
 """Restores a checkpoint folder from storage before the script starts.
 
 Every host gets the files of all hosts, as on SageMaker: what rank 0 saved for all is then there for each rank.
-If several hosts have a file of the same path, a host gets its own, else that of the lowest rank. Files come into
+If several hosts have a file of the same path, a host gets its own, else that of the lowest rank; a file or link of one
+host and a folder of another are of the same path, too. So nothing is ever written through a link. Files come into
 STAGING; they take their places once all are whole, so a stop in between leaves nothing half restored, and the next try
 fetches only the parts that are missing.
 """
@@ -9,6 +10,7 @@ fetches only the parts that are missing.
 import hashlib
 import os
 import shutil
+import stat
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -18,7 +20,7 @@ from toolkit.errors import PlatformError, UserError
 from toolkit.storage import manifest as manifests
 from toolkit.storage.download import Note, check_room, disk_error
 from toolkit.storage.manifest import File, Manifest
-from toolkit.storage.scan import STAGING, Found, look
+from toolkit.storage.scan import STAGING, look
 from toolkit.storage.store import Store
 from toolkit.storage.uri import Uri
 from toolkit.storage.work import ordered
@@ -39,7 +41,8 @@ class _Wanted:
 def restore(store: Store, root: Uri, rank: int, folder: Path, note: Note) -> tuple[int, int]:
     """Restore *folder* for the host *rank*; return (files, bytes) that were fetched, (0, 0) if storage has none.
 
-    A file that is there with the same size and time is kept, and so is a newer one.
+    A file that is there with the same size and time is kept, and so is whatever is newer: a file, link or folder in
+    the place of another kind, too.
 
     Raises:
         UserError: there is no such bucket.
@@ -61,10 +64,12 @@ def restore(store: Store, root: Uri, rank: int, folder: Path, note: Note) -> tup
 def _restore(store: Store, root: Uri, rank: int, folder: Path, note: Note) -> tuple[int, int]:
     staging = folder / STAGING
     folder.mkdir(parents=True, exist_ok=True)
+    of_hosts = all_of(store, root)
+    there = _There(folder)
     wanted = [
         _Wanted(path, file, owner, staging, part_bytes)
-        for path, (file, owner, part_bytes) in chosen(all_of(store, root), rank).items()
-        if not _is_kept(look(folder / path), file)
+        for path, (file, owner, part_bytes) in chosen(of_hosts, rank).items()
+        if not there.keeps(path, file, of_hosts[owner].written_s)
     ]
     if not wanted:
         shutil.rmtree(staging, ignore_errors=True)
@@ -74,13 +79,15 @@ def _restore(store: Store, root: Uri, rank: int, folder: Path, note: Note) -> tu
     for name in folders.names(staging):
         if staging / name not in places:
             (staging / name).unlink()
-    there = sum(entry.stat(follow_symlinks=False).st_blocks * 512 for entry in folders.entries(staging))
-    check_room(folder, sum(each.file.size_bytes for each in wanted) - there)
+    begun_bytes = sum(entry.stat(follow_symlinks=False).st_blocks * 512 for entry in folders.entries(staging))
+    check_room(folder, sum(each.file.size_bytes for each in wanted) - begun_bytes)
     for size_bytes in ordered(_pieces(store, root, wanted)):
         note(size_bytes)
     for each in wanted:
         _check_size(each)
+    made: set[str] = set()
     for each in wanted:
+        _make_way(folder, each.path, made)
         _place(each, folder / each.path)
     shutil.rmtree(staging, ignore_errors=True)
     return len(wanted), sum(each.file.size_bytes for each in wanted)
@@ -95,18 +102,76 @@ def all_of(store: Store, root: Uri) -> dict[int, Manifest]:
 def chosen(of_hosts: dict[int, Manifest], rank: int) -> dict[str, tuple[File, int, int]]:
     """Return (file, rank of its host, bytes of a part) by path, for the host *rank*."""
     found: dict[str, tuple[File, int, int]] = {}
+    parents: set[str] = set()
     for owner in sorted(of_hosts, key=lambda each: (each != rank, each)):
         for path, file in of_hosts[owner].files.items():
-            found.setdefault(path, (file, owner, of_hosts[owner].part_bytes))
+            above = _above(path)
+            if path not in found and path not in parents and not any(parent in found for parent in above):
+                found[path] = (file, owner, of_hosts[owner].part_bytes)
+                parents.update(above)
     return found
 
 
-def _is_kept(there: Found | None, file: File) -> bool:
-    if there is None:
-        return False
-    if file.link or there.link:
-        return there.link == file.link
-    return there.mtime_ns > file.mtime_ns or (there.mtime_ns, there.size_bytes) == (file.mtime_ns, file.size_bytes)
+def _above(path: str) -> list[str]:
+    """Return the folders above *path*, from the top: a and a/b for a/b/c."""
+    parts = path.split("/")
+    return ["/".join(parts[:count]) for count in range(1, len(parts))]
+
+
+class _There:
+    """What *folder* has before the restore."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._of_parents: dict[str, os.stat_result | None] = {}
+
+    def keeps(self, path: str, file: File, written_s: float) -> bool:
+        """True if what the folder has at *path*, or in the place of a folder above it, is as new as *file*, of a
+        manifest that was written at *written_s*.
+
+        Raises:
+            OSError: it cannot be read.
+        """
+        # A link in storage has no time. One that was made after the manifest is newer.
+        stored_ns = int(written_s * 1e9) if file.link else file.mtime_ns
+        for parent in _above(path):
+            if parent not in self._of_parents:
+                self._of_parents[parent] = folders.status(self._folder / parent, follow_links=False)
+            status = self._of_parents[parent]
+            if status is None:
+                return False
+            if not stat.S_ISDIR(status.st_mode):
+                return status.st_mtime_ns > stored_ns
+        place = self._folder / path
+        status = folders.status(place, follow_links=False)
+        if status is None:
+            return False
+        if stat.S_ISDIR(status.st_mode):
+            below = folders.walk(place, folders.fail)
+            times_ns = (e.stat(follow_symlinks=False).st_mtime_ns for e in below if not e.is_dir(follow_symlinks=False))
+            return max(times_ns, default=0) > stored_ns
+        found = look(place)
+        if found is None:
+            return False
+        if file.link or found.link:
+            return found.link == file.link or status.st_mtime_ns > stored_ns
+        return found.mtime_ns > stored_ns or (found.mtime_ns, found.size_bytes) == (stored_ns, file.size_bytes)
+
+
+def _make_way(folder: Path, path: str, made: set[str]) -> None:
+    """Create the folders above *path*, those in *made* aside. A file or link in the place of one is removed, and so is
+    a folder at *path*."""
+    for parent in _above(path):
+        if parent in made:
+            continue
+        status = folders.status(folder / parent, follow_links=False)
+        if status is not None and not stat.S_ISDIR(status.st_mode):
+            (folder / parent).unlink()
+        (folder / parent).mkdir(exist_ok=True)
+        made.add(parent)
+    status = folders.status(folder / path, follow_links=False)
+    if status is not None and stat.S_ISDIR(status.st_mode):
+        folders.remove(folder / path)
 
 
 def _pieces(store: Store, root: Uri, wanted: list[_Wanted]) -> Iterator[Callable[[], int]]:
@@ -156,7 +221,6 @@ def _check_size(wanted: _Wanted) -> None:
 
 
 def _place(wanted: _Wanted, path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
     if wanted.file.link:
         wanted.place.unlink(missing_ok=True)
         wanted.place.symlink_to(wanted.file.link)

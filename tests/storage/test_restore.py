@@ -1,0 +1,106 @@
+"""A restore into a folder that has something else at the same names, and of hosts that have different kinds of them."""
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.storage.memory import Memory
+from toolkit.storage.checkpoints import Checkpoints
+from toolkit.storage.restore import restore
+from toolkit.storage.uri import parse
+
+ROOT = parse("s3://bucket/run")
+OLD_S = 1e9
+
+
+def linked(path: Path) -> None:
+    (path.parent / "other").mkdir(parents=True)
+    (path.parent / "other/model").write_text("of other")
+    path.symlink_to("other")
+
+
+def foldered(path: Path) -> None:
+    path.mkdir(parents=True)
+    (path / "model").write_text("in a folder")
+
+
+def filed(path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("a file")
+
+
+KINDS: tuple[Callable[[Path], None], ...] = (linked, foldered, filed)
+
+
+def dated(folder: Path, time_s: float) -> Path:
+    for path in [*folder.rglob("*"), folder]:
+        os.utime(path, (time_s, time_s), follow_symlinks=False)
+    return folder
+
+
+def stored(store: Memory, folder: Path, rank: int = 0) -> None:
+    open_file = folder.parent / "open.json"
+    uploader = Checkpoints(
+        store,  # type: ignore[arg-type]
+        ROOT,
+        folder,
+        rank=rank,
+        host=f"algo-{rank}",
+        open_file=open_file,
+        note=lambda size: None,
+    )
+    assert uploader.finish(clean=True, ended_s=time.time())
+
+
+def contents(folder: Path) -> dict[str, str]:
+    return {
+        str(path.relative_to(folder)): str(path.readlink()) if path.is_symlink() else path.read_text()
+        for path in sorted(folder.rglob("*"))
+        if path.is_symlink() or path.is_file()
+    }
+
+
+@pytest.mark.parametrize("is_newer", [False, True], ids=["older", "newer"])
+@pytest.mark.parametrize("there", KINDS)
+@pytest.mark.parametrize("kept", KINDS)
+def test_another_kind_of_entry_in_the_folder_is_replaced_unless_it_is_newer(
+    tmp_path: Path, kept: Callable[[Path], None], there: Callable[[Path], None], is_newer: bool
+) -> None:
+    store, first, second = Memory(), tmp_path / "first", tmp_path / "second"
+    kept(first / "deep/last")
+    dated(first, 1.5e9)
+    stored(store, first)
+    there(second / "deep/last")
+    there_before = contents(second)
+    dated(second, time.time() + 60 if is_newer else OLD_S)
+
+    restore(store, ROOT, 0, second, lambda size: None)  # type: ignore[arg-type]
+
+    if is_newer:
+        assert there_before.items() <= contents(second).items()
+    else:
+        assert contents(first).items() <= contents(second).items()
+        assert "other/model" not in there_before or (second / "other/model").read_text() == "of other"
+    restore(store, ROOT, 0, tmp_path / "third", lambda size: None)  # type: ignore[arg-type]
+    assert contents(tmp_path / "third") == contents(first)
+
+
+@pytest.mark.parametrize("one", KINDS)
+@pytest.mark.parametrize("other", KINDS)
+def test_each_host_gets_its_own_kind_of_an_entry_and_nothing_is_written_through_a_link(
+    tmp_path: Path, one: Callable[[Path], None], other: Callable[[Path], None]
+) -> None:
+    store = Memory()
+    kinds = (one, other)
+    for rank, kind in enumerate(kinds):
+        kind(tmp_path / str(rank) / "last")
+        stored(store, tmp_path / str(rank), rank)
+
+    for rank, owner in ((0, 0), (1, 1), (2, 0)):
+        again = tmp_path / f"again-{rank}"
+        restore(store, ROOT, rank, again, lambda size: None)  # type: ignore[arg-type]
+        assert contents(tmp_path / str(owner)).items() <= contents(again).items()
+        assert not (again / "other").exists() or (again / "other/model").read_text() == "of other"

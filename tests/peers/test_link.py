@@ -844,6 +844,29 @@ def test_a_leader_that_is_started_again_within_a_moment_is_another_process(runs:
         assert list(again.refused) == ["a host that had joined an earlier train of the leader"]
 
 
+def test_a_host_that_is_started_again_as_its_leader_is_hears_that_the_job_has_ended() -> None:
+    """Only algo-2 knew the first leader. The new algo-3 would wait for TOOLKIT_JOIN_S for one that has ended."""
+    with party(3) as together:
+        _, replaced = together.followers()
+        start(together)
+        address, port = together.where
+        for link in (together.leader, replaced):
+            together.links.remove(link)
+            link.close()
+        again = LeaderLink(together.hosts, KEY, together.times, listen(address, port))
+        together.links.append(again)
+        together.done[again] = []
+        together.until(lambda: again.verdict is not None)
+        assert not again.finished
+
+        late = together.follower("algo-3")
+        took_s = together.until(lambda: all(link.finished for link in together.links))
+
+        assert late.verdict is not None
+        assert (late.verdict.host, late.verdict.exit_code) == ("algo-1", 75)
+        assert took_s < SOON_S
+
+
 def test_a_known_cause_stays_the_cause_where_the_leader_is_started_again() -> None:
     with party(2) as together:
         (follower,) = together.followers()

@@ -97,7 +97,6 @@ class Leader:
     ) -> None:
         self._me = hosts[0]
         self.mark = mark  # This process's own.
-        self._replaces_another = False
         self._followers = hosts[1:]
         self._times = times.among(len(hosts))
         self.members = Members(self._followers, self._times.heartbeat_timeout_s)
@@ -125,10 +124,10 @@ class Leader:
             report = with_cause(vanished(host, "", now_ns), text=cause)
         return self.welcome(now_ns), Verdict(report=report)
 
-    def survivor(self, now_s: float, now_ns: int) -> list[Action]:
-        """Handle a host that had joined an earlier process of this host: its job ended with that process, and so does
-        this one, whose start nobody waits for."""
-        self._replaces_another = True
+    def survivor(self, host: str, now_s: float, now_ns: int) -> list[Action]:
+        """Handle *host*, which had joined an earlier process of this host: its job ended with that process, and so does
+        this one. Hosts that were started again, too, or late, wait for this one: they are told."""
+        self.members.absent.discard(host)
         return [] if self.verdict is not None else self._settle(replaced(self._me, now_ns), now_s)
 
     def unlike(self, host: str, what: str, now_s: float, now_ns: int) -> tuple[tuple[Message, ...], list[Action]]:
@@ -229,8 +228,7 @@ class Leader:
     def awaited(self) -> tuple[str, ...]:
         """The hosts that have never joined and should still learn that the job has failed."""
         timed_out = self._settled_s is not None and self.barrier.ended(self._settled_s)
-        is_over = self._stop is not None or timed_out or self._replaces_another
-        if self.verdict is None or not self.verdict.failed or is_over:
+        if self.verdict is None or not self.verdict.failed or self._stop is not None or timed_out:
             return ()
         without_key = self.members.without_key
         return tuple(host for host in self._followers if host in without_key)

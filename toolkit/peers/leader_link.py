@@ -237,7 +237,7 @@ class LeaderLink(Link):
             raise RefusedError("a host that is not of this job")
         if hello.met not in ("", self.protocol.mark):
             self._write(connection, seal.seal(encode(self.protocol.welcome(time.monotonic_ns()))))
-            self._do(self.protocol.survivor(time.monotonic(), time.monotonic_ns()))
+            self._do(self.protocol.survivor(hello.host, time.monotonic(), time.monotonic_ns()))
             raise RefusedError("a host that had joined an earlier train of the leader")
         if self.protocol.members.knows_other(hello.host, hello.mark):
             for message in self.protocol.turn_away(hello.host, time.monotonic_ns()):

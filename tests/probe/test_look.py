@@ -84,7 +84,12 @@ BUS = {"sys/bus/pci/devices/0000:1b:00.0/vendor": "0x10de\n", "sys/bus/pci/devic
         (f'echo "{FAILED}" >&2; exit 9', {"dev/nvidia12": ""}, {}, f"ended with 9: {FAILED}"),
         (f'echo "{LOST}"; exit 15', {}, {}, f"ended with 15: {LOST}"),
         (f'echo "{LOST}"; {GPUS}', {}, {}, f"says: {LOST}"),  # The other GPUs are listed, and it ends with 0.
+        (f'echo "{FAILED}"', {"dev/nvidia0": ""}, {}, f"lists no GPU: {FAILED}"),  # It ends with 0 all the same.
+        ("", {"dev/nvidia0": ""}, {}, "lists no GPU"),
         ("exit 18", {**BUS, "proc/1/comm": "systemd\n"}, {}, "ended with 18"),
+        # Its GPUs belong to virtual machines.
+        ("echo No devices were found", {**BUS, "proc/1/comm": "systemd\n"}, {}, ""),
+        ("", {"dev/nvidia0": ""}, {"NVIDIA_VISIBLE_DEVICES": "void"}, ""),
         # A container sees the bus of its machine; and one that asks for no GPU may see all of its files.
         ("exit 18", {**BUS, "proc/1/comm": "train\n"}, {}, ""),
         ("exit 9", {"dev/nvidia0": ""}, {"NVIDIA_VISIBLE_DEVICES": "void"}, ""),
@@ -99,6 +104,15 @@ def test_a_gpu_that_is_here_and_cannot_be_used_is_told(
 
     assert machine.gpus == 0
     assert machine.gpu_trouble == (f"nvidia-smi --list-gpus {trouble}" if trouble else "")
+
+
+def test_gpus_are_counted_though_a_process_that_nvidia_smi_left_behind_holds_its_output(tmp_path: Path) -> None:
+    path = program(tmp_path / "bin", "nvidia-smi", f"{GPUS}\n/bin/sleep 600 & echo $! >{tmp_path}/child")
+
+    gpus = nvidia.look({}, f"{path}:/usr/bin:/bin", lay(tmp_path, {"dev/nvidia0": ""}), within_s=1)
+
+    assert (gpus.uuids, gpus.trouble) == (("GPU-1", "GPU-2"), "")
+    subprocess.run(["/bin/kill", (tmp_path / "child").read_text().strip()], check=False)
 
 
 def test_gpus_that_nothing_can_count_are_noted(tmp_path: Path) -> None:

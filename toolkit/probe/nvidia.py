@@ -41,15 +41,15 @@ def look(environ: Mapping[str, str], path: str, root: Path, *, within_s: float =
         return Gpus(notes=(note,)) if devices else Gpus()
     answer = ask((program, "--list-gpus"), within_s=within_s)
     lost = next((line for line in _lines(answer.text + "\n" + answer.said) if any(word in line for word in LOST)), "")
-    if not answer.trouble and not lost:
-        lines = answer.text.splitlines()
-        return Gpus(
-            uuids=tuple(_uuid(line) for line in lines if line.startswith("GPU ")),
-            instances=tuple(_uuid(line) for line in lines if line.startswith(" ")),
-        )
+    lines = answer.text.splitlines()
+    uuids = tuple(_uuid(line) for line in lines if line.startswith("GPU "))
+    if not answer.trouble and not lost and (uuids or hidden):
+        return Gpus(uuids=uuids, instances=tuple(_uuid(line) for line in lines if line.startswith(" ")))
     words = lost or " ".join(_lines(answer.said or answer.text)[:2])
-    told = f"{COMMAND} {answer.trouble or 'says'}" + (f": {words[:300]}" if words else "")
-    if not hidden and (lost or _devices(root) or _is_on_the_bus(root)):
+    trouble = answer.trouble or ("says" if lost else "lists no GPU")
+    told = f"{COMMAND} {trouble}" + (f": {words[:300]}" if words else "")
+    # A bare machine may have given its GPUs to virtual machines: it then lists none, which is no failure.
+    if not hidden and (lost or _devices(root) or (answer.trouble and _is_on_the_bus(root))):
         return Gpus(trouble=told)
     return Gpus(notes=(f"{told}; going on as if there were no GPU",))
 

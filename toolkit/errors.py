@@ -84,6 +84,15 @@ _OF_PATHS = (
 )
 
 
+# What the next try may not meet: a network file system that is away, a host without free descriptors or memory.
+_PASSING = (errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN)
+
+
+def of_document(error: OSError) -> "type[ContractError | PlatformError]":
+    """Return what to raise for a document that could not be read: PlatformError (75) where another try may help."""
+    return PlatformError if error.errno in _PASSING else ContractError
+
+
 def of_path(error: OSError, what: str = "it cannot be used") -> ToolkitError | None:
     """Return what to tell of *error*: 78 where its path cannot be used by anybody who tries again, 75 where it may;
     None where it is of no path. *what* says what went wrong."""

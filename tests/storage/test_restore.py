@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from tests.storage.memory import Memory
+from toolkit.errors import ContractError
 from toolkit.storage.checkpoints import Checkpoints
 from toolkit.storage.restore import restore
+from toolkit.storage.scan import STAGING
 from toolkit.storage.uri import parse
 
 ROOT = parse("s3://bucket/run")
@@ -104,3 +106,37 @@ def test_each_host_gets_its_own_kind_of_an_entry_and_nothing_is_written_through_
         restore(store, ROOT, rank, again, lambda size: None)  # type: ignore[arg-type]
         assert contents(tmp_path / str(owner)).items() <= contents(again).items()
         assert not (again / "other").exists() or (again / "other/model").read_text() == "of other"
+
+
+@pytest.mark.parametrize("there", KINDS)
+@pytest.mark.parametrize("name", [STAGING, f"{STAGING}/x"])
+def test_whatever_a_script_put_at_the_name_of_the_staging_folder_is_removed(
+    tmp_path: Path, name: str, there: Callable[[Path], None]
+) -> None:
+    store, again = Memory(), tmp_path / "again"
+    filed(tmp_path / "first/model")
+    stored(store, tmp_path / "first")
+    there(again / name)
+
+    restore(store, ROOT, 0, again, lambda size: None)  # type: ignore[arg-type]
+
+    assert (again / "model").read_text() == "a file"
+    assert not os.path.lexists(again / STAGING)
+    assert name != STAGING or there is not linked or (again / "other/model").read_text() == "of other"
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"", "found an empty file"),
+        (b'{"host": "h", ', "truncated"),
+        (b'{"host": "h", "written_s": 0, "files": 1}', "files"),
+        (b'{"host": "h", "written_s": 0, "part_bytes": 0, "files": {"a": {}}}', "a positive part_bytes, found 0"),
+    ],
+)
+def test_a_damaged_manifest_is_refused_with_what_to_do(tmp_path: Path, content: bytes, says: str) -> None:
+    store = Memory()
+    store.write("run/hosts/0/manifest.json", content)
+
+    with pytest.raises(ContractError, match=f"{says}.*Remove the manifest"):
+        restore(store, ROOT, 0, tmp_path / "again", lambda size: None)  # type: ignore[arg-type]

@@ -69,10 +69,17 @@ def read(store: Store, root: Uri, rank: int) -> Manifest | None:
     found = store.find(place.key)
     if found is None:
         return None
-    manifest = _with_paths(decode(store.read(found), Manifest, str(place)), paths.from_text)
+    try:
+        manifest = _with_paths(decode(store.read(found), Manifest, str(place)), paths.from_text)
+    except ContractError as error:
+        error.hint = error.hint or DAMAGED
+        raise
+    if manifest.part_bytes < 1:
+        message = f"expected a positive part_bytes, found {manifest.part_bytes}"
+        raise ContractError(message, where=str(place), hint=DAMAGED)
     for path, file in manifest.files.items():
         if path.startswith("/") or {"", ".", ".."} & set(path.split("/")) or "\0" in path:
-            raise ContractError(f"expected paths within a folder, found {path!r}", where=str(place))
+            raise ContractError(f"expected paths within a folder, found {path!r}", where=str(place), hint=DAMAGED)
         if not file.link and len(file.parts) != -(-file.size_bytes // manifest.part_bytes):
             message = f"{paths.shown(path)}: expected the parts of {file.size_bytes:,} bytes, found {len(file.parts)}"
             raise ContractError(message, where=str(place), hint=DAMAGED)

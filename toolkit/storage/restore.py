@@ -55,7 +55,8 @@ def restore(store: Store, root: Uri, rank: int, folder: Path, note: Note) -> tup
         except UserError as error:
             # Another job replaced a manifest meanwhile, and has removed the parts of the old one.
             if not left or not manifests.ranks(store, root):
-                raise PlatformError(f"a part of a checkpoint is missing: {error}", where=str(root)) from None
+                message = f"a part of a checkpoint is missing: {error}"
+                raise PlatformError(message, where=str(root), hint=manifests.DAMAGED) from None
         except OSError as error:
             raise disk_error(error, folder, "used") from None
     raise AssertionError("not reached")
@@ -74,11 +75,7 @@ def _restore(store: Store, root: Uri, rank: int, folder: Path, note: Note) -> tu
     if not wanted:
         shutil.rmtree(staging, ignore_errors=True)
         return 0, 0
-    staging.mkdir(exist_ok=True)
-    places = {each.place for each in wanted}
-    for name in folders.names(staging):
-        if staging / name not in places:
-            (staging / name).unlink()
+    _clear(staging, {each.place for each in wanted})
     begun_bytes = sum(entry.stat(follow_symlinks=False).st_blocks * 512 for entry in folders.entries(staging))
     check_room(folder, sum(each.file.size_bytes for each in wanted) - begun_bytes)
     for size_bytes in ordered(_pieces(store, root, wanted)):
@@ -91,6 +88,16 @@ def _restore(store: Store, root: Uri, rank: int, folder: Path, note: Note) -> tu
         _place(each, folder / each.path)
     shutil.rmtree(staging, ignore_errors=True)
     return len(wanted), sum(each.file.size_bytes for each in wanted)
+
+
+def _clear(staging: Path, places: set[Path]) -> None:
+    """Make *staging* a folder with nothing but files at *places*, whatever a script has put there."""
+    if staging.is_symlink() or not staging.is_dir():
+        folders.remove(staging)
+    staging.mkdir(exist_ok=True)
+    for entry in folders.entries(staging):
+        if Path(entry.path) not in places or not entry.is_file(follow_symlinks=False):
+            folders.remove(entry.path)
 
 
 def all_of(store: Store, root: Uri) -> dict[int, Manifest]:

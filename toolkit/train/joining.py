@@ -5,7 +5,7 @@ import os
 import socket
 
 from toolkit import __version__, files
-from toolkit.errors import ContractError, PlatformError
+from toolkit.errors import ContractError, PlatformError, of_document
 from toolkit.job.job import Job
 from toolkit.job.plan import Resolves
 from toolkit.launchers.environment import link_ports, names
@@ -104,7 +104,7 @@ def _key(job: Job, log: Log) -> bytes:
         try:
             secret = files.read(ours.job_secret_file).strip()
         except OSError as error:
-            raise ContractError(
+            raise of_document(error)(
                 f"expected a readable file, found none ({error.strerror})",
                 where=f"TOOLKIT_JOB_SECRET_FILE: {ours.job_secret_file}",
             ) from None

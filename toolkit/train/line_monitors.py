@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from toolkit import files
-from toolkit.errors import ContractError
+from toolkit.errors import of_document
 from toolkit.exit_codes import NO_RETRY, TIMED_OUT
 from toolkit.job.job import Job
 from toolkit.job.outcome import Ruled
@@ -70,7 +70,7 @@ class LineMonitors:
         try:
             self._rules = document.read(files.read(in_code if in_code.is_file() else path), str(path))
         except OSError as error:
-            raise ContractError(
+            raise of_document(error)(
                 f"expected a readable file, found none ({error.strerror})",
                 where=f"TOOLKIT_RULES: {path}",
                 hint=f"A relative path starts from the code folder, {self._job.folders.code}.",

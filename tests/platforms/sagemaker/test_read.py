@@ -1,5 +1,6 @@
 """Documents and variables to a Job: every format seen in real jobs, and the errors for wrong ones."""
 
+import errno
 import json
 import os
 import sys
@@ -10,11 +11,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from toolkit.errors import ContractError
+from toolkit import files
+from toolkit.errors import ContractError, PlatformError, ToolkitError
 from toolkit.job.job import Job
 from toolkit.job.machine import Machine
 from toolkit.job.variables import variables
 from toolkit.log import Log
+from toolkit.platforms.sagemaker import documents
 from toolkit.platforms.sagemaker.read import decoded, folders, read
 from toolkit.settings import Settings
 
@@ -893,3 +896,26 @@ def test_names_and_folders_are_shown_as_the_documents_have_them(base: Base) -> N
 
     assert (shown["SAGEMAKER_JOB_NAME"], json.loads(shown["SM_TRAINING_ENV"])["job_name"]) == ("b", "a")
     assert shown["SM_MODULE_DIR"] == str(base.folder / "code")
+
+
+@pytest.mark.parametrize(
+    ("number", "kind"),
+    [
+        (errno.EIO, PlatformError),
+        (errno.ESTALE, PlatformError),
+        (errno.EMFILE, PlatformError),
+        (errno.EACCES, ContractError),
+        (errno.EISDIR, ContractError),
+    ],
+    ids=lambda value: errno.errorcode[value] if isinstance(value, int) else value.__name__,
+)
+def test_a_document_that_another_try_may_read_ends_the_job_with_75(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, kind: type[ToolkitError]
+) -> None:
+    def failing(*_: object) -> bytes:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(files, "read", failing)
+
+    with pytest.raises(kind, match="found one that cannot be read"):
+        documents.load(tmp_path / "hyperparameters.json")

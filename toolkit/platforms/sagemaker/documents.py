@@ -16,7 +16,7 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 
 from toolkit import files, folders
-from toolkit.errors import ContractError
+from toolkit.errors import ContractError, of_document
 from toolkit.log import Log
 from toolkit.metrics.definition import pairs
 from toolkit.platforms import names
@@ -132,6 +132,7 @@ def load(file: Path, *, hint: str = HINT) -> Any:
 
     Raises:
         ContractError: it is missing, unreadable, empty or not JSON.
+        PlatformError: it cannot be read at the moment.
     """
     try:
         content = files.read(file)
@@ -140,7 +141,7 @@ def load(file: Path, *, hint: str = HINT) -> Any:
         raise ContractError("expected a JSON document, found no such file", where=str(file), hint=hint) from None
     except OSError as error:
         reason = f"one that cannot be read ({error.strerror})"
-        raise ContractError(f"expected a JSON document, found {reason}", where=str(file), hint=hint) from None
+        raise of_document(error)(f"expected a JSON document, found {reason}", where=str(file), hint=hint) from None
     except (ValueError, RecursionError) as error:
         if not content.strip():
             raise ContractError("expected a JSON document, found an empty file", where=str(file), hint=hint) from None

@@ -524,6 +524,28 @@ def test_an_exception_that_may_only_say_that_a_child_failed_is_told_with_the_chi
     assert judged(1, worker.replace("Process Process-1:", "warning:")).cause.text.count("\n") == 0
 
 
+def test_the_exception_of_a_child_behind_a_shell_is_told() -> None:
+    told = f"before that a process that it had started ended by ValueError: bad (at {PLACE})"
+    behind = child("ValueError", "bad", 82, 81, 5)  # 81: sh, of os.system
+    ended = script(1, raised=noted("RuntimeError", "training failed"))
+
+    assert judge(SAGEMAKER, msgspec.structs.replace(ended, raised_by_children=(behind,))).cause.text.endswith(told)
+
+
+@pytest.mark.parametrize("raised", [None, RAISED_EXIT, left(1)])
+def test_a_script_that_ends_without_a_word_is_reported_with_the_exception_of_its_child(raised: Raised | None) -> None:
+    own = child("ValueError", "bad", 80, ME, 5)
+    ended = msgspec.structs.replace(script(1, raised=raised), raised_by_children=(own,))
+
+    outcome = judge(SAGEMAKER, ended)
+
+    assert outcome.cause.text.splitlines()[0].startswith("script ended with code 1 without a word")
+    assert outcome.cause.text.splitlines()[1:] == [
+        f"before that a process that it had started ended by ValueError: bad (at {PLACE})"
+    ]
+    assert outcome.cause.traceback == "Traceback of 80"
+
+
 def test_what_a_shell_and_a_launcher_say_after_a_childs_exception_is_left_out() -> None:
     ended = script(1, PLAIN + "\n" + "====\n" * 40)
     rank = child("ValueError", "no such shard: 7", 81, 80, 5)

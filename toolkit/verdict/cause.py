@@ -83,8 +83,18 @@ def _cause_of(ended: Ended, culprit: Exit) -> Reading:
     if found is not None:
         return _reading(_of_exception(ended, culprit, found), found)
     words = _words(ended, culprit.process)
-    last = ends.last(stderr, LAST_LINES, LAST_CHARACTERS)
-    return Reading(text=words or f"{culprit.process} {how(culprit)} without a word", error=f"{words}\n{last}")
+    if not words:
+        return _of_silence(ended, culprit, f"{culprit.process} {how(culprit)} without a word")
+    return Reading(text=words, error=f"{words}\n{ends.last(stderr, LAST_LINES, LAST_CHARACTERS)}")
+
+
+def _of_silence(ended: Ended, culprit: Exit, text: str) -> Reading:
+    """Return *text* with the exception that ended a child of the script: "raise SystemExit(error.returncode)" after a
+    child whose output was captured."""
+    child = _child_before(ended, culprit)
+    if child is None:
+        return Reading(text=text)
+    return Reading(text=f"{text}\n{_says_of_child(ended, child)}", traceback=child.text)
 
 
 def grounds(ended: Ended, culprit: Exit) -> Grounds:
@@ -215,7 +225,9 @@ def _of_exit(ended: Ended, culprit: Exit, noted: Raised) -> Reading:
     left = f"called sys.exit at {noted.place}" if noted.place else "ended by itself"
     if printed is None:
         silent = f"{culprit.process} {how(culprit)} without a word"
-        return Reading(text=words or (f"{silent}; it {left}" if noted.place else silent), error=words)
+        if words:
+            return Reading(text=words, error=words)
+        return _of_silence(ended, culprit, f"{silent}; it {left}" if noted.place else silent)
     child = any(_is_same(each, printed) for each in ended.raised_by_children)
     # "except Exception: traceback.print_exc(); return 1" and "sys.exit(main())": its traceback is the reason.
     error = _error(ended, printed)
@@ -256,7 +268,7 @@ def _of_exception(ended: Ended, culprit: Exit, found: Traceback) -> str:
         said = ""  # What a shell or a launcher says after its child's exception only repeats it.
     child = None if of_child or said else _ended_before(ended, culprit, found)
     if child is not None:
-        said = f"before that a process that it had started ended by {_first_line(ended, child)}"
+        said = _says_of_child(ended, child)
     if found.kind.startswith(REPORTS):
         error = _cut(_error(ended, found, CHAINED_CHARACTERS), 2 * CHAINED_CHARACTERS)
         words = _words_of_command(found, stderr)
@@ -267,13 +279,27 @@ def _of_exception(ended: Ended, culprit: Exit, found: Traceback) -> str:
 def _ended_before(ended: Ended, culprit: Exit, found: Traceback) -> Traceback | None:
     """Return the exception that ended a child of the script just before *found*, None if none is known: *found* may say
     only that a child failed (a RuntimeError after Popen.wait). The script may as well have handled it."""
-    at_ns = culprit.failed_ns
-    own = [each for each in ended.raised_by_children if each.parent == culprit.pid and each.kind != "SystemExit"]
-    own = [each for each in own if at_ns - CHILD_NS <= each.time_ns <= at_ns and not _is_report(each)]
-    if own:
-        return exception(max(own, key=lambda each: each.time_ns))
+    child = _child_before(ended, culprit)
+    if child is not None:
+        return child
     before = traceback.before(_stderr(ended, culprit), found.error.partition("\n")[0])
     return next((each for each in before if each.of_child and each.after - found.after <= NEAR_LINES * 2), None)
+
+
+def _child_before(ended: Ended, culprit: Exit) -> Traceback | None:
+    """Return the exception that the rank hook recorded of a child of *culprit* just before it failed."""
+    at_ns = culprit.failed_ns
+    recent = [each for each in ended.raised_by_children if at_ns - CHILD_NS <= each.time_ns <= at_ns]
+    recent = [each for each in recent if each.kind != "SystemExit" and not _is_report(each)]
+    own = [each for each in recent if each.parent == culprit.pid]
+    if not own and sum(end.rank is not None for end in ended.exits) == 1:  # A shell in between: os.system.
+        known = {each.pid for each in recent}
+        own = [each for each in recent if each.parent not in known]
+    return exception(max(own, key=lambda each: each.time_ns)) if own else None
+
+
+def _says_of_child(ended: Ended, child: Traceback) -> str:
+    return f"before that a process that it had started ended by {_first_line(ended, child)}"
 
 
 def _is_report(noted: Raised) -> bool:

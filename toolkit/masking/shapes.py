@@ -46,10 +46,10 @@ class _File(Record, frozen=True, kw_only=True):
 
 def found(text: str, lower: str) -> Iterator[tuple[int, int]]:
     """Yield the span of each known shape in *text* (*lower*: the same in lower case)."""
-    for shape in all_shapes():
+    hinted = {shape.id: shape for hint, shape in _hints() if hint in lower}
+    for shape in hinted.values():
         if shape.within or len(lower) != len(text):  # A letter whose small form is two.
-            if any(hint in lower for hint in shape.hints):
-                yield from (match.span() for match in compiled(f"{_START}(?:{shape.pattern})").finditer(text))
+            yield from (match.span() for match in compiled(f"{_START}(?:{shape.pattern})").finditer(text))
             continue
         for hint in shape.hints:
             at = lower.find(hint)
@@ -58,6 +58,11 @@ def found(text: str, lower: str) -> Iterator[tuple[int, int]]:
                 if match:
                     yield match.span()
                 at = lower.find(hint, match.end() if match else at + 1)
+
+
+@lru_cache(maxsize=1)
+def _hints() -> tuple[tuple[str, Shape], ...]:
+    return tuple((hint, shape) for shape in all_shapes() for hint in shape.hints)
 
 
 @lru_cache(maxsize=1)

@@ -5,6 +5,7 @@ word (tests/masking).
 """
 
 import re
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 
 from toolkit.masking import shapes
@@ -84,13 +85,17 @@ _OF_PROGRAMS: tuple[tuple[frozenset[str], str], ...] = (
         r"(?<![\w-])-U[ \t]{1,4}[\"']?[^\s%\"']{1,200}%(?P<value>[^\s\"']{1,200})",
     ),
 )
+# How far behind the name of its program an option is read as its own.
+MOST_OF_COMMAND = 500
 _HEADER = r"(?<![A-Za-z0-9_])(?i:bearer|basic|token|apikey|negotiate)[ \t]{1,4}(?P<value>[A-Za-z0-9._~+/=\-]{8,4096})"
 _NETRC = r"(?<!\w)login[ \t]{1,8}\S{1,200}[ \t]{1,8}password[ \t]{1,8}(?P<value>\S{1,1024})"
 _PRIVATE = r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----"
-_BARE = r"[^\s,;&'\"`<>(){}\[\]|\\]{1,4096}"
+_BARE = r"[^\s,;&'\"`<>(){}\[\]|\\]{1,65536}"
 # The decision needs no more; only what is a secret is followed to its end.
-MOST_BARE = 4096
-_LONG_BARE = _BARE.replace(str(MOST_BARE), str(MOST_VALUE))
+MOST_DECIDING = 256
+# Before its name, a value is as long at most; one in brackets costs more for each character.
+MOST_BEFORE_NAME = 1024
+MOST_BRACKETED_BEFORE_NAME = 200
 _LINE = r"[^\n\"'\\]{1,4096}"
 _NUMBER = r"[+-]?[0-9][0-9_,]*(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?[kKmMbBgGtT%]?"
 # A header's cookie: name=value.
@@ -209,7 +214,9 @@ def _listed(text: str) -> Iterator[Span]:
             end = span[1]
             yield span
     for match in _finder(_VALUE_FIRST)(text):
-        start, end = _extent(text, match.end(), most=2048)
+        bracketed = text[match.end() : match.end() + 1] in ("[", "{")
+        most = MOST_BRACKETED_BEFORE_NAME if bracketed else MOST_BEFORE_NAME
+        start, end = _extent(text, match.end(), most=most, most_bare=most)
         name = compiled(_THEN_NAME).match(text, end)
         if name and is_secret(name["name"], text[start:end]):
             yield start, end
@@ -253,9 +260,14 @@ def _of_programs(text: str) -> Iterator[Span]:
     for programs, pattern in _OF_PROGRAMS:
         if not any(program + after in text for program in programs for after in (" ", "'", '"')):
             continue
+        places: list[Span] | None = None
         for match in _finder(pattern)(text):
-            line = text[max(match.start() - 500, 0) : match.start()].rpartition("\n")[2]
-            if any(each["program"] in programs for each in _finder(_PROGRAM)(line)):
+            if places is None:
+                known = (each for each in _finder(_PROGRAM)(text) if each["program"] in programs)
+                places = [each.span("program") for each in known]
+            before = bisect_right(places, (match.start(), 0)) - 1
+            start, end = places[before] if before >= 0 else (0, match.start() + 1)
+            if end <= match.start() <= start + MOST_OF_COMMAND and "\n" not in text[end : match.start()]:
                 yield match.span("value")
 
 
@@ -285,13 +297,13 @@ def _value(text: str, at: int, name: str, *, prose: bool = False) -> Span | None
     whole_line = any(word in name.lower() for word in _WHOLE_LINE)
     start, end = _extent(text, at, whole_line=whole_line)
     value = text[start:end]
-    if not value or not is_secret(name, value):
+    if not value or not is_secret(name, value[:MOST_DECIDING]):
         return None
     quoted = bool(compiled(_OPENED).match(text, at))
     if quoted:
         return start, end
-    if end - start == MOST_BARE:
-        start, end = start, compiled(_LONG_BARE).match(text, start).end()  # type: ignore[union-attr]
+    if end - start == MOST_DECIDING:
+        start, end = start, compiled(_BARE).match(text, start).end()  # type: ignore[union-attr]
     if _reads_as_code(text, value, end) or name.lower().endswith(value.lower()):
         return None  # Code: token=token.
     if name.lower().endswith("cookie") and not compiled(_COOKIE).match(value):
@@ -312,7 +324,9 @@ def _reads_as_prose(text: str, value: str, end: int, name: str) -> bool:
     return not _is_password(name) or compiled(_NEXT_WORD).match(text, end) is not None
 
 
-def _extent(text: str, at: int, *, whole_line: bool = False, most: int = MOST_VALUE) -> Span:
+def _extent(
+    text: str, at: int, *, whole_line: bool = False, most: int = MOST_VALUE, most_bare: int = MOST_DECIDING
+) -> Span:
     """Return where the value that begins at *at* lies: within its quotes, its brackets, or up to the next delimiter."""
     opened = compiled(_OPENED).match(text, at)
     if opened:
@@ -327,7 +341,7 @@ def _extent(text: str, at: int, *, whole_line: bool = False, most: int = MOST_VA
     if whole_line:
         match = compiled(_LINE).match(text, at)
         return at, match.end() if match else at
-    bare = compiled(_BARE).match(text, at)
+    bare = compiled(_BARE).match(text, at, at + most_bare)
     return at, bare.end() if bare else at
 
 

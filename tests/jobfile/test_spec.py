@@ -189,6 +189,7 @@ def test_hosts_are_listed_by_the_alphabet_as_the_platform_does() -> None:
             ["--channel", "a=d", "--channel", "a=e"],
             ["toolkit run: --channel: expected each channel once, found a twice"],
         ),
+        (["--metric", "a=(.)", "--metric", "a=x(.)"], ["toolkit run: --metric: expected each metric once, found a"]),
         (["--metric", "loss"], ["toolkit run: --metric: expected NAME=REGEX, found 'loss'"]),
         (["--env", "A"], ["toolkit run: --env: expected NAME=VALUE, found 'A'"]),
         (["--channel", "train=git://bucket/x"], ["--channel: expected a path of this machine, found 'git://bucket/x'"]),

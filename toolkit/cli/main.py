@@ -6,6 +6,8 @@ import os
 import sys
 from functools import partial
 from importlib import import_module
+from io import TextIOWrapper
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from toolkit import exit_codes
@@ -152,7 +154,7 @@ def main(argv: list[str] | None = None) -> None:
         sys.exit(error.exit_code)
     except OSError as error:
         if not isinstance(error, BrokenPipeError):
-            told = of_path(error) or _unwritten(error)
+            told = of_path(error) or _of_surroundings(error)
             if told is None:
                 raise
             log.error(str(told))
@@ -161,15 +163,19 @@ def main(argv: list[str] | None = None) -> None:
         sys.exit(141)
 
 
-def _unwritten(error: OSError) -> "ToolkitError | None":
-    """Return what to tell of *error*, which names no path, if nothing more can be written: to standard output as a
-    rule. What it holds back is given up: Python would try again at its exit."""
-    from toolkit.errors import PlatformError
+def _of_surroundings(error: OSError) -> "ToolkitError | None":
+    """Return what to tell of *error*, which names no path: nothing more can be written, to standard output as a rule,
+    or the current folder is gone. None if it is neither."""
+    from toolkit.errors import PlatformError, UserError
 
-    if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        return None
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-    return PlatformError(f"the output cannot be written ({error.strerror})")
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Python would try again at its exit.
+        return PlatformError(f"the output cannot be written ({error.strerror})")
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        return UserError("expected a current folder, found that it was removed", hint="Change to another one.")
+    return None
 
 
 def _end_cleanly() -> None:
@@ -197,6 +203,9 @@ def _open_standard_streams() -> None:
     fill_standard_streams(writable=True)
     sys.stdout = sys.stdout or open(1, "w", closefd=False)  # noqa: SIM115 - as long as the process
     sys.stderr = sys.stderr or open(2, "w", closefd=False)  # noqa: SIM115
+    if isinstance(sys.stdout, TextIOWrapper) and sys.stdout.errors == "strict":
+        # A path may be of any bytes, and the terminal's encoding may lack a letter.
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def _parser(named: list[str]) -> "Parser":

@@ -119,7 +119,7 @@ def _replace(target: Path, text: str) -> None:
     """Write *text* to *target* so that a reader never sees half of it."""
     part = target.with_name(f".{target.name}.part")
     try:
-        part.write_text(text, encoding="utf-8")
+        part.write_text(text, encoding="utf-8", errors="backslashreplace")  # Paths of any bytes.
         part.replace(target)
     except OSError as error:
         with contextlib.suppress(OSError):

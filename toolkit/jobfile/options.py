@@ -120,16 +120,16 @@ def from_arguments(given: Mapping[str, Any], folder: Path, origin: Origin) -> di
     out.
 
     Raises:
-        ContractError: a `name=value` without "="; a channel that is named twice.
+        ContractError: a `name=value` without "="; a channel or a metric that is named twice; an empty path.
     """
     options = {name.replace("_", "-"): value for name, value in given.items() if value not in (None, [])}
     for option in TABLE_OPTIONS:
         if option in options:
             pairs = [_pair(text, SHAPES[option], origin.of(option)) for text in options[option]]
             options[option] = dict(pairs)
-            if option == "channel" and len(options[option]) < len(pairs):
+            if option in ("channel", "metric") and len(options[option]) < len(pairs):
                 twice = next(name for at, (name, _) in enumerate(pairs) if name in dict(pairs[:at]))
-                raise ContractError(f"expected each channel once, found {twice} twice", where=origin.of(option))
+                raise ContractError(f"expected each {option} once, found {twice} twice", where=origin.of(option))
     if "hyperparameter" in options:
         options["hyperparameter"] = {key: hyperparameter(value) for key, value in options["hyperparameter"].items()}
     if str(options.get("distribution", "")).lstrip().startswith("{"):

@@ -84,7 +84,7 @@ def _shown(job: "JobData", hosts: "Sequence[Evidence]", findings: "Sequence[Find
     many = "no finding" if not shown else "1 finding" if len(shown) == 1 else f"{len(shown)} findings"
     yield f"{job.name}: {many} ({samples} times of samples, {steps} steps)"
     if not samples and not steps:
-        yield "Nothing was measured: the monitor was off (toolkit docs diagnosis)."
+        yield "Nothing was measured: the monitor was off, or the job too short for it (toolkit docs diagnosis)."
     for each in shown:
         finding = each.finding
         where = (each.hosts if len(hosts) > 1 else "", f"attempt {finding.attempt}" if job.restarts else "")

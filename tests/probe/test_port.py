@@ -1,12 +1,17 @@
 """Ports of this machine: two jobs never choose the same one, and the holder of a taken one is named."""
 
+import errno
 import os
 import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import NoReturn
+
+import pytest
 
 from tests.ports import free_port
+from toolkit.probe import port as port_file
 from toolkit.probe.port import RANGE, OwnPort, holder, refused
 
 
@@ -50,6 +55,23 @@ def test_a_port_that_is_taken_after_the_choice_is_left_for_another() -> None:
     assert later != port
     assert own.port == later
     own.close()
+
+
+def test_where_a_sandbox_denies_the_claim_a_free_port_is_chosen_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As AppArmor and gVisor may deny abstract Unix sockets."""
+
+    def denied(_port: int) -> NoReturn:
+        raise PermissionError(errno.EACCES, "denied")
+
+    monkeypatch.setattr(port_file, "_claimed", denied)
+    own = OwnPort()
+
+    with socket.create_server(("", 0)) as server:
+        taken = server.getsockname()[1]
+        chosen = own.take(taken)
+
+    assert chosen in RANGE
+    assert own.take(taken) == chosen
 
 
 def test_the_holder_of_a_port_is_named_without_its_arguments() -> None:

@@ -34,13 +34,16 @@ class OwnPort:
             return self.port
         self.close()
         for port in (first, *_others()):
-            claim = _claimed(port)
-            if claim is None:
+            if refused(port):
                 continue
-            if not refused(port):
-                self.port, self._claim = port, claim
-                return port
-            claim.close()
+            try:
+                claim = _claimed(port)
+            except OSError as error:
+                if error.errno == errno.EADDRINUSE:
+                    continue
+                claim = None  # A sandbox denies such sockets: the port is free, and only the claim cannot be made.
+            self.port, self._claim = port, claim
+            return port
         return first
 
     def close(self) -> None:
@@ -77,17 +80,18 @@ def _others() -> Iterator[int]:
     yield from (RANGE.start + (start + at * 1999) % len(RANGE) for at in range(TRIES))
 
 
-def _claimed(port: int) -> "_socket.socket | None":
-    """Return a socket that stands for *port* among the jobs of this machine, None if another job has it."""
-    try:
-        claim = _socket.socket(_socket.AF_UNIX, _socket.SOCK_DGRAM | _socket.SOCK_CLOEXEC)
-    except OSError:
-        return None
+def _claimed(port: int) -> _socket.socket:
+    """Return a socket that stands for *port* among the jobs of this machine.
+
+    Raises:
+        OSError: EADDRINUSE if another job has it.
+    """
+    claim = _socket.socket(_socket.AF_UNIX, _socket.SOCK_DGRAM | _socket.SOCK_CLOEXEC)
     try:
         claim.bind(b"\0toolkit-port-%d" % port)
     except OSError:
         claim.close()
-        return None
+        raise
     return claim
 
 

@@ -34,3 +34,7 @@ def test_options_of_a_script_are_hyperparameters_as_they_were_typed(words: list[
 def test_words_that_cannot_be_hyperparameters_are_refused(words: list[str], said: str) -> None:
     with pytest.raises(ContractError, match=re.escape(said)):
         hyperparameters(words, "here")
+
+
+def test_a_style_of_the_jobs_own_decides_about_dashes() -> None:
+    assert hyperparameters(["--n", "2"], "here", as_typed=False) == {"n": "2"}

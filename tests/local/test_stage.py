@@ -484,6 +484,14 @@ def test_a_notebook_is_no_script(tmp_path: Path) -> None:
         check.check(asked)
 
 
+def test_a_script_whose_name_train_refuses_is_refused_before_the_start(tmp_path: Path) -> None:
+    asked = asked_in(tmp_path, script=tmp_path / "src/my script.py")
+    asked.script.touch()
+
+    with pytest.raises(UserError, match=r"my script\.py: expected a path within the code folder, of letters, digits"):
+        check.check(asked)
+
+
 def test_a_missing_script_is_named(tmp_path: Path) -> None:
     asked = asked_in(tmp_path)
     asked.script.unlink()

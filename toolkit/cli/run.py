@@ -230,7 +230,8 @@ def read(arguments: Mapping[str, Any], folder: Path, stamp: str) -> Any:
     behind: dict[str, Any] = {}
     if words:
         where = "toolkit run: the words behind --"
-        behind = {"hyperparameter": hyperparameters(words, where), "env": STYLE}
+        styled = any(pair.partition("=")[0] in STYLE for pair in given.get("env") or ())
+        behind = {"hyperparameter": hyperparameters(words, where, as_typed=not styled), "env": STYLE}
         named = {pair.partition("=")[0] for pair in given.get("hyperparameter") or ()}
         if twice := next((name for name in behind["hyperparameter"] if name in named), None):
             hint = f"Leave out one of the two, the option or --hyperparameter {twice}."

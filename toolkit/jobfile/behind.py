@@ -14,8 +14,9 @@ STYLE = {"TOOLKIT_ARGUMENT_STYLE": "flags"}
 _NUMBER = re.compile(r"-\.?\d.*")  # -5 and -.5 are values.
 
 
-def hyperparameters(words: Sequence[str], where: str) -> dict[str, Any]:
+def hyperparameters(words: Sequence[str], where: str, *, as_typed: bool = True) -> dict[str, Any]:
     """Return the hyperparameters that the options *words* are: text, several texts, or True for one without a value.
+    *as_typed*: refuse what the style `flags` would pass with another number of dashes; the job has this style.
 
     Raises:
         ContractError: a word belongs to no option, an option stands there twice, or the script would get it with
@@ -27,7 +28,7 @@ def hyperparameters(words: Sequence[str], where: str) -> dict[str, Any]:
         if word.startswith("-") and word.strip("-") and not _NUMBER.fullmatch(word):
             name, equals, value = word.lstrip("-").partition("=")
             option = f"-{name}" if len(name) == 1 else f"--{name}"
-            if (typed := word.partition("=")[0]) != option:
+            if as_typed and (typed := word.partition("=")[0]) != option:
                 hint = "A job passes hyperparameters alone: one of one letter as -x, others as --name."
                 message = f"expected {option}, found {typed}, which the script would get as {option}"
                 raise ContractError(message, where=where, hint=hint)

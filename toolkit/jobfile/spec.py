@@ -264,7 +264,9 @@ def _placed(channel: Channel, path: str, origin: Origin) -> Channel:
         )
     if is_remote(path):
         return msgspec.structs.replace(channel, uri=path)
-    _check_path(path, origin.of("channel"))
+    if URI.match(path):
+        expected = "expected a path of this machine, or a URI that begins with s3://, gs:// or az://"
+        raise ContractError(f"{expected}, found {path!r}", where=origin.of("channel"))
     return msgspec.structs.replace(channel, folder=Path(path))
 
 

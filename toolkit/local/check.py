@@ -11,7 +11,7 @@ from toolkit.jobs.folders import is_locked
 from toolkit.local import earlier
 from toolkit.local.stage import RESULTS
 from toolkit.rules import document
-from toolkit.source.classify import check_says_how
+from toolkit.source.classify import check_says_how, validate_entry_point
 from toolkit.source.files import kind_of
 from toolkit.storage.uri import parse
 
@@ -106,6 +106,8 @@ def _check_script(script: Path, source: Path) -> None:
     if not script.is_file():
         near = "" if script.is_dir() else did_you_mean(script.name, folders.names(script.parent))
         raise UserError(f"expected a script, found {kind_of(script)}", where=str(script), hint=near)
+    with at(str(script)):
+        validate_entry_point(script.relative_to(source).as_posix())
     if script.suffix.lower() == ".ipynb":
         hint = f"Make one of it: jupyter nbconvert --to script {script.name}"
         raise UserError("expected a script, found a notebook", where=str(script), hint=hint)

@@ -17,7 +17,7 @@ def test_no_history_of_faults_costs_storage_its_newest_checkpoint() -> None:
 @pytest.mark.parametrize("rule", ["_is_replaced", "_tied", "_lacks"])
 def test_histories_find_a_rule_that_is_broken(rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
     broken = {
-        "_is_replaced": lambda version, others: True,
+        "_is_replaced": lambda version, others, taken: True,
         "_tied": lambda removable, kept, there, targets: set(),
         "_lacks": lambda new, old: False,
     }

@@ -61,6 +61,11 @@ ROTATIONS = {
         folder(*(checkpoint(f"checkpoint-{step}", mtime=2, files=("model.safetensors",)) for step in (1000, 1500))),
         *("", "+checkpoint-1000 +checkpoint-1500"),
     ),
+    "two pause half written, one after the other": (
+        stored(OLD, checkpoint("checkpoint-1000", mtime=2, since=2, files=("model.bin", "optimizer.bin"))),
+        folder(checkpoint("checkpoint-1500", mtime=3, files=("model.bin",))),
+        *("", "+checkpoint-1500 checkpoint-1000 checkpoint-500"),
+    ),
     "a log grows": (
         *(stored(OLD, file("train.log", since=0)), folder(file("train.log", 9 * MIB, mtime=2))),
         *("", "+train.log checkpoint-500"),

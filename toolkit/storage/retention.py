@@ -13,7 +13,8 @@ The rule:
   have been killed while it wrote it.
 - At least as whole: both are files with the same suffix, or both are folders and the successor has as many files of
   each name (numbers in it and temporary files aside), and it has at least half of the bytes. A newer entry that is less
-  whole than that is no successor. Two newer ones of the same name (numbers aside) are: the script has gone on since.
+  whole than that is no successor. Two newer ones of the same name (numbers aside) that are in the folder are: the
+  script has gone on since the first. One that is gone may have been stored half written, and does not count.
 - An entry that was renamed is its own successor. An entry without content goes at once, and a small one (a lock, a mark
   beside large checkpoints) once anything newer is there.
 - Entries that are gone and have the same number in their names (ckpt-5.index, ckpt-5.data) go together or not at all.
@@ -105,7 +106,7 @@ def decide(
         return Decision(taken=frozenset(taken), kept=frozenset(kept | removable))
     there = [news[name] for name in taken] + [versions[name] for name in kept]
     for name in sorted(removable, key=lambda name: (versions[name].age, name), reverse=True):
-        if not _is_replaced(versions[name], there):
+        if not _is_replaced(versions[name], there, taken):
             kept.add(name)
             there.append(versions[name])
     pointed_to = {name: targets.get(name, frozenset()) for name in taken}
@@ -191,14 +192,15 @@ def _is_removal(new: _Version, old: _Version, end: End) -> bool:
     return new.stamps <= old.stamps or (end != "clean" and new.size_bytes * 2 < old.size_bytes)
 
 
-def _is_replaced(version: _Version, others: list[_Version]) -> bool:
-    """True if *version* may go because of *others*, which storage will hold."""
+def _is_replaced(version: _Version, others: list[_Version], taken: Set[str]) -> bool:
+    """True if *version* may go because of *others*, which storage will hold, *taken* as the folder has them."""
     if not version.size_bytes and not version.has_links:
         return True
     newer = [other for other in others if _is_newer(other, version)]
     if any(_succeeds(other, version) for other in newer):
         return True
-    if sum(_without_numbers(other.name) == _without_numbers(version.name) for other in newer) >= 2:
+    present = [other for other in newer if other.name in taken]
+    if sum(_without_numbers(other.name) == _without_numbers(version.name) for other in present) >= 2:
         return True
     largest_bytes = max((other.size_bytes for other in others), default=0)
     is_small = version.size_bytes <= SMALL_BYTES and version.size_bytes < largest_bytes * SMALL_SHARE

@@ -26,6 +26,7 @@ def test_options_of_a_script_are_hyperparameters_as_they_were_typed(words: list[
     [
         (["in.txt", "--epochs", "3"], "here: expected an option of the script, found 'in.txt'"),
         (["--xs", "1", "--xs", "2"], "here: expected each option once, found --xs again. Give its values together"),
+        (["--=x"], "here: expected an option of the script, found '--=x'"),
         (["--a", "1"], "here: expected -a, found --a, which the script would get as -a"),
         (["-lr=3"], "here: expected --lr, found -lr, which the script would get as --lr"),
         (["---x"], "here: expected -x, found ---x"),

@@ -40,6 +40,18 @@ def test_names_lead_to_folders_and_removed_folders_are_skipped(tmp_path: Path) -
         catalogue.find("ones", environ, tmp_path / "jobs0")
 
 
+def test_a_fifo_in_place_of_a_document_holds_up_nothing(tmp_path: Path) -> None:
+    environ = {"XDG_STATE_HOME": str(tmp_path / "state")}
+    folder = job(tmp_path / "jobs/one")
+    catalogue.record(environ, Entry(name="one", folder=folder, recorded_s=1))
+    (tmp_path / "jobs/one/job.json").unlink()
+    for path in (tmp_path / "state/toolkit/jobs/fifo.json", folder / "job.json"):
+        os.mkfifo(path)
+
+    assert [entry.name for entry in catalogue.entries(environ)] == ["one"]
+    assert facts(folder, 1.0).name == "one"
+
+
 def test_of_two_jobs_of_one_name_that_run_neither_is_guessed(tmp_path: Path) -> None:
     environ = {"XDG_STATE_HOME": str(tmp_path / "state")}
     for at in range(2):  # This process is the runner of both, and lives.

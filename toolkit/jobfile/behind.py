@@ -25,7 +25,7 @@ def hyperparameters(words: Sequence[str], where: str, *, as_typed: bool = True) 
     found: dict[str, list[str]] = {}
     name = ""
     for word in words:
-        if word.startswith("-") and word.strip("-") and not _NUMBER.fullmatch(word):
+        if word.startswith("-") and word.lstrip("-").partition("=")[0] and not _NUMBER.fullmatch(word):
             name, equals, value = word.lstrip("-").partition("=")
             option = f"-{name}" if len(name) == 1 else f"--{name}"
             if as_typed and (typed := word.partition("=")[0]) != option:

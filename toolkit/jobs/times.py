@@ -6,6 +6,7 @@ from pathlib import Path
 import msgspec
 
 from toolkit import folders
+from toolkit.files import read as read_document
 from toolkit.jobs.data import HostData
 from toolkit.metrics.file import decoded
 from toolkit.series.debugger_names import files_of
@@ -42,7 +43,7 @@ def _times(host: HostData) -> Iterator[float]:
     except OSError:
         pass  # It captured nothing.
     try:
-        told = msgspec.json.decode((host.monitor / "monitor.json").read_bytes())
+        told = msgspec.json.decode(read_document(host.monitor / "monitor.json"))
         if isinstance(told, dict) and isinstance(told.get("start_s"), int | float):
             yield float(told["start_s"])
     except (OSError, msgspec.DecodeError, UnicodeDecodeError):

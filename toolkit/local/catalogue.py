@@ -13,6 +13,7 @@ import msgspec
 
 from toolkit import folders, paths
 from toolkit.errors import UserError, did_you_mean
+from toolkit.files import read as read_document
 from toolkit.job.report import REPORT
 from toolkit.jobs.folders import RUN_MARK
 from toolkit.local import runner
@@ -123,7 +124,7 @@ def _files(place: Path) -> list[Path]:
 
 def _entry(path: Path) -> Entry | None:
     try:
-        told = msgspec.json.decode(path.read_bytes())
+        told = msgspec.json.decode(read_document(path))
         return Entry(name=str(told["name"]), folder=Path(paths.from_text(told["folder"])), recorded_s=float(told["at"]))
     except (OSError, msgspec.DecodeError, KeyError, TypeError, ValueError):
         return None  # Removed meanwhile, or not ours.

@@ -6,6 +6,7 @@ from typing import Any
 
 from toolkit import folders
 from toolkit.errors import ContractError
+from toolkit.files import read as read_document
 from toolkit.job.report import REPORT, Interruption, JobReport, interruption_text, seconds_of, spot_words, waits_since_s
 from toolkit.local import runner
 from toolkit.local.report import last_values, moment, value_text
@@ -209,7 +210,7 @@ def _died(by: Runner | None) -> str:
 
 def _report(folder: Path) -> JobReport | None:
     try:
-        return decode((folder / REPORT).read_bytes(), JobReport, str(folder / REPORT))
+        return decode(read_document(folder / REPORT), JobReport, str(folder / REPORT))
     except (OSError, ContractError):
         return None
 

@@ -13,6 +13,7 @@ from typing import Literal
 
 import msgspec
 
+from toolkit.files import read as read_document
 from toolkit.jobs.folders import RUN_MARK, is_locked
 from toolkit.records import Record, encode
 from toolkit.supervise.kernel import seen
@@ -64,7 +65,7 @@ def write(mark_fd: int, job_dir: Path, *, detached: bool) -> None:
 def of(job_dir: Path) -> Runner | None:
     """Return who runs or ran the job in *job_dir*, None if that is not known."""
     try:
-        return msgspec.json.decode((job_dir / RUN_MARK).read_bytes(), type=Runner)
+        return msgspec.json.decode(read_document(job_dir / RUN_MARK), type=Runner)
     except (OSError, msgspec.DecodeError, UnicodeDecodeError):
         return None
 

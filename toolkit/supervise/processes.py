@@ -301,8 +301,8 @@ def _rank_environ(spec: ProcessSpec, asked: Request) -> dict[bytes, bytes]:
         if own in spec.environ:
             environ[own.encode()] = os.fsencode(spec.environ[own])
     for alias, original in spec.rank_aliases.items():
-        if original.encode() in environ:
-            environ.setdefault(alias.encode(), environ[original.encode()])
+        if original.encode() in environ:  # One value for all ranks, as an mpirun around `train` leaves it, is wrong.
+            environ[alias.encode()] = environ[original.encode()]
     for name in (b"PYTHON_EXEC", b"TOOLKIT_SHIM_SOCKET"):
         environ.pop(name, None)
     if asked.passed is not None:

@@ -95,8 +95,8 @@ def _torchrun(job: Job) -> tuple[str, ...]:
 def exported(options: str) -> tuple[dict[str, str], tuple[str, ...]]:
     """Return (the variables that mpirun's *options* give to ranks, the other options).
 
-    >>> exported("-verbose -x NCCL_DEBUG=VERSION --NCCL_DEBUG INFO -x PATH")
-    ({'NCCL_DEBUG': 'INFO'}, ('-verbose',))
+    >>> exported("-verbose -x NCCL_DEBUG=VERSION --NCCL_DEBUG INFO -x PATH -x =1")
+    ({'NCCL_DEBUG': 'INFO'}, ('-verbose', '-x', '=1'))
     """
     tokens = options.split()
     given, rest = {}, []
@@ -105,7 +105,9 @@ def exported(options: str) -> tuple[dict[str, str], tuple[str, ...]]:
         if token in ("-x", "--NCCL_DEBUG") and tokens:
             text = tokens.pop(0)
             name, equals, value = text.partition("=") if token == "-x" else ("NCCL_DEBUG", "=", text)
-            if equals:  # Without a value mpirun passes the launcher's own value on; here ranks inherit it anyway.
+            if equals and not name.isidentifier():
+                rest += [token, text]  # No name of a variable: quotation marks are part of it, as for mpirun.
+            elif equals:  # Without a value mpirun passes the launcher's own value on; here ranks inherit it anyway.
                 given[name] = value
         else:
             rest.append(token)

@@ -158,6 +158,13 @@ def test_the_one_form_and_its_trace_are_the_same(text: str) -> None:
     assert all(0 <= a <= b <= len(text) for a, b in (traced.origin(at, at + 1) for at in range(len(traced.text))))
 
 
+def test_a_secret_with_half_a_surrogate_pair_is_masked() -> None:
+    log = Log()
+    log.hide({"api_key": "\ud800hunter2hunter2"})  # As JSON may write it; no text that a variable can hold.
+
+    assert log.mask("got \ud800hunter2hunter2, \\ud800hunter2hunter2") == f"got {MASK}, {MASK}"
+
+
 def test_a_long_text_of_escapes_takes_the_time_that_its_length_needs() -> None:
     log = Log()
     log.hide({f"API_KEY_{n}": f"secret{n}%value\\{n}" for n in range(30)})

@@ -86,6 +86,11 @@ def test_at_most_two_of_two_hundred_ordinary_values_are_masked() -> None:
         ("Client(hf_token=token, secret=secret)", "Client(hf_token=token, secret=secret)"),
         ("usage: train.py --api-key API_KEY", "usage: train.py --api-key API_KEY"),
         ("KeyError: 'password'", "KeyError: 'password'"),
+        ("docker run -p 8080:80 image", "docker run -p 8080:80 image"),
+        ("docker run -p 127.0.0.1:80:80/tcp image", "docker run -p 127.0.0.1:80:80/tcp image"),
+        # A value of more characters than the decision needs is masked to its end.
+        ("token=" + "tiger5" * 200 + ", lr=1", f"token={MASK}, lr=1"),
+        ("value=" + "tiger5" * 100 + ", name=API_KEY", f"value={MASK}, name=API_KEY"),
     ],
 )
 def test_the_value_is_masked_and_what_stands_around_it_stays(text: str, expected: str) -> None:

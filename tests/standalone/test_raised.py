@@ -123,6 +123,15 @@ def test_a_long_text_keeps_its_beginning_and_its_end(tmp_path: Path) -> None:
     assert done.raised.text.endswith("the end\n")
 
 
+def test_of_a_deep_traceback_the_innermost_frames_are_formatted(tmp_path: Path) -> None:
+    deep = "def down(n):\n    if n: down(n - 1)\n    raise KeyError(n)\n"
+    done = Done(tmp_path, f"import sys\nsys.setrecursionlimit(10_000)\n{deep}down(3000)\n")
+
+    assert done.raised is not None
+    assert "[Previous line repeated 996 more times]" in done.raised.text
+    assert done.raised.place.endswith("script.py:5 in down")
+
+
 def test_a_text_that_json_has_to_escape_comes_back_unchanged(tmp_path: Path) -> None:
     text = "".join(map(chr, range(1, 0x250))) + "\u2028\U0001f600"
     done = Done(tmp_path, f"raise ValueError({text!r})\n")

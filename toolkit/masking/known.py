@@ -39,7 +39,7 @@ class Known:
 
         yield from self._canonical
         for secret in self._plain:
-            code = b2a_base64(secret.encode("utf-8", "surrogateescape"), newline=False).decode().rstrip("=")
+            code = b2a_base64(_content(secret), newline=False).decode().rstrip("=")
             yield from (canonical(code), canonical(code.replace("+", "-").replace("/", "_")))
 
     def spans(self, text: str) -> list[Span]:
@@ -64,12 +64,20 @@ def _parts(secret: str) -> Iterator[str]:
     yield from (line for line in secret.splitlines() if LEAST_LINE <= len(line) < len(secret))
 
 
+def _content(text: str) -> bytes:
+    """Return the bytes of *text*; one half of a surrogate pair, which JSON may write, has none of its own."""
+    try:
+        return text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "surrogatepass")
+
+
 def _forms(text: str) -> Iterator[str]:
     """Yield the one form of *text*, and its bytes in hexadecimal digits."""
     form = canonical(text).strip()
     if len(form) >= LEAST_FORM:
         yield form
-    content = text.encode("utf-8", "surrogateescape").hex()
+    content = _content(text).hex()
     yield content
     yield content.upper()
 
@@ -79,7 +87,7 @@ def _in_base64(text: str) -> Iterator[str]:
     form."""
     from binascii import b2a_base64
 
-    content = text.encode("utf-8", "surrogateescape")
+    content = _content(text)
     for before in range(3):
         code = b2a_base64(bytes(before) + content, newline=False).decode()
         # The first character that has bits of *content* alone, and one after the last.

@@ -73,7 +73,8 @@ _OF_PROGRAMS: tuple[tuple[frozenset[str], str], ...] = (
     ),
     (
         frozenset({"sshpass", "docker", "podman", "mongo", "mongosh", "mongodump", "helm", "skopeo"}),
-        rf"(?<![\w-])-p{_GAP}[\"']?(?P<value>[^\s\"'$-][^\s\"']{{0,200}})",
+        # Not the ports of `docker run -p 127.0.0.1:8080:80`.
+        rf"(?<![\w-])-p{_GAP}[\"']?(?![0-9.\-]{{0,40}}:[0-9])(?P<value>[^\s\"'$-][^\s\"']{{0,200}})",
     ),
     (
         frozenset({"redis-cli", "ldapsearch", "ldapadd", "ldapmodify"}),

@@ -256,7 +256,8 @@ def _behind(value: "BaseException | None") -> "list[dict[str, Any]]":
 def _formatted(kind: "type[BaseException]", value: "BaseException | None", trace: "TracebackType | None") -> str:
     import traceback
 
-    return "".join(traceback.format_exception(kind, value, trace))
+    # As many of the innermost frames as Python itself prints: a million take half a minute.
+    return "".join(traceback.format_exception(kind, value, trace, limit=-1000))
 
 
 def _note_exits(folder: str) -> None:

@@ -66,6 +66,16 @@ ROTATIONS = {
         folder(checkpoint("checkpoint-1500", mtime=3, files=("model.bin",))),
         *("", "+checkpoint-1500 checkpoint-1000 checkpoint-500"),
     ),
+    "the mark of the whole comes last": (
+        stored(checkpoint("step-1", files=("__0_0.distcp", ".metadata"))),
+        folder(checkpoint("step-2", mtime=2, files=("__0_0.distcp",))),
+        *("", "+step-2 step-1"),
+    ),
+    "the new one has not got its name yet": (
+        *(stored(checkpoint("1")), folder(checkpoint("2.orbax-checkpoint-tmp-17", mtime=2))),
+        *("", "+2.orbax-checkpoint-tmp-17 1"),
+    ),
+    "a file is only begun": (stored(file("last.pt")), folder(file("last.pt", 0, mtime=2)), "", "last.pt"),
     "a log grows": (
         *(stored(OLD, file("train.log", since=0)), folder(file("train.log", 9 * MIB, mtime=2))),
         *("", "+train.log checkpoint-500"),
@@ -158,7 +168,7 @@ def test_a_script_that_ends_by_itself_has_the_last_word_on_what_it_wrote_anew() 
     ],
 )
 def test_a_version_that_lacks_files_is_lesser(files: tuple[str, ...], lesser: bool) -> None:
-    before = checkpoint("c") | checkpoint("c", files=(".hidden", "writing.lock"))
+    before = checkpoint("c") | checkpoint("c", files=(".model.bin.x7k2", "writing.lock"))
     (entry,) = folder(checkpoint("c", files=(*files, "x"))).entries.values()
 
     assert is_lesser(entry, before) is lesser

@@ -15,11 +15,13 @@ The rule:
   each name (numbers in it and temporary files aside), and it has at least half of the bytes. A newer entry that is less
   whole than that is no successor. Two newer ones of the same name (numbers aside) that are in the folder are: the
   script has gone on since the first. One that is gone may have been stored half written, and does not count.
+- An entry with the name of an unfinished one (2.orbax-checkpoint-tmp-17) is no successor of one that has another.
 - An entry that was renamed is its own successor. An entry without content goes at once, and a small one (a lock, a mark
   beside large checkpoints) once anything newer is there.
 - Entries that are gone and have the same number in their names (ckpt-5.index, ckpt-5.data) go together or not at all.
 - An entry that another one points to stays while that does. A link, or a file with nothing but the name of an entry,
   waits while that entry is held back and storage has no version of it.
+- A file that is empty, and was not, was only begun: it is no version until the script ends by itself.
 - A version that lacks files of storage's version is half removed, or half written anew. It must be quiet for longer
   (`is_lesser`); one with nothing new in it, or with less than half of the bytes, is treated as a removal.
 - When the script did not end by itself, and anything is held back, nothing is removed.
@@ -39,8 +41,11 @@ End = Literal["open", "clean", "broken"]
 SMALL_BYTES = 4096
 # A small entry that has less than this share of the bytes of another is no checkpoint.
 SMALL_SHARE = 0.01
-# Files that come and go beside a checkpoint's own.
-_TEMPORARY = lazy(r"/\.[^/]*$|[._-](?:lock|tmp|temp|pid|part)(?:\.?#)?$|/__pycache__/", re.IGNORECASE)
+# Files that come and go beside a checkpoint's own. A hidden file of letters alone is one of its own, often its last:
+# .metadata of torch.distributed.checkpoint, .zarray of zarr.
+_TEMPORARY = lazy(r"/\.[^/]*[^/a-zA-Z][^/]*$|[._-](?:lock|tmp|temp|pid|part)(?:\.?#)?$|/__pycache__/", re.IGNORECASE)
+# An entry that gets another name once it is whole: 2.orbax-checkpoint-tmp-17, tmp-checkpoint-500.
+_UNFINISHED = lazy(r"(?:^|[._-])(?:tmp|temp|partial|incomplete)(?:[._-]|$)", re.IGNORECASE)
 _NUMBER = lazy(r"(?:[0-9a-fA-F]{8,}|\d+)(?:\.\d+)*(?:e[-+]?\d+)?")
 _FIRST_NUMBER = lazy(r"\d+")
 
@@ -186,7 +191,9 @@ def _lacks(new: _Version, old: _Version) -> bool:
 
 
 def _is_removal(new: _Version, old: _Version, end: End) -> bool:
-    """True if *new*, in the place of *old*, is what a removal has left of it so far."""
+    """True if *new*, in the place of *old*, is what a removal has left of it so far, or a file that was only begun."""
+    if end != "clean" and not new.size_bytes and not new.has_links:
+        return bool(old.size_bytes)
     if not _lacks(new, old):
         return False
     return new.stamps <= old.stamps or (end != "clean" and new.size_bytes * 2 < old.size_bytes)
@@ -215,6 +222,7 @@ def _is_newer(other: _Version, version: _Version) -> bool:
 def _succeeds(other: _Version, version: _Version) -> bool:
     return (
         other.is_folder == version.is_folder
+        and (not _UNFINISHED.search(other.name) or bool(_UNFINISHED.search(version.name)))
         and not _lacks(other, version)
         and other.size_bytes * 2 >= version.size_bytes
     )

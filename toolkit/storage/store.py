@@ -191,7 +191,8 @@ class Store:
             return _RefusedError(f"{what}: it was replaced meanwhile", where=where, hint="Start the job again.")
         if isinstance(error, exceptions.InvalidPathError | exceptions.UnknownConfigurationKeyError):
             return UserError(f"{what}{reason}", where=where, hint="Rename the object, or correct the URI.")
-        hint = "Check the network and the endpoint, then start the job again."
+        checks = "disk" if self._root.scheme == "file" else "network and the endpoint"
+        hint = f"Check the {checks}, then start the job again."
         return PlatformError(f"{what}, tried for up to {self._timeout_s:g} s{reason}", where=where, hint=hint)
 
 

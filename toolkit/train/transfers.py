@@ -255,7 +255,7 @@ def _run(job: Job, transfer: Transfer, supervisor: Supervisor, *, last: bool = F
                 process.kill()
             process.wait()
     if progress.ended:
-        return _answered(transfer)
+        return _answered(transfer, process.returncode)
     if last or progress.late:
         raise _LateError(progress.late or "another stop signal came")
     return None
@@ -298,8 +298,8 @@ def _attend_end(progress: _Progress, supervisor: Supervisor) -> None:
         supervisor.notice()
 
 
-def _answered(transfer: Transfer) -> Answer:
-    """Return the answer of a process that has ended.
+def _answered(transfer: Transfer, code: int) -> Answer:
+    """Return the answer of a process that has ended with *code*, negative for a signal.
 
     Raises:
         UserError, PlatformError, InternalError: as it says.
@@ -307,7 +307,8 @@ def _answered(transfer: Transfer) -> Answer:
     try:
         answer = decode(transfer.answer.read_bytes(), Answer, str(transfer.answer))
     except (OSError, ToolkitError):
-        raise PlatformError(f"the process that was to {transfer.task} files ended without an answer") from None
+        how = f"was killed by signal {-code}" if code < 0 else f"ended with {code} and without an answer"
+        raise PlatformError(f"the process of this transfer ({transfer.task}) {how}") from None
     if answer.message:
         kind = _ERRORS.get(answer.exit_code, InternalError)
         raise kind(answer.message, where=answer.where, hint=answer.hint)

@@ -421,7 +421,8 @@ def _checkpoints(places: Folders, written: Documents, log: Log) -> Path | None:
     nearest = next(folder for folder in (asked, *asked.parents) if folder.exists())
     if nearest.is_dir() and os.access(nearest, os.W_OK):
         return asked
-    log.warning(f"checkpointconfig.json: LocalPath {asked} cannot be written to; using {places.checkpoints}")
+    instead = "" if asked == places.checkpoints else f"; using {places.checkpoints}"
+    log.warning(f"checkpointconfig.json: LocalPath {asked} cannot be written to{instead}")
     return None
 
 

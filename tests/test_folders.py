@@ -122,6 +122,11 @@ def test_a_dead_link_is_an_entry(tmp_path: Path) -> None:
     assert walked(tmp_path, follow_links=True) == (["dead"], [])
 
 
+def test_a_folder_that_the_system_does_not_create_is_an_error_and_no_endless_try() -> None:
+    with pytest.raises(FileNotFoundError):
+        folders.make("/proc/self/below/it")
+
+
 def test_a_walk_of_a_deep_folder_ends(tmp_path: Path) -> None:
     deep = str(tmp_path)
     for _ in range(1_200):

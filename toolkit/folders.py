@@ -136,20 +136,20 @@ def make(folder: Path | str) -> None:
         OSError: a part of the path is a file, or cannot be created.
     """
     path = os.path.normpath(folder) if not os.path.isabs(folder) else os.fspath(folder).rstrip("/") or "/"
-    absent = [path]
+    absent, present = [path], set[str]()
     while absent:
         try:
             os.mkdir(absent[-1])
         except FileNotFoundError:
             above = os.path.dirname(absent[-1])
-            if not above or above == absent[-1]:
-                raise
+            if not above or above == absent[-1] or above in present:
+                raise  # /proc says so of a folder that is there.
             absent.append(above)
             continue
         except OSError:  # FileExistsError; on a read-only file system and in others' folders other errors come first.
             if not os.path.isdir(absent[-1]):
                 raise
-        absent.pop()
+        present.add(absent.pop())
 
 
 def remove(path: Path | str) -> None:

@@ -7,10 +7,10 @@ import pytest
 
 from tests.launchers.jobs import SCRATCH, job_of
 from tests.ports import free_port
-from toolkit.check.network import check, interface, link, names, refused, rendezvous, resolve
+from toolkit.check.network import check, interface, link, names, rendezvous, resolve
 from toolkit.job.job import Job
 from toolkit.launchers import table
-from toolkit.probe.port import holder
+from toolkit.probe.port import holder, refused
 from toolkit.settings import Settings
 
 TWO = ("algo-1", "algo-2")

@@ -58,7 +58,7 @@ def test_a_fifo_that_nobody_writes_is_not_waited_for(base: Base, variable: str) 
     file.unlink(missing_ok=True)
     os.mkfifo(file)
 
-    done = base.train(**({variable: str(file)} if variable else {}))
+    done = base.train({variable: str(file)} if variable else None)
 
     assert done.status == 78, done
     assert done.failure is not None

@@ -144,11 +144,12 @@ def test_a_removal_counts_once_something_newer_is_whole_in_storage(name: str) ->
     assert after(manifest, scan, unsettled) == expected
 
 
-def test_a_script_that_fails_removes_nothing_while_anything_is_held_back() -> None:
+@pytest.mark.parametrize("end", ["broken", "clean"])
+def test_a_script_that_has_ended_removes_nothing_while_anything_is_held_back(end: End) -> None:
     manifest, scan = stored(OLD, file("notes.txt")), folder(NEW, file("notes.txt", mtime=2))
 
-    assert after(manifest, scan, "notes.txt", "broken") == "+checkpoint-1000 checkpoint-500 notes.txt"
-    assert after(manifest, scan, "", "broken") == "+checkpoint-1000 +notes.txt"
+    assert after(manifest, scan, "notes.txt", end) == "+checkpoint-1000 checkpoint-500 notes.txt"
+    assert after(manifest, scan, "", end) == "+checkpoint-1000 +notes.txt"
 
 
 def test_a_script_that_ends_by_itself_has_the_last_word_on_what_it_wrote_anew() -> None:

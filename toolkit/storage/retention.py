@@ -24,7 +24,7 @@ The rule:
 - A file that is empty, and was not, was only begun: it is no version until the script ends by itself.
 - A version that lacks files of storage's version is half removed, or half written anew. It must be quiet for longer
   (`is_lesser`); one with nothing new in it, or with less than half of the bytes, is treated as a removal.
-- When the script did not end by itself, and anything is held back, nothing is removed.
+- When the script has ended, and anything is held back, nothing is removed.
 """
 
 import re
@@ -107,7 +107,7 @@ def decide(
     held |= waiting
     kept = held & old.keys()
     removable = doubtful | gone
-    if end == "broken" and (held or scan.fault):
+    if end != "open" and (held or scan.fault):
         return Decision(taken=frozenset(taken), kept=frozenset(kept | removable))
     there = [news[name] for name in taken] + [versions[name] for name in kept]
     for name in sorted(removable, key=lambda name: (versions[name].age, name), reverse=True):

@@ -12,13 +12,13 @@ from tests.train.base import SEES, Base
 pytestmark = pytest.mark.docker
 
 
-def test_the_toolkit_adds_under_12_mb_and_no_compiler(engine: Engine, image: str) -> None:
+def test_the_toolkit_adds_under_32_mb_with_its_extras_and_no_compiler(engine: Engine, image: str) -> None:
     layers = engine.ask("history", "--no-trunc", "--human=false", "--format", "{{.Size}} {{.CreatedBy}}", image)
 
     (size,) = [int(line.split()[0]) for line in layers.splitlines() if "/toolkit/*.whl" in line]
     compilers = engine.run(image, "sh", "-c", "command -v gcc cc g++ clang as ld make")
 
-    assert 0 < size < 12_000_000
+    assert 0 < size < 32_000_000  # The toolkit itself 11.5 MB, its extras 17 (docs/images.md).
     assert (compilers.code, compilers.out) == (127, "")
 
 

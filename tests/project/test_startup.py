@@ -122,6 +122,7 @@ def test_train_catches_signals_before_it_imports_anything_of_its_own() -> None:
     """These are the modules that start.py imports before its handlers are installed."""
     assert {name for name in imported_by("import toolkit.cli.start") if name.startswith("toolkit.")} == {
         "toolkit.cli",
+        "toolkit.cli.outermost",
         "toolkit.cli.start",
     }
     found = imported_by("from toolkit.cli import start, streams; from toolkit.supervise import signals")
@@ -129,6 +130,7 @@ def test_train_catches_signals_before_it_imports_anything_of_its_own() -> None:
     ours = {
         "toolkit",
         "toolkit.cli",
+        "toolkit.cli.outermost",
         "toolkit.cli.start",
         "toolkit.cli.streams",
         "toolkit.supervise",

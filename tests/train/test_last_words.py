@@ -149,14 +149,18 @@ def test_what_a_rank_that_the_script_started_raised_is_the_cause(base: Base, how
     assert 'ErrorMessage "ValueError: a bad batch (at ' in done.failure
 
 
-def test_what_a_process_raised_is_no_cause_where_its_script_went_on(base: Base) -> None:
+def test_what_a_process_raised_is_no_cause_but_is_said_where_its_script_went_on(base: Base) -> None:
     base.program(STARTS_A_RANK.format(how="").replace("raise RuntimeError", "raise KeyError('epochs')  #"))
 
     done = base.train()
 
     assert done.failure is not None
-    assert "KeyError: 'epochs'" in done.failure
-    assert "a bad batch" not in done.failure.partition("Traceback")[0]
+    cause, _, before = done.failure.partition("Traceback")[0].partition(
+        "\nbefore that a process that it had started ended by "
+    )
+    assert "KeyError: 'epochs'" in cause
+    assert "a bad batch" not in cause
+    assert before.startswith("ValueError: a bad batch (at ")
 
 
 def test_a_script_that_only_starts_the_real_one_fails_for_the_real_ones_exception(base: Base) -> None:

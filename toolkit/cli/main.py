@@ -83,8 +83,11 @@ def train(words: list[str] | None = None, *, signals: "Signals | None" = None) -
         sys.exit(0)
     gc.disable()  # Imports leave no garbage, and a search for it would take a tenth of the start-up time.
     # Where one of them fails, msgspec's own import of it crashes the process.
+    import datetime  # noqa: F401
     import decimal  # noqa: F401
+    import enum  # noqa: F401
     import inspect  # noqa: F401
+    import re  # noqa: F401
     import typing  # noqa: F401
     import uuid  # noqa: F401
 

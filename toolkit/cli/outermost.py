@@ -3,20 +3,18 @@
 The steps of `train` handle their own errors (train/walk.py, train/ending.py). What gets here was raised before the
 first step or between two: by an import, by a standard stream, by a signal handler's installation. It imports nothing
 that could fail. First it reports as every other end is reported; where that fails as well (the toolkit's files are
-damaged, msgspec is missing, the base cannot be found), it writes the files of the end with `os` alone.
+damaged, msgspec is missing, the base cannot be found), it writes the files of the end with `os` alone. This file itself
+imports nothing of the toolkit's but inside of the guard: 70 and 75 are EX_SOFTWARE and EX_TEMPFAIL of sysexits.h.
 """
 
 import errno
 import os
 import sys
-from collections.abc import Callable
 
-from toolkit.exit_codes import INTERNAL_FAULT, TEMPORARY_FAILURE
-from toolkit.folders import make
-from toolkit.platforms.sagemaker.base import BASE_DIR
+TYPE_CHECKING = False  # Not typing's: its import takes 3 ms, in which no signal is handled.
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
-# As platforms/folders.py: below which the job's folders are.
-BASES = (BASE_DIR, "TOOLKIT_BASE")
 DEFAULT_BASE = "/opt/ml"
 # Words in the names of variables whose values are not filed: masking/names.py, which knows more, cannot be imported.
 SECRET = ("KEY", "TOKEN", "SECRET", "PASS", "CREDENTIAL", "AUTH")
@@ -27,7 +25,7 @@ PLAIN = frozenset(map(chr, range(32, 127))) - {'"', "\\"}
 OF_THE_PLATFORM = (errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM, errno.EPERM, errno.ENOSYS)
 
 
-def guarded(run: Callable[[], None]) -> None:
+def guarded(run: "Callable[[], None]") -> None:
     """Call *run*; if it raises anything but SystemExit, file that and exit with its code."""
     try:
         run()
@@ -72,28 +70,49 @@ def _write_barely(error: BaseException, another: BaseException) -> int:
     failure = f'{kind}:\nExitCode {code}\nErrorMessage "{text}"\n{trace and chr(10) + trace}'
     said = f"error: Reporting training FAILURE\nerror: {failure}"
     _write(2, "".join(f"[toolkit] {line}\n" for line in said.splitlines()))
-    output = os.path.join(next(filter(None, map(os.environ.get, BASES)), DEFAULT_BASE), "output")
+    output = os.path.join(_base(), "output")
     try:
         os.unlink(os.path.join(output, "success"))
     except OSError:
         pass  # There is none, as a rule.
     for name, content in (("failure", failure), ("outcome.json", _document(code, kind, text, trace))):
         try:
-            make(output)
+            _make(output)
             fd = os.open(os.path.join(output, name), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NONBLOCK, 0o666)
             _write(fd, content)
             os.close(fd)
-        except OSError as refusal:
+        except (OSError, RecursionError) as refusal:
             _write(2, f"[toolkit] error: {output}/{name}: cannot be written ({refusal})\n")
     return code
+
+
+def _base() -> str:
+    """Return the folder below which the job's folders are, as platforms/folders.py finds it."""
+    try:
+        from toolkit.platforms.sagemaker.base import BASE_DIR
+    except BaseException:  # noqa: BLE001 - the toolkit's files are damaged
+        names: tuple[str, ...] = ("TOOLKIT_BASE",)
+    else:
+        names = (BASE_DIR, "TOOLKIT_BASE")
+    return next(filter(None, map(os.environ.get, names)), DEFAULT_BASE)
+
+
+def _make(folder: str) -> None:
+    """Create *folder* and those above it; of any depth, where the toolkit's files are whole."""
+    try:
+        from toolkit.folders import make
+    except BaseException:  # noqa: BLE001 - the toolkit's files are damaged
+        os.makedirs(folder, exist_ok=True)
+    else:
+        make(folder)
 
 
 def _code_and_kind(error: BaseException) -> tuple[int, str]:
     """Return the exit code and the failure's kind, as train/outcomes.py has them where it can be imported."""
     if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno in OF_THE_PLATFORM):
-        return TEMPORARY_FAILURE, "PlatformError"
+        return os.EX_TEMPFAIL, "PlatformError"
     code, kind = getattr(error, "exit_code", None), getattr(error, "prefix", None)
-    return (code, kind) if isinstance(code, int) and isinstance(kind, str) else (INTERNAL_FAULT, "Framework Error")
+    return (code, kind) if isinstance(code, int) and isinstance(kind, str) else (os.EX_SOFTWARE, "Framework Error")
 
 
 def _document(code: int, kind: str, text: str, trace: str) -> str:

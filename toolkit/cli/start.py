@@ -5,11 +5,11 @@ it. Nothing can handle a signal while Python itself starts (docs/supervision.md 
 the imports of `toolkit` ends it without a word: a traceback of imports tells nobody anything.
 """
 
+from toolkit.cli.outermost import guarded
+
 
 def train() -> None:
     """Run `train`. Ctrl-C during its imports is a stop, and is reported as one."""
-    from toolkit.cli.outermost import guarded
-
     guarded(_train)
 
 

@@ -76,7 +76,7 @@ def test_all_ranks_stop_after_the_same_step_and_go_on_from_it(tmp_path: Path) ->
 
     assert stopped.codes == {"algo-1": 0, "algo-2": 0}
     assert stopped.all_ended_within(60, hosts=2)
-    with WithTorch(tmp_path, str(WORKLOAD / "job.toml"), *words) as resumed:
+    with WithTorch(tmp_path, str(WORKLOAD / "job.toml"), "--replace", *words) as resumed:
         assert resumed.end() == 0, resumed.console
     assert "resumed from" in resumed.console
     assert resumed.told["metrics"]["step"] == 66

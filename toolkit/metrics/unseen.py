@@ -1,7 +1,8 @@
 """Pure: says at a run's end which definitions captured nothing, or took text that is no number, with the nearest line.
 
 The nearest line holds a word of the regex or of the metric's name, and a digit. It is looked for only while a
-definition has captured nothing: a few `bytes.find` a block.
+definition has captured nothing, in the first LOOKED_AT_BYTES and then in one block each time the output has grown by a
+quarter: in every block it cost 0.1 s a 16 MiB for seven definitions (0.2 s of CPU for 112 MB became 1.1).
 """
 
 import re
@@ -12,6 +13,8 @@ from toolkit.metrics.sample import Sample
 
 SHOWN = 160  # Characters of a line in a message.
 WORDS = 3
+LOOKED_AT_BYTES = 1 << 20
+GROWTH = 1.25
 # What a regex says without standing for itself: escapes, classes, names of groups.
 _SYNTAX = re.compile(r"\\.|\[\^?\]?[^\]]*\]|\(\?[^:)>=!]*[:>=!]")
 _WORD = re.compile(r"[A-Za-z][A-Za-z_]+")
@@ -27,12 +30,18 @@ class Unseen:
         self._nearest: dict[str, bytes] = {}
         self._not_numbers: dict[str, tuple[int, str]] = {}
         self._has_lines = False
+        self._seen_bytes, self._next_look_bytes = 0, 0.0
 
     def look(self, block: bytes, samples: Sequence[Sample]) -> None:
         """Take a block of whole lines and the samples that were captured from it."""
         self._has_lines = True
         for sample in samples:
             self._missing.pop(sample.name, None)
+        self._seen_bytes += len(block)
+        if self._seen_bytes < self._next_look_bytes:
+            return
+        if self._seen_bytes > LOOKED_AT_BYTES:
+            self._next_look_bytes = self._seen_bytes * GROWTH
         for name, words in self._missing.items():
             if name not in self._nearest:
                 line = _line_with(block, words)

@@ -79,49 +79,33 @@ def of_what(hosts: list[str], waits: dict[str, str]) -> str:
 def other_key(host: str, leader: str = "") -> EndReport:
     """Return the report of *host*, which the leader refuses; made by *host* itself where *leader* is named."""
     who = f"host {leader}, the leader, refuses this host, {host}" if leader else f"host {host} was refused"
-    return EndReport(
-        host=host,
-        exit_code=exit_codes.MISCONFIGURED,
-        cause=Cause(
-            primary=True,
-            blame="user",
-            kind="ClientError",
-            text=f"{who}: its TOOLKIT_JOB_SECRET, or the job's documents, differ from the leader's",
-            advice="Give every host the same secret, job name, hosts and hyperparameters",
-        ),
-    )
+    text = f"{who}: its TOOLKIT_JOB_SECRET, or the job's documents, differ from the leader's"
+    return _misconfigured(host, text, "Give every host the same secret, job name, hosts and hyperparameters")
 
 
 def unlike(host: str, leader: str, what: str) -> EndReport:
     """Return the report of *host*, which has the job's secret, and differs from the *leader* in *what*."""
-    return EndReport(
-        host=host,
-        exit_code=exit_codes.MISCONFIGURED,
-        cause=Cause(
-            primary=True,
-            blame="user",
-            kind="ClientError",
-            text=f"host {host} and host {leader}, the leader, are not of one job: {what}",
-            advice="Give every host the same documents, settings and version of the toolkit",
-        ),
-    )
+    text = f"host {host} and host {leader}, the leader, are not of one job: {what}"
+    return _misconfigured(host, text, "Give every host the same documents, settings and version of the toolkit")
 
 
 def shared_address(me: str, one: str, other: str, address: str) -> EndReport:
     """Return the report of a job of which two hosts have one *address*, seen by *me*."""
-    return EndReport(
-        host=me,
-        exit_code=exit_codes.MISCONFIGURED,
-        cause=Cause(
-            primary=True,
-            blame="user",
-            kind="ClientError",
-            text=f"hosts {one} and {other} both have the address {address}, seen from host {me}, but are two machines"
-            " or containers: one of the two names leads to the other host",
-            advice="Correct their entries in the name service or in /etc/hosts, or give every host all addresses:"
-            f" TOOLKIT_HOST_ADDRESSES={one}=ADDRESS,{other}=ADDRESS",
-        ),
+    text = (
+        f"hosts {one} and {other} both have the address {address}, seen from host {me}, but are two machines"
+        " or containers: one of the two names leads to the other host"
     )
+    advice = (
+        "Correct their entries in the name service or in /etc/hosts, or give every host all addresses:"
+        f" TOOLKIT_HOST_ADDRESSES={one}=ADDRESS,{other}=ADDRESS"
+    )
+    return _misconfigured(me, text, advice)
+
+
+def _misconfigured(host: str, text: str, advice: str) -> EndReport:
+    """Return the report of a job that its user has to correct, made by *host* or about it."""
+    cause = Cause(primary=True, blame="user", kind="ClientError", text=text, advice=advice)
+    return EndReport(host=host, exit_code=exit_codes.MISCONFIGURED, cause=cause)
 
 
 def worse(one: EndReport | None, other: EndReport | None) -> EndReport | None:

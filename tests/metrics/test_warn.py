@@ -3,13 +3,15 @@ import re
 import pytest
 
 from tests.metrics.naive import GPT2
-from toolkit.metrics.capture import Unwatched
+from toolkit.metrics.capture import OverrunError, Unwatched
 from toolkit.metrics.definition import Definition, compile
 from toolkit.metrics.guard import Guard
 from toolkit.metrics.warn import (
     KERAS_3,
     NUMBER,
     TF_KERAS,
+    TOO_LONG,
+    fault,
     keras_3,
     keras_3_warning,
     omission,
@@ -114,6 +116,26 @@ def test_what_is_merely_not_seen_is_for_those_who_ask() -> None:
     assert warnings(definition, Unwatched()) == ()
     assert omission(definition, Unwatched()) == "does not see nan"
     assert omission(defined(r"loss=([0-9.]+)"), Unwatched()) == ""
+
+
+class _OverrunsFrom(Unwatched):
+    """A watch that interrupts the match of this number, and those behind it."""
+
+    def __init__(self, number: int) -> None:
+        self._left = number
+
+    def arm(self) -> None:
+        self._left -= 1
+        if self._left <= 0:
+            raise OverrunError
+
+
+@pytest.mark.parametrize("number", range(1, 12))
+def test_a_match_that_takes_too_long_is_no_omission_whenever_that_shows(number: int) -> None:
+    definition = defined(r"loss=([-+0-9.eE]+)")
+
+    assert omission(definition, _OverrunsFrom(number)) in ("", "does not see nan")
+    assert fault(definition, _OverrunsFrom(number)) in ("", TOO_LONG)
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,7 @@ def fault(definition: Definition, watch: Watch) -> str:
         wrong = _wrong(definition, watch)
     except OverrunError:
         return TOO_LONG
-    if not any(probe in wrong for probe in SCIENTIFIC) and all(found is None for found in wrong.values()):
+    if not _is_fault(wrong):
         return ""
     misread = [f"{probe} as {found}" for probe, found in wrong.items() if found is not None]
     missed = [probe for probe, found in wrong.items() if found is None]
@@ -69,12 +69,19 @@ def fault(definition: Definition, watch: Watch) -> str:
     return "; ".join(parts)
 
 
+def _is_fault(wrong: dict[str, str | None]) -> bool:
+    """Return whether a probe in *wrong* (see `_wrong`) is misread, or is an ordinary number that is missed."""
+    return any(probe in wrong for probe in SCIENTIFIC) or any(value is not None for value in wrong.values())
+
+
 def omission(definition: Definition, watch: Watch) -> str:
     """Return which values *definition*, if it has no fault, misses (a diverged loss, say); empty for none."""
-    if fault(definition, watch):
-        return ""
-    missed = list(_wrong(definition, watch))
-    return f"does not see {_and(missed, 'or')}" if missed else ""
+    try:
+        wrong = _wrong(definition, watch)
+    except OverrunError:
+        return ""  # `fault` says so.
+    missed = list(wrong)
+    return f"does not see {_and(missed, 'or')}" if missed and not _is_fault(wrong) else ""
 
 
 def keras_3(definitions: Iterable[Definition], watch: Watch) -> Iterator[tuple[Definition, str]]:

@@ -44,7 +44,7 @@ FILES = ("model-1-of-2.bin", "model-2-of-2.bin", "optim\udcffizer.bin", "state.j
 
 def content(step: int, file: str) -> bytes:
     """Return the whole content of *file* of the checkpoint *step*."""
-    return f"{step} {file!r} ".encode() * (3 if file == "state.json" else 400)
+    return f"{step:06} {file!r} ".encode() * (3 if file == "state.json" else 400)
 
 
 class History:
@@ -64,7 +64,7 @@ class History:
         self.newest = -1
         self.before: set[str] = set()  # The entries that storage had before its last change.
         self.step = 0
-        self.layout = self.chance.choice(("folders", "files", "in place", "renamed"))
+        self.layout = self.chance.choice(("folders", "files", "in place", "one file", "renamed"))
         self.order = self.chance.choice(("save first", "remove first"))
         self.kept = self.chance.choice((1, 1, 2, 3))
         self.read_faults = self.chance.choice((0.0, 0.0, 0.02, 0.2))
@@ -83,6 +83,8 @@ class History:
         self.touch(name)
         keeps_open = self.chance.random() < 0.8
         half = whole[: self.chance.randrange(len(whole))]
+        # A file that was whole in this place shows by its size that it is not, however long it is quiet and closed.
+        is_less = self.layout == "one file" and len(half) * 2 < len(whole)
         for part in (half, whole):
             path.write_bytes(part)
             stamp_ns = int(self.now_s * 1e9)
@@ -90,9 +92,10 @@ class History:
             self.touch(name)
             self.had.add((name, hashlib.sha256(part).hexdigest()))
             if part is half:
-                self.open.add(top_of(name))
+                if keeps_open or not is_less:
+                    self.open.add(top_of(name))
                 yield
-                if not keeps_open:
+                if not keeps_open and not is_less:
                     self.now_s += 0.5  # It goes on at once: only an open file may be quiet and half.
         self.open.discard(top_of(name))
         yield
@@ -119,6 +122,8 @@ class History:
         if self.layout == "files":
             yield from self.write(f"ckpt-{self.step}.pt", content(self.step, "ckpt"))
             self._link("last.ckpt", f"ckpt-{self.step}.pt")
+        elif self.layout == "one file":
+            yield from self.write("last.pt", content(self.step, "last.pt"))
         elif self.layout == "in place":
             if (self.folder / "last").is_dir():
                 yield from self.remove("last")
@@ -142,7 +147,7 @@ class History:
             yield from self.rotate(self.kept)
 
     def rotate(self, kept: int) -> Iterator[None]:
-        if self.layout != "in place":
+        if self.layout not in ("in place", "one file"):
             names = sorted(self._checkpoints(), key=_step_of)
             for name in names[: max(len(names) - kept, 0)]:
                 yield from self.remove(name)
@@ -227,9 +232,7 @@ class History:
             clean, ended_s = end == "ends", self.now_s
             self.now_s += self.chance.choice((0.0, 3.0))
             self.upload(None, "finish", clean=clean, ended_s=ended_s)
-        # What is left of a checkpoint that was being written in place is no checkpoint, and no uploader can tell.
-        is_half = self.layout == "in place" and end != "ends"
-        if is_half or end.endswith("disk") or self.chance.random() < 0.2:
+        if end.endswith("disk") or self.chance.random() < 0.2:
             shutil.rmtree(self.folder, ignore_errors=True)
 
     def touch_all(self) -> None:
@@ -390,6 +393,9 @@ def _whole_steps(stored: dict[str, bytes | str]) -> set[int]:
         if name.startswith("ckpt-") and stored[name] == content(_step_of(name), "ckpt"):
             steps.add(_step_of(name))
         first = stored.get(f"{name}/{FILES[0]}", b"").split(b" ")[0]  # type: ignore[arg-type]
+        one = stored.get("last.pt", b"")[:6]
+        if name == "last.pt" and one.isdigit() and stored[name] == content(int(one), name):  # type: ignore[arg-type]
+            steps.add(int(one))
         if first.isdigit() and all(stored.get(f"{name}/{file}") == content(int(first), file) for file in FILES):
             steps.add(int(first))
     return steps

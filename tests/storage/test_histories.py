@@ -14,12 +14,13 @@ def test_no_history_of_faults_costs_storage_its_newest_checkpoint() -> None:
     assert play(5.0, seed), f"seeds from {seed} on"
 
 
-@pytest.mark.parametrize("rule", ["_is_replaced", "_tied", "_lacks"])
+@pytest.mark.parametrize("rule", ["_is_replaced", "_tied", "_lacks", "_is_removal"])
 def test_histories_find_a_rule_that_is_broken(rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
     broken = {
         "_is_replaced": lambda version, others, taken: True,
         "_tied": lambda removable, kept, there, targets: set(),
         "_lacks": lambda new, old: False,
+        "_is_removal": lambda new, old, largest_bytes, end, *, left: bool(not new.size_bytes and old.size_bytes),
     }
     monkeypatch.setattr(retention, rule, broken[rule])
 

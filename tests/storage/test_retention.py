@@ -76,6 +76,21 @@ ROTATIONS = {
         *("", "+2.orbax-checkpoint-tmp-17 1"),
     ),
     "a file is only begun": (stored(file("last.pt")), folder(file("last.pt", 0, mtime=2)), "", "last.pt"),
+    "in place, less than half": (stored(file("last.pt")), folder(file("last.pt", MIB // 3, mtime=2)), "", "last.pt"),
+    "in place, more than half": (stored(file("last.pt")), folder(file("last.pt", MIB - 9, mtime=2)), "", "+last.pt"),
+    "in place, a file of a folder is less than half": (
+        stored(OLD),
+        folder(OLD | file("checkpoint-500/model.bin", 9, mtime=2) | file("checkpoint-500/optimizer.bin", 9, mtime=2)),
+        *("", "checkpoint-500"),
+    ),
+    "in place, less than half, and a successor is whole": (
+        *(stored(file("last.pt")), folder(file("last.pt", 9, mtime=2), file("epoch-2.pt", mtime=3))),
+        *("", "+epoch-2.pt +last.pt"),
+    ),
+    "a pointer becomes short": (
+        *(stored(OLD, file("newest", 40)), folder(OLD, file("newest", 4, mtime=2))),
+        *("", "+checkpoint-500 +newest"),
+    ),
     "a log grows": (
         *(stored(OLD, file("train.log", since=0)), folder(file("train.log", 9 * MIB, mtime=2))),
         *("", "+train.log checkpoint-500"),
@@ -131,8 +146,8 @@ ROTATIONS = {
 }
 
 
-def after(manifest: Manifest, scan: Scan, unsettled: str, end: End = "open") -> str:
-    decision = decide(manifest, scan, set(unsettled.split()), pointers=TO_NEW, end=end)
+def after(manifest: Manifest, scan: Scan, unsettled: str, end: End = "open", *, began_s: float = 0.0) -> str:
+    decision = decide(manifest, scan, set(unsettled.split()), pointers=TO_NEW, end=end, began_s=began_s)
     assert not decision.taken & decision.kept
     return " ".join(sorted({f"+{name}" for name in decision.taken} | decision.kept))
 
@@ -157,6 +172,38 @@ def test_a_script_that_ends_by_itself_has_the_last_word_on_what_it_wrote_anew() 
 
     assert after(stored(OLD), scan, "", "clean") == "+checkpoint-500"
     assert after(stored(OLD), folder(), "", "clean") == "checkpoint-500"
+
+
+@pytest.mark.parametrize(
+    ("was", "there"),
+    [
+        (file("last.pt"), file("last.pt", MIB - 9, mtime=2)),
+        (OLD, checkpoint("checkpoint-500", mtime=2, files=("model.bin", "optimizer.bin"))),
+        (OLD, OLD | file("checkpoint-500/optimizer.bin", MIB - 9, mtime=2)),
+        (OLD, OLD | file("checkpoint-500/optimizer.bin", mtime=2)),
+        (OLD, checkpoint("checkpoint-500", mtime=2, files=("model.bin", "optimizer.bin")) | file("checkpoint-500/b")),
+    ],
+)
+@pytest.mark.parametrize("end", ["open", "broken"])
+def test_what_an_earlier_run_left_less_whole_in_its_place_waits_until_the_script_writes_it_or_ends_by_itself(
+    was: dict[str, File], there: dict[str, File], end: End
+) -> None:
+    (name,) = {top_of(path) for path in was}
+
+    assert after(stored(was), folder(there), "", end, began_s=1.0) == name
+    assert after(stored(was), folder(there), "", end, began_s=0.0) == f"+{name}"
+    assert after(stored(was), folder(there), "", "clean", began_s=1.0) == f"+{name}"
+
+
+@pytest.mark.parametrize("there", [file("last.pt", 2 * MIB, mtime=2), checkpoint("last.pt", mtime=2)])
+def test_what_an_earlier_run_left_as_whole_in_its_place_is_stored(there: dict[str, File]) -> None:
+    was = checkpoint("last.pt") if len(there) > 1 else file("last.pt")
+
+    assert after(stored(was), folder(there), "", began_s=1.0) == "+last.pt"
+    assert (
+        after(stored(was), folder(was | file("last.pt/more") if len(there) > 1 else there), "", began_s=1.0)
+        == "+last.pt"
+    )
 
 
 @pytest.mark.parametrize(

@@ -22,8 +22,12 @@ The rule:
 - An entry that another one points to stays while that does. A link, or a file with nothing but the name of an entry,
   waits while that entry is held back and storage has no version of it.
 - A file that is empty, and was not, was only begun: it is no version until the script ends by itself.
+- An entry that is written anew in its place may pause when it is half written. So a version with less than half of the
+  bytes of storage's version is treated as a removal, unless it is small (a pointer, a mark), until the script ends by
+  itself. So is one that an earlier run left with fewer bytes or files, or with some of its files anew and others not:
+  that run may have been killed while it wrote.
 - A version that lacks files of storage's version is half removed, or half written anew. It must be quiet for longer
-  (`is_lesser`); one with nothing new in it, or with less than half of the bytes, is treated as a removal.
+  (`is_lesser`); one with nothing new in it is treated as a removal.
 - When the script has ended, and anything is held back, nothing is removed.
 """
 
@@ -94,7 +98,12 @@ def decide(
     versions = {name: _version(name, files) for name, files in old.items()}
     number = stored.number + 1
     news = {name: _of_folder(name, scan.entries[name], old.get(name, {}), number, began_s) for name in new_names}
-    doubtful = {name for name in new_names & old.keys() if _is_removal(news[name], versions[name], end)}
+    largest_bytes = max((version.size_bytes for version in versions.values()), default=0)
+    doubtful = {
+        name
+        for name in new_names & old.keys()
+        if _is_removal(news[name], versions[name], largest_bytes, end, left=is_left(scan.entries[name], began_s))
+    }
     gone = old.keys() - scan.entries.keys() - held
     stored_targets = {
         name: frozenset(t for file in files.values() for t in file.points_to) for name, files in old.items()
@@ -190,13 +199,29 @@ def _lacks(new: _Version, old: _Version) -> bool:
     return any(not _TEMPORARY.search(pattern) for pattern in missing)
 
 
-def _is_removal(new: _Version, old: _Version, end: End) -> bool:
-    """True if *new*, in the place of *old*, is what a removal has left of it so far, or a file that was only begun."""
-    if end != "clean" and not new.size_bytes and not new.has_links:
-        return bool(old.size_bytes)
-    if not _lacks(new, old):
+def _is_removal(new: _Version, old: _Version, largest_bytes: int, end: End, *, left: bool) -> bool:
+    """True if *new*, in the place of *old*, is what a removal has left of it so far, or what was written anew so far.
+
+    *largest_bytes*: of the largest entry in storage. *left*: *new* is as an earlier run left it.
+    """
+    lacks = _lacks(new, old)
+    if lacks and new.stamps <= old.stamps:
+        return True
+    if end == "clean":
         return False
-    return new.stamps <= old.stamps or (end != "clean" and new.size_bytes * 2 < old.size_bytes)
+    if not new.size_bytes and not new.has_links:
+        return bool(old.size_bytes)
+    if _is_small(old, largest_bytes):
+        return False
+    if new.size_bytes * 2 < old.size_bytes:
+        return True
+    is_mixed = bool(new.stamps & old.stamps) and not old.stamps <= new.stamps
+    return left and (lacks or is_mixed or new.size_bytes < old.size_bytes)
+
+
+def _is_small(version: _Version, largest_bytes: int) -> bool:
+    """True if *version* is no checkpoint beside an entry of *largest_bytes*."""
+    return version.size_bytes <= SMALL_BYTES and version.size_bytes < largest_bytes * SMALL_SHARE
 
 
 def _is_replaced(version: _Version, others: list[_Version], taken: Set[str]) -> bool:
@@ -210,8 +235,7 @@ def _is_replaced(version: _Version, others: list[_Version], taken: Set[str]) -> 
     if sum(_without_numbers(other.name) == _without_numbers(version.name) for other in present) >= 2:
         return True
     largest_bytes = max((other.size_bytes for other in others), default=0)
-    is_small = version.size_bytes <= SMALL_BYTES and version.size_bytes < largest_bytes * SMALL_SHARE
-    return is_small and any(other.size_bytes >= version.size_bytes for other in newer)
+    return _is_small(version, largest_bytes) and any(other.size_bytes >= version.size_bytes for other in newer)
 
 
 def _is_newer(other: _Version, version: _Version) -> bool:

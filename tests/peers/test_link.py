@@ -1,6 +1,7 @@
 """The link over real sockets: followers, strangers, broken wires, killed and stopped processes."""
 
 import contextlib
+import math
 import os
 import random
 import re
@@ -22,6 +23,7 @@ from toolkit.peers.follower_link import FollowerLink
 from toolkit.peers.frames import NONCE_BYTES, Reason, Seal, encode, job_key
 from toolkit.peers.leader_link import UNPROVED_AT_ONCE, LeaderLink, listen
 from toolkit.peers.link import PROVE_WITHIN_S, SEGMENT_BYTES
+from toolkit.peers.lookup import Address
 from toolkit.peers.messages import EndReport, Failing, Hello, HostEnded, Ping, Ready
 from toolkit.peers.protocol import LogLine, Timeouts
 from toolkit.peers.reports import with_cause
@@ -120,14 +122,36 @@ def test_a_leader_without_an_address_listens_on_all() -> None:
     listener.close()
 
 
-@pytest.mark.parametrize("address", ["192.0.2.1", "nowhere.invalid"])
-def test_a_leader_whose_address_is_not_its_own_listens_on_all(address: str) -> None:
-    """A Kubernetes service, a public address that is translated on the way, a name that does not resolve here."""
+@pytest.mark.parametrize("address", ["192.0.2.1", "nowhere.invalid", socket.gethostname()])
+def test_a_leader_whose_address_is_not_its_own_or_a_name_listens_on_all(address: str) -> None:
+    """A Kubernetes service, a public address that is translated on the way, a name that does not resolve here, or
+    leads to 127.0.1.1 here."""
     listener = listen(address, 0)
 
     socket.create_connection(("127.0.0.1", listener.getsockname()[1]), timeout=60).close()
 
     listener.close()
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "127.0.0.2", "localhost", *(["::1"] if ipv6() else [])])
+def test_a_leader_with_an_address_of_its_own_listens_on_it_alone(address: str) -> None:
+    listener = listen(address, 0)
+
+    assert listener.getsockname()[0] == ("127.0.0.1" if address == "localhost" else address)
+
+    listener.close()
+
+
+def test_a_leader_is_found_behind_addresses_that_lead_nowhere() -> None:
+    """In turn: nothing listens; another program waits for its client; the leader. Each look-up begins anew."""
+    with party(2) as together, socket.create_server(("127.0.0.2", together.where[1])):
+        follower = together.follower("algo-2", where=("several.invalid", together.where[1]))
+        port = together.where[1]
+        addresses: list[Address] = [(socket.AF_INET, (each, port)) for each in ("127.0.0.3", "127.0.0.2", "127.0.0.1")]
+        follower._route._addresses, follower._route._resolved_s = addresses, math.inf
+
+        start(together)
+        end(together)
 
 
 def test_a_failure_reaches_all_hosts_and_the_leader_leaves_last() -> None:

@@ -1,6 +1,7 @@
 """The protocol: histories of two to fifty hosts over networks of every kind (simulated.py)."""
 
 import random
+import socket
 from collections.abc import Sequence
 from typing import Any
 
@@ -28,6 +29,7 @@ from toolkit.job.stuck import Stuck
 from toolkit.peers.follower import REFUSED, Follower
 from toolkit.peers.frames import encode
 from toolkit.peers.leader import Leader
+from toolkit.peers.lookup import Address
 from toolkit.peers.messages import (
     Bye,
     EndReport,
@@ -1417,8 +1419,68 @@ def test_a_name_is_tried_at_the_leaders_own_port_and_where_somebody_else_answers
     assert ports(4) == [7676, 7576, 7776, 7776]
     route.answered()
     assert ports(1) == [7676]
-    route.works(0.001)
+    route.works(0.001, 0.0)
     assert ports(3) == [7676] * 3
+
+
+def test_the_first_port_has_its_turn_again_where_others_have_all_of_the_leaders_ports() -> None:
+    route = Route("127.0.0.1", (7776, 7676), 0.0)
+    ports = []
+    for _ in range(6):
+        address = route.next(0.0)
+        assert address is not None
+        ports.append(address[1][1])
+        route.answered()
+
+    assert ports == [7776, 7676] * 3
+
+
+def of_names(addresses: Sequence[str]) -> list[Address]:
+    return [(socket.AF_INET, (address, 7776)) for address in addresses]
+
+
+def test_all_addresses_of_a_leader_are_tried_in_turn_whatever_newer_look_ups_say() -> None:
+    """The first two drop packets: a look-up at every other try must not begin with them again."""
+    route = Route("127.0.0.1", (7776,), 0.0)
+    tried = []
+    for number in range(8):
+        route._addresses = of_names(["10.0.0.1", "10.0.0.2", "10.0.0.3", *(["10.0.0.4"] if number > 3 else [])])
+        address = route.next(0.0)
+        assert address is not None
+        tried.append(str(address[1][0])[-1])
+        assert route.connect_s < route.within_s
+
+    assert tried == ["1", "2", "3", "1", "4", "2", "3", "1"]
+
+
+def test_what_was_tried_is_named_with_how_it_ended() -> None:
+    route = Route("127.0.0.1", (7776, 7676), 0.0)
+    assert route.tried() == "the look-up of the name 127.0.0.1 gave no address"
+    for number in range(6):
+        route._addresses = of_names([f"10.0.0.{each}" for each in range(6)])
+        route.next(0.0)
+        route.ended(("no answer", "nothing listens there")[number % 2])
+
+    assert route.tried() == (
+        "tried 10.0.0.0 port 7776 (no answer), 10.0.0.1 port 7776 (nothing listens there), 10.0.0.2 port 7776"
+        " (no answer), 10.0.0.3 port 7776 (nothing listens there) and 2 more"
+    )
+
+
+def test_hosts_that_try_in_vain_try_less_often_and_not_at_the_same_moments() -> None:
+    route = Route("127.0.0.1", (7776,), 0.0)
+    route.next(0.0)
+
+    assert route.pause_s(0.0, 0.0) < route.pause_s(0.0, 1.0) < 0.2
+    assert [round(route.pause_s(after_s, 0.5), 2) for after_s in (0.0, 4.0, 60.0)] == [0.1, 0.2, 0.6]
+    route.works(0.001, 60.0)
+    assert round(route.pause_s(60.0, 0.5), 2) == 0.1
+    waits = []
+    for _ in range(9):
+        route.next(60.0)
+        waits.append(route.within_s)
+    assert waits == sorted(waits)
+    assert (waits[0], waits[-1], route.connect_s) == (0.5, 5.0, 0.5)
 
 
 # --- hosts of one address
@@ -1428,7 +1490,18 @@ def test_a_name_is_tried_at_the_leaders_own_port_and_where_somebody_else_answers
     ("found", "spaces", "said"),
     [
         ({"algo-1": {"10.0.0.1"}, "algo-2": {"10.0.0.2"}, "algo-3": {"10.0.0.2"}}, "abc", "algo-2 and algo-3"),
-        ({"algo-1": {"10.0.0.1"}, "algo-2": {"fe80::1", "10.0.0.1"}}, "abc", "algo-1 and algo-2"),
+        ({"algo-1": {"10.0.0.1"}, "algo-2": {"10.0.0.1"}}, "abc", "algo-1 and algo-2"),
+        ({"algo-1": {"10.0.0.1", "172.17.0.1"}, "algo-2": {"10.0.0.2", "172.17.0.1"}}, "abc", None),
+        ({"algo-1": {"10.0.0.1", "10.0.0.2"}, "algo-2": {"10.0.0.1", "10.0.0.2"}}, "abc", None),
+        ({"algo-1": {"10.0.0.1"}, "algo-2": {"fd00::1", "10.0.0.1"}}, "abc", "algo-1 and algo-2"),
+        ({"algo-1": {"10.0.0.1"}, "algo-3": {"fd00::1"}}, "abc", "algo-1 and algo-3"),
+        ({"algo-1": {"10.0.0.1"}, "algo-2": {"10.0.0.2"}, "algo-3": {"10.0.0.2", "10.0.0.9"}}, "abc", None),
+        (
+            {"algo-1": {"10.0.0.1"}, "algo-2": {"10.0.0.2", "10.0.1.2"}, "algo-3": {"10.0.0.2", "10.0.1.2"}},
+            "abc",
+            "algo-2 and algo-3",
+        ),
+        ({"algo-1": {"10.0.0.3"}, "algo-3": {"10.0.0.3", "10.0.0.4"}}, "abc", "algo-1 and algo-3"),
         ({"algo-1": {"127.0.0.1"}, "algo-2": {"127.0.0.1"}, "algo-3": {"127.0.0.1"}}, "aab", "algo-1 and algo-3"),
         (
             {"algo-1": {"127.0.0.1"}, "algo-2": {"127.0.0.1"}, "algo-3": {"127.0.0.1"}},
@@ -1439,19 +1512,36 @@ def test_a_name_is_tried_at_the_leaders_own_port_and_where_somebody_else_answers
         ({"algo-1": {"10.0.0.1"}, "algo-2": {"10.0.0.2"}}, "abc", None),
         ({}, "abc", None),
     ],
-    ids=["stale-name", "one-of-several", "one-elsewhere", "unknown-spaces", "simulated", "well", "not-known"],
+    ids=[
+        "stale-name",
+        "stale-name-of-the-leader",
+        "docker0",
+        "a-service-of-all",
+        "two-of-the-leader",
+        "another-one-of-the-leader",
+        "one-of-several",
+        "two-of-a-host",
+        "leader-elsewhere",
+        "one-elsewhere",
+        "unknown-spaces",
+        "simulated",
+        "well",
+        "not-known",
+    ],
 )
 def test_two_hosts_of_one_address_are_refused_before_the_start(
     found: dict[str, set[str]], spaces: Sequence[str], said: str | None
 ) -> None:
+    """The leader has 10.0.0.1, fd00::1 and docker0; the others are seen to have 10.0.0.2 and 10.0.0.3."""
     leader = Leader(("algo-1", "algo-2", "algo-3"), TIMES, 0.0, survey=True)
-    for host, space in zip(("algo-1", "algo-2", "algo-3"), spaces, strict=True):
-        leader.barrier.placed(host, space)
+    own = frozenset({"10.0.0.1", "fd00::1", "172.17.0.1", "127.0.0.1"})
+    for number, (host, space) in enumerate(zip(("algo-1", "algo-2", "algo-3"), spaces, strict=True), 1):
+        leader.barrier.placed(host, space, f"10.0.0.{number}" if number > 1 else "")
         if host != "algo-1":
             leader.joined(host, 0.0, 0)
         assert not any(isinstance(action, AllReady) for action in leader.heard(host, Ready(), 0.0, 0))
 
-    actions = leader.surveyed({host: frozenset(each) for host, each in found.items()}, 1.0)
+    actions = leader.surveyed({host: frozenset(each) for host, each in found.items()}, 1.0, own)
     for host in ("algo-2", "algo-3"):
         actions += leader.heard(host, OwnFailure(report=None), 1.1, 0)
     actions += leader.heard("algo-1", OwnFailure(report=None), 1.1, 0)

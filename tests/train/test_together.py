@@ -5,6 +5,7 @@ What the link says to whom in every order of events is in tests/peers; here are 
 
 import contextlib
 import json
+import os
 import re
 import signal
 import socket
@@ -17,6 +18,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.faults import cage
 from tests.ports import free_port
 from tests.train.base import TRAIN, Base, Done
 from tests.train.live import Live, alive, gone, live
@@ -468,6 +470,40 @@ def test_a_stop_is_heard_while_the_name_server_says_nothing_of_the_leader(tmp_pa
 
     assert done.status == 143
     assert "stopped by SIGTERM" in str(done.failure)
+
+
+@pytest.mark.parametrize("leader", ["is found", "is not there"])
+def test_hosts_whose_names_have_addresses_that_lead_nowhere_meet(hosts: Hosts, leader: str) -> None:
+    """Debian has a host's own name at 127.0.1.1; 10.77.0.3 drops packets, 172.17.0.1 is docker0 on every host. Neither
+    host's first address leads to it."""
+    if reason := cage.network():
+        pytest.skip(reason)
+    names = {"algo-1": "node-a", "algo-2": "node-b"}
+    hosts.environ["TOOLKIT_HOST_ADDRESSES"] = ",".join("=".join(each) for each in names.items())
+    known = ("127.0.1.1 node-a\n10.77.0.2 node-b\n172.17.0.1 node-b\n", "10.77.0.2 node-b\n172.17.0.1 node-b\n")
+    leads = "10.77.0.3 node-a\n172.17.0.1 node-a\n" + "10.77.0.1 node-a\n" * (leader == "is found")
+    with cage.Network(f"names{os.getpid()}", 2) as network, contextlib.ExitStack() as stack:
+        running = {}
+        for number, (name, text) in enumerate(zip(names, (known[0], known[1] + leads), strict=True), 1):
+            table = hosts.folder / f"hosts-{number}"
+            table.write_text(text)
+            hosts.program(name, ENDS)
+            script = (
+                "ip addr add 172.17.0.1/16 dev lo && ip neigh add 10.77.0.3 lladdr 02:00:00:00:00:03 dev eth0"
+                ' && mount --bind "$0" /etc/hosts && exec "$@"'
+            )
+            command = (*network.prefix(number), "unshare", "--mount", "sh", "-c", script, str(table), *TRAIN)
+            environ = {**hosts.environ, "TOOLKIT_JOIN_S": "60" if leader == "is found" else "6"}
+            running[name] = stack.enter_context(live(hosts.bases[name], command=command, **environ))
+        done = {name: each.end() for name, each in running.items()}
+
+    if leader == "is found":
+        assert [each.status for each in done.values()] == [0, 0]
+        return
+    assert [each.status for each in done.values()] == [75, 75]
+    link_port = hosts.environ["TOOLKIT_LINK_PORT"]
+    assert f"10.77.0.3 port {link_port} (no answer)" in str(done["algo-2"].failure)
+    assert f"172.17.0.1 port {link_port} (nothing listens there)" in str(done["algo-2"].failure)
 
 
 def test_the_same_secret_from_a_file_lets_in(hosts: Hosts) -> None:

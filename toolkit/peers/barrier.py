@@ -11,10 +11,12 @@ class StartBarrier:
     def __init__(self, hosts: tuple[str, ...], join_s: float, now_s: float, *, survey: bool) -> None:
         self._hosts = hosts
         self._join_s = join_s
-        # Whether the hosts' addresses are being looked up, and the network namespace of each host.
+        # Whether the hosts' addresses are being looked up; the network namespace of each host, and its address, where
+        # that is certain.
         self._surveys = survey
         self._addresses: dict[str, frozenset[str]] = {}
         self._spaces: dict[str, str] = {}
+        self._seen: dict[str, frozenset[str]] = {}
         self.begin(now_s)
 
     def begin(self, now_s: float) -> None:
@@ -26,14 +28,17 @@ class StartBarrier:
         self._ends_s = now_s + self._join_s
         self._next_tell_s = now_s + TELL_EVERY_S
 
-    def placed(self, host: str, space: str) -> None:
-        """Note that *host* is in the network namespace *space*."""
+    def placed(self, host: str, space: str, address: str = "") -> None:
+        """Note that *host* is in the network namespace *space*, and has *address*, if that is certain."""
         self._spaces[host] = space
+        if address:
+            self._seen[host] = frozenset({address})
 
-    def surveyed(self, found: dict[str, frozenset[str]]) -> None:
-        """Take the addresses of each host, as far as this host's look-up found them."""
+    def surveyed(self, found: dict[str, frozenset[str]], own: frozenset[str] = frozenset()) -> None:
+        """Take the addresses of each host, as far as this host's look-up found them; *own*: which of them are its."""
         self._surveys = False
         self._addresses = found
+        self._seen[self._hosts[0]] = own
 
     def is_ready(self, host: str) -> None:
         self._ready.add(host)
@@ -49,12 +54,12 @@ class StartBarrier:
         return not self.opened and not self._surveys and len(self._ready) == len(self._hosts)
 
     def conflict(self) -> EndReport | None:
-        """Return the report of two hosts with the same address; None if there are none.
+        """Return the report of two hosts whose names lead to one of them; None if there are none.
 
         MPI would start the ranks of both on one of them; other launchers would wait for ranks that cannot be reached.
         """
-        found = _twins(self._addresses, self._spaces)
-        return shared_address(self._hosts[0], *found) if found is not None else None
+        twins = _twins(self._addresses, self._seen, self._spaces)
+        return shared_address(self._hosts[0], *twins) if twins is not None else None
 
     def ended(self, now_s: float) -> bool:
         """True once the time in which every host has to be ready is over."""
@@ -92,13 +97,39 @@ class StartBarrier:
         return () if self.opened else (self._ends_s, self._ends_s + ANSWER_S, self._next_tell_s)
 
 
-def _twins(found: dict[str, frozenset[str]], spaces: dict[str, str]) -> tuple[str, str, str] | None:
-    """Return (host, other host, address) of two hosts that share an address, though their network namespaces differ;
-    None if there are none. *spaces*: the namespace of each host that has reported it."""
-    owners: dict[str, str] = {}
-    for host in found:
-        for address in sorted(found[host]):
-            other = owners.setdefault(address, host)
-            if other != host and not (spaces.get(host) and spaces.get(host) == spaces.get(other)):
-                return other, host, address
+def _twins(
+    found: dict[str, frozenset[str]], seen: dict[str, frozenset[str]], spaces: dict[str, str]
+) -> tuple[str, str, frozenset[str]] | None:
+    """Return (host, other host, addresses) of two hosts in different network namespaces of which one name leads to the
+    other host, as all its addresses prove; None if there are none.
+
+    *seen*: where each host is for certain. *spaces*: the namespace of each host that has reported it. One address of
+    several may be on every host (that of docker0), and the name of a service may have the addresses of all of them.
+    """
+    order = list(found)
+    first: dict[frozenset[str], str] = {}
+    owner = {address: host for host in order for address in seen.get(host, ())}
+
+    def apart(one: str, other: str) -> bool:
+        return one != other and not (spaces.get(one) and spaces.get(one) == spaces.get(other))
+
+    def pair(one: str, other: str) -> tuple[str, str, frozenset[str]]:
+        earlier, later = sorted((one, other), key=order.index)
+        return earlier, later, found[host]
+
+    for host in order:
+        named, here = found[host], seen.get(host, frozenset())
+        if not named or named & here:
+            continue
+        owners = {owner.get(address, "") for address in named}
+        if len(owners) == 1 and (at := owners.pop()) and apart(at, host):
+            return pair(at, host)
+    for host in order:
+        if not found[host]:
+            continue
+        same = first.setdefault(found[host], host)
+        # A host that is at none of the addresses of its name, where another one of that name is.
+        stray = {bool(seen[each] & found[each]) for each in (same, host) if seen.get(each)} == {True, False}
+        if apart(same, host) and (len(found[host]) == 1 or stray):
+            return pair(same, host)
     return None

@@ -69,10 +69,14 @@ SIGTERM = 15
 
 
 class Follower:
-    """Takes messages, connection changes and the time; returns actions."""
+    """Takes messages, connection changes and the time; returns actions. *tried* returns which addresses of the leader
+    were tried, for the log and the cause."""
 
-    def __init__(self, me: str, leader: str, times: Timeouts, now_s: float) -> None:
+    def __init__(
+        self, me: str, leader: str, times: Timeouts, now_s: float, *, tried: Callable[[], str] = lambda: ""
+    ) -> None:
         self._me = me
+        self._tried = tried
         self._leader = leader
         self.leader_mark = ""  # Of the leader's process that this one has joined.
         self._times = times.among(2)  # The leader's Welcome has the times for the real number of hosts.
@@ -320,14 +324,16 @@ class Follower:
         ends_s = self._began_s + self._times.join_s
         self._due_s = min(self._due_s, ends_s)
         if now_s >= ends_s:
-            hint = f"; {REFUSED}" if self._is_refused else f"; {self._seen}" if self._seen else ""
+            hint = f"; {REFUSED}" if self._is_refused else self._what_was_tried()
             lost = no_leader(self._leader, self._times.join_s, now_ns, hint)
             return self._settle(worse(self._own, lost) or lost)
         if now_s >= self._next_tell_s:
             self._next_tell_s = now_s + TELL_EVERY_S
-            seen = f"; {self._seen}" if self._seen else ""
-            return [LogLine(text=f"waiting for host {self._leader}, the leader, to answer{seen}")]
+            return [LogLine(text=f"waiting for host {self._leader}, the leader, to answer{self._what_was_tried()}")]
         return []
+
+    def _what_was_tried(self) -> str:
+        return "".join(f"; {what}" for what in (self._seen, self._tried()) if what)
 
     def _last_words(self) -> EndReport:
         return next(message.report for message in reversed(self._unsent) if isinstance(message, HostEnded))

@@ -18,7 +18,6 @@ from toolkit.peers.protocol import Action, Send, Timeouts
 from toolkit.peers.route import Route
 from toolkit.peers.space import own_space
 
-RETRY_S = 0.1
 UNKNOWN_RETRY_S = 1.0
 REFUSED_RETRY_S = 1.0
 
@@ -46,8 +45,8 @@ class FollowerLink(Link):
         super().__init__(me, key, poll)
         self._tag, self._facts = tag, dict(facts or {})
         now_s = time.monotonic()
-        self.protocol = Follower(me, leader, times, now_s)
         self._route = Route(where[0], (where[1], *others), now_s)
+        self.protocol = Follower(me, leader, times, now_s, tried=self._route.tried)
         self._mark = os.urandom(MARK_BYTES).hex()
         self.clock = Clock()
         self._hello_ns = 0
@@ -55,6 +54,7 @@ class FollowerLink(Link):
         self._proved: Connection | None = None
         self._attempt: Connection | None = None
         self._next_try_s = now_s
+        self._looks_up = False
 
     @property
     def connections(self) -> tuple[Connection, ...]:
@@ -73,7 +73,10 @@ class FollowerLink(Link):
         if lookup is not None and fd == lookup.fd:
             self._poll.unregister(fd)
             now_s = time.monotonic()
-            self._next_try_s = now_s if self._route.resolved(now_s) else now_s + UNKNOWN_RETRY_S
+            self._looks_up = False
+            known = self._route.resolved(now_s)
+            if self._next_try_s == math.inf:
+                self._next_try_s = now_s if known else now_s + UNKNOWN_RETRY_S
             return
         for connection in (self._proved, self._attempt):
             if connection is not None and connection.sock.fileno() == fd:
@@ -84,8 +87,12 @@ class FollowerLink(Link):
     def serve_time(self) -> None:
         """Do what is due by time."""
         now_s = time.monotonic()
-        if self._attempt is not None and now_s - self._attempt.born_s > self._route.within_s:
-            self.lose(self._attempt)
+        attempt = self._attempt
+        if attempt is not None and attempt.taken and self._route.met:
+            self.protocol.knocked(now_s)
+        if attempt is not None and now_s > self._attempt_ends_s(attempt):
+            self._route.ended("another program answers" if attempt.taken else "no answer")
+            self.lose(attempt)
         if self._wants_one(now_s) and now_s >= self._next_try_s:
             self._connect(now_s)
         if self.protocol.next_s(now_s) <= 0:
@@ -96,10 +103,16 @@ class FollowerLink(Link):
         now_s = time.monotonic()
         rest_s = self.protocol.next_s(now_s)
         if self._attempt is not None:
-            return max(min(rest_s, self._attempt.born_s + self._route.within_s - now_s), 0.0)
+            return max(min(rest_s, self._attempt_ends_s(self._attempt) - now_s), 0.0)
         if self._wants_one(now_s):
             return max(min(rest_s, self._next_try_s - now_s), 0.0)
         return rest_s
+
+    def _attempt_ends_s(self, attempt: Connection) -> float:
+        return attempt.born_s + (self._route.within_s if attempt.taken else self._route.connect_s)
+
+    def _pause_s(self, now_s: float) -> float:
+        return self._route.pause_s(now_s, int.from_bytes(os.urandom(2), "big") / 0xFFFF)
 
     def _wants_one(self, now_s: float) -> bool:
         if self._attempt is not None or self.protocol.verdict is not None:
@@ -152,7 +165,7 @@ class FollowerLink(Link):
             before, self._proved, self._attempt = self._proved, connection, None
             if before is not None:
                 self._forget(before)
-            self._route.works(self.clock.way_ns / 1e9)
+            self._route.works(self.clock.way_ns / 1e9, now_s)
             self._do(self.protocol.joined(now_s, now_ns))
         self._do(self.protocol.heard(message, now_s))
         if self.protocol.verdict is not None:
@@ -163,11 +176,12 @@ class FollowerLink(Link):
         if connection is self._proved:
             self._proved = None
             self._forget(connection)
+            self._route.lost(now_s)
             self._do(self.protocol.left(now_s))
         elif connection is self._attempt:
             self._attempt = None
             self._forget(connection)
-            self._next_try_s = now_s + RETRY_S
+            self._next_try_s = now_s + self._pause_s(now_s)
             if connection.taken:
                 self._turned_away(now_s, refused=connection.refused)
             elif self._route.met:
@@ -176,16 +190,20 @@ class FollowerLink(Link):
     def _note_taken(self, connection: Connection) -> None:
         """Note that *connection* was accepted, unless SO_ERROR has an error (connect(2)). A reset also means that it
         was accepted, by a load balancer without a backend; a connection that was not accepted would be refused."""
-        if connection.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) in (0, errno.ECONNRESET):
-            connection.taken = True
-            if self._route.met:
-                self.protocol.knocked(time.monotonic())
+        error = connection.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if error not in (0, errno.ECONNRESET):
+            self._route.ended(outcome(error))
+            return
+        connection.taken = True
+        if self._route.met:
+            self.protocol.knocked(time.monotonic())
 
     def _turned_away(self, now_s: float, *, refused: bool) -> None:
         """Handle a connection that was accepted and then closed, or was too slow. *refused*: the leader said that it
         does not accept this host's proof.
 
         After the leader was met, it is only a bad network."""
+        self._route.ended("the leader refuses this host" if refused else "another program answers")
         if not refused:
             what = f"something takes connections at {self._route.last} and does not answer as the leader"
             what += "" if self._route.met else f"; {self._route.ways_out}"
@@ -195,7 +213,7 @@ class FollowerLink(Link):
             return
         self._route.answered()
         if refused:
-            self._next_try_s = now_s + (RETRY_S if self._route.elsewhere else REFUSED_RETRY_S)
+            self._next_try_s = now_s + (self._pause_s(now_s) if self._route.elsewhere else REFUSED_RETRY_S)
             self._do(self.protocol.refused(now_s))
 
     def _introduce(self, connection: Connection, greeting: bytes) -> None:
@@ -221,21 +239,24 @@ class FollowerLink(Link):
             self.lose(connection)
 
     def _connect(self, now_s: float) -> None:
-        self._next_try_s = now_s + RETRY_S
+        self._next_try_s = now_s + self._pause_s(now_s)
         found = self._route.next(now_s)
-        if found is None:
-            assert self._route.lookup is not None
+        if self._route.lookup is not None and not self._looks_up:
             self._poll.register(self._route.lookup.fd, READ)
+            self._looks_up = True
+        if found is None:
             self._next_try_s = math.inf
             return
         family, address = found
         try:
             sock = socket.socket(family, socket.SOCK_STREAM)
-        except OSError:  # For example no IPv6 on this host: try the leader's next address.
+        except OSError as error:  # For example no IPv6 on this host: try the leader's next address.
+            self._route.ended(outcome(error.errno or 0))
             return
         sock.setblocking(False)
         prepare(sock)
-        if sock.connect_ex(address) not in (0, errno.EINPROGRESS):
+        if (error_number := sock.connect_ex(address)) not in (0, errno.EINPROGRESS):
+            self._route.ended(outcome(error_number))
             sock.close()
             return
         self._attempt = Connection(sock, now_s)
@@ -254,3 +275,8 @@ class FollowerLink(Link):
             message = on_clock(action.message, self.clock.offset_ns)
             if not self._write(connection, connection.seal.seal(encode(message))):
                 self.lose(connection)
+
+
+def outcome(error: int) -> str:
+    """Return, in words, how a try ended that failed with *error*."""
+    return "nothing listens there" if error == errno.ECONNREFUSED else os.strerror(error)

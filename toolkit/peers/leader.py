@@ -150,9 +150,11 @@ class Leader:
         times = self._times
         return Welcome(beat_s=times.heartbeat_s, patience_s=times.heartbeat_timeout_s, leader_ns=now_ns, mark=self.mark)
 
-    def surveyed(self, found: dict[str, frozenset[str]], now_s: float) -> list[Action]:
-        """Take the addresses of each host, as far as this host's look-up found them."""
-        self.barrier.surveyed(found)
+    def surveyed(
+        self, found: dict[str, frozenset[str]], now_s: float, own: frozenset[str] = frozenset()
+    ) -> list[Action]:
+        """Take the addresses of each host, as far as this host's look-up found them; *own*: which of them are its."""
+        self.barrier.surveyed(found, own)
         return self._start(now_s)
 
     def joined(self, host: str, now_s: float, now_ns: int) -> list[Action]:

@@ -24,10 +24,12 @@ from toolkit.peers.frames import (
 )
 from toolkit.peers.leader import Leader
 from toolkit.peers.link import MARK_BYTES, PROVE_WITHIN_S, READ, Connection, Link, far_end, peer, prepare
+from toolkit.peers.lookup import Place, numeric
 from toolkit.peers.messages import NAMES_HOST, Bye, EndReport, Hello, Message, Notice, Reports
 from toolkit.peers.protocol import Action, HostStepTimes, LogLine, Send, Timeouts
 from toolkit.peers.space import Survey, own_space
 
+BACKLOG = 4096
 UNPROVED_AT_ONCE = 256
 # How long the look-up of all hosts' addresses may delay the start.
 SURVEY_S = 5.0
@@ -125,7 +127,7 @@ class LeaderLink(Link):
         self._poll.unregister(survey.fd)
         survey.close()
         self._found = dict(survey.found)
-        self._do(self.protocol.surveyed(self._found, time.monotonic()))
+        self._do(self.protocol.surveyed(self._found, time.monotonic(), frozenset(survey.own.copy())))
 
     def close(self) -> None:
         if self._survey is not None:
@@ -244,8 +246,8 @@ class LeaderLink(Link):
                 self._write(connection, seal.seal(encode(message)))
             raise RefusedError("a second train of a host that has joined already")
         other_end = far_end(connection.sock)
-        self.protocol.barrier.placed(hello.host, hello.space)
         address = other_end.partition(" ")[0]
+        self.protocol.barrier.placed(hello.host, hello.space, address if hello.end == other_end else "")
         self.protocol.members.came(hello.host, address, direct=hello.end in ("", other_end))
         is_first = hello.host in self.protocol.members.absent
         before = self._of.get(hello.host)
@@ -301,24 +303,41 @@ class LeaderLink(Link):
 
 
 def listen(address: str | None, port: int) -> socket.socket:
-    """Return a socket that listens on *address*; on all addresses, IPv6 and IPv4, if it is None or not this host's own
-    (the address of a service, a translated address, a name that does not resolve here).
+    """Return a socket that listens on *address* alone if it is a number and this host's own, or localhost; else on all
+    addresses, IPv6 and IPv4.
+
+    Of a name that is not enough: here it may lead to 127.0.1.1 (Debian's /etc/hosts), or to one of several addresses of
+    which another host knows another one. Other addresses are those of a service, or translated.
 
     Raises:
         OSError: the port is taken.
     """
     if address is not None:
-        family = socket.AF_INET6 if ":" in address else socket.AF_INET
-        try:
-            return socket.create_server((address, port), family=family, backlog=4096)
-        except OSError as error:
-            unknown = (error.errno or 0) < 0  # Error numbers of getaddrinfo (EAI_NONAME).
-            if error.errno != errno.EADDRNOTAVAIL and not unknown:
-                raise
+        if address.lower().rstrip(".") == "localhost":
+            address = "127.0.0.1"
+        for family, where in numeric(address, port):
+            try:
+                return _server(family, where)
+            except OSError as error:
+                if error.errno != errno.EADDRNOTAVAIL:
+                    raise
     if socket.has_dualstack_ipv6():
         with contextlib.suppress(OSError):
-            return socket.create_server(("", port), family=socket.AF_INET6, backlog=4096, dualstack_ipv6=True)
-    return socket.create_server(("", port), backlog=4096)
+            return socket.create_server(("", port), family=socket.AF_INET6, backlog=BACKLOG, dualstack_ipv6=True)
+    return socket.create_server(("", port), backlog=BACKLOG)
+
+
+def _server(family: socket.AddressFamily, where: Place) -> socket.socket:
+    """Return a socket that listens there. socket.create_server knows no scope, which an address of one link needs."""
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind(where)
+        sock.listen(BACKLOG)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
 
 
 def make_room(hosts: int) -> None:

@@ -6,7 +6,8 @@ import contextlib
 import os
 import socket
 
-Address = tuple[socket.AddressFamily, tuple[str, int] | tuple[str, int, int, int] | tuple[int, bytes]]
+Place = tuple[str, int] | tuple[str, int, int, int] | tuple[int, bytes]
+Address = tuple[socket.AddressFamily, Place]
 
 
 class Lookup:
@@ -53,3 +54,20 @@ def addresses(host: str, port: int, flags: int = 0) -> list[Address]:
     # Bytes: for a string, getaddrinfo imports the codec "idna", which fails if two threads import it at once.
     found = socket.getaddrinfo(host.encode(), port, type=socket.SOCK_STREAM, flags=flags)
     return [(family, address) for family, _, _, _, address in found]
+
+
+def text(place: Place) -> str:
+    """Return the address in *place* without the scope, which differs between hosts."""
+    return str(place[0]).partition("%")[0]
+
+
+def is_own(address: Address) -> bool:
+    """Return whether *address* is one of this network namespace: the kernel would send from it to itself. Nothing is
+    sent."""
+    family, where = address
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as sock:
+            sock.connect(where)
+            return bool(sock.getsockname()[0] == where[0]) or text(where).startswith("127.")
+    except OSError:  # No way there, or no IPv6 here.
+        return False

@@ -89,10 +89,11 @@ def unlike(host: str, leader: str, what: str) -> EndReport:
     return _misconfigured(host, text, "Give every host the same documents, settings and version of the toolkit")
 
 
-def shared_address(me: str, one: str, other: str, address: str) -> EndReport:
-    """Return the report of a job of which two hosts have one *address*, seen by *me*."""
+def shared_address(me: str, one: str, other: str, addresses: frozenset[str]) -> EndReport:
+    """Return the report of a job of which two hosts' names have the same *addresses*, seen by *me*."""
+    the = f"the address{'' if len(addresses) == 1 else 'es'} {', '.join(sorted(addresses)[:MOST])}"
     text = (
-        f"hosts {one} and {other} both have the address {address}, seen from host {me}, but are two machines"
+        f"hosts {one} and {other} both have {the}, seen from host {me}, but are two machines"
         " or containers: one of the two names leads to the other host"
     )
     advice = (

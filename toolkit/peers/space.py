@@ -5,7 +5,7 @@ import contextlib
 import functools
 import os
 
-from toolkit.peers.lookup import addresses
+from toolkit.peers.lookup import addresses, is_own, text
 
 
 @functools.cache
@@ -22,11 +22,13 @@ def own_space() -> str:
 class Survey:
     """Looks up every host's addresses, one host after the other, in a thread. *places*: address or name by host.
 
-    `fd` becomes readable when `found` is complete; before, `found` has the addresses found so far.
+    `fd` becomes readable when `found` is complete; before, `found` has the addresses found so far. `own`: those of them
+    that are this host's.
     """
 
     def __init__(self, places: dict[str, str]) -> None:
         self.found: dict[str, frozenset[str]] = {}
+        self.own: set[str] = set()
         self.fd, tells = os.pipe()
         try:
             _thread.start_new_thread(self._look, (places, tells))
@@ -40,7 +42,9 @@ class Survey:
     def _look(self, places: dict[str, str], tells: int) -> None:
         for host, place in places.items():
             with contextlib.suppress(OSError, UnicodeError):
-                self.found[host] = frozenset(str(address[0]) for _, address in addresses(place, 1))
+                found = addresses(place, 1)
+                self.own.update(text(address[1]) for address in found if is_own(address))
+                self.found[host] = frozenset(text(address) for _, address in found)
         with contextlib.suppress(OSError):
             os.write(tells, b"\0")
         os.close(tells)

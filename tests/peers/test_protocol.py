@@ -49,7 +49,7 @@ from toolkit.peers.messages import (
     Waits,
     Welcome,
 )
-from toolkit.peers.protocol import FAREWELL_S, LINGER_S, LogLine, RanksWork, Send, Timeouts
+from toolkit.peers.protocol import LINGER_S, LogLine, RanksWork, Send, Timeouts
 from toolkit.peers.reports import HANG, light, news, shared, with_cause, worse
 from toolkit.peers.route import Route
 
@@ -292,16 +292,51 @@ def test_a_follower_that_fails_waits_for_a_late_leader_and_not_for_ever() -> Non
     assert LINGER_S <= never.hosts["algo-2"].left_s < LINGER_S + 2
 
 
-def test_a_stopped_host_that_never_met_the_leader_ends_soon() -> None:
-    job = Job(2)
-    job.kill("algo-1")
-    job.at(3.0, lambda: job.tell("algo-2", Stop(host="algo-2", signal=15)))
-    job.at(3.1, lambda: job.end("algo-2", 143, stopped=True))
+@pytest.mark.parametrize("stopped", ["algo-1", "algo-2"])
+def test_a_host_that_is_stopped_before_the_join_tells_one_that_comes_later(stopped: str) -> None:
+    job = Job(3, times=msgspec.structs.replace(TIMES, grace_s=20.0))
+    job.hosts["algo-2"].starts_s = 12.0
+    other = "algo-2" if stopped == "algo-1" else "algo-1"
+    job.at(3.0, lambda: job.tell(stopped, Stop(host=stopped, signal=15)))
+    job.at(3.1, lambda: job.end(stopped, 143, stopped=True))
+    for name in (other, "algo-3"):
+        job.at(12.5, lambda name=name: job.end(name, 143, stopped=True))  # type: ignore[misc]
 
     job.play()
 
-    assert job.verdicts == {("algo-2", 143)}
-    assert job.hosts["algo-2"].left_s < 3.1 + FAREWELL_S + 0.2
+    assert {code for _, code in job.verdicts} == {143}
+    assert stops(job.hosts[other]) == stops(job.hosts["algo-3"]) == [15]
+    assert 12.0 < job.now_s - job.began_s < 13.0
+
+
+@pytest.mark.parametrize("gone", ["algo-1", "algo-2"])
+def test_a_stopped_host_waits_for_one_that_never_comes_no_longer_than_its_grace(gone: str) -> None:
+    job = Job(2)
+    stopped = "algo-2" if gone == "algo-1" else "algo-1"
+    job.kill(gone)
+    job.at(3.0, lambda: job.tell(stopped, Stop(host=stopped, signal=15)))
+    job.at(3.1, lambda: job.end(stopped, 143, stopped=True))
+
+    job.play()
+
+    assert job.verdicts == {(stopped, 143)}
+    assert 7.9 < job.now_s - job.began_s < 9.2
+    assert "waiting up to 5 s for host " in job.hosts[stopped].said
+
+
+def test_a_stopped_host_that_the_leader_refuses_or_whose_time_to_join_is_over_counts_as_stopped() -> None:
+    for join_s, refused in ((60.0, True), (4.0, False)):
+        times = msgspec.structs.replace(TIMES, join_s=join_s, grace_s=90.0)
+        follower = Follower("algo-2", "algo-1", times, 0.0)
+        follower.tell(Stop(host="algo-2", signal=15), 3.0)
+        follower.tell(HostEnded(report=EndReport(host="algo-2", exit_code=143, stopped=True)), 3.0)
+        for at_s in range(4, 12):
+            if refused:
+                follower.refused(float(at_s))
+            follower.tick(float(at_s), 0)
+
+        assert follower.verdict is not None
+        assert (follower.verdict.exit_code, follower.verdict.stopped) == (143, True)
 
 
 # --- failures

@@ -27,6 +27,7 @@ from toolkit.job.machine import Machine
 from toolkit.launchers.environment import link_ports
 from toolkit.log import Log
 from toolkit.platforms import table as platforms
+from toolkit.supervise.signals import SAME_REQUEST_S
 
 # Says its pid and waits to be told to stop.
 WAITS = """
@@ -435,18 +436,38 @@ def test_a_setting_of_the_link_that_is_none_ends_the_job_with_78(
     assert told in str(done.failure)
 
 
-def test_a_stop_while_waiting_for_the_others_ends_at_once(hosts: Hosts) -> None:
-    for name in hosts.bases:
+def test_a_stop_while_waiting_for_the_others_ends_within_the_grace_or_at_once_if_it_is_repeated(hosts: Hosts) -> None:
+    for name, grace_s in (("algo-1", "1"), ("algo-2", "1"), ("algo-1", "300"), ("algo-2", "300")):
         hosts.program(name, WAITS)
-        with hosts.start(name) as running:
+        with hosts.start(name, TOOLKIT_GRACE_S=grace_s) as running:
             running[name].until(b"Invoking script")
             began_s = time.monotonic()
             running[name].signal(signal.SIGTERM)
+            if grace_s == "300":
+                running[name].until(b"waiting up to 30 s for host ")
+                time.sleep(SAME_REQUEST_S)
+                running[name].signal(signal.SIGTERM)
             done, took_s = ended(running[name], began_s)
 
         assert done.status == 143
         assert b"pid" not in done.stdout
-        assert took_s < 60
+        assert took_s < 25
+
+
+@pytest.mark.parametrize("stopped", ["algo-1", "algo-2"])
+def test_a_stop_of_a_host_before_the_join_is_heard_by_the_one_that_comes_later(hosts: Hosts, stopped: str) -> None:
+    late = "algo-2" if stopped == "algo-1" else "algo-1"
+    for name in hosts.bases:
+        hosts.program(name, WAITS)
+    with hosts.start(stopped) as first:
+        first[stopped].until(b"Invoking script")
+        first[stopped].signal(signal.SIGTERM)
+        first[stopped].until(b"waiting up to 30 s for host ")
+        with hosts.start(late) as second:
+            done = [first[stopped].end(), second[late].end()]
+
+    assert [each.status for each in done] == [143, 143]
+    assert not any(b"pid" in each.stdout for each in done)
 
 
 def test_a_stop_is_heard_while_the_name_server_says_nothing_of_the_leader(tmp_path: Path) -> None:
@@ -463,7 +484,8 @@ def test_a_stop_is_heard_while_the_name_server_says_nothing_of_the_leader(tmp_pa
         resolv.write_text("nameserver 127.0.0.77\noptions timeout:30 attempts:3\n")
         script = 'mount --bind "$0" /etc/resolv.conf && exec "$@"'
         command = ["unshare", "--mount", "sh", "-c", script, str(resolv), *TRAIN]
-        with live(base, command=command, TOOLKIT_LINK="on", TOOLKIT_LINK_PORT=str(free_port())) as running:
+        environ = {"TOOLKIT_LINK": "on", "TOOLKIT_LINK_PORT": str(free_port()), "TOOLKIT_GRACE_S": "1"}
+        with live(base, command=command, **environ) as running:
             silent.recv(512)  # It asks.
             running.signal()
             done = running.end(deadline_s=60)

@@ -194,6 +194,7 @@ class Follower:
     def tell(self, message: Message, now_s: float) -> list[Action]:
         """Send *message* to the leader, now or when it is connected (again). The leader counts each message once."""
         first: tuple[Message, ...] = ()
+        says: list[Action] = []
         message = self._in_the_light_of_the_verdict(message)
         if isinstance(message, Stop):
             self._stopped = True
@@ -207,12 +208,13 @@ class Follower:
         if isinstance(message, HostEnded):
             self._ended_s = now_s
             self._due_s = now_s
+            says = self._say_that_it_lingers(now_s)
         if isinstance(message, Waits):  # Only the last one counts.
             self._unsent = [each for each in self._unsent if not isinstance(each, Waits)]
         if not isinstance(message, Idle | StepTimes | HostOwnWork):
             self._unsent.append(message)
         if not self._connected:
-            return []
+            return says
         return [self._to_leader(each) for each in (*first, message)]
 
     def heard(self, message: Message, now_s: float) -> list[Action]:
@@ -313,17 +315,18 @@ class Follower:
 
     def _waiting(self, now_s: float, now_ns: int) -> list[Action]:
         """Wait for the leader, which has not been met yet. A host that has ended already waits less long."""
+        is_refused = self._refused_s is not None and self._refused_again_s >= self._refused_s + REFUSED_S
         if self._ended_s is not None:
-            ends_s = self._ended_s + (FAREWELL_S if self._stopped or self._own is None else LINGER_S)
-            if now_s >= ends_s:
+            ends_s = self._lingers_until_s(self._ended_s)
+            if now_s >= ends_s or (is_refused and self._stopped):
                 return self._settle(self._own) if self._own is not None else self._settle(self._last_words())
             self._due_s = min(self._due_s, ends_s)
-        if self._refused_s is not None and self._refused_again_s >= self._refused_s + REFUSED_S:
+        if is_refused:
             lost = other_key(self._me, self._leader)
             return self._settle(worse(self._own, lost) or lost)
         ends_s = self._began_s + self._times.join_s
         self._due_s = min(self._due_s, ends_s)
-        if now_s >= ends_s:
+        if now_s >= ends_s and self._ended_s is None:
             hint = f"; {REFUSED}" if self._is_refused else self._what_was_tried()
             lost = no_leader(self._leader, self._times.join_s, now_ns, hint)
             return self._settle(worse(self._own, lost) or lost)
@@ -334,6 +337,24 @@ class Follower:
 
     def _what_was_tried(self) -> str:
         return "".join(f"; {what}" for what in (self._seen, self._tried()) if what)
+
+    def _say_that_it_lingers(self, now_s: float) -> list[Action]:
+        if self._heard_s is not None or self.verdict is not None or not (self._own is not None or self._stopped):
+            return []
+        most_s = self._lingers_until_s(now_s) - now_s
+        what = "was stopped" if self._stopped else "has failed"
+        text = f"waiting up to {most_s:.0f} s for host {self._leader}, the leader, to say that this host {what}"
+        return [LogLine(text=text)]
+
+    def _lingers_until_s(self, ended_s: float) -> float:
+        """Return until when this host, which ended before it met the leader, stays to tell it: the others would wait
+        for this host for the whole of TOOLKIT_JOIN_S."""
+        if self._own is None and not self._stopped:
+            return ended_s + FAREWELL_S
+        ends_s = min(ended_s + LINGER_S, self._began_s + self._times.join_s)
+        if self._stopped:  # The platform kills what is there after the grace.
+            ends_s = min(ends_s, self._stopped_s + self._times.grace_s)
+        return max(ends_s, ended_s + FAREWELL_S)
 
     def _last_words(self) -> EndReport:
         return next(message.report for message in reversed(self._unsent) if isinstance(message, HostEnded))

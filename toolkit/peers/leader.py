@@ -220,17 +220,17 @@ class Leader:
         if self.verdict is None or self._settled_s is None:
             return False
         ends_s = self.members.farewell_ends_s(self._settled_s)
-        if self._stopped_s is not None:  # The platform kills what is there after the grace.
-            ends_s = min(ends_s, max(self._settled_s + FAREWELL_S, self._stopped_s + self._times.grace_s))
         if self.awaited:
             ends_s = max(ends_s, self._settled_s + LINGER_S)
+        if self._stopped_s is not None:  # The platform kills what is there after the grace.
+            ends_s = min(ends_s, max(self._settled_s + FAREWELL_S, self._stopped_s + self._times.grace_s))
         return now_s >= ends_s
 
     @property
     def awaited(self) -> tuple[str, ...]:
-        """The hosts that have never joined and should still learn that the job has failed."""
+        """The hosts that have never joined and should still learn that the job has failed, or was stopped."""
         timed_out = self._settled_s is not None and self.barrier.ended(self._settled_s)
-        if self.verdict is None or not self.verdict.failed or self._stop is not None or timed_out:
+        if self.verdict is None or not (self.verdict.failed or self.verdict.stopped) or timed_out:
             return ()
         without_key = self.members.without_key
         return tuple(host for host in self._followers if host in without_key)
@@ -451,8 +451,9 @@ class Leader:
             actions.append(event_of(report))
         actions.append(JobEnded())
         if self.awaited:
-            who = named(list(self.awaited))
-            actions.append(LogLine(text=f"waiting up to {LINGER_S:g} s for {who}, to say that the job has failed"))
+            who, what = named(list(self.awaited)), "has failed" if report.failed else "was stopped"
+            most_s = LINGER_S if self._stopped_s is None else min(LINGER_S, self._times.grace_s)
+            actions.append(LogLine(text=f"waiting up to {most_s:g} s for {who}, to say that the job {what}"))
         return actions
 
     def _but(self, host: str) -> tuple[str, ...]:

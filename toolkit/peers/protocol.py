@@ -39,8 +39,8 @@ LEAST_CLAIMS = 3
 # How long hosts may take to report the step at which they can stop.
 AGREE_S = 0.5
 # After the Verdict: the least time that a host may take to send Bye (longer while it would count as alive, but not
-# beyond a stop's grace); and, after a failure, how long the leader waits for a host that has not joined, so that it
-# learns of the failure and does not wait for the whole of TOOLKIT_JOIN_S.
+# beyond a stop's grace); and, after a failure or a stop (not beyond its grace), how long a host waits for one that it
+# has not met, so that this one does not wait for the whole of TOOLKIT_JOIN_S.
 FAREWELL_S = 2.0
 LINGER_S = 30.0
 # The time after the grace in which a stopped host kills its remaining processes and reports its end.

@@ -735,7 +735,7 @@ def test_a_module_inside_activation_checkpointing_computes_the_same_again(
 STEPS_BY_GROUP = """
 model = Net()
 optimizer = torch.optim.SGD([{"params": [each]} for each in model.parameters()], lr=0.1)
-for step in range(60):
+for step in range(220):  # More than all pairs of a trial: it decides, whatever else the machine does.
     optimizer.zero_grad()
     nn.functional.cross_entropy(model(inputs), targets).backward()
     groups = optimizer.param_groups
@@ -757,18 +757,18 @@ for step in range(400):
 
 
 @needs_torch
-@pytest.mark.parametrize(("loop", "least"), [(STEPS_BY_GROUP, 20), (LABELS_ITSELF, 390)])
+@pytest.mark.parametrize(
+    ("loop", "least", "most"),
+    [(STEPS_BY_GROUP, 220, 220 * 8), (LABELS_ITSELF, 390, 400)],  # Once it is decided, the step of each group counts.
+)
 def test_a_trial_decides_where_an_optimizer_steps_by_group_or_the_model_labels_its_data(
-    tmp_path: Path, loop: str, least: int
+    tmp_path: Path, loop: str, least: int, most: int
 ) -> None:
     ran = run(tmp_path, QUICK + NET + loop, compile="auto")
 
     (facts,) = ran.facts
-    if loop is LABELS_ITSELF:
-        assert facts["trial"]["pairs"] >= 6, ran.lines
-    else:
-        assert "after 60 steps of the job" in facts["reason"] or facts["trial"]["pairs"] >= 6, ran.lines
-    assert least <= facts["steps"] <= 400
+    assert facts["trial"]["pairs"] >= 6, ran.lines
+    assert least <= facts["steps"] <= most
 
 
 @needs_torch

@@ -394,7 +394,7 @@ def _whole_steps(stored: dict[str, bytes | str]) -> set[int]:
             steps.add(_step_of(name))
         first = stored.get(f"{name}/{FILES[0]}", b"").split(b" ")[0]  # type: ignore[arg-type]
         one = stored.get("last.pt", b"")[:6]
-        if name == "last.pt" and one.isdigit() and stored[name] == content(int(one), name):  # type: ignore[arg-type]
+        if name == "last.pt" and one.isdigit() and stored[name] == content(int(one), name):
             steps.add(int(one))
         if first.isdigit() and all(stored.get(f"{name}/{file}") == content(int(first), file) for file in FILES):
             steps.add(int(first))

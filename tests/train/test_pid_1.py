@@ -4,6 +4,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -97,6 +98,31 @@ def test_where_sm_train_stays_pid_1_train_says_that_no_stop_will_come(base: Base
     assert done.log.count("PID 1 of this container is a shell (/bin/bash) that drops SIGTERM") == 1
     assert 'SourceCode(command="exec train")' in done.log
     assert done.stdout.rstrip().endswith(b"completed")
+
+
+STARTS = """
+import signal, subprocess, sys
+if {handles}:
+    signal.signal(signal.SIGTERM, lambda *_: child.terminate())
+child = subprocess.Popen(sys.argv[1:])
+sys.exit(child.wait())
+"""
+
+
+@pytest.mark.parametrize("handles", [False, True])
+def test_a_python_program_as_pid_1_is_told_that_it_drops_a_stop_unless_it_handles_it(
+    base: Base, namespace: list[str], handles: bool
+) -> None:
+    base.hyperparameters()
+    base.program("print('trained')")
+
+    with live(base, command=[*namespace, sys.executable, "-c", STARTS.format(handles=handles), *TRAIN]) as job:
+        done = job.end()
+
+    said = f"PID 1 of this container is a program ({sys.executable}) that drops SIGTERM"
+    assert done.stdout.rstrip().endswith(b"trained")
+    assert done.log.count(said) == (not handles)
+    assert done.log.count("PID 1 of this container") == (not handles)
 
 
 def _cmdline(pid: int) -> bytes:

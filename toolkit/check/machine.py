@@ -26,7 +26,7 @@ def check(machine: Machine, folders: Folders, environ: Mapping[str, str], proces
     """Return the results for this host and a job with *processes* ranks on it."""
     busy = processes > 1 or machine.accelerators > 0
     return (
-        *([stops(machine)] if machine.deaf_shell else []),
+        *([stops(machine)] if machine.deaf_init else []),
         gpus(machine, environ, processes),
         *disks({"model": folders.model, "output": folders.output, "checkpoints": folders.checkpoints}),
         shared_memory(SHM, busy=busy),
@@ -65,7 +65,7 @@ def gpus(machine: Machine, environ: Mapping[str, str], processes: int) -> CheckR
 
 def stops(machine: Machine) -> CheckResult:
     """Return that a stop of this container does not arrive."""
-    return CheckResult(name="stop", status="warn", found=machine.deaf_shell)
+    return CheckResult(name="stop", status="warn", found=machine.deaf_init)
 
 
 def disks(folders: Mapping[str, Path]) -> tuple[CheckResult, ...]:

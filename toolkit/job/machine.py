@@ -23,7 +23,7 @@ class Machine(Record, frozen=True, kw_only=True):
     `gpu_uuids`, `mig_uuids`: of the GPUs that nvidia-smi lists and of their MIG instances, in its order; `accelerators`
     is less where CUDA_VISIBLE_DEVICES hides some from the job. `gpu_trouble`: why a GPU that is here cannot be used.
     `torch_sagemaker`: the image holds release 2 of SageMaker's model parallel library; looked for only if the job has
-    mp_parameters. `deaf_shell`: a warning if PID 1 is a shell that passes no stop on.
+    mp_parameters. `deaf_init`: a warning if PID 1 passes no stop on.
     `engine`: this is a container of Docker or Podman. `notes`: errors of the examination, for the log.
     """
 
@@ -44,7 +44,7 @@ class Machine(Record, frozen=True, kw_only=True):
     opal_prefix: str = ""
     other_train: str = ""
     torch_sagemaker: bool = False
-    deaf_shell: str = ""
+    deaf_init: str = ""
     engine: bool = False
     notes: tuple[str, ...] = ()
 

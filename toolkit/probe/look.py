@@ -41,7 +41,7 @@ def look(environ: Mapping[str, str], *, root: Path = Path("/")) -> Machine:
         opal_prefix=_opal_prefix(path),
         engine=host.in_engine(root),
         other_train=other_train(path),
-        deaf_shell=init.deaf_shell(root),
+        deaf_init=init.deaf_init(root),
         notes=gpus.notes + more,
     )
 

@@ -118,8 +118,8 @@ def prepared(
     machine = look.look(environ)
     for note in machine.notes:
         log.warning(note)
-    if machine.deaf_shell:
-        log.warning(machine.deaf_shell)
+    if machine.deaf_init:
+        log.warning(machine.deaf_init)
     if machine.other_train:
         log.warning(f"train on PATH is {machine.other_train}, not this toolkit. Install this toolkit last")
     job, unknown = platforms.read_job(

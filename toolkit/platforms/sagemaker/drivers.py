@@ -22,6 +22,26 @@ from toolkit.platforms.sagemaker.documents import load, typed
 from toolkit.records import Record
 
 ASSIGNED = lazy(r"[A-Za-z_]\w*=")
+# Programs that become another one, or start it and pass signals on: their options with a value of its own, and how many
+# words stand before the program.
+STARTERS: dict[str, tuple[tuple[str, ...], int]] = {
+    "exec": (("-a",), 0),
+    "command": ((), 0),
+    "env": (("-u", "--unset", "-C", "--chdir"), 0),
+    "nohup": ((), 0),
+    "setsid": ((), 0),
+    "nice": (("-n", "--adjustment"), 0),
+    "ionice": (("-c", "--class", "-n", "--classdata"), 0),
+    "stdbuf": (("-i", "--input", "-o", "--output", "-e", "--error"), 0),
+    "timeout": (("-k", "--kill-after", "-s", "--signal"), 1),
+    "gosu": ((), 1),
+    "su-exec": ((), 1),
+    "tini": (("-p", "-e"), 0),
+    "tini-static": (("-p", "-e"), 0),
+    "docker-init": (("-p", "-e"), 0),
+    "dumb-init": (("-r", "--rewrite"), 0),
+    "catatonit": ((), 0),
+}
 HINT = "The SDK's ModelTrainer writes it"
 PORT = 7777
 # A variable of sm_train.sh's own (scripts/environment.py): `train` runs below it.
@@ -98,19 +118,49 @@ def starts_train(command: str) -> bool:
     import shlex
 
     try:
-        lexer = shlex.shlex(command.replace("\n", ";"), posix=True, punctuation_chars=";&|")
+        lexer = shlex.shlex(command.replace("\n", ";"), posix=True, punctuation_chars=";&|<>")
         lexer.whitespace_split = True
-        words = list(lexer)
+        words = _without_redirections(list(lexer))
     except ValueError:
         return False  # No closing quotation: not even a shell takes it.
     while words and set(words[-1]) == {";"}:
         words.pop()
     last = max((at for at, word in enumerate(words) if set(word) <= set(";&|")), default=-1)
     words = words[last + 1 :]
-    while words and (words[0] in ("exec", "env") or ASSIGNED.match(words[0])):
-        del words[0]
+    while words and (ASSIGNED.match(words[0]) or Path(words[0]).name in STARTERS):
+        words = words[1:] if ASSIGNED.match(words[0]) else _started(words)
     program = Path(words[0]).name if words else ""
     return program == "train" or (program == "toolkit" and words[1:2] == ["train"])
+
+
+def _without_redirections(words: list[str]) -> list[str]:
+    """Return the *words* of a command without its redirections: 2>&1, > log, <<<text.
+
+    A number before one may be an argument, too (`train 2 >log`): what is left tells the program, not its arguments.
+    """
+    kept: list[str] = []
+    at = 0
+    while at < len(words):
+        if set(words[at]) <= set("<>&|") and set(words[at]) & set("<>"):
+            if kept and kept[-1].isdecimal():
+                kept.pop()
+            at += 1  # And the file or descriptor behind it.
+        else:
+            kept.append(words[at])
+        at += 1
+    return kept
+
+
+def _started(words: list[str]) -> list[str]:
+    """Return the words that the starter *words*[0] makes its program."""
+    with_value, before = STARTERS[Path(words[0]).name]
+    at = 1
+    while at < len(words) and words[at].startswith("-"):
+        if words[at] == "--":
+            at += 1
+            break
+        at += 2 if words[at] in with_value else 1
+    return words[at + before :]
 
 
 def _variables(entry: str, place: Place, data: Path) -> dict[str, str]:

@@ -30,6 +30,10 @@ def test_parameters_that_exclude_each_other_are_refused(given: dict[str, object]
         ({"partitions": 2, "optimize": "speed", "memory_weight": 0.5}, {"memory_weight": 0.5}),
         ({"pipeline_parallel_degree": 4, "active_microbatches": 3}, {"partitions": 4, "active_microbatches": 3}),
         ({"partitions": 2, "fp16_params": True}, {"fp16": True}),
+        (
+            {"partitions": 2, "_prescaled_batch": True, "_match_weights": 1},
+            {"prescaled_batch": True, "match_weights": True},
+        ),
         ({"partitions": "2", "ddp": "true", "memory_weight": "0.3"}, {"partitions": 2, "ddp": True}),
     ],
 )
@@ -58,3 +62,36 @@ def test_a_parameter_that_depends_on_another_is_filled_in(given: dict[str, objec
 def test_a_refused_parameter_is_named_with_what_was_expected(given: dict[str, object], said: str) -> None:
     with pytest.raises(ContractError, match=said):
         parameters.read(given)
+
+
+JOB = {"partitions": 2, "microbatches": "4", "ddp": True, "fp16": False}
+
+
+def test_the_jobs_parameters_hold_and_the_rest_is_the_scripts() -> None:
+    script = {"pipeline_parallel_degree": 4, "microbatches": 4, "fp16_params": True, "optimize": "speed"}
+
+    cfg, differences = parameters.merged(JOB, script)
+
+    assert (cfg.partitions, cfg.microbatches, cfg.ddp, cfg.fp16, cfg.optimize) == (2, 4, True, False, "speed")
+    assert differences == (("partitions", 2, 4),)
+    assert parameters.merged(JOB, {"optimize": "speed"})[1] == ()
+    assert parameters.merged({}, script)[0].partitions == 4
+
+
+@pytest.mark.parametrize(
+    ("job", "script", "said", "where"),
+    [
+        ({}, {}, r"expected partitions \(or", "SM_HP_MP_PARAMETERS"),
+        ({}, {"microbatches": 2}, r"expected partitions \(or", "smp.init(config)"),
+        (JOB, {"microbatch": 2}, "found 'microbatch'", "smp.init(config)"),
+        ({"parts": 1}, {"partitions": 2}, "found 'parts'", "SM_HP_MP_PARAMETERS"),
+        (JOB, {"optimize": "time"}, "found 'time'", "SM_HP_MP_PARAMETERS and smp.init(config)"),
+    ],
+)
+def test_a_wrong_parameter_is_reported_with_where_it_is(
+    job: dict[str, object], script: dict[str, object], said: str, where: str
+) -> None:
+    with pytest.raises(ContractError, match=said) as refused:
+        parameters.merged(job, script)
+
+    assert refused.value.where == where

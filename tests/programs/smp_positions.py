@@ -14,7 +14,7 @@ try:
 except RuntimeError as error:
     early = str(error)
 initialized = [smp.is_initialized()]
-smp.init()
+smp.init({"pipeline_parallel_degree": 8, "microbatches": 3, "placement_strategy": "cluster"})  # The job's hold.
 initialized.append(smp.is_initialized())
 smp.init()  # A second call does nothing.
 rank = smp.rank()
@@ -56,7 +56,7 @@ for call in (
     lambda: smp.send(1, 2, smp.RankType.PP_RANK),
     lambda: smp.recv_from(0, "PP_RANK"),
     lambda: smp.allgather(1, "world"),
-    lambda: smp.init({"partitions": 4}),
+    lambda: smp.init({"microbatches": 4}),
 ):
     try:
         call()

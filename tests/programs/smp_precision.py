@@ -68,16 +68,18 @@ def low_precision(mode: str, folder: Path) -> dict[str, Any]:
     clip = 0.8
     model = smp.DistributedModel(make())
     options = {"dynamic_loss_scale": True, "dynamic_loss_args": {"init_scale": 2.0**30, "scale_window": 4}}
-    optimizer = smp.DistributedOptimizer(
-        torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9), **(options if mode == "fp16" else {})
-    )
+    optimizer = smp.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9), **options)
     skipped = 0
     losses, norms, scales = [], [], [optimizer.loss_scale.scale]
     while len(losses) < STEPS:
         loss = train_step(model, *batch(len(losses)))
         before = weights(model)
         norm = optimizer.clip_master_grads(clip)
+        assert optimizer._global_grad_norm == norm
+        if mode == "fp16":  # Two microbatches were added up in fp32.
+            assert {each.grad.dtype for each in model.local_parameters()} == {torch.float32}
         optimizer.step()
+        assert optimizer.overflow is optimizer.step_was_skipped
         optimizer.zero_grad()
         scales.append(optimizer.loss_scale.scale)
         if optimizer.step_was_skipped:
@@ -97,6 +99,7 @@ def low_precision(mode: str, folder: Path) -> dict[str, Any]:
     wanted_losses, wanted_norms = plain_losses(clip)
     return {
         "skipped": skipped,
+        "idle_scale": optimizer.loss_scale.scale == 1.0,
         "scales": scales,
         "losses": [losses, wanted_losses],
         "norms": [norms, wanted_norms],

@@ -6,6 +6,7 @@ Three ranks, 4 microbatches, manual partitions.
 import copy
 import json
 import os
+import pickle
 import signal
 import time
 
@@ -67,7 +68,9 @@ def refused(function):
 
 def fails_before_it_is_partitioned():
     """The errors of a first step in which the model cannot be traced, and of the second step, which can."""
+    job = os.environ.pop("SM_HP_MP_PARAMETERS")
     smp.init({"partitions": 3, "microbatches": 2})
+    os.environ["SM_HP_MP_PARAMETERS"] = job
     # An LSTM has weak references to its parameters.
     model = smp.DistributedModel(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4), nn.LSTM(4, 4)))
 
@@ -145,7 +148,7 @@ said["again"] = [each.item() for each in train(batch).outputs]
 said["most"] = flying["most"]
 model.eval()
 on, off, attached = modes(batch)
-said["modes"] = [str(each.outputs) for each in (*on, *off)]
+said["modes"] = [str(each) for each in (*on, *off)]
 said["attached"] = attached.outputs[0].requires_grad
 model.train()
 # Random numbers: a stream for each microbatch, the same in every run, wherever the modules are.
@@ -163,6 +166,13 @@ said["assignment"] = model.assignment()
 whole = {name: value.clone() for name, value in model.state_dict().items()}
 said["state"] = [sorted(whole), all(each.device.type == "cpu" for each in whole.values())]
 said["gathered"] = sorted(model.state_dict(gather_to_rank0=True))
+twins = [pickle.loads(pickle.dumps(model)), copy.deepcopy(model)]
+mine = {name: value.detach() for name, value in model.local_named_parameters()}
+assert model.get_module() is net
+for twin in twins:
+    its = {name: value for name, value in twin.named_parameters() if value.device.type != "meta"}
+    assert type(twin) is type(net) and its.keys() == mine.keys(), twin
+    assert all(torch.equal(its[name], mine[name]) and its[name] is not mine[name] for name in its)
 partial = copy.deepcopy(model.local_state_dict())
 said["partial"] = sorted(partial)
 with torch.no_grad():

@@ -141,7 +141,7 @@ def compare(model, plain, what, tolerance=1e-6):
 
 def distributed():
     torch.manual_seed(3)
-    with smp.tensor_parallelism(fused_softmax=False):
+    with smp.tensor_parallelism(fused_softmax=False, flash_attention=True, zero_init=True, distribute_embedding=False):
         whole = Model()
     smp.set_tensor_parallelism(whole.plain, False)
     return smp.DistributedModel(whole)
@@ -317,6 +317,9 @@ def refused(folder):
         error_of(lambda: smp.DistributedModel(inside({"late": late}))),
         error_of(lambda: smp.tp_register_with_module(Mixer, dict)),
     ]
+    mixer = Mixer(4)
+    smp.set_tensor_parallelism(mixer, use_alibi=True)
+    said["refused"] += [error_of(lambda: smp.DistributedModel(mixer))]
     said["refused"] += [error_of(bare)]
     smp.shutdown()
     smp.init({"partitions": 1, "prescaled_batch": True, "tensor_parallel_degree": 2, "ddp": True})

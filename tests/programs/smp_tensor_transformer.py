@@ -118,7 +118,8 @@ def trained(fused, compare):
     torch.manual_seed(5)
     plain = Net(fused)
     torch.manual_seed(5)
-    with smp.tensor_parallelism():
+    precise = {"attention_in_fp32": True, "fp32_residual_addition": True}  # Without effect in double precision.
+    with smp.tensor_parallelism(fused_bias_gelu=True, query_key_layer_scaling=True, **precise):
         whole = Net(fused)
     model = smp.DistributedModel(whole)
     places = smp.rdp_size() if smp.state.cfg.prescaled_batch else smp.dp_size()

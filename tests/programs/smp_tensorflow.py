@@ -196,11 +196,13 @@ for method in ("variable", "add_n", "accumulate_n"):
 kept = tf.Variable(tf.zeros([4, 4], "float64"))
 assert np.allclose(outputs.accumulate(var=kept), outputs.reduce_mean()) and np.allclose(kept, outputs.reduce_sum() / 4)
 raises("expected method", outputs.accumulate, "mean")
-parts = smp.step(lambda x, y, z, k=1: ({"x": x}, y, z, None), non_split_inputs=["z"], input_split_axes={"y": 1})
+parts = smp.step(
+    lambda x, y, z, k=1: ({"x": x}, y, z, None, k, "text", [k, "b"]), non_split_inputs=["z"], input_split_axes={"y": 1}
+)
 found = parts(IMAGES, IMAGES.T, IMAGES)
-assert [each.outputs[3].shape for each in (found[0]["x"], *found[1:3])] == [(4, 6), (6, 4), (16, 6)] and found[
-    3
-] is None
+assert [each[3].shape for each in (found[0]["x"], *found[1:3])] == [(4, 6), (6, 4), (16, 6)]
+assert list(found[3:]) == [None, [1] * 4, ["text"] * 4, [[1, "b"]] * 4], found[3:]
+assert len(found[1]) == 4 and [each.shape for each in found[1]] == [(6, 4)] * 4
 raises("expected a batch that the 4 microbatches divide", forward, IMAGES[:6])
 raises("found 'nobody'", smp.step(non_split_inputs=["nobody"]), lambda x: x)
 raises("jit_compile", smp.step(jit_compile=True), lambda x: x)

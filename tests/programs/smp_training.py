@@ -248,12 +248,20 @@ def spread(folder: Path, model: smp.DistributedModel, optimizer: torch.optim.Opt
     microbatches, replicas = smp.state.cfg.microbatches, smp.size()
     plain = make()
     ordinary = adam(plain)
+    flat = optimizer.fp32_partitioned_groups_flat
     for step in range(2):
         reference(plain, ordinary, step, microbatches, replicas, clip=0.5)
         train_step(model, batch(step, smp.rdp_rank()))
         optimizer.step()
         optimizer.zero_grad()
         compare_whole(model, plain, f"step {step}")
+        # As AWS's scripts look at norms: parts of parameters, by place in a vector for each group.
+        held = model.local_state_dict()
+        parts = {name: one.ds_tensor for name, one in model.named_parameters()}
+        assert all(torch.equal(part, held[name]) and part.ds_numel == part.numel() for name, part in parts.items())
+        torch.testing.assert_close(torch.cat(flat), torch.cat([part.flatten() for part in parts.values()]))
+        assert torch.distributed.get_world_size(optimizer.ds_param_shard_group) == 2
+        assert optimizer._global_grad_norm is not None
     for partial in (True, False):
         smp.save_checkpoint(folder, "two", partial, model, optimizer, {"path": folder})
     for partial in (True, False):

@@ -25,6 +25,8 @@ from toolkit.verdict.collateral import LOST_PEER, LOST_RANK, REPEATED, is_collat
         ("DistNetworkError: port: 7777, code: -98, name: EADDRINUSE", "MASTER_PORT"),
         ("ModuleNotFoundError: No module named 'einops'", "requirements.txt"),
         ("ModuleNotFoundError: No module named 'smdistributed'", "distribution"),
+        ("ModuleNotFoundError: No module named 'smdistributed.modelparallel'", "must ask for it"),
+        ("ModuleNotFoundError: No module named 'smdistributed.modelparallel.torch.moe'", "has no such module"),
         ("This environment is externally managed: To install Python packages system-wide, try apt", "PEP 668"),
         ("NVRM: Xid (PCI:0000:10:1c): 79, GPU has fallen off the bus", "exclude this machine"),
         ("RuntimeError: The server socket has failed to listen. Address already in use", "MASTER_PORT"),

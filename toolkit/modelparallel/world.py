@@ -87,6 +87,12 @@ def current() -> World:
     return _world
 
 
+def say(note: str) -> None:
+    """Write *note* to the log, on rank 0 alone."""
+    if current().rank == 0:
+        sys.stderr.write(f"[toolkit] smp: {note}\n")
+
+
 def is_begun() -> bool:
     """True from `begin` to `end`."""
     return _world is not None
@@ -95,7 +101,7 @@ def is_begun() -> bool:
 def begin(given: Mapping[str, Any] | None, here: RankPosition, exchange: Exchange, environ: Mapping[str, str]) -> World:
     """Connect this rank with all others and return its World. All ranks call this together.
 
-    *given* are the parameters; None: those of the variable SM_HP_MP_PARAMETERS.
+    *given* are the script's parameters, which add to those of the variable SM_HP_MP_PARAMETERS (`read_parameters`).
 
     Raises:
         ContractError: wrong parameters, or a number of ranks that does not fit them.
@@ -134,7 +140,7 @@ def check(
     cfg = read_parameters(given, environ)
     if environ.get(PROFILE) == "1" and here.size == 1:
         return cfg, place(1, 1, 1, cfg.placement_strategy, PROFILE)
-    source = _source(given)
+    source = parameters.SCRIPT if given else parameters.VARIABLE
     return cfg, place(here.size, cfg.partitions, cfg.tensor_parallel_degree, cfg.placement_strategy, source)
 
 
@@ -148,13 +154,26 @@ def end() -> None:
 
 
 def read_parameters(given: Mapping[str, Any] | None, environ: Mapping[str, str]) -> Parameters:
-    """Return the parameters in *given*, None: those that the platform has put into the environment.
+    """Return the parameters of the platform, which it has put into the environment, with those of *given*.
+
+    The platform's hold; what they do not say is taken from *given*, the script's.
 
     Raises:
         ContractError: there are none, or wrong ones.
     """
-    if given is not None:
-        return parameters.read(given, _source(given))
+    return parameters.merged(_of_platform(environ), given or {})[0]
+
+
+def notes(given: Mapping[str, Any] | None, environ: Mapping[str, str]) -> tuple[str, ...]:
+    """Return a line if parameters in *given*, the script's, differ from the platform's, which hold."""
+    differences = parameters.merged(_of_platform(environ), given or {})[1]
+    if not differences:
+        return ()
+    named = ", ".join(f"{each.name} {each.job!r} (the script has {each.script!r})" for each in differences)
+    return (f"the job's mp_parameters hold before those of {parameters.SCRIPT}: {named}",)
+
+
+def _of_platform(environ: Mapping[str, str]) -> dict[str, Any]:
     text = environ.get(parameters.VARIABLE, "")
     try:
         found = json.loads(text) if text else {}
@@ -166,11 +185,7 @@ def read_parameters(given: Mapping[str, Any] | None, environ: Mapping[str, str])
             where=parameters.VARIABLE,
             hint='It comes from the hyperparameter mp_parameters, for example {"partitions": 2}.',
         )
-    return parameters.read(found)
-
-
-def _source(given: Mapping[str, Any] | None) -> str:
-    return parameters.VARIABLE if given is None else "smp.init(config)"
+    return found
 
 
 def _check_same(said: "list[_Introduction]") -> None:

@@ -6,7 +6,7 @@ reference).
 """
 
 from collections.abc import Mapping
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -15,8 +15,14 @@ from toolkit.parallelism.placement import spelled
 from toolkit.records import Record, convert
 
 VARIABLE = "SM_HP_MP_PARAMETERS"
-# The other name of a parameter. The library took both, and one value.
-SYNONYMS = {"pipeline_parallel_degree": "partitions"}
+SCRIPT = "smp.init(config)"
+# The other name of a parameter. The library took both, and one value; those with an underscore are in scripts of AWS's.
+SYNONYMS = {
+    "pipeline_parallel_degree": "partitions",
+    "_prescaled_batch": "prescaled_batch",
+    "_match_weights": "match_weights",
+    "_fp32_grad_accumulation": "fp32_grad_accumulation",
+}
 
 
 class Parameters(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -61,6 +67,10 @@ class Parameters(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
     fast_mode: bool = False
     static_mode: bool = False
     delayed_parameter_initialization: bool = False
+    match_weights: bool = False
+    checkpoint_attentions: bool = False
+    fp32_grad_accumulation: bool = False
+    overlapping_allreduce: bool = True
 
     @property
     def pipeline_parallel_degree(self) -> int:
@@ -81,6 +91,39 @@ def read(given: Mapping[str, Any], source: str = VARIABLE) -> Parameters:
     Raises:
         ContractError: an unknown name, a value of the wrong type or out of range, or two that exclude each other.
     """
+    return _filled(_named(given, source), source)
+
+
+class Difference(NamedTuple):
+    """A parameter for which the job and the script have different values."""
+
+    name: str
+    job: Any
+    script: Any
+
+
+def merged(job: Mapping[str, Any], script: Mapping[str, Any]) -> tuple[Parameters, tuple[Difference, ...]]:
+    """Return the parameters of a *job* whose *script* has some, too (smp.init(config)), and where the two differ.
+
+    The job's hold; what the job does not say is taken from the script.
+
+    Raises:
+        ContractError: as `read`, of either, or of both together.
+    """
+    ours, its = _named(job, VARIABLE), _named(script, SCRIPT)
+    differences = tuple(
+        Difference(name, ours[name], its[name])
+        for name in its
+        if name in ours and str(ours[name]).lower() != str(its[name]).lower()
+    )
+    if "fp16" in ours or "fp16_params" in ours:  # Two names of one choice, which is true if either is.
+        its = {name: value for name, value in its.items() if name not in ("fp16", "fp16_params")}
+    source = VARIABLE if not its else SCRIPT if not ours else f"{VARIABLE} and {SCRIPT}"
+    return _filled({**its, **ours}, source), differences
+
+
+def _named(given: Mapping[str, Any], source: str) -> dict[str, Any]:
+    """Return *given* by the names of Parameters' fields."""
     known = {field.name for field in msgspec.structs.fields(Parameters)} | set(SYNONYMS)
     for name in given:
         if name not in known:
@@ -99,6 +142,10 @@ def read(given: Mapping[str, Any], source: str = VARIABLE) -> Parameters:
                     where=source,
                     hint="Remove one of them.",
                 )
+    return values
+
+
+def _filled(values: Mapping[str, Any], source: str) -> Parameters:
     if "partitions" not in values:
         raise ContractError(
             "expected partitions (or pipeline_parallel_degree), the number of parts of the model, found neither",

@@ -22,6 +22,7 @@ FULL = "no space left on device"
 LASTING = (SHM, DISK, FILES)
 
 # (words, in lower case, all of which the error or the last lines hold; what to do)
+NOT_ASKED_FOR = "The job's distribution must ask for it: see `toolkit docs modelparallel` and `toolkit docs smddp`."
 ADVICE: tuple[tuple[tuple[str, ...], str], ...] = (
     (("cuda out of memory",), SMALLER),
     (("torch.outofmemoryerror",), SMALLER),
@@ -41,9 +42,13 @@ ADVICE: tuple[tuple[tuple[str, ...], str], ...] = (
         ("environment is externally managed",),
         "The operating system's Python refuses pip (PEP 668): run train with a virtual environment's Python.",
     ),
-    (
-        ("no module named 'smdistributed",),
-        "The job's distribution must ask for it: see `toolkit docs modelparallel` and `toolkit docs smddp`.",
+    (("no module named 'smdistributed'",), NOT_ASKED_FOR),
+    (("no module named 'smdistributed.modelparallel'",), NOT_ASKED_FOR),
+    (("no module named 'smdistributed.dataparallel'",), NOT_ASKED_FOR),
+    (  # Below those, the library is there.
+        ("no module named 'smdistributed.",),
+        "The library is there, and has no such module: `toolkit docs modelparallel` and `toolkit docs smddp` list its "
+        "names.",
     ),
     (("no module named",), INSTALL),
     (("cannot find command 'git'",), "Install git in the image, or name an archive of the repository (a .tar.gz)."),

@@ -21,8 +21,14 @@ def test_four_ranks_know_their_numbers_and_groups_and_exchange_objects(tmp_path:
     started = smp_ranks(
         PROGRAM, parameters={"partitions": 2, "placement_strategy": "spread", "ddp": True}, size=4, folder=tmp_path
     )
-    said = [json.loads(stdout) for stdout, _ in ended(started)]
+    found = ended(started)
+    said = [json.loads(stdout) for stdout, _ in found]
 
+    note = (
+        "the job's mp_parameters hold before those of smp.init(config): placement_strategy 'spread' (the script has "
+        "'cluster'), partitions 2 (the script has 8)\n"
+    )
+    assert [stderr.count(note) for _, stderr in found] == [1, 0, 0, 0]
     pairs = {"pp": [[0, 2], [1, 3]], "rdp": [[0, 1], [2, 3]]}
     pairs |= {"mp": pairs["pp"], "dp": pairs["rdp"]}
     for rank, its in enumerate(said):
@@ -30,7 +36,7 @@ def test_four_ranks_know_their_numbers_and_groups_and_exchange_objects(tmp_path:
         assert its["early"] == "This call needs the ranks' connections: call smp.init() first"
         assert its["initialized"] == [False, True]
         assert its["version"] == "1.15.0"
-        assert its["cfg"] == [2, 2, 1]
+        assert its["cfg"] == [2, 2, 3]
         assert its["rank"] == [rank, 4, rank, 4]
         assert its["groups"] == groups
         assert its["numbers"] == {kind: [groups[kind].index(rank), len(groups[kind])] for kind in KINDS}

@@ -88,21 +88,61 @@ def lambda_named_one() -> Any:
     return one
 
 
-def test_results_of_the_microbatches_become_one_value_of_step_outputs() -> None:
+def test_results_of_the_microbatches_become_step_outputs_of_tensors_and_lists_of_all_else() -> None:
     from toolkit.modelparallel.torch.outputs import merged
 
-    results = [{"loss": torch.tensor(float(n)), "pair": Pair(torch.full((2, 3), n), n), "none": None} for n in (1, 3)]
+    results = [
+        {
+            "loss": torch.tensor(float(n)),
+            "pair": Pair(torch.full((2, 3), n), n),
+            "none": None,
+            "rows": ["a"] * n,
+            "mixed": [torch.tensor(n), n],
+            "deep": {"text": (f"{n}", Batch([torch.tensor(n)], "b"))},
+            "other": torch.tensor(n) if n == 1 else None,
+        }
+        for n in (1, 3)
+    ]
 
     found = merged(results)
 
-    assert found["loss"].reduce_mean().item() == 2
-    assert found["loss"].reduce_sum().item() == 4
-    assert found["loss"].concat().tolist() == [1, 3]
+    loss = found["loss"]
+    assert (loss.reduce_mean().item(), loss.reduce_sum().item(), sum(loss).item(), loss[-1].item()) == (2, 4, 4, 3)
+    assert (loss.concat().tolist(), loss.merge().tolist(), len(loss), [x.item() for x in loss]) == (
+        [1, 3],
+        [1, 3],
+        2,
+        [1, 3],
+    )
     assert found["pair"].left.concat().shape == (4, 3)
     assert found["pair"].left.stack().shape == (2, 2, 3)
-    assert found["pair"].right.outputs == [1, 3]
-    assert found["none"] is None
-    assert merged([None, None]) is None
+    assert found["pair"].right == [1, 3]
+    assert found["none"] == [None, None]
+    assert found["rows"] == [["a"], ["a"] * 3]
+    assert (found["mixed"][0].concat().tolist(), found["mixed"][1]) == ([1, 3], [1, 3])
+    text, batch = found["deep"]["text"]
+    assert (text, batch.ids[0].reduce_sum().item(), batch.name) == (["1", "3"], 4, ["b", "b"])
+    assert found["other"][1] is None and found["other"][0].item() == 1
+
+
+@pytest.mark.parametrize(
+    ("results", "found"),
+    [
+        ([1.5, 2.5], [1.5, 2.5]),
+        ([(1, "a"), (2, "b")], ([1, 2], ["a", "b"])),
+        ([None, None], [None, None]),
+        ([["x"], ["y", "z"]], [["x"], ["y", "z"]]),
+        ([{"a": 1}, {"a": 2}], {"a": [1, 2]}),
+        ([{"a": 1}, {"b": 2}], [{"a": 1}, {"b": 2}]),
+        ([(1, 2), (3,)], [(1, 2), (3,)]),
+        ([(), ()], [(), ()]),
+        ([{1}, {2}], [{1}, {2}]),
+    ],
+)
+def test_results_without_tensors_are_lists_of_one_value_for_each_microbatch(results: list[Any], found: Any) -> None:
+    from toolkit.modelparallel.torch.outputs import merged
+
+    assert merged(results) == found
 
 
 def test_step_outputs_without_tensors_say_so() -> None:

@@ -32,15 +32,16 @@ def checked(given: dict[str, Any], ranks: int, has_cuda: bool = False) -> tuple[
             "expected ddp true, for 1 replicas x tensor_parallel_de",
         ),
         ({"partitions": 2, "ddp_dist_backend": "nccl"}, 2, "expected ddp_dist_backend auto without CUDA, found nccl"),
-        *(
-            ({"partitions": 2, name: value}, 2, f"expected {name} only with sharded_data_parallel_degree")
-            for name, value in (
-                ("sdp_gradient_clipping", 0.5),
-                ("sdp_reduce_bucket_size", 1000),
-                ("sdp_max_live_parameters", 1000),
-                ("sdp_param_persistence_threshold", 1000),
-                ("sdp_hierarchical_allgather", False),
-            )
+        (
+            {
+                "partitions": 1,
+                "ddp": True,
+                "bf16": True,
+                "sharded_data_parallel_degree": 2,
+                "_fp32_grad_accumulation": 1,
+            },
+            2,
+            "expected _fp32_grad_accumulation false beside sharded_data_parallel_degree",
         ),
     ],
 )
@@ -63,3 +64,14 @@ def test_what_has_no_effect_is_said() -> None:
     sharded = {"partitions": 1, "ddp": True, "sharded_data_parallel_degree": 2, "sdp_hierarchical_allgather": False}
     assert checked(sharded, 2) == ("sdp_hierarchical_allgather has no effect",)
     assert checked({"partitions": 2, "ddp": True, "ddp_dist_backend": "nccl"}, 4, has_cuda=True) == ()
+    # As AWS's scripts give them, whatever the degree.
+    idle = {"sdp_gradient_clipping": 0.5, "sdp_hierarchical_allgather": False, "sdp_reduce_bucket_size": 1000}
+    assert checked({"partitions": 2, **idle}, 2) == (
+        "no effect without sharded_data_parallel_degree: sdp_reduce_bucket_size, sdp_hierarchical_allgather, "
+        "sdp_gradient_clipping",
+    )
+    assert checked({"partitions": 2, "checkpoint_attentions": True, "_fp32_grad_accumulation": True}, 2) == (
+        "checkpoint_attentions has no effect",
+        "_fp32_grad_accumulation has no effect without fp16 or bf16",
+    )
+    assert checked({"partitions": 2, "fp16": True, "_fp32_grad_accumulation": True}, 2) == ()

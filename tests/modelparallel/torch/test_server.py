@@ -117,7 +117,7 @@ def test_a_step_names_its_errors_and_the_next_one_works_until_a_rank_dies(tmp_pa
 
 
 def test_ranks_keep_one_order_where_they_must_and_send_tensors_to_their_users_alone(tmp_path: Path) -> None:
-    said = ended(smp_ranks(PROGRAMS / "smp_order.py", parameters={"partitions": 2}, size=4, folder=tmp_path))
+    said = ended(smp_ranks(PROGRAMS / "smp_order.py", parameters={}, size=4, folder=tmp_path))
 
     ranks = [json.loads(stdout.splitlines()[-1]) for stdout, _ in said]
     # 6 steps of 8 microbatches: partition 0 is called twice in each. Every pair met with the same microbatch.

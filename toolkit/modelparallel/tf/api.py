@@ -2,6 +2,7 @@
 
 import atexit
 import os
+import sys
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from typing import Any
@@ -38,6 +39,10 @@ OF_TORCH = (
     "fast_mode",
     "static_mode",
     "delayed_parameter_initialization",
+    "match_weights",
+    "checkpoint_attentions",
+    "fp32_grad_accumulation",
+    "overlapping_allreduce",
 )
 
 
@@ -61,8 +66,9 @@ state = State()
 def init(config: Mapping[str, Any] | None = None) -> None:
     """Connect this rank with the others. All ranks call it, before anything else of the library.
 
-    *config* holds the parameters; without it they are those of the platform (SM_HP_MP_PARAMETERS). A second call does
-    nothing. With parameter horovod, Horovod is started, too: among the ranks that hold the same part of the model.
+    The parameters are those of the platform (SM_HP_MP_PARAMETERS), and, where it says nothing, those in *config*. A
+    second call does nothing. With parameter horovod, Horovod is started, too: among the ranks that hold the same part
+    of the model.
 
     Raises:
         ContractError: wrong parameters, one that only PyTorch's half has, a number of ranks that does not fit, or
@@ -78,6 +84,8 @@ def init(config: Mapping[str, Any] | None = None) -> None:
     here = rank_position(os.environ)
     world.check(config, here, os.environ)
     _check_here(world.read_parameters(config, os.environ), here.size)
+    if here.rank == 0:
+        sys.stderr.write("".join(f"[toolkit] smp: {note}\n" for note in world.notes(config, os.environ)))
     begun = world.begin(config, here, _exchange(here.size, here.launcher), os.environ)
     REPLICAS.connect(begun)
     supply_get_gradients()

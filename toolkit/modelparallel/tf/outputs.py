@@ -1,6 +1,6 @@
 """StepOutput: what the microbatches of a step returned for one tensor."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from toolkit.modelparallel.errors import SMPError
@@ -17,6 +17,15 @@ class StepOutput:
     def __init__(self, outputs: Sequence[Any], averaged: Callable[[Any], Any] | None = None) -> None:
         self.outputs = list(outputs)
         self._averaged = averaged
+
+    def __len__(self) -> int:
+        return len(self.outputs)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.outputs)
+
+    def __getitem__(self, place: Any) -> Any:
+        return self.outputs[place]
 
     def __repr__(self) -> str:
         return f"StepOutput({self.outputs!r})"
@@ -37,17 +46,15 @@ class StepOutput:
         """Return the mean over the microbatches, added up as they end.
 
         *method*: "variable" adds one after the other, into the variable *var* if it is given; "add_n" and
-        "accumulate_n" use TensorFlow's functions of these names.
+        "accumulate_n" use TensorFlow's functions of these names, and no variable.
 
         Raises:
-            SMPError: another method, or *var* with a method that takes none.
+            SMPError: another method.
         """
         import tensorflow as tf
 
         if method not in METHODS:
             raise SMPError(f"accumulate: expected method {', '.join(METHODS)}, found {method!r}")
-        if var is not None and method != "variable":
-            raise SMPError(f'accumulate: expected var only with method "variable", found {method!r}')
         share = 1 / len(self.outputs)
         if method == "variable" and var is None:
             return self.reduce_mean()

@@ -8,6 +8,7 @@ from typing import Any
 
 from toolkit.modelparallel import world
 from toolkit.modelparallel.errors import SMPError
+from toolkit.modelparallel.results import joined
 from toolkit.modelparallel.tf import convert
 from toolkit.modelparallel.tf.boundary import Post
 from toolkit.modelparallel.tf.outputs import StepOutput
@@ -203,20 +204,21 @@ def _run_in_order(operations: list[Any]) -> None:
 
 
 def _combined(results: list[Any], trace: Trace, averaged: Callable[[Any], Any] | None) -> Any:
-    """Return the microbatches' *results* as one of the same structure, whose tensors are StepOutputs."""
+    """Return the microbatches' *results* as one value: StepOutputs of tensors, lists of all else but None."""
     import tensorflow as tf
 
     first = results[0]
     for result in results[1:]:
         tf.nest.assert_same_structure(first, result)
-    columns = zip(*(tf.nest.flatten(result) for result in results), strict=True)
-    leaves = []
-    for column in columns:
-        if not isinstance(column[0], (tf.Tensor, tf.IndexedSlices)):
-            leaves.append(column[0])
-            continue
-        leaves.append(StepOutput(column, averaged if trace.is_gradient(column[0]) else None))
-    return tf.nest.pack_sequence_as(first, leaves)
+
+    def of_tensors(tensors: list[Any]) -> Any:
+        values = [tf.convert_to_tensor(each) if isinstance(each, tf.Variable) else each for each in tensors]
+        return StepOutput(values, averaged if trace.is_gradient(values[0]) else None)
+
+    def is_tensor(value: Any) -> bool:
+        return isinstance(value, (tf.Tensor, tf.IndexedSlices, tf.Variable))
+
+    return joined(results, is_tensor, of_tensors, keeps_none=True)  # None: a variable without gradient.
 
 
 @contextlib.contextmanager

@@ -48,7 +48,7 @@ from toolkit.modelparallel.torch.api import (
     state,
 )
 from toolkit.modelparallel.torch.checkpoint import load, resume_from_checkpoint, save, save_checkpoint
-from toolkit.modelparallel.torch.model import DistributedModel
+from toolkit.modelparallel.torch.model import DistributedModel, hvd_average_grads
 from toolkit.modelparallel.torch.optimizer import DistributedOptimizer
 from toolkit.modelparallel.torch.outputs import StepOutput
 from toolkit.modelparallel.torch.partitioned import partition, set_partition

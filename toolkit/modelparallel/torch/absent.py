@@ -3,12 +3,8 @@
 from typing import NoReturn
 
 REASONS = {
-    "optimizers": "FusedLamb and FusedNovoGrad are CUDA kernels of AWS's. Wrap an optimizer of torch: "
-    "smp.DistributedOptimizer(torch.optim.AdamW(...))",
     "nn.FlashAttentionLayer": "smp.nn.DistributedAttentionLayer calls torch's scaled_dot_product_attention, which "
     "chooses flash attention itself (fused_softmax=True)",
-    "nn.huggingface": "tensor parallel modules keep the names and shapes of the model that they replace in full "
-    "checkpoints, so that there is nothing to translate. Register classes of your own with smp.tp_register",
 }
 
 

@@ -171,13 +171,18 @@ def _apply(path: str, module: nn.Module, plan: Plan, device_of: Callable[[str], 
 def _wrap(module: nn.Module, plan: Plan) -> None:
     if DONE in vars(module):
         return
-    forward = module.forward
-
-    def checkpointed(*args: Any, **kwargs: Any) -> Any:
-        return _run(forward, plan, args, kwargs)
-
-    module.forward = checkpointed
+    module.forward = _Checkpointed(module.forward, plan)
     setattr(module, DONE, True)
+
+
+class _Checkpointed:
+    """A module's *forward*, checkpointed by *plan*. A class: a module that is pickled takes it along."""
+
+    def __init__(self, forward: Callable[..., Any], plan: Plan) -> None:
+        self._forward, self._plan = forward, plan
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return _run(self._forward, self._plan, args, kwargs)
 
 
 def _devices(path: str, module: nn.Module, device_of: Callable[[str], int]) -> set[int]:

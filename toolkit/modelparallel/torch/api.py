@@ -36,6 +36,17 @@ class State:
         """True after smp.init()."""
         return world.is_begun()
 
+    @property
+    def param_name_to_index_tp_group(self) -> list[dict[str, int]]:
+        """For each tensor parallel rank: by name of each parameter of the optimizer, its number. They are alike."""
+        number = {} if self.optimizer is None else self.optimizer.numbers_by_name()
+        return [dict(number) for _ in world.current().group("tp")]
+
+    @property
+    def param_index_to_name_tp_group(self) -> list[dict[int, str]]:
+        """For each tensor parallel rank: the names by number."""
+        return [{number: name for name, number in its.items()} for its in self.param_name_to_index_tp_group]
+
 
 class ModuleManager:
     """`translate_functions`: transformers reads whether any translates checkpoints; none does unless it is added."""
@@ -50,8 +61,8 @@ state = State()
 def init(config: Mapping[str, Any] | None = None) -> None:
     """Connect this rank with the others. All ranks call it, before anything else of the library.
 
-    *config* holds the parameters; without it they are those of the platform (SM_HP_MP_PARAMETERS). A second call does
-    nothing.
+    The parameters are those of the platform (SM_HP_MP_PARAMETERS), and, where it says nothing, those in *config*. A
+    second call does nothing.
 
     Raises:
         ContractError: wrong parameters, or a number of ranks that does not fit them.
@@ -67,7 +78,7 @@ def init(config: Mapping[str, Any] | None = None) -> None:
     import torch
     import torch.distributed as dist
 
-    notes = rules.check(cfg, placement, torch.cuda.is_available())
+    notes = (*world.notes(config, os.environ), *rules.check(cfg, placement, torch.cuda.is_available()))
     if here.rank == 0:
         sys.stderr.write("".join(f"[toolkit] smp: {note}\n" for note in notes))
     _begin_torch(here.size)

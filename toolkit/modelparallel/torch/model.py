@@ -87,6 +87,8 @@ class DistributedModel(TensorParallel, Wrapper):
         if self._world.cfg.sharded_data_parallel_degree > 1:
             sharded.shard(module, self._world.cfg, state.process_groups["rdp"], self._runner.device)
         self.on_partition(activation.begin)
+        if self._world.cfg.fp32_grad_accumulation:
+            self.on_partition(lambda model: scaling.accumulate_in_fp32(model.local_parameters()))
         self.replicas = Replicas(
             self,
             {kind: state.process_groups[kind] for kind in ("rdp", "dp")},
@@ -96,6 +98,18 @@ class DistributedModel(TensorParallel, Wrapper):
             broadcast_buffers=broadcast_buffers,
             gradient_as_bucket_view=gradient_as_bucket_view,
         )
+
+    def get_module(self) -> nn.Module:
+        """Return the module that was given, with its distributed modules."""
+        found: nn.Module = self.module
+        return found
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Pickle and copy as the module alone, with the values of this rank: the rest belongs to this process.
+
+        Parameters of other partitions are on the meta device then; `state_dict` has them all.
+        """
+        return _plain, (self.module,)
 
     @property
     def device(self) -> torch.device:
@@ -292,6 +306,9 @@ class DistributedModel(TensorParallel, Wrapper):
         self._check_partitioned("local_named_parameters")
         return ((name, one) for name, one in self.module.named_parameters() if one.device.type != "meta")
 
+    # The name under which AWS's scripts ask for what a rank has when its library cuts parameters.
+    virtual_named_parameters = local_named_parameters
+
     def local_parameters(self) -> Iterator[nn.Parameter]:
         """Yield this rank's parameters."""
         return (parameter for _, parameter in self.local_named_parameters())
@@ -380,3 +397,15 @@ class DistributedModel(TensorParallel, Wrapper):
                 f"expected DistributedModel.{what} after the model is partitioned, which its first step does, found a "
                 "call before: use register_post_partition_hook"
             )
+
+
+def hvd_average_grads() -> None:
+    """Average what the replicas have not averaged yet of their gradients (smp.hvd_average_grads)."""
+    model = runner().model
+    if model is not None:
+        model.replicas.flush()
+
+
+def _plain(module: nn.Module) -> nn.Module:
+    """What a pickled DistributedModel becomes."""
+    return module

@@ -19,6 +19,7 @@ from toolkit.modelparallel.torch.model import PARTIAL
 from toolkit.modelparallel.torch.scaling import LossScale, Masters, finite_everywhere
 from toolkit.modelparallel.torch.step import runner
 from toolkit.modelparallel.torch.tensor import sharding
+from toolkit.parallelism.parameters import Parameters
 
 # The parts of a state that fp16 and bf16 add.
 LOW_PRECISION = ("masters", "loss_scale")
@@ -27,15 +28,20 @@ LOW_PRECISION = ("masters", "loss_scale")
 class DistributedOptimizer(torch.optim.Optimizer):
     """*optimizer* over this rank's part of the model; everything else of it is reached as before.
 
-    `static_loss_scale`, `dynamic_loss_scale` and `dynamic_loss_args` (scaling.LossScale) work in fp16.
+    `static_loss_scale`, `dynamic_loss_scale` and `dynamic_loss_args` (scaling.LossScale) work in fp16; without it
+    nothing overflows for want of a scale, and they have no effect.
 
     Raises:
-        SMPError: no DistributedModel yet, loss scaling without fp16, or wrong arguments of it.
+        SMPError: no DistributedModel yet, or wrong arguments of loss scaling.
     """
 
     # transformers.Trainer asks both of every optimizer.
     _is_accelerate_prepared = True
     step_was_skipped = False
+    # AWS's scripts read these: the same as step_was_skipped, and the norm that was clipped last.
+    overflow = False
+    _global_grad_norm: float | None = None
+    redefined_params = False  # No parameter becomes another one when the optimizer's state is sharded.
 
     def __init__(
         self,
@@ -48,13 +54,9 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self.optimizer = optimizer
         self._here = world.current()
         self.model = _model()
-        self.loss_scale = LossScale(static_loss_scale, dynamic_loss_scale, dynamic_loss_args)
-        if self.loss_scale.scale != 1 and not self._here.cfg.fp16:
-            raise SMPError(
-                "smp.DistributedOptimizer: expected fp16 in the job's parameters beside a loss scale, found a scale "
-                f'of {self.loss_scale.scale} without: add "fp16": true; in fp32 and bf16 remove the argument; with '
-                "autocast use smp.amp.GradScaler"
-            )
+        self.loss_scale = _loss_scale(
+            self._here.cfg, static_loss_scale, dynamic_loss_scale, dict(dynamic_loss_args or {})
+        )
         # By group: the parameters as the script gave them, and each one's number.
         self._given: list[list[nn.Parameter]] = [list(group["params"]) for group in optimizer.param_groups]
         self._parameters = [parameter for group in self._given for parameter in group]
@@ -68,6 +70,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._finite = True
         self._is_spread = self._here.cfg.sharded_data_parallel_degree > 1
         self._waiting: Mapping[str, Any] | None = None
+        self._flat_groups: list[torch.Tensor] | None = None
         self.model.optimizer = api.state.optimizer = self
         self.model.on_partition(self._take_local)
 
@@ -94,6 +97,39 @@ class DistributedOptimizer(torch.optim.Optimizer):
         """Whether each replica holds the state of a part of the parameters (shard_optimizer_state)."""
         return self._shards is not None or self._is_spread
 
+    @property
+    def fp32_partitioned_groups_flat(self) -> list[torch.Tensor]:
+        """By group: this rank's parts of its parameters as one vector, masters in fp16 and bf16, as the last step left
+        them. AWS's scripts read them with sharded_data_parallel_degree."""
+        if self._flat_groups is None:
+            self._flat_groups = [
+                torch.cat([torch.empty_like(each).flatten() for each in self._own_parts(group)])
+                for group in self._given
+            ]
+            self._fill_flat_groups()
+        return self._flat_groups
+
+    @property
+    def ds_param_shard_group(self) -> Any:
+        """torch's process group of the ranks that share this rank's parameters (sharded_data_parallel_degree)."""
+        return sharded.group_of(self._parameters)
+
+    def _own_parts(self, group: list[nn.Parameter]) -> list[torch.Tensor]:
+        return [sharded.local(self._masters.of(each).detach()) for each in group if each.device.type != "meta"]
+
+    def _fill_flat_groups(self) -> None:
+        for flat, group in zip(self._flat_groups or (), self._given, strict=False):
+            torch.cat([each.flatten().to(flat.dtype) for each in self._own_parts(group)], out=flat)
+
+    def numbers_by_name(self) -> dict[str, int]:
+        """Return each parameter's number by its name in the model."""
+        named = self.model.named_parameters()
+        return {name: self._number[id(each)] for name, each in named if id(each) in self._number}
+
+    def _param_id_to_index(self) -> dict[int, int]:
+        """By id of each parameter that this rank updates (masters in fp16 and bf16): its number in the whole model."""
+        return {id(self._masters.of(each)): self._number[id(each)] for each in self._mine}
+
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clear the gradients of this rank's parameters."""
         self.optimizer.zero_grad(set_to_none)
@@ -119,13 +155,14 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self.model.replicas.flush()
         if self._is_spread:
             self.clip_master_grads(self._here.cfg.sdp_gradient_clipping)
-        self.step_was_skipped = not self._unscale()
+        self.step_was_skipped = self.overflow = not self._unscale()
         result = None
         if not self.step_was_skipped:
             result = self.optimizer.step(closure) if closure is not None else self.optimizer.step()
             self._masters.give_weights()
             if self._shards:
                 self._shards.share()
+            self._fill_flat_groups()
         self.loss_scale.update(self.step_was_skipped)
         self.model.loss_scale = self.loss_scale.scale
         self._unscaled = False
@@ -139,10 +176,12 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._require_partition("clip_master_grads")
         self.model.replicas.flush()
         if not self._unscale():
-            return float("inf")
+            self._global_grad_norm = float("inf")
+            return self._global_grad_norm
         found = [(each, self._masters.of(each).grad) for each in self._mine]
         gradients = [(each, gradient) for each, gradient in found if gradient is not None]
         norm = shards.norm_everywhere(gradients, float(norm_type), self._here, runner().device)
+        self._global_grad_norm = norm
         if norm > max_norm:
             for _, gradient in gradients:
                 gradient.mul_(max_norm / (norm + 1e-6))
@@ -296,6 +335,14 @@ class DistributedOptimizer(torch.optim.Optimizer):
                 f"optimizer.{name}: expected a partitioned model, found one before its first step: call a function "
                 "with @smp.step first"
             )
+
+
+def _loss_scale(cfg: Parameters, static: float | None, dynamic: bool, dynamic_args: dict[str, Any]) -> LossScale:
+    found = LossScale(static, dynamic, dynamic_args)
+    if not cfg.fp16 and (dynamic or found.scale != 1):
+        world.say("static_loss_scale and dynamic_loss_scale have no effect without fp16 (smp.DistributedOptimizer)")
+        return LossScale(1.0)
+    return found
 
 
 def merge(parts: list[dict[str, Any]]) -> dict[str, Any]:

@@ -1,18 +1,18 @@
 """A step's arguments as microbatches, and its results as StepOutput."""
 
-import dataclasses
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
 
 from toolkit.modelparallel.errors import SMPError
+from toolkit.modelparallel.results import joined, rebuilt
 
 
 class StepOutput:
-    """One returned value of all microbatches: `outputs` has each one's, in order."""
+    """One returned tensor of all microbatches: `outputs` has each one's, in order, as has the StepOutput itself."""
 
     def __init__(self, outputs: Iterable[Any]) -> None:
         self.outputs = list(outputs)
@@ -28,6 +28,10 @@ class StepOutput:
     def concat(self) -> Tensor:
         """Return the values joined along the first axis; values without axes become a vector."""
         return torch.cat([each.reshape(1) if each.dim() == 0 else each for each in self._tensors("concat")])
+
+    def merge(self) -> Tensor:
+        """Return the same as `concat`."""
+        return self.concat()
 
     def stack(self) -> Tensor:
         """Return the values along a new first axis."""
@@ -45,6 +49,12 @@ class StepOutput:
 
     def __len__(self) -> int:
         return len(self.outputs)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.outputs)
+
+    def __getitem__(self, place: Any) -> Any:
+        return self.outputs[place]
 
     def __repr__(self) -> str:
         return f"StepOutput({self.outputs!r})"
@@ -136,35 +146,6 @@ class Splitter:
         return tensor.narrow(axis, number * part, part)
 
 
-def rebuilt(value: Any, change: Callable[[Any, str], Any]) -> Any:
-    """Return *value* with *change* of (each element, its place as text), if it is a container, else *value* itself.
-
-    Containers: lists, tuples and named tuples, dictionaries and other mappings, dataclasses.
-    """
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(change(each, f".{name}") for name, each in zip(value._fields, value, strict=True)))
-    if isinstance(value, list | tuple):
-        return type(value)(change(each, f"[{number}]") for number, each in enumerate(value))
-    if isinstance(value, Mapping):
-        changed = {key: change(each, f"[{key!r}]") for key, each in value.items()}
-        if type(value) is dict:
-            return changed
-        if dataclasses.is_dataclass(value):  # transformers' ModelOutput.
-            return type(value)(**changed)
-        return _mapping_like(value, changed)
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        own = {field.name: getattr(value, field.name) for field in dataclasses.fields(value) if field.init}
-        return dataclasses.replace(value, **{name: change(each, f".{name}") for name, each in own.items()})
-    return value
-
-
-def _mapping_like(value: Mapping[Any, Any], changed: dict[Any, Any]) -> Any:
-    try:
-        return type(value)(changed)  # type: ignore[call-arg]
-    except TypeError:
-        return changed
-
-
 def detached(value: Any) -> Any:
     """Return *value* with its tensors detached."""
     if isinstance(value, Tensor):
@@ -173,27 +154,5 @@ def detached(value: Any) -> Any:
 
 
 def merged(outputs: list[Any]) -> Any:
-    """Return the microbatches' results as one value of the first one's structure, with StepOutputs in it.
-
-    None stays None where all microbatches returned it.
-    """
-    first = outputs[0]
-    if all(each is None for each in outputs):
-        return None
-    if isinstance(first, Tensor) or any(type(each) is not type(first) for each in outputs):
-        return StepOutput(outputs)
-    parts = [_elements(each) for each in outputs]
-    if parts[0] is None or any(part is None or part.keys() != parts[0].keys() for part in parts):
-        return StepOutput(outputs)
-    return rebuilt(first, lambda _, place: merged([part[place] for part in parts if part is not None]))
-
-
-def _elements(value: Any) -> dict[str, Any] | None:
-    """Return the elements of *value* by their place, None: it is no container."""
-    found: dict[str, Any] = {}
-
-    def note(each: Any, place: str) -> Any:
-        found[place] = each
-        return each
-
-    return found if rebuilt(value, note) is not value else None
+    """Return the microbatches' results as one value: StepOutputs of tensors, lists of all else (results.joined)."""
+    return joined(outputs, lambda value: isinstance(value, Tensor), StepOutput)

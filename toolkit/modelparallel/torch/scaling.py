@@ -34,6 +34,22 @@ def working_dtype(cfg: Parameters) -> torch.dtype | None:
     return torch.float16 if cfg.fp16 else torch.bfloat16 if cfg.bf16 else None
 
 
+def accumulate_in_fp32(parameters: Iterable[nn.Parameter]) -> None:
+    """Let autograd add up the gradients of those of *parameters* that are fp16 or bf16 in fp32.
+
+    Raises:
+        SMPError: this release of torch cannot.
+    """
+    for each in parameters:
+        if _is_low(each):
+            if not hasattr(each, "grad_dtype"):
+                raise SMPError(
+                    "_fp32_grad_accumulation: expected a torch whose parameters have grad_dtype (2.10 or later), found "
+                    f"torch {torch.__version__}: remove the parameter, or install a later torch"
+                )
+            each.grad_dtype = torch.float32
+
+
 def lowered(values: Any, cfg: Parameters) -> Any:
     """Return *values*, which the model gets, with fp32 tensors in the type in which it works."""
     dtype = working_dtype(cfg)
@@ -51,7 +67,7 @@ class LossScale:
 
     After an overflow the scale is divided by scale_factor, once `delayed_shift` overflows have been counted. After
     `scale_window` steps without one it is multiplied by it, and the count starts again; with consecutive_hysteresis
-    the count starts again at every step without an overflow.
+    the count starts again at every step without an overflow. A static one has no use for *dynamic_args*.
 
     Raises:
         SMPError: an unknown name in dynamic_loss_args, or a value out of range.
@@ -60,11 +76,6 @@ class LossScale:
     def __init__(
         self, static: float | None = 1.0, dynamic: bool = False, dynamic_args: Mapping[str, Any] | None = None
     ) -> None:
-        if dynamic_args and not dynamic:
-            raise SMPError(
-                f"{WHERE}: expected dynamic_loss_scale=True beside dynamic_loss_args, found it False: add it, or "
-                "remove the arguments"
-            )
         self._dynamic = dynamic
         self._args = _arguments(dynamic_args or {})
         self.scale = float(self._args["init_scale"] if dynamic else static or 1.0)
@@ -127,7 +138,11 @@ class Masters:
             if parameter._version != self._versions[number]:
                 master.copy_(parameter)
                 self._versions[number] = parameter._version
-            master.grad = None if parameter.grad is None else parameter.grad.float().mul_(factor)
+            given = parameter.grad
+            if given is None:
+                master.grad = None
+            else:  # A gradient that is fp32 already (accumulate_in_fp32) stays as it is: the next backward adds to it.
+                master.grad = given * factor if given.dtype == torch.float32 else given.float().mul_(factor)
         for parameter in self._others:
             if parameter.grad is not None and factor != 1:
                 parameter.grad.mul_(factor)

@@ -8,7 +8,7 @@ than sdp_param_persistence_threshold elements stays whole on every rank. Which a
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -44,6 +44,32 @@ def shard(module: nn.Module, cfg: Parameters, group: Any, device: torch.device) 
     for unit in _units(module, most, whole):
         fully_shard(unit, mesh=mesh, ignored_params=whole)
     fully_shard(module, mesh=mesh, ignored_params=whole)
+    for each in module.parameters():
+        each.__dict__["ds_tensor"] = _part(each)  # The name under which AWS's scripts find it.
+
+
+def _part(parameter: nn.Parameter) -> torch.Tensor:
+    """Return this rank's part of *parameter*, with the same data; `ds_numel`: how many elements it has."""
+    part: Any = local(parameter.detach()).detach()
+    part.ds_numel = part.numel()
+    found: torch.Tensor = part
+    return found
+
+
+def group_of(parameters: Iterable[nn.Parameter]) -> Any:
+    """Return torch's process group of the ranks that share *parameters*.
+
+    Raises:
+        SMPError: none of them is shared.
+    """
+    for each in parameters:
+        if is_spread(each):
+            mesh: Any = each.device_mesh  # type: ignore[attr-defined]
+            return mesh.get_group(mesh.ndim - 1)
+    raise SMPError(
+        "expected parameters that ranks share (sharded_data_parallel_degree above 1, and a "
+        "sdp_param_persistence_threshold below their size), found none"
+    )
 
 
 def local(tensor: Any) -> torch.Tensor:

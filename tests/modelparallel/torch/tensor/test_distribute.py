@@ -18,6 +18,7 @@ REFUSED = (
     "expected an embedding without max_norm for tensor parallelism, found 1.0",
     "expected Late to be registered (smp.tp_register) before the model is made, found it later",
     "expected a class of nn.Module, found <class 'dict'>",
+    "expected use_alibi false, because DistributedMixer, which replaces a module, does not have it, found true",
     "expected a method reset_parameters, which gives values to the parameters of module  (Bare), found none",
     "expected equal samples on the ranks of a tensor parallel group, because prescaled_batch is true",
     "found [(4, 5)] on rank FIRST and [(6, 5)] on rank SECOND",
@@ -29,6 +30,8 @@ def test_tensor_parallel_models_train_as_one_process_and_resume_at_other_degrees
     said = ended(smp_ranks(PROGRAMS / "smp_tensor.py", str(tmp_path / "saved"), parameters={}, size=4, folder=tmp_path))
 
     ranks = [json.loads(stdout.splitlines()[-1]) for stdout, _ in said]
+    idle = "no effect on what the model computes: flash_attention, zero_init (tensor_parallelism, model_creation)"
+    assert [stderr.count(idle) for _, stderr in said] == [1, 0, 0, 0]
     # Elements of divided parameters: each is on one rank of a model's ranks. Beside `plain` (196) nothing is whole but
     # biases and norms.
     assert sum(rank["pipelined"][1] for rank in ranks) == 2702

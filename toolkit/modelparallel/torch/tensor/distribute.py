@@ -6,7 +6,7 @@ distributed class, made of the arguments with which the first was made.
 
 import contextlib
 import functools
-import sys
+import inspect
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -34,8 +34,15 @@ from toolkit.records import Record
 # The attributes of a marked module, of one of a registered class, and of that class.
 MARK, ARGUMENTS, ROW = "_smp_tensor_parallelism", "_smp_made_with", "_smp_registered"
 IN_PLACE: dict[type[nn.Module], type[Distributed]] = {nn.Linear: DistributedLinear, nn.Embedding: DistributedEmbedding}
-# What tp_config may hold. True of the second asks for a kernel of the library's own.
-CONFIG = ("fused_softmax", "fused_bias_gelu")
+# What tp_config may hold. First what smp.nn's layers take, then what changes no number: kernels of AWS's, and where
+# parameters are. ALiBi is a part of the model, which a layer that replaces another would have to know.
+OF_LAYERS = ("fused_softmax", "attention_in_fp32", "fp32_residual_addition")
+WITHOUT_EFFECT = (
+    *("fused_bias_gelu", "fused_dropout", "flash_attention", "query_key_layer_scaling"),
+    *("distribute_embedding", "zero_init"),
+)
+OF_THE_MODEL = "use_alibi"
+CONFIG = (*OF_LAYERS, *WITHOUT_EFFECT, OF_THE_MODEL)
 
 InitHook = Callable[..., tuple[tuple[Any, ...], dict[str, Any]] | None]
 ForwardHook = Callable[..., tuple[tuple[Any, ...], dict[str, Any]]]
@@ -101,7 +108,7 @@ def tensor_parallelism(enabled: bool = True, **tp_config: Any) -> Iterator[None]
 def set_tensor_parallelism(module: nn.Module, enabled: bool = True, **tp_config: Any) -> None:
     """Make *module*, with everything below it, tensor parallel, or (not *enabled*) not.
 
-    *tp_config*: arguments of the distributed modules that take them (fused_softmax).
+    *tp_config*: arguments of the distributed modules that take them (OF_LAYERS); those WITHOUT_EFFECT are accepted.
 
     Raises:
         SMPError: no module, an argument that no distributed module takes, or a model that is distributed already.
@@ -140,7 +147,14 @@ def _mark(enabled: bool, tp_config: Mapping[str, Any]) -> dict[str, Any] | None:
         if name not in CONFIG:
             hint = did_you_mean(name, CONFIG) or "Known: " + ", ".join(CONFIG) + "."
             raise SMPError(f"tensor parallelism: expected an argument of distributed modules, found {name!r}. {hint}")
+    _say_what_is_idle(tuple(name for name in WITHOUT_EFFECT if tp_config.get(name)))
     return dict(tp_config) if enabled else None
+
+
+@functools.cache  # Once for each set of names.
+def _say_what_is_idle(names: tuple[str, ...]) -> None:
+    if names:
+        world.say(f"no effect on what the model computes: {', '.join(names)} (tensor_parallelism, model_creation)")
 
 
 def distribute(model: nn.Module) -> nn.Module:
@@ -186,9 +200,9 @@ def _say_what_stays_whole(model: nn.Module) -> None:
             whole[type(module).__name__] += 1
     if whole:
         named = ", ".join(f"{count} {name}" for name, count in whole.most_common())
-        sys.stderr.write(
-            f"[toolkit] smp: tensor parallelism leaves {named} whole on every rank: it divides Linear, Embedding, "
-            "transformers' Conv1D and classes registered with smp.tp_register\n"
+        world.say(
+            f"tensor parallelism leaves {named} whole on every rank: it divides Linear, Embedding, transformers' "
+            "Conv1D and classes registered with smp.tp_register"
         )
 
 
@@ -247,9 +261,12 @@ def _replaced(module: nn.Module, row: Registered, config: Mapping[str, Any]) -> 
             return None
         args, kwargs = translated
     with delay_param_initialization(is_delayed(module)):
-        found = row.kind(*args, **{**kwargs, **config})
-    if not is_delayed(module):
-        _take_values(found, module)
+        found = row.kind(*args, **{**kwargs, **_taken(row.kind, config)})
+    if not is_delayed(module) and not _take_values(found, module) and world.current().cfg.match_weights:
+        raise SMPError(
+            f"_match_weights: expected {row.kind.__name__} to have parameters of the names and shapes of {name}, which "
+            "it replaces, found others: remove the parameter, or load the values with load_state_dict"
+        )
     found.train(module.training)
     for mark in (partitioned.MARK, MARK):
         if mark in module.__dict__:
@@ -261,11 +278,31 @@ def _replaced(module: nn.Module, row: Registered, config: Mapping[str, Any]) -> 
     return found
 
 
-def _take_values(found: nn.Module, module: nn.Module) -> None:
-    """Give *found* the values of *module*, where both have parameters of the same names and whole shapes."""
+def _taken(kind: type[nn.Module], config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what *kind* takes of *config*.
+
+    Raises:
+        SMPError: *config* asks for numbers that *kind* does not compute.
+    """
+    known = inspect.signature(kind).parameters
+    takes_any = any(one.kind is one.VAR_KEYWORD for one in known.values())
+    taken = {name: value for name, value in config.items() if name in known or (takes_any and name in OF_LAYERS)}
+    for name in (OF_THE_MODEL, "attention_in_fp32", "fp32_residual_addition"):
+        if config.get(name) and name not in taken:
+            raise SMPError(
+                f"tensor parallelism: expected {name} false, because {kind.__name__}, which replaces a module, does "
+                "not have it, found true: remove it, or register a class that takes it (smp.tp_register)"
+            )
+    return taken
+
+
+def _take_values(found: nn.Module, module: nn.Module) -> bool:
+    """Give *found* the values of *module*; False: they have parameters of other names or whole shapes."""
     wanted = {name: whole_shape(one) for name, one in found.named_parameters()}
-    if wanted == {name: tuple(one.shape) for name, one in module.named_parameters()}:
+    is_alike = wanted == {name: tuple(one.shape) for name, one in module.named_parameters()}
+    if is_alike:
         found.load_state_dict(own_state(found, module.state_dict()))
+    return is_alike
 
 
 def _remember_arguments(module_class: type[nn.Module]) -> None:

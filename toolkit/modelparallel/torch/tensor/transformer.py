@@ -56,17 +56,31 @@ def made(layer: nn.Linear | nn.Embedding, kind: type[Distributed], deviation: fl
 
 
 class _Half(nn.Module):
-    """One half of a transformer layer: norms, dropout and residual around `work`."""
+    """One half of a transformer layer: norms, dropout and residual (*precise*: added in fp32) around `work`."""
 
-    def __init__(self, hidden_size: int, dropout: float, epsilon: float, pre_layernorm: bool, post_layernorm: bool):
+    def __init__(
+        self,
+        hidden_size: int,
+        dropout: float,
+        epsilon: float,
+        pre_layernorm: bool,
+        post_layernorm: bool,
+        precise: bool = False,
+    ) -> None:
         super().__init__()
+        self._is_precise = precise
         self.pre_layernorm = nn.LayerNorm(hidden_size, epsilon) if pre_layernorm else nn.Identity()
         self.layernorm = nn.LayerNorm(hidden_size, epsilon) if post_layernorm else nn.Identity()
         self.dropout = nn.Dropout(dropout)
 
     def around(self, hidden: Tensor, work: Callable[[Tensor], Tensor]) -> Tensor:
         """Return the half's output for *hidden*."""
-        found: Tensor = self.layernorm(hidden + self.dropout(work(self.pre_layernorm(hidden))))
+        new = self.dropout(work(self.pre_layernorm(hidden)))
+        if self._is_precise:
+            total = (hidden.to(torch.promote_types(hidden.dtype, torch.float32)) + new).to(hidden.dtype)
+        else:
+            total = hidden + new
+        found: Tensor = self.layernorm(total)
         return found
 
 
@@ -76,7 +90,8 @@ class DistributedAttentionLayer(_Half):
     Takes (hidden states, attention mask), with cross_attention (hidden states, cross states, attention mask). The mask
     is added to the scores: None, or a tensor that broadcasts to (samples, heads, queries, keys). Returns the new hidden
     states. causal_mask_size not None: a query sees no later keys. fused_softmax False: the scores are computed as such,
-    and their softmax in fp32 at least.
+    and their softmax in fp32 at least. attention_in_fp32: scores, softmax and its product with the values are fp32 at
+    least. scale_attention_scores False: without the division by the root of attention_head_size.
 
     Raises:
         SMPError: the tensor parallel degree does not divide the heads.
@@ -97,8 +112,12 @@ class DistributedAttentionLayer(_Half):
         pre_layernorm: bool = False,
         post_layernorm: bool = True,
         fused_softmax: bool = True,
+        attention_in_fp32: bool = False,
+        fp32_residual_addition: bool = False,
+        scale_attention_scores: bool = True,
     ) -> None:
-        super().__init__(hidden_size, hidden_dropout_prob, layernorm_epsilon, pre_layernorm, post_layernorm)
+        norms = (layernorm_epsilon, pre_layernorm, post_layernorm)
+        super().__init__(hidden_size, hidden_dropout_prob, *norms, precise=fp32_residual_addition)
         if num_attention_heads % group().size:
             raise SMPError(
                 f"smp.nn: expected num_attention_heads that tensor_parallel_degree {group().size} divides, found "
@@ -111,6 +130,8 @@ class DistributedAttentionLayer(_Half):
         self._head_size, self._attention_dropout = attention_head_size, attention_dropout_prob
         self._crosses, self._is_causal, self._is_fused = cross_attention, causal_mask_size is not None, fused_softmax
         self._most = causal_mask_size
+        self._is_precise_inside = attention_in_fp32
+        self._scale = attention_head_size**-0.5 if scale_attention_scores else 1.0
 
     def forward(self, inputs: Any) -> Tensor:
         """Return the new hidden states for *inputs*, a tuple."""
@@ -124,17 +145,20 @@ class DistributedAttentionLayer(_Half):
         x = exchanges.spread_in(x)
         source = x if cross is None else exchanges.spread_in(cross)
         query, key, value = self._heads(self.query(x)), self._heads(self.key(source)), self._heads(self.value(source))
+        dtype = value.dtype
+        if self._is_precise_inside:
+            query, key, value = (each.to(torch.promote_types(dtype, torch.float32)) for each in (query, key, value))
         bias = self._bias(mask, samples, query, key)
         dropout = self._attention_dropout if self.training else 0.0
         if self._is_fused:
-            found = functional.scaled_dot_product_attention(query, key, value, bias, dropout)
+            found = functional.scaled_dot_product_attention(query, key, value, bias, dropout, scale=self._scale)
         else:
-            scores = query @ key.transpose(-1, -2) / self._head_size**0.5
+            scores = query @ key.transpose(-1, -2) * self._scale
             scores = scores if bias is None else scores + bias
             precise = torch.promote_types(scores.dtype, torch.float32)
             shares = functional.dropout(functional.softmax(scores, -1, dtype=precise), dropout)
             found = shares.to(value.dtype) @ value
-        out: Tensor = self.dense(found.transpose(1, 2).flatten(2))
+        out: Tensor = self.dense(found.to(dtype).transpose(1, 2).flatten(2))
         return out
 
     def _heads(self, x: Tensor) -> Tensor:
@@ -160,8 +184,10 @@ class DistributedAttentionLayer(_Half):
 class DistributedTransformerOutputLayer(_Half):
     """The feed-forward half of a transformer layer, its inner features divided among the tensor parallel ranks.
 
+    fused_bias_gelu names a kernel of AWS's; the activation is the same with and without.
+
     Raises:
-        SMPError: an unknown activation, or fused_bias_gelu.
+        SMPError: an unknown activation.
     """
 
     def __init__(
@@ -175,11 +201,11 @@ class DistributedTransformerOutputLayer(_Half):
         use_normal_initialization: bool = False,
         pre_layernorm: bool = False,
         post_layernorm: bool = True,
-        fused_bias_gelu: bool = False,
+        fused_bias_gelu: bool = False,  # noqa: ARG002 - see above
+        fp32_residual_addition: bool = False,
     ) -> None:
-        super().__init__(hidden_size, hidden_dropout_prob, layernorm_epsilon, pre_layernorm, post_layernorm)
-        if fused_bias_gelu:
-            raise SMPError("smp.nn: expected fused_bias_gelu=False, found True, which needs a CUDA kernel of its own")
+        norms = (layernorm_epsilon, pre_layernorm, post_layernorm)
+        super().__init__(hidden_size, hidden_dropout_prob, *norms, precise=fp32_residual_addition)
         if activation not in ACTIVATIONS:
             hint = did_you_mean(activation, ACTIVATIONS) or "Known: " + ", ".join(ACTIVATIONS) + "."
             raise SMPError(f"smp.nn: expected an activation, found {activation!r}. {hint}")
@@ -218,6 +244,9 @@ class DistributedTransformerLayer(nn.Module):
         post_layernorm: bool = True,
         fused_softmax: bool = True,
         fused_bias_gelu: bool = False,
+        attention_in_fp32: bool = False,
+        fp32_residual_addition: bool = False,
+        scale_attention_scores: bool = True,
     ) -> None:
         super().__init__()
         shared: dict[str, Any] = {
@@ -228,12 +257,15 @@ class DistributedTransformerLayer(nn.Module):
             "use_normal_initialization": use_normal_initialization,
             "pre_layernorm": pre_layernorm,
             "post_layernorm": post_layernorm,
+            "fp32_residual_addition": fp32_residual_addition,
         }
         attention: dict[str, Any] = {
             "num_attention_heads": num_attention_heads,
             "attention_head_size": attention_head_size,
             "attention_dropout_prob": attention_dropout_prob,
             "fused_softmax": fused_softmax,
+            "attention_in_fp32": attention_in_fp32,
+            "scale_attention_scores": scale_attention_scores,
             **shared,
         }
         self.attention = DistributedAttentionLayer(causal_mask_size=causal_mask_size, **attention)

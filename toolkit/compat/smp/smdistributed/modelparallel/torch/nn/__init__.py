@@ -1,5 +1,6 @@
 """smp.nn."""
 
+from smdistributed.modelparallel.torch.nn import huggingface as huggingface
 from torch.nn import LayerNorm as FusedLayerNorm  # noqa: F401 - torch's is fused
 
 from toolkit.modelparallel.torch.absent import refuse_in_nn as __getattr__  # noqa: F401 - called by Python

@@ -1,0 +1,1 @@
+"""Tests of the old library's own, which scripts import."""

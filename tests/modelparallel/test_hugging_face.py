@@ -76,5 +76,6 @@ def test_conv1d_is_divided_by_tensor_parallelism_and_what_is_not_is_named_in_the
     assert [rank["held"]["c_proj.weight"] for rank in ranks] == [[10, 7], [10, 7]]
     assert {rank["kind"] for rank in ranks} == {"DistributedConv1D"}
     assert max(rank["error"] for rank in ranks) < 1e-6
+    assert max(rank["blocks"] for rank in ranks) < 1e-6
     said = "smp: tensor parallelism leaves 1 Conv1d whole on every rank"
     assert [said in stderr for _, stderr in streams] == [True, False]

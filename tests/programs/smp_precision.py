@@ -163,10 +163,10 @@ def with_scaler() -> dict[str, Any]:
 def refused() -> list[str]:
     said = []
     model = smp.state.optimizer.model
-    inner = torch.optim.SGD(model.parameters(), lr=0.1)
+    inner, other = (torch.optim.SGD(model.parameters(), lr=0.1) for _ in range(2))
     for call in (
         lambda: smp.DistributedOptimizer(inner, dynamic_loss_scale=True, dynamic_loss_args={"scale_windows": 3}),
-        lambda: smp.DistributedOptimizer(inner, dynamic_loss_args={"scale_window": 3}),
+        lambda: smp.DistributedOptimizer(other, dynamic_loss_args={"scale_window": 3}),
         lambda: smp.DistributedOptimizer(inner, static_loss_scale=-2),
         lambda: smp.DistributedOptimizer(inner, static_loss_scale=128),
         lambda: smp.state.optimizer.step(lambda: 0.0),

@@ -88,10 +88,11 @@ class DistributedAttentionLayer(_Half):
     """Multi-head attention whose heads are divided among the tensor parallel ranks.
 
     Takes (hidden states, attention mask), with cross_attention (hidden states, cross states, attention mask). The mask
-    is added to the scores: None, or a tensor that broadcasts to (samples, heads, queries, keys). Returns the new hidden
-    states. causal_mask_size not None: a query sees no later keys. fused_softmax False: the scores are computed as such,
-    and their softmax in fp32 at least. attention_in_fp32: scores, softmax and its product with the values are fp32 at
-    least. scale_attention_scores False: without the division by the root of attention_head_size.
+    is added to the scores: None on all tensor parallel ranks, or a tensor that broadcasts to (samples, heads, queries,
+    keys). Returns the new hidden states. causal_mask_size not None: a query sees no later keys. fused_softmax False:
+    the scores are computed as such, and their softmax in fp32 at least. attention_in_fp32: scores, softmax and its
+    product with the values are fp32 at least. scale_attention_scores False: without the division by the root of
+    attention_head_size.
 
     Raises:
         SMPError: the tensor parallel degree does not divide the heads.

@@ -62,7 +62,7 @@ def test_auto_says_both_figures_and_keeps_the_faster(tmp_path: Path) -> None:
 
 FAILS = """
 def _fails(self, graph, inputs):
-    if any("out" in str(node.target) or "out" in node.name for node in graph.graph.nodes):
+    if any("modules_out" in node.name for node in graph.graph.nodes):  # The graph behind the break.
         raise RuntimeError("no code for this")
     from torch._dynamo.backends.registry import lookup_backend
     return lookup_backend("aot_eager")(graph, inputs)
@@ -567,6 +567,158 @@ def test_autocast_inside_of_forward_is_the_scripts_own(tmp_path: Path, mode: str
     assert ran.stdout == ["torch.bfloat16\n"] and ran.codes == [0], ran.stderr
     assert ran.facts[0]["autocast_state"] == "off"
     assert ran.facts[0]["autocast_reason"] == "the script uses autocast itself"
+
+
+@needs_torch
+def test_autocast_around_the_module_that_comes_later_is_the_scripts_own(tmp_path: Path) -> None:
+    """Also one that switches it off."""
+    code = (
+        "class Shows(Net):\n"
+        "    def forward(self, x):\n"
+        "        print(torch.is_autocast_enabled('cpu'), end=' ')\n"
+        "        return super().forward(x)\n"
+        "model = Shows()\n"
+        "train(model, 4)\n"
+        "with torch.autocast('cpu', dtype=torch.bfloat16, enabled=False):\n"
+        "    train(model, 1)\n"
+        "with torch.autocast('cpu', dtype=torch.bfloat16):\n"
+        "    print(model(inputs).dtype)\n"
+        "train(model, 1)\n"
+    )
+
+    ran = run(tmp_path, NET + code, autocast="bf16")
+
+    assert ran.stdout == ["False False True True False True torch.bfloat16\nTrue "], ran.stderr
+
+
+CHANGES = """
+import types
+import torch
+from torch import nn
+torch.manual_seed(0)
+torch.set_num_threads(1)
+torch.set_default_dtype(torch.float64)
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.norm, self.scale = nn.Linear(8, 8), nn.BatchNorm1d(8), 1.0
+    def forward(self, x):
+        return torch.tanh(self.norm(self.a(x))) * self.scale
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.out = nn.Sequential(Block(), Block()), nn.Linear(8, 4)
+    def forward(self, x):
+        return self.out(self.body(x))
+model = Net()
+inputs, targets = torch.randn(16, 8), torch.randint(0, 4, (16,))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+def train(what):
+    optimizer.zero_grad()
+    loss = nn.functional.cross_entropy(model(inputs).double(), targets)
+    loss.backward()
+    optimizer.step()
+    print(what, loss.item(), *(p.grad.abs().sum().item() for p in model.parameters() if p.grad is not None))
+def with_hook(what, handle):
+    train(what)
+    handle.remove()
+    train(f"no-{what}")
+def with_forward(what, holder, forward):
+    before = vars(holder).get("forward")
+    holder.forward = forward if isinstance(holder, type) else types.MethodType(forward, holder)
+    train(what)
+    if before is None:
+        del holder.forward
+    else:
+        holder.forward = before
+    train(f"no-{what}")
+def larger(module, inputs, output=None):
+    if output is None:
+        return (inputs[0] * 1.5,) if isinstance(inputs[0], torch.Tensor) else None
+    return output * 1.5 if isinstance(output, torch.Tensor) else None
+def steeper(module, given, taken):
+    return tuple(None if each is None else each * 1.5 for each in given)
+for _ in range(5):
+    train("as-it-was")
+block, of_all = model.body[0], nn.modules.module
+"""
+CHANGED = """
+block.scale = 2.0; train("attribute")
+with_hook("inner-hook", block.register_forward_hook(larger))
+with_hook("innermost-pre-hook", block.a.register_forward_pre_hook(larger))
+with_hook("hook", model.register_forward_hook(larger))
+with_hook("pre-hook", model.register_forward_pre_hook(larger))
+with_hook("backward-hook", model.register_full_backward_hook(steeper))
+with_hook("inner-backward-hook", block.register_full_backward_hook(steeper))
+with_hook("hook-of-all", of_all.register_module_forward_hook(larger))
+with_hook("pre-hook-of-all", of_all.register_module_forward_pre_hook(larger))
+with_hook("backward-hook-of-all", of_all.register_module_full_backward_hook(steeper))
+with_forward("inner-forward", block, lambda self, x: torch.sin(self.a(x)))
+with_forward("forward", model, lambda self, x: self.out(torch.sin(self.body(x))))
+with_forward("class-forward", Block, lambda self, x: torch.sin(self.norm(self.a(x))))
+model.body[0] = Block(); train("replaced")
+model.body.append(nn.Tanh()); train("appended")
+del model.body[2]; train("removed")
+model.body[1].norm.eval(); train("inner-mode")
+block.a.weight.requires_grad_(False); model.body[1].a.weight.requires_grad_(False); train("frozen")
+model.body[1].a.weight.requires_grad_(True); train("unfrozen")
+model.body[1].a.weight = nn.Parameter(torch.ones(8, 8)); train("parameter")
+model.body[1].norm.running_mean = torch.full((8,), 3.0); train("buffer")
+"""
+
+
+@needs_torch
+def test_a_model_that_the_script_changes_after_it_was_compiled_has_plain_torchs_numbers(tmp_path: Path) -> None:
+    code = (
+        QUICK
+        + CHANGES
+        + CHANGED
+        + 'inputs = inputs[:12]; targets = targets[:12]; train("batch")\n'
+        + 'model.float(); inputs = inputs.float(); train("type")\n'
+    )
+    eager = run(tmp_path, code)
+
+    ran = run(tmp_path, code, compile="on")
+
+    assert eager.codes == ran.codes == [0], ran.stderr
+    assert ran.facts[0]["state"] == "compiled" and ran.facts[0]["recompilations"], ran.stderr
+    for expected, line in zip(eager.stdout[0].splitlines(), ran.stdout[0].splitlines(), strict=True):
+        what, *numbers = expected.split()
+        rel = 1e-9 if what != "type" else 1e-4
+        assert line.split()[0] == what
+        assert [float(each) for each in line.split()[1:]] == pytest.approx(
+            [float(each) for each in numbers], rel=rel
+        ), what
+
+
+REPLACES_AND_FAILS = """
+class Breaks(Net):
+    def forward(self, x):
+        x = nn.functional.gelu(self.norm(self.a(x)))
+        torch._dynamo.graph_break()
+        return self.out(nn.functional.dropout(self.b(x), 0.5))
+model = Breaks()
+train(model, 5)
+model.norm = nn.BatchNorm1d(32, momentum=0.5)
+def _fails(self, graph, inputs):
+    if any("modules_out" in node.name for node in graph.graph.nodes):
+        raise RuntimeError("no code for this")
+    return _quick(self, graph, inputs)
+torch._TorchCompileInductorWrapper.__call__ = _fails
+print(train(model, 3, inputs=inputs[:12], targets=targets[:12]))
+print(model.norm.running_mean.sum().item(), model.norm.num_batches_tracked.item(), torch.rand(1))
+"""
+
+
+@needs_torch
+def test_a_pass_that_fails_after_a_module_was_replaced_sets_back_the_state_of_the_new_one(tmp_path: Path) -> None:
+    code = QUICK + NET + REPLACES_AND_FAILS
+    eager = run(tmp_path, code)
+
+    ran = run(tmp_path, code, compile="on")
+
+    assert ran.stdout == eager.stdout, ran.stderr
+    assert ran.facts[0]["state"] == "eager" and "no code for this" in ran.facts[0]["reason"]
 
 
 @needs_torch

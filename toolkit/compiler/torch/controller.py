@@ -208,6 +208,12 @@ class Controller:
         # Else backward(retain_graph=True) fails.
         if hasattr(graphs, "donated_buffer"):
             graphs.donated_buffer = False
+        import torch._dynamo.config as guards
+
+        # Else a hook that the script registers on an inner module after the first compiled step is never called, and
+        # one that it removes goes on.
+        if hasattr(guards, "skip_nnmodule_hook_guards"):
+            guards.skip_nnmodule_hook_guards = False
 
     # --- trials
 

@@ -19,11 +19,12 @@ class KeptState:
     """A copy of the state that a forward pass of *module* may change, taken anew by each `keep`."""
 
     def __init__(self, module: "torch.nn.Module") -> None:
-        buffers = list(module.buffers())
-        self._buffers = [each for each in buffers if _size_bytes(each) <= MOST_BUFFER_BYTES]
-        self._large = [each for each in buffers if _size_bytes(each) > MOST_BUFFER_BYTES]
+        self._module = module
+        self._known: list[tuple[torch.Tensor, torch.dtype, torch.Size]] = []
+        self._buffers: list[torch.Tensor] = []
+        self._large: list[torch.Tensor] = []
         self._large_copies: list[torch.Tensor] = []
-        self._copies = [each.detach().clone() for each in self._buffers]
+        self._copies: list[torch.Tensor] = []
         self._cuda = sorted({each.device.index for each in module.parameters() if each.device.type == "cuda"})
         self._random: Any = None
         self._numpy: Any = None
@@ -32,6 +33,7 @@ class KeptState:
     def keep(self, *, with_python: bool, with_large: bool) -> None:
         """Copy the state. *with_python*: that of Python's random and of NumPy's, too, whose copies cost 60 us.
         *with_large*: large buffers, too."""
+        self._look()
         self._large_copies = [each.detach().clone() for each in self._large] if with_large else []
         if self._buffers:
             with torch.no_grad():
@@ -40,6 +42,20 @@ class KeptState:
         self._random = random.getstate() if with_python else None
         numpy_random = sys.modules.get("numpy.random") if with_python else None
         self._numpy = numpy_random.get_state() if numpy_random is not None else None
+
+    def _look(self) -> None:
+        """Make copies for the buffers that the module has now: the script may have replaced a module, or its type."""
+        buffers = list(self._module.buffers())  # 0.5 ms for 300 modules.
+        known = self._known
+        if len(buffers) == len(known) and all(
+            each is before and each.dtype == dtype and each.shape == shape
+            for each, (before, dtype, shape) in zip(buffers, known)  # noqa: B905 - Python 3.8 has no strict.
+        ):
+            return
+        self._known = [(each, each.dtype, each.shape) for each in buffers]
+        self._buffers = [each for each in buffers if _size_bytes(each) <= MOST_BUFFER_BYTES]
+        self._large = [each for each in buffers if _size_bytes(each) > MOST_BUFFER_BYTES]
+        self._copies = [each.detach().clone() for each in self._buffers]
 
     def restore(self) -> None:
         """Set the state to that of the last `keep`."""

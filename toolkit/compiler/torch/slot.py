@@ -23,6 +23,13 @@ if TYPE_CHECKING:
 STOPS: "tuple[type[BaseException], ...]" = tuple(
     each for each in (getattr(torch.utils.checkpoint, "_StopRecomputationError", None),) if each is not None
 )
+# torch numbers hooks in the order in which they are registered, and never gives a number again.
+HOOKS_OF_ALL = (
+    "_global_forward_pre_hooks",
+    "_global_forward_hooks",
+    "_global_backward_pre_hooks",
+    "_global_backward_hooks",
+)
 
 
 class Way:
@@ -65,6 +72,8 @@ class Slot:
         self._eager: Callable[..., Any] = module._call_impl
         self._ran: set[tuple[bool, bool]] = set()  # The ways of passes that did not fail: compiled, in bfloat16.
         self._ran_eagerly = False  # The last forward pass.
+        self._hooks_of_all: tuple[tuple[int, ...], ...] | None = None  # What the compiled code calls.
+        self._autocasts_itself = False  # The script, around the last forward pass.
         self._device = next(module.parameters()).device.type
 
     def install(self) -> None:
@@ -91,7 +100,7 @@ class Slot:
             watch.others += 1
             return self._eager(*arguments, **named)
         watch.calls += 1
-        way = watch.way
+        way = self._way(is_again=is_again)
         self._ran_eagerly = way.is_plain
         if way.is_plain:
             return self._eager(*arguments, **named)
@@ -124,6 +133,26 @@ class Slot:
         watch.failed(module, way, failure)
         return found
 
+    def _way(self, *, is_again: bool) -> Way:
+        """Return how this pass runs: as the step does, unless the script has changed what that assumed.
+
+        All else that compiled code assumes of the module (its modules, hooks, forward, attributes, tensors), torch's
+        own guards compare, as controller.py has set them.
+        """
+        way = self._watch.way
+        if way.compiled:
+            hooks_of_all = _hooks_of_all()
+            if self._hooks_of_all is None:
+                self._hooks_of_all = hooks_of_all
+            if hooks_of_all != self._hooks_of_all:
+                way = Way(bf16=way.bf16)
+        if way.bf16:
+            if not is_again:  # Activation checkpointing enters autocast itself there, as it was the first time.
+                self._autocasts_itself = _autocast_depth() > 0
+            if self._autocasts_itself:
+                way = Way(compiled=way.compiled)
+        return way
+
     def _run(self, way: Way, arguments: "tuple[Any, ...]", named: "dict[str, Any]") -> "Any":
         call = self._eager
         if way.compiled:
@@ -146,6 +175,18 @@ def _traceable(module: "torch.nn.Module", call: "Callable[..., Any]") -> "Callab
     from torch._dynamo import external_utils, trace_rules
 
     return external_utils.wrap_inline(call) if trace_rules.check(module.forward) else call
+
+
+def _hooks_of_all() -> "tuple[tuple[int, ...], ...]":
+    """Return the numbers of the hooks for all modules, which no guard compares (torch 2.13)."""
+    module = torch.nn.modules.module
+    return tuple(tuple(getattr(module, kind, ())) for kind in HOOKS_OF_ALL)
+
+
+def _autocast_depth() -> int:
+    """Return how many `torch.autocast` are entered, also those that switch it off."""
+    torch.autocast_increment_nesting()
+    return torch.autocast_decrement_nesting()
 
 
 def _nothing() -> None:

@@ -88,9 +88,14 @@ _OF_PATHS = (
 _PASSING = (errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN)
 
 
+def may_pass(error: OSError) -> bool:
+    """True if another try may help."""
+    return error.errno in _PASSING
+
+
 def of_document(error: OSError) -> "type[ContractError | PlatformError]":
     """Return what to raise for a document that could not be read: PlatformError (75) where another try may help."""
-    return PlatformError if error.errno in _PASSING else ContractError
+    return PlatformError if may_pass(error) else ContractError
 
 
 def of_path(error: OSError, what: str = "it cannot be used") -> ToolkitError | None:

@@ -11,6 +11,10 @@ import stat
 from pathlib import Path
 from typing import IO
 
+from toolkit.folders import as_absent, is_file
+
+# Far above what a job writes into one file of records, for as long as it runs.
+RECORDS_BYTES = 1 << 30
 # Far above what documents have: SageMaker allows 100 hyperparameters of 2,500 characters.
 DOCUMENT_BYTES = 16 << 20
 _KINDS = {
@@ -49,11 +53,16 @@ def opened(path: Path | str) -> IO[bytes]:
         OSError: it cannot be opened.
         UnfitError: it is something else.
     """
+    return os.fdopen(descriptor(path), "rb")
+
+
+def descriptor(path: Path | str) -> int:
+    """Open as `opened` does, and return the file descriptor, which the caller closes."""
     name = os.fspath(path)
     fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
     kind = stat.S_IFMT(os.fstat(fd).st_mode)
     if kind == stat.S_IFREG:
-        return os.fdopen(fd, "rb")
+        return fd
     os.close(fd)
     if kind == stat.S_IFDIR:
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), name)
@@ -74,7 +83,7 @@ def replace(path: Path, content: bytes) -> None:
             _write(part, content, os.O_CREAT | os.O_EXCL)
             part.replace(path)
         except OSError as error:
-            if error.errno not in _FIXED or not path.is_file() or path.is_symlink():
+            if error.errno not in _FIXED or not is_file(path, as_absent, follow_links=False):
                 raise
             _write(path, content, os.O_TRUNC)
     except OSError:

@@ -71,6 +71,10 @@ def named_elsewhere(_: OSError) -> None:
     and of those who only look for a hint."""
 
 
+def as_absent(_: OSError) -> None:
+    """The handler of readers who do the same for what cannot be looked at as for what is absent."""
+
+
 def walk(
     folder: Path | str,
     unreadable: Unreadable,
@@ -114,10 +118,11 @@ def walk(
 
 
 def status(path: Path | str, *, follow_links: bool = True) -> os.stat_result | None:
-    """Return the status of *path*, None if nothing is there (ENOENT, or a part of the path is no folder).
+    """Return the status of *path*, None if nothing is there (ENOENT, or a part of the path is no folder) or can be
+    there (it holds a NUL, or characters that no file's name has).
 
     Raises:
-        OSError: anything else, such as EACCES or EIO: then it is not known whether something is there.
+        OSError: anything else, such as EACCES, EIO or ELOOP: then it is not known whether something is there.
     """
     try:
         return os.stat(path, follow_symlinks=follow_links)
@@ -125,6 +130,66 @@ def status(path: Path | str, *, follow_links: bool = True) -> os.stat_result | N
         if error.errno in (errno.ENOENT, errno.ENOTDIR):
             return None
         raise
+    except ValueError:
+        return None
+
+
+def exists(path: Path | str, unreadable: Unreadable = fail, *, follow_links: bool = True) -> bool:
+    """True if something is at *path*. With *unreadable*, which gets the error, also False where `status` raises.
+
+    `os.path.exists` and its like return False for every error, and since Python 3.14 pathlib's do: here and below they
+    are called nowhere (tests/project/test_paths_and_folders.py has the exceptions).
+
+    Raises:
+        OSError: as `status` does, without *unreadable*.
+    """
+    return _mode(path, unreadable, follow_links=follow_links) is not None
+
+
+def may_exist(path: Path | str, *, follow_links: bool = True) -> bool:
+    """True unless nothing is at *path*: what cannot be looked at counts as there, and the error of whoever reads or
+    removes it says why."""
+    try:
+        return status(path, follow_links=follow_links) is not None
+    except OSError:
+        return True
+
+
+def is_file(path: Path | str, unreadable: Unreadable = fail, *, follow_links: bool = True) -> bool:
+    """True if a regular file is at *path*; errors as in `exists`."""
+    return stat.S_ISREG(_mode(path, unreadable, follow_links=follow_links) or 0)
+
+
+def is_dir(path: Path | str, unreadable: Unreadable = fail, *, follow_links: bool = True) -> bool:
+    """True if a folder is at *path*; errors as in `exists`."""
+    return stat.S_ISDIR(_mode(path, unreadable, follow_links=follow_links) or 0)
+
+
+def is_link(path: Path | str, unreadable: Unreadable = fail) -> bool:
+    """True if a symbolic link is at *path*; errors as in `exists`."""
+    return stat.S_ISLNK(_mode(path, unreadable, follow_links=False) or 0)
+
+
+def is_mount(path: Path | str) -> bool:
+    """True if *path* is where something is mounted, as `os.path.ismount` sees it.
+
+    Raises:
+        OSError: as `status` does.
+    """
+    own = status(path, follow_links=False)
+    if own is None or stat.S_ISLNK(own.st_mode):
+        return False
+    above = status(os.path.realpath(os.path.join(path, os.pardir)), follow_links=False)
+    return above is not None and (own.st_dev != above.st_dev or own.st_ino == above.st_ino)
+
+
+def nearest(path: Path) -> Path:
+    """Return *path*, or the nearest above it that exists.
+
+    Raises:
+        OSError: as `status` does.
+    """
+    return next(place for place in (path, *path.absolute().parents) if exists(place))
 
 
 def make(folder: Path | str) -> None:
@@ -147,7 +212,7 @@ def make(folder: Path | str) -> None:
             absent.append(above)
             continue
         except OSError:  # FileExistsError; on a read-only file system and in others' folders other errors come first.
-            if not os.path.isdir(absent[-1]):
+            if not is_dir(absent[-1], named_elsewhere):  # The error of mkdir says more.
                 raise
         present.add(absent.pop())
 
@@ -203,6 +268,15 @@ def remove(path: Path | str) -> None:
             failed.append(error)
     if failed:
         raise failed[0]
+
+
+def _mode(path: Path | str, unreadable: Unreadable, *, follow_links: bool) -> int | None:
+    try:
+        found = status(path, follow_links=follow_links)
+    except OSError as error:
+        unreadable(error)
+        return None
+    return None if found is None else found.st_mode
 
 
 def _listed(folder: str, unreadable: Unreadable) -> list[os.DirEntry[str]]:

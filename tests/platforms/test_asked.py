@@ -10,7 +10,7 @@ import pytest
 
 from tests.folders import unlistable
 from toolkit import settings
-from toolkit.errors import ContractError
+from toolkit.errors import ContractError, PlatformError
 from toolkit.job.job import Job
 from toolkit.job.machine import Machine
 from toolkit.job.variables import variables
@@ -287,8 +287,27 @@ def test_a_data_folder_that_cannot_be_listed_is_not_one_without_channels(
     unlistable(monkeypatch, data)
 
     with pytest.raises(
-        ContractError, match=rf"^{data}: expected a folder, found one that cannot be read \(Input/output"
+        PlatformError, match=rf"^{data}: expected a folder, found one that cannot be read \(Input/output"
     ):
+        asked.job(TOOLKIT_PROGRAM="train.py")
+
+
+def test_a_channel_that_cannot_be_looked_at_is_named(asked: Asked) -> None:
+    data = asked.base / "input/data"
+    data.mkdir(parents=True)
+    (data / "train").symlink_to("train")
+
+    with pytest.raises(ContractError, match=rf"^{data}/train: expected a folder, found one that cannot be read \(Too"):
+        asked.job(TOOLKIT_PROGRAM="train.py")
+
+
+@pytest.mark.parametrize("name", ["job.yaml", "job.json"])
+def test_a_job_file_that_cannot_be_looked_at_is_no_job_without_one(asked: Asked, name: str) -> None:
+    config = asked.base / "input/config"
+    config.mkdir(parents=True)
+    (config / name).symlink_to(name)
+
+    with pytest.raises(ContractError, match=rf"^{config}/{name}: expected a job file, found one .*Too many levels"):
         asked.job(TOOLKIT_PROGRAM="train.py")
 
 

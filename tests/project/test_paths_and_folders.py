@@ -1,8 +1,12 @@
-"""One place encodes paths of any bytes; one place walks folders that others write."""
+"""One place encodes paths of any bytes; one place walks folders that others write, and tells what is there from what
+cannot be looked at."""
 
 import ast
+import functools
 from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 from tests.project import layers
 
@@ -23,11 +27,14 @@ ENCODES = {
 }
 
 
-def calls(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield (line, dotted name) for each call in *path*: "os.walk", or ".glob" for a method of a value."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            yield node.lineno, ast.unparse(node.func)
+@functools.cache
+def calls(path: Path) -> tuple[tuple[int, str], ...]:
+    """Return (line, dotted name) for each call in *path*: "os.walk", or ".glob" for a method of a value."""
+    return tuple(
+        (node.lineno, ast.unparse(node.func))
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+    )
 
 
 def test_json_is_encoded_where_names_of_any_bytes_are_taken() -> None:
@@ -80,6 +87,92 @@ def test_folders_are_listed_in_one_place() -> None:
 
     assert sorted(listing - set(LISTS)) == [], "use toolkit/folders.py, or give the reason in LISTS"
     assert sorted(set(LISTS) - listing) == []
+
+
+# What takes an error of the file system for "no": of os.path always, of pathlib since Python 3.14. `exists(PATH)` and
+# the others of folders.py tell the two apart.
+LOOKING = tuple(f"os.path.{name}" for name in ("exists", "lexists", "isfile", "isdir", "islink", "ismount"))
+LOOKING_METHODS = ("exists", "is_file", "is_dir", "is_symlink", "is_mount", "is_fifo", "is_socket")
+LOOKING_METHODS += ("is_block_device", "is_char_device")
+LOOKING_NAMES = {*LOOKING_METHODS, *(name.rpartition(".")[2] for name in LOOKING)}
+# Of an os.DirEntry these raise what is not ENOENT.
+OF_ENTRIES = ("entry.is_symlink", "entry.is_dir", "entry.is_file", "e.is_dir")
+LOOKS = {
+    "local/mounts.py": "a program of the standard library alone; mounting gives the error",
+    "profiler/archive.py": "the run's own folder, else /tmp; a trace that cannot be looked at cannot be written either",
+    "profiler/window.py": "the file that Kineto has just written, to be told that there is none",
+    "standalone/site/sitecustomize.py": "the run's own folder; beside the script, the standard library alone",
+}
+# Functions of the toolkit's own with such names.
+OWN = ("tracing.exists", "steps.exists")
+
+
+def looks(path: Path) -> Iterator[str]:
+    """Yield each mention in *path* of what takes an error for "no", called or handed on."""
+    content = path.read_text(encoding="utf-8")
+    if not any(name in content for name in LOOKING_NAMES):
+        return
+    entries = set()
+    for node in ast.walk(ast.parse(content)):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in OF_ENTRIES:
+            # Only an os.DirEntry takes this keyword in every Python.
+            if node.keywords or ast.unparse(node.func) == "entry.is_symlink":
+                entries.add(node.func)
+        elif isinstance(node, ast.ImportFrom) and node.module in ("os.path", "posixpath"):
+            yield from (f"os.path.{alias.name}" for alias in node.names if f"os.path.{alias.name}" in LOOKING)
+        elif isinstance(node, ast.Attribute) and node.attr in LOOKING_NAMES and node not in entries:
+            name = ast.unparse(node)
+            if name in LOOKING or (
+                node.attr in LOOKING_METHODS and name not in OWN and not name.startswith("folders.")
+            ):
+                yield name
+
+
+def test_an_error_of_the_file_system_is_not_taken_for_nothing_there() -> None:
+    looking = {place: sorted(looks(path)) for place, path in layers.places(PACKAGE).items()}
+    looking = {place: names for place, names in looking.items() if names}
+
+    assert {place: looking[place] for place in sorted(set(looking) - set(LOOKS))} == {}, (
+        "use exists, is_file, is_dir, may_exist of toolkit/folders.py, or give the reason in LOOKS"
+    )
+    assert sorted(set(LOOKS) - set(looking)) == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "path.exists()",
+        "self._path.exists()",
+        "Path(name).is_file()",
+        "(folder / name).is_dir()",
+        "os.path.lexists(path)",
+        "from os.path import isfile",
+        "any(map(Path.exists, paths))",
+        "next(filter(os.path.isdir, paths))",
+        "entry.is_dir()",
+        "path.is_mount() or path.is_symlink()",
+    ],
+)
+def test_the_guard_sees_each_spelling(tmp_path: Path, line: str) -> None:
+    (tmp_path / "it.py").write_text(line)
+
+    assert list(looks(tmp_path / "it.py"))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "folders.exists(path)",
+        "is_file(path, as_absent)",
+        "entry.is_dir(follow_symlinks=False)",
+        "entry.is_symlink()",
+        "tracing.exists()",
+    ],
+)
+def test_the_guard_takes_what_tells_the_two_apart(tmp_path: Path, line: str) -> None:
+    (tmp_path / "it.py").write_text(line)
+
+    assert list(looks(tmp_path / "it.py")) == []
 
 
 def test_the_distributions_list_no_folders() -> None:

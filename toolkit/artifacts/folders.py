@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from toolkit.folders import make
+from toolkit.folders import is_dir, make
 from toolkit.job.job import Folders
 from toolkit.log import Log
 
@@ -47,9 +47,9 @@ def _made(folder: Path) -> str:
 
 def _unwritable(folder: Path) -> str:
     """Return why nothing can be written to *folder*, "" if it is writable or absent."""
-    if not folder.is_dir():
-        return ""
     try:
+        if not is_dir(folder):
+            return ""
         if not os.access(folder, os.W_OK | os.X_OK):
             return "cannot be written"
         room = os.statvfs(folder)

@@ -93,7 +93,7 @@ def private(asked: Path, log: Log) -> Path:
     """
     try:
         make(asked.parent)
-        if not os.path.lexists(asked):
+        if not folders.exists(asked, follow_links=False):
             asked.mkdir(mode=0o700)
     except OSError as error:
         raise _refused(asked, error) from None

@@ -16,12 +16,14 @@ import msgspec
 from toolkit.check import syntax
 from toolkit.check.options import Declared, read
 from toolkit.errors import ToolkitError, UserError, at
+from toolkit.folders import is_dir
 from toolkit.job.job import Job, Script
 from toolkit.job.plan import Phase
 from toolkit.job.scripts import only_script
 from toolkit.log import Log
 from toolkit.records import Record
 from toolkit.source import classify, fetch, install, unpack
+from toolkit.source.files import is_file
 
 MOST_ERRORS = 100
 
@@ -83,7 +85,7 @@ def find(job: Job, log: Log) -> Code:
 @contextmanager
 def _seen(job: Job, source: Path | None) -> Iterator[Path]:
     """Yield a folder with the content that the code folder will have."""
-    if source is None or source.is_dir():
+    if source is None or is_dir(source):
         yield source or job.folders.code
         return
     with TemporaryDirectory(prefix="toolkit-check-") as name:
@@ -100,7 +102,7 @@ def _seen(job: Job, source: Path | None) -> Iterator[Path]:
 
 def _script(job: Job, folder: Path) -> Script:
     style, entry = job.argument_style, job.entry
-    if job.plugin or not entry or entry.endswith(".py") or not (folder / entry).is_file():
+    if job.plugin or not entry or entry.endswith(".py") or not is_file(folder / entry):
         return classify.classify(folder, entry, job.plugin, style)
     classify.validate_entry_point(entry)
     with TemporaryDirectory(prefix="toolkit-check-") as name:

@@ -78,9 +78,9 @@ def _lack(channel: Channel) -> str:
         return f"no FIFO {_first_fifo(channel)}"
     try:
         folders.names(channel.folder)
+        return f"{channel.folder} is empty" if folders.is_dir(channel.folder) else f"no folder {channel.folder}"
     except OSError as error:
         return f"{channel.folder} cannot be read ({error.strerror})"
-    return f"{channel.folder} is empty" if channel.folder.is_dir() else f"no folder {channel.folder}"
 
 
 def _first_fifo(channel: Channel) -> Path:

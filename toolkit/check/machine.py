@@ -7,6 +7,7 @@ from pathlib import Path
 
 from toolkit.artifacts.scratch import fault
 from toolkit.check.result import CheckResult, Status
+from toolkit.folders import exists, is_dir
 from toolkit.job.job import Folders
 from toolkit.job.machine import Machine
 
@@ -82,9 +83,9 @@ def disks(folders: Mapping[str, Path]) -> tuple[CheckResult, ...]:
 
 def _room(folder: Path) -> tuple[Status, str, str]:
     room = os.statvfs(folder)
-    if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
+    if not is_dir(folder) or not os.access(folder, os.W_OK | os.X_OK):
         why = "the file system is read-only" if room.f_flag & os.ST_RDONLY else f"user {os.getuid()} may not write"
-        why = why if folder.is_dir() else "it is no folder"
+        why = why if is_dir(folder) else "it is no folder"
         return "fail", f"{folder} cannot be written to ({why})", "Mount it writable, or change its owner"
     free_bytes = room.f_bavail * room.f_frsize
     if room.f_blocks and not room.f_bavail:
@@ -135,14 +136,14 @@ def judged_limits(files: int, locked: int, *, pins_memory: bool, busy: bool) -> 
 
 def scratch(folder: Path) -> CheckResult:
     """Return whether `train` can write temporary files below *folder* and execute programs there."""
-    if os.path.lexists(folder) and (reason := fault(folder)):
+    if exists(folder, follow_links=False) and (reason := fault(folder)):
         found = f"{folder}: expected a folder of this user alone, found {reason}; train will use another"
         return CheckResult(
             name="scratch", status="warn", found=found, advice="Remove it, or set TMPDIR to another folder"
         )
     there = _nearest(folder)
     advice = "Let the user of the container write to /tmp, or set TMPDIR to a folder it can write to"
-    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+    if not is_dir(there) or not os.access(there, os.W_OK | os.X_OK):
         return CheckResult(name="scratch", status="fail", found=f"{there} cannot be written to", advice=advice)
     room = os.statvfs(there)
     if room.f_blocks and not room.f_bavail:

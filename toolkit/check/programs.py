@@ -3,10 +3,10 @@
 import platform
 import re
 from importlib import metadata, util
-from pathlib import Path
 
 from toolkit.check.code import Code
 from toolkit.check.result import CheckResult
+from toolkit.folders import as_absent, exists, may_exist
 from toolkit.job.machine import Machine
 from toolkit.job.plan import Plan
 from toolkit.probe.ask import found as on_path
@@ -52,7 +52,7 @@ def _installer(code: Code) -> tuple[CheckResult, ...]:
     if phase is None:
         return ()
     what = " ".join(token for token in phase.main.argv[3:] if token in ("install", ".", "-r", "requirements.txt"))
-    done = phase.skip_if is not None and phase.skip_if.exists()
+    done = phase.skip_if is not None and exists(phase.skip_if, as_absent)
     name = phase.main.name
     found = f"{name} {what} was run before in this container" if done else f"{name} {what} runs first"
     if "-m" not in phase.main.argv:
@@ -97,12 +97,12 @@ def _missing(plan: Plan, code: Code) -> tuple[CheckResult, ...]:
     if "/" not in main.argv[0] and on_path(main.argv[0], main.environ.get("PATH", "")) is None:
         found = f"no {main.argv[0]} on PATH, which starts the launcher"
         results.append(CheckResult(name="program", status="fail", found=found, advice="Install it in the image"))
-    if code.program and not Path(code.program).exists():
+    if code.program and not may_exist(code.program):
         script = code.job.entry
         found = f"{script} names {code.program} in its first line, which is not there"
         advice = f"Install it in the image, or correct the first line of {script}"
         results.append(CheckResult(name="program", status="fail", found=found, advice=advice))
-    if main.has_rank_shim and not Path("/bin/sh").exists():
+    if main.has_rank_shim and not may_exist("/bin/sh"):
         found = "no /bin/sh: the launcher starts ranks itself, and train knows less of how they end"
         results.append(CheckResult(name="program", status="warn", found=found, advice="Install a shell in the image"))
     return tuple(results)

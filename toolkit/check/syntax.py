@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from toolkit import folders
+from toolkit import files, folders
 from toolkit.check.result import CheckResult
 from toolkit.records import Record
 
@@ -59,7 +59,7 @@ def check(found: Sequence[Error], entry: str, interpreter: str) -> tuple[CheckRe
 
 def _error(path: Path) -> str:
     try:
-        content = path.read_bytes() if path.is_file() and path.stat().st_size <= MOST_BYTES else b""
+        content = files.read(path, MOST_BYTES)
     except OSError:
         return ""  # The script finds that out where it needs the file.
     try:

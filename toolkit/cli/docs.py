@@ -9,6 +9,7 @@ from pathlib import Path
 
 import toolkit
 from toolkit.errors import UserError, did_you_mean
+from toolkit.folders import exists, is_dir
 from toolkit.log import Log
 
 # A clone has these files beside the folder of the pages, the wheel in it.
@@ -31,7 +32,7 @@ def run(arguments: argparse.Namespace, log: Log) -> int:  # noqa: ARG001 - every
     folder = pages_folder()
     beside = (folder.parent / name for name in BESIDE)
     pages = {path.relative_to(folder).with_suffix("").as_posix().lower(): path for path in sorted(folder.rglob("*.md"))}
-    pages = {**{path.stem.lower(): path for path in beside if path.exists()}, **pages}
+    pages = {**{path.stem.lower(): path for path in beside if exists(path)}, **pages}
     if arguments.page is None:
         print("\n".join(_list(pages)))
         return 0
@@ -53,7 +54,7 @@ def run(arguments: argparse.Namespace, log: Log) -> int:  # noqa: ARG001 - every
 def pages_folder() -> Path:
     """Return the folder of the pages: in the package as installed, beside it in a clone."""
     package = Path(toolkit.__file__).parent
-    return package / "docs" if (package / "docs").is_dir() else package.parent / "docs"
+    return package / "docs" if is_dir(package / "docs") else package.parent / "docs"
 
 
 def _list(pages: dict[str, Path]) -> Iterator[str]:

@@ -13,6 +13,7 @@ from toolkit.cli import run as run_command
 from toolkit.cli.parser import Parser, one_of, whole
 from toolkit.cli.report import WRITERS, asked, write
 from toolkit.errors import UserError
+from toolkit.folders import is_dir, is_file
 from toolkit.log import Log
 
 OWN_OPTIONS = ("-o", "--output", "--partitions", "--optimize")
@@ -79,7 +80,7 @@ def _show(arguments: argparse.Namespace, log: Log) -> int:  # noqa: ARG001 - bot
     from toolkit.report.sections.partition import page
 
     file: Path = arguments.file
-    if file.is_dir():
+    if is_dir(file):
         file = _decision_of(file)
     arguments.output = arguments.output or "-"
     form, target = asked(arguments, file)
@@ -163,9 +164,12 @@ def _decision_of(folder: Path) -> Path:
     from toolkit.parallelism import decision
 
     found = [host.output / "data" / decision.FILE for host in jobs.read(folder, now_s=time.time()).hosts]
+    unreadable: list[OSError] = []
     for file in found:
-        if file.is_file():
+        if is_file(file, unreadable.append):
             return file
+    if unreadable:
+        raise unreadable[0]
     raise UserError(
         f"expected a partition decision, found no {decision.FILE} in output/data of any host",
         where=str(folder),

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from toolkit.cli.parser import Parser, whole
 from toolkit.errors import UserError
+from toolkit.folders import is_dir
 from toolkit.log import Log
 
 if TYPE_CHECKING:
@@ -62,14 +63,14 @@ def run(arguments: argparse.Namespace, log: Log) -> int:
             raise UserError("the job has just ended", where=str(below)) from None
         missing |= {(host, rank) for rank in host.ranks if not ranks or rank in ranks}
     deadline_s = time.monotonic() + arguments.wait
-    while missing and time.monotonic() < deadline_s and any(host.status.is_dir() for host in hosts):
+    while missing and time.monotonic() < deadline_s and any(is_dir(host.status) for host in hosts):
         time.sleep(LOOK_S)
         missing -= _report(missing, asked)
     missing -= _report(missing, asked)
     if not missing:
         return 0
     names = ", ".join(str(rank) for rank in sorted(rank for _, rank in missing))
-    if not any(host.status.is_dir() for host in hosts):
+    if not any(is_dir(host.status) for host in hosts):
         log.error(f"rank {names}: the job ended before the trace was written")
         return 1
     log.error(

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from toolkit.cli.parser import one_of
 from toolkit.errors import PlatformError, UserError
+from toolkit.folders import is_dir
 from toolkit.log import Log
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ def asked(arguments: argparse.Namespace, page: Path) -> tuple[str, Path | None]:
     if given == "-":
         return arguments.format or "text", None
     target = Path(given)
-    if target.is_dir():
+    if is_dir(target):
         raise UserError(f"-o: expected a file, found a folder, {given}", hint="Name a file in it.")
     form = arguments.format or ENDINGS.get(target.suffix.lower(), "" if target.suffix else "html")
     if not form:

@@ -5,6 +5,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
+from toolkit import files
 from toolkit.job.rank_work import OthersWork, OwnWork
 from toolkit.records import Record, encode
 
@@ -38,6 +39,6 @@ class Newest(Generic[_Told]):
             if seen == self._seen:
                 return None
             self._seen = seen
-            return msgspec.json.decode(self._path.read_bytes(), type=self._kind)
+            return msgspec.json.decode(files.read(self._path), type=self._kind)
         except (OSError, msgspec.DecodeError, UnicodeDecodeError):  # ValidationError too.
             return None

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from toolkit.diagnosis.evidence import Evidence, Machine, Readings, Steps, Values
+from toolkit.files import read as read_document
 from toolkit.metrics import file as metrics_file
 from toolkit.series import measured, steps
 
@@ -85,7 +86,7 @@ def rules(monitor: Path) -> Any:
 
 def _told(path: Path) -> dict[str, Any]:
     try:
-        told = msgspec.json.decode(path.read_bytes())
+        told = msgspec.json.decode(read_document(path))
     except (OSError, msgspec.DecodeError, UnicodeDecodeError):
         return {}
     return told if isinstance(told, dict) else {}

@@ -11,7 +11,8 @@ NEVER = ("setup.py", "conftest.py")
 def only_script(folder: Path) -> str | None:
     """Return the name of the only Python or shell script directly in *folder*, None if there is not exactly one."""
     try:
-        found = [name for name in folders.names(folder) if name.endswith(ENDINGS) and (folder / name).is_file()]
+        names = [name for name in folders.names(folder) if name.endswith(ENDINGS)]
+        found = [name for name in names if folders.is_file(folder / name, folders.as_absent)]
     except OSError:
         return None
     scripts = [name for name in found if name not in NEVER and not name.startswith((".", "_"))]

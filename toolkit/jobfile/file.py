@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from toolkit import files, folders
-from toolkit.errors import ContractError, did_you_mean
+from toolkit.errors import ContractError, did_you_mean, of_document
 from toolkit.jobfile.options import from_file
 from toolkit.jobfile.text import is_job_file
 
@@ -19,7 +19,7 @@ def read(path: Path, hint: str) -> dict[str, Any]:
         return from_file(files.read(path).decode("utf-8"), path)
     except FileNotFoundError:
         folder = path.parent
-        if not folder.is_dir():
+        if not folders.is_dir(folder, folders.as_absent):
             raise ContractError(f"expected a job file, found no folder {folder}", where=str(path), hint=hint) from None
         beside = folders.matching(folder, "*", folders.named_elsewhere)
         near = did_you_mean(path.name, (file.name for file in beside if is_job_file(file)))
@@ -29,7 +29,7 @@ def read(path: Path, hint: str) -> dict[str, Any]:
     except OSError as error:
         found = f"one that cannot be read ({error.strerror})"
         hint = "Correct the path, or its owner and permissions."
-        raise ContractError(f"expected a job file, found {found}", where=str(path), hint=hint) from None
+        raise of_document(error)(f"expected a job file, found {found}", where=str(path), hint=hint) from None
     except UnicodeDecodeError as error:
         found = f"bytes that are not UTF-8 ({error.reason} at byte {error.start})"
         raise ContractError(f"expected a job file, found {found}", where=str(path), hint="Save it as UTF-8.") from None

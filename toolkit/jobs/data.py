@@ -6,6 +6,7 @@ from typing import Literal
 
 from msgspec.structs import replace
 
+from toolkit import folders
 from toolkit.job.outcome import Outcome
 from toolkit.job.report import Interruption, seconds_of
 from toolkit.job.restart import Restart
@@ -42,6 +43,16 @@ class HostData(Record, frozen=True, kw_only=True):
     def monitor(self) -> Path:
         """The folder of what the monitor measured, which need not exist."""
         return self.output / "monitor"
+
+    @property
+    def is_monitored(self) -> bool:
+        """True if the monitor measured it. `notes` of the job name a folder that cannot be looked at."""
+        return folders.is_dir(self.monitor, folders.named_elsewhere)
+
+    @property
+    def is_measured(self) -> bool:
+        """True if it has captured metrics, or was monitored."""
+        return self.is_monitored or folders.is_file(self.metrics, folders.named_elsewhere)
 
     @property
     def traces(self) -> Path:

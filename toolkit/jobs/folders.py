@@ -4,7 +4,7 @@ import fcntl
 from collections.abc import Iterator
 from pathlib import Path
 
-from toolkit import folders
+from toolkit import files, folders
 from toolkit.errors import UserError
 from toolkit.job.report import REPORT
 from toolkit.records import Record
@@ -27,38 +27,40 @@ class Place(Record, frozen=True, kw_only=True):
     name: str = ""
 
 
-def places(folder: Path) -> tuple[Place, ...]:
-    """Return the hosts' output folders in *folder*, by name.
+def places(folder: Path, unreadable: folders.Unreadable = folders.named_elsewhere) -> tuple[Place, ...]:
+    """Return the hosts' output folders in *folder*, by name. *unreadable* gets the error of each that cannot be looked
+    at.
 
     Raises:
         UserError: there are none.
+        OSError: *folder* cannot be read, or of those in it none can.
     """
-    if not folder.is_dir():
-        found = "a file" if folder.exists() else "nothing"
+    if not folders.is_dir(folder):
+        found = "a file" if folders.exists(folder) else "nothing"
         raise UserError(f"{EXPECTED}, found {found}", where=str(folder), hint="Name the folder of a job.")
-    if (folder / REPORT).is_file() or (folder / "hosts").is_dir():
-        return tuple(_played(folder))
-    own = output_in(folder)
-    if own is not None:
-        return (Place(output=own),)
-    several = tuple(
-        Place(output=output, name=each.name)
-        for each in map(folder.joinpath, sorted(folders.names(folder), key=in_order))
-        if each.is_dir() and (output := output_in(each)) is not None
-    )
-    several = several or tuple(
-        Place(output=folder, name=node) for node in sorted(debugger_names.files_of(folder), key=in_order)
-    )
-    if not several:
-        hint = "Name the folder that --job-dir named, or the container's /opt/ml."
-        raise UserError(f"{EXPECTED}, found no {REPORT} and no output folder", where=str(folder), hint=hint)
+    errors: list[OSError] = []
+    if folders.is_file(folder / REPORT, errors.append) or folders.is_dir(folder / "hosts", errors.append):
+        several = tuple(_played(folder, errors.append))
+    elif (own := output_in(folder, errors.append)) is not None:
+        several = (Place(output=own),)
+    else:
+        several = tuple(_several(folder, errors.append)) or tuple(
+            Place(output=folder, name=node) for node in sorted(debugger_names.files_of(folder), key=in_order)
+        )
+        if not several and errors:
+            raise errors[0]
+        if not several:
+            hint = "Name the folder that --job-dir named, or the container's /opt/ml."
+            raise UserError(f"{EXPECTED}, found no {REPORT} and no output folder", where=str(folder), hint=hint)
+    for error in errors:
+        unreadable(error)
     return several
 
 
 def is_locked(job_dir: Path) -> bool:
     """True if a `toolkit run` holds the lock of *job_dir*, or if its mark cannot be read."""
     try:
-        with (job_dir / RUN_MARK).open("rb") as file:
+        with files.opened(job_dir / RUN_MARK) as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except FileNotFoundError:
         return False
@@ -83,13 +85,21 @@ def earlier_metrics(job_dir: Path) -> tuple[Path, ...]:
     )
 
 
-def output_in(folder: Path) -> Path | None:
-    """Return the output folder that *folder* is or holds, None if it is no host's."""
+def output_in(folder: Path, unreadable: folders.Unreadable = folders.named_elsewhere) -> Path | None:
+    """Return the output folder that *folder* is or holds, None if it is no host's; *unreadable* then gets the first
+    error, if any."""
+    errors: list[OSError] = []
     for inner in ("opt/ml/output", "ml/output", "output"):
         output = folder / inner
-        if output.is_dir() and (_is_output(output) or (output.parent / "input" / "config").is_dir()):
+        if not folders.is_dir(output, errors.append):
+            continue
+        if _is_output(output, errors.append) or folders.is_dir(output.parent / "input" / "config", errors.append):
             return output
-    return folder if _is_output(folder) else None
+    if _is_output(folder, errors.append):
+        return folder
+    for error in errors[:1]:
+        unreadable(error)
+    return None
 
 
 def in_order(name: str) -> tuple[str, int]:
@@ -98,15 +108,19 @@ def in_order(name: str) -> tuple[str, int]:
     return head, int(name[len(head) :] or -1)
 
 
-def _is_output(folder: Path) -> bool:
-    return any((folder / mark).exists() for mark in MARKS)
+def _is_output(folder: Path, unreadable: folders.Unreadable) -> bool:
+    return any(folders.exists(folder / mark, unreadable) for mark in MARKS)
 
 
-def _played(folder: Path) -> Iterator[Place]:
+def _several(folder: Path, unreadable: folders.Unreadable) -> Iterator[Place]:
+    for each in map(folder.joinpath, sorted(folders.names(folder), key=in_order)):
+        if folders.is_dir(each, unreadable) and (output := output_in(each, unreadable)) is not None:
+            yield Place(output=output, name=each.name)
+
+
+def _played(folder: Path, unreadable: folders.Unreadable) -> Iterator[Place]:
     hosts = folder / "hosts"
-    if not hosts.is_dir():
-        return
     for host in map(hosts.joinpath, sorted(folders.names(hosts), key=in_order)):
         output = host / "opt" / "ml" / "output"
-        if output.is_dir():
+        if folders.is_dir(output, unreadable):
             yield Place(output=output, name=host.name)

@@ -4,6 +4,8 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+from toolkit import files
+
 TAIL_BYTES = 256 * 1024  # Of which the lines are taken; fourfold, again and again, while long lines leave too few.
 MOST_BYTES = 16 * 1024 * 1024
 MASKED = 64 * 1024  # Characters of a line that are masked; only the first of them are shown.
@@ -38,7 +40,7 @@ def tail(path: Path, lines: int, mask: Callable[[str], str]) -> tuple[str, ...]:
 def _end(path: Path, lines: int) -> tuple[str, bool]:
     """Return the end of the file, with *lines* lines where MOST_BYTES have them, and whether it is all of it."""
     reach = TAIL_BYTES
-    with path.open("rb") as file:
+    with files.opened(path) as file:
         size = file.seek(0, 2)
         while True:
             file.seek(max(0, size - reach))

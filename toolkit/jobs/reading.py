@@ -22,6 +22,7 @@ from toolkit.metrics.file import read as read_samples
 from toolkit.records import decode
 from toolkit.series import debugger_names
 
+MOST_NOTES = 8  # Of one folder.
 QUIET_S = 90.0  # A job without an outcome that has not written for so long no longer runs.
 STATUSES: dict[str, JobStatus] = {"Completed": "succeeded", "Failed": "failed", "Stopped": "stopped"}
 
@@ -37,7 +38,7 @@ def read(folder: str | os.PathLike[str], *, now_s: float | None = None) -> JobDa
     """
     job_dir = Path(folder).absolute()
     notes: list[str] = []
-    found = places(job_dir)
+    found = places(job_dir, lambda error: notes.append(_unusable(Path(str(error.filename)), error)))
     log, seen = Log(), list[Digests]()
     for place in found:
         log.hide(_hyperparameters(place.output.parent / "input" / "config" / "hyperparameters.json"))
@@ -111,13 +112,14 @@ def _host(
     whole = job_dir / "logs" / f"{name}.log"
     logs = folders.matching(output / "data" / "logs", "*.log", folders.named_elsewhere)
     ranks = sorted(logs, key=lambda each: in_order(each.stem))
-    _name_unlisted(output, notes)
+    unreadable = _noting(notes)
+    _name_unreadable(output, notes)
     status: HostStatus = "unfinished"
     if told is not None and told.status == "vanished":
         status = "vanished"
     elif outcome is not None:
         status = outcome.status
-    elif failure or (output / "success").exists():
+    elif failure or folders.exists(output / "success", unreadable):
         status = "failed" if failure else "succeeded"
     elif told is not None and told.exit_code is not None:
         status = "failed" if told.exit_code else "succeeded"
@@ -129,7 +131,7 @@ def _host(
         cause=mask(told.cause) if told else "",
         outcome=outcome,
         failure=mask(failure),
-        logs=(whole,) if whole.is_file() else tuple(ranks),
+        logs=(whole,) if folders.is_file(whole, unreadable) else tuple(ranks),
     )
 
 
@@ -143,7 +145,7 @@ def _silent(name: str, told: HostReport, job_dir: Path) -> HostData:
         status=status,
         exit_code=told.exit_code,
         cause=told.cause,
-        logs=(whole,) if whole.is_file() else (),
+        logs=(whole,) if folders.is_file(whole, folders.named_elsewhere) else (),
     )
 
 
@@ -157,11 +159,32 @@ def _outcome(path: Path, notes: list[str]) -> Outcome | None:
         return None
 
 
-def _name_unlisted(output: Path, notes: list[str]) -> None:
-    """Add a note for each folder of measurements, traces and logs that cannot be listed: its readers pass over it."""
+def _name_unreadable(output: Path, notes: list[str]) -> None:
+    """Add a note for each file and folder of measurements, traces and logs that cannot be read: its readers pass over
+    it."""
+    unreadable = _noting(notes)
+    _open(output / "metrics.jsonl", unreadable)
     for name in ("monitor", "profiler", "profiler-output", "system", "data/logs"):
-        for _ in folders.walk(output / name, lambda error: notes.append(_unusable(Path(str(error.filename)), error))):
-            pass
+        errors: list[OSError] = []
+        for entry in folders.walk(output / name, errors.append):
+            _open(Path(entry.path), errors.append)
+        for error in errors[:MOST_NOTES]:
+            unreadable(error)
+        if len(errors) > MOST_NOTES:
+            notes.append(f"{output / name}: {len(errors) - MOST_NOTES} more files and folders cannot be read.")
+
+
+def _open(path: Path, unreadable: folders.Unreadable) -> None:
+    try:
+        files.opened(path).close()
+    except (FileNotFoundError, IsADirectoryError):
+        pass  # Gone meanwhile, or a folder.
+    except OSError as error:
+        unreadable(error)
+
+
+def _noting(notes: list[str]) -> folders.Unreadable:
+    return lambda error: notes.append(_unusable(Path(str(error.filename)), error))
 
 
 def _text(path: Path, notes: list[str]) -> str:

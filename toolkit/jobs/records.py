@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
+from toolkit import folders
 from toolkit.errors import UserError
 from toolkit.jobs.folders import earlier_metrics, places
 from toolkit.metrics.file import by_time
@@ -51,7 +52,7 @@ def samples(job_dir: Path) -> Iterator[Sample]:
         UserError: *job_dir* holds no job.
     """
     hosts = [place.output / "metrics.jsonl" for place in places(job_dir)]
-    files = [path for path in hosts if path.is_file()]
+    files = [path for path in hosts if folders.is_file(path, folders.named_elsewhere)]
     return by_time((*earlier_metrics(job_dir), *files) if files else [job_dir / "metrics.jsonl"])
 
 

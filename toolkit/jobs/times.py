@@ -5,8 +5,7 @@ from pathlib import Path
 
 import msgspec
 
-from toolkit import folders
-from toolkit.files import read as read_document
+from toolkit import files, folders
 from toolkit.jobs.data import HostData
 from toolkit.metrics.file import decoded
 from toolkit.series.debugger_names import files_of
@@ -24,10 +23,11 @@ def last_written_s(folder: Path) -> float:
     """Return when a file in *folder*, or one of its monitor, was last written; 0 if there is none."""
     found = []
     for each in (folder, folder / "monitor", folder / "monitor" / "samples", folder / "monitor" / "steps"):
-        try:
-            found += [path.stat().st_mtime for path in (each, *map(each.joinpath, folders.names(each)))]
-        except OSError:
-            pass  # It is not there, or a file went away meanwhile.
+        for path in (each, *folders.matching(each, "*", folders.named_elsewhere)):
+            try:
+                found.append(path.stat().st_mtime)
+            except OSError:
+                pass  # It is not there, or a file went away meanwhile.
     return max(found, default=0.0)
 
 
@@ -36,22 +36,22 @@ def _times(host: HostData) -> Iterator[float]:
         for each in host.outcome.exits:
             yield from (at_ns / 1e9 for at_ns in (each.started_ns, each.ended_ns) if at_ns > 0)
     try:
-        with host.metrics.open("rb") as file:
+        with files.opened(host.metrics) as file:
             yield from (sample.time_s for sample in decoded(file.readlines(TAIL_BYTES)[:1]))
             file.seek(max(0, file.seek(0, 2) - TAIL_BYTES))
             yield from (sample.time_s for sample in decoded(file.readlines()[-2:]))
     except OSError:
         pass  # It captured nothing.
     try:
-        told = msgspec.json.decode(read_document(host.monitor / "monitor.json"))
+        told = msgspec.json.decode(files.read(host.monitor / "monitor.json"))
         if isinstance(told, dict) and isinstance(told.get("start_s"), int | float):
             yield float(told["start_s"])
     except (OSError, msgspec.DecodeError, UnicodeDecodeError):
         pass  # The monitor was off.
     newest = last_written_s(host.output)
-    if newest and host.outcome is None and host.monitor.is_dir():
+    if newest and host.outcome is None and host.is_monitored:
         yield newest
-    if not host.monitor.is_dir():
+    if not host.is_monitored:
         yield from _debugger_times(host)
 
 
@@ -60,7 +60,7 @@ def _debugger_times(host: HostData) -> Iterator[float]:
     paths = files_of(host.output).get(host.name, ())
     for path, at in ((paths[0], 0), (paths[-1], -1)) if paths else ():
         try:
-            line = path.read_bytes().rpartition(b"\n")[0].split(b"\n")[at]
+            line = files.read(path, files.RECORDS_BYTES).rpartition(b"\n")[0].split(b"\n")[at]
             told = msgspec.json.decode(line)
         except (OSError, msgspec.DecodeError, UnicodeDecodeError):
             continue  # The other end is still known.

@@ -18,7 +18,7 @@ from toolkit.job.report import REPORT
 from toolkit.jobs.folders import RUN_MARK
 from toolkit.local import runner
 from toolkit.records import Record, encode
-from toolkit.source.files import is_folder
+from toolkit.source.files import is_folder, raise_what_may_pass
 
 MOST = 1000  # Entries that are kept; the oldest go.
 
@@ -68,16 +68,13 @@ def entries(environ: Mapping[str, str]) -> tuple[Entry, ...]:
     """Return the jobs whose folders are there, the newest first."""
     place = home(environ)
     found = [] if place is None else [entry for path in _files(place) if (entry := _entry(path)) is not None]
-    there = [entry for entry in found if is_job(entry.folder)]
+    there = [entry for entry in found if is_job(entry.folder, folders.as_absent)]
     return tuple(sorted(there, key=lambda entry: entry.recorded_s, reverse=True))
 
 
-def is_job(folder: Path) -> bool:
-    """Return True if *folder* is a job folder of `toolkit run`."""
-    try:
-        return (folder / RUN_MARK).is_file() or (folder / REPORT).is_file()
-    except OSError:
-        return False
+def is_job(folder: Path, unreadable: folders.Unreadable) -> bool:
+    """Return True if *folder* is a job folder of `toolkit run`. *unreadable* gets the error if that is not known."""
+    return any(folders.is_file(folder / name, unreadable) for name in (RUN_MARK, REPORT))
 
 
 def find(word: str, environ: Mapping[str, str], cwd: Path) -> Path:
@@ -89,17 +86,17 @@ def find(word: str, environ: Mapping[str, str], cwd: Path) -> Path:
         UserError: there is no such job, or several with that name run.
     """
     folder = cwd / word
-    if word and is_job(folder):
+    if word and is_job(folder, raise_what_may_pass):
         return folder.resolve()
     known = entries(environ)
     named = [entry.folder for entry in known if entry.name == word]
     running = [each for each in named if runner.state(each) != "gone"]
     if len(running) > 1:
-        folders = ", ".join(map(str, running))
-        raise UserError(f"{word}: {len(running)} jobs of this name run: {folders}", hint="Name the job's folder.")
+        names = ", ".join(map(str, running))
+        raise UserError(f"{word}: {len(running)} jobs of this name run: {names}", hint="Name the job's folder.")
     if named:
         return (running or named)[0]
-    if folder.is_dir():
+    if is_folder(folder):
         raise UserError("expected a job folder of `toolkit run`, found another folder", where=str(folder))
     near = did_you_mean(word, [entry.name for entry in known])
     raise UserError(
@@ -132,7 +129,7 @@ def _entry(path: Path) -> Entry | None:
 
 def _owner(place: Path) -> int:
     """Return the owner of *place*, or of the nearest folder above it that exists."""
-    return next(each for each in (place, *place.parents) if each.exists()).stat().st_uid
+    return folders.nearest(place).stat().st_uid
 
 
 def _written_s(path: Path) -> float:

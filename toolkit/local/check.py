@@ -3,8 +3,8 @@
 import os
 from pathlib import Path
 
-from toolkit import folders
-from toolkit.errors import UserError, at, did_you_mean
+from toolkit import files, folders
+from toolkit.errors import UserError, at, did_you_mean, of_document
 from toolkit.job.strategy import STRATEGIES
 from toolkit.jobfile.spec import FILE_SYSTEM, MODES, SHARDED, JobFile
 from toolkit.jobs.folders import is_locked
@@ -12,7 +12,7 @@ from toolkit.local import earlier
 from toolkit.local.stage import RESULTS
 from toolkit.rules import document
 from toolkit.source.classify import check_says_how, validate_entry_point
-from toolkit.source.files import kind_of
+from toolkit.source.files import is_file, is_folder, kind_of
 from toolkit.storage.uri import parse
 
 WHERE = "toolkit run"
@@ -29,7 +29,7 @@ def check(asked: JobFile) -> None:
     _check_memory(asked)
     _check_processes(asked)
     _check_script(asked.script, asked.source)
-    if asked.requirements and not asked.requirements.is_file():
+    if asked.requirements and not is_file(asked.requirements):
         found = f"expected a requirements file, found {kind_of(asked.requirements)}"
         raise UserError(found, where=str(asked.requirements))
     _check_rules(asked)
@@ -43,7 +43,7 @@ def check(asked: JobFile) -> None:
         elif kind_of(channel.folder) not in ("a file", "a folder"):
             found = f"expected a file or folder for channel {channel.name}, found {kind_of(channel.folder)}"
             raise UserError(found, where=str(channel.folder), hint=_of_mode(channel.folder))
-        elif channel.file_system and not channel.folder.is_dir():
+        elif channel.file_system and not is_folder(channel.folder):
             found = f"expected the folder of a file system for channel {channel.name}, found a file"
             raise UserError(found, where=str(channel.folder))
         elif _is_replaced(channel.folder, asked.run.job_dir):
@@ -83,7 +83,7 @@ def _check_memory(asked: JobFile) -> None:
 def _of_mode(path: Path) -> str:
     """Return a hint if *path*, a channel's path that does not exist, ends like a mistyped mode."""
     front, colon, word = str(path).rpartition(":")
-    if not colon or "/" in word or not (Path(front).exists() or _of_mode(Path(front))):
+    if not colon or "/" in word or not (folders.exists(front, folders.as_absent) or _of_mode(Path(front))):
         return ""
     known = (*MODES, SHARDED, FILE_SYSTEM)
     return f"{word!r} is none of {', '.join(known)}. {did_you_mean(word, known)}".rstrip()
@@ -101,10 +101,10 @@ def _check_script(script: Path, source: Path) -> None:
     if script.is_relative_to("/dev") or script.is_relative_to("/proc"):
         raise UserError("expected the path of a script in its folder, found a device", where=str(script))
     for folder in (source, script.parent):
-        if not folder.is_dir():
+        if not is_folder(folder):
             raise UserError(f"expected the folder of the script, found {kind_of(folder)}", where=str(folder))
-    if not script.is_file():
-        near = "" if script.is_dir() else did_you_mean(script.name, folders.names(script.parent))
+    if not is_file(script):
+        near = "" if is_folder(script) else did_you_mean(script.name, folders.names(script.parent))
         raise UserError(f"expected a script, found {kind_of(script)}", where=str(script), hint=near)
     with at(str(script)):
         validate_entry_point(script.relative_to(source).as_posix())
@@ -120,12 +120,14 @@ def _check_rules(asked: JobFile) -> None:
     if asked.spec.rules is None:
         return
     try:
-        document.read(asked.spec.rules.read_bytes(), str(asked.spec.rules))
-    except OSError:
-        raise UserError(
-            f"expected a document of log rules, found {kind_of(asked.spec.rules)}", where=str(asked.spec.rules)
+        document.read(files.read(asked.spec.rules), str(asked.spec.rules))
+    except OSError as error:
+        found = kind_of(asked.spec.rules)
+        found = f"one that cannot be read ({error.strerror})" if found == "a file" else found
+        raise of_document(error)(
+            f"expected a document of log rules, found {found}", where=str(asked.spec.rules)
         ) from None
     there = asked.source / asked.rules_in_source
-    if there != asked.spec.rules and there.exists():
+    if there != asked.spec.rules and folders.exists(there):
         message = f"expected a name that the source folder does not have, found another {there.name} in it"
         raise UserError(message, where=str(asked.spec.rules), hint="Name that one, or give this one another name.")

@@ -1,6 +1,7 @@
 """Collects the results of a job of `toolkit run` after all hosts have ended: archives and metrics."""
 
 import contextlib
+import os
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
@@ -62,13 +63,19 @@ def failure_text(staged: Sequence[Staged], name: str) -> str:
     return ""
 
 
+def _end(log: Path) -> bytes:
+    with files.opened(log) as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - LAST_BYTES))
+        return file.read(LAST_BYTES)
+
+
 def last_words(staged: Sequence[Staged], name: str) -> str:
     """Return the last line in the log of the host called *name*, which is the engine's or the kernel's message; "" if
     there is none."""
     for host in staged:
         if host.setup.host == name:
             try:
-                lines = host.log.read_bytes()[-LAST_BYTES:].decode("utf-8", "replace").splitlines()
+                lines = _end(host.log).decode("utf-8", "replace").splitlines()
             except OSError:
                 return ""
             return next((line.strip() for line in reversed(lines) if line.strip() and "--help" not in line), "")

@@ -4,7 +4,6 @@ A folder with results is refused, as the platform refuses a name that a job has 
 to JOBDIR/.replaced until the new job is ready to start, and are then removed. If it cannot start, they move back.
 """
 
-import os
 from pathlib import Path
 
 from toolkit import folders
@@ -28,7 +27,7 @@ def results(job_dir: Path) -> list[str]:
 
 def refuse(job_dir: Path, *, replace: bool) -> None:
     """Raise UserError if *job_dir* holds results that the new job may not *replace*."""
-    if not replace and job_dir.is_dir() and (names := results(job_dir)):
+    if not replace and folders.is_dir(job_dir) and (names := results(job_dir)):
         raise UserError(
             f"expected a name that no job has had, found {_described(job_dir, names)}",
             where=str(job_dir),
@@ -50,7 +49,7 @@ class Earlier:
         Raises:
             OSError: it cannot be moved.
         """
-        if self._aside.is_dir():  # The last run was killed before its job was ready to start.
+        if folders.is_dir(self._aside):  # The last run was killed before its job was ready to start.
             self.put_back()
         names = results(self._job_dir)
         if not names:
@@ -69,9 +68,9 @@ class Earlier:
             OSError: they cannot be moved.
         """
         for name in RESULTS:
-            if self._all_aside or os.path.lexists(self._aside / name):
+            if self._all_aside or folders.exists(self._aside / name, follow_links=False):
                 remove(self._job_dir / name)
-        if self._aside.is_dir():
+        if folders.is_dir(self._aside):
             for name in folders.names(self._aside):
                 (self._aside / name).rename(self._job_dir / name)
             self._aside.rmdir()
@@ -82,7 +81,7 @@ class Earlier:
         Raises:
             OSError: it cannot be removed.
         """
-        if self._aside.is_dir():
+        if folders.is_dir(self._aside):
             remove(self._aside)
 
 
@@ -96,6 +95,6 @@ def _described(job_dir: Path, names: list[str]) -> str:
 
 def _with_size(path: Path) -> str:
     found = folders.status(path, follow_links=False)
-    if found is None or path.is_dir():
+    if found is None or folders.is_dir(path, folders.as_absent):
         return f"{path.name}/"
     return f"{path.name} ({found.st_size / 1e6:,.1f} MB)" if found.st_size >= 1e5 else path.name

@@ -198,9 +198,19 @@ def _unreported(folder: Path, state: RunnerState, by: Runner | None) -> JobFacts
         folder=folder,
         status="InProgress" if lives else "Failed",
         secondary_status="Starting" if lives else RUNNER_DIED,
-        failure_reason="" if lives else f"ClientError: the job did not start, or {REPORT} is gone or damaged",
+        failure_reason="" if lives else _unread(folder),
         runner=by,
     )
+
+
+def _unread(folder: Path) -> str:
+    try:
+        read_document(folder / REPORT)
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        return f"InternalServerError: {folder / REPORT} cannot be read ({error.strerror})"
+    return f"ClientError: the job did not start, or {REPORT} is gone or damaged"
 
 
 def _died(by: Runner | None) -> str:
@@ -219,7 +229,8 @@ def _samples(folder: Path) -> Iterator[Sample]:
     """Yield the job's samples: of all hosts by time, or, before the job has ended, of one host after another."""
     whole = folder / "metrics.jsonl"
     hosts = folders.matching(folder / "hosts", "*", folders.named_elsewhere)
-    files = [whole] if whole.is_file() else [host / "opt" / "ml" / "output" / "metrics.jsonl" for host in hosts]
+    of_hosts = [host / "opt" / "ml" / "output" / "metrics.jsonl" for host in hosts]
+    files = [whole] if folders.is_file(whole, folders.as_absent) else of_hosts
     for path in files:
         try:
             yield from read_samples(path)

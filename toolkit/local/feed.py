@@ -7,6 +7,7 @@ it.
 
 import os
 import signal
+import stat
 from pathlib import Path
 
 from toolkit import folders
@@ -43,7 +44,7 @@ def run(feed: Feed) -> int:
 
 def prepare(feed: Feed, number: int) -> None:
     """Make the FIFO of epoch *number* unless it exists."""
-    if not feed.epoch(number).exists():
+    if not folders.exists(feed.epoch(number)):
         os.mkfifo(feed.epoch(number))
 
 
@@ -59,10 +60,18 @@ def fill(fifo: Path, files: tuple[Path, ...]) -> None:
         pass  # A script may read only a part of an epoch.
 
 
+def _is_fifo(path: Path) -> bool:
+    try:
+        found = folders.status(path)
+    except OSError:
+        return False  # Nothing of ours.
+    return found is not None and stat.S_ISFIFO(found.st_mode)
+
+
 def withdraw(feed: Feed) -> None:
     """Remove the FIFOs that were never read."""
     for fifo in map(feed.fifo.parent.joinpath, folders.names(feed.fifo.parent)):
-        if fifo.name.startswith(f"{feed.fifo.name}_") and fifo.is_fifo():
+        if fifo.name.startswith(f"{feed.fifo.name}_") and _is_fifo(fifo):
             fifo.unlink(missing_ok=True)
 
 

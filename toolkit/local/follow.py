@@ -4,7 +4,8 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from toolkit.folders import names
+from toolkit import files
+from toolkit.folders import is_file, names
 from toolkit.jobs.folders import in_order, interrupted
 from toolkit.local import runner
 from toolkit.local.display import marked_block
@@ -50,7 +51,7 @@ def wait(folder: Path, *, until_s: float | None = None) -> bool:
 def sources(folder: Path) -> tuple[Path, ...]:
     """Return the files that hold the job's output, those of interrupted starts first."""
     console = folder / CONSOLE
-    if console.is_file():
+    if is_file(console):
         return (console,)
     return tuple(path for each in (*interrupted(folder), folder) for path in _logs(each))
 
@@ -65,7 +66,7 @@ class Output:
     def new(self, *, ended: bool) -> Iterator[bytes]:
         """Yield the whole lines written since the last call, in blocks; with *ended* a last unfinished line, too."""
         try:
-            with self.path.open("rb") as file:
+            with files.opened(self.path) as file:
                 file.seek(self._offset)
                 while block := file.read(READ_BYTES):
                     whole = block[: block.rfind(b"\n") + 1]
@@ -92,7 +93,7 @@ def _logs(folder: Path) -> list[Path]:
 
 def _start_of_tail(path: Path, lines: int) -> int:
     """Return the offset at which the last *lines* lines of the file begin."""
-    with path.open("rb") as file:
+    with files.opened(path) as file:
         end = at = file.seek(0, 2)
         if lines <= 0:
             return end

@@ -7,6 +7,8 @@ from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
+from toolkit.folders import nearest
+
 Owner = tuple[int, int]
 
 
@@ -17,7 +19,7 @@ def heir(folder: Path) -> Owner | None:
     """
     if os.geteuid() != 0:
         return None
-    found = next(path for path in (folder, *folder.absolute().parents) if path.exists()).stat()
+    found = nearest(folder).stat()
     return (found.st_uid, found.st_gid) if found.st_uid and not found.st_mode & 0o002 else None
 
 

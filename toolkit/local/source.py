@@ -68,14 +68,14 @@ def look(asked: JobFile, count: Callable[[str, Path], None] = lambda *_: None) -
             left_out[name] = kind
             continue
         target = path.resolve()
-        if path.is_symlink() and target.is_relative_to(root) and target != root:
+        if folders.is_link(path, folders.as_absent) and target.is_relative_to(root) and target != root:
             links[name] = target
         elif kind == "a file" and not os.access(path, os.R_OK, effective_ids=True):
             left_out[name] = "a file that cannot be read"
         elif kind == "a file":
             files[name] = target
             count(name, path)
-        elif not path.is_symlink():
+        elif not folders.is_link(path, folders.as_absent):
             empty.append(name)
         elif (linked := _linked(target, root, name, left_out)) is not None:
             files.update({f"{name}/{below}": file for below, file in linked.items()})
@@ -84,7 +84,8 @@ def look(asked: JobFile, count: Callable[[str, Path], None] = lambda *_: None) -
             left_out[name] = f"{reason}: give it as a channel (--channel NAME={target}), or copy it"
     packed = {root, *(parent for file in files.values() for parent in (file, *file.parents))}
     for name, target in list(links.items()):
-        if target not in packed and target.is_file():  # The target is in a folder that is left out.
+        # The target is in a folder that is left out.
+        if target not in packed and folders.is_file(target, folders.as_absent):
             files[name] = target
             del links[name]
     within = {name: os.path.relpath(target, (root / name).parent) for name, target in links.items()}

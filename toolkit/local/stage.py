@@ -87,7 +87,7 @@ def claim(job_dir: Path) -> int:
     """
     mark = job_dir / RUN_MARK
     try:
-        if job_dir.exists() and not mark.exists() and folders.names(job_dir):
+        if folders.exists(job_dir) and not folders.exists(mark) and folders.names(job_dir):
             hint = "Give an empty or new folder."
             raise ContractError(
                 "expected the folder of an earlier job, found other files", where=str(job_dir), hint=hint
@@ -281,7 +281,7 @@ def _contained(
 
 def linked_folders(channel: Channel, files: Files) -> list[Path]:
     """Return the folders of the links' targets: a container must have them at the same paths."""
-    top = channel.folder.resolve() if channel.folder.is_dir() else channel.folder.resolve().parent
+    top = channel.folder.resolve() if folders.is_dir(channel.folder) else channel.folder.resolve().parent
     targets = {path.resolve() for _, path in files}
     return sorted({top} | {target.parent for target in targets if not target.is_relative_to(top)})
 
@@ -299,7 +299,7 @@ def channel_files(channel: Channel, left_out: dict[str, str], job_dir: Path | No
     reason, and so does *job_dir*, which would be copied into itself. A link to a folder is followed, as an upload to S3
     follows it, but not round a loop."""
     top = channel.folder
-    if top.is_file():
+    if folders.is_file(top):
         return [(top.name, top)]
 
     def unreadable(error: OSError) -> None:
@@ -370,7 +370,7 @@ def make_writable(staged: Staged) -> None:
 
 def installs(asked: JobFile) -> bool:
     """True if `train` may have packages to install for this source."""
-    return bool(asked.requirements) or any((asked.source / name).exists() for name in INSTALLED_FROM)
+    return bool(asked.requirements) or any(folders.exists(asked.source / name) for name in INSTALLED_FROM)
 
 
 def own_interpreter(folder: Path) -> str:
@@ -414,7 +414,7 @@ def _is_free(port: int) -> bool:
 def _set_folder_modes(top: Path, mode: int) -> None:
     """Set the mode of *top* and of all folders below it, before each is listed if the mode lets us list it. A folder of
     another user, which a script may have made, stays as it is."""
-    if top.is_symlink() or not top.is_dir():
+    if not folders.is_dir(top, folders.as_absent, follow_links=False):
         return
     opens = mode & 0o200 != 0
     below = [top]

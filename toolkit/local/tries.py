@@ -19,7 +19,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from toolkit.folders import matching, named_elsewhere
+from toolkit.files import read as read_document
+from toolkit.folders import as_absent, exists, matching, named_elsewhere
 from toolkit.records import Record
 from toolkit.status_layout import STEPS_HEAD, STEPS_NAME, VARIABLE
 from toolkit.supervise.kernel import descendants
@@ -109,7 +110,7 @@ def attempt(
 def _ended(folder: Path, done: int) -> tuple[bool, str]:
     """Return whether a job that ended before its time fits, and why not."""
     try:
-        told: dict[str, Any] = json.loads((folder / "job.json").read_bytes())
+        told: dict[str, Any] = json.loads(read_document(folder / "job.json"))
     except (OSError, ValueError):
         return False, "the job could not be started: run it with toolkit run to see why"
     if told.get("exit_code") == 0:
@@ -193,5 +194,5 @@ def _end(process: subprocess.Popen[bytes]) -> None:
             continue
     process.wait()
     until_s = time.monotonic() + 30
-    while any(Path(f"/proc/{pid}").exists() for pid in pids) and time.monotonic() < until_s:
+    while any(exists(f"/proc/{pid}", as_absent) for pid in pids) and time.monotonic() < until_s:
         time.sleep(LOOK_S)

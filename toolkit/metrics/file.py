@@ -15,6 +15,7 @@ from typing import Literal
 
 import msgspec
 
+from toolkit import files
 from toolkit.metrics.sample import Sample as Sample
 from toolkit.metrics.sample import json_value
 from toolkit.records import Record
@@ -76,7 +77,7 @@ def read(path: Path) -> Iterator[Sample]:
     Raises:
         OSError: the file cannot be read.
     """
-    with path.open("rb") as file:
+    with files.opened(path) as file:
         yield from decoded(file)
 
 

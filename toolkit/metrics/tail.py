@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
+from toolkit import files
 from toolkit.metrics.file import decoded
 from toolkit.metrics.sample import Sample
 
@@ -21,7 +22,7 @@ class SampleReader:
         try:
             if self._path.stat().st_size <= self._offset:
                 return
-            with self._path.open("rb") as file:
+            with files.opened(self._path) as file:
                 file.seek(self._offset)
                 yield from decoded(self._whole(file))
         except OSError:

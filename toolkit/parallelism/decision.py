@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 
+from toolkit import files
 from toolkit.errors import ContractError
 from toolkit.parallelism.tree import Module
 from toolkit.records import Record, decode
@@ -84,7 +85,7 @@ def read(path: Path) -> Decision:
         ContractError: no such file, not a decision, one of another version, or a device that is none.
     """
     try:
-        document = path.read_bytes()
+        document = files.read(path, files.RECORDS_BYTES)
     except OSError as error:
         raise ContractError(
             f"expected a partition decision, found no readable file ({error.strerror})",

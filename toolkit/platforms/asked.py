@@ -16,9 +16,9 @@ from typing import Any
 import msgspec
 
 from toolkit import settings
-from toolkit.errors import ContractError
+from toolkit.errors import ContractError, of_document
 from toolkit.folders import entries as listed
-from toolkit.folders import make
+from toolkit.folders import exists, is_dir, make, may_exist
 from toolkit.job.cluster import Group
 from toolkit.job.job import Channel, Folders, Job, fetched_mark
 from toolkit.job.machine import Machine
@@ -207,7 +207,7 @@ def _given(
 def _job_file(ours: Settings, places: Folders) -> Path | None:
     if ours.job is not None:
         return absolute(ours.job, "TOOLKIT_JOB")
-    return next((places.config / name for name in JOB_FILES if (places.config / name).is_file()), None)
+    return next((file for file in map(places.config.joinpath, JOB_FILES) if may_exist(file, follow_links=False)), None)
 
 
 def _variables(ours: Settings, here: Path) -> dict[str, Any]:
@@ -240,7 +240,7 @@ def _object(text: str) -> dict[str, Any]:
 
 def _program(program: str, code: Path, here: Path) -> dict[str, str]:
     """Return the options for a script in the code folder, else in the current folder, else anywhere."""
-    source = here if (here / program).exists() and not (code / program).exists() else code
+    source = here if exists(here / program) and not exists(code / program) else code
     script = source / program
     return {"script": str(script), "source": str(source if script.is_relative_to(source) else script.parent)}
 
@@ -334,15 +334,16 @@ def _channels(named: tuple[Channel, ...], places: Folders) -> tuple[Channel, ...
 
 def _channel(channel: Channel, folder: Path) -> Channel:
     """Return *channel* in *folder* if that is mounted, or if `train` is to fetch its files there."""
-    if channel.uri and (not folder.is_dir() or fetched_mark(folder).exists()):
+    if channel.uri and (not is_dir(folder) or exists(fetched_mark(folder))):
         return msgspec.structs.replace(channel, folder=folder)
-    return msgspec.structs.replace(channel, folder=folder, uri="") if folder.is_dir() else channel
+    return msgspec.structs.replace(channel, folder=folder, uri="") if is_dir(folder) else channel
 
 
 def _mounted(data: Path) -> list[str]:
     try:
-        return [entry.name for entry in listed(data) if entry.is_dir() and not entry.name.startswith(".")]
+        return [entry.name for entry in listed(data) if not entry.name.startswith(".") and is_dir(entry.path)]
     except OSError as error:
         found = f"one that cannot be read ({error.strerror})"
-        hint = "Each folder in it is a channel. Correct its owner and permissions."
-        raise ContractError(f"expected a folder, found {found}", where=str(data), hint=hint) from None
+        hint = f"Each folder in {data} is a channel. Correct its owner and permissions."
+        where = str(error.filename or data)
+        raise of_document(error)(f"expected a folder, found {found}", where=where, hint=hint) from None

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
+from toolkit.folders import is_file
 from toolkit.job.job import Folders
 from toolkit.job.outcome import Outcome
 from toolkit.log import Log
@@ -39,7 +40,10 @@ def report(termination_log: Path, folders: Folders, outcome: Outcome, log: Log) 
 
 
 def _write_message(file: Path, outcome: Outcome, log: Log) -> None:
-    if outcome.exit_code == 0 or not file.is_file():
+    def unreadable(error: OSError) -> None:
+        log.warning(f"{file}: cannot be written ({error.strerror})")
+
+    if outcome.exit_code == 0 or not is_file(file, unreadable):
         return
     text = files.failure_text(files.masked(outcome, log), limit=LIMIT_BYTES)
     whole = text.encode("utf-8", "replace")[:LIMIT_BYTES].decode(

@@ -4,7 +4,6 @@ output/outcome.json.
 Nothing here changes the outcome: a file that cannot be written is only logged.
 """
 
-import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -12,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from toolkit import files, paths
-from toolkit.folders import make
+from toolkit.folders import as_absent, is_file, make, may_exist
 from toolkit.job.job import Folders
 from toolkit.job.outcome import Outcome, document
 from toolkit.job.plan import quoted
@@ -29,7 +28,7 @@ METRICS = "metrics.jsonl"
 def clear_stale(folders: Folders, log: Log) -> None:
     """Remove the reports of an earlier run in this container, so that a report found later is this run's."""
     for file in (folders.success, folders.failure, folders.output / OUTCOME, folders.output / METRICS):
-        if not os.path.lexists(file):
+        if not may_exist(file, follow_links=False):
             continue  # On a read-only file system, unlink() fails with EROFS even for a missing file.
         try:
             file.unlink()
@@ -75,7 +74,7 @@ def _write_end(folders: Folders, outcome: Outcome, log: Log) -> None:
 
 def _withdraw_success(file: Path, log: Log) -> None:
     """Remove a success file that the script wrote: someone who reads only that would think that this job succeeded."""
-    if not os.path.lexists(file):
+    if not may_exist(file, follow_links=False):
         return
     try:
         file.unlink()
@@ -196,7 +195,7 @@ def masked(outcome: Outcome, log: Log) -> Outcome:
 
 def _says_something(file: Path) -> bool:
     try:
-        return file.is_file() and file.stat().st_size > 0
+        return is_file(file, as_absent) and file.stat().st_size > 0
     except OSError:
         return False
 

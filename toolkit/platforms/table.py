@@ -6,10 +6,10 @@ the Job from the two, our settings and this machine.
 
 from collections.abc import Callable, Mapping
 from importlib import import_module
-from pathlib import Path
 from typing import Protocol
 
 from toolkit import settings
+from toolkit.folders import may_exist
 from toolkit.job.job import Folders, Job
 from toolkit.job.machine import Machine
 from toolkit.job.outcome import Outcome
@@ -89,10 +89,7 @@ def _is_sagemaker(environ: Mapping[str, str]) -> bool:
 
     if are_set(environ):
         return True
-    try:
-        return Path("/opt/ml/input/config/resourceconfig.json").exists()
-    except PermissionError:
-        return True  # The reader's error then names the folder that cannot be read.
+    return may_exist("/opt/ml/input/config/resourceconfig.json")  # The reader names a folder that cannot be read.
 
 
 def _is_kubeflow(environ: Mapping[str, str]) -> bool:

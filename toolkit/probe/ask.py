@@ -4,6 +4,7 @@ import os
 import time
 from typing import TYPE_CHECKING
 
+from toolkit.folders import as_absent, is_file
 from toolkit.records import Record
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ def found(program: str, path: str) -> str | None:
     """Return the file that *program* is in the folders of *path* (as PATH), None if it is in none."""
     for folder in path.split(os.pathsep):
         file = os.path.join(folder or ".", program)
-        if os.access(file, os.X_OK) and os.path.isfile(file):  # A folder that may not be read has none: no error.
+        if os.access(file, os.X_OK) and is_file(file, as_absent):  # A folder that may not be read has none: no error.
             return file
     return None
 

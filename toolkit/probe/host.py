@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
+from toolkit.folders import as_absent, exists, is_dir
+
 CGROUPS = "sys/fs/cgroup"
 
 
@@ -41,7 +43,7 @@ def memory_bytes(root: Path) -> int:
 
 def interfaces(root: Path) -> tuple[str, ...]:
     """Return the names of the network interfaces, sorted."""
-    return tuple(sorted(entry.name for entry in _entries(root / "sys/class/net") if entry.is_dir()))
+    return tuple(sorted(entry.name for entry in _entries(root / "sys/class/net") if is_dir(entry, as_absent)))
 
 
 def route_interface(root: Path) -> str | None:
@@ -59,7 +61,7 @@ def route_interface(root: Path) -> str | None:
 
 def in_engine(root: Path) -> bool:
     """True in a container of Docker (or a pod that it made) or Podman: each puts an empty file at the root."""
-    return any((root / name).exists() for name in (".dockerenv", "run/.containerenv"))
+    return any(exists(root / name, as_absent) for name in (".dockerenv", "run/.containerenv"))
 
 
 def oom_kills(root: Path) -> int | None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from toolkit.folders import as_absent, exists, is_file
 from toolkit.job.job import Job
 from toolkit.job.machine import Machine
 from toolkit.probe import host, init, neuron, nvidia
@@ -60,7 +61,7 @@ def has_torch_sagemaker() -> bool:
 
     spec = find_spec("torch")
     return any(
-        Path(folder, "sagemaker", "__init__.py").is_file()
+        is_file(f"{folder}/sagemaker/__init__.py", as_absent)
         for folder in (spec and spec.submodule_search_locations) or ()
     )
 
@@ -85,4 +86,4 @@ def _opal_prefix(path: str) -> str:
     if mpirun is None:
         return ""
     folder = Path(mpirun).absolute().parent
-    return str(folder.parent) if (folder / "orterun_wrapper").exists() else ""
+    return str(folder.parent) if exists(folder / "orterun_wrapper", as_absent) else ""

@@ -3,6 +3,7 @@
 import pwd
 from pathlib import Path
 
+from toolkit.folders import as_absent, is_dir
 from toolkit.records import Record
 
 _RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
@@ -26,7 +27,7 @@ def running(below: Path, proc: Path = Path("/proc")) -> tuple[RunningHost, ...]:
     for process in proc.iterdir():
         environ = _environ(process) if process.name.isdigit() else {}
         status, output = environ.get("TOOLKIT_STATUS_FOLDER", ""), environ.get("SM_OUTPUT_DIR", "")
-        if status and output and Path(output).is_relative_to(below) and Path(status).is_dir():
+        if status and output and Path(output).is_relative_to(below) and is_dir(status, as_absent):
             found.setdefault(Path(status), []).append(environ)
     return tuple(_host(status, environs) for status, environs in sorted(found.items()))
 

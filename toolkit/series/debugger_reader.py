@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from toolkit import folders
+from toolkit import files, folders
 from toolkit.records import Record
 from toolkit.series.arrays import numpy
 from toolkit.series.column import Column
@@ -42,10 +42,10 @@ def read(folder: Path) -> dict[str, Samples]:
     """
     numpy()
     nodes: dict[str, _Node] = {}
-    files = (
+    documents = (
         Path(entry.path) for entry in folders.walk(folder, folders.named_elsewhere) if entry.name.endswith(".json")
     )
-    for path in sorted(files, key=lambda path: path.name):
+    for path in sorted(documents, key=lambda path: path.name):
         if "system" in path.relative_to(folder.parent).parts:
             for line in _lines(path):
                 nodes.setdefault(line.node_id, _Node()).add(line)
@@ -54,7 +54,7 @@ def read(folder: Path) -> dict[str, Samples]:
 
 def _lines(path: Path) -> Iterator[_Line]:
     try:
-        content = path.read_bytes()
+        content = files.read(path, files.RECORDS_BYTES)
     except OSError:  # Deleted since it was found.
         return
     try:

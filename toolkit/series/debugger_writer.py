@@ -158,7 +158,7 @@ def _line(metric: Metric, node: str) -> str:
 
 def _free(path: Path) -> Path:
     """Return *path*, or if it exists the next second of its name that does not."""
-    while path.exists():
+    while folders.exists(path):
         second, _, rest = path.name.partition(".")
         path = path.with_name(f"{int(second) + 1:010d}.{rest}")
     return path

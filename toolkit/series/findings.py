@@ -5,6 +5,7 @@ from pathlib import Path
 
 import msgspec
 
+from toolkit import files
 from toolkit.records import encode
 from toolkit.series.finding import Finding as Finding
 
@@ -36,7 +37,7 @@ def read(path: Path) -> tuple[Finding, ...]:
         OSError: the file is there and cannot be read.
     """
     try:
-        content = path.read_bytes()
+        content = files.read(path, files.RECORDS_BYTES)
     except FileNotFoundError:
         return ()
     return decoded(content)

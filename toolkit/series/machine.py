@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 
+from toolkit import files
 from toolkit.records import Record, encode
 
 NAME = "monitor.json"
@@ -64,6 +65,6 @@ def write(path: Path, about: About) -> None:
 def read(path: Path) -> About | None:
     """Return what the file at *path* says, None if there is none that can be read."""
     try:
-        return msgspec.json.decode(path.read_bytes(), type=About)
+        return msgspec.json.decode(files.read(path), type=About)
     except (OSError, msgspec.DecodeError, UnicodeDecodeError):
         return None

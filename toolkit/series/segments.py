@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import msgspec
 
-from toolkit import folders
+from toolkit import files, folders
 from toolkit.series import blocks
 from toolkit.series.arrays import numpy
 from toolkit.series.column import Column, Header
@@ -224,7 +224,7 @@ class _OneFile:
             self.close()
             self._path = path
             try:
-                self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+                self._fd = files.descriptor(path)
             except OSError:
                 self._fd = None
         return self._fd

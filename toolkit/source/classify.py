@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from toolkit import files, folders
-from toolkit.errors import UserError
+from toolkit.errors import UserError, may_pass
 from toolkit.job.job import Script
 from toolkit.patterns import lazy
 from toolkit.settings import ArgumentStyle
@@ -120,7 +120,9 @@ def _is_package(folder: Path) -> bool:
         return True
     try:
         return bool(PACKAGE_TABLE.search(files.read(folder / "pyproject.toml").decode("utf-8", "replace")))
-    except OSError:
+    except OSError as error:
+        if may_pass(error):
+            raise
         return False
 
 
@@ -136,7 +138,7 @@ def _package_entry(folder: Path, entry: str) -> str:
     named = bool(MODULE.fullmatch(module))
     file = folder / entry
     if entry.endswith(".py") and is_file(file):
-        is_importable = named and (file.parent == folder or (file.parent / "__init__.py").is_file())
+        is_importable = named and (file.parent == folder or is_file(file.parent / "__init__.py"))
         return module if is_importable else entry
     if named and (_is_somewhere(folder, module) or ("." in module and "/" not in entry)):
         return module
@@ -254,7 +256,7 @@ def _files(folder: Path) -> Iterator[str]:
     They are only hints for a message, so a folder that cannot be listed has none."""
     left = FILES_SEARCHED
     for entry in folders.walk(folder, lambda _: None, enter=lambda entry: _is_shown(entry.name)):
-        if not _is_shown(entry.name) or is_folder(Path(entry.path)):
+        if not _is_shown(entry.name) or folders.is_dir(entry.path, folders.as_absent):
             continue
         left -= 1
         if left < 0:

@@ -9,12 +9,14 @@ The rules:
   that its owner keeps them.
 """
 
+import errno
 import os
+import stat
 from pathlib import Path
 
 import msgspec
 
-from toolkit import folders, paths
+from toolkit import files, folders, paths
 from toolkit.errors import PlatformError, ToolkitError, UserError, at
 from toolkit.folders import make, remove
 from toolkit.job.job import Job
@@ -122,11 +124,11 @@ def _found(source: str, job: Job, log: Log) -> Path | None:
 def channel_archive(job: Job) -> Path | None:
     """Return the source in the channel `code`, which wins over a URI; None if there is none."""
     path = job.folders.data / "code" / ARCHIVE
-    return path if path.is_file() else None
+    return path if folders.is_file(path) else None
 
 
 def _unquoted(path: str) -> Path:
-    if "%" not in path or Path(path).exists():
+    if "%" not in path or folders.exists(path):
         return Path(path)
     from urllib.parse import unquote
 
@@ -139,9 +141,9 @@ def _existing(path: Path, source: str, job: Job) -> Path:
     base = job.folders.base
     if path.is_relative_to(USUAL_BASE) and base != USUAL_BASE:
         here = base / path.relative_to(USUAL_BASE)
-        if here.exists() or here == job.folders.code:
+        if folders.exists(here) or here == job.folders.code:
             return here
-    if path.exists() or path == job.folders.code:
+    if folders.exists(path) or path == job.folders.code:
         return path
     raise UserError(
         f"no such file or folder: {path}", hint="Mount it, or leave the key out if the code is in the image."
@@ -153,9 +155,9 @@ def _stage(source: Path, staging: Path, base: Path, log: Log) -> None:
     from toolkit.source.unpack import is_tar, unpack
 
     try:
-        if source.is_dir():
+        if folders.is_dir(source):
             _copy_folder(source, staging, base, log)
-        elif not source.is_file():
+        elif not folders.is_file(source):
             raise UserError(f"neither a folder nor a file: {source}")
         elif source.name.endswith(TAR_ENDINGS) or is_tar(source):
             unpack(source, staging)
@@ -172,7 +174,7 @@ def _swap(job: Job, source: Path, staging: Path, log: Log) -> None:
     code = job.folders.code
     names = tuple(folders.names(staging))
     kept = _kept(code, source, names)
-    aside = (code / ASIDE) if os.path.ismount(code) else (job.folders.scratch / "replaced-code")
+    aside = (code / ASIDE) if folders.is_mount(code) else (job.folders.scratch / "replaced-code")
     earlier = _earlier(code)
     strange = [name for name in _names(code) if name not in kept and name not in earlier]
     for name in earlier:
@@ -201,7 +203,7 @@ def _kept(code: Path, source: Path, names: tuple[str, ...]) -> frozenset[str]:
     kept = {STAGING, MARKER, *(name for name in _names(code) if name.startswith(ASIDE))}
     if source.resolve().is_relative_to(code.resolve()):
         kept.add(source.resolve().relative_to(code.resolve()).parts[0])
-    kept.update(name for name in _names(code) if os.path.ismount(code / name))
+    kept.update(name for name in _names(code) if folders.is_mount(code / name))
     for name in names:
         if name in kept:
             raise UserError(f"{source} holds {name!r}, which cannot replace {code / name}", hint="Rename one of them.")
@@ -225,7 +227,7 @@ def _earlier(code: Path) -> tuple[str, ...]:
 
 def _placed(code: Path) -> Placed | None:
     try:
-        return msgspec.json.decode((code / MARKER).read_bytes(), type=Placed)
+        return msgspec.json.decode(files.read(code / MARKER), type=Placed)
     except (OSError, msgspec.DecodeError):
         return None
 
@@ -234,8 +236,10 @@ def _move_aside(code: Path, names: list[str], aside: Path) -> Path:
     import shutil
 
     number = 1
-    while os.path.lexists(place := aside if number == 1 else aside.with_name(f"{aside.name}-{number}")):
+    place = aside
+    while folders.exists(place, follow_links=False):
         number += 1
+        place = aside.with_name(f"{aside.name}-{number}")
     place.mkdir(parents=True)
     for name in names:
         shutil.move(code / name, place / name)
@@ -243,9 +247,10 @@ def _move_aside(code: Path, names: list[str], aside: Path) -> Path:
 
 
 def _count(path: Path) -> int:
-    if path.is_symlink() or not path.is_dir():
+    if not folders.is_dir(path, folders.as_absent, follow_links=False):
         return 1
-    return sum(not entry.is_dir(follow_symlinks=False) for entry in folders.walk(path, folders.named_elsewhere))
+    below = folders.walk(path, folders.named_elsewhere)
+    return sum(not folders.is_dir(entry.path, folders.as_absent, follow_links=False) for entry in below)
 
 
 def _copy_folder(source: Path, into: Path, base: Path, log: Log) -> None:
@@ -261,23 +266,39 @@ def _copy_folder(source: Path, into: Path, base: Path, log: Log) -> None:
     while waiting:
         folder, copy, above = waiting.pop()
         for entry in map(folder.joinpath, folders.names(folder)):
-            target = entry.resolve()
+            target = Path(os.path.realpath(entry))
+            kind = _kind(target)
             new = copy / entry.name
-            if entry.is_symlink() and target.is_relative_to(root) and target.exists():
+            if kind and target.is_relative_to(root) and folders.is_link(entry):
                 inside = target.relative_to(root)
                 new.symlink_to(os.path.relpath(into / inside, copy))
             elif target == base or entry.name in (STAGING, MARKER):
                 continue
-            elif target.is_dir() and any(parent.is_relative_to(target) for parent in above):
+            elif kind == stat.S_IFDIR and any(parent.is_relative_to(target) for parent in above):
                 raise UserError(f"{entry} links to a folder that holds it", hint="Remove the link.")
-            elif target.is_dir():
+            elif kind == stat.S_IFDIR:
                 new.mkdir()
                 waiting.append((target, new, (*above, target)))
-            elif target.is_file():
+            elif kind == stat.S_IFREG:
                 _copy_file(target, new)
             else:
-                found = "a link to nothing" if entry.is_symlink() else "something else"
+                found = "something else" if kind else "a link to nothing"
                 log.warning(f"{entry}: expected a file or folder, found {found}; it is left out")
+
+
+def _kind(target: Path) -> int:
+    """Return the kind of *target*, 0 if nothing is there or links lead round in a circle.
+
+    Raises:
+        OSError: it cannot be looked at: the script may need it.
+    """
+    try:
+        found = folders.status(target)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            return 0
+        raise
+    return stat.S_IFMT(found.st_mode) if found is not None else 0
 
 
 def _copy_file(source: Path, copy: Path) -> None:

@@ -145,7 +145,8 @@ def _for_uv(environ: Mapping[str, str]) -> dict[str, str]:
 
 def in_container(environ: Mapping[str, str], root: Path = Path("/")) -> bool:
     """True if files or variables of Docker, Podman, Kubernetes, LXC or Apptainer show that this is a container."""
-    return any((root / name).exists() for name in CONTAINER_FILES) or any(environ.get(n) for n in CONTAINER_VARIABLES)
+    has_file = any(folders.exists(root / name, folders.as_absent) for name in CONTAINER_FILES)
+    return has_file or any(environ.get(name) for name in CONTAINER_VARIABLES)
 
 
 def remember(stamp: Path) -> None:
@@ -161,7 +162,7 @@ def remember(stamp: Path) -> None:
 def _is_needed(requirements: Path) -> bool:
     if is_file(requirements):
         return any(True for _ in _lines(requirements))
-    if os.path.lexists(requirements):
+    if folders.exists(requirements, follow_links=False):
         raise UserError(
             f"expected a file, found {kind_of(requirements)}",
             where=str(requirements),
@@ -187,8 +188,8 @@ def _fingerprint(interpreter: str, folder: Path, wanted: tuple[str, ...]) -> str
     """
     digest = _Digest()
     for place in (Path("/"), Path(interpreter)):
-        if place.exists():
-            found = place.lstat()
+        found = folders.status(place, follow_links=False)
+        if found is not None:
             _add(digest, b"%d:%d" % (found.st_dev, found.st_ino))
     for word in (interpreter, str(folder), *wanted):
         _add(digest, os.fsencode(word))
@@ -287,7 +288,7 @@ def _add_tree(digest: _Digest, path: Path) -> None:
     """Add the name and content of *path* or, if it is a folder, of every file below it."""
     if "\0" in str(path):
         return
-    if is_file(path):
+    if folders.is_file(path, folders.as_absent):
         _add_file(digest, path, path.name)
         return
 
@@ -296,7 +297,7 @@ def _add_tree(digest: _Digest, path: Path) -> None:
 
     for entry in folders.walk(path, unreadable, enter=lambda entry: _is_content(entry.name)):
         file = Path(entry.path)
-        if is_file(file):
+        if folders.is_file(file, folders.as_absent):
             _add_file(digest, file, str(file.relative_to(path)))
 
 

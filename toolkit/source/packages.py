@@ -17,6 +17,7 @@ from pathlib import Path
 
 import msgspec
 
+from toolkit import folders
 from toolkit.errors import PlatformError
 from toolkit.job.job import Job
 from toolkit.log import Log
@@ -39,7 +40,7 @@ def make(folder: Path, log: Log) -> None:
         PlatformError: it cannot be made.
     """
     try:
-        if not (folder / "bin/python").exists():
+        if not folders.exists(folder / "bin/python"):
             _make(folder)
         is_noexec = bool(os.statvfs(folder).f_flag & os.ST_NOEXEC)
     except OSError as error:
@@ -107,5 +108,4 @@ def _is_writable() -> bool:
     import sysconfig
 
     places = (Path(sysconfig.get_path(name)) for name in ("purelib", "platlib", "scripts"))
-    nearest = (next(path for path in (place, *place.parents) if path.exists()) for place in places)
-    return all(os.access(path, os.W_OK | os.X_OK) for path in nearest)
+    return all(os.access(folders.nearest(place), os.W_OK | os.X_OK) for place in places)

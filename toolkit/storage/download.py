@@ -8,6 +8,7 @@ from pathlib import Path
 
 from toolkit import paths
 from toolkit.errors import PlatformError, UserError
+from toolkit.folders import exists
 from toolkit.storage.store import PIECE_BYTES, Object, Store
 from toolkit.storage.uri import Uri
 from toolkit.storage.work import ordered
@@ -109,7 +110,7 @@ def _fetch_large(store: Store, found: Object, path: Path, note: Note) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     part, tag = part_of(path), path.with_name(f".{path.name}.part.tag")
     version = f"{found.tag} {found.size_bytes}"
-    if not (found.tag and part.exists() and tag.exists() and tag.read_text() == version):
+    if not (found.tag and exists(part) and exists(tag) and tag.read_text() == version):
         tag.unlink(missing_ok=True)
         part.write_bytes(b"")
         tag.write_text(version)

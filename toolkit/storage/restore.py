@@ -92,7 +92,7 @@ def _restore(store: Store, root: Uri, rank: int, folder: Path, note: Note) -> tu
 
 def _clear(staging: Path, places: set[Path]) -> None:
     """Make *staging* a folder with nothing but files at *places*, whatever a script has put there."""
-    if staging.is_symlink() or not staging.is_dir():
+    if not folders.is_dir(staging, follow_links=False):
         folders.remove(staging)
     staging.mkdir(exist_ok=True)
     for entry in folders.entries(staging):

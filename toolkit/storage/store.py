@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from toolkit import files
 from toolkit.errors import PlatformError, ToolkitError, UserError
 from toolkit.patterns import lazy
 from toolkit.records import Record
@@ -277,15 +278,17 @@ def _profile(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the keys in ~/.aws/credentials under AWS_PROFILE (else "default"), {} without any."""
     home = environ.get("HOME", "")
     file = Path(environ.get("AWS_SHARED_CREDENTIALS_FILE") or f"{home}/.aws/credentials")
-    if not file.is_file():
-        return {}
+    try:
+        content = files.read(file)
+    except OSError:
+        return {}  # It is not there, or another user's; then storage refuses us.
     import configparser
 
     parser = configparser.ConfigParser(interpolation=None)
     try:
-        parser.read(file, "utf-8")
+        parser.read_string(content.decode("utf-8"), str(file))
         section = parser[environ.get("AWS_PROFILE") or "default"]
-    except (OSError, KeyError, ValueError, configparser.Error):
+    except (KeyError, ValueError, configparser.Error):
         return {}
     names = ("access_key_id", "secret_access_key", "session_token")
     return {name: section[f"aws_{name}"] for name in names if section.get(f"aws_{name}")}

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from toolkit import exit_codes
 from toolkit.errors import UserError
+from toolkit.folders import as_absent, is_dir
 from toolkit.job.host_limits import NUMBERS
 from toolkit.supervise.kernel import PR_SET_PDEATHSIG, own_children, release, stat_fields
 from toolkit.supervise.limits import set_open_files
@@ -198,7 +199,7 @@ def _find(program: str, environ: Mapping[str, str] | Mapping[bytes, bytes], cwd:
     path = {os.fsdecode(name): os.fsdecode(value) for name, value in environ.items()}.get("PATH", os.defpath)
     for folder in path.split(os.pathsep):
         candidate = os.path.join(cwd, folder, program)
-        if os.access(candidate, os.X_OK) and not os.path.isdir(candidate):
+        if os.access(candidate, os.X_OK) and not is_dir(candidate, as_absent):
             return candidate
     raise UserError(
         f"expected a program named {program} on PATH, found none in {path}",

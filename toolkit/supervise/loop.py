@@ -15,6 +15,7 @@ from pathlib import Path
 
 import msgspec
 
+from toolkit.folders import as_absent, exists
 from toolkit.job.events import Event, Heard, Stop
 from toolkit.job.outcome import SIGNALLING_S, Ended
 from toolkit.job.plan import Locked, Need, Phase
@@ -98,7 +99,7 @@ class Supervisor:
             missing = _Waiting(self, locks).run(phase.needs)
             if missing and not self.machine.job.ends:
                 return self._not_started(phase, missing)
-            if not self.machine.job.ends and phase.skip_if is not None and phase.skip_if.exists():
+            if not self.machine.job.ends and phase.skip_if is not None and exists(phase.skip_if, as_absent):
                 return None
             if not self.machine.job.ends and phase.together and self.others is not None:
                 self.others.ready()

@@ -82,7 +82,7 @@ def state_of(scratch: Path, pid: int) -> str:
                 continue
             return (folder / DOING).read_text("utf-8") or "running"
         except FileNotFoundError:
-            return "running" if (folder / PULSE).exists() else "starting"
+            return "running" if folders.exists(folder / PULSE, folders.as_absent) else "starting"
         except (OSError, ValueError):
             continue
     return "starting"
@@ -97,7 +97,7 @@ def trouble(scratch: Path, now_s: float) -> str:
         if not _is_own(folder.parent):
             continue
         pid = folder.name.split("-")[1]
-        if not Path("/proc", pid).exists():
+        if not folders.exists(f"/proc/{pid}"):
             continue  # Left by a run that was killed.
         still_s = now_s - _touched_s(folder / PULSE, now_s)
         if still_s > STILL_S:

@@ -10,7 +10,8 @@ import signal
 from itertools import islice
 from pathlib import Path
 
-from toolkit.folders import make
+from toolkit import files
+from toolkit.folders import as_absent, exists, make, status
 from toolkit.job.stuck import Stuck
 from toolkit.supervise import children
 from toolkit.supervise.activity import STOPPED, oddity
@@ -56,13 +57,13 @@ class Dump:
         """Copy the stacks that ranks have written themselves; return the files that now have stacks."""
         for pid, target in self._targets.items():
             try:
-                if not target.exists() or target.stat().st_size == 0:
-                    target.write_bytes((self._prepared / str(pid)).read_bytes())
-                if target.stat().st_size == 0:
+                if not _size(target):
+                    target.write_bytes(files.read(self._prepared / str(pid)))
+                if not _size(target):
                     target.unlink()
             except OSError:
                 continue  # A rank without the hook, or a full disk: the list leaves it out.
-        return [str(target) for target in self._targets.values() if target.exists()]
+        return [str(target) for target in self._targets.values() if exists(target, as_absent)]
 
     @property
     def missing(self) -> str:
@@ -82,7 +83,7 @@ class Dump:
         if state != STOPPED and state != self._states[pid]:
             state = ""
         try:
-            text = self._targets[pid].read_text("utf-8", "replace")
+            text = files.read(self._targets[pid]).decode("utf-8", "replace")
         except OSError:
             text = ""
         if not text:
@@ -96,6 +97,11 @@ class Dump:
             return Stuck(name=name, state=state, kind=kind)
         file, function = user.file[-MOST_PATH:], user.function[:MOST_NAME]
         return Stuck(name=name, state=state, kind=kind, file=file, line=user.line, function=function)
+
+
+def _size(target: Path) -> int:
+    found = status(target)
+    return 0 if found is None else found.st_size
 
 
 def _line(file: str, number: int) -> str:

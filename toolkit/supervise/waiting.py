@@ -12,6 +12,7 @@ from pathlib import Path
 
 from toolkit.errors import PlatformError
 from toolkit.exit_codes import TEMPORARY_FAILURE
+from toolkit.folders import as_absent, exists
 from toolkit.job.plan import Listens, Locked, Need, Resolves
 
 TELL_EVERY_S = 10.0
@@ -129,7 +130,7 @@ def open_locks(needs: Sequence[Need], warn: Callable[[str], None]) -> dict[str, 
         try:
             fd = os.open(need.path, flags, 0o600)
         except OSError as error:
-            if not os.path.lexists(need.path):
+            if not exists(need.path, as_absent, follow_links=False):
                 raise PlatformError(
                     f"expected a lock file, cannot create it ({error.strerror})",
                     where=str(need.path),

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 
+from toolkit import files
 from toolkit.errors import UserError
 
 # Categories of Kineto on the device, and what the host does there.
@@ -134,7 +135,7 @@ def decoded(content: bytes, source: str) -> Trace:
 
 def _content(path: Path) -> bytes:
     """Return the text in *path*, unpacked."""
-    content = path.read_bytes()
+    content = files.read(path, LARGEST_BYTES)
     if content[:2] != b"\x1f\x8b":
         return content
     unpacker = zlib.decompressobj(31)

@@ -1,12 +1,13 @@
 """The folder of a host's traces: which windows were traced, of which ranks, and how much of the run that is."""
 
 import re
+import stat
 from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 
-from toolkit import folders
+from toolkit import files, folders
 from toolkit.records import Record
 
 _LISTING = "*_rank-*.json"  # What the profiler writes beside the traces; the traces lie in folders of their own.
@@ -54,10 +55,19 @@ def listings(folder: Path) -> tuple[Listing, ...]:
     found = []
     for path in folders.matching(folder, _LISTING, folders.named_elsewhere):
         try:
-            found.append(msgspec.json.decode(path.read_bytes(), type=Listing))
+            found.append(msgspec.json.decode(files.read(path), type=Listing))
         except (OSError, msgspec.DecodeError, UnicodeDecodeError):
             continue
     return tuple(sorted(found, key=lambda listing: listing.rank))
+
+
+def _written_s(path: Path) -> float | None:
+    """Return when the file was last written; None: it is gone, or no regular file."""
+    try:
+        found = folders.status(path)
+    except OSError:
+        return None
+    return found.st_mtime if found is not None and stat.S_ISREG(found.st_mode) else None
 
 
 def trace_files(folder: Path, known: Sequence[Listing]) -> tuple[TraceFile, ...]:
@@ -66,16 +76,19 @@ def trace_files(folder: Path, known: Sequence[Listing]) -> tuple[TraceFile, ...]
         TraceFile(path=folder / window.file, group=str(Path(window.file).parent), rank=listing.rank, window=window)
         for listing in known
         for window in listing.windows
-        if (folder / window.file).is_file() and _is_trace(window.file)
+        if folders.is_file(folder / window.file, folders.as_absent) and _is_trace(window.file)
     ]
     listed = {each.path for each in found}
     paths = (Path(entry.path) for entry in folders.walk(folder, folders.named_elsewhere) if ".json" in entry.name)
     for path in sorted(paths):
-        if path not in listed and _is_trace(path.name) and path.is_file() and not path.match(_LISTING):
+        if path not in listed and _is_trace(path.name) and not path.match(_LISTING):
+            written_s = _written_s(path)
+            if written_s is None:
+                continue
             named = re.search(r"rank[-_.]?(\d+)", path.name)
             group = str(path.parent.relative_to(folder))
             rank = int(named[1]) if named else None
-            window = Window(file=str(path.relative_to(folder)), start_s=path.stat().st_mtime)
+            window = Window(file=str(path.relative_to(folder)), start_s=written_s)
             found.append(TraceFile(path=path, group=group, rank=rank, window=window))
     return tuple(sorted(found, key=lambda each: (each.window.start_s, -1 if each.rank is None else each.rank)))
 

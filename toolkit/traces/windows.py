@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Literal
 
-from toolkit import folders
+from toolkit import files, folders
 from toolkit.errors import ContractError
 from toolkit.records import Record, decode
 
@@ -45,7 +45,7 @@ def read(framework: Path) -> tuple[TracedRank, ...]:
     found = []
     for path in folders.matching(framework, "*.json", folders.named_elsewhere):
         try:
-            found.append(decode(path.read_bytes(), TracedRank, str(path)))
+            found.append(decode(files.read(path), TracedRank, str(path)))
         except (OSError, ContractError):
             continue  # Another tool's file, or one on its way.
     return tuple(sorted(found, key=lambda each: (each.rank, each.host, each.pid)))

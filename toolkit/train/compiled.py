@@ -3,7 +3,7 @@
 from collections.abc import Collection
 from pathlib import Path
 
-from toolkit import folders
+from toolkit import files, folders
 from toolkit.errors import ToolkitError
 from toolkit.job.compilation import Compilation
 from toolkit.log import Log
@@ -22,7 +22,7 @@ def found(status_folder: Path, pids: Collection[int], log: Log) -> Compilation |
     told = []
     for path in ours or paths:
         try:
-            told.append(decode(path.read_bytes(), Compilation, str(path)))
+            told.append(decode(files.read(path), Compilation, str(path)))
         except (OSError, ToolkitError) as error:
             log.warning(f"{LOST}: {error}")
     # A launcher, or a program that starts others, may import the framework, too, and train nothing.

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from toolkit import files
 from toolkit.errors import of_document
 from toolkit.exit_codes import NO_RETRY, TIMED_OUT
+from toolkit.folders import is_file
 from toolkit.job.job import Job
 from toolkit.job.outcome import Ruled
 from toolkit.job.restart import Steps
@@ -68,7 +69,7 @@ class LineMonitors:
 
         in_code = self._job.folders.code / path
         try:
-            self._rules = document.read(files.read(in_code if in_code.is_file() else path), str(path))
+            self._rules = document.read(files.read(in_code if is_file(in_code) else path), str(path))
         except OSError as error:
             raise of_document(error)(
                 f"expected a readable file, found none ({error.strerror})",

@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import Literal
 
+from toolkit import files
+from toolkit.folders import as_absent, exists
 from toolkit.job.exports import LATEST
 from toolkit.job.job import Job
 from toolkit.job.monitor import Monitor
@@ -22,7 +24,7 @@ def write_config(job: Job, monitor: Monitor, run_folder: Path, attempt: int) -> 
     Raises:
         OSError: it cannot be written.
     """
-    has_gpus = job.machine.accelerator == "nvidia" or Path("/dev/nvidiactl").exists()
+    has_gpus = job.machine.accelerator == "nvidia" or exists("/dev/nvidiactl", as_absent)
     config = MonitorConfig(
         monitor=monitor,
         host=job.cluster.current,
@@ -115,7 +117,7 @@ class Monitored:
         try:
             if self._findings.stat().st_size <= self._read_bytes:
                 return
-            with self._findings.open("rb") as file:
+            with files.opened(self._findings) as file:
                 file.seek(self._read_bytes)
                 text = file.read()
         except OSError:

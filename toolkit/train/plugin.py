@@ -4,6 +4,7 @@ from pathlib import Path
 
 import msgspec
 
+from toolkit import files
 from toolkit.errors import ContractError
 from toolkit.job.outcome import Outcome
 from toolkit.records import Record, decode
@@ -47,6 +48,6 @@ def with_its_scripts_text(outcome: Outcome, folder: Path) -> Outcome:
 
 def _left_in(folder: Path) -> Word | None:
     try:
-        return decode((folder / NAME).read_bytes(), Word, NAME)
+        return decode(files.read(folder / NAME), Word, NAME)
     except (OSError, ContractError):
         return None

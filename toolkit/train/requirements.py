@@ -5,6 +5,7 @@ import os
 import msgspec
 
 from toolkit.errors import UserError
+from toolkit.folders import as_absent, exists
 from toolkit.job.job import Job
 from toolkit.job.outcome import Ended
 from toolkit.job.plan import Locked, Phase, Plan
@@ -41,7 +42,7 @@ def install(job: Job, supervisor: Supervisor, log: Log) -> Ended | None:
 
 def _from_repository(arn: str, installing: Phase, log: Log) -> Phase:
     """Return *installing* with the repository *arn* as pip's only index."""
-    if installing.skip_if is not None and installing.skip_if.exists():
+    if installing.skip_if is not None and exists(installing.skip_if, as_absent):
         return installing  # Nothing will be installed.
     index = codeartifact.index(arn)
     log.hide({"CODEARTIFACT_AUTH_TOKEN": index.token})

@@ -13,8 +13,9 @@ from pathlib import Path
 
 import msgspec
 
+from toolkit import files
 from toolkit.errors import InternalError, PlatformError, ToolkitError, UserError, at, within
-from toolkit.folders import make
+from toolkit.folders import exists, make
 from toolkit.job.job import Channel, Job, fetched_mark
 from toolkit.job.outcome import Outcome
 from toolkit.job.plan import ProcessSpec, StopPolicy
@@ -104,10 +105,10 @@ def _marked(channel: Channel) -> None:
 
     mark = fetched_mark(channel.folder)
     try:
-        if mark.exists() and mark.read_text() != channel.uri:
+        if exists(mark) and files.read(mark) != channel.uri.encode():
             shutil.rmtree(channel.folder)
         mark.parent.mkdir(parents=True, exist_ok=True)
-        mark.write_text(channel.uri)
+        mark.write_bytes(channel.uri.encode())
     except OSError as error:
         where = str(error.filename or channel.folder)
         raise PlatformError(f"cannot be written ({error.strerror})", where=where, hint="Check the disk.") from None

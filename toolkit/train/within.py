@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from toolkit.artifacts.scratch import RUN
 from toolkit.errors import UserError
+from toolkit.folders import is_dir
 from toolkit.job.job import Folders
 from toolkit.platforms.sagemaker.variables import BASE_DIR
 from toolkit.train.environment import MARKER
@@ -20,7 +21,7 @@ def refusal(outer: str, folders: Folders) -> UserError | None:
     A run is refused while an outer run of the same base is active: the outer run's folder then exists in the folder
     that all runs of a base share.
     """
-    if not outer.startswith(RUN) or "/" in outer or not (folders.scratch / outer).is_dir():
+    if not outer.startswith(RUN) or "/" in outer or not is_dir(folders.scratch / outer):
         return None
     return UserError(
         f"train was started by the script of the job that it would run (base {folders.base}): it would start that"

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from toolkit.folders import fail, matching, named_elsewhere
+from toolkit.folders import exists, fail, matching, named_elsewhere
 from toolkit.modelparallel import objects, ranks
 from toolkit.modelparallel.errors import SMPError
 from toolkit.modelparallel.torch import api
@@ -60,7 +60,7 @@ def load(f: Any, map_location: Any = None, partial: bool = True, back_compat: bo
     path = Path(f)
     if partial:
         names = [_partial_name(f, v3) for v3 in (True, False)]
-        path = next((Path(name) for name in names if Path(name).exists()), Path(names[-1]))
+        path = next((Path(name) for name in names if exists(name)), Path(names[-1]))
         _check_partitions(f, path)
     return _load(path, map_location or "cpu", **options)
 
@@ -171,7 +171,7 @@ def _save_partial(folder: Path, model: Any, optimizer: Any, user_content: Any) -
     if ranks.rank() == 0:
         _replace_folder(making, folder)
     objects.barrier()
-    if ranks.local_rank() == 0 and making.exists():
+    if ranks.local_rank() == 0 and exists(making):
         _replace_folder(making, folder)
 
 
@@ -207,7 +207,7 @@ class _Partial:
     def user_content(self) -> Any:
         path = self._folder / f"{USER_CONTENT}.pt"
         # The script's own object, of any class.
-        return _load(path, "cpu", weights_only=False) if path.exists() else None
+        return _load(path, "cpu", weights_only=False) if exists(path) else None
 
     def _parts(self, name: str) -> list[dict[str, Any]]:
         """Return the parts of all partitions (and shards) for this tensor parallel rank.
@@ -252,7 +252,7 @@ class _Full:
 
     def user_content(self) -> Any:
         path = self._root / f"{USER_CONTENT}_{self._tag}"
-        return _load(path, "cpu", weights_only=False) if path.exists() else None
+        return _load(path, "cpu", weights_only=False) if exists(path) else None
 
 
 def _is_spread() -> bool:
@@ -300,14 +300,14 @@ def _check_partitions(f: Any, path: Path) -> None:
     pattern = re.compile(re.escape(Path(f).name) + r"_(\d+)(_\d+){0,2}")
     names = [each.name for each in matching(Path(f).parent, "*", fail)]
     parts = sorted({int(match[1]) for name in names if (match := pattern.fullmatch(name))})
-    if path.exists():
+    if exists(path):
         with path.open("rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - 64))
             _, _, number = file.read().rpartition(NOTE)
         saved = int(number) if number.isdigit() else max(ranks.pp_size(), *(part + 1 for part in parts))
     else:
         saved = len(parts) or ranks.pp_size()
-    if saved != ranks.pp_size() or (parts and not path.exists()):
+    if saved != ranks.pp_size() or (parts and not exists(path)):
         raise SMPError(
             f"smp.load: expected the parts of {ranks.pp_size()} partitions at {f}, found those of {saved} "
             f"(partitions {', '.join(map(str, parts))} here): load them with as many partitions as saved them. For "
@@ -332,7 +332,7 @@ def _write_newest(root: Path, kind: str, tag: str) -> None:
 def _replace_folder(making: Path, folder: Path) -> None:
     old = folder.with_name(folder.name + ".old")
     shutil.rmtree(old, ignore_errors=True)
-    if folder.exists():
+    if exists(folder):
         folder.rename(old)
     making.rename(folder)
     shutil.rmtree(old, ignore_errors=True)

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from toolkit.folders import exists
 from toolkit.modelparallel.torch.model import DistributedModel
 
 
@@ -50,7 +51,7 @@ def adapt_trainer(module: ModuleType) -> None:
     def _load_from_checkpoint(trainer: Any, resume_from_checkpoint: str, model: Any = None) -> None:
         folder = Path(resume_from_checkpoint)
         weights = folder / "model.safetensors"
-        if (folder / "pytorch_model.bin").exists() or not weights.exists():
+        if exists(folder / "pytorch_model.bin") or not exists(weights):
             load(trainer, resume_from_checkpoint, model)
             return
         from safetensors.torch import load_file

@@ -8,6 +8,7 @@ group with a memory controller the host stands for the container.
 import os
 from pathlib import Path
 
+from toolkit.folders import as_absent, is_file
 from toolkit.monitor.kept_file import KeptFile
 from toolkit.monitor.source import BYTES, NAN, PERCENT, column
 from toolkit.probe import host
@@ -82,7 +83,7 @@ def _group(root: Path) -> tuple[KeptFile | None, KeptFile | None, set[bytes]]:
     """Return the files of the group's memory in use and of its parts, and the names of cached files among these."""
     for controller, used, names in (("", "memory.current", _CACHED), ("memory", "memory.usage_in_bytes", _CACHED_V1)):
         for folder in host.groups(root, controller):
-            if os.path.isfile(folder / used):
+            if is_file(folder / used, as_absent):
                 return KeptFile(folder / used), KeptFile(folder / "memory.stat"), names
     return None, None, set()
 
@@ -90,7 +91,7 @@ def _group(root: Path) -> tuple[KeptFile | None, KeptFile | None, set[bytes]]:
 def _first(root: Path, *places: tuple[str, str]) -> KeptFile | None:
     for controller, name in places:
         for folder in host.groups(root, controller):
-            if os.path.isfile(folder / name):
+            if is_file(folder / name, as_absent):
                 return KeptFile(folder / name)
     return None
 

@@ -5,9 +5,9 @@ Of the container's control group (version 2), else of the machine. A line reads
 interval (https://docs.kernel.org/accounting/psi.html, seen 2026-11). Kernels without it have no such columns.
 """
 
-import os
 from pathlib import Path
 
+from toolkit.folders import as_absent, is_file
 from toolkit.monitor.kept_file import KeptFile
 from toolkit.monitor.source import NAN, PERCENT, Rate, column
 from toolkit.probe import host
@@ -50,4 +50,4 @@ class Pressure:
 def _file(root: Path, kind: str) -> KeptFile | None:
     group = next(iter(host.groups(root, "")), None)
     places = [*([group / f"{kind}.pressure"] if group is not None else []), root / "proc/pressure" / kind]
-    return next((KeptFile(place) for place in places if os.path.isfile(place)), None)
+    return next((KeptFile(place) for place in places if is_file(place, as_absent)), None)

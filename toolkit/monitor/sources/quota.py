@@ -4,9 +4,9 @@ cpu.stat of the control group: version 2 has usage_usec, nr_periods and nr_throt
 usage in cpuacct.usage (https://docs.kernel.org/admin-guide/cgroup-v2.html, seen 2026-11).
 """
 
-import os
 from pathlib import Path
 
+from toolkit.folders import as_absent, is_file
 from toolkit.monitor.kept_file import KeptFile
 from toolkit.monitor.source import PERCENT, Rate, column
 from toolkit.probe import host
@@ -59,10 +59,10 @@ def _files(root: Path) -> tuple[KeptFile | None, KeptFile | None]:
     """Return the files of periods and of usage: of version 2 both are one. The root group has neither a limit nor, in
     the machine's own view, a usage that is the container's."""
     for folder in host.groups(root, ""):
-        if os.path.isfile(folder / "cpu.stat"):
+        if is_file(folder / "cpu.stat", as_absent):
             return KeptFile(folder / "cpu.stat"), None
-    stat = next((f / "cpu.stat" for f in host.groups(root, "cpu") if os.path.isfile(f / "cpu.stat")), None)
+    stat = next((f / "cpu.stat" for f in host.groups(root, "cpu") if is_file(f / "cpu.stat", as_absent)), None)
     usage = next(
-        (f / "cpuacct.usage" for f in host.groups(root, "cpuacct") if os.path.isfile(f / "cpuacct.usage")), None
+        (f / "cpuacct.usage" for f in host.groups(root, "cpuacct") if is_file(f / "cpuacct.usage", as_absent)), None
     )
     return (None if stat is None else KeptFile(stat)), (None if usage is None else KeptFile(usage))

@@ -99,8 +99,8 @@ def read(
         ContractError: a required document is missing, or one is unreadable, not JSON or wrongly typed. The message
             names file, key, expected and found.
     """
-    if required and not folder.is_dir():
-        found = "no such folder" if not folder.exists() else "something else"
+    if required and not folders.is_dir(folder):
+        found = "something else" if folders.exists(folder) else "no such folder"
         raise ContractError(f"expected a folder with the job's documents, found {found}", where=str(folder), hint=HINT)
     asked, inputs = folder / "hyperparameters.json", folder / "inputdataconfig.json"
     if hyperparameters is None:
@@ -151,10 +151,7 @@ def load(file: Path, *, hint: str = HINT) -> Any:
 
 def _is_there(file: Path) -> bool:
     """True unless *file* is absent: a link to nothing is there, and so is what cannot be looked at; `load` names it."""
-    try:
-        return folders.status(file, follow_links=False) is not None
-    except OSError:
-        return True
+    return folders.may_exist(file, follow_links=False)
 
 
 def _mistake(error: Exception) -> str:

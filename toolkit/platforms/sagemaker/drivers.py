@@ -14,6 +14,7 @@ from typing import Annotated, Any
 import msgspec
 
 from toolkit.errors import ContractError
+from toolkit.folders import may_exist
 from toolkit.job.spec import JobSpec
 from toolkit.job.strategy import Strategy
 from toolkit.patterns import lazy
@@ -197,4 +198,4 @@ def _strategy(data: Path) -> Strategy | None:
 
 def _distributed(data: Path) -> dict[str, Any]:
     file = data / "sm_drivers/distributed.json"
-    return typed(load(file, hint=HINT) or {}, dict[str, Any], file) if file.exists() else {}
+    return typed(load(file, hint=HINT) or {}, dict[str, Any], file) if may_exist(file, follow_links=False) else {}

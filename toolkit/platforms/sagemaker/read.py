@@ -10,7 +10,8 @@ from typing import Any
 
 import msgspec
 
-from toolkit.errors import ContractError
+from toolkit.errors import ContractError, may_pass
+from toolkit.folders import is_dir, is_mount, may_exist, nearest
 from toolkit.job.cluster import Group
 from toolkit.job.job import Channel, Folders, Job, Shown
 from toolkit.job.machine import Machine
@@ -103,7 +104,7 @@ def read(
     named = [("TOOLKIT_PROGRAM", settings.program), *programs(asked, environ)]
     by, entry = chosen(named, places.code, log)
     spec = asked_for(written, asked, places, environ, log, entry=entry, entry_from=by)
-    if spec.entry is None and (places.data / "sm_drivers/sourcecode.json").is_file():
+    if spec.entry is None and may_exist(places.data / "sm_drivers/sourcecode.json", follow_links=False):
         from toolkit.platforms.sagemaker import drivers
 
         spec = drivers.asked_for(spec, place, places.data, environ)
@@ -264,7 +265,7 @@ def _intermediate_uri(source: "_Source", name: str, places: Folders) -> str:
     """Return where output/intermediate is uploaded: below sagemaker_s3_output, as sagemaker-training does; "" without
     one, for file://, and where the platform has mounted the folder, since it keeps the files then."""
     output = source.text(OUTPUT) or ""
-    if not output or output.startswith("file://") or os.path.ismount(places.intermediate):
+    if not output or output.startswith("file://") or is_mount(places.intermediate):
         return ""
     return "/".join(filter(None, (output.rstrip("/"), name, "output/intermediate")))
 
@@ -418,11 +419,17 @@ def _checkpoints(places: Folders, written: Documents, log: Log) -> Path | None:
         return None
     if asked.is_relative_to(BASE):
         return places.base / asked.relative_to(BASE)
-    nearest = next(folder for folder in (asked, *asked.parents) if folder.exists())
-    if nearest.is_dir() and os.access(nearest, os.W_OK):
-        return asked
+    reason = ""
+    try:
+        existing = nearest(asked)
+        if is_dir(existing) and os.access(existing, os.W_OK):
+            return asked
+    except OSError as error:
+        if may_pass(error):
+            raise  # In another folder the script would find no checkpoint, and begin again.
+        reason = f" ({error.strerror})"
     instead = "" if asked == places.checkpoints else f"; using {places.checkpoints}"
-    log.warning(f"checkpointconfig.json: LocalPath {asked} cannot be written to{instead}")
+    log.warning(f"checkpointconfig.json: LocalPath {asked} cannot be written to{reason}{instead}")
     return None
 
 

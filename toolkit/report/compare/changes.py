@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from toolkit.diagnosis.folding import Folded
+from toolkit.folders import is_file, named_elsewhere
 from toolkit.report.compare.measured import Measured
 from toolkit.report.model import Block, Column, Table, Words
 from toolkit.series.finding import Finding
@@ -45,7 +46,7 @@ def cleared(native: Measured, other: Measured) -> list[str]:
 
 
 def _monitored(job: Measured) -> bool:
-    return any((host.monitor / "monitor.json").is_file() for host in job.job.hosts)
+    return any(is_file(host.monitor / "monitor.json", named_elsewhere) for host in job.job.hosts)
 
 
 def _by_key(findings: Sequence[Finding]) -> dict[Key, Folded]:

@@ -3,8 +3,11 @@
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from io import TextIOWrapper
 from pathlib import Path
 
+from toolkit import files
+from toolkit.folders import is_dir, named_elsewhere
 from toolkit.jobs.data import JobData
 from toolkit.jobs.records import samples
 from toolkit.metrics.sample import Sample
@@ -116,7 +119,7 @@ def _from_logs(job: JobData) -> Epochs | None:
     for host in job.hosts:
         for path in host.logs:
             try:
-                with path.open(encoding="utf-8", errors="replace") as lines:
+                with TextIOWrapper(files.opened(path), "utf-8", "replace") as lines:
                     found = from_lines(lines)
             except OSError:
                 continue
@@ -188,7 +191,7 @@ def _steps(job: JobData, metrics: Mapping[str, Sequence[Sample]]) -> tuple[dict[
 
 def _monitored(folder: Path) -> Iterator[tuple[int, int, float]]:
     """Yield (rank, step, seconds) of all ranks of one host; of repeated steps the newest."""
-    if not folder.is_dir() or not has_numpy():
+    if not is_dir(folder, named_elsewhere) or not has_numpy():
         return
     from toolkit.series import steps
 

@@ -11,6 +11,7 @@ from toolkit.diagnosis.evidence import Evidence
 from toolkit.diagnosis.job import diagnose, merged
 from toolkit.diagnosis.rule import Configuration
 from toolkit.errors import ContractError
+from toolkit.files import read as read_document
 from toolkit.jobs.data import HostData, JobData
 from toolkit.records import Record
 from toolkit.series import findings
@@ -28,7 +29,7 @@ def live(job: JobData) -> tuple[Finding, ...]:
 
 def after_the_fact(job: JobData) -> tuple[Finding, ...]:
     """Return what the rules find in the files of *job*, and what the monitors found besides, by time. Needs numpy."""
-    measured = [host for host in job.hosts if host.monitor.is_dir() or host.metrics.is_file() or files_of(host.output)]
+    measured = [host for host in job.hosts if host.is_measured or files_of(host.output)]
     if not measured:
         return ()
     found = live(job)
@@ -99,7 +100,7 @@ def _rules(path: Path) -> tuple[Configuration, ...]:
     """Return the rules that the job asked for, as monitor.json keeps them; else those that need no choice."""
     raw: Any = None
     try:
-        told = msgspec.json.decode(path.read_bytes())
+        told = msgspec.json.decode(read_document(path))
         raw = told.get("rules") if isinstance(told, dict) else None
         return configuration.read(raw or None, str(path)).configurations
     except (OSError, msgspec.DecodeError, UnicodeDecodeError, ContractError):

@@ -101,7 +101,7 @@ class Material:
     @property
     def why_unmeasured(self) -> str:
         """Why there are no samples or steps, and what would provide them."""
-        if not self._has_numpy and any(host.monitor.is_dir() for host in self.job.hosts):
+        if not self._has_numpy and any(host.is_monitored for host in self.job.hosts):
             return NO_NUMPY
         return NO_MONITOR
 

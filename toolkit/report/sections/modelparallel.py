@@ -4,7 +4,7 @@ from pathlib import Path
 
 import msgspec
 
-from toolkit import folders
+from toolkit import files, folders
 from toolkit.errors import ToolkitError
 from toolkit.parallelism import decision as decisions
 from toolkit.parallelism import timeline
@@ -34,7 +34,7 @@ def blocks(material: Material) -> list[Block]:
 
 
 def _decision(path: Path) -> list[Block]:
-    if not path.is_file():
+    if not folders.may_exist(path):
         return []
     try:
         decided = decisions.read(path)
@@ -49,7 +49,11 @@ def _recorded(folder: Path) -> list[RankStep]:
     """Return the recorded steps in *folder*; a line that a killed rank did not finish is left out."""
     found = []
     for path in folders.matching(folder, f"{timeline.PREFIX}*.jsonl", folders.named_elsewhere):
-        for line in path.read_bytes().splitlines():
+        try:
+            lines = files.read(path, files.RECORDS_BYTES).splitlines()
+        except OSError:
+            continue  # A note of the job names it.
+        for line in lines:
             try:
                 found.append(msgspec.json.decode(line, type=RankStep))
             except (msgspec.DecodeError, UnicodeDecodeError):

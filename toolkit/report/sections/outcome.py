@@ -121,7 +121,7 @@ def _as_inside(job: JobData, text: str) -> str:
 def _debugger_alone(job: JobData) -> bool:
     if job.status != "unfinished" or not job.hosts:
         return False
-    return all(files_of(host.output) and not host.monitor.is_dir() and not host.metrics.is_file() for host in job.hosts)
+    return all(files_of(host.output) and not host.is_measured for host in job.hosts)
 
 
 def _cause(job: JobData) -> Words:

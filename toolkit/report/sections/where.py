@@ -1,5 +1,6 @@
 """Where the time went: what is paid for, divided among what it was spent on, in seconds and in money."""
 
+import stat
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -152,11 +153,15 @@ def _failed_s(material: Material) -> float | None:
 
 def _saved(folder: Path) -> set[float]:
     """Return when the files below *folder* were last written."""
-    try:
-        entries = folders.walk(folder, folders.named_elsewhere)
-        return {entry.stat().st_mtime for entry in entries if entry.is_file()}
-    except OSError:
-        return set()
+    written = set()
+    for entry in folders.walk(folder, folders.named_elsewhere):
+        try:
+            found = folders.status(entry.path)
+        except OSError:
+            continue
+        if found is not None and stat.S_ISREG(found.st_mode):
+            written.add(found.st_mtime)
+    return written
 
 
 def _unexplained(material: Material) -> str:

@@ -5,7 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
@@ -21,6 +21,19 @@ def unlistable(monkeypatch: pytest.MonkeyPatch, folder: Path, number: int = errn
         return scandir(path)
 
     monkeypatch.setattr(os, "scandir", failing)
+
+
+def unlookable(monkeypatch: pytest.MonkeyPatch, path: Path, number: int = errno.EIO) -> None:
+    """Let every look at *path* and at what is below it fail."""
+    for name in ("stat", "lstat"):
+        real = getattr(os, name)
+
+        def failing(it: object, *more: object, real: Callable[..., object] = real, **how: object) -> object:
+            if isinstance(it, str | os.PathLike) and Path(os.fspath(it)).is_relative_to(path):
+                raise OSError(number, os.strerror(number), os.fspath(it))
+            return real(it, *more, **how)
+
+        monkeypatch.setattr(os, name, failing)
 
 
 def make_levels(top: Path, names: Iterable[str]) -> None:

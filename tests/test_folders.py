@@ -1,11 +1,12 @@
 import errno
 import os
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.folders import as_ordinary_user, make_levels
+from tests.folders import as_ordinary_user, make_levels, unlookable
 from toolkit import folders
 
 
@@ -167,6 +168,87 @@ def test_status_is_none_only_where_nothing_is(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(os, "stat", failing)
     with pytest.raises(OSError, match="Input/output"):
         folders.status(tmp_path / "file")
+
+
+LOOKS = (folders.exists, folders.is_file, folders.is_dir, folders.is_link, folders.is_mount)
+
+
+@pytest.mark.parametrize("look", LOOKS)
+def test_nothing_is_where_nothing_can_be(tmp_path: Path, look: Callable[[Path], bool]) -> None:
+    (tmp_path / "file").touch()
+
+    assert not look(tmp_path / "missing")
+    assert not look(tmp_path / "file" / "below")
+    assert not look(tmp_path / "of a NUL \0")
+    assert not look(tmp_path / "of half a pair \ud800")
+
+
+@pytest.mark.parametrize("look", LOOKS)
+def test_what_cannot_be_looked_at_is_an_error_and_no_no(
+    tmp_path: Path, look: Callable[..., bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    long, broken = tmp_path / ("n" * 300), tmp_path / "broken"
+    errors: list[OSError] = []
+
+    with pytest.raises(OSError, match="File name too long"):
+        look(long)
+    unlookable(monkeypatch, broken, errno.ESTALE)
+    with pytest.raises(OSError, match=f"Stale file handle: '{broken}'"):
+        look(broken)
+    if look is not folders.is_mount:
+        assert not look(long, errors.append)
+        assert [(error.errno, error.filename) for error in errors] == [(errno.ENAMETOOLONG, str(long))]
+        assert not look(broken, folders.as_absent)
+    assert folders.may_exist(long)
+    assert folders.may_exist(broken)
+
+
+def test_links_are_followed_unless_it_is_asked_what_is_there_itself(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "to folder").symlink_to("folder")
+    (tmp_path / "dead").symlink_to("nothing")
+    (tmp_path / "round").symlink_to("round")
+
+    assert folders.is_dir(tmp_path / "to folder")
+    assert not folders.is_dir(tmp_path / "to folder", follow_links=False)
+    assert folders.is_link(tmp_path / "to folder")
+    assert not folders.exists(tmp_path / "dead")
+    assert folders.exists(tmp_path / "dead", follow_links=False)
+    assert (folders.may_exist(tmp_path / "dead"), folders.may_exist(tmp_path / "missing")) == (False, False)
+    assert folders.exists(tmp_path / "round", follow_links=False)
+    with pytest.raises(OSError, match="Too many levels"):
+        folders.exists(tmp_path / "round")
+
+
+def test_a_folder_that_this_user_may_not_enter_is_not_an_empty_one(tmp_path: Path) -> None:
+    (tmp_path / "closed" / "inner").mkdir(parents=True)
+    (tmp_path / "closed").chmod(0)
+
+    said = as_ordinary_user(
+        "from toolkit import folders\n"
+        "print(folders.may_exist(sys.argv[1]), folders.is_dir(sys.argv[1], folders.as_absent))\n"
+        "folders.is_dir(sys.argv[1])",
+        tmp_path / "closed" / "inner",
+    )
+
+    assert said.stdout == "True False\n"
+    assert "PermissionError: [Errno 13]" in said.stderr
+
+
+def test_mounts_are_seen_as_the_standard_library_sees_them(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("/proc")
+    for path in ("/", "/proc", "/proc/self", "/dev/null", tmp_path, tmp_path / "link"):
+        assert folders.is_mount(path) == os.path.ismount(path)
+
+
+def test_the_nearest_folder_that_exists_is_found_from_any_depth(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    assert folders.nearest(tmp_path / "a/b/c") == tmp_path
+    assert folders.nearest(Path("a/b")) == tmp_path
+    assert folders.nearest(tmp_path) == tmp_path
 
 
 def test_a_folder_is_removed_with_all_that_is_in_it_whatever_its_permissions_and_depth(tmp_path: Path) -> None:

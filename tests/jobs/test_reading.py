@@ -1,13 +1,16 @@
 """A job is read from any folder that a platform or a container leaves, whole or damaged."""
 
 import fcntl
+import json
 import os
+import subprocess
+import sys
 from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
 
-from tests.folders import unlistable
+from tests.folders import as_ordinary_user, unlistable
 from tests.jobs.folders import START_S, failed, output, report, sample, simulated
 from toolkit import jobs
 from toolkit.errors import UserError
@@ -15,6 +18,7 @@ from toolkit.job.outcome import Outcome
 from toolkit.job.report import HostReport
 from toolkit.jobs import secrets
 from toolkit.log import Log
+from toolkit.parallelism import decision, timeline
 
 DONE = Outcome(status="succeeded", exit_code=0)
 
@@ -180,3 +184,63 @@ def test_secrets_of_the_environment_are_masked_by_digests_in_a_file_of_their_own
     assert "hunter2" not in file.read_text()
     file.write_text("{")
     assert jobs.read(tmp_path).mask("hunter2hunter2") == "hunter2hunter2"
+
+
+# Every name below an output folder that a command opens.
+OPENED = (
+    *("success", "failure", "metrics.jsonl", "data/logs/rank-0.log", f"data/{decision.FILE}"),
+    *(f"data/{timeline.FOLDER}/{timeline.PREFIX}0.jsonl", "monitor/monitor.json", "monitor/findings.jsonl"),
+    *("monitor/samples/1.samples", "monitor/steps/1.steps", "profiler/framework/algo-1_rank-0.json"),
+    *("profiler/framework/steps-1-2/rank-0.pt.trace.json.gz", "profiler/framework/steps-1-2/rank-1.pt.trace.json"),
+    "profiler/system/incremental/2026111811/1795000000.algo-1.json",
+)
+
+
+@pytest.mark.parametrize("words", [("report",), ("rules", "diagnose"), ("compare",)])
+def test_no_command_waits_for_a_fifo_in_the_output_folder(tmp_path: Path, words: tuple[str, ...]) -> None:
+    for name in ("one", "two"):
+        folder = output(tmp_path / name / "opt/ml/output", DONE)
+        for path in map(folder.joinpath, OPENED):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            os.mkfifo(path)
+    jobs_named = (tmp_path / "one", tmp_path / "two")[: 2 if words == ("compare",) else 1]
+    argv = (sys.executable, "-m", "toolkit", *words, *map(str, jobs_named))
+
+    done = subprocess.run(
+        (*argv, "-o", "-") if words != ("rules", "diagnose") else argv, capture_output=True, text=True, timeout=300
+    )
+
+    assert (done.returncode, done.stderr) == (0, "")
+    if words == ("report",):
+        for name in ("metrics.jsonl", "monitor/findings.jsonl", "profiler/framework/algo-1_rank-0.json"):
+            # Without spaces: a long path is broken into lines.
+            assert f"output/{name}cannotberead(aFIFO,noregularfile)" in "".join(done.stdout.split())
+
+
+def test_a_host_that_cannot_be_looked_at_is_named_and_costs_no_other(tmp_path: Path) -> None:
+    for name in ("algo-1", "algo-2"):
+        output(tmp_path / name / "output", DONE)
+    (tmp_path / "algo-1" / "output").chmod(0)
+    (tmp_path / "lost+found").mkdir(0)
+
+    read = as_ordinary_user(
+        "import json; from toolkit import jobs; job = jobs.read(sys.argv[1]);"
+        "print(json.dumps([[host.name for host in job.hosts], job.notes]))",
+        tmp_path,
+    )
+
+    assert read.stderr == ""
+    names, notes = json.loads(read.stdout)
+    assert names == ["algo-2"]
+    assert [note.split(" cannot be read (Permission denied)")[0] for note in notes] == [
+        str(tmp_path / "algo-1/output/outcome.json"),
+        str(tmp_path / "lost+found/opt/ml/output"),
+    ]
+
+
+def test_a_folder_of_which_nothing_can_be_looked_at_is_not_called_one_without_jobs(tmp_path: Path) -> None:
+    (tmp_path / "job").mkdir(0)
+
+    read = as_ordinary_user("from toolkit import jobs; jobs.read(sys.argv[1])", tmp_path / "job")
+
+    assert f"PermissionError: [Errno 13] Permission denied: '{tmp_path}/job" in read.stderr

@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from tests.folders import unlookable
 from toolkit.errors import UserError
 from toolkit.local import catalogue, runner
 from toolkit.local.catalogue import Entry
@@ -50,6 +51,29 @@ def test_a_fifo_in_place_of_a_document_holds_up_nothing(tmp_path: Path) -> None:
 
     assert [entry.name for entry in catalogue.entries(environ)] == ["one"]
     assert facts(folder, 1.0).name == "one"
+
+
+def test_a_folder_that_cannot_be_looked_at_costs_no_other_job_and_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environ = {"XDG_STATE_HOME": str(tmp_path / "state")}
+    for at, name in enumerate(("one", "two")):
+        catalogue.record(environ, Entry(name=name, folder=job(tmp_path / "jobs" / name), recorded_s=at))
+    unlookable(monkeypatch, tmp_path / "jobs/one")
+
+    assert [entry.name for entry in catalogue.entries(environ)] == ["two"]
+    with pytest.raises(OSError, match="Input/output error"):
+        catalogue.find("jobs/one", environ, tmp_path)
+
+
+def test_a_report_that_cannot_be_read_is_not_called_gone(tmp_path: Path) -> None:
+    folder = tmp_path / "one"
+    folder.mkdir()
+    (folder / "job.json").symlink_to("job.json")
+
+    assert facts(folder, 1.0).failure_reason == (
+        f"InternalServerError: {folder}/job.json cannot be read (Too many levels of symbolic links)"
+    )
 
 
 def test_of_two_jobs_of_one_name_that_run_neither_is_guessed(tmp_path: Path) -> None:

@@ -304,7 +304,7 @@ def test_a_channel_that_cannot_be_looked_at_is_named(asked: Asked) -> None:
 @pytest.mark.parametrize("name", ["job.yaml", "job.json"])
 def test_a_job_file_that_cannot_be_looked_at_is_no_job_without_one(asked: Asked, name: str) -> None:
     config = asked.base / "input/config"
-    config.mkdir(parents=True)
+    config.mkdir(parents=True, exist_ok=True)
     (config / name).symlink_to(name)
 
     with pytest.raises(ContractError, match=rf"^{config}/{name}: expected a job file, found one .*Too many levels"):

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.folders import unlookable
 from toolkit.job.cause import Cause
 from toolkit.job.compilation import Compilation, Recompilation, Trial
 from toolkit.job.job import Folders
@@ -183,6 +184,19 @@ def test_what_cannot_be_cleared_is_said(places: Folders, capfd: pytest.CaptureFi
     clear_stale(places, Log())
 
     assert "output/failure: left by an earlier run; cannot be removed (Is a directory)" in capfd.readouterr().err
+
+
+def test_a_report_that_cannot_be_looked_at_is_not_taken_for_absent(
+    places: Folders, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    places.success.touch()
+    unlookable(monkeypatch, places.success)
+
+    clear_stale(places, Log())
+
+    assert capfd.readouterr().err == ""
+    monkeypatch.undo()
+    assert not places.success.exists()
 
 
 def test_a_failed_job_leaves_no_success_file_of_the_scripts_own(

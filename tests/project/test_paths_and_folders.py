@@ -37,6 +37,13 @@ def calls(path: Path) -> tuple[tuple[int, str], ...]:
     )
 
 
+def names_of_calls(path: Path) -> Iterator[str]:
+    """Yield the names of what *path* calls: "open", "os.open", or "path.open" for a method of a value."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute | ast.Name):
+            yield ast.unparse(node.func)
+
+
 def test_json_is_encoded_where_names_of_any_bytes_are_taken() -> None:
     encoding = {
         place
@@ -92,8 +99,10 @@ def test_folders_are_listed_in_one_place() -> None:
 # What takes an error of the file system for "no": of os.path always, of pathlib since Python 3.14. `exists(PATH)` and
 # the others of folders.py tell the two apart.
 LOOKING = tuple(f"os.path.{name}" for name in ("exists", "lexists", "isfile", "isdir", "islink", "ismount"))
-LOOKING_METHODS = ("exists", "is_file", "is_dir", "is_symlink", "is_mount", "is_fifo", "is_socket")
-LOOKING_METHODS += ("is_block_device", "is_char_device")
+LOOKING_METHODS = (
+    *("exists", "is_file", "is_dir", "is_symlink", "is_mount", "is_fifo", "is_socket"),
+    *("is_block_device", "is_char_device"),
+)
 LOOKING_NAMES = {*LOOKING_METHODS, *(name.rpartition(".")[2] for name in LOOKING)}
 # Of an os.DirEntry these raise what is not ENOENT.
 OF_ENTRIES = ("entry.is_symlink", "entry.is_dir", "entry.is_file", "e.is_dir")
@@ -173,6 +182,31 @@ def test_the_guard_takes_what_tells_the_two_apart(tmp_path: Path, line: str) -> 
     (tmp_path / "it.py").write_text(line)
 
     assert list(looks(tmp_path / "it.py")) == []
+
+
+# The packages that read what a job left, and may meet a FIFO or a file without an end there.
+READERS = ("jobs", "report", "diagnosis", "series", "traces", "metrics")
+READS = {
+    "jobs/secrets.py": "a file beside the job, which must be no link either",
+    "report/html/page.py": "the toolkit's own parts of pages",
+    "series/findings.py": "appends; a FIFO there never waits",
+    "series/blocks.py": "makes a new file",
+    "series/debugger_writer.py": "the file that this monitor has just made",
+    "metrics/file.py": "appends; a FIFO there never waits",
+}
+
+
+def test_what_a_job_left_is_read_in_one_place() -> None:
+    reading = {
+        place
+        for place, path in layers.places(PACKAGE).items()
+        if layers.package_of(place) in READERS
+        for name in names_of_calls(path)
+        if name == "open" or name.endswith((".open", ".read_bytes", ".read_text"))
+    }
+
+    assert sorted(reading - set(READS)) == [], "use read or opened of toolkit/files.py, or give the reason in READS"
+    assert sorted(set(READS) - reading) == []
 
 
 def test_the_distributions_list_no_folders() -> None:

@@ -1,3 +1,4 @@
+import errno
 import os
 import subprocess
 import tarfile
@@ -6,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from toolkit.errors import ToolkitError, UserError
+from tests.folders import unlookable
+from toolkit.errors import PlatformError, ToolkitError, UserError
 from toolkit.job.job import Folders, Job
 from toolkit.log import Log
 from toolkit.source.fetch import ASIDE, MARKER, place
@@ -341,6 +343,7 @@ def test_links_within_the_source_stay_links_and_others_are_followed(
     (source / "pkg" / "up.py").symlink_to("../train.py")
     (source / "shared").symlink_to("../elsewhere")
     (source / "dead").symlink_to("nothing")
+    (source / "round").symlink_to("round")
     os.mkfifo(source / "fifo")
 
     place(make_job(str(source)), log)
@@ -354,6 +357,7 @@ def test_links_within_the_source_stay_links_and_others_are_followed(
     assert [line for line in said() if "left out" in line] == [
         f"[toolkit] warning: {source}/dead: expected a file or folder, found a link to nothing; it is left out",
         f"[toolkit] warning: {source}/fifo: expected a file or folder, found something else; it is left out",
+        f"[toolkit] warning: {source}/round: expected a file or folder, found a link to nothing; it is left out",
     ]
 
 
@@ -441,3 +445,25 @@ def test_a_mount_within_the_code_folder_stays(
     place(make_job(str(source)), log)
 
     assert files(folders.code) == {**SUBMITTED, "data/rows.py": "data"}
+
+
+def test_a_file_of_the_source_that_cannot_be_looked_at_is_not_left_out(
+    make_job: MakeJob, source: Path, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unlookable(monkeypatch, source / "train.py")
+
+    with pytest.raises(PlatformError, match=f"{source}/train.py: .*Input/output error"):
+        place(make_job(str(source)), log)
+
+
+def test_what_may_be_mounted_in_the_code_folder_is_not_moved_away(
+    make_job: MakeJob, folders: Folders, source: Path, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(folders.code / "data", rows="mine")
+    unlookable(monkeypatch, folders.code / "data", errno.ESTALE)
+
+    with pytest.raises(PlatformError, match=f"{folders.code}/data: .*Stale file handle"):
+        place(make_job(str(source)), log)
+    monkeypatch.undo()
+
+    assert (folders.code / "data" / "rows.py").read_text() == "mine"

@@ -18,7 +18,8 @@ def append(path: Path, finding: Finding) -> None:
     Raises:
         OSError: the file cannot be written.
     """
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+    # O_NONBLOCK: if the script has made it a FIFO, a write must not wait for a reader.
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NONBLOCK, 0o644)
     try:
         size = os.fstat(fd).st_size
         # An earlier writer that was killed may have left half a line, which this one must not continue.

@@ -99,7 +99,7 @@ class Table:
             if edges[number] == edges[number + 1]:
                 continue
             wanted = rows[edges[number] : edges[number + 1]] - (ends[number] - piece.rows)
-            part = self._unpacked(file.open(piece.path), piece, group, first, columns)
+            part = self._unpacked(file.of(piece.path), piece, group, first, columns)
             # A file that was deleted since its times were read: not measured.
             parts.append(np.full((columns, 3, len(wanted)), np.nan, "<f4") if part is None else part[:, :, wanted])
         file.close()
@@ -166,7 +166,7 @@ def load(folder: Path) -> list[Segment]:
     found: dict[tuple[str, tuple[Column, ...]], Segment] = {}
     for path in folders.matching(folder, "*.samples", folders.named_elsewhere):
         try:
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            fd = files.descriptor(path)
         except OSError:  # Deleted since glob saw it.
             continue
         try:
@@ -218,7 +218,7 @@ class _OneFile:
         self._path: Path | None = None
         self._fd: int | None = None
 
-    def open(self, path: Path) -> int | None:
+    def of(self, path: Path) -> int | None:
         """Return the open file, None if it is not there any more."""
         if path != self._path:
             self.close()

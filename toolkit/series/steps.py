@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from toolkit import folders
+from toolkit import files, folders
 from toolkit.folders import make
 from toolkit.records import Record
 from toolkit.series import blocks
@@ -147,7 +147,7 @@ def read(folder: Path) -> StepTable:
     parts = []
     for path in folders.matching(folder, f"*{SUFFIX}", folders.named_elsewhere):
         try:
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            fd = files.descriptor(path)
         except OSError:  # Deleted since glob saw it.
             continue
         try:

@@ -194,3 +194,14 @@ def test_requirements_are_installed_only_where_the_sender_asks_for_it(
     write(tmp_path, {**SOURCE, "requirements": asked}, {})
 
     assert job(tmp_path).requirements is installs
+
+
+@pytest.mark.parametrize("name", ["sourcecode.json", "distributed.json"])
+def test_a_document_of_the_channel_that_cannot_be_looked_at_is_not_absent(tmp_path: Path, name: str) -> None:
+    write(tmp_path, SOURCE, TORCHRUN)
+    file = tmp_path / "input/data/sm_drivers" / name
+    file.unlink()
+    file.symlink_to(name)
+
+    with pytest.raises(ContractError, match=rf"{file}: expected a JSON document, found one .*Too many levels"):
+        job(tmp_path)

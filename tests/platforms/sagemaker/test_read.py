@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from tests.folders import unlookable
 from toolkit import files
 from toolkit.errors import ContractError, PlatformError, ToolkitError
 from toolkit.job.job import Job
@@ -845,6 +846,19 @@ def test_checkpoints_out_of_reach_go_to_the_usual_place_with_a_warning(base: Bas
 
     assert base.read().folders.checkpoints == base.folder / "checkpoints"
     assert "LocalPath /proc/version/checkpoints cannot be written to" in base.heard()
+
+
+def test_checkpoints_that_cannot_be_looked_at_for_a_moment_are_not_looked_for_elsewhere(
+    base: Base, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base.write(checkpointconfig={"LocalPath": str(tmp_path / "shared")})
+    unlookable(monkeypatch, tmp_path / "shared", errno.ESTALE)
+
+    with pytest.raises(OSError, match="Stale file handle"):
+        base.read()
+    unlookable(monkeypatch, tmp_path / "shared", errno.EACCES)
+    assert base.read().folders.checkpoints == base.folder / "checkpoints"
+    assert f"LocalPath {tmp_path}/shared cannot be written to (Permission denied)" in base.heard()
 
 
 def test_a_wrong_checkpoint_config_draws_a_warning_only(base: Base) -> None:

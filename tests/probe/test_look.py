@@ -132,6 +132,25 @@ def test_the_uuids_of_gpus_and_of_their_instances_are_kept(tmp_path: Path) -> No
     assert (machine.gpu_uuids, machine.mig_uuids) == (("GPU-1", "GPU-2"), ("MIG-1", "MIG-2"))
 
 
+@pytest.mark.parametrize(
+    "writes",
+    [
+        r"printf '\357\273\277'; ",  # A byte order mark.
+        r"printf '\000\000'; ",
+        r"exec > >(exec sed 's/GPU/\x00GPU/') ; ",
+        r"exec > >(exec iconv -f utf-8 -t utf-16) ; ",
+    ],
+)
+def test_no_gpu_is_lost_to_byte_order_marks_and_nuls(tmp_path: Path, writes: str) -> None:
+    path = program(tmp_path / "bin", "nvidia-smi", "")
+    (tmp_path / "bin/nvidia-smi").write_text(f"#!/bin/bash\n{writes}\n{GPUS}\n")
+
+    machine = look({"PATH": f"{path}:/usr/bin:/bin"})
+
+    assert (machine.gpu_uuids, machine.mig_uuids) == (("GPU-1", "GPU-2"), ("MIG-1", "MIG-2"))
+    assert machine.gpu_trouble == ""
+
+
 @pytest.mark.parametrize("stream", ["", ">&2"])
 def test_an_nvidia_smi_that_floods_its_output_is_given_up(tmp_path: Path, stream: str) -> None:
     path = program(tmp_path / "bin", "nvidia-smi", f"yes 'GPU 0: NVIDIA (UUID: GPU-1)' {stream}")

@@ -48,6 +48,17 @@ def test_a_port_that_is_none_is_chosen(base: Base, own: str) -> None:
     assert base.train(MASTER_PORT=own).environ["MASTER_PORT"] not in ("", "0")
 
 
+def test_a_port_that_cannot_be_one_is_refused_on_one_host(base: Base) -> None:
+    base.program(SEES)
+
+    done = base.train(MASTER_PORT="70000")
+
+    assert done.status == 78
+    assert "MASTER_PORT: expected a port, 1 to 65535, at which the job's ranks meet, found '70000'" in (
+        done.failure or ""
+    )
+
+
 def test_the_users_own_port_stays_and_its_holder_is_named(base: Base) -> None:
     base.program(SEES)
 

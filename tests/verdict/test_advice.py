@@ -43,6 +43,19 @@ from toolkit.verdict.collateral import LOST_PEER, LOST_RANK, REPEATED, is_collat
         ("train.py: error: argument --seed: invalid int value: ''", "TOOLKIT_ARGUMENT_STYLE=flags"),
         ("train.py: error: argument --seed: invalid int value: 'x'", ""),
         ("ValueError: too few labels", ""),
+        ("ValueError: log line 7: address already in use", ""),
+        ("AssertionError: 'no space left on device' != 'ok'", ""),
+        ("KeyError: 'CUDA out of memory'", ""),
+        ("AssertionError: \nexpected: No module named 'x'", ""),
+        ("FileNotFoundError: [Errno 2] No such file or directory: 'too many open files.txt'", ""),
+        ("json.decoder.JSONDecodeError: EADDRINUSE: line 1", ""),
+        ("pydantic_core._pydantic_core.ValidationError: 1 error\n  bus error in dataloader", ""),
+        ("TypeError: unsupported operand for 'Segmentation fault' horovod/common/basics.py", ""),
+        ("AssertionError: \nFound no NVIDIA driver on your system.", "--gpus"),
+        ("OSError: [Errno 98] Address already in use", "MASTER_PORT"),
+        ("RuntimeError: Failed to import transformers.x because of: No module named 'y'", "requirements.txt"),
+        ("jaxlib.xla_extension.XlaRuntimeError: RESOURCE_EXHAUSTED: CUDA out of memory", "batch size"),
+        ("Address already in use", "MASTER_PORT"),
     ],
 )
 def test_known_causes_get_one_line_of_advice(said: str, words: str) -> None:
@@ -66,7 +79,7 @@ HANDLED = (
 
 @pytest.mark.parametrize("handled", HANDLED)
 def test_advice_is_for_the_error_and_what_it_was_raised_from_and_not_for_what_was_handled(handled: str) -> None:
-    assert advice("ValueError: bad batch", handled=(handled,)) == ""
+    assert advice("ValueError: bad batch", handled=(handled,)) == advice(f"ValueError: found {handled!r}") == ""
     assert advice("ValueError: bad batch", caused_by=("KeyError: 'x'", handled)) == advice(handled) != ""
 
 
@@ -91,6 +104,7 @@ def test_a_module_of_the_users_own_code_is_not_to_be_installed() -> None:
     assert "on Python's path" in own_module("/usr/bin/python: No module named pkg", path_of)
     assert own_module("ModuleNotFoundError: No module named 'einops'", path_of) == ""
     assert own_module("ValueError: bad batch", path_of) == ""
+    assert own_module("AssertionError: No module named 'pkg' in the log", path_of) == ""
     assert advice("ModuleNotFoundError: No module named 'pkg'") == INSTALL
 
 

@@ -73,19 +73,19 @@ def master(job: Job) -> tuple[str, int]:
     the port that `train` found free, else 7777.
 
     Raises:
-        ContractError: there are several hosts, and MASTER_PORT is not a port number.
+        ContractError: MASTER_PORT is not a port number. On one host 0 is one: any that is free.
     """
     port = job.environ.get("MASTER_PORT", "").strip()
     address = job.environ.get("MASTER_ADDR") or job.cluster.address(job.cluster.leader)
     number = int(port) if port.isascii() and port.isdigit() and len(port) <= 5 else 0
     if number in range(1, 65536):
         return address, number
-    if port and len(job.cluster.hosts) > 1:
-        raise ContractError(
-            f"expected a port, 1 to 65535, at which the job's hosts meet, found {port[:40]!r}",
-            where="MASTER_PORT",
-            hint="Set the same free port on every host, or unset it",
-        )
+    if not chooses_port(job) and port:
+        who, hint = "ranks", "Set a free port, or unset it: train finds one"
+        if len(job.cluster.hosts) > 1:
+            who, hint = "hosts", "Set the same free port on every host, or unset it"
+        message = f"expected a port, 1 to 65535, at which the job's {who} meet, found {port[:40]!r}"
+        raise ContractError(message, where="MASTER_PORT", hint=hint)
     return address, job.port or MASTER_PORT
 
 

@@ -40,18 +40,24 @@ def look(environ: Mapping[str, str], path: str, root: Path, *, within_s: float =
         )
         return Gpus(notes=(note,)) if devices else Gpus()
     answer = ask((program, "--list-gpus"), within_s=within_s)
-    lost = next((line for line in _lines(answer.text + "\n" + answer.said) if any(word in line for word in LOST)), "")
-    lines = answer.text.splitlines()
+    text = _plain(answer.text)
+    lost = next((line for line in _lines(text + "\n" + _plain(answer.said)) if any(word in line for word in LOST)), "")
+    lines = text.splitlines()
     uuids = tuple(_uuid(line) for line in lines if line.startswith("GPU "))
     if not answer.trouble and not lost and (uuids or hidden):
         return Gpus(uuids=uuids, instances=tuple(_uuid(line) for line in lines if line.startswith(" ")))
-    words = lost or " ".join(_lines(answer.said or answer.text)[:2])
+    words = lost or " ".join(_lines(_plain(answer.said) or text)[:2])
     trouble = answer.trouble or ("says" if lost else "lists no GPU")
     told = f"{COMMAND} {trouble}" + (f": {words[:300]}" if words else "")
     # A bare machine may have given its GPUs to virtual machines: it then lists none, which is no failure.
     if not hidden and (lost or _devices(root) or (answer.trouble and _is_on_the_bus(root))):
         return Gpus(trouble=told)
     return Gpus(notes=(f"{told}; going on as if there were no GPU",))
+
+
+def _plain(text: str) -> str:
+    """Return *text* without byte order marks and NULs, which wrappers of nvidia-smi write."""
+    return text.replace("\ufeff", "").replace("\ufffd\ufffd", "").replace("\0", "")
 
 
 def _uuid(line: str) -> str:

@@ -4,6 +4,7 @@ Advice belongs to the cause: to the exception that ended the process, then to th
 lines of a process count only where there is no exception. To add a row, add a line in tests/verdict, too.
 """
 
+import re
 from collections.abc import Callable, Sequence
 
 from toolkit.patterns import lazy
@@ -21,9 +22,38 @@ FULL = "no space left on device"
 # while it handles that of a full disk.
 LASTING = (SHM, DISK, FILES)
 
-# (words, in lower case, all of which the error or the last lines hold; what to do)
+# Errors of a program about its own values. The machine, a library or a driver raises others, so that words of theirs in
+# one of these are data: a line of a log that is compared, a file's name.
+OF_PROGRAMS = frozenset(
+    (
+        *("ArithmeticError", "AssertionError", "AttributeError", "IndexError", "KeyError", "LookupError", "NameError"),
+        *("NotImplementedError", "OverflowError", "StopIteration", "SyntaxError", "TypeError", "UnboundLocalError"),
+        *(
+            "UnicodeDecodeError",
+            "UnicodeEncodeError",
+            "ValueError",
+            "ZeroDivisionError",
+            "IndentationError",
+            "TabError",
+        ),
+        *("FileExistsError", "FileNotFoundError", "IsADirectoryError", "NotADirectoryError", "JSONDecodeError"),
+        "ValidationError",
+    )
+)
+Rows = tuple[tuple[tuple[str, ...], str], ...]
 NOT_ASKED_FOR = "The job's distribution must ask for it: see `toolkit docs modelparallel` and `toolkit docs smddp`."
-ADVICE: tuple[tuple[tuple[str, ...], str], ...] = (
+# (words, in lower case, all of which the error or the last lines hold; what to do)
+OF_CODE: Rows = (
+    (("must be torch.dtype, not str",), "Give the type itself, not its name as text: dtype=torch.bfloat16."),
+    (
+        ("invalid character", "u+201"),
+        "The code has typographic quotes, as copied from a web page: replace them by straight ones.",
+    ),
+    # torch before 1.8 says it by an AssertionError.
+    (("found no nvidia driver",), "The container sees no GPU: start it with --gpus all, on a machine that has one."),
+)
+ADVICE: Rows = (
+    *OF_CODE,
     (("cuda out of memory",), SMALLER),
     (("torch.outofmemoryerror",), SMALLER),
     (("bus error", "dataloader"), SHM),
@@ -89,7 +119,6 @@ ADVICE: tuple[tuple[tuple[str, ...], str], ...] = (
     ),
     (("no kernel image is available",), "The framework's build does not know this GPU: install one made for it."),
     (("cuda driver version is insufficient",), "The machine's driver is older than the image's CUDA."),
-    (("found no nvidia driver",), "The container sees no GPU: start it with --gpus all, on a machine that has one."),
     (
         ("segmentation fault", "horovod/common/basics.py"),
         "Horovod falls so where it was built without MPI: docs/horovod.md says how it is built with it.",
@@ -97,11 +126,6 @@ ADVICE: tuple[tuple[tuple[str, ...], str], ...] = (
     (
         ("coordinationservice/registertask", "deadline"),
         "Call jax.distributed.initialize() without arguments; every host must reach rank 0, the coordinator.",
-    ),
-    (("must be torch.dtype, not str",), "Give the type itself, not its name as text: dtype=torch.bfloat16."),
-    (
-        ("invalid character", "u+201"),
-        "The code has typographic quotes, as copied from a web page: replace them by straight ones.",
     ),
     (("address already in use",), PORT),
     (("eaddrinuse",), PORT),
@@ -123,7 +147,8 @@ ADVICE: tuple[tuple[tuple[str, ...], str], ...] = (
     ),
 )
 
-
+# The type of the exception that a text begins with: "torch.OutOfMemoryError: ...", "KeyError: ..."
+_TYPE = lazy(r"(?:\w+\.)*(?P<name>[A-Za-z_]\w*)(?::\s|:?$)", re.MULTILINE)
 # "No module named 'pkg'", "No module named pkg" (python -m)
 _NO_MODULE = lazy(r"[Nn]o module named (?P<quote>['\"]?)(?P<name>[\w.]+)(?P=quote)")
 
@@ -140,7 +165,13 @@ def advice(error: str, *, caused_by: Sequence[str] = (), handled: Sequence[str] 
 
 def _row(said: str) -> str:
     low = said.lower()
-    return next((text for words, text in ADVICE if all(word in low for word in words)), "")
+    rows = OF_CODE if _is_of_program(said) else ADVICE
+    return next((text for words, text in rows if all(word in low for word in words)), "")
+
+
+def _is_of_program(said: str) -> bool:
+    kind = _TYPE.match(said)
+    return kind is not None and kind["name"] in OF_PROGRAMS
 
 
 def own_module(cause: str, path_of: Callable[[str], str]) -> str:
@@ -148,7 +179,7 @@ def own_module(cause: str, path_of: Callable[[str], str]) -> str:
 
     *path_of* returns the path of a package of the user's own code, "" if there is none of that name.
     """
-    missing = _NO_MODULE.search(cause)
+    missing = None if _is_of_program(cause) else _NO_MODULE.search(cause)
     name, _, inner = missing["name"].partition(".") if missing is not None else ("", "", "")
     path = path_of(name) if name else ""
     if not path:

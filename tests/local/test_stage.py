@@ -370,6 +370,35 @@ def test_a_channel_that_holds_the_jobs_own_folder_is_not_copied_into_itself(tmp_
     assert left_out == {job_dir: "this job's own folder"}
 
 
+@pytest.mark.parametrize("linked", [False, True])
+def test_a_channel_leaves_out_the_folders_of_other_jobs_and_says_so_unless_it_is_the_folder_of_jobs(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], linked: bool
+) -> None:
+    data = data_of(tmp_path, "a", "b")
+    real = tmp_path / "real" if linked else data
+    for name in ("jobs/one", "jobs/two", "deep/elsewhere"):
+        (real / name / "logs").mkdir(parents=True)
+        (real / name / ".toolkit-job").touch()
+        (real / name / "logs/log").touch()
+    for name in ("jobs", "deep") if linked else ():
+        (data / name).symlink_to(real / name)
+    job_dir = real / "jobs/new"
+    job_dir.mkdir()
+
+    left_out: dict[str, str] = {}
+    files = stage.channel_files(Channel(name="train", folder=data), left_out, job_dir)
+
+    assert [name for name, _ in files] == ["a", "b"]
+    others = dict.fromkeys(("jobs/one", "jobs/two", "deep/elsewhere"), "the folder of another job")
+    assert left_out == {**others, "jobs/new": "this job's own folder"}
+    of_jobs, of_one = (Channel(name="x", folder=real / name) for name in ("jobs", "jobs/one"))
+    assert [name for name, _ in stage.channel_files(of_jobs, {}, job_dir) if "logs" in name] == [
+        "one/logs/log",
+        "two/logs/log",
+    ]
+    assert ("logs/log", real / "jobs/one/logs/log") in stage.channel_files(of_one, {}, job_dir)
+
+
 @pytest.mark.parametrize("mode", ["File", "FastFile", "Pipe"])
 def test_a_sharded_channel_gives_each_file_to_one_host(tmp_path: Path, mode: Any) -> None:
     folder = data_of(tmp_path, *"abcde")

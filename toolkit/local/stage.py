@@ -296,8 +296,8 @@ def share(asked: JobFile, channel: Channel, host: str, files: Files) -> Files:
 
 def channel_files(channel: Channel, left_out: dict[str, str], job_dir: Path | None = None) -> Files:
     """Return all files of *channel*, sorted by name; what is no file or cannot be read goes to *left_out*, with the
-    reason, and so does *job_dir*, which would be copied into itself. A link to a folder is followed, as an upload to S3
-    follows it, but not round a loop."""
+    reason, and so do *job_dir*, which would be copied into itself, and the folders of other jobs, unless the channel is
+    the folder of jobs itself. A link to a folder is followed, as an upload to S3 follows it, but not round a loop."""
     top = channel.folder
     if folders.is_file(top):
         return [(top.name, top)]
@@ -307,11 +307,17 @@ def channel_files(channel: Channel, left_out: dict[str, str], job_dir: Path | No
 
     own = None if job_dir is None else folders.status(job_dir)
 
+    is_of_jobs = job_dir is None or job_dir.parent.resolve() == top.resolve()
+
     def enter(entry: os.DirEntry[str]) -> bool:
-        if own is None or not os.path.samestat(entry.stat(), own):
-            return True
-        left_out[os.path.relpath(entry.path, top)] = "this job's own folder"
-        return False
+        reason = ""
+        if own is not None and os.path.samestat(entry.stat(), own):
+            reason = "this job's own folder"
+        elif not is_of_jobs and folders.is_file(Path(entry.path, RUN_MARK), lambda _: None):
+            reason = "the folder of another job"
+        if reason:
+            left_out[os.path.relpath(entry.path, top)] = reason
+        return not reason
 
     files = []
     for entry in folders.walk(top, unreadable, enter=enter, follow_links=True):

@@ -1,9 +1,11 @@
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.jobfile.made import job_file
+from toolkit.errors import ContractError
 from toolkit.job.job import Channel
 from toolkit.platforms.sagemaker import write
 
@@ -28,6 +30,34 @@ def test_every_hyperparameter_is_json_in_a_string() -> None:
         "flag": "true",
         "l": '[1, "a"]',
     }
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "hint"),
+    [
+        ("sagemaker_program", "x.py", "toolkit run SCRIPT"),
+        ("sagemaker_submit_directory", "s3://bucket/source.tar.gz", "--source"),
+        ("sagemaker_job_name", "other", "--name"),
+        ("sagemaker_region", "eu-west-1", "AWS_REGION"),
+        ("sagemaker_program", "train.py", ""),
+        ("sagemaker_job_name", "job", ""),
+        ("sagemaker_container_log_level", 10, ""),
+        ("sagemaker_s3_output", "s3://bucket/out", ""),
+        ("sagemaker_mpi_enabled", True, ""),
+    ],
+)
+def test_a_hyperparameter_that_contradicts_what_the_job_says_itself_is_refused(
+    name: str, value: Any, hint: str
+) -> None:
+    asked = job_file(hyperparameters={name: value})
+
+    if not hint:
+        assert write.hyperparameters(asked, Path("/s.tar.gz"), "us-east-1")[name] == json.dumps(value)
+        return
+    with pytest.raises(ContractError) as caught:
+        write.hyperparameters(asked, Path("/s.tar.gz"), "us-east-1")
+    assert str(caught.value).startswith(f"hyperparameter {name}: expected none, as the job itself says this, found ")
+    assert hint in str(caught.value)
 
 
 LOCAL = {"sagemaker_instance_type": "local"}

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from toolkit.errors import ContractError
 from toolkit.job.cluster import Group
 from toolkit.job.strategy import STRATEGIES
 from toolkit.platforms.sagemaker import parameters
@@ -16,12 +17,23 @@ from toolkit.platforms.sagemaker import parameters
 if TYPE_CHECKING:  # Most jobs have no job file.
     from toolkit.jobfile.spec import JobFile
 
+# The hyperparameters by which the platform tells `train` of the job's own parts, and what says these parts of a job.
+OWN = {
+    "sagemaker_program": "Name the script itself: toolkit run SCRIPT, or script in the job file.",
+    "sagemaker_submit_directory": "The folder of the code is --source, or source in the job file.",
+    "sagemaker_job_name": "The job's name is --name, or name in the job file.",
+    "sagemaker_region": "Set AWS_REGION.",
+}
 # The strategies for which the SDK also sends the instance type.
 TYPED = ("pytorchddp", "torch_distributed", "smddp")
 
 
 def hyperparameters(asked: "JobFile", submitted: Path, region: str) -> dict[str, str]:
-    """Return hyperparameters.json: the user's hyperparameters and the SDK's own, each value JSON in a string."""
+    """Return hyperparameters.json: the user's hyperparameters and the SDK's own, each value JSON in a string.
+
+    Raises:
+        ContractError: a hyperparameter of the user's contradicts a part of the job, and would win or be ignored.
+    """
     ours = {
         "sagemaker_program": asked.entry,
         "sagemaker_submit_directory": str(submitted),
@@ -29,6 +41,10 @@ def hyperparameters(asked: "JobFile", submitted: Path, region: str) -> dict[str,
         "sagemaker_job_name": asked.spec.name,
         "sagemaker_region": region,
     }
+    for name, value in asked.spec.hyperparameters.items():
+        if name in OWN and value != ours[name]:
+            message = f"expected none, as the job itself says this, found {value!r}"
+            raise ContractError(message, where=f"hyperparameter {name}", hint=OWN[name])
     values = {**ours, **distribution_flags(asked), **asked.spec.hyperparameters}
     return {name: json.dumps(value) for name, value in values.items()}
 

@@ -72,11 +72,11 @@ def language():
     torch.manual_seed(4)
     plain = GPT2LMHeadModel(config)
     ordinary = torch.optim.SGD(plain.parameters(), 0.1)
+    module = GPT2LMHeadModel(config)
+    smp.set_tensor_parallelism(module.transformer.h, True)
     smp.tp_register_with_module(
         GPT2Block, smp.nn.DistributedTransformerLayer, *gpt2.get_hf_gpt2_transformer_layer_hooks()
     )
-    module = GPT2LMHeadModel(config)
-    smp.set_tensor_parallelism(module.transformer.h, True)
     model = smp.DistributedModel(module)
     model.load_state_dict(gpt2.translate_hf_block_state_dict_to_smdistributed(plain.state_dict(), 8))
     assert type(module.transformer.h[0]) is smp.nn.DistributedTransformerLayer

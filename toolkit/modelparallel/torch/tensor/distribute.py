@@ -251,7 +251,7 @@ class _Walk:
 def _replaced(module: nn.Module, row: Registered, config: Mapping[str, Any]) -> nn.Module | None:
     """Return the module of class row.kind that takes *module*'s place, None: it stays."""
     name = type(module).__name__
-    made = module.__dict__.get(ARGUMENTS)
+    made = module.__dict__.get(ARGUMENTS) or _made_of_config(module)
     if made is None:
         raise SMPError(f"expected {name} to be registered (smp.tp_register) before the model is made, found it later")
     args, kwargs = made
@@ -276,6 +276,22 @@ def _replaced(module: nn.Module, row: Registered, config: Mapping[str, Any]) -> 
     if (return_hook := row.return_hook) is not None:
         found.register_forward_hook(lambda _, __, output: return_hook(output))
     return found
+
+
+def _made_of_config(module: nn.Module) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+    """Return the arguments of *module* if it is one of transformers, made of a configuration that it still holds.
+
+    A script may register such a class when its model is made already (AWS's for GPT-2 with a layer of its own).
+    """
+    names = list(inspect.signature(type(module).__init__).parameters)[1:]
+    if names[:1] != ["config"] or set(names[1:]) - {"layer_idx"}:
+        return None
+    configs = {id(one): one for each in module.modules() if (one := getattr(each, "config", None)) is not None}
+    layers = {each.layer_idx for each in module.modules() if hasattr(each, "layer_idx")}
+    if len(configs) != 1:
+        return None
+    has_layer = "layer_idx" in names and len(layers) == 1
+    return tuple(configs.values()), {"layer_idx": layers.pop()} if has_layer else {}
 
 
 def _taken(kind: type[nn.Module], config: Mapping[str, Any]) -> dict[str, Any]:

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 from toolkit import files, folders
-from toolkit.errors import UserError, at, did_you_mean, of_document
+from toolkit.errors import PlatformError, UserError, at, did_you_mean, may_pass
 from toolkit.job.strategy import STRATEGIES
 from toolkit.jobfile.spec import FILE_SYSTEM, MODES, SHARDED, JobFile
 from toolkit.jobs.folders import is_locked
@@ -124,9 +124,8 @@ def _check_rules(asked: JobFile) -> None:
     except OSError as error:
         found = kind_of(asked.spec.rules)
         found = f"one that cannot be read ({error.strerror})" if found == "a file" else found
-        raise of_document(error)(
-            f"expected a document of log rules, found {found}", where=str(asked.spec.rules)
-        ) from None
+        kind = PlatformError if may_pass(error) else UserError
+        raise kind(f"expected a document of log rules, found {found}", where=str(asked.spec.rules)) from None
     there = asked.source / asked.rules_in_source
     if there != asked.spec.rules and folders.exists(there):
         message = f"expected a name that the source folder does not have, found another {there.name} in it"

@@ -486,9 +486,10 @@ def test_two_jobs_never_share_a_folder(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_not_there_is_said_before_anything_starts(tmp_path: Path, more: Any, words: list[str]) -> None:
-    with pytest.raises(UserError) as raised:
+    with pytest.raises((UserError, ContractError)) as raised:
         check.check(asked_in(tmp_path, **more))
 
+    assert raised.value.exit_code == 78
     assert [word for word in words if word not in str(raised.value)] == []
 
 

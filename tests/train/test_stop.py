@@ -43,7 +43,9 @@ def test_a_script_that_ends_badly_after_a_stop_gives_128_and_the_signal(base: Ba
 
 
 def test_a_script_without_a_handler_dies_of_the_signal_and_is_never_a_success(base: Base) -> None:
-    base.program("import time\nprint('ready', flush=True)\ntime.sleep(600)\n")
+    """And a metric that captured nothing until then is named, as at any other end."""
+    base.document("metric-definition-regex.json", {"acc": "acc=([0-9.]+)"})
+    base.program("import time\nprint('acc: 0.75\\nready', flush=True)\ntime.sleep(600)\n")
 
     with live(base) as running:
         running.until(b"ready\n")
@@ -52,6 +54,7 @@ def test_a_script_without_a_handler_dies_of_the_signal_and_is_never_a_success(ba
 
     assert done.status == 143
     assert not done.succeeded
+    assert done.log.count("metric 'acc': acc=([0-9.]+) matched no line; the nearest: 'acc: 0.75'") == 1
 
 
 def test_children_of_the_script_live_while_it_saves(base: Base) -> None:

@@ -12,6 +12,7 @@ from toolkit.metrics.warn import (
     TF_KERAS,
     TOO_LONG,
     fault,
+    for_both_transformers,
     keras_3,
     keras_3_warning,
     omission,
@@ -214,9 +215,10 @@ PRINTED = (
 def test_the_gpt2_articles_definitions_come_with_ones_that_read_quoted_numbers() -> None:
     found = list(transformers_5(compile(GPT2, "test"), Unwatched()))
 
-    assert [each.name for each, _ in found] == [name for name, _ in GPT2]
+    assert [each.name for each in found] == [name for name, _ in GPT2]
     values = {}
-    for definition, better in found:
+    for definition in found:
+        better = for_both_transformers(definition, Unwatched())
         assert not any(definition.pattern.search(line) and definition.pattern.search(line)[1] for line in PRINTED)  # type: ignore[index]
         read = [match[1] for line in PRINTED if (match := re.search(better, line))]
         unquoted = [
@@ -225,14 +227,18 @@ def test_the_gpt2_articles_definitions_come_with_ones_that_read_quoted_numbers()
         assert read and read == unquoted
         values[definition.regex.split("'")[1]] = float(read[0])
     assert values["learning_rate"] == 8.333e-06 and values["train_runtime"] == 2.019 and values["loss"] == 4.318
-    line = transformers_5_warning(found)
-    assert line.count("Write ") == 1 and found[0][1] in line and all(repr(name) in line for name, _ in GPT2)
+    line = transformers_5_warning(found, Unwatched())
+    assert (
+        line.count("Write ") == 1
+        and for_both_transformers(found[0], Unwatched()) in line
+        and all(repr(name) in line for name, _ in GPT2)
+    )
 
 
 def test_what_stands_behind_the_number_stays_in_the_better_regex() -> None:
     definitions = compile([("loss", r"'loss': ([0-9.]+), "), ("norm", r"'grad_norm': ([0-9.]+)")], "test")
 
-    (_, better), (_, other) = transformers_5(definitions, Unwatched())
+    better, other = (for_both_transformers(each, Unwatched()) for each in transformers_5(definitions, Unwatched()))
 
     assert better == f"'loss': '?{NUMBER}'?, " and re.search(better, PRINTED[0])
     assert other == f"'grad_norm': '?{NUMBER}"

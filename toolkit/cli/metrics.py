@@ -13,7 +13,15 @@ from toolkit.metrics.capture import Capture
 from toolkit.metrics.definition import Definition, compile, pairs
 from toolkit.metrics.guard import Guard
 from toolkit.metrics.sample import Sample
-from toolkit.metrics.warn import TOO_LONG, fault, keras_3, omission, suggestion, transformers_5
+from toolkit.metrics.warn import (
+    TOO_LONG,
+    fault,
+    for_both_transformers,
+    keras_3,
+    omission,
+    suggestion,
+    transformers_5,
+)
 from toolkit.records import decode
 
 WIDTH = 80
@@ -102,8 +110,8 @@ class _Trial:
         """Yield the report's lines for each name."""
         of_keras = {each.regex: better for each, better in keras_3(self._definitions, guard)}
         of_trainer = {
-            each.regex: better
-            for each, better in transformers_5(self._definitions, guard, is_trainers=self._has_quotes)
+            each.regex: for_both_transformers(each, guard)
+            for each in transformers_5(self._definitions, guard, is_trainers=self._has_quotes)
         }
         for name, seen in self._seen.items():
             own = [definition for definition in self._definitions if definition.name == name]

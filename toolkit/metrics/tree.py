@@ -6,6 +6,7 @@ The tree is CPython's own (`re._parser`, `sre_parse` before 3.11): private, but 
 
 import re
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from typing import Any
 
 from toolkit.records import Record
@@ -23,8 +24,12 @@ class Literal(Record, frozen=True, kw_only=True):
     folded: bool = False
 
 
+@lru_cache(maxsize=64)
 def parse(regex: str) -> Any:
-    """Return CPython's parse tree of *regex*: a sequence of (operation, argument)."""
+    """Return CPython's parse tree of *regex*: a sequence of (operation, argument), which its callers share unchanged.
+
+    It takes as long as half of compiling, and warn.py needs the tree of each definition several times.
+    """
     import warnings
 
     try:

@@ -120,9 +120,8 @@ def keras_3_warning(definition: Definition, better: str) -> str:
 
 def transformers_5(
     definitions: Iterable[Definition], watch: Watch, *, is_trainers: bool = False
-) -> Iterator[tuple[Definition, str]]:
-    """Yield the definitions that find a number in the lines of transformers 4 and none in those of transformers 5, with
-    a regex that finds it in both ("" if none is known).
+) -> Iterator[Definition]:
+    """Yield the definitions that find a number in the lines of transformers 4 and none in those of transformers 5.
 
     Nothing is yielded unless a definition is for a number that only Trainer prints, or *is_trainers*: the log has such
     lines.
@@ -132,16 +131,30 @@ def transformers_5(
         return
     for each in known:
         try:
-            places = [n for n, line in enumerate(TRANSFORMERS_4) if _found(each, line, watch) is not None]
-            if not places or any(_found(each, TRANSFORMERS_5[n], watch) is not None for n in places):
-                continue
-            better = _with_quotes(each)
-            for lines in (TRANSFORMERS_4, TRANSFORMERS_5):
-                if better and any(_found(better, lines[n], watch) is None for n in places):
-                    better = None
-        except (OverrunError, re.error):
+            places = _places(each, watch)
+            if places and not any(_found(each, TRANSFORMERS_5[n], watch) is not None for n in places):
+                yield each
+        except OverrunError:
             continue
-        yield each, better.regex if better else ""
+
+
+def for_both_transformers(definition: Definition, watch: Watch) -> str:
+    """Return a regex for a definition that `transformers_5` yielded which finds its number in the lines of both, "" if
+    none is known."""
+    try:
+        better = _with_quotes(definition)
+        places = _places(definition, watch)
+        works = better is not None and all(
+            _found(better, lines[n], watch) is not None for lines in (TRANSFORMERS_4, TRANSFORMERS_5) for n in places
+        )
+    except (OverrunError, re.error):
+        return ""
+    return better.regex if better is not None and works else ""
+
+
+def _places(definition: Definition, watch: Watch) -> list[int]:
+    """Return the indexes of the lines of transformers 4 in which *definition* finds a number."""
+    return [n for n, line in enumerate(TRANSFORMERS_4) if _found(definition, line, watch) is not None]
 
 
 def _with_quotes(definition: Definition) -> Definition | None:
@@ -154,13 +167,15 @@ def _with_quotes(definition: Definition) -> Definition | None:
     return Definition(name=definition.name, regex=regex, pattern=re.compile(regex), value_group=definition.value_group)
 
 
-def transformers_5_warning(found: Sequence[tuple[Definition, str]]) -> str:
+def transformers_5_warning(definitions: Sequence[Definition], watch: Watch) -> str:
     """Return the one line of the log about the definitions that `transformers_5` yielded; there is at least one."""
-    names = _and([repr(definition.name) for definition, _ in found])
-    finds = "metric {} finds" if len(found) == 1 else "metrics {} find"
-    definition, better = next((each for each in found if each[1]), found[0])
+    names = _and([repr(definition.name) for definition in definitions])
+    finds = "metric {} finds" if len(definitions) == 1 else "metrics {} find"
+    # Only one regex is shown: each takes 0.3 ms to compile, before the script starts.
+    with_regex = ((definition, for_both_transformers(definition, watch)) for definition in definitions)
+    definition, better = next((pair for pair in with_regex if pair[1]), (definitions[0], ""))
     advice = f" Write {better} for {definition.name!r}" if better else ""
-    more = ", and the others alike (`toolkit metrics try` has them)" if better and len(found) > 1 else ""
+    more = ", and the others alike (`toolkit metrics try` has them)" if better and len(definitions) > 1 else ""
     return (
         f"{finds.format(names)} nothing in the lines of transformers 5, whose Trainer puts numbers in quotes "
         f"({TRANSFORMERS_5[0]}), only in those of transformers 4 and of scripts that print numbers.{advice}{more}"
@@ -169,25 +184,30 @@ def transformers_5_warning(found: Sequence[tuple[Definition, str]]) -> str:
 
 def _wrong(definition: Definition, watch: Watch) -> dict[str, str | None]:
     """Return {probe: the value read, None for none} for the misread or missed probes, at most one of each kind."""
-    if _read(definition, "0.5", watch) != 0.5:
+    if _read(definition, definition, "0.5", watch) != 0.5:
         return {}  # For whole numbers only (steps, epochs), or not understood.
+    return _wrong_of(definition, definition, watch)
+
+
+def _wrong_of(definition: Definition, written_for: Definition, watch: Watch) -> dict[str, str | None]:
+    """As `_wrong`, of a definition that reads 0.5, in texts made for another one."""
     wrong: dict[str, str | None] = {}
     for probes in (SCIENTIFIC, NEGATIVE, NOT_FINITE):
         for probe in probes:
-            found = _read(definition, probe, watch)
+            found = _read(definition, written_for, probe, watch)
             if found is None or (found != float(probe) and not math.isnan(float(probe))):
                 wrong[probe] = None if found is None else f"{found:g}"
                 break
     return wrong
 
 
-def _read(definition: Definition, probe: str, watch: Watch) -> float | None:
-    """Return the value that *definition* takes from a text made for it around *probe*.
+def _read(definition: Definition, written_for: Definition, probe: str, watch: Watch) -> float | None:
+    """Return the value that *definition* takes from a text made for *written_for* around *probe*.
 
     Raises:
         OverrunError: *watch* interrupted the match.
     """
-    text = _text(definition, probe)
+    text = _text(written_for, probe)
     return None if text is None or len(text) > SHORT_TEXT else _found(definition, text, watch)
 
 
@@ -225,7 +245,8 @@ def suggestion(definition: Definition, watch: Watch) -> str:
         better = Definition(
             name=definition.name, regex=regex, pattern=re.compile(regex), value_group=definition.value_group
         )
-        works = _read(better, "0.5", watch) == 0.5 and not _wrong(better, watch)
+        # They differ in the group alone, so they match the same texts.
+        works = _read(better, definition, "0.5", watch) == 0.5 and not _wrong_of(better, definition, watch)
     except (re.error, OverrunError, OverflowError, RecursionError):
         return ""
     return regex if works and better.pattern.groups == definition.pattern.groups else ""

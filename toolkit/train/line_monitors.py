@@ -165,7 +165,7 @@ class LineMonitors:
             self._log.warning(warn.keras_3_warning(each, better))
         quoted = list(warn.transformers_5(definitions if warns else (), watch))
         if quoted:
-            self._log.warning(warn.transformers_5_warning(quoted))
+            self._log.warning(warn.transformers_5_warning(quoted, watch))
         found = capture.Capture(definitions, watch=watch, warn=self._log.warning)
         writer = file.SampleFile(self._job.folders.output / "metrics.jsonl", warn=self._log.warning)
 

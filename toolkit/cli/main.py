@@ -81,7 +81,6 @@ def train(words: list[str] | None = None, *, signals: "Signals | None" = None) -
 
         print(toolkit.__version__)
         sys.exit(0)
-    gc.disable()  # Imports leave no garbage, and a search for it would take a tenth of the start-up time.
     # Where one of them fails, msgspec's own import of it crashes the process.
     import datetime  # noqa: F401
     import decimal  # noqa: F401
@@ -95,7 +94,7 @@ def train(words: list[str] | None = None, *, signals: "Signals | None" = None) -
     from toolkit.train.walk import train as walk
 
     gc.freeze()
-    gc.enable()
+    gc.enable()  # start.py has disabled it.
 
     if signals is None:
         fill_standard_streams(writable=False)

@@ -31,7 +31,7 @@ def deaf_init(root: Path) -> str:
         return ""
     try:
         program = _program(root, 1)
-        status = (root / "proc/1/status").read_text("ascii", "replace")
+        status = (root / "proc/1/status").read_text("utf-8", "replace")
         is_shell = _is_shell(program)
         if _mask(status, "SigCgt") & ~_mask(status, "SigIgn") & SIGTERM_BIT:
             return ""
@@ -55,7 +55,7 @@ def _may_take(root: Path, program: str, status: str) -> bool:
     """
     if program.rpartition("/")[2] in OF_MACHINES or str((root / "proc/self/ns/pid").readlink()) == OF_THE_MACHINE:
         return True
-    waits_in = (root / "proc/1/wchan").read_text("ascii", "replace")
+    waits_in = (root / "proc/1/wchan").read_text("utf-8", "replace")
     is_known = waits_in not in ("", "0")
     return bool(_mask(status, "SigBlk") & SIGTERM_BIT) or not is_known or WAITS_FOR_SIGNALS in waits_in
 
@@ -64,7 +64,7 @@ def _is_from_init(root: Path) -> bool:
     """True if PID 1 has started `train` itself, or through shells: else the platform may signal another process."""
     pid = os.getppid()
     while pid > 1 and _is_shell(_program(root, pid)):
-        status = (root / f"proc/{pid}/status").read_text("ascii", "replace")
+        status = (root / f"proc/{pid}/status").read_text("utf-8", "replace")
         pid = int(_value(status, "PPid") or 0)
     return pid == 1
 

@@ -96,6 +96,6 @@ def _is_on_the_bus(root: Path) -> bool:
 
 def _read(file: Path) -> str:
     try:
-        return file.read_text("ascii", "replace").strip()
+        return file.read_text("utf-8", "replace").strip()
     except OSError:
         return ""

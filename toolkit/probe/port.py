@@ -33,7 +33,7 @@ class OwnPort:
         if self.port and not refused(self.port):
             return self.port
         self.close()
-        for port in (first, *_others()):
+        for port in _from(first):
             if refused(port):
                 continue
             try:
@@ -74,8 +74,10 @@ def holder(port: int, proc: Path = Path("/proc")) -> str:
     return "a process that this user may not look at (another user's, or another container's)"
 
 
-def _others() -> Iterator[int]:
-    """Yield ports to try, in an order that differs between processes (`random` takes 5 ms to import)."""
+def _from(first: int) -> Iterator[int]:
+    """Yield ports to try: *first*, then others in an order that differs between processes (`random` takes 5 ms to
+    import)."""
+    yield first
     start = int.from_bytes(os.urandom(2), "big")
     yield from (RANGE.start + (start + at * 1999) % len(RANGE) for at in range(TRIES))
 
@@ -116,7 +118,7 @@ def _listening(port: int, proc: Path) -> Iterator[str]:
     """Yield the inodes of the sockets that listen on *port*, whatever the address."""
     for table in ("net/tcp", "net/tcp6"):
         try:
-            lines = (proc / table).read_text("ascii", "replace").splitlines()[1:]
+            lines = (proc / table).read_text("utf-8", "replace").splitlines()[1:]
         except OSError:
             continue  # No /proc, or no IPv6.
         for line in lines:

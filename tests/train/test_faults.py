@@ -106,6 +106,31 @@ def test_nor_that_of_a_job_that_fails(base: Base, state: str) -> None:
     assert done.outcome["exit_code"] == 1
 
 
+# The import system takes a folder that cannot be read for one without the module.
+MISSING_ONCE = """
+import sys
+
+class Once:
+    def find_spec(self, name, *_):
+        if name == sys.argv[1]:
+            sys.meta_path.remove(self)
+            raise ModuleNotFoundError("a planted fault")
+
+sys.meta_path.insert(0, Once())
+from toolkit.cli.start import train
+train()
+"""
+
+
+@pytest.mark.parametrize("module", ["_datetime", "decimal", "typing_extensions"])
+def test_a_module_that_is_missed_once_crashes_nothing(base: Base, module: str) -> None:
+    (base.folder / "missing.py").write_text(MISSING_ONCE)
+
+    done = base.train(command=(sys.executable, str(base.folder / "missing.py"), module))
+
+    assert is_done(base, done) or is_filed(base, done), done.log
+
+
 @pytest.mark.parametrize("name", ["SAGEMAKER_BASE_DIR", "TMPDIR"])
 def test_a_relative_path_in_a_folder_that_was_removed_is_named(base: Base, name: str) -> None:
     gone = base.folder / "gone"

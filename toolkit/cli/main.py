@@ -81,11 +81,12 @@ def train(words: list[str] | None = None, *, signals: "Signals | None" = None) -
 
         print(toolkit.__version__)
         sys.exit(0)
-    # Where one of them fails, msgspec's own import of it crashes the process.
+    # Where one of them fails, msgspec's own import of it crashes the process; without the first one, its first use of
+    # a date does: `datetime` has a second implementation, which msgspec cannot use.
+    import _datetime  # type: ignore[import-not-found]  # noqa: F401
     import datetime  # noqa: F401
     import decimal  # noqa: F401
     import enum  # noqa: F401
-    import inspect  # noqa: F401
     import re  # noqa: F401
     import typing  # noqa: F401
     import uuid  # noqa: F401

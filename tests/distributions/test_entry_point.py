@@ -236,6 +236,19 @@ def test_metrics_of_the_scripts_output_are_captured_once(base: Base, python: Pat
     assert (done.status, [json.loads(line)["value"] for line in lines]) == (0, [0.5]), done
 
 
+def test_metrics_of_a_plug_ins_ranks_carry_their_ranks(base: Base, python: Path) -> None:
+    """Also where the regex begins with the line: the rank's prefix is no part of it."""
+    base.document("metric-definition-regex.json", [{"Name": "loss", "Regex": "^loss=([0-9.]+)"}])
+    framework(base, "run()")
+    base.program("import os\nprint('loss=' + os.environ['RANK'] + '.5')\n")
+
+    done = image(base, python, KIND="TorchDistributed", TOOLKIT_PROCESSES_PER_HOST="2")
+
+    lines = [json.loads(line) for line in (base.output / "metrics.jsonl").read_text().splitlines()]
+    assert done.status == 0, done
+    assert sorted((line["rank"], line["value"]) for line in lines) == [(0, 0.5), (1, 1.5)], done
+
+
 def test_a_source_that_train_has_placed_is_not_fetched_again(base: Base, python: Path) -> None:
     source = base.folder / "source"
     source.mkdir()

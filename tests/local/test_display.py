@@ -62,6 +62,26 @@ def test_without_a_table_a_bars_newest_state_is_a_line_every_five_seconds(capfd:
     assert capfd.readouterr().out == "algo-1 | 20%\nalgo-1 | 30%\n"
 
 
+@pytest.mark.parametrize("several", [False, True])
+def test_a_line_that_was_shown_unfinished_is_shown_again_only_if_it_goes_on(
+    several: bool, capfd: pytest.CaptureFixture[str]
+) -> None:
+    plain = Plain(Log(), several=several)
+    mark = "algo-1 | " if several else ""
+    for elapsed_s, text in ((5, "no end \u00e9"), (10, "100%|####| 3/3"), (15, "loading...")):
+        host = HostProgress(name="algo-1", state="running", bars=(mark + text,))
+        plain.progress(JobProgress(name="j", elapsed_s=elapsed_s, hosts=(host,)))
+
+        plain.lines(
+            "algo-1", 1, f"\x1b[1m{text}\x1b[0m\n{text}\n".encode() if text != "loading..." else b"loading... done\n"
+        )
+
+    shown = capfd.readouterr().out.splitlines()
+    assert shown == [mark + each for each in ("no end \u00e9",) * 2 + ("100%|####| 3/3",) * 2] + [
+        mark + each for each in ("loading...", "loading... done")
+    ]
+
+
 def test_a_reader_that_has_gone_does_not_end_the_job(capfd: pytest.CaptureFixture[str]) -> None:
     read_end, write_end = os.pipe()
     os.close(read_end)

@@ -23,6 +23,7 @@ STATES_EVERY_S = 5.0
 # often press it twice. Without room it wraps into the next row: then the table is erased one row too low, and its first
 # row stays on the screen.
 ECHO_COLUMNS = 4
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")  # Which states come without.
 Look = Literal["auto", "plain", "quiet"]
 
 
@@ -51,7 +52,7 @@ class Plain:
         self._closed_fds: set[int] = set()
 
     def lines(self, host: str, fd: int, block: bytes) -> None:
-        self._write(fd, marked_block(host, block, several=self._several))
+        self._write(fd, self._unshown(marked_block(host, block, several=self._several)))
 
     def progress(self, progress: JobProgress) -> None:
         if progress.elapsed_s >= self._next_s:
@@ -67,6 +68,19 @@ class Plain:
 
     def close(self) -> None:
         """Nothing is held."""
+
+    def _unshown(self, block: bytes) -> bytes:
+        """Return *block* without the lines that were shown when they were unfinished and have not changed since."""
+        if not self._states:
+            return block
+        lines = []
+        for line in block.removesuffix(b"\n").split(b"\n"):
+            state = _COLOURS.sub("", line.decode("utf-8", "replace"))
+            if state in self._states:
+                self._states.discard(state)  # The same text in a later line is another line.
+            else:
+                lines.append(line + b"\n")
+        return b"".join(lines)
 
     def _write(self, fd: int, block: bytes) -> None:
         view = memoryview(block)

@@ -111,6 +111,16 @@ class LineMonitors:
             for each in seers:
                 each(block, rank, host)
 
+        def see_nested(block: bytes) -> None:
+            from toolkit.train.nested_ranks import by_rank
+
+            for lines, its_rank, its_host in by_rank(block, rank, host):
+                for each in seers:
+                    each(lines, its_rank, its_host)
+
+        if self._job.plugin is not None:
+            return see_nested
+
         return see
 
     def started(self, rank: int, local_rank: int | None, pid: int) -> None:

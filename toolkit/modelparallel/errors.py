@@ -12,6 +12,15 @@ class NotInitialized(SMPError):  # noqa: N818 - a state, as PeerLost
         super().__init__(f"{what} needs the ranks' connections: call smp.init() first")
 
 
+class Elsewhere(SMPError):  # noqa: N818 - a state, as PeerLost
+    """The rank *rank*, for which this one waits, is in a call of another kind: its message was one of *kind*."""
+
+    def __init__(self, rank: int | None, kind: str) -> None:
+        super().__init__(f"rank {rank} is in another call ({kind})")
+        self.rank = rank
+        self.kind = kind
+
+
 class PeerLost(SMPError):  # noqa: N818 - an event, as dataparallel names it
     """Another rank, *rank*, ended. `said_goodbye`: its script ended without an exception."""
 

@@ -22,10 +22,10 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from toolkit.modelparallel.errors import PeerLost
+from toolkit.modelparallel.errors import Elsewhere, PeerLost
 
 HEAD = struct.Struct("<IQI")
 GOODBYE = HEAD.pack(0, 0, 0)
@@ -111,14 +111,25 @@ class Messenger:
         except OSError as error:
             raise _again(self._left.get(peer) or self._lost(peer)) from error
 
-    def receive(self, source: int | None, kind: str, key: Hashable = None, timeout_s: float | None = None) -> Message:
+    def receive(
+        self,
+        source: int | None,
+        kind: str,
+        key: Hashable = None,
+        timeout_s: float | None = None,
+        instead: Collection[str] = (),
+    ) -> Message:
         """Return the next message of *kind* and *key* from rank *source*, None: from any rank. Waits for it.
 
+        *instead*: kinds of messages of *source* after which it will send no such message (if is_elsewhere says so of
+        the payload, where it has that attribute).
+
         Raises:
+            Elsewhere: one of those is here, and none of *kind* before it.
             PeerLost: no such message is here, and *source* has said goodbye, or any rank is lost.
             TimeoutError: none came within *timeout_s*.
         """
-        waiter = _Waiter(source)
+        waiter = _Waiter(source, instead)
         with self._lock:
             box = self._boxes.get((kind, key))
             if box:
@@ -128,6 +139,8 @@ class Messenger:
                         if not box:
                             del self._boxes[kind, key]
                         return arrived.loaded()
+            if its := next((its for (its, _), box in self._boxes.items() if waiter.is_elsewhere(its, box)), None):
+                raise Elsewhere(source, its)
             if failure := self._failure or self._gone(source):
                 raise _again(failure)
             self._waiters.setdefault((kind, key), []).append(waiter)
@@ -222,6 +235,8 @@ class Messenger:
                         waiter.gift.put(arrived)
                         return
                 self._boxes.setdefault(name, deque()).append(arrived)
+                away = Elsewhere(arrived.source, arrived.kind)
+                self._wake(away, lambda waiter: waiter.is_elsewhere(arrived.kind, [arrived]))
                 return
         try:
             callback(arrived.loaded())
@@ -269,11 +284,18 @@ class Messenger:
 
 
 class _Waiter:
-    """A thread that waits for a message of *source*, None: of any rank."""
+    """A thread that waits for a message of *source*, None: of any rank; in vain once it sends one of *instead*."""
 
-    def __init__(self, source: int | None) -> None:
+    def __init__(self, source: int | None, instead: Collection[str]) -> None:
         self.source = source
+        self._instead = instead
         self.gift: queue.SimpleQueue[_Arrived | BaseException] = queue.SimpleQueue()
+
+    def is_elsewhere(self, kind: str, box: "Iterable[_Arrived]") -> bool:
+        """Return whether one of the messages of *kind* in *box* says that the awaited one will not come."""
+        return kind in self._instead and any(
+            getattr(arrived.loaded().payload, "is_elsewhere", True) for arrived in box if arrived.source == self.source
+        )
 
 
 class _Link:

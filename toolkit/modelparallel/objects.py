@@ -4,11 +4,16 @@ The ranks of a group must call allgather and barrier in the same order; groups t
 parallel. `send` does not wait for the receiver.
 """
 
+from collections.abc import Hashable
 from enum import Enum
 from typing import Any
 
 from toolkit.modelparallel import world
-from toolkit.modelparallel.errors import SMPError
+from toolkit.modelparallel.errors import Elsewhere, SMPError
+from toolkit.modelparallel.messenger import Message
+
+STEP = "smp.step"  # The kind of the messages with which the first rank of a pipeline begins and ends a step.
+COLLECTIVES = ("allgather", "barrier")
 
 
 class CommGroup(Enum):
@@ -90,7 +95,35 @@ def _gathered(obj: Any, what: str, kind: str) -> list[Any]:
     for rank in ranks:
         if rank != here.rank:
             here.messenger.send(rank, what, key, obj)
-    return [obj if rank == here.rank else here.messenger.receive(rank, what, key).payload for rank in ranks]
+    found = {here.rank: obj}
+    first = here.group("pp")[0]
+    # The pipeline's first rank comes first: it may be in a step, for which it needs this rank.
+    for rank in sorted(ranks, key=lambda rank: rank != first):
+        if rank != here.rank:
+            found[rank] = receive(rank, what, key, f"smp.{what}()").payload
+    return [found[rank] for rank in ranks]
+
+
+def receive(rank: int, kind: str, key: Hashable, doing: str) -> Message:
+    """Return the message of *kind* and *key* from *rank*, whom this rank's *doing* needs.
+
+    Raises:
+        SMPError: *rank* is in a step, for which it needs this one.
+    """
+    here = world.current()
+    try:
+        return here.messenger.receive(rank, kind, key, instead=(STEP,))
+    except Elsewhere as error:
+        raise apart(here, f"in {doing}", rank, "in a step") from error
+
+
+def apart(here: world.World, doing: str, other: int, its: str) -> SMPError:
+    """Return that this rank, *doing* that, and rank *other*, *its* doing, wait for each other."""
+    return SMPError(
+        f"expected all ranks of a pipeline in the same call, found rank {here.rank} {doing} and rank {other} {its}: "
+        "they wait for each other. All ranks must run the same number of steps and make the same calls between them; a "
+        "loop may not end on one rank alone"
+    )
 
 
 def _world_rank(here: world.World, rank: int, rank_type: RankType) -> int:

@@ -189,8 +189,17 @@ def _check_ranges(cfg: Parameters, source: str) -> None:
         raise ContractError(
             f"expected {one} or {other}, which do not work together, found both",
             where=source,
-            hint="Remove one of them.",
+            hint=HINTS.get((one, other), "Remove one of them."),
         )
+
+
+# Why two parameters exclude each other, where AWS's library takes both.
+HINTS = {
+    ("sharded_data_parallel_degree", "tensor_parallel_degree"): "Each divides the parameters, and a checkpoint and the "
+    "optimizer's state know one way to put them together again. Keep sharded_data_parallel_degree, which lowers the "
+    "memory of every model (multiply it by the other degree), and remove tensor_parallel_degree; or the reverse, with "
+    "shard_optimizer_state.",
+}
 
 
 def _excluding(cfg: Parameters) -> list[tuple[str, str]]:

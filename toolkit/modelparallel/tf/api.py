@@ -75,7 +75,7 @@ def init(config: Mapping[str, Any] | None = None) -> None:
             replicas without parameter horovod.
         SMPError: the ranks were not started by mpirun, or mpi4py is missing.
     """
-    from toolkit.modelparallel.tf.gradients import supply_get_gradients
+    from toolkit.modelparallel.tf.gradients import notice_norms, supply_get_gradients
 
     if world.is_begun():
         if config is not None and world.read_parameters(config, os.environ) != world.current().cfg:
@@ -89,6 +89,7 @@ def init(config: Mapping[str, Any] | None = None) -> None:
     begun = world.begin(config, here, _exchange(here.size, here.launcher), os.environ)
     REPLICAS.connect(begun)
     supply_get_gradients()
+    notice_norms()
     atexit.register(shutdown)
 
 

@@ -2,8 +2,9 @@
 
 from typing import Any
 
+from toolkit.modelparallel import norms
 from toolkit.modelparallel.errors import SMPError
-from toolkit.modelparallel.tf import layers
+from toolkit.modelparallel.tf import convert, layers
 from toolkit.modelparallel.tf.running import RUNNING
 
 
@@ -15,6 +16,19 @@ def supply_get_gradients() -> None:
         kinds.append(legacy.Optimizer)
     for kind in kinds:
         kind.get_gradients = get_gradients
+
+
+def notice_norms() -> None:
+    """Say so where the script, or an optimizer with global_clipnorm, clips by the norm of this rank's gradients."""
+    import sys
+
+    import tensorflow as tf
+
+    # tf_keras calls TensorFlow's function, Keras 3 one of its own.
+    for owner in (tf, sys.modules.get("keras.src.optimizers.base_optimizer")):
+        if hasattr(owner, "clip_by_global_norm"):
+            instead = "use tf.clip_by_norm, tf.clip_by_value, or an optimizer's clipnorm or clipvalue"
+            norms.notice(owner, "clip_by_global_norm", instead, wrap=convert.not_converted)
 
 
 def get_gradients(_optimizer: Any, loss: Any, params: Any) -> list[Any]:

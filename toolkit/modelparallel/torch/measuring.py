@@ -114,7 +114,7 @@ class Measurement:
             key = _storage(tensor)
             if stack and not _in_backward() and key not in seen and key not in self._kept:
                 seen.add(key)
-                kept.append(tensor)
+                kept.append(tensor.untyped_storage())
                 self.figures[stack[-1]].saved_bytes += tensor.untyped_storage().nbytes()
             return tensor
 
@@ -126,7 +126,9 @@ class Measurement:
                 if not _in_backward():
                     self._note_uses(stack[-1], (args, kwargs))
 
-        kept: list[Tensor] = []  # Alive to the end of the run: an address then stands for one storage.
+        # Alive to the end of the run: an address then stands for one storage. No tensors, whose graph holds `pack`, so
+        # that one without a backward pass would never be freed.
+        kept: list[torch.UntypedStorage] = []
         saving = torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor)
         with _hooked(self._root, enter, leave), saving, _Operations(count):
             self._call_once()

@@ -1,8 +1,9 @@
 """What ranks ask of each other in a step of the module server."""
 
 import contextlib
+import pickle
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,10 +14,18 @@ from toolkit.modelparallel.torch.far import Parcel, Place
 CALL, RESULT, BACKWARD, GRADIENTS = "smp.call", "smp.result", "smp.backward", "smp.gradients"
 FETCH, VALUE, FORGET = "smp.fetch", "smp.value", "smp.forget"
 Key = tuple[int, ...]
+_TEXT = "_smp_remote"  # The attribute of an exception that another rank raised: what it says of it.
 
 
 class RemoteStepError(SMPError):
     """The step failed on another rank, which says why."""
+
+
+def as_remote(error: BaseException) -> BaseException:
+    """Return *error*; a RemoteStepError in its stead if another rank raised it, and nobody here has caught it."""
+    if (text := vars(error).get(_TEXT)) is None:
+        return error
+    return RemoteStepError(text).with_traceback(error.__traceback__)
 
 
 class Setting(NamedTuple):
@@ -62,12 +71,39 @@ class Request(NamedTuple):
     released: list[Key]
 
 
+class _Bare(NamedTuple):
+    """An exception that pickle cannot make again, often since its __init__ takes other arguments than it keeps."""
+
+    kind: type
+    args: tuple[Any, ...]
+    attributes: dict[str, Any]
+
+    def error(self) -> Any:
+        made = self.kind.__new__(self.kind, *self.args)
+        made.args = self.args
+        vars(made).update(self.attributes)
+        return made
+
+
+def _pickled(value: Any) -> bytes:
+    """Return *value* pickled, empty: it does not come back as what it is."""
+    try:
+        pickled = pickle.dumps(value, 5)
+        return pickled if type(pickle.loads(pickled)) is type(value) else b""
+    except Exception:  # noqa: BLE001 - whatever its class does
+        return b""
+
+
 class Result(NamedTuple):
-    """What a call gave. `state`: of the random number generator afterwards."""
+    """What a call gave. `state`: of the random number generator afterwards. `changed`: (number of the input, number of
+    the output that is its new value) of each tensor that the module has changed in place. `failure`: the
+    module has then raised."""
 
     skeleton: bytes
     outputs: Parcel
     state: bytes
+    changed: list[tuple[int, int]]
+    failure: "Failure | None" = None
 
 
 class Hop(NamedTuple):
@@ -99,9 +135,33 @@ class Gradients(NamedTuple):
 
 
 class Failure(NamedTuple):
-    """Why a request was not answered."""
+    """Why a request was not answered. `error`: the exception, pickled, where it can be. `state`: of the random number
+    generator when it was raised, empty: as before."""
 
     text: str
+    error: bytes = b""
+    state: bytes = b""
+
+    @classmethod
+    def of(cls, error: BaseException, text: str, state: bytes) -> "Failure":
+        """Return that a module raised *error*, which *text* describes."""
+        pickled = b""
+        if isinstance(error, Exception):
+            attributes = {name: value for name, value in vars(error).items() if _pickled(value)}
+            pickled = _pickled(error) or _pickled(_Bare(type(error), error.args, attributes))
+        return cls(text, pickled, state)
+
+    def exception(self) -> Exception:
+        """Return what the caller of the module gets: the exception itself, which the model's own `except` catches."""
+        try:
+            found = pickle.loads(self.error) if self.error else None
+        except Exception:  # noqa: BLE001 - a class that this rank has not
+            found = None
+        error = found.error() if isinstance(found, _Bare) else found
+        if not isinstance(error, Exception):
+            return RemoteStepError(self.text)
+        vars(error)[_TEXT] = self.text
+        return error
 
 
 def gradients_message(

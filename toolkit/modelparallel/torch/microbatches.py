@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from toolkit.modelparallel.errors import PeerLost
-from toolkit.modelparallel.torch.messages import Setting
+from toolkit.modelparallel.torch.messages import Setting, as_remote
 from toolkit.modelparallel.torch.order import Orders, Task
 from toolkit.modelparallel.torch.remote import Remote
 from toolkit.modelparallel.torch.server import Aborted
@@ -124,7 +124,7 @@ class Run:
         except Aborted:
             return
         except BaseException as error:  # noqa: BLE001 - raised again in the step's own thread
-            self.fail(error)
+            self.fail(as_remote(error))
             return
         self._start_next()
         self._open_gate(ended=1)

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from toolkit.modelparallel import norms
 from toolkit.modelparallel.errors import SMPError
 from toolkit.modelparallel.torch import activation, giving_way, partitioned, partitioning, scaling, sharded, states
 from toolkit.modelparallel.torch.api import state
@@ -89,6 +90,9 @@ class DistributedModel(TensorParallel, Wrapper):
         self.on_partition(activation.begin)
         if self._world.cfg.fp32_grad_accumulation:
             self.on_partition(lambda model: scaling.accumulate_in_fp32(model.local_parameters()))
+        for name in ("clip_grad_norm_", "get_total_norm"):
+            instead = "use optimizer.clip_master_grads(max_norm), whose norm is the whole model's"
+            norms.notice(torch.nn.utils, name, instead, _is_of_the_model)
         self.replicas = Replicas(
             self,
             {kind: state.process_groups[kind] for kind in ("rdp", "dp")},
@@ -409,3 +413,13 @@ def hvd_average_grads() -> None:
 def _plain(module: nn.Module) -> nn.Module:
     """What a pickled DistributedModel becomes."""
     return module
+
+
+def _is_of_the_model(given: Any) -> bool:
+    """Return whether parameters of the partitioned model, or their gradients, are among *given*."""
+    model = state.model
+    if model is None or not model.partitioned:
+        return False
+    own = {id(parameter) for parameter in model.parameters()}
+    own |= {id(parameter.grad) for parameter in model.local_parameters() if parameter.grad is not None}
+    return any(id(each) in own for each in ([given] if isinstance(given, Tensor) else given))

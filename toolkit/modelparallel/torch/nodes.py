@@ -185,3 +185,15 @@ class Entry(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[None, None]:
         ctx.served.gradients = list(gradients)
         return None, None
+
+
+class NoLeaf(torch.autograd.Function):
+    """Gives a received tensor, of which autograd has a leaf, as one that a module may change in place."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.detach()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        return gradient

@@ -32,7 +32,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
     nothing overflows for want of a scale, and they have no effect.
 
     Raises:
-        SMPError: no DistributedModel yet, or wrong arguments of loss scaling.
+        SMPError: no DistributedModel yet, an optimizer that no rank can run on its own part, or wrong arguments of loss
+            scaling.
     """
 
     # transformers.Trainer asks both of every optimizer.
@@ -54,17 +55,19 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self.optimizer = optimizer
         self._here = world.current()
         self.model = _model()
+        _check_separable(optimizer, self._here.cfg)
         self.loss_scale = _loss_scale(
             self._here.cfg, static_loss_scale, dynamic_loss_scale, dict(dynamic_loss_args or {})
         )
         # By group: the parameters as the script gave them, and each one's number.
-        self._given: list[list[nn.Parameter]] = [list(group["params"]) for group in optimizer.param_groups]
-        self._parameters = [parameter for group in self._given for parameter in group]
-        self._number = {id(parameter): number for number, parameter in enumerate(self._parameters)}
+        self._given: list[list[nn.Parameter]] = []
+        self._parameters: list[nn.Parameter] = []
+        self._number: dict[int, int] = {}
         # This rank's, and those of them that this rank updates.
         self._local: list[nn.Parameter] = []
         self._mine: list[nn.Parameter] = []
-        self._masters = Masters(())
+        self._is_local = False  # Whether the groups hold this rank's parameters alone.
+        self._masters = Masters()
         self._shards: shards.Shards | None = None
         self._unscaled = False
         self._finite = True
@@ -72,6 +75,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._waiting: Mapping[str, Any] | None = None
         self._flat_groups: list[torch.Tensor] | None = None
         self.model.optimizer = api.state.optimizer = self
+        self._note_groups()
         self.model.on_partition(self._take_local)
 
     def __getattr__(self, name: str) -> Any:
@@ -130,8 +134,14 @@ class DistributedOptimizer(torch.optim.Optimizer):
         """By id of each parameter that this rank updates (masters in fp16 and bf16): its number in the whole model."""
         return {id(self._masters.of(each)): self._number[id(each)] for each in self._mine}
 
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a group of parameters of the model; all ranks call it."""
+        self.optimizer.add_param_group(param_group)
+        self._note_groups()
+
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clear the gradients of this rank's parameters."""
+        self._note_groups()
         self.optimizer.zero_grad(set_to_none)
         for parameter in self._local or [each for group in self._given for each in group]:
             if set_to_none:
@@ -182,9 +192,10 @@ class DistributedOptimizer(torch.optim.Optimizer):
         gradients = [(each, gradient) for each, gradient in found if gradient is not None]
         norm = shards.norm_everywhere(gradients, float(norm_type), self._here, runner().device)
         self._global_grad_norm = norm
-        if norm > max_norm:
+        factor = max_norm / (norm + 1e-6)
+        if factor < 1:
             for _, gradient in gradients:
-                gradient.mul_(max_norm / (norm + 1e-6))
+                gradient.mul_(factor)
         return norm
 
     def local_state_dict(self, gather_if_shard: bool = True) -> dict[str, Any]:
@@ -218,22 +229,44 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._load(state_dict)
 
     def _take_local(self, model: Any) -> None:
-        local = {id(parameter) for parameter in model.local_parameters()}
-        self._local = [each for group in self._given for each in group if id(each) in local]
-        if self._here.cfg.shard_optimizer_state and ranks.rdp_size() > 1:
-            self._shards = shards.Shards(self._local, api.get_rdp_process_group())
-        self._mine = self._shards.mine if self._shards else self._local
-        mine = {id(each) for each in self._mine}
-        self._masters = Masters(self._mine)
-        for group, given in zip(self.optimizer.param_groups, self._given, strict=True):
-            group["params"] = [self._masters.of(each) for each in given if id(each) in mine]
-            if self._is_spread and group.get("foreach", False) is None:
-                group["foreach"] = False  # It refuses whole parameters beside spread ones.
-        self._rekey_state(mine)
+        self._note_groups()
+        self._keep_local(self.optimizer.param_groups, self._given)
+        self._rekey_state({id(each) for each in self._mine})
         model.loss_scale = self.loss_scale.scale
         if self._waiting is not None:
             self._load(self._waiting)
             self._waiting = None
+
+    def _note_groups(self) -> None:
+        """Note the wrapped optimizer's groups, of which the script may have added some since the last look."""
+        groups = self.optimizer.param_groups[len(self._given) :]
+        given = [list(group["params"]) for group in groups]
+        self._given += given
+        for each in [each for group in given for each in group]:
+            self._number[id(each)] = len(self._parameters)
+            self._parameters.append(each)
+        if groups:
+            self._flat_groups = None
+        if groups and self.model.partitioned and self._is_local:
+            self._keep_local(groups, given)
+
+    def _keep_local(self, groups: list[dict[str, Any]], given: list[list[nn.Parameter]]) -> None:
+        """Keep of *groups*, which have the parameters *given*, what this rank updates."""
+        self._is_local = True
+        here = {id(parameter) for parameter in self.model.local_parameters()}
+        local = [each for group in given for each in group if id(each) in here]
+        mine = local
+        if self._here.cfg.shard_optimizer_state and ranks.rdp_size() > 1:
+            self._shards = self._shards or shards.Shards(api.get_rdp_process_group())
+            mine = self._shards.deal(local)
+        self._local = [*self._local, *local]
+        self._mine = [*self._mine, *mine]
+        self._masters.add(mine)
+        its = {id(each) for each in mine}
+        for group, parameters in zip(groups, given, strict=True):
+            group["params"] = [self._masters.of(each) for each in parameters if id(each) in its]
+            if self._is_spread and group.get("foreach", False) is None:
+                group["foreach"] = False  # It refuses whole parameters beside spread ones.
 
     def _rekey_state(self, mine: set[int]) -> None:
         """Keep the state that the optimizer made when it was constructed (Adagrad) for this rank's parameters."""
@@ -242,8 +275,9 @@ class DistributedOptimizer(torch.optim.Optimizer):
                 continue
             found = self.optimizer.state.pop(parameter)
             if id(parameter) in mine:
-                self.optimizer.state[self._masters.of(parameter)] = {
-                    name: value.float() if torch.is_tensor(value) and value.is_floating_point() else value
+                master = self._masters.of(parameter)
+                self.optimizer.state[master] = {
+                    name: value.to(master.dtype) if torch.is_tensor(value) and value.dtype == parameter.dtype else value
                     for name, value in found.items()
                 }
 
@@ -335,6 +369,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
                 f"optimizer.{name}: expected a partitioned model, found one before its first step: call a function "
                 "with @smp.step first"
             )
+        self._note_groups()
 
 
 def _loss_scale(cfg: Parameters, static: float | None, dynamic: bool, dynamic_args: dict[str, Any]) -> LossScale:
@@ -375,3 +410,18 @@ def _unlike(expected: str, found: str) -> SMPError:
         "in the same order as in the job that saved this state, and give the full state or the parts of all partitions "
         "(smp.resume_from_checkpoint does)"
     )
+
+
+def _check_separable(optimizer: torch.optim.Optimizer, cfg: Parameters) -> None:
+    """See that *optimizer* can update some parameters without the others.
+
+    Raises:
+        SMPError: it is LBFGS, and no rank has all parameters.
+    """
+    is_divided = cfg.partitions > 1 or cfg.tensor_parallel_degree > 1 or cfg.sharded_data_parallel_degree > 1
+    if isinstance(optimizer, torch.optim.LBFGS) and (is_divided or cfg.shard_optimizer_state):
+        raise SMPError(
+            "smp.DistributedOptimizer: expected an optimizer that updates each parameter by itself, found LBFGS, whose "
+            "direction and step length depend on all parameters, of which each rank has a part: use another one, or "
+            "partitions 1 without tensor parallelism and sharding"
+        )

@@ -5,11 +5,13 @@ objects stay), and a call of a module of another partition becomes a request to 
 """
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import nn
+from torch.autograd.graph import get_gradient_edge
 from torch.utils._pytree import tree_leaves
 
 from toolkit.modelparallel.errors import SMPError
@@ -157,13 +159,21 @@ def _empty(parameter: nn.Parameter, name: str) -> None:
     empty = Elsewhere(parameter.detach().to("meta"), requires_grad=parameter.requires_grad)
     empty.__dict__.update(parameter.__dict__)
     empty.smp_name = name
-    try:
-        torch.utils.swap_tensors(parameter, empty)  # type: ignore[no-untyped-call]
-    except RuntimeError as error:
-        raise SMPError(
-            f"expected no graph or weak reference that holds parameter {name} when the model is partitioned, found "
-            "one: run no backward pass and keep no output of the model before its first step"
-        ) from error
+    if parameter._use_count() > 1 and parameter.requires_grad:  # type: ignore[attr-defined]
+        # The script keeps an output of the run that measured the model (a list of losses).
+        get_gradient_edge(parameter).node.register_prehook(functools.partial(_too_late, name))
+    # torch.utils.swap_tensors does the same, and refuses a parameter that a graph or a weak reference holds.
+    parameter.__class__, empty.__class__ = empty.__class__, parameter.__class__
+    parameter.__dict__, empty.__dict__ = empty.__dict__, parameter.__dict__
+    torch._C._swap_tensor_impl(parameter, empty)  # type: ignore[attr-defined]
+
+
+def _too_late(name: str, _gradients: Any) -> None:
+    raise SMPError(
+        f"expected a backward pass from an output of a present step, found one that reaches parameter {name} as it was "
+        "before the model was partitioned: keep no output of the first call of the step function, which is made once "
+        "more to measure the model (smp.is_tracing() is then True)"
+    )
 
 
 def _partition_of(path: str, assignment: Mapping[str, int]) -> int:

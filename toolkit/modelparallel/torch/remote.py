@@ -19,7 +19,7 @@ from torch import Tensor
 
 from toolkit.modelparallel.errors import PeerLost, SMPError
 from toolkit.modelparallel.messenger import Message
-from toolkit.modelparallel.torch import far, wire
+from toolkit.modelparallel.torch import arguments, far, wire
 from toolkit.modelparallel.torch.far import Far, Parcel, Place, current, near, place_of
 from toolkit.modelparallel.torch.messages import (
     BACKWARD,
@@ -37,6 +37,7 @@ from toolkit.modelparallel.torch.messages import (
     Request,
     Result,
     Setting,
+    as_remote,
     gradients_message,
 )
 from toolkit.modelparallel.torch.nodes import Entry, Looks, Onward, RemoteNode, Served
@@ -69,7 +70,7 @@ class Remote:
     ) -> None:
         self.scheduler = Scheduler()
         self.model: Any = None  # The DistributedModel, once there is one.
-        self.own_failure: BaseException | None = None
+        self.own_failures: dict[str, BaseException] = {}  # Of the step, by what the other ranks know of each.
         self.ranks = tuple(ranks)
         self.device = device
         self._messenger = messenger
@@ -109,7 +110,15 @@ class Remote:
         # With gradients, the call is a node of the graph.
         run: Any = functools.partial(RemoteNode.apply, self._anchor, call) if torch.is_grad_enabled() else call.forward
         outputs = run(*map(current, tensors))
-        return wire.unpack(call.result, outputs, self.model)
+        known = arguments.known(args, kwargs, tensors)
+        result, contents = wire.unpack(call.result, outputs, self.model, known)
+        if call.changed or contents:
+            changed = [(tensors[number], outputs[place]) for number, place in call.changed]
+            what = f"module {path or 'the model'} of partition {partition}"
+            arguments.carry_over(changed, contents, args, kwargs, tensors, module.forward, what)
+        if call.failure is not None:
+            raise call.failure.exception()
+        return result
 
     def exchange(self, task: Task, rank: int, kind: str, key: Key, payload: Any, buffers: Any = ()) -> Message:
         """Send a request to *rank* and return the response; *task* waits for it without the baton."""
@@ -119,7 +128,9 @@ class Remote:
         reply: Message = task.reply
         task.reply = None
         if isinstance(reply.payload, Failure):
-            raise RemoteStepError(reply.payload.text)
+            if reply.payload.state:
+                self.scheduler.adopt(task, torch.frombuffer(bytearray(reply.payload.state), dtype=torch.uint8))
+            raise reply.payload.exception()
         return reply
 
     def fetch(self, place: Place) -> Tensor:
@@ -183,7 +194,7 @@ class Remote:
         self._waiting.clear()
         self._kept.clear()
         self._released.clear()
-        self.own_failure = None
+        self.own_failures.clear()
 
     def _on_call(self, message: Message) -> None:
         self._drop(message.payload.released)
@@ -233,9 +244,19 @@ class Remote:
                 if request.setting.grad and any(served.needed):
                     inputs = Entry.apply(self._anchor, served)  # type: ignore[no-untyped-call]
                 args, kwargs = wire.unpack(request.skeleton, inputs, self.model)
-                del inputs
-                skeleton, found = wire.pack(module(*args, **kwargs), self.model)
-                outputs = [near(output) for output in found]
+                given = arguments.Given(args, kwargs, inputs)
+                failure = None
+                try:
+                    value = module(*args, **kwargs)
+                except Exception as error:
+                    if not any(given.changes()):
+                        raise
+                    value, failure = None, self._failure_of(error, what, task)
+                changed, contents = given.changes()
+                skeleton, found = wire.pack((value, contents), self.model, given.known)
+                outputs = [near(output) for output in (*found, *(inputs[number] for number in changed))]
+                new_values = [(number, len(found) + place) for place, number in enumerate(changed)]
+                del inputs, given, value, contents, found
             served.links = self.links and task.calls > 1
             if request.setting.grad and served.keep(outputs):
                 self._served[message.key] = served
@@ -244,9 +265,8 @@ class Remote:
                 for number, output in enumerate(outputs)
             ]
             parcel, buffers = Parcel.of(outputs, places)
-            self._messenger.send(
-                message.source, RESULT, message.key, Result(skeleton, parcel, self._state(task)), buffers
-            )
+            result = Result(skeleton, parcel, self._state(task), new_values, failure)
+            self._messenger.send(message.source, RESULT, message.key, result, buffers)
 
     def _serve_backward(self, message: Message) -> None:
         asked: Gradients = message.payload
@@ -303,10 +323,16 @@ class Remote:
         except (Aborted, PeerLost):
             pass  # The step's main thread knows why.
         except BaseException as error:  # noqa: BLE001 - whatever the module raised, the caller must not wait for ever
-            self.own_failure = self.own_failure or error
-            failure = _described(error, self.ranks.index(self._messenger.me), self._messenger.me, what)
+            failure = self._failure_of(error, what, self.scheduler.task if kind == RESULT else None)
             with contextlib.suppress(PeerLost):
-                self._messenger.send(caller[0], kind, caller[1], Failure(failure))
+                self._messenger.send(caller[0], kind, caller[1], failure)
+
+    def _failure_of(self, error: BaseException, what: str, task: Task | None) -> Failure:
+        """Note *error*, which *what* raised in the call of *task*, and return what the caller is told."""
+        text = _described(as_remote(error), self.ranks.index(self._messenger.me), self._messenger.me, what)
+        if as_remote(error) is error:
+            self.own_failures[text] = error
+        return Failure.of(error, text, self._state(task) if task is not None else b"")
 
 
 class Call:
@@ -334,6 +360,8 @@ class Call:
         self._outputs: list[weakref.ref[Tensor]] = []
         self._answer: Callable[[], list[Tensor | None]] | None = None
         self.result = b""
+        self.changed: list[tuple[int, int]] = []  # As of Result.
+        self.failure: Failure | None = None
         self.requires_grad: list[bool] = []
         self.looks = Looks()
         self.onward: Onward | None = None
@@ -353,7 +381,7 @@ class Call:
         )
         reply = remote.exchange(task, rank, CALL, self._key, request, buffers)
         result: Result = reply.payload
-        self.result = result.skeleton
+        self.result, self.changed, self.failure = result.skeleton, result.changed, result.failure
         self._forms = result.outputs.forms
         self.requires_grad = [form.requires_grad for form in self._forms]
         remote.scheduler.adopt(task, torch.frombuffer(bytearray(result.state), dtype=torch.uint8))

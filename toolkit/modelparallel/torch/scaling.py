@@ -120,12 +120,21 @@ class Masters:
     A parameter that something else changes (load_state_dict) is seen by its version, and copied again.
     """
 
-    def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
-        given = list(parameters)
-        self.pairs = [(each, nn.Parameter(each.detach().float())) for each in given if _is_low(each)]
-        self._others = [each for each in given if not _is_low(each)]
-        self._of = {id(parameter): master for parameter, master in self.pairs}
-        self._versions = [parameter._version for parameter, _ in self.pairs]
+    def __init__(self) -> None:
+        self.pairs: list[tuple[nn.Parameter, nn.Parameter]] = []
+        self._others: list[nn.Parameter] = []
+        self._of: dict[int, nn.Parameter] = {}
+        self._versions: list[int] = []
+
+    def add(self, parameters: Iterable[nn.Parameter]) -> None:
+        """Make masters of those of *parameters* that have a lower precision."""
+        for each in parameters:
+            if _is_low(each):
+                master = self._of[id(each)] = nn.Parameter(each.detach().float())
+                self.pairs.append((each, master))
+                self._versions.append(each._version)
+            else:
+                self._others.append(each)
 
     def of(self, parameter: nn.Parameter) -> nn.Parameter:
         """Return the master of *parameter*, itself if it is fp32."""

@@ -18,13 +18,12 @@ from typing import Any
 
 import torch
 
-from toolkit.modelparallel.errors import SMPError
 from toolkit.modelparallel.recorder import Recorder
 from toolkit.modelparallel.torch.order import Order, Ready, Task, Urgency
 
 
-class Aborted(SMPError):  # noqa: N818 - an end, like asyncio.CancelledError
-    """The step failed elsewhere; this thread's work is given up."""
+class Aborted(BaseException):
+    """The step failed elsewhere; this thread's work is given up. No `except Exception` of a model catches it."""
 
 
 class Scheduler:

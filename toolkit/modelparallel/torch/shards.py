@@ -20,12 +20,18 @@ from toolkit.modelparallel.world import World
 
 
 class Shards:
-    """The parameters of each rank of *group*: `mine` are this one's."""
+    """The parameters that each rank of *group* updates."""
 
-    def __init__(self, parameters: Sequence[nn.Parameter], group: Any) -> None:
+    def __init__(self, group: Any) -> None:
         self._group = group
-        self._owned = deal(parameters, dist.get_world_size(group))
-        self.mine = self._owned[dist.get_rank(group)]
+        self._owned: list[list[nn.Parameter]] = [[] for _ in range(dist.get_world_size(group))]
+
+    def deal(self, parameters: Sequence[nn.Parameter]) -> list[nn.Parameter]:
+        """Deal out *parameters*, equal on all ranks, and return those of this rank."""
+        dealt = deal(parameters, len(self._owned))
+        for owned, more in zip(self._owned, dealt, strict=True):
+            owned += more
+        return dealt[dist.get_rank(self._group)]
 
     @torch.no_grad()
     def share(self) -> None:
@@ -58,12 +64,12 @@ def norm_everywhere(
     *kind* is the order of the norm, also infinity. What several ranks hold counts on one of them.
     """
     own = [
-        torch.linalg.vector_norm(local(gradient).float(), kind)
+        torch.linalg.vector_norm(_wide(local(gradient)), kind).double()
         for parameter, gradient in gradients
         if _counts(parameter, here)
     ]
     infinite = kind == float("inf")
-    total = torch.zeros(1, device=device)
+    total = torch.zeros(1, dtype=torch.float64, device=device)
     if own:
         norms = torch.stack(own)
         total += norms.max() if infinite else norms.pow(kind).sum()
@@ -71,6 +77,10 @@ def norm_everywhere(
     group = api.get_world_process_group() if sharded else api.get_mp_process_group()
     dist.all_reduce(total, op=dist.ReduceOp.MAX if infinite else dist.ReduceOp.SUM, group=group)
     return float(total.item()) if infinite else float(total.item() ** (1 / kind))
+
+
+def _wide(gradient: torch.Tensor) -> torch.Tensor:
+    return gradient.float() if gradient.dtype in (torch.float16, torch.bfloat16) else gradient
 
 
 def _counts(parameter: nn.Parameter, here: World) -> bool:

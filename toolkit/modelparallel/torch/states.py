@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from toolkit.modelparallel import objects
 from toolkit.modelparallel.errors import SMPError
 from toolkit.modelparallel.torch import wire
 from toolkit.modelparallel.world import World
@@ -33,7 +34,7 @@ def gathered(mine: dict[str, Any], here: World, *, to_first: bool) -> dict[str, 
     if found is not None:
         for rank in group:
             if rank != here.rank:
-                message = here.messenger.receive(rank, PART)
+                message = objects.receive(rank, PART, None, "the gathering of a state")
                 its_skeleton, forms = message.payload
                 its_tensors = wire.tensors_of(forms, message.buffers, torch.device("cpu"))
                 found.update(wire.unpack(its_skeleton, its_tensors))

@@ -5,7 +5,7 @@ has at most active_microbatches under way. What the function returns goes to all
 """
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -13,7 +13,8 @@ import torch
 from torch.utils._pytree import tree_flatten
 
 from toolkit.modelparallel import world
-from toolkit.modelparallel.errors import PeerLost, SMPError
+from toolkit.modelparallel.errors import Elsewhere, PeerLost, SMPError
+from toolkit.modelparallel.objects import COLLECTIVES, STEP, apart
 from toolkit.modelparallel.recorder import Recorder
 from toolkit.modelparallel.torch import wire
 from toolkit.modelparallel.torch.chain.shortcut import SERVER, WATCHED, Shortcut
@@ -23,9 +24,9 @@ from toolkit.modelparallel.torch.order import Orders, Task
 from toolkit.modelparallel.torch.outputs import Splitter, detached, merged
 from toolkit.modelparallel.torch.remote import Remote
 from toolkit.modelparallel.torch.saved import SavedBytes
+from toolkit.modelparallel.torch.states import PART
 from toolkit.modelparallel.torch.tensor import alike
 
-STEP = "smp.step"
 Ran = tuple[str, list[Any], bool]  # How a step ran, what it returned, whether it had a backward pass.
 
 
@@ -43,6 +44,7 @@ class End(NamedTuple):
     """The last message of step `number`: what it returned, or why it failed. `state`: of the script's random numbers
     afterwards, empty: those from before it."""
 
+    is_elsewhere = False  # For Messenger.receive: who sent it has left the step.
     number: int
     skeleton: bytes = b""
     forms: list[wire.Form] = []
@@ -266,7 +268,7 @@ class Runner:
     def _follow(self, function: StepFunction, args: Any, kwargs: Any) -> Ran:
         scheduler = self.remote.scheduler
         state = torch.get_rng_state()
-        message = self._hear()
+        message = self._hear(instead=(*COLLECTIVES, PART))
         path = SERVER
         if isinstance(message.payload, Begin):
             self.number, path = message.payload.number, message.payload.path
@@ -287,15 +289,15 @@ class Runner:
             finally:
                 if isinstance(message.payload, End) and message.payload.failure:
                     scheduler.abort(RemoteStepError(message.payload.failure))
-                own_failure = self.remote.own_failure
+                own_failures = dict(self.remote.own_failures)
                 scheduler.close(within_s)
                 torch.set_rng_state(state)
         else:
-            own_failure = None
+            own_failures = {}
         end: End = message.payload
         if end.failure:
-            if own_failure is not None and not isinstance(own_failure, RemoteStepError):
-                raise own_failure
+            if (own := own_failures.get(end.failure)) is not None:
+                raise own
             raise RemoteStepError(end.failure)
         self.orders.end()
         if end.state:  # All ranks go on with the same random numbers.
@@ -305,13 +307,17 @@ class Runner:
         tensors = wire.tensors_of(end.forms, message.buffers, self.device)
         return path, wire.unpack(end.skeleton, tensors, self.model), end.ran_backward
 
-    def _hear(self) -> Any:
+    def _hear(self, instead: Sequence[str] = ()) -> Any:
+        first = self.world.group("pp")[0]
         while True:
             try:
-                message = self.world.messenger.receive(self.world.group("pp")[0], STEP, None, self.orders.patience_s)
+                message = self.world.messenger.receive(first, STEP, None, self.orders.patience_s, instead)
             except TimeoutError:
                 self.orders.look(self.remote.scheduler)
                 continue
+            except Elsewhere as error:
+                doing = "in the gathering of a state" if error.kind == PART else f"in smp.{error.kind}()"
+                raise apart(self.world, "in a step", first, doing) from error
             # A step that failed here before its end was heard leaves it behind.
             if not isinstance(message.payload, End) or message.payload.number >= self.number:
                 return message

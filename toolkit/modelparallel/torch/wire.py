@@ -32,14 +32,16 @@ class Form(NamedTuple):
     requires_grad: bool
 
 
-def pack(value: Any, model: Any = None) -> tuple[bytes, list[Tensor]]:
+def pack(value: Any, model: Any = None, known: Sequence[Any] = ()) -> tuple[bytes, list[Tensor]]:
     """Return *value* as a skeleton and its tensors, each once; *model* itself and its modules go by name.
+
+    Tensors, lists and dictionaries that are *known* to the receiver go as their numbers.
 
     Raises:
         SMPError: something in *value* cannot be pickled.
     """
     file = io.BytesIO()
-    pickler = _Pickler(file, model)
+    pickler = _Pickler(file, model, known)
     try:
         pickler.dump(value)
     except (pickle.PicklingError, TypeError, AttributeError) as error:
@@ -49,9 +51,9 @@ def pack(value: Any, model: Any = None) -> tuple[bytes, list[Tensor]]:
     return file.getvalue(), pickler.tensors
 
 
-def unpack(skeleton: bytes, tensors: Sequence[Tensor], model: Any = None) -> Any:
-    """Return the value of *skeleton* with *tensors* in it."""
-    return _Unpickler(io.BytesIO(skeleton), tensors, model).load()
+def unpack(skeleton: bytes, tensors: Sequence[Tensor], model: Any = None, known: Sequence[Any] = ()) -> Any:
+    """Return the value of *skeleton* with *tensors* in it, and with what is *known* here in place of the sender's."""
+    return _Unpickler(io.BytesIO(skeleton), tensors, model, known).load()
 
 
 def forms(tensors: Sequence[Tensor]) -> list[Form]:
@@ -108,13 +110,16 @@ def _bytes_of(tensor: Tensor) -> memoryview:
 
 
 class _Pickler(pickle.Pickler):
-    def __init__(self, file: io.BytesIO, model: Any) -> None:
+    def __init__(self, file: io.BytesIO, model: Any, known: Sequence[Any]) -> None:
         super().__init__(file, 5)
         self.tensors: list[Tensor] = []
         self._model = model
+        self._known = {id(one): -1 - number for number, one in reversed(list(enumerate(known)))}
         self._places: dict[int, int] = {}
 
     def persistent_id(self, value: Any) -> Any:
+        if self._known and (number := self._known.get(id(value))) is not None:
+            return number
         if isinstance(value, Tensor):
             place = self._places.setdefault(id(value), len(self.tensors))
             if place == len(self.tensors):
@@ -126,10 +131,13 @@ class _Pickler(pickle.Pickler):
 
 
 class _Unpickler(pickle.Unpickler):
-    def __init__(self, file: io.BytesIO, tensors: Sequence[Tensor], model: Any) -> None:
+    def __init__(self, file: io.BytesIO, tensors: Sequence[Tensor], model: Any, known: Sequence[Any]) -> None:
         super().__init__(file)
         self._tensors = tensors
         self._model = model
+        self._known = known
 
     def persistent_load(self, place: Any) -> Any:
-        return self._tensors[place] if isinstance(place, int) else self._model.module_at(place)
+        if not isinstance(place, int):
+            return self._model.module_at(place)
+        return self._tensors[place] if place >= 0 else self._known[-1 - place]

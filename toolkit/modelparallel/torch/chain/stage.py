@@ -21,6 +21,7 @@ from toolkit.modelparallel.torch.chain.calls import Call, DeviationError
 from toolkit.modelparallel.torch.chain.layout import Link
 from toolkit.modelparallel.torch.chain.mail import BACKWARD, FORWARD, Mail
 from toolkit.modelparallel.torch.chain.watch import Plan, Tensors, described, forms
+from toolkit.modelparallel.torch.nodes import NoLeaf
 from toolkit.modelparallel.torch.scaling import lowered
 
 
@@ -42,14 +43,13 @@ class Segment(nn.Module):
         self._gives_spec = pytree.treespec_loads(self._gives.spec)
         self._is_last = device == len(plan.outputs) - 1
         self._setting = plan.setting
-        # A module that changes its input in place cannot have a leaf.
-        self._copies = device > 0 and any(getattr(module, "inplace", False) for module in links[0].module.modules())
 
     def forward(self, *tensors: Any) -> tuple[Any, ...]:
         """Run the modules on *tensors*; on the first device on the one value that is given."""
-        if self._copies:
-            tensors = tuple(tensor.clone() for tensor in tensors)
-        value = lowered(tensors[0], self._cfg) if self._given is None else pytree.tree_unflatten(tensors, self._given)
+        if self._given is None:
+            value = lowered(tensors[0], self._cfg)
+        else:
+            value = pytree.tree_unflatten([NoLeaf.apply(tensor) for tensor in tensors], self._given)  # type: ignore[no-untyped-call]
         try:
             return self._run(value)
         except Exception as error:

@@ -1,0 +1,103 @@
+"""The numbers of a partitioned model in float64, beside plain torch's."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.modelparallel.started import PROGRAMS, ended, smp_ranks
+
+pytest.importorskip("torch")
+pytestmark = pytest.mark.torch
+
+EXACT = 1e-9
+CHANGES = (
+    *("scaled", "scaled without a graph", "scaled, without a gradient", "scaled under no_grad", "gets a gradient"),
+    *("returned", "returned as it is", "a row", "a view", "stays there", "in containers", "containers", "a buffer"),
+    *("in inference mode", "overlapping not"),
+)
+FIRST_STEPS = ("detached", "second", "several", "keeps")
+SEPARABLE = (
+    *("Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax", "ASGD", "Muon", "NAdam", "RAdam", "RMSprop"),
+    *("Rprop", "SGD"),
+)
+CAUGHT = ["KeyError: 'k'", "ValueError: v", "FileNotFoundError: [Errno 2] no file: 'x'", "Own: o", "Local: 'u'"]
+
+
+def _said(folder: Path, *cases: str) -> list[dict[str, Any]]:
+    ranks = smp_ranks(PROGRAMS / "smp_numbers.py", *cases, parameters={"partitions": 2}, size=2, folder=folder)
+    return [json.loads(out.splitlines()[-1]) for out, _ in ended(ranks)]
+
+
+def test_what_a_module_of_another_partition_changes_in_place_or_raises_reaches_its_caller(tmp_path: Path) -> None:
+    exact = [
+        *(f"{where}: {case}" for where in ("near", "far") for case in CHANGES),
+        *(f"first: {case}" for case in FIRST_STEPS),
+        "changes_and_fails",
+    ]
+    refused = {
+        "near: overlapping": "found its argument x changed: it shares memory with the argument more",
+        "far: reshaped": "found its argument x changed: from the shape (1, 6, 6) to (6, 6)",
+        "catches: keys key value": "ValueError: v",
+    }
+    caught = "catches: all key value os two_arguments not_to_pickle"
+
+    said = _said(tmp_path, *exact, *refused, caught, "first: evaluation", "chain", "clips: by_name", "clips: total")
+
+    for rank in said:
+        assert {case: rank[case] for case in exact if not (isinstance(rank[case], float) and rank[case] < EXACT)} == {}
+    for case, text in refused.items():
+        assert text in said[0][case]
+    assert said[1]["catches: keys key value"] == "ValueError: v"  # Where it was raised.
+    for rank in said:
+        error, names = rank[caught]
+        assert error < EXACT
+        assert names == (CAUGHT * 2 if rank is said[0] else [])
+        error, plans, why = rank["chain"]
+        assert (error < EXACT, plans, why) == (True, 1, "")
+    error, late = said[0]["first: evaluation"]
+    assert error < EXACT
+    assert "keep no output of the first call of the step function" in late
+    for case, name in (("by_name", "clip_grad_norm_"), ("total", "get_total_norm")):
+        before, after = said[0][f"clips: {case}"]
+        assert before == ""
+        assert after.count("\n") == 1
+        assert f"torch.nn.utils.{name} takes the norm of one rank's gradients" in after
+        assert said[1][f"clips: {case}"] == ["", ""]
+
+
+def test_every_optimizer_keeps_its_types_and_state_and_takes_more_groups(tmp_path: Path) -> None:
+    exact = [
+        *(f"optimizers: {name} float64" for name in SEPARABLE),
+        *(f"optimizers: {name} bfloat16" for name in ("Adagrad", "Adam", "Adafactor")),
+        "optimizers: Adam float64 0.1",
+        *(f"groups: {when}" for when in ("before", "before-wrapped", "after", "after-wrapped")),
+    ]
+
+    said = _said(tmp_path, *exact, "optimizers: LBFGS float64")
+
+    for rank in said:
+        assert {case: rank[case] for case in exact if not (isinstance(rank[case], float) and rank[case] < EXACT)} == {}
+        assert (
+            "expected an optimizer that updates each parameter by itself, found LBFGS"
+            in (rank["optimizers: LBFGS float64"])
+        )
+
+
+@pytest.mark.parametrize(("leaves", "says"), [(1, "smp.barrier()"), (0, "smp.barrier()")])
+def test_a_rank_that_leaves_the_loop_while_another_is_in_a_step_is_named(
+    tmp_path: Path, leaves: int, says: str
+) -> None:
+    case = f"leaves: {leaves}-barrier"
+    ranks = smp_ranks(PROGRAMS / "smp_numbers.py", case, parameters={"partitions": 2}, size=2, folder=tmp_path)
+    try:
+        streams = [each.communicate(timeout=300) for each in ranks]
+    finally:
+        for each in ranks:
+            each.kill()
+
+    assert all(each.returncode for each in ranks)
+    doing = {leaves: "in smp.barrier()", 1 - leaves: "in a step"}
+    # Partition 1 sees it: that of partition 0 sends it what it does.
+    assert f"found rank 1 {doing[1]} and rank 0 {doing[0]}: they wait for each other" in streams[1][1]

@@ -108,19 +108,20 @@ def receive(rank: int, kind: str, key: Hashable, doing: str) -> Message:
     """Return the message of *kind* and *key* from *rank*, whom this rank's *doing* needs.
 
     Raises:
-        SMPError: *rank* is in a step, for which it needs this one.
+        SMPError: *rank* is in a step or another gathering, for which it needs this one.
     """
     here = world.current()
     try:
-        return here.messenger.receive(rank, kind, key, instead=(STEP,))
+        return here.messenger.receive(rank, kind, key, instead=(STEP, *COLLECTIVES))
     except Elsewhere as error:
-        raise apart(here, f"in {doing}", rank, "in a step") from error
+        its = "in a step" if error.kind == STEP else f"in another smp.{error.kind}()"
+        raise apart(here, f"in {doing}", rank, its) from error
 
 
 def apart(here: world.World, doing: str, other: int, its: str) -> SMPError:
     """Return that this rank, *doing* that, and rank *other*, *its* doing, wait for each other."""
     return SMPError(
-        f"expected all ranks of a pipeline in the same call, found rank {here.rank} {doing} and rank {other} {its}: "
+        f"expected all ranks in the same call, found rank {here.rank} {doing} and rank {other} {its}: "
         "they wait for each other. All ranks must run the same number of steps and make the same calls between them; a "
         "loop may not end on one rank alone"
     )

@@ -605,7 +605,7 @@ def clips(how):
         before = said.getvalue()
         for _ in range(2):
             if how == "by_name":
-                clip_grad_norm_(parameters=model.parameters(), max_norm=0.1)
+                clip_grad_norm_(max_norm=0.1, parameters=model.parameters())
             else:
                 torch.nn.utils.get_total_norm([each.grad for each in model.local_parameters()])
     norms._is_said = False

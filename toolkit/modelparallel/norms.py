@@ -5,6 +5,7 @@ wait for the others.
 """
 
 import functools
+import inspect
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -16,7 +17,11 @@ _is_said = False
 
 
 def notice(
-    owner: Any, name: str, instead: str, concerns: Callable[[Any], bool] | None = None, wrap: Callable[[Any], Any] = id
+    owner: Any,
+    name: str,
+    instead: str,
+    concerns: Callable[[Any], bool] = lambda _: True,
+    wrap: Callable[[Any], Any] = lambda made: made,
 ) -> None:
     """Replace the function *name* of the module *owner*, in all modules that have it by this name.
 
@@ -33,23 +38,24 @@ def notice(
             first = first if hasattr(first, "shape") or isinstance(first, list | tuple | dict) else list(first)
             here = world.current()
             is_divided = here.cfg.partitions > 1 or here.cfg.tensor_parallel_degree > 1
-            if is_divided and (concerns is None or concerns(first)):
+            if is_divided and concerns(first):
                 _is_said = True
-                if here.rank == 0:
-                    sys.stderr.write(
-                        f"[toolkit] smp: {owner.__name__}.{name} takes the norm of one rank's gradients, and "
-                        f"so clips each rank's part of the model by another factor: {instead}\n"
-                    )
+                world.say(
+                    f"{owner.__name__}.{name} takes the norm of one rank's gradients, and so clips each rank's part of "
+                    f"the model by another factor: {instead}"
+                )
         return original(first, *args, **kwargs)
+
+    first_name = next(iter(inspect.signature(original).parameters))
 
     @functools.wraps(original)
     def replaced(*args: Any, **kwargs: Any) -> Any:
-        if args:
-            return noticing(*args, **kwargs)
-        return noticing(kwargs.pop(next(iter(kwargs))), **kwargs) if kwargs else original()
+        if not args and first_name not in kwargs:
+            return original(**kwargs)
+        return noticing(*args, **kwargs) if args else noticing(kwargs.pop(first_name), **kwargs)
 
-    setattr(replaced, _MARK, True)
-    made = replaced if wrap is id else wrap(replaced)
+    made = wrap(replaced)
+    setattr(made, _MARK, True)
     for module in list(sys.modules.values()):
         if getattr(module, "__dict__", {}).get(name) is original:
             setattr(module, name, made)

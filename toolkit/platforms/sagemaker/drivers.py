@@ -119,7 +119,9 @@ def starts_train(command: str) -> bool:
     import shlex
 
     try:
-        lexer = shlex.shlex(command.replace("\n", ";"), posix=True, punctuation_chars=";&|<>")
+        # A line that goes on is one; else a line's end, behind any comment, ends a command.
+        lines = command.replace("\\\n", " ").replace("\n", "\n;\n")
+        lexer = shlex.shlex(lines, posix=True, punctuation_chars=";&|<>")
         lexer.whitespace_split = True
         words = _without_redirections(list(lexer))
     except ValueError:

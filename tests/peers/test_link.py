@@ -30,7 +30,7 @@ from toolkit.peers.reports import with_cause
 
 # Sooner than the patience: what takes less was not noticed by silence. How soon is scripts/bench link's matter.
 SOON_S = TIMES.heartbeat_timeout_s - 0.5
-SUCCESS = {name: EndReport(host=name, exit_code=0) for name in (f"algo-{number}" for number in range(1, 100))}
+SUCCESS = {name: EndReport(host=name, exit_code=0) for name in (f"algo-{number}" for number in range(1, 300))}
 
 
 def ipv6() -> bool:
@@ -687,6 +687,26 @@ def test_a_connection_that_is_cut_is_made_again() -> None:
         end(together)
 
         assert not together.told(follower, PeerFailed)
+
+
+def test_two_hundred_hosts_whose_connections_all_break_at_once_are_all_back() -> None:
+    """scripts/bench link does the same with thousands."""
+    with party(201) as together:
+        followers = together.followers()
+        start(together)
+        for _ in range(2):
+            before = dict(together.leader._of)
+            for connection in before.values():
+                connection.sock.shutdown(socket.SHUT_RDWR)
+            together.until(
+                lambda before=before: all(  # type: ignore[misc]
+                    together.leader._of.get(link.me) not in (None, before[link.me]) for link in followers
+                )
+            )
+        end(together)
+
+        assert not together.leader.protocol.members.gone
+        assert not together.leader.protocol.members._knocking
 
 
 def test_what_was_said_while_the_wire_was_cut_arrives() -> None:

@@ -30,6 +30,7 @@ from toolkit.peers.follower import REFUSED, Follower
 from toolkit.peers.frames import encode
 from toolkit.peers.leader import Leader
 from toolkit.peers.lookup import Address
+from toolkit.peers.members import Members
 from toolkit.peers.messages import (
     Bye,
     EndReport,
@@ -1587,6 +1588,23 @@ def test_two_hosts_of_one_address_are_refused_before_the_start(
         assert leader.verdict.exit_code == 78
         assert f"hosts {said} both have the address" in leader.verdict.cause.text
         assert "TOOLKIT_HOST_ADDRESSES=" in leader.verdict.cause.advice
+
+
+def test_a_host_that_knocks_without_proof_and_one_of_thousands_that_are_away_have_more_time_to_reconnect() -> None:
+    def lost_after_s(hosts: int, *, knocks: bool) -> float:
+        members = Members(tuple(f"algo-{number}" for number in range(2, hosts + 2)), 8.0)
+        for number in range(2, hosts + 2):
+            members.came(f"algo-{number}", f"10.0.0.{number}", direct=True)
+            members.joined(f"algo-{number}", 0.0)
+        for number in range(2, hosts + 2):
+            members.left(f"algo-{number}", 0.0)
+        if knocks:
+            members.knocks("10.0.0.2", 0.5)
+        return next(tenth / 10 for tenth in range(100) if members.lost("algo-2", tenth / 10, 0) is not None)
+
+    assert lost_after_s(1, knocks=False) == 1.1
+    assert lost_after_s(2000, knocks=False) == 3.0
+    assert lost_after_s(1, knocks=True) == 8.0
 
 
 def test_what_was_seen_at_the_port_of_a_killed_leader_counts_only_while_it_is_there() -> None:

@@ -235,8 +235,9 @@ class Follower:
         if self._heard_s is None:
             return self._waiting(now_s, now_ns)
         if self._away_s is not None:
-            ends_s = max(self._heard_s + self._times.heartbeat_timeout_s, self._away_s + RECONNECT_S)
-            ends_s = min(max(self._away_s, self._knocked_s) + RECONNECT_S, ends_s)
+            within_s = max(RECONNECT_S, self._times.heartbeat_s)  # Longer in a job of thousands of hosts.
+            ends_s = max(self._heard_s + self._times.heartbeat_timeout_s, self._away_s + within_s)
+            ends_s = min(max(self._away_s, self._knocked_s) + within_s, ends_s)
             self._due_s = min(self._due_s, ends_s)
             if now_s < ends_s:
                 return []

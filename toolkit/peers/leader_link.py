@@ -24,7 +24,7 @@ from toolkit.peers.frames import (
 )
 from toolkit.peers.leader import Leader
 from toolkit.peers.link import MARK_BYTES, PROVE_WITHIN_S, READ, Connection, Link, far_end, peer, prepare
-from toolkit.peers.lookup import Place, numeric
+from toolkit.peers.lookup import Place, numeric, text
 from toolkit.peers.messages import NAMES_HOST, Bye, EndReport, Hello, Message, Notice, Reports
 from toolkit.peers.protocol import Action, HostStepTimes, LogLine, Send, Timeouts
 from toolkit.peers.space import Survey, own_space
@@ -165,11 +165,15 @@ class LeaderLink(Link):
         if fd < 0:
             return
         self._open.pop(fd, None)
-        self._unproved.pop(fd, None)
+        self._no_longer_unproved(connection)
         self._forget(connection)
         if host is not None and self._of.get(host) is connection:
             del self._of[host]
             self._do(self.protocol.left(host, time.monotonic()))
+
+    def _no_longer_unproved(self, connection: Connection) -> None:
+        if self._unproved.pop(connection.sock.fileno(), None) is not None:
+            self.protocol.members.knocks_no_more(connection.address, time.monotonic())
 
     def _listen(self) -> None:
         if not self._listens:
@@ -183,9 +187,9 @@ class LeaderLink(Link):
             yield connection
 
     def _accept(self) -> None:
-        for _ in range(1024):
+        for _ in range(BACKLOG):  # All that wait: those who knock do not count as vanished.
             try:
-                sock, _ = self._listener.accept()
+                sock, address = self._listener.accept()
             except OSError as error:
                 if error.errno in (errno.EMFILE, errno.ENFILE):
                     self._no_room()
@@ -195,16 +199,12 @@ class LeaderLink(Link):
             sock.setblocking(False)
             prepare(sock)
             connection = Connection(sock, time.monotonic())
-            self._note_knock(sock)
+            connection.address = text(address)
+            self.protocol.members.knocks(connection.address, connection.born_s)
             self._open[sock.fileno()] = self._unproved[sock.fileno()] = connection
             greeting = connection.nonce + self._tag
             if not self._write(connection, len(greeting).to_bytes(HEAD_BYTES, "big") + greeting):
                 self.lose(connection)
-
-    def _note_knock(self, sock: socket.socket) -> None:
-        """Note the address of a new connection: a host that lost its connection there may be trying to reconnect."""
-        if self.protocol.members.are_away:
-            self.protocol.members.knocked(peer(sock), time.monotonic())
 
     def _no_room(self) -> None:
         """Without a free descriptor, drop the oldest unproved connection, or accept none until the next tick."""
@@ -253,7 +253,7 @@ class LeaderLink(Link):
         before = self._of.get(hello.host)
         connection.seal, connection.host = seal, hello.host
         connection.frames.largest_bytes = LARGEST_BYTES
-        self._unproved.pop(connection.sock.fileno(), None)
+        self._no_longer_unproved(connection)
         self._of[hello.host] = connection
         if before is not None:
             self._open.pop(before.sock.fileno(), None)
@@ -284,10 +284,10 @@ class LeaderLink(Link):
                 self._words.append(action)
 
     def _tell_slow(self, found: list[tuple[str, str]]) -> None:
-        for host, text in found:
-            self._words.append(LogLine(text=text, warns=True))
+        for host, line in found:
+            self._words.append(LogLine(text=line, warns=True))
             if host != self.me:
-                self._send(Send(hosts=(host,), message=Notice(text=text)))
+                self._send(Send(hosts=(host,), message=Notice(text=line)))
 
     def _send(self, action: Send) -> None:
         encoded = encode(action.message)

@@ -14,6 +14,7 @@ from collections import Counter
 from typing import Any
 
 from toolkit.peers.frames import NONCE_BYTES, Frames, Reason, RefusedError, Seal
+from toolkit.peers.lookup import text
 from toolkit.peers.protocol import Action, LogLine
 
 PROVE_WITHIN_S = 5.0
@@ -30,6 +31,7 @@ class Connection:
     """One socket: frames in, frames out, never blocking."""
 
     __slots__ = (
+        "address",
         "born_s",
         "frames",
         "half_closed",
@@ -46,6 +48,7 @@ class Connection:
     def __init__(self, sock: socket.socket, now_s: float) -> None:
         self.sock = sock
         self.born_s = now_s
+        self.address = ""  # Of the other end, as the leader has it.
         self.frames = Frames()
         self.seal: Seal | None = None
         self.host: str | None = None
@@ -185,7 +188,7 @@ def prepare(sock: socket.socket) -> None:
 
 def peer(sock: socket.socket) -> str:
     try:
-        return str(sock.getpeername()[0]).removeprefix("::ffff:")
+        return text(sock.getpeername())
     except OSError:
         return "an address that is gone"
 
@@ -208,4 +211,4 @@ def far_end(sock: socket.socket) -> str:
 
 def place(address: Any) -> str:
     """Return a socket's *address*, IPv4 or IPv6, as text. The scope is left out, as it differs between hosts."""
-    return f"{str(address[0]).removeprefix('::ffff:').partition('%')[0]} port {address[1]}"
+    return f"{text(address)} port {address[1]}"

@@ -57,8 +57,8 @@ def addresses(host: str, port: int, flags: int = 0) -> list[Address]:
 
 
 def text(place: Place) -> str:
-    """Return the address in *place* without the scope, which differs between hosts."""
-    return str(place[0]).partition("%")[0]
+    """Return the address in *place*, one of IPv4 as such, and without the scope, which differs between hosts."""
+    return str(place[0]).removeprefix("::ffff:").partition("%")[0]
 
 
 def is_own(address: Address) -> bool:

@@ -1,6 +1,6 @@
 """Pure: which followers are connected, which have lost their connection, and which have vanished."""
 
-from toolkit.peers.protocol import BREAK_NS, CLAIM_S, FAREWELL_S, LEAST_CLAIMS, RECONNECT_S
+from toolkit.peers.protocol import BREAK_NS, CLAIM_S, FAREWELL_S, LEAST_CLAIMS, RECONNECT_S, RECONNECTS_PER_S
 from toolkit.peers.reports import broken, silent
 
 
@@ -19,6 +19,10 @@ class Members:
         self._address_of: dict[str, str] = {}
         self._addresses: set[str] = set()
         self._knocked_s: dict[str, float] = {}
+        # By address: how many connections from there have not proved themselves yet.
+        self._knocking: dict[str, int] = {}
+        # The most hosts that were away at once since none was.
+        self._most_away = 0
         # Followers of which a message came after the leader had taken them: they know that they have joined.
         self._confirmed: set[str] = set()
         # Followers that never joined; those declared gone; those that are connected and have not sent Bye.
@@ -50,9 +54,14 @@ class Members:
             self.absent.discard(host)
             self._claims.pop(host, None)
         self.here.add(host)
-        self._away_s.pop(host, None)
+        self._is_back(host)
         self._heard_s[host] = now_s
         return first
+
+    def _is_back(self, host: str) -> None:
+        self._away_s.pop(host, None)
+        if not self._away_s:
+            self._most_away = 0
 
     def heard(self, host: str, now_s: float) -> None:
         self._heard_s[host] = now_s
@@ -66,7 +75,7 @@ class Members:
         if host not in self._away_s and now_s < self._heard_s[host] + self._heartbeat_timeout_s:
             return False
         self.here.discard(host)
-        self._away_s.pop(host, None)
+        self._is_back(host)
         self._marks.pop(host, None)
         self.absent.add(host)
         return True
@@ -94,6 +103,7 @@ class Members:
         if host not in self.here:
             return False
         self._away_s[host] = now_s
+        self._most_away = max(self._most_away, len(self._away_s))
         return True
 
     @property
@@ -101,25 +111,31 @@ class Members:
         """The followers that have lost their connection and may reconnect."""
         return tuple(self._away_s)
 
-    @property
-    def are_away(self) -> bool:
-        """True if any follower has lost its connection."""
-        return bool(self._away_s)
+    def knocks(self, address: str, now_s: float) -> None:
+        """Note a connection from *address*: while these come, or stand without proof, a follower there that is away may
+        reconnect within the heartbeat timeout, even if each new connection is cut, too. It costs the same for any
+        number of followers."""
+        self._knocking[address] = self._knocking.get(address, 0) + 1
+        if self._away_s and address in self._addresses:
+            self._knocked_s[address] = now_s
 
-    def knocked(self, address: str, now_s: float) -> None:
-        """Note a connection from *address*: while these come, a follower there that is away may reconnect within the
-        heartbeat timeout, even if each new connection is cut, too. It costs the same for any number of followers."""
-        if address in self._addresses:
+    def knocks_no_more(self, address: str, now_s: float) -> None:
+        """Note that such a connection has ended, or has proved itself."""
+        count = self._knocking.pop(address, 0) - 1
+        if count > 0:
+            self._knocking[address] = count
+        if self._away_s and address in self._addresses:
             self._knocked_s[address] = now_s
 
     def back_by_s(self, host: str) -> float:
-        """Return when *host*, which is away, must have reconnected."""
+        """Return when *host*, which is away, must have reconnected; the leader may need a while for thousands."""
         left_s = self._away_s[host]
-        latest_s = max(self._heard_s[host] + self._heartbeat_timeout_s, left_s + RECONNECT_S)
-        if host in self._proxied:
+        within_s = RECONNECT_S + self._most_away / RECONNECTS_PER_S
+        latest_s = max(self._heard_s[host] + self._heartbeat_timeout_s, left_s + within_s)
+        address = self._address_of.get(host, "")
+        if host in self._proxied or address in self._knocking:
             return latest_s
-        knocked_s = self._knocked_s.get(self._address_of.get(host, ""), 0.0)
-        return min(max(left_s, knocked_s) + RECONNECT_S, latest_s)
+        return min(max(left_s, self._knocked_s.get(address, 0.0)) + within_s, latest_s)
 
     def lost(self, host: str, now_s: float, now_ns: int) -> tuple[str, int, float | None] | None:
         """Return how *host* was lost, when (ns), and when its connection was lost (s; None: it is still there) if its
@@ -132,7 +148,7 @@ class Members:
         at_ns = now_ns - int(silent_s * 1e9)
         if left_s is None:
             return silent(silent_s), at_ns, None
-        del self._away_s[host]
+        self._is_back(host)
         self.here.discard(host)
         return broken(), max(at_ns, now_ns - int((now_s - left_s) * 1e9) - BREAK_NS), left_s
 

@@ -25,6 +25,8 @@ from toolkit.records import Record
 TELL_EVERY_S = 10.0
 # If the other end lives, a lost connection is re-established within milliseconds.
 RECONNECT_S = 1.0
+# If thousands lose theirs at once, the leader needs time for all: on a busy machine for so many in a second.
+RECONNECTS_PER_S = 1000
 # How long the leader waits for the answers: every host answers within a heartbeat interval, unless it is busy.
 ANSWER_S = 1.5
 # How long the leader waits for another cause when failures are explained only by a rank that had ended with 0.

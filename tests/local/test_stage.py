@@ -460,6 +460,13 @@ def test_two_jobs_never_share_a_folder(tmp_path: Path) -> None:
     os.close(stage.claim(tmp_path / "job"))
 
 
+def test_a_job_folder_that_cannot_be_looked_at_is_not_called_one_where_a_job_runs(tmp_path: Path) -> None:
+    (tmp_path / "round").symlink_to("round")
+
+    with pytest.raises(OSError, match=f"Too many levels of symbolic links: '{tmp_path}/round'"):
+        check.check(asked_in(tmp_path, job_dir=tmp_path / "round"))
+
+
 @pytest.mark.parametrize(
     ("more", "words"),
     [

@@ -22,7 +22,7 @@ HOST_BYTES = 8 << 20
 
 def check(asked: JobFile) -> None:
     """Raise a UserError for the first path of *asked* that does not exist or option that has no effect."""
-    if is_locked(asked.run.job_dir):
+    if folders.exists(asked.run.job_dir) and is_locked(asked.run.job_dir):
         raise UserError("a job is running there", where=str(asked.run.job_dir), hint="Give another --job-dir.")
     earlier.refuse(asked.run.job_dir, replace=asked.run.replace)
     _check_backend(asked)

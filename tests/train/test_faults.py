@@ -3,6 +3,7 @@
 import io
 import os
 import random
+import resource
 import sys
 import tarfile
 import tempfile
@@ -76,6 +77,14 @@ def test_without_a_system_call_that_python_itself_needs_the_end_is_filed(base: B
 
     assert is_filed(base, done), done.log
     assert "Operation not permitted" in str(done.failure)
+
+
+@pytest.mark.parametrize("limit", [5, 6, 8])  # Python itself does not start with 4.
+def test_without_a_descriptor_left_the_end_is_filed(base: Base, limit: int) -> None:
+    done = base.train(before=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit)))
+
+    assert is_filed(base, done), done.log
+    assert done.status == 75 and "Too many open files" in str(done.failure)
 
 
 # Each is a state of the machine that a test cannot make: what `train` sees of it.

@@ -1,5 +1,7 @@
 """Reports a job's end. The steps are independent: an error in one changes neither the status nor the other steps."""
 
+import errno
+import os
 import time
 from collections.abc import Mapping
 
@@ -15,6 +17,7 @@ from toolkit.train import outcomes, within
 
 def report(platform: platforms.Platform, folders: Folders, outcome: Outcome, outlets: Outlets, log: Log) -> None:
     """Report how the job ended. No error here changes that, or prevents the other reports."""
+    log.attempt("no file can be opened for the report", _leave_a_descriptor, None)
     final = log.attempt(
         "the console's losses could not be reported", lambda: _with_loss(outcome, outlets, log), outcome
     )
@@ -38,6 +41,15 @@ def report_fault(environ: Mapping[str, str], error: BaseException, log: Log) -> 
     log.attempt("an earlier run's files could not be removed", lambda: platform.clear_stale(folders, log), None)
     report(platform, folders, outcome, Outlets(), log)
     return outcome.exit_code
+
+
+def _leave_a_descriptor() -> None:
+    """Close standard input if no descriptor is left: the files of the end need one, and nothing reads it any more."""
+    try:
+        os.close(os.dup(2))
+    except OSError as error:
+        if error.errno in (errno.EMFILE, errno.ENFILE):
+            os.close(0)
 
 
 def _dated(outcome: Outcome) -> Outcome:

@@ -15,11 +15,11 @@ STARTER = (
 def own_module(interpreter: str, name: str) -> tuple[str, ...]:
     """Return the words that run module *name* of the toolkit; its arguments follow.
 
-    The process imports nothing from the job's PYTHONPATH or code folder (`-I`). That hides the user's own
-    site-packages, too, where pip installs for a user who may not write into Python's: the toolkit is then found by its
-    folder.
+    The process imports nothing from the job's PYTHONPATH or code folder (`-I`). That hides two places where pip may
+    have installed the toolkit: the user's own site-packages, and a folder of `pip install --target` that PYTHONPATH
+    names. There, and where it is not installed but used from its sources, it is found by its folder.
     """
     folder = Path(toolkit.__file__).parent.parent
-    if folder != Path(site.USER_SITE or ""):
+    if str(folder) in site.getsitepackages():
         return (interpreter, "-I", "-m", name)
     return (interpreter, "-I", "-c", STARTER, str(folder), name)

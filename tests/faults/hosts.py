@@ -103,14 +103,7 @@ class Hosts:
             **words,
         }
         for host in self.all.values():
-            host.base.hyperparameters(
-                {
-                    **{name: json.dumps(value) for name, value in self._words.items()},
-                    **({engine.flag: "true"} if engine.flag else {}),
-                    **({"mp_parameters": json.dumps(engine.parameters)} if engine.parameters else {}),
-                    "sagemaker_mpi_num_of_processes_per_host": str(per_host),
-                }
-            )
+            self.write(host.name)
             host.base.code.mkdir(parents=True)
             shutil.copy(RANK, host.base.code / "train.py")
             host.base.output.mkdir(parents=True)
@@ -132,6 +125,19 @@ class Hosts:
             if isinstance(key.data, Host):
                 os.close(key.fd)
         self._selector.close()
+
+    def write(self, name: str, **more: str) -> None:
+        """Write a host's hyperparameters, and *more*."""
+        engine = self._engine
+        self.all[name].base.hyperparameters(
+            {
+                **{word: json.dumps(value) for word, value in self._words.items()},
+                **({engine.flag: "true"} if engine.flag else {}),
+                **({"mp_parameters": json.dumps(engine.parameters)} if engine.parameters else {}),
+                "sagemaker_mpi_num_of_processes_per_host": str(self.per_host),
+                **more,
+            }
+        )
 
     def start(self, *names: str) -> None:
         """Start `train` on these hosts, on all without a name."""

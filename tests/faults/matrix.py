@@ -172,6 +172,11 @@ class _Round:
             hosts.all[self._at].address = self._others[0].address
             hosts.start()
             return
+        if fault.starts == "other-documents":
+            self._since_ns = time.monotonic_ns()
+            hosts.write(self._at, lr="0.5")
+            hosts.start()
+            return
         if fault.starts:
             self._since_ns = time.monotonic_ns()
             hosts.start(*(host.name for host in self._others))
@@ -274,7 +279,10 @@ class _Round:
                 self._wrong.append(f"{host.name} was not left to save")
             return
         says = list(fault.says_there if there and fault.says_there else fault.says)
-        everybodys = fault.stall or fault.starts == "misnamed"  # A hang; what the leader says of all.
+        everybodys = fault.stall or fault.starts in (
+            "misnamed",
+            "other-documents",
+        )  # A hang; what the leader says of all.
         if not there and not fault.stopped and not everybodys:
             says.append(f"this host, {host.name},|waited")
         words = {"host": self._at, "who": self._who()}

@@ -23,7 +23,8 @@ class Fault(Record, frozen=True, kw_only=True):
     either-or; `code_there`, `says_there`: the faulty host's own where they differ (says_there None: it cannot say
     anything). `detect_s`, `end_s`: how long after the fault the others may take to name it, and the last host to end
     (`end_there_s`: the faulty one). `stall`: it is a hang, and every host's. `starts`: "late": the faulty host comes
-    3 s late; "never": not at all; "misnamed": its name leads to the leader. `outage_s`: what was cut is
+    3 s late; "never": not at all; "misnamed": its name leads to the leader; "other-documents": a
+    hyperparameter is another one there. `outage_s`: what was cut is
     healed after so long.
     `own`: words of COLLATERAL that this fault's own cause holds.
     """
@@ -33,7 +34,7 @@ class Fault(Record, frozen=True, kw_only=True):
     program: str = ""
     act: str = ""
     at: Literal["leader", "follower"] = "follower"
-    starts: Literal["", "late", "never", "misnamed"] = ""
+    starts: Literal["", "late", "never", "misnamed", "other-documents"] = ""
     steps: int = 6000
     per_host: int = 1
     cage: Cage = ""
@@ -262,6 +263,20 @@ FAULTS: tuple[Fault, ...] = (
         says_there=None,
     ),
     Fault(
+        name="outage-at-the-end",
+        text="all traffic of the leader is dropped for 5 s, and meanwhile a rank of the leader raises",
+        program="raises",
+        act="outage",
+        at="leader",
+        code=1,
+        says=_BOOM,
+        cage="network",
+        outage_s=5.0,
+        detect_s=SILENT_S,
+        end_s=SILENT_S + 2.0,
+        launchers=("script", "torchrun"),
+    ),
+    Fault(
         name="train-sigstop",
         text="SIGSTOP of `train` on a follower, SIGCONT when the others have ended",
         act="SIGSTOP",
@@ -444,6 +459,17 @@ FAULTS: tuple[Fault, ...] = (
         end_s=30.0,
         detect_s=30.0,
         launchers=("script", "torchrun", "mpi"),
+    ),
+    Fault(
+        name="other-documents",
+        text="a follower has the job's TOOLKIT_JOB_SECRET and another hyperparameter",
+        starts="other-documents",
+        environ={"TOOLKIT_JOB_SECRET": "one"},
+        code=78,
+        says=("host {host} and host algo-1, the leader, are not of one job", "a hyperparameter differs"),
+        end_s=30.0,
+        detect_s=30.0,
+        launchers=("script", "torchrun"),
     ),
     Fault(name="late", text="a host starts 3 s late", starts="late", steps=50, detect_s=None, end_s=30.0),
     Fault(

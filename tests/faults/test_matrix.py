@@ -34,6 +34,7 @@ TORCHRUN = (
     "rank-sigkill",
     "train-sigkill",
     "train-sigkill-leader",
+    "other-documents",
     "train-sigstop",
     "cut-off",
     "saves-all-twice",

@@ -13,7 +13,17 @@ pytest.importorskip("torch")
 import torch
 from torch.utils.checkpoint import checkpoint
 
+from toolkit.modelparallel.torch.activation import MARK, set_activation_checkpointing
 from toolkit.modelparallel.torch.offload import Offload
+
+
+@pytest.mark.parametrize("strategy", ["each", "group_2", "contiguous"])
+def test_each_module_of_a_module_list_is_checkpointed_by_itself(strategy: str) -> None:
+    layers = torch.nn.ModuleList([torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)])
+
+    set_activation_checkpointing(layers, strategy=strategy)
+
+    assert [MARK in vars(module) for module in (layers, *layers)] == [False, True, True]
 
 
 def test_layers_are_computed_again_by_the_strategy_and_on_their_partition(tmp_path: Path) -> None:

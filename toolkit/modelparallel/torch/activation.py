@@ -42,6 +42,9 @@ def set_activation_checkpointing(
 ) -> None:
     """Checkpoint *module*, a part of the model; an nn.Sequential is cut by *strategy*.
 
+    Of an nn.ModuleList, which has no forward of its own, each module is checkpointed by itself, whatever *strategy*
+    says: it groups what is kept, not what is computed.
+
     `strategy`: "each" layer by itself, "group_N": N consecutive layers together, "contiguous": all consecutive layers
     of one partition together. `preserve_rng_state`: the recomputation draws the same random numbers (dropout).
     `pack_args_as_tuple`: a layer of an nn.Sequential takes a tuple that the layer before returns as one argument;
@@ -55,6 +58,10 @@ def set_activation_checkpointing(
             f"{WHERE}: expected a module of the model, found {type(module).__name__}: for a function call "
             "smp.patches.checkpoint.checkpoint(function, ...) in the model's forward"
         )
+    if isinstance(module, nn.ModuleList):
+        for one in module:
+            set_activation_checkpointing(one, preserve_rng_state=preserve_rng_state)
+        return
     if not isinstance(module, nn.Sequential) and (pack_args_as_tuple or strategy != "each"):
         raise SMPError(
             f"{WHERE}: expected strategy and pack_args_as_tuple for an nn.Sequential, found them for "

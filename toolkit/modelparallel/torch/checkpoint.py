@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from toolkit.folders import exists, fail, matching, named_elsewhere
-from toolkit.modelparallel import objects, ranks
+from toolkit.modelparallel import objects, ranks, world
 from toolkit.modelparallel.errors import SMPError
 from toolkit.modelparallel.torch import api
 from toolkit.modelparallel.torch.model import PARTIAL
@@ -118,7 +118,7 @@ def resume_from_checkpoint(
     Returns the checkpoint's user content, None if it has none. *tag* None: the newest. Before the model's first step
     the states are taken when it is partitioned. *strict* as in load_state_dict. *translate_function* makes the state of
     this model from a full one. *load_sharded_optimizer_state* False: of the optimizer only the fp32 master weights and
-    the loss scale.
+    the loss scale. A full checkpoint may be a model's state alone.
 
     Raises:
         SMPError: no checkpoint there, an incomplete one, or one of another model.
@@ -141,7 +141,13 @@ def resume_from_checkpoint(
     state = found.model()
     model.load_state_dict(translate_function(state) if translate_function else state, strict=strict)
     if load_optimizer and api.state.optimizer is not None:
-        api.state.optimizer.load_state_dict(found.optimizer(load_sharded_optimizer_state))
+        its_state = found.optimizer(load_sharded_optimizer_state)
+        if its_state is None:
+            world.say(
+                f"smp.resume_from_checkpoint: {root / tag} has no optimizer's state beside it: the optimizer begins"
+            )
+        else:
+            api.state.optimizer.load_state_dict(its_state)
     return found.user_content()
 
 
@@ -246,8 +252,12 @@ class _Full:
         state: dict[str, Any] = _load(self._root / self._tag, "cpu", mmap=True)
         return state
 
-    def optimizer(self, with_state: bool) -> dict[str, Any]:
-        state: dict[str, Any] = _load(self._root / f"optimizer_{self._tag}", "cpu", mmap=True)
+    def optimizer(self, with_state: bool) -> dict[str, Any] | None:
+        """Return its whole state, None if the model was saved alone: a state_dict of torch.save, for fine-tuning."""
+        path = self._root / f"optimizer_{self._tag}"
+        if not exists(path):
+            return None
+        state: dict[str, Any] = _load(path, "cpu", mmap=True)
         return state if with_state else {name: state[name] for name in LOW_PRECISION if name in state}
 
     def user_content(self) -> Any:

@@ -1,14 +1,15 @@
 """Delayed initialisation: modules are made without values, and each rank makes those that it keeps.
 
-A module's values are what its reset_parameters gives, from a seed of its path: they do not depend on partitions or
-tensor parallel degree. Only one module's whole parameters are in memory at a time.
+A module's values are what the `_init_weights` of the Hugging Face model around it gives, else its own reset_parameters,
+from a seed of its path: they do not depend on partitions or tensor parallel degree. Only one module's whole parameters
+are in memory at a time, so what such a model gives to a module from one above it (GPT-2's smaller c_proj) is not given.
 """
 
 import contextlib
 import functools
 import threading
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 
 import torch
 from torch import nn
@@ -46,26 +47,19 @@ def initialise(module: nn.Module, is_mine: Callable[[str], bool]) -> None:
     """Give values to the parameters of the modules in *module* whose path *is_mine* accepts. All ranks call this.
 
     Raises:
-        SMPError: such a module has no reset_parameters.
+        SMPError: nothing gives such a module values.
     """
     seed = objects.allgather(torch.initial_seed())[0]
     for path, each in module.named_modules():
         new = {name: one for name, one in each._parameters.items() if one is not None and one.is_meta}
         if not new or not is_mine(path):
             continue
-        reset = getattr(each, "reset_parameters", None)
-        if reset is None:
-            raise SMPError(
-                f"expected a method reset_parameters, which gives values to the parameters of module {path} "
-                f"({type(each).__name__}), found none: write one, or make the module outside of "
-                "smp.delay_param_initialization"
-            )
         for one in new.values():
-            _swap(one, torch.empty(whole_shape(one), dtype=one.dtype))
+            _swap(one, torch.full(whole_shape(one), torch.nan, dtype=one.dtype))
         kept = {name: one.detach().clone() for name, one in each._parameters.items() if one is not None}
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed ^ zlib.crc32(path.encode()))
-            reset()
+            _reset(_owner(module, path), path, each, new.values())
         with torch.no_grad():
             for name, one in each._parameters.items():
                 if name in kept and name not in new:  # Shared with a module that gave it values.
@@ -73,6 +67,33 @@ def initialise(module: nn.Module, is_mine: Callable[[str], bool]) -> None:
         for one in new.values():
             if hasattr(one, MARK):
                 one.data = own(one.data, getattr(one, MARK).axis).clone()
+
+
+def _owner(model: nn.Module, path: str) -> nn.Module | None:
+    """Return the outermost Hugging Face model that holds the module at *path* of *model*."""
+    around = model
+    for name in (*path.split("."), ""):
+        if callable(getattr(around, "_init_weights", None)):
+            return around
+        if not name:
+            break
+        around = around._modules[name]  # type: ignore[assignment]
+    return None
+
+
+def _reset(owner: nn.Module | None, path: str, module: nn.Module, new: Collection[nn.Parameter]) -> None:
+    """Give values to *new*, parameters of *module* that are NaN."""
+    reset: Callable[[], object] | None = getattr(module, "reset_parameters", None)
+    if owner is not None:
+        owner._init_weights(module)  # type: ignore[operator]
+    if any(bool(one.isnan().any()) for one in new):  # A class that the model does not know, or knows from above.
+        if reset is None:
+            raise SMPError(
+                f"expected a method reset_parameters, which gives values to the parameters of module {path} "
+                f"({type(module).__name__}), found none: write one, or make the module outside of "
+                "smp.delay_param_initialization"
+            )
+        reset()
 
 
 def _swap(parameter: nn.Parameter, values: torch.Tensor) -> None:

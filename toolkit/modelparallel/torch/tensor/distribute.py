@@ -19,6 +19,7 @@ from toolkit.modelparallel import world
 from toolkit.modelparallel.errors import SMPError
 from toolkit.modelparallel.torch import partitioned
 from toolkit.modelparallel.torch.marking import created_modules
+from toolkit.modelparallel.torch.tensor import names
 from toolkit.modelparallel.torch.tensor.delayed import delay_param_initialization, is_delayed
 from toolkit.modelparallel.torch.tensor.modules import (
     Distributed,
@@ -185,6 +186,7 @@ def distribute(model: nn.Module) -> nn.Module:
                     "(smp.set_tensor_parallelism)"
                 )
     _say_what_stays_whole(found)
+    names.add(module for module in found.modules() if module.__dict__.get(MARK) is not None)
     return found
 
 
@@ -211,6 +213,9 @@ class _Walk:
 
     def __init__(self, holders: Mapping[int, list[str]]) -> None:
         self._holders = holders
+        here = world.current()
+        # A part of one is the whole: then sharding can divide the parameters in its own way.
+        self._whole = here.cfg.sharded_data_parallel_degree > 1 and len(here.group("tp")) == 1
         self._done: dict[int, nn.Module] = {}
 
     def visit(self, path: str, module: nn.Module) -> nn.Module:
@@ -228,7 +233,8 @@ class _Walk:
                 return found
             kind = IN_PLACE.get(type(module)) or conv1d_of(module)
             if kind is not None:
-                in_place(module, kind)
+                if not self._whole:
+                    in_place(module, kind)
                 return module
         for name, child in module.named_children():
             below = f"{path}.{name}" if path else name

@@ -1,0 +1,1 @@
+"""A stand-in for a CUDA extension of apex: it has nothing."""

@@ -1,0 +1,3 @@
+"""A stand-in for apex.amp."""
+
+_amp_state = None

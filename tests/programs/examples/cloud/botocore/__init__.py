@@ -1,0 +1,3 @@
+"""A stand-in for botocore."""
+
+from . import exceptions  # noqa: F401

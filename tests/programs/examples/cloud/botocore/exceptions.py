@@ -1,0 +1,5 @@
+"""A stand-in for botocore.exceptions."""
+
+
+class ClientError(Exception):
+    pass

@@ -1,0 +1,3 @@
+"""A stand-in for flash_attn.flash_attention: FlashAttention cannot be made."""
+
+FlashAttention = None

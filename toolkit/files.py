@@ -86,7 +86,7 @@ def replace(path: Path, content: bytes) -> None:
             if error.errno not in _FIXED or not is_file(path, as_absent, follow_links=False):
                 raise
             _write(path, content, os.O_TRUNC)
-    except OSError:
+    except BaseException:
         _unlink_quietly(part)
         raise
     _unlink_quietly(part)

@@ -1,9 +1,9 @@
-"""Runs `train` with a fault in one of its calls of the system: python faulty_calls.py NUMBER ERROR FILE.
+"""Runs `train` with a fault in one of its calls of the system: python faulty_calls.py NUMBER ERROR FILE [after].
 
 Calls of the standard library's C functions that reach the operating system are numbered from the first line of `train`
-on, until it forks for the script. The one with NUMBER raises ERROR (OSError, MemoryError, RuntimeError) instead of
-being made. With a NUMBER that none has, FILE gets the names of all calls, one in each line; else that of the one that
-failed.
+on, until it forks for the script; with "after" from the verdict on, when the script has ended. The one with NUMBER
+raises ERROR (OSError, MemoryError, RuntimeError) instead of being made. With a NUMBER that none has, FILE gets the
+names of all calls, one in each line; else that of the one that failed.
 """
 
 import errno
@@ -24,7 +24,9 @@ ERRORS: dict[str, BaseException] = {
 class Fault:
     """The profile function that counts the calls and makes one of them fail."""
 
-    def __init__(self, number: int, error: BaseException, file: str) -> None:
+    def __init__(self, number: int, error: BaseException, file: str, *, after: bool) -> None:
+        self._after = after
+        self._counts = not after
         self._number = number
         self._error = error
         self._file = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC)
@@ -33,7 +35,9 @@ class Fault:
         self._names: list[str] = []
 
     def __call__(self, frame: FrameType, event: str, function: Any) -> None:
-        if event != "c_call":
+        if event == "call" and frame.f_code.co_name == "of_end":
+            self._counts = True
+        if event != "c_call" or not self._counts:
             return
         owner = getattr(function, "__module__", None) or type(getattr(function, "__self__", None)).__module__
         if owner not in MODULES or function is os.fspath:
@@ -42,9 +46,8 @@ class Fault:
             sys.setprofile(None)
             return
         name = f"{owner}.{function.__qualname__} in {frame.f_code.co_filename}:{frame.f_lineno}"
-        if frame.f_code.co_name == "spawn" and function.__name__ == "fork":
-            sys.setprofile(None)
-            os.write(self._file, "".join(f"{each}\n" for each in self._names).encode())
+        if not self._after and frame.f_code.co_name == "spawn" and function.__name__ == "fork":
+            self.end()
             return
         self._names.append(name)
         self._calls += 1
@@ -53,11 +56,22 @@ class Fault:
             os.write(self._file, f"{name}\n".encode())
             raise self._error
 
+    def end(self) -> None:
+        """Write the names of the calls, unless one of them has failed."""
+        if os.getpid() == self._pid and self._calls <= self._number:
+            os.write(self._file, "".join(f"{each}\n" for each in self._names).encode())
+        sys.setprofile(None)
+
 
 if __name__ == "__main__":
-    fault = Fault(int(sys.argv[1]), ERRORS[sys.argv[2]], sys.argv[3])
+    after = sys.argv[4:] == ["after"]
+    fault = Fault(int(sys.argv[1]), ERRORS[sys.argv[2]], sys.argv[3], after=after)
     sys.argv = ["train"]
     from toolkit.cli.start import train
 
     sys.setprofile(fault)
-    train()
+    try:
+        train()
+    finally:
+        if after:
+            fault.end()

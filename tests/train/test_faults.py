@@ -22,6 +22,7 @@ FAULTY = (sys.executable, str(HERE / "faulty_calls.py"))
 PROGRAM = "open('ran', 'w').close()\nprint('done')\n"
 FILED = (70, 75, 78)
 SAMPLE = 12
+SAMPLE_AFTER = 3
 NONE = 1_000_000  # A number that no call has.
 
 
@@ -197,10 +198,11 @@ def test_a_member_of_two_thousand_levels_is_unpacked(top: Path) -> None:
     assert again.status == 0, again.log
 
 
-def calls_before_the_script(base: Base) -> list[str]:
-    """Return the calls of the system that `train` makes before it starts the script."""
+def calls(base: Base, *after: str) -> list[str]:
+    """Return the calls of the system that `train` makes before it starts the script, or ("after") once that has
+    ended."""
     base.program(PROGRAM)
-    done = base.train(command=(*FAULTY, str(NONE), "OSError", str(base.folder / "calls")))
+    done = base.train(command=(*FAULTY, str(NONE), "OSError", str(base.folder / "calls"), *after))
     assert is_done(base, done), done.log
     return (base.folder / "calls").read_text().splitlines()
 
@@ -208,8 +210,8 @@ def calls_before_the_script(base: Base) -> list[str]:
 @pytest.mark.parametrize("error", ["OSError", "MemoryError", "RuntimeError"])
 def test_the_end_is_filed_whichever_call_fails_before_the_script_starts(tmp_path: Path, error: str) -> None:
     """A sample of some 1,600 calls, another one for each error. All of them: TOOLKIT_ALL_CALLS=1, half an hour."""
-    calls = calls_before_the_script(Base(tmp_path / "counted"))
-    numbers = list(range(len(calls)))
+    names = calls(Base(tmp_path / "counted"))
+    numbers = list(range(len(names)))
     if not os.environ.get("TOOLKIT_ALL_CALLS"):
         numbers = sorted(random.Random(error).sample(numbers, SAMPLE))
 
@@ -219,6 +221,25 @@ def test_the_end_is_filed_whichever_call_fails_before_the_script_starts(tmp_path
         base.program(PROGRAM)
         done = base.train(command=(*FAULTY, str(number), error, str(base.folder / "call")))
         if not (is_done(base, done) or is_filed(base, done)):
-            wrong[(number, calls[number])] = done
+            wrong[(number, names[number])] = done
+
+    assert not wrong
+
+
+@pytest.mark.parametrize("error", ["OSError", "MemoryError", "RuntimeError"])
+def test_a_script_that_has_succeeded_stays_so_whichever_call_fails_afterwards(tmp_path: Path, error: str) -> None:
+    """A sample of some 200 calls. A file whose own writing fails is missing; all else is there."""
+    names = calls(Base(tmp_path / "counted"), "after")
+    numbers = list(range(len(names)))
+    if not os.environ.get("TOOLKIT_ALL_CALLS"):
+        numbers = sorted(random.Random(error).sample(numbers, SAMPLE_AFTER))
+
+    wrong = {}
+    for number in numbers:
+        base = Base(tmp_path / str(number))
+        base.program(PROGRAM)
+        done = base.train(command=(*FAULTY, str(number), error, str(base.folder / "call"), "after"))
+        if done.status != 0 or done.failure is not None or list(base.output.glob(".*.part")):
+            wrong[(number, names[number])] = done
 
     assert not wrong

@@ -39,15 +39,29 @@ def import_for_the_end(log: Log) -> None:
 
 
 def of_end(job: Job, ended: Ended) -> Outcome:
-    """Return the outcome of this host's processes, which ended as *ended*."""
+    """Return the outcome of this host's processes, which ended as *ended*.
+
+    After a fault it tries again: how a script has ended does not change for one read that failed.
+    """
     try:
-        from toolkit.verdict import judge
+        return _judged(job, ended)
+    except ToolkitError:
+        raise
+    except Exception:  # noqa: BLE001 - a second one is an outcome of its own
+        pass
+    try:
+        return _judged(job, ended)
     except ImportError as error:
         outcome = of_fault(error, job.cluster.current)
         ends = ", ".join(f"{each.process} ended with {each.status}" for each in ended.exits)
         text = f"{_without_files(error)}. What is known: {ends or 'no process was started'}"
         cause = msgspec.structs.replace(outcome.cause, text=text)
         return msgspec.structs.replace(outcome, cause=cause, command=ended.command, exits=ended.exits)
+
+
+def _judged(job: Job, ended: Ended) -> Outcome:
+    from toolkit.verdict import judge
+
     return advised(job, judge.judge(job, ended))
 
 

@@ -165,7 +165,7 @@ def _empty(parameter: nn.Parameter, name: str) -> None:
     # torch.utils.swap_tensors does the same, and refuses a parameter that a graph or a weak reference holds.
     parameter.__class__, empty.__class__ = empty.__class__, parameter.__class__
     parameter.__dict__, empty.__dict__ = empty.__dict__, parameter.__dict__
-    torch._C._swap_tensor_impl(parameter, empty)  # type: ignore[attr-defined]
+    torch._C._swap_tensor_impl(parameter, empty)
 
 
 def _too_late(name: str, _gradients: Any) -> None:

@@ -44,13 +44,17 @@ class End(NamedTuple):
     """The last message of step `number`: what it returned, or why it failed. `state`: of the script's random numbers
     afterwards, empty: those from before it."""
 
-    is_elsewhere = False  # For Messenger.receive: who sent it has left the step.
     number: int
     skeleton: bytes = b""
     forms: list[wire.Form] = []
     ran_backward: bool = False
     state: bytes = b""
     failure: str = ""
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """For Messenger.receive: who sent it has ended its step, and is not in another collective."""
+        return False
 
 
 def step(

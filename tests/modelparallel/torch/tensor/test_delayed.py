@@ -1,5 +1,7 @@
 """What gives a module its values after the model is made."""
 
+from typing import Any
+
 import pytest
 
 pytest.importorskip("torch")
@@ -34,8 +36,8 @@ class Model(nn.Module):
 
 
 def test_the_model_around_a_module_gives_its_values_and_reset_parameters_what_the_model_does_not_know() -> None:
-    whole = nn.ModuleDict({"inner": Model()})
-    inner = whole["inner"]
+    inner: Any = Model()
+    whole = nn.ModuleDict({"inner": inner})
     first, second = inner.block
     second.weight.data.fill_(torch.nan)
 

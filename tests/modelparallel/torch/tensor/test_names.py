@@ -1,6 +1,7 @@
 """AWS's names for the parts of Hugging Face's models."""
 
 import copy
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,7 @@ from toolkit.modelparallel.torch.tensor import names
 pytestmark = pytest.mark.torch
 
 
-def made(kind: str, **children: nn.Module) -> nn.Module:
+def made(kind: str, **children: nn.Module) -> Any:
     module: nn.Module = type(kind, (nn.Module,), {})()
     for name, child in children.items():
         module.add_module(name, child)

@@ -97,7 +97,8 @@ def test_a_rank_that_leaves_the_loop_while_another_is_in_a_step_is_named(
         for each in ranks:
             each.kill()
 
-    assert all(each.returncode for each in ranks)
+    # The program catches what is said; the other rank then fails, or both do.
+    assert any(rank.returncode for rank in ranks)
     doing = {leaves: "in smp.barrier()", 1 - leaves: "in a step"}
     # Partition 1 sees it: that of partition 0 sends it what it does.
     assert f"found rank 1 {doing[1]} and rank 0 {doing[0]}: they wait for each other" in streams[1][1]

@@ -62,6 +62,15 @@ def is_utf8(path: str) -> bool:
     return True
 
 
+def can_be_a_path(text: str) -> bool:
+    """True if the kernel takes *text* as a path: it holds no NUL, and no half of a surrogate pair, which JSON may
+    write."""
+    try:
+        return b"\0" not in os.fsencode(text)
+    except UnicodeEncodeError:
+        return False
+
+
 def _escaped(path: str | os.PathLike[str], mark: str) -> str:
     """Return *path* with *mark* and two digits for each byte that is not UTF-8."""
     text = os.fsencode(path).decode("utf-8", "surrogateescape")

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.train.base import Base
+from toolkit.metrics.file import read
 
 SCRIPT = b"""
 import os, time
@@ -48,3 +49,13 @@ def test_a_base_and_a_source_of_any_bytes_train_with_all_services(tmp_path: Path
         assert rb"/base-\xff/" in done.stderr
     assert (base.output / "monitor" / "monitor.json").is_file()
     assert list((tmp_path / "kept").rglob("manifest.json"))
+
+
+def test_a_metric_whose_name_no_file_can_hold_does_not_end_the_job(base: Base) -> None:
+    base.document("metric-definition-regex.json", [{"Name": "loss \ud800", "Regex": "loss=([0-9.e-]+)"}])
+    base.program("print('loss=0.5')\n")
+
+    done = base.train()
+
+    assert done.succeeded, done
+    assert [sample.name for sample in read(base.output / "metrics.jsonl")] == [r"loss \ud800"]

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Sequence
 
+from toolkit import paths
 from toolkit.errors import ContractError
 from toolkit.records import Record
 
@@ -82,7 +83,7 @@ def _compiled(name: str, regex: str, source: str) -> Definition:
     step_group = pattern.groupindex.get(STEP)
     value_group = 2 if step_group == 1 and pattern.groups > 1 else 1
     return Definition(
-        name=name,
+        name=paths.shown_text(name),  # JSON may write half of a surrogate pair, which no file of metrics can hold.
         regex=regex,
         pattern=pattern,
         value_group=value_group,

@@ -83,6 +83,8 @@ def test_the_settings_interval_wins_over_the_documents(base: Base) -> None:
         ({"ProfilingIntervalInMilliseconds": "fast"}, "expected a number, 100 to 60,000, found 'fast'; using 500"),
         ({"ProfilingParameters": {"LocalPath": "here"}}, "LocalPath: expected an absolute path, found 'here'"),
         ({"ProfilingParameters": {"LocalPath": "/opt/ml/../../etc"}}, "LocalPath: expected an absolute path"),
+        ({"ProfilingParameters": {"LocalPath": "/tmp/\0"}}, r"LocalPath: expected an absolute path, found '/tmp/\x00'"),
+        ({"ProfilingParameters": {"LocalPath": "/\ud800"}}, r"LocalPath: expected an absolute path, found '/\ud800'"),
         (
             {"ProfilingParameters": {"RotateMaxFileSizeInBytes": "__import__('os')"}},
             "RotateMaxFileSizeInBytes: expected a number, 4096 or more, found \"__import__('os')\"; using the default",

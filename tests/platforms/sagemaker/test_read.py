@@ -848,6 +848,17 @@ def test_checkpoints_out_of_reach_go_to_the_usual_place_with_a_warning(base: Bas
     assert "LocalPath /proc/version/checkpoints cannot be written to" in base.heard()
 
 
+@pytest.mark.parametrize("character", ["\0", "\ud800"])
+@pytest.mark.parametrize("folder", ["/tmp", "/opt/ml"])
+def test_checkpoints_under_a_name_that_no_file_has_go_to_the_usual_place_with_a_warning(
+    base: Base, folder: str, character: str
+) -> None:
+    base.write(checkpointconfig={"LocalPath": f"{folder}/x{character}"})
+
+    assert base.read().folders.checkpoints == base.folder / "checkpoints"
+    assert f"LocalPath: expected a path, found {f'{folder}/x{character}'!r}; using" in base.heard()
+
+
 def test_checkpoints_that_cannot_be_looked_at_for_a_moment_are_not_looked_for_elsewhere(
     base: Base, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

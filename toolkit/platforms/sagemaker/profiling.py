@@ -12,6 +12,7 @@ from typing import Any
 
 from toolkit.job.job import Folders
 from toolkit.job.monitor import INTERVAL_S, LONGEST_S, SHORTEST_S, DebuggerFiles, Monitor
+from toolkit.paths import can_be_a_path
 from toolkit.platforms.folders import BASE
 from toolkit.platforms.sagemaker.documents import ProfilerConfig
 
@@ -59,7 +60,7 @@ def _interval_s(asked_ms: int | float | str | None, warn: Warn) -> float:
 def _folder(given: dict[str, Any], places: Folders, warn: Warn) -> Path:
     """Return LocalPath; one below /opt/ml is moved below the base."""
     asked = Path(str(given.get("LocalPath") or LOCAL_PATH))
-    if not asked.is_absolute() or ".." in asked.parts:
+    if not asked.is_absolute() or ".." in asked.parts or not can_be_a_path(str(asked)):
         warn(f"{FILE}: $.ProfilingParameters.LocalPath: expected an absolute path, found {str(asked)[:60]!r}")
         asked = Path(LOCAL_PATH)
     return places.base / asked.relative_to(BASE) if asked.is_relative_to(BASE) else asked

@@ -19,6 +19,7 @@ from toolkit.job.monitor import Monitor
 from toolkit.job.spec import JobSpec
 from toolkit.job.strategy import STRATEGIES, Strategy
 from toolkit.log import Log, level_named
+from toolkit.paths import can_be_a_path
 from toolkit.platforms.assemble import assemble, check_passable
 from toolkit.platforms.folders import BASE, below
 from toolkit.platforms.place import HOMOGENEOUS, Place
@@ -416,6 +417,11 @@ def _checkpoints(places: Folders, written: Documents, log: Log) -> Path | None:
     """
     asked = Path(written.checkpoints.local_path or "")
     if not asked.is_absolute():
+        return None
+    if not can_be_a_path(str(asked)):
+        log.warning(
+            f"checkpointconfig.json: LocalPath: expected a path, found {str(asked)[:60]!r}; using {places.checkpoints}"
+        )
         return None
     if asked.is_relative_to(BASE):
         return places.base / asked.relative_to(BASE)

@@ -31,6 +31,9 @@ RANK_HEAD = struct.Struct("<2q")  # version, pid
 # counter, step, step_time_ns, step_ns, heartbeats, progress, holding, holding_since_ns, counter
 RANK_BODY = struct.Struct("<5qd3q")
 
+# The first rank of the job that ended with 0, as "rank 1 of host algo-1", where others may wait for all ranks.
+DONE_NAME = "rank-done"
+
 RAISED_NAME = "raised-%d.json"
 
 # What the compiler did in a process (toolkit/compiler/told.py; job/compilation.py has the fields).

@@ -106,11 +106,13 @@ class Raised(Record, frozen=True, kw_only=True):
 
 
 def create_stop_page(folder: Path) -> None:
-    """Create the stop page without a stop request. Call it before the ranks of each attempt start.
+    """Create the stop page without a stop request, and forget which rank was done. Call it before the ranks of each
+    attempt start.
 
     Raises:
         OSError: it cannot be written.
     """
+    (folder / layout.DONE_NAME).unlink(missing_ok=True)
     fd = os.open(folder / layout.STOP_NAME, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         # The whole page, never truncated: a rank that has it mapped would die of SIGBUS at a missing byte.
@@ -120,6 +122,17 @@ def create_stop_page(folder: Path) -> None:
             written += os.pwrite(fd, page[written:], written)
     finally:
         os.close(fd)
+
+
+def show_done(folder: Path, rank: str) -> None:
+    """Let ranks see that *rank* ("rank 1 of host algo-1") has ended with 0.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    beside = folder / f"{layout.DONE_NAME}.new"
+    beside.write_text(rank)
+    beside.rename(folder / layout.DONE_NAME)
 
 
 def request_stop(folder: Path, stop: Stop) -> None:

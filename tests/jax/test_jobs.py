@@ -59,6 +59,31 @@ def test_three_hosts_of_two_ranks_name_the_one_that_left_first(tmp_path: Path) -
     assert job.all_ended_within(60, hosts=3)
 
 
+@pytest.mark.parametrize(("hosts", "per_host", "ends_on"), [(1, 2, 1), (2, 1, 0)])
+def test_a_rank_that_ends_before_the_others_have_met_it_is_named_soon(
+    tmp_path: Path, hosts: int, per_host: int, ends_on: int
+) -> None:
+    """Also the first rank, where JAX's coordinator would have been. JAX itself waits for 300 s."""
+    words = ("--hosts", str(hosts), "--processes-per-host", str(per_host), "--hyperparameter", f"ends-on={ends_on}")
+    with InBed(tmp_path, "jax_steps.py", *JAX, *words, "--hyperparameter", "ends=before") as job:
+        assert job.end() == 1, job.console
+
+    for host in range(1, hosts + 1):
+        failure = (job.folder / f"hosts/algo-{host}/opt/ml/output/failure").read_text()
+        assert f'ErrorMessage "rank {ends_on} of host algo-{1 if hosts == 1 else ends_on + 1} ended with 0, ' in failure
+        assert "the others waited for it in jax.distributed.initialize" in failure
+    assert "jax_steps.py" in job.console  # The traceback names the call of the script.
+    assert job.all_ended_within(60, hosts=hosts)
+
+
+def test_ranks_that_never_meet_may_end_one_after_the_other(tmp_path: Path) -> None:
+    words = ("--hosts", "2", "--processes-per-host", "2", "--hyperparameter", "ends-on=1")
+    with InBed(tmp_path, "jax_steps.py", *JAX, *words, "--hyperparameter", "ends=alone") as job:
+        assert job.end() == 0, job.console
+
+    assert {f"rank {rank} is done" in job.console for rank in range(4)} == {True}
+
+
 @pytest.mark.parametrize("ends", ["own-hook", "leaves"])
 def test_an_exception_ends_the_job_at_once(tmp_path: Path, ends: str) -> None:
     """Also of a script with an excepthook of its own, and of one that shuts JAX down on its way out."""

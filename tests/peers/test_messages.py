@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolkit.job.cause import Cause
-from toolkit.job.events import DaemonEnded, HangNoticed, Launch, LeaderDone, NextAttempt, Stop
+from toolkit.job.events import DaemonEnded, HangNoticed, Launch, LeaderDone, NextAttempt, RankDone, Stop
 from toolkit.job.outcome import EarlyExit
 from toolkit.job.restart import Restart
 from toolkit.peers import leader
@@ -69,6 +69,11 @@ RESTART = {"attempt": 1, "host": "b", "cause": "boom", "process": "rank 1", "ran
         ({"type": "launch", "host": "b", "command": "orted"}, "down", Launch(host="b", command="orted")),
         ({"type": "daemon ended", "code": 4}, "up", DaemonEnded(code=4)),
         ({"type": "over"}, "down", LeaderDone()),
+        (
+            {"type": "rank done", "host": "b", "process": "rank 1"},
+            "down",
+            RankDone(host="b", process="rank 1"),
+        ),
         (
             {"type": "again", "restart": {**RESTART, "counted": True}, "used": 1, "allowed": 2},
             "down",

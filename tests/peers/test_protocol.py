@@ -20,6 +20,7 @@ from toolkit.job.events import (
     Launch,
     LeaderDone,
     PeerFailed,
+    RankDone,
     Stop,
     StopStep,
 )
@@ -1332,6 +1333,23 @@ def test_the_leader_hears_how_each_daemon_ended_and_the_others_that_all_is_over(
     ends = [(action.host, action.code) for _, action in job.leader.actions if isinstance(action, DaemonEnded)]
     assert ends == [("algo-3", 4)]
     assert [len(host.did(LeaderDone)) for host in job.hosts.values()] == [0, 1, 1]
+
+
+def test_all_hosts_hear_once_of_the_first_rank_that_is_done_even_over_a_new_connection() -> None:
+    job = Job(3)
+    job.ready()
+    for at_s, name in ((6.0, "algo-3"), (7.0, "algo-1")):
+        job.at(at_s, lambda name=name: job.tell(name, RankDone(host=name, process="rank 2")))  # type: ignore[misc]
+    job.at(8.0, lambda: job.cut("algo-2"))
+    ends_well(job)
+
+    job.play()
+
+    for host in job.hosts.values():
+        assert {action for _, action in host.actions if isinstance(action, RankDone)} == {
+            RankDone(host="algo-3", process="rank 2")
+        }
+    assert len(job.leader.did(RankDone)) == 1
 
 
 @pytest.mark.parametrize("count", SIZES)

@@ -17,6 +17,13 @@ parser.add_argument("--ends", default="")
 parser.add_argument("--explicit", default="no")
 given = parser.parse_args()
 
+if given.ends == "before" and int(os.environ["RANK"]) == given.ends_on:
+    sys.exit(0)  # As a rank without data of its own may, or one whose process forks and leaves.
+if given.ends == "alone":
+    time.sleep(3 * (int(os.environ["RANK"]) != given.ends_on))
+    print(f"rank {os.environ['RANK']} is done", flush=True)
+    sys.exit(0)
+
 if given.explicit == "yes":
     jax.distributed.initialize(
         os.environ["JAX_COORDINATOR_ADDRESS"],

@@ -23,6 +23,7 @@ from toolkit.job.events import (
     NobodyServed,
     NothingLeft,
     PeerFailed,
+    RankDone,
     RankEnded,
     RanksSave,
     RuleMatched,
@@ -439,7 +440,7 @@ class AnyOrder(RuleBasedStateMachine):
             [
                 *(AllReady(), PeerFailed(text="boom"), Hang(seconds=9.0), HangNoticed(seconds=9.0), JobEnded()),
                 *(LeaderDone(), AllRanksEnded(), LauncherSignals(), NobodyServed(), RanksSave(names=("rank 0",))),
-                StacksWritten(),
+                *(StacksWritten(), RankDone(host="algo-2", process="rank 1")),
                 RuleMatched(ruled=Ruled(exit_code=124, at_ns=1, text="boom")),
             ]
         )

@@ -83,6 +83,13 @@ class LeaderDone(Record, frozen=True, kw_only=True, tag="over"):
     """The leader's main process has ended and will launch no more daemons."""
 
 
+class RankDone(Record, frozen=True, kw_only=True, tag="rank done"):
+    """Rank *process* of *host* ended with 0, the first of its attempt: a rank that waits for all waits in vain."""
+
+    host: Name
+    process: Annotated[str, Meta(max_length=128)]
+
+
 class AllRanksEnded(Record, frozen=True, kw_only=True):
     """No rank of any host lives: the job stops, or services wait for all hosts' ranks, or all ranks ended with 0."""
 
@@ -155,6 +162,7 @@ Heard = (
     | Launch
     | DaemonEnded
     | LeaderDone
+    | RankDone
     | AllRanksEnded
     | JobEnded
 )

@@ -60,6 +60,9 @@ class Exit(Record, frozen=True, kw_only=True):
 
 # Advice for a rank that ends before the others.
 WAIT_FOR_ALL = "Give every rank the same number of steps, or let each wait for the others (a barrier) before it ends."
+# The same for one that ends before the others have met it.
+JOIN_ALL = "Let every rank call jax.distributed.initialize(), also one that has nothing to do, or start fewer ranks."
+WAITED_IN = "jax.distributed.initialize"
 # A rank's end may be recorded so much later than its loss: another host reaps it, by another clock.
 SEEN_LATE_NS = 1_000_000_000
 
@@ -89,16 +92,18 @@ class EarlyExit(Record, frozen=True, kw_only=True):
         """Return the cause of a job whose first rank to lose this one failed with the cause *of*."""
         before_s = (of.failed_ns - self.at_ns) / 1e9
         when = f"{before_s:.1f} s earlier" if before_s >= 0.1 else "a moment earlier"
+        waited = WAITED_IN in of.text
+        loss = f"the others waited for it in {WAITED_IN}" if waited else "the others lost it"
         return Cause(
             blame=of.blame,
             kind=of.kind,
-            text=f"{self.process} of host {self.host} ended with 0, {when}; the others lost it",
+            text=f"{self.process} of host {self.host} ended with 0, {when}; {loss}",
             process=self.process,
             pid=self.pid,
             rank=self.rank,
             local_rank=self.local_rank,
             ended="ended with code 0",
-            advice=WAIT_FOR_ALL,
+            advice=JOIN_ALL if waited else WAIT_FOR_ALL,
             primary=True,
             lost=True,
             failed_ns=self.at_ns,

@@ -126,7 +126,8 @@ class Phase(Record, frozen=True, kw_only=True):
     before all are ready. `services` are started before `main` and ended after it; one that fails while it runs fails
     the step, unless it is optional. `serves_all`: they serve other hosts, too, and stay until every host's main has
     ended; once the leader's has, the others have a moment to end, and are then ended. Without the link they stay, on
-    any host but the leader, until nothing listens at `served` any more. `leads`: this is the leader's.
+    any host but the leader, until nothing listens at `served` any more. `leads`: this is the leader's. `ranks_join`: a
+    rank may wait, at some time after its start, for all others to join it: it can see when one of them has ended.
     """
 
     name: str
@@ -138,6 +139,7 @@ class Phase(Record, frozen=True, kw_only=True):
     services: tuple[ProcessSpec, ...] = ()
     serves_all: bool = False
     leads: bool = False
+    ranks_join: bool = False
     served: Listens | None = None
 
 

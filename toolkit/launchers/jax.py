@@ -64,7 +64,7 @@ def plan(job: Job, run_folder: Path) -> Plan:
     return Plan(
         launcher="jax",
         role="alone" if hosts == 1 else "leader" if job.cluster.is_leader else "follower",
-        phase=Phase(name="train", main=main, needs=names(job), together=True),
+        phase=Phase(name="train", main=main, needs=names(job), together=True, ranks_join=True),
         world_size=world_size(job),
         notes=(*fabric.notes(job), *compat.notes(job), *_notes(job)),
         modules=("jax",) if job.script.kind != "command" else (),

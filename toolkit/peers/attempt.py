@@ -1,6 +1,6 @@
 """Pure: what the leader knows of one attempt: which hosts have ended or failed, and what the others are told of it."""
 
-from toolkit.job.events import Launch, LeaderDone, NextAttempt
+from toolkit.job.events import Launch, LeaderDone, NextAttempt, RankDone
 from toolkit.job.outcome import UNFINISHED_S
 from toolkit.job.restart import Steps
 from toolkit.peers.failures import FailureReports
@@ -35,6 +35,8 @@ class AttemptState:
         # By host: the daemon of mpirun that it has to start. The message that the host of mpirun needs none any more.
         self.launches: dict[str, Launch] = {}
         self.leader_done: LeaderDone | None = None
+        # The first rank that ended with 0, where others may wait for all ranks.
+        self.rank_done: RankDone | None = None
 
     def joined(self, host: str) -> None:
         self.unended.add(host)

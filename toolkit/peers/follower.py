@@ -14,6 +14,7 @@ from toolkit.job.events import (
     Launch,
     LeaderDone,
     NextAttempt,
+    RankDone,
     Stop,
     StopStep,
 )
@@ -278,7 +279,7 @@ class Follower:
         first, self._launched = not self._launched, True
         return [message] if first else []
 
-    def _pass_on(self, message: HangNoticed | LeaderDone | Trace, _now_s: float) -> list[Action]:
+    def _pass_on(self, message: HangNoticed | LeaderDone | RankDone | Trace, _now_s: float) -> list[Action]:
         return [message]
 
     def _on_ranks_ended(self, _message: RanksEnded, _now_s: float) -> list[Action]:
@@ -417,6 +418,7 @@ _HANDLERS: dict[type, _Handle] = {
     Launch: Follower._on_launch,
     HangNoticed: Follower._pass_on,
     LeaderDone: Follower._pass_on,
+    RankDone: Follower._pass_on,
     Trace: Follower._pass_on,
     RanksEnded: Follower._on_ranks_ended,
     Notice: Follower._on_notice,

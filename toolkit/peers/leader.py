@@ -22,6 +22,7 @@ from toolkit.job.events import (
     JobEnded,
     Launch,
     LeaderDone,
+    RankDone,
     Stop,
     StopStep,
 )
@@ -172,7 +173,7 @@ class Leader:
             messages += [attempt.begun_by, self._stop, attempt.stop_steps.agreed]
             messages += [Failing(report=light(worst)) if worst is not None else None]
             messages += [Go() if self.barrier.opened else None]
-            messages += [attempt.launches.get(host), attempt.leader_done, attempt.ranks_ended]
+            messages += [attempt.launches.get(host), attempt.leader_done, attempt.rank_done, attempt.ranks_ended]
         return [Send(hosts=(host,), message=message) for message in messages if message is not None]
 
     def left(self, host: str, now_s: float) -> list[Action]:
@@ -325,6 +326,12 @@ class Leader:
     def _on_leader_done(self, _host: str, message: LeaderDone, _now_s: float, _now_ns: int) -> list[Action]:
         self._attempt.leader_done = message
         return [Send(hosts=self._followers, message=message)]
+
+    def _on_rank_done(self, _host: str, message: RankDone, _now_s: float, _now_ns: int) -> list[Action]:
+        if self._attempt.rank_done is not None:
+            return []
+        self._attempt.rank_done = message
+        return [Send(hosts=self._followers, message=message), message]
 
     def _on_ranks_ended(self, host: str, _message: RanksEnded, now_s: float, _now_ns: int) -> list[Action]:
         self._attempt.without_ranks.add(host)
@@ -510,6 +517,7 @@ _DURING_AN_ATTEMPT: dict[type, _Handle] = {
     Launch: Leader._on_launch,
     DaemonEnded: Leader._on_daemon_ended,
     LeaderDone: Leader._on_leader_done,
+    RankDone: Leader._on_rank_done,
     RanksEnded: Leader._on_ranks_ended,
     StepTimes: Leader._on_step_times,
     HostOwnWork: Leader._on_own_work,

@@ -8,7 +8,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
 
-from toolkit.job.events import Stop
+from toolkit.job.events import RankDone, Stop
 from toolkit.peers import sameness
 from toolkit.peers.frames import (
     HEAD_BYTES,
@@ -158,7 +158,7 @@ class LeaderLink(Link):
         if isinstance(message, Reports):
             # A report about the leader's own host: a follower has declared it gone.
             return message.report is None or message.report.host in self._hosts or message.report.host == self.me
-        return not isinstance(message, Stop) or message.host in self._hosts
+        return not isinstance(message, Stop | RankDone) or message.host in self._hosts
 
     def lose(self, connection: Connection) -> None:
         fd, host = connection.sock.fileno(), connection.host

@@ -11,7 +11,7 @@ from typing import Annotated
 from msgspec import Meta
 
 from toolkit.job.cause import Cause
-from toolkit.job.events import DaemonEnded, HangNoticed, Launch, LeaderDone, NextAttempt, Stop
+from toolkit.job.events import DaemonEnded, HangNoticed, Launch, LeaderDone, NextAttempt, RankDone, Stop
 from toolkit.job.outcome import EarlyExit
 from toolkit.job.ranges import Count, ExitCode, Name, Nanoseconds, Rank, Seconds
 from toolkit.job.rank_work import MOST_RANKS_SENT, RankWork, TraceAsked
@@ -205,6 +205,7 @@ Up = (
     | StepTimes
     | HostOwnWork
     | DaemonEnded
+    | RankDone
     | RanksEnded
     | Bye
 )
@@ -221,6 +222,7 @@ Down = (
     | Trace
     | Launch
     | LeaderDone
+    | RankDone
     | RanksEnded
     | HangNoticed
 )
@@ -229,5 +231,5 @@ Reports = Failing | OwnFailure | HostEnded
 WithReport = Reports | Verdict
 # Up: messages that name a host, which has to be one of the job. A set of types: `isinstance` of a Record costs 0.1 µs
 # for each class that does not fit, and the leader asks this of every heartbeat.
-NAMES_HOST = frozenset({Failing, OwnFailure, HostEnded, Stop})
+NAMES_HOST = frozenset({Failing, OwnFailure, HostEnded, Stop, RankDone})
 Message = Up | Down

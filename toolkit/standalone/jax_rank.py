@@ -8,6 +8,8 @@ What JAX 0.10.2 does, as tried on CPUs, and what is done about it:
 - At its end each process waits in a barrier for all others, at most 300 s, also one that failed, while the others wait
   for it in a collective. Here a process that ends with an exception, or by sys.exit with another code than 0, does not
   enter the barrier, and ends by os._exit after all functions of atexit have run: C++ would wait again.
+- `initialize` waits for all processes, at most 300 s, also for one that has ended. Here it fails as soon as a rank of
+  the job has ended with 0: `train` shows each rank the first one that did (status_layout.DONE_NAME).
 - gloo listens at the address of the machine's own name. Here it listens on the interface in GLOO_SOCKET_IFNAME.
 - A process that ends well enters the barrier. One that waits there for CUT_S closes its connections of gloo, so that
   whoever waits for it in a collective fails at once instead of after 300 s; whoever still works without it is not
@@ -21,6 +23,10 @@ import os
 import sys
 
 CUT_S = 0.5
+# How often a rank that waits for the others looks whether one of them has ended, and how long it waits after that: the
+# rank may have been the last to join, with this one's call about to return.
+LOOK_S = 0.2
+LATE_S = 1.0
 INTERRUPTED = 130  # Of KeyboardInterrupt, for which Python ends by SIGINT.
 TYPE_CHECKING = False  # As typing's, without importing it.
 if TYPE_CHECKING:
@@ -29,6 +35,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 MODULE = "jax._src.distributed"
+DONE_NAME = "rank-done"  # As in status_layout.py.
 # The parameter of initialize: the variable with its value.
 NUMBERS = {"num_processes": "JAX_NUM_PROCESSES", "process_id": "JAX_PROCESS_ID"}
 
@@ -100,7 +107,10 @@ class Distributed:
             atexit.register(self._note_end)  # Called before JAX's own function, which was registered at its import.
         for line in differences(given, os.environ):
             sys.stderr.write("[toolkit] warning: %s\n" % line)
-        self._initialize(**whole)
+        if str(whole.get("num_processes")) == os.environ.get("WORLD_SIZE"):
+            join(lambda: self._initialize(**whole), whole["num_processes"])
+        else:  # Of processes that the job does not know: any may still come.
+            self._initialize(**whole)
 
     def shutdown(self) -> None:
         """Wait for the other processes, unless this one fails or the script is handling an exception."""
@@ -127,6 +137,52 @@ class Distributed:
         self._ends = True
         if self._cutter is not None:
             self._cutter.look()
+
+
+def join(initialize: "Callable[[], None]", processes: int) -> None:
+    """Call *initialize*, which waits for all *processes* of the job, and wait no longer than all of them can come.
+
+    It runs in a thread, since nothing interrupts it.
+
+    Raises:
+        RuntimeError: a rank of the job has ended with 0 before all had joined.
+    """
+    import contextvars
+    import threading
+    import time
+
+    errors: "list[BaseException]" = []
+    is_over = threading.Event()
+
+    def call() -> None:
+        try:
+            initialize()
+        except BaseException as error:  # noqa: BLE001
+            errors.append(error)
+        is_over.set()
+
+    threading.Thread(target=contextvars.copy_context().run, args=(call,), name="toolkit-jax-join", daemon=True).start()
+    seen_s = None
+    while not is_over.wait(LOOK_S):
+        rank = _done_rank()
+        if rank and seen_s is None:
+            seen_s = time.monotonic()
+        elif rank and seen_s is not None and time.monotonic() > seen_s + LATE_S:
+            raise RuntimeError(
+                "expected all %d processes in jax.distributed.initialize, but %s has ended with 0 and will not join"
+                % (processes, rank)
+            )
+    if errors:
+        raise errors[0]
+
+
+def _done_rank() -> str:
+    """Return the first rank of the job that ended with 0 ("rank 1 of host algo-2"), "" if there is none."""
+    try:
+        with open(os.path.join(os.environ["TOOLKIT_STATUS_FOLDER"], DONE_NAME)) as file:
+            return file.read()
+    except (KeyError, OSError):
+        return ""
 
 
 class Cutter:

@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 
 from toolkit import status_pages
+from toolkit.job.events import RankDone
 from toolkit.log import Log
 from toolkit.supervise.process import Process
 
@@ -41,6 +42,13 @@ class Asking:
             status_pages.request_stop(self._folder, self._asked)
         except OSError as error:
             self._log.debug(f"status page: {error}")
+
+    def show_done(self, done: RankDone) -> None:
+        """Let the ranks here see that a rank has ended with 0."""
+        try:
+            status_pages.show_done(self._folder, f"{done.process} of host {done.host}")
+        except OSError as error:
+            self._log.warning(f"no rank can see that {done.process} of host {done.host} has ended: {error}")
 
     def step_by(self, pids: Iterable[int], seconds: float) -> int:
         """Return the step that none of *pids* will have passed *seconds* from now; 0 if none reports steps."""

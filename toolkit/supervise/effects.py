@@ -79,6 +79,8 @@ class Effects:
             self._log.info(f"{', '.join(event.names)} is writing a checkpoint: the others wait for it")
         elif isinstance(event, events.StopStep) and action is Action.AGREE_STEP:
             self._asking.agree(event.step)
+        elif isinstance(event, events.RankDone) and action is Action.SHOW_RANK_DONE:
+            self._asking.show_done(event)
         elif isinstance(event, events.Hang | events.HangNoticed) and action is Action.SAY_HANG:
             self._hangs.say(event)
         elif action in _TO_OTHERS and self._around.others is not None:
@@ -223,6 +225,12 @@ class Effects:
         if self._around.others is not None:
             self._around.others.left(ended, len(self._processes.ranks))
 
+    def _tell_rank_done(self, ended: Exit) -> None:
+        if self._around.others is not None:
+            self._around.others.rank_done(ended.process)
+        else:
+            self._post(events.RankDone(host=self._machine.job.host, process=ended.process))
+
 
 _ON_PROCESSES: dict[Action, Callable[[Effects], None]] = {
     Action.FORWARD: Effects._forward,
@@ -252,6 +260,7 @@ _ON_EXIT: dict[Action, Callable[[Effects, Exit], None]] = {
     Action.SAY_SERVICE_FAILED: Effects._say_service_failed,
     Action.SAY_LEFT: Effects._say_left,
     Action.TELL_LEFT: Effects._tell_left,
+    Action.TELL_RANK_DONE: Effects._tell_rank_done,
 }
 _TO_OTHERS: dict[Action, Callable[[Effects, Others], None]] = {
     Action.TELL_FAILING: lambda effects, others: others.failing(effects._record.so_far(effects._processes)),

@@ -62,6 +62,9 @@ class Others(Wire, Protocol):
     def left(self, ended: Exit, ranks_left: int) -> None:
         """Report a rank here that ended with 0 while others may wait for it, and how many ranks of this host live."""
 
+    def rank_done(self, process: str) -> None:
+        """Report that rank *process* of this host ended with 0. All hosts, this one too, hear of the first one."""
+
     def failing(self, so_far: Ended) -> None:
         """Report a failure on this host."""
 

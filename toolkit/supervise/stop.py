@@ -89,6 +89,8 @@ class Action(Enum):
     TELL_FAILING = "the other hosts hear what failed here"
     TELL_OWN_FAILURE = "the other hosts hear what had failed here when another one failed"
     TELL_LEFT = "the other hosts hear of a rank that ended without MPI_Finalize"
+    TELL_RANK_DONE = "all hosts hear of the first rank that ended with 0, since others may wait for all ranks"
+    SHOW_RANK_DONE = "the ranks here can see it"
     TELL_RANKS_ENDED = "the other hosts hear that no rank of this one lives"
     TELL_LEADER_DONE = "the other hosts hear that the leader's main process has ended"
     SAY_DONE = "the other hosts hear that all ranks of this one have ended well"

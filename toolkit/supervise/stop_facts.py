@@ -15,6 +15,7 @@ class Policy(Record, frozen=True, kw_only=True):
     while the ranks are stopped. `ends_with_ranks`: the launcher has nothing to do after the job's last rank, so `train`
     ends it then. `serves_all`: the services serve other hosts, too. `is_served`: hosts to
     which there is no link use this host's services. `leads`: this is the leader's phase.
+    `ranks_join`: the ranks of all hosts should see when the first rank has ended with 0.
     `on_hang`: "stop": a hang ends the job; "report": it is only reported; "unseen": this host does not look for hangs.
     """
 
@@ -26,6 +27,7 @@ class Policy(Record, frozen=True, kw_only=True):
     serves_all: bool = False
     is_served: bool = False
     leads: bool = False
+    ranks_join: bool = False
     on_hang: OnHang = "unseen"
 
     @property
@@ -80,5 +82,6 @@ def policy_of(phase: Phase, *, alone: bool, linked: bool, on_hang: OnHang) -> Po
         serves_all=phase.serves_all,
         is_served=phase.served is not None,
         leads=phase.leads,
+        ranks_join=phase.ranks_join,
         on_hang=on_hang,
     )

@@ -10,7 +10,7 @@ class JobState:
     """The stops of the job, and how far it has come; *host*: this host's name."""
 
     def __init__(self, host: str) -> None:
-        self._host = host
+        self.host = host
         self._requests = StopRequests()
         self._stopped_here = False
         # The first stop, the time at which it came, and the last stop: ranks get the signal of each.
@@ -33,7 +33,7 @@ class JobState:
         return self._requests.insisted
 
     def is_of_this_host(self, stop: events.Stop) -> bool:
-        return stop.host == self._host
+        return stop.host == self.host
 
     def stopped(self, stop: events.Stop, facts: Facts) -> Cue | None:
         """Note *stop* and return its cue; None if it is the same request as the one before."""

@@ -48,6 +48,8 @@ class StopMachine:
         self._aborts = False
         # A rank ended with 0 and without MPI_Finalize; the timer "unfinished rank" runs.
         self._left = False
+        # A rank has ended with 0, as all hosts were told.
+        self._rank_done = False
         # A rank writes a checkpoint, so the ranks are not signalled yet. "waits": one was seen writing; "asked": the
         # action `_stop_ranks` was tried again, and sets "waits" if one still writes; "": none.
         self._saving: str = ""
@@ -140,6 +142,8 @@ class StopMachine:
             case events.LeaderDone():
                 self._actions.append(Action.DISMISS_DAEMONS)
                 self._wait_for_leader(self._facts.now_s)
+            case events.RankDone():
+                self._actions.append(Action.SHOW_RANK_DONE)
             case events.StopStep():
                 self._actions.append(Action.AGREE_STEP)
             case events.Launch() | events.DaemonEnded():
@@ -173,6 +177,9 @@ class StopMachine:
             self._tell_failing()
         if ended.left and self.undisturbed:
             self._on_left()
+        if self.policy.ranks_join and ended.rank is not None and ended.ok and self.undisturbed and not self._rank_done:
+            self._rank_done = True
+            self._actions.append(Action.TELL_RANK_DONE)
         self._actions.append(Action.HOLD_SHIM if self._holds_shim(ended) else Action.ANSWER_SHIM)
         if is_main:
             self._main_ended_well = ended.ok

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from toolkit.job.events import DaemonEnded, Heard, JobEnded, Launch, LeaderDone, NextAttempt, PeerFailed, Stop
+from toolkit.job.events import DaemonEnded, Heard, JobEnded, Launch, LeaderDone, NextAttempt, PeerFailed, RankDone, Stop
 from toolkit.job.job import Job
 from toolkit.job.outcome import Ended, Exit, Memory, Outcome
 from toolkit.job.restart import Restart, Steps
@@ -136,6 +136,9 @@ class Coordinator:
         found = early.first(self._job.cluster.current, (ended,))
         if found is not None:
             self._link.tell(messages.Left(early=found, ranks_left=ranks_left))
+
+    def rank_done(self, process: str) -> None:
+        self._link.tell(RankDone(host=self._job.cluster.current, process=process))
 
     def propose(self, step: int) -> None:
         self._link.tell(messages.Step(step=step))

@@ -31,6 +31,7 @@ LOST_RANK: tuple[tuple[str, str], ...] = (
     ("communication error with rank", "MPICH: a peer ended"),
     ("ofi poll failed", "MPICH over libfabric: a peer ended"),
     ("collective ops is aborted by", "TensorFlow: a worker of the collective is gone"),
+    ("has ended with 0 and will not join", "JAX, by the rank hook: a rank ended before all had joined"),
     ("the jax distributed service detected fatal errors", "JAX 0.10: another process or the coordinator is gone"),
 )
 # The same, but the lost process need not be a rank: a server, a data store, any socket.

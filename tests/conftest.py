@@ -33,7 +33,7 @@ def pytest_unconfigure() -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Deal the tests out as tests/lanes.py says (pytest -n 2)."""
+    """Deal the tests out as tests/lanes.py says (pytest -n)."""
     from tests.lanes import Lanes
 
     config.option.loadscopereorder = False

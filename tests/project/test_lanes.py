@@ -1,4 +1,4 @@
-"""Two tests at once: tests/lanes.py, also under a real `pytest -n 2`."""
+"""Several tests at once: tests/lanes.py, also under a real `pytest -n 2`."""
 
 import os
 import subprocess
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.lanes import place, unit
+from tests.lanes import ordered, unit
 
 ROOT = Path(__file__).parents[2]
 CONFTEST = "from tests.conftest import pytest_configure, pytest_xdist_make_scheduler\n"
@@ -37,10 +37,19 @@ def test_a_test_is_dealt_out_with_its_file_or_folder_or_by_itself(nodeid: str, d
     assert unit(nodeid) == dealt
 
 
-def test_what_takes_long_comes_first() -> None:
-    nodeids = ["tests/cli/test_main.py::a", "tests/train/test_stop.py::b", "tests/docker/test_run.py::c"]
+def test_what_waits_and_what_computes_is_dealt_out_in_turn_and_before_all_else() -> None:
+    nodeids = [
+        "tests/cli/test_main.py::a",
+        "tests/compiler/test_torch.py::b",
+        "tests/compiler/test_torch.py::c",
+        "tests/docker/test_end.py::d",
+        "tests/faults/test_matrix.py::e",
+        "tests/docker/test_run.py::f",
+        "tests/faults/test_matrix.py::g",
+        "tests/train/test_stop.py::h",
+    ]
 
-    assert sorted(nodeids, key=place) == [*reversed(nodeids)]
+    assert [nodeid[-1] for nodeid in ordered(nodeids)] == ["d", "f", "b", "h", "c", "e", "g", "a"]
 
 
 def test_a_files_tests_are_one_workers_and_a_failure_of_any_worker_is_the_exit_status(tmp_path: Path) -> None:

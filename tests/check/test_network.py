@@ -34,7 +34,7 @@ def test_one_host_has_nothing_to_look_at() -> None:
 
 
 def test_names_that_resolve_are_shown_with_their_addresses() -> None:
-    assert resolve(["localhost", "127.0.0.1"], within_s=2)["127.0.0.1"] == "127.0.0.1"
+    assert resolve(["localhost", "127.0.0.1"], within_s=2)["127.0.0.1"] == ("127.0.0.1",)
     assert resolve(["x" * 300, "", "no-such-host.invalid"], within_s=2).keys() <= {""}
 
 

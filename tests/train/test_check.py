@@ -52,6 +52,30 @@ def traces(folder: Path) -> dict[str, tuple[int, int, int, int]]:
     return {str(path): (s.st_mode, s.st_size, s.st_mtime_ns, s.st_ctime_ns) for path, s in stats.items()}
 
 
+@pytest.mark.parametrize(
+    ("last", "status", "shown"),
+    [
+        ("10.0.0.2", "ok", "algo-1 172.17.0.1 or 10.0.0.1, algo-2 172.17.0.1 or 10.0.0.2"),
+        ("10.0.0.1", "warn", "two hosts have the same address (algo-1 172.17.0.1 or 10.0.0.1, algo-2"),
+    ],
+)
+def test_hosts_may_share_one_of_their_addresses_and_not_all(base: Base, last: str, status: str, shown: str) -> None:
+    """172.17.0.1 is the bridge of containers, which each machine has."""
+    mount = ("unshare", "--mount", "sh", "-c", 'mount --bind "$0" /etc/hosts && exec "$@"')
+    if subprocess.run([*mount, "/etc/hosts", "true"], capture_output=True).returncode:
+        pytest.skip("no mount of a process's own can be made here")
+    two_hosts(base)
+    base.program("")
+    table = base.folder / "hosts"
+    table.write_text(f"172.17.0.1 algo-1\n10.0.0.1 algo-1\n172.17.0.1 algo-2\n{last} algo-2\n")
+
+    done = base.train(command=[*mount, str(table), *CHECK, "--json"], environ=base.environ())
+
+    names = row(json.loads(done.stdout), "host names")
+    assert names["status"] == status
+    assert names["found"].startswith(shown)
+
+
 def test_a_job_that_can_start_is_a_plan_a_table_and_status_0(base: Base) -> None:
     base.hyperparameters({"epochs": "3", "name": json.dumps("two words")})
     base.program("")

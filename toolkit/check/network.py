@@ -36,12 +36,13 @@ def names(job: Job, plan: Plan, *, within_s: float = RESOLVE_WITHIN_S) -> CheckR
     addresses = resolve(hosts, within_s=within_s)
     missing = [host for host in hosts if host not in addresses]
     if not missing:
-        shown = _listed([f"{host} {addresses[host]}" for host in hosts])
-        if len(set(addresses.values())) < len(hosts):
+        shown = _listed([f"{host} {' or '.join(addresses[host])}" for host in hosts])
+        # One of several may be shared: that of a bridge of containers, which each machine has.
+        if len({frozenset(own) for own in addresses.values()}) < len(hosts):
             return CheckResult(
                 name="host names",
                 status="warn",
-                found=f"two hosts have one address ({shown})",
+                found=f"two hosts have the same address ({shown})",
                 advice="Right only for hosts that are one machine; train refuses others. Correct the names, or give the"
                 " addresses as TOOLKIT_HOST_ADDRESSES=HOST=ADDRESS,...",
             )
@@ -55,18 +56,19 @@ def names(job: Job, plan: Plan, *, within_s: float = RESOLVE_WITHIN_S) -> CheckR
     )
 
 
-def resolve(hosts: Sequence[str], *, within_s: float) -> dict[str, str]:
-    """Return the first address of each host that resolves within *within_s*.
+def resolve(hosts: Sequence[str], *, within_s: float) -> dict[str, tuple[str, ...]]:
+    """Return the addresses, in the system's order, of each host that resolves within *within_s*.
 
     Each host gets its own thread, because getaddrinfo waits half a minute for a name server that does not answer. We do
     not wait for late threads.
     """
-    found: dict[str, str] = {}
+    found: dict[str, tuple[str, ...]] = {}
 
     def ask(host: str) -> None:
         try:
             # Bytes: for a string, getaddrinfo imports the codec "idna", which fails if two threads import it at once.
-            found[host] = str(socket.getaddrinfo(host.encode(), None, type=socket.SOCK_STREAM)[0][4][0])
+            entries = socket.getaddrinfo(host.encode(), None, type=socket.SOCK_STREAM)
+            found[host] = tuple(dict.fromkeys(str(entry[4][0]) for entry in entries))
         except (OSError, UnicodeError):
             pass  # UnicodeError: the name has a character that UTF-8 cannot encode.
 
@@ -136,14 +138,16 @@ def _held(port: int) -> str:
 
 
 def _is_elsewhere(address: str) -> bool:
-    """True if *address* resolves, but not to an address of this host."""
-    found = resolve([address], within_s=RESOLVE_WITHIN_S).get(address)
-    if found is None:
-        return False
-    family = socket.AF_INET6 if ":" in found else socket.AF_INET
+    """True if *address* resolves, but to no address of this host."""
+    addresses = resolve([address], within_s=RESOLVE_WITHIN_S).get(address, ())
+    return bool(addresses) and all(_is_foreign(numeric) for numeric in addresses)
+
+
+def _is_foreign(numeric: str) -> bool:
+    family = socket.AF_INET6 if ":" in numeric else socket.AF_INET
     try:
         with socket.socket(family, socket.SOCK_STREAM) as attempt:
-            attempt.bind((found, 0))
+            attempt.bind((numeric, 0))
     except OSError as error:
         return error.errno == errno.EADDRNOTAVAIL
     return False

@@ -207,3 +207,25 @@ def test_a_shell_script_that_fails_for_windows_line_ends_is_told_how_to_mend_the
     assert done.failure is not None
     assert "no-such-program\\r: not found" in done.failure
     assert "sed -i 's/\\r$//' run.sh" in done.failure
+
+
+@pytest.mark.parametrize(
+    "ends",
+    [
+        "print('x ' * 292 + secret, file=sys.stderr, flush=True); os._exit(3)",
+        "raise ValueError('x ' * 4088 + secret)",
+        "print('*** ' + 'x ' * 190 + secret + ' ***: terminated', file=sys.stderr, flush=True); os.abort()",
+        "raise ValueError('lost') from KeyError('x ' * 80 + secret)",
+    ],
+    ids=["last words", "message", "crash", "chain"],
+)
+def test_no_part_of_a_secret_is_where_a_text_is_cut(base: Base, ends: str) -> None:
+    base.program(f"import os, sys\nsecret = 'postgresql://me:' + os.environ['MY_PASSWORD'] + '@db/train'\n{ends}\n")
+
+    done = base.train(MY_PASSWORD="Zq7RtYx9LmN4pWvKc2", MALLOC_CHECK_="0")
+
+    told = f"{done.failure}{done.outcome}" + "".join(
+        line for line in done.log.splitlines() if line.startswith("[toolkit]")
+    )
+    assert "x x x x..." in told or "x x x x\n" in told
+    assert "Zq7Rt" not in told

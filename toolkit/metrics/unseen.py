@@ -7,6 +7,7 @@ quarter: in every block it cost 0.1 s a 16 MiB for seven definitions (0.2 s of C
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from toolkit.masking.excerpt import beginning
 from toolkit.metrics.definition import Definition
 from toolkit.metrics.sample import Sample
 from toolkit.patterns import lazy
@@ -106,4 +107,4 @@ def _line_with(block: bytes, words: Sequence[bytes]) -> bytes:
 
 def _shown(line: str) -> str:
     text = " ".join("".join(each if each.isprintable() else " " for each in line).split())
-    return repr(text if len(text) <= SHOWN else f"{text[:SHOWN]}...")
+    return repr(beginning(text, SHOWN + 3))

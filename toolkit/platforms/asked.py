@@ -29,6 +29,7 @@ from toolkit.jobfile.file import read as read_job_file
 from toolkit.jobfile.options import Origin, check_options, from_arguments, joined
 from toolkit.jobfile.spec import JobFile, complete
 from toolkit.log import Log
+from toolkit.masking.excerpt import beginning
 from toolkit.platforms import names, report
 from toolkit.platforms.assemble import assemble, check_passable
 from toolkit.platforms.folders import absolute, below
@@ -232,8 +233,7 @@ def _object(text: str) -> dict[str, Any]:
     except ValueError:
         values = None
     if not isinstance(values, dict):
-        found = text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
-        message = f'expected a JSON object, as {{"epochs": 5}}, found {found!r}'
+        message = f'expected a JSON object, as {{"epochs": 5}}, found {beginning(text, SHOWN)!r}'
         raise ContractError(message, where="TOOLKIT_HYPERPARAMETERS")
     return values
 

@@ -20,6 +20,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Literal
 
+from toolkit.masking.excerpt import beginning, end
 from toolkit.metrics.capture import Search, Watch
 from toolkit.metrics.definition import Definition
 from toolkit.metrics.sample import number
@@ -198,4 +199,4 @@ def _shown(match: re.Match[str]) -> str:
     if len(line) <= SHOWN:
         return line
     start = max(min(match.start() - SHOWN // 4, len(line) - SHOWN), 0)
-    return ("..." if start else "") + line[start : start + SHOWN] + ("..." if start + SHOWN < len(line) else "")
+    return beginning(end(line, len(line) - start + 3, longest_word=SHOWN // 4), SHOWN + 3)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from toolkit.errors import PlatformError, ToolkitError, UserError
+from toolkit.masking.excerpt import beginning
 from toolkit.patterns import lazy
 from toolkit.records import Record
 
@@ -44,7 +45,8 @@ def check(arn: str, lines: Iterator[tuple[Path, str]]) -> None:
     for file, line in lines:
         if _INDEX.match(line):
             raise UserError(
-                f"expected packages from the repository in {VARIABLE} alone, found another index: {line[:200]}",
+                f"expected packages from the repository in {VARIABLE} alone, found another index: "
+                f"{beginning(line, 200)}",
                 where=str(file),
                 hint=f"Remove the line, or unset {VARIABLE}.",
             )

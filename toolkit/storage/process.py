@@ -18,6 +18,7 @@ import msgspec
 from toolkit import paths
 from toolkit.errors import InternalError, ToolkitError
 from toolkit.exit_codes import TEMPORARY_FAILURE
+from toolkit.masking.excerpt import beginning
 from toolkit.records import decode, encode
 from toolkit.storage import download, restore
 from toolkit.storage.checkpoints import FOLDER, Checkpoints
@@ -267,7 +268,7 @@ def _left_out(uploader: Checkpoints | Mirror) -> list[str]:
 
 def _line(error: Exception) -> str:
     text = str(error) if isinstance(error, ToolkitError) else f"{type(error).__name__}: {error}"
-    return " ".join(text.split())[:600]
+    return beginning(" ".join(text.split()), 600)
 
 
 def _say(text: str) -> None:

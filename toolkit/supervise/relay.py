@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Literal
 
 from toolkit.folders import make
+from toolkit.patterns import lazy
 from toolkit.supervise import bars
 from toolkit.supervise.lines import Lines, prefixed
 from toolkit.supervise.outlet import F_SETPIPE_SZ
@@ -28,6 +29,9 @@ FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NONBLOCK | 
 READ_BYTES = 1 << 18
 PIPE_BYTES = 1 << 20
 TAIL_BYTES = 1 << 16
+# A longer word at a tail's start is kept in part.
+WORD_BYTES = 256
+_GAP = lazy(rb"[ \t\r\n\"'`]")
 REST_S = 0.2
 # The most bytes held of a bar's unfinished line; earlier states go to the tail and the file.
 HELD_BYTES = 1 << 16
@@ -39,14 +43,16 @@ Way = Literal["alone", "paired", "shared"]
 
 
 class Tail:
-    """The last 64 KiB of a stream."""
+    """The last 64 KiB of a stream, from a word's start: of a secret that is cut, nothing recognises the rest."""
 
     def __init__(self) -> None:
         self._blocks: deque[bytes] = deque()
         self._bytes = 0
+        self._all_bytes = 0
 
     def add(self, block: bytes) -> None:
         """Add *block*; keep the last 64 KiB."""
+        self._all_bytes += len(block)
         if len(block) > TAIL_BYTES:
             block = block[-TAIL_BYTES:]
         self._blocks.append(block)
@@ -55,7 +61,9 @@ class Tail:
             self._bytes -= len(self._blocks.popleft())
 
     def text(self) -> bytes:
-        return b"".join(self._blocks)[-TAIL_BYTES:]
+        text = b"".join(self._blocks)[-TAIL_BYTES:]
+        gap = _GAP.search(text, 0, WORD_BYTES) if self._all_bytes > len(text) else None
+        return text[gap.end() :] if gap is not None else text
 
 
 class RankFile:

@@ -7,6 +7,7 @@ from typing import TypeVar
 from toolkit.exit_codes import signal_in
 from toolkit.job.cause import Grounds
 from toolkit.job.outcome import INSTALL_FAILURES, Ended, Exit, Memory, signal_name
+from toolkit.masking.excerpt import beginning
 from toolkit.patterns import lazy
 from toolkit.records import Record
 from toolkit.status_pages import Raised
@@ -270,7 +271,7 @@ def _of_exception(ended: Ended, culprit: Exit, found: Traceback) -> str:
     if child is not None:
         said = _says_of_child(ended, child)
     if found.kind.startswith(REPORTS):
-        error = _cut(_error(ended, found, CHAINED_CHARACTERS), 2 * CHAINED_CHARACTERS)
+        error = beginning(_error(ended, found, CHAINED_CHARACTERS), 2 * CHAINED_CHARACTERS)
         words = _words_of_command(found, stderr)
         said = f"the command last said: {words}" if words else said
     return f"{error}\n{said}" if said else error
@@ -307,7 +308,7 @@ def _is_report(noted: Raised) -> bool:
 
 
 def _first_line(ended: Ended, found: Traceback) -> str:
-    return _cut(_error(ended, found, CHAINED_CHARACTERS).partition("\n")[0], CHAINED_CHARACTERS)
+    return beginning(_error(ended, found, CHAINED_CHARACTERS).partition("\n")[0], CHAINED_CHARACTERS)
 
 
 def _words_of_command(found: Traceback, stderr: bytes) -> str:
@@ -352,7 +353,7 @@ def _with_chain(ended: Ended, found: Traceback) -> str:
     parts = [(how, link) for how, link in parts if link.error != found.error]
     if not parts:
         return _error(ended, found)
-    error = _cut(_error(ended, found, CHAINED_CHARACTERS), 2 * CHAINED_CHARACTERS)
+    error = beginning(_error(ended, found, CHAINED_CHARACTERS), 2 * CHAINED_CHARACTERS)
     return "\n".join((error, *(f"{how} {_link(ended, link, found.error)}" for how, link in parts)))
 
 
@@ -362,11 +363,7 @@ def _link(ended: Ended, link: Link, known: str) -> str:
     shown = kind if not message or message in known else f"{kind}: {message}"
     users = place.of_user(link.frames, ended.own_code)
     where = place.shown(link.frames, ended.own_code) if users else place.short("".join(link.frames[:1]), ())
-    return _cut(shown, LINK_CHARACTERS) + (f" (at {where})" if where else "")
-
-
-def _cut(text: str, room: int) -> str:
-    return text if len(text) <= room else text[: room - 3] + "..."
+    return beginning(shown, LINK_CHARACTERS) + (f" (at {where})" if where else "")
 
 
 def _printed(ended: Ended, end: Exit, within: int) -> Traceback | None:
@@ -412,7 +409,7 @@ def _spoken(ended: Ended, process: str, behind: Traceback | None, code: int | No
 
 
 def _bounded(words: str) -> str:
-    return "\n".join(line[:LAST_CHARACTERS] for line in words.splitlines()[:LAST_LINES])
+    return "\n".join(beginning(line, LAST_CHARACTERS) for line in words.splitlines()[:LAST_LINES])
 
 
 def read_or(reading: Callable[[], _T], otherwise: _T) -> _T:
@@ -450,7 +447,7 @@ def _error(ended: Ended, found: Traceback, room: int = MESSAGE_CHARACTERS) -> st
     where = f" (at {shown})" if shown else ""
     kind, colon, message = first.partition(":")
     first = f"{first}{where}" if len(first) <= room else f"{kind}{where}{colon}{message}"
-    return "\n".join((first, *(line[:MESSAGE_CHARACTERS] for line in rest)))
+    return "\n".join((first, *(beginning(line, MESSAGE_CHARACTERS) for line in rest)))
 
 
 def _said_last(stderr: bytes, stdout: bytes, count: int) -> str:

@@ -6,6 +6,7 @@ stack of every thread, and last a long line with the names of all extension modu
 
 from collections.abc import Sequence
 
+from toolkit.masking.excerpt import beginning
 from toolkit.patterns import lazy
 from toolkit.records import Record
 from toolkit.verdict import place
@@ -93,7 +94,7 @@ def read(stderr: bytes, own: Sequence[str] = ()) -> Crash | None:
 def assertion(stderr: bytes) -> str:
     """Return the first assertion that failed on a CUDA device, "" for none. The exception does not name it."""
     lines = (line for line in _lines(stderr) if ": block: [" in line and _ASSERTION.match(line))
-    return next(lines, "")[:LINE_CHARACTERS]
+    return beginning(next(lines, ""), LINE_CHARACTERS)
 
 
 def _lines(stderr: bytes) -> list[str]:
@@ -117,7 +118,7 @@ def _shortened(lines: list[str]) -> tuple[str, ...]:
     for line in filter(str.strip, lines):
         if kept and _ASSERTION.match(line) and _ASSERTION.match(kept[-1]):
             continue
-        kept.append(line if len(line) <= LINE_CHARACTERS else line[: LINE_CHARACTERS - 3] + "...")
+        kept.append(beginning(line, LINE_CHARACTERS))
     return tuple(kept[:WORDS_LINES])
 
 

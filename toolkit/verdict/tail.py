@@ -2,6 +2,7 @@
 
 import itertools
 
+from toolkit.masking.excerpt import beginning
 from toolkit.patterns import lazy
 from toolkit.terminal import without_backspaces
 
@@ -76,5 +77,4 @@ def _fitted(lines: list[str], count: int, room: int) -> str:
     said = [line.rstrip() for line in lines if line.strip()][-count:]
     while len(said) > 1 and sum(len(line) + 1 for line in said) > room:
         del said[0]
-    text = "\n".join(said)
-    return text if len(text) <= room else text[: room - 3] + "..."
+    return beginning("\n".join(said), room)

@@ -6,6 +6,7 @@ from hashlib import blake2b
 from typing import Protocol
 
 from toolkit.errors import ToolkitError, UserError
+from toolkit.masking.excerpt import beginning
 from toolkit.metrics.sample import Sample
 
 SHOWN = 100  # Characters of a name in a message.
@@ -96,7 +97,7 @@ class Refusals:
 def reason(error: Exception) -> str:
     """Return *error* in one line."""
     text = str(error) if isinstance(error, ToolkitError) else f"{type(error).__name__}: {error}"
-    return " ".join(text.split())[:500]
+    return beginning(" ".join(text.split()), 500)
 
 
 def say(text: str) -> None:

@@ -35,6 +35,8 @@ It also:
 
 RAISED_BYTES = 64 * 1024  # of a traceback's text; the middle of a longer one is left out
 HEAD_BYTES = 16 * 1024
+GAPS = " \t\n\"'`"  # Between words, where a text is cut; a word of more than WORD_CHARACTERS is cut itself.
+WORD_CHARACTERS = 256
 MESSAGE_CHARACTERS = 8 * 1024  # of an exception's message, its beginning
 BEHIND = 16  # exceptions that another one was raised from
 BEHIND_CHARACTERS = 1024  # of the message of each
@@ -171,9 +173,9 @@ def _described(
         name = "%s.%s" % (kind.__module__, name)
     message = ""
     try:
-        message = str(value)[:MESSAGE_CHARACTERS]
+        message = str(value)
         for note in getattr(value, "__notes__", ()):
-            message += "\n" + str(note)[: MESSAGE_CHARACTERS - len(message)]
+            message += "\n" + str(note)
     except Exception:  # noqa: BLE001
         pass  # A message that cannot be made: the type and the place are known.
     frames, file = [], None  # type: list[str], str | None
@@ -186,12 +188,30 @@ def _described(
         else:
             frames.append(frame)
         file, trace = code.co_filename, trace.tb_next
+    message = _beginning(message, MESSAGE_CHARACTERS)
     told = {"kind": name, "message": message, "place": frames[-1] if frames else ""}  # type: dict[str, Any]
     told["frames"] = frames[::-1][:most_frames]
     said = _captured(value)
     if said:
         told["said"] = said
     return told
+
+
+def _beginning(text: str, room: int) -> str:
+    """Return *text*, or its beginning, cut between words: of a secret that is cut, nothing recognises the rest."""
+    if len(text) <= room:
+        return text
+    gap = max(text.rfind(character, room - WORD_CHARACTERS, room + 1) for character in GAPS)
+    return text[: gap if gap >= 0 else room]
+
+
+def _end(text: str, room: int) -> str:
+    """Return *text*, or its end, cut between words."""
+    first = len(text) - room
+    if first <= 0:
+        return text
+    gaps = [text.find(character, first - 1, first + WORD_CHARACTERS) for character in GAPS]
+    return text[min([gap + 1 for gap in gaps if gap >= 0] or [first]) :]
 
 
 def _captured(value: "BaseException | None") -> str:
@@ -203,7 +223,7 @@ def _captured(value: "BaseException | None") -> str:
             said = getattr(value, name, None)
             text = said.decode("utf-8", "replace") if isinstance(said, bytes) else said
             if isinstance(text, str) and text.strip():
-                return text[-SAID_CHARACTERS:]
+                return _end(text, SAID_CHARACTERS)
     except Exception:  # noqa: BLE001
         pass  # Another library's exception: its attributes may do anything.
     return ""
@@ -246,7 +266,7 @@ def _behind(value: "BaseException | None") -> "list[dict[str, Any]]":
     told = []
     for at, each in enumerate(found[1:]):
         one = _described(type(each), each, each.__traceback__, BEHIND_FRAMES)
-        one["message"] = one["message"][:BEHIND_CHARACTERS]
+        one["message"] = _beginning(one["message"], BEHIND_CHARACTERS)
         if at < len(chain):
             one["link"] = chain[at][1]
         told.append(one)
@@ -325,7 +345,7 @@ def _exit_told(status: "str | int | None", code: int) -> "dict[str, Any]":
     except ValueError:
         pass
     try:
-        told["message"] = "" if isinstance(status, int) else str(status)[:MESSAGE_CHARACTERS]
+        told["message"] = "" if isinstance(status, int) else _beginning(str(status), MESSAGE_CHARACTERS)
         _, value, trace = sys.exc_info()
         if value is None and not _runs():  # In a hook that shows what ends the process.
             value, trace = getattr(sys, "last_value", None), getattr(sys, "last_traceback", None)
@@ -436,10 +456,12 @@ def _json(value: "dict[str, Any] | list[Any] | str | int") -> str:
 
 def _short(text: str) -> str:
     found = text.encode("utf-8", "backslashreplace")
-    if len(found) > RAISED_BYTES:
-        gap = b"\n... the middle of this text was too long to be kept ...\n"
-        found = found[:HEAD_BYTES] + gap + found[HEAD_BYTES + len(gap) - RAISED_BYTES :]
-    return found.decode("utf-8", "ignore")
+    if len(found) <= RAISED_BYTES:
+        return found.decode()
+    gap = "\n... the middle of this text was too long to be kept ...\n"
+    start = found[:HEAD_BYTES].decode("utf-8", "ignore")
+    rest = found[HEAD_BYTES + len(gap) - RAISED_BYTES :].decode("utf-8", "ignore")
+    return _beginning(start, len(start) - 1) + gap + _end(rest, len(rest) - 1)
 
 
 def _arm_stacks() -> None:

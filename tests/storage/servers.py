@@ -20,7 +20,8 @@ START_S = 60.0
 # "500", "403": this answer. "reset": the connection breaks. "cut": half of the answer's body comes. "hang": the same,
 # and the connection stays open. "slow": the answer comes a piece every 0.2 s. "half": the connection breaks when half
 # of the request has come. "lost": the request is done, and the connection breaks without an answer. "stall": no answer.
-Fault = Literal["", "500", "403", "reset", "cut", "hang", "slow", "half", "lost", "stall"]
+# "too long": what S3 says of a key of more than 1,024 bytes.
+Fault = Literal["", "500", "403", "too long", "reset", "cut", "hang", "slow", "half", "lost", "stall"]
 
 
 class S3:
@@ -147,6 +148,13 @@ class Faulty(S3):
             handler.send_response(int(fault))
             handler.send_header("Content-Length", "0")
             handler.end_headers()
+            return
+        if fault == "too long":
+            answer_bytes = b"<Error><Code>KeyTooLongError</Code><Message>Your key is too long</Message></Error>"
+            handler.send_response(400)
+            handler.send_header("Content-Length", str(len(answer_bytes)))
+            handler.end_headers()
+            handler.wfile.write(answer_bytes)
             return
         behind = http.client.HTTPConnection(self._behind, timeout=60)
         behind.request(method, path, body, dict(handler.headers.items()))

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.local.nobody import nobodys_folder
 from tests.storage.memory import Memory
-from toolkit.errors import ContractError
+from toolkit.errors import ContractError, PlatformError
 from toolkit.storage.checkpoints import Checkpoints
 from toolkit.storage.restore import restore
 from toolkit.storage.scan import STAGING
@@ -140,3 +141,22 @@ def test_a_damaged_manifest_is_refused_with_what_to_do(tmp_path: Path, content: 
 
     with pytest.raises(ContractError, match=f"{says}.*Remove the manifest"):
         restore(store, ROOT, 0, tmp_path / "again", lambda size: None)  # type: ignore[arg-type]
+
+
+def test_a_restore_that_ended_while_a_read_only_file_took_its_place_goes_on_later() -> None:
+    """Here because its folder could not be written then; a kill at that moment leaves the same."""
+    with nobodys_folder() as folder:
+        saved, again, store = folder / "checkpoints", folder / "again", Memory()
+        filed(saved / "step/model")
+        (saved / "step/model").chmod(0o444)
+        stored(store, saved)
+        (again / "step").mkdir(parents=True)
+        (again / "step").chmod(0o555)
+
+        with pytest.raises(PlatformError, match="Permission denied"):
+            restore(store, ROOT, 0, again, lambda size: None)  # type: ignore[arg-type]
+        (again / "step").chmod(0o755)
+        restore(store, ROOT, 0, again, lambda size: None)  # type: ignore[arg-type]
+
+        assert (again / "step/model").read_text() == "a file"
+        assert (again / "step/model").stat().st_mode & 0o777 == 0o444

@@ -12,16 +12,18 @@ import msgspec
 import pytest
 
 from tests.storage.memory import Memory
+from tests.storage.servers import Fault, Faulty
 from toolkit.errors import ContractError, PlatformError
 from toolkit.storage import checkpoints, open_entries, scan
 from toolkit.storage.checkpoints import FOLDER, Checkpoints
-from toolkit.storage.mirror import Mirror
+from toolkit.storage.mirror import MOST_REFUSED, Mirror
 from toolkit.storage.restore import restore
 from toolkit.storage.store import Store
 from toolkit.storage.uri import parse
 
 ROOT = parse("s3://bucket/run")
 ERRORS = (errno.EIO, errno.ESTALE, errno.EACCES, errno.EMFILE, errno.ENOMEM)
+REFUSALS: tuple[Fault, ...] = ("403", "too long")
 LATER_S = checkpoints.SETTLE_S + checkpoints.PATIENCE_S
 
 
@@ -38,7 +40,7 @@ class Bed:
         self.write("step-1/model", b"new 1!")
         self.write("step-2/model", b"new 2!")
 
-    def made(self) -> Checkpoints:
+    def made(self, steady_s: Callable[[], float] = time.monotonic) -> Checkpoints:
         return Checkpoints(
             self.store,  # type: ignore[arg-type]
             ROOT,
@@ -47,6 +49,7 @@ class Bed:
             host="h",
             open_file=self.folder.parent / "open.json",
             note=lambda size: None,
+            steady_s=steady_s,
         )
 
     def write(self, name: str, content: bytes) -> None:
@@ -262,3 +265,91 @@ def test_a_file_of_output_intermediate_that_shrinks_while_it_is_read_replaces_no
 
     assert mirror.left_out() == {"a": "it changed while it was uploaded"}
     assert (stored / "a").read_bytes() == b"first"
+
+
+def test_one_file_that_storage_refuses_costs_no_other_and_is_tried_again(
+    faulty: Faulty, bucket: str, tmp_path: Path
+) -> None:
+    folder, uri = tmp_path / "intermediate", parse(f"{bucket}/out")
+    folder.mkdir()
+    for name in ("a", "bad", "c"):
+        (folder / name).write_bytes(b"content")
+    mirror = Mirror(faulty.store(bucket), uri, folder, tmp_path / "state.json", lambda size: None)
+
+    for fault in REFUSALS:
+        faulty.fault = lambda method, path, fault=fault: fault if method == "PUT" and "bad" in path else ""  # type: ignore[misc]
+        mirror.finish()
+        assert mirror.left_out().keys() == mirror.refused.keys() == {"bad"}
+        assert "refused" in mirror.refused["bad"]
+    assert sorted(faulty.keys(bucket)) == ["out/a", "out/c"]
+
+    faulty.fault = lambda method, path: ""
+    mirror.finish()
+    assert (mirror.left_out(), sorted(faulty.keys(bucket))) == ({}, ["out/a", "out/bad", "out/c"])
+
+
+def test_storage_that_refuses_everything_is_an_error_after_some_files(
+    faulty: Faulty, bucket: str, tmp_path: Path
+) -> None:
+    folder, uri = tmp_path / "intermediate", parse(f"{bucket}/out")
+    folder.mkdir()
+    for number in range(100):
+        (folder / f"{number:03}").write_bytes(b"content")
+    faulty.fault = lambda method, path: "403" if method == "PUT" else ""
+
+    with pytest.raises(PlatformError, match="access is refused"):
+        Mirror(faulty.store(bucket), uri, folder, tmp_path / "state.json", lambda size: None).finish()
+
+    assert faulty.count("PUT", "out/") == MOST_REFUSED
+
+
+def test_a_file_that_is_always_written_holds_back_none_beside_it(tmp_path: Path) -> None:
+    pytest.importorskip("obstore")
+    folder, stored, now_s = tmp_path / "intermediate", tmp_path / "stored", [0.0]
+    uri = parse(f"file://{stored}")
+    (folder / "logs").mkdir(parents=True)
+    (folder / "logs/image").write_bytes(b"image")
+    mirror = Mirror(
+        Store(uri, {}, timeout_s=60.0),
+        uri,
+        folder,
+        tmp_path / "state.json",
+        lambda size: None,
+        steady_s=lambda: now_s[0],
+    )
+
+    for _ in range(2):
+        with (folder / "logs/events").open("ab") as file:
+            file.write(b"event")
+        mirror.look(time.time())
+        now_s[0] += 2.0
+
+    assert [path.name for path in (stored / "logs").iterdir()] == ["image"]
+
+
+@pytest.mark.parametrize("is_gone", [False, True])
+def test_a_part_that_storage_has_lost_is_sent_again_while_the_folder_has_its_file(bed: Bed, is_gone: bool) -> None:
+    """A disk that loses its power may keep the name of a part without its content."""
+    assert bed.uploader.look(time.time() + LATER_S)
+    for key in [key for key in bed.store.objects if "/parts/" in key]:
+        if is_gone:
+            del bed.store.objects[key]
+        else:
+            bed.store.objects[key] = b""
+
+    bed.made().look(time.time() + LATER_S)
+
+    assert bed.stored() == {"step-1/model": b"new 1!", "step-2/model": b"new 2!"}
+    assert not bed.made().look(time.time() + LATER_S)
+
+
+def test_a_clock_that_was_set_back_delays_no_upload(bed: Bed) -> None:
+    """What was written before then seems to have changed in the future."""
+    steady_s, set_back_s = [0.0], time.time() - 3600
+    uploader = bed.made(steady_s=lambda: steady_s[0])
+
+    assert not uploader.look(set_back_s)
+    steady_s[0] += checkpoints.SETTLE_S
+    assert uploader.look(set_back_s + checkpoints.SETTLE_S)
+
+    assert bed.stored() == {"step-1/model": b"new 1!", "step-2/model": b"new 2!"}

@@ -1,12 +1,13 @@
 """Uploads a checkpoint folder while the script runs, so that storage always has whole checkpoints.
 
 The unit is an entry at the top of the folder: a file, or a folder with all below it. An entry is uploaded once it has
-settled: nothing in it has changed for SETTLE_S, and no process has a file of it open for writing. Until then storage
-keeps the entry's last version. Entries change together if they can: while any is unsettled, the others wait up to
-PATIENCE_S. `retention` decides what storage gets. An entry that cannot be read, or changes while it is read, keeps
-storage's version and is tried again: no failure of reading removes anything from storage. The manifest is written last;
-then parts that neither it nor the manifest before it names are deleted. A host uploads the files that it wrote itself,
-not those that it restored from another host.
+settled: nothing in it has changed for SETTLE_S, by its times or by what was seen of it, and no process has a file of it
+open for writing. Until then storage keeps the entry's last version. Entries change together if they can: while any is
+unsettled, the others wait up to PATIENCE_S. `retention` decides what storage gets. An entry that cannot be read, or
+changes while it is read, keeps storage's version and is tried again: no failure of reading removes anything from
+storage. The manifest is written last; then parts that neither it nor the manifest before it names are deleted. A part
+that storage has lost is sent again while the folder has its file. A host uploads the files that it wrote itself, not
+those that it restored from another host.
 """
 
 import errno
@@ -15,6 +16,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -27,6 +29,7 @@ from toolkit.storage.open_entries import OpenEntries
 from toolkit.storage.restore import all_of
 from toolkit.storage.retention import Decision, End
 from toolkit.storage.scan import Entry, Found, Scan, look, pointed_to, read, reason, scan, top_of
+from toolkit.storage.still import Still
 from toolkit.storage.store import PIECE_BYTES, Store
 from toolkit.storage.uri import Uri
 from toolkit.storage.work import ordered
@@ -52,7 +55,7 @@ class Checkpoints:
     """The checkpoint folder of the host *rank*, called *host*, and its place below *root*.
 
     *open_file*: where `OpenEntries` keeps the names of entries that are being written, for `finish` in another process.
-    *began_s*: when the script began, since the epoch.
+    *began_s*: when the script began, since the epoch. *steady_s*: a clock that only goes on.
 
     `unreadable`: why entries could not be read at the last look, by name; FOLDER stands for the folder itself.
 
@@ -72,6 +75,7 @@ class Checkpoints:
         open_file: Path,
         note: Note,
         began_s: float = 0.0,
+        steady_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store, self._root, self._folder, self._host, self._note = store, root, folder, host, note
         self._place = manifests.folder(root, rank)
@@ -82,7 +86,9 @@ class Checkpoints:
         self._before: set[str] = set()
         self._others = {path: file for manifest in of_hosts.values() for path, file in manifest.files.items()}
         prefix = self._place.below("parts").key
-        self._known = {each.key.rpartition("/")[2] for each in store.list(prefix)}
+        self._known = {each.key.rpartition("/")[2]: each.size_bytes for each in store.list(prefix)}
+        self._broken = frozenset(path for path, file in self._last.files.items() if not self._is_whole(file))
+        self._still = Still(steady_s)
         self._waits_since_s: float | None = None
         self._unreadable_since_s: dict[str, float] = {}
         self._left_out: dict[str, str] = {}
@@ -91,7 +97,9 @@ class Checkpoints:
     def look(self, now_s: float) -> bool:
         """Upload what has changed and settled; return True if a manifest was written. *now_s*: since the epoch."""
         own = self._scan()
-        self._unreadable_since_s = {name: self._unreadable_since_s.get(name, now_s) for name in self.unreadable}
+        self._unreadable_since_s = {
+            name: min(self._unreadable_since_s.get(name, now_s), now_s) for name in self.unreadable
+        }
         if self._is_all_stored(own) or not self._changes(own, self._decide(own, frozenset(), "open")):
             self._waits_since_s = None
             return False
@@ -100,9 +108,10 @@ class Checkpoints:
         except OSError as error:
             self.unreadable = {FOLDER: f"{reason(error)}; so it is not known which files are being written"}
             return False
+        self._still.look(own.entries)
         unsettled = written | self._changed_since(own, now_s)
         if unsettled or any(now_s - since_s < PATIENCE_S for since_s in self._unreadable_since_s.values()):
-            self._waits_since_s = self._waits_since_s or now_s
+            self._waits_since_s = min(self._waits_since_s or now_s, now_s)  # The clock may be set back.
             if now_s - self._waits_since_s < PATIENCE_S:
                 return False
         self._waits_since_s = None
@@ -144,10 +153,11 @@ class Checkpoints:
         """Return the entries that have not been quiet for long enough at *now_s*."""
         stored = retention.by_entry(self._last.files)
 
-        def settle_s(name: str, entry: Entry) -> float:
-            return LESSER_SETTLE_S if retention.is_lesser(entry, stored.get(name, {})) else SETTLE_S
+        def is_settled(name: str, entry: Entry) -> bool:
+            settle_s = LESSER_SETTLE_S if retention.is_lesser(entry, stored.get(name, {})) else SETTLE_S
+            return entry.changed_s <= now_s - settle_s or self._still.is_so(name, settle_s)
 
-        return frozenset(name for name, entry in own.entries.items() if entry.changed_s > now_s - settle_s(name, entry))
+        return frozenset(name for name, entry in own.entries.items() if not is_settled(name, entry))
 
     def _decide(self, own: Scan, unsettled: Set[str], end: End) -> Decision:
         pointers, own = self._pointers(own)
@@ -175,8 +185,17 @@ class Checkpoints:
         self.unreadable.setdefault(name, why)
 
     def _is_stored(self, path: str, found: Found) -> bool:
+        return path not in self._broken and self._is_as_last(path, found)
+
+    def _is_as_last(self, path: str, found: Found) -> bool:
         file = self._last.files.get(path)
         return file is not None and retention.as_found(file) == found
+
+    def _is_whole(self, file: File) -> bool:
+        """True if storage has all parts of *file*, in their length."""
+        part_bytes = self._last.part_bytes
+        sizes = (min(part_bytes, file.size_bytes - start) for start in range(0, file.size_bytes, part_bytes))
+        return all(self._known.get(part) == size for part, size in zip(file.parts, sizes, strict=True))
 
     def _is_all_stored(self, own: Scan) -> bool:
         """True if storage has what the folder has, and nothing else: so it is most of the time."""
@@ -215,6 +234,7 @@ class Checkpoints:
         files = {path: sent[path] if path in new else self._last.files[path] for path in wanted}
         files |= {path: file for path, file in self._last.files.items() if top_of(path) in decision.kept}
         self._left_out = self._held_back(own, decision, changing)
+        self._broken -= sent.keys()
         if files == self._last.files:
             return False
         number = self._last.number + 1
@@ -260,7 +280,6 @@ class Checkpoints:
                 self._refuse(top_of(sent.path), sent.fault)
             else:
                 changing.add(top_of(sent.path))
-        number = self._last.number + 1
         known = own.entries.keys() | own.unreadable.keys() | {top_of(path) for path in self._last.files}
         return {
             path: File(
@@ -269,13 +288,19 @@ class Checkpoints:
                 mode=found.mode,
                 parts=tuple(parts[path]),
                 link=found.link,
-                since=number,
-                left=retention.is_left(own.entries[top_of(path)], self._began_s),
+                **self._origin(path, found, own),
                 points_to=tuple(sorted(known.intersection(pointers.get(path, ())))),
             )
             for path, found in new.items()
             if top_of(path) not in failed
         }
+
+    def _origin(self, path: str, found: Found, own: Scan) -> dict[str, Any]:
+        """Return `since` and `left` of the file *path*: those that it had, if only parts of it were missing."""
+        if self._is_as_last(path, found):
+            return {"since": self._last.files[path].since, "left": self._last.files[path].left}
+        left = retention.is_left(own.entries[top_of(path)], self._began_s)
+        return {"since": self._last.number + 1, "left": left}
 
     def _pieces(self, new: Mapping[str, Found], failed: Set[str]) -> Iterator[Callable[[], _Sent]]:
         for path, found in new.items():
@@ -294,13 +319,14 @@ class Checkpoints:
         if len(content) != size_bytes:
             return _Sent(path=path)
         part = hashlib.sha256(content).hexdigest()
-        if part not in self._known:
+        if self._known.get(part) != size_bytes:  # A disk that lost its power may have kept less of it.
             self._store.write(self._place.below(f"parts/{part}").key, content)
-            self._known.add(part)
+            self._known[part] = size_bytes
         return _Sent(path=path, part=part, size_bytes=size_bytes)
 
     def _collect(self) -> None:
         """Delete the parts that neither this manifest nor the one before it names: a host may be reading that."""
-        unused = self._known - self._last.parts - self._before
+        unused = self._known.keys() - self._last.parts - self._before
         self._store.delete(self._place.below(f"parts/{part}").key for part in sorted(unused))
-        self._known -= unused
+        for part in unused:
+            del self._known[part]

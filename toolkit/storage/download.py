@@ -1,19 +1,31 @@
-"""Fetches objects into files. A download that was cut off continues: `.NAME.part` holds the bytes from the start on,
-and `.NAME.part.tag` says of which version of the object they are."""
+"""Fetches objects into files. A download that was cut off continues: a hidden file beside the object's own holds the
+bytes from the start on, and another one says of which version of the object they are.
 
+A file gets the object's time. So a later fetch into the same folder knows which objects are others by now, and removes
+the files of those that storage no longer has: `.NAME.fetched` beside the folder names what came. Files that a script
+put there stay.
+"""
+
+import hashlib
 import os
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
-from toolkit import paths
+import msgspec
+
+from toolkit import files, paths
 from toolkit.errors import PlatformError, UserError
-from toolkit.folders import exists
+from toolkit.folders import as_absent, exists, is_file
+from toolkit.records import encode
 from toolkit.storage.store import PIECE_BYTES, Object, Store
 from toolkit.storage.uri import Uri
 from toolkit.storage.work import ordered
 
 Note = Callable[[int], None]
+# The step of the times that some file systems store.
+TIME_STEP_NS = 2 * 10**9
+MOST_NAMES_BYTES = 1 << 30
 
 
 def fetch(store: Store, uri: Uri, into: Path, note: Note) -> Path:
@@ -40,13 +52,15 @@ def fetch(store: Store, uri: Uri, into: Path, note: Note) -> Path:
 
 
 def fetch_tree(store: Store, uri: Uri, into: Path, note: Note) -> None:
-    """Fetch all objects below *uri* into the folder *into*; those already there are kept if their size is the same.
+    """Fetch all objects below *uri* into the folder *into*; those already there are kept if size and time are the same.
 
     Raises:
         UserError: there are none, or a key cannot be a path.
         PlatformError: the storage cannot be reached, or the disk is full.
     """
-    wanted = [(each, into / name) for each, name in tree(store, uri)]
+    named = tree(store, uri)
+    _remove_others({name for _, name in named}, into)
+    wanted = [(each, into / name) for each, name in named]
     check_room(into, sum(each.size_bytes for each, path in wanted if not _is_there(each, path)))
     small = [pair for pair in wanted if pair[0].size_bytes <= PIECE_BYTES]
     large = [pair for pair in wanted if pair[0].size_bytes > PIECE_BYTES]
@@ -88,11 +102,42 @@ def tree(store: Store, uri: Uri) -> list[tuple[Object, str]]:
     return kept
 
 
+def _remove_others(wanted: set[str], into: Path) -> None:
+    """Remove what earlier fetches brought to *into* that is not *wanted* any more, and note what is."""
+    list_ = into.with_name(f".{into.name}.fetched")
+    try:
+        fetched = set(msgspec.json.decode(files.read(list_, MOST_NAMES_BYTES), type=list[str]))
+    except (OSError, msgspec.DecodeError):
+        fetched = set()  # Nothing came yet.
+    if wanted - fetched:  # Before any of it comes: this fetch may be killed.
+        files.replace(list_, encode(sorted(wanted | fetched)))
+    for name in fetched - wanted:
+        path = into / name
+        if is_file(path, as_absent):
+            path.unlink()
+    if fetched - wanted:
+        files.replace(list_, encode(sorted(wanted)))
+
+
 def _is_there(found: Object, path: Path) -> bool:
     try:
-        return path.stat().st_size == found.size_bytes
+        there = path.stat()
     except OSError:
         return False
+    later_ns = there.st_mtime_ns - found.changed_ns
+    is_of_then = not found.changed_ns or not later_ns or (_is_coarse(there) and abs(later_ns) < TIME_STEP_NS)
+    return there.st_size == found.size_bytes and is_of_then
+
+
+def _is_coarse(there: os.stat_result) -> bool:
+    """True if the file system may have rounded the time of a file that is *there*."""
+    return there.st_mtime_ns % 10**9 == 0
+
+
+def _take_place(part: Path, found: Object, path: Path) -> None:
+    if found.changed_ns:
+        os.utime(part, ns=(found.changed_ns, found.changed_ns))
+    part.replace(path)
 
 
 def _fetch_small(store: Store, found: Object, path: Path) -> int:
@@ -102,13 +147,14 @@ def _fetch_small(store: Store, found: Object, path: Path) -> int:
     path.parent.mkdir(parents=True, exist_ok=True)
     part = part_of(path)
     part.write_bytes(content)
-    part.replace(path)
+    _take_place(part, found, path)
     return len(content)
 
 
 def _fetch_large(store: Store, found: Object, path: Path, note: Note) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    part, tag = part_of(path), path.with_name(f".{path.name}.part.tag")
+    part = part_of(path)
+    tag = part.with_name(f"{part.name}.tag")
     version = f"{found.tag} {found.size_bytes}"
     if not (found.tag and exists(part) and exists(tag) and tag.read_text() == version):
         tag.unlink(missing_ok=True)
@@ -122,7 +168,7 @@ def _fetch_large(store: Store, found: Object, path: Path, note: Note) -> None:
             file.write(content)
             file.flush()
             note(len(content))
-    part.replace(path)
+    _take_place(part, found, path)
     tag.unlink(missing_ok=True)
 
 
@@ -132,8 +178,8 @@ def _pieces(store: Store, found: Object, start: int) -> Iterator[Callable[[], me
 
 
 def part_of(path: Path) -> Path:
-    """Return the file that holds what has come of *path*."""
-    return path.with_name(f".{path.name}.part")
+    """Return the file that holds what has come of *path*: no other object's, and not longer than a name may be."""
+    return path.with_name(f".toolkit-{hashlib.sha256(os.fsencode(path.name)).hexdigest()[:32]}.part")
 
 
 def check_room(folder: Path, wanted_bytes: int) -> None:

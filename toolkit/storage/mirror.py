@@ -1,35 +1,52 @@
 """Uploads the files of a folder as they appear: output/intermediate while the job runs (sagemaker_s3_output).
 
 A file is uploaded once it has not changed for SETTLE_S, and again after each change, under its own path. Nothing is
-deleted in storage, and no object is replaced by a part of a file. One file that cannot be read costs no other: it is
-tried again. At most one file is uploaded at a time, in parts, so memory stays bounded and storage that fails or is slow
-only delays uploads.
+deleted in storage, and no object is replaced by a part of a file. One file that cannot be read, or that storage
+refuses, costs no other: it is tried again. At most one file is uploaded at a time, in parts, so memory stays bounded
+and storage that fails or is slow only delays uploads.
 """
 
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 
 from toolkit import paths
 from toolkit.storage.download import Note
-from toolkit.storage.scan import Found, scan
-from toolkit.storage.store import Store, UnreadableError
+from toolkit.storage.scan import Found, Scan, scan
+from toolkit.storage.still import Still
+from toolkit.storage.store import RefusedError, Store, UnreadableError
 from toolkit.storage.uri import Uri
 
 SETTLE_S = 1.0
 FOLDER = "."
+# Storage that refuses the first so many files refuses them all.
+MOST_REFUSED = 20
 
 
 class Mirror:
     """The folder *folder* and its place *root* in storage. *state*: a file that tells a later process what is there.
 
     `unreadable`: why files and folders could not be read at the last look, by path; FOLDER: the folder itself.
+    `refused`: why storage did not take files, by path. *steady_s*: a clock that only goes on.
     """
 
-    def __init__(self, store: Store, root: Uri, folder: Path, state: Path, note: Note) -> None:
+    def __init__(
+        self,
+        store: Store,
+        root: Uri,
+        folder: Path,
+        state: Path,
+        note: Note,
+        *,
+        steady_s: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._store, self._root, self._folder, self._state, self._note = store, root, folder, state, note
         self._uploaded: dict[str, Found] = {}  # By the text of the path.
+        self._still = Still(steady_s)
         self.unreadable: dict[str, str] = {}
+        self.refused: dict[str, str] = {}
         self._left_out: dict[str, str] = {}
         try:
             self._uploaded = msgspec.json.decode(state.read_bytes(), type=dict[str, Found])
@@ -49,33 +66,47 @@ class Mirror:
         return dict(self._left_out)
 
     def _upload(self, before_s: float | None) -> bool:
-        """Upload what has changed, of entries whose last change was before *before_s*.
+        """Upload what has changed, of files that have been the same for SETTLE_S, or whose entry's last change was
+        before *before_s*; None: all.
 
         Raises:
-            PlatformError: the storage cannot be reached.
+            PlatformError: the storage cannot be reached, or takes nothing.
         """
         seen = scan(self._folder)
         self.unreadable = seen.unreadable | ({FOLDER: seen.fault} if seen.fault else {})
         changing: dict[str, str] = {}
-        new = {
-            path: found
-            for entry in seen.entries.values()
-            if before_s is None or entry.changed_s <= before_s
-            for path, found in entry.files.items()
-            if not found.link and self._uploaded.get(paths.to_text(path)) != found
-        }
-        for path, found in new.items():
+        refused: dict[str, str] = {}
+        new = self._new(seen, before_s)
+        for count, (path, found) in enumerate(new.items(), 1):
             try:
                 self._store.upload(self._root.below(paths.to_key(path)).key, self._folder / path, found)
             except UnreadableError as error:
                 if not error.is_gone:
                     (changing if error.has_changed else self.unreadable)[path] = error.message
                 continue
+            except RefusedError as error:
+                refused[path] = error.message
+                if count == len(refused) == MOST_REFUSED:
+                    raise
+                continue
             self._note(found.size_bytes)
             self._uploaded[paths.to_text(path)] = found
             self._keep_state()
-        self._left_out = changing | self.unreadable
+        self.refused = refused
+        self._left_out = changing | self.unreadable | refused
         return bool(new)
+
+    def _new(self, seen: Scan, before_s: float | None) -> dict[str, Found]:
+        """Return the files of *seen* that are to be uploaded, by path; those that were refused before are the last."""
+        changed = {
+            path: (found, before_s is None or entry.changed_s <= before_s)
+            for entry in seen.entries.values()
+            for path, found in entry.files.items()
+            if not found.link and self._uploaded.get(paths.to_text(path)) != found
+        }
+        self._still.look({path: found for path, (found, _) in changed.items()})
+        settled = [path for path, (_, is_old) in changed.items() if is_old or self._still.is_so(path, SETTLE_S)]
+        return {path: changed[path][0] for path in sorted(settled, key=lambda path: path in self.refused)}
 
     def _keep_state(self) -> None:
         part = self._state.with_name(f"{self._state.name}.new")

@@ -35,6 +35,8 @@ AGAIN_S = 15.0
 TELL_S = 30.0
 # An entry that cannot be read again and again has a line this often.
 SAY_AGAIN_S = 600.0
+# Lines about others keep this distance.
+SAY_PAUSE_S = 60.0
 # At the end, what cannot be read is tried again after these pauses: a network file system may be back by then.
 READ_AGAIN_S = (0.5, 1.0)
 # A look at a folder of very many files takes at most this share of a core.
@@ -114,7 +116,8 @@ def _restore(told: Transfer, environ: Mapping[str, str]) -> Answer:
 def _watch(told: Transfer, environ: Mapping[str, str]) -> Answer:
     opened = {name: _Lazily(make) for name, make in _makers(told, environ).items()}
     failed: dict[str, float] = {}
-    unreadable = {name: _Unreadable(name) for name in opened}
+    unreadable = {name: _Troubles(name, "cannot be read", "everything can be read again") for name in opened}
+    refused = {name: _Troubles(name, "is refused", "nothing is refused any more") for name in opened}
     open_entries = OpenEntries(told.checkpoints, _open_file(told)) if told.checkpoints is not None else None
     while True:
         begin_s = time.monotonic()
@@ -127,6 +130,8 @@ def _watch(told: Transfer, environ: Mapping[str, str]) -> Answer:
                 uploader = each.get()
                 uploader.look(time.time())
                 unreadable[name].say(uploader.unreadable, begin_s)
+                if isinstance(uploader, Mirror):
+                    refused[name].say(uploader.refused, begin_s)
                 if failed.pop(name, None) is not None:
                     _say(f"{name}: uploads work again")
             except Exception as error:  # noqa: BLE001 - storage must not end it, and `finish` tries again
@@ -190,28 +195,33 @@ def _checkpoints(told: Transfer, uri: Uri, folder: Path, environ: Mapping[str, s
     )
 
 
-class _Unreadable:
-    """Says what cannot be read, each entry once in SAY_AGAIN_S, and when everything can be read again."""
+class _Troubles:
+    """Says which entries have a trouble, such as *what* "cannot be read": each once in SAY_AGAIN_S, and *over* when
+    none has it any more."""
 
-    def __init__(self, name: str) -> None:
-        self._name = name
+    def __init__(self, name: str, what: str, over: str) -> None:
+        self._name, self._what, self._over = name, what, over
         self._said_s: dict[str, float] = {}
+        self._next_s = 0.0
         self._is_said = False
 
-    def say(self, unreadable: Mapping[str, str], now_s: float) -> None:
-        new = {entry: why for entry, why in unreadable.items() if now_s > self._said_s.get(entry, -SAY_AGAIN_S)}
-        if new:
+    def say(self, reasons: Mapping[str, str], now_s: float) -> None:
+        """Say what is new in *reasons*, by entry."""
+        new = {entry: why for entry, why in reasons.items() if now_s > self._said_s.get(entry, -SAY_AGAIN_S)}
+        if new and now_s >= self._next_s:
             self._said_s |= dict.fromkeys(new, now_s + SAY_AGAIN_S)
+            self._next_s = now_s + SAY_PAUSE_S
             self._is_said = True
-            _say(f"{self._name}: {_unreadable(new)}; storage keeps what it has of it; tried again every {LOOK_S:g} s")
-        elif self._is_said and not unreadable:
+            text = _with_reason(new, self._what)
+            _say(f"{self._name}: {text}; storage keeps what it has of it; tried again every {LOOK_S:g} s")
+        elif self._is_said and not reasons:
             self._is_said = False
-            _say(f"{self._name}: everything can be read again")
+            _say(f"{self._name}: {self._over}")
 
 
-def _unreadable(entries: Mapping[str, str]) -> str:
-    """Return what cannot be read of *entries*, reasons by name, for people."""
-    return f"{_listed(entries)} cannot be read ({next(iter(entries.values()))})"
+def _with_reason(entries: Mapping[str, str], what: str) -> str:
+    """Return which *entries*, reasons by name, have the trouble *what*, for people."""
+    return f"{_listed(entries)} {what} ({next(iter(entries.values()))})"
 
 
 def _listed(names: Iterable[str]) -> str:
@@ -252,11 +262,14 @@ def _left_out(uploader: Checkpoints | Mirror) -> list[str]:
     """Return a text for each reason for which the newest content of something is not in storage."""
     left = uploader.left_out()
     unreadable = {name: why for name, why in left.items() if name in uploader.unreadable}
-    changed = [name for name, why in left.items() if why and name not in unreadable]
+    refused = uploader.refused if isinstance(uploader, Mirror) else {}
+    changed = [name for name, why in left.items() if why and name not in unreadable and name not in refused]
     half = [name for name, why in left.items() if not why]
     said = []
     if unreadable:
-        said.append(f"{_unreadable(unreadable)}; storage keeps what it had of it")
+        said.append(f"{_with_reason(unreadable, 'cannot be read')}; storage keeps what it had of it")
+    if refused:
+        said.append(f"{_with_reason(refused, 'is refused')}; storage keeps what it had of it")
     if changed:
         said.append(f"{_listed(changed)} changed while it was uploaded; storage keeps what it had of it")
     if half:

@@ -185,6 +185,8 @@ def _pieces(store: Store, root: Uri, wanted: list[_Wanted]) -> Iterator[Callable
     for each in wanted:
         if each.file.link:
             continue
+        if each.is_begun:
+            each.place.chmod(0o600)  # An earlier try may have ended just before it took its place, with its own mode.
         fd = os.open(each.place, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         os.ftruncate(fd, each.file.size_bytes)
         os.close(fd)

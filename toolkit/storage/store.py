@@ -35,6 +35,11 @@ REASON_CHARACTERS = 300
 # obstore has no error of its own for a listing of a bucket that does not exist: only the text has the HTTP status.
 _STATUS = lazy(r"status code: (\d{3})")
 _MARKUP = lazy(r"(<\?xml|<!DOCTYPE|<html|<Error\b)", re.IGNORECASE)
+# S3, Google and Azure: no other try of this object ends otherwise. Most other answers with status 400 may.
+_FINAL = lazy(
+    r"status code: 413|<Code>(?:KeyTooLongError|EntityTooLarge|InvalidArgument|InvalidURI|InvalidUri"
+    r"|InvalidResourceName|OutOfRangeInput)</Code>"
+)
 _CODE = lazy(r"<Code>([^<]*)</Code>")
 _MESSAGE = lazy(r"<Message>([^<]*)</Message>")
 EXTRA = "Install it in the image: pip install 'container-training-toolkit[storage]'"
@@ -51,11 +56,13 @@ CREDENTIALS = {
 
 
 class Object(Record, frozen=True, kw_only=True):
-    """An object of a bucket. `tag`: changes with the content; "" where the storage gives none."""
+    """An object of a bucket. `tag`: changes with the content; "" where the storage gives none. `changed_ns`: when it
+    was written, since the epoch; 0 if that is not known."""
 
     key: str
     size_bytes: int
     tag: str = ""
+    changed_ns: int = 0
 
 
 class Store:
@@ -167,7 +174,7 @@ class Store:
                 return call()
             except Exception as error:  # noqa: BLE001 - obstore raises errors of its own, of OSError and of ValueError
                 told = self._told(where, what, error)
-                is_final = isinstance(told, UserError | _RefusedError | UnreadableError)
+                is_final = isinstance(told, UserError | RefusedError | UnreadableError)
                 if not again or is_final or time.monotonic() + pause_s >= ends_s:
                     raise told from None
             threading.Event().wait(pause_s)
@@ -187,9 +194,13 @@ class Store:
             )
         refused = (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError, PermissionError)
         if isinstance(error, refused):
-            return _RefusedError(f"{what}: access is refused{reason}", where=where, hint=CREDENTIALS[self._root.scheme])
+            return RefusedError(f"{what}: access is refused{reason}", where=where, hint=CREDENTIALS[self._root.scheme])
         if isinstance(error, exceptions.PreconditionError):
-            return _RefusedError(f"{what}: it was replaced meanwhile", where=where, hint="Start the job again.")
+            return RefusedError(f"{what}: it was replaced meanwhile", where=where, hint="Start the job again.")
+        if _FINAL.search(str(error)):
+            return RefusedError(
+                f"{what}: it is refused{reason}", where=where, hint="Give it another name, or make it smaller."
+            )
         if isinstance(error, exceptions.InvalidPathError | exceptions.UnknownConfigurationKeyError):
             return UserError(f"{what}{reason}", where=where, hint="Rename the object, or correct the URI.")
         checks = "disk" if self._root.scheme == "file" else "network and the endpoint"
@@ -220,16 +231,18 @@ class UnreadableError(PlatformError):
         self.has_changed, self.is_gone = has_changed, is_gone
 
 
+class RefusedError(PlatformError):
+    """Another try would end the same: access is refused, or the object cannot be what it is to be."""
+
+
 class _MissingError(UserError):
     """There is no such object or bucket."""
 
 
-class _RefusedError(PlatformError):
-    """Another try would end the same."""
-
-
 def _object(meta: Mapping[str, Any]) -> Object:
-    return Object(key=meta["path"], size_bytes=meta["size"], tag=meta.get("e_tag") or "")
+    changed = meta.get("last_modified")
+    changed_ns = 0 if changed is None else round(changed.timestamp() * 1e6) * 1000
+    return Object(key=meta["path"], size_bytes=meta["size"], tag=meta.get("e_tag") or "", changed_ns=changed_ns)
 
 
 def _opened(uri: Uri, environ: Mapping[str, str], timeout_s: float) -> "ObjectStore":

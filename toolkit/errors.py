@@ -93,6 +93,11 @@ def may_pass(error: OSError) -> bool:
     return error.errno in _PASSING
 
 
+def is_of_path(error: OSError) -> bool:
+    """True if *error* is due to the path: another try ends the same."""
+    return error.errno in _OF_PATHS
+
+
 def of_document(error: OSError) -> "type[ContractError | PlatformError]":
     """Return what to raise for a document that could not be read: PlatformError (75) where another try may help."""
     return PlatformError if may_pass(error) else ContractError
@@ -103,7 +108,7 @@ def of_path(error: OSError, what: str = "it cannot be used") -> ToolkitError | N
     None where it is of no path. *what* says what went wrong."""
     if error.filename is None:
         return None
-    kind = UserError if error.errno in _OF_PATHS else PlatformError
+    kind = UserError if is_of_path(error) else PlatformError
     hint = "Correct the path, or its owner and permissions." if kind is UserError else ""
     return kind(f"{what} ({error.strerror})", where=str(error.filename), hint=hint)
 

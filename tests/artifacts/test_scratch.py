@@ -2,6 +2,7 @@
 
 import os
 import stat
+import subprocess
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 
 from toolkit.artifacts import scratch
 from toolkit.artifacts.scratch import RunFolder
-from toolkit.errors import UserError
+from toolkit.errors import PlatformError, UserError
 from toolkit.log import Log
 
 STRANGER = 12345
@@ -132,6 +133,16 @@ def test_a_folder_that_cannot_be_made_is_the_users_to_repair(tmp_path: Path) -> 
         RunFolder(tmp_path / "file/toolkit", "1-a", Log())
 
     assert "set TMPDIR to a folder it can write to" in str(caught.value)
+
+
+def test_a_folder_that_cannot_be_made_on_a_full_disk_is_worth_another_try(tmp_path: Path) -> None:
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "nr_inodes=1", "toolkit-test", tmp_path]).returncode:
+        pytest.skip("needs to be allowed to mount a tmpfs")
+    try:
+        with pytest.raises(PlatformError, match="No space left on device"):
+            RunFolder(tmp_path / "toolkit", "1-a", Log())
+    finally:
+        subprocess.run(["umount", tmp_path], check=True)
 
 
 @pytest.mark.root

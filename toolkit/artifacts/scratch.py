@@ -13,7 +13,7 @@ import stat
 from pathlib import Path
 
 from toolkit import folders
-from toolkit.errors import UserError
+from toolkit.errors import PlatformError, ToolkitError, UserError, is_of_path
 from toolkit.folders import make, remove
 from toolkit.log import Log
 
@@ -33,6 +33,7 @@ class RunFolder:
 
         Raises:
             UserError: it cannot be created.
+            PlatformError: the same, and another try may help: the disk is full.
         """
         for tries_left in (2, 1, 0):
             scratch = private(asked, log)
@@ -90,6 +91,7 @@ def private(asked: Path, log: Log) -> Path:
 
     Raises:
         UserError: neither can be created.
+        PlatformError: the same, and another try may help.
     """
     try:
         make(asked.parent)
@@ -139,10 +141,11 @@ def is_shared_unsafely(folder: Path) -> bool:
     return any(entry.stat(follow_symlinks=False).st_uid not in (0, os.geteuid()) for entry in folders.entries(folder))
 
 
-def _refused(folder: Path, error: OSError) -> UserError:
-    return UserError(
-        f"expected a folder for temporary files, cannot create it ({error.strerror})", where=str(folder), hint=HINT
-    )
+def _refused(folder: Path, error: OSError) -> ToolkitError:
+    message = f"expected a folder for temporary files, cannot create it ({error.strerror})"
+    if is_of_path(error):
+        return UserError(message, where=str(folder), hint=HINT)
+    return PlatformError(message, where=str(folder), hint="Make room there, or set TMPDIR to a folder on another disk.")
 
 
 def _locked(folder: Path) -> int | None:

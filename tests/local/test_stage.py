@@ -467,6 +467,17 @@ def test_a_job_folder_that_cannot_be_looked_at_is_not_called_one_where_a_job_run
         check.check(asked_in(tmp_path, job_dir=tmp_path / "round"))
 
 
+@pytest.mark.parametrize("place", ["job", "job/hosts", "job/logs/mine", "link"])
+def test_checkpoints_among_the_jobs_own_results_are_refused_before_anything_starts(tmp_path: Path, place: str) -> None:
+    """The next run with --replace would remove them."""
+    (tmp_path / "link").symlink_to("job/hosts")
+
+    with pytest.raises(
+        UserError, match=f"{tmp_path / place}: expected a folder for checkpoints, found one of the job's"
+    ):
+        check.check(asked_in(tmp_path, checkpoints=tmp_path / place))
+
+
 @pytest.mark.parametrize(
     ("more", "words"),
     [

@@ -37,6 +37,10 @@ def check(asked: JobFile) -> None:
         from toolkit.diagnosis import configuration
 
         configuration.read(asked.spec.profiler_rules, "job file: $.profiler-rules")
+    kept = asked.spec.checkpoints
+    if kept is not None and (kept.resolve() == asked.run.job_dir.resolve() or _is_replaced(kept, asked.run.job_dir)):
+        found = "expected a folder for checkpoints, found one of the job's results, which the next run there replaces"
+        raise UserError(found, where=str(kept), hint="Copy it to a folder beside the job's own, and give that.")
     for channel in asked.spec.channels:
         if channel.uri:
             parse(channel.uri, f"channel {channel.name}")

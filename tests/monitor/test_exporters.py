@@ -22,6 +22,7 @@ from toolkit.metrics.sample import Sample
 from toolkit.monitor.exporters.exporter import Names
 from toolkit.monitor.exporters.mlflow import MLflow
 from toolkit.monitor.exporters.process import EXPORTERS, Process
+from toolkit.records import encode
 
 MISSING = [name for name in ("prometheus_client", "tensorboardX", "tensorboard", "mlflow") if find_spec(name) is None]
 with_clients = pytest.mark.skipif(bool(MISSING), reason=f"not installed: {', '.join(MISSING)}")
@@ -340,3 +341,19 @@ def test_an_exporter_ends_after_three_failures_in_a_row(tmp_path: Path, capfd: p
     assert capfd.readouterr().err == (
         "exports: it: ConnectionError: refused; after 3 failures no more metrics go there\n"
     )
+
+
+@pytest.mark.skipif(find_spec("mlflow") is None, reason="not installed: mlflow")
+def test_a_server_that_has_not_answered_at_the_end_of_the_job_is_named(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        config = config_of(tmp_path, mlflow_uri=f"http://127.0.0.1:{silent.getsockname()[1]}")
+        (tmp_path / "config.json").write_bytes(encode(config))
+        argv = (sys.executable, "-m", "toolkit.monitor.exporters", str(tmp_path / "config.json"), "mlflow")
+        process = subprocess.Popen(argv, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+        silent.settimeout(DEADLINE_S)
+        with silent.accept()[0]:
+            process.terminate()
+
+            said = process.communicate(timeout=DEADLINE_S)[1]
+    line = "exports: mlflow: the job ended while this was waiting for an answer; no metrics are there\n"
+    assert said.endswith(line)

@@ -9,6 +9,7 @@ the process ends with one line; neither the job nor the other exporters notice.
 import os
 import select
 import signal
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -24,6 +25,8 @@ from toolkit.records import decode
 
 LOOK_S = 1.0
 FAILURES = 3
+# Of the second that `train` gives at the job's end (SWEEP_S): then the process says that values are missing.
+LAST_S = 0.6
 MOST = 10_000  # Samples in memory at a time.
 EXPORTERS: dict[str, Callable[[ExportsConfig], Exporter]] = {
     "prometheus": Prometheus,
@@ -43,12 +46,13 @@ class Process:
         self._failures = 0
         self._latest_s = 0.0
 
-    def run(self, wakeup: int) -> None:
-        """Send until *wakeup*, a descriptor, is readable; then send the rest."""
+    def run(self, wakeup: int, sent: Callable[[], None] = lambda: None) -> None:
+        """Send until *wakeup*, a descriptor, is readable; then send the rest, and call *sent*."""
         ends = False
         while not ends and self._failures < FAILURES:
             ends = bool(select.select([wakeup], [], [], LOOK_S)[0])
             self._look()
+        sent()
         self._attempt(self._exporter.close)
 
     def _look(self) -> None:
@@ -83,6 +87,27 @@ class Process:
         return time_s, {name: float("nan") if value is None else float(value) for name, value in values.items()}
 
 
+class _LastWord(threading.Thread):
+    """Ends the process with a line if it still waits for the other side LAST_S after *wakeup* became readable."""
+
+    def __init__(self, name: str, wakeup: int) -> None:
+        super().__init__(daemon=True)
+        self._name, self._wakeup = name, wakeup
+        self._all_is_sent = threading.Event()
+        self.missing = "no metrics are"
+
+    def all_is_sent(self) -> None:
+        """There is nothing to wait for."""
+        self._all_is_sent.set()
+
+    def run(self) -> None:
+        """Wait for the end of the job, then for that of the process."""
+        select.select([self._wakeup], [], [])
+        if not self._all_is_sent.wait(LAST_S):
+            say(f"{self._name}: the job ended while this was waiting for an answer; {self.missing} there")
+            os._exit(0)
+
+
 def main(argv: list[str]) -> int:
     """Run the exporter *argv*[2] as the JSON file *argv*[1] says."""
     read_end, write_end = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
@@ -91,10 +116,13 @@ def main(argv: list[str]) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     config = decode(Path(argv[1]).read_bytes(), ExportsConfig, argv[1])
     name = argv[2]
+    last_word = _LastWord(name, read_end)
+    last_word.start()
     try:
         exporter = EXPORTERS[name](config)
     except Exception as error:  # noqa: BLE001 - whatever a client raises, the job goes on without it
         say(f"{name}: {reason(error)}; no metrics go there")
         return 0
-    Process(config, exporter, name).run(read_end)
+    last_word.missing = "the last metrics may not be"
+    Process(config, exporter, name).run(read_end, last_word.all_is_sent)
     return 0

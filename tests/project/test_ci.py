@@ -18,9 +18,11 @@ PARTS = {
     "scripts/beds/docker": "[ $# = 0 ] || { echo stopped; exit 0; }; echo docker is made",
     "scripts/beds/one": MEETS.replace("$0", "one") + "echo one is made",
     "scripts/beds/two": MEETS.replace("$0", "two") + "echo two is made",
+    # Beside the soak, not before it.
+    "scripts/beds/horovod": "for _ in $(seq 3000); do [ -e soaked ] && break; sleep 0.02; done; cat soaked",
     "scripts/check": '[ "$*" = --no-tests ] && echo checked',
     "scripts/site": "echo built",
-    "scripts/soak": "echo soaked",
+    "scripts/soak": "echo horovod is made >soaked; echo soaked",
     "scripts/test": "echo; echo 5 passed in 1.00s",
 }
 
@@ -42,7 +44,16 @@ def test_every_part_runs_a_failure_of_any_is_the_exit_status_and_the_tests_speak
 
     assert done.returncode == (1 if broken else 0), done.stdout
     assert done.stdout.splitlines()[-1] == "5 passed in 1.00s"
-    for said in ("set up", "docker is made", "one is made", "two is made", "checked", "built", "soaked"):
+    for said in (
+        "set up",
+        "docker is made",
+        "one is made",
+        "two is made",
+        "horovod is made",
+        "checked",
+        "built",
+        "soaked",
+    ):
         assert f"{said}\n" in done.stdout
     failed = [line for line in done.stdout.splitlines() if line.startswith("ci: ") and "FAILED" in line]
     assert len(failed) == (1 if broken not in ("", "scripts/test") else 0)

@@ -184,6 +184,26 @@ found["differ"] = {
 }
 found["left alone"] = [u.numpy().tolist(), w.numpy().tolist()]
 found["goes on"] = sdp.oob_allreduce(mine).numpy().tolist()
+found["no broadcast"] = [
+    refused(sdp.broadcast, tensor, root) for tensor, root in ((mine, 2), (mine, "0"), (tf.constant(["text"]), 0))
+]
+
+# An optimizer that has taken a step before it is wrapped: loaded with a model, say.
+weight = tf.keras.Variable(1.0)
+adam = tf.keras.optimizers.Adam(0.5)
+adam.apply([tf.constant(1.0)], [weight])
+adam = sdp.DistributedOptimizer(adam)
+found["state"] = [int(adam.iterations), bool(adam.variables[2].numpy() != 0)]
+
+# Under the policy mixed_float16, compile() scales the loss outside the optimizer. An infinite gradient on rank 1 alone.
+weight = tf.keras.Variable(10.0)
+scaled = tf.keras.optimizers.LossScaleOptimizer(sdp.DistributedOptimizer(tf.keras.optimizers.SGD(1.0)))
+scaled.build([weight])
+found["scaled"] = []
+for infinite in (True, False):
+    slope = scaled.scale_loss(tf.constant(1.0 + rank))
+    scaled.apply([slope * float("inf") if rank and infinite else slope], [weight])
+    found["scaled"].append([float(weight.numpy()), float(scaled.dynamic_scale.numpy())])
 
 with tf.Graph().as_default():
     old = tf.compat.v1.get_variable("old", initializer=float(rank), use_resource=True)
@@ -194,5 +214,9 @@ with tf.Graph().as_default():
     with tf.compat.v1.train.MonitoredSession(hooks=[hook]) as session:
         found["session"] = [float(session.run(old)), float(session.run(slope)[0][0])]
 
-print(json.dumps(found), flush=True)
+found["one step more"] = refused(traced, mine) if rank else refused(sdp.shutdown)
 sdp.shutdown()
+found["between"] = refused(traced, large["float64"])
+sdp.init()
+found["again"] = [found["again"], sorted(set(traced(large["float64"]).numpy().tolist()))]
+print(json.dumps(found), flush=True)

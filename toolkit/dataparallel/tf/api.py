@@ -5,17 +5,20 @@ that all ranks make the same calls in the same order, whatever order TensorFlow'
 not allow numpy_function.
 """
 
+import atexit
+import os
+import sys
 import threading
 from collections.abc import Sequence
+from numbers import Integral
 from typing import Any
 
-from toolkit.dataparallel.exceptions import SMDDPNotInitializedError
+from toolkit.dataparallel.exceptions import SMDDPError, SMDDPNotInitializedError
 from toolkit.dataparallel.tf.agreement import Agreement
-from toolkit.dataparallel.tf.fuse import ALIGN_BYTES, BUCKET_MIB, through
+from toolkit.dataparallel.tf.fuse import ALIGN_BYTES, BUCKET_MIB, MIB
 from toolkit.dataparallel.tf.transport import Alone, Transport, connect
 
 AGAIN = "init() called more than once. smdistributed.dataparallel is already initialized."
-MIB = 1 << 20
 
 
 class ReduceOp:
@@ -71,6 +74,7 @@ class Library:
         self._transport: Transport | None = None
         self._agreement = Agreement(Alone())
         self._lock = threading.Lock()
+        self._pid = 0  # of the process that called init()
 
     def init(self) -> None:
         """Join the other ranks.
@@ -83,12 +87,39 @@ class Library:
             raise RuntimeError(AGAIN)
         self._transport = connect()
         self._agreement = Agreement(self._transport)
+        self._pid = os.getpid()
+        atexit.register(self._at_exit)
 
     def shutdown(self) -> None:
-        """Leave the other ranks; init() may be called again."""
+        """Leave the other ranks, which must leave, too; init() may be called again.
+
+        Raises:
+            SMDDPError: on every rank, if another one calls a collective.
+        """
         transport, self._transport = self._transport, None
-        if transport is not None:
+        if transport is None:
+            return
+        atexit.unregister(self._at_exit)
+        try:
+            with self._lock:
+                self._agreement.end()
+        finally:
             transport.leave()
+
+    def _at_exit(self) -> None:
+        """Leave at the end of the program; not after an exception, nor in a forked child, nor beside a call."""
+        if self._pid != os.getpid() or self._transport is None:
+            return
+        if hasattr(sys, "last_value") or not self._lock.acquire(blocking=False):
+            self._transport.leave()
+            return
+        self._lock.release()
+        try:
+            self.shutdown()
+        except SMDDPError as error:
+            sys.stderr.write(f"[toolkit] smddp: rank {self._agreement.rank}: {error}\n")
+        except Exception:  # noqa: BLE001 - a lost peer fails its own rank, not a program that has ended
+            return
 
     @property
     def joined(self) -> Transport:
@@ -102,6 +133,12 @@ class Library:
                 "smdistributed.dataparallel is not initialized: expected init() before this call"
             )
         return self._transport
+
+    @property
+    def _agreed(self) -> Agreement:
+        """The collectives. Looked up at each call: a tf.function may be traced before a second init()."""
+        _ = self.joined
+        return self._agreement
 
     def size(self) -> int:
         return self.joined.place.size
@@ -150,7 +187,8 @@ class Library:
         import numpy as np
         import tensorflow as tf
 
-        joined, agreement, most_bytes = self.joined, self._agreement, int(bucket_mib * MIB)
+        _ = self.joined  # In a tf.function, an error now and not when it runs.
+        most_bytes = int(bucket_mib * MIB)
         present = [number for number, tensor in enumerate(tensors) if tensor is not None]
         dense = [tf.convert_to_tensor(tensors[number]) for number in present]
         packed = [compression.compress(tensor) for tensor in dense]
@@ -158,22 +196,12 @@ class Library:
             check_operation(op, tensor.dtype)
 
         def move(*arrays: Any) -> list[Any]:
-            word = "sum" if op == ReduceOp.AVERAGE else op
             on_ranks: list[Any] = [None] * len(tensors)
             for number, array in zip(present, arrays, strict=True):
                 on_ranks[number] = np.asarray(array)
-
-            def between(flat: Any) -> None:
-                joined.allreduce(flat, word)
-                if op == ReduceOp.AVERAGE:
-                    np.true_divide(flat, joined.place.size, out=flat)
-
-            def direct(bucket: list[Any], into: list[Any]) -> bool:
-                return word == "sum" and joined.reduce(bucket, into, op == ReduceOp.AVERAGE)
-
             with self._lock:
-                agreement.check(f"an all-reduce ({op})", on_ranks, names)
-                return through(list(arrays), most_bytes, between, direct)
+                reduced = self._agreed.allreduce(op, on_ranks, most_bytes, names)
+            return [reduced[number] for number in present]
 
         moved = _called(move, [tensor for tensor, _ in packed])
         results: list[Any] = [None] * len(tensors)
@@ -182,7 +210,11 @@ class Library:
         return results
 
     def broadcast(self, tensor: Any, root_rank: int) -> Any:
-        """Return rank *root_rank*'s *tensor*."""
+        """Return rank *root_rank*'s *tensor*.
+
+        Raises:
+            ValueError: there is no such rank, or no broadcast for the tensor's type.
+        """
         (told,) = self._told([tensor], root_rank)
         return told
 
@@ -205,14 +237,15 @@ class Library:
         import numpy as np
         import tensorflow as tf
 
-        joined, agreement = self.joined, self._agreement
+        told = [tf.convert_to_tensor(tensor) for tensor in tensors]
+        root = rank_of(root_rank, self.joined.place.size)
+        check_broadcast([tensor.dtype for tensor in told])
 
         def move(*arrays: Any) -> list[Any]:
             with self._lock:
-                agreement.check(f"a broadcast from rank {root_rank}", [np.asarray(array) for array in arrays])
-                return through(list(arrays), BUCKET_MIB * MIB, lambda flat: joined.broadcast(flat, root_rank))
+                return self._agreed.broadcast([np.asarray(array) for array in arrays], root)
 
-        return _called(move, [tf.convert_to_tensor(tensor) for tensor in tensors])
+        return _called(move, told)
 
 
 def check_operation(op: Any, kind: Any) -> None:
@@ -229,6 +262,23 @@ def check_operation(op: Any, kind: Any) -> None:
     else:
         cure = "Reduce its numbers as another type."
     raise ValueError(f"smdistributed.dataparallel: a tensor of type {kind.name} has no {op} over ranks. {cure}")
+
+
+def rank_of(root_rank: Any, size: int) -> int:
+    """Return *root_rank*, of *size* ranks, as an int; raise ValueError if there is none."""
+    if isinstance(root_rank, Integral) and 0 <= int(root_rank) < size:
+        return int(root_rank)
+    raise ValueError(f"smdistributed.dataparallel: root_rank: expected a rank from 0 to {size - 1}, got {root_rank!r}")
+
+
+def check_broadcast(kinds: Sequence[Any]) -> None:
+    """Raise ValueError unless tensors of TensorFlow's types *kinds* can be sent."""
+    for kind in kinds:
+        if not (kind.is_floating or kind.is_integer or kind.is_complex or kind.is_bool):
+            raise ValueError(
+                f"smdistributed.dataparallel: a tensor of type {kind.name} has no broadcast."
+                " Send numbers; text as tf.io.decode_raw(text, tf.uint8), of the same length on each rank."
+            )
 
 
 def _assigned(variable: Any, value: Any) -> Any:

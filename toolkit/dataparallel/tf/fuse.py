@@ -2,13 +2,25 @@
 
 from collections.abc import Callable, Iterator
 from itertools import accumulate
-from typing import Any
+from typing import Any, NamedTuple
 
 from toolkit.dataparallel.tf.transport import wide
 
+MIB = 1 << 20
 BUCKET_MIB = 25  # As torch's DDP and AWS's library.
 # TensorFlow takes an array over without a copy if it begins at a multiple of this (EIGEN_MAX_ALIGN_BYTES).
 ALIGN_BYTES = 64
+
+
+class Mark(NamedTuple):
+    """One more element of the first bucket: what this rank gives, and what `move` leaves if every rank gave that."""
+
+    own: int
+    unset: int
+
+
+class Marked(Exception):  # noqa: N818 - no error
+    """A rank gave another mark than `unset`."""
 
 
 def buckets(arrays: list[Any], most_bytes: int) -> Iterator[list[int]]:
@@ -34,11 +46,15 @@ def through(
     most_bytes: int,
     move: Callable[[Any], None],
     direct: Callable[[list[Any], list[Any]], bool] | None = None,
+    mark: Mark | None = None,
 ) -> list[Any]:
     """Return *arrays* after *move* has changed their flat copies in place, bucket by bucket; types and shapes stay.
 
     *direct* is offered a bucket's arrays, and flat arrays for their results, first; it returns False if it left them
     to *move*. A flat array is the only copy: results are its parts, each at a multiple of ALIGN_BYTES.
+
+    Raises:
+        Marked: with a *mark*, after the first bucket; the others are not moved.
     """
     import numpy as np
 
@@ -47,6 +63,8 @@ def through(
     for places in buckets(given, most_bytes):
         bucket = [given[place] for place in places]
         kind, sent = bucket[0].dtype, wide(bucket[0])
+        if mark is not None:
+            bucket.append(np.full(1, mark.own, kind))
         flat, starts = _laid_out([array.size for array in bucket], sent or kind)
         parts = [flat[start : start + array.size] for array, start in zip(bucket, starts, strict=True)]
         if sent or direct is None or not direct(bucket, parts):
@@ -55,6 +73,10 @@ def through(
                 flat[start + array.size : end] = 0
             if flat.size:
                 move(flat)
+        if mark is not None:
+            if parts.pop()[0] != mark.unset:
+                raise Marked
+            mark = None
         for place, part in zip(places, parts, strict=True):
             results[place] = part.astype(kind, copy=False).reshape(given[place].shape)
     return results

@@ -5,6 +5,8 @@ from typing import Any
 from toolkit.dataparallel.tf.api import Library, NoCompression, ReduceOp
 from toolkit.dataparallel.tf.fuse import BUCKET_MIB
 
+AVERAGES = "_toolkit_smddp_averages"  # Marks the classes and functions that this module puts in Keras's place.
+
 
 def tape_function(library: Library) -> Any:
     """Return DistributedGradientTape over *library*."""
@@ -64,7 +66,7 @@ def optimizer_function(library: Library) -> Any:
         op: str = ReduceOp.AVERAGE,
         bucket_cap_mb: float = BUCKET_MIB,
     ) -> Any:
-        """Return an optimizer of *optimizer*'s kind and settings that averages gradients before it applies them.
+        """Return *optimizer*, changed so that it averages gradients before it applies them.
 
         Of Keras (2 or 3) or of TensorFlow 1. *bucket_cap_mb* is in MiB; devices and *use_locking* are ignored.
         """
@@ -74,7 +76,7 @@ def optimizer_function(library: Library) -> Any:
 
         if hasattr(optimizer, "compute_gradients"):
             return _first_generation(optimizer, reduced)
-        return _of_keras(optimizer, reduced)
+        return _of_keras(optimizer, reduced, library)
 
     return DistributedOptimizer
 
@@ -91,10 +93,11 @@ def _first_generation(optimizer: Any, reduced: Any) -> Any:
     return optimizer
 
 
-def _of_keras(optimizer: Any, reduced: Any) -> Any:
+def _of_keras(optimizer: Any, reduced: Any, library: Library) -> Any:
     kind = type(optimizer)
 
     if hasattr(kind, "apply"):  # Keras 3: every update calls it.
+        _scale_losses_alike(library)
 
         def apply(self: Any, grads: Any, trainable_variables: Any = None) -> Any:
             return kind.apply(self, reduced(grads, trainable_variables), trainable_variables)
@@ -109,8 +112,36 @@ def _of_keras(optimizer: Any, reduced: Any) -> Any:
             return kind.apply_gradients(self, both, *arguments, **options)
 
         own = {"apply_gradients": apply_gradients}
-    # The same name, so that what is saved can be loaded without this library.
-    return type(kind.__name__, (kind,), own).from_config(optimizer.get_config())  # type: ignore[attr-defined]
+    # The same name and module, so that what is saved can be loaded without this library. The same object, so that its
+    # state stays: of an optimizer that was loaded with a model, its moments and its number of steps.
+    own |= {"__module__": kind.__module__, AVERAGES: True}
+    optimizer.__class__ = type(kind.__name__, (kind,), own)
+    return optimizer
+
+
+def _scale_losses_alike(library: Library) -> None:
+    """Let Keras's LossScaleOptimizer around an optimizer of this module skip a step on all ranks or on none.
+
+    `Model.compile` puts it around any optimizer under the policy mixed_float16. It looks for infinite gradients before
+    they are averaged: a rank that alone found one would leave out the all-reduce, and the others would average their
+    gradients with those of its next step.
+    """
+    import tensorflow as tf
+
+    kind = tf.keras.optimizers.LossScaleOptimizer
+    of_keras = kind.check_finite
+    if hasattr(of_keras, AVERAGES):
+        return
+
+    def check_finite(self: Any, grads: Any) -> Any:
+        finite = of_keras(self, grads)
+        if not hasattr(self.inner_optimizer, AVERAGES):
+            return finite
+        on_all = library.oob_allreduce(tf.cast(finite, tf.int32), op=ReduceOp.MIN)
+        return tf.cast(on_all, tf.bool)
+
+    setattr(check_finite, AVERAGES, True)
+    kind.check_finite = check_finite
 
 
 def hook_class(library: Library) -> type:

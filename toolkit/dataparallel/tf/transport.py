@@ -1,6 +1,5 @@
 """Transports for NumPy arrays between ranks: MPI under mpirun, torch.distributed under torchrun, none for one rank."""
 
-import atexit
 import os
 import sys
 from collections.abc import Callable
@@ -96,7 +95,6 @@ class Mpi:
         if local.size == self._comm.size:
             self._shared = SharedMemoryReducer(self._comm)
             self._statistics.reducers.append(self._shared)
-        atexit.register(self.leave)
 
     def allreduce(self, array: Any, op: str) -> None:
         self._statistics.count_native(array.nbytes, self.place.size)
@@ -118,7 +116,6 @@ class Mpi:
 
     def leave(self) -> None:
         """Print the statistics on rank 0, unless an exception ended the script."""
-        atexit.unregister(self.leave)
         if self._shared is not None:
             self._shared.close()
         if self.place.rank == 0 and not hasattr(sys, "last_value"):

@@ -24,7 +24,7 @@ QUOTES = {
         "with the same traceback",
         "ended while others trained",
         " ended with 0, ",
-        "; the others lost it",
+        "the others lost it",
         "Give every rank the same number of steps, or let each wait for the others (a barrier) before it ends.",
         "lost another rank of the job",
         "while it was handling ",

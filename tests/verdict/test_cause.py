@@ -117,6 +117,24 @@ def test_what_is_noted_counts_and_not_another_traceback_that_was_printed() -> No
             f'concurrent.futures.process._RemoteTraceback: \n"""\n{PLAIN}"""\n\nThe above exception was the direct ...',
             "ValueError: no such shard: 7 (at /opt/ml/code/train.py:5 in main)",
         ),
+        # joblib, which sends a function as a value
+        (
+            "ValueError",
+            "no such shard: 7",
+            'joblib.externals.loky.process_executor._RemoteTraceback: \n"""\nTraceback (most recent call last):\n'
+            '  File "<dynamic-code>", line 4, in f\nValueError: no such shard: 7\n"""\n\nThe above exception ...',
+            f"ValueError: no such shard: 7 (at {PLACE}, raised in <dynamic-code>:4 in f)",
+        ),
+        # ray.get
+        (
+            "ray.exceptions.RayTaskError(ValueError)",
+            "\x1b[36mray::load()\x1b[39m (pid=71, ip=10.0.0.1)\n"
+            + "".join(f'  File "/site-packages/ray/x.py", line {line}, in call\n    call()\n' for line in range(1, 40))
+            + '  File "/opt/ml/code/train.py", line 5, in load\n    raise ValueError(shard)\n'
+            + "ValueError: no such shard: 7",
+            "",
+            "ValueError: no such shard: 7 (at /opt/ml/code/train.py:5 in load)",
+        ),
     ],
 )
 def test_the_exception_of_another_process_and_of_a_group_is_found_inside(
@@ -500,6 +518,29 @@ def test_a_script_that_ends_with_its_childs_code_names_the_childs_exception() ->
     assert outcome.cause.text.splitlines()[1] == (
         f"it ended a process that the script had started; the script then called sys.exit at {PLACE}"
     )
+
+
+def test_a_script_that_ends_with_the_code_of_a_child_of_multiprocessing_names_the_childs_exception() -> None:
+    cause = judged(1, f"Process SpawnProcess-1:\n{PLAIN}", raised=left(1)).cause.text
+
+    assert cause.splitlines()[1] == (
+        f"it ended a process that the script had started; the script then called sys.exit at {PLACE}"
+    )
+
+
+def test_a_pool_that_broke_names_why_its_worker_could_not_send_or_read_an_exception() -> None:
+    sent = f"\n'''\n{PLAIN}'''"
+    remote = Thrown(kind="concurrent.futures.process._RemoteTraceback", message=sent, link="cause")
+    raised = noted(
+        "concurrent.futures.process.BrokenProcessPool",
+        "A process was terminated abruptly.",
+        f"{remote.kind}: {sent}\n\nThe above exception was the direct ...",
+        behind=(msgspec.to_builtins(remote),),
+    )
+
+    cause = judged(1, raised=raised).cause.text
+
+    assert cause.splitlines()[1] == "caused by ValueError: no such shard: 7 (at /opt/ml/code/train.py:5 in main)"
 
 
 def test_an_exception_that_the_hook_did_not_see_is_not_said_to_be_survived() -> None:

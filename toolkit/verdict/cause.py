@@ -229,7 +229,7 @@ def _of_exit(ended: Ended, culprit: Exit, noted: Raised) -> Reading:
         if words:
             return Reading(text=words, error=words)
         return _of_silence(ended, culprit, f"{silent}; it {left}" if noted.place else silent)
-    child = any(_is_same(each, printed) for each in ended.raised_by_children)
+    child = printed.of_child or any(_is_same(each, printed) for each in ended.raised_by_children)
     # "except Exception: traceback.print_exc(); return 1" and "sys.exit(main())": its traceback is the reason.
     error = _error(ended, printed)
     if not words and child:

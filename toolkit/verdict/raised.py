@@ -14,8 +14,11 @@ from toolkit.verdict import traceback
 from toolkit.verdict.traceback import IN_USER_CODE, MESSAGE_LINES, Link, Traceback
 
 _INSIDE = "Traceback (most recent call last):"
-# multiprocessing.pool and concurrent.futures chain this to an exception that a worker process sent.
-_REMOTE = lazy(r'^\S*RemoteTraceback: \n"""\n(?P<text>.*?)^"""$', re.DOTALL | re.MULTILINE)
+# multiprocessing.pool and concurrent.futures chain this to what a worker process sent; in ' to BrokenProcessPool, whose
+# reason it is: an exception that cannot be sent, or cannot be made again of what was sent.
+_REMOTE = lazy(r"^\S*RemoteTraceback: \n(?P<quotes>\"{3}|'{3})\n(?P<text>.*?)^(?P=quotes)$", re.DOTALL | re.MULTILINE)
+# Ray's RayTaskError(ValueError): where the task ran, then its traceback without the first line, by Ray's frames first.
+_TASK = lazy(r"(?:\x1b\[\d+m)?ray::.*\n(?=  File \")")
 # TensorFlow's errors inside a tf.function: where the operation was made, line by line, stands before what it said.
 _GRAPH = lazy(r"Graph execution error:\n(?:(?:[ \t].*|Detected at node .*|<.*>|)\n)*(?P<found>\S[^\t]*)")
 
@@ -44,6 +47,10 @@ def _exception(thrown: Raised | Thrown, noted: Raised) -> Traceback:
     if graph is not None:
         said = graph["found"].partition(_INSIDE)[0]  # A Python function's own traceback repeats its error.
         return msgspec.structs.replace(read, error=_shown(kind, said))
+    task = _TASK.match(message)
+    ran = traceback.last(f"{_INSIDE}\n{message[task.end() :]}".encode("utf-8", "replace")) if task is not None else None
+    if ran is not None:
+        return msgspec.structs.replace(read, error=ran.error, place=ran.place, frames=(*ran.frames, *read.frames))
     # A message may hold the traceback of another process (mp.spawn, a DataLoader's worker), or what AutoGraph ran; a
     # group's members are only in the text, and a SyntaxError's place is not where it was raised.
     nested = _INSIDE in message or message.startswith(IN_USER_CODE.removeprefix(": "))
@@ -55,10 +62,14 @@ def _exception(thrown: Raised | Thrown, noted: Raised) -> Traceback:
             )
     remote = _REMOTE.match(text)
     sent = traceback.last(remote["text"].encode("utf-8", "replace")) if remote is not None else None
-    if sent is not None and sent.error.splitlines()[0] == read.error.splitlines()[0]:
-        # It is chained to what the worker sent, which says nothing else.
-        return msgspec.structs.replace(read, place=sent.place, frames=sent.frames, chain=chain[1:])
-    return read
+    if sent is None:
+        return read
+    if sent.error.splitlines()[0] != read.error.splitlines()[0]:
+        first = (Link(how=link.how, error=sent.error, frames=sent.frames) for link in chain[:1])
+        return msgspec.structs.replace(read, chain=(*first, *chain[1:]))
+    # It is chained to what the worker sent, which says nothing else. A function that was sent as a value (joblib) has
+    # no file of the user's own: then the call of it has.
+    return msgspec.structs.replace(read, place=sent.place, frames=(*sent.frames, *read.frames), chain=chain[1:])
 
 
 def _link(how: Literal["cause", "context"], thrown: Thrown) -> Link:

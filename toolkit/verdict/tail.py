@@ -23,6 +23,15 @@ _WARNING = lazy(r"\S.*/(?:(?:site|dist)-packages|lib/python\d[^/]*)/.*:\d+: \w*W
 # transformers, and warnings whose place is in the script.
 _SOFT_REMARK = lazy(r"(?:WARNING|INFO|DEBUG):[\w.]+:|\[(?:WARNING|INFO|DEBUG)\|")
 _SOFT_WARNING = lazy(r"\S.*:\d+: \w*Warning: ")
+# A frame of a stack that another runtime printed below its error: Java, Node.js, .NET and Rust ("at"), Java's rest of a
+# cause, Ruby ("from"), torch and other C++ ("frame #3", "@"); and the place of a frame whose function is the line
+# before it (Julia, Go, Rust).
+_FRAME = lazy(
+    r"\s+at \S|\s+\.\.\. \d+ (?:more|common frames omitted)$|\s+from \S+:\d+:in |frame #\d+: |\s+@ +0x[0-9a-f]+ "
+)
+_FRAME_PLACE = lazy(r"\s+@ \S+ \S+:\d+|\s+@ \S+:\d+|\t/\S+\.go:\d+|\s+at /rustc/|\s+at \./")
+# The last line of Node.js: its own version.
+_VERSION = lazy(r"Node\.js v\d[\d.]*$")
 
 MATCHED_CHARACTERS = 4096
 
@@ -70,7 +79,18 @@ def words(tail: bytes, count: int, room: int, *, warnings: bool = True) -> str:
     warned = {at for at, line in enumerate(said) if warning.match(line[:MATCHED_CHARACTERS])}
     shown = {at + 1 for at in warned if said[at + 1 : at + 2] and said[at + 1].startswith("  ")}
     remarks = {at for at, line in enumerate(said) if _REMARK.match(line) or (not warnings and _SOFT_REMARK.match(line))}
-    return _fitted([line for at, line in enumerate(said) if at not in warned | shown | remarks], count, room)
+    left_out = warned | shown | remarks | _stacks(said)
+    return _fitted([line for at, line in enumerate(said) if at not in left_out], count, room)
+
+
+def _stacks(lines: list[str]) -> set[int]:
+    """Return the indices of the frames of each stack but its first: a stack follows its error, and has more frames than
+    lines that are shown."""
+    short = [line[:MATCHED_CHARACTERS] for line in lines]
+    places = {at for at, line in enumerate(short) if _FRAME_PLACE.match(line)}
+    frames = places | {at - 1 for at in places if at} | {at for at, line in enumerate(short) if _FRAME.match(line)}
+    versions = {at for at, line in enumerate(short) if _VERSION.match(line)}
+    return {at for at in frames if at - 1 in frames} | versions
 
 
 def _fitted(lines: list[str], count: int, room: int) -> str:

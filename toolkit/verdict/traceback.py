@@ -105,7 +105,7 @@ def last(tail: bytes) -> Traceback | None:
             continue
         if not _SECOND_HAND.match(before) and not found.error.startswith(_REPEATS):
             return found
-        spare = spare or found
+        spare = spare or msgspec.structs.replace(found, of_child=_CHILD.match(before) is not None)
     return spare
 
 

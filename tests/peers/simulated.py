@@ -239,6 +239,9 @@ class Job:
         """Try until it works, as a follower's link does."""
         if not (host.alive and host.reconnects) or host.verdict is not None or host.connection != 0:
             return
+        if not self.leader.alive:  # Its kernel refuses the connection.
+            assert isinstance(host.protocol, Follower)
+            host.protocol.saw_nobody(refused=True)
         if not self.leader.alive or self.leader.paused_until_s > self.now_s or host.paused_until_s > self.now_s:
             self.at(self.now_s - self.began_s + 0.1, lambda: self._connect(host))
             return

@@ -536,6 +536,23 @@ def test_a_load_balancer_that_reaches_no_leader_for_a_while_ends_no_job(
         assert sum(f"takes connections at 127.0.0.1 port {between.where[1]}" in text for text in said) == 1
 
 
+def test_a_leader_whose_kernel_has_no_room_for_a_new_connection_for_a_while_ends_no_job() -> None:
+    with party(2) as together, wire(together) as between:
+        follower = together.follower("algo-2", where=between.where)
+        start(together)
+        before = dict(together.leader._of)
+
+        between.cut()
+        between.drop()
+        silent_until_s = time.monotonic() + 1.5  # A connection that is refused may be away for less.
+        together.until(lambda: time.monotonic() > silent_until_s or follower.verdict is not None)
+        between.stalled = False
+        together.until(lambda: bool(follower.verdict) or together.leader._of not in ({}, before))
+        end(together)
+
+        assert not any(together.told(link, PeerFailed) for link in together.links)
+
+
 def test_a_load_balancer_that_never_reaches_the_leader_again_is_told_after_the_patience() -> None:
     with party(2, times=QUICK) as together, wire(together) as between:
         follower = together.follower("algo-2", where=between.where)

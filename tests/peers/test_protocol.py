@@ -1633,13 +1633,30 @@ def test_what_was_seen_at_the_port_of_a_killed_leader_counts_only_while_it_is_th
         follower.left(1.0)
         follower.saw("something else answers", 1.1)
         if gone:
-            follower.saw_nobody()
+            follower.saw_nobody(refused=True)
         follower.tick(60.0, 60_000_000_000)
         assert follower.verdict is not None
         causes.append(follower.verdict.cause.text)
 
     assert "something else answers" in causes[0]
     assert "its train was killed, or its machine is gone" in causes[1]
+
+
+@pytest.mark.parametrize(("refused", "ends_s"), [(True, 2.0), (False, 8.0)])
+def test_a_lost_leader_that_refuses_no_connection_is_awaited_as_long_as_a_silent_one(
+    refused: bool, ends_s: float
+) -> None:
+    follower = Follower("algo-2", "algo-1", TIMES, 0.0)
+    follower.joined(0.0, 0)
+    follower.left(1.0)
+    follower.saw_nobody(refused=refused)
+    at_s = 1.0
+    while follower.verdict is None:
+        at_s += 0.5
+        follower.tick(at_s, int(at_s * 1e9))
+
+    assert at_s == ends_s
+    assert "its train was killed, or its machine is gone" in follower.verdict.cause.text
 
 
 # --- a leader that closes the connection

@@ -199,6 +199,15 @@ class Wire:
         for pair in self._pairs:
             self._stuck.update(pair)
 
+    def drop(self) -> None:
+        """Answer no new connection any more, as a kernel whose queue is full; `stalled` ends that."""
+        self.stalled = True
+        self._listener.listen(0)
+        self._kept += [socket.socket() for _ in range(3)]
+        for near in self._kept:
+            near.setblocking(False)
+            near.connect_ex(self.where)
+
     def cut(self) -> None:
         for pair in self._pairs:
             for end in pair:

@@ -89,6 +89,8 @@ class Follower:
         self._heard_s: float | None = None
         self._away_s: float | None = None
         self._knocked_s = 0.0
+        # True once a connection to the leader's address was refused since the leader was lost: nothing listens there.
+        self._deserted = False
         # What took connections in the leader's place since the leader was last heard; "" if nothing did.
         self._seen = ""
         self._unsent: list[Message] = []
@@ -146,6 +148,7 @@ class Follower:
         self._connected = False
         if self._heard_s is not None and self._away_s is None:
             self._away_s = now_s
+            self._deserted = False
             self._due_s = min(self._due_s, now_s + RECONNECT_S)
         return []
 
@@ -164,10 +167,14 @@ class Follower:
         text = f"link: the connection to host {self._leader}, the leader, broke; {what}"
         return [LogLine(text=f"{text}; trying again for {max(left_s, 0.0):.0f} s", warns=True)]
 
-    def saw_nobody(self) -> None:
+    def saw_nobody(self, *, refused: bool) -> None:
         """Note that nothing takes connections at the leader's address now. The earlier connections were taken by the
-        leader's kernel, which does so for a moment after `train` was killed."""
+        leader's kernel, which does so for a moment after `train` was killed.
+
+        Not *refused*: no answer came, as on a bad network, or where thousands of hosts reconnect at once and the
+        leader's kernel has no room for more. That is silence, and proves nothing before the heartbeat timeout."""
         self._seen = ""
+        self._deserted = self._deserted or refused
 
     def is_quiet(self, now_s: float) -> bool:
         """True if the answers to two heartbeats are late: the leader has sent nothing for a third of the heartbeat
@@ -238,7 +245,8 @@ class Follower:
         if self._away_s is not None:
             within_s = max(RECONNECT_S, self._times.heartbeat_s)  # Longer in a job of thousands of hosts.
             ends_s = max(self._heard_s + self._times.heartbeat_timeout_s, self._away_s + within_s)
-            ends_s = min(max(self._away_s, self._knocked_s) + within_s, ends_s)
+            if self._deserted:
+                ends_s = min(max(self._away_s, self._knocked_s) + within_s, ends_s)
             self._due_s = min(self._due_s, ends_s)
             if now_s < ends_s:
                 return []

@@ -184,14 +184,19 @@ class FollowerLink(Link):
             self._next_try_s = now_s + self._pause_s(now_s)
             if connection.taken:
                 self._turned_away(now_s, refused=connection.refused)
-            elif self._route.met:
-                self.protocol.saw_nobody()
+            else:
+                self._saw_nobody(refused=connection.refused)
+
+    def _saw_nobody(self, *, refused: bool) -> None:
+        if self._route.met:
+            self.protocol.saw_nobody(refused=refused)
 
     def _note_taken(self, connection: Connection) -> None:
         """Note that *connection* was accepted, unless SO_ERROR has an error (connect(2)). A reset also means that it
         was accepted, by a load balancer without a backend; a connection that was not accepted would be refused."""
         error = connection.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if error not in (0, errno.ECONNRESET):
+            connection.refused = error == errno.ECONNREFUSED
             self._route.ended(outcome(error))
             return
         connection.taken = True
@@ -257,6 +262,7 @@ class FollowerLink(Link):
         prepare(sock)
         if (error_number := sock.connect_ex(address)) not in (0, errno.EINPROGRESS):
             self._route.ended(outcome(error_number))
+            self._saw_nobody(refused=error_number == errno.ECONNREFUSED)
             sock.close()
             return
         self._attempt = Connection(sock, now_s)

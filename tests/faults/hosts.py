@@ -83,6 +83,7 @@ class Hosts:
         per_host: int = 1,
         environ: Mapping[str, str],
         words: Mapping[str, str],
+        link_port: int | None = None,
     ) -> None:
         self.folder = folder
         self.launcher = launcher
@@ -95,7 +96,8 @@ class Hosts:
         self.all = {name: Host(name, Base(folder / name)) for name in names}
         self._selector = selectors.DefaultSelector()
         self._environ = dict(environ)
-        self.port, self.link_port, self.spare_port = free_ports(3)
+        self.port, own_port, self.spare_port = free_ports(3)
+        self.link_port = link_port or own_port
         self._words = {
             "meet": str(self.meet),
             "ranks": str(count * per_host),
@@ -140,7 +142,7 @@ class Hosts:
         )
 
     def start(self, *names: str) -> None:
-        """Start `train` on these hosts, on all without a name."""
+        """Start `train` on these hosts, on all without a name; again, where it has ended."""
         addresses = ",".join(f"{host.name}={host.address}" for host in self.all.values())
         python = self._engine.python
         for host in [self.all[name] for name in names] or self.all.values():
@@ -156,6 +158,7 @@ class Hosts:
                 "PYTHONPATH": str(ROOT),
                 MARKER: self.marker.partition("=")[2],
             }
+            host.code = host.ended_ns = None
             host.process = subprocess.Popen(
                 (*host.prefix, str(python), "-m", "toolkit.cli.main", "train"),
                 env=host.base.environ(**{**ours, **self._engine.environ, **self._environ, **host.environ}),

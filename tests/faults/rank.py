@@ -4,6 +4,7 @@ Arguments, from the job's hyperparameters: --fault NAME, --at HOST (whose first 
 leave word), --ranks N (in the job), --steps N (then it ends with 0), --together none | torch | smddp | smp | mpi |
 xla | jax.
 In FOLDER: `here-HOST-RANK` when a rank has begun, `fault` (monotonic ns) when it breaks, `saved-HOST-RANK` when saved.
+`told`: from the harness, for raises-when-told.
 """
 
 import atexit
@@ -218,6 +219,13 @@ def raises(rank: Rank) -> None:
     raise RuntimeError(f"boom on {rank.host}")
 
 
+def raises_when_told(rank: Rank) -> None:
+    """Raise once the harness says that another host is silent."""
+    while not (rank.meet / "told").exists():
+        time.sleep(0.01)
+    raises(rank)
+
+
 def raises_slowly(rank: Rank) -> None:
     """Raise; the way out leaves the group first, so that the others fail before this process has ended."""
     atexit.register(time.sleep, TEARDOWN_S)
@@ -304,6 +312,7 @@ def _kills_itself(number: int) -> Callable[[Rank], None]:
 BREAKS: dict[str, Callable[[Rank], None]] = {
     "raises": raises,
     "raises-in-step": in_step(raises),
+    "raises-when-told": raises_when_told,
     "raises-slowly": raises_slowly,
     "raises-at-length": raises_at_length,
     "clock-ahead": clock_ahead,

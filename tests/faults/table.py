@@ -13,6 +13,9 @@ SLOWLY_S = PROMPT_S + 0.6
 SILENT_S = 10.0
 VANISHED = 75
 HUNG = 124
+# Of a leader that came up again before its followers gave it up; and what they say if it came later.
+REPLACED = "its train ended, and another process was started in its place"
+GIVEN_UP = "its train was killed"
 
 
 class Fault(Record, frozen=True, kw_only=True):
@@ -24,7 +27,8 @@ class Fault(Record, frozen=True, kw_only=True):
     anything). `detect_s`, `end_s`: how long after the fault the others may take to name it, and the last host to end
     (`end_there_s`: the faulty one). `stall`: it is a hang, and every host's. `starts`: "late": the faulty host comes
     3 s late; "never": not at all; "misnamed": its name leads to the leader; "other-documents": a
-    hyperparameter is another one there. `outage_s`: what was cut is
+    hyperparameter is another one there; "beside-another-job": late, while a job with the same hosts and ports starts in
+    the opposite order. `outage_s`: what was cut is
     healed after so long.
     `own`: words of COLLATERAL that this fault's own cause holds.
     """
@@ -34,7 +38,7 @@ class Fault(Record, frozen=True, kw_only=True):
     program: str = ""
     act: str = ""
     at: Literal["leader", "follower"] = "follower"
-    starts: Literal["", "late", "never", "misnamed", "other-documents"] = ""
+    starts: Literal["", "late", "never", "misnamed", "other-documents", "beside-another-job"] = ""
     steps: int = 6000
     per_host: int = 1
     cage: Cage = ""
@@ -60,7 +64,7 @@ class Fault(Record, frozen=True, kw_only=True):
 
 _BOOM = ("RuntimeError: boom on {host}", "host {host}, {who}", "ended with code 1")
 _EARLY = ("{who} of host {host} ended with 0", "the others lost it", "host {host}, {who}", "ended with code 0")
-_LOST = ("host {host} vanished", "its train was killed")
+_LOST = ("host {host} vanished", GIVEN_UP)
 _SILENT = ("host {host} vanished", "nothing was heard of it")
 
 FAULTS: tuple[Fault, ...] = (
@@ -261,6 +265,28 @@ FAULTS: tuple[Fault, ...] = (
         says=_LOST,
         code_there=137,
         says_there=None,
+    ),
+    Fault(
+        name="train-restarted-leader",
+        text="SIGKILL of `train` on the leader, which is started again at once, as `docker run --restart` does",
+        act="SIGKILL then start",
+        at="leader",
+        code=VANISHED,
+        says=("host {host} vanished: " + REPLACED,),
+        launchers=("script", "torchrun"),
+    ),
+    Fault(
+        name="silent-after-a-cause",
+        text="SIGSTOP of `train` on a follower, then a rank of the leader raises (TOOLKIT_RESTARTS=1)",
+        program="raises-when-told",
+        act="SIGSTOP last",
+        at="leader",
+        environ={"TOOLKIT_RESTARTS": "1"},
+        code=1,
+        says=_BOOM,
+        detect_s=None,
+        end_s=SILENT_S + 2.0,
+        launchers=("script", "torchrun"),
     ),
     Fault(
         name="outage-at-the-end",
@@ -469,6 +495,15 @@ FAULTS: tuple[Fault, ...] = (
         says=("host {host} and host algo-1, the leader, are not of one job", "a hyperparameter differs"),
         end_s=30.0,
         detect_s=30.0,
+        launchers=("script", "torchrun"),
+    ),
+    Fault(
+        name="two-jobs",
+        text="a follower starts 6 s late, while another job with the same hosts and ports starts its leader 6 s late",
+        starts="beside-another-job",
+        steps=50,
+        detect_s=None,
+        end_s=60.0,
         launchers=("script", "torchrun"),
     ),
     Fault(name="late", text="a host starts 3 s late", starts="late", steps=50, detect_s=None, end_s=30.0),

@@ -57,6 +57,11 @@ def test_each_manifest_for_kubernetes_has_a_name_of_its_own_unless_one_is_given(
     [
         (("job", "--tolerate", "spot:Never"), "--tolerate: expected KEY, KEY=VALUE"),
         (("job", "--node", "a100"), "--node: expected LABEL=VALUE, found 'a100'"),
+        (("job", "--name", "!!!"), "--name: expected a name of a-z, 0-9 and inner - or ., found '!!!'"),
+        (("jobset", "--name", "-"), "--name: expected a name of"),
+        (("job", "--secret", "A_B"), "--secret: expected a name of"),
+        (("job", "--gpus", "-1"), "--gpus: expected a whole number, 0 to 1,000,000, found -1"),
+        (("slurm", "--notice", "0"), "--notice: expected a whole number, 1 to"),
         (("job", "--user", "me"), "--user: expected UID or UID:GID, in numbers, found 'me'"),
         (("job", "--memory", "64GB"), "expected a size as 512Mi or 64Gi, found '64GB'"),
         (("slurm", "--secret", "s3"), "--secret: expected it for job or jobset alone, found it for slurm"),
@@ -97,6 +102,19 @@ def test_what_is_wrong_ends_with_78_and_no_manifest(tmp_path: Path) -> None:
         done = render(tmp_path, *words)
         assert (done.returncode, done.stdout) == (78, ""), words
         assert done.stderr.startswith("[toolkit] error: ")
+
+
+@pytest.mark.parametrize(("kind", "left_out"), [("jobset", "kill, memory"), ("compose", "kill, memory, max-run")])
+def test_what_a_manifest_leaves_out_of_the_job_file_is_said_and_its_image_taken(
+    tmp_path: Path, kind: str, left_out: str
+) -> None:
+    asked = 'script = "train.py"\nimage = "here/train"\nmemory = "2g"\nmax-run = "1h"\nkill = "algo-1@1s"\n'
+    (tmp_path / "job.toml").write_text(asked)
+
+    done = render(tmp_path, kind, "job.toml")
+
+    assert (done.returncode, "image: here/train\n" in done.stdout) == (0, True)
+    assert f"takes from the job file: {left_out}\n" in done.stderr
 
 
 @pytest.mark.root

@@ -1,6 +1,7 @@
 """Manifests against the schemas of those who read them (tests/data/schemas), and what they say."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -215,7 +216,7 @@ def test_results_of_each_host_have_a_folder_of_their_own() -> None:
     mounts = {mount["mountPath"]: mount for mount in container(job)["volumeMounts"]}
     assert mounts["/opt/ml/model"]["subPathExpr"] == "team/digits-2026/$(JOB_COMPLETION_INDEX)/model"
     assert mounts["/opt/ml/input/data/train"] == {
-        "name": "claim-data",
+        "name": "claim-0",
         "mountPath": "/opt/ml/input/data/train",
         "subPath": "digits",
         "readOnly": True,
@@ -485,3 +486,99 @@ def test_rules_of_the_source_are_named_where_the_code_lies_and_others_refused() 
     assert document(asked_in(SMALL + 'rules = "watch/rules.toml"\n'))["rules"] == "/opt/ml/code/watch/rules.toml"
     with pytest.raises(ContractError, match="rules: expected a file in the source folder"):
         document(asked_in(SMALL + 'rules = "../rules.toml"\n'))
+
+
+def test_two_groups_never_write_into_one_folder() -> None:
+    made = rendered("jobset", GROUPS, Choices(image="x", claims={"model": "results", "output": "results/team"}))[-1]
+
+    folders = {
+        mount["subPathExpr"]
+        for job in made["spec"]["replicatedJobs"]
+        for mount in container(job["template"]["spec"])["volumeMounts"]
+        if "subPathExpr" in mount
+    }
+    assert folders == {
+        f"{above}mixed/{group}/$(JOB_COMPLETION_INDEX)/{what}"
+        for group in ("cpu", "gpu")
+        for above, what in (("", "model"), ("team/", "output"))
+    }
+
+
+@pytest.mark.parametrize("names", [("CPU", "cpu"), ("---", "b"), ("trn-for-attention-1", "trn-for-attention-2")])
+def test_groups_that_would_have_one_name_are_refused(names: tuple[str, str]) -> None:
+    text = GROUPS.replace('"cpu"', f'"{names[0]}"').replace('"gpu"', f'"{names[1]}"')
+
+    with pytest.raises(ContractError, match="instance-groups: expected names that differ"):
+        rendered("jobset", text, PLAIN)
+
+
+@pytest.mark.parametrize("word", ["y", "N", "1e3", "12e4567", "0o17", "+1e5", ".5e1", "1_000", "on"])
+def test_every_reader_of_yaml_takes_text_for_text(word: str) -> None:
+    made = manifest("job", asked_in(SMALL), Choices(image="x", node_labels={"pool": word}), Path("/src/job.toml"))
+
+    assert f"pool: '{word}'\n" in made
+
+
+@pytest.mark.parametrize("kind", ["job", "jobset"])
+def test_any_claim_is_mounted_as_a_volume_of_a_valid_name(kind: str) -> None:
+    names = ["data.v1", *("c" * 60 + end for end in "12"), "d" * 253]
+    text = SMALL + "[channel]\n" + "".join(f'c{at} = "/x"\n' for at in range(len(names)))
+
+    documents = rendered(kind, text, Choices(image="x", claims={f"c{at}": name for at, name in enumerate(names)}))
+
+    found = documents[-1]["spec"]
+    pod = (found if kind == "job" else found["replicatedJobs"][0]["template"]["spec"])["template"]["spec"]
+    claimed = {each["name"]: each["persistentVolumeClaim"]["claimName"] for each in pod["volumes"][2:]}
+    mounted = {mount["mountPath"]: mount["name"] for mount in pod["containers"][0]["volumeMounts"][2:]}
+    assert [claimed[mounted[f"/opt/ml/input/data/c{at}"]] for at in range(len(names))] == names
+    assert all(re.fullmatch("[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", name) for name in claimed)
+
+
+@pytest.mark.parametrize("claim", ["/x", "Data", "a_b", "a..b", "a/../b", "a/..", "a b", "d" * 254])
+def test_what_is_no_claim_is_refused(claim: str) -> None:
+    with pytest.raises(ContractError, match="expected train=CLAIM or train=CLAIM/FOLDER"):
+        rendered("job", SMALL + '[channel]\ntrain = "/x"\n', Choices(image="x", claims={"train": claim}))
+
+
+@pytest.mark.parametrize("name", ["model", "code", "output", "checkpoints"])
+def test_a_channel_named_as_a_folder_of_results_is_a_channel_still(name: str) -> None:
+    text = SMALL + f'[channel]\n{name} = "/earlier"\n'
+
+    with pytest.raises(ContractError, match=f"expected a claim for channel.{name}, found none"):
+        rendered("job", text, Choices(image="x", claims={name: "results"}))
+    claims = {name: "results", f"channel.{name}": "earlier/one"}
+    job = rendered("job", text, Choices(image="x", claims=claims))[-1]["spec"]
+
+    mounts = {mount["mountPath"]: mount for mount in container(job)["volumeMounts"]}
+    assert mounts[f"/opt/ml/input/data/{name}"] == {
+        "name": "claim-0",
+        "mountPath": f"/opt/ml/input/data/{name}",
+        "subPath": "one",
+        "readOnly": True,
+    }
+    assert mounts[f"/opt/ml/{name}"]["name"] == "claim-1"
+
+
+@pytest.mark.parametrize("access", ["ro", "rw"])
+def test_a_file_system_is_mounted_with_the_access_that_the_job_asks_for(access: str) -> None:
+    text = SMALL + f'[channel.train]\npath = "/mnt/fsx"\nfile-system = "{access}"\n'
+
+    job = rendered("job", text, Choices(image="x", claims={"train": "fsx"}))[-1]["spec"]
+    (project,) = rendered("compose", text, PLAIN)
+
+    at = "/opt/ml/input/data/train"
+    (mount,) = [each for each in container(job)["volumeMounts"] if each["mountPath"] == at]
+    (volume,) = [each for each in project["services"]["algo-1"]["volumes"] if each["target"] == at]
+    assert (mount.get("readOnly", False), volume.get("read_only", False)) == ((access == "ro"),) * 2
+
+
+def test_what_the_job_file_says_of_the_monitor_is_in_the_document() -> None:
+    told = document(asked_in(SMALL + "disable-profiler = true\n[profiler-rules]\nGPUMemoryIncrease = {}\n"))
+
+    assert (told["monitor"], told["profiler-rules"]) == (False, {"GPUMemoryIncrease": {}})
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "[1, nan]", "{a = -inf}"])
+def test_a_number_that_json_has_not_is_refused_where_train_would_refuse_it(value: str) -> None:
+    with pytest.raises(ContractError, match="hyperparameter x: expected a finite number"):
+        document(asked_in(SMALL + f"[hyperparameter]\nx = {value}\n"))

@@ -10,11 +10,13 @@ from toolkit.cli.parser import one_of, whole
 from toolkit.errors import ContractError
 from toolkit.log import Log
 from toolkit.masking.names import is_secret
+from toolkit.settings import MOST
 
 if TYPE_CHECKING:
     from toolkit.jobfile.spec import JobFile
     from toolkit.render.inside import Choices, Toleration
 
+IMAGE = "the image that has the toolkit (default: the job file's; slurm: none)"
 KINDS = {
     "job": "a Kubernetes Indexed Job, with its service and config map",
     "jobset": "a JobSet, with its config map",
@@ -35,6 +37,14 @@ SINGLE = (
     ("--name", "NAME", "the name of everything (default: the job file's, with a suffix for each run)"),
 )
 KUBERNETES = ("job", "jobset")
+# What a job file may ask of `toolkit run` alone; a manifest has its own way to say it, or none.
+OF_RUN = ("stop-after", "kill", "interrupt", "max-wait", "backend", "memory", "shm-size")
+LEFT_OUT = {
+    "job": OF_RUN,
+    "jobset": OF_RUN,
+    "slurm": (*OF_RUN, "image"),
+    "compose": (*OF_RUN, "max-run"),
+}
 EFFECTS = ("", "NoSchedule", "PreferNoSchedule", "NoExecute")
 
 
@@ -54,7 +64,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     kinds = "; ".join(f"{name}: {meaning}" for name, meaning in KINDS.items())
     parser.add_argument("kind", type=one_of(KINDS), metavar="KIND", help=kinds)
     parser.add_argument("job", metavar="JOB", help="a job file, as toolkit run takes it (.toml, .yaml, .json)")
-    parser.add_argument("--image", default="", metavar="IMAGE", help="the image that has the toolkit (slurm: if any)")
+    parser.add_argument("--image", default="", metavar="IMAGE", help=IMAGE)
     parser.add_argument("--gpus", type=whole, default=0, metavar="N", help="GPUs of each host")
     parser.add_argument("--cpus", type=whole, default=0, metavar="N", help="CPUs of each host (slurm: default: all)")
     parser.add_argument(
@@ -95,12 +105,13 @@ def run(arguments: argparse.Namespace, log: Log) -> int:
     options.setdefault("name", named or "job")
     asked = complete(options, Origin(where=str(file)), folder=Path.cwd(), stamp="")
     _check_kind(arguments)
+    _check_values(arguments)
     if arguments.name:
         asked = msgspec.structs.replace(asked, spec=msgspec.structs.replace(asked.spec, name=arguments.name))
     user = _person(asked, log) if arguments.kind == "compose" else _user(arguments.user)
     choices = Choices(
         user=user,
-        image=arguments.image,
+        image=arguments.image or (asked.run.image or "" if arguments.kind != "slurm" else ""),
         cpus=arguments.cpus,
         gpus=arguments.gpus,
         memory=arguments.memory or "",
@@ -121,6 +132,9 @@ def run(arguments: argparse.Namespace, log: Log) -> int:
     text = manifest(arguments.kind, asked, choices, file)
     if arguments.kind in KUBERNETES and not (choices.cpus and choices.memory):
         log.warning("without --cpus and --memory the pods are the first that a full node evicts")
+    left_out = [option for option in LEFT_OUT[arguments.kind] if options.get(option) not in (None, [])]
+    if left_out:
+        log.info(f"the manifest leaves out what only `toolkit run` takes from the job file: {', '.join(left_out)}")
     print(text, end="")
     return 0
 
@@ -138,6 +152,23 @@ def _check_kind(arguments: argparse.Namespace) -> None:
             raise ContractError(
                 f"expected it for {' or '.join(kinds)} alone, found it for {arguments.kind}", where=option, hint=hint
             )
+
+
+def _check_values(arguments: argparse.Namespace) -> None:
+    """Raise ContractError for a number that is none of things, or a name that no object of Kubernetes has."""
+    from toolkit.render.inside import OBJECT
+
+    for option, least in (("gpus", 0), ("cpus", 0), ("notice", 1)):
+        value = getattr(arguments, option)
+        if value is not None and not least <= value <= MOST:
+            message = f"expected a whole number, {least} to {MOST:,}, found {value}"
+            raise ContractError(message, where=f"--{option}")
+    single = (("--name", arguments.name), ("--service-account", arguments.service_account))
+    repeated = (("--secret", arguments.secret), ("--pull-secret", arguments.pull_secret))
+    names = [*single, *((option, name) for option, given in repeated for name in given)]
+    for option, name in names:
+        if name and not OBJECT.fullmatch(name):
+            raise ContractError(f"expected a name of a-z, 0-9 and inner - or ., found {name!r}", where=option)
 
 
 def _person(asked: "JobFile", log: Log) -> str:

@@ -44,7 +44,7 @@ def _service(asked: JobFile, choices: Choices, host: str, number: int) -> dict[s
     """Return the container of *host*, which has *number* others before it."""
     volumes = [_bind(str(asked.source), CODE, read_only=True)]
     mounted = [each for each in asked.spec.channels if not each.uri]  # `train` fetches the others.
-    volumes += [_bind(str(each.folder), f"{DATA}/{each.name}", read_only=True) for each in mounted]
+    volumes += [_bind(str(each.folder), f"{DATA}/{each.name}", read_only=each.file_system != "rw") for each in mounted]
     volumes += [_bind(f"{_results(asked, host)}/{name}", f"/opt/ml/{name}") for name in WRITTEN]
     if asked.spec.checkpoints is not None:
         volumes.append(_bind(str(asked.spec.checkpoints), "/opt/ml/checkpoints"))

@@ -3,6 +3,8 @@
 A manifest contains it as input/config/job.json. It describes the same job as the user's job file.
 """
 
+import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,15 @@ CODE = f"{BASE}/code"
 CONFIG = f"{BASE}/input/config"
 DATA = f"{BASE}/input/data"
 FILE = "job.json"
+# What a claim may hold besides channels, and where.
+PLACES = {
+    "code": CODE,
+    "model": f"{BASE}/model",
+    "output": f"{BASE}/output",
+    "checkpoints": f"{BASE}/checkpoints",
+}
+# A name of Kubernetes' objects: a DNS subdomain (https://kubernetes.io/docs/concepts/overview/working-with-objects/names).
+OBJECT = re.compile(r"(?=.{1,253}$)[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*")
 # 120 s from SIGTERM to SIGKILL as on SageMaker, and 10 s in which `train` writes its reports.
 STOP_WITHIN_S = 130
 # How often a job is retried after an exit code in RETRIED.
@@ -41,7 +52,8 @@ class Choices(Record, frozen=True, kw_only=True):
     so long before the time limit. `user`: the containers' user as UID or UID:GID, "" for the image's own.
 
     Of Kubernetes: `claims`: the persistent volume claim of a channel, or of code, model, output, checkpoints, as NAME
-    or NAME/FOLDER. `suffix`: ends the names, so that each run has its own. `node_labels`: of the nodes to run on.
+    or NAME/FOLDER; a channel that is named as one of these is channel.NAME. `suffix`: ends the names, so that each run
+    has its own. `node_labels`: of the nodes to run on.
     `secrets`: Secrets whose keys are variables of the pods. `pull_secrets`: for the image's registry.
     """
 
@@ -65,9 +77,11 @@ def document(asked: JobFile) -> dict[str, Any]:
     """Return the options of *asked* with the paths inside a container.
 
     Raises:
-        ContractError: it asks for what only `toolkit run` and SageMaker support.
+        ContractError: it asks for what only `toolkit run` and SageMaker support, or for a number that JSON has not.
     """
     check(asked)
+    for name, value in asked.spec.hyperparameters.items():
+        _check_finite(name, value)
     options: dict[str, Any] = {
         "name": asked.spec.name,
         "script": f"{CODE}/{asked.entry}",
@@ -79,6 +93,8 @@ def document(asked: JobFile) -> dict[str, Any]:
         "metric": dict(asked.spec.metric_definitions),
         "env": asked.spec.environment,
         "rules": f"{CODE}/{asked.rules_in_source}" if asked.spec.rules else None,
+        "monitor": asked.spec.monitor,
+        "profiler-rules": asked.spec.profiler_rules,
     }
     if len(asked.groups) > 1:
         options["instance-groups"] = [
@@ -86,6 +102,14 @@ def document(asked: JobFile) -> dict[str, Any]:
             for group in asked.groups
         ]
     return {option: value for option, value in options.items() if value not in (None, {}, [])}
+
+
+def _check_finite(name: str, value: Any) -> None:
+    try:
+        json.dumps(value, allow_nan=False)
+    except ValueError:
+        message = f"hyperparameter {name}: expected a finite number, as JSON has, found {value}"
+        raise ContractError(message, where="job file", hint=f'Write it as text: {name} = "{value}".') from None
 
 
 def check(asked: JobFile) -> None:
@@ -105,26 +129,40 @@ def check(asked: JobFile) -> None:
         raise ContractError(message, where="job file")
 
 
+def channel_keys(asked: JobFile) -> dict[str, str]:
+    """Return how `claims` names each channel of *asked*."""
+    return {
+        channel.name: f"channel.{channel.name}" * (channel.name in PLACES) or channel.name
+        for channel in asked.spec.channels
+    }
+
+
 def checked_claims(asked: JobFile, choices: Choices) -> dict[str, tuple[str, str]]:
     """Return (claim, folder in the claim) for each name that has a claim.
 
     Raises:
-        ContractError: a channel has no claim, or a claim's name is not one of the job's.
+        ContractError: a channel has no claim, a claim's name is not one of the job's, or it is no claim's name.
     """
-    known = ("code", "model", "output", "checkpoints", *(channel.name for channel in asked.spec.channels))
+    keys = channel_keys(asked)
+    known = (*PLACES, *keys.values())
     for name in choices.claims:
         if name not in known:
             raise ContractError(f"expected one of {', '.join(known)}, found {name!r}", where="--claim")
     # `train` fetches a channel that is in storage, unless a claim holds it.
-    needed = [channel.name for channel in asked.spec.channels if not channel.uri] + ["checkpoints"] * (
+    needed = [keys[channel.name] for channel in asked.spec.channels if not channel.uri] + ["checkpoints"] * (
         asked.spec.checkpoints is not None
     )
     for name in needed:
         if name not in choices.claims:
             hint = f"Name the persistent volume claim that holds it: --claim {name}=CLAIM or {name}=CLAIM/FOLDER."
             raise ContractError(f"expected a claim for {name}, found none", where="--claim", hint=hint)
-    found = {}
-    for name, text in choices.claims.items():
-        claim, _, folder = text.partition("/")
-        found[name] = (claim, folder.strip("/"))
-    return found
+    return {name: _claim(name, text) for name, text in choices.claims.items()}
+
+
+def _claim(name: str, text: str) -> tuple[str, str]:
+    claim, _, folder = text.partition("/")
+    folder = folder.strip("/")
+    if not OBJECT.fullmatch(claim) or ".." in folder.split("/"):
+        message = f"expected {name}=CLAIM or {name}=CLAIM/FOLDER, the claim of a-z 0-9 . and -, the folder without .."
+        raise ContractError(f"{message}, found {text!r}", where="--claim")
+    return claim, folder

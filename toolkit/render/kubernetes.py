@@ -10,17 +10,17 @@ import re
 from typing import Any
 
 from toolkit.errors import ContractError
-from toolkit.job.cluster import Group
 from toolkit.jobfile.spec import JobFile
 from toolkit.render.inside import (
-    CODE,
     CONFIG,
     DATA,
     FILE,
+    PLACES,
     RETRIED,
     RETRIES,
     STOP_WITHIN_S,
     Choices,
+    channel_keys,
     checked_claims,
     document,
 )
@@ -71,17 +71,17 @@ def jobset(asked: JobFile, choices: Choices) -> tuple[dict[str, Any], ...]:
     """Return the config map with the job file, and a JobSet with one replicated job for each instance group.
 
     Raises:
-        ContractError: no image is given, or a channel has no claim.
+        ContractError: no image is given, a channel has no claim, or two groups would have one name.
     """
     name = _name(asked, choices)
     config = _config(asked, name)
-    groups = [(_group_name(group, len(asked.groups)), len(group.hosts), group) for group in asked.groups]
+    groups = [(own, len(group.hosts), group) for own, group in zip(_group_names(asked), asked.groups, strict=True)]
     several = len(asked.hosts) > 1
     hosts = ",".join(f"{name}-{group}-0-{_range(count)}.{name}" for group, count, _ in groups) if several else ""
     jobs = []
     for group, count, described in groups:
         own = f"{name}-{group}-0-$({INDEX}).{name}" if several else ""
-        template = _pods(asked, choices, name, hosts, own)
+        template = _pods(asked, choices, name, hosts, own, group=group if len(groups) > 1 else "")
         if described.instance_type != "local":
             labels = template["spec"].setdefault("nodeSelector", {})
             labels.setdefault("node.kubernetes.io/instance-type", described.instance_type)
@@ -114,8 +114,17 @@ def _name(asked: JobFile, choices: Choices) -> str:
     return (name if name[0].isalpha() else f"job-{name}") + suffix
 
 
-def _group_name(group: Group, groups: int) -> str:
-    return GROUP if groups == 1 else re.sub("[^a-z0-9]+", "-", group.name.lower())[:15].strip("-")
+def _group_names(asked: JobFile) -> tuple[str, ...]:
+    """Return the replicated jobs' names, by which the groups' pods and results are told apart."""
+    if len(asked.groups) == 1:
+        return (GROUP,)
+    names = tuple(re.sub("[^a-z0-9]+", "-", group.name.lower())[:15].strip("-") for group in asked.groups)
+    if "" in names or len(set(names)) < len(names):
+        message = (
+            "instance-groups: expected names that differ in the letters a-z and digits of their first 15 characters"
+        )
+        raise ContractError(f"{message}, found {', '.join(group.name for group in asked.groups)}", where="job file")
+    return names
 
 
 def _range(count: int) -> str:
@@ -165,8 +174,9 @@ def _job_spec(asked: JobFile, count: int, template: dict[str, Any], *, retries: 
     return made
 
 
-def _pods(asked: JobFile, choices: Choices, name: str, hosts: str, own: str) -> dict[str, Any]:
-    """Return the pods' template; *own* is this host's name among *hosts*, both empty for a single host."""
+def _pods(asked: JobFile, choices: Choices, name: str, hosts: str, own: str, *, group: str = "") -> dict[str, Any]:
+    """Return the pods' template; *own* is this host's name among *hosts*, both empty for a single host. *group*: of
+    several, the one whose pods they are."""
     if not choices.image:
         raise ContractError("expected the image that has the toolkit and the code, found none", where="--image")
     index = {"fieldPath": "metadata.annotations['batch.kubernetes.io/job-completion-index']"}
@@ -174,7 +184,7 @@ def _pods(asked: JobFile, choices: Choices, name: str, hosts: str, own: str) -> 
     if hosts:
         environ += [{"name": "TOOLKIT_HOSTS", "value": hosts}, {"name": "TOOLKIT_HOST", "value": own}]
     environ.append({"name": "TOOLKIT_STOP_WITHIN_S", "value": str(STOP_WITHIN_S)})
-    mounts, volumes = _volumes(asked, choices, name)
+    mounts, volumes = _volumes(asked, choices, name, group)
     container: dict[str, Any] = {
         "name": "train",
         "image": choices.image,
@@ -214,7 +224,7 @@ def _resources(choices: Choices) -> dict[str, Any]:
 
 def _container_rights(choices: Choices) -> dict[str, Any]:
     """Return the container's rights. Root keeps its capabilities: without them it cannot write to folders of others."""
-    if not choices.user or choices.user.partition(":")[0] == "0":
+    if not choices.user or int(choices.user.partition(":")[0]) == 0:
         return {"allowPrivilegeEscalation": False}
     return {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 
@@ -224,7 +234,7 @@ def _pod_rights(choices: Choices) -> dict[str, Any]:
     if choices.user:
         user, _, group = choices.user.partition(":")
         rights |= {"runAsUser": int(user), "runAsGroup": int(group or user), "fsGroup": int(group or user)}
-        rights["runAsNonRoot"] = user != "0"
+        rights["runAsNonRoot"] = int(user) != 0
     return rights
 
 
@@ -246,9 +256,11 @@ def _placement(choices: Choices) -> dict[str, Any]:
     return {name: value for name, value in placement.items() if value}
 
 
-def _volumes(asked: JobFile, choices: Choices, name: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Return (mounts, volumes): the job file, shared memory, and each claim. Each host has its own model and output;
-    all share the rest."""
+def _volumes(
+    asked: JobFile, choices: Choices, name: str, group: str
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return (mounts, volumes): the job file, shared memory, and each claim. Each host has its own model and output, by
+    its index, which counts the pods of its group; all share the rest."""
     mounts: list[dict[str, Any]] = [
         {"name": "job", "mountPath": CONFIG, "readOnly": True},
         {"name": "shm", "mountPath": "/dev/shm"},
@@ -258,20 +270,19 @@ def _volumes(asked: JobFile, choices: Choices, name: str) -> tuple[list[dict[str
         {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": choices.shm}},
     ]
     claims = checked_claims(asked, choices)
-    for claim in sorted({claim for claim, _ in claims.values()}):
-        volumes.append({"name": f"claim-{claim}"[:63], "persistentVolumeClaim": {"claimName": claim}})
+    places = {**{key: f"{DATA}/{channel}" for channel, key in channel_keys(asked).items()}, **PLACES}
+    shared = {channel_keys(asked)[channel.name] for channel in asked.spec.channels if channel.file_system == "rw"}
+    # A volume's name takes less than that of a claim: no dots, and 63 characters.
+    volume_of = {claim: f"claim-{at}" for at, claim in enumerate(sorted({claim for claim, _ in claims.values()}))}
+    for claim, volume in volume_of.items():
+        volumes.append({"name": volume, "persistentVolumeClaim": {"claimName": claim}})
     for what, (claim, folder) in claims.items():
-        mount: dict[str, Any] = {"name": f"claim-{claim}"[:63], "mountPath": _inside(what)}
+        mount: dict[str, Any] = {"name": volume_of[claim], "mountPath": places[what]}
         if what in ("model", "output"):
-            mount["subPathExpr"] = "/".join(part for part in (folder, name, f"$({INDEX})", what) if part)
+            mount["subPathExpr"] = "/".join(filter(None, (folder, name, group, f"$({INDEX})", what)))
         elif folder:
             mount["subPath"] = folder
-        if what not in ("model", "output", "checkpoints"):
+        if what not in ("model", "output", "checkpoints", *shared):
             mount["readOnly"] = True
         mounts.append(mount)
     return mounts, volumes
-
-
-def _inside(what: str) -> str:
-    places = {"code": CODE, "model": "/opt/ml/model", "output": "/opt/ml/output", "checkpoints": "/opt/ml/checkpoints"}
-    return places.get(what, f"{DATA}/{what}")

@@ -1,8 +1,12 @@
 """Writes manifests as text: YAML if PyYAML is installed (the extra `render`), else JSON, which is valid YAML."""
 
 import json
+import re
 from collections.abc import Sequence
 from typing import Any
+
+# Text that other readers of YAML (Go's, in kubectl) take for a boolean or a number, and PyYAML does not.
+OTHERWISE = re.compile(r"[yYnN]|[-+]?\.?[0-9].*")
 
 
 def text(documents: Sequence[dict[str, Any]]) -> str:
@@ -23,7 +27,7 @@ def _yaml(documents: Sequence[dict[str, Any]]) -> str:
             return True
 
     def lines(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
-        style = "|" if "\n" in value else None
+        style = "|" if "\n" in value else "'" if OTHERWISE.fullmatch(value) else None
         return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=style)
 
     Dumper.add_representer(str, lines)
